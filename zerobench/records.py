@@ -1,0 +1,292 @@
+"""What a trial leaves on disk: raw measurements with units in their names, and a schema version.
+
+A rank writes `rank_<r>.json` (RankRecord); the runner writes `record.json` (TrialRecord). Means, GiB, MFU and errors
+are derived when reporting. Not available is None, never 0.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any
+
+from pydantic import BaseModel, ConfigDict, Field
+
+SCHEMA_VERSION = 1
+
+
+class Record(BaseModel):
+    """Strict base of everything read back from disk."""
+
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+
+
+class Category(StrEnum):
+    """The one name that a byte has (README, "The ledger")."""
+
+    PARAMETERS = "parameters"
+    GRADIENTS = "gradients"
+    MASTER_WEIGHTS = "master_weights"
+    FIRST_MOMENT = "first_moment"
+    SECOND_MOMENT = "second_moment"
+    REDUCE_BUFFERS = "reduce_buffers"
+    ALL_GATHER_BUFFERS = "all_gather_buffers"
+    GATHERED_PARAMETERS = "gathered_parameters"
+    ACTIVATIONS = "activations"
+    LOGITS_AND_LOSS = "logits_and_loss"
+    TEMPORARIES = "temporaries"
+    INPUTS = "inputs"
+    PINNED_BUFFERS = "pinned_buffers"
+    STAGING = "staging"
+    REST_OF_PROCESS = "rest_of_process"
+    """Host only: resident memory that no tensor storage holds (interpreter, libraries, stacks)."""
+    UNATTRIBUTED = "unattributed"
+    TOTAL = "total"
+
+
+class Place(StrEnum):
+    """Which memory a byte lies in."""
+
+    DEVICE = "device"
+    HOST = "host"
+    NVME = "nvme"
+
+
+class Phase(StrEnum):
+    """Parts of a training step, after `init`, which ends when the engine stands."""
+
+    INIT = "init"
+    FORWARD = "forward"
+    BACKWARD = "backward"
+    STEP = "step"
+
+
+class StepKind(StrEnum):
+    """`first` holds init and the first step, which makes the optimizer states; `steady` the last memory step."""
+
+    FIRST = "first"
+    STEADY = "steady"
+
+
+class Status(StrEnum):
+    """How a trial, or a rank, ended."""
+
+    COMPLETED = "completed"
+    SKIPPED = "skipped"
+    OUT_OF_DEVICE_MEMORY = "out_of_device_memory"
+    OUT_OF_HOST_MEMORY = "out_of_host_memory"
+    TIMEOUT = "timeout"
+    LAUNCHER_FAULT = "launcher_fault"
+    CRASH = "crash"
+    INTERRUPTED = "interrupted"
+
+
+class MemoryRow(Record):
+    """Bytes of one category in one place over one phase, on one rank."""
+
+    step: StepKind
+    phase: Phase
+    place: Place
+    category: Category
+    live_bytes: int
+    """At the end of the phase."""
+    at_peak_bytes: int | None
+    """At the instant of the phase's peak of this place; over the categories these sum to the total's."""
+    own_peak_bytes: int | None
+    """The category's own largest value within the phase."""
+
+
+class ProcessMemory(Record):
+    """What the kernel says of the rank's process at the end of a phase."""
+
+    step: StepKind
+    phase: Phase
+    rss_bytes: int
+    pss_bytes: int | None
+    peak_rss_bytes: int | None
+    """Largest resident size within the phase (VmHWM, reset at its start)."""
+    malloc_bytes: int | None
+    """Bytes that glibc's malloc has handed out (mallinfo2), a count that knows nothing of tensors."""
+    pinned_bytes: int | None
+    """Page-locked host memory held by torch."""
+
+
+class DeviceMemory(Record):
+    """What the device's allocator and driver say at the end of a phase (CUDA only)."""
+
+    step: StepKind
+    phase: Phase
+    allocated_bytes: int
+    peak_allocated_bytes: int
+    reserved_bytes: int
+    peak_reserved_bytes: int
+    alloc_retries: int
+    nvml_used_bytes: int | None
+    nvml_process_bytes: int | None
+
+
+class NvmeTraffic(Record):
+    """Bytes that the rank's process moved to and from block devices in a phase (the kernel's /proc/self/io)."""
+
+    step: StepKind
+    phase: Phase
+    read_bytes: int
+    written_bytes: int
+    seconds: float
+
+
+class PhaseMark(Record):
+    """When a phase began and ended, to lay sampled curves over it."""
+
+    step_index: int
+    """0 is the first step; init has -1."""
+    kind: str
+    """`first`, `warmup`, `timed` or `memory`."""
+    phase: Phase
+    start_s: float
+    """Unix time."""
+    end_s: float
+
+
+class StepTime(Record):
+    """One timed step, device-synchronised at its ends and between its phases."""
+
+    step_s: float
+    """The whole optimizer step, forward to update, over all micro-steps."""
+    forward_s: float
+    backward_s: float
+    optimizer_s: float
+
+
+class ContextMemory(Record):
+    """Device memory outside torch, from the driver's readings around the events that make it."""
+
+    before_bytes: int | None
+    """Used on the device before this trial touched it: other processes."""
+    context_bytes: int | None
+    """What the CUDA context and the loaded kernels took."""
+    collectives_bytes: int | None
+    """What NCCL took at its first collectives."""
+
+
+class Failure(Record):
+    """Why a rank, or a trial, did not complete."""
+
+    phase: Phase | None = None
+    step_index: int | None = None
+    rank: int | None = None
+    message: str
+    """One line for a person."""
+    exception: str | None = None
+    traceback: str | None = None
+    bytes_asked: int | None = None
+    bytes_free: int | None = None
+    evidence: str | None = None
+    """What shows it, for example the kernel's oom_kill counter or the exit signal."""
+    stacks: dict[str, str] = Field(default_factory=dict)
+    """On timeout: each rank's Python stacks."""
+
+
+class ParameterTensor(Record):
+    """Exact parameter counts of the model as built."""
+
+    total: int
+    trainable: int
+    by_component: dict[str, int]
+    """token_embeddings, positional_embeddings, attention, mlp, norms, head."""
+
+
+class RankRecord(Record):
+    """All that one rank measured."""
+
+    schema_version: int = SCHEMA_VERSION
+    trial_id: str
+    rank: int
+    local_rank: int
+    world_size: int
+    role: str = "worker"
+    hostname: str
+    pid: int
+    status: Status
+    failure: Failure | None = None
+    device_type: str
+    device_name: str
+    device_uuid: str | None = None
+    backend: str | None = None
+    parameters: ParameterTensor | None = None
+    micro_batch_size: int
+    flops_per_step: float | None = None
+    """Model FLOPs of this rank for one optimizer step, by the formula named in `flops_formula`."""
+    flops_formula: str | None = None
+    losses: list[float] = Field(default_factory=list)
+    """Global mean loss of every step, the first one included, in order."""
+    learning_rates: list[float] = Field(default_factory=list)
+    step_times: list[StepTime] = Field(default_factory=list)
+    marks: list[PhaseMark] = Field(default_factory=list)
+    memory: list[MemoryRow] = Field(default_factory=list)
+    process_memory: list[ProcessMemory] = Field(default_factory=list)
+    device_memory: list[DeviceMemory] = Field(default_factory=list)
+    nvme: list[NvmeTraffic] = Field(default_factory=list)
+    context: ContextMemory | None = None
+    effective_config: dict[str, Any] = Field(default_factory=dict)
+    """What the engine says it runs with, read back from it after it was built."""
+    departures: list[str] = Field(default_factory=list)
+    """Where the engine's memory departs from the ZeRO paper for this configuration, in sentences."""
+    notes: list[str] = Field(default_factory=list)
+    """What was not available and why, and warnings that a reader of the figures must know."""
+
+
+class NvmlDevice(Record):
+    """What the sampler saw of one device during the trial."""
+
+    gpu_uuid: str
+    name: str
+    index: int
+    total_bytes: int | None
+    reserved_bytes: int | None
+    baseline_used_bytes: int | None
+    peak_used_bytes: int | None
+    energy_joules: float | None
+    mean_power_watts: float | None
+    other_processes: list[str] = Field(default_factory=list)
+    """`pid name bytes` of processes found on the device before the trial started."""
+
+
+class NvmlSummary(Record):
+    """The NVML sampler of one node."""
+
+    hostname: str
+    available: bool
+    reason: str | None = None
+    """Why nothing, or not everything, was sampled."""
+    driver_version: str | None = None
+    memory_api: str | None = None
+    """`v2` (driver-reserved memory apart) or `v1`."""
+    interval_s: float | None = None
+    largest_gap_s: float | None = None
+    num_samples: int = 0
+    devices: list[NvmlDevice] = Field(default_factory=list)
+    faults: list[str] = Field(default_factory=list)
+    """Devices lost, permissions refused, in the order they came."""
+
+
+class TrialRecord(Record):
+    """A trial as it ended; the ranks' records lie beside it."""
+
+    schema_version: int = SCHEMA_VERSION
+    run_id: str
+    trial_id: str
+    config_hash: str
+    status: Status
+    reason: str | None = None
+    """For skipped and failed trials: one line."""
+    rule: str | None = None
+    """For skipped trials: the name of the rule."""
+    failure: Failure | None = None
+    started_at_s: float | None = None
+    """Unix time."""
+    ended_at_s: float | None = None
+    exit_code: int | None = None
+    ranks_expected: int
+    ranks_reported: int = 0
+    nvml: list[NvmlSummary] = Field(default_factory=list)
+    notes: list[str] = Field(default_factory=list)

@@ -1,0 +1,18 @@
+"""Files that ship with the package: sweeps, ds_configs and Slurm templates, in a checkout as in an installed wheel."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+_PACKAGE = Path(__file__).parent
+
+
+def shipped(folder: str) -> Path:
+    """The folder of shipped files named `folder`: `sweeps`, `ds_configs` or `slurm`.
+
+    `sweeps` lies in the package; the other two lie at the top of a checkout and under `_data` in a wheel.
+    """
+    for candidate in (_PACKAGE / folder, _PACKAGE / "_data" / folder, _PACKAGE.parent / folder):
+        if candidate.is_dir():
+            return candidate
+    raise FileNotFoundError(f"zerobench was installed without its folder {folder!r}")

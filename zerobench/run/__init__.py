@@ -1,0 +1,1 @@
+"""Run a sweep: the runner, the deepspeed launcher, and what each trial's folder holds. No torch here."""

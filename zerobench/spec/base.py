@@ -1,0 +1,31 @@
+"""What every specification shares: frozen, no unknown fields, and one way to print what pydantic refuses."""
+
+from __future__ import annotations
+
+from pydantic import BaseModel, ConfigDict, ValidationError
+
+from zerobench.errors import UserError, nearest
+
+
+class Spec(BaseModel):
+    """A frozen value that refuses fields it does not know."""
+
+    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+
+
+def user_error(error: ValidationError, owner: type[BaseModel], where: str) -> UserError:
+    """One line for the first thing pydantic refused: the field, the value, and what would be right.
+
+    `where` names the file or the option the value came from.
+    """
+    first = error.errors(include_url=False)[0]
+    field = ".".join(str(part) for part in first["loc"]) or owner.__name__
+    if first["type"] == "extra_forbidden":
+        known = [name for name in owner.model_fields if not name.startswith("_")]
+        close = nearest(field.rsplit(".", 1)[-1], known, count=1)
+        hint = f"did you mean {close[0]!r}? " if close else ""
+        return UserError(f"{where}: {field}: unknown field; {hint}choices: {', '.join(known)}")
+    value = first.get("input")
+    shown = f" (got {value!r})" if not isinstance(value, dict | list) else ""
+    message = first["msg"].removeprefix("Value error, ")
+    return UserError(f"{where}: {field}: {message}{shown}")

@@ -1,0 +1,203 @@
+"""One point of a sweep: everything that defines the work of one trial, and nothing about how it went."""
+
+from __future__ import annotations
+
+import hashlib
+import json
+from enum import StrEnum
+from typing import Annotated, Any
+
+from pydantic import Field
+
+from zerobench.spec.base import Spec
+from zerobench.spec.model import ModelSpec
+
+Positive = Annotated[int, Field(ge=1)]
+Count = Annotated[int, Field(ge=0)]
+
+
+class Evidence(StrEnum):
+    """How a figure was come by (see the README's architecture section)."""
+
+    MEASURED = "measured"
+    SOLO = "solo"
+    SIMULATED = "simulated"
+    FORMULA = "formula"
+
+
+class Offload(StrEnum):
+    """Where DeepSpeed keeps a state that it takes off the device."""
+
+    NONE = "none"
+    CPU = "cpu"
+    NVME = "nvme"
+
+
+class Precision(StrEnum):
+    """Data type of the model's parameters and gradients; 16-bit ones keep fp32 master weights."""
+
+    FP32 = "fp32"
+    BF16 = "bf16"
+    FP16 = "fp16"
+
+
+class Optimizer(StrEnum):
+    """The optimizer and which implementation of it runs."""
+
+    ADAMW = "adamw"
+    """torch.optim.AdamW, for-each or plain loop as torch chooses for the device."""
+    FUSED_ADAMW = "fused_adamw"
+    """DeepSpeed's FusedAdam under ZeRO; torch.optim.AdamW(fused=True) without DeepSpeed."""
+    CPU_ADAM = "cpu_adam"
+    """DeepSpeedCPUAdam; runs where the optimizer states are offloaded."""
+    SGD = "sgd"
+    """torch.optim.SGD without momentum: no state, and it shows gradient-scale errors that Adam hides."""
+
+
+class Attention(StrEnum):
+    """Attention implementation, by transformers' `attn_implementation`."""
+
+    SDPA = "sdpa"
+    EAGER = "eager"
+    FLASH_ATTENTION_2 = "flash_attention_2"
+
+
+class DataKind(StrEnum):
+    """Where tokens come from."""
+
+    SYNTHETIC = "synthetic"
+    TOKENS = "tokens"
+    TEXT = "text"
+
+
+class DataSpec(Spec):
+    """The training tokens."""
+
+    kind: DataKind = DataKind.SYNTHETIC
+    """`synthetic`: a seeded, learnable stream; `tokens`: a memory-mapped .bin (uint16/uint32) or .npy file;
+    `text`: a UTF-8 text file cut by the tokenizer at `tokenizer`."""
+    path: str | None = None
+    """The token or text file."""
+    tokenizer: str | None = None
+    """Path of a tokenizer folder or `tokenizer.json` (for `text`)."""
+
+
+class HyperparameterSpec(Spec):
+    """Optimizer hyperparameters, equal in every strategy."""
+
+    learning_rate: Annotated[float, Field(gt=0)] = 3e-4
+    """Peak learning rate."""
+    warmup_steps: Count = 2
+    """Steps of linear warm-up to the peak."""
+    decay_steps: Positive = 100
+    """Step at which the cosine decay ends."""
+    final_fraction: Annotated[float, Field(ge=0, le=1)] = 0.1
+    """The learning rate at the end of the decay, as a fraction of the peak."""
+    weight_decay: Annotated[float, Field(ge=0)] = 0.1
+    adam_beta1: Annotated[float, Field(ge=0, lt=1)] = 0.9
+    adam_beta2: Annotated[float, Field(ge=0, lt=1)] = 0.95
+    adam_epsilon: Annotated[float, Field(gt=0)] = 1e-8
+    gradient_clipping: Annotated[float, Field(ge=0)] = 1.0
+    """Largest global norm of the gradients; 0 turns clipping off."""
+    seed: int = 1234
+    """Seeds the weights, the data and every random generator."""
+
+
+class StepsSpec(Spec):
+    """How many steps a trial takes, in this order, after the first step, which makes the optimizer states."""
+
+    warmup: Count = 2
+    """Steps run and thrown away before timing."""
+    timed: Positive = 5
+    """Steps timed with no tracker on."""
+    memory: Positive = 1
+    """Steps run under the memory tracker; the last one is reported as `steady`."""
+
+
+class TrialSpec(Spec):
+    """One trial. `config_hash` covers all that defines the work and neither evidence, steps nor repeat."""
+
+    model: ModelSpec
+    strategy: str
+    """Name of a strategy (see zerobench.spec.strategy)."""
+    offload_optimizer: Offload = Offload.NONE
+    offload_param: Offload = Offload.NONE
+    nvme_path: str | None = None
+    """Folder on the NVMe device that offloaded states are swapped to."""
+    num_nodes: Positive = 1
+    gpus_per_node: Positive = 1
+    """Ranks per node; a rank is a CPU process where there is no GPU."""
+    micro_batch_size: Positive = 1
+    """Sequences per rank and forward pass."""
+    gradient_accumulation_steps: Positive = 1
+    sequence_length: Positive = 1024
+    """Tokens per sequence."""
+    precision: Precision = Precision.BF16
+    optimizer: Optimizer = Optimizer.ADAMW
+    activation_checkpointing: bool = False
+    attention: Attention = Attention.SDPA
+    ds_config: dict[str, Any] = Field(default_factory=dict)
+    """DeepSpeed keys laid over the generated config, as full dotted paths
+    (`zero_optimization.reduce_bucket_size`), checked against DeepSpeed's own names."""
+    ds_config_file: str | None = None
+    """The user's own DeepSpeed JSON, used instead of the generated one."""
+    data: DataSpec = DataSpec()
+    hyperparameters: HyperparameterSpec = HyperparameterSpec()
+    steps: StepsSpec = StepsSpec()
+    timeout_s: Annotated[float, Field(gt=0)] = 900.0
+    """Wall-clock limit of the whole trial."""
+    trust_remote_code: bool = False
+    """Let transformers run code that ships with a model's config."""
+    evidence: Evidence = Evidence.MEASURED
+    repeat: Count = 0
+    """Which repetition of the same trial this is."""
+
+    @property
+    def world_size(self) -> int:
+        """Ranks in total."""
+        return self.num_nodes * self.gpus_per_node
+
+    @property
+    def global_batch_size(self) -> int:
+        """Sequences per optimizer step, over all ranks."""
+        return self.world_size * self.micro_batch_size * self.gradient_accumulation_steps
+
+    @property
+    def zero_stage(self) -> int | None:
+        """ZeRO stage, or None for a strategy without DeepSpeed."""
+        return int(self.strategy.removeprefix("zero")) if self.strategy.startswith("zero") else None
+
+    @property
+    def config_hash(self) -> str:
+        """Twelve hex digits over all that defines the work, so that predicted joins measured."""
+        work = self.model_dump(mode="json", exclude={"evidence", "repeat", "steps", "timeout_s"})
+        text = json.dumps(work, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def parity_hash(self) -> str:
+        """Equal for trials whose losses must agree: same model, global batch and hyperparameters."""
+        same = self.model_dump(
+            mode="json",
+            include={"model", "sequence_length", "precision", "data", "hyperparameters"},
+        )
+        same["optimizer"] = "sgd" if self.optimizer is Optimizer.SGD else "adamw"
+        same["global_batch_size"] = self.global_batch_size
+        text = json.dumps(same, sort_keys=True, separators=(",", ":"))
+        return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    @property
+    def trial_id(self) -> str:
+        """Stable name of the trial: readable first, unique by its hash; also the name of its folder."""
+        offload = ""
+        if self.offload_optimizer is not Offload.NONE or self.offload_param is not Offload.NONE:
+            offload = f"-{self.offload_optimizer}-{self.offload_param}"
+        evidence = "" if self.evidence is Evidence.MEASURED else f"-{self.evidence}"
+        name = f"{self.model.name}-{self.strategy}{offload}-n{self.world_size}{evidence}"
+        return f"{slug(name)}-{self.config_hash[:8]}-r{self.repeat}"
+
+
+def slug(text: str) -> str:
+    """`text` with all but letters, digits, dot, dash and underscore replaced, safe as a file name."""
+    kept = "".join(c if c.isascii() and (c.isalnum() or c in "._-") else "_" for c in text)
+    return kept.strip(".")[:80] or "trial"
