@@ -1,7 +1,7 @@
 """What a trial leaves on disk: raw measurements with units in their names, and a schema version.
 
-A rank writes `rank_<r>.json` (RankRecord); the runner writes `record.json` (TrialRecord). Means, GiB, MFU and errors
-are derived when reporting. Not available is None, never 0.
+A rank writes `rank_<r>.json` (RankRecord); the runner writes `record.json` (TrialRecord). Means, GiB, MFU and
+errors are derived when reporting. Not available is None, never 0.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ class Phase(StrEnum):
 
 
 class StepKind(StrEnum):
-    """`first` holds init and the first step, which makes the optimizer states; `steady` the last memory step."""
+    """`first` holds init and the first step, which makes the optimizer states; `steady` the last one."""
 
     FIRST = "first"
     STEADY = "steady"
@@ -125,7 +125,7 @@ class DeviceMemory(Record):
 
 
 class NvmeTraffic(Record):
-    """Bytes that the rank's process moved to and from block devices in a phase (the kernel's /proc/self/io)."""
+    """Bytes that the rank moved to and from block devices in a phase (the kernel's /proc/self/io)."""
 
     step: StepKind
     phase: Phase

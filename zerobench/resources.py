@@ -1,4 +1,4 @@
-"""Files that ship with the package: sweeps, ds_configs and Slurm templates, in a checkout as in an installed wheel."""
+"""Files that ship with the package: sweeps, ds_configs, Slurm templates; in a checkout as in a wheel."""
 
 from __future__ import annotations
 

@@ -1,1 +1,1 @@
-"""What is asked: model, trial, sweep, hardware. Frozen values that refuse nonsense; no torch, no DeepSpeed."""
+"""What is asked: model, trial, sweep, hardware. Frozen values that refuse nonsense; no torch here."""
