@@ -17,7 +17,8 @@ SCHEMA_VERSION = 1
 class Record(BaseModel):
     """Strict base of everything read back from disk."""
 
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True)
+    # A loss may diverge to NaN: it is kept as "NaN", which reads back as a float, where null would not.
+    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, ser_json_inf_nan="strings")
 
 
 class Category(StrEnum):
@@ -28,13 +29,21 @@ class Category(StrEnum):
     MASTER_WEIGHTS = "master_weights"
     FIRST_MOMENT = "first_moment"
     SECOND_MOMENT = "second_moment"
+    OTHER_OPTIMIZER_STATES = "other_optimizer_states"
+    """Step counters and whatever else an optimizer keeps."""
+    OPTIMIZER_STATES_ON_NVME = "optimizer_states_on_nvme"
+    """NVMe only: swap files of the optimizer, which hold master weights and moments together."""
     REDUCE_BUFFERS = "reduce_buffers"
     ALL_GATHER_BUFFERS = "all_gather_buffers"
     GATHERED_PARAMETERS = "gathered_parameters"
     ACTIVATIONS = "activations"
     LOGITS_AND_LOSS = "logits_and_loss"
     TEMPORARIES = "temporaries"
+    MODEL_BUFFERS = "model_buffers"
+    """The module's registered buffers (rotary frequencies, masks)."""
     INPUTS = "inputs"
+    ALLOCATOR_ROUNDING = "allocator_rounding"
+    """CUDA only: what the caching allocator hands out beyond what was asked (512-byte blocks)."""
     PINNED_BUFFERS = "pinned_buffers"
     STAGING = "staging"
     REST_OF_PROCESS = "rest_of_process"

@@ -1,0 +1,188 @@
+"""What torch's CUDA caching allocator says: exact totals and peaks, and its own history of every block.
+
+The history (torch.cuda.memory._record_memory_history, c10/cuda/CUDACachingAllocator.h) holds each allocation and each
+free with address and size; a block is matched to the storage seen at its address with its size, in order. A block that
+no tensor was ever seen to own, taken and given back within the phase, is a kernel's workspace (cuBLAS, cuDNN): it is
+counted as a temporary. One that stays has no evidence and is unattributed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+
+from zerobench.memory.replay import Composition, replay
+from zerobench.memory.storages import Storage
+from zerobench.records import Category, DeviceMemory, Phase, StepKind
+
+_HISTORY_ENTRIES = 4_000_000
+_ALLOCATION = "alloc"
+_FREE = "free_requested"
+
+
+@dataclass(eq=False, slots=True)
+class Block:
+    """One allocation in the allocator's history."""
+
+    address: int
+    nbytes: int
+    freed: bool = False
+    storage: Storage | None = None
+    from_before: bool = False
+    """Allocated before the history began."""
+
+
+@contextmanager
+def recorded_history() -> Iterator[None]:
+    """Let the allocator keep its history, without stacks, while open."""
+    torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=_HISTORY_ENTRIES)
+    try:
+        yield
+    finally:
+        torch.cuda.memory._record_memory_history(enabled=None)
+
+
+def start_phase(device: torch.device) -> None:
+    """Forget the peak so far, and the history, so that both are the phase's own."""
+    torch.cuda.synchronize(device)
+    torch.cuda.reset_peak_memory_stats(device)
+    torch.cuda.memory._record_memory_history(enabled=None)
+    torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=_HISTORY_ENTRIES)
+
+
+def composition(
+    device: torch.device,
+    live: Iterable[Storage],
+    events: Sequence[tuple[Storage, int]],
+    category_of: Callable[[Storage], Category | None],
+) -> Composition[Category | None]:
+    """The phase's categories with the allocator's totals; what the names do not cover is under None."""
+    torch.cuda.synchronize(device)
+    stats = torch.cuda.memory_stats(device)
+    trace = torch.cuda.memory._snapshot(device)["device_traces"][device.index or 0]
+    result = compose(trace, live, events, category_of)
+    return with_totals(
+        result,
+        live_bytes=stats["allocated_bytes.all.current"],
+        peak_bytes=stats["allocated_bytes.all.peak"],
+        live_rounding_bytes=stats["allocated_bytes.all.current"] - stats["requested_bytes.all.current"],
+        peak_rounding_bytes=stats["allocated_bytes.all.peak"] - stats["requested_bytes.all.peak"],
+    )
+
+
+def compose(
+    trace: Sequence[dict[str, Any]],
+    live: Iterable[Storage],
+    events: Sequence[tuple[Storage, int]],
+    category_of: Callable[[Storage], Category | None],
+) -> Composition[Category | None]:
+    """Categories at the peak of the allocator's own history of one phase.
+
+    `trace` is one device's trace of the allocator's snapshot; `live` the storages at the end of the phase and `events`
+    their births and deaths within it.
+    """
+    changes = _changes(trace, events)
+    in_trace = {block.storage for block, _ in changes}
+    standing = [(block, block.nbytes) for block, delta in changes if delta > 0 and not block.freed]
+    standing += [
+        (Block(s.pointer, s.nbytes, storage=s), s.nbytes) for s in live if s.device == "cuda" and s not in in_trace
+    ]
+    return replay(standing, changes, lambda block: _category(block, category_of))
+
+
+def with_totals(
+    result: Composition[Category | None],
+    *,
+    live_bytes: int,
+    peak_bytes: int,
+    live_rounding_bytes: int,
+    peak_rounding_bytes: int,
+) -> Composition[Category | None]:
+    """Hold the named bytes against the allocator's totals: rounding gets its line, the rest goes under None."""
+    result.live[Category.ALLOCATOR_ROUNDING] = live_rounding_bytes
+    result.at_peak[Category.ALLOCATOR_ROUNDING] = peak_rounding_bytes
+    result.own_peak[Category.ALLOCATOR_ROUNDING] = max(live_rounding_bytes, peak_rounding_bytes)
+    result.live[None] = live_bytes - (result.live.total() - result.live[None])
+    result.at_peak[None] = peak_bytes - (result.at_peak.total() - result.at_peak[None])
+    result.own_peak[None] = max(result.own_peak.get(None, 0), result.live[None], result.at_peak[None])
+    result.total_live, result.total_peak = live_bytes, peak_bytes
+    return result
+
+
+def device_memory(
+    device: torch.device,
+    step: StepKind,
+    phase: Phase,
+    *,
+    nvml_used_bytes: int | None,
+    nvml_process_bytes: int | None,
+) -> DeviceMemory:
+    """The allocator's and the driver's figures at the end of a phase."""
+    stats = torch.cuda.memory_stats(device)
+    return DeviceMemory(
+        step=step,
+        phase=phase,
+        allocated_bytes=stats["allocated_bytes.all.current"],
+        peak_allocated_bytes=stats["allocated_bytes.all.peak"],
+        reserved_bytes=stats["reserved_bytes.all.current"],
+        peak_reserved_bytes=stats["reserved_bytes.all.peak"],
+        alloc_retries=stats["num_alloc_retries"],
+        nvml_used_bytes=nvml_used_bytes,
+        nvml_process_bytes=nvml_process_bytes,
+    )
+
+
+def pinned_bytes() -> int | None:
+    """Page-locked host memory that torch's pinned allocator holds now; None where torch keeps no count."""
+    stats = getattr(torch.cuda, "host_memory_stats", None)
+    return None if stats is None else int(stats().get("allocated_bytes.current", 0))
+
+
+def _changes(trace: Sequence[dict[str, Any]], events: Sequence[tuple[Storage, int]]) -> list[tuple[Block, int]]:
+    """The trace as changes in bytes, each block matched to the storage that owned it, where one was seen."""
+    born = _by_address(s for s, delta in events if delta > 0)
+    died = _by_address(s for s, delta in events if delta < 0)
+    standing: dict[int, Block] = {}
+    changes: list[tuple[Block, int]] = []
+    for entry in trace:
+        address, nbytes = entry["addr"], entry["size"]
+        if entry["action"] == _ALLOCATION:
+            block = standing[address] = Block(address, nbytes, storage=_take(born, address, nbytes))
+            changes.append((block, nbytes))
+        elif entry["action"] == _FREE:
+            block = standing.pop(address) if address in standing else _old_block(address, nbytes, died)
+            block.freed = True
+            changes.append((block, -nbytes))
+    return changes
+
+
+def _old_block(address: int, nbytes: int, died: dict[int, list[Storage]]) -> Block:
+    return Block(address, nbytes, storage=_take(died, address, nbytes), from_before=True)
+
+
+def _by_address(storages: Iterable[Storage]) -> dict[int, list[Storage]]:
+    """CUDA storages by address, in order, each once."""
+    found: dict[int, list[Storage]] = {}
+    for storage in dict.fromkeys(storages):
+        if storage.device == "cuda":
+            found.setdefault(storage.pointer, []).append(storage)
+    return found
+
+
+def _take(waiting: dict[int, list[Storage]], address: int, nbytes: int) -> Storage | None:
+    """The next storage at this address with this size; workspaces that no tensor owned may lie between."""
+    for storage in waiting.get(address, []):
+        if storage.nbytes == nbytes:
+            waiting[address].remove(storage)
+            return storage
+    return None
+
+
+def _category(block: Block, category_of: Callable[[Storage], Category | None]) -> Category | None:
+    if block.storage is not None:
+        return category_of(block.storage)
+    return Category.TEMPORARIES if block.freed and not block.from_before else None

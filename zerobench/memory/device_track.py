@@ -1,0 +1,120 @@
+"""What the sampler keeps of one device while it samples: the peak, the largest gap, and the energy."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from zerobench.memory.nvml import DeviceInfo, DeviceProcess, DeviceReader, Reading, unix_time_s
+from zerobench.memory.nvml_samples import row
+from zerobench.records import NvmlDevice
+
+RETRY_S = 1.0
+"""A device that failed without being lost is asked again after this long."""
+
+
+@dataclass
+class EnergyCount:
+    """Energy since the first reading: the driver's counter, or power over time where there is no counter."""
+
+    _first: Reading | None = None
+    _last: Reading | None = None
+    _counted: tuple[float, float] | None = None
+    """The counter's first and last value."""
+    _integrated_joules: float = 0.0
+
+    def add(self, reading: Reading) -> None:
+        """Take a reading; one that has neither power nor energy is passed over."""
+        if reading.power_watts is None and reading.energy_joules is None:
+            return
+        if reading.energy_joules is not None:
+            begin = self._counted[0] if self._counted else reading.energy_joules
+            self._counted = (begin, reading.energy_joules)
+        if self._last and self._last.power_watts is not None and reading.power_watts is not None:
+            seconds = reading.t_s - self._last.t_s
+            self._integrated_joules += seconds * (self._last.power_watts + reading.power_watts) / 2
+        self._first, self._last = self._first or reading, reading
+
+    @property
+    def joules(self) -> float | None:
+        """None before there are two readings."""
+        if self._last is self._first:
+            return None
+        return self._counted[1] - self._counted[0] if self._counted else self._integrated_joules
+
+    @property
+    def mean_watts(self) -> float | None:
+        """Energy over the time that it was taken in."""
+        if self.joules is None or self._first is None or self._last is None:
+            return None
+        return self.joules / (self._last.t_s - self._first.t_s)
+
+
+@dataclass
+class DeviceTrack:
+    """One device, from its baseline on."""
+
+    reader: DeviceReader
+    device: DeviceInfo
+    others: list[DeviceProcess]
+    """Processes found on the device before the trial touched it."""
+    faults: list[str]
+    """Where to note what goes wrong, in the order it comes."""
+    num_samples: int = 0
+    largest_gap_s: float | None = None
+    """Longest time between two readings of the memory."""
+    _baseline: Reading | None = None
+    _last: Reading | None = None
+    _peak_bytes: int | None = None
+    _energy: EnergyCount = field(default_factory=EnergyCount)
+    _known_fault: str | None = None
+    _retry_at_s: float = 0.0
+
+    def sample(self, *, power: bool) -> str | None:
+        """Read the device; a line for the file, or None where it told nothing."""
+        if self.reader.lost or unix_time_s() < self._retry_at_s:
+            return None
+        reading = self.reader.read(power=power)
+        self._note_fault(reading.t_s)
+        self._energy.add(reading)
+        if reading.used_bytes is not None:
+            self._note_memory(reading, reading.used_bytes)
+        elif reading.power_watts is None and reading.energy_joules is None:
+            return None
+        self.num_samples += 1
+        return row(self.device.uuid, reading)
+
+    def _note_memory(self, reading: Reading, used_bytes: int) -> None:
+        self._baseline = self._baseline or reading
+        self._peak_bytes = max(self._peak_bytes or 0, used_bytes)
+        if self._last is not None:
+            self.largest_gap_s = max(self.largest_gap_s or 0.0, reading.t_s - self._last.t_s)
+        self._last = reading
+
+    def _note_fault(self, t_s: float) -> None:
+        """The same fault is noted once; a device with a fault rests before it is asked again."""
+        fault = self.reader.fault
+        if fault and fault != self._known_fault:
+            self.faults.append(f"{self.device.uuid}: {fault} at {t_s:.3f}")
+        self._known_fault = fault
+        self._retry_at_s = t_s + RETRY_S if fault else 0.0
+
+    def record(self) -> NvmlDevice:
+        """The device as the summary shows it."""
+        return NvmlDevice(
+            gpu_uuid=self.device.uuid,
+            name=self.device.name,
+            index=self.device.index,
+            total_bytes=self.device.total_bytes,
+            reserved_bytes=self._last.reserved_bytes if self._last else None,
+            baseline_used_bytes=self._baseline.used_bytes if self._baseline else None,
+            peak_used_bytes=self._peak_bytes,
+            energy_joules=self._energy.joules,
+            mean_power_watts=self._energy.mean_watts,
+            other_processes=[_words(process) for process in self.others],
+        )
+
+
+def _words(process: DeviceProcess) -> str:
+    """`pid name bytes`, with a dash for what is not known."""
+    used = "-" if process.used_bytes is None else process.used_bytes
+    return f"{process.pid} {process.name or '-'} {used}"

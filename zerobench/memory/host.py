@@ -1,0 +1,89 @@
+"""What the kernel and the C library say of this process's memory; they know nothing of tensors.
+
+Resident sizes only tell the truth when malloc gives memory back: start Python with MALLOC_MMAP_THRESHOLD_=65536,
+MALLOC_TRIM_THRESHOLD_=65536 and MALLOC_TOP_PAD_=0 (the launcher does), or freed tensors stay resident.
+"""
+
+from __future__ import annotations
+
+import ctypes
+import os
+from functools import cache
+from pathlib import Path
+
+_PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
+
+
+class _Mallinfo2(ctypes.Structure):
+    """struct mallinfo2 of glibc 2.33 and later (malloc.h)."""
+
+    _fields_ = [
+        (name, ctypes.c_size_t)
+        for name in (
+            "arena",
+            "ordblks",
+            "smblks",
+            "hblks",
+            "hblkhd",
+            "usmblks",
+            "fsmblks",
+            "uordblks",
+            "fordblks",
+            "keepcost",
+        )
+    ]
+
+
+@cache
+def _statm() -> int:
+    return os.open("/proc/self/statm", os.O_RDONLY)
+
+
+def resident_bytes() -> int:
+    """Resident set size now. About two microseconds."""
+    return int(os.pread(_statm(), 200, 0).split()[1]) * _PAGE_BYTES
+
+
+def proportional_bytes() -> int | None:
+    """Proportional set size now: shared pages divided among their sharers. Milliseconds for a large process."""
+    return _field(Path("/proc/self/smaps_rollup"), "Pss:")
+
+
+def reset_peak_resident() -> bool:
+    """Let the kernel forget the largest resident size, so that the next phase has a peak of its own.
+
+    It also resets what getrusage reports as ru_maxrss. False where the kernel does not allow it.
+    """
+    try:
+        Path("/proc/self/clear_refs").write_text("5", encoding="ascii")
+    except OSError:
+        return False
+    return True
+
+
+def peak_resident_bytes() -> int | None:
+    """Largest resident set size since the start or the last reset (VmHWM)."""
+    return _field(Path("/proc/self/status"), "VmHWM:")
+
+
+def malloc_bytes() -> int | None:
+    """Bytes that glibc's malloc has handed out and not got back; None with another C library."""
+    libc = ctypes.CDLL(None)
+    try:
+        mallinfo2 = libc.mallinfo2
+    except AttributeError:
+        return None
+    mallinfo2.restype = _Mallinfo2
+    info = mallinfo2()
+    return int(info.uordblks + info.hblkhd)
+
+
+def _field(path: Path, name: str) -> int | None:
+    try:
+        lines = path.read_text(encoding="ascii").splitlines()
+    except OSError:
+        return None
+    for line in lines:
+        if line.startswith(name):
+            return int(line.split()[1]) * 1024
+    return None

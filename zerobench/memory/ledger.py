@@ -1,0 +1,231 @@
+"""The ledger: over each phase of a step, what every byte of device and host memory was for.
+
+    ledger = Ledger("cuda:0", walk=lambda: walk_deepspeed(engine))
+    with ledger.tracking():
+        with ledger.phase(StepKind.STEADY, Phase.FORWARD):
+            loss = model(batch)
+
+Totals come from a counter that knows no names (storages.py on a CPU, the caching allocator on CUDA), names from
+naming.py, and what the names do not cover has a line of its own. On a CPU run, device and host are the same memory:
+what DeepSpeed's offload holds is named `host` by identity, everything else is `device`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from contextlib import ExitStack, contextmanager, nullcontext
+from typing import Any
+
+import torch
+
+from zerobench.memory import cuda, host
+from zerobench.memory.engine_tensors import Named
+from zerobench.memory.naming import Names
+from zerobench.memory.replay import Composition, replay
+from zerobench.memory.sites import SiteFinder
+from zerobench.memory.storages import Storage, StorageCounter
+from zerobench.records import Category, MemoryRow, Phase, Place, ProcessMemory, StepKind
+
+RowKey = tuple[StepKind, Phase, Place, Category]
+
+
+class Ledger:
+    """Memory of one rank by phase, place and category.
+
+    `device` is torch's name of the training device; `walk` yields the engine's tensors with their names and is asked
+    at the end of each phase.
+    """
+
+    def __init__(self, device: torch.device, walk: Callable[[], Iterable[Named]]) -> None:
+        self._device = device
+        self._walk = walk
+        self.counter = StorageCounter(SiteFinder())
+        self.names = Names(self.counter)
+        self._rows: dict[RowKey, MemoryRow] = {}
+        self._process: dict[tuple[StepKind, Phase], ProcessMemory] = {}
+        self._unattributed_sites: dict[str, int] = {}
+        self._logits: torch.Tensor | None = None
+
+    @contextmanager
+    def tracking(self, model: torch.nn.Module | None = None) -> Iterator[None]:
+        """Count storages while open; storages born since the last time are looked up first.
+
+        With `model`, its gradients are named the moment they are accumulated, before an engine takes them away.
+        """
+        self.counter.adopt_reachable()
+        with ExitStack() as stack:
+            if model is not None:
+                stack.callback(_remove, self._hook_gradients(model) + self._hook_logits(model))
+            if self._device.type == "cuda":
+                stack.enter_context(cuda.recorded_history())
+            stack.enter_context(self.counter)
+            yield
+
+    @contextmanager
+    def phase(self, step: StepKind, phase: Phase) -> Iterator[None]:
+        """Account for what is allocated and freed inside; call within `tracking`.
+
+        A phase entered twice for the same step (gradient accumulation) keeps its larger peak and its last live bytes.
+        """
+        has_peak = host.reset_peak_resident()
+        self.counter.start_phase()
+        if self._device.type == "cuda":
+            cuda.start_phase(self._device)
+        saved = torch.autograd.graph.saved_tensors_hooks(self.names.saved, _unchanged)
+        with saved if phase is not Phase.INIT else nullcontext():
+            yield
+        self.names.identify(self._walk())
+        self._account(step, phase)
+        self._note_process(step, phase, has_peak=has_peak)
+        if phase is Phase.STEP:
+            self.names.end_of_step()
+
+    def name_inputs(self, tensors: Iterable[torch.Tensor]) -> None:
+        """The batch: known by identity, since data loaders allocate it outside the phases."""
+        self.names.identify(Named(t, Category.INPUTS) for t in tensors)
+
+    def mark_loss(self, loss: torch.Tensor) -> None:
+        """The forward pass ended in `loss`; the graph between it and the logits belongs to the loss."""
+        self.names.mark_loss_graph(loss, self._logits)
+        self._logits = None
+
+    def forget(self, step: StepKind) -> None:
+        """Drop the rows of a kind of step, so that only its last repetition is reported."""
+        self._rows = {key: row for key, row in self._rows.items() if key[0] is not step}
+        self._process = {key: row for key, row in self._process.items() if key[0] is not step}
+
+    def rows(self) -> list[MemoryRow]:
+        """All rows so far, a `total` row for each phase and place among them."""
+        return list(self._rows.values())
+
+    def process_rows(self) -> list[ProcessMemory]:
+        """What the kernel said of the process at the end of each phase."""
+        return list(self._process.values())
+
+    def unattributed_sites(self, count: int = 5) -> list[tuple[str, int]]:
+        """Where the largest storages without a name were allocated, with their bytes at a phase's end or peak."""
+        ranked = sorted(self._unattributed_sites.items(), key=lambda item: -item[1])
+        return ranked[:count]
+
+    def _account(self, step: StepKind, phase: Phase) -> None:
+        verdicts: dict[Storage, tuple[Place, Category | None]] = {}
+
+        def verdict(storage: Storage) -> tuple[Place, Category | None]:
+            if storage not in verdicts:
+                verdicts[storage] = self._verdict(storage, phase)
+            return verdicts[storage]
+
+        live = list(self.counter.live.values())
+        events = self.counter.events
+        for place in (Place.DEVICE, Place.HOST):
+            here = replay(
+                [(s, s.nbytes) for s in live if verdict(s)[0] is place],
+                [(s, delta) for s, delta in events if verdict(s)[0] is place],
+                lambda s: verdict(s)[1],
+            )
+            if place is Place.DEVICE and self._device.type == "cuda":
+                here = cuda.composition(self._device, live, events, lambda s: verdict(s)[1])
+            self._enter(step, phase, place, here)
+        for storage, (_, category) in verdicts.items():
+            if category is None:
+                site = storage.birth.name
+                largest = self._unattributed_sites.get(site, 0)
+                self._unattributed_sites[site] = max(largest, storage.nbytes)
+
+    def _verdict(self, storage: Storage, phase: Phase) -> tuple[Place, Category | None]:
+        place, category = self.names.verdict(storage, phase)
+        known_on_host = place is Place.HOST and self.names.is_placed(storage)
+        if self._device.type == "cpu" and not known_on_host:
+            place = Place.DEVICE
+        return place, category
+
+    def _enter(self, step: StepKind, phase: Phase, place: Place, here: Composition[Category | None]) -> None:
+        rows: dict[Category, tuple[int, int, int | None]] = {
+            category or Category.UNATTRIBUTED: (here.live[category], here.at_peak[category], own)
+            for category, own in here.own_peak.items()
+        }
+        if place is Place.HOST:
+            rest = host.resident_bytes() - self.counter.totals.get("cpu", 0)
+            rows[Category.REST_OF_PROCESS] = (rest, rest, None)
+        for category in {Category.UNATTRIBUTED, *self._entered(step, phase, place)}:
+            rows.setdefault(category, (0, 0, 0))
+        total = (sum(r[0] for r in rows.values()), sum(r[1] for r in rows.values()))
+        rows[Category.TOTAL] = (*total, total[1])
+        before = self._rows.get((step, phase, place, Category.TOTAL))
+        keeps_peak = before is not None and (before.at_peak_bytes or 0) > total[1]
+        for category, figures in rows.items():
+            self._merge((step, phase, place, category), figures, keeps_peak=keeps_peak)
+
+    def _entered(self, step: StepKind, phase: Phase, place: Place) -> set[Category]:
+        """Categories that an earlier entry of the same phase had."""
+        return {key[3] for key in self._rows if key[:3] == (step, phase, place)} - {Category.TOTAL}
+
+    def _merge(self, key: RowKey, figures: tuple[int, int, int | None], *, keeps_peak: bool) -> None:
+        live, at_peak, own = figures
+        old = self._rows.get(key)
+        if old is not None:
+            own = None if own is None else max(own, old.own_peak_bytes or 0)
+            at_peak = (old.at_peak_bytes or 0) if keeps_peak else at_peak
+        elif keeps_peak:
+            at_peak = 0
+        step, phase, place, category = key
+        self._rows[key] = MemoryRow(
+            step=step,
+            phase=phase,
+            place=place,
+            category=category,
+            live_bytes=live,
+            at_peak_bytes=at_peak,
+            own_peak_bytes=own,
+        )
+
+    def _note_process(self, step: StepKind, phase: Phase, *, has_peak: bool) -> None:
+        peak = host.peak_resident_bytes() if has_peak else None
+        old = self._process.get((step, phase))
+        if old is not None and peak is not None:
+            peak = max(peak, old.peak_rss_bytes or 0)
+        self._process[step, phase] = ProcessMemory(
+            step=step,
+            phase=phase,
+            rss_bytes=host.resident_bytes(),
+            pss_bytes=host.proportional_bytes(),
+            peak_rss_bytes=peak,
+            malloc_bytes=host.malloc_bytes(),
+            pinned_bytes=cuda.pinned_bytes() if self._device.type == "cuda" else None,
+        )
+
+    def _hook_gradients(self, model: torch.nn.Module) -> list[Any]:
+        """Name each gradient when it is accumulated, before any hook of the engine moves or frees it."""
+
+        def accumulated(parameter: torch.Tensor) -> None:
+            if parameter.grad is not None:
+                self.names.identify([Named(parameter.grad, Category.GRADIENTS)])
+
+        handles = []
+        for parameter in model.parameters():
+            if parameter.requires_grad:
+                handle = parameter.register_post_accumulate_grad_hook(accumulated)
+                parameter._post_accumulate_grad_hooks.move_to_end(handle.id, last=False)  # type: ignore[attr-defined] # an OrderedDict that torch publishes no type for
+                handles.append(handle)
+        return handles
+
+    def _hook_logits(self, model: torch.nn.Module) -> list[Any]:
+        """Name what the model's output head gives."""
+        get_head = getattr(model, "get_output_embeddings", None)
+        head = get_head() if get_head is not None else None
+
+        def headed(_module: Any, _inputs: Any, output: Any) -> None:
+            if isinstance(output, torch.Tensor):
+                self._logits = output
+                self.names.identify([Named(output, Category.LOGITS_AND_LOSS)])
+
+        return [] if head is None else [head.register_forward_hook(headed)]
+
+
+def _unchanged(tensor: torch.Tensor) -> torch.Tensor:
+    return tensor
+
+
+def _remove(handles: Iterable[Any]) -> None:
+    for handle in handles:
+        handle.remove()

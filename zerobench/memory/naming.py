@@ -1,0 +1,103 @@
+"""What each storage is for, by positive evidence only; whoever has none stays without a name.
+
+Three kinds of evidence, strongest first: identity (the engine holds this very tensor as its gradient bucket), use
+(autograd saved it for the backward pass), place of birth (sites.py). A name that promises a short life, such as
+temporary or activation, is taken away from a storage that outlives it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any
+
+import torch
+
+from zerobench.memory.engine_tensors import Named
+from zerobench.memory.sites import Origin, Site
+from zerobench.memory.storages import Storage, StorageCounter
+from zerobench.records import Category, Phase, Place
+
+_SHORT_LIVED = {Category.TEMPORARIES, Category.ACTIVATIONS, Category.LOGITS_AND_LOSS, Category.INPUTS}
+
+
+class Names:
+    """Evidence gathered while storages live, and the verdict on each."""
+
+    def __init__(self, counter: StorageCounter) -> None:
+        self._counter = counter
+        self._identity: dict[Storage, tuple[Category, Place | None]] = {}
+        self._saved: set[Storage] = set()
+        self._loss_nodes: set[int] = set()
+
+    def identify(self, named: Iterable[Named]) -> None:
+        """Take down what the engine says its tensors are; tensors not counted yet are counted now."""
+        for item in named:
+            self._counter.see(item.tensor)
+            storage = self._counter.find(item.tensor)
+            if storage is not None:
+                self._identity[storage] = (item.category, item.place)
+
+    def saved(self, tensor: torch.Tensor) -> torch.Tensor:
+        """Autograd keeps this tensor for the backward pass (a hook of saved_tensors_hooks)."""
+        storage = self._counter.find(tensor)
+        if storage is not None:
+            self._saved.add(storage)
+        return tensor
+
+    def mark_loss_graph(self, loss: torch.Tensor, logits: torch.Tensor | None) -> None:
+        """Note the autograd nodes between the logits and the loss, to know their gradients when they come."""
+        end = None if logits is None else logits.grad_fn
+        self._loss_nodes = set(_nodes_between(loss.grad_fn, end)) if end is not None else set()
+
+    def end_of_step(self) -> None:
+        """Forget the dead."""
+        self._identity = {s: v for s, v in self._identity.items() if s.alive}
+        self._saved = {s for s in self._saved if s.alive}
+        self._loss_nodes = set()
+
+    def verdict(self, storage: Storage, phase: Phase) -> tuple[Place, Category | None]:
+        """Place and category of a storage as known at the end of `phase`; None is no evidence."""
+        known = self._identity.get(storage)
+        place = Place.HOST if storage.device == "cpu" else Place.DEVICE
+        if known is not None:
+            return known[1] or place, known[0]
+        site: Site = storage.birth
+        category = self._by_birth(storage, site)
+        if storage.alive and _outlived(category, site, phase):
+            category = None
+        return place, category
+
+    def is_placed(self, storage: Storage) -> bool:
+        """Whether the engine itself said in which memory this storage lies."""
+        known = self._identity.get(storage)
+        return known is not None and known[1] is not None
+
+    def _by_birth(self, storage: Storage, site: Site) -> Category | None:
+        proves = site.proves
+        if proves is Origin.LOSS or (proves is Origin.AUTOGRAD and site.node in self._loss_nodes):
+            return Category.LOGITS_AND_LOSS
+        if proves is Origin.FORWARD:
+            kept = storage.alive or storage in self._saved
+            return Category.ACTIVATIONS if kept else Category.TEMPORARIES
+        if proves in (Origin.AUTOGRAD, Origin.BUILD):
+            return Category.TEMPORARIES
+        return proves if isinstance(proves, Category) else None
+
+
+def _outlived(category: Category | None, site: Site, phase: Phase) -> bool:
+    """Whether a storage that lives at the end of `phase` has outlived the name it was born with."""
+    if category is Category.TEMPORARIES and site.proves is not Origin.LOSS:
+        return True
+    return category in _SHORT_LIVED and phase in (Phase.INIT, Phase.STEP)
+
+
+def _nodes_between(start: Any, end: Any) -> Iterable[int]:
+    """Sequence numbers of the autograd nodes from `start` down to, and without, `end`."""
+    stack, seen = [start], set()
+    while stack:
+        node = stack.pop()
+        if node is None or node is end or node in seen:
+            continue
+        seen.add(node)
+        yield node._sequence_nr()
+        stack.extend(parent for parent, _ in node.next_functions)

@@ -1,0 +1,158 @@
+"""One door to the NVIDIA driver: the only file that imports pynvml; whatever fails is a reason in words, never a crash.
+
+NVML counts memory in two ways, and a reader must know which: in version 2 `used` is what programs hold and `reserved`
+what the driver keeps; in version 1 (drivers before R510) `used` is both together (nvml.h, nvmlMemory_v2_t). One process
+reads all its devices in one way, version 2 where the driver has it.
+"""
+
+from __future__ import annotations
+
+import functools
+from collections.abc import Callable
+from typing import Any, TypeVar
+
+NOT_AVAILABLE = 2**64 - 1
+"""What the driver answers for a number that it does not know (nvml.h, NVML_VALUE_NOT_AVAILABLE)."""
+
+# Return codes of nvml.h (nvmlReturn_t); they are part of the driver's binary interface and do not change.
+NO_PERMISSION, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 4, 9, 12, 13
+GPU_IS_LOST, RESET_REQUIRED, VERSION_MISMATCH, ARGUMENT_VERSION_MISMATCH = 15, 16, 18, 25
+
+_WORDS = {
+    NO_PERMISSION: "no permission to ask the NVIDIA driver",
+    DRIVER_NOT_LOADED: "the NVIDIA driver is not loaded",
+    LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 was not found: no NVIDIA driver is installed here",
+    FUNCTION_NOT_FOUND: "the NVIDIA driver is too old for this call",
+    VERSION_MISMATCH: "the loaded NVIDIA driver and libnvidia-ml.so.1 differ in version",
+}
+
+T = TypeVar("T")
+
+
+class NvmlFault(Exception):  # noqa: N818 - a state of the machine to be noted, not a mistake in a program
+    """A call to the driver failed; its text says why, for people."""
+
+    def __init__(self, reason: str, code: int | None = None) -> None:
+        super().__init__(reason)
+        self.code = code
+
+    @property
+    def lost(self) -> bool:
+        """The device will not answer again until the machine is mended."""
+        return self.code in (GPU_IS_LOST, RESET_REQUIRED)
+
+
+class Driver:
+    """The driver's library, loaded and initialised; every call to it goes through `call`."""
+
+    def __init__(self) -> None:
+        try:
+            import pynvml
+        except ImportError:
+            raise NvmlFault("the package nvidia-ml-py (pynvml) is not installed") from None
+        self._binding: Any = pynvml
+        # The mismatch error is no NVMLError, and old bindings lack it.
+        mismatch = getattr(pynvml, "NVMLLibraryMismatchError", pynvml.NVMLError)
+        self._errors = (pynvml.NVMLError, mismatch)
+        self.memory_api: str | None = None
+        """`v2` or `v1`, settled by the first device that answers."""
+        self.call("nvmlInit")
+
+    def call(self, name: str, *args: Any, **options: Any) -> Any:
+        """Call the binding's function `name`.
+
+        Raises:
+            NvmlFault: the driver refused, or the driver or the binding has no such function.
+        """
+        function = getattr(self._binding, name, None)
+        if function is None:
+            raise NvmlFault(f"nvidia-ml-py is too old: it has no {name}", FUNCTION_NOT_FOUND)
+        try:
+            return function(*args, **options)
+        except self._errors as error:
+            code = getattr(error, "value", FUNCTION_NOT_FOUND)
+            raise NvmlFault(f"{_WORDS.get(code, str(error))} ({name})", code) from None
+
+    def memory(self, handle: Any) -> tuple[int | None, int | None, int | None]:
+        """Total, used and reserved bytes of a device; reserved is None in version 1, where used includes it.
+
+        Raises:
+            NvmlFault: the driver does not tell.
+        """
+        if self.memory_api != "v1":
+            try:
+                return self._memory_v2(handle)
+            except NvmlFault as fault:
+                no_v2 = fault.code in (FUNCTION_NOT_FOUND, ARGUMENT_VERSION_MISMATCH)
+                if self.memory_api == "v2" or not no_v2:
+                    raise
+        told = self.call("nvmlDeviceGetMemoryInfo", handle)
+        self.memory_api = "v1"
+        return known(told.total), known(told.used), None
+
+    def _memory_v2(self, handle: Any) -> tuple[int | None, int | None, int | None]:
+        version = getattr(self._binding, "nvmlMemory_v2", None)
+        if version is None:
+            raise NvmlFault("nvidia-ml-py is too old: it has no nvmlMemory_v2", FUNCTION_NOT_FOUND)
+        told = self.call("nvmlDeviceGetMemoryInfo", handle, version=version)
+        self.memory_api = "v2"
+        return known(told.total), known(told.used), known(told.reserved)
+
+    def processes(self, handle: Any) -> dict[int, int | None]:
+        """Bytes that each process holds on a device, by the driver's process ids, None where it does not know.
+
+        Costs milliseconds and holds a lock that all processes on the device need: never poll it. A process that
+        computes and draws is in both of the driver's lists, with the same memory.
+
+        Raises:
+            NvmlFault: the driver does not tell.
+        """
+        drawing = or_none(lambda: self._processes("Graphics", handle)) or {}
+        return drawing | self._processes("Compute", handle)
+
+    def _processes(self, kind: str, handle: Any) -> dict[int, int | None]:
+        """The second version of the call comes first: R530 and early R535 fill the third one's entries wrongly."""
+        try:
+            entries = self.call(f"nvmlDeviceGet{kind}RunningProcesses_v2", handle)
+        except NvmlFault as fault:
+            if fault.code != FUNCTION_NOT_FOUND:
+                raise
+            entries = self.call(f"nvmlDeviceGet{kind}RunningProcesses_v3", handle)
+        return {entry.pid: known(entry.usedGpuMemory) for entry in entries}
+
+
+@functools.cache
+def driver() -> Driver:
+    """The driver, initialised once in this process; a failure is not remembered.
+
+    Raises:
+        NvmlFault: there is no driver, or it refuses.
+    """
+    return Driver()
+
+
+def why_unavailable() -> str | None:
+    """Why this machine's NVIDIA driver cannot be asked; None where it can."""
+    try:
+        driver()
+    except NvmlFault as fault:
+        return str(fault)
+    return None
+
+
+def known(number: int | None) -> int | None:
+    """`number` as the driver gave it, None where it stands for "not available"."""
+    return None if number is None or number == NOT_AVAILABLE else int(number)
+
+
+def text(value: str | bytes) -> str:
+    """Text from the binding: its structures and its old versions give bytes."""
+    return value.decode(errors="replace") if isinstance(value, bytes) else str(value)
+
+
+def or_none(ask: Callable[[], T]) -> T | None:
+    """What `ask` tells, None where the driver refuses."""
+    try:
+        return ask()
+    except NvmlFault:
+        return None

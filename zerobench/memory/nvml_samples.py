@@ -1,0 +1,73 @@
+"""The file of NVML samples: one line a reading, whole up to the last line whatever killed its writer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import NamedTuple
+
+from zerobench.errors import UserError
+from zerobench.memory.nvml import Reading
+
+
+class NvmlSample(NamedTuple):
+    """One reading of one device; the field names are the file's columns."""
+
+    t_s: float
+    """Unix time."""
+    gpu_uuid: str
+    used_bytes: int | None
+    reserved_bytes: int | None
+    power_watts: float | None
+    """Read ten times a second, so empty in most samples."""
+    energy_joules: float | None
+    """The driver's running counter, read with the power: differences between two samples are energy."""
+
+
+HEADER = ",".join(NvmlSample._fields) + "\n"
+
+
+def row(gpu_uuid: str, reading: Reading) -> str:
+    """A reading as a line of the file."""
+    values = (reading.used_bytes, reading.reserved_bytes, reading.power_watts, reading.energy_joules)
+    told = ",".join("" if value is None else str(value) for value in values)
+    return f"{reading.t_s:.6f},{gpu_uuid},{told}\n"
+
+
+def read_samples(path: Path) -> list[NvmlSample]:
+    """The samples in `path`, in the order they were taken.
+
+    A last line without its newline is left out: that is what a sampler leaves that was killed while writing.
+
+    Raises:
+        UserError: the file cannot be read, has other columns, or another line is not a sample.
+    """
+    try:
+        text = path.read_text(encoding="utf-8")
+    except (OSError, UnicodeDecodeError) as error:
+        raise UserError(f"{path}: not readable as NVML samples: {error}") from None
+    whole = text[: text.rfind("\n") + 1]
+    if not whole:
+        return []
+    if not whole.startswith(HEADER):
+        first = whole.partition("\n")[0]
+        raise UserError(f"{path}: line 1: columns {first[:200]!r}; choices: {HEADER.strip()!r}")
+    return list(_parse(path, whole.split("\n")[1:-1]))
+
+
+def _parse(path: Path, lines: list[str]) -> Iterator[NvmlSample]:
+    for number, line in enumerate(lines, start=2):
+        try:
+            t_s, gpu_uuid, used, reserved, power, energy = line.split(",")
+            yield NvmlSample(float(t_s), gpu_uuid, _int(used), _int(reserved), _float(power), _float(energy))
+        except ValueError:
+            asked = HEADER.strip()
+            raise UserError(f"{path}: line {number}: {line[:200]!r} is not a sample of {asked!r}") from None
+
+
+def _int(cell: str) -> int | None:
+    return int(cell) if cell else None
+
+
+def _float(cell: str) -> float | None:
+    return float(cell) if cell else None

@@ -1,0 +1,48 @@
+"""From a phase's births and deaths to three figures for each category: live, at the peak, own peak."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Hashable, Iterable, Sequence
+from dataclasses import dataclass, field
+from typing import Generic, TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+Thing = TypeVar("Thing")
+
+
+@dataclass
+class Composition(Generic[Key]):
+    """Bytes of each category of one place over one phase."""
+
+    live: Counter[Key] = field(default_factory=Counter)
+    at_peak: Counter[Key] = field(default_factory=Counter)
+    own_peak: dict[Key, int] = field(default_factory=dict)
+    total_live: int = 0
+    total_peak: int = 0
+
+
+def replay(
+    live: Iterable[tuple[Thing, int]],
+    events: Sequence[tuple[Thing, int]],
+    category_of: Callable[[Thing], Key],
+) -> Composition[Key]:
+    """Walk a phase backwards from its end, so that names learnt late count from the start.
+
+    `live` holds what is alive at the end with its bytes, `events` the changes in bytes in order of time. The totals
+    are sums over all things whatever their category.
+    """
+    now: Counter[Key] = Counter()
+    for thing, nbytes in live:
+        now[category_of(thing)] += nbytes
+    total = now.total()
+    result = Composition(Counter(now), Counter(now), dict(now), total, total)
+    for thing, delta in reversed(events):
+        key = category_of(thing)
+        now[key] -= delta
+        total -= delta
+        result.own_peak[key] = max(result.own_peak.get(key, 0), now[key])
+        if total > result.total_peak:
+            result.total_peak = total
+            result.at_peak = Counter(now)
+    return result

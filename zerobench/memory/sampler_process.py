@@ -1,0 +1,170 @@
+"""The sampler's own process: reads every device at fixed deadlines until it is told to end or its parent is gone.
+
+A process, because a sampling thread waits for the interpreter lock of a busy training loop at every driver call, and
+slows the loop by taking it. Disks are written from a second thread: a disk that is busy with an offload's traffic must
+not open a gap in the samples. Signals are awaited, not handled: the wait for the next deadline is the wait for SIGTERM.
+"""
+
+from __future__ import annotations
+
+import argparse
+import gc
+import math
+import os
+import signal
+import threading
+import time
+from collections import deque
+from collections.abc import Sequence
+from pathlib import Path
+
+from zerobench.folder import write_whole
+from zerobench.memory.device_track import DeviceTrack
+from zerobench.memory.nvml import DeviceReader, driver_version, list_devices
+from zerobench.memory.nvml_samples import HEADER
+from zerobench.records import NvmlSummary
+
+POWER_INTERVAL_S = 0.1
+"""Drivers renew their power figure about this often (Yang et al. 2023, arXiv:2312.02741): more readings tell no more."""
+WRITE_INTERVAL_S = 0.5
+"""How often samples and summary reach the disk: what a SIGKILL can lose at most."""
+END_SIGNALS = frozenset({signal.SIGTERM, signal.SIGHUP})
+
+
+class Session:
+    """The devices asked for, and what was found of them so far."""
+
+    def __init__(self, hostname: str, interval_s: float, uuids: Sequence[str] | None) -> None:
+        self.hostname = hostname
+        self.interval_s = interval_s
+        self.tracks: list[DeviceTrack] = []
+        self.faults: list[str] = []
+        self.reason: str | None = None
+        for uuid in self._all_uuids() if uuids is None else uuids:
+            self._open(uuid)
+        if not self.tracks:
+            self.reason = self.reason or "; ".join(self.faults) or "no device was named"
+
+    def _all_uuids(self) -> list[str]:
+        """Every GPU, or the MIG devices of one that is split."""
+        listing = list_devices()
+        self.reason = listing.reason
+        self.faults += listing.faults
+        return [uuid for device in listing.devices for uuid in device.mig_uuids or (device.uuid,)]
+
+    def _open(self, uuid: str) -> None:
+        reader = DeviceReader.open(uuid)
+        if reader.device is None:
+            self.faults.append(str(reader.fault))
+        elif reader.device.uuid not in {track.device.uuid for track in self.tracks}:
+            self.tracks.append(DeviceTrack(reader, reader.device, reader.processes(), self.faults))
+
+    def baseline(self) -> list[str]:
+        """The first readings, power and energy with them; what a device does not tell becomes a fault."""
+        rows = self.sweep([True] * len(self.tracks))
+        for track in self.tracks:
+            self.faults += [f"{track.device.uuid}: no {what}: {why}" for what, why in track.reader.absent.items()]
+        return rows
+
+    def sweep(self, power: Sequence[bool]) -> list[str]:
+        """One reading of every device; `power` says for each whether its power is read too."""
+        rows = [track.sample(power=asked) for track, asked in zip(self.tracks, power, strict=True)]
+        return [row for row in rows if row is not None]
+
+    def summary(self) -> NvmlSummary:
+        """All that is known by now."""
+        gaps = [track.largest_gap_s for track in self.tracks if track.largest_gap_s is not None]
+        num_samples = sum(track.num_samples for track in self.tracks)
+        return NvmlSummary(
+            hostname=self.hostname,
+            available=num_samples > 0,
+            reason=self.reason,
+            driver_version=driver_version(),
+            memory_api=next((track.reader.memory_api for track in self.tracks), None),
+            interval_s=self.interval_s,
+            largest_gap_s=max(gaps, default=None),
+            num_samples=num_samples,
+            devices=[track.record() for track in self.tracks],
+            faults=list(self.faults),
+        )
+
+
+class Writer(threading.Thread):
+    """Brings rows and the summary to disk, away from the loop that samples."""
+
+    def __init__(self, session: Session, samples: Path, summary: Path) -> None:
+        super().__init__(name="nvml-writer", daemon=True)
+        self._session, self._samples, self._summary = session, samples, summary
+        self._rows: deque[str] = deque([HEADER])
+        self._ending = threading.Event()
+
+    def add(self, rows: list[str]) -> None:
+        """Take rows to write at the next turn."""
+        self._rows.extend(rows)
+
+    def run(self) -> None:
+        """Write every WRITE_INTERVAL_S until `close`."""
+        while not self._ending.wait(WRITE_INTERVAL_S):
+            self.put()
+
+    def put(self) -> None:
+        """Append what has come and replace the summary; the rows first, so that the summary never tells of more."""
+        rows = "".join(self._rows.popleft() for _ in range(len(self._rows)))
+        with self._samples.open("a", encoding="utf-8") as file:
+            file.write(rows)
+        write_whole(self._summary, self._session.summary().model_dump_json(indent=1))
+
+    def close(self) -> None:
+        """Write the rest."""
+        self._ending.set()
+        self.join()
+        self.put()
+
+
+class Deadlines:
+    """Evenly spaced times on the monotonic clock; those that were missed are left out, so that nothing drifts."""
+
+    def __init__(self, interval_s: float) -> None:
+        self._interval_s = interval_s
+        self._origin_s = time.monotonic()
+        self.number = 0
+
+    def seconds_to_next(self) -> float:
+        """Move on to the next deadline that is still to come; seconds until it."""
+        elapsed_s = time.monotonic() - self._origin_s
+        self.number = max(self.number + 1, math.ceil(elapsed_s / self._interval_s))
+        return max(0.0, self._origin_s + self.number * self._interval_s - time.monotonic())
+
+
+def sample_until_ended(session: Session, writer: Writer, parent_pid: int) -> None:
+    """Sweep at every deadline until SIGTERM comes or the parent is gone; a last sweep ends it."""
+    deadlines = Deadlines(session.interval_s)
+    every = max(1, round(POWER_INTERVAL_S / session.interval_s))
+    devices = range(len(session.tracks))
+    while os.getppid() == parent_pid:
+        if signal.sigtimedwait(END_SIGNALS, deadlines.seconds_to_next()) is not None:
+            break
+        # The devices take turns with their power, so that no sweep is much longer than another.
+        writer.add(session.sweep([(deadlines.number + index) % every == 0 for index in devices]))
+    writer.add(session.sweep([True for _ in devices]))
+
+
+def run(arguments: argparse.Namespace) -> int:
+    """Sample as the command line says; 0 when the summary stands."""
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent says when to end
+    signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
+    session = Session(arguments.hostname, arguments.interval_ms / 1000, arguments.uuids)
+    if not session.tracks:
+        write_whole(arguments.summary, session.summary().model_dump_json(indent=1))
+        return 0
+    writer = Writer(session, arguments.out, arguments.summary)
+    writer.add(session.baseline())
+    writer.put()  # the summary's first appearance says that the baseline is taken
+    gc.collect()
+    gc.disable()  # the loop makes no cycles, and a collection would be a gap
+    writer.start()
+    try:
+        sample_until_ended(session, writer, arguments.parent_pid)
+    finally:
+        writer.close()
+    return 0

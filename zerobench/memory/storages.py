@@ -1,0 +1,123 @@
+"""A count of tensor storages: every birth, every death, every byte, and nothing about what they are for.
+
+The total of the ledger on a CPU run comes from here, so this file knows no names: it is the counter that the naming
+is held against. A `TorchDispatchMode` sees the result of every operation; a storage not seen before is a birth, and a
+weak reference to the storage's Python object (which torch keeps as long as the storage itself) sees its death.
+"""
+
+from __future__ import annotations
+
+import gc
+import weakref
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+from functools import partial
+from typing import Any
+
+import torch
+from torch.utils._python_dispatch import TorchDispatchMode
+
+
+@dataclass(slots=True, eq=False)
+class Storage:
+    """One storage while it lives, and after."""
+
+    serial: int
+    nbytes: int
+    device: str
+    """Device type: `cpu`, `cuda`."""
+    pointer: int
+    birth: Any
+    """What the observer said of the place of birth; opaque here."""
+    alive: bool = True
+    reference: Any = field(default=None, repr=False)
+
+
+Event = tuple[Storage, int]
+"""A storage and by how many bytes it grew (negative: shrank or died), in order of time."""
+
+
+class StorageCounter(TorchDispatchMode):
+    """Counts storages while active; deaths are counted also while it is not.
+
+    `observe` is asked once at each birth and its answer kept as `Storage.birth`.
+    """
+
+    def __init__(self, observe: Callable[[], Any] = lambda: None) -> None:
+        super().__init__()
+        self.live: dict[int, Storage] = {}
+        self.totals: dict[str, int] = {}
+        self.events: list[Event] = []
+        self._observe = observe
+        self._serial = 0
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Run the operation, then look at what it gave back."""
+        out = func(*args, **(kwargs or {}))
+        self.see(out)
+        return out
+
+    def see(self, value: Any) -> None:
+        """Count the storages of a tensor or of the tensors in a (nested) list or tuple."""
+        if isinstance(value, torch.Tensor):
+            self._see_tensor(value)
+        elif isinstance(value, (list, tuple)):
+            for item in value:
+                self.see(item)
+
+    def find(self, tensor: torch.Tensor) -> Storage | None:
+        """The counted storage under `tensor`, if it was seen."""
+        return self.live.get(tensor.untyped_storage()._cdata)
+
+    def adopt(self, tensors: Iterable[torch.Tensor]) -> None:
+        """Count storages that were born while the counter was off."""
+        for tensor in tensors:
+            self._see_tensor(tensor)
+
+    def adopt_reachable(self) -> None:
+        """Count every tensor that Python's garbage collector can reach, gradients included.
+
+        Asked when the counter is turned on again after steps without it.
+        """
+        for thing in gc.get_objects():
+            if issubclass(type(thing), torch.Tensor):  # isinstance would wake lazy proxies through __class__
+                self._see_tensor(thing)
+                if thing.is_leaf and thing.grad is not None:
+                    self._see_tensor(thing.grad)
+
+    def start_phase(self) -> None:
+        """Forget the events so far; the storages that live stay."""
+        self.events = []
+
+    def _see_tensor(self, tensor: torch.Tensor) -> None:
+        if tensor.layout is not torch.strided or tensor.device.type == "meta":
+            return
+        storage = tensor.untyped_storage()
+        known = self.live.get(storage._cdata)
+        nbytes = storage.nbytes()
+        if known is None:
+            if nbytes:
+                self._add(storage, nbytes, tensor.device.type)
+        elif known.nbytes != nbytes:
+            self._grow(known, nbytes - known.nbytes)
+            known.nbytes = nbytes
+
+    def _add(self, storage: torch.UntypedStorage, nbytes: int, device: str) -> None:
+        key = storage._cdata
+        self._serial += 1
+        entry = Storage(self._serial, nbytes, device, storage.data_ptr(), self._observe())
+        entry.reference = weakref.ref(storage, partial(self._die, key, entry))
+        self.live[key] = entry
+        self._grow(entry, nbytes)
+
+    def _die(self, key: int, entry: Storage, _reference: object) -> None:
+        entry.alive = False
+        entry.reference = None
+        self.live.pop(key, None)
+        self._grow(entry, -entry.nbytes)
+
+    def _grow(self, entry: Storage, delta: int) -> None:
+        self.totals[entry.device] = self.totals.get(entry.device, 0) + delta
+        self.events.append((entry, delta))

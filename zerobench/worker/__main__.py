@@ -1,0 +1,73 @@
+"""Entry of one rank: start the node's sampler before anything heavy, run, and always leave a record.
+
+The process ends by os._exit: some builds of torch abort at interpreter exit after right results.
+"""
+
+from __future__ import annotations
+
+import argparse
+import faulthandler
+import os
+import signal
+import sys
+from pathlib import Path
+
+from zerobench.folder import TrialFolder, write_whole
+from zerobench.memory.sampler import Sampler
+from zerobench.records import RankRecord
+from zerobench.spec.trial import TrialSpec
+
+_SAMPLER_START_S = 10.0
+
+
+def main() -> None:
+    """Run the rank that the launcher's environment describes."""
+    parser = argparse.ArgumentParser(prog="zerobench.worker", description=__doc__)
+    parser.add_argument("--trial-folder", type=Path, required=True, help="folder that holds trial.json")
+    parser.add_argument("--local_rank", type=int, help="given by the deepspeed launcher; LOCAL_RANK is used instead")
+    folder = TrialFolder(parser.parse_args().trial_folder)
+    trial = TrialSpec.model_validate_json(folder.spec.read_text(encoding="utf-8"))
+    stacks = folder.stacks(int(os.environ.get("RANK", "0"))).open("w", encoding="utf-8")
+    faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
+    code = _run(trial, folder)
+    sys.stdout.flush()
+    sys.stderr.flush()
+    os._exit(code)
+
+
+def _run(trial: TrialSpec, folder: TrialFolder) -> int:
+    sampler = _start_sampler(folder)
+    from zerobench.worker import world
+    from zerobench.worker.failures import describe
+    from zerobench.worker.rank import RankRun
+
+    run = RankRun(trial, folder, world.read_rank())
+    try:
+        run.run()
+    except BaseException as error:  # noqa: BLE001 - whatever ended the rank is its result
+        run.record.status, run.record.failure = describe(error, run.marks, run.rank.rank, run.device)
+        _write(folder, run.record)
+        print(run.record.failure.traceback, file=sys.stderr)  # noqa: T201 - for whoever reads the rank's stderr
+    else:
+        _write(folder, run.record)
+        world.leave()
+    if sampler is not None:
+        sampler.stop()
+    return 0 if run.record.failure is None else 1
+
+
+def _start_sampler(folder: TrialFolder) -> Sampler | None:
+    """One sampler per node, started by its first rank; the others go on, since torch's import takes longer."""
+    if os.environ.get("LOCAL_RANK", "0") != "0":
+        return None
+    sampler = Sampler.start(folder, os.uname().nodename)
+    sampler.wait_ready(_SAMPLER_START_S)
+    return sampler
+
+
+def _write(folder: TrialFolder, record: RankRecord) -> None:
+    write_whole(folder.rank_record(record.rank), record.model_dump_json())
+
+
+if __name__ == "__main__":
+    main()

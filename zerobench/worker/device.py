@@ -1,0 +1,90 @@
+"""The training device of this rank: the few calls that differ between CUDA and CPU."""
+
+from __future__ import annotations
+
+import os
+import time
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import torch
+
+
+@dataclass
+class Device:
+    """The device that this rank trains on."""
+
+    torch_device: torch.device
+    name: str
+    uuid: str | None
+    backend: str
+    """Collectives library of torch.distributed: `nccl` or `gloo`."""
+    last_refusal: dict[str, int] = field(default_factory=dict)
+    """What the allocator was asked for and had free when it last refused."""
+
+    @property
+    def is_cuda(self) -> bool:
+        """Whether this is a CUDA device."""
+        return self.torch_device.type == "cuda"
+
+    def synchronize(self) -> None:
+        """Wait until the device has done what it was asked."""
+        if self.is_cuda:
+            torch.cuda.synchronize(self.torch_device)
+
+    def memory_bytes(self) -> int | None:
+        """Bytes that torch's allocator has given out now; None on CPU, where only a tracker knows."""
+        return torch.cuda.memory_allocated(self.torch_device) if self.is_cuda else None
+
+    def watch_refusals(self) -> None:
+        """Let the CUDA allocator tell the exact figures of an out-of-memory error."""
+        if not self.is_cuda:
+            return
+
+        def refused(_device: int, asked: int, _total: int, free: int) -> None:
+            self.last_refusal.update(bytes_asked=int(asked), bytes_free=int(free))
+
+        torch._C._cuda_attach_out_of_memory_observer(refused)  # type: ignore[attr-defined] # absent from the CPU build
+
+
+def choose_device(local_rank: int) -> Device:
+    """The GPU of this local rank, or the CPU where there is none or DS_ACCELERATOR says cpu."""
+    if os.environ.get("DS_ACCELERATOR") != "cpu" and torch.cuda.is_available():
+        device = torch.device("cuda", local_rank)
+        torch.cuda.set_device(device)
+        properties: Any = torch.cuda.get_device_properties(device)
+        return Device(device, properties.name, f"GPU-{properties.uuid}", "nccl")
+    return Device(torch.device("cpu"), _cpu_name(), None, "gloo")
+
+
+def _cpu_name() -> str:
+    try:
+        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
+    except OSError:
+        return "cpu"
+    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "cpu")
+
+
+class Clock:
+    """Times of phases: CUDA events on the stream, so that timing does not wait for the device; the host clock on CPU.
+
+    Reading an event before the device has reached it would block, so durations are read after the step's end.
+    """
+
+    def __init__(self, device: Device) -> None:
+        self._device = device
+
+    def mark(self) -> Any:
+        """A point in time on the device's own line of work."""
+        if not self._device.is_cuda:
+            return time.perf_counter()
+        event = torch.cuda.Event(enable_timing=True)
+        event.record()
+        return event
+
+    def seconds(self, start: Any, end: Any) -> float:
+        """Seconds between two marks; call after synchronize."""
+        if not self._device.is_cuda:
+            return float(end - start)
+        return float(start.elapsed_time(end)) / 1000.0

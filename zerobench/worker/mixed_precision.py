@@ -1,0 +1,28 @@
+"""fp32 master weights beside a 16-bit model, as the ZeRO paper's mixed-precision Adam keeps them (section 3.1)."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import torch
+
+
+class MasterWeights:
+    """fp32 copies of 16-bit parameters; the optimizer updates the copies."""
+
+    def __init__(self, parameters: Sequence[torch.nn.Parameter]) -> None:
+        self._parameters = parameters
+        self.masters = [p.detach().clone().float().requires_grad_() for p in parameters]
+
+    def take_gradients(self, scale: float) -> None:
+        """Move the gradients to the masters in fp32, divided by the loss scale; the 16-bit ones are freed."""
+        for parameter, master in zip(self._parameters, self.masters, strict=True):
+            if parameter.grad is not None:
+                master.grad = parameter.grad.float().div_(scale)
+                parameter.grad = None
+
+    @torch.no_grad()
+    def give_weights(self) -> None:
+        """Round the updated masters back into the model."""
+        for parameter, master in zip(self._parameters, self.masters, strict=True):
+            parameter.copy_(master)

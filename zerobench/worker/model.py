@@ -1,0 +1,55 @@
+"""Build the transformers model of a trial: random weights, the trial's precision, nothing downloaded."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+
+from zerobench.records import ParameterTensor
+from zerobench.spec.parameters import component_of
+from zerobench.spec.trial import Precision, TrialSpec
+
+DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
+
+
+def prepare_model(trial: TrialSpec, device: torch.device) -> Callable[[], Any]:
+    """A function that makes the model on the device, its weights not set, in the trial's precision.
+
+    The model's module is imported here and not when the model is made: zero.Init replaces torch's tensor constructors
+    while it is open, and importing transformers under it fails.
+    """
+    from transformers import AutoConfig, AutoModelForCausalLM
+    from transformers.initialization import no_init_weights
+
+    config = AutoConfig.for_model(**trial.model.hf_config)
+    config.use_cache = False
+    _ = AutoModelForCausalLM._model_mapping[type(config)]
+
+    def make() -> Any:
+        with no_init_weights(), torch.device(device):
+            model = AutoModelForCausalLM.from_config(
+                config,
+                dtype=DTYPES[trial.precision],
+                attn_implementation=trial.attention.value,
+                trust_remote_code=trial.trust_remote_code,
+            )
+        if trial.activation_checkpointing:
+            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+        return model
+
+    return make
+
+
+def count(model: torch.nn.Module) -> ParameterTensor:
+    """Exact counts of the model as built; a parameter under ZeRO-3 counts with its full size (ds_numel)."""
+    by_component: dict[str, int] = {}
+    total = trainable = 0
+    for name, parameter in model.named_parameters():
+        numel = int(getattr(parameter, "ds_numel", parameter.numel()))
+        component = component_of(name)
+        by_component[component] = by_component.get(component, 0) + numel
+        total += numel
+        trainable += numel if parameter.requires_grad else 0
+    return ParameterTensor(total=total, trainable=trainable, by_component=by_component)

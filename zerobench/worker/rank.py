@@ -1,0 +1,209 @@
+"""One rank's trial from start to end: build, first step, warm-up, timed steps, memory steps, record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from zerobench.ds_config import departures
+from zerobench.folder import TrialFolder
+from zerobench.memory.host import resident_bytes
+from zerobench.memory.ledger import Ledger
+from zerobench.memory.nvml import DeviceReader
+from zerobench.records import ContextMemory, Phase, RankRecord, Status, StepKind
+from zerobench.spec.parameters import model_flops_per_token
+from zerobench.spec.trial import TrialSpec
+from zerobench.worker import kernels, world
+from zerobench.worker.data import micro_batches
+from zerobench.worker.device import Device, choose_device
+from zerobench.worker.model import count, prepare_model
+from zerobench.worker.progress_file import ProgressFile
+from zerobench.worker.recorder import Marks, MemoryPhases, NvmeAccount, PlainPhases, TimedPhases
+from zerobench.worker.schedule import learning_rate
+from zerobench.worker.strategies import make_strategy
+from zerobench.worker.strategies.base import Job, Phases, Strategy
+from zerobench.worker.weights import fill_weights
+
+
+class RankRun:
+    """The trial on this rank. `record` grows as it goes, so that a failure keeps what was measured before it."""
+
+    def __init__(self, trial: TrialSpec, folder: TrialFolder, rank: world.Rank) -> None:
+        self.trial = trial
+        self.folder = folder
+        self.rank = rank
+        self.marks = Marks()
+        self.device: Device | None = None
+        self._num_steps = 1 + trial.steps.warmup + trial.steps.timed + trial.steps.memory
+        self._progress = ProgressFile(folder, rank, self._num_steps)
+        self._losses: list[torch.Tensor] = []
+        self.record = RankRecord(
+            trial_id=trial.trial_id,
+            rank=rank.rank,
+            local_rank=rank.local_rank,
+            world_size=rank.world_size,
+            hostname=rank.hostname,
+            pid=rank.pid,
+            status=Status.CRASH,
+            device_type="unknown",
+            device_name="unknown",
+            micro_batch_size=trial.micro_batch_size,
+        )
+        self._progress.say("import", -1, always=True)
+
+    def run(self) -> None:
+        """Run the whole trial; the record says completed only at its end."""
+        device = self._open_device()
+        ds_config = self._read_ds_config()
+        self._announce_compilation(ds_config, device)
+        reader = self._join(device)
+        strategy = make_strategy(self._job(device, ds_config))
+        self._nvme = NvmeAccount(self.trial.nvme_path, self.rank.rank)
+        self._ledger = Ledger(device.torch_device, strategy.walk)
+        self._memory = MemoryPhases(self._ledger, device, self.marks, self._nvme, reader)
+        try:
+            self._build(strategy, ds_config)
+            self._train(strategy, device)
+        finally:
+            self._collect()
+        self._gather_losses()
+        self.record.status = Status.COMPLETED
+        self._progress.say("done", self._num_steps, always=True)
+
+    def _open_device(self) -> Device:
+        self.device = device = choose_device(self.rank.local_rank)
+        device.watch_refusals()
+        self.record.device_type = device.torch_device.type
+        self.record.device_name = device.name
+        self.record.device_uuid = device.uuid
+        self.record.backend = device.backend
+        return device
+
+    def _read_ds_config(self) -> dict[str, Any]:
+        path = self.folder.ds_config
+        config: dict[str, Any] = json.loads(path.read_text(encoding="utf-8")) if path.exists() else {}
+        return config
+
+    def _announce_compilation(self, ds_config: dict[str, Any], device: Device) -> None:
+        names = kernels.missing(kernels.needed(ds_config, device, self.rank.world_size))
+        if names:
+            self._progress.say("compile", -1, always=True)
+            self.record.notes.append(f"compiled DeepSpeed's kernels at first use: {', '.join(names)}")
+
+    def _join(self, device: Device) -> DeviceReader | None:
+        """Make the CUDA context, then the collectives' buffers, with a reading of the driver after each."""
+        reader = DeviceReader.open(device.uuid) if device.is_cuda else None
+        before = _used(reader)
+        if device.is_cuda:
+            torch.ones(1, device=device.torch_device)
+            device.synchronize()
+        with_context, torch_bytes = _used(reader), _reserved(device)
+        world.join(self.trial, self.rank, device)
+        world.first_collective(device)
+        if device.is_cuda:
+            self.record.context = ContextMemory(
+                before_bytes=before,
+                context_bytes=_minus(with_context, before, torch_bytes),
+                collectives_bytes=_minus(_used(reader), with_context, _reserved(device) - torch_bytes),
+            )
+        return reader
+
+    def _job(self, device: Device, ds_config: dict[str, Any]) -> Job:
+        trial = self.trial
+        return Job(
+            trial=trial,
+            device=device,
+            ds_config=ds_config,
+            shape_model=prepare_model(trial, device.torch_device),
+            fill_weights=lambda model: fill_weights(model, trial.hyperparameters.seed),
+        )
+
+    def _build(self, strategy: Strategy, ds_config: dict[str, Any]) -> None:
+        self._progress.say("init", -1, always=True)
+        with self._ledger.tracking(), self._memory.phase(Phase.INIT):
+            strategy.build()
+        record, trial = self.record, self.trial
+        record.parameters = count(strategy.module)
+        record.effective_config = strategy.effective_config()
+        per_token, record.flops_formula = model_flops_per_token(trial.model, trial.sequence_length)
+        tokens = trial.micro_batch_size * trial.gradient_accumulation_steps * trial.sequence_length
+        record.flops_per_step = None if per_token is None else per_token * tokens
+        if ds_config:
+            record.departures = departures(ds_config, trial.world_size, record.parameters.total)
+
+    def _train(self, strategy: Strategy, device: Device) -> None:
+        steps = self.trial.steps
+        vocab_size = int(strategy.module.config.vocab_size)  # type: ignore[union-attr, arg-type] # transformers is untyped
+        data = micro_batches(self.trial, self.rank.rank, self._num_steps, vocab_size)
+        plain, timed = PlainPhases(self.marks), TimedPhases(device, self.marks)
+        with self._ledger.tracking(strategy.module):
+            self._step(strategy, device, data, self._memory, 0, "first")
+        done = 1
+        for index in range(done, done + steps.warmup):
+            self._step(strategy, device, data, plain, index, "warmup")
+        done += steps.warmup
+        for index in range(done, done + steps.timed):
+            self._step(strategy, device, data, timed, index, "timed")
+        done += steps.timed
+        self._memory.kind = StepKind.STEADY
+        with self._ledger.tracking(strategy.module):
+            for index in range(done, done + steps.memory):
+                self._ledger.forget(StepKind.STEADY)
+                self._step(strategy, device, data, self._memory, index, "memory")
+
+    def _step(
+        self,
+        strategy: Strategy,
+        device: Device,
+        data: Iterator[torch.Tensor],
+        phases: Phases,
+        index: int,
+        kind: str,
+    ) -> None:
+        """One optimizer step. The batch is on the device before the step's clock starts."""
+        self.marks.step_index, self.marks.kind = index, kind
+        rate = learning_rate(index, self.trial.hyperparameters)
+        batches = [next(data).to(device.torch_device) for _ in range(self.trial.gradient_accumulation_steps)]
+        if phases is self._memory:
+            self._ledger.name_inputs(batches)
+        if isinstance(phases, TimedPhases):
+            with phases.step(self.record.step_times):
+                loss = strategy.step(batches, rate, phases)
+        else:
+            loss = strategy.step(batches, rate, phases)
+        self._losses.append(loss)
+        self.record.learning_rates.append(rate)
+        self._progress.say(kind, index, device.memory_bytes() or resident_bytes())
+
+    def _collect(self) -> None:
+        """Put into the record what the phases left, also after a failure."""
+        record = self.record
+        record.marks = self.marks.marks
+        record.memory = self._ledger.rows() + list(self._nvme.rows.values())
+        record.process_memory = self._ledger.process_rows()
+        record.device_memory = list(self._memory.device_rows.values())
+        record.nvme = list(self._nvme.traffic.values())
+        record.notes += [
+            f"unattributed: {nbytes} bytes allocated at {site}" for site, nbytes in self._ledger.unattributed_sites()
+        ]
+
+    def _gather_losses(self) -> None:
+        """Average the losses over the ranks once, after all steps, so that no step waits for it."""
+        losses = torch.stack([loss.float() for loss in self._losses])
+        self.record.losses = world.mean_over_ranks(losses).tolist()
+
+
+def _used(reader: DeviceReader | None) -> int | None:
+    reading = None if reader is None else reader.read()
+    return None if reading is None else reading.used_bytes
+
+
+def _reserved(device: Device) -> int:
+    return torch.cuda.memory_reserved(device.torch_device) if device.is_cuda else 0
+
+
+def _minus(after: int | None, before: int | None, torch_bytes: int) -> int | None:
+    return None if after is None or before is None else after - before - torch_bytes

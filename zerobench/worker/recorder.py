@@ -1,0 +1,222 @@
+"""Writes down what happens in each phase: times in the timed steps, the ledger in the memory steps, never both.
+
+A tracker slows what it tracks, so a step is either timed with nothing on, or tracked and not timed.
+"""
+
+from __future__ import annotations
+
+import os
+import time
+from collections.abc import Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from zerobench.memory import cuda
+from zerobench.memory.block_io import BlockIo, read_block_io, swap_file_bytes
+from zerobench.memory.ledger import Ledger
+from zerobench.memory.nvml import DeviceReader
+from zerobench.records import (
+    Category,
+    DeviceMemory,
+    MemoryRow,
+    NvmeTraffic,
+    Phase,
+    PhaseMark,
+    Place,
+    StepKind,
+    StepTime,
+)
+from zerobench.worker.device import Clock, Device
+
+
+class Marks:
+    """When each phase began and ended, and which one is under way."""
+
+    def __init__(self) -> None:
+        self.marks: list[PhaseMark] = []
+        self.phase: Phase = Phase.INIT
+        self.step_index = -1
+        self.kind = "first"
+
+    @contextmanager
+    def mark(self, phase: Phase) -> Iterator[None]:
+        """Bracket a phase; after a failure `phase` still says where it was."""
+        self.phase = phase
+        start = time.time()
+        yield
+        self.marks.append(
+            PhaseMark(step_index=self.step_index, kind=self.kind, phase=phase, start_s=start, end_s=time.time())
+        )
+
+
+class PlainPhases:
+    """Warm-up: only the marks."""
+
+    def __init__(self, marks: Marks) -> None:
+        self._marks = marks
+
+    @contextmanager
+    def phase(self, phase: Phase) -> Iterator[None]:
+        """Mark the phase."""
+        with self._marks.mark(phase):
+            yield
+
+    def mark_loss(self, loss: torch.Tensor) -> None:
+        """Nothing to note."""
+
+
+class TimedPhases:
+    """A timed step: two clock marks around each phase and nothing else."""
+
+    def __init__(self, device: Device, marks: Marks) -> None:
+        self._device = device
+        self._clock = Clock(device)
+        self._marks = marks
+        self._spans: list[tuple[Phase, Any, Any]] = []
+        self._unix_offset = time.time() - time.perf_counter()
+
+    @contextmanager
+    def phase(self, phase: Phase) -> Iterator[None]:
+        """Time the phase."""
+        self._marks.phase = phase
+        start = self._clock.mark()
+        yield
+        self._spans.append((phase, start, self._clock.mark()))
+
+    def mark_loss(self, loss: torch.Tensor) -> None:
+        """Nothing to note."""
+
+    @contextmanager
+    def step(self, into: list[StepTime]) -> Iterator[None]:
+        """Time a whole step, device-synchronised at both ends."""
+        self._spans = []
+        self._device.synchronize()
+        start = time.perf_counter()
+        yield
+        self._device.synchronize()
+        end = time.perf_counter()
+        into.append(self._summary(end - start))
+        self._note_marks(start, end)
+
+    def _summary(self, step_s: float) -> StepTime:
+        seconds = dict.fromkeys(Phase, 0.0)
+        for phase, start, end in self._spans:
+            seconds[phase] += self._clock.seconds(start, end)
+        return StepTime(
+            step_s=step_s,
+            forward_s=seconds[Phase.FORWARD],
+            backward_s=seconds[Phase.BACKWARD],
+            optimizer_s=seconds[Phase.STEP],
+        )
+
+    def _note_marks(self, start: float, end: float) -> None:
+        """Lay the phases on the wall clock; on CUDA by their device times, counted from the step's start."""
+        position = start
+        for phase, begun, done in self._spans:
+            length = self._clock.seconds(begun, done)
+            self._marks.marks.append(
+                PhaseMark(
+                    step_index=self._marks.step_index,
+                    kind=self._marks.kind,
+                    phase=phase,
+                    start_s=self._unix_offset + position,
+                    end_s=self._unix_offset + min(position + length, end),
+                )
+            )
+            position += length
+
+
+class MemoryPhases:
+    """A memory step: the ledger, the allocator, the driver, the block devices."""
+
+    def __init__(
+        self, ledger: Ledger, device: Device, marks: Marks, nvme: NvmeAccount, nvml: DeviceReader | None
+    ) -> None:
+        self._ledger = ledger
+        self._device = device
+        self._marks = marks
+        self._nvme = nvme
+        self._nvml = nvml
+        self.kind = StepKind.FIRST
+        self.device_rows: dict[tuple[StepKind, Phase], DeviceMemory] = {}
+
+    @contextmanager
+    def phase(self, phase: Phase) -> Iterator[None]:
+        """Account for the phase; the driver is read at its end."""
+        with self._marks.mark(phase), self._ledger.phase(self.kind, phase), self._nvme.phase(self.kind, phase):
+            yield
+            self._device.synchronize()
+        self._read_device(phase)
+
+    def mark_loss(self, loss: torch.Tensor) -> None:
+        """The ledger needs to know which part of the graph is the loss."""
+        self._ledger.mark_loss(loss)
+
+    def _read_device(self, phase: Phase) -> None:
+        if not self._device.is_cuda:
+            return
+        reading = self._nvml.read() if self._nvml is not None else None
+        new = cuda.device_memory(
+            self._device.torch_device,
+            self.kind,
+            phase,
+            nvml_used_bytes=None if reading is None else reading.used_bytes,
+            nvml_process_bytes=None if self._nvml is None else self._nvml.process_bytes(os.getpid()),
+        )
+        old = self.device_rows.get((self.kind, phase))
+        if old is not None:
+            new.peak_allocated_bytes = max(new.peak_allocated_bytes, old.peak_allocated_bytes)
+            new.peak_reserved_bytes = max(new.peak_reserved_bytes, old.peak_reserved_bytes)
+        self.device_rows[self.kind, phase] = new
+
+
+class NvmeAccount:
+    """Bytes swapped in each phase and what the swap files hold, for trials that offload to NVMe."""
+
+    def __init__(self, folder: str | None, rank: int) -> None:
+        self._folder = None if folder is None else Path(folder)
+        self._rank = rank
+        self.traffic: dict[tuple[StepKind, Phase], NvmeTraffic] = {}
+        self.rows: dict[tuple[StepKind, Phase, Category], MemoryRow] = {}
+
+    @contextmanager
+    def phase(self, step: StepKind, phase: Phase) -> Iterator[None]:
+        """Count what the process reads and writes inside; a phase entered twice adds up."""
+        before, start = read_block_io(), time.perf_counter()
+        yield
+        after = read_block_io()
+        if self._folder is None or before is None or after is None:
+            return
+        self._add(step, phase, before, after, time.perf_counter() - start)
+        self._note_files(step, phase, self._folder)
+
+    def _add(self, step: StepKind, phase: Phase, before: BlockIo, after: BlockIo, seconds: float) -> None:
+        old = self.traffic.get((step, phase))
+        self.traffic[step, phase] = NvmeTraffic(
+            step=step,
+            phase=phase,
+            read_bytes=after.read_bytes - before.read_bytes + (old.read_bytes if old else 0),
+            written_bytes=after.written_bytes - before.written_bytes + (old.written_bytes if old else 0),
+            seconds=seconds + (old.seconds if old else 0.0),
+        )
+
+    def _note_files(self, step: StepKind, phase: Phase, folder: Path) -> None:
+        sizes = swap_file_bytes(folder, self._rank)
+        by_category = {
+            Category.OPTIMIZER_STATES_ON_NVME: sizes["optimizer"],
+            Category.PARAMETERS: sizes["parameters"],
+            Category.TOTAL: sum(sizes.values()),
+        }
+        for category, nbytes in by_category.items():
+            self.rows[step, phase, category] = MemoryRow(
+                step=step,
+                phase=phase,
+                place=Place.NVME,
+                category=category,
+                live_bytes=nbytes,
+                at_peak_bytes=None,
+                own_peak_bytes=None,
+            )

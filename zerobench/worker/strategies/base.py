@@ -1,0 +1,85 @@
+"""The door through which every way of training comes: build, step, name your tensors, read back your config.
+
+A strategy gets functions that build the model and the optimizer, not instances, because some (ZeRO-3, pipelines) must
+decide where and in which pieces the model comes into being. Its step brackets its own phases, because not every
+strategy has one forward and one backward pass.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager
+from dataclasses import dataclass
+from typing import Any, Protocol
+
+import torch
+
+from zerobench.memory.engine_tensors import Named
+from zerobench.records import Phase
+from zerobench.spec.trial import TrialSpec
+from zerobench.worker.device import Device
+
+
+class Phases(Protocol):
+    """What a step reports to while it runs: a timer, the ledger, or nothing."""
+
+    def phase(self, phase: Phase) -> AbstractContextManager[None]:
+        """Bracket one phase of one micro-step."""
+
+    def mark_loss(self, loss: torch.Tensor) -> None:
+        """Tell, within the forward phase, which tensor is the loss."""
+
+
+@dataclass(frozen=True)
+class Job:
+    """What a strategy gets to work with."""
+
+    trial: TrialSpec
+    device: Device
+    ds_config: dict[str, Any]
+    """The DeepSpeed config to run with; empty for strategies without DeepSpeed."""
+    shape_model: Callable[[], torch.nn.Module]
+    """Makes the model on the device in the trial's precision, without setting its weights."""
+    fill_weights: Callable[[torch.nn.Module], None]
+    """Sets the initial weights of a model, partitioned or not."""
+
+    def build_model(self) -> torch.nn.Module:
+        """The model with its initial weights."""
+        model = self.shape_model()
+        self.fill_weights(model)
+        return model
+
+
+class Strategy(ABC):
+    """One way of training. `module` is there once `build` has run."""
+
+    module: torch.nn.Module
+
+    def __init__(self, job: Job) -> None:
+        self.job = job
+
+    @abstractmethod
+    def build(self) -> None:
+        """Build model, optimizer and engine."""
+
+    @abstractmethod
+    def step(self, micro_batches: Sequence[torch.Tensor], learning_rate: float, phases: Phases) -> torch.Tensor:
+        """One optimizer step over this rank's micro-batches (each [micro_batch_size, sequence_length]).
+
+        Returns the mean loss of this rank's micro-batches, on the device.
+        """
+
+    @abstractmethod
+    def walk(self) -> Iterable[Named]:
+        """Every tensor that the strategy holds, with what it is."""
+
+    def effective_config(self) -> dict[str, Any]:
+        """What the engine says it runs with."""
+        return {}
+
+
+def causal_loss(module: Callable[..., Any], tokens: torch.Tensor) -> torch.Tensor:
+    """The model's own next-token loss, mean over the batch; nothing else of its output is kept."""
+    loss: torch.Tensor = module(input_ids=tokens, labels=tokens).loss
+    return loss

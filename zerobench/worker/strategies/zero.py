@@ -1,0 +1,75 @@
+"""ZeRO stages 0 to 3 by the real DeepSpeed engine."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import torch
+
+from zerobench.memory.engine_tensors import Named, walk_deepspeed
+from zerobench.records import Phase
+from zerobench.worker.strategies.base import Phases, Strategy, causal_loss
+
+
+class Zero(Strategy):
+    """deepspeed.initialize over a model built whole (stages 0 to 2) or partitioned as it is built (stage 3)."""
+
+    def build(self) -> None:
+        """Build the model, under zero.Init at stage 3 so that no rank ever holds it whole, and the engine."""
+        import deepspeed
+
+        config = self.job.ds_config
+        if config["zero_optimization"]["stage"] == 3:
+            with deepspeed.zero.Init(config_dict_or_path=config):
+                model = self.job.shape_model()
+            self.job.fill_weights(model)
+        else:
+            model = self.job.build_model()
+        model.train()
+        parameters = [p for p in model.parameters() if p.requires_grad]
+        self._engine, *_ = deepspeed.initialize(model=model, model_parameters=parameters, config=config)
+        self.module = self._engine.module
+
+    def step(self, micro_batches: Sequence[torch.Tensor], learning_rate: float, phases: Phases) -> torch.Tensor:
+        """The engine accumulates by itself: it updates at its own accumulation boundary."""
+        for group in self._engine.optimizer.param_groups:
+            group["lr"] = learning_rate
+        losses = []
+        for tokens in micro_batches[:-1]:
+            losses.append(self._forward_backward(tokens, phases))
+            self._engine.step()
+        losses.append(self._forward_backward(micro_batches[-1], phases))
+        with phases.phase(Phase.STEP):
+            self._engine.step()
+        return torch.stack(losses).mean()
+
+    def walk(self) -> Iterable[Named]:
+        """Everything that the engine holds."""
+        return walk_deepspeed(self._engine)
+
+    def effective_config(self) -> dict[str, Any]:
+        """DeepSpeed's config with every default filled in, and the classes it chose."""
+        engine = self._engine
+        inner = getattr(engine.optimizer, "optimizer", None)
+        return {
+            "zero_optimization": engine._config.zero_config.model_dump(mode="json"),
+            "train_batch_size": engine.train_batch_size(),
+            "train_micro_batch_size_per_gpu": engine.train_micro_batch_size_per_gpu(),
+            "gradient_accumulation_steps": engine.gradient_accumulation_steps(),
+            "gradient_clipping": engine.gradient_clipping(),
+            "communication_data_type": str(engine.communication_data_type),
+            "bf16_enabled": engine.bfloat16_enabled(),
+            "fp16_enabled": engine.fp16_enabled(),
+            "engine_optimizer": type(engine.optimizer).__name__,
+            "optimizer": type(inner if inner is not None else engine.optimizer).__name__,
+        }
+
+    def _forward_backward(self, tokens: torch.Tensor, phases: Phases) -> torch.Tensor:
+        with phases.phase(Phase.FORWARD):
+            loss = causal_loss(self._engine, tokens)
+            phases.mark_loss(loss)
+        kept = loss.detach()
+        with phases.phase(Phase.BACKWARD):
+            self._engine.backward(loss)
+        return kept

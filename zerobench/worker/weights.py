@@ -1,0 +1,58 @@
+"""Initial weights as a function of the parameter's name and a seed, equal under every partitioning.
+
+Two strategies that start from different weights cannot be compared, and a model built under zero.Init starts from
+whatever its empty partitions held. So nothing is left to the model's own initialisation: each parameter is drawn by a
+generator seeded with its name, on the device that it lives on. Distribution: normal with the config's
+initializer_range, the residual projections of GPT-2 divided by sqrt(2 L) (GPT-2 paper, section 2.3), norms one, biases
+zero.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import math
+from typing import Any
+
+import torch
+
+
+def fill_weights(model: Any, seed: int) -> None:
+    """Set every parameter of a transformers model; parameters partitioned by ZeRO-3 are gathered one at a time.
+
+    Only rank 0 draws a partitioned parameter and broadcasts it; a whole one is drawn on every rank alike.
+    """
+    std = float(getattr(model.config, "initializer_range", 0.02))
+    layers = int(getattr(model.config, "num_hidden_layers", 1))
+    for name, parameter in model.named_parameters():
+        if hasattr(parameter, "ds_tensor"):
+            _fill_partitioned(parameter, name, seed, std, layers)
+        else:
+            draw(parameter.data, name, seed, std, layers)
+
+
+@torch.no_grad()
+def draw(target: torch.Tensor, name: str, seed: int, std: float, layers: int) -> None:
+    """Fill `target` (any shape) with the initial values of the parameter called `name`, drawn in fp32."""
+    if name.endswith(".bias"):
+        target.zero_()
+    elif is_norm(name, target):
+        target.fill_(1.0)
+    else:
+        scale = std / math.sqrt(2 * layers) if name.endswith("c_proj.weight") else std
+        digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
+        generator = torch.Generator(target.device).manual_seed(int.from_bytes(digest[:7], "big"))
+        values = torch.empty(target.shape, dtype=torch.float32, device=target.device)
+        target.copy_(values.normal_(0.0, scale, generator=generator))
+
+
+def is_norm(name: str, tensor: torch.Tensor) -> bool:
+    """Whether a parameter is the gain of a LayerNorm or RMSNorm: one-dimensional, and not a bias."""
+    return tensor.dim() == 1 and name.endswith(".weight")
+
+
+def _fill_partitioned(parameter: Any, name: str, seed: int, std: float, layers: int) -> None:
+    import deepspeed
+
+    with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
+        if torch.distributed.get_rank() == 0:
+            draw(parameter.data, name, seed, std, layers)

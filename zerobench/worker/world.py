@@ -1,0 +1,78 @@
+"""The world under the training loop: who the other ranks are and what reaches them.
+
+`measured` is the only one so far: real processes, real collectives.
+"""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+from datetime import timedelta
+
+import torch
+import torch.distributed as dist
+
+from zerobench.spec.trial import TrialSpec
+from zerobench.worker.device import Device
+
+
+@dataclass(frozen=True)
+class Rank:
+    """Who this process is among its peers, as its launcher said."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    hostname: str
+    pid: int
+
+
+def read_rank() -> Rank:
+    """Read RANK, LOCAL_RANK and WORLD_SIZE from the environment; alone where nothing is set."""
+    return Rank(
+        rank=int(os.environ.get("RANK", "0")),
+        local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+        world_size=int(os.environ.get("WORLD_SIZE", "1")),
+        hostname=socket.gethostname(),
+        pid=os.getpid(),
+    )
+
+
+def join(trial: TrialSpec, rank: Rank, device: Device) -> None:
+    """Start the process group, through DeepSpeed where the strategy is DeepSpeed's."""
+    if rank.world_size != trial.world_size:
+        raise RuntimeError(f"started with {rank.world_size} ranks, but the trial has {trial.world_size}")
+    os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+    os.environ.setdefault("MASTER_PORT", "29500")
+    if trial.zero_stage is None and rank.world_size == 1:
+        return
+    limit = timedelta(seconds=trial.timeout_s)
+    if trial.zero_stage is None:
+        dist.init_process_group(device.backend, rank=rank.rank, world_size=rank.world_size, timeout=limit)
+    else:
+        import deepspeed
+
+        deepspeed.init_distributed(dist_backend=device.backend, auto_mpi_discovery=False, timeout=limit)
+
+
+def first_collective(device: Device) -> None:
+    """One small all-reduce and a barrier, so that the library's buffers appear here and not in a phase."""
+    if dist.is_initialized():
+        dist.all_reduce(torch.ones(1, device=device.torch_device))
+        dist.barrier()
+    device.synchronize()
+
+
+def mean_over_ranks(values: torch.Tensor) -> torch.Tensor:
+    """The mean of a tensor over all ranks, the same on each."""
+    if dist.is_initialized():
+        dist.all_reduce(values)
+        values /= dist.get_world_size()
+    return values
+
+
+def leave() -> None:
+    """Wait for all, so that nobody's exit ends a peer that still writes."""
+    if dist.is_initialized():
+        dist.barrier()
