@@ -68,9 +68,9 @@ class Names:
         return place, category
 
     def is_placed(self, storage: Storage) -> bool:
-        """Whether the engine itself said in which memory this storage lies."""
+        """Whether there is evidence, beyond its device, of the memory that this storage belongs to."""
         known = self._identity.get(storage)
-        return known is not None and known[1] is not None
+        return bool(storage.birth.on_host) if known is None else known[1] is not None
 
     def _by_birth(self, storage: Storage, site: Site) -> Category | None:
         proves = site.proves

@@ -118,6 +118,7 @@ def _describe(handle: Any) -> DeviceInfo:
 
     Raises:
         NvmlFault: it does not say which device that is.
+
     """
     nvml = driver()
     is_mig = bool(or_none(lambda: nvml.call("nvmlDeviceIsMigDeviceHandle", handle)))
@@ -151,6 +152,7 @@ def _find(uuid: str | None, pci_bus_id: str | None) -> Any:
 
     Raises:
         NvmlFault: there is none, or no driver.
+
     """
     tries = [("nvmlDeviceGetHandleByUUID", form) for form in uuid_forms(uuid)]
     if pci_bus_id is not None:
@@ -196,8 +198,9 @@ class DeviceReader:
         """Why the device could not be opened, or why its memory was not told at the last reading."""
         self.lost = False
         """The device fell off the bus; nothing more will come from it."""
-        self.absent: dict[str, str] = {}
-        """Why `power` or `energy` is never told by this device."""
+        whole_gpu = "the driver measures it for whole GPUs only"
+        self.absent: dict[str, str] = {"power": whole_gpu, "energy": whole_gpu} if device and device.is_mig else {}
+        """What this device does not tell, `power`, `energy` or `processes`, and why."""
 
     @classmethod
     def open(cls, uuid: str | None, pci_bus_id: str | None = None) -> DeviceReader:

@@ -63,6 +63,7 @@ class Driver:
 
         Raises:
             NvmlFault: the driver refused, or the driver or the binding has no such function.
+
         """
         function = getattr(self._binding, name, None)
         if function is None:
@@ -78,6 +79,7 @@ class Driver:
 
         Raises:
             NvmlFault: the driver does not tell.
+
         """
         if self.memory_api != "v1":
             try:
@@ -106,6 +108,7 @@ class Driver:
 
         Raises:
             NvmlFault: the driver does not tell.
+
         """
         drawing = or_none(lambda: self._processes("Graphics", handle)) or {}
         return drawing | self._processes("Compute", handle)
@@ -127,6 +130,7 @@ def driver() -> Driver:
 
     Raises:
         NvmlFault: there is no driver, or it refuses.
+
     """
     return Driver()
 

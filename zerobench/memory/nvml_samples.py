@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterator
 from pathlib import Path
 from typing import NamedTuple
@@ -41,6 +42,7 @@ def read_samples(path: Path) -> list[NvmlSample]:
 
     Raises:
         UserError: the file cannot be read, has other columns, or another line is not a sample.
+
     """
     try:
         text = path.read_text(encoding="utf-8")
@@ -59,15 +61,24 @@ def _parse(path: Path, lines: list[str]) -> Iterator[NvmlSample]:
     for number, line in enumerate(lines, start=2):
         try:
             t_s, gpu_uuid, used, reserved, power, energy = line.split(",")
-            yield NvmlSample(float(t_s), gpu_uuid, _int(used), _int(reserved), _float(power), _float(energy))
+            yield NvmlSample(_finite(t_s), gpu_uuid, _int(used), _int(reserved), _float(power), _float(energy))
         except ValueError:
             asked = HEADER.strip()
             raise UserError(f"{path}: line {number}: {line[:200]!r} is not a sample of {asked!r}") from None
 
 
 def _int(cell: str) -> int | None:
+    if cell and not cell.isdecimal():
+        raise ValueError
     return int(cell) if cell else None
 
 
 def _float(cell: str) -> float | None:
-    return float(cell) if cell else None
+    return _finite(cell) if cell else None
+
+
+def _finite(cell: str) -> float:
+    number = float(cell)
+    if not math.isfinite(number):
+        raise ValueError
+    return number

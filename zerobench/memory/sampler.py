@@ -56,6 +56,7 @@ class Sampler:
 
         Raises:
             UserError: the interval is not above 0.
+
         """
         if not interval_s > 0:
             raise UserError(f"interval_s: {interval_s}; choices: a number of seconds above 0")

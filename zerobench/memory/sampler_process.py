@@ -25,7 +25,7 @@ from zerobench.memory.nvml_samples import HEADER
 from zerobench.records import NvmlSummary
 
 POWER_INTERVAL_S = 0.1
-"""Drivers renew their power figure about this often (Yang et al. 2023, arXiv:2312.02741): more readings tell no more."""
+"""Drivers renew their power figure about this often (Yang et al. 2023, arXiv:2312.02741): more tells no more."""
 WRITE_INTERVAL_S = 0.5
 """How often samples and summary reach the disk: what a SIGKILL can lose at most."""
 END_SIGNALS = frozenset({signal.SIGTERM, signal.SIGHUP})
@@ -39,17 +39,15 @@ class Session:
         self.interval_s = interval_s
         self.tracks: list[DeviceTrack] = []
         self.faults: list[str] = []
-        self.reason: str | None = None
         for uuid in self._all_uuids() if uuids is None else uuids:
             self._open(uuid)
-        if not self.tracks:
-            self.reason = self.reason or "; ".join(self.faults) or "no device was named"
+        self._missing = list(self.faults)
+        self._driver_version = driver_version()
 
     def _all_uuids(self) -> list[str]:
         """Every GPU, or the MIG devices of one that is split."""
         listing = list_devices()
-        self.reason = listing.reason
-        self.faults += listing.faults
+        self.faults += listing.faults or ([listing.reason] if listing.reason else [])
         return [uuid for device in listing.devices for uuid in device.mig_uuids or (device.uuid,)]
 
     def _open(self, uuid: str) -> None:
@@ -73,13 +71,14 @@ class Session:
 
     def summary(self) -> NvmlSummary:
         """All that is known by now."""
+        lost = [f"{track.device.uuid}: {track.reader.fault}" for track in self.tracks if track.reader.lost]
         gaps = [track.largest_gap_s for track in self.tracks if track.largest_gap_s is not None]
         num_samples = sum(track.num_samples for track in self.tracks)
         return NvmlSummary(
             hostname=self.hostname,
             available=num_samples > 0,
-            reason=self.reason,
-            driver_version=driver_version(),
+            reason="; ".join(self._missing + lost) or None,
+            driver_version=self._driver_version,
             memory_api=next((track.reader.memory_api for track in self.tracks), None),
             interval_s=self.interval_s,
             largest_gap_s=max(gaps, default=None),

@@ -38,6 +38,8 @@ class Site:
     proves: Category | Origin | None
     node: int | None = None
     """Sequence number of the autograd node that ran, for births in the backward pass."""
+    on_host: bool = False
+    """What is born here is offloaded, which a CPU run can tell from nothing else."""
 
 
 _BACKWARD_ENTRY = "torch/autograd/graph.py:_engine_run_backward"
@@ -61,7 +63,7 @@ _RULES: tuple[tuple[str, str, Category | Origin], ...] = (
     ("deepspeed/runtime/zero/stage_1_and_2.py", "", Category.TEMPORARIES),
     ("deepspeed/runtime/zero/stage3.py", "_create_fp32_partitions", Category.MASTER_WEIGHTS),
     ("deepspeed/runtime/zero/stage3.py", "_create_fp16", Category.PARAMETERS),
-    ("deepspeed/runtime/zero/stage3.py", "defragment", Category.PARAMETERS),
+    ("deepspeed/runtime/zero/utils.py", "defragment", Category.PARAMETERS),
     ("deepspeed/runtime/zero/stage3.py", "_reassign_or_swap_out_partitioned_parameters", Category.PARAMETERS),
     ("deepspeed/runtime/zero/stage3.py", "_create_param_groups_fp16_flat_cpu_memory", Category.PARAMETERS),
     ("deepspeed/runtime/zero/stage3.py", "_unflatten_partitioned_parameters", Category.PARAMETERS),
@@ -70,8 +72,7 @@ _RULES: tuple[tuple[str, str, Category | Origin], ...] = (
     ("deepspeed/runtime/zero/stage3.py", "get_flat_partition", Category.GRADIENTS),
     ("deepspeed/runtime/zero/stage3.py", "get_fp32_grad", Category.GRADIENTS),
     ("deepspeed/runtime/zero/stage3.py", "partition_grads", Category.GRADIENTS),
-    ("deepspeed/runtime/zero/stage3.py", "__create_ipg", Category.REDUCE_BUFFERS),
-    ("deepspeed/runtime/zero/stage3.py", "_setup_ipg", Category.REDUCE_BUFFERS),
+    ("deepspeed/runtime/zero/stage3.py", "_offload_grad_partition_at_boundary", Category.GRADIENTS),
     ("deepspeed/runtime/zero/stage3.py", "__avg_scatter", Category.REDUCE_BUFFERS),
     ("deepspeed/runtime/zero/stage3.py", "__add_grad_to_ipg_bucket", Category.REDUCE_BUFFERS),
     ("deepspeed/runtime/zero/stage3.py", "__reduce", Category.REDUCE_BUFFERS),
@@ -115,6 +116,8 @@ _RULES: tuple[tuple[str, str, Category | Origin], ...] = (
     ("zerobench/worker/loop.py", "", Category.TEMPORARIES),
 )
 
+_HOST_SITES = ("deepspeed/runtime/swap_tensor/",)
+
 # Wrappers that act for their caller: the caller is the site.
 _TRANSPARENT = ("deepspeed/utils/", "deepspeed/comm/")
 
@@ -155,7 +158,8 @@ def judge(filename: str, function: str) -> Site | None:
             path = filename[start + 1 :]
             if path.startswith(_TRANSPARENT):
                 return None
-            return Site(f"{path}:{function}", _proof(path, function))
+            name = f"{path}:{function}"
+            return Site(name, _proof(path, function), on_host=name.startswith(_HOST_SITES))
     return None
 
 

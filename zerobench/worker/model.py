@@ -36,10 +36,16 @@ def prepare_model(trial: TrialSpec, device: torch.device) -> Callable[[], Any]:
                 trust_remote_code=trial.trust_remote_code,
             )
         if trial.activation_checkpointing:
-            model.gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": False})
+            enable_checkpointing(model)
         return model
 
     return make
+
+
+def enable_checkpointing(model: Any) -> None:
+    """Recompute each block in the backward pass; transformers renamed the method within the supported range."""
+    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
+    enable({"use_reentrant": False})
 
 
 def count(model: torch.nn.Module) -> ParameterTensor:

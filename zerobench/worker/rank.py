@@ -14,7 +14,8 @@ from zerobench.memory.host import resident_bytes
 from zerobench.memory.ledger import Ledger
 from zerobench.memory.nvml import DeviceReader
 from zerobench.records import ContextMemory, Phase, RankRecord, Status, StepKind
-from zerobench.spec.parameters import model_flops_per_token
+from zerobench.spec.flops import model_flops_per_token
+from zerobench.spec.parameters import ParameterCounts
 from zerobench.spec.trial import TrialSpec
 from zerobench.worker import kernels, world
 from zerobench.worker.data import micro_batches
@@ -128,7 +129,8 @@ class RankRun:
         record, trial = self.record, self.trial
         record.parameters = count(strategy.module)
         record.effective_config = strategy.effective_config()
-        per_token, record.flops_formula = model_flops_per_token(trial.model, trial.sequence_length)
+        counts = ParameterCounts.from_components(record.parameters.by_component)
+        per_token, record.flops_formula = model_flops_per_token(trial.model, trial.sequence_length, counts)
         tokens = trial.micro_batch_size * trial.gradient_accumulation_steps * trial.sequence_length
         record.flops_per_step = None if per_token is None else per_token * tokens
         if ds_config:

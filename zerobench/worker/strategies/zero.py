@@ -30,6 +30,7 @@ class Zero(Strategy):
         parameters = [p for p in model.parameters() if p.requires_grad]
         self._engine, *_ = deepspeed.initialize(model=model, model_parameters=parameters, config=config)
         self.module = self._engine.module
+        undo_start_up_step(self._engine.optimizer)
 
     def step(self, micro_batches: Sequence[torch.Tensor], learning_rate: float, phases: Phases) -> torch.Tensor:
         """The engine accumulates by itself: it updates at its own accumulation boundary."""
@@ -73,3 +74,28 @@ class Zero(Strategy):
         with phases.phase(Phase.BACKWARD):
             self._engine.backward(loss)
         return kept
+
+
+@torch.no_grad()
+def undo_start_up_step(optimizer: Any) -> None:
+    """Give stage 0 in 16 bits the same start as every other stage.
+
+    To allocate Adam's states, FP16_Optimizer and FP16_UnfusedOptimizer (deepspeed/runtime/fp16,
+    `initialize_optimizer_states`) take a whole optimizer step with zero gradients: it decays the master weights and
+    ages Adam's bias correction by one step, so the first real update is a quarter smaller. The states stay allocated;
+    only their step counters and the masters are set back.
+    """
+    if type(optimizer).__name__ not in {"FP16_Optimizer", "FP16_UnfusedOptimizer"}:
+        return
+    for state in optimizer.optimizer.state.values():
+        if isinstance(state.get("step"), torch.Tensor):
+            state["step"].zero_()
+        elif "step" in state:
+            state["step"] = 0
+    for group in optimizer.optimizer.param_groups:
+        if "step" in group:
+            group["step"] = 0
+    halves = getattr(optimizer, "fp16_groups_flat", None) or [p for group in optimizer.fp16_groups for p in group]
+    masters = getattr(optimizer, "fp32_groups_flat", None) or [p for group in optimizer.fp32_groups for p in group]
+    for half, master in zip(halves, masters, strict=True):
+        master.copy_(half)

@@ -1,0 +1,90 @@
+"""The CUDA allocator's history is matched to the tensors that owned its blocks (on recorded histories; see `gpu`)."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from zerobench.memory.cuda import compose, with_totals
+from zerobench.memory.ledger import Ledger
+from zerobench.memory.storages import Storage
+from zerobench.records import Category, Phase, Place, StepKind
+
+
+def storage(serial, pointer, nbytes, *, alive=True):
+    return Storage(serial, nbytes, "cuda", pointer, birth=None, alive=alive)
+
+
+def entry(action, address, nbytes):
+    return {"action": action, "addr": address, "size": nbytes}
+
+
+def named(storages):
+    return lambda s: storages.get(s)
+
+
+def test_a_block_takes_the_name_of_the_tensor_that_owned_it():
+    grad = storage(1, 0x1000, 512)
+    trace = [entry("segment_alloc", 0x1000, 2**21), entry("alloc", 0x1000, 512)]
+    result = compose(trace, [grad], [(grad, 512)], named({grad: Category.GRADIENTS}))
+    assert result.live == {Category.GRADIENTS: 512}
+
+
+def test_a_workspace_that_no_tensor_owned_and_that_is_given_back_is_a_temporary():
+    out = storage(1, 0x9000, 100)
+    trace = [
+        entry("alloc", 0x5000, 4096),
+        entry("alloc", 0x9000, 100),
+        entry("free_requested", 0x5000, 4096),
+        entry("free_completed", 0x5000, 4096),
+    ]
+    result = compose(trace, [out], [(out, 100)], named({out: Category.ACTIVATIONS}))
+    assert result.at_peak == {Category.TEMPORARIES: 4096, Category.ACTIVATIONS: 100}
+    assert result.total_peak == 4196
+
+
+def test_a_block_that_stays_without_an_owner_has_no_name():
+    result = compose([entry("alloc", 0x5000, 4096)], [], [], named({}))
+    assert result.live == {None: 4096}
+
+
+def test_a_tensor_from_before_the_phase_counts_until_it_is_freed():
+    old = storage(1, 0x1000, 1000, alive=False)
+    new = storage(2, 0x2000, 600)
+    trace = [entry("free_requested", 0x1000, 1000), entry("alloc", 0x2000, 600)]
+    result = compose(
+        trace, [new], [(old, -1000), (new, 600)], named({old: Category.ACTIVATIONS, new: Category.GRADIENTS})
+    )
+    assert result.total_peak == 1000
+    assert result.at_peak[Category.ACTIVATIONS] == 1000
+
+
+def test_an_address_used_twice_is_matched_in_order():
+    first, second = storage(1, 0x1000, 512, alive=False), storage(2, 0x1000, 512)
+    trace = [entry("alloc", 0x1000, 512), entry("free_requested", 0x1000, 512), entry("alloc", 0x1000, 512)]
+    events = [(first, 512), (first, -512), (second, 512)]
+    names = named({first: Category.TEMPORARIES, second: Category.GRADIENTS})
+    assert compose(trace, [second], events, names).live[Category.GRADIENTS] == 512
+
+
+def test_what_the_names_do_not_cover_of_the_allocators_total_is_left_without_a_name():
+    grad = storage(1, 0x1000, 500)
+    result = compose([entry("alloc", 0x1000, 500)], [grad], [(grad, 500)], named({grad: Category.GRADIENTS}))
+    result = with_totals(result, live_bytes=912, peak_bytes=1012, live_rounding_bytes=12, peak_rounding_bytes=12)
+    assert result.live == {Category.GRADIENTS: 500, Category.ALLOCATOR_ROUNDING: 12, None: 400}
+    assert result.at_peak[None] == 500
+
+
+@pytest.mark.gpu
+def test_on_a_gpu_the_ledger_equals_the_allocator_and_names_a_training_step():
+    if not torch.cuda.is_available():
+        pytest.skip("no GPU")
+    device = torch.device("cuda", 0)
+    layer = torch.nn.Linear(2048, 2048, device=device)
+    ledger = Ledger(device, lambda: [])
+    with ledger.tracking(layer), ledger.phase(StepKind.STEADY, Phase.BACKWARD):
+        layer(torch.ones(512, 2048, device=device)).sum().backward()
+    rows = {r.category: r for r in ledger.rows() if r.place is Place.DEVICE}
+    assert rows[Category.TOTAL].live_bytes == torch.cuda.memory_allocated(device)
+    assert rows[Category.TOTAL].at_peak_bytes == torch.cuda.max_memory_allocated(device)
+    assert rows[Category.GRADIENTS].live_bytes >= layer.weight.numel() * 4

@@ -1,0 +1,47 @@
+"""A place of birth proves a category only where the table says so, and the table names functions that exist."""
+
+from __future__ import annotations
+
+import ast
+from pathlib import Path
+
+import deepspeed
+import pytest
+import torch
+import transformers
+
+from zerobench.memory import sites
+from zerobench.records import Category
+
+ROOTS = {"deepspeed": Path(deepspeed.__file__).parent, "transformers": Path(transformers.__file__).parent}
+ROOTS |= {"torch": Path(torch.__file__).parent, "zerobench": Path(sites.__file__).parent.parent}
+
+
+def test_deepspeeds_bucket_function_proves_reduce_buffers():
+    site = sites.judge("/x/site-packages/deepspeed/runtime/zero/stage_1_and_2.py", "setup_buckets")
+    assert site is not None
+    assert site.proves is Category.REDUCE_BUFFERS
+
+
+def test_an_unknown_function_of_an_unknown_package_is_no_site():
+    assert sites.judge("/home/someone/train.py", "step") is None
+
+
+def test_a_wrapper_is_passed_over_for_its_caller():
+    assert sites.judge("/x/deepspeed/utils/nvtx.py", "wrapped_fn") is None
+
+
+@pytest.mark.parametrize(("file", "prefix"), [(f, p) for f, p, _ in sites._RULES])
+def test_every_row_of_the_table_still_names_code_that_exists(file, prefix):
+    package, _, rest = file.partition("/")
+    where = ROOTS[package] / rest
+    files = [where] if where.suffix == ".py" else sorted(where.rglob("*.py"))
+    assert files, f"{file} is gone"
+    if prefix:
+        assert any(_defines(path, prefix) for path in files), f"no function {prefix}* in {file}"
+
+
+def _defines(path, prefix):
+    tree = ast.parse(path.read_text(encoding="utf-8"))
+    kinds = (ast.FunctionDef, ast.AsyncFunctionDef)
+    return any(isinstance(node, kinds) and node.name.startswith(prefix) for node in ast.walk(tree))

@@ -1,0 +1,112 @@
+"""Closed-form FLOPs against torch's own counter and against the formula of Megatron-LM."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from torch.utils.flop_counter import FlopCounterMode
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from zerobench.spec.flops import (
+    HARDWARE_FORMULA,
+    MODEL_FORMULA,
+    hardware_flops_per_token,
+    model_flops_per_token,
+)
+from zerobench.spec.model import ModelSpec
+from zerobench.spec.parameters import ParameterCounts, count_parameters
+from zerobench.spec.presets import resolve_model
+
+SEQUENCE = 32
+ROTARY = 1e-5  # some versions of transformers make the rotary angles by a product, 8 FLOPs a token here
+SMALL = {"num_layers": 3, "hidden_size": 64, "num_heads": 4, "vocab_size": 300}
+SHAPES: list[dict[str, Any]] = [
+    SMALL | {"family": "llama"},
+    SMALL | {"family": "llama", "num_kv_heads": 2, "tie_word_embeddings": True},
+    SMALL | {"family": "gpt2"},
+    SMALL | {"family": "gpt2", "tie_word_embeddings": False},
+]
+
+
+def counted_by_torch(spec: ModelSpec, *, checkpointing: bool) -> float:
+    """FLOPs of every matrix product of one forward and backward, per token."""
+    # Eager attention shows its products to the counter one by one.
+    model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**spec.hf_config), attn_implementation="eager")
+    if checkpointing:
+        model.train().gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
+    tokens = torch.zeros(2, SEQUENCE, dtype=torch.long)
+    with FlopCounterMode(display=False) as counter:
+        model(input_ids=tokens).logits.sum().backward()
+    return float(counter.get_total_flops() / tokens.numel())
+
+
+def vectors(spec: ModelSpec) -> int:
+    """Norms and biases: parameters that are in N and in no matrix product."""
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**spec.hf_config))
+    return sum(parameter.numel() for parameter in model.parameters() if parameter.dim() == 1)
+
+
+@pytest.mark.parametrize("shape", SHAPES, ids=str)
+def test_model_flops_are_the_matrix_products_that_torch_counts(shape: dict[str, Any]) -> None:
+    spec = resolve_model(shape)
+    flops, formula = model_flops_per_token(spec, SEQUENCE)
+    assert flops is not None
+    assert flops - 6 * vectors(spec) == pytest.approx(counted_by_torch(spec, checkpointing=False), rel=ROTARY)
+    assert formula == MODEL_FORMULA
+
+
+@pytest.mark.filterwarnings("ignore:.gradient_checkpointing_enable. is deprecated")  # its new name came after 5.17
+def test_hardware_flops_with_checkpointing_are_the_matrix_products_that_torch_counts() -> None:
+    spec = resolve_model(SMALL | {"family": "llama"})
+    flops, formula = hardware_flops_per_token(spec, SEQUENCE, activation_checkpointing=True)
+    counts = count_parameters(spec)
+    assert flops is not None
+    assert counts is not None
+    norms_again = 8 * counts.norms
+    assert flops - norms_again == pytest.approx(counted_by_torch(spec, checkpointing=True), rel=ROTARY)
+    assert formula == HARDWARE_FORMULA
+
+
+def test_without_checkpointing_hardware_flops_are_model_flops() -> None:
+    spec = resolve_model("llama-7b")
+    found = hardware_flops_per_token(spec, 4096, activation_checkpointing=False)
+    assert found == model_flops_per_token(spec, 4096)
+
+
+def test_gpt3_with_checkpointing_costs_what_megatron_says() -> None:
+    layers, hidden, vocab, sequence = 96, 12288, 50257, 2048
+    # Narayanan et al. 2021 (arXiv:2104.04473), equation 3, per token
+    megatron = 96 * layers * hidden**2 * (1 + sequence / (6 * hidden) + vocab / (16 * layers * hidden))
+    flops, _ = hardware_flops_per_token(resolve_model("gpt3-175b"), sequence, activation_checkpointing=True)
+    assert flops == pytest.approx(megatron, rel=2e-4)
+
+
+def test_a_sliding_window_bounds_the_attention_of_mistral() -> None:
+    spec = resolve_model({"model_type": "mistral"})
+    at_window, beyond = model_flops_per_token(spec, 4096), model_flops_per_token(spec, 32768)
+    assert at_window != (None, None)
+    assert at_window == beyond
+
+
+def test_a_model_whose_layers_differ_in_window_has_no_closed_form_beyond_it() -> None:
+    spec = resolve_model({"model_type": "qwen2", "use_sliding_window": True, "sliding_window": 64})
+    assert model_flops_per_token(spec, 64) != (None, None)
+    assert model_flops_per_token(spec, 65) == (None, None)
+
+
+def test_counts_of_the_model_as_built_stand_in_where_no_closed_form_counts() -> None:
+    spec = resolve_model({"model_type": "falcon", "num_hidden_layers": 2, "num_attention_heads": 4, "hidden_size": 64})
+    counts = ParameterCounts(token_embeddings=640, attention=100, mlp=200, norms=10)
+    assert model_flops_per_token(spec, 16) == (None, None)
+    assert model_flops_per_token(spec, 16, counts) == (6 * 950 + 12 * 2 * 64 * 16, MODEL_FORMULA)
+
+
+@pytest.mark.parametrize("config", [{"model_type": "mixtral"}, {"model_type": "mamba"}, {"model_type": "falcon"}])
+def test_flops_are_not_available_where_the_formula_or_a_size_is_not(config: dict[str, Any]) -> None:
+    spec = resolve_model(config)
+    counts = ParameterCounts(mlp=1)
+    assert model_flops_per_token(spec, 16, counts) == (None, None)
+    assert hardware_flops_per_token(spec, 16, activation_checkpointing=True, counts=counts) == (None, None)

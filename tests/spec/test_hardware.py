@@ -1,0 +1,161 @@
+"""The catalogue of GPUs: names as drivers report them, dense peaks, and the user's own entries."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zerobench.errors import UserError
+from zerobench.spec.hardware import CATALOGUE_VARIABLE, Gpu, find_gpu, load_catalogue, peak_flops
+
+MIB = 2**20
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_catalogue_of_the_users_own() -> object:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.delenv(CATALOGUE_VARIABLE, raising=False)
+        yield
+
+
+@pytest.mark.parametrize(
+    ("driver_name", "name", "memory_mib", "bf16_tflops"),
+    [
+        ("NVIDIA B200", "B200 SXM", 183359, 2250),
+        ("NVIDIA H200", "H200 SXM", 143771, 989.5),
+        ("NVIDIA H200 NVL", "H200 NVL", 143771, 835.5),
+        ("NVIDIA H100 80GB HBM3", "H100 SXM", 81559, 989.5),
+        ("NVIDIA H100 PCIe", "H100 PCIe", 81559, 756.5),
+        ("NVIDIA H100 NVL", "H100 NVL", 95830, 835.5),
+        ("NVIDIA GH200 480GB", "GH200 96GB", 97871, 989.5),
+        ("NVIDIA A100-SXM4-80GB", "A100 SXM 80GB", 81920, 312),
+        ("NVIDIA A100 80GB PCIe", "A100 PCIe 80GB", 81920, 312),
+        ("NVIDIA A100-SXM4-40GB", "A100 SXM 40GB", 40960, 312),
+        ("NVIDIA A10", "A10", 23028, 125),
+        ("NVIDIA L40S", "L40S", 46068, 362.05),
+        ("NVIDIA L4", "L4", 23034, 121),
+        ("NVIDIA GeForce RTX 4090", "RTX 4090", 24564, 165.2),
+        ("NVIDIA GeForce RTX 3090", "RTX 3090", 24576, 71),
+        ("Tesla V100-SXM2-32GB", "V100 SXM2 32GB", 32768, None),
+        ("Tesla T4", "T4", 15360, None),
+    ],
+)
+def test_a_gpu_is_found_by_the_name_its_driver_reports(
+    driver_name: str, name: str, memory_mib: int, bf16_tflops: float | None
+) -> None:
+    gpu = find_gpu(driver_name)
+    assert gpu is not None
+    assert gpu.name == name
+    assert gpu.memory_bytes == memory_mib * MIB
+    peak = peak_flops(driver_name, "bf16")
+    assert (peak and peak[0]) == (bf16_tflops and bf16_tflops * 1e12)
+
+
+@pytest.mark.parametrize("name", ["h100 sxm", "H200", "nvidia h100  80gb-hbm3", "V100", "a100", "mi300x"])
+def test_a_gpu_is_found_by_the_name_people_use(name: str) -> None:
+    assert find_gpu(name) is not None
+
+
+@pytest.mark.parametrize(
+    "name", ["", "NVIDIA", "NVIDIA H100 80GB HBM3 MIG 1g.10gb", "NVIDIA A10G", "NVIDIA H20", "cpu", "H100 80GB"]
+)
+def test_a_part_of_a_gpu_or_another_gpu_is_not_taken_for_one(name: str) -> None:
+    assert find_gpu(name) is None
+    assert peak_flops(name, "bf16") is None
+
+
+def test_a_peak_comes_with_its_source() -> None:
+    peak = peak_flops("NVIDIA H200", "fp8")
+    assert peak is not None
+    assert "https://www.nvidia.com/en-us/data-center/h200/" in peak[1]
+
+
+def test_a_data_type_that_a_gpu_does_not_have_has_no_peak() -> None:
+    assert peak_flops("Tesla V100-SXM2-32GB", "fp16") is not None
+    assert peak_flops("Tesla V100-SXM2-32GB", "bf16") is None
+    assert peak_flops("NVIDIA H200", "int3") is None
+
+
+def test_no_two_gpus_share_a_name() -> None:
+    catalogue = load_catalogue()
+    for gpu in catalogue:
+        for name in (gpu.name, *gpu.names):
+            assert find_gpu(name, catalogue) is gpu
+
+
+@pytest.mark.parametrize("gpu", load_catalogue(), ids=lambda gpu: str(gpu.name))
+def test_peaks_are_dense_and_double_from_one_data_type_to_the_next(gpu: Gpu) -> None:
+    """A sparse figure among dense ones would be off by two."""
+    peak = gpu.peak_tflops
+    assert peak.get("bf16") in {None, peak.get("fp16")}
+    if "tf32" in peak and peak["tf32"] != peak.get("fp32"):
+        assert peak["bf16"] / peak["tf32"] == pytest.approx(2, rel=0.02)
+    if "fp8" in peak:
+        assert peak["fp8"] / peak["bf16"] == pytest.approx(2, rel=0.03)
+
+
+@pytest.mark.parametrize("gpu", load_catalogue(), ids=lambda gpu: str(gpu.name))
+def test_a_memory_size_has_a_source_and_a_link_a_bandwidth(gpu: Gpu) -> None:
+    assert (gpu.memory_bytes is None) == (gpu.memory_source is None)
+    assert (gpu.link is None) == (gpu.link_gb_per_s is None)
+
+
+OWN = """
+gpus:
+  - {name: Future X1, names: [NVIDIA X1], memory_bytes: 1 TB, peak_tflops: {bf16: 5000}, source: my guess}
+  - {name: H200 SXM, names: [NVIDIA H200], peak_tflops: {bf16: 900}, source: measured}
+"""
+
+
+def test_a_file_of_the_users_own_adds_gpus_and_goes_before_ours(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(OWN, encoding="utf-8")
+    catalogue = load_catalogue(file)
+    assert peak_flops("NVIDIA X1", "bf16", catalogue) == (5e15, "my guess")
+    assert peak_flops("NVIDIA H200", "bf16", catalogue) == (9e14, "measured")
+    assert peak_flops("NVIDIA H100 PCIe", "bf16", catalogue) is not None
+    monkeypatch.setenv(CATALOGUE_VARIABLE, str(file))
+    found = find_gpu("NVIDIA X1")
+    assert found is not None
+    assert found.memory_bytes == 10**12
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [
+        ("", "a mapping with the one key gpus"),
+        ("gpu: []", "a mapping with the one key gpus"),
+        ("gpus: [", "no YAML"),
+        ("gpus: 5", "gpus"),
+        ("gpus: [{name: X}]", "source: Field required"),
+        ("gpus: [{name: X, source: y, peek_tflops: {}}]", "did you mean 'peak_tflops'"),
+        ("gpus: [{name: X, source: y, peak_tflops: {bf17: 1}}]", "bf17.*'bf16'"),
+        ("gpus: [{name: X, source: y, peak_tflops: {bf16: -1}}]", "greater than 0"),
+        ("gpus: [{name: X, source: y, peak_tflops: {bf16: .inf}}]", "finite"),
+        ("gpus: [{name: X, source: y, memory_bytes: 80G}]", "memory_bytes: .*ambiguous"),
+        ("gpus: [{name: X, source: y, memory_bytes: 0}]", "memory_bytes: .*greater than 0"),
+    ],
+)
+def test_a_catalogue_that_is_none_is_refused_in_one_line_with_its_path(tmp_path: Path, content: str, said: str) -> None:
+    file = tmp_path / "own.yaml"
+    file.write_text(content, encoding="utf-8")
+    with pytest.raises(UserError, match=said) as error:
+        load_catalogue(file)
+    assert str(file) in str(error.value)
+    assert "\n" not in str(error.value)
+
+
+def test_a_catalogue_that_is_not_there_is_refused(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="No such file"):
+        load_catalogue(tmp_path / "none.yaml")
+
+
+@given(st.text(), st.text())
+def test_any_name_is_found_or_not_available(name: str, precision: str) -> None:
+    found = peak_flops(name, precision)
+    assert found is None or found[0] > 0

@@ -1,0 +1,302 @@
+"""Every way a sweep may name a model, and what is refused."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zerobench.errors import UserError
+from zerobench.spec.architecture import has_dropout, max_positions
+from zerobench.spec.model import ModelSpec
+from zerobench.spec.parameters import count_parameters
+from zerobench.spec.presets import PRESETS, resolve_model
+
+
+@pytest.fixture(autouse=True, scope="module")
+def _no_network() -> Iterator[None]:
+    """A made-up name may look like a hub id; nobody is asked about it."""
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("huggingface_hub.constants.HF_HUB_OFFLINE", True)
+        yield
+
+
+PUBLISHED = {
+    "gpt2-125m": 124_439_808,
+    "gpt2-350m": 354_823_168,
+    "gpt2-774m": 774_030_080,
+    "gpt2-1.5b": 1_557_611_200,
+    "llama-1b": 1_235_814_400,
+    "llama-7b": 6_738_415_616,
+    "llama-8b": 8_030_261_248,
+    "llama-13b": 13_015_864_320,
+    "llama-70b": 70_553_706_496,
+    "llama2-70b": 68_976_648_192,
+}
+"""Parameters of the released checkpoints, as their model cards and safetensors headers give them."""
+
+
+def total(name: str) -> int:
+    counts = count_parameters(resolve_model(name))
+    assert counts is not None
+    return counts.total
+
+
+@pytest.mark.parametrize(("name", "parameters"), PUBLISHED.items())
+def test_a_preset_of_a_released_model_has_its_parameters_exactly(name: str, parameters: int) -> None:
+    assert total(name) == parameters
+
+
+@pytest.mark.parametrize("name", [name for name in PRESETS if name not in {"llama-1b", "llama2-70b"}])
+def test_a_preset_has_the_size_its_name_says_within_a_tenth(name: str) -> None:
+    size = name.rsplit("-", 1)[1]
+    said = float(size[:-1]) * {"m": 1e6, "b": 1e9}[size[-1]]
+    assert total(name) == pytest.approx(said, rel=0.1)
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_a_preset_keeps_its_name_drops_nothing_and_caches_nothing(name: str) -> None:
+    spec = resolve_model(name)
+    assert spec.name == name
+    assert not has_dropout(spec)
+    assert spec.hf_config["use_cache"] is False
+
+
+def test_small_llamas_are_untied_so_that_every_strategy_can_split_them() -> None:
+    small = [resolve_model(name) for name in ("llama-10m", "llama-20m", "llama-50m")]
+    assert not any(spec.hf_config["tie_word_embeddings"] for spec in small)
+
+
+def test_the_longest_sequence_of_a_preset_is_its_number_of_positions() -> None:
+    names = ("gpt2-125m", "gpt3-175b", "llama-7b", "llama-8b")
+    assert [max_positions(resolve_model(name)) for name in names] == [1024, 2048, 4096, 8192]
+
+
+def test_a_shape_written_out_takes_the_rest_from_its_family() -> None:
+    spec = resolve_model({"family": "llama", "num_layers": 32, "hidden_size": 4096, "num_heads": 32})
+    assert spec.hf_config == resolve_model("llama-7b").hf_config
+    spec = resolve_model({"family": "gpt2", "num_layers": 12, "hidden_size": 768, "num_heads": 12})
+    assert spec.hf_config == resolve_model("gpt2-125m").hf_config
+
+
+def test_a_shape_written_out_without_a_name_is_named_by_its_dimensions() -> None:
+    assert resolve_model({"family": "gpt2", "num_layers": 2, "hidden_size": 64, "num_heads": 4}).name == "gpt2-2x64"
+
+
+def test_a_shape_written_out_is_followed_to_the_letter() -> None:
+    shape = {
+        "family": "llama",
+        "name": "mine",
+        "num_layers": 3,
+        "hidden_size": 96,
+        "num_heads": 6,
+        "num_kv_heads": 2,
+        "intermediate_size": 200,
+        "vocab_size": 500,
+        "max_position_embeddings": 64,
+        "tie_word_embeddings": True,
+    }
+    spec = resolve_model(shape)
+    config = spec.hf_config
+    assert spec.name == "mine"
+    assert (config["num_hidden_layers"], config["hidden_size"], config["intermediate_size"]) == (3, 96, 200)
+    assert (config["num_attention_heads"], config["num_key_value_heads"]) == (6, 2)
+    assert (config["vocab_size"], max_positions(spec), config["tie_word_embeddings"]) == (500, 64, True)
+
+
+@pytest.fixture
+def config_file(tmp_path: Path) -> Path:
+    """A config.json as transformers writes it, with what does not define the work."""
+    folder = tmp_path / "my-model"
+    folder.mkdir()
+    config = {
+        "architectures": ["GPT2LMHeadModel"],
+        "model_type": "gpt2",
+        "n_embd": 64,
+        "n_head": 4,
+        "n_layer": 2,
+        "n_positions": 32,
+        "vocab_size": 100,
+        "attn_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "resid_pdrop": 0.25,
+        "dtype": "bfloat16",
+        "torch_dtype": "float16",
+        "transformers_version": "4.40.0",
+        "_name_or_path": "somewhere",
+        "quantization_config": {"bits": 4},
+        "auto_map": {"AutoModelForCausalLM": "modeling.Model"},
+        "use_cache": True,
+    }
+    file = folder / "config.json"
+    file.write_text(json.dumps(config), encoding="utf-8")
+    return file
+
+
+def test_a_config_is_found_by_its_file_and_by_its_folder_and_named_after_the_folder(config_file: Path) -> None:
+    by_file, by_folder = resolve_model(str(config_file)), resolve_model(str(config_file.parent))
+    assert by_file == by_folder
+    assert by_file.name == "my-model"
+
+
+def test_a_config_of_another_name_is_named_after_its_file(config_file: Path) -> None:
+    assert resolve_model(str(config_file.rename(config_file.with_name("small.json")))).name == "small"
+
+
+def test_a_config_keeps_what_defines_the_work_and_nothing_else(config_file: Path) -> None:
+    config = resolve_model(str(config_file)).hf_config
+    assert (config["model_type"], config["n_embd"], config["resid_pdrop"]) == ("gpt2", 64, 0.25)
+    assert config["use_cache"] is False
+    assert not {"dtype", "torch_dtype", "transformers_version", "_name_or_path", "quantization_config"} & set(config)
+
+
+def test_code_that_ships_with_a_config_keeps_where_it_lies(config_file: Path) -> None:
+    config = resolve_model(str(config_file)).hf_config
+    assert config["auto_map"] == {"AutoModelForCausalLM": f"{config_file.parent}--modeling.Model"}
+
+
+def test_a_config_may_be_given_a_name_of_its_own(config_file: Path) -> None:
+    spec = resolve_model({"config": str(config_file), "name": "tiny"})
+    assert spec.name == "tiny"
+    assert spec.hf_config == resolve_model(str(config_file)).hf_config
+
+
+def test_a_transformers_config_may_be_written_out_in_the_sweep() -> None:
+    spec = resolve_model({"model_type": "mistral", "name": "small", "hidden_size": 64, "num_attention_heads": 8})
+    assert spec.name == "small"
+    assert spec.hf_config == {
+        "model_type": "mistral",
+        "hidden_size": 64,
+        "num_attention_heads": 8,
+        "use_cache": False,
+    }
+
+
+def test_a_language_model_nested_in_a_config_caches_nothing_either() -> None:
+    config = resolve_model({"model_type": "gemma3", "text_config": {"hidden_size": 64, "dtype": "bfloat16"}}).hf_config
+    assert config["text_config"] == {"hidden_size": 64, "use_cache": False}
+
+
+@pytest.mark.parametrize("name", ["gpt2-10m", "llama-20m"])
+def test_what_a_model_wrote_reads_back_as_the_same_model(name: str) -> None:
+    spec = resolve_model(name)
+    assert resolve_model(spec.model_dump(mode="json")) == spec
+
+
+SHAPE = {"family": "llama", "num_layers": 2, "hidden_size": 64, "num_heads": 4}
+
+
+@pytest.mark.parametrize(
+    ("value", "said"),
+    [
+        ("llama7b", "did you mean 'llama-7b'"),
+        ("", "choices: gpt2-10m"),
+        ("x" * 300, "choices: gpt2-10m"),
+        ("a\0b", "choices: gpt2-10m"),
+        ("no-such-folder/config.json", "No such file"),
+        ("/no/such/folder", "No such file"),
+        (5, "neither a name nor a mapping"),
+        (None, "neither a name nor a mapping"),
+        ({}, "family: Field required"),
+        (SHAPE | {"family": "bert"}, "family: .*'llama' or 'gpt2'"),
+        (SHAPE | {"he\nads": 4}, "unknown field"),
+        (SHAPE | {"heads": 4}, "did you mean 'num_heads'"),
+        (SHAPE | {"num_heads": 3}, "hidden_size 64 is not divisible by num_heads 3"),
+        (SHAPE | {"num_kv_heads": 3}, "num_heads 4 is not divisible by num_kv_heads 3"),
+        (SHAPE | {"family": "gpt2", "num_kv_heads": 2}, "gpt2 has no grouped-query attention"),
+        (SHAPE | {"num_layers": 0}, "num_layers: .*greater than or equal to 1"),
+        (SHAPE | {"vocab_size": -1}, "vocab_size: .*greater than or equal to 1"),
+        (SHAPE | {"vocab_size": 1.5}, "vocab_size: .*valid integer"),
+        (SHAPE | {"num_layers": True}, "num_layers: .*valid integer"),
+        ({"config": "llama-7b", "nam": "x"}, "did you mean 'name'"),
+        ({"config": 7}, "config: 7 is no name"),
+        ({"model_type": ""}, "model_type"),
+        ({"model_type": "llama", "hidden_size": "big"}, "hidden_size: 'big'; it must be a positive integer"),
+        ({"model_type": "llama", "num_hidden_layers": 0}, "num_hidden_layers: 0; it must be a positive integer"),
+        ({"model_type": "llama", "hidden_size": 100}, "hidden size 100 is not divisible by the number of heads 32"),
+        ({"model_type": "qwen2", "num_attention_heads": 16}, "16 is not divisible by num_key_value_heads 32"),
+        ({"model_type": "gpt2", "n_embd": 64, "hidden_size": 32}, "name the same size"),
+        ({"model_type": "gpt2", 3: 4}, "valid string"),
+        ({"name": "x", "hf_config": {"vocab_size": 5}}, "model_type"),
+        ({"name": "", "hf_config": {"model_type": "gpt2"}}, "name: .*at least 1 character"),
+    ],
+)
+def test_nonsense_is_refused_in_one_line(value: Any, said: str) -> None:
+    with pytest.raises(UserError, match=said) as error:
+        resolve_model(value)
+    assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    ("content", "said"),
+    [("{", "no JSON"), ("[1]", "a JSON object, not list"), ("{}", "model_type: None"), ("\ud800", "no JSON")],
+)
+def test_a_config_file_that_is_none_is_refused_with_its_path(tmp_path: Path, content: str, said: str) -> None:
+    file = tmp_path / "config.json"
+    file.write_bytes(content.encode("utf-8", "surrogatepass"))
+    with pytest.raises(UserError, match=said) as error:
+        resolve_model(str(file))
+    assert str(file) in str(error.value)
+
+
+def test_a_hub_id_that_cannot_be_had_is_refused_in_one_line() -> None:
+    with pytest.raises(UserError, match="'no-one/nothing' is neither a preset nor a path") as error:
+        resolve_model("no-one/nothing")
+    assert "\n" not in str(error.value)
+
+
+def test_a_hub_id_is_read_from_the_cache_when_the_hub_does_not_answer(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    snapshot = tmp_path / "models--some--model" / "snapshots" / "abc"
+    snapshot.mkdir(parents=True)
+    (snapshot / "config.json").write_text('{"model_type": "llama", "hidden_size": 256}', encoding="utf-8")
+    reference = tmp_path / "models--some--model" / "refs" / "main"
+    reference.parent.mkdir()
+    reference.write_text("abc", encoding="utf-8")
+    monkeypatch.setattr("huggingface_hub.constants.HF_HUB_CACHE", str(tmp_path))
+    spec = resolve_model("some/model")
+    assert (spec.name, spec.hf_config["hidden_size"]) == ("some/model", 256)
+
+
+json_values = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=8),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+known_keys = st.sampled_from(
+    (
+        *("family", "name", "num_layers", "hidden_size", "num_heads", "num_kv_heads", "vocab_size", "model_type"),
+        *("hf_config", "config", "n_embd", "n_head", "num_attention_heads", "num_key_value_heads", "head_dim"),
+    )
+)
+known_values = st.sampled_from(["llama", "gpt2", "mistral", "llama-7b", 1, 4, 64, 0, -1])
+
+
+@given(st.dictionaries(known_keys | st.text(max_size=5), known_values | json_values, max_size=8) | json_values)
+def test_any_value_is_a_model_or_one_line_of_refusal(value: Any) -> None:
+    refusal = ""
+    try:
+        assert isinstance(resolve_model(value), ModelSpec)
+    except UserError as error:
+        refusal = str(error)
+    assert len(refusal.splitlines()) <= 1
+
+
+def test_resolving_and_counting_start_without_torch_or_transformers() -> None:
+    code = (
+        "import sys; from zerobench.spec.presets import resolve_model;"
+        "from zerobench.spec.parameters import count_parameters;"
+        "from zerobench.spec.flops import model_flops_per_token; import zerobench.spec.hardware;"
+        "spec = resolve_model('llama-7b'); count_parameters(spec); model_flops_per_token(spec, 128);"
+        "print(sorted({'torch', 'transformers', 'huggingface_hub'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

@@ -1,0 +1,56 @@
+"""Initial weights depend on the parameter's name and the seed alone."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from zerobench.spec.model import ModelSpec
+from zerobench.spec.trial import TrialSpec
+from zerobench.worker.model import count, prepare_model
+from zerobench.worker.weights import draw, fill_weights
+
+SMALL = {
+    "llama": {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96, "num_hidden_layers": 2},
+    "gpt2": {"n_embd": 64, "n_head": 4, "n_layer": 2, "n_positions": 64},
+}
+
+
+def model(model_type, seed=1, **more):
+    config = {"model_type": model_type, "vocab_size": 128, **SMALL[model_type]}
+    trial = TrialSpec(model=ModelSpec(name="m", hf_config=config), strategy="single", precision="fp32", **more)
+    made = prepare_model(trial, torch.device("cpu"))()
+    fill_weights(made, seed)
+    return made
+
+
+@pytest.mark.parametrize("model_type", ["llama", "gpt2"])
+def test_every_parameter_is_set_and_the_first_loss_is_that_of_a_guess(model_type):
+    made = model(model_type)
+    tokens = torch.randint(0, 128, (4, 32))
+    loss = made(input_ids=tokens, labels=tokens).loss
+    assert loss.item() == pytest.approx(torch.log(torch.tensor(128.0)).item(), abs=0.2)
+
+
+def test_the_same_name_and_seed_give_the_same_values_whatever_came_before():
+    one, two = torch.empty(8, 8), torch.empty(8, 8)
+    draw(torch.empty(100), "other.weight_x", 1, 0.02, 2)
+    draw(one, "a.weight", 1, 0.02, 2)
+    draw(two, "a.weight", 1, 0.02, 2)
+    assert torch.equal(one, two)
+    draw(two, "a.weight", 2, 0.02, 2)
+    assert not torch.equal(one, two)
+
+
+def test_residual_projections_of_gpt2_are_drawn_narrower():
+    made = model("gpt2")
+    weights = dict(made.named_parameters())
+    narrow = weights["transformer.h.0.attn.c_proj.weight"].std().item()
+    wide = weights["transformer.h.0.attn.c_attn.weight"].std().item()
+    assert narrow / wide == pytest.approx(0.5, rel=0.1)  # 1 / sqrt(2 L) with L = 2
+
+
+def test_a_model_is_counted_by_component():
+    counted = count(model("llama"))
+    assert counted.by_component["token_embeddings"] == 128 * 64
+    assert sum(counted.by_component.values()) == counted.total

@@ -1,0 +1,22 @@
+"""The only part that knows DeepSpeed's keys: builds its configuration, checks users' own, explains its memory.
+
+It does not import DeepSpeed: the keys come from `known_keys.json`, which a test holds against the installed one.
+"""
+
+from __future__ import annotations
+
+from zerobench.ds_config.build import build_ds_config, swap_folder
+from zerobench.ds_config.check import check_ds_config, check_overrides
+from zerobench.ds_config.departures import departures
+from zerobench.ds_config.keys import resolve_key
+from zerobench.ds_config.user_file import load_user_config
+
+__all__ = [
+    "build_ds_config",
+    "check_ds_config",
+    "check_overrides",
+    "departures",
+    "load_user_config",
+    "resolve_key",
+    "swap_folder",
+]

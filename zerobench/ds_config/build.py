@@ -1,0 +1,167 @@
+"""From a trial to the JSON that DeepSpeed reads: a pure function of the trial (and of the user's file it names)."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zerobench.ds_config.check import check_ds_config, check_overrides
+from zerobench.ds_config.conflicts import refuse_conflicts
+from zerobench.ds_config.keys import default
+from zerobench.ds_config.user_file import complete_user_config
+from zerobench.errors import UserError
+from zerobench.spec.architecture import dimensions
+from zerobench.spec.strategy import strategy_info
+from zerobench.spec.trial import Offload, Optimizer, Precision, TrialSpec
+
+_NEVER = 1_000_000_000
+"""Steps between two progress lines of DeepSpeed's own."""
+
+
+def build_ds_config(trial: TrialSpec) -> dict[str, Any]:
+    """The DeepSpeed configuration of `trial`: generated, or the user's own file with its gaps filled, then the
+    trial's overrides laid over it.
+
+    Raises UserError for a strategy without DeepSpeed, an optimizer that cannot run where its states lie, unknown
+    keys, and a file or an override that contradicts the trial.
+    """
+    config = _generated(trial)
+    if trial.ds_config_file is not None:
+        config = complete_user_config(trial, config)
+    for path, value in check_overrides(trial.ds_config).items():
+        _lay(config, path, value)
+    _own_swap_folder(config, trial)
+    where = trial.ds_config_file or "ds_config"
+    check_ds_config(config, where)
+    refuse_conflicts(config, trial, where)
+    return config
+
+
+def swap_folder(trial: TrialSpec) -> str | None:
+    """The trial's own folder under `nvme_path`, or None where the trial names no such path.
+
+    DeepSpeed names its swap files by rank alone and leaves them behind (swap_tensor/optimizer_utils.py): two trials
+    in one folder would read each other's. A folder of its own may be deleted whole after the trial.
+    """
+    return None if trial.nvme_path is None else f"{trial.nvme_path.rstrip('/')}/{trial.trial_id}"
+
+
+def _generated(trial: TrialSpec) -> dict[str, Any]:
+    if strategy_info(trial.strategy).zero_stage is None:
+        raise UserError(f"strategy: {trial.strategy!r} is no ZeRO stage and has no DeepSpeed configuration")
+    config: dict[str, Any] = {
+        "train_batch_size": trial.global_batch_size,
+        "train_micro_batch_size_per_gpu": trial.micro_batch_size,
+        "gradient_accumulation_steps": trial.gradient_accumulation_steps,
+        "gradient_clipping": trial.hyperparameters.gradient_clipping,
+        "steps_per_print": _NEVER,
+        "wall_clock_breakdown": False,
+        "memory_breakdown": False,
+        **_precision(trial.precision),
+        "optimizer": _optimizer(trial),
+        "zero_optimization": _zero(trial),
+    }
+    if trial.optimizer is Optimizer.SGD and trial.zero_stage:
+        config["zero_allow_untested_optimizer"] = True
+    return config
+
+
+def _precision(precision: Precision) -> dict[str, Any]:
+    """Loss scaling of fp16 is written out: it decides which of the first steps are skipped."""
+    if precision is Precision.BF16:
+        return {"bf16": {"enabled": True}}
+    if precision is Precision.FP32:
+        return {}
+    return {
+        "fp16": {
+            "enabled": True,
+            "loss_scale": 0,
+            "initial_scale_power": 16,
+            "loss_scale_window": 1000,
+            "hysteresis": 2,
+            "consecutive_hysteresis": False,
+            "min_loss_scale": 1,
+        }
+    }
+
+
+def _optimizer(trial: TrialSpec) -> dict[str, Any]:
+    """The section from which DeepSpeed makes the optimizer that the trial asks for (runtime/engine.py,
+    _configure_basic_optimizer): AdamW without `torch_adam` is DeepSpeedCPUAdam where its states are offloaded
+    and FusedAdam elsewhere; a name that DeepSpeed does not know is looked up in torch.optim, by its exact case.
+    """
+    values = trial.hyperparameters
+    if trial.optimizer is Optimizer.SGD:
+        return {"type": "SGD", "params": {"lr": values.learning_rate, "weight_decay": values.weight_decay}}
+    offloaded = trial.offload_optimizer is not Offload.NONE
+    if trial.optimizer is Optimizer.CPU_ADAM and not offloaded:
+        raise UserError("optimizer: cpu_adam runs on the host; offload_optimizer is none; choices: adamw, fused_adamw")
+    if trial.optimizer is Optimizer.FUSED_ADAMW and offloaded:
+        raise UserError(
+            f"optimizer: fused_adamw runs on the device; offload_optimizer is {trial.offload_optimizer}; "
+            "choices: cpu_adam, adamw"
+        )
+    params: dict[str, Any] = {
+        "lr": values.learning_rate,
+        "betas": [values.adam_beta1, values.adam_beta2],
+        "eps": values.adam_epsilon,
+        "weight_decay": values.weight_decay,
+        "adam_w_mode": True,
+    }
+    if trial.optimizer is Optimizer.ADAMW:
+        params["torch_adam"] = True
+    return {"type": "AdamW", "params": params}
+
+
+def _zero(trial: TrialSpec) -> dict[str, Any]:
+    section: dict[str, Any] = {"stage": trial.zero_stage}
+    if trial.offload_optimizer is not Offload.NONE:
+        section["offload_optimizer"] = _offload(trial.offload_optimizer)
+    if trial.offload_param is not Offload.NONE:
+        section["offload_param"] = _offload(trial.offload_param) | _param_buffers(trial)
+    return section
+
+
+def _offload(place: Offload) -> dict[str, Any]:
+    """Pinning is stated though it is DeepSpeed's default; on the CPU accelerator it does nothing but for the
+    buffers of NVMe swapping (accelerator/cpu_accelerator.py, pin_memory).
+    """
+    return {"device": place.value, "pin_memory": True}
+
+
+def _param_buffers(trial: TrialSpec) -> dict[str, Any]:
+    """Buffers that hold the largest parameter's partition, and none kept in host memory.
+
+    By default DeepSpeed keeps up to `max_in_cpu` elements a rank in host memory for good, which is the whole of a
+    small model (stage3.py, _create_param_groups_fp16_flat_cpu_memory), and its buffers are too small for the
+    embedding of a large one (partitioned_param_swapper.py, an assertion).
+    """
+    if trial.offload_param is not Offload.NVME:
+        return {}
+    buffers = {"max_in_cpu": 0}
+    sizes = dimensions(trial.model)
+    largest = -(-(sizes.vocab_size or 0) * (sizes.hidden_size or 0) // trial.world_size)
+    if largest > default("zero_optimization.offload_param.buffer_size"):
+        buffers["buffer_size"] = largest
+    return buffers
+
+
+def _own_swap_folder(config: dict[str, Any], trial: TrialSpec) -> None:
+    """Where states are swapped to is the machine's affair and never the file's: the trial's path wins."""
+    folder = swap_folder(trial)
+    for name in ("offload_optimizer", "offload_param"):
+        section = config.get("zero_optimization", {}).get(name)
+        if isinstance(section, dict) and section.get("device") == Offload.NVME.value:
+            if folder is None:
+                raise UserError(f"nvme_path: none given, and {name} is nvme; give a folder on the NVMe device")
+            section["nvme_path"] = folder
+
+
+def _lay(config: dict[str, Any], path: str, value: Any) -> None:
+    """Set the key at the dotted `path`, making the sections on the way."""
+    section = config
+    *above, last = path.split(".")
+    for name in above:
+        inner = section.get(name)
+        section[name] = inner if isinstance(inner, dict) else {}
+        section = section[name]
+    section[last] = value

@@ -1,0 +1,39 @@
+"""A user's file or overrides may not contradict the trial: its tables would be filed under the wrong name."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping
+from typing import Any
+
+from zerobench.ds_config.reading import device_of, get, optimizer_of, precision_of
+from zerobench.errors import UserError
+from zerobench.spec.trial import TrialSpec
+
+
+def refuse_conflicts(config: Mapping[str, Any], trial: TrialSpec, where: str) -> None:
+    """Raise UserError, naming both sides, where `config` is not the configuration of `trial`, or where it would
+    spoil what is measured.
+    """
+    for key, theirs, field, ours in _facts(config, trial, where):
+        if theirs != ours:
+            raise UserError(f"{where}: {key} is {theirs!r}, but the trial's {field} is {ours!r}; make them equal")
+    if get(config, "memory_breakdown"):
+        # runtime/utils.py, see_memory_usage: it resets the peak counters.
+        raise UserError(f"{where}: memory_breakdown: true resets the peaks that are measured here; leave it false")
+
+
+def _facts(config: Mapping[str, Any], trial: TrialSpec, where: str) -> Iterator[tuple[str, Any, str, Any]]:
+    """What both say: DeepSpeed's key, its value, the trial's field, its value."""
+    yield "zero_optimization.stage", get(config, "zero_optimization.stage"), "stage", trial.zero_stage
+    for key, field in (
+        ("train_micro_batch_size_per_gpu", "micro_batch_size"),
+        ("gradient_accumulation_steps", "gradient_accumulation_steps"),
+        ("train_batch_size", "global_batch_size"),
+    ):
+        yield key, get(config, key), field, getattr(trial, field)
+    clipping = trial.hyperparameters.gradient_clipping
+    yield "gradient_clipping", get(config, "gradient_clipping"), "hyperparameters.gradient_clipping", clipping
+    yield "the precision of its bf16 and fp16 sections", precision_of(config), "precision", trial.precision.value
+    for section in ("offload_optimizer", "offload_param"):
+        yield f"{section}.device", device_of(config, section), section, getattr(trial, section).value
+    yield "the optimizer it makes", optimizer_of(config, where).value, "optimizer", trial.optimizer.value

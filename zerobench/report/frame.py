@@ -1,0 +1,109 @@
+"""The three tidy tables of a run, as files in its folder and as pandas frames.
+
+    write_tables(load_run(path))     # memory.parquet, memory.csv, nvml.parquet, trials.parquet, trials.csv
+    read_frame(path / "trials.parquet")
+
+One row is one observation, values are raw, and the columns (schema.py) are a public interface. Trials pass through
+one at a time, so a run may be larger than memory.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+import pyarrow.parquet as pa_parquet
+
+from zerobench import store
+from zerobench.report import schema
+from zerobench.report.nvml_samples import write_samples
+from zerobench.report.parity import ParityJudge
+from zerobench.report.rows import key_values, memory_columns, trial_values
+from zerobench.report.sinks import table_files
+from zerobench.report.trials import LossesOnly, Trial
+
+_PANDAS = {
+    pa.string(): pd.StringDtype(),
+    pa.int64(): pd.Int64Dtype(),
+    pa.float64(): pd.Float64Dtype(),
+    pa.bool_(): pd.BooleanDtype(),
+}
+
+
+def write_tables(run: store.Run) -> list[Path]:
+    """Write the tidy tables into the run's folder, over older ones, and return their paths.
+
+    Raises:
+        UserError: a record or a file of samples is torn, corrupt or newer than this version.
+
+    """
+    folder = run.folder.path
+    memory = [folder / "memory.parquet", folder / "memory.csv"]
+    nvml = [folder / "nvml.parquet"]
+    trials = [folder / "trials.parquet", folder / "trials.csv"]
+    rows = _TrialRows()
+    with table_files(schema.MEMORY, *memory) as memory_sink, table_files(schema.NVML, *nvml) as nvml_sink:
+        for trial in run.trials():
+            memory_sink.add(memory_table(trial))
+            rows.add(trial, energy_joules=write_samples(trial, nvml_sink))
+    with table_files(schema.TRIALS, *trials) as trials_sink:
+        trials_sink.add(rows.table())
+    return memory + nvml + trials
+
+
+def memory_frame(trials: Iterable[Trial]) -> pd.DataFrame:
+    """The table `memory` of trials that are at hand."""
+    tables = [memory_table(trial) for trial in trials]
+    return to_pandas(pa.concat_tables([schema.arrow_schema(schema.MEMORY).empty_table(), *tables]))
+
+
+def trials_frame(trials: Iterable[Trial]) -> pd.DataFrame:
+    """The table `trials` of trials that are at hand; `energy_joules`, which takes the samples, stays empty."""
+    rows = _TrialRows()
+    for trial in trials:
+        rows.add(trial, energy_joules=None)
+    return to_pandas(rows.table())
+
+
+def read_frame(path: Path) -> pd.DataFrame:
+    """A table that `write_tables` wrote as Parquet, with the dtypes that schema.py states."""
+    return to_pandas(pa_parquet.read_table(path))
+
+
+def to_pandas(table: Any) -> pd.DataFrame:
+    """A pyarrow table as a frame of nullable dtypes: integers stay integers where some are missing."""
+    frame: pd.DataFrame = table.to_pandas(types_mapper=_PANDAS.get)
+    return frame
+
+
+def memory_table(trial: Trial) -> Any:
+    """The rows of one trial in the table `memory`, as a pyarrow table."""
+    types = schema.arrow_schema(schema.MEMORY)
+    columns = memory_columns(trial)
+    num_rows = len(columns["rank"])
+    keys = {name: pa.scalar(value, types.field(name).type) for name, value in key_values(trial).items()}
+    arrays = {name: pa.repeat(value, num_rows) for name, value in keys.items()}
+    arrays |= {name: pa.array(values, types.field(name).type) for name, values in columns.items()}
+    return pa.table([arrays[name] for name in types.names], schema=types)
+
+
+class _TrialRows:
+    """Rows of the table `trials`, kept small until the last trial is there to be compared with."""
+
+    def __init__(self) -> None:
+        self._trials: list[LossesOnly] = []
+        self._values: list[dict[str, Any]] = []
+
+    def add(self, trial: Trial, energy_joules: float | None) -> None:
+        self._trials.append(LossesOnly.of(trial))
+        self._values.append(trial_values(trial, energy_joules))
+
+    def table(self) -> Any:
+        judge = ParityJudge(self._trials)
+        for trial, values in zip(self._trials, self._values, strict=True):
+            parity = judge.judge(trial)
+            values["loss_parity"] = parity and parity.difference
+        return pa.Table.from_pylist(self._values, schema=schema.arrow_schema(schema.TRIALS))

@@ -1,0 +1,156 @@
+"""Names for the trials of one run, short and never alike: what trials share is said once, above the tables.
+
+An axis on which all trials agree is in no name. One on which more than two thirds agree is in the names of the
+others only: in a sweep of stages on eight GPUs, `zero2` is on eight and `single n1` says that it is not.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from zerobench.report.column_units import plain
+from zerobench.spec.trial import Offload, TrialSpec
+
+_USUAL_SHARE = 2 / 3
+
+
+@dataclass(frozen=True)
+class _Axis:
+    """How a name writes the value of an axis, and how a sentence does."""
+
+    short: Callable[[TrialSpec], str]
+    sentence: Callable[[TrialSpec], str]
+    legend: str = ""
+    """What the letters in the short form mean."""
+    always: bool = False
+    """Whether a value that is usual is in the name all the same."""
+
+
+def _same(value: Callable[[TrialSpec], str], *, always: bool = False) -> _Axis:
+    return _Axis(value, value, always=always)
+
+
+def _number(letters: str, words: str, value: Callable[[TrialSpec], int]) -> _Axis:
+    return _Axis(
+        lambda spec: f"{letters}{value(spec)}", lambda spec: f"{words} {value(spec)}", legend=f"{letters}: {words}"
+    )
+
+
+def _offload(spec: TrialSpec) -> str:
+    """`opt=cpu`, `opt=nvme param=cpu`, or nothing."""
+    parts = {"opt": spec.offload_optimizer, "param": spec.offload_param}
+    return " ".join(f"{name}={where}" for name, where in parts.items() if where is not Offload.NONE)
+
+
+def _offload_sentence(spec: TrialSpec) -> str:
+    parts = {"optimizer states": spec.offload_optimizer, "parameters": spec.offload_param}
+    said = [f"{name} offloaded to {where}" for name, where in parts.items() if where is not Offload.NONE]
+    return " and ".join(said) or "no offload"
+
+
+def _ranks(spec: TrialSpec) -> str:
+    """`n8`, or `n2x4` over two nodes."""
+    return f"n{spec.num_nodes}x{spec.gpus_per_node}" if spec.num_nodes > 1 else f"n{spec.world_size}"
+
+
+def _ranks_sentence(spec: TrialSpec) -> str:
+    nodes = f" on {spec.num_nodes} nodes" if spec.num_nodes > 1 else ""
+    return f"{spec.world_size} {'rank' if spec.world_size == 1 else 'ranks'}{nodes}"
+
+
+_AXES: Mapping[str, _Axis] = {
+    "model": _same(lambda spec: spec.model.name),
+    "strategy": _same(lambda spec: spec.strategy, always=True),
+    "offload": _Axis(_offload, _offload_sentence, "opt=, param=: where optimizer states and parameters are offloaded"),
+    "ranks": _Axis(_ranks, _ranks_sentence, "n: ranks"),
+    "micro batch": _number("mb", "micro batch", lambda spec: spec.micro_batch_size),
+    "accumulation": _number("ga", "gradient accumulation", lambda spec: spec.gradient_accumulation_steps),
+    "sequence": _number("seq", "sequence length", lambda spec: spec.sequence_length),
+    "precision": _same(lambda spec: spec.precision.value),
+    "optimizer": _same(lambda spec: spec.optimizer.value),
+    "checkpointing": _Axis(
+        lambda spec: "ckpt" if spec.activation_checkpointing else "",
+        lambda spec: f"activation checkpointing {'on' if spec.activation_checkpointing else 'off'}",
+        "ckpt: activation checkpointing",
+    ),
+    "attention": _same(lambda spec: spec.attention.value),
+    "data": _same(lambda spec: f"{spec.data.kind.value} data"),
+    "config file": _same(lambda spec: spec.ds_config_file or ""),
+    "evidence": _same(lambda spec: spec.evidence.value),
+    "repeat": _number("rep", "repeat", lambda spec: spec.repeat),
+}
+"""The order is that of a name's parts."""
+
+
+def labels(specs: Sequence[TrialSpec]) -> list[str]:
+    """One name for each of `specs`; no two are alike.
+
+    Where the axes do not tell two trials apart (another seed, say) the start of the config hash does, and where
+    even that is equal, the position.
+    """
+    usual = {name: _usual(axis, specs) for name, axis in _AXES.items()}
+    keys = _varying_keys(specs)
+    names = [_label(spec, usual, keys) for spec in specs]
+    told = _tell_apart(names, lambda index: specs[index].config_hash[:6])
+    return _tell_apart(told, lambda index: f"#{index + 1}")
+
+
+def _usual(axis: _Axis, specs: Sequence[TrialSpec]) -> str | None:
+    """The value that names leave out: all trials' or most trials'; None where there is no such value."""
+    (value, count), *others = Counter(axis.short(spec) for spec in specs).most_common() or [("", 0)]
+    if axis.always and others:
+        return None
+    return value if count > _USUAL_SHARE * len(specs) else None
+
+
+def _label(spec: TrialSpec, usual: Mapping[str, str | None], keys: Mapping[str, str]) -> str:
+    parts = [value for name, axis in _AXES.items() if (value := axis.short(spec)) != usual[name]]
+    parts += [f"{short}={brief(spec.ds_config[key])}" for key, short in keys.items() if key in spec.ds_config]
+    return plain(" ".join(part for part in parts if part)) or plain(spec.strategy)
+
+
+def _varying_keys(specs: Sequence[TrialSpec]) -> dict[str, str]:
+    """The DeepSpeed keys whose values vary among `specs`, shortened where that still says which is meant."""
+    keys = dict.fromkeys(key for spec in specs for key in spec.ds_config)
+    varying = [key for key in keys if len({repr(spec.ds_config.get(key, keys)) for spec in specs}) > 1]
+    short = {key: key.rpartition(".")[2].removesuffix("_size") for key in varying}
+    counts = Counter(short.values())
+    return {key: name if counts[name] == 1 else key for key, name in short.items()}
+
+
+def brief(value: Any) -> str:
+    """A number as briefly as it can be written exactly: 5e8 for 500000000."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    exact = [text for text in (str(value), f"{value:g}") if float(text) == value]
+    return min(exact, key=len, default=str(value)).replace("e+0", "e").replace("e+", "e")
+
+
+def _tell_apart(names: Sequence[str], mark: Callable[[int], str]) -> list[str]:
+    """`names`, those that occur more than once with the mark of their index behind them."""
+    counts = Counter(names)
+    return [f"{name} {mark(index)}" if counts[name] > 1 else name for index, name in enumerate(names)]
+
+
+_QUIET = {"data", "config file", "repeat"}
+
+
+def shared_lines(specs: Sequence[TrialSpec]) -> list[str]:
+    """What names leave out and what their letters mean: one line or two, none for no trials."""
+    if not specs:
+        return []
+    all_agree, most_agree, legends = [], [], []
+    for name, axis in _AXES.items():
+        (value, _), *others = Counter(axis.short(spec) for spec in specs).most_common()
+        spec = next(spec for spec in specs if axis.short(spec) == value)
+        if not others and name not in _QUIET:
+            all_agree.append(axis.sentence(spec))
+        if others and axis.legend:
+            legends.append(axis.legend)
+        if others and _usual(axis, specs) is not None and axis.sentence(spec):
+            most_agree.append(axis.sentence(spec))
+    lines = {"all": all_agree, "unless a name says otherwise": most_agree, "in names": legends}
+    return [f"{start}: {plain(', '.join(parts))}" for start, parts in lines.items() if parts]

@@ -1,0 +1,181 @@
+"""Memory of a trial as tables show it: one instant on one rank, its categories in columns that sum to it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+
+from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
+from zerobench.report.trials import Trial
+from zerobench.spec.trial import Evidence
+
+OPTIMIZER_STATES = (
+    Category.MASTER_WEIGHTS,
+    Category.FIRST_MOMENT,
+    Category.SECOND_MOMENT,
+    Category.OTHER_OPTIMIZER_STATES,
+    Category.OPTIMIZER_STATES_ON_NVME,
+)
+
+GROUPS: Mapping[str, tuple[Category, ...]] = {
+    "parameters": (Category.PARAMETERS,),
+    "gradients": (Category.GRADIENTS,),
+    "optimizer": OPTIMIZER_STATES,
+    "buffers": (
+        Category.REDUCE_BUFFERS,
+        Category.ALL_GATHER_BUFFERS,
+        Category.GATHERED_PARAMETERS,
+        Category.PINNED_BUFFERS,
+        Category.STAGING,
+    ),
+    "activations": (Category.ACTIVATIONS,),
+    "logits": (Category.LOGITS_AND_LOSS,),
+    "temporaries": (Category.TEMPORARIES,),
+    "small": (Category.INPUTS, Category.MODEL_BUFFERS, Category.ALLOCATOR_ROUNDING),
+    "process": (Category.REST_OF_PROCESS,),
+    "unattributed": (Category.UNATTRIBUTED,),
+}
+"""Columns of the terminal's memory tables: each category but the total is in exactly one."""
+
+
+@dataclass(frozen=True)
+class Instant:
+    """The bytes of one place on one rank at one instant."""
+
+    rank: int
+    step: StepKind
+    phase: Phase
+    total_bytes: int
+    categories: Mapping[Category, int]
+    """Bytes by category; they sum to the total. Empty where the ledger could not look at this instant."""
+
+    def group_bytes(self, *names: str) -> int | None:
+        """Bytes of the columns `names` together; None where the categories are not known."""
+        if not self.categories:
+            return None
+        return sum(self.categories.get(category, 0) for name in names for category in GROUPS[name])
+
+
+def _rows(rank: RankRecord, step: StepKind, place: Place) -> dict[Phase, list[MemoryRow]]:
+    """The rows of one step and place, by phase."""
+    by_phase: dict[Phase, list[MemoryRow]] = {}
+    for row in rank.memory:
+        if row.step is step and row.place is place:
+            by_phase.setdefault(row.phase, []).append(row)
+    return by_phase
+
+
+def _peak_bytes(row: MemoryRow) -> int:
+    """The peak of a `total` row; where nobody watched within the phase, what was live at its end."""
+    known = (row.at_peak_bytes, row.own_peak_bytes, row.live_bytes)
+    return next(value for value in known if value is not None)
+
+
+def peak_instant(rank: RankRecord, step: StepKind, place: Place) -> Instant | None:
+    """The instant of the largest total of `place` in `step` on this rank; None where it was not measured."""
+    peaks = [_phase_peak(rank.rank, step, phase, rows) for phase, rows in _rows(rank, step, place).items()]
+    known = [peak for peak in peaks if peak is not None]
+    return max(known, key=lambda instant: instant.total_bytes, default=None)
+
+
+def phase_peak(rank: RankRecord, step: StepKind, phase: Phase, place: Place) -> Instant | None:
+    """The peak of `place` within one phase on this rank; None where it was not measured."""
+    return _phase_peak(rank.rank, step, phase, _rows(rank, step, place).get(phase, []))
+
+
+def _phase_peak(rank: int, step: StepKind, phase: Phase, rows: Sequence[MemoryRow]) -> Instant | None:
+    total = next((_peak_bytes(row) for row in rows if row.category is Category.TOTAL), None)
+    return None if total is None else Instant(rank, step, phase, total, _at_peak(rows))
+
+
+def _at_peak(rows: Iterable[MemoryRow]) -> dict[Category, int]:
+    parts: dict[Category, int | None] = {
+        row.category: row.at_peak_bytes for row in rows if row.category is not Category.TOTAL
+    }
+    return {category: value for category, value in parts.items() if value is not None}
+
+
+def end_instant(rank: RankRecord, step: StepKind, phase: Phase, place: Place) -> Instant | None:
+    """What is live in `place` at the end of a phase on this rank; None where it was not measured."""
+    rows = _rows(rank, step, place).get(phase, [])
+    total = next((row.live_bytes for row in rows if row.category is Category.TOTAL), None)
+    parts: dict[Category, int] = {row.category: row.live_bytes for row in rows if row.category is not Category.TOTAL}
+    return None if total is None else Instant(rank.rank, step, phase, total, parts)
+
+
+def peaks_by_rank(trial: Trial, step: StepKind, place: Place) -> dict[int, Instant]:
+    """The peak instant of each rank that measured one."""
+    found = ((rank.rank, peak_instant(rank, step, place)) for rank in trial.ranks)
+    return {rank: instant for rank, instant in found if instant is not None}
+
+
+def largest_peak(trial: Trial, step: StepKind, place: Place) -> Instant | None:
+    """The peak instant of the rank whose peak is largest, the lowest rank of equals."""
+    instants = peaks_by_rank(trial, step, place).values()
+    return max(instants, key=lambda instant: (instant.total_bytes, -instant.rank), default=None)
+
+
+def device_peak_bytes(trial: Trial) -> int | None:
+    """The most that the device's allocator held, over all ranks, phases and steps, start-up included.
+
+    It is the figure that has to fit. Steady state alone and start-up alone are in the memory table.
+    """
+    ledger = [i.total_bytes for step in StepKind for i in peaks_by_rank(trial, step, Place.DEVICE).values()]
+    allocator = [row.peak_allocated_bytes for rank in trial.ranks for row in rank.device_memory]
+    return max(ledger + allocator, default=None)
+
+
+def host_peak_bytes(trial: Trial) -> int | None:
+    """The largest host memory of one rank, over all ranks, phases and steps.
+
+    The host's `total` rows where the ledger kept them; else the kernel's peak of the process (VmHWM), which
+    for `simulated` says nothing of the trial and is not used.
+    """
+    ledger = [i.total_bytes for step in StepKind for i in peaks_by_rank(trial, step, Place.HOST).values()]
+    if ledger or trial.spec.evidence is Evidence.SIMULATED:
+        return max(ledger, default=None)
+    rows = [row for rank in trial.ranks for row in rank.process_memory]
+    return max((row.peak_rss_bytes or row.rss_bytes for row in rows), default=None)
+
+
+@dataclass(frozen=True)
+class ModelStates:
+    """Model states of one rank in steady state, wherever they lie (device, host and NVMe together)."""
+
+    rank: int
+    parameters_bytes: int
+    gradients_bytes: int
+    optimizer_bytes: int
+
+    @property
+    def total_bytes(self) -> int:
+        """Parameters, gradients and optimizer states."""
+        return self.parameters_bytes + self.gradients_bytes + self.optimizer_bytes
+
+
+def model_states(rank: RankRecord) -> ModelStates | None:
+    """Model states of one rank: gradients live at the end of backward, the rest at the end of the step.
+
+    After the step gradients are gone; before it they are whole (ZeRO paper, arXiv 1910.02054, section 3.1).
+    Parameters gathered for the moment are buffers and do not count. None where steady state was not measured.
+    """
+    backward = [r for r in rank.memory if r.step is StepKind.STEADY and r.phase is Phase.BACKWARD]
+    step = [r for r in rank.memory if r.step is StepKind.STEADY and r.phase is Phase.STEP]
+    if not backward or not step:
+        return None
+    return ModelStates(
+        rank.rank,
+        parameters_bytes=_live(step, (Category.PARAMETERS,)),
+        gradients_bytes=_live(backward, (Category.GRADIENTS,)),
+        optimizer_bytes=_live(step, OPTIMIZER_STATES),
+    )
+
+
+def _live(rows: Iterable[MemoryRow], categories: tuple[Category, ...]) -> int:
+    return sum(row.live_bytes for row in rows if row.category in categories)
+
+
+def largest_model_states(trial: Trial) -> ModelStates | None:
+    """The model states of the rank that holds most, the lowest rank of equals."""
+    found = [states for rank in trial.ranks if (states := model_states(rank)) is not None]
+    return max(found, key=lambda states: (states.total_bytes, -states.rank), default=None)

@@ -1,0 +1,115 @@
+"""Do strategies that must compute the same thing compute it? Where they do not, a trial's memory is not believed.
+
+ZeRO changes where states lie and never the arithmetic, so with equal weights, data, global batch and
+hyperparameters (`TrialSpec.parity_hash`) the losses of all strategies agree but for the order of additions.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+
+from zerobench.report.trials import Trial, all_ranks_ran, completed
+from zerobench.spec.architecture import has_dropout
+from zerobench.spec.trial import Precision
+
+TOLERANCES: dict[Precision, float] = {
+    Precision.FP32: 5e-6,
+    Precision.BF16: 2e-2,
+    Precision.FP16: 2e-2,
+}
+"""Largest difference of losses, absolute, at which two strategies still agree.
+
+fp32: partitioning reorders sums of about 1e1 in size; float32 resolves 1e-6 there, and a few steps leave a
+few units in the last place.
+
+bf16: a value has 8 bits of mantissa, one unit is 2**-8 = 0.4 % of it. Gradients are averaged over ranks in bf16
+and in another order in each strategy, and the weights are rounded to bf16 after each update, where a difference
+in the last bit of a gradient flips a rounding. The logits of a loss near 10 are thus uncertain by some 1e-2
+each, of which the mean over thousands of tokens leaves less. 2e-2 is a bound set by this reasoning and not yet
+by measurement; a real fault (a wrong gradient scale, garbage weights) is larger by ten times or more.
+
+fp16: 11 bits of mantissa, so finer than bf16; but a loss scale that skips a step in one strategy and not in
+another shifts the curve by one update, hence the same bound.
+"""
+
+
+@dataclass(frozen=True)
+class Parity:
+    """How one trial's losses compare with its reference's."""
+
+    reference: str
+    """trial_id of the reference."""
+    difference: float
+    """Largest absolute difference over the steps that both have; infinite where a loss is not finite."""
+    tolerance: float
+    num_steps: int
+
+    @property
+    def agrees(self) -> bool:
+        """Whether the trial computed what its reference computed."""
+        return self.difference <= self.tolerance
+
+
+def losses(trial: Trial) -> Sequence[float]:
+    """Global mean loss of each step; empty where the loss is not one of the whole batch.
+
+    Every rank records the same global loss, so the first rank that has any speaks for all. A rank alone of
+    many (`solo`) and `simulated` ranks see no other rank's loss.
+    """
+    if not all_ranks_ran(trial):
+        return ()
+    return next((rank.losses for rank in trial.ranks if rank.losses), ())
+
+
+def largest_difference(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
+    """Largest |ours - theirs| over the steps both have; infinite with a loss that is not finite; else None."""
+    pairs = list(zip(ours, theirs, strict=False))
+    if not pairs:
+        return None
+    differences = [abs(a - b) for a, b in pairs]
+    return max(d if math.isfinite(d) else math.inf for d in differences)
+
+
+def _reference_order(trial: Trial) -> tuple[bool, int, int, bool, int]:
+    """Sort key: `single` first, then strategies without DeepSpeed's sharding, the lowest stage, no offload."""
+    spec = trial.spec
+    offloaded = spec.offload_optimizer != "none" or spec.offload_param != "none"
+    return (spec.strategy != "single", spec.zero_stage or 0, spec.world_size, offloaded, spec.repeat)
+
+
+class ParityJudge:
+    """Finds each trial's reference among `trials` and compares; reads ranks only of those it compares.
+
+    Models with dropout are not compared: each strategy draws its own random numbers.
+    """
+
+    def __init__(self, trials: Iterable[Trial]) -> None:
+        self._groups: dict[str, list[Trial]] = {}
+        for trial in trials:
+            if completed(trial) and all_ranks_ran(trial) and not has_dropout(trial.spec.model):
+                self._groups.setdefault(trial.spec.parity_hash, []).append(trial)
+        for group in self._groups.values():
+            group.sort(key=_reference_order)
+
+    def reference(self, trial: Trial) -> Trial | None:
+        """The trial that `trial` is held against: `single`, else the lowest stage; None where it is alone."""
+        group = self._groups.get(trial.spec.parity_hash, [])
+        return next((other for other in group if losses(other)), None) if len(group) > 1 else None
+
+    def judge(self, trial: Trial) -> Parity | None:
+        """How `trial` compares; None for the reference itself and where there is nothing to compare with."""
+        reference = self.reference(trial) if completed(trial) else None
+        if reference is None or reference.spec.trial_id == trial.spec.trial_id:
+            return None
+        ours, theirs = losses(trial), losses(reference)
+        difference = largest_difference(ours, theirs)
+        if difference is None:
+            return None
+        tolerance = TOLERANCES[trial.spec.precision]
+        return Parity(reference.spec.trial_id, difference, tolerance, min(len(ours), len(theirs)))
+
+
+Judge = Callable[[Trial], Parity | None]
+"""What the views take: something that says how a trial's losses compare."""

@@ -1,0 +1,114 @@
+"""How fast a trial ran, from the raw times of its steps: the slowest rank decides each step.
+
+All ranks wait for the slowest, so a step takes the largest time over the ranks; its forward, backward and step
+phases are those of that same rank, so that they add up to it. Medians over the timed steps follow.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from zerobench.records import StepTime
+from zerobench.report.stats import median
+from zerobench.report.trials import Trial, all_ranks_ran, completed
+from zerobench.spec.hardware import peak_flops
+
+
+@dataclass(frozen=True)
+class Speed:
+    """Speed of one completed trial. Times in seconds, medians over the timed steps; None: not available."""
+
+    steps: Sequence[StepTime]
+    """Each timed step, on the rank that was slowest in it."""
+    step_time_s_median: float
+    forward_s: float
+    backward_s: float
+    step_s: float
+    """The phase `step`: the optimizer's update."""
+    samples_per_s: float | None
+    """Sequences per second over all ranks; None for one rank alone of many, which nobody waited for."""
+    tokens_per_s: float | None
+    tflops_per_gpu: float | None
+    """Model TFLOP/s of one rank: flops_per_step / step time (formula: RankRecord.flops_formula)."""
+    mfu: float | None
+    """Model FLOPs utilization: achieved over peak FLOP/s (PaLM, arXiv 2204.02311, appendix B)."""
+    peak_flops: float | None
+    peak_source: str | None
+    void: str | None
+    """Why the throughput is void, where it is; the figures of throughput are then None."""
+
+
+def slowest_steps(trial: Trial) -> list[StepTime]:
+    """For each timed step that all ranks finished, the times of the rank that was slowest in it."""
+    per_rank = [rank.step_times for rank in trial.ranks if rank.step_times]
+    return [max(step, key=lambda time: time.step_s) for step in zip(*per_rank, strict=False)]
+
+
+def alloc_retries(trial: Trial) -> int:
+    """The most times that one rank's allocator had to flush its cache and try again."""
+    counts = (row.alloc_retries for rank in trial.ranks for row in rank.device_memory)
+    return max(counts, default=0)
+
+
+def speed_of(trial: Trial) -> Speed | None:
+    """The speed of `trial`; None where it did not complete or timed no step.
+
+    Throughput is void where the allocator had to retry: the steps then measure cudaMalloc, not the training.
+    """
+    steps = slowest_steps(trial) if completed(trial) else []
+    if not steps:
+        return None
+    seconds = _median([time.step_s for time in steps])
+    retries = alloc_retries(trial)
+    flops = None if retries else _flops_per_s(trial, seconds)
+    samples = trial.spec.global_batch_size / seconds if all_ranks_ran(trial) and not retries else None
+    peak = peak_flops(trial.ranks[0].device_name, trial.spec.precision)
+    return Speed(
+        steps=steps,
+        step_time_s_median=seconds,
+        forward_s=_median([time.forward_s for time in steps]),
+        backward_s=_median([time.backward_s for time in steps]),
+        step_s=_median([time.optimizer_s for time in steps]),
+        samples_per_s=samples,
+        tokens_per_s=None if samples is None else samples * trial.spec.sequence_length,
+        tflops_per_gpu=None if flops is None else flops / 1e12,
+        mfu=flops / peak[0] if flops is not None and peak else None,
+        peak_flops=peak[0] if peak else None,
+        peak_source=peak[1] if peak else None,
+        void=f"the allocator retried {retries} times" if retries else None,
+    )
+
+
+def _median(values: Sequence[float]) -> float:
+    middle = median(values)
+    assert middle is not None  # noqa: S101 -- callers pass at least one step
+    return middle
+
+
+def _flops_per_s(trial: Trial, seconds: float) -> float | None:
+    """FLOP/s of one rank. Ranks do equal work; were they not, the smallest is what all of them surely did."""
+    flops = [rank.flops_per_step for rank in trial.ranks if rank.flops_per_step is not None]
+    return min(flops) / seconds if flops and seconds > 0 else None
+
+
+def step_seconds_by_rank(trial: Trial) -> dict[int, float]:
+    """The median step time of each rank that timed steps, in seconds."""
+    timed = {rank.rank: [time.step_s for time in rank.step_times] for rank in trial.ranks if rank.step_times}
+    return {rank: _median(seconds) for rank, seconds in timed.items()}
+
+
+def nvme_bytes_per_s(trial: Trial) -> tuple[float | None, float | None]:
+    """Bytes read and written per second in the steady step, over all ranks; None where nothing is offloaded to NVMe.
+
+    The ranks' bytes are added, because they share the device; the time is that of the slowest rank, and is the
+    time of the phases in which the bytes moved, compute included.
+    """
+    offloads = (trial.spec.offload_optimizer, trial.spec.offload_param)
+    rows = [[row for row in rank.nvme if row.step == "steady"] for rank in trial.ranks]
+    seconds = max((sum(row.seconds for row in of_rank) for of_rank in rows), default=0.0)
+    if "nvme" not in offloads or not completed(trial) or seconds <= 0:
+        return None, None
+    moved = [row for of_rank in rows for row in of_rank]
+    read, written = sum(row.read_bytes for row in moved), sum(row.written_bytes for row in moved)
+    return read / seconds, written / seconds

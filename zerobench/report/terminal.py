@@ -1,0 +1,94 @@
+"""`zerobench show`: a run in the terminal, on 80 columns or 140, each table with a line that says how to read it."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import nullcontext
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from zerobench import store
+from zerobench.report.column_units import plain
+from zerobench.report.energy import energies
+from zerobench.report.labels import labels, shared_lines
+from zerobench.report.layout import Section, Shown, listed
+from zerobench.report.memory_tables import memory_sections
+from zerobench.report.nvml_tables import nvml_sections
+from zerobench.report.outcome_tables import disbelieved, notes_sections, outcome_sections, parity_sections
+from zerobench.report.parity import ParityJudge
+from zerobench.report.speed_tables import speed_sections
+from zerobench.report.states_tables import composition_lines, states_sections
+from zerobench.report.trials import Trial, ended_trials
+
+MOST_TRIALS = 50
+"""Trials that tables show unless asked for more: what a person reads; the files hold all."""
+
+
+def show_run(path: Path, console: Console, most_trials: int = MOST_TRIALS) -> None:
+    """Print the tables of the run in folder `path`, of its first `most_trials` trials.
+
+    Only what is shown is read, so the tables of a run of a thousand trials stand within a second.
+
+    Raises:
+        UserError: `path` is no run, or a record that is shown is torn, corrupt or newer than this version.
+
+    """
+    run = store.load_run(path)
+    trials = list(ended_trials(run))
+    specs = [trial.spec for trial in trials]
+    shown = _shown(trials, labels(specs), most_trials)
+    num_left_out = len(trials) - len(shown)
+    sections = [_header(run, trials, shown, shared_lines(specs)), *_sections(shown, energies(run), console.width)]
+    if num_left_out:
+        sections.append(Section(f"{num_left_out} more trials", f"In {run.folder.path}: trials.csv, memory.csv."))
+    _print(sections, console)
+
+
+def _shown(trials: Sequence[Trial], names: Sequence[str], most_trials: int) -> list[Shown]:
+    judge = ParityJudge(trials)
+    head = list(zip(trials, names, strict=True))[:most_trials]
+    return [Shown(trial, name, judge.judge(trial)) for trial, name in head]
+
+
+def _sections(shown: Sequence[Shown], joules: Mapping[str, float], width: int) -> Iterator[Section]:
+    yield from memory_sections(shown, width)
+    yield from states_sections(shown, width)
+    yield from nvml_sections(shown, width)
+    yield from speed_sections(shown, joules, width)
+    yield from parity_sections(shown, width)
+    yield from outcome_sections(shown, width)
+    yield from notes_sections(shown)
+
+
+def _print(sections: Sequence[Section], console: Console) -> None:
+    """Print the sections; where the terminal lacks a character, with a question mark in its place."""
+    encoding = console.encoding
+    with nullcontext() if encoding.startswith("utf") else console.capture() as capture:
+        for section in sections:
+            section.print(console)
+    if capture is not None:
+        console.file.write(capture.get().encode(encoding, "replace").decode(encoding))
+
+
+def _header(run: store.Run, trials: Sequence[Trial], shown: Sequence[Shown], shared: Sequence[str]) -> Section:
+    """Which run, how its trials ended, what they have in common, and which of them are not to be believed."""
+    counts = Counter(trial.record.status.value for trial in trials)
+    ended = [f"{count} {status.replace('_', ' ')}" for status, count in counts.most_common()]
+    num_pending = len(run.plan.trials) - len(trials)
+    pending = [f"{num_pending} not ended"] if num_pending else []
+    total = f"{len(run.plan.trials)} trials: {', '.join([*ended, *pending])}"
+    lines = [Text(line) for line in (*shared, *_devices(shown), *composition_lines(shown))]
+    return Section(f"Run {plain(run.run_id)}", total, lines=[*lines, *disbelieved(shown)])
+
+
+def _devices(shown: Sequence[Shown]) -> list[str]:
+    """The devices and hosts that ranks ran on."""
+    ranks = [rank for one in shown for rank in one.trial.ranks]
+    devices = {(rank.device_name, rank.hostname, rank.device_uuid or rank.local_rank) for rank in ranks}
+    counts = Counter(name for name, _, _ in devices)
+    names = [f"{count} x {plain(name)}" for name, count in sorted(counts.items())]
+    hosts = sorted({plain(rank.hostname) for rank in ranks})
+    return [f"on: {listed(names)}; {'hosts' if len(hosts) > 1 else 'host'} {listed(hosts)}"] if ranks else []

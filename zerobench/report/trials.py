@@ -1,0 +1,108 @@
+"""One trial as reports see it: what was asked, how it ended, and its ranks, which are read only when looked at.
+
+`zerobench.store.Trial` is one. A table of a thousand trials reads the ranks of those that it shows and of the few
+that they are compared with: the records of the ranks are a hundred times larger than all else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from typing import Protocol
+
+from zerobench import store
+from zerobench.records import RankRecord, Status, TrialRecord
+from zerobench.spec.parameters import ParameterCounts, count_parameters
+from zerobench.spec.trial import Evidence, TrialSpec
+
+
+class Trial(Protocol):
+    """A trial of a run that was read back."""
+
+    @property
+    def spec(self) -> TrialSpec:
+        """What was asked."""
+        ...
+
+    @property
+    def record(self) -> TrialRecord:
+        """How it ended."""
+        ...
+
+    @property
+    def ranks(self) -> Sequence[RankRecord]:
+        """What each rank measured, by rank; empty where none reported."""
+        ...
+
+
+@dataclass(frozen=True)
+class LossesOnly:
+    """A trial without what makes it large: enough to compare its losses with another's."""
+
+    spec: TrialSpec
+    record: TrialRecord
+    ranks: Sequence[RankRecord]
+
+    @classmethod
+    def of(cls, trial: Trial) -> LossesOnly:
+        """`trial` with one rank, and of it only what is not a list of measurements, and the losses."""
+        large = ("memory", "process_memory", "device_memory", "marks", "nvme", "step_times")
+        with_losses = [rank for rank in trial.ranks if rank.losses][:1]
+        small = [rank.model_copy(update={name: [] for name in large}) for rank in with_losses]
+        return cls(trial.spec, trial.record, small)
+
+
+class LazyTrial:
+    """A trial of a run on disk that reads each of its files when it is first asked for."""
+
+    def __init__(self, run: store.Run, trial_id: str) -> None:
+        self._run = run
+        self.trial_id = trial_id
+
+    @cached_property
+    def spec(self) -> TrialSpec:
+        """What was asked."""
+        return self._run.spec(self.trial_id)
+
+    @cached_property
+    def record(self) -> TrialRecord:
+        """How it ended."""
+        return store.read_record(self._run.folder.trial(self.trial_id).record, TrialRecord)
+
+    @cached_property
+    def ranks(self) -> Sequence[RankRecord]:
+        """What each rank measured."""
+        return self._run.trial(self.trial_id).ranks
+
+
+def ended_trials(run: store.Run) -> Iterator[LazyTrial]:
+    """The trials of `run` that have ended, skipped ones included, in the plan's order, nothing of them read."""
+    for entry in run.plan.trials:
+        if run.folder.trial(entry.trial_id).record.exists():
+            yield LazyTrial(run, entry.trial_id)
+
+
+def completed(trial: Trial) -> bool:
+    """Whether the trial ran to its end, so that its figures are those of the work that was asked."""
+    return trial.record.status is Status.COMPLETED
+
+
+def all_ranks_ran(trial: Trial) -> bool:
+    """Whether each of the trial's ranks was a process: so for `measured`, and for `solo` with one rank."""
+    evidence = trial.spec.evidence
+    return evidence is Evidence.MEASURED or (evidence is Evidence.SOLO and trial.spec.world_size == 1)
+
+
+def parameter_counts(trial: Trial) -> ParameterCounts | None:
+    """The model's parameters as its first rank built it, else by the closed form; None where neither is known."""
+    built = next((rank.parameters for rank in trial.ranks if rank.parameters is not None), None)
+    if built is None:
+        return count_parameters(trial.spec.model)
+    return ParameterCounts.from_components(built.by_component)
+
+
+def num_params(trial: Trial) -> int | None:
+    """All parameters of the trial's model; None where they are not known."""
+    counts = parameter_counts(trial)
+    return None if counts is None else counts.total

@@ -1,0 +1,186 @@
+"""One trial's process tree, from the launcher's start to the last process's end."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import tempfile
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from types import TracebackType
+from typing import Self
+
+import psutil
+
+from zerobench.folder import TrialFolder
+from zerobench.progress import Progress
+from zerobench.records import Status
+from zerobench.run import remote, tree
+from zerobench.run.launcher import MARK, remote_environment_text
+from zerobench.run.outcome import Stopped
+from zerobench.run.ranks import RankWatch, open_pidfd
+from zerobench.run.stop import Stop
+
+POLL_S = 0.25
+SETTLE_S = 60.0
+"""How long the launcher may take to end once a rank failed or all ranks are done. It ends a node's other ranks itself
+within some 30 s, but knows nothing of other nodes."""
+LAST_WORDS_S = 3.0
+"""How long helpers, such as the sampler, may take to end after the launcher."""
+STACKS_S = 5.0
+"""How long ranks may take to dump their stacks."""
+STACKS_BYTES = 65536
+"""Most that is kept of one rank's stacks."""
+
+
+class LaunchedTrial:
+    """A trial that runs: a context manager out of which no process of it escapes.
+
+    `hosts` are the other nodes, reached over ssh; none for a single node.
+    """
+
+    def __init__(
+        self, argv: Sequence[str], added: Mapping[str, str], folder: TrialFolder, hosts: Sequence[str] = ()
+    ) -> None:
+        self._argv = list(argv)
+        self._added = dict(added)
+        self._folder = folder
+        self._hosts = hosts
+        self._settled_at: float | None = None
+        self._seen: set[Path] = set()
+        self.notes: list[str] = []
+
+    def __enter__(self) -> Self:
+        self._held = ExitStack()
+        extra = self._held.enter_context(_for_remote_ranks(self._added, self._hosts))
+        with self._folder.stdout.open("ab") as out, self._folder.stderr.open("ab") as err:
+            self._process = subprocess.Popen(
+                self._argv,
+                env={**os.environ, **self._added, **extra},
+                stdin=subprocess.DEVNULL,
+                stdout=out,
+                stderr=err,
+                start_new_session=True,
+            )
+        self._pidfd = open_pidfd(self._process.pid)
+        self.watch = RankWatch(self._folder, self._process.pid)
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        try:
+            self.end()
+        finally:
+            self.watch.close()
+            self._held.close()
+            if self._pidfd is not None:
+                os.close(self._pidfd)
+
+    @property
+    def exit_code(self) -> int | None:
+        """The launcher's exit status; None while it runs."""
+        return self._process.poll()
+
+    def members(self) -> list[psutil.Process]:
+        """The trial's living processes on this node."""
+        return tree.members(self._added[MARK], self._process.pid)
+
+    def wait(
+        self, stop: Stop, timeout_s: float, ranks_expected: int, seen: Callable[[Sequence[Progress]], None]
+    ) -> Stopped | None:
+        """Return when the launcher has ended (None), or why it must be ended; `seen` hears of progress."""
+        deadline = time.monotonic() + timeout_s
+        while True:
+            self.watch.wait(self._pidfd, POLL_S)
+            seen(self.watch.look())
+            if self.exit_code is not None:
+                return None
+            if stop.asked:
+                return Stopped.INTERRUPTED
+            if time.monotonic() > deadline:
+                return Stopped.TIMEOUT
+            if self._overdue(ranks_expected):
+                return Stopped.SETTLED
+
+    def _overdue(self, ranks_expected: int) -> bool:
+        """Whether nothing more can come of the trial and the launcher has had its time to see so."""
+        for path in set(self._folder.rank_records()) - self._seen:
+            self._seen.add(path)
+            if _failed(path) or len(self._seen) == ranks_expected:
+                self._settled_at = self._settled_at or time.monotonic()
+        return self._settled_at is not None and time.monotonic() - self._settled_at > SETTLE_S
+
+    def dump_stacks(self, stop: Stop) -> dict[str, str]:
+        """Each rank's Python stacks, by rank; ranks that could not answer are left out."""
+        pids = {progress.pid for progress in self.watch.look()}
+        asked = tree.request_stacks([process for process in self.members() if process.pid in pids])
+        self.notes += remote.on_all(self._hosts, "stacks", self._added[MARK])
+        ranks = [p.rank for p in self.watch.look() if p.pid in asked or self._hosts]
+        self._await_stacks(ranks, stop)
+        return {str(p.rank): text for p in self.watch.look() if (text := _read_stacks(self._folder, p.rank))}
+
+    def _await_stacks(self, ranks: Sequence[int], stop: Stop) -> None:
+        """Wait until the dumps are there and grow no more."""
+        deadline = time.monotonic() + STACKS_S
+        before: list[int] = []
+        while time.monotonic() < deadline and not stop.asked:
+            sizes = [_size(self._folder.stacks(rank)) for rank in ranks]
+            if all(sizes) and sizes == before:
+                return
+            before = sizes
+            time.sleep(POLL_S)
+
+    def end(self) -> None:
+        """End what is left of the trial everywhere, and say in `notes` what outlived the launcher."""
+        if self.exit_code is None:
+            self.notes += remote.on_all(self._hosts, "end", self._added[MARK])
+            # Asked politely, the launcher of a multi-node trial would `pkill` on every node.
+            tree.end(self.members, politely=not self._hosts)
+            self._process.wait(timeout=tree.GRACE_S)
+            return
+        tree.wait_gone(self.members, LAST_WORDS_S)
+        outlived = tree.end(self.members)
+        if outlived:
+            self.notes.append(f"ended processes that outlived the launcher: {', '.join(outlived)}")
+
+
+@contextmanager
+def _for_remote_ranks(added: Mapping[str, str], hosts: Sequence[str]) -> Iterator[dict[str, str]]:
+    """The variable that names the file from which ranks on other nodes get `added`.
+
+    The file repeats the user's ~/.deepspeed_env, which may hold secrets: so it lies outside the run folder, readable by
+    its owner alone, for as long as the trial runs.
+    """
+    if not hosts:
+        yield {}
+        return
+    with tempfile.NamedTemporaryFile("w", prefix="zerobench-", suffix=".env", encoding="utf-8") as file:
+        file.write(remote_environment_text(added, os.environ))
+        file.flush()
+        yield {"DS_ENV_FILE": file.name}
+
+
+def _failed(path: Path) -> bool:
+    try:
+        return bool(json.loads(path.read_bytes())["status"] != Status.COMPLETED)
+    except (OSError, ValueError, KeyError, TypeError):
+        return True
+
+
+def _size(path: Path) -> int:
+    try:
+        return path.stat().st_size
+    except OSError:
+        return 0
+
+
+def _read_stacks(folder: TrialFolder, rank: int) -> str:
+    try:
+        with folder.stacks(rank).open("rb") as file:
+            return file.read(STACKS_BYTES).decode(errors="replace")
+    except OSError:
+        return ""

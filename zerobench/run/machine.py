@@ -1,0 +1,150 @@
+"""The machine under a run: processor, memory, NUMA nodes, kernel, and what a container or a limit leaves of them."""
+
+from __future__ import annotations
+
+import os
+import platform
+import resource
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import psutil
+
+_NO_LIMIT = 2**60
+"""Version 1 control groups write "no limit" as a number near 2^63."""
+
+
+def machine(root: Path = Path("/")) -> dict[str, Any]:
+    """What the machine is, in plain values; None where it does not tell. `root` stands for / in recorded trees."""
+    return {
+        "cpu": _cpu(root),
+        "memory_bytes": psutil.virtual_memory().total,
+        "swap_bytes": psutil.swap_memory().total,
+        "numa_nodes": _numa_nodes(root),
+        "kernel": platform.release(),
+        "os": _os_name(),
+        "architecture": platform.machine(),
+        "limits": _limits(root),
+    }
+
+
+def _cpu(root: Path) -> dict[str, Any]:
+    return {
+        "model": _cpu_model(root),
+        "sockets": _sockets(root),
+        "physical_cores": psutil.cpu_count(logical=False),
+        "logical_cores": psutil.cpu_count(),
+        "usable_cores": len(os.sched_getaffinity(0)),
+    }
+
+
+def _cpu_model(root: Path) -> str | None:
+    """As Linux names it; Arm machines give numbers instead of a name, so the board's name stands in."""
+    for line in _lines(root / "proc/cpuinfo"):
+        key, _, value = line.partition(":")
+        if key.strip() == "model name":
+            return value.strip()
+    board = next(_lines(root / "sys/devices/virtual/dmi/id/product_name"), None)
+    return board or platform.processor() or None
+
+
+def _sockets(root: Path) -> int | None:
+    """Processors as the kernel counts packages."""
+    files = (root / "sys/devices/system/cpu").glob("cpu[0-9]*/topology/physical_package_id")
+    packages = {next(_lines(path), "") for path in files}
+    return len(packages) or None
+
+
+def _numa_nodes(root: Path) -> list[dict[str, Any]] | None:
+    """Each node's cores, as the kernel lists them, and its memory; None where the kernel shows no nodes."""
+    folders = sorted((root / "sys/devices/system/node").glob("node[0-9]*"), key=lambda path: int(path.name[4:]))
+    return [
+        {"node": int(path.name[4:]), "cores": next(_lines(path / "cpulist"), ""), "memory_bytes": _node_memory(path)}
+        for path in folders
+    ] or None
+
+
+def _node_memory(folder: Path) -> int | None:
+    """`Node 0 MemTotal:  65780200 kB`."""
+    words = (line.split() for line in _lines(folder / "meminfo"))
+    return next((int(word[3]) * 1024 for word in words if word[2:3] == ["MemTotal:"]), None)
+
+
+def _os_name() -> str | None:
+    try:
+        return platform.freedesktop_os_release().get("PRETTY_NAME")
+    except OSError:
+        return None
+
+
+def _limits(root: Path) -> dict[str, Any]:
+    """What is left of the machine to this process."""
+    shared_memory = root / "dev/shm"
+    shared = os.statvfs(shared_memory) if shared_memory.is_dir() else None
+    return {
+        "container": _container(root),
+        "cgroup_memory_bytes": cgroup_memory_bytes(root),
+        "cgroup_cores": cgroup_cores(root),
+        "locked_memory_bytes": _resource_limit(resource.RLIMIT_MEMLOCK),
+        "open_files": _resource_limit(resource.RLIMIT_NOFILE),
+        "shared_memory_bytes": shared.f_frsize * shared.f_blocks if shared else None,
+    }
+
+
+def _resource_limit(which: int) -> int | None:
+    """None for no limit."""
+    soft, _ = resource.getrlimit(which)
+    return None if soft == resource.RLIM_INFINITY else soft
+
+
+def _container(root: Path) -> str | None:
+    """The kind of container we run in, by the file that each leaves; None for none that we know."""
+    marks = {".dockerenv": "docker", "run/.containerenv": "podman", ".singularity.d": "singularity"}
+    return next((kind for mark, kind in marks.items() if (root / mark).exists()), None)
+
+
+def cgroup_memory_bytes(root: Path = Path("/")) -> int | None:
+    """The smallest memory limit of our control group and those above it; None for no limit (cgroups(7))."""
+    return min(_cgroup_limits(root, "memory", ("memory.max", "memory.limit_in_bytes")), default=None)
+
+
+def cgroup_cores(root: Path = Path("/")) -> float | None:
+    """The smallest processor quota of our control group and those above it, in cores; None for no quota."""
+    quotas = []
+    for folder in _cgroup_folders(root, "cpu"):
+        both = next(_lines(folder / "cpu.max"), "").split()
+        quota = both or [next(_lines(folder / f"cpu.cfs_{name}_us"), "") for name in ("quota", "period")]
+        if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit():
+            quotas.append(int(quota[0]) / int(quota[1]))
+    return min(quotas, default=None)
+
+
+def _cgroup_limits(root: Path, controller: str, names: tuple[str, ...]) -> Iterator[int]:
+    for folder in _cgroup_folders(root, controller):
+        for name in names:
+            value = next(_lines(folder / name), "")
+            if value.isdigit() and int(value) < _NO_LIMIT:
+                yield int(value)
+
+
+def _cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
+    """Our control group and those above it, up to the mount; in a container the mount itself may be ours."""
+    for line in _lines(root / "proc/self/cgroup"):
+        number, controllers, group = [*line.split(":", 2), "", ""][:3]
+        if number == "0":
+            mount = root / "sys/fs/cgroup"
+        elif controller in controllers.split(","):
+            mount = root / "sys/fs/cgroup" / controller
+        else:
+            continue
+        inside = Path(group.lstrip("/"))
+        yield from (mount / part for part in (inside, *inside.parents))
+
+
+def _lines(path: Path) -> Iterator[str]:
+    """The lines of a small file, none where it cannot be read."""
+    try:
+        yield from path.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return

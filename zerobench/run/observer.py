@@ -1,0 +1,49 @@
+"""What a runner tells whoever watches it: the screen, a test, nobody."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Protocol
+
+from zerobench.folder import RunFolder
+from zerobench.progress import Progress
+from zerobench.records import TrialRecord
+from zerobench.spec.trial import TrialSpec
+
+
+class Observer(Protocol):
+    """Called from the runner's thread, a few times a second at most; it must return at once."""
+
+    def run_started(self, run: RunFolder, to_do: int, kept: int, skipped: int) -> None:
+        """A run begins: `to_do` trials will be started, `kept` are there already, `skipped` cannot run."""
+
+    def trial_started(self, trial: TrialSpec, number: int, to_do: int) -> None:
+        """Trial `number` of `to_do` (from 1) begins."""
+
+    def trial_progress(self, ranks: Sequence[Progress]) -> None:
+        """The latest word of each rank of the trial in hand that has spoken."""
+
+    def trial_ended(self, record: TrialRecord) -> None:
+        """The trial in hand ended and is on disk."""
+
+    def run_ended(self, run: RunFolder) -> None:
+        """No trial will be started any more."""
+
+
+class Silent:
+    """Watches nothing."""
+
+    def run_started(self, run: RunFolder, to_do: int, kept: int, skipped: int) -> None:
+        """Say nothing."""
+
+    def trial_started(self, trial: TrialSpec, number: int, to_do: int) -> None:
+        """Say nothing."""
+
+    def trial_progress(self, ranks: Sequence[Progress]) -> None:
+        """Say nothing."""
+
+    def trial_ended(self, record: TrialRecord) -> None:
+        """Say nothing."""
+
+    def run_ended(self, run: RunFolder) -> None:
+        """Say nothing."""

@@ -1,0 +1,64 @@
+"""The kernel's own count of processes it killed for want of memory: the evidence of `out_of_host_memory`.
+
+A process that the kernel kills leaves no word of its own, and SIGKILL alone may come from anyone. So the counters are
+read before and after each trial: the whole machine's (`oom_kill` in /proc/vmstat), and that of the control group we run
+in (`memory.events` in version 2, `memory.oom_control` in version 1; Documentation/admin-guide/cgroup-v2.rst).
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+
+@dataclass(frozen=True)
+class OomCounters:
+    """Kills counted so far, by the file that counts them; a file that cannot be read is not in it."""
+
+    kills: dict[str, int]
+
+    def since(self, before: OomCounters) -> str | None:
+        """What was counted since `before`, in words; None where no counter rose."""
+        grown = {
+            source: count - before.kills[source]
+            for source, count in self.kills.items()
+            if source in before.kills and count > before.kills[source]
+        }
+        return "; ".join(f"oom_kill in {source} rose by {count}" for source, count in grown.items()) or None
+
+
+def read_oom_counters(root: Path = Path("/")) -> OomCounters:
+    """The counters as they stand; `root` stands for / where recorded files are read."""
+    kills = {}
+    for path in [root / "proc/vmstat", *_cgroup_files(root)]:
+        count = _oom_kill(path)
+        if count is not None:
+            kills[f"/{path.relative_to(root)}"] = count
+    return OomCounters(kills)
+
+
+def _cgroup_files(root: Path) -> list[Path]:
+    """Where our control group's counter may lie, for versions 2, 2 beside 1, and 1 (cgroups(7))."""
+    try:
+        lines = (root / "proc/self/cgroup").read_text().splitlines()
+    except OSError:
+        return []
+    mount = root / "sys/fs/cgroup"
+    found = []
+    for line in lines:
+        number, controllers, group = line.split(":", 2)
+        inside = group.lstrip("/")
+        if number == "0":
+            found += [mount / inside / "memory.events", mount / "unified" / inside / "memory.events"]
+        elif "memory" in controllers.split(","):
+            # In a container the mount's root is our group, and `inside` is its path on the host.
+            found += [mount / "memory" / inside / "memory.oom_control", mount / "memory/memory.oom_control"]
+    return [path for path in found if path.is_file()][:1]
+
+
+def _oom_kill(path: Path) -> int | None:
+    try:
+        words = (line.split() for line in path.read_text().splitlines())
+        return next((int(pair[1]) for pair in words if pair[:1] == ["oom_kill"]), None)
+    except (OSError, ValueError):
+        return None

@@ -1,0 +1,68 @@
+"""The processes of a trial on the other nodes of a hostfile: asked for stacks and ended, there, by the trial's mark.
+
+DeepSpeed's own way to stop a multi-node job is `pkill -f` on every node (deepspeed/launcher/runner.py,
+multinode_runner.py), which also ends other jobs of the same user. This module is run on each node instead, over the
+same ssh that started the ranks, and finds them as tree.py does:
+`python -m zerobench.run.remote stacks|end MARK`.
+"""
+
+from __future__ import annotations
+
+import shlex
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+from zerobench.run import tree
+
+SSH = ("ssh", "-o", "BatchMode=yes", "-o", "ConnectTimeout=5")
+TIMEOUT_S = 30.0
+
+
+def on_all(hosts: Sequence[str], verb: str, mark: str) -> list[str]:
+    """Do `verb` (`stacks` or `end`) for the trial `mark` on all `hosts` at once; one line for each that failed."""
+    running = [(host, _start(host, verb, mark)) for host in hosts]
+    return [fault for host, process in running if (fault := _fault(host, verb, process))]
+
+
+def remote_command(verb: str, mark: str) -> str:
+    """What a remote shell runs: from the same folder, so that a checkout works as an installed package does."""
+    here = shlex.quote(str(Path.cwd()))
+    return f"cd {here} && {shlex.join([sys.executable, '-m', 'zerobench.run.remote', verb, mark])}"
+
+
+def _start(host: str, verb: str, mark: str) -> subprocess.Popen[str]:
+    return subprocess.Popen(
+        [*SSH, host, remote_command(verb, mark)],
+        stdin=subprocess.DEVNULL,
+        stdout=subprocess.DEVNULL,
+        stderr=subprocess.PIPE,
+        text=True,
+    )
+
+
+def _fault(host: str, verb: str, process: subprocess.Popen[str]) -> str | None:
+    try:
+        _, errors = process.communicate(timeout=TIMEOUT_S)
+    except subprocess.TimeoutExpired:
+        process.kill()
+        process.communicate()
+        return f"{host}: {verb}: no answer in {TIMEOUT_S:g} s"
+    last = errors.strip().rpartition("\n")[2]
+    return f"{host}: {verb}: exit status {process.returncode}: {last}" if process.returncode else None
+
+
+def main(arguments: Sequence[str]) -> None:
+    """Do one verb on this node."""
+    verb, mark = arguments
+    if verb == "stacks":
+        tree.request_stacks(tree.members(mark))
+    elif verb == "end":
+        tree.end(lambda: tree.members(mark))
+    else:
+        raise SystemExit(f"{verb!r} is not known; choices: stacks, end")
+
+
+if __name__ == "__main__":
+    main(sys.argv[1:])

@@ -1,0 +1,157 @@
+"""Runs the trials of a run one after another and goes on after each failure; resumes a run that was left."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import time
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+from zerobench.errors import UserError
+from zerobench.folder import RunFolder, TrialFolder, write_whole
+from zerobench.records import Status, TrialRecord
+from zerobench.run import tree
+from zerobench.run.attempt import Site, run_trial
+from zerobench.run.lock import locked
+from zerobench.run.observer import Observer
+from zerobench.run.setup import lay_out, new_run_folder, resolved_configs
+from zerobench.run.stop import Stop, stop_on_signals
+from zerobench.spec.expand import PlannedTrial
+from zerobench.store import STAMP, Run, load_run, read_record
+
+_KEPT = {Status.COMPLETED, Status.SKIPPED}
+"""What a resumed run does not do again."""
+
+
+@dataclass(frozen=True)
+class RunResult:
+    """How a run ended."""
+
+    folder: RunFolder
+    statuses: Counter[Status] = field(default_factory=Counter)
+    """How many trials of the whole plan ended how; trials never started are not in it."""
+    interrupted: bool = False
+
+    @property
+    def exit_code(self) -> int:
+        """0 where all trials completed or were skipped, 1 where some failed, 130 where someone stopped the run."""
+        if self.interrupted:
+            return 130
+        return 1 if set(self.statuses) - _KEPT else 0
+
+
+def run_sweep(
+    planned: Sequence[PlannedTrial],
+    *,
+    sweep_name: str,
+    sweep: Mapping[str, Any],
+    environment: Mapping[str, Any],
+    reports: Path,
+    site: Site,
+    observer: Observer,
+) -> RunResult:
+    """Run all of `planned` into a fresh folder under `reports`.
+
+    `sweep` is the sweep as asked, `environment` what the machine is; both are kept with the run.
+
+    Raises UserError: a trial's config is refused, or the folder cannot be written.
+    """
+    configs = resolved_configs(planned)
+    try:
+        run = new_run_folder(reports, sweep_name)
+        lay_out(run, planned, configs, sweep, environment)
+    except OSError as error:
+        raise UserError(f"--reports: {reports}: cannot be written: {error.strerror or error}") from None
+    return _run_pending(run, site, observer)
+
+
+def resume_run(path: Path, *, environment: Mapping[str, Any], site: Site, observer: Observer) -> RunResult:
+    """Run what is missing in the run at `path`, or did not complete; completed trials are kept.
+
+    `environment` is kept beside that of the run's start. What a trial left that is run again moves to the run's
+    folder `set_aside`: nothing measured is lost.
+
+    Raises UserError: `path` is no run folder, one of its documents is torn, or it cannot be written.
+    """
+    run = RunFolder(path.resolve())
+    load_run(run.path)
+    name = f"environment_resumed_{time.strftime(STAMP)}.json"
+    try:
+        write_whole(run.path / name, json.dumps(environment, indent=1))
+    except OSError as error:
+        raise UserError(f"--resume: {path}: cannot be written: {error.strerror or error}") from None
+    return _run_pending(run, site, observer)
+
+
+def _run_pending(folder: RunFolder, site: Site, observer: Observer) -> RunResult:
+    with locked(folder), stop_on_signals() as stop:
+        run = load_run(folder.path)
+        kept, to_do = _sort(run)
+        observer.run_started(folder, len(to_do), kept[Status.COMPLETED], kept[Status.SKIPPED])
+        try:
+            statuses = kept + _run_all(run, to_do, site, stop, observer)
+        except OSError as error:
+            raise UserError(
+                f"{error.filename or folder.path}: {error.strerror or error};"
+                f" what was measured is kept, go on with: zerobench run --resume {folder.path}"
+            ) from None
+        finally:
+            observer.run_ended(folder)
+    return RunResult(folder, statuses, interrupted=stop.asked)
+
+
+def _sort(run: Run) -> tuple[Counter[Status], list[str]]:
+    """How many trials of the plan need not run, by status, and the ids of those that must."""
+    kept: Counter[Status] = Counter()
+    to_do = []
+    for entry in run.plan.trials:
+        path = run.folder.trial(entry.trial_id).record
+        status = read_record(path, TrialRecord).status if path.exists() else None
+        if status in _KEPT:
+            kept[status] += 1
+        else:
+            to_do.append(entry.trial_id)
+    return kept, to_do
+
+
+def _run_all(run: Run, to_do: Sequence[str], site: Site, stop: Stop, observer: Observer) -> Counter[Status]:
+    statuses: Counter[Status] = Counter()
+    for number, trial_id in enumerate(to_do, start=1):
+        if stop.asked:
+            break
+        trial = run.spec(trial_id)
+        folder = run.folder.trial(trial_id)
+        _renew(run, folder)
+        observer.trial_started(trial, number, len(to_do))
+        record = run_trial(trial, folder, run.run_id, site, stop, observer)
+        statuses[record.status] += 1
+        observer.trial_ended(record)
+    return statuses
+
+
+def _renew(run: Run, folder: TrialFolder) -> None:
+    """Where the trial was begun before, end what still runs of it and move what it left aside.
+
+    The command goes last: as long as it is there, the trial counts as begun, and a move cut short is finished later.
+    """
+    if not folder.command.exists():
+        return
+    tree.end(lambda: tree.members(str(folder.path)))
+    aside = _aside(run.folder, folder.path.name)
+    stays = {folder.spec, folder.ds_config, folder.command}
+    for path in [*(p for p in folder.path.iterdir() if p not in stays), folder.command]:
+        path.rename(aside / path.name)
+    shutil.copy(folder.spec, aside)
+
+
+def _aside(run: RunFolder, trial_id: str) -> Path:
+    """A fresh folder under the run's `set_aside`."""
+    shelf = run.path / "set_aside"
+    taken = len(list(shelf.glob(f"{trial_id}.*")))
+    path = shelf / f"{trial_id}.{taken + 1}"
+    path.mkdir(parents=True)
+    return path

@@ -1,0 +1,106 @@
+"""Lays out a run before its first trial starts, so that what was planned is on disk whatever happens later."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from zerobench.ds_config import build_ds_config
+from zerobench.errors import UserError
+from zerobench.folder import RunFolder, TrialFolder, write_whole
+from zerobench.records import Status, TrialRecord
+from zerobench.run.launcher import launched_processes
+from zerobench.spec.expand import PlannedTrial
+from zerobench.spec.strategy import strategy_info
+from zerobench.spec.trial import TrialSpec, slug
+from zerobench.store import STAMP, Plan, PlanEntry
+
+
+def new_run_folder(reports: Path, sweep_name: str) -> RunFolder:
+    """A fresh folder `<sweep>_<time>` under `reports`, for a run that starts now.
+
+    Raises OSError: it cannot be made.
+    """
+    name = f"{slug(sweep_name)}_{time.strftime(STAMP)}"
+    for number in range(1, 100):
+        path = reports.resolve() / (name if number == 1 else f"{name}-{number}")
+        try:
+            path.mkdir(parents=True)
+        except FileExistsError:
+            continue
+        return RunFolder(path)
+    raise UserError(f"--reports: {reports}: a hundred runs of {sweep_name} began within a second")
+
+
+def resolved_configs(planned: Sequence[PlannedTrial]) -> dict[str, dict[str, Any]]:
+    """The DeepSpeed config of each trial that will run under DeepSpeed, by trial id.
+
+    Raises UserError: a trial's config is refused, or two trials are the same.
+    """
+    configs: dict[str, dict[str, Any]] = {}
+    seen: set[str] = set()
+    for item in planned:
+        if item.trial.trial_id in seen:
+            raise UserError(f"sweep: trial {item.trial.trial_id} comes up twice")
+        seen.add(item.trial.trial_id)
+        if item.skipped is None and strategy_info(item.trial.strategy).uses_deepspeed:
+            configs[item.trial.trial_id] = build_ds_config(item.trial)
+    return configs
+
+
+def lay_out(
+    run: RunFolder,
+    planned: Sequence[PlannedTrial],
+    configs: Mapping[str, dict[str, Any]],
+    sweep: Mapping[str, Any],
+    environment: Mapping[str, Any],
+) -> None:
+    """Write the run's documents and a folder for each trial; the plan last, which makes the folder a run.
+
+    Raises OSError: a file cannot be written.
+    """
+    write_whole(run.sweep, yaml.safe_dump(dict(sweep), sort_keys=False, allow_unicode=True))
+    write_whole(run.environment, json.dumps(environment, indent=1))
+    for item in planned:
+        folder = run.trial(item.trial.trial_id)
+        lay_out_trial(folder, item.trial, configs.get(item.trial.trial_id))
+        if item.skipped is not None:
+            write_whole(folder.record, _skipped_record(run, item).model_dump_json(indent=1))
+    write_whole(run.plan, _plan(run, planned).model_dump_json(indent=1))
+
+
+def lay_out_trial(folder: TrialFolder, trial: TrialSpec, ds_config: Mapping[str, Any] | None) -> None:
+    """Make a trial's folder and put in it what the worker reads."""
+    folder.path.mkdir(parents=True)
+    folder.spec.write_text(trial.model_dump_json(indent=1), encoding="utf-8")
+    if ds_config is not None:
+        folder.ds_config.write_text(json.dumps(ds_config, indent=1), encoding="utf-8")
+
+
+def _plan(run: RunFolder, planned: Sequence[PlannedTrial]) -> Plan:
+    entries = [
+        PlanEntry(
+            trial_id=item.trial.trial_id,
+            rule=item.skipped.rule if item.skipped else None,
+            reason=item.skipped.reason if item.skipped else None,
+        )
+        for item in planned
+    ]
+    return Plan(run_id=run.run_id, trials=entries)
+
+
+def _skipped_record(run: RunFolder, item: PlannedTrial) -> TrialRecord:
+    return TrialRecord(
+        run_id=run.run_id,
+        trial_id=item.trial.trial_id,
+        config_hash=item.trial.config_hash,
+        status=Status.SKIPPED,
+        reason=item.skipped.reason if item.skipped else None,
+        rule=item.skipped.rule if item.skipped else None,
+        ranks_expected=launched_processes(item.trial),
+    )

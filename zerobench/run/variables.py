@@ -1,0 +1,98 @@
+"""Which environment variables a run keeps: named ones that change memory or speed, and never a secret.
+
+Only names on the list are kept. Even then a value is refused when its name or its text looks like a secret: some
+clusters put tokens anywhere, and a run's folder is made to be shared. To refuse too much is the lesser fault.
+"""
+
+from __future__ import annotations
+
+import fnmatch
+import math
+import re
+from collections import Counter
+from collections.abc import Mapping
+from pathlib import Path
+
+KEPT = (
+    "CUDA_VISIBLE_DEVICES",
+    "CUDA_DEVICE_ORDER",
+    "CUDA_DEVICE_MAX_CONNECTIONS",
+    "CUDA_LAUNCH_BLOCKING",
+    "CUDA_MODULE_LOADING",
+    "NVIDIA_VISIBLE_DEVICES",
+    "NCCL_*",
+    "TORCH_NCCL_*",
+    "GLOO_SOCKET_IFNAME",
+    "PYTORCH_*ALLOC_CONF",
+    "OMP_*",
+    "MKL_NUM_THREADS",
+    "KMP_*",
+    "GOMP_CPU_AFFINITY",
+    "DS_*",
+    "MALLOC_*",
+    "GLIBC_TUNABLES",
+    "LD_PRELOAD",
+    "SLURM_JOB_ID",
+    "SLURM_JOB_NUM_NODES",
+    "SLURM_NTASKS",
+    "SLURM_GPUS_PER_NODE",
+    "SLURM_CPUS_PER_TASK",
+    "SLURM_MEM_PER_NODE",
+)
+"""Names and patterns of the variables that are kept."""
+
+REFUSED = "(not kept: it may hold a secret)"
+
+_LONGEST = 500
+_SECRET_WORDS = re.compile(
+    r"token|key|passw|passphrase|pwd|secret|credential|auth|cookie|private|signature|bearer", re.IGNORECASE
+)
+_SECRET_STARTS = re.compile(
+    r"\b(AKIA|ASIA|AIza|gh[pousr]_|github_pat_|glpat-|hf_|sk-|pk-|xox[a-z]-|eyJ|npm_|dckr_|nvapi-)"
+)
+_USERINFO_IN_URL = re.compile(r"([a-z][a-z0-9+.-]*://)\S*@", re.IGNORECASE)
+_USERINFO = re.compile(r"[^\s:/@]+:[^\s@]+@")
+_DEVICE = re.compile(r"(GPU-|MIG-)[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
+_RUN = re.compile(r"[A-Za-z0-9+/=_-]{8,}")
+_WORDS_ONLY = re.compile(r"[a-z_-]+|[A-Z_-]+")
+
+
+def kept_variables(environ: Mapping[str, str]) -> dict[str, str]:
+    """The variables of `environ` that are kept, by name; a suspicious value is replaced by REFUSED."""
+    return {
+        name: safe_value(name, value)
+        for name, value in sorted(environ.items())
+        if any(fnmatch.fnmatchcase(name, pattern) for pattern in KEPT)
+    }
+
+
+def safe_value(name: str, value: str) -> str:
+    """`value` without the user and password of URLs, or REFUSED where `name` or what is left looks like a secret."""
+    if _SECRET_WORDS.search(name):
+        return REFUSED
+    stripped = _USERINFO_IN_URL.sub(r"\1", value)
+    return REFUSED if _suspicious(stripped) else stripped
+
+
+def _suspicious(value: str) -> bool:
+    return (
+        len(value) > _LONGEST
+        or not value.isprintable()
+        or any(pattern.search(value) is not None for pattern in (_SECRET_WORDS, _SECRET_STARTS, _USERINFO))
+        or any(_random(run) for run in _RUN.findall(_DEVICE.sub("", value)))
+    )
+
+
+def _random(run: str) -> bool:
+    """Whether a run of characters looks drawn at random: no path, no words, and characters of many kinds."""
+    parts = run.split("/")
+    if run.startswith("/") and Path("/", parts[1]).is_dir():
+        return any(_random(part) for part in parts)
+    if len(run) >= 16 and _WORDS_ONLY.fullmatch(run) is None:
+        return _bits_per_character(run) > 3.0
+    return len(run) >= 8 and all(re.search(kind, run) for kind in ("[a-z]", "[A-Z]", "[0-9]"))
+
+
+def _bits_per_character(run: str) -> float:
+    """Shannon's entropy of the characters' frequencies: below 3 where few kinds repeat, near 4 for hexadecimal."""
+    return -sum(count / len(run) * math.log2(count / len(run)) for count in Counter(run).values())

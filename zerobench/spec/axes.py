@@ -1,0 +1,179 @@
+"""The axes of a sweep: what each may be set to, read from plain values, with errors that name axis, value and choices.
+
+An axis is written as one value or as a list of values. `read_grid` returns lists of values of the right type, in
+the order written; those of `ds_config` are multiplied out, since each of its keys is an axis of its own.
+"""
+
+from __future__ import annotations
+
+import itertools
+import math
+from collections.abc import Callable, Iterator, Mapping
+from enum import StrEnum
+from typing import Any
+
+from zerobench.ds_config import check_ds_config, check_overrides, load_user_config, resolve_key
+from zerobench.errors import UserError, unknown_choice
+from zerobench.spec.plain import as_number, one_line
+from zerobench.spec.presets import resolve_model
+from zerobench.spec.strategy import strategy_info
+from zerobench.spec.trial import Attention, Offload, Optimizer, Precision
+
+AUTO = "auto"
+"""World size, nodes or GPUs per node: what the machine has."""
+
+LAYOUT = ("world_size", "num_nodes", "gpus_per_node")
+"""The axes that together say how many ranks lie where."""
+
+MAX_POINTS = 10_000
+"""Points that one grid may have; more is a mistake."""
+
+_LARGEST = 2**31 - 1
+
+Grid = dict[str, list[Any]]
+"""Axis to its values, in the order written."""
+
+
+def read_grid(axes: Mapping[str, Any], where: str) -> Grid:
+    """The values of each axis in `axes`. Raises UserError, which begins with `where`."""
+    grid = {axis: read_axis(axis, raw, where) for axis, raw in axes.items()}
+    points = math.prod(len(values) for values in grid.values())
+    if points > MAX_POINTS:
+        raise UserError(f"{where}: the lists multiply to {points} points; at most {MAX_POINTS}")
+    return grid
+
+
+def read_axis(axis: str, raw: object, where: str) -> list[Any]:
+    """The values of one axis. Raises UserError, which begins with `where`."""
+    if axis not in READERS:
+        raise UserError(one_line(f"{where}: {unknown_choice('axis', axis, READERS)}"))
+    written = raw if isinstance(raw, list) else [raw]
+    if not written:
+        raise UserError(f"{where}: {axis}: [] has no value; write one or more, or leave the axis out")
+    try:
+        return [value for one in written for value in READERS[axis](axis, one)]
+    except UserError as error:
+        raise UserError(one_line(f"{where}: {error}")) from None
+
+
+def flat_overrides(raw: object) -> dict[str, Any]:
+    """The mapping under `ds_config` with one level: DeepSpeed's full dotted path to the value or list as written.
+
+    Raises UserError for an unknown key, or two spellings of one.
+    """
+    if raw is None:
+        return {}
+    if not isinstance(raw, dict):
+        raise UserError(f"ds_config: {raw!r} is no mapping of DeepSpeed's keys; write for example {_EXAMPLE}")
+    flat: dict[str, Any] = {}
+    for name, value in _leaves(raw):
+        path = resolve_key(name)
+        if path in flat:
+            raise UserError(f"ds_config: {name}: {path} stands twice")
+        flat[path] = value
+    return flat
+
+
+_EXAMPLE = "{reduce_bucket_size: 5e8}"
+
+
+def _leaves(raw: Mapping[str, Any], prefix: str = "") -> Iterator[tuple[str, Any]]:
+    for key, value in raw.items():
+        if isinstance(value, dict) and value:
+            yield from _leaves(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value
+
+
+Reader = Callable[[str, Any], list[Any]]
+"""Axis name and one value as written, to the values it stands for."""
+
+
+def _model(_: str, raw: object) -> list[Any]:
+    return [resolve_model(raw)]  # type: ignore[arg-type] # it refuses other types with its own choices
+
+
+def _strategy(_: str, raw: object) -> list[Any]:
+    return [strategy_info(raw).name]
+
+
+def _choice(choices: type[StrEnum]) -> Reader:
+    def read(axis: str, raw: object) -> list[Any]:
+        if isinstance(raw, str) and raw in list(choices):
+            return [choices(raw)]
+        raise unknown_choice(axis, raw, [str(choice) for choice in choices])
+
+    return read
+
+
+def _offload(axis: str, raw: object) -> list[Any]:
+    return _choice(Offload)(axis, "none" if raw is None else raw)
+
+
+def _positive(axis: str, raw: object) -> list[Any]:
+    number = as_number(raw)
+    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= _LARGEST:
+        raise UserError(f"{axis}: {raw!r} is not known; choices: an integer from 1 to {_LARGEST}")
+    return [number]
+
+
+def _ranks(axis: str, raw: object) -> list[Any]:
+    if raw == AUTO:
+        return [AUTO]
+    try:
+        return _positive(axis, raw)
+    except UserError as error:
+        raise UserError(f"{error}, or auto") from None
+
+
+def _switch(axis: str, raw: object) -> list[Any]:
+    if isinstance(raw, bool):
+        return [raw]
+    raise unknown_choice(axis, raw, ["true", "false"])
+
+
+def _text(axis: str, raw: object) -> list[Any]:
+    if raw is None or (isinstance(raw, str) and raw):
+        return [raw]
+    raise UserError(f"{axis}: {raw!r} is not known; choices: a path, or null")
+
+
+def _config_file(axis: str, raw: object) -> list[Any]:
+    [path] = _text(axis, raw)
+    if path is not None:
+        check_ds_config(load_user_config(path), path)
+    return [path]
+
+
+def _overrides(axis: str, raw: object) -> list[Any]:
+    flat = flat_overrides(raw)
+    choices = {path: value if isinstance(value, list) else [value] for path, value in flat.items()}
+    for path, values in choices.items():
+        if not values:
+            raise UserError(f"{axis}: {path}: [] has no value; write one or more, or leave the key out")
+    if math.prod(len(values) for values in choices.values()) > MAX_POINTS:
+        raise UserError(f"{axis}: the lists multiply to more than {MAX_POINTS} points")
+    points = itertools.product(*choices.values())
+    return [check_overrides(dict(zip(choices, point, strict=True))) for point in points]
+
+
+READERS: dict[str, Reader] = {
+    "model": _model,
+    "strategy": _strategy,
+    "offload_optimizer": _offload,
+    "offload_param": _offload,
+    "nvme_path": _text,
+    "world_size": _ranks,
+    "num_nodes": _ranks,
+    "gpus_per_node": _ranks,
+    "micro_batch_size": _positive,
+    "gradient_accumulation_steps": _positive,
+    "sequence_length": _positive,
+    "precision": _choice(Precision),
+    "optimizer": _choice(Optimizer),
+    "activation_checkpointing": _switch,
+    "attention": _choice(Attention),
+    "ds_config": _overrides,
+    "ds_config_file": _config_file,
+}
+"""The axes, and what reads a value of each."""

@@ -1,0 +1,205 @@
+"""From a sweep to the ordered list of its trials on a machine, those that cannot run among them with their reasons.
+
+Two things are made equal before points are compared, so that a sweep may multiply freely:
+
+- `single` is one process that trains the same GLOBAL batch as the point's ranks together: its micro batch is the
+  point's, so that activations compare, and it accumulates over world_size times as many micro-batches. Offload,
+  ds_config, ds_config_file and CPUAdam mean nothing to it and are dropped (for CPUAdam, AdamW does the same
+  arithmetic). It is skipped with the points it is the reference of, where their ranks are more than the machine has.
+- nvme_path is dropped where nothing is offloaded to NVMe.
+
+Points that then are the same trial are listed once. `single` trials come first, because the others are held against
+them; beyond that the order is that of the axes as written, all trials once before any is repeated.
+"""
+
+from __future__ import annotations
+
+import itertools
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any
+
+from zerobench.errors import UserError
+from zerobench.spec.axes import AUTO, LAYOUT, MAX_POINTS, READERS, Grid
+from zerobench.spec.base import Spec
+from zerobench.spec.layout import auto_ranks, resolve_layout
+from zerobench.spec.machine import Accelerator, Machine
+from zerobench.spec.only import TRIAL_ID, keep, shown
+from zerobench.spec.parameters import count_parameters
+from zerobench.spec.plain import one_line
+from zerobench.spec.rules import LAYOUT_RULES, RULES, Situation, Skip, why_skipped
+from zerobench.spec.strategy import strategy_info
+from zerobench.spec.sweep import Sweep
+from zerobench.spec.trial import Offload, Optimizer, TrialSpec
+
+Point = dict[str, Any]
+"""Every axis to its value, as the sweep writes it, the layout resolved."""
+
+_DEFAULTS = {
+    axis: TrialSpec.model_fields[axis].get_default(call_default_factory=True)
+    for axis in READERS
+    if axis not in {*LAYOUT, "model", "strategy"}
+}
+
+
+class PlannedTrial(Spec):
+    """A trial of the plan; it is run unless it is skipped."""
+
+    trial: TrialSpec
+    skipped: Skip | None = None
+
+
+@dataclass(frozen=True)
+class _Candidate:
+    """A trial, and the points of the sweep that come to it."""
+
+    trial: TrialSpec
+    points: list[Point]
+
+
+def expand(sweep: Sweep, machine: Machine) -> list[PlannedTrial]:
+    """The trials of `sweep` on `machine`, in the order they are to run.
+
+    Raises UserError where a layout does not work out, or `exclude` or `only` leave nothing.
+    """
+    candidates = _candidates(sweep, machine)
+    repeats = sweep.file.repeats
+    if len(candidates) * repeats > MAX_POINTS:
+        raise UserError(f"{sweep.where}: repeats: {len(candidates)} trials x {repeats}; at most {MAX_POINTS} trials")
+    skips = _skips(candidates, machine)
+    planned = [
+        PlannedTrial(trial=trial, skipped=skips[trial.config_hash])
+        for repeat in range(repeats)
+        for candidate in candidates
+        for trial in [candidate.trial.model_copy(update={"repeat": repeat})]
+        if any(keep(sweep.only, point, trial.trial_id) for point in candidate.points)
+    ]
+    if not planned:
+        raise _nothing_left(sweep, candidates)
+    return planned
+
+
+def _candidates(sweep: Sweep, machine: Machine) -> list[_Candidate]:
+    """The sweep's trials, each once, references first."""
+    found: dict[str, _Candidate] = {}
+    for point in _points(sweep, machine):
+        trial = to_trial(point, sweep)
+        found.setdefault(trial.config_hash, _Candidate(trial, [])).points.append(point)
+    if not found:
+        raise UserError(f"{sweep.where}: exclude: its entries drop every point of the sweep")
+    return sorted(found.values(), key=lambda one: not strategy_info(one.trial.strategy).is_reference)
+
+
+def _points(sweep: Sweep, machine: Machine) -> Iterator[Point]:
+    """The points of the grid that no `exclude` entry matches, then those of `include`."""
+    grids = sweep.on_cuda if machine.accelerator is Accelerator.CUDA else sweep.on_cpu
+    exclude = [{axis: _resolved(axis, values, machine) for axis, values in entry.items()} for entry in sweep.exclude]
+    for point in _multiplied(grids.grid, sweep, machine):
+        if not any(_matches(point, entry) for entry in exclude):
+            yield point
+    for grid in grids.include:
+        yield from _multiplied(grid, sweep, machine)
+
+
+def _multiplied(grid: Grid, sweep: Sweep, machine: Machine) -> Iterator[Point]:
+    for values in itertools.product(*grid.values()):
+        point = _DEFAULTS | dict(zip(grid, values, strict=True))
+        try:
+            yield point | resolve_layout(point, machine)
+        except UserError as error:
+            raise UserError(f"{sweep.where}: {error}") from None
+
+
+def _resolved(axis: str, values: Sequence[Any], machine: Machine) -> list[Any]:
+    return [auto_ranks(axis, machine) if axis in LAYOUT and value == AUTO else value for value in values]
+
+
+def _matches(point: Mapping[str, Any], entry: Grid) -> bool:
+    """Whether every axis of the entry has one of its values; of ds_config, the keys that the entry names."""
+    for axis, values in entry.items():
+        if axis == "ds_config":
+            if not any(value.items() <= point[axis].items() for value in values):
+                return False
+        elif point[axis] not in values:
+            return False
+    return True
+
+
+def to_trial(point: Mapping[str, Any], sweep: Sweep) -> TrialSpec:
+    """The trial that `point` of `sweep` comes to, after what the top of this file says."""
+    axes = {axis: value for axis, value in point.items() if axis != "world_size"}
+    if not strategy_info(axes["strategy"]).uses_deepspeed:
+        axes |= _without_deepspeed(point)
+    if Offload.NVME not in {axes["offload_optimizer"], axes["offload_param"]}:
+        axes["nvme_path"] = None
+    file = sweep.file
+    return TrialSpec(
+        **axes,
+        data=file.data,
+        hyperparameters=file.hyperparameters,
+        steps=file.steps,
+        timeout_s=file.timeout_s,
+        trust_remote_code=file.trust_remote_code,
+    )
+
+
+def _without_deepspeed(point: Mapping[str, Any]) -> Point:
+    """What a point's axes become for one process without DeepSpeed."""
+    return {
+        "num_nodes": 1,
+        "gpus_per_node": 1,
+        "gradient_accumulation_steps": point["gradient_accumulation_steps"] * point["world_size"],
+        "offload_optimizer": Offload.NONE,
+        "offload_param": Offload.NONE,
+        "optimizer": Optimizer.ADAMW if point["optimizer"] is Optimizer.CPU_ADAM else point["optimizer"],
+        "ds_config": {},
+        "ds_config_file": None,
+    }
+
+
+def _skips(candidates: Sequence[_Candidate], machine: Machine) -> dict[str, Skip | None]:
+    """By config hash, the rule that each trial breaks."""
+    num_params: dict[str, int | None] = {}
+    skips: dict[str, Skip | None] = {}
+    for candidate in candidates:
+        model = candidate.trial.model.model_dump_json()
+        if model not in num_params:
+            counts = count_parameters(candidate.trial.model)
+            num_params[model] = None if counts is None else counts.total
+        situation = Situation(candidate.trial, machine, num_params[model])
+        skips[candidate.trial.config_hash] = _needless(candidate, situation) or why_skipped(situation)
+    return skips
+
+
+def _needless(candidate: _Candidate, situation: Situation) -> Skip | None:
+    """Why nobody needs a reference: the machine has too few ranks for each of the points it stands for."""
+    if not strategy_info(candidate.trial.strategy).is_reference:
+        return None
+    broken = []
+    for point in candidate.points:
+        layout = {axis: point[axis] for axis in ("num_nodes", "gpus_per_node")}
+        asked = replace(situation, trial=candidate.trial.model_copy(update=layout))
+        broken.append(next(((name, why) for name in LAYOUT_RULES if (why := RULES[name](asked))), None))
+    first = broken[0]
+    if first is None or None in broken:
+        return None
+    return Skip(rule=first[0], reason=f"the reference for {first[1]}")
+
+
+def _nothing_left(sweep: Sweep, candidates: Sequence[_Candidate]) -> UserError:
+    """The error for filters that no trial passes, with the values there are."""
+    for only in sweep.only:
+        if only.axis == TRIAL_ID:
+            there = list(dict.fromkeys(one.trial.trial_id for one in candidates))
+            found = any(only.matches(one.points[0], one.trial.trial_id) for one in candidates)
+        else:
+            points = [point for one in candidates for point in one.points]
+            there = list(dict.fromkeys(shown(only.axis, point) for point in points))
+            found = any(only.matches(point, "") for point in points)
+        if not found:
+            wanted = ", ".join(only.patterns)
+            return UserError(
+                one_line(f"--only: {only.axis}: no trial has {wanted!r}; choices: {', '.join(there[:20])}")
+            )
+    filters = ", ".join(sweep.file.only)
+    return UserError(one_line(f"--only: {filters!r}: no trial passes all of the filters"))

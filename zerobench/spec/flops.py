@@ -1,0 +1,100 @@
+"""How many floating-point operations a token costs in training: the numerator of MFU and HFU, in closed form.
+
+PaLM (Chowdhery et al. 2022, arXiv:2204.02311, appendix B) counts 6 N + 12 L H Q T FLOPs a token for forward and
+backward: every weight is multiplied and added once forward and twice backward, and so is every attention score
+with each of T positions (L layers, H heads of size Q). Nothing that is computed twice to save memory is
+counted, and the causal mask is not taken off, as in PaLM and in Megatron-LM (Narayanan et al. 2021,
+arXiv:2104.04473, equation 3, of which this is the dense case).
+
+N here is all parameters but the tables that are only looked up: positional embeddings, and token embeddings
+unless they are the output head too. Biases and norms are in it, below 0.1 % of it in models of use.
+"""
+
+from __future__ import annotations
+
+import math
+
+from zerobench.spec.architecture import complete, dimensions
+from zerobench.spec.model import ModelSpec
+from zerobench.spec.parameters import ParameterCounts, count_parameters
+
+MODEL_FORMULA = "6*N + 12*L*H*Q*s per token (PaLM appendix B; N without looked-up embeddings)"
+"""N parameters, L layers, H heads of size Q, s tokens of the sequence."""
+
+HARDWARE_FORMULA = f"{MODEL_FORMULA} + 2*N_layers + 4*L*H*Q*s for the layers' second forward pass"
+"""N_layers: parameters of attention, MLP and norms, which activation checkpointing runs forward twice."""
+
+Flops = tuple[float, str] | tuple[None, None]
+"""FLOPs per token and the formula's name; both None where not available."""
+
+_DENSE_DECODERS = frozenset(
+    (
+        *("bloom", "codegen", "cohere", "falcon", "gemma", "glm", "glm4", "gpt2", "gpt_bigcode", "gpt_neox"),
+        *("gptj", "granite", "helium", "llama", "mistral", "mpt", "nemotron", "olmo", "olmo2", "opt"),
+        *("persimmon", "phi", "phi3", "qwen2", "qwen3", "smollm3", "stablelm", "starcoder2"),
+    )
+)
+"""Decoders in which every weight meets every token and every layer attends alike."""
+
+
+def model_flops_per_token(spec: ModelSpec, sequence_length: int, counts: ParameterCounts | None = None) -> Flops:
+    """Model FLOPs of one token of a sequence of `sequence_length` tokens, forward and backward, and the formula's name.
+
+    `counts` are the parameters of the model as built, for architectures without a closed form. Both None
+    where the formula does not hold or a dimension is not known (mixtures of experts, state-space layers).
+    """
+    attention = _attention_products(spec, sequence_length)
+    counts = counts or count_parameters(spec)
+    if attention is None or counts is None:
+        return None, None
+    return 6.0 * _multiplied(counts) + 12.0 * attention, MODEL_FORMULA
+
+
+def hardware_flops_per_token(
+    spec: ModelSpec,
+    sequence_length: int,
+    *,
+    activation_checkpointing: bool,
+    counts: ParameterCounts | None = None,
+) -> Flops:
+    """FLOPs that the hardware does for one token: the model's, and each layer's forward pass again if checkpointed.
+
+    As `model_flops_per_token`. Checkpointing is per layer, as transformers does it: the head is not run again,
+    and the layers cost the 96/72 of Narayanan et al. 2021. Torch's non-reentrant checkpointing does a little
+    less: it stops a layer's second pass at the last tensor that backward needs.
+    """
+    attention = _attention_products(spec, sequence_length)
+    counts = counts or count_parameters(spec)
+    if attention is None or counts is None:
+        return None, None
+    model = 6.0 * _multiplied(counts) + 12.0 * attention
+    if not activation_checkpointing:
+        return model, MODEL_FORMULA
+    layers = counts.attention + counts.mlp + counts.norms
+    return model + 2.0 * layers + 4.0 * attention, HARDWARE_FORMULA
+
+
+def _multiplied(counts: ParameterCounts) -> int:
+    """N: parameters that a token is multiplied with; a token embedding without a head of its own is the head."""
+    looked_up = counts.positional_embeddings + (counts.token_embeddings if counts.head else 0)
+    return counts.total - looked_up
+
+
+def _attention_products(spec: ModelSpec, sequence_length: int) -> int | None:
+    """L*H*Q*s, s being the positions that a token's query is multiplied with."""
+    size = dimensions(spec)
+    positions = _attended_positions(spec, sequence_length)
+    if spec.model_type not in _DENSE_DECODERS:
+        return None
+    factors = (size.num_layers, size.num_heads, size.head_dim, positions)
+    known = [factor for factor in factors if factor is not None]
+    return math.prod(known) if len(known) == len(factors) else None
+
+
+def _attended_positions(spec: ModelSpec, sequence_length: int) -> int | None:
+    """Positions a token attends to: the sequence, or mistral's window; None where some layers have one and some not."""
+    config = complete(spec)
+    window = config.get("sliding_window")
+    if not isinstance(window, int) or config.get("use_sliding_window") is False or window >= sequence_length:
+        return sequence_length
+    return window if spec.model_type == "mistral" else None

@@ -1,0 +1,124 @@
+"""What GPUs can do at most, by the name the driver gives them; where every figure comes from is beside it.
+
+The catalogue ships as `hardware.yaml`. Users add GPUs, or correct ours, by a file of the same form: its entries
+come first. A device that nobody has catalogued has no peak, and its MFU is not available rather than wrong; the
+same holds for a MIG slice, which is part of a GPU under a name of its own.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterable, Mapping
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal
+
+import yaml
+from pydantic import BeforeValidator, Field, ValidationError
+
+from zerobench.errors import UserError
+from zerobench.spec.base import Spec, user_error
+from zerobench.units import parse_bytes
+
+CATALOGUE_VARIABLE = "ZEROBENCH_HARDWARE"
+"""Environment variable that names the user's own catalogue."""
+
+_SHIPPED = Path(__file__).with_name("hardware.yaml")
+
+Dtype = Literal["fp32", "tf32", "bf16", "fp16", "fp8"]
+Rate = Annotated[float, Field(gt=0, allow_inf_nan=False)]
+
+
+def _read_bytes(value: Any) -> Any:
+    """Bytes as people write them; the field's name is in pydantic's error."""
+    try:
+        return parse_bytes(value)
+    except UserError as error:
+        raise ValueError(str(error).removeprefix("bytes: ")) from None
+
+
+class Gpu(Spec):
+    """One model of GPU: what its maker promises, dense (without sparsity)."""
+
+    name: str = Field(min_length=1)
+    """The short name that people use, for example `H100 SXM`."""
+    names: tuple[str, ...] = ()
+    """As NVML and CUDA report it; vendor words, case and dashes do not matter."""
+    memory_bytes: Annotated[int, BeforeValidator(_read_bytes), Field(gt=0)] | None = None
+    """Total as NVML reports it; a file may write `143771 MiB`."""
+    peak_tflops: dict[Dtype, Rate] = Field(default_factory=dict)
+    """10^12 FLOP/s by data type, 16 and 8 bits with fp32 accumulation, fp32 without tensor cores."""
+    memory_gb_per_s: Rate | None = None
+    """Bandwidth of the device memory, 10^9 bytes a second."""
+    link: str | None = None
+    """The fastest link to another GPU."""
+    link_gb_per_s: Rate | None = None
+    """Its bandwidth, both directions together, 10^9 bytes a second."""
+    source: str = Field(min_length=1)
+    """Where the peaks and bandwidths come from."""
+    memory_source: str | None = None
+    """Where the memory size comes from."""
+
+
+class Catalogue(Spec):
+    """A file of GPUs."""
+
+    gpus: tuple[Gpu, ...]
+
+
+def load_catalogue(own: Path | None = None) -> tuple[Gpu, ...]:
+    """All GPUs known: those of the file `own` (by default the one ZEROBENCH_HARDWARE names), then the shipped ones.
+
+    Raises UserError for a file that is not there or not of the form of `hardware.yaml`.
+    """
+    named = os.environ.get(CATALOGUE_VARIABLE)
+    if own is None and named:
+        own = Path(named).expanduser()
+    return (_read(own) if own else ()) + _shipped()
+
+
+@cache
+def _shipped() -> tuple[Gpu, ...]:
+    return _read(_SHIPPED)
+
+
+def _read(file: Path) -> tuple[Gpu, ...]:
+    try:
+        content = yaml.safe_load(file.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"hardware: {file}: {error.strerror or error}") from None
+    except (yaml.YAMLError, ValueError, RecursionError) as error:
+        raise UserError(f"hardware: {file}: no YAML: {' '.join(str(error).split())}") from None
+    if not isinstance(content, Mapping) or set(content) != {"gpus"}:
+        raise UserError(f"hardware: {file}: a catalogue is a mapping with the one key gpus, a list of GPUs")
+    try:
+        return Catalogue.model_validate(content).gpus
+    except ValidationError as error:
+        raise user_error(error, Gpu, str(file)) from None
+
+
+def find_gpu(name: str, catalogue: Iterable[Gpu] | None = None) -> Gpu | None:
+    """The GPU that NVML, CUDA or a person calls `name`, or None; `catalogue` defaults to `load_catalogue()`.
+
+    The whole name must match: an A10 is no A100, and `... MIG 1g.10gb` is no whole GPU.
+    """
+    wanted = _key(name)
+    known = load_catalogue() if catalogue is None else catalogue
+    return next((gpu for gpu in known if wanted in map(_key, (gpu.name, *gpu.names))), None)
+
+
+def _key(name: str) -> str:
+    """`name` without vendor words, case, dashes and spaces."""
+    words = re.split(r"[\s_-]+", name.lower())
+    return " ".join(word for word in words if word not in {"", "nvidia", "tesla", "geforce", "amd", "instinct"})
+
+
+def peak_flops(name: str, precision: str, catalogue: Iterable[Gpu] | None = None) -> tuple[float, str] | None:
+    """Peak dense FLOP/s of the GPU called `name` in `precision` (fp32, tf32, bf16, fp16, fp8) and its source.
+
+    None where the GPU is not catalogued or has no peak for that data type.
+    """
+    gpu = find_gpu(name, catalogue)
+    tflops = None if gpu is None else {str(dtype): rate for dtype, rate in gpu.peak_tflops.items()}.get(precision)
+    return None if gpu is None or tflops is None else (tflops * 1e12, gpu.source)

@@ -1,0 +1,67 @@
+"""The least host memory that a trial's model states take on one node, to refuse what cannot fit before it is tried.
+
+A lower bound by the terms of ZeRO (Rajbhandari et al., arXiv 1910.02054, section 5) and ZeRO-Offload (Ren et al.,
+arXiv 2101.06840, section 4): activations, buffers and copies come on top, so what passes here may still not fit.
+"""
+
+from __future__ import annotations
+
+from zerobench.spec.machine import Accelerator
+from zerobench.spec.trial import Offload, Optimizer, Precision, TrialSpec
+
+PROCESS_BYTES = 330 * 2**20
+"""Resident size of a rank that has imported torch, DeepSpeed and transformers and holds nothing yet (measured,
+CPU builds of torch 2.13: 329 to 351 MB)."""
+
+
+def host_state_bytes(trial: TrialSpec, num_params: int, accelerator: Accelerator) -> int:
+    """Bytes of host memory on one node: the processes, and the states that all its ranks hold there.
+
+    Ranks on the CPU hold all their states in host memory, ranks on GPUs only what is offloaded to the CPU; what is
+    offloaded to NVMe is in neither.
+    """
+    on_host = _states_on_cpu if accelerator is Accelerator.CPU else _states_offloaded
+    return trial.gpus_per_node * (PROCESS_BYTES + round(num_params * on_host(trial)))
+
+
+def _states_on_cpu(trial: TrialSpec) -> float:
+    """Bytes per parameter of one rank that computes on the CPU, wherever its states are."""
+    stage, ranks = trial.zero_stage or 0, trial.world_size
+    size = _element_bytes(trial)
+    parameters = 0.0 if trial.offload_param is Offload.NVME else size / _share(stage, 3, ranks)
+    gradients = size / _share(stage, 2, ranks)
+    swapped = trial.offload_optimizer is Offload.NVME
+    optimizer = 0.0 if swapped else _optimizer_bytes(trial) / _share(stage, 1, ranks)
+    return parameters + gradients + optimizer
+
+
+def _states_offloaded(trial: TrialSpec) -> float:
+    """Bytes per parameter that one rank on a GPU offloads to the CPU.
+
+    The optimizer takes fp32 gradients and, in fp32 training too, an fp32 copy of the weights with it:
+    4 + 4 bytes beside the moments (deepspeed/runtime/zero/stage_1_and_2.py and stage3.py).
+    """
+    states = 0.0
+    if trial.offload_optimizer is Offload.CPU:
+        states += (8 + _moment_bytes(trial)) / trial.world_size
+    if trial.offload_param is Offload.CPU:
+        states += _element_bytes(trial) / trial.world_size
+    return states
+
+
+def _share(stage: int, from_stage: int, ranks: int) -> int:
+    """Into how many parts a state is cut that is partitioned from `from_stage` on."""
+    return ranks if stage >= from_stage else 1
+
+
+def _element_bytes(trial: TrialSpec) -> int:
+    return 4 if trial.precision is Precision.FP32 else 2
+
+
+def _moment_bytes(trial: TrialSpec) -> int:
+    return 0 if trial.optimizer is Optimizer.SGD else 8
+
+
+def _optimizer_bytes(trial: TrialSpec) -> int:
+    """Moments, and for 16-bit parameters fp32 master weights."""
+    return _moment_bytes(trial) + (0 if trial.precision is Precision.FP32 else 4)

@@ -1,0 +1,151 @@
+"""The machine that a sweep is laid out for: what `auto` means on it, and what cannot run there.
+
+A plain value, so that a plan can be made for a machine that is not at hand; `detect_machine` fills it in for this
+one without importing torch (torch asks the driver, which takes seconds and device memory).
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from collections.abc import Mapping, Sequence
+from enum import StrEnum
+from pathlib import Path
+from typing import Protocol
+
+from zerobench.spec.base import Spec
+from zerobench.spec.host_limits import host_memory_bytes
+from zerobench.spec.toolchain import can_build_ops, has_libaio, op_is_built, package_folder, torch_has_cuda
+from zerobench.spec.trial import Count, Positive
+
+DEFAULT_CPU_RANKS = 2
+"""Ranks per node that `auto` means where there is no GPU: the fewest that partition anything."""
+
+
+class Accelerator(StrEnum):
+    """What a rank computes on."""
+
+    CUDA = "cuda"
+    CPU = "cpu"
+
+
+class Machine(Spec):
+    """The nodes that trials run on, all alike. Sizes are those of one node; None is unknown."""
+
+    accelerator: Accelerator
+    num_nodes: Positive = 1
+    num_gpus: Count = 0
+    """GPUs of one node that trials may use."""
+    gpu_names: tuple[str, ...] = ()
+    device_memory_bytes: int | None = None
+    """Memory of the smallest GPU."""
+    host_memory_bytes: int | None = None
+    """Memory of one node that trials may use; a control group's limit counts."""
+    cpu_cores: Positive = 1
+    supports_bf16: bool = True
+    supports_fp16: bool = True
+    """Whether DeepSpeed takes fp16 on the device; on CPUs only with native fp16 instructions."""
+    has_libaio: bool = True
+    """Whether DeepSpeed's asynchronous I/O, which NVMe offload needs, is there or can be built."""
+    has_cpu_adam: bool = True
+    """Whether DeepSpeed's CPUAdam is there or can be built."""
+    has_fused_adam: bool = True
+    """Whether DeepSpeed's FusedAdam is there or can be built."""
+    has_flash_attention: bool = False
+    """Whether the package flash_attn is installed."""
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Ranks on one node that `auto` means: one a GPU, or two without any."""
+        return self.num_gpus if self.accelerator is Accelerator.CUDA else DEFAULT_CPU_RANKS
+
+
+class Device(Protocol):
+    """What is asked of each GPU in a listing (zerobench.memory.nvml.DeviceInfo has it)."""
+
+    @property
+    def uuid(self) -> str:
+        """As the driver writes it, `GPU-...`."""
+
+    @property
+    def name(self) -> str:
+        """The product's name."""
+
+    @property
+    def total_bytes(self) -> int | None:
+        """All of its memory."""
+
+
+def detect_machine(num_nodes: int = 1, devices: Sequence[Device] | None = None) -> Machine:
+    """The machine we are on, one of `num_nodes` alike; `devices` are its GPUs, by default those the driver lists."""
+    gpus = visible_devices(_listed() if devices is None else devices, os.environ)
+    on_cuda = bool(gpus) and torch_has_cuda() and os.environ.get("DS_ACCELERATOR") != "cpu"
+    gpus = gpus if on_cuda else []
+    buildable = can_build_ops(for_cuda=on_cuda)
+    return Machine(
+        accelerator=Accelerator.CUDA if on_cuda else Accelerator.CPU,
+        num_nodes=num_nodes,
+        num_gpus=len(gpus),
+        gpu_names=tuple(gpu.name for gpu in gpus),
+        device_memory_bytes=_smallest(gpus),
+        host_memory_bytes=host_memory_bytes(),
+        cpu_cores=len(os.sched_getaffinity(0)),
+        supports_fp16=on_cuda or cpu_supports_fp16(),
+        has_libaio=op_is_built("async_io") or (buildable and has_libaio()),
+        has_cpu_adam=op_is_built("cpu_adam") or buildable,
+        has_fused_adam=op_is_built("fused_adam") or buildable,
+        has_flash_attention=package_folder("flash_attn") is not None,
+    )
+
+
+def visible_devices(devices: Sequence[Device], environ: Mapping[str, str]) -> list[Device]:
+    """The devices that CUDA_VISIBLE_DEVICES leaves, by index or UUID, up to the first name that is none.
+
+    CUDA C++ Programming Guide, "CUDA Environment Variables". Only how many matters here, not which: CUDA's order
+    may differ from the driver's.
+    """
+    value = environ.get("CUDA_VISIBLE_DEVICES")
+    if value is None:
+        return list(devices)
+    chosen: list[Device] = []
+    for name in map(str.strip, value.split(",")):
+        device = _named(name, devices)
+        if device is None or device in chosen:
+            break
+        chosen.append(device)
+    return chosen
+
+
+def cpu_supports_fp16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
+    """Whether DeepSpeed takes fp16 on this CPU: x86-64 with AVX512-FP16 or AVX-NE-CONVERT.
+
+    deepspeed/accelerator/cpu_accelerator.py, is_fp16_supported, asks torch.ops.mkldnn._is_mkldnn_fp16_supported,
+    which asks oneDNN for these two (ATen/native/mkldnn/Utils.h; cpu_isa avx512_core_fp16 and avx2_vnni_2) and
+    says no elsewhere.
+    """
+    if platform.machine() not in {"x86_64", "AMD64"}:
+        return False
+    try:
+        lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    flags = next((line.partition(":")[2].split() for line in lines if line.startswith("flags")), [])
+    return not {"avx512_fp16", "avx_ne_convert"}.isdisjoint(flags)
+
+
+def _listed() -> Sequence[Device]:
+    # The driver's binding is loaded only where it is asked.
+    from zerobench.memory.nvml import list_devices  # noqa: PLC0415
+
+    return list_devices().devices
+
+
+def _named(name: str, devices: Sequence[Device]) -> Device | None:
+    if name.isdecimal():
+        return devices[int(name)] if int(name) < len(devices) else None
+    return next((device for device in devices if name and device.uuid.startswith(name)), None)
+
+
+def _smallest(gpus: Sequence[Device]) -> int | None:
+    sizes = [gpu.total_bytes for gpu in gpus]
+    return min((size for size in sizes if size is not None), default=None)

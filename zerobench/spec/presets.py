@@ -1,0 +1,172 @@
+"""Models by name: the published shapes, small ones for CPUs, and `resolve_model`, the one door for what a sweep names.
+
+A sweep may name a preset, a transformers config (a file, a folder or a hub id) or write a shape out. Whatever
+it names becomes a ModelSpec; weights are random, so nothing but a config is ever read or downloaded.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from pathlib import Path
+from typing import Any
+
+from pydantic import ValidationError
+
+from zerobench.errors import UserError, unknown_choice
+from zerobench.spec.base import user_error
+from zerobench.spec.hf_config import HUB_ID, load_from_hub, load_from_path, spec_from_config
+from zerobench.spec.model import ModelSpec
+from zerobench.spec.shapes import Shape
+
+
+def _gpt2(layers: int, hidden: int, heads: int, *, vocab: int = 50257, positions: int = 1024) -> Shape:
+    return Shape(
+        family="gpt2",
+        num_layers=layers,
+        hidden_size=hidden,
+        num_heads=heads,
+        vocab_size=vocab,
+        max_position_embeddings=positions,
+    )
+
+
+def _gpt3(layers: int, hidden: int, heads: int) -> Shape:
+    return _gpt2(layers, hidden, heads, positions=2048)
+
+
+def _llama(
+    layers: int,
+    hidden: int,
+    heads: int,
+    mlp: int,
+    *,
+    kv_heads: int | None = None,
+    vocab: int = 32000,
+    positions: int = 4096,
+    tied: bool = False,
+) -> Shape:
+    return Shape(
+        family="llama",
+        num_layers=layers,
+        hidden_size=hidden,
+        num_heads=heads,
+        num_kv_heads=kv_heads,
+        intermediate_size=mlp,
+        vocab_size=vocab,
+        max_position_embeddings=positions,
+        tie_word_embeddings=tied,
+    )
+
+
+PRESETS: dict[str, Shape] = {
+    # For CPUs: few, wide layers and a small vocabulary, so that model states outweigh activations and
+    # Python; the Llama ones untied, which every parallel strategy can split.
+    "gpt2-10m": _gpt2(5, 384, 6, vocab=4096),
+    "llama-10m": _llama(4, 384, 6, 1024, vocab=4096, positions=2048),
+    "llama-20m": _llama(5, 512, 8, 1408, vocab=4096, positions=2048),
+    "llama-50m": _llama(6, 768, 12, 2048, vocab=4096, positions=2048),
+    # Radford et al. 2019, table 2, heads from the release (hparams.json). Named after the true counts; the
+    # paper's own (117M, 345M, 762M, 1542M) are lower.
+    "gpt2-125m": _gpt2(12, 768, 12),
+    "gpt2-350m": _gpt2(24, 1024, 16),
+    "gpt2-774m": _gpt2(36, 1280, 20),
+    "gpt2-1.5b": _gpt2(48, 1600, 25),
+    # Brown et al. 2020 (arXiv:2005.14165), table 2.1. Two rows of it do not multiply out and are read by
+    # their head size of 128: 1.3B has 16 heads (24 printed), 13B a hidden size of 5120 (5140 printed).
+    # Attention is dense everywhere, where GPT-3 alternates dense and sparse layers.
+    "gpt3-125m": _gpt3(12, 768, 12),
+    "gpt3-350m": _gpt3(24, 1024, 16),
+    "gpt3-760m": _gpt3(24, 1536, 16),
+    "gpt3-1.3b": _gpt3(24, 2048, 16),
+    "gpt3-2.7b": _gpt3(32, 2560, 32),
+    "gpt3-6.7b": _gpt3(32, 4096, 32),
+    "gpt3-13b": _gpt3(40, 5120, 40),
+    "gpt3-175b": _gpt3(96, 12288, 96),
+    # Meta's releases, each size by its newest plain one: Llama 3.2 1B, Llama 2 7B, Llama 3 8B, Llama 2 13B,
+    # Llama 3 70B (config.json of the releases).
+    "llama-1b": _llama(16, 2048, 32, 8192, kv_heads=8, vocab=128256, positions=131072, tied=True),
+    "llama-7b": _llama(32, 4096, 32, 11008),
+    "llama-8b": _llama(32, 4096, 32, 14336, kv_heads=8, vocab=128256, positions=8192),
+    "llama-13b": _llama(40, 5120, 40, 13824),
+    "llama-70b": _llama(80, 8192, 64, 28672, kv_heads=8, vocab=128256, positions=8192),
+    "llama2-70b": _llama(80, 8192, 64, 28672, kv_heads=8),
+}
+
+
+def resolve_model(value: str | Mapping[str, Any]) -> ModelSpec:
+    """The model that `value` names.
+
+    A string is a preset, the path of a `config.json` or of a folder that holds one, or a hub id
+    (`organisation/name`; the only case that asks the network, for the config alone). A mapping is a shape
+    (`family`, see Shape), a transformers config (`model_type`), a named one (`config` and `name`) or what a
+    ModelSpec wrote (`name` and `hf_config`). Raises UserError, one line, for anything else.
+    """
+    if isinstance(value, str):
+        return _from_text(value)
+    if isinstance(value, Mapping):
+        return _from_mapping(dict(value))
+    raise UserError(f"model: {value!r} is neither a name nor a mapping; choices: {_CHOICES}")
+
+
+_CHOICES = (
+    "a preset, the path of a config.json or of its folder, a hub id (organisation/name), "
+    "or a mapping with family, num_layers, hidden_size and num_heads"
+)
+
+
+def _from_text(text: str) -> ModelSpec:
+    if text in PRESETS:
+        return PRESETS[text].model_copy(update={"name": text}).to_model()
+    path = _path(text)
+    if path is not None:
+        return load_from_path(path)
+    if HUB_ID.fullmatch(text):
+        return load_from_hub(text)
+    raise unknown_choice("model", text, PRESETS)
+
+
+def _path(text: str) -> Path | None:
+    """The path that `text` is by its looks, or because something lies there; None where it can be none."""
+    looks_so = text.endswith(".json") or text.startswith((".", "/", "~"))
+    try:
+        path = Path(text).expanduser()
+        return path if looks_so or (text and path.exists()) else None
+    except (OSError, ValueError, RuntimeError):  # too long a name, a zero byte, no such user
+        return None
+
+
+def _from_mapping(value: dict[Any, Any]) -> ModelSpec:
+    if "hf_config" in value:
+        return _from_named_config(value)
+    if "model_type" in value:
+        name = value.pop("name", None) or value["model_type"] or "model"
+        return spec_from_config(value, name=str(name), where="model")
+    if "config" in value:
+        return _from_config_field(value)
+    try:
+        return Shape.model_validate(value).to_model()
+    except ValidationError as error:
+        line = " ".join(str(user_error(error, Shape, "model")).split())  # a field's name may hold anything
+        raise UserError(line.replace(f"{Shape.__name__}: ", "")) from None
+
+
+def _from_named_config(value: dict[Any, Any]) -> ModelSpec:
+    try:
+        spec = ModelSpec.model_validate(value)
+    except ValidationError as error:
+        raise user_error(error, ModelSpec, "model") from None
+    return spec_from_config(spec.hf_config, name=spec.name, where="model")
+
+
+def _from_config_field(value: dict[Any, Any]) -> ModelSpec:
+    for field in value:
+        if field not in {"config", "name"}:
+            raise unknown_choice("model", field, ["config", "name"])
+    spec = _from_text(_text("config", value["config"]))
+    return spec.model_copy(update={"name": _text("name", value.get("name", spec.name))})
+
+
+def _text(field: str, value: object) -> str:
+    if not isinstance(value, str) or not value:
+        raise UserError(f"model: {field}: {value!r} is no name; write a text of at least one character")
+    return value

@@ -1,0 +1,244 @@
+"""Why a point of a sweep cannot run: a table of rules, each a name and a function that gives the reason in a sentence.
+
+A point that breaks a rule is listed as skipped and never started. Rules refuse only what is known to fail, or
+to measure something other than it says; what may fail (too little device memory) is tried, since that is a result.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from zerobench.ds_config import build_ds_config
+from zerobench.errors import UserError
+from zerobench.spec.architecture import max_positions
+from zerobench.spec.base import Spec
+from zerobench.spec.host_memory import host_state_bytes
+from zerobench.spec.machine import Accelerator, Machine
+from zerobench.spec.plain import one_line
+from zerobench.spec.strategy import strategy_info
+from zerobench.spec.trial import Attention, Offload, Optimizer, Precision, TrialSpec
+from zerobench.units import format_bytes, format_count
+
+CPU_RANKS_PER_CORE = 4
+"""Ranks on one CPU core beyond which a trial would measure the scheduler."""
+
+
+class Skip(Spec):
+    """Why a trial is not run."""
+
+    rule: str
+    """Name of the rule in RULES."""
+    reason: str
+    """One sentence with the numbers in it."""
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What rules look at."""
+
+    trial: TrialSpec
+    machine: Machine
+    num_params: int | None
+    """Parameters of the model; None where no closed form is known."""
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether ranks compute on GPUs."""
+        return self.machine.accelerator is Accelerator.CUDA
+
+    @property
+    def offloads(self) -> str:
+        """The offload asked for, for sentences; empty without any."""
+        trial = self.trial
+        asked = {"offload_optimizer": trial.offload_optimizer, "offload_param": trial.offload_param}
+        return " and ".join(f"{axis} {place}" for axis, place in asked.items() if place is not Offload.NONE)
+
+    @property
+    def swaps(self) -> bool:
+        """Whether anything is offloaded to NVMe."""
+        return Offload.NVME in {self.trial.offload_optimizer, self.trial.offload_param}
+
+
+Rule = Callable[[Situation], str | None]
+"""The reason why the situation cannot run, or None."""
+
+
+def why_skipped(situation: Situation) -> Skip | None:
+    """The first rule that the situation breaks; None where it can run."""
+    for name, rule in RULES.items():
+        reason = rule(situation)
+        if reason is not None:
+            return Skip(rule=name, reason=one_line(reason))
+    return None
+
+
+def _offload_needs_stage_1(s: Situation) -> str | None:
+    if s.offloads and not s.trial.zero_stage:
+        return (
+            f"{s.offloads} at {s.trial.strategy}: DeepSpeed ignores offload at stage 0 without a word; use stage 1 to 3"
+        )
+    return None
+
+
+def _param_offload_needs_stage_3(s: Situation) -> str | None:
+    if s.trial.offload_param is not Offload.NONE and s.trial.zero_stage != 3:
+        return (
+            f"offload_param {s.trial.offload_param} at {s.trial.strategy}: "
+            "parameters are partitioned, and can be offloaded, at stage 3 only"
+        )
+    return None
+
+
+def _nvme_needs_stage_3(s: Situation) -> str | None:
+    if s.trial.offload_optimizer is Offload.NVME and s.trial.zero_stage != 3:
+        return (
+            f"offload_optimizer nvme at {s.trial.strategy}: DeepSpeed swaps to NVMe at stage 3 only "
+            "and keeps the states in host memory at stages 1 and 2"
+        )
+    return None
+
+
+def _nvme_needs_path(s: Situation) -> str | None:
+    if s.swaps and s.trial.nvme_path is None:
+        return f"{s.offloads}: nvme_path is not set; name a folder on the NVMe device (--set nvme_path=...)"
+    return None
+
+
+def _nvme_needs_libaio(s: Situation) -> str | None:
+    if s.swaps and not s.machine.has_libaio:
+        return f"{s.offloads}: libaio's header and library, or a C++ compiler, are missing (Debian: libaio-dev g++)"
+    return None
+
+
+def _precision_needs_device(s: Situation) -> str | None:
+    taken = {Precision.BF16: s.machine.supports_bf16, Precision.FP16: s.machine.supports_fp16}
+    if taken.get(s.trial.precision, True):
+        return None
+    device = ", ".join(dict.fromkeys(s.machine.gpu_names)) if s.on_gpu else "this CPU"
+    return (
+        f"precision {s.trial.precision}: DeepSpeed does not support it on {device or 'this device'}; use bf16 or fp32"
+    )
+
+
+def _nodes_exceed_machine(s: Situation) -> str | None:
+    if s.trial.num_nodes > s.machine.num_nodes:
+        return f"num_nodes {s.trial.num_nodes}: only {s.machine.num_nodes} at hand"
+    return None
+
+
+def _ranks_exceed_gpus(s: Situation) -> str | None:
+    if s.on_gpu and s.trial.gpus_per_node > s.machine.num_gpus:
+        return (
+            f"{s.trial.gpus_per_node} ranks on a node that has {s.machine.num_gpus} GPUs; a rank needs one of its own"
+        )
+    return None
+
+
+def _ranks_exceed_cores(s: Situation) -> str | None:
+    most = CPU_RANKS_PER_CORE * s.machine.cpu_cores
+    if not s.on_gpu and s.trial.gpus_per_node > most:
+        return (
+            f"{s.trial.gpus_per_node} ranks on {s.machine.cpu_cores} CPU cores: "
+            f"at most {most} ({CPU_RANKS_PER_CORE} a core) are started"
+        )
+    return None
+
+
+def _cpu_adam_needs_offload(s: Situation) -> str | None:
+    if s.trial.optimizer is Optimizer.CPU_ADAM and s.trial.offload_optimizer is Offload.NONE:
+        return "optimizer cpu_adam with offload_optimizer none: CPUAdam updates states that lie in host memory"
+    return None
+
+
+def _cpu_adam_needs_compiler(s: Situation) -> str | None:
+    if s.trial.optimizer is Optimizer.CPU_ADAM and not s.machine.has_cpu_adam:
+        return f"optimizer cpu_adam: DeepSpeed compiles CPUAdam at first use, and {_missing_tools(s)} is missing"
+    return None
+
+
+def _fused_adamw_needs_device_states(s: Situation) -> str | None:
+    if s.trial.optimizer is Optimizer.FUSED_ADAMW and s.trial.offload_optimizer is not Offload.NONE:
+        return (
+            f"optimizer fused_adamw with offload_optimizer {s.trial.offload_optimizer}: "
+            "DeepSpeed would run CPUAdam in its place; ask for cpu_adam or adamw"
+        )
+    return None
+
+
+def _fused_adamw_needs_compiler(s: Situation) -> str | None:
+    own = strategy_info(s.trial.strategy).uses_deepspeed  # without DeepSpeed it is torch's own
+    if own and s.trial.optimizer is Optimizer.FUSED_ADAMW and not s.machine.has_fused_adam:
+        return f"optimizer fused_adamw: DeepSpeed compiles FusedAdam at first use, and {_missing_tools(s)} is missing"
+    return None
+
+
+def _missing_tools(s: Situation) -> str:
+    return "a C++ compiler, ninja or the CUDA toolkit (nvcc)" if s.on_gpu else "a C++ compiler or ninja"
+
+
+def _sequence_exceeds_positions(s: Situation) -> str | None:
+    positions = max_positions(s.trial.model)
+    if positions is not None and s.trial.sequence_length > positions:
+        return f"sequence_length {s.trial.sequence_length}: {s.trial.model.name} has {positions} positions"
+    return None
+
+
+def _flash_attention_needs_gpu(s: Situation) -> str | None:
+    if s.trial.attention is not Attention.FLASH_ATTENTION_2:
+        return None
+    if not s.on_gpu:
+        return "attention flash_attention_2: it runs on GPUs only; use sdpa"
+    if s.trial.precision is Precision.FP32:
+        return "attention flash_attention_2 with precision fp32: it computes in fp16 and bf16 only"
+    if not s.machine.has_flash_attention:
+        return "attention flash_attention_2: the package flash-attn is not installed"
+    return None
+
+
+def _ds_config_contradicts(s: Situation) -> str | None:
+    if not strategy_info(s.trial.strategy).uses_deepspeed:
+        return None
+    try:
+        build_ds_config(s.trial)
+    except UserError as error:
+        return str(error)
+    return None
+
+
+def _host_memory(s: Situation) -> str | None:
+    if s.num_params is None or s.machine.host_memory_bytes is None:
+        return None
+    needed = host_state_bytes(s.trial, s.num_params, s.machine.accelerator)
+    if needed <= s.machine.host_memory_bytes:
+        return None
+    return (
+        f"{s.trial.model.name} ({format_count(s.num_params)} parameters): the states that {s.trial.gpus_per_node} "
+        f"ranks hold in host memory take at least {format_bytes(needed)}, and the node has "
+        f"{format_bytes(s.machine.host_memory_bytes)}"
+    )
+
+
+RULES: dict[str, Rule] = {
+    "offload_needs_stage_1": _offload_needs_stage_1,
+    "param_offload_needs_stage_3": _param_offload_needs_stage_3,
+    "nvme_needs_stage_3": _nvme_needs_stage_3,
+    "nvme_needs_path": _nvme_needs_path,
+    "nvme_needs_libaio": _nvme_needs_libaio,
+    "precision_needs_device": _precision_needs_device,
+    "nodes_exceed_machine": _nodes_exceed_machine,
+    "ranks_exceed_gpus": _ranks_exceed_gpus,
+    "ranks_exceed_cores": _ranks_exceed_cores,
+    "cpu_adam_needs_offload": _cpu_adam_needs_offload,
+    "cpu_adam_needs_compiler": _cpu_adam_needs_compiler,
+    "fused_adamw_needs_device_states": _fused_adamw_needs_device_states,
+    "fused_adamw_needs_compiler": _fused_adamw_needs_compiler,
+    "sequence_exceeds_positions": _sequence_exceeds_positions,
+    "flash_attention_needs_gpu": _flash_attention_needs_gpu,
+    "ds_config_contradicts": _ds_config_contradicts,
+    "host_memory": _host_memory,
+}
+"""In the order they are asked; the first that speaks is the one reported."""
+
+LAYOUT_RULES = ("nodes_exceed_machine", "ranks_exceed_gpus", "ranks_exceed_cores")
+"""The rules on how many ranks a machine can hold."""

@@ -1,0 +1,226 @@
+"""A sweep: a named grid of trials, read from a YAML file, with what the command line changes laid over it.
+
+    name: zero-stages               # names runs; the file's name by default
+    description: one or more lines  # shown before the run
+    axes:                           # each a value or a list; lists multiply, the last axis turning fastest
+      model: llama-1b               # preset, path of a config.json, hub id, or a mapping (a shape written out)
+      strategy: [single, zero0, zero1, zero2, zero3]
+      offload_optimizer: none       # none, cpu, nvme
+      offload_param: none
+      nvme_path: null               # folder on the NVMe device
+      world_size: auto              # ranks; auto: every GPU there is, or two CPU ranks. Or num_nodes and
+                                    # gpus_per_node, either of which may be auto too. One of the three gives the
+                                    # rest, two give the third.
+      micro_batch_size: [1, 2]
+      gradient_accumulation_steps: 1
+      sequence_length: 1024
+      precision: bf16               # fp32, bf16, fp16
+      optimizer: adamw              # adamw, fused_adamw, cpu_adam, sgd
+      activation_checkpointing: false
+      attention: sdpa               # sdpa, eager, flash_attention_2
+      ds_config:                    # any DeepSpeed key, short where it is unique; each key's list multiplies
+        reduce_bucket_size: [5e7, 5e8]
+      ds_config_file: null          # a DeepSpeed JSON of your own instead of the generated configuration
+    on_cpu:                         # axes that replace those above on a machine without GPUs
+      model: llama-20m
+    exclude:                        # drops the points of the grid that match all axes of an entry;
+      - {strategy: zero0, micro_batch_size: [1, 2]}   # a list matches any of its values
+    include:                        # adds points after excluding
+      - {strategy: zero3, ds_config: {}}
+    data: {kind: synthetic}         # what follows is the same in every trial
+    hyperparameters: {learning_rate: 3e-4}
+    steps: {warmup: 2, timed: 5, memory: 1}
+    timeout_s: 900
+    repeats: 1
+    trust_remote_code: false
+    only: []                        # filters, written as for --only
+
+`model` and `strategy` must be there; other axes have the defaults of TrialSpec, and world_size is `auto`.
+
+`exclude` is that of GitHub's CI matrices. `include` differs, because there it may also extend points that exist,
+which nobody can predict from reading it: here every entry adds points of its own. What an entry does not name
+has the axis's first value; what it names it replaces whole (`ds_config: {}` is DeepSpeed's own defaults, whatever
+the axis says), and its lists multiply. Points that come to the same trial are run once.
+
+A list as the value of one DeepSpeed key is written in two brackets, since one means alternatives; `ds_config` may also
+be a list of mappings, each an alternative as a whole. Relative paths start from the sweep file's folder, those given
+on the command line from the current one. No key may stand twice, and `5e8` is a number here.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from pydantic import Field, ValidationError
+
+from zerobench.errors import UserError, unknown_choice
+from zerobench.resources import shipped
+from zerobench.spec.axes import LAYOUT, Grid, read_grid
+from zerobench.spec.base import Spec, user_error
+from zerobench.spec.constants import check_data, check_sections, refuse_booleans
+from zerobench.spec.only import Only, read_only
+from zerobench.spec.overlay import apply_sets, read_sets
+from zerobench.spec.paths import absolute_paths
+from zerobench.spec.plain import load_plain, one_line
+from zerobench.spec.trial import DataSpec, HyperparameterSpec, Positive, StepsSpec
+
+_LARGEST_FILE_BYTES = 1_000_000
+
+
+class SweepFile(Spec):
+    """What a sweep file says, as written, its paths made absolute."""
+
+    name: str = Field(min_length=1, max_length=100)
+    description: str = ""
+    axes: dict[str, Any]
+    on_cpu: dict[str, Any] = Field(default_factory=dict)
+    exclude: list[dict[str, Any]] = Field(default_factory=list)
+    include: list[dict[str, Any]] = Field(default_factory=list)
+    data: DataSpec = DataSpec()
+    hyperparameters: HyperparameterSpec = HyperparameterSpec()
+    steps: StepsSpec = StepsSpec()
+    timeout_s: float = Field(default=900.0, gt=0, le=30 * 24 * 3600)
+    repeats: Positive = Field(default=1, le=1000)
+    trust_remote_code: bool = False
+    only: list[str] = Field(default_factory=list)
+
+
+@dataclass(frozen=True)
+class Grids:
+    """The axes as read for one kind of machine: the grid, then one for each `include`."""
+
+    grid: Grid
+    include: tuple[Grid, ...]
+
+
+@dataclass(frozen=True)
+class Sweep:
+    """A sweep as asked, the command line's changes in it; every value has been read once and is right."""
+
+    file: SweepFile
+    on_cuda: Grids
+    on_cpu: Grids
+    exclude: tuple[Grid, ...]
+    only: tuple[Only, ...]
+    where: str
+    """How errors name the sweep: its file."""
+
+    @property
+    def name(self) -> str:
+        """The sweep's name, which names its runs."""
+        return self.file.name
+
+    @property
+    def description(self) -> str:
+        """What the sweep shows, for people."""
+        return self.file.description
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The sweep as asked, in plain values: written as YAML, `load_sweep` reads the same sweep from any folder."""
+        return self.file.model_dump(mode="json", exclude_defaults=True)
+
+
+def shipped_sweeps() -> dict[str, Path]:
+    """The sweeps that come with the package, by name."""
+    return {path.stem: path for path in sorted(shipped("sweeps").glob("*.yaml"))}
+
+
+def load_sweep(
+    name: str | Path, sets: Sequence[str] = (), only: Sequence[str] = (), repeats: int | None = None
+) -> Sweep:
+    """The sweep of the file, or the shipped sweep, called `name`.
+
+    `sets` are `axis=value,...` laid over the file (see overlay), `only` are filters (see only), `repeats` is how
+    often each trial runs. Raises UserError, one line, for whatever is wrong in any of them.
+    """
+    path = _find(str(name))
+    where = f"sweep {name}" if str(name) in shipped_sweeps() else str(path)
+    document = {"name": path.stem} | _read(path, where)
+    _validate(document, where)
+    document = absolute_paths(document, path.resolve().parent)
+    document = apply_sets(document, read_sets(sets, Path.cwd()), where)
+    document["only"] = [*document.get("only", []), *only]
+    if repeats is not None:
+        document["repeats"] = repeats
+    where = f"{where} with --set" if sets else where
+    return _build(_validate(document, where), where)
+
+
+def _find(name: str) -> Path:
+    known = shipped_sweeps()
+    if name in known:
+        return known[name]
+    path = Path(name).expanduser()
+    try:
+        if path.is_file():
+            return path
+    except (OSError, ValueError):
+        pass
+    if "/" in name or path.suffix in {".yaml", ".yml"}:
+        raise UserError(one_line(f"sweep: {name!r}: no such file; shipped sweeps: {', '.join(known)}"))
+    raise UserError(one_line(str(unknown_choice("sweep", name, known))))
+
+
+def _read(path: Path, where: str) -> dict[str, Any]:
+    """The file's mapping; a key with nothing behind it counts as left out."""
+    try:
+        if path.stat().st_size > _LARGEST_FILE_BYTES:
+            raise UserError(f"{where}: {path.stat().st_size} bytes are no sweep; at most {_LARGEST_FILE_BYTES}")
+        text = path.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"{where}: {error.strerror or error}") from None
+    except UnicodeDecodeError as error:
+        raise UserError(f"{where}: no UTF-8 text: {error.reason} at byte {error.start}") from None
+    document = load_plain(text, where)
+    if not isinstance(document, dict):
+        raise UserError(f"{where}: a sweep is a mapping with the keys {', '.join(SweepFile.model_fields)}")
+    return {key: value for key, value in document.items() if value is not None}
+
+
+def _validate(document: dict[str, Any], where: str) -> SweepFile:
+    check_sections(document, where)
+    refuse_booleans(document, SweepFile, where)
+    try:
+        return SweepFile.model_validate(document)
+    except ValidationError as error:
+        raise UserError(one_line(str(user_error(error, SweepFile, where)))) from None
+
+
+def _build(file: SweepFile, where: str) -> Sweep:
+    for axis in ("model", "strategy"):
+        if axis not in file.axes:
+            raise UserError(f"{where}: axes: {axis} is missing; a sweep names at least model and strategy")
+    axes = read_grid(file.axes, f"{where}: axes")
+    on_cpu = over(axes, read_grid(file.on_cpu, f"{where}: on_cpu"))
+    check_data(file.data, where)
+    include = [_entry(entry, f"{where}: include[{i}]") for i, entry in enumerate(file.include)]
+    return Sweep(
+        file=file,
+        on_cuda=_grids(axes, include),
+        on_cpu=_grids(on_cpu, include),
+        exclude=tuple(_entry(entry, f"{where}: exclude[{i}]") for i, entry in enumerate(file.exclude)),
+        only=tuple(read_only(text) for text in file.only),
+        where=where,
+    )
+
+
+def _entry(axes: dict[str, Any], where: str) -> Grid:
+    if not axes:
+        raise UserError(f"{where}: {{}} names no axis")
+    return read_grid(axes, where)
+
+
+def _grids(axes: Grid, include: Sequence[Grid]) -> Grids:
+    first = {axis: values[:1] for axis, values in axes.items()}
+    return Grids(axes, tuple(over(first, entry) for entry in include))
+
+
+def over(below: Grid, above: Grid) -> Grid:
+    """`below` with the axes of `above` in place of its own; the axes of the layout go together."""
+    gone = LAYOUT if any(axis in above for axis in LAYOUT) else ()
+    kept = {axis: values for axis, values in below.items() if axis not in gone}
+    return kept | above

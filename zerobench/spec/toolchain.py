@@ -1,0 +1,84 @@
+"""What is installed here that a trial may need, found without importing torch or DeepSpeed (seconds each).
+
+DeepSpeed compiles its C++ parts (CPUAdam, FusedAdam, asynchronous I/O for NVMe) when they are first used, unless
+they were built at installation. Whether it can is asked of the tools that it would use.
+"""
+
+from __future__ import annotations
+
+import importlib.util
+import os
+import re
+import shlex
+import shutil
+import subprocess
+import sys
+import sysconfig
+import tempfile
+from pathlib import Path
+
+_AIO_PROGRAM = "#include <libaio.h>\nint main(void) { return io_destroy(0); }\n"
+
+
+def package_folder(name: str) -> Path | None:
+    """Where the top-level package `name` lies, None where it is not installed; it is not imported."""
+    spec = importlib.util.find_spec(name)
+    places = None if spec is None else spec.submodule_search_locations
+    return Path(next(iter(places))) if places else None
+
+
+def torch_has_cuda() -> bool:
+    """Whether the installed torch was built for CUDA, read from its version.py."""
+    folder = package_folder("torch")
+    try:
+        text = "" if folder is None else (folder / "version.py").read_text(encoding="utf-8")
+    except OSError:
+        return False
+    return re.search(r"^cuda\b[^=\n]*=\s*['\"]", text, re.MULTILINE) is not None
+
+
+def can_build_ops(*, for_cuda: bool) -> bool:
+    """Whether DeepSpeed's C++ parts can be compiled: a C++ compiler and ninja, for CUDA builds of torch nvcc too.
+
+    deepspeed/ops/op_builder/builder.py, jit_load and installed_cuda_version: on CUDA even the parts that run on
+    the CPU ask for the toolkit.
+    """
+    tools = [os.environ.get("CXX", "c++").split(maxsplit=1)[0]] if os.environ.get("CXX", "c++").strip() else []
+    return bool(tools) and all(map(_on_path, [*tools, "ninja"])) and (not for_cuda or _has_nvcc())
+
+
+def op_is_built(name: str) -> bool:
+    """Whether DeepSpeed's part `name` (`cpu_adam`, `fused_adam`, `async_io`) was compiled at installation."""
+    folder = package_folder("deepspeed")
+    return folder is not None and any((folder / "ops").glob(f"*/{name}_op*.so"))
+
+
+def has_libaio() -> bool:
+    """Whether a C program that uses libaio compiles and links, with CFLAGS and LDFLAGS as they are set.
+
+    This is what DeepSpeed tries itself (op_builder/async_io.py, is_compatible), with the header besides.
+    """
+    compiler = shlex.split(os.environ.get("CC") or sysconfig.get_config_var("CC") or "cc")
+    flags = [shlex.split(os.environ.get(name, "")) for name in ("CFLAGS", "LDFLAGS")]
+    with tempfile.TemporaryDirectory(prefix="zerobench-") as folder:
+        source = Path(folder, "aio.c")
+        source.write_text(_AIO_PROGRAM, encoding="ascii")
+        output = ["-o", str(source.with_suffix(""))]
+        argv = [*compiler, *flags[0], str(source), *flags[1], "-laio", *output]
+        try:
+            done = subprocess.run(argv, capture_output=True, timeout=60, check=False)
+        except (OSError, subprocess.SubprocessError):
+            return False
+    return done.returncode == 0
+
+
+def _on_path(program: str) -> bool:
+    """Whether `program` is found, on the search path or beside this interpreter, where pip puts ninja."""
+    return shutil.which(program) is not None or (Path(sys.executable).parent / program).is_file()
+
+
+def _has_nvcc() -> bool:
+    """As torch looks for the toolkit (torch/utils/cpp_extension.py, _find_cuda_home)."""
+    named = os.environ.get("CUDA_HOME") or os.environ.get("CUDA_PATH")
+    home = Path(named or "/usr/local/cuda")
+    return (home / "bin/nvcc").is_file() or (named is None and shutil.which("nvcc") is not None)

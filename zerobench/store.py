@@ -1,0 +1,250 @@
+"""Reads a run back from disk: the one door between what a sweep left and every report over it.
+
+Strict on purpose: a torn, corrupt or newer record is an error that names the file, because a table that silently
+lacks a trial is worse than none. Older records are brought up to date by the functions in `UPGRADES`. Trials are read
+one at a time, so a run of a hundred thousand costs no more memory than its largest trial.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from datetime import datetime
+from pathlib import Path
+from typing import Any, TypeVar
+
+from pydantic import BaseModel, ValidationError
+
+from zerobench.errors import UserError, nearest
+from zerobench.folder import RunFolder, TrialFolder
+from zerobench.records import SCHEMA_VERSION, RankRecord, Record, TrialRecord
+from zerobench.spec.base import user_error
+from zerobench.spec.trial import TrialSpec
+
+Document = dict[str, Any]
+Model = TypeVar("Model", bound=BaseModel)
+
+STAMP = "%Y%m%d-%H%M%S"
+"""How a run folder's name says when the run began: `<sweep>_<stamp>`."""
+
+
+class PlanEntry(Record):
+    """One trial of a run, in the order of the sweep; its spec lies in its folder."""
+
+    trial_id: str
+    rule: str | None = None
+    """For skipped trials: the name of the rule."""
+    reason: str | None = None
+    """For skipped trials: one line."""
+
+
+class Plan(Record):
+    """plan.json: what the run set out to do."""
+
+    schema_version: int = SCHEMA_VERSION
+    run_id: str
+    trials: list[PlanEntry]
+
+
+UPGRADES: dict[type[BaseModel], dict[int, Callable[[Document], Document]]] = {
+    Plan: {},
+    TrialSpec: {},
+    TrialRecord: {},
+    RankRecord: {},
+}
+"""For each kind of document: from schema version to the function that makes the next version's document of it.
+A trial's spec carries no version; it has its run's (plan.json)."""
+
+
+@dataclass(frozen=True)
+class Trial:
+    """A trial that has ended, with all that it left."""
+
+    folder: TrialFolder
+    spec: TrialSpec
+    record: TrialRecord
+    ranks: tuple[RankRecord, ...]
+    """By rank; fewer than expected where ranks died without a record."""
+
+
+@dataclass(frozen=True)
+class Run:
+    """One invocation of a sweep, on disk."""
+
+    folder: RunFolder
+    plan: Plan
+    sweep: Document
+    """The sweep as asked."""
+    environment: Document
+    """Versions, hardware and topology."""
+
+    @property
+    def run_id(self) -> str:
+        """The run's name."""
+        return self.plan.run_id
+
+    def trials(self) -> Iterator[Trial]:
+        """The trials that have ended, skipped ones included, in the plan's order, read one at a time.
+
+        Raises UserError: a record is torn, corrupt, missing or newer than this version.
+        """
+        for entry in self.plan.trials:
+            if self.folder.trial(entry.trial_id).record.exists():
+                yield self.trial(entry.trial_id)
+
+    def trial(self, trial_id: str) -> Trial:
+        """The trial `trial_id`, which has ended."""
+        folder = self.folder.trial(trial_id)
+        record = read_record(folder.record, TrialRecord)
+        ranks = tuple(read_record(path, RankRecord) for path in folder.rank_records())
+        _check_belongs(folder, record, ranks)
+        return Trial(folder, self.spec(trial_id), record, ranks)
+
+    def spec(self, trial_id: str) -> TrialSpec:
+        """What trial `trial_id` was asked to do."""
+        document = read_json(self.folder.trial(trial_id).spec)
+        document["schema_version"] = self.plan.schema_version
+        return parse(document, TrialSpec, self.folder.trial(trial_id).spec)
+
+    def pending(self) -> list[str]:
+        """The ids of planned trials that have no record: they never ran, or run now."""
+        ids = (entry.trial_id for entry in self.plan.trials)
+        return [trial_id for trial_id in ids if not self.folder.trial(trial_id).record.exists()]
+
+
+def load_run(path: Path) -> Run:
+    """The run in folder `path`; trials are read when asked for.
+
+    Raises UserError: `path` is no run folder, or one of its files is torn, corrupt or newer than this version.
+    """
+    folder = RunFolder(path)
+    if not folder.plan.is_file():
+        raise UserError(f"{path}: not a run folder: it has no {folder.plan.name}")
+    plan = read_record(folder.plan, Plan)
+    sweep = _read_yaml(folder.sweep)
+    return Run(folder, plan, sweep, read_json(folder.environment))
+
+
+def find_run(name: str | None, reports: Path) -> Path:
+    """The run folder that `name` means: a path, a name under `reports`, or with None the newest one there.
+
+    Raises UserError: there is none.
+    """
+    if name is None:
+        return latest_run(reports)
+    for candidate in (Path(name), reports / name):
+        if (candidate / "plan.json").is_file():
+            return candidate
+    known = [path.name for path in _runs(reports)]
+    close = nearest(name, known, count=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    shown = f"runs under {reports}: {', '.join(known[-5:]) or 'none'}"
+    raise UserError(f"RUN: {name!r} is not a run folder; {hint}{shown}")
+
+
+def latest_run(reports: Path) -> Path:
+    """The newest run folder under `reports`, by the time in its name.
+
+    Raises UserError: there is none.
+    """
+    runs = _runs(reports)
+    if not runs:
+        raise UserError(f"RUN: no run under {reports} yet; make one with: zerobench run quickstart")
+    return runs[-1]
+
+
+def read_record(path: Path, model: type[Model]) -> Model:
+    """The document at `path` as a `model`, brought up to date first if an older version wrote it.
+
+    Raises UserError: the file is missing, torn, corrupt, or written by a newer version.
+    """
+    return parse(read_json(path), model, path)
+
+
+def read_json(path: Path) -> Document:
+    """The JSON object at `path`.
+
+    Raises UserError: the file cannot be read or is no JSON object.
+    """
+    try:
+        document = json.loads(path.read_bytes())
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError) as error:
+        raise UserError(f"{path}: torn or corrupt: {' '.join(str(error).split())}") from None
+    if not isinstance(document, dict):
+        raise UserError(f"{path}: torn or corrupt: holds a {type(document).__name__}, not an object")
+    return document
+
+
+def parse(document: Document, model: type[Model], path: Path) -> Model:
+    """`document`, read from `path`, as a `model` of the current schema version."""
+    current = _upgrade(document, model, path)
+    if "schema_version" not in model.model_fields:
+        del current["schema_version"]
+    try:
+        return model.model_validate(current)
+    except ValidationError as error:
+        raise user_error(error, model, str(path)) from None
+
+
+def _upgrade(document: Document, model: type[BaseModel], path: Path) -> Document:
+    version = document.get("schema_version")
+    if not isinstance(version, int) or isinstance(version, bool):
+        raise UserError(f"{path}: schema_version: {version!r} is not a whole number")
+    if version > SCHEMA_VERSION:
+        raise UserError(
+            f"{path}: schema_version: {version} is newer than this zerobench reads (up to {SCHEMA_VERSION});"
+            " upgrade zerobench"
+        )
+    current = dict(document)
+    for step in range(version, SCHEMA_VERSION):
+        upgrade = UPGRADES[model].get(step)
+        if upgrade is None:
+            raise UserError(f"{path}: schema_version: {version} is not known; choices: 1 to {SCHEMA_VERSION}")
+        current = {**upgrade(current), "schema_version": step + 1}
+    return current
+
+
+def _check_belongs(folder: TrialFolder, record: TrialRecord, ranks: tuple[RankRecord, ...]) -> None:
+    """A folder that was copied over another, or lost files, must not pass for a measurement."""
+    for path, found in [(folder.record, record.trial_id), *((folder.rank_record(r.rank), r.trial_id) for r in ranks)]:
+        if found != folder.path.name:
+            raise UserError(f"{path}: trial_id: {found!r} does not belong in folder {folder.path.name!r}")
+    if len(ranks) < record.ranks_reported:
+        held = {rank.rank for rank in ranks}
+        lost = [rank for rank in range(record.ranks_expected) if rank not in held]
+        paths = ", ".join(folder.rank_record(rank).name for rank in lost)
+        raise UserError(
+            f"{folder.path}: {record.ranks_reported} rank records were written, {len(ranks)} are there;"
+            f" missing among: {paths}"
+        )
+
+
+def _read_yaml(path: Path) -> Document:
+    import yaml  # noqa: PLC0415 -- only here, and `--help` must not wait for it
+
+    try:
+        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+    except OSError as error:
+        raise UserError(f"{path}: cannot be read: {error.strerror}") from None
+    except (ValueError, RecursionError, yaml.YAMLError) as error:
+        raise UserError(f"{path}: torn or corrupt: {' '.join(str(error).split())}") from None
+    if not isinstance(document, dict):
+        raise UserError(f"{path}: torn or corrupt: holds a {type(document).__name__}, not a mapping")
+    return document
+
+
+def _runs(reports: Path) -> list[Path]:
+    """Run folders directly under `reports`, oldest first."""
+    return sorted((plan.parent for plan in reports.glob("*/plan.json")), key=_began)
+
+
+def _began(run: Path) -> tuple[float, str]:
+    """When `run` began: from its name, which survives copying and git; else its plan's time."""
+    stamp = run.name.rpartition("_")[2][:15]
+    try:
+        return datetime.strptime(stamp, STAMP).astimezone().timestamp(), run.name
+    except ValueError:
+        return (run / "plan.json").stat().st_mtime, run.name
