@@ -20,12 +20,12 @@ def entry(action, address, nbytes):
 
 
 def named(storages):
-    return lambda s: storages.get(s)
+    return storages.get
 
 
 def test_a_block_takes_the_name_of_the_tensor_that_owned_it():
     grad = storage(1, 0x1000, 512)
-    trace = [entry("segment_alloc", 0x1000, 2**21), entry("alloc", 0x1000, 512)]
+    trace = [entry("segment_alloc", 0x1000, 2**21), entry("alloc", 0x1000, 512), {"action": "oom", "size": 2**40}]
     result = compose(trace, [grad], [(grad, 512)], named({grad: Category.GRADIENTS}))
     assert result.live == {Category.GRADIENTS: 512}
 
@@ -81,7 +81,7 @@ def test_on_a_gpu_the_ledger_equals_the_allocator_and_names_a_training_step():
         pytest.skip("no GPU")
     device = torch.device("cuda", 0)
     layer = torch.nn.Linear(2048, 2048, device=device)
-    ledger = Ledger(device, lambda: [])
+    ledger = Ledger(device, list)
     with ledger.tracking(layer), ledger.phase(StepKind.STEADY, Phase.BACKWARD):
         layer(torch.ones(512, 2048, device=device)).sum().backward()
     rows = {r.category: r for r in ledger.rows() if r.place is Place.DEVICE}

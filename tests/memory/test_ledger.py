@@ -8,8 +8,8 @@ from transformers import LlamaConfig, LlamaForCausalLM
 
 from zerobench.memory.engine_tensors import walk_module, walk_optimizer_states
 from zerobench.memory.ledger import Ledger
-from zerobench.worker.model import enable_checkpointing
 from zerobench.records import Category, Phase, Place, StepKind
+from zerobench.worker.model import enable_checkpointing
 
 TOKENS = torch.randint(0, 512, (2, 64))
 CPU = torch.device("cpu")
@@ -152,4 +152,4 @@ def test_with_accumulation_the_larger_of_two_passes_is_the_peak():
     total = run.row(Phase.FORWARD, Category.TOTAL)
     assert total.at_peak_bytes > total.live_bytes
     parts = [r for r in run.ledger.rows() if r.phase is Phase.FORWARD and r.place is Place.DEVICE]
-    assert sum(r.at_peak_bytes for r in parts if r.category is not Category.TOTAL) == total.at_peak_bytes
+    assert sum(r.at_peak_bytes or 0 for r in parts if r.category is not Category.TOTAL) == total.at_peak_bytes

@@ -95,6 +95,25 @@ def sample_trials() -> list[SampleTrial]:
     ]
 
 
+def cpu_trials() -> list[SampleTrial]:
+    """The five trials of a quickstart: a small model in fp32, two CPU ranks, no NVIDIA driver."""
+    small = {"model": model("gpt2-tiny", layers=2, width=128), "precision": "fp32", "sequence_length": 128}
+    single = spec("single", gpus_per_node=1, gradient_accumulation_steps=2, **small)
+    return [
+        on_cpu(completed_trial(asked, loss_noise=1e-7))
+        for asked in [single, *(spec(f"zero{stage}", gpus_per_node=2, **small) for stage in range(4))]
+    ]
+
+
+def on_cpu(trial: SampleTrial) -> SampleTrial:
+    """The same trial as CPU ranks leave it: no allocator, no driver, no peak FLOP/s."""
+    nothing = {"device_type": "cpu", "device_name": "cpu", "device_uuid": None, "backend": "gloo"}
+    none = {"device_memory": [], "context": None}
+    ranks = [rank.model_copy(update={**nothing, **none}) for rank in trial.ranks]
+    missing = NvmlSummary(hostname=HOSTNAME, available=False, reason="libnvidia-ml.so.1 was not found")
+    return SampleTrial(trial.spec, trial.record.model_copy(update={"nvml": [missing]}), ranks)
+
+
 def trial_record(asked: TrialSpec, status: Status = Status.COMPLETED, **fields: Any) -> TrialRecord:
     """How a trial ended."""
     times = {"started_at_s": START_S, "ended_at_s": START_S + 95.5}
@@ -104,10 +123,19 @@ def trial_record(asked: TrialSpec, status: Status = Status.COMPLETED, **fields: 
 
 
 def completed_trial(
-    asked: TrialSpec, *, step_s: float = 0.25, loss_error: float = 0.0, alloc_retries: int = 0
+    asked: TrialSpec,
+    *,
+    step_s: float = 0.25,
+    loss_error: float = 0.0,
+    loss_noise: float = 1e-4,
+    alloc_retries: int = 0,
 ) -> SampleTrial:
-    """A trial that ran to its end on GPUs that NVML watched."""
-    ranks = [rank_record(asked, rank, step_s, loss_error, alloc_retries) for rank in range(asked.world_size)]
+    """A trial that ran to its end on GPUs that NVML watched.
+
+    `loss_error` is a fault from the fifth step on, `loss_noise` the rounding of each further ZeRO stage.
+    """
+    losses = [10.8 - 0.1 * step + loss_noise * (asked.zero_stage or 0) + loss_error * (step > 3) for step in range(9)]
+    ranks = [rank_record(asked, rank, step_s, losses, alloc_retries) for rank in range(asked.world_size)]
     record = trial_record(asked, ranks_reported=len(ranks), nvml=[nvml_summary(ranks)])
     return SampleTrial(asked, record, ranks)
 
@@ -137,7 +165,11 @@ def _timeout() -> Failure:
 
 
 def rank_record(
-    asked: TrialSpec, rank: int, step_s: float = 0.25, loss_error: float = 0.0, alloc_retries: int = 0
+    asked: TrialSpec,
+    rank: int,
+    step_s: float = 0.25,
+    losses: Sequence[float] = (10.8, 10.7),
+    alloc_retries: int = 0,
 ) -> RankRecord:
     """What rank `rank` of a completed trial measured; rank 3 is a little slower and larger."""
     memory = device_rows(asked, rank) + host_rows(asked)
@@ -157,8 +189,8 @@ def rank_record(
         micro_batch_size=asked.micro_batch_size,
         flops_per_step=2.9e9 * asked.micro_batch_size * asked.gradient_accumulation_steps * asked.sequence_length,
         flops_formula="6 N + 12 L H Q s per token",
-        losses=[10.8 - 0.1 * step + (loss_error if step > 3 else 0.0) + rank_noise(asked) for step in range(9)],
-        learning_rates=[3e-4] * 9,
+        losses=list(losses),
+        learning_rates=[3e-4] * len(losses),
         step_times=[_step_time(step_s, rank, index) for index in range(7)],
         marks=_marks(step_s),
         memory=memory,
@@ -169,11 +201,6 @@ def rank_record(
         effective_config=_effective_config(asked),
         departures=_departures(asked),
     )
-
-
-def rank_noise(asked: TrialSpec) -> float:
-    """A difference of rounding, another in each strategy."""
-    return 1e-4 * (asked.zero_stage or 0)
 
 
 def gpu_uuid(index: int) -> str:

@@ -72,7 +72,7 @@ def hang_after_record(folder: TrialFolder) -> None:
 
 def crash(folder: TrialFolder) -> None:
     try:
-        raise ValueError("the planted fault")
+        int("the planted fault")
     except ValueError as error:
         failure = Failure(
             message=f"{type(error).__name__}: {error}",
@@ -101,12 +101,21 @@ def crash_when_a_peer_is_gone(folder: TrialFolder) -> None:
 
 def _alive(path: Path) -> bool:
     pid = Progress.model_validate_json(path.read_bytes()).pid
-    return f"\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
+    return "\nState:\tZ" not in Path(f"/proc/{pid}/status").read_text()
 
 
 def wait_for_a_peer_that_never_comes(_folder: TrialFolder | None = None) -> None:
     while True:
         time.sleep(60)
+
+
+def hang_the_first_time(folder: TrialFolder) -> None:
+    """Until it is stopped; run again, it completes."""
+    trace = folder.path.parents[1] / f"been_here_{RANK}"
+    if not trace.exists():
+        trace.touch()
+        wait_for_a_peer_that_never_comes()
+    complete(folder)
 
 
 def die_by_sigkill(_folder: TrialFolder) -> None:
@@ -149,6 +158,7 @@ ACTS: dict[str, Callable[[TrialFolder], None]] = {
         out_of_device_memory,
         crash_when_a_peer_is_gone,
         wait_for_a_peer_that_never_comes,
+        hang_the_first_time,
         die_by_sigkill,
         exit_silently,
         ignore_sigterm,

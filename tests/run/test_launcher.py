@@ -114,7 +114,7 @@ def test_hosts_are_read_in_order_without_comments(tmp_path: Path) -> None:
 @pytest.mark.parametrize("text", ["", "# none\n", "node-a\n", "node-a slots=many\n", "node-a 4\n"])
 def test_a_hostfile_of_another_form_is_refused_in_one_line(tmp_path: Path, text: str) -> None:
     (tmp_path / "nodes").write_text(text)
-    with pytest.raises(UserError, match="^--hostfile: .*slots=N"):
+    with pytest.raises(UserError, match=r"^--hostfile: .*slots=N"):
         read_hosts(tmp_path / "nodes")
 
 

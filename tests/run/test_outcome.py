@@ -83,7 +83,7 @@ def test_a_killed_rank_is_the_cause_though_its_peer_recorded_the_closed_connecti
     assert status is Status.CRASH
     assert failure is not None
     assert failure.rank == 1
-    assert failure.message == "rank 1 was killed by SIGKILL in timed (step 3 of 8) and left no record"
+    assert failure.message == "rank 1 was killed by SIGKILL in timed (step 4 of 8) and left no record"
 
 
 def test_a_crash_well_before_a_peer_was_killed_is_the_cause() -> None:
@@ -134,9 +134,7 @@ def test_a_limit_reached_is_a_timeout_with_the_stacks() -> None:
     assert status is Status.TIMEOUT
     assert failure is not None
     assert failure.stacks == {"0": "Current thread"}
-    assert failure.message == (
-        "not done after 900 s: rank 0 in timed (step 3 of 8); rank 1 in timed (step 3 of 8)"
-    )
+    assert failure.message == ("not done after 900 s: rank 0 in timed (step 4 of 8); rank 1 in timed (step 4 of 8)")
 
 
 def test_no_word_from_any_rank_is_a_launcher_fault_with_its_last_words() -> None:

@@ -16,7 +16,9 @@ import pytest
 from zerobench.run import tree
 from zerobench.run.launcher import MARK
 
-STUBBORN = "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)"
+STUBBORN = (
+    "import signal, time; signal.signal(signal.SIGTERM, signal.SIG_IGN); print('ready', flush=True); time.sleep(600)"
+)
 LISTENING = "import signal, time; signal.signal(signal.SIGUSR1, print); print('ready', flush=True); time.sleep(600)"
 
 
@@ -39,18 +41,13 @@ def start(mark: str, script: str = "print('ready', flush=True); import time; tim
     return process
 
 
-def test_a_process_is_found_in_another_session_with_its_parent_gone(
-    mark: str, wait_until: Callable[..., None]
-) -> None:
+def test_a_process_is_found_in_another_session_with_its_parent_gone(mark: str, wait_until: Callable[..., None]) -> None:
     child = "import subprocess as s; print(s.Popen(['sleep', '600'], start_new_session=True, stdout=s.DEVNULL).pid)"
-    forked = subprocess.run(
-        [sys.executable, "-c", child], env={**os.environ, MARK: mark}, check=True, capture_output=True, text=True
-    )
-    pid = int(forked.stdout)
+    pid = int(subprocess.check_output([sys.executable, "-c", child], env={**os.environ, MARK: mark}))
     wait_until(lambda: psutil.Process(pid).name() == "sleep")
     assert [process.pid for process in tree.members(mark)] == [pid]
     tree.end(lambda: tree.members(mark))
-    assert not psutil.pid_exists(pid)
+    wait_until(lambda: not psutil.pid_exists(pid))
 
 
 def test_a_process_without_the_mark_is_found_by_its_session() -> None:

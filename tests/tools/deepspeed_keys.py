@@ -29,9 +29,9 @@ from typing import Any
 os.environ.setdefault("DS_ACCELERATOR", "cpu")  # the keys are the same on every accelerator
 logging.disable(logging.CRITICAL)  # the probes make DeepSpeed warn about nonsense values
 
-import deepspeed
-from deepspeed.runtime import config as ds_runtime_config
-from deepspeed.runtime.config_utils import DeepSpeedConfigModel
+import deepspeed  # noqa: E402 - only after the accelerator is chosen and the logging is off
+from deepspeed.runtime import config as ds_runtime_config  # noqa: E402 - as above
+from deepspeed.runtime.config_utils import DeepSpeedConfigModel  # noqa: E402 - as above
 
 DATA_FILE = Path(__file__).parents[2] / "zerobench" / "ds_config" / "known_keys.json"
 MARKER = "__probe__"
@@ -84,7 +84,7 @@ TYPES = {
 """Types of keys that DeepSpeed looks up with no default, or one that does not show the type."""
 
 
-class Handed(Exception):
+class HandedToModelError(Exception):
     """Stops a probe once its section reached a pydantic model."""
 
 
@@ -151,7 +151,7 @@ def probe(path: str) -> tuple[dict[str, Any], type[DeepSpeedConfigModel] | None]
         nonlocal model
         if MARKER in data:
             model = type(self)
-            raise Handed
+            raise HandedToModelError
         original(self, strict=strict, **data)
 
     DeepSpeedConfigModel.__init__ = init
@@ -283,8 +283,8 @@ def plain(value: Any) -> Any:
 
 def removed() -> dict[str, str]:
     """Keys that DeepSpeed refuses because it has removed the feature, with its own first sentence."""
-    gone = dict(ds_runtime_config._REMOVED_TOP_LEVEL_CONFIG_KEYS)  # noqa: SLF001 - no public list exists
-    for key, message in ds_runtime_config._REMOVED_ZERO_CONFIG_KEYS.items():  # noqa: SLF001 - as above
+    gone = dict(ds_runtime_config._REMOVED_TOP_LEVEL_CONFIG_KEYS)
+    for key, message in ds_runtime_config._REMOVED_ZERO_CONFIG_KEYS.items():
         gone[f"zero_optimization.{key}"] = message
     return {key: message.split(". ")[0].split(" See ")[0].rstrip(". ") for key, message in gone.items()}
 

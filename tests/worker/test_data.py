@@ -82,7 +82,7 @@ def test_a_file_shorter_than_one_sequence_is_an_error(tmp_path):
 def test_a_pickled_token_file_is_refused(tmp_path):
     path = tmp_path / "tokens.npy"
     np.save(path, np.array([{"a": 1}], dtype=object), allow_pickle=True)
-    with pytest.raises(ValueError, match="pickle|Python objects"):
+    with pytest.raises(ValueError, match=r"pickle|Python objects"):
         read_tokens(path)
 
 
@@ -90,7 +90,7 @@ def test_a_text_file_is_cut_by_the_tokenizer_at_a_path(tmp_path):
     from tokenizers import Tokenizer, models, pre_tokenizers
 
     words = {"the": 0, "cat": 1, "sat": 2, "[UNK]": 3}
-    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))
+    tokenizer = Tokenizer(models.WordLevel(words, unk_token="[UNK]"))  # noqa: S106 - a word for unknown words
     tokenizer.pre_tokenizer = pre_tokenizers.Whitespace()
     tokenizer.save(str(tmp_path / "tokenizer.json"))
     (tmp_path / "text.txt").write_text("the cat sat the dog")

@@ -113,7 +113,7 @@ def _instance(*types: type) -> Callable[[Any], Any]:
 
 
 _REFUSED = object()
-_MAPPING = _instance(Mapping)  # type: ignore[type-abstract] # isinstance takes abstract classes
+_MAPPING = _instance(Mapping)
 _CONVERT: dict[str, tuple[Callable[[Any], Any], str]] = {
     "int": (_whole, "a whole number of 64 bits"),
     "float": (_number, "a number"),

@@ -109,21 +109,30 @@ def refuse_old(path: str, where: str) -> None:
 
 
 def unknown_key(where: str, path: str) -> UserError:
-    """The error for a key that DeepSpeed {version} does not know, with the nearest right one."""
+    """The error for a key that DeepSpeed does not know, with the nearest right one or the keys beside it."""
     known = known_keys()
     section, _, name = path.rpartition(".")
-    beside = [key for key in known.keys if key.rpartition(".")[0] == section]
-    close = [
-        key for key in beside if key.rpartition(".")[2] in nearest(name, [k.rpartition(".")[2] for k in beside], 1)
-    ]
-    by_name = {key.rpartition(".")[2]: key for key in reversed([*known.keys, *known.aliases])}
-    close += [canonical(by_name[key]) for key in nearest(name, by_name, 1)] or nearest(path, known.keys, 1)
-    hint = f"did you mean {close[0]!r}?" if close else f"keys there: {_names(beside)}"
-    return UserError(f"{where}: {path!r} is no key of DeepSpeed {known.deepspeed}, which would ignore it; {hint}")
+    close = _close_in(section, name) or _close_anywhere(path, name)
+    beside = [_last(key) for key in known.keys if key.rpartition(".")[0] == section and section in known.keys]
+    names = beside or [key for key in known.keys if "." not in key]
+    hint = f"did you mean {close!r}?" if close else f"choices: {', '.join(names)}"
+    return UserError(f"{where}: {path!r} is no key of DeepSpeed {known.deepspeed}; {hint}")
 
 
-def _names(paths: list[str]) -> str:
-    return ", ".join(path.rpartition(".")[2] for path in paths[:12]) + (", ..." if len(paths) > 12 else "") or "none"
+def _close_in(section: str, name: str) -> str | None:
+    by_name = {_last(key): key for key in known_keys().keys if key.rpartition(".")[0] == section}
+    return next((by_name[found] for found in nearest(name, by_name, 1)), None)
+
+
+def _close_anywhere(path: str, name: str) -> str | None:
+    known = known_keys()
+    by_name = {_last(key): key for key in reversed([*known.keys, *known.aliases])}
+    found = [by_name[key] for key in nearest(name, by_name, 1)] or nearest(path, known.keys, 1)
+    return canonical(found[0]) if found else None
+
+
+def _last(path: str) -> str:
+    return path.rpartition(".")[2]
 
 
 def _ending_in(name: str) -> Iterator[str]:

@@ -39,7 +39,7 @@ class Block:
 @contextmanager
 def recorded_history() -> Iterator[None]:
     """Let the allocator keep its history, without stacks, while open."""
-    torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=_HISTORY_ENTRIES)
+    _record()
     try:
         yield
     finally:
@@ -50,8 +50,13 @@ def start_phase(device: torch.device) -> None:
     """Forget the peak so far, and the history, so that both are the phase's own."""
     torch.cuda.synchronize(device)
     torch.cuda.reset_peak_memory_stats(device)
-    torch.cuda.memory._record_memory_history(enabled=None)
-    torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=_HISTORY_ENTRIES)
+    _record()
+
+
+def _record() -> None:
+    torch.cuda.memory._record_memory_history(
+        enabled="all", context=None, max_entries=_HISTORY_ENTRIES, clear_history=True
+    )
 
 
 def composition(
@@ -149,11 +154,12 @@ def _changes(trace: Sequence[dict[str, Any]], events: Sequence[tuple[Storage, in
     standing: dict[int, Block] = {}
     changes: list[tuple[Block, int]] = []
     for entry in trace:
-        address, nbytes = entry["addr"], entry["size"]
         if entry["action"] == _ALLOCATION:
+            address, nbytes = entry["addr"], entry["size"]
             block = standing[address] = Block(address, nbytes, storage=_take(born, address, nbytes))
             changes.append((block, nbytes))
         elif entry["action"] == _FREE:
+            address, nbytes = entry["addr"], entry["size"]
             block = standing.pop(address) if address in standing else _old_block(address, nbytes, died)
             block.freed = True
             changes.append((block, -nbytes))

@@ -44,7 +44,7 @@ class StorageCounter(TorchDispatchMode):
     """
 
     def __init__(self, observe: Callable[[], Any] = lambda: None) -> None:
-        super().__init__()
+        super().__init__()  # type: ignore[no-untyped-call] # torch leaves it untyped
         self.live: dict[int, Storage] = {}
         self.totals: dict[str, int] = {}
         self.events: list[Event] = []

@@ -23,7 +23,7 @@ from zerobench.report.nvml_samples import write_samples
 from zerobench.report.parity import ParityJudge
 from zerobench.report.rows import key_values, memory_columns, trial_values
 from zerobench.report.sinks import table_files
-from zerobench.report.trials import LossesOnly, Trial
+from zerobench.report.trials import LossesOnly, Trial, refusing_impossible_values
 
 _PANDAS = {
     pa.string(): pd.StringDtype(),
@@ -47,9 +47,10 @@ def write_tables(run: store.Run) -> list[Path]:
     rows = _TrialRows()
     with table_files(schema.MEMORY, *memory) as memory_sink, table_files(schema.NVML, *nvml) as nvml_sink:
         for trial in run.trials():
-            memory_sink.add(memory_table(trial))
+            with refusing_impossible_values(trial.folder.path):
+                memory_sink.add(memory_table(trial))
             rows.add(trial, energy_joules=write_samples(trial, nvml_sink))
-    with table_files(schema.TRIALS, *trials) as trials_sink:
+    with table_files(schema.TRIALS, *trials) as trials_sink, refusing_impossible_values(folder):
         trials_sink.add(rows.table())
     return memory + nvml + trials
 

@@ -125,8 +125,10 @@ def brief(value: Any) -> str:
     """A number as briefly as it can be written exactly: 5e8 for 500000000."""
     if isinstance(value, bool) or not isinstance(value, int | float):
         return str(value)
+    if abs(value) >= 1e300:  # a larger integer has no float to write it as
+        return str(value)
     exact = [text for text in (str(value), f"{value:g}") if float(text) == value]
-    return min(exact, key=len, default=str(value)).replace("e+0", "e").replace("e+", "e")
+    return min(exact, key=len, default=str(value)).replace("e+0", "e").replace("e+", "e").replace("e-0", "e-")
 
 
 def _tell_apart(names: Sequence[str], mark: Callable[[int], str]) -> list[str]:

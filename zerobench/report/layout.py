@@ -107,7 +107,7 @@ def label_text(shown: Shown) -> Text:
 
 def mark(text: str) -> Text:
     """A line that explains a mark."""
-    return Text(f"! {text}", style="yellow")
+    return Text(f"! {plain(text)}", style="yellow")
 
 
 def bullets(sentences: Sequence[str]) -> Table:

@@ -33,11 +33,12 @@ def nvml_sections(shown: Sequence[Shown], width: int) -> Iterator[Section]:
     ran = [one for one in shown if one.trial.ranks]
     falls = [(one, waterfall(one.trial)) for one in ran]
     rows = [(one, _Row(fall, nvml_peak_bytes(one.trial))) for one, fall in falls if fall is not None]
+    reasons = why_no_nvml(one.trial for one in ran)
     if rows:
-        yield _waterfall(rows, width)
+        yield _waterfall(rows, [f"Not sampled in some trials: {reason}" for reason in reasons], width)
     elif ran:
-        reasons = why_no_nvml(one.trial for one in ran) or ["the ranks ran on no NVIDIA device"]
-        yield Section("NVML", f"Nothing was read from the driver: {plain(listed(reasons))}.")
+        why = listed(reasons) or "the ranks ran on no NVIDIA device"
+        yield Section("NVML", f"Nothing was read from the driver: {plain(why)}.")
 
 
 def _group(unit: Unit, *names: str) -> Callable[[_Row], str]:
@@ -48,7 +49,7 @@ def _fall(unit: Unit, name: str) -> Callable[[_Row], str]:
     return lambda row: unit.show(getattr(row.fall, name))
 
 
-def _waterfall(rows: list[tuple[Shown, _Row]], width: int) -> Section:
+def _waterfall(rows: list[tuple[Shown, _Row]], missing: Sequence[str], width: int) -> Section:
     unit = byte_unit(row.fall.used_bytes for _, row in rows)
     columns = [
         Column[_Row]("rank", "rank", lambda row: str(row.fall.rank)),
@@ -74,7 +75,7 @@ def _waterfall(rows: list[tuple[Shown, _Row]], width: int) -> Section:
         "The phase where NVML read most: used = others (other processes) + CUDA context + NCCL + slack (reserved by "
         f"torch, never in a tensor) + tensors at the peak (rest: activations, logits, temporaries, inputs). {named}",
         table(columns, rows, width),
-        [*_sampling(rows), *_spikes(rows)],
+        [*_sampling(rows), *map(mark, missing), *_spikes(rows)],
     )
 
 

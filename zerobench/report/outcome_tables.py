@@ -154,7 +154,7 @@ def _sentences(shown: Shown) -> Iterator[str]:
 
 
 def _nvml_sentences(summary: NvmlSummary) -> Iterator[str]:
-    if summary.reason:
+    if summary.available and summary.reason:  # where nothing was sampled, NVML's own section says why
         yield f"NVML on {summary.hostname}: {summary.reason}"
     yield from (f"NVML on {summary.hostname}: {fault}" for fault in summary.faults)
     for device in summary.devices:
@@ -164,6 +164,8 @@ def _nvml_sentences(summary: NvmlSummary) -> Iterator[str]:
 
 def _buffers(config: Mapping[str, Any], zero_stage: int | None) -> str:
     """The settings of `BUFFER_SETTINGS` that the engine says it runs with."""
-    section = config.get("zero_optimization", {})
+    section = config.get("zero_optimization")
+    if not isinstance(section, Mapping):
+        return ""
     names = [name for name in BUFFER_SETTINGS.get(zero_stage, ()) if name in section]
     return ", ".join(f"{name} {brief(section[name])}" for name in names)

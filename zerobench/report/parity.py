@@ -10,8 +10,7 @@ import math
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from zerobench.report.trials import Trial, all_ranks_ran, completed
-from zerobench.spec.architecture import has_dropout
+from zerobench.report.trials import Trial, all_ranks_ran, completed, drops_out
 from zerobench.spec.trial import Precision
 
 TOLERANCES: dict[Precision, float] = {
@@ -88,7 +87,7 @@ class ParityJudge:
     def __init__(self, trials: Iterable[Trial]) -> None:
         self._groups: dict[str, list[Trial]] = {}
         for trial in trials:
-            if completed(trial) and all_ranks_ran(trial) and not has_dropout(trial.spec.model):
+            if completed(trial) and all_ranks_ran(trial) and not drops_out(trial):
                 self._groups.setdefault(trial.spec.parity_hash, []).append(trial)
         for group in self._groups.values():
             group.sort(key=_reference_order)

@@ -2,10 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from operator import attrgetter
 from typing import Any
 
-from zerobench.records import MemoryRow
 from zerobench.report.memory_view import device_peak_bytes, host_peak_bytes
 from zerobench.report.nvml_view import nvml_peak_bytes
 from zerobench.report.parity import losses
@@ -42,15 +41,7 @@ def key_values(trial: Trial) -> dict[str, Any]:
     }
 
 
-_MEMORY_VALUES: dict[str, Callable[[MemoryRow], Any]] = {
-    "step": lambda row: row.step.value,
-    "phase": lambda row: row.phase.value,
-    "place": lambda row: row.place.value,
-    "category": lambda row: row.category.value,
-    "live_bytes": lambda row: row.live_bytes,
-    "at_peak_bytes": lambda row: row.at_peak_bytes,
-    "own_peak_bytes": lambda row: row.own_peak_bytes,
-}
+_OF_ROW = ("step", "phase", "place", "category", "live_bytes", "at_peak_bytes", "own_peak_bytes")
 
 
 def memory_columns(trial: Trial) -> Columns:
@@ -60,9 +51,7 @@ def memory_columns(trial: Trial) -> Columns:
         "rank": [rank.rank for rank in trial.ranks for _ in rank.memory],
         "role": [rank.role for rank in trial.ranks for _ in rank.memory],
     }
-    for name, value_of in _MEMORY_VALUES.items():
-        columns[name] = [value_of(row) for row in rows]
-    return columns
+    return columns | {name: list(map(attrgetter(name), rows)) for name in _OF_ROW}
 
 
 def trial_values(trial: Trial, energy_joules: float | None) -> dict[str, Any]:

@@ -52,7 +52,7 @@ def table_files(columns: Mapping[str, str], *paths: Path) -> Iterator[TableSink]
     temporary = {path: path.with_name(f".{path.name}.{os.getpid()}.tmp") for path in paths}
     try:
         with ExitStack() as stack:
-            writers = [stack.enter_context(_writer(path, temporary[path], schema)) for path in paths]
+            writers = [_writer(path, temporary[path], schema, stack) for path in paths]
             sink = TableSink(columns, writers)
             yield sink
             sink.flush()
@@ -63,8 +63,11 @@ def table_files(columns: Mapping[str, str], *paths: Path) -> Iterator[TableSink]
             path.unlink(missing_ok=True)
 
 
-def _writer(path: Path, temporary: Path, schema: Any) -> Any:
-    """A pyarrow writer for the format that `path`'s suffix says."""
+def _writer(path: Path, temporary: Path, schema: Any, stack: ExitStack) -> Any:
+    """A pyarrow writer for the format that `path`'s suffix says, closed with `stack`."""
     if path.suffix == ".parquet":
-        return pa_parquet.ParquetWriter(temporary, schema, compression="zstd")
-    return pa_csv.CSVWriter(temporary, schema, write_options=pa_csv.WriteOptions(quoting_style="needed"))
+        return stack.enter_context(pa_parquet.ParquetWriter(temporary, schema, compression="zstd"))
+    file = stack.enter_context(temporary.open("wb"))
+    file.write((",".join(schema.names) + "\n").encode())  # pyarrow would put each name in quotes
+    options = pa_csv.WriteOptions(include_header=False, quoting_style="needed")
+    return stack.enter_context(pa_csv.CSVWriter(file, schema, write_options=options))

@@ -84,10 +84,10 @@ def composition_lines(shown: Sequence[Shown]) -> list[str]:
 
 
 def _composition(shown: Shown) -> str | None:
-    counts = parameter_counts(shown.trial)
-    if counts is None:
+    counts, total = parameter_counts(shown.trial), num_params(shown.trial)
+    if counts is None or total is None:
         return None
     parts = [
         f"{name.replace('_', ' ')} {format_count(count)}" for name, count in counts.by_component().items() if count
     ]
-    return f"{plain(shown.trial.spec.model.name)}: {counts.total:,} parameters ({', '.join(parts)})"
+    return f"{plain(shown.trial.spec.model.name)}: {total:,} parameters ({', '.join(parts)})"

@@ -21,9 +21,9 @@ from zerobench.report.outcome_tables import disbelieved, notes_sections, outcome
 from zerobench.report.parity import ParityJudge
 from zerobench.report.speed_tables import speed_sections
 from zerobench.report.states_tables import composition_lines, states_sections
-from zerobench.report.trials import Trial, ended_trials
+from zerobench.report.trials import Trial, ended_trials, refusing_impossible_values
 
-MOST_TRIALS = 50
+MOST_TRIALS = 30
 """Trials that tables show unless asked for more: what a person reads; the files hold all."""
 
 
@@ -38,19 +38,20 @@ def show_run(path: Path, console: Console, most_trials: int = MOST_TRIALS) -> No
     """
     run = store.load_run(path)
     trials = list(ended_trials(run))
-    specs = [trial.spec for trial in trials]
-    shown = _shown(trials, labels(specs), most_trials)
-    num_left_out = len(trials) - len(shown)
-    sections = [_header(run, trials, shown, shared_lines(specs)), *_sections(shown, energies(run), console.width)]
-    if num_left_out:
-        sections.append(Section(f"{num_left_out} more trials", f"In {run.folder.path}: trials.csv, memory.csv."))
+    with refusing_impossible_values(run.folder.trials):
+        sections = _report(run, trials, trials[:most_trials], console.width)
+    if len(trials) > most_trials:
+        more = f"{len(trials) - most_trials} more trials"
+        sections.append(Section(more, f"In {plain(str(run.folder.path))}: trials.csv, memory.csv."))
     _print(sections, console)
 
 
-def _shown(trials: Sequence[Trial], names: Sequence[str], most_trials: int) -> list[Shown]:
+def _report(run: store.Run, trials: Sequence[Trial], head: Sequence[Trial], width: int) -> list[Section]:
+    """The header of the whole run, then the tables of the trials in `head`."""
+    specs = [trial.spec for trial in trials]
     judge = ParityJudge(trials)
-    head = list(zip(trials, names, strict=True))[:most_trials]
-    return [Shown(trial, name, judge.judge(trial)) for trial, name in head]
+    shown = [Shown(trial, name, judge.judge(trial)) for trial, name in zip(head, labels(specs), strict=False)]
+    return [_header(run, trials, shown, shared_lines(specs)), *_sections(shown, energies(run), width)]
 
 
 def _sections(shown: Sequence[Shown], joules: Mapping[str, float], width: int) -> Iterator[Section]:

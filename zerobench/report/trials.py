@@ -7,12 +7,17 @@ that they are compared with: the records of the ranks are a hundred times larger
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
+from pathlib import Path
 from typing import Protocol
 
 from zerobench import store
+from zerobench.errors import UserError
 from zerobench.records import RankRecord, Status, TrialRecord
+from zerobench.spec.architecture import has_dropout
+from zerobench.spec.model import ModelSpec
 from zerobench.spec.parameters import ParameterCounts, count_parameters
 from zerobench.spec.trial import Evidence, TrialSpec
 
@@ -83,6 +88,18 @@ def ended_trials(run: store.Run) -> Iterator[LazyTrial]:
             yield LazyTrial(run, entry.trial_id)
 
 
+@contextmanager
+def refusing_impossible_values(where: Path) -> Iterator[None]:
+    """Turn what no arithmetic and no table takes (a byte count of four hundred digits) into an error about `where`.
+
+    The schema lets such values pass, no measurement makes them, and a report must not end in a traceback.
+    """
+    try:
+        yield
+    except (OverflowError, ValueError, ZeroDivisionError) as error:
+        raise UserError(f"{where}: a record holds an impossible value: {' '.join(str(error).split())}") from None
+
+
 def completed(trial: Trial) -> bool:
     """Whether the trial ran to its end, so that its figures are those of the work that was asked."""
     return trial.record.status is Status.COMPLETED
@@ -97,12 +114,29 @@ def all_ranks_ran(trial: Trial) -> bool:
 def parameter_counts(trial: Trial) -> ParameterCounts | None:
     """The model's parameters as its first rank built it, else by the closed form; None where neither is known."""
     built = next((rank.parameters for rank in trial.ranks if rank.parameters is not None), None)
-    if built is None:
+    if built is not None:
+        return ParameterCounts.from_components(built.by_component)
+    with _reading_config(trial.spec.model):
         return count_parameters(trial.spec.model)
-    return ParameterCounts.from_components(built.by_component)
+
+
+def drops_out(trial: Trial) -> bool:
+    """Whether the trial's model draws random numbers in training, another set in each strategy."""
+    with _reading_config(trial.spec.model):
+        return has_dropout(trial.spec.model)
+
+
+@contextmanager
+def _reading_config(model: ModelSpec) -> Iterator[None]:
+    """A config that lost a key, or has a word for a number, is the record's fault and not ours."""
+    try:
+        yield
+    except (KeyError, TypeError, AttributeError) as error:
+        raise UserError(f"model {model.name!r}: hf_config: no model can be built from it: {error!r}") from None
 
 
 def num_params(trial: Trial) -> int | None:
     """All parameters of the trial's model; None where they are not known."""
     counts = parameter_counts(trial)
-    return None if counts is None else counts.total
+    with _reading_config(trial.spec.model):
+        return None if counts is None else counts.total

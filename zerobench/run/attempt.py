@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+import shutil
 import time
 from collections.abc import Iterable
 from dataclasses import dataclass
@@ -11,6 +12,8 @@ from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
+from zerobench.ds_config import swap_folder
+from zerobench.errors import UserError
 from zerobench.folder import TrialFolder, write_whole
 from zerobench.records import NvmlSummary, RankRecord, TrialRecord
 from zerobench.run.launched import LaunchedTrial
@@ -47,6 +50,19 @@ class Site:
     hostfile: Path | None = None
     """The nodes, for trials on several."""
     worker_module: str = WORKER_MODULE
+    settle_s: float = 60.0
+    """How long the launcher may take to end once a rank failed or all are done: it ends a node's other ranks itself,
+    within some 30 s, but knows nothing of other nodes."""
+
+
+def check_site(trials: Iterable[TrialSpec], site: Site) -> None:
+    """Refuse, before anything is started, what `site` cannot give to one of `trials`.
+
+    Raises UserError: CUDA_VISIBLE_DEVICES or the hostfile will not do, or there is none for several nodes.
+    """
+    for trial in trials:
+        _hosts(trial, site)
+        _devices(trial, site)
 
 
 def run_trial(
@@ -58,15 +74,16 @@ def run_trial(
     Raises UserError: the devices or hosts that the user named do not do.
     """
     expected = launched_processes(trial)
-    hosts = read_hosts(site.hostfile)[: trial.num_nodes] if site.hostfile and trial.num_nodes > 1 else []
-    launched = LaunchedTrial(*_command(trial, folder, site), folder, hosts)
+    launched = LaunchedTrial(*_command(trial, folder, site), folder, _hosts(trial, site))
+    _remove_swap_folder(trial)
     oom_before = read_oom_counters()
     started_at_s = time.time()
     with launched:
-        stopped = launched.wait(stop, trial.timeout_s, expected, observer.trial_progress)
+        stopped = launched.wait(stop, trial.timeout_s, expected, site.settle_s, observer.trial_progress)
         stacks = launched.dump_stacks(stop) if stopped is Stopped.TIMEOUT else {}
         exit_code = launched.exit_code
         launched.end()
+    _remove_swap_folder(trial)
     records, unreadable = _read_all(folder.rank_records(), RankRecord)
     ending = Ending(
         ranks_expected=expected,
@@ -96,11 +113,34 @@ def _command(trial: TrialSpec, folder: TrialFolder, site: Site) -> tuple[list[st
         folder,
         free_port(),
         site.hostfile,
-        devices=visible_devices(trial, os.environ) if site.num_gpus else None,
+        devices=_devices(trial, site),
         worker_module=site.worker_module,
     )
     write_whole(folder.command, command_text(argv, added))
     return argv, added
+
+
+def _hosts(trial: TrialSpec, site: Site) -> list[str]:
+    """The nodes of a trial on several; none where this one does."""
+    if trial.num_nodes == 1 or launched_processes(trial) == 1:
+        return []
+    if site.hostfile is None:
+        raise UserError(f"num_nodes: {trial.num_nodes}: the nodes are named by --hostfile FILE, and none was given")
+    hosts = read_hosts(site.hostfile)
+    if len(hosts) < trial.num_nodes:
+        raise UserError(f"--hostfile: {site.hostfile} names {len(hosts)} hosts; a trial needs {trial.num_nodes}")
+    return hosts[: trial.num_nodes]
+
+
+def _devices(trial: TrialSpec, site: Site) -> list[int] | None:
+    return visible_devices(trial, os.environ) if site.num_gpus else None
+
+
+def _remove_swap_folder(trial: TrialSpec) -> None:
+    """Delete what DeepSpeed swapped to this node's disk: it leaves it behind, and the next trial would read it."""
+    path = swap_folder(trial)
+    if path is not None and Path(path).is_dir():
+        shutil.rmtree(path)
 
 
 def _record(trial: TrialSpec, folder: TrialFolder, run_id: str, ending: Ending, notes: list[str]) -> TrialRecord:

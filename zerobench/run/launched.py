@@ -25,9 +25,6 @@ from zerobench.run.ranks import RankWatch, open_pidfd
 from zerobench.run.stop import Stop
 
 POLL_S = 0.25
-SETTLE_S = 60.0
-"""How long the launcher may take to end once a rank failed or all ranks are done. It ends a node's other ranks itself
-within some 30 s, but knows nothing of other nodes."""
 LAST_WORDS_S = 3.0
 """How long helpers, such as the sampler, may take to end after the launcher."""
 STACKS_S = 5.0
@@ -90,9 +87,17 @@ class LaunchedTrial:
         return tree.members(self._added[MARK], self._process.pid)
 
     def wait(
-        self, stop: Stop, timeout_s: float, ranks_expected: int, seen: Callable[[Sequence[Progress]], None]
+        self,
+        stop: Stop,
+        timeout_s: float,
+        ranks_expected: int,
+        settle_s: float,
+        seen: Callable[[Sequence[Progress]], None],
     ) -> Stopped | None:
-        """Return when the launcher has ended (None), or why it must be ended; `seen` hears of progress."""
+        """Return when the launcher has ended (None), or why it must be ended; `seen` hears of progress.
+
+        `settle_s` is how long the launcher may take to end once a rank failed or all ranks are done.
+        """
         deadline = time.monotonic() + timeout_s
         while True:
             self.watch.wait(self._pidfd, POLL_S)
@@ -103,16 +108,16 @@ class LaunchedTrial:
                 return Stopped.INTERRUPTED
             if time.monotonic() > deadline:
                 return Stopped.TIMEOUT
-            if self._overdue(ranks_expected):
+            if self._overdue(ranks_expected, settle_s):
                 return Stopped.SETTLED
 
-    def _overdue(self, ranks_expected: int) -> bool:
+    def _overdue(self, ranks_expected: int, settle_s: float) -> bool:
         """Whether nothing more can come of the trial and the launcher has had its time to see so."""
         for path in set(self._folder.rank_records()) - self._seen:
             self._seen.add(path)
             if _failed(path) or len(self._seen) == ranks_expected:
                 self._settled_at = self._settled_at or time.monotonic()
-        return self._settled_at is not None and time.monotonic() - self._settled_at > SETTLE_S
+        return self._settled_at is not None and time.monotonic() - self._settled_at > settle_s
 
     def dump_stacks(self, stop: Stop) -> dict[str, str]:
         """Each rank's Python stacks, by rank; ranks that could not answer are left out."""
@@ -137,15 +142,20 @@ class LaunchedTrial:
     def end(self) -> None:
         """End what is left of the trial everywhere, and say in `notes` what outlived the launcher."""
         if self.exit_code is None:
-            self.notes += remote.on_all(self._hosts, "end", self._added[MARK])
-            # Asked politely, the launcher of a multi-node trial would `pkill` on every node.
-            tree.end(self.members, politely=not self._hosts)
+            if self._hosts:
+                self._end_nodes()
+            tree.end(self.members)
             self._process.wait(timeout=tree.GRACE_S)
             return
         tree.wait_gone(self.members, LAST_WORDS_S)
         outlived = tree.end(self.members)
         if outlived:
             self.notes.append(f"ended processes that outlived the launcher: {', '.join(outlived)}")
+
+    def _end_nodes(self) -> None:
+        """End the trial on all nodes. The launcher goes first, and unasked: asked politely it would `pkill` on each."""
+        tree.end(lambda: tree.members(None, self._process.pid), politely=False)
+        self.notes += remote.on_all(self._hosts, "end", self._added[MARK])
 
 
 @contextmanager

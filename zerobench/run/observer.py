@@ -26,7 +26,7 @@ class Observer(Protocol):
     def trial_ended(self, record: TrialRecord) -> None:
         """The trial in hand ended and is on disk."""
 
-    def run_ended(self, run: RunFolder) -> None:
+    def run_ended(self) -> None:
         """No trial will be started any more."""
 
 
@@ -45,5 +45,5 @@ class Silent:
     def trial_ended(self, record: TrialRecord) -> None:
         """Say nothing."""
 
-    def run_ended(self, run: RunFolder) -> None:
+    def run_ended(self) -> None:
         """Say nothing."""

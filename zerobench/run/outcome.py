@@ -184,7 +184,10 @@ def _how(code: int | None) -> str:
 def _during(rank: int, ending: Ending) -> str:
     """Where `rank` last said it was, to be put after its name; empty where it never did."""
     last = next((p for p in ending.progress if p.rank == rank), None)
-    return f" in {last.phase} (step {last.step_index} of {last.num_steps})" if last else ""
+    if last is None:
+        return ""
+    in_a_step = 0 <= last.step_index < last.num_steps
+    return f" in {last.phase}" + (f" (step {last.step_index + 1} of {last.num_steps})" if in_a_step else "")
 
 
 def _last_word(ending: Ending) -> str:

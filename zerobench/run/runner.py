@@ -6,7 +6,7 @@ import json
 import shutil
 import time
 from collections import Counter
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -15,7 +15,7 @@ from zerobench.errors import UserError
 from zerobench.folder import RunFolder, TrialFolder, write_whole
 from zerobench.records import Status, TrialRecord
 from zerobench.run import tree
-from zerobench.run.attempt import Site, run_trial
+from zerobench.run.attempt import Site, check_site, run_trial
 from zerobench.run.lock import locked
 from zerobench.run.observer import Observer
 from zerobench.run.setup import lay_out, new_run_folder, resolved_configs
@@ -61,6 +61,7 @@ def run_sweep(
     Raises UserError: a trial's config is refused, or the folder cannot be written.
     """
     configs = resolved_configs(planned)
+    check_site((item.trial for item in planned if item.skipped is None), site)
     try:
         run = new_run_folder(reports, sweep_name)
         lay_out(run, planned, configs, sweep, environment)
@@ -90,7 +91,10 @@ def resume_run(path: Path, *, environment: Mapping[str, Any], site: Site, observ
 def _run_pending(folder: RunFolder, site: Site, observer: Observer) -> RunResult:
     with locked(folder), stop_on_signals() as stop:
         run = load_run(folder.path)
-        kept, to_do = _sort(run)
+        known = list(standing(run))
+        kept = Counter(status for _, status in known if status)
+        to_do = [trial_id for trial_id, status in known if status is None]
+        check_site(map(run.spec, to_do), site)
         observer.run_started(folder, len(to_do), kept[Status.COMPLETED], kept[Status.SKIPPED])
         try:
             statuses = kept + _run_all(run, to_do, site, stop, observer)
@@ -100,22 +104,30 @@ def _run_pending(folder: RunFolder, site: Site, observer: Observer) -> RunResult
                 f" what was measured is kept, go on with: zerobench run --resume {folder.path}"
             ) from None
         finally:
-            observer.run_ended(folder)
+            observer.run_ended()
     return RunResult(folder, statuses, interrupted=stop.asked)
 
 
-def _sort(run: Run) -> tuple[Counter[Status], list[str]]:
-    """How many trials of the plan need not run, by status, and the ids of those that must."""
-    kept: Counter[Status] = Counter()
-    to_do = []
+def standing(run: Run) -> Iterator[tuple[str, Status | None]]:
+    """Each planned trial's id, with its status where it need not run (again), None where it must."""
     for entry in run.plan.trials:
         path = run.folder.trial(entry.trial_id).record
         status = read_record(path, TrialRecord).status if path.exists() else None
-        if status in _KEPT:
-            kept[status] += 1
-        else:
-            to_do.append(entry.trial_id)
-    return kept, to_do
+        yield entry.trial_id, status if status in _KEPT else None
+
+
+def refuse_other_plan(path: Path, planned: Sequence[PlannedTrial]) -> None:
+    """Raises UserError where the run at `path` was planned otherwise than `planned`: it goes on as it began."""
+    run = load_run(path)
+    there = [entry.trial_id for entry in run.plan.trials]
+    asked = [item.trial.trial_id for item in planned]
+    others = sorted(set(there) ^ set(asked))
+    others += [item.trial.trial_id for item in planned if not others and item.trial != run.spec(item.trial.trial_id)]
+    if others:
+        raise UserError(
+            f"--resume: {path} was planned otherwise: {len(others)} trials differ, the first is {others[0]};"
+            " without a sweep, --resume goes on as it began"
+        )
 
 
 def _run_all(run: Run, to_do: Sequence[str], site: Site, stop: Stop, observer: Observer) -> Counter[Status]:

@@ -20,22 +20,23 @@ from zerobench.run.launcher import MARK
 
 GRACE_S = 5.0
 """How long processes may take to end after SIGTERM."""
+_PAUSE_S = 0.1
 
 
-def members(mark: str, session: int | None = None) -> list[psutil.Process]:
+def members(mark: str | None, session: int | None = None) -> list[psutil.Process]:
     """The living processes that carry `mark`, or that belong to session `session`; never the caller itself."""
     own = os.getpid()
     candidates = (process for process in psutil.process_iter() if process.pid != own)
     return [process for process in candidates if _belongs(process, mark, session)]
 
 
-def _belongs(process: psutil.Process, mark: str, session: int | None) -> bool:
+def _belongs(process: psutil.Process, mark: str | None, session: int | None) -> bool:
     try:
         if process.status() == psutil.STATUS_ZOMBIE:
             return False
         if session is not None and os.getsid(process.pid) == session:
             return True
-        return process.environ().get(MARK) == mark
+        return mark is not None and process.environ().get(MARK) == mark
     except (psutil.Error, OSError):  # gone meanwhile, or another user's: not ours to end
         return False
 
@@ -56,15 +57,15 @@ def end(find: Callable[[], Sequence[psutil.Process]], grace_s: float = GRACE_S, 
     while (left := find()) and time.monotonic() < deadline:
         for process in left:
             _signal(process, signal.SIGKILL)
-        psutil.wait_procs(left, timeout=0.2)
+        time.sleep(_PAUSE_S)
     return names
 
 
 def wait_gone(find: Callable[[], Sequence[psutil.Process]], patience_s: float) -> None:
     """Return when `find` finds no process any more, or after `patience_s`."""
     deadline = time.monotonic() + patience_s
-    while (left := find()) and time.monotonic() < deadline:
-        psutil.wait_procs(left, timeout=min(0.2, patience_s))
+    while find() and time.monotonic() < deadline:
+        time.sleep(_PAUSE_S)  # psutil.wait_procs would collect our own child behind subprocess's back
 
 
 def catches(process: psutil.Process, number: signal.Signals) -> bool:

@@ -7,9 +7,7 @@ clusters put tokens anywhere, and a run's folder is made to be shared. To refuse
 from __future__ import annotations
 
 import fnmatch
-import math
 import re
-from collections import Counter
 from collections.abc import Mapping
 from pathlib import Path
 
@@ -52,9 +50,15 @@ _SECRET_STARTS = re.compile(
 )
 _USERINFO_IN_URL = re.compile(r"([a-z][a-z0-9+.-]*://)\S*@", re.IGNORECASE)
 _USERINFO = re.compile(r"[^\s:/@]+:[^\s@]+@")
-_DEVICE = re.compile(r"(GPU-|MIG-)[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}", re.IGNORECASE)
-_RUN = re.compile(r"[A-Za-z0-9+/=_-]{8,}")
-_WORDS_ONLY = re.compile(r"[a-z_-]+|[A-Z_-]+")
+_DEVICE = re.compile(
+    r"(GPU-|MIG-)[0-9a-f]{8}(-[0-9a-f]{4}){3}-[0-9a-f]{12}|\b(en|ib|wl)p\d+s\d+(f\d+)?(np\d+|d\d+)?\b", re.IGNORECASE
+)
+"""UUIDs of GPUs and the kernel's names of network interfaces: not secrets, though they look like some."""
+_RUN = re.compile(r"[A-Za-z0-9+/_-]{8,}")
+_WORD = re.compile(r"(?!.{16})([A-Z]?[a-z]*([A-Z][a-z]{2,})*|[A-Z]+|[0-9]+)")
+"""Words as they are written, camelCase among them, and numbers; none has more than 15 characters."""
+_MODEL = re.compile(r"[a-z0-9]{1,6}|[A-Z0-9]{1,6}")
+"""Short names with a number in them: `mlx5`, `h100`, `x86`."""
 
 
 def kept_variables(environ: Mapping[str, str]) -> dict[str, str]:
@@ -84,15 +88,18 @@ def _suspicious(value: str) -> bool:
 
 
 def _random(run: str) -> bool:
-    """Whether a run of characters looks drawn at random: no path, no words, and characters of many kinds."""
-    parts = run.split("/")
-    if run.startswith("/") and Path("/", parts[1]).is_dir():
-        return any(_random(part) for part in parts)
-    if len(run) >= 16 and _WORDS_ONLY.fullmatch(run) is None:
-        return _bits_per_character(run) > 3.0
+    """Whether a run of characters looks drawn at random, and not made of words and numbers.
+
+    Of a path, only what lies below the folders that are there is looked at.
+    """
+    if run.startswith("/") and (folder := _deepest_folder(run)) != "/":
+        return any(_random(part) for part in run.removeprefix(folder).split("/"))
+    strange = [part for part in re.split("[/_-]", run) if not _WORD.fullmatch(part)]
+    if len(run) >= 12 and (len(strange) > 2 or not all(_MODEL.fullmatch(part) for part in strange)):
+        return True
     return len(run) >= 8 and all(re.search(kind, run) for kind in ("[a-z]", "[A-Z]", "[0-9]"))
 
 
-def _bits_per_character(run: str) -> float:
-    """Shannon's entropy of the characters' frequencies: below 3 where few kinds repeat, near 4 for hexadecimal."""
-    return -sum(count / len(run) * math.log2(count / len(run)) for count in Counter(run).values())
+def _deepest_folder(path: str) -> str:
+    """The longest beginning of an absolute path that is a folder on this machine."""
+    return next(str(folder) for folder in (Path(path), *Path(path).parents) if folder.is_dir())

@@ -14,7 +14,7 @@ from typing import Any
 
 from zerobench.ds_config import check_ds_config, check_overrides, load_user_config, resolve_key
 from zerobench.errors import UserError, unknown_choice
-from zerobench.spec.plain import as_number, one_line
+from zerobench.spec.plain import as_number, as_written, one_line
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.strategy import strategy_info
 from zerobench.spec.trial import Attention, Offload, Optimizer, Precision
@@ -43,6 +43,21 @@ def read_grid(axes: Mapping[str, Any], where: str) -> Grid:
     return grid
 
 
+def replace_axes(below: Mapping[str, Any], above: Mapping[str, Any]) -> dict[str, Any]:
+    """`below` with the axes of `above` in place of its own, at their places; new axes come last.
+
+    The axes of the layout replace each other: a world size above takes the place of nodes and GPUs per node below.
+    """
+    layout = {axis: raw for axis, raw in above.items() if axis in LAYOUT}
+    out: dict[str, Any] = {}
+    for axis, raw in below.items():
+        if layout and axis in LAYOUT:
+            out |= layout
+        else:
+            out[axis] = above.get(axis, raw)
+    return out | dict(above)
+
+
 def read_axis(axis: str, raw: object, where: str) -> list[Any]:
     """The values of one axis. Raises UserError, which begins with `where`."""
     if axis not in READERS:
@@ -64,7 +79,7 @@ def flat_overrides(raw: object) -> dict[str, Any]:
     if raw is None:
         return {}
     if not isinstance(raw, dict):
-        raise UserError(f"ds_config: {raw!r} is no mapping of DeepSpeed's keys; write for example {_EXAMPLE}")
+        raise UserError(f"ds_config: {as_written(raw)}: no mapping of DeepSpeed's keys; write for example {_EXAMPLE}")
     flat: dict[str, Any] = {}
     for name, value in _leaves(raw):
         path = resolve_key(name)
@@ -113,7 +128,7 @@ def _offload(axis: str, raw: object) -> list[Any]:
 def _positive(axis: str, raw: object) -> list[Any]:
     number = as_number(raw)
     if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= _LARGEST:
-        raise UserError(f"{axis}: {raw!r} is not known; choices: an integer from 1 to {_LARGEST}")
+        raise UserError(f"{axis}: {as_written(raw)}; choices: an integer from 1 to {_LARGEST}")
     return [number]
 
 
@@ -135,7 +150,7 @@ def _switch(axis: str, raw: object) -> list[Any]:
 def _text(axis: str, raw: object) -> list[Any]:
     if raw is None or (isinstance(raw, str) and raw):
         return [raw]
-    raise UserError(f"{axis}: {raw!r} is not known; choices: a path, or null")
+    raise UserError(f"{axis}: {as_written(raw)}; choices: a path, or null")
 
 
 def _config_file(axis: str, raw: object) -> list[Any]:

@@ -13,7 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from zerobench.errors import UserError, unknown_choice
-from zerobench.spec.axes import LAYOUT, READERS, flat_overrides
+from zerobench.spec.axes import LAYOUT, READERS, flat_overrides, replace_axes
 from zerobench.spec.paths import absolute_axis, absolute_field
 from zerobench.spec.plain import check_plain, load_plain, one_line
 from zerobench.spec.trial import DataSpec, HyperparameterSpec, StepsSpec
@@ -52,8 +52,8 @@ def apply_sets(document: Mapping[str, Any], sets: Sets, where: str) -> dict[str,
     """
     out = dict(document)
     axes = {name: values for name, values in sets.items() if name in READERS}
-    out["axes"] = _without_set(out["axes"], axes) | axes
-    out["on_cpu"] = _without_set(out.get("on_cpu", {}), axes)
+    out["axes"] = replace_axes(out["axes"], axes)
+    out["on_cpu"] = _without(out.get("on_cpu", {}), axes)
     for name, values in sets.items():
         section, _, field = name.partition(".")
         if section == "ds_config" and field:
@@ -78,8 +78,10 @@ def _full_name(name: str) -> str:
         except UserError as error:
             raise UserError(one_line(f"--set: {error}")) from None
         return f"ds_config.{path}"
-    fields = [f"{part}.{field}" for part, names in SECTIONS.items() for field in names]
-    raise UserError(one_line(f"--set: {unknown_choice('name', name, [*READERS, 'ds_config.KEY', *SINGLE, *fields])}"))
+    if section in SECTIONS:
+        raise UserError(one_line(f"--set: {unknown_choice(section, field, SECTIONS[section])}"))
+    choices = [*READERS, "ds_config.KEY", *SINGLE, *(f"{part}.FIELD" for part in SECTIONS)]
+    raise UserError(one_line(f"--set: {unknown_choice('name', name, choices)}"))
 
 
 def _values(written: str, where: str) -> list[Any]:
@@ -97,7 +99,7 @@ def _absolute(name: str, values: list[Any], base: Path) -> list[Any]:
     return list(absolute_axis(name, values, base))
 
 
-def _without_set(axes: Mapping[str, Any], sets: Sets) -> dict[str, Any]:
+def _without(axes: Mapping[str, Any], sets: Sets) -> dict[str, Any]:
     """`axes` without those set; the axes of the layout go together."""
     gone = set(sets) | (set(LAYOUT) if any(axis in sets for axis in LAYOUT) else set())
     return {axis: raw for axis, raw in axes.items() if axis not in gone}

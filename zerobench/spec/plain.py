@@ -21,6 +21,7 @@ MAX_VALUES = 20_000
 _LARGEST = 2**63 - 1
 _LONGEST_MESSAGE = 700
 _LONGEST_NUMBER = 100
+_LONGEST_VALUE = 100
 
 _NUMBER = r"[-+]?(?:\d[\d_]*(?:\.[\d_]*)?|\.\d[\d_]*)(?:[eE][-+]?\d+)?"
 _WORDS = {
@@ -130,6 +131,13 @@ def as_number(value: object) -> object:
     if isinstance(value, float) and value.is_integer():
         return int(value)
     return value
+
+
+def as_written(value: object) -> str:
+    """`value` as a person wrote it, texts in quotes, short enough for an error."""
+    words = {True: "true", False: "false", None: "null"}
+    text = words[value] if value is None or isinstance(value, bool) else repr(value)
+    return text if len(text) <= _LONGEST_VALUE else f"{text[:_LONGEST_VALUE]}..."
 
 
 def one_line(text: str) -> str:

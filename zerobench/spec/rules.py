@@ -129,9 +129,8 @@ def _nodes_exceed_machine(s: Situation) -> str | None:
 
 def _ranks_exceed_gpus(s: Situation) -> str | None:
     if s.on_gpu and s.trial.gpus_per_node > s.machine.num_gpus:
-        return (
-            f"{s.trial.gpus_per_node} ranks on a node that has {s.machine.num_gpus} GPUs; a rank needs one of its own"
-        )
+        gpus = "1 GPU" if s.machine.num_gpus == 1 else f"{s.machine.num_gpus} GPUs"
+        return f"{s.trial.gpus_per_node} ranks on a node that has {gpus}; a rank needs one of its own"
     return None
 
 

@@ -58,13 +58,13 @@ from pydantic import Field, ValidationError
 
 from zerobench.errors import UserError, unknown_choice
 from zerobench.resources import shipped
-from zerobench.spec.axes import LAYOUT, Grid, read_grid
+from zerobench.spec.axes import Grid, read_grid, replace_axes
 from zerobench.spec.base import Spec, user_error
-from zerobench.spec.constants import check_data, check_sections, refuse_booleans
 from zerobench.spec.only import Only, read_only
 from zerobench.spec.overlay import apply_sets, read_sets
 from zerobench.spec.paths import absolute_paths
-from zerobench.spec.plain import load_plain, one_line
+from zerobench.spec.plain import as_written, load_plain, one_line
+from zerobench.spec.sections import check_data, check_sections, refuse_booleans
 from zerobench.spec.trial import DataSpec, HyperparameterSpec, Positive, StepsSpec
 
 _LARGEST_FILE_BYTES = 1_000_000
@@ -182,20 +182,25 @@ def _read(path: Path, where: str) -> dict[str, Any]:
 
 
 def _validate(document: dict[str, Any], where: str) -> SweepFile:
+    for key in document:
+        if key not in SweepFile.model_fields:
+            raise UserError(one_line(f"{where}: {unknown_choice('field', key, SweepFile.model_fields)}"))
     check_sections(document, where)
     refuse_booleans(document, SweepFile, where)
     try:
         return SweepFile.model_validate(document)
     except ValidationError as error:
-        raise UserError(one_line(str(user_error(error, SweepFile, where)))) from None
+        value = error.errors(include_url=False)[0]["input"]
+        shown = f" (got {as_written(value)})" if isinstance(value, dict | list) else ""  # user_error leaves these out
+        raise UserError(one_line(f"{user_error(error, SweepFile, where)}{shown}")) from None
 
 
 def _build(file: SweepFile, where: str) -> Sweep:
-    for axis in ("model", "strategy"):
-        if axis not in file.axes:
-            raise UserError(f"{where}: axes: {axis} is missing; a sweep names at least model and strategy")
     axes = read_grid(file.axes, f"{where}: axes")
-    on_cpu = over(axes, read_grid(file.on_cpu, f"{where}: on_cpu"))
+    for axis in ("model", "strategy"):
+        if axis not in axes:
+            raise UserError(f"{where}: axes: {axis} is missing; a sweep names at least model and strategy")
+    on_cpu = replace_axes(axes, read_grid(file.on_cpu, f"{where}: on_cpu"))
     check_data(file.data, where)
     include = [_entry(entry, f"{where}: include[{i}]") for i, entry in enumerate(file.include)]
     return Sweep(
@@ -216,11 +221,4 @@ def _entry(axes: dict[str, Any], where: str) -> Grid:
 
 def _grids(axes: Grid, include: Sequence[Grid]) -> Grids:
     first = {axis: values[:1] for axis, values in axes.items()}
-    return Grids(axes, tuple(over(first, entry) for entry in include))
-
-
-def over(below: Grid, above: Grid) -> Grid:
-    """`below` with the axes of `above` in place of its own; the axes of the layout go together."""
-    gone = LAYOUT if any(axis in above for axis in LAYOUT) else ()
-    kept = {axis: values for axis, values in below.items() if axis not in gone}
-    return kept | above
+    return Grids(axes, tuple(replace_axes(first, entry) for entry in include))

@@ -57,10 +57,13 @@ def _run(trial: TrialSpec, folder: TrialFolder) -> int:
 
 
 def _start_sampler(folder: TrialFolder) -> Sampler | None:
-    """One sampler per node, started by its first rank; the others go on, since torch's import takes longer."""
+    """One sampler per node over all its devices, started by its first rank before any CUDA context.
+
+    The other ranks do not wait: importing torch takes them longer than the sampler takes for its baseline.
+    """
     if os.environ.get("LOCAL_RANK", "0") != "0":
         return None
-    sampler = Sampler.start(folder, os.uname().nodename)
+    sampler = Sampler.start(folder, os.uname().nodename, uuids=None)
     sampler.wait_ready(_SAMPLER_START_S)
     return sampler
 

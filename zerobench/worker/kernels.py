@@ -9,7 +9,7 @@ from typing import Any
 from zerobench.worker.device import Device
 
 
-def needed(ds_config: dict[str, Any], device: Device, world_size: int) -> list[str]:
+def needed(ds_config: dict[str, Any], device: Device) -> list[str]:
     """Names of the kernels, as under torch's extension cache (deepspeed/ops/op_builder)."""
     zero = ds_config.get("zero_optimization", {})
     offload = zero.get("offload_optimizer", {}).get("device", "none")
@@ -18,8 +18,8 @@ def needed(ds_config: dict[str, Any], device: Device, world_size: int) -> list[s
     is_adam = str(optimizer.get("type", "")).lower() in {"adam", "adamw"}
     plain = bool(optimizer.get("params", {}).get("torch_adam", False))
     names = []
-    if not device.is_cuda and world_size > 1:
-        names.append("deepspeed_shm_comm")
+    if ds_config and not device.is_cuda:
+        names.append("deepspeed_shm_comm")  # comm/torch.py loads it on every CPU run, alone or not
     if is_adam and not plain:
         names.append("cpu_adam" if offload != "none" else "fused_adam")
     if on_nvme:

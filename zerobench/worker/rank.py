@@ -8,7 +8,7 @@ from typing import Any
 
 import torch
 
-from zerobench.ds_config import departures
+from zerobench.ds_config import departures, swap_folder
 from zerobench.folder import TrialFolder
 from zerobench.memory.host import resident_bytes
 from zerobench.memory.ledger import Ledger
@@ -62,7 +62,7 @@ class RankRun:
         self._announce_compilation(ds_config, device)
         reader = self._join(device)
         strategy = make_strategy(self._job(device, ds_config))
-        self._nvme = NvmeAccount(self.trial.nvme_path, self.rank.rank)
+        self._nvme = NvmeAccount(swap_folder(self.trial), self.rank.rank)
         self._ledger = Ledger(device.torch_device, strategy.walk)
         self._memory = MemoryPhases(self._ledger, device, self.marks, self._nvme, reader)
         try:
@@ -89,7 +89,7 @@ class RankRun:
         return config
 
     def _announce_compilation(self, ds_config: dict[str, Any], device: Device) -> None:
-        names = kernels.missing(kernels.needed(ds_config, device, self.rank.world_size))
+        names = kernels.missing(kernels.needed(ds_config, device))
         if names:
             self._progress.say("compile", -1, always=True)
             self.record.notes.append(f"compiled DeepSpeed's kernels at first use: {', '.join(names)}")

@@ -11,7 +11,7 @@ from pydantic import BaseModel, ValidationError
 
 from zerobench.errors import UserError
 from zerobench.spec.base import user_error
-from zerobench.spec.plain import one_line
+from zerobench.spec.plain import as_written, one_line
 from zerobench.spec.trial import DataKind, DataSpec, HyperparameterSpec, StepsSpec
 
 _SECTIONS: dict[str, type[BaseModel]] = {
@@ -27,7 +27,7 @@ def check_sections(document: Mapping[str, Any], where: str) -> None:
         fields = document.get(section, {})
         if not isinstance(fields, dict):
             known = ", ".join(owner.model_fields)
-            raise UserError(one_line(f"{where}: {section}: {fields!r} is no mapping; choices: {known}"))
+            raise UserError(one_line(f"{where}: {section}: {as_written(fields)}: no mapping; choices: {known}"))
         refuse_booleans(fields, owner, f"{where}: {section}")
         try:
             values = owner.model_validate(fields).model_dump()

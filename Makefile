@@ -1,0 +1,40 @@
+# The two commands to know: `make sweep` and `make test`. After them: .venv/bin/zerobench --help
+PYTHON ?= python3
+VENV   := .venv
+BIN    := $(VENV)/bin
+SWEEP  ?= quickstart
+
+.PHONY: sweep test check format bench clean
+
+sweep: $(VENV)/installed
+	$(BIN)/zerobench run $(SWEEP)
+
+test: $(VENV)/installed-dev
+	$(BIN)/python -m pytest
+
+check: $(VENV)/installed-dev
+	$(BIN)/ruff format --check .
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+
+format: $(VENV)/installed-dev
+	$(BIN)/ruff format .
+	$(BIN)/ruff check --fix .
+
+bench: $(VENV)/installed
+	$(BIN)/python benchmarks/overhead.py
+	$(BIN)/python benchmarks/show_scale.py
+
+clean:
+	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+
+$(VENV)/bin/python:
+	$(PYTHON) -m venv $(VENV)
+
+$(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	touch $@
+
+$(VENV)/installed-dev: $(VENV)/installed
+	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@

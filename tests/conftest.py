@@ -1,0 +1,85 @@
+"""Expensive runs, made once for the whole session and shared by the tests that read them."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Callable
+from dataclasses import dataclass
+from pathlib import Path
+
+import pytest
+
+from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
+from zerobench.store import Run, Trial, load_run
+
+
+@dataclass(frozen=True)
+class Swept:
+    """A finished run of `zerobench run`, and what it printed."""
+
+    run: Run
+    output: str
+    exit_code: int
+
+    def trials(self, **wanted: object) -> list[Trial]:
+        """The trials whose specification has these values."""
+        return [t for t in self.run.trials if all(getattr(t.spec, key) == value for key, value in wanted.items())]
+
+    def trial(self, **wanted: object) -> Trial:
+        """The one trial whose specification has these values."""
+        (found,) = self.trials(**wanted)
+        return found
+
+
+Sweeper = Callable[..., Swept]
+
+
+@pytest.fixture(scope="session")
+def sweep_once(tmp_path_factory: pytest.TempPathFactory) -> Sweeper:
+    """Run a sweep from the command line as a user does; the same arguments run only once a session."""
+    done: dict[tuple[str, ...], Swept] = {}
+
+    def run(*arguments: str) -> Swept:
+        if arguments not in done:
+            reports = tmp_path_factory.mktemp("reports")
+            command = [sys.executable, "-m", "zerobench", "run", *arguments, "--reports", str(reports)]
+            result = subprocess.run(command, capture_output=True, text=True, timeout=1500, check=False)
+            (folder,) = [path for path in reports.iterdir() if path.is_dir()]
+            done[arguments] = Swept(load_run(folder), result.stdout + result.stderr, result.returncode)
+        return done[arguments]
+
+    return run
+
+
+@pytest.fixture(scope="session")
+def quickstart(sweep_once: Sweeper) -> Swept:
+    """The sweep that `make sweep` runs."""
+    return sweep_once("quickstart")
+
+
+@pytest.fixture(scope="session")
+def own_sweep(tmp_path_factory: pytest.TempPathFactory, sweep_once: Sweeper) -> Callable[..., Swept]:
+    """Run a sweep written as YAML text, once a session."""
+    files: dict[str, Path] = {}
+
+    def run(text: str, *arguments: str) -> Swept:
+        if text not in files:
+            files[text] = tmp_path_factory.mktemp("sweeps") / "sweep.yaml"
+            files[text].write_text(text, encoding="utf-8")
+        return sweep_once(str(files[text]), *arguments)
+
+    return run
+
+
+def memory_row(
+    rank: RankRecord,
+    phase: Phase,
+    category: Category,
+    *,
+    step: StepKind = StepKind.STEADY,
+    place: Place = Place.DEVICE,
+) -> MemoryRow:
+    """One row of a rank's ledger."""
+    (row,) = [r for r in rank.memory if (r.step, r.phase, r.place, r.category) == (step, phase, place, category)]
+    return row

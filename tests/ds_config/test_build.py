@@ -1,0 +1,117 @@
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zerobench.ds_config import build_ds_config, check_ds_config, swap_folder
+from zerobench.errors import UserError
+from zerobench.spec.model import ModelSpec
+from zerobench.spec.trial import HyperparameterSpec, TrialSpec
+
+DATA = Path(__file__).parents[1] / "data" / "ds_config"
+LLAMA = ModelSpec(
+    name="llama-tiny",
+    hf_config={"model_type": "llama", "hidden_size": 256, "vocab_size": 8000, "num_hidden_layers": 2},
+)
+LLAMA_70B = ModelSpec(name="llama-70b", hf_config={"model_type": "llama", "hidden_size": 8192, "vocab_size": 128256})
+
+
+def trial(strategy: str = "zero2", **fields: Any) -> TrialSpec:
+    return TrialSpec(**{"model": LLAMA, "strategy": strategy, "gpus_per_node": 2} | fields)
+
+
+GOLDEN = {
+    "zero0_fp32_sgd": trial(
+        "zero0", precision="fp32", optimizer="sgd", hyperparameters=HyperparameterSpec(gradient_clipping=0.0)
+    ),
+    "zero1_fp16_fused_adamw": trial("zero1", precision="fp16", optimizer="fused_adamw", gpus_per_node=8, num_nodes=4),
+    "zero2_bf16_adamw": trial("zero2", micro_batch_size=4, gradient_accumulation_steps=8),
+    "zero2_sgd_offload_cpu": trial("zero2", precision="fp32", optimizer="sgd", offload_optimizer="cpu"),
+    "zero3_overrides": trial(
+        "zero3",
+        ds_config={
+            "zero_optimization.reduce_bucket_size": 1_000_000,
+            "zero_optimization.stage3_prefetch_bucket_size": 0,
+            "optimizer.params.lr": 0.001,
+            "aio.queue_depth": 32,
+        },
+    ),
+    "zero3_cpu_adam_offload_cpu": trial(
+        "zero3",
+        optimizer="cpu_adam",
+        offload_optimizer="cpu",
+        offload_param="cpu",
+        ds_config={"zero_optimization.offload_param.pin_memory": False},
+    ),
+    "zero3_adamw_offload_nvme": trial("zero3", offload_optimizer="nvme", nvme_path="/mnt/nvme0/"),
+    "zero3_llama_70b_nvme": trial(
+        "zero3",
+        model=LLAMA_70B,
+        optimizer="cpu_adam",
+        offload_optimizer="nvme",
+        offload_param="nvme",
+        nvme_path="/mnt/nvme0",
+    ),
+}
+"""By name of the file under tests/data/ds_config."""
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_a_trial_s_config_is_the_golden_file(name: str) -> None:
+    spec = GOLDEN[name]
+    golden = (DATA / f"{name}.json").read_text().replace("{trial_id}", spec.trial_id)
+    assert build_ds_config(spec) == json.loads(golden)
+
+
+def test_every_golden_file_belongs_to_a_trial() -> None:
+    assert {path.stem for path in DATA.glob("*.json")} == set(GOLDEN)
+
+
+@pytest.mark.parametrize("name", GOLDEN)
+def test_every_built_config_has_only_keys_that_deepspeed_knows(name: str) -> None:
+    check_ds_config(build_ds_config(GOLDEN[name]), name)
+
+
+def test_building_twice_gives_equal_configs_that_share_nothing() -> None:
+    first, second = build_ds_config(trial()), build_ds_config(trial())
+    first["zero_optimization"]["stage"] = 7
+    assert second == build_ds_config(trial())
+
+
+def test_repeats_of_a_trial_swap_into_different_folders() -> None:
+    folders = {swap_folder(trial("zero3", nvme_path="/nvme", repeat=repeat)) for repeat in range(3)}
+    assert len(folders) == 3
+    assert swap_folder(trial()) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "message"),
+    [
+        ({"strategy": "single"}, "strategy: 'single' is no ZeRO stage"),
+        ({"strategy": "zero9"}, "strategy: 'zero9' is not known"),
+        (
+            {"optimizer": "cpu_adam"},
+            "cpu_adam runs on the host; offload_optimizer is none; choices: adamw, fused_adamw",
+        ),
+        ({"optimizer": "fused_adamw", "offload_optimizer": "cpu"}, "fused_adamw runs on the device; offload_optimizer"),
+        ({"strategy": "zero3", "offload_optimizer": "nvme"}, "nvme_path: none given, and offload_optimizer is nvme"),
+        ({"ds_config": {"zero_optimization.stage": 3}}, "zero_optimization.stage is 3, but the trial's stage is 2"),
+        ({"ds_config": {"train_batch_size": 64}}, "train_batch_size is 64, but the trial's global_batch_size is 2"),
+        ({"ds_config": {"fp16.enabled": True}}, "is 'fp16 and bf16', but the trial's precision is 'bf16'"),
+        ({"ds_config": {"memory_breakdown": True}}, "memory_breakdown: true resets the peaks"),
+        (
+            {"ds_config": {"optimizer.params.torch_adam": False}},
+            "is 'fused_adamw', but the trial's optimizer is 'adamw'",
+        ),
+        ({"ds_config": {"optimizer.type": "Lion"}}, "optimizer.type: 'Lion' has no counterpart here; choices: AdamW"),
+        ({"ds_config": {"reduce_bucket_sise": 1}}, "did you mean 'zero_optimization.reduce_bucket_size'?"),
+    ],
+)
+def test_what_cannot_be_built_is_refused_in_one_line_that_says_why(fields: dict[str, Any], message: str) -> None:
+    with pytest.raises(UserError) as refused:
+        build_ds_config(trial(**fields))
+    assert message in str(refused.value)
+    assert "\n" not in str(refused.value)

@@ -1,0 +1,87 @@
+"""Names of trials: short, and no two alike."""
+
+from __future__ import annotations
+
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from tests.report.sample_run import model, sample_trials, spec
+from zerobench.report.labels import brief, labels, shared_lines
+from zerobench.spec.trial import TrialSpec
+
+BUCKET = "zero_optimization.reduce_bucket_size"
+
+
+def test_a_name_holds_only_what_varies() -> None:
+    assert labels([spec(f"zero{stage}") for stage in range(4)]) == ["zero0", "zero1", "zero2", "zero3"]
+
+
+def test_what_most_trials_share_is_in_the_names_of_the_others_only() -> None:
+    specs = [spec("single", gpus_per_node=1), *(spec(f"zero{stage}") for stage in range(4))]
+    assert labels(specs) == ["single n1", "zero0", "zero1", "zero2", "zero3"]
+    assert "unless a name says otherwise: 8 ranks" in shared_lines(specs)
+    assert "in names: n: ranks" in shared_lines(specs)
+
+
+def test_an_evenly_split_axis_is_in_every_name() -> None:
+    specs = [spec("zero1", micro_batch_size=size) for size in (1, 2, 4)]
+    assert labels(specs) == ["mb1", "mb2", "mb4"]
+    assert shared_lines(specs)[0].startswith("all: gpt2-345m, zero1, no offload, 8 ranks,")
+
+
+def test_offload_names_what_is_where() -> None:
+    specs = [spec("zero3"), spec("zero3", offload_optimizer="cpu")]
+    both = {"offload_optimizer": "nvme", "offload_param": "cpu", "nvme_path": "/n"}
+    assert labels([*specs, spec("zero3", **both)])[1:] == ["opt=cpu", "opt=nvme param=cpu"]
+
+
+def test_varying_deepspeed_keys_are_shortened_while_that_is_clear() -> None:
+    specs = [spec("zero2", ds_config={BUCKET: size}) for size in (1_000_000, 500_000_000)]
+    assert labels(specs) == ["reduce_bucket=1e6", "reduce_bucket=5e8"]
+    clash = [spec("zero2", ds_config={"a.size": 1, "b.size": 2}), spec("zero2", ds_config={"a.size": 2, "b.size": 1})]
+    assert labels(clash) == ["a.size=1 b.size=2", "a.size=2 b.size=1"]
+
+
+def test_trials_that_no_axis_tells_apart_have_their_hash() -> None:
+    specs = [spec("zero1", hyperparameters={"seed": seed}) for seed in (1, 2)]
+    assert labels(specs) == [f"zero1 {one.config_hash[:6]}" for one in specs]
+
+
+def test_the_sample_run_has_a_name_for_each_trial() -> None:
+    names = labels([trial.spec for trial in sample_trials()])
+    assert len(set(names)) == len(names)
+    assert max(map(len, names)) <= 24
+
+
+def specs_of_any_kind() -> st.SearchStrategy[TrialSpec]:
+    """Trials that differ in a few of their fields."""
+    fields = st.fixed_dictionaries(
+        {
+            "micro_batch_size": st.integers(1, 3),
+            "sequence_length": st.sampled_from([128, 256]),
+            "repeat": st.integers(0, 2),
+            "activation_checkpointing": st.booleans(),
+            "hyperparameters": st.fixed_dictionaries({"seed": st.integers(0, 1)}),
+            "model": st.sampled_from(["a", "a\n", "a\x1b"]).map(model),
+        }
+    )
+    return st.builds(lambda stage, fields: spec(f"zero{stage}", **fields), st.integers(0, 3), fields)
+
+
+@settings(max_examples=50, deadline=None)
+@given(st.lists(specs_of_any_kind(), max_size=12))
+def test_no_two_trials_have_the_same_name(specs: list[TrialSpec]) -> None:
+    names = labels(specs)
+    assert len(set(names)) == len(specs)
+    assert all(name.isprintable() for name in [*names, *shared_lines(specs)])
+
+
+@given(st.one_of(st.integers(), st.floats(allow_nan=False, allow_infinity=False)))
+def test_a_brief_number_is_still_the_number(value: float) -> None:
+    assert float(brief(value)) == float(value)
+    assert len(brief(value)) <= len(str(value))
+
+
+def test_what_is_no_number_stays_as_it_is() -> None:
+    values = [True, "auto", None, 10**400, float("nan")]
+    assert [brief(value) for value in values] == ["True", "auto", "None", "1" + "0" * 400, "nan"]

@@ -1,0 +1,41 @@
+"""The ZeRO paper's terms, held against the figures that the paper prints."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.report.sample_run import spec
+from zerobench.report.paper import paper_terms
+
+FIGURE_1_GB = {"zero0": 120, "zero1": 31.4, "zero2": 16.6, "zero3": 1.9}
+"""Figure 1 of arXiv 1910.02054: 7.5 billion parameters, 64 ranks, K = 12."""
+
+
+@pytest.mark.parametrize("strategy", FIGURE_1_GB)
+def test_the_terms_give_the_papers_first_figure(strategy: str) -> None:
+    terms = paper_terms(spec(strategy, gpus_per_node=64), 7_500_000_000)
+    assert terms is not None
+    assert terms.total_bytes / 1e9 == pytest.approx(FIGURE_1_GB[strategy], abs=0.05)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "fields", "text"),
+    [
+        ("zero1", {}, "2P + 2P + 12P/8"),
+        ("zero3", {}, "2P/8 + 2P/8 + 12P/8"),
+        ("zero1", {"precision": "fp32"}, "4P + 4P + 8P/8"),
+        ("zero1", {"optimizer": "sgd"}, "2P + 2P + 4P/8"),
+        ("zero1", {"optimizer": "sgd", "precision": "fp32"}, "4P + 4P + 0P/8"),
+        ("single", {"gpus_per_node": 1}, "2P + 2P + 12P"),
+        ("zero2", {"gpus_per_node": 1}, "2P + 2P + 12P"),
+    ],
+)
+def test_the_terms_are_written_as_the_paper_writes_them(strategy: str, fields: dict[str, object], text: str) -> None:
+    terms = paper_terms(spec(strategy, **fields), 1000)
+    assert terms is not None
+    assert terms.text == text
+
+
+def test_there_are_no_terms_for_what_the_paper_does_not_speak_of() -> None:
+    assert paper_terms(spec("fsdp"), 1000) is None
+    assert paper_terms(spec("zero1"), None) is None

@@ -1,0 +1,101 @@
+"""Losses held against a reference."""
+
+from __future__ import annotations
+
+import dataclasses
+import math
+from typing import Any
+
+import pytest
+
+from tests.report.sample_run import SampleTrial, completed_trial, failed_trial, model, sample_trials, spec
+from zerobench.records import Failure
+from zerobench.report.parity import TOLERANCES, ParityJudge, largest_difference
+from zerobench.report.trials import LossesOnly
+from zerobench.spec.trial import Precision
+
+
+def with_losses(trial: SampleTrial, losses: list[float]) -> SampleTrial:
+    """The trial with other losses on every rank."""
+    ranks = [rank.model_copy(update={"losses": losses}) for rank in trial.ranks]
+    return dataclasses.replace(trial, ranks=ranks)
+
+
+def two_ranks(strategy: str, losses: list[float], **fields: Any) -> SampleTrial:
+    """A trial on two ranks with these losses."""
+    return with_losses(completed_trial(spec(strategy, gpus_per_node=2, **fields)), losses)
+
+
+def test_the_single_process_is_the_reference_of_all() -> None:
+    trials = sample_trials()
+    judge = ParityJudge(trials)
+    verdicts = {trial.spec.trial_id: judge.judge(trial) for trial in trials}
+    single = trials[0].spec.trial_id
+    assert verdicts.pop(single) is None
+    judged = [verdict for verdict in verdicts.values() if verdict is not None]
+    assert len(judged) == 8
+    assert {verdict.reference for verdict in judged} == {single}
+    assert [verdict.agrees for verdict in judged] == [True, True, False, True, True, True, True, True]
+
+
+def test_without_a_single_process_the_lowest_stage_is_the_reference() -> None:
+    zero3, zero1, zero2 = (two_ranks(f"zero{stage}", [1.0]) for stage in (3, 1, 2))
+    judge = ParityJudge([zero3, zero1, zero2])
+    assert judge.reference(zero3) is zero1
+    assert judge.judge(zero1) is None
+
+
+def test_trials_of_other_work_are_not_compared() -> None:
+    one, other = two_ranks("zero1", [1.0]), two_ranks("zero1", [2.0], micro_batch_size=4)
+    assert ParityJudge([one, other]).judge(other) is None
+
+
+def test_a_trial_that_did_not_complete_is_no_reference_and_gets_no_verdict() -> None:
+    failed = failed_trial(spec("single", gpus_per_node=2), Failure(message="died"))
+    zero1, zero2 = two_ranks("zero1", [1.0]), two_ranks("zero2", [1.0])
+    judge = ParityJudge([failed, zero1, zero2])
+    assert judge.judge(failed) is None
+    assert judge.reference(zero2) is zero1
+
+
+def test_models_with_dropout_are_not_compared() -> None:
+    dropping = model().model_copy(update={"hf_config": {**model().hf_config, "resid_pdrop": 0.1}})
+    trials = [two_ranks(f"zero{stage}", [float(stage)], model=dropping) for stage in (1, 2)]
+    assert ParityJudge(trials).judge(trials[1]) is None
+
+
+def test_a_rank_that_ran_alone_of_many_has_no_loss_to_compare() -> None:
+    measured, solo = two_ranks("zero1", [1.0]), two_ranks("zero1", [9.0], evidence="solo")
+    assert ParityJudge([measured, solo]).judge(solo) is None
+
+
+@pytest.mark.parametrize(("precision", "below", "above"), [("fp32", 4.9e-6, 5.1e-6), ("bf16", 0.019, 0.021)])
+def test_losses_may_differ_by_the_tolerance_of_their_precision(precision: str, below: float, above: float) -> None:
+    zero0 = two_ranks("zero0", [1.0, 0.9], precision=precision)
+    zero1, zero2 = (
+        two_ranks(name, [1.0, 0.9 + error], precision=precision) for name, error in [("zero1", below), ("zero2", above)]
+    )
+    judge = ParityJudge([zero0, zero1, zero2])
+    verdicts = [judge.judge(trial) for trial in (zero1, zero2)]
+    assert [verdict is not None and verdict.agrees for verdict in verdicts] == [True, False]
+
+
+@pytest.mark.parametrize("broken", [math.nan, math.inf])
+def test_a_loss_that_is_not_finite_agrees_with_nothing(broken: float) -> None:
+    for ours, theirs in [([1.0, broken], [1.0, 0.9]), ([1.0, 0.9], [1.0, broken]), ([broken], [broken])]:
+        assert largest_difference(ours, theirs) == math.inf
+
+
+def test_only_steps_that_both_took_are_compared() -> None:
+    assert largest_difference([1.0, 5.0], [1.25]) == 0.25
+    assert largest_difference([], [1.0]) is None
+
+
+def test_every_precision_has_a_tolerance() -> None:
+    assert set(TOLERANCES) == set(Precision)
+
+
+def test_a_trial_stripped_to_its_losses_is_judged_the_same() -> None:
+    trials = sample_trials()
+    whole, stripped = ParityJudge(trials), ParityJudge([LossesOnly.of(trial) for trial in trials])
+    assert [whole.judge(trial) for trial in trials] == [stripped.judge(LossesOnly.of(trial)) for trial in trials]

@@ -1,0 +1,291 @@
+"""Each reason why a point cannot run, with its numbers; and that what can run is left alone."""
+
+from __future__ import annotations
+
+import json
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zerobench.spec.host_memory import PROCESS_BYTES, host_state_bytes
+from zerobench.spec.machine import Accelerator, Machine
+from zerobench.spec.parameters import count_parameters
+from zerobench.spec.presets import resolve_model
+from zerobench.spec.rules import CPU_RANKS_PER_CORE, LAYOUT_RULES, RULES, Situation, Skip, why_skipped
+from zerobench.spec.trial import TrialSpec
+
+GIB = 2**30
+CPU = Machine(accelerator=Accelerator.CPU, cpu_cores=2, host_memory_bytes=16 * GIB, supports_fp16=False)
+GPU = Machine(
+    accelerator=Accelerator.CUDA,
+    num_gpus=8,
+    gpu_names=("NVIDIA A100",) * 8,
+    cpu_cores=64,
+    host_memory_bytes=512 * GIB,
+    has_flash_attention=True,
+)
+
+
+def skip(machine: Machine = CPU, *, model: str = "llama-10m", **trial: Any) -> Skip | None:
+    spec = TrialSpec(**{"model": resolve_model(model), "strategy": "zero3", "gpus_per_node": 2} | trial)
+    counts = count_parameters(spec.model)
+    return why_skipped(Situation(spec, machine, counts.total if counts else None))
+
+
+@pytest.mark.parametrize(
+    ("trial", "rule", "reason"),
+    [
+        (
+            {"strategy": "zero0", "offload_optimizer": "cpu"},
+            "offload_needs_stage_1",
+            "offload_optimizer cpu at zero0: DeepSpeed ignores offload at stage 0 without a word; use stage 1 to 3",
+        ),
+        (
+            {"strategy": "zero2", "offload_param": "cpu"},
+            "param_offload_needs_stage_3",
+            "offload_param cpu at zero2: parameters are partitioned, and can be offloaded, at stage 3 only",
+        ),
+        (
+            {"strategy": "zero1", "offload_optimizer": "nvme", "nvme_path": "/nvme"},
+            "nvme_needs_stage_3",
+            (
+                "offload_optimizer nvme at zero1: DeepSpeed swaps to NVMe at stage 3 only "
+                "and keeps the states in host memory at stages 1 and 2"
+            ),
+        ),
+        (
+            {"offload_optimizer": "cpu", "offload_param": "nvme"},
+            "nvme_needs_path",
+            (
+                "offload_optimizer cpu and offload_param nvme: nvme_path is not set; "
+                "name a folder on the NVMe device (--set nvme_path=...)"
+            ),
+        ),
+        (
+            {"precision": "fp16"},
+            "precision_needs_device",
+            "precision fp16: DeepSpeed does not support it on this CPU; use bf16 or fp32",
+        ),
+        ({"num_nodes": 2}, "nodes_exceed_machine", "num_nodes 2: only 1 at hand"),
+        (
+            {"gpus_per_node": 9},
+            "ranks_exceed_cores",
+            "9 ranks on 2 CPU cores: at most 8 (4 a core) are started",
+        ),
+        (
+            {"optimizer": "cpu_adam"},
+            "cpu_adam_needs_offload",
+            "optimizer cpu_adam with offload_optimizer none: CPUAdam updates states that lie in host memory",
+        ),
+        (
+            {"optimizer": "fused_adamw", "offload_optimizer": "cpu"},
+            "fused_adamw_needs_device_states",
+            (
+                "optimizer fused_adamw with offload_optimizer cpu: DeepSpeed would run CPUAdam in its place; "
+                "ask for cpu_adam or adamw"
+            ),
+        ),
+        (
+            {"sequence_length": 2049},
+            "sequence_exceeds_positions",
+            "sequence_length 2049: llama-10m has 2048 positions",
+        ),
+        (
+            {"attention": "flash_attention_2"},
+            "flash_attention_needs_gpu",
+            "attention flash_attention_2: it runs on GPUs only; use sdpa",
+        ),
+    ],
+)
+def test_a_point_that_cannot_run_on_cpu_ranks_is_skipped_by_its_rule_in_a_sentence(
+    trial: dict[str, Any], rule: str, reason: str
+):
+    assert skip(**trial) == Skip(rule=rule, reason=reason)
+
+
+@pytest.mark.parametrize(
+    ("machine", "trial", "rule", "told"),
+    [
+        ({}, {"gpus_per_node": 9}, "ranks_exceed_gpus", "9 ranks on a node that has 8 GPUs"),
+        ({"supports_bf16": False}, {}, "precision_needs_device", "precision bf16: .* on NVIDIA A100"),
+        (
+            {"has_libaio": False},
+            {"offload_param": "nvme", "nvme_path": "/nvme"},
+            "nvme_needs_libaio",
+            "offload_param nvme: libaio",
+        ),
+        (
+            {"has_cpu_adam": False},
+            {"optimizer": "cpu_adam", "offload_optimizer": "cpu"},
+            "cpu_adam_needs_compiler",
+            "nvcc",
+        ),
+        ({"has_fused_adam": False}, {"optimizer": "fused_adamw"}, "fused_adamw_needs_compiler", "compiles FusedAdam"),
+        ({}, {"attention": "flash_attention_2", "precision": "fp32"}, "flash_attention_needs_gpu", "precision fp32"),
+        (
+            {"has_flash_attention": False},
+            {"attention": "flash_attention_2"},
+            "flash_attention_needs_gpu",
+            "flash-attn is not installed",
+        ),
+    ],
+)
+def test_a_point_that_cannot_run_on_this_gpu_machine_is_skipped_by_its_rule(
+    machine: dict[str, Any], trial: dict[str, Any], rule: str, told: str
+):
+    found = skip(GPU.model_copy(update=machine), **trial)
+    assert found is not None
+    assert found.rule == rule
+    assert re.search(told, found.reason)
+
+
+@pytest.mark.parametrize(
+    "trial",
+    [
+        {"strategy": "zero0"},
+        {"strategy": "single", "gpus_per_node": 1},
+        {"strategy": "single", "gpus_per_node": 1, "optimizer": "fused_adamw"},
+        {"strategy": "zero1", "offload_optimizer": "cpu", "optimizer": "cpu_adam"},
+        {"strategy": "zero2", "offload_optimizer": "cpu"},
+        {"offload_param": "cpu"},
+        {"offload_param": "nvme", "offload_optimizer": "nvme", "nvme_path": "/nvme", "optimizer": "cpu_adam"},
+        {"precision": "fp32", "optimizer": "sgd"},
+        {"sequence_length": 2048},
+        {"gpus_per_node": 2 * CPU_RANKS_PER_CORE},
+        {"ds_config": {"zero_optimization.reduce_bucket_size": 1_000_000}},
+    ],
+)
+def test_what_can_run_on_cpu_ranks_is_not_skipped(trial: dict[str, Any]):
+    assert skip(**trial) is None
+
+
+def test_fp16_and_flash_attention_run_on_a_gpu_that_has_them():
+    assert skip(GPU, precision="fp16", attention="flash_attention_2", optimizer="fused_adamw") is None
+
+
+def test_fused_adamw_without_deepspeed_needs_no_compiler():
+    machine = CPU.model_copy(update={"has_fused_adam": False})
+    assert skip(machine, strategy="single", gpus_per_node=1, optimizer="fused_adamw") is None
+
+
+@pytest.mark.parametrize(
+    ("config", "trial", "told"),
+    [
+        ({"zero_optimization": {"stage": 2}}, {}, ["zero_optimization.stage is 2", "strategy"]),
+        (
+            {"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}, "train_micro_batch_size_per_gpu": 4},
+            {"micro_batch_size": 2},
+            ["train_micro_batch_size_per_gpu is 4", "micro_batch_size is 2"],
+        ),
+        (
+            {"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}, "gradient_accumulation_steps": 4},
+            {},
+            ["gradient_accumulation_steps is 4", "gradient_accumulation_steps is 1"],
+        ),
+        (
+            {"zero_optimization": {"stage": 3, "offload_param": {"device": "cpu"}}, "bf16": {"enabled": True}},
+            {},
+            ["offload_param.device is 'cpu'", "offload_param is 'none'"],
+        ),
+        ({"zero_optimization": {"stage": 3}, "fp16": {"enabled": True}}, {}, ["precision", "'fp16'", "'bf16'"]),
+    ],
+)
+def test_a_users_config_that_says_something_else_is_skipped_with_both_sides(
+    tmp_path: Path, config: dict[str, Any], trial: dict[str, Any], told: list[str]
+):
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps(config))
+    found = skip(ds_config_file=str(file), **trial)
+    assert found is not None
+    assert found.rule == "ds_config_contradicts"
+    assert str(file) in found.reason
+    assert [part for part in told if part not in found.reason] == []
+
+
+def test_a_users_config_that_agrees_with_the_trial_is_not_skipped(tmp_path: Path):
+    file = tmp_path / "mine.json"
+    file.write_text(json.dumps({"zero_optimization": {"stage": 3}, "bf16": {"enabled": "auto"}}))
+    assert skip(ds_config_file=str(file)) is None
+
+
+def test_an_override_that_belongs_to_an_axis_is_skipped_where_it_contradicts_it():
+    found = skip(ds_config={"zero_optimization.stage": 1})
+    assert found is not None
+    assert found.rule == "ds_config_contradicts"
+
+
+def test_cpu_ranks_whose_states_exceed_the_host_are_skipped_with_the_figures():
+    found = skip(model="llama-7b", strategy="zero1")
+    assert found is not None
+    assert found.rule == "host_memory"
+    # 2 ranks x (2 + 2 + 12/2) bytes x 6.74e9, and two processes: 126 GiB.
+    assert found.reason == (
+        "llama-7b (6.74 B parameters): the states that 2 ranks hold in host memory take at least 126.16 GiB, "
+        "and the node has 16.00 GiB"
+    )
+
+
+def test_gpu_ranks_need_the_host_for_what_is_offloaded_alone():
+    small = GPU.model_copy(update={"host_memory_bytes": 64 * GIB})
+    assert skip(small, model="llama-70b", gpus_per_node=8) is None
+    offloaded = skip(small, model="llama-7b", gpus_per_node=8, offload_optimizer="cpu", optimizer="cpu_adam")
+    assert offloaded is not None
+    assert offloaded.rule == "host_memory"
+    on_nvme = {"offload_optimizer": "nvme", "offload_param": "nvme", "nvme_path": "/nvme", "optimizer": "cpu_adam"}
+    assert skip(small, model="llama-70b", gpus_per_node=8, **on_nvme) is None
+
+
+def test_a_model_without_a_closed_form_or_a_host_of_unknown_size_is_tried():
+    trial = TrialSpec(model=resolve_model("llama-70b"), strategy="zero3", gpus_per_node=2)
+    assert why_skipped(Situation(trial, CPU, None)) is None
+    unknown = CPU.model_copy(update={"host_memory_bytes": None})
+    assert why_skipped(Situation(trial, unknown, 70_000_000_000)) is None
+
+
+P, N = 1_000_000, 4
+
+
+@pytest.mark.parametrize(
+    ("trial", "bytes_per_parameter"),
+    [
+        ({"strategy": "single", "gpus_per_node": 1}, 16),
+        ({"strategy": "zero0"}, 16 * N),
+        ({"strategy": "zero1"}, 4 * N + 12),
+        ({"strategy": "zero2"}, 2 * N + 14),
+        ({"strategy": "zero3"}, 16),
+        ({"strategy": "zero0", "precision": "fp32"}, 16 * N),
+        ({"strategy": "zero3", "precision": "fp32"}, 16),
+        ({"strategy": "zero3", "optimizer": "sgd"}, 8),
+        ({"strategy": "zero3", "precision": "fp32", "optimizer": "sgd"}, 8),
+        ({"strategy": "zero3", "offload_optimizer": "nvme"}, 4),
+        ({"strategy": "zero3", "offload_optimizer": "nvme", "offload_param": "nvme"}, 2),
+    ],
+)
+def test_cpu_ranks_hold_the_zero_papers_states_in_host_memory(trial: dict[str, Any], bytes_per_parameter: int):
+    spec = TrialSpec(**{"model": resolve_model("llama-10m"), "gpus_per_node": N} | trial)
+    held = host_state_bytes(spec, P, Accelerator.CPU)
+    assert held == spec.world_size * PROCESS_BYTES + bytes_per_parameter * P
+
+
+@pytest.mark.parametrize(
+    ("trial", "bytes_per_parameter"),
+    [
+        ({"strategy": "zero3"}, 0),
+        ({"strategy": "zero2", "offload_optimizer": "cpu"}, 16),
+        ({"strategy": "zero3", "offload_optimizer": "cpu", "offload_param": "cpu"}, 18),
+        ({"strategy": "zero3", "offload_optimizer": "cpu", "optimizer": "sgd"}, 8),
+        ({"strategy": "zero3", "offload_param": "cpu", "precision": "fp32"}, 4),
+        ({"strategy": "zero3", "offload_optimizer": "nvme", "offload_param": "nvme"}, 0),
+        ({"strategy": "zero3", "offload_optimizer": "cpu", "num_nodes": 2, "gpus_per_node": N // 2}, 8),
+    ],
+)
+def test_gpu_ranks_hold_offloaded_states_in_their_nodes_host_memory(trial: dict[str, Any], bytes_per_parameter: int):
+    spec = TrialSpec(**{"model": resolve_model("llama-10m"), "gpus_per_node": N} | trial)
+    held = host_state_bytes(spec, P, Accelerator.CUDA)
+    assert held == spec.gpus_per_node * PROCESS_BYTES + bytes_per_parameter * P
+
+
+def test_the_rules_about_ranks_are_rules():
+    assert set(LAYOUT_RULES) <= set(RULES)

@@ -1,0 +1,41 @@
+"""The registry of strategies."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+import zerobench
+from zerobench.errors import UserError
+from zerobench.spec.presets import resolve_model
+from zerobench.spec.strategy import STRATEGIES, strategy_info
+from zerobench.spec.trial import TrialSpec
+
+
+def test_single_is_the_one_reference_and_needs_no_deepspeed():
+    assert [info.name for info in STRATEGIES.values() if info.is_reference] == ["single"]
+    assert not strategy_info("single").uses_deepspeed
+
+
+@pytest.mark.parametrize("name", list(STRATEGIES))
+def test_the_registry_and_the_trial_agree_on_the_stage(name: str):
+    trial = TrialSpec(model=resolve_model("llama-10m"), strategy=name)
+    assert trial.zero_stage == strategy_info(name).zero_stage
+
+
+def test_every_strategy_has_a_worker_that_trains_it():
+    # Read as text: importing the worker imports torch.
+    door = Path(zerobench.__file__).parent / "worker/strategies/__init__.py"
+    assert [name for name in STRATEGIES if f'"{name}"' not in door.read_text()] == []
+
+
+@pytest.mark.parametrize("name", ["zero4", "Single", "", 3, None, ["zero1"]])
+def test_an_unknown_strategy_is_refused_with_all_choices(name: object):
+    with pytest.raises(UserError, match=r"strategy: .* choices: single, zero0, zero1, zero2, zero3"):
+        strategy_info(name)
+
+
+def test_a_misspelt_strategy_is_answered_with_the_nearest_right_one():
+    with pytest.raises(UserError, match="did you mean 'single'"):
+        strategy_info("singel")

@@ -1,0 +1,102 @@
+"""Offload on a CPU with DeepSpeed's real CPUAdam and real swapping through libaio: what moves is seen to move."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.conftest import memory_row
+from zerobench.records import Category, Phase, Place, Status, StepKind
+from zerobench.spec.trial import Offload
+
+SWEEP = """
+name: offload
+axes:
+  model: llama-10m
+  strategy: [zero2, zero3]
+  offload_optimizer: [none, cpu]
+  world_size: 2
+  micro_batch_size: 1
+  sequence_length: 128
+  precision: bf16
+  optimizer: fused_adamw
+  ds_config: {{reduce_bucket_size: 1e6, stage3_prefetch_bucket_size: 0, sub_group_size: 4e6}}
+include:
+  - {{strategy: zero3, offload_optimizer: cpu, offload_param: cpu, optimizer: cpu_adam}}
+  - {{strategy: zero3, offload_optimizer: nvme, offload_param: nvme, nvme_path: {nvme}, optimizer: cpu_adam}}
+  - {{strategy: zero0, offload_optimizer: cpu}}
+  - {{strategy: zero2, offload_param: cpu}}
+  - {{strategy: zero2, offload_optimizer: nvme, nvme_path: {nvme}}}
+steps: {{warmup: 1, timed: 2, memory: 1}}
+"""
+STATES = (Category.MASTER_WEIGHTS, Category.FIRST_MOMENT, Category.SECOND_MOMENT)
+
+
+@pytest.fixture(scope="module")
+def swept(own_sweep, tmp_path_factory):
+    return own_sweep(SWEEP.format(nvme=tmp_path_factory.mktemp("nvme")))
+
+
+def find(swept, strategy, optimizer, param=Offload.NONE):
+    return swept.trial(strategy=strategy, offload_optimizer=optimizer, offload_param=param)
+
+
+def test_possible_points_complete_and_impossible_ones_are_skipped_with_their_rule(swept):
+    for trial in swept.run.trials:
+        impossible = trial.spec.strategy == "zero0" or (
+            trial.spec.strategy == "zero2" and Offload.NVME in (trial.spec.offload_optimizer, trial.spec.offload_param)
+        )
+        impossible |= trial.spec.strategy == "zero2" and trial.spec.offload_param is Offload.CPU
+        assert (trial.record.status is Status.SKIPPED) == impossible, trial.record
+        assert trial.record.status in {Status.SKIPPED, Status.COMPLETED}, trial.record
+        assert bool(trial.record.rule) == impossible
+
+
+@pytest.mark.parametrize("strategy", ["zero2", "zero3"])
+def test_offloaded_optimizer_states_are_on_the_host_and_not_on_the_device(swept, strategy):
+    rank = find(swept, strategy, Offload.CPU).ranks[0]
+    partition_bytes = 4 * rank.parameters.total / 2
+    for category in STATES:
+        live = memory_row(rank, Phase.STEP, category, place=Place.HOST).live_bytes
+        assert live == pytest.approx(partition_bytes, rel=0.001)
+        on_device = [r for r in rank.memory if r.place is Place.DEVICE and r.category is category]
+        assert all(r.live_bytes == 0 for r in on_device if r.phase is not Phase.INIT)
+
+
+def test_offloaded_parameters_leave_the_device(swept):
+    rank = find(swept, "zero3", Offload.CPU, Offload.CPU).ranks[0]
+    live = memory_row(rank, Phase.STEP, Category.PARAMETERS, place=Place.HOST).live_bytes
+    assert live == pytest.approx(2 * rank.parameters.total / 2, rel=0.05)
+
+
+def test_swapping_to_nvme_moves_bytes_in_the_step_and_its_files_hold_the_states(swept):
+    trial = find(swept, "zero3", Offload.NVME, Offload.NVME)
+    for rank in trial.ranks:
+        (step,) = [t for t in rank.nvme if t.step is StepKind.STEADY and t.phase is Phase.STEP]
+        states_bytes = 12 * rank.parameters.total / 2
+        assert step.read_bytes > 0.5 * states_bytes
+        assert step.written_bytes > 0.5 * states_bytes
+        held = memory_row(rank, Phase.STEP, Category.OPTIMIZER_STATES_ON_NVME, place=Place.NVME).live_bytes
+        assert held >= 0.9 * states_bytes
+
+
+def test_swap_files_do_not_outlive_the_trial(swept):
+    path = find(swept, "zero3", Offload.NVME, Offload.NVME).spec.nvme_path
+    assert not list(Path(path).rglob("*.swp"))
+
+
+def test_offload_changes_where_the_states_lie_and_not_the_training(swept):
+    reference = find(swept, "zero3", Offload.NONE).ranks[0].losses
+    for optimizer, param in [(Offload.CPU, Offload.NONE), (Offload.CPU, Offload.CPU), (Offload.NVME, Offload.NVME)]:
+        losses = find(swept, "zero3", optimizer, param).ranks[0].losses
+        assert max(abs(a - b) for a, b in zip(losses, reference, strict=True)) <= 5e-3
+
+
+def test_nameless_bytes_stay_under_one_percent_of_the_peak(swept):
+    for trial in swept.run.trials:
+        for rank in trial.ranks:
+            for row in rank.memory:
+                if row.category is Category.UNATTRIBUTED and row.step is StepKind.STEADY:
+                    total = memory_row(rank, row.phase, Category.TOTAL, place=row.place).at_peak_bytes
+                    assert abs(row.at_peak_bytes) <= 0.01 * total, (trial.spec.trial_id, row)

@@ -1,0 +1,149 @@
+"""What the screen shows while a sweep runs: one line that moves on a terminal, plain lines elsewhere.
+
+It only repaints what the runner tells it, twice a second at most, so that watching does not load the cores that
+are being measured.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Sequence
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from zerobench.folder import RunFolder
+from zerobench.progress import Progress
+from zerobench.records import Status, TrialRecord
+from zerobench.spec.trial import TrialSpec
+from zerobench.units import format_bytes, format_seconds
+
+REPAINT_S = 0.5
+COMPILING = "DeepSpeed compiles its C++ ops: minutes, once on a machine"
+_GOOD = {Status.COMPLETED: "green", Status.SKIPPED: "dim"}
+
+
+class PlainView:
+    """A line when a trial begins, one when it compiles, one when it ends."""
+
+    def __init__(self, console: Console) -> None:
+        self.console = console
+        self._durations_s: list[float] = []
+        self._said_compiling = False
+
+    def run_started(self, run: RunFolder, to_do: int, kept: int, skipped: int) -> None:
+        """Say what will be done."""
+        parts = [
+            f"{to_do} trials to run",
+            f"{kept} done before" if kept else "",
+            f"{skipped} skipped" if skipped else "",
+        ]
+        self.say(f"{run.run_id}: {', '.join(part for part in parts if part)}")
+
+    def trial_started(self, trial: TrialSpec, number: int, to_do: int) -> None:
+        """Name the trial, and the time left as far as trials that ended tell it."""
+        left_s = self.time_left_s(to_do - number + 1)
+        about = f" (about {format_seconds(left_s)} left)" if left_s is not None else ""
+        self.say(f"trial {number} of {to_do}: {trial.trial_id}{about}")
+
+    def trial_progress(self, ranks: Sequence[Progress]) -> None:
+        """Say once that ops are being compiled: nothing else moves for minutes."""
+        if any(rank.phase == "compile" for rank in ranks) and not self._said_compiling:
+            self._said_compiling = True
+            self.say(COMPILING)
+
+    def trial_ended(self, record: TrialRecord) -> None:
+        """Say how it ended."""
+        duration_s = _duration_s(record)
+        if duration_s is not None:
+            self._durations_s.append(duration_s)
+        line = Text(f"{record.status:>9} ", style=_GOOD.get(record.status, "bold red"))
+        line.append(f"{record.trial_id} in {format_seconds(duration_s)}", style="default")
+        if record.reason:
+            line.append(f": {record.reason}", style="default")
+        self.console.print(line, soft_wrap=True)
+
+    def run_ended(self) -> None:
+        """Nothing more to say."""
+
+    def say(self, text: str) -> None:
+        """Print one line, as it is."""
+        self.console.print(Text(text), soft_wrap=True)
+
+    def time_left_s(self, trials_left: int, spent_s: float = 0.0) -> float | None:
+        """Seconds for `trials_left` trials, of which the first has run `spent_s`; None before any has ended."""
+        if not self._durations_s:
+            return None
+        one_s = statistics.median(self._durations_s)
+        return max(0.0, one_s - spent_s) + one_s * (trials_left - 1)
+
+
+class LiveView(PlainView):
+    """The plain view's lines, with the trial in hand moving below them."""
+
+    def __init__(self, console: Console) -> None:
+        super().__init__(console)
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._trial: TrialSpec | None = None
+        self._number = self._to_do = 0
+        self._began_s = self._painted_s = 0.0
+
+    def run_started(self, run: RunFolder, to_do: int, kept: int, skipped: int) -> None:
+        """Begin to move."""
+        super().run_started(run, to_do, kept, skipped)
+        self._live.start()
+
+    def trial_started(self, trial: TrialSpec, number: int, to_do: int) -> None:
+        """Show the trial."""
+        self._trial, self._number, self._to_do = trial, number, to_do
+        self._began_s, self._painted_s = time.monotonic(), 0.0
+        self.trial_progress([])
+
+    def trial_progress(self, ranks: Sequence[Progress]) -> None:
+        """Repaint, unless that was just done."""
+        now = time.monotonic()
+        if now - self._painted_s >= REPAINT_S and self._trial is not None:
+            self._painted_s = now
+            self._live.update(self._line(ranks, now - self._began_s), refresh=True)
+
+    def run_ended(self) -> None:
+        """Give the terminal back."""
+        self._live.stop()
+
+    def _line(self, ranks: Sequence[Progress], spent_s: float) -> Text:
+        left_s = self.time_left_s(self._to_do - self._number + 1, spent_s)
+        parts = [
+            f"trial {self._number} of {self._to_do}",
+            describe(ranks),
+            memory(ranks),
+            format_seconds(float(round(spent_s))),
+            f"about {format_seconds(float(round(left_s)))} left" if left_s is not None else "",
+        ]
+        name = self._trial.trial_id if self._trial is not None else ""
+        return Text(f"{' | '.join(part for part in parts if part)}\n{name}", overflow="ellipsis", no_wrap=True)
+
+
+def describe(ranks: Sequence[Progress]) -> str:
+    """Where the trial is: where its rank that is furthest behind is."""
+    if not ranks:
+        return "starting"
+    if any(rank.phase == "compile" for rank in ranks):
+        return COMPILING
+    behind = min(ranks, key=lambda rank: (rank.step_index, rank.updated_at_s))
+    if 0 <= behind.step_index < behind.num_steps:
+        return f"{behind.phase}, step {behind.step_index + 1} of {behind.num_steps}"
+    return behind.phase
+
+
+def memory(ranks: Sequence[Progress]) -> str:
+    """The memory of the rank that holds most; empty where none has said."""
+    known = [rank.memory_bytes for rank in ranks if rank.memory_bytes is not None]
+    return f"{format_bytes(max(known))} on the largest rank" if known else ""
+
+
+def _duration_s(record: TrialRecord) -> float | None:
+    if record.started_at_s is None or record.ended_at_s is None:
+        return None
+    return record.ended_at_s - record.started_at_s

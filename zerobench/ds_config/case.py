@@ -1,0 +1,94 @@
+"""One DeepSpeed configuration on so many ranks with so many parameters: the figures that departures speak of."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Any
+
+from zerobench.ds_config.reading import device_of, get, precision_of
+from zerobench.spec.trial import Offload, Precision
+from zerobench.units import format_bytes
+
+_ELEMENT_BYTES = {"fp32": 4, "float32": 4, "float": 4, "fp16": 2, "float16": 2, "half": 2, "bf16": 2, "bfloat16": 2}
+"""DeepSpeed's names of data types (runtime/config.py, DtypeEnum)."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """Sizes in bytes are those of one rank."""
+
+    config: Mapping[str, Any]
+    world_size: int
+    num_params: int
+    """Parameters of the whole model, all of them trained."""
+
+    def zero(self, key: str) -> Any:
+        """The value of a key of zero_optimization, or DeepSpeed's default."""
+        return get(self.config, f"zero_optimization.{key}")
+
+    @property
+    def stage(self) -> int:
+        """ZeRO stage."""
+        return int(self.zero("stage"))
+
+    @property
+    def element(self) -> int:
+        """Bytes of one element of the parameters."""
+        return 4 if precision_of(self.config) == Precision.FP32.value else 2
+
+    @property
+    def gradient_element(self) -> int:
+        """Bytes of one element of the accumulated gradients (data_types.grad_accum_dtype)."""
+        return _ELEMENT_BYTES.get(str(get(self.config, "data_types.grad_accum_dtype")), self.element)
+
+    @property
+    def bucket_elements(self) -> int:
+        """Elements of one reduce bucket."""
+        return int(self.zero("reduce_bucket_size"))
+
+    @property
+    def bucket_bytes(self) -> int:
+        """Bytes of one reduce bucket: of the communication's type at stage 3 (stage3.py, _setup_for_real_optimizer),
+        of the accumulator's at stage 1, of the parameters' at stage 2 (stage_1_and_2.py, setup_buckets).
+        """
+        by_stage = {
+            1: self.gradient_element,
+            3: _ELEMENT_BYTES.get(str(get(self.config, "communication_data_type")), self.element),
+        }
+        return self.bucket_elements * by_stage.get(self.stage, self.element)
+
+    @property
+    def share(self) -> int:
+        """Parameters of one partition."""
+        return -(-self.num_params // self.world_size)
+
+    @property
+    def states(self) -> int:
+        """Parameters whose optimizer states one rank keeps."""
+        return self.share if self.stage > 0 else self.num_params
+
+    @property
+    def sub_group(self) -> int:
+        """Parameters that stage 3 updates at a time."""
+        return min(int(self.zero("sub_group_size")) or self.share, self.share)
+
+    @property
+    def offload_optimizer(self) -> Offload:
+        """Where the optimizer's states go; DeepSpeed ignores it at stage 0."""
+        return Offload(device_of(self.config, "offload_optimizer")) if self.stage else Offload.NONE
+
+    @property
+    def offload_param(self) -> Offload:
+        """Where the parameters go; DeepSpeed ignores it below stage 3."""
+        return Offload(device_of(self.config, "offload_param")) if self.stage == 3 else Offload.NONE
+
+    @property
+    def micro_steps(self) -> int:
+        """Backward passes for one step."""
+        return int(get(self.config, "gradient_accumulation_steps") or 1)
+
+
+def size(elements: int, element: int) -> str:
+    """Bytes of so many elements, for people."""
+    return format_bytes(elements * element)
