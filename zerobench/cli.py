@@ -5,26 +5,15 @@ Every command imports what it needs when it runs, so that `zerobench --help` sta
 
 from __future__ import annotations
 
-import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, Any, NoReturn
+from typing import Annotated, Any, NoReturn
 
 import typer
 
 from zerobench import __version__
 from zerobench.errors import UserError, nearest
-
-if TYPE_CHECKING:
-    from rich.console import Console
-
-    from zerobench.cli_live import PlainView
-    from zerobench.run.attempt import Site
-    from zerobench.run.runner import RunResult
-    from zerobench.spec.expand import PlannedTrial
-    from zerobench.spec.machine import Machine
-    from zerobench.spec.sweep import Sweep
 
 # ruff: noqa: PLC0415 -- imports stand in the commands that need them: see above
 
@@ -117,24 +106,18 @@ def run(
     ] = None,
 ) -> int:
     """Run a sweep, show its tables and say where the run lies."""
-    from zerobench.run.runner import refuse_other_plan
-    from zerobench.store import find_run
+    from zerobench import cli_run
 
-    asked = _asked(sweep, sets or [], only or [], repeats)
-    if asked is None and resume is None:
-        raise _sweep_missing()
-    machine = _machine(hostfile)
-    planned = _plan(asked, machine) if asked else []
-    earlier = find_run(resume, reports) if resume else None
-    if earlier and asked:
-        refuse_other_plan(earlier, planned)
-    if dry_run:
-        _list_trials(planned, earlier)
-        return 0
-    site = _site(machine, hostfile)
-    result = _resume(earlier, site) if earlier else _run_new(asked, planned, reports, site)
-    _show_result(result)
-    return result.exit_code
+    request = cli_run.Request(
+        sweep=sweep,
+        sets=sets or [],
+        only=only or [],
+        repeats=repeats,
+        resume=resume,
+        reports=reports,
+        hostfile=hostfile,
+    )
+    return cli_run.list_trials(request) if dry_run else cli_run.run(request)
 
 
 @app.command()
@@ -143,10 +126,12 @@ def show(
     reports: Reports = Path("reports"),
 ) -> None:
     """Show the tables of a run."""
+    from rich.console import Console
+
     from zerobench.report.terminal import show_run
     from zerobench.store import find_run
 
-    show_run(find_run(run, reports), _console())
+    show_run(find_run(run, reports), Console(highlight=False))
 
 
 @app.command()
@@ -154,132 +139,50 @@ def sweeps() -> None:
     """List the shipped sweeps."""
     from zerobench.spec.sweep import load_sweep, shipped_sweeps
 
-    for name, path in shipped_sweeps().items():
+    paths = shipped_sweeps()
+    for name in paths:
         typer.echo(f"{name:<14}{_first_sentence(load_sweep(name).description)}")
-        typer.echo(f"{'':<14}{path}")
+    typer.echo(f"\nTheir files lie in {next(iter(paths.values())).parent}")
 
 
 @app.command()
-def models() -> None:
-    """List the model presets with their exact parameter counts."""
-    from zerobench.spec.architecture import dimensions
-    from zerobench.spec.parameters import count_parameters
-    from zerobench.spec.presets import PRESETS, resolve_model
+def models(
+    model: Annotated[
+        str | None, typer.Argument(metavar="MODEL", help="A preset, a config.json or a hub id: its components.")
+    ] = None,
+) -> None:
+    """List the model presets with their exact parameter counts, or one model's by component."""
+    from zerobench.spec.presets import PRESETS
 
+    if model is not None:
+        _list_components(model)
+        return
     typer.echo(f"{'model':<14}{'parameters':>16}{'layers':>8}{'hidden':>8}{'heads':>7}{'vocabulary':>12}")
     for name in PRESETS:
-        model = resolve_model(name)
-        size, counts = dimensions(model), count_parameters(model)
-        total = f"{counts.total:,}" if counts else "-"
-        typer.echo(
-            f"{name:<14}{total:>16}{size.num_layers:>8}{size.hidden_size:>8}{size.num_heads:>7}{size.vocab_size:>12,}"
-        )
+        typer.echo(_preset_line(name))
 
 
-def _machine(hostfile: Path | None) -> Machine:
-    from zerobench.run.launcher import read_hosts
-    from zerobench.spec.machine import detect_machine
+def _preset_line(name: str) -> str:
+    from zerobench.spec.architecture import dimensions
+    from zerobench.spec.parameters import count_parameters
+    from zerobench.spec.presets import resolve_model
 
-    return detect_machine(num_nodes=len(read_hosts(hostfile)) if hostfile else 1)
-
-
-def _site(machine: Machine, hostfile: Path | None) -> Site:
-    from zerobench.run.attempt import Site
-
-    return Site(machine.cpu_cores, machine.num_gpus, hostfile.resolve() if hostfile else None)
+    spec = resolve_model(name)
+    size, counts = dimensions(spec), count_parameters(spec)
+    total = f"{counts.total:,}" if counts else "-"
+    return f"{name:<14}{total:>16}{size.num_layers:>8}{size.hidden_size:>8}{size.num_heads:>7}{size.vocab_size:>12,}"
 
 
-def _asked(sweep: str | None, sets: Sequence[str], only: Sequence[str], repeats: int | None) -> Sweep | None:
-    """The sweep that the command line names; None where it names none, as with `--resume` alone."""
-    from zerobench.spec.sweep import load_sweep
+def _list_components(model: str) -> None:
+    from zerobench.spec.parameters import count_parameters
+    from zerobench.spec.presets import resolve_model
 
-    if sweep is not None:
-        return load_sweep(sweep, sets, only, repeats)
-    if sets or only or repeats is not None:
-        raise UserError("SWEEP is missing: --set, --only and --repeats change a sweep, which must be named")
-    return None
-
-
-def _sweep_missing() -> UserError:
-    from zerobench.spec.sweep import shipped_sweeps
-
-    return UserError(f"SWEEP is missing: a sweep file, or one of the shipped: {', '.join(shipped_sweeps())}")
-
-
-def _plan(sweep: Sweep, machine: Machine) -> list[PlannedTrial]:
-    """The trials of `sweep` on `machine`; a config that DeepSpeed would not take is refused here already."""
-    from zerobench.run.setup import resolved_configs
-    from zerobench.spec.expand import expand
-
-    planned = expand(sweep, machine)
-    resolved_configs(planned)
-    return planned
-
-
-def _run_new(sweep: Sweep | None, planned: Sequence[PlannedTrial], reports: Path, site: Site) -> RunResult:
-    from zerobench.run.environment import capture_environment
-    from zerobench.run.runner import run_sweep
-
-    if sweep is None:
-        raise _sweep_missing()
-    view = _view()
-    if sweep.description:
-        view.say(" ".join(sweep.description.split()))
-    return run_sweep(
-        planned,
-        sweep_name=sweep.name,
-        sweep=sweep.document,
-        environment=capture_environment(),
-        reports=reports,
-        site=site,
-        observer=view,
-    )
-
-
-def _resume(run: Path, site: Site) -> RunResult:
-    from zerobench.run.environment import capture_environment
-    from zerobench.run.runner import resume_run
-
-    return resume_run(run, environment=capture_environment(), site=site, observer=_view())
-
-
-def _list_trials(planned: Sequence[PlannedTrial], earlier: Path | None) -> None:
-    """Each trial on a line: `run`, or why not: skipped with the rule and the reason, or completed in an earlier run."""
-    from zerobench.run.runner import standing
-    from zerobench.store import load_run
-
-    if earlier is not None:
-        for trial_id, kept in standing(load_run(earlier)):
-            typer.echo(f"{kept or 'run':<10}{trial_id}")
-        return
-    for item in planned:
-        why = f"  {item.skipped.rule}: {item.skipped.reason}" if item.skipped else ""
-        typer.echo(f"{'skipped' if item.skipped else 'run':<10}{item.trial.trial_id}{why}")
-
-
-def _view() -> PlainView:
-    from zerobench.cli_live import LiveView, PlainView
-
-    console = _console()
-    return LiveView(console) if console.is_terminal else PlainView(console)
-
-
-def _console() -> Console:
-    from rich.console import Console
-
-    return Console(highlight=False)
-
-
-def _show_result(result: RunResult) -> None:
-    """The tables, then where the run lies and how to go on with it."""
-    from zerobench.report.terminal import show_run
-
-    path = os.path.relpath(result.folder.path)
-    if not result.interrupted:
-        show_run(result.folder.path, _console())
-    typer.echo(f"run: {path}")
-    if result.exit_code:
-        typer.echo(f"go on with: zerobench run --resume {path}")
+    spec = resolve_model(model)
+    counts = count_parameters(spec)
+    if counts is None:
+        raise UserError(f"MODEL: {model}: no closed form is known for {spec.model_type}; a trial counts its parameters")
+    for name, count in {**counts.by_component(), "total": counts.total}.items():
+        typer.echo(f"{name:<24}{count:>18,}")
 
 
 def _first_sentence(text: str) -> str:

@@ -59,10 +59,9 @@ class PlainView:
         duration_s = _duration_s(record)
         if duration_s is not None:
             self._durations_s.append(duration_s)
-        line = Text(f"{record.status:>9} ", style=_GOOD.get(record.status, "bold red"))
-        line.append(f"{record.trial_id} in {format_seconds(duration_s)}", style="default")
-        if record.reason:
-            line.append(f": {record.reason}", style="default")
+        reason = f": {record.reason}" if record.reason else ""
+        status = (f"{record.status:>9} ", _GOOD.get(record.status, "bold red"))
+        line = Text.assemble(status, f"{record.trial_id} in {format_seconds(duration_s)}{reason}")
         self.console.print(line, soft_wrap=True)
 
     def run_ended(self) -> None:

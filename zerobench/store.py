@@ -78,6 +78,8 @@ class Run:
     """The sweep as asked."""
     environment: Document
     """Versions, hardware and topology."""
+    written_version: int = SCHEMA_VERSION
+    """The schema version that the run was written with."""
 
     @property
     def run_id(self) -> str:
@@ -104,7 +106,7 @@ class Run:
     def spec(self, trial_id: str) -> TrialSpec:
         """What trial `trial_id` was asked to do."""
         document = read_json(self.folder.trial(trial_id).spec)
-        document["schema_version"] = self.plan.schema_version
+        document["schema_version"] = self.written_version
         return parse(document, TrialSpec, self.folder.trial(trial_id).spec)
 
     def pending(self) -> list[str]:
@@ -121,9 +123,10 @@ def load_run(path: Path) -> Run:
     folder = RunFolder(path)
     if not folder.plan.is_file():
         raise UserError(f"{path}: not a run folder: it has no {folder.plan.name}")
-    plan = read_record(folder.plan, Plan)
-    sweep = _read_yaml(folder.sweep)
-    return Run(folder, plan, sweep, read_json(folder.environment))
+    document = read_json(folder.plan)
+    plan = parse(document, Plan, folder.plan)
+    sweep, environment = _read_yaml(folder.sweep), read_json(folder.environment)
+    return Run(folder, plan, sweep, environment, document["schema_version"])
 
 
 def find_run(name: str | None, reports: Path) -> Path:

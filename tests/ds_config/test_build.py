@@ -98,7 +98,10 @@ def test_repeats_of_a_trial_swap_into_different_folders() -> None:
         ),
         ({"optimizer": "fused_adamw", "offload_optimizer": "cpu"}, "fused_adamw runs on the device; offload_optimizer"),
         ({"strategy": "zero3", "offload_optimizer": "nvme"}, "nvme_path: none given, and offload_optimizer is nvme"),
-        ({"ds_config": {"zero_optimization.stage": 3}}, "zero_optimization.stage is 3, but the trial's stage is 2"),
+        (
+            {"ds_config": {"zero_optimization.stage": 3}},
+            "zero_optimization.stage is 3, but the trial's zero_stage is 2",
+        ),
         ({"ds_config": {"train_batch_size": 64}}, "train_batch_size is 64, but the trial's global_batch_size is 2"),
         ({"ds_config": {"fp16.enabled": True}}, "is 'fp16 and bf16', but the trial's precision is 'bf16'"),
         ({"ds_config": {"memory_breakdown": True}}, "memory_breakdown: true resets the peaks"),

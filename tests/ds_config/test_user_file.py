@@ -59,6 +59,14 @@ def test_auto_values_are_filled_in_as_transformers_does(tmp_path: Path) -> None:
     assert "auto" not in json.dumps(config)
 
 
+def test_sections_that_are_null_are_left_out_and_the_stage_is_always_there(tmp_path: Path) -> None:
+    config = built(tmp_path, {"bf16": {"enabled": True}, "fp16": None, "zero_optimization": None}, "zero0")
+    assert "fp16" not in config
+    assert config["zero_optimization"] == {"stage": 0}
+    file = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2, "offload_optimizer": None}}
+    assert built(tmp_path, file)["zero_optimization"] == {"stage": 2}
+
+
 def test_overrides_are_laid_over_the_file_last(tmp_path: Path) -> None:
     file = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2, "reduce_bucket_size": 7}}
     config = built(tmp_path, file, ds_config={"zero_optimization.reduce_bucket_size": 9})
@@ -82,8 +90,8 @@ def test_the_trial_decides_where_states_are_swapped_to(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("change", "message"),
     [
-        ({"zero_optimization": {"stage": 3}}, "zero_optimization.stage is 3, but the trial's stage is 2"),
-        ({"zero_optimization": {}}, "zero_optimization.stage is 0, but the trial's stage is 2"),
+        ({"zero_optimization": {"stage": 3}}, "zero_optimization.stage is 3, but the trial's zero_stage is 2"),
+        ({"zero_optimization": {}}, "zero_optimization.stage is 0, but the trial's zero_stage is 2"),
         ({"train_micro_batch_size_per_gpu": 9}, "is 9, but the trial's micro_batch_size is 1"),
         ({"gradient_accumulation_steps": 4}, "is 4, but the trial's gradient_accumulation_steps is 1"),
         ({"train_batch_size": 256}, "train_batch_size is 256, but the trial's global_batch_size is 2"),

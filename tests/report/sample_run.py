@@ -107,9 +107,9 @@ def cpu_trials() -> list[SampleTrial]:
 
 def on_cpu(trial: SampleTrial) -> SampleTrial:
     """The same trial as CPU ranks leave it: no allocator, no driver, no peak FLOP/s."""
-    nothing = {"device_type": "cpu", "device_name": "cpu", "device_uuid": None, "backend": "gloo"}
-    none = {"device_memory": [], "context": None}
-    ranks = [rank.model_copy(update={**nothing, **none}) for rank in trial.ranks]
+    cpu: dict[str, Any] = {"device_type": "cpu", "device_name": "cpu", "device_uuid": None, "backend": "gloo"}
+    cpu |= {"device_memory": [], "context": None}
+    ranks = [rank.model_copy(update=cpu) for rank in trial.ranks]
     missing = NvmlSummary(hostname=HOSTNAME, available=False, reason="libnvidia-ml.so.1 was not found")
     return SampleTrial(trial.spec, trial.record.model_copy(update={"nvml": [missing]}), ranks)
 

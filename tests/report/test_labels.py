@@ -42,6 +42,21 @@ def test_varying_deepspeed_keys_are_shortened_while_that_is_clear() -> None:
     assert labels(clash) == ["a.size=1 b.size=2", "a.size=2 b.size=1"]
 
 
+def test_settings_that_most_share_are_said_once_and_none_at_all_are_defaults() -> None:
+    settings = {BUCKET: 1e6, "zero_optimization.sub_group_size": 4e6, "zero_optimization.overlap_comm": False}
+    specs = [spec("single"), *(spec(f"zero{stage}", ds_config=settings) for stage in range(4)), spec("zero3")]
+    assert labels(specs) == ["single", "zero0", "zero1", "zero2", "zero3", "zero3 defaults"]
+    said = "reduce_bucket_size 1e6, sub_group_size 4e6, overlap_comm False"
+    assert f"DeepSpeed's settings, unless a name says otherwise: {said}" in shared_lines(specs)
+
+
+def test_a_name_holds_two_settings_at_most_and_counts_the_rest() -> None:
+    specs = [spec("zero2", ds_config=dict.fromkeys("abcd", value)) for value in (1, 2)]
+    first, second = labels(specs)
+    assert first == "a=1 b=1 +2 more"
+    assert second == "a=2 b=2 +2 more"
+
+
 def test_trials_that_no_axis_tells_apart_have_their_hash() -> None:
     specs = [spec("zero1", hyperparameters={"seed": seed}) for seed in (1, 2)]
     assert labels(specs) == [f"zero1 {one.config_hash[:6]}" for one in specs]

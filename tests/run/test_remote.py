@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import shutil
+import tempfile
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
 from pathlib import Path
@@ -49,6 +50,7 @@ def ended(
         return folder, run_trial(trial, folder, "a_run", site, Stop(), Silent())
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(3) as pool:
+        patch.setattr(tempfile, "tempdir", str(runs))
         patch.setenv("PATH", f"{Path(__file__).with_name('bin')}{os.pathsep}{os.environ['PATH']}")
         yield dict(zip(CASES, pool.map(one, CASES), strict=True))
 
@@ -86,9 +88,9 @@ def test_no_process_is_left_on_any_node(
     assert marked_processes(runs) == []
 
 
-def test_the_file_that_carries_the_environment_is_gone_after_the_trial(ended: Ended) -> None:
+def test_the_file_that_carries_the_environment_is_gone_after_the_trial(ended: Ended, runs: Path) -> None:
     assert len(ended) == len(CASES)
-    assert list(Path("/tmp").glob("zerobench-*.env")) == []
+    assert list(runs.glob("*.env")) == []
 
 
 def test_a_node_that_does_not_answer_is_a_line_and_no_error(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> None:

@@ -19,15 +19,17 @@ from zerobench.folder import RunFolder
 from zerobench.progress import Progress
 from zerobench.records import Status, TrialRecord
 from zerobench.run.attempt import Site
+from zerobench.run.launcher import MARK
 from zerobench.run.lock import locked
 from zerobench.run.observer import Silent
-from zerobench.run.runner import RunResult, resume_run, run_sweep
+from zerobench.run.runner import RunResult, _renew, resume_run, run_sweep
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.rules import Skip
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import Trial, load_run
 
 SITE = Site(num_cpus=2, num_gpus=0, worker_module="standin_worker")
+SKIP = Skip(rule="too_many_ranks", reason="8 ranks on 2 devices")
 MakeTrial = Callable[..., TrialSpec]
 
 
@@ -74,10 +76,9 @@ def heard() -> Heard:
 @pytest.fixture(scope="module")
 def ended(tmp_path_factory: pytest.TempPathFactory, make_trial: MakeTrial, heard: Heard) -> RunResult:
     """A trial that fails, one that is skipped, one that completes."""
-    skip = Skip(rule="too_many_ranks", reason="8 ranks on 2 devices")
     planned = [
         PlannedTrial(trial=make_trial("fails", {0: "crash"}, gpus_per_node=1)),
-        PlannedTrial(trial=make_trial("skipped", gpus_per_node=8), skipped=skip),
+        PlannedTrial(trial=make_trial("skipped", gpus_per_node=8), skipped=SKIP),
         PlannedTrial(trial=make_trial("completes", gpus_per_node=1, strategy="zero1")),
     ]
     return run(planned, tmp_path_factory.mktemp("reports"), heard)
@@ -139,8 +140,7 @@ def test_the_observer_hears_of_each_trial_in_order(ended: RunResult, heard: Hear
 
 
 def test_a_run_in_which_all_completed_or_were_skipped_exits_with_0(tmp_path: Path, make_trial: MakeTrial) -> None:
-    skip = Skip(rule="too_many_ranks", reason="8 ranks on 2 devices")
-    result = run([PlannedTrial(trial=make_trial(), skipped=skip)], tmp_path)
+    result = run([PlannedTrial(trial=make_trial(), skipped=SKIP)], tmp_path)
     assert result.exit_code == 0
 
 
@@ -187,9 +187,24 @@ def test_a_resumed_run_does_only_what_is_missing_or_failed_and_loses_nothing(
     assert json.loads(folder.environment.read_text()) == {"when": "first"}
 
 
+def test_what_still_runs_of_a_trial_whose_runner_was_killed_is_ended_before_it_is_run_again(
+    tmp_path: Path, make_trial: MakeTrial, wait_until: Callable[..., None]
+) -> None:
+    trial = make_trial()
+    folder = run([PlannedTrial(trial=trial, skipped=SKIP)], tmp_path).folder
+    begun = folder.trial(trial.trial_id)
+    begun.command.write_text("deepspeed\n")
+    with subprocess.Popen(["sleep", "600"], env={MARK: str(begun.path)}, start_new_session=True) as orphan:
+        wait_until(lambda: psutil.Process(orphan.pid).name() == "sleep")
+        _renew(load_run(folder.path), begun)
+        assert orphan.wait(10) == -signal.SIGTERM
+    assert sorted(path.name for path in begun.path.iterdir()) == ["trial.json"]
+    [aside] = (folder.path / "set_aside").iterdir()
+    assert sorted(path.name for path in aside.iterdir()) == ["cmd.txt", "record.json", "trial.json"]
+
+
 def test_a_run_folder_in_use_is_refused_in_one_line(tmp_path: Path, make_trial: MakeTrial) -> None:
-    skip = Skip(rule="too_many_ranks", reason="8 ranks on 2 devices")
-    folder = run([PlannedTrial(trial=make_trial(), skipped=skip)], tmp_path).folder
+    folder = run([PlannedTrial(trial=make_trial(), skipped=SKIP)], tmp_path).folder
     with locked(folder), pytest.raises(UserError, match=rf"is in use by another zerobench \(process {os.getpid()} on"):
         resume_run(folder.path, environment={}, site=SITE, observer=Silent())
 

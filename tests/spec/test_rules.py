@@ -173,7 +173,11 @@ def test_fused_adamw_without_deepspeed_needs_no_compiler():
 @pytest.mark.parametrize(
     ("config", "trial", "told"),
     [
-        ({"zero_optimization": {"stage": 2}}, {}, ["zero_optimization.stage is 2", "strategy"]),
+        (
+            {"zero_optimization": {"stage": 2}, "bf16": {"enabled": True}},
+            {},
+            ["zero_optimization.stage is 2", " is 3"],
+        ),
         (
             {"zero_optimization": {"stage": 3}, "bf16": {"enabled": True}, "train_micro_batch_size_per_gpu": 4},
             {"micro_batch_size": 2},

@@ -292,10 +292,25 @@ def test_a_mistake_in_a_setting_is_one_line_that_says_so(tmp_path: Path, setting
     assert told in str(error.value)
 
 
-@pytest.mark.parametrize("name", ["quikstart", "no/such.yaml", "such.yaml", "", "/", "a\0b", "\udc80"])
+@pytest.mark.parametrize(
+    "name", ["quikstart", "no/such.yaml", "such.yaml", "", "/", "a\0b", "\udc80", "~nobody", "x" * 5000]
+)
 def test_a_sweep_that_is_not_there_is_answered_with_the_shipped_ones(name: str):
     with pytest.raises(UserError, match=r"sweep: .*quickstart") as error:
         load_sweep(name)
+    assert str(error.value).isprintable()
+
+
+def test_a_sweep_file_may_have_any_name_that_a_file_can_have(tmp_path: Path):
+    file = tmp_path / ("\udc80\n" + "x" * 150 + ".yaml")
+    file.write_text(yaml.safe_dump({"axes": BASE}))
+    one = load_sweep(str(file))
+    assert one.name.isprintable()
+    assert len(one.name) == 100
+    assert json.dumps(one.document).encode()
+    file.write_text("axes: 1")
+    with pytest.raises(UserError) as error:
+        load_sweep(str(file))
     assert str(error.value).isprintable()
 
 

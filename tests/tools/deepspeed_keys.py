@@ -14,7 +14,6 @@ A test compares the printed keys with that file, so that a new DeepSpeed cannot 
 from __future__ import annotations
 
 import argparse
-import contextlib
 import enum
 import json
 import logging
@@ -22,7 +21,6 @@ import os
 import sys
 import types
 import typing
-from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -32,10 +30,9 @@ logging.disable(logging.CRITICAL)  # the probes make DeepSpeed warn about nonsen
 import deepspeed  # noqa: E402 - only after the accelerator is chosen and the logging is off
 from deepspeed.runtime import config as ds_runtime_config  # noqa: E402 - as above
 from deepspeed.runtime.config_utils import DeepSpeedConfigModel  # noqa: E402 - as above
+from listening_dict import ABSENT, probe  # type: ignore[import-not-found] # noqa: E402 - beside this script
 
 DATA_FILE = Path(__file__).parents[2] / "zerobench" / "ds_config" / "known_keys.json"
-MARKER = "__probe__"
-ABSENT = object()
 
 READ_ELSEWHERE = {
     "sequence_parallel_size": ("__init__.py", {"type": "int", "default": None}),
@@ -82,94 +79,6 @@ TYPES = {
     "vocabulary_size": "int",
 }
 """Types of keys that DeepSpeed looks up with no default, or one that does not show the type."""
-
-
-class HandedToModelError(Exception):
-    """Stops a probe once its section reached a pydantic model."""
-
-
-class Probe(dict[str, Any]):
-    """A dict that writes every key looked up in it, at `path`, into `asked`."""
-
-    def __init__(self, path: str, asked: dict[str, Any], content: dict[str, Any]) -> None:
-        super().__init__(content)
-        self.path = path
-        self.asked = asked
-
-    def note(self, key: object, default: Any = ABSENT) -> None:
-        if not isinstance(key, str) or key == MARKER:
-            return
-        path = f"{self.path}.{key}" if self.path else key
-        if self.asked.get(path, ABSENT) is ABSENT:
-            self.asked[path] = default
-
-    def __contains__(self, key: object) -> bool:
-        self.note(key)
-        return super().__contains__(key)
-
-    def __getitem__(self, key: str) -> Any:
-        self.note(key)
-        return super().__getitem__(key)
-
-    def get(self, key: str, default: Any = None) -> Any:
-        self.note(key, default)
-        return super().get(key, default)
-
-    def keys(self) -> Any:
-        return self  # `key in section.keys()` is a look-up too
-
-    def __iter__(self) -> Iterator[str]:
-        return iter(list(super().keys()))
-
-    def __bool__(self) -> bool:
-        return True  # DeepSpeed passes over empty sections
-
-    def __copy__(self) -> Probe:
-        return self
-
-    def __deepcopy__(self, memo: object) -> Probe:
-        return self
-
-
-def section_at(path: str, content: dict[str, Any], asked: dict[str, Any]) -> Probe:
-    """A whole configuration in which only the section `path` stands, with `content`; it notes into `asked`."""
-    inner = Probe(path, asked, content)
-    parts = path.split(".") if path else []
-    for depth in range(len(parts) - 1, -1, -1):
-        inner = Probe(".".join(parts[:depth]), asked, {parts[depth]: inner})
-    dict.setdefault(inner, "train_micro_batch_size_per_gpu", 1)  # without it DeepSpeed stops half way
-    return inner
-
-
-def probe(path: str) -> tuple[dict[str, Any], type[DeepSpeedConfigModel] | None]:
-    """Keys that DeepSpeed looks up in the section `path`, and the model the section ends in, if it does."""
-    asked: dict[str, Any] = {}
-    model: type[DeepSpeedConfigModel] | None = None
-    original = DeepSpeedConfigModel.__init__
-
-    def init(self: DeepSpeedConfigModel, strict: bool = False, **data: Any) -> None:
-        nonlocal model
-        if MARKER in data:
-            model = type(self)
-            raise HandedToModelError
-        original(self, strict=strict, **data)
-
-    DeepSpeedConfigModel.__init__ = init
-    try:
-        for _ in range(2):  # some keys are only looked up where another one stands
-            found = {key.rsplit(".", 1)[-1]: "probe" for key in below(path, asked)} if path else {}
-            content: dict[str, Any] = {**found, MARKER: True} if path else {}
-            with contextlib.suppress(Exception):  # nonsense values are refused sooner or later
-                ds_runtime_config.DeepSpeedConfig(section_at(path, content, asked))
-    finally:
-        DeepSpeedConfigModel.__init__ = original
-    return below(path, asked), model
-
-
-def below(path: str, asked: dict[str, Any]) -> dict[str, Any]:
-    """Of what was asked, the keys directly under `path`."""
-    prefix = f"{path}." if path else ""
-    return {k: v for k, v in asked.items() if k.startswith(prefix) and "." not in k[len(prefix) :] and k}
 
 
 def walk(path: str, keys: dict[str, dict[str, Any]], aliases: dict[str, str], old: dict[str, str]) -> None:

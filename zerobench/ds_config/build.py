@@ -6,7 +6,7 @@ from typing import Any
 
 from zerobench.ds_config.check import check_ds_config, check_overrides
 from zerobench.ds_config.conflicts import refuse_conflicts
-from zerobench.ds_config.keys import default
+from zerobench.ds_config.keys import default, find
 from zerobench.ds_config.user_file import complete_user_config
 from zerobench.errors import UserError
 from zerobench.spec.architecture import dimensions
@@ -29,10 +29,12 @@ def build_ds_config(trial: TrialSpec) -> dict[str, Any]:
         config = complete_user_config(trial, config)
     for path, value in check_overrides(trial.ds_config).items():
         _lay(config, path, value)
+    config = _without_null_sections(config, "")
     _own_swap_folder(config, trial)
     where = trial.ds_config_file or "ds_config"
     check_ds_config(config, where)
     refuse_conflicts(config, trial, where)
+    _lay(config, "zero_optimization.stage", trial.zero_stage)  # a file for stage 0 may leave it out
     return config
 
 
@@ -154,6 +156,18 @@ def _own_swap_folder(config: dict[str, Any], trial: TrialSpec) -> None:
             if folder is None:
                 raise UserError(f"nvme_path: none given, and {name} is nvme; give a folder on the NVMe device")
             section["nvme_path"] = folder
+
+
+def _without_null_sections(section: dict[str, Any], prefix: str) -> dict[str, Any]:
+    """Sections that are null are those left out; DeepSpeed takes some of them so and fails at others."""
+    kept = {}
+    for name, value in section.items():
+        key = find(f"{prefix}{name}")
+        if isinstance(value, dict):
+            kept[name] = _without_null_sections(value, f"{prefix}{name}.")
+        elif value is not None or key is None or key.type not in {"section", "free"}:
+            kept[name] = value
+    return kept
 
 
 def _lay(config: dict[str, Any], path: str, value: Any) -> None:

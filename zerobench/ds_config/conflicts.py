@@ -24,7 +24,7 @@ def refuse_conflicts(config: Mapping[str, Any], trial: TrialSpec, where: str) ->
 
 def _facts(config: Mapping[str, Any], trial: TrialSpec, where: str) -> Iterator[tuple[str, Any, str, Any]]:
     """What both say: DeepSpeed's key, its value, the trial's field, its value."""
-    yield "zero_optimization.stage", get(config, "zero_optimization.stage"), "stage", trial.zero_stage
+    yield "zero_optimization.stage", get(config, "zero_optimization.stage"), "zero_stage", trial.zero_stage
     for key, field in (
         ("train_micro_batch_size_per_gpu", "micro_batch_size"),
         ("gradient_accumulation_steps", "gradient_accumulation_steps"),

@@ -66,8 +66,8 @@ class Sampler:
             stale.unlink(missing_ok=True)
         reason = "no device was named" if uuids is not None and not uuids else why_unavailable()
         if reason is None:
-            sampler._launch(sampler_command(samples, summary, hostname, uuids, interval_s))
-        else:
+            reason = sampler._launch(sampler_command(samples, summary, hostname, uuids, interval_s))
+        if reason is not None:
             sampler._write(sampler._nothing(reason))
         return sampler
 
@@ -90,15 +90,19 @@ class Sampler:
             summary = self._nothing(f"the sampler {_how(code)} before its first reading: {self._last_words()}")
             self._write(summary)
         elif code != 0 and not any(fault.startswith(_DEATH) for fault in summary.faults):
-            summary.faults.append(f"{_DEATH} {_how(code)}: {self._last_words()}; the last second is missing")
+            summary.faults.append(f"{_DEATH} {_how(code)}: {self._last_words()}; up to a second before that is missing")
             self._write(summary)
         return summary
 
-    def _launch(self, command: list[str]) -> None:
+    def _launch(self, command: list[str]) -> str | None:
+        """Start the process; why it could not be started, None where it was."""
         self._errors = tempfile.TemporaryFile()  # noqa: SIM115 - read after the process has ended
-        self._process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=subprocess.DEVNULL, stderr=self._errors
-        )
+        quiet = subprocess.DEVNULL
+        try:
+            self._process = subprocess.Popen(command, stdin=quiet, stdout=quiet, stderr=self._errors)
+        except OSError as error:
+            return f"the sampler could not be started: {error}"
+        return None
 
     def _ended(self) -> bool:
         return self._process is None or self._process.poll() is not None

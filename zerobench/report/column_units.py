@@ -59,9 +59,12 @@ def show_whole(value: float | None) -> str:
     return MISSING if value is None else f"{value:,.0f}"
 
 
-def show_number(value: float | None, decimals: int = 1) -> str:
-    """A plain number."""
-    return MISSING if value is None else f"{value:.{decimals}f}"
+def show_number(value: float | None) -> str:
+    """A plain number with three digits that say something."""
+    if value is None:
+        return MISSING
+    decimals = 1 if value >= 10 else 2 if value >= 1 else 4
+    return f"{value:.{decimals}f}"
 
 
 def show_percent(fraction: float | None, decimals: int = 1, *, signed: bool = False) -> str:

@@ -92,33 +92,64 @@ def labels(specs: Sequence[TrialSpec]) -> list[str]:
     even that is equal, the position.
     """
     usual = {name: _usual(axis, specs) for name, axis in _AXES.items()}
-    keys = _varying_keys(specs)
-    names = [_label(spec, usual, keys) for spec in specs]
+    settings = DeepSpeedSettings(specs)
+    names = [_label(spec, usual, settings) for spec in specs]
     told = _tell_apart(names, lambda index: specs[index].config_hash[:6])
     return _tell_apart(told, lambda index: f"#{index + 1}")
 
 
 def _usual(axis: _Axis, specs: Sequence[TrialSpec]) -> str | None:
     """The value that names leave out: all trials' or most trials'; None where there is no such value."""
-    (value, count), *others = Counter(axis.short(spec) for spec in specs).most_common() or [("", 0)]
-    if axis.always and others:
-        return None
-    return value if count > _USUAL_SHARE * len(specs) else None
+    value = _most_common([axis.short(spec) for spec in specs])
+    is_shared = all(axis.short(spec) == value for spec in specs)
+    return None if axis.always and not is_shared else value
 
 
-def _label(spec: TrialSpec, usual: Mapping[str, str | None], keys: Mapping[str, str]) -> str:
+def _most_common(values: Sequence[str]) -> str | None:
+    """The value of more than two thirds; None where none has as many."""
+    value, count = Counter(values).most_common(1)[0] if values else ("", 0)
+    return value if count > _USUAL_SHARE * len(values) else None
+
+
+def _label(spec: TrialSpec, usual: Mapping[str, str | None], settings: DeepSpeedSettings) -> str:
     parts = [value for name, axis in _AXES.items() if (value := axis.short(spec)) != usual[name]]
-    parts += [f"{short}={brief(spec.ds_config[key])}" for key, short in keys.items() if key in spec.ds_config]
-    return plain(" ".join(part for part in parts if part)) or plain(spec.strategy)
+    return plain(" ".join(part for part in [*parts, settings.label(spec)] if part)) or plain(spec.strategy)
 
 
-def _varying_keys(specs: Sequence[TrialSpec]) -> dict[str, str]:
-    """The DeepSpeed keys whose values vary among `specs`, shortened where that still says which is meant."""
-    keys = dict.fromkeys(key for spec in specs for key in spec.ds_config)
-    varying = [key for key in keys if len({repr(spec.ds_config.get(key, keys)) for spec in specs}) > 1]
-    short = {key: key.rpartition(".")[2].removesuffix("_size") for key in varying}
-    counts = Counter(short.values())
-    return {key: name if counts[name] == 1 else key for key, name in short.items()}
+class DeepSpeedSettings:
+    """The DeepSpeed keys that trials set for themselves, among those trials that run under DeepSpeed."""
+
+    def __init__(self, specs: Sequence[TrialSpec]) -> None:
+        engines = [spec for spec in specs if spec.zero_stage is not None]
+        keys = list(dict.fromkeys(key for spec in engines for key in spec.ds_config))
+        short = {key: key.rpartition(".")[2].removesuffix("_size") for key in keys}
+        counts = Counter(short.values())
+        self._short = {key: name if counts[name] == 1 else key for key, name in short.items()}
+        self._usual = {key: _most_common([_setting(spec, key) for spec in engines]) for key in keys}
+
+    def label(self, spec: TrialSpec) -> str:
+        """What of a trial's settings is unusual: `reduce_bucket=5e8`, or `defaults` where it sets nothing."""
+        if spec.zero_stage is None:
+            return ""
+        settings = {key: _setting(spec, key) for key in self._usual}
+        unusual = [f"{self._short[key]}={value}" for key, value in settings.items() if value != self._usual[key]]
+        if len(unusual) > 1 and not spec.ds_config:
+            return _DEFAULT + "s"
+        more = [f"+{len(unusual) - _MOST_SETTINGS} more"] if len(unusual) > _MOST_SETTINGS else []
+        return " ".join([*unusual[:_MOST_SETTINGS], *more])
+
+    def usual(self) -> list[str]:
+        """The settings that names leave out."""
+        usual = {key: value for key, value in self._usual.items() if value not in (None, _DEFAULT)}
+        return [f"{key.rpartition('.')[2]} {value}" for key, value in usual.items()]
+
+
+_DEFAULT = "default"
+_MOST_SETTINGS = 2
+
+
+def _setting(spec: TrialSpec, key: str) -> str:
+    return brief(spec.ds_config[key]) if key in spec.ds_config else _DEFAULT
 
 
 def brief(value: Any) -> str:
@@ -141,18 +172,22 @@ _QUIET = {"data", "config file", "repeat"}
 
 
 def shared_lines(specs: Sequence[TrialSpec]) -> list[str]:
-    """What names leave out and what their letters mean: one line or two, none for no trials."""
-    if not specs:
-        return []
+    """What names leave out and what their letters mean, a line for each; none for no trials."""
     all_agree, most_agree, legends = [], [], []
     for name, axis in _AXES.items():
-        (value, _), *others = Counter(axis.short(spec) for spec in specs).most_common()
-        spec = next(spec for spec in specs if axis.short(spec) == value)
-        if not others and name not in _QUIET:
+        usual = _usual(axis, specs)
+        spec = next((spec for spec in specs if axis.short(spec) == usual), None)
+        is_shared = all(axis.short(spec) == usual for spec in specs)
+        if spec and is_shared and name not in _QUIET:
             all_agree.append(axis.sentence(spec))
-        if others and axis.legend:
-            legends.append(axis.legend)
-        if others and _usual(axis, specs) is not None and axis.sentence(spec):
+        if spec and not is_shared and axis.sentence(spec):
             most_agree.append(axis.sentence(spec))
-    lines = {"all": all_agree, "unless a name says otherwise": most_agree, "in names": legends}
+        if not is_shared and axis.legend:
+            legends.append(axis.legend)
+    lines = {
+        "all": all_agree,
+        "unless a name says otherwise": most_agree,
+        "DeepSpeed's settings, unless a name says otherwise": DeepSpeedSettings(specs).usual(),
+        "in names": legends,
+    }
     return [f"{start}: {plain(', '.join(parts))}" for start, parts in lines.items() if parts]

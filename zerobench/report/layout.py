@@ -84,9 +84,10 @@ def table(columns: Sequence[Column[T]], rows: Sequence[tuple[Shown, T]], width: 
     grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0))
     grid.add_column(Text("trial"), overflow="fold", min_width=5)
     for column, header in zip(kept, headers, strict=True):
-        grid.add_column(
-            Text(header), justify="left" if column.is_text else "right", no_wrap=not column.is_text, overflow="fold"
-        )
+        if column.is_text:
+            grid.add_column(Text(header), overflow="fold")
+        else:  # a number that does not fit is cut with a mark, never silently
+            grid.add_column(Text(header), justify="right", no_wrap=True, overflow="ellipsis")
     for (shown, _), label, line in zip(rows, labels, cells, strict=True):
         grid.add_row(label, *(Text(cell, style="" if shown.is_believed else "red strike") for cell in line))
     return grid

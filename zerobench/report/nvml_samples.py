@@ -66,10 +66,11 @@ def read_samples(path: Path) -> Iterator[Any]:
         UserError: another line is not a sample.
 
     """
+    size = _end_of_last_line(path)
+    if size == 0:
+        return
     with pa.memory_map(str(path)) as file:
-        whole = file.read_buffer(_end_of_last_line(path))
-        if whole.size == 0:
-            return
+        whole = file.read_buffer(size)
         options = pa_csv.ConvertOptions(column_types=_TYPES, include_columns=list(_TYPES), strings_can_be_null=True)
         try:
             yield from pa_csv.open_csv(pa.BufferReader(whole), convert_options=options)

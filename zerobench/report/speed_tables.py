@@ -69,7 +69,7 @@ def _speed(rows: list[tuple[Shown, _Row]], width: int) -> Section:
         Column("backward", "bwd", _seconds(unit, "backward_s")),
         Column("update", "update", _seconds(unit, "step_s")),
         Column[_Row]("odd rank", None, lambda row: odd_rank(row.over_ranks)),
-        Column[_Row]("J/token", None, lambda row: show_number(row.joules_per_token, 4)),
+        Column[_Row]("J/token", None, lambda row: show_number(row.joules_per_token)),
         Column("samples/s", None, _unless_void(lambda speed: show_number(speed.samples_per_s))),
         Column("tokens/s", "tokens/s", _unless_void(lambda speed: show_whole(speed.tokens_per_s))),
         Column("TFLOP/s per GPU", "TFLOP/s", _unless_void(lambda speed: show_number(speed.tflops_per_gpu))),

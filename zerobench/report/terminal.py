@@ -86,10 +86,11 @@ def _header(run: store.Run, trials: Sequence[Trial], shown: Sequence[Shown], sha
 
 
 def _devices(shown: Sequence[Shown]) -> list[str]:
-    """The devices and hosts that ranks ran on."""
+    """The devices and hosts that ranks ran on; a processor is not counted, since ranks share it."""
     ranks = [rank for one in shown for rank in one.trial.ranks]
-    devices = {(rank.device_name, rank.hostname, rank.device_uuid or rank.local_rank) for rank in ranks}
-    counts = Counter(name for name, _, _ in devices)
+    devices = {(rank.device_name, rank.hostname, rank.device_uuid) for rank in ranks}
+    counts = Counter(name for name, _, uuid in devices if uuid)
     names = [f"{count} x {plain(name)}" for name, count in sorted(counts.items())]
+    names += sorted({plain(name) for name, _, uuid in devices if not uuid})
     hosts = sorted({plain(rank.hostname) for rank in ranks})
     return [f"on: {listed(names)}; {'hosts' if len(hosts) > 1 else 'host'} {listed(hosts)}"] if ranks else []

@@ -138,8 +138,8 @@ def load_sweep(
     often each trial runs. Raises UserError, one line, for whatever is wrong in any of them.
     """
     path = _find(str(name))
-    where = f"sweep {name}" if str(name) in shipped_sweeps() else str(path)
-    document = {"name": path.stem} | _read(path, where)
+    where = f"sweep {name}" if str(name) in shipped_sweeps() else one_line(str(path))
+    document = {"name": one_line(path.stem)[:100]} | _read(path, where)
     _validate(document, where)
     document = absolute_paths(document, path.resolve().parent)
     document = apply_sets(document, read_sets(sets, Path.cwd()), where)
@@ -154,13 +154,13 @@ def _find(name: str) -> Path:
     known = shipped_sweeps()
     if name in known:
         return known[name]
-    path = Path(name).expanduser()
     try:
+        path = Path(name).expanduser()
         if path.is_file():
             return path
-    except (OSError, ValueError):
+    except (OSError, RuntimeError, ValueError):  # no such user, a zero byte, a name too long
         pass
-    if "/" in name or path.suffix in {".yaml", ".yml"}:
+    if "/" in name or name.endswith((".yaml", ".yml")):
         raise UserError(one_line(f"sweep: {name!r}: no such file; shipped sweeps: {', '.join(known)}"))
     raise UserError(one_line(str(unknown_choice("sweep", name, known))))
 

@@ -1,0 +1,174 @@
+"""The command line as users meet it: one line for each mistake, and help at once."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+import time
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from zerobench import __version__
+from zerobench.cli import main
+
+Call = Callable[..., tuple[int, str, str]]
+
+MORE_RANKS_THAN_CORES = ["quickstart", "--set", "world_size=4096", "--only", "strategy=zero1,zero2"]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Runs the command line in an empty folder: its exit status, what it printed, what it complained of."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as caught:
+            main(arguments)
+        out, err = capsys.readouterr()
+        assert isinstance(caught.value.code, int)
+        return caught.value.code, out, err
+
+    return run
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["rnu"], "did you mean 'run'"),
+        (["run", "--onyl", "x"], "--only"),
+        (["run"], "SWEEP is missing: a sweep file, or one of the shipped: "),
+        (["run", "quikstart"], "did you mean 'quickstart'"),
+        (["run", "here.yaml"], "no such file"),
+        (["run", "quickstart", "--repeats", "many"], "--repeats"),
+        (["run", "quickstart", "--repeats", "0"], "--repeats"),
+        (["run", "quickstart", "--set", "stratgy=zero1"], "did you mean 'strategy'"),
+        (["run", "quickstart", "--set", "ds_config.reduce_bucket_sise=1"], "reduce_bucket_size"),
+        (["run", "quickstart", "--only", "strategy=zero9"], "no trial has 'zero9'"),
+        (["run", "quickstart", "--hostfile", "nowhere"], "--hostfile: nowhere cannot be read"),
+        (["run", "--resume", "nowhere"], "'nowhere' is not a run folder"),
+        (["run", "--resume", "nowhere", "--repeats", "2"], "SWEEP is missing"),
+        (["show"], "no run under reports yet; make one with: zerobench run quickstart"),
+        (["show", "nowhere"], "'nowhere' is not a run folder"),
+        (["models", "llama-7"], "did you mean 'llama-7b'"),
+    ],
+)
+def test_a_mistake_is_one_line_on_stderr_and_exit_status_2(call: Call, arguments: list[str], words: str) -> None:
+    code, out, err = call(*arguments)
+    assert (code, out) == (2, "")
+    assert err.startswith("zerobench: ")
+    assert err.endswith("\n")
+    assert err.count("\n") == 1
+    assert words.lower() in err.lower()
+
+
+def test_help_stands_at_once_and_imports_nothing_heavy() -> None:
+    script = "import sys; from zerobench.cli import main\ntry: main(['--help'])\nfinally: print(sorted(sys.modules))"
+    before = time.monotonic()
+    shown = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    took_s = time.monotonic() - before
+    assert "zerobench run quickstart" in shown.stdout
+    for heavy in ("torch", "deepspeed", "transformers", "pandas", "pyarrow", "pydantic", "psutil", "pynvml"):
+        assert f"'{heavy}'" not in shown.stdout
+    assert took_s < 2, "half a second on an idle machine"
+
+
+@pytest.mark.parametrize("verb", ["run", "show", "sweeps", "models"])
+def test_every_verb_has_help(call: Call, verb: str) -> None:
+    code, out, _ = call(verb, "--help")
+    assert code == 0
+    assert f"zerobench {verb}" in out
+
+
+def test_no_verb_at_all_is_help(call: Call) -> None:
+    code, out, _ = call()
+    assert code == 0
+    assert "Commands:" in out
+
+
+def test_the_version_is_shown(call: Call) -> None:
+    assert call("--version") == (0, f"zerobench {__version__}\n", "")
+
+
+def test_the_module_is_the_same_as_the_script() -> None:
+    shown = subprocess.run([sys.executable, "-m", "zerobench", "--version"], check=True, capture_output=True, text=True)
+    assert shown.stdout == f"zerobench {__version__}\n"
+
+
+def test_the_shipped_sweeps_are_listed_with_what_they_show(call: Call) -> None:
+    code, out, _ = call("sweeps")
+    assert code == 0
+    for name in ("quickstart", "zero-stages", "offload", "model-size", "micro-batch", "world-size"):
+        assert any(line.startswith(f"{name} ") and len(line) > 30 for line in out.splitlines())
+
+
+def test_models_are_listed_with_their_exact_parameters(call: Call) -> None:
+    _, out, _ = call("models")
+    lines = {line.split()[0]: line.split()[1] for line in out.splitlines()}
+    assert lines["llama-7b"] == "6,738,415,616"
+    assert lines["gpt2-125m"] == "124,439,808"
+
+
+def test_a_model_is_shown_by_component_and_the_components_add_up(call: Call) -> None:
+    _, out, _ = call("models", "llama-7b")
+    counts = {name: int(count.replace(",", "")) for name, count in map(str.split, out.splitlines())}
+    assert counts["mlp"] == 4_328_521_728
+    assert counts.pop("total") == sum(counts.values())
+
+
+def test_a_dry_run_lists_each_trial_with_the_rule_it_breaks_and_writes_nothing(call: Call, tmp_path: Path) -> None:
+    code, out, _ = call("run", "offload", "--dry-run")
+    assert code == 0
+    verdicts = [line.split()[0] for line in out.splitlines()]
+    assert set(verdicts) == {"run", "skipped"}
+    assert any("nvme_needs_path: " in line for line in out.splitlines())
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_run_says_where_it_lies_and_exits_with_0_when_all_was_skipped(call: Call, tmp_path: Path) -> None:
+    code, out, err = call("run", *MORE_RANKS_THAN_CORES)
+    assert (code, err) == (0, "")
+    [path] = (tmp_path / "reports").iterdir()
+    assert out.splitlines()[-1] == f"run: reports/{path.name}"
+    assert "0 trials to run, 2 skipped" in out
+    statuses = [json.loads(record.read_text())["status"] for record in path.glob("trials/*/record.json")]
+    assert statuses == ["skipped", "skipped"]
+
+
+def test_a_run_is_shown_again_by_name_and_as_the_newest(call: Call, tmp_path: Path) -> None:
+    call("run", *MORE_RANKS_THAN_CORES)
+    [path] = (tmp_path / "reports").iterdir()
+    newest = call("show")
+    assert newest[0] == 0
+    assert path.name in newest[1]
+    assert call("show", path.name) == newest
+
+
+def test_resuming_with_another_sweep_is_refused_and_with_the_same_goes_on(call: Call, tmp_path: Path) -> None:
+    call("run", *MORE_RANKS_THAN_CORES)
+    [path] = (tmp_path / "reports").iterdir()
+    code, _, err = call("run", "quickstart", "--resume", path.name)
+    assert code == 2
+    assert "was planned otherwise" in err
+    assert call("run", *MORE_RANKS_THAN_CORES, "--resume", path.name)[0] == 0
+
+
+def test_a_dry_run_of_a_resume_lists_what_is_kept(call: Call, tmp_path: Path) -> None:
+    call("run", *MORE_RANKS_THAN_CORES)
+    [path] = (tmp_path / "reports").iterdir()
+    code, out, _ = call("run", "--resume", path.name, "--dry-run")
+    assert code == 0
+    assert [line.split()[0] for line in out.splitlines()] == ["skipped", "skipped"]
+
+
+def test_a_torn_record_is_one_line_that_names_the_file(call: Call, tmp_path: Path) -> None:
+    call("run", *MORE_RANKS_THAN_CORES)
+    record = next((tmp_path / "reports").glob("*/trials/*/record.json"))
+    record.write_text('{"schema_version": 1, ')
+    code, _, err = call("show")
+    assert code == 2
+    assert err.startswith("zerobench: ")
+    assert err.count("\n") == 1
+    assert str(record.relative_to(tmp_path)) in err

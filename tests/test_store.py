@@ -1,0 +1,262 @@
+"""A run is read back strictly, lazily and whatever older version wrote it."""
+
+from __future__ import annotations
+
+import json
+import time
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+from hypothesis import HealthCheck, given, settings
+from hypothesis import strategies as st
+
+from zerobench import store
+from zerobench.errors import UserError
+from zerobench.folder import RunFolder
+from zerobench.records import SCHEMA_VERSION, RankRecord, Status, StepTime, TrialRecord
+from zerobench.spec.model import ModelSpec
+from zerobench.spec.trial import TrialSpec
+from zerobench.store import Plan, PlanEntry, find_run, latest_run, load_run, read_record
+
+MODEL = ModelSpec(name="small", hf_config={"model_type": "gpt2"})
+
+
+def trial_spec(repeat: int) -> TrialSpec:
+    return TrialSpec(model=MODEL, strategy="zero2", gpus_per_node=2, repeat=repeat)
+
+
+def rank_record(trial_id: str, rank: int, **fields: Any) -> RankRecord:
+    return RankRecord(
+        trial_id=trial_id,
+        rank=rank,
+        local_rank=rank,
+        world_size=2,
+        hostname="here",
+        pid=7,
+        status=Status.COMPLETED,
+        device_type="cpu",
+        device_name="cpu",
+        micro_batch_size=1,
+        **fields,
+    )
+
+
+def make_run(path: Path, *, ended: int = 2, planned: int = 3) -> RunFolder:
+    """A run of `planned` trials, of which `ended` have ended, two ranks each."""
+    run = RunFolder(path)
+    run.path.mkdir(parents=True)
+    specs = [trial_spec(repeat) for repeat in range(planned)]
+    entries = [PlanEntry(trial_id=spec.trial_id) for spec in specs]
+    run.plan.write_text(Plan(run_id=path.name, trials=entries).model_dump_json())
+    run.sweep.write_text("name: small\naxes: {model: small}\n")
+    run.environment.write_text('{"python": "3.11"}')
+    for number, spec in enumerate(specs):
+        folder = run.trial(spec.trial_id)
+        folder.path.mkdir(parents=True)
+        folder.spec.write_text(spec.model_dump_json())
+        if number < ended:
+            for rank in range(2):
+                folder.rank_record(rank).write_text(rank_record(spec.trial_id, rank).model_dump_json())
+            folder.record.write_text(trial_record(run, spec).model_dump_json())
+    return run
+
+
+def trial_record(run: RunFolder, spec: TrialSpec) -> TrialRecord:
+    return TrialRecord(
+        run_id=run.run_id,
+        trial_id=spec.trial_id,
+        config_hash=spec.config_hash,
+        status=Status.COMPLETED,
+        ranks_expected=2,
+        ranks_reported=2,
+    )
+
+
+def change(path: Path, edit: Callable[[dict[str, Any]], object]) -> None:
+    document = json.loads(path.read_text())
+    edit(document)
+    path.write_text(json.dumps(document))
+
+
+@pytest.fixture
+def run(tmp_path: Path) -> RunFolder:
+    return make_run(tmp_path / "small_20250101-120000")
+
+
+def test_a_run_is_read_back_as_it_was_written(run: RunFolder) -> None:
+    found = load_run(run.path)
+    assert found.run_id == "small_20250101-120000"
+    assert found.sweep == {"name": "small", "axes": {"model": "small"}}
+    assert found.environment == {"python": "3.11"}
+    trials = list(found.trials())
+    assert [trial.spec for trial in trials] == [trial_spec(0), trial_spec(1)]
+    assert [[rank.rank for rank in trial.ranks] for trial in trials] == [[0, 1], [0, 1]]
+    assert found.pending() == [trial_spec(2).trial_id]
+
+
+def test_trials_are_read_only_when_their_turn_comes(run: RunFolder) -> None:
+    run.trial(trial_spec(1).trial_id).record.write_text('{"schema_version": 1, "run')
+    trials = load_run(run.path).trials()
+    assert next(trials).spec == trial_spec(0)
+    with pytest.raises(UserError, match="torn or corrupt"):
+        next(trials)
+
+
+def test_a_plan_of_a_hundred_thousand_trials_is_read_in_seconds(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "large", ended=1, planned=1)
+    [first] = load_run(run.path).plan.trials
+    others = [PlanEntry(trial_id=f"trial-{number}", rule="a_rule", reason="a reason") for number in range(100_000)]
+    run.plan.write_text(Plan(run_id="large", trials=[first, *others]).model_dump_json())
+    before = time.monotonic()
+    assert next(load_run(run.path).trials()).record.status is Status.COMPLETED
+    assert time.monotonic() - before < 10
+
+
+@pytest.mark.parametrize("name", ["plan.json", "environment.json", "sweep.yaml"])
+@pytest.mark.parametrize("text", ["", "{", '"a text"', "[1, 2", "\x00"])
+def test_a_torn_document_of_the_run_is_an_error_that_names_it(run: RunFolder, name: str, text: str) -> None:
+    (run.path / name).write_text(text)
+    with pytest.raises(UserError, match=rf"{name}: torn or corrupt"):
+        load_run(run.path)
+
+
+@pytest.mark.parametrize("name", ["record.json", "rank_1.json", "trial.json"])
+def test_a_torn_record_is_an_error_that_names_it(run: RunFolder, name: str) -> None:
+    path = run.trial(trial_spec(0).trial_id).path / name
+    path.write_bytes(path.read_bytes()[:-20])
+    with pytest.raises(UserError, match=rf"{name}: torn or corrupt"):
+        list(load_run(run.path).trials())
+
+
+@pytest.mark.parametrize("name", ["record.json", "rank_0.json", "../../plan.json"])
+def test_a_record_of_a_newer_version_is_an_error_that_names_it(run: RunFolder, name: str) -> None:
+    path = run.trial(trial_spec(0).trial_id).path / name
+    change(path, lambda document: document.update(schema_version=SCHEMA_VERSION + 1, something_new=1))
+    with pytest.raises(UserError, match=rf"{path.name}: schema_version: 2 is newer .* upgrade zerobench$"):
+        list(load_run(run.path).trials())
+
+
+@pytest.mark.parametrize("version", [None, "1", 1.0, True, 0, -3, [1]])
+def test_a_schema_version_that_never_was_is_an_error(run: RunFolder, version: object) -> None:
+    path = run.trial(trial_spec(0).trial_id).record
+    change(path, lambda document: document.update(schema_version=version))
+    with pytest.raises(UserError, match=r"record\.json: schema_version: "):
+        list(load_run(run.path).trials())
+
+
+def test_a_field_that_nobody_knows_is_an_error_that_names_it(run: RunFolder) -> None:
+    path = run.trial(trial_spec(0).trial_id).record
+    change(path, lambda document: document.update(ranks_expcted=2))
+    with pytest.raises(UserError, match="ranks_expcted: unknown field; did you mean 'ranks_expected'"):
+        list(load_run(run.path).trials())
+
+
+def test_a_lost_rank_record_is_an_error_that_names_it(run: RunFolder) -> None:
+    run.trial(trial_spec(0).trial_id).rank_record(1).unlink()
+    with pytest.raises(UserError, match=r"2 rank records were written, 1 are there; missing among: rank_1\.json"):
+        list(load_run(run.path).trials())
+
+
+def test_a_record_copied_from_another_trial_is_an_error(run: RunFolder) -> None:
+    first, second = (run.trial(trial_spec(repeat).trial_id) for repeat in range(2))
+    second.rank_record(0).write_bytes(first.rank_record(0).read_bytes())
+    with pytest.raises(UserError, match="does not belong in folder"):
+        list(load_run(run.path).trials())
+
+
+def test_an_older_record_is_brought_up_to_date_step_by_step(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    def from_1(document: dict[str, Any]) -> dict[str, Any]:
+        return {"reason": document.pop("why"), **document}
+
+    def from_2(document: dict[str, Any]) -> dict[str, Any]:
+        return {**document, "reason": document["reason"].upper()}
+
+    path = run.trial(trial_spec(0).trial_id).record
+    change(path, lambda document: document.update(why=document.pop("reason") or "because"))
+    monkeypatch.setattr(store, "SCHEMA_VERSION", 3)
+    monkeypatch.setattr(store, "UPGRADES", {TrialRecord: {1: from_1, 2: from_2}})
+    record = read_record(path, TrialRecord)
+    assert (record.reason, record.schema_version) == ("BECAUSE", 3)
+
+
+def test_an_older_trial_spec_is_brought_up_by_its_runs_version(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
+    folder = run.trial(trial_spec(0).trial_id)
+    change(folder.spec, lambda document: document.update(stage=document.pop("strategy")))
+    monkeypatch.setattr(store, "SCHEMA_VERSION", 2)
+    upgrades = {Plan: {1: dict}, TrialSpec: {1: lambda old: {"strategy": old.pop("stage"), **old}}}
+    monkeypatch.setattr(store, "UPGRADES", upgrades)
+    assert load_run(run.path).spec(trial_spec(0).trial_id) == trial_spec(0)
+
+
+def test_a_loss_that_is_not_a_number_survives_the_disk(tmp_path: Path) -> None:
+    times = [StepTime(step_s=1, forward_s=1, backward_s=float("inf"), optimizer_s=0)]
+    record = rank_record("t", 0, losses=[1.5, float("nan"), float("-inf")], step_times=times)
+    (tmp_path / "rank_0.json").write_text(record.model_dump_json())
+    losses = read_record(tmp_path / "rank_0.json", RankRecord).losses
+    assert [str(loss) for loss in losses] == ["1.5", "nan", "-inf"]
+
+
+def test_a_folder_that_is_no_run_is_an_error(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"not a run folder: it has no plan\.json"):
+        load_run(tmp_path)
+
+
+def test_the_newest_run_is_the_one_with_the_latest_time_in_its_name(tmp_path: Path) -> None:
+    for name in ("b_20250301-090000", "a_20250302-090000", "c_20250301-100000-2"):
+        make_run(tmp_path / name, ended=0, planned=0)
+    (tmp_path / "z_20260101-000000").mkdir()  # laid out no further: not a run yet
+    assert latest_run(tmp_path).name == "a_20250302-090000"
+
+
+def test_a_run_is_found_by_path_and_by_name_under_reports(tmp_path: Path) -> None:
+    run = make_run(tmp_path / "small_20250101-120000")
+    assert find_run(str(run.path), Path("nowhere")) == run.path
+    assert find_run(run.run_id, tmp_path) == run.path
+    assert find_run(None, tmp_path) == run.path
+
+
+def test_a_run_that_is_not_there_is_an_error_with_the_nearest(tmp_path: Path) -> None:
+    make_run(tmp_path / "small_20250101-120000")
+    with pytest.raises(UserError, match="did you mean 'small_20250101-120000'"):
+        find_run("small_20250101-12000", tmp_path)
+    with pytest.raises(UserError, match=r"no run under .* yet; make one with: zerobench run quickstart"):
+        latest_run(tmp_path / "none")
+
+
+VALUES = st.recursive(
+    st.none() | st.booleans() | st.integers() | st.floats() | st.text(max_size=20),
+    lambda inner: st.lists(inner, max_size=3) | st.dictionaries(st.text(max_size=8), inner, max_size=3),
+    max_leaves=6,
+)
+
+
+@settings(max_examples=150, deadline=None, suppress_health_check=[HealthCheck.function_scoped_fixture])
+@given(data=st.data())
+def test_whatever_stands_in_a_record_is_read_or_refused_in_one_line(tmp_path: Path, data: st.DataObject) -> None:
+    path = tmp_path / "rank_0.json"
+    document: Any = json.loads(rank_record("t", 0, losses=[1.0]).model_dump_json())
+    for key in data.draw(st.lists(st.sampled_from([*document, "unknown"]), max_size=3)):
+        document[key] = data.draw(VALUES)
+    written = json.dumps(data.draw(st.sampled_from([document, [document], None]))).encode()
+    cut = data.draw(st.integers(0, len(written)))
+    path.write_bytes(data.draw(st.sampled_from([written, written[:cut], written[:cut] + b"\xff" + written[cut:]])))
+    refusal = refused(path)
+    assert refusal is None or (refusal.startswith(f"{path}: ") and "\n" not in refusal)
+
+
+def refused(path: Path) -> str | None:
+    """Why the rank record at `path` is refused; None where it is read."""
+    try:
+        read_record(path, RankRecord)
+    except UserError as error:
+        return str(error)
+    return None
+
+
+@pytest.mark.parametrize("text", ["[" * 100_000, "1" * 10_000, '{"schema_version": 1e999}', '{"a": 1, "a": 2}'])
+def test_hostile_documents_are_refused_in_one_line(tmp_path: Path, text: str) -> None:
+    (tmp_path / "record.json").write_text(text)
+    with pytest.raises(UserError, match=r"record\.json: [^\n]*$"):
+        read_record(tmp_path / "record.json", TrialRecord)

@@ -1,0 +1,138 @@
+"""What `zerobench run` does: from the command line's words to a plan, a run, its tables, and how to go on with it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from zerobench.cli_live import LiveView, PlainView
+from zerobench.errors import UserError
+from zerobench.report.terminal import show_run
+from zerobench.run.attempt import Site
+from zerobench.run.environment import capture_environment
+from zerobench.run.launcher import read_hosts
+from zerobench.run.runner import RunResult, refuse_other_plan, resume_run, run_sweep, standing
+from zerobench.run.setup import resolved_configs
+from zerobench.spec.expand import PlannedTrial, expand
+from zerobench.spec.machine import Machine, detect_machine
+from zerobench.spec.sweep import Sweep, load_sweep, shipped_sweeps
+from zerobench.store import find_run, load_run
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asks for."""
+
+    sweep: str | None
+    sets: Sequence[str]
+    only: Sequence[str]
+    repeats: int | None
+    resume: str | None
+    reports: Path
+    hostfile: Path | None
+
+
+@dataclass(frozen=True)
+class _Asked:
+    """What is to be run: a sweep's plan, an earlier run, or both, which then agree."""
+
+    machine: Machine
+    sweep: Sweep | None
+    planned: list[PlannedTrial]
+    earlier: Path | None
+
+
+def run(request: Request) -> int:
+    """Run what is asked for and show its tables; the command's exit status."""
+    asked = _read(request)
+    hostfile = request.hostfile.resolve() if request.hostfile else None
+    site = Site(asked.machine.cpu_cores, asked.machine.num_gpus, hostfile)
+    result = _resume(asked.earlier, site) if asked.earlier else _run_new(asked, request.reports, site)
+    _show(result)
+    return result.exit_code
+
+
+def list_trials(request: Request) -> int:
+    """Print each trial on a line and start none; the command's exit status."""
+    for line in _lines(_read(request)):
+        typer.echo(line)
+    return 0
+
+
+def _lines(asked: _Asked) -> Iterator[str]:
+    """`run` and the trial's id, or why it is not run: skipped by a rule, or completed in the earlier run."""
+    if asked.earlier is not None:
+        for trial_id, kept in standing(load_run(asked.earlier)):
+            yield f"{kept or 'run':<10}{trial_id}"
+        return
+    for item in asked.planned:
+        why = f"  {item.skipped.rule}: {item.skipped.reason}" if item.skipped else ""
+        yield f"{'skipped' if item.skipped else 'run':<10}{item.trial.trial_id}{why}"
+
+
+def _read(request: Request) -> _Asked:
+    """All that can be wrong in a request is found here, before anything is written or started."""
+    sweep = _sweep(request)
+    machine = detect_machine(num_nodes=len(read_hosts(request.hostfile)) if request.hostfile else 1)
+    planned = expand(sweep, machine) if sweep else []
+    resolved_configs(planned)
+    earlier = find_run(request.resume, request.reports) if request.resume else None
+    if earlier and sweep:
+        refuse_other_plan(earlier, planned)
+    return _Asked(machine, sweep, planned, earlier)
+
+
+def _sweep(request: Request) -> Sweep | None:
+    """The sweep that is named; None where `--resume` alone says what to run."""
+    if request.sweep is not None:
+        return load_sweep(request.sweep, request.sets, request.only, request.repeats)
+    if request.resume is None:
+        raise UserError(f"SWEEP is missing: a sweep file, or one of the shipped: {', '.join(shipped_sweeps())}")
+    if request.sets or request.only or request.repeats is not None:
+        raise UserError("SWEEP is missing: --set, --only and --repeats change a sweep, which must be named")
+    return None
+
+
+def _run_new(asked: _Asked, reports: Path, site: Site) -> RunResult:
+    if asked.sweep is None:
+        raise UserError("SWEEP is missing")
+    view = _view()
+    if asked.sweep.description:
+        view.say(" ".join(asked.sweep.description.split()))
+    return run_sweep(
+        asked.planned,
+        sweep_name=asked.sweep.name,
+        sweep=asked.sweep.document,
+        environment=capture_environment(),
+        reports=reports,
+        site=site,
+        observer=view,
+    )
+
+
+def _resume(earlier: Path, site: Site) -> RunResult:
+    return resume_run(earlier, environment=capture_environment(), site=site, observer=_view())
+
+
+def _view() -> PlainView:
+    console = Console(highlight=False)
+    return LiveView(console) if console.is_terminal else PlainView(console)
+
+
+def _show(result: RunResult) -> None:
+    """The tables, then where the run lies and how to go on with it."""
+    path = _shortest(result.folder.path)
+    if not result.interrupted:
+        show_run(result.folder.path, Console(highlight=False))
+    typer.echo(f"run: {path}")
+    if result.exit_code:
+        typer.echo(f"go on with: zerobench run --resume {path}")
+
+
+def _shortest(path: Path) -> Path:
+    """`path` from the current folder, where it lies in it."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
