@@ -2,42 +2,43 @@
 
     deepspeed benchmarks/bare_loop.py JOB.json
 
-The job names the transformers config, the DeepSpeed config, a token file and the number of steps (launches.BareJob).
-Each rank leaves when it did what, in Unix time, beside the job. Nothing of zerobench is imported here.
+The job (launches.Bench writes it) names the transformers config, the DeepSpeed config, a token file and the number of
+steps. Each rank leaves when it did what, in Unix time, beside the job. Nothing of zerobench is imported here.
 """
 
 from __future__ import annotations
 
+import json
+import os
+import sys
 import time
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
 
-STARTED_S = time.time()  # before the imports below, which are the larger part of a short run
-
-import json  # noqa: E402 -- after the clock
-import sys  # noqa: E402
-from collections.abc import Iterator  # noqa: E402
-from pathlib import Path  # noqa: E402
-from typing import Any  # noqa: E402
-
-import deepspeed  # noqa: E402
-import numpy as np  # noqa: E402
-import torch  # noqa: E402
-from deepspeed.accelerator import get_accelerator  # noqa: E402
-from transformers import AutoConfig, AutoModelForCausalLM  # noqa: E402
+import deepspeed
+import numpy as np
+import torch
+from deepspeed.accelerator import get_accelerator
+from transformers import AutoConfig, AutoModelForCausalLM
 
 
 def build(job: dict[str, Any]) -> Any:
     """The engine. Each rank builds the same whole model; at stage 3 DeepSpeed partitions it."""
-    ds_config = json.loads(Path(job["ds_config"]).read_text(encoding="utf-8"))
     torch.manual_seed(0)
     model_config = AutoConfig.for_model(**job["hf_config"])
     model = AutoModelForCausalLM.from_config(model_config, dtype=getattr(torch, job["dtype"]))
-    engine, *_ = deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=ds_config)
-    engine.train()
+    model.train()
+    engine, *_ = deepspeed.initialize(
+        model=model,
+        model_parameters=list(model.parameters()),
+        config=json.loads(Path(job["ds_config"]).read_text(encoding="utf-8")),
+    )
     return engine
 
 
 def batches(job: dict[str, Any], rank: int, world_size: int) -> Iterator[torch.Tensor]:
-    """This rank's micro-batches on the device, int64 [micro_batch_size, sequence_length], without end."""
+    """Micro-batches of one rank on its device, int64 [micro_batch_size, sequence_length], round and round the file."""
     own = np.load(job["tokens"])[rank::world_size].reshape(-1, job["micro_batch_size"], job["sequence_length"])
     while True:
         for batch in own:
@@ -57,27 +58,28 @@ def main() -> None:
     job = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     deepspeed.init_distributed()
     rank, world_size = torch.distributed.get_rank(), torch.distributed.get_world_size()
-    build_from_s = time.time()
+    begun_s = time.time()
     engine = build(job)
-    build_to_s = time.time()
     data = batches(job, rank, world_size)
+    built_s = time.time()
     for _ in range(job["untimed_steps"]):
         train_step(engine, next(data))
     get_accelerator().synchronize()
-    timed_from_s, losses = time.time(), []
-    for _ in range(job["timed_steps"]):
-        losses.append(train_step(engine, next(data)))  # noqa: PERF401 -- plain, as one would write it
+    timed_from_s = time.time()
+    losses = [train_step(engine, next(data)) for _ in range(job["timed_steps"])]
     get_accelerator().synchronize()
+    timed_to_s = time.time()
     report = {
-        "started_s": STARTED_S,
-        "build_s": [build_from_s, build_to_s],
-        "untimed_s": [build_to_s, timed_from_s],
-        "timed_s": [timed_from_s, time.time()],
+        "pid": os.getpid(),
+        "build_s": [begun_s, built_s],
+        "untimed_s": [built_s, timed_from_s],
+        "timed_s": [timed_from_s, timed_to_s],
         "losses": torch.stack(losses).tolist(),
-        "parameters": sum(int(getattr(p, "ds_numel", p.numel())) for p in engine.module.parameters()),
+        "num_params": sum(int(getattr(p, "ds_numel", p.numel())) for p in engine.module.parameters()),
     }
     Path(f"{sys.argv[1]}.rank{rank}").write_text(json.dumps(report), encoding="utf-8")
-    torch.distributed.destroy_process_group()
+    torch.distributed.barrier()
+    os._exit(0)  # some builds of torch abort in an ordinary exit, after right results
 
 
 if __name__ == "__main__":

@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import gc
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import nullcontext
+from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
 from rich.console import Console
@@ -38,12 +39,24 @@ def show_run(path: Path, console: Console, most_trials: int = MOST_TRIALS) -> No
     """
     run = store.load_run(path)
     trials = list(ended_trials(run))
-    with refusing_impossible_values(run.folder.trials):
+    with refusing_impossible_values(run.folder.trials), _no_collection():
         sections = _report(run, trials, trials[:most_trials], console.width)
     if len(trials) > most_trials:
         more = f"{len(trials) - most_trials} more trials"
         sections.append(Section(more, f"In {plain(str(run.folder.path))}: trials.csv, memory.csv."))
     _print(sections, console)
+
+
+@contextmanager
+def _no_collection() -> Iterator[None]:
+    """Keep the garbage collector out while records are read: all stay, and its searches cost a fifth of the time."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
 
 
 def _report(run: store.Run, trials: Sequence[Trial], head: Sequence[Trial], width: int) -> list[Section]:

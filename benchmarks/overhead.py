@@ -1,0 +1,127 @@
+"""What zerobench costs: the same training in a bare DeepSpeed loop and through zerobench, side by side in one run.
+
+    python benchmarks/overhead.py [--pairs 5] [--steps 20] [--blocks 12] [--block-steps 10] [--only a,b,c] [--out FILE]
+
+a. steps per second, bare against zerobench: the launches alternate, each pair gives one ratio
+b. seconds of the whole process beyond the steps, from the same launches
+c. steps per second with the NVML sampler on against off, in alternating blocks of one process
+
+Printed beside each figure: its goal, and the interval that holds the true median with 95 % confidence (order
+statistics; below six pairs the range, and said so). benchmarks/README.md says what is counted and what is not.
+"""
+
+from __future__ import annotations
+
+import argparse
+import dataclasses
+import json
+import sys
+import tempfile
+import time
+from pathlib import Path
+from typing import Any
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
+
+from rich.console import Console
+
+from benchmarks.launches import Bench, Launch
+from benchmarks.overhead_tables import process_table, sampler_lines, sampler_table, speed_table
+from zerobench.errors import UserError
+from zerobench.spec.machine import Accelerator, detect_machine
+from zerobench.spec.presets import resolve_model
+
+STRATEGIES = ("zero2", "zero3")
+PARTS = ("a", "b", "c")
+
+
+def launch_pairs(bench: Bench, pairs: int, console: Console, *, pinned_malloc: bool) -> list[Launch]:
+    """Both sides in turn, for each strategy; the side that begins alternates. A first launch is thrown away: it finds
+    no file in the page cache, and DeepSpeed's kernels not compiled.
+    """
+    say(console, "a launch that is thrown away")
+    dataclasses.replace(bench, steps=1).bare(STRATEGIES[0], pair=-1)
+    launches = []
+    for pair in range(pairs):
+        for strategy in STRATEGIES:
+            sides = ("bare", "zerobench") if pair % 2 == 0 else ("zerobench", "bare")
+            for side in sides:
+                say(console, f"pair {pair + 1} of {pairs}: {strategy}, {side}")
+                if side == "bare":
+                    launches.append(bench.bare(strategy, pair, pinned_malloc=pinned_malloc))
+                else:
+                    launches.append(bench.zerobench(strategy, pair))
+    return launches
+
+
+def say(console: Console, what: str) -> None:
+    """A line of progress, with the time, apart from the tables."""
+    console.print(f"[dim]{time.strftime('%H:%M:%S')} {what}[/dim]", highlight=False)
+
+
+def main() -> None:
+    """Run the parts asked for, print their tables, keep the raw values."""
+    asked = parse()
+    console, progress = Console(), Console(stderr=True)
+    machine = detect_machine()
+    raw: dict[str, Any] = {"asked": vars(asked) | {"out": str(asked.out)}, "machine": machine.model_dump(mode="json")}
+    with tempfile.TemporaryDirectory(prefix="zerobench-overhead-") as folder:
+        bench = Bench(Path(folder), machine, resolve_model(asked.model), asked.steps)
+        if {"a", "b"} & set(asked.only):
+            launches = launch_pairs(bench, asked.pairs, progress, pinned_malloc=asked.pinned_bare)
+            raw["launches"] = [dataclasses.asdict(launch) for launch in launches]
+            if "a" in asked.only:
+                console.print(speed_table(launches, STRATEGIES))
+            if "b" in asked.only:
+                console.print(process_table(launches, STRATEGIES))
+        if "c" in asked.only:
+            say(progress, f"{asked.blocks} pairs of blocks, sampler on and off")
+            blocks = dataclasses.replace(bench, steps=asked.block_steps).sampler_blocks(STRATEGIES[0], asked.blocks)
+            raw["sampler"] = blocks
+            console.print(sampler_table(blocks, on_gpu=machine.accelerator is Accelerator.CUDA))
+            console.print(sampler_lines(blocks), highlight=False)
+    asked.out.write_text(json.dumps(raw, indent=1), encoding="utf-8")
+    console.print(f"raw values: {asked.out}", highlight=False, soft_wrap=True)
+
+
+def parse() -> argparse.Namespace:
+    """The command line."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("--pairs", type=at_least_one, default=5, help="pairs of launches for each strategy (a, b)")
+    parser.add_argument("--steps", type=at_least_one, default=20, help="timed steps of a launch (a, b)")
+    parser.add_argument("--blocks", type=at_least_one, default=12, help="pairs of blocks (c)")
+    parser.add_argument("--block-steps", type=at_least_one, default=10, help="timed steps of a block (c)")
+    parser.add_argument("--only", type=parts, default=PARTS, metavar="a,b,c", help="the parts to run")
+    parser.add_argument("--model", default="llama-20m", help="a preset or whatever a sweep may name")
+    parser.add_argument(
+        "--pinned-bare",
+        action="store_true",
+        help="give the bare loop zerobench's malloc settings too, to tell them apart",
+    )
+    parser.add_argument("--out", type=Path, default=Path("overhead.json"), help="where the raw values go")
+    asked = parser.parse_args()
+    try:
+        resolve_model(asked.model)
+    except UserError as error:
+        parser.error(str(error))
+    return asked
+
+
+def parts(text: str) -> tuple[str, ...]:
+    """`a,c` as ("a", "c")."""
+    asked = tuple(text.split(","))
+    if not set(asked) <= set(PARTS):
+        raise argparse.ArgumentTypeError(f"{text}; choices: {', '.join(PARTS)}")
+    return asked
+
+
+def at_least_one(text: str) -> int:
+    """A count."""
+    number = int(text)
+    if number < 1:
+        raise argparse.ArgumentTypeError(f"{text}; choices: a number of at least 1")
+    return number
+
+
+if __name__ == "__main__":
+    main()
