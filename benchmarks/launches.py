@@ -90,7 +90,7 @@ class Bench:
     model: ModelSpec
     steps: int
     micro_batch_size: int = 1
-    sequence_length: int = 256
+    sequence_length: int = 128
 
     @property
     def tokens(self) -> Path:

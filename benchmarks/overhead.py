@@ -1,6 +1,6 @@
 """What zerobench costs: the same training in a bare DeepSpeed loop and through zerobench, side by side in one run.
 
-    python benchmarks/overhead.py [--pairs 5] [--steps 20] [--blocks 12] [--block-steps 10] [--only a,b,c] [--out FILE]
+    python benchmarks/overhead.py [--pairs 6] [--steps 12] [--blocks 12] [--block-steps 8] [--only a,b,c] [--out FILE]
 
 a. steps per second, bare against zerobench: the launches alternate, each pair gives one ratio
 b. seconds of the whole process beyond the steps, from the same launches
@@ -18,6 +18,7 @@ import json
 import sys
 import tempfile
 import time
+from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -31,19 +32,21 @@ from zerobench.errors import UserError
 from zerobench.spec.machine import Accelerator, detect_machine
 from zerobench.spec.presets import resolve_model
 
-STRATEGIES = ("zero2", "zero3")
+ZERO_STRATEGIES = ("zero0", "zero1", "zero2", "zero3")
 PARTS = ("a", "b", "c")
 
 
-def launch_pairs(bench: Bench, pairs: int, console: Console, *, pinned_malloc: bool) -> list[Launch]:
+def launch_pairs(
+    bench: Bench, strategies: Sequence[str], pairs: int, console: Console, *, pinned_malloc: bool
+) -> list[Launch]:
     """Both sides in turn, for each strategy; the side that begins alternates. A first launch is thrown away: it finds
     no file in the page cache, and DeepSpeed's kernels not compiled.
     """
     say(console, "a launch that is thrown away")
-    dataclasses.replace(bench, steps=1).bare(STRATEGIES[0], pair=-1)
+    dataclasses.replace(bench, steps=1).bare(strategies[0], pair=-1)
     launches = []
     for pair in range(pairs):
-        for strategy in STRATEGIES:
+        for strategy in strategies:
             sides = ("bare", "zerobench") if pair % 2 == 0 else ("zerobench", "bare")
             for side in sides:
                 say(console, f"pair {pair + 1} of {pairs}: {strategy}, {side}")
@@ -68,15 +71,17 @@ def main() -> None:
     with tempfile.TemporaryDirectory(prefix="zerobench-overhead-") as folder:
         bench = Bench(Path(folder), machine, resolve_model(asked.model), asked.steps)
         if {"a", "b"} & set(asked.only):
-            launches = launch_pairs(bench, asked.pairs, progress, pinned_malloc=asked.pinned_bare)
+            launches = launch_pairs(bench, asked.strategies, asked.pairs, progress, pinned_malloc=asked.pinned_bare)
             raw["launches"] = [dataclasses.asdict(launch) for launch in launches]
             if "a" in asked.only:
-                console.print(speed_table(launches, STRATEGIES))
+                console.print(speed_table(launches))
             if "b" in asked.only:
-                console.print(process_table(launches, STRATEGIES))
+                console.print(process_table(launches))
         if "c" in asked.only:
             say(progress, f"{asked.blocks} pairs of blocks, sampler on and off")
-            blocks = dataclasses.replace(bench, steps=asked.block_steps).sampler_blocks(STRATEGIES[0], asked.blocks)
+            blocks = dataclasses.replace(bench, steps=asked.block_steps).sampler_blocks(
+                asked.strategies[0], asked.blocks
+            )
             raw["sampler"] = blocks
             console.print(sampler_table(blocks, on_gpu=machine.accelerator is Accelerator.CUDA))
             console.print(sampler_lines(blocks), highlight=False)
@@ -87,11 +92,14 @@ def main() -> None:
 def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
-    parser.add_argument("--pairs", type=at_least_one, default=5, help="pairs of launches for each strategy (a, b)")
-    parser.add_argument("--steps", type=at_least_one, default=20, help="timed steps of a launch (a, b)")
+    parser.add_argument("--pairs", type=at_least_one, default=6, help="pairs of launches of each strategy (a, b)")
+    parser.add_argument("--steps", type=at_least_one, default=12, help="timed steps of a launch (a, b)")
     parser.add_argument("--blocks", type=at_least_one, default=12, help="pairs of blocks (c)")
-    parser.add_argument("--block-steps", type=at_least_one, default=10, help="timed steps of a block (c)")
-    parser.add_argument("--only", type=parts, default=PARTS, metavar="a,b,c", help="the parts to run")
+    parser.add_argument("--block-steps", type=at_least_one, default=8, help="timed steps of a block (c)")
+    parser.add_argument("--only", type=some_of(PARTS), default=PARTS, metavar="a,b,c", help="the parts to run")
+    parser.add_argument(
+        "--strategies", type=some_of(ZERO_STRATEGIES), default=("zero2", "zero3"), help="c takes the first of them"
+    )
     parser.add_argument("--model", default="llama-20m", help="a preset or whatever a sweep may name")
     parser.add_argument(
         "--pinned-bare",
@@ -107,12 +115,16 @@ def parse() -> argparse.Namespace:
     return asked
 
 
-def parts(text: str) -> tuple[str, ...]:
-    """`a,c` as ("a", "c")."""
-    asked = tuple(text.split(","))
-    if not set(asked) <= set(PARTS):
-        raise argparse.ArgumentTypeError(f"{text}; choices: {', '.join(PARTS)}")
-    return asked
+def some_of(choices: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
+    """A parser of `a,c` to ("a", "c")."""
+
+    def parse_some(text: str) -> tuple[str, ...]:
+        asked = tuple(text.split(","))
+        if not set(asked) <= set(choices):
+            raise argparse.ArgumentTypeError(f"{text}; choices: {', '.join(choices)}")
+        return asked
+
+    return parse_some
 
 
 def at_least_one(text: str) -> int:

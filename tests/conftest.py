@@ -24,7 +24,7 @@ class Swept:
 
     def trials(self, **wanted: object) -> list[Trial]:
         """The trials whose specification has these values."""
-        return [t for t in self.run.trials if all(getattr(t.spec, key) == value for key, value in wanted.items())]
+        return [t for t in self.run.trials() if all(getattr(t.spec, key) == value for key, value in wanted.items())]
 
     def trial(self, **wanted: object) -> Trial:
         """The one trial whose specification has these values."""

@@ -30,7 +30,7 @@ steps: {{warmup: 1, timed: 4, memory: 1}}
 )
 def test_losses_agree_with_the_single_process_to_5e_6(own_sweep, family, optimizer, rate, checkpointing):
     swept = own_sweep(SWEEP.format(family=family, optimizer=optimizer, rate=rate, checkpointing=checkpointing))
-    assert {t.record.status for t in swept.run.trials} == {Status.COMPLETED}
+    assert {t.record.status for t in swept.run.trials()} == {Status.COMPLETED}
     reference = swept.trial(strategy="single").ranks[0].losses
     assert reference[-1] < reference[0] - 0.01  # the model learns, so a wrong update would show
     for stage in range(4):

@@ -23,6 +23,7 @@ DIVIDED = {
     3: set(BYTES),
 }
 CUT_BUCKETS = 1_000_000
+LARGEST_TENSOR = 1792 * 512
 
 
 def cut(quickstart: Swept, stage: int):
@@ -33,7 +34,7 @@ def cut(quickstart: Swept, stage: int):
 
 
 def test_every_trial_completes_and_the_command_says_so(quickstart):
-    assert {t.record.status for t in quickstart.run.trials} == {Status.COMPLETED}
+    assert {t.record.status for t in quickstart.run.trials()} == {Status.COMPLETED}
     assert quickstart.exit_code == 0
     assert str(quickstart.run.folder.path) in quickstart.output.replace("\n", "")
 
@@ -49,7 +50,7 @@ def test_model_states_equal_the_papers_terms_to_within_padding(quickstart, stage
         # of the one tensor that straddles a partition's edge, the gradient whole: at most the largest tensor.
         slack = BYTES[category] * 2 * trial.spec.world_size * 100
         if category is Category.GRADIENTS and stage in {1, 2}:
-            slack += BYTES[category] * 4096 * 512
+            slack += BYTES[category] * LARGEST_TENSOR
         live = memory_row(rank, Phase.BACKWARD, category).live_bytes
         if stage == 1 and category is Category.GRADIENTS:
             # DeepSpeed's stage 1 reduces into its own partition and frees the rest, as its stage 2 does.
@@ -66,22 +67,22 @@ def test_stage_by_stage_the_states_shrink(quickstart):
 
 
 def test_less_than_one_percent_of_every_peak_has_no_name(quickstart):
-    for trial in quickstart.run.trials:
+    for trial in quickstart.run.trials():
         for rank in trial.ranks:
             for row in rank.memory:
                 if row.category is Category.UNATTRIBUTED and row.place is Place.DEVICE:
-                    total = memory_row(rank, row.phase, Category.TOTAL, step=row.step).at_peak_bytes
+                    total = memory_row(rank, row.phase, Category.TOTAL, step=row.step).at_peak_bytes or 0
                     assert abs(row.at_peak_bytes) <= 0.01 * total, (trial.spec.trial_id, row)
 
 
 def test_the_count_of_storages_moves_as_mallocs_own_count_does(quickstart):
     """Two counters that know nothing of each other agree on what the backward pass freed, to 2 % of the peak."""
-    for trial in quickstart.run.trials:
+    for trial in quickstart.run.trials():
         for rank in trial.ranks:
             process = {(p.step, p.phase): p.malloc_bytes for p in rank.process_memory}
             ours = [memory_row(rank, p, Category.TOTAL).live_bytes for p in (Phase.FORWARD, Phase.BACKWARD)]
             theirs = [process[StepKind.STEADY, p] for p in (Phase.FORWARD, Phase.BACKWARD)]
-            peak = memory_row(rank, Phase.BACKWARD, Category.TOTAL).at_peak_bytes
+            peak = memory_row(rank, Phase.BACKWARD, Category.TOTAL).at_peak_bytes or 0
             assert abs((ours[0] - ours[1]) - (theirs[0] - theirs[1])) <= 0.02 * peak, trial.spec.trial_id
 
 
@@ -94,7 +95,7 @@ def test_the_moments_appear_at_the_first_step_of_stages_1_to_3(quickstart):
 
 def test_the_losses_of_all_stages_follow_the_single_process(quickstart):
     reference = quickstart.trial(strategy="single").ranks[0].losses
-    for trial in quickstart.run.trials:
+    for trial in quickstart.run.trials():
         losses = trial.ranks[0].losses
         assert max(abs(a - b) for a, b in zip(losses, reference, strict=True)) <= 5e-3  # see report/parity.py
 
@@ -108,7 +109,7 @@ def test_default_buckets_cost_stage_3_a_gigabyte_for_the_whole_run(quickstart):
 
 
 def test_each_record_says_what_deepspeed_really_ran_with_and_where_it_departs_from_the_paper(quickstart):
-    for trial in quickstart.run.trials:
+    for trial in quickstart.run.trials():
         if trial.spec.zero_stage is not None:
             rank = trial.ranks[0]
             assert rank.effective_config["zero_optimization"]["stage"] == trial.spec.zero_stage
@@ -116,7 +117,7 @@ def test_each_record_says_what_deepspeed_really_ran_with_and_where_it_departs_fr
 
 
 def test_every_timed_step_is_kept_with_its_phases(quickstart):
-    for trial in quickstart.run.trials:
+    for trial in quickstart.run.trials():
         for rank in trial.ranks:
             assert len(rank.step_times) == trial.spec.steps.timed
             for step in rank.step_times:
@@ -124,6 +125,6 @@ def test_every_timed_step_is_kept_with_its_phases(quickstart):
 
 
 def test_without_a_driver_the_record_says_why_there_is_no_nvml(quickstart):
-    for trial in quickstart.run.trials:
+    for trial in quickstart.run.trials():
         (summary,) = trial.record.nvml
         assert summary.available or summary.reason

@@ -89,6 +89,8 @@ def _stage_1_and_2(case: Case) -> Iterator[str]:
             f"at the step stage {case.stage} flattens the gradients of its partition into a copy ({partition})"
             + _cast(case)
         )
+    if case.world_size > 1:
+        yield "the gradient of a tensor that lies across the edge of two partitions is kept whole on both their ranks"
     yield (
         f"allgather_bucket_size ({case.zero('allgather_bucket_size'):,}) has no effect at stage {case.stage}: updated "
         "parameters are gathered in one call, straight into their flat buffer"

@@ -63,7 +63,7 @@ PRESETS: dict[str, Shape] = {
     # Python; the Llama ones untied, which every parallel strategy can split.
     "gpt2-10m": _gpt2(5, 384, 6, vocab=4096),
     "llama-10m": _llama(4, 384, 6, 1024, vocab=4096, positions=2048),
-    "llama-20m": _llama(5, 512, 8, 1408, vocab=4096, positions=2048),
+    "llama-20m": _llama(6, 512, 8, 1408, vocab=1792, positions=2048),  # no tensor above the quickstart's 1e6 bucket
     "llama-50m": _llama(6, 768, 12, 2048, vocab=4096, positions=2048),
     # Radford et al. 2019, table 2, heads from the release (hparams.json). Named after the true counts; the
     # paper's own (117M, 345M, 762M, 1542M) are lower.

@@ -16,6 +16,8 @@ from zerobench.folder import TrialFolder, write_whole
 from zerobench.memory.sampler import Sampler
 from zerobench.records import RankRecord
 from zerobench.spec.trial import TrialSpec
+from zerobench.worker.launched import read_rank
+from zerobench.worker.progress_file import ProgressFile, num_steps
 
 _SAMPLER_START_S = 10.0
 
@@ -36,12 +38,15 @@ def main() -> None:
 
 
 def _run(trial: TrialSpec, folder: TrialFolder) -> int:
+    rank = read_rank()
+    progress = ProgressFile(folder, rank, num_steps(trial))
+    progress.say("import", -1, always=True)
     sampler = _start_sampler(folder)
     from zerobench.worker import world
     from zerobench.worker.failures import describe
     from zerobench.worker.rank import RankRun
 
-    run = RankRun(trial, folder, world.read_rank())
+    run = RankRun(trial, folder, rank, progress)
     try:
         run.run()
     except BaseException as error:  # noqa: BLE001 - whatever ended the rank is its result

@@ -1,4 +1,7 @@
-"""Tells the runner where this rank is, by a small file rewritten between phases and steps, never within them."""
+"""Tells the runner where this rank is, by a small file rewritten between phases and steps, never within them.
+
+It imports no torch: the first word is said before anything heavy can go wrong.
+"""
 
 from __future__ import annotations
 
@@ -6,9 +9,15 @@ import time
 
 from zerobench.folder import TrialFolder, write_whole
 from zerobench.progress import Progress
-from zerobench.worker.world import Rank
+from zerobench.spec.trial import TrialSpec
+from zerobench.worker.launched import Rank
 
 _SHORTEST_PAUSE_S = 0.25
+
+
+def num_steps(trial: TrialSpec) -> int:
+    """Optimizer steps of a trial: the first, warm-up, timed and memory steps."""
+    return 1 + trial.steps.warmup + trial.steps.timed + trial.steps.memory
 
 
 class ProgressFile:

@@ -20,26 +20,30 @@ from zerobench.spec.trial import TrialSpec
 from zerobench.worker import kernels, world
 from zerobench.worker.data import micro_batches
 from zerobench.worker.device import Device, choose_device
+from zerobench.worker.launched import Rank
 from zerobench.worker.model import count, prepare_model
-from zerobench.worker.progress_file import ProgressFile
+from zerobench.worker.progress_file import ProgressFile, num_steps
 from zerobench.worker.recorder import Marks, MemoryPhases, NvmeAccount, PlainPhases, TimedPhases
 from zerobench.worker.schedule import learning_rate
 from zerobench.worker.strategies import make_strategy
 from zerobench.worker.strategies.base import Job, Phases, Strategy
 from zerobench.worker.weights import fill_weights
 
+_NOTED_BYTES = 64 * 1024
+"""Nameless storages below this are counted and not commented on."""
+
 
 class RankRun:
     """The trial on this rank. `record` grows as it goes, so that a failure keeps what was measured before it."""
 
-    def __init__(self, trial: TrialSpec, folder: TrialFolder, rank: world.Rank) -> None:
+    def __init__(self, trial: TrialSpec, folder: TrialFolder, rank: Rank, progress: ProgressFile) -> None:
         self.trial = trial
         self.folder = folder
         self.rank = rank
         self.marks = Marks()
         self.device: Device | None = None
-        self._num_steps = 1 + trial.steps.warmup + trial.steps.timed + trial.steps.memory
-        self._progress = ProgressFile(folder, rank, self._num_steps)
+        self._num_steps = num_steps(trial)
+        self._progress = progress
         self._losses: list[torch.Tensor] = []
         self.record = RankRecord(
             trial_id=trial.trial_id,
@@ -53,7 +57,6 @@ class RankRun:
             device_name="unknown",
             micro_batch_size=trial.micro_batch_size,
         )
-        self._progress.say("import", -1, always=True)
 
     def run(self) -> None:
         """Run the whole trial; the record says completed only at its end."""
@@ -189,7 +192,9 @@ class RankRun:
         record.device_memory = list(self._memory.device_rows.values())
         record.nvme = list(self._nvme.traffic.values())
         record.notes += [
-            f"unattributed: {nbytes} bytes allocated at {site}" for site, nbytes in self._ledger.unattributed_sites()
+            f"unattributed: {nbytes:,} bytes allocated at {site}"
+            for site, nbytes in self._ledger.unattributed_sites()
+            if nbytes >= _NOTED_BYTES
         ]
 
     def _gather_losses(self) -> None:
@@ -199,7 +204,7 @@ class RankRun:
 
 
 def _used(reader: DeviceReader | None) -> int | None:
-    reading = None if reader is None else reader.read()
+    reading = None if reader is None else reader.read(power=False)
     return None if reading is None else reading.used_bytes
 
 

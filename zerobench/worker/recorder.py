@@ -158,7 +158,7 @@ class MemoryPhases:
     def _read_device(self, phase: Phase) -> None:
         if not self._device.is_cuda:
             return
-        reading = self._nvml.read() if self._nvml is not None else None
+        reading = self._nvml.read(power=False) if self._nvml is not None else None
         new = cuda.device_memory(
             self._device.torch_device,
             self.kind,

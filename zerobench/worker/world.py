@@ -6,8 +6,6 @@
 from __future__ import annotations
 
 import os
-import socket
-from dataclasses import dataclass
 from datetime import timedelta
 
 import torch
@@ -15,28 +13,7 @@ import torch.distributed as dist
 
 from zerobench.spec.trial import TrialSpec
 from zerobench.worker.device import Device
-
-
-@dataclass(frozen=True)
-class Rank:
-    """Who this process is among its peers, as its launcher said."""
-
-    rank: int
-    local_rank: int
-    world_size: int
-    hostname: str
-    pid: int
-
-
-def read_rank() -> Rank:
-    """Read RANK, LOCAL_RANK and WORLD_SIZE from the environment; alone where nothing is set."""
-    return Rank(
-        rank=int(os.environ.get("RANK", "0")),
-        local_rank=int(os.environ.get("LOCAL_RANK", "0")),
-        world_size=int(os.environ.get("WORLD_SIZE", "1")),
-        hostname=socket.gethostname(),
-        pid=os.getpid(),
-    )
+from zerobench.worker.launched import Rank
 
 
 def join(trial: TrialSpec, rank: Rank, device: Device) -> None:

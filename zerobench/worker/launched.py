@@ -1,0 +1,29 @@
+"""Who this process is, as its launcher said; read before torch is imported."""
+
+from __future__ import annotations
+
+import os
+import socket
+from dataclasses import dataclass
+
+
+@dataclass(frozen=True)
+class Rank:
+    """Who this process is among its peers, as its launcher said."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    hostname: str
+    pid: int
+
+
+def read_rank() -> Rank:
+    """Read RANK, LOCAL_RANK and WORLD_SIZE from the environment; alone where nothing is set."""
+    return Rank(
+        rank=int(os.environ.get("RANK", "0")),
+        local_rank=int(os.environ.get("LOCAL_RANK", "0")),
+        world_size=int(os.environ.get("WORLD_SIZE", "1")),
+        hostname=socket.gethostname(),
+        pid=os.getpid(),
+    )
