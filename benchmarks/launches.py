@@ -57,6 +57,7 @@ class Launch:
     timed_s: float
     """From the first timed step's start to the last one's end, all between them included."""
     num_timed: int
+    num_params: int
     recorded_s: float | None
     """The sum of the timed steps as zerobench records them, each by itself."""
 
@@ -136,6 +137,7 @@ class Bench:
             untimed_s=spans["warmup"],
             timed_s=spans["timed"],
             num_timed=len(record.step_times),
+            num_params=record.parameters.total if record.parameters else 0,
             recorded_s=sum(step.step_s for step in record.step_times),
         )
 
@@ -160,6 +162,7 @@ class Bench:
             untimed_s=_length(report["untimed_s"]),
             timed_s=_length(report["timed_s"]),
             num_timed=len(report["losses"]),
+            num_params=report["num_params"],
             recorded_s=None,
         )
 

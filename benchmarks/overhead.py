@@ -1,6 +1,6 @@
 """What zerobench costs: the same training in a bare DeepSpeed loop and through zerobench, side by side in one run.
 
-    python benchmarks/overhead.py [--pairs 6] [--steps 12] [--blocks 12] [--block-steps 8] [--only a,b,c] [--out FILE]
+    python benchmarks/overhead.py [--pairs 6] [--steps 10] [--blocks 12] [--block-steps 6] [--only a,b,c] [--out FILE]
 
 a. steps per second, bare against zerobench: the launches alternate, each pair gives one ratio
 b. seconds of the whole process beyond the steps, from the same launches
@@ -26,7 +26,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 
 from rich.console import Console
 
-from benchmarks.launches import Bench, Launch
+from benchmarks.launches import ROOT, Bench, Launch
 from benchmarks.overhead_tables import process_table, sampler_lines, sampler_table, speed_table
 from zerobench.errors import UserError
 from zerobench.spec.machine import Accelerator, detect_machine
@@ -74,7 +74,7 @@ def main() -> None:
             launches = launch_pairs(bench, asked.strategies, asked.pairs, progress, pinned_malloc=asked.pinned_bare)
             raw["launches"] = [dataclasses.asdict(launch) for launch in launches]
             if "a" in asked.only:
-                console.print(speed_table(launches))
+                console.print(speed_table(launches, pinned_malloc=asked.pinned_bare))
             if "b" in asked.only:
                 console.print(process_table(launches))
         if "c" in asked.only:
@@ -85,6 +85,7 @@ def main() -> None:
             raw["sampler"] = blocks
             console.print(sampler_table(blocks, on_gpu=machine.accelerator is Accelerator.CUDA))
             console.print(sampler_lines(blocks), highlight=False)
+    asked.out.parent.mkdir(parents=True, exist_ok=True)
     asked.out.write_text(json.dumps(raw, indent=1), encoding="utf-8")
     console.print(f"raw values: {asked.out}", highlight=False, soft_wrap=True)
 
@@ -93,9 +94,9 @@ def parse() -> argparse.Namespace:
     """The command line."""
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=at_least_one, default=6, help="pairs of launches of each strategy (a, b)")
-    parser.add_argument("--steps", type=at_least_one, default=12, help="timed steps of a launch (a, b)")
+    parser.add_argument("--steps", type=at_least_one, default=10, help="timed steps of a launch (a, b)")
     parser.add_argument("--blocks", type=at_least_one, default=12, help="pairs of blocks (c)")
-    parser.add_argument("--block-steps", type=at_least_one, default=8, help="timed steps of a block (c)")
+    parser.add_argument("--block-steps", type=at_least_one, default=6, help="timed steps of a block (c)")
     parser.add_argument("--only", type=some_of(PARTS), default=PARTS, metavar="a,b,c", help="the parts to run")
     parser.add_argument(
         "--strategies", type=some_of(ZERO_STRATEGIES), default=("zero2", "zero3"), help="c takes the first of them"
@@ -106,7 +107,7 @@ def parse() -> argparse.Namespace:
         action="store_true",
         help="give the bare loop zerobench's malloc settings too, to tell them apart",
     )
-    parser.add_argument("--out", type=Path, default=Path("overhead.json"), help="where the raw values go")
+    parser.add_argument("--out", type=Path, default=ROOT / "reports" / "overhead.json", help="where the raw values go")
     asked = parser.parse_args()
     try:
         resolve_model(asked.model)

@@ -32,7 +32,7 @@ RATES: tuple[tuple[str, Callable[[Launch], float]], ...] = (
 )
 
 
-def speed_table(launches: Sequence[Launch]) -> Table:
+def speed_table(launches: Sequence[Launch], *, pinned_malloc: bool = False) -> Table:
     """Part a: steps per second of both sides."""
     table = _table("a. steps per second: zerobench / bare DeepSpeed loop", "strategy", "rate", "bare", "zerobench")
     for strategy in _strategies(launches):
@@ -43,7 +43,8 @@ def speed_table(launches: Sequence[Launch]) -> Table:
         table.add_section()
     table.caption = (
         "sustained: all between the first timed step's start and the last one's end; recorded: the steps by "
-        f"themselves, as zerobench's records have them. {_NOTE}"
+        "themselves, as zerobench's records have them. The bare loop's malloc: "
+        f"{'as zerobench sets it' if pinned_malloc else 'as it comes'}. {_NOTE}"
     )
     return table
 
@@ -85,10 +86,11 @@ def sampler_lines(blocks: dict[str, Any]) -> str:
     samples = sum(told["num_samples"] for told in summaries)
     devices = max(len(told["devices"]) for told in summaries)
     faults = sorted({fault for told in summaries for fault in told["faults"]})
-    interval_ms = summaries[0]["interval_s"] * 1000 if summaries[0]["interval_s"] else None
+    interval_s = summaries[0]["interval_s"]
+    every = f"every {interval_s * 1000:g} ms" if interval_s else "never"
     gap = f"{max(gaps) * 1000:.0f} ms" if gaps else "unknown"
     driver = "a stand-in driver (20 us a call)" if blocks["standin"] else "the NVIDIA driver"
-    line = f"sampler: {samples} samples of {devices} devices of {driver}, every {interval_ms} ms; largest gap {gap}"
+    line = f"sampler: {samples} samples of {devices} devices of {driver}, {every}; largest gap {gap}"
     return "\n".join([line, *(f"sampler: {fault}" for fault in faults)])
 
 

@@ -8,7 +8,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from zerobench.run.machine import cgroup_cores, cgroup_memory_bytes, machine
+from zerobench import control_groups
+from zerobench.run.machine import machine
 
 GIB = 2**30
 
@@ -41,7 +42,7 @@ def test_a_job_in_nested_groups_of_version_2_has_the_smallest_limit(tmp_path: Pa
             "sys/fs/cgroup/slurm/memory.max": f"{512 * GIB}\n",
         },
     )
-    assert (cgroup_memory_bytes(root), cgroup_cores(root)) == (64 * GIB, 2.5)
+    assert (control_groups.memory_limit_bytes(root), control_groups.cores(root)) == (64 * GIB, 2.5)
 
 
 def test_a_container_of_version_1_has_its_limits_at_the_mount(tmp_path: Path) -> None:
@@ -54,7 +55,7 @@ def test_a_container_of_version_1_has_its_limits_at_the_mount(tmp_path: Path) ->
             "sys/fs/cgroup/cpu/cpu.cfs_period_us": "100000\n",
         },
     )
-    assert (cgroup_memory_bytes(root), cgroup_cores(root)) == (8 * GIB, 4.0)
+    assert (control_groups.memory_limit_bytes(root), control_groups.cores(root)) == (8 * GIB, 4.0)
 
 
 @pytest.mark.parametrize(
@@ -72,7 +73,7 @@ def test_a_container_of_version_1_has_its_limits_at_the_mount(tmp_path: Path) ->
 )
 def test_no_limit_is_none(tmp_path: Path, files: dict[str, str]) -> None:
     root = tree(tmp_path, files)
-    assert (cgroup_memory_bytes(root), cgroup_cores(root)) == (None, None)
+    assert (control_groups.memory_limit_bytes(root), control_groups.cores(root)) == (None, None)
 
 
 def test_numa_nodes_have_their_cores_and_memory_in_order(tmp_path: Path) -> None:

@@ -11,8 +11,7 @@ from typing import Any
 
 import psutil
 
-_NO_LIMIT = 2**60
-"""Version 1 control groups write "no limit" as a number near 2^63."""
+from zerobench import control_groups
 
 
 def machine(root: Path = Path("/")) -> dict[str, Any]:
@@ -84,8 +83,8 @@ def _limits(root: Path) -> dict[str, Any]:
     shared = os.statvfs(shared_memory) if shared_memory.is_dir() else None
     return {
         "container": _container(root),
-        "cgroup_memory_bytes": cgroup_memory_bytes(root),
-        "cgroup_cores": cgroup_cores(root),
+        "cgroup_memory_bytes": control_groups.memory_limit_bytes(root),
+        "cgroup_cores": control_groups.cores(root),
         "locked_memory_bytes": _resource_limit(resource.RLIMIT_MEMLOCK),
         "open_files": _resource_limit(resource.RLIMIT_NOFILE),
         "shared_memory_bytes": shared.f_frsize * shared.f_blocks if shared else None,
@@ -102,44 +101,6 @@ def _container(root: Path) -> str | None:
     """The kind of container we run in, by the file that each leaves; None for none that we know."""
     marks = {".dockerenv": "docker", "run/.containerenv": "podman", ".singularity.d": "singularity"}
     return next((kind for mark, kind in marks.items() if (root / mark).exists()), None)
-
-
-def cgroup_memory_bytes(root: Path = Path("/")) -> int | None:
-    """The smallest memory limit of our control group and those above it; None for no limit (cgroups(7))."""
-    return min(_cgroup_limits(root, "memory", ("memory.max", "memory.limit_in_bytes")), default=None)
-
-
-def cgroup_cores(root: Path = Path("/")) -> float | None:
-    """The smallest processor quota of our control group and those above it, in cores; None for no quota."""
-    quotas = []
-    for folder in _cgroup_folders(root, "cpu"):
-        both = next(_lines(folder / "cpu.max"), "").split()
-        quota = both or [next(_lines(folder / f"cpu.cfs_{name}_us"), "") for name in ("quota", "period")]
-        if len(quota) == 2 and quota[0].isdigit() and quota[1].isdigit():
-            quotas.append(int(quota[0]) / int(quota[1]))
-    return min(quotas, default=None)
-
-
-def _cgroup_limits(root: Path, controller: str, names: tuple[str, ...]) -> Iterator[int]:
-    for folder in _cgroup_folders(root, controller):
-        for name in names:
-            value = next(_lines(folder / name), "")
-            if value.isdigit() and int(value) < _NO_LIMIT:
-                yield int(value)
-
-
-def _cgroup_folders(root: Path, controller: str) -> Iterator[Path]:
-    """Our control group and those above it, up to the mount; in a container the mount itself may be ours."""
-    for line in _lines(root / "proc/self/cgroup"):
-        number, controllers, group = [*line.split(":", 2), "", ""][:3]
-        if number == "0":
-            mount = root / "sys/fs/cgroup"
-        elif controller in controllers.split(","):
-            mount = root / "sys/fs/cgroup" / controller
-        else:
-            continue
-        inside = Path(group.lstrip("/"))
-        yield from (mount / part for part in (inside, *inside.parents))
 
 
 def _lines(path: Path) -> Iterator[str]:

@@ -10,6 +10,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from zerobench import control_groups
+
 
 @dataclass(frozen=True)
 class OomCounters:
@@ -30,30 +32,18 @@ class OomCounters:
 def read_oom_counters(root: Path = Path("/")) -> OomCounters:
     """The counters as they stand; `root` stands for / where recorded files are read."""
     kills = {}
-    for path in [root / "proc/vmstat", *_cgroup_files(root)]:
+    for path in [root / "proc/vmstat", *_group_files(root)]:
         count = _oom_kill(path)
         if count is not None:
             kills[f"/{path.relative_to(root)}"] = count
     return OomCounters(kills)
 
 
-def _cgroup_files(root: Path) -> list[Path]:
-    """Where our control group's counter may lie, for versions 2, 2 beside 1, and 1 (cgroups(7))."""
-    try:
-        lines = (root / "proc/self/cgroup").read_text().splitlines()
-    except OSError:
-        return []
-    mount = root / "sys/fs/cgroup"
-    found = []
-    for line in lines:
-        number, controllers, group = line.split(":", 2)
-        inside = group.lstrip("/")
-        if number == "0":
-            found += [mount / inside / "memory.events", mount / "unified" / inside / "memory.events"]
-        elif "memory" in controllers.split(","):
-            # In a container the mount's root is our group, and `inside` is its path on the host.
-            found += [mount / "memory" / inside / "memory.oom_control", mount / "memory/memory.oom_control"]
-    return [path for path in found if path.is_file()][:1]
+def _group_files(root: Path) -> list[Path]:
+    """Where our control group keeps its counter: the innermost file that is there."""
+    names = ("memory.events", "memory.oom_control")
+    candidates = (folder / name for folder in control_groups.folders(root, "memory") for name in names)
+    return [path for path in candidates if path.is_file()][:1]
 
 
 def _oom_kill(path: Path) -> int | None:

@@ -13,8 +13,8 @@ from enum import StrEnum
 from pathlib import Path
 from typing import Protocol
 
+from zerobench.control_groups import host_memory_bytes
 from zerobench.spec.base import Spec
-from zerobench.spec.host_limits import host_memory_bytes
 from zerobench.spec.toolchain import can_build_ops, has_libaio, op_is_built, package_folder, torch_has_cuda
 from zerobench.spec.trial import Count, Positive
 

@@ -1,0 +1,39 @@
+"""overhead.py runs, both sides under the launcher and the sampler too; what figures come out is not tested."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent.parent
+FEWEST = ["--pairs", "1", "--steps", "1", "--blocks", "1", "--block-steps", "1", "--strategies", "zero3"]
+
+
+@pytest.mark.slow
+def test_both_sides_train_the_same_model_and_the_sampler_samples(tmp_path: Path) -> None:
+    out = tmp_path / "overhead.json"
+    command = [sys.executable, str(ROOT / "benchmarks" / "overhead.py"), *FEWEST, "--out", str(out)]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False, cwd=tmp_path)
+    assert done.returncode == 0, done.stderr
+    raw = json.loads(out.read_text(encoding="utf-8"))
+    bare, ours = raw["launches"]
+    assert (bare["side"], ours["side"]) == ("bare", "zerobench")
+    assert bare["num_params"] == ours["num_params"] > 20_000_000
+    assert bare["num_timed"] == ours["num_timed"] == 1
+    assert bare["tracked_s"] == 0.0 < ours["tracked_s"]
+    for one in (bare, ours):
+        spent = sum(one[name] for name in ("start_s", "build_s", "tracked_s", "untimed_s", "timed_s"))
+        assert 0 < spent < one["wall_s"]
+    (told,) = raw["sampler"]["summaries"]
+    assert told["num_samples"] > 2 * len(told["devices"]) > 0
+
+
+def test_a_part_that_does_not_exist_is_refused_with_the_choices() -> None:
+    command = [sys.executable, str(ROOT / "benchmarks" / "overhead.py"), "--only", "a,d"]
+    done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
+    assert done.returncode == 2
+    assert done.stderr.splitlines()[-1].endswith("argument --only: a,d; choices: a, b, c")

@@ -1,0 +1,209 @@
+"""The rules of the house, held by reading the source: who may import what, and what nobody may do.
+
+Each violation is reported as file:line.
+"""
+
+from __future__ import annotations
+
+import ast
+import re
+from collections.abc import Callable, Iterable
+from pathlib import Path
+
+import pytest
+
+from tests.tools.imports import ROOT, Import, imports_of, module_name, python_files, tree_of
+
+PACKAGE = python_files("zerobench")
+SHIPPED = python_files("zerobench", "benchmarks")  # tests make hostile input, so they may
+TEXT_SUFFIXES = {".py", ".md", ".yaml", ".yml", ".toml", ".txt", ".json", ".c", ".map", ".sbatch", ".sh", ""}
+
+FRAMEWORKS = {"torch", "deepspeed", "transformers", "accelerate", "triton"}
+WITHOUT_TORCH_AT_START = re.compile(r"zerobench\.memory\.(nvml\w*|sampler\w*|host|block_io|replay)")
+
+
+def all_imports(files: Iterable[Path] = PACKAGE) -> list[Import]:
+    return [found for path in files for found in imports_of(path)]
+
+
+def outside(packages: set[str], allowed: str) -> list[str]:
+    """Where one of `packages` is imported by a module that the pattern `allowed` does not match whole."""
+    pattern = re.compile(allowed)
+    return [
+        found.where
+        for found in all_imports()
+        if found.package in packages and not pattern.fullmatch(module_name(found.path))
+    ]
+
+
+def imports_from(owner: str, target: str) -> list[str]:
+    """Where a module of the package `owner` imports the package `target`."""
+    return [
+        found.where
+        for found in all_imports()
+        if belongs(module_name(found.path), owner) and belongs(found.name, target)
+    ]
+
+
+def belongs(module: str, package: str) -> bool:
+    return module == package or module.startswith(f"{package}.")
+
+
+def test_the_reader_of_imports_sees_every_form_of_import(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr("tests.tools.imports.ROOT", tmp_path)
+    path = tmp_path / "package" / "inner" / "module.py"
+    path.parent.mkdir(parents=True)
+    path.write_text(
+        "import a.b as c\n"
+        "from d import e, f\n"
+        "from . import g\n"
+        "from ..h import i\n"
+        "if True:\n    import j\n"
+        "class K:\n    import l\n"
+        "def m():\n    import n\n    importlib.import_module('o.p')\n"
+    )
+    found = [(one.line, one.name, one.at_start) for one in imports_of(path)]
+    assert found == [
+        (1, "a.b", True),
+        (2, "d.e", True),
+        (2, "d.f", True),
+        (3, "package.inner.g", True),
+        (4, "package.h.i", True),
+        (6, "j", True),
+        (8, "l", True),
+        (10, "n", False),
+        (11, "o.p", False),
+    ]
+
+
+def test_only_the_worker_and_the_memory_ledger_import_the_training_frameworks() -> None:
+    assert outside(FRAMEWORKS, r"zerobench\.(worker|memory)(\..*)?") == []
+
+
+def test_the_sampler_and_whatever_reads_the_host_start_without_torch() -> None:
+    files = [path for path in PACKAGE if WITHOUT_TORCH_AT_START.fullmatch(module_name(path))]
+    assert len(files) >= 7, "the pattern has lost its files"
+    assert chains_to(FRAMEWORKS, files) == []
+
+
+def test_only_the_readers_of_the_driver_import_pynvml() -> None:
+    assert outside({"pynvml"}, r"zerobench\.memory\.(nvml|sampler)\w*") == []
+
+
+def test_only_the_command_line_and_the_report_import_rich() -> None:
+    assert outside({"rich"}, r"zerobench\.(cli\w*|report(\..*)?)") == []
+
+
+def test_only_the_report_imports_pandas() -> None:
+    assert outside({"pandas", "pyarrow"}, r"zerobench\.report(\..*)?") == []
+
+
+def test_only_the_command_line_imports_typer() -> None:
+    assert outside({"typer", "click"}, r"zerobench\.cli\w*") == []
+
+
+def test_nobody_but_the_worker_imports_the_worker() -> None:
+    strangers = [
+        found.where
+        for found in all_imports()
+        if belongs(found.name, "zerobench.worker") and not belongs(module_name(found.path), "zerobench.worker")
+    ]
+    assert strangers == []
+
+
+def test_run_and_report_do_not_know_each_other() -> None:
+    assert imports_from("zerobench.run", "zerobench.report") == []
+    assert imports_from("zerobench.report", "zerobench.run") == []
+
+
+def test_what_is_asked_and_what_was_found_know_neither_run_nor_report() -> None:
+    lower = ("zerobench.spec", "zerobench.ds_config", "zerobench.memory", "zerobench.records", "zerobench.store")
+    upper = ("zerobench.run", "zerobench.report", "zerobench.cli")
+    assert [line for low in lower for high in upper for line in imports_from(low, high)] == []
+
+
+def test_the_command_line_reaches_no_training_framework_and_no_pandas_before_a_command_needs_them() -> None:
+    files = [path for path in PACKAGE if module_name(path) in {"zerobench.cli", "zerobench.cli_run"}]
+    assert chains_to(FRAMEWORKS | {"pandas"}, files) == []
+
+
+def chains_to(packages: set[str], files: Iterable[Path]) -> list[str]:
+    """How the start of each of `files` comes to import one of `packages`, through files of the project."""
+    by_name = {module_name(path): path for path in PACKAGE}
+    chains = []
+    waiting = [(path, module_name(path)) for path in files]
+    seen = set()
+    while waiting:
+        path, chain = waiting.pop()
+        if path in seen:
+            continue
+        seen.add(path)
+        for found in imports_of(path):
+            if not found.at_start:
+                continue
+            if found.package in packages:
+                chains.append(f"{found.where} (reached by {chain})")
+            waiting += [(by_name[name], f"{chain} > {name}") for name in ancestry(found.name) if name in by_name]
+    return chains
+
+
+def ancestry(name: str) -> list[str]:
+    """`a`, `a.b`, `a.b.c`: the packages that an import of a.b.c runs, and the module itself."""
+    parts = name.split(".")
+    return [".".join(parts[: n + 1]) for n in range(len(parts))]
+
+
+def calls(files: Iterable[Path], offends: Callable[[str, ast.Call], bool]) -> list[str]:
+    """Where a call `offends`, given the called name as it is written and the call."""
+    return [
+        f"{path.relative_to(ROOT)}:{node.lineno}: {ast.unparse(node)[:80]}"
+        for path in files
+        for node in ast.walk(tree_of(path))
+        if isinstance(node, ast.Call) and offends(ast.unparse(node.func), node)
+    ]
+
+
+def has_true(call: ast.Call, option: str) -> bool:
+    """Whether a call gives `option` anything but False."""
+    given = [keyword.value for keyword in call.keywords if keyword.arg == option]
+    return any(not (isinstance(value, ast.Constant) and value.value is False) for value in given)
+
+
+def test_nobody_hands_text_to_a_shell_or_to_the_interpreter() -> None:
+    forbidden = {"eval", "exec", "os.system", "os.popen", "subprocess.getoutput", "subprocess.getstatusoutput"}
+    assert calls(SHIPPED, lambda name, call: name in forbidden or has_true(call, "shell")) == []
+
+
+def test_nobody_unpickles() -> None:
+    importing = {"pickle", "_pickle", "cloudpickle", "dill", "shelve", "joblib", "marshal"}
+    assert [found.where for found in all_imports(SHIPPED) if found.package in importing] == []
+    assert calls(SHIPPED, lambda name, call: name == "torch.load" or has_true(call, "allow_pickle")) == []
+
+
+@pytest.mark.parametrize(
+    ("pattern", "what"),
+    [
+        (r"(?i)\bissues?\s*(no\.?|number)?\s*#?\s*\d", "an issue's number"),
+        (r"(?<![\w.)}\]*-])/(work|root)/", "a path of somebody's machine"),
+        (r"\.\./shared\b|\bshared/(design|gpu|nvml_standin|slurm_cluster)", "a path outside the project"),
+        (r"(?i)\b(pypi|registry|artifactory|nexus|mirror)[\w-]*\.(?!org\b)[\w.-]+/(simple|pypi|v2)\b", "a registry"),
+        (r"(?i)\bas (asked|requested|required) (by|in) the (issue|task|brief)\b", "who asked"),
+    ],
+)
+def test_the_project_speaks_of_itself_alone(pattern: str, what: str) -> None:
+    searched = re.compile(pattern)
+    assert [
+        f"{path.relative_to(ROOT)}:{number}: {what}: {line.strip()[:80]}"
+        for path in text_files()
+        for number, line in enumerate(path.read_text(encoding="utf-8", errors="replace").splitlines(), start=1)
+        if searched.search(line)
+    ] == []
+
+
+def text_files() -> list[Path]:
+    """What ships and what is read, but for this file and for kept runs, which say where they ran."""
+    folders = ("zerobench", "tests", "benchmarks", "ds_configs", "slurm", ".ci")
+    inside = [path for folder in folders for path in sorted((ROOT / folder).rglob("*")) if path.is_file()]
+    above = [path for path in sorted(ROOT.iterdir()) if path.is_file()]
+    skipped = {Path(__file__).resolve()}
+    return [path for path in above + inside if path.suffix in TEXT_SUFFIXES and path not in skipped]
