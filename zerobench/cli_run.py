@@ -11,7 +11,6 @@ from rich.console import Console
 
 from zerobench.cli_live import LiveView, PlainView
 from zerobench.errors import UserError
-from zerobench.report.frame import write_tables
 from zerobench.report.terminal import show_run
 from zerobench.run.attempt import Site
 from zerobench.run.environment import capture_environment
@@ -126,6 +125,8 @@ def _view() -> PlainView:
 
 def _show(result: RunResult) -> None:
     """The tables, then where the run lies and how to go on with it."""
+    from zerobench.report.frame import write_tables  # noqa: PLC0415 -- pandas, which a dry run need not pay for
+
     path = _shortest(result.folder.path)
     write_tables(load_run(result.folder.path))
     if not result.interrupted:
