@@ -53,6 +53,12 @@ def train_step(engine: Any, batch: torch.Tensor) -> torch.Tensor:
     return loss.detach()
 
 
+def unlink_shared_memory(rank: int) -> None:
+    """DeepSpeed leaves the segment of its CPU all-reduce in /dev/shm for good, 69 MB for each rank."""
+    name = "_".join([str(os.getuid()), os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"], str(rank)])
+    Path("/dev/shm", f"deepspeed_allreduce_buffer_{name}").unlink(missing_ok=True)  # noqa: S108 - shm_open's own place
+
+
 def main() -> None:
     """Train, then write what was when."""
     job = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
@@ -79,6 +85,7 @@ def main() -> None:
     }
     Path(f"{sys.argv[1]}.rank{rank}").write_text(json.dumps(report), encoding="utf-8")
     torch.distributed.barrier()
+    unlink_shared_memory(rank)
     os._exit(0)  # some builds of torch abort in an ordinary exit, after right results
 
 

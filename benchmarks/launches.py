@@ -227,9 +227,15 @@ def script_argv(trial: TrialSpec, script: str, job: Path) -> list[str]:
 
 
 def _span(record: RankRecord, kind: str) -> float:
-    """Seconds from the start of the first phase of the steps of `kind` to the end of the last; init is no step."""
-    marks = [mark for mark in record.marks if mark.kind == kind and mark.phase != "init"]
-    return marks[-1].end_s - marks[0].start_s
+    """Seconds of the steps of `kind` with the pauses between them; init is no step, and steps apart do not join."""
+    seconds = 0.0
+    first = last = None
+    for mark in (m for m in record.marks if m.kind == kind and m.phase != "init"):
+        if first is None or last is None or mark.step_index > last.step_index + 1:
+            seconds += 0.0 if first is None or last is None else last.end_s - first.start_s
+            first = mark
+        last = mark
+    return seconds if first is None or last is None else seconds + last.end_s - first.start_s
 
 
 def _results(trial: TrialSpec, job: Path) -> list[Path]:

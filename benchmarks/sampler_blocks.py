@@ -22,7 +22,7 @@ import deepspeed
 import torch
 from deepspeed.accelerator import get_accelerator
 
-from benchmarks.bare_loop import batches, build, train_step
+from benchmarks.bare_loop import batches, build, train_step, unlink_shared_memory
 from zerobench.folder import TrialFolder
 from zerobench.memory.sampler import Sampler
 
@@ -81,6 +81,7 @@ def main() -> None:
             blocks["summaries"].append(summary)
     path.with_name(f"{path.name}.rank{rank}").write_text(json.dumps(blocks), encoding="utf-8")
     torch.distributed.barrier()
+    unlink_shared_memory(rank)
     os._exit(0)  # some builds of torch abort in an ordinary exit, after right results
 
 

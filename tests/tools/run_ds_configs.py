@@ -123,6 +123,12 @@ def swapped_bytes(config: dict[str, Any]) -> int:
     return sum(file.stat().st_size for folder in folders for file in Path(folder).rglob("*.swp"))
 
 
+def unlink_shared_memory(rank: int) -> None:
+    """DeepSpeed leaves the segment of its CPU all-reduce in /dev/shm for good, 69 MB for each rank."""
+    name = "_".join([str(os.getuid()), os.environ["MASTER_ADDR"], os.environ["MASTER_PORT"], str(rank)])
+    Path("/dev/shm", f"deepspeed_allreduce_buffer_{name}").unlink(missing_ok=True)
+
+
 def main() -> None:
     configs_path, results_path = [argument for argument in sys.argv[1:] if not argument.startswith("--local_rank")]
     deepspeed.init_distributed()
@@ -138,6 +144,7 @@ def main() -> None:
     if rank == 0:
         Path(results_path).write_text(json.dumps(results), encoding="utf-8")
     comm.barrier()
+    unlink_shared_memory(rank)
     sys.stdout.flush()
     os._exit(0)  # gloo's threads may abort a normal exit after right results
 

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from tests.conftest import Swept, memory_row
@@ -128,3 +130,10 @@ def test_without_a_driver_the_record_says_why_there_is_no_nvml(quickstart):
     for trial in quickstart.run.trials():
         (summary,) = trial.record.nvml
         assert summary.available or summary.reason
+
+
+def test_no_shared_memory_outlives_a_trial(quickstart):
+    for trial in quickstart.run.trials():
+        words = trial.folder.command.read_text(encoding="utf-8").split()
+        port = words[words.index("--master_port") + 1]
+        assert not list(Path("/dev/shm").glob(f"deepspeed_allreduce_buffer_*_{port}_*"))

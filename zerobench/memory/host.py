@@ -1,7 +1,9 @@
 """What the kernel and the C library say of this process's memory; they know nothing of tensors.
 
 Resident sizes only tell the truth when malloc gives memory back: start Python with MALLOC_MMAP_THRESHOLD_=65536,
-MALLOC_TRIM_THRESHOLD_=65536 and MALLOC_TOP_PAD_=0 (the launcher does), or freed tensors stay resident.
+MALLOC_TRIM_THRESHOLD_=65536 and MALLOC_TOP_PAD_=0 (the launcher does), or freed tensors stay resident. It has a price:
+every tensor is mapped anew and its pages zeroed, which makes a training step on a CPU a quarter slower. So malloc is
+pinned while memory is measured and let loose before anything is timed.
 """
 
 from __future__ import annotations
@@ -11,6 +13,8 @@ import os
 from functools import cache
 from pathlib import Path
 
+# malloc.h
+_M_TRIM_THRESHOLD, _M_TOP_PAD, _M_MMAP_THRESHOLD = -1, -2, -3
 _PAGE_BYTES = os.sysconf("SC_PAGE_SIZE")
 
 
@@ -76,6 +80,18 @@ def malloc_bytes() -> int | None:
     mallinfo2.restype = _Mallinfo2
     info = mallinfo2()
     return int(info.uordblks + info.hblkhd)
+
+
+def unpin_malloc() -> bool:
+    """Let malloc keep freed memory again, with the bounds that glibc's own adaptive thresholds reach (mallopt(3)).
+
+    False with a C library that has no mallopt.
+    """
+    mallopt = getattr(ctypes.CDLL(None), "mallopt", None)
+    if mallopt is None:
+        return False
+    bounds = {_M_MMAP_THRESHOLD: 32 << 20, _M_TRIM_THRESHOLD: 64 << 20, _M_TOP_PAD: 128 << 10}
+    return all(mallopt(parameter, value) == 1 for parameter, value in bounds.items())
 
 
 def _field(path: Path, name: str) -> int | None:

@@ -104,14 +104,24 @@ class HyperparameterSpec(Spec):
 
 
 class StepsSpec(Spec):
-    """How many steps a trial takes, in this order, after the first step, which makes the optimizer states."""
+    """How many steps a trial takes: the first one, which makes the optimizer states and is recorded apart, warm-up,
+    memory steps, warm-up again, timed steps.
+
+    Memory comes before speed because malloc is pinned for the one and must not be for the other
+    (zerobench/memory/host.py), and a heap that has once been let loose cannot be made to tell the truth again.
+    """
 
     warmup: Count = 2
-    """Steps run and thrown away before timing."""
-    timed: Positive = 5
-    """Steps timed with no tracker on."""
+    """Steps run and not recorded before the memory steps, and again before the timed ones."""
     memory: Positive = 1
     """Steps run under the memory tracker; the last one is reported as `steady`."""
+    timed: Positive = 5
+    """Steps timed with no tracker on."""
+
+    @property
+    def total(self) -> int:
+        """All optimizer steps of a trial."""
+        return 1 + 2 * self.warmup + self.memory + self.timed
 
 
 class TrialSpec(Spec):

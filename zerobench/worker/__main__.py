@@ -17,7 +17,7 @@ from zerobench.memory.sampler import Sampler
 from zerobench.records import RankRecord
 from zerobench.spec.trial import TrialSpec
 from zerobench.worker.launched import read_rank
-from zerobench.worker.progress_file import ProgressFile, num_steps
+from zerobench.worker.progress_file import ProgressFile
 
 _SAMPLER_START_S = 10.0
 
@@ -39,7 +39,7 @@ def main() -> None:
 
 def _run(trial: TrialSpec, folder: TrialFolder) -> int:
     rank = read_rank()
-    progress = ProgressFile(folder, rank, num_steps(trial))
+    progress = ProgressFile(folder, rank, trial.steps.total)
     progress.say("import", -1, always=True)
     sampler = _start_sampler(folder)
     from zerobench.worker import world

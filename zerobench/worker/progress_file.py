@@ -9,15 +9,9 @@ import time
 
 from zerobench.folder import TrialFolder, write_whole
 from zerobench.progress import Progress
-from zerobench.spec.trial import TrialSpec
 from zerobench.worker.launched import Rank
 
 _SHORTEST_PAUSE_S = 0.25
-
-
-def num_steps(trial: TrialSpec) -> int:
-    """Optimizer steps of a trial: the first, warm-up, timed and memory steps."""
-    return 1 + trial.steps.warmup + trial.steps.timed + trial.steps.memory
 
 
 class ProgressFile:

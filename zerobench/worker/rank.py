@@ -1,7 +1,8 @@
-"""One rank's trial from start to end: build, first step, warm-up, timed steps, memory steps, record."""
+"""One rank's trial from start to end: build, first step, memory steps, timed steps, record."""
 
 from __future__ import annotations
 
+import itertools
 import json
 from collections.abc import Iterator
 from typing import Any
@@ -10,7 +11,7 @@ import torch
 
 from zerobench.ds_config import departures, swap_folder
 from zerobench.folder import TrialFolder
-from zerobench.memory.host import resident_bytes
+from zerobench.memory.host import resident_bytes, unpin_malloc
 from zerobench.memory.ledger import Ledger
 from zerobench.memory.nvml import DeviceReader
 from zerobench.records import ContextMemory, Phase, RankRecord, Status, StepKind
@@ -22,7 +23,7 @@ from zerobench.worker.data import micro_batches
 from zerobench.worker.device import Device, choose_device
 from zerobench.worker.launched import Rank
 from zerobench.worker.model import count, prepare_model
-from zerobench.worker.progress_file import ProgressFile, num_steps
+from zerobench.worker.progress_file import ProgressFile
 from zerobench.worker.recorder import Marks, MemoryPhases, NvmeAccount, PlainPhases, TimedPhases
 from zerobench.worker.schedule import learning_rate
 from zerobench.worker.strategies import make_strategy
@@ -42,7 +43,6 @@ class RankRun:
         self.rank = rank
         self.marks = Marks()
         self.device: Device | None = None
-        self._num_steps = num_steps(trial)
         self._progress = progress
         self._losses: list[torch.Tensor] = []
         self.record = RankRecord(
@@ -75,7 +75,7 @@ class RankRun:
             self._collect()
         self._gather_losses()
         self.record.status = Status.COMPLETED
-        self._progress.say("done", self._num_steps, always=True)
+        self._progress.say("done", self.trial.steps.total, always=True)
 
     def _open_device(self) -> Device:
         self.device = device = choose_device(self.rank.local_rank)
@@ -107,6 +107,7 @@ class RankRun:
         with_context, torch_bytes = _used(reader), _reserved(device)
         world.join(self.trial, self.rank, device)
         world.first_collective(device)
+        world.release_shared_memory()
         if device.is_cuda:
             self.record.context = ContextMemory(
                 before_bytes=before,
@@ -142,22 +143,23 @@ class RankRun:
     def _train(self, strategy: Strategy, device: Device) -> None:
         steps = self.trial.steps
         vocab_size = int(strategy.module.config.vocab_size)  # type: ignore[union-attr, arg-type] # transformers is untyped
-        data = micro_batches(self.trial, self.rank.rank, self._num_steps, vocab_size)
+        data = micro_batches(self.trial, self.rank.rank, self.trial.steps.total, vocab_size)
         plain, timed = PlainPhases(self.marks), TimedPhases(device, self.marks)
+        index = itertools.count()
         with self._ledger.tracking(strategy.module):
-            self._step(strategy, device, data, self._memory, 0, "first")
-        done = 1
-        for index in range(done, done + steps.warmup):
-            self._step(strategy, device, data, plain, index, "warmup")
-        done += steps.warmup
-        for index in range(done, done + steps.timed):
-            self._step(strategy, device, data, timed, index, "timed")
-        done += steps.timed
+            self._step(strategy, device, data, self._memory, next(index), "first")
+        for _ in range(steps.warmup):
+            self._step(strategy, device, data, plain, next(index), "warmup")
         self._memory.kind = StepKind.STEADY
         with self._ledger.tracking(strategy.module):
-            for index in range(done, done + steps.memory):
+            for _ in range(steps.memory):
                 self._ledger.forget(StepKind.STEADY)
-                self._step(strategy, device, data, self._memory, index, "memory")
+                self._step(strategy, device, data, self._memory, next(index), "memory")
+        unpin_malloc()
+        for _ in range(steps.warmup):
+            self._step(strategy, device, data, plain, next(index), "warmup")
+        for _ in range(steps.timed):
+            self._step(strategy, device, data, timed, next(index), "timed")
 
     def _step(
         self,
