@@ -17,7 +17,7 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class Evidence(StrEnum):
-    """How a figure was come by (see the README's architecture section)."""
+    """How a figure was come by; sweeps measure, the other kinds are names that records keep free for predictions."""
 
     MEASURED = "measured"
     SOLO = "solo"
