@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import signal
 import sys
 from pathlib import Path
 
@@ -36,4 +37,6 @@ def main(verb: str, path: Path) -> int:
 
 
 if __name__ == "__main__":
+    # A shell that runs the tests in the background has SIGINT ignored for them, and the runner would honour that.
+    signal.signal(signal.SIGINT, signal.default_int_handler)
     sys.exit(main(sys.argv[1], Path(sys.argv[2])))
