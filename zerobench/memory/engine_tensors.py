@@ -68,7 +68,7 @@ def walk_zero12(zero: Any) -> Iterator[Named]:
     """Stage 1 and 2 (deepspeed/runtime/zero/stage_1_and_2.py, DeepSpeedZeroOptimizer)."""
     place = Place.HOST if zero.cpu_offload else None
     yield from _name(zero.bit16_groups_flat, Category.PARAMETERS)
-    yield from _walk_masters(zero.single_partition_of_fp32_groups, place)
+    yield from walk_masters(zero.single_partition_of_fp32_groups, place)
     yield from _name(zero.averaged_gradients.values(), Category.GRADIENTS)
     yield from _name([zero.__dict__.get("grads_in_partition")], Category.GRADIENTS)
     yield from _name(zero.extra_large_param_to_reduce.values(), Category.GRADIENTS)
@@ -88,7 +88,7 @@ def walk_zero3(zero: Any) -> Iterator[Named]:
     yield from _name(zero.fp16_partitioned_groups_flat, Category.PARAMETERS, param_place)
     yield from _name(zero.param_groups_fp16_flat_cpu_memory, Category.PARAMETERS, Place.HOST)
     yield from _name([getattr(zero, "lp_param_buffer", None)], Category.PARAMETERS, param_place)
-    yield from _walk_masters(zero.fp32_partitioned_groups_flat, optimizer_place)
+    yield from walk_masters(zero.fp32_partitioned_groups_flat, optimizer_place)
     yield from _name([zero.grad_partitions_flat_buffer], Category.GRADIENTS, optimizer_place)
     yield from _name(zero.averaged_gradients.values(), Category.GRADIENTS, optimizer_place)
     yield from _name([bucket.buffer for bucket in zero.ipg_buckets.values()], Category.REDUCE_BUFFERS)
@@ -113,7 +113,7 @@ def _walk_swappers(zero: Any) -> Iterator[Named]:
 def walk_half_precision(optimizer: Any) -> Iterator[Named]:
     """Stage 0 in 16 bits (deepspeed/runtime/fp16/fused_optimizer.py and unfused_optimizer.py)."""
     yield from _name(getattr(optimizer, "fp16_groups_flat", []), Category.PARAMETERS)
-    yield from _walk_masters(getattr(optimizer, "fp32_groups_flat", None) or _flat(optimizer.fp32_groups), None)
+    yield from walk_masters(getattr(optimizer, "fp32_groups_flat", None) or _flat(optimizer.fp32_groups), None)
     yield from walk_optimizer_states(optimizer.optimizer)
 
 
@@ -121,7 +121,7 @@ def walk_bf16(optimizer: Any) -> Iterator[Named]:
     """Stage 1 with fp32 gradient accumulation (deepspeed/runtime/bf16_optimizer.py, BF16_Optimizer)."""
     yield from _name(optimizer.bf16_groups_flat, Category.PARAMETERS)
     yield from _name(optimizer.fp32_groups_gradients_flat, Category.GRADIENTS)
-    yield from _walk_masters(optimizer.fp32_groups_flat_partition, None)
+    yield from walk_masters(optimizer.fp32_groups_flat_partition, None)
     yield from walk_optimizer_states(optimizer.optimizer)
 
 
@@ -140,7 +140,8 @@ def walk_deepspeed(engine: Any) -> Iterator[Named]:
     yield from walk(optimizer)
 
 
-def _walk_masters(masters: Iterable[Any], place: Place | None) -> Iterator[Named]:
+def walk_masters(masters: Iterable[Any], place: Place | None = None) -> Iterator[Named]:
+    """fp32 master weights, and the gradients that the optimizer takes from them."""
     for master in masters:
         yield from _name([master], Category.MASTER_WEIGHTS, place)
         if getattr(master, "grad", None) is not None:

@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterable
+from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any
@@ -70,11 +70,6 @@ class StorageCounter(TorchDispatchMode):
     def find(self, tensor: torch.Tensor) -> Storage | None:
         """The counted storage under `tensor`, if it was seen."""
         return self.live.get(tensor.untyped_storage()._cdata)
-
-    def adopt(self, tensors: Iterable[torch.Tensor]) -> None:
-        """Count storages that were born while the counter was off."""
-        for tensor in tensors:
-            self._see_tensor(tensor)
 
     def adopt_reachable(self) -> None:
         """Count every tensor that Python's garbage collector can reach, gradients included.

@@ -44,15 +44,22 @@ def _group(unit: Unit, *names: str) -> Callable[[Instant], str]:
     return lambda instant: unit.show(instant.group_bytes(*names))
 
 
-def _device(peaks: Peaks, width: int) -> Section:
-    unit = byte_unit(instant.total_bytes for _, instant in peaks)
-    columns = [
+def _lasting(unit: Unit) -> list[Column[Instant]]:
+    """Where the peak lies, and what outlives a phase: the same in device and host memory."""
+    return [
         Column[Instant]("rank", "rank", lambda instant: str(instant.rank)),
         Column[Instant]("phase", None, lambda instant: instant.phase.value, is_text=True),
         Column("parameters", "param", _group(unit, "parameters")),
         Column("gradients", "grad", _group(unit, "gradients")),
         Column("optimizer", "optim", _group(unit, "optimizer")),
         Column("buffers", "buffer", _group(unit, "buffers")),
+    ]
+
+
+def _device(peaks: Peaks, width: int) -> Section:
+    unit = byte_unit(instant.total_bytes for _, instant in peaks)
+    columns = [
+        *_lasting(unit),
         Column("activations", "activ", _group(unit, "activations")),
         Column("logits", "logits", _group(unit, "logits")),
         Column("temporaries", None, _group(unit, "temporaries")),
@@ -117,12 +124,7 @@ def _host(peaks: Peaks, width: int) -> Section:
     unit = byte_unit(instant.total_bytes for _, instant in peaks)
     rest = ("activations", "logits", "temporaries", "small")
     columns = [
-        Column[Instant]("rank", "rank", lambda instant: str(instant.rank)),
-        Column[Instant]("phase", None, lambda instant: instant.phase.value, is_text=True),
-        Column("parameters", "param", _group(unit, "parameters")),
-        Column("gradients", "grad", _group(unit, "gradients")),
-        Column("optimizer", "optim", _group(unit, "optimizer")),
-        Column("buffers", "buffer", _group(unit, "buffers")),
+        *_lasting(unit),
         Column("other tensors", "other", _group(unit, *rest)),
         Column("process", "proc", _group(unit, "process")),
         Column("unattributed", "unattr", _group(unit, "unattributed")),

@@ -7,8 +7,8 @@ from typing import Any
 
 import torch
 
-from zerobench.memory.engine_tensors import Named, walk_module, walk_optimizer_states
-from zerobench.records import Category, Phase
+from zerobench.memory.engine_tensors import Named, walk_masters, walk_module, walk_optimizer_states
+from zerobench.records import Phase
 from zerobench.spec.trial import Optimizer, Precision, TrialSpec
 from zerobench.worker.mixed_precision import MasterWeights
 from zerobench.worker.strategies.base import Phases, Strategy, causal_loss
@@ -47,10 +47,7 @@ class Single(Strategy):
         """Module, masters and optimizer states."""
         yield from walk_module(self.module)
         if self._masters is not None:
-            for master in self._masters.masters:
-                yield Named(master, Category.MASTER_WEIGHTS)
-                if master.grad is not None:
-                    yield Named(master.grad, Category.GRADIENTS)
+            yield from walk_masters(self._masters.masters)
         yield from walk_optimizer_states(self._optimizer)
 
     def effective_config(self) -> dict[str, Any]:
