@@ -166,6 +166,30 @@ class StepTime(Record):
     optimizer_s: float
 
 
+class CollectiveTraffic(Record):
+    """What this rank handed to one kind of collective in a phase, all of its calls together."""
+
+    step: StepKind
+    phase: Phase
+    kind: str
+    """`all_reduce`, `all_gather`, `reduce_scatter`, `broadcast`, `reduce`, `all_to_all`, `send`, `recv`, `barrier`."""
+    group_size: int
+    """Ranks of the process group."""
+    calls: int
+    message_bytes: int
+    """Bytes of the whole message: what is reduced, or what is gathered from all ranks together. What crosses a rank's
+    link depends on the algorithm (a ring moves 2 (N-1)/N of it in an all-reduce, (N-1)/N in the others)."""
+
+
+class CountedFlops(Record):
+    """Floating-point operations of the matrix products and attention kernels that ran in a phase, recomputed ones
+    included (torch.utils.flop_counter's formulas)."""
+
+    step: StepKind
+    phase: Phase
+    flops: int
+
+
 class ContextMemory(Record):
     """Device memory outside torch, from the driver's readings around the events that make it."""
 
@@ -235,6 +259,8 @@ class RankRecord(Record):
     process_memory: list[ProcessMemory] = Field(default_factory=list)
     device_memory: list[DeviceMemory] = Field(default_factory=list)
     nvme: list[NvmeTraffic] = Field(default_factory=list)
+    collectives: list[CollectiveTraffic] = Field(default_factory=list)
+    flops: list[CountedFlops] = Field(default_factory=list)
     context: ContextMemory | None = None
     effective_config: dict[str, Any] = Field(default_factory=dict)
     """What the engine says it runs with, read back from it after it was built."""

@@ -17,12 +17,16 @@ Count = Annotated[int, Field(ge=0)]
 
 
 class Evidence(StrEnum):
-    """How a figure was come by; sweeps measure, the other kinds are names that records keep free for predictions."""
+    """How a figure is come by: the world that the training loop runs in."""
 
     MEASURED = "measured"
+    """Real ranks, real tensors, real collectives."""
     SOLO = "solo"
+    """One process that is one rank of N: real tensors, collectives that complete at once."""
     SIMULATED = "simulated"
+    """One rank of N on a device that is not there: tensors without bytes."""
     FORMULA = "formula"
+    """No engine at all: closed forms."""
 
 
 class Offload(StrEnum):
@@ -124,6 +128,15 @@ class StepsSpec(Spec):
         return 1 + 2 * self.warmup + self.memory + self.timed
 
 
+class PredictionSpec(Spec):
+    """How a trial is predicted; nothing of it defines the work, so a predicted trial joins its measured one."""
+
+    rank: Count = 0
+    """Which rank of the world the one process plays (solo, simulated): padding differs between first and last."""
+    gpu: str | None = None
+    """Catalogue name of the simulated GPU; None simulates the ranks of a CPU run."""
+
+
 class TrialSpec(Spec):
     """One trial. `config_hash` covers all that defines the work and neither evidence, steps nor repeat."""
 
@@ -159,6 +172,7 @@ class TrialSpec(Spec):
     trust_remote_code: bool = False
     """Let transformers run code that ships with a model's config."""
     evidence: Evidence = Evidence.MEASURED
+    prediction: PredictionSpec = PredictionSpec()
     repeat: Count = 0
     """Which repetition of the same trial this is."""
 
@@ -180,7 +194,7 @@ class TrialSpec(Spec):
     @property
     def config_hash(self) -> str:
         """Twelve hex digits over all that defines the work, so that predicted joins measured."""
-        work = self.model_dump(mode="json", exclude={"evidence", "repeat", "steps", "timeout_s"})
+        work = self.model_dump(mode="json", exclude={"evidence", "prediction", "repeat", "steps", "timeout_s"})
         text = json.dumps(work, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -203,6 +217,10 @@ class TrialSpec(Spec):
         if self.offload_optimizer is not Offload.NONE or self.offload_param is not Offload.NONE:
             offload = f"-{self.offload_optimizer}-{self.offload_param}"
         evidence = "" if self.evidence is Evidence.MEASURED else f"-{self.evidence}"
+        if self.prediction.rank:
+            evidence += f"-rank{self.prediction.rank}"
+        if self.prediction.gpu is not None:
+            evidence += f"-{self.prediction.gpu}"
         name = f"{self.model.name}-{self.strategy}{offload}-n{self.world_size}{evidence}"
         return f"{slug(name)}-{self.config_hash[:8]}-r{self.repeat}"
 
