@@ -33,13 +33,22 @@ class Ledger:
     """Memory of one rank by phase, place and category.
 
     `device` is torch's name of the training device; `walk` yields the engine's tensors with their names and is asked
-    at the end of each phase.
+    at the end of each phase. `in_own_process` says whether what the kernel tells of this process is the trial's: of
+    a simulated one it is not.
     """
 
-    def __init__(self, device: torch.device, walk: Callable[[], Iterable[Named]]) -> None:
+    def __init__(
+        self,
+        device: torch.device,
+        walk: Callable[[], Iterable[Named]],
+        make_counter: Callable[[Callable[[], Any]], StorageCounter] = StorageCounter,
+        *,
+        in_own_process: bool = True,
+    ) -> None:
         self._device = device
         self._walk = walk
-        self.counter = StorageCounter(SiteFinder())
+        self._in_own_process = in_own_process
+        self.counter = make_counter(SiteFinder())
         self.names = Names(self.counter)
         self._rows: dict[RowKey, MemoryRow] = {}
         self._process: dict[tuple[StepKind, Phase], ProcessMemory] = {}
@@ -67,7 +76,7 @@ class Ledger:
 
         A phase entered twice for the same step (gradient accumulation) keeps its larger peak and its last live bytes.
         """
-        has_peak = host.reset_peak_resident()
+        has_peak = self._in_own_process and host.reset_peak_resident()
         self.counter.start_phase()
         if self._device.type == "cuda":
             cuda.start_phase(self._device)
@@ -144,7 +153,7 @@ class Ledger:
             category or Category.UNATTRIBUTED: (here.live[category], here.at_peak[category], own)
             for category, own in here.own_peak.items()
         }
-        if place is Place.HOST:
+        if place is Place.HOST and self._in_own_process:
             rest = host.resident_bytes() - self.counter.totals.get("cpu", 0)
             rows[Category.REST_OF_PROCESS] = (rest, rest, None)
         for category in {Category.UNATTRIBUTED, *self._entered(step, phase, place)}:
@@ -180,6 +189,8 @@ class Ledger:
         )
 
     def _note_process(self, step: StepKind, phase: Phase, *, has_peak: bool) -> None:
+        if not self._in_own_process:
+            return
         peak = host.peak_resident_bytes() if has_peak else None
         old = self._process.get((step, phase))
         if old is not None and peak is not None:

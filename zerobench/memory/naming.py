@@ -34,7 +34,7 @@ class Names:
         for item in named:
             self._counter.see(item.tensor)
             storage = self._counter.find(item.tensor)
-            if storage is not None:
+            if storage is not None and not _lies_in_bucket(item, storage):
                 self._identity[storage] = (item.category, item.place)
 
     def saved(self, tensor: torch.Tensor) -> torch.Tensor:
@@ -82,6 +82,11 @@ class Names:
         if proves in (Origin.AUTOGRAD, Origin.BUILD):
             return Category.TEMPORARIES
         return proves if isinstance(proves, Category) else None
+
+
+def _lies_in_bucket(item: Named, storage: Storage) -> bool:
+    """Whether a gradient is a view into a reduce bucket, as stage 2 makes it: the storage is the bucket's."""
+    return item.category is Category.GRADIENTS and storage.birth.proves is Category.REDUCE_BUFFERS
 
 
 def _outlived(category: Category | None, site: Site, phase: Phase) -> bool:

@@ -42,6 +42,7 @@ class Site:
     """What is born here is offloaded, which a CPU run can tell from nothing else."""
 
 
+# Where a device has a thread of its own for the backward pass (CUDA), the frames below a node are not on its stack.
 _BACKWARD_ENTRY = "torch/autograd/graph.py:_engine_run_backward"
 
 # The first row whose file and function fit decides; "" fits every function of the file. Files are given from the
@@ -109,6 +110,8 @@ _RULES: tuple[tuple[str, str, Category | Origin], ...] = (
     ("transformers/initialization.py", "", Origin.BUILD),
     ("transformers/modeling_rope_utils.py", "", Origin.BUILD),
     ("transformers/", "", Origin.FORWARD),
+    ("zerobench/worker/simulation/attention.py", "", Origin.FORWARD),
+    ("zerobench/worker/simulation/shortcuts.py", "_wait", Category.GATHERED_PARAMETERS),
     ("zerobench/worker/weights.py", "", Category.TEMPORARIES),
     ("zerobench/worker/data.py", "", Category.INPUTS),
     ("zerobench/worker/mixed_precision.py", "__init__", Category.MASTER_WEIGHTS),
@@ -119,7 +122,12 @@ _RULES: tuple[tuple[str, str, Category | Origin], ...] = (
 _HOST_SITES = ("deepspeed/runtime/swap_tensor/",)
 
 # Wrappers that act for their caller: the caller is the site.
-_TRANSPARENT = ("deepspeed/utils/", "deepspeed/comm/")
+_TRANSPARENT = (
+    "deepspeed/utils/",
+    "deepspeed/comm/",
+    "zerobench/worker/simulation/tensors.py",
+    "zerobench/worker/simulation/device.py",
+)
 
 _PACKAGES = ("/deepspeed/", "/torch/optim/", "/torch/nn/utils/", "/transformers/", "/zerobench/worker/")
 
@@ -140,7 +148,7 @@ class SiteFinder:
             if site is not None:
                 return _autograd_site() if site.name == _BACKWARD_ENTRY else site
             frame = frame.f_back
-        return _UNKNOWN
+        return _autograd_site() if torch._C._current_autograd_node() is not None else _UNKNOWN
 
     def _judge(self, code: CodeType) -> Site | None:
         if code not in self._judged:

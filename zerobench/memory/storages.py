@@ -27,6 +27,7 @@ class Storage:
     device: str
     """Device type: `cpu`, `cuda`."""
     pointer: int
+    """Address on a CUDA device, by which the allocator knows it; 0 elsewhere."""
     birth: Any
     """What the observer said of the place of birth; opaque here."""
     alive: bool = True
@@ -102,7 +103,8 @@ class StorageCounter(TorchDispatchMode):
     def _add(self, storage: torch.UntypedStorage, nbytes: int, device: str) -> None:
         key = storage._cdata
         self._serial += 1
-        entry = Storage(self._serial, nbytes, device, storage.data_ptr(), self._observe())
+        pointer = storage.data_ptr() if device == "cuda" else 0
+        entry = Storage(self._serial, nbytes, device, pointer, self._observe())
         entry.reference = weakref.ref(storage, partial(self._die, key, entry))
         self.live[key] = entry
         self._grow(entry, nbytes)

@@ -42,7 +42,6 @@ def _run(trial: TrialSpec, folder: TrialFolder) -> int:
     progress = ProgressFile(folder, rank, trial.steps.total)
     progress.say("import", -1, always=True)
     sampler = _start_sampler(folder)
-    from zerobench.worker import world
     from zerobench.worker.failures import describe
     from zerobench.worker.rank import RankRun
 
@@ -55,7 +54,7 @@ def _run(trial: TrialSpec, folder: TrialFolder) -> int:
         print(run.record.failure.traceback, file=sys.stderr)  # noqa: T201 - for whoever reads the rank's stderr
     else:
         _write(folder, run.record)
-        world.leave()
+        run.world.leave()
     if sampler is not None:
         sampler.stop()
     return 0 if run.record.failure is None else 1

@@ -18,9 +18,8 @@ from zerobench.records import ContextMemory, Phase, RankRecord, Status, StepKind
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.parameters import ParameterCounts
 from zerobench.spec.trial import TrialSpec
-from zerobench.worker import kernels, world
-from zerobench.worker.data import micro_batches
-from zerobench.worker.device import Device, choose_device
+from zerobench.worker import kernels
+from zerobench.worker.device import Device
 from zerobench.worker.launched import Rank
 from zerobench.worker.model import count, prepare_model
 from zerobench.worker.progress_file import ProgressFile
@@ -29,6 +28,7 @@ from zerobench.worker.schedule import learning_rate
 from zerobench.worker.strategies import make_strategy
 from zerobench.worker.strategies.base import Job, Phases, Strategy
 from zerobench.worker.weights import fill_weights
+from zerobench.worker.worlds import make_world
 
 _NOTED_BYTES = 64 * 1024
 """Nameless storages below this are counted and not commented on."""
@@ -41,6 +41,7 @@ class RankRun:
         self.trial = trial
         self.folder = folder
         self.rank = rank
+        self.world = make_world(trial)
         self.marks = Marks()
         self.device: Device | None = None
         self._progress = progress
@@ -64,21 +65,28 @@ class RankRun:
         ds_config = self._read_ds_config()
         self._announce_compilation(ds_config, device)
         reader = self._join(device)
-        strategy = make_strategy(self._job(device, ds_config))
-        self._nvme = NvmeAccount(swap_folder(self.trial), self.rank.rank)
-        self._ledger = Ledger(device.torch_device, strategy.walk)
-        self._memory = MemoryPhases(self._ledger, device, self.marks, self._nvme, reader)
-        try:
-            self._build(strategy, ds_config)
-            self._train(strategy, device)
-        finally:
-            self._collect()
-        self._gather_losses()
+        with self.world.active():
+            strategy = make_strategy(self._job(device, ds_config))
+            self._look(strategy, device, reader)
+            try:
+                self._build(strategy, ds_config)
+                self._train(strategy, device)
+            finally:
+                self._collect()
+            self._gather_losses()
         self.record.status = Status.COMPLETED
         self._progress.say("done", self.trial.steps.total, always=True)
 
+    def _look(self, strategy: Strategy, device: Device, reader: DeviceReader | None) -> None:
+        """Set up everything that looks at memory."""
+        world = self.world
+        self._nvme = world.nvme(swap_folder(self.trial), self.rank.rank)
+        self._ledger = Ledger(device.torch_device, strategy.walk, world.counter, in_own_process=world.trains)
+        self._rows = world.device_rows(device, self._ledger, reader)
+        self._memory = MemoryPhases(self._ledger, device, self.marks, self._nvme, world.traffic, self._rows)
+
     def _open_device(self) -> Device:
-        self.device = device = choose_device(self.rank.local_rank)
+        self.device = device = self.world.open_device(self.rank)
         device.watch_refusals()
         self.record.device_type = device.torch_device.type
         self.record.device_name = device.name
@@ -92,22 +100,21 @@ class RankRun:
         return config
 
     def _announce_compilation(self, ds_config: dict[str, Any], device: Device) -> None:
-        names = kernels.missing(kernels.needed(ds_config, device))
+        names = kernels.missing(kernels.needed(ds_config, device)) if self.world.trains else []
         if names:
             self._progress.say("compile", -1, always=True)
             self.record.notes.append(f"compiled DeepSpeed's kernels at first use: {', '.join(names)}")
 
     def _join(self, device: Device) -> DeviceReader | None:
         """Make the CUDA context, then the collectives' buffers, with a reading of the driver after each."""
-        reader = DeviceReader.open(device.uuid) if device.is_cuda else None
+        reader = self.world.reader(device)
         before = _used(reader)
         if device.is_cuda:
             torch.ones(1, device=device.torch_device)
             device.synchronize()
         with_context, torch_bytes = _used(reader), _reserved(device)
-        world.join(self.trial, self.rank, device)
-        world.first_collective(device)
-        world.release_shared_memory()
+        self.world.join(self.rank, device)
+        self.record.context = self.world.context_memory()
         if device.is_cuda:
             self.record.context = ContextMemory(
                 before_bytes=before,
@@ -123,7 +130,7 @@ class RankRun:
             device=device,
             ds_config=ds_config,
             shape_model=prepare_model(trial, device.torch_device),
-            fill_weights=lambda model: fill_weights(model, trial.hyperparameters.seed),
+            fill_weights=lambda model: fill_weights(model, trial.hyperparameters.seed, self.world.generator),
         )
 
     def _build(self, strategy: Strategy, ds_config: dict[str, Any]) -> None:
@@ -143,18 +150,28 @@ class RankRun:
     def _train(self, strategy: Strategy, device: Device) -> None:
         steps = self.trial.steps
         vocab_size = int(strategy.module.config.vocab_size)  # type: ignore[union-attr, arg-type] # transformers is untyped
-        data = micro_batches(self.trial, self.rank.rank, self.trial.steps.total, vocab_size)
-        plain, timed = PlainPhases(self.marks), TimedPhases(device, self.marks)
+        data = self.world.micro_batches(self.rank, vocab_size)
+        plain = PlainPhases(self.marks)
         index = itertools.count()
         with self._ledger.tracking(strategy.module):
             self._step(strategy, device, data, self._memory, next(index), "first")
-        for _ in range(steps.warmup):
+        for _ in range(steps.warmup if self.world.trains else 0):
             self._step(strategy, device, data, plain, next(index), "warmup")
         self._memory.kind = StepKind.STEADY
         with self._ledger.tracking(strategy.module):
             for _ in range(steps.memory):
                 self._ledger.forget(StepKind.STEADY)
+                self.world.traffic.forget(StepKind.STEADY)
                 self._step(strategy, device, data, self._memory, next(index), "memory")
+        if self.world.trains:
+            self._time(strategy, device, data, index)
+
+    def _time(
+        self, strategy: Strategy, device: Device, data: Iterator[torch.Tensor], index: Iterator[int]
+    ) -> None:
+        """Let malloc loose, warm up again, and time steps with no tracker on."""
+        steps = self.trial.steps
+        plain, timed = PlainPhases(self.marks), TimedPhases(device, self.marks)
         unpin_malloc()
         for _ in range(steps.warmup):
             self._step(strategy, device, data, plain, next(index), "warmup")
@@ -191,7 +208,9 @@ class RankRun:
         record.marks = self.marks.marks
         record.memory = self._ledger.rows() + list(self._nvme.rows.values())
         record.process_memory = self._ledger.process_rows()
-        record.device_memory = list(self._memory.device_rows.values())
+        record.device_memory = [] if self._rows is None else list(self._rows.rows.values())
+        record.collectives = self.world.traffic.collectives()
+        record.flops = self.world.traffic.flops()
         record.nvme = list(self._nvme.traffic.values())
         record.notes += [
             f"unattributed: {nbytes:,} bytes allocated at {site}"
@@ -201,8 +220,7 @@ class RankRun:
 
     def _gather_losses(self) -> None:
         """Average the losses over the ranks once, after all steps, so that no step waits for it."""
-        losses = torch.stack([loss.float() for loss in self._losses])
-        self.record.losses = world.mean_over_ranks(losses).tolist()
+        self.record.losses = self.world.mean_over_ranks(torch.stack([loss.float() for loss in self._losses]))
 
 
 def _used(reader: DeviceReader | None) -> int | None:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 import os
 import time
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from pathlib import Path
 from typing import Any
@@ -30,6 +30,7 @@ from zerobench.records import (
     StepTime,
 )
 from zerobench.worker.device import Clock, Device
+from zerobench.worker.traffic import Traffic
 
 
 class Marks:
@@ -129,65 +130,106 @@ class TimedPhases:
             position += length
 
 
+RowKey = tuple[StepKind, Phase]
+
+
+class DeviceRows:
+    """What the device's allocator and driver say at the end of each phase."""
+
+    def __init__(self, device: Device, nvml: DeviceReader | None) -> None:
+        self.rows: dict[RowKey, DeviceMemory] = {}
+        self._device = device
+        self._nvml = nvml
+
+    def start(self) -> None:
+        """The ledger itself lets the allocator's peaks begin anew."""
+
+    def note(self, step: StepKind, phase: Phase) -> None:
+        """Read both."""
+        reading = self._nvml.read(power=False) if self._nvml is not None else None
+        self.keep(
+            cuda.device_memory(
+                self._device.torch_device,
+                step,
+                phase,
+                nvml_used_bytes=None if reading is None else reading.used_bytes,
+                nvml_process_bytes=None if self._nvml is None else self._nvml.process_bytes(os.getpid()),
+            )
+        )
+
+    def keep(self, new: DeviceMemory) -> None:
+        """Keep a row; a phase entered twice keeps its larger peaks."""
+        old = self.rows.get((new.step, new.phase))
+        if old is not None:
+            new.peak_allocated_bytes = max(new.peak_allocated_bytes, old.peak_allocated_bytes)
+            new.peak_reserved_bytes = max(new.peak_reserved_bytes, old.peak_reserved_bytes)
+        self.rows[new.step, new.phase] = new
+
+
 class MemoryPhases:
-    """A memory step: the ledger, the allocator, the driver, the block devices."""
+    """A memory step: the ledger, the allocator, the driver, the block devices, the collectives."""
 
     def __init__(
-        self, ledger: Ledger, device: Device, marks: Marks, nvme: NvmeAccount, nvml: DeviceReader | None
+        self,
+        ledger: Ledger,
+        device: Device,
+        marks: Marks,
+        nvme: NvmeAccount,
+        traffic: Traffic,
+        rows: DeviceRows | None,
     ) -> None:
         self._ledger = ledger
         self._device = device
         self._marks = marks
         self._nvme = nvme
-        self._nvml = nvml
+        self._traffic = traffic
+        self._rows = rows
         self.kind = StepKind.FIRST
-        self.device_rows: dict[tuple[StepKind, Phase], DeviceMemory] = {}
 
     @contextmanager
     def phase(self, phase: Phase) -> Iterator[None]:
         """Account for the phase; the driver is read at its end."""
-        with self._marks.mark(phase), self._ledger.phase(self.kind, phase), self._nvme.phase(self.kind, phase):
+        if self._rows is not None:
+            self._rows.start()
+        with (
+            self._marks.mark(phase),
+            self._ledger.phase(self.kind, phase),
+            self._nvme.phase(self.kind, phase),
+            self._traffic.counted(self.kind, phase),
+        ):
             yield
             self._device.synchronize()
-        self._read_device(phase)
+        if self._rows is not None:
+            self._rows.note(self.kind, phase)
 
     def mark_loss(self, loss: torch.Tensor) -> None:
         """The ledger needs to know which part of the graph is the loss."""
         self._ledger.mark_loss(loss)
 
-    def _read_device(self, phase: Phase) -> None:
-        if not self._device.is_cuda:
-            return
-        reading = self._nvml.read(power=False) if self._nvml is not None else None
-        new = cuda.device_memory(
-            self._device.torch_device,
-            self.kind,
-            phase,
-            nvml_used_bytes=None if reading is None else reading.used_bytes,
-            nvml_process_bytes=None if self._nvml is None else self._nvml.process_bytes(os.getpid()),
-        )
-        old = self.device_rows.get((self.kind, phase))
-        if old is not None:
-            new.peak_allocated_bytes = max(new.peak_allocated_bytes, old.peak_allocated_bytes)
-            new.peak_reserved_bytes = max(new.peak_reserved_bytes, old.peak_reserved_bytes)
-        self.device_rows[self.kind, phase] = new
-
 
 class NvmeAccount:
     """Bytes swapped in each phase and what the swap files hold, for trials that offload to NVMe."""
 
-    def __init__(self, folder: str | None, rank: int) -> None:
+    def __init__(
+        self,
+        folder: str | None,
+        rank: int,
+        block_io: Callable[[], BlockIo | None] = read_block_io,
+        file_bytes: Callable[[Path, int], Mapping[str, int]] = swap_file_bytes,
+    ) -> None:
         self._folder = None if folder is None else Path(folder)
         self._rank = rank
+        self._block_io = block_io
+        self._file_bytes = file_bytes
         self.traffic: dict[tuple[StepKind, Phase], NvmeTraffic] = {}
         self.rows: dict[tuple[StepKind, Phase, Category], MemoryRow] = {}
 
     @contextmanager
     def phase(self, step: StepKind, phase: Phase) -> Iterator[None]:
         """Count what the process reads and writes inside; a phase entered twice adds up."""
-        before, start = read_block_io(), time.perf_counter()
+        before, start = self._block_io(), time.perf_counter()
         yield
-        after = read_block_io()
+        after = self._block_io()
         if self._folder is None or before is None or after is None:
             return
         self._add(step, phase, before, after, time.perf_counter() - start)
@@ -204,7 +246,7 @@ class NvmeAccount:
         )
 
     def _note_files(self, step: StepKind, phase: Phase, folder: Path) -> None:
-        sizes = swap_file_bytes(folder, self._rank)
+        sizes = self._file_bytes(folder, self._rank)
         by_category = {
             Category.OPTIMIZER_STATES_ON_NVME: sizes["optimizer"],
             Category.PARAMETERS: sizes["parameters"],

@@ -11,12 +11,22 @@ from __future__ import annotations
 
 import hashlib
 import math
+from collections.abc import Callable
 from typing import Any
 
 import torch
 
 
-def fill_weights(model: Any, seed: int) -> None:
+MakeGenerator = Callable[[torch.device, int], torch.Generator | None]
+"""Device and seed to the generator that draws there; None where values do not exist."""
+
+
+def seeded(device: torch.device, seed: int) -> torch.Generator:
+    """A generator of its own for every parameter."""
+    return torch.Generator(device).manual_seed(seed)
+
+
+def fill_weights(model: Any, seed: int, make_generator: MakeGenerator = seeded) -> None:
     """Set every parameter of a transformers model; parameters partitioned by ZeRO-3 are gathered one at a time.
 
     Only rank 0 draws a partitioned parameter and broadcasts it; a whole one is drawn on every rank alike.
@@ -25,13 +35,15 @@ def fill_weights(model: Any, seed: int) -> None:
     layers = int(getattr(model.config, "num_hidden_layers", 1))
     for name, parameter in model.named_parameters():
         if hasattr(parameter, "ds_tensor"):
-            _fill_partitioned(parameter, name, seed, std, layers)
+            _fill_partitioned(parameter, name, seed, std, layers, make_generator)
         else:
-            draw(parameter.data, name, seed, std, layers)
+            draw(parameter.data, name, seed, std, layers, make_generator)
 
 
 @torch.no_grad()
-def draw(target: torch.Tensor, name: str, seed: int, std: float, layers: int) -> None:
+def draw(
+    target: torch.Tensor, name: str, seed: int, std: float, layers: int, make_generator: MakeGenerator = seeded
+) -> None:
     """Fill `target` (any shape) with the initial values of the parameter called `name`, drawn in fp32."""
     if name.endswith(".bias"):
         target.zero_()
@@ -40,7 +52,7 @@ def draw(target: torch.Tensor, name: str, seed: int, std: float, layers: int) ->
     else:
         scale = std / math.sqrt(2 * layers) if name.endswith("c_proj.weight") else std
         digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
-        generator = torch.Generator(target.device).manual_seed(int.from_bytes(digest[:7], "big"))
+        generator = make_generator(target.device, int.from_bytes(digest[:7], "big"))
         values = torch.empty(target.shape, dtype=torch.float32, device=target.device)
         target.copy_(values.normal_(0.0, scale, generator=generator))
 
@@ -50,9 +62,11 @@ def is_norm(name: str, tensor: torch.Tensor) -> bool:
     return tensor.dim() == 1 and name.endswith(".weight")
 
 
-def _fill_partitioned(parameter: Any, name: str, seed: int, std: float, layers: int) -> None:
+def _fill_partitioned(
+    parameter: Any, name: str, seed: int, std: float, layers: int, make_generator: MakeGenerator
+) -> None:
     import deepspeed
 
     with deepspeed.zero.GatheredParameters([parameter], modifier_rank=0):
         if torch.distributed.get_rank() == 0:
-            draw(parameter.data, name, seed, std, layers)
+            draw(parameter.data, name, seed, std, layers, make_generator)

@@ -1,0 +1,36 @@
+"""A device that is not there: tensors with shapes and no bytes, the kernels that would run on it, and its accelerator.
+
+Everything that the simulated world needs of torch and DeepSpeed and the real ones do not lies in this folder. It is
+only ever loaded into a process that simulates: it replaces functions of torch and DeepSpeed for good.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from zerobench.worker.simulation.device import DEVICE
+
+__all__ = ["DEVICE", "use_cpu", "use_gpu"]
+
+
+def use_cpu() -> None:
+    """Simulate the ranks of a CPU run: torch's own CPU device, DeepSpeed's own CPU accelerator, no kernels."""
+    from zerobench.worker.simulation import kernels, shortcuts, tensors
+
+    tensors.install()
+    kernels.install()
+    shortcuts.install()
+
+
+def use_gpu(capacity_bytes: int, allocated_bytes: Callable[[], int], count_flops: Callable[[int], None]) -> None:
+    """Simulate a GPU: a device of its own, an accelerator that drives it, fused attention."""
+    from deepspeed.accelerator import set_accelerator
+
+    from zerobench.worker.simulation import attention, kernels, shortcuts, tensors
+    from zerobench.worker.simulation.accelerator import SimulatedAccelerator
+
+    set_accelerator(SimulatedAccelerator(capacity_bytes, allocated_bytes))
+    tensors.install()
+    kernels.install()
+    shortcuts.install()
+    attention.install(count_flops)

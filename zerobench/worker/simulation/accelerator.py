@@ -1,0 +1,174 @@
+"""DeepSpeed's accelerator for the simulated GPU: what deepspeed/accelerator/cuda_accelerator.py is for a real one.
+
+The device is torch's PrivateUse1 under the name `simgpu`, so that device and host memory are told apart by the tensors
+themselves. It answers as a CUDA device does wherever the engine's path depends on it: streams exist, the device is not
+synchronised with the host, host memory can be page-locked.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from contextlib import nullcontext
+from functools import partial
+from typing import Any
+
+import torch
+from deepspeed.accelerator.abstract_accelerator import DeepSpeedAccelerator
+from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
+
+DEVICE = "simgpu"
+
+
+class _Stream:
+    """Everything is done at once, so there is nothing to wait for."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        """Any stream."""
+
+    def synchronize(self) -> None:
+        """Done."""
+
+    def wait_stream(self, _other: Any) -> None:
+        """Done."""
+
+    def wait_event(self, _event: Any) -> None:
+        """Done."""
+
+    def record_event(self, event: Any = None) -> Any:
+        """An event that has happened."""
+        return event or _Event()
+
+    def query(self) -> bool:
+        """Done."""
+        return True
+
+
+class _Event(_Stream):
+    def record(self, _stream: Any = None) -> None:
+        """Done."""
+
+    def wait(self, _stream: Any = None) -> None:
+        """Done."""
+
+    def elapsed_time(self, _end: Any) -> float:
+        """No time passes."""
+        return 0.0
+
+
+_STREAM = _Stream()
+
+
+class SimulatedAccelerator(CPU_Accelerator):  # type: ignore[misc] # DeepSpeed publishes no types
+    """A GPU with `capacity_bytes`, of which `allocated_bytes` says how much torch holds."""
+
+    _torch_pins_host_memory = True
+
+    def __init__(self, capacity_bytes: int, allocated_bytes: Callable[[], int]) -> None:
+        super().__init__()
+        self._name = DEVICE
+        self._communication_backend_name = "fake"
+        self._capacity_bytes = capacity_bytes
+        self._allocated_bytes = allocated_bytes
+        self._pinned: set[int] = set()
+
+    def is_synchronized_device(self) -> bool:
+        """A GPU is not."""
+        return False
+
+    def use_host_timers(self) -> bool:
+        """Device events take no time here."""
+        return True
+
+    def device_name(self, device_index: int | None = None) -> str:
+        """As torch writes it."""
+        return DEVICE if device_index is None else f"{DEVICE}:{device_index}"
+
+    def device(self, device_index: int | None = None) -> Any:
+        """The one device."""
+        return torch.device(DEVICE, device_index or 0)
+
+    def current_device(self) -> int:
+        """The one device."""
+        return 0
+
+    def current_device_name(self) -> str:
+        """The one device."""
+        return f"{DEVICE}:0"
+
+    def device_count(self) -> int:
+        """One: a process sees its own."""
+        return 1
+
+    def on_accelerator(self, tensor: torch.Tensor) -> bool:
+        """Whether a tensor lies on the device."""
+        return tensor.device.type == DEVICE
+
+    @property
+    def Stream(self) -> Any:  # noqa: N802 -- DeepSpeed's name
+        """The class of streams."""
+        return _Stream
+
+    @property
+    def Event(self) -> Any:  # noqa: N802 -- DeepSpeed's name
+        """The class of events."""
+        return _Event
+
+    def stream(self, _stream: Any) -> Any:
+        """A context in which a stream is current."""
+        return nullcontext()
+
+    def current_stream(self, _device_index: int | None = None) -> Any:
+        """The only one."""
+        return _STREAM
+
+    def default_stream(self, _device_index: int | None = None) -> Any:
+        """The only one."""
+        return _STREAM
+
+    def total_memory(self, _device_index: int | None = None) -> int:
+        """The GPU's."""
+        return self._capacity_bytes
+
+    def available_memory(self, _device_index: int | None = None) -> int:
+        """What torch has not taken; DeepSpeed flattens on the host where this is too little (stage_1_and_2.py)."""
+        return self._capacity_bytes - self._allocated_bytes()
+
+    def memory_allocated(self, _device_index: int | None = None) -> int:
+        """What torch has taken."""
+        return self._allocated_bytes()
+
+    def is_fp16_supported(self) -> bool:
+        """Every GPU's."""
+        return True
+
+    pin_memory = DeepSpeedAccelerator.pin_memory
+
+    def _torch_pin_memory(self, tensor: torch.Tensor) -> torch.Tensor:
+        """A copy in page-locked memory (at::native::_pin_memory)."""
+        copy = torch.empty_like(tensor, device="cpu")
+        self._pinned.add(copy.untyped_storage()._cdata)
+        return copy
+
+    def _torch_empty_pinned(self, tensor: torch.Tensor, shape: Any) -> torch.Tensor:
+        buffer = tensor.new_empty(shape, device="cpu")
+        self._pinned.add(buffer.untyped_storage()._cdata)
+        return buffer
+
+    def _torch_is_pinned(self, tensor: torch.Tensor) -> bool:
+        return tensor.untyped_storage()._cdata in self._pinned
+
+
+def _typed(dtype: torch.dtype) -> property:
+    return property(lambda _self: partial(torch.tensor, dtype=dtype, device=DEVICE))
+
+
+for _name, _dtype in {
+    "BFloat16Tensor": torch.bfloat16,
+    "ByteTensor": torch.uint8,
+    "DoubleTensor": torch.double,
+    "FloatTensor": torch.float,
+    "HalfTensor": torch.half,
+    "IntTensor": torch.int,
+    "LongTensor": torch.long,
+}.items():
+    setattr(SimulatedAccelerator, _name, _typed(_dtype))

@@ -1,0 +1,52 @@
+"""What torch's caching allocator would hold on the simulated GPU: its model, fed with every birth and death."""
+
+from __future__ import annotations
+
+from zerobench.memory.caching_allocator import CachingAllocator
+from zerobench.records import DeviceMemory, Phase, StepKind
+from zerobench.worker.recorder import DeviceRows, RowKey
+from zerobench.worker.simulation.storages import SimulatedCounter
+
+
+class SimulatedRows(DeviceRows):
+    """Figures of the allocator's model at the end of each phase."""
+
+    def __init__(self, counter: SimulatedCounter) -> None:
+        self.rows: dict[RowKey, DeviceMemory] = {}
+        self._counter = counter
+        self._allocator = CachingAllocator()
+        self._sizes: dict[int, int] = {}
+
+    def start(self) -> None:
+        """Let peaks begin anew."""
+        self._replay()
+        self._allocator.reset_peaks()
+
+    def note(self, step: StepKind, phase: Phase) -> None:
+        """Bring the model up to date and keep its figures."""
+        self._replay()
+        allocator = self._allocator
+        self.keep(
+            DeviceMemory(
+                step=step,
+                phase=phase,
+                allocated_bytes=allocator.allocated_bytes,
+                peak_allocated_bytes=allocator.peak_allocated_bytes,
+                reserved_bytes=allocator.reserved_bytes,
+                peak_reserved_bytes=allocator.peak_reserved_bytes,
+                alloc_retries=0,
+                nvml_used_bytes=None,
+                nvml_process_bytes=None,
+            )
+        )
+
+    def _replay(self) -> None:
+        """A storage that changes its size is given back and asked for anew, as `resize_` does."""
+        sizes, allocator = self._sizes, self._allocator
+        for entry, delta in self._counter.take_device_events():
+            old = sizes.pop(entry.serial, 0)
+            if old:
+                allocator.free(entry.serial)
+            if old + delta:
+                sizes[entry.serial] = old + delta
+                allocator.malloc(entry.serial, old + delta)

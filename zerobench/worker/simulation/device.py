@@ -1,0 +1,42 @@
+"""Makes torch know the simulated GPU: its PrivateUse1 device type, under the name `simgpu`, from Python alone.
+
+Must be done before DeepSpeed is imported, which keeps torch's constructors of tensors for itself.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+from torch.utils import backend_registration
+
+DEVICE = "simgpu"
+
+_real_tensor = torch.tensor
+
+
+class _Module(backend_registration._DummyBackendModule):
+    """torch.simgpu."""
+
+    def get_amp_supported_dtype(self) -> list[torch.dtype]:
+        """What autocast may choose."""
+        return [torch.bfloat16, torch.float16]
+
+
+def register() -> None:
+    """Register the device type with torch."""
+    backend_registration._setup_privateuseone_for_python_backend(DEVICE, backend_module=_Module())
+    torch.tensor = _tensor
+    torch.Tensor.record_stream = _record_stream  # type: ignore[assignment, method-assign]
+
+
+def _tensor(data: Any, *arguments: Any, device: Any = None, **options: Any) -> torch.Tensor:
+    """torch.tensor, which copies data to a device below the level that a dispatch mode sees."""
+    host = _real_tensor(data, *arguments, device=None if device is None else "cpu", **options)
+    if device is None or torch.device(device).type != DEVICE:
+        return host if device is None else host.to(device)
+    return torch.empty(host.shape, dtype=host.dtype, device=device)
+
+
+def _record_stream(self: torch.Tensor, stream: Any) -> None:
+    """There is one stream, and it is done."""

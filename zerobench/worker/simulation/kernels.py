@@ -1,0 +1,116 @@
+"""What DeepSpeed's compiled kernels leave behind, without the kernels: nothing to build, nothing computed.
+
+FusedAdam, CPUAdam and the asynchronous I/O handle are Python classes around compiled modules. The classes run as they
+are, with their states and buffers; the modules are replaced by ones that take the same calls, allocate what the real
+ones allocate (the page-locked buffers of the I/O handle) and compute nothing.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import torch
+
+from zerobench.memory.block_io import BlockIo
+
+_swapped_bytes: dict[str, int] = {}
+"""Size of each file that a swapper has written, by its path. No file exists."""
+_traffic = {"read": 0, "written": 0}
+
+
+def install() -> None:
+    """Give DeepSpeed these kernels in place of its own, for the rest of the process."""
+    from deepspeed.ops.op_builder.builder import OpBuilder
+
+    OpBuilder.load = _load
+
+
+def read_block_io() -> BlockIo:
+    """Bytes read and written by the swappers so far."""
+    return BlockIo(_traffic["read"], _traffic["written"])
+
+
+def swap_file_bytes(folder: Path, rank: int) -> dict[str, int]:
+    """Bytes that the swap files of this rank would have, split as zerobench.memory.block_io.swap_file_bytes does."""
+    sizes = {"optimizer": 0, "parameters": 0}
+    for path, nbytes in _swapped_bytes.items():
+        parts = Path(path).parts
+        if Path(path).is_relative_to(folder) and f"rank{rank}" in parts:
+            sizes["optimizer" if "optimizer" in parts else "parameters"] += nbytes
+    return sizes
+
+
+class _Adam:
+    """ops/adam/cpu_adam.py and fused_adam.py: updates in place, no memory of its own."""
+
+    def create_adam(self, *_: Any) -> int:
+        return 0
+
+    def destroy_adam(self, *_: Any) -> int:
+        return 0
+
+    def adam_update(self, *_: Any) -> int:
+        return 0
+
+    def multi_tensor_adam(self, *_: Any) -> None:
+        """csrc/adam/multi_tensor_adam.cu works on the tensors in place."""
+
+
+class _AioHandle:
+    """csrc/aio/py_lib: reads and writes between page-locked buffers and files."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self._locked: set[int] = set()
+        self._pending = 0
+
+    def new_cpu_locked_tensor(self, numel: int, example: torch.Tensor) -> torch.Tensor:
+        """A page-locked host buffer (deepspeed_pin_tensor.cpp allocates what is asked, page-aligned)."""
+        buffer = torch.empty(int(numel), dtype=example.dtype, device="cpu")
+        self._locked.add(buffer.untyped_storage()._cdata)
+        return buffer
+
+    def free_cpu_locked_tensor(self, buffer: torch.Tensor) -> bool:
+        self._locked.discard(buffer.untyped_storage()._cdata)
+        return True
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        return tensor.untyped_storage()._cdata in self._locked or getattr(tensor, "ds_pinned", False)
+
+    def async_pread(self, buffer: torch.Tensor, _path: str, _offset: int = 0) -> int:
+        _traffic["read"] += buffer.nbytes
+        self._pending += 1
+        return 0
+
+    def async_pwrite(self, buffer: torch.Tensor, path: str, _offset: int = 0) -> int:
+        _traffic["written"] += buffer.nbytes
+        _swapped_bytes[path] = max(_swapped_bytes.get(path, 0), buffer.nbytes)
+        self._pending += 1
+        return 0
+
+    def sync_pread(self, buffer: torch.Tensor, _path: str, _offset: int = 0) -> int:
+        _traffic["read"] += buffer.nbytes
+        return 1
+
+    def sync_pwrite(self, buffer: torch.Tensor, path: str, _offset: int = 0) -> int:
+        _traffic["written"] += buffer.nbytes
+        _swapped_bytes[path] = max(_swapped_bytes.get(path, 0), buffer.nbytes)
+        return 1
+
+    def wait(self) -> int:
+        done, self._pending = self._pending, 0
+        return done
+
+
+class _Aio:
+    aio_handle = _AioHandle
+
+
+_MODULES = {"CPUAdamBuilder": _Adam, "FusedAdamBuilder": _Adam, "AsyncIOBuilder": _Aio}
+
+
+def _load(self: Any, verbose: bool = True) -> Any:  # noqa: ARG001, FBT001, FBT002 -- DeepSpeed's own signature
+    name = type(self).__name__
+    if name not in _MODULES:
+        raise NotImplementedError(f"the simulated device has no {name}")
+    return _MODULES[name]()

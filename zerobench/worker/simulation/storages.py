@@ -1,0 +1,36 @@
+"""The count of storages, fed from the simulation itself: one Python mode for each operation and not two."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, Self
+
+from zerobench.memory.storages import Event, Storage, StorageCounter
+from zerobench.worker.simulation.device import DEVICE
+from zerobench.worker.simulation.tensors import SimulatedTensors
+
+
+class SimulatedCounter(StorageCounter):
+    """A StorageCounter that is no mode of its own, and keeps what happened on the device for the allocator's model."""
+
+    def __init__(self, observe: Callable[[], object], tensors: SimulatedTensors) -> None:
+        super().__init__(observe)
+        self._tensors = tensors
+        self._device_events: list[Event] = []
+
+    def __enter__(self) -> Self:
+        self._tensors.observer = self.see
+        return self
+
+    def __exit__(self, *_: Any) -> None:
+        self._tensors.observer = None
+
+    def take_device_events(self) -> list[Event]:
+        """What happened on the device since the last time this was asked."""
+        events, self._device_events = self._device_events, []
+        return events
+
+    def _grow(self, entry: Storage, delta: int) -> None:
+        super()._grow(entry, delta)
+        if entry.device == DEVICE:
+            self._device_events.append((entry, delta))

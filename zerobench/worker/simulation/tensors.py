@@ -1,0 +1,90 @@
+"""Tensors without bytes: torch's FakeTensorMode, made fast enough for an engine's whole training step.
+
+A training step of a large model under ZeRO-3 is some hundred thousand operations, and in FakeTensorMode each costs
+Python. Three things are done about it, none of which changes a result:
+
+- the device of a tensor, which C++ asks for more often than anything else, is answered before anything else;
+- the shape, strides, type and device of an operation's result are remembered for equal arguments, in place of torch's
+  own cache of the same, whose keys cost more than many results;
+- the observer (the count of storages) is called from here, so that operations pass one Python mode and not two.
+
+Values do not exist. What code may learn by asking for one is in answers.py; values of scalars made on the host from
+plain numbers (Adam's step counters, loss scales) are kept by FakeTensorMode itself and are right.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.utils.flop_counter import flop_registry
+
+from zerobench.worker.simulation.answers import answer
+
+_DEVICE = torch.ops.prim.device.default
+_ITEM = torch.ops.aten._local_scalar_dense.default
+
+Observer = Callable[[Any], None]
+"""Called with each operation's result."""
+
+
+class SimulatedTensors(FakeTensorMode):
+    """A FakeTensorMode whose tensors stand for those of a training run."""
+
+    def __init__(self, count_flops: Callable[[int], None]) -> None:
+        super().__init__(allow_non_fake_inputs=True)
+        self.observer: Observer | None = None
+        self._count_flops = count_flops
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """Find out what the operation would give, and tell the observer."""
+        if func is _DEVICE:
+            return torch.device("meta") if self.in_kernel_invocation else args[0].fake_device
+        if func is _ITEM and args[0].constant is None:
+            return _as_type(answer(), args[0].dtype)
+        out = self.dispatch(func, types, args, kwargs or {})
+        if self.observer is not None:
+            self.observer(out)
+        formula = flop_registry.get(func._overloadpacket)
+        if formula is not None:
+            self._count_flops(formula(*args, **(kwargs or {}), out_val=out))
+        return out
+
+
+def install() -> None:
+    """Let simulated tensors be assigned to, as modules and engines do, for the rest of the process."""
+    FakeTensor.data = property(torch.Tensor.data.__get__, _set_data)  # type: ignore[attr-defined, misc]
+    torch.nn.Module._apply = _apply  # type: ignore[method-assign]
+
+
+def _set_data(self: Any, value: torch.Tensor) -> None:
+    """`tensor.data = value` leaves the device that a fake tensor says it is on as it was; a real one takes it over."""
+    torch.Tensor.data.__set__(self, value)  # type: ignore[attr-defined]
+    self.fake_device = value.device
+
+
+def _apply(self: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> torch.nn.Module:  # noqa: FBT001, FBT002 -- torch's signature
+    """torch.nn.Module._apply, which exchanges tensor subclasses as wholes and fails where something refers to them.
+
+    Assigning to `.data` is what it does for ordinary tensors.
+    """
+    if recurse:
+        for child in self.children():
+            child._apply(fn)
+    with torch.no_grad():
+        for parameter in (p for p in self._parameters.values() if p is not None):
+            applied = fn(parameter)
+            if applied is not parameter:
+                parameter.data = applied
+    self._buffers.update({name: fn(b) for name, b in self._buffers.items() if b is not None})
+    return self
+
+
+def _as_type(value: float, dtype: torch.dtype) -> float | int | bool:
+    if dtype is torch.bool:
+        return bool(value)
+    return value if dtype.is_floating_point else int(value)

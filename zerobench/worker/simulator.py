@@ -1,0 +1,144 @@
+"""Runs simulated trials for as long as it is asked: one process imports torch and DeepSpeed, each trial is a fork of it.
+
+    python -m zerobench.worker.simulator --jobs 2
+
+Reads a trial folder a line on standard input; when a trial has ended, writes `<exit code> <trial folder>` as a line on
+standard output. Importing takes five seconds and a simulated trial often less, so a plan of many trials would mostly
+import. A fork, because DeepSpeed and torch keep much for the life of a process: the group, the accelerator, patches.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import selectors
+import signal
+import sys
+import traceback
+import warnings
+from pathlib import Path
+
+from zerobench.folder import TrialFolder, write_whole
+from zerobench.spec.trial import TrialSpec
+from zerobench.worker.launched import Rank
+from zerobench.worker.progress_file import ProgressFile
+
+
+def main() -> None:
+    """Serve until standard input ends and the last trial is done."""
+    parser = argparse.ArgumentParser(prog="zerobench.worker.simulator", description=__doc__)
+    parser.add_argument("--jobs", type=int, default=1, help="trials at the same time")
+    jobs = parser.parse_args().jobs
+    signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; standard input says when to end
+    _import_everything()
+    Simulator(jobs).serve()
+
+
+def _import_everything() -> None:
+    """What every trial needs, before the first fork; the device must be known before DeepSpeed is imported."""
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    from zerobench.worker.simulation import device
+
+    device.register()
+    import deepspeed  # noqa: F401
+    import torch._dynamo.config
+    import torch._functorch.config
+    import transformers  # noqa: F401
+    from transformers import AutoModelForCausalLM  # noqa: F401
+
+    from zerobench.worker import rank  # noqa: F401
+    from zerobench.worker.simulation import accelerator, attention, kernels, shortcuts  # noqa: F401
+    from zerobench.worker.worlds import simulated  # noqa: F401
+
+    torch.set_num_threads(1)
+    # DeepSpeed asserts the alignment of its partitions, which a tensor without bytes has.
+    warnings.filterwarnings("ignore", message="Accessing the data pointer of FakeTensor")
+
+
+class Simulator:
+    """Takes trials from standard input and keeps at most `jobs` of them running."""
+
+    def __init__(self, jobs: int) -> None:
+        self._jobs = jobs
+        self._waiting: list[str] = []
+        self._running: dict[int, tuple[int, str]] = {}
+        self._selector = selectors.DefaultSelector()
+        self._input = sys.stdin.fileno()
+        self._text = b""
+        self._open = True
+
+    def serve(self) -> None:
+        """Until input has ended and nothing runs."""
+        self._selector.register(self._input, selectors.EVENT_READ)
+        while self._open or self._waiting or self._running:
+            for key, _ in self._selector.select():
+                if key.fd == self._input:
+                    self._read()
+                else:
+                    self._reap(key.fd)
+            while self._waiting and len(self._running) < self._jobs:
+                self._start(self._waiting.pop(0))
+
+    def _read(self) -> None:
+        chunk = os.read(self._input, 65536)
+        *lines, self._text = (self._text + chunk).split(b"\n")
+        self._waiting += [os.fsdecode(line) for line in lines if line]
+        if not chunk:
+            self._open = False
+            self._selector.unregister(self._input)
+
+    def _start(self, folder: str) -> None:
+        pid = os.fork()
+        if pid == 0:
+            os._exit(_run_trial(TrialFolder(Path(folder))))
+        descriptor = os.pidfd_open(pid)
+        self._running[descriptor] = (pid, folder)
+        self._selector.register(descriptor, selectors.EVENT_READ)
+
+    def _reap(self, descriptor: int) -> None:
+        pid, folder = self._running.pop(descriptor)
+        self._selector.unregister(descriptor)
+        os.close(descriptor)
+        code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
+        os.write(sys.stdout.fileno(), f"{code} {folder}\n".encode())
+
+
+def _run_trial(folder: TrialFolder) -> int:
+    """Run one trial in this process, its output into its folder; the exit status."""
+    for stream, path in ((1, folder.stdout), (2, folder.stderr)):
+        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), stream)
+    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
+    try:
+        return _run_rank(folder)
+    except BaseException:  # noqa: BLE001 - the process ends here, and says why
+        traceback.print_exc()
+        return 1
+    finally:
+        sys.stdout.flush()
+        sys.stderr.flush()
+
+
+def _run_rank(folder: TrialFolder) -> int:
+    from zerobench.worker.failures import describe
+    from zerobench.worker.rank import RankRun
+
+    trial = TrialSpec.model_validate_json(folder.spec.read_text(encoding="utf-8"))
+    rank = Rank(
+        rank=trial.prediction.rank,
+        local_rank=trial.prediction.rank % trial.gpus_per_node,
+        world_size=trial.world_size,
+        hostname="simulated",
+        pid=os.getpid(),
+    )
+    run = RankRun(trial, folder, rank, ProgressFile(folder, rank, trial.steps.total))
+    try:
+        run.run()
+    except BaseException as error:  # noqa: BLE001 - whatever ended the rank is its result
+        run.record.status, run.record.failure = describe(error, run.marks, rank.rank, run.device)
+        traceback.print_exc()
+    write_whole(folder.rank_record(rank.rank), run.record.model_dump_json())
+    return 0 if run.record.failure is None else 1
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,82 @@
+"""The door through which every world comes: the device, the process group, and what the rank can know in it.
+
+The training loop, the strategies and the ledger are the same in each world; what differs is collected here, so that
+nothing else asks which world it is in.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Iterator
+from contextlib import AbstractContextManager, nullcontext
+
+import torch
+
+from zerobench.memory.ledger import Ledger
+from zerobench.memory.nvml import DeviceReader
+from zerobench.memory.storages import StorageCounter
+from zerobench.records import ContextMemory
+from zerobench.spec.trial import TrialSpec
+from zerobench.worker.data import micro_batches
+from zerobench.worker.device import Device
+from zerobench.worker.launched import Rank
+from zerobench.worker.recorder import DeviceRows, NvmeAccount
+from zerobench.worker.traffic import Traffic
+
+
+class World(ABC):
+    """The world under one rank of one trial."""
+
+    trains = True
+    """Whether values exist, so that there are losses and times."""
+
+    def __init__(self, trial: TrialSpec) -> None:
+        self.trial = trial
+        self.traffic = Traffic()
+
+    @abstractmethod
+    def open_device(self, rank: Rank) -> Device:
+        """The device that this rank trains on."""
+
+    @abstractmethod
+    def join(self, rank: Rank, device: Device) -> None:
+        """Start the process group, and let its library take what it takes at its first collective."""
+
+    def context_memory(self) -> ContextMemory | None:
+        """Device memory outside torch, where the world knows it without a driver."""
+        return None
+
+    def active(self) -> AbstractContextManager[None]:
+        """The context in which model, engine and steps live."""
+        return nullcontext()
+
+    def reader(self, device: Device) -> DeviceReader | None:
+        """The driver's view of the device; None where there is no driver."""
+        return DeviceReader.open(device.uuid) if device.is_cuda else None
+
+    def counter(self, observe: Callable[[], object]) -> StorageCounter:
+        """What counts storages in this world."""
+        return StorageCounter(observe)
+
+    def device_rows(self, device: Device, ledger: Ledger, reader: DeviceReader | None) -> DeviceRows | None:
+        """What notes the allocator's figures at the end of each phase; None where there is no allocator."""
+        return DeviceRows(device, reader) if device.is_cuda else None
+
+    def nvme(self, folder: str | None, rank: int) -> NvmeAccount:
+        """What accounts for swapping."""
+        return NvmeAccount(folder, rank)
+
+    def micro_batches(self, rank: Rank, vocab_size: int) -> Iterator[torch.Tensor]:
+        """This rank's tokens, int64 [micro_batch_size, sequence_length], on the host."""
+        return micro_batches(self.trial, rank.rank, self.trial.steps.total, vocab_size)
+
+    def mean_over_ranks(self, losses: torch.Tensor) -> list[float]:
+        """Losses averaged over all ranks; none where they mean nothing."""
+        return []
+
+    def generator(self, device: torch.device, seed: int) -> torch.Generator | None:
+        """A seeded generator for initial weights; None where nothing is drawn."""
+        return torch.Generator(device).manual_seed(seed)
+
+    def leave(self) -> None:
+        """End together with the others."""

@@ -1,0 +1,166 @@
+"""A process group of N ranks of which only one is there: every collective completes at once and is written down.
+
+torch's own "fake" backend leaves results as they were, so a gathered parameter would be whatever its memory held. Here
+the absent ranks are taken to hold what this one holds: gathering repeats its part, reducing leaves its own values.
+Losses mean nothing in such a world, but all numbers stay finite, and no path is taken that real training would not.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import torch
+import torch.distributed as dist
+from torch.testing._internal.distributed.fake_pg import FakeStore
+
+BACKEND = "instant"
+
+Listener = Callable[[str, int, int], None]
+"""Hears of each collective: its kind, the size of its group, the bytes of its whole message."""
+
+_listeners: list[Listener] = []
+
+
+def join(rank: int, world_size: int, listener: Listener, *devices: str) -> None:
+    """Make the default group: this process is `rank` of `world_size`, on tensors of `devices`."""
+    if BACKEND not in dist.Backend.backend_list:
+        dist.Backend.register_backend(BACKEND, _create, devices=list(devices))
+    _listeners[:] = [listener]
+    dist.init_process_group(BACKEND, store=FakeStore(), rank=rank, world_size=world_size)
+
+
+def _create(_store: Any, rank: int, world_size: int, _timeout: Any) -> InstantGroup:
+    return InstantGroup(rank, world_size)
+
+
+class _Done(dist.Work):
+    """A collective that is over."""
+
+    def wait(self, timeout: Any = None) -> bool:  # noqa: ARG002 -- torch's signature
+        return True
+
+    def is_completed(self) -> bool:
+        return True
+
+    def is_success(self) -> bool:
+        return True
+
+    def synchronize(self) -> None:
+        return None
+
+
+class InstantGroup(dist.ProcessGroup):
+    """Takes the calls that torch.distributed makes of a group (c10d/ProcessGroup.hpp), in the names of 2.11 to 2.13."""
+
+    def __init__(self, rank: int, world_size: int) -> None:
+        super().__init__(rank, world_size)
+        self._rank = rank
+        self._world_size = world_size
+
+    def size(self) -> int:
+        """Ranks of the group."""
+        return self._world_size
+
+    def rank(self) -> int:
+        """The one rank that is there."""
+        return self._rank
+
+    def getBackendName(self) -> str:  # noqa: N802 -- torch's name
+        """As registered."""
+        return BACKEND
+
+    def _heard(self, kind: str, message_bytes: int) -> _Done:
+        for listener in _listeners:
+            listener(kind, self._world_size, message_bytes)
+        return _Done()
+
+    def allreduce(self, tensors: list[torch.Tensor], *_: Any, **__: Any) -> Any:
+        """Each keeps its own."""
+        return self._heard("all_reduce", _nbytes(tensors))
+
+    allreduce_coalesced = allreduce
+
+    def reduce(self, tensors: list[torch.Tensor], *_: Any, **__: Any) -> Any:
+        """The root keeps its own."""
+        return self._heard("reduce", _nbytes(tensors))
+
+    def broadcast(self, tensors: list[torch.Tensor], *_: Any, **__: Any) -> Any:
+        """All have what the root has."""
+        return self._heard("broadcast", _nbytes(tensors))
+
+    def barrier(self, *_: Any, **__: Any) -> Any:
+        """Nobody to wait for."""
+        return self._heard("barrier", 0)
+
+    def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], *_: Any, **__: Any) -> Any:
+        """Every rank's part is this rank's."""
+        for parts, own in zip(outputs, inputs, strict=True):
+            if not _is_simulated(own):
+                for part in parts:
+                    part.copy_(own)
+        return self._heard("all_gather", sum(_nbytes(parts) for parts in outputs))
+
+    def _allgather_base(self, output: torch.Tensor, own: torch.Tensor, *_: Any, **__: Any) -> Any:
+        """The same into one tensor of N parts."""
+        if not _is_simulated(own):
+            output.view(self._world_size, -1).copy_(own.reshape(1, -1).clone())
+        return self._heard("all_gather", output.nbytes)
+
+    all_gather_single = _allgather_base
+
+    def allgather_into_tensor_coalesced(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], *_: Any, **__: Any) -> Any:
+        """The same for several."""
+        for output, own in zip(outputs, inputs, strict=True):
+            self._allgather_base(output, own)
+        return _Done()
+
+    all_gather_single_coalesced = allgather_into_tensor_coalesced
+
+    def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], *_: Any, **__: Any) -> Any:
+        """This rank gets its own part."""
+        for output, parts in zip(outputs, inputs, strict=True):
+            if not _is_simulated(output):
+                output.copy_(parts[self._rank])
+        return self._heard("reduce_scatter", sum(_nbytes(parts) for parts in inputs))
+
+    def _reduce_scatter_base(self, output: torch.Tensor, whole: torch.Tensor, *_: Any, **__: Any) -> Any:
+        """The same from one tensor of N parts."""
+        if not _is_simulated(output):
+            output.view(-1).copy_(whole.reshape(self._world_size, -1)[self._rank].clone())
+        return self._heard("reduce_scatter", whole.nbytes)
+
+    reduce_scatter_single = _reduce_scatter_base
+
+    def reduce_scatter_tensor_coalesced(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], *_: Any, **__: Any) -> Any:
+        """The same for several."""
+        for output, whole in zip(outputs, inputs, strict=True):
+            self._reduce_scatter_base(output, whole)
+        return _Done()
+
+    reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
+
+    def alltoall_base(self, output: torch.Tensor, own: torch.Tensor, *_: Any, **__: Any) -> Any:
+        """Every rank sends what this one would."""
+        if not _is_simulated(own) and output.numel() == own.numel():
+            output.copy_(own.view_as(output))
+        return self._heard("all_to_all", own.nbytes)
+
+    all_to_all_single = alltoall_base
+
+    def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], *_: Any, **__: Any) -> Any:
+        """As all-gather, where this rank is the root."""
+        return self.allgather(outputs, inputs) if outputs else self._heard("gather", _nbytes(inputs))
+
+    def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], *_: Any, **__: Any) -> Any:
+        """This rank gets its own part, where it is the root."""
+        return self.reduce_scatter(outputs, inputs) if inputs else self._heard("scatter", _nbytes(outputs))
+
+
+def _nbytes(tensors: list[torch.Tensor]) -> int:
+    return sum(tensor.nbytes for tensor in tensors)
+
+
+def _is_simulated(tensor: torch.Tensor) -> bool:
+    """Whether there is nothing to move."""
+    return type(tensor) is not torch.Tensor and hasattr(tensor, "fake_mode")

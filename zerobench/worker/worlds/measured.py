@@ -1,0 +1,79 @@
+"""The measured world: real ranks under a launcher, real collectives."""
+
+from __future__ import annotations
+
+import os
+from datetime import timedelta
+from pathlib import Path
+
+import torch
+import torch.distributed as dist
+
+from zerobench.worker.device import Device, choose_device
+from zerobench.worker.launched import Rank
+from zerobench.worker.worlds.base import World
+
+
+class MeasuredWorld(World):
+    """As the launcher started it."""
+
+    def open_device(self, rank: Rank) -> Device:
+        """The GPU of this local rank, or the CPU."""
+        return choose_device(rank.local_rank)
+
+    def join(self, rank: Rank, device: Device) -> None:
+        """Start the process group, through DeepSpeed where the strategy is DeepSpeed's."""
+        if rank.world_size != self.trial.world_size:
+            raise RuntimeError(f"started with {rank.world_size} ranks, but the trial has {self.trial.world_size}")
+        os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
+        os.environ.setdefault("MASTER_PORT", "29500")
+        if self.trial.zero_stage is not None:
+            self._init_deepspeed(device)
+        elif rank.world_size > 1:
+            dist.init_process_group(
+                device.backend, rank=rank.rank, world_size=rank.world_size, timeout=self._limit()
+            )
+        _first_collective(device)
+        _release_shared_memory()
+
+    def _init_deepspeed(self, device: Device) -> None:
+        import deepspeed
+
+        deepspeed.init_distributed(dist_backend=device.backend, auto_mpi_discovery=False, timeout=self._limit())
+
+    def _limit(self) -> timedelta:
+        return timedelta(seconds=self.trial.timeout_s)
+
+    def mean_over_ranks(self, losses: torch.Tensor) -> list[float]:
+        """Averaged by an all-reduce, once, after all steps, so that no step waits for it."""
+        if dist.is_initialized():
+            dist.all_reduce(losses)
+            losses /= dist.get_world_size()
+        values: list[float] = losses.tolist()
+        return values
+
+    def leave(self) -> None:
+        """Wait for all, so that nobody's exit ends a peer that still writes."""
+        if dist.is_initialized():
+            dist.barrier()
+
+
+def _first_collective(device: Device) -> None:
+    """One small all-reduce and a barrier, so that the library's buffers appear here and not in a phase."""
+    if dist.is_initialized():
+        dist.all_reduce(torch.ones(1, device=device.torch_device))
+        dist.barrier()
+    device.synchronize()
+
+
+def _release_shared_memory() -> None:
+    """Unlink this rank's segment of DeepSpeed's shared-memory all-reduce, which DeepSpeed itself never does.
+
+    On CPU every process that loads the kernel leaves 69 MB in /dev/shm for good (csrc/cpu/comm/shm.cpp,
+    shm_initialize).
+    After the first collective all ranks have mapped it, and a name without a file serves them as well.
+    """
+    address, port = os.environ.get("MASTER_ADDR", ""), os.environ.get("MASTER_PORT", "")
+    rank = dist.get_rank() if dist.is_initialized() else 0
+    name = f"deepspeed_allreduce_buffer_{os.getuid()}_{address}_{port}_{rank}"
+    Path("/dev/shm", name).unlink(missing_ok=True)  # noqa: S108 - where shm_open puts it

@@ -1,0 +1,47 @@
+"""The solo world: one process is rank r of N, with real tensors on a real device, and collectives that cost nothing.
+
+It gives the memory of one rank of any N on one GPU or CPU, to the byte, and the time of a step without communication.
+"""
+
+from __future__ import annotations
+
+import os
+from importlib import import_module
+
+from zerobench.worker.device import Device, choose_device
+from zerobench.worker.launched import Rank
+from zerobench.worker.worlds import instant_group
+from zerobench.worker.worlds.base import World
+
+
+class SoloWorld(World):
+    """Alone, among ranks that hold what this one holds."""
+
+    def open_device(self, rank: Rank) -> Device:
+        """This process's only device."""
+        device = choose_device(rank.local_rank)
+        device.backend = instant_group.BACKEND
+        return device
+
+    def join(self, rank: Rank, device: Device) -> None:
+        """Make the group of which this is the only member that is there."""
+        join_alone(rank, self.trial.zero_stage is not None, self.traffic.collective, device.torch_device.type)
+        device.synchronize()
+
+
+def join_alone(rank: Rank, under_deepspeed: bool, listener: instant_group.Listener, device: str) -> None:  # noqa: FBT001
+    """Make an instant group and let DeepSpeed find it; the environment says what a launcher would have said."""
+    os.environ.update(
+        RANK=str(rank.rank),
+        LOCAL_RANK=str(rank.local_rank),
+        WORLD_SIZE=str(rank.world_size),
+        MASTER_ADDR="127.0.0.1",
+        MASTER_PORT="0",
+    )
+    instant_group.join(rank.rank, rank.world_size, listener, *{"cpu", device})
+    if under_deepspeed:
+        import deepspeed
+
+        # Its shared memory would wait for ranks that are not there. (The module's parent has torch itself by that name.)
+        import_module("deepspeed.comm.torch").build_shm_op = lambda: None  # type: ignore[attr-defined]
+        deepspeed.init_distributed(dist_backend=instant_group.BACKEND, auto_mpi_discovery=False)
