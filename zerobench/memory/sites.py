@@ -112,6 +112,7 @@ _RULES: tuple[tuple[str, str, Category | Origin], ...] = (
     ("transformers/", "", Origin.FORWARD),
     ("zerobench/worker/simulation/attention.py", "", Origin.FORWARD),
     ("zerobench/worker/simulation/shortcuts.py", "_wait", Category.GATHERED_PARAMETERS),
+    ("zerobench/worker/simulation/shortcuts.py", "_reduce_scatter_coalesced", Category.REDUCE_BUFFERS),
     ("zerobench/worker/weights.py", "", Category.TEMPORARIES),
     ("zerobench/worker/data.py", "", Category.INPUTS),
     ("zerobench/worker/mixed_precision.py", "__init__", Category.MASTER_WEIGHTS),
@@ -126,6 +127,7 @@ _TRANSPARENT = (
     "deepspeed/utils/",
     "deepspeed/comm/",
     "zerobench/worker/simulation/tensors.py",
+    "zerobench/worker/simulation/memo.py",
     "zerobench/worker/simulation/device.py",
 )
 

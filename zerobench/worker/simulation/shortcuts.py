@@ -6,17 +6,24 @@ with its source. A test holds each against the original.
 
 from __future__ import annotations
 
+import math
 import sys
+from collections.abc import Sequence
+from types import FrameType
 from typing import Any
 
 import torch
+import torch.distributed as dist
+from torch._subclasses.fake_tensor import FakeTensor
 
 
 def install() -> None:
     """Replace them for the rest of the process."""
-    from deepspeed.runtime.zero import partition_parameters
+    from deepspeed.runtime.zero import partition_parameters, stage3
 
     partition_parameters.AllGatherCoalescedHandle.wait = _wait
+    stage3.reduce_scatter_coalesced = _reduce_scatter_coalesced
+    FakeTensor.narrow = _narrow
     for module in list(sys.modules.values()):
         if getattr(module, "__name__", "").startswith("deepspeed"):
             for name in ("assert_ints_same_as_other_ranks", "assert_lst_len_same_as_other_ranks"):
@@ -47,3 +54,46 @@ def _wait(self: Any, handle_dependency: bool = True) -> None:  # noqa: FBT001, F
     self.complete = True
     if not handle_dependency:
         AllGatherCoalescedHandle.data_buffer.append(self.partitions)
+
+
+def _narrow(self: torch.Tensor, dim: int, start: int, length: int) -> torch.Tensor:
+    """Tensor.narrow; of the N parts of a gathered tensor only this rank's is ever looked at (see `_wait`).
+
+    The others, which `_all_gather_dtype` (runtime/zero/partition_parameters.py) makes one by one, are the whole.
+    """
+    frame: FrameType = sys._getframe(1)
+    if frame.f_code.co_name == "_all_gather_dtype" and start != length * frame.f_locals["rank_in_group"]:
+        return self
+    return torch.narrow(self, dim, start, length)
+
+
+@torch.no_grad()
+def _reduce_scatter_coalesced(tensors: Sequence[torch.Tensor], group: Any = None) -> list[torch.Tensor]:
+    """runtime/comm/coalesced_collectives.py without a view for each rank and tensor."""
+    rank, world_size = dist.get_rank(group), dist.get_world_size(group)
+    padded = [math.ceil(tensor.numel() / world_size) for tensor in tensors]
+    first = tensors[0]
+    if len(tensors) == 1 and first.numel() % world_size == 0:
+        buffer = first.view(-1)
+    else:
+        padding = [
+            torch.empty(size, dtype=first.dtype, device=first.device)
+            for each in range(world_size)
+            for tensor, chunk in zip(tensors, padded, strict=True)
+            if (size := chunk - _chunk_numel(tensor, chunk, each)) > 0
+        ]
+        buffer = torch.empty(sum(padded) * world_size, dtype=first.dtype, device=first.device)
+        del padding
+    buffer.div_(world_size)
+    own = buffer.narrow(0, rank * sum(padded), sum(padded))
+    dist.reduce_scatter_tensor(own, buffer, group=group)
+    offsets = [sum(padded[:index]) for index in range(len(padded))]
+    return [
+        own.narrow(0, offset, _chunk_numel(tensor, chunk, rank))
+        for tensor, chunk, offset in zip(tensors, padded, offsets, strict=True)
+    ]
+
+
+def _chunk_numel(tensor: torch.Tensor, chunk: int, rank: int) -> int:
+    """Elements of `tensor` in the chunk of `rank`; the last ones may be short or empty."""
+    return min(max(tensor.numel() - rank * chunk, 0), chunk)
