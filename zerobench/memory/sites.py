@@ -126,6 +126,7 @@ _HOST_SITES = ("deepspeed/runtime/swap_tensor/",)
 _TRANSPARENT = (
     "deepspeed/utils/",
     "deepspeed/comm/",
+    "zerobench/worker/worlds/instant_group.py",
     "zerobench/worker/simulation/tensors.py",
     "zerobench/worker/simulation/memo.py",
     "zerobench/worker/simulation/device.py",

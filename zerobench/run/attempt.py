@@ -31,7 +31,7 @@ from zerobench.run.observer import Observer
 from zerobench.run.oom import read_oom_counters
 from zerobench.run.outcome import Ending, Stopped, classify
 from zerobench.run.stop import Stop
-from zerobench.spec.trial import TrialSpec
+from zerobench.spec.trial import Evidence, TrialSpec
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -60,7 +60,7 @@ def check_site(trials: Iterable[TrialSpec], site: Site) -> None:
 
     Raises UserError: CUDA_VISIBLE_DEVICES or the hostfile will not do, or there is none for several nodes.
     """
-    for trial in trials:
+    for trial in (trial for trial in trials if trial.evidence in {Evidence.MEASURED, Evidence.SOLO}):
         _hosts(trial, site)
         _devices(trial, site)
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import itertools
 import json
 import shutil
 import time
@@ -19,8 +20,10 @@ from zerobench.run.attempt import Site, check_site, run_trial
 from zerobench.run.lock import locked
 from zerobench.run.observer import Observer
 from zerobench.run.setup import lay_out, new_run_folder, resolved_configs
+from zerobench.run.simulations import is_predicted, predict
 from zerobench.run.stop import Stop, stop_on_signals
 from zerobench.spec.expand import PlannedTrial
+from zerobench.spec.trial import TrialSpec
 from zerobench.store import STAMP, Run, load_run, read_record
 
 _KEPT = {Status.COMPLETED, Status.SKIPPED}
@@ -131,17 +134,28 @@ def refuse_other_plan(path: Path, planned: Sequence[PlannedTrial]) -> None:
 
 
 def _run_all(run: Run, to_do: Sequence[str], site: Site, stop: Stop, observer: Observer) -> Counter[Status]:
+    """Predicted trials first: they take seconds, and what they say may save the rest."""
     statuses: Counter[Status] = Counter()
-    for number, trial_id in enumerate(to_do, start=1):
-        if stop.asked:
-            break
-        trial = run.spec(trial_id)
-        folder = run.folder.trial(trial_id)
-        _renew(run, folder)
-        observer.trial_started(trial, number, len(to_do))
-        record = run_trial(trial, folder, run.run_id, site, stop, observer)
+    trials = [(run.spec(trial_id), run.folder.trial(trial_id)) for trial_id in to_do]
+    number = itertools.count(1)
+
+    def started(trial: TrialSpec) -> None:
+        observer.trial_started(trial, next(number), len(to_do))
+
+    def ended(record: TrialRecord) -> None:
         statuses[record.status] += 1
         observer.trial_ended(record)
+
+    predicted = [pair for pair in trials if is_predicted(pair[0])]
+    for _, folder in predicted:
+        _renew(run, folder)
+    predict(predicted, run.run_id, site.num_cpus, stop, started, ended)
+    for trial, folder in trials:
+        if stop.asked or is_predicted(trial):
+            continue
+        _renew(run, folder)
+        started(trial)
+        ended(run_trial(trial, folder, run.run_id, site, stop, observer))
     return statuses
 
 

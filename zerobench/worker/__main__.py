@@ -15,8 +15,8 @@ from pathlib import Path
 from zerobench.folder import TrialFolder, write_whole
 from zerobench.memory.sampler import Sampler
 from zerobench.records import RankRecord
-from zerobench.spec.trial import TrialSpec
-from zerobench.worker.launched import read_rank
+from zerobench.spec.trial import Evidence, TrialSpec
+from zerobench.worker.launched import one_of, read_rank
 from zerobench.worker.progress_file import ProgressFile
 
 _SAMPLER_START_S = 10.0
@@ -38,7 +38,7 @@ def main() -> None:
 
 
 def _run(trial: TrialSpec, folder: TrialFolder) -> int:
-    rank = read_rank()
+    rank = read_rank() if trial.evidence is Evidence.MEASURED else one_of(trial)
     progress = ProgressFile(folder, rank, trial.steps.total)
     progress.say("import", -1, always=True)
     sampler = _start_sampler(folder)

@@ -6,6 +6,8 @@ import os
 import socket
 from dataclasses import dataclass
 
+from zerobench.spec.trial import TrialSpec
+
 
 @dataclass(frozen=True)
 class Rank:
@@ -24,6 +26,17 @@ def read_rank() -> Rank:
         rank=int(os.environ.get("RANK", "0")),
         local_rank=int(os.environ.get("LOCAL_RANK", "0")),
         world_size=int(os.environ.get("WORLD_SIZE", "1")),
+        hostname=socket.gethostname(),
+        pid=os.getpid(),
+    )
+
+
+def one_of(trial: TrialSpec) -> Rank:
+    """The rank that this process plays alone, where the trial is predicted; its device is its only one."""
+    return Rank(
+        rank=trial.prediction.rank,
+        local_rank=0,
+        world_size=trial.world_size,
         hostname=socket.gethostname(),
         pid=os.getpid(),
     )

@@ -20,7 +20,7 @@ from pathlib import Path
 
 from zerobench.folder import TrialFolder, write_whole
 from zerobench.spec.trial import TrialSpec
-from zerobench.worker.launched import Rank
+from zerobench.worker.launched import one_of
 from zerobench.worker.progress_file import ProgressFile
 
 
@@ -123,13 +123,8 @@ def _run_rank(folder: TrialFolder) -> int:
     from zerobench.worker.rank import RankRun
 
     trial = TrialSpec.model_validate_json(folder.spec.read_text(encoding="utf-8"))
-    rank = Rank(
-        rank=trial.prediction.rank,
-        local_rank=trial.prediction.rank % trial.gpus_per_node,
-        world_size=trial.world_size,
-        hostname="simulated",
-        pid=os.getpid(),
-    )
+    signal.setitimer(signal.ITIMER_REAL, trial.timeout_s)  # SIGALRM ends the process, and the runner knows why
+    rank = one_of(trial)
     run = RankRun(trial, folder, rank, ProgressFile(folder, rank, trial.steps.total))
     try:
         run.run()

@@ -17,6 +17,9 @@ from typing import Any
 import torch
 
 
+_DRAWN_ELEMENTS = 2**24
+"""Drawn at a time: a large embedding drawn whole in fp32 would be the start-up peak, and none of the engine's."""
+
 MakeGenerator = Callable[[torch.device, int], torch.Generator | None]
 """Device and seed to the generator that draws there; None where values do not exist."""
 
@@ -53,8 +56,9 @@ def draw(
         scale = std / math.sqrt(2 * layers) if name.endswith("c_proj.weight") else std
         digest = hashlib.sha256(f"{seed}:{name}".encode()).digest()
         generator = make_generator(target.device, int.from_bytes(digest[:7], "big"))
-        values = torch.empty(target.shape, dtype=torch.float32, device=target.device)
-        target.copy_(values.normal_(0.0, scale, generator=generator))
+        for part in target.view(-1).split(_DRAWN_ELEMENTS):
+            values = torch.empty(part.shape, dtype=torch.float32, device=part.device)
+            part.copy_(values.normal_(0.0, scale, generator=generator))
 
 
 def is_norm(name: str, tensor: torch.Tensor) -> bool:

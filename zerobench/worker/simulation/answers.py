@@ -39,6 +39,7 @@ _ANSWERS: tuple[tuple[str, str, float, str], ...] = (
     ("deepspeed/runtime/zero/stage3.py", "complete_grad_norm_calculation_for_cpu_offload", 1.0, "a finite norm"),
     ("deepspeed/runtime/zero/stage3.py", "set_norm_for_param_grad_in_gpu", 1.0, "a finite norm"),
     ("deepspeed/runtime/engine.py", "clip_fp32_gradients", 1.0, "a finite norm"),
+    ("transformers/masking_utils.py", "find_packed_sequence_indices", 1.0, "a batch without packed sequences"),
 )
 
 

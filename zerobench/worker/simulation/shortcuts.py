@@ -20,10 +20,13 @@ from torch._subclasses.fake_tensor import FakeTensor
 def install() -> None:
     """Replace them for the rest of the process."""
     from deepspeed.runtime.zero import partition_parameters, stage3
+    from transformers.utils import import_utils
 
     partition_parameters.AllGatherCoalescedHandle.wait = _wait
     stage3.reduce_scatter_coalesced = _reduce_scatter_coalesced
     FakeTensor.narrow = _narrow
+    # transformers makes an explicit mask for tensors without values, since it takes them for a compiler's.
+    import_utils.is_fake_tensor = _is_no_tracer
     for module in list(sys.modules.values()):
         if getattr(module, "__name__", "").startswith("deepspeed"):
             for name in ("assert_ints_same_as_other_ranks", "assert_lst_len_same_as_other_ranks"):
@@ -33,6 +36,11 @@ def install() -> None:
 
 def _agreed(*_: Any, **__: Any) -> None:
     """runtime/zero/utils.py compares integers with other ranks: there are none."""
+
+
+def _is_no_tracer(_tensor: object) -> bool:
+    """transformers/utils/import_utils.py, is_fake_tensor: nothing is traced here."""
+    return False
 
 
 def _wait(self: Any, handle_dependency: bool = True) -> None:  # noqa: FBT001, FBT002 -- DeepSpeed's signature

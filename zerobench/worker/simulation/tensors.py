@@ -39,6 +39,7 @@ class SimulatedTensors(FakeTensorMode):
         self.observer: Observer | None = None
         self._count_flops = count_flops
         self._memo: dict[tuple[Any, ...], Make] = {}
+        self._working = False
         self.cache_enabled = False
 
     def __torch_dispatch__(
@@ -49,6 +50,8 @@ class SimulatedTensors(FakeTensorMode):
             return torch.device("meta") if self.in_kernel_invocation else args[0].fake_device
         if func is _ITEM and args[0].constant is None:
             return _as_type(answer(), args[0].dtype)
+        if self._working:  # within torch's own Python for another operation: a kernel's affair
+            return self.dispatch(func, types, args, kwargs or {})
         out = self._result(func, types, args, kwargs or {})
         if self.observer is not None:
             self.observer(out)
@@ -58,6 +61,14 @@ class SimulatedTensors(FakeTensorMode):
         return out
 
 
+    def _work_out(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
+        """By torch; where it decomposes the operation in Python, what that allocates is not the operation's."""
+        self._working = True
+        try:
+            return self.dispatch(func, types, args, kwargs)
+        finally:
+            self._working = False
+
     def _result(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """By the memory of an equal operation where there is one."""
         tensors: list[FakeTensor] = []
@@ -65,10 +76,10 @@ class SimulatedTensors(FakeTensorMode):
             key = key_of(func, args, kwargs, tensors)
             make = self._memo.get(key)
         except (NoKeyError, TypeError):  # a value that counts, or an argument that has no hash
-            return self.dispatch(func, types, args, kwargs)
+            return self._work_out(func, types, args, kwargs)
         if make is not None:
             return make(tensors)
-        out = self.dispatch(func, types, args, kwargs)
+        out = self._work_out(func, types, args, kwargs)
         if may_remember(func):
             made = recipe(out, tensors)
             if made is not None:

@@ -104,7 +104,12 @@ class InstantGroup(dist.ProcessGroup):
     def _allgather_base(self, output: torch.Tensor, own: torch.Tensor, *_: Any, **__: Any) -> Any:
         """The same into one tensor of N parts."""
         if not _is_simulated(own):
-            output.view(self._world_size, -1).copy_(own.reshape(1, -1).clone())
+            # Its own part may be the very tensor that is gathered.
+            parts = output.view(self._world_size, -1)
+            parts[: self._rank].copy_(own.reshape(1, -1))
+            parts[self._rank + 1 :].copy_(own.reshape(1, -1))
+            if parts[self._rank].data_ptr() != own.data_ptr():
+                parts[self._rank].copy_(own.reshape(-1))
         return self._heard("all_gather", output.nbytes)
 
     all_gather_single = _allgather_base
@@ -125,9 +130,13 @@ class InstantGroup(dist.ProcessGroup):
         return self._heard("reduce_scatter", sum(_nbytes(parts) for parts in inputs))
 
     def _reduce_scatter_base(self, output: torch.Tensor, whole: torch.Tensor, *_: Any, **__: Any) -> Any:
-        """The same from one tensor of N parts."""
+        """The same from one tensor of N parts; gloo reduces a copy of the whole (c10d/ProcessGroupGloo.cpp)."""
+        scratch = whole.clone() if whole.device.type == "cpu" else None
         if not _is_simulated(output):
-            output.view(-1).copy_(whole.reshape(self._world_size, -1)[self._rank].clone())
+            part = whole.reshape(self._world_size, -1)[self._rank]
+            if part.data_ptr() != output.data_ptr():
+                output.view(-1).copy_(part)
+        del scratch
         return self._heard("reduce_scatter", whole.nbytes)
 
     reduce_scatter_single = _reduce_scatter_base
