@@ -10,6 +10,7 @@ from typing import Any
 
 import numpy as np
 
+from benchmarks import standin_driver
 from benchmarks.processes import run_ranks
 from tests.nvml_standin.standin import Standin
 from zerobench.ds_config import build_ds_config
@@ -34,8 +35,6 @@ ROOT = Path(__file__).resolve().parent.parent
 WARMUP_STEPS = 2
 UNTIMED_STEPS = 1 + WARMUP_STEPS
 """Both sides take a first step and the warm-up before they are timed."""
-STANDIN_SCENARIO = "gpus 8\nlatency_us 20\n"
-"""Eight idle GPUs whose driver takes as long for a call as a real one."""
 
 
 @dataclass(frozen=True)
@@ -166,25 +165,27 @@ class Bench:
             recorded_s=None,
         )
 
-    def sampler_blocks(self, strategy: str, pairs: int) -> dict[str, Any]:
-        """Seconds of each block with the sampler on and off (the slowest rank's), and the samplers' summaries.
+    def sampler_blocks(self, strategy: str, pairs: int, devices: int | None = None) -> dict[str, Any]:
+        """Seconds of each block with the sampler on and off (the slowest rank's), the samplers' summaries and CPU time.
 
-        Without an NVIDIA driver the samplers ask the stand-in one.
+        The samplers watch the first `devices` of the node; None: those of the ranks. Without an NVIDIA driver they
+        ask the stand-in one.
         """
         trial, folder = self.trial(strategy), TrialFolder(self.folder / "sampler")
         lay_out_trial(folder, trial, build_ds_config(trial))
-        job = self._write_job(trial, folder, pairs=pairs)
+        job = self._write_job(trial, folder, pairs=pairs, devices=devices)
         environment = self._environment(trial, folder, pinned_malloc=False)
         standin = why_unavailable() is not None
         if standin:
-            environment |= self._standin_variables()
+            environment |= self._standin_variables(devices)
         results = _results(trial, job)
         run_ranks(script_argv(trial, "sampler_blocks.py", job), environment, _log(folder), results)
         ranks = [json.loads(path.read_text(encoding="utf-8")) for path in results]
         return {
             "on_s": [max(block) for block in zip(*(rank["on_s"] for rank in ranks), strict=True)],
             "off_s": [max(block) for block in zip(*(rank["off_s"] for rank in ranks), strict=True)],
-            "summaries": ranks[0]["summaries"],
+            "summaries": [told["summary"] for told in ranks[0]["samplers"]],
+            "cores": [told["cores"] for told in ranks[0]["samplers"]],
             "standin": standin,
         }
 
@@ -210,8 +211,9 @@ class Bench:
         kept = {k: v for k, v in added.items() if pinned_malloc or k not in {*PINNED_MALLOC, MARK}}
         return {**os.environ, **kept, "PYTHONPATH": str(ROOT)}
 
-    def _standin_variables(self) -> dict[str, str]:
-        variables = Standin.build(self.folder / "standin").environment(STANDIN_SCENARIO)
+    def _standin_variables(self, devices: int | None) -> dict[str, str]:
+        scenario = standin_driver.scenario(max(standin_driver.DEVICES, devices or 0))
+        variables = Standin.build(self.folder / "standin").environment(scenario)
         paths = [variables["LD_LIBRARY_PATH"], os.environ.get("LD_LIBRARY_PATH", "")]
         return {
             "LD_LIBRARY_PATH": ":".join(path for path in paths if path),

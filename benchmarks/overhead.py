@@ -1,6 +1,7 @@
 """What zerobench costs: the same training in a bare DeepSpeed loop and through zerobench, side by side in one run.
 
-    python benchmarks/overhead.py [--pairs 6] [--steps 10] [--blocks 12] [--block-steps 6] [--only a,b,c] [--out FILE]
+    python benchmarks/overhead.py [--pairs 6] [--steps 10] [--blocks 12] [--block-steps 6] [--devices N]
+                                  [--only a,b,c] [--out FILE]
 
 a. steps per second, bare against zerobench: the launches alternate, each pair gives one ratio
 b. seconds of the whole process beyond the steps, from the same launches
@@ -80,7 +81,7 @@ def main() -> None:
         if "c" in asked.only:
             say(progress, f"{asked.blocks} pairs of blocks, sampler on and off")
             blocks = dataclasses.replace(bench, steps=asked.block_steps).sampler_blocks(
-                asked.strategies[0], asked.blocks
+                asked.strategies[0], asked.blocks, asked.devices
             )
             raw["sampler"] = blocks
             console.print(sampler_table(blocks, on_gpu=machine.accelerator is Accelerator.CUDA))
@@ -97,6 +98,9 @@ def parse() -> argparse.Namespace:
     parser.add_argument("--steps", type=at_least_one, default=10, help="timed steps of a launch (a, b)")
     parser.add_argument("--blocks", type=at_least_one, default=12, help="pairs of blocks (c)")
     parser.add_argument("--block-steps", type=at_least_one, default=6, help="timed steps of a block (c)")
+    parser.add_argument(
+        "--devices", type=at_least_one, metavar="N", help="devices that the sampler watches (c); those of the ranks"
+    )
     parser.add_argument("--only", type=some_of(PARTS), default=PARTS, metavar="a,b,c", help="the parts to run")
     parser.add_argument(
         "--strategies", type=some_of(ZERO_STRATEGIES), default=("zero2", "zero3"), help="c takes the first of them"

@@ -8,6 +8,7 @@ from typing import Any
 
 from rich.table import Table
 
+from benchmarks import standin_driver
 from benchmarks.launches import Launch
 from zerobench.report.stats import median_interval
 
@@ -80,7 +81,7 @@ def sampler_table(blocks: dict[str, Any], *, on_gpu: bool) -> Table:
 
 
 def sampler_lines(blocks: dict[str, Any]) -> str:
-    """What shows that the sampler did sample: sweeps taken against those due, and its largest gap."""
+    """What shows that the sampler did sample, and at what price: samples, its largest gap, its CPU time."""
     summaries = blocks["summaries"]
     gaps = [told["largest_gap_s"] for told in summaries if told["largest_gap_s"] is not None]
     samples = sum(told["num_samples"] for told in summaries)
@@ -89,9 +90,14 @@ def sampler_lines(blocks: dict[str, Any]) -> str:
     interval_s = summaries[0]["interval_s"]
     every = f"every {interval_s * 1000:g} ms" if interval_s else "never"
     gap = f"{max(gaps) * 1000:.0f} ms" if gaps else "unknown"
-    driver = "a stand-in driver (20 us a call)" if blocks["standin"] else "the NVIDIA driver"
-    line = f"sampler: {samples} samples of {devices} devices of {driver}, {every}; largest gap {gap}"
+    driver = f"a stand-in driver ({standin_driver.LATENCY_US} us a call)" if blocks["standin"] else "the NVIDIA driver"
+    line = f"sampler: {samples} samples of {devices} devices of {driver}, {every}; largest gap {gap}; {core(blocks)}"
     return "\n".join([line, *(f"sampler: {fault}" for fault in faults)])
+
+
+def core(blocks: dict[str, Any]) -> str:
+    """What the sampler took of one core, its driver's calls included: the median over the blocks."""
+    return f"{statistics.median(blocks['cores']):.1%} of one core"
 
 
 def paired_ratios(numerators: Sequence[float], denominators: Sequence[float]) -> list[float]:

@@ -6,6 +6,8 @@ Both kinds of block are timed in one process, so that nothing differs between th
 the engine, no other place in memory. The kind that comes first alternates from pair to pair, so that drift cancels. The
 sampler is started before its block's clock and stopped after it, as in a trial, where it starts before torch is even
 imported.
+
+It watches the devices that the ranks may use, as in a trial, or the first `devices` of the node where the job says so.
 """
 
 from __future__ import annotations
@@ -23,7 +25,9 @@ import torch
 from deepspeed.accelerator import get_accelerator
 
 from benchmarks.bare_loop import batches, build, train_step, unlink_shared_memory
+from benchmarks.processes import cpu_seconds
 from zerobench.folder import TrialFolder
+from zerobench.memory.nvml import list_devices
 from zerobench.memory.sampler import Sampler
 
 SETTLING_STEPS = 1
@@ -45,19 +49,36 @@ def timed_block(engine: Any, data: Iterator[torch.Tensor], steps: int) -> float:
 
 
 def sampled_block(
-    engine: Any, data: Iterator[torch.Tensor], steps: int, folder: Path, rank: int
+    engine: Any, data: Iterator[torch.Tensor], job: dict[str, Any], folder: Path, rank: int
 ) -> tuple[float, dict[str, Any] | None]:
-    """The same with the node's sampler running, started by rank 0; and what the sampler says of itself."""
-    sampler = None
-    if rank == 0:
-        folder.mkdir()
-        sampler = Sampler.start(TrialFolder(folder), os.uname().nodename, uuids=None)
-        if not sampler.wait_ready(PATIENCE_S):
-            raise TimeoutError(f"the sampler took no baseline within {PATIENCE_S} s")
+    """The same with the node's sampler running, started by rank 0; and what the sampler says of itself and took."""
+    sampler = started_sampler(folder, job["devices"]) if rank == 0 else None
     torch.distributed.barrier()
-    seconds = timed_block(engine, data, steps)
+    from_s, cpu_from_s = time.monotonic(), _cpu_seconds(sampler)
+    seconds = timed_block(engine, data, job["timed_steps"])
+    wall_s, cpu_s = time.monotonic() - from_s, _cpu_seconds(sampler) - cpu_from_s
     torch.distributed.barrier()
-    return seconds, None if sampler is None else sampler.stop().model_dump(mode="json")
+    if sampler is None:
+        return seconds, None
+    return seconds, {"summary": sampler.stop().model_dump(mode="json"), "cores": cpu_s / wall_s}
+
+
+def started_sampler(folder: Path, devices: int | None) -> Sampler:
+    """A sampler of the first `devices` of the node, or of those that the ranks may use, with its baseline taken."""
+    uuids = None if devices is None else [device.uuid for device in list_devices().devices[:devices]]
+    folder.mkdir()
+    sampler = Sampler.start(TrialFolder(folder), os.uname().nodename, uuids)
+    if not sampler.wait_ready(PATIENCE_S):
+        raise TimeoutError(f"the sampler took no baseline within {PATIENCE_S} s")
+    return sampler
+
+
+def _cpu_seconds(sampler: Sampler | None) -> float:
+    """What the sampler's process has taken; nothing where there is none, as where it has no device."""
+    try:
+        return 0.0 if sampler is None or sampler.pid is None else cpu_seconds(sampler.pid)
+    except OSError:
+        return 0.0
 
 
 def main() -> None:
@@ -70,15 +91,15 @@ def main() -> None:
     data = batches(job, rank, world_size)
     for _ in range(job["untimed_steps"]):
         train_step(engine, next(data))
-    blocks: dict[str, Any] = {"pid": os.getpid(), "on_s": [], "off_s": [], "summaries": []}
+    blocks: dict[str, Any] = {"pid": os.getpid(), "on_s": [], "off_s": [], "samplers": []}
     for pair in range(job["pairs"]):
         for on in (False, True) if pair % 2 else (True, False):
             if not on:
                 blocks["off_s"].append(timed_block(engine, data, job["timed_steps"]))
                 continue
-            seconds, summary = sampled_block(engine, data, job["timed_steps"], path.with_name(f"block{pair}"), rank)
+            seconds, told = sampled_block(engine, data, job, path.with_name(f"block{pair}"), rank)
             blocks["on_s"].append(seconds)
-            blocks["summaries"].append(summary)
+            blocks["samplers"].append(told)
     path.with_name(f"{path.name}.rank{rank}").write_text(json.dumps(blocks), encoding="utf-8")
     torch.distributed.barrier()
     unlink_shared_memory(rank)

@@ -121,6 +121,75 @@ def run(
 
 
 @app.command()
+def plan(
+    sweep: Annotated[
+        str | None, typer.Argument(metavar="[SWEEP]", help="A sweep to predict, instead of stages and offloads.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="A preset, a transformers config.json or a hub id.")
+    ] = None,
+    gpus: Annotated[str | None, typer.Option(metavar="N", help="GPUs of all nodes.")] = None,
+    gpu: Annotated[str | None, typer.Option(metavar="NAME", help="Their name in the hardware catalogue: h200.")] = None,
+    gpus_per_node: Annotated[str, typer.Option(metavar="N", help="GPUs of one node.")] = "8",
+    host_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Host memory of one node: 1TB.")] = None,
+    host_bandwidth: Annotated[
+        str, typer.Option(metavar="RATE", help="What that memory moves; two sockets of EPYC 9004 by default.")
+    ] = "921.6GB/s",
+    nvme: Annotated[
+        str | None, typer.Option(metavar="RATE", help="What the NVMe drives of one node read: 7GB/s.")
+    ] = None,
+    micro_batch: Annotated[str | None, typer.Option(metavar="N", help="Sequences a GPU and pass (1).")] = None,
+    gradient_accumulation: Annotated[str | None, typer.Option(metavar="N", help="Passes a step (1).")] = None,
+    sequence_length: Annotated[str | None, typer.Option(metavar="N", help="Tokens a sequence (2048).")] = None,
+    precision: Annotated[str | None, typer.Option(metavar="NAME", help="bf16 (default), fp16 or fp32.")] = None,
+    activation_checkpointing: Annotated[
+        bool, typer.Option("--activation-checkpointing", help="Keep each layer's input alone, compute the rest again.")
+    ] = False,
+    stage: Annotated[str | None, typer.Option(metavar="N,...", help="Only these ZeRO stages.")] = None,
+    ds_config: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Predict this DeepSpeed configuration of your own.")
+    ] = None,
+    tokens: Annotated[str | None, typer.Option(metavar="N", help="How long so many take at least: 300B.")] = None,
+    frontier: Annotated[
+        str | None, typer.Option(metavar="AXIS", help="The most that fits: model, micro-batch or sequence-length.")
+    ] = None,
+    write: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the recommended DeepSpeed configuration.")
+    ] = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="AXIS=VALUE,...", help="Replace an axis of SWEEP.")
+    ] = None,
+    reports: Reports = Path("reports"),
+) -> int:
+    """Predict what fits and how fast it can be at best, before anybody has the GPUs."""
+    from zerobench import cli_plan
+
+    request = cli_plan.Request(
+        sweep=sweep,
+        model=model,
+        gpus=gpus,
+        gpu=gpu,
+        gpus_per_node=gpus_per_node,
+        host_memory=host_memory,
+        host_bandwidth=host_bandwidth,
+        nvme=nvme,
+        micro_batch=micro_batch,
+        gradient_accumulation=gradient_accumulation,
+        sequence_length=sequence_length,
+        precision=precision,
+        activation_checkpointing=activation_checkpointing,
+        stage=stage,
+        ds_config=ds_config,
+        write=write,
+        tokens=tokens,
+        frontier=frontier,
+        sets=sets or [],
+        reports=reports,
+    )
+    return cli_plan.plan(request)
+
+
+@app.command()
 def show(
     run: Annotated[str | None, typer.Argument(metavar="RUN", help="A run folder or its name; the newest one.")] = None,
     reports: Reports = Path("reports"),
@@ -132,6 +201,65 @@ def show(
     from zerobench.store import find_run
 
     show_run(find_run(run, reports), Console(highlight=False))
+
+
+@app.command()
+def validate(
+    sweep: Annotated[
+        str | None, typer.Argument(metavar="SWEEP", help="A sweep file, or the name of a shipped one.")
+    ] = None,
+    sets: Annotated[
+        list[str] | None,
+        typer.Option("--set", metavar="AXIS=VALUE,...", help="Replace an axis of the sweep; may be repeated."),
+    ] = None,
+    only: Annotated[
+        list[str] | None,
+        typer.Option("--only", metavar="AXIS=VALUE,...", help="Keep only these points; may be repeated."),
+    ] = None,
+    worlds: Annotated[
+        str | None, typer.Option("--worlds", metavar="WORLD,...", help="Of solo, simulated, formula; all of them.")
+    ] = None,
+    run: Annotated[
+        str | None, typer.Option("--run", metavar="RUN", help="Start nothing: read an earlier run that has both.")
+    ] = None,
+    reports: Reports = Path("reports"),
+    markdown: Annotated[
+        Path | None, typer.Option("--markdown", metavar="FILE", help="Write the tables as Markdown too.")
+    ] = None,
+) -> int:
+    """Run a sweep measured and predicted, and print how far the predictions are off."""
+    from zerobench import cli_validate
+
+    return cli_validate.validate(
+        cli_validate.Request(
+            sweep=sweep,
+            sets=sets or [],
+            only=only or [],
+            worlds=worlds,
+            run=run,
+            reports=reports,
+            markdown=markdown,
+        )
+    )
+
+
+@app.command()
+def calibrate(
+    run: Annotated[str | None, typer.Argument(metavar="RUN", help="A run folder or its name; the newest one.")] = None,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The calibration file to write.")] = Path(
+        "calibration.yaml"
+    ),
+    reports: Reports = Path("reports"),
+) -> None:
+    """Write what a run on GPUs measured beside the tensors: CUDA context, NCCL, host process."""
+    from zerobench.report.calibrate import write_calibration
+    from zerobench.spec.overheads import CALIBRATION_VARIABLE
+    from zerobench.store import find_run
+
+    calibration = write_calibration(find_run(run, reports), out)
+    for entry in calibration.gpus:
+        typer.echo(f"{entry.gpu}, {entry.world_size} ranks: from {entry.num_ranks} rank records")
+    typer.echo(f"\nPredictions use it with: export {CALIBRATION_VARIABLE}={out.resolve()}")
 
 
 @app.command()

@@ -48,12 +48,17 @@ class _Asked:
 
 def run(request: Request) -> int:
     """Run what is asked for and show its tables; the command's exit status."""
+    result = start(request)
+    _show(result)
+    return result.exit_code
+
+
+def start(request: Request) -> RunResult:
+    """Run what is asked for, in sight of the user."""
     asked = _read(request)
     hostfile = request.hostfile.resolve() if request.hostfile else None
     site = Site(asked.machine.cpu_cores, asked.machine.num_gpus, hostfile)
-    result = _resume(asked.earlier, site) if asked.earlier else _run_new(asked, request.reports, site)
-    _show(result)
-    return result.exit_code
+    return _resume(asked.earlier, site) if asked.earlier else _run_new(asked, request.reports, site)
 
 
 def list_trials(request: Request) -> int:

@@ -42,8 +42,11 @@ class Category(StrEnum):
     MODEL_BUFFERS = "model_buffers"
     """The module's registered buffers (rotary frequencies, masks)."""
     INPUTS = "inputs"
+    WORKSPACES = "workspaces"
+    """CUDA only: what the matrix library works in, held by torch from the first product on."""
     ALLOCATOR_ROUNDING = "allocator_rounding"
-    """CUDA only: what the caching allocator hands out beyond what was asked (512-byte blocks)."""
+    """What torch's caching allocators hand out beyond what was asked: blocks of 512 bytes on a CUDA device, powers of
+    two of page-locked host memory."""
     PINNED_BUFFERS = "pinned_buffers"
     STAGING = "staging"
     REST_OF_PROCESS = "rest_of_process"
@@ -183,7 +186,8 @@ class CollectiveTraffic(Record):
 
 class CountedFlops(Record):
     """Floating-point operations of the matrix products and attention kernels that ran in a phase, recomputed ones
-    included (torch.utils.flop_counter's formulas)."""
+    included (torch.utils.flop_counter's formulas).
+    """
 
     step: StepKind
     phase: Phase
@@ -300,6 +304,8 @@ class NvmlSummary(Record):
     largest_gap_s: float | None = None
     num_samples: int = 0
     devices: list[NvmlDevice] = Field(default_factory=list)
+    not_sampled: list[str] = Field(default_factory=list)
+    """UUIDs of the node's devices that CUDA_VISIBLE_DEVICES kept from the trial."""
     faults: list[str] = Field(default_factory=list)
     """Devices lost, permissions refused, in the order they came."""
 

@@ -30,6 +30,9 @@ def test_both_sides_train_the_same_model_and_the_sampler_samples(tmp_path: Path)
         assert 0 < spent < one["wall_s"]
     (told,) = raw["sampler"]["summaries"]
     assert told["num_samples"] > 2 * len(told["devices"]) > 0
+    if raw["sampler"]["standin"]:
+        assert (len(told["devices"]), len(told["not_sampled"])) == (2, 6)
+    assert 0 < raw["sampler"]["cores"][0] < 1
 
 
 def test_a_part_that_does_not_exist_is_refused_with_the_choices() -> None:

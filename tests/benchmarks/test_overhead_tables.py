@@ -76,16 +76,19 @@ def test_a_slower_block_with_the_sampler_on_is_a_ratio_below_one(on_gpu: bool, g
 
 def test_the_line_below_shows_that_the_sampler_did_sample() -> None:
     told = {"interval_s": 0.01, "num_samples": 300, "devices": [{}, {}], "faults": []}
-    blocks = {"standin": True, "summaries": [told | {"largest_gap_s": 0.012}, told | {"largest_gap_s": 0.031}]}
-    line = "sampler: 600 samples of 2 devices of a stand-in driver (20 us a call), every 10 ms; largest gap 31 ms"
-    assert sampler_lines(blocks) == line
+    summaries = [told | {"largest_gap_s": 0.012}, told | {"largest_gap_s": 0.031}]
+    blocks = {"standin": True, "summaries": summaries, "cores": [0.012, 0.016]}
+    assert sampler_lines(blocks) == (
+        "sampler: 600 samples of 2 devices of a stand-in driver (20 us a call), every 10 ms; largest gap 31 ms; "
+        "1.4% of one core"
+    )
 
 
 def test_a_sampler_that_took_no_sample_says_why() -> None:
     told = {"interval_s": None, "largest_gap_s": None, "num_samples": 0, "devices": [], "faults": ["no permission"]}
-    lines = sampler_lines({"standin": False, "summaries": [told]}).splitlines()
+    lines = sampler_lines({"standin": False, "summaries": [told], "cores": [0.0]}).splitlines()
     assert lines == [
-        "sampler: 0 samples of 0 devices of the NVIDIA driver, never; largest gap unknown",
+        "sampler: 0 samples of 0 devices of the NVIDIA driver, never; largest gap unknown; 0.0% of one core",
         "sampler: no permission",
     ]
 

@@ -21,7 +21,7 @@ READ = """
     from zerobench.memory.nvml import DeviceReader
     uuid, pci = (None if a == "-" else a for a in sys.argv[1:3])
     reader = DeviceReader.open(uuid, pci)
-    reading = asdict(reader.read())
+    reading = reader.read()._asdict()
     device = asdict(reader.device) if reader.device else None
     print(json.dumps({"reading": reading, "device": device, "fault": reader.fault, "lost": reader.lost,
                       "absent": reader.absent, "api": reader.memory_api,
@@ -140,6 +140,36 @@ def test_a_number_that_the_driver_does_not_know_is_none(standin: Standin) -> Non
     answer = read(standin, "gpus 1\nmem 0 0:na")
     assert answer["reading"]["used_bytes"] is None
     assert "does not know" in answer["fault"]
+
+
+def test_after_the_first_reading_the_driver_is_asked_without_the_binding(standin: Standin) -> None:
+    code = f"""
+        import json, pynvml
+        from zerobench.memory.nvml import DeviceReader
+        reader = DeviceReader.open("{uuid(0)}")
+        first = reader.read()
+        del pynvml.nvmlDeviceGetMemoryInfo, pynvml.nvmlDeviceGetPowerUsage, pynvml.nvmlDeviceGetTotalEnergyConsumption
+        second = reader.read()
+        print(json.dumps([first[1:4], second[1:4], second.energy_joules >= first.energy_joules, reader.fault]))
+    """
+    first, second, energy_grows, fault = standin.run(code, "gpus 1 power_mw=412000\nmem 0 0:77")
+    assert first == second == [77, RESERVED, 412.0]
+    assert (energy_grows, fault) == (True, None)
+
+
+def test_a_number_that_the_driver_knows_no_longer_is_none_until_it_knows_it_again(standin: Standin) -> None:
+    code = f"""
+        import json, time
+        from zerobench.memory.nvml import DeviceReader
+        reader, told = DeviceReader.open("{uuid(0)}"), []
+        deadline = time.monotonic() + 20
+        while len(told) < 3 and time.monotonic() < deadline:
+            now = [reader.read().used_bytes, reader.fault]
+            told += [] if told[-1:] == [now] else [now]
+        print(json.dumps(told))
+    """
+    told = standin.run(code, "gpus 1\nmem 0 0:77 1500:na 2000:88")
+    assert told == [[77, None], [None, "the driver does not know the memory in use"], [88, None]]
 
 
 def test_a_lost_gpu_reads_none_and_says_so(standin: Standin) -> None:

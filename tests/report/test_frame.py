@@ -10,10 +10,11 @@ import pandas as pd
 import pyarrow.parquet as pa_parquet
 import pytest
 
+from tests.report.predictions import foretelling
 from tests.report.sample_run import RUN_ID, completed_trial, rank_record, sample_trials, spec, write_run
 from zerobench.errors import UserError
 from zerobench.report import schema
-from zerobench.report.frame import memory_frame, memory_table, read_frame, trials_frame, write_tables
+from zerobench.report.frame import errors_frame, memory_frame, memory_table, read_frame, trials_frame, write_tables
 from zerobench.report.sinks import ROWS_PER_GROUP, table_files
 from zerobench.store import load_run
 
@@ -36,6 +37,11 @@ COLUMNS = {
     nvml_peak_bytes:Int64 host_peak_bytes:Int64 energy_joules:Float64 nvme_read_bytes_per_s:Float64
     nvme_write_bytes_per_s:Float64 loss_first:Float64 loss_last:Float64 loss_parity:Float64
 """,
+    "errors": KEYS
+    + """
+    rank:Int64 step:string phase:string place:string category:string quantity:string measured_bytes:Int64
+    predicted_bytes:Int64 error:Float64 measured_min_bytes:Int64 measured_max_bytes:Int64
+""",
     "nvml": """
     run_id:string trial_id:string hostname:string gpu_uuid:string t_s:Float64 phase:string used_bytes:Int64
     reserved_bytes:Int64 power_watts:Float64
@@ -53,9 +59,10 @@ def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return path
 
 
-def test_the_tables_are_five_files_in_the_runs_folder(tmp_path: Path) -> None:
+def test_the_tables_are_seven_files_in_the_runs_folder(tmp_path: Path) -> None:
     write_run(tmp_path / "run", sample_trials()[:2])
-    names = {"memory.parquet", "memory.csv", "nvml.parquet", "trials.parquet", "trials.csv"}
+    both = {f"{table}.{suffix}" for table in ("memory", "trials", "errors") for suffix in ("parquet", "csv")}
+    names = {*both, "nvml.parquet"}
     assert {path.name for path in write_tables(load_run(tmp_path / "run"))} == names
     assert names < {path.name for path in (tmp_path / "run").iterdir()}
     assert not list((tmp_path / "run").glob(".*"))
@@ -150,6 +157,37 @@ def test_a_run_without_trials_has_tables_without_rows(tmp_path: Path) -> None:
         assert [f"{name}:{dtype}" for name, dtype in frame.dtypes.items()] == columns.split()
         assert len(frame) == 0
     assert (tmp_path / "run" / "trials.csv").read_text() == ",".join(schema.TRIALS) + "\n"
+
+
+def test_errors_have_a_row_for_each_figure_that_was_measured_and_predicted(tmp_path: Path) -> None:
+    real, said = (
+        completed_trial(spec("zero1", gpus_per_node=2)),
+        foretelling(completed_trial(spec("zero1", gpus_per_node=2)), "solo", 1.5),
+    )
+    write_run(tmp_path / "run", [said, completed_trial(spec("zero2")), real])
+    write_tables(load_run(tmp_path / "run"))
+    frame = read_frame(tmp_path / "run" / "errors.parquet")
+    pd.testing.assert_frame_equal(frame, errors_frame([said, real]))
+    csv = pd.read_csv(tmp_path / "run" / "errors.csv", dtype={name: str(kind) for name, kind in frame.dtypes.items()})
+    pd.testing.assert_frame_equal(csv, frame, check_exact=True)
+    assert set(frame["trial_id"]) == {said.spec.trial_id}
+    assert set(frame["evidence"]) == {"solo"}
+    assert set(frame["quantity"]) == {"live", "peak", "reserved", "used"}
+    where = "step == 'steady' and phase == 'forward' and place == 'device' and quantity == 'peak' and category == "
+    [row] = frame.query(f"{where} 'activations'").to_dict("records")
+    assert row["error"] == pytest.approx(0.5)
+    assert row["predicted_bytes"] == row["measured_bytes"] * 1.5
+    [total] = frame.query(f"{where} 'total'").to_dict("records")
+    assert total["predicted_bytes"] - total["measured_bytes"] == row["predicted_bytes"] - row["measured_bytes"]
+
+
+def test_errors_are_empty_where_losses_disagree(tmp_path: Path) -> None:
+    single = completed_trial(spec("single", gpus_per_node=1, gradient_accumulation_steps=8))
+    wrong = completed_trial(spec("zero1"), loss_error=0.31)
+    write_run(tmp_path / "run", [single, wrong, foretelling(wrong, "solo", 1.0)])
+    write_tables(load_run(tmp_path / "run"))
+    assert len(read_frame(tmp_path / "run" / "errors.parquet")) == 0
+    assert (tmp_path / "run" / "errors.csv").read_text() == ",".join(schema.ERRORS) + "\n"
 
 
 def test_long_tables_are_written_in_row_groups(tmp_path: Path) -> None:

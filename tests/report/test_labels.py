@@ -62,6 +62,45 @@ def test_trials_that_no_axis_tells_apart_have_their_hash() -> None:
     assert labels(specs) == [f"zero1 {one.config_hash[:6]}" for one in specs]
 
 
+def predicted(strategy: str, evidence: str, rank: int = 0, gpu: str | None = None) -> TrialSpec:
+    return spec(strategy, evidence=evidence, prediction={"rank": rank, "gpu": gpu})
+
+
+def test_a_predicted_trial_says_so_beside_measured_ones_however_many_it_is_among() -> None:
+    for copies in (1, 9):
+        simulated = [predicted(f"zero{stage}", "simulated", gpu="H200 SXM") for stage in range(4)] * copies
+        specs = [spec("zero3"), predicted("zero3", "solo", rank=7), predicted("zero3", "formula"), *simulated]
+        names = labels(specs)
+        assert names[:3] == ["zero3", "zero3 solo rank7", "zero3 formula"]
+        assert all("simulated on H200 SXM" in name for name in names[3:])
+        assert "solo, simulated, formula: predicted, not measured" in shared_lines(specs)[-1]
+        assert any(
+            line.startswith("unless a name says otherwise") and "measured" in line for line in shared_lines(specs)
+        )
+
+
+def test_a_run_without_measurements_says_so_in_a_line_of_its_own() -> None:
+    specs = [predicted(f"zero{stage}", "simulated", gpu="H200 SXM") for stage in range(4)]
+    assert labels(specs) == ["zero0", "zero1", "zero2", "zero3"]
+    assert shared_lines(specs)[0] == "all predicted, not measured: simulated on H200 SXM"
+    assert not any(line.endswith((", ", "measured")) for line in shared_lines(specs)[1:])
+    two = [*specs, predicted("zero3", "simulated", gpu="A100 SXM 80GB")]
+    assert labels(two)[-2:] == ["zero3 simulated on H200 SXM", "zero3 simulated on A100 SXM 80GB"]
+    assert "predicted, not measured" in shared_lines(two)[-1]
+
+
+def test_a_measured_run_says_measured_once() -> None:
+    lines = shared_lines([spec("zero0"), spec("zero1")])
+    assert not any("predicted" in line for line in lines)
+    assert "measured" in lines[0]
+
+
+def test_trials_that_swap_to_different_drives_have_their_paths() -> None:
+    on = {"offload_optimizer": "nvme"}
+    specs = [spec("zero3", nvme_path=path, **on) for path in ("/fast", "/slow")]
+    assert labels([spec("zero3"), *specs]) == ["zero3", "opt=nvme /fast", "opt=nvme /slow"]
+
+
 def test_the_sample_run_has_a_name_for_each_trial() -> None:
     names = labels([trial.spec for trial in sample_trials()])
     assert len(set(names)) == len(names)
@@ -77,6 +116,8 @@ def specs_of_any_kind() -> st.SearchStrategy[TrialSpec]:
             "repeat": st.integers(0, 2),
             "activation_checkpointing": st.booleans(),
             "hyperparameters": st.fixed_dictionaries({"seed": st.integers(0, 1)}),
+            "evidence": st.sampled_from(["measured", "simulated"]),
+            "nvme_path": st.sampled_from([None, "/a", "/b\n"]),
             "model": st.sampled_from(["a", "a\n", "a\x1b"]).map(model),
         }
     )

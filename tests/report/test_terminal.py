@@ -18,6 +18,7 @@ import pytest
 from rich.cells import cell_len
 from rich.console import Console
 
+from tests.report.predictions import predicted_trials
 from tests.report.sample_run import (
     SampleTrial,
     completed_trial,
@@ -36,7 +37,7 @@ from zerobench.report.terminal import show_run
 from zerobench.store import load_run
 
 GOLDEN = Path(__file__).parent / "golden"
-RUNS = {"gpu": sample_trials, "cpu": cpu_trials}
+RUNS = {"gpu": sample_trials, "cpu": cpu_trials, "predicted": predicted_trials}
 
 
 def shown(run: Path, width: int = 80, **options: int) -> str:

@@ -103,6 +103,48 @@ def test_a_memory_size_has_a_source_and_a_link_a_bandwidth(gpu: Gpu) -> None:
     assert (gpu.link is None) == (gpu.link_gb_per_s is None)
 
 
+@pytest.mark.parametrize("gpu", load_catalogue(), ids=lambda gpu: str(gpu.name))
+def test_a_host_link_has_a_bandwidth_and_a_network_a_source(gpu: Gpu) -> None:
+    assert (gpu.host_link is None) == (gpu.host_link_gb_per_s is None)
+    assert (gpu.network_gb_per_s is None) == (gpu.network_source is None)
+    assert gpu.network_source is None or "https://" in gpu.network_source
+
+
+_PCIE_X16 = {"PCIe 3 x16": 32, "PCIe 4 x16": 64, "PCIe 5 x16": 128}
+
+
+@pytest.mark.parametrize("gpu", load_catalogue(), ids=lambda gpu: str(gpu.name))
+def test_a_pcie_link_has_the_bandwidth_of_its_generation(gpu: Gpu) -> None:
+    for link, rate in ((gpu.link, gpu.link_gb_per_s), (gpu.host_link, gpu.host_link_gb_per_s)):
+        if link is not None and link.startswith("PCIe"):
+            assert rate == _PCIE_X16[link]
+
+
+@pytest.mark.parametrize(
+    ("name", "host_link", "network"),
+    [
+        ("H200", 128, 50),
+        ("H100", 128, 50),
+        ("A100", 64, 25),
+        ("GH200", 900, None),
+        ("B300", None, 100),
+        ("L4", 64, None),
+    ],
+)
+def test_links_to_the_host_and_to_other_nodes_are_those_of_the_usual_node(
+    name: str, host_link: float | None, network: float | None
+) -> None:
+    gpu = find_gpu(name)
+    assert gpu is not None
+    assert (gpu.host_link_gb_per_s, gpu.network_gb_per_s) == (host_link, network)
+
+
+def test_only_gpus_behind_a_switch_that_adds_up_reduce_in_their_links() -> None:
+    """NVLink SHARP came with the third NVSwitch: HGX boards of Hopper and later, neither bridges nor A100."""
+    reducing = {gpu.name for gpu in load_catalogue() if gpu.link_reduces}
+    assert reducing == {"H100 SXM", "H200 SXM", "B200 SXM", "B300 SXM"}
+
+
 OWN = """
 gpus:
   - {name: Future X1, names: [NVIDIA X1], memory_bytes: 1 TB, peak_tflops: {bf16: 5000}, source: my guess}

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from zerobench.spec.host_memory import PROCESS_BYTES, host_state_bytes
-from zerobench.spec.machine import Accelerator, Machine
+from zerobench.spec.machine import CPU_RANKS_PER_CORE, Accelerator, Machine
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.presets import resolve_model
-from zerobench.spec.rules import CPU_RANKS_PER_CORE, LAYOUT_RULES, RULES, Situation, Skip, why_skipped
+from zerobench.spec.rules import AT_HAND, LAYOUT_RULES, RULES, Situation, Skip, why_skipped
 from zerobench.spec.trial import TrialSpec
 
 GIB = 2**30
@@ -293,3 +293,114 @@ def test_gpu_ranks_hold_offloaded_states_in_their_nodes_host_memory(trial: dict[
 
 def test_the_rules_about_ranks_are_rules():
     assert set(LAYOUT_RULES) <= set(RULES)
+
+
+BARE = CPU.model_copy(
+    update={
+        "host_memory_bytes": GIB,
+        "supports_bf16": False,
+        "has_libaio": False,
+        "has_cpu_adam": False,
+        "has_fused_adam": False,
+    }
+)
+"""A machine on which next to nothing can be measured."""
+
+NOT_HERE: list[tuple[dict[str, Any], str]] = [
+    ({"offload_param": "nvme"}, "nvme_needs_path"),
+    ({"offload_param": "nvme", "nvme_path": "/nvme"}, "nvme_needs_libaio"),
+    ({"precision": "fp16"}, "precision_needs_device"),
+    ({"precision": "fp32", "num_nodes": 8, "gpus_per_node": 8}, "nodes_exceed_machine"),
+    ({"precision": "fp32", "gpus_per_node": 64}, "ranks_exceed_cores"),
+    ({"precision": "fp32", "offload_optimizer": "cpu", "optimizer": "cpu_adam"}, "cpu_adam_needs_compiler"),
+    ({"precision": "fp32", "optimizer": "fused_adamw"}, "fused_adamw_needs_compiler"),
+    ({"precision": "fp32", "model": "llama-7b"}, "host_memory"),
+]
+PREDICTED = [{"evidence": evidence, "prediction": {"gpu": "H200 SXM"}} for evidence in ("simulated", "formula")]
+
+
+@pytest.mark.parametrize(("trial", "rule"), NOT_HERE)
+def test_what_is_not_at_hand_keeps_a_trial_from_being_measured_and_from_no_prediction(trial: dict[str, Any], rule: str):
+    found = skip(BARE, **trial)
+    assert found is not None
+    assert found.rule == rule
+    for predicted in PREDICTED:
+        here = {"nvme_path": "/nvme"} if "offload_param" in trial else {}  # what a sweep gives every prediction
+        assert skip(BARE, **predicted | trial | here) is None
+
+
+def test_each_rule_about_what_is_at_hand_is_a_rule_and_holds_for_measured_trials():
+    assert set(AT_HAND) <= set(RULES)
+    assert all("measured" in evidences for evidences in AT_HAND.values())
+    assert not any({"simulated", "formula"} & evidences for evidences in AT_HAND.values())
+
+
+@pytest.mark.parametrize(
+    ("trial", "rule"),
+    [
+        ({"strategy": "zero2", "offload_param": "cpu"}, "param_offload_needs_stage_3"),
+        ({"strategy": "zero0", "offload_optimizer": "cpu"}, "offload_needs_stage_1"),
+        ({"strategy": "zero1", "offload_optimizer": "nvme"}, "nvme_needs_stage_3"),
+        ({"optimizer": "cpu_adam"}, "cpu_adam_needs_offload"),
+        ({"optimizer": "fused_adamw", "offload_optimizer": "cpu"}, "fused_adamw_needs_device_states"),
+        ({"sequence_length": 2049}, "sequence_exceeds_positions"),
+        ({"ds_config": {"zero_optimization.stage": 1}}, "ds_config_contradicts"),
+        ({"attention": "flash_attention_2", "precision": "fp32"}, "flash_attention_needs_gpu"),
+    ],
+)
+@pytest.mark.parametrize("evidence", ["measured", "solo", "simulated", "formula"])
+def test_nonsense_is_nonsense_in_every_evidence(trial: dict[str, Any], rule: str, evidence: str):
+    gpu = None if evidence in {"measured", "solo"} else "H200 SXM"
+    found = skip(GPU, evidence=evidence, prediction={"gpu": gpu}, **trial)
+    assert found is not None
+    assert found.rule == rule
+
+
+def test_flash_attention_is_predicted_for_a_gpu_and_not_for_cpu_ranks():
+    flash = {"attention": "flash_attention_2", "evidence": "simulated"}
+    assert skip(CPU, prediction={"gpu": "H200 SXM"}, **flash) is None
+    for machine in (CPU, GPU):
+        found = skip(machine, **flash)
+        assert found == Skip(
+            rule="flash_attention_needs_gpu", reason="attention flash_attention_2: it runs on GPUs only; use sdpa"
+        )
+
+
+@pytest.mark.parametrize(
+    ("trial", "rule"),
+    [
+        ({"offload_param": "nvme"}, "nvme_needs_path"),
+        ({"offload_param": "nvme", "nvme_path": "/nvme"}, "nvme_needs_libaio"),
+        ({"precision": "fp16"}, "precision_needs_device"),
+        ({"precision": "fp32", "optimizer": "fused_adamw"}, "fused_adamw_needs_compiler"),
+        ({"precision": "fp32", "attention": "flash_attention_2"}, "flash_attention_needs_gpu"),
+        ({"precision": "fp32", "model": "llama-7b"}, "host_memory"),
+    ],
+)
+def test_a_solo_trial_needs_what_its_one_device_needs(trial: dict[str, Any], rule: str):
+    found = skip(BARE, evidence="solo", **trial)
+    assert found is not None
+    assert found.rule == rule
+
+
+def test_a_solo_trial_needs_one_device_whatever_the_world_size():
+    one_gpu = GPU.model_copy(update={"num_gpus": 1})
+    for machine in (CPU, one_gpu):
+        assert skip(machine, evidence="solo", num_nodes=128, gpus_per_node=8) is None
+        measured = skip(machine, num_nodes=128, gpus_per_node=8)
+        assert measured is not None
+        assert measured.rule in LAYOUT_RULES
+
+
+def test_a_solo_trial_needs_the_host_memory_of_one_rank():
+    trial: dict[str, Any] = {"model": "llama-7b", "strategy": "zero3", "gpus_per_node": 8}
+    needed = host_state_bytes(TrialSpec(**trial | {"model": resolve_model("llama-7b")}), 6_738_415_616, Accelerator.CPU)
+    enough = CPU.model_copy(update={"host_memory_bytes": needed // 8})
+    assert skip(enough, evidence="solo", **trial) is None
+    found = skip(enough.model_copy(update={"host_memory_bytes": needed // 8 - 1}), evidence="solo", **trial)
+    assert found is not None
+    assert found.rule == "host_memory"
+    assert "the states that one rank holds in host memory take at least 12.87 GiB" in found.reason
+    measured = skip(enough, **trial)
+    assert measured is not None
+    assert "8 ranks hold in host memory take at least 102.99 GiB" in measured.reason

@@ -237,7 +237,7 @@ def test_a_mistake_in_a_field_is_one_line_with_file_field_and_choices(
         ({"micro_batch_size": 0}, "axes: micro_batch_size: 0; choices: an integer from 1"),
         ({"micro_batch_size": True}, "axes: micro_batch_size: true; choices: an integer from 1"),
         ({"sequence_length": [8, "x"]}, "axes: sequence_length: 'x'; choices"),
-        ({"world_size": "all"}, "axes: world_size: 'all'; choices: an integer from 1 to 2147483647, or auto"),
+        ({"world_size": "all"}, "axes: world_size: 'all'; choices: an integer from 1 to 1048576, or auto"),
         (
             {"activation_checkpointing": "yes"},
             "axes: activation_checkpointing: 'yes' is not known; choices: true, false",

@@ -18,11 +18,13 @@ from zerobench.spec.axes import READERS
 from zerobench.spec.expand import PlannedTrial, expand
 from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.overlay import SECTIONS, SINGLE
+from zerobench.spec.rules import AT_HAND
 from zerobench.spec.sweep import SweepFile, load_sweep, shipped_sweeps
 
 MACHINES = (
     Machine(accelerator=Accelerator.CPU, cpu_cores=2, host_memory_bytes=16 * 2**30, supports_fp16=False),
     Machine(accelerator=Accelerator.CUDA, num_gpus=8, cpu_cores=64, host_memory_bytes=512 * 2**30, num_nodes=2),
+    Machine(accelerator=Accelerator.CUDA, num_gpus=3, cpu_cores=8, gpu_names=("NVIDIA H200",) * 3, num_nodes=3),
 )
 DOCUMENTS = {name: yaml.safe_load(path.read_text()) for name, path in shipped_sweeps().items()}
 
@@ -38,7 +40,8 @@ scalars = (
     | st.sampled_from(
         ["auto", "5e8", "nvme", "zero3", "zero4", "llama-20m", "gpt2", "a/b", "../x.json", "~nobody", "", "0"]
     )
-    | st.sampled_from([0, -1, 1, 2, 3, 2**31, 2**63, 1e308, float("nan"), float("inf")])
+    | st.sampled_from(["measured", "solo", "simulated", "formula", "h200", "A100", "h201", "NVIDIA ", "last", "none"])
+    | st.sampled_from([0, -1, 1, 2, 3, 7, 13, 64, 2**20 - 3, 2**20, 2**31, 2**63, 1e308, float("nan"), float("inf")])
 )
 names = st.text(max_size=8) | st.sampled_from(
     [*READERS, *SweepFile.model_fields, "stage", "reduce_bucket_size", "hf_config"]
@@ -154,6 +157,51 @@ def test_a_shipped_sweep_with_a_letter_put_into_any_key_is_refused_by_that_key(
     told = outcome(file)
     assert isinstance(told, str)
     assert misspelt in told or repr(misspelt)[1:-1] in told
+
+
+evidences = st.sampled_from(["measured", "solo", "simulated", "formula"])
+some_gpus = st.sampled_from(["auto", "none", None, "h200", "a100", "T4"])
+some_ranks = st.sampled_from([0, 1, 7, 63, "last"])
+sizes = st.sampled_from(["auto", 1, 2, 3, 5, 8, 12, 13, 64, 1024, 2**20 - 3])
+
+
+@fuzz
+@given(
+    axes=st.fixed_dictionaries(
+        {
+            "evidence": st.lists(evidences, min_size=1, max_size=4),
+            "gpu": st.lists(some_gpus, min_size=1, max_size=2),
+            "rank": st.lists(some_ranks, min_size=1, max_size=2),
+            "strategy": st.lists(st.sampled_from(["single", "zero1", "zero3"]), min_size=1, max_size=2),
+        },
+        optional={
+            "world_size": st.lists(sizes, min_size=1, max_size=2),
+            "offload_optimizer": st.sampled_from(["none", "cpu", "nvme"]),
+            "nvme_path": st.lists(st.sampled_from([None, "/a", "/b"]), min_size=1, max_size=2),
+            "precision": st.sampled_from(["bf16", "fp16", "fp32"]),
+            "attention": st.sampled_from(["sdpa", "flash_attention_2"]),
+        },
+    )
+)
+def test_any_mix_of_evidences_comes_to_trials_that_are_never_alike_and_hold_only_what_means_something(
+    file: Path, axes: dict[str, Any]
+):
+    write(file, {"axes": {"model": "llama-10m"} | axes})
+    for machine in MACHINES:
+        try:
+            planned = expand(load_sweep(str(file)), machine)
+        except UserError as error:
+            line = str(error)
+            assert "gpu" in line or "rank" in line
+            continue
+        trials = [one.trial for one in planned]
+        assert len({trial.trial_id for trial in trials}) == len(trials)
+        for one in planned:
+            trial, prediction = one.trial, one.trial.prediction
+            assert one.skipped is not None or prediction.rank < trial.world_size
+            assert prediction.rank == 0 or trial.evidence.plays_one_rank
+            assert prediction.gpu is None or not trial.evidence.needs_device
+            assert trial.evidence.needs_device or one.skipped is None or one.skipped.rule not in AT_HAND
 
 
 fixed_names = [f"{part}.{field}" for part, fields in SECTIONS.items() for field in fields]

@@ -59,6 +59,13 @@ class Case:
         return self.bucket_elements * by_stage.get(self.stage, self.element)
 
     @property
+    def runs_bf16_optimizer(self) -> bool:
+        """Whether stage 1 is DeepSpeed's BF16_Optimizer (runtime/engine.py, _do_optimizer_sanity_check)."""
+        in_fp32 = self.element == 2 and self.gradient_element == 4
+        is_bf16 = bool(get(self.config, "bf16.enabled"))
+        return self.stage == 1 and in_fp32 and is_bf16 and self.offload_optimizer is not Offload.CPU
+
+    @property
     def share(self) -> int:
         """Parameters of one partition."""
         return -(-self.num_params // self.world_size)

@@ -66,7 +66,7 @@ def _stage_1_and_2(case: Case) -> Iterator[str]:
     """runtime/zero/stage_1_and_2.py: reduce_ipg_grads, copy_grads_in_partition, independent_gradient_partition_epilogue
     and get_flat_partition; runtime/utils.py, all_gather_dp_groups.
     """
-    if _is_bf16_optimizer(case):
+    if case.runs_bf16_optimizer:
         yield from _bf16_optimizer(case)
         return
     yield from _master_copy(case)
@@ -95,13 +95,6 @@ def _stage_1_and_2(case: Case) -> Iterator[str]:
         f"allgather_bucket_size ({case.zero('allgather_bucket_size'):,}) has no effect at stage {case.stage}: updated "
         "parameters are gathered in one call, straight into their flat buffer"
     )
-
-
-def _is_bf16_optimizer(case: Case) -> bool:
-    """runtime/engine.py, _do_optimizer_sanity_check."""
-    in_fp32 = case.element == 2 and case.gradient_element == 4
-    is_bf16 = bool(case.config.get("bf16", {}).get("enabled"))
-    return case.stage == 1 and in_fp32 and is_bf16 and case.offload_optimizer is not Offload.CPU
 
 
 def _bf16_optimizer(case: Case) -> Iterator[str]:

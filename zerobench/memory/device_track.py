@@ -1,13 +1,20 @@
-"""What the sampler keeps of one device while it samples: the peak, the largest gap, and the energy."""
+"""What the sampler keeps of one device while it samples: the peak, the largest gap, and the energy.
+
+A device is read in one thread (`sample`), as often as asked and with as little work as can be; what a reading means
+is counted later in another (`note`), many at a time.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass, field
 
 from zerobench.memory.nvml import DeviceInfo, DeviceProcess, DeviceReader, Reading, unix_time_s
+from zerobench.memory.nvml_driver import known
 from zerobench.memory.nvml_samples import row
 from zerobench.records import NvmlDevice
 
+Values = tuple[float, int | None, int | None, float | None, float | None]
+"""What a Reading holds; reserved bytes may be as the driver gave them."""
 RETRY_S = 1.0
 """A device that failed without being lost is asked again after this long."""
 
@@ -23,9 +30,7 @@ class EnergyCount:
     _integrated_joules: float = 0.0
 
     def add(self, reading: Reading) -> None:
-        """Take a reading; one that has neither power nor energy is passed over."""
-        if reading.power_watts is None and reading.energy_joules is None:
-            return
+        """Take a reading that has power or energy."""
         if reading.energy_joules is not None:
             begin = self._counted[0] if self._counted else reading.energy_joules
             self._counted = (begin, reading.energy_joules)
@@ -69,25 +74,37 @@ class DeviceTrack:
     _known_fault: str | None = None
     _retry_at_s: float = 0.0
 
-    def sample(self, *, power: bool) -> str | None:
-        """Read the device; a line for the file, or None where it told nothing."""
-        if self.reader.lost or unix_time_s() < self._retry_at_s:
+    def sample(self, *, power: bool) -> Reading | None:
+        """Read the device; None while it rests after a fault."""
+        if self._retry_at_s and (self.reader.lost or unix_time_s() < self._retry_at_s):
             return None
         reading = self.reader.read(power=power)
-        self._note_fault(reading.t_s)
-        self._energy.add(reading)
-        if reading.used_bytes is not None:
-            self._note_memory(reading, reading.used_bytes)
-        elif reading.power_watts is None and reading.energy_joules is None:
+        if self.reader.fault != self._known_fault or self._retry_at_s:
+            self._note_fault(reading.t_s)
+        return reading
+
+    def note(self, values: Values) -> str | None:
+        """Count a reading, in the order they were taken; a line for the file, or None where it told nothing."""
+        t_s, used_bytes, reserved_bytes, watts, joules = values
+        reading = Reading(t_s, used_bytes, known(reserved_bytes), watts, joules)
+        has_power = watts is not None or joules is not None
+        if has_power:
+            self._energy.add(reading)
+        if used_bytes is not None:
+            self._note_memory(reading, used_bytes)
+        elif not has_power:
             return None
         self.num_samples += 1
         return row(self.device.uuid, reading)
 
     def _note_memory(self, reading: Reading, used_bytes: int) -> None:
         self._baseline = self._baseline or reading
-        self._peak_bytes = max(self._peak_bytes or 0, used_bytes)
+        if self._peak_bytes is None or used_bytes > self._peak_bytes:
+            self._peak_bytes = used_bytes
         if self._last is not None:
-            self.largest_gap_s = max(self.largest_gap_s or 0.0, reading.t_s - self._last.t_s)
+            gap_s = reading.t_s - self._last.t_s
+            if self.largest_gap_s is None or gap_s > self.largest_gap_s:
+                self.largest_gap_s = gap_s
         self._last = reading
 
     def _note_fault(self, t_s: float) -> None:

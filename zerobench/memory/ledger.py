@@ -23,7 +23,7 @@ from zerobench.memory.engine_tensors import Named
 from zerobench.memory.naming import Names
 from zerobench.memory.replay import Composition, replay
 from zerobench.memory.sites import SiteFinder
-from zerobench.memory.storages import Storage, StorageCounter
+from zerobench.memory.storages import Event, Storage, StorageCounter
 from zerobench.records import Category, MemoryRow, Phase, Place, ProcessMemory, StepKind
 
 RowKey = tuple[StepKind, Phase, Place, Category]
@@ -34,7 +34,8 @@ class Ledger:
 
     `device` is torch's name of the training device; `walk` yields the engine's tensors with their names and is asked
     at the end of each phase. `in_own_process` says whether what the kernel tells of this process is the trial's: of
-    a simulated one it is not.
+    a simulated one it is not. `block_bytes` gives the size of the block that an allocator would hand out for a storage,
+    where there is none to ask; what it adds to the storage is rounding.
     """
 
     def __init__(
@@ -44,10 +45,12 @@ class Ledger:
         make_counter: Callable[[Callable[[], Any]], StorageCounter] = StorageCounter,
         *,
         in_own_process: bool = True,
+        block_bytes: Callable[[Storage], int] | None = None,
     ) -> None:
         self._device = device
         self._walk = walk
         self._in_own_process = in_own_process
+        self._block_bytes = block_bytes
         self.counter = make_counter(SiteFinder())
         self.names = Names(self.counter)
         self._rows: dict[RowKey, MemoryRow] = {}
@@ -128,9 +131,9 @@ class Ledger:
         events = self.counter.events
         for place in (Place.DEVICE, Place.HOST):
             here = replay(
-                [(s, s.nbytes) for s in live if verdict(s)[0] is place],
-                [(s, delta) for s, delta in events if verdict(s)[0] is place],
-                lambda s: verdict(s)[1],
+                self._in_blocks((s, s.nbytes) for s in live if verdict(s)[0] is place),
+                list(self._in_blocks((s, delta) for s, delta in events if verdict(s)[0] is place)),
+                lambda part: Category.ALLOCATOR_ROUNDING if part[1] else verdict(part[0])[1],
             )
             if place is Place.DEVICE and self._device.type == "cuda":
                 here = cuda.composition(self._device, live, events, lambda s: verdict(s)[1])
@@ -140,6 +143,14 @@ class Ledger:
                 site = storage.birth.name
                 largest = self._unattributed_sites.get(site, 0)
                 self._unattributed_sites[site] = max(largest, storage.nbytes)
+
+    def _in_blocks(self, changes: Iterable[Event]) -> Iterator[tuple[tuple[Storage, bool], int]]:
+        """Each change in bytes, with False, and the change in rounding that goes with it, with True."""
+        for storage, delta in changes:
+            yield (storage, False), delta
+            rounding = 0 if self._block_bytes is None else self._block_bytes(storage) - storage.nbytes
+            if rounding:
+                yield (storage, True), rounding if delta > 0 else -rounding
 
     def _verdict(self, storage: Storage, phase: Phase) -> tuple[Place, Category | None]:
         place, category = self.names.verdict(storage, phase)

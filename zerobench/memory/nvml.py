@@ -6,12 +6,23 @@ Readings never raise: what the driver does not tell is None, and the reader says
 
 from __future__ import annotations
 
+import ctypes
 import time
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
-from zerobench.memory.nvml_driver import NvmlFault, driver, known, or_none, text, why_unavailable
+from zerobench.memory.nvml_driver import (
+    NOT_AVAILABLE,
+    SUCCESS,
+    BoundCall,
+    NvmlFault,
+    driver,
+    known,
+    or_none,
+    text,
+    why_unavailable,
+)
 
 __all__ = [
     "DeviceInfo",
@@ -24,13 +35,19 @@ __all__ = [
     "why_unavailable",
 ]
 
+_NUMBERS = {
+    "power": ("nvmlDeviceGetPowerUsage", ctypes.c_uint),
+    "energy": ("nvmlDeviceGetTotalEnergyConsumption", ctypes.c_ulonglong),
+}
+"""The driver's functions, and what they fill (nvml.h)."""
+
 # One offset for the whole process, so that times never step back when the wall clock is set.
-_UNIX_MINUS_MONOTONIC_S = time.time() - time.monotonic()
+UNIX_MINUS_MONOTONIC_S = time.time() - time.monotonic()
 
 
 def unix_time_s() -> float:
     """Unix time in seconds that never steps back within this process."""
-    return time.monotonic() + _UNIX_MINUS_MONOTONIC_S
+    return time.monotonic() + UNIX_MINUS_MONOTONIC_S
 
 
 @dataclass(frozen=True)
@@ -62,8 +79,7 @@ class DeviceListing:
     """The newest CUDA that the driver runs, for example `13.0`."""
 
 
-@dataclass(frozen=True, slots=True)
-class Reading:
+class Reading(NamedTuple):
     """What the driver said of one device at one time; None where it did not."""
 
     t_s: float
@@ -188,7 +204,11 @@ def pci_bus_id_text(domain: int, bus: int, device: int) -> str:
 
 
 class DeviceReader:
-    """Reads one device, again and again, without ever raising."""
+    """Reads one device, again and again, without ever raising.
+
+    Once the driver has answered, its functions are called as bound ones; the binding is asked again where one of them
+    did not plainly succeed, and says why.
+    """
 
     def __init__(self, handle: Any, device: DeviceInfo | None, fault: str | None) -> None:
         self._handle = handle
@@ -201,6 +221,9 @@ class DeviceReader:
         whole_gpu = "the driver measures it for whole GPUs only"
         self.absent: dict[str, str] = {"power": whole_gpu, "energy": whole_gpu} if device and device.is_mig else {}
         """What this device does not tell, `power`, `energy` or `processes`, and why."""
+        self.memory_call: BoundCall | None = None
+        """For a loop that spares itself `read`: fills `used` and `reserved`; None unless the last reading succeeded."""
+        self._number_calls: dict[str, BoundCall | None] = {}
 
     @classmethod
     def open(cls, uuid: str | None, pci_bus_id: str | None = None) -> DeviceReader:
@@ -225,9 +248,10 @@ class DeviceReader:
         """Read the device now; power and energy only where `power`."""
         t_s = unix_time_s()
         used, reserved = self._memory()
-        milliwatts = self._ask("power", "nvmlDeviceGetPowerUsage") if power else None
-        millijoules = self._ask("energy", "nvmlDeviceGetTotalEnergyConsumption") if power else None
-        return Reading(t_s, used, reserved, _thousandth(milliwatts), _thousandth(millijoules))
+        if not power:
+            return Reading(t_s, used, reserved, None, None)
+        watts, joules = _thousandth(self._number("power")), _thousandth(self._number("energy"))
+        return Reading(t_s, used, reserved, watts, joules)
 
     def process_bytes(self, pid: int) -> int | None:
         """Bytes that process `pid` holds on the device; None where the driver does not know or does not list it.
@@ -243,6 +267,14 @@ class DeviceReader:
         return [DeviceProcess(pid, _process_name(pid), used) for pid, used in self._processes().items()]
 
     def _memory(self) -> tuple[int | None, int | None]:
+        """Used and reserved bytes."""
+        call = self.memory_call
+        if call is not None and call.ask() == SUCCESS and call.answer.used != NOT_AVAILABLE:
+            return call.answer.used, known(call.answer.reserved)
+        return self._memory_or_fault()
+
+    def _memory_or_fault(self) -> tuple[int | None, int | None]:
+        self.memory_call = None
         if self.device is None or self.lost:
             return None, None
         try:
@@ -250,19 +282,34 @@ class DeviceReader:
         except NvmlFault as fault:
             self.fault, self.lost = str(fault), fault.lost
             return None, None
-        self.fault = None if used is not None else "the driver does not know the memory in use"
+        if used is None:
+            self.fault = "the driver does not know the memory in use"
+            return None, reserved
+        self.fault = None
+        self.memory_call = driver().bind_memory(self._handle)
         return used, reserved
 
-    def _ask(self, what: str, name: str) -> int | None:
-        """A number that not every device tells; one that refuses is not asked again."""
+    def _number(self, what: str) -> int | None:
+        """`power` in mW or `energy` in mJ, which not every device tells."""
+        call = self._number_calls.get(what)
+        if call is not None and not self.lost and call.ask() == SUCCESS:
+            return known(call.answer.value)
+        return self._number_or_absent(what)
+
+    def _number_or_absent(self, what: str) -> int | None:
+        """A device that refuses is not asked again."""
+        self._number_calls[what] = None
         if self.device is None or self.lost or what in self.absent:
             return None
+        name, answer_type = _NUMBERS[what]
         try:
-            return known(driver().call(name, self._handle))
+            number = known(driver().call(name, self._handle))
         except NvmlFault as fault:
             if not fault.lost:
                 self.absent[what] = str(fault)
             return None
+        self._number_calls[what] = driver().bind(name, self._handle, answer_type())
+        return number
 
     def _processes(self) -> dict[int, int | None]:
         try:

@@ -30,9 +30,9 @@ HEADER = ",".join(NvmlSample._fields) + "\n"
 
 def row(gpu_uuid: str, reading: Reading) -> str:
     """A reading as a line of the file."""
-    values = (reading.used_bytes, reading.reserved_bytes, reading.power_watts, reading.energy_joules)
-    told = ",".join("" if value is None else str(value) for value in values)
-    return f"{reading.t_s:.6f},{gpu_uuid},{told}\n"
+    t_s, *values = reading
+    told = ",".join(["" if value is None else str(value) for value in values])
+    return f"{t_s:.6f},{gpu_uuid},{told}\n"
 
 
 def read_samples(path: Path) -> list[NvmlSample]:

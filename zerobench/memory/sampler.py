@@ -52,7 +52,9 @@ class Sampler:
         uuids: Sequence[str] | None,
         interval_s: float = 0.010,
     ) -> Sampler:
-        """Start sampling the devices `uuids` (None: all of the node) into `trial_folder`.
+        """Start sampling the devices `uuids` into `trial_folder`.
+
+        None: those that this process's CUDA_VISIBLE_DEVICES leaves, all of the node where it is not set.
 
         Raises:
             UserError: the interval is not above 0.
@@ -180,7 +182,9 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--summary", type=Path, required=True, help="where the summary goes (JSON)")
     parser.add_argument("--hostname", required=True)
     parser.add_argument("--interval-ms", type=_milliseconds, default=10.0)
-    parser.add_argument("--uuids", nargs="*", help="devices to sample; all of the node where left out")
+    parser.add_argument(
+        "--uuids", nargs="*", help="devices to sample; those that CUDA_VISIBLE_DEVICES leaves, where left out"
+    )
     parser.add_argument("--parent-pid", type=int, required=True, help="the sampler ends when this process is gone")
     return parser.parse_args(arguments)
 

@@ -130,6 +130,8 @@ _TRANSPARENT = (
     "zerobench/worker/simulation/tensors.py",
     "zerobench/worker/simulation/memo.py",
     "zerobench/worker/simulation/device.py",
+    "zerobench/worker/simulation/accelerator.py",
+    "zerobench/worker/simulation/kernels.py",
 )
 
 _PACKAGES = ("/deepspeed/", "/torch/optim/", "/torch/nn/utils/", "/transformers/", "/zerobench/worker/")

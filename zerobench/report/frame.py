@@ -1,6 +1,6 @@
-"""The three tidy tables of a run, as files in its folder and as pandas frames.
+"""The four tidy tables of a run, as files in its folder and as pandas frames.
 
-    write_tables(load_run(path))     # memory.parquet, memory.csv, nvml.parquet, trials.parquet, trials.csv
+    write_tables(load_run(path))     # {memory,errors,trials}.{parquet,csv}, nvml.parquet
     read_frame(path / "trials.parquet")
 
 One row is one observation, values are raw, and the columns (schema.py) are a public interface. Trials pass through
@@ -9,7 +9,7 @@ one at a time, so a run may be larger than memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from pathlib import Path
 from typing import Any
 
@@ -21,9 +21,10 @@ from zerobench import store
 from zerobench.report import schema
 from zerobench.report.nvml_samples import write_samples
 from zerobench.report.parity import ParityJudge
-from zerobench.report.rows import key_values, memory_columns, trial_values
+from zerobench.report.predicted import Pair, join
+from zerobench.report.rows import Columns, error_columns, key_values, memory_columns, trial_values
 from zerobench.report.sinks import table_files
-from zerobench.report.trials import LossesOnly, Trial, refusing_impossible_values
+from zerobench.report.trials import LossesOnly, Trial, ended_trials, refusing_impossible_values
 
 _PANDAS = {
     pa.string(): pd.StringDtype(),
@@ -44,6 +45,7 @@ def write_tables(run: store.Run) -> list[Path]:
     memory = [folder / "memory.parquet", folder / "memory.csv"]
     nvml = [folder / "nvml.parquet"]
     trials = [folder / "trials.parquet", folder / "trials.csv"]
+    errors = [folder / "errors.parquet", folder / "errors.csv"]
     rows = _TrialRows()
     with table_files(schema.MEMORY, *memory) as memory_sink, table_files(schema.NVML, *nvml) as nvml_sink:
         for trial in run.trials():
@@ -52,13 +54,32 @@ def write_tables(run: store.Run) -> list[Path]:
             rows.add(trial, energy_joules=write_samples(trial, nvml_sink))
     with table_files(schema.TRIALS, *trials) as trials_sink, refusing_impossible_values(folder):
         trials_sink.add(rows.table())
-    return memory + nvml + trials
+    with table_files(schema.ERRORS, *errors) as errors_sink, refusing_impossible_values(folder):
+        for pair in _pairs(ended_trials(run), rows.judge):
+            errors_sink.add(errors_table(pair))
+    return memory + nvml + trials + errors
+
+
+def _pairs(trials: Iterable[Trial], judge: ParityJudge) -> Iterator[Pair]:
+    """Predictions beside what measured the same work; of lazy trials, those of one piece of work are held at a time."""
+    by_work: dict[str, list[Trial]] = {}
+    for trial in trials:
+        by_work.setdefault(trial.spec.config_hash, []).append(trial)
+    for work in list(by_work):
+        yield from join(by_work.pop(work), judge)
 
 
 def memory_frame(trials: Iterable[Trial]) -> pd.DataFrame:
     """The table `memory` of trials that are at hand."""
     tables = [memory_table(trial) for trial in trials]
     return to_pandas(pa.concat_tables([schema.arrow_schema(schema.MEMORY).empty_table(), *tables]))
+
+
+def errors_frame(trials: Iterable[Trial]) -> pd.DataFrame:
+    """The table `errors` of trials that are at hand."""
+    known = list(trials)
+    tables = [errors_table(pair) for pair in _pairs(known, ParityJudge(known))]
+    return to_pandas(pa.concat_tables([schema.arrow_schema(schema.ERRORS).empty_table(), *tables]))
 
 
 def trials_frame(trials: Iterable[Trial]) -> pd.DataFrame:
@@ -82,8 +103,16 @@ def to_pandas(table: Any) -> pd.DataFrame:
 
 def memory_table(trial: Trial) -> Any:
     """The rows of one trial in the table `memory`, as a pyarrow table."""
-    types = schema.arrow_schema(schema.MEMORY)
-    columns = memory_columns(trial)
+    return _with_keys(trial, memory_columns(trial), schema.arrow_schema(schema.MEMORY))
+
+
+def errors_table(pair: Pair) -> Any:
+    """The rows of one prediction in the table `errors`, as a pyarrow table."""
+    return _with_keys(pair.predicted, error_columns(pair), schema.arrow_schema(schema.ERRORS))
+
+
+def _with_keys(trial: Trial, columns: Columns, types: Any) -> Any:
+    """A pyarrow table of `columns`, all of equal length and a `rank` among them, after the keys of `trial`."""
     num_rows = len(columns["rank"])
     keys = {name: pa.scalar(value, types.field(name).type) for name, value in key_values(trial).items()}
     arrays = {name: pa.repeat(value, num_rows) for name, value in keys.items()}
@@ -102,8 +131,13 @@ class _TrialRows:
         self._trials.append(LossesOnly.of(trial))
         self._values.append(trial_values(trial, energy_joules))
 
+    @property
+    def judge(self) -> ParityJudge:
+        """Whether the losses of the trials so far agree."""
+        return ParityJudge(self._trials)
+
     def table(self) -> Any:
-        judge = ParityJudge(self._trials)
+        judge = self.judge
         for trial, values in zip(self._trials, self._values, strict=True):
             parity = judge.judge(trial)
             values["loss_parity"] = parity and parity.difference

@@ -2,6 +2,9 @@
 
 An axis on which all trials agree is in no name. One on which more than two thirds agree is in the names of the
 others only: in a sweep of stages on eight GPUs, `zero2` is on eight and `single n1` says that it is not.
+
+A prediction must not pass for a measurement: where trials differ in how their figures are come by, each predicted one
+says so, however many they are; where none was measured, a line of its own above the tables does.
 """
 
 from __future__ import annotations
@@ -12,7 +15,7 @@ from dataclasses import dataclass
 from typing import Any
 
 from zerobench.report.column_units import plain
-from zerobench.spec.trial import Offload, TrialSpec
+from zerobench.spec.trial import Evidence, Offload, TrialSpec
 
 _USUAL_SHARE = 2 / 3
 
@@ -27,6 +30,8 @@ class _Axis:
     """What the letters in the short form mean."""
     always: bool = False
     """Whether a value that is usual is in the name all the same."""
+    unmarked: str | None = None
+    """The one value that names leave out where trials differ, whatever is usual."""
 
 
 def _same(value: Callable[[TrialSpec], str], *, always: bool = False) -> _Axis:
@@ -61,6 +66,21 @@ def _ranks_sentence(spec: TrialSpec) -> str:
     return f"{spec.world_size} {'rank' if spec.world_size == 1 else 'ranks'}{nodes}"
 
 
+def evidence_text(spec: TrialSpec) -> str:
+    """How the trial's figures are come by: `measured`, `solo rank7`, `simulated on H200 SXM`, `formula`."""
+    gpu, rank = spec.prediction.gpu, spec.prediction.rank
+    words = [spec.evidence.value, f"on {gpu}" if gpu is not None else "", f"rank{rank}" if rank else ""]
+    return " ".join(word for word in words if word)
+
+
+_MEASURED = Evidence.MEASURED.value
+
+
+def _measured_sentence(spec: TrialSpec) -> str:
+    """Empty for predictions, which have a line of their own."""
+    return _MEASURED if spec.evidence is Evidence.MEASURED else ""
+
+
 _AXES: Mapping[str, _Axis] = {
     "model": _same(lambda spec: spec.model.name),
     "strategy": _same(lambda spec: spec.strategy, always=True),
@@ -79,7 +99,9 @@ _AXES: Mapping[str, _Axis] = {
     "attention": _same(lambda spec: spec.attention.value),
     "data": _same(lambda spec: f"{spec.data.kind.value} data"),
     "config file": _same(lambda spec: spec.ds_config_file or ""),
-    "evidence": _same(lambda spec: spec.evidence.value),
+    "evidence": _Axis(
+        evidence_text, _measured_sentence, "solo, simulated, formula: predicted, not measured", unmarked=_MEASURED
+    ),
     "repeat": _number("rep", "repeat", lambda spec: spec.repeat),
 }
 """The order is that of a name's parts."""
@@ -88,21 +110,25 @@ _AXES: Mapping[str, _Axis] = {
 def labels(specs: Sequence[TrialSpec]) -> list[str]:
     """One name for each of `specs`; no two are alike.
 
-    Where the axes do not tell two trials apart (another seed, say) the start of the config hash does, and where
-    even that is equal, the position.
+    Where the axes do not tell two trials apart the folder on NVMe does, or the start of the config hash (another
+    seed, say), and where even that is equal, the position.
     """
     usual = {name: _usual(axis, specs) for name, axis in _AXES.items()}
     settings = DeepSpeedSettings(specs)
     names = [_label(spec, usual, settings) for spec in specs]
-    told = _tell_apart(names, lambda index: specs[index].config_hash[:6])
+    told = names
+    if len({spec.nvme_path for spec in specs} - {None}) > 1:
+        told = [plain(name) for name in _tell_apart(names, lambda index: specs[index].nvme_path or "")]
+    told = _tell_apart(told, lambda index: specs[index].config_hash[:6])
     return _tell_apart(told, lambda index: f"#{index + 1}")
 
 
 def _usual(axis: _Axis, specs: Sequence[TrialSpec]) -> str | None:
     """The value that names leave out: all trials' or most trials'; None where there is no such value."""
     value = _most_common([axis.short(spec) for spec in specs])
-    is_shared = all(axis.short(spec) == value for spec in specs)
-    return None if axis.always and not is_shared else value
+    if all(axis.short(spec) == value for spec in specs):
+        return value
+    return axis.unmarked or (None if axis.always else value)
 
 
 def _most_common(values: Sequence[str]) -> str | None:
@@ -165,7 +191,7 @@ def brief(value: Any) -> str:
 def _tell_apart(names: Sequence[str], mark: Callable[[int], str]) -> list[str]:
     """`names`, those that occur more than once with the mark of their index behind them."""
     counts = Counter(names)
-    return [f"{name} {mark(index)}" if counts[name] > 1 else name for index, name in enumerate(names)]
+    return [f"{name} {mark(index)}".rstrip() if counts[name] > 1 else name for index, name in enumerate(names)]
 
 
 _QUIET = {"data", "config file", "repeat"}
@@ -178,13 +204,15 @@ def shared_lines(specs: Sequence[TrialSpec]) -> list[str]:
         usual = _usual(axis, specs)
         spec = next((spec for spec in specs if axis.short(spec) == usual), None)
         is_shared = all(axis.short(spec) == usual for spec in specs)
-        if spec and is_shared and name not in _QUIET:
+        if spec and is_shared and name not in _QUIET and axis.sentence(spec):
             all_agree.append(axis.sentence(spec))
         if spec and not is_shared and axis.sentence(spec):
             most_agree.append(axis.sentence(spec))
         if not is_shared and axis.legend:
             legends.append(axis.legend)
+    evidences = {evidence_text(spec) for spec in specs}
     lines = {
+        "all predicted, not measured": [evidences.pop()] if len(evidences) == 1 and evidences != {_MEASURED} else [],
         "all": all_agree,
         "unless a name says otherwise": most_agree,
         "DeepSpeed's settings, unless a name says otherwise": DeepSpeedSettings(specs).usual(),

@@ -31,7 +31,7 @@ GROUPS: Mapping[str, tuple[Category, ...]] = {
     "activations": (Category.ACTIVATIONS,),
     "logits": (Category.LOGITS_AND_LOSS,),
     "temporaries": (Category.TEMPORARIES,),
-    "small": (Category.INPUTS, Category.MODEL_BUFFERS, Category.ALLOCATOR_ROUNDING),
+    "small": (Category.INPUTS, Category.MODEL_BUFFERS, Category.WORKSPACES, Category.ALLOCATOR_ROUNDING),
     "process": (Category.REST_OF_PROCESS,),
     "unattributed": (Category.UNATTRIBUTED,),
 }

@@ -8,6 +8,7 @@ from typing import Any
 from zerobench.report.memory_view import device_peak_bytes, host_peak_bytes
 from zerobench.report.nvml_view import nvml_peak_bytes
 from zerobench.report.parity import losses
+from zerobench.report.predicted import Pair
 from zerobench.report.speed import nvme_bytes_per_s, speed_of
 from zerobench.report.trials import Trial, completed, num_params
 
@@ -52,6 +53,26 @@ def memory_columns(trial: Trial) -> Columns:
         "role": [rank.role for rank in trial.ranks for _ in rank.memory],
     }
     return columns | {name: list(map(attrgetter(name), rows)) for name in _OF_ROW}
+
+
+_OF_CELL = (
+    "rank",
+    "step",
+    "phase",
+    "place",
+    "category",
+    "quantity",
+    "measured_bytes",
+    "predicted_bytes",
+    "error",
+    "measured_min_bytes",
+    "measured_max_bytes",
+)
+
+
+def error_columns(pair: Pair) -> Columns:
+    """The columns after the keys of the prediction's rows in the errors table (schema.ERRORS)."""
+    return {name: [getattr(cell, name) for cell in pair.cells] for name in _OF_CELL}
 
 
 def trial_values(trial: Trial, energy_joules: float | None) -> dict[str, Any]:

@@ -73,6 +73,24 @@ TRIALS: Mapping[str, str] = {
 }
 """One row for each trial, skipped and failed ones included."""
 
+ERRORS: Mapping[str, str] = {
+    **KEYS,
+    "rank": INTEGER,
+    "step": STRING,
+    "phase": STRING,
+    "place": STRING,
+    "category": STRING,
+    "quantity": STRING,
+    "measured_bytes": INTEGER,
+    "predicted_bytes": INTEGER,
+    "error": FLOAT,
+    "measured_min_bytes": INTEGER,
+    "measured_max_bytes": INTEGER,
+}
+"""One row for each figure (`quantity`: `live`, `peak`, `reserved`, `used`) that was both measured and predicted; the
+keys are those of the predicted trial. `error` is a fraction of the measured bytes, below 0 where the prediction is too
+small; the last two are the extremes over the measured ranks."""
+
 NVML: Mapping[str, str] = {
     "run_id": STRING,
     "trial_id": STRING,

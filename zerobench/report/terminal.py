@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import gc
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager, nullcontext
 from pathlib import Path
 
@@ -20,6 +20,8 @@ from zerobench.report.memory_tables import memory_sections
 from zerobench.report.nvml_tables import nvml_sections
 from zerobench.report.outcome_tables import disbelieved, notes_sections, outcome_sections, parity_sections
 from zerobench.report.parity import ParityJudge
+from zerobench.report.predicted import join
+from zerobench.report.predicted_tables import predicted_sections
 from zerobench.report.speed_tables import speed_sections
 from zerobench.report.states_tables import composition_lines, states_sections
 from zerobench.report.trials import Trial, ended_trials, refusing_impossible_values
@@ -62,13 +64,20 @@ def _no_collection() -> Iterator[None]:
 def _report(run: store.Run, trials: Sequence[Trial], head: Sequence[Trial], width: int) -> list[Section]:
     """The header of the whole run, then the tables of the trials in `head`."""
     specs = [trial.spec for trial in trials]
-    judge = ParityJudge(trials)
-    shown = [Shown(trial, name, judge.judge(trial)) for trial, name in zip(head, labels(specs), strict=False)]
-    return [_header(run, trials, shown, shared_lines(specs)), *_sections(shown, energies(run), width)]
+    judge, names = ParityJudge(trials), labels(specs)
+    shown = [Shown(trial, name, judge.judge(trial)) for trial, name in zip(head, names, strict=False)]
+    work = {trial.spec.config_hash for trial in head}
+    pairs = join((trial for trial in trials if trial.spec.config_hash in work), judge)
+    by_id = {spec.trial_id: name for spec, name in zip(specs, names, strict=True)}
+    predicted = predicted_sections(pairs, by_id, width)
+    return [_header(run, trials, shown, shared_lines(specs)), *_sections(shown, predicted, energies(run), width)]
 
 
-def _sections(shown: Sequence[Shown], joules: Mapping[str, float], width: int) -> Iterator[Section]:
+def _sections(
+    shown: Sequence[Shown], predicted: Iterable[Section], joules: Mapping[str, float], width: int
+) -> Iterator[Section]:
     yield from memory_sections(shown, width)
+    yield from predicted
     yield from states_sections(shown, width)
     yield from nvml_sections(shown, width)
     yield from speed_sections(shown, joules, width)

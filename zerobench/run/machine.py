@@ -12,6 +12,7 @@ from typing import Any
 import psutil
 
 from zerobench import control_groups
+from zerobench.processor import processor_name
 
 
 def machine(root: Path = Path("/")) -> dict[str, Any]:
@@ -30,22 +31,12 @@ def machine(root: Path = Path("/")) -> dict[str, Any]:
 
 def _cpu(root: Path) -> dict[str, Any]:
     return {
-        "model": _cpu_model(root),
+        "model": processor_name(root),
         "sockets": _sockets(root),
         "physical_cores": psutil.cpu_count(logical=False),
         "logical_cores": psutil.cpu_count(),
         "usable_cores": len(os.sched_getaffinity(0)),
     }
-
-
-def _cpu_model(root: Path) -> str | None:
-    """As Linux names it; Arm machines give numbers instead of a name, so the board's name stands in."""
-    for line in _lines(root / "proc/cpuinfo"):
-        key, _, value = line.partition(":")
-        if key.strip() == "model name":
-            return value.strip()
-    board = next(_lines(root / "sys/devices/virtual/dmi/id/product_name"), None)
-    return board or platform.processor() or None
 
 
 def _sockets(root: Path) -> int | None:

@@ -79,9 +79,9 @@ def _simulate(
         for code, path in _answers(process, stop):
             trial, folder = by_path.pop(path)
             ended(_finish(trial, folder, run_id, code, begun_s))
-        code = None if stop.asked else process.wait()
+        left_with = None if stop.asked else process.wait()
     for trial, folder in by_path.values():
-        ended(_finish(trial, folder, run_id, code, begun_s))
+        ended(_finish(trial, folder, run_id, left_with, begun_s))
 
 
 def _send(process: subprocess.Popen[bytes], line: str) -> None:

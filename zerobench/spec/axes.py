@@ -14,16 +14,26 @@ from typing import Any
 
 from zerobench.ds_config import check_ds_config, check_overrides, load_user_config, resolve_key
 from zerobench.errors import UserError, unknown_choice
+from zerobench.spec.gpu_names import known_gpu
 from zerobench.spec.plain import as_number, as_written, one_line
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.strategy import strategy_info
-from zerobench.spec.trial import Attention, Offload, Optimizer, Precision
+from zerobench.spec.trial import Attention, Evidence, Offload, Optimizer, Precision
 
 AUTO = "auto"
-"""World size, nodes or GPUs per node: what the machine has."""
+"""World size, nodes or GPUs per node: what the machine has; gpu: the machine's own, or none."""
+
+LAST = "last"
+"""Rank: that of the highest number, whatever the world size."""
 
 LAYOUT = ("world_size", "num_nodes", "gpus_per_node")
 """The axes that together say how many ranks lie where."""
+
+HOW = ("evidence", "gpu", "rank")
+"""The axes that say how a trial's figures are come by, and nothing about its work."""
+
+MAX_RANKS = 2**20
+"""Ranks that a trial may have, ten times those of the largest machine that trains one model; more is a mistake."""
 
 MAX_POINTS = 10_000
 """Points that one grid may have; more is a mistake."""
@@ -125,20 +135,34 @@ def _offload(axis: str, raw: object) -> list[Any]:
     return _choice(Offload)(axis, "none" if raw is None else raw)
 
 
-def _positive(axis: str, raw: object) -> list[Any]:
+def _count(axis: str, raw: object, least: int, most: int, *words: str) -> list[Any]:
+    """An integer within bounds, or one of the words."""
+    if isinstance(raw, str) and raw in words:
+        return [raw]
     number = as_number(raw)
-    if isinstance(number, bool) or not isinstance(number, int) or not 1 <= number <= _LARGEST:
-        raise UserError(f"{axis}: {as_written(raw)}; choices: an integer from 1 to {_LARGEST}")
+    if isinstance(number, bool) or not isinstance(number, int) or not least <= number <= most:
+        choices = ", or ".join([f"an integer from {least} to {most}", *words])
+        raise UserError(f"{axis}: {as_written(raw)}; choices: {choices}")
     return [number]
 
 
+def _positive(axis: str, raw: object) -> list[Any]:
+    return _count(axis, raw, 1, _LARGEST)
+
+
 def _ranks(axis: str, raw: object) -> list[Any]:
-    if raw == AUTO:
-        return [AUTO]
-    try:
-        return _positive(axis, raw)
-    except UserError as error:
-        raise UserError(f"{error}, or auto") from None
+    return _count(axis, raw, 1, MAX_RANKS, AUTO)
+
+
+def _rank(axis: str, raw: object) -> list[Any]:
+    return _count(axis, raw, 0, MAX_RANKS - 1, LAST)
+
+
+def _gpu(axis: str, raw: object) -> list[Any]:
+    """A catalogued GPU's short name, None for the CPU, or `auto`."""
+    if raw in (None, "none", AUTO):
+        return [AUTO if raw == AUTO else None]
+    return [known_gpu(raw, axis, also=(AUTO, "none")).name]
 
 
 def _switch(axis: str, raw: object) -> list[Any]:
@@ -190,5 +214,8 @@ READERS: dict[str, Reader] = {
     "attention": _choice(Attention),
     "ds_config": _overrides,
     "ds_config_file": _config_file,
+    "evidence": _choice(Evidence),
+    "gpu": _gpu,
+    "rank": _rank,
 }
 """The axes, and what reads a value of each."""

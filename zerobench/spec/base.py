@@ -5,6 +5,7 @@ from __future__ import annotations
 from pydantic import BaseModel, ConfigDict, ValidationError
 
 from zerobench.errors import UserError, nearest
+from zerobench.spec.plain import one_line
 
 
 class Spec(BaseModel):
@@ -18,8 +19,10 @@ def user_error(error: ValidationError, owner: type[BaseModel], where: str) -> Us
 
     `where` names the file or the option the value came from.
     """
-    first = error.errors(include_url=False)[0]
-    field = ".".join(str(part) for part in first["loc"]) or owner.__name__
+    errors = error.errors(include_url=False)
+    # A key misspelt is also one missing: what was written says more than what was not.
+    first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
+    field = one_line(".".join(str(part) for part in first["loc"])) or owner.__name__
     if first["type"] == "extra_forbidden":
         known = [name for name in owner.model_fields if not name.startswith("_")]
         close = nearest(field.rsplit(".", 1)[-1], known, count=1)

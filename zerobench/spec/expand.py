@@ -1,15 +1,23 @@
 """From a sweep to the ordered list of its trials on a machine, those that cannot run among them with their reasons.
 
-Two things are made equal before points are compared, so that a sweep may multiply freely:
+Some things are made equal before points are compared, so that a sweep may multiply freely:
 
 - `single` is one process that trains the same GLOBAL batch as the point's ranks together: its micro batch is the
   point's, so that activations compare, and it accumulates over world_size times as many micro-batches. Offload,
   ds_config, ds_config_file and CPUAdam mean nothing to it and are dropped (for CPUAdam, AdamW does the same
   arithmetic). It is skipped with the points it is the reference of, where their ranks are more than the machine has.
-- nvme_path is dropped where nothing is offloaded to NVMe.
+  A prediction has no losses to be a reference with: there `single` is a point like any other, of rank 0.
+- nvme_path is dropped where nothing is offloaded to NVMe, and is NOWHERE for simulated and formula trials, which
+  write nothing.
+- gpu means something to simulated and formula trials only, rank to solo and simulated ones; elsewhere they are
+  dropped, and `exclude` and `--only` see none.
 
 Points that then are the same trial are listed once. `single` trials come first, because the others are held against
 them; beyond that the order is that of the axes as written, all trials once before any is repeated.
+
+A point that is about GPUs (see target) has the axes of the sweep, one about CPU ranks those that `on_cpu` puts in their
+place: measured on a laptop's CPU and simulated on an H200, a sweep takes its small model for the one and its large
+model for the other. Those of the machine's own kind come first.
 """
 
 from __future__ import annotations
@@ -20,7 +28,7 @@ from dataclasses import dataclass, replace
 from typing import Any
 
 from zerobench.errors import UserError
-from zerobench.spec.axes import AUTO, LAYOUT, MAX_POINTS, READERS, Grid
+from zerobench.spec.axes import AUTO, HOW, LAST, LAYOUT, MAX_POINTS, READERS, Grid
 from zerobench.spec.base import Spec
 from zerobench.spec.layout import auto_ranks, resolve_layout
 from zerobench.spec.machine import Accelerator, Machine
@@ -30,15 +38,19 @@ from zerobench.spec.plain import one_line
 from zerobench.spec.rules import LAYOUT_RULES, RULES, Situation, Skip, why_skipped
 from zerobench.spec.strategy import strategy_info
 from zerobench.spec.sweep import Sweep
-from zerobench.spec.trial import Offload, Optimizer, TrialSpec
+from zerobench.spec.target import Targets
+from zerobench.spec.trial import Evidence, Offload, Optimizer, PredictionSpec, TrialSpec
 
 Point = dict[str, Any]
 """Every axis to its value, as the sweep writes it, the layout resolved."""
 
-_DEFAULTS = {
+NOWHERE = "/nvme"
+"""The folder that predicted trials say they swap to."""
+
+_DEFAULTS = {"evidence": Evidence.MEASURED, "gpu": AUTO, "rank": 0} | {
     axis: TrialSpec.model_fields[axis].get_default(call_default_factory=True)
     for axis in READERS
-    if axis not in {*LAYOUT, "model", "strategy"}
+    if axis not in {*LAYOUT, *HOW, "model", "strategy"}
 }
 
 
@@ -68,9 +80,9 @@ def expand(sweep: Sweep, machine: Machine) -> list[PlannedTrial]:
         raise UserError(f"{sweep.where}: repeats: {len(candidates)} trials x {repeats}; at most {MAX_POINTS} trials")
     skips = _skips(candidates, machine)
     planned = [
-        PlannedTrial(trial=trial, skipped=skips[trial.config_hash])
+        PlannedTrial(trial=trial, skipped=skip)
         for repeat in range(repeats)
-        for candidate in candidates
+        for candidate, skip in zip(candidates, skips, strict=True)
         for trial in [candidate.trial.model_copy(update={"repeat": repeat})]
         if any(keep(sweep.only, point, trial.trial_id) for point in candidate.points)
     ]
@@ -81,10 +93,11 @@ def expand(sweep: Sweep, machine: Machine) -> list[PlannedTrial]:
 
 def _candidates(sweep: Sweep, machine: Machine) -> list[_Candidate]:
     """The sweep's trials, each once, references first."""
-    found: dict[str, _Candidate] = {}
+    found: dict[tuple[Any, ...], _Candidate] = {}
     for point in _points(sweep, machine):
         trial = to_trial(point, sweep)
-        found.setdefault(trial.config_hash, _Candidate(trial, [])).points.append(point)
+        identity = (trial.config_hash, trial.evidence, trial.prediction, trial.nvme_path)
+        found.setdefault(identity, _Candidate(trial, [])).points.append(point)
     if not found:
         raise UserError(f"{sweep.where}: exclude: its entries drop every point of the sweep")
     return sorted(found.values(), key=lambda one: not strategy_info(one.trial.strategy).is_reference)
@@ -92,49 +105,67 @@ def _candidates(sweep: Sweep, machine: Machine) -> list[_Candidate]:
 
 def _points(sweep: Sweep, machine: Machine) -> Iterator[Point]:
     """The points of the grid that no `exclude` entry matches, then those of `include`."""
-    grids = sweep.on_cuda if machine.accelerator is Accelerator.CUDA else sweep.on_cpu
-    exclude = [{axis: _resolved(axis, values, machine) for axis, values in entry.items()} for entry in sweep.exclude]
-    for point in _multiplied(grids.grid, sweep, machine):
-        if not any(_matches(point, entry) for entry in exclude):
-            yield point
-    for grid in grids.include:
-        yield from _multiplied(grid, sweep, machine)
+    targets = Targets(machine)
+    kinds = sorted(Accelerator, key=lambda kind: kind is not machine.accelerator)
+    for kind in kinds:
+        for point in _multiplied(sweep.grids(kind).grid, kind, sweep, targets):
+            if not any(_matches(point, entry, targets) for entry in sweep.exclude):
+                yield point
+    for kind in kinds:
+        for grid in sweep.grids(kind).include:
+            yield from _multiplied(grid, kind, sweep, targets)
 
 
-def _multiplied(grid: Grid, sweep: Sweep, machine: Machine) -> Iterator[Point]:
+def _multiplied(grid: Grid, kind: Accelerator, sweep: Sweep, targets: Targets) -> Iterator[Point]:
+    """The points of `grid` that are about devices of one kind."""
     for values in itertools.product(*grid.values()):
         point = _DEFAULTS | dict(zip(grid, values, strict=True))
         try:
-            yield point | resolve_layout(point, machine)
+            point |= targets.prediction(point)
+            target = targets.machine_of(point)
+            if target.accelerator is not kind:
+                continue
+            point |= resolve_layout(point, target)
         except UserError as error:
             raise UserError(f"{sweep.where}: {error}") from None
+        yield point | {"rank": _resolved("rank", point["rank"], point, targets)}
 
 
-def _resolved(axis: str, values: Sequence[Any], machine: Machine) -> list[Any]:
-    return [auto_ranks(axis, machine) if axis in LAYOUT and value == AUTO else value for value in values]
+def _resolved(axis: str, value: Any, point: Mapping[str, Any], targets: Targets) -> Any:
+    """What `auto` and `last` come to at `point`; other values as they are."""
+    if value == AUTO and axis in LAYOUT:
+        return auto_ranks(axis, targets.machine_of(point))
+    if value == AUTO and axis == "gpu":
+        return targets.own_gpu
+    return point["world_size"] - 1 if value == LAST and axis == "rank" else value
 
 
-def _matches(point: Mapping[str, Any], entry: Grid) -> bool:
+def _matches(point: Mapping[str, Any], entry: Grid, targets: Targets) -> bool:
     """Whether every axis of the entry has one of its values; of ds_config, the keys that the entry names."""
     for axis, values in entry.items():
         if axis == "ds_config":
             if not any(value.items() <= point[axis].items() for value in values):
                 return False
-        elif point[axis] not in values:
+        elif point[axis] not in [_resolved(axis, value, point, targets) for value in values]:
             return False
     return True
 
 
 def to_trial(point: Mapping[str, Any], sweep: Sweep) -> TrialSpec:
     """The trial that `point` of `sweep` comes to, after what the top of this file says."""
-    axes = {axis: value for axis, value in point.items() if axis != "world_size"}
+    axes = {axis: value for axis, value in point.items() if axis not in {"world_size", "gpu", "rank"}}
+    rank = point["rank"] or 0
     if not strategy_info(axes["strategy"]).uses_deepspeed:
         axes |= _without_deepspeed(point)
+        rank = 0
     if Offload.NVME not in {axes["offload_optimizer"], axes["offload_param"]}:
         axes["nvme_path"] = None
+    elif not point["evidence"].needs_device:
+        axes["nvme_path"] = NOWHERE
     file = sweep.file
     return TrialSpec(
         **axes,
+        prediction=PredictionSpec(rank=rank, gpu=point["gpu"]),
         data=file.data,
         hyperparameters=file.hyperparameters,
         steps=file.steps,
@@ -157,23 +188,24 @@ def _without_deepspeed(point: Mapping[str, Any]) -> Point:
     }
 
 
-def _skips(candidates: Sequence[_Candidate], machine: Machine) -> dict[str, Skip | None]:
-    """By config hash, the rule that each trial breaks."""
+def _skips(candidates: Sequence[_Candidate], machine: Machine) -> list[Skip | None]:
+    """The rule that each trial breaks."""
     num_params: dict[str, int | None] = {}
-    skips: dict[str, Skip | None] = {}
+    skips: list[Skip | None] = []
     for candidate in candidates:
         model = candidate.trial.model.model_dump_json()
         if model not in num_params:
             counts = count_parameters(candidate.trial.model)
             num_params[model] = None if counts is None else counts.total
         situation = Situation(candidate.trial, machine, num_params[model])
-        skips[candidate.trial.config_hash] = _needless(candidate, situation) or why_skipped(situation)
+        skips.append(_needless(candidate, situation) or why_skipped(situation))
     return skips
 
 
 def _needless(candidate: _Candidate, situation: Situation) -> Skip | None:
     """Why nobody needs a reference: the machine has too few ranks for each of the points it stands for."""
-    if not strategy_info(candidate.trial.strategy).is_reference:
+    is_reference = strategy_info(candidate.trial.strategy).is_reference
+    if not is_reference or candidate.trial.evidence is not Evidence.MEASURED:
         return None
     broken = []
     for point in candidate.points:

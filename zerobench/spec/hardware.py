@@ -55,10 +55,23 @@ class Gpu(Spec):
     """The fastest link to another GPU."""
     link_gb_per_s: Rate | None = None
     """Its bandwidth, both directions together, 10^9 bytes a second."""
+    link_reduces: bool = False
+    """Whether the switch between these links adds up what crosses it (NVLink SHARP), so that an all-reduce sends each
+    byte once."""
+    host_link: str | None = None
+    """The link to the CPU and its memory."""
+    host_link_gb_per_s: Rate | None = None
+    """Its bandwidth, both directions together, 10^9 bytes a second."""
+    network_gb_per_s: Rate | None = None
+    """Bandwidth of the network card that a usual node has for each GPU, one direction, 10^9 bytes a second."""
     source: str = Field(min_length=1)
     """Where the peaks and bandwidths come from."""
     memory_source: str | None = None
     """Where the memory size comes from."""
+    host_link_source: str | None = None
+    """Where the host link comes from, if not from `source`."""
+    network_source: str | None = None
+    """Where the network comes from."""
 
 
 class Catalogue(Spec):

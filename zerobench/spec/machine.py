@@ -21,6 +21,9 @@ from zerobench.spec.trial import Count, Positive
 DEFAULT_CPU_RANKS = 2
 """Ranks per node that `auto` means where there is no GPU: the fewest that partition anything."""
 
+CPU_RANKS_PER_CORE = 4
+"""Ranks on one CPU core beyond which a trial would measure the scheduler."""
+
 
 class Accelerator(StrEnum):
     """What a rank computes on."""
@@ -58,6 +61,11 @@ class Machine(Spec):
     def ranks_per_node(self) -> int:
         """Ranks on one node that `auto` means: one a GPU, or two without any."""
         return self.num_gpus if self.accelerator is Accelerator.CUDA else DEFAULT_CPU_RANKS
+
+    @property
+    def most_ranks_per_node(self) -> int:
+        """Ranks that are started on one node at most: one a GPU, or a few a core."""
+        return self.num_gpus if self.accelerator is Accelerator.CUDA else CPU_RANKS_PER_CORE * self.cpu_cores
 
 
 class Device(Protocol):

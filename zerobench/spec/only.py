@@ -1,7 +1,8 @@
 """`--only`: which of a sweep's trials to run.
 
 `--only axis=value,...` keeps the points whose axis has one of the values, `--only NAME` the trials whose id begins with
-NAME or matches it as a glob (`*`, `?`, `[...]`). Values may be globs too (`model=llama-*`). Filters of one axis, and
+NAME or matches it as a glob (`*`, `?`, `[...]`). Values may be globs too (`model=llama-*`), and a GPU any of its names
+(`gpu=h200`); what an axis means nothing to has `null` there (`gpu` of measured trials). Filters of one axis, and
 ids, add up; different axes narrow each other. A `single` reference is kept for the points it is the reference of:
 `--only world_size=2` keeps the single process that trains the same global batch.
 """
@@ -15,6 +16,7 @@ from typing import Any
 
 from zerobench.errors import UserError, unknown_choice
 from zerobench.spec.axes import READERS, flat_overrides
+from zerobench.spec.hardware import find_gpu
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.plain import as_number, check_plain, one_line
 
@@ -41,11 +43,19 @@ def read_only(text: str) -> Only:
     check_plain(text, "--only")
     axis, equals, written = text.partition("=")
     parts = [part.strip() for part in (written if equals else text).split(",") if part.strip()]
-    # `5e8` is the number that the axis has; the start of an id stays as it is.
-    patterns = tuple(str(as_number(part)) if equals else part for part in parts)
+    name = _axis(axis.strip()) if equals else TRIAL_ID
+    patterns = tuple(_pattern(name, part) for part in parts)
     if not patterns:
         raise UserError(one_line(f"--only: {text!r} has no value; write axis=value,... or the start of a trial's id"))
-    return Only(_axis(axis.strip()) if equals else TRIAL_ID, patterns)
+    return Only(name, patterns)
+
+
+def _pattern(axis: str, part: str) -> str:
+    """What a value's text must match: numbers in one notation, GPUs by the catalogue's name."""
+    if axis == TRIAL_ID:
+        return part
+    gpu = find_gpu(part) if axis == "gpu" else None
+    return str(as_number(part)) if gpu is None else gpu.name
 
 
 def keep(only: Sequence[Only], point: Mapping[str, Any], trial_id: str) -> bool:

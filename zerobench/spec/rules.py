@@ -2,6 +2,10 @@
 
 A point that breaks a rule is listed as skipped and never started. Rules refuse only what is known to fail, or
 to measure something other than it says; what may fail (too little device memory) is tried, since that is a result.
+
+A rule about nonsense holds whatever the evidence. One about what is at hand holds where it matters: a solo trial is one
+process on one device of this machine, so how many devices there are is nothing to it; a simulated or formula trial
+needs neither device, compiler nor drive.
 """
 
 from __future__ import annotations
@@ -14,14 +18,11 @@ from zerobench.errors import UserError
 from zerobench.spec.architecture import max_positions
 from zerobench.spec.base import Spec
 from zerobench.spec.host_memory import host_state_bytes
-from zerobench.spec.machine import Accelerator, Machine
+from zerobench.spec.machine import CPU_RANKS_PER_CORE, Accelerator, Machine
 from zerobench.spec.plain import one_line
 from zerobench.spec.strategy import strategy_info
-from zerobench.spec.trial import Attention, Offload, Optimizer, Precision, TrialSpec
+from zerobench.spec.trial import Attention, Evidence, Offload, Optimizer, Precision, TrialSpec
 from zerobench.units import format_bytes, format_count
-
-CPU_RANKS_PER_CORE = 4
-"""Ranks on one CPU core beyond which a trial would measure the scheduler."""
 
 
 class Skip(Spec):
@@ -44,8 +45,15 @@ class Situation:
 
     @property
     def on_gpu(self) -> bool:
-        """Whether ranks compute on GPUs."""
-        return self.machine.accelerator is Accelerator.CUDA
+        """Whether ranks compute on GPUs: this machine's, or the one that the prediction is for."""
+        if self.trial.evidence.needs_device:
+            return self.machine.accelerator is Accelerator.CUDA
+        return self.trial.prediction.gpu is not None
+
+    @property
+    def processes_per_node(self) -> int:
+        """Ranks of one node that are processes, whatever the world size."""
+        return self.trial.gpus_per_node if self.trial.evidence is Evidence.MEASURED else 1
 
     @property
     def offloads(self) -> str:
@@ -67,7 +75,7 @@ Rule = Callable[[Situation], str | None]
 def why_skipped(situation: Situation) -> Skip | None:
     """The first rule that the situation breaks; None where it can run."""
     for name, rule in RULES.items():
-        reason = rule(situation)
+        reason = rule(situation) if situation.trial.evidence in AT_HAND.get(name, Evidence) else None
         if reason is not None:
             return Skip(rule=name, reason=one_line(reason))
     return None
@@ -144,6 +152,12 @@ def _ranks_exceed_cores(s: Situation) -> str | None:
     return None
 
 
+def _rank_exceeds_world(s: Situation) -> str | None:
+    if s.trial.prediction.rank >= s.trial.world_size:
+        return f"rank {s.trial.prediction.rank} of {s.trial.world_size}: ranks are numbered from 0"
+    return None
+
+
 def _cpu_adam_needs_offload(s: Situation) -> str | None:
     if s.trial.optimizer is Optimizer.CPU_ADAM and s.trial.offload_optimizer is Offload.NONE:
         return "optimizer cpu_adam with offload_optimizer none: CPUAdam updates states that lie in host memory"
@@ -190,7 +204,7 @@ def _flash_attention_needs_gpu(s: Situation) -> str | None:
         return "attention flash_attention_2: it runs on GPUs only; use sdpa"
     if s.trial.precision is Precision.FP32:
         return "attention flash_attention_2 with precision fp32: it computes in fp16 and bf16 only"
-    if not s.machine.has_flash_attention:
+    if s.trial.evidence.needs_device and not s.machine.has_flash_attention:
         return "attention flash_attention_2: the package flash-attn is not installed"
     return None
 
@@ -208,13 +222,14 @@ def _ds_config_contradicts(s: Situation) -> str | None:
 def _host_memory(s: Situation) -> str | None:
     if s.num_params is None or s.machine.host_memory_bytes is None:
         return None
-    needed = host_state_bytes(s.trial, s.num_params, s.machine.accelerator)
+    ranks = s.processes_per_node
+    needed = host_state_bytes(s.trial, s.num_params, s.machine.accelerator) // s.trial.gpus_per_node * ranks
     if needed <= s.machine.host_memory_bytes:
         return None
+    whose = f"{ranks} ranks hold" if s.trial.evidence is Evidence.MEASURED else "one rank holds"
     return (
-        f"{s.trial.model.name} ({format_count(s.num_params)} parameters): the states that {s.trial.gpus_per_node} "
-        f"ranks hold in host memory take at least {format_bytes(needed)}, and the node has "
-        f"{format_bytes(s.machine.host_memory_bytes)}"
+        f"{s.trial.model.name} ({format_count(s.num_params)} parameters): the states that {whose} in host memory take "
+        f"at least {format_bytes(needed)}, and the node has {format_bytes(s.machine.host_memory_bytes)}"
     )
 
 
@@ -228,6 +243,7 @@ RULES: dict[str, Rule] = {
     "nodes_exceed_machine": _nodes_exceed_machine,
     "ranks_exceed_gpus": _ranks_exceed_gpus,
     "ranks_exceed_cores": _ranks_exceed_cores,
+    "rank_exceeds_world": _rank_exceeds_world,
     "cpu_adam_needs_offload": _cpu_adam_needs_offload,
     "cpu_adam_needs_compiler": _cpu_adam_needs_compiler,
     "fused_adamw_needs_device_states": _fused_adamw_needs_device_states,
@@ -241,3 +257,17 @@ RULES: dict[str, Rule] = {
 
 LAYOUT_RULES = ("nodes_exceed_machine", "ranks_exceed_gpus", "ranks_exceed_cores")
 """The rules on how many ranks a machine can hold."""
+
+_MEASURED = frozenset({Evidence.MEASURED})
+_ON_DEVICE = frozenset(evidence for evidence in Evidence if evidence.needs_device)
+
+AT_HAND: dict[str, frozenset[Evidence]] = {
+    **dict.fromkeys(LAYOUT_RULES, _MEASURED),
+    "nvme_needs_path": _ON_DEVICE,
+    "nvme_needs_libaio": _ON_DEVICE,
+    "precision_needs_device": _ON_DEVICE,
+    "cpu_adam_needs_compiler": _ON_DEVICE,
+    "fused_adamw_needs_compiler": _ON_DEVICE,
+    "host_memory": _ON_DEVICE,
+}
+"""The rules about what is at hand, each with the evidences that it holds for; the others hold for all."""

@@ -21,7 +21,12 @@
       ds_config:                    # any DeepSpeed key, short where it is unique; each key's list multiplies
         reduce_bucket_size: [5e7, 5e8]
       ds_config_file: null          # a DeepSpeed JSON of your own instead of the generated configuration
-    on_cpu:                         # axes that replace those above on a machine without GPUs
+      evidence: [measured, simulated]   # measured: real ranks; solo: one process is one rank of many, on a real device;
+                                    # simulated: the same without device and bytes; formula: closed forms
+      gpu: auto                     # GPU that simulated and formula trials are about: a name of the hardware
+                                    # catalogue (h200, a100), auto: this machine's, none: CPU ranks
+      rank: 0                       # rank that solo and simulated trials play; last: that of the highest number
+    on_cpu:                         # axes that replace those above where ranks are CPU processes
       model: llama-20m
     exclude:                        # drops the points of the grid that match all axes of an entry;
       - {strategy: zero0, micro_batch_size: [1, 2]}   # a list matches any of its values
@@ -35,12 +40,19 @@
     trust_remote_code: false
     only: []                        # filters, written as for --only
 
-`model` and `strategy` must be there; other axes have the defaults of TrialSpec, and world_size is `auto`.
+`model` and `strategy` must be there; other axes have the defaults of TrialSpec, world_size and gpu are `auto`, rank 0.
+
+`evidence`, `gpu` and `rank` say how figures are come by, and nothing about the work: a prediction and a measurement of
+the same work are joined in reports. gpu means nothing to measured and solo trials, rank nothing to measured and formula
+ones, and is dropped there; a sweep none of whose trials it means anything to is refused. A prediction for a GPU
+that is not here takes `auto` for one node of eight, and more ranks for nodes of eight (see layout); it needs nothing of
+this machine, so that nothing of it is skipped for want of GPUs, memory or compilers.
 
 `exclude` is that of GitHub's CI matrices. `include` differs, because there it may also extend points that exist,
 which nobody can predict from reading it: here every entry adds points of its own. What an entry does not name
 has the axis's first value; what it names it replaces whole (`ds_config: {}` is DeepSpeed's own defaults, whatever
-the axis says), and its lists multiply. Points that come to the same trial are run once.
+the axis says), and its lists multiply. Of evidence, gpu and rank it has all values, since it adds work, which is then
+come by as all other work is. Points that come to the same trial are run once.
 
 A list as the value of one DeepSpeed key is written in two brackets, since one means alternatives; `ds_config` may also
 be a list of mappings, each an alternative as a whole. Relative paths start from the sweep file's folder, those given
@@ -49,6 +61,7 @@ on the command line from the current one. No key may stand twice, and `5e8` is a
 
 from __future__ import annotations
 
+import math
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,14 +71,15 @@ from pydantic import Field, ValidationError
 
 from zerobench.errors import UserError, unknown_choice
 from zerobench.resources import shipped
-from zerobench.spec.axes import Grid, read_grid, replace_axes
+from zerobench.spec.axes import AUTO, HOW, MAX_POINTS, Grid, read_grid, replace_axes
 from zerobench.spec.base import Spec, user_error
+from zerobench.spec.machine import Accelerator
 from zerobench.spec.only import Only, read_only
 from zerobench.spec.overlay import apply_sets, read_sets
 from zerobench.spec.paths import absolute_paths
 from zerobench.spec.plain import as_written, load_plain, one_line
 from zerobench.spec.sections import check_data, check_sections, refuse_booleans
-from zerobench.spec.trial import DataSpec, HyperparameterSpec, Positive, StepsSpec
+from zerobench.spec.trial import DataSpec, Evidence, HyperparameterSpec, Positive, StepsSpec
 
 _LARGEST_FILE_BYTES = 1_000_000
 
@@ -117,6 +131,10 @@ class Sweep:
     def description(self) -> str:
         """What the sweep shows, for people."""
         return self.file.description
+
+    def grids(self, accelerator: Accelerator) -> Grids:
+        """The axes for trials that are about devices of one kind."""
+        return self.on_cuda if accelerator is Accelerator.CUDA else self.on_cpu
 
     @property
     def document(self) -> dict[str, Any]:
@@ -203,14 +221,16 @@ def _build(file: SweepFile, where: str) -> Sweep:
     on_cpu = replace_axes(axes, read_grid(file.on_cpu, f"{where}: on_cpu"))
     check_data(file.data, where)
     include = [_entry(entry, f"{where}: include[{i}]") for i, entry in enumerate(file.include)]
-    return Sweep(
+    sweep = Sweep(
         file=file,
-        on_cuda=_grids(axes, include),
-        on_cpu=_grids(on_cpu, include),
+        on_cuda=_grids(axes, include, where),
+        on_cpu=_grids(on_cpu, include, where),
         exclude=tuple(_entry(entry, f"{where}: exclude[{i}]") for i, entry in enumerate(file.exclude)),
         only=tuple(read_only(text) for text in file.only),
         where=where,
     )
+    _refuse_idle_axes(sweep)
+    return sweep
 
 
 def _entry(axes: dict[str, Any], where: str) -> Grid:
@@ -219,6 +239,29 @@ def _entry(axes: dict[str, Any], where: str) -> Grid:
     return read_grid(axes, where)
 
 
-def _grids(axes: Grid, include: Sequence[Grid]) -> Grids:
-    first = {axis: values[:1] for axis, values in axes.items()}
-    return Grids(axes, tuple(replace_axes(first, entry) for entry in include))
+def _grids(axes: Grid, include: Sequence[Grid], where: str) -> Grids:
+    first = {axis: values if axis in HOW else values[:1] for axis, values in axes.items()}
+    grids = Grids(axes, tuple(replace_axes(first, entry) for entry in include))
+    for i, grid in enumerate(grids.include):
+        points = math.prod(len(values) for values in grid.values())
+        if points > MAX_POINTS:
+            raise UserError(f"{where}: include[{i}]: the lists multiply to {points} points; at most {MAX_POINTS}")
+    return grids
+
+
+def _refuse_idle_axes(sweep: Sweep) -> None:
+    """Raise UserError for a gpu or a rank that no trial of the sweep can have: who asks for one wants a prediction."""
+    grids = [grid for kind in Accelerator for one in [sweep.grids(kind)] for grid in (one.grid, *one.include)]
+    evidences = {evidence for grid in grids for evidence in grid.get("evidence", [Evidence.MEASURED])}
+    takers: dict[str, tuple[object, list[Evidence]]] = {
+        "gpu": (AUTO, [evidence for evidence in Evidence if not evidence.needs_device]),
+        "rank": (0, [evidence for evidence in Evidence if evidence.plays_one_rank]),
+    }
+    for axis, (usual, able) in takers.items():
+        asked = [value for grid in grids for value in grid.get(axis, []) if value not in {None, usual}]
+        if asked and not evidences & set(able):
+            there = ", ".join(evidence for evidence in Evidence if evidence in evidences)
+            raise UserError(
+                f"{sweep.where}: {axis}: {asked[0]} means nothing to evidence {there}; choices: {', '.join(able)} "
+                f"(--set evidence={Evidence.SIMULATED}), or leave it out (--set {axis}={usual})"
+            )

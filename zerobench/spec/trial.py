@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import hashlib
 import json
+import os
 from enum import StrEnum
 from typing import Annotated, Any
 
@@ -27,6 +28,16 @@ class Evidence(StrEnum):
     """One rank of N on a device that is not there: tensors without bytes."""
     FORMULA = "formula"
     """No engine at all: closed forms."""
+
+    @property
+    def needs_device(self) -> bool:
+        """Whether tensors lie on a device of this machine; else the trial is about a GPU that is only named."""
+        return self in {Evidence.MEASURED, Evidence.SOLO}
+
+    @property
+    def plays_one_rank(self) -> bool:
+        """Whether one process plays a rank of many, so that which one may be chosen."""
+        return self in {Evidence.SOLO, Evidence.SIMULATED}
 
 
 class Offload(StrEnum):
@@ -138,7 +149,9 @@ class PredictionSpec(Spec):
 
 
 class TrialSpec(Spec):
-    """One trial. `config_hash` covers all that defines the work and neither evidence, steps nor repeat."""
+    """One trial. `config_hash` covers all that defines the work and neither evidence, steps, repeat nor `nvme_path`:
+    which folder states are swapped to is the machine's affair.
+    """
 
     model: ModelSpec
     strategy: str
@@ -194,7 +207,8 @@ class TrialSpec(Spec):
     @property
     def config_hash(self) -> str:
         """Twelve hex digits over all that defines the work, so that predicted joins measured."""
-        work = self.model_dump(mode="json", exclude={"evidence", "prediction", "repeat", "steps", "timeout_s"})
+        how = {"evidence", "prediction", "repeat", "steps", "timeout_s", "nvme_path"}
+        work = self.model_dump(mode="json", exclude=how)
         text = json.dumps(work, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
@@ -216,13 +230,16 @@ class TrialSpec(Spec):
         offload = ""
         if self.offload_optimizer is not Offload.NONE or self.offload_param is not Offload.NONE:
             offload = f"-{self.offload_optimizer}-{self.offload_param}"
-        evidence = "" if self.evidence is Evidence.MEASURED else f"-{self.evidence}"
+        how = "" if self.evidence is Evidence.MEASURED else f"-{self.evidence}"
         if self.prediction.rank:
-            evidence += f"-rank{self.prediction.rank}"
+            how += f"-rank{self.prediction.rank}"
         if self.prediction.gpu is not None:
-            evidence += f"-{self.prediction.gpu}"
-        name = f"{self.model.name}-{self.strategy}{offload}-n{self.world_size}{evidence}"
-        return f"{slug(name)}-{self.config_hash[:8]}-r{self.repeat}"
+            how += f"-{self.prediction.gpu}"
+        if self.nvme_path is not None and self.evidence.needs_device:  # two devices are two trials of one config_hash
+            how += f"-path{hashlib.sha256(os.fsencode(self.nvme_path)).hexdigest()[:4]}"
+        # A long name of a model must not push off the end what the hash does not cover.
+        name = slug(f"{self.model.name}-{self.strategy}{offload}-n{self.world_size}")
+        return f"{name}{slug(how) if how else ''}-{self.config_hash[:8]}-r{self.repeat}"
 
 
 def slug(text: str) -> str:

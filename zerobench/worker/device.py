@@ -5,10 +5,11 @@ from __future__ import annotations
 import os
 import time
 from dataclasses import dataclass, field
-from pathlib import Path
 from typing import Any
 
 import torch
+
+from zerobench.processor import processor_name
 
 
 @dataclass
@@ -55,15 +56,7 @@ def choose_device(local_rank: int) -> Device:
         torch.cuda.set_device(device)
         properties: Any = torch.cuda.get_device_properties(device)
         return Device(device, properties.name, f"GPU-{properties.uuid}", "nccl")
-    return Device(torch.device("cpu"), _cpu_name(), None, "gloo")
-
-
-def _cpu_name() -> str:
-    try:
-        lines = Path("/proc/cpuinfo").read_text(encoding="utf-8").splitlines()
-    except OSError:
-        return "cpu"
-    return next((line.split(":", 1)[1].strip() for line in lines if line.startswith("model name")), "cpu")
+    return Device(torch.device("cpu"), processor_name() or "cpu", None, "gloo")
 
 
 class Clock:

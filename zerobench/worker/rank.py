@@ -23,7 +23,7 @@ from zerobench.worker.device import Device
 from zerobench.worker.launched import Rank
 from zerobench.worker.model import count, prepare_model
 from zerobench.worker.progress_file import ProgressFile
-from zerobench.worker.recorder import Marks, MemoryPhases, NvmeAccount, PlainPhases, TimedPhases
+from zerobench.worker.recorder import Marks, MemoryPhases, PlainPhases, TimedPhases
 from zerobench.worker.schedule import learning_rate
 from zerobench.worker.strategies import make_strategy
 from zerobench.worker.strategies.base import Job, Phases, Strategy
@@ -81,8 +81,14 @@ class RankRun:
         """Set up everything that looks at memory."""
         world = self.world
         self._nvme = world.nvme(swap_folder(self.trial), self.rank.rank)
-        self._ledger = Ledger(device.torch_device, strategy.walk, world.counter, in_own_process=world.trains)
-        self._rows = world.device_rows(device, self._ledger, reader)
+        self._ledger = Ledger(
+            device.torch_device,
+            lambda: itertools.chain(strategy.walk(), world.walk()),
+            world.counter,
+            in_own_process=world.trains,
+            block_bytes=None if world.trains else world.block_bytes,
+        )
+        self._rows = world.device_rows(device, reader)
         self._memory = MemoryPhases(self._ledger, device, self.marks, self._nvme, world.traffic, self._rows)
 
     def _open_device(self) -> Device:
@@ -114,7 +120,8 @@ class RankRun:
             device.synchronize()
         with_context, torch_bytes = _used(reader), _reserved(device)
         self.world.join(self.rank, device)
-        self.record.context = self.world.context_memory()
+        self.record.context, sources = self.world.context_memory()
+        self.record.notes += sources
         if device.is_cuda:
             self.record.context = ContextMemory(
                 before_bytes=before,
@@ -166,9 +173,7 @@ class RankRun:
         if self.world.trains:
             self._time(strategy, device, data, index)
 
-    def _time(
-        self, strategy: Strategy, device: Device, data: Iterator[torch.Tensor], index: Iterator[int]
-    ) -> None:
+    def _time(self, strategy: Strategy, device: Device, data: Iterator[torch.Tensor], index: Iterator[int]) -> None:
         """Let malloc loose, warm up again, and time steps with no tracker on."""
         steps = self.trial.steps
         plain, timed = PlainPhases(self.marks), TimedPhases(device, self.marks)

@@ -1,4 +1,4 @@
-"""Runs simulated trials for as long as it is asked: one process imports torch and DeepSpeed, each trial is a fork of it.
+"""Runs simulated trials for as long as it is asked: one process imports everything, each trial is a fork of it.
 
     python -m zerobench.worker.simulator --jobs 2
 
@@ -16,12 +16,38 @@ import signal
 import sys
 import traceback
 import warnings
+from importlib import import_module
 from pathlib import Path
 
 from zerobench.folder import TrialFolder, write_whole
 from zerobench.spec.trial import TrialSpec
 from zerobench.worker.launched import one_of
 from zerobench.worker.progress_file import ProgressFile
+
+_PRELOADED = (
+    "deepspeed",
+    "transformers.models.gpt2.modeling_gpt2",
+    "transformers.models.llama.modeling_llama",
+    "transformers.models.qwen2.modeling_qwen2",
+    "transformers.models.mistral.modeling_mistral",
+    "torch._dynamo",
+    "torch._inductor.compile_fx",
+    "torch._functorch.config",
+    "torch._meta_registrations",
+    "torch.fx.experimental.symbolic_shapes",
+    "deepspeed.module_inject",
+    "deepspeed.ops.adam",
+    "deepspeed.runtime.zero.stage3",
+    "deepspeed.runtime.zero.stage_1_and_2",
+    "deepspeed.runtime.swap_tensor.pipelined_optimizer_swapper",
+    "zerobench.worker.failures",
+    "zerobench.worker.rank",
+    "zerobench.worker.worlds.simulated",
+    "zerobench.worker.simulation.accelerator",
+    "zerobench.worker.simulation.attention",
+    "zerobench.worker.simulation.shortcuts",
+)
+"""What every trial imports, most of it only once its engine is built."""
 
 
 def main() -> None:
@@ -40,15 +66,9 @@ def _import_everything() -> None:
     from zerobench.worker.simulation import device
 
     device.register()
-    import deepspeed  # noqa: F401
-    import torch._dynamo.config
-    import torch._functorch.config
-    import transformers  # noqa: F401
-    from transformers import AutoModelForCausalLM  # noqa: F401
-
-    from zerobench.worker import rank  # noqa: F401
-    from zerobench.worker.simulation import accelerator, attention, kernels, shortcuts  # noqa: F401
-    from zerobench.worker.worlds import simulated  # noqa: F401
+    for name in _PRELOADED:
+        import_module(name)
+    import torch
 
     torch.set_num_threads(1)
     # DeepSpeed asserts the alignment of its partitions, which a tensor without bytes has.

@@ -1,4 +1,4 @@
-"""What a rank hands to collectives and kernels in each phase: bytes by kind of collective, floating-point operations."""
+"""What a rank hands to collectives and kernels in each phase: bytes by kind, floating-point operations."""
 
 from __future__ import annotations
 

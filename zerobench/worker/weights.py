@@ -16,7 +16,6 @@ from typing import Any
 
 import torch
 
-
 _DRAWN_ELEMENTS = 2**24
 """Drawn at a time: a large embedding drawn whole in fp32 would be the start-up peak, and none of the engine's."""
 

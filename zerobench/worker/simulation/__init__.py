@@ -7,6 +7,7 @@ only ever loaded into a process that simulates: it replaces functions of torch a
 from __future__ import annotations
 
 from collections.abc import Callable
+from typing import Any
 
 from zerobench.worker.simulation.device import DEVICE
 
@@ -22,14 +23,17 @@ def use_cpu() -> None:
     shortcuts.install()
 
 
-def use_gpu(capacity_bytes: int, allocated_bytes: Callable[[], int], count_flops: Callable[[int], None]) -> None:
-    """Simulate a GPU: a device of its own, an accelerator that drives it, fused attention."""
+def use_gpu(gpu: Any, count_flops: Callable[[int], None]) -> None:
+    """Simulate a GPU: a device of its own, an accelerator that drives it, fused attention.
+
+    `gpu` tells what the accelerator must know (accelerator.SimulatedGpu).
+    """
     from deepspeed.accelerator import set_accelerator
 
     from zerobench.worker.simulation import attention, kernels, shortcuts, tensors
     from zerobench.worker.simulation.accelerator import SimulatedAccelerator
 
-    set_accelerator(SimulatedAccelerator(capacity_bytes, allocated_bytes))
+    set_accelerator(SimulatedAccelerator(gpu))
     tensors.install()
     kernels.install()
     shortcuts.install()

@@ -7,10 +7,9 @@ synchronised with the host, host memory can be page-locked.
 
 from __future__ import annotations
 
-from collections.abc import Callable
 from contextlib import nullcontext
 from functools import partial
-from typing import Any
+from typing import Any, Protocol
 
 import torch
 from deepspeed.accelerator.abstract_accelerator import DeepSpeedAccelerator
@@ -58,17 +57,37 @@ class _Event(_Stream):
 _STREAM = _Stream()
 
 
+class SimulatedGpu(Protocol):
+    """What the accelerator must know of the GPU, and tell of it."""
+
+    @property
+    def capacity_bytes(self) -> int:
+        """All of its memory."""
+
+    @property
+    def devices_per_node(self) -> int:
+        """GPUs of a node."""
+
+    def allocated_bytes(self) -> int:
+        """What torch holds of it now."""
+
+    def empty_cache(self) -> None:
+        """Torch is asked to give back what it holds and does not use."""
+
+    def pinned(self, tensor: torch.Tensor) -> None:
+        """A host tensor is page-locked."""
+
+
 class SimulatedAccelerator(CPU_Accelerator):  # type: ignore[misc] # DeepSpeed publishes no types
-    """A GPU with `capacity_bytes`, of which `allocated_bytes` says how much torch holds."""
+    """What drives a simulated GPU."""
 
     _torch_pins_host_memory = True
 
-    def __init__(self, capacity_bytes: int, allocated_bytes: Callable[[], int]) -> None:
+    def __init__(self, gpu: SimulatedGpu) -> None:
         super().__init__()
         self._name = DEVICE
-        self._communication_backend_name = "fake"
-        self._capacity_bytes = capacity_bytes
-        self._allocated_bytes = allocated_bytes
+        self._communication_backend_name = "instant"
+        self._gpu = gpu
         self._pinned: set[int] = set()
 
     def is_synchronized_device(self) -> bool:
@@ -96,8 +115,8 @@ class SimulatedAccelerator(CPU_Accelerator):  # type: ignore[misc] # DeepSpeed p
         return f"{DEVICE}:0"
 
     def device_count(self) -> int:
-        """One: a process sees its own."""
-        return 1
+        """Those of the node, which DeepSpeed counts nodes by (stage3.py, __avg_scatter_grads)."""
+        return self._gpu.devices_per_node
 
     def on_accelerator(self, tensor: torch.Tensor) -> bool:
         """Whether a tensor lies on the device."""
@@ -127,15 +146,19 @@ class SimulatedAccelerator(CPU_Accelerator):  # type: ignore[misc] # DeepSpeed p
 
     def total_memory(self, _device_index: int | None = None) -> int:
         """The GPU's."""
-        return self._capacity_bytes
+        return self._gpu.capacity_bytes
 
     def available_memory(self, _device_index: int | None = None) -> int:
         """What torch has not taken; DeepSpeed flattens on the host where this is too little (stage_1_and_2.py)."""
-        return self._capacity_bytes - self._allocated_bytes()
+        return self._gpu.capacity_bytes - self._gpu.allocated_bytes()
 
     def memory_allocated(self, _device_index: int | None = None) -> int:
         """What torch has taken."""
-        return self._allocated_bytes()
+        return self._gpu.allocated_bytes()
+
+    def empty_cache(self) -> None:
+        """Free segments go back to the driver."""
+        self._gpu.empty_cache()
 
     def is_fp16_supported(self) -> bool:
         """Every GPU's."""
@@ -146,13 +169,16 @@ class SimulatedAccelerator(CPU_Accelerator):  # type: ignore[misc] # DeepSpeed p
     def _torch_pin_memory(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy in page-locked memory (at::native::_pin_memory)."""
         copy = torch.empty_like(tensor, device="cpu")
-        self._pinned.add(copy.untyped_storage()._cdata)
-        return copy
+        return self._lock(copy)
 
     def _torch_empty_pinned(self, tensor: torch.Tensor, shape: Any) -> torch.Tensor:
         buffer = tensor.new_empty(shape, device="cpu")
-        self._pinned.add(buffer.untyped_storage()._cdata)
-        return buffer
+        return self._lock(buffer)
+
+    def _lock(self, tensor: torch.Tensor) -> torch.Tensor:
+        self._pinned.add(tensor.untyped_storage()._cdata)
+        self._gpu.pinned(tensor)
+        return tensor
 
     def _torch_is_pinned(self, tensor: torch.Tensor) -> bool:
         return tensor.untyped_storage()._cdata in self._pinned

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zerobench.memory.caching_allocator import CachingAllocator
+from zerobench.memory.caching_allocator import CachingAllocator, OutOfMemory
 from zerobench.records import DeviceMemory, Phase, StepKind
 from zerobench.worker.recorder import DeviceRows, RowKey
 from zerobench.worker.simulation.storages import SimulatedCounter
@@ -11,10 +11,10 @@ from zerobench.worker.simulation.storages import SimulatedCounter
 class SimulatedRows(DeviceRows):
     """Figures of the allocator's model at the end of each phase."""
 
-    def __init__(self, counter: SimulatedCounter) -> None:
+    def __init__(self, counter: SimulatedCounter, capacity_bytes: int) -> None:
         self.rows: dict[RowKey, DeviceMemory] = {}
         self._counter = counter
-        self._allocator = CachingAllocator()
+        self._allocator = CachingAllocator(capacity_bytes)
         self._sizes: dict[int, int] = {}
 
     def start(self) -> None:
@@ -34,11 +34,16 @@ class SimulatedRows(DeviceRows):
                 peak_allocated_bytes=allocator.peak_allocated_bytes,
                 reserved_bytes=allocator.reserved_bytes,
                 peak_reserved_bytes=allocator.peak_reserved_bytes,
-                alloc_retries=0,
+                alloc_retries=allocator.alloc_retries,
                 nvml_used_bytes=None,
                 nvml_process_bytes=None,
             )
         )
+
+    def empty_cache(self) -> None:
+        """Free segments go back."""
+        self._replay()
+        self._allocator.empty_cache()
 
     def _replay(self) -> None:
         """A storage that changes its size is given back and asked for anew, as `resize_` does."""
@@ -49,4 +54,12 @@ class SimulatedRows(DeviceRows):
                 allocator.free(entry.serial)
             if old + delta:
                 sizes[entry.serial] = old + delta
-                allocator.malloc(entry.serial, old + delta)
+                self._malloc(entry.serial, old + delta)
+
+    def _malloc(self, key: int, nbytes: int) -> None:
+        """Beyond the GPU's capacity the figures go on, since how much is missing is what a plan asks."""
+        try:
+            self._allocator.malloc(key, nbytes)
+        except OutOfMemory:
+            self._allocator.capacity_bytes = None
+            self._allocator.malloc(key, nbytes)

@@ -31,26 +31,26 @@ def _attention(
     value: torch.Tensor,
     attn_mask: torch.Tensor | None = None,
     dropout_p: float = 0.0,  # noqa: ARG001 -- drawn within the kernel: no mask is kept
-    is_causal: bool = False,  # noqa: ARG001, FBT001, FBT002 -- torch's signature
+    is_causal: bool = False,  # noqa: ARG001 -- torch's signature
     scale: float | None = None,  # noqa: ARG001
-    enable_gqa: bool = False,  # noqa: ARG001, FBT001, FBT002 -- both kernels take fewer key heads than query heads
+    enable_gqa: bool = False,  # noqa: ARG001 -- both kernels take fewer key heads than query heads
 ) -> torch.Tensor:
     flash = attn_mask is None and query.dtype in _HALF
-    output: torch.Tensor = _FusedAttention.apply(query, key, value, attn_mask, flash)
+    output: torch.Tensor = _FusedAttention.apply(query, key, value, attn_mask, flash)  # type: ignore[no-untyped-call]
     return output
 
 
 class _FusedAttention(torch.autograd.Function):
     @staticmethod
-    def forward(  # type: ignore[override]
+    def forward(
         ctx: Any,
         query: torch.Tensor,
         key: torch.Tensor,
         value: torch.Tensor,
         mask: torch.Tensor | None,
-        flash: bool,  # noqa: FBT001 -- positional for autograd
+        flash: bool,
     ) -> torch.Tensor:
-        """q [b, h, s, d], k and v [b, h_kv, s_kv, d] to the output [b, h, s, d], laid out as [b, s, h, d]."""
+        """Q [b, h, s, d], k and v [b, h_kv, s_kv, d] to the output [b, h, s, d], laid out as [b, s, h, d]."""
         batch, heads, length, dim = query.shape
         output = query.new_empty((batch, length, heads, value.shape[-1])).transpose(1, 2)
         rows = length if flash else _round_up(length, 32)
@@ -64,7 +64,7 @@ class _FusedAttention(torch.autograd.Function):
         return output
 
     @staticmethod
-    def backward(ctx: Any, gradient: torch.Tensor) -> Any:  # type: ignore[override]
+    def backward(ctx: Any, gradient: torch.Tensor) -> Any:
         """Gradients of q, k, v; with fewer key heads the kernel first fills them for every query head."""
         query, key, value, *_ = ctx.saved_tensors
         batch, heads, length, dim = query.shape

@@ -12,7 +12,7 @@ from torch.utils import backend_registration
 
 DEVICE = "simgpu"
 
-_real_tensor = torch.tensor
+_real_tensor: Any = torch.tensor
 
 
 class _Module(backend_registration._DummyBackendModule):
@@ -32,7 +32,7 @@ def register() -> None:
 
 def _tensor(data: Any, *arguments: Any, device: Any = None, **options: Any) -> torch.Tensor:
     """torch.tensor, which copies data to a device below the level that a dispatch mode sees."""
-    host = _real_tensor(data, *arguments, device=None if device is None else "cpu", **options)
+    host: torch.Tensor = _real_tensor(data, *arguments, device=None if device is None else "cpu", **options)
     if device is None or torch.device(device).type != DEVICE:
         return host if device is None else host.to(device)
     return torch.empty(host.shape, dtype=host.dtype, device=device)

@@ -21,9 +21,11 @@ _traffic = {"read": 0, "written": 0}
 
 def install() -> None:
     """Give DeepSpeed these kernels in place of its own, for the rest of the process."""
+    from deepspeed.ops import op_builder
     from deepspeed.ops.op_builder.builder import OpBuilder
 
     OpBuilder.load = _load
+    op_builder.AsyncIOBuilder.load = _load  # it has one of its own, which builds another kernel first
 
 
 def read_block_io() -> BlockIo:
@@ -109,7 +111,7 @@ class _Aio:
 _MODULES = {"CPUAdamBuilder": _Adam, "FusedAdamBuilder": _Adam, "AsyncIOBuilder": _Aio}
 
 
-def _load(self: Any, verbose: bool = True) -> Any:  # noqa: ARG001, FBT001, FBT002 -- DeepSpeed's own signature
+def _load(self: Any, verbose: bool = True) -> Any:  # noqa: ARG001 -- DeepSpeed's own signature
     name = type(self).__name__
     if name not in _MODULES:
         raise NotImplementedError(f"the simulated device has no {name}")

@@ -1,9 +1,9 @@
 """Remembers what an operation's result looks like, so that equal operations need not be worked out again.
 
-An engine's step repeats few distinct operations very often: a transformer's layers are alike. torch's FakeTensorMode has
-a cache of its own for this; its keys hold twenty fields a tensor where shape, strides, type, device and offset decide,
-and it does not take results that are lists or unsafe views. What is remembered here is how to make the result: which
-argument it is, whose storage it shares, or the shape, strides and type of a new one.
+An engine's step repeats few distinct operations very often: a transformer's layers are alike. torch's FakeTensorMode
+has a cache of its own for this; its keys hold twenty fields a tensor where shape, strides, type, device and offset
+decide, and it does not take results that are lists or unsafe views. What is remembered here is how to make the result:
+which argument it is, whose storage it shares, or the shape, strides and type of a new one.
 """
 
 from __future__ import annotations
@@ -53,7 +53,7 @@ class _Output:
             storage = tensors[self.base].untyped_storage()
             elem = torch.empty((0,), dtype=self.dtype, device=_META)
             elem.set_(storage, self.offset, self.shape, self.stride)
-        made = Tensor._make_subclass(FakeTensor, elem, False, dispatch_device=True, device_for_backend_keys=self.device)  # noqa: FBT003 -- torch's own positional
+        made = Tensor._make_subclass(FakeTensor, elem, False, dispatch_device=True, device_for_backend_keys=self.device)
         made.__dict__.update(self.state)
         return made
 
@@ -125,7 +125,7 @@ def _describe(tensor: FakeTensor, tensors: list[FakeTensor]) -> _Output | None:
         base,
         tuple(tensor.shape),
         tensor.stride(),
-        tensor.storage_offset(),
+        int(tensor.storage_offset()),
         tensor.dtype,
         tensor.fake_device,
         dict(tensor.__dict__),

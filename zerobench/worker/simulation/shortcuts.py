@@ -19,12 +19,14 @@ from torch._subclasses.fake_tensor import FakeTensor
 
 def install() -> None:
     """Replace them for the rest of the process."""
+    import cpuinfo
     from deepspeed.runtime.zero import partition_parameters, stage3
     from transformers.utils import import_utils
 
     partition_parameters.AllGatherCoalescedHandle.wait = _wait
     stage3.reduce_scatter_coalesced = _reduce_scatter_coalesced
-    FakeTensor.narrow = _narrow
+    FakeTensor.narrow = _narrow  # type: ignore[method-assign, assignment]
+    cpuinfo.get_cpu_info = dict  # starts programs to name the processor, which CPUAdam asks for a warning's sake
     # transformers makes an explicit mask for tensors without values, since it takes them for a compiler's.
     import_utils.is_fake_tensor = _is_no_tracer
     for module in list(sys.modules.values()):
@@ -43,7 +45,7 @@ def _is_no_tracer(_tensor: object) -> bool:
     return False
 
 
-def _wait(self: Any, handle_dependency: bool = True) -> None:  # noqa: FBT001, FBT002 -- DeepSpeed's signature
+def _wait(self: Any, handle_dependency: bool = True) -> None:
     """AllGatherCoalescedHandle.wait (runtime/zero/partition_parameters.py) without a view for each rank.
 
     The original narrows every rank's part out of the gathered tensor, N views a parameter, to concatenate them.

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, Self
+from typing import Self
 
 from zerobench.memory.storages import Event, Storage, StorageCounter
 from zerobench.worker.simulation.device import DEVICE
@@ -22,7 +22,7 @@ class SimulatedCounter(StorageCounter):
         self._tensors.observer = self.see
         return self
 
-    def __exit__(self, *_: Any) -> None:
+    def __exit__(self, *_: object) -> None:
         self._tensors.observer = None
 
     def take_device_events(self) -> list[Event]:

@@ -24,6 +24,7 @@ from torch.utils.flop_counter import flop_registry
 from zerobench.worker.simulation.answers import answer
 from zerobench.worker.simulation.memo import Make, NoKeyError, key_of, may_remember, recipe
 
+_DATA: Any = torch.Tensor.data
 _DEVICE = torch.ops.prim.device.default
 _ITEM = torch.ops.aten._local_scalar_dense.default
 
@@ -39,12 +40,12 @@ class SimulatedTensors(FakeTensorMode):
         self.observer: Observer | None = None
         self._count_flops = count_flops
         self._memo: dict[tuple[Any, ...], Make] = {}
+        self.workspaces: dict[str, FakeTensor] = {}
+        self._workspace: tuple[torch.device, int] | None = None
         self._working = False
         self.cache_enabled = False
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
+    def __torch_dispatch__(self, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
         """Find out what the operation would give, and tell the observer."""
         if func is _DEVICE:
             return torch.device("meta") if self.in_kernel_invocation else args[0].fake_device
@@ -58,8 +59,24 @@ class SimulatedTensors(FakeTensorMode):
         formula = flop_registry.get(func._overloadpacket)
         if formula is not None:
             self._count_flops(formula(*args, **(kwargs or {}), out_val=out))
+            self._note_product(out)
         return out
 
+    def keep_workspaces(self, device: torch.device, nbytes: int) -> None:
+        """Let the first matrix product on each of torch's threads take a workspace of `nbytes`, as cuBLAS does.
+
+        The forward and the backward pass run on different threads (aten/src/ATen/cuda/CublasHandlePool.cpp).
+        """
+        self._workspace = (device, nbytes)
+
+    def _note_product(self, out: Any) -> None:
+        thread = "forward" if torch._C._current_autograd_node() is None else "backward"
+        if self._workspace is None or thread in self.workspaces or self.observer is None:
+            return
+        device, nbytes = self._workspace
+        if getattr(out, "fake_device", None) == device:
+            self.workspaces[thread] = FakeTensor(self, torch.empty(nbytes, dtype=torch.uint8, device="meta"), device)
+            self.observer(self.workspaces[thread])
 
     def _work_out(self, func: Any, types: Any, args: tuple[Any, ...], kwargs: dict[str, Any]) -> Any:
         """By torch; where it decomposes the operation in Python, what that allocates is not the operation's."""
@@ -89,17 +106,17 @@ class SimulatedTensors(FakeTensorMode):
 
 def install() -> None:
     """Let simulated tensors be assigned to, as modules and engines do, for the rest of the process."""
-    FakeTensor.data = property(torch.Tensor.data.__get__, _set_data)  # type: ignore[attr-defined, misc]
+    FakeTensor.data = property(_DATA.__get__, _set_data)  # type: ignore[assignment]
     torch.nn.Module._apply = _apply  # type: ignore[method-assign]
 
 
 def _set_data(self: Any, value: torch.Tensor) -> None:
     """`tensor.data = value` leaves the device that a fake tensor says it is on as it was; a real one takes it over."""
-    torch.Tensor.data.__set__(self, value)  # type: ignore[attr-defined]
+    _DATA.__set__(self, value)
     self.fake_device = value.device
 
 
-def _apply(self: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> torch.nn.Module:  # noqa: FBT001, FBT002 -- torch's signature
+def _apply(self: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> torch.nn.Module:
     """torch.nn.Module._apply, which exchanges tensor subclasses as wholes and fails where something refers to them.
 
     Assigning to `.data` is what it does for ordinary tensors.

@@ -7,14 +7,14 @@ nothing else asks which world it is in.
 from __future__ import annotations
 
 from abc import ABC, abstractmethod
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
-from zerobench.memory.ledger import Ledger
+from zerobench.memory.engine_tensors import Named
 from zerobench.memory.nvml import DeviceReader
-from zerobench.memory.storages import StorageCounter
+from zerobench.memory.storages import Storage, StorageCounter
 from zerobench.records import ContextMemory
 from zerobench.spec.trial import TrialSpec
 from zerobench.worker.data import micro_batches
@@ -42,13 +42,21 @@ class World(ABC):
     def join(self, rank: Rank, device: Device) -> None:
         """Start the process group, and let its library take what it takes at its first collective."""
 
-    def context_memory(self) -> ContextMemory | None:
-        """Device memory outside torch, where the world knows it without a driver."""
-        return None
+    def context_memory(self) -> tuple[ContextMemory | None, list[str]]:
+        """Device memory outside torch, where the world knows it without a driver, and where the figures are from."""
+        return None, []
 
     def active(self) -> AbstractContextManager[None]:
         """The context in which model, engine and steps live."""
         return nullcontext()
+
+    def walk(self) -> Iterable[Named]:
+        """Tensors that the world itself holds, with what they are."""
+        return ()
+
+    def block_bytes(self, storage: Storage) -> int:
+        """The block that torch's allocator would hand out for a storage, where no allocator can be asked."""
+        return storage.nbytes
 
     def reader(self, device: Device) -> DeviceReader | None:
         """The driver's view of the device; None where there is no driver."""
@@ -58,7 +66,7 @@ class World(ABC):
         """What counts storages in this world."""
         return StorageCounter(observe)
 
-    def device_rows(self, device: Device, ledger: Ledger, reader: DeviceReader | None) -> DeviceRows | None:
+    def device_rows(self, device: Device, reader: DeviceReader | None) -> DeviceRows | None:
         """What notes the allocator's figures at the end of each phase; None where there is no allocator."""
         return DeviceRows(device, reader) if device.is_cuda else None
 
@@ -67,7 +75,7 @@ class World(ABC):
         return NvmeAccount(folder, rank)
 
     def micro_batches(self, rank: Rank, vocab_size: int) -> Iterator[torch.Tensor]:
-        """This rank's tokens, int64 [micro_batch_size, sequence_length], on the host."""
+        """Tokens of this rank, int64 [micro_batch_size, sequence_length], on the host."""
         return micro_batches(self.trial, rank.rank, self.trial.steps.total, vocab_size)
 
     def mean_over_ranks(self, losses: torch.Tensor) -> list[float]:
@@ -78,5 +86,5 @@ class World(ABC):
         """A seeded generator for initial weights; None where nothing is drawn."""
         return torch.Generator(device).manual_seed(seed)
 
-    def leave(self) -> None:
+    def leave(self) -> None:  # noqa: B027 -- alone there is nobody to wait for
         """End together with the others."""

@@ -37,7 +37,7 @@ def _create(_store: Any, rank: int, world_size: int, _timeout: Any) -> InstantGr
 class _Done(dist.Work):
     """A collective that is over."""
 
-    def wait(self, timeout: Any = None) -> bool:  # noqa: ARG002 -- torch's signature
+    def wait(self, timeout: Any = None) -> bool:
         return True
 
     def is_completed(self) -> bool:
@@ -50,7 +50,11 @@ class _Done(dist.Work):
         return None
 
 
-class InstantGroup(dist.ProcessGroup):
+# torch's stubs overload these methods with signatures that no release calls alone.
+_ProcessGroup: Any = dist.ProcessGroup
+
+
+class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
     """Takes the calls that torch.distributed makes of a group (c10d/ProcessGroup.hpp), in the names of 2.11 to 2.13."""
 
     def __init__(self, rank: int, world_size: int) -> None:
@@ -114,7 +118,9 @@ class InstantGroup(dist.ProcessGroup):
 
     all_gather_single = _allgather_base
 
-    def allgather_into_tensor_coalesced(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], *_: Any, **__: Any) -> Any:
+    def allgather_into_tensor_coalesced(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], *_: Any, **__: Any
+    ) -> Any:
         """The same for several."""
         for output, own in zip(outputs, inputs, strict=True):
             self._allgather_base(output, own)
@@ -123,7 +129,7 @@ class InstantGroup(dist.ProcessGroup):
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
     def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], *_: Any, **__: Any) -> Any:
-        """This rank gets its own part."""
+        """Each rank gets its own part."""
         for output, parts in zip(outputs, inputs, strict=True):
             if not _is_simulated(output):
                 output.copy_(parts[self._rank])
@@ -141,7 +147,9 @@ class InstantGroup(dist.ProcessGroup):
 
     reduce_scatter_single = _reduce_scatter_base
 
-    def reduce_scatter_tensor_coalesced(self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], *_: Any, **__: Any) -> Any:
+    def reduce_scatter_tensor_coalesced(
+        self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], *_: Any, **__: Any
+    ) -> Any:
         """The same for several."""
         for output, whole in zip(outputs, inputs, strict=True):
             self._reduce_scatter_base(output, whole)
@@ -162,7 +170,7 @@ class InstantGroup(dist.ProcessGroup):
         return self.allgather(outputs, inputs) if outputs else self._heard("gather", _nbytes(inputs))
 
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], *_: Any, **__: Any) -> Any:
-        """This rank gets its own part, where it is the root."""
+        """Each rank gets its own part; only the root has them."""
         return self.reduce_scatter(outputs, inputs) if inputs else self._heard("scatter", _nbytes(outputs))
 
 

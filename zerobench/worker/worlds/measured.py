@@ -30,9 +30,7 @@ class MeasuredWorld(World):
         if self.trial.zero_stage is not None:
             self._init_deepspeed(device)
         elif rank.world_size > 1:
-            dist.init_process_group(
-                device.backend, rank=rank.rank, world_size=rank.world_size, timeout=self._limit()
-            )
+            dist.init_process_group(device.backend, rank=rank.rank, world_size=rank.world_size, timeout=self._limit())
         _first_collective(device)
         _release_shared_memory()
 

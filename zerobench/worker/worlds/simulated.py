@@ -6,16 +6,19 @@ engine and the real model; what they run on is in zerobench/worker/simulation.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
 
-from zerobench.memory.ledger import Ledger
+from zerobench.memory.caching_allocator import MIN_BLOCK_BYTES, pinned_block_bytes
+from zerobench.memory.engine_tensors import Named
 from zerobench.memory.nvml import DeviceReader
-from zerobench.records import ContextMemory
+from zerobench.memory.storages import Storage
+from zerobench.records import Category, ContextMemory
 from zerobench.spec.hardware import find_gpu
-
+from zerobench.spec.overheads import overhead_of, workspace_of
+from zerobench.spec.trial import TrialSpec
 from zerobench.worker import simulation
 from zerobench.worker.device import Device
 from zerobench.worker.launched import Rank
@@ -33,46 +36,86 @@ class SimulatedWorld(World):
     """Alone, on a simulated device."""
 
     trains = False
-    _counter: SimulatedCounter | None = None
+
+    def __init__(self, trial: TrialSpec) -> None:
+        super().__init__(trial)
+        self._tensors = SimulatedTensors(self.traffic.add_flops)
+        self._counter: SimulatedCounter | None = None
+        self._rows: SimulatedRows | None = None
+        self._pinned: set[int] = set()
 
     def open_device(self, rank: Rank) -> Device:
         """The simulated GPU, or the CPU for comparison with CPU runs."""
-        self._tensors = SimulatedTensors(self.traffic.add_flops)
         gpu = self.trial.prediction.gpu
         if gpu is None:
             simulation.use_cpu()
             return Device(torch.device("cpu"), "cpu", None, instant_group.BACKEND)
-        known = find_gpu(gpu)
-        capacity = known.memory_bytes if known else None
-        if capacity is None:
-            raise RuntimeError(f"prediction.gpu: the catalogue has no memory size of {gpu!r}")
-        simulation.use_gpu(capacity, self._allocated_bytes, self.traffic.add_flops)
-        return Device(torch.device(simulation.DEVICE, 0), gpu, None, instant_group.BACKEND)
+        simulation.use_gpu(self, self.traffic.add_flops)
+        device = torch.device(simulation.DEVICE, 0)
+        self._tensors.keep_workspaces(device, workspace_of(gpu).workspace_bytes)
+        return Device(device, gpu, None, instant_group.BACKEND)
 
-    def _allocated_bytes(self) -> int:
+    @property
+    def capacity_bytes(self) -> int:
+        """Memory of the simulated GPU."""
+        gpu = self.trial.prediction.gpu
+        known = None if gpu is None else find_gpu(gpu)
+        if known is None or known.memory_bytes is None:
+            raise RuntimeError(f"prediction.gpu: the catalogue has no memory size of {gpu!r}")
+        return known.memory_bytes
+
+    @property
+    def devices_per_node(self) -> int:
+        """GPUs of one node."""
+        return self.trial.gpus_per_node
+
+    def allocated_bytes(self) -> int:
+        """What torch holds of the device now."""
         return 0 if self._counter is None else self._counter.totals.get(simulation.DEVICE, 0)
+
+    def empty_cache(self) -> None:
+        """The allocator gives its free segments back."""
+        if self._rows is not None:
+            self._rows.empty_cache()
+
+    def pinned(self, tensor: torch.Tensor) -> None:
+        """A tensor lies in page-locked memory."""
+        if self._counter is not None:
+            self._counter.see(tensor)
+            storage = self._counter.find(tensor)
+            if storage is not None:
+                self._pinned.add(storage.serial)
 
     def join(self, rank: Rank, device: Device) -> None:
         """Make the group of which this is the only member that is there."""
         join_alone(rank, self.trial.zero_stage is not None, self.traffic.collective, device.torch_device.type)
 
-    def context_memory(self) -> ContextMemory | None:
+    def context_memory(self) -> tuple[ContextMemory | None, list[str]]:
         """What others have measured of the GPU, or a calibration file."""
         gpu = self.trial.prediction.gpu
         if gpu is None:
-            return None
-        from zerobench.spec.overheads import overhead_of
-
+            return None, []
         overhead = overhead_of(gpu, self.trial.world_size)
-        return ContextMemory(
+        context = ContextMemory(
             before_bytes=0, context_bytes=overhead.context_bytes, collectives_bytes=overhead.collectives_bytes
         )
+        return context, [overhead.source]
 
     @contextmanager
     def active(self) -> Iterator[None]:
         """Tensors are simulated, and the backward pass stays on this thread, where its observer is."""
         with self._tensors, torch.autograd.set_multithreading_enabled(False):
             yield
+
+    def walk(self) -> Iterable[Named]:
+        """The matrix library's workspaces."""
+        return [Named(tensor, Category.WORKSPACES) for tensor in self._tensors.workspaces.values()]
+
+    def block_bytes(self, storage: Storage) -> int:
+        """Multiples of 512 bytes on the device, powers of two in page-locked memory."""
+        if storage.device == simulation.DEVICE:
+            return -(-storage.nbytes // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
+        return pinned_block_bytes(storage.nbytes) if storage.serial in self._pinned else storage.nbytes
 
     def reader(self, device: Device) -> DeviceReader | None:
         """There is no driver."""
@@ -83,9 +126,14 @@ class SimulatedWorld(World):
         self._counter = SimulatedCounter(observe, self._tensors)
         return self._counter
 
-    def device_rows(self, device: Device, ledger: Ledger, reader: DeviceReader | None) -> DeviceRows | None:
+    def device_rows(self, device: Device, reader: DeviceReader | None) -> DeviceRows | None:
         """The caching allocator's figures, by a model of it, on a simulated GPU."""
-        return SimulatedRows(ledger.counter) if self.trial.prediction.gpu is not None else None
+        if self.trial.prediction.gpu is None or self._counter is None:
+            return None
+        context, _ = self.context_memory()
+        outside = 0 if context is None else (context.context_bytes or 0) + (context.collectives_bytes or 0)
+        self._rows = SimulatedRows(self._counter, self.capacity_bytes - outside)
+        return self._rows
 
     def nvme(self, folder: str | None, rank: int) -> NvmeAccount:
         """Counts what the swappers hand to their handle."""

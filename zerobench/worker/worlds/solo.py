@@ -18,7 +18,7 @@ class SoloWorld(World):
     """Alone, among ranks that hold what this one holds."""
 
     def open_device(self, rank: Rank) -> Device:
-        """This process's only device."""
+        """The only device of this process."""
         device = choose_device(rank.local_rank)
         device.backend = instant_group.BACKEND
         return device
@@ -29,7 +29,7 @@ class SoloWorld(World):
         device.synchronize()
 
 
-def join_alone(rank: Rank, under_deepspeed: bool, listener: instant_group.Listener, device: str) -> None:  # noqa: FBT001
+def join_alone(rank: Rank, under_deepspeed: bool, listener: instant_group.Listener, device: str) -> None:
     """Make an instant group and let DeepSpeed find it; the environment says what a launcher would have said."""
     os.environ.update(
         RANK=str(rank.rank),
@@ -42,6 +42,6 @@ def join_alone(rank: Rank, under_deepspeed: bool, listener: instant_group.Listen
     if under_deepspeed:
         import deepspeed
 
-        # Its shared memory would wait for ranks that are not there. (The module's parent has torch itself by that name.)
+        # Its shared memory would wait for ranks that are not there. (Its parent has torch itself by that name.)
         import_module("deepspeed.comm.torch").build_shm_op = lambda: None  # type: ignore[attr-defined]
         deepspeed.init_distributed(dist_backend=instant_group.BACKEND, auto_mpi_discovery=False)

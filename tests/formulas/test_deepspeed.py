@@ -1,0 +1,187 @@
+"""DeepSpeed's terms against what was really held: two measured sweeps, and figures that its examples publish."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import math
+import re
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zerobench.ds_config.case import Case
+from zerobench.formulas import formula_record
+from zerobench.formulas.deepspeed import Setting, deepspeed_moments, stage_0, stage_3, swapping
+from zerobench.formulas.deepspeed import setting as setting_module
+from zerobench.records import Category, MemoryRow, Phase, Place, StepKind
+from zerobench.spec.trial import Optimizer, TrialSpec
+
+MEASURED = Path(__file__).parents[1] / "data" / "formulas" / "measured_on_two_ranks.json"
+CELLS: list[dict[str, Any]] = json.loads(MEASURED.read_text())["cells"]
+FIRST, STEADY = StepKind.FIRST, StepKind.STEADY
+
+
+def cell_id(cell: dict[str, Any]) -> str:
+    trial = cell["trial"]
+    buckets = "cut" if trial["ds_config"] else "default"
+    return f"{trial['model']['name']}-{trial['strategy']}-{trial['offload_optimizer']}-{buckets}-rank{cell['rank']}"
+
+
+def is_device_total(row: MemoryRow) -> bool:
+    return row.category is Category.TOTAL and row.place is Place.DEVICE
+
+
+@pytest.mark.parametrize("cell", CELLS, ids=cell_id)
+def test_the_formulas_are_what_a_real_rank_held(cell: dict[str, Any]) -> None:
+    trial = TrialSpec.model_validate({**cell["trial"], "evidence": "formula", "prediction": {"rank": cell["rank"]}})
+    rows = {(r.step, r.phase): r for r in formula_record(trial).memory if is_device_total(r)}
+    for measured in cell["device_totals"]:
+        if measured["phase"] == Phase.INIT:  # the worker's filling of weights, and no formula, decides there
+            continue
+        found = rows[measured["step"], measured["phase"]]
+        assert found.live_bytes == pytest.approx(measured["live_bytes"], rel=1e-3), measured
+        assert found.at_peak_bytes == pytest.approx(measured["peak_bytes"], rel=5e-3), measured
+
+
+def test_the_measured_cells_cover_stages_buckets_offload_and_both_ranks() -> None:
+    assert {cell["trial"]["strategy"] for cell in CELLS} >= {"zero0", "zero1", "zero3"}
+    assert {cell["trial"]["offload_optimizer"] for cell in CELLS} == {"none", "cpu"}
+    assert {cell["rank"] for cell in CELLS} == {0, 1}
+
+
+def setting(stage: int, world_size: int, tensors: tuple[int, ...], **zero: Any) -> Setting:
+    config = {"bf16": {"enabled": True}, "zero_optimization": {"stage": stage, **zero}}
+    return Setting(Case(config, world_size, sum(tensors)), tensors, Optimizer.FUSED_ADAMW)
+
+
+def after_step(asked: Setting) -> dict[Category, int]:
+    return dict(deepspeed_moments(asked, STEADY)[Place.DEVICE].step[-1])
+
+
+@pytest.mark.parametrize(
+    ("tensors", "bucket", "measured"),
+    [
+        # DeepSpeedExamples, training/offload_states/README.md: four Linear(32768), bytes allocated after the step.
+        ((32768 * 32768, 32768) * 4, 500_000_000, 18_198_419_456),
+        # DeepSpeedExamples, training/bf16_master_weight/README.md: 6.86 billion parameters (as layers of 2^21), GiB.
+        ((2**21,) * 3271, 50_000_000, 25.74 * 2**30),
+    ],
+    ids=["offload_states", "bf16_master_weight"],
+)
+def test_stage_3_comes_to_what_deepspeeds_examples_publish(
+    tensors: tuple[int, ...], bucket: int, measured: float
+) -> None:
+    held = after_step(setting(3, 4, tensors, reduce_bucket_size=bucket))
+    assert sum(held.values()) == pytest.approx(measured, rel=4e-3)
+
+
+@pytest.mark.parametrize(
+    ("file", "constant", "ours"),
+    [
+        ("engine.py", r"^MEMORY_OPT_ALLREDUCE_SIZE = (.*)$", stage_0.ALLREDUCE_ELEMENTS),
+        ("swap_tensor/utils.py", r"^MIN_AIO_BYTES = (.*)$", swapping._MIN_AIO_BYTES),
+        ("swap_tensor/utils.py", r"^AIO_ALIGNED_BYTES = (.*)$", swapping._ALIGNED_BYTES),
+        ("zero/stage3.py", r"_constant_buffered_norm2\(self, input, buffer_size=(\d+)\)", stage_3._NORM_ELEMENTS),
+        ("zero/stage_1_and_2.py", r"self\.nccl_start_alignment_factor = (\d+)", setting_module.ALIGNMENT),
+    ],
+)
+def test_the_constants_are_those_of_the_installed_deepspeed(file: str, constant: str, ours: int) -> None:
+    package = importlib.util.find_spec("deepspeed")
+    assert package is not None
+    assert package.origin is not None
+    source = (Path(package.origin).parent / "runtime" / file).read_text()
+    (found,) = re.findall(constant, source, re.MULTILINE)
+    assert math.prod(int(base) ** int(power or 1) for base, power in re.findall(r"(\d+)(?:\*\*(\d+))?", found)) == ours
+
+
+def test_the_flat_parameters_are_padded_to_two_elements_a_rank() -> None:
+    asked = setting(2, 4, (1001, 8))
+    assert asked.flat_partition == 254  # 1009 elements, padded to 1016
+    assert after_step(asked)[Category.PARAMETERS] == 2 * 1016
+    assert after_step(asked)[Category.MASTER_WEIGHTS] == 4 * 254
+
+
+def test_stage_3_pads_each_tensor_to_the_ranks() -> None:
+    asked = setting(3, 4, (1001, 8))
+    assert asked.sharded == 251 + 2
+    assert after_step(asked)[Category.PARAMETERS] == 2 * 253
+
+
+def test_the_tensor_at_a_partitions_edge_is_held_whole_by_both_ranks() -> None:
+    tensors = (100, 100, 100)
+    parts = [Setting(setting(1, 2, tensors).case, tensors, Optimizer.SGD, rank=rank).own_tensors for rank in (0, 1)]
+    assert parts == [((100, 100), (100, 50)), ((100, 50), (100, 100))]
+
+
+def test_a_bucket_takes_gradients_from_the_last_and_a_larger_tensor_goes_alone() -> None:
+    assert setting(2, 2, (900, 30, 40, 50)).bucket_fill(100) == 900
+    assert setting(2, 2, (60, 30, 40, 50)).bucket_fill(100) == 90
+    assert setting(3, 2, (900, 30, 40, 50)).shared_bucket_fill(100) == 90
+
+
+def test_sub_groups_are_closed_by_the_tensor_that_fills_them() -> None:
+    assert setting(3, 1, (60, 60, 60, 60, 10), sub_group_size=100).sub_groups == (120, 120, 10)
+    assert setting(3, 1, (60, 60)).sub_groups == (120,)
+
+
+@pytest.mark.parametrize("stage", [1, 2])
+def test_overlap_doubles_the_bucket_of_stages_1_and_2(stage: int) -> None:
+    def bucket(overlap: bool) -> int:
+        moments = deepspeed_moments(setting(stage, 1, (64, 64), reduce_bucket_size=4096, overlap_comm=overlap), STEADY)
+        return moments[Place.DEVICE].bucketed[Category.REDUCE_BUFFERS]
+
+    assert (bucket(overlap=False), bucket(overlap=True)) == (2 * 4096, 4 * 4096)
+
+
+def test_stage_3_keeps_its_bucket_from_initialisation_on_and_stages_1_and_2_in_backward_alone() -> None:
+    for stage, kept in ((1, False), (2, False), (3, True)):
+        moments = deepspeed_moments(setting(stage, 2, (64, 64)), FIRST)[Place.DEVICE]
+        assert (Category.REDUCE_BUFFERS in moments.init[-1]) is kept
+        assert Category.REDUCE_BUFFERS in moments.bucketed
+
+
+def test_stage_2_offloaded_keeps_three_fp32_states_the_gradients_and_staging_on_the_host() -> None:
+    asked = setting(2, 2, (600, 400), offload_optimizer={"device": "cpu"})
+    host = dict(deepspeed_moments(asked, STEADY)[Place.HOST].step[-1])
+    assert host == {
+        Category.MASTER_WEIGHTS: 2000,
+        Category.GRADIENTS: 2000,
+        Category.STAGING: 2 * 500 + 2 * 600,
+        Category.FIRST_MOMENT: 2000,
+        Category.SECOND_MOMENT: 2000,
+    }
+    assert after_step(asked) == {Category.PARAMETERS: 2000, Category.REDUCE_BUFFERS: 1200}
+
+
+def test_accumulating_in_fp32_at_stage_1_keeps_all_gradients_for_the_whole_run() -> None:
+    config = {"bf16": {"enabled": True}, "data_types": {"grad_accum_dtype": "fp32"}, "zero_optimization": {"stage": 1}}
+    asked = Setting(Case(config, 4, 1000), (1000,), Optimizer.FUSED_ADAMW)
+    assert asked.case.runs_bf16_optimizer
+    assert after_step(asked)[Category.GRADIENTS] == 4000
+
+
+def test_accumulation_holds_gradients_between_micro_steps_below_stage_3() -> None:
+    held = {}
+    for stage in (0, 1, 2):
+        config = {
+            "bf16": {"enabled": True},
+            "gradient_accumulation_steps": 2,
+            "zero_optimization": {"stage": stage, "reduce_bucket_size": 1000},
+        }
+        asked = Setting(Case(config, 2, 1000), (500, 500), Optimizer.FUSED_ADAMW)
+        held[stage] = deepspeed_moments(asked, STEADY)[Place.DEVICE].forward.get(Category.GRADIENTS)
+    assert held == {0: 2000, 1: 2000, 2: 1000}
+
+
+def test_what_is_swapped_lies_on_nvme_and_what_is_too_small_on_the_device() -> None:
+    large, small = 2 * 2**20, 2**10
+    swap = {"offload_optimizer": {"device": "nvme", "nvme_path": "/nvme"}}
+    asked = setting(3, 2, (large, small), sub_group_size=large, **swap)
+    moments = {step: deepspeed_moments(asked, step) for step in StepKind}
+    assert moments[FIRST][Place.NVME].init[-1] == {Category.OPTIMIZER_STATES_ON_NVME: 4 * asked.sharded}
+    whole = 4 * asked.sharded * 3 + 4 * large // 2
+    assert moments[STEADY][Place.NVME].step[-1] == {Category.OPTIMIZER_STATES_ON_NVME: whole}
+    assert moments[STEADY][Place.DEVICE].backward_end[Category.GRADIENTS] == 4 * small // 2
+    assert moments[STEADY][Place.HOST].step[-1][Category.PINNED_BUFFERS] >= 4 * 4 * asked.sub_group

@@ -1,0 +1,176 @@
+"""The record of a formula trial: rows as a measured rank leaves them, and one clear line where there is no formula."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from zerobench.errors import UserError
+from zerobench.formulas import formula_record
+from zerobench.formulas.zero_paper import bytes_per_parameter, model_states
+from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, Status, StepKind
+from zerobench.report.memory_view import model_states as states_of
+from zerobench.spec.presets import resolve_model
+from zerobench.spec.trial import TrialSpec
+
+NVME = {"offload_optimizer": "nvme", "offload_param": "nvme"}
+WORLDS: list[dict[str, Any]] = [
+    {"strategy": "single", "gpus_per_node": 1},
+    {"strategy": "single", "gpus_per_node": 1, "precision": "fp32"},
+    {"strategy": "zero0"},
+    {"strategy": "zero0", "optimizer": "fused_adamw"},
+    {"strategy": "zero0", "precision": "fp32"},
+    {"strategy": "zero1", "gradient_accumulation_steps": 3},
+    {"strategy": "zero1", "ds_config": {"data_types.grad_accum_dtype": "fp32"}},
+    {"strategy": "zero2", "optimizer": "sgd"},
+    {"strategy": "zero2", "ds_config": {"data_types.grad_accum_dtype": "fp32"}},
+    {"strategy": "zero2", "offload_optimizer": "cpu", "optimizer": "cpu_adam", "gradient_accumulation_steps": 2},
+    {"strategy": "zero3", "precision": "fp16"},
+    {"strategy": "zero3", "offload_optimizer": "cpu", "offload_param": "cpu", "optimizer": "cpu_adam"},
+    {"strategy": "zero3", **NVME, "optimizer": "cpu_adam", "activation_checkpointing": True},
+    {"strategy": "zero3", "gpus_per_node": 1, "num_nodes": 1},
+]
+
+
+def trial(**fields: Any) -> TrialSpec:
+    model = resolve_model(fields.pop("model", "gpt2-350m"))
+    defaults = {"gpus_per_node": 8, "evidence": "formula", "sequence_length": 512, "prediction": {"gpu": "h200"}}
+    return TrialSpec.model_validate({**defaults, **fields, "model": model})
+
+
+def phases(record: RankRecord) -> Iterator[tuple[tuple[StepKind, Phase, Place], list[MemoryRow]]]:
+    grouped: dict[tuple[StepKind, Phase, Place], list[MemoryRow]] = {}
+    for row in record.memory:
+        grouped.setdefault((row.step, row.phase, row.place), []).append(row)
+    return iter(grouped.items())
+
+
+def name(fields: dict[str, Any]) -> str:
+    return "-".join(str(value) for value in fields.values())
+
+
+@pytest.mark.parametrize("fields", WORLDS, ids=name)
+def test_the_categories_sum_to_the_total_at_the_end_and_at_the_peak_of_each_phase(fields: dict[str, Any]) -> None:
+    for where, rows in phases(formula_record(trial(**fields))):
+        (total,) = [row for row in rows if row.category is Category.TOTAL]
+        parts = [row for row in rows if row.category is not Category.TOTAL]
+        assert sum(row.live_bytes for row in parts) == total.live_bytes, where
+        assert sum(row.at_peak_bytes or 0 for row in parts) == total.at_peak_bytes, where
+        assert total.at_peak_bytes is not None
+        assert total.at_peak_bytes >= total.live_bytes, where
+        assert all((row.own_peak_bytes or 0) >= max(row.live_bytes, row.at_peak_bytes or 0) >= 0 for row in rows), where
+
+
+@pytest.mark.parametrize("fields", WORLDS, ids=name)
+def test_each_step_has_its_phases_and_init_belongs_to_the_first(fields: dict[str, Any]) -> None:
+    found = {(row.step, row.phase) for row in formula_record(trial(**fields)).memory if row.place is Place.DEVICE}
+    steps = {(step, phase) for step in StepKind for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.STEP)}
+    assert found == steps | {(StepKind.FIRST, Phase.INIT)}
+
+
+@pytest.mark.parametrize("fields", WORLDS, ids=name)
+def test_the_first_step_leaves_what_every_later_one_leaves(fields: dict[str, Any]) -> None:
+    ends = [row for row in formula_record(trial(**fields)).memory if row.phase is Phase.STEP]
+    left = {
+        step: {(row.place, row.category): row.live_bytes for row in ends if row.step is step and row.live_bytes}
+        for step in StepKind
+    }
+    assert left[StepKind.FIRST] == left[StepKind.STEADY]
+
+
+@pytest.mark.parametrize("strategy", ["zero0", "zero2", "zero3"])
+def test_model_states_equal_the_papers_to_within_padding_and_a_tensor_at_an_edge(strategy: str) -> None:
+    asked = trial(strategy=strategy, model="llama-7b")
+    record = formula_record(asked)
+    states = states_of(record)
+    assert states is not None
+    assert record.parameters is not None
+    sizes = bytes_per_parameter(asked.precision, asked.optimizer)
+    paper = model_states(record.parameters.total, 8, int(strategy[-1]), sizes)
+    assert states.parameters_bytes == pytest.approx(paper.parameters_bytes, rel=1e-6)
+    assert states.optimizer_bytes == pytest.approx(paper.optimizer_bytes, rel=1e-6)
+    edge = 2 * 2 * 11008 * 4096
+    assert paper.gradients_bytes * (1 - 1e-6) <= states.gradients_bytes <= paper.gradients_bytes + edge
+
+
+def test_offloaded_states_lie_where_they_were_sent() -> None:
+    def places(category: Category, **fields: Any) -> set[Place]:
+        rows = formula_record(trial(strategy="zero3", optimizer="cpu_adam", **fields)).memory
+        return {row.place for row in rows if row.category is category and row.live_bytes}
+
+    cpu = {"offload_optimizer": "cpu", "offload_param": "cpu"}
+    assert places(Category.FIRST_MOMENT, offload_optimizer="cpu") == {Place.HOST}
+    assert places(Category.PARAMETERS, **cpu) == {Place.HOST}
+    assert places(Category.OPTIMIZER_STATES_ON_NVME, **NVME) == {Place.NVME}
+    assert Place.NVME in places(Category.PARAMETERS, **NVME)
+
+
+def test_the_record_is_complete_and_says_what_it_rests_on() -> None:
+    asked = trial(strategy="zero2", micro_batch_size=4)
+    record = formula_record(asked)
+    assert (record.status, record.device_type, record.trial_id) == (Status.COMPLETED, "formula", asked.trial_id)
+    assert record.parameters is not None
+    assert record.parameters.total == sum(record.parameters.by_component.values())
+    assert record.flops_per_step == pytest.approx(6 * 354e6 * 4 * 512, rel=0.2)
+    assert not any((record.step_times, record.losses, record.process_memory))
+    assert any("arXiv 1910.02054" in note for note in record.notes)
+    assert record.departures
+    assert RankRecord.model_validate_json(record.model_dump_json()) == record
+
+
+@pytest.mark.parametrize(("strategy", "volume"), [("zero0", 2), ("zero1", 2), ("zero2", 2), ("zero3", 3)])
+def test_collectives_move_what_the_paper_says(strategy: str, volume: int) -> None:
+    record = formula_record(trial(strategy=strategy))
+    assert record.parameters is not None
+    rows = [row for row in record.collectives if row.step is StepKind.STEADY]
+    moved = sum(row.message_bytes * (2 if row.kind == "all_reduce" else 1) for row in rows)
+    assert moved == volume * 2 * record.parameters.total
+    assert {row.group_size for row in rows} == {8}
+
+
+def test_each_backward_pass_has_its_collectives_at_stages_2_and_3_and_updates_are_gathered_once() -> None:
+    calls = {
+        strategy: {
+            (row.phase, row.kind): row.calls
+            for row in formula_record(trial(strategy=strategy, gradient_accumulation_steps=4)).collectives
+        }
+        for strategy in ("zero1", "zero2", "zero3")
+    }
+    assert set(calls["zero1"].values()) == {1}
+    assert calls["zero2"] == {(Phase.BACKWARD, "reduce_scatter"): 4, (Phase.STEP, "all_gather"): 1}
+    assert set(calls["zero3"].values()) == {4}
+
+
+def test_one_rank_alone_moves_nothing() -> None:
+    assert formula_record(trial(strategy="zero3", gpus_per_node=1)).collectives == []
+
+
+def test_the_last_rank_holds_no_more_than_the_first_where_nothing_is_padded() -> None:
+    records = [formula_record(trial(strategy="zero3", prediction={"rank": rank})) for rank in (0, 7)]
+    assert records[0].memory == records[1].memory
+    assert [record.rank for record in records] == [0, 7]
+
+
+@pytest.mark.parametrize(
+    ("fields", "line"),
+    [
+        ({"strategy": "zero1", "prediction": {"rank": 8}}, r"rank: 8 of 8; choices: 0 to 7"),
+        ({"strategy": "fsdp"}, r"strategy: 'fsdp' .*choices: "),
+        ({"strategy": "zero1", "model": {"model_type": "mamba", "hidden_size": 64}}, r"model: .*closed form"),
+        ({"strategy": "zero1", "ds_config": {"zero_optimization.stage": 2}}, r"stage"),
+    ],
+    ids=["rank", "strategy", "model", "config"],
+)
+def test_what_has_no_formula_gets_one_line(fields: dict[str, Any], line: str) -> None:
+    with pytest.raises(UserError, match=line) as caught:
+        formula_record(trial(**fields))
+    assert "\n" not in str(caught.value)
+
+
+def test_a_trillion_parameters_on_a_thousand_ranks_take_no_time() -> None:
+    shape = {"family": "llama", "num_layers": 128, "hidden_size": 25600, "num_heads": 160}
+    record = formula_record(trial(strategy="zero3", model=shape, num_nodes=128, activation_checkpointing=True))
+    assert record.parameters is not None
+    assert record.parameters.total > 9e11

@@ -1,0 +1,57 @@
+"""The lists of parameter tensors against transformers' own models, built without memory on the meta device."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+import torch
+from transformers import AutoConfig, AutoModelForCausalLM
+
+from zerobench.errors import UserError
+from zerobench.formulas.tensors import parameter_tensors
+from zerobench.spec.model import ModelSpec
+from zerobench.spec.parameters import count_parameters
+from zerobench.spec.presets import PRESETS, resolve_model
+
+SMALL = {"vocab_size": 300, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
+GATED = SMALL | {"intermediate_size": 112, "num_key_value_heads": 2}
+OPT = SMALL | {"model_type": "opt", "ffn_dim": 128, "max_position_embeddings": 40}
+
+CONFIGS: list[dict[str, Any]] = [
+    {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 2},
+    {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 2, "tie_word_embeddings": False, "n_inner": 100},
+    GATED | {"model_type": "llama"},
+    GATED | {"model_type": "llama", "tie_word_embeddings": True},
+    GATED | {"model_type": "llama", "attention_bias": True, "mlp_bias": True},
+    GATED | {"model_type": "mistral", "head_dim": 24},
+    GATED | {"model_type": "qwen2"},
+    GATED | {"model_type": "qwen3", "head_dim": 24, "attention_bias": True},
+    SMALL | {"model_type": "gpt_neox", "intermediate_size": 112},
+    SMALL | {"model_type": "gpt_neox", "intermediate_size": 112, "attention_bias": False, "tie_word_embeddings": True},
+    OPT,
+    OPT | {"word_embed_proj_dim": 32, "do_layer_norm_before": False},
+    OPT | {"enable_bias": False, "layer_norm_elementwise_affine": False, "tie_word_embeddings": False},
+]
+
+
+@pytest.mark.parametrize("config", CONFIGS, ids=lambda config: "-".join(map(str, config.values())))
+def test_the_tensors_are_those_of_the_model_in_the_models_order(config: dict[str, Any]) -> None:
+    spec = resolve_model(config)
+    with torch.device("meta"):
+        model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**spec.hf_config))
+    assert list(parameter_tensors(spec)) == [parameter.numel() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("name", PRESETS)
+def test_the_tensors_of_each_preset_sum_to_its_parameters(name: str) -> None:
+    spec = resolve_model(name)
+    counts = count_parameters(spec)
+    assert counts is not None
+    assert sum(parameter_tensors(spec)) == counts.total
+
+
+def test_an_architecture_without_a_closed_form_is_refused_in_one_line() -> None:
+    with pytest.raises(UserError, match=r"^model: 'mamba' \(mamba\) has no closed form .*choices: ") as caught:
+        parameter_tensors(ModelSpec(name="mamba", hf_config={"model_type": "mamba"}))
+    assert "\n" not in str(caught.value)

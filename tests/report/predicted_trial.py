@@ -1,0 +1,106 @@
+"""Simulated trials made by hand: each test says which bytes, FLOPs and collectives were counted."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from typing import Any
+
+from tests.report.sample_run import SampleTrial, model, trial_record
+from zerobench.records import (
+    Category,
+    CollectiveTraffic,
+    ContextMemory,
+    CountedFlops,
+    DeviceMemory,
+    MemoryRow,
+    NvmeTraffic,
+    ParameterTensor,
+    Phase,
+    Place,
+    RankRecord,
+    Status,
+    StepKind,
+)
+from zerobench.spec.parameters import count_parameters
+from zerobench.spec.trial import TrialSpec
+
+Ledger = Mapping[tuple[StepKind, Phase], Mapping[Category, int]]
+
+
+def asked(strategy: str = "zero2", **fields: Any) -> TrialSpec:
+    """A trial of a small GPT-2 on eight simulated H100, one sequence of 1,024 tokens a GPU, in bf16."""
+    usual = {"model": model(), "gpus_per_node": 8, "evidence": "simulated", "optimizer": "fused_adamw"}
+    predicted = {"prediction": {"gpu": "H100 SXM"}}
+    return TrialSpec.model_validate({**usual, **predicted, **fields, "strategy": strategy})
+
+
+def rows(place: Place, ledger: Ledger) -> list[MemoryRow]:
+    """Memory rows in which what is live is also the peak."""
+    return [
+        MemoryRow(
+            step=step,
+            phase=phase,
+            place=place,
+            category=category,
+            live_bytes=size,
+            at_peak_bytes=size,
+            own_peak_bytes=size,
+        )
+        for (step, phase), sizes in ledger.items()
+        for category, size in {**sizes, Category.TOTAL: sum(sizes.values())}.items()
+    ]
+
+
+def reserved(step: StepKind, phase: Phase, nbytes: int) -> DeviceMemory:
+    """What the model of the allocator reserves at most in a phase."""
+    sizes = {"allocated_bytes": 0, "peak_allocated_bytes": 0, "reserved_bytes": 0, "peak_reserved_bytes": nbytes}
+    return DeviceMemory(step=step, phase=phase, **sizes, alloc_retries=0, nvml_used_bytes=None, nvml_process_bytes=None)
+
+
+def trial(
+    spec: TrialSpec,
+    device: Ledger | None = None,
+    host: Ledger | None = None,
+    swapped: Ledger | None = None,
+    *,
+    flops: Mapping[Phase, int] | None = None,
+    collectives: Sequence[CollectiveTraffic] = (),
+    nvme: Sequence[NvmeTraffic] = (),
+    allocator: Sequence[DeviceMemory] = (),
+    context: ContextMemory | None = None,
+    num_params: int | None = None,
+) -> SampleTrial:
+    """A completed trial with one rank."""
+    counts = count_parameters(spec.model)
+    assert counts is not None
+    total = counts.total if num_params is None else num_params
+    by_component = counts.by_component() if num_params is None else {"mlp": total}
+    rank = RankRecord(
+        trial_id=spec.trial_id,
+        rank=0,
+        local_rank=0,
+        world_size=spec.world_size,
+        hostname="node-1",
+        pid=1,
+        status=Status.COMPLETED,
+        device_type="simgpu",
+        device_name="H100 SXM",
+        parameters=ParameterTensor(total=total, trainable=total, by_component=by_component),
+        micro_batch_size=spec.micro_batch_size,
+        memory=rows(Place.DEVICE, device or {}) + rows(Place.HOST, host or {}) + rows(Place.NVME, swapped or {}),
+        device_memory=list(allocator),
+        nvme=list(nvme),
+        collectives=list(collectives),
+        flops=[CountedFlops(step=StepKind.STEADY, phase=p, flops=n) for p, n in (flops or {}).items()],
+        context=context,
+    )
+    return SampleTrial(spec, trial_record(spec), [rank])
+
+
+def collective(
+    kind: str, phase: Phase, message_bytes: int, group_size: int = 8, step: StepKind = StepKind.STEADY
+) -> CollectiveTraffic:
+    """One call of a collective."""
+    return CollectiveTraffic(
+        step=step, phase=phase, kind=kind, group_size=group_size, calls=1, message_bytes=message_bytes
+    )

@@ -1,0 +1,132 @@
+"""A calibration file holds what the ranks of a run on GPUs measured outside torch, and predictions read it back."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.report.sample_run import (
+    GPU,
+    SampleTrial,
+    completed_trial,
+    cpu_trials,
+    sample_trials,
+    spec,
+    write_run,
+)
+from zerobench.errors import UserError
+from zerobench.records import ContextMemory, RankRecord
+from zerobench.report.calibrate import calibration_of, write_calibration
+from zerobench.spec.overheads import Spread, load_calibration, overhead_of
+from zerobench.spec.trial import TrialSpec
+from zerobench.store import load_run
+
+MIB, GIB = 2**20, 2**30
+
+
+def with_context(asked: TrialSpec, context_mib: list[int | None], collectives_mib: int | None = 300) -> SampleTrial:
+    """A trial whose ranks measured these contexts."""
+    whole = completed_trial(asked)
+    ranks = [
+        rank.model_copy(update={"context": context(context_mib[rank.rank], collectives_mib)}) for rank in whole.ranks
+    ]
+    return SampleTrial(whole.spec, whole.record, ranks)
+
+
+def context(context_mib: int | None, collectives_mib: int | None) -> ContextMemory:
+    sizes = [None if mib is None else mib * MIB for mib in (context_mib, collectives_mib)]
+    return ContextMemory(before_bytes=None, context_bytes=sizes[0], collectives_bytes=sizes[1])
+
+
+def test_a_run_on_gpus_gives_an_entry_for_each_world_size(tmp_path: Path) -> None:
+    run = load_run(write_run(tmp_path / "run", sample_trials(), samples=False).path)
+    calibration = calibration_of(run)
+    assert [(entry.gpu, entry.world_size, entry.num_ranks) for entry in calibration.gpus] == [(GPU, 1, 1), (GPU, 8, 64)]
+    for entry in calibration.gpus:
+        assert entry.context_bytes == Spread(median=514 * MIB, min=514 * MIB, max=514 * MIB)
+        assert entry.collectives_bytes == Spread(median=320 * MIB, min=320 * MIB, max=320 * MIB)
+        assert entry.rest_of_process_bytes == Spread(median=3 * GIB, min=3 * GIB, max=3 * GIB)
+    assert calibration.run_id == run.run_id
+
+
+def test_median_and_extremes_are_those_of_the_ranks_that_read_the_driver(tmp_path: Path) -> None:
+    trials = [with_context(spec("zero1", gpus_per_node=4), [500, 540, None, 510])]
+    (entry,) = calibration_of(load_run(write_run(tmp_path / "run", trials, samples=False).path)).gpus
+    assert entry.num_ranks == 4
+    assert entry.context_bytes == Spread(median=510 * MIB, min=500 * MIB, max=540 * MIB)
+
+
+def test_a_solo_trial_tells_the_context_and_not_what_nccl_takes(tmp_path: Path) -> None:
+    solo = with_context(spec("zero3", gpus_per_node=2, evidence="solo"), [500, 500], collectives_mib=1)
+    (entry,) = calibration_of(load_run(write_run(tmp_path / "run", [solo], samples=False).path)).gpus
+    assert entry.context_bytes is not None
+    assert entry.collectives_bytes is None
+
+
+def test_predicted_trials_are_no_measurement(tmp_path: Path) -> None:
+    trials = [
+        with_context(spec("zero3", gpus_per_node=2), [500, 500]),
+        with_context(spec("zero3", gpus_per_node=2, evidence="simulated"), [900, 900]),
+    ]
+    (entry,) = calibration_of(load_run(write_run(tmp_path / "run", trials, samples=False).path)).gpus
+    assert (entry.num_ranks, entry.context_bytes) == (2, Spread(median=500 * MIB, min=500 * MIB, max=500 * MIB))
+
+
+def test_the_versions_that_bear_on_the_figures_are_kept(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", sample_trials()[:1], samples=False)
+    environment = {
+        "versions": {
+            "torch": "2.13.0",
+            "flash-attn": None,
+            "numpy": "2.0",
+            "nvidia-nccl-cu13": "2.28",
+            "deepspeed": None,
+        },
+        "driver": {"version": "580.65"},
+        "torch_build": {"cuda": "13.0"},
+    }
+    folder.environment.write_text(json.dumps(environment))
+    versions = calibration_of(load_run(folder.path)).versions
+    assert versions == {"torch": "2.13.0", "nvidia-nccl-cu13": "2.28", "driver": "580.65", "torch_cuda": "13.0"}
+
+
+def test_a_written_calibration_is_read_back_and_used_by_predictions(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", sample_trials(), samples=False)
+    out = tmp_path / "own.yaml"
+    written = write_calibration(folder.path, out)
+    assert load_calibration(out) == written
+    assert f"measured by the run {written.run_id}" in out.read_text()
+    overhead = overhead_of("H100 SXM", 8, out)
+    assert (overhead.context_bytes, overhead.collectives_bytes) == (514 * MIB, 320 * MIB)
+    assert overhead.rest_of_process_bytes == 3 * GIB
+    assert list(tmp_path.glob(".*tmp")) == []
+
+
+def test_a_run_on_cpus_says_that_a_gpu_is_missing(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", cpu_trials(), samples=False)
+    with pytest.raises(UserError, match=r"RUN: .*no rank of its 5 trials ran on a GPU") as error:
+        write_calibration(folder.path, tmp_path / "out.yaml")
+    assert "\n" not in str(error.value)
+    assert not (tmp_path / "out.yaml").exists()
+
+
+@pytest.mark.parametrize("update", [{"context": None}, {"context": context(None, None)}])
+def test_a_run_whose_ranks_could_not_read_the_driver_says_so_with_nvmls_reason(
+    tmp_path: Path, update: dict[str, Any]
+) -> None:
+    whole = completed_trial(spec("zero1"))
+    ranks: list[RankRecord] = [rank.model_copy(update=update) for rank in whole.ranks]
+    (nvml,) = whole.record.nvml
+    blind = whole.record.model_copy(update={"nvml": [nvml.model_copy(update={"reason": "no library"})]})
+    folder = write_run(tmp_path / "run", [SampleTrial(whole.spec, blind, ranks)], samples=False)
+    with pytest.raises(UserError, match="no reading of the CUDA context; NVML said: no library"):
+        calibration_of(load_run(folder.path))
+
+
+def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
+    folder = write_run(tmp_path / "run", sample_trials()[:1], samples=False)
+    with pytest.raises(UserError, match=r"--out: .*No such file or directory"):
+        write_calibration(folder.path, tmp_path / "none" / "out.yaml")

@@ -1,0 +1,171 @@
+"""A plan's tables and what it recommends, on runs written by hand; whole tables are compared with what was looked at.
+
+Set UPDATE_GOLDEN=1 to write the files anew, then read the difference.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from tests.report.plan_run import cluster, plan_trials, predicted_trial
+from tests.report.sample_run import GIB, SampleTrial, spec, write_run
+from zerobench.records import Category, Place
+from zerobench.report.layout import Shown
+from zerobench.report.plan_rows import PlanRow, recommended
+from zerobench.report.plan_time import days, gpu_hours, traffic
+from zerobench.report.plan_view import plan_row, show_plan
+from zerobench.spec.cluster import Cluster
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+def shown(
+    path: Path, trials: Sequence[SampleTrial], place: Cluster, width: int = 140, tokens: float | None = None
+) -> tuple[str, PlanRow | None]:
+    """What `show_plan` prints of a run of these trials, and the row that it recommends."""
+    write_run(path / "run", trials, samples=False)
+    console = Console(width=width, file=io.StringIO(), color_system=None)
+    best = show_plan(path / "run", place, console, tokens)
+    assert isinstance(console.file, io.StringIO)
+    return re.sub(r" +$", "", console.file.getvalue(), flags=re.MULTILINE), best
+
+
+def row(trial: SampleTrial, place: Cluster) -> PlanRow:
+    """A trial as a row of a plan."""
+    return plan_row(Shown(trial, trial.spec.strategy, None), place)
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_the_tables_are_those_that_were_looked_at(tmp_path: Path, width: int) -> None:
+    place = cluster(nvme="7GB/s")
+    text, _ = shown(tmp_path, plan_trials(place), place, width, tokens=300e9)
+    golden = GOLDEN / f"plan_{width}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(text, encoding="utf-8")
+    assert text == golden.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("width", [80, 100, 120, 140])
+@pytest.mark.parametrize("tokens", [None, 15e12])
+def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut(
+    tmp_path: Path, width: int, tokens: float | None
+) -> None:
+    place = cluster(gpus="1024", nvme="7GB/s")
+    text, _ = shown(tmp_path, plan_trials(place), place, width, tokens)
+    assert max(cell_len(line) for line in text.splitlines()) <= width
+    assert "…" not in text
+
+
+def test_every_table_of_bytes_says_that_it_is_predicted(tmp_path: Path) -> None:
+    place = cluster()
+    text, _ = shown(tmp_path, plan_trials(place), place)
+    assert text.count("Predicted (simulated)") == 3
+    assert "none measured" in text
+    assert "Lower bound of the step time" in text
+
+
+def test_the_parts_of_the_device_add_up_to_the_total() -> None:
+    one = row(plan_trials(cluster())[0], cluster())
+    assert one.need is not None
+    assert one.steady is not None
+    reserved = max(r.peak_reserved_bytes for r in one.trial.ranks[0].device_memory)
+    context = one.trial.ranks[0].context
+    assert context is not None
+    assert one.need.total_bytes == reserved + (context.context_bytes or 0) + (context.collectives_bytes or 0)
+
+
+def test_the_host_holds_all_ranks_of_a_node_and_not_the_simulating_process() -> None:
+    asked = spec("zero3", offload_optimizer="cpu", optimizer="cpu_adam", evidence="simulated")
+    trial = predicted_trial(asked)
+    held = {r.category: r.at_peak_bytes or 0 for r in trial.ranks[0].memory if r.place is Place.HOST}
+    tensors = held[Category.TOTAL] - held[Category.REST_OF_PROCESS]
+    assert row(trial, cluster()).host.needed_bytes == 8 * tensors
+
+
+def test_the_recommended_row_is_the_fastest_that_fits_with_room(tmp_path: Path) -> None:
+    place = cluster()
+    text, best = shown(tmp_path, plan_trials(place), place)
+    rows = [row(trial, place) for trial in plan_trials(place) if trial.ranks]
+    assert best is not None
+    fastest = min(one.step_s or 0.0 for one in rows if one.has_room)
+    assert best.step_s == pytest.approx(fastest, rel=0.01)
+    assert best.room == max(one.room for one in rows if (one.step_s or 0.0) <= 1.01 * fastest)
+    assert f"\n{best.shown.label}: of the " in text
+
+
+def test_a_faster_row_without_room_is_not_recommended() -> None:
+    place = cluster()
+    rows = [row(trial, place) for trial in plan_trials(place) if trial.ranks]
+    full = [replace(one, capacity=replace(one.capacity, device_bytes=one.device.needed_bytes or 0)) for one in rows]
+    assert full[0].fits
+    assert not full[0].has_room
+    assert recommended(full) is None
+    slow = max(rows, key=lambda one: one.step_s or 0.0)
+    assert recommended([one for one in full if one.trial is not slow.trial] + [slow]) is slow
+
+
+def test_a_bound_that_lacks_a_term_does_not_win_over_whole_ones() -> None:
+    place = cluster()
+    rows = [row(trial, place) for trial in plan_trials(place) if trial.ranks]
+    first, second = rows[:2]
+    assert first.bound is not None
+    assert first.is_bound_whole
+    cut = replace(first, bound=replace(first.bound, step_s=1e-6, optimizer_s=None))
+    assert recommended([cut, second]) is second
+    assert recommended([cut]) is cut
+
+
+def test_where_nothing_fits_the_nearest_is_named_with_what_it_needs(tmp_path: Path) -> None:
+    place = cluster(gpu="t4")
+    text, best = shown(tmp_path, plan_trials(place, micro_batch_size=64), place)
+    assert best is None
+    assert "None of the 9 fits with 5% room." in text
+    assert "the nearest, needs" in text
+
+
+def test_skipped_cells_are_listed_with_their_reason(tmp_path: Path) -> None:
+    text, _ = shown(tmp_path, plan_trials(cluster()), cluster())
+    assert "9 configurations predicted by simulation, none measured, 5 skipped" in text
+    assert text.count("--nvme 7GB/s") == 5
+
+
+def test_each_losing_row_is_told_why(tmp_path: Path) -> None:
+    place = cluster()
+    text, best = shown(tmp_path, plan_trials(place), place)
+    assert best is not None
+    said = text.partition("Why not the others")[2]
+    assert "stage 0" in said
+    assert "stage 3" in said
+
+
+def test_days_and_gpu_hours_follow_from_the_bound() -> None:
+    one = row(plan_trials(cluster())[0], cluster())
+    assert one.step_s is not None
+    tokens_a_step = 8 * 2 * 1024
+    assert days(one, 300e9) == pytest.approx(300e9 / tokens_a_step * one.step_s / 86400)
+    assert gpu_hours(one, 300e9) == pytest.approx(8 * 300e9 / tokens_a_step * one.step_s / 3600)
+
+
+def test_traffic_is_that_of_one_steady_step() -> None:
+    trials = {t.spec.trial_id: t for t in plan_trials(cluster()) if t.ranks}
+    by_stage = {t.spec.zero_stage: traffic(row(t, cluster())) for t in trials.values()}
+    gathered, reduced = by_stage[3]["all_gather"], by_stage[3]["reduce_scatter"]
+    assert gathered == 2 * reduced
+    assert by_stage[0] == {"all_reduce": reduced}
+
+
+def test_a_room_is_a_share_of_what_there_is() -> None:
+    one = row(plan_trials(cluster())[0], cluster())
+    half = replace(one, capacity=replace(one.capacity, device_bytes=2 * (one.device.needed_bytes or 0)))
+    assert half.device.room == pytest.approx(0.5)
+    assert half.scaled_bytes == pytest.approx(one.device.needed_bytes, abs=2)
+    assert replace(one, capacity=replace(one.capacity, device_bytes=GIB)).device.fits is False

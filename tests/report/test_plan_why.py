@@ -1,0 +1,237 @@
+"""Why a trial loses: sentences held against ledgers made by hand."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from tests.report.predicted_trial import Ledger, asked, collective, trial
+from tests.report.sample_run import GIB, MIB, SampleTrial, failed_trial
+from zerobench.records import Category, ContextMemory, Failure, Phase, Status, StepKind
+from zerobench.report.capacity import Capacity
+from zerobench.report.memory_causes import cause, remedy
+from zerobench.report.plan_why import name_of, why_not
+from zerobench.report.step_bound import step_bound
+from zerobench.spec.hardware import Gpu
+from zerobench.spec.links import Links
+
+H100 = Capacity(device_bytes=80 * GIB, host_bytes_per_node=1000 * GIB)
+BUCKET = 1_000_000_000  # 5e8 elements of two bytes
+PSI = 100_000_000
+LIVE = "stage3_max_live_parameters 1e9"
+
+
+def at_peak(**sizes: int) -> Ledger:
+    return {(StepKind.STEADY, Phase.BACKWARD): {Category(name): size for name, size in sizes.items()}}
+
+
+def stage_2(**fields: Any) -> SampleTrial:
+    """0.1 B parameters on eight ranks, its peak where no bucket is allocated."""
+    return trial(asked("zero2", **fields), at_peak(parameters=2 * PSI, activations=GIB), num_params=PSI)
+
+
+def stage_3(**fields: Any) -> SampleTrial:
+    sizes = {"parameters": 2 * PSI // 8, "activations": GIB, "reduce_buffers": BUCKET}
+    return trial(asked("zero3", **fields), at_peak(**sizes), num_params=PSI)
+
+
+def test_a_bucket_that_eats_what_sharding_saves_is_told_with_the_setting_that_undoes_it() -> None:
+    bucket = "its reduce bucket of 5e8 elements of 2 bytes (reduce_bucket_size)"
+    larger = "its reduce bucket of 5e8 elements makes it larger by more than the 166.89 MiB by which other categories "
+    larger += "are smaller"
+    smaller = "with reduce_bucket_size 5e7 its tensors at that instant would be 71.53 MiB less than those of stage 2"
+    sentences = why_not(stage_2(), stage_3(), H100)
+    assert sentences == [
+        "stage 3 needs 786.78 MiB more device memory than stage 2",
+        f"reduce buffers: +953.67 MiB, 953.67 MiB against 0 B at the peak ({bucket})",
+        "parameters: -166.89 MiB, 23.84 MiB against 190.73 MiB at the peak (2 bytes x 100 M parameters / 8 ranks)",
+        f"{larger}; {smaller}",
+    ]
+
+
+def test_nothing_is_said_of_a_bucket_that_the_ledger_does_not_show() -> None:
+    """Half a bucket's bytes are something else, whatever the configuration says."""
+    odd = trial(asked("zero3"), at_peak(parameters=2 * PSI, reduce_buffers=BUCKET // 2), num_params=PSI)
+    sentences = why_not(trial(asked("zero2"), at_peak(parameters=2 * PSI), num_params=PSI), odd, H100)
+    assert sentences[1] == "reduce buffers: +476.84 MiB, 476.84 MiB against 0 B at the peak (reduce_bucket_size 5e8)"
+    assert len(sentences) == 2
+
+
+def test_a_bucket_that_is_small_already_is_not_advised_away() -> None:
+    small = {"zero_optimization.reduce_bucket_size": 50_000_000}
+    other = trial(
+        asked("zero3", ds_config=small), at_peak(parameters=2 * PSI, reduce_buffers=BUCKET // 10), num_params=PSI
+    )
+    sentences = why_not(trial(asked("zero2"), at_peak(parameters=2 * PSI), num_params=PSI), other, H100)
+    assert not any("with reduce_bucket_size" in sentence for sentence in sentences)
+
+
+def test_two_buckets_are_two_with_overlap_at_stages_1_and_2() -> None:
+    sample = trial(asked("zero2", ds_config={"zero_optimization.overlap_comm": True}), num_params=PSI)
+    said = cause(sample, Category.REDUCE_BUFFERS, 2 * BUCKET)
+    assert said == "its two reduce buckets (overlap_comm) of 5e8 elements of 2 bytes (reduce_bucket_size)"
+
+
+def test_a_trial_that_does_not_fit_says_by_how_much_and_what_would_have_to_shrink() -> None:
+    large = trial(asked("zero2", micro_batch_size=8), at_peak(parameters=2 * GIB, activations=90 * GIB), num_params=GIB)
+    sentences = why_not(stage_2(), large, H100)
+    assert sentences[0] == (
+        "stage 2 does not fit: it needs 92.00 GiB of device memory, 12.00 GiB more than the 80.00 GiB there are, "
+        "at the peak of backward of the steady step"
+    )
+    assert sentences[1] == (
+        "activations: 90.00 GiB of it, 98 % of the tensors (8 x 1,024 tokens of a micro batch, without activation "
+        "checkpointing); less with activation_checkpointing: true or a smaller micro_batch_size"
+    )
+    assert sentences[2] == "everything else as it is, it would fit at that instant with activations of 78.00 GiB"
+
+
+def test_adams_states_are_one_part_of_twelve_bytes() -> None:
+    sizes = dict.fromkeys(("master_weights", "first_moment", "second_moment"), 40 * GIB)
+    large = trial(asked("zero0"), at_peak(**sizes), num_params=10 * GIB)
+    assert why_not(stage_2(), large, H100)[1] == (
+        "master weights and moments: 120.00 GiB of it, 100 % of the tensors (12 bytes x 10.7 B parameters); less with "
+        "stage 1 or higher or offload_optimizer: cpu from stage 1 on"
+    )
+
+
+def test_where_no_part_alone_is_what_is_over_several_are_named() -> None:
+    large = trial(asked("zero1"), at_peak(parameters=60 * GIB, gradients=60 * GIB, activations=60 * GIB))
+    sentences = why_not(stage_2(), large, H100)
+    assert sum("of it, 33 % of the tensors" in sentence for sentence in sentences) == 2
+    assert not any(sentence.startswith("everything else") for sentence in sentences)
+
+
+def test_context_and_nccl_count_and_are_told() -> None:
+    heavy = trial(
+        asked("zero3"),
+        at_peak(parameters=2 * PSI, activations=GIB),
+        context=ContextMemory(before_bytes=None, context_bytes=512 * MIB, collectives_bytes=256 * MIB),
+        num_params=PSI,
+    )
+    assert why_not(stage_2(), heavy, H100) == [
+        "stage 3 needs 768.00 MiB more device memory than stage 2 (+512.00 MiB CUDA context, +256.00 MiB NCCL)"
+    ]
+
+
+def test_a_slower_trial_is_told_by_the_term_that_makes_it_slower() -> None:
+    gpu = Gpu(name="X", peak_tflops={"bf16": 1000}, source="made up")
+    links = Links(link_gb_per_s=100, host_link_gb_per_s=1)
+    flops = {Phase.FORWARD: 10**14}
+    gather = [collective("all_gather", Phase.STEP, 0)]
+    spec = {"attention": "eager"}
+    device = at_peak(parameters=GIB)
+    fast = trial(asked("zero2", **spec), device, flops=flops, collectives=gather, num_params=PSI * 80)
+    offloaded = asked("zero2", **spec, offload_optimizer="cpu", optimizer="cpu_adam")
+    slow = trial(offloaded, device, flops=flops, collectives=gather, num_params=PSI * 80)
+    bounds = {"best_bound": step_bound(fast, gpu, links), "other_bound": step_bound(slow, gpu, links)}
+    sentences = why_not(fast, slow, H100, **bounds)
+    assert sentences[0] == (
+        "stage 2 with optimizer states on cpu is slower: a step takes 4.00 s or more, against 100 ms or more, and most "
+        "of that is offload"
+    )
+    assert sentences[1] == (
+        "offload: 1.86 GiB to the host in the passes, 1.86 GiB to the device at the update over the host link at "
+        "1 GB/s each way: 4.00 s"
+    )
+    assert not any("slower" in sentence for sentence in why_not(slow, fast, H100, **_swapped(bounds)))
+
+
+def _swapped(bounds: dict[str, Any]) -> dict[str, Any]:
+    return {"best_bound": bounds["other_bound"], "other_bound": bounds["best_bound"]}
+
+
+def test_more_host_memory_is_told_with_what_lies_there() -> None:
+    device, small = at_peak(parameters=2 * PSI), at_peak(staging=GIB)
+    states = at_peak(staging=GIB, master_weights=PSI * 4 // 8)
+    best = trial(asked("zero2"), device, small, num_params=PSI)
+    other = trial(asked("zero2", offload_optimizer="cpu", optimizer="cpu_adam"), device, states, num_params=PSI)
+    assert why_not(best, other, H100) == [
+        "stage 2 with optimizer states on cpu needs 8.37 GiB of host memory a node, stage 2 8.00 GiB",
+        "master weights on the host: +47.68 MiB a rank (4 bytes x 100 M parameters / 8 ranks)",
+    ]
+
+
+def test_a_host_that_is_too_small_is_told_for_the_whole_node() -> None:
+    host = at_peak(master_weights=100 * GIB)
+    sample = trial(asked("zero2", offload_optimizer="cpu", optimizer="cpu_adam"), at_peak(parameters=GIB), host)
+    sentences = why_not(stage_2(), sample, Capacity(80 * GIB, host_bytes_per_node=700 * GIB))
+    assert sentences[0] == (
+        "stage 2 with optimizer states on cpu does not fit: its 8 ranks a node need 800.00 GiB of host memory, "
+        "100.00 GiB more than the 700.00 GiB of a node"
+    )
+
+
+def test_nothing_speaks_against_an_equal_trial() -> None:
+    assert why_not(stage_2(), stage_2(), H100) == []
+
+
+def test_a_trial_without_figures_says_how_it_ended() -> None:
+    crashed = failed_trial(asked("zero3"), Failure(message="the engine stopped"), Status.CRASH)
+    [sentence] = why_not(stage_2(), crashed, H100)
+    assert sentence == "stage 3: what it needs is not known (the engine stopped)"
+
+
+@pytest.mark.parametrize(
+    ("fields", "category", "nbytes", "expected"),
+    [
+        ({}, Category.PARAMETERS, 2 * PSI, "2 bytes x 100 M parameters"),
+        ({"strategy": "zero3"}, Category.PARAMETERS, 2 * PSI // 8, "2 bytes x 100 M parameters / 8 ranks"),
+        ({}, Category.PARAMETERS, 3 * PSI, None),
+        ({"precision": "fp32"}, Category.GRADIENTS, 4 * PSI, "4 bytes x 100 M parameters"),
+        (
+            {"micro_batch_size": 2},
+            Category.LOGITS_AND_LOSS,
+            8 * 2 * 1024 * 50257,
+            "8 bytes for each of 50,257 words and 2 x 1,024 tokens of a micro batch",
+        ),
+        ({}, Category.GATHERED_PARAMETERS, 5, None),
+        (
+            {"strategy": "zero3"},
+            Category.GATHERED_PARAMETERS,
+            5,
+            f"{LIVE}, stage3_prefetch_bucket_size 5e7, stage3_param_persistence_threshold 100000",
+        ),
+    ],
+)
+def test_a_cause_is_a_formula_only_where_the_bytes_are_what_it_gives(
+    fields: dict[str, Any], category: Category, nbytes: int, expected: str | None
+) -> None:
+    assert cause(trial(asked(**fields), num_params=PSI), category, nbytes) == expected
+
+
+@pytest.mark.parametrize(
+    ("fields", "category", "expected"),
+    [
+        ({"strategy": "zero0"}, Category.MASTER_WEIGHTS, "stage 1 or higher or offload_optimizer: cpu from stage 1 on"),
+        ({}, Category.MASTER_WEIGHTS, "offload_optimizer: cpu"),
+        ({"offload_optimizer": "cpu", "optimizer": "cpu_adam"}, Category.MASTER_WEIGHTS, None),
+        ({"strategy": "zero1"}, Category.GRADIENTS, "stage 2 or higher"),
+        ({}, Category.GRADIENTS, None),
+        ({}, Category.PARAMETERS, "stage 3 or offload_param: cpu at stage 3"),
+        ({"activation_checkpointing": True}, Category.ACTIVATIONS, "a shorter sequence_length"),
+        ({}, Category.REDUCE_BUFFERS, "reduce_bucket_size 5e7, with which it would be 95.37 MiB"),
+        ({}, Category.UNATTRIBUTED, None),
+    ],
+)
+def test_a_remedy_is_one_that_the_trial_has_not_used(
+    fields: dict[str, Any], category: Category, expected: str | None
+) -> None:
+    assert remedy(trial(asked(**fields), num_params=PSI), category, BUCKET) == expected
+
+
+def test_names_say_the_stage_and_what_is_offloaded() -> None:
+    assert name_of(asked("zero3", offload_optimizer="nvme", offload_param="cpu", nvme_path="/n")) == (
+        "stage 3 with optimizer states on nvme and parameters on cpu"
+    )
+    assert name_of(asked("single")) == "single"
+
+
+def test_a_crash_after_some_rows_is_no_proof_that_it_fits_nor_of_what_it_needs() -> None:
+    half = stage_3()
+    crashed = dataclasses.replace(half, record=half.record.model_copy(update={"status": Status.CRASH, "reason": "x"}))
+    assert why_not(stage_2(), crashed, H100) == ["stage 3: what it needs is not known (x)"]
+    [first, *_] = why_not(stage_2(), crashed, Capacity(device_bytes=GIB))
+    assert first.startswith("stage 3 does not fit")

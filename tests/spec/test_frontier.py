@@ -1,0 +1,118 @@
+"""The search for the most that fits: it finds the very edge, with few tries, whatever tells it the peaks."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+import pytest
+from hypothesis import given
+from hypothesis import strategies as st
+
+from zerobench.spec.frontier import Try, largest_fitting, search, search_together
+
+
+@given(st.integers(1, 10**6), st.integers(0, 10**9), st.integers(1, 10**5), st.integers(1, 10**7))
+def test_on_a_line_the_edge_is_found_exactly(start: int, base: int, slope: int, edge: int) -> None:
+    most = 10**7
+    capacity = base + slope * edge + slope // 2
+    found = largest_fitting(lambda value: base + slope * value, capacity, start=min(start, most), most=most)
+    assert found.largest == Try(edge, base + slope * edge)
+    assert (found.too_large is None) == (edge == most)
+
+
+@given(st.lists(st.integers(0, 50), min_size=1, max_size=200), st.integers(0, 3000), st.data())
+def test_on_any_rising_function_the_edge_is_found_exactly(rises: list[int], capacity: int, data: st.DataObject) -> None:
+    peaks = [sum(rises[: i + 1]) for i in range(len(rises))]
+    start = data.draw(st.integers(1, len(peaks)))
+    found = largest_fitting(lambda value: peaks[value - 1], capacity, start=start, most=len(peaks))
+    fitting = [value for value, peak in enumerate(peaks, start=1) if peak <= capacity]
+    assert (found.largest.value if found.largest else None) == (fitting[-1] if fitting else None)
+    assert (found.too_large.value if found.too_large else None) == (
+        len(fitting) + 1 if len(fitting) < len(peaks) else None
+    )
+    assert len({one.value for one in found.tries}) == len(found.tries)
+
+
+@given(st.integers(1, 5000), st.integers(1, 5000))
+def test_where_too_large_values_tell_nothing_the_edge_is_found_all_the_same(edge: int, start: int) -> None:
+    found = largest_fitting(lambda value: value if value <= edge else None, 10**6, start=start, most=5000)
+    assert found.largest == Try(edge, edge)
+
+
+@pytest.mark.parametrize(
+    ("peak", "most_tries"),
+    [
+        (lambda value: 5_000_000 + 700 * value, 9),
+        (lambda value: max(9_000_000, 5_000_000 + 700 * value), 12),  # buckets first, then activations
+        (lambda value: 5_000_000 + value * value // 1000, 18),  # attention that keeps its scores
+    ],
+)
+def test_few_tries_do(peak: Callable[[int], int], most_tries: int) -> None:
+    found = largest_fitting(peak, 60_000_000, start=1, most=2**20)
+    assert found.largest is not None
+    assert peak(found.largest.value) <= 60_000_000 < peak(found.largest.value + 1)
+    assert len(found.tries) <= most_tries
+
+
+def test_where_an_allocator_wavers_few_tries_do_and_the_edge_is_as_close_as_asked() -> None:
+    """The peaks of a 20M-parameter Llama on an A100 in MiB, by sequences: 436 needs less than 435."""
+    measured = {1: 2416, 2: 2577, 435: 77688, 436: 77371, 437: 77562, 438: 77732, 439: 77917, 441: 78276, 447: 79297}
+
+    def peak(value: int) -> int:
+        return measured.get(value, 2239 + 173 * value)
+
+    found = largest_fitting(peak, 77824, start=1, most=65536, within=0.01)
+    assert found.largest is not None
+    assert found.too_large is not None
+    assert peak(found.largest.value) <= 77824 < peak(found.too_large.value)
+    assert found.too_large.value - found.largest.value <= 0.01 * found.largest.value
+    assert len(found.tries) <= 7
+
+
+@given(st.integers(1, 10**5), st.floats(0, 0.5), st.integers(1, 10**6))
+def test_the_edge_is_found_as_closely_as_asked(edge: int, within: float, start: int) -> None:
+    found = largest_fitting(lambda value: value * value, edge * edge, start=start, most=10**6, within=within)
+    assert found.too_large is not None
+    largest = 0 if found.largest is None else found.largest.value
+    assert largest <= edge < found.too_large.value
+    assert found.too_large.value - largest <= max(1, within * largest)
+
+
+def test_a_search_that_ends_at_the_most_has_nothing_too_large() -> None:
+    found = largest_fitting(lambda value: value, 1000, start=3, most=64)
+    assert found.largest == Try(64, 64)
+    assert found.too_large is None
+
+
+def test_where_the_least_is_too_large_nothing_fits() -> None:
+    found = largest_fitting(lambda value: 1000 + value, 1000, start=16, most=64)
+    assert found.largest is None
+    assert found.too_large == Try(1, 1001)
+
+
+@pytest.mark.parametrize(("least", "start", "most"), [(0, 1, 2), (2, 1, 3), (1, 4, 3)])
+def test_bounds_that_do_not_rise_are_refused(least: int, start: int, most: int) -> None:
+    with pytest.raises(ValueError, match="must rise"):
+        next(search(1, least=least, start=start, most=most))
+
+
+def test_searches_are_asked_together_until_each_is_done() -> None:
+    edges = {"a": 5, "b": 900, "c": 1}
+    rounds: list[Mapping[str, int]] = []
+
+    def peaks(asked: Mapping[str, int]) -> dict[str, int | None]:
+        rounds.append(dict(asked))
+        return {key: -(-100 * value // edges[key]) for key, value in asked.items()}
+
+    searches = {key: search(100, start=1, most=1000) for key in edges}
+    found = search_together(searches, peaks)
+    assert set(rounds[0]) == set(edges)
+    assert {key: one.largest.value for key, one in found.items() if one.largest} == edges
+    assert len(rounds) == max(len(one.tries) for one in found.values())
+
+
+def test_a_search_that_gets_no_answer_is_given_up_and_the_others_go_on() -> None:
+    searches = {"works": search(10, start=1, most=100), "fails": search(10, start=1, most=100)}
+    found = search_together(searches, lambda asked: {key: value for key, value in asked.items() if key == "works"})
+    assert list(found) == ["works"]
+    assert found["works"].largest == Try(10, 10)

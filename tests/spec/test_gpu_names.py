@@ -1,0 +1,58 @@
+"""GPUs as people name them."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from zerobench.errors import UserError
+from zerobench.spec.gpu_names import known_gpu
+from zerobench.spec.hardware import CATALOGUE_VARIABLE
+
+
+@pytest.mark.parametrize("name", ["h200", "H200 SXM", "NVIDIA H200", "h200-sxm"])
+def test_a_gpu_has_one_short_name_however_it_is_written(name: str):
+    assert known_gpu(name).name == "H200 SXM"
+
+
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("h201", "did you mean 'H200 SXM'"),
+        ("4090", "did you mean 'RTX 4090'"),
+        ("a100-80gb", "did you mean 'A100 SXM 80GB' or 'A100 PCIe 80GB'"),
+        ("abacus", "choices: B300 SXM, "),
+        (7, "gpu: 7 is in no hardware catalogue; choices: "),
+        (None, "gpu: null is in no hardware catalogue"),
+        (True, "gpu: true is in no hardware catalogue"),
+    ],
+)
+def test_an_unknown_gpu_is_one_line_with_the_nearest_names(name: object, hint: str):
+    with pytest.raises(UserError) as error:
+        known_gpu(name)
+    assert hint in str(error.value)
+
+
+def test_the_option_and_its_other_words_are_in_the_line():
+    with pytest.raises(UserError, match=r"^--gpu: 'x' .* MI300X, auto$"):
+        known_gpu("x", "--gpu", also=("auto",))
+
+
+def test_a_gpu_of_the_users_own_catalogue_is_known(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):
+    (tmp_path / "own.yaml").write_text("gpus: [{name: Abacus 9000, source: mine}]")
+    monkeypatch.setenv(CATALOGUE_VARIABLE, str(tmp_path / "own.yaml"))
+    assert known_gpu("abacus-9000").name == "Abacus 9000"
+
+
+@settings(max_examples=100, deadline=None)
+@given(name=st.text() | st.integers() | st.floats() | st.lists(st.text(), max_size=3))
+def test_anything_is_a_gpu_or_one_printable_line(name: object):
+    try:
+        known_gpu(name)
+    except UserError as error:
+        line = str(error)
+        assert line.isprintable()
+        assert len(line) < 1500

@@ -1,0 +1,197 @@
+"""`zerobench plan` as users meet it: one line for each mistake, and nothing is written or started for it."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from pathlib import Path
+
+import pytest
+
+from tests.report.plan_run import predicted_rank
+from zerobench import cli_frontier, cli_plan
+from zerobench.cli import main
+from zerobench.cli_frontier import Rounds
+from zerobench.cli_plan import Request, read_plan
+from zerobench.errors import UserError
+from zerobench.folder import RunFolder, write_whole
+from zerobench.records import Status, TrialRecord
+from zerobench.run.runner import RunResult
+from zerobench.run.setup import lay_out, resolved_configs
+from zerobench.spec.expand import PlannedTrial
+from zerobench.spec.frontier_axes import frontier_axis
+from zerobench.spec.trial import TrialSpec
+
+Call = Callable[..., tuple[int, str, str]]
+
+PLAN = ["plan", "--model", "gpt2-1.5b", "--gpus", "8", "--gpu", "h200", "--sequence-length", "1024"]
+
+
+@pytest.fixture
+def call(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Runs the command line in an empty folder: its exit status, what it printed, what it complained of."""
+    monkeypatch.chdir(tmp_path)
+
+    def run(*arguments: str) -> tuple[int, str, str]:
+        with pytest.raises(SystemExit) as caught:
+            main(arguments)
+        out, err = capsys.readouterr()
+        assert isinstance(caught.value.code, int)
+        return caught.value.code, out, err
+
+    return run
+
+
+@pytest.fixture
+def by_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Predictions by the sample's arithmetic in place of the simulator, which takes seconds a trial."""
+    monkeypatch.setattr(cli_plan, "predict", predict_by_arithmetic)
+    monkeypatch.setattr(cli_frontier, "predict", predict_by_arithmetic)
+
+
+def predict_by_arithmetic(
+    planned: list[PlannedTrial], name: str, sweep: Mapping[str, object], reports: Path
+) -> RunResult:
+    """What zerobench.cli_plan.predict leaves on disk."""
+    run = RunFolder(reports / name)
+    lay_out(run_made(run), planned, resolved_configs(planned), sweep, {})
+    for item in planned:
+        if item.skipped is None:
+            complete(run, item.trial)
+    return RunResult(run)
+
+
+def run_made(run: RunFolder) -> RunFolder:
+    run.path.mkdir(parents=True)
+    return run
+
+
+def complete(run: RunFolder, trial: TrialSpec) -> None:
+    """Leave the records of a trial that completed."""
+    folder = run.trial(trial.trial_id)
+    write_whole(folder.rank_record(0), predicted_rank(trial).model_dump_json())
+    record = TrialRecord(
+        run_id=run.run_id,
+        trial_id=trial.trial_id,
+        config_hash=trial.config_hash,
+        status=Status.COMPLETED,
+        ranks_expected=1,
+        ranks_reported=1,
+    )
+    write_whole(folder.record, record.model_dump_json())
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["plan"], "--model is missing; for example: zerobench plan --model llama-7b"),
+        (["plan", "--model", "llama-7b"], "--gpus is missing"),
+        (["plan", "--model", "llama-7b", "--gpus", "8"], "--gpu is missing"),
+        ([*PLAN, "--gpus", "0"], "--gpus: '0'; choices: a whole number from 1"),
+        ([*PLAN, "--gpu", "h300"], "--gpu: 'h300' is in no hardware catalogue"),
+        ([*PLAN, "--model", "gpt2-1.5c"], "did you mean 'gpt2-1.5b'"),
+        ([*PLAN, "--host-memory", "lots"], "--host-memory: 'lots' is no number of bytes"),
+        ([*PLAN, "--nvme", "7"], "--nvme: '7' is no rate; write for example 7GB/s"),
+        ([*PLAN, "--tokens", "300 trillion"], "--tokens: '300 trillion' is no number of tokens"),
+        ([*PLAN, "--tokens", "1e30"], "--tokens: '1e30' is out of range"),
+        ([*PLAN, "--stage", "3,5"], "--stage: '5' is not known"),
+        ([*PLAN, "--frontier", "modle"], "did you mean 'model'"),
+        ([*PLAN, "--frontier", "model", "--tokens", "1B"], "--tokens means nothing beside --frontier"),
+        ([*PLAN, "--write", "nowhere/ds.json"], "--write: nowhere/ds.json: there is no folder nowhere"),
+        ([*PLAN, "--ds-config", "nowhere.json"], "no such file"),
+        ([*PLAN, "--ds-config", "zero2.json", "--stage", "1"], "--stage means nothing beside --ds-config"),
+        ([*PLAN, "--sequence-length", "4096"], "gpt2-1.5b has 1024 positions"),
+        ([*PLAN, "--set", "strategy=zero1"], "--set changes a sweep"),
+        (["plan", "quikstart", "--gpu", "h200"], "did you mean 'quickstart'"),
+        (["plan", "zero-stages"], "--gpu is missing: the sweep names none"),
+        (["plan", "trillion", "--model", "llama-7b"], "--model means nothing beside a sweep"),
+        (["plan", "--modle", "llama-7b"], "--model"),
+    ],
+)
+def test_a_mistake_is_one_line_and_nothing_is_written(
+    call: Call, tmp_path: Path, arguments: list[str], words: str
+) -> None:
+    code, out, err = call(*arguments)
+    assert code == 2
+    assert out == ""
+    assert err.startswith("zerobench: ")
+    assert err.count("\n") == 1
+    assert words in err
+    assert not list(tmp_path.iterdir())
+
+
+def test_a_typo_in_ones_own_configuration_is_one_line(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "own.json").write_text('{"zero_optimization": {"stage": 2, "reduce_bucket_sise": 5}}')
+    code, _, err = call(*PLAN, "--ds-config", "own.json")
+    assert code == 2
+    assert "reduce_bucket_size" in err
+    assert err.count("\n") == 1
+
+
+@pytest.mark.usefixtures("by_arithmetic")
+def test_a_plan_ends_in_a_recommendation_and_writes_its_configuration(call: Call, tmp_path: Path) -> None:
+    code, out, _ = call(*PLAN, "--host-memory", "1TB", "--tokens", "300B", "--write", "ds.json")
+    assert code == 0
+    assert "Recommended" in out
+    label = out.partition("Recommended\n")[2].partition(":")[0]
+    assert f"written: ds.json, the configuration of {label}" in out
+    written = json.loads((tmp_path / "ds.json").read_text())
+    assert f"zero{written['zero_optimization']['stage']}" == label.partition(" ")[0]
+    assert "days" in out
+    assert out.splitlines()[-1] == "run: reports/plan-gpt2-1.5b"
+
+
+@pytest.mark.usefixtures("by_arithmetic")
+def test_where_nothing_fits_the_plan_says_so_writes_nothing_and_exits_with_1(call: Call, tmp_path: Path) -> None:
+    code, out, _ = call(*PLAN, "--gpu", "t4", "--micro-batch", "512", "--write", "ds.json")
+    assert code == 1
+    assert "None of the 9 fits" in out
+    assert not (tmp_path / "ds.json").exists()
+
+
+@pytest.mark.usefixtures("by_arithmetic")
+def test_ones_own_configuration_is_planned_alone(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "own.json").write_text('{"bf16": {"enabled": true}, "zero_optimization": {"stage": 2}}')
+    code, out, _ = call(*PLAN, "--ds-config", "own.json")
+    assert code == 0
+    assert "1 configuration predicted" in out
+
+
+@pytest.mark.usefixtures("by_arithmetic")
+@pytest.mark.parametrize("axis", ["model", "micro-batch", "sequence-length"])
+def test_a_frontier_names_the_most_that_fits_for_each_cell(call: Call, axis: str) -> None:
+    code, out, _ = call(*PLAN, "--model", "llama-7b", "--frontier", axis, "--stage", "1,3", "--host-memory", "4TB")
+    assert code == 0
+    assert f"the largest {axis.replace('-', ' ')} that fits" in out
+    rows = [line for line in out.splitlines() if line.startswith("zero")]
+    assert len(rows) == 6
+
+
+@pytest.mark.usefixtures("by_arithmetic")
+def test_what_a_frontier_names_fits_and_what_it_calls_too_large_does_not(tmp_path: Path) -> None:
+    asked = read_plan(Request(model="gpt2-1.5b", gpus="8", gpu="a100", sequence_length="1024", stage="2"))
+    cells = {item.trial.trial_id: item.trial for item in asked.planned}
+    axis = frontier_axis("micro-batch")
+    found, rounds = cli_frontier.search_frontiers(cells, axis, asked.cluster, tmp_path)
+    for key, frontier in found.items():
+        assert frontier.largest is not None
+        assert frontier.too_large is not None
+        assert frontier.too_large.value <= 1 + 1.01 * frontier.largest.value
+        assert rounds.rows[key, frontier.largest.value].has_room
+        assert not rounds.rows[key, frontier.too_large.value].has_room
+
+
+def test_a_frontier_of_which_every_trial_fails_is_an_error_that_names_the_run(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(planned: list[PlannedTrial], name: str, sweep: Mapping[str, object], reports: Path) -> RunResult:
+        run = run_made(RunFolder(reports / name))
+        lay_out(run, planned, resolved_configs(planned), sweep, {})
+        return RunResult(run)
+
+    monkeypatch.setattr(cli_frontier, "predict", fails)
+    asked = read_plan(Request(model="gpt2-1.5b", gpus="8", gpu="a100", sequence_length="1024", stage="2"))
+    cells = {item.trial.trial_id: item.trial for item in asked.planned}
+    rounds = Rounds(cells, frontier_axis("micro-batch"), asked.cluster, tmp_path)
+    with pytest.raises(UserError, match="round-1"):
+        rounds.peaks(dict.fromkeys(cells, 1))

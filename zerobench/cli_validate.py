@@ -1,0 +1,134 @@
+"""What `zerobench validate` does: a sweep in every world, or an earlier run, and how far its predictions are off.
+
+Evidence is an axis like any other, so this is `zerobench run` with that axis set, and another report at its end. The
+run it leaves is an ordinary one: `zerobench show` has its tables, `errors.csv` every cell, `--run` the report again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import typer
+from rich.console import Console
+
+from zerobench import cli_run
+from zerobench.errors import UserError, unknown_choice
+from zerobench.folder import write_whole
+from zerobench.records import Status
+from zerobench.report.labels import labels
+from zerobench.report.predicted import Pair, join
+from zerobench.report.trials import LazyTrial, ended_trials, refusing_impossible_values
+from zerobench.report.validation import Part, as_markdown, validation_parts
+from zerobench.spec.trial import Evidence
+from zerobench.store import find_run, load_run
+
+PREDICTING: list[Evidence] = [world for world in Evidence if world is not Evidence.MEASURED]
+"""The worlds that a sweep may be held against its measurement in."""
+
+_WIDE_ENOUGH = 140
+"""Columns that a file's tables are made for: all of them."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asks for."""
+
+    sweep: str | None
+    sets: Sequence[str]
+    only: Sequence[str]
+    worlds: str | None
+    run: str | None
+    reports: Path
+    markdown: Path | None
+
+
+def validate(request: Request) -> int:
+    """Run what is asked for, or read it, and print the errors of its predictions; the command's exit status.
+
+    0, or 1 where a trial failed; 130 where someone stopped the run.
+
+    Raises UserError: a mistake in the request, a run without anything to compare, or a torn record.
+    """
+    sets = _sets(request)
+    if request.markdown is not None:
+        _check_writable(request.markdown)
+    if request.run is not None:
+        path = find_run(request.run, request.reports)
+        return _report(path, request)
+    asked = cli_run.Request(
+        sweep=request.sweep,
+        sets=sets,
+        only=request.only,
+        repeats=None,
+        resume=None,
+        reports=request.reports,
+        hostfile=None,
+    )
+    result = cli_run.start(asked)
+    return result.exit_code if result.interrupted else _report(result.folder.path, request)
+
+
+def _sets(request: Request) -> list[str]:
+    """The `--set` options with the axes of the worlds added; none for an earlier run."""
+    if request.run is not None:
+        given = {"SWEEP": request.sweep, "--set": request.sets, "--only": request.only, "--worlds": request.worlds}
+        for name, value in given.items():
+            if value:
+                raise UserError(f"--run: {request.run}: an earlier run is read as it is; leave {name} out")
+        return []
+    if request.sweep is None:
+        raise UserError("SWEEP is missing: a sweep file or a shipped one; or an earlier run, with --run RUN")
+    for text in request.sets:
+        if text.partition("=")[0].strip() == "evidence":
+            raise UserError(f"--set: {text!r}: validate sets the axis evidence itself; choose worlds with --worlds")
+    worlds = [Evidence.MEASURED, *_worlds(request.worlds)]
+    return [*request.sets, f"evidence={','.join(worlds)}"]
+
+
+def _worlds(written: str | None) -> list[Evidence]:
+    """The predicting worlds that `--worlds` names; all of them without it."""
+    if written is None:
+        return PREDICTING
+    names = list(dict.fromkeys(part.strip() for part in written.split(",") if part.strip()))
+    for name in names:
+        if name not in PREDICTING:
+            raise unknown_choice("--worlds", name, map(str, PREDICTING))
+    if not names:
+        raise UserError(f"--worlds: {written!r} names no world; choices: {', '.join(PREDICTING)}")
+    return [Evidence(name) for name in names]
+
+
+def _check_writable(path: Path) -> None:
+    """Hours of trials must not end in a file that cannot be written."""
+    if path.is_dir() or not path.parent.is_dir():
+        raise UserError(f"--markdown: {path}: not a file in a folder that is there")
+
+
+def _report(path: Path, request: Request) -> int:
+    """Print the errors of the run at `path`, write its tables and the Markdown file; 1 where a trial failed."""
+    from zerobench.report.frame import write_tables  # noqa: PLC0415 -- pandas, which a refused request need not pay for
+
+    run = load_run(path)
+    trials = list(ended_trials(run))
+    with refusing_impossible_values(run.folder.trials):
+        pairs = join(trials)
+        if request.run is not None and not pairs:
+            raise UserError(f"--run: {request.run}: no trial was both measured and predicted in it")
+        write_tables(run)
+        console = Console(highlight=False)
+        for part in _parts(trials, pairs, console.width):
+            part.section(console.width).print(console)
+        if request.markdown is not None:
+            title = f"Predicted against measured: {run.run_id}"
+            write_whole(request.markdown, as_markdown(title, _parts(trials, pairs, _WIDE_ENOUGH)))
+    typer.echo(f"run: {path}")
+    return 1 if any(trial.record.status not in {Status.COMPLETED, Status.SKIPPED} for trial in trials) else 0
+
+
+def _parts(trials: Sequence[LazyTrial], pairs: Sequence[Pair], width: int) -> list[Part]:
+    """The report for tables of `width` columns."""
+    specs = [trial.spec for trial in trials]
+    names = {spec.trial_id: name for spec, name in zip(specs, labels(specs), strict=True)}
+    return list(validation_parts(trials, pairs, names, width))

@@ -1,0 +1,220 @@
+"""Bytes that a forward pass leaves for the backward pass, in closed form: activations, logits and loss.
+
+Two kinds of formula. The published ones, for a GPT layer with dropout and 16-bit activations: Korthikanti et al.,
+"Reducing Activation Recomputation in Large Transformer Models", arXiv 2205.05198, section 4.1 (equation 1) and 5, and
+Megatron-LM's estimator for other widths of the MLP. And the same tally, tensor by tensor, of the layers that
+transformers 5 builds, which cast, normalise and activate in more steps than the paper's: Llama's RMS norm keeps its
+input in fp32, GPT-2's activation function keeps five tensors. A test holds the second kind against what autograd saves.
+
+Symbols: s tokens of a sequence, b sequences, h hidden size, a heads of size d, k key and value heads, f width of the
+MLP, V vocabulary, L layers, e bytes of an element.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from zerobench.errors import UserError
+from zerobench.spec.architecture import dimensions
+from zerobench.spec.trial import Attention, Precision, TrialSpec
+
+PUBLISHED = "Korthikanti et al. 2022 (arXiv 2205.05198), for a GPT layer with dropout"
+TALLY = "tally of the tensors that autograd saves in transformers' own layers"
+
+
+@dataclass(frozen=True)
+class Shape:
+    """What the formulas read of a trial: one micro batch on one rank."""
+
+    tokens: int
+    """s b."""
+    sequence_length: int
+    hidden_size: int
+    num_heads: int
+    num_kv_heads: int
+    head_dim: int
+    intermediate_size: int
+    vocab_size: int
+    num_layers: int
+    element: int
+    """Bytes of an element."""
+    eager: bool
+    """Whether attention keeps its s x s scores."""
+
+
+@dataclass(frozen=True)
+class Activations:
+    """Bytes on one rank for one micro batch."""
+
+    per_layer_bytes: int
+    """Of one layer, where nothing is recomputed."""
+    checkpoint_bytes: int
+    """Of one layer that is recomputed: its input."""
+    outside_layers_bytes: int
+    """Rotary tables, final norm and the head's input."""
+    num_layers: int
+    checkpointed: bool
+    source: str
+    """PUBLISHED or TALLY."""
+
+    @property
+    def saved_bytes(self) -> int:
+        """Live at the end of the forward pass."""
+        layer = self.checkpoint_bytes if self.checkpointed else self.per_layer_bytes
+        return self.num_layers * layer + self.outside_layers_bytes
+
+    @property
+    def recomputed_bytes(self) -> int:
+        """What the backward pass makes again of one layer at a time; 0 without checkpointing."""
+        return self.per_layer_bytes if self.checkpointed else 0
+
+
+@dataclass(frozen=True)
+class Logits:
+    """Bytes of logits and loss on one rank for one micro batch."""
+
+    saved_bytes: int
+    """Live from forward to backward: fp32 log-probabilities and the shifted labels."""
+    forward_peak_bytes: int
+    backward_peak_bytes: int
+    gradient_bytes: int
+    """The logits' gradient in the model's type, while the head's is computed from it."""
+
+
+def gpt_layer_bytes(tokens: int, hidden_size: int, num_heads: int, sequence_length: int) -> int:
+    """One GPT layer: s b h (34 + 5 a s / h) bytes, in 16 bits with dropout, nothing recomputed (equation 1)."""
+    return flash_layer_bytes(tokens, hidden_size) + 5 * num_heads * sequence_length * tokens
+
+
+def flash_layer_bytes(tokens: int, hidden_size: int) -> int:
+    """One GPT layer, 34 s b h: selective recomputation, or attention that never keeps its scores (section 5)."""
+    return 34 * tokens * hidden_size
+
+
+def recomputed_layer_bytes(tokens: int, hidden_size: int, element: int = 2) -> int:
+    """One recomputed layer, 2 s b h in 16 bits: its input alone (section 5)."""
+    return element * tokens * hidden_size
+
+
+def megatron_layer_bytes(tokens: int, hidden_size: int, intermediate_size: int) -> int:
+    """As `flash_layer_bytes` for any width of the MLP, s b h (18 + 4 f / h).
+
+    Source: Megatron-LM, megatron/training/theoretical_memory_usage.py.
+    """
+    return tokens * (18 * hidden_size + 4 * intermediate_size)
+
+
+def logits_bytes(tokens: int, vocab_size: int, element: int) -> Logits:
+    """Logits and loss as transformers 5 computes them (loss/loss_utils.py, ForCausalLMLoss).
+
+    Forward: logits in the model's type, their fp32 copy, fp32 log-probabilities (10 b s V in 16 bits, 8 b s V in fp32,
+    where there is no copy). Kept: the log-probabilities, 4 b s V, and labels, 8 b s. Backward: beside them the
+    gradients of the log-probabilities and of the fp32 logits, 12 b s V.
+    """
+    entries, labels = tokens * vocab_size, 8 * tokens
+    forward = (8 if element == 4 else element + 8) * entries
+    return Logits(4 * entries + labels, forward + labels, 12 * entries + labels, element * entries)
+
+
+def trial_shape(trial: TrialSpec) -> Shape:
+    """The shape of `trial`. Raises UserError where the model's config does not give its dimensions."""
+    size = dimensions(trial.model)
+    hidden, heads, vocab = size.hidden_size, size.num_heads, size.vocab_size
+    if not (hidden and heads and vocab and size.num_layers and size.head_dim):
+        raise UserError(
+            f"model: {trial.model.name!r} does not give the dimensions that the formulas need; "
+            "choices: evidence simulated, or a config with hidden size, heads, layers and vocabulary"
+        )
+    return Shape(
+        tokens=trial.sequence_length * trial.micro_batch_size,
+        sequence_length=trial.sequence_length,
+        hidden_size=hidden,
+        num_heads=heads,
+        num_kv_heads=size.num_kv_heads or heads,
+        head_dim=size.head_dim,
+        intermediate_size=size.intermediate_size or 4 * hidden,
+        vocab_size=vocab,
+        num_layers=size.num_layers,
+        element=4 if trial.precision is Precision.FP32 else 2,
+        eager=trial.attention is Attention.EAGER,
+    )
+
+
+def activations(trial: TrialSpec) -> Activations:
+    """What a forward pass of `trial` keeps: the tally for GPT-2 and Llama's kin, the published formula elsewhere.
+
+    Raises UserError where the model's dimensions are not known.
+    """
+    shape = trial_shape(trial)
+    layer, outside = _TALLIES.get(trial.model.model_type, (_published_layer, _published_outside))
+    return Activations(
+        per_layer_bytes=layer(shape),
+        checkpoint_bytes=recomputed_layer_bytes(shape.tokens, shape.hidden_size, shape.element),
+        outside_layers_bytes=outside(shape),
+        num_layers=shape.num_layers,
+        checkpointed=trial.activation_checkpointing,
+        source=TALLY if trial.model.model_type in _TALLIES else PUBLISHED,
+    )
+
+
+def _published_layer(shape: Shape) -> int:
+    """Korthikanti's layer at any width of the MLP, its 2-byte elements scaled to `element` (masks of a byte too)."""
+    scores = 5 * shape.num_heads * shape.sequence_length * shape.tokens if shape.eager else 0
+    layer = megatron_layer_bytes(shape.tokens, shape.hidden_size, shape.intermediate_size) + scores
+    return layer * shape.element // 2
+
+
+def _published_outside(shape: Shape) -> int:
+    """Input of the final norm and of the head: 4 s b h (section 4.3)."""
+    return 2 * shape.element * shape.tokens * shape.hidden_size
+
+
+def _llama_layer(shape: Shape) -> int:
+    """LlamaDecoderLayer: two norms, rotary attention, gated MLP (gate, its activation, up, their product)."""
+    mlp = 4 * shape.element * shape.tokens * shape.intermediate_size
+    return 2 * _rms_norm(shape) + _attention(shape, shape.num_kv_heads) + mlp
+
+
+def _llama_outside(shape: Shape) -> int:
+    rotary = 2 * shape.element * shape.sequence_length * shape.head_dim
+    return _rms_norm(shape) + rotary
+
+
+def _rms_norm(shape: Shape) -> int:
+    """LlamaRMSNorm: input in fp32, 1 / rms in fp32, normalised input, output (which the next linear layer keeps)."""
+    return shape.tokens * (shape.hidden_size * (4 + 2 * shape.element) + 4)
+
+
+def _gpt2_layer(shape: Shape) -> int:
+    """GPT2Block: two norms, attention, and an activation written out (input, tanh, 1 + tanh, half, product)."""
+    mlp = 5 * shape.element * shape.tokens * shape.intermediate_size
+    return 2 * _layer_norm(shape) + _attention(shape, shape.num_heads, upcast=False) + mlp
+
+
+def _layer_norm(shape: Shape) -> int:
+    """torch.nn.LayerNorm: input, output, mean and 1 / deviation (in fp32 on GPUs, in the input's type on CPUs)."""
+    return shape.tokens * (2 * shape.element * shape.hidden_size + 2 * 4)
+
+
+def _attention(shape: Shape, kv_heads: int, *, upcast: bool = True) -> int:
+    """Queries, keys, values and output; flash kernels keep the scores' fp32 log-sum-exp, eager attention the scores.
+
+    Eager attention repeats keys and values for every head, and Llama's takes the softmax in fp32 and casts it.
+    """
+    e, width = shape.element, shape.num_heads * shape.head_dim
+    if not shape.eager:
+        kept = 2 * width + 2 * kv_heads * shape.head_dim
+        return shape.tokens * (e * kept + 4 * shape.num_heads)
+    score = 4 + e if upcast and e == 2 else e
+    return shape.tokens * (4 * e * width + score * shape.num_heads * shape.sequence_length)
+
+
+_Tally = tuple[Callable[[Shape], int], Callable[[Shape], int]]
+_TALLIES: dict[str, _Tally] = {
+    "gpt2": (_gpt2_layer, _layer_norm),
+    "llama": (_llama_layer, _llama_outside),
+    "mistral": (_llama_layer, _llama_outside),
+    "qwen2": (_llama_layer, _llama_outside),
+}
+"""By model type: bytes of one layer, and of what lies outside the layers."""

@@ -1,0 +1,31 @@
+"""What DeepSpeed really allocates per stage and offload, in closed form: read in the source of DeepSpeed 0.19.8.
+
+Where the ZeRO paper counts model states, DeepSpeed has buckets, copies, padding and an order in which they come and go.
+Each function names the file and the function of DeepSpeed that it follows; zerobench.ds_config.departures says the same
+in sentences. Not followed: round_robin_gradients, parameter_alignment, hpZ, quantized weights and gradients, ZenFlow,
+mixtures of experts. Allocator rounding and fragmentation are no formula's matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from zerobench.formulas.deepspeed import stage_0, stage_1_and_2, stage_3, stage_3_offload
+from zerobench.formulas.deepspeed.setting import NOTHING, Moments, Setting
+from zerobench.records import Place, StepKind
+
+__all__ = ["Moments", "Setting", "deepspeed_moments"]
+
+
+def deepspeed_moments(setting: Setting, step: StepKind) -> Mapping[Place, Moments]:
+    """Bytes of model states and buffers of one rank in each place, over the first step or a steady one."""
+    if setting.case.stage == 0:
+        return {Place.DEVICE: stage_0.device(setting, step), Place.HOST: NOTHING, Place.NVME: NOTHING}
+    if setting.case.stage < 3:
+        host = stage_1_and_2.host(setting, step) if setting.offloads else NOTHING
+        return {Place.DEVICE: stage_1_and_2.device(setting, step), Place.HOST: host, Place.NVME: NOTHING}
+    return {
+        Place.DEVICE: stage_3.device(setting, step),
+        Place.HOST: stage_3_offload.host(setting, step),
+        Place.NVME: stage_3_offload.nvme(setting, step),
+    }

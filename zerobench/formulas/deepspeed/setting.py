@@ -1,0 +1,195 @@
+"""What DeepSpeed's formulas are functions of: a configuration, the model's tensors, a rank, an optimizer."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from zerobench.ds_config.case import Case
+from zerobench.records import Category, StepKind
+from zerobench.spec.trial import Offload, Optimizer
+
+ALIGNMENT = 2
+"""Elements that a flat partition is a multiple of (stage_1_and_2.py, nccl_start_alignment_factor)."""
+
+Bytes = Mapping[Category, int]
+"""What lies in one place at one instant."""
+
+
+@dataclass(frozen=True)
+class Moments:
+    """Model states and buffers of one place on one rank, at the instants of one step that can be its peaks.
+
+    Activations, logits and inputs are not in them: they are laid over the instants of forward and backward.
+    """
+
+    init: Sequence[Bytes]
+    """Instants of the engine's start-up, the last one its end."""
+    gathering: Bytes
+    """In forward, before the loss: parameters that were gathered ahead are being cut from their bucket."""
+    forward: Bytes
+    """While the last micro batch's loss is computed, and at the end of forward."""
+    first_gradient: Bytes
+    """The head's gradient has been computed, and nothing has been done with it; all activations are there."""
+    bucketed: Bytes
+    """The head's gradient has been handed on; nearly all activations are there."""
+    reduction: Sequence[Bytes]
+    """No activation is left; gradients are being reduced."""
+    backward_end: Bytes
+    step: Sequence[Bytes]
+    """Instants of the update, the last one its end."""
+
+
+def constant(held: Bytes) -> Moments:
+    """A place in which the same bytes lie for the whole run."""
+    return Moments((held,), held, held, held, held, (), held, (held,))
+
+
+NOTHING = constant({})
+"""A place that nothing lies in."""
+
+
+@dataclass(frozen=True)
+class Setting:
+    """One rank of a trial. Sizes are elements unless their name ends in bytes."""
+
+    case: Case
+    tensors: tuple[int, ...]
+    """Elements of each parameter tensor, in the model's order."""
+    optimizer: Optimizer
+    rank: int = 0
+    on_gpu: bool = True
+    """torch.optim runs its for-each version on GPUs, a loop over tensors on CPUs."""
+    tied_head: bool = False
+    """Whether the output head is the token embedding, the first of the tensors."""
+
+    @property
+    def num_params(self) -> int:
+        """All parameters."""
+        return self.case.num_params
+
+    @cached_property
+    def flat_partition(self) -> int:
+        """One rank's part of the flat parameters at stages 1 and 2, padded to two elements a rank.
+
+        stage_1_and_2.py, __init__: nccl_start_alignment_factor * world size. `parameter_alignment` is not in it.
+        """
+        return -(-self.num_params // (ALIGNMENT * self.case.world_size)) * ALIGNMENT
+
+    @cached_property
+    def sharded(self) -> int:
+        """One rank's part at stage 3, each tensor padded to the number of ranks.
+
+        partition_parameters.py, _aligned_size and _partition_numel.
+        """
+        return sum(self.parts)
+
+    @cached_property
+    def own_tensors(self) -> tuple[tuple[int, int], ...]:
+        """Of each tensor that reaches into this rank's flat partition: its elements, and those inside.
+
+        stage_1_and_2.py, get_partition_info. `round_robin_gradients` deals tensors out otherwise and is not followed.
+        """
+        start, end = self.rank * self.flat_partition, (self.rank + 1) * self.flat_partition
+        found, position = [], 0
+        for tensor in self.tensors:
+            inside = min(position + tensor, end) - max(position, start)
+            if inside > 0:
+                found.append((tensor, inside))
+            position += tensor
+        return tuple(found)
+
+    @property
+    def largest_tensor(self) -> int:
+        """Elements of the largest parameter tensor."""
+        return max(self.tensors)
+
+    @property
+    def first_gradient(self) -> int:
+        """Elements of the gradient that backward makes first, the head's; a tied one waits for the embedding's."""
+        return self.tensors[0] if self.tied_head else self.tensors[-1]
+
+    @cached_property
+    def parts(self) -> tuple[int, ...]:
+        """Elements of each tensor's part on one rank at stage 3."""
+        return tuple(-(-tensor // self.case.world_size) for tensor in self.tensors)
+
+    @cached_property
+    def sub_groups(self) -> tuple[int, ...]:
+        """Elements of the groups of tensors that stage 3 updates at a time (stage3.py, _create_fp16_sub_groups).
+
+        A group is closed by the tensor with which it reaches sub_group_size.
+        """
+        limit = int(self.case.zero("sub_group_size"))
+        groups, filled = [], 0
+        for part in self.parts:
+            filled += part
+            if filled >= limit:
+                groups.append(filled)
+                filled = 0
+        return (*groups, filled) if filled else tuple(groups)
+
+    @property
+    def sub_group(self) -> int:
+        """Elements of the largest of the sub-groups."""
+        return max(self.sub_groups)
+
+    def bucket_fill(self, limit: int) -> int:
+        """The most elements that lie in one bucket of `limit` elements, as gradients come in reverse order.
+
+        A tensor larger than the bucket is reduced alone (extra_large_param_to_reduce).
+        """
+        fill = most = 0
+        for tensor in reversed(self.tensors):
+            fill = tensor if fill + tensor > limit else fill + tensor
+            most = max(most, fill)
+        return most
+
+    def shared_bucket_fill(self, limit: int) -> int:
+        """As `bucket_fill`, of buckets that are copied to be reduced: one tensor that all ranks share evenly is not."""
+        fills: list[list[int]] = [[]]
+        for tensor in reversed(self.tensors):
+            if fills[-1] and sum(fills[-1]) + tensor > limit:
+                fills.append([])
+            fills[-1].append(tensor)
+        copied = (fill for fill in fills if len(fill) > 1 or fill[0] % self.case.world_size)
+        return max(map(sum, copied), default=0)
+
+    def master_and_moments(self, elements: int, step: StepKind | None) -> dict[Category, int]:
+        """fp32 master weights and, from the first step on, moments; `step` None is before it."""
+        states = {Category.MASTER_WEIGHTS: 4 * elements}
+        return states if step is None else states | self.adam_moments(elements)
+
+    def adam_moments(self, elements: int) -> dict[Category, int]:
+        """Adam's two fp32 moments; nothing for SGD."""
+        if self.optimizer is Optimizer.SGD:
+            return {}
+        return {Category.FIRST_MOMENT: 4 * elements, Category.SECOND_MOMENT: 4 * elements}
+
+    def update_temporaries(self, tensors: Iterable[int], *, on_host: bool = False) -> int:
+        """Bytes that the optimizer's step makes and frees over fp32 `tensors`.
+
+        torch/optim/adam.py: for-each, the second moments' roots, 4 bytes an element; as a loop, root and quotient of
+        one tensor. torch/optim/sgd.py: the decayed gradient. DeepSpeed's FusedAdam and CPUAdam make none.
+        """
+        if self.optimizer not in {Optimizer.ADAMW, Optimizer.SGD}:
+            return 0
+        sizes = list(tensors)
+        if self.on_gpu and not on_host:
+            return 4 * sum(sizes)
+        return (4 if self.optimizer is Optimizer.SGD else 8) * max(sizes, default=0)
+
+    @property
+    def offloads(self) -> bool:
+        """Whether the optimizer's states leave the device."""
+        return self.case.offload_optimizer is not Offload.NONE
+
+
+def add(*parts: Bytes) -> dict[Category, int]:
+    """The sum of several accounts, without the categories that hold nothing."""
+    total: dict[Category, int] = {}
+    for part in parts:
+        for category, nbytes in part.items():
+            total[category] = total.get(category, 0) + nbytes
+    return {category: nbytes for category, nbytes in total.items() if nbytes}

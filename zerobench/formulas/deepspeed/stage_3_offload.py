@@ -1,0 +1,80 @@
+"""Stage 3's host memory and swap files, where parameters or optimizer states leave the device.
+
+runtime/zero/stage3.py (_create_fp32_partitions, initialize_optimizer_states, _setup_for_real_optimizer) and
+runtime/swap_tensor (optimizer_utils.py, partitioned_param_swapper.py) of DeepSpeed 0.19.8.
+"""
+
+from __future__ import annotations
+
+from zerobench.formulas.deepspeed.setting import Bytes, Moments, Setting, add, constant
+from zerobench.formulas.deepspeed.swapping import aligned, is_swappable, swaps_optimizer
+from zerobench.records import Category, StepKind
+from zerobench.spec.trial import Offload
+
+
+def host(setting: Setting, step: StepKind) -> Moments:
+    """Bytes in host memory: offloaded states, and the page-locked buffers of the swappers."""
+    always = add(_parameters_on_host(setting), _param_buffers(setting))
+    if not setting.offloads:
+        return constant(always)
+    gradients = {Category.GRADIENTS: setting.case.gradient_element * setting.sharded}
+    if swaps_optimizer(setting):
+        return constant(add(always, gradients, _optimizer_buffers(setting)))
+    built = add(
+        always, gradients, {Category.MASTER_WEIGHTS: 4 * setting.sharded, Category.GRADIENTS: 4 * setting.sharded}
+    )
+    updated = add(built, setting.adam_moments(setting.sharded))
+    held = built if step is StepKind.FIRST else updated
+    update = {Category.TEMPORARIES: setting.update_temporaries([setting.sub_group], on_host=True)}
+    return Moments((built,), held, held, held, held, (), held, (add(updated, update), updated))
+
+
+def nvme(setting: Setting, step: StepKind) -> Moments:
+    """Bytes in swap files: 16-bit parameters; master weights, and from the first update on gradients and moments."""
+    parameters = {Category.PARAMETERS: setting.case.element * _swapped_parameters(setting)}
+    if not swaps_optimizer(setting):
+        return constant(parameters)
+    files = Category.OPTIMIZER_STATES_ON_NVME
+    gradients = 4 * sum(part for part in setting.parts if is_swappable(setting, part, 4))
+    moments = sum(setting.adam_moments(setting.sharded).values())
+    built = add(parameters, {files: 4 * setting.sharded})
+    end = add(built, {files: gradients + moments})
+    held = built if step is StepKind.FIRST else end
+    return Moments((built,), held, held, held, held, (), held, (end,))
+
+
+def _kept_on_host(setting: Setting) -> int:
+    """Elements of parameters up to max_in_cpu, whole sub-groups (_create_param_groups_fp16_flat_cpu_memory)."""
+    return min(int(setting.case.zero("offload_param.max_in_cpu")), setting.sharded)
+
+
+def _swapped_parameters(setting: Setting) -> int:
+    if setting.case.offload_param is not Offload.NVME or _kept_on_host(setting) >= setting.sharded:
+        return 0
+    return sum(part for part in setting.parts if is_swappable(setting, part, setting.case.element))
+
+
+def _parameters_on_host(setting: Setting) -> Bytes:
+    """One page-locked buffer of the partition under cpu offload; under nvme what is kept or too small to swap."""
+    if setting.case.offload_param is Offload.NONE:
+        return {}
+    unswapped = setting.sharded - _swapped_parameters(setting)
+    elements = max(unswapped, _kept_on_host(setting)) if _swapped_parameters(setting) else setting.sharded
+    return {Category.PARAMETERS: setting.case.element * elements}
+
+
+def _param_buffers(setting: Setting) -> Bytes:
+    """partitioned_param_swapper.py, _configure_aio; and a buffer of the largest sub-group to swap out from."""
+    if setting.case.offload_param is not Offload.NVME:
+        return {}
+    case = setting.case
+    each = aligned(setting, int(case.zero("offload_param.buffer_size")), case.element)
+    count = int(case.zero("offload_param.buffer_count"))
+    reuse = aligned(setting, setting.sub_group, case.element) if _swapped_parameters(setting) else 0
+    return {Category.PINNED_BUFFERS: case.element * (count * each + reuse)}
+
+
+def _optimizer_buffers(setting: Setting) -> Bytes:
+    """optimizer_utils.py, OptimizerSwapper: buffer_count buffers of the largest sub-group in fp32."""
+    count = int(setting.case.zero("offload_optimizer.buffer_count"))
+    return {Category.PINNED_BUFFERS: 4 * count * aligned(setting, setting.sub_group, 4)}

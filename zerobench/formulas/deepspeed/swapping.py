@@ -1,0 +1,29 @@
+"""What DeepSpeed swaps to NVMe at stage 3 and what is too small for it (runtime/swap_tensor, DeepSpeed 0.19.8)."""
+
+from __future__ import annotations
+
+from zerobench.ds_config.reading import get
+from zerobench.formulas.deepspeed.setting import Setting
+from zerobench.spec.trial import Offload
+
+_MIN_AIO_BYTES = 2**20
+"""Smaller tensors are not swapped (utils.py, MIN_AIO_BYTES)."""
+_ALIGNED_BYTES = 1024
+"""Buffers are multiples of it, times aio's intra_op_parallelism (utils.py, AIO_ALIGNED_BYTES)."""
+
+
+def is_swappable(setting: Setting, elements: int, element: int) -> bool:
+    """Whether a tensor of so many elements of `element` bytes is swapped (is_swappable_tensor)."""
+    smallest = max(_MIN_AIO_BYTES, int(get(setting.case.config, "aio.block_size")))
+    return elements * element >= smallest
+
+
+def swaps_optimizer(setting: Setting) -> bool:
+    """Whether the optimizer's states are swapped (OptimizerSwapper.is_swappable_tensor, by sub-group)."""
+    return setting.case.offload_optimizer is Offload.NVME and is_swappable(setting, setting.sub_group, 4)
+
+
+def aligned(setting: Setting, elements: int, element: int) -> int:
+    """Elements of a buffer for `elements` (_io_aligned_numel)."""
+    alignment = _ALIGNED_BYTES * int(get(setting.case.config, "aio.intra_op_parallelism")) // element
+    return -(-elements // alignment) * alignment

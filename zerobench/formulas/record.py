@@ -1,0 +1,181 @@
+"""The record of a trial of evidence `formula`: the same rows that a measured rank leaves, and no process behind them.
+
+Model states and buffers are DeepSpeed's (zerobench.formulas.deepspeed), not the paper's: the paper's terms stand beside
+every trial's states in the report anyway. Collectives are the paper's: DeepSpeed's are counted in the other worlds.
+"""
+
+from __future__ import annotations
+
+import os
+import platform
+from typing import Any
+
+from zerobench.ds_config import build_ds_config, departures
+from zerobench.ds_config.case import Case
+from zerobench.ds_config.reading import optimizer_of
+from zerobench.errors import UserError
+from zerobench.formulas import zero_paper
+from zerobench.formulas.activations import activations, logits_bytes, trial_shape
+from zerobench.formulas.deepspeed import Moments, Setting, deepspeed_moments
+from zerobench.formulas.deepspeed.setting import NOTHING
+from zerobench.formulas.deepspeed.stage_0 import plain_device
+from zerobench.formulas.tensors import parameter_tensors
+from zerobench.formulas.timeline import device_phases, memory_rows, other_phases
+from zerobench.records import (
+    CollectiveTraffic,
+    MemoryRow,
+    ParameterTensor,
+    Phase,
+    Place,
+    RankRecord,
+    Status,
+    StepKind,
+)
+from zerobench.spec.flops import model_flops_per_token
+from zerobench.spec.parameters import ParameterCounts, count_parameters
+from zerobench.spec.strategy import strategy_info
+from zerobench.spec.trial import Optimizer, TrialSpec
+
+DEVICE_TYPE = "formula"
+_INPUT_BYTES = 8
+"""Token ids are int64."""
+
+
+def formula_record(trial: TrialSpec) -> RankRecord:
+    """The record of rank `trial.prediction.rank` by formula: memory, collectives, parameters, FLOPs, and no times.
+
+    Raises UserError for a model without a closed form, a rank that is not there, a strategy that no formula is known
+    for, and a configuration that DeepSpeed would refuse.
+    """
+    rank = _rank(trial)
+    tensors = parameter_tensors(trial.model)
+    counts = _counts(trial)
+    config = _config(trial)
+    setting = _setting(trial, config, tensors, tied_head=counts.head == 0)
+    flops, formula = model_flops_per_token(trial.model, trial.sequence_length, counts)
+    tokens = trial.micro_batch_size * trial.gradient_accumulation_steps * trial.sequence_length
+    return RankRecord(
+        trial_id=trial.trial_id,
+        rank=rank,
+        local_rank=rank % trial.gpus_per_node,
+        world_size=trial.world_size,
+        hostname=platform.node(),
+        pid=os.getpid(),
+        status=Status.COMPLETED,
+        device_type=DEVICE_TYPE,
+        device_name=trial.prediction.gpu or DEVICE_TYPE,
+        parameters=ParameterTensor(total=counts.total, trainable=counts.total, by_component=counts.by_component()),
+        micro_batch_size=trial.micro_batch_size,
+        flops_per_step=None if flops is None else flops * tokens,
+        flops_formula=formula,
+        memory=[row for step in StepKind for row in _memory(trial, setting, step)],
+        collectives=[row for step in StepKind for row in _collectives(trial, counts.total, step)],
+        departures=departures(config, trial.world_size, counts.total) if config else [],
+        notes=_notes(trial),
+    )
+
+
+def _rank(trial: TrialSpec) -> int:
+    rank = trial.prediction.rank
+    if rank >= trial.world_size:
+        raise UserError(f"rank: {rank} of {trial.world_size}; choices: 0 to {trial.world_size - 1}")
+    return rank
+
+
+def _counts(trial: TrialSpec) -> ParameterCounts:
+    counts = count_parameters(trial.model)
+    if counts is None:
+        raise UserError(f"model: {trial.model.name!r} ({trial.model.model_type}) has no closed form of its parameters")
+    return counts
+
+
+def _is_plain(trial: TrialSpec) -> bool:
+    """Whether the trial is the plain torch loop. Raises UserError for strategies that no formula is known for."""
+    info = strategy_info(trial.strategy)
+    if not info.is_reference and info.zero_stage is None:
+        raise UserError(f"strategy: {trial.strategy!r} has no formula; choices: single, zero0, zero1, zero2, zero3")
+    return info.is_reference
+
+
+def _config(trial: TrialSpec) -> dict[str, Any]:
+    """The DeepSpeed configuration; empty for the plain loop. A formula writes nothing, so any NVMe path serves."""
+    if _is_plain(trial):
+        return {}
+    return build_ds_config(trial.model_copy(update={"nvme_path": trial.nvme_path or "/nvme"}))
+
+
+def _setting(trial: TrialSpec, config: dict[str, Any], tensors: tuple[int, ...], *, tied_head: bool) -> Setting:
+    optimizer = optimizer_of(config) if config else trial.optimizer
+    if not config:
+        config = {
+            str(trial.precision): {"enabled": True},
+            "zero_optimization": {"stage": 0},
+            "gradient_accumulation_steps": trial.gradient_accumulation_steps,
+        }
+        # torch's fused AdamW is one kernel, as DeepSpeed's; its CPUAdam has torch's plain AdamW for a counterpart.
+        optimizer = Optimizer.ADAMW if optimizer is Optimizer.CPU_ADAM else optimizer
+    return Setting(
+        case=Case(config, trial.world_size, sum(tensors)),
+        tensors=tensors,
+        optimizer=optimizer,
+        rank=trial.prediction.rank,
+        on_gpu=trial.prediction.gpu is not None,
+        tied_head=tied_head,
+    )
+
+
+def _moments(trial: TrialSpec, setting: Setting, step: StepKind) -> dict[Place, Moments]:
+    if _is_plain(trial):
+        return {Place.DEVICE: plain_device(setting, step), Place.HOST: NOTHING, Place.NVME: NOTHING}
+    return dict(deepspeed_moments(setting, step))
+
+
+def _memory(trial: TrialSpec, setting: Setting, step: StepKind) -> list[MemoryRow]:
+    shape = trial_shape(trial)
+    logits = logits_bytes(shape.tokens, shape.vocab_size, shape.element)
+    places = _moments(trial, setting, step)
+    inputs = _INPUT_BYTES * shape.tokens * trial.gradient_accumulation_steps
+    device = device_phases(places[Place.DEVICE], activations(trial), logits, inputs)
+    rows = memory_rows(step, Place.DEVICE, device)
+    for place in (Place.HOST, Place.NVME):
+        rows += memory_rows(step, place, other_phases(places[place]))
+    return rows
+
+
+def _collectives(trial: TrialSpec, num_params: int, step: StepKind) -> list[CollectiveTraffic]:
+    """The paper's collectives; every backward pass has its own at stages 2 and 3, every step at stages 0 and 1.
+
+    The paper does not accumulate gradients; DeepSpeed reduces at the accumulation boundary below stage 2
+    (runtime/engine.py, allreduce_gradients) and gathers updated parameters once a step.
+    """
+    stage = trial.zero_stage
+    if stage is None or trial.world_size == 1:
+        return []
+    element = zero_paper.bytes_per_parameter(trial.precision, trial.optimizer).parameters
+    rows = []
+    for one in zero_paper.collectives(num_params, stage):
+        once = stage < 2 or one.phase is Phase.STEP
+        calls = 1 if once else trial.gradient_accumulation_steps
+        rows.append(
+            CollectiveTraffic(
+                step=step,
+                phase=one.phase,
+                kind=one.kind,
+                group_size=trial.world_size,
+                calls=calls,
+                message_bytes=calls * element * one.elements,
+            )
+        )
+    return rows
+
+
+def _notes(trial: TrialSpec) -> list[str]:
+    whose = "as DeepSpeed 0.19.8 allocates them" if trial.zero_stage is not None else "of a plain torch loop"
+    sources = (
+        f"by formula: model states and buffers {whose} (zerobench.formulas.deepspeed); "
+        f"activations: {activations(trial).source}; collectives: the ZeRO paper's (arXiv 1910.02054, section 7)"
+    )
+    return [
+        sources,
+        "by formula: without allocator rounding, CUDA context, NCCL and the rest of the process",
+    ]

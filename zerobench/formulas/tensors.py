@@ -1,0 +1,128 @@
+"""The parameter tensors of a model, in the order in which the model holds them, without building it.
+
+Padding, buckets and the gradients at a partition's edge depend on the tensors and on their order, not on their sum
+alone. A test holds these lists against transformers' own models, tensor by tensor.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any, NamedTuple
+
+from zerobench.errors import UserError
+from zerobench.spec.architecture import complete
+from zerobench.spec.model import ModelSpec
+
+Sizes = list[int]
+
+
+class _Layout(NamedTuple):
+    before: Sizes
+    layer: Sizes
+    num_layers: int
+    after: Sizes
+
+
+def parameter_tensors(spec: ModelSpec) -> tuple[int, ...]:
+    """Elements of each parameter tensor of the causal language model of `spec`, in the order of `parameters()`.
+
+    A tied head is listed once, as the embedding. Raises UserError for an architecture without a closed form.
+    """
+    layout_of = _LAYOUTS.get(spec.model_type)
+    config = complete(spec)
+    if layout_of is None or config.get("add_cross_attention"):
+        known = ", ".join(sorted(_LAYOUTS))
+        raise UserError(
+            f"model: {spec.name!r} ({spec.model_type}) has no closed form of its parameters; choices: evidence "
+            f"simulated, or a model of type {known}"
+        )
+    layout = layout_of(config)
+    return (*layout.before, *(layout.layer * layout.num_layers), *layout.after)
+
+
+def _linear(inputs: int, outputs: int, *, bias: bool) -> Sizes:
+    return [inputs * outputs, outputs] if bias else [inputs * outputs]
+
+
+def _head(config: dict[str, Any], width: int) -> Sizes:
+    return [] if config["tie_word_embeddings"] else [config["vocab_size"] * width]
+
+
+def _gpt2(config: dict[str, Any]) -> _Layout:
+    """transformers.models.gpt2.modeling_gpt2: GPT2Model, GPT2Block."""
+    hidden = config["n_embd"]
+    inner = config["n_inner"] or 4 * hidden
+    norm = [hidden, hidden]
+    attention = _linear(hidden, 3 * hidden, bias=True) + _linear(hidden, hidden, bias=True)
+    mlp = _linear(hidden, inner, bias=True) + _linear(inner, hidden, bias=True)
+    return _Layout(
+        before=[config["vocab_size"] * hidden, config["n_positions"] * hidden],
+        layer=norm + attention + norm + mlp,
+        num_layers=config["n_layer"],
+        after=norm + _head(config, hidden),
+    )
+
+
+def _llama_like(config: dict[str, Any]) -> _Layout:
+    """transformers.models.llama.modeling_llama (LlamaDecoderLayer) and those made from it."""
+    hidden, inner, heads = config["hidden_size"], config["intermediate_size"], config["num_attention_heads"]
+    model_type = config["model_type"]
+    head_dim = config.get("head_dim") or hidden // heads
+    queries, keys = heads * head_dim, (config["num_key_value_heads"] or heads) * head_dim
+    bias = bool(config.get("attention_bias")) and model_type in {"llama", "qwen3"}
+    qkv_bias = bias or model_type == "qwen2"
+    attention = _linear(hidden, queries, bias=qkv_bias) + 2 * _linear(hidden, keys, bias=qkv_bias)
+    attention += _linear(queries, hidden, bias=bias) + ([head_dim, head_dim] if model_type == "qwen3" else [])
+    mlp_bias = bool(config.get("mlp_bias")) and model_type == "llama"
+    mlp = 2 * _linear(hidden, inner, bias=mlp_bias) + _linear(inner, hidden, bias=mlp_bias)
+    return _Layout(
+        before=[config["vocab_size"] * hidden],
+        layer=[*attention, *mlp, hidden, hidden],
+        num_layers=config["num_hidden_layers"],
+        after=[hidden, *_head(config, hidden)],
+    )
+
+
+def _gpt_neox(config: dict[str, Any]) -> _Layout:
+    """transformers.models.gpt_neox.modeling_gpt_neox, GPTNeoXLayer."""
+    hidden, inner = config["hidden_size"], config["intermediate_size"]
+    bias = bool(config["attention_bias"])
+    attention = _linear(hidden, 3 * hidden, bias=bias) + _linear(hidden, hidden, bias=bias)
+    mlp = _linear(hidden, inner, bias=True) + _linear(inner, hidden, bias=True)
+    return _Layout(
+        before=[config["vocab_size"] * hidden],
+        layer=[hidden] * 4 + attention + mlp,
+        num_layers=config["num_hidden_layers"],
+        after=[hidden, hidden, *_head(config, hidden)],
+    )
+
+
+def _opt(config: dict[str, Any]) -> _Layout:
+    """transformers.models.opt.modeling_opt: OPTDecoder, OPTDecoderLayer."""
+    hidden, inner = config["hidden_size"], config["ffn_dim"]
+    width, bias = config["word_embed_proj_dim"] or hidden, bool(config["enable_bias"])
+    norm = [hidden, hidden] if config["layer_norm_elementwise_affine"] else []
+    final_norm = norm if config["do_layer_norm_before"] and not config["_remove_final_layer_norm"] else []
+    mlp = _linear(hidden, inner, bias=bias) + _linear(inner, hidden, bias=bias)
+    return _Layout(
+        before=[
+            config["vocab_size"] * width,
+            (config["max_position_embeddings"] + 2) * hidden,
+            *([hidden * width] * 2 if width != hidden else []),
+            *final_norm,
+        ],
+        layer=[*(4 * _linear(hidden, hidden, bias=bias)), *norm, *mlp, *norm],
+        num_layers=config["num_hidden_layers"],
+        after=_head(config, width),
+    )
+
+
+_LAYOUTS: dict[str, Callable[[dict[str, Any]], _Layout]] = {
+    "gpt2": _gpt2,
+    "llama": _llama_like,
+    "mistral": _llama_like,
+    "qwen2": _llama_like,
+    "qwen3": _llama_like,
+    "gpt_neox": _gpt_neox,
+    "opt": _opt,
+}

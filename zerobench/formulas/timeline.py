@@ -1,0 +1,91 @@
+"""From the instants that formulas name to the ledger's rows: activations laid over states, peaks found.
+
+A phase is a list of instants of which the last is its end. Its peak is the instant whose sum is largest, so that the
+categories at the peak sum to the total as they do in a measured ledger.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+from zerobench.formulas.activations import Activations, Logits
+from zerobench.formulas.deepspeed.setting import Bytes, Moments, add
+from zerobench.records import Category, MemoryRow, Phase, Place, StepKind
+
+
+def device_phases(moments: Moments, kept: Activations, logits: Logits, inputs_bytes: int) -> dict[Phase, list[Bytes]]:
+    """Instants of each phase on the device; forward and backward with what a micro batch leaves for backward.
+
+    `inputs_bytes` are the token ids of all micro batches, which live until the step's end.
+    """
+    inputs = {Category.INPUTS: inputs_bytes}
+    saved = add(inputs, {Category.ACTIVATIONS: kept.saved_bytes})
+    layer = {Category.ACTIVATIONS: kept.recomputed_bytes}
+    return {
+        Phase.INIT: list(moments.init),
+        Phase.FORWARD: [
+            add(moments.gathering, saved),
+            add(moments.forward, saved, _loss(logits.forward_peak_bytes)),
+            add(moments.forward, saved, _loss(logits.saved_bytes)),
+        ],
+        Phase.BACKWARD: [
+            add(moments.forward, saved, _loss(logits.backward_peak_bytes)),
+            add(moments.first_gradient, saved, _loss(logits.gradient_bytes)),
+            add(moments.bucketed, saved, layer),
+            *(add(instant, inputs) for instant in moments.reduction),
+            add(moments.backward_end, inputs),
+        ],
+        Phase.STEP: [add(instant, inputs) for instant in moments.step],
+    }
+
+
+def _loss(nbytes: int) -> Bytes:
+    return {Category.LOGITS_AND_LOSS: nbytes}
+
+
+def other_phases(moments: Moments) -> dict[Phase, list[Bytes]]:
+    """Instants of each phase in host memory or swap files, where no activation lies."""
+    return {
+        Phase.INIT: list(moments.init),
+        Phase.FORWARD: [moments.gathering, moments.forward],
+        Phase.BACKWARD: [moments.forward, moments.bucketed, *moments.reduction, moments.backward_end],
+        Phase.STEP: list(moments.step),
+    }
+
+
+def memory_rows(step: StepKind, place: Place, phases: Mapping[Phase, Sequence[Bytes]]) -> list[MemoryRow]:
+    """The rows of one step in one place, init in the first step alone; none where nothing lies there at all."""
+    asked = {phase: instants for phase, instants in phases.items() if phase is not Phase.INIT or step is StepKind.FIRST}
+    if not any(any(instant.values()) for instants in asked.values() for instant in instants):
+        return []
+    return [row for phase, instants in asked.items() for row in _phase_rows(step, phase, place, instants)]
+
+
+def _phase_rows(step: StepKind, phase: Phase, place: Place, instants: Sequence[Bytes]) -> list[MemoryRow]:
+    peak = max(instants, key=lambda instant: sum(instant.values()))
+    present = [category for category in Category if any(category in instant for instant in instants)]
+    rows = [
+        MemoryRow(
+            step=step,
+            phase=phase,
+            place=place,
+            category=category,
+            live_bytes=instants[-1].get(category, 0),
+            at_peak_bytes=peak.get(category, 0),
+            own_peak_bytes=max(instant.get(category, 0) for instant in instants),
+        )
+        for category in present
+    ]
+    return [*rows, _total(step, phase, place, sum(instants[-1].values()), sum(peak.values()))]
+
+
+def _total(step: StepKind, phase: Phase, place: Place, live_bytes: int, peak_bytes: int) -> MemoryRow:
+    return MemoryRow(
+        step=step,
+        phase=phase,
+        place=place,
+        category=Category.TOTAL,
+        live_bytes=live_bytes,
+        at_peak_bytes=peak_bytes,
+        own_peak_bytes=peak_bytes,
+    )

@@ -1,0 +1,131 @@
+"""Turns what a run on GPUs measured outside torch into a calibration file, which predictions on such GPUs then use.
+
+Per model of GPU and world size, because NCCL's buffers depend on the number of ranks: the CUDA context, NCCL's buffers
+and the host memory of a rank that no tensor holds. Solo trials are real processes on real GPUs, so their context and
+their host memory count; their collectives move nothing and make no buffers, so those do not.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from zerobench.errors import UserError
+from zerobench.folder import write_whole
+from zerobench.records import Category, Place, RankRecord, StepKind
+from zerobench.spec.overheads import CALIBRATION_VARIABLE, CalibratedGpu, Calibration, Spread
+from zerobench.spec.trial import Evidence
+from zerobench.store import Run, load_run
+
+_PACKAGES = ("zerobench", "python", "torch", "deepspeed", "transformers")
+_LIBRARIES = ("nvidia-nccl-", "nvidia-cuda-runtime")
+
+
+@dataclass
+class _Readings:
+    """What the ranks on one model of GPU read, in bytes."""
+
+    num_ranks: int = 0
+    context: list[int] = field(default_factory=list)
+    collectives: list[int] = field(default_factory=list)
+    rest_of_process: list[int] = field(default_factory=list)
+
+    def add(self, rank: RankRecord, evidence: Evidence) -> None:
+        self.num_ranks += 1
+        if rank.context is not None:
+            self.context += _known(rank.context.context_bytes)
+            self.collectives += _known(rank.context.collectives_bytes) if evidence is Evidence.MEASURED else []
+        self.rest_of_process += _known(_rest_of_process_bytes(rank))
+
+
+def calibration_of(run: Run) -> Calibration:
+    """The overheads that the ranks of `run` measured on GPUs, with the versions they ran with.
+
+    Raises UserError: no rank of it ran on a GPU, or none could read the driver.
+    """
+    readings: dict[tuple[str, int], _Readings] = {}
+    num_trials = 0
+    for trial in run.trials():
+        num_trials += 1
+        if trial.spec.evidence not in {Evidence.MEASURED, Evidence.SOLO}:
+            continue
+        for rank in trial.ranks:
+            if rank.device_type == "cuda":
+                key = (rank.device_name, trial.spec.world_size)
+                readings.setdefault(key, _Readings()).add(rank, trial.spec.evidence)
+    if not readings:
+        raise UserError(f"RUN: {run.run_id}: no rank of its {num_trials} trials ran on a GPU; calibrate needs one")
+    if not any(found.context for found in readings.values()):
+        raise UserError(f"RUN: {run.run_id}: its GPU ranks have no reading of the CUDA context; {_why_none(run)}")
+    gpus = tuple(_calibrated(gpu, size, found) for (gpu, size), found in sorted(readings.items()))
+    return Calibration(run_id=run.run_id, versions=_versions(run.environment), gpus=gpus)
+
+
+def write_calibration(run_path: Path, out: Path) -> Calibration:
+    """Write the calibration of the run in folder `run_path` to the file `out`, whole or not at all.
+
+    Raises UserError: as `calibration_of`; `run_path` is no run; `out` cannot be written.
+    """
+    calibration = calibration_of(load_run(run_path))
+    try:
+        write_whole(out, calibration_text(calibration))
+    except OSError as error:
+        raise UserError(f"--out: {out}: {error.strerror or error}") from None
+    return calibration
+
+
+def calibration_text(calibration: Calibration) -> str:
+    """The YAML of a calibration file, which begins by saying what it is for."""
+    head = (
+        f"# Memory beside the tensors, measured by the run {calibration.run_id}. Predictions use it where\n"
+        f"# {CALIBRATION_VARIABLE} names this file. Bytes; rest_of_process is host memory.\n"
+    )
+    return head + yaml.safe_dump(calibration.model_dump(mode="json"), sort_keys=False, width=110)
+
+
+def _calibrated(gpu: str, world_size: int, found: _Readings) -> CalibratedGpu:
+    return CalibratedGpu(
+        gpu=gpu,
+        world_size=world_size,
+        num_ranks=found.num_ranks,
+        context_bytes=_spread(found.context),
+        collectives_bytes=_spread(found.collectives),
+        rest_of_process_bytes=_spread(found.rest_of_process),
+    )
+
+
+def _spread(values: list[int]) -> Spread | None:
+    if not values:
+        return None
+    return Spread(median=round(statistics.median(values)), min=min(values), max=max(values))
+
+
+def _known(value: int | None) -> list[int]:
+    return [] if value is None else [value]
+
+
+def _rest_of_process_bytes(rank: RankRecord) -> int | None:
+    """The most resident memory that no tensor held at the end of a phase of the steady state."""
+    held = (row for row in rank.memory if row.step is StepKind.STEADY and row.place is Place.HOST)
+    return max((row.live_bytes for row in held if row.category is Category.REST_OF_PROCESS), default=None)
+
+
+def _why_none(run: Run) -> str:
+    """What the samplers gave as reason for reading nothing."""
+    summaries: Iterable[Any] = (summary for trial in run.trials() for summary in trial.record.nvml)
+    reason = next((summary.reason for summary in summaries if summary.reason), None)
+    return f"NVML said: {reason}" if reason else "NVML gave no reason"
+
+
+def _versions(environment: Mapping[str, Any]) -> dict[str, str]:
+    """The versions that the figures depend on; those that the environment does not tell are left out."""
+    packages = environment.get("versions") or {}
+    kept = {name: value for name, value in packages.items() if name in _PACKAGES or name.startswith(_LIBRARIES)}
+    kept["driver"] = (environment.get("driver") or {}).get("version")
+    kept["torch_cuda"] = (environment.get("torch_build") or {}).get("cuda")
+    return {name: str(value) for name, value in kept.items() if value is not None}

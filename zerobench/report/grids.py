@@ -1,0 +1,73 @@
+"""A table of texts, so that the terminal and a Markdown file show the same cells; layout.py has tables of trials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from rich import box
+from rich.table import Table
+from rich.text import Text
+
+from zerobench.report.column_units import MISSING, plain, show_percent
+from zerobench.report.layout import WIDE, Column, T
+
+_WIDEST_TEXT = 24
+"""Columns of terminal that a text is given where they are short, before it wraps."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """Headers, and rows of as many cells; texts wrap, numbers never do."""
+
+    headers: tuple[str, ...]
+    is_text: tuple[bool, ...]
+    rows: tuple[tuple[str, ...], ...]
+
+    @classmethod
+    def of(cls, columns: Sequence[Column[T]], rows: Sequence[T], width: int) -> Grid:
+        """The cells of `rows` in the columns that a table of `width` columns of terminal has."""
+        kept = [(column, header) for column in columns if (header := column.header(wide=width >= WIDE)) is not None]
+        cells = tuple(tuple(plain(column.cell(row)) for column, _ in kept) for row in rows)
+        return cls(tuple(header for _, header in kept), tuple(column.is_text for column, _ in kept), cells)
+
+    def rich(self, width: int) -> Table:
+        """The table for `width` columns of terminal."""
+        gap = 2 if self._needed <= width else 1
+        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0))
+        for header, is_text in zip(self.headers, self.is_text, strict=True):
+            if is_text:
+                table.add_column(Text(header), overflow="fold", min_width=5)
+            else:  # a number that does not fit is cut with a mark, never silently
+                table.add_column(Text(header), justify="right", no_wrap=True, overflow="ellipsis")
+        for row in self.rows:
+            table.add_row(*map(Text, row))
+        return table
+
+    @property
+    def _needed(self) -> int:
+        """Columns of terminal that the table takes with two spaces between its columns and no number broken."""
+        widths = [max(Text(cell).cell_len for cell in column) for column in zip(self.headers, *self.rows, strict=True)]
+        return sum(2 + (min(w, _WIDEST_TEXT) if text else w) for w, text in zip(widths, self.is_text, strict=True))
+
+    def markdown(self) -> list[str]:
+        """The lines of the table in GitHub's Markdown."""
+        rule = ["---" if is_text else "---:" for is_text in self.is_text]
+        return [_line(map(_escaped, self.headers)), _line(rule), *(_line(map(_escaped, row)) for row in self.rows)]
+
+
+def _line(cells: Iterable[str]) -> str:
+    return f"| {' | '.join(cells)} |"
+
+
+def _escaped(cell: str) -> str:
+    return cell.replace("\\", "\\\\").replace("|", "\\|")
+
+
+def show_error(error: float | None, decimals: int = 2) -> str:
+    """A relative error in per cent with its sign; an exact zero is `0`, equal to the byte; None is not defined."""
+    if error is None:
+        return MISSING
+    if error == 0:
+        return "0"
+    return show_percent(error, decimals if abs(error) < 1 else 0, signed=True)

@@ -1,0 +1,131 @@
+"""The least time that collectives take on links: bytes that must enter and leave a rank, and a node, over their rates.
+
+For a message of S bytes on n ranks, between which only ranks pass messages, at least (n-1)/n S enter and leave a rank
+(the mean over ranks, so the slowest has no less) for all-gather, reduce-scatter and all-to-all, and twice that for
+all-reduce: Thakur, Rabenseifner and Gropp 2005, "Optimization of Collective Communication Operations in MPICH",
+section 4; NCCL tests, doc/PERFORMANCE.md. The latter gives S for broadcast and reduce from or to one root; calls whose
+roots take turns need (n-1)/n S, and since roots are not recorded, that is taken.
+
+A switch that copies and adds (NVLink SHARP) halves an all-reduce, since each byte enters and leaves once, and makes
+all-gathers all but inbound and reduce-scatters all but outbound, so that the two can share a link. Hence directions are
+added up apart, and the larger one counts.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import Protocol
+
+from zerobench.spec.links import Links
+
+_INBOUND = {"all_gather", "broadcast"}
+_OUTBOUND = {"reduce_scatter", "reduce"}
+_POINT_TO_POINT = {"send", "recv"}
+_SILENT = {"barrier"}
+
+
+class Message(Protocol):
+    """Collectives of one kind in groups of one size, their bytes together (KindTraffic of collectives.py)."""
+
+    @property
+    def kind(self) -> str:
+        """As in zerobench.records.CollectiveTraffic."""
+        ...
+
+    @property
+    def group_size(self) -> int:
+        """Ranks of the group."""
+        ...
+
+    @property
+    def message_bytes(self) -> int:
+        """Bytes of the whole messages."""
+        ...
+
+
+@dataclass(frozen=True)
+class Flow:
+    """Bytes that enter and leave a rank, or a node."""
+
+    in_bytes: float = 0.0
+    out_bytes: float = 0.0
+
+    @property
+    def slower_bytes(self) -> float:
+        """A link carries both directions at once: the fuller one counts."""
+        return max(self.in_bytes, self.out_bytes)
+
+    def __add__(self, other: Flow) -> Flow:
+        return Flow(self.in_bytes + other.in_bytes, self.out_bytes + other.out_bytes)
+
+
+def flow(kind: str, size: int, message_bytes: float, *, switch_reduces: bool = False) -> Flow | None:
+    """What enters and leaves each of `size` ranks (or nodes) at the least; None for a kind that is not known."""
+    if size <= 1 or kind in _SILENT:
+        return Flow()
+    share, own = message_bytes * (size - 1) / size, message_bytes / size
+    if kind == "all_reduce":
+        moved = message_bytes if switch_reduces else 2 * share
+        return Flow(moved, moved)
+    if kind in _INBOUND:
+        return Flow(share, own if switch_reduces else share)
+    if kind in _OUTBOUND:
+        return Flow(own if switch_reduces else share, share)
+    if kind == "all_to_all":
+        return Flow(share, share)
+    if kind in _POINT_TO_POINT:
+        return Flow(message_bytes, 0.0) if kind == "recv" else Flow(0.0, message_bytes)
+    return None
+
+
+def transfer_s(messages: Iterable[Message], gpus_per_node: int, links: Links) -> float | None:
+    """The least seconds in which `messages` can pass, all of them at once; None where a rate, or a kind, is not known.
+
+    A group that a node can hold is taken to lie in one; a larger one fills nodes. Three things bind, and the slowest
+    counts: what stays in the node goes over a rank's link; all that a rank sends goes over its link and its share of
+    the network together; what crosses the edge of a node, once for all of its ranks, over the network of all of them.
+    """
+    kept = [one for one in messages if one.message_bytes and one.group_size > 1 and one.kind not in _SILENT]
+    inside = [one for one in kept if one.group_size <= gpus_per_node]
+    across = [one for one in kept if one.group_size > gpus_per_node]
+    reduces = links.link_reduces or (bool(across) and links.network_reduces)
+    of_links, of_all = _rank_flow(inside, reduces), _rank_flow(kept, reduces)
+    of_node = _node_flow(across, gpus_per_node, links.network_reduces)
+    if of_links is None or of_all is None or of_node is None:
+        return None
+    link, network = links.link_gb_per_s, links.network_gb_per_s
+    if (inside and link is None) or (across and network is None):
+        return None
+    times = [of_links.slower_bytes / (link * 1e9)] if link is not None else [0.0]
+    if across and link is not None and network is not None:
+        times.append(of_all.slower_bytes / ((link + network) * 1e9))
+    if across and network is not None:
+        times.append(of_node.slower_bytes / (network * 1e9 * gpus_per_node))
+    return max(times)
+
+
+def _rank_flow(messages: Iterable[Message], switch_reduces: bool) -> Flow | None:
+    return _sum(flow(one.kind, one.group_size, one.message_bytes, switch_reduces=switch_reduces) for one in messages)
+
+
+def _node_flow(messages: Iterable[Message], gpus_per_node: int, switch_reduces: bool) -> Flow | None:
+    """What crosses the edge of a node. A message to one rank may have stayed inside: its partner is not recorded."""
+    flows = []
+    for one in messages:
+        nodes = -(-one.group_size // gpus_per_node)
+        # In an all-to-all each rank of a node has a message of its own for the ranks elsewhere.
+        senders = gpus_per_node if one.kind == "all_to_all" else 1
+        stays = one.kind in _POINT_TO_POINT
+        size = one.message_bytes * senders
+        flows.append(Flow() if stays else flow(one.kind, nodes, size, switch_reduces=switch_reduces))
+    return _sum(flows)
+
+
+def _sum(flows: Iterable[Flow | None]) -> Flow | None:
+    total = Flow()
+    for one in flows:
+        if one is None:
+            return None
+        total += one
+    return total

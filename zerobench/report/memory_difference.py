@@ -1,0 +1,56 @@
+"""Where two instants differ: the bytes of each category on both sides, the largest difference first."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from zerobench.records import Category
+from zerobench.report.memory_view import Instant
+
+
+@dataclass(frozen=True)
+class CategoryDifference:
+    """One category at two instants."""
+
+    category: Category
+    a_bytes: int
+    b_bytes: int
+
+    @property
+    def more_bytes(self) -> int:
+        """By how much `b` is larger; below zero where it is smaller."""
+        return self.b_bytes - self.a_bytes
+
+
+def difference(a: Instant, b: Instant) -> list[CategoryDifference]:
+    """The categories in which `a` and `b` differ, by the size of the difference; they add up to that of the totals.
+
+    Where one of the instants has no categories, the totals alone. What the categories of an instant lack of its total
+    is unattributed.
+    """
+    if not a.categories or not b.categories:
+        found = [CategoryDifference(Category.TOTAL, a.total_bytes, b.total_bytes)]
+    else:
+        left, right = _complete(a), _complete(b)
+        found = [CategoryDifference(c, left.get(c, 0), right.get(c, 0)) for c in Category]
+    return sorted((one for one in found if one.more_bytes), key=lambda one: -abs(one.more_bytes))
+
+
+def _complete(instant: Instant) -> dict[Category, int]:
+    parts = dict(instant.categories)
+    rest = instant.total_bytes - sum(parts.values())
+    if rest:
+        parts[Category.UNATTRIBUTED] = parts.get(Category.UNATTRIBUTED, 0) + rest
+    return parts
+
+
+def merged(found: Sequence[CategoryDifference], together: Collection[Category]) -> list[tuple[CategoryDifference, int]]:
+    """`found` with the categories `together` added up into the first of them, and how many each entry stands for."""
+    entries: list[tuple[CategoryDifference, int]] = []
+    group = [one for one in found if one.category in together]
+    if group:
+        a_bytes, b_bytes = sum(one.a_bytes for one in group), sum(one.b_bytes for one in group)
+        entries.append((CategoryDifference(group[0].category, a_bytes, b_bytes), len(group)))
+    entries += [(one, 1) for one in found if one.category not in together]
+    return sorted((entry for entry in entries if entry[0].more_bytes), key=lambda entry: -abs(entry[0].more_bytes))

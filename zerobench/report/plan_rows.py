@@ -1,0 +1,148 @@
+"""What a plan says of one trial: the memory it needs, whether a cluster has it, and how fast a step can be at best.
+
+What must fit is said by zerobench.report.capacity; here it is held against what there is, and rows against each other.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cached_property
+
+from zerobench.records import Place, StepKind
+from zerobench.report.capacity import Capacity, DeviceNeed, device_need, host_bytes_per_node
+from zerobench.report.layout import Shown
+from zerobench.report.memory_view import Instant, largest_peak
+from zerobench.report.step_bound import StepBound
+from zerobench.report.trials import Trial
+
+ROOM = 0.05
+"""The share of a memory that a recommended configuration leaves free: predictions err, and memory fragments."""
+
+SAME_SPEED = 0.01
+"""Step times within this share of each other are equal: a bound from datasheets says no more."""
+
+
+@dataclass(frozen=True)
+class Space:
+    """One kind of memory: what the trial needs of it and what there is; None where not known or not given."""
+
+    needed_bytes: int | None
+    capacity_bytes: int | None
+
+    @property
+    def room(self) -> float | None:
+        """What is left as a share of what there is, below zero where the trial does not fit; None where not judged."""
+        if self.needed_bytes is None or not self.capacity_bytes:
+            return None
+        return 1 - self.needed_bytes / self.capacity_bytes
+
+    @property
+    def fits(self) -> bool:
+        """Whether it fits, as far as is known."""
+        return self.room is None or self.room >= 0
+
+    @property
+    def has_room(self) -> bool:
+        """Whether it fits with room to spare, as far as is known."""
+        return self.room is None or self.room >= ROOM
+
+
+@dataclass(frozen=True)
+class PlanRow:
+    """One completed trial of a plan, on the cluster that it is planned for."""
+
+    shown: Shown
+    capacity: Capacity
+    bound: StepBound | None
+    """What a step cannot take less than; None where no rank left a record."""
+
+    @property
+    def trial(self) -> Trial:
+        """The trial."""
+        return self.shown.trial
+
+    @property
+    def step_s(self) -> float | None:
+        """The shortest that a step can take."""
+        return None if self.bound is None else self.bound.step_s
+
+    @property
+    def is_bound_whole(self) -> bool:
+        """Whether the bound has all of its terms, so that it can be held against others."""
+        bound = self.bound
+        if bound is None:
+            return False
+        terms = (bound.compute_s, bound.communication_s, bound.optimizer_s, bound.offload_s, bound.nvme_s)
+        return None not in terms
+
+    def is_as_fast_as(self, step_s: float) -> bool:
+        """Whether its step can be as short as `step_s`, as near as a bound tells."""
+        return self.step_s is not None and self.step_s <= step_s * (1 + SAME_SPEED)
+
+    @cached_property
+    def steady(self) -> Instant | None:
+        """The device's largest instant of a steady step."""
+        return largest_peak(self.trial, StepKind.STEADY, Place.DEVICE)
+
+    @cached_property
+    def start_up_bytes(self) -> int | None:
+        """The device's peak of init and the first step."""
+        first = largest_peak(self.trial, StepKind.FIRST, Place.DEVICE)
+        return None if first is None else first.total_bytes
+
+    @cached_property
+    def need(self) -> DeviceNeed | None:
+        """What one GPU needs at its worst, in parts."""
+        return device_need(self.trial)
+
+    @cached_property
+    def device(self) -> Space:
+        """One GPU's memory."""
+        return Space(None if self.need is None else self.need.total_bytes, self.capacity.device_bytes)
+
+    @cached_property
+    def host(self) -> Space:
+        """One node's memory: the tensors of all of its ranks."""
+        return Space(host_bytes_per_node(self.trial), self.capacity.host_bytes_per_node)
+
+    @property
+    def fits(self) -> bool:
+        """Whether device and host hold it."""
+        return self.need is not None and self.device.fits and self.host.fits
+
+    @property
+    def has_room(self) -> bool:
+        """Whether device and host hold it with room to spare."""
+        return self.need is not None and self.device.has_room and self.host.has_room
+
+    @property
+    def room(self) -> float:
+        """The share that is left of the scarcer of device and host memory."""
+        return min((room for room in (self.device.room, self.host.room) if room is not None), default=0.0)
+
+    @property
+    def scaled_bytes(self) -> int | None:
+        """What is needed of the scarcer memory, in bytes of the device's: one figure to hold against one capacity."""
+        return None if self.need is None else round((1 - self.room) * self.capacity.device_bytes)
+
+
+def recommended(rows: Sequence[PlanRow]) -> PlanRow | None:
+    """The fastest by the bound of those that fit with room; of equally fast ones that with most room.
+
+    None where none fits with room. Bounds that lack a term are lower than they should be and come after whole ones.
+    """
+    candidates = [row for row in rows if row.has_room]
+    candidates = [row for row in candidates if row.is_bound_whole] or candidates
+    times = [row.step_s for row in candidates if row.step_s is not None]
+    if times:
+        candidates = [row for row in candidates if row.is_as_fast_as(min(times))]
+    return max(candidates, key=lambda row: row.room, default=None)
+
+
+def as_fast_as(best: PlanRow, rows: Sequence[PlanRow]) -> list[PlanRow]:
+    """The others of `rows` that fit with room, and whose whole bounds are no longer than that of `best`."""
+    if best.step_s is None:
+        return []
+    fitting = [row for row in rows if row is not best and row.has_room and row.is_bound_whole]
+    return [row for row in fitting if row.is_as_fast_as(best.step_s)]

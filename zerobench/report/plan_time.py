@@ -1,0 +1,110 @@
+"""Terminal tables of a plan's communication and of the shortest time that a step can take."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterator, Sequence
+
+from zerobench.records import StepKind
+from zerobench.report.column_units import MISSING, Unit, byte_unit, show_number, show_whole, time_unit
+from zerobench.report.layout import Column, Section, table
+from zerobench.report.plan_rows import PlanRow
+from zerobench.units import format_count
+
+_KINDS = ("all_reduce", "reduce_scatter", "all_gather")
+_DAY_S = 24 * 3600.0
+
+
+def time_sections(rows: Sequence[PlanRow], tokens: float | None, width: int) -> Iterator[Section]:
+    """What each collective moves in a step, then the bounds; with `tokens`, how long so many take."""
+    if rows and any(traffic(row) for row in rows):
+        yield _traffic(rows, width)
+    if rows and any(row.step_s for row in rows):
+        yield _bounds(rows, tokens, width)
+
+
+def traffic(row: PlanRow) -> Counter[str]:
+    """Bytes of the messages of one rank in a steady step, by kind of collective; its largest rank's."""
+    by_rank = [Counter[str]() for _ in row.trial.ranks]
+    for rank, moved in zip(row.trial.ranks, by_rank, strict=True):
+        for one in rank.collectives:
+            if one.step is StepKind.STEADY and one.group_size > 1:
+                moved[one.kind] += one.message_bytes
+    return max(by_rank, key=Counter.total, default=Counter())
+
+
+def _traffic(rows: Sequence[PlanRow], width: int) -> Section:
+    moved = {id(row): traffic(row) for row in rows}
+    unit = byte_unit(one.total() for one in moved.values())
+
+    def kind(name: str) -> Column[PlanRow]:
+        header = name.replace("_", "-")
+        return Column(header, header, lambda row: unit.show(moved[id(row)][name]))
+
+    def others(row: PlanRow) -> str:
+        return unit.show(sum(size for name, size in moved[id(row)].items() if name not in _KINDS))
+
+    columns = [
+        *map(kind, _KINDS),
+        Column("others", "others", others),
+        Column[PlanRow]("all", "all", lambda row: unit.show(moved[id(row)].total())),
+    ]
+    return Section(
+        f"Predicted (simulated): bytes that each collective moves in a step, {unit.name}",
+        "Whole messages of one rank over one optimizer step, as counted at the engine's calls. A ring sends each byte "
+        "of an all-reduce about twice, of the others about once.",
+        table(columns, [(row.shown, row) for row in rows], width),
+    )
+
+
+def _bounds(rows: Sequence[PlanRow], tokens: float | None, width: int) -> Section:
+    found = [(row.shown, row) for row in rows if row.bound is not None]
+    unit = time_unit([row.step_s for _, row in found])
+    columns = [
+        *(_term(name, narrow, unit) for name, narrow in _terms(rows)),
+        Column[PlanRow]("step", "step", lambda row: unit.show(row.step_s)),
+        Column[PlanRow]("most tokens/s", None if tokens else "tok/s", lambda row: show_whole(tokens_per_s(row))),
+        Column[PlanRow]("by", None, lambda row: (row.bound and row.bound.limited_by) or MISSING, is_text=True),
+    ]
+    if tokens:
+        columns.append(Column("least days", "days", lambda row: show_number(days(row, tokens))))
+        columns.append(Column("least GPU-hours", "GPU-h", lambda row: show_whole(gpu_hours(row, tokens))))
+    note = f" Days and GPU-hours of {format_count(tokens)} tokens are lower bounds too." if tokens else ""
+    return Section(
+        f"Lower bound of the step time, {unit.name}",
+        "From counted FLOPs and bytes at the peak rates of datasheets, all that can overlap overlapping: no step is "
+        f"shorter than `step`, real ones are longer. by: what most of it is.{note}",
+        table(columns, found, width),
+    )
+
+
+def _terms(rows: Sequence[PlanRow]) -> list[tuple[str, str]]:
+    """The bound's terms that some row has, with their short names."""
+    names = {"compute": "compute", "communication": "comm", "optimizer": "optim", "offload": "offl", "nvme": "nvme"}
+    return [(name, short) for name, short in names.items() if any(_term_s(row, name) for row in rows)]
+
+
+def _term(name: str, narrow: str, unit: Unit) -> Column[PlanRow]:
+    return Column(name, narrow, lambda row: unit.show(_term_s(row, name)))
+
+
+def _term_s(row: PlanRow, name: str) -> float | None:
+    seconds: float | None = getattr(row.bound, f"{name}_s", None)
+    return seconds
+
+
+def tokens_per_s(row: PlanRow) -> float | None:
+    """Tokens a second over all ranks, at most."""
+    return None if row.bound is None else row.bound.tokens_per_s
+
+
+def days(row: PlanRow, tokens: float) -> float | None:
+    """Days that `tokens` take at least."""
+    rate = tokens_per_s(row)
+    return tokens / rate / _DAY_S if rate else None
+
+
+def gpu_hours(row: PlanRow, tokens: float) -> float | None:
+    """GPU-hours that `tokens` take at least: the days, on all GPUs."""
+    least = days(row, tokens)
+    return None if least is None else least * 24 * row.trial.spec.world_size

@@ -1,0 +1,233 @@
+"""Why one trial loses against another, in sentences whose every number is in the ledger, the record or the catalogue.
+
+A trial loses where it does not fit, where the lower bound of its step is longer, or where it needs more memory; each
+that holds is said, in this order. Nothing is said of what the figures do not show: a category is explained by a setting
+only where its bytes are what that setting gives (memory_causes.py).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from zerobench.records import Category, Status
+from zerobench.report.capacity import Capacity, DeviceNeed, Fit, device_need, fits, host_instant
+from zerobench.report.ds_case import case_of
+from zerobench.report.labels import brief
+from zerobench.report.memory_causes import MOMENTS, SMALLER_BUCKET, cause, reduce_buckets, remedy
+from zerobench.report.memory_difference import CategoryDifference, difference, merged
+from zerobench.report.memory_view import Instant
+from zerobench.report.step_bound import StepBound
+from zerobench.report.trials import Trial, completed
+from zerobench.spec.trial import Offload, TrialSpec
+from zerobench.units import format_bytes, format_seconds
+
+_MOST_PARTS = 3
+_TELLING = 0.05
+"""A category smaller than this part of what is explained is not named."""
+
+
+def why_not(
+    best: Trial,
+    other: Trial,
+    capacity: Capacity,
+    *,
+    best_bound: StepBound | None = None,
+    other_bound: StepBound | None = None,
+) -> list[str]:
+    """Why `other` loses against `best`, the weightiest reason first; empty where nothing known speaks against it.
+
+    The bounds (step_bound.py) are those of the two trials; without both, nothing is said of speed.
+    """
+    fit, best_fit = fits(other, capacity), fits(best, capacity)
+    sentences = [*_does_not_fit(other, fit, capacity)]
+    if fit.fits is None:
+        sentences.append(f"{name_of(other.spec)}: what it needs is not known ({_ending(other)})")
+    sentences += _slower(other, best_bound, other_bound)
+    if completed(best) and completed(other):  # what was seen of the others is less than what they need
+        sentences += _more_device_memory(best, other)
+        sentences += _more_host_memory(best, other, best_fit, fit)
+    return sentences
+
+
+def name_of(spec: TrialSpec) -> str:
+    """`stage 3`, with what is offloaded; or the strategy's name where it is no ZeRO stage."""
+    name = spec.strategy if spec.zero_stage is None else f"stage {spec.zero_stage}"
+    places = {"optimizer states": spec.offload_optimizer, "parameters": spec.offload_param}
+    parts = [f"{what} on {where}" for what, where in places.items() if where is not Offload.NONE]
+    return f"{name} with {' and '.join(parts)}" if parts else name
+
+
+def _ending(trial: Trial) -> str:
+    status = trial.record.status
+    return trial.record.reason or ("it left no memory rows" if status is Status.COMPLETED else status.value)
+
+
+def _does_not_fit(trial: Trial, fit: Fit, capacity: Capacity) -> Iterator[str]:
+    name = name_of(trial.spec)
+    need = device_need(trial)
+    if trial.record.status is Status.OUT_OF_DEVICE_MEMORY:
+        yield f"{name} ran out of device memory"
+    if need is not None and fit.device_room_bytes is not None and fit.device_room_bytes < 0:
+        yield (
+            f"{name} does not fit: it needs {format_bytes(need.total_bytes)} of device memory, "
+            f"{format_bytes(-fit.device_room_bytes)} more than the {format_bytes(capacity.device_bytes)} there are"
+            f"{_when(need.instant)}"
+        )
+        if need.instant is not None:
+            yield from _what_would_have_to_shrink(trial, need.instant, -fit.device_room_bytes)
+    if trial.record.status is Status.OUT_OF_HOST_MEMORY:
+        yield f"{name} ran out of host memory"
+    yield from _host_too_small(trial, fit, capacity)
+
+
+def _when(instant: Instant | None) -> str:
+    if instant is None:
+        return ""
+    step = "first step" if instant.step == "first" else "steady step"
+    phase = "initialisation" if instant.phase == "init" else f"{instant.phase.value} of the {step}"
+    return f", at the peak of {phase}"
+
+
+def _what_would_have_to_shrink(trial: Trial, instant: Instant, over_bytes: int) -> Iterator[str]:
+    """The largest parts, as many as together are larger than what is over."""
+    nothing = Instant(instant.rank, instant.step, instant.phase, 0, dict.fromkeys(instant.categories, 0))
+    parts = [part for part in merged(difference(nothing, instant), MOMENTS) if part[0].b_bytes > 0]
+    named: list[int] = []
+    for one, alike in parts[:_MOST_PARTS]:
+        if sum(named) > over_bytes:
+            break
+        named.append(one.b_bytes)
+        percent = 100 * one.b_bytes / instant.total_bytes
+        less = remedy(trial, one.category, one.b_bytes)
+        yield (
+            f"{_words(one.category, alike)}: {format_bytes(one.b_bytes)} of it, {percent:.0f} % of the tensors"
+            f"{_because(trial, one.category, one.b_bytes, alike)}{f'; less with {less}' if less else ''}"
+        )
+    if parts and len(named) == 1 and named[0] > over_bytes:
+        what, size = _words(parts[0][0].category, parts[0][1]), format_bytes(named[0] - over_bytes)
+        yield f"everything else as it is, it would fit at that instant with {what} of {size}"
+
+
+def _because(trial: Trial, category: Category, size: int, alike: int = 1) -> str:
+    said = cause(trial, category, size, alike)
+    return f" ({said})" if said else ""
+
+
+def _words(category: Category, alike: int = 1) -> str:
+    return "master weights and moments" if alike > 1 else category.value.replace("_", " ")
+
+
+def _host_too_small(trial: Trial, fit: Fit, capacity: Capacity) -> Iterator[str]:
+    rooms = (
+        ("host memory", fit.host_needed_bytes_per_node, fit.host_room_bytes, capacity.host_bytes_per_node),
+        ("NVMe", fit.nvme_needed_bytes_per_node, fit.nvme_room_bytes, capacity.nvme_bytes_per_node),
+    )
+    for what, needed, room, there in rooms:
+        if needed is not None and room is not None and room < 0:
+            yield (
+                f"{name_of(trial.spec)} does not fit: its {trial.spec.gpus_per_node} ranks a node need "
+                f"{format_bytes(needed)} of {what}, {format_bytes(-room)} more than the {format_bytes(there)} of a node"
+            )
+            instant = host_instant(trial) if what == "host memory" else None
+            if instant is not None and instant.categories:
+                category, size = max(instant.categories.items(), key=lambda part: part[1])
+                yield f"{_words(category)}: {format_bytes(size)} of it on each rank{_because(trial, category, size)}"
+
+
+def _slower(trial: Trial, best: StepBound | None, other: StepBound | None) -> Iterator[str]:
+    if best is None or other is None or best.step_s is None or other.step_s is None or other.step_s <= best.step_s:
+        return
+    yield (
+        f"{name_of(trial.spec)} is slower: a step takes {format_seconds(other.step_s)} or more, against "
+        f"{format_seconds(best.step_s)} or more, and most of that is {other.limited_by}"
+    )
+    term = next((term for term in other.terms if term.startswith(f"{other.limited_by}: ")), None)
+    if term is not None:
+        yield term
+
+
+def _more_device_memory(best: Trial, other: Trial) -> Iterator[str]:
+    ours, theirs = device_need(best), device_need(other)
+    if ours is None or theirs is None or theirs.total_bytes <= ours.total_bytes:
+        return
+    more = theirs.total_bytes - ours.total_bytes
+    name, best_name = _told_apart(other.spec, best.spec)
+    yield f"{name} needs {format_bytes(more)} more device memory than {best_name}{_outside(ours, theirs)}"
+    if ours.instant is None or theirs.instant is None:
+        return
+    found = difference(ours.instant, theirs.instant)
+    yield from _differences(best, other, found, more)
+    yield from _bucket_against_savings(best, other, found, (ours.instant, theirs.instant))
+
+
+def _told_apart(spec: TrialSpec, best: TrialSpec) -> tuple[str, str]:
+    names = name_of(spec), name_of(best)
+    return names if names[0] != names[1] else (f"{names[0]} of this row", "the recommended row")
+
+
+def _outside(ours: DeviceNeed, theirs: DeviceNeed) -> str:
+    """What of the difference is no tensor, where that is telling."""
+    parts = {
+        "reserved by the allocator and not used": theirs.slack_bytes - ours.slack_bytes,
+        "CUDA context": theirs.context_bytes - ours.context_bytes,
+        "NCCL": theirs.collectives_bytes - ours.collectives_bytes,
+    }
+    whole = abs(theirs.total_bytes - ours.total_bytes)
+    said = [f"{_signed(size)} {what}" for what, size in parts.items() if abs(size) > _TELLING * whole]
+    return f" ({', '.join(said)})" if said else ""
+
+
+def _differences(best: Trial, other: Trial, found: Sequence[CategoryDifference], more: int) -> Iterator[str]:
+    """The largest differences at the two peaks, with what makes up the bytes of `other`; if it has none, of `best`."""
+    telling = [part for part in merged(found, MOMENTS) if abs(part[0].more_bytes) > _TELLING * more]
+    for one, alike in telling[:_MOST_PARTS]:
+        because = _because(other, one.category, one.b_bytes, alike)
+        if not one.b_bytes and (said := cause(best, one.category, one.a_bytes, alike)):
+            because = f" ({said})"
+        yield (
+            f"{_words(one.category, alike)}: {_signed(one.more_bytes)}, {format_bytes(one.b_bytes)} against "
+            f"{format_bytes(one.a_bytes)} at the peak{because}"
+        )
+
+
+def _signed(nbytes: int) -> str:
+    return f"{'+' if nbytes > 0 else '-'}{format_bytes(abs(nbytes))}"
+
+
+def _bucket_against_savings(
+    best: Trial, other: Trial, found: Sequence[CategoryDifference], instants: tuple[Instant, Instant]
+) -> Iterator[str]:
+    """Where a reduce bucket is what makes `other` lose, and a smaller one would not: said whole.
+
+    DeepSpeed's bucket is as large for a small model as for a large one, and one setting makes it smaller.
+    """
+    case = case_of(other)
+    bucket = next((one for one in found if one.category is Category.REDUCE_BUFFERS), None)
+    if case is None or bucket is None or reduce_buckets(case, bucket.b_bytes) is None:
+        return
+    saved = -sum(one.more_bytes for one in found if one.more_bytes < 0)
+    if bucket.more_bytes <= saved or case.bucket_elements <= SMALLER_BUCKET:
+        return
+    less = bucket.b_bytes - bucket.b_bytes * SMALLER_BUCKET // case.bucket_elements
+    by = f" by more than the {format_bytes(saved)} by which other categories are smaller" if saved else ""
+    left = instants[1].total_bytes - less - instants[0].total_bytes
+    yield (
+        f"its reduce bucket of {brief(case.bucket_elements)} elements makes it larger{by}; with reduce_bucket_size "
+        f"{brief(SMALLER_BUCKET)} its tensors at that instant would be {format_bytes(abs(left))} "
+        f"{'more' if left > 0 else 'less'} than those of {_told_apart(other.spec, best.spec)[1]}"
+    )
+
+
+def _more_host_memory(best: Trial, other: Trial, best_fit: Fit, fit: Fit) -> Iterator[str]:
+    ours, theirs = best_fit.host_needed_bytes_per_node, fit.host_needed_bytes_per_node
+    if theirs is None or ours is None or theirs <= ours:
+        return
+    name, best_name = _told_apart(other.spec, best.spec)
+    yield f"{name} needs {format_bytes(theirs)} of host memory a node, {best_name} {format_bytes(ours)}"
+    before, after = host_instant(best), host_instant(other)
+    if before is None or after is None:
+        return
+    for one in difference(before, after)[:1]:
+        if one.more_bytes > 0:
+            because = _because(other, one.category, one.b_bytes)
+            yield f"{_words(one.category)} on the host: {_signed(one.more_bytes)} a rank{because}"

@@ -1,0 +1,172 @@
+"""How much fits: the largest value of something that memory grows with, found with few tries.
+
+Memory of a training step is nearly a straight line in the micro batch, the sequence length and the depth, so each try
+is where the line through the nearest known points meets the capacity; where the line misleads, the bracket is halved.
+A search is a generator that asks for one value at a time, so that the tries of many searches can be made together, and
+nothing here knows whether a try is simulated or measured.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Generator, Hashable, Mapping
+from dataclasses import dataclass
+from typing import TypeVar
+
+Key = TypeVar("Key", bound=Hashable)
+
+GROWTH = 32
+"""By how much a try may exceed the largest that fits so far: a line through two small values reaches too far."""
+
+FLAT_GROWTH = 8
+"""How far to go where memory does not grow yet: something else, the start-up say, is the peak."""
+
+APART = 8
+"""Two tries make a line where they differ by at least this part of the value."""
+
+
+@dataclass(frozen=True)
+class Try:
+    """One value, and the memory it took at its peak; None where it ran out of memory, so that nobody knows."""
+
+    value: int
+    peak_bytes: int | None
+
+
+@dataclass(frozen=True)
+class Frontier:
+    """Where fitting ends."""
+
+    largest: Try | None
+    """The largest value that fits; None where not even the least does."""
+    too_large: Try | None
+    """The least value known not to fit; None where the largest that may be asked for fits."""
+    tries: tuple[Try, ...]
+    """All tries, in their order."""
+
+
+Search = Generator[int, int | None, Frontier]
+"""Asks for a value, is sent its peak bytes (None: out of memory), and returns the frontier."""
+
+
+def search(capacity_bytes: int, *, start: int, most: int, least: int = 1, within: float = 0.0) -> Search:
+    """Search `least` to `most` for the largest value whose peak is at most `capacity_bytes`, beginning at `start`.
+
+    The search ends where the least value known not to fit is the next one, or lies within that share of the largest
+    known to fit. It takes for granted that a larger value never needs less. Raises ValueError unless
+    least <= start <= most.
+    """
+    if not 1 <= least <= start <= most:
+        raise ValueError(f"least {least}, start {start}, most {most}: they must rise from 1")
+    bracket = _Bracket(capacity_bytes, least, most, within)
+    value = start
+    while True:
+        peak_bytes = yield value
+        bracket.add(Try(value, peak_bytes))
+        following = bracket.following()
+        if following is None:
+            return Frontier(bracket.fits, bracket.too_large, tuple(bracket.tries))
+        value = following
+
+
+def largest_fitting(
+    peak_bytes: Callable[[int], int | None],
+    capacity_bytes: int,
+    *,
+    start: int,
+    most: int,
+    least: int = 1,
+    within: float = 0.0,
+) -> Frontier:
+    """The frontier of one function from a value to its peak bytes (None: out of memory)."""
+    found = search_together(
+        {"": search(capacity_bytes, start=start, most=most, least=least, within=within)},
+        lambda asked: {key: peak_bytes(value) for key, value in asked.items()},
+    )
+    return found[""]
+
+
+def search_together(
+    searches: Mapping[Key, Search], peaks: Callable[[Mapping[Key, int]], Mapping[Key, int | None]]
+) -> dict[Key, Frontier]:
+    """The frontiers of `searches`, the next values of all that still search tried in one call of `peaks`.
+
+    `peaks` answers for each key it is asked about; a key it leaves out is given up and has no frontier.
+    """
+    asked = {key: next(one) for key, one in searches.items()}
+    found: dict[Key, Frontier] = {}
+    while asked:
+        answers = peaks(asked)
+        following: dict[Key, int] = {}
+        for key, answer in answers.items():
+            try:
+                following[key] = searches[key].send(answer)
+            except StopIteration as end:
+                found[key] = end.value
+        asked = following
+    return {key: found[key] for key in searches if key in found}
+
+
+class _Bracket:
+    """The tries so far, between which the frontier lies."""
+
+    def __init__(self, capacity_bytes: int, least: int, most: int, within: float) -> None:
+        self.capacity_bytes = capacity_bytes
+        self.least, self.most, self.within = least, most, within
+        self.tries: list[Try] = []
+        self.fits: Try | None = None
+        self.too_large: Try | None = None
+        self._widths: list[int] = []
+
+    def add(self, one: Try) -> None:
+        """Take a try in; the bracket's width is kept, to see whether the line leads anywhere."""
+        self.tries.append(one)
+        if one.peak_bytes is not None and one.peak_bytes <= self.capacity_bytes:
+            self.fits = one
+        else:
+            self.too_large = one
+        self._widths.append(self._ceiling() - self._floor())
+
+    def following(self) -> int | None:
+        """The next value to try; None where the frontier is known as closely as is asked."""
+        floor, ceiling = self._floor(), self._ceiling()
+        tolerance = int(self.within * floor)
+        if ceiling - floor <= (1 if self.too_large is None else max(1, tolerance)):
+            return None
+        guess = self._where_the_line_ends()
+        if guess is None or self._is_slow():
+            guess = (floor + ceiling) // 2 if self.too_large is not None else self._further()
+        if self.too_large is None:
+            guess = min(guess, GROWTH * floor)
+        step = min(max(1, tolerance // 2), (ceiling - floor) // 2)  # nearer to what is known nothing new is learnt
+        return max(floor + step, min(guess, ceiling - step))
+
+    def _further(self) -> int:
+        """Beyond all tries, none of which says where the line ends: far, where memory does not grow yet."""
+        return (2 if len(self.tries) < 2 else FLAT_GROWTH) * self._floor()
+
+    def _floor(self) -> int:
+        return self.least - 1 if self.fits is None else self.fits.value
+
+    def _ceiling(self) -> int:
+        """The least value that need not be tried."""
+        return self.most + 1 if self.too_large is None else self.too_large.value
+
+    def _is_slow(self) -> bool:
+        """Whether two tries in a row left more than half of the bracket: the line misleads there."""
+        if self.too_large is None or len(self._widths) < 3:
+            return False
+        return self._widths[-1] > self._widths[-3] / 2
+
+    def _where_the_line_ends(self) -> int | None:
+        """The largest value that fits by a line through two tries; None without one that rises.
+
+        One is the try nearest to the capacity, the other the nearest that lies apart from it: between neighbours an
+        allocator's whims outweigh the slope.
+        """
+        known = [(one.value, one.peak_bytes) for one in self.tries if one.peak_bytes is not None]
+        near = sorted(known, key=lambda one: abs(one[1] - self.capacity_bytes))
+        apart = [one for one in near[1:] if APART * abs(one[0] - near[0][0]) >= near[0][0]]
+        if not apart:
+            return None
+        (first, low), (last, high) = sorted([near[0], apart[0]])
+        return first + (self.capacity_bytes - low) * (last - first) // (high - low) if high > low else None

@@ -1,0 +1,124 @@
+"""What a frontier is sought along: the micro batch, the sequence length, or the depth of the model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from zerobench.errors import UserError, unknown_choice
+from zerobench.spec.architecture import dimensions, max_positions
+from zerobench.spec.model import ModelSpec
+from zerobench.spec.trial import TrialSpec
+
+SEQUENCE_UNIT = 128
+"""Tokens by which sequence lengths differ: kernels work in tiles of as many."""
+
+MOST_SEQUENCES = 2**16
+MOST_TOKENS = 2**24
+MOST_DEPTH = 16
+"""How many times deeper a model is tried at most: predictions take time with every layer."""
+
+_LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
+_LEARNED_POSITIONS = frozenset({"gpt2", "opt", "gpt_bigcode"})
+"""Architectures whose positions are a table: it ends, where rotary positions do not."""
+
+
+@dataclass(frozen=True)
+class FrontierAxis:
+    """Something that may grow until memory ends; searches count it in whole steps of `unit`."""
+
+    name: str
+    unit: int
+    words: str
+    """What the figures are, for headings."""
+    value: Callable[[TrialSpec], int]
+    """Of a trial."""
+    most: Callable[[TrialSpec], int]
+    """The largest that may be tried of it."""
+    grown: Callable[[TrialSpec, int], TrialSpec]
+    """The trial with another value."""
+
+    def start(self, trial: TrialSpec) -> int:
+        """The step to begin at: the trial's own value."""
+        return max(1, min(self.value(trial) // self.unit, self.last(trial)))
+
+    def last(self, trial: TrialSpec) -> int:
+        """The last step."""
+        return max(1, self.most(trial) // self.unit)
+
+    def at(self, trial: TrialSpec, step: int) -> TrialSpec:
+        """The trial at a step."""
+        return self.grown(trial, step * self.unit)
+
+
+def frontier_axis(name: str) -> FrontierAxis:
+    """The axis called `name`. Raises UserError with the choices."""
+    if name not in FRONTIERS:
+        raise unknown_choice("--frontier", name, FRONTIERS)
+    return FRONTIERS[name]
+
+
+def _with_micro_batch(trial: TrialSpec, value: int) -> TrialSpec:
+    return trial.model_copy(update={"micro_batch_size": value})
+
+
+def _most_tokens(trial: TrialSpec) -> int:
+    positions = max_positions(trial.model)
+    return positions if positions and trial.model.model_type in _LEARNED_POSITIONS else MOST_TOKENS
+
+
+def _with_sequence(trial: TrialSpec, value: int) -> TrialSpec:
+    """Rotary positions are computed, so a model takes as many as memory allows; its config is made to say so."""
+    model = trial.model
+    positions = max_positions(model)
+    if positions is not None and value > positions:
+        config = model.hf_config | {"max_position_embeddings": value}
+        model = model.model_copy(update={"hf_config": config})
+    return trial.model_copy(update={"sequence_length": value, "model": model})
+
+
+def _num_layers(trial: TrialSpec) -> int:
+    layers = dimensions(trial.model).num_layers
+    if layers is None:
+        raise UserError(f"--frontier: model: the config of {trial.model.name} does not say how many layers it has")
+    return layers
+
+
+def _with_layers(trial: TrialSpec, value: int) -> TrialSpec:
+    return trial.model_copy(update={"model": with_layers(trial.model, value)})
+
+
+def with_layers(model: ModelSpec, num_layers: int) -> ModelSpec:
+    """`model` with another number of layers, by its own config's key; lists with an entry a layer follow."""
+    config = dict(model.hf_config)
+    key = next((key for key in _LAYERS if key in config), _LAYERS[0])
+    before = dimensions(model).num_layers
+    for name, value in config.items():
+        if isinstance(value, list) and value and len(value) == before:
+            config[name] = (value * -(-num_layers // len(value)))[:num_layers]
+    config[key] = num_layers
+    return model.model_copy(update={"name": f"{model.name}-{num_layers}-layers", "hf_config": config})
+
+
+FRONTIERS: dict[str, FrontierAxis] = {
+    "model": FrontierAxis(
+        "model", 1, "layers", _num_layers, lambda trial: MOST_DEPTH * _num_layers(trial), _with_layers
+    ),
+    "micro-batch": FrontierAxis(
+        "micro-batch",
+        1,
+        "sequences a GPU",
+        lambda trial: trial.micro_batch_size,
+        lambda _: MOST_SEQUENCES,
+        _with_micro_batch,
+    ),
+    "sequence-length": FrontierAxis(
+        "sequence-length",
+        SEQUENCE_UNIT,
+        "tokens a sequence",
+        lambda trial: trial.sequence_length,
+        _most_tokens,
+        _with_sequence,
+    ),
+}
+"""By the name that `--frontier` takes."""

@@ -1,0 +1,41 @@
+"""The GPU that a person names, or one line with the names that come nearest: for axes and options that take a GPU."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Sequence
+
+from zerobench.errors import UserError, nearest
+from zerobench.spec.hardware import Gpu, find_gpu, load_catalogue
+from zerobench.spec.plain import as_written, one_line
+
+_MOST_HINTS = 3
+
+
+def known_gpu(name: object, field: str = "gpu", also: Sequence[str] = ()) -> Gpu:
+    """The catalogued GPU called `name` (see hardware.find_gpu).
+
+    Raises UserError, one line that begins with `field`, with the nearest names and all choices, `also` among them.
+    """
+    catalogue = load_catalogue()
+    gpu = find_gpu(name, catalogue) if isinstance(name, str) else None
+    if gpu is not None:
+        return gpu
+    choices = list(dict.fromkeys(gpu.name for gpu in catalogue))
+    close = _close(name, catalogue) if isinstance(name, str) else []
+    hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
+    told = f"{field}: {as_written(name)} is in no hardware catalogue; {hint}choices: {', '.join([*choices, *also])}"
+    raise UserError(one_line(told))
+
+
+def _close(name: str, catalogue: Sequence[Gpu]) -> list[str]:
+    """Short names of the GPUs that `name` may mean: those with all of its words in a name, then those spelt alike."""
+    spelt = {other.lower(): gpu.name for gpu in catalogue for other in (gpu.name, *gpu.names)}
+    words = set(_words(name))
+    with_all = [short for other, short in spelt.items() if words and words <= set(_words(other))]
+    alike = [spelt[other] for other in nearest(name.lower(), spelt)]
+    return list(dict.fromkeys([*with_all, *alike]))[:_MOST_HINTS]
+
+
+def _words(name: str) -> list[str]:
+    return re.findall(r"[a-z0-9]+", name.lower())

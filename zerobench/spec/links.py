@@ -1,0 +1,58 @@
+"""How fast bytes leave a GPU, a node and a drive at most: the rates that a step's transfers are divided by.
+
+The GPU's catalogue entry knows most of them; host memory and drives are the node's and are given, or stay None. A rate
+that is not known makes no bound, rather than a guessed one.
+"""
+
+from __future__ import annotations
+
+from zerobench.spec.base import Spec
+from zerobench.spec.hardware import Gpu, Rate
+
+
+class Links(Spec):
+    """Peak rates in 10^9 bytes a second; None where nobody knows."""
+
+    link_gb_per_s: Rate | None = None
+    """From a GPU to the other GPUs of its node, one direction."""
+    link_reduces: bool = False
+    """Whether the switch between the GPUs of a node adds up what crosses it (NVLink SHARP)."""
+    network_gb_per_s: Rate | None = None
+    """From a node to the others, for each of its GPUs, one direction."""
+    network_reduces: bool = False
+    """Whether the switches between nodes add up what crosses them (InfiniBand SHARP)."""
+    host_link_gb_per_s: Rate | None = None
+    """Between a GPU and the host's memory, one direction."""
+    host_memory_gb_per_s: Rate | None = None
+    """Memory of one host, reads and writes together, shared by its GPUs."""
+    nvme_gb_per_s: Rate | None = None
+    """The NVMe drives of one node together, in each direction, shared by its GPUs."""
+
+
+def links_of(
+    gpu: Gpu,
+    *,
+    network_gb_per_s: float | None = None,
+    network_reduces: bool = False,
+    host_link_gb_per_s: float | None = None,
+    host_memory_gb_per_s: float | None = None,
+    nvme_gb_per_s: float | None = None,
+) -> Links:
+    """The links of a node of `gpu` as catalogued; what is given (one direction) goes before the catalogue.
+
+    Raises pydantic's ValidationError for a rate that is not above zero.
+    """
+    return Links(
+        link_gb_per_s=_one_way(gpu.link_gb_per_s),
+        link_reduces=gpu.link_reduces,
+        network_gb_per_s=gpu.network_gb_per_s if network_gb_per_s is None else network_gb_per_s,
+        network_reduces=network_reduces,
+        host_link_gb_per_s=_one_way(gpu.host_link_gb_per_s) if host_link_gb_per_s is None else host_link_gb_per_s,
+        host_memory_gb_per_s=host_memory_gb_per_s,
+        nvme_gb_per_s=nvme_gb_per_s,
+    )
+
+
+def _one_way(both_directions: float | None) -> float | None:
+    """Datasheets add up both directions of a link; a byte takes one."""
+    return None if both_directions is None else both_directions / 2

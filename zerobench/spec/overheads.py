@@ -1,0 +1,234 @@
+"""Device memory that no tensor explains: CUDA context, NCCL, the matrix library's workspaces.
+
+A prediction adds them to what it counts. They differ by driver, CUDA and NCCL version, so what a run on the user's own
+GPUs measured (a calibration file, written by `zerobench calibrate`) comes before the published figures that ship as
+`overheads.yaml`. Every figure says where it comes from and whether anybody measured it on this GPU.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Sequence
+from dataclasses import dataclass
+from functools import cache
+from pathlib import Path
+from typing import Annotated, Any, Literal, TypeVar
+
+from pydantic import BeforeValidator, Field, ValidationError
+
+from zerobench.errors import UserError
+from zerobench.spec.base import Spec, user_error
+from zerobench.spec.hardware import find_gpu
+from zerobench.spec.plain import load_plain
+from zerobench.units import format_bytes, parse_bytes
+
+CALIBRATION_VARIABLE = "ZEROBENCH_CALIBRATION"
+"""Environment variable that names the user's calibration file."""
+
+_SHIPPED = Path(__file__).with_name("overheads.yaml")
+
+Status = Literal["measured", "derived", "transferred", "recalled"]
+
+
+def _read_bytes(value: Any) -> Any:
+    """Bytes as people write them; the field's name is in pydantic's error."""
+    try:
+        return parse_bytes(value)
+    except UserError as error:
+        raise ValueError(str(error).removeprefix("bytes: ")) from None
+
+
+Bytes = Annotated[int, BeforeValidator(_read_bytes)]
+Ranks = Annotated[int, Field(ge=1)]
+
+
+class _Sourced(Spec):
+    gpus: tuple[str, ...] | None = None
+    """Catalogue names of the GPUs it is for; None is every other one."""
+    status: Status
+    source: str = Field(min_length=1)
+
+
+class ContextEntry(_Sourced):
+    """A published size of the CUDA context."""
+
+    context_bytes: Bytes
+
+
+class CollectivesEntry(_Sourced):
+    """A published size of NCCL's buffers."""
+
+    min_ranks: Ranks
+    """The fewest ranks that it is for."""
+    collectives_bytes: Bytes
+
+
+class WorkspaceEntry(_Sourced):
+    """The workspace that torch gives the matrix library for each thread."""
+
+    workspace_bytes: Bytes
+
+
+class Overheads(Spec):
+    """The published figures (overheads.yaml)."""
+
+    contexts: tuple[ContextEntry, ...]
+    collectives: tuple[CollectivesEntry, ...]
+    workspaces: tuple[WorkspaceEntry, ...]
+
+
+class Spread(Spec):
+    """One figure over the ranks that measured it, in bytes."""
+
+    median: int
+    min: int
+    max: int
+
+
+class CalibratedGpu(Spec):
+    """What the ranks on one model of GPU measured in worlds of one size."""
+
+    gpu: str = Field(min_length=1)
+    """As the driver names it."""
+    world_size: Ranks
+    num_ranks: Ranks
+    """Rank records that the figures come from."""
+    context_bytes: Spread | None = None
+    collectives_bytes: Spread | None = None
+    rest_of_process_bytes: Spread | None = None
+    """Host memory of a rank that no tensor holds, in the steady state."""
+
+
+class Calibration(Spec):
+    """A calibration file: the overheads of one machine, from one run."""
+
+    calibration_version: Literal[1] = 1
+    run_id: str
+    versions: dict[str, str] = Field(default_factory=dict)
+    """Packages, driver and CUDA that it was measured with."""
+    gpus: Annotated[tuple[CalibratedGpu, ...], Field(min_length=1)]
+
+
+@dataclass(frozen=True)
+class Overhead:
+    """What one rank's device holds beside torch's memory, and whose figures these are."""
+
+    context_bytes: int
+    """CUDA context and loaded kernels."""
+    collectives_bytes: int
+    """NCCL's buffers."""
+    source: str
+    """One line: each figure with its status and source."""
+    rest_of_process_bytes: int | None = None
+    """Host memory of the rank that no tensor holds; None where it was not calibrated."""
+
+
+def overhead_of(gpu_name: str, world_size: int, calibration: Path | None = None) -> Overhead:
+    """The overheads of a rank on the GPU called `gpu_name` (by driver or catalogue) in a world of `world_size` ranks.
+
+    Figures of the file `calibration`, by default the one that ZEROBENCH_CALIBRATION names, come first: the median of
+    its ranks, at this world size or the nearest one (never one rank for several or the reverse, because one rank has
+    nobody to talk to). What it does not have is taken from the published figures.
+
+    Raises UserError: `world_size` below 1, or a calibration file that is not there or not of its form.
+    """
+    if world_size < 1:
+        raise UserError(f"world_size: {world_size} is no number of ranks; give 1 or more")
+    file = calibration or _named_by_environment()
+    own = _calibrated(load_calibration(file), gpu_name, world_size) if file else []
+    context, context_source = _context(own, gpu_name, file)
+    collectives, collectives_source = _collectives(own, gpu_name, world_size, file)
+    rest = next((entry.rest_of_process_bytes for entry in own if entry.rest_of_process_bytes), None)
+    return Overhead(
+        context_bytes=context,
+        collectives_bytes=collectives,
+        source=f"CUDA context {format_bytes(context)}, {context_source}; "
+        f"NCCL {format_bytes(collectives)}, {collectives_source}",
+        rest_of_process_bytes=rest.median if rest else None,
+    )
+
+
+def workspace_of(gpu_name: str) -> WorkspaceEntry:
+    """The matrix library's workspace on the GPU called `gpu_name`: torch takes one for each thread and stream.
+
+    It is part of what torch's allocator gives out (aten/src/ATen/cuda/CublasHandlePool.cpp), unlike the overheads.
+    """
+    return _best_for(gpu_name, published().workspaces)
+
+
+@cache
+def published() -> Overheads:
+    """The figures that ship with zerobench."""
+    content = load_plain(_SHIPPED.read_text(encoding="utf-8"), _SHIPPED.name)
+    return Overheads.model_validate(content)
+
+
+def load_calibration(file: Path) -> Calibration:
+    """The calibration that lies in `file`. Raises UserError: it is not there or not of its form."""
+    try:
+        text = file.read_text(encoding="utf-8")
+    except OSError as error:
+        raise UserError(f"calibration: {file}: {error.strerror or error}") from None
+    except ValueError:
+        raise UserError(f"calibration: {file}: no YAML: it is not UTF-8 text") from None
+    content = load_plain(text, f"calibration: {file}")
+    if not isinstance(content, dict) or "gpus" not in content:
+        raise UserError(f"calibration: {file}: not a calibration; write one with: zerobench calibrate RUN --out {file}")
+    try:
+        return Calibration.model_validate(content)
+    except ValidationError as error:
+        raise user_error(error, Calibration, f"calibration: {file}") from None
+
+
+def _named_by_environment() -> Path | None:
+    named = os.environ.get(CALIBRATION_VARIABLE)
+    return Path(named).expanduser() if named else None
+
+
+def _calibrated(calibration: Calibration, gpu_name: str, world_size: int) -> list[CalibratedGpu]:
+    """The entries for this GPU, those of the nearest world size first, of two as near the larger."""
+    entries = [entry for entry in calibration.gpus if _same(entry.gpu, gpu_name)]
+    return sorted(entries, key=lambda entry: (abs(entry.world_size - world_size), -entry.world_size))
+
+
+def _context(own: Sequence[CalibratedGpu], gpu_name: str, file: Path | None) -> tuple[int, str]:
+    for entry in own:
+        if entry.context_bytes:
+            return entry.context_bytes.median, _measured_here(entry, file)
+    published_one = _best_for(gpu_name, published().contexts)
+    return published_one.context_bytes, _published(published_one)
+
+
+def _collectives(own: Sequence[CalibratedGpu], gpu_name: str, world_size: int, file: Path | None) -> tuple[int, str]:
+    for entry in own:
+        if entry.collectives_bytes and (entry.world_size == 1) == (world_size == 1):
+            return entry.collectives_bytes.median, _measured_here(entry, file)
+    fitting = [entry for entry in published().collectives if entry.min_ranks <= world_size]
+    closest = max(entry.min_ranks for entry in fitting)
+    published_one = _best_for(gpu_name, [entry for entry in fitting if entry.min_ranks == closest])
+    return published_one.collectives_bytes, _published(published_one)
+
+
+def _measured_here(entry: CalibratedGpu, file: Path | None) -> str:
+    return f"measured by {entry.num_ranks} ranks of worlds of {entry.world_size} ({file})"
+
+
+def _published(entry: _Sourced) -> str:
+    return f"{entry.status} ({entry.source})"
+
+
+_Entry = TypeVar("_Entry", bound=_Sourced)
+
+
+def _best_for(gpu_name: str, entries: Sequence[_Entry]) -> _Entry:
+    """The entry that names this GPU, else the one that names none."""
+    named = (e for e in entries if e.gpus is not None and any(_same(one, gpu_name) for one in e.gpus))
+    return next(named, None) or next(entry for entry in entries if entry.gpus is None)
+
+
+def _same(one: str, other: str) -> bool:
+    """Whether two names mean one model of GPU: by the catalogue, or letter by letter where it knows neither."""
+    known, asked = find_gpu(one), find_gpu(other)
+    if known is None or asked is None:
+        return one.casefold() == other.casefold()
+    return known.name == asked.name

@@ -1,0 +1,130 @@
+"""What `zerobench plan` tries: each ZeRO stage with each offload, for one model on one cluster, as ordinary trials.
+
+The trials are predictions (evidence simulated) of a GPU by its catalogue name. Points that cannot be are listed as
+skipped with their reason, like those of a sweep. The optimizer goes where the states are: FusedAdam where they lie on
+the device, CPUAdam where they are offloaded; everything else is DeepSpeed's default.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from typing import Any
+
+from zerobench.errors import UserError, unknown_choice
+from zerobench.spec.axes import READERS, read_axis
+from zerobench.spec.cluster import Cluster
+from zerobench.spec.expand import NOWHERE, PlannedTrial
+from zerobench.spec.rules import Situation, Skip, why_skipped
+from zerobench.spec.trial import Evidence, Offload, Optimizer, Precision, PredictionSpec, StepsSpec, TrialSpec
+
+STEPS = StepsSpec(warmup=0, memory=1, timed=1)
+"""A predicted step is like the next: the first one and one more say all."""
+
+STAGES = (0, 1, 2, 3)
+
+_PLACES = {
+    0: ((Offload.NONE,), (Offload.NONE,)),
+    1: ((Offload.NONE, Offload.CPU), (Offload.NONE,)),
+    2: ((Offload.NONE, Offload.CPU), (Offload.NONE,)),
+    3: (tuple(Offload), tuple(Offload)),
+}
+"""By stage: where optimizer states and where parameters may be (DeepSpeed offloads nothing at stage 0, parameters at
+stage 3 only, and swaps to NVMe at stage 3 only)."""
+
+
+def read_work(options: Mapping[str, Any]) -> dict[str, Any]:
+    """The axes of `options` (axis to what was written, None where it was not), each read as a sweep would.
+
+    Raises UserError, one line that begins with the option.
+    """
+    work = {}
+    for axis, raw in options.items():
+        if raw is not None:
+            [work[axis]] = read_axis(axis, raw, "plan")
+    return work
+
+
+def read_stages(text: str | None) -> tuple[int, ...]:
+    """The stages of `--stage 2,3`; all of them for None. Raises UserError for one that is none."""
+    if text is None:
+        return STAGES
+    names = [part.strip() for part in text.split(",")]
+    for name in names:
+        if name not in map(str, STAGES):
+            raise unknown_choice("--stage", name, map(str, STAGES))
+    return tuple(dict.fromkeys(map(int, names)))
+
+
+def usual_precision(cluster: Cluster) -> Precision:
+    """bf16, or fp16 on a GPU that has none."""
+    return Precision.BF16 if cluster.machine.supports_bf16 else Precision.FP16
+
+
+def cells(work: Mapping[str, Any], cluster: Cluster, stages: Sequence[int] = STAGES) -> list[PlannedTrial]:
+    """A trial for each stage and offload, in the order of their reach; `work` maps axes to values (model and so on).
+
+    Raises UserError where none of them can be, with the reason of the first.
+    """
+    return checked([_cell(work, cluster, stage, *places) for stage in stages for places in _offloads(stage)], cluster)
+
+
+def _offloads(stage: int) -> Iterator[tuple[Offload, Offload]]:
+    optimizer, param = _PLACES[stage]
+    yield from ((states, parameters) for states in optimizer for parameters in param)
+
+
+def _cell(work: Mapping[str, Any], cluster: Cluster, stage: int, optimizer: Offload, param: Offload) -> TrialSpec:
+    swaps = Offload.NVME in {optimizer, param}
+    axes = {"precision": usual_precision(cluster)} | dict(work)
+    return predicted(
+        TrialSpec(
+            **axes,
+            strategy=f"zero{stage}",
+            offload_optimizer=optimizer,
+            offload_param=param,
+            nvme_path=NOWHERE if swaps and cluster.nvme_bytes_per_s else None,
+            num_nodes=cluster.num_nodes,
+            gpus_per_node=cluster.gpus_per_node,
+            optimizer=Optimizer.FUSED_ADAMW if optimizer is Offload.NONE else Optimizer.CPU_ADAM,
+            steps=STEPS,
+        ),
+        cluster,
+    )
+
+
+def predicted(trial: TrialSpec, cluster: Cluster) -> TrialSpec:
+    """`trial` simulated on the cluster's GPU."""
+    prediction = PredictionSpec(rank=trial.prediction.rank, gpu=cluster.gpu.name)
+    return trial.model_copy(update={"evidence": Evidence.SIMULATED, "prediction": prediction})
+
+
+def checked(trials: Sequence[TrialSpec], cluster: Cluster) -> list[PlannedTrial]:
+    """`trials` with the rule that each breaks. Raises UserError where none is left, with the first's reason."""
+    planned = [PlannedTrial(trial=trial, skipped=_skip(trial, cluster)) for trial in trials]
+    if planned and all(item.skipped for item in planned):
+        reasons = [item.skipped.reason for item in planned if item.skipped]
+        raise UserError(f"plan: {reasons[0]}")
+    return planned
+
+
+def _skip(trial: TrialSpec, cluster: Cluster) -> Skip | None:
+    swaps = Offload.NVME in {trial.offload_optimizer, trial.offload_param}
+    if swaps and trial.zero_stage == 3 and trial.nvme_path is None:
+        return Skip(
+            rule="nvme_needs_path", reason="no NVMe drive is given; say how fast it is, for example --nvme 7GB/s"
+        )
+    return why_skipped(Situation(trial, cluster.machine, None))
+
+
+def document(name: str, planned: Sequence[PlannedTrial]) -> dict[str, Any]:
+    """The plan as a sweep file would say it, which is kept with its run: one `include` entry a trial.
+
+    The points are written out, since the optimizer goes with the offload and lists would multiply them.
+    """
+    entries = [_entry(item.trial) for item in planned]
+    return {"name": name, "axes": entries[0], "include": entries[1:], "steps": STEPS.model_dump()}
+
+
+def _entry(trial: TrialSpec) -> dict[str, Any]:
+    said = trial.model_dump(mode="json") | trial.prediction.model_dump(mode="json")
+    return {axis: said[axis] for axis in READERS if axis in said}
