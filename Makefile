@@ -3,11 +3,13 @@ PYTHON ?= python3
 VENV   := .venv
 BIN    := $(VENV)/bin
 SWEEP  ?= quickstart
+PREDICTED ?= predicted-7b
 
 .PHONY: sweep test check format bench clean
 
 sweep: $(VENV)/installed
 	$(BIN)/zerobench run $(SWEEP)
+	$(BIN)/zerobench plan $(PREDICTED)
 
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest

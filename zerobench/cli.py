@@ -104,6 +104,13 @@ def run(
     hostfile: Annotated[
         Path | None, typer.Option("--hostfile", metavar="FILE", help="The nodes, one `name slots=N` a line.")
     ] = None,
+    frontier: Annotated[
+        str | None,
+        typer.Option(metavar="AXIS", help="Measure the most that fits: model, micro-batch or sequence-length."),
+    ] = None,
+    capacity: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="What a rank may take of its device; the GPU's memory.")
+    ] = None,
 ) -> int:
     """Run a sweep, show its tables and say where the run lies."""
     from zerobench import cli_run
@@ -116,7 +123,13 @@ def run(
         resume=resume,
         reports=reports,
         hostfile=hostfile,
+        frontier=frontier,
+        capacity=capacity,
     )
+    if frontier is not None or capacity is not None:
+        from zerobench import cli_run_frontier
+
+        return cli_run_frontier.run_frontier(request, dry_run=dry_run)
     return cli_run.list_trials(request) if dry_run else cli_run.run(request)
 
 

@@ -34,10 +34,12 @@ class Request:
     resume: str | None
     reports: Path
     hostfile: Path | None
+    frontier: str | None = None
+    capacity: str | None = None
 
 
 @dataclass(frozen=True)
-class _Asked:
+class Asked:
     """What is to be run: a sweep's plan, an earlier run, or both, which then agree."""
 
     machine: Machine
@@ -55,20 +57,24 @@ def run(request: Request) -> int:
 
 def start(request: Request) -> RunResult:
     """Run what is asked for, in sight of the user."""
-    asked = _read(request)
-    hostfile = request.hostfile.resolve() if request.hostfile else None
-    site = Site(asked.machine.cpu_cores, asked.machine.num_gpus, hostfile)
+    asked = read(request)
+    site = site_of(asked.machine, request)
     return _resume(asked.earlier, site) if asked.earlier else _run_new(asked, request.reports, site)
+
+
+def site_of(machine: Machine, request: Request) -> Site:
+    """Where the trials of `request` run."""
+    return Site(machine.cpu_cores, machine.num_gpus, request.hostfile.resolve() if request.hostfile else None)
 
 
 def list_trials(request: Request) -> int:
     """Print each trial on a line and start none; the command's exit status."""
-    for line in _lines(_read(request)):
+    for line in _lines(read(request)):
         typer.echo(line)
     return 0
 
 
-def _lines(asked: _Asked) -> Iterator[str]:
+def _lines(asked: Asked) -> Iterator[str]:
     """`run` and the trial's id, or why it is not run: skipped by a rule, or completed in the earlier run."""
     if asked.earlier is not None:
         for trial_id, kept in standing(load_run(asked.earlier)):
@@ -79,7 +85,7 @@ def _lines(asked: _Asked) -> Iterator[str]:
         yield f"{'skipped' if item.skipped else 'run':<10}{item.trial.trial_id}{why}"
 
 
-def _read(request: Request) -> _Asked:
+def read(request: Request) -> Asked:
     """All that can be wrong in a request is found here, before anything is written or started."""
     sweep = _sweep(request)
     machine = detect_machine(num_nodes=len(read_hosts(request.hostfile)) if request.hostfile else 1)
@@ -88,7 +94,7 @@ def _read(request: Request) -> _Asked:
     earlier = find_run(request.resume, request.reports) if request.resume else None
     if earlier and sweep:
         refuse_other_plan(earlier, planned)
-    return _Asked(machine, sweep, planned, earlier)
+    return Asked(machine, sweep, planned, earlier)
 
 
 def _sweep(request: Request) -> Sweep | None:
@@ -102,10 +108,10 @@ def _sweep(request: Request) -> Sweep | None:
     return None
 
 
-def _run_new(asked: _Asked, reports: Path, site: Site) -> RunResult:
+def _run_new(asked: Asked, reports: Path, site: Site) -> RunResult:
     if asked.sweep is None:
         raise UserError("SWEEP is missing")
-    view = _view()
+    view = screen()
     if asked.sweep.description:
         view.say(" ".join(asked.sweep.description.split()))
     return run_sweep(
@@ -120,10 +126,11 @@ def _run_new(asked: _Asked, reports: Path, site: Site) -> RunResult:
 
 
 def _resume(earlier: Path, site: Site) -> RunResult:
-    return resume_run(earlier, environment=capture_environment(), site=site, observer=_view())
+    return resume_run(earlier, environment=capture_environment(), site=site, observer=screen())
 
 
-def _view() -> PlainView:
+def screen() -> PlainView:
+    """What shows a run on standard output: a line that moves on a terminal, plain lines elsewhere."""
     console = Console(highlight=False)
     return LiveView(console) if console.is_terminal else PlainView(console)
 

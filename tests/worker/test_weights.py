@@ -19,7 +19,7 @@ SMALL = {
 def model(model_type, seed=1, **more):
     config = {"model_type": model_type, "vocab_size": 128, **SMALL[model_type]}
     trial = TrialSpec(model=ModelSpec(name="m", hf_config=config), strategy="single", precision="fp32", **more)
-    made = prepare_model(trial, torch.device("cpu"))()
+    made = prepare_model(trial, torch.device("cpu"), trial.attention)()
     fill_weights(made, seed)
     return made
 

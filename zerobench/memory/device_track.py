@@ -9,12 +9,10 @@ from __future__ import annotations
 from dataclasses import dataclass, field
 
 from zerobench.memory.nvml import DeviceInfo, DeviceProcess, DeviceReader, Reading, unix_time_s
-from zerobench.memory.nvml_driver import known
-from zerobench.memory.nvml_samples import row
+from zerobench.memory.nvml_driver import NOT_AVAILABLE
+from zerobench.memory.nvml_samples import Values, row
 from zerobench.records import NvmlDevice
 
-Values = tuple[float, int | None, int | None, float | None, float | None]
-"""What a Reading holds; reserved bytes may be as the driver gave them."""
 RETRY_S = 1.0
 """A device that failed without being lost is asked again after this long."""
 
@@ -67,9 +65,10 @@ class DeviceTrack:
     num_samples: int = 0
     largest_gap_s: float | None = None
     """Longest time between two readings of the memory."""
-    _baseline: Reading | None = None
-    _last: Reading | None = None
+    _baseline_bytes: int | None = None
     _peak_bytes: int | None = None
+    _reserved_bytes: int | None = None
+    _last_s: float | None = None
     _energy: EnergyCount = field(default_factory=EnergyCount)
     _known_fault: str | None = None
     _retry_at_s: float = 0.0
@@ -84,28 +83,29 @@ class DeviceTrack:
         return reading
 
     def note(self, values: Values) -> str | None:
-        """Count a reading, in the order they were taken; a line for the file, or None where it told nothing."""
-        t_s, used_bytes, reserved_bytes, watts, joules = values
-        reading = Reading(t_s, used_bytes, known(reserved_bytes), watts, joules)
-        has_power = watts is not None or joules is not None
-        if has_power:
-            self._energy.add(reading)
-        if used_bytes is not None:
-            self._note_memory(reading, used_bytes)
-        elif not has_power:
-            return None
-        self.num_samples += 1
-        return row(self.device.uuid, reading)
+        """Count a reading, in the order they were taken; a line for the file, or None where it told nothing.
 
-    def _note_memory(self, reading: Reading, used_bytes: int) -> None:
-        self._baseline = self._baseline or reading
-        if self._peak_bytes is None or used_bytes > self._peak_bytes:
-            self._peak_bytes = used_bytes
-        if self._last is not None:
-            gap_s = reading.t_s - self._last.t_s
-            if self.largest_gap_s is None or gap_s > self.largest_gap_s:
-                self.largest_gap_s = gap_s
-        self._last = reading
+        Reserved bytes may be as the driver gave them.
+        """
+        t_s, used_bytes, reserved_bytes, watts, joules = values
+        if watts is not None or joules is not None:
+            self._energy.add(Reading(*values))
+        elif used_bytes is None:
+            return None
+        if reserved_bytes == NOT_AVAILABLE:
+            reserved_bytes = None
+        if used_bytes is not None:
+            self._note_memory(t_s, used_bytes, reserved_bytes)
+        self.num_samples += 1
+        return row(self.device.uuid, (t_s, used_bytes, reserved_bytes, watts, joules))
+
+    def _note_memory(self, t_s: float, used_bytes: int, reserved_bytes: int | None) -> None:
+        if self._last_s is None or self._peak_bytes is None:
+            self._baseline_bytes = self._peak_bytes = used_bytes
+        else:
+            self._peak_bytes = max(self._peak_bytes, used_bytes)
+            self.largest_gap_s = max(self.largest_gap_s or 0.0, t_s - self._last_s)
+        self._last_s, self._reserved_bytes = t_s, reserved_bytes
 
     def _note_fault(self, t_s: float) -> None:
         """The same fault is noted once; a device with a fault rests before it is asked again."""
@@ -122,8 +122,8 @@ class DeviceTrack:
             name=self.device.name,
             index=self.device.index,
             total_bytes=self.device.total_bytes,
-            reserved_bytes=self._last.reserved_bytes if self._last else None,
-            baseline_used_bytes=self._baseline.used_bytes if self._baseline else None,
+            reserved_bytes=self._reserved_bytes,
+            baseline_used_bytes=self._baseline_bytes,
             peak_used_bytes=self._peak_bytes,
             energy_joules=self._energy.joules,
             mean_power_watts=self._energy.mean_watts,

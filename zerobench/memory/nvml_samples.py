@@ -8,7 +8,9 @@ from pathlib import Path
 from typing import NamedTuple
 
 from zerobench.errors import UserError
-from zerobench.memory.nvml import Reading
+
+Values = tuple[float, int | None, int | None, float | None, float | None]
+"""What a Reading holds, which is one."""
 
 
 class NvmlSample(NamedTuple):
@@ -28,11 +30,15 @@ class NvmlSample(NamedTuple):
 HEADER = ",".join(NvmlSample._fields) + "\n"
 
 
-def row(gpu_uuid: str, reading: Reading) -> str:
+def row(gpu_uuid: str, reading: Values) -> str:
     """A reading as a line of the file."""
-    t_s, *values = reading
-    told = ",".join(["" if value is None else str(value) for value in values])
-    return f"{t_s:.6f},{gpu_uuid},{told}\n"
+    t_s, used, reserved, watts, joules = reading
+    power = "," if watts is None and joules is None else f"{_cell(watts)},{_cell(joules)}"
+    return f"{t_s:.6f},{gpu_uuid},{_cell(used)},{_cell(reserved)},{power}\n"
+
+
+def _cell(value: float | None) -> float | str:
+    return "" if value is None else value
 
 
 def read_samples(path: Path) -> list[NvmlSample]:

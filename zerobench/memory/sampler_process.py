@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import argparse
 import gc
+import itertools
 import math
 import os
 import signal
@@ -22,17 +23,19 @@ from pathlib import Path
 from time import monotonic
 
 from zerobench.folder import write_whole
-from zerobench.memory.device_track import DeviceTrack, Values
+from zerobench.memory.device_track import DeviceTrack
 from zerobench.memory.nvml import UNIX_MINUS_MONOTONIC_S, DeviceReader, driver_version, list_devices
 from zerobench.memory.nvml_driver import NOT_AVAILABLE, SUCCESS
-from zerobench.memory.nvml_samples import HEADER
+from zerobench.memory.nvml_samples import HEADER, Values
 from zerobench.memory.nvml_visible import VARIABLE, choose_visible
 from zerobench.records import NvmlSummary
 
 POWER_INTERVAL_S = 0.1
 """Drivers renew their power figure about this often (Yang et al. 2023, arXiv:2312.02741): more tells no more."""
 WRITE_INTERVAL_S = 0.5
-"""How often samples and summary reach the disk: what a SIGKILL can lose at most."""
+"""How often samples reach the disk: what a SIGKILL can lose of them at most."""
+WRITES_PER_SUMMARY = 2
+"""The summary is made durable each time that it is replaced, which costs as much as writing a hundred samples."""
 SWITCH_INTERVAL_S = 0.0005
 """How long the thread that writes may keep the one that samples from running."""
 END_SIGNALS = frozenset({signal.SIGTERM, signal.SIGHUP})
@@ -131,16 +134,19 @@ class Writer(threading.Thread):
 
     def run(self) -> None:
         """Write every WRITE_INTERVAL_S until `close`."""
-        while not self._ending.wait(WRITE_INTERVAL_S):
-            self.put()
+        for number in itertools.count(1):
+            if self._ending.wait(WRITE_INTERVAL_S):
+                break
+            self.put(summary=number % WRITES_PER_SUMMARY == 0)
 
-    def put(self) -> None:
+    def put(self, *, summary: bool = True) -> None:
         """Append what has come and replace the summary; the rows first, so that the summary never tells of more."""
         taken = [self._taken.popleft() for _ in range(len(self._taken))]
         rows = [row for track, values in taken if (row := track.note(values)) is not None]
         with self._samples.open("a", encoding="utf-8") as file:
             file.write("".join(rows))
-        write_whole(self._summary, self._session.summary().model_dump_json(indent=1))
+        if summary:
+            write_whole(self._summary, self._session.summary().model_dump_json(indent=1))
 
     def close(self) -> None:
         """Write the rest."""

@@ -8,7 +8,8 @@ nothing here knows whether a try is simulated or measured.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Generator, Hashable, Mapping
+import math
+from collections.abc import Callable, Generator, Hashable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TypeVar
 
@@ -22,6 +23,9 @@ FLAT_GROWTH = 8
 
 APART = 8
 """Two tries make a line where they differ by at least this part of the value."""
+
+STEP_BACK = 16
+"""Where a start that was expected to fit does not, by which part of it to step back; twice as far each time."""
 
 
 @dataclass(frozen=True)
@@ -48,16 +52,25 @@ Search = Generator[int, int | None, Frontier]
 """Asks for a value, is sent its peak bytes (None: out of memory), and returns the frontier."""
 
 
-def search(capacity_bytes: int, *, start: int, most: int, least: int = 1, within: float = 0.0) -> Search:
+def search(
+    capacity_bytes: int,
+    *,
+    start: int,
+    most: int,
+    least: int = 1,
+    within: float = 0.0,
+    bytes_per_step: float | None = None,
+) -> Search:
     """Search `least` to `most` for the largest value whose peak is at most `capacity_bytes`, beginning at `start`.
 
     The search ends where the least value known not to fit is the next one, or lies within that share of the largest
-    known to fit. It takes for granted that a larger value never needs less. Raises ValueError unless
-    least <= start <= most.
+    known to fit. It takes for granted that a larger value never needs less. `bytes_per_step`, where an earlier search
+    tells it (slope), says that `start` is near the edge and how steep memory is there: until tries make a line of their
+    own, it leads on from the nearest of them. Raises ValueError unless least <= start <= most.
     """
     if not 1 <= least <= start <= most:
         raise ValueError(f"least {least}, start {start}, most {most}: they must rise from 1")
-    bracket = _Bracket(capacity_bytes, least, most, within)
+    bracket = _Bracket(capacity_bytes, least, most, within, bytes_per_step)
     value = start
     while True:
         peak_bytes = yield value
@@ -106,12 +119,30 @@ def search_together(
     return {key: found[key] for key in searches if key in found}
 
 
+def slope(tries: Sequence[Try], capacity_bytes: int) -> float | None:
+    """Bytes that a value one larger takes more, near where memory ends; None where no two tries say it.
+
+    Of the line through two tries: one is the nearest to the capacity, the other the nearest that lies apart from it,
+    since between neighbours an allocator's whims outweigh the slope.
+    """
+    known = [(one.value, one.peak_bytes) for one in tries if one.peak_bytes is not None]
+    near = sorted(known, key=lambda one: abs(one[1] - capacity_bytes))
+    apart = [one for one in near[1:] if APART * abs(one[0] - near[0][0]) >= near[0][0]]
+    if not apart:
+        return None
+    rise = (near[0][1] - apart[0][1]) / (near[0][0] - apart[0][0])
+    return rise if rise > 0 else None
+
+
 class _Bracket:
     """The tries so far, between which the frontier lies."""
 
-    def __init__(self, capacity_bytes: int, least: int, most: int, within: float) -> None:
+    def __init__(
+        self, capacity_bytes: int, least: int, most: int, within: float, bytes_per_step: float | None = None
+    ) -> None:
         self.capacity_bytes = capacity_bytes
         self.least, self.most, self.within = least, most, within
+        self.bytes_per_step = bytes_per_step
         self.tries: list[Try] = []
         self.fits: Try | None = None
         self.too_large: Try | None = None
@@ -134,7 +165,7 @@ class _Bracket:
             return None
         guess = self._where_the_line_ends()
         if guess is None or self._is_slow():
-            guess = (floor + ceiling) // 2 if self.too_large is not None else self._further()
+            guess = self._between() if self.too_large is not None else self._further()
         if self.too_large is None:
             guess = min(guess, GROWTH * floor)
         step = min(max(1, tolerance // 2), (ceiling - floor) // 2)  # nearer to what is known nothing new is learnt
@@ -143,6 +174,13 @@ class _Bracket:
     def _further(self) -> int:
         """Beyond all tries, none of which says where the line ends: far, where memory does not grow yet."""
         return (2 if len(self.tries) < 2 else FLAT_GROWTH) * self._floor()
+
+    def _between(self) -> int:
+        """The middle of the bracket; just below a start that should have been near the edge and was beyond it."""
+        if self.fits is None and self.bytes_per_step is not None:
+            part = max(2, STEP_BACK >> (len(self.tries) - 1))
+            return self._ceiling() - max(1, self._ceiling() // part)
+        return (self._floor() + self._ceiling()) // 2
 
     def _floor(self) -> int:
         return self.least - 1 if self.fits is None else self.fits.value
@@ -158,15 +196,13 @@ class _Bracket:
         return self._widths[-1] > self._widths[-3] / 2
 
     def _where_the_line_ends(self) -> int | None:
-        """The largest value that fits by a line through two tries; None without one that rises.
+        """The largest value that fits by a line through the try nearest to the capacity; None where no slope is known.
 
-        One is the try nearest to the capacity, the other the nearest that lies apart from it: between neighbours an
-        allocator's whims outweigh the slope.
+        Floats do for it: a value that is off by one is only tried once more.
         """
         known = [(one.value, one.peak_bytes) for one in self.tries if one.peak_bytes is not None]
-        near = sorted(known, key=lambda one: abs(one[1] - self.capacity_bytes))
-        apart = [one for one in near[1:] if APART * abs(one[0] - near[0][0]) >= near[0][0]]
-        if not apart:
+        rise = slope(self.tries, self.capacity_bytes) or self.bytes_per_step
+        if not known or not rise:
             return None
-        (first, low), (last, high) = sorted([near[0], apart[0]])
-        return first + (self.capacity_bytes - low) * (last - first) // (high - low) if high > low else None
+        value, peak_bytes = min(known, key=lambda one: abs(one[1] - self.capacity_bytes))
+        return value + math.floor((self.capacity_bytes - peak_bytes) / rise)

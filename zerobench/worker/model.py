@@ -9,12 +9,12 @@ import torch
 
 from zerobench.records import ParameterTensor
 from zerobench.spec.parameters import component_of
-from zerobench.spec.trial import Precision, TrialSpec
+from zerobench.spec.trial import Attention, Precision, TrialSpec
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 
 
-def prepare_model(trial: TrialSpec, device: torch.device) -> Callable[[], Any]:
+def prepare_model(trial: TrialSpec, device: torch.device, attention: Attention) -> Callable[[], Any]:
     """A function that makes the model on the device, its weights not set, in the trial's precision.
 
     The model's module is imported here and not when the model is made: zero.Init replaces torch's tensor constructors
@@ -32,7 +32,7 @@ def prepare_model(trial: TrialSpec, device: torch.device) -> Callable[[], Any]:
             model = AutoModelForCausalLM.from_config(
                 config,
                 dtype=DTYPES[trial.precision],
-                attn_implementation=trial.attention.value,
+                attn_implementation=attention.value,
                 trust_remote_code=trial.trust_remote_code,
             )
         if trial.activation_checkpointing:

@@ -136,7 +136,7 @@ class RankRun:
             trial=trial,
             device=device,
             ds_config=ds_config,
-            shape_model=prepare_model(trial, device.torch_device),
+            shape_model=prepare_model(trial, device.torch_device, self.world.attention),
             fill_weights=lambda model: fill_weights(model, trial.hyperparameters.seed, self.world.generator),
         )
 

@@ -50,6 +50,7 @@ def _wait(self: Any, handle_dependency: bool = True) -> None:
 
     The original narrows every rank's part out of the gathered tensor, N views a parameter, to concatenate them.
     """
+    from deepspeed.accelerator import get_accelerator
     from deepspeed.runtime.zero.partition_parameters import AllGatherCoalescedHandle, ZeroParamStatus
 
     if self.complete:
@@ -62,7 +63,7 @@ def _wait(self: Any, handle_dependency: bool = True) -> None:
         param.data = whole.view(param.ds_shape).to(param.ds_tensor.dtype)
         param.ds_status = ZeroParamStatus.AVAILABLE
     self.complete = True
-    if not handle_dependency:
+    if not get_accelerator().is_synchronized_device() and not handle_dependency:
         AllGatherCoalescedHandle.data_buffer.append(self.partitions)
 
 
@@ -83,6 +84,7 @@ def _reduce_scatter_coalesced(tensors: Sequence[torch.Tensor], group: Any = None
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     padded = [math.ceil(tensor.numel() / world_size) for tensor in tensors]
     first = tensors[0]
+    padding: list[torch.Tensor] = []
     if len(tensors) == 1 and first.numel() % world_size == 0:
         buffer = first.view(-1)
     else:
@@ -93,15 +95,16 @@ def _reduce_scatter_coalesced(tensors: Sequence[torch.Tensor], group: Any = None
             if (size := chunk - _chunk_numel(tensor, chunk, each)) > 0
         ]
         buffer = torch.empty(sum(padded) * world_size, dtype=first.dtype, device=first.device)
-        del padding
     buffer.div_(world_size)
     own = buffer.narrow(0, rank * sum(padded), sum(padded))
     dist.reduce_scatter_tensor(own, buffer, group=group)
     offsets = [sum(padded[:index]) for index in range(len(padded))]
-    return [
+    parts = [
         own.narrow(0, offset, _chunk_numel(tensor, chunk, rank))
         for tensor, chunk, offset in zip(tensors, padded, offsets, strict=True)
     ]
+    del padding  # the original holds it, too, until it returns
+    return parts
 
 
 def _chunk_numel(tensor: torch.Tensor, chunk: int, rank: int) -> int:

@@ -16,7 +16,7 @@ from zerobench.memory.engine_tensors import Named
 from zerobench.memory.nvml import DeviceReader
 from zerobench.memory.storages import Storage, StorageCounter
 from zerobench.records import ContextMemory
-from zerobench.spec.trial import TrialSpec
+from zerobench.spec.trial import Attention, TrialSpec
 from zerobench.worker.data import micro_batches
 from zerobench.worker.device import Device
 from zerobench.worker.launched import Rank
@@ -33,6 +33,11 @@ class World(ABC):
     def __init__(self, trial: TrialSpec) -> None:
         self.trial = trial
         self.traffic = Traffic()
+
+    @property
+    def attention(self) -> Attention:
+        """The implementation that the model is built with."""
+        return self.trial.attention
 
     @abstractmethod
     def open_device(self, rank: Rank) -> Device:

@@ -18,7 +18,7 @@ from zerobench.memory.storages import Storage
 from zerobench.records import Category, ContextMemory
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.overheads import overhead_of, workspace_of
-from zerobench.spec.trial import TrialSpec
+from zerobench.spec.trial import Attention, TrialSpec
 from zerobench.worker import simulation
 from zerobench.worker.device import Device
 from zerobench.worker.launched import Rank
@@ -54,6 +54,12 @@ class SimulatedWorld(World):
         device = torch.device(simulation.DEVICE, 0)
         self._tensors.keep_workspaces(device, workspace_of(gpu).workspace_bytes)
         return Device(device, gpu, None, instant_group.BACKEND)
+
+    @property
+    def attention(self) -> Attention:
+        """The package flash-attn needs a GPU; torch's own flash kernel keeps the same tensors, and is simulated."""
+        flash = self.trial.attention is Attention.FLASH_ATTENTION_2
+        return Attention.SDPA if flash else self.trial.attention
 
     @property
     def capacity_bytes(self) -> int:

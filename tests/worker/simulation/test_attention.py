@@ -1,0 +1,166 @@
+"""Attention keeps what the fused kernels keep for the backward pass, and no s x s matrix at any time."""
+
+from __future__ import annotations
+
+import itertools
+from dataclasses import dataclass
+from typing import Any
+
+import pytest
+
+GPU = "simgpu"
+BATCH, LENGTH = 2, 1000
+
+
+@dataclass(frozen=True)
+class Case:
+    """One attention: heads of queries, heads of keys, head size, type, whether there is an explicit mask."""
+
+    heads: int
+    key_heads: int
+    dim: int
+    dtype: str = "bfloat16"
+    mask: bool = False
+
+    @property
+    def flash(self) -> bool:
+        """The flash kernel takes it."""
+        return self.dtype == "bfloat16" and not self.mask
+
+    @property
+    def itemsize(self) -> int:
+        return 2 if self.dtype == "bfloat16" else 4
+
+    def tensor_bytes(self, heads: int) -> int:
+        """One of q, k, v, the output or a gradient."""
+        return BATCH * heads * LENGTH * self.dim * self.itemsize
+
+
+CASES = {
+    "flash": Case(8, 8, 64),
+    "flash, grouped queries": Case(8, 2, 64),
+    "flash, one key head": Case(6, 1, 80),
+    "memory-efficient in fp32": Case(8, 8, 64, dtype="float32"),
+    "memory-efficient with a mask": Case(8, 8, 64, mask=True),
+    "memory-efficient, grouped queries": Case(8, 2, 64, dtype="float32"),
+}
+
+
+def attend(case: Case) -> dict[str, Any]:
+    """Run attention forward and backward as a model on the simulated GPU does."""
+    import torch
+    import torch.nn.functional as F  # noqa: N812 -- torch's own habit
+
+    from zerobench.worker.simulation import attention
+    from zerobench.worker.simulation.storages import SimulatedCounter
+    from zerobench.worker.simulation.tensors import SimulatedTensors
+
+    flops: list[int] = []
+    attention.install(flops.append)
+    tensors = SimulatedTensors(lambda _flops: None)
+    counter = SimulatedCounter(lambda: None, tensors)
+    saved: dict[int, int] = {}
+    dtype = getattr(torch, case.dtype)
+
+    def keep(tensor: torch.Tensor) -> torch.Tensor:
+        storage = tensor.untyped_storage()
+        saved[storage._cdata] = storage.nbytes()
+        return tensor
+
+    def make(heads: int) -> torch.Tensor:
+        made = torch.empty(BATCH, LENGTH, heads, case.dim, dtype=dtype, device=GPU).transpose(1, 2)
+        return made.detach().requires_grad_()
+
+    with tensors, torch.autograd.set_multithreading_enabled(False):
+        query, key, value = make(case.heads), make(case.key_heads), make(case.key_heads)
+        mask = torch.empty(BATCH, 1, LENGTH, LENGTH, dtype=dtype, device=GPU) if case.mask else None
+        counter.see([query, key, value, mask])
+        counter.start_phase()
+        with counter, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
+            output = F.scaled_dot_product_attention(
+                query, key, value, attn_mask=mask, is_causal=mask is None, enable_gqa=case.key_heads != case.heads
+            )
+        born = [delta for _, delta in counter.events]
+        shape = (tuple(output.shape), output.transpose(1, 2).is_contiguous(), str(output.dtype))
+        gradient = torch.empty_like(output)
+        counter.see(gradient)
+        counter.start_phase()
+        with counter:
+            output.backward(gradient)
+        backward = [delta for _, delta in counter.events]
+        gradients = [tuple(t.grad.shape) == tuple(t.shape) and t.grad.dtype == t.dtype for t in (query, key, value)]
+    return {
+        "born": born,
+        "saved": sorted(saved.values()),
+        "output": shape,
+        "backward": backward,
+        "gradients": gradients,
+        "flops": flops,
+    }
+
+
+@pytest.fixture(scope="module")
+def attended(in_fork):
+    return {name: in_fork(attend, case) for name, case in CASES.items()}
+
+
+def logsumexp_bytes(case: Case) -> int:
+    """fp32, a number a query and head; the memory-efficient kernel rounds the queries up to 32."""
+    rows = LENGTH if case.flash else -(-LENGTH // 32) * 32
+    return 4 * BATCH * case.heads * rows
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_forward_pass_saves_q_k_v_the_output_and_the_logsumexp(attended, name):
+    case, seen = CASES[name], attended[name]
+    expected = [case.tensor_bytes(case.heads)] * 2 + [case.tensor_bytes(case.key_heads)] * 2
+    expected += [logsumexp_bytes(case), 16]  # the random generator's seed and offset
+    if case.mask:
+        expected.append(BATCH * LENGTH * LENGTH * case.itemsize)  # which the model made
+    assert seen["saved"] == sorted(expected)
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_forward_pass_makes_the_output_and_the_logsumexp_and_nothing_beside(attended, name):
+    case, seen = CASES[name], attended[name]
+    assert seen["born"] == [case.tensor_bytes(case.heads), logsumexp_bytes(case), 16]
+    assert seen["output"] == ((BATCH, case.heads, LENGTH, case.dim), True, f"torch.{case.dtype}")
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_the_backward_pass_peaks_at_the_kernels_accumulators_and_gradients(attended, name):
+    case, seen = CASES[name], attended[name]
+    rows = -(-LENGTH // 128) * 128 if case.flash else LENGTH
+    delta = 4 * BATCH * case.heads * rows
+    accumulator = 4 * BATCH * rows * case.heads * -(-case.dim // 32) * 32 if case.flash else 0
+    of_queries, of_keys = case.tensor_bytes(case.heads), case.tensor_bytes(case.key_heads)
+    peak = delta + accumulator + 3 * of_queries  # those of keys and values are for every query head
+    if case.key_heads != case.heads:
+        peak += 2 * of_keys  # and are then summed over a group's query heads
+    running = list(itertools.accumulate(seen["backward"]))
+    assert max(running) == peak
+    assert seen["gradients"] == [True, True, True]
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_only_the_gradients_outlive_the_backward_pass(attended, name):
+    case, seen = CASES[name], attended[name]
+    gradients = case.tensor_bytes(case.heads) + 2 * case.tensor_bytes(case.key_heads)
+    kept = sum(seen["backward"])
+    # What the forward pass saved is let go within it: the logsumexp and the random state.
+    assert kept == gradients - logsumexp_bytes(case) - 16
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_nothing_as_large_as_an_s_by_s_matrix_is_ever_made(attended, name):
+    case, seen = CASES[name], attended[name]
+    matrix = BATCH * case.heads * LENGTH * LENGTH * case.itemsize
+    assert max(seen["born"] + seen["backward"]) < matrix / 2
+
+
+@pytest.mark.parametrize("name", CASES)
+def test_flops_are_those_of_torchs_own_formulas(attended, name):
+    """Two products forward, five backward, over the whole s x s square (torch.utils.flop_counter)."""
+    case, seen = CASES[name], attended[name]
+    product = 2 * BATCH * case.heads * LENGTH * LENGTH * case.dim
+    assert seen["flops"] == [2 * product, 5 * product]

@@ -1,0 +1,222 @@
+"""Each shortcut allocates and frees, byte by byte and in the same order, what DeepSpeed's own function does."""
+
+from __future__ import annotations
+
+import itertools
+import socket
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+GPU = "simgpu"
+WORLDS = (2, 3, 8)
+DEVICES = ("cpu", GPU)
+SIZES = {
+    "one tensor that divides": [(48,)],
+    "one tensor that does not": [(7, 5)],
+    "several, odd": [(7,), (3, 5), (1,), (16,), (11, 3)],
+    "several, even": [(48,), (24, 2)],
+    "fewer elements than ranks": [(2,), (1,)],
+}
+
+Seen = dict[str, Any]
+
+
+def open_world(world_size: int, rank: int, device: str, *, original: bool) -> tuple[Any, Any, list[Any]]:
+    """A simulated world, with DeepSpeed's own functions where `original`: tensors, their counter, what was heard."""
+    from deepspeed.runtime.comm import coalesced_collectives
+    from deepspeed.runtime.zero import partition_parameters, stage3
+    from torch._subclasses.fake_tensor import FakeTensor
+
+    from zerobench.worker import simulation
+    from zerobench.worker.launched import Rank
+    from zerobench.worker.simulation.storages import SimulatedCounter
+    from zerobench.worker.simulation.tensors import SimulatedTensors
+    from zerobench.worker.worlds.solo import join_alone
+
+    wait = partition_parameters.AllGatherCoalescedHandle.wait
+    if device == GPU:
+        simulation.use_gpu(EndlessGpu(), lambda _flops: None)
+    else:
+        simulation.use_cpu()
+    if original:
+        partition_parameters.AllGatherCoalescedHandle.wait = wait
+        stage3.reduce_scatter_coalesced = coalesced_collectives.reduce_scatter_coalesced
+        del FakeTensor.narrow
+    heard: list[Any] = []
+    this = Rank(rank, 0, world_size, socket.gethostname(), 0)
+    join_alone(this, True, lambda *call: heard.append(call), device)
+    tensors = SimulatedTensors(lambda _flops: None)
+    return tensors, SimulatedCounter(lambda: None, tensors), heard
+
+
+class EndlessGpu:
+    """A GPU that has always enough memory."""
+
+    capacity_bytes = 2**40
+    devices_per_node = 8
+
+    def allocated_bytes(self) -> int:
+        return 0
+
+    def empty_cache(self) -> None:
+        """Nothing is cached."""
+
+    def pinned(self, _tensor: object) -> None:
+        """All the same."""
+
+
+def changes(counter: Any) -> list[tuple[str, int]]:
+    """Births and deaths in order, by device and bytes."""
+    return [(storage.device, delta) for storage, delta in counter.events]
+
+
+def peak(deltas: list[tuple[str, int]]) -> int:
+    return max(itertools.accumulate((delta for _, delta in deltas), initial=0))
+
+
+def looks(tensors: list[Any]) -> list[Any]:
+    return [
+        (tuple(t.shape), t.stride(), t.storage_offset(), str(t.dtype), str(t.device), t.untyped_storage().nbytes())
+        for t in tensors
+    ]
+
+
+def reduce_scatter(world_size: int, rank: int, device: str, original: bool) -> dict[str, Seen]:
+    """What stage 3's reduction of gradients does to memory, for each list of sizes."""
+    import torch
+    from deepspeed.runtime.zero import stage3
+
+    simulated, counter, heard = open_world(world_size, rank, device, original=original)
+    seen: dict[str, Seen] = {}
+    with simulated:
+        for name, shapes in SIZES.items():
+            gradients = [torch.empty(shape, dtype=torch.bfloat16, device=device) for shape in shapes]
+            counter.see(gradients)
+            counter.start_phase()
+            heard.clear()
+            with counter:
+                parts = stage3.reduce_scatter_coalesced(gradients, torch.distributed.group.WORLD)
+                during = changes(counter)
+                seen[name] = {"during": during, "heard": list(heard), "parts": looks(parts)}
+                share = {part.untyped_storage()._cdata for part in parts}
+                seen[name]["storages"] = len(share)
+                seen[name]["in_place"] = gradients[0].untyped_storage()._cdata in share
+                del parts
+            seen[name]["after"] = changes(counter)[len(during) :]
+    return seen
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("world_size", WORLDS)
+def test_the_reduction_of_gradients_allocates_what_deepspeeds_own_does(in_fork, world_size, device):
+    for rank in (0, world_size - 1):
+        torchs, ours = (in_fork(reduce_scatter, world_size, rank, device, original) for original in (True, False))
+        for name in SIZES:
+            assert ours[name] == torchs[name], (name, rank)
+            assert peak(ours[name]["during"]) == peak(torchs[name]["during"])
+        assert peak(ours["several, odd"]["during"]) > 0
+
+
+def gather(world_size: int, rank: int, device: str, original: bool) -> Seen:
+    """What gathering the parameters of a partitioned module does to memory, and partitioning them again."""
+    import deepspeed
+    import torch
+
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "bf16": {"enabled": True},
+        "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0},
+    }
+    simulated, counter, heard = open_world(world_size, rank, device, original=original)
+    with simulated:
+        with deepspeed.zero.Init(config_dict_or_path=config):
+            model = torch.nn.Sequential(torch.nn.Linear(7, 5), torch.nn.Linear(5, 16), torch.nn.LayerNorm(1))
+        parameters = list(model.parameters())
+        counter.see([parameter.ds_tensor for parameter in parameters])
+        counter.start_phase()
+        heard.clear()
+        with counter:
+            handle = parameters[0].all_gather_coalesced(parameters)
+            asked = changes(counter)
+            handle.wait()
+            waited = changes(counter)
+            whole = looks([parameter.data for parameter in parameters])
+            storages = len({parameter.data.untyped_storage()._cdata for parameter in parameters})
+            del handle
+            let_go = changes(counter)
+            for parameter in parameters:
+                parameter.partition(has_been_updated=False)
+    return {
+        "asked": asked,
+        "waited": waited[len(asked) :],
+        "let_go": let_go[len(waited) :],
+        "partitioned": changes(counter)[len(let_go) :],
+        "whole": whole,
+        "storages": storages,
+        "status": [str(parameter.ds_status) for parameter in parameters],
+        "heard": list(heard),
+    }
+
+
+@pytest.mark.parametrize("device", DEVICES)
+@pytest.mark.parametrize("world_size", WORLDS)
+def test_gathering_parameters_allocates_and_frees_what_deepspeeds_own_does(in_fork, world_size, device):
+    for rank in (0, world_size - 1):
+        torchs, ours = (in_fork(gather, world_size, rank, device, original) for original in (True, False))
+        assert ours == torchs
+        assert ours["storages"] == 6  # each parameter has memory of its own
+        assert peak(ours["asked"] + ours["waited"]) > 0
+
+
+def gather_fast(device: str, original: bool) -> Seen:
+    """The same where the engine keeps the gathered buffer until it says so (fast sharding of leaf modules)."""
+    import deepspeed
+    import torch
+    from deepspeed.runtime.zero.partition_parameters import AllGatherCoalescedHandle
+
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0},
+    }
+    simulated, counter, _ = open_world(3, 1, device, original=original)
+    with simulated:
+        with deepspeed.zero.Init(config_dict_or_path=config):
+            model = torch.nn.Sequential(torch.nn.Linear(7, 5), torch.nn.Linear(5, 16))
+        parameters = list(model.parameters())
+        with counter:
+            handle = parameters[0].all_gather_coalesced(parameters)
+            handle.wait(handle_dependency=False)
+            del handle
+            kept = changes(counter)
+            AllGatherCoalescedHandle.free_buffer()
+    return {"kept": kept, "freed": changes(counter)[len(kept) :]}
+
+
+@pytest.mark.parametrize("device", DEVICES)
+def test_a_gathered_buffer_that_the_engine_frees_itself_lives_as_long_as_deepspeeds_own(in_fork, device):
+    torchs, ours = (in_fork(gather_fast, device, original) for original in (True, False))
+    assert ours == torchs
+
+
+
+
+def compare_with_other_ranks() -> list[Any]:
+    from deepspeed.runtime.zero import partition_parameters, stage3
+
+    _, _, heard = open_world(4, 0, "cpu", original=False)
+    heard.clear()
+    for module in (partition_parameters, stage3):
+        for name in ("assert_ints_same_as_other_ranks", "assert_lst_len_same_as_other_ranks"):
+            if hasattr(module, name):
+                getattr(module, name)([1, 2, 3])
+                heard.append(name)
+    return heard
+
+
+def test_no_rank_is_asked_whether_it_has_the_same_parameters(in_fork):
+    assert set(in_fork(compare_with_other_ranks)) <= {
+        "assert_ints_same_as_other_ranks",
+        "assert_lst_len_same_as_other_ranks",
+    }

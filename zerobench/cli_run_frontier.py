@@ -1,0 +1,159 @@
+"""What `zerobench run SWEEP --frontier AXIS` does: finds by measurement how much fits, each try in fresh processes.
+
+The simulator is asked first, which takes seconds a try and no device. The measured search begins at its answer and
+with its slope, so that a prediction that is right costs two measured trials a cell: one that fits, one that does not.
+
+A round makes the next tries of all searches in one ordinary run, so all that was measured lies in run folders whatever
+happens later: `<sweep>-frontier-<axis>_<time>/measured/round-<n>_<time>`, the simulated ones beside it under
+`predicted`, and the answer in `frontier.json`.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterable, Sequence
+from pathlib import Path
+from typing import Any
+
+import typer
+from rich.console import Console
+
+from zerobench import cli_run
+from zerobench.cli_run_tries import Hunt, Rounds, measuring, predict_frontiers, searches
+from zerobench.errors import UserError
+from zerobench.folder import write_whole
+from zerobench.report.labels import labels
+from zerobench.report.run_frontier import Limit, RunFrontierRow, run_frontier_section
+from zerobench.report.trials import refusing_impossible_values
+from zerobench.run.attempt import check_site
+from zerobench.run.setup import new_run_folder
+from zerobench.spec.frontier import Frontier, search_together
+from zerobench.spec.frontier_axes import FrontierAxis, frontier_axis
+from zerobench.spec.machine import Accelerator, Machine
+from zerobench.spec.plan import STEPS
+from zerobench.spec.trial import Evidence, TrialSpec
+from zerobench.units import format_bytes, parse_bytes
+
+
+def run_frontier(request: cli_run.Request, *, dry_run: bool = False) -> int:
+    """Measure what is asked for and show it; the command's exit status: 1 where a search had to be given up.
+
+    Raises UserError: a mistake in the request, before anything is written or started.
+    """
+    hunt = read_hunt(request, dry_run=dry_run)
+    try:
+        folder = new_run_folder(request.reports, f"{hunt.name}-frontier-{hunt.axis.name}").path
+    except OSError as error:
+        raise UserError(f"--reports: {request.reports}: cannot be written: {error.strerror or error}") from None
+    try:
+        return _search_and_show(hunt, folder)
+    except KeyboardInterrupt:
+        typer.echo(f"stopped; what was measured is kept in: {folder}")
+        return 130
+
+
+def read_hunt(request: cli_run.Request, *, dry_run: bool = False) -> Hunt:
+    """All that can be wrong in a request is found here. Raises UserError, one line, for the first thing wrong."""
+    if request.frontier is None:
+        raise UserError("--capacity means nothing without --frontier AXIS")
+    axis = frontier_axis(request.frontier)
+    others = {"--resume": request.resume, "--dry-run": dry_run or None, "--repeats": request.repeats}
+    for option, value in others.items():
+        if value is not None:
+            raise UserError(f"{option} means nothing beside --frontier: which trials are run is found as they run")
+    given_bytes = None if request.capacity is None else parse_bytes(request.capacity, "--capacity")
+    if given_bytes == 0:
+        raise UserError(f"--capacity: {request.capacity!r}: nothing fits into nothing; write for example 2GiB")
+    asked = cli_run.read(request)
+    planned = [item for item in asked.planned if item.trial.evidence is Evidence.MEASURED]
+    name = "" if asked.sweep is None else asked.sweep.name
+    if not planned:
+        raise UserError(f"--frontier: {name} measures nothing; `zerobench plan {name} --frontier` predicts")
+    cells = _cells([item.trial for item in planned if item.skipped is None], axis)
+    skipped = {item.trial.trial_id: item.skipped.reason for item in planned if item.skipped is not None}
+    if not cells:
+        raise UserError(f"--frontier: no trial of {name} can run: {next(iter(skipped.values()))}")
+    site = cli_run.site_of(asked.machine, request)
+    check_site(cells.values(), site)
+    limit = _limit(given_bytes, asked.machine, cells.values())
+    return Hunt(name, axis, cells, skipped, limit, asked.machine, site)
+
+
+def _limit(given_bytes: int | None, machine: Machine, cells: Iterable[TrialSpec]) -> Limit:
+    on_gpu = machine.accelerator is Accelerator.CUDA
+    if given_bytes is None:
+        if on_gpu and machine.device_memory_bytes is not None:
+            return Limit(machine.device_memory_bytes, is_given=False)
+        why = "the driver does not say how much memory the GPU has" if on_gpu else "nothing else bounds CPU ranks"
+        raise UserError(f"--capacity is missing: {why}; say what one rank may take, for example --capacity 2GiB")
+    ranks = 1 if on_gpu else max(trial.gpus_per_node for trial in cells)
+    there_bytes = machine.device_memory_bytes if on_gpu else machine.host_memory_bytes
+    if there_bytes is not None and ranks * given_bytes > there_bytes:
+        each = f"{ranks} ranks of {format_bytes(given_bytes)}" if ranks > 1 else format_bytes(given_bytes)
+        where = "the GPU" if on_gpu else "the machine"
+        raise UserError(f"--capacity: {each} are more than {where} has: {format_bytes(there_bytes)}")
+    return Limit(given_bytes, is_given=True)
+
+
+def _cells(trials: Iterable[TrialSpec], axis: FrontierAxis) -> dict[str, TrialSpec]:
+    """One cell for the trials that differ in nothing but the axis and the repeat, by a name without the axis."""
+    found: dict[str, TrialSpec] = {}
+    for trial in trials:
+        found.setdefault(axis.at(trial, 1).config_hash, trial.model_copy(update={"steps": STEPS, "repeat": 0}))
+    cells = list(found.values())
+    named = cells if axis.name == "model" else [axis.at(trial, 1) for trial in cells]
+    return dict(zip(labels(named), cells, strict=True))
+
+
+def _search_and_show(hunt: Hunt, folder: Path) -> int:
+    screen = cli_run.screen()
+    for trial_id, reason in hunt.skipped.items():
+        screen.say(f"  skipped {trial_id}: {reason}")
+    predicted = predict_frontiers(hunt, folder / "predicted", screen.say)
+    rounds = measuring(hunt, folder / "measured", screen)
+    measured = search_together(searches(hunt, predicted), rounds.peaks)
+    rows = [_row(label, predicted.get(label), measured.get(label), rounds) for label in hunt.cells]
+    write_whole(folder / "frontier.json", json.dumps(_answer(hunt, rows), indent=1))
+    console = Console(highlight=False)
+    with refusing_impossible_values(folder):
+        run_frontier_section(hunt.axis, rows, hunt.limit, hunt.device, console.width).print(console)
+    for label, reason in rounds.given_up.items():
+        screen.say(f"given up: {label}: {reason}")
+    typer.echo(f"runs: {folder}")
+    return 0 if len(measured) == len(hunt.cells) else 1
+
+
+def _row(label: str, predicted: Frontier | None, measured: Frontier | None, rounds: Rounds) -> RunFrontierRow:
+    edges = (None, None) if measured is None else (measured.largest, measured.too_large)
+    largest, too_large = (None if edge is None else rounds.trials[label, edge.value] for edge in edges)
+    return RunFrontierRow(label, predicted, measured, largest, too_large)
+
+
+def _answer(hunt: Hunt, rows: Sequence[RunFrontierRow]) -> dict[str, Any]:
+    """What was found, as frontier.json holds it: values of the axis, bytes of the device."""
+
+    def tries(found: Frontier | None) -> list[dict[str, int | None]]:
+        listed = () if found is None else found.tries
+        return [{"value": one.value * hunt.axis.unit, "needed_bytes": one.peak_bytes} for one in listed]
+
+    def edge(found: Frontier | None) -> int | None:
+        return None if found is None or found.largest is None else found.largest.value * hunt.axis.unit
+
+    cells = [
+        {
+            "name": row.label,
+            "config_hash": hunt.cells[row.label].config_hash,
+            "predicted": edge(row.predicted),
+            "measured": edge(row.measured),
+            "predicted_tries": tries(row.predicted),
+            "measured_tries": tries(row.measured),
+        }
+        for row in rows
+    ]
+    return {
+        "sweep": hunt.name,
+        "axis": hunt.axis.name,
+        "capacity_bytes": hunt.limit.capacity_bytes,
+        "capacity_is_given": hunt.limit.is_given,
+        "cells": cells,
+    }
