@@ -36,8 +36,8 @@ LAPTOP = Machine(accelerator=Accelerator.CPU, cpu_cores=2, host_memory_bytes=16 
 H100 = "NVIDIA H100 80GB HBM3"
 NODE = Machine(
     accelerator=Accelerator.CUDA,
-    num_gpus=8,
-    gpu_names=(H100,) * 8,
+    num_gpus=2,
+    gpu_names=(H100,) * 2,
     device_memory_bytes=81559 * MIB,
     host_memory_bytes=512 * GIB,
     cpu_cores=64,
@@ -67,17 +67,14 @@ class Bench:
     ) -> RunResult:
         """What zerobench.run.runner.run_sweep leaves on disk."""
         run = self._laid_out(planned, sweep_name, sweep, reports)
-        for item in planned:
-            if item.skipped is None:
-                _leave(run, self._trial(item.trial))
+        for item in (item for item in planned if item.skipped is None):
+            _leave(run, self._trial(item.trial))
         return RunResult(run, interrupted=sweep_name == f"round-{self.stops_in_round}")
 
-    def predict(
-        self, planned: Sequence[PlannedTrial], name: str, sweep: Mapping[str, Any], reports: Path
-    ) -> RunResult:
+    def predict(self, planned: Sequence[PlannedTrial], name: str, sweep: Mapping[str, Any], reports: Path) -> RunResult:
         """What zerobench.cli_plan.predict leaves on disk."""
         run = self._laid_out(planned, name, sweep, reports)
-        for item in planned:
+        for item in (item for item in planned if item.skipped is None):
             done = SampleTrial(item.trial, completed_trial(item.trial).record, [predicted_rank(item.trial)])
             _leave(run, done if item.trial.prediction.gpu else on_cpu(done))
         return RunResult(run)
@@ -184,15 +181,23 @@ def test_a_mistake_is_one_line_and_nothing_is_written(call: Call, arguments: lis
     assert not Path("reports").exists()
 
 
-@pytest.mark.parametrize("axis", ["micro-batch", "sequence-length", "model"])
-def test_what_is_named_fits_and_one_step_more_does_not(call: Call, axis: str) -> None:
-    code, out, _ = call("run", "edge.yaml", "--frontier", axis, "--capacity", "3GiB")
+@pytest.mark.parametrize(("axis", "unit"), [("micro-batch", 1), ("sequence-length", 128), ("model", 1)])
+def test_what_is_named_fits_and_one_step_more_does_not(call: Call, axis: str, unit: int) -> None:
+    code, out, _ = call("run", "edge.yaml", "--frontier", axis, "--capacity", "1GiB")
     assert code == 0
     assert f"Measured: the largest {axis.replace('-', ' ')} that fits" in out
-    unit = {"micro-batch": 1, "sequence-length": 128, "model": 1}[axis]
     for cell in answer()["cells"]:
-        measured = tries(cell)
-        assert measured[cell["measured"]] <= 3 * GIB < measured[cell["measured"] + unit]
+        largest, next_one = (tries(cell)[cell["measured"] + more] for more in (0, unit))
+        assert largest is not None
+        assert next_one is not None
+        assert largest <= GIB < next_one
+
+
+def test_a_sweep_that_repeats_and_predicts_is_searched_once(call: Call) -> None:
+    Path("edge.yaml").write_text(f"{SWEEP}repeats: 3\n")
+    code, _, _ = call(*MICRO_BATCH, "--capacity", "3GiB", "--set", "evidence=measured,simulated,formula")
+    assert code == 0
+    assert [cell["name"] for cell in answer()["cells"]] == ["zero1", "zero2"]
 
 
 def test_the_measured_search_begins_at_the_prediction_and_needs_three_tries_at_most(call: Call) -> None:
@@ -275,7 +280,7 @@ def test_a_capacity_below_the_gpus_is_held_against_the_tensors_peak(call: Call, 
 
 
 def test_a_gpu_that_nobody_has_catalogued_is_searched_without_a_prediction(call: Call, bench: Bench) -> None:
-    bench.machine = NODE.model_copy(update={"gpu_names": ("NVIDIA Unheard-Of 9000",) * 8})
+    bench.machine = NODE.model_copy(update={"gpu_names": ("NVIDIA Unheard-Of 9000",) * 2})
     code, out, _ = call(*MICRO_BATCH)
     assert code == 0
     assert "not predicted, so that the search begins at the sweep's own values" in out
@@ -286,13 +291,16 @@ def test_a_gpu_that_nobody_has_catalogued_is_searched_without_a_prediction(call:
 
 
 def test_what_host_memory_cannot_hold_is_not_tried_and_ends_the_search(call: Call, bench: Bench) -> None:
-    bench.machine = NODE.model_copy(update={"host_memory_bytes": 1 * GIB})
+    bench.machine = NODE.model_copy(update={"host_memory_bytes": 3 * GIB})
     offload = ["--set", "offload_optimizer=cpu", "--set", "micro_batch_size=1"]
     code, out, _ = call("run", "edge.yaml", "--frontier", "model", *offload)
     assert code == 0
-    assert re.search(r"^zero1 .* host memory$", out, re.MULTILINE)
     for cell in answer()["cells"]:
-        assert cell["measured"] is not None
+        assert re.search(rf"^{cell['name']} .* host memory *$", out, re.MULTILINE)
+        assert tries(cell)[cell["measured"]] is not None
+        assert cell["measured"] == cell["predicted"]
+    skipped = [trial for path in rounds() for trial in load_run(path).trials() if not trial.ranks]
+    assert {trial.record.rule for trial in skipped} == {"host_memory"}
 
 
 def test_a_trial_that_fails_gives_up_its_own_search_alone(call: Call, bench: Bench) -> None:

@@ -54,19 +54,10 @@ def run_frontier(request: cli_run.Request, *, dry_run: bool = False) -> int:
 
 def read_hunt(request: cli_run.Request, *, dry_run: bool = False) -> Hunt:
     """All that can be wrong in a request is found here. Raises UserError, one line, for the first thing wrong."""
-    if request.frontier is None:
-        raise UserError("--capacity means nothing without --frontier AXIS")
-    axis = frontier_axis(request.frontier)
-    others = {"--resume": request.resume, "--dry-run": dry_run or None, "--repeats": request.repeats}
-    for option, value in others.items():
-        if value is not None:
-            raise UserError(f"{option} means nothing beside --frontier: which trials are run is found as they run")
-    given_bytes = None if request.capacity is None else parse_bytes(request.capacity, "--capacity")
-    if given_bytes == 0:
-        raise UserError(f"--capacity: {request.capacity!r}: nothing fits into nothing; write for example 2GiB")
+    axis, given_bytes = _read_options(request, dry_run=dry_run)
     asked = cli_run.read(request)
-    planned = [item for item in asked.planned if item.trial.evidence is Evidence.MEASURED]
     name = "" if asked.sweep is None else asked.sweep.name
+    planned = [item for item in asked.planned if item.trial.evidence is Evidence.MEASURED]
     if not planned:
         raise UserError(f"--frontier: {name} measures nothing; `zerobench plan {name} --frontier` predicts")
     cells = _cells([item.trial for item in planned if item.skipped is None], axis)
@@ -77,6 +68,21 @@ def read_hunt(request: cli_run.Request, *, dry_run: bool = False) -> Hunt:
     check_site(cells.values(), site)
     limit = _limit(given_bytes, asked.machine, cells.values())
     return Hunt(name, axis, cells, skipped, limit, asked.machine, site)
+
+
+def _read_options(request: cli_run.Request, *, dry_run: bool) -> tuple[FrontierAxis, int | None]:
+    """The axis, and the capacity where it is given."""
+    if request.frontier is None:
+        raise UserError("--capacity means nothing without --frontier AXIS")
+    axis = frontier_axis(request.frontier)
+    others = {"--resume": request.resume, "--dry-run": dry_run or None, "--repeats": request.repeats}
+    for option, value in others.items():
+        if value is not None:
+            raise UserError(f"{option} means nothing beside --frontier: which trials are run is found as they run")
+    given_bytes = None if request.capacity is None else parse_bytes(request.capacity, "--capacity")
+    if given_bytes == 0:
+        raise UserError(f"--capacity: {request.capacity!r}: nothing fits into nothing; write for example 2GiB")
+    return axis, given_bytes
 
 
 def _limit(given_bytes: int | None, machine: Machine, cells: Iterable[TrialSpec]) -> Limit:
@@ -99,6 +105,7 @@ def _cells(trials: Iterable[TrialSpec], axis: FrontierAxis) -> dict[str, TrialSp
     """One cell for the trials that differ in nothing but the axis and the repeat, by a name without the axis."""
     found: dict[str, TrialSpec] = {}
     for trial in trials:
+        axis.start(trial)  # a model that does not say how deep it is is refused before anything is written
         found.setdefault(axis.at(trial, 1).config_hash, trial.model_copy(update={"steps": STEPS, "repeat": 0}))
     cells = list(found.values())
     named = cells if axis.name == "model" else [axis.at(trial, 1) for trial in cells]

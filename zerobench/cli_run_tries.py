@@ -171,9 +171,10 @@ class Rounds:
         return peaks
 
     def _planned(self, trial: TrialSpec) -> PlannedTrial:
-        """The trial with the rule that it breaks: what host memory cannot hold is not even tried."""
+        """The trial with the rule that it breaks where it is measured: what host memory cannot hold is not tried."""
         counts = count_parameters(trial.model)
-        situation = Situation(trial, self._hunt.machine, None if counts is None else counts.total)
+        measured = trial.model_copy(update={"evidence": Evidence.MEASURED})
+        situation = Situation(measured, self._hunt.machine, None if counts is None else counts.total)
         return PlannedTrial(trial=trial, skipped=why_skipped(situation))
 
     def _verdict(self, step: int, needed_bytes: int | None, trial: LazyTrial) -> str:

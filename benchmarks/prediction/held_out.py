@@ -1,33 +1,112 @@
 """Twenty cells that are predicted before they are measured: held_out.yaml.
 
     python benchmarks/prediction/held_out.py predict    # simulates; writes held_out_predicted.csv, to be committed
-    python benchmarks/prediction/held_out.py measure    # measures; joins with the committed predictions, prints the table
+    python benchmarks/prediction/held_out.py measure    # measures; joins with the committed predictions; prints
 
 `predict` runs the simulated trials alone, `measure` the measured ones alone; figures meet by config_hash. `measure`
-refuses predictions that are not committed, and `predict` new ones once there are measurements, so that nothing can be
-tuned in between. It writes held_out_measured.csv and the printed table, unchanged, as held_out.md.
+refuses predictions that are not committed, and `predict` refuses to make new ones once there are measurements: nothing
+can be tuned in between. `measure` writes held_out_measured.csv, and the table as it is printed to held_out.md.
 """
 
 from __future__ import annotations
 
 import argparse
+import subprocess
 import sys
-from collections.abc import Sequence
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from benchmarks.prediction.figures import COLUMNS, Figure, as_csv, figures_of, from_csv
-from benchmarks.prediction.held_out_table import error_lines
+from benchmarks.prediction.held_out_table import Figure, as_csv, error_lines, figures, from_csv, join
 from benchmarks.prediction.simulated import origin
-from zerobench.cli_live import PlainView
+from zerobench import cli_run
 from zerobench.errors import UserError
 from zerobench.folder import write_whole
-from zerobench.run.attempt import Site
-from zerobench.run.environment import capture_environment, git
-from zerobench.run.runner import run_sweep
-from zerobench.spec.expand import expand
-from zerobench.spec.machine import detect_machine
-from zerobench.spec.sweep import load_sweep
+from zerobench.records import Status
 from zerobench.spec.trial import Evidence
 from zerobench.store import load_run
+
+RANK = 0
+"""The rank that is predicted."""
+
+
+def run(sweep: Path, world: Evidence, reports: Path) -> list[Figure]:
+    """The figures of the sweep in one world. Raises UserError: a trial did not complete."""
+    asked = cli_run.Request(
+        sweep=str(sweep), sets=[f"evidence={world}"], only=[], repeats=None, resume=None, reports=reports, hostfile=None
+    )
+    trials = list(load_run(cli_run.start(asked).folder.path).trials())
+    failed = [trial for trial in trials if trial.record.status is not Status.COMPLETED]
+    if failed:
+        raise UserError(f"{len(failed)} trials did not complete: {failed[0].spec.trial_id}: {failed[0].record.reason}")
+    return [figure for trial in trials for figure in figures(trial.spec, trial.ranks[RANK])]
+
+
+def predict(sweep: Path, reports: Path) -> None:
+    """Write the predictions. Raises UserError: there are measurements already."""
+    if _beside(sweep, "measured.csv").exists():
+        raise UserError(f"{_beside(sweep, 'measured.csv')}: it has been measured; predictions can no longer be made")
+    write_whole(_beside(sweep, "predicted.csv"), as_csv(run(sweep, Evidence.SIMULATED, reports)))
+    print(f"commit {_beside(sweep, 'predicted.csv')} before anything is measured")
+
+
+def measure(sweep: Path, reports: Path, *, uncommitted: bool) -> None:
+    """Measure, and write the measurements and the table of errors. Raises UserError: predictions not committed."""
+    path = _beside(sweep, "predicted.csv")
+    committed = "nobody has committed" if uncommitted else f"committed {_committed(path)}"
+    predicted = from_csv(path.read_text(encoding="utf-8"))
+    measured = run(sweep, Evidence.MEASURED, reports)
+    write_whole(_beside(sweep, "measured.csv"), as_csv(measured))
+    errors = error_lines(join(predicted, measured))
+    intro = (
+        f"{len({one.config_hash for one in measured})} cells of {sweep.name}, rank {RANK}, predictions {committed}, "
+        "measured after. Totals of the device in each phase; error: (predicted - measured) / measured; median: of the "
+        "absolute errors; 0: equal to the byte."
+    )
+    text = "\n".join(["# Predictions of shapes that nothing was tuned on", "", *origin(), intro, "", *errors])
+    write_whole(_beside(sweep, "measured.csv").with_name(f"{sweep.stem}.md"), text)
+    print(text)
+
+
+def _beside(sweep: Path, ending: str) -> Path:
+    return sweep.with_name(f"{sweep.stem}_{ending}")
+
+
+def _committed(path: Path) -> str:
+    """The commit of the file and its date. Raises UserError where it is not there, or differs from what is."""
+    if not path.is_file():
+        raise UserError(f"{path}: there are no predictions; make them with: held_out.py predict")
+    commit = _git(path, "log", "-1", "--format=%h on %cI", "--", path.name)
+    if not commit or _git(path, "status", "--porcelain", "--", path.name):
+        raise UserError(f"{path}: predictions must be committed, as they are, before they are measured")
+    return commit
+
+
+def _git(path: Path, *arguments: str) -> str:
+    """What git says of the file's folder; nothing outside of a checkout."""
+    command = ["git", "-C", str(path.parent), *arguments]
+    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
+
+
+def main() -> int:
+    """Do one of the two; the exit status."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    parser.add_argument("verb", choices=["predict", "measure"])
+    parser.add_argument("--sweep", type=Path, default=Path(__file__).with_suffix(".yaml"))
+    parser.add_argument("--reports", type=Path, default=Path("reports"), help="where the run's folder lands")
+    parser.add_argument("--uncommitted", action="store_true", help="measure beside predictions that are not committed")
+    asked = parser.parse_args()
+    sweep = asked.sweep.resolve()
+    try:
+        if asked.verb == "predict":
+            predict(sweep, asked.reports)
+        else:
+            measure(sweep, asked.reports, uncommitted=asked.uncommitted)
+    except UserError as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

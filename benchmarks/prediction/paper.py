@@ -38,9 +38,9 @@ MODEL: dict[str, object] = {
     "tie_word_embeddings": False,
 }
 SHAPE = (
-    "The paper gives its example of 7.5B parameters no shape. Its own models of 6B to 8B are 3072 wide and 52 to 72 layers "
-    "deep (appendix, table 4); of that width, 63 layers of a GPT-2 with a head of its own (vocabulary 50257, 1024 "
-    "positions) come nearest"
+    "The paper gives its example of 7.5B parameters no shape. Its own models of 6B to 8B are 3072 wide and 52 to 72 "
+    "layers deep (appendix, table 4); of that width, 63 layers of a GPT-2 with a head of its own (vocabulary 50257, "
+    "1024 positions) come nearest"
 )
 STAGES = (0, 1, 2, 3)
 WORLD_SIZES = (1, 4, 16, 64, 256, 1024)
@@ -105,8 +105,8 @@ def report(cells: Sequence[Cell], shape: str, sequence_length: int) -> str:
     intro = (
         f"{shape}: exactly P = {num_params(cells[0].rank):,} parameters. Rank 0 of N H200, bf16 with FusedAdam, one "
         f"sequence of {sequence_length} tokens, activation checkpointing, DeepSpeed's own defaults. GB are 10^9 bytes. "
-        "*printed* is the paper's table 1, for 7.5e9 parameters; *formula* the same closed form with P; *ledger* what the "
-        "simulated engine holds, model states alone. *not explained* is what the causes below, computed from the "
+        "*printed* is the paper's table 1, for 7.5e9 parameters; *formula* the same closed form with P; *ledger* what "
+        "the simulated engine holds, model states alone. *not explained* is what the causes below, computed from the "
         "model's tensors, leave of the difference."
     )
     lines = ["# The ZeRO paper's 7.5B model: closed form and simulation", "", *origin(), intro, "", *summary(cells)]

@@ -1,7 +1,7 @@
-"""What the scripts beside it share: trials simulated without a run around them, and tables that say where they are from.
+"""What the scripts beside it share: trials simulated without a run around them, and tables that say their origin.
 
-A trial is laid out as a run lays it out and goes through one simulator process; its folder lies in a temporary place and
-is gone afterwards, its record stays in memory.
+A trial is laid out as a run lays it out and goes through one simulator process; its folder lies in a temporary place
+and is gone afterwards, its record stays in memory.
 """
 
 from __future__ import annotations
@@ -82,11 +82,7 @@ def _read(trial: TrialSpec, folder: TrialFolder) -> RankRecord:
 
 def device_rows(rank: RankRecord, step: StepKind, phase: Phase) -> dict[Category, MemoryRow]:
     """The rank's device memory over one phase, by category, `total` among them."""
-    return {
-        row.category: row
-        for row in rank.memory
-        if (row.step, row.phase, row.place) == (step, phase, Place.DEVICE)
-    }
+    return {row.category: row for row in rank.memory if (row.step, row.phase, row.place) == (step, phase, Place.DEVICE)}
 
 
 def num_params(rank: RankRecord) -> int:

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerobench.spec.frontier import Try, largest_fitting, search, search_together
+from zerobench.spec.frontier import Frontier, Search, Try, largest_fitting, search, search_together, slope
 
 
 @given(st.integers(1, 10**6), st.integers(0, 10**9), st.integers(1, 10**5), st.integers(1, 10**7))
@@ -116,3 +116,54 @@ def test_a_search_that_gets_no_answer_is_given_up_and_the_others_go_on() -> None
     found = search_together(searches, lambda asked: {key: value for key, value in asked.items() if key == "works"})
     assert list(found) == ["works"]
     assert found["works"].largest == Try(10, 10)
+
+
+def ended(one: Search, peak: Callable[[int], int | None]) -> Frontier:
+    return search_together({"": one}, lambda asked: {key: peak(value) for key, value in asked.items()})[""]
+
+
+def near(found: Frontier, capacity: int, within: float = 0.0) -> Search:
+    """A search that begins where an earlier one ended."""
+    assert found.largest is not None
+    rise = slope(found.tries, capacity)
+    return search(capacity, start=found.largest.value, most=2**16, within=within, bytes_per_step=rise)
+
+
+@pytest.mark.parametrize("off", [0.97, 0.994, 1.0, 1.006, 1.03])
+def test_a_search_that_begins_at_a_prediction_needs_four_tries_at_most(off: float) -> None:
+    capacity = 300_000_000
+    predicted = largest_fitting(lambda value: 90_000_000 + 700_000 * value, capacity, start=1, most=2**16)
+    found = ended(near(predicted, capacity), lambda value: int(off * (90_000_000 + 700_000 * value)))
+    assert found.largest is not None
+    assert off * (90_000_000 + 700_000 * found.largest.value) <= capacity
+    assert off * (90_000_000 + 700_000 * (found.largest.value + 1)) > capacity
+    assert len(found.tries) <= 4
+
+
+@pytest.mark.parametrize("edge", [270, 284, 290, 299, 300, 301, 320])
+def test_where_tries_beyond_the_edge_tell_nothing_few_do_that_begin_at_a_prediction(edge: int) -> None:
+    """As on a GPU: what is beyond runs out of memory, and what fits shows less than was needed."""
+    capacity = 90_000_000 + 700_000 * 300
+    predicted = largest_fitting(lambda value: 90_000_000 + 700_000 * value, capacity, start=1, most=2**16)
+    one = near(predicted, capacity, within=0.01)
+    found = ended(one, lambda value: min(capacity, 90_000_000 + 700_000 * value) if value <= edge else None)
+    assert found.largest is not None
+    assert found.too_large is not None
+    assert found.largest.value <= edge < found.too_large.value <= 1.01 * found.largest.value
+    assert len(found.tries) <= 9
+
+
+@given(st.integers(1, 2000), st.integers(1, 2000), st.floats(0.1, 1e6))
+def test_a_prediction_that_is_wrong_costs_tries_and_never_the_edge(edge: int, start: int, rise: float) -> None:
+    one = search(1000, start=start, most=5000, bytes_per_step=rise)
+    found = ended(one, lambda value: 500 + value // 100 if value <= edge else None)
+    assert found.largest is not None
+    assert found.largest.value == edge
+    assert found.too_large == Try(edge + 1, None)
+
+
+def test_tries_that_lie_too_near_or_do_not_rise_have_no_slope() -> None:
+    assert slope([Try(100, 1000), Try(200, 1500)], 2000) == 5
+    assert slope([Try(100, 1000), Try(101, 1500)], 2000) is None
+    assert slope([Try(100, 1000), Try(200, 1000)], 2000) is None
+    assert slope([Try(100, 1000), Try(200, None)], 2000) is None

@@ -2,8 +2,10 @@
 
 from __future__ import annotations
 
-import pytest as _pytest  # noqa: F401 -- each fork imports the module of the test that it runs
+import pytest
 
 from zerobench.worker import simulator
+
+__all__ = ["pytest"]
 
 simulator._import_everything()

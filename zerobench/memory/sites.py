@@ -125,6 +125,7 @@ _HOST_SITES = ("deepspeed/runtime/swap_tensor/",)
 # Wrappers that act for their caller: the caller is the site.
 _TRANSPARENT = (
     "deepspeed/utils/",
+    "deepspeed/accelerator/",
     "deepspeed/comm/",
     "zerobench/worker/worlds/instant_group.py",
     "zerobench/worker/simulation/tensors.py",

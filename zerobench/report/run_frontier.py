@@ -7,8 +7,9 @@ peak is held against it: what tensors take on the rank that takes most.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
+from typing import Literal
 
 from rich import box
 from rich.table import Table
@@ -26,6 +27,12 @@ from zerobench.units import format_bytes, format_count
 
 HOST_MEMORY_RULE = "host_memory"
 """The rule that refuses states which host memory cannot hold: a result, like running out of it."""
+
+ROOMY = 100
+"""From this many columns on, the table has all of its own."""
+
+NARROW = 80
+"""Below it, headers are broken."""
 
 
 @dataclass(frozen=True)
@@ -78,19 +85,26 @@ def run_frontier_section(
 ) -> Section:
     """Predicted and measured side by side; `device` names the GPU that ranks compute on, None for CPU ranks."""
     unit = byte_unit([_needed(one) for one in rows])
-    with_parameters = axis.name == "model"
-    headers = ["predicted", "measured", "error", *(["parameters"] if with_parameters else [])]
-    headers += ["too large", "needs", "room, %", "tries", "ends"]
-    grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1 if width >= 80 else 0, 0, 0))
+    columns: dict[str, Callable[[RunFrontierRow], str]] = {
+        "predicted": lambda one: _edge(one.predicted, axis),
+        "measured": lambda one: _edge(one.measured, axis),
+        "error": _error,
+        "parameters": _parameters,
+        "too large": lambda one: MISSING if one.measured is None else _value(one.measured.too_large, axis),
+        "needs": lambda one: unit.show(_needed(one)),
+        "room, %": lambda one: show_percent(_room(one, limit)),
+        "tries": _num_tries,
+        "ends": ends,
+    }
+    left_out = {"parameters" if axis.name != "model" else "", "room, %" if width < ROOMY else ""}
+    grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, int(width >= ROOMY), 0, 0))
     grid.add_column(Text("trial"), overflow="fold", min_width=5)
-    for header in headers:
-        grid.add_column(Text(header), justify="left" if header == "ends" else "right", overflow="fold")
+    kept = {header: cell for header, cell in columns.items() if header not in left_out}
+    for header in kept:
+        justify: Literal["left", "right"] = "left" if header == "ends" else "right"
+        grid.add_column(Text(header), justify=justify, overflow="fold", no_wrap=width >= NARROW)
     for one in rows:
-        predicted, measured = (_edge(found, axis) for found in (one.predicted, one.measured))
-        too_large = MISSING if one.measured is None else _value(one.measured.too_large, axis)
-        cells = [predicted, measured, _error(one), *([_parameters(one)] if with_parameters else []), too_large]
-        cells += [unit.show(_needed(one)), show_percent(_room(one, limit)), _num_tries(one), ends(one)]
-        grid.add_row(Text(plain(one.label)), *map(Text, cells))
+        grid.add_row(Text(plain(one.label)), *(Text(cell(one)) for cell in kept.values()))
     title = f"Measured: the largest {axis.name.replace('-', ' ')} that fits, in {words_of(axis, device)}"
     return Section(title, _caption(limit, device or "the CPU", unit.name), grid)
 

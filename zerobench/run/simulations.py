@@ -15,6 +15,8 @@ import time
 from collections.abc import Callable, Iterator, Sequence
 from contextlib import contextmanager
 from pathlib import Path
+from tempfile import TemporaryFile
+from typing import IO
 
 from pydantic import ValidationError
 
@@ -69,7 +71,7 @@ def _simulate(
 ) -> None:
     by_path = {str(folder.path): (trial, folder) for trial, folder in trials}
     begun_s = time.time()
-    with _simulator(jobs) as process:
+    with TemporaryFile() as errors, _simulator(jobs, errors) as process:
         for trial, folder in trials:
             started(trial)
             write_whole(folder.command, f"{sys.executable} -m {SIMULATOR_MODULE}\n")
@@ -80,7 +82,11 @@ def _simulate(
             trial, folder = by_path.pop(path)
             ended(_finish(trial, folder, run_id, code, begun_s))
         left_with = None if stop.asked else process.wait()
+        errors.seek(0)
+        said = errors.read().decode(errors="replace")
     for trial, folder in by_path.values():
+        if said and not folder.stderr.exists():  # it ended before it came to this trial
+            write_whole(folder.stderr, said)
         ended(_finish(trial, folder, run_id, left_with, begun_s))
 
 
@@ -96,15 +102,15 @@ def _send(process: subprocess.Popen[bytes], line: str) -> None:
 
 
 @contextmanager
-def _simulator(jobs: int) -> Iterator[subprocess.Popen[bytes]]:
-    """The process, in a session of its own; nothing of it is left at the end."""
+def _simulator(jobs: int, errors: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
+    """The process, in a session of its own, its own words in `errors`; nothing of it is left at the end."""
     command = [sys.executable, "-m", SIMULATOR_MODULE, "--jobs", str(jobs)]
     added = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "DS_ACCELERATOR": "cpu"}
     process = subprocess.Popen(
         command,
         stdin=subprocess.PIPE,
         stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
+        stderr=errors,
         env={**os.environ, **added},
         start_new_session=True,
     )

@@ -122,16 +122,23 @@ def search_together(
 def slope(tries: Sequence[Try], capacity_bytes: int) -> float | None:
     """Bytes that a value one larger takes more, near where memory ends; None where no two tries say it.
 
-    Of the line through two tries: one is the nearest to the capacity, the other the nearest that lies apart from it,
-    since between neighbours an allocator's whims outweigh the slope.
+    Of the line through the two tries between which memory ends. Where these are neighbours, or where one is not known,
+    through the nearest to the capacity and the nearest that lies apart from it: between neighbours an allocator's whims
+    outweigh the slope.
     """
     known = [(one.value, one.peak_bytes) for one in tries if one.peak_bytes is not None]
+    fits = [one for one in known if one[1] <= capacity_bytes]
+    beyond = [one for one in known if one[1] > capacity_bytes]
     near = sorted(known, key=lambda one: abs(one[1] - capacity_bytes))
-    apart = [one for one in near[1:] if APART * abs(one[0] - near[0][0]) >= near[0][0]]
-    if not apart:
-        return None
-    rise = (near[0][1] - apart[0][1]) / (near[0][0] - apart[0][0])
-    return rise if rise > 0 else None
+    pairs = [(max(fits), min(beyond))] if fits and beyond else []
+    pairs += [(near[0], one) for one in near[1:]]
+    first, second = next(((one, other) for one, other in pairs if _are_apart(one[0], other[0])), ((0, 0), (0, 0)))
+    rise = second[1] - first[1], second[0] - first[0]
+    return rise[0] / rise[1] if rise[0] * rise[1] > 0 else None
+
+
+def _are_apart(value: int, other: int) -> bool:
+    return APART * abs(value - other) >= value
 
 
 class _Bracket:
@@ -147,6 +154,8 @@ class _Bracket:
         self.fits: Try | None = None
         self.too_large: Try | None = None
         self._widths: list[int] = []
+        self._beyond = 0
+        """How often the line ended at the largest that fits; more than once, and it ends too early."""
 
     def add(self, one: Try) -> None:
         """Take a try in; the bracket's width is kept, to see whether the line leads anywhere."""
@@ -163,13 +172,24 @@ class _Bracket:
         tolerance = int(self.within * floor)
         if ceiling - floor <= (1 if self.too_large is None else max(1, tolerance)):
             return None
-        guess = self._where_the_line_ends()
-        if guess is None or self._is_slow():
-            guess = self._between() if self.too_large is not None else self._further()
-        if self.too_large is None:
-            guess = min(guess, GROWTH * floor)
         step = min(max(1, tolerance // 2), (ceiling - floor) // 2)  # nearer to what is known nothing new is learnt
-        return max(floor + step, min(guess, ceiling - step))
+        last = ceiling - 1 if self.too_large is None else ceiling - step
+        return max(floor + step, min(self._guess(step), last))
+
+    def _guess(self, step: int) -> int:
+        """Where the edge may be: where the line ends, as long as tries bear it out."""
+        guess = self._where_the_line_ends()
+        if guess is None:
+            return self._between() if self.too_large is not None else self._further()
+        if guess <= self._floor():
+            self._beyond += 1
+        if self._beyond == 1 and guess <= self._floor():
+            return self._floor() + step  # the line ends here: what follows should not fit
+        if self.too_large is not None:
+            return self._between() if self._is_disproved(guess) or self._is_slow() else guess
+        if guess <= self._floor():  # more fits all the same
+            return self._floor() + (step << (self._beyond - 1))
+        return min(guess, GROWTH * self._floor())
 
     def _further(self) -> int:
         """Beyond all tries, none of which says where the line ends: far, where memory does not grow yet."""
@@ -188,6 +208,12 @@ class _Bracket:
     def _ceiling(self) -> int:
         """The least value that need not be tried."""
         return self.most + 1 if self.too_large is None else self.too_large.value
+
+    def _is_disproved(self, guess: int) -> bool:
+        """Whether memory ended below the line's end, or more fitted beyond it: what takes it is not in the peaks."""
+        too_early = self._beyond > 1 and guess <= self._floor()
+        ran_out = self.too_large is not None and self.too_large.peak_bytes is None
+        return too_early or (ran_out and guess >= self._ceiling())
 
     def _is_slow(self) -> bool:
         """Whether two tries in a row left more than half of the bracket: the line misleads there."""

@@ -61,7 +61,7 @@ def _run(trial: TrialSpec, folder: TrialFolder) -> int:
 
 
 def _start_sampler(folder: TrialFolder) -> Sampler | None:
-    """One sampler per node over all its devices, started by its first rank before any CUDA context.
+    """One sampler per node over the devices that the trial may use, started by its first rank before any CUDA context.
 
     The other ranks do not wait: importing torch takes them longer than the sampler takes for its baseline.
     """

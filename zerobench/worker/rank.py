@@ -169,6 +169,7 @@ class RankRun:
             for _ in range(steps.memory):
                 self._ledger.forget(StepKind.STEADY)
                 self.world.traffic.forget(StepKind.STEADY)
+                self._nvme.forget(StepKind.STEADY)
                 self._step(strategy, device, data, self._memory, next(index), "memory")
         if self.world.trains:
             self._time(strategy, device, data, index)

@@ -224,6 +224,10 @@ class NvmeAccount:
         self.traffic: dict[tuple[StepKind, Phase], NvmeTraffic] = {}
         self.rows: dict[tuple[StepKind, Phase, Category], MemoryRow] = {}
 
+    def forget(self, step: StepKind) -> None:
+        """Drop what was counted in a kind of step, so that only its last repetition is reported."""
+        self.traffic = {key: row for key, row in self.traffic.items() if key[0] is not step}
+
     @contextmanager
     def phase(self, step: StepKind, phase: Phase) -> Iterator[None]:
         """Count what the process reads and writes inside; a phase entered twice adds up."""

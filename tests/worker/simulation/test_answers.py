@@ -73,7 +73,7 @@ def test_the_engine_is_told_of_finite_gradients_and_whole_sequences(in_fork):
 
 
 def take_adam_steps() -> dict[str, Any]:
-    """torch's AdamW on simulated parameters of device and host."""
+    """Torch's AdamW on simulated parameters of device and host."""
     import torch
 
     from zerobench.worker.simulation.tensors import SimulatedTensors

@@ -95,7 +95,7 @@ OPERATIONS: dict[str, tuple[Callable[[], Tensors], Callable[..., Any]]] = {
     "addmm": (matrices, lambda a, b, bias: torch.addmm(bias, a, b)),
     "linear of three dimensions": (matrices, lambda a, b, bias: F.linear(a.expand(3, 4, 6), b.t(), bias)),
     "bmm": (matrices, lambda a, b, _: torch.bmm(a.expand(3, 4, 6), b.expand(3, 6, 5))),
-    "embedding": (tokens, lambda ids, weight: F.embedding(ids, weight)),
+    "embedding": (tokens, F.embedding),
     "softmax": (wide, lambda x: F.softmax(x, dim=-1, dtype=torch.float32)),
     "layer_norm, a tuple": (wide, lambda x: aten.native_layer_norm(x, [8], None, None, 1e-5)),
     "max, a named tuple": (wide, lambda x: x.max(dim=1)),
@@ -192,7 +192,7 @@ def count_work() -> dict[str, list[int]]:
             self.worked_out += 1
             return super()._work_out(*arguments)
 
-    work = {}
+    work: dict[str, list[int]] = {}
     for name in ("view", "unsafe_view", "split, a list of views", "foreach", "mm", "cat", "view as a larger type"):
         mode = Counting(lambda _flops: None)
         work[name] = []

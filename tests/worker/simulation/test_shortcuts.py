@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import itertools
 import socket
-from collections.abc import Callable
 from typing import Any
 
 import pytest
@@ -92,7 +91,7 @@ def reduce_scatter(world_size: int, rank: int, device: str, original: bool) -> d
     seen: dict[str, Seen] = {}
     with simulated:
         for name, shapes in SIZES.items():
-            gradients = [torch.empty(shape, dtype=torch.bfloat16, device=device) for shape in shapes]
+            gradients: list[Any] = [torch.empty(shape, dtype=torch.bfloat16, device=device) for shape in shapes]
             counter.see(gradients)
             counter.start_phase()
             heard.clear()
@@ -133,7 +132,7 @@ def gather(world_size: int, rank: int, device: str, original: bool) -> Seen:
     with simulated:
         with deepspeed.zero.Init(config_dict_or_path=config):
             model = torch.nn.Sequential(torch.nn.Linear(7, 5), torch.nn.Linear(5, 16), torch.nn.LayerNorm(1))
-        parameters = list(model.parameters())
+        parameters: list[Any] = list(model.parameters())
         counter.see([parameter.ds_tensor for parameter in parameters])
         counter.start_phase()
         heard.clear()
@@ -184,7 +183,7 @@ def gather_fast(device: str, original: bool) -> Seen:
     with simulated:
         with deepspeed.zero.Init(config_dict_or_path=config):
             model = torch.nn.Sequential(torch.nn.Linear(7, 5), torch.nn.Linear(5, 16))
-        parameters = list(model.parameters())
+        parameters: list[Any] = list(model.parameters())
         with counter:
             handle = parameters[0].all_gather_coalesced(parameters)
             handle.wait(handle_dependency=False)
@@ -198,8 +197,6 @@ def gather_fast(device: str, original: bool) -> Seen:
 def test_a_gathered_buffer_that_the_engine_frees_itself_lives_as_long_as_deepspeeds_own(in_fork, device):
     torchs, ours = (in_fork(gather_fast, device, original) for original in (True, False))
     assert ours == torchs
-
-
 
 
 def compare_with_other_ranks() -> list[Any]:

@@ -10,6 +10,7 @@ from __future__ import annotations
 from contextlib import nullcontext
 from functools import partial
 from typing import Any, Protocol
+from weakref import WeakSet
 
 import torch
 from deepspeed.accelerator.abstract_accelerator import DeepSpeedAccelerator
@@ -88,7 +89,7 @@ class SimulatedAccelerator(CPU_Accelerator):  # type: ignore[misc] # DeepSpeed p
         self._name = DEVICE
         self._communication_backend_name = "instant"
         self._gpu = gpu
-        self._pinned: set[int] = set()
+        self._pinned: WeakSet[torch.UntypedStorage] = WeakSet()  # an address would outlive what lay there
 
     def is_synchronized_device(self) -> bool:
         """A GPU is not."""
@@ -176,12 +177,12 @@ class SimulatedAccelerator(CPU_Accelerator):  # type: ignore[misc] # DeepSpeed p
         return self._lock(buffer)
 
     def _lock(self, tensor: torch.Tensor) -> torch.Tensor:
-        self._pinned.add(tensor.untyped_storage()._cdata)
+        self._pinned.add(tensor.untyped_storage())
         self._gpu.pinned(tensor)
         return tensor
 
     def _torch_is_pinned(self, tensor: torch.Tensor) -> bool:
-        return tensor.untyped_storage()._cdata in self._pinned
+        return tensor.untyped_storage() in self._pinned
 
 
 def _typed(dtype: torch.dtype) -> property:

@@ -2,7 +2,8 @@
 
 torch's scaled_dot_product_attention chooses a kernel by device; on a device that it does not know it would compute the
 textbook formula and save its s x s matrices. This stands in for what it chooses on CUDA (ATen/native/transformers/
-cuda/sdp_utils.cpp): the flash kernel for 16-bit tensors without an explicit mask, the memory-efficient one otherwise.
+cuda/sdp_utils.cpp): the flash kernel for 16-bit tensors without an explicit mask, the memory-efficient one otherwise,
+and the textbook formula where that one is asked for fewer key heads than query heads, which only flash takes.
 Sizes: flash_attn/flash_api.cpp (mha_fwd, mha_bwd) and transformers/cuda/attention.cu, attention_backward.cu.
 """
 
@@ -17,6 +18,7 @@ from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
 
 _HALF = (torch.float16, torch.bfloat16)
 _count: list[Callable[[int], None]] = []
+_textbook = torch._scaled_dot_product_attention_math
 
 
 def install(count_flops: Callable[[int], None]) -> None:
@@ -30,12 +32,14 @@ def _attention(
     key: torch.Tensor,
     value: torch.Tensor,
     attn_mask: torch.Tensor | None = None,
-    dropout_p: float = 0.0,  # noqa: ARG001 -- drawn within the kernel: no mask is kept
-    is_causal: bool = False,  # noqa: ARG001 -- torch's signature
-    scale: float | None = None,  # noqa: ARG001
-    enable_gqa: bool = False,  # noqa: ARG001 -- both kernels take fewer key heads than query heads
+    dropout_p: float = 0.0,  # drawn within the kernel: no mask is kept
+    is_causal: bool = False,
+    scale: float | None = None,
+    enable_gqa: bool = False,
 ) -> torch.Tensor:
     flash = attn_mask is None and query.dtype in _HALF
+    if not flash and key.shape[1] != query.shape[1]:
+        return _textbook(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)[0]
     output: torch.Tensor = _FusedAttention.apply(query, key, value, attn_mask, flash)  # type: ignore[no-untyped-call]
     return output
 

@@ -8,7 +8,9 @@ from __future__ import annotations
 from typing import Any
 
 import torch
+from torch.overrides import _get_current_function_mode_stack
 from torch.utils import backend_registration
+from torch.utils._device import DeviceContext
 
 DEVICE = "simgpu"
 
@@ -32,10 +34,17 @@ def register() -> None:
 
 def _tensor(data: Any, *arguments: Any, device: Any = None, **options: Any) -> torch.Tensor:
     """torch.tensor, which copies data to a device below the level that a dispatch mode sees."""
+    device = _context_device() if device is None else device
     host: torch.Tensor = _real_tensor(data, *arguments, device=None if device is None else "cpu", **options)
     if device is None or torch.device(device).type != DEVICE:
         return host if device is None else host.to(device)
     return torch.empty(host.shape, dtype=host.dtype, device=device)
+
+
+def _context_device() -> Any:
+    """The simulated GPU within `with torch.device(DEVICE)`, whose context does not see this module's torch.tensor."""
+    contexts = [mode for mode in _get_current_function_mode_stack() if isinstance(mode, DeviceContext)]
+    return contexts[-1].device if contexts and contexts[-1].device.type == DEVICE else None
 
 
 def _record_stream(self: torch.Tensor, stream: Any) -> None:

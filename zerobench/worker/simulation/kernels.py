@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from pathlib import Path
 from typing import Any
+from weakref import WeakSet
 
 import torch
 
@@ -63,21 +64,21 @@ class _AioHandle:
     """csrc/aio/py_lib: reads and writes between page-locked buffers and files."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
-        self._locked: set[int] = set()
+        self._locked: WeakSet[torch.UntypedStorage] = WeakSet()
         self._pending = 0
 
     def new_cpu_locked_tensor(self, numel: int, example: torch.Tensor) -> torch.Tensor:
         """A page-locked host buffer (deepspeed_pin_tensor.cpp allocates what is asked, page-aligned)."""
         buffer = torch.empty(int(numel), dtype=example.dtype, device="cpu")
-        self._locked.add(buffer.untyped_storage()._cdata)
+        self._locked.add(buffer.untyped_storage())
         return buffer
 
     def free_cpu_locked_tensor(self, buffer: torch.Tensor) -> bool:
-        self._locked.discard(buffer.untyped_storage()._cdata)
+        self._locked.discard(buffer.untyped_storage())
         return True
 
     def is_pinned(self, tensor: torch.Tensor) -> bool:
-        return tensor.untyped_storage()._cdata in self._locked or getattr(tensor, "ds_pinned", False)
+        return tensor.untyped_storage() in self._locked or getattr(tensor, "ds_pinned", False)
 
     def async_pread(self, buffer: torch.Tensor, _path: str, _offset: int = 0) -> int:
         _traffic["read"] += buffer.nbytes

@@ -99,11 +99,8 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
 
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], *_: Any, **__: Any) -> Any:
         """Every rank's part is this rank's."""
-        for parts, own in zip(outputs, inputs, strict=True):
-            if not _is_simulated(own):
-                for part in parts:
-                    part.copy_(own)
-        return self._heard("all_gather", sum(_nbytes(parts) for parts in outputs))
+        _repeat(outputs, inputs)
+        return self._heard("all_gather", self._world_size * _nbytes(inputs))
 
     def _allgather_base(self, output: torch.Tensor, own: torch.Tensor, *_: Any, **__: Any) -> Any:
         """The same into one tensor of N parts."""
@@ -129,11 +126,14 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
     def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], *_: Any, **__: Any) -> Any:
-        """Each rank gets its own part."""
+        """The rank gets its own part."""
+        self._take_own(outputs, inputs)
+        return self._heard("reduce_scatter", self._world_size * _nbytes(outputs))
+
+    def _take_own(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]]) -> None:
         for output, parts in zip(outputs, inputs, strict=True):
             if not _is_simulated(output):
                 output.copy_(parts[self._rank])
-        return self._heard("reduce_scatter", sum(_nbytes(parts) for parts in inputs))
 
     def _reduce_scatter_base(self, output: torch.Tensor, whole: torch.Tensor, *_: Any, **__: Any) -> Any:
         """The same from one tensor of N parts; gloo reduces a copy of the whole (c10d/ProcessGroupGloo.cpp)."""
@@ -166,12 +166,23 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
     all_to_all_single = alltoall_base
 
     def gather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], *_: Any, **__: Any) -> Any:
-        """As all-gather, where this rank is the root."""
-        return self.allgather(outputs, inputs) if outputs else self._heard("gather", _nbytes(inputs))
+        """As all-gather, where this rank is the root; elsewhere `outputs` is empty."""
+        if outputs:
+            _repeat(outputs, inputs)
+        return self._heard("gather", self._world_size * _nbytes(inputs))
 
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], *_: Any, **__: Any) -> Any:
-        """Each rank gets its own part; only the root has them."""
-        return self.reduce_scatter(outputs, inputs) if inputs else self._heard("scatter", _nbytes(outputs))
+        """The rank gets its own part, where it is the root; elsewhere `inputs` is empty."""
+        if inputs:
+            self._take_own(outputs, inputs)
+        return self._heard("scatter", self._world_size * _nbytes(outputs))
+
+
+def _repeat(outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor]) -> None:
+    for parts, own in zip(outputs, inputs, strict=True):
+        if not _is_simulated(own):
+            for part in parts:
+                part.copy_(own)
 
 
 def _nbytes(tensors: list[torch.Tensor]) -> int:

@@ -1,0 +1,118 @@
+"""What lies between the ZeRO paper's communication volume and the one that was counted, in lines that add up.
+
+Each line is computed from the model's tensors or read off one kind of collective; what they leave has its own line.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from functools import cached_property
+
+from benchmarks.prediction.paper_lines import LEFT_OVER, setting_of
+from benchmarks.prediction.simulated import num_params
+from zerobench.formulas.deepspeed.stage_3 import persistent_elements
+from zerobench.formulas.zero_paper import communication_elements
+from zerobench.records import Phase, RankRecord
+from zerobench.report.collectives import KindTraffic, bytes_per_element, traffic_by_kind, volume_psi
+from zerobench.spec.trial import TrialSpec
+
+PHASES = tuple(phase for phase in Phase if phase is not Phase.INIT)
+REGATHERED = "parameters kept from forward to backward (-), gathered once more to recompute (+)"
+_SCALAR_BYTES = 64
+"""Messages up to here are flags and norms."""
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One model under one setting: a trial that was simulated, and its record."""
+
+    setting: str
+    trial: TrialSpec
+    rank: RankRecord
+
+    @property
+    def stage(self) -> int:
+        """ZeRO stage."""
+        return self.trial.zero_stage or 0
+
+    @property
+    def psi_bytes(self) -> int:
+        """Bytes of all parameters, the unit."""
+        return num_params(self.rank) * bytes_per_element(self.trial.precision)
+
+    @property
+    def paper_psi(self) -> float:
+        """The paper's volume."""
+        return communication_elements(num_params(self.rank), self.stage) / num_params(self.rank)
+
+    @cached_property
+    def traffic(self) -> list[tuple[Phase, KindTraffic]]:
+        """Each kind of collective of each phase of a steady step."""
+        precision = self.trial.precision
+        return [(phase, one) for phase in PHASES for one in traffic_by_kind(self.rank, precision, phases=[phase])]
+
+    @property
+    def counted_psi(self) -> float:
+        """The volume that was counted."""
+        return volume_psi(one for _, one in self.traffic) or 0.0
+
+    @property
+    def scalars_psi(self) -> float:
+        """Volume of flags and norms."""
+        return sum(one.volume_psi or 0.0 for _, one in self.traffic if _is_scalar(one))
+
+    def message_bytes(self, kind: str) -> int:
+        """Bytes of the messages of one kind, flags and norms left out."""
+        return sum(one.message_bytes for _, one in self.traffic if one.kind == kind and not _is_scalar(one))
+
+
+def _is_scalar(one: KindTraffic) -> bool:
+    return one.message_bytes <= _SCALAR_BYTES * one.calls
+
+
+def causes(cell: Cell) -> dict[str, float]:
+    """What lies between the paper's volume and the counted one, in P; the last line is what the others leave."""
+    by_stage = (_stage_0, _stages_1_and_2, _stages_1_and_2, _stage_3)
+    found = {name: num_bytes / cell.psi_bytes for name, num_bytes in by_stage[cell.stage](cell).items()}
+    found["flags and norms of a few bytes"] = cell.scalars_psi
+    return found | {LEFT_OVER: cell.counted_psi - cell.paper_psi - sum(found.values())}
+
+
+def _stage_0(_cell: Cell) -> dict[str, int]:
+    """runtime/engine.py, allreduce_bucket: as the paper has it."""
+    return {}
+
+
+def _stages_1_and_2(cell: Cell) -> dict[str, int]:
+    """stage_1_and_2.py: average_tensor all-reduces a bucket in which several ranks have a part, unless
+    use_multi_rank_bucket_allreduce is false: then each part is reduced to its owner. The flat parameters are padded.
+    """
+    setting = setting_of(cell.trial)
+    padding = setting.flat_partition * cell.trial.world_size - setting.num_params
+    return {
+        "gradients all-reduced, not reduced to their owners: once more": cell.message_bytes("all_reduce"),
+        "parameters padded to 2N elements, gathered": setting.case.element * padding,
+    }
+
+
+def _stage_3(cell: Cell) -> dict[str, int]:
+    """partition_parameters.py, _aligned_size; partitioned_param_coordinator.py and parameter_offload.py.
+
+    Persistent parameters are gathered once a step, after the update. How much else stays live from forward to backward
+    is decided module by module, so that line is read off the count: with the limits at 0 it must be none.
+    """
+    setting = setting_of(cell.trial)
+    element = setting.case.element
+    padded = element * setting.sharded * cell.trial.world_size
+    # What each persistent tensor's parts come to on all ranks.
+    limit = setting.case.zero("stage3_param_persistence_threshold")
+    small = [part for tensor, part in zip(setting.tensors, setting.parts, strict=True) if tensor <= limit]
+    persistent = element * cell.trial.world_size * sum(small) if persistent_elements(setting) else 0
+    padding = padded - cell.psi_bytes
+    return {
+        "each tensor padded to N elements: gathered twice, reduced once": 2 * padding
+        + cell.message_bytes("reduce_scatter")
+        - cell.psi_bytes,
+        "persistent parameters, gathered once a step instead of twice": -persistent,
+        REGATHERED: cell.message_bytes("all_gather") - 2 * padded + persistent,
+    }

@@ -1,0 +1,168 @@
+"""Predicted beside measured: the figures as CSV, their join by config_hash, and the table of errors."""
+
+from __future__ import annotations
+
+import csv
+import io
+import statistics
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import asdict, dataclass, fields
+from typing import Any, NamedTuple
+
+from benchmarks.prediction.simulated import device_rows, table
+from zerobench.errors import UserError
+from zerobench.records import Category, Phase, RankRecord, StepKind
+from zerobench.report.grids import show_error
+from zerobench.spec.trial import Offload, TrialSpec
+
+MEDIAN_GOAL, WORST_GOAL, UNDER_GOAL = 0.005, 0.03, 0.01
+"""Of the device's peak, per phase: median and worst error at most, and under-prediction at most."""
+
+PHASES = [(StepKind.FIRST, phase) for phase in Phase] + [(StepKind.STEADY, phase) for phase in list(Phase)[1:]]
+QUANTITIES = ("peak", "live")
+_WORST_NAMED = 20
+
+
+@dataclass(frozen=True)
+class Figure:
+    """The total of the device on rank 0 over one phase of one cell; a row of the CSV files."""
+
+    config_hash: str
+    model: str
+    strategy: str
+    offload_optimizer: str
+    offload_param: str
+    world_size: int
+    micro_batch_size: int
+    gradient_accumulation_steps: int
+    sequence_length: int
+    precision: str
+    activation_checkpointing: int
+    step: str
+    phase: str
+    live_bytes: int
+    peak_bytes: int
+
+    @property
+    def key(self) -> tuple[str, str, str]:
+        """What is equal in a prediction and the measurement of the same figure."""
+        return self.config_hash, self.step, self.phase
+
+    @property
+    def name(self) -> str:
+        """The cell in words."""
+        places = self.offload_optimizer, self.offload_param
+        offload = "" if set(places) == {Offload.NONE.value} else f" {'+'.join(places)}"
+        return f"{self.model} {self.strategy}{offload} n{self.world_size}"
+
+
+class Joined(NamedTuple):
+    """One quantity of one phase of one cell."""
+
+    name: str
+    when: str
+    quantity: str
+    predicted_bytes: int
+    measured_bytes: int
+
+    @property
+    def error(self) -> float:
+        """Predicted minus measured over measured: below 0 where the prediction is too small."""
+        return (self.predicted_bytes - self.measured_bytes) / self.measured_bytes
+
+
+def figures(trial: TrialSpec, rank: RankRecord) -> Iterator[Figure]:
+    """A figure for each phase of the first and of a steady step."""
+    axes = {field.name: getattr(trial, field.name, None) for field in fields(Figure)}
+    axes |= {"model": trial.model.name, "activation_checkpointing": int(trial.activation_checkpointing)}
+    for step, phase in PHASES:
+        total = device_rows(rank, step, phase)[Category.TOTAL]
+        taken = {"live_bytes": total.live_bytes, "peak_bytes": total.at_peak_bytes}
+        yield _figure(axes | taken | {"step": step, "phase": phase})
+
+
+def as_csv(rows: Iterable[Figure]) -> str:
+    """The figures as CSV, a header first."""
+    text = io.StringIO()
+    writer = csv.DictWriter(text, [field.name for field in fields(Figure)], lineterminator="\n")
+    writer.writeheader()
+    writer.writerows(asdict(row) for row in rows)
+    return text.getvalue()
+
+
+def from_csv(text: str) -> list[Figure]:
+    """The figures that `as_csv` wrote. Raises UserError for any other columns."""
+    reader = csv.DictReader(io.StringIO(text))
+    expected = [field.name for field in fields(Figure)]
+    if reader.fieldnames != expected:
+        raise UserError(f"figures: columns {reader.fieldnames}; expected: {', '.join(expected)}")
+    return [_figure(row) for row in reader]
+
+
+def _figure(row: dict[str, object]) -> Figure:
+    """A row with whole numbers as such, and the rest as text."""
+    kinds = {field.name: int if field.type == "int" else str for field in fields(Figure)}
+    values: dict[str, Any] = {name: kind(str(row[name])) for name, kind in kinds.items()}
+    return Figure(**values)
+
+
+def join(predicted: Sequence[Figure], measured: Sequence[Figure]) -> list[Joined]:
+    """Every measured figure beside its prediction, peak then live. Raises UserError where one has no counterpart."""
+    said = {figure.key: figure for figure in predicted}
+    if said.keys() != {figure.key for figure in measured}:
+        odd = sorted(said.keys() ^ {figure.key for figure in measured})
+        raise UserError(f"{len(odd)} figures are only predicted or only measured, the first is {' '.join(odd[0])}")
+    return [
+        Joined(one.name, f"{one.step} {one.phase}", quantity, *(getattr(f, f"{quantity}_bytes") for f in pair))
+        for quantity in QUANTITIES
+        for one in measured
+        for pair in [(said[one.key], one)]
+    ]
+
+
+def error_lines(joined: Sequence[Joined]) -> list[str]:
+    """The table of errors per quantity and phase, then each peak that is predicted too small, and the goals."""
+    rows: list[tuple[str, ...]] = []
+    for quantity in QUANTITIES:
+        these = [one for one in joined if one.quantity == quantity]
+        phases = [*dict.fromkeys(one.when for one in these), "all"]
+        rows += [(quantity, when, *_statistics([o for o in these if when in {o.when, "all"}])) for when in phases]
+    headers = ("quantity", "phase", "cells", "median", "over", "under", "whose over", "whose under")
+    return [*table(headers, rows, texts=2), *_too_small(joined), *_goals(joined)]
+
+
+def _statistics(these: Sequence[Joined]) -> tuple[str, ...]:
+    """Cells, median of the absolute errors, the errors farthest above and below 0, and whose they are."""
+    over, under = max(these, key=lambda one: one.error), min(these, key=lambda one: one.error)
+    worst = [
+        (one, show_error(one.error)) if one.error * sign > 0 else (None, "-") for one, sign in ((over, 1), (under, -1))
+    ]
+    median = show_error(statistics.median(abs(one.error) for one in these)).removeprefix("+")
+    return str(len(these)), median, *(text for _, text in worst), *(one.name if one else "-" for one, _ in worst)
+
+
+def _too_small(joined: Sequence[Joined]) -> list[str]:
+    """The peaks predicted too small, which is what makes a plan run out of memory: how many, and the worst of them."""
+    peaks = [one for one in joined if one.quantity == "peak"]
+    found = sorted((one for one in peaks if one.error < 0), key=lambda one: one.error)
+    beyond = sum(one.error < -UNDER_GOAL for one in found)
+    title = (
+        f"## Peaks predicted too small: {len(found)} of {len(peaks)}, {beyond} of them by more than {UNDER_GOAL:.0%}"
+    )
+    rows = [(o.name, o.when, show_error(o.error, 3), f"{o.predicted_bytes:,}", f"{o.measured_bytes:,}") for o in found]
+    worst = table(("worst", "phase", "error", "predicted, B", "measured, B"), rows[:_WORST_NAMED], texts=2)
+    return [title, "", *(worst if rows else [])]
+
+
+def _goals(joined: Sequence[Joined]) -> list[str]:
+    """What the device's peaks must reach, and whether they do."""
+    errors = [one.error for one in joined if one.quantity == "peak"]
+    median, worst, lowest = statistics.median(map(abs, errors)), max(map(abs, errors)), min(0.0, *errors)
+    reached = [
+        ("median error of peaks", median, median <= MEDIAN_GOAL, f"at most {MEDIAN_GOAL:.1%}"),
+        ("worst error of peaks", worst, worst <= WORST_GOAL, f"at most {WORST_GOAL:.0%}"),
+        ("lowest error of peaks", lowest, lowest >= -UNDER_GOAL, f"not below {-UNDER_GOAL:.0%}"),
+    ]
+    return table(
+        ("", "found", "goal", ""), [(n, f"{e:.3%}", g, "reached" if ok else "MISSED") for n, e, ok, g in reached]
+    )

@@ -1,0 +1,51 @@
+"""The most that fits, measured with the real engine on two CPU ranks and begun from the real simulator's answer."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+from zerobench.report.memory_view import device_peak_bytes
+from zerobench.store import load_run
+
+REPOSITORY = Path(__file__).resolve().parents[2]
+CAPACITY_BYTES = 300 * 2**20
+SWEEP = """
+name: edge
+axes:
+  model: llama-10m
+  strategy: zero2
+  world_size: 2
+  sequence_length: 128
+  precision: bf16
+  ds_config: {reduce_bucket_size: 1e6, allgather_bucket_size: 1e6}
+"""
+
+
+@pytest.mark.slow
+def test_the_largest_micro_batch_is_found_from_its_prediction_and_one_more_does_not_fit(tmp_path: Path) -> None:
+    (tmp_path / "edge.yaml").write_text(SWEEP)
+    done = subprocess.run(
+        [sys.executable, "-m", "zerobench", "run", "edge.yaml", "--frontier", "micro-batch", "--capacity", "300MiB"],
+        cwd=tmp_path,
+        env=os.environ | {"PYTHONPATH": str(REPOSITORY), "COLUMNS": "120"},
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr + done.stdout
+    [folder] = (tmp_path / "reports").iterdir()
+    [cell] = json.loads((folder / "frontier.json").read_text())["cells"]
+    peaks = {one["value"]: one["needed_bytes"] for one in cell["measured_tries"]}
+    assert peaks[cell["measured"]] <= CAPACITY_BYTES < peaks[cell["measured"] + 1]
+    assert cell["predicted"] == pytest.approx(cell["measured"], abs=1)
+    assert len(peaks) <= 3
+    runs = [trial for path in (folder / "measured").iterdir() for trial in load_run(path).trials()]
+    assert {trial.spec.micro_batch_size: device_peak_bytes(trial) for trial in runs} == peaks
+    assert all(len(trial.ranks) == 2 for trial in runs)
+    assert f"{cell['predicted']} " in done.stdout.partition("Measured: ")[2]
