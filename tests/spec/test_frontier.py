@@ -54,6 +54,24 @@ def test_few_tries_do(peak: Callable[[int], int], most_tries: int) -> None:
     assert len(found.tries) <= most_tries
 
 
+def test_where_start_up_is_the_peak_at_first_few_tries_do() -> None:
+    """The peaks of a 10M-parameter Llama on two CPU ranks at stage 2: buffers first, then activations."""
+
+    def peak(value: int) -> int:
+        return max(143_179_292 + 1024 * value, 81_847_632 + 15_615_488 * value)
+
+    found = largest_fitting(peak, 300 * 2**20, start=1, most=2**16, within=0.01)
+    assert [one.value if one else None for one in (found.largest, found.too_large)] == [14, 15]
+    assert len(found.tries) <= 6
+
+
+def test_the_most_that_may_be_asked_for_is_tried_at_once_where_the_line_leads_beyond() -> None:
+    found = largest_fitting(lambda value: 5_000_000 + 700 * value, 10**9, start=1, most=2**16, within=0.01)
+    assert found.largest is not None
+    assert found.largest.value == 2**16
+    assert len(found.tries) <= 5
+
+
 def test_where_an_allocator_wavers_few_tries_do_and_the_edge_is_as_close_as_asked() -> None:
     """The peaks of a 20M-parameter Llama on an A100 in MiB, by sequences: 436 needs less than 435."""
     measured = {1: 2416, 2: 2577, 435: 77688, 436: 77371, 437: 77562, 438: 77732, 439: 77917, 441: 78276, 447: 79297}

@@ -127,18 +127,16 @@ def slope(tries: Sequence[Try], capacity_bytes: int) -> float | None:
     outweigh the slope.
     """
     known = [(one.value, one.peak_bytes) for one in tries if one.peak_bytes is not None]
+    near = sorted(known, key=lambda one: abs(one[1] - capacity_bytes))
     fits = [one for one in known if one[1] <= capacity_bytes]
     beyond = [one for one in known if one[1] > capacity_bytes]
-    near = sorted(known, key=lambda one: abs(one[1] - capacity_bytes))
     pairs = [(max(fits), min(beyond))] if fits and beyond else []
     pairs += [(near[0], one) for one in near[1:]]
-    first, second = next(((one, other) for one, other in pairs if _are_apart(one[0], other[0])), ((0, 0), (0, 0)))
-    rise = second[1] - first[1], second[0] - first[0]
-    return rise[0] / rise[1] if rise[0] * rise[1] > 0 else None
-
-
-def _are_apart(value: int, other: int) -> bool:
-    return APART * abs(value - other) >= value
+    for one, other in pairs:
+        if APART * abs(other[0] - one[0]) >= one[0]:
+            rise = (other[1] - one[1]) / (other[0] - one[0])
+            return rise if rise > 0 else None
+    return None
 
 
 class _Bracket:
@@ -181,14 +179,12 @@ class _Bracket:
         guess = self._where_the_line_ends()
         if guess is None:
             return self._between() if self.too_large is not None else self._further()
-        if guess <= self._floor():
-            self._beyond += 1
-        if self._beyond == 1 and guess <= self._floor():
-            return self._floor() + step  # the line ends here: what follows should not fit
+        ends_here = guess <= self._floor()
+        self._beyond += ends_here
+        if ends_here and (self._beyond == 1 or self.too_large is None):
+            return self._floor() + (step << (self._beyond - 1))  # the next should not fit; where it does, go further
         if self.too_large is not None:
             return self._between() if self._is_disproved(guess) or self._is_slow() else guess
-        if guess <= self._floor():  # more fits all the same
-            return self._floor() + (step << (self._beyond - 1))
         return min(guess, GROWTH * self._floor())
 
     def _further(self) -> int:
