@@ -21,6 +21,7 @@ axes:
   model: llama-10m
   strategy: zero2
   world_size: 2
+  micro_batch_size: 8
   sequence_length: 128
   precision: bf16
   ds_config: {reduce_bucket_size: 1e6, allgather_bucket_size: 1e6}
