@@ -73,8 +73,9 @@ def summary(cells: Sequence[Cell]) -> list[str]:
 
 
 def side_by_side(cells: Sequence[Cell], lines: Sequence[Lines], digits: int) -> list[str]:
-    """Lines of several cells in GB, a column for each, without the lines that are 0 in all of them."""
-    names = [name for name in dict.fromkeys(n for one in lines for n in one) if any(one.get(name) for one in lines)]
+    """Lines of several cells in GB, a column for each, without the lines that show 0 in all of them."""
+    every = dict.fromkeys(name for one in lines for name in one)
+    names = [name for name in every if any(round(one.get(name, 0.0) / 1e9, digits) for one in lines)]
     rows = [(name, *(gb(one.get(name, 0.0), digits) for one in lines)) for name in names]
     return table(("GB", *(f"N = {cell.trial.world_size}" for cell in cells)), rows)
 

@@ -23,6 +23,9 @@ Lines = Mapping[str, float]
 
 LEFT_OVER = "not explained by these lines"
 
+NORM_BYTES = 4
+"""_global_grad_norm, an fp32 scalar that step() makes (stage_1_and_2.py) and the ledger counts with the gradients."""
+
 _OPTIMIZER = (Category.MASTER_WEIGHTS, Category.FIRST_MOMENT, Category.SECOND_MOMENT, Category.OTHER_OPTIMIZER_STATES)
 _MODEL_STATES = (Category.PARAMETERS, Category.GRADIENTS, *_OPTIMIZER)
 
@@ -91,6 +94,7 @@ def causes(setting: Setting) -> dict[str, float]:
         "parameters padded to 2N elements: 2 bytes each": 2.0 * (padded * world_size - whole),
         "this rank's part of the padding: 2 + 12 bytes an element": 14 * (padded - share),
         "gradients of tensors across the partition's edge, kept whole": 2.0 * across,
+        "the norm of the gradients, kept from the step before": float(NORM_BYTES),
     }
 
 
@@ -115,10 +119,11 @@ def at_the_peak(cell: Cell) -> dict[str, float]:
     _, held = cell.peak
     formula = cell.formula
     optimizer = sum(held.get(category, 0) for category in _OPTIMIZER)
+    both = sum(held.get(category, 0) for category in (Category.PARAMETERS, Category.GRADIENTS))
+    copied = both - formula.parameters_bytes - formula.gradients_bytes
     return {
         "model states by the paper": formula.total_bytes,
-        "parameters beyond the paper's": held.get(Category.PARAMETERS, 0) - formula.parameters_bytes,
-        "gradients, and copies of them, beyond the paper's": held.get(Category.GRADIENTS, 0) - formula.gradients_bytes,
+        "parameters, gradients and copies of them, beyond the paper's": copied,
         "optimizer states beyond the paper's": optimizer - formula.optimizer_bytes,
         **_beside_the_states(held),
     }
