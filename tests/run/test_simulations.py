@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 import json
+import os
 import sys
 import threading
 import time
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
@@ -24,7 +25,7 @@ from zerobench.spec.model import ModelSpec
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import Evidence, PredictionSpec, TrialSpec
 
-REPOSITORY = Path(__file__).resolve().parents[2]
+MARK = "ZEROBENCH_TEST_SIMULATIONS"
 TINY = {
     "family": "gpt2",
     "name": "tiny",
@@ -98,16 +99,23 @@ def predict_all(run: Path, trials: dict[str, TrialSpec], stop: Stop) -> Predicte
 
 
 def simulators() -> list[psutil.Process]:
-    """Simulators, and their forks, that this process has started."""
-    own = psutil.Process().children(recursive=True)
-    return [each for each in own if simulations.SIMULATOR_MODULE in " ".join(cmdline(each))]
+    """Simulators, and their forks, that these tests have started, whoever is their parent now."""
+    return [process for process in psutil.process_iter() if is_ours(process)]
 
 
-def cmdline(process: psutil.Process) -> list[str]:
+def is_ours(process: psutil.Process) -> bool:
     try:
-        return process.cmdline()
-    except psutil.Error:
-        return []
+        alive = process.status() != psutil.STATUS_ZOMBIE
+        return alive and process.pid != os.getpid() and process.environ().get(MARK) == str(os.getpid())
+    except (psutil.Error, OSError):
+        return False
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _marked() -> Iterator[None]:
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setenv(MARK, str(os.getpid()))
+        yield
 
 
 @pytest.fixture(scope="module")
@@ -181,11 +189,13 @@ def stopped(tmp_path_factory: pytest.TempPathFactory, wait_until: Callable[..., 
     waiting = LARGE.model_copy(update={"repeat": 1})
     trials = {"quick": tiny(), "under way": LARGE, "also": waiting, "never begun": tiny(micro_batch_size=2)}
     asked: list[float] = []
+    seen: list[int] = []
 
     def ask() -> None:
         folder = RunFolder(run).trial
         quick, large = folder(trials["quick"].trial_id), folder(LARGE.trial_id)
         wait_until(lambda: quick.record.exists() and large.progress(0).exists(), 240.0)
+        seen.append(len(simulators()))
         asked.append(time.monotonic())
         stop.ask()
 
@@ -193,6 +203,7 @@ def stopped(tmp_path_factory: pytest.TempPathFactory, wait_until: Callable[..., 
     thread.start()
     done = predict_all(run, trials, stop)
     thread.join()
+    assert seen[0] > 1  # the simulator and a trial, so that their absence afterwards says something
     return done, time.monotonic() - asked[0]
 
 

@@ -78,7 +78,7 @@ def total(rank: RankRecord, step: StepKind, phase: Phase) -> MemoryRow:
 
 def test_the_sweep_runs_in_all_three_worlds(swept):
     assert swept.exit_code == 0, swept.output
-    assert len(swept.run.trials()) == len(CELLS) * 3
+    assert len(list(swept.run.trials())) == len(CELLS) * 3
 
 
 def test_solo_equals_measured_to_the_byte_in_every_state_and_buffer(worlds):

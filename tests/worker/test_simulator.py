@@ -89,27 +89,36 @@ class Simulator:
 
 TRIALS = {
     "crash": tiny(model=UNKNOWN),
-    "timeout": tiny(model=resolve_model("llama-70b"), strategy="zero3", gpus_per_node=8, timeout_s=2.0),
     "first": tiny(),
     "second": tiny(strategy="zero3"),
     "last rank": tiny(strategy="zero3", prediction=PredictionSpec(gpu="A100 SXM 80GB", rank=3)),
     "single": tiny(strategy="single", gpus_per_node=1),
     "on the CPU": tiny(prediction=PredictionSpec()),
+    "timeout": tiny(model=resolve_model("llama-70b"), strategy="zero3", gpus_per_node=8, timeout_s=2.0),
 }
+
+
+def start() -> subprocess.Popen[bytes]:
+    """A simulator that has not inherited to ignore Ctrl-C, as jobs in the background do."""
+    before = signal.signal(signal.SIGINT, signal.default_int_handler)
+    try:
+        return subprocess.Popen(
+            [sys.executable, "-m", "zerobench.worker.simulator", "--jobs", "2"],
+            cwd=REPOSITORY,
+            stdin=subprocess.PIPE,
+            stdout=subprocess.PIPE,
+            stderr=subprocess.DEVNULL,
+            bufsize=0,
+        )
+    finally:
+        signal.signal(signal.SIGINT, before)
 
 
 @pytest.fixture(scope="module")
 def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulator]:
     """All of TRIALS, one whose specification is missing, and one that comes late, two at a time."""
     root = tmp_path_factory.mktemp("trials")
-    process = subprocess.Popen(
-        [sys.executable, "-m", "zerobench.worker.simulator", "--jobs", "2"],
-        cwd=REPOSITORY,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=subprocess.DEVNULL,
-        bufsize=0,
-    )
+    process = start()
     simulator = Simulator(process)
     try:
         for name, trial in TRIALS.items():
@@ -118,10 +127,9 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulator]:
         simulator.folders["missing"] = TrialFolder(root / "missing")
         simulator.folders["missing"].path.mkdir()
         simulator.send(*TRIALS, "missing")
-        simulator.answer()
-        process.send_signal(signal.SIGINT)  # Ctrl-C reaches the whole group, and must not end what serves it
-        for _ in TRIALS:
+        for _ in (*TRIALS, "missing"):
             simulator.answer()
+        process.send_signal(signal.SIGINT)  # Ctrl-C reaches the whole group, and must not end what serves it
         simulator.send("late")
         simulator.answer()
         yield simulator

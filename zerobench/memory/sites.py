@@ -56,7 +56,6 @@ _RULES: tuple[tuple[str, str, Category | Origin], ...] = (
     ("deepspeed/runtime/zero/stage_1_and_2.py", "get_all_grad_tensors", Category.GRADIENTS),
     ("deepspeed/runtime/zero/stage_1_and_2.py", "buffer_to_accumulate_to_in_cpu", Category.GRADIENTS),
     ("deepspeed/runtime/zero/stage_1_and_2.py", "step", Category.GRADIENTS),
-    ("deepspeed/runtime/zero/stage_1_and_2.py", "flatten_dense_tensors_aligned", Category.PARAMETERS),
     ("deepspeed/runtime/zero/stage_1_and_2.py", "__init__", Category.PARAMETERS),
     ("deepspeed/runtime/zero/stage_1_and_2.py", "average_tensor", Category.REDUCE_BUFFERS),
     ("deepspeed/runtime/zero/stage_1_and_2.py", "allreduce", Category.REDUCE_BUFFERS),
@@ -127,6 +126,8 @@ _TRANSPARENT = (
     "deepspeed/utils/",
     "deepspeed/accelerator/",
     "deepspeed/comm/",
+    # Flattens parameters at the start and gradients in the step.
+    "deepspeed/runtime/zero/stage_1_and_2.py:flatten_dense_tensors_aligned",
     "zerobench/worker/worlds/instant_group.py",
     "zerobench/worker/simulation/tensors.py",
     "zerobench/worker/simulation/memo.py",
@@ -170,9 +171,9 @@ def judge(filename: str, function: str) -> Site | None:
         start = filename.rfind(package)
         if start >= 0:
             path = filename[start + 1 :]
-            if path.startswith(_TRANSPARENT):
-                return None
             name = f"{path}:{function}"
+            if name.startswith(_TRANSPARENT):
+                return None
             return Site(name, _proof(path, function), on_host=name.startswith(_HOST_SITES))
     return None
 

@@ -35,6 +35,7 @@ def prepare_model(trial: TrialSpec, device: torch.device, attention: Attention) 
                 attn_implementation=attention.value,
                 trust_remote_code=trial.trust_remote_code,
             )
+        model.tie_weights()  # left out with the initialisation that no_init_weights leaves out
         if trial.activation_checkpointing:
             enable_checkpointing(model)
         return model

@@ -89,7 +89,9 @@ class RankRun:
             block_bytes=None if world.trains else world.block_bytes,
         )
         self._rows = world.device_rows(device, reader)
-        self._memory = MemoryPhases(self._ledger, device, self.marks, self._nvme, world.traffic, self._rows)
+        self._memory = MemoryPhases(
+            self._ledger, device, self.marks, self._nvme, world.traffic, self._rows, world.settle
+        )
 
     def _open_device(self) -> Device:
         self.device = device = self.world.open_device(self.rank)

@@ -177,6 +177,7 @@ class MemoryPhases:
         nvme: NvmeAccount,
         traffic: Traffic,
         rows: DeviceRows | None,
+        settle: Callable[[], None],
     ) -> None:
         self._ledger = ledger
         self._device = device
@@ -184,6 +185,7 @@ class MemoryPhases:
         self._nvme = nvme
         self._traffic = traffic
         self._rows = rows
+        self._settle = settle
         self.kind = StepKind.FIRST
 
     @contextmanager
@@ -199,6 +201,7 @@ class MemoryPhases:
         ):
             yield
             self._device.synchronize()
+            self._settle()
         if self._rows is not None:
             self._rows.note(self.kind, phase)
 

@@ -11,7 +11,7 @@ import pytest
 GPU = "simgpu"
 WORLDS = (2, 3, 8)
 DEVICES = ("cpu", GPU)
-SIZES = {
+SIZES: dict[str, list[tuple[int, ...]]] = {
     "one tensor that divides": [(48,)],
     "one tensor that does not": [(7, 5)],
     "several, odd": [(7,), (3, 5), (1,), (16,), (11, 3)],
@@ -91,7 +91,7 @@ def reduce_scatter(world_size: int, rank: int, device: str, original: bool) -> d
     seen: dict[str, Seen] = {}
     with simulated:
         for name, shapes in SIZES.items():
-            gradients: list[Any] = [torch.empty(shape, dtype=torch.bfloat16, device=device) for shape in shapes]
+            gradients = [torch.empty(shape, dtype=torch.bfloat16, device=device) for shape in shapes]
             counter.see(gradients)
             counter.start_phase()
             heard.clear()

@@ -91,5 +91,8 @@ class World(ABC):
         """A seeded generator for initial weights; None where nothing is drawn."""
         return torch.Generator(device).manual_seed(seed)
 
+    def settle(self) -> None:  # noqa: B027 -- collectives that complete at once hold nothing
+        """Let the collectives' library let go of what it is done with, before memory is accounted for."""
+
     def leave(self) -> None:  # noqa: B027 -- alone there is nobody to wait for
         """End together with the others."""
