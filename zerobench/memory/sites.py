@@ -114,6 +114,7 @@ _RULES: tuple[tuple[str, str, Category | Origin], ...] = (
     ("zerobench/worker/simulation/shortcuts.py", "_reduce_scatter_coalesced", Category.REDUCE_BUFFERS),
     ("zerobench/worker/weights.py", "", Category.TEMPORARIES),
     ("zerobench/worker/data.py", "", Category.INPUTS),
+    ("zerobench/worker/worlds/simulated.py", "micro_batches", Category.INPUTS),
     ("zerobench/worker/mixed_precision.py", "__init__", Category.MASTER_WEIGHTS),
     ("zerobench/worker/mixed_precision.py", "", Category.GRADIENTS),
     ("zerobench/worker/loop.py", "", Category.TEMPORARIES),
