@@ -81,7 +81,7 @@ def test_ranks_share_the_cores_of_their_node_and_get_one_at_least(make_trial: Ma
     assert threads(gpus_per_node=2) == "4"
     assert threads(num_nodes=4, gpus_per_node=2) == "4"
     assert threads(gpus_per_node=64) == "1"
-    assert threads(gpus_per_node=64, evidence=Evidence.SIMULATED) == "8"
+    assert threads(gpus_per_node=4, evidence=Evidence.SOLO) == "2", "alone, with what it would have beside the others"
 
 
 def test_one_process_stands_for_all_ranks_of_a_trial_that_is_not_measured(make_trial: MakeTrial) -> None:

@@ -92,11 +92,11 @@ def launch_environment(trial: TrialSpec, folder: TrialFolder, *, num_cpus: int, 
 
     `num_cpus` and `num_gpus` are those of one node.
     """
-    ranks = max(1, launched_processes(trial) // trial.num_nodes)
     added = {
         MARK: str(folder.path),
         **PINNED_MALLOC,
-        "OMP_NUM_THREADS": str(max(1, num_cpus // ranks)),
+        # A rank that is alone (solo) gets what it would have beside the others, or its times would not compare.
+        "OMP_NUM_THREADS": str(max(1, num_cpus // trial.gpus_per_node)),
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONUNBUFFERED": "1",
