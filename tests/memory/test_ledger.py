@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import gc
+
 import pytest
 import torch
 from transformers import LlamaConfig, LlamaForCausalLM
@@ -60,6 +62,7 @@ class Trained:
 
 @pytest.fixture(scope="module")
 def trained():
+    gc.collect()  # models that earlier tests left in reference cycles are memory of this process, and nobody's here
     result = Trained()
     result.train(StepKind.FIRST)
     result.train(StepKind.STEADY)
