@@ -61,7 +61,10 @@ def complete(folder: TrialFolder) -> None:
 
 
 def abort_after_record(folder: TrialFolder) -> None:
+    """Once every rank has left its record: the launcher ends the others when one dies."""
     complete(folder)
+    while not all(folder.rank_record(rank).exists() for rank in range(WORLD_SIZE)):
+        time.sleep(0.05)
     os.abort()
 
 

@@ -44,11 +44,16 @@ def _group(unit: Unit, *names: str) -> Callable[[Instant], str]:
     return lambda instant: unit.show(instant.group_bytes(*names))
 
 
+_WHERE = (
+    Column[Instant]("rank", "rank", lambda instant: str(instant.rank)),
+    Column[Instant]("phase", None, lambda instant: instant.phase.value, is_text=True),
+)
+"""Where the peak lies."""
+
+
 def _lasting(unit: Unit) -> list[Column[Instant]]:
-    """Where the peak lies, and what outlives a phase: the same in device and host memory."""
+    """What outlives a phase: the same in device and host memory."""
     return [
-        Column[Instant]("rank", "rank", lambda instant: str(instant.rank)),
-        Column[Instant]("phase", None, lambda instant: instant.phase.value, is_text=True),
         Column("parameters", "param", _group(unit, "parameters")),
         Column("gradients", "grad", _group(unit, "gradients")),
         Column("optimizer", "optim", _group(unit, "optimizer")),
@@ -56,9 +61,9 @@ def _lasting(unit: Unit) -> list[Column[Instant]]:
     ]
 
 
-def _device(peaks: Peaks, width: int) -> Section:
-    unit = byte_unit(instant.total_bytes for _, instant in peaks)
-    columns = [
+def category_columns(unit: Unit) -> list[Column[Instant]]:
+    """The columns of device memory that add up to the peak, and the peak."""
+    return [
         *_lasting(unit),
         Column("activations", "activ", _group(unit, "activations")),
         Column("logits", "logits", _group(unit, "logits")),
@@ -67,6 +72,14 @@ def _device(peaks: Peaks, width: int) -> Section:
         Column(None, "temp", _group(unit, "temporaries", "small", "process")),
         Column("unattributed", "unattr", _group(unit, "unattributed")),
         Column[Instant]("peak", "peak", lambda instant: unit.show(instant.total_bytes)),
+    ]
+
+
+def _device(peaks: Peaks, width: int) -> Section:
+    unit = byte_unit(instant.total_bytes for _, instant in peaks)
+    columns = [
+        *_WHERE,
+        *category_columns(unit),
     ]
     return Section(
         f"Device memory at the peak of a steady step, {unit.name}",
@@ -124,6 +137,7 @@ def _host(peaks: Peaks, width: int) -> Section:
     unit = byte_unit(instant.total_bytes for _, instant in peaks)
     rest = ("activations", "logits", "temporaries", "small")
     columns = [
+        *_WHERE,
         *_lasting(unit),
         Column("other tensors", "other", _group(unit, *rest)),
         Column("process", "proc", _group(unit, "process")),

@@ -7,8 +7,9 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.table import Table
 
 from zerobench.report.capacity import DeviceNeed
-from zerobench.report.column_units import Unit, byte_unit, show_percent
+from zerobench.report.column_units import byte_unit, show_percent
 from zerobench.report.layout import WIDE, Column, Section, Shown, table
+from zerobench.report.memory_tables import category_columns
 from zerobench.report.memory_view import Instant
 from zerobench.report.plan_rows import ROOM, PlanRow
 from zerobench.spec.cluster import Cluster
@@ -24,25 +25,11 @@ def memory_sections(rows: Sequence[PlanRow], cluster: Cluster, width: int) -> It
         yield _fit(rows, cluster, width)
 
 
-def _group(unit: Unit, *names: str) -> Callable[[Instant], str]:
-    return lambda instant: unit.show(instant.group_bytes(*names))
-
-
 def _categories(peaks: Sequence[tuple[Shown, Instant]], width: int) -> Section:
     unit = byte_unit(instant.total_bytes for _, instant in peaks)
     columns = [
         Column[Instant]("at", None, lambda instant: instant.phase.value, is_text=True),
-        Column("parameters", "param", _group(unit, "parameters")),
-        Column("gradients", "grad", _group(unit, "gradients")),
-        Column("optimizer", "optim", _group(unit, "optimizer")),
-        Column("buffers", "buffer", _group(unit, "buffers")),
-        Column("activations", "activ", _group(unit, "activations")),
-        Column("logits", "logits", _group(unit, "logits")),
-        Column("temporaries", None, _group(unit, "temporaries")),
-        Column("small", None, _group(unit, "small", "process")),
-        Column(None, "temp", _group(unit, "temporaries", "small", "process")),
-        Column("unattributed", "unattr", _group(unit, "unattributed")),
-        Column[Instant]("peak", "peak", lambda instant: unit.show(instant.total_bytes)),
+        *category_columns(unit),
     ]
     return Section(
         f"Predicted (simulated): device memory of one GPU at the peak of a steady step, {unit.name}",

@@ -16,7 +16,7 @@ import torch
 from deepspeed.accelerator.abstract_accelerator import DeepSpeedAccelerator
 from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 
-DEVICE = "simgpu"
+from zerobench.worker.simulation.device import DEVICE
 
 
 class _Stream:

@@ -22,6 +22,7 @@ from zerobench.worker.device import Device
 from zerobench.worker.launched import Rank
 from zerobench.worker.recorder import DeviceRows, NvmeAccount
 from zerobench.worker.traffic import Traffic
+from zerobench.worker.weights import seeded
 
 
 class World(ABC):
@@ -89,7 +90,7 @@ class World(ABC):
 
     def generator(self, device: torch.device, seed: int) -> torch.Generator | None:
         """A seeded generator for initial weights; None where nothing is drawn."""
-        return torch.Generator(device).manual_seed(seed)
+        return seeded(device, seed)
 
     def settle(self) -> None:  # noqa: B027 -- collectives that complete at once hold nothing
         """Let the collectives' library let go of what it is done with, before memory is accounted for."""
