@@ -19,7 +19,7 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.prediction.held_out_table import Figure, as_csv, error_lines, figures, from_csv, join
 from benchmarks.prediction.simulated import origin
-from zerobench import cli_run
+from zerobench.cli.run import Request, start
 from zerobench.errors import UserError
 from zerobench.folder import write_whole
 from zerobench.records import Status
@@ -32,10 +32,10 @@ RANK = 0
 
 def run(sweep: Path, world: Evidence, reports: Path) -> list[Figure]:
     """The figures of the sweep in one world. Raises UserError: a trial did not complete."""
-    asked = cli_run.Request(
+    asked = Request(
         sweep=str(sweep), sets=[f"evidence={world}"], only=[], repeats=None, resume=None, reports=reports, hostfile=None
     )
-    trials = list(load_run(cli_run.start(asked).folder.path).trials())
+    trials = list(load_run(start(asked).folder.path).trials())
     failed = [trial for trial in trials if trial.record.status is not Status.COMPLETED]
     if failed:
         raise UserError(f"{len(failed)} trials did not complete: {failed[0].spec.trial_id}: {failed[0].record.reason}")

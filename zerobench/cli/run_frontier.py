@@ -18,8 +18,8 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from zerobench import cli_run
-from zerobench.cli_run_tries import Hunt, Rounds, measuring, predict_frontiers, searches
+from zerobench.cli import run
+from zerobench.cli.run_tries import Hunt, Rounds, measuring, predict_frontiers, searches
 from zerobench.errors import UserError
 from zerobench.folder import write_whole
 from zerobench.report.labels import labels
@@ -35,7 +35,7 @@ from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.units import format_bytes, parse_bytes
 
 
-def run_frontier(request: cli_run.Request, *, dry_run: bool = False) -> int:
+def run_frontier(request: run.Request, *, dry_run: bool = False) -> int:
     """Measure what is asked for and show it; the command's exit status: 1 where a search had to be given up.
 
     Raises UserError: a mistake in the request, before anything is written or started.
@@ -52,10 +52,10 @@ def run_frontier(request: cli_run.Request, *, dry_run: bool = False) -> int:
         return 130
 
 
-def read_hunt(request: cli_run.Request, *, dry_run: bool = False) -> Hunt:
+def read_hunt(request: run.Request, *, dry_run: bool = False) -> Hunt:
     """All that can be wrong in a request is found here. Raises UserError, one line, for the first thing wrong."""
     axis, given_bytes = _read_options(request, dry_run=dry_run)
-    asked = cli_run.read(request)
+    asked = run.read(request)
     name = "" if asked.sweep is None else asked.sweep.name
     planned = [item for item in asked.planned if item.trial.evidence is Evidence.MEASURED]
     if not planned:
@@ -64,13 +64,13 @@ def read_hunt(request: cli_run.Request, *, dry_run: bool = False) -> Hunt:
     skipped = {item.trial.trial_id: item.skipped.reason for item in planned if item.skipped is not None}
     if not cells:
         raise UserError(f"--frontier: no trial of {name} can run: {next(iter(skipped.values()))}")
-    site = cli_run.site_of(asked.machine, request)
+    site = run.site_of(asked.machine, request)
     check_site(cells.values(), site)
     limit = _limit(given_bytes, asked.machine, cells.values())
     return Hunt(name, axis, cells, skipped, limit, asked.machine, site)
 
 
-def _read_options(request: cli_run.Request, *, dry_run: bool) -> tuple[FrontierAxis, int | None]:
+def _read_options(request: run.Request, *, dry_run: bool) -> tuple[FrontierAxis, int | None]:
     """The axis, and the capacity where it is given."""
     if request.frontier is None:
         raise UserError("--capacity means nothing without --frontier AXIS")
@@ -113,7 +113,7 @@ def _cells(trials: Iterable[TrialSpec], axis: FrontierAxis) -> dict[str, TrialSp
 
 
 def _search_and_show(hunt: Hunt, folder: Path) -> int:
-    screen = cli_run.screen()
+    screen = run.screen()
     for trial_id, reason in hunt.skipped.items():
         screen.say(f"  skipped {trial_id}: {reason}")
     predicted = predict_frontiers(hunt, folder / "predicted", screen.say)

@@ -3,16 +3,15 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Mapping
+from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Call
 from tests.report.plan_run import predicted_rank
-from zerobench import cli_frontier, cli_plan
-from zerobench.cli import main
-from zerobench.cli_frontier import Rounds
-from zerobench.cli_plan import Request, read_plan
+from zerobench.cli.frontier import Rounds, search_frontiers
+from zerobench.cli.plan import Request, read_plan
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder, write_whole
 from zerobench.records import Status, TrialRecord
@@ -22,37 +21,20 @@ from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.frontier_axes import frontier_axis
 from zerobench.spec.trial import TrialSpec
 
-Call = Callable[..., tuple[int, str, str]]
-
 PLAN = ["plan", "--model", "gpt2-1.5b", "--gpus", "8", "--gpu", "h200", "--sequence-length", "1024"]
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
-    """Runs the command line in an empty folder: its exit status, what it printed, what it complained of."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as caught:
-            main(arguments)
-        out, err = capsys.readouterr()
-        assert isinstance(caught.value.code, int)
-        return caught.value.code, out, err
-
-    return run
 
 
 @pytest.fixture
 def by_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
     """Predictions by the sample's arithmetic in place of the simulator, which takes seconds a trial."""
-    monkeypatch.setattr(cli_plan, "predict", predict_by_arithmetic)
-    monkeypatch.setattr(cli_frontier, "predict", predict_by_arithmetic)
+    monkeypatch.setattr("zerobench.cli.plan.predict", predict_by_arithmetic)
+    monkeypatch.setattr("zerobench.cli.frontier.predict", predict_by_arithmetic)
 
 
 def predict_by_arithmetic(
     planned: list[PlannedTrial], name: str, sweep: Mapping[str, object], reports: Path
 ) -> RunResult:
-    """What zerobench.cli_plan.predict leaves on disk."""
+    """What zerobench.cli.plan.predict leaves on disk."""
     run = RunFolder(reports / name)
     lay_out(run_made(run), planned, resolved_configs(planned), sweep, {})
     for item in planned:
@@ -172,7 +154,7 @@ def test_what_a_frontier_names_fits_and_what_it_calls_too_large_does_not(tmp_pat
     asked = read_plan(Request(model="gpt2-1.5b", gpus="8", gpu="a100", sequence_length="1024", stage="2"))
     cells = {item.trial.trial_id: item.trial for item in asked.planned}
     axis = frontier_axis("micro-batch")
-    found, rounds = cli_frontier.search_frontiers(cells, axis, asked.cluster, tmp_path)
+    found, rounds = search_frontiers(cells, axis, asked.cluster, tmp_path)
     for key, frontier in found.items():
         assert frontier.largest is not None
         assert frontier.too_large is not None
@@ -189,7 +171,7 @@ def test_a_frontier_of_which_every_trial_fails_is_an_error_that_names_the_run(
         lay_out(run, planned, resolved_configs(planned), sweep, {})
         return RunResult(run)
 
-    monkeypatch.setattr(cli_frontier, "predict", fails)
+    monkeypatch.setattr("zerobench.cli.frontier.predict", fails)
     asked = read_plan(Request(model="gpt2-1.5b", gpus="8", gpu="a100", sequence_length="1024", stage="2"))
     cells = {item.trial.trial_id: item.trial for item in asked.planned}
     rounds = Rounds(cells, frontier_axis("micro-batch"), asked.cluster, tmp_path)

@@ -2,39 +2,28 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Call
 from tests.report.predictions import foretelling, predicted_trials
 from tests.report.sample_run import RUN_ID, completed_trial, failed_trial, sample_trials, spec, write_run
-from zerobench.cli import main
 from zerobench.records import Failure
 from zerobench.report.frame import read_frame
 
-Call = Callable[..., tuple[int, str, str]]
-
 
 @pytest.fixture
-def call(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
-    """Runs `zerobench validate` in an empty folder: its exit status, what it printed, what it complained of."""
-    monkeypatch.chdir(tmp_path)
+def validate(call: Call, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Runs `zerobench validate` on a wide terminal."""
     monkeypatch.setenv("COLUMNS", "140")
-
-    def validate(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as caught:
-            main(["validate", *arguments])
-        out, err = capsys.readouterr()
-        assert isinstance(caught.value.code, int)
-        return caught.value.code, out, err
-
-    return validate
+    return partial(call, "validate")
 
 
-def test_an_earlier_run_is_read_and_its_errors_are_printed_and_written(call: Call, tmp_path: Path) -> None:
+def test_an_earlier_run_is_read_and_its_errors_are_printed_and_written(validate: Call, tmp_path: Path) -> None:
     write_run(tmp_path / "reports" / RUN_ID, predicted_trials(), samples=False)
-    code, out, err = call("--run", RUN_ID, "--markdown", "errors.md")
+    code, out, err = validate("--run", RUN_ID, "--markdown", "errors.md")
     assert (code, err) == (0, "")
     assert "Simulated against measured: device memory" in out
     assert "Solo against measured: device memory" in out
@@ -47,18 +36,18 @@ def test_an_earlier_run_is_read_and_its_errors_are_printed_and_written(call: Cal
     assert set(frame["evidence"]) == {"simulated", "solo"}
 
 
-def test_a_trial_that_failed_is_exit_status_1_and_the_rest_is_reported(call: Call, tmp_path: Path) -> None:
+def test_a_trial_that_failed_is_exit_status_1_and_the_rest_is_reported(validate: Call, tmp_path: Path) -> None:
     real = completed_trial(spec("zero1", gpus_per_node=1))
     failed = failed_trial(spec("zero2", gpus_per_node=1), Failure(message="killed"))
     write_run(tmp_path / "run", [real, failed, foretelling(real, "solo", 1.0)], samples=False)
-    code, out, _ = call("--run", "run")
+    code, out, _ = validate("--run", "run")
     assert code == 1
     assert "solo: 1 trials, 1 completed, 1 predictions compared" in out
 
 
-def test_a_sweep_is_run_with_evidence_as_an_axis(call: Call, tmp_path: Path) -> None:
+def test_a_sweep_is_run_with_evidence_as_an_axis(validate: Call, tmp_path: Path) -> None:
     options = ["--set", "world_size=4096", "--only", "strategy=zero1", "--only", "evidence=measured"]
-    code, out, err = call("quickstart", *options, "--worlds", "formula")
+    code, out, err = validate("quickstart", *options, "--worlds", "formula")
     assert (code, err) == (0, "")
     [run] = (tmp_path / "reports").iterdir()
     assert f"run: {run}" in out
@@ -68,8 +57,8 @@ def test_a_sweep_is_run_with_evidence_as_an_axis(call: Call, tmp_path: Path) -> 
     assert "- solo\n" not in sweep
 
 
-def test_the_verb_has_help(call: Call) -> None:
-    code, out, _ = call("--help")
+def test_the_verb_has_help(validate: Call) -> None:
+    code, out, _ = validate("--help")
     assert code == 0
     assert "--worlds" in out
 
@@ -90,16 +79,16 @@ def test_the_verb_has_help(call: Call) -> None:
         (["quikstart"], "did you mean 'quickstart'"),
     ],
 )
-def test_a_mistake_is_one_line_on_stderr_and_exit_status_2(call: Call, arguments: list[str], words: str) -> None:
-    code, out, err = call(*arguments)
+def test_a_mistake_is_one_line_on_stderr_and_exit_status_2(validate: Call, arguments: list[str], words: str) -> None:
+    code, out, err = validate(*arguments)
     assert (code, out) == (2, "")
     assert err.startswith("zerobench: ")
     assert err.count("\n") == 1
     assert words in err
 
 
-def test_a_run_without_predictions_is_a_mistake(call: Call, tmp_path: Path) -> None:
+def test_a_run_without_predictions_is_a_mistake(validate: Call, tmp_path: Path) -> None:
     write_run(tmp_path / "run", sample_trials()[:2], samples=False)
-    code, _, err = call("--run", "run")
+    code, _, err = validate("--run", "run")
     assert code == 2
     assert "no trial was both measured and predicted" in err

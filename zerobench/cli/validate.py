@@ -13,7 +13,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from zerobench import cli_run
+from zerobench.cli import run
 from zerobench.errors import UserError, unknown_choice
 from zerobench.folder import write_whole
 from zerobench.records import Status
@@ -57,7 +57,7 @@ def validate(request: Request) -> int:
     if request.run is not None:
         path = find_run(request.run, request.reports)
         return _report(path, request)
-    asked = cli_run.Request(
+    asked = run.Request(
         sweep=request.sweep,
         sets=sets,
         only=request.only,
@@ -66,7 +66,7 @@ def validate(request: Request) -> int:
         reports=request.reports,
         hostfile=None,
     )
-    result = cli_run.start(asked)
+    result = run.start(asked)
     return result.exit_code if result.interrupted else _report(result.folder.path, request)
 
 

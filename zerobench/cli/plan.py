@@ -15,7 +15,7 @@ from typing import Any
 import typer
 from rich.console import Console
 
-from zerobench.cli_live import LiveView, PlainView
+from zerobench.cli.live import LiveView, PlainView
 from zerobench.errors import UserError
 from zerobench.records import Status, TrialRecord
 from zerobench.report.plan_rows import PlanRow
@@ -76,7 +76,7 @@ def plan(request: Request) -> int:
     tokens = None if request.tokens is None else read_tokens("--tokens", request.tokens)
     asked = read_plan(request)
     if request.frontier is not None:
-        from zerobench.cli_frontier import show_frontier  # noqa: PLC0415 -- the two use each other
+        from zerobench.cli.frontier import show_frontier  # noqa: PLC0415 -- the two use each other
 
         return show_frontier(asked, frontier_axis(request.frontier), request.reports)
     result = predict(asked.planned, asked.name, asked.document, request.reports)

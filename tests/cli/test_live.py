@@ -8,8 +8,7 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
-from zerobench import cli_live
-from zerobench.cli_live import COMPILING, LiveView, PlainView, describe, memory
+from zerobench.cli.live import COMPILING, LiveView, PlainView, describe, memory
 from zerobench.folder import RunFolder
 from zerobench.progress import Progress
 from zerobench.records import Status, TrialRecord
@@ -105,7 +104,7 @@ def test_the_memory_is_that_of_the_largest_rank_and_nothing_when_none_has_said()
 
 @pytest.fixture
 def live(monkeypatch: pytest.MonkeyPatch) -> tuple[LiveView, io.StringIO]:
-    monkeypatch.setattr(cli_live, "REPAINT_S", 0.0)
+    monkeypatch.setattr("zerobench.cli.live.REPAINT_S", 0.0)
     screen = io.StringIO()
     return LiveView(Console(file=screen, width=100, force_terminal=True, color_system=None)), screen
 

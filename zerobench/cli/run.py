@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from zerobench.cli_live import LiveView, PlainView
+from zerobench.cli.live import LiveView, PlainView
 from zerobench.errors import UserError
 from zerobench.report.terminal import show_run
 from zerobench.run.attempt import Site

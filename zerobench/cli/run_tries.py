@@ -7,9 +7,9 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-from zerobench.cli_frontier import WITHIN
-from zerobench.cli_live import PlainView
-from zerobench.cli_plan import predict
+from zerobench.cli.frontier import WITHIN
+from zerobench.cli.live import PlainView
+from zerobench.cli.plan import predict
 from zerobench.errors import UserError
 from zerobench.report.run_frontier import Limit, ran_out, words_of
 from zerobench.report.trials import LazyTrial, completed, ended_trials

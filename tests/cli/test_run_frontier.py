@@ -14,10 +14,10 @@ from typing import Any
 
 import pytest
 
+from tests.cli.conftest import Call
 from tests.report.plan_run import predicted_rank
 from tests.report.sample_run import SampleTrial, completed_trial, failed_trial, on_cpu
-from zerobench import cli_run, cli_run_tries
-from zerobench.cli import main
+from zerobench.cli import run, run_tries
 from zerobench.folder import RunFolder, write_whole
 from zerobench.records import Failure, Status, TrialRecord
 from zerobench.report.memory_view import device_peak_bytes
@@ -28,8 +28,6 @@ from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.sweep import load_sweep
 from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.store import find_run, load_run
-
-Call = Callable[..., tuple[int, str, str]]
 
 MIB, GIB = 2**20, 2**30
 LAPTOP = Machine(accelerator=Accelerator.CPU, cpu_cores=2, host_memory_bytes=16 * GIB)
@@ -72,7 +70,7 @@ class Bench:
         return RunResult(run, interrupted=sweep_name == f"round-{self.stops_in_round}")
 
     def predict(self, planned: Sequence[PlannedTrial], name: str, sweep: Mapping[str, Any], reports: Path) -> RunResult:
-        """What zerobench.cli_plan.predict leaves on disk."""
+        """What zerobench.cli.plan.predict leaves on disk."""
         run = self._laid_out(planned, name, sweep, reports)
         for item in (item for item in planned if item.skipped is None):
             done = SampleTrial(item.trial, completed_trial(item.trial).record, [predicted_rank(item.trial)])
@@ -111,32 +109,18 @@ def on_gpu_bytes(trial: SampleTrial) -> int:
     return 834 * MIB + max(row.peak_reserved_bytes for rank in trial.ranks for row in rank.device_memory)
 
 
-@pytest.fixture
+@pytest.fixture(autouse=True)
 def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
     """A laptop without GPU; a test may put another machine in its place."""
     made = Bench(LAPTOP)
-    monkeypatch.setattr(cli_run, "detect_machine", lambda num_nodes=1: made.machine)
-    monkeypatch.setattr(cli_run_tries, "run_sweep", made.run_sweep)
-    monkeypatch.setattr(cli_run_tries, "predict", made.predict)
-    monkeypatch.setattr(cli_run_tries, "capture_environment", dict)
+    monkeypatch.setattr(run, "detect_machine", lambda num_nodes=1: made.machine)
+    monkeypatch.setattr(run_tries, "run_sweep", made.run_sweep)
+    monkeypatch.setattr(run_tries, "predict", made.predict)
+    monkeypatch.setattr(run_tries, "capture_environment", dict)
     monkeypatch.setenv("COLUMNS", "140")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "edge.yaml").write_text(SWEEP)
     return made
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str], bench: Bench) -> Call:
-    """Runs the command line in a folder with the sweep: its exit status, what it printed, what it complained of."""
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as caught:
-            main(arguments)
-        out, err = capsys.readouterr()
-        assert isinstance(caught.value.code, int)
-        return caught.value.code, out, err
-
-    return run
 
 
 def answer() -> dict[str, Any]:

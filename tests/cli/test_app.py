@@ -6,32 +6,14 @@ import json
 import subprocess
 import sys
 import time
-from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
+from tests.cli.conftest import Call
 from zerobench import __version__
-from zerobench.cli import main
-
-Call = Callable[..., tuple[int, str, str]]
 
 MORE_RANKS_THAN_CORES = ["quickstart", "--set", "world_size=4096", "--only", "strategy=zero1,zero2"]
-
-
-@pytest.fixture
-def call(capsys: pytest.CaptureFixture[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
-    """Runs the command line in an empty folder: its exit status, what it printed, what it complained of."""
-    monkeypatch.chdir(tmp_path)
-
-    def run(*arguments: str) -> tuple[int, str, str]:
-        with pytest.raises(SystemExit) as caught:
-            main(arguments)
-        out, err = capsys.readouterr()
-        assert isinstance(caught.value.code, int)
-        return caught.value.code, out, err
-
-    return run
 
 
 @pytest.mark.parametrize(

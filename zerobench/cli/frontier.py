@@ -9,7 +9,7 @@ from pathlib import Path
 import typer
 from rich.console import Console
 
-from zerobench.cli_plan import Plan, predict
+from zerobench.cli.plan import Plan, predict
 from zerobench.errors import UserError
 from zerobench.records import Status
 from zerobench.report.plan_frontier import FrontierRow, frontier_section

@@ -1,0 +1,91 @@
+"""Joins the commands and starts them. It is the only place that prints errors, each as one line, and exits with 2.
+
+Every command imports what it needs when it runs, so that `zerobench --help` stands at once.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any, NoReturn
+
+import typer
+
+from zerobench import __version__
+from zerobench.cli.commands import calibrate, models, plan, run, show, sweeps, validate
+from zerobench.errors import UserError, nearest
+
+_UsageError: type[Exception] = typer.BadParameter.__mro__[1]
+"""The base of what typer raises for a wrong command line; it exports only this subclass, and where the base lies
+differs between its versions."""
+
+app = typer.Typer(
+    name="zerobench",
+    help="Where every byte of a DeepSpeed ZeRO training run goes, and how fast it runs.",
+    epilog="Begin with: zerobench run quickstart",
+    add_completion=False,
+    pretty_exceptions_enable=False,
+    rich_markup_mode=None,
+    context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
+)
+
+
+def main(arguments: Sequence[str] | None = None) -> NoReturn:
+    """Run the command line and exit: 0, 1 where a trial failed, 2 for a mistake of the user's, 130 when stopped."""
+    try:
+        code = app(args=arguments, prog_name="zerobench", standalone_mode=False)
+    except UserError as error:
+        code = _complain(str(error))
+    except _UsageError as error:
+        code = _complain(_usage(error))
+    except (KeyboardInterrupt, typer.Abort):
+        code = 130
+    sys.exit(code if isinstance(code, int) else 0)
+
+
+def _complain(message: str) -> int:
+    print(f"zerobench: {' '.join(message.splitlines())}", file=sys.stderr)  # noqa: T201 -- the one place for errors
+    return 2
+
+
+def _usage(error: Any) -> str:
+    """What is wrong with the command line, with the nearest command where one was mistyped."""
+    message = str(error.format_message()).rstrip(".")
+    commands = list(getattr(error.ctx.command if error.ctx else None, "commands", {}))
+    if not message.startswith("No such command") or "Did you mean" in message:
+        return message
+    close = nearest(message.split("'")[1], commands, count=1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{message}; {hint}choices: {', '.join(commands)}"
+
+
+def _show_version(asked: bool) -> None:
+    if asked:
+        typer.echo(f"zerobench {__version__}")
+        raise typer.Exit
+
+
+@app.callback(invoke_without_command=True)
+def _start(
+    context: typer.Context,
+    version: Annotated[  # noqa: ARG001 -- its callback does the work
+        bool, typer.Option("--version", callback=_show_version, is_eager=True, help="Show the version and exit.")
+    ] = False,
+) -> None:
+    if context.invoked_subcommand is None:
+        typer.echo(context.get_help())
+
+
+_COMMANDS = (
+    run.run,
+    plan.plan,
+    show.show,
+    validate.validate,
+    calibrate.calibrate,
+    sweeps.sweeps,
+    models.models,
+)
+"""In the order that the help lists them."""
+
+for _command in _COMMANDS:
+    app.command()(_command)

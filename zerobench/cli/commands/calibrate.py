@@ -1,0 +1,30 @@
+"""`zerobench calibrate`: what a run on GPUs says of context and NCCL."""
+
+# ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zerobench.cli.options import REPORTS, Reports, RunName
+
+
+def calibrate(
+    run: RunName = None,
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The calibration file to write.")] = Path(
+        "calibration.yaml"
+    ),
+    reports: Reports = REPORTS,
+) -> None:
+    """Write what a run on GPUs measured beside the tensors: CUDA context, NCCL, host process."""
+    from zerobench.report.calibrate import write_calibration
+    from zerobench.spec.overheads import CALIBRATION_VARIABLE
+    from zerobench.store import find_run
+
+    calibration = write_calibration(find_run(run, reports), out)
+    for entry in calibration.gpus:
+        typer.echo(f"{entry.gpu}, {entry.world_size} ranks: from {entry.num_ranks} rank records")
+    typer.echo(f"\nPredictions use it with: export {CALIBRATION_VARIABLE}={out.resolve()}")

@@ -1,0 +1,80 @@
+"""`zerobench plan`: predict what fits."""
+
+# ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zerobench.cli.options import REPORTS, Reports
+
+
+def plan(
+    sweep: Annotated[
+        str | None, typer.Argument(metavar="[SWEEP]", help="A sweep to predict, instead of stages and offloads.")
+    ] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="A preset, a transformers config.json or a hub id.")
+    ] = None,
+    gpus: Annotated[str | None, typer.Option(metavar="N", help="GPUs of all nodes.")] = None,
+    gpu: Annotated[str | None, typer.Option(metavar="NAME", help="Their name in the hardware catalogue: h200.")] = None,
+    gpus_per_node: Annotated[str, typer.Option(metavar="N", help="GPUs of one node.")] = "8",
+    host_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Host memory of one node: 1TB.")] = None,
+    host_bandwidth: Annotated[
+        str, typer.Option(metavar="RATE", help="What that memory moves; two sockets of EPYC 9004 by default.")
+    ] = "921.6GB/s",
+    nvme: Annotated[
+        str | None, typer.Option(metavar="RATE", help="What the NVMe drives of one node read: 7GB/s.")
+    ] = None,
+    micro_batch: Annotated[str | None, typer.Option(metavar="N", help="Sequences a GPU and pass (1).")] = None,
+    gradient_accumulation: Annotated[str | None, typer.Option(metavar="N", help="Passes a step (1).")] = None,
+    sequence_length: Annotated[str | None, typer.Option(metavar="N", help="Tokens a sequence (2048).")] = None,
+    precision: Annotated[str | None, typer.Option(metavar="NAME", help="bf16 (default), fp16 or fp32.")] = None,
+    activation_checkpointing: Annotated[
+        bool, typer.Option("--activation-checkpointing", help="Keep each layer's input alone, compute the rest again.")
+    ] = False,
+    stage: Annotated[str | None, typer.Option(metavar="N,...", help="Only these ZeRO stages.")] = None,
+    ds_config: Annotated[
+        str | None, typer.Option(metavar="FILE", help="Predict this DeepSpeed configuration of your own.")
+    ] = None,
+    tokens: Annotated[str | None, typer.Option(metavar="N", help="How long so many take at least: 300B.")] = None,
+    frontier: Annotated[
+        str | None, typer.Option(metavar="AXIS", help="The most that fits: model, micro-batch or sequence-length.")
+    ] = None,
+    write: Annotated[
+        Path | None, typer.Option(metavar="FILE", help="Write the recommended DeepSpeed configuration.")
+    ] = None,
+    sets: Annotated[
+        list[str] | None, typer.Option("--set", metavar="AXIS=VALUE,...", help="Replace an axis of SWEEP.")
+    ] = None,
+    reports: Reports = REPORTS,
+) -> int:
+    """Predict what fits and how fast it can be at best, before anybody has the GPUs."""
+    from zerobench.cli import plan
+
+    request = plan.Request(
+        sweep=sweep,
+        model=model,
+        gpus=gpus,
+        gpu=gpu,
+        gpus_per_node=gpus_per_node,
+        host_memory=host_memory,
+        host_bandwidth=host_bandwidth,
+        nvme=nvme,
+        micro_batch=micro_batch,
+        gradient_accumulation=gradient_accumulation,
+        sequence_length=sequence_length,
+        precision=precision,
+        activation_checkpointing=activation_checkpointing,
+        stage=stage,
+        ds_config=ds_config,
+        write=write,
+        tokens=tokens,
+        frontier=frontier,
+        sets=sets or [],
+        reports=reports,
+    )
+    return plan.plan(request)

@@ -1,0 +1,56 @@
+"""`zerobench run`: run a sweep."""
+
+# ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zerobench.cli.options import REPORTS, Only, Reports, Sets, SweepName
+
+
+def run(
+    sweep: SweepName = None,
+    sets: Sets = None,
+    only: Only = None,
+    repeats: Annotated[
+        int | None, typer.Option("--repeats", metavar="N", min=1, help="Run each trial N times.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the trials and start none.")] = False,
+    resume: Annotated[
+        str | None, typer.Option("--resume", metavar="RUN", help="Run what is missing or failed in an earlier run.")
+    ] = None,
+    reports: Reports = REPORTS,
+    hostfile: Annotated[
+        Path | None, typer.Option("--hostfile", metavar="FILE", help="The nodes, one `name slots=N` a line.")
+    ] = None,
+    frontier: Annotated[
+        str | None,
+        typer.Option(metavar="AXIS", help="Measure the most that fits: model, micro-batch or sequence-length."),
+    ] = None,
+    capacity: Annotated[
+        str | None, typer.Option(metavar="SIZE", help="What a rank may take of its device; the GPU's memory.")
+    ] = None,
+) -> int:
+    """Run a sweep, show its tables and say where the run lies."""
+    from zerobench.cli import run
+
+    request = run.Request(
+        sweep=sweep,
+        sets=sets or [],
+        only=only or [],
+        repeats=repeats,
+        resume=resume,
+        reports=reports,
+        hostfile=hostfile,
+        frontier=frontier,
+        capacity=capacity,
+    )
+    if frontier is not None or capacity is not None:
+        from zerobench.cli import run_frontier
+
+        return run_frontier.run_frontier(request, dry_run=dry_run)
+    return run.list_trials(request) if dry_run else run.run(request)

@@ -1,0 +1,43 @@
+"""`zerobench validate`: how far predictions are off."""
+
+# ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zerobench.cli.options import REPORTS, Only, Reports, Sets, SweepName
+
+
+def validate(
+    sweep: SweepName = None,
+    sets: Sets = None,
+    only: Only = None,
+    worlds: Annotated[
+        str | None, typer.Option("--worlds", metavar="WORLD,...", help="Of solo, simulated, formula; all of them.")
+    ] = None,
+    run: Annotated[
+        str | None, typer.Option("--run", metavar="RUN", help="Start nothing: read an earlier run that has both.")
+    ] = None,
+    reports: Reports = REPORTS,
+    markdown: Annotated[
+        Path | None, typer.Option("--markdown", metavar="FILE", help="Write the tables as Markdown too.")
+    ] = None,
+) -> int:
+    """Run a sweep measured and predicted, and print how far the predictions are off."""
+    from zerobench.cli import validate
+
+    return validate.validate(
+        validate.Request(
+            sweep=sweep,
+            sets=sets or [],
+            only=only or [],
+            worlds=worlds,
+            run=run,
+            reports=reports,
+            markdown=markdown,
+        )
+    )

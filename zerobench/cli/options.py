@@ -1,0 +1,21 @@
+"""The words and options that several commands share."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+Reports = Annotated[Path, typer.Option("--reports", metavar="DIR", help="Where run folders lie.")]
+RunName = Annotated[str | None, typer.Argument(metavar="RUN", help="A run folder or its name; the newest one.")]
+SweepName = Annotated[str | None, typer.Argument(metavar="SWEEP", help="A sweep file, or the name of a shipped one.")]
+Sets = Annotated[
+    list[str] | None,
+    typer.Option("--set", metavar="AXIS=VALUE,...", help="Replace an axis of the sweep; may be repeated."),
+]
+Only = Annotated[
+    list[str] | None, typer.Option("--only", metavar="AXIS=VALUE,...", help="Keep only these points; may be repeated.")
+]
+REPORTS = Path("reports")
+"""Where run folders lie unless said otherwise."""
