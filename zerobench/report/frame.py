@@ -55,12 +55,12 @@ def write_tables(run: store.Run) -> list[Path]:
     with table_files(schema.TRIALS, *trials) as trials_sink, refusing_impossible_values(folder):
         trials_sink.add(rows.table())
     with table_files(schema.ERRORS, *errors) as errors_sink, refusing_impossible_values(folder):
-        for pair in _pairs(ended_trials(run), rows.judge):
+        for pair in pairs(ended_trials(run), rows.judge):
             errors_sink.add(errors_table(pair))
     return memory + nvml + trials + errors
 
 
-def _pairs(trials: Iterable[Trial], judge: ParityJudge) -> Iterator[Pair]:
+def pairs(trials: Iterable[Trial], judge: ParityJudge) -> Iterator[Pair]:
     """Predictions beside what measured the same work; of lazy trials, those of one piece of work are held at a time."""
     by_work: dict[str, list[Trial]] = {}
     for trial in trials:
@@ -78,7 +78,7 @@ def memory_frame(trials: Iterable[Trial]) -> pd.DataFrame:
 def errors_frame(trials: Iterable[Trial]) -> pd.DataFrame:
     """The table `errors` of trials that are at hand."""
     known = list(trials)
-    tables = [errors_table(pair) for pair in _pairs(known, ParityJudge(known))]
+    tables = [errors_table(pair) for pair in pairs(known, ParityJudge(known))]
     return to_pandas(pa.concat_tables([schema.arrow_schema(schema.ERRORS).empty_table(), *tables]))
 
 

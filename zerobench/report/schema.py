@@ -104,6 +104,84 @@ NVML: Mapping[str, str] = {
 }
 """One row for each NVML sample. `t_s` is Unix time; `phase` is empty between phases."""
 
+_TRIAL: Mapping[str, str] = {"run_id": STRING, "trial_id": STRING}
+
+SUMMARY: Mapping[str, str] = {
+    **TRIALS,
+    "label": STRING,
+    "rule": STRING,
+    "started_at_s": FLOAT,
+    "ended_at_s": FLOAT,
+    "device_name": STRING,
+    "gpu": STRING,
+    "capacity_bytes": INTEGER,
+    "loss_parity_holds": BOOLEAN,
+    "void": STRING,
+}
+"""`trials` as a page needs it. `label`: short, unique over the runs; `gpu`: the catalogue's name, of simulated and real
+ones; `capacity_bytes`: memory of one device; `void`: why the throughput is void. `energy_joules`, which takes the
+samples, is empty."""
+
+PEAKS: Mapping[str, str] = {
+    **_TRIAL,
+    "rank": INTEGER,
+    "place": STRING,
+    "phase": STRING,
+    "category": STRING,
+    "bytes": INTEGER,
+}
+"""The categories at the instant of the steady step's peak, of the rank whose peak of that place is largest."""
+
+RANKS: Mapping[str, str] = {
+    **_TRIAL,
+    "rank": INTEGER,
+    "hostname": STRING,
+    "device_name": STRING,
+    "device_uuid": STRING,
+    "device_peak_bytes": INTEGER,
+    "first_peak_bytes": INTEGER,
+    "host_peak_bytes": INTEGER,
+    "allocated_peak_bytes": INTEGER,
+    "reserved_peak_bytes": INTEGER,
+    "nvml_used_peak_bytes": INTEGER,
+    "context_bytes": INTEGER,
+    "collectives_bytes": INTEGER,
+    "other_processes_bytes": INTEGER,
+    "alloc_retries": INTEGER,
+    "step_time_s_median": FLOAT,
+    "parameters_bytes": INTEGER,
+    "gradients_bytes": INTEGER,
+    "optimizer_bytes": INTEGER,
+}
+"""One row for each rank. The first peak is that of the first step, start-up included; device and host peaks those of
+the steady step; allocated, reserved and used those of any step; the last three are its model states."""
+
+PHASES: Mapping[str, str] = {
+    **_TRIAL,
+    "rank": INTEGER,
+    "step": STRING,
+    "phase": STRING,
+    "place": STRING,
+    "live_bytes": INTEGER,
+    "peak_bytes": INTEGER,
+    "start_s": FLOAT,
+    "end_s": FLOAT,
+}
+"""Totals by phase, of the rank with the largest device peak; Unix times of the phase in that same step."""
+
+STEPS: Mapping[str, str] = {
+    **_TRIAL,
+    "step_index": INTEGER,
+    "step_s": FLOAT,
+    "forward_s": FLOAT,
+    "backward_s": FLOAT,
+    "optimizer_s": FLOAT,
+}
+"""The timed steps, from 0 on, each as its slowest rank took it."""
+
+NOTES: Mapping[str, str] = {**_TRIAL, "rank": INTEGER, "note": STRING}
+"""What a reader of the figures must know; `rank` is empty where the trial says it as a whole."""
+
 
 def arrow_schema(columns: Mapping[str, str]) -> Any:
     """The pyarrow schema of a table with these columns."""
