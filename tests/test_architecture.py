@@ -76,8 +76,13 @@ def test_the_reader_of_imports_sees_every_form_of_import(tmp_path: Path, monkeyp
     ]
 
 
-def test_only_the_worker_and_the_memory_ledger_import_the_training_frameworks() -> None:
-    assert outside(FRAMEWORKS, r"zerobench\.(worker|memory)(\..*)?") == []
+def test_only_the_worker_the_memory_ledger_and_the_tracker_import_the_training_frameworks() -> None:
+    assert outside(FRAMEWORKS, r"zerobench\.(worker|memory|tracking)(\..*)?") == []
+
+
+def test_watching_a_command_starts_without_the_training_frameworks() -> None:
+    files = [path for path in PACKAGE if module_name(path) in {"zerobench", "zerobench.tracking.watch"}]
+    assert chains_to(FRAMEWORKS | {"pandas"}, files) == []
 
 
 def test_the_sampler_and_whatever_reads_the_host_start_without_torch() -> None:

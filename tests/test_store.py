@@ -109,9 +109,9 @@ def test_a_plan_of_a_hundred_thousand_trials_is_read_in_seconds(tmp_path: Path) 
     [first] = load_run(run.path).plan.trials
     others = [PlanEntry(trial_id=f"trial-{number}", rule="a_rule", reason="a reason") for number in range(100_000)]
     run.plan.write_text(Plan(run_id="large", trials=[first, *others]).model_dump_json())
-    before = time.monotonic()
+    before = time.process_time()
     assert next(load_run(run.path).trials()).record.status is Status.COMPLETED
-    assert time.monotonic() - before < 10
+    assert time.process_time() - before < 10
 
 
 @pytest.mark.parametrize("name", ["plan.json", "environment.json", "sweep.yaml"])
@@ -260,3 +260,10 @@ def test_hostile_documents_are_refused_in_one_line(tmp_path: Path, text: str) ->
     (tmp_path / "record.json").write_text(text)
     with pytest.raises(UserError, match=r"record\.json: [^\n]*$"):
         read_record(tmp_path / "record.json", TrialRecord)
+
+
+def test_the_specs_of_a_run_share_the_parts_that_they_have_alike(run: RunFolder) -> None:
+    read = load_run(run.path)
+    first, second = (read.spec(trial_spec(repeat).trial_id) for repeat in range(2))
+    assert first.model is second.model
+    assert (first, second) == (trial_spec(0), trial_spec(1))

@@ -32,6 +32,16 @@ def memory_limit_bytes(root: Path = Path("/")) -> int | None:
     return min((int(v) for v in values if v.isdecimal() and int(v) < _NO_LIMIT), default=None)
 
 
+def memory_bytes(root: Path = Path("/")) -> int | None:
+    """What our innermost group with an account holds now, page cache included; None where none is kept."""
+    values = (
+        _first_line(folder / name)
+        for folder in folders(root, "memory")
+        for name in ("memory.current", "memory.usage_in_bytes")
+    )
+    return next((int(value) for value in values if value.isdecimal()), None)
+
+
 def cores(root: Path = Path("/")) -> float | None:
     """The smallest processor quota of our group and those above it, in cores; None for no quota."""
     quotas = []

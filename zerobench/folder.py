@@ -6,6 +6,10 @@ import os
 from dataclasses import dataclass
 from pathlib import Path
 
+TRIAL_VARIABLE = "ZEROBENCH_TRIAL"
+"""Environment variable that every process of a trial inherits; its value is the trial's folder. It is how a trial's
+processes are told from all others, and how a tracker inside of a watched script finds where to write."""
+
 
 @dataclass(frozen=True)
 class TrialFolder:
@@ -66,6 +70,10 @@ class TrialFolder:
     def nvml_summary(self, hostname: str) -> Path:
         """What the sampler of one node says of itself (NvmlSummary)."""
         return self.path / f"nvml_{hostname}.json"
+
+    def host_samples(self, hostname: str) -> Path:
+        """Samples of the host memory of a watched script's processes on one node."""
+        return self.path / f"host_{hostname}.csv"
 
 
 @dataclass(frozen=True)

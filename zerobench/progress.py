@@ -1,8 +1,19 @@
-"""What a rank says of itself while it runs, for the runner's live view and for stack dumps on timeout."""
+"""What a rank says of itself while it runs, for the runner's live view and for stack dumps on timeout.
+
+A small file rewritten between phases and steps, never within them. It imports no torch: the first word is said before
+anything heavy can go wrong.
+"""
 
 from __future__ import annotations
 
+import time
+from dataclasses import dataclass
+
 from pydantic import BaseModel
+
+from zerobench.folder import TrialFolder, write_whole
+
+_SHORTEST_PAUSE_S = 0.25
 
 
 class Progress(BaseModel):
@@ -17,3 +28,42 @@ class Progress(BaseModel):
     num_steps: int
     memory_bytes: int | None
     updated_at_s: float
+
+
+@dataclass(frozen=True)
+class Rank:
+    """Who this process is among its peers, as its launcher said."""
+
+    rank: int
+    local_rank: int
+    world_size: int
+    hostname: str
+    pid: int
+
+
+class ProgressFile:
+    """The progress file of one rank."""
+
+    def __init__(self, folder: TrialFolder, rank: Rank, num_steps: int) -> None:
+        self._folder = folder
+        self._rank = rank
+        self._num_steps = num_steps
+        self._written_at = 0.0
+
+    def say(self, phase: str, step_index: int, memory_bytes: int | None = None, *, always: bool = False) -> None:
+        """Write where we are; calls that follow too closely are dropped unless `always`."""
+        now = time.monotonic()
+        if not always and now - self._written_at < _SHORTEST_PAUSE_S:
+            return
+        self._written_at = now
+        progress = Progress(
+            rank=self._rank.rank,
+            pid=self._rank.pid,
+            hostname=self._rank.hostname,
+            phase=phase,
+            step_index=step_index,
+            num_steps=self._num_steps,
+            memory_bytes=memory_bytes,
+            updated_at_s=time.time(),
+        )
+        write_whole(self._folder.progress(self._rank.rank), progress.model_dump_json())

@@ -18,7 +18,7 @@ class Record(BaseModel):
     """Strict base of everything read back from disk."""
 
     # A loss may diverge to NaN: it is kept as "NaN", which reads back as a float, where null would not.
-    model_config = ConfigDict(extra="forbid", use_attribute_docstrings=True, ser_json_inf_nan="strings")
+    model_config = ConfigDict(extra="forbid", ser_json_inf_nan="strings")
 
 
 class Category(StrEnum):
@@ -310,6 +310,37 @@ class NvmlSummary(Record):
     """Devices lost, permissions refused, in the order they came."""
 
 
+class HostProcess(Record):
+    """The host memory of one process of a user's own script."""
+
+    pid: int
+    name: str
+    rank: int | None
+    """RANK in its environment; None for launchers and helpers."""
+    peak_rss_bytes: int
+    """The kernel's own peak where it tells (VmHWM), else the largest of the samples."""
+    peak_pss_bytes: int | None
+    """Largest sample; pages shared by several processes are divided among them."""
+
+
+class HostSummary(Record):
+    """Host memory of a user's own script on one node: its whole process tree, sampled."""
+
+    hostname: str
+    interval_s: float
+    num_samples: int
+    largest_gap_s: float | None
+    peak_rss_bytes: int | None
+    """Largest sum over the processes at one time; shared pages count for each that maps them."""
+    peak_pss_bytes: int | None
+    """The same with shared pages counted once."""
+    group_peak_bytes: int | None
+    """The most that the control group held, whoever was in it; None where it keeps no account."""
+    group_limit_bytes: int | None
+    processes: list[HostProcess] = Field(default_factory=list)
+    """Ranks first, then those that held most."""
+
+
 class TrialRecord(Record):
     """A trial as it ended; the ranks' records lie beside it."""
 
@@ -330,4 +361,6 @@ class TrialRecord(Record):
     ranks_expected: int
     ranks_reported: int = 0
     nvml: list[NvmlSummary] = Field(default_factory=list)
+    host: list[HostSummary] = Field(default_factory=list)
+    """For users' own scripts that were watched: host memory of their process trees, by node."""
     notes: list[str] = Field(default_factory=list)

@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Call
-from tests.report.plan_run import predicted_rank
+from tests.report.plan.run import predicted_rank
 from zerobench.cli.frontier import Rounds, search_frontiers
 from zerobench.cli.plan import Request, read_plan
 from zerobench.errors import UserError

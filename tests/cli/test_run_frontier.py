@@ -15,7 +15,7 @@ from typing import Any
 import pytest
 
 from tests.cli.conftest import Call
-from tests.report.plan_run import predicted_rank
+from tests.report.plan.run import predicted_rank
 from tests.report.sample_run import SampleTrial, completed_trial, failed_trial, on_cpu
 from zerobench.cli import run, run_tries
 from zerobench.folder import RunFolder, write_whole

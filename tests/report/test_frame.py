@@ -11,7 +11,15 @@ import pyarrow.parquet as pa_parquet
 import pytest
 
 from tests.report.predictions import foretelling
-from tests.report.sample_run import RUN_ID, completed_trial, rank_record, sample_trials, spec, write_run
+from tests.report.sample_run import (
+    RUN_ID,
+    completed_trial,
+    rank_record,
+    sample_trials,
+    skipped_trial,
+    spec,
+    write_run,
+)
 from zerobench.errors import UserError
 from zerobench.report import schema
 from zerobench.report.frame import errors_frame, memory_frame, memory_table, read_frame, trials_frame, write_tables
@@ -231,3 +239,24 @@ def test_commas_and_quotes_in_names_survive_the_csv(tmp_path: Path) -> None:
     write_run(tmp_path / "run", [completed_trial(spec("zero1", gpus_per_node=1, model=shape))])
     write_tables(load_run(tmp_path / "run"))
     assert set(pd.read_csv(tmp_path / "run" / "memory.csv")["model"]) == {name}
+
+
+def test_a_trial_without_rows_leaves_nothing_before_the_rows_of_the_next(tmp_path: Path) -> None:
+    skipped = skipped_trial(spec("zero2", offload_param="cpu"), "offload_param_needs_stage_3")
+    path = write_run(tmp_path / "run", [skipped, completed_trial(spec("zero1", gpus_per_node=2))], samples=False).path
+    write_tables(load_run(path))
+    for name in ("memory.csv", "trials.csv"):
+        lines = (path / name).read_bytes().split(b"\n")
+        assert lines[1].startswith(b'"sample_'), name
+        assert b"\0" not in b"".join(lines)
+
+
+def test_trials_beyond_one_batch_are_all_there_and_in_order(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    trials = [completed_trial(spec(f"zero{stage}", gpus_per_node=1), loss_noise=1e-3) for stage in range(4)]
+    whole = trials_frame(trials)
+    monkeypatch.setattr("zerobench.report.frame._ROWS_AT_ONCE", 3)
+    pd.testing.assert_frame_equal(trials_frame(trials), whole)
+    path = write_run(tmp_path / "run", trials, samples=False).path
+    write_tables(load_run(path))
+    assert b"\0" not in (path / "trials.csv").read_bytes()
+    assert list(read_frame(path / "trials.parquet")["loss_parity"].dropna()) == pytest.approx([1e-3, 2e-3, 3e-3])

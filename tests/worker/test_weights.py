@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 import torch
 
+from zerobench.memory.engine_config import count_parameters_built
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.trial import TrialSpec
-from zerobench.worker.model import count, prepare_model
+from zerobench.worker.model import prepare_model
 from zerobench.worker.weights import draw, fill_weights
 
 SMALL = {
@@ -51,6 +52,6 @@ def test_residual_projections_of_gpt2_are_drawn_narrower():
 
 
 def test_a_model_is_counted_by_component():
-    counted = count(model("llama"))
+    counted = count_parameters_built(model("llama"))
     assert counted.by_component["token_embeddings"] == 128 * 64
     assert sum(counted.by_component.values()) == counted.total

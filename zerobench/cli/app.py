@@ -12,7 +12,16 @@ from typing import Annotated, Any, NoReturn
 import typer
 
 from zerobench import __version__
-from zerobench.cli.commands import calibrate, models, plan, run, show, sweeps, validate
+from zerobench.cli.commands import (
+    calibrate,
+    models,
+    plan,
+    run,
+    show,
+    sweeps,
+    validate,
+    watch,
+)
 from zerobench.errors import UserError, nearest
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -78,6 +87,7 @@ def _start(
 
 _COMMANDS = (
     run.run,
+    watch.watch,
     plan.plan,
     show.show,
     validate.validate,

@@ -18,8 +18,8 @@ from rich.console import Console
 from zerobench.cli.live import LiveView, PlainView
 from zerobench.errors import UserError
 from zerobench.records import Status, TrialRecord
-from zerobench.report.plan_rows import PlanRow
-from zerobench.report.plan_view import show_plan
+from zerobench.report.plan.rows import PlanRow
+from zerobench.report.plan.view import show_plan
 from zerobench.run.attempt import Site
 from zerobench.run.environment import capture_environment
 from zerobench.run.runner import RunResult, run_sweep

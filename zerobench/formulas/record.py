@@ -75,6 +75,14 @@ def formula_record(trial: TrialSpec) -> RankRecord:
     )
 
 
+def formula_setting(trial: TrialSpec) -> Setting:
+    """What the formulas of states and buffers are functions of, for rank `trial.prediction.rank`.
+
+    Raises UserError where `formula_record` does.
+    """
+    return _setting(trial, _config(trial), parameter_tensors(trial.model), tied_head=_counts(trial).head == 0)
+
+
 def _rank(trial: TrialSpec) -> int:
     rank = trial.prediction.rank
     if rank >= trial.world_size:

@@ -35,7 +35,8 @@ class Ledger:
     `device` is torch's name of the training device; `walk` yields the engine's tensors with their names and is asked
     at the end of each phase. `in_own_process` says whether what the kernel tells of this process is the trial's: of
     a simulated one it is not. `block_bytes` gives the size of the block that an allocator would hand out for a storage,
-    where there is none to ask; what it adds to the storage is rounding.
+    where there is none to ask; what it adds to the storage is rounding. `sites` finds places of birth in code that
+    the table of known ones does not hold.
     """
 
     def __init__(
@@ -46,12 +47,13 @@ class Ledger:
         *,
         in_own_process: bool = True,
         block_bytes: Callable[[Storage], int] | None = None,
+        sites: SiteFinder | None = None,
     ) -> None:
         self._device = device
         self._walk = walk
         self._in_own_process = in_own_process
         self._block_bytes = block_bytes
-        self.counter = make_counter(SiteFinder())
+        self.counter = make_counter(sites or SiteFinder())
         self.names = Names(self.counter)
         self._rows: dict[RowKey, MemoryRow] = {}
         self._process: dict[tuple[StepKind, Phase], ProcessMemory] = {}
@@ -95,6 +97,11 @@ class Ledger:
     def name_inputs(self, tensors: Iterable[torch.Tensor]) -> None:
         """The batch: known by identity, since data loaders allocate it outside the phases."""
         self.names.identify(Named(t, Category.INPUTS) for t in tensors)
+
+    def name_logits(self, logits: torch.Tensor) -> None:
+        """What the model handed to a loss that is computed outside of it."""
+        self._logits = logits
+        self.names.identify([Named(logits, Category.LOGITS_AND_LOSS)])
 
     def mark_loss(self, loss: torch.Tensor) -> None:
         """The forward pass ended in `loss`; the graph between it and the logits belongs to the loss."""
@@ -238,8 +245,7 @@ class Ledger:
 
         def headed(_module: Any, _inputs: Any, output: Any) -> None:
             if isinstance(output, torch.Tensor):
-                self._logits = output
-                self.names.identify([Named(output, Category.LOGITS_AND_LOSS)])
+                self.name_logits(output)
 
         return [] if head is None else [head.register_forward_hook(headed)]
 

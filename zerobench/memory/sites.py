@@ -129,6 +129,8 @@ _TRANSPARENT = (
     "deepspeed/comm/",
     # Flattens parameters at the start and gradients in the step.
     "deepspeed/runtime/zero/stage_1_and_2.py:flatten_dense_tensors_aligned",
+    # A training loop and no model.
+    "transformers/trainer",
     "zerobench/worker/worlds/instant_group.py",
     "zerobench/worker/simulation/tensors.py",
     "zerobench/worker/simulation/memo.py",

@@ -24,8 +24,11 @@ from zerobench.report.parity import ParityJudge
 from zerobench.report.predicted import Pair, join
 from zerobench.report.rows import Columns, error_columns, key_values, memory_columns, trial_values
 from zerobench.report.sinks import table_files
-from zerobench.report.trials import LossesOnly, Trial, ended_trials, refusing_impossible_values
+from zerobench.report.trials import LossesOnly, Trial, can_be_compared, ended_trials, refusing_impossible_values
 
+_MEMORY, _TRIALS, _ERRORS = map(schema.arrow_schema, (schema.MEMORY, schema.TRIALS, schema.ERRORS))
+_ROWS_AT_ONCE = 5_000
+"""Rows of `trials` that wait as Python objects before they become Arrow columns, at a tenth of the memory."""
 _PANDAS = {
     pa.string(): pd.StringDtype(),
     pa.int64(): pd.Int64Dtype(),
@@ -55,7 +58,7 @@ def write_tables(run: store.Run) -> list[Path]:
     with table_files(schema.TRIALS, *trials) as trials_sink, refusing_impossible_values(folder):
         trials_sink.add(rows.table())
     with table_files(schema.ERRORS, *errors) as errors_sink, refusing_impossible_values(folder):
-        for pair in pairs(ended_trials(run), rows.judge):
+        for pair in pairs(ended_trials(run), rows.judge) if rows.can_be_compared else ():
             errors_sink.add(errors_table(pair))
     return memory + nvml + trials + errors
 
@@ -72,14 +75,14 @@ def pairs(trials: Iterable[Trial], judge: ParityJudge) -> Iterator[Pair]:
 def memory_frame(trials: Iterable[Trial]) -> pd.DataFrame:
     """The table `memory` of trials that are at hand."""
     tables = [memory_table(trial) for trial in trials]
-    return to_pandas(pa.concat_tables([schema.arrow_schema(schema.MEMORY).empty_table(), *tables]))
+    return to_pandas(pa.concat_tables([_MEMORY.empty_table(), *tables]))
 
 
 def errors_frame(trials: Iterable[Trial]) -> pd.DataFrame:
     """The table `errors` of trials that are at hand."""
     known = list(trials)
     tables = [errors_table(pair) for pair in pairs(known, ParityJudge(known))]
-    return to_pandas(pa.concat_tables([schema.arrow_schema(schema.ERRORS).empty_table(), *tables]))
+    return to_pandas(pa.concat_tables([_ERRORS.empty_table(), *tables]))
 
 
 def trials_frame(trials: Iterable[Trial]) -> pd.DataFrame:
@@ -103,12 +106,12 @@ def to_pandas(table: Any) -> pd.DataFrame:
 
 def memory_table(trial: Trial) -> Any:
     """The rows of one trial in the table `memory`, as a pyarrow table."""
-    return _with_keys(trial, memory_columns(trial), schema.arrow_schema(schema.MEMORY))
+    return _with_keys(trial, memory_columns(trial), _MEMORY)
 
 
 def errors_table(pair: Pair) -> Any:
     """The rows of one prediction in the table `errors`, as a pyarrow table."""
-    return _with_keys(pair.predicted, error_columns(pair), schema.arrow_schema(schema.ERRORS))
+    return _with_keys(pair.predicted, error_columns(pair), _ERRORS)
 
 
 def _with_keys(trial: Trial, columns: Columns, types: Any) -> Any:
@@ -125,11 +128,26 @@ class _TrialRows:
 
     def __init__(self) -> None:
         self._trials: list[LossesOnly] = []
-        self._values: list[dict[str, Any]] = []
+        self._waiting: list[dict[str, Any]] = []
+        self._tables: list[Any] = []
 
     def add(self, trial: Trial, energy_joules: float | None) -> None:
         self._trials.append(LossesOnly.of(trial))
-        self._values.append(trial_values(trial, energy_joules))
+        self._waiting.append(trial_values(trial, energy_joules))
+        if len(self._waiting) >= _ROWS_AT_ONCE:
+            self._flush()
+
+    def _flush(self) -> None:
+        """Turn what waits into a table; the first one may be empty, and the others are not (sinks.py says why)."""
+        if self._tables and not self._waiting:
+            return
+        self._tables.append(pa.Table.from_pylist(self._waiting, schema=_TRIALS))
+        self._waiting = []
+
+    @property
+    def can_be_compared(self) -> bool:
+        """Whether there are measured trials among them and predicted ones."""
+        return can_be_compared(self._trials)
 
     @property
     def judge(self) -> ParityJudge:
@@ -137,8 +155,8 @@ class _TrialRows:
         return ParityJudge(self._trials)
 
     def table(self) -> Any:
-        judge = self.judge
-        for trial, values in zip(self._trials, self._values, strict=True):
-            parity = judge.judge(trial)
-            values["loss_parity"] = parity and parity.difference
-        return pa.Table.from_pylist(self._values, schema=schema.arrow_schema(schema.TRIALS))
+        self._flush()
+        parities = map(self.judge.judge, self._trials)
+        differences = pa.array([parity and parity.difference for parity in parities], pa.float64())
+        index = _TRIALS.get_field_index("loss_parity")
+        return pa.concat_tables(self._tables).set_column(index, _TRIALS.field(index), differences)

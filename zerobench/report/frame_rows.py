@@ -6,7 +6,10 @@ from collections.abc import Iterable, Iterator
 from typing import Any
 
 from zerobench.records import PhaseMark, Place, RankRecord, StepKind
+from zerobench.report.column_units import plain
+from zerobench.report.labels import brief
 from zerobench.report.memory_view import (
+    Instant,
     ModelStates,
     end_instant,
     model_states,
@@ -19,6 +22,7 @@ from zerobench.report.rows import trial_values
 from zerobench.report.speed import slowest_steps, speed_of, step_seconds_by_rank
 from zerobench.report.trials import Trial
 from zerobench.spec.hardware import Gpu, find_gpu
+from zerobench.spec.trial import TrialSpec
 
 Row = dict[str, Any]
 
@@ -29,15 +33,22 @@ def summary_values(trial: Trial) -> Row:
     return {
         **trial_values(trial, energy_joules=None),
         "label": None,
+        "settings": _settings(trial.spec),
         "rule": record.rule,
         "started_at_s": record.started_at_s,
         "ended_at_s": record.ended_at_s,
         "device_name": trial.ranks[0].device_name if trial.ranks else None,
-        "gpu": gpu and gpu.name,
+        "gpu": None if gpu is None else gpu.name,
         "capacity_bytes": _capacity_bytes(trial, gpu),
         "loss_parity_holds": None,
         "void": speed and speed.void,
     }
+
+
+def _settings(spec: TrialSpec) -> str:
+    """What the sweep says to DeepSpeed: `reduce_bucket_size=5e8`, and the file that it names."""
+    said = [f"{key.rpartition('.')[2]}={brief(value)}" for key, value in sorted(spec.ds_config.items())]
+    return plain(" ".join([*said, spec.ds_config_file or ""]).strip())
 
 
 def _gpu(trial: Trial) -> Gpu | None:
@@ -52,7 +63,7 @@ def _capacity_bytes(trial: Trial, gpu: Gpu | None) -> int | None:
     seen = [device.total_bytes for device in devices_of(trial) if device.total_bytes is not None]
     if seen or trial.spec.evidence.needs_device:
         return min(seen, default=None)
-    return gpu and gpu.memory_bytes
+    return None if gpu is None else gpu.memory_bytes
 
 
 def _key(trial: Trial) -> Row:
@@ -63,10 +74,18 @@ def peak_rows(trial: Trial) -> Iterator[Row]:
     """The rows of `trial` in schema.PEAKS; none for a place that the ledger did not look at."""
     for place in Place:
         rank = _fullest(trial, place)
-        instant = rank and peak_instant(rank, StepKind.STEADY, place)
+        instant = rank and _instant(rank, place)
         if instant:
             where = {**_key(trial), "rank": instant.rank, "place": place.value, "phase": instant.phase.value}
             yield from ({**where, "category": c.value, "bytes": size} for c, size in instant.categories.items())
+
+
+def _instant(rank: RankRecord, place: Place) -> Instant | None:
+    """The steady peak; where nobody watched within the phases, as on NVMe, what lay there at that phase's end."""
+    peak = peak_instant(rank, StepKind.STEADY, place)
+    if peak is None or peak.categories:
+        return peak
+    return end_instant(rank, StepKind.STEADY, peak.phase, place)
 
 
 def _fullest(trial: Trial, place: Place) -> RankRecord | None:
@@ -97,7 +116,7 @@ def rank_rows(trial: Trial) -> Iterator[Row]:
 
 def _peak_bytes(rank: RankRecord, step: StepKind, place: Place) -> int | None:
     instant = peak_instant(rank, step, place)
-    return instant and instant.total_bytes
+    return None if instant is None else instant.total_bytes
 
 
 def _driver_values(rank: RankRecord) -> Row:
@@ -162,3 +181,5 @@ def note_rows(trial: Trial) -> Iterator[Row]:
     yield from ({**_key(trial), "rank": None, "note": note} for note in trial.record.notes)
     for rank in trial.ranks:
         yield from ({**_key(trial), "rank": rank.rank, "note": note} for note in rank.notes)
+    for departure in dict.fromkeys(text for rank in trial.ranks for text in rank.departures):
+        yield {**_key(trial), "rank": None, "note": departure}

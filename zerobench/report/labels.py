@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Any
 
 from zerobench.report.column_units import plain
@@ -81,7 +81,30 @@ def _measured_sentence(spec: TrialSpec) -> str:
     return _MEASURED if spec.evidence is Evidence.MEASURED else ""
 
 
-_AXES: Mapping[str, _Axis] = {
+def _known(axis: _Axis, *fields: str) -> _Axis:
+    """`axis` where the trial's work is known in all of `fields`; nothing is said of it elsewhere."""
+
+    def where_known(value: Callable[[TrialSpec], str]) -> Callable[[TrialSpec], str]:
+        return lambda spec: value(spec) if spec.own is None or all(map(spec.knows, fields)) else ""
+
+    if not fields:
+        return axis
+    return replace(axis, short=where_known(axis.short), sentence=where_known(axis.sentence))
+
+
+_FIELDS: Mapping[str, tuple[str, ...]] = {
+    "offload": ("offload_optimizer", "offload_param"),
+    "micro batch": ("micro_batch_size",),
+    "accumulation": ("gradient_accumulation_steps",),
+    "sequence": ("sequence_length",),
+    "precision": ("precision",),
+    "optimizer": ("optimizer",),
+    "checkpointing": ("activation_checkpointing",),
+    "attention": ("attention",),
+}
+"""The fields that an axis tells, where a user's own script may not have told them."""
+
+_EVERY_AXIS: Mapping[str, _Axis] = {
     "model": _same(lambda spec: spec.model.name),
     "strategy": _same(lambda spec: spec.strategy, always=True),
     "offload": _Axis(_offload, _offload_sentence, "opt=, param=: where optimizer states and parameters are offloaded"),
@@ -106,6 +129,8 @@ _AXES: Mapping[str, _Axis] = {
 }
 """The order is that of a name's parts."""
 
+_AXES: Mapping[str, _Axis] = {name: _known(axis, *_FIELDS.get(name, ())) for name, axis in _EVERY_AXIS.items()}
+
 
 def labels(specs: Sequence[TrialSpec]) -> list[str]:
     """One name for each of `specs`; no two are alike.
@@ -113,7 +138,7 @@ def labels(specs: Sequence[TrialSpec]) -> list[str]:
     Where the axes do not tell two trials apart the folder on NVMe does, or the start of the config hash (another
     seed, say), and where even that is equal, the position.
     """
-    usual = {name: _usual(axis, specs) for name, axis in _AXES.items()}
+    usual = {name: _usual(axis, [axis.short(spec) for spec in specs]) for name, axis in _AXES.items()}
     settings = DeepSpeedSettings(specs)
     names = [_label(spec, usual, settings) for spec in specs]
     told = names
@@ -123,10 +148,10 @@ def labels(specs: Sequence[TrialSpec]) -> list[str]:
     return _tell_apart(told, lambda index: f"#{index + 1}")
 
 
-def _usual(axis: _Axis, specs: Sequence[TrialSpec]) -> str | None:
+def _usual(axis: _Axis, values: Sequence[str]) -> str | None:
     """The value that names leave out: all trials' or most trials'; None where there is no such value."""
-    value = _most_common([axis.short(spec) for spec in specs])
-    if all(axis.short(spec) == value for spec in specs):
+    value = _most_common(values)
+    if all(one == value for one in values):
         return value
     return axis.unmarked or (None if axis.always else value)
 
@@ -201,9 +226,10 @@ def shared_lines(specs: Sequence[TrialSpec]) -> list[str]:
     """What names leave out and what their letters mean, a line for each; none for no trials."""
     all_agree, most_agree, legends = [], [], []
     for name, axis in _AXES.items():
-        usual = _usual(axis, specs)
-        spec = next((spec for spec in specs if axis.short(spec) == usual), None)
-        is_shared = all(axis.short(spec) == usual for spec in specs)
+        values = [axis.short(spec) for spec in specs]
+        usual = _usual(axis, values)
+        spec = next((spec for spec, value in zip(specs, values, strict=True) if value == usual), None)
+        is_shared = all(value == usual for value in values)
         if spec and is_shared and name not in _QUIET and axis.sentence(spec):
             all_agree.append(axis.sentence(spec))
         if spec and not is_shared and axis.sentence(spec):

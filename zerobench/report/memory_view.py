@@ -129,13 +129,17 @@ def host_peak_bytes(trial: Trial) -> int | None:
     """The largest host memory of one rank, over all ranks, phases and steps.
 
     The host's `total` rows where the ledger kept them; else the kernel's peak of the process (VmHWM), which
-    for `simulated` says nothing of the trial and is not used.
+    for `simulated` says nothing of the trial and is not used. Of a script that was watched from outside: the kernel's
+    peak of its largest rank, or of its largest process where none said that it was a rank.
     """
     ledger = [i.total_bytes for step in StepKind for i in peaks_by_rank(trial, step, Place.HOST).values()]
     if ledger or trial.spec.evidence is Evidence.SIMULATED:
         return max(ledger, default=None)
     rows = [row for rank in trial.ranks for row in rank.process_memory]
-    return max((row.peak_rss_bytes or row.rss_bytes for row in rows), default=None)
+    watched = [process for host in trial.record.host for process in host.processes]
+    seen = [process for process in watched if process.rank is not None] or watched
+    peaks = [row.peak_rss_bytes or row.rss_bytes for row in rows] or [process.peak_rss_bytes for process in seen]
+    return max(peaks, default=None)
 
 
 @dataclass(frozen=True)

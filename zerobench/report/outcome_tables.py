@@ -7,7 +7,7 @@ from typing import Any
 
 from rich.text import Text
 
-from zerobench.records import Failure, NvmlSummary, Status
+from zerobench.records import Failure, NvmlSummary, Status, TrialRecord
 from zerobench.report.column_units import MISSING, plain
 from zerobench.report.labels import brief
 from zerobench.report.layout import Column, Section, Shown, bullets, listed, mark, table
@@ -37,7 +37,7 @@ def outcome_sections(shown: Sequence[Shown], width: int) -> Iterator[Section]:
     columns = [
         Column[Shown]("status", "status", _status, is_text=True),
         Column[Shown]("after", "after", _duration),
-        Column[Shown]("why", "why", _why, is_text=True),
+        Column[Shown]("why", "why", lambda one: why(one.trial.record), is_text=True),
     ]
     caption = "Each with its reason; a skipped trial was not started, and names the rule that it breaks."
     yield Section("Trials without figures", caption, table(columns, rows, width))
@@ -54,8 +54,8 @@ def _duration(shown: Shown) -> str:
     return format_seconds(record.ended_at_s - record.started_at_s)
 
 
-def _why(shown: Shown) -> str:
-    record = shown.trial.record
+def why(record: TrialRecord) -> str:
+    """Why a trial has no figures, in one line: the reason, the rule, where it happened, the bytes it was about."""
     text = record.reason or (record.failure.message if record.failure else "no reason recorded")
     rule = f" (rule {record.rule})" if record.rule else ""
     detail = _detail(record.failure) if record.failure and record.status is not Status.SKIPPED else ""

@@ -18,7 +18,7 @@ class PaperTerms(ModelStates):
 def paper_terms(spec: TrialSpec, num_params: int | None) -> PaperTerms | None:
     """The paper's bytes per rank for `spec`; None for strategies it does not speak of or an unknown size."""
     stage = 0 if spec.strategy == "single" else spec.zero_stage
-    if stage is None or num_params is None:
+    if stage is None or num_params is None or not (spec.knows("precision") and spec.knows("optimizer")):
         return None
     sizes = bytes_per_parameter(spec.precision, spec.optimizer)
     states = model_states(num_params, spec.world_size, stage, sizes)

@@ -16,9 +16,9 @@ Columns = dict[str, list[Any]]
 
 
 def key_values(trial: Trial) -> dict[str, Any]:
-    """The key columns of `trial` (schema.KEYS)."""
+    """The key columns of `trial` (schema.KEYS); what nobody knows of a user's own script is None."""
     spec, record = trial.spec, trial.record
-    return {
+    values = {
         "run_id": record.run_id,
         "trial_id": record.trial_id,
         "config_hash": record.config_hash,
@@ -40,6 +40,7 @@ def key_values(trial: Trial) -> dict[str, Any]:
         "attention": spec.attention.value,
         "evidence": spec.evidence.value,
     }
+    return {name: value if spec.knows(name) else None for name, value in values.items()}
 
 
 _OF_ROW = ("step", "phase", "place", "category", "live_bytes", "at_peak_bytes", "own_peak_bytes")

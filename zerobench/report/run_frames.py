@@ -21,7 +21,7 @@ from zerobench.report.frame import errors_table, pairs, to_pandas
 from zerobench.report.frame_rows import note_rows, peak_rows, phase_rows, rank_rows, step_rows, summary_values
 from zerobench.report.labels import labels
 from zerobench.report.parity import ParityJudge
-from zerobench.report.trials import LossesOnly, Trial, ended_trials, refusing_impossible_values
+from zerobench.report.trials import LossesOnly, Trial, can_be_compared, ended_trials, refusing_impossible_values
 from zerobench.spec.trial import TrialSpec
 
 Rows = list[dict[str, Any]]
@@ -97,7 +97,8 @@ def run_frames(runs: Sequence[store.Run]) -> RunFrames:
         judge = ParityJudge(judged)
         with refusing_impossible_values(run.folder.path):
             _judge(summary[-len(judged) :] if judged else [], judged, judge)
-            errors += [errors_table(pair) for pair in pairs(ended_trials(run), judge)]
+            if can_be_compared(judged):
+                errors += [errors_table(pair) for pair in pairs(ended_trials(run), judge)]
     for values, label in zip(summary, _labels(specs, [values["run_id"] for values in summary]), strict=True):
         values["label"] = label
     trials = pa.Table.from_pylist(summary, schema=schema.arrow_schema(schema.SUMMARY))

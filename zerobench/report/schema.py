@@ -109,6 +109,7 @@ _TRIAL: Mapping[str, str] = {"run_id": STRING, "trial_id": STRING}
 SUMMARY: Mapping[str, str] = {
     **TRIALS,
     "label": STRING,
+    "settings": STRING,
     "rule": STRING,
     "started_at_s": FLOAT,
     "ended_at_s": FLOAT,
@@ -118,9 +119,9 @@ SUMMARY: Mapping[str, str] = {
     "loss_parity_holds": BOOLEAN,
     "void": STRING,
 }
-"""`trials` as a page needs it. `label`: short, unique over the runs; `gpu`: the catalogue's name, of simulated and real
-ones; `capacity_bytes`: memory of one device; `void`: why the throughput is void. `energy_joules`, which takes the
-samples, is empty."""
+"""`trials` as a page needs it. `label`: short, unique over the runs; `settings`: what the sweep says to DeepSpeed;
+`gpu`: the catalogue's name, of simulated and real ones; `capacity_bytes`: memory of one device; `void`: why the
+throughput is void. `energy_joules`, which takes the samples, is empty."""
 
 PEAKS: Mapping[str, str] = {
     **_TRIAL,

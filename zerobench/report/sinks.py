@@ -31,7 +31,12 @@ class TableSink:
         self._num_waiting = 0
 
     def add(self, batch: Any) -> None:
-        """Take a pyarrow table or record batch that has this table's schema."""
+        """Take a pyarrow table or record batch that has this table's schema.
+
+        An empty one is left out: pyarrow's CSV writer puts memory that nobody wrote before the rows behind it.
+        """
+        if not batch.num_rows:
+            return
         self._waiting.append(pa.Table.from_batches([batch]) if isinstance(batch, pa.RecordBatch) else batch)
         self._num_waiting += batch.num_rows
         if self._num_waiting >= ROWS_PER_GROUP:

@@ -62,7 +62,8 @@ def speed_of(trial: Trial) -> Speed | None:
     seconds = _median([time.step_s for time in steps])
     retries = alloc_retries(trial)
     flops = None if retries else _flops_per_s(trial, seconds)
-    samples = trial.spec.global_batch_size / seconds if all_ranks_ran(trial) and not retries else None
+    is_known = all(map(trial.spec.knows, ("micro_batch_size", "gradient_accumulation_steps")))
+    samples = trial.spec.global_batch_size / seconds if all_ranks_ran(trial) and not retries and is_known else None
     peak = peak_flops(trial.ranks[0].device_name, trial.spec.precision)
     return Speed(
         steps=steps,
@@ -71,7 +72,7 @@ def speed_of(trial: Trial) -> Speed | None:
         backward_s=_median([time.backward_s for time in steps]),
         step_s=_median([time.optimizer_s for time in steps]),
         samples_per_s=samples,
-        tokens_per_s=None if samples is None else samples * trial.spec.sequence_length,
+        tokens_per_s=samples * trial.spec.sequence_length if samples and trial.spec.knows("sequence_length") else None,
         tflops_per_gpu=None if flops is None else flops / 1e12,
         mfu=flops / peak[0] if flops is not None and peak else None,
         peak_flops=peak[0] if peak else None,
@@ -99,15 +100,16 @@ def step_seconds_by_rank(trial: Trial) -> dict[int, float]:
 
 
 def nvme_bytes_per_s(trial: Trial) -> tuple[float | None, float | None]:
-    """Bytes read and written per second in the steady step, over all ranks; None where nothing is offloaded to NVMe.
+    """Bytes read and written per second in the steady step, over all ranks; None without NVMe offload.
 
     The ranks' bytes are added, because they share the device; the time is that of the slowest rank, and is the
-    time of the phases in which the bytes moved, compute included.
+    time of the phases in which the bytes moved, compute included. A simulation moves nothing.
     """
     offloads = (trial.spec.offload_optimizer, trial.spec.offload_param)
     rows = [[row for row in rank.nvme if row.step == "steady"] for rank in trial.ranks]
     seconds = max((sum(row.seconds for row in of_rank) for of_rank in rows), default=0.0)
-    if "nvme" not in offloads or not completed(trial) or seconds <= 0:
+    is_real = trial.spec.evidence.needs_device
+    if "nvme" not in offloads or not is_real or not completed(trial) or seconds <= 0:
         return None, None
     moved = [row for of_rank in rows for row in of_rank]
     read, written = sum(row.read_bytes for row in moved), sum(row.written_bytes for row in moved)

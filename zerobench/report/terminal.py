@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import contextmanager, nullcontext
+from contextlib import nullcontext
 from pathlib import Path
 
 from rich.console import Console
 from rich.text import Text
 
 from zerobench import store
+from zerobench.collection import no_collection
 from zerobench.report.column_units import plain
 from zerobench.report.energy import energies
 from zerobench.report.labels import labels, shared_lines
@@ -25,6 +25,8 @@ from zerobench.report.predicted_tables import predicted_sections
 from zerobench.report.speed_tables import speed_sections
 from zerobench.report.states_tables import composition_lines, states_sections
 from zerobench.report.trials import Trial, ended_trials, refusing_impossible_values
+from zerobench.report.watched_tables import watched_sections
+from zerobench.spec.trial import Evidence
 
 MOST_TRIALS = 30
 """Trials that tables show unless asked for more: what a person reads; the files hold all."""
@@ -41,7 +43,7 @@ def show_run(path: Path, console: Console, most_trials: int = MOST_TRIALS) -> No
     """
     run = store.load_run(path)
     trials = list(ended_trials(run))
-    with refusing_impossible_values(run.folder.trials), _no_collection():
+    with refusing_impossible_values(run.folder.trials), no_collection():
         sections = _report(run, trials, trials[:most_trials], console.width)
     if len(trials) > most_trials:
         more = f"{len(trials) - most_trials} more trials"
@@ -49,28 +51,25 @@ def show_run(path: Path, console: Console, most_trials: int = MOST_TRIALS) -> No
     _print(sections, console)
 
 
-@contextmanager
-def _no_collection() -> Iterator[None]:
-    """Keep the garbage collector out while records are read: all stay, and its searches cost a fifth of the time."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
-
-
 def _report(run: store.Run, trials: Sequence[Trial], head: Sequence[Trial], width: int) -> list[Section]:
     """The header of the whole run, then the tables of the trials in `head`."""
     specs = [trial.spec for trial in trials]
     judge, names = ParityJudge(trials), labels(specs)
     shown = [Shown(trial, name, judge.judge(trial)) for trial, name in zip(head, names, strict=False)]
+    predicted = _predicted(trials, head, names, judge, width)
+    return [_header(run, trials, shown, shared_lines(specs)), *_sections(shown, predicted, energies(run), width)]
+
+
+def _predicted(
+    trials: Sequence[Trial], head: Sequence[Trial], names: Sequence[str], judge: ParityJudge, width: int
+) -> Iterator[Section]:
+    """Predictions of the work of `head`; a run that was all measured has none, and is not searched for them."""
+    if all(trial.spec.evidence is Evidence.MEASURED for trial in trials):
+        return iter(())
     work = {trial.spec.config_hash for trial in head}
     pairs = join((trial for trial in trials if trial.spec.config_hash in work), judge)
-    by_id = {spec.trial_id: name for spec, name in zip(specs, names, strict=True)}
-    predicted = predicted_sections(pairs, by_id, width)
-    return [_header(run, trials, shown, shared_lines(specs)), *_sections(shown, predicted, energies(run), width)]
+    by_id = {trial.spec.trial_id: name for trial, name in zip(trials, names, strict=True)}
+    return predicted_sections(pairs, by_id, width)
 
 
 def _sections(
@@ -80,6 +79,7 @@ def _sections(
     yield from predicted
     yield from states_sections(shown, width)
     yield from nvml_sections(shown, width)
+    yield from watched_sections(shown, width)
     yield from speed_sections(shown, joules, width)
     yield from parity_sections(shown, width)
     yield from outcome_sections(shown, width)

@@ -6,12 +6,13 @@ that they are compared with: the records of the ranks are a hundred times larger
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from array import array
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cached_property
 from pathlib import Path
-from typing import Protocol
+from typing import Protocol, cast
 
 from zerobench import store
 from zerobench.errors import UserError
@@ -41,9 +42,27 @@ class Trial(Protocol):
         ...
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
+class _Curve:
+    """The one thing of a rank that is left of it here."""
+
+    losses: Sequence[float]
+
+
+@dataclass(frozen=True, slots=True)
+class _Ending:
+    """The one thing of a record that is left of it here."""
+
+    status: Status
+
+
+@dataclass(frozen=True, slots=True)
 class LossesOnly:
-    """A trial without what makes it large: enough to compare its losses with another's."""
+    """A trial without what makes it large: enough to compare its losses with another's.
+
+    A run of a hundred thousand trials holds one of these for each, so its rank has `losses` and nothing else, and its
+    record has its `status`.
+    """
 
     spec: TrialSpec
     record: TrialRecord
@@ -51,11 +70,11 @@ class LossesOnly:
 
     @classmethod
     def of(cls, trial: Trial) -> LossesOnly:
-        """`trial` with one rank, and of it only what is not a list of measurements, and the losses."""
-        large = ("memory", "process_memory", "device_memory", "marks", "nvme", "step_times")
-        with_losses = [rank for rank in trial.ranks if rank.losses][:1]
-        small = [rank.model_copy(update={name: [] for name in large}) for rank in with_losses]
-        return cls(trial.spec, trial.record, small)
+        """`trial` with the losses of its first rank that has any, in eight bytes each."""
+        losses = next((rank.losses for rank in trial.ranks if rank.losses), None)
+        curves = [] if losses is None else [_Curve(array("d", losses))]
+        ending = _Ending(trial.record.status)
+        return cls(trial.spec, cast("TrialRecord", ending), cast("Sequence[RankRecord]", curves))
 
 
 class LazyTrial:
@@ -64,6 +83,11 @@ class LazyTrial:
     def __init__(self, run: store.Run, trial_id: str) -> None:
         self._run = run
         self.trial_id = trial_id
+        self._record_path = run.folder.trial(trial_id).record
+
+    def has_ended(self) -> bool:
+        """Whether its record is there; nothing is read."""
+        return self._record_path.exists()
 
     @cached_property
     def spec(self) -> TrialSpec:
@@ -73,7 +97,7 @@ class LazyTrial:
     @cached_property
     def record(self) -> TrialRecord:
         """How it ended."""
-        return store.read_record(self._run.folder.trial(self.trial_id).record, TrialRecord)
+        return store.read_record(self._record_path, TrialRecord)
 
     @cached_property
     def ranks(self) -> Sequence[RankRecord]:
@@ -84,8 +108,15 @@ class LazyTrial:
 def ended_trials(run: store.Run) -> Iterator[LazyTrial]:
     """The trials of `run` that have ended, skipped ones included, in the plan's order, nothing of them read."""
     for entry in run.plan.trials:
-        if run.folder.trial(entry.trial_id).record.exists():
-            yield LazyTrial(run, entry.trial_id)
+        trial = LazyTrial(run, entry.trial_id)
+        if trial.has_ended():
+            yield trial
+
+
+def can_be_compared(trials: Iterable[Trial]) -> bool:
+    """Whether some of `trials` were measured and some predicted; else there is no need to look for pairs of them."""
+    measured = {trial.spec.evidence is Evidence.MEASURED for trial in trials}
+    return len(measured) == 2
 
 
 @contextmanager

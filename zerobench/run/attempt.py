@@ -16,6 +16,7 @@ from zerobench.ds_config import swap_folder
 from zerobench.errors import UserError
 from zerobench.folder import TrialFolder, write_whole
 from zerobench.records import NvmlSummary, RankRecord, TrialRecord
+from zerobench.run.compile_locks import left_over, remove_left_over
 from zerobench.run.launched import LaunchedTrial
 from zerobench.run.launcher import (
     WORKER_MODULE,
@@ -27,6 +28,7 @@ from zerobench.run.launcher import (
     read_hosts,
     visible_devices,
 )
+from zerobench.run.logs import redact_logs
 from zerobench.run.observer import Observer
 from zerobench.run.oom import read_oom_counters
 from zerobench.run.outcome import Ending, Stopped, classify
@@ -84,6 +86,8 @@ def run_trial(
         exit_code = launched.exit_code
         launched.end()
     _remove_swap_folder(trial)
+    locks = _compile_locks(started_at_s, stopped) if exit_code != 0 and not _hosts(trial, site) else []
+    redact_logs(folder)
     records, unreadable = _read_all(folder.rank_records(), RankRecord)
     ending = Ending(
         ranks_expected=expected,
@@ -98,7 +102,7 @@ def run_trial(
         stacks=stacks,
         last_lines=last_lines(folder),
     )
-    notes = [*launched.notes, *unreadable]
+    notes = [*launched.notes, *locks, *unreadable]
     record = _record(trial, folder, run_id, ending, notes)
     record = record.model_copy(update={"started_at_s": started_at_s, "ended_at_s": time.time()})
     write_whole(folder.record, record.model_dump_json(indent=1))
@@ -141,6 +145,20 @@ def _remove_swap_folder(trial: TrialSpec) -> None:
     path = swap_folder(trial)
     if path is not None and Path(path).is_dir():
         shutil.rmtree(path)
+
+
+def _compile_locks(started_at_s: float, stopped: Stopped | None) -> list[str]:
+    """Free what a compilation that was cut short holds; say so, and on a timeout which other lock may have held us."""
+    notes = [
+        f"removed the lock of a compilation that was cut short: {lock}"
+        for lock in remove_left_over(started_at_s, os.environ)
+    ]
+    if stopped is Stopped.TIMEOUT:
+        notes += [
+            f"nobody on this machine holds the compile lock {lock}; a trial that needs that kernel waits for ever"
+            for lock in left_over(os.environ)
+        ]
+    return notes
 
 
 def _record(trial: TrialSpec, folder: TrialFolder, run_id: str, ending: Ending, notes: list[str]) -> TrialRecord:

@@ -19,13 +19,11 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from zerobench.errors import UserError
-from zerobench.folder import TrialFolder
+from zerobench.folder import TRIAL_VARIABLE, TrialFolder
 from zerobench.spec.trial import Evidence, TrialSpec
 
 WORKER_MODULE = "zerobench.worker"
-MARK = "ZEROBENCH_TRIAL"
-"""Environment variable that every process of a trial inherits; its value is the trial's folder. It is how a trial's
-processes are told from all others."""
+MARK = TRIAL_VARIABLE
 
 NO_HOSTFILE = "/dev/null"
 """DeepSpeed takes a hostfile that is no regular file for "local resources only" (runner.py, fetch_hostfile)."""

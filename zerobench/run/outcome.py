@@ -76,11 +76,11 @@ def classify(ending: Ending) -> Outcome:
         return Status.COMPLETED, None
     if ending.stopped is Stopped.INTERRUPTED:
         return Status.INTERRUPTED, Failure(message="stopped before it had ended")
-    rules = (_first_failure, _timeout, _killed_unseen, _launcher_fault)
+    rules = (first_failure, _timeout, _killed_unseen, _launcher_fault)
     return next((outcome for rule in rules if (outcome := rule(ending))), None) or _left_no_record(ending)
 
 
-def _first_failure(ending: Ending) -> Outcome | None:
+def first_failure(ending: Ending) -> Outcome | None:
     """The record or the death that came first, of those that can be a cause."""
     hard = [death for death in _unrecorded_deaths(ending) if _died_by_itself(death)]
     slack = NEWS_DELAY_S if hard else 0.0
@@ -116,8 +116,8 @@ def _death(death: RankDeath, ending: Ending) -> Outcome:
         return _out_of_host_memory(death.rank, ending)
     return Status.CRASH, Failure(
         rank=death.rank,
-        message=f"rank {death.rank} {_how(death.exit_code)}{_during(death.rank, ending)} and left no record",
-        evidence=_tail(f"exit status {death.exit_code}", ending),
+        message=f"rank {death.rank} {how_ended(death.exit_code)}{_during(death.rank, ending)} and left no record",
+        evidence=with_last_lines(f"exit status {death.exit_code}", ending),
     )
 
 
@@ -130,7 +130,7 @@ def _timeout(ending: Ending) -> Outcome | None:
         where = "; ".join(f"rank {p.rank}{_during(p.rank, ending)}" for p in ending.progress[:8])
     return Status.TIMEOUT, Failure(
         message=f"not done after {ending.timeout_s:g} s: {where}",
-        evidence=_tail(f"limit {ending.timeout_s:g} s", ending),
+        evidence=with_last_lines(f"limit {ending.timeout_s:g} s", ending),
         stacks=dict(ending.stacks),
     )
 
@@ -154,8 +154,8 @@ def _launcher_fault(ending: Ending) -> Outcome | None:
     if ending.progress or ending.records:
         return None
     return Status.LAUNCHER_FAULT, Failure(
-        message=f"the deepspeed launcher {_how(ending.exit_code)} before any rank reported{_last_word(ending)}",
-        evidence=_tail(f"launcher exit status {ending.exit_code}", ending),
+        message=f"the deepspeed launcher {how_ended(ending.exit_code)} before any rank reported{_last_word(ending)}",
+        evidence=with_last_lines(f"launcher exit status {ending.exit_code}", ending),
     )
 
 
@@ -167,12 +167,12 @@ def _left_no_record(ending: Ending) -> Outcome:
     ranks = ", ".join(str(rank) for rank in ending.missing[:8])
     return Status.CRASH, Failure(
         rank=ending.missing[0] if len(ending.missing) == 1 else None,
-        message=f"no record from rank {ranks}: the first to end {_how(code)}{_last_word(ending)}",
-        evidence=_tail(f"launcher exit status {ending.exit_code}", ending),
+        message=f"no record from rank {ranks}: the first to end {how_ended(code)}{_last_word(ending)}",
+        evidence=with_last_lines(f"launcher exit status {ending.exit_code}", ending),
     )
 
 
-def _how(code: int | None) -> str:
+def how_ended(code: int | None) -> str:
     """An exit status as the verb of a sentence."""
     if code is None:
         return "ended"
@@ -196,5 +196,6 @@ def _last_word(ending: Ending) -> str:
     return f"; last line: {lines[-1].strip()[:200]}" if lines else ""
 
 
-def _tail(fact: str, ending: Ending) -> str:
+def with_last_lines(fact: str, ending: Ending) -> str:
+    """`fact` and the end of what was printed, for people."""
     return f"{fact}; last lines:\n{ending.last_lines}" if ending.last_lines else fact

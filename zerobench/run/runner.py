@@ -82,13 +82,20 @@ def resume_run(path: Path, *, environment: Mapping[str, Any], site: Site, observ
     Raises UserError: `path` is no run folder, one of its documents is torn, or it cannot be written.
     """
     run = RunFolder(path.resolve())
-    load_run(run.path)
+    _refuse_own_script(load_run(run.path))
     name = f"environment_resumed_{time.strftime(STAMP)}.json"
     try:
         write_whole(run.path / name, json.dumps(environment, indent=1))
     except OSError as error:
         raise UserError(f"--resume: {path}: cannot be written: {error.strerror or error}") from None
     return _run_pending(run, site, observer)
+
+
+def _refuse_own_script(run: Run) -> None:
+    """Raises UserError where the run is of a user's own script, which zerobench cannot start anew."""
+    first = next(iter(run.plan.trials), None)
+    if first is not None and run.spec(first.trial_id).own is not None:
+        raise UserError(f"--resume: {run.folder.path} is of a script of your own; start it again with: zerobench watch")
 
 
 def _run_pending(folder: RunFolder, site: Site, observer: Observer) -> RunResult:

@@ -23,6 +23,7 @@ from pydantic import ValidationError
 from zerobench.folder import TrialFolder, write_whole
 from zerobench.formulas import formula_record
 from zerobench.records import Failure, RankRecord, Status, TrialRecord
+from zerobench.run.logs import redact_logs
 from zerobench.run.stop import Stop
 from zerobench.spec.trial import Evidence, TrialSpec
 
@@ -153,6 +154,7 @@ def _answers(process: subprocess.Popen[bytes], stop: Stop) -> Iterator[tuple[int
 
 def _finish(trial: TrialSpec, folder: TrialFolder, run_id: str, code: int | None, begun_s: float) -> TrialRecord:
     """The trial's record, written to its folder; `code` is None where someone stopped it."""
+    redact_logs(folder)
     status, failure, reported = _outcome(trial, folder, code)
     record = TrialRecord(
         run_id=run_id,

@@ -11,6 +11,8 @@ import re
 from collections.abc import Mapping
 from pathlib import Path
 
+from zerobench.redaction import long_lines, redact_text, secret_values
+
 KEPT = (
     "CUDA_VISIBLE_DEVICES",
     "CUDA_DEVICE_ORDER",
@@ -63,11 +65,17 @@ _MODEL = re.compile(r"[a-z0-9]{1,6}|[A-Z0-9]{1,6}")
 
 def kept_variables(environ: Mapping[str, str]) -> dict[str, str]:
     """The variables of `environ` that are kept, by name; a suspicious value is replaced by REFUSED."""
-    return {
-        name: safe_value(name, value)
-        for name, value in sorted(environ.items())
-        if any(fnmatch.fnmatchcase(name, pattern) for pattern in KEPT)
-    }
+    return {name: safe_value(name, value) for name, value in sorted(environ.items()) if _is_kept(name)}
+
+
+def _is_kept(name: str) -> bool:
+    return any(fnmatch.fnmatchcase(name, pattern) for pattern in KEPT)
+
+
+def untold(environ: Mapping[str, str]) -> set[str]:
+    """What of `environ` is to be taken out of logs: `secret_values`, and refused values of the variables above."""
+    refused = {name: value for name, value in environ.items() if _is_kept(name) and safe_value(name, value) == REFUSED}
+    return secret_values(environ) | long_lines(refused.values())
 
 
 def safe_value(name: str, value: str) -> str:
@@ -75,7 +83,7 @@ def safe_value(name: str, value: str) -> str:
     if _SECRET_WORDS.search(name):
         return REFUSED
     stripped = _USERINFO_IN_URL.sub(r"\1", value)
-    return REFUSED if _suspicious(stripped) else stripped
+    return REFUSED if _suspicious(stripped) or redact_text(stripped) != stripped else stripped
 
 
 def _suspicious(value: str) -> bool:

@@ -11,7 +11,7 @@ from zerobench.spec.plain import one_line
 class Spec(BaseModel):
     """A frozen value that refuses fields it does not know."""
 
-    model_config = ConfigDict(frozen=True, extra="forbid", use_attribute_docstrings=True)
+    model_config = ConfigDict(frozen=True, extra="forbid")
 
 
 def user_error(error: ValidationError, owner: type[BaseModel], where: str) -> UserError:

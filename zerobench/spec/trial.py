@@ -148,6 +148,19 @@ class PredictionSpec(Spec):
     """Catalogue name of the simulated GPU; None simulates the ranks of a CPU run."""
 
 
+class OwnScript(Spec):
+    """A user's own script, which zerobench did not plan: of its work only what it showed is known."""
+
+    name: str = Field(min_length=1)
+    """The trial's name, also that of its folder: fixed before anything is known of the work."""
+    unknown: tuple[str, ...] = ()
+    """Fields of the trial that nobody told: their values stand for nothing, and reports leave them empty."""
+
+
+SCRIPT = "script"
+"""The strategy of a script in which no ledger saw the engine; one that was seen has its ZeRO stage's."""
+
+
 class TrialSpec(Spec):
     """One trial. `config_hash` covers all that defines the work and neither evidence, steps, repeat nor `nvme_path`:
     which folder states are swapped to is the machine's affair.
@@ -188,6 +201,12 @@ class TrialSpec(Spec):
     prediction: PredictionSpec = PredictionSpec()
     repeat: Count = 0
     """Which repetition of the same trial this is."""
+    own: OwnScript | None = None
+    """Set where the trial is a user's own script and not one that zerobench planned."""
+
+    def knows(self, field: str) -> bool:
+        """Whether the value of `field` is the work's; always so but for users' own scripts."""
+        return self.own is None or field not in self.own.unknown
 
     @property
     def world_size(self) -> int:
@@ -207,7 +226,7 @@ class TrialSpec(Spec):
     @property
     def config_hash(self) -> str:
         """Twelve hex digits over all that defines the work, so that predicted joins measured."""
-        how = {"evidence", "prediction", "repeat", "steps", "timeout_s", "nvme_path"}
+        how = {"evidence", "prediction", "repeat", "steps", "timeout_s", "nvme_path", "own"}
         work = self.model_dump(mode="json", exclude=how)
         text = json.dumps(work, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
@@ -227,6 +246,8 @@ class TrialSpec(Spec):
     @property
     def trial_id(self) -> str:
         """Stable name of the trial: readable first, unique by its hash; also the name of its folder."""
+        if self.own is not None:
+            return slug(self.own.name)
         offload = ""
         if self.offload_optimizer is not Offload.NONE or self.offload_param is not Offload.NONE:
             offload = f"-{self.offload_optimizer}-{self.offload_param}"

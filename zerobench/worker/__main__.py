@@ -14,10 +14,10 @@ from pathlib import Path
 
 from zerobench.folder import TrialFolder, write_whole
 from zerobench.memory.sampler import Sampler
+from zerobench.progress import ProgressFile
 from zerobench.records import RankRecord
 from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.worker.launched import one_of, read_rank
-from zerobench.worker.progress_file import ProgressFile
 
 _SAMPLER_START_S = 10.0
 
@@ -42,7 +42,7 @@ def _run(trial: TrialSpec, folder: TrialFolder) -> int:
     progress = ProgressFile(folder, rank, trial.steps.total)
     progress.say("import", -1, always=True)
     sampler = _start_sampler(folder)
-    from zerobench.worker.failures import describe
+    from zerobench.memory.failures import describe
     from zerobench.worker.rank import RankRun
 
     run = RankRun(trial, folder, rank, progress)

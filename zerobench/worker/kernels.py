@@ -6,7 +6,7 @@ import os
 from pathlib import Path
 from typing import Any
 
-from zerobench.worker.device import Device
+from zerobench.memory.device import Device
 
 
 def needed(ds_config: dict[str, Any], device: Device) -> list[str]:

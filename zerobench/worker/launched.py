@@ -4,20 +4,9 @@ from __future__ import annotations
 
 import os
 import socket
-from dataclasses import dataclass
 
+from zerobench.progress import Rank
 from zerobench.spec.trial import TrialSpec
-
-
-@dataclass(frozen=True)
-class Rank:
-    """Who this process is among its peers, as its launcher said."""
-
-    rank: int
-    local_rank: int
-    world_size: int
-    hostname: str
-    pid: int
 
 
 def read_rank() -> Rank:

@@ -7,8 +7,6 @@ from typing import Any
 
 import torch
 
-from zerobench.records import ParameterTensor
-from zerobench.spec.parameters import component_of
 from zerobench.spec.trial import Attention, Precision, TrialSpec
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
@@ -47,16 +45,3 @@ def enable_checkpointing(model: Any) -> None:
     """Recompute each block in the backward pass; transformers renamed the method within the supported range."""
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})
-
-
-def count(model: torch.nn.Module) -> ParameterTensor:
-    """Exact counts of the model as built; a parameter under ZeRO-3 counts with its full size (ds_numel)."""
-    by_component: dict[str, int] = {}
-    total = trainable = 0
-    for name, parameter in model.named_parameters():
-        numel = int(getattr(parameter, "ds_numel", parameter.numel()))
-        component = component_of(name)
-        by_component[component] = by_component.get(component, 0) + numel
-        total += numel
-        trainable += numel if parameter.requires_grad else 0
-    return ParameterTensor(total=total, trainable=trainable, by_component=by_component)

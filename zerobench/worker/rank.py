@@ -11,19 +11,19 @@ import torch
 
 from zerobench.ds_config import departures, swap_folder
 from zerobench.folder import TrialFolder
+from zerobench.memory.device import Device
+from zerobench.memory.engine_config import count_parameters_built
 from zerobench.memory.host import resident_bytes, unpin_malloc
 from zerobench.memory.ledger import Ledger
 from zerobench.memory.nvml import DeviceReader
+from zerobench.memory.recorder import Marks, MemoryPhases, PlainPhases, TimedPhases
+from zerobench.progress import ProgressFile, Rank
 from zerobench.records import ContextMemory, Phase, RankRecord, Status, StepKind
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.parameters import ParameterCounts
 from zerobench.spec.trial import TrialSpec
 from zerobench.worker import kernels
-from zerobench.worker.device import Device
-from zerobench.worker.launched import Rank
-from zerobench.worker.model import count, prepare_model
-from zerobench.worker.progress_file import ProgressFile
-from zerobench.worker.recorder import Marks, MemoryPhases, PlainPhases, TimedPhases
+from zerobench.worker.model import prepare_model
 from zerobench.worker.schedule import learning_rate
 from zerobench.worker.strategies import make_strategy
 from zerobench.worker.strategies.base import Job, Phases, Strategy
@@ -147,7 +147,7 @@ class RankRun:
         with self._ledger.tracking(), self._memory.phase(Phase.INIT):
             strategy.build()
         record, trial = self.record, self.trial
-        record.parameters = count(strategy.module)
+        record.parameters = count_parameters_built(strategy.module)
         record.effective_config = strategy.effective_config()
         counts = ParameterCounts.from_components(record.parameters.by_component)
         per_token, record.flops_formula = model_flops_per_token(trial.model, trial.sequence_length, counts)

@@ -21,9 +21,9 @@ from importlib import import_module
 from pathlib import Path
 
 from zerobench.folder import TrialFolder, write_whole
+from zerobench.progress import ProgressFile
 from zerobench.spec.trial import TrialSpec
 from zerobench.worker.launched import one_of
-from zerobench.worker.progress_file import ProgressFile
 
 _PRELOADED = (
     "deepspeed",
@@ -41,7 +41,7 @@ _PRELOADED = (
     "deepspeed.runtime.zero.stage3",
     "deepspeed.runtime.zero.stage_1_and_2",
     "deepspeed.runtime.swap_tensor.pipelined_optimizer_swapper",
-    "zerobench.worker.failures",
+    "zerobench.memory.failures",
     "zerobench.worker.rank",
     "zerobench.worker.worlds.simulated",
     "zerobench.worker.simulation.accelerator",
@@ -143,7 +143,7 @@ def _run_trial(folder: TrialFolder) -> int:
 
 
 def _run_rank(folder: TrialFolder) -> int:
-    from zerobench.worker.failures import describe
+    from zerobench.memory.failures import describe
     from zerobench.worker.rank import RankRun
 
     trial = TrialSpec.model_validate_json(folder.spec.read_text(encoding="utf-8"))

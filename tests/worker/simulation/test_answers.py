@@ -44,7 +44,7 @@ def ask_as_engines_do() -> dict[str, Any]:
     from deepspeed.runtime.utils import CheckOverflow, clip_grad_norm_, get_norm_with_moe_layers_fast
     from transformers.masking_utils import find_packed_sequence_indices
 
-    from zerobench.worker.launched import Rank
+    from zerobench.progress import Rank
     from zerobench.worker.simulation import shortcuts
     from zerobench.worker.simulation.tensors import SimulatedTensors
     from zerobench.worker.worlds.solo import join_alone

@@ -28,8 +28,8 @@ def open_world(world_size: int, rank: int, device: str, *, original: bool) -> tu
     from deepspeed.runtime.zero import partition_parameters, stage3
     from torch._subclasses.fake_tensor import FakeTensor
 
+    from zerobench.progress import Rank
     from zerobench.worker import simulation
-    from zerobench.worker.launched import Rank
     from zerobench.worker.simulation.storages import SimulatedCounter
     from zerobench.worker.simulation.tensors import SimulatedTensors
     from zerobench.worker.worlds.solo import join_alone

@@ -203,8 +203,8 @@ def fill_traffic() -> list[Any]:
     import torch
     import torch.distributed as dist
 
+    from zerobench.memory.traffic import Traffic
     from zerobench.records import Phase, StepKind
-    from zerobench.worker.traffic import Traffic
     from zerobench.worker.worlds import instant_group
 
     traffic = Traffic()

@@ -12,9 +12,12 @@ def show(
     reports: Reports = REPORTS,
 ) -> None:
     """Show the tables of a run."""
-    from rich.console import Console
+    from zerobench.collection import no_collection
 
-    from zerobench.report.terminal import show_run
-    from zerobench.store import find_run
+    with no_collection():
+        from rich.console import Console
 
-    show_run(find_run(run, reports), Console(highlight=False))
+        from zerobench.report.terminal import show_run
+        from zerobench.store import find_run
+
+        show_run(find_run(run, reports), Console(highlight=False))

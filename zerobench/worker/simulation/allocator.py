@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from zerobench.memory.caching_allocator import CachingAllocator, OutOfMemory
+from zerobench.memory.recorder import DeviceRows, RowKey
 from zerobench.records import DeviceMemory, Phase, StepKind
-from zerobench.worker.recorder import DeviceRows, RowKey
 from zerobench.worker.simulation.storages import SimulatedCounter
 
 

@@ -15,10 +15,10 @@ from typing import Any, Protocol
 
 import torch
 
+from zerobench.memory.device import Device
 from zerobench.memory.engine_tensors import Named
 from zerobench.records import Phase
 from zerobench.spec.trial import TrialSpec
-from zerobench.worker.device import Device
 
 
 class Phases(Protocol):

@@ -7,6 +7,7 @@ from typing import Any
 
 import torch
 
+from zerobench.memory.engine_config import engine_config
 from zerobench.memory.engine_tensors import Named, walk_deepspeed
 from zerobench.records import Phase
 from zerobench.worker.strategies.base import Phases, Strategy, causal_loss
@@ -51,20 +52,7 @@ class Zero(Strategy):
 
     def effective_config(self) -> dict[str, Any]:
         """DeepSpeed's config with every default filled in, and the classes it chose."""
-        engine = self._engine
-        inner = getattr(engine.optimizer, "optimizer", None)
-        return {
-            "zero_optimization": engine._config.zero_config.model_dump(mode="json"),
-            "train_batch_size": engine.train_batch_size(),
-            "train_micro_batch_size_per_gpu": engine.train_micro_batch_size_per_gpu(),
-            "gradient_accumulation_steps": engine.gradient_accumulation_steps(),
-            "gradient_clipping": engine.gradient_clipping(),
-            "communication_data_type": str(engine.communication_data_type),
-            "bf16_enabled": engine.bfloat16_enabled(),
-            "fp16_enabled": engine.fp16_enabled(),
-            "engine_optimizer": type(engine.optimizer).__name__,
-            "optimizer": type(inner if inner is not None else engine.optimizer).__name__,
-        }
+        return engine_config(self._engine)
 
     def _forward_backward(self, tokens: torch.Tensor, phases: Phases) -> torch.Tensor:
         with phases.phase(Phase.FORWARD):

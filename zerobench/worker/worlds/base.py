@@ -12,16 +12,16 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+from zerobench.memory.device import Device
 from zerobench.memory.engine_tensors import Named
 from zerobench.memory.nvml import DeviceReader
+from zerobench.memory.recorder import DeviceRows, NvmeAccount
 from zerobench.memory.storages import Storage, StorageCounter
+from zerobench.memory.traffic import Traffic
+from zerobench.progress import Rank
 from zerobench.records import ContextMemory
 from zerobench.spec.trial import Attention, TrialSpec
 from zerobench.worker.data import micro_batches
-from zerobench.worker.device import Device
-from zerobench.worker.launched import Rank
-from zerobench.worker.recorder import DeviceRows, NvmeAccount
-from zerobench.worker.traffic import Traffic
 from zerobench.worker.weights import seeded
 
 

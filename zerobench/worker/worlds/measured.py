@@ -3,18 +3,16 @@
 from __future__ import annotations
 
 import os
-import time
 from datetime import timedelta
 from pathlib import Path
 
 import torch
 import torch.distributed as dist
 
-from zerobench.worker.device import Device, choose_device
-from zerobench.worker.launched import Rank
+from zerobench.memory.device import Device, choose_device
+from zerobench.memory.recorder import settle_collectives
+from zerobench.progress import Rank
 from zerobench.worker.worlds.base import World
-
-_GLOO_MOMENT_S = 0.05
 
 
 class MeasuredWorld(World):
@@ -46,12 +44,8 @@ class MeasuredWorld(World):
         return timedelta(seconds=self.trial.timeout_s)
 
     def settle(self) -> None:
-        """Give gloo's threads a moment: they let go of a collective's tensors only after it has returned.
-
-        Without it the tensors of a phase's last collective were counted as live in one phase of thirty.
-        """
-        if dist.is_initialized() and dist.get_backend() == "gloo":
-            time.sleep(_GLOO_MOMENT_S)
+        """Give gloo's threads a moment."""
+        settle_collectives()
 
     def mean_over_ranks(self, losses: torch.Tensor) -> list[float]:
         """Averaged by an all-reduce, once, after all steps, so that no step waits for it."""

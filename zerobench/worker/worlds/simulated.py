@@ -12,17 +12,17 @@ from contextlib import contextmanager
 import torch
 
 from zerobench.memory.caching_allocator import MIN_BLOCK_BYTES, pinned_block_bytes
+from zerobench.memory.device import Device
 from zerobench.memory.engine_tensors import Named
 from zerobench.memory.nvml import DeviceReader
+from zerobench.memory.recorder import DeviceRows, NvmeAccount
 from zerobench.memory.storages import Storage
+from zerobench.progress import Rank
 from zerobench.records import Category, ContextMemory
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.overheads import overhead_of, workspace_of
 from zerobench.spec.trial import Attention, TrialSpec
 from zerobench.worker import simulation
-from zerobench.worker.device import Device
-from zerobench.worker.launched import Rank
-from zerobench.worker.recorder import DeviceRows, NvmeAccount
 from zerobench.worker.simulation import kernels
 from zerobench.worker.simulation.allocator import SimulatedRows
 from zerobench.worker.simulation.storages import SimulatedCounter

@@ -8,8 +8,8 @@ from __future__ import annotations
 import os
 from importlib import import_module
 
-from zerobench.worker.device import Device, choose_device
-from zerobench.worker.launched import Rank
+from zerobench.memory.device import Device, choose_device
+from zerobench.progress import Rank
 from zerobench.worker.worlds import instant_group
 from zerobench.worker.worlds.base import World
 

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import os
 import re
 import traceback
 
 import torch
 
+from zerobench.memory.device import Device
+from zerobench.memory.recorder import Marks
 from zerobench.records import Failure, Status
-from zerobench.worker.device import Device
-from zerobench.worker.recorder import Marks
+from zerobench.redaction import redact_text, secret_values
 
 
 def describe(error: BaseException, marks: Marks, rank: int, device: Device | None) -> tuple[Status, Failure]:
@@ -24,14 +26,15 @@ def describe(error: BaseException, marks: Marks, rank: int, device: Device | Non
         status = Status.OUT_OF_HOST_MEMORY
     elif (refused := cpu_allocator_refusal(error)) is not None:
         status, asked = Status.OUT_OF_HOST_MEMORY, refused
-    first_line = (str(error).strip().splitlines() or [""])[0][:300]
+    known = secret_values(os.environ)
+    first_line = redact_text((str(error).strip().splitlines() or [""])[0], known)[:300]
     return status, Failure(
         phase=marks.phase,
         step_index=marks.step_index,
         rank=rank,
         message=f"{type(error).__name__} in {marks.phase} of step {marks.step_index}: {first_line}",
         exception=type(error).__name__,
-        traceback="".join(traceback.format_exception(error))[-20_000:],
+        traceback=redact_text("".join(traceback.format_exception(error))[-20_000:], known),
         bytes_asked=asked,
         bytes_free=free,
         evidence="the exception of the allocator itself" if asked is not None else None,

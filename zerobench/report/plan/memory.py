@@ -11,7 +11,7 @@ from zerobench.report.column_units import byte_unit, show_percent
 from zerobench.report.layout import WIDE, Column, Section, Shown, table
 from zerobench.report.memory_tables import category_columns
 from zerobench.report.memory_view import Instant
-from zerobench.report.plan_rows import ROOM, PlanRow
+from zerobench.report.plan.rows import ROOM, PlanRow
 from zerobench.spec.cluster import Cluster
 from zerobench.units import format_bytes
 

@@ -54,9 +54,16 @@ def choose_device(local_rank: int) -> Device:
     if os.environ.get("DS_ACCELERATOR") != "cpu" and torch.cuda.is_available():
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
-        properties: Any = torch.cuda.get_device_properties(device)
-        return Device(device, properties.name, f"GPU-{properties.uuid}", "nccl")
-    return Device(torch.device("cpu"), processor_name() or "cpu", None, "gloo")
+        return describe_device(device)
+    return describe_device(torch.device("cpu"))
+
+
+def describe_device(device: torch.device) -> Device:
+    """What `device`, a GPU or the CPU, is called, and the collectives library that goes with it."""
+    if device.type != "cuda":
+        return Device(device, processor_name() or "cpu", None, "gloo")
+    properties: Any = torch.cuda.get_device_properties(device)
+    return Device(device, properties.name, f"GPU-{properties.uuid}", "nccl")
 
 
 class Clock:

@@ -13,11 +13,14 @@ from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from zerobench.memory import cuda
 from zerobench.memory.block_io import BlockIo, read_block_io, swap_file_bytes
+from zerobench.memory.device import Clock, Device
 from zerobench.memory.ledger import Ledger
 from zerobench.memory.nvml import DeviceReader
+from zerobench.memory.traffic import Traffic
 from zerobench.records import (
     Category,
     DeviceMemory,
@@ -29,8 +32,6 @@ from zerobench.records import (
     StepKind,
     StepTime,
 )
-from zerobench.worker.device import Clock, Device
-from zerobench.worker.traffic import Traffic
 
 
 class Marks:
@@ -204,6 +205,18 @@ class MemoryPhases:
     def mark_loss(self, loss: torch.Tensor) -> None:
         """The ledger needs to know which part of the graph is the loss."""
         self._ledger.mark_loss(loss)
+
+
+_GLOO_MOMENT_S = 0.05
+
+
+def settle_collectives() -> None:
+    """Give gloo's threads a moment: they let go of a collective's tensors only after it has returned.
+
+    Without it the tensors of a phase's last collective were counted as live in one phase of thirty.
+    """
+    if dist.is_initialized() and dist.get_backend() == "gloo":
+        time.sleep(_GLOO_MOMENT_S)
 
 
 class NvmeAccount:

@@ -12,7 +12,7 @@ from tests.report.sample_run import GIB, MIB, SampleTrial, failed_trial
 from zerobench.records import Category, ContextMemory, Failure, Phase, Status, StepKind
 from zerobench.report.capacity import Capacity
 from zerobench.report.memory_causes import cause, remedy
-from zerobench.report.plan_why import name_of, why_not
+from zerobench.report.plan.why import name_of, why_not
 from zerobench.report.step_bound import step_bound
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.links import Links

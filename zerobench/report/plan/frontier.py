@@ -11,7 +11,7 @@ from rich.text import Text
 
 from zerobench.report.column_units import MISSING, byte_unit, show_whole
 from zerobench.report.layout import Section
-from zerobench.report.plan_rows import ROOM, PlanRow
+from zerobench.report.plan.rows import ROOM, PlanRow
 from zerobench.report.trials import num_params
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.frontier import Frontier

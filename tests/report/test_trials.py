@@ -1,0 +1,39 @@
+"""What reports hold of a trial while they go through a run of any length."""
+
+from __future__ import annotations
+
+import itertools
+import tracemalloc
+from pathlib import Path
+
+from tests.report.sample_run import completed_trial, spec, write_run
+from zerobench.report.parity import ParityJudge
+from zerobench.report.trials import LossesOnly, can_be_compared
+from zerobench.store import load_run
+
+
+def test_what_is_kept_of_a_trial_to_compare_its_losses_is_a_few_kilobytes(tmp_path: Path) -> None:
+    trials = [completed_trial(spec("zero1", gpus_per_node=1, sequence_length=128 * (1 + n))) for n in range(40)]
+    run = load_run(write_run(tmp_path / "run", trials, samples=False).path)
+    known = [LossesOnly.of(trial) for trial in itertools.islice(run.trials(), 10)]
+    tracemalloc.start()
+    try:
+        known += [LossesOnly.of(trial) for trial in itertools.islice(run.trials(), 10, None)]
+        kept = tracemalloc.get_traced_memory()[0] / 30
+    finally:
+        tracemalloc.stop()
+    assert len(known) == 40
+    assert kept < 6_000, "a record of one rank alone is ten times as large"
+
+
+def test_losses_alone_are_judged_as_the_whole_trials_are() -> None:
+    trials = [completed_trial(spec("zero0")), completed_trial(spec("zero1"), loss_error=0.3)]
+    small = [LossesOnly.of(trial) for trial in trials]
+    assert ParityJudge(small).judge(small[1]) == ParityJudge(trials).judge(trials[1]) is not None
+
+
+def test_only_a_run_with_measured_and_predicted_trials_has_anything_to_compare() -> None:
+    measured, predicted = completed_trial(spec("zero1")), completed_trial(spec("zero1", evidence="simulated"))
+    assert can_be_compared([measured, predicted])
+    assert not can_be_compared([measured, measured])
+    assert not can_be_compared([predicted])

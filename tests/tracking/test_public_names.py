@@ -1,0 +1,50 @@
+"""`import zerobench` costs nothing; the names for users' training bring torch when they are asked for."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+
+import pytest
+
+import zerobench
+from zerobench.errors import UserError
+
+
+def in_a_fresh_process(program: str) -> str:
+    command = [sys.executable, "-c", program]
+    return subprocess.run(command, capture_output=True, text=True, timeout=120, check=True).stdout.strip()
+
+
+def test_importing_the_package_imports_no_framework():
+    program = (
+        "import sys, zerobench; print(sorted({'torch', 'deepspeed', 'transformers', 'pandas'} & set(sys.modules)))"
+    )
+    assert in_a_fresh_process(program) == "[]"
+
+
+def test_watching_imports_no_framework_either():
+    program = "import sys, zerobench.tracking.watch; print(sorted({'torch', 'deepspeed', 'rich'} & set(sys.modules)))"
+    assert in_a_fresh_process(program) == "[]"
+
+
+def test_tracking_is_found_under_the_packages_own_name():
+    assert zerobench.track.__module__ == "zerobench.tracking.tracker"
+
+
+def test_a_name_that_is_not_there_is_refused_as_by_any_module():
+    with pytest.raises(AttributeError, match="module 'zerobench' has no attribute 'nonsense'"):
+        _ = zerobench.nonsense
+
+
+def test_what_is_no_engine_is_refused_by_its_type():
+    with pytest.raises(UserError, match="engine: dict is no DeepSpeed engine"):
+        zerobench.track({})
+
+
+def test_numbers_of_steps_that_are_not_possible_are_refused():
+    class Engine:
+        backward = step = is_gradient_accumulation_boundary = None
+
+    with pytest.raises(UserError, match="memory"):
+        zerobench.track(Engine(), memory=0)

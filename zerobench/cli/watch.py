@@ -1,0 +1,166 @@
+"""What `zerobench watch` does: the command with its output, a line below that moves, then the run's tables.
+
+On a terminal the command's output scrolls above that line; elsewhere it is passed on byte for byte and nothing is
+added until the command has ended. What zerobench says itself goes to standard error, so that a pipe behind the command
+gets the command's output alone.
+"""
+
+from __future__ import annotations
+
+import re
+import sys
+import time
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Self
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from zerobench.cli.live import REPAINT_S, describe
+from zerobench.errors import UserError
+from zerobench.records import NvmlSummary, Status
+from zerobench.tracking.command import Show, Watching
+from zerobench.tracking.watch import Watched, watch
+from zerobench.units import format_bytes, format_seconds
+
+_UNITS = {"us": 1e-6, "ms": 1e-3, "s": 1.0}
+_SHORTEST_S = 0.001
+
+
+def watch_command(command: Sequence[str], name: str | None, interval: str, reports: Path) -> int:
+    """Run and watch `command`; its own exit status."""
+    console = Console(stderr=True, highlight=False)
+    view = LiveScreen(console) if console.is_terminal and sys.stdout.isatty() else PassThrough()
+    with view:
+        watched = watch(
+            command,
+            name=name,
+            interval_s=seconds(interval),
+            reports=reports,
+            show=Show(out=view.out, err=view.err, progress=view.progress),
+        )
+    _show(watched, console)
+    return watched.exit_code
+
+
+def seconds(text: str) -> float:
+    """`10ms`, `0.5s` or a plain number of seconds; at least a millisecond.
+
+    Raises UserError: anything else.
+    """
+    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(us|ms|s)?", text.strip())
+    value = float(found[1]) * _UNITS[found[2] or "s"] if found else 0.0
+    if value < _SHORTEST_S:
+        raise UserError(f"--interval: {text!r}; choices: a time of 1ms or more, such as 10ms or 0.5s")
+    return value
+
+
+class PassThrough:
+    """No terminal: the command's output, untouched."""
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        """Nothing to give back."""
+
+    def out(self, chunk: bytes) -> None:
+        """What the command printed."""
+        _write(sys.stdout.buffer, chunk)
+
+    def err(self, chunk: bytes) -> None:
+        """What it printed as errors."""
+        _write(sys.stderr.buffer, chunk)
+
+    def progress(self, watching: Watching) -> None:
+        """Nobody looks."""
+
+
+class LiveScreen(PassThrough):
+    """A terminal: whole lines of the command above, a line that moves below."""
+
+    def __init__(self, console: Console) -> None:
+        self._live = Live(console=console, auto_refresh=False, transient=True)
+        self._console = console
+        self._rest: dict[bool, bytes] = {}
+        self._painted_s = 0.0
+
+    def __enter__(self) -> Self:
+        self._live.start()
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for chunk in self._rest.values():
+            self._print(chunk)
+        self._live.stop()
+
+    def out(self, chunk: bytes) -> None:
+        """Print the lines that are whole."""
+        self._lines(chunk, is_error=False)
+
+    def err(self, chunk: bytes) -> None:
+        """The same for errors."""
+        self._lines(chunk, is_error=True)
+
+    def progress(self, watching: Watching) -> None:
+        """Repaint, unless that was just done."""
+        now_s = time.monotonic()
+        if now_s - self._painted_s >= REPAINT_S:
+            self._painted_s = now_s
+            self._live.update(Text(line(watching), overflow="ellipsis", no_wrap=True), refresh=True)
+
+    def _lines(self, chunk: bytes, *, is_error: bool) -> None:
+        whole, newline, rest = (self._rest.pop(is_error, b"") + chunk).rpartition(b"\n")
+        if newline:
+            self._print(whole)
+        # A progress bar paints over itself with carriage returns: of it the last state is kept.
+        self._rest[is_error] = rest.rpartition(b"\r")[2] if len(rest) > 4096 else rest
+
+    def _print(self, chunk: bytes) -> None:
+        if chunk:
+            text = "\n".join(part.rpartition("\r")[2] or part for part in chunk.decode(errors="replace").split("\n"))
+            self._console.print(Text.from_ansi(text), soft_wrap=True)
+
+
+def line(watching: Watching) -> str:
+    """How the command goes, in one line."""
+    speaking = [rank for rank in watching.ranks if rank.phase != "done"]
+    tracked = f"tracked: {describe(speaking)}" if speaking else ("tracked steps done" if watching.ranks else "")
+    ranks = f"{watching.num_ranks} {'rank' if watching.num_ranks == 1 else 'ranks'}" if watching.num_ranks else ""
+    host = f"host {format_bytes(watching.rss_bytes)}" if watching.rss_bytes else ""
+    parts = [format_seconds(float(round(watching.spent_s))), ranks, host, _devices(watching.nvml), tracked]
+    return " | ".join(part for part in parts if part)
+
+
+def _devices(nvml: NvmlSummary | None) -> str:
+    """The device on which most was used so far."""
+    peaks = [device.peak_used_bytes for device in (nvml.devices if nvml else []) if device.peak_used_bytes is not None]
+    return f"{format_bytes(max(peaks))} at most on a GPU" if peaks else ""
+
+
+def _write(stream: object, chunk: bytes) -> None:
+    """Pass bytes on; a reader that went away is the command's affair and not ours."""
+    try:
+        stream.write(chunk)  # type: ignore[attr-defined] # a binary stream, whatever stands in its place
+        stream.flush()  # type: ignore[attr-defined] # as above
+    except (BrokenPipeError, ValueError):
+        return
+
+
+def _show(watched: Watched, console: Console) -> None:
+    """The tables, then where the run lies; all on standard error."""
+    from zerobench.report.frame import write_tables  # noqa: PLC0415 -- pandas, which the command need not wait for
+    from zerobench.report.terminal import show_run  # noqa: PLC0415 -- as above
+    from zerobench.store import load_run  # noqa: PLC0415 -- as above
+
+    path = watched.folder.path
+    try:
+        write_tables(load_run(path))
+        if watched.record.status is not Status.INTERRUPTED:
+            show_run(path, console)
+    except UserError as error:  # the command's exit status is handed back whatever becomes of its tables
+        console.print(Text(f"zerobench: {error}"), soft_wrap=True)
+    shortest = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    console.print(Text(f"run: {shortest}"), soft_wrap=True)

@@ -1,0 +1,40 @@
+"""What a built DeepSpeed engine says of itself: its configuration with every default, and the model's parameters."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from zerobench.records import ParameterTensor
+from zerobench.spec.parameters import component_of
+
+
+def engine_config(engine: Any) -> dict[str, Any]:
+    """DeepSpeed's config with every default filled in, and the classes it chose."""
+    inner = getattr(engine.optimizer, "optimizer", None)
+    return {
+        "zero_optimization": engine._config.zero_config.model_dump(mode="json"),
+        "train_batch_size": engine.train_batch_size(),
+        "train_micro_batch_size_per_gpu": engine.train_micro_batch_size_per_gpu(),
+        "gradient_accumulation_steps": engine.gradient_accumulation_steps(),
+        "gradient_clipping": engine.gradient_clipping(),
+        "communication_data_type": str(engine.communication_data_type),
+        "bf16_enabled": engine.bfloat16_enabled(),
+        "fp16_enabled": engine.fp16_enabled(),
+        "engine_optimizer": type(engine.optimizer).__name__,
+        "optimizer": type(inner if inner is not None else engine.optimizer).__name__,
+    }
+
+
+def count_parameters_built(model: torch.nn.Module) -> ParameterTensor:
+    """Exact counts of the model as built; a parameter under ZeRO-3 counts with its full size (ds_numel)."""
+    by_component: dict[str, int] = {}
+    total = trainable = 0
+    for name, parameter in model.named_parameters():
+        numel = int(getattr(parameter, "ds_numel", parameter.numel()))
+        component = component_of(name)
+        by_component[component] = by_component.get(component, 0) + numel
+        total += numel
+        trainable += numel if parameter.requires_grad else 0
+    return ParameterTensor(total=total, trainable=trainable, by_component=by_component)

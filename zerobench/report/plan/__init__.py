@@ -1,0 +1,1 @@
+"""What `zerobench plan` says of its predictions."""

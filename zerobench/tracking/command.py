@@ -1,0 +1,188 @@
+"""A user's command from its start to its end: signals handed to it, its process tree and its ranks watched."""
+
+from __future__ import annotations
+
+import os
+import signal
+import socket
+import subprocess
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+import psutil
+from pydantic import ValidationError
+
+from zerobench.errors import UserError
+from zerobench.folder import TrialFolder
+from zerobench.progress import Progress
+from zerobench.records import HostSummary, NvmlSummary, RankRecord
+from zerobench.run import tree
+from zerobench.run.attempt import last_lines
+from zerobench.run.launcher import MARK
+from zerobench.run.logs import redact_logs
+from zerobench.run.oom import read_oom_counters
+from zerobench.run.outcome import Ending, Stopped
+from zerobench.run.ranks import RankWatch, open_pidfd
+from zerobench.run.stop import Stop
+from zerobench.tracking.host_tree import HostSampler, HostTree
+from zerobench.tracking.output import Passed
+
+POLL_S = 0.25
+HOST_INTERVAL_S = 0.1
+GRACE_S = 30.0
+"""How long the command may take to end after a signal, before it is killed; a second signal kills it at once."""
+LAST_WORDS_S = 1.0
+"""How long output may take to arrive after the command's end."""
+
+
+@dataclass(frozen=True)
+class Watching:
+    """How the command goes, for whoever shows it."""
+
+    spent_s: float
+    ranks: Sequence[Progress]
+    """Ranks that a tracker inside of the command speaks for."""
+    num_ranks: int
+    rss_bytes: int
+    """Of the whole tree, now."""
+    nvml: NvmlSummary | None
+
+
+@dataclass(frozen=True)
+class Show:
+    """What is shown while the command runs."""
+
+    out: Callable[[bytes], None]
+    err: Callable[[bytes], None]
+    progress: Callable[[Watching], None]
+
+
+class Command:
+    """The command from its start to its end."""
+
+    def __init__(self, program: str, command: Sequence[str], folder: TrialFolder, show: Show) -> None:
+        self.folder = folder
+        self.returncode = 0
+        self.started_at_s = time.time()
+        self._show = show
+        self._mark = str(folder.path.absolute())
+        self._streams = (Passed(folder.stdout, show.out), Passed(folder.stderr, show.err))
+        self._oom_before = read_oom_counters()
+        self._process = self._start(program, command)
+        for stream in self._streams:
+            stream.started()
+        self.ranks = RankWatch(folder, self._process.pid)
+        self.tree = HostTree(socket.gethostname(), HOST_INTERVAL_S, self._members)
+        self._host = HostSampler(self.tree, folder.host_samples(self.tree.hostname))
+
+    def _start(self, program: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
+        try:
+            return subprocess.Popen(
+                list(command),
+                executable=program,
+                env={**os.environ, MARK: self._mark},
+                stdout=self._streams[0].to,
+                stderr=self._streams[1].to,
+                start_new_session=True,
+            )
+        except OSError as error:
+            raise UserError(f"COMMAND: {command[0]!r} cannot be started: {error.strerror or error}") from None
+
+    def _members(self) -> list[psutil.Process]:
+        return tree.members(self._mark, self._process.pid)
+
+    def run(self, stop: Stop) -> tuple[Ending, HostSummary, list[str]]:
+        """Wait for the end, hand signals on; what is known of it."""
+        self._host.start()
+        try:
+            stopped = self._wait(stop)
+            held = [stream for stream in self._streams if not stream.finish(LAST_WORDS_S)]
+        finally:
+            self.ranks.look()
+            self.ranks.close()
+            host = self._host.stop()
+        redact_logs(self.folder)
+        notes = ["processes that outlived the command hold its output: its end is not kept"] if held else []
+        return self._ending(stopped), host, notes
+
+    def _wait(self, stop: Stop) -> Stopped | None:
+        pidfd = open_pidfd(self._process.pid)
+        asked_at_s: float | None = None
+        begun_s = time.monotonic()
+        while self._process.poll() is None:
+            self.ranks.wait(pidfd, POLL_S)
+            self._tell(time.monotonic() - begun_s)
+            if stop.signal is None:
+                continue
+            if asked_at_s is None:
+                asked_at_s = time.monotonic()
+                self._signal(stop.signal)
+                stop.signal = None
+            elif time.monotonic() - asked_at_s > GRACE_S or stop.asked:
+                self._signal(signal.SIGKILL)
+        if pidfd is not None:
+            os.close(pidfd)
+        self.returncode = self._process.returncode
+        return None if asked_at_s is None else Stopped.INTERRUPTED
+
+    def _signal(self, number: signal.Signals) -> None:
+        """To the whole process group, as a terminal would."""
+        try:
+            os.killpg(self._process.pid, number)
+        except ProcessLookupError:
+            return
+
+    def _tell(self, spent_s: float) -> None:
+        spoken = self.ranks.look()
+        ranks = len(self.tree.ranks)
+        nvml = read_nvml_summary(self.folder, self.tree.hostname)
+        self._show.progress(Watching(spent_s, spoken, ranks, self.tree.now_rss_bytes, nvml))
+
+    def _ending(self, stopped: Stopped | None) -> Ending:
+        records, written = _rank_records(self.folder)
+        return Ending(
+            ranks_expected=self.num_ranks,
+            exit_code=self.returncode,
+            records=records,
+            written_at_s=written,
+            deaths=tuple(self.ranks.deaths.values()),
+            progress=tuple(self.ranks.progress[rank] for rank in sorted(self.ranks.progress)),
+            stopped=stopped,
+            oom=read_oom_counters().since(self._oom_before),
+            last_lines=last_lines(self.folder),
+        )
+
+    @property
+    def num_ranks(self) -> int:
+        """Ranks in all, as their environment says; the processes seen where it does not; one for a plain command."""
+        said = [one.world_size for one in self.tree.ranks if one.world_size]
+        return max([*said, len(self.tree.ranks), 1])
+
+    @property
+    def ranks_per_node(self) -> int:
+        """Ranks on this node."""
+        said = [one.local_world_size for one in self.tree.ranks if one.local_world_size]
+        return max([*said, len(self.tree.ranks), 1])
+
+
+def read_nvml_summary(folder: TrialFolder, hostname: str) -> NvmlSummary | None:
+    """What the sampler says by now; None before it has."""
+    try:
+        return NvmlSummary.model_validate_json(folder.nvml_summary(hostname).read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def _rank_records(folder: TrialFolder) -> tuple[list[RankRecord], dict[int, float]]:
+    """What trackers inside of the command left."""
+    read: list[RankRecord] = []
+    written: dict[int, float] = {}
+    for path in folder.rank_records():
+        try:
+            record = RankRecord.model_validate_json(path.read_bytes())
+        except (OSError, ValidationError):
+            continue
+        read.append(record)
+        written[record.rank] = path.stat().st_mtime
+    return read, written

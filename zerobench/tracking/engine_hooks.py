@@ -1,0 +1,128 @@
+"""Sees forward, backward and step of a DeepSpeed engine in a loop that somebody else wrote.
+
+The engine's methods are wrapped on the instance alone and put back when tracking ends. The Hugging Face Trainer and
+accelerate call these same methods (accelerate/utils/deepspeed.py, DeepSpeedEngineWrapper.backward), so it is one way
+for all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any, Protocol
+
+_WRAPPED = ("forward", "backward", "step")
+_MARK = "__zerobench__"
+
+
+class Listener(Protocol):
+    """What hears of an engine's calls, in the thread that makes them."""
+
+    def forward_begins(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """A forward pass in training begins."""
+
+    def forward_ended(self, output: Any) -> None:
+        """It ended; the loss may be computed from `output` yet."""
+
+    def backward_begins(self, loss: Any) -> None:
+        """A backward pass begins."""
+
+    def backward_ended(self) -> None:
+        """It ended."""
+
+    def step_begins(self) -> None:
+        """The update at the end of an accumulation begins."""
+
+    def step_ended(self) -> None:
+        """It ended, and with it the optimizer step."""
+
+    def failed(self, error: BaseException) -> None:
+        """A call raised `error`, which goes on to the caller."""
+
+
+class EngineHooks:
+    """The wrapped methods of one engine."""
+
+    def __init__(self, engine: Any, listener: Listener) -> None:
+        self._engine = engine
+        self._listener = listener
+        self._before: dict[str, Any] = {}
+        self._depth = 0
+
+    def install(self) -> None:
+        """Wrap the methods; what the instance had of its own under these names is kept for `restore`."""
+        wrappers = {"forward": self._forward, "backward": self._backward, "step": self._step}
+        own = vars(self._engine)
+        self._before = {name: own[name] for name in _WRAPPED if name in own}
+        for name in _WRAPPED:
+            own[name] = wrappers[name](getattr(self._engine, name))
+
+    def restore(self) -> None:
+        """Put back what was there; a second call does nothing."""
+        own = vars(self._engine)
+        for name in _WRAPPED:
+            if hasattr(own.get(name), _MARK):
+                del own[name]
+        own.update(self._before)
+        self._before = {}
+
+    def _forward(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(call)
+        def forward(*args: Any, **kwargs: Any) -> Any:
+            if not self._engine.training or self._depth:
+                return call(*args, **kwargs)
+            with self._heard():
+                self._listener.forward_begins(args, kwargs)
+                output = call(*args, **kwargs)
+                self._listener.forward_ended(output)
+            return output
+
+        return _marked(forward)
+
+    def _backward(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(call)
+        def backward(loss: Any, *args: Any, **kwargs: Any) -> Any:
+            with self._heard():
+                self._listener.backward_begins(loss)
+                result = call(loss, *args, **kwargs)
+                self._listener.backward_ended()
+            return result
+
+        return _marked(backward)
+
+    def _step(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(call)
+        def step(*args: Any, **kwargs: Any) -> Any:
+            if not self._is_boundary():
+                return call(*args, **kwargs)
+            with self._heard():
+                self._listener.step_begins()
+                result = call(*args, **kwargs)
+                self._listener.step_ended()
+            return result
+
+        return _marked(step)
+
+    def _is_boundary(self) -> bool:
+        """Whether this call of `step` updates: the engine counts micro-steps, unless its user does."""
+        managed = getattr(self._engine, "managed_gradient_accumulation", None)
+        return bool(self._engine.is_gradient_accumulation_boundary()) or (managed is not None and not managed())
+
+    @contextmanager
+    def _heard(self) -> Iterator[None]:
+        """Hand an exception to the listener on its way; calls within a call are not heard."""
+        self._depth += 1
+        try:
+            yield
+        except BaseException as error:
+            self._listener.failed(error)
+            raise
+        finally:
+            self._depth -= 1
+
+
+def _marked(function: Callable[..., Any]) -> Callable[..., Any]:
+    """A wrapper that `restore` knows for ours, whatever was wrapped around it later."""
+    setattr(function, _MARK, True)
+    return function

@@ -1,0 +1,40 @@
+"""What a watched command prints: passed on at once and kept in the run's folder, byte for byte."""
+
+from __future__ import annotations
+
+import os
+import threading
+from collections.abc import Callable
+from pathlib import Path
+
+_CHUNK_BYTES = 65536
+
+
+class Passed(threading.Thread):
+    """Copies one stream of the command to `path` and to `show`, until all its writers are gone or `close`."""
+
+    def __init__(self, path: Path, show: Callable[[bytes], None]) -> None:
+        super().__init__(name=f"pass-{path.stem}", daemon=True)
+        self._path = path
+        self._show = show
+        self._from, self.to = os.pipe()
+        """The command gets `to`; ours is closed once it has it (`started`)."""
+
+    def started(self) -> None:
+        """The command has its end of the pipe: begin to copy."""
+        os.close(self.to)
+        self.start()
+
+    def run(self) -> None:
+        """Copy."""
+        with self._path.open("ab") as file:
+            while chunk := os.read(self._from, _CHUNK_BYTES):
+                file.write(chunk)
+                file.flush()
+                self._show(chunk)
+        os.close(self._from)
+
+    def finish(self, patience_s: float) -> bool:
+        """Wait for the end of the stream; False where a process that outlived the command still holds it."""
+        self.join(patience_s)
+        return not self.is_alive()

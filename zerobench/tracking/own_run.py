@@ -1,0 +1,63 @@
+"""The run folder of a user's own script: an ordinary one, with one trial in it, so that every report reads it."""
+
+from __future__ import annotations
+
+import json
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+import yaml
+
+from zerobench.errors import UserError
+from zerobench.folder import TRIAL_VARIABLE, RunFolder, TrialFolder, write_whole
+from zerobench.run.environment import capture_environment
+from zerobench.run.setup import new_run_folder
+from zerobench.spec.trial import TrialSpec
+from zerobench.store import Plan, PlanEntry
+
+
+def lay_out_own(reports: Path, trial: TrialSpec, asked: Mapping[str, Any], command: Sequence[str]) -> RunFolder:
+    """A fresh run folder under `reports` whose one trial is `trial`; the plan goes last, which makes it a run.
+
+    `asked` is what the user asked for and `command` the command line, both without secrets.
+
+    Raises UserError: it cannot be written.
+    """
+    try:
+        run = new_run_folder(reports, trial.trial_id)
+        folder = run.trial(trial.trial_id)
+        folder.path.mkdir(parents=True)
+        write_whole(run.sweep, yaml.safe_dump(dict(asked), sort_keys=False, allow_unicode=True))
+        write_whole(run.environment, json.dumps(capture_environment(), indent=1))
+        write_whole(folder.spec, trial.model_dump_json(indent=1))
+        write_whole(folder.command, "".join(f"{_one_line(word)}\n" for word in command))
+        plan = Plan(run_id=run.run_id, trials=[PlanEntry(trial_id=trial.trial_id)])
+        write_whole(run.plan, plan.model_dump_json(indent=1))
+    except OSError as error:
+        raise UserError(f"reports: {reports}: cannot be written: {error.strerror or error}") from None
+    return run
+
+
+def watched_folder(environ: Mapping[str, str] = os.environ) -> TrialFolder | None:
+    """The folder that a watcher around this process made for it; None where nobody watches."""
+    value = environ.get(TRIAL_VARIABLE)
+    if not value:
+        return None
+    folder = TrialFolder(Path(value))
+    try:
+        trial = TrialSpec.model_validate_json(folder.spec.read_bytes())
+    except (OSError, ValueError):
+        return None
+    return folder if trial.own is not None else None
+
+
+def run_of(folder: TrialFolder) -> RunFolder:
+    """The run that a trial's folder lies in."""
+    return RunFolder(folder.path.parent.parent)
+
+
+def _one_line(word: str) -> str:
+    """An argument on a line of its own, whatever it holds."""
+    return word.replace("\\", "\\\\").replace("\n", "\\n") if "\n" in word else word

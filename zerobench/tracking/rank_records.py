@@ -1,0 +1,225 @@
+"""From what one rank's tracker found to the records on disk: this rank's, and on rank 0 the trial's."""
+
+from __future__ import annotations
+
+import json
+import os
+import time
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any, Self
+
+import torch
+
+from zerobench.ds_config import departures
+from zerobench.folder import TrialFolder, write_whole
+from zerobench.memory.device import Device
+from zerobench.memory.engine_config import count_parameters_built, engine_config
+from zerobench.memory.sampler import Sampler
+from zerobench.progress import Rank
+from zerobench.records import Failure, NvmlSummary, ParameterTensor, RankRecord, Status, TrialRecord
+from zerobench.spec.flops import model_flops_per_token
+from zerobench.spec.parameters import ParameterCounts
+from zerobench.spec.trial import TrialSpec
+from zerobench.tracking.agreement import Agreed
+from zerobench.tracking.own_run import lay_out_own, run_of, watched_folder
+from zerobench.tracking.own_trial import engine_file, engine_trial, laid_out
+from zerobench.tracking.step_phases import StepPhases
+
+PEERS_S = 10.0
+"""How long rank 0 waits for the other ranks' records before it writes the trial's."""
+FAILED_PEERS_S = 2.0
+"""The same where this rank failed: its peers may hang."""
+_PAUSE_S = 0.02
+_NOTED_BYTES = 64 * 1024
+"""Nameless storages below this are counted and not commented on."""
+_SAMPLER_START_S = 10.0
+_PINNED = "MALLOC_MMAP_THRESHOLD_"
+
+_taken: set[Path] = set()
+"""Folders of watchers that a tracker of this process writes to: a second engine gets a run of its own."""
+
+
+def make_folder(reports: Path, trial: TrialSpec) -> TrialFolder:
+    """On rank 0: the watcher's folder where there is one and it is free, else that of a fresh run.
+
+    Raises UserError: it cannot be written.
+    """
+    folder = watched_folder()
+    if folder is not None and folder.path not in _taken:
+        _taken.add(folder.path)
+        return folder
+    run = lay_out_own(reports, trial, {"name": trial.trial_id, "tracked": True}, [])
+    return run.trial(trial.trial_id)
+
+
+@dataclass
+class Found:
+    """What a tracker has found so far."""
+
+    folder: TrialFolder
+    ranks_per_node: int
+    rank: Rank
+    trial: TrialSpec
+    is_watched: bool
+    swap_folder: str | None
+    sampler: Sampler | None
+    started_at_s: float = field(default_factory=time.time)
+    status: Status = Status.COMPLETED
+    failure: Failure | None = None
+    notes: list[str] = field(default_factory=list)
+    measured: dict[str, Any] = field(default_factory=dict)
+    """Fields of the rank's record, as the phases left them."""
+    sequence_lengths: set[int] = field(default_factory=set)
+
+    @classmethod
+    def begin(cls, agreed: Agreed, rank: Rank, engine: Any, trial: TrialSpec) -> Self:
+        """The trial in the agreed folder, whose spec this rank's watcher or rank 0 wrote; its name stays."""
+        own, folder = trial.own, agreed.folder
+        spec = TrialSpec.model_validate_json(folder.spec.read_bytes()) if folder.spec.exists() else None
+        if spec is not None and spec.own is not None and own is not None:
+            trial = trial.model_copy(update={"own": own.model_copy(update={"name": spec.own.name})})
+        path = None if trial.nvme_path is None else f"{trial.nvme_path.rstrip('/')}/zero_stage_3"
+        found = cls(folder, agreed.ranks_per_node, rank, trial, watched_folder() == folder, path, None)
+        found.sampler = found._start_sampler()
+        if getattr(engine, "global_steps", 0):
+            found.notes.append("the engine had stepped before: its first step, which makes the states, was not seen")
+        if _PINNED not in os.environ:
+            found.notes.append("malloc is not pinned: resident sizes hold memory that was freed and kept")
+        return found
+
+    def _start_sampler(self) -> Sampler | None:
+        """One on each node, unless the watcher's runs there."""
+        if self.rank.local_rank != 0 or self.folder.nvml_summary(self.rank.hostname).exists():
+            return None
+        sampler = Sampler.start(self.folder, self.rank.hostname, uuids=None)
+        sampler.wait_ready(_SAMPLER_START_S)
+        return sampler
+
+    def take(self, steps: StepPhases) -> None:
+        """Take over what was seen in the tracked steps."""
+        self.measured = {
+            "step_times": steps.step_times,
+            "marks": steps.marks.marks,
+            "memory": steps.ledger.rows() + list(steps.nvme.rows.values()),
+            "process_memory": steps.ledger.process_rows(),
+            "device_memory": [] if steps.rows is None else list(steps.rows.rows.values()),
+            "nvme": list(steps.nvme.traffic.values()),
+        }
+        noted = (item for item in steps.ledger.unattributed_sites() if item[1] >= _NOTED_BYTES)
+        self.notes += [f"unattributed: {nbytes:,} bytes allocated at {site}" for site, nbytes in noted]
+
+    def note_once(self, note: str) -> None:
+        """Add a note that is not there yet."""
+        if note not in self.notes:
+            self.notes.append(note)
+
+    def note_batch(self, tensors: Iterable[torch.Tensor]) -> None:
+        """A batch of token sequences tells the sequence length: its first matrix of integers."""
+        shapes = (tuple(tensor.shape) for tensor in tensors if tensor.dim() == 2 and not tensor.is_floating_point())
+        first = next(shapes, None)
+        if first is not None:
+            self.sequence_lengths.add(first[1])
+
+    @property
+    def sequence_length(self) -> int | None:
+        """Tokens per sequence, where all tracked batches agree."""
+        return next(iter(self.sequence_lengths)) if len(self.sequence_lengths) == 1 else None
+
+
+def write_records(found: Found, engine: Any, device: Device) -> None:
+    """Write this rank's record; on rank 0 also what the work was, and, where no watcher does it, the trial's record."""
+    name = found.trial.trial_id
+    trial = laid_out(
+        engine_trial(engine, name, found.trial.steps, found.sequence_length),
+        found.rank.world_size,
+        found.ranks_per_node,
+    )
+    if len(found.sequence_lengths) > 1:
+        found.notes.append(f"the tracked batches differ in length: {sorted(found.sequence_lengths)} tokens")
+    if found.rank.rank == 0:
+        write_whole(found.folder.spec, trial.model_dump_json(indent=1))
+        write_whole(found.folder.ds_config, json.dumps(engine_file(engine), indent=1))
+    record = _rank_record(found, trial, engine, device)
+    write_whole(found.folder.rank_record(found.rank.rank), record.model_dump_json())
+    if found.sampler is not None:
+        found.sampler.stop()
+    if found.rank.rank == 0 and not found.is_watched:
+        _write_trial(found, trial)
+
+
+def _rank_record(found: Found, trial: TrialSpec, engine: Any, device: Device) -> RankRecord:
+    parameters = count_parameters_built(engine.module)
+    flops, formula = _flops(trial, parameters) if trial.knows("sequence_length") else (None, None)
+    return RankRecord(
+        trial_id=trial.trial_id,
+        rank=found.rank.rank,
+        local_rank=found.rank.local_rank,
+        world_size=found.rank.world_size,
+        hostname=found.rank.hostname,
+        pid=found.rank.pid,
+        status=found.status,
+        failure=found.failure,
+        device_type=device.torch_device.type,
+        device_name=device.name,
+        device_uuid=device.uuid,
+        backend=device.backend,
+        parameters=parameters,
+        micro_batch_size=trial.micro_batch_size,
+        flops_per_step=flops,
+        flops_formula=formula,
+        **found.measured,
+        effective_config=engine_config(engine),
+        departures=_departures(engine_file(engine), trial.world_size, parameters.total),
+        notes=found.notes,
+    )
+
+
+def _flops(trial: TrialSpec, parameters: ParameterTensor) -> tuple[float | None, str | None]:
+    """Model FLOPs of one rank and optimizer step, and the formula's name."""
+    counts = ParameterCounts.from_components(parameters.by_component)
+    per_token, formula = model_flops_per_token(trial.model, trial.sequence_length, counts)
+    tokens = trial.micro_batch_size * trial.gradient_accumulation_steps * trial.sequence_length
+    return (None, None) if per_token is None else (per_token * tokens, formula)
+
+
+def _departures(config: dict[str, Any], world_size: int, num_params: int) -> list[str]:
+    """Where the engine departs from the paper; none where its configuration is of a kind that is not known."""
+    try:
+        return departures(config, world_size, num_params)
+    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+        return []
+
+
+def _write_trial(found: Found, trial: TrialSpec) -> None:
+    """Wait a little for the other ranks' records, then say how the tracked steps went."""
+    folder = found.folder
+    patience_s = PEERS_S if found.failure is None else FAILED_PEERS_S
+    deadline = time.monotonic() + patience_s
+    while len(folder.rank_records()) < trial.world_size and time.monotonic() < deadline:
+        time.sleep(_PAUSE_S)
+    ranks = [RankRecord.model_validate_json(path.read_bytes()) for path in folder.rank_records()]
+    failed = next((rank for rank in ranks if rank.status is not Status.COMPLETED), None)
+    failure = None if failed is None else failed.failure
+    missing = trial.world_size - len(ranks)
+    record = TrialRecord(
+        run_id=run_of(folder).run_id,
+        trial_id=trial.trial_id,
+        config_hash=trial.config_hash,
+        status=Status.COMPLETED if failed is None else failed.status,
+        reason=None if failure is None else failure.message,
+        failure=failure,
+        started_at_s=found.started_at_s,
+        ended_at_s=time.time(),
+        ranks_expected=trial.world_size,
+        ranks_reported=len(ranks),
+        nvml=read_nvml(folder),
+        notes=[f"{missing} ranks had written no record {patience_s:g} s after rank 0"] if missing else [],
+    )
+    write_whole(folder.record, record.model_dump_json(indent=1))
+
+
+def read_nvml(folder: TrialFolder) -> list[NvmlSummary]:
+    """What the samplers of all nodes left."""
+    return [NvmlSummary.model_validate_json(path.read_bytes()) for path in sorted(folder.path.glob("nvml_*.json"))]

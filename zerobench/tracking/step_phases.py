@@ -1,0 +1,132 @@
+"""The steps of a tracked engine and their phases: which are under the ledger, which are timed, which only pass.
+
+A step begins with its first forward pass and a phase lasts until the next one begins, in calls of the engine that
+somebody else makes; so contexts are entered in one call and left in another.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager, ExitStack
+from typing import Any
+
+import torch
+
+from zerobench.memory.device import Device
+from zerobench.memory.engine_tensors import Named
+from zerobench.memory.ledger import Ledger
+from zerobench.memory.model_sites import ModelSites
+from zerobench.memory.nvml import DeviceReader
+from zerobench.memory.recorder import (
+    DeviceRows,
+    Marks,
+    MemoryPhases,
+    NvmeAccount,
+    PlainPhases,
+    TimedPhases,
+    settle_collectives,
+)
+from zerobench.memory.traffic import Traffic
+from zerobench.records import Phase, StepKind, StepTime
+from zerobench.spec.trial import StepsSpec
+
+_UNDER_LEDGER = {"first": StepKind.FIRST, "memory": StepKind.STEADY}
+
+
+def step_kinds(steps: StepsSpec, *, is_fresh: bool) -> list[str]:
+    """What each step from the first tracked one on is for; an engine that has stepped before has no first step."""
+    warmup = ["warmup"] * steps.warmup
+    return ["first" if is_fresh else "warmup", *warmup, *["memory"] * steps.memory, *warmup, *["timed"] * steps.timed]
+
+
+class StepPhases:
+    """Where a tracked engine is, and what was seen of it."""
+
+    def __init__(
+        self,
+        device: Device,
+        module: torch.nn.Module,
+        walk: Callable[[], Iterable[Named]],
+        nvme: NvmeAccount,
+        kinds: list[str],
+    ) -> None:
+        self.kinds = kinds
+        self.index = 0
+        self.is_open = False
+        self.step_times: list[StepTime] = []
+        self.marks = Marks()
+        self.nvme = nvme
+        self.sites = ModelSites(module)
+        self.ledger = Ledger(device.torch_device, walk, sites=self.sites)
+        self.rows = DeviceRows(device, DeviceReader.open(device.uuid)) if device.is_cuda else None
+        self._module = module
+        self._traffic = Traffic()
+        self.memory = MemoryPhases(self.ledger, device, self.marks, nvme, self._traffic, self.rows, settle_collectives)
+        self._timed = TimedPhases(device, self.marks)
+        self._phases = {"timed": self._timed.phase, "warmup": PlainPhases(self.marks).phase}
+        self._step = ExitStack()
+        self._in_phase: tuple[Phase, AbstractContextManager[None]] | None = None
+
+    @property
+    def kind(self) -> str:
+        """What the step in hand is for."""
+        return self.kinds[self.index]
+
+    @property
+    def under_ledger(self) -> bool:
+        """Whether the step in hand is accounted for."""
+        return self.is_open and self.kind in _UNDER_LEDGER
+
+    @property
+    def phase(self) -> Phase | None:
+        """The phase in hand; None between phases."""
+        return None if self._in_phase is None else self._in_phase[0]
+
+    @property
+    def is_over(self) -> bool:
+        """Whether all steps are done."""
+        return self.index == len(self.kinds)
+
+    def open(self) -> None:
+        """Begin a step."""
+        self.marks.step_index, self.marks.kind = self.index, self.kind
+        self.is_open = True
+        if self.under_ledger:
+            self.memory.kind = _UNDER_LEDGER[self.kind]
+            for account in (self.ledger, self._traffic, self.nvme):
+                account.forget(self.memory.kind)
+            self._step.enter_context(self.ledger.tracking(self._module))
+        elif self.kind == "timed":
+            self._step.enter_context(self._timed.step(self.step_times))
+
+    def close(self) -> None:
+        """End the step in hand."""
+        self.leave()
+        self._step.close()
+        self.is_open = False
+        self.index += 1
+
+    def enter(self, phase: Phase) -> None:
+        """Begin a phase, and end the one before; nothing where it is the one in hand."""
+        if self.phase is phase:
+            return
+        self.leave()
+        context = self._phases.get(self.kind, self.memory.phase)(phase)
+        context.__enter__()
+        self._in_phase = (phase, context)
+
+    def leave(self) -> None:
+        """End the phase in hand, where there is one."""
+        if self._in_phase is not None:
+            context, self._in_phase = self._in_phase[1], None
+            context.__exit__(None, None, None)
+
+    def drop(self, error: BaseException | None) -> None:
+        """Leave a step that did not come to its end: nothing of its last phase is accounted for."""
+        error = error or GeneratorExit()
+        details: Any = (type(error), error, error.__traceback__)
+        if self._in_phase is not None:
+            context, self._in_phase = self._in_phase[1], None
+            context.__exit__(*details)
+        self._step.__exit__(*details)
+        self.is_open = False

@@ -1,0 +1,259 @@
+"""The ledger in a user's own DeepSpeed engine: memory by category in a few steps, and the times of a few others.
+
+    with zerobench.track(engine):
+        for batch in loader:
+            loss = engine(**batch).loss
+            engine.backward(loss)
+            engine.step()
+
+Steps are counted from the call on: the first one under the ledger, warm-up, one under the ledger again (steady state),
+warm-up, and a few that are timed with no ledger on. A step under the ledger takes several times as long as another; as
+soon as the last one is done the records are written and the engine is as it was before, so that a run of weeks pays for
+one minute. What is measured is the user's: malloc is not pinned, tensors that the loop keeps alive stay alive, and what
+the loop does between forward and backward counts to the forward phase.
+"""
+
+from __future__ import annotations
+
+import atexit
+import os
+import sys
+import warnings
+from collections.abc import Callable, Mapping, Sequence
+from functools import wraps
+from pathlib import Path
+from types import TracebackType
+from typing import Any, ParamSpec, Self
+
+import torch
+from pydantic import ValidationError
+
+from zerobench.errors import UserError
+from zerobench.memory.device import describe_device
+from zerobench.memory.engine_tensors import walk_deepspeed
+from zerobench.memory.failures import describe
+from zerobench.memory.host import resident_bytes
+from zerobench.memory.recorder import NvmeAccount
+from zerobench.progress import ProgressFile
+from zerobench.records import Phase, Status
+from zerobench.spec.base import user_error
+from zerobench.spec.trial import StepsSpec
+from zerobench.tracking.agreement import agree, this_rank
+from zerobench.tracking.engine_hooks import EngineHooks
+from zerobench.tracking.own_trial import engine_trial
+from zerobench.tracking.rank_records import Found, make_folder, write_records
+from zerobench.tracking.step_phases import StepPhases, step_kinds
+
+Arguments = ParamSpec("Arguments")
+
+
+def track(
+    engine: Any,
+    *,
+    name: str | None = None,
+    reports: str | Path = "reports",
+    warmup: int = 2,
+    memory: int = 1,
+    timed: int = 5,
+) -> Tracker:
+    """Begin to track a DeepSpeed engine; call it on every rank, after `deepspeed.initialize`.
+
+    Use it as a context around the training loop, or keep what it returns: the records are written once the tracked
+    steps are done, or when the context or the process ends before. The run lies under `reports` as `<name>_<time>`,
+    `name` being the script's where it is left out; inside of `zerobench watch` it is the watcher's run. `warmup`,
+    `memory` and `timed` are numbers of optimizer steps (zerobench.spec.trial.StepsSpec).
+
+    Raises:
+        UserError: `engine` is no DeepSpeed engine, a number of steps is not possible, or the run's folder cannot be
+            written.
+
+    """
+    if not all(hasattr(engine, method) for method in ("backward", "step", "is_gradient_accumulation_boundary")):
+        raise UserError(f"engine: {type(engine).__name__} is no DeepSpeed engine; give what deepspeed.initialize gave")
+    try:
+        steps = StepsSpec(warmup=warmup, memory=memory, timed=timed)
+    except ValidationError as error:
+        raise user_error(error, StepsSpec, "track") from None
+    return Tracker(engine, name or _script_name(), Path(reports), steps)
+
+
+def _harmless(method: Callable[Arguments, None]) -> Callable[Arguments, None]:
+    """A fault of the tracker's own ends the tracking and never the training."""
+
+    @wraps(method)
+    def guarded(*args: Arguments.args, **kwargs: Arguments.kwargs) -> None:
+        tracker: Any = args[0]
+        if tracker.done:  # somebody kept a wrapped method
+            return
+        try:
+            method(*args, **kwargs)
+        except Exception as error:  # noqa: BLE001 -- whatever it is, the user's training goes on
+            tracker._give_up(error)  # noqa: SLF001 -- its own
+
+    return guarded
+
+
+class Tracker:
+    """One engine while it is tracked; hears of its calls (engine_hooks.Listener)."""
+
+    def __init__(self, engine: Any, name: str, reports: Path, steps: StepsSpec) -> None:
+        self._rank = this_rank()
+        self._engine: Any = engine
+        self._finished = False
+        trial = engine_trial(engine, name, steps, None)
+        agreed = agree(self._rank, lambda: make_folder(reports, trial))
+        self.folder = agreed.folder
+        self._found = Found.begin(agreed, self._rank, engine, trial)
+        self._progress = ProgressFile(self.folder, self._rank, steps.total)
+        self._device = describe_device(torch.device(engine.device))
+        self._device.watch_refusals()
+        self._steps = StepPhases(
+            self._device,
+            engine.module,
+            lambda: walk_deepspeed(engine),
+            NvmeAccount(self._found.swap_folder, self._rank.rank),
+            step_kinds(steps, is_fresh=not getattr(engine, "global_steps", 0)),
+        )
+        self._hooks = EngineHooks(engine, self)
+        self._hooks.install()
+        atexit.register(self._at_exit)
+
+    def __enter__(self) -> Self:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close(error)
+
+    @property
+    def done(self) -> bool:
+        """Whether the records are written and the engine is as it was."""
+        return self._finished
+
+    def step(self) -> None:
+        """Say that an optimizer step is over, where the engine cannot know: it is over anyway after its `step()`."""
+        if self._finished or not self._steps.is_open:
+            return
+        self._steps.close()
+        if self._steps.is_over:
+            self._finish()
+
+    def close(self, error: BaseException | None = None) -> None:
+        """End the tracking now and write what there is; a second call does nothing. `error`: what ended the loop."""
+        if self._finished:
+            return
+        if error is not None:
+            self.failed(error)
+            return
+        steps = self._steps
+        steps.drop(None)
+        self._found.notes.append(
+            f"the training ended after {steps.index} of {len(steps.kinds)} tracked steps:"
+            " the figures of the others are not there"
+        )
+        self._finish()
+
+    # What the engine's calls tell.
+
+    @_harmless
+    def forward_begins(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """A micro-step begins, and with the first one the step."""
+        if not torch.is_grad_enabled():
+            return
+        steps = self._steps
+        if not steps.is_open:
+            self._progress.say(steps.kind, steps.index, self._device.memory_bytes() or resident_bytes())
+            steps.open()
+        if steps.under_ledger:
+            tensors = _tensors([args, kwargs])
+            steps.ledger.name_inputs(tensors)
+            self._found.note_batch(tensors)
+        steps.sites.after_forward = False
+        steps.enter(Phase.FORWARD)
+
+    @_harmless
+    def forward_ended(self, output: Any) -> None:
+        """What follows until the backward pass is the loss."""
+        if self._steps.under_ledger and self._steps.phase is Phase.FORWARD:
+            if isinstance(output, torch.Tensor) and output.dim() > 1:
+                self._steps.ledger.name_logits(output)
+            self._steps.sites.after_forward = True
+
+    @_harmless
+    def backward_begins(self, loss: Any) -> None:
+        """The forward phase is over."""
+        self._steps.sites.after_forward = False
+        if self._steps.under_ledger and isinstance(loss, torch.Tensor):
+            self._steps.memory.mark_loss(loss)
+        if self._steps.is_open:
+            self._steps.enter(Phase.BACKWARD)
+
+    @_harmless
+    def backward_ended(self) -> None:
+        """Nothing until the next micro-step, or the update."""
+        self._steps.leave()
+
+    @_harmless
+    def step_begins(self) -> None:
+        """The update begins; where no backward pass was seen, the phases cannot be told apart."""
+        if self._steps.phase is Phase.FORWARD:
+            self._found.note_once("loss.backward() went past engine.backward(): its pass stands in the forward phase")
+        self._steps.sites.after_forward = False
+        if self._steps.is_open:
+            self._steps.enter(Phase.STEP)
+
+    @_harmless
+    def step_ended(self) -> None:
+        """The optimizer step is over."""
+        self.step()
+
+    @_harmless
+    def failed(self, error: BaseException) -> None:
+        """The loop failed; if it goes on, it does so without us."""
+        status, self._found.failure = describe(error, self._steps.marks, self._rank.rank, self._device)
+        self._found.status = Status.INTERRUPTED if isinstance(error, KeyboardInterrupt) else status
+        self._steps.drop(error)
+        self._finish()
+
+    # The end.
+
+    def _give_up(self, error: Exception) -> None:
+        """The tracker itself failed: say so, and let the training go on without it."""
+        self._found.notes.append(f"the tracker failed and let go of the engine: {type(error).__name__}: {error}")
+        try:
+            self._steps.drop(error)
+        except Exception as second:  # noqa: BLE001 -- the engine must be let go of whatever happens
+            self._found.notes.append(f"and again while letting go: {type(second).__name__}: {second}")
+        self._finish()
+
+    def _finish(self) -> None:
+        """Give the engine back, write the records, and hold on to nothing."""
+        self._finished = True
+        self._hooks.restore()
+        atexit.unregister(self._at_exit)
+        self._progress.say("done", len(self._steps.kinds), always=True)
+        try:
+            self._found.take(self._steps)
+            write_records(self._found, self._engine, self._device)
+        except Exception as error:  # noqa: BLE001 -- a full disk is no reason to end a training
+            warnings.warn(f"zerobench could not write its records to {self.folder.path}: {error}", stacklevel=2)
+        del self._engine, self._steps, self._hooks, self._found
+
+    def _at_exit(self) -> None:
+        """The process ends before the tracked steps were done; an exception that ended it is the reason."""
+        error = getattr(sys, "last_exc", None) or getattr(sys, "last_value", None)
+        self.close(error if isinstance(error, BaseException) else None)
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    """The tensors in nested mappings and sequences."""
+    if isinstance(value, torch.Tensor):
+        return [value]
+    parts = value.values() if isinstance(value, Mapping) else value if isinstance(value, list | tuple) else ()
+    return [tensor for part in parts for tensor in _tensors(part)]
+
+
+def _script_name() -> str:
+    """The name of the script that runs."""
+    return Path(os.fspath(sys.argv[0] if sys.argv else "")).stem or "script"

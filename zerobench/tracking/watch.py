@@ -1,0 +1,138 @@
+"""Watches a user's own unmodified command from outside: NVML, host memory, its end; and writes an ordinary run.
+
+The command runs as it is given: its own process group and session, its arguments never through a shell, its streams
+passed on, signals handed to it, its exit status handed back. Its environment has one variable more, by which its
+processes are known and a tracker inside of it finds the folder.
+"""
+
+from __future__ import annotations
+
+import json
+import shutil
+import socket
+import time
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from zerobench.errors import UserError
+from zerobench.folder import RunFolder, TrialFolder, write_whole
+from zerobench.memory.sampler import Sampler
+from zerobench.records import HostSummary, NvmlSummary, TrialRecord
+from zerobench.redaction import redact_arguments
+from zerobench.run.outcome import Ending
+from zerobench.run.stop import stop_on_signals
+from zerobench.spec.trial import SCRIPT, TrialSpec
+from zerobench.tracking.command import Command, Show
+from zerobench.tracking.own_run import lay_out_own
+from zerobench.tracking.own_trial import laid_out, unknown_trial
+from zerobench.tracking.script_outcome import classify_script
+
+BASELINE_S = 10.0
+"""How long the sampler may take for its baseline before the command is started without one."""
+
+
+@dataclass(frozen=True)
+class Watched:
+    """A command that has ended and its run."""
+
+    folder: RunFolder
+    record: TrialRecord
+    exit_code: int
+    """The command's own, 128 and the signal's number where one ended it."""
+
+
+def watch(command: Sequence[str], *, name: str | None, interval_s: float, reports: Path, show: Show) -> Watched:
+    """Run `command` and watch it to its end; its run lies under `reports`, named `name` or by its script.
+
+    Raises:
+        UserError: there is no such command, or the run's folder cannot be written.
+
+    """
+    program = _program(command)
+    trial = unknown_trial(name or _name(command))
+    safe = redact_arguments(command)
+    run = lay_out_own(reports, trial, {"name": trial.trial_id, "command": safe}, safe)
+    folder = run.trial(trial.trial_id)
+    sampler = Sampler.start(folder, socket.gethostname(), uuids=None, interval_s=interval_s)
+    try:
+        sampler.wait_ready(BASELINE_S)
+        with stop_on_signals() as stop:
+            one = Command(program, command, folder, show)
+            ending, host, notes = one.run(stop)
+    finally:
+        nvml = sampler.stop()
+    final = _settle_spec(folder, one)
+    record = _record(run, folder, final, ending, nvml, host, notes, one.started_at_s)
+    return Watched(run, record, _exit_code(one.returncode))
+
+
+def _program(command: Sequence[str]) -> str:
+    """Where the command lies. Raises UserError: nowhere."""
+    if not command:
+        raise UserError("COMMAND: none was given; write it after two dashes: zerobench watch -- deepspeed train.py")
+    found = shutil.which(command[0])
+    if found is None:
+        raise UserError(f"COMMAND: {command[0]!r} is not found, or is not executable")
+    return found
+
+
+def _name(command: Sequence[str]) -> str:
+    """The name of the script in a command line, else of its program."""
+    scripts = (Path(word).stem for word in command if word.endswith((".py", ".sh")) and not word.startswith("-"))
+    return next(scripts, Path(command[0]).stem) or "script"
+
+
+def _settle_spec(folder: TrialFolder, one: Command) -> TrialSpec:
+    """What the work was: a tracker's word, else the ranks that were seen."""
+    trial = TrialSpec.model_validate(json.loads(folder.spec.read_bytes()))
+    if trial.strategy != SCRIPT:
+        return trial
+    trial = laid_out(trial, one.num_ranks, one.ranks_per_node)
+    write_whole(folder.spec, trial.model_dump_json(indent=1))
+    return trial
+
+
+def _record(
+    run: RunFolder,
+    folder: TrialFolder,
+    trial: TrialSpec,
+    ending: Ending,
+    nvml: NvmlSummary,
+    host: HostSummary,
+    notes: list[str],
+    started_at_s: float,
+) -> TrialRecord:
+    status, failure, more = classify_script(ending)
+    others = [found for path in folder.path.glob("nvml_*.json") if (found := _read_summary(path)) is not None]
+    record = TrialRecord(
+        run_id=run.run_id,
+        trial_id=trial.trial_id,
+        config_hash=trial.config_hash,
+        status=status,
+        reason=failure.message if failure else None,
+        failure=failure,
+        started_at_s=started_at_s,
+        ended_at_s=time.time(),
+        exit_code=ending.exit_code,
+        ranks_expected=max(trial.world_size, len(ending.records)),
+        ranks_reported=len(ending.records),
+        nvml=[nvml, *(found for found in others if found.hostname != nvml.hostname)],
+        host=[host],
+        notes=[*notes, *more],
+    )
+    write_whole(folder.record, record.model_dump_json(indent=1))
+    return record
+
+
+def _read_summary(path: Path) -> NvmlSummary | None:
+    try:
+        return NvmlSummary.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def _exit_code(returncode: int) -> int:
+    return 128 - returncode if returncode < 0 else returncode
