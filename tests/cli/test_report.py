@@ -1,0 +1,97 @@
+"""`zerobench report` as users meet it: files beside the run, several formats, mistakes in one line."""
+
+from __future__ import annotations
+
+import json
+import subprocess
+import sys
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Call
+from tests.report.sample_run import RUN_ID, cpu_trials, write_run
+
+
+@pytest.fixture
+def report(call: Call, tmp_path: Path) -> Call:
+    """Runs `zerobench report` where a folder `reports` holds one run."""
+    write_run(tmp_path / "reports" / RUN_ID, cpu_trials()[:2], samples=False)
+    return partial(call, "report")
+
+
+def test_the_newest_run_becomes_a_page_beside_its_tables(report: Call, tmp_path: Path) -> None:
+    code, out, err = report()
+    path = Path("reports") / RUN_ID / "report.html"
+    assert (code, out, err) == (0, f"{path}\n", "")
+    assert (tmp_path / path).read_text().startswith("<!doctype html>")
+
+
+def test_several_formats_are_written_at_once(report: Call) -> None:
+    code, out, _ = report(RUN_ID, "--json", "--csv")
+    folder = Path("reports") / RUN_ID
+    assert (code, out.splitlines()) == (0, [str(folder / "report_csv"), str(folder / "report.json")])
+    assert json.loads((folder / "report.json").read_text())["runs"][0]["run_id"] == RUN_ID
+    assert (folder / "report_csv" / "memory.csv").stat().st_size > 1000
+
+
+def test_a_path_may_be_named_and_a_dash_prints(report: Call, tmp_path: Path) -> None:
+    assert report("--json", "--out", "here.json")[:2] == (0, "here.json\n")
+    code, out, _ = report("--json", "--out", "-")
+    assert code == 0
+    assert out == (tmp_path / "here.json").read_text()
+
+
+def test_markdown_is_kept_beside_the_runs_under_a_name_that_says_what_it_is(report: Call) -> None:
+    code, out, err = report("--markdown")
+    assert (code, err) == (0, "")
+    path = Path(out.strip())
+    assert path.parent == Path("reports")
+    assert path.suffix == ".md"
+    assert path.read_text().startswith("#")
+
+
+def test_several_runs_make_one_report_and_a_run_named_twice_counts_once(report: Call, tmp_path: Path) -> None:
+    other = "sample_20260103-030405"
+    write_run(tmp_path / "reports" / other, cpu_trials()[:2], samples=False)
+    for path in (tmp_path / "reports" / other).rglob("*.json"):
+        path.write_text(path.read_text().replace(RUN_ID, other))
+    code, out, _ = report(RUN_ID, other, RUN_ID, "--json")
+    assert (code, out) == (0, f"reports/{other}/report_of_2_runs.json\n")
+    runs = json.loads(Path(out.strip()).read_text())["runs"]
+    assert [run["run_id"] for run in runs] == [RUN_ID, other]
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["nonsense"], "RUN: 'nonsense' is not a run folder"),
+        (["--html", "--json", "--out", "x"], "--out: x: one path takes one format, not --html, --json"),
+        (["--csv", "--out", "-"], "--out: '-': --csv writes several tables; give a folder"),
+        (["--json", "--out", "no/such/folder/x.json"], "--out: no/such/folder/x.json: cannot be written: No such file"),
+    ],
+)
+def test_a_mistake_is_one_line(report: Call, arguments: list[str], complaint: str) -> None:
+    code, out, err = report(*arguments)
+    assert (code, out) == (2, "")
+    assert complaint in err
+    assert err.count("\n") == 1
+
+
+def test_a_run_of_which_nothing_has_ended_says_so(report: Call, tmp_path: Path) -> None:
+    for path in (tmp_path / "reports" / RUN_ID / "trials").rglob("record.json"):
+        path.unlink()
+    assert "no trial has ended yet" in report()[2]
+
+
+def test_a_page_is_written_without_the_training_frameworks(report: Call, tmp_path: Path) -> None:
+    code = (
+        "import sys; from zerobench.cli.report import Request, write_reports; from pathlib import Path\n"
+        f"reports = Path({str(tmp_path / 'reports')!r})\n"
+        "request = Request(runs=[], formats=['html', 'json', 'csv'], out=None, reports=reports)\n"
+        "assert len(list(write_reports(request))) == 3\n"
+        "print(sorted({'torch', 'deepspeed', 'transformers', 'zerobench.worker'} & set(sys.modules)))"
+    )
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
+    assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr

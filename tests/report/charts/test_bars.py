@@ -1,0 +1,141 @@
+"""Stacked memory by category."""
+
+from __future__ import annotations
+
+import re
+
+import pytest
+
+from tests.report.charts.drawing import root_of, said, texts
+from zerobench.report.charts import bars
+from zerobench.report.figure import Figure
+from zerobench.report.run_frames import RunFrames
+from zerobench.units import format_bytes
+
+GIB = 2**30
+
+
+@pytest.fixture(scope="module")
+def device(gpu_figures: dict[str, Figure]) -> Figure:
+    """The chart of the sample run."""
+    return gpu_figures["memory-per-gpu"]
+
+
+def column(figure: Figure, start: str) -> str:
+    """The name of the table's column that begins so."""
+    (found,) = [name for name in map(str, figure.table) if name.startswith(start)]
+    return found
+
+
+def test_the_table_says_what_the_frames_say(gpu_frames: RunFrames, device: Figure) -> None:
+    on_device = gpu_frames.peaks[gpu_frames.peaks["place"] == "device"]
+    labels = gpu_frames.trials.set_index("trial_id")["label"]
+    assert "(GiB)" in column(device, "peak")
+    for trial_id, parts in on_device.groupby("trial_id"):
+        (row,) = [row for _, row in device.table.iterrows() if row["trial"].removeprefix("! ") == labels[trial_id]]
+        assert float(row[column(device, "peak")]) * GIB == pytest.approx(int(parts["bytes"].sum()), rel=1e-3)
+        for category, size in zip(parts["category"], parts["bytes"], strict=True):
+            shown = float(row[column(device, category.replace("_", " "))]) * GIB
+            assert shown == pytest.approx(int(size), abs=GIB / 1000)
+    assert len(device.table) == on_device["trial_id"].nunique()
+
+
+def test_a_part_says_its_trial_its_category_its_bytes_and_its_share(gpu_frames: RunFrames, device: Figure) -> None:
+    trials = gpu_frames.trials
+    trial_id = trials.loc[trials["label"] == "zero2", "trial_id"].iloc[0]
+    peaks = gpu_frames.peaks[(gpu_frames.peaks["trial_id"] == trial_id) & (gpu_frames.peaks["place"] == "device")]
+    whole = int(peaks["bytes"].sum())
+    size = int(peaks.loc[peaks["category"] == "first_moment", "bytes"].iloc[0])
+    expected = f"zero2, first moment (optimizer states): {format_bytes(size)}, {100 * size / whole:.0f} % of the peak"
+    assert expected in said(device)
+    assert f"zero2, parameters: {format_bytes(int(peaks.iloc[0]['bytes']))}, " in " ".join(said(device))
+
+
+def test_the_parts_of_a_bar_lie_end_to_end_in_the_order_of_the_palette(gpu_frames: RunFrames) -> None:
+    parts = bars.stacked(gpu_frames, "device")
+    for _, bar in parts.groupby("trial"):
+        assert bar["start"].tolist() == [0, *bar["end"].tolist()[:-1]]
+        assert bar["order"].is_monotonic_increasing
+        assert bar["end"].iloc[-1] == bar["whole"].iloc[0]
+
+
+def test_lengths_in_the_drawing_are_proportional_to_bytes(gpu_frames: RunFrames, device: Figure) -> None:
+    paths = {
+        node.attrib["aria-label"]: float(re.findall(r"h([0-9.]+)", node.attrib["d"])[0])
+        for node in root_of(device).iter()
+        if node.attrib.get("aria-roledescription") == "bar" and "of the peak" in node.attrib.get("aria-label", "")
+    }
+    trial = gpu_frames.trials.loc[gpu_frames.trials["label"] == "zero0"].iloc[0]
+    peaks = gpu_frames.peaks[
+        (gpu_frames.peaks["trial_id"] == trial["trial_id"]) & (gpu_frames.peaks["place"] == "device")
+    ]
+    sizes = dict(zip(peaks["category"], peaks["bytes"].astype(int), strict=True))
+    width = {
+        category: next(
+            length for text, length in paths.items() if text.startswith(f"zero0, {category.replace('_', ' ')}")
+        )
+        for category in ("activations", "first_moment", "parameters")
+    }
+    assert width["activations"] / width["first_moment"] == pytest.approx(
+        sizes["activations"] / sizes["first_moment"], rel=1e-3
+    )
+    assert width["parameters"] / width["first_moment"] == pytest.approx(
+        sizes["parameters"] / sizes["first_moment"], rel=1e-3
+    )
+
+
+def test_the_capacity_is_a_line_where_bars_reach_near_it_and_else_a_sentence(
+    scaling_frames: RunFrames, scaling_figures: dict[str, Figure], device: Figure
+) -> None:
+    near = scaling_figures["memory-per-gpu"]
+    assert bars.stacked(scaling_frames, "device")["whole"].max() > 0.25 * 80 * GIB
+    assert "capacity of one device: 80.00 GiB" in said(near)
+    assert "capacity 80 GiB" in texts(near)
+    assert "far to the right" in device.caption
+    assert not any("capacity" in text for text in [*said(device), *texts(device)])
+
+
+def test_without_a_known_capacity_nothing_is_said_of_it(cpu_frames: RunFrames) -> None:
+    figure = bars.device_figure(cpu_frames)
+    assert figure is not None
+    assert not any("capacity" in text for text in [figure.caption, *said(figure), *texts(figure)])
+
+
+def test_predictions_are_hatched_and_measurements_are_not(
+    predicted_frames: RunFrames, device: Figure, cpu_frames: RunFrames
+) -> None:
+    figure = bars.device_figure(predicted_frames)
+    assert figure is not None
+    assert figure.svg is not None
+    predicted = int((predicted_frames.trials["evidence"] != "measured").sum())
+    assert figure.svg.count('fill="url(#memory-per-gpu-hatch)"') == predicted > 0
+    assert "predicted (simulated, solo), not measured" in figure.caption
+    for measured in (device, bars.device_figure(cpu_frames)):
+        assert measured is not None
+        assert measured.svg is not None
+        assert "hatch" not in measured.svg
+        assert "predicted" not in measured.caption
+
+
+def test_a_trial_that_did_not_fit_is_named_and_one_that_is_not_believed_marked(device: Figure) -> None:
+    assert "zero0 mb64" in texts(device)
+    assert "did not fit: out of device memory" in texts(device)
+    assert "! zero1 mb4 ga2" in texts(device)
+    assert "leave those of the reference" in device.caption
+
+
+def test_the_title_is_what_the_largest_bar_shows(gpu_frames: RunFrames, device: Figure) -> None:
+    parts = bars.stacked(gpu_frames, "device")
+    largest = parts[parts["whole"] == parts["whole"].max()]
+    share = largest.groupby("group")["bytes"].sum() / largest["whole"].iloc[0]
+    assert share.idxmax() == "activations"
+    assert device.title == f"Activations are {100 * share.max():.0f} % of the largest device peak (zero0)"
+
+
+def test_memory_of_the_host_is_drawn_where_something_is_offloaded(
+    gpu_figures: dict[str, Figure], cpu_frames: RunFrames
+) -> None:
+    figure = gpu_figures["memory-of-host"]
+    assert any("first moment (optimizer states)" in text for text in said(figure))
+    assert not any("process" in text for text in said(figure))
+    assert bars.host_figure(cpu_frames) is None

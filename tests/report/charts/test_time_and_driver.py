@@ -1,0 +1,93 @@
+"""Memory within a step, and the waterfall from the driver's figure."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from tests.report.charts.drawing import numbers, said, texts
+from zerobench.report.charts import timeline, waterfall
+from zerobench.report.figure import Figure
+from zerobench.report.nvml_view import waterfall as waterfall_of
+from zerobench.report.run_frames import RunFrames
+from zerobench.units import format_bytes
+
+MIB = 2**20
+
+
+def test_a_phase_says_its_peak_and_what_is_left_at_its_end(
+    gpu_frames: RunFrames, gpu_figures: dict[str, Figure]
+) -> None:
+    figure = gpu_figures["memory-within-a-step"]
+    trials = gpu_frames.trials
+    trial_id = trials.loc[trials["label"] == "zero3", "trial_id"].iloc[0]
+    phases = gpu_frames.phases
+    (row,) = [
+        row
+        for _, row in phases[(phases["trial_id"] == trial_id) & (phases["phase"] == "backward")].iterrows()
+        if (row["step"], row["place"]) == ("steady", "device")
+    ]
+    peak, live = format_bytes(row["peak_bytes"]), format_bytes(row["live_bytes"])
+    assert f"zero3, backward in 158 ms: {peak} at the peak, {live} at the end" in said(figure)
+    assert {"forward", "backward", "step"} <= set(texts(figure))
+
+
+def test_samples_of_the_driver_lie_over_the_step_they_were_taken_in(gpu_figures: dict[str, Figure]) -> None:
+    figure = gpu_figures["memory-within-a-step"]
+    # A reading every 100 ms, of as many MiB as readings came before it. The memory step of `single` is its ninth step,
+    # 1.52 s long, and begins 10.5 + 8 x 1.52 s after the start: readings 227 to 241 lie in it.
+    begin = 10.5 + 8 * 1.52
+    inside = [tick for tick in range(400) if begin <= tick / 10 <= begin + 1.52]
+    found = [text for text in said(figure) if text.startswith("single n1 ga8, NVML: ")]
+    assert [round(numbers(text.partition("NVML:")[2])[0]) for text in found] == inside
+    assert "what NVML sampled" in figure.caption
+
+
+def test_of_many_samples_the_peak_is_never_lost() -> None:
+    samples = [{"at": float(tick), "used": 1000 if tick == 777 else tick % 10} for tick in range(1001)]
+    few = timeline.thinned(samples, 100)
+    assert len(few) <= 100
+    assert {"at": 777.0, "used": 1000} in few
+    assert timeline.thinned(samples[:100], 100) == samples[:100]
+
+
+def test_a_predicted_step_has_phases_of_equal_width_and_no_times(predicted_frames: RunFrames) -> None:
+    only = predicted_frames.trials[predicted_frames.trials["evidence"] == "simulated"]
+    figure = timeline.figure(replace(predicted_frames, trials=only))
+    assert figure is not None
+    assert set(figure.table["time"]) == {"-"}
+    assert "equal width" in figure.caption
+    assert not any("seconds" in text for text in texts(figure))
+
+
+def test_the_waterfall_is_that_of_the_fullest_device_and_adds_up(
+    gpu_frames: RunFrames, gpu_figures: dict[str, Figure]
+) -> None:
+    figure = gpu_figures["nvml-to-categories"]
+    ranks = gpu_frames.ranks
+    fullest = ranks["trial_id"].iloc[int(ranks["nvml_used_peak_bytes"].astype(float).argmax())]
+    found = waterfall_of(gpu_frames.run(str(gpu_frames.trials["run_id"].iloc[0])).trial(str(fullest)))
+    assert found is not None
+    steps = waterfall.steps_of(found)
+    levels = [step for step in steps if step.is_level]
+    assert [step.name for step in levels] == ["used (NVML)", "reserved by torch", "in tensors"]
+    for level, below in zip(levels, [*levels[1:], None], strict=True):
+        parts = steps[steps.index(level) + 1 : steps.index(below) if below else None]
+        assert level.num_bytes - sum(part.num_bytes for part in parts) == (below.num_bytes if below else 0)
+    assert f"used (NVML): {format_bytes(found.used_bytes)}, 100 % of what is used" in said(figure)
+    assert f"CUDA context: {format_bytes(514 * MIB)}" in " ".join(said(figure))
+    assert len(figure.table) == len(steps)
+
+
+def test_a_run_on_cpus_says_why_it_has_no_waterfall(cpu_frames: RunFrames) -> None:
+    figure = waterfall.figure(cpu_frames)
+    assert figure is not None
+    assert figure.svg is None
+    assert "No device was read by NVML" in figure.caption
+
+
+def test_on_cpus_the_step_is_drawn_without_samples(cpu_frames: RunFrames) -> None:
+    figure = timeline.figure(cpu_frames)
+    assert figure is not None
+    assert not any("NVML" in text for text in said(figure))
+    assert set(figure.table.iloc[:, -1]) == {"-"}
+    assert set(figure.table["trial"]) == set(cpu_frames.trials["label"])

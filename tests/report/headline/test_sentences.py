@@ -1,0 +1,160 @@
+"""What a run comes to: held against runs of the sample's arithmetic, and real ones."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.report.explain.runs import BUCKETS, QUICKSTART
+from tests.report.plan.run import cluster, plan_trials
+from tests.report.predicted_trial import asked
+from tests.report.sample_run import (
+    RUN_ID,
+    SampleTrial,
+    completed_trial,
+    on_cpu,
+    sample_trials,
+    skipped_trial,
+    spec,
+    write_run,
+)
+from zerobench.report.headline.candidates import candidates
+from zerobench.report.headline.sentences import headline
+from zerobench.report.run_frames import RunFrames, run_frames
+from zerobench.spec.trial import TrialSpec
+from zerobench.store import load_run
+
+
+def frames(folder: Path, trials: Sequence[SampleTrial]) -> RunFrames:
+    write_run(folder / RUN_ID, trials, samples=False)
+    return run_frames([load_run(folder / RUN_ID)])
+
+
+def small(strategy: str, **fields: Any) -> TrialSpec:
+    """A trial of two ranks, which is quicker to write and read."""
+    return spec(strategy, **{"gpus_per_node": 2, **fields})
+
+
+def told(folder: Path, *trials: SampleTrial) -> list[str]:
+    return headline(frames(folder, trials))
+
+
+def test_a_whole_run_is_told_in_six_sentences(tmp_path: Path) -> None:
+    common = "the commonest reason: the device ran out of memory (1)"
+    least = "zero3 opt=nvme param=cpu (11.02 GiB)"
+    void = "not ranked because the allocator had to retry: zero2 reduce_bucket=5e8"
+    once = "each was run once, so that the spread is that of steps within a run and not between runs"
+    assert told(tmp_path, *sample_trials()) == [
+        "All figures are measured (11 trials).",
+        f"Of 12 trials 9 completed, 1 out of device memory, 1 timeout, 1 skipped; {common}.",
+        f"8 of 9 fit in 80.00 GiB a device, zero0 mb64 not: {least} needs least, zero0 (15.99 GiB) most.",
+        "The fastest is zero1 with 284 K tokens/s (as fast within the spread: zero2).",
+        "Choose zero2: of 2 equally fast ones it needs the least device memory, 12.22 GiB.",
+        f"Left out because their losses disagree with the reference: zero1 mb4 ga2; {void}; {once}.",
+    ]
+
+
+def test_a_trial_that_is_faster_beyond_the_spread_is_chosen_whatever_its_memory(tmp_path: Path) -> None:
+    said = told(tmp_path, completed_trial(small("zero0"), step_s=0.1), completed_trial(small("zero2")))
+    assert "The fastest is zero0 with 162 K tokens/s, beyond the spread of the steps." in said
+    assert any(sentence.startswith("Choose zero0: it is the fastest, with") for sentence in said)
+
+
+def test_nothing_is_ranked_inside_the_spread(tmp_path: Path) -> None:
+    said = told(tmp_path, *(completed_trial(small(f"zero{stage}"), step_s=0.2 + stage / 1e4) for stage in range(4)))
+    assert any(sentence.startswith("No trial is faster than another beyond the spread") for sentence in said)
+    assert any(sentence.startswith("Choose zero3: of 4 equally fast ones") for sentence in said)
+
+
+def test_losses_that_disagree_are_no_choice_however_fast(tmp_path: Path) -> None:
+    wrong = completed_trial(small("zero2"), step_s=0.01, loss_error=0.5)
+    said = told(tmp_path, completed_trial(small("zero0")), completed_trial(small("zero1"), step_s=0.3), wrong)
+    assert any("The fastest is zero0" in sentence for sentence in said)
+    assert any("losses disagree with the reference: zero2" in sentence for sentence in said)
+
+
+def test_a_throughput_that_is_void_is_not_ranked(tmp_path: Path) -> None:
+    said = told(tmp_path, completed_trial(small("zero0")), completed_trial(small("zero1"), step_s=0.1, alloc_retries=2))
+    assert "The only one timed is zero0, with 64.9 K tokens/s." in said
+    assert any("not ranked because the allocator had to retry: zero1" in sentence.lower() for sentence in said)
+
+
+def test_repeats_count_as_one_trial_and_lift_the_doubt_about_single_runs(tmp_path: Path) -> None:
+    trials = [
+        completed_trial(small(strategy, repeat=repeat), step_s=0.2 + repeat / 100)
+        for strategy in ("zero1", "zero2")
+        for repeat in range(3)
+    ]
+    found = frames(tmp_path, trials)
+    assert [one.num_repeats for one in candidates(found)] == [3, 3]
+    assert [len(one.rates) for one in candidates(found)] == [3, 3]
+    assert not any("run once" in sentence for sentence in headline(found))
+
+
+def test_the_reference_is_not_ranked_among_the_strategies(tmp_path: Path) -> None:
+    single = completed_trial(spec("single", gpus_per_node=1, gradient_accumulation_steps=2), step_s=0.01)
+    said = told(tmp_path, single, completed_trial(small("zero0")), completed_trial(small("zero1"), step_s=0.5))
+    assert any("The fastest is zero0" in sentence for sentence in said)
+
+
+def test_different_work_is_not_compared_by_its_tokens(tmp_path: Path) -> None:
+    said = told(tmp_path, completed_trial(small("zero0")), completed_trial(small("zero0", gpus_per_node=1), step_s=9.0))
+    assert any("timed on 2 ranks is" in sentence and "timed on 1 rank is" in sentence for sentence in said)
+
+
+def test_on_a_cpu_nothing_is_said_of_what_fits(tmp_path: Path) -> None:
+    said = told(tmp_path, *map(on_cpu, (completed_trial(small("zero1")), completed_trial(small("zero2")))))
+    assert any("how much there is is not known, so nothing is said of what fits" in sentence for sentence in said)
+
+
+def test_predictions_alone_say_that_nothing_was_measured_and_what_to_measure_first(tmp_path: Path) -> None:
+    said = told(tmp_path, *plan_trials(cluster(gpu="rtx 4090")))
+    assert said[0].startswith("Nothing here was measured: all figures are predicted (")
+    assert "Nothing was timed, so nothing is said of speed." in said
+    [choice] = [sentence for sentence in said if sentence.startswith("Choose ")]
+    assert "to measure first: of what fits it moves least by the ZeRO papers (no offload)" in choice
+
+
+def test_what_is_too_large_for_its_device_is_named(tmp_path: Path) -> None:
+    small = [asked("zero0", prediction={"gpu": "RTX 4090"}), asked("zero3", prediction={"gpu": "RTX 4090"})]
+    large = [completed_trial(one.model_copy(update={"micro_batch_size": 64})) for one in small]
+    said = told(tmp_path, *large)
+    assert any("fit in " in sentence and "not: " in sentence for sentence in said)
+    assert not any(sentence.startswith("Choose") for sentence in said)
+
+
+def test_a_prediction_of_what_was_measured_counts_once(tmp_path: Path) -> None:
+    measured = spec("zero1")
+    predicted = measured.model_copy(update={"evidence": asked().evidence, "prediction": asked().prediction})
+    found = frames(tmp_path, [completed_trial(measured), completed_trial(predicted)])
+    assert [one.evidence for one in candidates(found)] == ["measured"]
+    assert headline(found)[0].startswith("1 trials are measured, 1 simulated are predicted")
+
+
+def test_a_run_without_ended_trials_says_so() -> None:
+    assert headline(run_frames([])) == ["No trial has ended yet."]
+
+
+def test_a_run_of_skipped_trials_says_why_and_chooses_nothing(tmp_path: Path) -> None:
+    said = told(tmp_path, skipped_trial(spec("zero2", offload_param="cpu"), "offload_param_needs_stage_3"))
+    assert said == [
+        "Of 1 trials 0 completed, 1 skipped; the commonest reason: offload_param_needs_stage_3 (1).",
+        "No trial left a figure of device memory.",
+        "Nothing was timed, so nothing is said of speed.",
+    ]
+
+
+def test_words_of_a_sweep_steer_no_terminal(tmp_path: Path) -> None:
+    odd = spec("zero1").model.model_copy(update={"name": "m\x1b[2J"})
+    trials: list[Any] = [completed_trial(small("zero1", model=odd)), completed_trial(small("zero2"))]
+    assert not any("\x1b" in sentence for sentence in told(tmp_path, *trials))
+
+
+@pytest.mark.parametrize("path", [BUCKETS, QUICKSTART])
+def test_real_runs_are_told_in_three_to_six_sentences(path: Path) -> None:
+    said = headline(run_frames([load_run(path)]))
+    assert 3 <= len(said) <= 6
+    assert all(sentence.endswith(".") for sentence in said)

@@ -1,0 +1,35 @@
+"""`zerobench report`: what to send to others of a run, or of several."""
+
+# ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zerobench.cli.options import REPORTS, Reports
+
+
+def report(
+    runs: Annotated[
+        list[str] | None, typer.Argument(metavar="RUN", help="Run folders or their names; the newest one.")
+    ] = None,
+    html: Annotated[bool, typer.Option("--html", help="One page with every chart and table (the default).")] = False,
+    markdown: Annotated[bool, typer.Option("--markdown", help="For a pull request or a model card.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="The tidy tables of all runs, in a folder.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One document: the trials with their peaks.")] = False,
+    out: Annotated[
+        Path | None,
+        typer.Option("--out", metavar="PATH", help="Where to write; `-` prints it (not for --csv). Beside the run."),
+    ] = None,
+    reports: Reports = REPORTS,
+) -> None:
+    """Write what a run, or several runs together, came to: a page, Markdown, CSV or JSON."""
+    from zerobench.cli.report import Request, write_reports
+
+    chosen = {"html": html, "markdown": markdown, "csv": csv, "json": json}
+    formats = [name for name, is_chosen in chosen.items() if is_chosen] or ["html"]
+    for line in write_reports(Request(runs=runs or [], formats=formats, out=out, reports=reports)):
+        typer.echo(line, nl=not line.endswith("\n"))

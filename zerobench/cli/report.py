@@ -1,0 +1,99 @@
+"""What `zerobench report` does: reads the runs once, and writes each format that was asked for."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerobench.errors import UserError
+from zerobench.folder import write_whole
+from zerobench.report.run_frames import RunFrames, run_frames
+from zerobench.store import Run, find_run, load_run
+
+_STANDARD_OUTPUT = Path("-")
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asks for."""
+
+    runs: Sequence[str]
+    """Empty: the newest one."""
+    formats: Sequence[str]
+    """Of `html`, `markdown`, `csv`, `json`; one at least."""
+    out: Path | None
+    reports: Path
+
+
+def write_reports(request: Request) -> Iterator[str]:
+    """Write what is asked for and yield the path of each, or its text where `--out -` wants it printed.
+
+    Raises UserError: a mistake in the request, no such run, a torn record, or a path that cannot be written.
+    """
+    _check(request)
+    frames = run_frames(_runs(request))
+    if frames.trials.empty:
+        raise UserError(f"RUN: {', '.join(run.run_id for run in frames.runs)}: no trial has ended yet")
+    for name in request.formats:
+        if request.out == _STANDARD_OUTPUT:
+            yield _text(name, frames)
+        else:
+            path = request.out or _default_path(name, frames)
+            _write(name, frames, path)
+            yield str(path)
+
+
+def _check(request: Request) -> None:
+    if request.out is None:
+        return
+    if len(request.formats) > 1:
+        shown = ", ".join(f"--{name}" for name in request.formats)
+        raise UserError(f"--out: {request.out}: one path takes one format, not {shown}; leave --out or all but one out")
+    if request.out == _STANDARD_OUTPUT and request.formats == ["csv"]:
+        raise UserError("--out: '-': --csv writes several tables; give a folder")
+
+
+def _runs(request: Request) -> list[Run]:
+    """The runs that are named, each once."""
+    names: Sequence[str | None] = request.runs or [None]
+    paths = [find_run(name, request.reports) for name in names]
+    return [load_run(path) for path in {path.resolve(): path for path in paths}.values()]
+
+
+def _default_path(name: str, frames: RunFrames) -> Path:
+    """Beside the tables of the run, or of the last of several; Markdown, which is made to be kept, beside the runs."""
+    folder = frames.runs[-1].folder.path
+    if name == "markdown":
+        from zerobench.report.markdown.report import kept_name  # noqa: PLC0415 -- only this format needs it
+
+        return folder.parent / kept_name(frames)
+    stem = "report" if len(frames.runs) == 1 else f"report_of_{len(frames.runs)}_runs"
+    return folder / (f"{stem}_csv" if name == "csv" else f"{stem}.{name}")
+
+
+def _write(name: str, frames: RunFrames, path: Path) -> None:
+    try:
+        if name == "csv":
+            from zerobench.report.joined_tables import write_csv  # noqa: PLC0415 -- as above
+
+            write_csv(frames, path)
+        else:
+            write_whole(path, _text(name, frames))
+    except OSError as error:
+        raise UserError(f"--out: {path}: cannot be written: {error.strerror}") from None
+
+
+def _text(name: str, frames: RunFrames) -> str:
+    """The document of one format; what only it needs is imported here."""
+    if name == "html":
+        from zerobench.report.page import page_html  # noqa: PLC0415 -- as above
+
+        return page_html(frames)
+    if name == "markdown":
+        from zerobench.report.markdown.report import markdown_report  # noqa: PLC0415 -- as above
+
+        return markdown_report(frames)
+    from zerobench.report.document import json_document  # noqa: PLC0415 -- as above
+
+    return json_document(frames)

@@ -1,0 +1,58 @@
+"""The report's charts: from the frames of a run to static SVG, each with the same figures as a table.
+
+    for figure in figures(run_frames([load_run(path)])):
+        print(figure.title, figure.table)
+
+Drawn by Vega-Lite through altair and vl-convert, so the page that shows them needs no chart library. One file a chart;
+colours are CSS variables (palette.py), which the page declares.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from zerobench.report.charts import (
+    bars,
+    efficiency,
+    model_size,
+    offload_traffic,
+    pareto,
+    prediction_error,
+    rank_spread,
+    timeline,
+    waterfall,
+    world_size,
+)
+from zerobench.report.charts.palette import colours, resolved
+from zerobench.report.figure import Figure
+from zerobench.report.run_frames import RunFrames
+
+__all__ = ["colours", "figures", "resolved"]
+
+_MAKERS: Sequence[Callable[[RunFrames], Figure | None]] = (
+    bars.device_figure,
+    bars.host_figure,
+    model_size.figure,
+    world_size.figure,
+    timeline.figure,
+    waterfall.figure,
+    pareto.figure,
+    efficiency.weak_figure,
+    efficiency.strong_figure,
+    rank_spread.figure,
+    prediction_error.figure,
+    offload_traffic.figure,
+)
+
+
+def figures(frames: RunFrames) -> Iterator[Figure]:
+    """The charts that the trials allow, in the order in which they are read; those without data are left out.
+
+    Raises:
+        UserError: a file of NVML samples, or a record that a chart reads again, is corrupt.
+
+    """
+    for make in _MAKERS:
+        figure = make(frames)
+        if figure is not None:
+            yield figure

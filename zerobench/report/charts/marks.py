@@ -1,0 +1,88 @@
+"""A trial as a point: colour and figure for the strategy, shape for the offload, filled where it was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any, Literal
+
+import altair as alt
+import pandas as pd
+
+from zerobench.report.charts import palette
+from zerobench.report.charts.render import Mark, data
+
+SHAPES = {"none": "circle", "cpu": "square", "nvme": "triangle-up"}
+_OFFLOADS = {"none": "no offload", "cpu": "offload to CPU", "nvme": "offload to NVMe"}
+_MOST_FIGURES = 120
+"""Points that each have their strategy's figure on them; more would lie over each other."""
+_BASELINE = 1.0
+
+SIDES: Sequence[tuple[Literal["left", "right"], int, bool]] = (("left", 11, True), ("right", -11, False))
+"""How text stands beside a point: its alignment, its distance, and whether that is to the right."""
+
+
+def point_row(trial: Any, x: float, y: float, said: str) -> dict[str, Any]:
+    """A prepared trial (a row of its frame) as a point at x, y."""
+    strategy = str(trial["strategy"])
+    colour = palette.strategy_colour(strategy)
+    measured = bool(trial["is_measured"])
+    return {
+        "x": float(x),
+        "y": float(y),
+        "said": said,
+        "strategy": strategy,
+        "offload": _OFFLOADS[str(trial["offload"])],
+        "fill": colour if measured else "var(--paper)",
+        "figure": strategy.removeprefix("zero")[:1],
+        "ink": palette.on_strategy(strategy) if measured else "var(--ink)",
+    }
+
+
+def strategy_stroke(strategies: Sequence[str], *, legend: bool = True) -> alt.Stroke:
+    """The colour of points and lines by strategy."""
+    known = [*palette.STRATEGY_COLOURS, *sorted(set(strategies) - set(palette.STRATEGY_COLOURS))]
+    present = [strategy for strategy in known if strategy in set(strategies)]
+    scale = alt.Scale(domain=present, range=[palette.strategy_colour(strategy) for strategy in present])
+    shown = (
+        alt.Legend(symbolType="circle", symbolFillColor="transparent", symbolOpacity=1, symbolStrokeWidth=3)
+        if legend
+        else None
+    )
+    return alt.Stroke("strategy:N", title=None, scale=scale, legend=shown)
+
+
+def _shape(offloads: Sequence[str], *, legend: bool) -> alt.Shape:
+    present = [place for place in SHAPES if _OFFLOADS[place] in set(offloads)]
+    scale = alt.Scale(domain=[_OFFLOADS[place] for place in present], range=[SHAPES[place] for place in present])
+    shown = alt.Legend(symbolStrokeColor="var(--ink)", symbolFillColor="transparent") if legend else None
+    return alt.Shape("offload:N", title=None, scale=scale, legend=shown if len(present) > 1 else None)
+
+
+def points(rows: list[dict[str, Any]], x: alt.X, y: alt.Y, *, legend: bool = True) -> list[Mark]:
+    """Layers that draw `rows` (point_row), the strategies' figures on them where there are few.
+
+    A strategy's points and figures lie over those of the one before it, so that no figure shows through a point.
+    """
+    few = len(rows) <= _MOST_FIGURES
+    stroke = strategy_stroke([row["strategy"] for row in rows], legend=legend)
+    shape = _shape([row["offload"] for row in rows], legend=legend)
+    layers = []
+    for strategy in sorted({row["strategy"] for row in rows}):
+        own = alt.Chart(data([row for row in rows if row["strategy"] == strategy]))
+        dots = own.mark_point(size=190 if few else 45, strokeWidth=1.6, opacity=1, fillOpacity=1 if few else 0.55)
+        fill = alt.Fill("fill:N", scale=None)
+        layers.append(
+            dots.encode(x=x, y=y, stroke=stroke, fill=fill, shape=shape, description=alt.Description("said:N"))
+        )
+        if few:
+            figures = own.mark_text(fontSize=9, fontWeight="bold", baseline="middle", dy=_BASELINE)
+            layers.append(figures.encode(x=x, y=y, text=alt.Text("figure:N"), color=alt.Color("ink:N", scale=None)))
+    return layers
+
+
+def strategies_sentence(trials: pd.DataFrame) -> str:
+    """How a caption reads the points."""
+    parts = ["A point is a trial; its figure is the ZeRO stage (s: one process)"]
+    if (trials["offload"] != "none").any():
+        parts.append("its shape where states are offloaded to")
+    return ", ".join(parts) + "."

@@ -1,0 +1,138 @@
+"""From an altair chart to a static `<svg>` element, drawn by Vega-Lite in this process; nothing is fetched.
+
+What a chart says of a value goes into its data and from there through Vega's own escaping; no specification holds an
+expression that is built from a value. Colours are CSS variables (palette.py), which Vega hands through.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping, Sequence
+from typing import Any
+from xml.sax.saxutils import quoteattr
+
+import altair as alt
+import vl_convert
+
+Mark = Any
+"""One layer of a plot, an altair chart: its methods publish no types."""
+
+Specification = dict[str, Any]
+"""A chart as Vega-Lite's JSON."""
+
+WIDTH = 900
+"""Of a drawing, in its own units; a page scales it."""
+
+HATCH = "url(#hatch)"
+"""The fill that marks what is predicted; each drawing has its own pattern of that name, told apart by its key."""
+
+_SILENT = re.compile(r'<g class="mark-\w+ role-mark[^"]*" aria-hidden="true"')
+"""Marks that say nothing lie over marks that do, and must not catch the pointer."""
+
+_GEOMETRY = re.compile(r' (?:d|transform)="[^"<>]*"')
+_DIGITS = re.compile(r"(\.\d\d)\d+(?!\d*e)")
+"""Places of a hundredth of a pixel are enough; Vega writes all that a float has."""
+
+_FONT = "system-ui, 'Segoe UI', Helvetica, Arial, sans-serif"
+_AXIS = {
+    "labelColor": "var(--ink)",
+    "titleColor": "var(--ink)",
+    "domainColor": "var(--muted)",
+    "tickColor": "var(--muted)",
+    "gridColor": "var(--grid)",
+    "labelFontSize": 12,
+    "titleFontSize": 12,
+    "titleFontWeight": "normal",
+    "titlePadding": 8,
+    "labelLimit": 340,
+}
+_LEGEND = {
+    "labelColor": "var(--ink)",
+    "titleColor": "var(--muted)",
+    "labelFontSize": 12,
+    "titleFontSize": 12,
+    "titleFontWeight": "normal",
+    "orient": "top",
+    "symbolStrokeWidth": 1,
+    "labelLimit": 300,
+}
+_HEADER = {"labelColor": "var(--ink)", "titleColor": "var(--ink)", "labelFontSize": 12, "labelFontWeight": "bold"}
+CONFIG: Mapping[str, Any] = {
+    "background": "transparent",
+    "font": _FONT,
+    "padding": 4,
+    "axis": _AXIS,
+    "legend": _LEGEND,
+    "header": _HEADER,
+    "title": {"color": "var(--ink)", "fontSize": 13, "fontWeight": "bold", "anchor": "start"},
+    "view": {"stroke": None},
+    "text": {"color": "var(--ink)", "fontSize": 12, "aria": False},
+}
+
+
+def data(rows: list[dict[str, Any]]) -> alt.InlineData:
+    """Rows of plain Python values as a chart's data.
+
+    As text, because altair copies and walks what it can look into, once for each layer that is added.
+    """
+    return alt.InlineData(values=json.dumps(rows, allow_nan=False), format=alt.JsonDataFormat(type="json"))
+
+
+def layered(marks: Sequence[Mark], width: float, height: float, title: str | None = None) -> Specification:
+    """`marks` over each other, the first one lowest, as a plot of this size.
+
+    Put together as Vega-Lite's format says and not by altair's `layer`, which copies all of it with every mark.
+    """
+    drawn = [mark.to_dict(validate=False) for mark in marks]
+    datasets = {name: rows for one in drawn for name, rows in one.get("datasets", {}).items()}
+    layers = [{key: one[key] for key in ("data", "mark", "encoding")} for one in drawn]
+    name = {} if title is None else {"title": {"text": title, "fontSize": 12, "offset": 4}}
+    return {"layer": layers, "width": width, "height": height, "datasets": datasets, **name}
+
+
+def arranged(plots: Sequence[Specification], columns: int, spacing: float, **independent: str) -> Specification:
+    """`plots` in rows of `columns`; scales are shared but for those that are called `independent`."""
+    datasets = {name: rows for plot in plots for name, rows in plot["datasets"].items()}
+    bare = [{key: part for key, part in plot.items() if key != "datasets"} for plot in plots]
+    resolve = {"resolve": {"scale": independent}} if independent else {}
+    return {"concat": bare, "columns": columns, "spacing": spacing, "datasets": datasets, **resolve}
+
+
+def svg(plot: Specification, key: str, label: str) -> str:
+    """`plot` (layered or arranged) as an `<svg>` element that takes the width it is given; `label` names it as a whole.
+
+    Raises ValueError: Vega-Lite refuses the specification.
+    """
+    specification = {"$schema": alt.SCHEMA_URL, **plot, "config": dict(CONFIG)}
+    # Inline data only: no address is allowed, so a value can make nothing load.
+    drawn = vl_convert.vegalite_to_svg(specification, allowed_base_urls=[])
+    opening, _, body = drawn.partition(">")
+    width, height = (_attribute(opening, name) for name in ("width", "height"))
+    opening = (
+        f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="100%"'
+        f' role="graphics-document" aria-label={quoteattr(label)}>'
+    )
+    body = _GEOMETRY.sub(lambda found: _DIGITS.sub(r"\1", found[0]), body)
+    body = _SILENT.sub(r'\g<0> pointer-events="none"', body)
+    hatched = f'fill="{HATCH}"'
+    if hatched not in body:
+        return opening + body
+    return opening + _pattern(key) + body.replace(hatched, f'fill="url(#{key}-hatch)"')
+
+
+def _attribute(tag: str, name: str) -> str:
+    """The number in an attribute of the tag that opens a drawing."""
+    found = re.search(rf' {name}="([0-9.]+)"', tag)
+    if found is None:
+        raise ValueError(f"svg: Vega drew one without a {name}")
+    return found[1]
+
+
+def _pattern(key: str) -> str:
+    """Oblique lines in the colour of what lies behind."""
+    return (
+        f'<defs><pattern id="{key}-hatch" width="7" height="7" patternUnits="userSpaceOnUse"'
+        ' patternTransform="rotate(45)"><line x1="1" y1="0" x2="1" y2="7" stroke="var(--paper)" stroke-width="1.4"'
+        ' stroke-opacity="0.8"/></pattern></defs>'
+    )

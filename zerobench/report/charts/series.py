@@ -1,0 +1,113 @@
+"""Which trials stand on one line, and how the lines are called: trials alike in all but what a chart varies."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from typing import Any
+
+import pandas as pd
+
+from zerobench.report.column_units import plain
+
+MOST_LINES = 16
+"""Lines in one chart."""
+
+ALIKE = (
+    "run_id",
+    "model",
+    "num_params",
+    "strategy",
+    "offload_optimizer",
+    "offload_param",
+    "num_nodes",
+    "world_size",
+    "micro_batch_size",
+    "gradient_accumulation_steps",
+    "sequence_length",
+    "precision",
+    "optimizer",
+    "activation_checkpointing",
+    "attention",
+    "evidence",
+    "settings",
+)
+"""What makes trials alike, but for what a chart varies; `settings`: DeepSpeed's keys that the sweep sets."""
+
+_COMPARED = {"strategy", "offload_optimizer", "offload_param", "optimizer", "evidence", "settings"}
+"""What lines are drawn beside each other for; in all else they had better be alike."""
+
+_TEXT: dict[str, Callable[[Any], str]] = {
+    "run_id": lambda value: f"@ {value}",
+    "model": str,
+    "strategy": str,
+    "offload_optimizer": lambda value: "" if value == "none" else f"opt={value}",
+    "offload_param": lambda value: "" if value == "none" else f"param={value}",
+    "world_size": lambda value: f"n{value}",
+    "micro_batch_size": lambda value: f"mb{value}",
+    "gradient_accumulation_steps": lambda value: f"ga{value}",
+    "global_batch_size": lambda value: f"batch {value}",
+    "sequence_length": lambda value: f"seq{value}",
+    "precision": str,
+    "optimizer": str,
+    "activation_checkpointing": lambda value: "ckpt" if value else "",
+    "attention": str,
+    "settings": str,
+    "evidence": lambda value: "" if value == "measured" else str(value),
+}
+
+
+def with_series(
+    trials: pd.DataFrame, x: str, varying: Sequence[str], fixed: Sequence[str] = ()
+) -> tuple[pd.DataFrame, int]:
+    """Those of `trials` that stand on a line, with `series` (a number) and `series_name`; and how many lines there are.
+
+    A line joins trials alike in ALIKE but for the columns `varying`, and in `fixed`, and has two values of the column
+    `x` at least. Of more than MOST_LINES those are kept that are alike in most but strategy and offload.
+    """
+    alike = [name for name in (*ALIKE, *fixed) if name not in varying and name != x]
+    found = trials[trials[x].notna()].copy()
+    found["series"] = found.groupby(alike, sort=False, dropna=False).ngroup()
+    found["frame"] = found.groupby([name for name in alike if name not in _COMPARED], sort=False, dropna=False).ngroup()
+    columns = {
+        "frame": ("frame", "first"),
+        "length": (x, "nunique"),
+        "ranks": ("world_size", "max"),
+        "size": ("y", "max"),
+    }
+    order = found.groupby("series").agg(**columns)
+    order = order[order["length"] >= 2]
+    kept = found[found["series"].isin(_most_comparable(order))].copy()
+    kept["series_name"] = _names(kept, alike)
+    return kept, len(order)
+
+
+def _most_comparable(order: pd.DataFrame) -> list[int]:
+    """At most MOST_LINES of the lines in `order`: those whose `frame`, what they are alike in, has most lines, on most
+    ranks, where stages differ most.
+
+    A second frame is added only where all of it has room.
+    """
+    columns = {
+        "length": ("length", "max"),
+        "number": ("size", "size"),
+        "ranks": ("ranks", "max"),
+        "size": ("size", "max"),
+    }
+    frames = order.groupby("frame").agg(**columns).sort_values([*columns], ascending=False, kind="stable")
+    fits = (frames["number"].cumsum() <= MOST_LINES).cummin()
+    fits.iloc[:1] = True
+    return order[order["frame"].isin(frames.index[fits])].index[:MOST_LINES].tolist()
+
+
+def left_out_sentence(shown: pd.DataFrame, number: int) -> str:
+    """What a caption says of lines that are not drawn."""
+    drawn = shown["series"].nunique()
+    return (
+        "" if drawn >= number else f" Of {number:,} lines {drawn} are drawn: those that differ least in other things."
+    )
+
+
+def _names(trials: pd.DataFrame, alike: Sequence[str]) -> list[str]:
+    """What tells each trial's line from the others; the strategy in any case."""
+    told = [name for name in _TEXT if name in alike and (name == "strategy" or len(trials[name].unique()) > 1)]
+    return [plain(" ".join(text for name in told if (text := _TEXT[name](row[name])))) for _, row in trials.iterrows()]

@@ -1,0 +1,134 @@
+"""From what NVML says is used, down to torch's reserve, what is allocated of it, and the categories.
+
+Each bar begins where the one before it ended, so whatever nobody explains is seen as a bar of its own.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+import pandas as pd
+
+from zerobench.report.charts import palette
+from zerobench.report.charts.render import WIDTH, Specification, data, layered, svg
+from zerobench.report.charts.shown import prepared
+from zerobench.report.charts.words import ByteAxis, byte_axis, share
+from zerobench.report.figure import Figure
+from zerobench.report.nvml_view import Waterfall, waterfall
+from zerobench.report.run_frames import RunFrames
+from zerobench.units import format_bytes
+
+_KEY = "nvml-to-categories"
+_ROW_HEIGHT = 24
+
+
+@dataclass(frozen=True)
+class Step:
+    """One bar: a level that stands on the axis, or a part that leads from one level to the next."""
+
+    name: str
+    num_bytes: int
+    is_level: bool
+    colour: str
+    end: int
+    """Bytes from the axis to the bar's upper end."""
+
+
+def figure(frames: RunFrames) -> Figure | None:
+    """The waterfall of the measured trial with the largest use of a device; without a drawing where NVML saw none."""
+    trials = prepared(frames.trials)
+    measured = trials[trials["is_measured"] & (trials["status"] == "completed").astype(bool)]
+    if measured.empty:
+        return None
+    used = frames.ranks.groupby(["run_id", "trial_id"])["nvml_used_peak_bytes"].max().rename("used").reset_index()
+    seen = measured.merge(used[used["used"].notna()], on=["run_id", "trial_id"])
+    title = "From NVML's figure down to tensors"
+    if seen.empty:
+        caption = (
+            "No device was read by NVML in this run, as on a machine without a GPU, so there is nothing to lead from."
+        )
+        return Figure(_KEY, title, caption, None, pd.DataFrame())
+    chosen = seen.sort_values("used", ascending=False, kind="stable").iloc[0]
+    found = waterfall(frames.run(str(chosen["run_id"])).trial(str(chosen["trial_id"])))
+    if found is None:
+        return None
+    steps = steps_of(found)
+    unit = byte_axis([found.used_bytes])
+    caption = (
+        f"{chosen['name']}, rank {found.rank}, the measured trial whose device was fullest: from what the driver says"
+        " is used (outlined) to what torch has reserved, to what is in tensors at the peak, to what those are."
+        f" Unexplained is what no reading names: {format_bytes(found.unexplained_bytes)}."
+    )
+    return Figure(_KEY, title, caption, svg(_chart(steps, unit), _KEY, title), _table(steps, unit))
+
+
+def steps_of(found: Waterfall) -> list[Step]:
+    """The bars of a waterfall, from used memory down to the categories."""
+    outside = [
+        ("other processes", found.other_processes_bytes),
+        ("CUDA context", found.context_bytes),
+        ("NCCL", found.collectives_bytes),
+        ("unexplained", found.unexplained_bytes),
+    ]
+    reserved = found.allocated_bytes + found.slack_bytes
+    steps = [Step("used (NVML)", found.used_bytes, is_level=True, colour="none", end=found.used_bytes)]
+    steps += _falling([(n, size, "var(--muted)") for n, size in outside if size], found.used_bytes)
+    steps.append(Step("reserved by torch", reserved, is_level=True, colour="none", end=reserved))
+    steps += _falling([("allocator slack", found.slack_bytes, "var(--muted)")], reserved)
+    steps.append(Step("in tensors", found.allocated_bytes, is_level=True, colour="none", end=found.allocated_bytes))
+    return steps + _falling(_categories(found), found.allocated_bytes)
+
+
+def _falling(parts: list[tuple[str, int, str]], start: int) -> list[Step]:
+    """Parts that each begin where the one before it ended."""
+    steps = []
+    for name, size, colour in parts:
+        steps.append(Step(name, size, is_level=False, colour=colour, end=start))
+        start -= size
+    return steps
+
+
+def _categories(found: Waterfall) -> list[tuple[str, int, str]]:
+    """The categories in the order of all charts; those of nothing are left out."""
+    sizes = {category.value: size for category, size in (found.allocated.categories if found.allocated else {}).items()}
+    order = list(palette.CATEGORY_COLOURS)
+    names = sorted((name for name, size in sizes.items() if size), key=lambda name: order.index(palette.GROUP_OF[name]))
+    return [(name.replace("_", " "), sizes[name], palette.category_colour(palette.GROUP_OF[name])) for name in names]
+
+
+def _chart(steps: list[Step], unit: ByteAxis) -> Specification:
+    used = steps[0].num_bytes
+    rows: list[dict[str, Any]] = [
+        {
+            "name": step.name,
+            "start": unit.of(step.end - step.num_bytes),
+            "end": unit.of(step.end),
+            "fill": step.colour,
+            "text": format_bytes(step.num_bytes),
+            "tip": unit.of(max(step.end, step.end - step.num_bytes)),
+            "said": f"{step.name}: {format_bytes(step.num_bytes)}, {share(step.num_bytes, used)} of what is used",
+        }
+        for step in steps
+    ]
+    names = [step.name for step in steps]
+    reach = [min(0.0, *(row["start"] for row in rows)), max(row["tip"] for row in rows) * 1.14]
+    x = alt.X("start:Q", title=f"memory of one device ({unit.name})", scale=alt.Scale(domain=reach, nice=False))
+    y = alt.Y("name:N", title=None, sort=None, scale=alt.Scale(domain=names, paddingInner=0.25))
+    bars = alt.Chart(data(rows)).mark_bar(stroke="var(--ink)", strokeWidth=0.8)
+    texts = alt.Chart(data(rows)).mark_text(align="left", dx=6)
+    fill, said = alt.Fill("fill:N", scale=None), alt.Description("said:N")
+    parts = bars.encode(x=x, x2=alt.X2("end:Q"), y=y, fill=fill, description=said)
+    sizes = texts.encode(x=alt.X("tip:Q"), y=y, text=alt.Text("text:N"))
+    return layered([parts, sizes], WIDTH - 170, _ROW_HEIGHT * len(names))
+
+
+def _table(steps: list[Step], unit: ByteAxis) -> pd.DataFrame:
+    return pd.DataFrame(
+        {
+            "what": [step.name for step in steps],
+            f"bytes ({unit.name})": [unit.show(step.num_bytes) for step in steps],
+            "of used": [share(step.num_bytes, steps[0].num_bytes) for step in steps],
+        }
+    )

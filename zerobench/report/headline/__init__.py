@@ -1,0 +1,1 @@
+"""What a run comes to in a few sentences: what fits, what is fastest, what to choose."""

@@ -1,0 +1,184 @@
+"""What a run comes to, in three to six sentences: what fits, what is fastest, what to choose, and how sure that is.
+
+Nothing is ranked inside noise: trials whose times overlap are equally fast, and the one with less memory is chosen. A
+trial whose losses disagree, or whose throughput is void, is no choice. Where nothing was timed, the choice goes by what
+the ZeRO papers say of traffic, and says so.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+
+import pandas as pd
+
+from zerobench.records import Status
+from zerobench.report.column_units import plain
+from zerobench.report.headline.candidates import Candidate, candidates, disagrees, equally_fast, timed_groups
+from zerobench.report.run_frames import RunFrames
+from zerobench.spec.trial import Evidence
+from zerobench.units import format_bytes, format_count
+
+_COMPLETED = Status.COMPLETED.value
+_MEASURED = Evidence.MEASURED.value
+_MOST_NAMES = 3
+_MOST_GROUPS = 2
+_MOST_REASON = 100
+_PEAK_ERROR = ("device", "total", "peak", "steady")
+
+
+def headline(frames: RunFrames) -> list[str]:
+    """Three to six plain sentences about all runs of `frames`; one where no trial has ended."""
+    trials = frames.trials
+    if trials.empty:
+        return ["No trial has ended yet."]
+    found = candidates(frames)
+    groups = timed_groups(found)
+    speed = [_fastest(groups), _choice(groups) or _untimed_choice(found)]
+    sentences = [_evidence(frames), _endings(trials), _fit(trials, found), *speed, _doubts(trials, found)]
+    return [plain(sentence[0].upper() + sentence[1:]) for sentence in sentences if sentence]
+
+
+def _evidence(frames: RunFrames) -> str:
+    """How the figures are come by, and how far predictions are off where they were measured too."""
+    counts = frames.trials[frames.trials["status"] != Status.SKIPPED.value]["evidence"].value_counts()
+    if counts.empty:
+        return ""
+    predicted = " and ".join(f"{count} {name}" for name, count in counts.items() if name != _MEASURED)
+    measured = int(counts.get(_MEASURED, 0))
+    if not predicted:
+        return f"All figures are measured ({measured} trials)." if measured > 1 else "All figures are measured."
+    if not measured:
+        return f"Nothing here was measured: all figures are predicted ({predicted})."
+    error = _median_error(frames.errors)
+    off = "" if error is None else f"; predicted peaks of device memory are {100 * error:.2f} % off in the median"
+    return f"{measured} trials are measured, {predicted} are predicted{off}."
+
+
+def _median_error(errors: pd.DataFrame) -> float | None:
+    """The median size of the error of a steady step's largest total on the device, over predicted trials."""
+    names = ["place", "category", "quantity", "step"]
+    chosen = errors[(errors[names] == list(_PEAK_ERROR)).all(axis=1)]
+    if chosen.empty:
+        return None
+    largest = chosen.groupby(["run_id", "trial_id"])[["measured_bytes", "predicted_bytes"]].max().astype(float)
+    sizes = (largest["predicted_bytes"] / largest["measured_bytes"] - 1).abs().dropna()
+    return None if sizes.empty else float(sizes.median())
+
+
+def _endings(trials: pd.DataFrame) -> str:
+    """How many completed, and why the others did not, the commonest reason first."""
+    others = trials[trials["status"] != _COMPLETED]
+    completed = len(trials) - len(others)
+    if others.empty:
+        return f"All {len(trials)} trials completed." if len(trials) > 1 else "The one trial completed."
+    counts = others["status"].value_counts()
+    said = ", ".join(f"{count} {str(status).replace('_', ' ')}" for status, count in counts.items())
+    reasons = others["rule"].fillna(others["reason"]).dropna().value_counts()
+    common = f"; the commonest reason: {_short(str(reasons.index[0]))} ({int(reasons.iloc[0])})" if len(reasons) else ""
+    return f"Of {len(trials)} trials {completed} completed, {said}{common}."
+
+
+def _short(text: str) -> str:
+    line = " ".join(text.split())
+    return line if len(line) <= _MOST_REASON else f"{line[: _MOST_REASON - 3]}..."
+
+
+def _fit(trials: pd.DataFrame, found: Sequence[Candidate]) -> str:
+    """What fits and what does not, between the least and the most that is needed."""
+    known = [one for one in found if one.needed_bytes is not None]
+    if not known:
+        return "No trial left a figure of device memory."
+    least = min(known, key=lambda one: one.needed_bytes or 0)
+    most = max(known, key=lambda one: one.needed_bytes or 0)
+    extremes = f"{_need(least)} needs least" + (f", {_need(most)} most" if most is not least else "")
+    ran_out = list(trials[trials["status"] == Status.OUT_OF_DEVICE_MEMORY.value]["label"])
+    judged = [one for one in known if one.fits is not None]
+    if not judged:
+        full = f"; {_names(ran_out)} ran out of it" if ran_out else ""
+        return f"Of device memory {extremes}; how much there is is not known, so nothing is said of what fits{full}."
+    too_large = [one.label for one in judged if not one.fits] + ran_out
+    total = len(judged) + len(ran_out)
+    if not too_large:
+        return f"All {total} that completed fit in {_capacities(judged)}: {extremes}."
+    return f"{total - len(too_large)} of {total} fit in {_capacities(judged)}, {_names(too_large)} not: {extremes}."
+
+
+def _need(one: Candidate) -> str:
+    return f"{one.label} ({format_bytes(one.needed_bytes)})"
+
+
+def _capacities(found: Sequence[Candidate]) -> str:
+    sizes = sorted({one.capacity_bytes for one in found if one.capacity_bytes is not None})
+    return " or ".join(format_bytes(size) for size in sizes) + " a device"
+
+
+def _names(labels: Sequence[str]) -> str:
+    more = f" and {len(labels) - _MOST_NAMES} more" if len(labels) > _MOST_NAMES else ""
+    return ", ".join(labels[:_MOST_NAMES]) + more
+
+
+def _fastest(groups: Mapping[str, Sequence[Candidate]]) -> str:
+    if not groups:
+        return "Nothing was timed, so nothing is said of speed."
+    told = [_fastest_of(name, group) for name, group in list(groups.items())[:_MOST_GROUPS]]
+    left = len(groups) - len(told)
+    return "; ".join(told) + (f"; and {left} other kinds of work." if left else ".")
+
+
+def _fastest_of(name: str, group: Sequence[Candidate]) -> str:
+    alike = equally_fast(group)
+    best = max(group, key=lambda one: one.tokens_per_s or 0.0)
+    of = f" {name}" if name else ""
+    rate = f"{format_count(best.tokens_per_s)} tokens/s"
+    if len(group) == 1:
+        return f"the only one timed{of} is {best.label}, with {rate}"
+    if len(alike) == len(group):
+        return f"no trial{of} is faster than another beyond the spread of its steps, and {best.label} reaches {rate}"
+    others = _names([one.label for one in alike if one is not best])
+    spread = f" (as fast within the spread: {others})" if others else ", beyond the spread of the steps"
+    return f"the fastest{of} is {best.label} with {rate}{spread}"
+
+
+def _choice(groups: Mapping[str, Sequence[Candidate]]) -> str:
+    told = [_chosen(equally_fast(group)) for group in list(groups.values())[:_MOST_GROUPS]]
+    return f"Choose {'; '.join(told)}." if told else ""
+
+
+def _chosen(alike: Sequence[Candidate]) -> str:
+    one = alike[0]
+    needs = "" if one.needed_bytes is None else f", {format_bytes(one.needed_bytes)}"
+    if len(alike) > 1:
+        return f"{one.label}: of {len(alike)} equally fast ones it needs the least device memory{needs}"
+    return f"{one.label}: it is the fastest{needs and f', with{needs[1:]} of device memory'}"
+
+
+def _untimed_choice(found: Sequence[Candidate]) -> str:
+    """Without times: what fits, moves least by the papers, and needs least memory of those.
+
+    Stages 0 to 2 move 2 Psi elements a step, stage 3 moves 3 (arXiv 1910.02054, section 7); offloading adds the host
+    link (ZeRO-Offload, arXiv 2101.06840, section 4).
+    """
+    fitting = [one for one in found if one.fits and one.stage is not None]
+    if not fitting or len({one.work.model for one in fitting}) > 1:
+        return ""
+    chosen = min(fitting, key=lambda one: (one.offloads, one.stage == 3, one.needed_bytes or 0))
+    return (
+        f"Choose {chosen.label} to measure first: of what fits it moves least by the ZeRO papers "
+        f"({'with' if chosen.offloads else 'no'} offload), and of those it needs least memory, "
+        f"{format_bytes(chosen.needed_bytes)}."
+    )
+
+
+def _doubts(trials: pd.DataFrame, found: Sequence[Candidate]) -> str:
+    """What limits all this: losses that disagree, void throughput, single repeats."""
+    parts = []
+    wrong = trials[(trials["status"] == _COMPLETED) & disagrees(trials)]
+    if len(wrong):
+        parts.append(f"left out because their losses disagree with the reference: {_names(list(wrong['label']))}")
+    void = trials[trials["void"].notna()]
+    if len(void):
+        parts.append(f"not ranked because the allocator had to retry: {_names(list(void['label']))}")
+    timed = [one for one in found if one.rates]
+    if timed and all(one.num_repeats == 1 for one in timed):
+        parts.append("each was run once, so that the spread is that of steps within a run and not between runs")
+    return f"{'; '.join(parts)}." if parts else ""

@@ -1,0 +1,1 @@
+"""A run as Markdown: for a pull request, or to be kept."""

@@ -1,0 +1,108 @@
+"""A run as Markdown for a pull request or a model card, and the name under which it is kept.
+
+    text = markdown_report(run_frames([load_run(path)]))
+    (folder / kept_name(frames)).write_text(text)
+
+The order is that of a reader: what came out, how it was measured, the figures, what to beware of, how to have it again.
+Nothing from a run becomes Markdown (text.py).
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from datetime import UTC, datetime
+
+from zerobench.report.environment_facts import at
+from zerobench.report.headline.sentences import headline
+from zerobench.report.markdown.setting import configuration_lines, hardware_lines, reproduce_lines, version_lines
+from zerobench.report.markdown.tables import (
+    caveat_lines,
+    error_lines,
+    memory_lines,
+    outcome_lines,
+    rows_of,
+    throughput_lines,
+)
+from zerobench.report.markdown.text import bullets, prose
+from zerobench.report.run_frames import RunFrames
+from zerobench.spec.hardware import find_gpu
+from zerobench.spec.trial import slug
+from zerobench.store import Run
+
+_STAMP = re.compile(r"_(\d{8})-\d{6}")
+"""How a run's name says when it began (store.STAMP)."""
+
+
+def markdown_report(frames: RunFrames) -> str:
+    """The runs of `frames` as one document in GitHub's Markdown.
+
+    Raises UserError: a trial's spec is torn, corrupt or newer than this version.
+    """
+    lines = [f"# {prose(_title(frames))}", "", *bullets(headline(frames)), ""]
+    for title, section in _sections(frames):
+        body = list(section)
+        if body:
+            lines += [f"## {prose(title)}", "", *body, ""]
+    return "\n".join(lines)
+
+
+def _sections(frames: RunFrames) -> Iterator[tuple[str, Iterator[str] | list[str]]]:
+    several = len(frames.runs) > 1
+    yield "Memory by category", memory_lines(frames)
+    yield "Throughput", throughput_lines(frames)
+    yield "Outcomes", outcome_lines(frames)
+    yield "Predicted against measured", error_lines(frames)
+    yield "Beware", caveat_lines(frames)
+    for run in frames.runs:
+        of_run = f" of {run.run_id}" if several else ""
+        yield f"Hardware{of_run}", hardware_lines(frames, run)
+        yield f"Versions and date{of_run}", version_lines(run)
+        yield f"Configuration{of_run}", configuration_lines(frames, run)
+        yield f"How to reproduce{of_run}", reproduce_lines(run)
+
+
+def _title(frames: RunFrames) -> str:
+    """`quickstart on H200 SXM`, or `quickstart on CPU ranks`; where nothing was measured, it says so."""
+    is_measured = frames.trials.empty or (frames.trials["evidence"] == "measured").any()
+    where = ", ".join(_gpus(frames)) or "CPU ranks"
+    return f"{', '.join(_sweeps(frames))} on {where}{'' if is_measured else ', predicted'}"
+
+
+def _sweeps(frames: RunFrames) -> list[str]:
+    """The names of the sweeps, each once."""
+    return list(dict.fromkeys(str(run.sweep.get("name") or run.run_id) for run in frames.runs))
+
+
+def _gpus(frames: RunFrames) -> list[str]:
+    """The GPUs that trials ran on or are about: by the catalogue's name, else by the driver's; none for CPU ranks."""
+    rows = rows_of(frames.trials)
+    named = [row["gpu"] or (row["device_name"] if row["capacity_bytes"] is not None else None) for row in rows]
+    return list(dict.fromkeys(name for name in named if name))
+
+
+def kept_name(frames: RunFrames) -> str:
+    """`<sweep>_<gpu>_<date>.md`, the file name of a kept report: `zero-stages_h200_20261121.md`, `quickstart_cpu_...`.
+
+    Torchtitan's rule for benchmark submissions without the entity. Several sweeps or GPUs have hyphens between them.
+    """
+    gpus = "-".join(map(_short, _gpus(frames))) or "cpu"
+    parts = ("-".join(_sweeps(frames)), gpus, _date(frames.runs[0]))
+    return "_".join(slug(re.sub(r"[\s_/]+", "-", part.strip())) for part in parts) + ".md"
+
+
+def _short(gpu: str) -> str:
+    """The shortest name without blanks that the catalogue has for a GPU: h200 for `H200 SXM`, else all of its name."""
+    known = find_gpu(gpu)
+    names = [name for name in (known.name, *known.names) if " " not in name] if known else []
+    return min(names, key=len, default=known.name if known else gpu).lower()
+
+
+def _date(run: Run) -> str:
+    """The day on which the run began, YYYYMMDD: as its name says, else in UTC by its environment; `undated` without."""
+    stamp = _STAMP.search(run.run_id)
+    if stamp is not None:
+        return stamp[1]
+    at_s = at(run.environment, "captured_at_s")
+    is_time = isinstance(at_s, int | float) and 0 <= at_s < 2**35
+    return f"{datetime.fromtimestamp(at_s, UTC):%Y%m%d}" if is_time else "undated"

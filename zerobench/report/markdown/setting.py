@@ -1,0 +1,148 @@
+"""What a submission must say beside its figures: hardware, links, versions and dates, the exact configuration.
+
+It is what torchtitan asks of benchmark submissions (github.com/pytorch/torchtitan, benchmarks/README.md, "Submission
+Guidelines": model, hardware with interconnections, training configs, versions and date, notes that help to reproduce),
+but for who submits, which the pull request says.
+"""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator, Mapping
+from datetime import UTC, datetime
+
+import yaml
+
+from zerobench.report.environment_facts import Environment, at, commit, gpu_names, text
+from zerobench.report.labels import shared_lines
+from zerobench.report.markdown.text import block, bullets, code, table
+from zerobench.report.run_frames import RunFrames
+from zerobench.spec.hardware import find_gpu
+from zerobench.spec.trial import TrialSpec
+from zerobench.store import Run
+from zerobench.units import format_bytes
+
+_VERSIONS = ("torch", "deepspeed", "transformers", "zerobench", "python", "triton", "flash-attn", "numpy")
+_PINNED = ("torch", "deepspeed", "transformers")
+_VERSION = re.compile(r"[0-9][0-9A-Za-z.!]*(\+[0-9A-Za-z.]+)?").fullmatch
+_MOST_SPECS = 1000
+"""Trials whose specs are read to say what they share; the sweep says it of the others."""
+
+
+def hardware_lines(frames: RunFrames, run: Run) -> list[str]:
+    """The devices, their links, and the node around them."""
+    environment = run.environment
+    said = {
+        "GPUs": _gpus(environment),
+        "links between them": _links(environment),
+        "simulated, not there": _simulated(frames, run),
+        "processor": _processor(environment),
+        "host memory": _size(at(environment, "machine", "memory_bytes")),
+        "system": _joined(environment, ("machine", "os"), ("machine", "kernel"), ("machine", "architecture")),
+    }
+    return bullets(f"{name}: {value}" for name, value in said.items() if value)
+
+
+def _gpus(environment: Environment) -> str | None:
+    """`8 x NVIDIA H200, 140.4 GiB each`."""
+    gpus = at(environment, "gpus")
+    sizes = {at(gpu, "total_bytes") for gpu in gpus} if isinstance(gpus, list) else set()
+    [size] = sizes if len(sizes) == 1 else [None]
+    names = gpu_names(environment)
+    if names is None:
+        return "none"
+    return f"{names}, {format_bytes(size, 1)} each" if isinstance(size, int) else names
+
+
+def _links(environment: Environment) -> str | None:
+    """`28 pairs: 18 NVLinks through nvswitch, PCIe NODE`."""
+    pairs = at(environment, "topology")
+    kinds = (
+        Counter(_link(pair) for pair in pairs if isinstance(pair, Mapping)) if isinstance(pairs, list) else Counter()
+    )
+    return "; ".join(f"{count} pairs: {kind}" for kind, count in kinds.most_common()) or None
+
+
+def _link(pair: Environment) -> str:
+    nvlinks, through, pcie = pair.get("nvlinks"), pair.get("through"), pair.get("pcie")
+    said = [f"{nvlinks} NVLinks" + (f" through {through}" if through else "")] if nvlinks else []
+    return ", ".join([*said, *([f"PCIe {pcie}"] if pcie else [])]) or "not known"
+
+
+def _simulated(frames: RunFrames, run: Run) -> str | None:
+    """The GPUs that predictions are about, with their memory as the catalogue has it."""
+    rows = frames.trials[(frames.trials["run_id"] == run.run_id) & (frames.trials["evidence"] == "simulated")]
+    known = [gpu for name in sorted(set(rows["gpu"].dropna())) if (gpu := find_gpu(name)) is not None]
+    return ", ".join(f"{gpu.name} ({format_bytes(gpu.memory_bytes, 1)})" for gpu in known) or None
+
+
+def _processor(environment: Environment) -> str | None:
+    model, cores = text(at(environment, "machine", "cpu", "model")), at(environment, "machine", "cpu", "usable_cores")
+    return model and (f"{model}, {cores} cores for this run" if isinstance(cores, int) else model)
+
+
+def _size(value: object) -> str | None:
+    return format_bytes(value, 1) if isinstance(value, int) else None
+
+
+def _joined(environment: Environment, *paths: tuple[str, ...]) -> str | None:
+    return ", ".join(found for path in paths if (found := text(at(environment, *path)))) or None
+
+
+def version_lines(run: Run) -> list[str]:
+    """A table of versions, commits and when it was."""
+    environment = run.environment
+    rows = [(name, found) for name in _VERSIONS if (found := text(at(environment, "versions", name)))]
+    more = {
+        "CUDA of torch": text(at(environment, "torch_build", "cuda")),
+        "NVIDIA driver": text(at(environment, "driver", "version")),
+        "torch commit": text(at(environment, "torch_build", "git_version")),
+        "zerobench commit": commit(at(environment, "git", "zerobench")),
+        "date": _date(environment),
+    }
+    rows += [(name, value) for name, value in more.items() if value]
+    return table(("what", "version"), (True, True), rows) if rows else ["No versions were recorded."]
+
+
+def _date(environment: Environment) -> str | None:
+    """When the run began, in UTC."""
+    at_s = at(environment, "captured_at_s")
+    if not isinstance(at_s, int | float) or not 0 <= at_s < 2**35:
+        return None
+    return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M} UTC"
+
+
+def configuration_lines(frames: RunFrames, run: Run) -> Iterator[str]:
+    """What the trials share, and the whole sweep as it was asked."""
+    yield from bullets(shared_lines(_specs(frames, run)))
+    yield from ("", "The sweep as asked, `sweep.yaml`:", "")
+    yield from block(yaml.safe_dump(dict(run.sweep), sort_keys=False, allow_unicode=True), "yaml")
+
+
+def _specs(frames: RunFrames, run: Run) -> list[TrialSpec]:
+    ids = frames.trials.loc[frames.trials["run_id"] == run.run_id, "trial_id"]
+    return [run.spec(trial_id) for trial_id in ids[:_MOST_SPECS]]
+
+
+def reproduce_lines(run: Run) -> Iterator[str]:
+    """What to type to have it again."""
+    yield "With zerobench at the commit or version above and the sweep above saved as `sweep.yaml`:"
+    yield ""
+    pins = " ".join(_pins(run.environment))
+    install = [f"pip install {pins}"] if pins else []
+    yield from block("\n".join([*install, "zerobench run sweep.yaml", "zerobench report --markdown"]), "sh")
+    yield ""
+    yield (
+        f"Run {code(run.run_id)}. Each trial's folder holds its whole DeepSpeed configuration "
+        "(`ds_config.json`), its command line (`cmd.txt`) and the raw measurements of every rank."
+    )
+
+
+def _pins(environment: Environment) -> list[str]:
+    """`torch==2.13.0`: without the local tag that says for which CUDA it was built, which package indexes do not have.
+
+    Only what is spelt like a version is put into a command that a person may paste.
+    """
+    found = {name: text(at(environment, "versions", name)) for name in _PINNED}
+    return [f"{name}=={version.partition('+')[0]}" for name, version in found.items() if version and _VERSION(version)]

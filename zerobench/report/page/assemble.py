@@ -1,0 +1,151 @@
+"""Puts the page together: every section as plain values, then one template that escapes them all."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from jinja2 import Environment, FileSystemLoader, StrictUndefined
+from markupsafe import Markup
+
+from zerobench import __version__
+from zerobench.report.charts import figures as all_figures
+from zerobench.report.charts.palette import colours
+from zerobench.report.figure import Figure
+from zerobench.report.headline.sentences import headline
+from zerobench.report.page import configuration, outcomes, overview
+from zerobench.report.page.drawing import drawing
+from zerobench.report.page.environment import environment_grids, utc_text
+from zerobench.report.page.grid import Grid, frame_grid
+from zerobench.report.page.notes import notes_grid
+from zerobench.report.page.policy import content_security_policy
+from zerobench.report.page.text import visible
+from zerobench.report.page.trials import remarks, rows_of, trials_grid
+from zerobench.report.run_frames import RunFrames
+
+ASSETS = Path(__file__).parent / "assets"
+
+
+@dataclass(frozen=True)
+class Drawn:
+    """A figure as the template takes it."""
+
+    key: str
+    number: int
+    title: str
+    caption: str
+    drawing: Markup | None
+    grid: Grid
+
+    @property
+    def rows(self) -> str:
+        """How long its table is."""
+        count = len(self.grid.rows)
+        return f"{count:,} row{'' if count == 1 else 's'}"
+
+
+@dataclass(frozen=True)
+class Entry:
+    """A line of the contents."""
+
+    key: str
+    number: str
+    title: str
+
+
+def page_html(frames: RunFrames, figures: Iterable[Figure] | None = None) -> str:
+    """The whole page for the runs of `frames`, as one HTML document that needs nothing else.
+
+    `figures` are drawn from `frames` unless they are given.
+
+    Raises:
+        UserError: a document that the page shows is torn, corrupt or newer than this version.
+
+    """
+    drawn = list(_drawn(all_figures(frames) if figures is None else figures))
+    script = _asset("script.js")
+    html: str = _template().render(
+        page=_sections(frames, drawn),
+        policy=content_security_policy(script),
+        style=Markup(_variables() + _asset("style.css")),  # noqa: S704 -- our own files, no value of a run in them
+        script=Markup(script),  # noqa: S704 -- as above
+        version=__version__,
+    )
+    return html
+
+
+def _sections(frames: RunFrames, drawn: Sequence[Drawn]) -> Mapping[str, Any]:
+    """What the template writes, as text that it escapes."""
+    runs, trials = frames.runs, rows_of(frames.trials)
+    failed, notes = outcomes.failed_trials(runs, trials), notes_grid(frames.notes, trials)
+    absent = {key for key, is_there in (("outcomes", failed), ("notes", notes.rows)) if not is_there}
+    return {
+        "title": overview.title(runs),
+        "description": overview.description(runs),
+        "facts": overview.facts(runs, trials),
+        "headline": [visible(sentence) for sentence in headline(frames)],
+        "contents": list(_contents(drawn, absent)),
+        "figures": drawn,
+        "legend": overview.legend(runs, trials),
+        "trials": trials_grid(trials),
+        "remarks": remarks(trials),
+        "notes": notes,
+        "outcomes": outcomes.outcomes_grid(failed),
+        "outcome_counts": outcomes.outcome_counts(failed),
+        "evidence": list(outcomes.evidence_blocks(failed)),
+        "environment": environment_grids(frames.environments),
+        "sweeps": configuration.sweep_blocks(runs),
+        "configurations": list(configuration.configurations(runs, trials)),
+        "configuration_note": configuration.note(len(trials)),
+        "more_configurations": configuration.more_grid(trials),
+        "written_at": utc_text(time.time()),
+    }
+
+
+def _drawn(figures: Iterable[Figure]) -> Iterator[Drawn]:
+    for number, figure in enumerate(figures, start=1):
+        svg = None if figure.svg is None else Markup(drawing(figure.svg, figure.key))  # noqa: S704 -- drawing() checks
+        title, caption = visible(figure.title.rstrip(".")), visible(figure.caption)
+        yield Drawn(figure.key, number, title, caption, svg, frame_grid(f"Figure {number}. {title}.", figure.table))
+
+
+_SECTIONS = {
+    "trials": "Trials",
+    "outcomes": "Trials without figures",
+    "notes": "Notes",
+    "environment": "Environment",
+    "configuration": "Configuration",
+}
+"""The sections after the figures, by their ids."""
+
+
+def _contents(drawn: Sequence[Drawn], absent: Collection[str]) -> Iterator[Entry]:
+    for figure in drawn:
+        yield Entry(figure.key, str(figure.number), figure.title)
+    for key, title in _SECTIONS.items():
+        if key not in absent:
+            yield Entry(key, "", title)
+
+
+def _variables() -> str:
+    """The charts' colours in both themes; the page's own of the same name, which come later, prevail."""
+    light, dark = colours("light"), colours("dark")
+    return ":root {" + "".join(f" {name}: light-dark({light[name]}, {dark[name]});" for name in light) + " }\n"
+
+
+def _template() -> Any:
+    environment = Environment(
+        loader=FileSystemLoader(ASSETS),
+        autoescape=True,
+        undefined=StrictUndefined,
+        trim_blocks=True,
+        lstrip_blocks=True,
+    )
+    return environment.get_template("page.html.j2")
+
+
+def _asset(name: str) -> str:
+    return (ASSETS / name).read_text(encoding="utf-8")

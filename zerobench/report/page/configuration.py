@@ -1,0 +1,103 @@
+"""What was run, exactly: the sweep's YAML, each trial as asked, the config handed to DeepSpeed and what it made of it.
+
+Documents of the first trials stand in full; a page of a thousand trials says where the others' lie.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+import yaml
+
+from zerobench import store
+from zerobench.folder import TrialFolder
+from zerobench.records import RankRecord
+from zerobench.report.page.grid import Column, Grid, grid
+from zerobench.report.page.text import visible
+from zerobench.report.page.trials import Trial
+
+MOST_IN_FULL = 20
+"""Trials whose documents are in the page: some 20 kB each."""
+
+
+@dataclass(frozen=True)
+class Block:
+    """A document to read and to copy."""
+
+    key: str
+    """Its id in the page."""
+    title: str
+    text: str
+
+
+@dataclass(frozen=True)
+class Configuration:
+    """The documents of one trial."""
+
+    label: str
+    blocks: Sequence[Block]
+
+
+def sweep_blocks(runs: Sequence[store.Run]) -> list[Block]:
+    """Each run's sweep file, as it lies in the run's folder."""
+    return [
+        Block(f"sweep-{index}", f"{run.run_id}/{run.folder.sweep.name}", _sweep_text(run))
+        for index, run in enumerate(runs, start=1)
+    ]
+
+
+def _sweep_text(run: store.Run) -> str:
+    """The file's own text; written anew where a character in it cannot be seen, which YAML escapes in its own way."""
+    text = _read(run.folder.sweep)
+    return text if visible(text) == text else yaml.safe_dump(run.sweep, sort_keys=False)
+
+
+def configurations(runs: Sequence[store.Run], trials: Sequence[Trial]) -> Iterator[Configuration]:
+    """The documents of the first trials.
+
+    Raises UserError: a rank's record is torn, corrupt or newer than this version.
+    """
+    by_id = {run.run_id: run for run in runs}
+    for index, trial in enumerate(trials[:MOST_IN_FULL], start=1):
+        folder = by_id[trial["run_id"]].folder.trial(trial["trial_id"])
+        yield Configuration(visible(str(trial["label"])), list(_blocks(f"trial-{index}", trial, folder)))
+
+
+def _blocks(key: str, trial: Trial, folder: TrialFolder) -> Iterator[Block]:
+    where = f"{trial['run_id']}/{folder.path.parent.name}/{folder.path.name}"
+    for path, what in ((folder.spec, "the trial as asked"), (folder.ds_config, "handed to DeepSpeed")):
+        if path.exists():
+            title = visible(f"{what}: {where}/{path.name}")
+            yield Block(f"{key}-{path.stem}", title, visible(_read(path)))
+    for record in folder.rank_records()[:1]:
+        config = store.read_record(record, RankRecord).effective_config
+        if config:
+            text = json.dumps(config, indent=1)
+            yield Block(f"{key}-effective", "what the engine says it runs with, read back from it", visible(text))
+
+
+def _read(path: Path) -> str:
+    return path.read_text(encoding="utf-8", errors="replace")
+
+
+def more_grid(trials: Sequence[Trial]) -> Grid:
+    """Where the documents of the trials lie that are not in the page."""
+    columns: list[Column[Trial]] = [
+        Column("trial", lambda trial: str(trial["label"]), is_number=False),
+        Column("folder", lambda trial: f"{trial['run_id']}/trials/{trial['trial_id']}/", is_number=False),
+    ]
+    return grid("Trials whose documents lie in the run's folder only.", columns, trials[MOST_IN_FULL:])
+
+
+def note(num_trials: int) -> str:
+    """What stands here and what does not."""
+    rest = num_trials - MOST_IN_FULL
+    if rest <= 0:
+        return "Each trial as asked, the config that DeepSpeed was handed, and what the engine says it made of it."
+    return (
+        f"The first {MOST_IN_FULL} trials as asked, with the config that DeepSpeed was handed and what the engine says "
+        f"it made of it. The same files of the other {rest:,} lie in the run's folder, where the table below says."
+    )

@@ -1,0 +1,99 @@
+"""A table of the page: a caption, headers, and rows of text that the template escapes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass
+from typing import Any, Generic, TypeVar
+
+import pandas as pd
+
+from zerobench.report.column_units import MISSING, show_number
+from zerobench.report.page.text import visible
+
+T = TypeVar("T")
+
+MANY_ROWS = 60
+"""Rows from which a table scrolls in a frame of its own on the screen, and is left out on paper."""
+
+_NUMERIC = frozenset("0123456789+-.,%eE \N{MINUS SIGN}\N{PLUS-MINUS SIGN}\N{ALMOST EQUAL TO}<>")
+
+
+@dataclass(frozen=True)
+class Header:
+    """The head of a column."""
+
+    text: str
+    is_number: bool = False
+    """Whether its cells are set flush right."""
+
+    @property
+    def css(self) -> str:
+        """The attribute that a cell of this column needs in HTML: unquoted, so nothing in it is ever escaped."""
+        return " class=number" if self.is_number else ""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One line of a table; its first cell names it."""
+
+    cells: Sequence[str]
+    kind: str = ""
+    """How it is marked besides its words: `predicted`, `doubted`, `failed`, `skipped`, or nothing."""
+
+
+@dataclass(frozen=True)
+class Grid:
+    """A table that is ready to be written."""
+
+    caption: str
+    headers: Sequence[Header]
+    rows: Sequence[Row]
+
+    @property
+    def is_long(self) -> bool:
+        """Whether it has more rows than a reader takes in at once."""
+        return len(self.rows) > MANY_ROWS
+
+
+@dataclass(frozen=True)
+class Column(Generic[T]):
+    """A column over rows made of a `T`."""
+
+    header: str
+    cell: Callable[[T], str]
+    is_number: bool = True
+
+
+def grid(
+    caption: str, columns: Sequence[Column[T]], rows: Sequence[T], kind: Callable[[T], str] = lambda _: ""
+) -> Grid:
+    """A table of `rows`; a column after the first that would say nothing in any of them is left out."""
+    cells = [[visible(column.cell(row)) for row in rows] for column in columns]
+    said = [index == 0 or any(text not in {"", MISSING} for text in cells[index]) for index in range(len(columns))]
+    headers = [Header(column.header, column.is_number) for column, keep in zip(columns, said, strict=True) if keep]
+    kept = [column for column, keep in zip(cells, said, strict=True) if keep]
+    lines = zip(*kept, strict=True)
+    return Grid(caption, headers, [Row(line, kind(row)) for line, row in zip(lines, rows, strict=True)])
+
+
+def frame_grid(caption: str, frame: pd.DataFrame) -> Grid:
+    """A table of a frame whose columns and cells are written for people already."""
+    columns = [[_text(value) for value in frame.iloc[:, index]] for index in range(frame.shape[1])]
+    headers = [Header(visible(str(name)), _is_numeric(cells)) for name, cells in zip(frame, columns, strict=True)]
+    return Grid(caption, headers, [Row(line) for line in zip(*columns, strict=True)])
+
+
+def _text(value: Any) -> str:
+    """A cell's text; numbers that nobody formatted get three digits that say something."""
+    if value is None or value is pd.NA or value is pd.NaT or value != value:  # noqa: PLR0124 -- only NaN differs
+        return MISSING
+    if isinstance(value, float):
+        return str(int(value)) if value.is_integer() else show_number(value)
+    return visible(str(value))
+
+
+def _is_numeric(cells: Iterable[str]) -> bool:
+    """Whether every cell that says anything is a number."""
+    said = [cell for cell in cells if cell not in {"", MISSING}]
+    return bool(said) and all(_NUMERIC.issuperset(cell) and any(map(str.isdigit, cell)) for cell in said)

@@ -1,0 +1,68 @@
+"""The top of the page: what was run, where and when, how it ended, and how much of it was seen and not predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from zerobench import store
+from zerobench.report.labels import shared_lines
+from zerobench.report.layout import listed
+from zerobench.report.page.environment import utc_text
+from zerobench.report.page.text import visible
+from zerobench.report.page.trials import Trial, counted, status_text
+from zerobench.spec.trial import Evidence
+
+
+@dataclass(frozen=True)
+class Fact:
+    """A name and what is to be said under it."""
+
+    name: str
+    text: str
+
+
+def title(runs: Sequence[store.Run]) -> str:
+    """The names of the sweeps, each once."""
+    return visible(listed(list(dict.fromkeys(_sweep_name(run) for run in runs))))
+
+
+def _sweep_name(run: store.Run) -> str:
+    return str(run.sweep.get("name") or run.run_id)
+
+
+def description(runs: Sequence[store.Run]) -> list[str]:
+    """What the sweeps say of themselves."""
+    said = (" ".join(str(run.sweep.get("description") or "").split()) for run in runs)
+    return [visible(text) for text in dict.fromkeys(said) if text]
+
+
+def facts(runs: Sequence[store.Run], trials: Sequence[Trial]) -> list[Fact]:
+    """What the header of the page lists."""
+    return [Fact(name, visible(text)) for name, text in _facts(runs, trials)]
+
+
+def _facts(runs: Sequence[store.Run], trials: Sequence[Trial]) -> Iterator[tuple[str, str]]:
+    yield ("Runs" if len(runs) > 1 else "Run"), listed([run.run_id for run in runs])
+    started = [run.environment.get("captured_at_s") for run in runs]
+    times = [utc_text(at) for at in started if isinstance(at, int | float)]
+    if times:
+        yield "Started", listed(times)
+    yield "Trials", f"{len(trials):,} ended: {counted([status_text(trial['status']) for trial in trials])}"
+    pending = sum(len(run.pending()) for run in runs)
+    if pending:
+        yield "Not ended", f"{pending:,} planned trials have no record: they never ran, or run now"
+    yield "Evidence", counted([trial["evidence"] for trial in trials])
+    ran = (trial for trial in trials if trial["evidence"] != Evidence.FORMULA.value)
+    devices = dict.fromkeys(trial["device_name"] for trial in ran if trial["device_name"])
+    if devices:
+        yield "Devices", listed(list(devices))
+    hosts = dict.fromkeys(str(run.environment.get("hostname")) for run in runs if run.environment.get("hostname"))
+    if hosts:
+        yield "Started on", listed(list(hosts))
+
+
+def legend(runs: Sequence[store.Run], trials: Sequence[Trial]) -> list[str]:
+    """What all trials share, and what the letters in their names mean."""
+    by_id = {run.run_id: run for run in runs}
+    return [visible(line) for line in shared_lines([by_id[t["run_id"]].spec(t["trial_id"]) for t in trials])]

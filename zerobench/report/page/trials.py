@@ -1,0 +1,134 @@
+"""The page's table of all trials: what each took, how fast it was, and whether that was seen or predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from typing import Any
+
+import pandas as pd
+
+from zerobench.records import Status
+from zerobench.report.column_units import MISSING, Unit, byte_unit, show_number, show_percent, show_whole, time_unit
+from zerobench.report.page.grid import Column, Grid, grid
+from zerobench.report.page.text import visible
+from zerobench.spec.trial import Evidence
+
+Trial = dict[str, Any]
+"""A row of RunFrames.trials, None for what is not available."""
+
+
+def rows_of(frame: pd.DataFrame) -> list[Trial]:
+    """The rows of a frame of nullable dtypes as plain values, None for NA."""
+    plain = frame.astype(object).where(frame.notna(), None)
+    return [dict(zip(plain.columns, values, strict=True)) for values in plain.itertuples(index=False, name=None)]
+
+
+def trials_grid(trials: Sequence[Trial]) -> Grid:
+    """All trials; columns that no trial has anything to say in are left out."""
+    time = time_unit([trial["step_time_s_median"] for trial in trials])
+    all_completed = all(trial["status"] == Status.COMPLETED.value for trial in trials)
+    all_measured = not any(map(is_predicted, trials))
+    columns: list[Column[Trial]] = [
+        Column("trial", lambda trial: str(trial["label"]), is_number=False),
+        Column("figures are", lambda trial: "" if all_measured else evidence_text(trial), is_number=False),
+        Column("ended", lambda trial: "" if all_completed else status_text(trial["status"]), is_number=False),
+        Column("ranks", lambda trial: show_whole(trial["world_size"])),
+        _bytes("device peak", "device_peak_bytes", trials),
+        Column("of capacity, %", _share_of_capacity),
+        _bytes("NVML peak", "nvml_peak_bytes", trials),
+        _bytes("host peak", "host_peak_bytes", trials),
+        Column(f"step, {time.name}", lambda trial: time.show(trial["step_time_s_median"])),
+        Column("tokens/s", lambda trial: show_whole(trial["tokens_per_s"])),
+        Column("TFLOP/s per GPU", lambda trial: show_number(trial["tflops_per_gpu"])),
+        Column("MFU, %", lambda trial: show_percent(trial["mfu"])),
+        Column("beware", lambda trial: "; ".join(short for short, _ in _doubts(trial)), is_number=False),
+    ]
+    return grid(_caption(trials, all_measured=all_measured), columns, trials, _kind)
+
+
+def _caption(trials: Sequence[Trial], *, all_measured: bool) -> str:
+    """How to read the table, as far as its columns go."""
+    sentences = [
+        "All trials, in the order of the sweep.",
+        "Peaks are those of the rank that needed most, start-up included; the host's is of one rank.",
+        "NVML's peak also counts what other processes held." if any(t["nvml_peak_bytes"] for t in trials) else "",
+        "All were measured." if all_measured else "Italics: predicted, not measured.",
+    ]
+    return " ".join(filter(None, sentences))
+
+
+def _bytes(name: str, key: str, trials: Sequence[Trial]) -> Column[Trial]:
+    unit = _fine_enough([trial[key] for trial in trials])
+    return Column(f"{name}, {unit.name}", _shown(unit.show, key))
+
+
+def _fine_enough(values: Sequence[int | None]) -> Unit:
+    """The unit of a column, with the decimals that leave its small values two digits; what is tiny may vanish."""
+    unit = byte_unit(values)
+    smallest = min((value / unit.size for value in values if value and value > unit.size / 100), default=1.0)
+    needed = next((decimals for decimals in range(unit.decimals, 3) if smallest * 10**decimals >= 10), 3)
+    return unit if unit.name == "B" else replace(unit, decimals=needed)
+
+
+def _shown(show: Callable[[float | None], str], key: str) -> Callable[[Trial], str]:
+    return lambda trial: show(trial[key])
+
+
+def _share_of_capacity(trial: Trial) -> str:
+    peak, capacity = trial["device_peak_bytes"], trial["capacity_bytes"]
+    return show_percent(peak / capacity if peak is not None and capacity else None)
+
+
+def is_predicted(trial: Trial) -> bool:
+    """Whether the trial's figures were not seen on real ranks."""
+    return bool(trial["evidence"] != Evidence.MEASURED.value)
+
+
+def evidence_text(trial: Trial) -> str:
+    """`measured`, `predicted (solo)`, `predicted (simulated on h200-sxm)`."""
+    if not is_predicted(trial):
+        return str(trial["evidence"])
+    gpu = f" on {trial['gpu']}" if trial["gpu"] else ""
+    return f"predicted ({trial['evidence']}{gpu})"
+
+
+def status_text(status: str) -> str:
+    """A status in words."""
+    return status.replace("_", " ")
+
+
+def remarks(trials: Sequence[Trial]) -> list[tuple[str, str]]:
+    """The trials whose rows are not simply to be believed, each with what speaks against it."""
+    return [
+        (visible(str(trial["label"])), visible("; ".join(words for _, words in doubts)))
+        for trial in trials
+        if (doubts := _doubts(trial))
+    ]
+
+
+def _doubts(trial: Trial) -> list[tuple[str, str]]:
+    """What speaks against a trial's figures, in two words and in full."""
+    doubts = []
+    if trial["loss_parity_holds"] is False:
+        difference = f"its losses differ from the reference's by {trial['loss_parity']:.2g}"
+        doubts.append(("losses disagree", f"{difference}, more than rounding can: do not believe its figures"))
+    if trial["void"]:
+        doubts.append(("speed void", f"its speed is void: {trial['void']}"))
+    return doubts
+
+
+def _kind(trial: Trial) -> str:
+    if trial["loss_parity_holds"] is False:
+        return "doubted"
+    if trial["status"] == Status.SKIPPED.value:
+        return "skipped"
+    if trial["status"] != Status.COMPLETED.value:
+        return "failed"
+    return "predicted" if is_predicted(trial) else ""
+
+
+def counted(values: Sequence[str]) -> str:
+    """How often each value occurs, in the order of first sight: `9 completed, 2 skipped`."""
+    counts = pd.Series(values, dtype="object").value_counts(sort=False)
+    return ", ".join(f"{count:,} {value}" for value, count in counts.items()) or MISSING
