@@ -14,6 +14,7 @@ import typer
 from zerobench import __version__
 from zerobench.cli.commands import (
     calibrate,
+    explain,
     models,
     plan,
     report,
@@ -91,6 +92,7 @@ _COMMANDS = (
     watch.watch,
     plan.plan,
     show.show,
+    explain.explain,
     report.report,
     validate.validate,
     calibrate.calibrate,

@@ -1,0 +1,89 @@
+"""`zerobench explain` as users meet it."""
+
+from __future__ import annotations
+
+import io
+import json
+import subprocess
+import sys
+
+import pytest
+
+from tests.cli.conftest import Call
+from tests.report.explain.runs import BUCKETS, LARGE_2, LARGE_3, QUICKSTART
+from zerobench.cli.explain import write
+
+
+def test_one_trial_is_explained_in_eighty_columns(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, err = call("explain", str(QUICKSTART), "zero2")
+    assert (code, err) == (0, "")
+    assert out.startswith("zero2 (llama-20m-zero2-n2-")
+    assert [line for line in out.splitlines() if not line.startswith(" ")][1:] == [
+        "",
+        "Where the peak lies",
+        "",
+        "What lies there",
+        "",
+        "What would change it most",
+        "",
+        "Time",
+    ]
+    assert max(map(len, out.splitlines())) <= 80
+
+
+def test_two_trials_are_compared(call: Call) -> None:
+    code, out, _ = call("explain", str(BUCKETS), LARGE_2, LARGE_3)
+    assert code == 0
+    assert "strategy: zero2 -> zero3" in out
+    assert "What it comes to" in out
+
+
+def test_json_holds_the_figures_and_the_sentences(call: Call) -> None:
+    code, out, _ = call("explain", str(BUCKETS), LARGE_2, LARGE_3, "--json")
+    found = json.loads(out)
+    assert code == 0
+    assert found["more_bytes"] == sum(one["more_bytes"] for one in found["differences"]) == 677_370_368
+    assert [one["title"] for one in found["passages"]][1:] == ["Device memory", "What it comes to", "Time"]
+    _, out, _ = call("explain", str(BUCKETS), LARGE_3, "--json")
+    alone = json.loads(out)
+    assert sum(alone["peak"]["categories"].values()) == alone["peak"]["total_bytes"]
+
+
+def test_the_second_trial_may_be_of_another_run(call: Call) -> None:
+    code, out, _ = call("explain", str(QUICKSTART), "zero2", f"{BUCKETS}:{LARGE_3}")
+    assert code == 0
+    assert "model: llama-20m -> gpt2-350m" in out
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["zero2"], "'zero2' is of several trials; choices: 'zero2 reduce_bucket=5e7'"),
+        (["zero3 reduce_buckets=5e8"], "did you mean 'zero3 reduce_bucket=5e8'"),
+        ([LARGE_3, "nowhere:zero2"], "'nowhere' is not a run folder"),
+        ([], "TRIAL"),
+    ],
+)
+def test_a_mistake_is_one_line_with_the_choices(call: Call, arguments: list[str], words: str) -> None:
+    code, out, err = call("explain", str(BUCKETS), *arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert words in err
+
+
+def test_a_terminal_without_a_character_gets_a_question_mark(monkeypatch: pytest.MonkeyPatch) -> None:
+    ascii_only = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
+    monkeypatch.setattr(sys, "stdout", ascii_only)
+    write("\N{REPLACEMENT CHARACTER} ok")
+    ascii_only.seek(0)
+    assert ascii_only.read() == "? ok\n"
+
+
+def test_explaining_imports_neither_pandas_nor_a_training_framework() -> None:
+    script = (
+        "import sys; from pathlib import Path; from zerobench.cli.explain import explain\n"
+        f"explain({str(BUCKETS)!r}, {LARGE_3!r}, None, Path(), as_json=False)\n"
+        "print(sorted(set(sys.modules) & {'torch', 'deepspeed', 'transformers', 'pandas', 'pyarrow', 'scipy'}))"
+    )
+    shown = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert shown.stdout.splitlines()[-1] == "[]"

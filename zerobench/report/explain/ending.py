@@ -1,0 +1,98 @@
+"""Why a trial did not complete: what it asked for and what was free, its rule if it was skipped, what was predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+
+from zerobench.records import Failure, Place, Status, StepKind
+from zerobench.report.capacity import device_need
+from zerobench.report.explain.knobs import formula_peak_bytes
+from zerobench.report.explain.passage import Passage, phase_words, says
+from zerobench.report.prediction_errors import PHASES
+from zerobench.report.trials import Trial, completed
+from zerobench.spec.hardware import find_gpu
+from zerobench.spec.trial import Evidence
+from zerobench.units import format_bytes
+
+_MOST_STACKS = 2
+
+
+def ending_passage(trial: Trial, alike: Iterable[Trial]) -> Passage | None:
+    """How a trial that did not complete ended; `alike` are the other trials of the same work. None if it completed."""
+    if completed(trial):
+        return None
+    record = trial.record
+    said = f"The trial ended as {record.status.value.replace('_', ' ')}"
+    if record.status is Status.SKIPPED:
+        rule = f" by the rule {record.rule}" if record.rule else ""
+        lines = says(f"The trial was skipped{rule}: {record.reason or 'no reason was given'}.")
+        return Passage("Why it did not run", lines)
+    failure = record.failure
+    lines = says(f"{said}{_where(failure)}: {record.reason or (failure.message if failure else 'no reason is known')}.")
+    lines += says(*_asked(failure), *_reached(trial), *_predicted(trial, alike))
+    return Passage("Why it did not complete", lines)
+
+
+def _where(failure: Failure | None) -> str:
+    if failure is None:
+        return ""
+    step = "" if failure.step_index is None or failure.step_index < 0 else f" of step {failure.step_index + 1}"
+    phase = "" if failure.phase is None else "initialisation" if failure.phase == "init" else failure.phase.value + step
+    return f"{f', in {phase}' if phase else ''}{'' if failure.rank is None else f', on rank {failure.rank}'}"
+
+
+def _asked(failure: Failure | None) -> Iterator[str]:
+    if failure is None:
+        return
+    if failure.bytes_asked is not None:
+        free = "" if failure.bytes_free is None else f", {format_bytes(failure.bytes_free)} were free"
+        yield f"It asked for {format_bytes(failure.bytes_asked)}{free}."
+        if failure.bytes_free is not None and failure.bytes_asked > failure.bytes_free:
+            yield f"At the least {format_bytes(failure.bytes_asked - failure.bytes_free)} were missing."
+        elif failure.bytes_free is not None:
+            yield "As much was free, but not in one piece: the allocator's memory is fragmented."
+    if failure.evidence:
+        yield f"What shows it: {failure.evidence}."
+    if failure.exception:
+        yield f"The exception was {failure.exception}."
+    for rank, stack in sorted(failure.stacks.items())[:_MOST_STACKS]:
+        last = next((line.strip() for line in stack.splitlines() if line.strip()), "")
+        yield f"Rank {rank} was at: {last}"
+
+
+def _reached(trial: Trial) -> Iterator[str]:
+    """The last phase that the ledger closed, on the rank that holds most there."""
+    rows = [(row, rank.rank) for rank in trial.ranks for row in rank.memory if row.category == "total"]
+    on_device = [(row, rank) for row, rank in rows if row.place is Place.DEVICE]
+    if on_device:
+        last = max(PHASES.index((row.step, row.phase)) for row, _ in on_device)
+        of_last = [(row.live_bytes, rank) for row, rank in on_device if PHASES.index((row.step, row.phase)) == last]
+        step, phase = PHASES[last]
+        nbytes, rank = max(of_last)
+        yield (
+            f"The last phase that the ledger closed is {phase_words(step.value, phase.value)}, with "
+            f"{format_bytes(nbytes)} live at its end on rank {rank}."
+        )
+
+
+def _predicted(trial: Trial, alike: Iterable[Trial]) -> Iterator[str]:
+    """What predictions of the same work in the run say it needs; the closed forms where there is none."""
+    told = False
+    for other in alike:
+        need = device_need(other) if completed(other) else None
+        if other.spec.evidence is not Evidence.MEASURED and need is not None:
+            told = True
+            yield f"The {other.spec.evidence.value} trial of the same work needs {format_bytes(need.total_bytes)}."
+    if told or not trial.record.failure or trial.record.status is not Status.OUT_OF_DEVICE_MEMORY:
+        return
+    peaks = [formula_peak_bytes(trial.spec, step=step) for step in StepKind]
+    known = [peak for peak in peaks if peak is not None]
+    if known:
+        yield f"By closed forms its tensors need {format_bytes(max(known))}{_capacity(trial)}."
+
+
+def _capacity(trial: Trial) -> str:
+    sizes = [device.total_bytes for node in trial.record.nvml for device in node.devices if device.total_bytes]
+    gpu = find_gpu(trial.spec.prediction.gpu) if trial.spec.prediction.gpu else None
+    size = min(sizes, default=gpu.memory_bytes if gpu else None)
+    return "" if size is None else f", and the device has {format_bytes(size)}"

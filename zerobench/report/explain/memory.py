@@ -1,0 +1,240 @@
+"""Why one trial's peak of device memory is what it is: where it lies, what lies there, what would make it smaller."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from typing import Any
+
+from zerobench.records import Category, Phase, Place, StepKind
+from zerobench.report.collectives import bytes_per_element
+from zerobench.report.explain.category import Explainer
+from zerobench.report.explain.knobs import FAR, Knobs, knobs
+from zerobench.report.explain.passage import Line, Passage, phase_words, says, signed
+from zerobench.report.explain.states import MOMENTS
+from zerobench.report.explain.terms import CLOSE, Explained
+from zerobench.report.memory_difference import difference
+from zerobench.report.memory_view import Instant, largest_peak, peaks_by_rank
+from zerobench.report.nvml_view import waterfall
+from zerobench.report.stats import spread_over_ranks
+from zerobench.report.trials import Trial, num_params
+from zerobench.units import format_bytes
+
+_TELLING = 0.005
+"""Categories smaller than this part of the peak are told together."""
+_ODD = 0.01
+"""A rank farther from the median than this is named."""
+_MOST_KNOBS = 4
+
+
+def words(category: Category) -> str:
+    """A category as sentences write it."""
+    return category.value.replace("_", " ")
+
+
+def peak_passage(trial: Trial) -> Passage | None:
+    """Where the steady peak lies, over all ranks, beside start-up and what torch does not hold; None without one."""
+    seen = largest_peak(trial, StepKind.STEADY, Place.DEVICE)
+    if seen is None:
+        return None
+    lines = says(
+        f"The steady peak of device memory is {format_bytes(seen.total_bytes)} ({seen.total_bytes:,} bytes), in "
+        f"{phase_words('steady', seen.phase.value)}, on rank {seen.rank} of {trial.spec.world_size}.",
+        _over_ranks(trial),
+        *_start_up(trial, seen),
+        *_outside(trial),
+    )
+    return Passage("Where the peak lies", lines, {"peak": _instant_data(seen)})
+
+
+def _instant_data(instant: Instant) -> dict[str, Any]:
+    named = {category.value: nbytes for category, nbytes in instant.categories.items()}
+    where = {"rank": instant.rank, "step": instant.step.value, "phase": instant.phase.value}
+    return {**where, "total_bytes": instant.total_bytes, "categories": named}
+
+
+def _over_ranks(trial: Trial) -> str | None:
+    peaks = {rank: one.total_bytes for rank, one in peaks_by_rank(trial, StepKind.STEADY, Place.DEVICE).items()}
+    spread = spread_over_ranks(peaks)
+    if spread is None or len(peaks) < 2:
+        only = next(iter(peaks), None)
+        return None if trial.spec.world_size == 1 else f"Only rank {only} of {trial.spec.world_size} was looked at."
+    if spread.odd_rank is None:
+        return f"All {len(peaks)} ranks have the same peak."
+    said = f"Over {len(peaks)} ranks it is {format_bytes(spread.minimum)} to {format_bytes(spread.maximum)}"
+    odd = spread.odd_deviation
+    if odd is None or abs(odd) <= _ODD:
+        return f"{said}: no rank is off the median by more than {100 * _ODD:g} %."
+    return f"{said}; rank {spread.odd_rank} is the odd one, {100 * odd:+.1f} % off the median."
+
+
+def _start_up(trial: Trial, steady: Instant) -> Iterator[str]:
+    """Initialisation and the first step against the steady peak, and the categories that make the difference."""
+    first = largest_peak(trial, StepKind.FIRST, Place.DEVICE)
+    if first is None:
+        return
+    more = first.total_bytes - steady.total_bytes
+    when = phase_words("first", first.phase.value)
+    if more <= 0:
+        less = f"{format_bytes(-more)} less than" if more else "as much as"
+        yield f"Start-up needs no more: {format_bytes(first.total_bytes)}, in {when}, {less} a steady step."
+        return
+    yield (
+        f"Start-up needs more and is what has to fit: {format_bytes(first.total_bytes)}, in {when}, "
+        f"{format_bytes(more)} beyond the steady peak ({_largest_differences(steady, first)})."
+    )
+    if first.phase is Phase.INIT:
+        yield from _copies_of_parameters(trial, first.total_bytes)
+
+
+def _copies_of_parameters(trial: Trial, nbytes: int) -> Iterator[str]:
+    """DeepSpeed flattens the parameters of stages 0 to 2 while the model still holds them (stage_1_and_2.py, __init__;
+    fp16/fused_optimizer.py, __init__, clones them too).
+    """
+    count = num_params(trial)
+    stage = trial.spec.zero_stage
+    if not count or stage is None or stage == 3:
+        return
+    element = bytes_per_element(trial.spec.precision)
+    copies = next((n for n in (2, 3) if abs(nbytes - n * element * count) <= CLOSE * nbytes), None)
+    if copies is not None:
+        yield (
+            f"That is {copies} x {element} bytes x {count:,} parameters: while the engine is built they exist "
+            f"{copies} times, as the model's tensors and as copies that DeepSpeed flattens."
+        )
+
+
+def _largest_differences(a: Instant, b: Instant, most: int = 3) -> str:
+    found = difference(a, b)[:most]
+    return ", ".join(f"{words(one.category)} {signed_bytes(one.more_bytes)}" for one in found)
+
+
+def signed_bytes(nbytes: int) -> str:
+    """`+1.00 GiB`, `-512 B`."""
+    return signed(format_bytes(abs(nbytes)), nbytes)
+
+
+def _outside(trial: Trial) -> Iterator[str]:
+    """From what NVML saw down to the tensors; without NVML, what the allocator reserved."""
+    seen = waterfall(trial)
+    if seen is not None:
+        parts = {
+            "in tensors": seen.allocated_bytes,
+            "reserved by the allocator and in no tensor": seen.slack_bytes,
+            "CUDA context": seen.context_bytes,
+            "NCCL": seen.collectives_bytes,
+            "other processes": seen.other_processes_bytes,
+            "not explained": seen.unexplained_bytes,
+        }
+        said = [f"{format_bytes(nbytes)} {what}" for what, nbytes in parts.items() if nbytes]
+        yield f"NVML saw {format_bytes(seen.used_bytes)} used on rank {seen.rank}'s device: {', '.join(said)}."
+        return
+    rows = [(row, rank) for rank in trial.ranks for row in rank.device_memory if row.step is StepKind.STEADY]
+    reserved = max(rows, key=lambda found: found[0].peak_reserved_bytes, default=None)
+    if reserved is None:
+        return
+    row, rank = reserved
+    outside = rank.context
+    known = {
+        "CUDA context": outside.context_bytes if outside else None,
+        "NCCL": outside.collectives_bytes if outside else None,
+    }
+    beside = [f"{what} {format_bytes(nbytes)}" for what, nbytes in known.items() if nbytes]
+    yield (
+        f"The allocator reserves up to {format_bytes(row.peak_reserved_bytes)} for it on rank {rank.rank}"
+        + (f"; beside it {' and '.join(beside)}." if beside else ".")
+    )
+
+
+def categories_passage(explainer: Explainer, instant: Instant, place: Place = Place.DEVICE) -> Passage:
+    """Each category at `instant`, the largest first, as arithmetic that is held against the ledger's bytes."""
+    title = "What lies there" if place is Place.DEVICE else f"What lies in {place.value} memory, on rank {instant.rank}"
+    if not instant.categories:
+        return Passage(title, says("The ledger could not look at this instant: its total alone is known."))
+    found = explainer.instant(instant, place)
+    least = _TELLING * instant.total_bytes
+    told = [one for one in found if one.seen_bytes >= least]
+    lines = [line for alike in _alike(told) for line in category_lines(alike, instant.total_bytes)]
+    lines += _together(found[len(told) :]) + says(_balance(found, instant.total_bytes))
+    key = "categories" if place is Place.DEVICE else f"{place.value}_categories"
+    return Passage(title, lines, {key: [_data(one) for one in found]})
+
+
+def _alike(found: Sequence[Explained]) -> list[list[Explained]]:
+    """Master weights and moments together where each is as large as the others, all else alone; the largest first."""
+    moments = [one for one in found if one.category in MOMENTS]
+    if len({(one.seen_bytes, one.terms) for one in moments}) != 1:
+        return [[one] for one in found]
+    groups = [moments, *([one] for one in found if one.category not in MOMENTS)]
+    return sorted(groups, key=lambda group: -sum(one.seen_bytes for one in group))
+
+
+def category_lines(alike: Sequence[Explained], total_bytes: int) -> list[Line]:
+    """The bytes and share of one category, or of several that are alike, and under it where they come from."""
+    one, count = alike[0], len(alike)
+    share = f", {100 * count * one.seen_bytes / total_bytes:.1f} %" if total_bytes else ""
+    names = ", ".join(words(each.category) for each in alike)
+    size = f"{count} x {format_bytes(one.seen_bytes)}" if count > 1 else format_bytes(one.seen_bytes)
+    return [Line(f"{names}: {size}{share}"), *reason_lines(one)]
+
+
+def reason_lines(one: Explained) -> list[Line]:
+    """The terms, their sum held against what was seen, and what is not explained."""
+    if not one.terms:
+        return says(f"no closed form fits: {one.depends_on}" if one.depends_on else "not explained", depth=1)
+    lines = [Line(f"{term.nbytes:,} B = {term.text}", 1) for term in one.terms]
+    return [*lines, Line(_check(one), 1)]
+
+
+def _check(one: Explained) -> str:
+    left = one.not_explained_bytes
+    if left == 0:
+        return f"seen {one.seen_bytes:,} B: exactly that"
+    if left < 0:
+        return f"seen {one.seen_bytes:,} B: {-left:,} B less"
+    return f"seen {one.seen_bytes:,} B; not explained: {left:,} B"
+
+
+def _together(small: Sequence[Explained]) -> list[Line]:
+    if not small:
+        return []
+    nbytes = sum(one.seen_bytes for one in small)
+    names = ", ".join(words(one.category) for one in small)
+    return says(f"{len(small)} smaller: {format_bytes(nbytes)} together ({names})")
+
+
+def _balance(found: Sequence[Explained], total_bytes: int) -> str:
+    """How much of the peak the closed forms give, and what they do not."""
+    missed = sum(max(one.not_explained_bytes, 0) for one in found)
+    over = sum(max(-one.not_explained_bytes, 0) for one in found)
+    said = f"Not explained by a closed form: {format_bytes(missed)}, {100 * missed / max(total_bytes, 1):.2f} % of it"
+    return f"{said}; closed forms say {format_bytes(over)} too much." if over else f"{said}."
+
+
+def _data(one: Explained) -> dict[str, Any]:
+    terms = [{"bytes": term.nbytes, "text": term.text} for term in one.terms]
+    sizes = {"seen_bytes": one.seen_bytes, "not_explained_bytes": one.not_explained_bytes}
+    return {"category": one.category.value, **sizes, "terms": terms, "depends_on": one.depends_on}
+
+
+def knobs_passage(trial: Trial, seen: Instant) -> Passage:
+    """Which setting would change the steady peak most, by the closed forms."""
+    found = knobs(trial, seen)
+    title = "What would change it most"
+    if found is None:
+        return Passage(title, says("There are no closed forms for this model or strategy."))
+    return Passage(title, _knob_lines(found), {"knobs": _knob_data(found)})
+
+
+def _knob_lines(found: Knobs) -> list[Line]:
+    off = f"the closed forms give {format_bytes(found.formula_bytes)} for this peak, {100 * found.error:+.1f} % off"
+    if abs(found.error) > FAR:
+        return says(f"Nothing is said: {off}, and are not asked where that is more than {100 * FAR:g} %.")
+    if not found.effects:
+        return says(f"No single setting would, by more than the closed forms err ({off}).")
+    lines = [Line(f"{one.text}: {signed_bytes(one.more_bytes)}") for one in found.effects[:_MOST_KNOBS]]
+    return [*lines, Line(f"By difference of closed forms, one setting changed and all else as it is; {off}.")]
+
+
+def _knob_data(found: Knobs) -> dict[str, Any]:
+    effects = [{"setting": one.text, "more_bytes": one.more_bytes} for one in found.effects]
+    return {"formula_bytes": found.formula_bytes, "error": found.error, "effects": effects}

@@ -1,0 +1,79 @@
+"""What an explanation is made of: passages of sentences for people, and the same figures as data for programs."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Any
+
+from zerobench.report.column_units import plain
+
+_INDENT = "  "
+
+
+@dataclass(frozen=True)
+class Line:
+    """A sentence; deeper ones say more of the one above."""
+
+    text: str
+    depth: int = 0
+
+
+@dataclass(frozen=True)
+class Passage:
+    """Sentences under a title, and the figures that they are made of."""
+
+    title: str
+    lines: Sequence[Line]
+    figures: Mapping[str, Any] = field(default_factory=dict)
+    """For `--json`: bytes as integers, by name."""
+
+
+def says(*sentences: str | None, depth: int = 0) -> list[Line]:
+    """The sentences that there are, as lines."""
+    return [Line(sentence, depth) for sentence in sentences if sentence]
+
+
+def as_text(passages: Sequence[Passage], width: int = 80) -> str:
+    """Plain text that wraps at `width` columns; what names and logs hold is made harmless to a terminal."""
+    return "\n\n".join(_text(passage, width) for passage in passages if passage.lines)
+
+
+def _text(passage: Passage, width: int) -> str:
+    title = textwrap.fill(plain(passage.title), width, subsequent_indent=_INDENT, break_long_words=False)
+    return "\n".join([title, *(_wrapped(line, width) for line in passage.lines)])
+
+
+def _wrapped(line: Line, width: int) -> str:
+    start = _INDENT * (line.depth + 1)
+    return textwrap.fill(
+        plain(line.text),
+        width,
+        initial_indent=start,
+        subsequent_indent=start + _INDENT,
+        break_long_words=False,
+        break_on_hyphens=False,
+    )
+
+
+def as_data(passages: Sequence[Passage]) -> dict[str, Any]:
+    """The figures of all passages together, and their sentences, ready to be written as JSON."""
+    figures: dict[str, Any] = {}
+    for passage in passages:
+        figures |= passage.figures
+    told = [{"title": one.title, "sentences": [line.text for line in one.lines]} for one in passages if one.lines]
+    return {**figures, "passages": told}
+
+
+def phase_words(step: str, phase: str) -> str:
+    """`backward of a steady step`, `the update of the first step` (the phase `step`), `initialisation`."""
+    if phase == "init":
+        return "initialisation"
+    name = "the update" if phase == "step" else phase
+    return f"{name} of {'the first step' if step == 'first' else 'a steady step'}"
+
+
+def signed(text: str, value: float) -> str:
+    """`text`, which has no sign, with that of `value`."""
+    return f"{'+' if value > 0 else '-' if value < 0 else ''}{text}"

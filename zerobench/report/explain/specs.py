@@ -1,0 +1,64 @@
+"""In what two trials differ: the settings that were asked, as a person writes them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from zerobench.ds_config.case import Case
+from zerobench.ds_config.reading import get
+from zerobench.report.ds_case import case_of
+from zerobench.report.labels import brief
+from zerobench.report.trials import Trial
+from zerobench.spec.trial import TrialSpec
+
+_DEFAULT = " (default)"
+_NOT_KNOWN = "not known"
+_NOT_SETTINGS = {"ds_config", "model", "own", "repeat", "steps", "timeout_s"}
+
+
+def setting_differences(a: Trial, b: Trial) -> list[str]:
+    """`strategy: zero2 -> zero3`, one for each setting in which the trials differ; empty where in none."""
+    ours, theirs = _settings(a.spec), _settings(b.spec)
+    names = dict.fromkeys([*ours, *theirs])
+    pairs = {name: (ours.get(name), theirs.get(name)) for name in names}
+    told = [f"{name}: {_shown(one)} -> {_shown(other)}" for name, (one, other) in pairs.items() if one != other]
+    return [*told, *_deepspeed(a, b)]
+
+
+def _settings(spec: TrialSpec) -> dict[str, Any]:
+    plain = spec.model_dump(mode="json", exclude=_NOT_SETTINGS)
+    plain |= {name: _NOT_KNOWN for name in plain if not spec.knows(name)}
+    flat = {"model": spec.model.name, **{f"model.{key}": value for key, value in spec.model.hf_config.items()}}
+    for name, value in plain.items():
+        inner = value if isinstance(value, Mapping) else None
+        flat |= {name: value} if inner is None else {f"{name}.{key}": one for key, one in inner.items()}
+    return flat
+
+
+def _shown(value: Any) -> str:
+    text = "none" if value is None else str(value).lower() if isinstance(value, bool) else brief(value)
+    return text if len(text) <= 60 else "(another one)"
+
+
+def _deepspeed(a: Trial, b: Trial) -> list[str]:
+    """The DeepSpeed keys that either sets and that differ, as they take effect; defaults are those of DeepSpeed."""
+    cases = case_of(a), case_of(b)
+    keys = dict.fromkeys([*a.spec.ds_config, *b.spec.ds_config])
+    told = []
+    for key in keys:
+        values = [_effective(case, key) for case in cases]
+        if values[0] != values[1]:
+            marks = [
+                "" if case is None or key in trial.spec.ds_config else _DEFAULT for case, trial in _both(cases, a, b)
+            ]
+            told.append(f"{key.rpartition('.')[2]}: {values[0]}{marks[0]} -> {values[1]}{marks[1]}")
+    return told
+
+
+def _both(cases: tuple[Case | None, Case | None], a: Trial, b: Trial) -> list[tuple[Case | None, Trial]]:
+    return list(zip(cases, (a, b), strict=True))
+
+
+def _effective(case: Case | None, key: str) -> str:
+    return "none, without DeepSpeed" if case is None else _shown(get(case.config, key))

@@ -1,0 +1,201 @@
+"""What the difference of two peaks comes to: states against buffers, when a bucket is there, what another would do.
+
+That stage 3 needs more than stage 2 where the model is small is seldom in the sizes alone: stage 3 holds its reduce
+bucket for the whole step, also while logits and activations are at their largest, and stage 2 allocates it when they
+are going (DeepSpeed 0.19.8, stage3.py, _setup_for_real_optimizer; stage_1_and_2.py, setup_buckets). Both are read from
+what was live at the ends of the phases, and not assumed.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from zerobench.records import Category, Phase, Place, RankRecord, StepKind
+from zerobench.report.ds_case import case_of
+from zerobench.report.explain.knobs import FAR, formula_peak_bytes, with_bucket
+from zerobench.report.explain.memory import signed_bytes, words
+from zerobench.report.explain.pair import Pair
+from zerobench.report.explain.passage import Passage, says
+from zerobench.report.labels import brief
+from zerobench.report.memory_causes import SMALLER_BUCKET
+from zerobench.report.memory_view import OPTIMIZER_STATES, Instant
+from zerobench.report.trials import Trial
+from zerobench.units import format_bytes
+
+_STATES = {Category.PARAMETERS, Category.GRADIENTS, *OPTIMIZER_STATES}
+_BUFFERS = {Category.REDUCE_BUFFERS, Category.ALL_GATHER_BUFFERS, Category.GATHERED_PARAMETERS}
+_PHASES = (Phase.FORWARD, Phase.BACKWARD, Phase.STEP)
+_PARTITIONED = 3
+"""The stage that partitions parameters."""
+_ALIKE = 0.01
+_TELLING = 0.01
+
+
+def story_passage(pair: Pair) -> Passage:
+    """What the differences come to, in a few sentences."""
+    lines = says(_balance(pair), _gathered_again(pair), *_other_instants(pair))
+    if _buckets_matter(pair):
+        lines += says(*_held(pair), *_unfilled(pair), *_with_other_bucket(pair))
+    return Passage("What it comes to", lines)
+
+
+def _balance(pair: Pair) -> str | None:
+    groups = {"model states": 0, "communication buffers and gathered parameters": 0, "the work of a pass": 0}
+    names = list(groups)
+    for one in pair.found:
+        kind = names[0] if one.category in _STATES else names[1] if one.category in _BUFFERS else names[2]
+        groups[kind] += one.more_bytes
+    told = [f"{name} {signed_bytes(nbytes)}" for name, nbytes in groups.items() if nbytes]
+    return f"{pair.names[1]} against {pair.names[0]}: {', '.join(told)}." if told else None
+
+
+def _gathered_again(pair: Pair) -> str | None:
+    """Where parameters are divided and gathered again, so that dividing them saves little or nothing at the peak."""
+    found = {one.category: one for one in pair.found}
+    parameters, gathered = found.get(Category.PARAMETERS), found.get(Category.GATHERED_PARAMETERS)
+    divides = [trial.spec.zero_stage == _PARTITIONED for trial in pair.trials]
+    if parameters is None or gathered is None or divides[0] == divides[1]:
+        return None
+    sign = 1 if divides[1] else -1
+    if sign * parameters.more_bytes >= 0 or sign * gathered.more_bytes <= 0:
+        return None
+    at = divides.index(True)
+    name, case = pair.names[at], case_of(pair.trials[at])
+    limit = int(case.zero("stage3_max_live_parameters")) if case else 0
+    why = (
+        f": stage3_max_live_parameters {brief(limit)} is more than the model has, so that all of it stays gathered"
+        if case and limit >= case.num_params
+        else f" (stage3_max_live_parameters {brief(limit)})"
+    )
+    less, held = format_bytes(abs(parameters.more_bytes)), format_bytes(abs(gathered.more_bytes))
+    return f"{name} divides the parameters among its ranks, {less} less, and holds {held} gathered at its peak{why}."
+
+
+def _other_instants(pair: Pair) -> Iterator[str]:
+    """Categories that both trials fill as far in this phase, one of them not when its total is largest."""
+    if pair.peaks[0].phase is not pair.peaks[1].phase:
+        return
+    for one in pair.told:
+        tops = [_own_peak(trial, peak, one.category) for trial, peak in zip(pair.trials, pair.peaks, strict=True)]
+        larger = max(tops)
+        if min(tops) < (1 - _ALIKE) * larger or min(one.a_bytes, one.b_bytes) >= (1 - _ALIKE) * larger:
+            continue
+        name = pair.names[0] if one.a_bytes < one.b_bytes else pair.names[1]
+        yield (
+            f"{words(one.category).capitalize()} reach {format_bytes(larger)} in {pair.peaks[0].phase.value} of both; "
+            f"when {name} is at its peak, that is over or yet to come."
+        )
+
+
+def _own_peak(trial: Trial, peak: Instant, category: Category) -> int:
+    """The most that the category holds within the peak's phase, on the peak's rank."""
+    rank = _rank(trial, peak)
+    rows = [] if rank is None else rank.memory
+    keys = (peak.step, peak.phase, Place.DEVICE, category)
+    tops = [row.own_peak_bytes or 0 for row in rows if (row.step, row.phase, row.place, row.category) == keys]
+    return max(tops, default=0)
+
+
+def _rank(trial: Trial, peak: Instant) -> RankRecord | None:
+    return next((one for one in trial.ranks if one.rank == peak.rank), None)
+
+
+def _buckets_matter(pair: Pair) -> bool:
+    """Whether reduce buffers are a telling part of a peak, or of the difference."""
+    held = [peak.categories.get(Category.REDUCE_BUFFERS, 0) >= _TELLING * peak.total_bytes for peak in pair.peaks]
+    return any(held) or any(one.category is Category.REDUCE_BUFFERS for one in pair.told)
+
+
+@dataclass(frozen=True)
+class _Lifetime:
+    """When a trial's reduce buffers are there."""
+
+    name: str
+    always_bytes: int
+    """Of the bucket, what is live at the end of every phase of a steady step; 0 where it comes and goes."""
+    most_bytes: int
+    """The largest of any phase."""
+    most_in: Phase
+    after_bytes: int
+    """Live when the step has ended."""
+
+    @property
+    def is_always(self) -> bool:
+        return self.always_bytes > 0
+
+    @property
+    def text(self) -> str:
+        if self.is_always:
+            return f"{self.name} keeps its reduce bucket, {format_bytes(self.always_bytes)}, through the whole step."
+        most, after = format_bytes(self.most_bytes), format_bytes(self.after_bytes)
+        return f"{self.name} has reduce buffers of up to {most} in {self.most_in.value}, and {after} after the step."
+
+
+def _lifetime(name: str, trial: Trial, peak: Instant) -> _Lifetime | None:
+    """None for a trial without a reduce bucket."""
+    rank, case = _rank(trial, peak), case_of(trial)
+    if rank is None or case is None or not case.stage:
+        return None
+    keys = (StepKind.STEADY, Place.DEVICE, Category.REDUCE_BUFFERS)
+    rows = [row for row in rank.memory if (row.step, row.place, row.category) == keys]
+    most, most_in = max(((row.own_peak_bytes or 0, row.phase) for row in rows), default=(0, Phase.STEP))
+    if not most:
+        return None
+    live = {row.phase: row.live_bytes for row in rows}
+    least = min(live.get(phase, 0) for phase in _PHASES)
+    kept = least if least >= case.bucket_bytes else 0
+    return _Lifetime(name, kept, most, most_in, live.get(Phase.STEP, 0))
+
+
+def _held(pair: Pair) -> Iterator[str]:
+    """For how long each trial holds its bucket; and what that means where they differ in it."""
+    found = [_lifetime(*one) for one in zip(pair.names, pair.trials, pair.peaks, strict=True)]
+    known = [one for one in found if one is not None]
+    for one in known:
+        yield one.text
+    if len(known) == 2 and known[0].is_always != known[1].is_always:
+        always, passing = sorted(known, key=lambda one: not one.is_always)
+        yield (
+            f"So in {always.name} the bucket lies beside everything else's largest moment; in {passing.name} only "
+            "beside what backward has not freed by then."
+        )
+
+
+def _unfilled(pair: Pair) -> Iterator[str]:
+    """Where a bucket is larger than all gradients of the model, how much of it no gradient ever fills."""
+    said = set()
+    for trial in pair.trials:
+        case = case_of(trial)
+        if case is None or not case.stage or not 0 < case.num_params < case.bucket_elements:
+            continue
+        spare = case.bucket_bytes - case.bucket_bytes * case.num_params // case.bucket_elements
+        said.add(
+            f"A reduce bucket of {brief(case.bucket_elements)} elements is larger than the model: of its "
+            f"{format_bytes(case.bucket_bytes)} the {case.num_params:,} gradients never fill {format_bytes(spare)}."
+        )
+    yield from sorted(said)
+
+
+def _with_other_bucket(pair: Pair) -> Iterator[str]:
+    """By closed forms, where they give both peaks: what the two would need with a smaller reduce bucket."""
+    smaller = [with_bucket(trial) for trial in pair.trials]
+    asked = [spec or trial.spec for spec, trial in zip(smaller, pair.trials, strict=True)]
+    ranks = [peak.rank for peak in pair.peaks]
+    now = [formula_peak_bytes(trial.spec, rank) for trial, rank in zip(pair.trials, ranks, strict=True)]
+    then = [formula_peak_bytes(spec, rank) for spec, rank in zip(asked, ranks, strict=True)]
+    if all(spec is None for spec in smaller) or not _trusted(now, pair.peaks) or None in then:
+        return
+    left = (then[1] or 0) - (then[0] or 0)
+    compared = f"{format_bytes(abs(left))} {'more' if left > 0 else 'less'} than" if left else "as much as"
+    at_most = f"reduce_bucket_size {brief(SMALLER_BUCKET)}"
+    yield (
+        f"By closed forms, with {at_most} in both, {pair.names[1]} would need {format_bytes(then[1])}, {compared} "
+        f"{pair.names[0]} with {format_bytes(then[0])}."
+    )
+
+
+def _trusted(formula: Sequence[int | None], peaks: Sequence[Instant]) -> bool:
+    """Whether the closed forms give both of the peaks that were seen."""
+    pairs = zip(formula, peaks, strict=True)
+    return all(nbytes is not None and abs(nbytes / peak.total_bytes - 1) <= FAR for nbytes, peak in pairs)

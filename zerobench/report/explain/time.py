@@ -1,0 +1,156 @@
+"""What a step's time is made of, and why one trial is slower than another, as far as it was measured."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+from zerobench.records import StepKind
+from zerobench.report.collectives import KindTraffic, traffic_by_kind, volume_psi
+from zerobench.report.ds_case import case_of
+from zerobench.report.explain.passage import Passage, says, signed
+from zerobench.report.speed import Speed, nvme_bytes_per_s, speed_of, step_seconds_by_rank
+from zerobench.report.stats import median_interval, spread_over_ranks
+from zerobench.report.step_bound import StepBound, step_bound
+from zerobench.report.trials import Trial
+from zerobench.spec.hardware import find_gpu
+from zerobench.spec.links import links_of
+from zerobench.units import format_bytes, format_seconds
+
+_SLOW_RANK = 0.05
+
+
+def time_passage(trial: Trial) -> Passage:
+    """Which phase dominates a step, the traffic, and how far it is from what the hardware allows."""
+    speed = speed_of(trial)
+    timed = says(*_timed(trial, speed)) if speed else says(_not_timed(trial))
+    figures: dict[str, Any] = {} if speed is None else {"time": _data(speed)}
+    return Passage("Time", [*timed, *says(*_traffic(trial), *_limits(trial, speed))], figures)
+
+
+def _data(speed: Speed) -> dict[str, Any]:
+    names = ("step_time_s_median", "forward_s", "backward_s", "step_s", "tokens_per_s", "void")
+    return {name: getattr(speed, name) for name in names}
+
+
+def _not_timed(trial: Trial) -> str:
+    evidence = trial.spec.evidence.value
+    return f"No step was timed ({'the trial ended before' if evidence == 'measured' else f'evidence: {evidence}'})."
+
+
+def parts(speed: Speed) -> dict[str, float]:
+    """Median seconds of each phase of a step."""
+    return {"forward": speed.forward_s, "backward": speed.backward_s, "optimizer": speed.step_s}
+
+
+def _timed(trial: Trial, speed: Speed) -> Iterator[str]:
+    seconds = [step.step_s for step in speed.steps]
+    shares = ", ".join(
+        f"{name} {format_seconds(value)} ({100 * value / speed.step_time_s_median:.0f} %)"
+        for name, value in parts(speed).items()
+    )
+    longest = max(parts(speed).items(), key=lambda part: part[1])[0]
+    yield (
+        f"A step takes {format_seconds(speed.step_time_s_median)} (median of {len(seconds)}, from "
+        f"{format_seconds(min(seconds))} to {format_seconds(max(seconds))}), most of it {longest}: {shares}."
+    )
+    if speed.void:
+        yield f"Its throughput is void: {speed.void}."
+    spread = spread_over_ranks(step_seconds_by_rank(trial))
+    if spread and spread.odd_rank is not None and abs(spread.odd_deviation or 0) > _SLOW_RANK:
+        yield f"Rank {spread.odd_rank} is {100 * (spread.odd_deviation or 0):+.0f} % off the ranks' median step time."
+
+
+def _traffic(trial: Trial) -> Iterator[str]:
+    found = traffic_of(trial)
+    if found:
+        kinds = ", ".join(f"{one.kind} {format_bytes(one.message_bytes)} in {_calls(one.calls)}" for one in found[:4])
+        psi = volume_psi(found)
+        volume = f", {psi:.2f} times the parameters by the ZeRO paper's count" if psi else ""
+        yield f"Collectives of a steady step: {kinds}{volume}."
+        case = case_of(trial)
+        if case is not None and case.stage:
+            overlap = "runs beside backward" if case.zero("overlap_comm") else "does not run beside backward"
+            yield f"overlap_comm {str(bool(case.zero('overlap_comm'))).lower()}: gradients' reduction {overlap}."
+    read, written = nvme_bytes_per_s(trial)
+    if read is not None and written is not None:
+        yield f"NVMe: {format_bytes(read)}/s read and {format_bytes(written)}/s written over the whole step."
+
+
+def _calls(count: int) -> str:
+    return "one call" if count == 1 else f"{count:,} calls"
+
+
+def traffic_of(trial: Trial) -> list[KindTraffic]:
+    """Collectives of a steady step on the first rank that counted any, without those of a few bytes."""
+    ranks = (traffic_by_kind(rank, trial.spec.precision, StepKind.STEADY) for rank in trial.ranks)
+    found = next((traffic for traffic in ranks if traffic), [])
+    return [one for one in found if one.message_bytes >= found[0].message_bytes // 1000]
+
+
+def bound_of(trial: Trial) -> StepBound | None:
+    """The least time of a step on the trial's GPU and its catalogued links; None where the GPU is not catalogued."""
+    names = [trial.spec.prediction.gpu, *(rank.device_name for rank in trial.ranks[:1])]
+    gpu = next((found for name in names if name and (found := find_gpu(name)) is not None), None)
+    return None if gpu is None else step_bound(trial, gpu, links_of(gpu))
+
+
+def _limits(trial: Trial, speed: Speed | None) -> Iterator[str]:
+    bound = bound_of(trial)
+    if bound is None or bound.step_s is None:
+        return
+    times = "" if speed is None else f"; it takes {speed.step_time_s_median / bound.step_s:.2f} times that"
+    least = format_seconds(bound.step_s)
+    yield f"The hardware's peak rates allow no step under {least}, for {bound.limited_by}{times}."
+    for sentence in bound.terms:
+        if not sentence.endswith(": none"):
+            yield sentence
+
+
+def speed_difference(a: Trial, b: Trial, names: tuple[str, str]) -> Passage:
+    """Why `b` is slower or faster than `a`, phase by phase; nothing is claimed within the spread of the steps."""
+    ours, theirs = speed_of(a), speed_of(b)
+    if ours is None or theirs is None:
+        return Passage("Time", says(*_untimed_difference(a, b, names)))
+    more = theirs.step_time_s_median - ours.step_time_s_median
+    said = f"{names[1]} takes {format_seconds(theirs.step_time_s_median)} a step, {names[0]} "
+    said += f"{format_seconds(ours.step_time_s_median)} ({100 * more / ours.step_time_s_median:+.1f} %)"
+    phases = {name: value - parts(ours)[name] for name, value in parts(theirs).items()}
+    figures = {"step_s": {names[0]: ours.step_time_s_median, names[1]: theirs.step_time_s_median}}
+    ranges = _range(ours), _range(theirs)
+    if ranges[0][1] >= ranges[1][0] and ranges[1][1] >= ranges[0][0]:
+        spread = " and ".join(f"{format_seconds(low)} to {format_seconds(high)}" for low, high in reversed(ranges))
+        said += f", but their timed steps overlap ({spread}), so that neither can be called faster."
+        return Passage("Time", says(said), figures)
+    by_size = sorted(phases.items(), key=lambda part: -abs(part[1]))
+    told = ", ".join(f"{name} {signed(format_seconds(abs(value)), value)}" for name, value in by_size)
+    return Passage("Time", says(f"{said}: {told}.", *_traffic_difference(a, b, names)), figures)
+
+
+def _range(speed: Speed) -> tuple[float, float]:
+    """Where the median lies with 95 % confidence; of five steps or fewer, which cannot say, all of them."""
+    seconds = [step.step_s for step in speed.steps]
+    return median_interval(seconds) or (min(seconds), max(seconds))
+
+
+def _untimed_difference(a: Trial, b: Trial, names: tuple[str, str]) -> Iterator[str]:
+    bounds = bound_of(a), bound_of(b)
+    yield "Not both were timed, so nothing is said of measured speed."
+    if bounds[0] and bounds[1] and bounds[0].step_s and bounds[0].step_s == bounds[1].step_s:
+        yield f"The hardware's peak rates allow neither a step under {format_seconds(bounds[0].step_s)}."
+    elif bounds[0] and bounds[1] and bounds[0].step_s and bounds[1].step_s:
+        yield (
+            f"The hardware's peak rates allow {names[0]} no step under {format_seconds(bounds[0].step_s)}, for "
+            f"{bounds[0].limited_by}, and {names[1]} none under {format_seconds(bounds[1].step_s)}, for "
+            f"{bounds[1].limited_by}."
+        )
+    yield from _traffic_difference(a, b, names)
+
+
+def _traffic_difference(a: Trial, b: Trial, names: tuple[str, str]) -> Iterator[str]:
+    volumes = volume_psi(traffic_of(a)), volume_psi(traffic_of(b))
+    if volumes[0] and volumes[1] and abs(volumes[1] - volumes[0]) > 0.01 * volumes[0]:
+        yield (
+            f"In a step {names[1]} moves {volumes[1]:.2f} times the parameters between ranks, {names[0]} "
+            f"{volumes[0]:.2f} times, by the ZeRO paper's count (arXiv 1910.02054, section 7)."
+        )

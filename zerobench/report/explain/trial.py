@@ -1,0 +1,104 @@
+"""`zerobench explain`: why a trial took what it took, and why it differs from another, from its ledger.
+
+Every number is one of the ledger's, or a closed form's that is held against it; what no closed form gives is said to be
+not explained. Settings are blamed only where their arithmetic gives the bytes that were seen.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import replace
+
+from zerobench import store
+from zerobench.records import Place, StepKind
+from zerobench.report.explain.category import Explainer
+from zerobench.report.explain.ending import ending_passage
+from zerobench.report.explain.find import Named, find_trial, named_trials
+from zerobench.report.explain.memory import categories_passage, knobs_passage, peak_passage
+from zerobench.report.explain.pair import memory_passage, pair_of, specs_passage
+from zerobench.report.explain.passage import Line, Passage, says
+from zerobench.report.explain.story import story_passage
+from zerobench.report.explain.time import speed_difference, time_passage
+from zerobench.report.labels import evidence_text
+from zerobench.report.memory_view import largest_peak
+from zerobench.report.plan.why import name_of
+from zerobench.report.trials import completed, refusing_impossible_values
+from zerobench.spec.trial import Offload
+
+
+def explain(run: store.Run, name: str, other: tuple[store.Run, str] | None = None) -> list[Passage]:
+    """What `zerobench explain` says of the trial of `run` that `name` means, or of it and a second one.
+
+    Raises UserError: a name means no trial or several, or a record that is read is torn, corrupt or newer.
+    """
+    with refusing_impossible_values(run.folder.trials):
+        known = named_trials(run)
+        first = find_trial(name, known)
+        if other is None:
+            return explain_trial(first, known)
+        second_run, second_name = other
+        second = find_trial(second_name, known if second_run is run else named_trials(second_run))
+        if first.label == second.label and second_run is not run:
+            first, second = (
+                replace(one, label=f"{one.label} @ {of.run_id}") for one, of in ((first, run), (second, second_run))
+            )
+        return explain_pair(first, second)
+
+
+def explain_trial(one: Named, known: Sequence[Named] = ()) -> list[Passage]:
+    """One trial: its ending, its peak by category, what would change it, host memory and time."""
+    trial = one.trial
+    work = trial.spec.config_hash
+    alike = (other.trial for other in known if other.trial.spec.config_hash == work and other is not one)
+    passages = [_heading(one), ending_passage(trial, alike), peak_passage(trial)]
+    seen = largest_peak(trial, StepKind.STEADY, Place.DEVICE)
+    if seen is not None:
+        passages += [categories_passage(Explainer(trial, seen.rank), seen), knobs_passage(trial, seen)]
+        passages.append(_host(one))
+    if completed(trial):
+        passages.append(time_passage(trial))
+    return [passage for passage in passages if passage is not None]
+
+
+def _heading(one: Named) -> Passage:
+    spec, record = one.trial.spec, one.trial.record
+    figures = {"trial": {"trial_id": one.trial.trial_id, "label": one.label, "status": record.status.value}}
+    ranks = f"{spec.world_size} rank{'' if spec.world_size == 1 else 's'}"
+    batch = f"{spec.micro_batch_size} x {spec.sequence_length:,} tokens"
+    said = [name_of(spec), ranks]
+    said += [batch] if spec.knows("micro_batch_size") and spec.knows("sequence_length") else []
+    said += [spec.precision.value] if spec.knows("precision") else []
+    shape = ", ".join([spec.model.name, *said])
+    lines = [Line(f"{shape}; {evidence_text(spec)}, {record.status.value.replace('_', ' ')}")]
+    if not completed(one.trial):
+        return Passage(f"{one.label} ({one.trial.trial_id})", lines, figures)
+    return Passage(f"{one.label} ({one.trial.trial_id})", [*lines, *says(*record.notes)], figures)
+
+
+def _host(one: Named) -> Passage | None:
+    """Host memory where something is offloaded: else it holds the interpreter and a batch."""
+    spec = one.trial.spec
+    if {spec.offload_optimizer, spec.offload_param} == {Offload.NONE}:
+        return None
+    instant = largest_peak(one.trial, StepKind.STEADY, Place.HOST)
+    return None if instant is None else categories_passage(Explainer(one.trial, instant.rank), instant, Place.HOST)
+
+
+def explain_pair(a: Named, b: Named) -> list[Passage]:
+    """Two trials: what was asked differently, and what that made of memory and time."""
+    passages: list[Passage | None] = [specs_passage(a, b)]
+    pair = pair_of(a, b)
+    if pair is None:
+        return [specs_passage(a, b), *_endings(a, b)]
+    passages += [memory_passage(pair), story_passage(pair), speed_difference(a.trial, b.trial, pair.names)]
+    return [passage for passage in passages if passage is not None]
+
+
+def _endings(a: Named, b: Named) -> list[Passage]:
+    """Where one of the two has no steady peak: what is known of each."""
+    told = []
+    for one in (a, b):
+        found = ending_passage(one.trial, ()) or peak_passage(one.trial)
+        lines = found.lines if found else says("It left no memory rows.")
+        told.append(Passage(one.label, lines))
+    return told
