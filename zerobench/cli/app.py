@@ -14,6 +14,7 @@ import typer
 from zerobench import __version__
 from zerobench.cli.commands import (
     calibrate,
+    compare,
     explain,
     models,
     plan,
@@ -94,6 +95,7 @@ _COMMANDS = (
     show.show,
     explain.explain,
     report.report,
+    compare.compare,
     validate.validate,
     calibrate.calibrate,
     sweeps.sweeps,

@@ -1,0 +1,76 @@
+"""`zerobench compare` as CI meets it: tables, a file for the pull request, and an exit status that means something."""
+
+from __future__ import annotations
+
+from functools import partial
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Call
+from tests.report.compare.runs import BASE_S, SLOWER_S, lay_out, repeats
+from tests.report.sample_run import completed_trial, spec
+
+SMALL = spec("zero1", gpus_per_node=1)
+
+
+@pytest.fixture
+def compare(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Call:
+    """Runs `zerobench compare` where the runs before, same, slower and other lie under reports."""
+    monkeypatch.setenv("COLUMNS", "100")
+    reports = tmp_path / "reports"
+    lay_out(reports, "before", repeats(SMALL, BASE_S))
+    lay_out(reports, "same", repeats(SMALL, tuple(reversed(BASE_S))))
+    lay_out(reports, "slower", repeats(SMALL, SLOWER_S))
+    lay_out(reports, "once", [completed_trial(SMALL)])
+    lay_out(reports, "other", [completed_trial(spec("zero2", gpus_per_node=1))])
+    return partial(call, "compare")
+
+
+def test_two_runs_are_shown_side_by_side_and_written_for_a_pull_request(compare: Call, tmp_path: Path) -> None:
+    code, out, err = compare("before", "reports/slower", "--markdown", "pr.md")
+    assert (code, err) == (0, "")
+    assert "BASE: run before. NEW: run slower." in out
+    row = next(line.split() for line in out.splitlines() if line.startswith("zero1  4+4"))
+    assert row[-1] == "slower"
+    assert f"| {' | '.join(row)} |" in (tmp_path / "pr.md").read_text()
+
+
+@pytest.mark.parametrize(
+    ("new", "limits", "code"),
+    [
+        ("same", "memory:2%,speed:5%", 0),
+        ("slower", "memory:2%", 0),
+        ("slower", "memory:2%,speed:5%", 1),
+        ("slower", "speed:20%", 0),
+    ],
+)
+def test_the_exit_status_is_1_where_a_limit_is_exceeded(compare: Call, new: str, limits: str, code: int) -> None:
+    found, out, err = compare("before", new, "--fail-on", limits)
+    assert (found, err) == (code, "")
+    assert ("speed:5%: FAILED, 1 trial judged" in out) == (code == 1)
+
+
+def test_a_gate_that_can_never_fire_is_exit_status_2_after_the_tables(compare: Call) -> None:
+    code, out, err = compare("before", "once", "--fail-on", "speed:5%")
+    assert code == 2
+    assert "speed:5%: CANNOT FIRE" in out
+    assert err.startswith("zerobench: --fail-on: speed:5%: this gate can never fire here: ")
+    assert err.count("\n") == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["before"], "NEW"),
+        (["before", "befor"], "did you mean 'before'"),
+        (["before", "other"], "before and other have no trial in common"),
+        (["before", "same", "--fail-on", "spede:5%"], "did you mean 'speed'"),
+        (["before", "same", "--markdown", "no/such/folder.md"], "--markdown: no/such/folder.md"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_status_2(compare: Call, arguments: list[str], words: str) -> None:
+    code, out, err = compare(*arguments)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert words in err

@@ -1,0 +1,122 @@
+"""The tables of a comparison, compared whole with what they were when somebody last looked at them.
+
+Set UPDATE_GOLDEN=1 to write the files anew, then read the difference.
+"""
+
+from __future__ import annotations
+
+import io
+import os
+import re
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from markdown_it import MarkdownIt
+from rich.cells import cell_len
+from rich.console import Console
+
+from tests.report.compare.runs import after, before, compared, environment, lay_out, repeats
+from tests.report.sample_run import SampleTrial, completed_trial, model, spec
+from zerobench.report.compare.comparison import Comparison, compare
+from zerobench.report.compare.gate import judge, parse_limits
+from zerobench.report.compare.tables import comparison_markdown, comparison_parts
+from zerobench.store import load_run
+
+GOLDEN = Path(__file__).parent / "golden"
+
+
+@pytest.fixture(scope="module")
+def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
+    """The sample of an upgrade."""
+    path = tmp_path_factory.mktemp("upgrade")
+    newer = environment(deepspeed="0.19.8", torch="2.13.0")
+    runs = lay_out(path, "sweep_20260102-030405", before()), lay_out(path, "sweep_20260203-040506", after(), newer)
+    return compare(*map(load_run, runs))
+
+
+def shown(comparison: Comparison, width: int, limits: str = "memory:2%,speed:5%") -> str:
+    """What the terminal shows, without blanks at the ends of lines."""
+    console = Console(width=width, file=io.StringIO(), color_system=None, highlight=False)
+    for part in comparison_parts(comparison, judge(comparison, parse_limits(limits)), width):
+        part.section(width).print(console)
+    assert isinstance(console.file, io.StringIO)
+    return re.sub(r" +$", "", console.file.getvalue(), flags=re.MULTILINE)
+
+
+def as_looked_at(text: str, name: str) -> None:
+    golden = GOLDEN / name
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(text, encoding="utf-8")
+    assert text == golden.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_the_tables_of_an_upgrade_are_those_that_were_looked_at(upgraded: Comparison, width: int) -> None:
+    text = shown(upgraded, width)
+    as_looked_at(text, f"compare_{width}.txt")
+    assert max(cell_len(line) for line in text.splitlines()) <= width
+    assert "…" not in text
+
+
+def test_the_markdown_of_an_upgrade_is_what_was_looked_at(upgraded: Comparison) -> None:
+    as_looked_at(comparison_markdown(upgraded, judge(upgraded, parse_limits("memory:2%")), 140), "compare.md")
+
+
+def test_a_long_comparison_shows_what_grew_most_and_counts_the_rest(tmp_path: Path) -> None:
+    trials = [completed_trial(spec("zero1", gpus_per_node=1, micro_batch_size=1 + index)) for index in range(25)]
+    text = shown(compared(tmp_path, trials, trials), 80, "memory:2%")
+    assert "- 5 more rows are left out" in text
+    assert "memory:2%: passed, 25 trials judged" in text
+
+
+def hostile(name: str) -> list[SampleTrial]:
+    """Four repeats of two trials whose model is called `name`."""
+    trials = [
+        trial
+        for asked in (spec("zero1", gpus_per_node=1, model=model(name)), spec("zero1", gpus_per_node=1))
+        for trial in repeats(asked, (0.2, 0.21, 0.22, 0.23))
+    ]
+    rank = trials[0].ranks[0].model_copy(update={"device_name": name})
+    return [SampleTrial(trials[0].spec, trials[0].record, [rank]), *trials[1:]]
+
+
+@pytest.mark.parametrize("name", ["[bold]a[/] \x1b[2J", "<img src=x onerror=alert(1)>", "![a](http://evil/x.png)|@all"])
+def test_names_from_a_run_are_neither_markup_nor_escapes_nor_html(tmp_path: Path, name: str) -> None:
+    recorded = {**environment(), "versions": {name: name}, "hostname": name}
+    runs = lay_out(tmp_path, "base", hostile(name)), lay_out(tmp_path, "new", hostile(name), recorded)
+    comparison = compare(*map(load_run, runs))
+    text = shown(comparison, 140)
+    assert "\x1b" not in text
+    assert name.replace("\x1b", "\N{REPLACEMENT CHARACTER}")[:6] in text
+    page = MarkdownIt("gfm-like").render(comparison_markdown(comparison, judge(comparison, []), 140))
+    assert re.search(r"<(img|a|script)\b", page) is None
+    assert re.search(r"@\w", page) is None
+
+
+def test_trials_that_were_timed_in_another_way_are_named(tmp_path: Path) -> None:
+    asked = spec("zero1", gpus_per_node=1)
+    longer = asked.model_copy(update={"steps": asked.steps.model_copy(update={"timed": 50, "warmup": 9})})
+    comparison = compared(tmp_path, [completed_trial(asked)], [completed_trial(longer)])
+    assert "zero1: BASE timed 5 steps after 2 of warm-up, NEW 50 after 9" in one_line_texts(comparison)
+
+
+def one_line_texts(comparison: Comparison) -> Sequence[str]:
+    return [line for part in comparison_parts(comparison, [], 80) for line in (*part.lines, *part.warnings)]
+
+
+def test_memory_that_repeats_do_not_agree_on_is_named(tmp_path: Path) -> None:
+    trials = repeats(spec("zero3", gpus_per_node=1, offload_optimizer="cpu"), (0.2, 0.2))
+    rank = trials[1].ranks[0]
+    memory = [
+        row.model_copy(update={"at_peak_bytes": (row.at_peak_bytes or 0) + 4096}) if row.place == "host" else row
+        for row in rank.memory
+        if row.place == "device" or row.category in {"rest_of_process", "total"}
+    ]
+    trials[1] = SampleTrial(trials[1].spec, trials[1].record, [rank.model_copy(update={"memory": memory})])
+    said = [line for line in one_line_texts(compared(tmp_path, trials, trials)) if "not deterministic" in line]
+    assert said == [
+        f"zero3: host{when}: not deterministic: repeats of BASE differ by up to 4.00 KiB, of NEW by up to 4.00 KiB; "
+        "the difference of the runs is no larger"
+        for when in ("", " start-up")
+    ]

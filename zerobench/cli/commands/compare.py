@@ -1,0 +1,34 @@
+"""`zerobench compare`: the same trials in two runs, and a gate for CI."""
+
+# ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zerobench.cli.options import REPORTS, Reports
+
+
+def compare(
+    base: Annotated[str, typer.Argument(metavar="BASE", help="The run before: a run folder or its name.")],
+    new: Annotated[str, typer.Argument(metavar="NEW", help="The run after, of the same sweep.")],
+    fail_on: Annotated[
+        str | None,
+        typer.Option(
+            "--fail-on",
+            metavar="LIMIT,...",
+            help="Exit with 1 beyond these: memory:2%, memory:100MiB, speed:5%.",
+        ),
+    ] = None,
+    markdown: Annotated[
+        Path | None, typer.Option("--markdown", metavar="FILE", help="Write it for a pull request too.")
+    ] = None,
+    reports: Reports = REPORTS,
+) -> int:
+    """Show the same trials of two runs side by side: memory to the byte, speed with its test."""
+    from zerobench.cli.compare import Request, compare_runs
+
+    return compare_runs(Request(base=base, new=new, fail_on=fail_on, markdown=markdown, reports=reports))

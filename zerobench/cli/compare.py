@@ -1,0 +1,67 @@
+"""What `zerobench compare` does: two runs side by side in the terminal, in a file for a pull request, and as a gate."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from rich.console import Console
+
+from zerobench.errors import UserError
+from zerobench.folder import write_whole
+from zerobench.report.compare.comparison import Comparison, compare
+from zerobench.report.compare.gate import Verdict, judge, parse_limits, refusal
+from zerobench.report.compare.tables import comparison_markdown, comparison_parts
+from zerobench.store import find_run, load_run
+
+_WIDE_ENOUGH = 140
+"""Columns that a file's tables are made for: all of them."""
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asks for."""
+
+    base: str
+    new: str
+    fail_on: str | None
+    markdown: Path | None
+    reports: Path
+
+
+def compare_runs(request: Request) -> int:
+    """Print the two runs side by side and judge them; the command's exit status.
+
+    0, or 1 where a limit is exceeded.
+
+    Raises UserError: a mistake in the request, no trial in both runs, a torn record, or a gate that can never fire
+    (after the tables, which are true all the same).
+    """
+    limits = [] if request.fail_on is None else parse_limits(request.fail_on)
+    _check_writable(request.markdown)
+    paths = [find_run(name, request.reports) for name in (request.base, request.new)]
+    comparison = compare(*(load_run(path) for path in paths))
+    if not comparison.same:
+        raise UserError(
+            f"BASE, NEW: {request.base} and {request.new} have no trial in common; run the same sweep for both"
+        )
+    verdicts = judge(comparison, limits)
+    _show(comparison, verdicts, request.markdown)
+    refused = refusal(verdicts)
+    if refused is not None:
+        raise UserError(refused)
+    return 0 if all(verdict.passed for verdict in verdicts) else 1
+
+
+def _show(comparison: Comparison, verdicts: list[Verdict], markdown: Path | None) -> None:
+    console = Console(highlight=False)
+    for part in comparison_parts(comparison, verdicts, console.width):
+        part.section(console.width).print(console)
+    if markdown is not None:
+        write_whole(markdown, comparison_markdown(comparison, verdicts, _WIDE_ENOUGH))
+
+
+def _check_writable(path: Path | None) -> None:
+    """A comparison must not end in a file that cannot be written."""
+    if path is not None and (path.is_dir() or not path.parent.is_dir()):
+        raise UserError(f"--markdown: {path}: not a file in a folder that is there")

@@ -1,0 +1,84 @@
+"""Why a peak differs between two runs of the same work: what makes its largest difference as large as it is, and which
+of the engine's settings are not what they were (the asked ones are equal: these are defaults that changed).
+
+Only trials that differ are looked at, and read again from disk for it, so that a comparison need not hold them all.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from zerobench.report.compare.comparison import Comparison
+from zerobench.report.compare.memory import Held, MemoryChange, where_name
+from zerobench.report.compare.part import first
+from zerobench.report.compare.sides import Side
+from zerobench.report.labels import brief
+from zerobench.report.layout import listed
+from zerobench.report.memory_causes import cause
+from zerobench.report.memory_difference import CategoryDifference
+from zerobench.report.trials import Trial, refusing_impossible_values
+
+_MOST_PEAKS = 10
+_ABSENT = object()
+
+
+@dataclass(frozen=True)
+class Peak:
+    """One peak of one trial in both runs."""
+
+    label: str
+    change: MemoryChange
+
+
+def causes(comparison: Comparison, peaks: Sequence[Peak]) -> list[str]:
+    """A sentence for each peak that differs by more than its repeats do, as far as something is known of it."""
+    differing = [peak for peak in peaks if peak.change.base.instant.categories and peak.change.differences]
+    differing = [peak for peak in differing if not peak.change.is_within_spread]
+    found: dict[tuple[str, str], str] = {}
+    for peak in first(differing, _MOST_PEAKS)[0]:
+        base, new = _read(comparison.base, peak.change.base), _read(comparison.new, peak.change.new)
+        with refusing_impossible_values(comparison.new.run.folder.trials):
+            why = _cause(base, new, peak.change.differences[0])
+        if why is not None:
+            found.setdefault((peak.label, why), f"{peak.label}: {where_name(peak.change.where)}: {why}")
+        if settings := changed_settings(base, new):
+            found[peak.label, "settings"] = f"{peak.label}: DeepSpeed says it ran with {listed(settings)}"
+    return list(found.values())
+
+
+def _read(side: Side, held: Held) -> Trial:
+    return side.run.trial(held.middle.trial_id)
+
+
+def _cause(base: Trial, new: Trial, largest: CategoryDifference) -> str | None:
+    """The phrase of the side that has more of it."""
+    grew = largest.more_bytes > 0
+    phrase = cause(new if grew else base, largest.category, largest.b_bytes if grew else largest.a_bytes)
+    name = largest.category.replace("_", " ")
+    return None if phrase is None else f"{name}: in {'NEW' if grew else 'BASE'} {phrase}"
+
+
+def changed_settings(base: Trial, new: Trial) -> list[str]:
+    """`zero_optimization.overlap_comm False (BASE), True (NEW)`: what the engine read back, of keys that both know."""
+    left, right = _settings(base), _settings(new)
+    return [
+        f"{key} {brief(left[key])} (BASE), {brief(right[key])} (NEW)"
+        for key in left
+        if right.get(key, _ABSENT) not in (left[key], _ABSENT)
+    ]
+
+
+def _settings(trial: Trial) -> dict[str, Any]:
+    config = next((rank.effective_config for rank in trial.ranks), {})
+    return dict(_flat(config, ""))
+
+
+def _flat(section: Mapping[str, Any], prefix: str) -> Iterator[tuple[str, Any]]:
+    """The values of nested sections by dotted path."""
+    for key, value in section.items():
+        if isinstance(value, Mapping):
+            yield from _flat(value, f"{prefix}{key}.")
+        else:
+            yield f"{prefix}{key}", value

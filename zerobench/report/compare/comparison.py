@@ -1,0 +1,130 @@
+"""`zerobench compare`: the same trials in two runs, side by side, across versions of DeepSpeed, torch or the driver.
+
+    comparison = compare(load_run(base), load_run(new))
+    sections = comparison_parts(comparison, [], width=80)      # tables.py
+    verdicts = judge(comparison, parse_limits("memory:2%"))    # gate.py
+
+Trials are the same where they did the same work (config_hash) and their figures are come by in the same way
+(evidence). memory.py and speed.py say what may be concluded from them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from zerobench import store
+from zerobench.report.compare.environment import Fact, facts
+from zerobench.report.compare.memory import MemoryChange, memory_changes
+from zerobench.report.compare.sides import Repeat, Side, side_of
+from zerobench.report.compare.speed import SpeedChange, speed_change
+from zerobench.report.labels import labels, shared_lines
+from zerobench.report.parity import TOLERANCES, largest_difference
+from zerobench.spec.trial import TrialSpec
+
+Repeats = Sequence[Repeat]
+
+
+@dataclass(frozen=True)
+class Same:
+    """One piece of work that both runs had in their plans."""
+
+    label: str
+    base: Repeats
+    new: Repeats
+    memory: Sequence[MemoryChange]
+    speed: SpeedChange | None
+
+    @property
+    def stopped_completing(self) -> bool:
+        """Whether a smaller share of NEW's repeats completed than of BASE's."""
+        return _completed_share(self.new) < _completed_share(self.base)
+
+    @property
+    def ran_in_both(self) -> bool:
+        """Whether a repeat completed in each run, so that there are figures to expect."""
+        return _completed_share(self.base) > 0 and _completed_share(self.new) > 0
+
+    @property
+    def losses_apart(self) -> tuple[float, float] | None:
+        """How far the losses of the two runs lie apart, and the tolerance; None where they agree or are not known."""
+        pairs = [(a.losses, b.losses) for a in self.base for b in self.new]
+        found = [apart for a, b in pairs if (apart := largest_difference(a, b)) is not None]
+        tolerance = TOLERANCES[self.base[0].spec.precision]
+        return (max(found), tolerance) if found and max(found) > tolerance else None
+
+
+@dataclass(frozen=True)
+class Comparison:
+    """Two runs side by side."""
+
+    base: Side
+    new: Side
+    same: Sequence[Same]
+    only_base: Sequence[str]
+    """Names of the trials that NEW's plan lacks."""
+    only_new: Sequence[str]
+    facts: Sequence[Fact]
+    shared: Sequence[str]
+    """What the names of the trials leave out, and what their letters mean."""
+
+
+def compare(base: store.Run, new: store.Run) -> Comparison:
+    """The trials of `base` beside those of `new`, in the order of BASE's plan.
+
+    Raises UserError: a record of one of them is torn, corrupt, newer than this version, or holds an impossible value.
+    """
+    left, right = side_of(base), side_of(new)
+    pairs = list(_pairs(left, right))
+    specs = [_spec(old or late) for old, late in pairs]
+    named = list(zip(labels(specs), pairs, strict=True))
+    return Comparison(
+        base=left,
+        new=right,
+        same=[_same(name, old, late) for name, (old, late) in named if old and late],
+        only_base=[name for name, (_, late) in named if not late],
+        only_new=[name for name, (old, _) in named if not old],
+        facts=facts(left, right),
+        shared=shared_lines(specs),
+    )
+
+
+def _completed_share(repeats: Repeats) -> float:
+    return sum(one.completed for one in repeats) / len(repeats)
+
+
+def ended(repeats: Repeats) -> str:
+    """`completed`, or `3 completed, 1 out of device memory` where repeats differ."""
+    words = [one.status.replace("_", " ") for one in repeats]
+    kinds = dict.fromkeys(words)
+    return words[0] if len(kinds) == 1 else ", ".join(f"{words.count(kind)} {kind}" for kind in kinds)
+
+
+def _same(label: str, base: Repeats, new: Repeats) -> Same:
+    return Same(label, base, new, memory_changes(base, new), speed_change(base, new))
+
+
+def _spec(repeats: Repeats) -> TrialSpec:
+    """The trial without which repeat of it this is, which is in no name here."""
+    return repeats[0].spec.model_copy(update={"repeat": 0})
+
+
+def _pairs(base: Side, new: Side) -> Iterator[tuple[Repeats, Repeats]]:
+    """The repeats of each piece of work in both runs; empty where one of them lacks it."""
+    for work in dict.fromkeys([*base.repeats, *new.repeats]):
+        left, right = base.repeats.get(work, ()), new.repeats.get(work, ())
+        if max(len(_by_path(left)), len(_by_path(right))) < 2:
+            yield left, right
+        else:
+            yield from _joined(_by_path(left), _by_path(right))
+
+
+def _by_path(repeats: Repeats) -> Mapping[str | None, Repeats]:
+    """By the folder on NVMe: two devices in one run are two trials of one work; else the folder's name is no matter."""
+    paths = dict.fromkeys(one.spec.nvme_path for one in repeats)
+    return {path: [one for one in repeats if one.spec.nvme_path == path] for path in paths}
+
+
+def _joined(base: Mapping[str | None, Repeats], new: Mapping[str | None, Repeats]) -> Iterator[tuple[Repeats, Repeats]]:
+    for path in dict.fromkeys([*base, *new]):
+        yield base.get(path, ()), new.get(path, ())

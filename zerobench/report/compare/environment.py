@@ -1,0 +1,88 @@
+"""What two runs ran on, fact beside fact: the first suspects of a difference, and hardware that spoils it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from zerobench.report.column_units import plain
+from zerobench.report.compare.sides import Side
+from zerobench.report.environment_facts import Environment, at, commit, gpu_names, text
+from zerobench.units import format_bytes
+
+_FACTS: Mapping[str, tuple[str, ...]] = {
+    "CUDA of torch": ("torch_build", "cuda"),
+    "HIP of torch": ("torch_build", "hip"),
+    "torch commit": ("torch_build", "git_version"),
+    "driver": ("driver", "version"),
+    "CUDA of driver": ("driver", "cuda_version"),
+    "processor": ("machine", "cpu", "model"),
+    "cores": ("machine", "cpu", "usable_cores"),
+    "kernel": ("machine", "kernel"),
+    "system": ("machine", "os"),
+    "container": ("machine", "limits", "container"),
+    "host": ("hostname",),
+}
+"""Single values of environment.json, in the order that tables have them."""
+
+_HARDWARE = ("GPUs", "devices of ranks", "processor", "cores", "host memory")
+
+
+@dataclass(frozen=True)
+class Fact:
+    """One thing that was true of both runs, or differs between them."""
+
+    name: str
+    base: str | None
+    new: str | None
+    """None: not recorded."""
+
+    @property
+    def differs(self) -> bool:
+        """Whether the runs say different things."""
+        return self.base != self.new
+
+    @property
+    def is_hardware(self) -> bool:
+        """Whether figures of two runs that differ in it say little of software."""
+        return self.name in _HARDWARE
+
+
+def facts(base: Side, new: Side) -> list[Fact]:
+    """All that either run recorded of its environment, by name."""
+    left, right = _facts(base), _facts(new)
+    names = dict.fromkeys([*left, *right])
+    return [Fact(name, left.get(name), right.get(name)) for name in names]
+
+
+def hardware_warnings(found: Sequence[Fact]) -> list[str]:
+    """A sentence for each difference in hardware."""
+    return [
+        f"different hardware: {fact.name}: {fact.base or 'not recorded'} in BASE, {fact.new or 'not recorded'} in NEW"
+        for fact in found
+        if fact.differs and fact.is_hardware
+    ]
+
+
+def _facts(side: Side) -> dict[str, str | None]:
+    environment = side.run.environment
+    found = dict(_versions(environment))
+    found |= {name: text(at(environment, *path)) for name, path in _FACTS.items()}
+    found["GPUs"] = gpu_names(environment)
+    found["devices of ranks"] = plain(", ".join(sorted(side.devices))) or None
+    memory = at(environment, "machine", "memory_bytes")
+    found["host memory"] = format_bytes(memory, digits=1) if isinstance(memory, int) else None
+    found["zerobench commit"] = commit(at(environment, "git", "zerobench"))
+    return found | dict(_variables(environment))
+
+
+def _versions(environment: Environment) -> Iterator[tuple[str, str | None]]:
+    versions = at(environment, "versions")
+    for name, version in versions.items() if isinstance(versions, Mapping) else ():
+        yield plain(str(name)), text(version)
+
+
+def _variables(environment: Environment) -> Iterator[tuple[str, str | None]]:
+    variables = at(environment, "variables")
+    for name, value in variables.items() if isinstance(variables, Mapping) else ():
+        yield f"${plain(str(name))}", text(value)

@@ -1,0 +1,181 @@
+"""The gate of a comparison: how much more memory and how much slower a change may be before CI goes red.
+
+Memory fails where NEW's peak is above BASE's by more than the limit: any place, start-up included. A trial that
+completes less often in NEW fails every gate. Speed fails where NEW is slower by more than the
+limit and that is significant: p < 0.05, and the interval excludes `no change`. Over many trials the test alone would
+cry wolf (one in forty is called slower by chance); that it must exceed the limit too is what keeps the gate quiet.
+
+A gate that cannot fire is no gate. The smallest p of n repeats a side is 2 / C(2n, n), so from four repeats a side on
+the test can be significant; where no trial of the comparison has as many, the gate is refused, and where some lack
+them, those are named.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from dataclasses import dataclass, field
+
+from zerobench.errors import UserError, unknown_choice
+from zerobench.records import Category
+from zerobench.report.column_units import show_percent
+from zerobench.report.compare.comparison import Comparison, Same, ended
+from zerobench.report.compare.memory import MemoryChange, where_name
+from zerobench.report.compare.stats import SIGNIFICANCE, repeats_needed
+from zerobench.units import format_bytes, parse_bytes
+
+METRICS = ("memory", "speed")
+_NOTHING = {
+    "memory": "no trial completed in both runs",
+    "speed": "no trial timed steps in both runs",
+}
+_EXAMPLE = "write for example memory:2%,speed:5% or memory:100MiB"
+
+
+@dataclass(frozen=True)
+class Limit:
+    """By how much a metric may get worse; one of the two is None."""
+
+    metric: str
+    written: str
+    """As the user wrote it."""
+    fraction: float | None = None
+    nbytes: int | None = None
+
+    def is_exceeded(self, change: MemoryChange) -> bool:
+        """Whether a peak grew by more than this; a share of a peak that is not above 0 is not defined."""
+        if self.nbytes is not None:
+            return change.more_bytes > self.nbytes
+        return change.fraction is not None and change.fraction > (self.fraction or 0.0)
+
+
+@dataclass
+class Verdict:
+    """What one limit comes to."""
+
+    limit: Limit
+    num_judged: int = 0
+    failures: list[str] = field(default_factory=list)
+    """A sentence for each trial that exceeds it."""
+    not_judged: list[str] = field(default_factory=list)
+    """A sentence for each trial of which it can say nothing."""
+
+    @property
+    def passed(self) -> bool:
+        """Whether nothing exceeds it."""
+        return not self.failures
+
+
+def parse_limits(written: str) -> list[Limit]:
+    """The limits in `memory:2%,speed:5%`; sizes as in `memory:100MiB`.
+
+    Raises UserError: the text is none of this.
+    """
+    parts = [part.strip() for part in written.split(",") if part.strip()]
+    if not parts:
+        raise UserError(f"--fail-on: {written!r} names no limit; {_EXAMPLE}")
+    return [_limit(part) for part in parts]
+
+
+def _limit(part: str) -> Limit:
+    metric, colon, amount = (word.strip() for word in part.partition(":"))
+    if metric not in METRICS:
+        raise unknown_choice("--fail-on", metric, METRICS)
+    if not colon or not amount:
+        raise UserError(f"--fail-on: {part!r} has no limit; {_EXAMPLE}")
+    if amount.endswith("%"):
+        return Limit(metric, part, fraction=_fraction(part, amount.removesuffix("%")))
+    if metric == "speed":
+        raise UserError(f"--fail-on: {part!r}: a limit on speed is in per cent; {_EXAMPLE}")
+    if not amount[-1].isalpha():
+        raise UserError(f"--fail-on: {part!r} has no unit; {_EXAMPLE}")
+    return Limit(metric, part, nbytes=parse_bytes(amount, f"--fail-on: {part!r}"))
+
+
+def _fraction(part: str, number: str) -> float:
+    try:
+        percent = float(number)
+    except ValueError:
+        percent = math.nan
+    if not (math.isfinite(percent) and percent >= 0):
+        raise UserError(f"--fail-on: {part!r}: {number!r} is no per cent from 0 on; {_EXAMPLE}")
+    return percent / 100
+
+
+def judge(comparison: Comparison, limits: Sequence[Limit]) -> list[Verdict]:
+    """What each of `limits` comes to."""
+    return [_verdict(comparison, limit) for limit in limits]
+
+
+def refusal(verdicts: Sequence[Verdict]) -> str | None:
+    """Why a gate cannot fire whatever the runs hold, in one line; None where each of them can."""
+    for verdict in verdicts:
+        if verdict.num_judged == 0 and not verdict.failures:
+            why = verdict.not_judged[0] if verdict.not_judged else _NOTHING[verdict.limit.metric]
+            return f"--fail-on: {verdict.limit.written}: this gate can never fire here: {why}"
+    return None
+
+
+def _verdict(comparison: Comparison, limit: Limit) -> Verdict:
+    verdict = Verdict(limit)
+    for same in comparison.same:
+        if same.stopped_completing:
+            verdict.num_judged += 1
+            verdict.failures.append(f"{same.label}: {outcome(same)}")
+        elif same.ran_in_both and limit.metric == "memory":
+            _judge_memory(verdict, same)
+        elif same.ran_in_both:
+            _judge_speed(verdict, same)
+    return verdict
+
+
+def outcome(same: Same) -> str:
+    """`completed in BASE, out of device memory in NEW`."""
+    return f"{ended(same.base)} in BASE, {ended(same.new)} in NEW"
+
+
+def _judge_memory(verdict: Verdict, same: Same) -> None:
+    if not same.memory:
+        verdict.not_judged.append(f"{same.label}: no peak in both runs")
+        return
+    verdict.num_judged += 1
+    exceeded = [change for change in same.memory if verdict.limit.is_exceeded(change)]
+    verdict.failures += [f"{same.label}: {memory_sentence(change)}" for change in exceeded]
+
+
+def memory_sentence(change: MemoryChange) -> str:
+    """`device peak 12.10 GiB to 13.00 GiB, +966.37 MiB (+7.5%), most of it reduce buffers`."""
+    base, new = change.base.instant.total_bytes, change.new.instant.total_bytes
+    grown = f"{'+' if change.more_bytes > 0 else ''}{format_bytes(change.more_bytes)}"
+    share = "" if change.fraction is None else f" ({show_percent(change.fraction, 2, signed=True)})"
+    largest = next((one.category for one in change.differences if one.category is not Category.TOTAL), None)
+    most = f", most of it {largest.replace('_', ' ')}" if largest else ""
+    return f"{where_name(change.where)} peak {format_bytes(base)} to {format_bytes(new)}, {grown}{share}{most}"
+
+
+def _judge_speed(verdict: Verdict, same: Same) -> None:
+    speed = same.speed
+    if speed is None and not any(one.step_times_s for one in (*same.base, *same.new)):
+        return  # a prediction, of which nobody expects a time
+    if speed is None or not speed.can_be_judged:
+        verdict.not_judged.append(f"{same.label}: {_unjudged(same)}")
+        return
+    verdict.num_judged += 1
+    if speed.verdict == "slower" and speed.change.ratio - 1 > (verdict.limit.fraction or 0.0):
+        more = show_percent(speed.change.ratio - 1)
+        verdict.failures.append(f"{same.label}: a step takes {more}% longer, p = {speed.change.p_value:.2g}")
+
+
+def _unjudged(same: Same) -> str:
+    speed = same.speed
+    if speed is None:
+        return "one of the runs timed no steps of it"
+    if speed.void is not None:
+        return f"its throughput is void: {speed.void}"
+    counts = (sum(bool(one.step_times_s) for one in repeats) for repeats in (same.base, same.new))
+    repeats = " and ".join(map(str, counts))
+    smallest = f", whose smallest p is {speed.change.smallest_p:.2g}" if speed.over_processes else ""
+    return (
+        f"{repeats} repeats{smallest}, can never be significant at {SIGNIFICANCE}; "
+        f"run both with --repeats {repeats_needed()} or more"
+    )

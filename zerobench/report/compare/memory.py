@@ -1,0 +1,95 @@
+"""What two runs of the same trial hold at their peaks, category by category, to the byte.
+
+Memory takes no statistics: the same software does the same allocations. Where repeats do differ (resident memory of a
+process, threads that race for a buffer), the middle repeat of each run stands for it, so that its categories still add
+up to its total, and the range over the repeats is beside it.
+"""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from zerobench.records import Place, StepKind
+from zerobench.report.compare.sides import RESERVED, RESIDENT, Repeat, Where
+from zerobench.report.memory_difference import CategoryDifference, difference
+from zerobench.report.memory_view import Instant
+
+_PLACES = (Place.DEVICE.value, RESERVED, RESIDENT, Place.HOST.value, Place.NVME.value)
+
+
+def where_name(where: Where) -> str:
+    """`device`, `resident start-up`: as tables and sentences say it."""
+    place, step = where
+    return place.replace("nvme", "NVMe") + (" start-up" if step is StepKind.FIRST else "")
+
+
+@dataclass(frozen=True)
+class Held:
+    """The peak of one place over the repeats of one run."""
+
+    middle: Repeat
+    """The repeat whose peak is the median, the lower one of two."""
+    instant: Instant
+    """Its peak."""
+    smallest_bytes: int
+    largest_bytes: int
+    num_repeats: int
+
+    @property
+    def spread_bytes(self) -> int:
+        """How far the repeats lie apart; 0 where memory is as deterministic as it should be."""
+        return self.largest_bytes - self.smallest_bytes
+
+
+@dataclass(frozen=True)
+class MemoryChange:
+    """The peak of one place in both runs."""
+
+    where: Where
+    base: Held
+    new: Held
+
+    @property
+    def more_bytes(self) -> int:
+        """By how much NEW's peak is larger; below 0 where it is smaller."""
+        return self.new.instant.total_bytes - self.base.instant.total_bytes
+
+    @property
+    def fraction(self) -> float | None:
+        """`more_bytes` as a fraction of BASE's peak; None where that is not above 0."""
+        total = self.base.instant.total_bytes
+        return self.more_bytes / total if total > 0 else None
+
+    @property
+    def is_within_spread(self) -> bool:
+        """Whether repeats of one run lie farther apart than the runs do."""
+        return abs(self.more_bytes) <= max(self.base.spread_bytes, self.new.spread_bytes)
+
+    @property
+    def is_equal(self) -> bool:
+        """Whether the totals and all categories are equal to the byte, in all repeats."""
+        return not (self.more_bytes or self.differences or self.base.spread_bytes or self.new.spread_bytes)
+
+    @property
+    def differences(self) -> list[CategoryDifference]:
+        """The categories that differ, the largest difference first; they add up to `more_bytes`."""
+        return difference(self.base.instant, self.new.instant)
+
+
+def memory_changes(base: Sequence[Repeat], new: Sequence[Repeat]) -> list[MemoryChange]:
+    """The peaks that both runs measured, steady steps before start-up."""
+    places = dict.fromkeys((place, step) for step in (StepKind.STEADY, StepKind.FIRST) for place in _PLACES)
+    held = [(where, _held(base, where), _held(new, where)) for where in places]
+    return [MemoryChange(where, old, late) for where, old, late in held if old is not None and late is not None]
+
+
+def _held(repeats: Sequence[Repeat], where: Where) -> Held | None:
+    found = {index: one.peaks[where] for index, one in enumerate(repeats) if where in one.peaks}
+    if not found:
+        return None
+    totals = [instant.total_bytes for instant in found.values()]
+    middle = statistics.median_low(totals)
+    index = next(index for index, instant in found.items() if instant.total_bytes == middle)
+    return Held(repeats[index], found[index], min(totals), max(totals), len(totals))

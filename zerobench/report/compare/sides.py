@@ -1,0 +1,167 @@
+"""One run as a comparison sees it: its trials by the work they did, each with the repeats of it, and little of each.
+
+Records pass through one at a time, and only totals, categories at the peaks and step times stay of them, so that runs
+of thousands of trials are compared within the memory of a laptop.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, field
+
+from zerobench import store
+from zerobench.records import Category, Place, StepKind
+from zerobench.report.memory_view import Instant, largest_peak
+from zerobench.report.parity import losses
+from zerobench.report.speed import alloc_retries, slowest_steps
+from zerobench.report.trials import Trial, completed, drops_out, refusing_impossible_values
+from zerobench.spec.trial import Evidence, Offload, TrialSpec
+
+Where = tuple[str, StepKind]
+"""Which memory (a Place's value, RESERVED or RESIDENT), in the first step with start-up or in a steady one."""
+
+RESERVED = "reserved"
+"""What torch's allocator holds of a GPU, tensors or not: what has to fit."""
+
+RESIDENT = "resident"
+"""What a CPU rank has in memory, by the kernel: device and host in one, where the ledger's host rows are what is left
+of it and may be below 0 (memory that was allocated and never touched)."""
+
+Work = tuple[str, str, str | None, int]
+"""What makes two trials the same: config_hash, evidence, simulated GPU, the rank that was played."""
+
+NOT_ENDED = "not ended"
+"""How a planned trial without a record stands."""
+
+
+@dataclass(frozen=True)
+class Repeat:
+    """One trial of a run, in a process tree of its own."""
+
+    trial_id: str
+    """Its folder's name, which an older version may have made of the spec in another way."""
+    spec: TrialSpec
+    status: str
+    """How it ended, in words of a record, or NOT_ENDED."""
+    reason: str | None = None
+    peaks: Mapping[Where, Instant] = field(default_factory=dict)
+    """The peak of the rank that has the largest; empty unless the trial completed."""
+    step_times_s: tuple[float, ...] = ()
+    """The timed steps, each as its slowest rank took it; empty unless the trial completed."""
+    void: str | None = None
+    """Why the times are no measure of the training, where they are not."""
+    losses: tuple[float, ...] = ()
+    """Of each step; empty where each process draws its own (dropout), or saw no loss of the whole batch."""
+    devices: frozenset[str] = frozenset()
+    """Names of the devices that ranks ran on."""
+
+    @property
+    def completed(self) -> bool:
+        """Whether the trial ran to its end."""
+        return self.status == "completed"
+
+
+@dataclass(frozen=True)
+class Side:
+    """One of the two runs."""
+
+    run: store.Run
+    repeats: Mapping[Work, Sequence[Repeat]]
+    """By the work done, in the plan's order."""
+
+    @property
+    def devices(self) -> frozenset[str]:
+        """Names of all devices that ranks ran on; a processor's is among them."""
+        return frozenset(name for group in self.repeats.values() for repeat in group for name in repeat.devices)
+
+
+def side_of(run: store.Run) -> Side:
+    """The trials of `run`, those that have not ended among them.
+
+    Raises UserError: a record is torn, corrupt, newer than this version, or holds an impossible value.
+    """
+    groups: dict[Work, list[Repeat]] = {}
+    with refusing_impossible_values(run.folder.trials):
+        for repeat in _repeats(run):
+            groups.setdefault(work_of(repeat.spec), []).append(repeat)
+    return Side(run, groups)
+
+
+def _repeats(run: store.Run) -> Iterator[Repeat]:
+    for entry in run.plan.trials:
+        if run.folder.trial(entry.trial_id).record.exists():
+            yield repeat_of(run.trial(entry.trial_id))
+        elif run.folder.trial(entry.trial_id).spec.exists():
+            yield Repeat(entry.trial_id, run.spec(entry.trial_id), NOT_ENDED)
+
+
+def work_of(spec: TrialSpec) -> Work:
+    """What makes a trial of another run the same as this one; which folder is swapped to does not.
+
+    The hash is that of the spec as this version reads it, so that runs of two versions of zerobench meet.
+    """
+    return spec.config_hash, spec.evidence.value, spec.prediction.gpu, spec.prediction.rank
+
+
+def repeat_of(trial: Trial) -> Repeat:
+    """What a comparison keeps of `trial`."""
+    record, ran = trial.record, completed(trial)
+    retries = alloc_retries(trial)
+    return Repeat(
+        trial_id=record.trial_id,
+        spec=trial.spec,
+        status=record.status.value,
+        reason=record.reason or (record.failure.message if record.failure else None),
+        peaks=_peaks(trial) if ran else {},
+        step_times_s=tuple(step.step_s for step in slowest_steps(trial) if step.step_s > 0) if ran else (),
+        void=f"the allocator retried {retries} times" if retries else None,
+        losses=tuple(losses(trial)) if ran and not drops_out(trial) else (),
+        devices=frozenset(rank.device_name for rank in trial.ranks if trial.spec.evidence.needs_device),
+    )
+
+
+def _peaks(trial: Trial) -> dict[Where, Instant]:
+    """The largest peak by place and step; host memory only where it is the trial's and not the machine's affair."""
+    places = [Place.DEVICE, *([Place.HOST] if _offloads(trial.spec) else []), Place.NVME]
+    found = {(place.value, step): largest_peak(trial, step, place) for place in places for step in StepKind}
+    if trial.spec.evidence.needs_device:  # else the process is the one that predicts
+        found |= {(RESERVED, step): _reserved(trial, step) for step in StepKind}
+        found |= {(RESIDENT, step): _resident(trial, step) for step in StepKind}
+    return {where: _of_the_trial(one, trial.spec.evidence) for where, one in found.items() if one is not None}
+
+
+def _offloads(spec: TrialSpec) -> bool:
+    return {spec.offload_optimizer, spec.offload_param} != {Offload.NONE}
+
+
+def _reserved(trial: Trial, step: StepKind) -> Instant | None:
+    """The largest that the allocator of one rank had reserved; it knows no categories."""
+    found = [
+        Instant(rank.rank, step, row.phase, row.peak_reserved_bytes, {})
+        for rank in trial.ranks
+        for row in rank.device_memory
+        if row.step is step
+    ]
+    return max(found, key=lambda one: one.total_bytes, default=None)
+
+
+def _resident(trial: Trial, step: StepKind) -> Instant | None:
+    """The largest resident size of one CPU rank; the kernel knows no categories."""
+    found = [
+        Instant(rank.rank, step, row.phase, row.peak_rss_bytes or row.rss_bytes, {})
+        for rank in trial.ranks
+        for row in rank.process_memory
+        if rank.device_type == "cpu" and row.step is step
+    ]
+    return max(found, key=lambda one: one.total_bytes, default=None)
+
+
+def _of_the_trial(instant: Instant, evidence: Evidence) -> Instant:
+    """The instant without the resident memory of a process that only predicts."""
+    own = instant.categories.get(Category.REST_OF_PROCESS, 0)
+    if not own or evidence not in {Evidence.SIMULATED, Evidence.FORMULA}:
+        return instant
+    kept: dict[Category, int] = {
+        category: size for category, size in instant.categories.items() if category is not Category.REST_OF_PROCESS
+    }
+    return Instant(instant.rank, instant.step, instant.phase, instant.total_bytes - own, kept)

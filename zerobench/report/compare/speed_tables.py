@@ -1,0 +1,117 @@
+"""The table of step times of two runs: what each trial's test is about, and whether it could have said more."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+
+from zerobench.report.column_units import MISSING, Unit, show_percent, time_unit
+from zerobench.report.compare.comparison import Comparison, Same
+from zerobench.report.compare.part import Part, few, first
+from zerobench.report.compare.speed import SpeedChange
+from zerobench.report.compare.stats import SIGNIFICANCE, Change, repeats_needed
+from zerobench.report.grids import Grid
+from zerobench.report.layout import Column, listed
+from zerobench.report.stats import median
+
+
+@dataclass(frozen=True)
+class _Row:
+    """One trial that both runs timed."""
+
+    label: str
+    speed: SpeedChange
+
+
+def speed_parts(comparison: Comparison, width: int) -> Iterator[Part]:
+    """The step times of both runs, and losses that speak against comparing them."""
+    rows = [_Row(same.label, same.speed) for same in comparison.same if same.speed is not None]
+    if rows:
+        yield _times(rows, [*_other_steps(comparison)], width)
+    if apart := [_apart(same) for same in comparison.same if same.losses_apart]:
+        caption = "Equal work must have equal losses, but for rounding: NEW does not compute what BASE computed."
+        yield Part("Losses that differ between the runs", caption, None, few(apart))
+
+
+def _other_steps(comparison: Comparison) -> Iterator[str]:
+    """Trials that were timed in another way, which is no part of the work and yet of its times."""
+    for same in comparison.same:
+        base, new = same.base[0].spec.steps, same.new[0].spec.steps
+        if base != new and same.speed is not None:
+            yield (
+                f"{same.label}: BASE timed {base.timed} steps after {base.warmup} of warm-up, NEW {new.timed} after "
+                f"{new.warmup}"
+            )
+
+
+def _times(rows: Sequence[_Row], warnings: Sequence[str], width: int) -> Part:
+    shown, more = first(rows)
+    unit = time_unit(value for row in shown for value in (median(row.speed.base_s), median(row.speed.new_s)))
+    caption = (
+        "Medians of the repeats' median steps. change: Hodges-Lehmann ratio of NEW to BASE with its 95 % interval, + "
+        "is slower; p: Mann-Whitney U test, two-sided, over repeats in processes of their own." + _chance(rows)
+    )
+    return Part(
+        f"Speed, {unit.name} a step",
+        caption,
+        Grid.of(_columns(unit), shown, width),
+        more,
+        [*_warnings(rows), *few(warnings)],
+    )
+
+
+def _chance(rows: Sequence[_Row]) -> str:
+    """What many tests do by chance."""
+    tested = sum(row.speed.can_be_judged for row in rows)
+    if tested < 2:
+        return ""
+    return f" Of {tested} trials tested, chance alone would call {tested * SIGNIFICANCE:.1f} different."
+
+
+def _columns(unit: Unit) -> list[Column[_Row]]:
+    return [
+        Column("trial", "trial", lambda row: row.label, is_text=True),
+        Column("tested", "tested", lambda row: _tested(row.speed), is_text=True),
+        Column("BASE", "BASE", lambda row: unit.show(median(row.speed.base_s))),
+        Column("NEW", "NEW", lambda row: unit.show(median(row.speed.new_s))),
+        Column("change", "change", lambda row: show_percent(row.speed.change.ratio - 1, signed=True)),
+        Column("95 % interval", "95 %", lambda row: _interval(row.speed.change)),
+        Column("p", "p", lambda row: f"{row.speed.change.p_value:.2g}"),
+        Column("verdict", "verdict", lambda row: row.speed.verdict, is_text=True),
+    ]
+
+
+def _tested(speed: SpeedChange) -> str:
+    """`4+4`, or `5+5 steps` where they are steps of one process."""
+    return f"{len(speed.base_s)}+{len(speed.new_s)}" + ("" if speed.over_processes else " steps")
+
+
+def _interval(change: Change) -> str:
+    if change.interval is None:
+        return MISSING
+    low, high = (100 * (ratio - 1) for ratio in change.interval)
+    return f"{low:+.1f}..{high:+.1f}%"
+
+
+def _warnings(rows: Sequence[_Row]) -> Iterator[str]:
+    """What the verdicts mean that are none."""
+    by_verdict: dict[str, list[str]] = {}
+    for row in rows:
+        by_verdict.setdefault(row.speed.verdict, []).append(row.label)
+    if names := by_verdict.get("steps only"):
+        yield (
+            f"steps only ({listed(names)}): one repeat in a run, so the test is about the steps of one process of "
+            "each, which are not independent: it tells these two processes apart and says nothing of the next two; run "
+            f"both with --repeats {repeats_needed()} or more"
+        )
+    if names := by_verdict.get("too few"):
+        yield (
+            f"too few ({listed(names)}): no outcome of so few repeats has p < {SIGNIFICANCE}; run both with --repeats "
+            f"{repeats_needed()} or more"
+        )
+    yield from few([f"void: {row.label}: {row.speed.void}" for row in rows if row.speed.void is not None])
+
+
+def _apart(same: Same) -> str:
+    difference, tolerance = same.losses_apart or (0.0, 0.0)
+    return f"{same.label}: by {difference:.2g} (tolerance {tolerance:.2g})"
