@@ -1,0 +1,33 @@
+"""`zerobench export`: the records of a run for Prometheus, TensorBoard and Weights & Biases."""
+
+# ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Annotated
+
+import typer
+
+from zerobench.cli.options import REPORTS, Reports, RunName
+
+
+def export(
+    run: RunName = None,
+    prometheus: Annotated[
+        Path | None, typer.Option("--prometheus", metavar="FILE", help="A .prom file for node_exporter's collector.")
+    ] = None,
+    tensorboard: Annotated[
+        Path | None, typer.Option("--tensorboard", metavar="DIR", help="A folder for TensorBoard, one run a trial.")
+    ] = None,
+    wandb: Annotated[
+        str | None, typer.Option("--wandb", metavar="PROJECT", help="A Weights & Biases project; WANDB_MODE counts.")
+    ] = None,
+    reports: Reports = REPORTS,
+) -> None:
+    """Export a run's records to Prometheus, TensorBoard or Weights & Biases."""
+    from zerobench.cli import export
+
+    request = export.Request(run=run, reports=reports, prometheus=prometheus, tensorboard=tensorboard, wandb=wandb)
+    for line in export.export(request):
+        typer.echo(line)
