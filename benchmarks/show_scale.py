@@ -46,7 +46,7 @@ main(["show", sys.argv[1]])
 """
 TABLES = """
 from pathlib import Path; import sys
-from zerobench.report.frame import write_tables
+from zerobench.report.frames.tidy_tables import write_tables
 from zerobench.store import load_run
 write_tables(load_run(Path(sys.argv[1])))
 """

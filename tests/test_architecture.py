@@ -103,6 +103,10 @@ def test_only_the_report_imports_pandas() -> None:
     assert outside({"pandas", "pyarrow"}, r"zerobench\.report(\..*)?") == []
 
 
+def test_only_the_charts_import_the_chart_library() -> None:
+    assert outside({"altair", "vl_convert"}, r"zerobench\.report\.charts(\..*)?") == []
+
+
 def test_only_the_command_line_imports_typer() -> None:
     assert outside({"typer", "click"}, r"zerobench\.cli(\..*)?") == []
 

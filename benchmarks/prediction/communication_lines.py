@@ -13,7 +13,7 @@ from benchmarks.prediction.simulated import num_params
 from zerobench.formulas.deepspeed.stage_3 import persistent_elements
 from zerobench.formulas.zero_paper import communication_elements
 from zerobench.records import Phase, RankRecord
-from zerobench.report.collectives import KindTraffic, bytes_per_element, traffic_by_kind, volume_psi
+from zerobench.report.step_time.collectives import KindTraffic, bytes_per_element, traffic_by_kind, volume_psi
 from zerobench.spec.trial import TrialSpec
 
 PHASES = tuple(phase for phase in Phase if phase is not Phase.INIT)

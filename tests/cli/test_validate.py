@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 
 from tests.cli.conftest import Call
-from tests.report.predictions import foretelling, predicted_trials
+from tests.report.sample_predictions import foretelling, predicted_trials
 from tests.report.sample_run import RUN_ID, completed_trial, failed_trial, sample_trials, spec, write_run
 from zerobench.records import Failure
-from zerobench.report.frame import read_frame
+from zerobench.report.frames.tidy_tables import read_frame
 
 
 @pytest.fixture

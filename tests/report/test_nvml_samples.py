@@ -25,9 +25,9 @@ from tests.report.sample_run import (
 from zerobench.errors import UserError
 from zerobench.memory.nvml_samples import HEADER
 from zerobench.records import Phase, PhaseMark, RankRecord
-from zerobench.report import schema
+from zerobench.report.frames import schema
+from zerobench.report.frames.sinks import TableSink
 from zerobench.report.nvml_samples import EnergyMeter, PhaseLine, read_samples, timed_window, write_samples
-from zerobench.report.sinks import TableSink
 from zerobench.store import Trial, load_run
 
 ASKED = spec("zero1", gpus_per_node=2)

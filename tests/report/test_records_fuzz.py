@@ -18,8 +18,8 @@ from rich.console import Console
 from tests.report.sample_run import completed_trial, failed_trial, spec, write_run
 from zerobench.errors import UserError
 from zerobench.records import Failure
-from zerobench.report.frame import write_tables
-from zerobench.report.terminal import show_run
+from zerobench.report.frames.tidy_tables import write_tables
+from zerobench.report.terminal.show import show_run
 from zerobench.store import load_run
 
 ODD_VALUES: list[Any] = [

@@ -16,7 +16,7 @@ from rich.console import Console
 
 from tests.conftest import Swept
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, Status, StepKind
-from zerobench.report.terminal import show_run
+from zerobench.report.terminal.show import show_run
 from zerobench.run.launcher import deepspeed_program, free_port
 from zerobench.store import Run, Trial, load_run
 

@@ -16,8 +16,8 @@ from rich.console import Console
 from tests.nvml_standin.standin import uuid
 from zerobench.errors import UserError
 from zerobench.records import Status, TrialRecord
-from zerobench.report.frame import trials_frame
-from zerobench.report.terminal import show_run
+from zerobench.report.frames.tidy_tables import trials_frame
+from zerobench.report.terminal.show import show_run
 from zerobench.run.attempt import Site
 from zerobench.run.observer import Silent
 from zerobench.run.runner import resume_run

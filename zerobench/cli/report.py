@@ -8,7 +8,7 @@ from pathlib import Path
 
 from zerobench.errors import UserError
 from zerobench.folder import write_whole
-from zerobench.report.run_frames import RunFrames, run_frames
+from zerobench.report.frames.run_frames import RunFrames, run_frames
 from zerobench.store import Run, find_run, load_run
 
 _STANDARD_OUTPUT = Path("-")
@@ -75,7 +75,7 @@ def _default_path(name: str, frames: RunFrames) -> Path:
 def _write(name: str, frames: RunFrames, path: Path) -> None:
     try:
         if name == "csv":
-            from zerobench.report.joined_tables import write_csv  # noqa: PLC0415 -- as above
+            from zerobench.report.frames.joined_tables import write_csv  # noqa: PLC0415 -- as above
 
             write_csv(frames, path)
         else:
@@ -94,6 +94,6 @@ def _text(name: str, frames: RunFrames) -> str:
         from zerobench.report.markdown.report import markdown_report  # noqa: PLC0415 -- as above
 
         return markdown_report(frames)
-    from zerobench.report.document import json_document  # noqa: PLC0415 -- as above
+    from zerobench.report.frames.document import json_document  # noqa: PLC0415 -- as above
 
     return json_document(frames)

@@ -11,7 +11,7 @@ from rich.console import Console
 
 from zerobench.cli.live import LiveView, PlainView
 from zerobench.errors import UserError
-from zerobench.report.terminal import show_run
+from zerobench.report.terminal.show import show_run
 from zerobench.run.attempt import Site
 from zerobench.run.environment import capture_environment
 from zerobench.run.launcher import read_hosts
@@ -137,7 +137,7 @@ def screen() -> PlainView:
 
 def _show(result: RunResult) -> None:
     """The tables, then where the run lies and how to go on with it."""
-    from zerobench.report.frame import write_tables  # noqa: PLC0415 -- pandas, which a dry run need not pay for
+    from zerobench.report.frames.tidy_tables import write_tables  # noqa: PLC0415 -- pandas, which a dry run need not pay for
 
     path = _shortest(result.folder.path)
     write_tables(load_run(result.folder.path))

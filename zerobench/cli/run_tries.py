@@ -105,7 +105,7 @@ def measuring(hunt: Hunt, folder: Path, screen: PlainView) -> Rounds:
     environment = capture_environment()
 
     def measure(planned: Sequence[PlannedTrial], name: str) -> RunResult:
-        from zerobench.report.frame import write_tables  # noqa: PLC0415 -- pandas, which a mistake need not pay for
+        from zerobench.report.frames.tidy_tables import write_tables  # noqa: PLC0415 -- pandas, which a mistake need not pay for
 
         result = run_sweep(
             planned,

@@ -18,9 +18,9 @@ from zerobench.errors import UserError, unknown_choice
 from zerobench.folder import write_whole
 from zerobench.records import Status
 from zerobench.report.labels import labels
-from zerobench.report.predicted import Pair, join
+from zerobench.report.predictions.predicted import Pair, join
+from zerobench.report.predictions.validation import Part, as_markdown, validation_parts
 from zerobench.report.trials import LazyTrial, ended_trials, refusing_impossible_values
-from zerobench.report.validation import Part, as_markdown, validation_parts
 from zerobench.spec.trial import Evidence
 from zerobench.store import find_run, load_run
 
@@ -108,7 +108,7 @@ def _check_writable(path: Path) -> None:
 
 def _report(path: Path, request: Request) -> int:
     """Print the errors of the run at `path`, write its tables and the Markdown file; 1 where a trial failed."""
-    from zerobench.report.frame import write_tables  # noqa: PLC0415 -- pandas, which a refused request need not pay for
+    from zerobench.report.frames.tidy_tables import write_tables  # noqa: PLC0415 -- pandas, which a refused request need not pay for
 
     run = load_run(path)
     trials = list(ended_trials(run))

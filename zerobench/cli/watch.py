@@ -151,8 +151,8 @@ def _write(stream: object, chunk: bytes) -> None:
 
 def _show(watched: Watched, console: Console) -> None:
     """The tables, then where the run lies; all on standard error."""
-    from zerobench.report.frame import write_tables  # noqa: PLC0415 -- pandas, which the command need not wait for
-    from zerobench.report.terminal import show_run  # noqa: PLC0415 -- as above
+    from zerobench.report.frames.tidy_tables import write_tables  # noqa: PLC0415 -- pandas, which the command need not wait for
+    from zerobench.report.terminal.show import show_run  # noqa: PLC0415 -- as above
     from zerobench.store import load_run  # noqa: PLC0415 -- as above
 
     path = watched.folder.path

@@ -1,4 +1,4 @@
-"""A table of texts, so that the terminal and a Markdown file show the same cells; layout.py has tables of trials."""
+"""A table of texts, the same cells in the terminal and in a Markdown file; tables of trials: terminal/layout.py."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zerobench.report.column_units import MISSING, plain, show_percent
-from zerobench.report.layout import WIDE, Column, T
+from zerobench.report.terminal.layout import WIDE, Column, T
 
 _WIDEST_TEXT = 24
 """Columns of terminal that a text is given where they are short, before it wraps."""

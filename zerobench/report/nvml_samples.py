@@ -19,8 +19,8 @@ import pyarrow.csv as pa_csv
 
 from zerobench.errors import UserError
 from zerobench.records import RankRecord
+from zerobench.report.frames.sinks import TableSink
 from zerobench.report.nvml_view import bare_uuid
-from zerobench.report.sinks import TableSink
 from zerobench.store import Trial
 
 Floats = npt.NDArray[np.float64]

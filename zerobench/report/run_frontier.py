@@ -17,8 +17,8 @@ from rich.text import Text
 
 from zerobench.records import Status
 from zerobench.report.column_units import MISSING, byte_unit, plain, show_percent, show_whole
-from zerobench.report.layout import Section
 from zerobench.report.memory_view import device_peak_bytes
+from zerobench.report.terminal.layout import Section
 from zerobench.report.trials import Trial, completed, num_params
 from zerobench.spec.frontier import Frontier, Try
 from zerobench.spec.frontier_axes import FrontierAxis

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from tests.report.predictions import predicted_trials
+from tests.report.sample_predictions import predicted_trials
 from tests.report.sample_run import (
     RUN_ID,
     SampleTrial,
@@ -20,7 +20,7 @@ from tests.report.sample_run import (
 )
 from zerobench.report.charts import figures
 from zerobench.report.figure import Figure
-from zerobench.report.run_frames import RunFrames, run_frames
+from zerobench.report.frames.run_frames import RunFrames, run_frames
 from zerobench.store import load_run
 
 HOSTILE = '<script>alert(1)</script> & "co" ${x} ]]>\''

@@ -9,7 +9,7 @@ import pytest
 from tests.report.charts.drawing import root_of, said, texts
 from zerobench.report.charts import bars
 from zerobench.report.figure import Figure
-from zerobench.report.run_frames import RunFrames
+from zerobench.report.frames.run_frames import RunFrames
 from zerobench.units import format_bytes
 
 GIB = 2**30

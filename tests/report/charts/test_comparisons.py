@@ -13,7 +13,7 @@ from hypothesis import strategies as st
 from tests.report.charts.drawing import said, texts
 from zerobench.report.charts import offload_traffic, pareto, prediction_error
 from zerobench.report.figure import Figure
-from zerobench.report.run_frames import RunFrames
+from zerobench.report.frames.run_frames import RunFrames
 from zerobench.units import format_bytes
 
 Points = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6), st.booleans()), min_size=1, max_size=12)

@@ -12,7 +12,7 @@ from tests.report.charts.drawing import SVG, root_of, said, texts
 from tests.report.sample_run import completed_trial, model, spec
 from zerobench.report.charts import bars, colours, figures, model_size, pareto
 from zerobench.report.figure import Figure
-from zerobench.report.run_frames import RunFrames, run_frames
+from zerobench.report.frames.run_frames import RunFrames, run_frames
 
 GPU = [
     "memory-per-gpu",

@@ -14,7 +14,7 @@ from tests.report.charts.drawing import said, texts
 from tests.report.sample_run import completed_trial, spec
 from zerobench.report.charts import efficiency, lines, model_size, world_size
 from zerobench.report.figure import Figure
-from zerobench.report.run_frames import RunFrames
+from zerobench.report.frames.run_frames import RunFrames
 from zerobench.units import format_bytes
 
 

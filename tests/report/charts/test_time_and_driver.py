@@ -7,8 +7,8 @@ from dataclasses import replace
 from tests.report.charts.drawing import numbers, said, texts
 from zerobench.report.charts import timeline, waterfall
 from zerobench.report.figure import Figure
+from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.nvml_view import waterfall as waterfall_of
-from zerobench.report.run_frames import RunFrames
 from zerobench.units import format_bytes
 
 MIB = 2**20

@@ -20,7 +20,7 @@ from tests.report.compare.runs import (
     repeats,
     with_ranks_of,
 )
-from tests.report.predictions import foretelling
+from tests.report.sample_predictions import foretelling
 from tests.report.sample_run import SampleTrial, completed_trial, failed_trial, skipped_trial, spec
 from zerobench.errors import UserError
 from zerobench.records import Category, Place, StepKind

@@ -8,7 +8,7 @@ from tests.report.sample_run import spec
 from zerobench import store
 from zerobench.records import Place
 from zerobench.report.exporters.exported import ExportedTrial, exported_trials, settings
-from zerobench.report.frame import trials_frame
+from zerobench.report.frames.tidy_tables import trials_frame
 
 
 def test_every_ended_trial_is_exported_in_the_order_of_the_plan(run: store.Run, exported: list[ExportedTrial]) -> None:

@@ -21,9 +21,9 @@ from tests.report.sample_run import (
     spec,
     write_run,
 )
+from zerobench.report.frames.run_frames import RunFrames, run_frames
 from zerobench.report.headline.candidates import candidates
 from zerobench.report.headline.sentences import headline
-from zerobench.report.run_frames import RunFrames, run_frames
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import load_run
 

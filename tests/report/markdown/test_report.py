@@ -14,7 +14,7 @@ import yaml
 from markdown_it import MarkdownIt
 
 from tests.report.compare.runs import environment, lay_out
-from tests.report.predictions import foretelling
+from tests.report.sample_predictions import foretelling
 from tests.report.sample_run import (
     SampleTrial,
     completed_trial,
@@ -26,9 +26,9 @@ from tests.report.sample_run import (
 )
 from zerobench.folder import RunFolder
 from zerobench.records import Category, Place, Status
+from zerobench.report.frames.run_frames import RunFrames, run_frames
 from zerobench.report.markdown.report import kept_name, markdown_report
 from zerobench.report.markdown.tables import MOST_ROWS
-from zerobench.report.run_frames import RunFrames, run_frames
 from zerobench.store import load_run
 
 RENDERER = MarkdownIt("gfm-like")

@@ -10,10 +10,10 @@ from typing import Any
 import pytest
 
 from tests.report.page.browser import Browser, missing
-from tests.report.predictions import predicted_trials
+from tests.report.sample_predictions import predicted_trials
 from tests.report.sample_run import RUN_ID, SampleTrial, sample_trials, write_run
+from zerobench.report.frames.run_frames import RunFrames, run_frames
 from zerobench.report.page import page_html
-from zerobench.report.run_frames import RunFrames, run_frames
 from zerobench.store import load_run
 
 Frames = Callable[..., RunFrames]

@@ -10,7 +10,7 @@ import pytest
 from pypdf import PdfReader
 
 from tests.report.page.browser import Browser
-from zerobench.report.run_frames import RunFrames
+from zerobench.report.frames.run_frames import RunFrames
 
 MARK = "figure .role-mark [aria-label]"
 

@@ -16,13 +16,13 @@ import yaml
 from tests.report.page.conftest import ENVIRONMENT, write_frames
 from tests.report.sample_run import RUN_ID, cpu_trials, sample_trials
 from zerobench.report.figure import Figure
+from zerobench.report.frames.run_frames import RunFrames, run_frames
 from zerobench.report.page import page_html
 from zerobench.report.page.configuration import MOST_IN_FULL
 from zerobench.report.page.environment import environment_grids
 from zerobench.report.page.grid import MANY_ROWS, frame_grid
 from zerobench.report.page.text import visible
 from zerobench.report.page.trials import rows_of, trials_grid
-from zerobench.report.run_frames import RunFrames, run_frames
 from zerobench.store import load_run
 
 

@@ -19,10 +19,10 @@ from rich.console import Console
 from tests.report.plan.run import cluster, plan_trials, predicted_trial
 from tests.report.sample_run import GIB, SampleTrial, spec, write_run
 from zerobench.records import Category, Place
-from zerobench.report.layout import Shown
 from zerobench.report.plan.rows import PlanRow, recommended
 from zerobench.report.plan.time import days, gpu_hours, traffic
 from zerobench.report.plan.view import plan_row, show_plan
+from zerobench.report.terminal.layout import Shown
 from zerobench.spec.cluster import Cluster
 
 GOLDEN = Path(__file__).parent / "golden"

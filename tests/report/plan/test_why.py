@@ -13,7 +13,7 @@ from zerobench.records import Category, ContextMemory, Failure, Phase, Status, S
 from zerobench.report.capacity import Capacity
 from zerobench.report.memory_causes import cause, remedy
 from zerobench.report.plan.why import name_of, why_not
-from zerobench.report.step_bound import step_bound
+from zerobench.report.step_time.bound import step_bound
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.links import Links
 

@@ -17,7 +17,7 @@ def show(
     with no_collection():
         from rich.console import Console
 
-        from zerobench.report.terminal import show_run
+        from zerobench.report.terminal.show import show_run
         from zerobench.store import find_run
 
         show_run(find_run(run, reports), Console(highlight=False))

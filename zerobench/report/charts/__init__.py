@@ -25,7 +25,7 @@ from zerobench.report.charts import (
 )
 from zerobench.report.charts.palette import colours, resolved
 from zerobench.report.figure import Figure
-from zerobench.report.run_frames import RunFrames
+from zerobench.report.frames.run_frames import RunFrames
 
 __all__ = ["colours", "figures", "resolved"]
 

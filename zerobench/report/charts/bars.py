@@ -24,7 +24,7 @@ from zerobench.report.charts.shown import (
 )
 from zerobench.report.charts.words import ByteAxis, byte_axis, share
 from zerobench.report.figure import Figure
-from zerobench.report.run_frames import RunFrames
+from zerobench.report.frames.run_frames import RunFrames
 from zerobench.units import format_bytes
 
 _CAPACITY_SEEN = 0.25

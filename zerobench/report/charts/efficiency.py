@@ -17,7 +17,7 @@ from zerobench.report.charts.shown import completed, doubt_sentence, prepared
 from zerobench.report.charts.words import counted
 from zerobench.report.charts.world_size import VARYING, ranks_axis
 from zerobench.report.figure import Figure
-from zerobench.report.run_frames import RunFrames
+from zerobench.report.frames.run_frames import RunFrames
 
 _BATCH = ("micro_batch_size", "gradient_accumulation_steps")
 

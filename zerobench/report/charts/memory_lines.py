@@ -13,7 +13,7 @@ from zerobench.report.charts.render import svg
 from zerobench.report.charts.shown import completed, doubt_sentence, evidence_sentence, prepared
 from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.figure import Figure
-from zerobench.report.run_frames import RunFrames
+from zerobench.report.frames.run_frames import RunFrames
 from zerobench.units import format_bytes
 
 _CAPACITY_REACH = 20

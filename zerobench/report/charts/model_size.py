@@ -7,7 +7,7 @@ import pandas as pd
 
 from zerobench.report.charts.memory_lines import memory_lines
 from zerobench.report.figure import Figure
-from zerobench.report.run_frames import RunFrames
+from zerobench.report.frames.run_frames import RunFrames
 from zerobench.units import format_count
 
 

@@ -21,7 +21,7 @@ from zerobench.report.charts.shown import (
 )
 from zerobench.report.charts.words import ByteAxis, byte_axis, part_sentence
 from zerobench.report.figure import Figure
-from zerobench.report.run_frames import RunFrames
+from zerobench.report.frames.run_frames import RunFrames
 
 _KEY = "offload-traffic"
 _ROW_HEIGHT = 26

@@ -13,7 +13,7 @@ from zerobench.report.charts.shown import completed, prepared
 from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.column_units import plain
 from zerobench.report.figure import Figure
-from zerobench.report.run_frames import RunFrames
+from zerobench.report.frames.run_frames import RunFrames
 from zerobench.units import format_bytes
 
 _KEY = "throughput-against-memory"

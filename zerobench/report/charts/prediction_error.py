@@ -12,7 +12,7 @@ from zerobench.report.charts.render import WIDTH, Specification, arranged, data,
 from zerobench.report.charts.shown import KEY, prepared
 from zerobench.report.charts.words import ByteAxis, byte_axis, counted
 from zerobench.report.figure import Figure
-from zerobench.report.run_frames import RunFrames
+from zerobench.report.frames.run_frames import RunFrames
 from zerobench.units import format_bytes
 
 _KEY = "predicted-against-measured"

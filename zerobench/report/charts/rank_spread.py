@@ -12,7 +12,7 @@ from zerobench.report.charts.render import WIDTH, Specification, data, layered, 
 from zerobench.report.charts.shown import KEY, MOST_ROWS, completed, doubt_sentence, prepared
 from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.figure import Figure
-from zerobench.report.run_frames import RunFrames
+from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.stats import RankSpread, spread_over_ranks
 from zerobench.units import format_bytes
 

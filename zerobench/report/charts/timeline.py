@@ -17,9 +17,9 @@ from zerobench.report.charts.render import WIDTH, Mark, Specification, arranged,
 from zerobench.report.charts.shown import KEY, completed, doubt_sentence, most_telling, prepared
 from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.figure import Figure
+from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.nvml_samples import read_samples
 from zerobench.report.nvml_view import bare_uuid
-from zerobench.report.run_frames import RunFrames
 from zerobench.units import format_bytes, format_seconds
 
 MOST_TRIALS = 6

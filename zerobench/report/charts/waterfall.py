@@ -16,8 +16,8 @@ from zerobench.report.charts.render import WIDTH, Specification, data, layered, 
 from zerobench.report.charts.shown import prepared
 from zerobench.report.charts.words import ByteAxis, byte_axis, share
 from zerobench.report.figure import Figure
+from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.nvml_view import Waterfall, waterfall
-from zerobench.report.run_frames import RunFrames
 from zerobench.units import format_bytes
 
 _KEY = "nvml-to-categories"

@@ -8,7 +8,7 @@ import pandas as pd
 from zerobench.report.charts.memory_lines import memory_lines
 from zerobench.report.charts.words import counted
 from zerobench.report.figure import Figure
-from zerobench.report.run_frames import RunFrames
+from zerobench.report.frames.run_frames import RunFrames
 
 VARYING = ("num_nodes", "world_size")
 

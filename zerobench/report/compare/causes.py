@@ -15,9 +15,9 @@ from zerobench.report.compare.memory import Held, MemoryChange, where_name
 from zerobench.report.compare.part import first
 from zerobench.report.compare.sides import Side
 from zerobench.report.labels import brief
-from zerobench.report.layout import listed
 from zerobench.report.memory_causes import cause
 from zerobench.report.memory_difference import CategoryDifference
+from zerobench.report.terminal.layout import listed
 from zerobench.report.trials import Trial, refusing_impossible_values
 
 _MOST_PEAKS = 10

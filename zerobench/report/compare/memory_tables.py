@@ -12,8 +12,8 @@ from zerobench.report.compare.comparison import Comparison
 from zerobench.report.compare.memory import MemoryChange, where_name
 from zerobench.report.compare.part import MOST_NAMED, Part, first
 from zerobench.report.grids import Grid
-from zerobench.report.layout import Column
 from zerobench.report.memory_difference import CategoryDifference
+from zerobench.report.terminal.layout import Column
 from zerobench.units import format_bytes
 
 _MOST_CATEGORIES = 2 * MOST_NAMED

@@ -10,8 +10,8 @@ from rich.text import Text
 
 from zerobench.report.column_units import plain
 from zerobench.report.grids import Grid
-from zerobench.report.layout import Section, bullets, mark
 from zerobench.report.markdown import text as markdown_text
+from zerobench.report.terminal.layout import Section, bullets, mark
 
 T = TypeVar("T")
 

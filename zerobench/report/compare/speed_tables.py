@@ -11,8 +11,8 @@ from zerobench.report.compare.part import Part, few, first
 from zerobench.report.compare.speed import SpeedChange
 from zerobench.report.compare.stats import SIGNIFICANCE, Change, repeats_needed
 from zerobench.report.grids import Grid
-from zerobench.report.layout import Column, listed
 from zerobench.report.stats import median
+from zerobench.report.terminal.layout import Column, listed
 
 
 @dataclass(frozen=True)

@@ -12,7 +12,7 @@ from zerobench.report.compare.memory_tables import memory_parts
 from zerobench.report.compare.part import MOST_NAMED, Part, few, first
 from zerobench.report.compare.speed_tables import speed_parts
 from zerobench.report.grids import Grid
-from zerobench.report.layout import Column, listed
+from zerobench.report.terminal.layout import Column, listed
 
 _ALIKE = ("torch", "deepspeed", "transformers", "python", "CUDA of torch", "driver", "GPUs", "processor", "host")
 """What is worth a word where it is the same in both runs."""

@@ -8,7 +8,7 @@ from zerobench.records import Failure, Place, Status, StepKind
 from zerobench.report.capacity import device_need
 from zerobench.report.explain.knobs import formula_peak_bytes
 from zerobench.report.explain.passage import Passage, phase_words, says
-from zerobench.report.prediction_errors import PHASES
+from zerobench.report.predictions.errors import PHASES
 from zerobench.report.trials import Trial, completed
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.trial import Evidence

@@ -6,7 +6,6 @@ from collections.abc import Iterator, Sequence
 from typing import Any
 
 from zerobench.records import Category, Phase, Place, StepKind
-from zerobench.report.collectives import bytes_per_element
 from zerobench.report.explain.category import Explainer
 from zerobench.report.explain.knobs import FAR, Knobs, knobs
 from zerobench.report.explain.passage import Line, Passage, phase_words, says, signed
@@ -16,6 +15,7 @@ from zerobench.report.memory_difference import difference
 from zerobench.report.memory_view import Instant, largest_peak, peaks_by_rank
 from zerobench.report.nvml_view import waterfall
 from zerobench.report.stats import spread_over_ranks
+from zerobench.report.step_time.collectives import bytes_per_element
 from zerobench.report.trials import Trial, num_params
 from zerobench.units import format_bytes
 

@@ -11,13 +11,13 @@ from typing import Any
 
 from zerobench import store
 from zerobench.records import Category, Place, RankRecord, StepKind, TrialRecord
-from zerobench.report import schema
 from zerobench.report.energy import energies
 from zerobench.report.exporters.figures import FIGURES, Figure
+from zerobench.report.frames import schema
+from zerobench.report.frames.rows import trial_values
 from zerobench.report.labels import labels
 from zerobench.report.memory_view import Instant, largest_peak
 from zerobench.report.parity import ParityJudge, losses
-from zerobench.report.rows import trial_values
 from zerobench.report.speed import slowest_steps
 from zerobench.report.trials import Trial, completed, ended_trials, refusing_impossible_values
 from zerobench.spec.trial import TrialSpec

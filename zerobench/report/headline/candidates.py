@@ -9,7 +9,7 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from zerobench.records import Status
-from zerobench.report.run_frames import RunFrames
+from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.stats import median, median_interval
 from zerobench.spec.strategy import STRATEGIES
 from zerobench.spec.trial import Evidence

@@ -13,8 +13,8 @@ import pandas as pd
 
 from zerobench.records import Status
 from zerobench.report.column_units import plain
+from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.headline.candidates import Candidate, candidates, disagrees, equally_fast, timed_groups
-from zerobench.report.run_frames import RunFrames
 from zerobench.spec.trial import Evidence
 from zerobench.units import format_bytes, format_count
 

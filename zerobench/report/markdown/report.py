@@ -14,6 +14,7 @@ from collections.abc import Iterator
 from datetime import UTC, datetime
 
 from zerobench.report.environment_facts import at
+from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.headline.sentences import headline
 from zerobench.report.markdown.setting import configuration_lines, hardware_lines, reproduce_lines, version_lines
 from zerobench.report.markdown.tables import (
@@ -25,7 +26,6 @@ from zerobench.report.markdown.tables import (
     throughput_lines,
 )
 from zerobench.report.markdown.text import bullets, prose
-from zerobench.report.run_frames import RunFrames
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.trial import slug
 from zerobench.store import Run

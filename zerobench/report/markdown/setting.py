@@ -15,9 +15,9 @@ from datetime import UTC, datetime
 import yaml
 
 from zerobench.report.environment_facts import Environment, at, commit, gpu_names, text
+from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.labels import shared_lines
 from zerobench.report.markdown.text import block, bullets, code, table
-from zerobench.report.run_frames import RunFrames
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import Run

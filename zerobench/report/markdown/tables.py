@@ -11,11 +11,11 @@ from typing import Any
 import pandas as pd
 
 from zerobench.report.column_units import Unit, byte_unit, show_number, show_percent, show_whole, time_unit
+from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.grids import Grid, show_error
-from zerobench.report.layout import WIDE, Column
 from zerobench.report.markdown.text import bullets, paragraph, table
 from zerobench.report.memory_view import GROUPS
-from zerobench.report.run_frames import RunFrames
+from zerobench.report.terminal.layout import WIDE, Column
 
 Row = Mapping[str, Any]
 Key = tuple[str, str]

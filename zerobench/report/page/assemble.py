@@ -15,6 +15,7 @@ from zerobench import __version__
 from zerobench.report.charts import figures as all_figures
 from zerobench.report.charts.palette import colours
 from zerobench.report.figure import Figure
+from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.headline.sentences import headline
 from zerobench.report.page import configuration, outcomes, overview
 from zerobench.report.page.drawing import drawing
@@ -24,7 +25,6 @@ from zerobench.report.page.notes import notes_grid
 from zerobench.report.page.policy import content_security_policy
 from zerobench.report.page.text import visible
 from zerobench.report.page.trials import remarks, rows_of, trials_grid
-from zerobench.report.run_frames import RunFrames
 
 ASSETS = Path(__file__).parent / "assets"
 

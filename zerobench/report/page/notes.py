@@ -6,9 +6,9 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from zerobench.report.layout import listed
 from zerobench.report.page.grid import Column, Grid, grid
 from zerobench.report.page.trials import Trial
+from zerobench.report.terminal.layout import listed
 
 _MOST_NAMES = 4
 Note = tuple[str, list[str]]

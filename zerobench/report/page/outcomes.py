@@ -6,11 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from zerobench import store
 from zerobench.records import Failure, Status, TrialRecord
-from zerobench.report.outcome_tables import why
 from zerobench.report.page.configuration import Block
 from zerobench.report.page.grid import Column, Grid, grid
 from zerobench.report.page.text import visible
 from zerobench.report.page.trials import Trial, counted, evidence_text, is_predicted, status_text
+from zerobench.report.terminal.outcome_tables import why
 from zerobench.units import format_seconds
 
 MOST_EVIDENCE = 20

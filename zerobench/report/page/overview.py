@@ -7,10 +7,10 @@ from dataclasses import dataclass
 
 from zerobench import store
 from zerobench.report.labels import shared_lines
-from zerobench.report.layout import listed
 from zerobench.report.page.environment import utc_text
 from zerobench.report.page.text import visible
 from zerobench.report.page.trials import Trial, counted, status_text
+from zerobench.report.terminal.layout import listed
 from zerobench.spec.trial import Evidence
 
 

@@ -10,8 +10,8 @@ from rich.table import Table
 from rich.text import Text
 
 from zerobench.report.column_units import MISSING, byte_unit, show_whole
-from zerobench.report.layout import Section
 from zerobench.report.plan.rows import ROOM, PlanRow
+from zerobench.report.terminal.layout import Section
 from zerobench.report.trials import num_params
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.frontier import Frontier

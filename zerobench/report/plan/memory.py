@@ -8,10 +8,10 @@ from rich.table import Table
 
 from zerobench.report.capacity import DeviceNeed
 from zerobench.report.column_units import byte_unit, show_percent
-from zerobench.report.layout import WIDE, Column, Section, Shown, table
-from zerobench.report.memory_tables import category_columns
 from zerobench.report.memory_view import Instant
 from zerobench.report.plan.rows import ROOM, PlanRow
+from zerobench.report.terminal.layout import WIDE, Column, Section, Shown, table
+from zerobench.report.terminal.memory_tables import category_columns
 from zerobench.spec.cluster import Cluster
 from zerobench.units import format_bytes
 

@@ -11,9 +11,9 @@ from functools import cached_property
 
 from zerobench.records import Place, StepKind
 from zerobench.report.capacity import Capacity, DeviceNeed, device_need, host_bytes_per_node
-from zerobench.report.layout import Shown
 from zerobench.report.memory_view import Instant, largest_peak
-from zerobench.report.step_bound import StepBound
+from zerobench.report.step_time.bound import StepBound
+from zerobench.report.terminal.layout import Shown
 from zerobench.report.trials import Trial
 
 ROOM = 0.05

@@ -7,8 +7,8 @@ from collections.abc import Iterator, Sequence
 
 from zerobench.records import StepKind
 from zerobench.report.column_units import MISSING, Unit, byte_unit, show_number, show_whole, time_unit
-from zerobench.report.layout import Column, Section, table
 from zerobench.report.plan.rows import PlanRow
+from zerobench.report.terminal.layout import Column, Section, table
 from zerobench.units import format_count
 
 _KINDS = ("all_reduce", "reduce_scatter", "all_gather")

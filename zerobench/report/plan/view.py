@@ -16,13 +16,13 @@ from zerobench.records import Status
 from zerobench.report.capacity import Capacity
 from zerobench.report.column_units import plain, show_percent
 from zerobench.report.labels import labels, shared_lines
-from zerobench.report.layout import Section, Shown, bullets, listed
-from zerobench.report.outcome_tables import outcome_sections
 from zerobench.report.plan.memory import memory_sections
 from zerobench.report.plan.rows import ROOM, PlanRow, as_fast_as, recommended
 from zerobench.report.plan.time import time_sections
 from zerobench.report.plan.why import why_not
-from zerobench.report.step_bound import step_bound
+from zerobench.report.step_time.bound import step_bound
+from zerobench.report.terminal.layout import Section, Shown, bullets, listed
+from zerobench.report.terminal.outcome_tables import outcome_sections
 from zerobench.report.trials import completed, ended_trials, refusing_impossible_values
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.trial import Optimizer, TrialSpec

@@ -16,7 +16,7 @@ from zerobench.report.labels import brief
 from zerobench.report.memory_causes import MOMENTS, SMALLER_BUCKET, cause, reduce_buckets, remedy
 from zerobench.report.memory_difference import CategoryDifference, difference, merged
 from zerobench.report.memory_view import Instant
-from zerobench.report.step_bound import StepBound
+from zerobench.report.step_time.bound import StepBound
 from zerobench.report.trials import Trial, completed
 from zerobench.spec.trial import Offload, TrialSpec
 from zerobench.units import format_bytes, format_seconds
@@ -36,7 +36,7 @@ def why_not(
 ) -> list[str]:
     """Why `other` loses against `best`, the weightiest reason first; empty where nothing known speaks against it.
 
-    The bounds (step_bound.py) are those of the two trials; without both, nothing is said of speed.
+    The bounds (step_time) are those of the two trials; without both, nothing is said of speed.
     """
     fit, best_fit = fits(other, capacity), fits(best, capacity)
     sentences = [*_does_not_fit(other, fit, capacity)]

@@ -1,0 +1,63 @@
+"""Runs as one JSON document: every trial with its peaks, and no number that JSON does not have."""
+
+from __future__ import annotations
+
+import json
+import math
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.report.sample_run import RUN_ID, completed_trial, sample_trials, spec, write_run
+from zerobench.report.frames import schema
+from zerobench.report.frames.document import json_document
+from zerobench.report.frames.run_frames import RunFrames, run_frames
+from zerobench.store import load_run
+
+
+@pytest.fixture(scope="module")
+def frames(tmp_path_factory: pytest.TempPathFactory) -> RunFrames:
+    folder = tmp_path_factory.mktemp("runs") / RUN_ID
+    write_run(folder, sample_trials(), samples=False)
+    return run_frames([load_run(folder)])
+
+
+def strict(text: str) -> Any:
+    """The document as a reader sees it that takes no NaN."""
+
+    def refuse(word: str) -> None:
+        pytest.fail(f"the document holds {word}")
+
+    return json.loads(text, parse_constant=refuse)
+
+
+def test_each_trial_has_its_summary_and_the_categories_of_its_peak(frames: RunFrames) -> None:
+    document = strict(json_document(frames))
+    assert [trial["label"] for trial in document["trials"]] == list(frames.trials["label"])
+    for trial in document["trials"]:
+        assert set(trial) == {*schema.SUMMARY, "peaks", "ranks", "notes"}
+        mine = frames.peaks[frames.peaks["trial_id"] == trial["trial_id"]]
+        assert sum(row["bytes"] for row in trial["peaks"]) == mine["bytes"].sum()
+        assert len(trial["ranks"]) == (frames.ranks["trial_id"] == trial["trial_id"]).sum()
+
+
+def test_bytes_are_whole_numbers_and_what_is_not_available_is_null(frames: RunFrames) -> None:
+    trials = {trial["label"]: trial for trial in strict(json_document(frames))["trials"]}
+    assert isinstance(trials["zero1"]["device_peak_bytes"], int)
+    assert trials["zero0 mb64"]["device_peak_bytes"] is None
+    assert trials["zero0 mb64"]["peaks"] == []
+
+
+def test_a_loss_that_ran_away_is_null_and_never_a_bare_word(tmp_path: Path) -> None:
+    trial = completed_trial(spec("zero1", gpus_per_node=1))
+    ranks = [rank.model_copy(update={"losses": [10.8, math.nan, math.inf]}) for rank in trial.ranks]
+    run = write_run(tmp_path / RUN_ID, [type(trial)(trial.spec, trial.record, ranks)], samples=False)
+    run.sweep.write_text("name: x\naxes: {learning_rate: [.nan, .inf, 1.5]}\nsince: 2026-01-02\n")
+    document = strict(json_document(run_frames([load_run(run.path)])))
+    assert document["trials"][0]["loss_last"] is None
+    assert document["runs"][0]["sweep"] == {
+        "name": "x",
+        "axes": {"learning_rate": [None, None, 1.5]},
+        "since": "2026-01-02",
+    }

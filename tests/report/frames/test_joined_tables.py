@@ -1,0 +1,35 @@
+"""The tidy tables of several runs as CSV: the rows of each run's own tables, one run after the other."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pandas as pd
+
+from tests.report.sample_run import RUN_ID, cpu_trials, sample_trials, write_run
+from zerobench.report.frames import schema
+from zerobench.report.frames.joined_tables import write_csv
+from zerobench.report.frames.run_frames import run_frames
+from zerobench.report.frames.tidy_tables import write_tables
+from zerobench.store import load_run
+
+
+def test_the_joined_tables_hold_the_rows_of_each_runs_own(tmp_path: Path) -> None:
+    for name, trials in (("one", sample_trials()[:4]), ("two", cpu_trials())):
+        write_run(tmp_path / name, trials, samples=False)
+    runs = [load_run(tmp_path / name) for name in ("one", "two")]
+    for run in runs:
+        write_tables(run)
+    paths = write_csv(run_frames(runs), tmp_path / "joined")
+    assert {path.stem for path in paths} == {"memory", "trials", "errors", "peaks", "ranks", "phases", "steps"}
+    assert sorted(paths) == sorted((tmp_path / "joined").iterdir())
+    for name, columns in (("memory", schema.MEMORY), ("trials", schema.TRIALS)):
+        own = pd.concat([pd.read_csv(run.folder.path / f"{name}.csv") for run in runs], ignore_index=True)
+        joined = pd.read_csv(tmp_path / "joined" / f"{name}.csv")[list(columns)]
+        pd.testing.assert_frame_equal(joined, own[list(columns)], check_dtype=False)
+
+
+def test_a_table_without_rows_has_its_columns(tmp_path: Path) -> None:
+    run = write_run(tmp_path / RUN_ID, sample_trials()[:1], samples=False)
+    write_csv(run_frames([load_run(run.path)]), tmp_path / "joined")
+    assert list(pd.read_csv(tmp_path / "joined" / "errors.csv")) == list(schema.ERRORS)

@@ -1,0 +1,107 @@
+"""The frames that every view is rendered from."""
+
+from __future__ import annotations
+
+import shutil
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.report.sample_predictions import predicted_trials
+from tests.report.sample_run import RUN_ID, completed_trial, sample_trials, spec, write_run
+from zerobench.records import Place
+from zerobench.report.frames import schema
+from zerobench.report.frames.run_frames import RunFrames, run_frames
+from zerobench.report.frames.tidy_tables import trials_frame
+from zerobench.store import load_run
+
+FRAMES = {
+    "trials": schema.SUMMARY,
+    "peaks": schema.PEAKS,
+    "ranks": schema.RANKS,
+    "phases": schema.PHASES,
+    "steps": schema.STEPS,
+    "notes": schema.NOTES,
+    "errors": schema.ERRORS,
+}
+
+
+@pytest.fixture(scope="module")
+def folder(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """The sample run."""
+    path = tmp_path_factory.mktemp("reports") / RUN_ID
+    write_run(path, sample_trials())
+    return path
+
+
+@pytest.fixture(scope="module")
+def frames(folder: Path) -> RunFrames:
+    """Its frames."""
+    return run_frames([load_run(folder)])
+
+
+@pytest.mark.parametrize("name", FRAMES)
+def test_a_frame_has_the_columns_and_dtypes_of_its_schema_even_when_empty(frames: RunFrames, name: str) -> None:
+    for found in (getattr(frames, name), getattr(run_frames([]), name)):
+        assert found.dtypes.astype(str).to_dict() == dict(FRAMES[name])
+
+
+def test_every_trial_is_there_and_has_what_the_tidy_table_says(frames: RunFrames) -> None:
+    tidy = trials_frame(sample_trials())
+    same = frames.trials[list(schema.TRIALS)]
+    assert same.equals(tidy)
+    assert set(frames.trials["status"]) == {"completed", "out_of_device_memory", "timeout", "skipped"}
+    assert frames.trials["label"].is_unique
+
+
+def test_the_categories_at_a_peak_add_up_to_the_peak_of_that_rank(frames: RunFrames) -> None:
+    on_device = frames.peaks[frames.peaks["place"] == Place.DEVICE.value]
+    summed = on_device.groupby(["run_id", "trial_id", "rank"])["bytes"].sum()
+    peaks = frames.ranks.set_index(["run_id", "trial_id", "rank"])["device_peak_bytes"]
+    assert len(summed) == (frames.trials["status"] == "completed").sum()
+    assert (summed == peaks.loc[summed.index]).all()
+    largest = frames.ranks.groupby(["run_id", "trial_id"])["device_peak_bytes"].max()
+    assert (summed.droplevel("rank") == largest.loc[summed.droplevel("rank").index]).all()
+
+
+def test_phases_of_the_steady_step_follow_each_other_on_the_clock(frames: RunFrames) -> None:
+    steady = frames.phases[(frames.phases["step"] == "steady") & (frames.phases["place"] == "device")]
+    for _, trial in steady.groupby("trial_id"):
+        assert list(trial["phase"]) == ["forward", "backward", "step"]
+        assert (trial["start_s"].to_numpy()[1:] >= trial["end_s"].to_numpy()[:-1]).all()
+        assert (trial["peak_bytes"] >= trial["live_bytes"]).all()
+
+
+def test_losses_that_disagree_are_marked_as_such(frames: RunFrames) -> None:
+    judged = frames.trials.dropna(subset="loss_parity_holds")
+    assert list(judged.loc[~judged["loss_parity_holds"], "label"]) == ["zero1 mb4 ga2"]
+
+
+def test_a_prediction_says_which_gpu_it_is_about_and_how_much_that_holds(tmp_path: Path) -> None:
+    asked = spec("zero2", evidence="simulated", prediction={"gpu": "H200 SXM"})
+    made = completed_trial(asked)
+    unwatched = replace(made, record=made.record.model_copy(update={"nvml": []}))
+    write_run(tmp_path / RUN_ID, [unwatched], samples=False)
+    [trial] = run_frames([load_run(tmp_path / RUN_ID)]).trials.to_dict("records")
+    assert (trial["evidence"], trial["gpu"]) == ("simulated", "H200 SXM")
+    assert trial["capacity_bytes"] == 143_771 * 2**20
+
+
+def test_predictions_are_joined_with_what_measured_the_same_work(tmp_path: Path) -> None:
+    write_run(tmp_path / RUN_ID, predicted_trials(), samples=False)
+    found = run_frames([load_run(tmp_path / RUN_ID)])
+    assert set(found.errors["evidence"]) == {"solo", "simulated"}
+
+
+def test_the_same_trial_of_two_runs_has_the_run_in_its_name(folder: Path, frames: RunFrames, tmp_path: Path) -> None:
+    again = tmp_path / "sample_20260103-000000"
+    shutil.copytree(folder, again)
+    plan = (again / "plan.json").read_text().replace(RUN_ID, again.name)
+    (again / "plan.json").write_text(plan)
+    for record in again.glob("trials/*/record.json"):
+        record.write_text(record.read_text().replace(RUN_ID, again.name))
+    both = run_frames([load_run(folder), load_run(again)])
+    assert both.trials["label"].is_unique
+    assert list(both.trials["label"][: len(frames.trials)]) == [f"{name} @ {RUN_ID}" for name in frames.trials["label"]]
+    assert set(both.environments) == {RUN_ID, again.name}

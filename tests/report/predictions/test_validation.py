@@ -1,0 +1,108 @@
+"""The report of a validation: every figure and every mistake by name, alike in the terminal and in Markdown."""
+
+from __future__ import annotations
+
+import io
+from collections.abc import Sequence
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from tests.report.sample_predictions import FORWARD, asked, ledger, measured, predicted, predicted_trials
+from tests.report.sample_run import SampleTrial, failed_trial
+from zerobench.records import Category, Failure
+from zerobench.report.labels import labels
+from zerobench.report.predictions.predicted import join
+from zerobench.report.predictions.validation import Part, as_markdown, validation_parts
+
+PARAMETERS = Category.PARAMETERS
+
+
+def parts_of(trials: Sequence[SampleTrial], width: int = 80) -> list[Part]:
+    """The report on these trials."""
+    specs = [trial.spec for trial in trials]
+    names = {spec.trial_id: name for spec, name in zip(specs, labels(specs), strict=True)}
+    return list(validation_parts(trials, join(trials), names, width))
+
+
+def printed(parts: Sequence[Part], width: int = 80) -> str:
+    """What a terminal shows of them."""
+    console = Console(width=width, file=io.StringIO(), color_system=None)
+    for part in parts:
+        part.section(width).print(console)
+    assert isinstance(console.file, io.StringIO)
+    return console.file.getvalue()
+
+
+def two_trials() -> list[SampleTrial]:
+    """One prediction 10 % too large, one 5 % too small at the peak."""
+    works = [asked("zero1"), asked("zero2")]
+    reals = [measured(work, ledger(FORWARD, {PARAMETERS: (1000, 2000)})) for work in works]
+    said = [
+        predicted(work, ledger(FORWARD, {PARAMETERS: sizes}))
+        for work, sizes in zip(works, [(1100, 2200), (1000, 1900)], strict=True)
+    ]
+    return [*reals, *said]
+
+
+def test_the_error_table_has_a_row_for_each_quantity_and_phase() -> None:
+    lines = [line.split() for line in printed(parts_of(two_trials(), 140), 140).splitlines()]
+    assert ["live", "forward", "2", "5.00%", "+10.00%", "-", "zero1", "simulated", "-"] in lines
+    assert ["peak", "forward", "2", "7.50%", "+10.00%", "-5.00%", "zero1", "simulated", "zero2", "simulated"] in lines
+    assert ["peak", "all", "2", "7.50%", "+10.00%", "-5.00%", "zero1", "simulated", "zero2", "simulated"] in lines
+
+
+def test_under_predictions_are_apart_and_named_with_their_cell() -> None:
+    text = printed(parts_of(two_trials()))
+    assert "Under-predictions beyond 1%: 1\n" in text
+    words = "- zero2 simulated, forward, device peak: -5.00% (1.86 KiB predicted, 1.95 KiB measured)"
+    assert words in " ".join(text.split())
+
+
+def test_on_cpus_refusals_are_not_applicable() -> None:
+    assert "Refusals: not applicable" in printed(parts_of(two_trials()))
+
+
+def test_what_is_not_compared_is_named_with_its_reason() -> None:
+    work = asked("zero3")
+    trials = [*two_trials(), failed_trial(work, Failure(message="killed")), predicted(work, [])]
+    text = printed(parts_of(trials, 140), 140)
+    assert "- zero3: did not complete (out of device memory): killed" in text
+    assert "simulated: 3 trials, 3 completed, 2 predictions compared" in text
+
+
+def test_many_mistakes_are_counted_where_they_are_not_named() -> None:
+    works = [asked(micro_batch_size=1 + index) for index in range(23)]
+    reals = [measured(work, ledger(FORWARD, {PARAMETERS: (100, 100)})) for work in works]
+    said = [predicted(work, ledger(FORWARD, {PARAMETERS: (50, 50)})) for work in works]
+    text = printed(parts_of([*reals, *said]))
+    assert "Under-predictions beyond 1%: 23" in text
+    assert text.count("-50.00% (50 B predicted") == 20
+    assert "and 3 more: see errors.csv" in text
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut(width: int) -> None:
+    text = printed(parts_of(predicted_trials(), width), width)
+    assert max(cell_len(line) for line in text.splitlines()) <= width
+    assert "…" not in text
+
+
+def test_markdown_has_the_cells_of_the_terminal() -> None:
+    parts = parts_of(two_trials(), 140)
+    lines = as_markdown("Run 7", parts).splitlines()
+    assert lines[0] == "# Run 7"
+    assert "## Simulated against measured: device memory" in lines
+    assert "| peak | forward | 2 | 7.50% | +10.00% | -5.00% | zero1 simulated | zero2 simulated |" in lines
+    assert "| --- | --- | ---: | ---: | ---: | ---: | --- | --- |" in lines
+    headers = next(part.grid.headers for part in parts if part.grid)
+    assert headers == ("quantity", "phase", "cells", "median", "over", "under", "worst over", "worst under")
+
+
+def test_a_name_with_a_bar_does_not_break_a_markdown_table() -> None:
+    shape = asked().model.model_copy(update={"name": "a|b"})
+    trials = [*two_trials(), measured(asked(model=shape), ledger(FORWARD, {PARAMETERS: (1000, 2000)}))]
+    trials.append(predicted(asked(model=shape), ledger(FORWARD, {PARAMETERS: (3000, 3000)})))
+    text = as_markdown("x", parts_of(trials, 140))
+    assert "a\\|b" in text

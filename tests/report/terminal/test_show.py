@@ -1,0 +1,193 @@
+"""The terminal's tables, compared whole with what they printed when somebody last looked at them.
+
+Set UPDATE_GOLDEN=1 to write the files anew, then read the difference.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import io
+import os
+import re
+import subprocess
+import sys
+from collections.abc import Sequence
+from pathlib import Path
+
+import pytest
+from rich.cells import cell_len
+from rich.console import Console
+
+from tests.report.sample_predictions import predicted_trials
+from tests.report.sample_run import (
+    SampleTrial,
+    completed_trial,
+    cpu_trials,
+    model,
+    sample_trials,
+    spec,
+    trial_record,
+    write_run,
+)
+from zerobench.errors import UserError
+from zerobench.folder import RunFolder
+from zerobench.records import Status
+from zerobench.report.frames.tidy_tables import write_tables
+from zerobench.report.terminal.show import show_run
+from zerobench.store import load_run
+
+GOLDEN = Path(__file__).parent / "golden"
+RUNS = {"gpu": sample_trials, "cpu": cpu_trials, "predicted": predicted_trials}
+
+
+def shown(run: Path, width: int = 80, **options: int) -> str:
+    """What `show_run` prints, without colour and without blanks at the ends of lines."""
+    console = Console(width=width, file=io.StringIO(), color_system=None)
+    show_run(run, console, **options)
+    assert isinstance(console.file, io.StringIO)
+    return re.sub(r" +$", "", console.file.getvalue(), flags=re.MULTILINE)
+
+
+def shown_trials(path: Path, trials: Sequence[SampleTrial], width: int = 80) -> str:
+    """What `show_run` prints for a run of these trials."""
+    write_run(path / "run", trials, samples=False)
+    return shown(path / "run", width)
+
+
+@pytest.mark.parametrize("width", [80, 140])
+@pytest.mark.parametrize("kind", RUNS)
+def test_the_tables_are_those_that_were_looked_at(tmp_path: Path, kind: str, width: int) -> None:
+    write_run(tmp_path / "run", RUNS[kind]())
+    write_tables(load_run(tmp_path / "run"))
+    text, golden = shown(tmp_path / "run", width), GOLDEN / f"{kind}_{width}.txt"
+    if os.environ.get("UPDATE_GOLDEN"):
+        golden.write_text(text, encoding="utf-8")
+    assert text == golden.read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("width", [80, 100, 119, 120, 140])
+@pytest.mark.parametrize("kind", RUNS)
+def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut(tmp_path: Path, kind: str, width: int) -> None:
+    text = shown_trials(tmp_path, RUNS[kind](), width)
+    assert max(cell_len(line) for line in text.splitlines()) <= width
+    assert "…" not in text
+
+
+def test_the_largest_figures_still_fit_eighty_columns(tmp_path: Path) -> None:
+    huge = completed_trial(spec("zero0", gpus_per_node=2, model=model("x" * 60, layers=200, width=8192)), step_s=3000.0)
+    tiny = completed_trial(spec("zero3", gpus_per_node=2, offload_optimizer="cpu"), step_s=0.0011)
+    text = shown_trials(tmp_path, [huge, tiny])
+    assert max(cell_len(line) for line in text.splitlines()) <= 80
+    assert "…" not in text
+
+
+def test_the_tables_say_which_figures_are_not_to_be_believed(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", sample_trials())
+    console = Console(width=140, file=io.StringIO(), force_terminal=True, color_system="standard")
+    show_run(tmp_path / "run", console)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    rows = [line for line in text.splitlines() if "! zero1 mb4 ga2" in line]
+    assert len(rows) == 7  # the header, and the six tables that it is in
+    assert all("\x1b[9;31m" in row for row in rows[1:])  # struck through, and red
+
+
+def test_names_from_a_sweep_are_never_markup_and_never_escapes(tmp_path: Path) -> None:
+    trials = [
+        completed_trial(spec("zero1", gpus_per_node=1, model=model("[bold]a[/] :smile: \x1b[2J"))),
+        completed_trial(spec("zero1", gpus_per_node=1, model=model("[/nothing]"))),
+    ]
+    rank = trials[1].ranks[0].model_copy(update={"notes": ["[red]note\n\x1b]0;title\x07"], "hostname": "[i]h"})
+    trials[1] = dataclasses.replace(trials[1], ranks=[rank])
+    failed = trial_record(spec("zero2"), Status.CRASH, reason="[link=x]boom[/link]")
+    text = shown_trials(tmp_path, [*trials, SampleTrial(spec("zero2"), failed, [])], 140)
+    for written in ("[bold]a[/] :smile:", "[/nothing]", "[red]note", "[i]h", "[link=x]boom[/link]"):
+        assert written in text
+    assert "\x1b" not in text
+    assert "\x07" not in text
+
+
+def test_wide_characters_in_names_keep_the_tables_straight(tmp_path: Path) -> None:
+    names = ["模型模型模型模型模型模型模型模型模型模型", "modèle"]
+    trials = [completed_trial(spec("zero1", gpus_per_node=1, model=model(name))) for name in names]
+    text = shown_trials(tmp_path, trials)
+    assert max(cell_len(line) for line in text.splitlines()) <= 80
+
+
+def test_a_terminal_that_lacks_a_character_gets_another(tmp_path: Path) -> None:
+    write_run(tmp_path / "run", [completed_trial(spec("zero1", gpus_per_node=1, model=model("modèle")))])
+    raw = io.BytesIO()
+    file = io.TextIOWrapper(raw, encoding="ascii")
+    show_run(tmp_path / "run", Console(width=80, file=file))
+    file.flush()
+    assert b"mod?le" in raw.getvalue()
+
+
+def test_a_run_that_has_not_ended_says_how_much_is_left(tmp_path: Path) -> None:
+    trials = sample_trials()[:3]
+    run = write_run(tmp_path / "run", trials)
+    for trial in trials[1:]:
+        run.trial(trial.spec.trial_id).record.unlink()
+    assert "3 trials: 1 completed, 2 not ended" in shown(tmp_path / "run")
+    run.trial(trials[0].spec.trial_id).record.unlink()
+    assert shown(tmp_path / "run") == "Run sample_20260102-030405\n3 trials: 3 not ended\n\n"
+
+
+def test_a_long_run_shows_its_first_trials_and_reads_no_more_ranks_than_it_needs(tmp_path: Path) -> None:
+    trials = [completed_trial(spec(f"zero{i % 4}", gpus_per_node=1, micro_batch_size=1 + i // 4)) for i in range(40)]
+    run = write_run(tmp_path / "run", trials, samples=False)
+    for trial in trials[4:]:
+        run.trial(trial.spec.trial_id).rank_record(0).write_text("torn")
+    text = shown(tmp_path / "run", most_trials=4)
+    assert "40 trials: 40 completed" in text
+    assert "36 more trials" in text
+    assert "trials.csv" in text
+
+
+def test_a_torn_record_that_is_shown_is_an_error_that_names_the_file(tmp_path: Path) -> None:
+    trial = completed_trial(spec("zero1", gpus_per_node=1))
+    run = write_run(tmp_path / "run", [trial])
+    run.trial(trial.spec.trial_id).rank_record(0).write_text("torn")
+    with pytest.raises(UserError, match=r"rank_0\.json"):
+        shown(tmp_path / "run")
+
+
+def test_energy_is_told_from_the_tables_and_not_once_they_are_older_than_the_trial(tmp_path: Path) -> None:
+    trial = completed_trial(spec("zero1", gpus_per_node=2), step_s=2.0)
+    run = write_run(tmp_path / "run", [trial])
+    assert energy_column(shown(tmp_path / "run", 140)) == "-"
+    write_tables(load_run(tmp_path / "run"))
+    joules = 2 * 400 * 10 / (7 * 2 * 8 * 1024)  # GPUs, watts, seconds; steps, ranks, sequences, tokens
+    assert float(energy_column(shown(tmp_path / "run", 140))) == pytest.approx(joules, abs=1e-4)
+    touch_later(run, trial)
+    assert energy_column(shown(tmp_path / "run", 140)) == "-"
+
+
+def energy_column(text: str) -> str:
+    """The cell under `J/token` in the speed table of a run of one trial."""
+    lines = text.splitlines()
+    header = next(index for index, line in enumerate(lines) if "J/token" in line)
+    end = lines[header].index("J/token") + len("J/token")
+    return lines[header + 2][:end].split()[-1]
+
+
+def touch_later(run: RunFolder, trial: SampleTrial) -> None:
+    """Make the trial's record newer than everything else."""
+    record = run.trial(trial.spec.trial_id).record
+    later = record.stat().st_mtime + 100
+    os.utime(record, (later, later))
+
+
+@pytest.mark.parametrize("text", ["trial_id\nx\n", "trial_id,energy_joules\nx,much\n"])
+def test_a_spoilt_table_is_an_error_that_names_it(tmp_path: Path, text: str) -> None:
+    run = write_run(tmp_path / "run", sample_trials()[:1])
+    (run.path / "trials.csv").write_text(text)
+    with pytest.raises(UserError, match=r"trials\.csv: torn or corrupt"):
+        shown(tmp_path / "run")
+
+
+def test_showing_a_run_imports_neither_torch_nor_pandas() -> None:
+    heavy = "{'torch', 'deepspeed', 'transformers', 'pandas', 'pyarrow', 'numpy'}"
+    code = f"import sys, zerobench.report.terminal.show; print(sorted({heavy} & set(sys.modules)))"
+    done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
+    assert done.stdout.strip() == "[]"

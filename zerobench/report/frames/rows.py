@@ -1,0 +1,118 @@
+"""The rows of the tidy tables: what each trial's records come to, one mapping or one set of columns at a time."""
+
+from __future__ import annotations
+
+from operator import attrgetter
+from typing import Any
+
+from zerobench.report.memory_view import device_peak_bytes, host_peak_bytes
+from zerobench.report.nvml_view import nvml_peak_bytes
+from zerobench.report.parity import losses
+from zerobench.report.predictions.predicted import Pair
+from zerobench.report.speed import nvme_bytes_per_s, speed_of
+from zerobench.report.trials import Trial, completed, num_params
+
+Columns = dict[str, list[Any]]
+
+
+def key_values(trial: Trial) -> dict[str, Any]:
+    """The key columns of `trial` (schema.KEYS); what nobody knows of a user's own script is None."""
+    spec, record = trial.spec, trial.record
+    values = {
+        "run_id": record.run_id,
+        "trial_id": record.trial_id,
+        "config_hash": record.config_hash,
+        "repeat": spec.repeat,
+        "model": spec.model.name,
+        "num_params": num_params(trial),
+        "strategy": spec.strategy,
+        "zero_stage": spec.zero_stage,
+        "offload_optimizer": spec.offload_optimizer.value,
+        "offload_param": spec.offload_param.value,
+        "num_nodes": spec.num_nodes,
+        "world_size": spec.world_size,
+        "micro_batch_size": spec.micro_batch_size,
+        "gradient_accumulation_steps": spec.gradient_accumulation_steps,
+        "sequence_length": spec.sequence_length,
+        "precision": spec.precision.value,
+        "optimizer": spec.optimizer.value,
+        "activation_checkpointing": spec.activation_checkpointing,
+        "attention": spec.attention.value,
+        "evidence": spec.evidence.value,
+    }
+    return {name: value if spec.knows(name) else None for name, value in values.items()}
+
+
+_OF_ROW = ("step", "phase", "place", "category", "live_bytes", "at_peak_bytes", "own_peak_bytes")
+
+
+def memory_columns(trial: Trial) -> Columns:
+    """The columns after the keys of `trial`'s rows in the memory table (schema.MEMORY): all ranks, as recorded."""
+    rows = [row for rank in trial.ranks for row in rank.memory]
+    columns: Columns = {
+        "rank": [rank.rank for rank in trial.ranks for _ in rank.memory],
+        "role": [rank.role for rank in trial.ranks for _ in rank.memory],
+    }
+    return columns | {name: list(map(attrgetter(name), rows)) for name in _OF_ROW}
+
+
+_OF_CELL = (
+    "rank",
+    "step",
+    "phase",
+    "place",
+    "category",
+    "quantity",
+    "measured_bytes",
+    "predicted_bytes",
+    "error",
+    "measured_min_bytes",
+    "measured_max_bytes",
+)
+
+
+def error_columns(pair: Pair) -> Columns:
+    """The columns after the keys of the prediction's rows in the errors table (schema.ERRORS)."""
+    return {name: [getattr(cell, name) for cell in pair.cells] for name in _OF_CELL}
+
+
+def trial_values(trial: Trial, energy_joules: float | None) -> dict[str, Any]:
+    """The row of `trial` in the trials table (schema.TRIALS), but for `loss_parity`, which takes another trial.
+
+    Speed, device and host peaks and losses are those of completed trials: what a failed one got to before it
+    ended is in its records and in the memory table. What NVML saw stands for every trial that it watched.
+    """
+    curve = losses(trial) if completed(trial) else ()
+    read, written = nvme_bytes_per_s(trial)
+    return {
+        **key_values(trial),
+        "status": trial.record.status.value,
+        "reason": trial.record.reason,
+        **_speed_values(trial),
+        "device_peak_bytes": device_peak_bytes(trial) if completed(trial) else None,
+        "nvml_peak_bytes": nvml_peak_bytes(trial),
+        "host_peak_bytes": host_peak_bytes(trial) if completed(trial) else None,
+        "energy_joules": energy_joules,
+        "nvme_read_bytes_per_s": read,
+        "nvme_write_bytes_per_s": written,
+        "loss_first": curve[0] if curve else None,
+        "loss_last": curve[-1] if curve else None,
+        "loss_parity": None,
+    }
+
+
+_SPEED = (
+    "step_time_s_median",
+    "forward_s",
+    "backward_s",
+    "step_s",
+    "samples_per_s",
+    "tokens_per_s",
+    "tflops_per_gpu",
+    "mfu",
+)
+
+
+def _speed_values(trial: Trial) -> dict[str, float | None]:
+    speed = speed_of(trial)
+    return {name: None if speed is None else getattr(speed, name) for name in _SPEED}

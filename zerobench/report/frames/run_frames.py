@@ -1,0 +1,146 @@
+"""All that views over one run or several are made of: tidy pandas frames, from one pass over the records.
+
+Trials pass through one at a time and leave rows in Arrow columns, so that a hundred thousand of them cost what their
+rows cost and not what their records cost. Samples of NVML are not among them: whoever draws a trial's curve reads
+that trial's file (nvml_samples.py).
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import pandas as pd
+import pyarrow as pa
+
+from zerobench import store
+from zerobench.report.frames import schema
+from zerobench.report.frames.run_rows import note_rows, peak_rows, phase_rows, rank_rows, step_rows, summary_values
+from zerobench.report.frames.tidy_tables import errors_table, pairs, to_pandas
+from zerobench.report.labels import labels
+from zerobench.report.parity import ParityJudge
+from zerobench.report.trials import LossesOnly, Trial, can_be_compared, ended_trials, refusing_impossible_values
+from zerobench.spec.trial import TrialSpec
+
+Rows = list[dict[str, Any]]
+
+_ROWS_AT_ONCE = 20_000
+"""Rows that wait as Python objects before they become Arrow columns."""
+
+_OF_TRIAL = {
+    "peaks": (schema.PEAKS, peak_rows),
+    "ranks": (schema.RANKS, rank_rows),
+    "phases": (schema.PHASES, phase_rows),
+    "steps": (schema.STEPS, step_rows),
+    "notes": (schema.NOTES, note_rows),
+}
+"""The frames that one trial's records alone decide."""
+
+
+@dataclass(frozen=True)
+class RunFrames:
+    """Frames of one run or several; (run_id, trial_id) is the key everywhere. Columns and dtypes: schema.py."""
+
+    runs: Sequence[store.Run]
+    trials: pd.DataFrame
+    """schema.SUMMARY: one row for each trial that ended, in the runs' order."""
+    peaks: pd.DataFrame
+    """schema.PEAKS."""
+    ranks: pd.DataFrame
+    """schema.RANKS."""
+    phases: pd.DataFrame
+    """schema.PHASES."""
+    steps: pd.DataFrame
+    """schema.STEPS."""
+    notes: pd.DataFrame
+    """schema.NOTES."""
+    errors: pd.DataFrame
+    """schema.ERRORS: predictions beside what measured the same work in the same run."""
+
+    @property
+    def environments(self) -> Mapping[str, Mapping[str, Any]]:
+        """environment.json of each run, by run_id."""
+        return {run.run_id: run.environment for run in self.runs}
+
+    @property
+    def sweeps(self) -> Mapping[str, Mapping[str, Any]]:
+        """The sweep of each run as asked, by run_id."""
+        return {run.run_id: run.sweep for run in self.runs}
+
+    def run(self, run_id: str) -> store.Run:
+        """The run called `run_id`."""
+        return next(run for run in self.runs if run.run_id == run_id)
+
+
+def run_frames(runs: Sequence[store.Run]) -> RunFrames:
+    """The frames of `runs`.
+
+    Raises:
+        UserError: a record is torn, corrupt, newer than this version, or holds an impossible value.
+
+    """
+    columns = {name: _Columns(types) for name, (types, _) in _OF_TRIAL.items()}
+    summary: Rows = []
+    specs: list[TrialSpec] = []
+    errors = [schema.arrow_schema(schema.ERRORS).empty_table()]
+    for run in runs:
+        judged: list[LossesOnly] = []
+        for trial in run.trials():
+            with refusing_impossible_values(trial.folder.path):
+                summary.append(summary_values(trial))
+                for name, (_, rows) in _OF_TRIAL.items():
+                    columns[name].add(rows(trial))
+            judged.append(LossesOnly.of(trial))
+            specs.append(trial.spec)
+        judge = ParityJudge(judged)
+        with refusing_impossible_values(run.folder.path):
+            _judge(summary[-len(judged) :] if judged else [], judged, judge)
+            if can_be_compared(judged):
+                errors += [errors_table(pair) for pair in pairs(ended_trials(run), judge)]
+    for values, label in zip(summary, _labels(specs, [values["run_id"] for values in summary]), strict=True):
+        values["label"] = label
+    trials = pa.Table.from_pylist(summary, schema=schema.arrow_schema(schema.SUMMARY))
+    frames = {name: to_pandas(kept.table()) for name, kept in columns.items()}
+    return RunFrames(runs, trials=to_pandas(trials), errors=to_pandas(pa.concat_tables(errors)), **frames)
+
+
+def _judge(rows: Rows, trials: Sequence[Trial], judge: ParityJudge) -> None:
+    for values, trial in zip(rows, trials, strict=True):
+        parity = judge.judge(trial)
+        values["loss_parity"] = parity and parity.difference
+        values["loss_parity_holds"] = parity and parity.agrees
+
+
+def _labels(specs: Sequence[TrialSpec], run_ids: Sequence[str]) -> list[str]:
+    """Short names; where several runs hold the same trial, with the run behind it."""
+    by_id = {spec.trial_id: spec for spec in specs}
+    names = dict(zip(by_id, labels(list(by_id.values())), strict=True))
+    counts = Counter(spec.trial_id for spec in specs)
+    return [
+        f"{names[spec.trial_id]} @ {run_id}" if counts[spec.trial_id] > 1 else names[spec.trial_id]
+        for spec, run_id in zip(specs, run_ids, strict=True)
+    ]
+
+
+class _Columns:
+    """Rows that become Arrow columns as soon as there are enough of them."""
+
+    def __init__(self, types: Mapping[str, str]) -> None:
+        self._schema = schema.arrow_schema(types)
+        self._waiting: Rows = []
+        self._tables = [self._schema.empty_table()]
+
+    def add(self, rows: Iterable[dict[str, Any]]) -> None:
+        self._waiting.extend(rows)
+        if len(self._waiting) >= _ROWS_AT_ONCE:
+            self._flush()
+
+    def table(self) -> Any:
+        self._flush()
+        return pa.concat_tables(self._tables)
+
+    def _flush(self) -> None:
+        self._tables.append(pa.Table.from_pylist(self._waiting, schema=self._schema))
+        self._waiting = []

@@ -1,0 +1,185 @@
+"""The rows that one trial leaves in each of the frames of run_frames.py, as plain mappings."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+from zerobench.records import PhaseMark, Place, RankRecord, StepKind
+from zerobench.report.column_units import plain
+from zerobench.report.frames.rows import trial_values
+from zerobench.report.labels import brief
+from zerobench.report.memory_view import (
+    Instant,
+    ModelStates,
+    end_instant,
+    model_states,
+    peak_instant,
+    peaks_by_rank,
+    phase_peak,
+)
+from zerobench.report.nvml_view import devices_of
+from zerobench.report.speed import slowest_steps, speed_of, step_seconds_by_rank
+from zerobench.report.trials import Trial
+from zerobench.spec.hardware import Gpu, find_gpu
+from zerobench.spec.trial import TrialSpec
+
+Row = dict[str, Any]
+
+
+def summary_values(trial: Trial) -> Row:
+    """The row of `trial` in schema.SUMMARY, but for what takes other trials: its label and its loss parity."""
+    record, speed, gpu = trial.record, speed_of(trial), _gpu(trial)
+    return {
+        **trial_values(trial, energy_joules=None),
+        "label": None,
+        "settings": _settings(trial.spec),
+        "rule": record.rule,
+        "started_at_s": record.started_at_s,
+        "ended_at_s": record.ended_at_s,
+        "device_name": trial.ranks[0].device_name if trial.ranks else None,
+        "gpu": None if gpu is None else gpu.name,
+        "capacity_bytes": _capacity_bytes(trial, gpu),
+        "loss_parity_holds": None,
+        "void": speed and speed.void,
+    }
+
+
+def _settings(spec: TrialSpec) -> str:
+    """What the sweep says to DeepSpeed: `reduce_bucket_size=5e8`, and the file that it names."""
+    said = [f"{key.rpartition('.')[2]}={brief(value)}" for key, value in sorted(spec.ds_config.items())]
+    return plain(" ".join([*said, spec.ds_config_file or ""]).strip())
+
+
+def _gpu(trial: Trial) -> Gpu | None:
+    """The catalogue's entry of the GPU that the trial is about."""
+    asked = trial.spec.prediction.gpu if not trial.spec.evidence.needs_device else None
+    names = [asked] if asked else [rank.device_name for rank in trial.ranks[:1]]
+    return next((gpu for name in names if (gpu := find_gpu(name)) is not None), None)
+
+
+def _capacity_bytes(trial: Trial, gpu: Gpu | None) -> int | None:
+    """Memory of the smallest device that the trial ran on; of a simulated one, what the catalogue says."""
+    seen = [device.total_bytes for device in devices_of(trial) if device.total_bytes is not None]
+    if seen or trial.spec.evidence.needs_device:
+        return min(seen, default=None)
+    return None if gpu is None else gpu.memory_bytes
+
+
+def _key(trial: Trial) -> Row:
+    return {"run_id": trial.record.run_id, "trial_id": trial.record.trial_id}
+
+
+def peak_rows(trial: Trial) -> Iterator[Row]:
+    """The rows of `trial` in schema.PEAKS; none for a place that the ledger did not look at."""
+    for place in Place:
+        rank = _fullest(trial, place)
+        instant = rank and _instant(rank, place)
+        if instant:
+            where = {**_key(trial), "rank": instant.rank, "place": place.value, "phase": instant.phase.value}
+            yield from ({**where, "category": c.value, "bytes": size} for c, size in instant.categories.items())
+
+
+def _instant(rank: RankRecord, place: Place) -> Instant | None:
+    """The steady peak; where nobody watched within the phases, as on NVMe, what lay there at that phase's end."""
+    peak = peak_instant(rank, StepKind.STEADY, place)
+    if peak is None or peak.categories:
+        return peak
+    return end_instant(rank, StepKind.STEADY, peak.phase, place)
+
+
+def _fullest(trial: Trial, place: Place) -> RankRecord | None:
+    """The rank with the largest steady peak of `place`, the lowest of equals; None where nobody measured one."""
+    peaks = {rank: instant.total_bytes for rank, instant in peaks_by_rank(trial, StepKind.STEADY, place).items()}
+    fullest = max(peaks, key=lambda rank: (peaks[rank], -rank), default=None)
+    return next((rank for rank in trial.ranks if rank.rank == fullest), None)
+
+
+def rank_rows(trial: Trial) -> Iterator[Row]:
+    """The rows of `trial` in schema.RANKS."""
+    seconds = step_seconds_by_rank(trial)
+    for rank in trial.ranks:
+        yield {
+            **_key(trial),
+            "rank": rank.rank,
+            "hostname": rank.hostname,
+            "device_name": rank.device_name,
+            "device_uuid": rank.device_uuid,
+            "device_peak_bytes": _peak_bytes(rank, StepKind.STEADY, Place.DEVICE),
+            "first_peak_bytes": _peak_bytes(rank, StepKind.FIRST, Place.DEVICE),
+            "host_peak_bytes": _peak_bytes(rank, StepKind.STEADY, Place.HOST),
+            **_driver_values(rank),
+            "step_time_s_median": seconds.get(rank.rank),
+            **_states_values(model_states(rank)),
+        }
+
+
+def _peak_bytes(rank: RankRecord, step: StepKind, place: Place) -> int | None:
+    instant = peak_instant(rank, step, place)
+    return None if instant is None else instant.total_bytes
+
+
+def _driver_values(rank: RankRecord) -> Row:
+    rows, outside = rank.device_memory, rank.context
+    return {
+        "allocated_peak_bytes": _largest(row.peak_allocated_bytes for row in rows),
+        "reserved_peak_bytes": _largest(row.peak_reserved_bytes for row in rows),
+        "nvml_used_peak_bytes": _largest(row.nvml_used_bytes for row in rows),
+        "alloc_retries": _largest(row.alloc_retries for row in rows),
+        "context_bytes": outside and outside.context_bytes,
+        "collectives_bytes": outside and outside.collectives_bytes,
+        "other_processes_bytes": outside and outside.before_bytes,
+    }
+
+
+def _largest(values: Iterable[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _states_values(states: ModelStates | None) -> Row:
+    names = ("parameters_bytes", "gradients_bytes", "optimizer_bytes")
+    return {name: None if states is None else getattr(states, name) for name in names}
+
+
+def phase_rows(trial: Trial) -> Iterator[Row]:
+    """The rows of `trial` in schema.PHASES: the rank with the largest device peak, in every place."""
+    rank = _fullest(trial, Place.DEVICE) or next(iter(trial.ranks), None)
+    if rank is None:
+        return
+    held = dict.fromkeys((row.step, row.phase, row.place) for row in rank.memory)
+    for step, phase, place in held:
+        peak, end = phase_peak(rank, step, phase, place), end_instant(rank, step, phase, place)
+        mark = _mark(rank, step, phase)
+        yield {
+            **_key(trial),
+            "rank": rank.rank,
+            "step": step.value,
+            "phase": phase.value,
+            "place": place.value,
+            "live_bytes": end and end.total_bytes,
+            "peak_bytes": peak and peak.total_bytes,
+            "start_s": mark and mark.start_s,
+            "end_s": mark and mark.end_s,
+        }
+
+
+def _mark(rank: RankRecord, step: StepKind, phase: str) -> PhaseMark | None:
+    """The mark of `phase` in the step that the memory rows are of: the first, or the last memory step."""
+    kind = "first" if step is StepKind.FIRST else "memory"
+    found = [mark for mark in rank.marks if mark.phase == phase and (mark.kind == kind or mark.step_index < 0)]
+    return found[-1] if found else None
+
+
+def step_rows(trial: Trial) -> Iterator[Row]:
+    """The rows of `trial` in schema.STEPS."""
+    for index, step in enumerate(slowest_steps(trial)):
+        yield {**_key(trial), "step_index": index, **step.model_dump()}
+
+
+def note_rows(trial: Trial) -> Iterator[Row]:
+    """The rows of `trial` in schema.NOTES."""
+    yield from ({**_key(trial), "rank": None, "note": note} for note in trial.record.notes)
+    for rank in trial.ranks:
+        yield from ({**_key(trial), "rank": rank.rank, "note": note} for note in rank.notes)
+    for departure in dict.fromkeys(text for rank in trial.ranks for text in rank.departures):
+        yield {**_key(trial), "rank": None, "note": departure}

@@ -1,0 +1,1 @@
+"""What was predicted beside what was measured of the same work."""

@@ -1,0 +1,251 @@
+"""Predicted trials joined to the measured ones of the same work (`config_hash`), cell by cell.
+
+A cell is one figure: a step, a phase, a place, a category and a quantity, on one rank. What makes the two sides
+comparable is decided here and nowhere else:
+
+- rank: a prediction plays one rank and is held against the measured rank of that number; how far the other measured
+  ranks lie apart stands beside it.
+- repeats: the lower median of each side, cell by cell, so that every figure is one that some trial has left.
+  Categories of medians need not add up to the median of the total.
+- host: `rest_of_process` is taken out of the host's total on both sides, because interpreter and libraries are no
+  figure of the work and a simulated rank has none that mean anything. Resident sizes are not compared at all.
+- a category that a ledger does not list has no bytes there; one that a formula does not list is one it says nothing of.
+- what neither side has a byte of is no cell.
+
+A measured trial that did not complete, whose losses disagree (parity.py) or that ran on another device than the
+prediction is for, is not compared; the pair says why. So does one whose prediction did not complete.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property
+from typing import NamedTuple
+
+from zerobench.records import Category, Phase, Place, RankRecord, StepKind
+from zerobench.report.column_units import plain
+from zerobench.report.parity import ParityJudge
+from zerobench.report.predictions.figures import Figures, Key, Quantity, figures, looked_up, median
+from zerobench.report.trials import Trial, completed
+from zerobench.spec.hardware import find_gpu
+from zerobench.spec.trial import Evidence, Offload
+
+
+@dataclass(frozen=True)
+class Cell:
+    """One figure, measured and predicted."""
+
+    rank: int
+    step: StepKind
+    phase: Phase
+    place: Place
+    category: Category
+    quantity: Quantity
+    measured_bytes: int
+    predicted_bytes: int
+    measured_min_bytes: int
+    """The smallest over the measured ranks."""
+    measured_max_bytes: int
+
+    @property
+    def error(self) -> float | None:
+        """Predicted minus measured, as a fraction of measured: below 0 where the prediction is too small.
+
+        None where nothing was measured of what was predicted.
+        """
+        # Not predicted / measured - 1, whose rounding would put an exact 1 % on either side of a limit of 1 %.
+        difference = self.predicted_bytes - self.measured_bytes
+        return difference / self.measured_bytes if self.measured_bytes > 0 else None
+
+
+@dataclass(frozen=True)
+class LeftOut:
+    """A trial that is not compared."""
+
+    trial: Trial
+    why: str
+    """What follows its name in a sentence."""
+    reference: str | None = None
+    """trial_id of the trial that the sentence ends with."""
+
+
+@dataclass(frozen=True)
+class Pair:
+    """One prediction and the trials that measured the same work."""
+
+    predicted: Trial
+    """The first of its repeats that completed."""
+    measured: tuple[Trial, ...]
+    """Those of the candidates that can be believed; with a prediction that completed, they are compared."""
+    left_out: tuple[LeftOut, ...]
+    candidates: tuple[Trial, ...]
+    """All trials of the run that set out to measure this work, whatever became of them."""
+    measured_figures: Figures
+    """Of the measured rank that was predicted, over repeats."""
+    predicted_figures: Figures
+
+    @cached_property
+    def cells(self) -> tuple[Cell, ...]:
+        """What both sides have figures for, in the order of the records' enumerations; none where not compared."""
+        keys = sorted({*self.measured_figures, *self.predicted_figures}, key=lambda key: key.position)
+        return tuple(cell for key in keys if (cell := self._cell(key)) is not None)
+
+    @cached_property
+    def totals(self) -> Mapping[tuple[StepKind, Phase, Place, Quantity], Cell]:
+        """The cells of category `total`: the main figures.
+
+        Host and NVMe count where states are offloaded: else they hold a batch and a few scalars, and a large error of
+        next to nothing would hide what matters.
+        """
+        spec = self.predicted.spec
+        offloads = {spec.offload_optimizer, spec.offload_param} != {Offload.NONE}
+        cells = [cell for cell in self.cells if cell.category is Category.TOTAL]
+        return {
+            (cell.step, cell.phase, cell.place, cell.quantity): cell
+            for cell in cells
+            if offloads or cell.place is Place.DEVICE
+        }
+
+    @property
+    def rank(self) -> int:
+        """The rank that was predicted."""
+        return self.predicted.spec.prediction.rank
+
+    def measured_bytes(self, key: Key) -> int | None:
+        """The measured figure; 0 of a category that the ledger does not list, None where there is no ledger."""
+        return looked_up(self.measured_figures, key)
+
+    def predicted_bytes(self, key: Key) -> int | None:
+        """The predicted figure, likewise; None of a category that a formula does not list."""
+        return looked_up(self.predicted_figures, key, fills=self.predicted.spec.evidence is not Evidence.FORMULA)
+
+    def _cell(self, key: Key) -> Cell | None:
+        found, said = self.measured_bytes(key), self.predicted_bytes(key)
+        if found is None or said is None or found == said == 0:
+            return None
+        spread = [value for one in self._by_rank.values() if (value := looked_up(one, key)) is not None]
+        return Cell(self.rank, *key, found, said, min(spread), max(spread))
+
+    @cached_property
+    def _by_rank(self) -> Mapping[int, Figures]:
+        numbers = {rank.rank for trial in self.measured for rank in trial.ranks}
+        others = {one: _figures(self.measured, one) for one in numbers if one != self.rank}
+        return {self.rank: self.measured_figures, **others}
+
+
+def join(trials: Iterable[Trial], judge: ParityJudge | None = None) -> list[Pair]:
+    """A pair for each prediction among `trials` whose work some trial among them was to measure, in their order.
+
+    `judge` is that of the whole run, where `trials` are only some of it.
+    """
+    known = list(trials)
+    judge = judge or ParityJudge(known)
+    measured: dict[str, list[Trial]] = {}
+    for trial in known:
+        if trial.spec.evidence is Evidence.MEASURED:
+            measured.setdefault(trial.spec.config_hash, []).append(trial)
+    groups = _predictions(known).items()
+    return [_pair(group, measured[work], judge) for (work, *_), group in groups if work in measured]
+
+
+def _predictions(trials: Iterable[Trial]) -> dict[tuple[str, Evidence, int, str | None], list[Trial]]:
+    """The predicted trials, repeats of one prediction together."""
+    groups: dict[tuple[str, Evidence, int, str | None], list[Trial]] = {}
+    for trial in trials:
+        spec = trial.spec
+        if spec.evidence is not Evidence.MEASURED:
+            key = (spec.config_hash, spec.evidence, spec.prediction.rank, spec.prediction.gpu)
+            groups.setdefault(key, []).append(trial)
+    return groups
+
+
+def _pair(predictions: Sequence[Trial], candidates: Sequence[Trial], judge: ParityJudge) -> Pair:
+    usable = [trial for trial in predictions if completed(trial)]
+    first = (usable or predictions)[0]
+    verdicts = [(trial, _left_out(trial, first, judge)) for trial in candidates]
+    left_out = [verdict for _, verdict in verdicts if verdict is not None]
+    believed = tuple(trial for trial, verdict in verdicts if verdict is None)
+    if not usable:
+        left_out.append(LeftOut(first, _ending(first)))
+    elif not _ranks(usable, first.spec.prediction.rank):
+        left_out.append(LeftOut(first, f"left no record of rank {first.spec.prediction.rank}"))
+    number = first.spec.prediction.rank
+    pair = Pair(
+        predicted=first,
+        measured=believed,
+        left_out=tuple(left_out),
+        candidates=tuple(candidates),
+        measured_figures=_figures(believed, number) if usable else {},
+        predicted_figures=_figures(usable, number) if believed else {},
+    )
+    if pair.cells or left_out:
+        return pair
+    return replace(pair, left_out=(LeftOut(first, "has no figure that was measured"),))
+
+
+def _figures(repeats: Iterable[Trial], rank: int) -> Figures:
+    """The figures of one rank over repeats of a trial."""
+    return median([figures(one) for one in _ranks(repeats, rank)])
+
+
+def _left_out(measured: Trial, predicted: Trial, judge: ParityJudge) -> LeftOut | None:
+    """Why this measured trial is not held against this prediction; None where it is."""
+    if not completed(measured):
+        return LeftOut(measured, _ending(measured))
+    parity = judge.judge(measured)
+    if parity is not None and not parity.agrees:
+        return LeftOut(measured, "was measured, but its losses disagree with those of", parity.reference)
+    rank = predicted.spec.prediction.rank
+    if not _ranks([measured], rank):
+        return LeftOut(measured, f"was measured, but left no record of rank {rank}, which was predicted")
+    other = other_device(measured, predicted)
+    return None if other is None else LeftOut(measured, other)
+
+
+def _ending(trial: Trial) -> str:
+    record = trial.record
+    rule = f" by the rule {record.rule}" if record.rule else ""
+    reason = f": {plain(record.reason)}" if record.reason and not record.rule else ""
+    return f"did not complete ({record.status.value.replace('_', ' ')}{rule}){reason}"
+
+
+def other_device(measured: Trial, predicted: Trial) -> str | None:
+    """Why a figure predicted for one device says nothing of the one measured on; None where they are alike.
+
+    Kernels, and so what they keep, differ between devices. A formula speaks of all of them.
+    """
+    evidence, gpu, device = predicted.spec.evidence, predicted.spec.prediction.gpu, _device(measured)
+    if device is None:
+        return None
+    if evidence is Evidence.SIMULATED:
+        asked = gpu or "CPU ranks"
+        alike = _same_gpu(gpu, device.name) if gpu and device.is_gpu else (gpu is not None) == device.is_gpu
+    elif evidence is Evidence.SOLO and (played_on := _device(predicted)) is not None:
+        asked = played_on.name
+        alike = played_on.is_gpu == device.is_gpu and (not device.is_gpu or _same_gpu(asked, device.name))
+    else:
+        return None
+    return None if alike else f"was measured on {plain(device.name)}, and the prediction is for {plain(asked)}"
+
+
+class _Device(NamedTuple):
+    name: str
+    is_gpu: bool
+
+
+def _device(trial: Trial) -> _Device | None:
+    """What the ranks of `trial` ran on; where none left a record, what NVML saw; None where nothing says."""
+    ranks = [_Device(rank.device_name, rank.device_type == "cuda") for rank in trial.ranks]
+    seen = [_Device(device.name, is_gpu=True) for node in trial.record.nvml for device in node.devices]
+    return next(iter([*ranks, *seen]), None)
+
+
+def _same_gpu(one: str, other: str) -> bool:
+    """Whether two names may mean one GPU: they do unless the catalogue knows both and tells them apart."""
+    found = (find_gpu(one), find_gpu(other))
+    return None in found or found[0] == found[1]
+
+
+def _ranks(trials: Iterable[Trial], number: int) -> list[RankRecord]:
+    return [rank for trial in trials for rank in trial.ranks if rank.rank == number]

@@ -1,0 +1,241 @@
+"""Terminal tables of predictions beside what was measured: totals by phase, categories at the peak, what is missing."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from rich.text import Text
+
+from zerobench.records import Category, Phase, Place, StepKind
+from zerobench.report.column_units import MISSING, Unit, byte_unit
+from zerobench.report.grids import Grid, show_error
+from zerobench.report.memory_view import GROUPS
+from zerobench.report.predictions.errors import PHASES
+from zerobench.report.predictions.figures import Key, Quantity
+from zerobench.report.predictions.predicted import Cell, Pair
+from zerobench.report.terminal.layout import WIDE, Column, Section, listed, mark
+from zerobench.spec.trial import Evidence
+
+Names = Mapping[str, str]
+"""Labels of a run's trials by trial_id."""
+
+TITLE = "Predicted beside measured"
+
+
+def predicted_sections(pairs: Sequence[Pair], names: Names, width: int) -> Iterator[Section]:
+    """The tables of the places for which both sides have totals, then the trials that could not be compared."""
+    for place in Place:
+        rows = [row for pair in pairs for row in _phase_rows(pair, place, names)]
+        if rows:
+            yield _by_phase(place, rows, width)
+        if blocks := _peaks(pairs, place):
+            yield _by_category(place, blocks, names, width)
+    if lines := left_out_lines(pairs, names):
+        yield Section(f"{TITLE}: not compared", "", lines=lines)
+
+
+@dataclass(frozen=True)
+class _PhaseRow:
+    """The totals of one phase."""
+
+    label: str
+    """Empty but on a prediction's first row."""
+    phase: str
+    live: Cell | None
+    peak: Cell | None
+
+
+def phase_name(when: tuple[StepKind, Phase]) -> str:
+    """`init`, `first forward`, `forward`: phases of the steady step by their names alone."""
+    step, phase = when
+    return phase.value if step is StepKind.STEADY or phase is Phase.INIT else f"{step.value} {phase.value}"
+
+
+def _phase_rows(pair: Pair, place: Place, names: Names) -> list[_PhaseRow]:
+    """A row for each phase of which both sides have a total; the label stands on the first."""
+    rows: list[_PhaseRow] = []
+    for when in PHASES:
+        live, peak = (pair.totals.get((*when, place, quantity)) for quantity in (Quantity.LIVE, Quantity.PEAK))
+        if live or peak:
+            label = "" if rows else names[pair.predicted.spec.trial_id]
+            rows.append(_PhaseRow(label, phase_name(when), live, peak))
+    return rows
+
+
+def _shown(unit: Unit, quantity: str, name: str) -> Callable[[_PhaseRow], str]:
+    def cell(row: _PhaseRow) -> str:
+        found = getattr(row, quantity)
+        return MISSING if found is None else unit.show(getattr(found, name))
+
+    return cell
+
+
+def _error(quantity: str) -> Callable[[_PhaseRow], str]:
+    def cell(row: _PhaseRow) -> str:
+        found = getattr(row, quantity)
+        return MISSING if found is None else show_error(found.error)
+
+    return cell
+
+
+def _by_phase(place: Place, rows: Sequence[_PhaseRow], width: int) -> Section:
+    found = [cell for row in rows for cell in (row.live, row.peak) if cell is not None]
+    unit = byte_unit(size for cell in found for size in (cell.measured_bytes, cell.predicted_bytes))
+    columns = [
+        Column[_PhaseRow]("prediction", "trial", lambda row: row.label, is_text=True),
+        Column[_PhaseRow]("phase", "phase", lambda row: row.phase, is_text=True),
+        Column("live", "live", _shown(unit, "live", "measured_bytes")),
+        Column("predicted", "pred", _shown(unit, "live", "predicted_bytes")),
+        Column("error", "error", _error("live")),
+        Column("peak", "peak", _shown(unit, "peak", "measured_bytes")),
+        Column("predicted", "pred", _shown(unit, "peak", "predicted_bytes")),
+        Column("error", "error", _error("peak")),
+        Column("min rank", None, _shown(unit, "peak", "measured_min_bytes")),
+        Column("max rank", None, _shown(unit, "peak", "measured_max_bytes")),
+    ]
+    host = " Host: tensors only, without the process around them." if place is Place.HOST else ""
+    ranks = " min, max rank: the measured peaks over the ranks." if width >= WIDE else ""
+    return Section(
+        f"{TITLE}: {place.value} memory by phase, {unit.name}",
+        "The predicted rank: measured, predicted, and the error of the prediction, below 0 where it is too small; 0 is "
+        f"equal to the byte. live: at the phase's end. Phases of the steady step have no mark.{ranks}{host}",
+        Grid.of(columns, rows, width).rich(width),
+    )
+
+
+_NARROW = {
+    "parameters": "param",
+    "gradients": "grad",
+    "optimizer": "optim",
+    "buffers": "buffer",
+    "activations": "activ",
+    "logits": "logits",
+    "temporaries": "temp",
+    "unattributed": "unattr",
+}
+_COLUMNS: Mapping[str, tuple[Category, ...]] = {
+    **{name: GROUPS[name] for name in _NARROW},
+    "temporaries": (*GROUPS["temporaries"], *GROUPS["small"]),
+}
+"""Groups of categories, which add up to the total; the small ones count as temporaries."""
+
+
+@dataclass(frozen=True)
+class _Line:
+    """One row of a table of categories: what was measured, predicted, or the error of the two."""
+
+    label: str
+    what: str
+    phase: str
+    cells: Mapping[str, str]
+    """By the names of `_COLUMNS`, and `peak`."""
+
+
+def _peaks(pairs: Sequence[Pair], place: Place) -> list[tuple[Pair, Key]]:
+    """Each pair with the total at the largest measured peak of a steady step, if that phase was predicted too."""
+    return [(pair, key) for pair in pairs if (key := _peak(pair, place)) is not None]
+
+
+def _peak(pair: Pair, place: Place) -> Key | None:
+    """None too where a side knows no categories there, so that there would be nothing to show."""
+    steady = [
+        cell
+        for (step, _, where, quantity), cell in pair.totals.items()
+        if (step, where, quantity) == (StepKind.STEADY, place, Quantity.PEAK)
+    ]
+    top = max(steady, key=lambda cell: cell.measured_bytes, default=None)
+    if top is None:
+        return None
+    total = Key(StepKind.STEADY, top.phase, place, Category.TOTAL, Quantity.PEAK)
+    parts = [total._replace(category=category) for category in Category if category is not Category.TOTAL]
+    return total if any(key in pair.predicted_figures for key in parts) else None
+
+
+def _group(pair: Pair, total: Key, name: str) -> tuple[int | None, int | None]:
+    """Measured and predicted bytes of one column; None where nothing of it is known."""
+    categories = (Category.TOTAL,) if name == "peak" else _COLUMNS[name]
+    keys = [total._replace(category=category) for category in categories]
+    sides = [[v for k in keys if (v := side(k)) is not None] for side in (pair.measured_bytes, pair.predicted_bytes)]
+    measured, predicted = (sum(values) if values else None for values in sides)
+    return measured, predicted
+
+
+def _block(pair: Pair, total: Key, unit: Unit, label: str, *, with_measured: bool, wide: bool) -> list[_Line]:
+    """The measured row, unless the prediction above has it already, then the prediction and its error."""
+    both = {name: _group(pair, total, name) for name in (*_COLUMNS, "peak")}
+    world = pair.predicted.spec.evidence
+    phase = phase_name((total.step, total.phase))
+    measured = {name: unit.show(found) for name, (found, _) in both.items()}
+    predicted = {name: unit.show(said) for name, (_, said) in both.items()}
+    errors = {name: show_error(_fraction(*sides), 2 if wide else 1) for name, sides in both.items()}
+    said = world.value if wide else _SHORT[world]
+    lines = [_Line(label, "measured" if wide else "meas", phase, measured)] if with_measured else []
+    return [
+        *lines,
+        _Line("" if lines else label, said, "", predicted),
+        _Line("", "error" if wide else "err", "", errors),
+    ]
+
+
+_SHORT = {Evidence.MEASURED: "meas", Evidence.SOLO: "solo", Evidence.SIMULATED: "sim", Evidence.FORMULA: "form"}
+
+
+def _fraction(measured: int | None, predicted: int | None) -> float | None:
+    if measured is None or predicted is None:
+        return None
+    if measured == predicted:
+        return 0.0
+    return predicted / measured - 1 if measured > 0 else None
+
+
+def _by_category(place: Place, peaks: Sequence[tuple[Pair, Key]], names: Names, width: int) -> Section:
+    wide = width >= WIDE
+    totals = [_group(pair, total, "peak") for pair, total in peaks]
+    unit = byte_unit(size for sides in totals for size in sides)
+    rows: list[_Line] = []
+    before: tuple[str, int] | None = None
+    for pair, total in sorted(peaks, key=_first_of_work(peaks)):
+        same = (pair.predicted.spec.config_hash, pair.rank)
+        label = names[pair.measured[0].spec.trial_id] if same != before else ""
+        rows += _block(pair, total, unit, label, with_measured=same != before, wide=wide)
+        before = same
+    columns = [
+        Column[_Line]("trial", "trial", lambda line: line.label, is_text=True),
+        Column[_Line]("world", "", lambda line: line.what, is_text=True),
+        Column[_Line]("phase", None, lambda line: line.phase, is_text=True),
+        *(Column(name, _NARROW.get(name, name), _cell(name)) for name in (*_COLUMNS, "peak")),
+    ]
+    small = "temporaries" if wide else "temp"
+    return Section(
+        f"{TITLE}: {place.value} memory at the peak of a steady step, {unit.name}",
+        f"The rank that was predicted, in the phase where it measured most. {small}: inputs, model buffers and "
+        "rounding included. A column without measured bytes has no error.",
+        Grid.of(columns, rows, width).rich(width),
+    )
+
+
+def _cell(name: str) -> Callable[[_Line], str]:
+    return lambda line: line.cells[name]
+
+
+def _first_of_work(peaks: Sequence[tuple[Pair, Key]]) -> Callable[[tuple[Pair, Key]], int]:
+    """Sort key that brings the predictions of one measured rank together, in the order of the first of each."""
+    work = [(pair.predicted.spec.config_hash, pair.rank) for pair, _ in peaks]
+    return lambda one: work.index((one[0].predicted.spec.config_hash, one[0].rank))
+
+
+def left_out_lines(pairs: Sequence[Pair], names: Names) -> list[Text]:
+    """A line for each reason why trials are not compared, each trial once."""
+    labels: dict[str, list[str]] = {}
+    for pair in pairs:
+        for one in pair.left_out:
+            label = names[one.trial.spec.trial_id]
+            held = labels.setdefault(f"{one.why}{_name(one.reference, names)}", [])
+            if label not in held:
+                held.append(label)
+    return [mark(f"{listed(held)}: {why}") for why, held in labels.items()]
+
+
+def _name(trial_id: str | None, names: Names) -> str:
+    return "" if trial_id is None else f" {names.get(trial_id, trial_id)}"

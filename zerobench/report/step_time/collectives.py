@@ -1,0 +1,89 @@
+"""What collectives move in a step, by kind: bytes, and the paper's unit.
+
+The paper (arXiv 1910.02054, section 7) counts elements: with Psi parameters a reduce-scatter or an all-gather of all of
+them moves Psi, an all-reduce, being one of each, 2 Psi. It gives 2 Psi for stages 0 to 2 and 3 Psi for stage 3.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from dataclasses import dataclass
+
+from zerobench.records import CollectiveTraffic, Phase, RankRecord, StepKind
+from zerobench.report.column_units import Unit, show_number, show_whole
+from zerobench.report.step_time.links import flow
+from zerobench.report.terminal.layout import Column
+from zerobench.spec.trial import Precision
+
+_PAPER_TIMES = {"all_reduce": 2}
+
+
+@dataclass(frozen=True)
+class KindTraffic:
+    """One kind of collective in one group of ranks over a whole optimizer step, as one rank calls it."""
+
+    kind: str
+    group_size: int
+    calls: int
+    message_bytes: int
+    message_psi: float | None
+    """Elements of the messages over the model's parameters; None where these are not known."""
+
+    @property
+    def volume_psi(self) -> float | None:
+        """Data volume in the paper's unit, Psi parameters: an all-reduce counts twice."""
+        return None if self.message_psi is None else self.message_psi * _PAPER_TIMES.get(self.kind, 1)
+
+    @property
+    def link_bytes(self) -> float | None:
+        """Bytes that leave a rank at the least, without help of a switch; None for a kind that is not known."""
+        moved = flow(self.kind, self.group_size, self.message_bytes)
+        return None if moved is None else moved.slower_bytes
+
+
+def bytes_per_element(precision: Precision) -> int:
+    """Bytes of one parameter, the unit in which the paper counts its elements."""
+    return 4 if precision is Precision.FP32 else 2
+
+
+def traffic_by_kind(
+    rank: RankRecord, precision: Precision, step: StepKind = StepKind.STEADY, phases: Iterable[Phase] = tuple(Phase)
+) -> list[KindTraffic]:
+    """What `rank` hands to collectives in the `phases` of `step`, largest messages first.
+
+    Empty where nothing was counted, which is also so for a world of one rank. What is communicated in another type than
+    the parameters' (`communication_data_type`, accumulation in fp32) counts by its bytes, not by its elements.
+    """
+    wanted = set(phases)
+    sums: dict[tuple[str, int], list[CollectiveTraffic]] = {}
+    for row in rank.collectives:
+        if row.step is step and row.phase in wanted:
+            sums.setdefault((row.kind, row.group_size), []).append(row)
+    psi_bytes = None if rank.parameters is None else rank.parameters.total * bytes_per_element(precision)
+    found = [_summed(kind, size, rows, psi_bytes) for (kind, size), rows in sums.items()]
+    return sorted(found, key=lambda one: (-one.message_bytes, one.kind, one.group_size))
+
+
+def _summed(kind: str, group_size: int, rows: Sequence[CollectiveTraffic], psi_bytes: int | None) -> KindTraffic:
+    message_bytes = sum(row.message_bytes for row in rows)
+    psi = message_bytes / psi_bytes if psi_bytes else None
+    return KindTraffic(kind, group_size, sum(row.calls for row in rows), message_bytes, psi)
+
+
+def volume_psi(traffic: Iterable[KindTraffic]) -> float | None:
+    """The paper's data volume of a step, in Psi: 2 for stages 0 to 2 and 3 for stage 3, by the paper."""
+    volumes = [one.volume_psi for one in traffic]
+    known = [volume for volume in volumes if volume is not None]
+    return sum(known) if len(known) == len(volumes) else None
+
+
+def columns(unit: Unit) -> list[Column[KindTraffic]]:
+    """Columns of a table of collectives, bytes in `unit`."""
+    return [
+        Column[KindTraffic]("collective", "collective", lambda one: one.kind, is_text=True),
+        Column[KindTraffic]("ranks", "ranks", lambda one: show_whole(one.group_size)),
+        Column[KindTraffic]("calls", None, lambda one: show_whole(one.calls)),
+        Column[KindTraffic]("message", "message", lambda one: unit.show(one.message_bytes)),
+        Column[KindTraffic]("leaves a rank", "sent", lambda one: unit.show(one.link_bytes)),
+        Column[KindTraffic]("volume, params", "Psi", lambda one: show_number(one.volume_psi)),
+    ]

@@ -1,0 +1,207 @@
+"""The terms of the lower bound of a step: the least seconds of each kind of work, from what a rank's record counted.
+
+Each term is split in two, because the update waits for all gradients (their norm, the overflow check) and so cannot
+overlap with the passes that make them: `passes_s` (forward and backward of all micro-steps) and `update_s` (the phase
+`step`). None: a figure is missing, and the sentence says which; nothing is then added to the bound.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zerobench.ds_config.case import Case
+from zerobench.records import Category, Phase, Place, RankRecord, StepKind
+from zerobench.report.memory_view import OPTIMIZER_STATES, end_instant
+from zerobench.report.step_time.collectives import KindTraffic, bytes_per_element, traffic_by_kind
+from zerobench.report.step_time.links import transfer_s
+from zerobench.spec.architecture import complete, dimensions
+from zerobench.spec.hardware import Gpu
+from zerobench.spec.links import Links
+from zerobench.spec.trial import Attention, Offload, TrialSpec
+from zerobench.units import format_bytes, format_count, format_seconds
+
+PASSES = (Phase.FORWARD, Phase.BACKWARD)
+UPDATE = (Phase.STEP,)
+_TELLING = 0.001
+"""Collectives smaller than this part of the largest (a norm, a flag) count and are not named."""
+
+
+@dataclass(frozen=True)
+class Term:
+    """The least seconds of one kind of work in one optimizer step."""
+
+    name: str
+    passes_s: float | None
+    update_s: float | None
+    sentence: str
+    """How it comes about, or what is missing."""
+
+    @property
+    def total_s(self) -> float | None:
+        """Both parts; None where either is missing."""
+        return None if self.passes_s is None or self.update_s is None else self.passes_s + self.update_s
+
+
+@dataclass(frozen=True)
+class Work:
+    """One rank's record, what was asked of it, and what it runs on."""
+
+    rank: RankRecord
+    spec: TrialSpec
+    gpu: Gpu
+    links: Links
+    case: Case | None
+    """DeepSpeed's configuration; None for a strategy without it."""
+
+    @property
+    def partition_bytes(self) -> float | None:
+        """Bytes of one rank's partition of the parameters in their own type: 2P/N in 16 bits; None: P is not known.
+
+        The mean over ranks: padding makes the largest a little larger.
+        """
+        counts = self.rank.parameters
+        element = bytes_per_element(self.spec.precision)
+        return None if counts is None else counts.trainable * element / self.spec.world_size
+
+    def live_bytes(self, phase: Phase, place: Place, *categories: Category) -> int:
+        """Bytes live at the end of a phase of the steady step."""
+        instant = end_instant(self.rank, StepKind.STEADY, phase, place)
+        return 0 if instant is None else sum(instant.categories.get(category, 0) for category in categories)
+
+
+def missing(name: str, why: str) -> Term:
+    """A term that is left out of the bound."""
+    return Term(name, None, None, f"{name}: left out, {why}")
+
+
+def timed(name: str, passes_s: float, update_s: float, sentence: str) -> Term:
+    """A term with its seconds behind its sentence."""
+    return Term(name, passes_s, update_s, f"{sentence}: {format_seconds(passes_s + update_s)}")
+
+
+def compute(work: Work) -> Term:
+    """Counted FLOPs over the GPU's dense peak for the trial's precision.
+
+    torch.utils.flop_counter counts attention as a full square; fused kernels skip what the causal mask hides, so that
+    is taken off (`hidden_flops`): the bound must hold for them too. Elementwise work is not counted.
+    """
+    peak = {str(dtype): rate for dtype, rate in work.gpu.peak_tflops.items()}.get(work.spec.precision.value)
+    counted = {row.phase: row.flops for row in work.rank.flops if row.step is StepKind.STEADY}
+    if not counted:
+        return missing("compute", "no FLOPs were counted")
+    if peak is None:
+        return missing("compute", f"the catalogue has no {work.spec.precision.value} peak for {work.gpu.name}")
+    passes = float(sum(counted.get(phase, 0) for phase in PASSES))
+    hidden = hidden_flops(work.spec, passes)
+    update = float(counted.get(Phase.STEP, 0))
+    sentence = (
+        f"compute: {format_count(passes + update)} FLOP counted"
+        + (f", less {format_count(hidden)} that causal attention need not do," if hidden else "")
+        + f" at {peak:g} TFLOP/s ({work.spec.precision.value}, dense)"
+    )
+    return timed("compute", (passes - hidden) / (peak * 1e12), update / (peak * 1e12), sentence)
+
+
+def hidden_flops(spec: TrialSpec, counted: float) -> float:
+    """How many of the `counted` FLOPs of a step's passes a kernel may skip because the causal mask hides them.
+
+    Of s x s pairs of positions s (s+1)/2 are seen, or fewer with a sliding window. The counter gives 4 L H Q s^2 a
+    sequence forward, 10 backward (five matrix products), and 4 more where forward runs again. Where the sizes are not
+    known all that was counted is taken for attention, which keeps the bound low.
+    """
+    if spec.attention is Attention.EAGER:
+        return 0.0
+    length, config = spec.sequence_length, complete(spec.model)
+    window = config.get("sliding_window")
+    bounded = isinstance(window, int) and window > 0 and config.get("use_sliding_window") is not False
+    seen = min(length, window) if isinstance(window, int) and bounded else length
+    pairs = seen * (seen + 1) / 2 + (length - seen) * seen
+    sizes = dimensions(spec.model)
+    attention = counted
+    if sizes.num_layers and sizes.num_heads and sizes.head_dim:
+        products = 18 if spec.activation_checkpointing else 14
+        sequences = spec.micro_batch_size * spec.gradient_accumulation_steps
+        attention = products * sizes.num_layers * sizes.num_heads * sizes.head_dim * length**2 * sequences
+    return min(attention, counted) * (1 - pairs / length**2)
+
+
+def communication(work: Work) -> Term:
+    """Collectives over the links by the bounds of links.py, those of the passes and those of the update apart."""
+    if work.spec.world_size == 1:
+        return Term("communication", 0.0, 0.0, "communication: none, with one rank")
+    traffic = traffic_by_kind(work.rank, work.spec.precision)
+    if not traffic:
+        return missing("communication", "no collectives were counted")
+    times = [
+        transfer_s(traffic_by_kind(work.rank, work.spec.precision, phases=phases), work.spec.gpus_per_node, work.links)
+        for phases in (PASSES, UPDATE)
+    ]
+    if times[0] is None or times[1] is None:
+        return missing("communication", f"the catalogue has no rate for {_missing_link(work, traffic)}")
+    return timed("communication", times[0], times[1], f"communication: {_said(traffic)} over {_rates(work)}")
+
+
+def _missing_link(work: Work, traffic: list[KindTraffic]) -> str:
+    per_node = work.spec.gpus_per_node
+    if any(one.group_size > per_node for one in traffic) and work.links.network_gb_per_s is None:
+        return "the network between nodes"
+    return f"the link between GPUs of {work.gpu.name}, or a collective is not known"
+
+
+def _said(traffic: list[KindTraffic]) -> str:
+    return ", ".join(
+        f"{one.kind} of {format_bytes(one.message_bytes)} among {one.group_size} ranks"
+        for one in traffic
+        if one.message_bytes >= _TELLING * traffic[0].message_bytes
+    )
+
+
+def _rates(work: Work) -> str:
+    link, network = work.links.link_gb_per_s, work.links.network_gb_per_s
+    parts = [f"{link:g} GB/s each way between GPUs"] if link is not None else []
+    if work.spec.num_nodes > 1 and network is not None:
+        parts.append(f"{network:g} GB/s a GPU each way between nodes")
+    return " and ".join(parts)
+
+
+def optimizer(work: Work) -> Term:
+    """Optimizer states read and written once, gradients read, parameters written, over the memory that holds them.
+
+    States in host memory, or swapped through it, cross the host's memory bandwidth, which the node's ranks share.
+    """
+    on_device = _update_bytes(work)
+    on_host = 2 * (
+        work.live_bytes(Phase.STEP, Place.HOST, *OPTIMIZER_STATES)
+        + work.live_bytes(Phase.STEP, Place.NVME, *OPTIMIZER_STATES)
+    )
+    memory, host = work.gpu.memory_gb_per_s, work.links.host_memory_gb_per_s
+    times, said = [], []
+    if on_device and memory is not None:
+        times.append(on_device / (memory * 1e9))
+        said.append(f"{format_bytes(on_device)} through device memory at {memory:g} GB/s")
+    if on_host and host is not None:
+        nbytes = on_host * work.spec.gpus_per_node
+        times.append(nbytes / (host * 1e9))
+        said.append(f"{format_bytes(nbytes)} a node through host memory at {host:g} GB/s")
+    if times:
+        return timed("optimizer", 0.0, max(times), f"optimizer: {' beside '.join(said)}")
+    if on_host:
+        return missing("optimizer", "the host's memory bandwidth is not given")
+    if on_device:
+        return missing("optimizer", f"the catalogue has no memory bandwidth for {work.gpu.name}")
+    return missing("optimizer", "no ledger of a steady step")
+
+
+def _update_bytes(work: Work) -> float:
+    """Bytes that the update moves through device memory: states twice, gradients once, new parameters once."""
+    states = work.live_bytes(Phase.STEP, Place.DEVICE, *OPTIMIZER_STATES)
+    master = work.live_bytes(Phase.STEP, Place.DEVICE, Category.MASTER_WEIGHTS)
+    offloaded = work.spec.offload_optimizer is not Offload.NONE
+    if offloaded and not states:
+        return 0.0
+    element = bytes_per_element(work.spec.precision)
+    parameters = work.live_bytes(Phase.STEP, Place.DEVICE, Category.PARAMETERS)
+    # With master weights (4 bytes each) the parameters are written from them; without, they are updated in place.
+    updated = master / 4 * element if master else float(parameters)
+    gradients = work.live_bytes(Phase.BACKWARD, Place.DEVICE, Category.GRADIENTS)
+    return 2 * states + min(gradients, updated) + (updated if master else 2 * updated)

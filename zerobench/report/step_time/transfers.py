@@ -1,0 +1,88 @@
+"""Terms of the lower bound of a step that offload brings: the host link and the NVMe drives (see terms.py)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from zerobench.records import StepKind
+from zerobench.report.step_time.collectives import traffic_by_kind
+from zerobench.report.step_time.terms import PASSES, UPDATE, Term, Work, missing, timed
+from zerobench.spec.trial import Offload
+from zerobench.units import format_bytes
+
+
+def offload(work: Work) -> Term:
+    """Bytes over the host link: gradients down and parameters up, 2P/N each in 16 bits (ZeRO-Offload, arXiv 2101.06840,
+    section 4); offloaded parameters come up for every all-gather of the passes, at least once.
+
+    DeepSpeed may move them in fp32, twice as much. A link carries both directions at once; the fuller one counts.
+    """
+    if work.spec.offload_optimizer is Offload.NONE and work.spec.offload_param is Offload.NONE:
+        return Term("offload", 0.0, 0.0, "offload: none")
+    share = work.partition_bytes
+    rate = work.links.host_link_gb_per_s
+    if share is None:
+        return missing("offload", "the number of parameters is not known")
+    if rate is None:
+        return missing("offload", f"the catalogue has no host link for {work.gpu.name}")
+    moved = _host_link_bytes(work, share)
+    passes, update = (max(moved[f"{when} up"], moved[f"{when} down"]) / (rate * 1e9) for when in ("passes", "update"))
+    said = ", ".join(f"{format_bytes(nbytes)} {words}" for words, nbytes in _directions(moved).items() if nbytes)
+    return timed("offload", passes, update, f"offload: {said} over the host link at {rate:g} GB/s each way")
+
+
+def _host_link_bytes(work: Work, share: float) -> dict[str, float]:
+    offloads_param = work.spec.offload_param is not Offload.NONE
+    offloads_states = work.spec.offload_optimizer is not Offload.NONE
+    ratio = (
+        float(work.case.zero("offload_optimizer.ratio")) if work.case is not None and work.spec.zero_stage == 3 else 1
+    )
+    states = share * ratio if offloads_states else 0.0
+    return {
+        "passes up": max(share, _gathered_share(work)) if offloads_param else 0.0,
+        "passes down": states,
+        "update up": 0.0 if offloads_param else states,
+        "update down": share if offloads_param and not offloads_states else 0.0,
+    }
+
+
+def _gathered_share(work: Work) -> float:
+    """The rank's own part of all that is gathered in the passes: it lies on the device before each all-gather
+    (partition_parameters.py, `ds_tensor.to(device)`). Smaller groups gather copies that stay on the device (hpZ).
+    """
+    traffic = traffic_by_kind(work.rank, work.spec.precision, phases=PASSES)
+    whole = [one for one in traffic if one.kind == "all_gather" and one.group_size == work.spec.world_size]
+    return sum(one.message_bytes / one.group_size for one in whole)
+
+
+def _directions(moved: Mapping[str, float]) -> dict[str, float]:
+    return {
+        "to the device in the passes": moved["passes up"],
+        "to the host in the passes": moved["passes down"],
+        "to the device at the update": moved["update up"],
+        "to the host at the update": moved["update down"],
+    }
+
+
+def nvme(work: Work) -> Term:
+    """Bytes that the node's ranks read and write on NVMe over the drives' rate, as if both went on at once."""
+    if Offload.NVME not in {work.spec.offload_optimizer, work.spec.offload_param}:
+        return Term("nvme", 0.0, 0.0, "nvme: none")
+    rows = [row for row in work.rank.nvme if row.step is StepKind.STEADY]
+    rate = work.links.nvme_gb_per_s
+    if not rows:
+        return missing("nvme", "no bytes were counted")
+    if rate is None:
+        return missing("nvme", "the rate of the drives is not given")
+    ranks = work.spec.gpus_per_node
+    read, written = ([ranks * getattr(row, name) for row in rows] for name in ("read_bytes", "written_bytes"))
+    passes, update = (
+        max(
+            sum(nbytes for row, nbytes in zip(rows, moved, strict=True) if row.phase in phases)
+            for moved in (read, written)
+        )
+        / (rate * 1e9)
+        for phases in (PASSES, UPDATE)
+    )
+    sentence = f"nvme: {format_bytes(sum(read))} read and {format_bytes(sum(written))} written a node at {rate:g} GB/s"
+    return timed("nvme", passes, update, sentence)

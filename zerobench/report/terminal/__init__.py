@@ -1,0 +1,1 @@
+"""`zerobench show`: the tables of a run in the terminal."""
