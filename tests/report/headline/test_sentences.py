@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -24,8 +25,11 @@ from tests.report.sample_run import (
 from zerobench.report.frames.run_frames import RunFrames, run_frames
 from zerobench.report.headline.candidates import candidates
 from zerobench.report.headline.sentences import headline
+from zerobench.report.plan.rows import recommended
+from zerobench.report.plan.view import read_plan
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import load_run
+from zerobench.units import format_seconds
 
 
 def frames(folder: Path, trials: Sequence[SampleTrial]) -> RunFrames:
@@ -110,11 +114,25 @@ def test_on_a_cpu_nothing_is_said_of_what_fits(tmp_path: Path) -> None:
     assert any("how much there is is not known, so nothing is said of what fits" in sentence for sentence in said)
 
 
-def test_predictions_alone_say_that_nothing_was_measured_and_what_to_measure_first(tmp_path: Path) -> None:
-    said = told(tmp_path, *plan_trials(cluster(gpu="rtx 4090")))
+def test_predictions_alone_say_that_nothing_was_measured_and_choose_what_the_plan_recommends(tmp_path: Path) -> None:
+    place = cluster(gpu="h200")
+    said = told(tmp_path, *plan_trials(place))
     assert said[0].startswith("Nothing here was measured: all figures are predicted (")
     assert "Nothing was timed, so nothing is said of speed." in said
     [choice] = [sentence for sentence in said if sentence.startswith("Choose ")]
+    best = recommended(read_plan(tmp_path / RUN_ID, place)[1])
+    assert best is not None
+    assert best.step_s is not None
+    assert choice.startswith(f"Choose {best.trial.spec.strategy} ")
+    assert f"its step can be shortest, {format_seconds(best.step_s)} at least by counted FLOPs" in choice
+
+
+def test_predictions_whose_traffic_was_not_counted_are_chosen_by_the_papers(tmp_path: Path) -> None:
+    uncounted = [
+        replace(trial, ranks=[rank.model_copy(update={"flops": []}) for rank in trial.ranks])
+        for trial in plan_trials(cluster(gpu="rtx 4090"))
+    ]
+    [choice] = [sentence for sentence in told(tmp_path, *uncounted) if sentence.startswith("Choose ")]
     assert "to measure first: of what fits it moves least by the ZeRO papers (no offload)" in choice
 
 
@@ -131,7 +149,7 @@ def test_a_prediction_of_what_was_measured_counts_once(tmp_path: Path) -> None:
     predicted = measured.model_copy(update={"evidence": asked().evidence, "prediction": asked().prediction})
     found = frames(tmp_path, [completed_trial(measured), completed_trial(predicted)])
     assert [one.evidence for one in candidates(found)] == ["measured"]
-    assert headline(found)[0].startswith("1 trials are measured, 1 simulated are predicted")
+    assert headline(found)[0].startswith("1 trial is measured, 1 simulated are predicted")
 
 
 def test_a_run_without_ended_trials_says_so() -> None:

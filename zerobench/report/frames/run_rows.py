@@ -20,9 +20,11 @@ from zerobench.report.memory_view import (
 )
 from zerobench.report.nvml_view import devices_of
 from zerobench.report.speed import slowest_steps, speed_of, step_seconds_by_rank
-from zerobench.report.trials import Trial
+from zerobench.report.step_time.bound import step_bound
+from zerobench.report.trials import Trial, completed
+from zerobench.spec.cluster import HOST_BANDWIDTH, Cluster, read_rate
 from zerobench.spec.hardware import Gpu, find_gpu
-from zerobench.spec.trial import TrialSpec
+from zerobench.spec.trial import Evidence, TrialSpec
 
 Row = dict[str, Any]
 
@@ -40,6 +42,7 @@ def summary_values(trial: Trial) -> Row:
         "device_name": trial.ranks[0].device_name if trial.ranks else None,
         "gpu": None if gpu is None else gpu.name,
         "capacity_bytes": _capacity_bytes(trial, gpu),
+        "step_bound_s": _step_bound_s(trial, gpu),
         "loss_parity_holds": None,
         "void": speed and speed.void,
     }
@@ -64,6 +67,16 @@ def _capacity_bytes(trial: Trial, gpu: Gpu | None) -> int | None:
     if seen or trial.spec.evidence.needs_device:
         return min(seen, default=None)
     return None if gpu is None else gpu.memory_bytes
+
+
+def _step_bound_s(trial: Trial, gpu: Gpu | None) -> float | None:
+    """What a step of a simulated trial takes at least, on nodes as `zerobench plan` has them by default."""
+    if gpu is None or trial.spec.evidence is not Evidence.SIMULATED or not completed(trial):
+        return None
+    rate = read_rate("host bandwidth", HOST_BANDWIDTH)
+    cluster = Cluster(gpu, trial.spec.num_nodes, trial.spec.gpus_per_node, host_memory_bytes_per_s=rate)
+    bound = step_bound(trial, gpu, cluster.links)
+    return bound.step_s if bound is not None and bound.is_whole else None
 
 
 def _key(trial: Trial) -> Row:

@@ -45,6 +45,8 @@ class Candidate:
     needed_bytes: int | None
     """The largest over ranks, start-up and repeats: reserved memory, context and NCCL where known."""
     capacity_bytes: int | None
+    step_bound_s: float | None
+    """What a step takes at least, of simulated trials."""
     rates: Sequence[float]
     """Tokens per second of each timed step, or of each repeat where there are several; empty where void or untimed."""
     num_repeats: int
@@ -114,6 +116,7 @@ def _candidate(
         stage=_value(first["zero_stage"]),
         offloads={str(first["offload_optimizer"]), str(first["offload_param"])} != {"none"},
         needed_bytes=max(known, default=None),
+        step_bound_s=None if pd.isna(first["step_bound_s"]) else float(first["step_bound_s"]),
         capacity_bytes=_value(first["capacity_bytes"]),
         rates=several if len(timed) > 1 else [rate for one in timed for rate in one],
         num_repeats=len(rows),

@@ -15,8 +15,9 @@ from zerobench.records import Status
 from zerobench.report.column_units import plain
 from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.headline.candidates import Candidate, candidates, disagrees, equally_fast, timed_groups
+from zerobench.report.plan.rows import ROOM, SAME_SPEED
 from zerobench.spec.trial import Evidence
-from zerobench.units import format_bytes, format_count
+from zerobench.units import format_bytes, format_count, format_seconds
 
 _COMPLETED = Status.COMPLETED.value
 _MEASURED = Evidence.MEASURED.value
@@ -51,7 +52,8 @@ def _evidence(frames: RunFrames) -> str:
         return f"Nothing here was measured: all figures are predicted ({predicted})."
     error = _median_error(frames.errors)
     off = "" if error is None else f"; predicted peaks of device memory are {100 * error:.2f} % off in the median"
-    return f"{measured} trials are measured, {predicted} are predicted{off}."
+    trials = f"{measured} trials are" if measured > 1 else "1 trial is"
+    return f"{trials} measured, {predicted} are predicted{off}."
 
 
 def _median_error(errors: pd.DataFrame) -> float | None:
@@ -153,7 +155,8 @@ def _chosen(alike: Sequence[Candidate]) -> str:
 
 
 def _untimed_choice(found: Sequence[Candidate]) -> str:
-    """Without times: what fits, moves least by the papers, and needs least memory of those.
+    """Without times: what fits and can be fastest by the rule of `zerobench plan`, which bounds a step by counted
+    FLOPs and bytes; where bounds are not known, what moves least by the papers, and needs least memory of those.
 
     Stages 0 to 2 move 2 Psi elements a step, stage 3 moves 3 (arXiv 1910.02054, section 7); offloading adds the host
     link (ZeRO-Offload, arXiv 2101.06840, section 4).
@@ -161,11 +164,28 @@ def _untimed_choice(found: Sequence[Candidate]) -> str:
     fitting = [one for one in found if one.fits and one.stage is not None]
     if not fitting or len({one.work.model for one in fitting}) > 1:
         return ""
+    if (bounded := _least_bound(fitting)) is not None:
+        return bounded
     chosen = min(fitting, key=lambda one: (one.offloads, one.stage == 3, one.needed_bytes or 0))
     return (
         f"Choose {chosen.label} to measure first: of what fits it moves least by the ZeRO papers "
         f"({'with' if chosen.offloads else 'no'} offload), and of those it needs least memory, "
         f"{format_bytes(chosen.needed_bytes)}."
+    )
+
+
+def _least_bound(fitting: Sequence[Candidate]) -> str | None:
+    """The choice by bounds; None where they are not known of all that fit."""
+    bounds = {one.label: one.step_bound_s for one in fitting if one.step_bound_s is not None}
+    roomy = [one for one in fitting if (one.needed_bytes or 0) <= (1 - ROOM) * (one.capacity_bytes or 0)]
+    if len(bounds) < len(fitting) or not roomy:
+        return None
+    shortest = min(bounds[one.label] for one in roomy)
+    alike = [one for one in roomy if bounds[one.label] <= shortest * (1 + SAME_SPEED)]
+    chosen = min(alike, key=lambda one: one.needed_bytes or 0)
+    return (
+        f"Choose {chosen.label} to measure first: of the {len(roomy)} that fit with {ROOM:.0%} room its step can be "
+        f"shortest, {format_seconds(bounds[chosen.label])} at least by counted FLOPs and bytes at datasheets' rates."
     )
 
 

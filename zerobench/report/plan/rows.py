@@ -70,11 +70,7 @@ class PlanRow:
     @property
     def is_bound_whole(self) -> bool:
         """Whether the bound has all of its terms, so that it can be held against others."""
-        bound = self.bound
-        if bound is None:
-            return False
-        terms = (bound.compute_s, bound.communication_s, bound.optimizer_s, bound.offload_s, bound.nvme_s)
-        return None not in terms
+        return self.bound is not None and self.bound.is_whole
 
     def is_as_fast_as(self, step_s: float) -> bool:
         """Whether its step can be as short as `step_s`, as near as a bound tells."""

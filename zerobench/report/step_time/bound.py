@@ -49,6 +49,11 @@ class StepBound:
     terms: tuple[str, ...]
     """How each term comes about, and which are left out for want of a figure."""
 
+    @property
+    def is_whole(self) -> bool:
+        """Whether it has all of its terms, so that it can be held against others."""
+        return None not in (self.compute_s, self.communication_s, self.optimizer_s, self.offload_s, self.nvme_s)
+
 
 def step_bound(trial: Trial, gpu: Gpu, links: Links) -> StepBound | None:
     """The lower bound of a steady step of `trial` on `gpu` and `links`; None where no rank left a record."""
