@@ -10,7 +10,15 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerobench.redaction import MARK, is_secret_name, redact_arguments, redact_file, redact_text, secret_values
+from zerobench.redaction import (
+    MARK,
+    is_secret_name,
+    redact_arguments,
+    redact_file,
+    redact_text,
+    redact_value,
+    secret_values,
+)
 
 TEXTS = {
     "--hf-token {} --lr 1": "abc",
@@ -128,3 +136,14 @@ def test_a_hostile_line_takes_seconds_and_not_minutes() -> None:
     for piece in ("x-", "a.b_", "://", "key ", "--a-", "eyJ", "@:", "bearer ", "a-token-", "AKIA"):
         assert len(redact_text(piece * 10_000)) > 0
     assert time.process_time() - before < 10, "half a second on an idle machine"
+
+
+def test_a_document_loses_what_secret_names_hold_and_keeps_its_shape() -> None:
+    url = "https://me:pw@host/x"
+    document = {"comet": {"api_key": "hush", "enabled": True}, "pad_token": 0, "urls": [url], "n": None}
+    assert redact_value(document) == {
+        "comet": {"api_key": MARK, "enabled": True},
+        "pad_token": 0,
+        "urls": [redact_text(url)],
+        "n": None,
+    }

@@ -13,13 +13,14 @@ from __future__ import annotations
 import re
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 MARK = "[REDACTED]"
 _SHORTEST = 6
 
 _WORDS = (
-    r"token|secret|passw(?:or)?d|passphrase|credentials?|api[_-]?key|access[_-]?key(?:[_-]?id)?|private[_-]?key"
-    r"|signature|authorization|bearer|cookie"
+    r"token|secret|passw(?:or)?d|passphrase|credentials?|api[_-]?key|(?:access|account)[_-]?key(?:[_-]?id)?|private[_-]?key"
+    r"|signature|authorization|bearer|cookie|webhook(?:[_-]?url)?"
 )
 _SHORT_WORDS = r"key|pwd|pass|pw|auth|sig|pat|otp|jwt|private"
 """Words that count only alone or behind a separator: `monkey`, `compass` and `OpenMP` are no secrets."""
@@ -47,16 +48,19 @@ _AFTER_MARK = re.compile(rf"([?&;](?:{_SHORT_WORDS}|code)=)[^\s&;\"'<>#]+", re.I
 _TOKEN = re.compile(
     r"\b(?:(?:AKIA|ASIA|AGPA|AROA)[A-Z0-9]{12,}|(?:hf_|gh[pousr]_|npm_|api_org_|r8_|gsk_)[A-Za-z0-9]{16,}"
     r"|(?:github_pat_|glpat-|xox[a-z]-|nvapi-|dckr_pat_|dop_v1_|[rs]k_live_|wandb_v1_|ya29\.|AIza|sk-)[\w.-]{8,}"
-    r"|pypi-[\w-]{16,}|SG\.[\w-]{16,}\.[\w-]+|eyJ[\w-]{6,}(?:\.[\w-]+){1,2}|eyJ[\w-]{24,})"
+    r"|hooks\.slack\.com/[\w/-]+|discord(?:app)?\.com/api/webhooks/[\w/-]+|pypi-[\w-]{16,}|SG\.[\w-]{16,}\.[\w-]+|eyJ[\w-]{6,}(?:\.[\w-]+){1,2}|eyJ[\w-]{24,})"
 )
 """The tokens of known services."""
 _LONG = re.compile(r"(?<![\w/.+@-])[A-Za-z0-9+_-]{32,}={0,2}(?![\w/])")
 
-_HINTS = re.compile(
-    rf"{_WORDS}|{_SHORT_WORDS}|basic|://|@|code=|hf_|gh[pousr]_|npm_|api_org_|r8_|gsk_|glpat|xox|nvapi|dckr|dop_v1"
-    r"|k_live_|wandb_v1|ya29|AIza|sk-|pypi-|SG\.|eyJ|AKIA|ASIA|AGPA|AROA|[A-Za-z0-9+_-]{32}",
-    re.IGNORECASE,
+_HINTS = (
+    *("token", "secret", "passw", "passphrase", "credential", "key", "signature", "authorization", "bearer", "cookie"),
+    *("webhook", "discord", "pwd", "pass", "pw", "auth", "sig", "pat", "otp", "jwt", "private", "basic", "://", "@"),
+    *("code=", "hf_", "ghp_", "gho_", "ghu_", "ghs_", "ghr_", "npm_", "api_org_", "r8_", "gsk_", "glpat", "xox"),
+    *("nvapi", "dckr", "dop_v1", "k_live_", "wandb_v1", "ya29", "aiza", "sk-", "pypi-", "sg.", "eyj", "akia", "asia"),
+    *("agpa", "aroa", "hooks."),
 )
+_RUN = re.compile(r"[A-Za-z0-9+_-]{32}")
 """One of these is in every text that has anything to take out; most lines of a log have none."""
 
 
@@ -82,7 +86,8 @@ def redact_text(text: str, known: Collection[str] = ()) -> str:
     """`text` with each secret in it replaced by MARK, and with it whatever is `known` to be one."""
     for secret in sorted(known, key=len, reverse=True):
         text = text.replace(secret, MARK)
-    if _HINTS.search(text) is None:
+    lowered = text.lower()
+    if not any(hint in lowered for hint in _HINTS) and _RUN.search(text) is None:
         return text
     text = _PEM.sub(rf"\1{MARK}\2", text)
     text = _URL_USER.sub(rf"\1{MARK}@", text)
@@ -96,7 +101,7 @@ def redact_text(text: str, known: Collection[str] = ()) -> str:
     return _LONG.sub(lambda found: MARK if _drawn_at_random(found[0]) else found[0], text)
 
 
-def redact_arguments(argv: Sequence[str]) -> list[str]:
+def redact_arguments(argv: Sequence[str], known: Collection[str] = ()) -> list[str]:
     """The command line `argv` with its secrets replaced by MARK; as many arguments, in the same order.
 
     Beside what `redact_text` finds: the whole argument behind an option whose name promises a secret, whatever it looks
@@ -105,8 +110,22 @@ def redact_arguments(argv: Sequence[str]) -> list[str]:
     kept: list[str] = []
     for index, argument in enumerate(argv):
         before = argv[index - 1] if index else ""
-        kept.append(_argument(argument, before, program=_program(argv[:index])))
+        kept.append(_argument(argument, before, program=_program(argv[:index]), known=known))
     return kept
+
+
+def redact_value(value: Any) -> Any:
+    """A document of mappings, lists and plain values without its secrets: under their names, and in texts."""
+    if isinstance(value, Mapping):
+        return {key: MARK if _holds_secret(key, inner) else redact_value(inner) for key, inner in value.items()}
+    if isinstance(value, list | tuple):
+        return [redact_value(inner) for inner in value]
+    return redact_text(value) if isinstance(value, str) else value
+
+
+def _holds_secret(name: Any, value: Any) -> bool:
+    """Numbers are none: `pad_token: 0`."""
+    return isinstance(value, str) and is_secret_name(str(name))
 
 
 def redact_file(path: Path, known: Collection[str] = ()) -> bool:
@@ -140,7 +159,7 @@ def _redacted_lines(path: Path, known: Collection[str]) -> Iterator[tuple[str, s
             yield line, shown + line[len(text) :]
 
 
-def _argument(argument: str, before: str, program: str) -> str:
+def _argument(argument: str, before: str, program: str, known: Collection[str]) -> str:
     if program == "sshpass" and before == "-p":
         return MARK
     if program in {"curl", "wget"} and before in {"-u", "--user"} and ":" in argument:
@@ -150,7 +169,7 @@ def _argument(argument: str, before: str, program: str) -> str:
     name, equals, value = argument.partition("=")
     if equals and value and is_secret_name(name):
         return f"{name}={_marked(value)}"
-    return redact_text(argument)
+    return redact_text(argument, known)
 
 
 def _program(argv: Sequence[str]) -> str:

@@ -25,7 +25,7 @@ def test_one_trial_is_explained_in_eighty_columns(call: Call, monkeypatch: pytes
         "",
         "What lies there",
         "",
-        "What would change it most",
+        "What would change the steady peak most",
         "",
         "Time",
     ]

@@ -36,6 +36,11 @@ def test_show_reads_the_run_again(tmp_path):
     done = zerobench("show", cwd=tmp_path)
     assert done.returncode == 0
     assert "Watched from outside" in done.stdout
+    reported = zerobench("report", "--html", "--markdown", cwd=tmp_path)
+    assert (reported.returncode, reported.stderr) == (0, "")
+    page, markdown = (Path(tmp_path, path).read_text() for path in reported.stdout.split())
+    assert "script" in page
+    assert "watched by `zerobench watch`" in markdown
 
 
 @pytest.mark.parametrize(

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import subprocess
 import sys
 import threading
 import time
@@ -221,6 +222,18 @@ def test_what_was_done_before_the_stop_stands_and_the_rest_is_interrupted(stoppe
         assert record.status is Status.INTERRUPTED, name
         assert record.reason == "stopped before it ended"
         assert (record.exit_code, record.ranks_reported) == (None, 0)
+
+
+ANSWERS_AT_ONCE = "import sys\nfor line in sys.stdin: print('0', line.strip(), flush=True)"
+
+
+@pytest.mark.timeout(60)
+def test_more_trials_than_the_pipes_hold_are_sent_while_answers_are_read():
+    lines = [f"/a/folder/of/some/length/trials/{number:08}\n" for number in range(20_000)]
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", ANSWERS_AT_ONCE], stdin=pipe, stdout=pipe) as process:
+        answers = list(simulations._answers(process, iter(lines), Stop()))
+    assert [f"{path}\n" for code, path in answers if code == 0] == lines
 
 
 def test_a_simulator_that_dies_leaves_its_trials_as_crashes_with_its_last_words(tmp_path, monkeypatch):

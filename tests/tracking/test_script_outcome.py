@@ -30,6 +30,7 @@ def record(rank, status=Status.COMPLETED, message=None):
     ("code", "words"),
     [
         (3, "the command exited with 3"),
+        (255, "the command exited with 255"),  # sys.exit(-1), ssh: more often that than 256 - SIGHUP
         (-signal.SIGSEGV, "the command was killed by SIGSEGV"),
         (256 - signal.SIGKILL, "the first of the command's processes to fail was killed by SIGKILL"),
         (128 + signal.SIGABRT, "the first of the command's processes to fail was killed by SIGABRT"),

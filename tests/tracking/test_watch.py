@@ -197,6 +197,28 @@ def test_a_signal_is_handed_to_the_command_and_the_trial_is_interrupted_whole(tm
     assert list(load_run(next((tmp_path / "r").iterdir())).trials())
 
 
+def test_a_warning_signal_reaches_the_command_and_ends_nothing(tmp_path):
+    """As a scheduler sends it some time before its limit."""
+    program = "import signal, sys; signal.signal(signal.SIGUSR1, lambda *_: sys.exit(0)); print('ready', flush=True)"
+    process = start(tmp_path, sys.executable, "-c", f"{program}; signal.pause()")
+    assert await_line(process) == "ready\n"
+    process.send_signal(signal.SIGUSR1)
+    _, told = process.communicate(timeout=60)
+    assert process.returncode == 0, told
+    assert only_record(tmp_path).status == "completed"
+
+
+def test_a_screen_that_takes_no_more_does_not_stop_the_command_and_all_it_said_is_kept(tmp_path):
+    program = "for number in range(40_000): print(number)"
+    own = [sys.executable, "-m", "zerobench", "watch", "--reports", str(tmp_path / "r"), "--", sys.executable, "-c"]
+    with open("/dev/full", "wb") as full:  # noqa: PTH123 -- a device
+        done = subprocess.run([*own, program], stdout=full, stderr=subprocess.PIPE, timeout=60, check=False)
+    assert done.returncode == 0
+    (kept,) = (tmp_path / "r").glob("*/trials/*/stdout.txt")
+    assert kept.read_text() == "".join(f"{number}\n" for number in range(40_000))
+    assert any("No space left on device" in note for note in only_record(tmp_path).notes)
+
+
 def test_a_second_signal_kills_what_did_not_heed_the_first(tmp_path):
     deaf = (
         "import signal, time\nsignal.signal(signal.SIGINT, signal.SIG_IGN)\nprint('ready', flush=True)\ntime.sleep(60)"

@@ -58,7 +58,10 @@ def _show(comparison: Comparison, verdicts: list[Verdict], markdown: Path | None
     for part in comparison_parts(comparison, verdicts, console.width):
         part.section(console.width).print(console)
     if markdown is not None:
-        write_whole(markdown, comparison_markdown(comparison, verdicts, _WIDE_ENOUGH))
+        try:
+            write_whole(markdown, comparison_markdown(comparison, verdicts, _WIDE_ENOUGH))
+        except OSError as error:
+            raise UserError(f"--markdown: {markdown}: cannot be written: {error.strerror or error}") from None
 
 
 def _check_writable(path: Path | None) -> None:

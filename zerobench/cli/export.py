@@ -32,6 +32,8 @@ def export(request: Request) -> Iterator[str]:
     """
     if request.prometheus is None and request.tensorboard is None and request.wandb is None:
         raise UserError("export: says not where to; choices: --prometheus FILE, --tensorboard DIR, --wandb PROJECT")
+    if request.wandb is not None and not request.wandb.strip():
+        raise UserError("--wandb: a project has a name; for example zerobench")
     run = load_run(find_run(request.run, request.reports))
     if request.prometheus is not None:
         count = write_prometheus(exported_trials(run), request.prometheus)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -58,7 +59,12 @@ def _runs(request: Request) -> list[Run]:
     """The runs that are named, each once."""
     names: Sequence[str | None] = request.runs or [None]
     paths = [find_run(name, request.reports) for name in names]
-    return [load_run(path) for path in {path.resolve(): path for path in paths}.values()]
+    known = {path.resolve(): path if path.name else path.resolve() for path in paths}
+    runs = [load_run(path) for path in known.values()]
+    twice = [name for name, count in Counter(run.run_id for run in runs).items() if count > 1]
+    if twice:
+        raise UserError(f"RUN: {', '.join(twice)}: several folders hold this run; name one of them")
+    return runs
 
 
 def _default_path(name: str, frames: RunFrames) -> Path:
@@ -67,7 +73,10 @@ def _default_path(name: str, frames: RunFrames) -> Path:
     if name == "markdown":
         from zerobench.report.markdown.report import kept_name  # noqa: PLC0415 -- only this format needs it
 
-        return folder.parent / kept_name(frames)
+        path = folder.parent / kept_name(frames)
+        if path.exists() and not all(run.run_id in path.read_text("utf-8", "replace") for run in frames.runs):
+            raise UserError(f"--out: {path} is there already and of another run; name another path")
+        return path
     stem = "report" if len(frames.runs) == 1 else f"report_of_{len(frames.runs)}_runs"
     return folder / (f"{stem}_csv" if name == "csv" else f"{stem}.{name}")
 

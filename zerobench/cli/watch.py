@@ -155,12 +155,15 @@ def _show(watched: Watched, console: Console) -> None:
     from zerobench.report.terminal.show import show_run  # noqa: PLC0415 -- as above
     from zerobench.store import load_run  # noqa: PLC0415 -- as above
 
+    if watched.record is None:
+        console.print(Text(f"zerobench: the record could not be written: {watched.fault}"), soft_wrap=True)
+        return
     path = watched.folder.path
     try:
         write_tables(load_run(path))
         if watched.record.status is not Status.INTERRUPTED:
             show_run(path, console)
-    except UserError as error:  # the command's exit status is handed back whatever becomes of its tables
+    except (UserError, OSError) as error:  # the command's exit status is handed back whatever becomes of its tables
         console.print(Text(f"zerobench: {error}"), soft_wrap=True)
     shortest = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     console.print(Text(f"run: {shortest}"), soft_wrap=True)

@@ -14,8 +14,10 @@ from zerobench.records import Failure, Status
 from zerobench.redaction import redact_text, secret_values
 
 
-def describe(error: BaseException, marks: Marks, rank: int, device: Device | None) -> tuple[Status, Failure]:
-    """Status and failure for an exception that ended the rank."""
+def describe(
+    error: BaseException, marks: Marks, rank: int, device: Device | None, *, between_calls: bool = False
+) -> tuple[Status, Failure]:
+    """Status and failure for an exception that ended the rank; `between_calls`: outside of what `marks` bracket."""
     status = Status.CRASH
     asked = free = None
     if isinstance(error, torch.OutOfMemoryError):
@@ -29,16 +31,21 @@ def describe(error: BaseException, marks: Marks, rank: int, device: Device | Non
     known = secret_values(os.environ)
     first_line = redact_text((str(error).strip().splitlines() or [""])[0], known)[:300]
     return status, Failure(
-        phase=marks.phase,
+        phase=None if between_calls else marks.phase,
         step_index=marks.step_index,
         rank=rank,
-        message=f"{type(error).__name__} in {marks.phase} of step {marks.step_index}: {first_line}",
+        message=f"{type(error).__name__} {_where(marks, between_calls=between_calls)}: {first_line}",
         exception=type(error).__name__,
-        traceback=redact_text("".join(traceback.format_exception(error))[-20_000:], known),
+        traceback=redact_text("".join(traceback.format_exception(error)), known)[-20_000:],
         bytes_asked=asked,
         bytes_free=free,
         evidence="the exception of the allocator itself" if asked is not None else None,
     )
+
+
+def _where(marks: Marks, *, between_calls: bool) -> str:
+    begun = f"{marks.phase} of step {marks.step_index}" if marks.step_index >= 0 else str(marks.phase)
+    return f"outside of the engine's calls, after {begun}" if between_calls else f"in {begun}"
 
 
 def cpu_allocator_refusal(error: BaseException) -> int | None:

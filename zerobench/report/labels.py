@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from zerobench.redaction import MARK, is_secret_name
 from zerobench.report.column_units import plain
 from zerobench.spec.trial import Evidence, Offload, TrialSpec
 
@@ -176,13 +177,13 @@ class DeepSpeedSettings:
         short = {key: key.rpartition(".")[2].removesuffix("_size") for key in keys}
         counts = Counter(short.values())
         self._short = {key: name if counts[name] == 1 else key for key, name in short.items()}
-        self._usual = {key: _most_common([_setting(spec, key) for spec in engines]) for key in keys}
+        self._usual = {key: _most_common([setting_text(spec, key) for spec in engines]) for key in keys}
 
     def label(self, spec: TrialSpec) -> str:
         """What of a trial's settings is unusual: `reduce_bucket=5e8`, or `defaults` where it sets nothing."""
         if spec.zero_stage is None:
             return ""
-        settings = {key: _setting(spec, key) for key in self._usual}
+        settings = {key: setting_text(spec, key) for key in self._usual}
         unusual = [f"{self._short[key]}={value}" for key, value in settings.items() if value != self._usual[key]]
         if len(unusual) > 1 and not spec.ds_config:
             return _DEFAULT + "s"
@@ -199,8 +200,11 @@ _DEFAULT = "default"
 _MOST_SETTINGS = 2
 
 
-def _setting(spec: TrialSpec, key: str) -> str:
-    return brief(spec.ds_config[key]) if key in spec.ds_config else _DEFAULT
+def setting_text(spec: TrialSpec, key: str) -> str:
+    """The value that a trial's sweep gives a DeepSpeed key, as short as can be; a secret is not told."""
+    if key not in spec.ds_config:
+        return _DEFAULT
+    return MARK if is_secret_name(key.rpartition(".")[2]) else brief(spec.ds_config[key])
 
 
 def brief(value: Any) -> str:

@@ -134,7 +134,8 @@ def host_peak_bytes(trial: Trial) -> int | None:
     """
     ledger = [i.total_bytes for step in StepKind for i in peaks_by_rank(trial, step, Place.HOST).values()]
     if ledger or trial.spec.evidence is Evidence.SIMULATED:
-        return max(ledger, default=None)
+        largest = max(ledger, default=None)
+        return None if largest is None or largest < 0 else largest  # below 0: allocated on a CPU rank, never touched
     rows = [row for rank in trial.ranks for row in rank.process_memory]
     watched = [process for host in trial.record.host for process in host.processes]
     seen = [process for process in watched if process.rank is not None] or watched

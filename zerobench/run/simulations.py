@@ -73,13 +73,7 @@ def _simulate(
     by_path = {str(folder.path): (trial, folder) for trial, folder in trials}
     begun_s = time.time()
     with TemporaryFile() as errors, _simulator(jobs, errors) as process:
-        for trial, folder in trials:
-            started(trial)
-            write_whole(folder.command, f"{sys.executable} -m {SIMULATOR_MODULE}\n")
-            _send(process, f"{folder.path}\n")
-        if process.stdin is not None:
-            process.stdin.close()
-        for code, path in _answers(process, stop):
+        for code, path in _answers(process, _lines(trials, started), stop):
             trial, folder = by_path.pop(path)
             ended(_finish(trial, folder, run_id, code, begun_s))
         left_with = None if stop.asked else process.wait()
@@ -89,6 +83,14 @@ def _simulate(
         if said and not folder.stderr.exists():  # it ended before it came to this trial
             write_whole(folder.stderr, said)
         ended(_finish(trial, folder, run_id, left_with, begun_s))
+
+
+def _lines(trials: Sequence[tuple[TrialSpec, TrialFolder]], started: Started) -> Iterator[str]:
+    """What the simulator is sent, a trial a line; a trial has started when its line is taken."""
+    for trial, folder in trials:
+        started(trial)
+        write_whole(folder.command, f"{sys.executable} -m {SIMULATOR_MODULE}\n")
+        yield f"{folder.path}\n"
 
 
 def _send(process: subprocess.Popen[bytes], line: str) -> None:
@@ -133,22 +135,34 @@ def _close_quietly(pipe: object) -> None:
         return
 
 
-def _answers(process: subprocess.Popen[bytes], stop: Stop) -> Iterator[tuple[int, str]]:
-    """Exit status and folder of each trial as it ends, until the simulator has closed its output or we must stop."""
-    if process.stdout is None:
+def _answers(process: subprocess.Popen[bytes], lines: Iterator[str], stop: Stop) -> Iterator[tuple[int, str]]:
+    """Exit status and folder of each trial as it ends, until the simulator has closed its output or we must stop.
+
+    `lines` go out as the pipe takes them: were all sent first, both sides could come to wait for each other.
+    """
+    if process.stdout is None or process.stdin is None:
         return
     text = b""
     with selectors.DefaultSelector() as selector:
         selector.register(process.stdout, selectors.EVENT_READ)
+        selector.register(process.stdin, selectors.EVENT_WRITE)
         while not stop.asked:
-            if not selector.select(POLL_S):
+            ready = [key.fileobj for key, _ in selector.select(POLL_S)]
+            if process.stdin in ready:
+                line = next(lines, None)
+                if line is None:
+                    selector.unregister(process.stdin)
+                    process.stdin.close()
+                else:
+                    _send(process, line)
+            if process.stdout not in ready:
                 continue
             chunk = os.read(process.stdout.fileno(), 65536)
             if not chunk:
                 return
-            *lines, text = (text + chunk).split(b"\n")
-            for line in lines:
-                code, _, path = os.fsdecode(line).partition(" ")
+            *ended, text = (text + chunk).split(b"\n")
+            for answer in ended:
+                code, _, path = os.fsdecode(answer).partition(" ")
                 yield int(code), path
 
 

@@ -6,9 +6,12 @@ import os
 import signal
 import socket
 import subprocess
+import threading
 import time
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from types import FrameType
 
 import psutil
 from pydantic import ValidationError
@@ -30,8 +33,8 @@ from zerobench.tracking.output import Passed
 
 POLL_S = 0.25
 HOST_INTERVAL_S = 0.1
-GRACE_S = 30.0
-"""How long the command may take to end after a signal, before it is killed; a second signal kills it at once."""
+HANDED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
+"""Beside those that end it (zerobench.run.stop); a second of those kills the command with all of its processes."""
 LAST_WORDS_S = 1.0
 """How long output may take to arrive after the command's end."""
 
@@ -96,7 +99,8 @@ class Command:
         """Wait for the end, hand signals on; what is known of it."""
         self._host.start()
         try:
-            stopped = self._wait(stop)
+            with self._handing_on():
+                stopped = self._wait(stop)
             held = [stream for stream in self._streams if not stream.finish(LAST_WORDS_S)]
         finally:
             self.ranks.look()
@@ -104,6 +108,7 @@ class Command:
             host = self._host.stop()
         redact_logs(self.folder)
         notes = ["processes that outlived the command hold its output: its end is not kept"] if held else []
+        notes += [fault for stream in self._streams for fault in stream.faults]
         return self._ending(stopped), host, notes
 
     def _wait(self, stop: Stop) -> Stopped | None:
@@ -119,12 +124,29 @@ class Command:
                 asked_at_s = time.monotonic()
                 self._signal(stop.signal)
                 stop.signal = None
-            elif time.monotonic() - asked_at_s > GRACE_S or stop.asked:
-                self._signal(signal.SIGKILL)
+            else:  # the second one
+                tree.end(self._members, politely=False)
         if pidfd is not None:
             os.close(pidfd)
         self.returncode = self._process.returncode
         return None if asked_at_s is None else Stopped.INTERRUPTED
+
+    @contextmanager
+    def _handing_on(self) -> Iterator[None]:
+        """Signals that a script may wait for, as a scheduler's warning before its limit, go to the command itself."""
+        if threading.current_thread() is not threading.main_thread():
+            yield
+            return
+
+        def hand_on(number: int, _frame: FrameType | None) -> None:
+            self._process.send_signal(number)
+
+        before = {number: signal.signal(number, hand_on) for number in HANDED_ON}
+        try:
+            yield
+        finally:
+            for number, handler in before.items():
+                signal.signal(number, handler)
 
     def _signal(self, number: signal.Signals) -> None:
         """To the whole process group, as a terminal would."""

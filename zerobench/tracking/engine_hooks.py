@@ -13,7 +13,6 @@ from functools import wraps
 from typing import Any, Protocol
 
 _WRAPPED = ("forward", "backward", "step")
-_MARK = "__zerobench__"
 
 
 class Listener(Protocol):
@@ -48,6 +47,7 @@ class EngineHooks:
         self._engine = engine
         self._listener = listener
         self._before: dict[str, Any] = {}
+        self._ours: dict[str, Any] = {}
         self._depth = 0
 
     def install(self) -> None:
@@ -56,16 +56,16 @@ class EngineHooks:
         own = vars(self._engine)
         self._before = {name: own[name] for name in _WRAPPED if name in own}
         for name in _WRAPPED:
-            own[name] = wrappers[name](getattr(self._engine, name))
+            own[name] = self._ours[name] = wrappers[name](getattr(self._engine, name))
 
     def restore(self) -> None:
         """Put back what was there; a second call does nothing."""
         own = vars(self._engine)
-        for name in _WRAPPED:
-            if hasattr(own.get(name), _MARK):
+        for name, ours in self._ours.items():
+            if own.get(name) is ours:  # what somebody wrapped around it meanwhile stays
                 del own[name]
-        own.update(self._before)
-        self._before = {}
+                own.update({name: self._before[name]} if name in self._before else {})
+        self._before, self._ours = {}, {}
 
     def _forward(self, call: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(call)
@@ -78,7 +78,7 @@ class EngineHooks:
                 self._listener.forward_ended(output)
             return output
 
-        return _marked(forward)
+        return forward
 
     def _backward(self, call: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(call)
@@ -89,7 +89,7 @@ class EngineHooks:
                 self._listener.backward_ended()
             return result
 
-        return _marked(backward)
+        return backward
 
     def _step(self, call: Callable[..., Any]) -> Callable[..., Any]:
         @wraps(call)
@@ -102,7 +102,7 @@ class EngineHooks:
                 self._listener.step_ended()
             return result
 
-        return _marked(step)
+        return step
 
     def _is_boundary(self) -> bool:
         """Whether this call of `step` updates: the engine counts micro-steps, unless its user does."""
@@ -120,9 +120,3 @@ class EngineHooks:
             raise
         finally:
             self._depth -= 1
-
-
-def _marked(function: Callable[..., Any]) -> Callable[..., Any]:
-    """A wrapper that `restore` knows for ours, whatever was wrapped around it later."""
-    setattr(function, _MARK, True)
-    return function

@@ -10,7 +10,7 @@ from __future__ import annotations
 import threading
 import time
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import IO
 
@@ -85,7 +85,9 @@ class HostTree:
 
     def summary(self) -> HostSummary:
         """All that is known by now."""
-        ranked = sorted(self.seen.values(), key=lambda one: (one.rank is None, one.rank or 0, -one.peak_rss_bytes))
+        ranks = self.ranks
+        others = [replace(one, rank=None) for one in self.seen.values() if not any(one is rank for rank in ranks)]
+        ranked = ranks + sorted(others, key=lambda one: -one.peak_rss_bytes)
         return HostSummary(
             hostname=self.hostname,
             interval_s=self.interval_s,
@@ -100,8 +102,12 @@ class HostTree:
 
     @property
     def ranks(self) -> list[Seen]:
-        """One process for each rank that was seen on this node, by rank."""
-        by_rank = {one.rank: one for one in self.seen.values() if one.rank is not None}
+        """One process for each rank that was seen on this node, by rank.
+
+        Shells around a rank and its children have its RANK too: the rank is the one that held most.
+        """
+        smallest_first = sorted([*self.seen.values()], key=lambda one: one.peak_rss_bytes)
+        by_rank = {one.rank: one for one in smallest_first if one.rank is not None}
         return [by_rank[rank] for rank in sorted(by_rank)]
 
     def _keep(self, now_s: float, rss: int | None, pss: int | None, group: int | None) -> None:
@@ -130,14 +136,11 @@ class HostTree:
         return rss, pss
 
     def _meet(self, key: tuple[int, float], process: psutil.Process) -> None:
-        """Who a process is. Children inherit RANK: of several with the same one, the outermost is the rank."""
+        """Who a process says that it is."""
         environ = process.environ()
-        rank = _number(environ.get(_RANK))
-        taken = {one.pid for one in self.seen.values() if one.rank == rank and rank is not None}
-        inherited = any(parent.pid in taken for parent in process.parents())
         seen = self.seen.setdefault(key, Seen(process.pid, "", None, None, None))
         seen.name = process.name()
-        seen.rank = None if inherited else rank
+        seen.rank = _number(environ.get(_RANK))
         seen.world_size = _number(environ.get("WORLD_SIZE"))
         seen.local_world_size = _number(environ.get("LOCAL_WORLD_SIZE") or environ.get("LOCAL_SIZE"))
 

@@ -17,6 +17,8 @@ class Passed(threading.Thread):
         super().__init__(name=f"pass-{path.stem}", daemon=True)
         self._path = path
         self._show = show
+        self.faults: list[str] = []
+        """Why a part of the stream is missing, where one is."""
         self._from, self.to = os.pipe()
         """The command gets `to`; ours is closed once it has it (`started`)."""
 
@@ -26,13 +28,20 @@ class Passed(threading.Thread):
         self.start()
 
     def run(self) -> None:
-        """Copy."""
-        with self._path.open("ab") as file:
-            while chunk := os.read(self._from, _CHUNK_BYTES):
-                file.write(chunk)
-                file.flush()
-                self._show(chunk)
+        """Copy. Who can take no more, a full disk or a screen that is gone, is left out: the command must not wait."""
+        takers = [self._keep, self._show]
+        while chunk := os.read(self._from, _CHUNK_BYTES):
+            for taker in tuple(takers):
+                try:
+                    taker(chunk)
+                except (OSError, ValueError) as error:
+                    takers.remove(taker)
+                    self.faults.append(f"{self._path.name}: not passed on or not kept from here on: {error}")
         os.close(self._from)
+
+    def _keep(self, chunk: bytes) -> None:
+        with self._path.open("ab") as file:
+            file.write(chunk)
 
     def finish(self, patience_s: float) -> bool:
         """Wait for the end of the stream; False where a process that outlived the command still holds it."""

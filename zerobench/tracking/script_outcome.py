@@ -46,7 +46,7 @@ def _interrupted(*, tracked: bool) -> ScriptOutcome:
 
 def _real_code(code: int | None) -> int | None:
     """DeepSpeed's launch.py exits with a rank's negative status, of which eight bits arrive; shells add 128."""
-    numbers = set(signal.Signals)
+    numbers = set(signal.Signals) - {signal.SIGHUP}
     if code is not None and code > 128:
         if 256 - code in numbers:
             return code - 256

@@ -131,6 +131,7 @@ class Tracker:
         """Whether the records are written and the engine is as it was."""
         return self._finished
 
+    @_harmless
     def step(self) -> None:
         """Say that an optimizer step is over, where the engine cannot know: it is over anyway after its `step()`."""
         if self._finished or not self._steps.is_open:
@@ -139,6 +140,7 @@ class Tracker:
         if self._steps.is_over:
             self._finish()
 
+    @_harmless
     def close(self, error: BaseException | None = None) -> None:
         """End the tracking now and write what there is; a second call does nothing. `error`: what ended the loop."""
         if self._finished:
@@ -165,10 +167,10 @@ class Tracker:
         if not steps.is_open:
             self._progress.say(steps.kind, steps.index, self._device.memory_bytes() or resident_bytes())
             steps.open()
+        tensors = _tensors([args, kwargs])
+        self._found.note_batch(tensors)  # of timed steps too: their tokens a second count by it
         if steps.under_ledger:
-            tensors = _tensors([args, kwargs])
             steps.ledger.name_inputs(tensors)
-            self._found.note_batch(tensors)
         steps.sites.after_forward = False
         steps.enter(Phase.FORWARD)
 
@@ -211,7 +213,9 @@ class Tracker:
     @_harmless
     def failed(self, error: BaseException) -> None:
         """The loop failed; if it goes on, it does so without us."""
-        status, self._found.failure = describe(error, self._steps.marks, self._rank.rank, self._device)
+        status, self._found.failure = describe(
+            error, self._steps.marks, self._rank.rank, self._device, between_calls=self._steps.phase is None
+        )
         self._found.status = Status.INTERRUPTED if isinstance(error, KeyboardInterrupt) else status
         self._steps.drop(error)
         self._finish()
@@ -232,8 +236,8 @@ class Tracker:
         self._finished = True
         self._hooks.restore()
         atexit.unregister(self._at_exit)
-        self._progress.say("done", len(self._steps.kinds), always=True)
         try:
+            self._progress.say("done", len(self._steps.kinds), always=True)
             self._found.take(self._steps)
             write_records(self._found, self._engine, self._device)
         except Exception as error:  # noqa: BLE001 -- a full disk is no reason to end a training

@@ -8,6 +8,7 @@ processes are known and a tracker inside of it finds the folder.
 from __future__ import annotations
 
 import json
+import os
 import shutil
 import socket
 import time
@@ -24,6 +25,7 @@ from zerobench.records import HostSummary, NvmlSummary, TrialRecord
 from zerobench.redaction import redact_arguments
 from zerobench.run.outcome import Ending
 from zerobench.run.stop import stop_on_signals
+from zerobench.run.variables import untold
 from zerobench.spec.trial import SCRIPT, TrialSpec
 from zerobench.tracking.command import Command, Show
 from zerobench.tracking.own_run import lay_out_own
@@ -39,9 +41,12 @@ class Watched:
     """A command that has ended and its run."""
 
     folder: RunFolder
-    record: TrialRecord
+    record: TrialRecord | None
+    """None where it could not be written."""
     exit_code: int
     """The command's own, 128 and the signal's number where one ended it."""
+    fault: str | None = None
+    """Why the record could not be written."""
 
 
 def watch(command: Sequence[str], *, name: str | None, interval_s: float, reports: Path, show: Show) -> Watched:
@@ -53,7 +58,7 @@ def watch(command: Sequence[str], *, name: str | None, interval_s: float, report
     """
     program = _program(command)
     trial = unknown_trial(name or _name(command))
-    safe = redact_arguments(command)
+    safe = redact_arguments(command, untold(os.environ))
     run = lay_out_own(reports, trial, {"name": trial.trial_id, "command": safe}, safe)
     folder = run.trial(trial.trial_id)
     sampler = Sampler.start(folder, socket.gethostname(), uuids=None, interval_s=interval_s)
@@ -64,9 +69,13 @@ def watch(command: Sequence[str], *, name: str | None, interval_s: float, report
             ending, host, notes = one.run(stop)
     finally:
         nvml = sampler.stop()
-    final = _settle_spec(folder, one)
-    record = _record(run, folder, final, ending, nvml, host, notes, one.started_at_s)
-    return Watched(run, record, _exit_code(one.returncode))
+    code = _exit_code(one.returncode)
+    try:
+        final = _settle_spec(folder, one)
+        record = _record(run, folder, final, ending, nvml, host, notes, one.started_at_s)
+    except OSError as error:  # a full disk: what the command did counts all the same
+        return Watched(run, None, code, f"{error.filename or folder.path}: {error.strerror or error}")
+    return Watched(run, record, code)
 
 
 def _program(command: Sequence[str]) -> str:

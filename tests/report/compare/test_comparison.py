@@ -125,7 +125,7 @@ def test_host_memory_is_compared_where_states_are_kept_there_and_only_there(tmp_
     trials = [completed_trial(SMALL), completed_trial(spec("zero3", gpus_per_node=1, offload_optimizer="cpu"))]
     comparison = compared(tmp_path, trials, trials)
     places = [{change.where[0] for change in same.memory} for same in comparison.same]
-    assert places == [{"device", "reserved"}, {"device", "reserved", "host"}]
+    assert places == [{"device", "reserved", "used"}, {"device", "reserved", "used", "host"}]
 
 
 @pytest.mark.parametrize(

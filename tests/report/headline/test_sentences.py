@@ -144,6 +144,19 @@ def test_what_is_too_large_for_its_device_is_named(tmp_path: Path) -> None:
     assert not any(sentence.startswith("Choose") for sentence in said)
 
 
+def test_the_same_work_in_two_runs_is_two_choices_and_its_figures_are_not_mixed(tmp_path: Path) -> None:
+    for name, step_s in [("slow", 4.0), ("fast", 1.0)]:
+        made = completed_trial(small("zero1"), step_s=step_s)
+        write_run(
+            tmp_path / name, [replace(made, record=made.record.model_copy(update={"run_id": name}))], samples=False
+        )
+        plan = tmp_path / name / "plan.json"
+        plan.write_text(plan.read_text().replace(RUN_ID, name))
+    found = candidates(run_frames([load_run(tmp_path / "slow"), load_run(tmp_path / "fast")]))
+    assert [one.label for one in found] == ["zero1 @ slow", "zero1 @ fast"]
+    assert found[1].tokens_per_s == pytest.approx(4 * (found[0].tokens_per_s or 0))
+
+
 def test_a_prediction_of_what_was_measured_counts_once(tmp_path: Path) -> None:
     measured = spec("zero1")
     predicted = measured.model_copy(update={"evidence": asked().evidence, "prediction": asked().prediction})

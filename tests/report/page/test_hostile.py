@@ -11,6 +11,8 @@ from tests.report.page.browser import Browser
 from tests.report.page.conftest import ENVIRONMENT, write_frames
 from tests.report.sample_run import RUN_ID, SampleTrial, completed_trial, failed_trial, model, skipped_trial, spec
 from zerobench.records import Failure, RankRecord
+from zerobench.report.frames.document import json_document
+from zerobench.report.markdown.report import markdown_report
 from zerobench.report.page import page_html
 
 RUNS = "window.hit=1"
@@ -88,6 +90,15 @@ def test_characters_that_turn_or_hide_text_are_written_out(attacked: Browser) ->
     shown = attacked.ask("return document.documentElement.outerHTML")
     assert [c for c in "\u202e\u202c\u2066\u200b\x00\x1b" if c in shown] == []
     assert "\\u202e" in shown
+
+
+def test_a_key_in_a_deepspeed_config_is_in_no_page_and_no_markdown(tmp_path: Path) -> None:
+    asked = spec("zero1", gpus_per_node=1, ds_config={"comet.api_key": "hush-hush-0123456789"})
+    sweep = {"name": "keyed", "axes": {"ds_config": {"comet": {"api_key": "hush-hush-0123456789"}}}}
+    frames = write_frames(tmp_path / RUN_ID, [completed_trial(asked)], yaml.safe_dump(sweep), ENVIRONMENT)
+    for text in (page_html(frames), markdown_report(frames), json_document(frames)):
+        assert "keyed" in text
+        assert "hush-hush" not in text
 
 
 def test_a_hovered_mark_shows_markup_as_text(attacked: Browser) -> None:

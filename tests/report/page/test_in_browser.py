@@ -10,7 +10,10 @@ import pytest
 from pypdf import PdfReader
 
 from tests.report.page.browser import Browser
+from tests.report.page.conftest import write_frames
+from tests.report.sample_run import RUN_ID, cpu_trials
 from zerobench.report.frames.run_frames import RunFrames
+from zerobench.report.page import page_html
 
 MARK = "figure .role-mark [aria-label]"
 
@@ -43,10 +46,14 @@ def test_every_figure_is_drawn_and_seen(opened: Browser) -> None:
         assert num_paths > 3, key
 
 
-def test_a_figure_that_cannot_be_drawn_says_why(opened: Browser) -> None:
-    captions = opened.ask("""
+def test_a_figure_that_cannot_be_drawn_says_why(browser: Browser, tmp_path: Path) -> None:
+    page = tmp_path / "page.html"
+    page.write_text(page_html(write_frames(tmp_path / RUN_ID, cpu_trials())), encoding="utf-8")
+    browser.open(page)
+    captions = browser.ask("""
         return [...document.querySelectorAll("figure:not(:has(svg)) figcaption > span")].map((e) => e.textContent);
     """)
+    assert captions
     assert all(len(caption) > 20 for caption in captions)
 
 

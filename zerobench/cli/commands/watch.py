@@ -14,7 +14,7 @@ from zerobench.cli.options import REPORTS, Reports
 def watch(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What to run, as it would be alone.")],
     name: Annotated[str | None, typer.Option(metavar="NAME", help="The run's name; the script's.")] = None,
-    interval: Annotated[str, typer.Option(metavar="TIME", help="Between two NVML samples.")] = "10ms",
+    interval: Annotated[str, typer.Option(metavar="TIME", help="Between two NVML samples; 83 bytes each.")] = "100ms",
     reports: Reports = REPORTS,
 ) -> int:
     """Run a command of your own, unmodified, and watch its GPUs and its host memory."""

@@ -123,7 +123,10 @@ def _capacity_sentence(capacity: pd.Series[int], *, is_seen: bool) -> str:
         return ""
     sizes = " or ".join(format_bytes(size) for size in sorted(set(capacity.astype("int64"))))
     if is_seen:
-        return f" The upright line is the memory of one device: {sizes}."
+        return (
+            f" The upright line is the memory of one device: {sizes}; start-up, the allocator's reserve, CUDA context"
+            " and NCCL may need more than a bar shows."
+        )
     return f" One device holds {sizes}, far to the right of what is drawn."
 
 

@@ -134,6 +134,7 @@ def _points(frames: RunFrames, trial: pd.Series[Any], spread: RankSpread, unit: 
 
 
 def _table(found: list[tuple[pd.Series[Any], RankSpread]], unit: ByteAxis) -> pd.DataFrame:
+    less = byte_axis([_reach(spread) for _, spread in found])
     return pd.DataFrame(
         [
             {
@@ -142,6 +143,9 @@ def _table(found: list[tuple[pd.Series[Any], RankSpread]], unit: ByteAxis) -> pd
                 f"median ({unit.name})": unit.show(spread.median),
                 f"most ({unit.name})": unit.show(spread.maximum),
                 "odd rank": "-" if spread.odd_rank is None else str(spread.odd_rank),
+                f"odd less median ({less.name})": less.show(
+                    None if spread.odd_value is None else spread.odd_value - spread.median
+                ),
             }
             for trial, spread in found
         ]

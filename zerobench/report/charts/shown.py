@@ -24,7 +24,7 @@ def prepared(trials: pd.DataFrame) -> pd.DataFrame:
     found["is_measured"] = (found["evidence"] == "measured").astype(bool)
     found["offload"] = [
         next((place for place in ("nvme", "cpu") if place in pair), "none")
-        for pair in zip(found["offload_optimizer"], found["offload_param"], strict=True)
+        for pair in zip(*(found[name].fillna("none") for name in ("offload_optimizer", "offload_param")), strict=True)
     ]
     return found
 

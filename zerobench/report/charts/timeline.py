@@ -54,7 +54,8 @@ def figure(frames: RunFrames) -> Figure | None:
     unit = byte_axis([*sizes, *(row["used"] for panel in panels for row in panel.samples)])
     drawn = arranged([_drawn(panel, unit, panels) for panel in panels], 1, 14)
     title = "Device memory within a step"
-    return Figure(_KEY, title, _caption(panels, chosen, len(trials)), svg(drawn, _KEY, title), _table(panels, unit))
+    caption = _caption(panels, chosen, len(preferred), len(trials) - len(preferred))
+    return Figure(_KEY, title, caption, svg(drawn, _KEY, title), _table(panels, unit))
 
 
 def _panel(frames: RunFrames, trial: pd.Series[Any], phases: pd.DataFrame) -> _Panel:
@@ -181,7 +182,7 @@ def _nvml(panel: _Panel, unit: ByteAxis, x: alt.X, y: alt.Y) -> list[Mark]:
     return [line.encode(x=x, y=y), dots.encode(x=x, y=y, description=alt.Description("said:N"))]
 
 
-def _caption(panels: list[_Panel], chosen: pd.DataFrame, known: int) -> str:
+def _caption(panels: list[_Panel], chosen: pd.DataFrame, known: int, predicted: int) -> str:
     text = (
         "A block is as high as the most that a phase of a steady step held on the device, on the rank with the largest"
         " peak; the line joins what is live at the phases' ends."
@@ -199,7 +200,8 @@ def _caption(panels: list[_Panel], chosen: pd.DataFrame, known: int) -> str:
         if known > len(panels)
         else ""
     )
-    return text + doubt_sentence(chosen) + left_out
+    beside = f" The {predicted:,} predicted beside them are not drawn." if predicted else ""
+    return text + doubt_sentence(chosen) + left_out + beside
 
 
 def _table(panels: list[_Panel], unit: ByteAxis) -> pd.DataFrame:

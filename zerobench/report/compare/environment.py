@@ -60,7 +60,7 @@ def hardware_warnings(found: Sequence[Fact]) -> list[str]:
     return [
         f"different hardware: {fact.name}: {fact.base or 'not recorded'} in BASE, {fact.new or 'not recorded'} in NEW"
         for fact in found
-        if fact.differs and fact.is_hardware
+        if fact.differs and fact.is_hardware and fact.base is not None and fact.new is not None
     ]
 
 

@@ -117,7 +117,7 @@ def refusal(verdicts: Sequence[Verdict]) -> str | None:
 
 
 def _verdict(comparison: Comparison, limit: Limit) -> Verdict:
-    verdict = Verdict(limit)
+    verdict = Verdict(limit, not_judged=[f"{name}: NEW's plan lacks it" for name in comparison.only_base])
     for same in comparison.same:
         if same.stopped_completing:
             verdict.num_judged += 1

@@ -12,11 +12,11 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 from zerobench.records import Place, StepKind
-from zerobench.report.compare.sides import RESERVED, RESIDENT, Repeat, Where
+from zerobench.report.compare.sides import RESERVED, RESIDENT, USED, Repeat, Where
 from zerobench.report.memory_difference import CategoryDifference, difference
 from zerobench.report.memory_view import Instant
 
-_PLACES = (Place.DEVICE.value, RESERVED, RESIDENT, Place.HOST.value, Place.NVME.value)
+_PLACES = (Place.DEVICE.value, RESERVED, USED, RESIDENT, Place.HOST.value, Place.NVME.value)
 
 
 def where_name(where: Where) -> str:

@@ -45,9 +45,9 @@ def _totals(rows: Sequence[Peak], width: int) -> Part:
     unit = byte_unit(size for row in shown for size in (row.change.base.largest_bytes, row.change.new.largest_bytes))
     equal = sum(row.change.is_equal for row in rows)
     caption = (
-        f"The rank with the largest peak; of several repeats the middle one. device: tensors; reserved: what "
-        f"the allocator holds; resident: the process of a CPU rank. {equal} of {len(rows)} peaks are equal to "
-        "the byte, in every category. The largest growth first."
+        "The rank with the largest peak; of several repeats the middle one. device: tensors; reserved: what the "
+        "allocator holds; used: what NVML saw, less what was there before; resident: the process of a CPU rank. "
+        f"{equal} of {len(rows)} peaks are equal to the byte, in every category. The largest growth first."
     )
     title = f"Memory at the peak of a steady step and of start-up, {unit.name}"
     return Part(title, caption, Grid.of(_total_columns(unit), shown, width), more, _spreads(shown))

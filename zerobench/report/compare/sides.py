@@ -23,6 +23,9 @@ Where = tuple[str, StepKind]
 RESERVED = "reserved"
 """What torch's allocator holds of a GPU, tensors or not: what has to fit."""
 
+USED = "used"
+"""What NVML saw in use of a GPU, less what was there before the trial: context, kernels and NCCL are in it."""
+
 RESIDENT = "resident"
 """What a CPU rank has in memory, by the kernel: device and host in one, where the ledger's host rows are what is left
 of it and may be below 0 (memory that was allocated and never touched)."""
@@ -126,6 +129,7 @@ def _peaks(trial: Trial) -> dict[Where, Instant]:
     found = {(place.value, step): largest_peak(trial, step, place) for place in places for step in StepKind}
     if trial.spec.evidence.needs_device:  # else the process is the one that predicts
         found |= {(RESERVED, step): _reserved(trial, step) for step in StepKind}
+        found |= {(USED, step): _used(trial, step) for step in StepKind}
         found |= {(RESIDENT, step): _resident(trial, step) for step in StepKind}
     return {where: _of_the_trial(one, trial.spec.evidence) for where, one in found.items() if one is not None}
 
@@ -141,6 +145,18 @@ def _reserved(trial: Trial, step: StepKind) -> Instant | None:
         for rank in trial.ranks
         for row in rank.device_memory
         if row.step is step
+    ]
+    return max(found, key=lambda one: one.total_bytes, default=None)
+
+
+def _used(trial: Trial, step: StepKind) -> Instant | None:
+    """The largest that NVML read on one rank's device; it knows no categories."""
+    found = [
+        Instant(rank.rank, step, row.phase, row.nvml_used_bytes - rank.context.before_bytes, {})
+        for rank in trial.ranks
+        for row in rank.device_memory
+        if row.step is step and row.nvml_used_bytes is not None
+        if rank.context is not None and rank.context.before_bytes is not None
     ]
     return max(found, key=lambda one: one.total_bytes, default=None)
 

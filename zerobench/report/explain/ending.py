@@ -50,14 +50,20 @@ def _asked(failure: Failure | None) -> Iterator[str]:
         if failure.bytes_free is not None and failure.bytes_asked > failure.bytes_free:
             yield f"At the least {format_bytes(failure.bytes_asked - failure.bytes_free)} were missing."
         elif failure.bytes_free is not None:
-            yield "As much was free, but not in one piece: the allocator's memory is fragmented."
+            yield "As much was free by the driver's count; the record does not say why it was refused."
     if failure.evidence:
         yield f"What shows it: {failure.evidence}."
     if failure.exception:
         yield f"The exception was {failure.exception}."
     for rank, stack in sorted(failure.stacks.items())[:_MOST_STACKS]:
-        last = next((line.strip() for line in stack.splitlines() if line.strip()), "")
-        yield f"Rank {rank} was at: {last}"
+        yield f"Rank {rank} was at: {_innermost(stack)}"
+
+
+def _innermost(stack: str) -> str:
+    """The innermost frame of the thread that took the signal, as faulthandler writes it."""
+    lines = [line.strip() for line in stack.splitlines() if line.strip()]
+    own = next((at for at, line in enumerate(lines) if line.startswith("Current thread")), -1)
+    return next((line for line in lines[own + 1 :] if line.startswith("File ")), lines[0] if lines else "nobody knows")
 
 
 def _reached(trial: Trial) -> Iterator[str]:

@@ -140,8 +140,8 @@ def _outside(trial: Trial) -> Iterator[str]:
     }
     beside = [f"{what} {format_bytes(nbytes)}" for what, nbytes in known.items() if nbytes]
     yield (
-        f"The allocator reserves up to {format_bytes(row.peak_reserved_bytes)} for it on rank {rank.rank}"
-        + (f"; beside it {' and '.join(beside)}." if beside else ".")
+        f"The allocator holds up to {format_bytes(row.peak_reserved_bytes)} in a steady step on rank {rank.rank}, what "
+        "it kept from start-up included" + (f"; beside it {' and '.join(beside)}." if beside else ".")
     )
 
 
@@ -180,7 +180,7 @@ def category_lines(alike: Sequence[Explained], total_bytes: int) -> list[Line]:
 def reason_lines(one: Explained) -> list[Line]:
     """The terms, their sum held against what was seen, and what is not explained."""
     if not one.terms:
-        return says(f"no closed form fits: {one.depends_on}" if one.depends_on else "not explained", depth=1)
+        return says(f"no exact account: {one.depends_on}" if one.depends_on else "not explained", depth=1)
     lines = [Line(f"{term.nbytes:,} B = {term.text}", 1) for term in one.terms]
     return [*lines, Line(_check(one), 1)]
 
@@ -219,10 +219,18 @@ def _data(one: Explained) -> dict[str, Any]:
 def knobs_passage(trial: Trial, seen: Instant) -> Passage:
     """Which setting would change the steady peak most, by the closed forms."""
     found = knobs(trial, seen)
-    title = "What would change it most"
+    title = "What would change the steady peak most"
     if found is None:
         return Passage(title, says("There are no closed forms for this model or strategy."))
-    return Passage(title, _knob_lines(found), {"knobs": _knob_data(found)})
+    return Passage(title, [*_knob_lines(found), *says(_start_up_stays(trial, seen))], {"knobs": _knob_data(found)})
+
+
+def _start_up_stays(trial: Trial, seen: Instant) -> str | None:
+    """That what has to fit is another peak, of which the above says nothing."""
+    first = largest_peak(trial, StepKind.FIRST, Place.DEVICE)
+    if first is None or first.total_bytes <= seen.total_bytes:
+        return None
+    return f"Start-up, {format_bytes(first.total_bytes)}, is what has to fit: none of this says that it becomes less."
 
 
 def _knob_lines(found: Knobs) -> list[Line]:

@@ -55,7 +55,7 @@ def pair_of(a: Named, b: Named) -> Pair | None:
 def specs_passage(a: Named, b: Named) -> Passage:
     """The settings in which the two differ."""
     found = setting_differences(a.trial, b.trial)
-    lines = says(*found) or says("Nothing that was asked: they are repeats of the same work.")
+    lines = says(*found) or says("Nothing that was asked.")
     return Passage(f"{a.label} and {b.label} differ in", lines, {"differ_in": found})
 
 
@@ -86,12 +86,16 @@ def _start_up(pair: Pair) -> str | None:
     ]
     if not higher or firsts[0] is None or firsts[1] is None:
         return None
-    told = [
-        f"{name} {format_bytes(first.total_bytes)} in {phase_words(first.step.value, first.phase.value)}"
-        for name, first in zip(pair.names, firsts, strict=True)
-        if first is not None
+    needs = [
+        first if first is not None and first.total_bytes > peak.total_bytes else peak
+        for first, peak in zip(firsts, pair.peaks, strict=True)
     ]
-    return f"Start-up is another matter: it needs {' and '.join(told)}, and counts for what has to fit."
+    told = [
+        f"{name} {format_bytes(need.total_bytes)} ({phase_words(need.step.value, need.phase.value)})"
+        for name, need in zip(pair.names, needs, strict=True)
+    ]
+    more = signed_bytes(needs[1].total_bytes - needs[0].total_bytes)
+    return f"What has to fit, start-up included, is another matter: {' and '.join(told)}, {more}."
 
 
 def _instants(pair: Pair) -> str:

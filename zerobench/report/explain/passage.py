@@ -48,7 +48,7 @@ def _text(passage: Passage, width: int) -> str:
 def _wrapped(line: Line, width: int) -> str:
     start = _INDENT * (line.depth + 1)
     return textwrap.fill(
-        plain(line.text),
+        plain(" ".join(line.text.split())),
         width,
         initial_indent=start,
         subsequent_indent=start + _INDENT,

@@ -188,9 +188,11 @@ def _with_other_bucket(pair: Pair) -> Iterator[str]:
         return
     left = (then[1] or 0) - (then[0] or 0)
     compared = f"{format_bytes(abs(left))} {'more' if left > 0 else 'less'} than" if left else "as much as"
+    changed = [name for name, spec in zip(pair.names, smaller, strict=True) if spec is not None]
+    where = "both" if len(changed) > 1 else changed[0]
     at_most = f"reduce_bucket_size {brief(SMALLER_BUCKET)}"
     yield (
-        f"By closed forms, with {at_most} in both, {pair.names[1]} would need {format_bytes(then[1])}, {compared} "
+        f"By closed forms, with {at_most} in {where}, {pair.names[1]} would need {format_bytes(then[1])}, {compared} "
         f"{pair.names[0]} with {format_bytes(then[0])}."
     )
 

@@ -16,6 +16,8 @@ from zerobench.records import Category
 
 CLOSE = 0.02
 """An account may miss what was seen by this part: a formula that is all but right is still the cause."""
+_FEW = 6
+"""Accounts from which on each has to come nearer than CLOSE, so that all together fit no more by chance."""
 TELLING = 0.001
 """What is not explained and is less than this part of a category is rounding and goes unsaid in sentences."""
 
@@ -67,8 +69,10 @@ def nearest_account(seen_bytes: int, accounts: Iterable[Sequence[Term]], *, part
 
     With `part` it may be smaller by any amount. Of equals the first, so that the likeliest stands first.
     """
-    least, most = (0 if part else seen_bytes * (1 - CLOSE)), seen_bytes * (1 + CLOSE)
-    possible = [tuple(one) for one in accounts if one and least <= sum(term.nbytes for term in one) <= most]
+    known = [tuple(one) for one in accounts if one]
+    close = CLOSE * min(1.0, _FEW / max(len(known), 1))  # of many accounts one is always near
+    least, most = (0 if part else seen_bytes * (1 - close)), seen_bytes * (1 + close)
+    possible = [one for one in known if least <= sum(term.nbytes for term in one) <= most]
     return min(possible, key=lambda one: abs(seen_bytes - sum(term.nbytes for term in one)), default=())
 
 

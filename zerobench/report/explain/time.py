@@ -35,7 +35,7 @@ def _data(speed: Speed) -> dict[str, Any]:
 
 def _not_timed(trial: Trial) -> str:
     evidence = trial.spec.evidence.value
-    return f"No step was timed ({'the trial ended before' if evidence == 'measured' else f'evidence: {evidence}'})."
+    return "No step was timed." if evidence == "measured" else f"No step was timed (evidence: {evidence})."
 
 
 def parts(speed: Speed) -> dict[str, float]:
@@ -117,6 +117,10 @@ def speed_difference(a: Trial, b: Trial, names: tuple[str, str]) -> Passage:
     said += f"{format_seconds(ours.step_time_s_median)} ({100 * more / ours.step_time_s_median:+.1f} %)"
     phases = {name: value - parts(ours)[name] for name, value in parts(theirs).items()}
     figures = {"step_s": {names[0]: ours.step_time_s_median, names[1]: theirs.step_time_s_median}}
+    void = [f"{name}: {one.void}" for name, one in zip(names, (ours, theirs), strict=True) if one.void]
+    if void:
+        said += f", but a throughput is void ({'; '.join(void)}): nothing is compared."
+        return Passage("Time", says(said), figures)
     ranges = _range(ours), _range(theirs)
     if ranges[0][1] >= ranges[1][0] and ranges[1][1] >= ranges[0][0]:
         spread = " and ".join(f"{format_seconds(low)} to {format_seconds(high)}" for low, high in reversed(ranges))

@@ -6,11 +6,12 @@ not explained. Settings are blamed only where their arithmetic gives the bytes t
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from zerobench import store
-from zerobench.records import Place, StepKind
+from zerobench.records import Category, Place, StepKind
+from zerobench.report.environment_facts import at
 from zerobench.report.explain.category import Explainer
 from zerobench.report.explain.ending import ending_passage
 from zerobench.report.explain.find import Named, find_trial, named_trials
@@ -42,7 +43,17 @@ def explain(run: store.Run, name: str, other: tuple[store.Run, str] | None = Non
             first, second = (
                 replace(one, label=f"{one.label} @ {of.run_id}") for one, of in ((first, run), (second, second_run))
             )
-        return explain_pair(first, second)
+        differ, *rest = explain_pair(first, second)
+        return [differ, *_software(run, second_run), *rest]
+
+
+def _software(a: store.Run, b: store.Run) -> list[Passage]:
+    """The versions in which the runs of two trials differ, which were not asked and may be all that differs."""
+    found = [at(one.environment, "versions") for one in (a, b)]
+    ours, theirs = (dict(one) if isinstance(one, Mapping) else {} for one in found)
+    names = [name for name in dict.fromkeys([*ours, *theirs]) if ours.get(name) != theirs.get(name)]
+    told = [f"{name}: {ours.get(name, 'none')} -> {theirs.get(name, 'none')}" for name in names]
+    return [Passage("Their runs differ in", says(*told))] if told else []
 
 
 def explain_trial(one: Named, known: Sequence[Named] = ()) -> list[Passage]:
@@ -81,7 +92,13 @@ def _host(one: Named) -> Passage | None:
     if {spec.offload_optimizer, spec.offload_param} == {Offload.NONE}:
         return None
     instant = largest_peak(one.trial, StepKind.STEADY, Place.HOST)
-    return None if instant is None else categories_passage(Explainer(one.trial, instant.rank), instant, Place.HOST)
+    if instant is None:
+        return None
+    if any(rank.device_type == "cpu" for rank in one.trial.ranks):  # what is left of the process is the device's too
+        held = dict(instant.categories)
+        rest = held.pop(Category.REST_OF_PROCESS, 0)
+        instant = replace(instant, total_bytes=instant.total_bytes - rest, categories=held)
+    return categories_passage(Explainer(one.trial, instant.rank), instant, Place.HOST)
 
 
 def explain_pair(a: Named, b: Named) -> list[Passage]:

@@ -19,7 +19,7 @@ from zerobench.report.labels import labels
 from zerobench.report.memory_view import Instant, largest_peak
 from zerobench.report.parity import ParityJudge, losses
 from zerobench.report.speed import slowest_steps
-from zerobench.report.trials import Trial, completed, ended_trials, refusing_impossible_values
+from zerobench.report.trials import LossesOnly, Trial, completed, ended_trials, refusing_impossible_values
 from zerobench.spec.trial import TrialSpec
 
 Setting = str | int | float | bool
@@ -70,13 +70,14 @@ def exported_trials(run: store.Run) -> Iterator[ExportedTrial]:
 
     Raises UserError: a record is torn, corrupt or newer than this version.
     """
-    lazy = list(ended_trials(run))
+    ids = [trial.trial_id for trial in ended_trials(run)]
     with refusing_impossible_values(run.folder.trials):
-        names, judge, joules = labels([trial.spec for trial in lazy]), ParityJudge(lazy), energies(run)
-    for name, known in zip(names, lazy, strict=True):
-        trial = run.trial(known.trial_id)  # read anew, so that what was exported can be let go
+        known = [LossesOnly.of(run.trial(trial_id)) for trial_id in ids]
+        names, judge, joules = labels([one.spec for one in known]), ParityJudge(known), energies(run)
+    for name, trial_id in zip(names, ids, strict=True):
+        trial = run.trial(trial_id)  # read anew, so that what was exported can be let go
         with refusing_impossible_values(trial.folder.path):
-            yield _exported(trial, name, joules.get(known.trial_id), judge)
+            yield _exported(trial, name, joules.get(trial_id), judge)
 
 
 def _exported(trial: Trial, name: str, joules: float | None, judge: ParityJudge) -> ExportedTrial:
@@ -90,15 +91,16 @@ def _exported(trial: Trial, name: str, joules: float | None, judge: ParityJudge)
         record=trial.record,
         settings=settings(trial.spec),
         figures={figure: float(values[figure.column]) for figure in FIGURES if values[figure.column] is not None},
-        peaks={place: instant for place, instant in found if instant is not None},
+        peaks={place: instant for place, instant in found if instant is not None and instant.total_bytes >= 0},
         steps=_steps(trial),
     )
 
 
 def settings(spec: TrialSpec) -> dict[str, Setting]:
     """What defines a trial as flat plain values: the axes, the hyperparameters, the DeepSpeed keys that it sets."""
-    axes = {name: getattr(spec, name) for name in schema.KEYS if hasattr(spec, name) and name != "model"}
-    known: dict[str, Any] = {"model": spec.model.name, **axes, **spec.hyperparameters.model_dump()}
+    names = [name for name in schema.KEYS if hasattr(spec, name) and name != "model" and spec.knows(name)]
+    known: dict[str, Any] = {"model": spec.model.name, **{name: getattr(spec, name) for name in names}}
+    known |= spec.hyperparameters.model_dump() if spec.knows("hyperparameters") else {}
     known |= {f"ds_config.{key}": value for key, value in spec.ds_config.items()}
     known |= {"ds_config_file": spec.ds_config_file, "gpu": spec.prediction.gpu}
     del known["trial_id"], known["config_hash"]
@@ -120,7 +122,7 @@ def categories(instant: Instant) -> dict[str, int]:
 
 def _steps(trial: Trial) -> list[StepPoint]:
     """One point a step; losses that are not those of the whole batch, as one rank alone has them, are left out."""
-    rank = next((rank for rank in trial.ranks if rank.losses), None)
+    rank = next((rank for rank in trial.ranks if rank.losses or rank.step_times), None)
     curve = losses(trial)
     if rank is None:
         return []
@@ -134,7 +136,7 @@ def _steps(trial: Trial) -> list[StepPoint]:
             learning_rate=rank.learning_rates[index] if index < len(rank.learning_rates) else None,
             step_s=times.get(index),
         )
-        for index in range(len(rank.losses))
+        for index in range(max(len(rank.losses), *(index + 1 for index in times)) if times else len(rank.losses))
     ]
 
 

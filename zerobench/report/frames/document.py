@@ -15,6 +15,7 @@ import pandas as pd
 
 from zerobench import __version__
 from zerobench.records import SCHEMA_VERSION
+from zerobench.redaction import redact_value
 from zerobench.report.frames.run_frames import RunFrames
 
 _KEY = ["run_id", "trial_id"]
@@ -28,7 +29,12 @@ def json_document(frames: RunFrames) -> str:
         "schema_version": SCHEMA_VERSION,
         "zerobench": __version__,
         "runs": [
-            {"run_id": run.run_id, "sweep": run.sweep, "environment": run.environment, "not_ended": run.pending()}
+            {
+                "run_id": run.run_id,
+                "sweep": redact_value(run.sweep),
+                "environment": run.environment,
+                "not_ended": run.pending(),
+            }
             for run in frames.runs
         ],
         "trials": _trials(frames),

@@ -8,7 +8,7 @@ from typing import Any
 from zerobench.records import PhaseMark, Place, RankRecord, StepKind
 from zerobench.report.column_units import plain
 from zerobench.report.frames.rows import trial_values
-from zerobench.report.labels import brief
+from zerobench.report.labels import setting_text
 from zerobench.report.memory_view import (
     Instant,
     ModelStates,
@@ -50,7 +50,7 @@ def summary_values(trial: Trial) -> Row:
 
 def _settings(spec: TrialSpec) -> str:
     """What the sweep says to DeepSpeed: `reduce_bucket_size=5e8`, and the file that it names."""
-    said = [f"{key.rpartition('.')[2]}={brief(value)}" for key, value in sorted(spec.ds_config.items())]
+    said = [f"{key.rpartition('.')[2]}={setting_text(spec, key)}" for key in sorted(spec.ds_config)]
     return plain(" ".join([*said, spec.ds_config_file or ""]).strip())
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -47,6 +48,8 @@ class Candidate:
     capacity_bytes: int | None
     step_bound_s: float | None
     """What a step takes at least, of simulated trials."""
+    tokens_per_rank: int | None
+    """Tokens of one rank in a step."""
     rates: Sequence[float]
     """Tokens per second of each timed step, or of each repeat where there are several; empty where void or untimed."""
     num_repeats: int
@@ -60,6 +63,13 @@ class Candidate:
     def interval(self) -> tuple[float, float]:
         """Where the median lies with 95 % confidence; of five values or fewer, which cannot say, all of them."""
         return median_interval(self.rates) or (min(self.rates), max(self.rates))
+
+    @property
+    def bound_s_per_token(self) -> float | None:
+        """What a rank takes at least for a token: steps of different batches are not compared by their length."""
+        if self.step_bound_s is None or not self.tokens_per_rank:
+            return None
+        return self.step_bound_s / self.tokens_per_rank
 
     @property
     def fits(self) -> bool | None:
@@ -83,7 +93,8 @@ def candidates(frames: RunFrames) -> list[Candidate]:
     needs = _needed_by_trial(frames)
     rates = _rates_by_trial(frames, believed)
     found = [_candidate(rows, needs, rates) for rows in _repeats(believed)]
-    measured = {one.config_hash for one in found if one.evidence == _MEASURED}
+    ran_out = trials[(trials["status"] == Status.OUT_OF_DEVICE_MEMORY.value) & (trials["evidence"] == _MEASURED)]
+    measured = {one.config_hash for one in found if one.evidence == _MEASURED} | set(ran_out["config_hash"])
     return [one for one in found if one.evidence == _MEASURED or one.config_hash not in measured]
 
 
@@ -91,7 +102,7 @@ def _repeats(believed: pd.DataFrame) -> Iterable[Sequence[Mapping[Any, Any]]]:
     """The rows of each piece of work, on each device."""
     groups: dict[tuple[str, ...], list[Mapping[Any, Any]]] = {}
     for row in believed.to_dict("records"):
-        key = tuple(str(row[name]) for name in ("config_hash", "evidence", "gpu", "device_name"))
+        key = tuple(str(row[name]) for name in ("run_id", "config_hash", "evidence", "gpu", "device_name"))
         groups.setdefault(key, []).append(row)
     return groups.values()
 
@@ -108,7 +119,7 @@ def _candidate(
     timed = [rates[key] for key in keys if key in rates]
     several = [middle for one in timed if (middle := median(one)) is not None]
     return Candidate(
-        label=str(first["label"]),
+        label=_label(rows),
         work=_work(first),
         config_hash=str(first["config_hash"]),
         is_reference=str(first["strategy"]) in _REFERENCES,
@@ -117,15 +128,32 @@ def _candidate(
         offloads={str(first["offload_optimizer"]), str(first["offload_param"])} != {"none"},
         needed_bytes=max(known, default=None),
         step_bound_s=None if pd.isna(first["step_bound_s"]) else float(first["step_bound_s"]),
+        tokens_per_rank=_tokens_per_rank(first),
         capacity_bytes=_value(first["capacity_bytes"]),
         rates=several if len(timed) > 1 else [rate for one in timed for rate in one],
         num_repeats=len(rows),
     )
 
 
+def _label(rows: Sequence[Mapping[Any, Any]]) -> str:
+    """The trial's name; of several repeats without the number of the first."""
+    label, number = str(rows[0]["label"]), f"rep{rows[0]['repeat']}"
+    if len(rows) == 1:
+        return label
+    words = [word for word in label.split(" ") if word != number]
+    return " ".join(words if words and words[0] != "@" else [str(rows[0]["strategy"]), *words])
+
+
+def _tokens_per_rank(row: Mapping[Any, Any]) -> int | None:
+    parts = [_value(row[name]) for name in ("micro_batch_size", "gradient_accumulation_steps", "sequence_length")]
+    return None if None in parts else math.prod(part or 0 for part in parts)
+
+
 def _work(row: Mapping[Any, Any]) -> Work:
-    size, sequence = int(row["world_size"]), f"of {int(row['sequence_length']):,} tokens a sequence"
-    return Work(f"of {row['model']}", f"on {size} rank{'' if size == 1 else 's'}", sequence, f"in {row['precision']}")
+    size, length = int(row["world_size"]), _value(row["sequence_length"])
+    sequence = "of sequences of unknown length" if length is None else f"of {length:,} tokens a sequence"
+    model, precision = (row[name] if not pd.isna(row[name]) else "unknown" for name in ("model", "precision"))
+    return Work(f"of {model}", f"on {size} rank{'' if size == 1 else 's'}", sequence, f"in {precision}")
 
 
 def _value(value: Any) -> int | None:

@@ -90,11 +90,12 @@ def _fit(trials: pd.DataFrame, found: Sequence[Candidate]) -> str:
     known = [one for one in found if one.needed_bytes is not None]
     if not known:
         return "No trial left a figure of device memory."
-    least = min(known, key=lambda one: one.needed_bytes or 0)
-    most = max(known, key=lambda one: one.needed_bytes or 0)
-    extremes = f"{_need(least)} needs least" + (f", {_need(most)} most" if most is not least else "")
-    ran_out = list(trials[trials["status"] == Status.OUT_OF_DEVICE_MEMORY.value]["label"])
     judged = [one for one in known if one.fits is not None]
+    least = min(judged or known, key=lambda one: one.needed_bytes or 0)
+    most = max(judged or known, key=lambda one: one.needed_bytes or 0)
+    extremes = f"{_need(least)} needs least" + (f", {_need(most)} most" if most is not least else "")
+    failed = trials[trials["status"] == Status.OUT_OF_DEVICE_MEMORY.value]
+    ran_out = list(failed.drop_duplicates(["run_id", "config_hash", "evidence"])["label"])
     if not judged:
         full = f"; {_names(ran_out)} ran out of it" if ran_out else ""
         return f"Of device memory {extremes}; how much there is is not known, so nothing is said of what fits{full}."
@@ -176,16 +177,18 @@ def _untimed_choice(found: Sequence[Candidate]) -> str:
 
 def _least_bound(fitting: Sequence[Candidate]) -> str | None:
     """The choice by bounds; None where they are not known of all that fit."""
-    bounds = {one.label: one.step_bound_s for one in fitting if one.step_bound_s is not None}
+    bounds = {one.label: bound for one in fitting if (bound := one.bound_s_per_token) is not None}
     roomy = [one for one in fitting if (one.needed_bytes or 0) <= (1 - ROOM) * (one.capacity_bytes or 0)]
     if len(bounds) < len(fitting) or not roomy:
         return None
     shortest = min(bounds[one.label] for one in roomy)
     alike = [one for one in roomy if bounds[one.label] <= shortest * (1 + SAME_SPEED)]
     chosen = min(alike, key=lambda one: one.needed_bytes or 0)
+    alone = len({one.tokens_per_rank for one in roomy}) == 1
     return (
         f"Choose {chosen.label} to measure first: of the {len(roomy)} that fit with {ROOM:.0%} room its step can be "
-        f"shortest, {format_seconds(bounds[chosen.label])} at least by counted FLOPs and bytes at datasheets' rates."
+        f"shortest{'' if alone else ' for the tokens in it'}, {format_seconds(chosen.step_bound_s)} at least by "
+        "counted FLOPs and bytes at datasheets' rates."
     )
 
 

@@ -10,7 +10,7 @@ Nothing from a run becomes Markdown (text.py).
 from __future__ import annotations
 
 import re
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from zerobench.report.environment_facts import at
@@ -18,6 +18,7 @@ from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.headline.sentences import headline
 from zerobench.report.markdown.setting import configuration_lines, hardware_lines, reproduce_lines, version_lines
 from zerobench.report.markdown.tables import (
+    Row,
     caveat_lines,
     error_lines,
     memory_lines,
@@ -30,6 +31,7 @@ from zerobench.spec.hardware import find_gpu
 from zerobench.spec.trial import slug
 from zerobench.store import Run
 
+_CPU = "CPU ranks"
 _STAMP = re.compile(r"_(\d{8})-\d{6}")
 """How a run's name says when it began (store.STAMP)."""
 
@@ -64,9 +66,12 @@ def _sections(frames: RunFrames) -> Iterator[tuple[str, Iterator[str] | list[str
 
 def _title(frames: RunFrames) -> str:
     """`quickstart on H200 SXM`, or `quickstart on CPU ranks`; where nothing was measured, it says so."""
-    is_measured = frames.trials.empty or (frames.trials["evidence"] == "measured").any()
-    where = ", ".join(_gpus(frames)) or "CPU ranks"
-    return f"{', '.join(_sweeps(frames))} on {where}{'' if is_measured else ', predicted'}"
+    rows = rows_of(frames.trials)
+    measured = _places(frames, [row for row in rows if row["evidence"] == "measured"])
+    predicted = _places(frames, [row for row in rows if row["evidence"] != "measured"])
+    where = ", ".join(measured) or f"{', '.join(predicted) or _CPU}{', predicted' if predicted else ''}"
+    more = f"; predicted for {', '.join(predicted)}" if measured and predicted not in ([], measured) else ""
+    return f"{', '.join(_sweeps(frames))} on {where}{more}"
 
 
 def _sweeps(frames: RunFrames) -> list[str]:
@@ -74,11 +79,24 @@ def _sweeps(frames: RunFrames) -> list[str]:
     return list(dict.fromkeys(str(run.sweep.get("name") or run.run_id) for run in frames.runs))
 
 
-def _gpus(frames: RunFrames) -> list[str]:
-    """The GPUs that trials ran on or are about: by the catalogue's name, else by the driver's; none for CPU ranks."""
-    rows = rows_of(frames.trials)
-    named = [row["gpu"] or (row["device_name"] if row["capacity_bytes"] is not None else None) for row in rows]
-    return list(dict.fromkeys(name for name in named if name))
+def _places(frames: RunFrames, rows: Sequence[Row]) -> list[str]:
+    """What the trials of `rows` ran on or are about: GPUs by the catalogue's name, else by the driver's, or CPU ranks.
+
+    Where no rank said what it ran on (each failed early, or nobody looked into a script), it is the GPUs of the node.
+    """
+    seen = frames.ranks[frames.ranks["device_uuid"].notna()]
+    on_gpu = set(zip(seen["run_id"], seen["trial_id"], strict=True))
+    found: dict[str, None] = {}
+    for row in rows:
+        if row["gpu"] or (row["run_id"], row["trial_id"]) in on_gpu:
+            found[row["gpu"] or row["device_name"]] = None
+        elif row["device_name"] is None and row["evidence"] == "measured":
+            gpus = at(frames.environments[row["run_id"]], "gpus")
+            names = [str(at(gpu, "name")) for gpu in gpus] if isinstance(gpus, list) else []
+            found |= dict.fromkeys(known.name if (known := find_gpu(name)) else name for name in names or [_CPU])
+        else:
+            found[_CPU] = None
+    return list(found)
 
 
 def kept_name(frames: RunFrames) -> str:
@@ -86,7 +104,8 @@ def kept_name(frames: RunFrames) -> str:
 
     Torchtitan's rule for benchmark submissions without the entity. Several sweeps or GPUs have hyphens between them.
     """
-    gpus = "-".join(map(_short, _gpus(frames))) or "cpu"
+    places = [place for place in _places(frames, rows_of(frames.trials)) if place != _CPU]
+    gpus = "-".join(map(_short, places)) or "cpu"
     parts = ("-".join(_sweeps(frames)), gpus, _date(frames.runs[0]))
     return "_".join(slug(re.sub(r"[\s_/]+", "-", part.strip())) for part in parts) + ".md"
 

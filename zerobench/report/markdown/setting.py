@@ -14,6 +14,7 @@ from datetime import UTC, datetime
 
 import yaml
 
+from zerobench.redaction import redact_text
 from zerobench.report.environment_facts import Environment, at, commit, gpu_names, text
 from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.labels import shared_lines
@@ -117,7 +118,7 @@ def configuration_lines(frames: RunFrames, run: Run) -> Iterator[str]:
     """What the trials share, and the whole sweep as it was asked."""
     yield from bullets(shared_lines(_specs(frames, run)))
     yield from ("", "The sweep as asked, `sweep.yaml`:", "")
-    yield from block(yaml.safe_dump(dict(run.sweep), sort_keys=False, allow_unicode=True), "yaml")
+    yield from block(redact_text(yaml.safe_dump(dict(run.sweep), sort_keys=False, allow_unicode=True)), "yaml")
 
 
 def _specs(frames: RunFrames, run: Run) -> list[TrialSpec]:
@@ -127,6 +128,9 @@ def _specs(frames: RunFrames, run: Run) -> list[TrialSpec]:
 
 def reproduce_lines(run: Run) -> Iterator[str]:
     """What to type to have it again."""
+    if "command" in run.sweep:
+        yield f"Run {code(run.run_id)}: the command above, watched by `zerobench watch`."
+        return
     yield "With zerobench at the commit or version above and the sweep above saved as `sweep.yaml`:"
     yield ""
     pins = " ".join(_pins(run.environment))

@@ -219,7 +219,7 @@ def caveat_lines(frames: RunFrames) -> list[str]:
         if row["loss_parity_holds"] is False
     ]
     if any(row["evidence"] != "measured" for row in rows):
-        said.append("Rows marked predicted were not measured: no GPU ran them.")
+        said.append("Rows marked predicted were not measured: their ranks did not run together.")
     said += dict.fromkeys(row["note"] for row in rows_of(frames.notes))
     rest = len(said) - MOST_ROWS
     return bullets([*said[:MOST_ROWS], *([f"and {rest} more"] if rest > 0 else [])])

@@ -15,6 +15,7 @@ import yaml
 from zerobench import store
 from zerobench.folder import TrialFolder
 from zerobench.records import RankRecord
+from zerobench.redaction import redact_text
 from zerobench.report.page.grid import Column, Grid, grid
 from zerobench.report.page.text import visible
 from zerobench.report.page.trials import Trial
@@ -52,7 +53,7 @@ def sweep_blocks(runs: Sequence[store.Run]) -> list[Block]:
 def _sweep_text(run: store.Run) -> str:
     """The file's own text; written anew where a character in it cannot be seen, which YAML escapes in its own way."""
     text = _read(run.folder.sweep)
-    return text if visible(text) == text else yaml.safe_dump(run.sweep, sort_keys=False)
+    return text if visible(text) == text else redact_text(yaml.safe_dump(run.sweep, sort_keys=False))
 
 
 def configurations(runs: Sequence[store.Run], trials: Sequence[Trial]) -> Iterator[Configuration]:
@@ -75,12 +76,12 @@ def _blocks(key: str, trial: Trial, folder: TrialFolder) -> Iterator[Block]:
     for record in folder.rank_records()[:1]:
         config = store.read_record(record, RankRecord).effective_config
         if config:
-            text = json.dumps(config, indent=1)
+            text = redact_text(json.dumps(config, indent=1))
             yield Block(f"{key}-effective", "what the engine says it runs with, read back from it", visible(text))
 
 
 def _read(path: Path) -> str:
-    return path.read_text(encoding="utf-8", errors="replace")
+    return redact_text(path.read_text(encoding="utf-8", errors="replace"))
 
 
 def more_grid(trials: Sequence[Trial]) -> Grid:

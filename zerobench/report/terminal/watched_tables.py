@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 
 from rich.text import Text
 
-from zerobench.records import HostProcess, HostSummary
+from zerobench.records import HostProcess, HostSummary, NvmlDevice
 from zerobench.report.column_units import Unit, byte_unit, plain
 from zerobench.report.nvml_view import devices_of, why_no_nvml
 from zerobench.report.terminal.layout import Column, Section, Shown, table
@@ -23,7 +23,7 @@ class _Row:
         self.node: HostSummary = max(record.host, key=lambda one: one.peak_rss_bytes or 0)
         self.rank_peak_bytes = max((one.peak_rss_bytes for one in _ranks(record.host)), default=None)
         devices = [device for device in devices_of(shown.trial) if device.peak_used_bytes is not None]
-        device = max(devices, key=lambda one: one.peak_used_bytes or 0, default=None)
+        device = max(devices, key=_added_bytes, default=None)
         self.gpu_peak_bytes = None if device is None else device.peak_used_bytes
         self.gpu_before_bytes = None if device is None else device.baseline_used_bytes
 
@@ -32,6 +32,11 @@ class _Row:
         """What the table's unit is chosen by."""
         values = (self.node.peak_rss_bytes, self.node.peak_pss_bytes, self.gpu_peak_bytes)
         return [value for value in values if value is not None]
+
+
+def _added_bytes(device: NvmlDevice) -> int:
+    """What came to a device since before the command: others' memory is no measure of it."""
+    return (device.peak_used_bytes or 0) - (device.baseline_used_bytes or 0)
 
 
 def _ranks(hosts: Iterable[HostSummary]) -> list[HostProcess]:
@@ -58,7 +63,7 @@ def watched_sections(shown: Sequence[Shown], width: int) -> Iterator[Section]:
     yield Section(
         f"Watched from outside, {unit.name}",
         "Peaks of the whole process tree on the node that held most, sampled; the rank's is the kernel's own. The "
-        "control group's has the page cache and strangers in it. GPU: the device with the highest peak, by NVML.",
+        "control group's has the page cache and strangers in it. GPU: the device to which most was added, by NVML.",
         table(columns, rows, width),
         [_sampling(rows), *_without_gpus(shown)],
     )

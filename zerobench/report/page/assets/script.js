@@ -44,7 +44,7 @@
       show(mark, box.left + box.width / 2, box.top);
     });
   }
-  const number = (text) => (/^[-+]?[\d.,]+$/.test(text) ? Number(text.replaceAll(",", "")) : NaN);
+  const number = (text) => (/^[-+]?[\d.,]+( ?%)?$/.test(text) ? parseFloat(text.replaceAll(",", "")) : NaN);
   const sort = (table, head) => {
     const ascending = head.getAttribute("aria-sort") !== "ascending";
     const at = head.cellIndex;
