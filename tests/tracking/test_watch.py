@@ -170,8 +170,16 @@ def test_the_output_of_a_process_that_outlives_the_command_is_not_waited_for(wat
         os.kill(int(seen.screen.out), signal.SIGKILL)
 
 
+# A shell that runs the tests in the background has SIGINT ignored for them, and zerobench would honour that.
+HEEDING_SIGINT = """
+import runpy, signal, sys
+signal.signal(signal.SIGINT, signal.default_int_handler)
+runpy.run_module("zerobench", run_name="__main__", alter_sys=True)
+"""
+
+
 def start(tmp_path: Path, *command: str, **variables: str) -> subprocess.Popen[str]:
-    own = [sys.executable, "-m", "zerobench", "watch", "--reports", str(tmp_path / "r"), "--", *command]
+    own = [sys.executable, "-c", HEEDING_SIGINT, "watch", "--reports", str(tmp_path / "r"), "--", *command]
     pipe = subprocess.PIPE
     return subprocess.Popen(own, env={**os.environ, **variables}, stdout=pipe, stderr=pipe, text=True)
 
