@@ -54,9 +54,6 @@ CPU = {"DS_ACCELERATOR": "cpu", "OMP_NUM_THREADS": "1", "HF_HUB_OFFLINE": "1", "
 SMALL = 4096
 """Scalars and counters of loops that are not the same: below this many bytes two figures are one."""
 
-LATE = 0.05
-"""Gloo's threads let go of a collective's tensors when they come to it, which moves peaks from run to run."""
-
 
 @contextmanager
 def shared_memory_released(port: int) -> Iterator[None]:
@@ -125,15 +122,21 @@ def test_a_users_loop_has_the_states_of_our_own_worker_to_the_byte(ours, looped,
 @pytest.mark.slow
 @pytest.mark.parametrize("strategy", ["zero2", "zero3"])
 def test_a_users_loop_has_the_buffers_and_activations_of_our_own_worker(ours, looped, strategy):
+    """What is live is the same; peaks differ from run to run, because gloo's threads let go of a collective's tensors
+    when they come to it: by all 16-bit parameters at most, were every one still held once more.
+    """
     for own, tracked in zip(ours.trial(strategy=strategy).ranks, only_trial(looped[0][strategy]).ranks, strict=True):
         expected, found = rows(own), rows(tracked)
+        assert own.parameters is not None
+        held = 2 * own.parameters.total
+        assert held < 0.2 * max(row.own_peak_bytes or 0 for row in expected.values())
         for step, phase in INSTANTS:
             for category in (*RESIDUAL, Category.TOTAL):
                 key = (step, phase, category)
                 if key in expected:
                     own_peak, our_peak = found[key].own_peak_bytes or 0, expected[key].own_peak_bytes or 0
                     assert abs(found[key].live_bytes - expected[key].live_bytes) <= SMALL, key
-                    assert abs(own_peak - our_peak) <= max(SMALL, LATE * our_peak), key
+                    assert abs(own_peak - our_peak) <= SMALL + held, key
 
 
 @pytest.mark.slow

@@ -40,7 +40,7 @@ class Agreed:
 def agree(rank: Rank, make: Callable[[], TrialFolder]) -> Agreed:
     """The folder that rank 0 makes, and how the ranks lie on nodes; a collective call where there are several.
 
-    Raises UserError: rank 0 could not make it; on every rank, so that none waits.
+    Raises UserError: rank 0 could not make it, or another node cannot; on every rank, so that none waits.
     """
     said: list[str | None] = [None, None]
     if rank.rank == 0:
@@ -48,13 +48,27 @@ def agree(rank: Rank, make: Callable[[], TrialFolder]) -> Agreed:
             said[0] = str(make().path)
         except UserError as error:
             said[1] = str(error)
-    hostnames: list[str] = [rank.hostname]
-    if dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1:
+    are_several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
+    if are_several:
         dist.broadcast_object_list(said, src=0)
-        hostnames = [""] * dist.get_world_size()
-        dist.all_gather_object(hostnames, rank.hostname)
     if said[0] is None:
         raise UserError(said[1] or f"rank {rank.rank}: torch.distributed does not run, and only rank 0 makes a folder")
     folder = TrialFolder(Path(said[0]))
-    folder.path.mkdir(parents=True, exist_ok=True)  # another node may share no disk: its records stay there
-    return Agreed(folder, max(Counter(hostnames).values()))
+    here = (rank.hostname, _fault_of_making(folder))
+    everywhere = [here]
+    if are_several:
+        everywhere = [here] * dist.get_world_size()
+        dist.all_gather_object(everywhere, here)
+    for hostname, fault in everywhere:
+        if fault is not None:
+            raise UserError(f"{folder.path}: cannot be made on {hostname}: {fault}")
+    return Agreed(folder, max(Counter(hostname for hostname, _ in everywhere).values()))
+
+
+def _fault_of_making(folder: TrialFolder) -> str | None:
+    """Make the folder where this node shares no disk with rank 0's: its records stay here. None where it is there."""
+    try:
+        folder.path.mkdir(parents=True, exist_ok=True)
+    except OSError as error:
+        return error.strerror or str(error)
+    return None

@@ -85,6 +85,7 @@ class Found:
         found.sampler = found._start_sampler()
         if getattr(engine, "global_steps", 0):
             found.notes.append("the engine had stepped before: its first step, which makes the states, was not seen")
+        found.notes.append("a step's time begins with its forward pass: waiting for data between steps is not in it")
         if _PINNED not in os.environ:
             found.notes.append("malloc is not pinned: resident sizes hold memory that was freed and kept")
         return found

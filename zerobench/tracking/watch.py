@@ -115,6 +115,8 @@ def _record(
     started_at_s: float,
 ) -> TrialRecord:
     status, failure, more = classify_script(ending)
+    if trial.num_nodes > 1:
+        more = [*more, f"host memory was watched on {host.hostname} alone, one of {trial.num_nodes} nodes"]
     others = [found for path in folder.path.glob("nvml_*.json") if (found := _read_summary(path)) is not None]
     record = TrialRecord(
         run_id=run.run_id,

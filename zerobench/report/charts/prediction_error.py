@@ -29,11 +29,15 @@ def figure(frames: RunFrames) -> Figure | None:
     drawn = arranged([_scatter(found, unit), _histogram(found)], 2, 34)
     errors = found["error"].astype(float).abs()
     worst = found.iloc[int(errors.argmax())]
-    title = f"Predicted peaks lie {_percent(float(errors.median()))} off those measured (median)"
+    medians = errors.groupby(found["evidence"], sort=False).median()
+    by_world = ", ".join(f"{name} {_percent(float(median))}" for name, median in medians.items())
+    off = by_world if len(medians) > 1 else _percent(float(errors.median()))
+    title = f"Predicted peaks lie {off} off those measured (median)"
     caption = (
-        f"{counted(len(found), 'peak')} of a steady step, each a prediction's largest phase beside the measured one of"
-        " the same work; on the line both are equal. Beside it, how many lie how far off, below 0 where the prediction"
-        f" is too small. The worst: {_percent(float(worst['error']), signed=True)} ({worst['name']}, {worst['place']})."
+        f"{counted(len(found), 'peak')} of a steady step, each the phase that was measured as the largest, beside the"
+        " prediction of the same work; on the line both are equal. Beside it, how many lie how far off, below 0 where"
+        f" the prediction is too small. The worst: {_percent(float(worst['error']), signed=True)} ({worst['name']},"
+        f" {worst['place']})."
     )
     return Figure(_KEY, title, caption, svg(drawn, _KEY, title), _table(found, unit))
 

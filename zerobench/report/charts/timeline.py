@@ -16,6 +16,7 @@ from zerobench.report.charts import palette
 from zerobench.report.charts.render import WIDTH, Mark, Specification, arranged, data, layered, svg
 from zerobench.report.charts.shown import KEY, completed, doubt_sentence, most_telling, prepared
 from zerobench.report.charts.words import ByteAxis, byte_axis
+from zerobench.report.column_units import time_unit
 from zerobench.report.figure import Figure
 from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.nvml_samples import read_samples
@@ -205,6 +206,7 @@ def _caption(panels: list[_Panel], chosen: pd.DataFrame, known: int, predicted: 
 
 
 def _table(panels: list[_Panel], unit: ByteAxis) -> pd.DataFrame:
+    time = time_unit(row["end"] - row["begin"] for panel in panels if panel.is_timed for row in panel.phases)
     rows = []
     for panel in panels:
         for row in panel.phases:
@@ -213,7 +215,7 @@ def _table(panels: list[_Panel], unit: ByteAxis) -> pd.DataFrame:
                 {
                     "trial": panel.name,
                     "phase": row["phase"],
-                    "time": format_seconds(row["end"] - row["begin"] if panel.is_timed else None),
+                    f"time ({time.name})": time.show(row["end"] - row["begin"] if panel.is_timed else None),
                     f"peak ({unit.name})": unit.show(row["peak"]),
                     f"live at the end ({unit.name})": unit.show(row["live"]),
                     f"largest NVML sample ({unit.name})": unit.show(max(used, default=None)),

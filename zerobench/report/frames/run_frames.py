@@ -64,11 +64,6 @@ class RunFrames:
         """environment.json of each run, by run_id."""
         return {run.run_id: run.environment for run in self.runs}
 
-    @property
-    def sweeps(self) -> Mapping[str, Mapping[str, Any]]:
-        """The sweep of each run as asked, by run_id."""
-        return {run.run_id: run.sweep for run in self.runs}
-
     def run(self, run_id: str) -> store.Run:
         """The run called `run_id`."""
         return next(run for run in self.runs if run.run_id == run_id)
