@@ -54,7 +54,7 @@ def test_a_predicted_step_has_phases_of_equal_width_and_no_times(predicted_frame
     only = predicted_frames.trials[predicted_frames.trials["evidence"] == "simulated"]
     figure = timeline.figure(replace(predicted_frames, trials=only))
     assert figure is not None
-    [times] = [name for name in figure.table if name.startswith("time (")]
+    [times] = [name for name in figure.table if str(name).startswith("time (")]
     assert set(figure.table[times]) == {"-"}
     assert "equal width" in figure.caption
     assert not any("seconds" in text for text in texts(figure))
