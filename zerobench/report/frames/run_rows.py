@@ -13,9 +13,9 @@ from zerobench.report.memory_view import (
     Instant,
     ModelStates,
     end_instant,
+    largest_peak,
     model_states,
     peak_instant,
-    peaks_by_rank,
     phase_peak,
 )
 from zerobench.report.nvml_view import devices_of
@@ -86,26 +86,19 @@ def _key(trial: Trial) -> Row:
 def peak_rows(trial: Trial) -> Iterator[Row]:
     """The rows of `trial` in schema.PEAKS; none for a place that the ledger did not look at."""
     for place in Place:
-        rank = _fullest(trial, place)
-        instant = rank and _instant(rank, place)
+        instant = _fullest_instant(trial, place)
         if instant:
             where = {**_key(trial), "rank": instant.rank, "place": place.value, "phase": instant.phase.value}
             yield from ({**where, "category": c.value, "bytes": size} for c, size in instant.categories.items())
 
 
-def _instant(rank: RankRecord, place: Place) -> Instant | None:
+def _fullest_instant(trial: Trial, place: Place) -> Instant | None:
     """The steady peak; where nobody watched within the phases, as on NVMe, what lay there at that phase's end."""
-    peak = peak_instant(rank, StepKind.STEADY, place)
+    peak = largest_peak(trial, StepKind.STEADY, place)
     if peak is None or peak.categories:
         return peak
+    rank = next(rank for rank in trial.ranks if rank.rank == peak.rank)
     return end_instant(rank, StepKind.STEADY, peak.phase, place)
-
-
-def _fullest(trial: Trial, place: Place) -> RankRecord | None:
-    """The rank with the largest steady peak of `place`, the lowest of equals; None where nobody measured one."""
-    peaks = {rank: instant.total_bytes for rank, instant in peaks_by_rank(trial, StepKind.STEADY, place).items()}
-    fullest = max(peaks, key=lambda rank: (peaks[rank], -rank), default=None)
-    return next((rank for rank in trial.ranks if rank.rank == fullest), None)
 
 
 def rank_rows(trial: Trial) -> Iterator[Row]:
@@ -156,7 +149,8 @@ def _states_values(states: ModelStates | None) -> Row:
 
 def phase_rows(trial: Trial) -> Iterator[Row]:
     """The rows of `trial` in schema.PHASES: the rank with the largest device peak, in every place."""
-    rank = _fullest(trial, Place.DEVICE) or next(iter(trial.ranks), None)
+    fullest = largest_peak(trial, StepKind.STEADY, Place.DEVICE)
+    rank = next((rank for rank in trial.ranks if fullest is None or rank.rank == fullest.rank), None)
     if rank is None:
         return
     held = dict.fromkeys((row.step, row.phase, row.place) for row in rank.memory)
