@@ -4,15 +4,21 @@ VENV   := .venv
 BIN    := $(VENV)/bin
 SWEEP  ?= quickstart
 PREDICTED ?= predicted-7b
+PROCESSES ?= 2
+LOGIN  ?= .venv-login
 
-.PHONY: sweep test check format bench clean
+.PHONY: sweep test login check format bench clean
 
 sweep: $(VENV)/installed
 	$(BIN)/zerobench run $(SWEEP)
 	$(BIN)/zerobench plan $(PREDICTED)
 
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest
+	$(BIN)/python -m pytest -m "not alone" --numprocesses $(PROCESSES) --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -m alone
+
+# For a cluster's login node: no torch, no DeepSpeed; plans by formula, submits, watches, reports (slurm/CLUSTER.md).
+login: $(LOGIN)/installed
 
 check: $(VENV)/installed-dev
 	$(BIN)/ruff format --check .
@@ -26,9 +32,10 @@ format: $(VENV)/installed-dev
 bench: $(VENV)/installed
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/show_scale.py
+	$(BIN)/python benchmarks/submit_scale.py
 
 clean:
-	rm -rf $(VENV) build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(LOGIN) build dist .mypy_cache .ruff_cache .pytest_cache
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
@@ -39,4 +46,10 @@ $(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
 
 $(VENV)/installed-dev: $(VENV)/installed
 	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	touch $@
+
+$(LOGIN)/installed: slurm/requirements-login.txt pyproject.toml constraints.txt
+	$(PYTHON) -m venv $(LOGIN)
+	$(LOGIN)/bin/python -m pip install --quiet --constraint constraints.txt --requirement slurm/requirements-login.txt
+	$(LOGIN)/bin/python -m pip install --quiet --no-deps --editable .
 	touch $@

@@ -67,7 +67,7 @@ def started_sampler(folder: Path, devices: int | None) -> Sampler:
     """A sampler of the first `devices` of the node, or of those that the ranks may use, with its baseline taken."""
     uuids = None if devices is None else [device.uuid for device in list_devices().devices[:devices]]
     folder.mkdir()
-    sampler = Sampler.start(TrialFolder(folder), os.uname().nodename, uuids)
+    sampler = Sampler.start(TrialFolder(folder), 0, uuids)
     if not sampler.wait_ready(PATIENCE_S):
         raise TimeoutError(f"the sampler took no baseline within {PATIENCE_S} s")
     return sampler

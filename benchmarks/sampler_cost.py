@@ -30,7 +30,7 @@ from zerobench.memory.nvml import list_devices
 from zerobench.memory.sampler import Sampler
 folder, seconds = TrialFolder(Path(sys.argv[1])), float(sys.argv[2])
 uuids = [device.uuid for device in list_devices().devices]
-sampler = Sampler.start(folder, "node", uuids)
+sampler = Sampler.start(folder, 0, uuids)
 assert sampler.wait_ready(30)
 time.sleep(1)
 before_s, from_s = cpu_seconds(sampler.pid), time.monotonic()

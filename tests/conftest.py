@@ -10,6 +10,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.kernels import kernels, pytest_collection_finish, pytest_unconfigure  # noqa: F401 -- pytest finds them here
+from tests.schedule import (  # noqa: F401
+    pytest_collection_modifyitems,
+    pytest_ignore_collect,
+    pytest_xdist_make_scheduler,
+)
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
 from zerobench.store import Run, Trial, load_run
 
@@ -44,12 +50,26 @@ def sweep_once(tmp_path_factory: pytest.TempPathFactory) -> Sweeper:
         if arguments not in done:
             reports = tmp_path_factory.mktemp("reports")
             command = [sys.executable, "-m", "zerobench", "run", *arguments, "--reports", str(reports)]
-            result = subprocess.run(command, capture_output=True, text=True, timeout=1500, check=False)
+            output, exit_code = _run_to_its_end(command)
             (folder,) = [path for path in reports.iterdir() if path.is_dir()]
-            done[arguments] = Swept(load_run(folder), result.stdout + result.stderr, result.returncode)
+            done[arguments] = Swept(load_run(folder), output, exit_code)
         return done[arguments]
 
     return run
+
+
+def _run_to_its_end(command: list[str]) -> tuple[str, int]:
+    """What a command printed, and its exit status. Where the test's time runs out it is asked to end: killed, it could
+    not end its ranks, which would go on beside the other tests.
+    """
+    pipe = subprocess.PIPE
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+        try:
+            out, err = process.communicate(timeout=1500)
+        except BaseException:
+            process.terminate()
+            raise
+    return out + err, process.returncode
 
 
 @pytest.fixture(scope="session")

@@ -125,6 +125,18 @@ def test_run_and_report_do_not_know_each_other() -> None:
     assert imports_from("zerobench.report", "zerobench.run") == []
 
 
+def test_slurm_builds_on_the_runner_and_nobody_below_the_command_line_knows_of_slurm() -> None:
+    lower = ("zerobench.run", "zerobench.spec", "zerobench.memory", "zerobench.worker", "zerobench.tracking")
+    assert [line for low in lower for line in imports_from(low, "zerobench.slurm")] == []
+    assert imports_from("zerobench.slurm", "zerobench.report") == []
+
+
+def test_what_runs_in_a_job_and_on_a_login_node_starts_without_the_training_frameworks_and_pandas() -> None:
+    files = [path for path in PACKAGE if belongs(module_name(path), "zerobench.slurm")]
+    assert len(files) >= 10, "the package has lost its files"
+    assert chains_to(FRAMEWORKS | {"pandas"}, files) == []
+
+
 def test_what_is_asked_and_what_was_found_know_neither_run_nor_report() -> None:
     lower = ("zerobench.spec", "zerobench.ds_config", "zerobench.memory", "zerobench.records", "zerobench.store")
     upper = ("zerobench.run", "zerobench.report", "zerobench.cli")

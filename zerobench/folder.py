@@ -43,6 +43,16 @@ class TrialFolder:
         return self.path / "stderr.txt"
 
     @property
+    def start(self) -> Path:
+        """Who began it, where and when (Start); there as long as it has begun, ended or not."""
+        return self.path / "start.json"
+
+    @property
+    def lock(self) -> Path:
+        """What its runner holds."""
+        return self.path / ".lock"
+
+    @property
     def record(self) -> Path:
         """How the trial ended (TrialRecord); there once it has."""
         return self.path / "record.json"
@@ -59,21 +69,36 @@ class TrialFolder:
         """Where rank `rank` is: pid, hostname, phase, step, memory (Progress); rewritten as it goes."""
         return self.path / f"progress_{rank}.json"
 
+    def rank_exit(self, rank: int) -> Path:
+        """The exit status of rank `rank` as a shell tells it, where what started the rank could see it."""
+        return self.path / f"exit_{rank}.txt"
+
+    def rank_exits(self) -> list[Path]:
+        """The exit statuses that are there."""
+        return sorted(self.path.glob("exit_*.txt"))
+
     def stacks(self, rank: int) -> Path:
         """Python stacks of rank `rank`, dumped when the runner asks for them."""
         return self.path / f"stacks_{rank}.txt"
 
-    def nvml_samples(self, hostname: str) -> Path:
-        """The NVML samples of one node."""
-        return self.path / f"nvml_{hostname}.csv"
+    def nvml_samples(self, node: int | str) -> Path:
+        """The NVML samples of node `node` of the trial: an index, since hostnames may be equal or wrong.
 
-    def nvml_summary(self, hostname: str) -> Path:
+        A text is the hostname by which older versions named the file.
+        """
+        return self.path / f"nvml_{_node_name(node)}.csv"
+
+    def nvml_summary(self, node: int | str) -> Path:
         """What the sampler of one node says of itself (NvmlSummary)."""
-        return self.path / f"nvml_{hostname}.json"
+        return self.path / f"nvml_{_node_name(node)}.json"
 
-    def host_samples(self, hostname: str) -> Path:
+    def nvml_summaries(self) -> list[Path]:
+        """The summaries that are there, by node."""
+        return sorted(self.path.glob("nvml_*.json"), key=lambda path: (len(path.name), path.name))
+
+    def host_samples(self, node: int | str) -> Path:
         """Samples of the host memory of a watched script's processes on one node."""
-        return self.path / f"host_{hostname}.csv"
+        return self.path / f"host_{_node_name(node)}.csv"
 
 
 @dataclass(frozen=True)
@@ -111,10 +136,45 @@ class RunFolder:
         """The folder of trial `trial_id`."""
         return TrialFolder(self.trials / trial_id)
 
+    @property
+    def nodes(self) -> Path:
+        """The folder with the environment and topology of each compute node, where Slurm's jobs run the trials."""
+        return self.path / "nodes"
+
+    @property
+    def slurm(self) -> Path:
+        """The folder of what was handed to Slurm."""
+        return self.path / "slurm"
+
+    @property
+    def submission(self) -> Path:
+        """Every array and job that was ever submitted for the run (Submission)."""
+        return self.slurm / "submission.json"
+
+    @property
+    def slurm_logs(self) -> Path:
+        """The folder of what batch scripts printed."""
+        return self.slurm / "logs"
+
+    def slurm_script(self, name: str) -> Path:
+        """The batch script of job `name`."""
+        return self.slurm / f"{name}.sbatch"
+
+    def slurm_tasks(self, name: str) -> Path:
+        """The trials of job `name`: a line for each task of the array, trial ids with spaces between."""
+        return self.slurm / f"{name}.tasks"
+
+
+def _node_name(node: int | str) -> str:
+    return f"node{node}" if isinstance(node, int) else node
+
 
 def write_whole(path: Path, text: str) -> None:
-    """Write `text` so that a reader sees the old file or the new one, never half of it."""
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.tmp")
+    """Write `text` so that a reader sees the old file or the new one, never half of it.
+
+    The temporary name is drawn at random: on a shared folder another node's process may have our number.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
     with temporary.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()

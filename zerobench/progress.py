@@ -39,6 +39,8 @@ class Rank:
     world_size: int
     hostname: str
     pid: int
+    node: int = 0
+    """Index of its node within the trial; hostnames may be equal or wrong."""
 
 
 class ProgressFile:

@@ -90,6 +90,12 @@ class Status(StrEnum):
     LAUNCHER_FAULT = "launcher_fault"
     CRASH = "crash"
     INTERRUPTED = "interrupted"
+    PREEMPTED = "preempted"
+    """A job of higher priority took the nodes."""
+    NODE_FAILURE = "node_failure"
+    """A node went down."""
+    CANCELLED = "cancelled"
+    """Someone cancelled the job that ran it."""
 
 
 class MemoryRow(Record):
@@ -242,6 +248,9 @@ class RankRecord(Record):
     world_size: int
     role: str = "worker"
     hostname: str
+    node: int | None = None
+    """Index of its node within the trial: what joins it to the node's samples, whatever the node calls itself. None in
+    older records, which are joined by hostname."""
     pid: int
     status: Status
     failure: Failure | None = None
@@ -294,6 +303,8 @@ class NvmlSummary(Record):
     """The NVML sampler of one node."""
 
     hostname: str
+    node: int | None = None
+    """As in RankRecord."""
     available: bool
     reason: str | None = None
     """Why nothing, or not everything, was sampled."""
@@ -327,6 +338,8 @@ class HostSummary(Record):
     """Host memory of a user's own script on one node: its whole process tree, sampled."""
 
     hostname: str
+    node: int | None = None
+    """As in RankRecord."""
     interval_s: float
     num_samples: int
     largest_gap_s: float | None
@@ -339,6 +352,23 @@ class HostSummary(Record):
     group_limit_bytes: int | None
     processes: list[HostProcess] = Field(default_factory=list)
     """Ranks first, then those that held most."""
+
+
+class Start(Record):
+    """How a trial was begun: what is known of one whose runner was killed before it could say how it ended."""
+
+    schema_version: int = SCHEMA_VERSION
+    trial_id: str
+    started_at_s: float
+    """Unix time."""
+    runner: str
+    """Process and host of whoever watched it."""
+    nodes: list[str] = Field(default_factory=list)
+    """As in TrialRecord."""
+    job: str | None = None
+    """As in TrialRecord."""
+    job_ends_at_s: float | None = None
+    """When the job's time limit comes, Unix time."""
 
 
 class TrialRecord(Record):
@@ -363,4 +393,9 @@ class TrialRecord(Record):
     nvml: list[NvmlSummary] = Field(default_factory=list)
     host: list[HostSummary] = Field(default_factory=list)
     """For users' own scripts that were watched: host memory of their process trees, by node."""
+    nodes: list[str] = Field(default_factory=list)
+    """Names of the nodes that it ran on, by their index; empty where nobody named them."""
+    job: str | None = None
+    """Slurm's id of the job that ran it: `123`, of an array `123_4`, and `123_4.2` at the second start of a requeued
+    one."""
     notes: list[str] = Field(default_factory=list)

@@ -10,9 +10,11 @@ _PACKAGE = Path(__file__).parent
 def shipped(folder: str) -> Path:
     """The folder of shipped files named `folder`: `sweeps`, `ds_configs` or `slurm`.
 
-    `sweeps` lies in the package; the other two lie at the top of a checkout and under `_data` in a wheel.
+    `sweeps` lies in the package; the other two lie at the top of a checkout and under `_data` in a wheel. (The package
+    has a folder `slurm` too, which is code.)
     """
-    for candidate in (_PACKAGE / folder, _PACKAGE / "_data" / folder, _PACKAGE.parent / folder):
+    places = [_PACKAGE] if folder == "sweeps" else [_PACKAGE / "_data", _PACKAGE.parent]
+    for candidate in (place / folder for place in places):
         if candidate.is_dir():
             return candidate
     raise FileNotFoundError(f"zerobench was installed without its folder {folder!r}")

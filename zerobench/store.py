@@ -11,6 +11,7 @@ import json
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
+from functools import cached_property
 from pathlib import Path
 from typing import Any, TypeVar
 
@@ -19,7 +20,7 @@ from pydantic_core import from_json
 
 from zerobench.errors import UserError, nearest
 from zerobench.folder import RunFolder, TrialFolder
-from zerobench.records import SCHEMA_VERSION, RankRecord, Record, TrialRecord
+from zerobench.records import SCHEMA_VERSION, RankRecord, Record, Start, TrialRecord
 from zerobench.spec.base import user_error
 from zerobench.spec.trial import TrialSpec
 
@@ -51,6 +52,7 @@ class Plan(Record):
 UPGRADES: dict[type[BaseModel], dict[int, Callable[[Document], Document]]] = {
     Plan: {},
     TrialSpec: {},
+    Start: {},
     TrialRecord: {},
     RankRecord: {},
 }
@@ -81,8 +83,8 @@ class Run:
     plan: Plan
     sweep: Document
     """The sweep as asked."""
-    environment: Document
-    """Versions, hardware and topology."""
+    began_on: Document
+    """Versions, hardware and topology of the machine that began the run: it ran the trials, or submitted them."""
     written_version: int = SCHEMA_VERSION
     """The schema version that the run was written with."""
     _parts: dict[str, BaseModel] = field(default_factory=dict, repr=False, compare=False)
@@ -92,6 +94,37 @@ class Run:
     def run_id(self) -> str:
         """The run's name."""
         return self.plan.run_id
+
+    @cached_property
+    def nodes(self) -> dict[str, Document]:
+        """The environment of each node that was recorded, by the name that the scheduler or the hostfile has for it.
+
+        One that could not be recorded has `fault` in its place. Read when first asked for: the jobs of a large array
+        open their run without it.
+
+        Raises UserError: one is torn or corrupt.
+        """
+        return {path.stem: read_json(path) for path in sorted(self.folder.nodes.glob("*.json"))}
+
+    @cached_property
+    def environment(self) -> Document:
+        """Versions, hardware and topology of what the trials ran on.
+
+        Where nodes were recorded, that of the first of them that has GPUs, by name: what submits a run may have other
+        versions and no GPU. Else that of the machine that began the run.
+        """
+        known = [node for _, node in sorted(self.nodes.items()) if "fault" not in node]
+        return next((node for node in known if node.get("gpus")), next(iter(known), self.began_on))
+
+    @property
+    def submitted_from(self) -> Document | None:
+        """The environment of the machine that began the run, where the trials ran on recorded nodes; else None."""
+        return None if self.environment is self.began_on else self.began_on
+
+    @property
+    def began_at_s(self) -> Any:
+        """Unix time at which the run was begun, by the clock of the machine that did; as environment.json has it."""
+        return self.began_on.get("captured_at_s")
 
     def trials(self) -> Iterator[Trial]:
         """The trials that have ended, skipped ones included, in the plan's order, read one at a time.
@@ -137,8 +170,8 @@ def load_run(path: Path) -> Run:
         raise UserError(f"{path}: not a run folder: it has no {folder.plan.name}")
     document = read_json(folder.plan)
     plan = parse(document, Plan, folder.plan)
-    sweep, environment = _read_yaml(folder.sweep), read_json(folder.environment)
-    return Run(folder, plan, sweep, environment, document["schema_version"])
+    sweep, began_on = _read_yaml(folder.sweep), read_json(folder.environment)
+    return Run(folder, plan, sweep, began_on, document["schema_version"])
 
 
 def find_run(name: str | None, reports: Path) -> Path:

@@ -7,6 +7,7 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
+import yaml
 
 from tests.cli.conftest import Call
 from tests.report.plan.run import predicted_rank
@@ -108,6 +109,14 @@ def test_a_typo_in_ones_own_configuration_is_one_line(call: Call, tmp_path: Path
     assert code == 2
     assert "reduce_bucket_size" in err
     assert err.count("\n") == 1
+
+
+def test_a_sweep_is_planned_by_formula_and_its_run_says_so(call: Call, tmp_path: Path) -> None:
+    code, out, _ = call("plan", "predicted-7b", "--formula", "--reports", ".")
+    assert code == 0
+    assert "4 configurations predicted by formula, none measured" in out
+    [sweep] = tmp_path.glob("predicted-7b_*/sweep.yaml")
+    assert yaml.safe_load(sweep.read_text())["axes"]["evidence"] == ["formula"]
 
 
 @pytest.mark.usefixtures("by_arithmetic")

@@ -80,7 +80,7 @@ def takes_o_direct(folder: Path) -> bool:
 
 
 @pytest.fixture(scope="module")
-def results(tmp_path_factory: pytest.TempPathFactory, swap_disk: Path) -> dict[str, dict[str, Any]]:
+def results(kernels: None, tmp_path_factory: pytest.TempPathFactory, swap_disk: Path) -> dict[str, dict[str, Any]]:
     folder = tmp_path_factory.mktemp("run")
     configs = {name: shipped_config(name, swap_disk / name) for name in SHIPPED}
     configs |= {name: build_ds_config(spec) for name, spec in built_trials(str(swap_disk)).items()}

@@ -28,7 +28,7 @@ from zerobench.memory.nvml_samples import NvmlSample, read_samples
 from zerobench.memory.sampler import Sampler, sampler_command, wait_for_baseline
 from zerobench.records import NvmlDevice, NvmlSummary
 
-HOST = "node0"
+NODE = 0
 GB = 1_000_000_000
 RESERVED = 549453824
 START = """
@@ -36,7 +36,7 @@ import json, os, signal, sys, time
 from pathlib import Path
 from zerobench.folder import TrialFolder
 from zerobench.memory.sampler import Sampler
-sampler = Sampler.start(TrialFolder(Path(sys.argv[1])), "node0", sys.argv[3:] or None)
+sampler = Sampler.start(TrialFolder(Path(sys.argv[1])), 0, sys.argv[3:] or None)
 assert sampler.wait_ready(20)
 """
 STOP = """
@@ -69,7 +69,7 @@ class Outcome:
 def outcome(folder: Path) -> Outcome:
     """What lies in a trial's folder."""
     trial = TrialFolder(folder)
-    samples, summary = trial.nvml_samples(HOST), trial.nvml_summary(HOST)
+    samples, summary = trial.nvml_samples(NODE), trial.nvml_summary(NODE)
     return Outcome(
         NvmlSummary.model_validate_json(summary.read_text()), read_samples(samples) if samples.exists() else []
     )
@@ -388,7 +388,7 @@ from zerobench.folder import TrialFolder
 from zerobench.memory import sampler as module
 module.END_PATIENCE_S = 0.2
 module.why_unavailable = lambda: None  # it would hang here instead; the sampler's process is what is tested
-sampler = module.Sampler.start(TrialFolder(Path(sys.argv[1])), "node0", None)
+sampler = module.Sampler.start(TrialFolder(Path(sys.argv[1])), 0, None)
 print(json.dumps([sampler.wait_ready(1.0), sampler.stop().reason]))
 """
     ready, reason = standin.run(code, "latency_us 60000000", "new", str(tmp_path))
@@ -411,8 +411,8 @@ from pathlib import Path
 from zerobench.folder import TrialFolder
 from zerobench.memory.sampler import Sampler
 folder = TrialFolder(Path(sys.argv[1]))
-sampler = Sampler.start(folder, "node0", None)
-folder.nvml_samples("node0").mkdir()
+sampler = Sampler.start(folder, 0, None)
+folder.nvml_samples(0).mkdir()
 sampler.wait_ready(20)
 print(sampler.stop().model_dump_json())
 """
@@ -425,12 +425,12 @@ def test_another_rank_waits_for_the_baseline_and_an_earlier_one_does_not_count(
     standin: Standin, tmp_path: Path
 ) -> None:
     folder = TrialFolder(tmp_path)
-    assert not wait_for_baseline(folder, HOST, 0.02)
-    folder.nvml_summary(HOST).write_text("of an earlier attempt")
-    folder.nvml_samples(HOST).write_text("of an earlier attempt")
+    assert not wait_for_baseline(folder, NODE, 0.02)
+    folder.nvml_summary(NODE).write_text("of an earlier attempt")
+    folder.nvml_samples(NODE).write_text("of an earlier attempt")
     left = sample(standin, tmp_path, "gpus 1", seconds=0)
     assert left.summary.available
-    assert wait_for_baseline(folder, HOST, 0.02)
+    assert wait_for_baseline(folder, NODE, 0.02)
 
 
 @pytest.mark.parametrize("driver", ["new", "old"])
@@ -483,9 +483,21 @@ def test_the_sampler_starts_without_anything_heavy() -> None:
 
 def test_an_interval_that_is_none_is_refused_in_one_line(tmp_path: Path) -> None:
     with pytest.raises(UserError, match=r"^interval_s: 0; choices: a number of seconds above 0$"):
-        Sampler.start(TrialFolder(tmp_path), HOST, None, interval_s=0)
-    command = sampler_command(tmp_path / "a", tmp_path / "b", HOST, None, 0.01)
+        Sampler.start(TrialFolder(tmp_path), NODE, None, interval_s=0)
+    command = sampler_command(tmp_path / "a", tmp_path / "b", NODE, None, 0.01)
     command[command.index("--interval-ms") + 1] = "-3"
     done = subprocess.run(command, capture_output=True, text=True, check=False)
     assert done.returncode == 2
     assert done.stderr.splitlines()[-1].endswith("argument --interval-ms: -3; choices: a number above 0")
+
+
+def test_the_samplers_of_two_nodes_that_share_a_hostname_write_apart(standin: Standin, tmp_path: Path) -> None:
+    code = START.replace("])), 0, ", "])), int(sys.argv[4]), ").replace("sys.argv[3:]", "sys.argv[3:4]") + STOP
+    for node, used in ((0, 3 * GB), (1, 5 * GB)):
+        standin.run(code, f"gpus 1\nmem 0 0:{used}", "new", str(tmp_path), "0", uuid(0), str(node))
+    folder = TrialFolder(tmp_path)
+    found = [NvmlSummary.model_validate_json(path.read_bytes()) for path in folder.nvml_summaries()]
+    assert [(summary.node, summary.devices[0].peak_used_bytes) for summary in found] == [(0, 3 * GB), (1, 5 * GB)]
+    assert len({summary.hostname for summary in found}) == 1
+    assert {sample.used_bytes for sample in read_samples(folder.nvml_samples(0))} == {3 * GB}
+    assert {sample.used_bytes for sample in read_samples(folder.nvml_samples(1))} == {5 * GB}

@@ -113,31 +113,34 @@ def batch(times: list[float], watts: list[float | None], joules: list[float | No
     return pa.record_batch({name: pa.array(values, pa.float64()) for name, values in columns.items()})
 
 
+WINDOW = (1.0, 3.0)
+
+
 def test_energy_is_the_rise_of_the_counter_between_the_readings_around_the_window() -> None:
-    meter = EnergyMeter((1.0, 3.0))
-    meter.add("gpu", batch([0.0, 2.0, 4.0], [100.0, 100.0, 100.0], [5000.0, 5200.0, 5800.0]))
+    meter = EnergyMeter()
+    meter.add("gpu", batch([0.0, 2.0, 4.0], [100.0, 100.0, 100.0], [5000.0, 5200.0, 5800.0]), WINDOW)
     assert meter.joules() == pytest.approx((5200 + 5800) / 2 - (5000 + 5200) / 2)
 
 
 def test_energy_without_a_counter_is_power_over_time() -> None:
-    meter = EnergyMeter((1.0, 3.0))
-    meter.add("gpu", batch([0.0, 2.0], [100.0, 300.0], [None, None]))
-    meter.add("gpu", batch([3.0, 4.0], [None, 300.0], [None, None]))
+    meter = EnergyMeter()
+    meter.add("gpu", batch([0.0, 2.0], [100.0, 300.0], [None, None]), WINDOW)
+    meter.add("gpu", batch([3.0, 4.0], [None, 300.0], [None, None]), WINDOW)
     assert meter.joules() == pytest.approx((200 + 300) / 2 + 300)
 
 
 def test_energy_of_several_devices_is_added_and_unknown_if_one_is() -> None:
-    meter = EnergyMeter((1.0, 3.0))
-    meter.add("one", batch([0.0, 4.0], [100.0, 100.0], [0.0, 400.0]))
-    meter.add("two", batch([0.0, 4.0], [50.0, 50.0], [None, None]))
+    meter = EnergyMeter()
+    meter.add("one", batch([0.0, 4.0], [100.0, 100.0], [0.0, 400.0]), WINDOW)
+    meter.add("two", batch([0.0, 4.0], [50.0, 50.0], [None, None]), WINDOW)
     assert meter.joules() == pytest.approx(200 + 100)
-    meter.add("three", batch([0.0, 2.0], [50.0, 50.0], [None, None]))
+    meter.add("three", batch([0.0, 2.0], [50.0, 50.0], [None, None]), WINDOW)
     assert meter.joules() is None
 
 
 def test_energy_of_an_untimed_trial_is_none() -> None:
-    meter = EnergyMeter(timed_window([]))
-    meter.add("gpu", batch([0.0, 4.0], [100.0, 100.0], [0.0, 400.0]))
+    meter = EnergyMeter()
+    meter.add("gpu", batch([0.0, 4.0], [100.0, 100.0], [0.0, 400.0]), timed_window([]))
     assert meter.joules() is None
 
 

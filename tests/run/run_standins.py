@@ -6,9 +6,9 @@ import signal
 import sys
 from pathlib import Path
 
-from zerobench.run.attempt import Site
 from zerobench.run.observer import Silent
 from zerobench.run.runner import resume_run, run_sweep
+from zerobench.run.site import LocalSite
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.trial import TrialSpec
@@ -20,7 +20,7 @@ def planned(name: str, act: str) -> PlannedTrial:
 
 
 def main(verb: str, path: Path) -> int:
-    site, plan = Site(2, 0, worker_module="standin_worker"), [planned("first", "complete")]
+    site, plan = LocalSite(2, 0, worker_module="standin_worker"), [planned("first", "complete")]
     plan += [planned("second", "hang_the_first_time"), planned("third", "complete")]
     if verb == "resume":
         return resume_run(path, environment={"when": "later"}, site=site, observer=Silent()).exit_code

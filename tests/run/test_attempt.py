@@ -15,8 +15,9 @@ import pytest
 
 from zerobench.folder import TrialFolder
 from zerobench.records import RankRecord, Status, TrialRecord
-from zerobench.run.attempt import Site, run_trial
+from zerobench.run.attempt import run_trial
 from zerobench.run.observer import Silent
+from zerobench.run.site import LocalSite
 from zerobench.run.stop import Stop
 from zerobench.spec.trial import TrialSpec
 
@@ -66,7 +67,7 @@ def ended(
         trial = make_trial(name, acts, **fields)
         folder = put(trial, runs)
         settle_s = 4.0 if name == "hang_at_exit" else 60.0
-        site = Site(num_cpus=2, num_gpus=0, worker_module=worker, settle_s=settle_s)
+        site = LocalSite(num_cpus=2, num_gpus=0, worker_module=worker, settle_s=settle_s)
         return Ended(folder, run_trial(trial, folder, "a_run", site, Stop(), Silent()))
 
     with ThreadPoolExecutor(5) as pool:
@@ -179,7 +180,7 @@ def test_a_rank_killed_for_want_of_memory_is_typed_by_the_kernels_counter(
         patch.setenv("STANDIN_CGROUP", str(group))
         trial = make_trial("oom", {0: "crash_when_a_peer_is_gone", 1: "exhaust_host_memory"})
         folder = put(trial, tmp_path)
-        record = run_trial(trial, folder, "a_run", Site(2, 0, worker_module=WORKER), Stop(), Silent())
+        record = run_trial(trial, folder, "a_run", LocalSite(2, 0, worker_module=WORKER), Stop(), Silent())
     assert record.status is Status.OUT_OF_HOST_MEMORY
     assert record.failure is not None
     assert record.failure.rank == 1

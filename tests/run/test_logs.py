@@ -9,10 +9,10 @@ import pytest
 
 from tests.run.standin_talker import LINES
 from zerobench.redaction import MARK
-from zerobench.run.attempt import Site
 from zerobench.run.environment import capture_environment
 from zerobench.run.observer import Silent
 from zerobench.run.runner import run_sweep
+from zerobench.run.site import LocalSite
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import load_run
@@ -43,7 +43,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, make_trial: Callable[..., T
             sweep={"name": "secrets"},
             environment=capture_environment(),
             reports=tmp_path_factory.mktemp("reports"),
-            site=Site(num_cpus=2, num_gpus=0, worker_module="standin_talker"),
+            site=LocalSite(num_cpus=2, num_gpus=0, worker_module="standin_talker"),
             observer=Silent(),
         )
     return result.folder.path

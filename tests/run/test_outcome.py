@@ -10,6 +10,7 @@ from zerobench.progress import Progress
 from zerobench.records import Failure, Phase, RankRecord, Status
 from zerobench.run.outcome import Ending, Stopped, classify
 from zerobench.run.ranks import RankDeath
+from zerobench.run.site import LocalSite
 
 
 def rank_record(rank: int, status: Status = Status.COMPLETED, message: str = "") -> RankRecord:
@@ -156,7 +157,9 @@ def test_the_words_in_a_log_decide_nothing() -> None:
     ("exit_code", "words"), [(247, "was killed by SIGKILL"), (3, "exited with 3"), (0, "exited with 0")]
 )
 def test_ranks_gone_without_record_or_death_are_told_by_the_launchers_exit_status(exit_code: int, words: str) -> None:
-    status, failure = classify(Ending(2, exit_code=exit_code, records=[rank_record(0)], progress=BOTH))
+    first = LocalSite(1, 0).first_rank_exit(exit_code)
+    ending = Ending(2, exit_code=exit_code, first_rank_exit=first, records=[rank_record(0)], progress=BOTH)
+    status, failure = classify(ending)
     assert status is Status.CRASH
     assert failure is not None
     assert failure.message == f"no record from rank 1: the first to end {words}"

@@ -15,8 +15,9 @@ import pytest
 from zerobench.folder import TrialFolder
 from zerobench.records import RankRecord, Status, TrialRecord
 from zerobench.run import remote
-from zerobench.run.attempt import Site, run_trial
+from zerobench.run.attempt import run_trial
 from zerobench.run.observer import Silent
+from zerobench.run.site import LocalSite
 from zerobench.run.stop import Stop
 from zerobench.spec.trial import TrialSpec
 
@@ -41,7 +42,7 @@ def ended(
     runs: Path, make_trial: Callable[..., TrialSpec], put: Callable[[TrialSpec, Path], TrialFolder]
 ) -> Iterator[Ended]:
     (runs / "hostfile").write_text("node-a slots=1\nnode-b slots=1\nnode-c slots=1\n")
-    site = Site(2, 0, runs / "hostfile", worker_module="standin_worker", settle_s=3.0)
+    site = LocalSite(2, 0, runs / "hostfile", worker_module="standin_worker", settle_s=3.0)
 
     def one(name: str) -> tuple[TrialFolder, TrialRecord]:
         acts, fields = CASES[name]

@@ -18,17 +18,18 @@ from zerobench.errors import UserError
 from zerobench.folder import RunFolder
 from zerobench.progress import Progress
 from zerobench.records import Status, TrialRecord
-from zerobench.run.attempt import Site
 from zerobench.run.launcher import MARK
 from zerobench.run.lock import locked
+from zerobench.run.lost import renew
 from zerobench.run.observer import Silent
-from zerobench.run.runner import RunResult, _renew, resume_run, run_sweep
+from zerobench.run.runner import RunResult, resume_run, run_sweep
+from zerobench.run.site import LocalSite
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.rules import Skip
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import Trial, load_run
 
-SITE = Site(num_cpus=2, num_gpus=0, worker_module="standin_worker")
+SITE = LocalSite(num_cpus=2, num_gpus=0, worker_module="standin_worker")
 SKIP = Skip(rule="too_many_ranks", reason="8 ranks on 2 devices")
 MakeTrial = Callable[..., TrialSpec]
 
@@ -196,7 +197,8 @@ def test_what_still_runs_of_a_trial_whose_runner_was_killed_is_ended_before_it_i
     begun.command.write_text("deepspeed\n")
     with subprocess.Popen(["sleep", "600"], env={MARK: str(begun.path)}, start_new_session=True) as orphan:
         wait_until(lambda: psutil.Process(orphan.pid).name() == "sleep")
-        _renew(load_run(folder.path), begun)
+        opened = load_run(folder.path)
+        renew(opened, opened.spec(begun.path.name), begun, SITE)
         assert orphan.wait(10) == -signal.SIGTERM
     assert sorted(path.name for path in begun.path.iterdir()) == ["trial.json"]
     [aside] = (folder.path / "set_aside").iterdir()

@@ -49,6 +49,7 @@ LARGE = tiny(model=resolve_model("llama-70b"), strategy="zero3", sequence_length
 TRIALS = {
     "simulated": tiny(),
     "formula": tiny(evidence="formula"),
+    "no formula": tiny(evidence="formula", model=UNKNOWN),
     "crash": tiny(model=UNKNOWN),
     "timeout": LARGE.model_copy(update={"timeout_s": 1.5}),
     "last rank": tiny(strategy="zero3", prediction=PredictionSpec(gpu="A100 SXM 80GB", rank=3)),
@@ -134,6 +135,7 @@ def test_every_trial_has_its_record_on_disk_with_its_own_status(predicted):
     assert statuses == {
         "simulated": Status.COMPLETED,
         "formula": Status.COMPLETED,
+        "no formula": Status.SKIPPED,
         "crash": Status.CRASH,
         "timeout": Status.TIMEOUT,
         "last rank": Status.COMPLETED,

@@ -18,9 +18,9 @@ from zerobench.errors import UserError
 from zerobench.records import Status, TrialRecord
 from zerobench.report.frames.tidy_tables import trials_frame
 from zerobench.report.terminal.show import show_run
-from zerobench.run.attempt import Site
 from zerobench.run.observer import Silent
 from zerobench.run.runner import resume_run
+from zerobench.run.site import LocalSite
 from zerobench.store import load_run
 from zerobench.tracking.command import Show
 from zerobench.tracking.watch import watch
@@ -146,7 +146,7 @@ def shown(path: Path) -> str:
 
 def test_a_run_of_an_own_script_cannot_be_resumed(watch_python):
     seen = watch_python("raise SystemExit(1)")
-    site = Site(num_cpus=1, num_gpus=0)
+    site = LocalSite(num_cpus=1, num_gpus=0)
     with pytest.raises(UserError, match="zerobench watch"):
         resume_run(seen.watched.folder.path, environment={}, site=site, observer=Silent())
 

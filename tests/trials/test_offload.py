@@ -36,7 +36,7 @@ STATES = (Category.MASTER_WEIGHTS, Category.FIRST_MOMENT, Category.SECOND_MOMENT
 
 
 @pytest.fixture(scope="module")
-def swept(own_sweep, tmp_path_factory):
+def swept(kernels, own_sweep, tmp_path_factory):
     return own_sweep(SWEEP.format(nvme=tmp_path_factory.mktemp("nvme")))
 
 

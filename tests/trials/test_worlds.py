@@ -52,7 +52,7 @@ Worlds = dict[Evidence, RankRecord]
 
 
 @pytest.fixture(scope="module")
-def swept(own_sweep: Callable[..., Swept]) -> Swept:
+def swept(kernels: None, own_sweep: Callable[..., Swept]) -> Swept:
     return own_sweep(SWEEP)
 
 

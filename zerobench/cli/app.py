@@ -22,6 +22,8 @@ from zerobench.cli.commands import (
     report,
     run,
     show,
+    status,
+    submit,
     sweeps,
     validate,
     watch,
@@ -91,8 +93,10 @@ def _start(
 
 _COMMANDS = (
     run.run,
+    submit.submit,
     watch.watch,
     plan.plan,
+    status.status,
     show.show,
     explain.explain,
     report.report,

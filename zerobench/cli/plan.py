@@ -1,4 +1,4 @@
-"""What `zerobench plan` does: from the command line's words to an ordinary run of simulated trials, and what it says.
+"""What `zerobench plan` does: from the command line's words to an ordinary run of predicted trials, and what it says.
 
 All that can be wrong in a request is found before anything is written or started.
 """
@@ -20,17 +20,17 @@ from zerobench.errors import UserError
 from zerobench.records import Status, TrialRecord
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.plan.view import show_plan
-from zerobench.run.attempt import Site
 from zerobench.run.environment import capture_environment
 from zerobench.run.runner import RunResult, run_sweep
+from zerobench.run.site import LocalSite
 from zerobench.spec.cluster import HOST_BANDWIDTH, Cluster, read_cluster, read_tokens
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.frontier_axes import frontier_axis
-from zerobench.spec.plan import cells, document, read_stages, read_work
+from zerobench.spec.plan import by_formula, cells, document, read_stages, read_work
 from zerobench.spec.plan_own import own_config
 from zerobench.spec.plan_sweep import sweep_gpu, sweep_points
 from zerobench.spec.target import GPUS_PER_NODE
-from zerobench.spec.trial import Offload, TrialSpec, slug
+from zerobench.spec.trial import Evidence, Offload, TrialSpec, slug
 from zerobench.store import load_run
 
 
@@ -56,6 +56,8 @@ class Request:
     write: Path | None = None
     tokens: str | None = None
     frontier: str | None = None
+    formula: bool = False
+    """Closed forms in place of the simulator."""
     sets: Sequence[str] = ()
     reports: Path = Path("reports")
 
@@ -104,7 +106,7 @@ def read_plan(request: Request) -> Plan:
     if request.sets:
         raise UserError("--set changes a sweep, and none is named")
     cluster = _cluster(request, request.gpu or "", request.gpus or "")
-    planned = _planned(request, cluster)
+    planned = by_formula(_planned(request, cluster)) if request.formula else _planned(request, cluster)
     name = f"plan-{planned[0].trial.model.name}"
     return Plan(name, document(name, planned), planned, cluster)
 
@@ -120,7 +122,8 @@ def _of_sweep(request: Request, sweep: str) -> Plan:
         raise UserError("--activation-checkpointing: the sweep says it: --set activation_checkpointing=true")
     gpu = sweep_gpu(sweep) if request.gpu is None else request.gpu
     cluster = _cluster(request, gpu, request.gpus or request.gpus_per_node)
-    read, planned = sweep_points(sweep, cluster, request.sets)
+    evidence = Evidence.FORMULA if request.formula else Evidence.SIMULATED
+    read, planned = sweep_points(sweep, cluster, request.sets, evidence)
     return Plan(read.name, read.document, planned, cluster)
 
 
@@ -160,7 +163,7 @@ def _planned(request: Request, cluster: Cluster) -> list[PlannedTrial]:
 
 
 def predict(planned: Sequence[PlannedTrial], name: str, sweep: Mapping[str, Any], reports: Path) -> RunResult:
-    """Run the simulated trials `planned` into a fresh folder under `reports`. Raises UserError."""
+    """Run the predicted trials `planned` into a fresh folder under `reports`. Raises UserError."""
     console = Console(highlight=False, stderr=True)
     return run_sweep(
         planned,
@@ -168,7 +171,7 @@ def predict(planned: Sequence[PlannedTrial], name: str, sweep: Mapping[str, Any]
         sweep=sweep,
         environment=capture_environment(),
         reports=reports,
-        site=Site(num_cpus=os.cpu_count() or 1, num_gpus=0),
+        site=LocalSite(num_cpus=os.cpu_count() or 1, num_gpus=0),
         observer=_MovingView(console) if console.is_terminal else _StillView(console),
     )
 

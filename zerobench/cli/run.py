@@ -12,11 +12,11 @@ from rich.console import Console
 from zerobench.cli.live import LiveView, PlainView
 from zerobench.errors import UserError
 from zerobench.report.terminal.show import show_run
-from zerobench.run.attempt import Site
 from zerobench.run.environment import capture_environment
 from zerobench.run.launcher import read_hosts
 from zerobench.run.runner import RunResult, refuse_other_plan, resume_run, run_sweep, standing
 from zerobench.run.setup import resolved_configs
+from zerobench.run.site import LocalSite
 from zerobench.spec.expand import PlannedTrial, expand
 from zerobench.spec.machine import Machine, detect_machine
 from zerobench.spec.sweep import Sweep, load_sweep, shipped_sweeps
@@ -62,9 +62,9 @@ def start(request: Request) -> RunResult:
     return _resume(asked.earlier, site) if asked.earlier else _run_new(asked, request.reports, site)
 
 
-def site_of(machine: Machine, request: Request) -> Site:
+def site_of(machine: Machine, request: Request) -> LocalSite:
     """Where the trials of `request` run."""
-    return Site(machine.cpu_cores, machine.num_gpus, request.hostfile.resolve() if request.hostfile else None)
+    return LocalSite(machine.cpu_cores, machine.num_gpus, request.hostfile.resolve() if request.hostfile else None)
 
 
 def list_trials(request: Request) -> int:
@@ -108,7 +108,7 @@ def _sweep(request: Request) -> Sweep | None:
     return None
 
 
-def _run_new(asked: Asked, reports: Path, site: Site) -> RunResult:
+def _run_new(asked: Asked, reports: Path, site: LocalSite) -> RunResult:
     if asked.sweep is None:
         raise UserError("SWEEP is missing")
     view = screen()
@@ -125,7 +125,7 @@ def _run_new(asked: Asked, reports: Path, site: Site) -> RunResult:
     )
 
 
-def _resume(earlier: Path, site: Site) -> RunResult:
+def _resume(earlier: Path, site: LocalSite) -> RunResult:
     return resume_run(earlier, environment=capture_environment(), site=site, observer=screen())
 
 

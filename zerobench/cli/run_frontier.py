@@ -25,8 +25,8 @@ from zerobench.folder import write_whole
 from zerobench.report.labels import labels
 from zerobench.report.run_frontier import Limit, RunFrontierRow, run_frontier_section
 from zerobench.report.trials import refusing_impossible_values
-from zerobench.run.attempt import check_site
 from zerobench.run.setup import new_run_folder
+from zerobench.run.site import check_site
 from zerobench.spec.frontier import Frontier, search_together
 from zerobench.spec.frontier_axes import FrontierAxis, frontier_axis
 from zerobench.spec.machine import Accelerator, Machine

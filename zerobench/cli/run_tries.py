@@ -13,9 +13,9 @@ from zerobench.cli.plan import predict
 from zerobench.errors import UserError
 from zerobench.report.run_frontier import Limit, ran_out, words_of
 from zerobench.report.trials import LazyTrial, completed, ended_trials
-from zerobench.run.attempt import Site
 from zerobench.run.environment import capture_environment
 from zerobench.run.runner import RunResult, run_sweep
+from zerobench.run.site import Site
 from zerobench.spec.axes import AUTO
 from zerobench.spec.expand import NOWHERE, PlannedTrial
 from zerobench.spec.frontier import Frontier, Search, search, search_together, slope

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass
-from functools import cache
+from functools import cache, lru_cache
 from pathlib import Path
 from typing import Any
 
@@ -54,6 +54,7 @@ def known_keys() -> KnownKeys:
     return KnownKeys(raw["deepspeed"], keys, raw["aliases"], raw["deprecated"], raw["removed"])
 
 
+@lru_cache(maxsize=4096)  # a sweep of thousands of trials asks for the same few paths
 def canonical(path: str) -> str:
     """`path` with every second name in it replaced by the one DeepSpeed documents."""
     parts: list[str] = []
@@ -62,6 +63,7 @@ def canonical(path: str) -> str:
     return ".".join(parts)
 
 
+@lru_cache(maxsize=4096)
 def find(path: str) -> Key | None:
     """The key at a full dotted path; below a section that takes any key, `any`."""
     keys = known_keys().keys

@@ -1,19 +1,21 @@
 """The NVML sampler as its user holds it: starts one process per node, waits for its baseline, ends it.
 
-    sampler = Sampler.start(trial_folder, hostname, uuids)
+    sampler = Sampler.start(trial_folder, node, uuids)
     sampler.wait_ready(10.0)  # the baseline is on disk: devices may be touched now
     ...
     summary = sampler.stop()
 
 NVML keeps no peak, so its peak is a sampled one: the summary has the interval and the largest gap. The summary's first
 appearance on disk is the sign that the baseline was taken, for other ranks of the node too (`wait_for_baseline`).
-Without a driver nothing is started, and the summary says why.
+Without a driver nothing is started, and the summary says why. A node is named by its index within the trial: two may
+share a hostname.
 """
 
 from __future__ import annotations
 
 import argparse
 import os
+import socket
 import subprocess
 import sys
 import tempfile
@@ -38,9 +40,9 @@ _DEATH = "the sampler died: it"
 class Sampler:
     """A sampler process of one trial on this node; none where there is nothing to sample."""
 
-    def __init__(self, folder: TrialFolder, hostname: str) -> None:
-        self._hostname = hostname
-        self._summary = folder.nvml_summary(hostname)
+    def __init__(self, folder: TrialFolder, node: int) -> None:
+        self._node = node
+        self._summary = folder.nvml_summary(node)
         self._process: subprocess.Popen[bytes] | None = None
         self._errors: IO[bytes] | None = None
 
@@ -48,11 +50,11 @@ class Sampler:
     def start(
         cls,
         trial_folder: TrialFolder,
-        hostname: str,
+        node: int,
         uuids: Sequence[str] | None,
         interval_s: float = 0.010,
     ) -> Sampler:
-        """Start sampling the devices `uuids` into `trial_folder`.
+        """Start sampling the devices `uuids` of this node, the trial's node `node`, into `trial_folder`.
 
         None: those that this process's CUDA_VISIBLE_DEVICES leaves, all of the node where it is not set.
 
@@ -62,13 +64,13 @@ class Sampler:
         """
         if not interval_s > 0:
             raise UserError(f"interval_s: {interval_s}; choices: a number of seconds above 0")
-        sampler = cls(trial_folder, hostname)
-        samples, summary = trial_folder.nvml_samples(hostname), trial_folder.nvml_summary(hostname)
+        sampler = cls(trial_folder, node)
+        samples, summary = trial_folder.nvml_samples(node), trial_folder.nvml_summary(node)
         for stale in (samples, summary):
             stale.unlink(missing_ok=True)
         reason = "no device was named" if uuids is not None and not uuids else why_unavailable()
         if reason is None:
-            reason = sampler._launch(sampler_command(samples, summary, hostname, uuids, interval_s))
+            reason = sampler._launch(sampler_command(samples, summary, node, uuids, interval_s))
         if reason is not None:
             sampler._write(sampler._nothing(reason))
         return sampler
@@ -110,7 +112,7 @@ class Sampler:
         return self._process is None or self._process.poll() is not None
 
     def _nothing(self, reason: str) -> NvmlSummary:
-        return NvmlSummary(hostname=self._hostname, available=False, reason=reason)
+        return NvmlSummary(hostname=socket.gethostname(), node=self._node, available=False, reason=reason)
 
     def _read(self) -> NvmlSummary | None:
         """The summary on disk; None where there is none."""
@@ -131,16 +133,16 @@ class Sampler:
         return lines[-1] if lines else "it said nothing"
 
 
-def wait_for_baseline(trial_folder: TrialFolder, hostname: str, timeout_s: float) -> bool:
+def wait_for_baseline(trial_folder: TrialFolder, node: int, timeout_s: float) -> bool:
     """For a rank that did not start the sampler: wait until its baseline is on disk; False after `timeout_s`."""
-    return _wait(trial_folder.nvml_summary(hostname).exists, timeout_s)
+    return _wait(trial_folder.nvml_summary(node).exists, timeout_s)
 
 
 def sampler_command(
-    samples: Path, summary: Path, hostname: str, uuids: Sequence[str] | None, interval_s: float
+    samples: Path, summary: Path, node: int, uuids: Sequence[str] | None, interval_s: float
 ) -> list[str]:
     """The command line of a sampler that lives as long as this process, at most."""
-    command = [sys.executable, "-m", "zerobench.memory.sampler", "--hostname", hostname]
+    command = [sys.executable, "-m", "zerobench.memory.sampler", "--node", str(node)]
     command += ["--out", str(samples.absolute()), "--summary", str(summary.absolute())]
     command += ["--interval-ms", f"{interval_s * 1000:g}", "--parent-pid", str(os.getpid())]
     return command if uuids is None else [*command, "--uuids", *uuids]
@@ -180,7 +182,7 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m zerobench.memory.sampler", description=__doc__)
     parser.add_argument("--out", type=Path, required=True, help="where the samples go (CSV)")
     parser.add_argument("--summary", type=Path, required=True, help="where the summary goes (JSON)")
-    parser.add_argument("--hostname", required=True)
+    parser.add_argument("--node", type=int, required=True, help="index of this node within the trial")
     parser.add_argument("--interval-ms", type=_milliseconds, default=10.0)
     parser.add_argument(
         "--uuids", nargs="*", help="devices to sample; those that CUDA_VISIBLE_DEVICES leaves, where left out"

@@ -15,6 +15,7 @@ import itertools
 import math
 import os
 import signal
+import socket
 import sys
 import threading
 from collections import deque
@@ -48,8 +49,8 @@ Sample = tuple[DeviceTrack, Values]
 class Session:
     """The devices asked for, and what was found of them so far."""
 
-    def __init__(self, hostname: str, interval_s: float, uuids: Sequence[str] | None) -> None:
-        self.hostname = hostname
+    def __init__(self, node: int, interval_s: float, uuids: Sequence[str] | None) -> None:
+        self.node = node
         self.interval_s = interval_s
         self.tracks: list[DeviceTrack] = []
         self.faults: list[str] = []
@@ -101,7 +102,8 @@ class Session:
         gaps = [track.largest_gap_s for track in self.tracks if track.largest_gap_s is not None]
         num_samples = sum(track.num_samples for track in self.tracks)
         return NvmlSummary(
-            hostname=self.hostname,
+            hostname=socket.gethostname(),
+            node=self.node,
             available=num_samples > 0,
             reason="; ".join(self._missing + lost) or None,
             driver_version=self._driver_version,
@@ -188,7 +190,7 @@ def run(arguments: argparse.Namespace) -> int:
     """Sample as the command line says; 0 when the summary stands."""
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; the parent says when to end
     signal.pthread_sigmask(signal.SIG_BLOCK, END_SIGNALS)
-    session = Session(arguments.hostname, arguments.interval_ms / 1000, arguments.uuids)
+    session = Session(arguments.node, arguments.interval_ms / 1000, arguments.uuids)
     if not session.tracks:
         write_whole(arguments.summary, session.summary().model_dump_json(indent=1))
         return 0

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Mapping
+from collections.abc import Iterator, Mapping
 from typing import Any
 
 from zerobench.report.column_units import plain
@@ -12,6 +12,21 @@ from zerobench.report.column_units import plain
 Environment = Mapping[str, Any]
 
 _SHORT_COMMIT = 12
+
+FACTS: Mapping[str, tuple[str, ...]] = {
+    "CUDA of torch": ("torch_build", "cuda"),
+    "HIP of torch": ("torch_build", "hip"),
+    "torch commit": ("torch_build", "git_version"),
+    "driver": ("driver", "version"),
+    "CUDA of driver": ("driver", "cuda_version"),
+    "processor": ("machine", "cpu", "model"),
+    "cores": ("machine", "cpu", "usable_cores"),
+    "kernel": ("machine", "kernel"),
+    "system": ("machine", "os"),
+    "container": ("machine", "limits", "container"),
+    "host": ("hostname",),
+}
+"""Single values of environment.json, in the order that tables have them."""
 
 
 def at(environment: Environment, *path: str) -> Any:
@@ -34,6 +49,28 @@ def gpu_names(environment: Environment) -> str | None:
     gpus = at(environment, "gpus")
     names = Counter(str(at(gpu, "name")) for gpu in gpus) if isinstance(gpus, list) else Counter()
     return plain(", ".join(f"{count} x {name}" for name, count in sorted(names.items()))) or None
+
+
+def gpu_links(environment: Environment) -> str | None:
+    """`28 pairs: 18 NVLinks through nvswitch, PCIe NODE`."""
+    pairs = at(environment, "topology")
+    kinds = (
+        Counter(_link(pair) for pair in pairs if isinstance(pair, Mapping)) if isinstance(pairs, list) else Counter()
+    )
+    return plain("; ".join(f"{count} pairs: {kind}" for kind, count in kinds.most_common())) or None
+
+
+def _link(pair: Environment) -> str:
+    nvlinks, through, pcie = pair.get("nvlinks"), pair.get("through"), pair.get("pcie")
+    said = [f"{nvlinks} NVLinks" + (f" through {through}" if through else "")] if nvlinks else []
+    return ", ".join([*said, *([f"PCIe {pcie}"] if pcie else [])]) or "not known"
+
+
+def versions(environment: Environment) -> Iterator[tuple[str, str | None]]:
+    """The versions of packages, by name."""
+    found = at(environment, "versions")
+    for name, version in found.items() if isinstance(found, Mapping) else ():
+        yield plain(str(name)), text(version)
 
 
 def commit(found: Any) -> str | None:

@@ -1,12 +1,14 @@
 """NVML samples of a trial with the phase that each fell in, and the energy of the timed steps; streams.
 
 A sample belongs to the phase that the rank on its device was in: the ranks' marks and the sampler share the
-clock of the node. Devices that no rank names go by the first rank of the node.
+clock of the node. Clocks of different nodes are never held against each other: each node's samples are laid under the
+marks of its own ranks, and its energy is that of its own ranks' timed steps. Devices that no rank names go by the
+first rank of the node.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Hashable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
@@ -18,12 +20,15 @@ import pyarrow.compute as pc
 import pyarrow.csv as pa_csv
 
 from zerobench.errors import UserError
-from zerobench.records import RankRecord
+from zerobench.records import NvmlSummary, RankRecord
 from zerobench.report.frames.sinks import TableSink
+from zerobench.report.nodes import ranks_of, samples_file
 from zerobench.report.nvml_view import bare_uuid
 from zerobench.store import Trial
 
 Floats = npt.NDArray[np.float64]
+Window = tuple[float, float]
+"""Unix times, by the clock of one node."""
 _TYPES = {
     "gpu_uuid": pa.string(),
     "t_s": pa.float64(),
@@ -37,23 +42,23 @@ _TYPES = {
 def write_samples(trial: Trial, sink: TableSink) -> float | None:
     """Add every NVML sample of `trial` to `sink`; return the energy of its timed steps in joules.
 
-    The energy is that of the trial's devices together, from the first timed step's begin to the last one's end.
-    None where a device told neither energy nor power around that time.
+    The energy is that of the trial's devices together, on each node from its first timed step's begin to its last
+    one's end. None where a device told neither energy nor power around that time.
 
     Raises:
         UserError: a file of samples is corrupt.
 
     """
-    meter = EnergyMeter(timed_window(trial.ranks))
+    meter = EnergyMeter()
     for summary in trial.record.nvml:
-        path = trial.folder.nvml_samples(summary.hostname)
-        ranks = [rank for rank in trial.ranks if rank.hostname == summary.hostname]
+        path, ranks = samples_file(trial.folder, summary), ranks_of(trial.ranks, summary)
+        window = timed_window(ranks)
         for batch in read_samples(path) if path.exists() else ():
             for uuid in pc.unique(batch["gpu_uuid"]).to_pylist():
                 of_device = batch.filter(pc.equal(batch["gpu_uuid"], uuid))
-                sink.add(_rows(trial, summary.hostname, PhaseLine.of(_marks_for(uuid, ranks)), of_device, sink.schema))
+                sink.add(_rows(trial, summary, PhaseLine.of(_marks_for(uuid, ranks)), of_device, sink.schema))
                 if _is_used(uuid, ranks):
-                    meter.add(f"{summary.hostname} {uuid}", of_device)
+                    meter.add((summary.hostname, summary.node, uuid), of_device, window)
     return meter.joules()
 
 
@@ -115,8 +120,11 @@ class PhaseLine:
         return self.names.take(pa.array(index, mask=outside))
 
 
-def timed_window(ranks: Sequence[RankRecord]) -> tuple[float, float] | None:
-    """Unix times at which the first timed step began and the last one ended, over all ranks; None without any."""
+def timed_window(ranks: Sequence[RankRecord]) -> Window | None:
+    """Unix times at which the first timed step began and the last one ended, over ranks that share a clock.
+
+    None where none timed a step.
+    """
     timed = [mark for rank in ranks for mark in rank.marks if mark.kind == "timed"]
     if not timed:
         return None
@@ -124,38 +132,39 @@ def timed_window(ranks: Sequence[RankRecord]) -> tuple[float, float] | None:
 
 
 class EnergyMeter:
-    """Energy of devices over one window of time.
+    """Energy of devices, each over a window of time on the clock of its node.
 
     By the driver's running counter where a device has one (interpolated between the readings around the ends of the
     window), else by power, integrated by the trapezoid rule: power as NVML gives it is a mean over the last
     second on some GPUs (Yang et al., arXiv 2312.02741), so the counter is the better witness.
     """
 
-    def __init__(self, window: tuple[float, float] | None) -> None:
-        self._window = window
-        self._pieces: dict[str, list[Floats]] = {}
+    def __init__(self) -> None:
+        self._pieces: dict[tuple[Hashable, Window | None], list[Floats]] = {}
 
-    def add(self, device: str, batch: Any) -> None:
+    def add(self, device: Hashable, batch: Any, window: Window | None) -> None:
         """Take samples of one device, in the order of time; most hold neither power nor energy and are dropped."""
         columns = np.stack([_floats(batch[name]) for name in ("t_s", "power_watts", "energy_joules")])
         told = ~np.isnan(columns[1:]).all(axis=0)
-        self._pieces.setdefault(device, []).append(columns[:, told])
+        self._pieces.setdefault((device, window), []).append(columns[:, told])
 
     def joules(self) -> float | None:
         """Energy of all devices together; None unless it is known of each."""
-        parts = [self._of_device(np.concatenate(pieces, axis=1)) for pieces in self._pieces.values()]
+        found = self._pieces.items()
+        parts = [_of_device(np.concatenate(pieces, axis=1), window) for (_, window), pieces in found]
         known = [part for part in parts if part is not None]
         return sum(known) if known and len(known) == len(parts) else None
 
-    def _of_device(self, samples: Floats) -> float | None:
-        if self._window is None:
-            return None
-        times, watts, joules = samples
-        counted = _between(times, joules, self._window)
-        return counted if counted is not None else _integral(times, watts, self._window)
+
+def _of_device(samples: Floats, window: Window | None) -> float | None:
+    if window is None:
+        return None
+    times, watts, joules = samples
+    counted = _between(times, joules, window)
+    return counted if counted is not None else _integral(times, watts, window)
 
 
-def _between(times_s: Floats, joules: Floats, window: tuple[float, float]) -> float | None:
+def _between(times_s: Floats, joules: Floats, window: Window) -> float | None:
     """The counter's rise over the window; None where its readings do not enclose the window."""
     known = ~np.isnan(joules)
     times_s, joules = times_s[known], joules[known]
@@ -165,7 +174,7 @@ def _between(times_s: Floats, joules: Floats, window: tuple[float, float]) -> fl
     return float(end - start)
 
 
-def _integral(times_s: Floats, watts: Floats, window: tuple[float, float]) -> float | None:
+def _integral(times_s: Floats, watts: Floats, window: Window) -> float | None:
     """Power integrated over the window; None where its readings do not enclose the window."""
     known = ~np.isnan(watts)
     times_s, watts = times_s[known], watts[known]
@@ -194,12 +203,13 @@ def _marks_for(uuid: str, ranks: Sequence[RankRecord]) -> RankRecord | None:
     return next(on_device, next(iter(ranks), None))
 
 
-def _rows(trial: Trial, hostname: str, line: PhaseLine, batch: Any, schema: Any) -> Any:
+def _rows(trial: Trial, node: NvmlSummary, line: PhaseLine, batch: Any, schema: Any) -> Any:
     """The batch's samples, all of one device, as rows of the table `nvml`."""
     num_rows = batch.num_rows
     columns = {name: batch[name] for name in _TYPES if name in schema.names}
     columns["run_id"] = pa.repeat(trial.record.run_id, num_rows)
     columns["trial_id"] = pa.repeat(trial.record.trial_id, num_rows)
-    columns["hostname"] = pa.repeat(hostname, num_rows)
+    columns["hostname"] = pa.repeat(node.hostname, num_rows)
+    columns["node"] = pa.repeat(pa.scalar(node.node, pa.int64()), num_rows)
     columns["phase"] = line.at(_floats(batch["t_s"]))
     return pa.table([columns[name] for name in schema.names], schema=schema)

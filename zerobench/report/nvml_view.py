@@ -2,11 +2,12 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 
-from zerobench.records import DeviceMemory, NvmlDevice, Place, RankRecord
+from zerobench.records import DeviceMemory, NvmlDevice, NvmlSummary, Place, RankRecord
 from zerobench.report.memory_view import Instant, end_instant, phase_peak
+from zerobench.report.nodes import ranks_of, same_node
 from zerobench.report.trials import Trial
 
 
@@ -17,9 +18,16 @@ def bare_uuid(uuid: str) -> str:
 
 def devices_of(trial: Trial) -> list[NvmlDevice]:
     """The sampled devices that the trial's ranks ran on; all sampled ones where no rank names its device."""
-    sampled = [device for summary in trial.record.nvml for device in summary.devices]
-    used = {bare_uuid(rank.device_uuid) for rank in trial.ranks if rank.device_uuid}
-    return [device for device in sampled if not used or bare_uuid(device.gpu_uuid) in used]
+    return [device for _, device in _devices(trial)]
+
+
+def _devices(trial: Trial) -> Iterator[tuple[NvmlSummary, NvmlDevice]]:
+    """As `devices_of`, each with its node's summary."""
+    is_named = any(rank.device_uuid for rank in trial.ranks)
+    for summary in trial.record.nvml:
+        ranks = ranks_of(trial.ranks, summary) if is_named else []
+        used = {bare_uuid(rank.device_uuid) for rank in ranks if rank.device_uuid}
+        yield from ((summary, one) for one in summary.devices if not is_named or bare_uuid(one.gpu_uuid) in used)
 
 
 def nvml_peak_bytes(trial: Trial) -> int | None:
@@ -34,14 +42,18 @@ def missed_spike_bytes(trial: Trial) -> int | None:
 
     Reserved memory is part of used memory, so a lower NVML peak means that a spike fell between two samples.
     """
-    seen = {bare_uuid(device.gpu_uuid): device.peak_used_bytes for device in devices_of(trial)}
+    seen = list(_devices(trial))
     missed = []
     for rank in trial.ranks:
         reserved = max((row.peak_reserved_bytes for row in rank.device_memory), default=None)
-        peak = seen.get(bare_uuid(rank.device_uuid or ""))
+        peak = next((device.peak_used_bytes for node, device in seen if _runs_on(rank, node, device)), None)
         if reserved is not None and peak is not None and reserved > peak:
             missed.append(reserved - peak)
     return max(missed, default=None)
+
+
+def _runs_on(rank: RankRecord, node: NvmlSummary, device: NvmlDevice) -> bool:
+    return bare_uuid(rank.device_uuid or "") == bare_uuid(device.gpu_uuid) and same_node(rank, node)
 
 
 @dataclass(frozen=True)

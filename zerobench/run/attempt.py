@@ -6,65 +6,30 @@ import os
 import shutil
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass
 from pathlib import Path
 from typing import TypeVar
 
 from pydantic import BaseModel, ValidationError
 
 from zerobench.ds_config import swap_folder
-from zerobench.errors import UserError
 from zerobench.folder import TrialFolder, write_whole
-from zerobench.records import NvmlSummary, RankRecord, TrialRecord
+from zerobench.records import NvmlSummary, RankRecord, Start, TrialRecord
 from zerobench.run.compile_locks import left_over, remove_left_over
 from zerobench.run.launched import LaunchedTrial
-from zerobench.run.launcher import (
-    WORKER_MODULE,
-    command_text,
-    deepspeed_argv,
-    free_port,
-    launch_environment,
-    launched_processes,
-    read_hosts,
-    visible_devices,
-)
+from zerobench.run.launcher import command_text, launched_processes
 from zerobench.run.logs import redact_logs
 from zerobench.run.observer import Observer
 from zerobench.run.oom import read_oom_counters
-from zerobench.run.outcome import Ending, Stopped, classify
+from zerobench.run.outcome import Ending, Stopped, classify, interrupted
+from zerobench.run.record_times import written_at_s
+from zerobench.run.site import Launch, Site
 from zerobench.run.stop import Stop
-from zerobench.spec.trial import Evidence, TrialSpec
+from zerobench.spec.trial import TrialSpec
 
 Model = TypeVar("Model", bound=BaseModel)
 
 LAST_LINES = 15
 TAIL_BYTES = 8192
-
-
-@dataclass(frozen=True)
-class Site:
-    """Where trials run."""
-
-    num_cpus: int
-    """Cores of one node."""
-    num_gpus: int
-    """GPUs of one node."""
-    hostfile: Path | None = None
-    """The nodes, for trials on several."""
-    worker_module: str = WORKER_MODULE
-    settle_s: float = 60.0
-    """How long the launcher may take to end once a rank failed or all are done: it ends a node's other ranks itself,
-    within some 30 s, but knows nothing of other nodes."""
-
-
-def check_site(trials: Iterable[TrialSpec], site: Site) -> None:
-    """Refuse, before anything is started, what `site` cannot give to one of `trials`.
-
-    Raises UserError: CUDA_VISIBLE_DEVICES or the hostfile will not do, or there is none for several nodes.
-    """
-    for trial in (trial for trial in trials if trial.evidence in {Evidence.MEASURED, Evidence.SOLO}):
-        _hosts(trial, site)
-        _devices(trial, site)
 
 
 def run_trial(
@@ -76,26 +41,29 @@ def run_trial(
     Raises UserError: the devices or hosts that the user named do not do.
     """
     expected = launched_processes(trial)
-    launched = LaunchedTrial(*_command(trial, folder, site), folder, _hosts(trial, site))
+    launch = _launch(trial, folder, site)
+    launched = LaunchedTrial(launch, folder)
     _remove_swap_folder(trial)
     oom_before = read_oom_counters()
     started_at_s = time.time()
+    _note_start(trial, folder, site, started_at_s)
     with launched:
         stopped = launched.wait(stop, trial.timeout_s, expected, site.settle_s, observer.trial_progress)
         stacks = launched.dump_stacks(stop) if stopped is Stopped.TIMEOUT else {}
         exit_code = launched.exit_code
         launched.end()
     _remove_swap_folder(trial)
-    locks = _compile_locks(started_at_s, stopped) if exit_code != 0 and not _hosts(trial, site) else []
+    locks = [] if exit_code == 0 else _compile_locks(None if launch.elsewhere else started_at_s, stopped)
     redact_logs(folder)
     records, unreadable = _read_all(folder.rank_records(), RankRecord)
     ending = Ending(
         ranks_expected=expected,
         exit_code=exit_code,
+        first_rank_exit=site.first_rank_exit(exit_code),
         records=records,
-        written_at_s={r.rank: folder.rank_record(r.rank).stat().st_mtime for r in records},
-        deaths=tuple(launched.watch.deaths.values()),
+        written_at_s=written_at_s(folder, (r.rank for r in records), started_at_s, launched.seen_at_s),
         progress=launched.watch.look(),
+        deaths=tuple(launched.watch.deaths.values()),
         stopped=stopped,
         timeout_s=trial.timeout_s,
         oom=read_oom_counters().since(oom_before),
@@ -103,41 +71,29 @@ def run_trial(
         last_lines=last_lines(folder),
     )
     notes = [*launched.notes, *locks, *unreadable]
-    record = _record(trial, folder, run_id, ending, notes)
+    record = _record(trial, folder, run_id, ending, notes, site)
     record = record.model_copy(update={"started_at_s": started_at_s, "ended_at_s": time.time()})
     write_whole(folder.record, record.model_dump_json(indent=1))
     return record
 
 
-def _command(trial: TrialSpec, folder: TrialFolder, site: Site) -> tuple[list[str], dict[str, str]]:
-    """The command line and what its environment has more; written to the trial's folder too."""
-    added = launch_environment(trial, folder, num_cpus=site.num_cpus, num_gpus=site.num_gpus)
-    argv = deepspeed_argv(
-        trial,
-        folder,
-        free_port(),
-        site.hostfile,
-        devices=_devices(trial, site),
-        worker_module=site.worker_module,
+def _launch(trial: TrialSpec, folder: TrialFolder, site: Site) -> Launch:
+    """How the trial is started; the command line and what its environment has more go to its folder too."""
+    launch = site.launch(trial, folder)
+    write_whole(folder.command, command_text(launch.argv, launch.added))
+    return launch
+
+
+def _note_start(trial: TrialSpec, folder: TrialFolder, site: Site, started_at_s: float) -> None:
+    start = Start(
+        trial_id=trial.trial_id,
+        started_at_s=started_at_s,
+        runner=f"process {os.getpid()} on {os.uname().nodename}",
+        nodes=site.nodes(trial),
+        job=site.job,
+        job_ends_at_s=site.job_ends_at_s,
     )
-    write_whole(folder.command, command_text(argv, added))
-    return argv, added
-
-
-def _hosts(trial: TrialSpec, site: Site) -> list[str]:
-    """The nodes of a trial on several; none where this one does."""
-    if trial.num_nodes == 1 or launched_processes(trial) == 1:
-        return []
-    if site.hostfile is None:
-        raise UserError(f"num_nodes: {trial.num_nodes}: the nodes are named by --hostfile FILE, and none was given")
-    hosts = read_hosts(site.hostfile)
-    if len(hosts) < trial.num_nodes:
-        raise UserError(f"--hostfile: {site.hostfile} names {len(hosts)} hosts; a trial needs {trial.num_nodes}")
-    return hosts[: trial.num_nodes]
-
-
-def _devices(trial: TrialSpec, site: Site) -> list[int] | None:
-    return visible_devices(trial, os.environ) if site.num_gpus else None
+    write_whole(folder.start, start.model_dump_json(indent=1))
 
 
 def _remove_swap_folder(trial: TrialSpec) -> None:
@@ -147,12 +103,14 @@ def _remove_swap_folder(trial: TrialSpec) -> None:
         shutil.rmtree(path)
 
 
-def _compile_locks(started_at_s: float, stopped: Stopped | None) -> list[str]:
-    """Free what a compilation that was cut short holds; say so, and on a timeout which other lock may have held us."""
-    notes = [
-        f"removed the lock of a compilation that was cut short: {lock}"
-        for lock in remove_left_over(started_at_s, os.environ)
-    ]
+def _compile_locks(since_s: float | None, stopped: Stopped | None) -> list[str]:
+    """Free what a compilation that was cut short holds; say so, and on a timeout which other lock may have held us.
+
+    `since_s` is when the trial began; None where other machines may compile into the same folder, whose locks look left
+    over from here: there nothing is removed.
+    """
+    removed = [] if since_s is None else remove_left_over(since_s, os.environ)
+    notes = [f"removed the lock of a compilation that was cut short: {lock}" for lock in removed]
     if stopped is Stopped.TIMEOUT:
         notes += [
             f"nobody on this machine holds the compile lock {lock}; a trial that needs that kernel waits for ever"
@@ -161,9 +119,11 @@ def _compile_locks(started_at_s: float, stopped: Stopped | None) -> list[str]:
     return notes
 
 
-def _record(trial: TrialSpec, folder: TrialFolder, run_id: str, ending: Ending, notes: list[str]) -> TrialRecord:
-    status, failure = classify(ending)
-    nvml, unreadable = _read_all(sorted(folder.path.glob("nvml_*.json")), NvmlSummary)
+def _record(
+    trial: TrialSpec, folder: TrialFolder, run_id: str, ending: Ending, notes: list[str], site: Site
+) -> TrialRecord:
+    status, failure = interrupted(classify(ending), site.interruption)
+    nvml, unreadable = _read_all(folder.nvml_summaries(), NvmlSummary)
     if ending.stopped is Stopped.SETTLED:
         notes = [*notes, "the launcher did not end by itself and was ended"]
     elif failure is None and ending.exit_code:
@@ -179,6 +139,8 @@ def _record(trial: TrialSpec, folder: TrialFolder, run_id: str, ending: Ending, 
         ranks_expected=ending.ranks_expected,
         ranks_reported=len(ending.records),
         nvml=nvml,
+        nodes=site.nodes(trial),
+        job=site.job,
         notes=[*notes, *unreadable],
     )
 

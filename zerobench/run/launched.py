@@ -7,7 +7,7 @@ import os
 import subprocess
 import tempfile
 import time
-from collections.abc import Callable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
 from pathlib import Path
 from types import TracebackType
@@ -18,10 +18,11 @@ import psutil
 from zerobench.folder import TrialFolder
 from zerobench.progress import Progress
 from zerobench.records import Status
-from zerobench.run import remote, tree
+from zerobench.run import tree
 from zerobench.run.launcher import MARK, remote_environment_text
 from zerobench.run.outcome import Stopped
 from zerobench.run.ranks import RankWatch, open_pidfd
+from zerobench.run.site import Launch
 from zerobench.run.stop import Stop
 
 POLL_S = 0.25
@@ -36,34 +37,32 @@ STACKS_BYTES = 65536
 class LaunchedTrial:
     """A trial that runs: a context manager out of which no process of it escapes.
 
-    `hosts` are the other nodes, reached over ssh; none for a single node.
+    Its processes on other nodes are reached by what the launch says.
     """
 
-    def __init__(
-        self, argv: Sequence[str], added: Mapping[str, str], folder: TrialFolder, hosts: Sequence[str] = ()
-    ) -> None:
-        self._argv = list(argv)
-        self._added = dict(added)
+    def __init__(self, launch: Launch, folder: TrialFolder) -> None:
+        self._launch = launch
+        self._mark = launch.added[MARK]
         self._folder = folder
-        self._hosts = hosts
         self._settled_at: float | None = None
-        self._seen: set[Path] = set()
+        self.seen_at_s: dict[Path, float] = {}
+        """When each rank's record was first seen, Unix time."""
         self.notes: list[str] = []
 
     def __enter__(self) -> Self:
         self._held = ExitStack()
-        extra = self._held.enter_context(_for_remote_ranks(self._added, self._hosts))
+        extra = self._held.enter_context(_env_file(self._launch))
         with self._folder.stdout.open("ab") as out, self._folder.stderr.open("ab") as err:
             self._process = subprocess.Popen(
-                self._argv,
-                env={**os.environ, **self._added, **extra},
+                list(self._launch.argv),
+                env={**os.environ, **self._launch.added, **extra},
                 stdin=subprocess.DEVNULL,
                 stdout=out,
                 stderr=err,
                 start_new_session=True,
             )
         self._pidfd = open_pidfd(self._process.pid)
-        self.watch = RankWatch(self._folder, self._process.pid)
+        self.watch = RankWatch(self._folder, self._process.pid, self._mark)
         return self
 
     def __exit__(
@@ -84,7 +83,7 @@ class LaunchedTrial:
 
     def members(self) -> list[psutil.Process]:
         """The trial's living processes on this node."""
-        return tree.members(self._added[MARK], self._process.pid)
+        return tree.members(self._mark, self._process.pid)
 
     def wait(
         self,
@@ -113,9 +112,9 @@ class LaunchedTrial:
 
     def _overdue(self, ranks_expected: int, settle_s: float) -> bool:
         """Whether nothing more can come of the trial and the launcher has had its time to see so."""
-        for path in set(self._folder.rank_records()) - self._seen:
-            self._seen.add(path)
-            if _failed(path) or len(self._seen) == ranks_expected:
+        for path in set(self._folder.rank_records()) - self.seen_at_s.keys():
+            self.seen_at_s[path] = time.time()
+            if _failed(path) or len(self.seen_at_s) == ranks_expected:
                 self._settled_at = self._settled_at or time.monotonic()
         return self._settled_at is not None and time.monotonic() - self._settled_at > settle_s
 
@@ -123,8 +122,8 @@ class LaunchedTrial:
         """Each rank's Python stacks, by rank; ranks that could not answer are left out."""
         pids = {progress.pid for progress in self.watch.look()}
         asked = tree.request_stacks([process for process in self.members() if process.pid in pids])
-        self.notes += remote.on_all(self._hosts, "stacks", self._added[MARK])
-        ranks = [p.rank for p in self.watch.look() if p.pid in asked or self._hosts]
+        self._on_all_nodes("stacks")
+        ranks = [p.rank for p in self.watch.look() if p.pid in asked or self._launch.elsewhere]
         self._await_stacks(ranks, stop)
         return {str(p.rank): text for p in self.watch.look() if (text := _read_stacks(self._folder, p.rank))}
 
@@ -142,7 +141,7 @@ class LaunchedTrial:
     def end(self) -> None:
         """End what is left of the trial everywhere, and say in `notes` what outlived the launcher."""
         if self.exit_code is None:
-            if self._hosts:
+            if self._launch.elsewhere:
                 self._end_nodes()
             tree.end(self.members)
             self._process.wait(timeout=tree.GRACE_S)
@@ -155,21 +154,25 @@ class LaunchedTrial:
     def _end_nodes(self) -> None:
         """End the trial on all nodes. The launcher goes first, and unasked: asked politely it would `pkill` on each."""
         tree.end(lambda: tree.members(None, self._process.pid), politely=False)
-        self.notes += remote.on_all(self._hosts, "end", self._added[MARK])
+        self._on_all_nodes("end")
+
+    def _on_all_nodes(self, verb: str) -> None:
+        if self._launch.elsewhere:
+            self.notes += self._launch.elsewhere(verb, self._mark)
 
 
 @contextmanager
-def _for_remote_ranks(added: Mapping[str, str], hosts: Sequence[str]) -> Iterator[dict[str, str]]:
-    """The variable that names the file from which ranks on other nodes get `added`.
+def _env_file(launch: Launch) -> Iterator[dict[str, str]]:
+    """The variable that names the file from which ranks on other nodes get what the launch adds.
 
     The file repeats the user's ~/.deepspeed_env, which may hold secrets: so it lies outside the run folder, readable by
     its owner alone, for as long as the trial runs.
     """
-    if not hosts:
+    if not launch.needs_env_file:
         yield {}
         return
     with tempfile.NamedTemporaryFile("w", prefix="zerobench-", suffix=".env", encoding="utf-8") as file:
-        file.write(remote_environment_text(added, os.environ))
+        file.write(remote_environment_text(launch.added, os.environ))
         file.flush()
         yield {"DS_ENV_FILE": file.name}
 

@@ -1,31 +1,72 @@
-"""One runner in a run folder at a time."""
+"""Who may work in a run folder: one runner that takes the whole run, or several that take it a trial at a time.
+
+`zerobench run` holds the run alone. Jobs of a cluster share it, each holding the trial that it runs. The kernel lets a
+lock go when its holder ends, however it ends (flock(2)); on NFS and Lustre it is the file server that does, where they
+are mounted with locks. Where they are not, runners go on without: Slurm starts a
+job's tasks once, and `zerobench submit --resume` leaves those alone that are still in the queue.
+"""
 
 from __future__ import annotations
 
+import errno
 import fcntl
 import os
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from zerobench.errors import UserError
-from zerobench.folder import RunFolder
+from zerobench.folder import RunFolder, TrialFolder
+
+_WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
 @contextmanager
 def locked(run: RunFolder) -> Iterator[None]:
-    """Hold the run's lock, which the kernel lets go of when its holder ends, however it ends (flock(2)).
+    """Hold the run alone.
 
-    Raises UserError: another runner holds it.
+    Raises UserError: another runner is in it.
     """
-    descriptor = os.open(run.path / ".lock", os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    with _held(run.path / ".lock", fcntl.LOCK_EX) as holder:
+        if holder is not None:
+            raise UserError(f"RUN: {run.path} is in use by another zerobench ({holder})")
+        yield
+
+
+@contextmanager
+def shared(run: RunFolder) -> Iterator[None]:
+    """Hold the run together with other jobs of a cluster.
+
+    Raises UserError: a runner holds it alone.
+    """
+    with _held(run.path / ".lock", fcntl.LOCK_SH) as holder:
+        if holder is not None:
+            raise UserError(f"RUN: {run.path} is in use by another zerobench ({holder})")
+        yield
+
+
+@contextmanager
+def trial_locked(folder: TrialFolder) -> Iterator[bool]:
+    """Hold one trial; whether it could be had, or else another job runs it."""
+    with _held(folder.lock, fcntl.LOCK_EX) as holder:
+        yield holder is None
+
+
+@contextmanager
+def _held(path: Path, how: int) -> Iterator[str | None]:
+    """Hold the lock at `path`; None, or the words of whoever holds it instead."""
+    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
     try:
         try:
-            fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+            fcntl.flock(descriptor, how | fcntl.LOCK_NB)
         except BlockingIOError:
-            holder = os.pread(descriptor, 64, 0).decode(errors="replace").strip()
-            raise UserError(f"RUN: {run.path} is in use by another zerobench (process {holder})") from None
+            yield os.pread(descriptor, 64, 0).decode(errors="replace").strip() or "somebody"
+            return
+        except OSError as error:
+            if error.errno not in _WITHOUT_LOCKS:
+                raise
         os.ftruncate(descriptor, 0)
-        os.pwrite(descriptor, f"{os.getpid()} on {os.uname().nodename}\n".encode(), 0)
-        yield
+        os.pwrite(descriptor, f"process {os.getpid()} on {os.uname().nodename}\n".encode(), 0)
+        yield None
     finally:
         os.close(descriptor)

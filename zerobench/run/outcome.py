@@ -8,13 +8,14 @@ can cause comes before any crash that a peer recorded within `NEWS_DELAY_S`.
 from __future__ import annotations
 
 import signal
-from collections.abc import Mapping, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from enum import StrEnum
 
 from zerobench.progress import Progress
 from zerobench.records import Failure, RankRecord, Status
 from zerobench.run.ranks import RankDeath
+from zerobench.run.site import Interruption
 
 Outcome = tuple[Status, Failure | None]
 
@@ -48,6 +49,8 @@ class Ending:
     ranks_expected: int
     exit_code: int | None
     """The launcher's; None where the runner ended it."""
+    first_rank_exit: int | None = None
+    """What that says of the first rank to end, as in subprocess."""
     records: Sequence[RankRecord] = ()
     written_at_s: Mapping[int, float] = field(default_factory=dict)
     """When each rank's record was written, Unix time."""
@@ -159,11 +162,24 @@ def _launcher_fault(ending: Ending) -> Outcome | None:
     )
 
 
+def interrupted(outcome: Outcome, ask: Callable[[], Interruption | None]) -> Outcome:
+    """`outcome`, or what took the machine from the trial, where that may be why the trial did not complete.
+
+    `ask` is not asked of a trial that completed or ran out of memory: neither can be had by an interruption.
+    """
+    status, failure = outcome
+    if status in {Status.COMPLETED, Status.OUT_OF_DEVICE_MEMORY, Status.OUT_OF_HOST_MEMORY}:
+        return outcome
+    taken = ask()
+    if taken is None:
+        return outcome
+    seen = f"{taken.evidence or taken.message}; the ranks' own end: {failure.message if failure else status}"
+    return taken.status, Failure(message=taken.message, evidence=seen)
+
+
 def _left_no_record(ending: Ending) -> Outcome:
     """Ranks had begun and are gone; the launcher's exit status is that of the first it found dead."""
-    code = ending.exit_code
-    if code is not None and code > 128 and (256 - code) in set(signal.Signals):
-        code -= 256  # launch.py exits with a rank's negative status, of which eight bits arrive
+    code = ending.first_rank_exit
     ranks = ", ".join(str(rank) for rank in ending.missing[:8])
     return Status.CRASH, Failure(
         rank=ending.missing[0] if len(ending.missing) == 1 else None,

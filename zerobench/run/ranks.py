@@ -15,10 +15,13 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import NamedTuple
 
+import psutil
 from pydantic import ValidationError
 
 from zerobench.folder import TrialFolder
 from zerobench.progress import Progress
+from zerobench.run import tree
+from zerobench.run.record_times import believed_s
 
 
 @dataclass(frozen=True)
@@ -52,14 +55,17 @@ class _Watched:
 class RankWatch:
     """The ranks of one trial, as their progress files and the kernel tell of them.
 
-    `session` is the one that the trial's launcher leads: a process id in a progress file is believed only if its
-    process belongs to it.
+    A process id in a progress file is believed only if its process is the trial's: it carries `mark`, or belongs to the
+    `session` that the trial's launcher leads. Of ranks on other nodes the exit statuses are known that were written to
+    the folder; what a shell's status says of a signal is 128 and the signal's number.
     """
 
-    def __init__(self, folder: TrialFolder, session: int) -> None:
+    def __init__(self, folder: TrialFolder, session: int, mark: str | None = None) -> None:
         self._folder = folder
         self._session = session
+        self._mark = mark
         self._hostname = socket.gethostname()
+        self._began_at_s = time.time()
         self._alive: dict[int, _Watched] = {}
         self._written: dict[Path, int] = {}
         self._poll = select.poll()
@@ -82,6 +88,7 @@ class RankWatch:
                 self.progress[progress.rank] = progress
                 self._watch(progress)
         self._note_deaths()
+        self._note_exits()
         return [self.progress[rank] for rank in sorted(self.progress)]
 
     def close(self) -> None:
@@ -108,12 +115,29 @@ class RankWatch:
         if rank in self._alive or rank in self.deaths or progress.hostname != self._hostname:
             return
         stat = _stat(pid)
-        if stat is None or stat.session != self._session:
+        if stat is None or not (stat.session == self._session or self._is_marked(pid)) or _is_other(pid, rank):
             return
         pidfd = open_pidfd(pid)
         if pidfd is not None:
             self._poll.register(pidfd, select.POLLIN)
         self._alive[rank] = _Watched(rank, pid, stat.started_ticks, pidfd)
+
+    def _is_marked(self, pid: int) -> bool:
+        try:
+            return tree.belongs(psutil.Process(pid), self._mark)
+        except psutil.Error:
+            return False
+
+    def _note_exits(self) -> None:
+        """Take what was written of ranks' ends: it knows the status that another process had collected."""
+        for path in self._folder.rank_exits():
+            exited = _read_exit(path, self._began_at_s)
+            if exited is not None and not self._knows(exited.rank):
+                self.deaths[exited.rank] = exited
+
+    def _knows(self, rank: int) -> bool:
+        death = self.deaths.get(rank)
+        return death is not None and death.exit_code is not None
 
     def _note_deaths(self) -> None:
         for rank, watched in list(self._alive.items()):
@@ -129,6 +153,15 @@ class RankWatch:
             _close(watched.pidfd)
 
 
+def _is_other(pid: int, rank: int) -> bool:
+    """Whether process `pid` says that it is another rank: `rank` is then on a node that has our hostname."""
+    try:
+        said = psutil.Process(pid).environ().get("RANK")
+    except psutil.Error:  # it is a zombie, and says nothing
+        return False
+    return said is not None and said != str(rank)
+
+
 def open_pidfd(pid: int) -> int | None:
     """A file descriptor that becomes readable when process `pid` ends; None where the kernel has none to give."""
     try:
@@ -140,6 +173,15 @@ def open_pidfd(pid: int) -> int | None:
 def _close(pidfd: int | None) -> None:
     if pidfd is not None:
         os.close(pidfd)
+
+
+def _read_exit(path: Path, began_at_s: float) -> RankDeath | None:
+    """What `exit_<rank>.txt` says; None where it is half written, or gone."""
+    try:
+        at_s, code = believed_s(path.stat().st_mtime, began_at_s, time.time()), int(path.read_text(encoding="ascii"))
+    except (OSError, ValueError):
+        return None
+    return RankDeath(int(path.stem.removeprefix("exit_")), at_s, 128 - code if code > 128 else code)
 
 
 def _stat(pid: int) -> _Stat | None:

@@ -4,26 +4,29 @@ from __future__ import annotations
 
 import itertools
 import json
-import shutil
 import time
 from collections import Counter
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from contextlib import ExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
-from zerobench.errors import UserError
-from zerobench.folder import RunFolder, TrialFolder, write_whole
+from zerobench.errors import UserError, unknown_choice
+from zerobench.folder import RunFolder, write_whole
 from zerobench.records import Status, TrialRecord
-from zerobench.run import tree
-from zerobench.run.attempt import Site, check_site, run_trial
-from zerobench.run.lock import locked
+from zerobench.run.attempt import run_trial
+from zerobench.run.installed import check_installed
+from zerobench.run.lock import locked, shared, trial_locked
+from zerobench.run.lost import renew
+from zerobench.run.node_environment import record_hosts
 from zerobench.run.observer import Observer
 from zerobench.run.setup import lay_out, new_run_folder, resolved_configs
 from zerobench.run.simulations import is_predicted, predict
+from zerobench.run.site import Site, check_site
 from zerobench.run.stop import Stop, stop_on_signals
 from zerobench.spec.expand import PlannedTrial
-from zerobench.spec.trial import TrialSpec
+from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.store import STAMP, Run, load_run, read_record
 
 _KEPT = {Status.COMPLETED, Status.SKIPPED}
@@ -61,10 +64,12 @@ def run_sweep(
 
     `sweep` is the sweep as asked, `environment` what the machine is; both are kept with the run.
 
-    Raises UserError: a trial's config is refused, or the folder cannot be written.
+    Raises UserError: a trial's config is refused, what it needs is not installed, or the folder cannot be written.
     """
     configs = resolved_configs(planned)
-    check_site((item.trial for item in planned if item.skipped is None), site)
+    to_run = [item.trial for item in planned if item.skipped is None]
+    check_installed(to_run)
+    check_site(to_run, site)
     try:
         run = new_run_folder(reports, sweep_name)
         lay_out(run, planned, configs, sweep, environment)
@@ -104,26 +109,64 @@ def _run_pending(folder: RunFolder, site: Site, observer: Observer) -> RunResult
         known = list(standing(run))
         kept = Counter(status for _, status in known if status)
         to_do = [trial_id for trial_id, status in known if status is None]
-        check_site(map(run.spec, to_do), site)
-        observer.run_started(folder, len(to_do), kept[Status.COMPLETED], kept[Status.SKIPPED])
-        try:
-            statuses = kept + _run_all(run, to_do, site, stop, observer)
-        except OSError as error:
-            raise UserError(
-                f"{error.filename or folder.path}: {error.strerror or error};"
-                f" what was measured is kept, go on with: zerobench run --resume {folder.path}"
-            ) from None
-        finally:
-            observer.run_ended()
-    return RunResult(folder, statuses, interrupted=stop.asked)
+        check_installed(map(run.spec, to_do))
+        _record_nodes(run, to_do, site)
+        return _run(run, to_do, kept, site, stop, observer)
 
 
-def standing(run: Run) -> Iterator[tuple[str, Status | None]]:
+def _record_nodes(run: Run, trial_ids: Sequence[str], site: Site) -> None:
+    """Have the nodes of a hostfile say what they are. Raises UserError: the hostfile will not do."""
+    measured = (trial for trial in map(run.spec, trial_ids) if trial.evidence is Evidence.MEASURED)
+    record_hosts(run.folder.nodes, (host for trial in measured for host in site.nodes(trial)))
+
+
+def _run(
+    run: Run, to_do: Sequence[str], kept: Counter[Status], site: Site, stop: Stop, observer: Observer
+) -> RunResult:
+    """Run `to_do`, which the caller holds."""
+    check_site(map(run.spec, to_do), site)
+    observer.run_started(run.folder, len(to_do), kept[Status.COMPLETED], kept[Status.SKIPPED])
+    try:
+        statuses = kept + _run_all(run, to_do, site, stop, observer)
+    except OSError as error:
+        raise UserError(
+            f"{error.filename or run.folder.path}: {error.strerror or error};"
+            f" what was measured is kept, go on with: zerobench run --resume {run.folder.path}"
+        ) from None
+    finally:
+        observer.run_ended()
+    return RunResult(run.folder, statuses, interrupted=stop.asked)
+
+
+def run_beside_others(path: Path, trial_ids: Sequence[str], *, site: Site, observer: Observer, stop: Stop) -> RunResult:
+    """Run those of `trial_ids` that have no kept record, while other jobs may run other trials of the run at `path`.
+
+    Raises UserError: `path` is no run folder or another runner holds all of it, a trial is not in its plan, the site
+    cannot take one, or the folder cannot be written.
+    """
+    folder = RunFolder(path.resolve())
+    with shared(folder), ExitStack() as held:
+        run = load_run(folder.path)
+        _check_planned(run, trial_ids)
+        known = dict(standing(run, trial_ids))
+        mine = [one for one in trial_ids if known[one] is None and held.enter_context(trial_locked(folder.trial(one)))]
+        kept = Counter(status for status in known.values() if status)
+        return _run(run, mine, kept, site, stop, observer)
+
+
+def _check_planned(run: Run, trial_ids: Sequence[str]) -> None:
+    planned = {entry.trial_id for entry in run.plan.trials}
+    for trial_id in trial_ids:
+        if trial_id not in planned:
+            raise unknown_choice("trial", trial_id, planned)
+
+
+def standing(run: Run, trial_ids: Iterable[str] | None = None) -> Iterator[tuple[str, Status | None]]:
     """Each planned trial's id, with its status where it need not run (again), None where it must."""
-    for entry in run.plan.trials:
-        path = run.folder.trial(entry.trial_id).record
+    for trial_id in (entry.trial_id for entry in run.plan.trials) if trial_ids is None else trial_ids:
+        path = run.folder.trial(trial_id).record
         status = read_record(path, TrialRecord).status if path.exists() else None
-        yield entry.trial_id, status if status in _KEPT else None
+        yield trial_id, status if status in _KEPT else None
 
 
 def refuse_other_plan(path: Path, planned: Sequence[PlannedTrial]) -> None:
@@ -154,37 +197,13 @@ def _run_all(run: Run, to_do: Sequence[str], site: Site, stop: Stop, observer: O
         observer.trial_ended(record)
 
     predicted = [pair for pair in trials if is_predicted(pair[0])]
-    for _, folder in predicted:
-        _renew(run, folder)
+    for trial, folder in predicted:
+        renew(run, trial, folder, site)
     predict(predicted, run.run_id, site.num_cpus, stop, started, ended)
     for trial, folder in trials:
         if stop.asked or is_predicted(trial):
             continue
-        _renew(run, folder)
+        renew(run, trial, folder, site)
         started(trial)
         ended(run_trial(trial, folder, run.run_id, site, stop, observer))
     return statuses
-
-
-def _renew(run: Run, folder: TrialFolder) -> None:
-    """Where the trial was begun before, end what still runs of it and move what it left aside.
-
-    The command goes last: as long as it is there, the trial counts as begun, and a move cut short is finished later.
-    """
-    if not folder.command.exists():
-        return
-    tree.end(lambda: tree.members(str(folder.path)))
-    aside = _aside(run.folder, folder.path.name)
-    stays = {folder.spec, folder.ds_config, folder.command}
-    for path in [*(p for p in folder.path.iterdir() if p not in stays), folder.command]:
-        path.rename(aside / path.name)
-    shutil.copy(folder.spec, aside)
-
-
-def _aside(run: RunFolder, trial_id: str) -> Path:
-    """A fresh folder under the run's `set_aside`."""
-    shelf = run.path / "set_aside"
-    taken = len(list(shelf.glob(f"{trial_id}.*")))
-    path = shelf / f"{trial_id}.{taken + 1}"
-    path.mkdir(parents=True)
-    return path

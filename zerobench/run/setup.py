@@ -9,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 import yaml
+from pydantic_core import to_json
 
 from zerobench.ds_config import build_ds_config
 from zerobench.errors import UserError
@@ -70,7 +71,8 @@ def lay_out(
         folder = run.trial(item.trial.trial_id)
         lay_out_trial(folder, item.trial, configs.get(item.trial.trial_id))
         if item.skipped is not None:
-            write_whole(folder.record, _skipped_record(run, item).model_dump_json(indent=1))
+            # Not to the disk at once, which takes seconds for thousands: without its plan the folder is no run yet.
+            folder.record.write_text(_skipped_record(run, item).model_dump_json(indent=1), encoding="utf-8")
     write_whole(run.plan, _plan(run, planned).model_dump_json(indent=1))
 
 
@@ -79,7 +81,7 @@ def lay_out_trial(folder: TrialFolder, trial: TrialSpec, ds_config: Mapping[str,
     folder.path.mkdir(parents=True)
     folder.spec.write_text(trial.model_dump_json(indent=1), encoding="utf-8")
     if ds_config is not None:
-        folder.ds_config.write_text(json.dumps(ds_config, indent=1), encoding="utf-8")
+        folder.ds_config.write_bytes(to_json(ds_config, indent=1, inf_nan_mode="constants"))
 
 
 def _plan(run: RunFolder, planned: Sequence[PlannedTrial]) -> Plan:

@@ -20,6 +20,7 @@ from typing import IO
 
 from pydantic import ValidationError
 
+from zerobench.errors import UserError
 from zerobench.folder import TrialFolder, write_whole
 from zerobench.formulas import formula_record
 from zerobench.records import Failure, RankRecord, Status, TrialRecord
@@ -56,10 +57,30 @@ def predict(
     simulated = [pair for pair in trials if pair[0].evidence is Evidence.SIMULATED]
     for trial, folder in by_formula:
         started(trial)
-        write_whole(folder.rank_record(0), formula_record(trial).model_dump_json())
-        ended(_finish(trial, folder, run_id, 0, time.time()))
+        ended(_by_formula(trial, folder, run_id))
     if simulated and not stop.asked:
         _simulate(simulated, run_id, min(num_cpus, len(simulated)), stop, started, ended)
+
+
+def _by_formula(trial: TrialSpec, folder: TrialFolder, run_id: str) -> TrialRecord:
+    """The trial's record; a trial that no formula is known for is skipped, and those after it go on."""
+    begun_s = time.time()
+    try:
+        found = formula_record(trial)
+    except UserError as error:
+        record = TrialRecord(
+            run_id=run_id,
+            trial_id=trial.trial_id,
+            config_hash=trial.config_hash,
+            status=Status.SKIPPED,
+            reason=str(error),
+            rule="formula",
+            ranks_expected=1,
+        )
+        write_whole(folder.record, record.model_dump_json(indent=1))
+        return record
+    write_whole(folder.rank_record(0), found.model_dump_json())
+    return _finish(trial, folder, run_id, 0, begun_s)
 
 
 def _simulate(

@@ -28,8 +28,9 @@ class Stop:
 
 
 @contextmanager
-def stop_on_signals() -> Iterator[Stop]:
-    """Within it, SIGINT, SIGTERM and SIGHUP set the `Stop` that it gives; signals the caller ignores stay ignored.
+def stop_on_signals(*more: signal.Signals) -> Iterator[Stop]:
+    """Within it, SIGINT, SIGTERM, SIGHUP and `more` set the `Stop` that it gives; signals the caller ignores stay
+    ignored.
 
     Outside the main thread, where Python cannot take signals, only `Stop.ask` sets it.
     """
@@ -41,7 +42,7 @@ def stop_on_signals() -> Iterator[Stop]:
     def handle(number: int, _frame: FrameType | None) -> None:
         stop.ask(number)
 
-    before = {number: signal.getsignal(number) for number in _SIGNALS}
+    before = {number: signal.getsignal(number) for number in (*_SIGNALS, *more)}
     taken = [number for number, handler in before.items() if handler != signal.SIG_IGN]
     for number in taken:
         signal.signal(number, handle)

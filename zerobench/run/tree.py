@@ -27,10 +27,11 @@ def members(mark: str | None, session: int | None = None) -> list[psutil.Process
     """The living processes that carry `mark`, or that belong to session `session`; never the caller itself."""
     own = os.getpid()
     candidates = (process for process in psutil.process_iter() if process.pid != own)
-    return [process for process in candidates if _belongs(process, mark, session)]
+    return [process for process in candidates if belongs(process, mark, session)]
 
 
-def _belongs(process: psutil.Process, mark: str | None, session: int | None) -> bool:
+def belongs(process: psutil.Process, mark: str | None, session: int | None = None) -> bool:
+    """Whether a living process carries `mark` or belongs to session `session`."""
     try:
         if process.status() == psutil.STATUS_ZOMBIE:
             return False

@@ -83,7 +83,7 @@ def expand(sweep: Sweep, machine: Machine) -> list[PlannedTrial]:
         PlannedTrial(trial=trial, skipped=skip)
         for repeat in range(repeats)
         for candidate, skip in zip(candidates, skips, strict=True)
-        for trial in [candidate.trial.model_copy(update={"repeat": repeat})]
+        for trial in [candidate.trial.model_copy(update={"repeat": repeat}) if repeat else candidate.trial]
         if any(keep(sweep.only, point, trial.trial_id) for point in candidate.points)
     ]
     if not planned:

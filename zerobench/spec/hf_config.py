@@ -51,12 +51,19 @@ def load_from_hub(hub_id: str) -> ModelSpec:
     try:
         file = _config_of_hub(hub_id)
     except Exception as error:  # noqa: BLE001 - the client's errors share no base class, and all mean: not there
-        reason = " ".join(str(error).split())[:200] or type(error).__name__
+        reason = _without_client(error) or " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(
             f"model: {hub_id!r} is neither a preset nor a path, and its config.json could not be had "
             f"from the Hugging Face hub: {reason}"
         ) from None
     return spec_from_config(_read_json(file), name=hub_id, where=f"{hub_id}/config.json", origin=hub_id)
+
+
+def _without_client(error: Exception) -> str | None:
+    """What to do where the hub's client is not installed; it comes with transformers, which a login node lacks."""
+    if not isinstance(error, ModuleNotFoundError) or error.name != "huggingface_hub":
+        return None
+    return "huggingface_hub is not installed; name a config.json, or: python -m pip install huggingface_hub"
 
 
 def _config_of_hub(hub_id: str) -> Path:

@@ -1,7 +1,7 @@
 """A sweep's points as predictions for a cluster: any sweep file can be planned before anybody has the GPUs.
 
 What the sweep says of ranks holds; `auto`, or nothing, means the cluster's. What it says of evidence gives way: every
-point is simulated.
+point is simulated, or worked out by formula.
 """
 
 from __future__ import annotations
@@ -13,6 +13,7 @@ from zerobench.spec.axes import AUTO
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.expand import PlannedTrial, expand
 from zerobench.spec.sweep import Sweep, load_sweep
+from zerobench.spec.trial import Evidence
 
 
 def sweep_gpu(name: str) -> str:
@@ -24,12 +25,14 @@ def sweep_gpu(name: str) -> str:
     return str(names.pop())
 
 
-def sweep_points(name: str, cluster: Cluster, sets: Sequence[str] = ()) -> tuple[Sweep, list[PlannedTrial]]:
-    """The sweep called `name`, simulated on the cluster's GPU, and its trials there, skipped ones included.
+def sweep_points(
+    name: str, cluster: Cluster, sets: Sequence[str] = (), evidence: Evidence = Evidence.SIMULATED
+) -> tuple[Sweep, list[PlannedTrial]]:
+    """The sweep called `name`, predicted on the cluster's GPU, and its trials there, skipped ones included.
 
     Raises UserError, one line, for what is wrong in the sweep, and where none of its points can be.
     """
-    told = [*sets, "evidence=simulated", f"gpu={cluster.gpu.name}", "rank=0"]
+    told = [*sets, f"evidence={evidence}", f"gpu={cluster.gpu.name}", "rank=0"]
     sweep = load_sweep(name, told, repeats=1)
     planned = expand(sweep, cluster.machine)
     if all(item.skipped for item in planned):

@@ -5,8 +5,10 @@ from __future__ import annotations
 import hashlib
 import json
 import os
+from collections.abc import Mapping
 from enum import StrEnum
-from typing import Annotated, Any
+from functools import cached_property
+from typing import Annotated, Any, Self
 
 from pydantic import Field
 
@@ -223,7 +225,7 @@ class TrialSpec(Spec):
         """ZeRO stage, or None for a strategy without DeepSpeed."""
         return int(self.strategy.removeprefix("zero")) if self.strategy.startswith("zero") else None
 
-    @property
+    @cached_property
     def config_hash(self) -> str:
         """Twelve hex digits over all that defines the work, so that predicted joins measured."""
         how = {"evidence", "prediction", "repeat", "steps", "timeout_s", "nvme_path", "own"}
@@ -243,7 +245,7 @@ class TrialSpec(Spec):
         text = json.dumps(same, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
-    @property
+    @cached_property
     def trial_id(self) -> str:
         """Stable name of the trial: readable first, unique by its hash; also the name of its folder."""
         if self.own is not None:
@@ -261,6 +263,13 @@ class TrialSpec(Spec):
         # A long name of a model must not push off the end what the hash does not cover.
         name = slug(f"{self.model.name}-{self.strategy}{offload}-n{self.world_size}")
         return f"{name}{slug(how) if how else ''}-{self.config_hash[:8]}-r{self.repeat}"
+
+    def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
+        """A copy with the fields of `update`; pydantic would take over what was computed of the old ones."""
+        copied = super().model_copy(update=update, deep=deep)
+        for name in ("config_hash", "trial_id"):
+            copied.__dict__.pop(name, None)
+        return copied
 
 
 def slug(text: str) -> str:

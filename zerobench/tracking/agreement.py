@@ -1,19 +1,30 @@
-"""Who this rank of a user's own job is, and the one folder that all of its ranks write to."""
+"""Who this rank of a user's own job is, on which node, and the one folder that all of its ranks write to.
+
+Nodes are told apart by hostname and by what the launcher says of them, since either may fail: two nodes may share a
+hostname, and many launchers number no nodes.
+"""
 
 from __future__ import annotations
 
 import os
 import socket
 from collections import Counter
-from collections.abc import Callable
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import NamedTuple
 
 import torch.distributed as dist
+from pydantic import ValidationError
 
 from zerobench.errors import UserError
 from zerobench.folder import TrialFolder
 from zerobench.progress import Rank
+from zerobench.records import NvmlSummary
+
+_NODE = ("GROUP_RANK", "CROSS_RANK", "SLURM_NODEID")
+"""Where torchrun, DeepSpeed's launcher and srun say which of its nodes a rank is on."""
+_LOCAL_RANKS = ("LOCAL_WORLD_SIZE", "LOCAL_SIZE")
 
 
 def this_rank() -> Rank:
@@ -25,7 +36,17 @@ def this_rank() -> Rank:
         world_size=dist.get_world_size() if running else int(os.environ.get("WORLD_SIZE", "1")),
         hostname=socket.gethostname(),
         pid=os.getpid(),
+        node=node_said(os.environ),
     )
+
+
+def node_said(environ: Mapping[str, str]) -> int:
+    """The node's index as the launcher says it, else by the ranks that it says a node has; 0 where it says neither."""
+    said = next((environ[name] for name in _NODE if environ.get(name, "").isdecimal()), None)
+    if said is not None:
+        return int(said)
+    ranks = next((int(environ[name]) for name in _LOCAL_RANKS if environ.get(name, "").isdecimal()), 0)
+    return int(environ.get("RANK", "0")) // ranks if ranks else 0
 
 
 @dataclass(frozen=True)
@@ -35,6 +56,24 @@ class Agreed:
     folder: TrialFolder
     ranks_per_node: int
     """Of the node that has most; launchers and libraries set variables for it to different things."""
+    node: int
+    """Index of this rank's node."""
+    is_first_of_node: bool
+    """Whether this is the rank that starts its node's sampler."""
+
+
+class _Node(NamedTuple):
+    """A node, as one of its ranks knows it."""
+
+    hostname: str
+    said: int
+
+
+class _Here(NamedTuple):
+    """What a rank tells the others."""
+
+    node: _Node
+    fault: str | None
 
 
 def agree(rank: Rank, make: Callable[[], TrialFolder]) -> Agreed:
@@ -42,10 +81,11 @@ def agree(rank: Rank, make: Callable[[], TrialFolder]) -> Agreed:
 
     Raises UserError: rank 0 could not make it, or another node cannot; on every rank, so that none waits.
     """
-    said: list[str | None] = [None, None]
+    said: list[str | None] = [None, None, None]
     if rank.rank == 0:
         try:
-            said[0] = str(make().path)
+            folder = make()
+            said[0], said[2] = str(folder.path), _watched_on(folder)
         except UserError as error:
             said[1] = str(error)
     are_several = dist.is_available() and dist.is_initialized() and dist.get_world_size() > 1
@@ -54,15 +94,34 @@ def agree(rank: Rank, make: Callable[[], TrialFolder]) -> Agreed:
     if said[0] is None:
         raise UserError(said[1] or f"rank {rank.rank}: torch.distributed does not run, and only rank 0 makes a folder")
     folder = TrialFolder(Path(said[0]))
-    here = (rank.hostname, _fault_of_making(folder))
+    here = _Here(_Node(rank.hostname, rank.node), _fault_of_making(folder))
     everywhere = [here]
     if are_several:
         everywhere = [here] * dist.get_world_size()
         dist.all_gather_object(everywhere, here)
-    for hostname, fault in everywhere:
+    for node, fault in everywhere:
         if fault is not None:
-            raise UserError(f"{folder.path}: cannot be made on {hostname}: {fault}")
-    return Agreed(folder, max(Counter(hostname for hostname, _ in everywhere).values()))
+            raise UserError(f"{folder.path}: cannot be made on {node.hostname}: {fault}")
+    nodes = [node for node, _ in everywhere]
+    is_first = not are_several or nodes.index(here.node) == dist.get_rank()
+    return Agreed(folder, max(Counter(nodes).values()), _index(here.node, nodes, said[2]), is_first)
+
+
+def _index(here: _Node, nodes: Sequence[_Node], watched_on: str | None) -> int:
+    """Nodes are numbered as their first ranks come, behind the watcher's own, whose sampler is that of node 0."""
+    found = list(dict.fromkeys(nodes))
+    if watched_on is None:
+        return found.index(here)
+    watched = next((node for node in found if node.hostname == watched_on), None)
+    return [watched, *(node for node in found if node != watched)].index(here)
+
+
+def _watched_on(folder: TrialFolder) -> str | None:
+    """The hostname of the watcher whose folder it is; None where nobody watches."""
+    try:
+        return NvmlSummary.model_validate_json(folder.nvml_summary(0).read_bytes()).hostname
+    except (OSError, ValidationError):
+        return None
 
 
 def _fault_of_making(folder: TrialFolder) -> str | None:

@@ -27,10 +27,13 @@ from zerobench.run.logs import redact_logs
 from zerobench.run.oom import read_oom_counters
 from zerobench.run.outcome import Ending, Stopped
 from zerobench.run.ranks import RankWatch, open_pidfd
+from zerobench.run.record_times import written_at_s
 from zerobench.run.stop import Stop
 from zerobench.tracking.host_tree import HostSampler, HostTree
 from zerobench.tracking.output import Passed
 
+NODE = 0
+"""The index of the watcher's own node; trackers inside of the command number the others behind it (agreement.py)."""
 POLL_S = 0.25
 HOST_INTERVAL_S = 0.1
 HANDED_ON = (signal.SIGUSR1, signal.SIGUSR2, signal.SIGQUIT)
@@ -76,8 +79,8 @@ class Command:
         for stream in self._streams:
             stream.started()
         self.ranks = RankWatch(folder, self._process.pid)
-        self.tree = HostTree(socket.gethostname(), HOST_INTERVAL_S, self._members)
-        self._host = HostSampler(self.tree, folder.host_samples(self.tree.hostname))
+        self.tree = HostTree(socket.gethostname(), HOST_INTERVAL_S, self._members, NODE)
+        self._host = HostSampler(self.tree, folder.host_samples(NODE))
 
     def _start(self, program: str, command: Sequence[str]) -> subprocess.Popen[bytes]:
         try:
@@ -158,16 +161,16 @@ class Command:
     def _tell(self, spent_s: float) -> None:
         spoken = self.ranks.look()
         ranks = len(self.tree.ranks)
-        nvml = read_nvml_summary(self.folder, self.tree.hostname)
+        nvml = read_nvml_summary(self.folder, NODE)
         self._show.progress(Watching(spent_s, spoken, ranks, self.tree.now_rss_bytes, nvml))
 
     def _ending(self, stopped: Stopped | None) -> Ending:
-        records, written = _rank_records(self.folder)
+        records = _rank_records(self.folder)
         return Ending(
             ranks_expected=self.num_ranks,
             exit_code=self.returncode,
             records=records,
-            written_at_s=written,
+            written_at_s=written_at_s(self.folder, (one.rank for one in records), self.started_at_s, {}),
             deaths=tuple(self.ranks.deaths.values()),
             progress=tuple(self.ranks.progress[rank] for rank in sorted(self.ranks.progress)),
             stopped=stopped,
@@ -188,23 +191,20 @@ class Command:
         return max([*said, len(self.tree.ranks), 1])
 
 
-def read_nvml_summary(folder: TrialFolder, hostname: str) -> NvmlSummary | None:
+def read_nvml_summary(folder: TrialFolder, node: int) -> NvmlSummary | None:
     """What the sampler says by now; None before it has."""
     try:
-        return NvmlSummary.model_validate_json(folder.nvml_summary(hostname).read_bytes())
+        return NvmlSummary.model_validate_json(folder.nvml_summary(node).read_bytes())
     except (OSError, ValidationError):
         return None
 
 
-def _rank_records(folder: TrialFolder) -> tuple[list[RankRecord], dict[int, float]]:
+def _rank_records(folder: TrialFolder) -> list[RankRecord]:
     """What trackers inside of the command left."""
     read: list[RankRecord] = []
-    written: dict[int, float] = {}
     for path in folder.rank_records():
         try:
-            record = RankRecord.model_validate_json(path.read_bytes())
+            read.append(RankRecord.model_validate_json(path.read_bytes()))
         except (OSError, ValidationError):
             continue
-        read.append(record)
-        written[record.rank] = path.stat().st_mtime
-    return read, written
+    return read

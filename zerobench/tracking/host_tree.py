@@ -57,6 +57,8 @@ class HostTree:
     hostname: str
     interval_s: float
     members: Callable[[], Sequence[psutil.Process]]
+    node: int = 0
+    """As in HostSummary."""
     seen: dict[tuple[int, float], Seen] = field(default_factory=dict)
     """By process id and time of birth: the kernel gives ids out again."""
     now_rss_bytes: int = 0
@@ -90,6 +92,7 @@ class HostTree:
         ranked = ranks + sorted(others, key=lambda one: -one.peak_rss_bytes)
         return HostSummary(
             hostname=self.hostname,
+            node=self.node,
             interval_s=self.interval_s,
             num_samples=self.num_samples,
             largest_gap_s=self.largest_gap_s,

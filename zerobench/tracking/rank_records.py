@@ -6,7 +6,7 @@ import json
 import os
 import time
 from collections.abc import Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
 
@@ -81,8 +81,9 @@ class Found:
         if spec is not None and spec.own is not None and own is not None:
             trial = trial.model_copy(update={"own": own.model_copy(update={"name": spec.own.name})})
         path = None if trial.nvme_path is None else f"{trial.nvme_path.rstrip('/')}/zero_stage_3"
+        rank = replace(rank, node=agreed.node)
         found = cls(folder, agreed.ranks_per_node, rank, trial, watched_folder() == folder, path, None)
-        found.sampler = found._start_sampler()
+        found.sampler = found._start_sampler() if agreed.is_first_of_node else None
         if getattr(engine, "global_steps", 0):
             found.notes.append("the engine had stepped before: its first step, which makes the states, was not seen")
         found.notes.append("a step's time begins with its forward pass: waiting for data between steps is not in it")
@@ -92,9 +93,9 @@ class Found:
 
     def _start_sampler(self) -> Sampler | None:
         """One on each node, unless the watcher's runs there."""
-        if self.rank.local_rank != 0 or self.folder.nvml_summary(self.rank.hostname).exists():
+        if self.folder.nvml_summary(self.rank.node).exists():
             return None
-        sampler = Sampler.start(self.folder, self.rank.hostname, uuids=None)
+        sampler = Sampler.start(self.folder, self.rank.node, uuids=None)
         sampler.wait_ready(_SAMPLER_START_S)
         return sampler
 
@@ -159,6 +160,7 @@ def _rank_record(found: Found, trial: TrialSpec, engine: Any, device: Device) ->
         local_rank=found.rank.local_rank,
         world_size=found.rank.world_size,
         hostname=found.rank.hostname,
+        node=found.rank.node,
         pid=found.rank.pid,
         status=found.status,
         failure=found.failure,
@@ -223,4 +225,4 @@ def _write_trial(found: Found, trial: TrialSpec) -> None:
 
 def read_nvml(folder: TrialFolder) -> list[NvmlSummary]:
     """What the samplers of all nodes left."""
-    return [NvmlSummary.model_validate_json(path.read_bytes()) for path in sorted(folder.path.glob("nvml_*.json"))]
+    return [NvmlSummary.model_validate_json(path.read_bytes()) for path in folder.nvml_summaries()]

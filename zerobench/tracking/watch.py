@@ -10,7 +10,6 @@ from __future__ import annotations
 import json
 import os
 import shutil
-import socket
 import time
 from collections.abc import Sequence
 from dataclasses import dataclass
@@ -27,7 +26,7 @@ from zerobench.run.outcome import Ending
 from zerobench.run.stop import stop_on_signals
 from zerobench.run.variables import untold
 from zerobench.spec.trial import SCRIPT, TrialSpec
-from zerobench.tracking.command import Command, Show
+from zerobench.tracking.command import NODE, Command, Show
 from zerobench.tracking.own_run import lay_out_own
 from zerobench.tracking.own_trial import laid_out, unknown_trial
 from zerobench.tracking.script_outcome import classify_script
@@ -61,7 +60,7 @@ def watch(command: Sequence[str], *, name: str | None, interval_s: float, report
     safe = redact_arguments(command, untold(os.environ))
     run = lay_out_own(reports, trial, {"name": trial.trial_id, "command": safe}, safe)
     folder = run.trial(trial.trial_id)
-    sampler = Sampler.start(folder, socket.gethostname(), uuids=None, interval_s=interval_s)
+    sampler = Sampler.start(folder, NODE, uuids=None, interval_s=interval_s)
     try:
         sampler.wait_ready(BASELINE_S)
         with stop_on_signals() as stop:
@@ -117,7 +116,7 @@ def _record(
     status, failure, more = classify_script(ending)
     if trial.num_nodes > 1:
         more = [*more, f"host memory was watched on {host.hostname} alone, one of {trial.num_nodes} nodes"]
-    others = [found for path in folder.path.glob("nvml_*.json") if (found := _read_summary(path)) is not None]
+    others = [found for path in folder.nvml_summaries() if (found := _read_summary(path)) is not None]
     record = TrialRecord(
         run_id=run.run_id,
         trial_id=trial.trial_id,
@@ -130,7 +129,7 @@ def _record(
         exit_code=ending.exit_code,
         ranks_expected=max(trial.world_size, len(ending.records)),
         ranks_reported=len(ending.records),
-        nvml=[nvml, *(found for found in others if found.hostname != nvml.hostname)],
+        nvml=[nvml, *(found for found in others if found.node != nvml.node)],
         host=[host],
         notes=[*notes, *more],
     )

@@ -38,10 +38,10 @@ def main() -> None:
 
 
 def _run(trial: TrialSpec, folder: TrialFolder) -> int:
-    rank = read_rank() if trial.evidence is Evidence.MEASURED else one_of(trial)
+    rank = read_rank(trial.gpus_per_node) if trial.evidence is Evidence.MEASURED else one_of(trial)
     progress = ProgressFile(folder, rank, trial.steps.total)
     progress.say("import", -1, always=True)
-    sampler = _start_sampler(folder)
+    sampler = _start_sampler(folder, rank.node)
     from zerobench.memory.failures import describe
     from zerobench.worker.rank import RankRun
 
@@ -60,14 +60,14 @@ def _run(trial: TrialSpec, folder: TrialFolder) -> int:
     return 0 if run.record.failure is None else 1
 
 
-def _start_sampler(folder: TrialFolder) -> Sampler | None:
+def _start_sampler(folder: TrialFolder, node: int) -> Sampler | None:
     """One sampler per node over the devices that the trial may use, started by its first rank before any CUDA context.
 
     The other ranks do not wait: importing torch takes them longer than the sampler takes for its baseline.
     """
     if os.environ.get("LOCAL_RANK", "0") != "0":
         return None
-    sampler = Sampler.start(folder, os.uname().nodename, uuids=None)
+    sampler = Sampler.start(folder, node, uuids=None)
     sampler.wait_ready(_SAMPLER_START_S)
     return sampler
 

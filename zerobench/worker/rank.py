@@ -52,6 +52,7 @@ class RankRun:
             local_rank=rank.local_rank,
             world_size=rank.world_size,
             hostname=rank.hostname,
+            node=rank.node,
             pid=rank.pid,
             status=Status.CRASH,
             device_type="unknown",

@@ -50,7 +50,8 @@ COLUMNS = {
     status:string reason:string step_time_s_median:Float64 forward_s:Float64 backward_s:Float64 step_s:Float64
     samples_per_s:Float64 tokens_per_s:Float64 tflops_per_gpu:Float64 mfu:Float64 device_peak_bytes:Int64
     nvml_peak_bytes:Int64 host_peak_bytes:Int64 energy_joules:Float64 nvme_read_bytes_per_s:Float64
-    nvme_write_bytes_per_s:Float64 loss_first:Float64 loss_last:Float64 loss_parity:Float64
+    nvme_write_bytes_per_s:Float64 loss_first:Float64 loss_last:Float64 loss_parity:Float64 nodes:string
+    job:string
 """,
     "errors": KEYS
     + """
@@ -59,7 +60,7 @@ COLUMNS = {
 """,
     "nvml": """
     run_id:string trial_id:string hostname:string gpu_uuid:string t_s:Float64 phase:string used_bytes:Int64
-    reserved_bytes:Int64 power_watts:Float64
+    reserved_bytes:Int64 power_watts:Float64 node:Int64
 """,
 }
 """What readers of the tables rely on, written out: a change here is a change of the public interface."""

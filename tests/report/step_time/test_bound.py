@@ -49,6 +49,16 @@ def test_compute_is_counted_flops_over_the_peak() -> None:
     assert one.communication_s == 0
 
 
+def test_by_formula_compute_is_the_models_flops() -> None:
+    """A formula counts nothing at an engine's calls; what the model must do at least is known all the same."""
+    sample = trial(eager(gpus_per_node=1, evidence="formula"))
+    ranks = [rank.model_copy(update={"flops_per_step": 2e15}) for rank in sample.ranks]
+    one = bound(dataclasses.replace(sample, ranks=ranks))
+    assert one.compute_s == pytest.approx(2.0)
+    assert one.terms[0].startswith("compute: 2000 T FLOP by formula at 1000 TFLOP/s")
+    assert bound(trial(eager(gpus_per_node=1, evidence="formula"))).step_s is None
+
+
 def test_what_the_causal_mask_hides_is_taken_off_for_fused_attention() -> None:
     """GPT-2 with 24 layers, 16 heads of 64 and 1,024 tokens: 14 products, of which 1,023 pairs in 2,048 are hidden."""
     one = bound(trial(asked(gpus_per_node=1), flops=FLOPS))

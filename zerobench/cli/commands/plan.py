@@ -44,6 +44,9 @@ def plan(
     frontier: Annotated[
         str | None, typer.Option(metavar="AXIS", help="The most that fits: model, micro-batch or sequence-length.")
     ] = None,
+    formula: Annotated[
+        bool, typer.Option("--formula", help="By closed forms: without torch, in a second, less exact.")
+    ] = False,
     write: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the recommended DeepSpeed configuration.")
     ] = None,
@@ -74,6 +77,7 @@ def plan(
         write=write,
         tokens=tokens,
         frontier=frontier,
+        formula=formula,
         sets=sets or [],
         reports=reports,
     )

@@ -87,15 +87,16 @@ def _samples(frames: RunFrames, trial: pd.Series[Any], rank: int, origin: float,
     own = ranks[ranks["rank"] == rank]
     if own.empty or own["device_uuid"].isna().all():
         return []
-    uuid, hostname = str(own["device_uuid"].iloc[0]), str(own["hostname"].iloc[0])
-    path = frames.run(str(trial["run_id"])).folder.trial(str(trial["trial_id"])).nvml_samples(hostname)
+    uuid, node, hostname = own[["device_uuid", "node", "hostname"]].iloc[0]
+    folder = frames.run(str(trial["run_id"])).folder.trial(str(trial["trial_id"]))
+    path = folder.nvml_samples(str(hostname) if pd.isna(node) else int(node))
     if not path.exists():
         return []
     found: list[dict[str, Any]] = []
     for batch in read_samples(path):
         frame = batch.select(["gpu_uuid", "t_s", "used_bytes"]).to_pandas()
         inside = frame[frame["t_s"].between(origin, origin + length) & frame["used_bytes"].notna()]
-        inside = inside[inside["gpu_uuid"].map(lambda one: bare_uuid(str(one))) == bare_uuid(uuid)]
+        inside = inside[inside["gpu_uuid"].map(lambda one: bare_uuid(str(one))) == bare_uuid(str(uuid))]
         found += [
             {"at": float(at) - origin, "used": int(used)}
             for at, used in zip(inside["t_s"], inside["used_bytes"], strict=True)

@@ -7,23 +7,9 @@ from dataclasses import dataclass
 
 from zerobench.report.column_units import plain
 from zerobench.report.compare.sides import Side
-from zerobench.report.environment_facts import Environment, at, commit, gpu_names, text
+from zerobench.report.environment_facts import FACTS, Environment, at, commit, gpu_names, text, versions
+from zerobench.report.node_facts import node_differences
 from zerobench.units import format_bytes
-
-_FACTS: Mapping[str, tuple[str, ...]] = {
-    "CUDA of torch": ("torch_build", "cuda"),
-    "HIP of torch": ("torch_build", "hip"),
-    "torch commit": ("torch_build", "git_version"),
-    "driver": ("driver", "version"),
-    "CUDA of driver": ("driver", "cuda_version"),
-    "processor": ("machine", "cpu", "model"),
-    "cores": ("machine", "cpu", "usable_cores"),
-    "kernel": ("machine", "kernel"),
-    "system": ("machine", "os"),
-    "container": ("machine", "limits", "container"),
-    "host": ("hostname",),
-}
-"""Single values of environment.json, in the order that tables have them."""
 
 _HARDWARE = ("GPUs", "devices of ranks", "processor", "cores", "host memory")
 
@@ -66,20 +52,21 @@ def hardware_warnings(found: Sequence[Fact]) -> list[str]:
 
 def _facts(side: Side) -> dict[str, str | None]:
     environment = side.run.environment
-    found = dict(_versions(environment))
-    found |= {name: text(at(environment, *path)) for name, path in _FACTS.items()}
+    found = dict(versions(environment))
+    found |= {name: text(at(environment, *path)) for name, path in FACTS.items()}
     found["GPUs"] = gpu_names(environment)
     found["devices of ranks"] = plain(", ".join(sorted(side.devices))) or None
     memory = at(environment, "machine", "memory_bytes")
     found["host memory"] = format_bytes(memory, digits=1) if isinstance(memory, int) else None
+    found |= _nodes(side)
     found["zerobench commit"] = commit(at(environment, "git", "zerobench"))
     return found | dict(_variables(environment))
 
 
-def _versions(environment: Environment) -> Iterator[tuple[str, str | None]]:
-    versions = at(environment, "versions")
-    for name, version in versions.items() if isinstance(versions, Mapping) else ():
-        yield plain(str(name)), text(version)
+def _nodes(side: Side) -> dict[str, str | None]:
+    """How many nodes were recorded, and in what they differ; nothing of a run that recorded none."""
+    nodes = side.run.nodes
+    return {"nodes": f"{len(nodes):,}", "nodes differ in": "; ".join(node_differences(nodes)) or None} if nodes else {}
 
 
 def _variables(environment: Environment) -> Iterator[tuple[str, str | None]]:

@@ -10,7 +10,8 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 
 from zerobench import store
-from zerobench.records import Category, Place, StepKind
+from zerobench.records import Category, Place, StepKind, TrialRecord
+from zerobench.report.column_units import plain
 from zerobench.report.environment_facts import at
 from zerobench.report.explain.category import Explainer
 from zerobench.report.explain.ending import ending_passage
@@ -23,6 +24,7 @@ from zerobench.report.explain.time import speed_difference, time_passage
 from zerobench.report.labels import evidence_text
 from zerobench.report.memory_view import largest_peak
 from zerobench.report.plan.why import name_of
+from zerobench.report.terminal.layout import listed
 from zerobench.report.trials import completed, refusing_impossible_values
 from zerobench.spec.trial import Offload
 
@@ -73,7 +75,9 @@ def explain_trial(one: Named, known: Sequence[Named] = ()) -> list[Passage]:
 
 def _heading(one: Named) -> Passage:
     spec, record = one.trial.spec, one.trial.record
-    figures = {"trial": {"trial_id": one.trial.trial_id, "label": one.label, "status": record.status.value}}
+    figures: dict[str, dict[str, object]] = {
+        "trial": {"trial_id": one.trial.trial_id, "label": one.label, "status": record.status.value}
+    }
     ranks = f"{spec.world_size} rank{'' if spec.world_size == 1 else 's'}"
     batch = f"{spec.micro_batch_size} x {spec.sequence_length:,} tokens"
     said = [name_of(spec), ranks]
@@ -81,9 +85,21 @@ def _heading(one: Named) -> Passage:
     said += [spec.precision.value] if spec.knows("precision") else []
     shape = ", ".join([spec.model.name, *said])
     lines = [Line(f"{shape}; {evidence_text(spec)}, {record.status.value.replace('_', ' ')}")]
+    where = _where(record)
+    if where:
+        lines.append(Line(where))
+        figures["trial"] |= {"nodes": list(record.nodes), "job": record.job}
     if not completed(one.trial):
         return Passage(f"{one.label} ({one.trial.trial_id})", lines, figures)
     return Passage(f"{one.label} ({one.trial.trial_id})", [*lines, *says(*record.notes)], figures)
+
+
+def _where(record: TrialRecord) -> str:
+    """`ran on node-1, node-2, by Slurm's job 123_4`; empty where neither was recorded."""
+    nodes = [plain(name) for name in record.nodes]
+    said = [f"on {listed(nodes)}"] if nodes else []
+    said += [f"by Slurm's job {plain(record.job)}"] if record.job else []
+    return f"ran {', '.join(said)}" if said else ""
 
 
 def _host(one: Named) -> Passage | None:

@@ -33,6 +33,8 @@ def json_document(frames: RunFrames) -> str:
                 "run_id": run.run_id,
                 "sweep": redact_value(run.sweep),
                 "environment": run.environment,
+                "nodes": run.nodes,
+                "submitted_from": run.submitted_from,
                 "not_ended": run.pending(),
             }
             for run in frames.runs

@@ -5,6 +5,7 @@ from __future__ import annotations
 from operator import attrgetter
 from typing import Any
 
+from zerobench.report.column_units import plain
 from zerobench.report.memory_view import device_peak_bytes, host_peak_bytes
 from zerobench.report.nvml_view import nvml_peak_bytes
 from zerobench.report.parity import losses
@@ -98,6 +99,8 @@ def trial_values(trial: Trial, energy_joules: float | None) -> dict[str, Any]:
         "loss_first": curve[0] if curve else None,
         "loss_last": curve[-1] if curve else None,
         "loss_parity": None,
+        "nodes": plain(" ".join(trial.record.nodes)) or None,
+        "job": trial.record.job and plain(trial.record.job),
     }
 
 

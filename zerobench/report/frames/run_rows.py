@@ -109,6 +109,7 @@ def rank_rows(trial: Trial) -> Iterator[Row]:
             **_key(trial),
             "rank": rank.rank,
             "hostname": rank.hostname,
+            "node": rank.node,
             "device_name": rank.device_name,
             "device_uuid": rank.device_uuid,
             "device_peak_bytes": _peak_bytes(rank, StepKind.STEADY, Place.DEVICE),

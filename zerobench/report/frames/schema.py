@@ -70,8 +70,11 @@ TRIALS: Mapping[str, str] = {
     "loss_first": FLOAT,
     "loss_last": FLOAT,
     "loss_parity": FLOAT,
+    "nodes": STRING,
+    "job": STRING,
 }
-"""One row for each trial, skipped and failed ones included."""
+"""One row for each trial, skipped and failed ones included. `nodes`: the names of the nodes that it ran on, with spaces
+between; `job`: Slurm's id of the job that ran it."""
 
 ERRORS: Mapping[str, str] = {
     **KEYS,
@@ -101,8 +104,10 @@ NVML: Mapping[str, str] = {
     "used_bytes": INTEGER,
     "reserved_bytes": INTEGER,
     "power_watts": FLOAT,
+    "node": INTEGER,
 }
-"""One row for each NVML sample. `t_s` is Unix time; `phase` is empty between phases."""
+"""One row for each NVML sample. `t_s` is Unix time by the clock of its node; `phase` is empty between phases; `node` is
+the node's index within the trial, which tells apart nodes that share a hostname, empty in older runs."""
 
 _TRIAL: Mapping[str, str] = {"run_id": STRING, "trial_id": STRING}
 
@@ -139,6 +144,7 @@ RANKS: Mapping[str, str] = {
     **_TRIAL,
     "rank": INTEGER,
     "hostname": STRING,
+    "node": INTEGER,
     "device_name": STRING,
     "device_uuid": STRING,
     "device_peak_bytes": INTEGER,

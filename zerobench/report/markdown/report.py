@@ -122,6 +122,6 @@ def _date(run: Run) -> str:
     stamp = _STAMP.search(run.run_id)
     if stamp is not None:
         return stamp[1]
-    at_s = at(run.environment, "captured_at_s")
+    at_s = run.began_at_s
     is_time = isinstance(at_s, int | float) and 0 <= at_s < 2**35
     return f"{datetime.fromtimestamp(at_s, UTC):%Y%m%d}" if is_time else "undated"

@@ -8,17 +8,17 @@ but for who submits, which the pull request says.
 from __future__ import annotations
 
 import re
-from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator
 from datetime import UTC, datetime
 
 import yaml
 
 from zerobench.redaction import redact_text
-from zerobench.report.environment_facts import Environment, at, commit, gpu_names, text
+from zerobench.report.environment_facts import Environment, at, commit, gpu_links, gpu_names, text
 from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.labels import shared_lines
 from zerobench.report.markdown.text import block, bullets, code, table
+from zerobench.report.node_facts import node_lines
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import Run
@@ -32,17 +32,17 @@ _MOST_SPECS = 1000
 
 
 def hardware_lines(frames: RunFrames, run: Run) -> list[str]:
-    """The devices, their links, and the node around them."""
+    """The nodes where there were several, the devices, their links, and the node around them."""
     environment = run.environment
     said = {
         "GPUs": _gpus(environment),
-        "links between them": _links(environment),
+        "links between them": gpu_links(environment),
         "simulated, not there": _simulated(frames, run),
         "processor": _processor(environment),
         "host memory": _size(at(environment, "machine", "memory_bytes")),
         "system": _joined(environment, ("machine", "os"), ("machine", "kernel"), ("machine", "architecture")),
     }
-    return bullets(f"{name}: {value}" for name, value in said.items() if value)
+    return bullets([*node_lines(run), *(f"{name}: {value}" for name, value in said.items() if value)])
 
 
 def _gpus(environment: Environment) -> str | None:
@@ -54,21 +54,6 @@ def _gpus(environment: Environment) -> str | None:
     if names is None:
         return "none"
     return f"{names}, {format_bytes(size, 1)} each" if isinstance(size, int) else names
-
-
-def _links(environment: Environment) -> str | None:
-    """`28 pairs: 18 NVLinks through nvswitch, PCIe NODE`."""
-    pairs = at(environment, "topology")
-    kinds = (
-        Counter(_link(pair) for pair in pairs if isinstance(pair, Mapping)) if isinstance(pairs, list) else Counter()
-    )
-    return "; ".join(f"{count} pairs: {kind}" for kind, count in kinds.most_common()) or None
-
-
-def _link(pair: Environment) -> str:
-    nvlinks, through, pcie = pair.get("nvlinks"), pair.get("through"), pair.get("pcie")
-    said = [f"{nvlinks} NVLinks" + (f" through {through}" if through else "")] if nvlinks else []
-    return ", ".join([*said, *([f"PCIe {pcie}"] if pcie else [])]) or "not known"
 
 
 def _simulated(frames: RunFrames, run: Run) -> str | None:
@@ -100,15 +85,15 @@ def version_lines(run: Run) -> list[str]:
         "NVIDIA driver": text(at(environment, "driver", "version")),
         "torch commit": text(at(environment, "torch_build", "git_version")),
         "zerobench commit": commit(at(environment, "git", "zerobench")),
-        "date": _date(environment),
+        "date": _date(run),
     }
     rows += [(name, value) for name, value in more.items() if value]
     return table(("what", "version"), (True, True), rows) if rows else ["No versions were recorded."]
 
 
-def _date(environment: Environment) -> str | None:
+def _date(run: Run) -> str | None:
     """When the run began, in UTC."""
-    at_s = at(environment, "captured_at_s")
+    at_s = run.began_at_s
     if not isinstance(at_s, int | float) or not 0 <= at_s < 2**35:
         return None
     return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M} UTC"

@@ -37,6 +37,7 @@ def outcomes_grid(failed: Sequence[Failed]) -> Grid:
         Column("ended", lambda one: status_text(one[0]["status"]), is_number=False),
         Column("was to be", lambda one: "" if all_measured else evidence_text(one[0]), is_number=False),
         Column("after", lambda one: _duration(one[1])),
+        Column("Slurm job", lambda one: one[1].job or "", is_number=False),
         Column("why", lambda one: why(one[1]), is_number=False),
     ]
     caption = "A skipped trial was not started, and names the rule that it breaks."

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from zerobench import store
 from zerobench.report.labels import shared_lines
+from zerobench.report.node_facts import node_differences, node_list
 from zerobench.report.page.environment import utc_text
 from zerobench.report.page.text import visible
 from zerobench.report.page.trials import Trial, counted, status_text
@@ -44,7 +45,7 @@ def facts(runs: Sequence[store.Run], trials: Sequence[Trial]) -> list[Fact]:
 
 def _facts(runs: Sequence[store.Run], trials: Sequence[Trial]) -> Iterator[tuple[str, str]]:
     yield ("Runs" if len(runs) > 1 else "Run"), listed([run.run_id for run in runs])
-    started = [run.environment.get("captured_at_s") for run in runs]
+    started = [run.began_at_s for run in runs]
     times = [utc_text(at) for at in started if isinstance(at, int | float)]
     if times:
         yield "Started", listed(times)
@@ -57,9 +58,13 @@ def _facts(runs: Sequence[store.Run], trials: Sequence[Trial]) -> Iterator[tuple
     devices = dict.fromkeys(trial["device_name"] for trial in ran if trial["device_name"])
     if devices:
         yield "Devices", listed(list(devices))
-    hosts = dict.fromkeys(str(run.environment.get("hostname")) for run in runs if run.environment.get("hostname"))
+    hosts = dict.fromkeys(str(run.began_on["hostname"]) for run in runs if run.began_on.get("hostname"))
     if hosts:
         yield "Started on", listed(list(hosts))
+    for run in (run for run in runs if run.nodes):
+        of_run = f" of {run.run_id}" if len(runs) > 1 else ""
+        yield f"Nodes{of_run}", f"{len(run.nodes):,}: {node_list(run.nodes)}"
+        yield from ((f"Nodes{of_run} differ", sentence) for sentence in node_differences(run.nodes))
 
 
 def legend(runs: Sequence[store.Run], trials: Sequence[Trial]) -> list[str]:

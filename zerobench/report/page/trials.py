@@ -12,6 +12,7 @@ from zerobench.records import Status
 from zerobench.report.column_units import MISSING, Unit, byte_unit, show_number, show_percent, show_whole, time_unit
 from zerobench.report.page.grid import Column, Grid, grid
 from zerobench.report.page.text import visible
+from zerobench.report.terminal.layout import listed
 from zerobench.spec.trial import Evidence
 
 Trial = dict[str, Any]
@@ -42,6 +43,8 @@ def trials_grid(trials: Sequence[Trial]) -> Grid:
         Column("tokens/s", lambda trial: show_whole(trial["tokens_per_s"])),
         Column("TFLOP/s per GPU", lambda trial: show_number(trial["tflops_per_gpu"])),
         Column("MFU, %", lambda trial: show_percent(trial["mfu"])),
+        Column("nodes", lambda trial: listed((trial["nodes"] or "").split()), is_number=False),
+        Column("Slurm job", lambda trial: trial["job"] or "", is_number=False),
         Column("beware", lambda trial: "; ".join(short for short, _ in _doubts(trial)), is_number=False),
     ]
     return grid(_caption(trials, all_measured=all_measured), columns, trials, _kind)

@@ -10,12 +10,13 @@ from rich.table import Table
 from rich.text import Text
 
 from zerobench.report.column_units import MISSING, byte_unit, show_whole
-from zerobench.report.plan.rows import ROOM, PlanRow
+from zerobench.report.plan.rows import ROOM, PlanRow, evidence_words
 from zerobench.report.terminal.layout import Section
 from zerobench.report.trials import num_params
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.frontier import Frontier
 from zerobench.spec.frontier_axes import FrontierAxis
+from zerobench.spec.trial import Evidence
 from zerobench.units import format_bytes, format_count
 
 
@@ -48,7 +49,8 @@ def frontier_section(axis: FrontierAxis, rows: Sequence[FrontierRow], cluster: C
         cells = [_largest(one, axis), *([_parameters(one)] if axis.name == "model" else []), _too_large(one, axis)]
         needed = [None, None] if one.row is None else [one.row.device.needed_bytes, one.row.host.needed_bytes]
         grid.add_row(one.label, *cells, *map(unit.show, needed), ends(one))
-    title = f"Predicted (simulated): the largest {axis.name.replace('-', ' ')} that fits, in {axis.words}"
+    how = evidence_words(one.row for one in rows if one.row) or Evidence.SIMULATED
+    title = f"Predicted ({how}): the largest {axis.name.replace('-', ' ')} that fits, in {axis.words}"
     return Section(title, _caption(cluster, unit.name), grid)
 
 

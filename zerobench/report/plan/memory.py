@@ -9,10 +9,11 @@ from rich.table import Table
 from zerobench.report.capacity import DeviceNeed
 from zerobench.report.column_units import byte_unit, show_percent
 from zerobench.report.memory_view import Instant
-from zerobench.report.plan.rows import ROOM, PlanRow
+from zerobench.report.plan.rows import ROOM, PlanRow, evidence_words
 from zerobench.report.terminal.layout import WIDE, Column, Section, Shown, table
 from zerobench.report.terminal.memory_tables import category_columns
 from zerobench.spec.cluster import Cluster
+from zerobench.spec.trial import Evidence
 from zerobench.units import format_bytes
 
 
@@ -20,19 +21,19 @@ def memory_sections(rows: Sequence[PlanRow], cluster: Cluster, width: int) -> It
     """Device memory by category at the steady peak, then all that must fit against what there is."""
     peaks = [(row.shown, row.steady) for row in rows if row.steady is not None]
     if peaks:
-        yield _categories(peaks, width)
+        yield _categories(peaks, evidence_words(rows), width)
     if rows:
         yield _fit(rows, cluster, width)
 
 
-def _categories(peaks: Sequence[tuple[Shown, Instant]], width: int) -> Section:
+def _categories(peaks: Sequence[tuple[Shown, Instant]], how: str, width: int) -> Section:
     unit = byte_unit(instant.total_bytes for _, instant in peaks)
     columns = [
         Column[Instant]("at", None, lambda instant: instant.phase.value, is_text=True),
         *category_columns(unit),
     ]
     return Section(
-        f"Predicted (simulated): device memory of one GPU at the peak of a steady step, {unit.name}",
+        f"Predicted ({how}): device memory of one GPU at the peak of a steady step, {unit.name}",
         "The columns add up to the peak. optimizer: fp32 weights and moments. buffers: for communication, gathered "
         "parameters included. "
         + ("small: inputs, model buffers, rounding." if width >= WIDE else "temp: temporaries, inputs, rounding."),
@@ -46,11 +47,15 @@ def _fit(rows: Sequence[PlanRow], cluster: Cluster, width: int) -> Section:
     def part(size: Callable[[DeviceNeed], int]) -> Callable[[PlanRow], str]:
         return lambda row: unit.show(None if row.need is None else size(row.need))
 
+    def outside(size: Callable[[DeviceNeed], int]) -> Callable[[PlanRow], str]:
+        """Of what torch does not hold, no formula knows anything."""
+        return lambda row: unit.show(None if row.need is None or row.evidence is Evidence.FORMULA else size(row.need))
+
     columns = [
         Column[PlanRow]("steady peak", "steady", lambda row: unit.show(row.steady.total_bytes if row.steady else None)),
         Column[PlanRow]("start-up peak", "start", lambda row: unit.show(row.start_up_bytes)),
-        Column("allocator slack", "slack", part(lambda need: need.slack_bytes)),
-        Column("context + NCCL", "ctx", part(lambda need: need.context_bytes + need.collectives_bytes)),
+        Column("allocator slack", "slack", outside(lambda need: need.slack_bytes)),
+        Column("context + NCCL", "ctx", outside(lambda need: need.context_bytes + need.collectives_bytes)),
         Column("total", "total", part(lambda need: need.total_bytes)),
         Column[PlanRow]("room, %", "room%", lambda row: show_percent(row.device.room)),
         Column[PlanRow]("host a node", "host", lambda row: unit.show(row.host.needed_bytes)),
@@ -58,7 +63,9 @@ def _fit(rows: Sequence[PlanRow], cluster: Cluster, width: int) -> Section:
         Column("fits", "fits", verdict),
     ]
     return Section(
-        f"Predicted (simulated): what must fit, {unit.name}", _fit_caption(cluster, width), _table(columns, rows, width)
+        f"Predicted ({evidence_words(rows)}): what must fit, {unit.name}",
+        _fit_caption(cluster, width),
+        _table(columns, rows, width),
     )
 
 

@@ -5,7 +5,7 @@ What must fit is said by zerobench.report.capacity; here it is held against what
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -15,6 +15,7 @@ from zerobench.report.memory_view import Instant, largest_peak
 from zerobench.report.step_time.bound import StepBound
 from zerobench.report.terminal.layout import Shown
 from zerobench.report.trials import Trial
+from zerobench.spec.trial import Evidence
 
 ROOM = 0.05
 """The share of a memory that a recommended configuration leaves free: predictions err, and memory fragments."""
@@ -61,6 +62,11 @@ class PlanRow:
     def trial(self) -> Trial:
         """The trial."""
         return self.shown.trial
+
+    @property
+    def evidence(self) -> Evidence:
+        """How its figures were come by: simulated, or by formula."""
+        return self.trial.spec.evidence
 
     @property
     def step_s(self) -> float | None:
@@ -121,6 +127,11 @@ class PlanRow:
     def scaled_bytes(self) -> int | None:
         """What is needed of the scarcer memory, in bytes of the device's: one figure to hold against one capacity."""
         return None if self.need is None else round((1 - self.room) * self.capacity.device_bytes)
+
+
+def evidence_words(rows: Iterable[PlanRow]) -> str:
+    """How the figures of `rows` were come by, for titles: `simulated`, `formula`."""
+    return ", ".join(dict.fromkeys(row.evidence.value for row in rows))
 
 
 def recommended(rows: Sequence[PlanRow]) -> PlanRow | None:

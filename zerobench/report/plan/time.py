@@ -7,8 +7,9 @@ from collections.abc import Iterator, Sequence
 
 from zerobench.records import StepKind
 from zerobench.report.column_units import MISSING, Unit, byte_unit, show_number, show_whole, time_unit
-from zerobench.report.plan.rows import PlanRow
+from zerobench.report.plan.rows import PlanRow, evidence_words
 from zerobench.report.terminal.layout import Column, Section, table
+from zerobench.spec.trial import Evidence
 from zerobench.units import format_count
 
 _KINDS = ("all_reduce", "reduce_scatter", "all_gather")
@@ -50,11 +51,27 @@ def _traffic(rows: Sequence[PlanRow], width: int) -> Section:
         Column[PlanRow]("all", "all", lambda row: unit.show(moved[id(row)].total())),
     ]
     return Section(
-        f"Predicted (simulated): bytes that each collective moves in a step, {unit.name}",
-        "Whole messages of one rank over one optimizer step, as counted at the engine's calls. A ring sends each byte "
+        f"Predicted ({evidence_words(rows)}): bytes that each collective moves in a step, {unit.name}",
+        f"Whole messages of one rank over one optimizer step, {_counted(rows)}. A ring sends each byte "
         "of an all-reduce about twice, of the others about once.",
         table(columns, [(row.shown, row) for row in rows], width),
     )
+
+
+def _figures(rows: Sequence[PlanRow]) -> str:
+    """What the bounds of `rows` are worked out from."""
+    return "the formulas' FLOPs and bytes" if _are_formulas(rows) else "counted FLOPs and bytes"
+
+
+def _counted(rows: Sequence[PlanRow]) -> str:
+    """Where the bytes of `rows` come from: DeepSpeed moves others than the paper says."""
+    if _are_formulas(rows):
+        return "by the ZeRO paper, not as DeepSpeed moves them"
+    return "as counted at the engine's calls"
+
+
+def _are_formulas(rows: Sequence[PlanRow]) -> bool:
+    return all(row.evidence is Evidence.FORMULA for row in rows)
 
 
 def _bounds(rows: Sequence[PlanRow], tokens: float | None, width: int) -> Section:
@@ -72,7 +89,7 @@ def _bounds(rows: Sequence[PlanRow], tokens: float | None, width: int) -> Sectio
     note = f" Days and GPU-hours of {format_count(tokens)} tokens are lower bounds too." if tokens else ""
     return Section(
         f"Lower bound of the step time, {unit.name}",
-        "From counted FLOPs and bytes at the peak rates of datasheets, all that can overlap overlapping: no step is "
+        f"From {_figures(rows)} at the peak rates of datasheets, all that can overlap overlapping: no step is "
         f"shorter than `step`, real ones are longer. by: what most of it is.{note}",
         table(columns, found, width),
     )

@@ -17,7 +17,7 @@ from zerobench.report.capacity import Capacity
 from zerobench.report.column_units import plain, show_percent
 from zerobench.report.labels import labels, shared_lines
 from zerobench.report.plan.memory import memory_sections
-from zerobench.report.plan.rows import ROOM, PlanRow, as_fast_as, recommended
+from zerobench.report.plan.rows import ROOM, PlanRow, as_fast_as, evidence_words, recommended
 from zerobench.report.plan.time import time_sections
 from zerobench.report.plan.why import why_not
 from zerobench.report.step_time.bound import step_bound
@@ -25,7 +25,7 @@ from zerobench.report.terminal.layout import Section, Shown, bullets, listed
 from zerobench.report.terminal.outcome_tables import outcome_sections
 from zerobench.report.trials import completed, ended_trials, refusing_impossible_values
 from zerobench.spec.cluster import Cluster
-from zerobench.spec.trial import Optimizer, TrialSpec
+from zerobench.spec.trial import Evidence, Optimizer, TrialSpec
 from zerobench.units import format_bytes, format_seconds
 
 NOT_INCLUDED = (
@@ -34,6 +34,13 @@ NOT_INCLUDED = (
     "lower bound of the step: launching kernels, computing and communicating in each other's way, slow ranks, input",
 )
 """What a plan says nothing of, a sentence each."""
+
+NOT_IN_FORMULAS = (
+    "formula: allocator rounding and slack, CUDA context, NCCL; the simulator knows them (plan without --formula)"
+)
+"""What a plan by formula says nothing of beside that."""
+
+_BY = {Evidence.SIMULATED.value: " by simulation", Evidence.FORMULA.value: " by formula"}
 
 MOST_REASONS = 5
 """Sentences that a losing row gets; the weightiest come first."""
@@ -96,12 +103,14 @@ def _sections(
         yield recommendation(rows, best)
         yield from _losers(rows, best)
         yield from _bound_terms(best)
-    yield Section("What is not in it", "", bullets(NOT_INCLUDED))
+    by_formula = any(row.evidence is Evidence.FORMULA for row in rows)
+    yield Section("What is not in it", "", bullets([*([NOT_IN_FORMULAS] if by_formula else []), *NOT_INCLUDED]))
 
 
 def _header(shown: Sequence[Shown], rows: Sequence[PlanRow]) -> Section:
     plural = "" if len(rows) == 1 else "s"
-    counts = [f"{len(rows)} configuration{plural} predicted by simulation, none measured"]
+    how = _BY.get(evidence_words(rows), "")
+    counts = [f"{len(rows)} configuration{plural} predicted{how}, none measured"]
     skipped = sum(one.trial.record.status is Status.SKIPPED for one in shown)
     failed = len(shown) - len(rows) - skipped
     counts += [f"{skipped} skipped"] if skipped else []

@@ -17,7 +17,7 @@ from zerobench.report.step_time.links import transfer_s
 from zerobench.spec.architecture import complete, dimensions
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.links import Links
-from zerobench.spec.trial import Attention, Offload, TrialSpec
+from zerobench.spec.trial import Attention, Evidence, Offload, TrialSpec
 from zerobench.units import format_bytes, format_count, format_seconds
 
 PASSES = (Phase.FORWARD, Phase.BACKWARD)
@@ -80,13 +80,13 @@ def timed(name: str, passes_s: float, update_s: float, sentence: str) -> Term:
 
 
 def compute(work: Work) -> Term:
-    """Counted FLOPs over the GPU's dense peak for the trial's precision.
+    """Counted FLOPs over the GPU's dense peak for the trial's precision; of a formula the model's (spec/flops.py).
 
     torch.utils.flop_counter counts attention as a full square; fused kernels skip what the causal mask hides, so that
     is taken off (`hidden_flops`): the bound must hold for them too. Elementwise work is not counted.
     """
     peak = {str(dtype): rate for dtype, rate in work.gpu.peak_tflops.items()}.get(work.spec.precision.value)
-    counted = {row.phase: row.flops for row in work.rank.flops if row.step is StepKind.STEADY}
+    counted = _flops(work)
     if not counted:
         return missing("compute", "no FLOPs were counted")
     if peak is None:
@@ -95,11 +95,22 @@ def compute(work: Work) -> Term:
     hidden = hidden_flops(work.spec, passes)
     update = float(counted.get(Phase.STEP, 0))
     sentence = (
-        f"compute: {format_count(passes + update)} FLOP counted"
+        f"compute: {format_count(passes + update)} FLOP {'by formula' if _is_formula(work) else 'counted'}"
         + (f", less {format_count(hidden)} that causal attention need not do," if hidden else "")
         + f" at {peak:g} TFLOP/s ({work.spec.precision.value}, dense)"
     )
     return timed("compute", (passes - hidden) / (peak * 1e12), update / (peak * 1e12), sentence)
+
+
+def _flops(work: Work) -> dict[Phase, float]:
+    """FLOPs of a steady step by phase; a formula's two passes are one figure, without what is computed again."""
+    if _is_formula(work) and work.rank.flops_per_step is not None:
+        return {Phase.BACKWARD: work.rank.flops_per_step}
+    return {row.phase: row.flops for row in work.rank.flops if row.step is StepKind.STEADY}
+
+
+def _is_formula(work: Work) -> bool:
+    return work.spec.evidence is Evidence.FORMULA
 
 
 def hidden_flops(spec: TrialSpec, counted: float) -> float:

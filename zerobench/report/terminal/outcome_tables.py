@@ -10,6 +10,7 @@ from rich.text import Text
 from zerobench.records import Failure, NvmlSummary, Status, TrialRecord
 from zerobench.report.column_units import MISSING, plain
 from zerobench.report.labels import brief
+from zerobench.report.nodes import node_name
 from zerobench.report.parity import losses
 from zerobench.report.terminal.layout import Column, Section, Shown, bullets, listed, mark, table
 from zerobench.report.trials import completed
@@ -29,6 +30,9 @@ BUFFER_SETTINGS: Mapping[int | None, tuple[str, ...]] = {1: _PARTITIONED, 2: _PA
 (deepspeed/runtime/zero/config.py). Sizes are in elements."""
 
 
+_JOB = Column[Shown]("Slurm job", "job", lambda one: plain(one.trial.record.job or MISSING), is_text=True)
+
+
 def outcome_sections(shown: Sequence[Shown], width: int) -> Iterator[Section]:
     """The trials that did not complete, skipped ones included."""
     rows = [(one, one) for one in shown if not completed(one.trial)]
@@ -37,6 +41,7 @@ def outcome_sections(shown: Sequence[Shown], width: int) -> Iterator[Section]:
     columns = [
         Column[Shown]("status", "status", _status, is_text=True),
         Column[Shown]("after", "after", _duration),
+        *([_JOB] if any(one.trial.record.job for one, _ in rows) else []),
         Column[Shown]("why", "why", lambda one: why(one.trial.record), is_text=True),
     ]
     caption = "Each with its reason; a skipped trial was not started, and names the rule that it breaks."
@@ -150,16 +155,16 @@ def _sentences(shown: Shown) -> Iterator[str]:
     yield from (sentence for rank in ranks for sentence in rank.notes)
     yield from shown.trial.record.notes
     for summary in shown.trial.record.nvml:
-        yield from _nvml_sentences(summary)
+        yield from _nvml_sentences(summary, node_name(shown.trial, summary))
 
 
-def _nvml_sentences(summary: NvmlSummary) -> Iterator[str]:
+def _nvml_sentences(summary: NvmlSummary, node: str) -> Iterator[str]:
     if summary.available and summary.reason:  # where nothing was sampled, NVML's own section says why
-        yield f"NVML on {summary.hostname}: {summary.reason}"
-    yield from (f"NVML on {summary.hostname}: {fault}" for fault in summary.faults)
+        yield f"NVML on {node}: {summary.reason}"
+    yield from (f"NVML on {node}: {fault}" for fault in summary.faults)
     for device in summary.devices:
         for process in device.other_processes:
-            yield f"GPU {device.index} of {summary.hostname} was in use before the trial: {process}"
+            yield f"GPU {device.index} of {node} was in use before the trial: {process}"
 
 
 def _buffers(config: Mapping[str, Any], zero_stage: int | None) -> str:

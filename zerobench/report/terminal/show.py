@@ -15,6 +15,8 @@ from zerobench.collection import no_collection
 from zerobench.report.column_units import plain
 from zerobench.report.energy import energies
 from zerobench.report.labels import labels, shared_lines
+from zerobench.report.node_facts import node_lines
+from zerobench.report.nodes import node_name
 from zerobench.report.parity import ParityJudge
 from zerobench.report.predictions.predicted import join
 from zerobench.report.predictions.tables import predicted_sections
@@ -104,15 +106,16 @@ def _header(run: store.Run, trials: Sequence[Trial], shown: Sequence[Shown], sha
     pending = [f"{num_pending} not ended"] if num_pending else []
     total = f"{len(run.plan.trials)} trials: {', '.join([*ended, *pending])}"
     lines = [Text(line) for line in (*shared, *_devices(shown), *composition_lines(shown))]
-    return Section(f"Run {plain(run.run_id)}", total, lines=[*lines, *disbelieved(shown)])
+    nodes = [Text(line) for line in node_lines(run)]
+    return Section(f"Run {plain(run.run_id)}", total, lines=[*lines, *nodes, *disbelieved(shown)])
 
 
 def _devices(shown: Sequence[Shown]) -> list[str]:
     """The devices and hosts that ranks ran on; a processor is not counted, since ranks share it."""
-    ranks = [rank for one in shown for rank in one.trial.ranks]
-    devices = {(rank.device_name, rank.hostname, rank.device_uuid) for rank in ranks}
+    ranks = [(rank, node_name(one.trial, rank)) for one in shown for rank in one.trial.ranks]
+    devices = {(rank.device_name, node, rank.device_uuid) for rank, node in ranks}
     counts = Counter(name for name, _, uuid in devices if uuid)
     names = [f"{count} x {plain(name)}" for name, count in sorted(counts.items())]
     names += sorted({plain(name) for name, _, uuid in devices if not uuid})
-    hosts = sorted({plain(rank.hostname) for rank in ranks})
+    hosts = sorted({plain(node) for _, node in ranks})
     return [f"on: {listed(names)}; {'hosts' if len(hosts) > 1 else 'host'} {listed(hosts)}"] if ranks else []

@@ -1,0 +1,152 @@
+"""`zerobench submit` as users meet it: what is said, what is written, and one line for each mistake."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Call
+from tests.slurm.standins import Standins, install
+from zerobench.folder import RunFolder
+from zerobench.records import Status, TrialRecord
+from zerobench.slurm.jobs import JobKind, read_submission, read_tasks
+from zerobench.slurm.options import kept_options
+from zerobench.store import load_run
+
+SUBMIT = ["submit", "zero-stages", "--nodes", "2", "--gpus-per-node", "8"]
+
+
+@pytest.fixture
+def slurm(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Standins:
+    """Slurm's programs, played by small scripts."""
+    standins = install(tmp_path / "slurm-programs")
+    monkeypatch.setenv("PATH", f"{standins.folder}:/usr/bin:/bin")
+    return standins
+
+
+def only_run(folder: Path) -> RunFolder:
+    [path] = (folder / "reports").iterdir()
+    return RunFolder(path)
+
+
+def test_a_sweep_becomes_a_run_folder_and_jobs(call: Call, slurm: Standins, tmp_path: Path) -> None:
+    code, out, err = call(*SUBMIT, "--partition", "short", "--set", "timeout_s=60")
+    assert (code, err) == (0, "")
+    run = only_run(tmp_path)
+    shown = f"reports/{run.path.name}"
+    assert out.splitlines() == [
+        "submitted 1-node: job 101",
+        "submitted 2-nodes: job 102",
+        "submitted report: job 103",
+        f"run: {shown}",
+        f"watch it with: zerobench status {shown}",
+    ]
+    opened = load_run(run.path)
+    trials = [entry.trial_id for entry in opened.plan.trials]
+    tasks = [task for name in ("1-node", "2-nodes") for task in read_tasks(run.slurm_tasks(name))]
+    assert sorted(trial for task in tasks for trial in task) == sorted(trials)
+    assert opened.pending() == trials
+    assert {opened.spec(trial).num_nodes for trial in read_tasks(run.slurm_tasks("2-nodes"))[0]} == {2}
+    assert "#SBATCH --partition=short" in run.slurm_script("2-nodes").read_text()
+
+
+def test_predictions_join_measured_trials_in_one_submission(call: Call, slurm: Standins, tmp_path: Path) -> None:
+    how = ["--set", "evidence=measured,formula", "--gpu", "h200", "--only", "strategy=zero3", "--cpu-partition", "cpu"]
+    code, _, err = call(*SUBMIT, *how)
+    assert (code, err) == (0, "")
+    run = only_run(tmp_path)
+    assert [job.kind for job in read_submission(run).jobs] == [JobKind.PREDICTIONS, JobKind.TRIALS, JobKind.REPORT]
+    predictions = run.slurm_script("predictions").read_text()
+    assert "#SBATCH --partition=cpu" in predictions
+    assert "#SBATCH --gpus-per-node" not in predictions
+
+
+def test_a_dry_run_says_what_would_be_asked_and_writes_nothing(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))  # no Slurm here
+    code, out, err = call(*SUBMIT, "--dry-run", "--trials-per-job", "4", "--set", "timeout_s=600")
+    assert (code, err) == (0, "")
+    assert out.splitlines() == [
+        "1-node   1 node, 1 task of 2 trials, 00:25:00 each, 0.4 node-hours",
+        "2-nodes  2 nodes, 2 tasks of up to 4 trials (8 trials), 00:45:00 each, 3.0 node-hours",
+        "report   after them",
+        "10 trials; 3.4 node-hours at most",
+    ]
+    assert list(tmp_path.iterdir()) == []
+
+
+def test_a_second_submission_asks_only_for_what_is_missing_as_the_first_one_did(
+    call: Call, slurm: Standins, tmp_path: Path
+) -> None:
+    call(*SUBMIT, "--only", "strategy=zero1,zero2", "--account", "mine", "--trials-per-job", "1")
+    run = only_run(tmp_path)
+    ids = [task[0] for task in read_tasks(run.slurm_tasks("2-nodes"))]
+    for trial_id, status in zip(ids, [Status.COMPLETED, Status.CRASH], strict=False):
+        record = TrialRecord(run_id=run.run_id, trial_id=trial_id, config_hash="0", status=status, ranks_expected=1)
+        run.trial(trial_id).record.write_text(record.model_dump_json())
+    queued = {"array_job_id": 101, "array_task_id": 2, "job_state": "PENDING"}
+    (slurm.folder / "queue").write_text(json.dumps({"jobs": [queued], "errors": []}))
+    slurm.answer("squeue", f"cat '{slurm.folder}/queue'")
+    code, out, err = call("submit", "--resume", run.path.name, "--trials-per-job", "2")
+    assert (code, err) == (0, "")
+    assert out.splitlines()[0] == "submitted 2-nodes-2: job 103"
+    assert read_tasks(run.slurm_tasks("2-nodes-2")) == [[ids[1], ids[3]]]
+    assert "#SBATCH --account=mine\n" in run.slurm_script("2-nodes-2").read_text()
+    assert kept_options(run)["trials_per_job"] == 2
+
+
+def test_a_run_that_misses_nothing_is_left_alone(call: Call, slurm: Standins, tmp_path: Path) -> None:
+    call(*SUBMIT, "--only", "strategy=zero1", "--trials-per-job", "2")
+    run = only_run(tmp_path)
+    queued = {"array_job_id": 101, "array_task_id": 0, "job_state": "RUNNING"}
+    (slurm.folder / "queue").write_text(json.dumps({"jobs": [queued], "errors": []}))
+    slurm.answer("squeue", f"cat '{slurm.folder}/queue'")
+    assert call("submit", "--resume", str(run.path)) == (0, "nothing is missing\n", "")
+    assert len(read_submission(run).jobs) == 2
+
+
+def test_nobody_submits_twice_what_may_still_be_queued(call: Call, slurm: Standins, tmp_path: Path) -> None:
+    call(*SUBMIT, "--only", "strategy=zero1")
+    slurm.answer("squeue", "exit 1")
+    code, _, err = call("submit", "--resume", only_run(tmp_path).path.name)
+    assert code == 2
+    assert "may still be queued, and squeue does not answer" in err
+
+
+@pytest.mark.parametrize(
+    ("arguments", "told"),
+    [
+        (["submit"], "SWEEP is missing"),
+        (["submit", "quickstart"], "--gpus-per-node is missing"),
+        ([*SUBMIT, "--time", "soon"], "--time: 'soon' is no time"),
+        ([*SUBMIT, "--sbatch", "array=0-9"], "--sbatch: array: zerobench sets it itself; use --throttle"),
+        ([*SUBMIT, "--partition", "nowhere"], "--partition: 'nowhere' is no partition of this cluster"),
+        ([*SUBMIT, "--resume", "x"], "--resume goes on with a run as it was planned"),
+        ([*SUBMIT, "--local"], "--local: 8 trials take 2 nodes or more"),
+        ([*SUBMIT, "--local", "--launcher", "srun"], "--launcher means nothing to --local"),
+        ([*SUBMIT, "--set", "num_nodes=3", "--only", "strategy=zero1"], "every trial is skipped"),
+        ([*SUBMIT, "--account", "a\nb"], "--account: it holds a character that cannot be printed"),
+        ([*SUBMIT, "--reports", "a\\b"], "holds a backslash"),
+    ],
+)
+def test_a_mistake_is_one_line_and_nothing_is_written(
+    call: Call, slurm: Standins, tmp_path: Path, arguments: list[str], told: str
+) -> None:
+    code, out, err = call(*arguments)
+    assert (code, out) == (2, "")
+    assert told in err
+    assert err.count("\n") == 1
+    assert not (tmp_path / "reports").exists()
+    assert slurm.calls("sbatch") == []
+
+
+def test_without_slurm_one_line_says_what_needs_none(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    code, out, err = call(*SUBMIT)
+    assert (code, out) == (2, "")
+    assert err == "zerobench: Slurm does not answer (scontrol show config); --dry-run and --local need none\n"

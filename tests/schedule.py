@@ -1,0 +1,98 @@
+"""Which tests share a process, in what order, and which have the machine to themselves.
+
+`make test` runs two processes of pytest-xdist at a time, since a test that starts processes mostly waits for them, and
+then the few tests that measure time by itself. `pytest` alone runs all of them in one process, as ever.
+
+A file's tests stay in one process, so that what a module's fixtures made is made once; files that read the same
+expensive run, or the same cluster, are one group. DeepSpeed's kernels are compiled in the background from the start
+(kernels.py), so what needs none comes first, and what needs them follows, the longest before the shorter, so that both
+processes end at about the same time.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ALONE = {
+    "tests/cli/test_app.py::test_help_stands_at_once_and_imports_nothing_heavy": "a limit of two seconds",
+    "tests/memory/test_sampler.py": "intervals of milliseconds, kept by a process of its own",
+    "tests/benchmarks/test_sampler_cost.py": "processor time of one sampler",
+    "tests/report/page/test_scale.py": "a page opens in a second",
+    "tests/run/test_tree.py": "half a second of patience, neither less nor much more",
+}
+"""What runs by itself, and why: the beginnings of test names."""
+
+WITHOUT_KERNELS = (
+    "tests/run",
+    "tests/worker",
+    "tests/report",
+    "tests/memory",
+    "tests/trials/test_plan.py",
+)
+"""The longest of what needs no kernels: it runs while they are compiled."""
+
+WITH_KERNELS = (
+    "tests/trials/test_quickstart.py",
+    "tests/trials/test_parity.py",
+    "tests/trials/test_frontier.py",
+    "tests/tracking/test_tracker.py",
+    "tests/trials/test_worlds.py",
+    "tests/ds_config/test_shipped_run.py",
+    "tests/trials/test_offload.py",
+    "tests/benchmarks/test_overhead.py",
+)
+"""Real ranks. The last ones need kernels that are compiled last."""
+
+LONGEST_S = 1800.0
+"""When one of those counts as hung: a sweep may take 1500 s (conftest.py), and more where it compiles first."""
+
+SLURM = "slurm"
+"""Marker of the tests of one cluster, and the name of their group. They wait more than they compute."""
+
+
+def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
+    """With `-m alone` only the files that hold such tests are read, since reading all takes as long as these tests."""
+    if config.option.markexpr != "alone" or collection_path.suffix != ".py":
+        return None
+    name = collection_path.relative_to(config.rootpath).as_posix()
+    return None if any(begin.startswith(name) for begin in ALONE) else True
+
+
+@pytest.hookimpl(tryfirst=True)
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Mark what runs alone and what stays together, and sort; the order within a file stays."""
+    for item in items:
+        if item.nodeid.startswith(tuple(ALONE)):
+            item.add_marker("alone")
+        if item.nodeid.startswith(WITH_KERNELS):
+            item.add_marker(pytest.mark.timeout(LONGEST_S))
+        if item.get_closest_marker(SLURM):
+            item.add_marker(pytest.mark.xdist_group(SLURM))
+    items.sort(key=_begins)
+
+
+def _begins(item: pytest.Item) -> int:
+    """Where a test's group stands in the order: before the kernels are compiled, of a cluster, after, at the end."""
+    if item.get_closest_marker(SLURM):
+        return len(WITHOUT_KERNELS)
+    for begin, names in ((0, WITHOUT_KERNELS), (len(WITHOUT_KERNELS) + 1, WITH_KERNELS)):
+        for place, name in enumerate(names, begin):
+            if item.nodeid.startswith(name):
+                return place
+    return len(WITHOUT_KERNELS) + 1 + len(WITH_KERNELS)
+
+
+@pytest.hookimpl(optionalhook=True)
+def pytest_xdist_make_scheduler(config: pytest.Config, log: Any) -> Any:
+    """Files, and marked groups of tests, go to a process whole; whichever process is free takes the next."""
+    from xdist.scheduler import LoadGroupScheduling  # type: ignore[import-untyped]
+
+    class ByFileOrGroup(LoadGroupScheduling):  # type: ignore[misc] # xdist publishes no types
+        def _split_scope(self, nodeid: str) -> str:
+            group = super()._split_scope(nodeid)
+            return nodeid.partition("::")[0] if group == nodeid else group
+
+    return ByFileOrGroup(config, log)

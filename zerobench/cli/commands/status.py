@@ -1,0 +1,25 @@
+"""`zerobench status`: how a run stands."""
+
+# ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from zerobench.cli.options import REPORTS, Reports, RunName
+
+
+def status(
+    run: RunName = None,
+    reports: Reports = REPORTS,
+    follow: Annotated[
+        float | None,
+        typer.Option("--follow", metavar="SECONDS", min=1.0, help="Look again after so long, until all is done."),
+    ] = None,
+) -> int:
+    """Say how a run stands, on a cluster or here; exit with 0 if all is well, 1 if not, 3 while it goes on."""
+    from zerobench.cli.status import follow_run, show_status
+
+    return show_status(run, reports) if follow is None else follow_run(run, reports, follow)

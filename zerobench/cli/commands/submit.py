@@ -1,0 +1,94 @@
+"""`zerobench submit`: hand a sweep to Slurm."""
+
+# ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from zerobench.cli.options import REPORTS, Only, Reports, Sets, SweepName
+
+_Count = Annotated[int | None, typer.Option(metavar="N", min=1)]
+
+
+def submit(
+    sweep: SweepName = None,
+    sets: Sets = None,
+    only: Only = None,
+    repeats: Annotated[
+        int | None, typer.Option("--repeats", metavar="N", min=1, help="Run each trial N times.")
+    ] = None,
+    nodes: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="The most nodes that a trial may take; 1.")
+    ] = None,
+    gpus_per_node: Annotated[
+        int | None, typer.Option(metavar="N", min=0, help="GPUs of one node; 0 for nodes without.")
+    ] = None,
+    gpu: Annotated[str | None, typer.Option(metavar="NAME", help="The nodes' GPU, for predictions: h200.")] = None,
+    cpus_per_node: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Cores of one node; all that Slurm gives.")
+    ] = None,
+    partition: Annotated[str | None, typer.Option(metavar="NAME", help="Where trials run.")] = None,
+    cpu_partition: Annotated[
+        str | None, typer.Option(metavar="NAME", help="Where predictions and the report run; --partition.")
+    ] = None,
+    account: Annotated[str | None, typer.Option(metavar="NAME", help="As for sbatch.")] = None,
+    qos: Annotated[str | None, typer.Option(metavar="NAME", help="As for sbatch.")] = None,
+    time: Annotated[
+        str | None, typer.Option(metavar="TIME", help="Time limit of one job; what its trials may take.")
+    ] = None,
+    constraint: Annotated[str | None, typer.Option(metavar="LIST", help="As for sbatch; for trials.")] = None,
+    reservation: Annotated[str | None, typer.Option(metavar="NAME", help="As for sbatch.")] = None,
+    mem: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of one node; all of it.")] = None,
+    container: Annotated[str | None, typer.Option(metavar="IMAGE", help="Run the ranks in this image.")] = None,
+    container_runtime: Annotated[
+        str | None, typer.Option(metavar="NAME", help="pyxis (the default) or apptainer.")
+    ] = None,
+    launcher: Annotated[
+        str | None, typer.Option(metavar="NAME", help="What starts the ranks: srun (the default) or deepspeed.")
+    ] = None,
+    python: Annotated[str | None, typer.Option(metavar="PATH", help="The ranks' interpreter; this one.")] = None,
+    trials_per_job: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Trials that a job runs one after another.")
+    ] = None,
+    throttle: Annotated[
+        int | None, typer.Option(metavar="K", min=1, help="Jobs of an array that run at a time.")
+    ] = None,
+    sbatch: Annotated[
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Any other option of sbatch; may be repeated.")
+    ] = None,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be submitted; write nothing.")] = False,
+    local: Annotated[bool, typer.Option("--local", help="Run the same scripts here, without Slurm.")] = False,
+    resume: Annotated[
+        str | None, typer.Option("--resume", metavar="RUN", help="Submit what is missing in an earlier run.")
+    ] = None,
+    reports: Reports = REPORTS,
+) -> int:
+    """Hand a sweep to Slurm: the same trials, records and reports as `run`."""
+    from zerobench.cli import submit
+
+    options = {
+        "nodes": nodes,
+        "gpus_per_node": gpus_per_node,
+        "gpu": gpu,
+        "cpus_per_node": cpus_per_node,
+        "partition": partition,
+        "cpu_partition": cpu_partition,
+        "account": account,
+        "qos": qos,
+        "time": time,
+        "constraint": constraint,
+        "reservation": reservation,
+        "mem": mem,
+        "container": container,
+        "container_runtime": container_runtime,
+        "launcher": launcher,
+        "python": python,
+        "trials_per_job": trials_per_job,
+        "throttle": throttle,
+        "sbatch": sbatch,
+    }
+    request = submit.Request(sweep, sets or [], only or [], repeats, resume, reports, options, local=local)
+    return submit.show(request) if dry_run else submit.submit(request)

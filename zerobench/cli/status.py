@@ -1,0 +1,85 @@
+"""What `zerobench status` does: look at a run once, or again and again until nothing more will come of itself."""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+from rich.console import Console
+from rich.live import Live
+from rich.text import Text
+
+from zerobench.cli.status_view import details, headline, next_step, status_view
+from zerobench.errors import UserError
+from zerobench.folder import RunFolder
+from zerobench.slurm.jobs import Submission
+from zerobench.slurm.status import RunStatus
+from zerobench.slurm.watching import Watcher
+from zerobench.store import find_run
+
+
+def show_status(name: str | None, reports: Path) -> int:
+    """Print how the run stands; the command's exit status."""
+    watcher, console = _watcher(name, reports), Console(highlight=False)
+    submission, status = watcher.look()
+    console.print(status_view(watcher.run, submission, status))
+    _print_next_step(console, watcher.run, status)
+    return status.exit_code
+
+
+def follow_run(name: str | None, reports: Path, every_s: float) -> int:
+    """Show how the run stands every `every_s` seconds until it is over; the command's exit status.
+
+    On a terminal the view is redrawn in place; elsewhere a line is printed whenever the counts have changed, and the
+    rest of the view at the end.
+    """
+    watcher, console = _watcher(name, reports), Console(highlight=False)
+    status = (_redraw if console.is_terminal else _print_changes)(watcher, console, every_s)
+    _print_next_step(console, watcher.run, status)
+    return status.exit_code
+
+
+def _redraw(watcher: Watcher, console: Console, every_s: float) -> RunStatus:
+    with Live(console=console, auto_refresh=False) as live:
+        for submission, status in _looks(watcher, every_s):
+            live.update(status_view(watcher.run, submission, status), refresh=True)
+    return status
+
+
+def _print_changes(watcher: Watcher, console: Console, every_s: float) -> RunStatus:
+    said = None
+    for look in _looks(watcher, every_s):
+        line = headline(watcher.run, look[1])
+        if line != said:
+            console.print(line, soft_wrap=True)
+            said = line
+    console.print(details(*look))
+    return look[1]
+
+
+def _looks(watcher: Watcher, every_s: float) -> Iterator[tuple[Submission, RunStatus]]:
+    """Looks at a run, the last one when nothing more will come of itself."""
+    while True:
+        submission, status = watcher.look()
+        yield submission, status
+        if not status.is_going:
+            return
+        time.sleep(every_s)
+
+
+def _print_next_step(console: Console, run: RunFolder, status: RunStatus) -> None:
+    step = next_step(run, status)
+    if step is not None:
+        console.print(Text(step), soft_wrap=True)  # one line however long, to be copied
+
+
+def _watcher(name: str | None, reports: Path) -> Watcher:
+    """What looks at the run that `name` means.
+
+    Raises UserError: there is none.
+    """
+    try:
+        return Watcher(RunFolder(find_run(name, reports)))
+    except OSError as error:
+        raise UserError(f"--reports: {reports}: cannot be read: {error.strerror or error}") from None

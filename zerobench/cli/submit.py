@@ -1,0 +1,263 @@
+"""What `zerobench submit` does: from the command line's words to a run folder and the jobs that fill it."""
+
+from __future__ import annotations
+
+import gc
+import shlex
+from collections.abc import Iterator, Mapping, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import typer
+
+from zerobench.errors import UserError
+from zerobench.folder import RunFolder
+from zerobench.run.environment import capture_environment
+from zerobench.run.installed import check_installed
+from zerobench.run.setup import lay_out, new_run_folder, resolved_configs
+from zerobench.run.stop import stop_on_signals
+from zerobench.slurm.grouping import JobArray
+from zerobench.slurm.jobs import SubmittedJob, read_submission
+from zerobench.slurm.limits import Limits, read_limits
+from zerobench.slurm.local import refuse_several_nodes, run_here
+from zerobench.slurm.options import (
+    Launcher,
+    SubmitOptions,
+    cluster_machine,
+    keep_options,
+    kept_options,
+    read_options,
+    time_text,
+)
+from zerobench.slurm.queue import job_states
+from zerobench.slurm.scripts import log_pattern
+from zerobench.slurm.submission import array_names, missing, plan_arrays
+from zerobench.slurm.submission import submit as submit_jobs
+from zerobench.spec.expand import PlannedTrial, expand
+from zerobench.spec.machine import Machine, detect_machine
+from zerobench.spec.sweep import Sweep, load_sweep, shipped_sweeps
+from zerobench.spec.trial import Evidence, TrialSpec
+from zerobench.store import Run, find_run, load_run
+
+
+@dataclass(frozen=True)
+class Request:
+    """What the command line asks for."""
+
+    sweep: str | None
+    sets: Sequence[str]
+    only: Sequence[str]
+    repeats: int | None
+    resume: str | None
+    reports: Path
+    options: Mapping[str, Any]
+    """By the names of SubmitOptions; None where nothing was said."""
+    local: bool = False
+
+
+@dataclass(frozen=True)
+class Asked:
+    """A sweep's plan or an earlier run, and the arrays that do what there is to do."""
+
+    options: SubmitOptions
+    limits: Limits
+    arrays: list[JobArray]
+    num_skipped: int = 0
+    sweep: Sweep | None = None
+    planned: Sequence[PlannedTrial] = ()
+    earlier: Run | None = None
+
+
+def submit(request: Request) -> int:
+    """Lay out what is asked for and hand it to Slurm, or run it here; the command's exit status."""
+    with _uncollected():
+        asked = read(request)
+    if not asked.arrays:
+        typer.echo("nothing is missing")
+        return 0
+    try:
+        run = asked.earlier.folder if asked.earlier else _lay_out(asked, request.reports)
+        keep_options(run, asked.options)
+        return _run_here(run, asked) if request.local else _submit(run, asked)
+    except OSError as error:
+        raise UserError(f"{error.filename or request.reports}: cannot be written: {error.strerror or error}") from None
+
+
+def show(request: Request) -> int:
+    """Print what would be submitted; the command's exit status."""
+    asked = read(request, dry=True)
+    for line in _lines(asked):
+        typer.echo(line)
+    return 0
+
+
+def read(request: Request, *, dry: bool = False) -> Asked:
+    """All that can be wrong in a request is found here, before anything is written or submitted."""
+    log_pattern(request.reports.absolute(), "")
+    asked = _resumed(request, dry=dry) if request.resume else _planned(request, dry=dry)
+    if request.local:
+        refuse_several_nodes(asked.arrays)
+    return asked
+
+
+def _planned(request: Request, *, dry: bool) -> Asked:
+    if request.sweep is None:
+        raise UserError(f"SWEEP is missing: a sweep file, or one of the shipped: {', '.join(shipped_sweeps())}")
+    options = _options(request, {})
+    sweep = load_sweep(request.sweep, request.sets, request.only, request.repeats)
+    planned = expand(sweep, _machine(options, local=request.local))
+    trials = [item.trial for item in planned if item.skipped is None]
+    reasons = [item.skipped.reason for item in planned if item.skipped]
+    if not trials:
+        raise UserError(f"{sweep.where}: every trial is skipped, the first one since {reasons[0]}")
+    if not dry:
+        _check_interpreter(options, trials)
+    limits = _limits(options, required=not (dry or request.local))
+    arrays = plan_arrays(trials, options, limits)
+    return Asked(options, limits, arrays, len(reasons), sweep, planned)
+
+
+def _resumed(request: Request, *, dry: bool) -> Asked:
+    if request.sweep is not None or request.sets or request.only or request.repeats is not None:
+        raise UserError("--resume goes on with a run as it was planned; leave SWEEP, --set, --only and --repeats out")
+    run = load_run(find_run(request.resume, request.reports).resolve())
+    options = _options(request, kept_options(run.folder))
+    if not request.local:
+        _machine(options, local=False)
+    limits = _limits(options, required=not (dry or request.local))
+    ids = [job.job_id for job in read_submission(run.folder).jobs if job.job_id is not None]
+    states = job_states(ids) if ids else {}
+    if states is None:
+        raise UserError(f"--resume: {run.folder.path} has jobs that may still be queued, and squeue does not answer")
+    trials = [run.spec(trial_id) for trial_id in missing(run, states)]
+    _refuse_own_script(run, trials)
+    if not dry:
+        _check_interpreter(options, trials)
+    return Asked(options, limits, plan_arrays(trials, options, limits), earlier=run)
+
+
+def _options(request: Request, kept: Mapping[str, Any]) -> SubmitOptions:
+    """What is asked for now, over what was `kept` of an earlier submission; without Slurm, ranks start in one way."""
+    said = {name: value for name, value in request.options.items() if value not in (None, [])}
+    elsewhere = {"launcher", "container", "container_runtime"} if request.local else set()
+    refused = sorted(elsewhere & set(said))
+    if refused:
+        raise UserError(f"--{refused[0].replace('_', '-')} means nothing to --local; leave one of them out")
+    if "/" in (said.get("python") or "") and not said.get("container"):
+        said["python"] = str(Path(said["python"]).absolute())
+    return read_options({name: value for name, value in kept.items() if name not in elsewhere} | said)
+
+
+def _machine(options: SubmitOptions, *, local: bool) -> Machine:
+    """The nodes that trials run on; here they are this machine, unless more is said of it."""
+    return detect_machine() if local and options.gpus_per_node is None else cluster_machine(options)
+
+
+def _check_interpreter(options: SubmitOptions, trials: Sequence[TrialSpec]) -> None:
+    """Raises UserError where trials would run under this interpreter and it lacks what they need: a login node's.
+
+    Simulations run outside of any container.
+    """
+    if options.container is not None:
+        simulated = [trial for trial in trials if trial.evidence is Evidence.SIMULATED]
+        check_installed(
+            simulated, "they run outside of the container; leave them out, or submit them alone with --python PATH"
+        )
+    elif options.python is None:
+        check_installed(
+            trials, "name the interpreter of the ranks, --python PATH, or their container, --container IMAGE"
+        )
+
+
+def _limits(options: SubmitOptions, *, required: bool) -> Limits:
+    limits = read_limits(options)
+    if limits is None and required:
+        raise UserError("Slurm does not answer (scontrol show config); --dry-run and --local need none")
+    return limits or Limits()
+
+
+def _refuse_own_script(run: Run, trials: Sequence[TrialSpec]) -> None:
+    if trials and trials[0].own is not None:
+        raise UserError(f"--resume: {run.folder.path} is of a script of your own; start it again with: zerobench watch")
+
+
+def _lay_out(asked: Asked, reports: Path) -> RunFolder:
+    if asked.sweep is None:
+        raise UserError("SWEEP is missing")
+    with _uncollected():
+        configs = resolved_configs(asked.planned)
+        run = new_run_folder(reports, asked.sweep.name)
+        lay_out(run, asked.planned, configs, asked.sweep.document, capture_environment())
+    return run
+
+
+@contextmanager
+def _uncollected() -> Iterator[None]:
+    """Without Python's search for cycles: thousands of trials hold none, and it takes a fifth of the time to see it."""
+    was_on = gc.isenabled()
+    gc.disable()
+    try:
+        yield
+    finally:
+        if was_on:
+            gc.enable()
+
+
+def _submit(run: RunFolder, asked: Asked) -> int:
+    for job in submit_jobs(run, asked.arrays, asked.options, asked.limits):
+        typer.echo(_taken(job))
+    typer.echo(f"run: {shortest(run.path)}")
+    typer.echo(f"watch it with: zerobench status {shlex.quote(str(shortest(run.path)))}")
+    return 0
+
+
+def _run_here(run: RunFolder, asked: Asked) -> int:
+    """Run the jobs here; 1 where one of them failed, 130 where someone stopped us."""
+    options = asked.options.model_copy(update={"launcher": Launcher.LOCAL})
+    failed = False
+    with stop_on_signals() as stop:
+        for ended in run_here(run, asked.arrays, options, asked.limits, stop):
+            failed |= ended.exit_code != 0
+            task = f" task {ended.task_id + 1} of {ended.job.num_tasks}" if ended.job.num_tasks > 1 else ""
+            how = "done" if ended.exit_code == 0 else f"exit status {ended.exit_code}, see {shortest(ended.log)}"
+            typer.echo(f"{ended.job.name}{task}: {how}")
+    typer.echo(f"run: {shortest(run.path)}")
+    return 130 if stop.asked else int(failed)
+
+
+def _taken(job: SubmittedJob) -> str:
+    tasks = f", {job.num_tasks} tasks" if job.num_tasks > 1 else ""
+    return f"submitted {job.name}: job {job.job_id}{tasks}"
+
+
+def _lines(asked: Asked) -> Iterator[str]:
+    """An array a line, then what is asked for at most."""
+    run = asked.earlier.folder if asked.earlier else RunFolder(Path("new"))
+    names = array_names(run, asked.arrays)
+    width = max(map(len, [*names, "report"]), default=0)
+    for name, array in zip(names, asked.arrays, strict=True):
+        yield f"{name:<{width}}  {_said(array)}"
+    if asked.arrays:
+        yield f"{'report':<{width}}  after them"
+    trials = sum(array.num_trials for array in asked.arrays)
+    skipped = f", {asked.num_skipped} skipped" if asked.num_skipped else ""
+    hours = sum(array.node_hours for array in asked.arrays)
+    yield f"{trials} trials{skipped}; {hours:,.1f} node-hours at most"
+
+
+def _said(array: JobArray) -> str:
+    nodes = "1 node" if array.num_nodes == 1 else f"{array.num_nodes} nodes"
+    return f"{nodes}, {_tasks(array)}, {time_text(array.time_limit_s)} each, {array.node_hours:,.1f} node-hours"
+
+
+def _tasks(array: JobArray) -> str:
+    if len(array.tasks) == 1:
+        return f"1 task of {array.num_trials} trials"
+    return f"{len(array.tasks)} tasks of up to {max(map(len, array.tasks))} trials ({array.num_trials} trials)"
+
+
+def shortest(path: Path) -> Path:
+    """`path` from the current folder, where it lies in it."""
+    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -1,0 +1,134 @@
+"""Runs the trials of one job, in the job: what the batch scripts end in.
+
+    python -m zerobench.slurm.job RUN TASKS        # line SLURM_ARRAY_TASK_ID of the tasks file, from 0
+    python -m zerobench.slurm.job RUN --trial ID   # one trial; may be repeated
+    python -m zerobench.slurm.job RUN --finish     # types the trials that were begun and whose job is over
+
+A light process on the job's first node, without torch: the ranks are started by srun. It is the batch script itself
+(exec), so that Slurm's signals come here. It writes how each trial ended; where it is killed before it can, whoever
+comes next does: the requeued job, `--finish`, or the next submission.
+"""
+
+from __future__ import annotations
+
+import argparse
+import os
+import signal
+import sys
+import time
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+from zerobench.errors import UserError
+from zerobench.folder import RunFolder
+from zerobench.records import Start, Status
+from zerobench.run.lock import trial_locked
+from zerobench.run.lost import close, is_begun
+from zerobench.run.runner import RunResult, run_beside_others
+from zerobench.run.site import LocalSite, Site
+from zerobench.run.stop import Stop, stop_on_signals
+from zerobench.slurm import interruption
+from zerobench.slurm.allocation import read_allocation
+from zerobench.slurm.jobs import read_tasks
+from zerobench.slurm.log import Log
+from zerobench.slurm.options import ContainerRuntime, Launcher
+from zerobench.slurm.site import SlurmSite, capture_nodes
+from zerobench.slurm.steps import Interpreter
+from zerobench.spec.machine import detect_machine
+from zerobench.store import load_run, read_record
+
+
+def main(arguments: Sequence[str] | None = None) -> int:
+    """Do what the arguments say: 0 where all is well, 1 where a trial failed, 2 for a mistake, 130 when stopped."""
+    asked = _parser().parse_args(arguments)
+    try:
+        run = RunFolder(asked.run.resolve())
+        if asked.finish:
+            return _finish(run)
+        with stop_on_signals(interruption.TIME_SIGNAL) as stop:
+            result = _run(run, _trial_ids(asked, os.environ), asked, stop)
+            in_grace = result.statuses[Status.PREEMPTED] > 0 and stop.signal is not signal.SIGTERM
+    except UserError as error:
+        print(f"zerobench: {' '.join(str(error).splitlines())}", file=sys.stderr)  # noqa: T201 -- the job's log
+        return 2
+    if in_grace:
+        _await_the_end()
+    return result.exit_code
+
+
+def _parser() -> argparse.ArgumentParser:
+    parser = argparse.ArgumentParser(prog="python -m zerobench.slurm.job", description="Run the trials of one job.")
+    parser.add_argument("run", type=Path, help="the run folder")
+    parser.add_argument("tasks", type=Path, nargs="?", help="a line for each array task: the ids of its trials")
+    parser.add_argument("--trial", action="append", default=[], help="one trial's id; may be repeated")
+    parser.add_argument("--finish", action="store_true", help="type the trials whose job is over, and start none")
+    parser.add_argument("--launcher", type=Launcher, choices=list(Launcher), default=Launcher.SRUN)
+    parser.add_argument("--worker-python", default=sys.executable, help="the interpreter of the ranks")
+    parser.add_argument("--container", help="an image in which the ranks run")
+    parser.add_argument(
+        "--container-runtime", type=ContainerRuntime, choices=list(ContainerRuntime), default=ContainerRuntime.PYXIS
+    )
+    parser.add_argument("--cpus-per-node", type=int, help="cores for the ranks of one node; all that Slurm gives")
+    return parser
+
+
+def _trial_ids(asked: argparse.Namespace, environ: Mapping[str, str]) -> list[str]:
+    if asked.trial:
+        return list(asked.trial)
+    if asked.tasks is None:
+        raise UserError("TASKS is missing: a file with a line of trial ids for each array task, or --trial ID")
+    tasks = read_tasks(asked.tasks)
+    number = int(environ.get("SLURM_ARRAY_TASK_ID") or 0)
+    if number >= len(tasks):
+        raise UserError(f"SLURM_ARRAY_TASK_ID: {number}: {asked.tasks} has {len(tasks)} lines, counted from 0")
+    return tasks[number]
+
+
+def _run(run: RunFolder, trial_ids: Sequence[str], asked: argparse.Namespace, stop: Stop) -> RunResult:
+    site = _site(asked, stop)
+    log = Log(site.job)
+    if isinstance(site, SlurmSite):
+        run.nodes.mkdir(exist_ok=True)
+        for fault in capture_nodes(site, run.nodes):
+            log.say(fault)
+    return run_beside_others(run.path, trial_ids, site=site, observer=log, stop=stop)
+
+
+def _site(asked: argparse.Namespace, stop: Stop) -> Site:
+    if asked.launcher is Launcher.LOCAL:
+        machine = detect_machine()
+        return LocalSite(machine.cpu_cores, machine.num_gpus)
+    allocation = read_allocation(os.environ)
+    if asked.cpus_per_node:
+        allocation = replace(allocation, cpus_per_node=asked.cpus_per_node)
+    interpreter = Interpreter(asked.worker_python, asked.container, asked.container_runtime)
+    return SlurmSite(allocation, interpreter, stop, asked.launcher)
+
+
+def _await_the_end() -> None:
+    """Wait for Slurm to end us: a preempted job that leaves by itself has completed, and is not requeued."""
+    while True:
+        time.sleep(60)
+
+
+def _finish(run: RunFolder) -> int:
+    """Type the trials that were begun and have no record, unless a job of theirs lives."""
+    opened = load_run(run.path)
+    log = Log(None)
+    for trial_id in opened.pending():
+        folder = run.trial(trial_id)
+        if not is_begun(folder):
+            continue
+        start = read_record(folder.start, Start) if folder.start.exists() else None
+        with trial_locked(folder) as is_mine:
+            if is_mine and not folder.record.exists() and not interruption.is_alive(start):
+                record = close(opened, opened.spec(trial_id), folder, interruption.lost)
+                log.say(
+                    f"{trial_id}: {record.status.value.replace('_', ' ')}: {record.reason or 'all ranks had ended'}"
+                )
+    return 0
+
+
+if __name__ == "__main__":
+    sys.exit(main())

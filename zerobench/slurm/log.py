@@ -1,0 +1,41 @@
+"""What a job says in its log: a line for each trial that begins or ends, with the time."""
+
+from __future__ import annotations
+
+import sys
+import time
+
+from zerobench.folder import RunFolder
+from zerobench.records import TrialRecord
+from zerobench.run.observer import Silent
+from zerobench.spec.trial import TrialSpec
+from zerobench.units import format_seconds
+
+
+class Log(Silent):
+    """Plain lines on standard output, which Slurm keeps."""
+
+    def __init__(self, job: str | None) -> None:
+        self._before = f"job {job}: " if job else ""
+
+    def say(self, text: str) -> None:
+        """Write a line, at once."""
+        sys.stdout.write(f"{time.strftime('%Y-%m-%d %H:%M:%S')} {self._before}{text}\n")
+        sys.stdout.flush()
+
+    def run_started(self, run: RunFolder, to_do: int, kept: int, skipped: int) -> None:
+        """Say how much there is to do."""
+        done = f", {kept + skipped} done already" if kept + skipped else ""
+        self.say(f"{run.run_id}: {to_do} trial{'' if to_do == 1 else 's'} to run{done}")
+
+    def trial_started(self, trial: TrialSpec, number: int, to_do: int) -> None:
+        """Say which begins."""
+        self.say(f"trial {number} of {to_do}: {trial.trial_id}")
+
+    def trial_ended(self, record: TrialRecord) -> None:
+        """Say how it ended."""
+        took = ""
+        if record.started_at_s is not None and record.ended_at_s is not None:
+            took = f" after {format_seconds(record.ended_at_s - record.started_at_s)}"
+        why = f": {record.reason}" if record.reason else ""
+        self.say(f"{record.trial_id}: {record.status.value.replace('_', ' ')}{took}{why}")

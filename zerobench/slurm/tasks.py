@@ -1,0 +1,100 @@
+"""How Slurm says where a job or an array task stands, in one form for every version of Slurm that says it.
+
+Slurm has a base state and flags (slurm.h, enum job_states and the JOB_* flags): up to 23.02 it prints one word, the
+flag where there is one; from 23.11 on a list. What matters here is only whether a task waits, has nodes, or is over.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from dataclasses import dataclass
+from enum import StrEnum
+
+
+class Stage(StrEnum):
+    """What a task's states come to."""
+
+    WAITING = "waiting"
+    """It will begin, or begin again."""
+    ACTIVE = "active"
+    """It has nodes; it may be starting or ending."""
+    OVER = "over"
+    """It will not begin again by itself."""
+
+
+_ENDING = "COMPLETING"
+_WAITING = {"PENDING", "REQUEUED", "REQUEUE_HOLD", "REQUEUE_FED", "SPECIAL_EXIT", "RESV_DEL_HOLD"}
+_OVER = {
+    "COMPLETED",
+    "CANCELLED",
+    "FAILED",
+    "TIMEOUT",
+    "NODE_FAIL",
+    "PREEMPTED",
+    "BOOT_FAIL",
+    "DEADLINE",
+    "OUT_OF_MEMORY",
+    "LAUNCH_FAILED",
+    "RECONFIG_FAIL",
+    "REVOKED",
+}
+_RANGE = re.compile(r"(\d{1,9})(?:-(\d{1,9}))?(?::(\d{1,9}))?")
+_MOST_TASKS = 4_000_001
+"""Slurm's own bound on MaxArraySize (slurm.conf(5))."""
+
+
+@dataclass(frozen=True)
+class TaskState:
+    """Where one task of an array stands, or one plain job; times are Unix times in seconds."""
+
+    task_id: int | None
+    """None for a job that is no array."""
+    states: tuple[str, ...]
+    """Slurm's words: `RUNNING`; or a base state and its flags, `RUNNING`, `COMPLETING`."""
+    reason: str | None = None
+    """Why it waits, or why it failed: Slurm's word, `Resources`, `NonZeroExitCode`."""
+    num_nodes: int | None = None
+    nodes: str | None = None
+    """The nodes it has or had, as Slurm writes lists: `n[1-4]`."""
+    restart_count: int | None = None
+    """How often it was requeued; None where Slurm did not say."""
+    start_s: float | None = None
+    end_s: float | None = None
+    """Of a running task when its time limit comes, of one that is over when it ended."""
+    preempt_s: float | None = None
+    """When its preemption began; None where it is not being preempted."""
+
+    @property
+    def state(self) -> str:
+        """The one word that a person is shown."""
+        return _ENDING if _ENDING in self.states else self.states[0] if self.states else "UNKNOWN"
+
+    @property
+    def stage(self) -> Stage:
+        """Whether it waits, has nodes or is over; a word that is not known counts as having nodes."""
+        if _ENDING in self.states:
+            return Stage.ACTIVE
+        if not _WAITING.isdisjoint(self.states):
+            return Stage.WAITING
+        return Stage.ACTIVE if _OVER.isdisjoint(self.states) else Stage.OVER
+
+    def time_left_s(self, now_s: float) -> float | None:
+        """Seconds until its time limit; None where it does not run or has none."""
+        if self.stage is not Stage.ACTIVE or self.end_s is None:
+            return None
+        return max(0.0, self.end_s - now_s)
+
+
+def array_task_ids(text: str) -> Iterator[int]:
+    """The ids in `text`, which is how Slurm writes tasks of an array: `3`, `0-2,7`, `4-20:4%2`.
+
+    What follows a `%` is how many may run at once; what cannot be read is left out.
+    """
+    for part in text.partition("%")[0].split(","):
+        match = _RANGE.fullmatch(part.strip())
+        if match is None:
+            continue
+        first, last, step = (int(group) if group else None for group in match.groups())
+        first = first or 0
+        yield from range(first, min(first if last is None else last, _MOST_TASKS) + 1, step or 1)
