@@ -19,9 +19,9 @@ from zerobench.folder import RunFolder
 from zerobench.records import Status
 from zerobench.slurm.jobs import JobKind, Submission
 from zerobench.slurm.queue import JobStates
-from zerobench.slurm.status import Known, run_status
 from zerobench.slurm.tasks import TaskState
-from zerobench.slurm.traces import read_traces
+from zerobench.slurm.watch.status import Known, run_status
+from zerobench.slurm.watch.traces import read_traces
 from zerobench.store import Plan
 
 Call = Callable[..., tuple[int, str, str]]

@@ -12,11 +12,11 @@ from tests.slurm.cluster import Cluster
 from zerobench.folder import RunFolder, TrialFolder
 from zerobench.records import TrialRecord
 from zerobench.run.setup import lay_out, new_run_folder, resolved_configs
-from zerobench.slurm.limits import Limits, read_limits
 from zerobench.slurm.options import SubmitOptions, keep_options
 from zerobench.slurm.queue import job_states
-from zerobench.slurm.sbatch import sbatch
-from zerobench.slurm.submission import Job, array_job, array_names, plan_arrays, record, report_job
+from zerobench.slurm.submit.limits import Limits, read_limits
+from zerobench.slurm.submit.sbatch import sbatch
+from zerobench.slurm.submit.submission import Job, array_job, array_names, plan_arrays, record, report_job
 from zerobench.slurm.tasks import Stage, TaskState
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.model import ModelSpec

@@ -14,8 +14,8 @@ from zerobench.cli.status_view import details, headline, next_step, status_view
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
 from zerobench.slurm.jobs import Submission
-from zerobench.slurm.status import RunStatus
-from zerobench.slurm.watching import Watcher
+from zerobench.slurm.watch.status import RunStatus
+from zerobench.slurm.watch.watching import Watcher
 from zerobench.store import find_run
 
 

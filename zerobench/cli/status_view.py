@@ -20,7 +20,7 @@ from zerobench.cli.live import describe
 from zerobench.folder import RunFolder
 from zerobench.report.column_units import MISSING, plain
 from zerobench.slurm.jobs import Submission
-from zerobench.slurm.status import UNDONE, JobStatus, RunStatus, Standing, TrialStatus
+from zerobench.slurm.watch.status import UNDONE, JobStatus, RunStatus, Standing, TrialStatus
 from zerobench.units import format_seconds
 
 MOST_ROWS = 20

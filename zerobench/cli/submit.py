@@ -18,10 +18,7 @@ from zerobench.run.environment import capture_environment
 from zerobench.run.installed import check_installed
 from zerobench.run.setup import lay_out, new_run_folder, resolved_configs
 from zerobench.run.stop import stop_on_signals
-from zerobench.slurm.grouping import JobArray
 from zerobench.slurm.jobs import SubmittedJob, read_submission
-from zerobench.slurm.limits import Limits, read_limits
-from zerobench.slurm.local import refuse_several_nodes, run_here
 from zerobench.slurm.options import (
     Launcher,
     SubmitOptions,
@@ -32,9 +29,12 @@ from zerobench.slurm.options import (
     time_text,
 )
 from zerobench.slurm.queue import job_states
-from zerobench.slurm.scripts import log_pattern
-from zerobench.slurm.submission import array_names, missing, plan_arrays
-from zerobench.slurm.submission import submit as submit_jobs
+from zerobench.slurm.submit.grouping import JobArray
+from zerobench.slurm.submit.limits import Limits, read_limits
+from zerobench.slurm.submit.local import refuse_several_nodes, run_here
+from zerobench.slurm.submit.scripts import log_pattern
+from zerobench.slurm.submit.submission import array_names, missing, plan_arrays
+from zerobench.slurm.submit.submission import submit as submit_jobs
 from zerobench.spec.expand import PlannedTrial, expand
 from zerobench.spec.machine import Machine, detect_machine
 from zerobench.spec.sweep import Sweep, load_sweep, shipped_sweeps

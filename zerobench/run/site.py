@@ -2,7 +2,7 @@
 
 A runner knows its site by this protocol alone, so that a trial is watched, ended and judged in one way wherever it
 runs. `LocalSite` is the deepspeed launcher on this machine, or over ssh on the nodes of a hostfile; the nodes of a
-Slurm job are zerobench.slurm.site.
+Slurm job are zerobench.slurm.job.site.
 """
 
 from __future__ import annotations

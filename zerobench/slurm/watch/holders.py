@@ -9,7 +9,7 @@ from zerobench.records import Status
 from zerobench.slurm.jobs import JobKind, SubmittedJob
 from zerobench.slurm.queue import JobStates
 from zerobench.slurm.tasks import Stage, TaskState
-from zerobench.slurm.traces import TrialTrace
+from zerobench.slurm.watch.traces import TrialTrace
 
 KEPT = {Status.COMPLETED, Status.SKIPPED}
 """How a trial ended that no job does again."""

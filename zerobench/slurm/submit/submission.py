@@ -15,8 +15,6 @@ from zerobench.errors import UserError
 from zerobench.folder import RunFolder, write_whole
 from zerobench.run.runner import standing
 from zerobench.run.stop import stop_on_signals
-from zerobench.slurm.batch import array_script, report_script, report_time_s
-from zerobench.slurm.grouping import JobArray, group
 from zerobench.slurm.jobs import (
     JobKind,
     Submission,
@@ -26,10 +24,12 @@ from zerobench.slurm.jobs import (
     tasks_text,
     write_submission,
 )
-from zerobench.slurm.limits import Limits
 from zerobench.slurm.options import SubmitOptions
 from zerobench.slurm.queue import JobStates
-from zerobench.slurm.sbatch import sbatch
+from zerobench.slurm.submit.batch import array_script, report_script, report_time_s
+from zerobench.slurm.submit.grouping import JobArray, group
+from zerobench.slurm.submit.limits import Limits
+from zerobench.slurm.submit.sbatch import sbatch
 from zerobench.slurm.tasks import Stage
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import Run

@@ -15,11 +15,11 @@ import pytest
 
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
-from zerobench.slurm.batch import array_script, report_script
-from zerobench.slurm.grouping import JobArray
 from zerobench.slurm.jobs import JobKind
 from zerobench.slurm.options import SubmitOptions
-from zerobench.slurm.scripts import log_pattern, render, sbatch_word, template
+from zerobench.slurm.submit.batch import array_script, report_script
+from zerobench.slurm.submit.grouping import JobArray
+from zerobench.slurm.submit.scripts import log_pattern, render, sbatch_word, template
 
 GOLDEN = Path(__file__).parent / "golden"
 RUN = RunFolder(Path("/scratch/reports/stages_20260101-120000"))

@@ -13,7 +13,7 @@ from zerobench.folder import RunFolder
 from zerobench.records import Start, Status, TrialRecord
 from zerobench.run.lock import trial_locked
 from zerobench.run.setup import lay_out, resolved_configs
-from zerobench.slurm.job import main
+from zerobench.slurm.job.__main__ import main
 from zerobench.slurm.jobs import tasks_text
 from zerobench.spec.expand import PlannedTrial
 from zerobench.store import read_record

@@ -13,12 +13,12 @@ import pytest
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
 from zerobench.run.stop import Stop
-from zerobench.slurm import batch
-from zerobench.slurm.grouping import JobArray
 from zerobench.slurm.jobs import JobKind, read_submission
-from zerobench.slurm.limits import Limits
-from zerobench.slurm.local import refuse_several_nodes, run_here
 from zerobench.slurm.options import Launcher, SubmitOptions
+from zerobench.slurm.submit import batch
+from zerobench.slurm.submit.grouping import JobArray
+from zerobench.slurm.submit.limits import Limits
+from zerobench.slurm.submit.local import refuse_several_nodes, run_here
 
 OPTIONS = SubmitOptions(launcher=Launcher.LOCAL)
 # Stands where Python does: says what it was told, fails at `bad`, and at `slow` waits to be told to stop.

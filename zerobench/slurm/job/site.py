@@ -14,11 +14,10 @@ from zerobench.records import Start
 from zerobench.run.launcher import free_port, launch_environment, launched_processes
 from zerobench.run.site import Interruption, Launch
 from zerobench.run.stop import Stop
-from zerobench.slurm import interruption
-from zerobench.slurm.allocation import Allocation
 from zerobench.slurm.client import ask
-from zerobench.slurm.options import Launcher
-from zerobench.slurm.steps import (
+from zerobench.slurm.job import interruption
+from zerobench.slurm.job.allocation import Allocation
+from zerobench.slurm.job.steps import (
     Interpreter,
     beside,
     deepspeed_argv,
@@ -27,6 +26,7 @@ from zerobench.slurm.steps import (
     rank_script_text,
     srun_argv,
 )
+from zerobench.slurm.options import Launcher
 from zerobench.spec.trial import TrialSpec
 
 _STEP_PATIENCE_S = 30.0

@@ -15,9 +15,9 @@ from zerobench.folder import RunFolder
 from zerobench.slurm.accounting import ended_jobs
 from zerobench.slurm.jobs import JobKind, Submission, SubmittedJob, read_submission, read_tasks
 from zerobench.slurm.queue import TIMEOUT_S, JobStates, job_states
-from zerobench.slurm.status import Known, RunStatus, run_status
 from zerobench.slurm.tasks import Stage
-from zerobench.slurm.traces import TrialTrace, read_traces
+from zerobench.slurm.watch.status import Known, RunStatus, run_status
+from zerobench.slurm.watch.traces import TrialTrace, read_traces
 from zerobench.store import Plan, read_record
 
 _LOCKS = Path("/proc/locks")

@@ -8,8 +8,8 @@ import pytest
 
 from tests.slurm.standins import Standins
 from zerobench.errors import UserError
-from zerobench.slurm.limits import Limits, partition_times, read_limits, submit_limits
 from zerobench.slurm.options import SubmitOptions
+from zerobench.slurm.submit.limits import Limits, partition_times, read_limits, submit_limits
 
 
 def test_the_limits_are_the_controllers_and_the_partitions(slurm: Standins) -> None:
@@ -40,7 +40,7 @@ def test_a_quality_of_service_binds_where_it_is_the_one_asked_for_or_usual() -> 
 
 
 def test_accounting_that_does_not_answer_is_not_waited_for(slurm: Standins, monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr("zerobench.slurm.limits.ACCOUNTING_TIMEOUT_S", 0.3)
+    monkeypatch.setattr("zerobench.slurm.submit.limits.ACCOUNTING_TIMEOUT_S", 0.3)
     slurm.answer("sacctmgr", "sleep 20")
     assert read_limits(SubmitOptions()).max_submit_jobs is None  # type: ignore[union-attr]
 

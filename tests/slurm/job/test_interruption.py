@@ -12,8 +12,8 @@ from tests.slurm.standins import Standins
 from zerobench.records import Start, Status
 from zerobench.run.site import Interruption
 from zerobench.run.stop import Stop
-from zerobench.slurm.allocation import Allocation
-from zerobench.slurm.interruption import is_alive, lost, taken
+from zerobench.slurm.job.allocation import Allocation
+from zerobench.slurm.job.interruption import is_alive, lost, taken
 
 ALLOCATION = Allocation(41, 3, 0, ("n1", "n2"), 64, 8, "n1", "host")
 STARTED_S = 1_795_252_000.0

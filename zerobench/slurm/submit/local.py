@@ -17,11 +17,11 @@ from pathlib import Path
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
 from zerobench.run.stop import Stop
-from zerobench.slurm.grouping import JobArray
 from zerobench.slurm.jobs import JobKind
-from zerobench.slurm.limits import Limits
 from zerobench.slurm.options import SubmitOptions
-from zerobench.slurm.submission import Job, array_job, array_names, record, report_job
+from zerobench.slurm.submit.grouping import JobArray
+from zerobench.slurm.submit.limits import Limits
+from zerobench.slurm.submit.submission import Job, array_job, array_names, record, report_job
 
 _POLL_S = 0.2
 

@@ -12,10 +12,10 @@ from tests.slurm.standins import Standins
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder, TrialFolder
 from zerobench.run.stop import Stop
-from zerobench.slurm.allocation import Allocation
+from zerobench.slurm.job.allocation import Allocation
+from zerobench.slurm.job.site import SlurmSite, capture_nodes
+from zerobench.slurm.job.steps import Interpreter, rank_script_text
 from zerobench.slurm.options import Launcher
-from zerobench.slurm.site import SlurmSite, capture_nodes
-from zerobench.slurm.steps import Interpreter, rank_script_text
 from zerobench.spec.trial import Evidence, TrialSpec
 
 

@@ -16,7 +16,7 @@ from zerobench.records import Start, Status
 from zerobench.run.site import Interruption
 from zerobench.run.stop import Stop
 from zerobench.slurm.accounting import ended_jobs
-from zerobench.slurm.allocation import Allocation, boot_times, down_nodes, parse_job
+from zerobench.slurm.job.allocation import Allocation, boot_times, down_nodes, parse_job
 from zerobench.slurm.queue import job_states
 from zerobench.slurm.tasks import Stage, TaskState
 

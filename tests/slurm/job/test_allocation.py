@@ -6,7 +6,7 @@ import pytest
 
 from tests.slurm.standins import Standins
 from zerobench.errors import UserError
-from zerobench.slurm.allocation import Allocation, boot_times, down_nodes, parse_job, read_allocation
+from zerobench.slurm.job.allocation import Allocation, boot_times, down_nodes, parse_job, read_allocation
 
 VARIABLES = {
     "SLURM_JOB_ID": "45",

@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from zerobench.errors import UserError
 from zerobench.slurm.jobs import JobKind
-from zerobench.slurm.limits import Limits
+from zerobench.slurm.submit.limits import Limits
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.trial import Evidence, TrialSpec
 

@@ -16,12 +16,12 @@ from zerobench.errors import UserError
 from zerobench.folder import RunFolder
 from zerobench.records import Status, TrialRecord
 from zerobench.run.setup import lay_out, resolved_configs
-from zerobench.slurm.grouping import JobArray
 from zerobench.slurm.jobs import JobKind, read_submission, read_tasks
-from zerobench.slurm.limits import Limits
 from zerobench.slurm.options import SubmitOptions
-from zerobench.slurm.sbatch import sbatch_environment
-from zerobench.slurm.submission import array_names, missing, submit
+from zerobench.slurm.submit.grouping import JobArray
+from zerobench.slurm.submit.limits import Limits
+from zerobench.slurm.submit.sbatch import sbatch_environment
+from zerobench.slurm.submit.submission import array_names, missing, submit
 from zerobench.slurm.tasks import TaskState
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.presets import resolve_model
@@ -92,11 +92,11 @@ SUBMIT = """
 import sys
 from pathlib import Path
 from zerobench.folder import RunFolder
-from zerobench.slurm.grouping import JobArray
+from zerobench.slurm.submit.grouping import JobArray
 from zerobench.slurm.jobs import JobKind
-from zerobench.slurm.limits import Limits
+from zerobench.slurm.submit.limits import Limits
 from zerobench.slurm.options import SubmitOptions
-from zerobench.slurm.submission import submit
+from zerobench.slurm.submit.submission import submit
 list(submit(RunFolder(Path(sys.argv[1])), [JobArray(JobKind.TRIALS, 1, [["a"]], 600)], SubmitOptions(), Limits()))
 """
 

@@ -13,11 +13,11 @@ from enum import StrEnum
 
 from zerobench.progress import Progress
 from zerobench.records import Status
-from zerobench.slurm.holders import Holder, Index, holders_of, index_of, is_done_again, is_in_hand, newest_begun
 from zerobench.slurm.jobs import SubmittedJob
 from zerobench.slurm.queue import JobStates
 from zerobench.slurm.tasks import Stage
-from zerobench.slurm.traces import TrialTrace
+from zerobench.slurm.watch.holders import Holder, Index, holders_of, index_of, is_done_again, is_in_hand, newest_begun
+from zerobench.slurm.watch.traces import TrialTrace
 from zerobench.store import PlanEntry
 
 _NO_TRACE = TrialTrace()

@@ -7,10 +7,10 @@ from collections.abc import Sequence
 from pathlib import Path
 
 from zerobench.folder import RunFolder
-from zerobench.slurm.grouping import PREDICTION_CPUS, REPORT_TIME_S, JobArray
 from zerobench.slurm.jobs import JobKind
 from zerobench.slurm.options import Launcher, SubmitOptions, time_text
-from zerobench.slurm.scripts import log_pattern, render, template
+from zerobench.slurm.submit.grouping import PREDICTION_CPUS, REPORT_TIME_S, JobArray
+from zerobench.slurm.submit.scripts import log_pattern, render, template
 
 PREDICTION_MEM = "6G"
 """A simulation stays below 1 GB; what starts them and reads their models wants some too."""

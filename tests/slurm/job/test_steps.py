@@ -12,8 +12,8 @@ import pytest
 
 from tests.slurm.on_cluster import standin_trial
 from zerobench.folder import TrialFolder
+from zerobench.slurm.job.steps import Interpreter, beside, deepspeed_argv, hostfile_text, rank_script_text, srun_argv
 from zerobench.slurm.options import ContainerRuntime
-from zerobench.slurm.steps import Interpreter, beside, deepspeed_argv, hostfile_text, rank_script_text, srun_argv
 from zerobench.spec.trial import Evidence, TrialSpec
 
 GOLDEN = Path(__file__).parent / "golden"

@@ -28,13 +28,13 @@ from zerobench.run.lost import close, is_begun
 from zerobench.run.runner import RunResult, run_beside_others
 from zerobench.run.site import LocalSite, Site
 from zerobench.run.stop import Stop, stop_on_signals
-from zerobench.slurm import interruption
-from zerobench.slurm.allocation import read_allocation
+from zerobench.slurm.job import interruption
+from zerobench.slurm.job.allocation import read_allocation
+from zerobench.slurm.job.log import Log
+from zerobench.slurm.job.site import SlurmSite, capture_nodes
+from zerobench.slurm.job.steps import Interpreter
 from zerobench.slurm.jobs import read_tasks
-from zerobench.slurm.log import Log
 from zerobench.slurm.options import ContainerRuntime, Launcher
-from zerobench.slurm.site import SlurmSite, capture_nodes
-from zerobench.slurm.steps import Interpreter
 from zerobench.spec.machine import detect_machine
 from zerobench.store import load_run, read_record
 

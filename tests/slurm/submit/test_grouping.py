@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import pytest
 
 from zerobench.errors import UserError
-from zerobench.slurm.grouping import MOST_PER_JOB, START_UP_S, JobArray, group, shape_of
 from zerobench.slurm.jobs import JobKind
-from zerobench.slurm.limits import Limits
+from zerobench.slurm.submit.grouping import MOST_PER_JOB, START_UP_S, JobArray, group, shape_of
+from zerobench.slurm.submit.limits import Limits
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import Evidence, TrialSpec
 

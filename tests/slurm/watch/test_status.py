@@ -17,10 +17,10 @@ from zerobench.records import Start, Status
 from zerobench.run.lock import locked, shared
 from zerobench.slurm.jobs import JobKind, SubmittedJob
 from zerobench.slurm.queue import JobStates
-from zerobench.slurm.status import Known, RunStatus, Standing, TrialStatus, run_status
 from zerobench.slurm.tasks import TaskState
-from zerobench.slurm.traces import UNREADABLE, TrialTrace, read_traces
-from zerobench.slurm.watching import Watcher, runner_here
+from zerobench.slurm.watch.status import Known, RunStatus, Standing, TrialStatus, run_status
+from zerobench.slurm.watch.traces import UNREADABLE, TrialTrace, read_traces
+from zerobench.slurm.watch.watching import Watcher, runner_here
 from zerobench.store import PlanEntry
 
 NOW_S = SUBMITTED_S + 1000.0
@@ -276,7 +276,7 @@ def slurm_of_23_02(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Path:
     """A squeue that prints a sample, and a sacct that says no."""
     folder = tmp_path / "bin"
     folder.mkdir()
-    sample = Path(__file__).parent / "samples" / "squeue_23.02.json"
+    sample = Path(__file__).parents[1] / "samples" / "squeue_23.02.json"
     for name, line in {"squeue": f"cat {sample}", "sacct": "echo asked >> $0.asked; exit 1"}.items():
         (folder / name).write_text(f"#!/bin/sh\n{line}\n")
         (folder / name).chmod(0o755)
