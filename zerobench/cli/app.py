@@ -22,6 +22,7 @@ from zerobench.cli.commands import (
     report,
     run,
     show,
+    strategies,
     sweeps,
     validate,
     watch,
@@ -101,6 +102,7 @@ _COMMANDS = (
     export.export,
     calibrate.calibrate,
     sweeps.sweeps,
+    strategies.strategies,
     models.models,
 )
 """In the order that the help lists them."""
