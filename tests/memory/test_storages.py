@@ -79,3 +79,47 @@ def test_the_count_agrees_with_what_malloc_handed_out():
     assert after is not None
     assert abs((after - before) - counter.totals["cpu"]) < 0.01 * counter.totals["cpu"]
     assert len(tensors) == 5
+
+
+def test_a_storage_resized_in_place_dies_and_is_born_again_where_it_was_first_born():
+    counter = StorageCounter(lambda: "here")
+    with counter:
+        tensor = torch.empty(100)
+        tensor.untyped_storage().resize_(0)
+        assert counter.totals["cpu"] == 0
+        tensor.untyped_storage().resize_(400)
+        assert counter.totals["cpu"] == 400
+        found = counter.find(tensor)
+        assert found is not None
+        assert found.birth == "here"
+        assert [delta for _, delta in counter.events] == [400, -400, 400]
+    del tensor
+    assert counter.totals["cpu"] == 0
+
+
+def test_after_counting_torch_resizes_as_before():
+    before = torch.UntypedStorage.resize_
+    with StorageCounter():
+        assert torch.UntypedStorage.resize_ is not before
+    assert torch.UntypedStorage.resize_ is before
+
+
+def test_a_tensor_that_wraps_others_is_counted_as_what_is_inside():
+    from torch.testing._internal.two_tensor import TwoTensor
+
+    counter = StorageCounter()
+    with counter:
+        wrapped = TwoTensor(torch.ones(10), torch.ones(10))
+        doubled = wrapped * 2
+    assert counter.totals["cpu"] == 4 * 10 * 4
+    assert counter.find(doubled) is counter.find(doubled.a)  # type: ignore[attr-defined]
+
+
+def test_fake_tensors_are_no_memory():
+    from torch._subclasses.fake_tensor import FakeTensorMode
+
+    counter = StorageCounter()
+    with counter, FakeTensorMode():
+        kept = torch.empty(1000)
+        counter.see(kept)
+    assert counter.totals.get("cpu", 0) == 0

@@ -141,3 +141,15 @@ def test_a_brief_number_is_still_the_number(value: float) -> None:
 def test_what_is_no_number_stays_as_it_is() -> None:
     values = [True, "auto", None, 10**400, float("nan")]
     assert [brief(value) for value in values] == ["True", "auto", "None", "1" + "0" * 400, "nan"]
+
+
+def test_what_sets_up_ddp_and_fsdp_is_in_their_names() -> None:
+    specs = [
+        spec("ddp"),
+        spec("ddp", bucket_bytes=1_000_000),
+        spec("ddp", compression="powersgd"),
+        spec("fsdp"),
+        spec("fsdp", reshard_after_forward=False),
+    ]
+    assert labels(specs) == ["ddp", "ddp bucket=1e6", "ddp powersgd", "fsdp", "fsdp kept"]
+    assert "bucket=: bytes of DDP's buckets" in " ".join(shared_lines(specs))

@@ -99,3 +99,26 @@ def test_a_trial_stripped_to_its_losses_is_judged_the_same() -> None:
     trials = sample_trials()
     whole, stripped = ParityJudge(trials), ParityJudge([LossesOnly.of(trial) for trial in trials])
     assert [whole.judge(trial) for trial in trials] == [stripped.judge(LossesOnly.of(trial)) for trial in trials]
+
+
+def test_compressed_gradients_have_a_distance_and_no_verdict() -> None:
+    single = with_losses(completed_trial(spec("single", gpus_per_node=1, gradient_accumulation_steps=2)), [1.0, 0.9])
+    compressed = two_ranks("ddp", [1.0, 0.5], compression="onebit")
+    verdict = ParityJudge([compressed, single]).judge(compressed)
+    assert verdict is not None
+    assert verdict.difference == pytest.approx(0.4)
+    assert (verdict.is_judged, verdict.agrees) == (False, True)
+
+
+def test_compressed_gradients_are_no_reference_where_an_exact_strategy_is_there() -> None:
+    compressed, zero3 = two_ranks("ddp", [1.0], compression="fp16"), two_ranks("zero3", [1.0])
+    assert ParityJudge([compressed, zero3]).reference(compressed) is zero3
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "fsdp"])
+def test_torchs_exact_strategies_are_judged_as_zero_is(strategy: str) -> None:
+    single = with_losses(completed_trial(spec("single", gpus_per_node=1, gradient_accumulation_steps=2)), [1.0])
+    verdicts = [
+        ParityJudge([single, one]).judge(one) for one in (two_ranks(strategy, [1.0]), two_ranks(strategy, [1.5]))
+    ]
+    assert [verdict.agrees for verdict in verdicts if verdict is not None] == [True, False]

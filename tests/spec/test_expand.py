@@ -293,3 +293,34 @@ def test_nvme_rows_of_the_offload_sweep_run_once_they_have_a_folder(tmp_path: Pa
     without = expand(load_sweep("offload"), CPU)
     assert {one.skipped.rule for one in without if one.skipped} == {"nvme_needs_path"}
     assert all(one.skipped is None for one in expand(load_sweep("offload", [f"nvme_path={tmp_path}"]), CPU))
+
+
+def test_what_sets_up_one_engine_is_dropped_for_the_others_and_their_points_collapse(plan: Any):
+    axes = {
+        "strategy": ["ddp", "zero2", "fsdp"],
+        "bucket_bytes": [1_000_000, 2_000_000],
+        "reshard_after_forward": [True, False],
+        "ds_config": {"reduce_bucket_size": [5, 6]},
+    }
+    found = trials(plan(axes))
+    assert [(t.strategy, t.bucket_bytes, t.reshard_after_forward, len(t.ds_config)) for t in found] == [
+        ("ddp", 1_000_000, True, 0),
+        ("ddp", 2_000_000, True, 0),
+        ("zero2", None, True, 1),
+        ("zero2", None, True, 1),
+        ("fsdp", None, True, 0),
+        ("fsdp", None, False, 0),
+    ]
+
+
+def test_compression_is_refused_where_there_is_none_and_dropped_for_the_reference(plan: Any):
+    axes = {"strategy": ["single", "ddp", "zero1"], "compression": ["none", "fp16"], "precision": "fp32"}
+    planned = plan(axes)
+    assert [(one.trial.strategy, one.trial.compression, one.skipped is None) for one in planned] == [
+        ("single", "none", True),
+        ("ddp", "none", True),
+        ("ddp", "fp16", True),
+        ("zero1", "none", True),
+        ("zero1", "fp16", False),
+    ]
+    assert len({one.trial.parity_hash for one in planned}) == 1

@@ -13,7 +13,8 @@ from zerobench.spec.host_memory import PROCESS_BYTES, host_state_bytes
 from zerobench.spec.machine import CPU_RANKS_PER_CORE, Accelerator, Machine
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.presets import resolve_model
-from zerobench.spec.rules import AT_HAND, LAYOUT_RULES, RULES, Situation, Skip, why_skipped
+from zerobench.spec.rules import AT_HAND, LAYOUT_RULES, RULES, Skip, why_skipped
+from zerobench.spec.situation import Situation
 from zerobench.spec.trial import TrialSpec
 
 GIB = 2**30

@@ -32,7 +32,7 @@ def test_every_strategy_has_a_worker_that_trains_it():
 
 @pytest.mark.parametrize("name", ["zero4", "Single", "", 3, None, ["zero1"]])
 def test_an_unknown_strategy_is_refused_with_all_choices(name: object):
-    with pytest.raises(UserError, match=r"strategy: .* choices: single, zero0, zero1, zero2, zero3"):
+    with pytest.raises(UserError, match=r"strategy: .* choices: single, ddp, zero0, zero1, zero2, zero3, fsdp"):
         strategy_info(name)
 
 

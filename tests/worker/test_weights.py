@@ -9,7 +9,7 @@ from zerobench.memory.engine_config import count_parameters_built
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.trial import TrialSpec
 from zerobench.worker.model import prepare_model
-from zerobench.worker.weights import draw, fill_weights
+from zerobench.worker.weights import draw, fill_weights, keep_part
 
 SMALL = {
     "llama": {"hidden_size": 64, "num_attention_heads": 4, "intermediate_size": 96, "num_hidden_layers": 2},
@@ -55,3 +55,42 @@ def test_a_model_is_counted_by_component():
     counted = count_parameters_built(model("llama"))
     assert counted.by_component["token_embeddings"] == 128 * 64
     assert sum(counted.by_component.values()) == counted.total
+
+
+class Sharded:
+    """What is asked of a DTensor that one of two ranks holds a part of."""
+
+    def __init__(self, rank, local):
+        self.device_mesh = self
+        self._rank, self._local = rank, local
+
+    def to_local(self):
+        return self._local
+
+    def size(self):
+        return 2
+
+    def get_local_rank(self):
+        return self._rank
+
+
+def test_each_rank_keeps_its_rows_of_a_whole_also_where_they_are_not_divided_evenly():
+    whole = torch.arange(10.0).reshape(5, 2)
+    first, second = torch.empty(3, 2), torch.empty(2, 2)
+    keep_part(Sharded(0, first), whole)
+    keep_part(Sharded(1, second), whole)
+    assert torch.equal(torch.cat([first, second]), whole)
+
+
+@pytest.mark.parametrize("model_type", ["llama", "gpt2"])
+def test_a_model_made_on_meta_has_the_parameters_and_the_buffers_of_one_that_was_not(model_type):
+    config = {"model_type": model_type, "vocab_size": 128, **SMALL[model_type]}
+    trial = TrialSpec(model=ModelSpec(name="m", hf_config=config), strategy="fsdp", precision="bf16")
+    make = prepare_model(trial, torch.device("cpu"), trial.attention)
+    real, meta = make(), make(on_meta=True)
+    assert all(p.is_meta and p.dtype is torch.float32 for p in meta.parameters())
+    assert [(n, p.shape) for n, p in meta.named_parameters()] == [(n, p.shape) for n, p in real.named_parameters()]
+    buffers = [dict(one.named_buffers()) for one in (real, meta)]
+    assert buffers[0].keys() == buffers[1].keys()
+    assert all(torch.equal(buffers[0][name], buffers[1][name]) for name in buffers[0])
+    assert not any(p.is_meta for p in make().parameters())  # torch registers parameters as before

@@ -23,6 +23,7 @@ from zerobench.cli.commands import (
     run,
     show,
     status,
+    strategies,
     submit,
     sweeps,
     validate,
@@ -105,6 +106,7 @@ _COMMANDS = (
     export.export,
     calibrate.calibrate,
     sweeps.sweeps,
+    strategies.strategies,
     models.models,
 )
 """In the order that the help lists them."""

@@ -23,7 +23,8 @@ from zerobench.spec.frontier_axes import FrontierAxis
 from zerobench.spec.machine import Machine
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.plan import document
-from zerobench.spec.rules import Situation, why_skipped
+from zerobench.spec.rules import why_skipped
+from zerobench.spec.situation import Situation
 from zerobench.spec.target import Targets
 from zerobench.spec.trial import Evidence, Offload, PredictionSpec, TrialSpec
 from zerobench.store import load_run

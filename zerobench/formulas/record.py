@@ -1,7 +1,8 @@
 """The record of a trial of evidence `formula`: the same rows that a measured rank leaves, and no process behind them.
 
-Model states and buffers are DeepSpeed's (zerobench.formulas.deepspeed), not the paper's: the paper's terms stand beside
-every trial's states in the report anyway. Collectives are the paper's: DeepSpeed's are counted in the other worlds.
+Model states and buffers are those of DeepSpeed (zerobench.formulas.deepspeed) and torch (torch_strategies), not the
+paper's: the paper's terms stand beside every trial's states in the report anyway. Collectives of ZeRO are the paper's:
+DeepSpeed's are counted in the other worlds.
 """
 
 from __future__ import annotations
@@ -19,8 +20,9 @@ from zerobench.formulas.activations import activations, logits_bytes, trial_shap
 from zerobench.formulas.deepspeed import Moments, Setting, deepspeed_moments
 from zerobench.formulas.deepspeed.setting import NOTHING
 from zerobench.formulas.deepspeed.stage_0 import plain_device
-from zerobench.formulas.tensors import parameter_tensors
+from zerobench.formulas.tensors import block_tensors, parameter_tensors
 from zerobench.formulas.timeline import device_phases, memory_rows, other_phases
+from zerobench.formulas.torch_strategies import Shards, bucket_count, ddp_device, ddp_moves, fsdp, fsdp_moves
 from zerobench.records import (
     CollectiveTraffic,
     MemoryRow,
@@ -33,10 +35,11 @@ from zerobench.records import (
 )
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.parameters import ParameterCounts, count_parameters
-from zerobench.spec.strategy import strategy_info
-from zerobench.spec.trial import Optimizer, TrialSpec
+from zerobench.spec.strategy import STRATEGIES, strategy_info
+from zerobench.spec.trial import Evidence, Offload, Optimizer, TrialSpec
 
 DEVICE_TYPE = "formula"
+_PAPER = "the ZeRO paper's (arXiv 1910.02054, section 7)"
 _INPUT_BYTES = 8
 """Token ids are int64."""
 
@@ -69,7 +72,7 @@ def formula_record(trial: TrialSpec) -> RankRecord:
         flops_per_step=None if flops is None else flops * tokens,
         flops_formula=formula,
         memory=[row for step in StepKind for row in _memory(trial, setting, step)],
-        collectives=[row for step in StepKind for row in _collectives(trial, counts.total, step)],
+        collectives=[row for step in StepKind for row in _collectives(trial, setting, step)],
         departures=departures(config, trial.world_size, counts.total) if config else [],
         notes=_notes(trial),
     )
@@ -98,15 +101,16 @@ def _counts(trial: TrialSpec) -> ParameterCounts:
 
 
 def _is_plain(trial: TrialSpec) -> bool:
-    """Whether the trial is the plain torch loop. Raises UserError for strategies that no formula is known for."""
+    """Whether the trial runs without DeepSpeed. Raises UserError for strategies that no formula is known for."""
     info = strategy_info(trial.strategy)
-    if not info.is_reference and info.zero_stage is None:
-        raise UserError(f"strategy: {trial.strategy!r} has no formula; choices: single, zero0, zero1, zero2, zero3")
-    return info.is_reference
+    if Evidence.FORMULA not in info.evidences:
+        known = ", ".join(name for name, one in STRATEGIES.items() if Evidence.FORMULA in one.evidences)
+        raise UserError(f"strategy: {trial.strategy!r} has no formula; choices: {known}")
+    return not info.uses_deepspeed
 
 
 def _config(trial: TrialSpec) -> dict[str, Any]:
-    """The DeepSpeed configuration; empty for the plain loop. A formula writes nothing, so any NVMe path serves."""
+    """The DeepSpeed configuration; empty without DeepSpeed. A formula writes nothing, so any NVMe path serves."""
     if _is_plain(trial):
         return {}
     return build_ds_config(trial.model_copy(update={"nvme_path": trial.nvme_path or "/nvme"}))
@@ -133,9 +137,22 @@ def _setting(trial: TrialSpec, config: dict[str, Any], tensors: tuple[int, ...],
 
 
 def _moments(trial: TrialSpec, setting: Setting, step: StepKind) -> dict[Place, Moments]:
+    nowhere = {Place.HOST: NOTHING, Place.NVME: NOTHING}
+    if trial.strategy == "ddp":
+        return nowhere | {Place.DEVICE: ddp_device(setting, step)}
+    if trial.strategy == "fsdp":
+        offloads = trial.offload_param is Offload.CPU
+        device, host = fsdp(setting, step, _shards(trial), offloads=offloads)
+        return nowhere | {Place.DEVICE: device, Place.HOST: host}
     if _is_plain(trial):
-        return {Place.DEVICE: plain_device(setting, step), Place.HOST: NOTHING, Place.NVME: NOTHING}
+        return nowhere | {Place.DEVICE: plain_device(setting, step)}
     return dict(deepspeed_moments(setting, step))
+
+
+def _shards(trial: TrialSpec) -> Shards:
+    layer, num_blocks = block_tensors(trial.model)
+    root = sum(parameter_tensors(trial.model)) - num_blocks * sum(layer)
+    return Shards(root, sum(layer), num_blocks, trial.reshard_after_forward)
 
 
 def _memory(trial: TrialSpec, setting: Setting, step: StepKind) -> list[MemoryRow]:
@@ -150,15 +167,37 @@ def _memory(trial: TrialSpec, setting: Setting, step: StepKind) -> list[MemoryRo
     return rows
 
 
-def _collectives(trial: TrialSpec, num_params: int, step: StepKind) -> list[CollectiveTraffic]:
+def _collectives(trial: TrialSpec, setting: Setting, step: StepKind) -> list[CollectiveTraffic]:
+    """Torch's strategies as they are in its source, DeepSpeed's as they are in the paper; none for a rank alone."""
+    if trial.world_size == 1 or strategy_info(trial.strategy).is_reference:
+        return []
+    if trial.zero_stage is not None:
+        return _paper_collectives(trial, setting.num_params, step)
+    if trial.strategy == "ddp":
+        buckets = 1 if step is StepKind.FIRST else bucket_count(setting, trial.bucket_bytes)
+        moves = ddp_moves(setting.num_params, buckets)
+    else:
+        moves = fsdp_moves(_shards(trial), trial.gradient_accumulation_steps)
+    return [
+        CollectiveTraffic(
+            step=step,
+            phase=one.phase,
+            kind=one.kind,
+            group_size=trial.world_size,
+            calls=one.calls,
+            message_bytes=setting.case.element * one.elements,
+        )
+        for one in moves
+    ]
+
+
+def _paper_collectives(trial: TrialSpec, num_params: int, step: StepKind) -> list[CollectiveTraffic]:
     """The paper's collectives; every backward pass has its own at stages 2 and 3, every step at stages 0 and 1.
 
     The paper does not accumulate gradients; DeepSpeed reduces at the accumulation boundary below stage 2
     (runtime/engine.py, allreduce_gradients) and gathers updated parameters once a step.
     """
-    stage = trial.zero_stage
-    if stage is None or trial.world_size == 1:
-        return []
+    stage = trial.zero_stage or 0
     element = zero_paper.bytes_per_parameter(trial.precision, trial.optimizer).parameters
     rows = []
     for one in zero_paper.collectives(num_params, stage):
@@ -178,10 +217,14 @@ def _collectives(trial: TrialSpec, num_params: int, step: StepKind) -> list[Coll
 
 
 def _notes(trial: TrialSpec) -> list[str]:
-    whose = "as DeepSpeed 0.19.8 allocates them" if trial.zero_stage is not None else "of a plain torch loop"
+    whose, collectives = "of a plain torch loop (zerobench.formulas.deepspeed)", _PAPER
+    if trial.zero_stage is not None:
+        whose = "as DeepSpeed 0.19.8 allocates them (zerobench.formulas.deepspeed)"
+    elif not strategy_info(trial.strategy).is_reference:
+        whose, collectives = "as torch 2.13 allocates them (zerobench.formulas.torch_strategies)", "torch's"
     sources = (
-        f"by formula: model states and buffers {whose} (zerobench.formulas.deepspeed); "
-        f"activations: {activations(trial).source}; collectives: the ZeRO paper's (arXiv 1910.02054, section 7)"
+        f"by formula: model states and buffers {whose}; "
+        f"activations: {activations(trial).source}; collectives: {collectives}"
     )
     return [
         sources,

@@ -28,6 +28,17 @@ def parameter_tensors(spec: ModelSpec) -> tuple[int, ...]:
 
     A tied head is listed once, as the embedding. Raises UserError for an architecture without a closed form.
     """
+    layout = _layout(spec)
+    return (*layout.before, *(layout.layer * layout.num_layers), *layout.after)
+
+
+def block_tensors(spec: ModelSpec) -> tuple[tuple[int, ...], int]:
+    """Elements of each parameter tensor of one block, and the number of blocks. Raises as `parameter_tensors` does."""
+    layout = _layout(spec)
+    return tuple(layout.layer), layout.num_layers
+
+
+def _layout(spec: ModelSpec) -> _Layout:
     layout_of = _LAYOUTS.get(spec.model_type)
     config = complete(spec)
     if layout_of is None or config.get("add_cross_attention"):
@@ -36,8 +47,7 @@ def parameter_tensors(spec: ModelSpec) -> tuple[int, ...]:
             f"model: {spec.name!r} ({spec.model_type}) has no closed form of its parameters; choices: evidence "
             f"simulated, or a model of type {known}"
         )
-    layout = layout_of(config)
-    return (*layout.before, *(layout.layer * layout.num_layers), *layout.after)
+    return layout_of(config)
 
 
 def _linear(inputs: int, outputs: int, *, bias: bool) -> Sizes:

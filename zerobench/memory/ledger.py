@@ -23,7 +23,7 @@ from zerobench.memory.engine_tensors import Named
 from zerobench.memory.naming import Names
 from zerobench.memory.replay import Composition, replay
 from zerobench.memory.sites import SiteFinder
-from zerobench.memory.storages import Event, Storage, StorageCounter
+from zerobench.memory.storages import Event, Storage, StorageCounter, is_wrapper
 from zerobench.records import Category, MemoryRow, Phase, Place, ProcessMemory, StepKind
 
 RowKey = tuple[StepKind, Phase, Place, Category]
@@ -230,12 +230,24 @@ class Ledger:
             if parameter.grad is not None:
                 self.names.identify([Named(parameter.grad, Category.GRADIENTS)])
 
-        handles = []
-        for parameter in model.parameters():
-            if parameter.requires_grad:
-                handle = parameter.register_post_accumulate_grad_hook(accumulated)
-                parameter._post_accumulate_grad_hooks.move_to_end(handle.id, last=False)  # type: ignore[attr-defined] # an OrderedDict that torch publishes no type for
-                handles.append(handle)
+        handles: list[Any] = []
+        hooked: set[int] = set()
+
+        def hook(parameters: Iterable[torch.Tensor | None]) -> None:
+            for parameter in parameters:
+                if parameter is not None and parameter.requires_grad and id(parameter) not in hooked:
+                    hooked.add(id(parameter))
+                    handle = parameter.register_post_accumulate_grad_hook(accumulated)
+                    parameter._post_accumulate_grad_hooks.move_to_end(handle.id, last=False)  # type: ignore[attr-defined] # an OrderedDict that torch publishes no type for
+                    handles.append(handle)
+
+        hook(model.parameters())
+        if any(is_wrapper(type(parameter)) for parameter in model.parameters()):
+            # FSDP2 exchanges a module's sharded parameters for whole ones before its forward pass.
+            handles += [
+                module.register_forward_pre_hook(lambda inner, _: hook(inner._parameters.values()))
+                for module in model.modules()
+            ]
         return handles
 
     def _hook_logits(self, model: torch.nn.Module) -> list[Any]:

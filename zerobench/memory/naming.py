@@ -17,6 +17,7 @@ from zerobench.memory.sites import Origin, Site
 from zerobench.memory.storages import Storage, StorageCounter
 from zerobench.records import Category, Phase, Place
 
+_FSDP = "torch/distributed/fsdp/"
 _SHORT_LIVED = {Category.TEMPORARIES, Category.ACTIVATIONS, Category.LOGITS_AND_LOSS, Category.INPUTS}
 
 
@@ -85,8 +86,12 @@ class Names:
 
 
 def _lies_in_bucket(item: Named, storage: Storage) -> bool:
-    """Whether a gradient is a view into a reduce bucket, as stage 2 makes it: the storage is the bucket's."""
-    return item.category is Category.GRADIENTS and storage.birth.proves is Category.REDUCE_BUFFERS
+    """Whether a gradient is a view into a reduce bucket, as stage 2 makes it: the storage is the bucket's.
+
+    FSDP2 is another matter: what its reduction gives is the gradient from then on.
+    """
+    is_reduced = storage.birth.proves is Category.REDUCE_BUFFERS and not storage.birth.name.startswith(_FSDP)
+    return item.category is Category.GRADIENTS and is_reduced
 
 
 def _outlived(category: Category | None, site: Site, phase: Phase) -> bool:

@@ -101,6 +101,19 @@ _RULES: tuple[tuple[str, str, Category | Origin], ...] = (
     ("deepspeed/runtime/engine.py", "_cast_module_mixed_precision", Category.PARAMETERS),
     ("deepspeed/runtime/engine.py", "", Category.TEMPORARIES),
     ("deepspeed/ops/adam/", "", Category.TEMPORARIES),
+    ("torch/nn/parallel/distributed.py", "_ddp_init_helper", Category.GRADIENTS),
+    ("torch/nn/parallel/distributed.py", "_pre_forward", Category.GRADIENTS),
+    ("torch/nn/parallel/distributed.py", "", Category.TEMPORARIES),
+    ("torch/distributed/algorithms/ddp_comm_hooks/", "", Category.REDUCE_BUFFERS),
+    ("torch/distributed/fsdp/_fully_shard/_fsdp_param.py", "init_all_gather_outputs", Category.GATHERED_PARAMETERS),
+    ("torch/distributed/fsdp/_fully_shard/_fsdp_param.py", "reset_sharded_param", Category.PARAMETERS),
+    ("torch/distributed/fsdp/_fully_shard/_fsdp_param.py", "to_accumulated_grad", Category.GRADIENTS),
+    ("torch/distributed/fsdp/_fully_shard/_fsdp_param.py", "all_gather_inputs", Category.ALL_GATHER_BUFFERS),
+    ("torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py", "foreach_reduce", Category.REDUCE_BUFFERS),
+    ("torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py", "", Category.ALL_GATHER_BUFFERS),
+    ("torch/distributed/fsdp/_fully_shard/_fsdp_common.py", "_cast_fp_tensor", Origin.FORWARD),
+    ("torch/distributed/fsdp/", "", Category.TEMPORARIES),
+    ("zerobench/worker/strategies/one_bit.py", "", Category.REDUCE_BUFFERS),
     ("torch/optim/", "", Category.TEMPORARIES),
     ("torch/nn/utils/clip_grad.py", "", Category.TEMPORARIES),
     ("transformers/loss/", "", Origin.LOSS),
@@ -112,6 +125,7 @@ _RULES: tuple[tuple[str, str, Category | Origin], ...] = (
     ("zerobench/worker/simulation/attention.py", "", Origin.FORWARD),
     ("zerobench/worker/simulation/shortcuts.py", "_wait", Category.GATHERED_PARAMETERS),
     ("zerobench/worker/simulation/shortcuts.py", "_reduce_scatter_coalesced", Category.REDUCE_BUFFERS),
+    ("zerobench/worker/strategies/fsdp.py", "_with_memory", Category.PARAMETERS),
     ("zerobench/worker/weights.py", "", Category.TEMPORARIES),
     ("zerobench/worker/data.py", "", Category.INPUTS),
     ("zerobench/worker/worlds/simulated.py", "micro_batches", Category.INPUTS),
@@ -129,6 +143,9 @@ _TRANSPARENT = (
     "deepspeed/comm/",
     # Flattens parameters at the start and gradients in the step.
     "deepspeed/runtime/zero/stage_1_and_2.py:flatten_dense_tensors_aligned",
+    # What takes a buffer, of either kind, and casts for either: who asks says for what.
+    "torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py:allocate",
+    "torch/distributed/fsdp/_fully_shard/_fsdp_common.py:_to_dtype_if_needed",
     # A training loop and no model.
     "transformers/trainer",
     "zerobench/worker/worlds/instant_group.py",
@@ -139,7 +156,16 @@ _TRANSPARENT = (
     "zerobench/worker/simulation/kernels.py",
 )
 
-_PACKAGES = ("/deepspeed/", "/torch/optim/", "/torch/nn/utils/", "/transformers/", "/zerobench/worker/")
+_PACKAGES = (
+    "/deepspeed/",
+    "/torch/optim/",
+    "/torch/nn/utils/",
+    "/torch/nn/parallel/",
+    "/torch/distributed/algorithms/",
+    "/torch/distributed/fsdp/",
+    "/transformers/",
+    "/zerobench/worker/",
+)
 
 _UNKNOWN = Site("unknown", None)
 

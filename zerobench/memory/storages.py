@@ -3,6 +3,10 @@
 The total of the ledger on a CPU run comes from here, so this file knows no names: it is the counter that the naming
 is held against. A `TorchDispatchMode` sees the result of every operation; a storage not seen before is a birth, and a
 weak reference to the storage's Python object (which torch keeps as long as the storage itself) sees its death.
+
+Two more things are looked at. A tensor that wraps others (a DTensor) has no memory of its own and stands for those
+inside. And a storage may be resized in place, without an operation, as FSDP2 frees and takes the memory of gathered
+parameters: that is a death and a birth at the same place.
 """
 
 from __future__ import annotations
@@ -12,7 +16,7 @@ import weakref
 from collections.abc import Callable
 from dataclasses import dataclass, field
 from functools import partial
-from typing import Any
+from typing import Any, Self
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
@@ -44,6 +48,9 @@ class StorageCounter(TorchDispatchMode):
     `observe` is asked once at each birth and its answer kept as `Storage.birth`.
     """
 
+    _counts_fakes = False
+    """Whether tensors without memory stand for ones that have some."""
+
     def __init__(self, observe: Callable[[], Any] = lambda: None) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch leaves it untyped
         self.live: dict[int, Storage] = {}
@@ -55,10 +62,36 @@ class StorageCounter(TorchDispatchMode):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """Run the operation, then look at what it gave back."""
+        """Run the operation, then look at what it gave back; one on wrappers comes again for what they wrap."""
+        if any(map(is_wrapper, types)):
+            return NotImplemented
         out = func(*args, **(kwargs or {}))
         self.see(out)
         return out
+
+    def __enter__(self) -> Self:
+        self.watch_resizes()
+        super().__enter__()  # type: ignore[no-untyped-call] # torch leaves both untyped
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        super().__exit__(*error)  # type: ignore[no-untyped-call]
+        self.leave_resizes()
+
+    def watch_resizes(self) -> None:
+        """From now on hear of storages that are resized in place."""
+        resize = self._resize_storage = torch.UntypedStorage.resize_
+
+        def heard(storage: torch.UntypedStorage, nbytes: int) -> Any:
+            out = resize(storage, nbytes)
+            self._resized(storage)
+            return out
+
+        torch.UntypedStorage.resize_ = heard  # type: ignore[method-assign, assignment]
+
+    def leave_resizes(self) -> None:
+        """Hear of them no more."""
+        torch.UntypedStorage.resize_ = self._resize_storage  # type: ignore[method-assign]
 
     def see(self, value: Any) -> None:
         """Count the storages of a tensor or of the tensors in a (nested) list or tuple."""
@@ -69,7 +102,9 @@ class StorageCounter(TorchDispatchMode):
                 self.see(item)
 
     def find(self, tensor: torch.Tensor) -> Storage | None:
-        """The counted storage under `tensor`, if it was seen."""
+        """The counted storage under `tensor`, if it was seen; of a wrapper, that under the first tensor inside."""
+        while is_wrapper(type(tensor)):
+            tensor = _inside(tensor)[0]
         return self.live.get(tensor.untyped_storage()._cdata)
 
     def adopt_reachable(self) -> None:
@@ -88,9 +123,15 @@ class StorageCounter(TorchDispatchMode):
         self.events = []
 
     def _see_tensor(self, tensor: torch.Tensor) -> None:
+        if is_wrapper(type(tensor)):
+            for inner in _inside(tensor):
+                self._see_tensor(inner)
+            return
         if tensor.layout is not torch.strided or tensor.device.type == "meta":
             return
         storage = tensor.untyped_storage()
+        if storage.device.type == "meta" and not self._counts_fakes:  # DTensor works out shapes with fake tensors
+            return
         known = self.live.get(storage._cdata)
         nbytes = storage.nbytes()
         if known is None:
@@ -109,6 +150,20 @@ class StorageCounter(TorchDispatchMode):
         self.live[key] = entry
         self._grow(entry, nbytes)
 
+    def _resized(self, storage: torch.UntypedStorage) -> None:
+        """The memory that was there is gone; what is there now was born where the first was."""
+        key, nbytes = storage._cdata, storage.nbytes()
+        old = self.live.get(key)
+        if old is None or old.nbytes == nbytes:
+            return
+        self._die(key, old, None)
+        self._serial += 1
+        pointer = storage.data_ptr() if old.device == "cuda" else 0
+        new = Storage(self._serial, nbytes, old.device, pointer, old.birth)
+        new.reference = weakref.ref(storage, partial(self._die, key, new))
+        self.live[key] = new
+        self._grow(new, nbytes)
+
     def _die(self, key: int, entry: Storage, _reference: object) -> None:
         entry.alive = False
         entry.reference = None
@@ -116,5 +171,18 @@ class StorageCounter(TorchDispatchMode):
         self._grow(entry, -entry.nbytes)
 
     def _grow(self, entry: Storage, delta: int) -> None:
+        if not delta:
+            return
         self.totals[entry.device] = self.totals.get(entry.device, 0) + delta
         self.events.append((entry, delta))
+
+
+def is_wrapper(kind: type) -> bool:
+    """Whether tensors of a type only stand for others (torch's protocol for traceable wrapper subclasses)."""
+    return hasattr(kind, "__tensor_flatten__")
+
+
+def _inside(wrapper: Any) -> list[torch.Tensor]:
+    names, _ = wrapper.__tensor_flatten__()
+    parts = (getattr(wrapper, name) for name in names)  # a DTensor's mesh is among them
+    return [part for part in parts if isinstance(part, torch.Tensor)]

@@ -16,7 +16,8 @@ from typing import Any
 
 from zerobench.redaction import MARK, is_secret_name
 from zerobench.report.column_units import plain
-from zerobench.spec.trial import Evidence, Offload, TrialSpec
+from zerobench.spec.trial import Compression, Evidence, Offload, TrialSpec
+from zerobench.units import format_bytes
 
 _USUAL_SHARE = 2 / 3
 
@@ -122,6 +123,21 @@ _EVERY_AXIS: Mapping[str, _Axis] = {
     ),
     "attention": _same(lambda spec: spec.attention.value),
     "data": _same(lambda spec: f"{spec.data.kind.value} data"),
+    "bucket": _Axis(
+        lambda spec: f"bucket={brief(spec.bucket_bytes)}" if spec.bucket_bytes else "",
+        lambda spec: f"buckets of {format_bytes(spec.bucket_bytes)}" if spec.bucket_bytes else "",
+        "bucket=: bytes of DDP's buckets",
+    ),
+    "compression": _Axis(
+        lambda spec: spec.compression.value if spec.compression is not Compression.NONE else "",
+        lambda spec: f"gradients compressed by {spec.compression}" if spec.compression is not Compression.NONE else "",
+        always=True,
+    ),
+    "resharding": _Axis(
+        lambda spec: "" if spec.reshard_after_forward else "kept",
+        lambda spec: "" if spec.reshard_after_forward else "parameters kept gathered after forward",
+        "kept: parameters stay gathered after forward (reshard_after_forward false)",
+    ),
     "config file": _same(lambda spec: spec.ds_config_file or ""),
     "evidence": _Axis(
         evidence_text, _measured_sentence, "solo, simulated, formula: predicted, not measured", unmarked=_MEASURED

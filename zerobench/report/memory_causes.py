@@ -16,6 +16,7 @@ from zerobench.report.labels import brief
 from zerobench.report.step_time.collectives import bytes_per_element
 from zerobench.report.trials import Trial, num_params
 from zerobench.spec.architecture import dimensions
+from zerobench.spec.strategy import paper_stage
 from zerobench.spec.trial import TrialSpec
 from zerobench.units import format_bytes, format_count
 
@@ -109,7 +110,7 @@ def _is(nbytes: float, predicted: float) -> bool:
 def remedy(trial: Trial, category: Category, nbytes: int) -> str | None:
     """Settings that make `category` smaller, as a phrase; None where the trial has used them up or there is none."""
     spec, case = trial.spec, case_of(trial)
-    stage = spec.zero_stage or 0
+    stage = paper_stage(spec) or 0
     if category is Category.REDUCE_BUFFERS:
         return smaller_bucket(case, nbytes)
     if category is Category.ACTIVATIONS and not spec.activation_checkpointing:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from zerobench.formulas.zero_paper import ModelStates, bytes_per_parameter, model_states, shares
+from zerobench.spec.strategy import paper_stage
 from zerobench.spec.trial import TrialSpec
 
 
@@ -17,7 +18,7 @@ class PaperTerms(ModelStates):
 
 def paper_terms(spec: TrialSpec, num_params: int | None) -> PaperTerms | None:
     """The paper's bytes per rank for `spec`; None for strategies it does not speak of or an unknown size."""
-    stage = 0 if spec.strategy == "single" else spec.zero_stage
+    stage = paper_stage(spec)
     if stage is None or num_params is None or not (spec.knows("precision") and spec.knows("optimizer")):
         return None
     sizes = bytes_per_parameter(spec.precision, spec.optimizer)

@@ -11,7 +11,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from zerobench.report.trials import Trial, all_ranks_ran, completed, drops_out
-from zerobench.spec.trial import Precision
+from zerobench.spec.strategy import STRATEGIES, is_exact, paper_stage
+from zerobench.spec.trial import Precision, TrialSpec
 
 TOLERANCES: dict[Precision, float] = {
     Precision.FP32: 5e-6,
@@ -45,11 +46,14 @@ class Parity:
     """Largest absolute difference over the steps that both have; infinite where a loss is not finite."""
     tolerance: float
     num_steps: int
+    is_judged: bool = True
+    """Whether the trial must compute what its reference computes; one that changes the arithmetic by design (compressed
+    gradients) has a distance and no verdict."""
 
     @property
     def agrees(self) -> bool:
-        """Whether the trial computed what its reference computed."""
-        return self.difference <= self.tolerance
+        """Whether the trial computed what its reference computed, or need not."""
+        return not self.is_judged or self.difference <= self.tolerance
 
 
 def losses(trial: Trial) -> Sequence[float]:
@@ -72,11 +76,12 @@ def largest_difference(ours: Sequence[float], theirs: Sequence[float]) -> float 
     return max(d if math.isfinite(d) else math.inf for d in differences)
 
 
-def _reference_order(trial: Trial) -> tuple[bool, int, int, bool, int]:
-    """Sort key: `single` first, then strategies without DeepSpeed's sharding, the lowest stage, no offload."""
+def _reference_order(trial: Trial) -> tuple[bool, bool, int, int, bool, int]:
+    """Sort key: `single` first, then exact ones, the fewest states divided, no offload."""
     spec = trial.spec
     offloaded = spec.offload_optimizer != "none" or spec.offload_param != "none"
-    return (spec.strategy != "single", spec.zero_stage or 0, spec.world_size, offloaded, spec.repeat)
+    divided = paper_stage(spec) or 0
+    return (spec.strategy != "single", not is_exact(spec), divided, spec.world_size, offloaded, spec.repeat)
 
 
 class ParityJudge:
@@ -107,5 +112,13 @@ class ParityJudge:
         difference = largest_difference(ours, theirs)
         if difference is None:
             return None
-        tolerance = TOLERANCES[trial.spec.precision]
-        return Parity(reference.spec.trial_id, difference, tolerance, min(len(ours), len(theirs)))
+        steps = min(len(ours), len(theirs))
+        return Parity(reference.spec.trial_id, difference, tolerance(trial.spec), steps, is_exact(trial.spec))
+
+
+def tolerance(spec: TrialSpec) -> float:
+    """Largest difference at which the trial still agrees: the strategy's own in fp32, the precision's in 16 bits."""
+    info = STRATEGIES.get(spec.strategy)
+    if info is None or spec.precision is not Precision.FP32:
+        return TOLERANCES[spec.precision]
+    return info.loss_tolerance or TOLERANCES[spec.precision]

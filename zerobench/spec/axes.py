@@ -18,7 +18,7 @@ from zerobench.spec.gpu_names import known_gpu
 from zerobench.spec.plain import as_number, as_written, one_line
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.strategy import strategy_info
-from zerobench.spec.trial import Attention, Evidence, Offload, Optimizer, Precision
+from zerobench.spec.trial import Attention, Compression, Evidence, Offload, Optimizer, Precision
 
 AUTO = "auto"
 """World size, nodes or GPUs per node: what the machine has; gpu: the machine's own, or none."""
@@ -150,6 +150,15 @@ def _positive(axis: str, raw: object) -> list[Any]:
     return _count(axis, raw, 1, _LARGEST)
 
 
+def _bytes(axis: str, raw: object) -> list[Any]:
+    """A number of bytes, or null for what the engine chooses by itself."""
+    return [None] if raw is None else _positive(axis, raw)
+
+
+def _compression(axis: str, raw: object) -> list[Any]:
+    return _choice(Compression)(axis, "none" if raw is None else raw)
+
+
 def _ranks(axis: str, raw: object) -> list[Any]:
     return _count(axis, raw, 1, MAX_RANKS, AUTO)
 
@@ -212,6 +221,9 @@ READERS: dict[str, Reader] = {
     "optimizer": _choice(Optimizer),
     "activation_checkpointing": _switch,
     "attention": _choice(Attention),
+    "bucket_bytes": _bytes,
+    "compression": _compression,
+    "reshard_after_forward": _switch,
     "ds_config": _overrides,
     "ds_config_file": _config_file,
     "evidence": _choice(Evidence),

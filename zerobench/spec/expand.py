@@ -4,9 +4,12 @@ Some things are made equal before points are compared, so that a sweep may multi
 
 - `single` is one process that trains the same GLOBAL batch as the point's ranks together: its micro batch is the
   point's, so that activations compare, and it accumulates over world_size times as many micro-batches. Offload,
-  ds_config, ds_config_file and CPUAdam mean nothing to it and are dropped (for CPUAdam, AdamW does the same
-  arithmetic). It is skipped with the points it is the reference of, where their ranks are more than the machine has.
-  A prediction has no losses to be a reference with: there `single` is a point like any other, of rank 0.
+  compression and CPUAdam mean nothing to it and are dropped (for CPUAdam, AdamW does the same arithmetic). It is
+  skipped with the points it is the reference of, where their ranks are more than the machine has. A prediction has no
+  losses to be a reference with: there `single` is a point like any other, of rank 0.
+- What sets up one engine (ds_config and ds_config_file DeepSpeed, bucket_bytes ddp, reshard_after_forward fsdp) is
+  dropped for every other strategy. What changes the work or where states lie (offload, compression) is not: a strategy
+  that has no such thing is listed as skipped.
 - nvme_path is dropped where nothing is offloaded to NVMe, and is NOWHERE for simulated and formula trials, which
   write nothing.
 - gpu means something to simulated and formula trials only, rank to solo and simulated ones; elsewhere they are
@@ -35,11 +38,12 @@ from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.only import TRIAL_ID, keep, shown
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.plain import one_line
-from zerobench.spec.rules import LAYOUT_RULES, RULES, Situation, Skip, why_skipped
-from zerobench.spec.strategy import strategy_info
+from zerobench.spec.rules import LAYOUT_RULES, RULES, Skip, why_skipped
+from zerobench.spec.situation import Situation
+from zerobench.spec.strategy import SETTINGS, strategy_info
 from zerobench.spec.sweep import Sweep
 from zerobench.spec.target import Targets
-from zerobench.spec.trial import Evidence, Offload, Optimizer, PredictionSpec, TrialSpec
+from zerobench.spec.trial import Compression, Evidence, Offload, Optimizer, PredictionSpec, TrialSpec
 
 Point = dict[str, Any]
 """Every axis to its value, as the sweep writes it, the layout resolved."""
@@ -155,9 +159,11 @@ def to_trial(point: Mapping[str, Any], sweep: Sweep) -> TrialSpec:
     """The trial that `point` of `sweep` comes to, after what the top of this file says."""
     axes = {axis: value for axis, value in point.items() if axis not in {"world_size", "gpu", "rank"}}
     rank = point["rank"] or 0
-    if not strategy_info(axes["strategy"]).uses_deepspeed:
-        axes |= _without_deepspeed(point)
+    info = strategy_info(axes["strategy"])
+    if info.is_reference:
+        axes |= _as_reference(point)
         rank = 0
+    axes |= {axis: _DEFAULTS[axis] for axis in SETTINGS if axis not in info.axes}
     if Offload.NVME not in {axes["offload_optimizer"], axes["offload_param"]}:
         axes["nvme_path"] = None
     elif not point["evidence"].needs_device:
@@ -174,8 +180,8 @@ def to_trial(point: Mapping[str, Any], sweep: Sweep) -> TrialSpec:
     )
 
 
-def _without_deepspeed(point: Mapping[str, Any]) -> Point:
-    """What a point's axes become for one process without DeepSpeed."""
+def _as_reference(point: Mapping[str, Any]) -> Point:
+    """What a point's axes become for the one process that its ranks are held against."""
     return {
         "num_nodes": 1,
         "gpus_per_node": 1,
@@ -183,8 +189,7 @@ def _without_deepspeed(point: Mapping[str, Any]) -> Point:
         "offload_optimizer": Offload.NONE,
         "offload_param": Offload.NONE,
         "optimizer": Optimizer.ADAMW if point["optimizer"] is Optimizer.CPU_ADAM else point["optimizer"],
-        "ds_config": {},
-        "ds_config_file": None,
+        "compression": Compression.NONE,
     }
 
 

@@ -7,6 +7,7 @@ arXiv 2101.06840, section 4): activations, buffers and copies come on top, so wh
 from __future__ import annotations
 
 from zerobench.spec.machine import Accelerator
+from zerobench.spec.strategy import paper_stage
 from zerobench.spec.trial import Offload, Optimizer, Precision, TrialSpec
 
 PROCESS_BYTES = 330 * 2**20
@@ -26,7 +27,7 @@ def host_state_bytes(trial: TrialSpec, num_params: int, accelerator: Accelerator
 
 def _states_on_cpu(trial: TrialSpec) -> float:
     """Bytes per parameter of one rank that computes on the CPU, wherever its states are."""
-    stage, ranks = trial.zero_stage or 0, trial.world_size
+    stage, ranks = paper_stage(trial) or 0, trial.world_size
     size = _element_bytes(trial)
     parameters = 0.0 if trial.offload_param is Offload.NVME else size / _share(stage, 3, ranks)
     gradients = size / _share(stage, 2, ranks)
@@ -39,12 +40,13 @@ def _states_offloaded(trial: TrialSpec) -> float:
     """Bytes per parameter that one rank on a GPU offloads to the CPU.
 
     The optimizer takes fp32 gradients and, in fp32 training too, an fp32 copy of the weights with it:
-    4 + 4 bytes beside the moments (deepspeed/runtime/zero/stage_1_and_2.py and stage3.py).
+    4 + 4 bytes beside the moments (deepspeed/runtime/zero/stage_1_and_2.py and stage3.py). FSDP2 keeps the same, and
+    no parameters beside its masters.
     """
     states = 0.0
     if trial.offload_optimizer is Offload.CPU:
         states += (8 + _moment_bytes(trial)) / trial.world_size
-    if trial.offload_param is Offload.CPU:
+    if trial.offload_param is Offload.CPU and trial.zero_stage is not None:
         states += _element_bytes(trial) / trial.world_size
     return states
 

@@ -14,7 +14,8 @@ from zerobench.errors import UserError, unknown_choice
 from zerobench.spec.axes import READERS, read_axis
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.expand import NOWHERE, PlannedTrial
-from zerobench.spec.rules import Situation, Skip, why_skipped
+from zerobench.spec.rules import Skip, why_skipped
+from zerobench.spec.situation import Situation
 from zerobench.spec.trial import Evidence, Offload, Optimizer, Precision, PredictionSpec, StepsSpec, TrialSpec
 
 STEPS = StepsSpec(warmup=0, memory=1, timed=1)

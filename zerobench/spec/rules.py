@@ -10,18 +10,17 @@ needs neither device, compiler nor drive.
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
-
 from zerobench.ds_config import build_ds_config
 from zerobench.errors import UserError
 from zerobench.spec.architecture import max_positions
 from zerobench.spec.base import Spec
 from zerobench.spec.host_memory import host_state_bytes
-from zerobench.spec.machine import CPU_RANKS_PER_CORE, Accelerator, Machine
+from zerobench.spec.machine import CPU_RANKS_PER_CORE
 from zerobench.spec.plain import one_line
+from zerobench.spec.situation import Rule, Situation
 from zerobench.spec.strategy import strategy_info
-from zerobench.spec.trial import Attention, Evidence, Offload, Optimizer, Precision, TrialSpec
+from zerobench.spec.strategy_rules import STRATEGY_RULES
+from zerobench.spec.trial import Attention, Evidence, Offload, Optimizer, Precision
 from zerobench.units import format_bytes, format_count
 
 
@@ -34,44 +33,6 @@ class Skip(Spec):
     """One sentence with the numbers in it."""
 
 
-@dataclass(frozen=True)
-class Situation:
-    """What rules look at."""
-
-    trial: TrialSpec
-    machine: Machine
-    num_params: int | None
-    """Parameters of the model; None where no closed form is known."""
-
-    @property
-    def on_gpu(self) -> bool:
-        """Whether ranks compute on GPUs: this machine's, or the one that the prediction is for."""
-        if self.trial.evidence.needs_device:
-            return self.machine.accelerator is Accelerator.CUDA
-        return self.trial.prediction.gpu is not None
-
-    @property
-    def processes_per_node(self) -> int:
-        """Ranks of one node that are processes, whatever the world size."""
-        return self.trial.gpus_per_node if self.trial.evidence is Evidence.MEASURED else 1
-
-    @property
-    def offloads(self) -> str:
-        """The offload asked for, for sentences; empty without any."""
-        trial = self.trial
-        asked = {"offload_optimizer": trial.offload_optimizer, "offload_param": trial.offload_param}
-        return " and ".join(f"{axis} {place}" for axis, place in asked.items() if place is not Offload.NONE)
-
-    @property
-    def swaps(self) -> bool:
-        """Whether anything is offloaded to NVMe."""
-        return Offload.NVME in {self.trial.offload_optimizer, self.trial.offload_param}
-
-
-Rule = Callable[[Situation], str | None]
-"""The reason why the situation cannot run, or None."""
-
-
 def why_skipped(situation: Situation) -> Skip | None:
     """The first rule that the situation breaks; None where it can run."""
     for name, rule in RULES.items():
@@ -82,7 +43,7 @@ def why_skipped(situation: Situation) -> Skip | None:
 
 
 def _offload_needs_stage_1(s: Situation) -> str | None:
-    if s.offloads and not s.trial.zero_stage:
+    if s.offloads and s.trial.zero_stage == 0:
         return (
             f"{s.offloads} at {s.trial.strategy}: DeepSpeed ignores offload at stage 0 without a word; use stage 1 to 3"
         )
@@ -90,7 +51,7 @@ def _offload_needs_stage_1(s: Situation) -> str | None:
 
 
 def _param_offload_needs_stage_3(s: Situation) -> str | None:
-    if s.trial.offload_param is not Offload.NONE and s.trial.zero_stage != 3:
+    if s.trial.offload_param is not Offload.NONE and s.trial.zero_stage in {0, 1, 2}:
         return (
             f"offload_param {s.trial.offload_param} at {s.trial.strategy}: "
             "parameters are partitioned, and can be offloaded, at stage 3 only"
@@ -99,7 +60,7 @@ def _param_offload_needs_stage_3(s: Situation) -> str | None:
 
 
 def _nvme_needs_stage_3(s: Situation) -> str | None:
-    if s.trial.offload_optimizer is Offload.NVME and s.trial.zero_stage != 3:
+    if s.trial.offload_optimizer is Offload.NVME and s.trial.zero_stage in {0, 1, 2}:
         return (
             f"offload_optimizer nvme at {s.trial.strategy}: DeepSpeed swaps to NVMe at stage 3 only "
             "and keeps the states in host memory at stages 1 and 2"
@@ -234,6 +195,7 @@ def _host_memory(s: Situation) -> str | None:
 
 
 RULES: dict[str, Rule] = {
+    **STRATEGY_RULES,
     "offload_needs_stage_1": _offload_needs_stage_1,
     "param_offload_needs_stage_3": _param_offload_needs_stage_3,
     "nvme_needs_stage_3": _nvme_needs_stage_3,

@@ -1,27 +1,74 @@
-"""The ways to train that a sweep may name: a new one is an entry here and a file under `worker/strategies`."""
+"""The ways to train that a sweep may name: a new one is an entry here and a file under `worker/strategies`.
+
+An entry says what the command line, the rules and the reports need to know of a strategy without running it: what it
+needs, in which worlds it can be run, which axes mean something to it, and how near its losses must be to those of the
+reference.
+"""
 
 from __future__ import annotations
 
+from pydantic import Field
+
 from zerobench.errors import unknown_choice
 from zerobench.spec.base import Spec
+from zerobench.spec.trial import Compression, Evidence, TrialSpec
+
+_REORDERED = "the same sums in another order"
+
+SETTINGS = ("ds_config", "ds_config_file", "bucket_bytes", "reshard_after_forward")
+"""Axes that set up one engine and change neither the work nor where states lie: dropped for every other strategy, so
+that one sweep may set each engine up beside the others. What does change them (offload, compression) is refused where a
+strategy has no such thing."""
+
+_DEEPSPEED = ("ds_config", "ds_config_file")
 
 
 class StrategyInfo(Spec):
-    """What the command line, the rules and the reports need to know of a strategy without running it."""
+    """One way to train."""
 
     name: str
     summary: str
     """One line for people."""
     zero_stage: int | None = None
     """ZeRO stage; None for strategies without DeepSpeed's sharding."""
+    paper_stage: int | None = None
+    """The stage at which the ZeRO paper's terms divide the same states; None where they speak of something else."""
     uses_deepspeed: bool = True
-    """Whether ds_config and offload mean anything to it."""
+    """Whether DeepSpeed's engine runs it, from a ds_config."""
     is_reference: bool = False
     """One process that trains the whole global batch; the others' losses are held against it."""
+    least_processes: int = 1
+    """Ranks below which it is not itself."""
+    needs_gpu: bool = False
+    """Whether its ranks must have GPUs."""
+    packages: tuple[str, ...] = ("torch",)
+    """What must be installed, by the names that are imported."""
+    evidences: tuple[Evidence, ...] = tuple(Evidence)
+    """The worlds that it can be run in."""
+    unavailable: dict[Evidence, str] = Field(default_factory=dict)
+    """Why it cannot be run in each of the others."""
+    axes: tuple[str, ...] = ()
+    """Axes that mean something to it, beside those that mean something to every strategy."""
     exact: bool = True
-    """Whether it computes what the reference computes, but for the order of additions, and is judged by that.
-    How close is close enough depends on the precision and is said where losses are compared; a strategy that
-    changes the arithmetic (compressed gradients, stale ones) is not exact and is shown unjudged."""
+    """Whether it computes what the reference computes, but for the order of additions, and is judged by that. A
+    strategy that changes the arithmetic (compressed gradients, stale ones) is not exact and is shown unjudged, with its
+    distance."""
+    loss_tolerance: float = 5e-6
+    """Largest difference of an fp32 loss from the reference's, absolute, at which an exact strategy still agrees. In 16
+    bits rounding decides, which is the same for all (zerobench.report.parity)."""
+    tolerance_reason: str = _REORDERED
+    """Why it may differ by so much."""
+
+
+def _zero(stage: int, summary: str, *offload: str) -> StrategyInfo:
+    return StrategyInfo(
+        name=f"zero{stage}",
+        summary=summary,
+        zero_stage=stage,
+        paper_stage=stage,
+        packages=("torch", "deepspeed"),
+        axes=(*_DEEPSPEED, *offload),
+    )
 
 
 STRATEGIES: dict[str, StrategyInfo] = {
@@ -32,13 +79,31 @@ STRATEGIES: dict[str, StrategyInfo] = {
             summary="a plain torch loop in one process, on the same global batch: the reference",
             uses_deepspeed=False,
             is_reference=True,
+            paper_stage=0,
+            loss_tolerance=0.0,
+            tolerance_reason="it is what the others are held against",
         ),
-        StrategyInfo(name="zero0", summary="DeepSpeed, all model states on every rank", zero_stage=0),
-        StrategyInfo(name="zero1", summary="ZeRO-1: optimizer states partitioned", zero_stage=1),
-        StrategyInfo(name="zero2", summary="ZeRO-2: gradients partitioned too", zero_stage=2),
-        StrategyInfo(name="zero3", summary="ZeRO-3: parameters partitioned too", zero_stage=3),
+        StrategyInfo(
+            name="ddp",
+            summary="torch DistributedDataParallel: all model states on every rank, bucketed all-reduce",
+            uses_deepspeed=False,
+            paper_stage=0,
+            axes=("bucket_bytes", "compression"),
+        ),
+        _zero(0, "DeepSpeed, all model states on every rank"),
+        _zero(1, "ZeRO-1: optimizer states partitioned", "offload_optimizer"),
+        _zero(2, "ZeRO-2: gradients partitioned too", "offload_optimizer"),
+        _zero(3, "ZeRO-3: parameters partitioned too", "offload_optimizer", "offload_param"),
+        StrategyInfo(
+            name="fsdp",
+            summary="torch FSDP2, fully_shard per block: all model states partitioned, as at stage 3",
+            uses_deepspeed=False,
+            paper_stage=3,
+            axes=("reshard_after_forward", "offload_optimizer", "offload_param"),
+        ),
     )
 }
+"""In the order in which tables and help list them: the reference, what divides nothing, ZeRO, and its like."""
 
 
 def strategy_info(name: object) -> StrategyInfo:
@@ -46,3 +111,15 @@ def strategy_info(name: object) -> StrategyInfo:
     if isinstance(name, str) and name in STRATEGIES:
         return STRATEGIES[name]
     raise unknown_choice("strategy", name, STRATEGIES)
+
+
+def is_exact(trial: TrialSpec) -> bool:
+    """Whether the trial computes what the reference computes: its strategy does, and no gradient is compressed."""
+    info = STRATEGIES.get(trial.strategy)  # a user's own script has another name
+    return (info is None or info.exact) and trial.compression is Compression.NONE
+
+
+def paper_stage(trial: TrialSpec) -> int | None:
+    """The stage whose terms the ZeRO paper would write for the trial; None where it speaks of no such thing."""
+    info = STRATEGIES.get(trial.strategy)
+    return trial.zero_stage if info is None else info.paper_stage

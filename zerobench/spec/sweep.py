@@ -4,7 +4,7 @@
     description: one or more lines  # shown before the run
     axes:                           # each a value or a list; lists multiply, the last axis turning fastest
       model: llama-1b               # preset, path of a config.json, hub id, or a mapping (a shape written out)
-      strategy: [single, zero0, zero1, zero2, zero3]
+      strategy: [single, ddp, fsdp, zero0, zero1, zero2, zero3]   # zerobench strategies: what each needs
       offload_optimizer: none       # none, cpu, nvme
       offload_param: none
       nvme_path: null               # folder on the NVMe device
@@ -18,6 +18,9 @@
       optimizer: adamw              # adamw, fused_adamw, cpu_adam, sgd
       activation_checkpointing: false
       attention: sdpa               # sdpa, eager, flash_attention_2
+      bucket_bytes: null            # ddp: largest bucket of gradients; null: torch's own, 1 MiB and then 25 MiB
+      compression: none             # ddp: none, fp16, bf16, powersgd, onebit
+      reshard_after_forward: true   # fsdp: free gathered parameters after a block's forward pass
       ds_config:                    # any DeepSpeed key, short where it is unique; each key's list multiplies
         reduce_bucket_size: [5e7, 5e8]
       ds_config_file: null          # a DeepSpeed JSON of your own instead of the generated configuration
@@ -41,6 +44,10 @@
     only: []                        # filters, written as for --only
 
 `model` and `strategy` must be there; other axes have the defaults of TrialSpec, world_size and gpu are `auto`, rank 0.
+
+What sets up one engine (ds_config DeepSpeed, bucket_bytes ddp, reshard_after_forward fsdp) is dropped for the other
+strategies, so one sweep may set up each; what changes the work or where states lie (offload, compression) is refused
+where a strategy has no such thing.
 
 `evidence`, `gpu` and `rank` say how figures are come by, and nothing about the work: a prediction and a measurement of
 the same work are joined in reports. gpu means nothing to measured and solo trials, rank nothing to measured and formula

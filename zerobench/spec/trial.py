@@ -71,6 +71,24 @@ class Optimizer(StrEnum):
     """torch.optim.SGD without momentum: no state, and it shows gradient-scale errors that Adam hides."""
 
 
+class Compression(StrEnum):
+    """What `ddp` makes of a bucket of gradients before it is reduced (torch's communication hooks, and one more)."""
+
+    NONE = "none"
+    FP16 = "fp16"
+    """Half precision on the way."""
+    BF16 = "bf16"
+    POWERSGD = "powersgd"
+    """Two thin factors of each gradient (Vogels et al., arXiv 1905.13727), with error feedback."""
+    ONEBIT = "onebit"
+    """Signs and one scale a bucket (Seide et al. 2014; Karimireddy et al., arXiv 1901.09847), with error feedback."""
+
+    @property
+    def starts_late(self) -> bool:
+        """Whether the first steps are reduced uncompressed, until DDP has found its final buckets."""
+        return self in {Compression.POWERSGD, Compression.ONEBIT}
+
+
 class Attention(StrEnum):
     """Attention implementation, by transformers' `attn_implementation`."""
 
@@ -163,6 +181,11 @@ SCRIPT = "script"
 """The strategy of a script in which no ledger saw the engine; one that was seen has its ZeRO stage's."""
 
 
+_LATER_FIELDS = ("bucket_bytes", "compression", "reshard_after_forward")
+"""Fields that came after the first runs were kept: at their default they are not in the hash, so that those keep
+theirs."""
+
+
 class TrialSpec(Spec):
     """One trial. `config_hash` covers all that defines the work and neither evidence, steps, repeat nor `nvme_path`:
     which folder states are swapped to is the machine's affair.
@@ -192,6 +215,14 @@ class TrialSpec(Spec):
     (`zero_optimization.reduce_bucket_size`), checked against DeepSpeed's own names."""
     ds_config_file: str | None = None
     """The user's own DeepSpeed JSON, used instead of the generated one."""
+    bucket_bytes: Positive | None = None
+    """Largest bucket of gradients that `ddp` reduces at once, in bytes; None leaves it to torch (1 MiB for the first
+    bucket, 25 MiB for the others). torch calls it bucket_cap_mb and means MiB, DeepSpeed's reduce_bucket_size counts
+    elements: here the unit is in the name."""
+    compression: Compression = Compression.NONE
+    """How `ddp` compresses gradients on their way."""
+    reshard_after_forward: bool = True
+    """Whether `fsdp` frees a block's gathered parameters after its forward pass and gathers them again in backward."""
     data: DataSpec = DataSpec()
     hyperparameters: HyperparameterSpec = HyperparameterSpec()
     steps: StepsSpec = StepsSpec()
@@ -229,7 +260,8 @@ class TrialSpec(Spec):
     def config_hash(self) -> str:
         """Twelve hex digits over all that defines the work, so that predicted joins measured."""
         how = {"evidence", "prediction", "repeat", "steps", "timeout_s", "nvme_path", "own"}
-        work = self.model_dump(mode="json", exclude=how)
+        said_nothing = {name for name in _LATER_FIELDS if getattr(self, name) == type(self).model_fields[name].default}
+        work = self.model_dump(mode="json", exclude=how | said_nothing)
         text = json.dumps(work, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 

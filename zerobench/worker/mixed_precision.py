@@ -14,12 +14,15 @@ class MasterWeights:
         self._parameters = parameters
         self.masters = [p.detach().clone().float().requires_grad_() for p in parameters]
 
-    def take_gradients(self, scale: float) -> None:
-        """Move the gradients to the masters in fp32, divided by the loss scale; the 16-bit ones are freed."""
+    def take_gradients(self, scale: float, *, keep: bool = False) -> None:
+        """Move the gradients to the masters in fp32, divided by the loss scale; the 16-bit ones are freed.
+
+        With `keep` they are set to zero instead: DDP's are views of its buckets.
+        """
         for parameter, master in zip(self._parameters, self.masters, strict=True):
             if parameter.grad is not None:
                 master.grad = parameter.grad.float().div_(scale)
-                parameter.grad = None
+                parameter.grad = parameter.grad.zero_() if keep else None
 
     @torch.no_grad()
     def give_weights(self) -> None:

@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager, nullcontext
 from typing import Any
 
 import torch
@@ -12,8 +13,10 @@ from zerobench.spec.trial import Attention, Precision, TrialSpec
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 
 
-def prepare_model(trial: TrialSpec, device: torch.device, attention: Attention) -> Callable[[], Any]:
+def prepare_model(trial: TrialSpec, device: torch.device, attention: Attention) -> Callable[..., Any]:
     """A function that makes the model on the device, its weights not set, in the trial's precision.
+
+    Called with `on_meta=True` it makes one in fp32 whose parameters have no memory, but whose buffers have.
 
     The model's module is imported here and not when the model is made: zero.Init replaces torch's tensor constructors
     while it is open, and importing transformers under it fails.
@@ -25,11 +28,11 @@ def prepare_model(trial: TrialSpec, device: torch.device, attention: Attention) 
     config.use_cache = False
     _ = AutoModelForCausalLM._model_mapping[type(config)]
 
-    def make() -> Any:
-        with no_init_weights(), torch.device(device):
+    def make(*, on_meta: bool = False) -> Any:
+        with no_init_weights(), torch.device(device), _parameters_on_meta() if on_meta else nullcontext():
             model = AutoModelForCausalLM.from_config(
                 config,
-                dtype=DTYPES[trial.precision],
+                dtype=torch.float32 if on_meta else DTYPES[trial.precision],
                 attn_implementation=attention.value,
                 trust_remote_code=trial.trust_remote_code,
             )
@@ -45,3 +48,23 @@ def enable_checkpointing(model: Any) -> None:
     """Recompute each block in the backward pass; transformers renamed the method within the supported range."""
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
     enable({"use_reentrant": False})
+
+
+@contextmanager
+def _parameters_on_meta() -> Iterator[None]:
+    """Parameters of modules made inside lose their memory as soon as they are registered; buffers keep theirs.
+
+    A model made whole on the meta device would have to compute its buffers (rotary frequencies) again later.
+    """
+    register = torch.nn.Module.register_parameter
+
+    def registered(self: torch.nn.Module, name: str, param: torch.nn.Parameter | None) -> None:
+        if param is not None and not param.is_meta:
+            param = torch.nn.Parameter(param.to("meta"), requires_grad=param.requires_grad)
+        register(self, name, param)
+
+    torch.nn.Module.register_parameter = registered  # type: ignore[method-assign]
+    try:
+        yield
+    finally:
+        torch.nn.Module.register_parameter = register  # type: ignore[method-assign]

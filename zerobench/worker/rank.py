@@ -23,7 +23,7 @@ from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.parameters import ParameterCounts
 from zerobench.spec.trial import TrialSpec
 from zerobench.worker import kernels
-from zerobench.worker.model import prepare_model
+from zerobench.worker.model import DTYPES, prepare_model
 from zerobench.worker.schedule import learning_rate
 from zerobench.worker.strategies import make_strategy
 from zerobench.worker.strategies.base import Job, Phases, Strategy
@@ -140,7 +140,9 @@ class RankRun:
             device=device,
             ds_config=ds_config,
             shape_model=prepare_model(trial, device.torch_device, self.world.attention),
-            fill_weights=lambda model: fill_weights(model, trial.hyperparameters.seed, self.world.generator),
+            fill_weights=lambda model: fill_weights(
+                model, trial.hyperparameters.seed, self.world.generator, DTYPES[trial.precision]
+            ),
         )
 
     def _build(self, strategy: Strategy, ds_config: dict[str, Any]) -> None:

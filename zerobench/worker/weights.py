@@ -28,16 +28,23 @@ def seeded(device: torch.device, seed: int) -> torch.Generator:
     return torch.Generator(device).manual_seed(seed)
 
 
-def fill_weights(model: Any, seed: int, make_generator: MakeGenerator = seeded) -> None:
+def fill_weights(
+    model: Any, seed: int, make_generator: MakeGenerator = seeded, dtype: torch.dtype | None = None
+) -> None:
     """Set every parameter of a transformers model; parameters partitioned by ZeRO-3 are gathered one at a time.
 
-    Only rank 0 draws a partitioned parameter and broadcasts it; a whole one is drawn on every rank alike.
+    Only rank 0 draws a partitioned parameter and broadcasts it; a whole one is drawn on every rank alike, and so is one
+    that FSDP2 has cut up, of which each rank keeps its part, rounded to `dtype` first as the model's precision has it.
     """
     std = float(getattr(model.config, "initializer_range", 0.02))
     layers = int(getattr(model.config, "num_hidden_layers", 1))
     for name, parameter in model.named_parameters():
         if hasattr(parameter, "ds_tensor"):
             _fill_partitioned(parameter, name, seed, std, layers, make_generator)
+        elif hasattr(parameter, "device_mesh"):
+            whole = torch.empty(parameter.shape, dtype=dtype, device=_computes_on(parameter))
+            draw(whole, name, seed, std, layers, make_generator)
+            keep_part(parameter, whole)
         else:
             draw(parameter.data, name, seed, std, layers, make_generator)
 
@@ -58,6 +65,21 @@ def draw(
         for part in target.view(-1).split(_DRAWN_ELEMENTS):
             values = torch.empty(part.shape, dtype=torch.float32, device=part.device)
             part.copy_(values.normal_(0.0, scale, generator=generator))
+
+
+@torch.no_grad()
+def keep_part(sharded: Any, whole: torch.Tensor) -> None:
+    """Copy this rank's part of `whole` into a DTensor that is cut along its first dimension, as torch.chunk cuts."""
+    mesh, local = sharded.device_mesh, sharded.to_local()
+    rows = -(-whole.shape[0] // mesh.size())
+    start = min(mesh.get_local_rank() * rows, whole.shape[0])
+    local.copy_(whole[start : start + local.shape[0]])
+
+
+def _computes_on(sharded: Any) -> torch.device:
+    """The device of the ranks, where values are drawn, also for what is offloaded from it."""
+    kind = sharded.device_mesh.device_type
+    return torch.device(kind, torch.cuda.current_device()) if kind == "cuda" else torch.device(kind)
 
 
 def is_norm(name: str, tensor: torch.Tensor) -> bool:

@@ -237,3 +237,21 @@ def test_traffic_is_added_up_by_phase_kind_and_size_and_a_repeated_step_is_count
         ("steady", "step", "all_gather", 2, 2, 32),
     ]
     assert flops == [{"step": "steady", "phase": "step", "flops": 15}]
+
+
+def _of_a_future_and_a_mesh() -> tuple[list[float], int, str]:
+    import torch.distributed as dist
+    from torch.distributed.device_mesh import init_device_mesh
+
+    join(2)
+    work = dist.all_reduce(numbers(1.0, 2.0), async_op=True)
+    [reduced] = work.get_future().wait()
+    mesh = init_device_mesh("cpu", (WORLD,))
+    return reduced.tolist(), mesh.get_local_rank(), mesh.get_group().group_name
+
+
+def test_a_collective_has_a_future_with_its_result_and_a_mesh_finds_the_group(in_fork):
+    reduced, rank, name = in_fork(_of_a_future_and_a_mesh)
+    assert reduced == [1.0, 2.0]
+    assert rank == 2
+    assert name

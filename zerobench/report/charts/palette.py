@@ -67,10 +67,12 @@ SHORT_NAMES: Mapping[str, str] = {
 
 STRATEGY_COLOURS: Mapping[str, Colour] = {
     "single": Colour("#4f4f4f", "#b4b8bd"),
+    "ddp": Colour.same("#F0E442"),
     "zero0": Colour.same("#D55E00"),
     "zero1": Colour.same("#E69F00"),
     "zero2": Colour.same("#009E73"),
     "zero3": Colour("#0072B2", "#1580C4"),
+    "fsdp": Colour.same("#56B4E9"),
 }
 OTHER_STRATEGY = "zero-other"
 _OTHER = Colour("#CC79A7", "#CC79A7")

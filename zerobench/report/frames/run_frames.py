@@ -105,7 +105,7 @@ def _judge(rows: Rows, trials: Sequence[Trial], judge: ParityJudge) -> None:
     for values, trial in zip(rows, trials, strict=True):
         parity = judge.judge(trial)
         values["loss_parity"] = parity and parity.difference
-        values["loss_parity_holds"] = parity and parity.agrees
+        values["loss_parity_holds"] = parity.agrees if parity is not None and parity.is_judged else None
 
 
 def _labels(specs: Sequence[TrialSpec], run_ids: Sequence[str]) -> list[str]:

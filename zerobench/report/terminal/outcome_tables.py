@@ -110,6 +110,8 @@ def _verdict(shown: Shown, references: set[str], names: Mapping[str, str]) -> st
     if shown.parity is not None:
         reference = names.get(shown.parity.reference, shown.parity.reference)
         whom = f" with {reference}" if len(references) > 1 else ""
+        if not shown.parity.is_judged:
+            return "unjudged" + (f", beside {reference}" if whom else "")
         return f"{'agrees' if shown.parity.agrees else 'DISAGREES'}{whom}"
     return "reference" if shown.trial.spec.trial_id in references else "nothing to compare with"
 

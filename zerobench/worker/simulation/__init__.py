@@ -9,6 +9,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Any
 
+import torch
+
 from zerobench.worker.simulation.device import DEVICE
 
 __all__ = ["DEVICE", "use_cpu", "use_gpu"]
@@ -31,8 +33,9 @@ def use_gpu(gpu: Any, count_flops: Callable[[int], None]) -> None:
     from deepspeed.accelerator import set_accelerator
 
     from zerobench.worker.simulation import attention, kernels, shortcuts, tensors
-    from zerobench.worker.simulation.accelerator import SimulatedAccelerator
+    from zerobench.worker.simulation.accelerator import SimulatedAccelerator, offer_streams
 
+    offer_streams(getattr(torch, DEVICE))
     set_accelerator(SimulatedAccelerator(gpu))
     tensors.install()
     kernels.install()

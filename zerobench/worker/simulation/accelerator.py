@@ -58,6 +58,17 @@ class _Event(_Stream):
 _STREAM = _Stream()
 
 
+def offer_streams(module: Any) -> None:
+    """Give the device's module in torch (torch.simgpu) what FSDP2 asks torch.cuda for: streams and events.
+
+    The stream that is current is the only one, so whatever one thread of work holds back from another is held no
+    longer than on one stream.
+    """
+    module.Stream, module.Event = _Stream, _Event
+    module.current_stream = lambda *_: _STREAM
+    module.stream = lambda _stream: nullcontext()
+
+
 class SimulatedGpu(Protocol):
     """What the accelerator must know of the GPU, and tell of it."""
 

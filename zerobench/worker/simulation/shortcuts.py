@@ -8,23 +8,29 @@ from __future__ import annotations
 
 import math
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
 
 import torch
 import torch.distributed as dist
 from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import _disable_current_modes
 
 
 def install() -> None:
     """Replace them for the rest of the process."""
     import cpuinfo
     from deepspeed.runtime.zero import partition_parameters, stage3
+    from torch.distributed.tensor._sharding_prop import ShardingPropagator
     from transformers.utils import import_utils
 
     partition_parameters.AllGatherCoalescedHandle.wait = _wait
     stage3.reduce_scatter_coalesced = _reduce_scatter_coalesced
+    dist._verify_params_across_processes = _agreed  # type: ignore[attr-defined]
+    dist.Reducer._rebuild_buckets = _keep_buckets  # type: ignore[attr-defined, method-assign, assignment]
+    propagate = ShardingPropagator._propagate_tensor_meta_non_cached
+    ShardingPropagator._propagate_tensor_meta_non_cached = _unseen(propagate)  # type: ignore[method-assign]
     FakeTensor.narrow = _narrow  # type: ignore[method-assign, assignment]
     cpuinfo.get_cpu_info = dict  # starts programs to name the processor, which CPUAdam asks for a warning's sake
     # transformers makes an explicit mask for tensors without values, since it takes them for a compiler's.
@@ -38,6 +44,30 @@ def install() -> None:
 
 def _agreed(*_: Any, **__: Any) -> None:
     """runtime/zero/utils.py compares integers with other ranks: there are none."""
+
+
+def _keep_buckets(_reducer: object) -> bool:
+    """DDP's Reducer deals gradients into buckets again after the first step, in the order in which they came.
+
+    It asks rank 0 for that order by a tensor's values (csrc/distributed/c10d/reducer.cpp, sync_bucket_indices). Before
+    that all gradients lie in one bucket (distributed.py, _ddp_init_helper), so a simulated step reduces as many bytes
+    and keeps as many, in one call.
+    """
+    return False
+
+
+def _unseen(propagate: Callable[..., Any]) -> Callable[..., Any]:
+    """ShardingPropagator._propagate_tensor_meta_non_cached (torch/distributed/tensor/_sharding_prop.py), uncounted.
+
+    It finds the shape of an operation's result with fake tensors of its own; within a simulation it would take the
+    simulation's, which stand for memory.
+    """
+
+    def propagated(self: Any, schema: Any) -> Any:
+        with _disable_current_modes():
+            return propagate(self, schema)
+
+    return propagated
 
 
 def _is_no_tracer(_tensor: object) -> bool:

@@ -13,6 +13,8 @@ from zerobench.worker.simulation.tensors import SimulatedTensors
 class SimulatedCounter(StorageCounter):
     """A StorageCounter that is no mode of its own, and keeps what happened on the device for the allocator's model."""
 
+    _counts_fakes = True
+
     def __init__(self, observe: Callable[[], object], tensors: SimulatedTensors) -> None:
         super().__init__(observe)
         self._tensors = tensors
@@ -20,10 +22,12 @@ class SimulatedCounter(StorageCounter):
 
     def __enter__(self) -> Self:
         self._tensors.observer = self.see
+        self.watch_resizes()
         return self
 
     def __exit__(self, *_: object) -> None:
         self._tensors.observer = None
+        self.leave_resizes()
 
     def take_device_events(self) -> list[Event]:
         """What happened on the device since the last time this was asked."""

@@ -21,6 +21,7 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils.flop_counter import flop_registry
 
+from zerobench.memory.storages import is_wrapper
 from zerobench.worker.simulation.answers import answer
 from zerobench.worker.simulation.memo import Make, NoKeyError, key_of, may_remember, recipe
 
@@ -51,6 +52,8 @@ class SimulatedTensors(FakeTensorMode):
             return torch.device("meta") if self.in_kernel_invocation else args[0].fake_device
         if func is _ITEM and args[0].constant is None:
             return _as_type(answer(), args[0].dtype)
+        if any(map(is_wrapper, types)):  # it comes again for what is inside
+            return NotImplemented
         if self._working:  # within torch's own Python for another operation: a kernel's affair
             return self.dispatch(func, types, args, kwargs or {})
         out = self._result(func, types, args, kwargs or {})
@@ -119,15 +122,17 @@ def _set_data(self: Any, value: torch.Tensor) -> None:
 def _apply(self: torch.nn.Module, fn: Callable[[torch.Tensor], torch.Tensor], recurse: bool = True) -> torch.nn.Module:
     """torch.nn.Module._apply, which exchanges tensor subclasses as wholes and fails where something refers to them.
 
-    Assigning to `.data` is what it does for ordinary tensors.
+    Assigning to `.data` is what it does for ordinary tensors. A DTensor is exchanged: that would leave its inside.
     """
     if recurse:
         for child in self.children():
             child._apply(fn)
     with torch.no_grad():
-        for parameter in (p for p in self._parameters.values() if p is not None):
+        for name, parameter in [(name, p) for name, p in self._parameters.items() if p is not None]:
             applied = fn(parameter)
-            if applied is not parameter:
+            if is_wrapper(type(parameter)):
+                self._parameters[name] = torch.nn.Parameter(applied, requires_grad=parameter.requires_grad)
+            elif applied is not parameter:
                 parameter.data = applied
     self._buffers.update({name: fn(b) for name, b in self._buffers.items() if b is not None})
     return self

@@ -3,18 +3,28 @@
 from __future__ import annotations
 
 from zerobench.worker.strategies.base import Job, Strategy
-from zerobench.worker.strategies.single import Single
-from zerobench.worker.strategies.zero import Zero
-
-_STRATEGIES: dict[str, type[Strategy]] = {
-    "single": Single,
-    "zero0": Zero,
-    "zero1": Zero,
-    "zero2": Zero,
-    "zero3": Zero,
-}
 
 
 def make_strategy(job: Job) -> Strategy:
-    """The strategy that the trial names; zerobench.spec.strategy has refused unknown names before."""
-    return _STRATEGIES[job.trial.strategy](job)
+    """The strategy that the trial names; zerobench.spec.strategy has refused unknown names before.
+
+    Each is imported only where it is wanted: what it needs may not be installed.
+    """
+    match job.trial.strategy:
+        case "single":
+            from zerobench.worker.strategies.single import Single
+
+            return Single(job)
+        case "ddp":
+            from zerobench.worker.strategies.ddp import Ddp
+
+            return Ddp(job)
+        case "fsdp":
+            from zerobench.worker.strategies.fsdp import Fsdp
+
+            return Fsdp(job)
+        case "zero0" | "zero1" | "zero2" | "zero3":
+            from zerobench.worker.strategies.zero import Zero
+
+            return Zero(job)
+    raise ValueError(f"strategy: {job.trial.strategy!r} has no worker")

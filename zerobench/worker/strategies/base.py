@@ -39,8 +39,9 @@ class Job:
     device: Device
     ds_config: dict[str, Any]
     """The DeepSpeed config to run with; empty for strategies without DeepSpeed."""
-    shape_model: Callable[[], torch.nn.Module]
-    """Makes the model on the device in the trial's precision, without setting its weights."""
+    shape_model: Callable[..., torch.nn.Module]
+    """Makes the model on the device in the trial's precision, without setting its weights; with `on_meta=True` in fp32,
+    its parameters without memory."""
     fill_weights: Callable[[torch.nn.Module], None]
     """Sets the initial weights of a model, partitioned or not."""
 

@@ -35,7 +35,16 @@ def _create(_store: Any, rank: int, world_size: int, _timeout: Any) -> InstantGr
 
 
 class _Done(dist.Work):
-    """A collective that is over."""
+    """A collective that is over, with its tensors for those who ask for them by a future (DDP's reducer)."""
+
+    def __init__(self, results: list[torch.Tensor]) -> None:
+        super().__init__()
+        self._results = results
+
+    def get_future(self) -> Any:
+        future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
+        future.set_result(self._results)
+        return future
 
     def wait(self, timeout: Any = None) -> bool:
         return True
@@ -70,37 +79,43 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
         """The one rank that is there."""
         return self._rank
 
+    @property
+    def group_name(self) -> str:
+        """By which meshes of devices and functional collectives find the group again."""
+        name: str = dist.distributed_c10d._world.pg_names[self]
+        return name
+
     def getBackendName(self) -> str:  # noqa: N802 -- torch's name
         """As registered."""
         return BACKEND
 
-    def _heard(self, kind: str, message_bytes: int) -> _Done:
+    def _heard(self, kind: str, message_bytes: int, results: list[torch.Tensor]) -> _Done:
         for listener in _listeners:
             listener(kind, self._world_size, message_bytes)
-        return _Done()
+        return _Done(results)
 
     def allreduce(self, tensors: list[torch.Tensor], *_: Any, **__: Any) -> Any:
         """Each keeps its own."""
-        return self._heard("all_reduce", _nbytes(tensors))
+        return self._heard("all_reduce", _nbytes(tensors), tensors)
 
     allreduce_coalesced = allreduce
 
     def reduce(self, tensors: list[torch.Tensor], *_: Any, **__: Any) -> Any:
         """The root keeps its own."""
-        return self._heard("reduce", _nbytes(tensors))
+        return self._heard("reduce", _nbytes(tensors), tensors)
 
     def broadcast(self, tensors: list[torch.Tensor], *_: Any, **__: Any) -> Any:
         """All have what the root has."""
-        return self._heard("broadcast", _nbytes(tensors))
+        return self._heard("broadcast", _nbytes(tensors), tensors)
 
     def barrier(self, *_: Any, **__: Any) -> Any:
         """Nobody to wait for."""
-        return self._heard("barrier", 0)
+        return self._heard("barrier", 0, [])
 
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], *_: Any, **__: Any) -> Any:
         """Every rank's part is this rank's."""
         _repeat(outputs, inputs)
-        return self._heard("all_gather", self._world_size * _nbytes(inputs))
+        return self._heard("all_gather", self._world_size * _nbytes(inputs), _flat(outputs))
 
     def _allgather_base(self, output: torch.Tensor, own: torch.Tensor, *_: Any, **__: Any) -> Any:
         """The same into one tensor of N parts."""
@@ -111,7 +126,7 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
             parts[self._rank + 1 :].copy_(own.reshape(1, -1))
             if parts[self._rank].data_ptr() != own.data_ptr():
                 parts[self._rank].copy_(own.reshape(-1))
-        return self._heard("all_gather", output.nbytes)
+        return self._heard("all_gather", output.nbytes, [output])
 
     all_gather_single = _allgather_base
 
@@ -121,14 +136,14 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
         """The same for several."""
         for output, own in zip(outputs, inputs, strict=True):
             self._allgather_base(output, own)
-        return _Done()
+        return _Done(outputs)
 
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
     def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], *_: Any, **__: Any) -> Any:
         """The rank gets its own part."""
         self._take_own(outputs, inputs)
-        return self._heard("reduce_scatter", self._world_size * _nbytes(outputs))
+        return self._heard("reduce_scatter", self._world_size * _nbytes(outputs), outputs)
 
     def _take_own(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]]) -> None:
         for output, parts in zip(outputs, inputs, strict=True):
@@ -143,7 +158,7 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
             if part.data_ptr() != output.data_ptr():
                 output.view(-1).copy_(part)
         del scratch
-        return self._heard("reduce_scatter", whole.nbytes)
+        return self._heard("reduce_scatter", whole.nbytes, [output])
 
     reduce_scatter_single = _reduce_scatter_base
 
@@ -153,7 +168,7 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
         """The same for several."""
         for output, whole in zip(outputs, inputs, strict=True):
             self._reduce_scatter_base(output, whole)
-        return _Done()
+        return _Done(outputs)
 
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
 
@@ -161,7 +176,7 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
         """Every rank sends what this one would."""
         if not _is_simulated(own) and output.numel() == own.numel():
             output.copy_(own.view_as(output))
-        return self._heard("all_to_all", own.nbytes)
+        return self._heard("all_to_all", own.nbytes, [output])
 
     all_to_all_single = alltoall_base
 
@@ -169,13 +184,13 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
         """As all-gather, where this rank is the root; elsewhere `outputs` is empty."""
         if outputs:
             _repeat(outputs, inputs)
-        return self._heard("gather", self._world_size * _nbytes(inputs))
+        return self._heard("gather", self._world_size * _nbytes(inputs), _flat(outputs))
 
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], *_: Any, **__: Any) -> Any:
         """The rank gets its own part, where it is the root; elsewhere `inputs` is empty."""
         if inputs:
             self._take_own(outputs, inputs)
-        return self._heard("scatter", self._world_size * _nbytes(outputs))
+        return self._heard("scatter", self._world_size * _nbytes(outputs), outputs)
 
 
 def _repeat(outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor]) -> None:
@@ -183,6 +198,10 @@ def _repeat(outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor]) -> No
         if not _is_simulated(own):
             for part in parts:
                 part.copy_(own)
+
+
+def _flat(lists: list[list[torch.Tensor]]) -> list[torch.Tensor]:
+    return [tensor for tensors in lists for tensor in tensors]
 
 
 def _nbytes(tensors: list[torch.Tensor]) -> int:

@@ -12,6 +12,7 @@ import torch.distributed as dist
 from zerobench.memory.device import Device, choose_device
 from zerobench.memory.recorder import settle_collectives
 from zerobench.progress import Rank
+from zerobench.spec.strategy import strategy_info
 from zerobench.worker.worlds.base import World
 
 
@@ -28,9 +29,10 @@ class MeasuredWorld(World):
             raise RuntimeError(f"started with {rank.world_size} ranks, but the trial has {self.trial.world_size}")
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
         os.environ.setdefault("MASTER_PORT", "29500")
-        if self.trial.zero_stage is not None:
+        info = strategy_info(self.trial.strategy)
+        if info.uses_deepspeed:
             self._init_deepspeed(device)
-        elif rank.world_size > 1:
+        elif not info.is_reference:
             dist.init_process_group(device.backend, rank=rank.rank, world_size=rank.world_size, timeout=self._limit())
         _first_collective(device)
         _release_shared_memory()

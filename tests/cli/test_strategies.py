@@ -1,0 +1,37 @@
+"""`zerobench strategies`: what each is and needs, and whether it can run here, in 80 columns."""
+
+from __future__ import annotations
+
+from tests.cli.conftest import Call
+from zerobench.cli.strategies import entry
+from zerobench.spec.machine import Accelerator, Machine
+from zerobench.spec.strategy import STRATEGIES, StrategyInfo
+from zerobench.spec.trial import Evidence
+
+CPU = Machine(accelerator=Accelerator.CPU, cpu_cores=2)
+
+
+def test_every_strategy_is_listed_in_80_columns_with_what_it_needs_and_that_it_runs_here(call: Call) -> None:
+    code, out, err = call("strategies")
+    assert (code, err) == (0, "")
+    lines = out.splitlines()
+    assert max(map(len, lines)) <= 80
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == list(STRATEGIES)
+    assert out.count("here: yes") == len(STRATEGIES)
+    assert "its own axes: bucket_bytes, compression" in out
+
+
+def test_one_that_cannot_run_here_says_why_and_in_which_worlds_it_cannot_be() -> None:
+    info = StrategyInfo(
+        name="far",
+        summary="a strategy of the future",
+        needs_gpu=True,
+        evidences=(Evidence.MEASURED,),
+        unavailable={Evidence.SOLO: "its ranks speak to each other"},
+        exact=False,
+        tolerance_reason="stale weights",
+    )
+    text = "\n".join(entry(info, CPU))
+    assert "here: no: it needs GPUs, and there is none here" in text
+    assert "not solo: its ranks speak to each other" in text
+    assert "losses: not those of single: stale weights" in text

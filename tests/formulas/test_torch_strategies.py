@@ -1,0 +1,97 @@
+"""Closed forms of DDP and FSDP2: their buckets, what they gather, and what they move."""
+
+from __future__ import annotations
+
+import dataclasses
+from typing import Any
+
+import pytest
+
+from zerobench.formulas import formula_record
+from zerobench.formulas.record import formula_setting
+from zerobench.formulas.tensors import block_tensors, parameter_tensors
+from zerobench.formulas.torch_strategies import Shards, bucket_count, ddp_moves, fsdp_moves
+from zerobench.formulas.zero_paper import bytes_per_parameter, model_states
+from zerobench.records import Category, MemoryRow, Phase, Place, StepKind
+from zerobench.spec.presets import resolve_model
+from zerobench.spec.trial import TrialSpec
+
+
+def trial(**fields: Any) -> TrialSpec:
+    defaults = {"gpus_per_node": 8, "evidence": "formula", "sequence_length": 512, "prediction": {"gpu": "h200"}}
+    return TrialSpec.model_validate({**defaults, **fields, "model": resolve_model("gpt2-350m")})
+
+
+def row(spec: TrialSpec, phase: Phase, category: Category, place: Place = Place.DEVICE) -> MemoryRow | None:
+    rows = formula_record(spec).memory
+    key = (StepKind.STEADY, phase, place, category)
+    return next((one for one in rows if (one.step, one.phase, one.place, one.category) == key), None)
+
+
+def live(spec: TrialSpec, category: Category, place: Place = Place.DEVICE) -> int:
+    found = row(spec, Phase.BACKWARD, category, place)
+    return 0 if found is None else found.live_bytes
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16"])
+@pytest.mark.parametrize(("strategy", "stage"), [("ddp", 0), ("fsdp", 3)])
+def test_model_states_after_backward_are_the_papers_of_the_stage_that_divides_the_same(
+    strategy: str, stage: int, precision: str
+):
+    spec = trial(strategy=strategy, precision=precision)
+    count = sum(parameter_tensors(spec.model))
+    states = (
+        Category.PARAMETERS,
+        Category.GRADIENTS,
+        Category.MASTER_WEIGHTS,
+        Category.FIRST_MOMENT,
+        Category.SECOND_MOMENT,
+    )
+    paper = model_states(count, 8, stage, bytes_per_parameter(spec.precision, spec.optimizer))
+    assert sum(live(spec, category) for category in states) == pytest.approx(sum(dataclasses.astuple(paper)), rel=1e-4)
+
+
+def test_a_larger_bucket_makes_fewer_of_them_and_none_is_left_out():
+    setting = formula_setting(trial(strategy="ddp"))
+    whole = 2 * setting.num_params
+    assert bucket_count(setting, whole + 1) == 1
+    assert bucket_count(setting, 1) == len(setting.tensors)
+    assert bucket_count(setting, 10**8) < bucket_count(setting, None) < bucket_count(setting, 10**7)
+
+
+def test_ddp_moves_every_gradient_once_a_step():
+    assert [(one.kind, one.calls, one.elements) for one in ddp_moves(1000, 3)] == [("all_reduce", 3, 1000)]
+
+
+def test_fsdp_gathers_blocks_twice_unless_it_keeps_them_and_reduces_with_every_micro_batch():
+    model = resolve_model("gpt2-350m")
+    layer, blocks = block_tensors(model)
+    whole = sum(parameter_tensors(model))
+    root = whole - blocks * sum(layer)
+    moved = {
+        reshards: [
+            (one.phase, one.kind, one.elements) for one in fsdp_moves(Shards(root, sum(layer), blocks, reshards), 2)
+        ]
+        for reshards in (True, False)
+    }
+    both = [(Phase.FORWARD, "all_gather", 2 * whole), (Phase.BACKWARD, "reduce_scatter", 2 * whole)]
+    assert moved[False] == both
+    assert moved[True] == [both[0], (Phase.BACKWARD, "all_gather", 2 * (whole - root)), both[1]]
+
+
+def test_keeping_blocks_gathered_costs_their_bytes_in_forward():
+    kept, freed = (
+        row(trial(strategy="fsdp", reshard_after_forward=reshards), Phase.FORWARD, Category.GATHERED_PARAMETERS)
+        for reshards in (False, True)
+    )
+    assert kept is not None
+    assert freed is not None
+    layer, blocks = block_tensors(resolve_model("gpt2-350m"))
+    assert kept.live_bytes - freed.live_bytes == 2 * blocks * sum(layer)
+
+
+def test_offloaded_fsdp_keeps_no_state_on_the_device():
+    spec = trial(strategy="fsdp", offload_optimizer="cpu", offload_param="cpu")
+    for category in (Category.MASTER_WEIGHTS, Category.FIRST_MOMENT, Category.GRADIENTS):
+        assert not live(spec, category)
+        assert live(spec, category, Place.HOST) > 0

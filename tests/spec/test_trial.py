@@ -1,0 +1,27 @@
+"""A trial's name and hash are those of what it says."""
+
+from __future__ import annotations
+
+from zerobench.spec.presets import resolve_model
+from zerobench.spec.trial import TrialSpec
+
+
+def trial() -> TrialSpec:
+    return TrialSpec(model=resolve_model("llama-20m"), strategy="zero1", gpus_per_node=2)
+
+
+def test_a_changed_copy_has_a_hash_and_a_name_of_its_own_also_where_the_first_ones_were_asked_for() -> None:
+    first = trial()
+    before = (first.config_hash, first.trial_id)
+    copy = first.model_copy(update={"micro_batch_size": 2})
+    afresh = TrialSpec.model_validate(first.model_dump() | {"micro_batch_size": 2})
+    assert (copy.config_hash, copy.trial_id) == (afresh.config_hash, afresh.trial_id)
+    assert copy.config_hash != before[0]
+    assert (first.config_hash, first.trial_id) == before
+
+
+def test_trials_that_say_the_same_are_equal_whether_or_not_their_names_were_asked_for() -> None:
+    named, nameless = trial(), trial()
+    assert named.trial_id
+    assert named == nameless
+    assert named.model_dump() == nameless.model_dump()

@@ -1,0 +1,15 @@
+"""`zerobench strategies`: the ways to train, what each needs, and whether it can run here."""
+
+# ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
+
+from __future__ import annotations
+
+import typer
+
+
+def strategies() -> None:
+    """List the strategies: what each is, what it needs, whether it can run here and why not."""
+    from zerobench.cli.strategies import listing
+    from zerobench.spec.machine import detect_machine
+
+    typer.echo("\n".join(listing(detect_machine())))

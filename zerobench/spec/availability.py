@@ -1,0 +1,27 @@
+"""Whether a strategy can run here, and why not: what it needs beside what the machine has."""
+
+from __future__ import annotations
+
+from zerobench.spec.machine import Accelerator, Machine
+from zerobench.spec.strategy import StrategyInfo
+from zerobench.spec.toolchain import package_folder
+
+
+def needs(info: StrategyInfo) -> str:
+    """What the strategy needs, as a phrase: `2 ranks or more, torch`."""
+    least = info.least_processes
+    ranks = "1 rank" if info.is_reference else f"{least} rank or more" if least == 1 else f"{least} ranks or more"
+    return ", ".join([ranks, *(["GPUs"] if info.needs_gpu else []), *info.packages])
+
+
+def unavailable(info: StrategyInfo, machine: Machine) -> str | None:
+    """Why it cannot be measured on `machine`, as a sentence with the remedy where there is one; None where it can."""
+    missing = [name for name in info.packages if package_folder(name) is None]
+    if missing:
+        return f"the package {missing[0]} is not installed (pip install {' '.join(missing)})"
+    if info.needs_gpu and machine.accelerator is not Accelerator.CUDA:
+        return "it needs GPUs, and there is none here"
+    most = machine.num_nodes * machine.most_ranks_per_node
+    if most < info.least_processes:
+        return f"it needs {info.least_processes} ranks, and {most} can run here"
+    return None

@@ -1,0 +1,47 @@
+"""What rules look at: a trial, the machine that it is laid out for, and the size of its model."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from zerobench.spec.machine import Accelerator, Machine
+from zerobench.spec.trial import Evidence, Offload, TrialSpec
+
+
+@dataclass(frozen=True)
+class Situation:
+    """What rules look at."""
+
+    trial: TrialSpec
+    machine: Machine
+    num_params: int | None
+    """Parameters of the model; None where no closed form is known."""
+
+    @property
+    def on_gpu(self) -> bool:
+        """Whether ranks compute on GPUs: this machine's, or the one that the prediction is for."""
+        if self.trial.evidence.needs_device:
+            return self.machine.accelerator is Accelerator.CUDA
+        return self.trial.prediction.gpu is not None
+
+    @property
+    def processes_per_node(self) -> int:
+        """Ranks of one node that are processes, whatever the world size."""
+        return self.trial.gpus_per_node if self.trial.evidence is Evidence.MEASURED else 1
+
+    @property
+    def offloads(self) -> str:
+        """The offload asked for, for sentences; empty without any."""
+        trial = self.trial
+        asked = {"offload_optimizer": trial.offload_optimizer, "offload_param": trial.offload_param}
+        return " and ".join(f"{axis} {place}" for axis, place in asked.items() if place is not Offload.NONE)
+
+    @property
+    def swaps(self) -> bool:
+        """Whether anything is offloaded to NVMe."""
+        return Offload.NVME in {self.trial.offload_optimizer, self.trial.offload_param}
+
+
+Rule = Callable[[Situation], str | None]
+"""The reason why the situation cannot run, or None."""

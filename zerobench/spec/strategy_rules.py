@@ -1,0 +1,119 @@
+"""Why a strategy cannot run as a point asks for it: what it has not, what it needs, and worlds that it cannot be in."""
+
+from __future__ import annotations
+
+from zerobench.spec.availability import unavailable
+from zerobench.spec.situation import Rule, Situation
+from zerobench.spec.strategy import strategy_info
+from zerobench.spec.trial import Compression, Evidence, Offload, Optimizer, Precision
+from zerobench.units import format_bytes
+
+_BEYOND_FP32 = {Compression.FP16, Compression.BF16}
+
+
+def _strategy_unavailable(s: Situation) -> str | None:
+    why = unavailable(strategy_info(s.trial.strategy), s.machine)
+    return None if why is None else f"strategy {s.trial.strategy}: {why}"
+
+
+def _strategy_not_in_this_world(s: Situation) -> str | None:
+    info, evidence = strategy_info(s.trial.strategy), s.trial.evidence
+    if evidence in info.evidences:
+        return None
+    return f"{s.trial.strategy} {evidence}: {info.unavailable.get(evidence, 'it cannot be come by in this way')}"
+
+
+def _too_few_processes(s: Situation) -> str | None:
+    least = strategy_info(s.trial.strategy).least_processes
+    if s.trial.world_size < least:
+        return f"{s.trial.strategy} on {s.trial.world_size} ranks: it needs {least} or more"
+    return None
+
+
+def _offload_needs_engine(s: Situation) -> str | None:
+    info = strategy_info(s.trial.strategy)
+    if s.offloads and info.zero_stage is None and not {"offload_optimizer", "offload_param"} & set(info.axes):
+        return f"{s.offloads} at {s.trial.strategy}: it keeps all states on the device of each rank; use zero1 to zero3"
+    return None
+
+
+def _fsdp_offloads_together(s: Situation) -> str | None:
+    places = {s.trial.offload_optimizer, s.trial.offload_param}
+    if s.trial.strategy != "fsdp" or places in ({Offload.NONE}, {Offload.CPU}):
+        return None
+    if Offload.NVME in places:
+        return f"{s.offloads} at fsdp: FSDP2 offloads to the CPU only; use zero3"
+    return (
+        f"{s.offloads} alone at fsdp: CPUOffloadPolicy keeps parameters, gradients and optimizer states on the host "
+        "together; set both offload_optimizer and offload_param to cpu"
+    )
+
+
+def _compression_needs_ddp(s: Situation) -> str | None:
+    if s.trial.compression is not Compression.NONE and "compression" not in strategy_info(s.trial.strategy).axes:
+        return f"compression {s.trial.compression} at {s.trial.strategy}: torch's communication hooks are those of ddp"
+    return None
+
+
+def _compression_needs_fp32(s: Situation) -> str | None:
+    if s.trial.compression in _BEYOND_FP32 and s.trial.precision is not Precision.FP32:
+        return f"compression {s.trial.compression} with precision {s.trial.precision}: gradients have 16 bits already"
+    return None
+
+
+def _bf16_compression_needs_nccl(s: Situation) -> str | None:
+    if s.trial.compression is Compression.BF16 and not s.on_gpu:
+        return "compression bf16 on gloo: torch's hook takes NCCL alone, which needs GPUs; use fp16"
+    return None
+
+
+def _powersgd_needs_one_bucket(s: Situation) -> str | None:
+    if s.trial.compression is not Compression.POWERSGD or s.on_gpu or s.num_params is None:
+        return None
+    needed = s.num_params * (4 if s.trial.precision is Precision.FP32 else 2)
+    if (s.trial.bucket_bytes or 0) >= needed:
+        return None
+    return (
+        "compression powersgd on gloo: torch's hook runs its callbacks in another order on each rank where there are "
+        f"several buckets, and hangs; set bucket_bytes to {needed} or more ({format_bytes(needed)}: all gradients)"
+    )
+
+
+def _compression_needs_warmup(s: Situation) -> str | None:
+    if s.trial.compression.starts_late and s.trial.steps.warmup < 1:
+        late = "it begins with the third step, after the memory step"
+        return f"compression {s.trial.compression} with steps.warmup 0: {late}"
+    return None
+
+
+def _compression_needs_values(s: Situation) -> str | None:
+    if s.trial.compression is not Compression.NONE and s.trial.evidence in {Evidence.SIMULATED, Evidence.FORMULA}:
+        return (
+            f"compression {s.trial.compression} {s.trial.evidence}: what a hook keeps appears over real steps; "
+            "use measured or solo"
+        )
+    return None
+
+
+def _cpu_adam_needs_deepspeed(s: Situation) -> str | None:
+    info = strategy_info(s.trial.strategy)
+    if s.trial.optimizer is Optimizer.CPU_ADAM and not info.uses_deepspeed and s.trial.offload_optimizer is Offload.CPU:
+        return f"optimizer cpu_adam at {s.trial.strategy}: CPUAdam is DeepSpeed's; use adamw"
+    return None
+
+
+STRATEGY_RULES: dict[str, Rule] = {
+    "strategy_unavailable": _strategy_unavailable,
+    "strategy_not_in_this_world": _strategy_not_in_this_world,
+    "too_few_processes": _too_few_processes,
+    "offload_needs_engine": _offload_needs_engine,
+    "fsdp_offloads_together": _fsdp_offloads_together,
+    "compression_needs_ddp": _compression_needs_ddp,
+    "compression_needs_values": _compression_needs_values,
+    "compression_needs_fp32": _compression_needs_fp32,
+    "bf16_compression_needs_nccl": _bf16_compression_needs_nccl,
+    "powersgd_needs_one_bucket": _powersgd_needs_one_bucket,
+    "compression_needs_warmup": _compression_needs_warmup,
+    "cpu_adam_needs_deepspeed": _cpu_adam_needs_deepspeed,
+}
+"""Asked before the other rules, in this order."""

@@ -1,0 +1,68 @@
+"""torch's DistributedDataParallel: the whole model on every rank, gradients averaged bucket by bucket during backward.
+
+Each rank is fed its own micro-batches as a DistributedSampler without shuffling deals them out (worker/data.py), so all
+ranks together see the samples that the single process sees. Gradients are views into DDP's buckets
+(`gradient_as_bucket_view`), which live from the start to the end: their bytes are counted once, as gradients, and there
+are no reduce buffers beside them but what a compressing hook keeps. Between steps they are set to zero and not dropped:
+dropped ones would come to life outside of the buckets when micro-batches are accumulated under `no_sync`, and be held
+twice.
+"""
+
+from __future__ import annotations
+
+import inspect
+from collections.abc import Callable, Iterable
+from contextlib import AbstractContextManager
+from typing import Any
+
+from torch.nn.parallel import DistributedDataParallel
+
+from zerobench.memory.engine_tensors import Named
+from zerobench.records import Category
+from zerobench.worker.strategies.compression import attach
+from zerobench.worker.strategies.torch_loop import TorchLoop
+
+_MIB = 2**20
+
+
+class Ddp(TorchLoop):
+    """The torch loop around a DistributedDataParallel."""
+
+    _keeps_gradients = True
+
+    def _wrap(self) -> Callable[..., Any]:
+        trial = self.job.trial
+        cap: Any = None if trial.bucket_bytes is None else trial.bucket_bytes / _MIB  # torch takes it times 2**20
+        self._ddp = DistributedDataParallel(
+            self.module,
+            bucket_cap_mb=cap,
+            gradient_as_bucket_view=True,
+            **_buffers_stay(),
+        )
+        self._hook = attach(self._ddp, trial)
+        return self._ddp
+
+    def _accumulating(self) -> AbstractContextManager[None]:
+        return self._ddp.no_sync()
+
+    def walk(self) -> Iterable[Named]:
+        """What the loop holds, the gradients in their buckets; and what a hook keeps."""
+        yield from super().walk()
+        for kept in self._hook.tensors():
+            yield Named(kept, Category.REDUCE_BUFFERS)
+
+    def effective_config(self) -> dict[str, Any]:
+        """The optimizer's settings, and what DDP says of its buckets."""
+        said = self._ddp._get_ddp_logging_data()
+        names = ("backend_name", "bucket_cap_bytes", "gradient_as_bucket_view", "bucket_sizes", "comm_hook")
+        ours = {"compression": self.job.trial.compression.value, **self._hook.settings()}
+        return {**super().effective_config(), "ddp": {name: said.get(name) for name in names} | ours}
+
+
+def _buffers_stay() -> dict[str, Any]:
+    """No broadcast of the model's buffers before each forward pass: training changes none of them.
+
+    torch 2.13 has renamed the switch and warns of the old name.
+    """
+    names = inspect.signature(DistributedDataParallel).parameters
+    return {"forward_sync_buffers" if "forward_sync_buffers" in names else "broadcast_buffers": False}

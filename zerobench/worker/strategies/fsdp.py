@@ -1,0 +1,95 @@
+"""torch's FSDP2: `fully_shard` for each block and for the rest of the model, which are gathered for use one by one.
+
+The model is made without memory and each rank keeps its part of weights that are drawn one parameter at a time, so that
+no rank ever holds it whole. A 16-bit model is kept in fp32 parts, which the optimizer updates, and gathered in 16 bits
+(MixedPrecisionPolicy); gradients are reduced in the same 16 bits, as ZeRO's. They are reduced with every micro-batch,
+as at stages 2 and 3: without that (`set_requires_gradient_sync`) every rank would hold whole gradients between
+micro-batches. CPU offload takes parameters, gradients and optimizer states together (CPUOffloadPolicy), and the update
+runs on the CPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator
+from functools import partial
+from typing import Any
+
+import torch
+from torch.distributed.device_mesh import DeviceMesh, init_device_mesh
+from torch.distributed.fsdp import CPUOffloadPolicy, MixedPrecisionPolicy, OffloadPolicy, fully_shard
+from torch.utils._python_dispatch import _disable_current_modes
+
+from zerobench.memory.engine_tensors import Named
+from zerobench.memory.fsdp_tensors import walk_fsdp
+from zerobench.records import Place
+from zerobench.spec.trial import Offload, Precision
+from zerobench.worker.model import DTYPES
+from zerobench.worker.strategies.torch_loop import TorchLoop
+
+
+class Fsdp(TorchLoop):
+    """The torch loop over a model under fully_shard."""
+
+    _keeps_masters = False
+
+    def _build_module(self) -> torch.nn.Module:
+        model = self.job.shape_model(on_meta=True)
+        trial = self.job.trial
+        settings = self._settings()
+        for block in blocks(model):
+            fully_shard(block, reshard_after_forward=trial.reshard_after_forward, **settings)
+        # None is torch's own choice for the root: backward needs the head first, so it stays gathered.
+        fully_shard(model, reshard_after_forward=None if trial.reshard_after_forward else False, **settings)
+        where = torch.device("cpu") if self._offloads else self.job.device.torch_device
+        model._apply(partial(_with_memory, device=where))
+        self.job.fill_weights(model)
+        return model
+
+    def _settings(self) -> dict[str, Any]:
+        device, trial = self.job.device, self.job.trial
+        dtype = None if trial.precision is Precision.FP32 else DTYPES[trial.precision]
+        offload = CPUOffloadPolicy(pin_memory=device.is_cuda) if self._offloads else OffloadPolicy()
+        return {
+            "mesh": self._mesh(),
+            "mp_policy": MixedPrecisionPolicy(param_dtype=dtype),
+            "offload_policy": offload,
+        }
+
+    def _mesh(self) -> DeviceMesh:
+        """All ranks in a row. A mesh reads its own ranks out of a tensor, which must have values in every world."""
+        with _disable_current_modes():
+            return init_device_mesh(self.job.device.torch_device.type, (self.job.trial.world_size,))
+
+    @property
+    def _offloads(self) -> bool:
+        return self.job.trial.offload_param is Offload.CPU
+
+    def walk(self) -> Iterable[Named]:
+        """Everything that FSDP2 and the optimizer hold."""
+        masters = self.job.trial.precision is not Precision.FP32
+        place = Place.HOST if self._offloads else None
+        return walk_fsdp(self.module, self._optimizer, are_masters=masters, place=place)
+
+    def effective_config(self) -> dict[str, Any]:
+        """The optimizer's settings, and FSDP2's as it holds them."""
+        state = self.module._get_fsdp_state()  # type: ignore[operator] # torch leaves it untyped
+        fsdp = {
+            "reshard_after_forward": self.job.trial.reshard_after_forward,
+            "mp_policy": repr(state._mp_policy),
+            "offload": "cpu" if self._offloads else "none",
+            "blocks": sum(1 for _ in blocks(self.module)),
+        }
+        return {**super().effective_config(), "fsdp": fsdp}
+
+
+def _with_memory(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
+    """`tensor`, or one of its kind on `device` where it has no memory."""
+    return torch.empty_like(tensor, device=device) if tensor.is_meta else tensor
+
+
+def blocks(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
+    """The model's blocks: modules of the classes that transformers says are not to be split."""
+    names = set(getattr(model, "_no_split_modules", None) or ())
+    for module in model.modules():
+        if names & {base.__name__ for base in type(module).__mro__}:  # fully_shard gives a module a class of its own
+            yield module

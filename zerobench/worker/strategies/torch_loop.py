@@ -1,0 +1,129 @@
+"""A plain torch training loop without DeepSpeed: what `single`, `ddp` and `fsdp` have in common.
+
+Forward, backward, clip, update; fp32 master weights beside a 16-bit model. Who wraps the model says in which module the
+forward pass goes, and under what a micro-batch is run that is not the last of its step.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Sequence
+from contextlib import AbstractContextManager, nullcontext
+from typing import Any
+
+import torch
+
+from zerobench.memory.engine_tensors import Named, walk_masters, walk_module, walk_optimizer_states
+from zerobench.records import Phase
+from zerobench.spec.trial import Optimizer, Precision, TrialSpec
+from zerobench.worker.mixed_precision import MasterWeights
+from zerobench.worker.strategies.base import Phases, Strategy, causal_loss
+
+FP16_LOSS_SCALE = 2.0**12
+"""Static, so that no step is skipped; 16-bit gradients of these models neither vanish nor overflow under it."""
+
+
+class TorchLoop(Strategy):
+    """Accumulates over the micro-batches, then updates once."""
+
+    _masters: MasterWeights | None = None
+
+    def build(self) -> None:
+        """Build the model, what wraps it, and a torch optimizer over its parameters or over their fp32 masters."""
+        self.module = self._build_module()
+        self.module.train()
+        self._forward = self._wrap()
+        trial = self.job.trial
+        parameters = [p for p in self.module.parameters() if p.requires_grad]
+        if trial.precision is not Precision.FP32 and self._keeps_masters:
+            self._masters = MasterWeights(parameters)
+        self._updated: Sequence[torch.Tensor] = parameters if self._masters is None else self._masters.masters
+        self._optimizer = make_optimizer(self._updated, trial)
+        self._scale = FP16_LOSS_SCALE if trial.precision is Precision.FP16 else 1.0
+
+    _keeps_masters = True
+    """Whether a 16-bit model needs fp32 masters beside it."""
+    _keeps_gradients = False
+    """Whether gradients are set to zero between steps, and not dropped."""
+
+    def _build_module(self) -> torch.nn.Module:
+        return self.job.build_model()
+
+    def _wrap(self) -> Callable[..., Any]:
+        """What the forward pass goes through; by default the model itself."""
+        return self.module
+
+    def _accumulating(self) -> AbstractContextManager[None]:
+        """What a micro-batch is run under that is not the last of its step."""
+        return nullcontext()
+
+    def step(self, micro_batches: Sequence[torch.Tensor], learning_rate: float, phases: Phases) -> torch.Tensor:
+        """Accumulate over the micro-batches, then update once."""
+        losses = []
+        share = self._scale / len(micro_batches)
+        for tokens in micro_batches[:-1]:
+            with self._accumulating():
+                losses.append(self._forward_backward(tokens, share, phases))
+        losses.append(self._forward_backward(micro_batches[-1], share, phases))
+        with phases.phase(Phase.STEP):
+            self._update(learning_rate)
+        return torch.stack(losses).mean()
+
+    def _forward_backward(self, tokens: torch.Tensor, share: float, phases: Phases) -> torch.Tensor:
+        with phases.phase(Phase.FORWARD):
+            loss = causal_loss(self._forward, tokens)
+            phases.mark_loss(loss)
+        kept = loss.detach()
+        with phases.phase(Phase.BACKWARD):
+            (loss * share).backward()
+        return kept
+
+    def walk(self) -> Iterable[Named]:
+        """Module, masters and optimizer states."""
+        yield from walk_module(self.module)
+        if self._masters is not None:
+            yield from walk_masters(self._masters.masters)
+        yield from walk_optimizer_states(self._optimizer)
+
+    def effective_config(self) -> dict[str, Any]:
+        """The optimizer's own settings."""
+        group = {k: v for k, v in self._optimizer.param_groups[0].items() if k != "params"}
+        return {"optimizer": type(self._optimizer).__name__, **group, "loss_scale": self._scale}
+
+    def _update(self, learning_rate: float) -> None:
+        for group in self._optimizer.param_groups:
+            group["lr"] = learning_rate
+        if self._masters is not None:
+            self._masters.take_gradients(scale=self._scale, keep=self._keeps_gradients)
+        elif self._scale != 1:
+            self._unscale()
+        clipping = self.job.trial.hyperparameters.gradient_clipping
+        if clipping:
+            torch.nn.utils.clip_grad_norm_(self._updated, clipping)
+        self._optimizer.step()
+        self._optimizer.zero_grad(set_to_none=self._masters is not None or not self._keeps_gradients)
+        if self._masters is not None:
+            self._masters.give_weights()
+
+    @torch.no_grad()
+    def _unscale(self) -> None:
+        for parameter in self._updated:
+            if parameter.grad is not None:
+                parameter.grad.div_(self._scale)
+
+
+def make_optimizer(parameters: Sequence[torch.Tensor], trial: TrialSpec) -> torch.optim.Optimizer:
+    """The trial's optimizer over `parameters`, from torch.
+
+    CPUAdam exists only under DeepSpeed's offload; its counterpart here is the plain AdamW of the same mathematics.
+    """
+    h = trial.hyperparameters
+    if trial.optimizer is Optimizer.SGD:
+        return torch.optim.SGD(parameters, lr=h.learning_rate, weight_decay=h.weight_decay)
+    return torch.optim.AdamW(
+        parameters,
+        lr=h.learning_rate,
+        betas=(h.adam_beta1, h.adam_beta2),
+        eps=h.adam_epsilon,
+        weight_decay=h.weight_decay,
+        fused=True if trial.optimizer is Optimizer.FUSED_ADAMW else None,
+    )
