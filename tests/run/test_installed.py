@@ -9,7 +9,8 @@ import pytest
 from tests.report.sample_run import spec
 from zerobench.errors import UserError
 from zerobench.run import installed
-from zerobench.run.installed import FRAMEWORKS, check_installed, requirement
+from zerobench.run.installed import check_installed, requirement
+from zerobench.spec.availability import FRAMEWORKS
 from zerobench.spec.trial import Evidence
 
 

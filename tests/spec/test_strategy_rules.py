@@ -88,8 +88,14 @@ def test_bf16_and_several_buckets_are_no_trouble_to_nccl():
 
 def test_a_strategy_whose_package_is_missing_is_refused_with_the_remedy():
     info = StrategyInfo(name="far", summary="far away", packages=("torch", "no_such_package_here"))
-    why = unavailable(info, CPU)
+    why = unavailable(info, CPU.model_copy(update={"missing_packages": ("no_such_package_here",)}))
     assert why == "the package no_such_package_here is not installed (pip install no_such_package_here)"
+
+
+def test_a_machine_without_the_frameworks_skips_nothing_since_trials_may_run_elsewhere():
+    login = GPU.model_copy(update={"missing_packages": ("deepspeed", "torch")})
+    assert unavailable(STRATEGIES["zero1"], login) is not None
+    assert skip(login, strategy="zero1") is None
 
 
 def test_what_a_strategy_needs_of_ranks_and_gpus_is_said_and_refused():

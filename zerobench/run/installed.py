@@ -11,11 +11,9 @@ import re
 from collections.abc import Iterable
 
 from zerobench.errors import UserError
+from zerobench.spec.availability import FRAMEWORKS
 from zerobench.spec.toolchain import package_folder
 from zerobench.spec.trial import Evidence, TrialSpec
-
-FRAMEWORKS = ("torch", "deepspeed", "transformers")
-"""What a rank imports, measured, solo or simulated."""
 
 
 def check_installed(trials: Iterable[TrialSpec], instead: str | None = None) -> None:

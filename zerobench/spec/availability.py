@@ -4,7 +4,10 @@ from __future__ import annotations
 
 from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.strategy import StrategyInfo
-from zerobench.spec.toolchain import package_folder
+
+FRAMEWORKS = ("torch", "deepspeed", "transformers")
+"""What every rank imports, or nearly. Where they are not installed nothing can be measured, which is said once for all
+trials (zerobench.run.installed) and skips none: they may run elsewhere."""
 
 
 def needs(info: StrategyInfo) -> str:
@@ -16,7 +19,7 @@ def needs(info: StrategyInfo) -> str:
 
 def unavailable(info: StrategyInfo, machine: Machine) -> str | None:
     """Why it cannot be measured on `machine`, as a sentence with the remedy where there is one; None where it can."""
-    missing = [name for name in info.packages if package_folder(name) is None]
+    missing = [name for name in info.packages if name in machine.missing_packages]
     if missing:
         return f"the package {missing[0]} is not installed (pip install {' '.join(missing)})"
     if info.needs_gpu and machine.accelerator is not Accelerator.CUDA:

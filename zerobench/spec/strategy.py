@@ -113,6 +113,11 @@ def strategy_info(name: object) -> StrategyInfo:
     raise unknown_choice("strategy", name, STRATEGIES)
 
 
+def strategy_packages() -> list[str]:
+    """Every package that some strategy needs, by the name that is imported."""
+    return sorted({package for info in STRATEGIES.values() for package in info.packages})
+
+
 def is_exact(trial: TrialSpec) -> bool:
     """Whether the trial computes what the reference computes: its strategy does, and no gradient is compressed."""
     info = STRATEGIES.get(trial.strategy)  # a user's own script has another name

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from zerobench.spec.availability import unavailable
+from zerobench.spec.availability import FRAMEWORKS, unavailable
 from zerobench.spec.situation import Rule, Situation
 from zerobench.spec.strategy import strategy_info
 from zerobench.spec.trial import Compression, Evidence, Offload, Optimizer, Precision
@@ -12,7 +12,12 @@ _BEYOND_FP32 = {Compression.FP16, Compression.BF16}
 
 
 def _strategy_unavailable(s: Situation) -> str | None:
-    why = unavailable(strategy_info(s.trial.strategy), s.machine)
+    """What a prediction imports here is not the machine's affair that it is about."""
+    if not s.trial.evidence.needs_device:
+        return None
+    missing = tuple(name for name in s.machine.missing_packages if name not in FRAMEWORKS)
+    machine = s.machine.model_copy(update={"missing_packages": missing})
+    why = unavailable(strategy_info(s.trial.strategy), machine)
     return None if why is None else f"strategy {s.trial.strategy}: {why}"
 
 
