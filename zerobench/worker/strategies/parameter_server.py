@@ -4,10 +4,11 @@ After Li et al., "Scaling Distributed Machine Learning with the Parameter Server
 computes a gradient on its share of the data, pushes it, and pulls the weights that the server made with it. Here one
 server holds all of the model; the paper's servers hold a range of its keys each.
 
-Over send and receive of torch.distributed, tensor by tensor, and not over torch.distributed.rpc: that is in maintenance
-mode, pickles what it sends and keeps copies that a ledger cannot follow, and a server that takes one flat copy of all
-gradients holds them twice. So beside weights, optimizer states and the gradients of one update the server needs a
-buffer as large as the largest tensor, and that only from two workers on.
+Over send and receive of torch.distributed, and not over torch.distributed.rpc: that is in maintenance mode, and what it
+receives comes to life on threads of its own, where the ledger's count (a dispatch mode, which is one thread's) sees
+nothing of it. Tensor by tensor, because a server that takes one flat copy of all gradients holds them twice: beside
+weights, optimizer states and the gradients of one update it needs a buffer as large as the largest tensor, and that
+only from two workers on.
 
 - sync: the server waits for all workers, takes the mean of their gradients, clips its norm, updates once and sends the
   weights to all. Equal to one process but for the order of additions.
