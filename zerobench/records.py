@@ -173,6 +173,8 @@ class StepTime(Record):
     forward_s: float
     backward_s: float
     optimizer_s: float
+    wait_s: float | None = None
+    """Within the step, waiting for other ranks and not for what they send; None where the strategy does not know it."""
 
 
 class CollectiveTraffic(Record):
@@ -247,6 +249,8 @@ class RankRecord(Record):
     local_rank: int
     world_size: int
     role: str = "worker"
+    """`worker`, or `server`: one that holds weights and optimizer states for the workers. Of a server, the phase
+    `backward` is when gradients come in, `step` when it updates and sends weights; it has no `forward`."""
     hostname: str
     node: int | None = None
     """Index of its node within the trial: what joins it to the node's samples, whatever the node calls itself. None in
@@ -265,6 +269,9 @@ class RankRecord(Record):
     flops_formula: str | None = None
     losses: list[float] = Field(default_factory=list)
     """Global mean loss of every step, the first one included, in order."""
+    staleness_steps: list[int] | None = None
+    """On a server: for each gradient in the order in which it was applied, how many updates lie between the weights
+    that it was computed on and those that it was applied to; None where no worker was there."""
     learning_rates: list[float] = Field(default_factory=list)
     step_times: list[StepTime] = Field(default_factory=list)
     marks: list[PhaseMark] = Field(default_factory=list)

@@ -10,7 +10,7 @@ from zerobench.spec.machine import Machine
 from zerobench.spec.strategy import STRATEGIES, StrategyInfo
 
 _WIDTH = 80
-_INDENT = " " * 13
+_INDENT = " " * (max(map(len, STRATEGIES)) + 2)
 
 
 def listing(machine: Machine) -> list[str]:

@@ -16,7 +16,7 @@ from typing import Any
 
 from zerobench.redaction import MARK, is_secret_name
 from zerobench.report.column_units import plain
-from zerobench.spec.trial import Compression, Evidence, Offload, TrialSpec
+from zerobench.spec.trial import Compression, Consistency, Evidence, Offload, TrialSpec
 from zerobench.units import format_bytes
 
 _USUAL_SHARE = 2 / 3
@@ -122,6 +122,12 @@ _EVERY_AXIS: Mapping[str, _Axis] = {
         "ckpt: activation checkpointing",
     ),
     "attention": _same(lambda spec: spec.attention.value),
+    "consistency": _Axis(
+        lambda spec: spec.consistency.value if spec.consistency is Consistency.ASYNC else "",
+        lambda spec: "gradients applied as they come" if spec.consistency is Consistency.ASYNC else "",
+        "async: the server applies each gradient as it comes",
+        always=True,
+    ),
     "data": _same(lambda spec: f"{spec.data.kind.value} data"),
     "bucket": _Axis(
         lambda spec: f"bucket={brief(spec.bucket_bytes)}" if spec.bucket_bytes else "",

@@ -7,6 +7,7 @@ from dataclasses import dataclass
 
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
 from zerobench.report.trials import Trial
+from zerobench.spec.roles import Role
 from zerobench.spec.trial import Evidence
 
 OPTIMIZER_STATES = (
@@ -48,12 +49,24 @@ class Instant:
     total_bytes: int
     categories: Mapping[Category, int]
     """Bytes by category; they sum to the total. Empty where the ledger could not look at this instant."""
+    role: str = Role.WORKER.value
+    """What the rank is for (RankRecord.role)."""
+
+    @property
+    def rank_text(self) -> str:
+        """`3`, or `0 server`: a server is no rank among others, and must not pass for one."""
+        return rank_text(self.rank, self.role)
 
     def group_bytes(self, *names: str) -> int | None:
         """Bytes of the columns `names` together; None where the categories are not known."""
         if not self.categories:
             return None
         return sum(self.categories.get(category, 0) for name in names for category in GROUPS[name])
+
+
+def rank_text(rank: int, role: str) -> str:
+    """A rank's number, with its role where that is not to train."""
+    return str(rank) if role == Role.WORKER else f"{rank} {role}"
 
 
 def _rows(rank: RankRecord, step: StepKind, place: Place) -> dict[Phase, list[MemoryRow]]:
@@ -73,19 +86,19 @@ def _peak_bytes(row: MemoryRow) -> int:
 
 def peak_instant(rank: RankRecord, step: StepKind, place: Place) -> Instant | None:
     """The instant of the largest total of `place` in `step` on this rank; None where it was not measured."""
-    peaks = [_phase_peak(rank.rank, step, phase, rows) for phase, rows in _rows(rank, step, place).items()]
+    peaks = [_phase_peak(rank, step, phase, rows) for phase, rows in _rows(rank, step, place).items()]
     known = [peak for peak in peaks if peak is not None]
     return max(known, key=lambda instant: instant.total_bytes, default=None)
 
 
 def phase_peak(rank: RankRecord, step: StepKind, phase: Phase, place: Place) -> Instant | None:
     """The peak of `place` within one phase on this rank; None where it was not measured."""
-    return _phase_peak(rank.rank, step, phase, _rows(rank, step, place).get(phase, []))
+    return _phase_peak(rank, step, phase, _rows(rank, step, place).get(phase, []))
 
 
-def _phase_peak(rank: int, step: StepKind, phase: Phase, rows: Sequence[MemoryRow]) -> Instant | None:
+def _phase_peak(rank: RankRecord, step: StepKind, phase: Phase, rows: Sequence[MemoryRow]) -> Instant | None:
     total = next((_peak_bytes(row) for row in rows if row.category is Category.TOTAL), None)
-    return None if total is None else Instant(rank, step, phase, total, _at_peak(rows))
+    return None if total is None else Instant(rank.rank, step, phase, total, _at_peak(rows), rank.role)
 
 
 def _at_peak(rows: Iterable[MemoryRow]) -> dict[Category, int]:
@@ -100,18 +113,22 @@ def end_instant(rank: RankRecord, step: StepKind, phase: Phase, place: Place) ->
     rows = _rows(rank, step, place).get(phase, [])
     total = next((row.live_bytes for row in rows if row.category is Category.TOTAL), None)
     parts: dict[Category, int] = {row.category: row.live_bytes for row in rows if row.category is not Category.TOTAL}
-    return None if total is None else Instant(rank.rank, step, phase, total, parts)
+    return None if total is None else Instant(rank.rank, step, phase, total, parts, rank.role)
 
 
-def peaks_by_rank(trial: Trial, step: StepKind, place: Place) -> dict[int, Instant]:
-    """The peak instant of each rank that measured one."""
-    found = ((rank.rank, peak_instant(rank, step, place)) for rank in trial.ranks)
+def peaks_by_rank(trial: Trial, step: StepKind, place: Place, role: str | None = None) -> dict[int, Instant]:
+    """The peak instant of each rank that measured one; with `role`, of the ranks that have it."""
+    ranks = (rank for rank in trial.ranks if role in {None, rank.role})
+    found = ((rank.rank, peak_instant(rank, step, place)) for rank in ranks)
     return {rank: instant for rank, instant in found if instant is not None}
 
 
-def largest_peak(trial: Trial, step: StepKind, place: Place) -> Instant | None:
-    """The peak instant of the rank whose peak is largest, the lowest rank of equals."""
-    instants = peaks_by_rank(trial, step, place).values()
+def largest_peak(trial: Trial, step: StepKind, place: Place, role: str | None = None) -> Instant | None:
+    """The peak instant of the rank whose peak is largest, the lowest rank of equals; with `role`, of those with it.
+
+    Whoever shows it without a role says whose it is (`Instant.rank_text`).
+    """
+    instants = peaks_by_rank(trial, step, place, role).values()
     return max(instants, key=lambda instant: (instant.total_bytes, -instant.rank), default=None)
 
 
@@ -151,6 +168,12 @@ class ModelStates:
     parameters_bytes: int
     gradients_bytes: int
     optimizer_bytes: int
+    role: str = Role.WORKER.value
+
+    @property
+    def rank_text(self) -> str:
+        """`3`, or `0 server`."""
+        return rank_text(self.rank, self.role)
 
     @property
     def total_bytes(self) -> int:
@@ -173,6 +196,7 @@ def model_states(rank: RankRecord) -> ModelStates | None:
         parameters_bytes=_live(step, (Category.PARAMETERS,)),
         gradients_bytes=_live(backward, (Category.GRADIENTS,)),
         optimizer_bytes=_live(step, OPTIMIZER_STATES),
+        role=rank.role,
     )
 
 
@@ -180,7 +204,8 @@ def _live(rows: Iterable[MemoryRow], categories: tuple[Category, ...]) -> int:
     return sum(row.live_bytes for row in rows if row.category in categories)
 
 
-def largest_model_states(trial: Trial) -> ModelStates | None:
-    """The model states of the rank that holds most, the lowest rank of equals."""
-    found = [states for rank in trial.ranks if (states := model_states(rank)) is not None]
+def largest_model_states(trial: Trial, role: str | None = None) -> ModelStates | None:
+    """The model states of the rank that holds most, the lowest rank of equals; with `role`, of those that have it."""
+    ranks = (rank for rank in trial.ranks if role in {None, rank.role})
+    found = [states for rank in ranks if (states := model_states(rank)) is not None]
     return max(found, key=lambda states: (states.total_bytes, -states.rank), default=None)

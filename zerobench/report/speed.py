@@ -1,7 +1,8 @@
 """How fast a trial ran, from the raw times of its steps: the slowest rank decides each step.
 
 All ranks wait for the slowest, so a step takes the largest time over the ranks; its forward, backward and step
-phases are those of that same rank, so that they add up to it. Medians over the timed steps follow.
+phases are those of that same rank, so that they add up to it. Medians over the timed steps follow. A server has
+no forward pass and a step of its own making: the ranks here are its workers, and its times stand apart (server.py).
 """
 
 from __future__ import annotations
@@ -11,7 +12,7 @@ from dataclasses import dataclass
 
 from zerobench.records import StepTime
 from zerobench.report.stats import median
-from zerobench.report.trials import Trial, all_ranks_ran, completed
+from zerobench.report.trials import Trial, all_ranks_ran, completed, workers
 from zerobench.spec.hardware import peak_flops
 
 
@@ -40,8 +41,11 @@ class Speed:
 
 
 def slowest_steps(trial: Trial) -> list[StepTime]:
-    """For each timed step that all ranks finished, the times of the rank that was slowest in it."""
-    per_rank = [rank.step_times for rank in trial.ranks if rank.step_times]
+    """For each timed step that all ranks finished, the times of the rank that was slowest in it.
+
+    Those of a server where it alone was run, as in a solo trial of rank 0.
+    """
+    per_rank = [rank.step_times for rank in workers(trial) or trial.ranks if rank.step_times]
     return [max(step, key=lambda time: time.step_s) for step in zip(*per_rank, strict=False)]
 
 
@@ -95,7 +99,8 @@ def _flops_per_s(trial: Trial, seconds: float) -> float | None:
 
 def step_seconds_by_rank(trial: Trial) -> dict[int, float]:
     """The median step time of each rank that timed steps, in seconds."""
-    timed = {rank.rank: [time.step_s for time in rank.step_times] for rank in trial.ranks if rank.step_times}
+    ranks = workers(trial) or trial.ranks
+    timed = {rank.rank: [time.step_s for time in rank.step_times] for rank in ranks if rank.step_times}
     return {rank: _median(seconds) for rank, seconds in timed.items()}
 
 

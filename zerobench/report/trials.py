@@ -20,6 +20,7 @@ from zerobench.records import RankRecord, Status, TrialRecord
 from zerobench.spec.architecture import has_dropout
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.parameters import ParameterCounts, count_parameters
+from zerobench.spec.roles import Role
 from zerobench.spec.trial import Evidence, TrialSpec
 
 
@@ -134,6 +135,16 @@ def refusing_impossible_values(where: Path) -> Iterator[None]:
 def completed(trial: Trial) -> bool:
     """Whether the trial ran to its end, so that its figures are those of the work that was asked."""
     return trial.record.status is Status.COMPLETED
+
+
+def roles(trial: Trial) -> list[str]:
+    """The roles that the trial's ranks have, those of the lowest ranks first: one, or a server and its workers."""
+    return list(dict.fromkeys(rank.role for rank in trial.ranks))
+
+
+def workers(trial: Trial) -> list[RankRecord]:
+    """The ranks that train: all of them but servers."""
+    return [rank for rank in trial.ranks if rank.role == Role.WORKER]
 
 
 def all_ranks_ran(trial: Trial) -> bool:

@@ -7,6 +7,7 @@ arXiv 2101.06840, section 4): activations, buffers and copies come on top, so wh
 from __future__ import annotations
 
 from zerobench.spec.machine import Accelerator
+from zerobench.spec.roles import num_servers
 from zerobench.spec.strategy import paper_stage
 from zerobench.spec.trial import Offload, Optimizer, Precision, TrialSpec
 
@@ -26,13 +27,14 @@ def host_state_bytes(trial: TrialSpec, num_params: int, accelerator: Accelerator
 
 
 def _states_on_cpu(trial: TrialSpec) -> float:
-    """Bytes per parameter of one rank that computes on the CPU, wherever its states are."""
+    """Bytes per parameter of one rank that computes on the CPU, wherever its states are; the mean over the ranks."""
     stage, ranks = paper_stage(trial) or 0, trial.world_size
     size = _element_bytes(trial)
     parameters = 0.0 if trial.offload_param is Offload.NVME else size / _share(stage, 3, ranks)
     gradients = size / _share(stage, 2, ranks)
     swapped = trial.offload_optimizer is Offload.NVME
-    optimizer = 0.0 if swapped else _optimizer_bytes(trial) / _share(stage, 1, ranks)
+    holders = num_servers(trial) or ranks  # where there is a server, no other rank holds optimizer states
+    optimizer = 0.0 if swapped else _optimizer_bytes(trial) / _share(stage, 1, ranks) * holders / ranks
     return parameters + gradients + optimizer
 
 

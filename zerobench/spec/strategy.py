@@ -11,7 +11,7 @@ from pydantic import Field
 
 from zerobench.errors import unknown_choice
 from zerobench.spec.base import Spec
-from zerobench.spec.trial import Compression, Evidence, TrialSpec
+from zerobench.spec.trial import Compression, Consistency, Evidence, TrialSpec
 
 _REORDERED = "the same sums in another order"
 
@@ -39,6 +39,8 @@ class StrategyInfo(Spec):
     """One process that trains the whole global batch; the others' losses are held against it."""
     least_processes: int = 1
     """Ranks below which it is not itself."""
+    num_servers: int = 0
+    """Ranks, the first ones, that hold weights and optimizer states for the others and see no data."""
     needs_gpu: bool = False
     """Whether its ranks must have GPUs."""
     packages: tuple[str, ...] = ("torch",)
@@ -101,9 +103,20 @@ STRATEGIES: dict[str, StrategyInfo] = {
             paper_stage=3,
             axes=("reshard_after_forward", "offload_optimizer", "offload_param"),
         ),
+        StrategyInfo(
+            name="parameter-server",
+            summary="rank 0 holds weights and optimizer, the others send gradients and get weights (Li et al. 2014)",
+            uses_deepspeed=False,
+            least_processes=2,
+            num_servers=1,
+            evidences=(Evidence.MEASURED, Evidence.SOLO, Evidence.SIMULATED),
+            unavailable={Evidence.FORMULA: "no closed form of its memory is written; use simulated"},
+            axes=("consistency",),
+            tolerance_reason="the server adds the workers' gradients in another order than one process accumulates in",
+        ),
     )
 }
-"""In the order in which tables and help list them: the reference, what divides nothing, ZeRO, and its like."""
+"""In the order in which tables and help list them: the reference, what divides nothing, ZeRO, its like, a server."""
 
 
 def strategy_info(name: object) -> StrategyInfo:
@@ -119,9 +132,12 @@ def strategy_packages() -> list[str]:
 
 
 def is_exact(trial: TrialSpec) -> bool:
-    """Whether the trial computes what the reference computes: its strategy does, and no gradient is compressed."""
+    """Whether the trial computes what the reference computes: its strategy does, and no gradient is compressed or
+    computed on weights that others have moved on from.
+    """
     info = STRATEGIES.get(trial.strategy)  # a user's own script has another name
-    return (info is None or info.exact) and trial.compression is Compression.NONE
+    is_stale = trial.consistency is Consistency.ASYNC
+    return (info is None or info.exact) and trial.compression is Compression.NONE and not is_stale
 
 
 def paper_stage(trial: TrialSpec) -> int | None:

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 from zerobench.spec.availability import FRAMEWORKS, unavailable
+from zerobench.spec.roles import num_servers, num_workers
 from zerobench.spec.situation import Rule, Situation
 from zerobench.spec.strategy import strategy_info
-from zerobench.spec.trial import Compression, Evidence, Offload, Optimizer, Precision
+from zerobench.spec.trial import Compression, Consistency, Evidence, Offload, Optimizer, Precision
 from zerobench.units import format_bytes
 
 _BEYOND_FP32 = {Compression.FP16, Compression.BF16}
@@ -107,10 +108,33 @@ def _cpu_adam_needs_deepspeed(s: Situation) -> str | None:
     return None
 
 
+def _workers_cannot_share_batch(s: Situation) -> str | None:
+    workers, trial = num_workers(s.trial), s.trial
+    micro_batches = trial.world_size * trial.gradient_accumulation_steps
+    if not num_servers(trial) or workers < 1 or micro_batches % workers == 0:
+        return None
+    return (
+        f"{trial.strategy} on {trial.world_size} ranks: {workers} workers cannot share a step's {micro_batches} "
+        f"micro-batches (world_size x gradient_accumulation_steps) evenly, which must stay as many; "
+        f"set gradient_accumulation_steps to a multiple of {workers}"
+    )
+
+
+def _consistency_needs_server(s: Situation) -> str | None:
+    if s.trial.consistency is Consistency.SYNC or num_servers(s.trial):
+        return None
+    return (
+        f"consistency {s.trial.consistency} at {s.trial.strategy}: only the workers of a server can run ahead of each "
+        "other; use parameter-server"
+    )
+
+
 STRATEGY_RULES: dict[str, Rule] = {
     "strategy_unavailable": _strategy_unavailable,
     "strategy_not_in_this_world": _strategy_not_in_this_world,
     "too_few_processes": _too_few_processes,
+    "workers_cannot_share_batch": _workers_cannot_share_batch,
+    "consistency_needs_server": _consistency_needs_server,
     "offload_needs_engine": _offload_needs_engine,
     "fsdp_offloads_together": _fsdp_offloads_together,
     "compression_needs_ddp": _compression_needs_ddp,

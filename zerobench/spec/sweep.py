@@ -21,6 +21,7 @@
       bucket_bytes: null            # ddp: largest bucket of gradients; null: torch's own, 1 MiB and then 25 MiB
       compression: none             # ddp: none, fp16, bf16, powersgd, onebit
       reshard_after_forward: true   # fsdp: free gathered parameters after a block's forward pass
+      consistency: sync             # parameter-server: sync (waits for all workers), async (for none)
       ds_config:                    # any DeepSpeed key, short where it is unique; each key's list multiplies
         reduce_bucket_size: [5e7, 5e8]
       ds_config_file: null          # a DeepSpeed JSON of your own instead of the generated configuration

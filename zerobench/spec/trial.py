@@ -89,6 +89,17 @@ class Compression(StrEnum):
         return self in {Compression.POWERSGD, Compression.ONEBIT}
 
 
+class Consistency(StrEnum):
+    """Which weights a worker of a parameter server computes its gradient on, in the terms of Li et al., OSDI 2014
+    ("Flexible Consistency"), where `sync` is sequential and `async` eventual; Ho et al. 2013 say BSP and ASP.
+    """
+
+    SYNC = "sync"
+    """Those that all gradients so far are in: the server waits for all workers and updates once."""
+    ASYNC = "async"
+    """Those that there are: the server applies each gradient as it comes, so others may have been applied since."""
+
+
 class Attention(StrEnum):
     """Attention implementation, by transformers' `attn_implementation`."""
 
@@ -181,7 +192,7 @@ SCRIPT = "script"
 """The strategy of a script in which no ledger saw the engine; one that was seen has its ZeRO stage's."""
 
 
-_LATER_FIELDS = ("bucket_bytes", "compression", "reshard_after_forward")
+_LATER_FIELDS = ("bucket_bytes", "compression", "reshard_after_forward", "consistency")
 """Fields that came after the first runs were kept: at their default they are not in the hash, so that those keep
 theirs."""
 
@@ -223,6 +234,8 @@ class TrialSpec(Spec):
     """How `ddp` compresses gradients on their way."""
     reshard_after_forward: bool = True
     """Whether `fsdp` frees a block's gathered parameters after its forward pass and gathers them again in backward."""
+    consistency: Consistency = Consistency.SYNC
+    """Whether the server of `parameter-server` waits for all workers before it updates."""
     data: DataSpec = DataSpec()
     hyperparameters: HyperparameterSpec = HyperparameterSpec()
     steps: StepsSpec = StepsSpec()

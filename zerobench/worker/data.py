@@ -14,6 +14,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
+from zerobench.spec.roles import Role, num_servers, num_workers, role_of
 from zerobench.spec.trial import DataKind, DataSpec, TrialSpec
 
 _MODULUS = 251
@@ -68,10 +69,12 @@ class TokenFile(Dataset[torch.Tensor]):
 
 
 def micro_batches(trial: TrialSpec, rank: int, num_steps: int, vocab_size: int) -> Iterator[torch.Tensor]:
-    """Micro-batches of one rank in order, int64 [micro_batch_size, sequence_length], on the host."""
+    """Micro-batches of one rank in order, int64 [micro_batch_size, sequence_length], on the host; none for a server."""
+    if role_of(trial, rank) is Role.SERVER:
+        return iter(())
     dataset = make_dataset(trial, num_steps * trial.global_batch_size, vocab_size)
     sampler: DistributedSampler[torch.Tensor] = DistributedSampler(
-        dataset, num_replicas=trial.world_size, rank=rank, shuffle=False
+        dataset, num_replicas=num_workers(trial), rank=rank - num_servers(trial), shuffle=False
     )
     return iter(DataLoader(dataset, batch_size=trial.micro_batch_size, sampler=sampler, drop_last=True))
 

@@ -21,6 +21,7 @@ from zerobench.progress import ProgressFile, Rank
 from zerobench.records import ContextMemory, Phase, RankRecord, Status, StepKind
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.parameters import ParameterCounts
+from zerobench.spec.roles import Role, micro_batches_per_step, num_workers, role_of
 from zerobench.spec.trial import TrialSpec
 from zerobench.worker import kernels
 from zerobench.worker.model import DTYPES, prepare_model
@@ -45,12 +46,14 @@ class RankRun:
         self.marks = Marks()
         self.device: Device | None = None
         self._progress = progress
+        self._micro_batches = micro_batches_per_step(trial, rank.rank)
         self._losses: list[torch.Tensor] = []
         self.record = RankRecord(
             trial_id=trial.trial_id,
             rank=rank.rank,
             local_rank=rank.local_rank,
             world_size=rank.world_size,
+            role=role_of(trial, rank.rank),
             hostname=rank.hostname,
             node=rank.node,
             pid=rank.pid,
@@ -73,7 +76,7 @@ class RankRun:
                 self._build(strategy, ds_config)
                 self._train(strategy, device)
             finally:
-                self._collect()
+                self._collect(strategy)
             self._gather_losses()
         self.record.status = Status.COMPLETED
         self._progress.say("done", self.trial.steps.total, always=True)
@@ -143,6 +146,7 @@ class RankRun:
             fill_weights=lambda model: fill_weights(
                 model, trial.hyperparameters.seed, self.world.generator, DTYPES[trial.precision]
             ),
+            heard=self.world.traffic.collective,
         )
 
     def _build(self, strategy: Strategy, ds_config: dict[str, Any]) -> None:
@@ -154,8 +158,9 @@ class RankRun:
         record.effective_config = strategy.effective_config()
         counts = ParameterCounts.from_components(record.parameters.by_component)
         per_token, record.flops_formula = model_flops_per_token(trial.model, trial.sequence_length, counts)
-        tokens = trial.micro_batch_size * trial.gradient_accumulation_steps * trial.sequence_length
-        record.flops_per_step = None if per_token is None else per_token * tokens
+        tokens = trial.micro_batch_size * micro_batches_per_step(trial, record.rank) * trial.sequence_length
+        if per_token is not None and role_of(trial, record.rank) is Role.WORKER:
+            record.flops_per_step = per_token * tokens
         if ds_config:
             record.departures = departures(ds_config, trial.world_size, record.parameters.total)
 
@@ -201,19 +206,20 @@ class RankRun:
         """One optimizer step. The batch is on the device before the step's clock starts."""
         self.marks.step_index, self.marks.kind = index, kind
         rate = learning_rate(index, self.trial.hyperparameters)
-        batches = [next(data).to(device.torch_device) for _ in range(self.trial.gradient_accumulation_steps)]
+        batches = [next(data).to(device.torch_device) for _ in range(self._micro_batches)]
         if phases is self._memory:
             self._ledger.name_inputs(batches)
         if isinstance(phases, TimedPhases):
             with phases.step(self.record.step_times):
                 loss = strategy.step(batches, rate, phases)
+            self.record.step_times[-1].wait_s = None if self.world.is_alone else strategy.wait_s
         else:
             loss = strategy.step(batches, rate, phases)
         self._losses.append(loss)
         self.record.learning_rates.append(rate)
         self._progress.say(kind, index, device.memory_bytes() or resident_bytes())
 
-    def _collect(self) -> None:
+    def _collect(self, strategy: Strategy) -> None:
         """Put into the record what the phases left, also after a failure."""
         record = self.record
         record.marks = self.marks.marks
@@ -221,6 +227,7 @@ class RankRun:
         record.process_memory = self._ledger.process_rows()
         record.device_memory = [] if self._rows is None else list(self._rows.rows.values())
         record.collectives = self.world.traffic.collectives()
+        record.staleness_steps = None if self.world.is_alone else strategy.staleness_steps
         record.flops = self.world.traffic.flops()
         record.nvme = list(self._nvme.traffic.values())
         record.notes += [
@@ -231,7 +238,8 @@ class RankRun:
 
     def _gather_losses(self) -> None:
         """Average the losses over the ranks once, after all steps, so that no step waits for it."""
-        self.record.losses = self.world.mean_over_ranks(torch.stack([loss.float() for loss in self._losses]))
+        losses = torch.stack([loss.float() for loss in self._losses])
+        self.record.losses = self.world.mean_over_ranks(losses, num_workers(self.trial))
 
 
 def _used(reader: DeviceReader | None) -> int | None:

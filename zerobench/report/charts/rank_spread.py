@@ -1,4 +1,7 @@
-"""How far the ranks of a trial lie from each other, the odd one named; never their sum or mean."""
+"""How far the ranks of a trial lie from each other, the odd one named; never their sum or mean.
+
+A server is no rank among others, and is left out.
+"""
 
 from __future__ import annotations
 
@@ -14,6 +17,7 @@ from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.figure import Figure
 from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.stats import RankSpread, spread_over_ranks
+from zerobench.spec.roles import Role
 from zerobench.units import format_bytes
 
 _KEY = "spread-over-ranks"
@@ -49,7 +53,7 @@ def figure(frames: RunFrames) -> Figure | None:
 def spreads(frames: RunFrames) -> list[tuple[pd.Series[Any], RankSpread]]:
     """The spread of the steady device peak of each completed trial with two ranks or more, in the frame's order."""
     trials = completed(prepared(frames.trials)).set_index(KEY, drop=False)
-    ranks = frames.ranks[frames.ranks["device_peak_bytes"].notna()]
+    ranks = frames.ranks[frames.ranks["device_peak_bytes"].notna() & (frames.ranks["role"] != Role.SERVER.value)]
     by_trial = {key: group for key, group in ranks.groupby(KEY, sort=False) if len(group) > 1}
     found = []
     for key, trial in trials.iterrows():
@@ -112,7 +116,7 @@ _MOST_RANKS = 64
 def _points(frames: RunFrames, trial: pd.Series[Any], spread: RankSpread, unit: ByteAxis) -> list[dict[str, Any]]:
     ranks = frames.ranks
     own = ranks[(ranks["run_id"] == trial["run_id"]) & (ranks["trial_id"] == trial["trial_id"])]
-    own = own[own["device_peak_bytes"].notna()]
+    own = own[own["device_peak_bytes"].notna() & (own["role"] != Role.SERVER.value)]
     if len(own) > _MOST_RANKS:
         peaks = own["device_peak_bytes"]
         own = own[(own["rank"] == spread.odd_rank) | (peaks == peaks.min()) | (peaks == peaks.max())]

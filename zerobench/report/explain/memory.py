@@ -16,7 +16,8 @@ from zerobench.report.memory_view import Instant, largest_peak, peaks_by_rank
 from zerobench.report.nvml_view import waterfall
 from zerobench.report.stats import spread_over_ranks
 from zerobench.report.step_time.collectives import bytes_per_element
-from zerobench.report.trials import Trial, num_params
+from zerobench.report.trials import Trial, num_params, roles, workers
+from zerobench.spec.roles import Role
 from zerobench.units import format_bytes
 
 _TELLING = 0.005
@@ -38,7 +39,8 @@ def peak_passage(trial: Trial) -> Passage | None:
         return None
     lines = says(
         f"The steady peak of device memory is {format_bytes(seen.total_bytes)} ({seen.total_bytes:,} bytes), in "
-        f"{phase_words('steady', seen.phase.value)}, on rank {seen.rank} of {trial.spec.world_size}.",
+        f"{phase_words('steady', seen.phase.value)}, on rank {seen.rank} of {trial.spec.world_size}"
+        + (f", the {seen.role}." if len(roles(trial)) > 1 and seen.role != Role.WORKER else "."),
         _over_ranks(trial),
         *_start_up(trial, seen),
         *_outside(trial),
@@ -53,14 +55,17 @@ def _instant_data(instant: Instant) -> dict[str, Any]:
 
 
 def _over_ranks(trial: Trial) -> str | None:
-    peaks = {rank: one.total_bytes for rank, one in peaks_by_rank(trial, StepKind.STEADY, Place.DEVICE).items()}
+    role = Role.WORKER.value if workers(trial) else None
+    instants = peaks_by_rank(trial, StepKind.STEADY, Place.DEVICE, role)
+    peaks = {rank: one.total_bytes for rank, one in instants.items()}
+    who = "ranks" if len(workers(trial)) in {0, len(trial.ranks)} else "workers"
     spread = spread_over_ranks(peaks)
     if spread is None or len(peaks) < 2:
         only = next(iter(peaks), None)
         return None if trial.spec.world_size == 1 else f"Only rank {only} of {trial.spec.world_size} was looked at."
     if spread.odd_rank is None:
-        return f"All {len(peaks)} ranks have the same peak."
-    said = f"Over {len(peaks)} ranks it is {format_bytes(spread.minimum)} to {format_bytes(spread.maximum)}"
+        return f"All {len(peaks)} {who} have the same peak."
+    said = f"Over {len(peaks)} {who} it is {format_bytes(spread.minimum)} to {format_bytes(spread.maximum)}"
     odd = spread.odd_deviation
     if odd is None or abs(odd) <= _ODD:
         return f"{said}: no rank is off the median by more than {100 * _ODD:g} %."

@@ -17,7 +17,15 @@ import pyarrow as pa
 
 from zerobench import store
 from zerobench.report.frames import schema
-from zerobench.report.frames.run_rows import note_rows, peak_rows, phase_rows, rank_rows, step_rows, summary_values
+from zerobench.report.frames.run_rows import (
+    note_rows,
+    peak_rows,
+    phase_rows,
+    rank_rows,
+    side_rows,
+    step_rows,
+    summary_values,
+)
 from zerobench.report.frames.tidy_tables import errors_table, pairs, to_pandas
 from zerobench.report.labels import labels
 from zerobench.report.parity import ParityJudge
@@ -32,6 +40,7 @@ _ROWS_AT_ONCE = 20_000
 _OF_TRIAL = {
     "peaks": (schema.PEAKS, peak_rows),
     "ranks": (schema.RANKS, rank_rows),
+    "sides": (schema.SIDES, side_rows),
     "phases": (schema.PHASES, phase_rows),
     "steps": (schema.STEPS, step_rows),
     "notes": (schema.NOTES, note_rows),
@@ -50,6 +59,8 @@ class RunFrames:
     """schema.PEAKS."""
     ranks: pd.DataFrame
     """schema.RANKS."""
+    sides: pd.DataFrame
+    """schema.SIDES."""
     phases: pd.DataFrame
     """schema.PHASES."""
     steps: pd.DataFrame

@@ -19,6 +19,7 @@ from zerobench.report.memory_view import (
     phase_peak,
 )
 from zerobench.report.nvml_view import devices_of
+from zerobench.report.server import side_sentences, sides
 from zerobench.report.speed import slowest_steps, speed_of, step_seconds_by_rank
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.trials import Trial, completed
@@ -108,6 +109,7 @@ def rank_rows(trial: Trial) -> Iterator[Row]:
         yield {
             **_key(trial),
             "rank": rank.rank,
+            "role": rank.role,
             "hostname": rank.hostname,
             "node": rank.node,
             "device_name": rank.device_name,
@@ -146,6 +148,16 @@ def _largest(values: Iterable[int | None]) -> int | None:
 def _states_values(states: ModelStates | None) -> Row:
     names = ("parameters_bytes", "gradients_bytes", "optimizer_bytes")
     return {name: None if states is None else getattr(states, name) for name in names}
+
+
+_OF_SIDE = ("step_s", "wait_s", "sent_bytes", "received_bytes", "formula_bytes", "mean_staleness")
+
+
+def side_rows(trial: Trial) -> Iterator[Row]:
+    """The rows of `trial` in schema.SIDES; none without a server."""
+    for side in sides(trial):
+        held = {"role": side.role, "num_ranks": side.num_ranks, "peak_bytes": side.peak_bytes}
+        yield {**_key(trial), **held, **_states_values(side.states), **{name: getattr(side, name) for name in _OF_SIDE}}
 
 
 def phase_rows(trial: Trial) -> Iterator[Row]:
@@ -189,5 +201,6 @@ def note_rows(trial: Trial) -> Iterator[Row]:
     yield from ({**_key(trial), "rank": None, "note": note} for note in trial.record.notes)
     for rank in trial.ranks:
         yield from ({**_key(trial), "rank": rank.rank, "note": note} for note in rank.notes)
+    yield from ({**_key(trial), "rank": None, "note": sentence} for sentence in side_sentences(trial))
     for departure in dict.fromkeys(text for rank in trial.ranks for text in rank.departures):
         yield {**_key(trial), "rank": None, "note": departure}

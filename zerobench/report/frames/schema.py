@@ -143,6 +143,7 @@ PEAKS: Mapping[str, str] = {
 RANKS: Mapping[str, str] = {
     **_TRIAL,
     "rank": INTEGER,
+    "role": STRING,
     "hostname": STRING,
     "node": INTEGER,
     "device_name": STRING,
@@ -164,6 +165,25 @@ RANKS: Mapping[str, str] = {
 }
 """One row for each rank. The first peak is that of the first step, start-up included; device and host peaks those of
 the steady step; allocated, reserved and used those of any step; the last three are its model states."""
+
+SIDES: Mapping[str, str] = {
+    **_TRIAL,
+    "role": STRING,
+    "num_ranks": INTEGER,
+    "peak_bytes": INTEGER,
+    "parameters_bytes": INTEGER,
+    "gradients_bytes": INTEGER,
+    "optimizer_bytes": INTEGER,
+    "step_s": FLOAT,
+    "wait_s": FLOAT,
+    "sent_bytes": INTEGER,
+    "received_bytes": INTEGER,
+    "formula_bytes": INTEGER,
+    "mean_staleness": FLOAT,
+}
+"""Of trials with a server, a row for it and one for its workers (zerobench.report.server): peak and states of the rank
+that holds most, medians of seconds, bytes of one rank in a steady step, those of the formula sent and received
+together; staleness in updates."""
 
 PHASES: Mapping[str, str] = {
     **_TRIAL,

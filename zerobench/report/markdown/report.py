@@ -24,6 +24,7 @@ from zerobench.report.markdown.tables import (
     memory_lines,
     outcome_lines,
     rows_of,
+    side_lines,
     throughput_lines,
 )
 from zerobench.report.markdown.text import bullets, prose
@@ -53,6 +54,7 @@ def _sections(frames: RunFrames) -> Iterator[tuple[str, Iterator[str] | list[str
     several = len(frames.runs) > 1
     yield "Memory by category", memory_lines(frames)
     yield "Throughput", throughput_lines(frames)
+    yield "Parameter server", side_lines(frames)
     yield "Outcomes", outcome_lines(frames)
     yield "Predicted against measured", error_lines(frames)
     yield "Beware", caveat_lines(frames)

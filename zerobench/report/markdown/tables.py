@@ -160,6 +160,35 @@ def throughput_lines(frames: RunFrames) -> Iterator[str]:
     yield from _table(columns, rows)
 
 
+def side_lines(frames: RunFrames) -> Iterator[str]:
+    """The server's side of a trial apart from its workers'; nothing where no trial has a server."""
+    labels = {_key(row): row for row in rows_of(frames.trials)}
+    rows = [{**labels[_key(row)], **row} for row in rows_of(frames.sides)]
+    if not rows:
+        return
+    held, moved = byte_unit(row["peak_bytes"] for row in rows), byte_unit(row["formula_bytes"] for row in rows)
+    seconds = time_unit(row["step_s"] for row in rows)
+    yield paragraph(
+        f"Memory in {held.name}, on the rank of each side that holds most; times in {seconds.name}; bytes of one rank "
+        f"in a steady step in {moved.name}, beside 2 x weights a worker (Li et al., OSDI 2014, push and pull: sent and "
+        "received together). staleness: mean updates that the weights of a gradient were behind. In the table of "
+        "memory above, the rank with the largest peak may be the server."
+    )
+    yield ""
+    columns: list[Column[Row]] = [
+        *_NAMES,
+        Column("side", "side", lambda row: row["role"], is_text=True),
+        _number("ranks", lambda row: show_whole(row["num_ranks"])),
+        *(_number(name, _in(held, f"{name}_bytes")) for name in ("peak", "parameters", "gradients", "optimizer")),
+        _number("step", _in(seconds, "step_s")),
+        _number("waiting", _in(seconds, "wait_s")),
+        *(_number(name, _in(moved, f"{name}_bytes")) for name in ("sent", "received")),
+        _number("by formula", _in(moved, "formula_bytes")),
+        _number("staleness", lambda row: show_number(row["mean_staleness"])),
+    ]
+    yield from _table(columns, rows)
+
+
 def outcome_lines(frames: RunFrames) -> Iterator[str]:
     """How many trials ended how, and why those without figures have none."""
     rows = rows_of(frames.trials)

@@ -17,6 +17,7 @@ from zerobench.report.step_time.links import transfer_s
 from zerobench.spec.architecture import complete, dimensions
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.links import Links
+from zerobench.spec.roles import micro_batches_per_step
 from zerobench.spec.trial import Attention, Evidence, Offload, TrialSpec
 from zerobench.units import format_bytes, format_count, format_seconds
 
@@ -131,7 +132,7 @@ def hidden_flops(spec: TrialSpec, counted: float) -> float:
     attention = counted
     if sizes.num_layers and sizes.num_heads and sizes.head_dim:
         products = 18 if spec.activation_checkpointing else 14
-        sequences = spec.micro_batch_size * spec.gradient_accumulation_steps
+        sequences = spec.micro_batch_size * micro_batches_per_step(spec, spec.world_size - 1)  # the last rank trains
         attention = products * sizes.num_layers * sizes.num_heads * sizes.head_dim * length**2 * sequences
     return min(attention, counted) * (1 - pairs / length**2)
 

@@ -10,7 +10,8 @@ from zerobench.report.memory_view import Instant, largest_peak, peaks_by_rank
 from zerobench.report.speed import nvme_bytes_per_s
 from zerobench.report.stats import RankSpread, spread_over_ranks
 from zerobench.report.terminal.layout import WIDE, Column, Section, Shown, table
-from zerobench.report.trials import completed
+from zerobench.report.trials import completed, roles, workers
+from zerobench.spec.roles import Role
 from zerobench.spec.trial import Offload
 
 Peaks = list[tuple[Shown, Instant]]
@@ -31,7 +32,8 @@ def memory_sections(shown: Sequence[Shown], width: int) -> Iterator[Section]:
 
 
 def _steady_peaks(shown: Sequence[Shown], place: Place) -> Peaks:
-    found = [(one, largest_peak(one.trial, StepKind.STEADY, place)) for one in shown]
+    """The largest peak of each trial; of one with a server, of the server and of its workers."""
+    found = [(one, largest_peak(one.trial, StepKind.STEADY, place, role)) for one in shown for role in roles(one.trial)]
     return [(one, instant) for one, instant in found if instant is not None]
 
 
@@ -45,7 +47,7 @@ def _group(unit: Unit, *names: str) -> Callable[[Instant], str]:
 
 
 _WHERE = (
-    Column[Instant]("rank", "rank", lambda instant: str(instant.rank)),
+    Column[Instant]("rank", "rank", lambda instant: instant.rank_text),
     Column[Instant]("phase", None, lambda instant: instant.phase.value, is_text=True),
 )
 """Where the peak lies."""
@@ -85,7 +87,8 @@ def _device(peaks: Peaks, width: int) -> Section:
         f"Device memory at the peak of a steady step, {unit.name}",
         "The rank with the largest peak, at the instant of it; the columns add up to the peak. optimizer: fp32 weights "
         "and moments. buffers: for communication, gathered parameters included. "
-        + ("small: inputs, model buffers, rounding." if width >= WIDE else "temp: temporaries, inputs, rounding."),
+        + ("small: inputs, model buffers, rounding." if width >= WIDE else "temp: temporaries, inputs, rounding.")
+        + (" A server has a row of its own." if any(peak.role == Role.SERVER for _, peak in peaks) else ""),
         table(columns, peaks, width),
     )
 
@@ -100,9 +103,10 @@ class _RanksRow:
 
     @classmethod
     def of(cls, shown: Shown) -> _RanksRow | None:
-        steady = peaks_by_rank(shown.trial, StepKind.STEADY, Place.DEVICE)
+        role = Role.WORKER.value if workers(shown.trial) else None
+        steady = peaks_by_rank(shown.trial, StepKind.STEADY, Place.DEVICE, role)
         spread = spread_over_ranks({rank: instant.total_bytes for rank, instant in steady.items()})
-        first = largest_peak(shown.trial, StepKind.FIRST, Place.DEVICE)
+        first = largest_peak(shown.trial, StepKind.FIRST, Place.DEVICE, role)
         if spread is None:
             return None
         return cls(spread, len(steady), None if first is None else first.total_bytes)
@@ -128,7 +132,8 @@ def _over_ranks(rows: list[tuple[Shown, _RanksRow]], width: int) -> Section:
     return Section(
         f"Device memory over the ranks, {unit.name}",
         "Peaks of a steady step; the odd rank lies farthest from the median. start-up: the largest peak of "
-        "initialization and the first step.",
+        "initialization and the first step."
+        + (" A server is not among the ranks." if any(len(roles(one.trial)) > 1 for one, _ in rows) else ""),
         table(columns, rows, width),
     )
 

@@ -9,7 +9,8 @@ from zerobench.report.column_units import MISSING, Unit, byte_unit, plain, show_
 from zerobench.report.memory_view import ModelStates, largest_model_states
 from zerobench.report.paper import PaperTerms, paper_terms
 from zerobench.report.terminal.layout import Column, Section, Shown, table
-from zerobench.report.trials import completed, num_params, parameter_counts
+from zerobench.report.trials import completed, num_params, parameter_counts, roles
+from zerobench.spec.roles import Role
 from zerobench.units import format_count
 
 
@@ -33,13 +34,14 @@ class _Row:
 
 def states_sections(shown: Sequence[Shown], width: int) -> Iterator[Section]:
     """Model states beside the paper's terms, for the trials that measured them."""
-    rows = [(one, row) for one in shown if completed(one.trial) and (row := _row(one)) is not None]
+    ran = [one for one in shown if completed(one.trial)]
+    rows = [(one, row) for one in ran for role in roles(one.trial) if (row := _row(one, role)) is not None]
     if rows:
         yield _states(rows, width)
 
 
-def _row(shown: Shown) -> _Row | None:
-    states = largest_model_states(shown.trial)
+def _row(shown: Shown, role: str) -> _Row | None:
+    states = largest_model_states(shown.trial, role)
     terms = paper_terms(shown.trial.spec, num_params(shown.trial))
     return None if states is None else _Row(states, terms)
 
@@ -54,9 +56,10 @@ def _by_paper(unit: Unit, name: str) -> Callable[[_Row], str]:
 
 def _states(rows: list[tuple[Shown, _Row]], width: int) -> Section:
     unit = byte_unit(row.states.total_bytes for _, row in rows)
+    has_server = any(row.states.role == Role.SERVER for _, row in rows)
     excess = byte_unit(row.excess_bytes for _, row in rows)
     columns = [
-        Column[_Row]("rank", None, lambda row: str(row.states.rank)),
+        Column[_Row]("rank", "rank" if has_server else None, lambda row: row.states.rank_text),
         Column("parameters", "param", _measured(unit, "parameters_bytes")),
         Column("paper", "paper", _by_paper(unit, "parameters_bytes")),
         Column("gradients", "grad", _measured(unit, "gradients_bytes")),
@@ -72,7 +75,8 @@ def _states(rows: list[tuple[Shown, _Row]], width: int) -> Section:
     return Section(
         f"Model states of one rank beside the ZeRO paper, {unit.name}",
         "The rank that holds most, device and host together; gradients at the end of backward, the rest after the "
-        "step. paper: arXiv 1910.02054, section 5, without padding; P is the number of parameters.",
+        "step. paper: arXiv 1910.02054, section 5, without padding; P is the number of parameters."
+        + (" A server has a row of its own." if has_server else ""),
         table(columns, rows, width),
     )
 

@@ -22,6 +22,8 @@ _ANSWERS: tuple[tuple[str, re.Pattern[str], float], ...] = (
     ("deepspeed/runtime/", re.compile(r".*(overflow|inf_or_nan|invalid).*"), 0.0),
     # Their norm is a number, so clipping multiplies by one; the step takes the same path for any finite norm.
     ("deepspeed/runtime/", re.compile(r".*(norm|clip).*"), 1.0),
+    # Between a server and its workers no update is missed.
+    ("zerobench/worker/strategies/server_link.py", re.compile(r"hear"), 0.0),
     # Batches hold one sequence a row, without padding.
     ("transformers/masking_utils.py", re.compile(r"find_packed_sequence_indices"), 1.0),
 )

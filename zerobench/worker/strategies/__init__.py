@@ -19,6 +19,10 @@ def make_strategy(job: Job) -> Strategy:
             from zerobench.worker.strategies.ddp import Ddp
 
             return Ddp(job)
+        case "parameter-server":
+            from zerobench.worker.strategies.parameter_server import server_or_worker
+
+            return server_or_worker(job)
         case "fsdp":
             from zerobench.worker.strategies.fsdp import Fsdp
 

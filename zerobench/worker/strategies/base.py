@@ -10,7 +10,7 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Any, Protocol
 
 import torch
@@ -45,6 +45,9 @@ class Job:
     fill_weights: Callable[[torch.nn.Module], None]
     """Sets the initial weights of a model, partitioned or not."""
 
+    heard: Callable[[str, int, int], None] = field(default=lambda _kind, _group_size, _message_bytes: None)
+    """Hears of what a strategy itself sends and receives: its kind, ranks of the group, bytes."""
+
     def build_model(self) -> torch.nn.Module:
         """The model with its initial weights."""
         model = self.shape_model()
@@ -56,6 +59,10 @@ class Strategy(ABC):
     """One way of training. `module` is there once `build` has run."""
 
     module: torch.nn.Module
+    wait_s: float | None = None
+    """Seconds of the last step in which this rank waited for others, where the strategy knows."""
+    staleness_steps: list[int] | None = None
+    """RankRecord.staleness_steps."""
 
     def __init__(self, job: Job) -> None:
         self.job = job

@@ -38,7 +38,7 @@ class TorchLoop(Strategy):
             self._masters = MasterWeights(parameters)
         self._updated: Sequence[torch.Tensor] = parameters if self._masters is None else self._masters.masters
         self._optimizer = make_optimizer(self._updated, trial)
-        self._scale = FP16_LOSS_SCALE if trial.precision is Precision.FP16 else 1.0
+        self._scale = loss_scale(trial)
 
     _keeps_masters = True
     """Whether a 16-bit model needs fp32 masters beside it."""
@@ -109,6 +109,11 @@ class TorchLoop(Strategy):
         for parameter in self._updated:
             if parameter.grad is not None:
                 parameter.grad.div_(self._scale)
+
+
+def loss_scale(trial: TrialSpec) -> float:
+    """What the loss is multiplied by before the backward pass."""
+    return FP16_LOSS_SCALE if trial.precision is Precision.FP16 else 1.0
 
 
 def make_optimizer(parameters: Sequence[torch.Tensor], trial: TrialSpec) -> torch.optim.Optimizer:

@@ -31,6 +31,9 @@ class World(ABC):
     trains = True
     """Whether values exist, so that there are losses and times."""
 
+    is_alone = False
+    """Whether the other ranks are not there, so that nobody waits for them."""
+
     def __init__(self, trial: TrialSpec) -> None:
         self.trial = trial
         self.traffic = Traffic()
@@ -84,8 +87,8 @@ class World(ABC):
         """Tokens of this rank, int64 [micro_batch_size, sequence_length], on the host."""
         return micro_batches(self.trial, rank.rank, self.trial.steps.total, vocab_size)
 
-    def mean_over_ranks(self, losses: torch.Tensor) -> list[float]:
-        """Losses averaged over all ranks; none where they mean nothing."""
+    def mean_over_ranks(self, losses: torch.Tensor, num_ranks: int) -> list[float]:
+        """Losses averaged over the `num_ranks` that have some, zeros of the others; none where they mean nothing."""
         return []
 
     def generator(self, device: torch.device, seed: int) -> torch.Generator | None:

@@ -49,6 +49,10 @@ class _Done(dist.Work):
     def wait(self, timeout: Any = None) -> bool:
         return True
 
+    def _source_rank(self) -> int:
+        """Who sent what came from anywhere: the last rank, which of several is one that works."""
+        return dist.get_world_size() - 1
+
     def is_completed(self) -> bool:
         return True
 
@@ -185,6 +189,18 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
         if outputs:
             _repeat(outputs, inputs)
         return self._heard("gather", self._world_size * _nbytes(inputs), _flat(outputs))
+
+    def send(self, tensors: list[torch.Tensor], _to: int, _tag: int) -> Any:
+        """Gone. Who sends and receives says so himself (strategies/server_link.py), as among ranks that are there."""
+        return _Done(tensors)
+
+    def recv(self, tensors: list[torch.Tensor], _from: int, _tag: int) -> Any:
+        """Nobody sends: the tensor keeps what it holds."""
+        return _Done(tensors)
+
+    def recv_anysource(self, tensors: list[torch.Tensor], _tag: int) -> Any:
+        """The same from anyone."""
+        return _Done(tensors)
 
     def scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], *_: Any, **__: Any) -> Any:
         """The rank gets its own part, where it is the root; elsewhere `inputs` is empty."""

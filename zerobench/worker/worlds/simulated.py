@@ -36,6 +36,7 @@ class SimulatedWorld(World):
     """Alone, on a simulated device."""
 
     trains = False
+    is_alone = True
 
     def __init__(self, trial: TrialSpec) -> None:
         super().__init__(trial)

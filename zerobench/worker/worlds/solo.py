@@ -17,6 +17,8 @@ from zerobench.worker.worlds.base import World
 class SoloWorld(World):
     """Alone, among ranks that hold what this one holds."""
 
+    is_alone = True
+
     def open_device(self, rank: Rank) -> Device:
         """The only device of this process."""
         device = choose_device(rank.local_rank)

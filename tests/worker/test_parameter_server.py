@@ -1,0 +1,249 @@
+"""The parameter server with two and three real ranks over gloo, and each of its sides played alone."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zerobench.formulas.parameter_server import bytes_per_step
+from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, Status, StepKind
+from zerobench.spec.model import ModelSpec
+from zerobench.spec.roles import Role, micro_batches_per_step
+from zerobench.spec.trial import TrialSpec
+from zerobench.worker.data import micro_batches
+
+CONFIG: dict[str, Any] = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+CONFIG |= {"num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 509, "max_position_embeddings": 64}
+STEPS = {"warmup": 1, "timed": 2, "memory": 1}
+NUM_STEPS = 6
+FEW_BYTES = 4096
+STATES = (
+    Category.PARAMETERS,
+    Category.GRADIENTS,
+    Category.MASTER_WEIGHTS,
+    Category.FIRST_MOMENT,
+    Category.SECOND_MOMENT,
+)
+INSTANTS = [(step, phase) for step in StepKind for phase in Phase if (step, phase) != (StepKind.STEADY, Phase.INIT)]
+
+Ranks = list[RankRecord]
+
+
+def spec(strategy: str = "parameter-server", **fields: Any) -> TrialSpec:
+    """A trial of few and short sequences; on three ranks each of two workers takes three of six micro-batches."""
+    work = {"strategy": strategy, "gpus_per_node": 3, "gradient_accumulation_steps": 2, "sequence_length": 32}
+    rates = {"learning_rate": 0.1 if fields.get("optimizer") == "sgd" else 1e-3}
+    more = {"precision": "fp32", "steps": STEPS, "hyperparameters": rates}
+    return TrialSpec.model_validate({"model": ModelSpec(name="tiny", hf_config=CONFIG), **work, **more, **fields})
+
+
+def single(**fields: Any) -> TrialSpec:
+    """One process on the global batch of `spec`."""
+    return spec("single", **{"gpus_per_node": 1, "gradient_accumulation_steps": 6, **fields})
+
+
+def run_rank(asked: str, folder: str, rank: int, port: int) -> str:
+    """The record of one rank, as JSON; called in a process of its own."""
+    from zerobench.folder import TrialFolder
+    from zerobench.progress import ProgressFile
+    from zerobench.worker.launched import one_of, read_rank
+    from zerobench.worker.rank import RankRun
+
+    trial = TrialSpec.model_validate_json(asked)
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": trial.world_size, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in ranks.items()}, MASTER_ADDR="127.0.0.1")
+    who = read_rank(trial.gpus_per_node) if trial.evidence == "measured" else one_of(trial)
+    run = RankRun(trial, TrialFolder(Path(folder)), who, ProgressFile(TrialFolder(Path(folder)), who, NUM_STEPS))
+    run.run()
+    run.world.leave()
+    return run.record.model_dump_json()
+
+
+@pytest.fixture(scope="module")
+def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[TrialSpec], Ranks]:
+    """Run a trial's ranks, each in a process, once for all tests."""
+    done: dict[str, Ranks] = {}
+
+    def run(trial: TrialSpec) -> Ranks:
+        asked = trial.model_dump_json()
+        if asked not in done:
+            folder, port = str(tmp_path_factory.mktemp("trial")), free_port()
+            numbers = range(trial.world_size) if trial.evidence == "measured" else [0]
+            with ThreadPoolExecutor() as threads:
+                asks = [threads.submit(in_fork, run_rank, asked, folder, rank, port) for rank in numbers]
+                done[asked] = [RankRecord.model_validate_json(ask.result()) for ask in asks]
+        return done[asked]
+
+    return run
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def live_bytes(rank: RankRecord, category: Category, phase: Phase, step: StepKind = StepKind.STEADY) -> int:
+    rows = [row for row in rank.memory if (row.category, row.phase, row.step) == (category, phase, step)]
+    return sum(row.live_bytes for row in rows)
+
+
+def moved(rank: RankRecord, kind: str) -> int:
+    return sum(row.message_bytes for row in rank.collectives if row.step is StepKind.STEADY and row.kind == kind)
+
+
+def total(rank: RankRecord, row: MemoryRow) -> MemoryRow:
+    key = (row.step, row.phase, row.place, Category.TOTAL)
+    return next(one for one in rank.memory if (one.step, one.phase, one.place, one.category) == key)
+
+
+ON_TWO = {"gpus_per_node": 2, "gradient_accumulation_steps": 3}
+
+
+@pytest.mark.parametrize(("optimizer", "ranks"), [("adamw", {}), ("sgd", ON_TWO)], ids=["adamw on 3", "sgd on 2"])
+def test_a_server_that_waits_and_its_workers_lose_what_one_process_loses_to_5e_6(ran, optimizer, ranks):
+    reference, ours = (ran(one)[0].losses for one in (single(optimizer=optimizer), spec(optimizer=optimizer, **ranks)))
+    assert reference[-1] < reference[0] - 0.01  # the model learns, so a wrong update would show
+    assert max(abs(a - b) for a, b in zip(ours, reference, strict=True)) <= 5e-6
+
+
+def test_the_first_rank_is_a_server_and_says_so(ran):
+    server, *workers = ran(spec())
+    assert (server.role, {worker.role for worker in workers}) == (Role.SERVER, {Role.WORKER})
+    assert {rank.status for rank in (server, *workers)} == {Status.COMPLETED}
+    assert server.flops_per_step is None
+    assert workers[0].flops_per_step
+    assert server.effective_config["parameter_server"]["role"] == "server"
+    assert server.effective_config["optimizer"] == "AdamW"
+    assert "optimizer" not in workers[0].effective_config
+
+
+def test_the_server_holds_the_optimizer_states_and_the_workers_hold_the_activations(ran):
+    server, *workers = ran(spec())
+    weights = 4 * server.parameters.total
+    for category in (Category.PARAMETERS, Category.FIRST_MOMENT, Category.SECOND_MOMENT):
+        assert live_bytes(server, category, Phase.STEP) == weights, category
+    assert live_bytes(server, Category.GRADIENTS, Phase.BACKWARD) == weights
+    assert not [row for row in server.memory if row.category is Category.ACTIVATIONS]
+    for worker in workers:
+        assert live_bytes(worker, Category.PARAMETERS, Phase.STEP) == weights
+        assert live_bytes(worker, Category.GRADIENTS, Phase.BACKWARD) == weights
+        assert live_bytes(worker, Category.GRADIENTS, Phase.STEP) == 0
+        assert live_bytes(worker, Category.FIRST_MOMENT, Phase.STEP) == 0
+        assert live_bytes(worker, Category.ACTIVATIONS, Phase.FORWARD) > 0
+
+
+def test_gradients_come_in_tensor_by_tensor_so_the_server_never_holds_a_second_copy(ran):
+    server = ran(spec())[0]
+    buffers = [row for row in server.memory if row.category is Category.REDUCE_BUFFERS]
+    largest = 4 * CONFIG["vocab_size"] * CONFIG["hidden_size"]
+    assert max(row.own_peak_bytes for row in buffers) == largest < 4 * server.parameters.total / 2
+
+
+@pytest.mark.parametrize("consistency", ["sync", "async"])
+def test_every_byte_at_every_peak_of_both_sides_has_a_name(ran, consistency):
+    for rank in ran(spec(consistency=consistency)):
+        for row in rank.memory:
+            if row.category is Category.UNATTRIBUTED:
+                whole = total(rank, row).at_peak_bytes or 0
+                assert abs(row.at_peak_bytes or 0) <= max(0.01 * whole, FEW_BYTES), (rank.role, row, rank.notes)
+
+
+@pytest.mark.parametrize("consistency", ["sync", "async"])
+def test_the_bytes_that_move_in_a_step_are_twice_the_weights_for_each_worker(ran, consistency):
+    server, *workers = ran(spec(consistency=consistency))
+    weights = 4 * server.parameters.total
+    for worker in workers:
+        assert (moved(worker, "send"), moved(worker, "recv")) == (weights, weights)
+        assert 2 * weights == bytes_per_step(weights, 2, Role.WORKER)
+    assert (moved(server, "send"), moved(server, "recv")) == (2 * weights, 2 * weights)
+    assert server.effective_config["parameter_server"]["bytes_per_step_by_formula"] == 4 * weights
+
+
+def test_a_server_that_waits_applies_no_stale_gradient_and_one_that_does_not_counts_how_stale_each_is(ran):
+    waits, does_not = (ran(spec(consistency=one))[0] for one in ("sync", "async"))
+    assert waits.staleness_steps == [0] * 2 * NUM_STEPS
+    assert len(does_not.staleness_steps) == 2 * NUM_STEPS
+    assert min(does_not.staleness_steps) == 0  # whatever comes first is fresh
+    assert max(does_not.staleness_steps) >= 1  # with two workers at work another update lies between
+    # All gradients of whoever ends first lie between those of the other, and some of the other's between its own.
+    assert NUM_STEPS <= sum(does_not.staleness_steps) <= 2 * NUM_STEPS - 1
+
+
+def test_gradients_that_are_applied_one_by_one_train_and_take_another_path(ran):
+    reference, ours = (ran(asked)[0].losses for asked in (single(), spec(consistency="async")))
+    assert ours[-1] < ours[0] - 0.01
+    assert ours[0] == pytest.approx(reference[0], abs=5e-6)  # both workers begin with the first weights
+    assert max(abs(a - b) for a, b in zip(ours, reference, strict=True)) > 5e-6
+
+
+@pytest.mark.parametrize("consistency", ["sync", "async"])
+def test_both_sides_tell_how_long_they_waited_within_each_timed_step(ran, consistency):
+    for rank in ran(spec(consistency=consistency)):
+        assert len(rank.step_times) == STEPS["timed"]
+        assert [0 < time.wait_s <= time.step_s for time in rank.step_times] == [True] * STEPS["timed"], rank.role
+
+
+def test_the_workers_together_see_the_samples_that_one_process_sees():
+    trial = spec()
+    assert [micro_batches_per_step(trial, rank) for rank in range(3)] == [0, 3, 3]
+    dealt, alone = (
+        [batch for rank in range(one.world_size) for batch in micro_batches(one, rank, 1, 509)]
+        for one in (trial, single())
+    )
+    assert len(dealt) == len(alone) == 6
+    assert sorted(row for batch in dealt for row in batch.tolist()) == sorted(
+        row for batch in alone for row in batch.tolist()
+    )
+
+
+@pytest.mark.parametrize("rank", [0, 2], ids=["server", "worker"])
+@pytest.mark.parametrize("evidence", ["solo", "simulated"])
+def test_a_side_played_alone_holds_the_states_that_it_holds_among_others_to_the_byte(ran, rank, evidence):
+    real = ran(spec(precision="bf16"))[rank]
+    [alone] = ran(spec(precision="bf16", evidence=evidence, prediction={"rank": rank}))
+    assert (alone.role, alone.status) == (real.role, Status.COMPLETED)
+    for step, phase in INSTANTS:
+        for category in (*STATES, Category.REDUCE_BUFFERS, Category.MODEL_BUFFERS):
+            there, here = (live_bytes(one, category, phase, step) for one in (real, alone))
+            assert here == there, (step, phase, category)
+    for kind in ("send", "recv"):
+        assert moved(alone, kind) == moved(real, kind) > 0
+    assert alone.staleness_steps is None
+    assert {time.wait_s for time in alone.step_times} <= {None}
+
+
+@pytest.mark.parametrize("rank", [0, 2], ids=["server", "worker"])
+def test_simulated_peaks_are_within_three_percent_of_the_real_ones_on_both_sides(ran, rank):
+    real = ran(spec(precision="bf16"))[rank]
+    [alone] = ran(spec(precision="bf16", evidence="simulated", prediction={"rank": rank}))
+    found = 0
+    for row in real.memory:
+        if row.category is Category.TOTAL and row.place is Place.DEVICE:
+            predicted = total(alone, row)
+            assert predicted.at_peak_bytes == pytest.approx(row.at_peak_bytes, rel=0.03, abs=FEW_BYTES), row
+            found += 1
+    assert found == (5 if rank == 0 else 7)
+
+
+def test_a_side_on_a_gpu_of_the_catalogue_completes_with_every_byte_named(ran):
+    for rank in (0, 1):
+        [alone] = ran(
+            spec(
+                precision="bf16",
+                evidence="simulated",
+                consistency="async",
+                prediction={"rank": rank, "gpu": "H200 SXM"},
+            )
+        )
+        assert alone.status is Status.COMPLETED
+        assert alone.device_memory
+        for row in alone.memory:
+            if row.category is Category.UNATTRIBUTED:
+                assert abs(row.at_peak_bytes or 0) <= max(0.01 * (total(alone, row).at_peak_bytes or 0), FEW_BYTES), row
