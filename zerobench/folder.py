@@ -10,6 +10,9 @@ TRIAL_VARIABLE = "ZEROBENCH_TRIAL"
 """Environment variable that every process of a trial inherits; its value is the trial's folder. It is how a trial's
 processes are told from all others, and how a tracker inside of a watched script finds where to write."""
 
+NEEDS_GPU_VARIABLE = "ZEROBENCH_NEEDS_GPU"
+"""Environment variable of ranks that were promised a GPU: one that finds none fails, and does not measure the CPU."""
+
 
 @dataclass(frozen=True)
 class TrialFolder:

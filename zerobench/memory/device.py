@@ -9,6 +9,7 @@ from typing import Any
 
 import torch
 
+from zerobench.folder import NEEDS_GPU_VARIABLE
 from zerobench.processor import processor_name
 
 
@@ -50,11 +51,17 @@ class Device:
 
 
 def choose_device(local_rank: int) -> Device:
-    """The GPU of this local rank, or the CPU where there is none or DS_ACCELERATOR says cpu."""
+    """The GPU of this local rank, or the CPU where there is none or DS_ACCELERATOR says cpu.
+
+    Raises RuntimeError: a GPU was promised and torch finds none.
+    """
     if os.environ.get("DS_ACCELERATOR") != "cpu" and torch.cuda.is_available():
         device = torch.device("cuda", local_rank)
         torch.cuda.set_device(device)
         return describe_device(device)
+    if NEEDS_GPU_VARIABLE in os.environ:
+        built = f"torch {torch.__version__}, built for CUDA {torch.version.cuda or '(none)'}"
+        raise RuntimeError(f"this rank was promised a GPU, and {built}, finds none: no driver, or the wrong build")
     return describe_device(torch.device("cpu"))
 
 

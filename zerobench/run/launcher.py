@@ -19,7 +19,7 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 
 from zerobench.errors import UserError
-from zerobench.folder import TRIAL_VARIABLE, TrialFolder
+from zerobench.folder import NEEDS_GPU_VARIABLE, TRIAL_VARIABLE, TrialFolder
 from zerobench.spec.trial import Evidence, TrialSpec
 
 WORKER_MODULE = "zerobench.worker"
@@ -99,7 +99,9 @@ def launch_environment(trial: TrialSpec, folder: TrialFolder, *, num_cpus: int, 
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONUNBUFFERED": "1",
     }
-    if num_gpus == 0:
+    if num_gpus > 0:
+        added[NEEDS_GPU_VARIABLE] = "1"
+    else:
         added["DS_ACCELERATOR"] = "cpu"
         if trial.num_nodes == 1:
             added["GLOO_SOCKET_IFNAME"] = "lo"

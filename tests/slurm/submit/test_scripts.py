@@ -145,14 +145,16 @@ def test_bash_reads_every_setting_back_and_runs_none_of_it(value: str, tmp_path:
     runner = tmp_path / "python; touch ran"
     runner.write_text('#!/bin/bash\nprintf "%s\\n" "$@"\n', encoding="utf-8")
     runner.chmod(0o755)
-    settings = dict.fromkeys(("run", "tasks", "worker_python", "launcher", "cpus_per_node", "container"), value)
+    names = ("run", "tasks", "worker_python", "launcher", "cpus_per_node", "gpus_per_node", "container")
+    settings = dict.fromkeys(names, value)
     script = tmp_path / "script"
     script.write_text(render(template("array"), {"job-name": value}, settings | {"python": str(runner)}))
     work = tmp_path / "work"
     work.mkdir()
     done = subprocess.run(["bash", str(script)], cwd=work, capture_output=True, text=True, check=True, timeout=30)
-    given = ["--launcher", value, "--worker-python", value, "--cpus-per-node", value, "--container", value]
-    expected = ["-m", "zerobench.slurm.job", value, value, *given, "--container-runtime", "pyxis"]
+    given = ["--launcher", value, "--worker-python", value, "--cpus-per-node", value, "--gpus-per-node", value]
+    within = ["--container", value, "--container-runtime", "pyxis"]
+    expected = ["-m", "zerobench.slurm.job", value, value, *given, *within]
     assert done.stdout.splitlines() == expected
     assert list(work.iterdir()) == []
 

@@ -70,6 +70,7 @@ def _parser() -> argparse.ArgumentParser:
         "--container-runtime", type=ContainerRuntime, choices=list(ContainerRuntime), default=ContainerRuntime.PYXIS
     )
     parser.add_argument("--cpus-per-node", type=int, help="cores for the ranks of one node; all that Slurm gives")
+    parser.add_argument("--gpus-per-node", type=int, help="its GPUs, 0 for ranks on the CPU; all that Slurm gives")
     return parser
 
 
@@ -102,6 +103,8 @@ def _site(asked: argparse.Namespace, stop: Stop) -> Site:
     allocation = read_allocation(os.environ)
     if asked.cpus_per_node:
         allocation = replace(allocation, cpus_per_node=asked.cpus_per_node)
+    if asked.gpus_per_node is not None:
+        allocation = replace(allocation, gpus_per_node=asked.gpus_per_node)
     interpreter = Interpreter(asked.worker_python, asked.container, asked.container_runtime)
     return SlurmSite(allocation, interpreter, stop, asked.launcher)
 

@@ -119,6 +119,7 @@ def _of_ranks(options: SubmitOptions, python: Path) -> dict[str, str]:
         "python": str(python),
         "worker_python": options.python or (PYTHON_IN_CONTAINER if options.container else ""),
         "cpus_per_node": str(options.cpus_per_node or ""),
+        "gpus_per_node": "" if options.gpus_per_node is None else str(options.gpus_per_node),
         "container": options.container or "",
         "container_runtime": options.container_runtime.value,
     }

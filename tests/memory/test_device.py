@@ -1,0 +1,26 @@
+"""The device of a rank: a GPU where there is one, and no CPU in place of one that was promised."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from zerobench.folder import NEEDS_GPU_VARIABLE
+from zerobench.memory.device import choose_device
+
+
+@pytest.fixture(autouse=True)
+def _without_gpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(torch.cuda, "is_available", lambda: False)
+    monkeypatch.delenv("DS_ACCELERATOR", raising=False)
+
+
+def test_a_rank_without_a_gpu_computes_on_the_cpu(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.delenv(NEEDS_GPU_VARIABLE, raising=False)
+    assert choose_device(0).backend == "gloo"
+
+
+def test_a_rank_that_was_promised_a_gpu_fails_where_there_is_none(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv(NEEDS_GPU_VARIABLE, "1")
+    with pytest.raises(RuntimeError, match="was promised a GPU"):
+        choose_device(0)
