@@ -89,6 +89,7 @@ def test_what_slurm_took_is_written_down_before_the_next_job_is_asked_for(slurm:
 
 
 SUBMIT = """
+import signal
 import sys
 from pathlib import Path
 from zerobench.folder import RunFolder
@@ -97,6 +98,7 @@ from zerobench.slurm.jobs import JobKind
 from zerobench.slurm.submit.limits import Limits
 from zerobench.slurm.options import SubmitOptions
 from zerobench.slurm.submit.submission import submit
+signal.signal(signal.SIGINT, signal.default_int_handler)  # a shell may have it ignored for what it starts
 list(submit(RunFolder(Path(sys.argv[1])), [JobArray(JobKind.TRIALS, 1, [["a"]], 600)], SubmitOptions(), Limits()))
 """
 
