@@ -140,6 +140,11 @@ class RunFolder:
         return TrialFolder(self.trials / trial_id)
 
     @property
+    def waiting(self) -> Path:
+        """Trials whose folders are made when they begin, a line each: id, what is asked, DeepSpeed config."""
+        return self.path / "waiting.jsonl"
+
+    @property
     def nodes(self) -> Path:
         """The folder with the environment and topology of each compute node, where Slurm's jobs run the trials."""
         return self.path / "nodes"

@@ -146,13 +146,29 @@ class Run:
     def spec(self, trial_id: str) -> TrialSpec:
         """What trial `trial_id` was asked to do."""
         path = self.folder.trial(trial_id).spec
-        document = read_json(path)
+        waiting = None if path.exists() else self.waiting.get(trial_id)
+        document = dict(waiting["trial"]) if waiting else read_json(path)
         document["schema_version"] = self.written_version
         keys = {name: f"{name} {document[name]!r}" for name in _ALIKE if name in document}
         known = {name: self._parts[key] for name, key in keys.items() if key in self._parts}
         spec = parse(document | known, TrialSpec, path)
         self._parts.update({key: getattr(spec, name) for name, key in keys.items() if name not in known})
         return spec
+
+    @cached_property
+    def waiting(self) -> dict[str, Document]:
+        """What lies in `waiting.jsonl`, by trial id; read when first asked for.
+
+        Raises UserError: it is torn or corrupt.
+        """
+        path = self.folder.waiting
+        if not path.exists():
+            return {}
+        try:
+            documents = [from_json(line) for line in path.read_bytes().splitlines()]
+            return {document["trial_id"]: document for document in documents}
+        except (OSError, ValueError, KeyError, TypeError) as error:
+            raise UserError(f"{path}: torn or corrupt: {' '.join(str(error).split())}") from None
 
     def pending(self) -> list[str]:
         """The ids of planned trials that have no record: they never ran, or run now."""

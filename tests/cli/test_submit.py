@@ -86,6 +86,7 @@ def test_a_second_submission_asks_only_for_what_is_missing_as_the_first_one_did(
     ids = [task[0] for task in read_tasks(run.slurm_tasks("2-nodes"))]
     for trial_id, status in zip(ids, [Status.COMPLETED, Status.CRASH], strict=False):
         record = TrialRecord(run_id=run.run_id, trial_id=trial_id, config_hash="0", status=status, ranks_expected=1)
+        run.trial(trial_id).path.mkdir(parents=True)
         run.trial(trial_id).record.write_text(record.model_dump_json())
     queued = {"array_job_id": 101, "array_task_id": 2, "job_state": "PENDING"}
     (slurm.folder / "queue").write_text(json.dumps({"jobs": [queued], "errors": []}))

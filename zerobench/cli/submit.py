@@ -189,7 +189,7 @@ def _lay_out(asked: Asked, reports: Path) -> RunFolder:
     with _uncollected():
         configs = resolved_configs(asked.planned)
         run = new_run_folder(reports, asked.sweep.name)
-        lay_out(run, asked.planned, configs, asked.sweep.document, capture_environment())
+        lay_out(run, asked.planned, configs, asked.sweep.document, capture_environment(), make_folders=False)
     return run
 
 

@@ -21,7 +21,7 @@ from zerobench.run.lock import locked, shared, trial_locked
 from zerobench.run.lost import renew
 from zerobench.run.node_environment import record_hosts
 from zerobench.run.observer import Observer
-from zerobench.run.setup import lay_out, new_run_folder, resolved_configs
+from zerobench.run.setup import lay_out, make_folder, new_run_folder, resolved_configs
 from zerobench.run.simulations import is_predicted, predict
 from zerobench.run.site import Site, check_site
 from zerobench.run.stop import Stop, stop_on_signals
@@ -149,9 +149,16 @@ def run_beside_others(path: Path, trial_ids: Sequence[str], *, site: Site, obser
         run = load_run(folder.path)
         _check_planned(run, trial_ids)
         known = dict(standing(run, trial_ids))
-        mine = [one for one in trial_ids if known[one] is None and held.enter_context(trial_locked(folder.trial(one)))]
+        mine = [one for one in trial_ids if known[one] is None and _hold(folder, one, held)]
         kept = Counter(status for status in known.values() if status)
         return _run(run, mine, kept, site, stop, observer)
+
+
+def _hold(run: RunFolder, trial_id: str, held: ExitStack) -> bool:
+    """Hold a trial, whose folder may not be there yet, as long as `held`; whether it could be had."""
+    folder = run.trial(trial_id)
+    folder.path.mkdir(parents=True, exist_ok=True)
+    return held.enter_context(trial_locked(folder))
 
 
 def _check_planned(run: Run, trial_ids: Sequence[str]) -> None:
@@ -186,6 +193,8 @@ def refuse_other_plan(path: Path, planned: Sequence[PlannedTrial]) -> None:
 def _run_all(run: Run, to_do: Sequence[str], site: Site, stop: Stop, observer: Observer) -> Counter[Status]:
     """Predicted trials first: they take seconds, and what they say may save the rest."""
     statuses: Counter[Status] = Counter()
+    for trial_id in to_do:
+        make_folder(run, trial_id)
     trials = [(run.spec(trial_id), run.folder.trial(trial_id)) for trial_id in to_do]
     number = itertools.count(1)
 
