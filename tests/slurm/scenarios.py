@@ -260,7 +260,7 @@ def stages_by_srun(cluster: Cluster, reports: Path) -> Swept:
 
 
 def stages_by_deepspeed(cluster: Cluster, reports: Path) -> Swept:
-    return _real_sweep(cluster, reports, "deepspeed", "[zero1, zero3]", ["--launcher", "deepspeed"])
+    return _real_sweep(cluster, reports, "deepspeed", "[zero0, zero1, zero2, zero3]", ["--launcher", "deepspeed"])
 
 
 def _real_sweep(cluster: Cluster, reports: Path, name: str, strategies: str, options: list[str]) -> Swept:
