@@ -16,6 +16,7 @@ import typer
 from rich.console import Console
 
 from zerobench.cli.live import LiveView, PlainView
+from zerobench.cli.paths import shortest
 from zerobench.errors import UserError
 from zerobench.records import Status, TrialRecord
 from zerobench.report.plan.rows import PlanRow
@@ -87,7 +88,7 @@ def plan(request: Request) -> int:
     best = show_plan(result.folder.path, asked.cluster, Console(highlight=False), tokens)
     if request.write is not None and best is not None:
         _write(result, best, request.write)
-    typer.echo(f"run: {_shortest(result.folder.path)}")
+    typer.echo(f"run: {shortest(result.folder.path)}")
     return result.exit_code or (1 if best is None else 0)
 
 
@@ -205,8 +206,3 @@ def _write(result: RunResult, best: PlanRow, path: Path) -> None:
     typer.echo(f"written: {path}, the configuration of {best.shown.label}")
     if Offload.NVME in {spec.offload_optimizer, spec.offload_param}:
         typer.echo("set nvme_path in it to a folder on your NVMe drive")
-
-
-def _shortest(path: Path) -> Path:
-    """`path` from the current folder, where it lies in it."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -10,6 +10,7 @@ import typer
 from rich.console import Console
 
 from zerobench.cli.live import LiveView, PlainView
+from zerobench.cli.paths import shortest
 from zerobench.errors import UserError
 from zerobench.report.terminal.show import show_run
 from zerobench.run.environment import capture_environment
@@ -139,15 +140,10 @@ def _show(result: RunResult) -> None:
     """The tables, then where the run lies and how to go on with it."""
     from zerobench.report.frames.tidy_tables import write_tables  # noqa: PLC0415 -- pandas, which a dry run need not pay for
 
-    path = _shortest(result.folder.path)
+    path = shortest(result.folder.path)
     write_tables(load_run(result.folder.path))
     if not result.interrupted:
         show_run(result.folder.path, Console(highlight=False))
     typer.echo(f"run: {path}")
     if result.exit_code:
         typer.echo(f"go on with: zerobench run --resume {path}")
-
-
-def _shortest(path: Path) -> Path:
-    """`path` from the current folder, where it lies in it."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

@@ -9,7 +9,6 @@ from __future__ import annotations
 import shlex
 from collections import Counter
 from collections.abc import Iterator, Sequence
-from pathlib import Path
 
 from rich import box
 from rich.console import Group, RenderableType
@@ -17,6 +16,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zerobench.cli.live import describe
+from zerobench.cli.paths import shortest
 from zerobench.folder import RunFolder
 from zerobench.report.column_units import MISSING, plain
 from zerobench.slurm.jobs import Submission
@@ -178,7 +178,9 @@ def next_step(run: RunFolder, status: RunStatus) -> str | None:
     counts = status.counts
     if not any(counts[standing] for standing in UNDONE) and (status.is_going or not counts[Standing.FAILED]):
         return None
-    return plain(f"go on with: zerobench {_verb(run, status)} --resume {shlex.quote(str(_shortest(run.path)))}")
+    return plain(
+        f"go on with: zerobench {_verb(run, status)} --resume {shlex.quote(str(shortest(run.path.resolve())))}"
+    )
 
 
 def _verb(run: RunFolder, status: RunStatus) -> str:
@@ -216,9 +218,3 @@ def _rounded(seconds: float | None) -> str:
     if seconds is None or round(seconds) >= 60:
         return format_seconds(seconds)
     return f"{round(seconds)} s"
-
-
-def _shortest(path: Path) -> Path:
-    """`path` from the current folder, where it lies in it."""
-    resolved = path.resolve()
-    return resolved.relative_to(Path.cwd()) if resolved.is_relative_to(Path.cwd()) else resolved

@@ -2,16 +2,16 @@
 
 from __future__ import annotations
 
-import gc
 import shlex
 from collections.abc import Iterator, Mapping, Sequence
-from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 import typer
 
+from zerobench.cli.paths import shortest
+from zerobench.collection import no_collection
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
 from zerobench.run.environment import capture_environment
@@ -72,7 +72,7 @@ class Asked:
 
 def submit(request: Request) -> int:
     """Lay out what is asked for and hand it to Slurm, or run it here; the command's exit status."""
-    with _uncollected():
+    with no_collection():
         asked = read(request)
     if not asked.arrays:
         typer.echo("nothing is missing")
@@ -186,23 +186,11 @@ def _refuse_own_script(run: Run, trials: Sequence[TrialSpec]) -> None:
 def _lay_out(asked: Asked, reports: Path) -> RunFolder:
     if asked.sweep is None:
         raise UserError("SWEEP is missing")
-    with _uncollected():
+    with no_collection():
         configs = resolved_configs(asked.planned)
         run = new_run_folder(reports, asked.sweep.name)
         lay_out(run, asked.planned, configs, asked.sweep.document, capture_environment(), make_folders=False)
     return run
-
-
-@contextmanager
-def _uncollected() -> Iterator[None]:
-    """Without Python's search for cycles: thousands of trials hold none, and it takes a fifth of the time to see it."""
-    was_on = gc.isenabled()
-    gc.disable()
-    try:
-        yield
-    finally:
-        if was_on:
-            gc.enable()
 
 
 def _submit(run: RunFolder, asked: Asked) -> int:
@@ -256,8 +244,3 @@ def _tasks(array: JobArray) -> str:
     if len(array.tasks) == 1:
         return f"1 task of {array.num_trials} trials"
     return f"{len(array.tasks)} tasks of up to {max(map(len, array.tasks))} trials ({array.num_trials} trials)"
-
-
-def shortest(path: Path) -> Path:
-    """`path` from the current folder, where it lies in it."""
-    return path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path

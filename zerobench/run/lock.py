@@ -12,7 +12,7 @@ import errno
 import fcntl
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
 from zerobench.errors import UserError
@@ -21,25 +21,25 @@ from zerobench.folder import RunFolder, TrialFolder
 _WITHOUT_LOCKS = {errno.ENOLCK, errno.ENOSYS, errno.EOPNOTSUPP}
 
 
-@contextmanager
-def locked(run: RunFolder) -> Iterator[None]:
+def locked(run: RunFolder) -> AbstractContextManager[None]:
     """Hold the run alone.
 
     Raises UserError: another runner is in it.
     """
-    with _held(run.path / ".lock", fcntl.LOCK_EX) as holder:
-        if holder is not None:
-            raise UserError(f"RUN: {run.path} is in use by another zerobench ({holder})")
-        yield
+    return _run_held(run, fcntl.LOCK_EX)
 
 
-@contextmanager
-def shared(run: RunFolder) -> Iterator[None]:
+def shared(run: RunFolder) -> AbstractContextManager[None]:
     """Hold the run together with other jobs of a cluster.
 
     Raises UserError: a runner holds it alone.
     """
-    with _held(run.path / ".lock", fcntl.LOCK_SH) as holder:
+    return _run_held(run, fcntl.LOCK_SH)
+
+
+@contextmanager
+def _run_held(run: RunFolder, how: int) -> Iterator[None]:
+    with _held(run.path / ".lock", how) as holder:
         if holder is not None:
             raise UserError(f"RUN: {run.path} is in use by another zerobench ({holder})")
         yield

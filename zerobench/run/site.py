@@ -55,6 +55,12 @@ class Interruption:
     evidence: str | None = None
 
 
+def without_a_word(start: Start | None) -> Interruption:
+    """What is said of a trial of whose runner nothing is known but that it is gone."""
+    runner = "its runner" if start is None else f"its runner ({start.runner})"
+    return Interruption(Status.INTERRUPTED, f"{runner} ended before it did, and left no word")
+
+
 class Site(Protocol):
     """Where trials run."""
 
@@ -152,8 +158,7 @@ class LocalSite:
 
     def lost(self, start: Start | None) -> Interruption:
         """Its runner was killed, or the machine went down: from here it looks the same."""
-        runner = "its runner" if start is None else f"its runner ({start.runner})"
-        return Interruption(Status.INTERRUPTED, f"{runner} ended before it did, and left no word")
+        return without_a_word(start)
 
     def _devices(self, trial: TrialSpec) -> list[int] | None:
         return visible_devices(trial, os.environ) if self.num_gpus else None

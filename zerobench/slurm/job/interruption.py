@@ -13,7 +13,7 @@ import time
 from dataclasses import dataclass
 
 from zerobench.records import Start, Status
-from zerobench.run.site import Interruption
+from zerobench.run.site import Interruption, without_a_word
 from zerobench.run.stop import Stop
 from zerobench.slurm.accounting import ended_jobs
 from zerobench.slurm.job.allocation import Allocation, boot_times, down_nodes, parse_job
@@ -77,8 +77,7 @@ def _by_signs(allocation: Allocation, state: TaskState | None) -> Interruption:
 def lost(start: Start | None) -> Interruption:
     """What ended a trial that was begun in a job, whose runner left no word of it."""
     if start is None or start.job is None:
-        runner = "its runner" if start is None else f"its runner ({start.runner})"
-        return Interruption(Status.INTERRUPTED, f"{runner} ended before it did, and left no word")
+        return without_a_word(start)
     later = _look_later(start.job)
     if later.state is not None and later.is_over:
         ended = next((_ENDS[word] for word in later.state.states if word in _ENDS), None)
