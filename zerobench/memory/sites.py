@@ -126,6 +126,8 @@ _RULES: tuple[tuple[str, str, Category | Origin], ...] = (
     ("zerobench/worker/simulation/shortcuts.py", "_wait", Category.GATHERED_PARAMETERS),
     ("zerobench/worker/simulation/shortcuts.py", "_reduce_scatter_coalesced", Category.REDUCE_BUFFERS),
     ("zerobench/worker/strategies/fsdp.py", "_with_memory", Category.PARAMETERS),
+    ("zerobench/worker/strategies/tensor.py", "_materialize", Category.PARAMETERS),
+    ("zerobench/worker/strategies/tensor.py", "clip_cut_gradients", Category.TEMPORARIES),
     ("zerobench/worker/weights.py", "", Category.TEMPORARIES),
     ("zerobench/worker/data.py", "", Category.INPUTS),
     ("zerobench/worker/worlds/simulated.py", "micro_batches", Category.INPUTS),

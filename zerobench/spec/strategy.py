@@ -49,6 +49,9 @@ class StrategyInfo(Spec):
     """Why it cannot be run in each of the others."""
     axes: tuple[str, ...] = ()
     """Axes that mean something to it, beside those that mean something to every strategy."""
+    divides_batch: bool = True
+    """Whether each rank trains samples of its own. Else the ranks divide the model, and all train the same samples
+    (zerobench.spec.batch)."""
     exact: bool = True
     """Whether it computes what the reference computes, but for the order of additions, and is judged by that. A
     strategy that changes the arithmetic (compressed gradients, stale ones) is not exact and is shown unjudged, with its
@@ -100,6 +103,12 @@ STRATEGIES: dict[str, StrategyInfo] = {
             uses_deepspeed=False,
             paper_stage=3,
             axes=("reshard_after_forward", "offload_optimizer", "offload_param"),
+        ),
+        StrategyInfo(
+            name="tensor",
+            summary="torch tensor parallelism (DTensor): matrices of every block cut across all ranks, as Megatron-LM",
+            uses_deepspeed=False,
+            divides_batch=False,
         ),
     )
 }

@@ -5,6 +5,7 @@ from __future__ import annotations
 from zerobench.spec.availability import unavailable
 from zerobench.spec.situation import Rule, Situation
 from zerobench.spec.strategy import strategy_info
+from zerobench.spec.tensor_parallel import why_not_cut
 from zerobench.spec.trial import Compression, Evidence, Offload, Optimizer, Precision
 from zerobench.units import format_bytes
 
@@ -102,12 +103,18 @@ def _cpu_adam_needs_deepspeed(s: Situation) -> str | None:
     return None
 
 
+def _tensor_not_divisible(s: Situation) -> str | None:
+    why = why_not_cut(s.trial, s.trial.world_size) if s.trial.strategy == "tensor" else None
+    return None if why is None else f"tensor on {s.trial.world_size} ranks: {why}"
+
+
 STRATEGY_RULES: dict[str, Rule] = {
     "strategy_unavailable": _strategy_unavailable,
     "strategy_not_in_this_world": _strategy_not_in_this_world,
     "too_few_processes": _too_few_processes,
     "offload_needs_engine": _offload_needs_engine,
     "fsdp_offloads_together": _fsdp_offloads_together,
+    "tensor_not_divisible": _tensor_not_divisible,
     "compression_needs_ddp": _compression_needs_ddp,
     "compression_needs_values": _compression_needs_values,
     "compression_needs_fp32": _compression_needs_fp32,

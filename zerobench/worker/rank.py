@@ -19,6 +19,7 @@ from zerobench.memory.nvml import DeviceReader
 from zerobench.memory.recorder import Marks, MemoryPhases, PlainPhases, TimedPhases
 from zerobench.progress import ProgressFile, Rank
 from zerobench.records import ContextMemory, Phase, RankRecord, Status, StepKind
+from zerobench.spec.batch import micro_batches_per_step
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.parameters import ParameterCounts
 from zerobench.spec.trial import TrialSpec
@@ -200,7 +201,7 @@ class RankRun:
         """One optimizer step. The batch is on the device before the step's clock starts."""
         self.marks.step_index, self.marks.kind = index, kind
         rate = learning_rate(index, self.trial.hyperparameters)
-        batches = [next(data).to(device.torch_device) for _ in range(self.trial.gradient_accumulation_steps)]
+        batches = [next(data).to(device.torch_device) for _ in range(micro_batches_per_step(self.trial))]
         if phases is self._memory:
             self._ledger.name_inputs(batches)
         if isinstance(phases, TimedPhases):

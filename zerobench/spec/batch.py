@@ -1,0 +1,28 @@
+"""Who trains which samples: into how many shares the global batch is cut, and how many micro-batches a rank sees.
+
+The global batch is micro_batch_size x gradient_accumulation_steps x ranks under every strategy, so that losses, tokens
+and FLOPs of one step are the same work. Under data parallelism each rank has a share of its own. Where ranks divide the
+model instead, all of them train the same samples: each sees all micro-batches of the step, of the size that the trial
+says, and takes part in each of them with its part of the model.
+"""
+
+from __future__ import annotations
+
+from zerobench.spec.strategy import STRATEGIES
+from zerobench.spec.trial import TrialSpec
+
+
+def data_parallel_size(trial: TrialSpec) -> int:
+    """Shares of the global batch: the ranks, divided by how many of them train the same samples."""
+    info = STRATEGIES.get(trial.strategy)  # a user's own script has another name
+    return trial.world_size if info is None or info.divides_batch else 1
+
+
+def share_of(trial: TrialSpec, rank: int) -> int:
+    """The share that `rank` trains; ranks that divide one copy of the model are neighbours."""
+    return rank * data_parallel_size(trial) // trial.world_size
+
+
+def micro_batches_per_step(trial: TrialSpec) -> int:
+    """Micro-batches that one rank sees in an optimizer step."""
+    return trial.gradient_accumulation_steps * trial.world_size // data_parallel_size(trial)
