@@ -1,6 +1,6 @@
-"""Tensor parallelism by two real ranks and in every other world; its losses are held in test_parity.py.
+"""Tensor parallelism by two real ranks and in every other world, and DeepSpeed's AutoTP beside it.
 
-A vocabulary that two ranks do not divide evenly, and half as many key and value heads as heads.
+Its losses are held in test_parity.py, with a vocabulary that two ranks do not divide evenly.
 """
 
 from __future__ import annotations
@@ -14,7 +14,7 @@ from zerobench.records import Category, Phase, RankRecord, Status, StepKind
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.trial import Evidence
 
-MODEL = """{family: llama, name: tiny, num_layers: 2, hidden_size: 64, num_heads: 4, num_kv_heads: 2, vocab_size: 509,
+MODEL = """{family: llama, name: tiny, num_layers: 2, hidden_size: 64, num_heads: 4, num_kv_heads: 2, vocab_size: 512,
           max_position_embeddings: 64}"""
 SWEEP = f"""
 name: tensor
@@ -28,6 +28,7 @@ axes:
   precision: fp32
 include:
   - {{strategy: tensor, evidence: measured, world_size: 4}}
+  - {{strategy: [zero2, zero3], evidence: measured, ds_config: {{tensor_parallel.autotp_size: 2}}}}
 steps: {{warmup: 0, timed: 1, memory: 1}}
 """
 MODEL_STATES = (Category.PARAMETERS, Category.GRADIENTS, Category.FIRST_MOMENT, Category.SECOND_MOMENT)
@@ -45,7 +46,7 @@ def swept(own_sweep: Callable[..., Swept]) -> Swept:
 @pytest.fixture(scope="module")
 def worlds(swept: Swept) -> Worlds:
     """Rank 0 in each world."""
-    found = swept.trials(gpus_per_node=2)
+    found = swept.trials(gpus_per_node=2, strategy="tensor")
     assert {trial.record.status for trial in found} == {Status.COMPLETED}, swept.output
     return {trial.spec.evidence: trial.ranks[0] for trial in found}
 
@@ -59,8 +60,8 @@ def test_every_byte_has_a_name_on_both_ranks_and_in_every_world(swept):
 
 
 def test_two_ranks_hold_half_of_every_matrix_with_its_gradients_and_moments(swept):
-    ranks = swept.trial(gpus_per_node=2, evidence=Evidence.MEASURED).ranks
-    counts = count_parameters(swept.trial(gpus_per_node=2, evidence=Evidence.MEASURED).spec.model)
+    ranks = swept.trial(gpus_per_node=2, strategy="tensor", evidence=Evidence.MEASURED).ranks
+    counts = count_parameters(swept.trial(gpus_per_node=2, strategy="tensor", evidence=Evidence.MEASURED).spec.model)
     assert counts is not None
     assert ranks[0].parameters is not None
     assert ranks[0].parameters.total == counts.total
@@ -111,6 +112,23 @@ def test_more_ranks_than_key_and_value_heads_are_refused_before_launch(swept):
     refused = swept.trial(gpus_per_node=4).record
     assert refused.status is Status.SKIPPED
     assert "2 key and value heads cannot be divided among 4 ranks" in (refused.reason or "")
+
+
+def test_autotp_takes_the_same_steps_with_a_whole_embedding(swept, worlds):
+    autotp, tensor = swept.trial(strategy="zero2"), worlds[Evidence.MEASURED]
+    assert autotp.record.status is Status.COMPLETED, autotp.record.reason
+    for rank in autotp.ranks:
+        assert max(abs(a - b) for a, b in zip(rank.losses, tensor.losses, strict=True)) <= 5e-6
+        assert rank.parameters == tensor.parameters
+        whole = 512 * 64  # the embedding, of which `tensor` holds a half
+        held = live_bytes(rank, StepKind.STEADY, Phase.STEP, Category.PARAMETERS)
+        assert held == live_bytes(tensor, StepKind.STEADY, Phase.STEP, Category.PARAMETERS) + 4 * whole // 2
+
+
+def test_autotp_at_stage_3_is_refused_before_launch(swept):
+    refused = swept.trial(strategy="zero3").record
+    assert refused.status is Status.SKIPPED
+    assert "autotp_size 2 at zero3" in (refused.reason or "")
 
 
 def live_bytes(rank: RankRecord, step: StepKind, phase: Phase, category: Category) -> int:

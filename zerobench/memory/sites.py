@@ -101,6 +101,8 @@ _RULES: tuple[tuple[str, str, Category | Origin], ...] = (
     ("deepspeed/runtime/engine.py", "_cast_module_mixed_precision", Category.PARAMETERS),
     ("deepspeed/runtime/engine.py", "", Category.TEMPORARIES),
     ("deepspeed/ops/adam/", "", Category.TEMPORARIES),
+    ("deepspeed/module_inject/", "forward", Origin.FORWARD),
+    ("deepspeed/module_inject/", "", Category.TEMPORARIES),
     ("torch/nn/parallel/distributed.py", "_ddp_init_helper", Category.GRADIENTS),
     ("torch/nn/parallel/distributed.py", "_pre_forward", Category.GRADIENTS),
     ("torch/nn/parallel/distributed.py", "", Category.TEMPORARIES),

@@ -11,11 +11,21 @@ from __future__ import annotations
 from zerobench.spec.strategy import STRATEGIES
 from zerobench.spec.trial import TrialSpec
 
+AUTOTP_SIZE = "tensor_parallel.autotp_size"
+"""DeepSpeed's key for AutoTP: how many ranks divide one copy of the model."""
+
+
+def tensor_parallel_size(trial: TrialSpec) -> int:
+    """Ranks that divide one copy of the model: all of them, as many as AutoTP is told, or none but one."""
+    info = STRATEGIES.get(trial.strategy)  # a user's own script has another name
+    if info is None or info.divides_batch:
+        return int(trial.ds_config.get(AUTOTP_SIZE) or 1)
+    return trial.world_size
+
 
 def data_parallel_size(trial: TrialSpec) -> int:
     """Shares of the global batch: the ranks, divided by how many of them train the same samples."""
-    info = STRATEGIES.get(trial.strategy)  # a user's own script has another name
-    return trial.world_size if info is None or info.divides_batch else 1
+    return max(1, trial.world_size // tensor_parallel_size(trial))
 
 
 def share_of(trial: TrialSpec, rank: int) -> int:
