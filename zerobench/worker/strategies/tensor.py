@@ -117,7 +117,7 @@ def clip_cut_gradients(parameters: Iterable[torch.Tensor], largest: float) -> No
     (Megatron-LM, megatron/core/optimizer/clip_grads.py). torch's own clip_grad_norm_ takes no mixture of DTensors and
     tensors, and reduces the norm of every DTensor by itself.
     """
-    gradients = [p.grad for p in parameters if p.grad is not None]
+    gradients: list[Any] = [p.grad for p in parameters if p.grad is not None]
     parts = [g.to_local() for g in gradients if is_cut(g)]
     wholes = [g.to_local() if isinstance(g, DTensor) else g for g in gradients if not is_cut(g)]
     square = torch.nn.utils.get_total_norm(parts).float() ** 2
