@@ -4,10 +4,14 @@ from __future__ import annotations
 
 import pytest
 
-from zerobench.spec.batch import data_parallel_size, micro_batches_per_step, share_of
+from zerobench.ds_config import build_ds_config
+from zerobench.spec.batch import AUTOTP_SIZE, data_parallel_size, micro_batches_per_step, share_of
+from zerobench.spec.machine import Machine
 from zerobench.spec.model import ModelSpec
+from zerobench.spec.situation import Situation
+from zerobench.spec.strategy_rules import STRATEGY_RULES
 from zerobench.spec.tensor_parallel import why_not_cut
-from zerobench.spec.trial import TrialSpec
+from zerobench.spec.trial import Evidence, TrialSpec
 
 LLAMA = {
     "model_type": "llama",
@@ -20,9 +24,16 @@ LLAMA = {
 }
 
 
-def trial(strategy: str = "tensor", **config: object) -> TrialSpec:
-    model = ModelSpec(name="m", hf_config={**LLAMA, **config})
-    return TrialSpec(model=model, strategy=strategy, gpus_per_node=4, micro_batch_size=2, gradient_accumulation_steps=3)
+def trial(strategy: str = "tensor", autotp: int | None = None, **config: object) -> TrialSpec:
+    return TrialSpec(
+        model=ModelSpec(name="m", hf_config={**LLAMA, **config}),
+        strategy=strategy,
+        gpus_per_node=4,
+        micro_batch_size=2,
+        gradient_accumulation_steps=3,
+        precision="fp32",
+        ds_config={} if autotp is None else {AUTOTP_SIZE: autotp},
+    )
 
 
 @pytest.mark.parametrize("parts", [1, 2, 3, 6])
@@ -63,3 +74,33 @@ def test_a_step_is_the_same_global_batch_under_every_strategy(strategy, expected
     assert micro_batches_per_step(spec) == expected
     seen = micro_batches_per_step(spec) * spec.micro_batch_size * data_parallel_size(spec)
     assert seen == spec.global_batch_size
+
+
+def test_groups_of_neighbours_under_autotp_train_the_same_samples():
+    spec = trial("zero1", autotp=2)
+    assert [share_of(spec, rank) for rank in range(4)] == [0, 0, 1, 1]
+    assert micro_batches_per_step(spec) == 6
+    config = build_ds_config(spec)
+    assert config["gradient_accumulation_steps"] == 6
+    assert config["tensor_parallel"] == {"autotp_size": 2}
+
+
+@pytest.mark.parametrize(
+    ("spec", "reason"),
+    [
+        (trial("zero1", autotp=3), "4 ranks cannot be divided into groups of 3"),
+        (trial("zero3", autotp=2), "use 0 to 2"),
+        (trial("zero1", autotp=2), "a vocabulary of 509 is cut into unequal parts"),
+        (trial("zero1", autotp=2, vocab_size=512).model_copy(update={"evidence": Evidence.SOLO}), "real ranks only"),
+        (trial("zero1", autotp=2, vocab_size=512, model_type="gpt2"), "a model of type gpt2"),
+    ],
+)
+def test_autotp_is_refused_with_the_reason(spec, reason):
+    why = STRATEGY_RULES["autotp_not_divisible"](Situation(spec, Machine(), None))
+    assert why is not None
+    assert reason in why
+
+
+def test_autotp_of_a_llama_is_not_refused():
+    spec = trial("zero1", autotp=2, vocab_size=512)
+    assert STRATEGY_RULES["autotp_not_divisible"](Situation(spec, Machine(), None)) is None

@@ -28,7 +28,7 @@ axes:
   precision: fp32
 include:
   - {{strategy: tensor, evidence: measured, world_size: 4}}
-  - {{strategy: [zero2, zero3], evidence: measured, ds_config: {{tensor_parallel.autotp_size: 2}}}}
+  - {{strategy: [zero2, zero3], evidence: measured, ds_config: {{autotp_size: 2, reduce_bucket_size: 1e6}}}}
 steps: {{warmup: 0, timed: 1, memory: 1}}
 """
 MODEL_STATES = (Category.PARAMETERS, Category.GRADIENTS, Category.FIRST_MOMENT, Category.SECOND_MOMENT)
