@@ -6,13 +6,14 @@ import pytest
 
 from zerobench.ds_config import build_ds_config
 from zerobench.spec.batch import AUTOTP_SIZE, data_parallel_size, micro_batches_per_step, share_of
-from zerobench.spec.machine import Machine
+from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.situation import Situation
 from zerobench.spec.strategy_rules import STRATEGY_RULES
 from zerobench.spec.tensor_parallel import why_not_cut
 from zerobench.spec.trial import Evidence, TrialSpec
 
+CPU = Machine(accelerator=Accelerator.CPU, cpu_cores=2)
 LLAMA = {
     "model_type": "llama",
     "hidden_size": 96,
@@ -96,11 +97,11 @@ def test_groups_of_neighbours_under_autotp_train_the_same_samples():
     ],
 )
 def test_autotp_is_refused_with_the_reason(spec, reason):
-    why = STRATEGY_RULES["autotp_not_divisible"](Situation(spec, Machine(), None))
+    why = STRATEGY_RULES["autotp_not_divisible"](Situation(spec, CPU, None))
     assert why is not None
     assert reason in why
 
 
 def test_autotp_of_a_llama_is_not_refused():
     spec = trial("zero1", autotp=2, vocab_size=512)
-    assert STRATEGY_RULES["autotp_not_divisible"](Situation(spec, Machine(), None)) is None
+    assert STRATEGY_RULES["autotp_not_divisible"](Situation(spec, CPU, None)) is None
