@@ -38,4 +38,5 @@ def test_the_terms_are_written_as_the_paper_writes_them(strategy: str, fields: d
 
 def test_there_are_no_terms_for_what_the_paper_does_not_speak_of() -> None:
     assert paper_terms(spec("parameter-server"), 1000) is None
+    assert paper_terms(spec("tensor"), 1000) is None
     assert paper_terms(spec("zero1"), None) is None

@@ -6,11 +6,12 @@ from typing import Any
 
 import pytest
 
+from zerobench.spec.batch import micro_batches_per_step
 from zerobench.spec.expand import expand
 from zerobench.spec.host_memory import PROCESS_BYTES, host_state_bytes
 from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.presets import resolve_model
-from zerobench.spec.roles import Role, micro_batches_per_step, num_workers, role_of
+from zerobench.spec.roles import Role, num_workers, role_of
 from zerobench.spec.rules import Skip, why_skipped
 from zerobench.spec.situation import Situation
 from zerobench.spec.strategy import is_exact

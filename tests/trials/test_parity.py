@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pytest
+import torch
 
 from tests.conftest import memory_row
 from zerobench.records import Category, Phase, Status
@@ -15,7 +16,7 @@ name: parity
 axes:
   model: {{family: {family}, name: tiny, num_layers: 2, hidden_size: 64, num_heads: 4, vocab_size: 509,
           max_position_embeddings: 64}}
-  strategy: [single, ddp, zero0, zero1, zero2, zero3, fsdp]
+  strategy: [single, ddp, zero0, zero1, zero2, zero3, fsdp, tensor]
   world_size: 2
   micro_batch_size: 2
   gradient_accumulation_steps: 2
@@ -31,7 +32,7 @@ COMPRESSED = """include:
   - {strategy: ddp, compression: [fp16, onebit]}
   - {strategy: ddp, compression: powersgd, bucket_bytes: 4e6}  # all gradients in one bucket
 """
-EXACT = ("ddp", "zero0", "zero1", "zero2", "zero3", "fsdp")
+EXACT = ("ddp", "zero0", "zero1", "zero2", "zero3", "fsdp", "tensor")
 
 
 @pytest.fixture(scope="module")
@@ -94,3 +95,10 @@ def test_every_rank_of_ddp_is_fed_its_own_share_of_the_global_batch(with_adamw):
     alone = list(micro_batches(with_adamw.trial(strategy="single").spec, 0, 1, 509))
     samples = [sorted(row for batch in batches for row in batch.tolist()) for batches in (whole, alone)]
     assert samples[0] == samples[1]
+
+
+def test_ranks_that_divide_the_model_are_all_fed_the_whole_global_batch(with_adamw):
+    spec = with_adamw.trial(strategy="tensor").spec
+    alone = torch.stack(list(micro_batches(with_adamw.trial(strategy="single").spec, 0, 1, 509)))
+    for rank in range(2):
+        assert torch.equal(torch.stack(list(micro_batches(spec, rank, 1, 509))), alone)

@@ -13,8 +13,9 @@ import pytest
 
 from zerobench.formulas.parameter_server import bytes_per_step
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, Status, StepKind
+from zerobench.spec.batch import micro_batches_per_step
 from zerobench.spec.model import ModelSpec
-from zerobench.spec.roles import Role, micro_batches_per_step
+from zerobench.spec.roles import Role
 from zerobench.spec.trial import TrialSpec
 from zerobench.worker.data import micro_batches
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import pytest
 import torch
+from torch.distributed.tensor import Replicate, Shard
 
 from zerobench.memory.engine_config import count_parameters_built
 from zerobench.spec.model import ModelSpec
@@ -60,8 +61,9 @@ def test_a_model_is_counted_by_component():
 class Sharded:
     """What is asked of a DTensor that one of two ranks holds a part of."""
 
-    def __init__(self, rank, local):
+    def __init__(self, rank, local, placement=None):
         self.device_mesh = self
+        self.placements = (placement or Shard(0),)
         self._rank, self._local = rank, local
 
     def to_local(self):
@@ -80,6 +82,16 @@ def test_each_rank_keeps_its_rows_of_a_whole_also_where_they_are_not_divided_eve
     keep_part(Sharded(0, first), whole)
     keep_part(Sharded(1, second), whole)
     assert torch.equal(torch.cat([first, second]), whole)
+
+
+def test_each_rank_keeps_its_columns_of_a_matrix_that_is_cut_by_columns_and_the_whole_of_one_that_is_not_cut():
+    whole = torch.arange(10.0).reshape(2, 5)
+    first, second, uncut = torch.empty(2, 3), torch.empty(2, 2), torch.empty(2, 5)
+    keep_part(Sharded(0, first, Shard(1)), whole)
+    keep_part(Sharded(1, second, Shard(1)), whole)
+    keep_part(Sharded(1, uncut, Replicate()), whole)
+    assert torch.equal(torch.cat([first, second], dim=1), whole)
+    assert torch.equal(uncut, whole)
 
 
 @pytest.mark.parametrize("model_type", ["llama", "gpt2"])

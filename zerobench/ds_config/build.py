@@ -10,6 +10,7 @@ from zerobench.ds_config.keys import default, find
 from zerobench.ds_config.user_file import complete_user_config
 from zerobench.errors import UserError
 from zerobench.spec.architecture import dimensions
+from zerobench.spec.batch import micro_batches_of_share, model_parallel_size
 from zerobench.spec.strategy import strategy_info
 from zerobench.spec.trial import Offload, Optimizer, Precision, TrialSpec
 
@@ -51,9 +52,10 @@ def _generated(trial: TrialSpec) -> dict[str, Any]:
     if strategy_info(trial.strategy).zero_stage is None:
         raise UserError(f"strategy: {trial.strategy!r} is no ZeRO stage and has no DeepSpeed configuration")
     config: dict[str, Any] = {
-        "train_batch_size": trial.global_batch_size,
+        # For this product DeepSpeed takes every rank for a data-parallel one (runtime/config.py, DeepSpeedConfig).
+        "train_batch_size": trial.global_batch_size * model_parallel_size(trial),
         "train_micro_batch_size_per_gpu": trial.micro_batch_size,
-        "gradient_accumulation_steps": trial.gradient_accumulation_steps,
+        "gradient_accumulation_steps": micro_batches_of_share(trial),
         "gradient_clipping": trial.hyperparameters.gradient_clipping,
         "steps_per_print": _NEVER,
         "wall_clock_breakdown": False,

@@ -7,6 +7,7 @@ from typing import Any
 
 from zerobench.ds_config.reading import device_of, get, optimizer_of, precision_of
 from zerobench.errors import UserError
+from zerobench.spec.batch import AUTOTP_SIZE, micro_batches_of_share, model_parallel_size
 from zerobench.spec.trial import TrialSpec
 
 
@@ -25,12 +26,15 @@ def refuse_conflicts(config: Mapping[str, Any], trial: TrialSpec, where: str) ->
 def _facts(config: Mapping[str, Any], trial: TrialSpec, where: str) -> Iterator[tuple[str, Any, str, Any]]:
     """What both say: DeepSpeed's key, its value, the trial's field, its value."""
     yield "zero_optimization.stage", get(config, "zero_optimization.stage"), "zero_stage", trial.zero_stage
-    for key, field in (
-        ("train_micro_batch_size_per_gpu", "micro_batch_size"),
-        ("gradient_accumulation_steps", "gradient_accumulation_steps"),
-        ("train_batch_size", "global_batch_size"),
+    cut = model_parallel_size(trial)
+    for key, field, ours in (
+        ("train_micro_batch_size_per_gpu", "micro_batch_size", trial.micro_batch_size),
+        ("gradient_accumulation_steps", "gradient_accumulation_steps", micro_batches_of_share(trial)),
+        ("train_batch_size", "global_batch_size", trial.global_batch_size * cut),
+        (AUTOTP_SIZE, f"ds_config.{AUTOTP_SIZE}", cut),
     ):
-        yield key, get(config, key), field, getattr(trial, field)
+        theirs = get(config, key)
+        yield key, max(1, theirs or 1) if key == AUTOTP_SIZE else theirs, field, ours
     clipping = trial.hyperparameters.gradient_clipping
     yield "gradient_clipping", get(config, "gradient_clipping"), "hyperparameters.gradient_clipping", clipping
     yield "the precision of its bf16 and fp16 sections", precision_of(config), "precision", trial.precision.value

@@ -141,12 +141,14 @@ def trial_shape(trial: TrialSpec) -> Shape:
     )
 
 
-def activations(trial: TrialSpec) -> Activations:
+def activations(trial: TrialSpec, part: Shape | None = None) -> Activations:
     """What a forward pass of `trial` keeps: the tally for GPT-2 and Llama's kin, the published formula elsewhere.
+
+    `part` is the shape of one rank's part where ranks divide the model.
 
     Raises UserError where the model's dimensions are not known.
     """
-    shape = trial_shape(trial)
+    shape = part or trial_shape(trial)
     layer, outside = _TALLIES.get(trial.model.model_type, (_published_layer, _published_outside))
     return Activations(
         per_layer_bytes=layer(shape),

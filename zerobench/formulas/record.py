@@ -20,9 +20,10 @@ from zerobench.formulas.activations import activations, logits_bytes, trial_shap
 from zerobench.formulas.deepspeed import Moments, Setting, deepspeed_moments
 from zerobench.formulas.deepspeed.setting import NOTHING
 from zerobench.formulas.deepspeed.stage_0 import plain_device
+from zerobench.formulas.megatron import Parts, cut_logits_bytes, own_tensors, tensor_device, tensor_moves
 from zerobench.formulas.tensors import block_tensors, parameter_tensors
 from zerobench.formulas.timeline import device_phases, memory_rows, other_phases
-from zerobench.formulas.torch_strategies import Shards, bucket_count, ddp_device, ddp_moves, fsdp, fsdp_moves
+from zerobench.formulas.torch_strategies import Moved, Shards, bucket_count, ddp_device, ddp_moves, fsdp, fsdp_moves
 from zerobench.records import (
     CollectiveTraffic,
     MemoryRow,
@@ -33,9 +34,11 @@ from zerobench.records import (
     Status,
     StepKind,
 )
+from zerobench.spec.batch import micro_batches_of_share
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.parameters import ParameterCounts, count_parameters
 from zerobench.spec.strategy import STRATEGIES, strategy_info
+from zerobench.spec.tensor_parallel import why_not_cut
 from zerobench.spec.trial import Evidence, Offload, Optimizer, TrialSpec
 
 DEVICE_TYPE = "formula"
@@ -51,7 +54,7 @@ def formula_record(trial: TrialSpec) -> RankRecord:
     for, and a configuration that DeepSpeed would refuse.
     """
     rank = _rank(trial)
-    tensors = parameter_tensors(trial.model)
+    tensors = _tensors(trial)
     counts = _counts(trial)
     config = _config(trial)
     setting = _setting(trial, config, tensors, tied_head=counts.head == 0)
@@ -83,7 +86,19 @@ def formula_setting(trial: TrialSpec) -> Setting:
 
     Raises UserError where `formula_record` does.
     """
-    return _setting(trial, _config(trial), parameter_tensors(trial.model), tied_head=_counts(trial).head == 0)
+    return _setting(trial, _config(trial), _tensors(trial), tied_head=_counts(trial).head == 0)
+
+
+def _tensors(trial: TrialSpec) -> tuple[int, ...]:
+    """The parameter tensors that this rank holds or holds shares of: where ranks divide the model, its parts."""
+    why = why_not_cut(trial, trial.world_size) if trial.strategy == "tensor" else None
+    if why is not None:
+        raise UserError(f"strategy: tensor: {why}")
+    return own_tensors(trial.model, _part(trial)) if trial.strategy == "tensor" else parameter_tensors(trial.model)
+
+
+def _part(trial: TrialSpec) -> Parts:
+    return Parts(trial.world_size, trial.prediction.rank, trial_shape(trial).vocab_size)
 
 
 def _rank(trial: TrialSpec) -> int:
@@ -122,7 +137,7 @@ def _setting(trial: TrialSpec, config: dict[str, Any], tensors: tuple[int, ...],
         config = {
             str(trial.precision): {"enabled": True},
             "zero_optimization": {"stage": 0},
-            "gradient_accumulation_steps": trial.gradient_accumulation_steps,
+            "gradient_accumulation_steps": micro_batches_of_share(trial),
         }
         # torch's fused AdamW is one kernel, as DeepSpeed's; its CPUAdam has torch's plain AdamW for a counterpart.
         optimizer = Optimizer.ADAMW if optimizer is Optimizer.CPU_ADAM else optimizer
@@ -140,6 +155,8 @@ def _moments(trial: TrialSpec, setting: Setting, step: StepKind) -> dict[Place, 
     nowhere = {Place.HOST: NOTHING, Place.NVME: NOTHING}
     if trial.strategy == "ddp":
         return nowhere | {Place.DEVICE: ddp_device(setting, step)}
+    if trial.strategy == "tensor":
+        return nowhere | {Place.DEVICE: tensor_device(setting, step, max(parameter_tensors(trial.model)))}
     if trial.strategy == "fsdp":
         offloads = trial.offload_param is Offload.CPU
         device, host = fsdp(setting, step, _shards(trial), offloads=offloads)
@@ -157,10 +174,14 @@ def _shards(trial: TrialSpec) -> Shards:
 
 def _memory(trial: TrialSpec, setting: Setting, step: StepKind) -> list[MemoryRow]:
     shape = trial_shape(trial)
-    logits = logits_bytes(shape.tokens, shape.vocab_size, shape.element)
+    if trial.strategy == "tensor":
+        logits = cut_logits_bytes(shape.tokens, _part(trial).vocabulary, shape.element)
+    else:
+        logits = logits_bytes(shape.tokens, shape.vocab_size, shape.element)
     places = _moments(trial, setting, step)
-    inputs = _INPUT_BYTES * shape.tokens * trial.gradient_accumulation_steps
-    device = device_phases(places[Place.DEVICE], activations(trial), logits, inputs)
+    inputs = _INPUT_BYTES * shape.tokens * micro_batches_of_share(trial)
+    kept = activations(trial, None if trial.strategy != "tensor" else _part(trial).shape(shape))
+    device = device_phases(places[Place.DEVICE], kept, logits, inputs)
     rows = memory_rows(step, Place.DEVICE, device)
     for place in (Place.HOST, Place.NVME):
         rows += memory_rows(step, place, other_phases(places[place]))
@@ -176,6 +197,8 @@ def _collectives(trial: TrialSpec, setting: Setting, step: StepKind) -> list[Col
     if trial.strategy == "ddp":
         buckets = 1 if step is StepKind.FIRST else bucket_count(setting, trial.bucket_bytes)
         moves = ddp_moves(setting.num_params, buckets)
+    elif trial.strategy == "tensor":
+        moves = _tensor_moves(trial, setting)
     else:
         moves = fsdp_moves(_shards(trial), trial.gradient_accumulation_steps)
     return [
@@ -189,6 +212,18 @@ def _collectives(trial: TrialSpec, setting: Setting, step: StepKind) -> list[Col
         )
         for one in moves
     ]
+
+
+def _tensor_moves(trial: TrialSpec, setting: Setting) -> tuple[Moved, ...]:
+    shape = trial_shape(trial)
+    return tensor_moves(
+        shape.num_layers,
+        shape.tokens * shape.hidden_size,
+        shape.tokens,
+        setting.case.element,
+        micro_batches_of_share(trial),
+        checkpointed=trial.activation_checkpointing,
+    )
 
 
 def _paper_collectives(trial: TrialSpec, num_params: int, step: StepKind) -> list[CollectiveTraffic]:
@@ -222,6 +257,9 @@ def _notes(trial: TrialSpec) -> list[str]:
         whose = "as DeepSpeed 0.19.8 allocates them (zerobench.formulas.deepspeed)"
     elif not strategy_info(trial.strategy).is_reference:
         whose, collectives = "as torch 2.13 allocates them (zerobench.formulas.torch_strategies)", "torch's"
+    if trial.strategy == "tensor":
+        whose = "of a plain torch loop over this rank's parts (zerobench.formulas.megatron)"
+        collectives = "Megatron-LM's (arXiv 1909.08053, section 3), the embedding's and the loss's torch's"
     sources = (
         f"by formula: model states and buffers {whose}; "
         f"activations: {activations(trial).source}; collectives: {collectives}"

@@ -28,13 +28,25 @@ def engine_config(engine: Any) -> dict[str, Any]:
 
 
 def count_parameters_built(model: torch.nn.Module) -> ParameterTensor:
-    """Exact counts of the model as built; a parameter under ZeRO-3 counts with its full size (ds_numel)."""
+    """Exact counts of the model as built; what ranks hold parts of counts with its full size.
+
+    ZeRO-3 says it as ds_numel, a DTensor as its own; AutoTP marks what it has cut into equal parts.
+    """
     by_component: dict[str, int] = {}
     total = trainable = 0
     for name, parameter in model.named_parameters():
-        numel = int(getattr(parameter, "ds_numel", parameter.numel()))
+        numel = int(getattr(parameter, "ds_numel", parameter.numel())) * _autotp_parts(parameter)
         component = component_of(name)
         by_component[component] = by_component.get(component, 0) + numel
         total += numel
         trainable += numel if parameter.requires_grad else 0
     return ParameterTensor(total=total, trainable=trainable, by_component=by_component)
+
+
+def _autotp_parts(parameter: torch.nn.Parameter) -> int:
+    """Ranks that hold a part of a parameter (deepspeed/module_inject/layers.py, DS_TENSOR_MODEL_PARALLEL)."""
+    if not getattr(parameter, "tensor_model_parallel", False):
+        return 1
+    from deepspeed.utils import groups
+
+    return int(groups.get_tensor_model_parallel_world_size())

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from zerobench.formulas.zero_paper import ModelStates, bytes_per_parameter, model_states, shares
+from zerobench.spec.batch import model_parallel_size
 from zerobench.spec.strategy import paper_stage
 from zerobench.spec.trial import TrialSpec
 
@@ -19,7 +20,8 @@ class PaperTerms(ModelStates):
 def paper_terms(spec: TrialSpec, num_params: int | None) -> PaperTerms | None:
     """The paper's bytes per rank for `spec`; None for strategies it does not speak of or an unknown size."""
     stage = paper_stage(spec)
-    if stage is None or num_params is None or not (spec.knows("precision") and spec.knows("optimizer")):
+    cut = model_parallel_size(spec) > 1  # the paper divides states, and not the matrices of the model
+    if cut or stage is None or num_params is None or not (spec.knows("precision") and spec.knows("optimizer")):
         return None
     sizes = bytes_per_parameter(spec.precision, spec.optimizer)
     states = model_states(num_params, spec.world_size, stage, sizes)

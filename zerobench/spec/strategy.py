@@ -51,6 +51,9 @@ class StrategyInfo(Spec):
     """Why it cannot be run in each of the others."""
     axes: tuple[str, ...] = ()
     """Axes that mean something to it, beside those that mean something to every strategy."""
+    divides_batch: bool = True
+    """Whether each rank trains samples of its own. Else the ranks divide the model, and all train the same samples
+    (zerobench.spec.batch)."""
     exact: bool = True
     """Whether it computes what the reference computes, but for the order of additions, and is judged by that. A
     strategy that changes the arithmetic (compressed gradients, stale ones) is not exact and is shown unjudged, with its
@@ -113,6 +116,12 @@ STRATEGIES: dict[str, StrategyInfo] = {
             unavailable={Evidence.FORMULA: "no closed form of its memory is written; use simulated"},
             axes=("consistency",),
             tolerance_reason="the server adds the workers' gradients in another order than one process accumulates in",
+        ),
+        StrategyInfo(
+            name="tensor",
+            summary="torch tensor parallelism (DTensor): matrices of every block cut across all ranks, as Megatron-LM",
+            uses_deepspeed=False,
+            divides_batch=False,
         ),
     )
 }

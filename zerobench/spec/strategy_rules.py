@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+from zerobench.spec.architecture import dimensions
 from zerobench.spec.availability import FRAMEWORKS, unavailable
+from zerobench.spec.batch import AUTOTP_SIZE, model_parallel_size
 from zerobench.spec.roles import num_servers, num_workers
 from zerobench.spec.situation import Rule, Situation
 from zerobench.spec.strategy import strategy_info
+from zerobench.spec.tensor_parallel import why_not_cut
 from zerobench.spec.trial import Compression, Consistency, Evidence, Offload, Optimizer, Precision
 from zerobench.units import format_bytes
 
@@ -129,6 +132,29 @@ def _consistency_needs_server(s: Situation) -> str | None:
     )
 
 
+def _tensor_not_divisible(s: Situation) -> str | None:
+    why = why_not_cut(s.trial, s.trial.world_size) if s.trial.strategy == "tensor" else None
+    return None if why is None else f"tensor on {s.trial.world_size} ranks: {why}"
+
+
+def _autotp_not_divisible(s: Situation) -> str | None:
+    parts = model_parallel_size(s.trial)
+    if s.trial.zero_stage is None or parts == 1:
+        return None
+    what = f"{AUTOTP_SIZE} {parts} at {s.trial.strategy}"
+    if s.trial.world_size % parts:
+        return f"{what}: {s.trial.world_size} ranks cannot be divided into groups of {parts}"
+    if s.trial.zero_stage == 3:
+        return f"{what}: stage 3 partitions parameters as they are built, AutoTP cuts a model built whole; use 0 to 2"
+    if s.trial.evidence is not Evidence.MEASURED:
+        return f"{what} {s.trial.evidence}: how AutoTP cuts is known of real ranks only; use strategy tensor"
+    vocabulary = dimensions(s.trial.model).vocab_size
+    if vocabulary is not None and vocabulary % parts:
+        return f"{what}: a vocabulary of {vocabulary} is cut into unequal parts; pad it, or use strategy tensor"
+    why = why_not_cut(s.trial, parts)
+    return None if why is None else f"{what}: {why}"
+
+
 STRATEGY_RULES: dict[str, Rule] = {
     "strategy_unavailable": _strategy_unavailable,
     "strategy_not_in_this_world": _strategy_not_in_this_world,
@@ -137,6 +163,8 @@ STRATEGY_RULES: dict[str, Rule] = {
     "consistency_needs_server": _consistency_needs_server,
     "offload_needs_engine": _offload_needs_engine,
     "fsdp_offloads_together": _fsdp_offloads_together,
+    "tensor_not_divisible": _tensor_not_divisible,
+    "autotp_not_divisible": _autotp_not_divisible,
     "compression_needs_ddp": _compression_needs_ddp,
     "compression_needs_values": _compression_needs_values,
     "compression_needs_fp32": _compression_needs_fp32,

@@ -4,7 +4,7 @@
     description: one or more lines  # shown before the run
     axes:                           # each a value or a list; lists multiply, the last axis turning fastest
       model: llama-1b               # preset, path of a config.json, hub id, or a mapping (a shape written out)
-      strategy: [single, ddp, fsdp, zero0, zero1, zero2, zero3]   # zerobench strategies: what each needs
+      strategy: [single, ddp, zero0, zero1, zero2, zero3, fsdp, tensor]  # zerobench strategies: what each needs
       offload_optimizer: none       # none, cpu, nvme
       offload_param: none
       nvme_path: null               # folder on the NVMe device

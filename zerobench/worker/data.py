@@ -1,7 +1,8 @@
 """Tokens: a seeded synthetic stream, a memory-mapped token file, or a text file; ranks see disjoint samples.
 
 torch's DistributedSampler without shuffling deals sample i to rank i mod world_size, so the samples of one optimizer
-step are the same set for every world size with the same global batch, and a single process sees them all.
+step are the same set for every world size with the same global batch, and a single process sees them all. Ranks that
+divide the model and not the batch see the same samples (zerobench.spec.batch).
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
-from zerobench.spec.roles import Role, num_servers, num_workers, role_of
+from zerobench.spec.batch import data_parallel_size, share_of
+from zerobench.spec.roles import Role, role_of
 from zerobench.spec.trial import DataKind, DataSpec, TrialSpec
 
 _MODULUS = 251
@@ -74,7 +76,7 @@ def micro_batches(trial: TrialSpec, rank: int, num_steps: int, vocab_size: int) 
         return iter(())
     dataset = make_dataset(trial, num_steps * trial.global_batch_size, vocab_size)
     sampler: DistributedSampler[torch.Tensor] = DistributedSampler(
-        dataset, num_replicas=num_workers(trial), rank=rank - num_servers(trial), shuffle=False
+        dataset, num_replicas=data_parallel_size(trial), rank=share_of(trial, rank), shuffle=False
     )
     return iter(DataLoader(dataset, batch_size=trial.micro_batch_size, sampler=sampler, drop_last=True))
 

@@ -19,9 +19,10 @@ from zerobench.memory.nvml import DeviceReader
 from zerobench.memory.recorder import Marks, MemoryPhases, PlainPhases, TimedPhases
 from zerobench.progress import ProgressFile, Rank
 from zerobench.records import ContextMemory, Phase, RankRecord, Status, StepKind
+from zerobench.spec.batch import micro_batches_per_step, model_parallel_size
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.parameters import ParameterCounts
-from zerobench.spec.roles import Role, micro_batches_per_step, num_workers, role_of
+from zerobench.spec.roles import Role, num_workers, role_of
 from zerobench.spec.trial import TrialSpec
 from zerobench.worker import kernels
 from zerobench.worker.model import DTYPES, prepare_model
@@ -160,7 +161,7 @@ class RankRun:
         per_token, record.flops_formula = model_flops_per_token(trial.model, trial.sequence_length, counts)
         tokens = trial.micro_batch_size * micro_batches_per_step(trial, record.rank) * trial.sequence_length
         if per_token is not None and role_of(trial, record.rank) is Role.WORKER:
-            record.flops_per_step = per_token * tokens
+            record.flops_per_step = per_token * tokens / model_parallel_size(trial)
         if ds_config:
             record.departures = departures(ds_config, trial.world_size, record.parameters.total)
 

@@ -34,7 +34,8 @@ def fill_weights(
     """Set every parameter of a transformers model; parameters partitioned by ZeRO-3 are gathered one at a time.
 
     Only rank 0 draws a partitioned parameter and broadcasts it; a whole one is drawn on every rank alike, and so is one
-    that FSDP2 has cut up, of which each rank keeps its part, rounded to `dtype` first as the model's precision has it.
+    that is cut up as DTensors are (FSDP2, tensor parallelism), of which each rank keeps its part, rounded to `dtype`
+    first as the model's precision has it.
     """
     std = float(getattr(model.config, "initializer_range", 0.02))
     layers = int(getattr(model.config, "num_hidden_layers", 1))
@@ -69,11 +70,12 @@ def draw(
 
 @torch.no_grad()
 def keep_part(sharded: Any, whole: torch.Tensor) -> None:
-    """Copy this rank's part of `whole` into a DTensor that is cut along its first dimension, as torch.chunk cuts."""
-    mesh, local = sharded.device_mesh, sharded.to_local()
-    rows = -(-whole.shape[0] // mesh.size())
-    start = min(mesh.get_local_rank() * rows, whole.shape[0])
-    local.copy_(whole[start : start + local.shape[0]])
+    """Copy into a DTensor this rank's part of `whole`: as torch.chunk cuts its dimension, or all of it."""
+    mesh, local, [placement] = sharded.device_mesh, sharded.to_local(), sharded.placements
+    dim = getattr(placement, "dim", 0)
+    each = -(-whole.shape[dim] // mesh.size())
+    start = min(mesh.get_local_rank() * each, whole.shape[dim]) if placement.is_shard() else 0
+    local.copy_(whole.narrow(dim, start, local.shape[dim]))
 
 
 def _computes_on(sharded: Any) -> torch.device:

@@ -15,9 +15,9 @@ from zerobench.report.memory_view import OPTIMIZER_STATES, end_instant
 from zerobench.report.step_time.collectives import KindTraffic, bytes_per_element, traffic_by_kind
 from zerobench.report.step_time.links import transfer_s
 from zerobench.spec.architecture import complete, dimensions
+from zerobench.spec.batch import micro_batches_per_step, model_parallel_size
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.links import Links
-from zerobench.spec.roles import micro_batches_per_step
 from zerobench.spec.trial import Attention, Evidence, Offload, TrialSpec
 from zerobench.units import format_bytes, format_count, format_seconds
 
@@ -133,7 +133,15 @@ def hidden_flops(spec: TrialSpec, counted: float) -> float:
     if sizes.num_layers and sizes.num_heads and sizes.head_dim:
         products = 18 if spec.activation_checkpointing else 14
         sequences = spec.micro_batch_size * micro_batches_per_step(spec, spec.world_size - 1)  # the last rank trains
-        attention = products * sizes.num_layers * sizes.num_heads * sizes.head_dim * length**2 * sequences
+        attention = (
+            products
+            * sizes.num_layers
+            * sizes.num_heads
+            * sizes.head_dim
+            * length**2
+            * sequences
+            / model_parallel_size(spec)
+        )
     return min(attention, counted) * (1 - pairs / length**2)
 
 

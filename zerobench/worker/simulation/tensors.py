@@ -23,6 +23,7 @@ from torch.utils.flop_counter import flop_registry
 
 from zerobench.memory.storages import is_wrapper
 from zerobench.worker.simulation.answers import answer
+from zerobench.worker.simulation.collectives import KINDS, message
 from zerobench.worker.simulation.memo import Make, NoKeyError, key_of, may_remember, recipe
 
 _DATA: Any = torch.Tensor.data
@@ -39,6 +40,8 @@ class SimulatedTensors(FakeTensorMode):
     def __init__(self, count_flops: Callable[[int], None]) -> None:
         super().__init__(allow_non_fake_inputs=True)
         self.observer: Observer | None = None
+        self.listener: Callable[[str, int, int], None] | None = None
+        """Hears of collectives that reach no process group (collectives.py)."""
         self._count_flops = count_flops
         self._memo: dict[tuple[Any, ...], Make] = {}
         self.workspaces: dict[str, FakeTensor] = {}
@@ -63,6 +66,8 @@ class SimulatedTensors(FakeTensorMode):
         if formula is not None:
             self._count_flops(formula(*args, **(kwargs or {}), out_val=out))
             self._note_product(out)
+        if func in KINDS and self.listener is not None:
+            self.listener(*message(func, args, out))
         return out
 
     def keep_workspaces(self, device: torch.device, nbytes: int) -> None:

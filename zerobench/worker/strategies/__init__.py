@@ -27,6 +27,10 @@ def make_strategy(job: Job) -> Strategy:
             from zerobench.worker.strategies.fsdp import Fsdp
 
             return Fsdp(job)
+        case "tensor":
+            from zerobench.worker.strategies.tensor import Tensor
+
+            return Tensor(job)
         case "zero0" | "zero1" | "zero2" | "zero3":
             from zerobench.worker.strategies.zero import Zero
 

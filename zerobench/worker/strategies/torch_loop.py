@@ -37,7 +37,7 @@ class TorchLoop(Strategy):
         if trial.precision is not Precision.FP32 and self._keeps_masters:
             self._masters = MasterWeights(parameters)
         self._updated: Sequence[torch.Tensor] = parameters if self._masters is None else self._masters.masters
-        self._optimizer = make_optimizer(self._updated, trial)
+        self._optimizer = make_optimizer(self._parameter_groups(self._updated), trial)
         self._scale = loss_scale(trial)
 
     _keeps_masters = True
@@ -51,6 +51,14 @@ class TorchLoop(Strategy):
     def _wrap(self) -> Callable[..., Any]:
         """What the forward pass goes through; by default the model itself."""
         return self.module
+
+    def _parameter_groups(self, parameters: Sequence[torch.Tensor]) -> list[dict[str, Any]]:
+        """What the optimizer updates together."""
+        return [{"params": parameters}]
+
+    def _clip(self, parameters: Sequence[torch.Tensor], largest: float) -> None:
+        """Scale all gradients so that their global norm is at most `largest`."""
+        torch.nn.utils.clip_grad_norm_(parameters, largest)
 
     def _accumulating(self) -> AbstractContextManager[None]:
         """What a micro-batch is run under that is not the last of its step."""
@@ -98,7 +106,7 @@ class TorchLoop(Strategy):
             self._unscale()
         clipping = self.job.trial.hyperparameters.gradient_clipping
         if clipping:
-            torch.nn.utils.clip_grad_norm_(self._updated, clipping)
+            self._clip(self._updated, clipping)
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=self._masters is not None or not self._keeps_gradients)
         if self._masters is not None:
@@ -116,16 +124,16 @@ def loss_scale(trial: TrialSpec) -> float:
     return FP16_LOSS_SCALE if trial.precision is Precision.FP16 else 1.0
 
 
-def make_optimizer(parameters: Sequence[torch.Tensor], trial: TrialSpec) -> torch.optim.Optimizer:
-    """The trial's optimizer over `parameters`, from torch.
+def make_optimizer(groups: list[dict[str, Any]], trial: TrialSpec) -> torch.optim.Optimizer:
+    """The trial's optimizer over groups of parameters, from torch.
 
     CPUAdam exists only under DeepSpeed's offload; its counterpart here is the plain AdamW of the same mathematics.
     """
     h = trial.hyperparameters
     if trial.optimizer is Optimizer.SGD:
-        return torch.optim.SGD(parameters, lr=h.learning_rate, weight_decay=h.weight_decay)
+        return torch.optim.SGD(groups, lr=h.learning_rate, weight_decay=h.weight_decay)
     return torch.optim.AdamW(
-        parameters,
+        groups,
         lr=h.learning_rate,
         betas=(h.adam_beta1, h.adam_beta2),
         eps=h.adam_epsilon,

@@ -41,6 +41,7 @@ class SimulatedWorld(World):
     def __init__(self, trial: TrialSpec) -> None:
         super().__init__(trial)
         self._tensors = SimulatedTensors(self.traffic.add_flops)
+        self._tensors.listener = self.traffic.collective
         self._counter: SimulatedCounter | None = None
         self._rows: SimulatedRows | None = None
         self._pinned: set[int] = set()
