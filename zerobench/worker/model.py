@@ -44,6 +44,17 @@ def prepare_model(trial: TrialSpec, device: torch.device, attention: Attention) 
     return make
 
 
+def give_memory(model: torch.nn.Module, device: torch.device, dtype: torch.dtype) -> None:
+    """Give every parameter of a model that was made without memory its own, values not set; tied ones stay tied."""
+    given: dict[torch.nn.Parameter, torch.nn.Parameter] = {}
+    for module in model.modules():
+        for name, parameter in list(module._parameters.items()):
+            if parameter is not None:
+                if parameter not in given:
+                    given[parameter] = torch.nn.Parameter(torch.empty_like(parameter, device=device, dtype=dtype))
+                module.register_parameter(name, given[parameter])
+
+
 def enable_checkpointing(model: Any) -> None:
     """Recompute each block in the backward pass; transformers renamed the method within the supported range."""
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable

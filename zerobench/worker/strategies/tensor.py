@@ -33,7 +33,7 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.utils._python_dispatch import _disable_current_modes
 
-from zerobench.worker.model import DTYPES
+from zerobench.worker.model import DTYPES, give_memory
 from zerobench.worker.strategies.base import Phases
 from zerobench.worker.strategies.fsdp import blocks
 from zerobench.worker.strategies.torch_loop import TorchLoop
@@ -68,7 +68,7 @@ class Tensor(TorchLoop):
         for block in blocks(model):
             parallelize_module(block, mesh, BLOCK_PLAN)
         parallelize_module(model, mesh, OUTER_PLAN)
-        self._materialize(model)
+        give_memory(model, self.job.device.torch_device, DTYPES[self.job.trial.precision])
         self.job.fill_weights(model)
         return model
 
@@ -76,15 +76,6 @@ class Tensor(TorchLoop):
         """All ranks in a row. A mesh reads its own ranks out of a tensor, which must have values in every world."""
         with _disable_current_modes():
             return init_device_mesh(self.job.device.torch_device.type, (self.job.trial.world_size,))
-
-    def _materialize(self, model: torch.nn.Module) -> None:
-        """Give the parts of this rank their memory, in the trial's precision."""
-        device, dtype = self.job.device.torch_device, DTYPES[self.job.trial.precision]
-        for module in model.modules():
-            for name, parameter in list(module._parameters.items()):
-                if parameter is not None:
-                    own = torch.empty_like(parameter, device=device, dtype=dtype)
-                    module.register_parameter(name, torch.nn.Parameter(own))
 
     def step(self, micro_batches: Sequence[torch.Tensor], learning_rate: float, phases: Phases) -> torch.Tensor:
         """As the loop's. The loss is the same on every rank."""

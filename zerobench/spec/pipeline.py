@@ -1,0 +1,67 @@
+"""How the blocks of a model are divided among the stages of a pipeline, and which models can be."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from zerobench.spec.architecture import dimensions
+from zerobench.spec.trial import TrialSpec
+
+MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt_neox")
+"""Models whose blocks stand in one row between an embedding, a last norm and a head."""
+
+
+def divide_blocks(blocks: Sequence[int], first: int, last: int, num_stages: int) -> list[range]:
+    """Which blocks each stage has: contiguous, one at least, the stages' sizes as even as can be.
+
+    `blocks` are the blocks' parameters; `first` are those that the first stage has beside its blocks (embeddings),
+    `last` those of the last stage (final norm and head). Even means the least sum of squares: where all blocks are
+    alike that is also the smallest largest stage, DeepSpeed's `partition_method: parameters`
+    (deepspeed/runtime/utils.py, partition_balanced). Of equal divisions the one with more blocks in earlier stages.
+    Raises ValueError for fewer blocks than stages.
+    """
+    if not 1 <= num_stages <= len(blocks):
+        raise ValueError(f"{len(blocks)} blocks cannot be divided among {num_stages} stages")
+    beside = [0] * num_stages
+    beside[0] += first
+    beside[-1] += last
+    ends = _ends(_sums(blocks), beside)
+    return [range(begin, end) for begin, end in zip([0, *ends], ends, strict=False)]
+
+
+def _sums(blocks: Sequence[int]) -> list[int]:
+    """Parameters of the blocks before each, and of all."""
+    sums = [0]
+    for block in blocks:
+        sums.append(sums[-1] + block)
+    return sums
+
+
+def _ends(sums: Sequence[int], beside: Sequence[int]) -> list[int]:
+    """Where each stage ends, by dynamic programming over how many blocks the stages so far have."""
+    num_blocks, num_stages = len(sums) - 1, len(beside)
+    cost: dict[int, int] = {0: 0}
+    began: list[dict[int, int]] = []
+    for stage in range(num_stages):
+        reached: dict[int, tuple[int, int]] = {}
+        for end in range(stage + 1, num_blocks - (num_stages - stage - 1) + 1):
+            choices = ((cost[b] + (sums[end] - sums[b] + beside[stage]) ** 2, -b) for b in cost if b < end)
+            reached[end] = min(choices)
+        began.append({end: -begin for end, (_, begin) in reached.items()})
+        cost = {end: squares for end, (squares, _) in reached.items()}
+    ends = [num_blocks]
+    for stage in range(num_stages - 1, 0, -1):
+        ends.append(began[stage][ends[-1]])
+    return ends[::-1]
+
+
+def why_not_divided(trial: TrialSpec, num_stages: int) -> str | None:
+    """Why the trial's model cannot be divided into `num_stages` stages; None where it can."""
+    if trial.model.model_type not in MODEL_TYPES:
+        return (
+            f"a model of type {trial.model.model_type}: its blocks are not known; use one of {', '.join(MODEL_TYPES)}"
+        )
+    num_blocks = dimensions(trial.model).num_layers
+    if num_blocks is not None and num_blocks < num_stages:
+        return f"its {num_blocks} blocks cannot be divided among {num_stages} stages, which need one each"
+    return None
