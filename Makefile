@@ -6,8 +6,9 @@ SWEEP  ?= quickstart
 PREDICTED ?= predicted-7b
 PROCESSES ?= 2
 LOGIN  ?= .venv-login
+MINUTES ?= 9.5
 
-.PHONY: sweep test login check format bench clean
+.PHONY: sweep test login check format bench gpu-campaign clean
 
 sweep: $(VENV)/installed
 	$(BIN)/zerobench run $(SWEEP)
@@ -33,6 +34,10 @@ bench: $(VENV)/installed
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/show_scale.py
 	$(BIN)/python benchmarks/submit_scale.py
+
+# What only a GPU can show, in parts of ten minutes: call it again and it goes on (benchmarks/README.md).
+gpu-campaign: $(VENV)/installed-dev
+	$(BIN)/python benchmarks/gpu_campaign/campaign.py --minutes $(MINUTES)
 
 clean:
 	rm -rf $(VENV) $(LOGIN) build dist .mypy_cache .ruff_cache .pytest_cache

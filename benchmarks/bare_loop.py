@@ -28,6 +28,8 @@ def build(job: dict[str, Any]) -> Any:
     torch.manual_seed(0)
     model_config = AutoConfig.for_model(**job["hf_config"])
     model = AutoModelForCausalLM.from_config(model_config, dtype=getattr(torch, job["dtype"]))
+    if job["activation_checkpointing"]:
+        model.gradient_checkpointing_enable({"use_reentrant": False})
     model.train()
     engine, *_ = deepspeed.initialize(
         model=model,

@@ -29,7 +29,7 @@ from zerobench.run.launcher import (
 from zerobench.run.setup import lay_out_trial
 from zerobench.spec.machine import Machine
 from zerobench.spec.model import ModelSpec
-from zerobench.spec.trial import DataKind, DataSpec, Precision, StepsSpec, TrialSpec
+from zerobench.spec.trial import DataKind, DataSpec, Optimizer, Precision, StepsSpec, TrialSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 WARMUP_STEPS = 2
@@ -42,7 +42,7 @@ class Launch:
     """One launched process tree: what its wall-clock time went for, by rank 0."""
 
     side: str
-    """`bare` or `zerobench`."""
+    """`zerobench`, `bare`, or another script's name."""
     strategy: str
     pair: int
     wall_s: float
@@ -91,6 +91,8 @@ class Bench:
     steps: int
     micro_batch_size: int = 1
     sequence_length: int = 128
+    optimizer: Optimizer = Optimizer.ADAMW
+    activation_checkpointing: bool = False
 
     @property
     def tokens(self) -> Path:
@@ -111,6 +113,8 @@ class Bench:
             micro_batch_size=self.micro_batch_size,
             sequence_length=self.sequence_length,
             precision=Precision.BF16,
+            optimizer=self.optimizer,
+            activation_checkpointing=self.activation_checkpointing,
             data=DataSpec(kind=DataKind.TOKENS, path=str(self.tokens)),
             steps=StepsSpec(warmup=WARMUP_STEPS, timed=self.steps, memory=1),
         )
@@ -142,16 +146,22 @@ class Bench:
 
     def bare(self, strategy: str, pair: int, *, pinned_malloc: bool = False) -> Launch:
         """Run the bare loop, with glibc's malloc as it is, or as zerobench sets it."""
-        trial, folder = self.trial(strategy), TrialFolder(self.folder / f"bare-{strategy}-{pair}")
+        return self.script("bare", "bare_loop.py", strategy, pair, pinned_malloc=pinned_malloc)
+
+    def script(
+        self, side: str, script: str, strategy: str, pair: int, *, pinned_malloc: bool = False, **more: Any
+    ) -> Launch:
+        """Run a script that trains the job which it is handed and reports as `bare_loop.py` does; `more` lies in it."""
+        trial, folder = self.trial(strategy), TrialFolder(self.folder / f"{side}-{strategy}-{pair}")
         lay_out_trial(folder, trial, build_ds_config(trial))
-        job = self._write_job(trial, folder)
-        argv = script_argv(trial, "bare_loop.py", job)
+        job = self._write_job(trial, folder, **more)
+        argv = script_argv(trial, script, job)
         environment = self._environment(trial, folder, pinned_malloc=pinned_malloc)
         results = _results(trial, job)
         begun_s, ended_s = run_ranks(argv, environment, _log(folder), results)
         report = json.loads(results[0].read_text(encoding="utf-8"))
         return Launch(
-            side="bare",
+            side=side,
             strategy=strategy,
             pair=pair,
             wall_s=ended_s - begun_s,
@@ -200,6 +210,7 @@ class Bench:
             "sequence_length": trial.sequence_length,
             "untimed_steps": UNTIMED_STEPS,
             "timed_steps": trial.steps.timed,
+            "activation_checkpointing": trial.activation_checkpointing,
             **more,
         }
         path.write_text(json.dumps(job), encoding="utf-8")

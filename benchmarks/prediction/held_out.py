@@ -11,12 +11,12 @@ can be tuned in between. `measure` writes held_out_measured.csv, and the table a
 from __future__ import annotations
 
 import argparse
-import subprocess
 import sys
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
+from benchmarks.committed import commit_of
 from benchmarks.prediction.held_out_table import Figure, as_csv, error_lines, figures, from_csv, join
 from benchmarks.prediction.simulated import origin
 from zerobench.cli.run import Request, start
@@ -53,7 +53,7 @@ def predict(sweep: Path, reports: Path) -> None:
 def measure(sweep: Path, reports: Path, *, uncommitted: bool) -> None:
     """Measure, and write the measurements and the table of errors. Raises UserError: predictions not committed."""
     path = _beside(sweep, "predicted.csv")
-    committed = "nobody has committed" if uncommitted else f"committed {_committed(path)}"
+    committed = "nobody has committed" if uncommitted else f"committed {commit_of(path)}"
     predicted = from_csv(path.read_text(encoding="utf-8"))
     measured = run(sweep, Evidence.MEASURED, reports)
     write_whole(_beside(sweep, "measured.csv"), as_csv(measured))
@@ -70,22 +70,6 @@ def measure(sweep: Path, reports: Path, *, uncommitted: bool) -> None:
 
 def _beside(sweep: Path, ending: str) -> Path:
     return sweep.with_name(f"{sweep.stem}_{ending}")
-
-
-def _committed(path: Path) -> str:
-    """The commit of the file and its date. Raises UserError where it is not there, or differs from what is."""
-    if not path.is_file():
-        raise UserError(f"{path}: there are no predictions; make them with: held_out.py predict")
-    commit = _git(path, "log", "-1", "--format=%h on %cI", "--", path.name)
-    if not commit or _git(path, "status", "--porcelain", "--", path.name):
-        raise UserError(f"{path}: predictions must be committed, as they are, before they are measured")
-    return commit
-
-
-def _git(path: Path, *arguments: str) -> str:
-    """What git says of the file's folder; nothing outside of a checkout."""
-    command = ["git", "-C", str(path.parent), *arguments]
-    return subprocess.run(command, capture_output=True, text=True, check=False).stdout.strip()
 
 
 def main() -> int:

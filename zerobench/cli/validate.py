@@ -115,7 +115,7 @@ def _report(path: Path, request: Request) -> int:
     with refusing_impossible_values(run.folder.trials):
         pairs = join(trials)
         if request.run is not None and not pairs:
-            raise UserError(f"--run: {request.run}: no trial was both measured and predicted in it")
+            raise UserError(f"--run: {request.run}: no trial was both measured (or played solo) and predicted in it")
         write_tables(run)
         console = Console(highlight=False)
         for part in _parts(trials, pairs, console.width):

@@ -56,7 +56,7 @@ COLUMNS = {
     "errors": KEYS
     + """
     rank:Int64 step:string phase:string place:string category:string quantity:string measured_bytes:Int64
-    predicted_bytes:Int64 error:Float64 measured_min_bytes:Int64 measured_max_bytes:Int64
+    predicted_bytes:Int64 error:Float64 measured_min_bytes:Int64 measured_max_bytes:Int64 against:string
 """,
     "nvml": """
     run_id:string trial_id:string hostname:string gpu_uuid:string t_s:Float64 phase:string used_bytes:Int64

@@ -22,6 +22,7 @@ from tests.report.sample_run import GPU, completed_trial, failed_trial, on_cpu, 
 from zerobench.records import Category, Failure, Phase, Place, Status, StepKind
 from zerobench.report.predictions.figures import Quantity
 from zerobench.report.predictions.predicted import Pair, join
+from zerobench.spec.trial import Evidence
 
 PARAMETERS, ACTIVATIONS, TOTAL = Category.PARAMETERS, Category.ACTIVATIONS, Category.TOTAL
 HOST = (StepKind.STEADY, Phase.FORWARD, Place.HOST)
@@ -251,3 +252,21 @@ def test_a_rank_that_leaves_no_ledger_has_nothing_to_compare() -> None:
     work = asked()
     real = trial_of(work, held_by(work, 0, []))
     assert only(join([real, predicted(work, ledger(FORWARD, {PARAMETERS: (1, 1)}))])).cells == ()
+
+
+def test_what_no_real_ranks_measured_is_held_against_its_rank_played_alone_and_says_so() -> None:
+    rows = ledger(FORWARD, {PARAMETERS: (100, 100)})
+    alone, other = (predicted(asked(), rows, evidence="solo", rank=rank) for rank in (0, 1))
+    said = predicted(asked(), ledger(FORWARD, {PARAMETERS: (90, 90)}))
+    pair = only(join([alone, other, said]))
+    assert (pair.predicted, pair.measured, pair.against) == (said, (alone,), Evidence.SOLO)
+    assert errors(pair)["forward device total live"] == (100, 90, -0.1)
+
+
+def test_where_real_ranks_measured_it_a_rank_alone_is_a_prediction_like_others() -> None:
+    rows = ledger(FORWARD, {PARAMETERS: (100, 100)})
+    real, alone, said = measured(asked(), rows), predicted(asked(), rows, evidence="solo"), predicted(asked(), rows)
+    assert [(pair.predicted, pair.against) for pair in join([real, alone, said])] == [
+        (alone, Evidence.MEASURED),
+        (said, Evidence.MEASURED),
+    ]

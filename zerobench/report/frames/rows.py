@@ -74,7 +74,8 @@ _OF_CELL = (
 
 def error_columns(pair: Pair) -> Columns:
     """The columns after the keys of the prediction's rows in the errors table (schema.ERRORS)."""
-    return {name: [getattr(cell, name) for cell in pair.cells] for name in _OF_CELL}
+    columns: Columns = {name: [getattr(cell, name) for cell in pair.cells] for name in _OF_CELL}
+    return {**columns, "against": [pair.against.value] * len(pair.cells)}
 
 
 def trial_values(trial: Trial, energy_joules: float | None) -> dict[str, Any]:

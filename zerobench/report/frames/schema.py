@@ -89,10 +89,12 @@ ERRORS: Mapping[str, str] = {
     "error": FLOAT,
     "measured_min_bytes": INTEGER,
     "measured_max_bytes": INTEGER,
+    "against": STRING,
 }
 """One row for each figure (`quantity`: `live`, `peak`, `reserved`, `used`) that was both measured and predicted; the
 keys are those of the predicted trial. `error` is a fraction of the measured bytes, below 0 where the prediction is too
-small; the last two are the extremes over the measured ranks."""
+small; min and max are the extremes over the measured ranks; `against` says how they were measured: by real ranks
+(`measured`), or by the predicted rank alone on a real device (`solo`)."""
 
 NVML: Mapping[str, str] = {
     "run_id": STRING,

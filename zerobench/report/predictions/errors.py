@@ -12,6 +12,7 @@ from __future__ import annotations
 import statistics
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
+from itertools import product
 
 from zerobench.records import Phase, Place, Status, StepKind
 from zerobench.report.capacity import device_need
@@ -79,6 +80,8 @@ class ErrorRow:
     """A line of the error table: one world, place and quantity, in one phase or, with None, in all of them."""
 
     evidence: Evidence
+    against: Evidence
+    """Pair.against."""
     place: Place
     quantity: Quantity
     when: tuple[StepKind, Phase] | None
@@ -86,16 +89,14 @@ class ErrorRow:
 
 
 def error_rows(pairs: Sequence[Pair]) -> list[ErrorRow]:
-    """The error table over the totals of all pairs: world, place, quantity, then phases, then all phases together."""
+    """The error table over the totals of all pairs: world, what it is held against, place, quantity, then phases, then
+    all phases together.
+    """
     totals = [Found(pair, cell) for pair in pairs for cell in pair.totals.values()]
     rows = []
-    for world in Evidence:
-        for place in Place:
-            for quantity in Quantity:
-                these = [
-                    f for f in totals if (_world(f.pair), f.cell.place, f.cell.quantity) == (world, place, quantity)
-                ]
-                rows += [ErrorRow(world, place, quantity, *row) for row in _by_phase(these)]
+    for kind in product(Evidence, (Evidence.MEASURED, Evidence.SOLO), Place, Quantity):
+        these = [f for f in totals if (f.pair.predicted.spec.evidence, f.pair.against, *_what(f.cell)) == kind]
+        rows += [ErrorRow(*kind, *row) for row in _by_phase(these)]
     return rows
 
 
@@ -107,8 +108,8 @@ def _by_phase(found: Sequence[Found]) -> list[tuple[tuple[StepKind, Phase] | Non
     return [*rows, (None, ErrorStatistics.of(found))] if rows else []
 
 
-def _world(pair: Pair) -> Evidence:
-    return pair.predicted.spec.evidence
+def _what(cell: Cell) -> tuple[Place, Quantity]:
+    return cell.place, cell.quantity
 
 
 def under_predictions(pairs: Sequence[Pair], beyond: float = UNDER_PREDICTION) -> list[Found]:

@@ -12,6 +12,9 @@ comparable is decided here and nowhere else:
 - a category that a ledger does not list has no bytes there; one that a formula does not list is one it says nothing of.
 - what neither side has a byte of is no cell.
 
+What no real ranks measured is held against a rank that was played alone on a real device (solo): one GPU measures the
+memory of one of a thousand that way, and the simulation of that rank has its counterpart. The pair says which it is.
+
 A measured trial that did not complete, whose losses disagree (parity.py) or that ran on another device than the
 prediction is for, is not compared; the pair says why. So does one whose prediction did not complete.
 """
@@ -85,6 +88,11 @@ class Pair:
     """Of the measured rank that was predicted, over repeats."""
     predicted_figures: Figures
 
+    @property
+    def against(self) -> Evidence:
+        """What the prediction is held against: `measured`, or `solo` where no real ranks set out to do this work."""
+        return self.candidates[0].spec.evidence
+
     @cached_property
     def cells(self) -> tuple[Cell, ...]:
         """What both sides have figures for, in the order of the records' enumerations; none where not compared."""
@@ -141,12 +149,23 @@ def join(trials: Iterable[Trial], judge: ParityJudge | None = None) -> list[Pair
     """
     known = list(trials)
     judge = judge or ParityJudge(known)
-    measured: dict[str, list[Trial]] = {}
+    by_work: dict[str, list[Trial]] = {}
     for trial in known:
-        if trial.spec.evidence is Evidence.MEASURED:
-            measured.setdefault(trial.spec.config_hash, []).append(trial)
-    groups = _predictions(known).items()
-    return [_pair(group, measured[work], judge) for (work, *_), group in groups if work in measured]
+        if trial.spec.evidence in {Evidence.MEASURED, Evidence.SOLO}:
+            by_work.setdefault(trial.spec.config_hash, []).append(trial)
+    groups = [
+        (group, _candidates(by_work.get(work, ()), group[0])) for (work, *_), group in _predictions(known).items()
+    ]
+    return [_pair(group, candidates, judge) for group, candidates in groups if candidates]
+
+
+def _candidates(work: Sequence[Trial], predicted: Trial) -> list[Trial]:
+    """Of this work's trials those that set out to measure it: real ranks, or where there are none, its rank alone."""
+    measured = [trial for trial in work if trial.spec.evidence is Evidence.MEASURED]
+    if measured or predicted.spec.evidence is Evidence.SOLO:
+        return measured
+    rank = predicted.spec.prediction.rank
+    return [trial for trial in work if trial.spec.prediction.rank == rank]
 
 
 def _predictions(trials: Iterable[Trial]) -> dict[tuple[str, Evidence, int, str | None], list[Trial]]:

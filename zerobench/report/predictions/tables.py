@@ -170,7 +170,8 @@ def _block(pair: Pair, total: Key, unit: Unit, label: str, *, with_measured: boo
     predicted = {name: unit.show(said) for name, (_, said) in both.items()}
     errors = {name: show_error(_fraction(*sides), 2 if wide else 1) for name, sides in both.items()}
     said = world.value if wide else _SHORT[world]
-    lines = [_Line(label, "measured" if wide else "meas", phase, measured)] if with_measured else []
+    against = pair.against.value if wide else _SHORT[pair.against]
+    lines = [_Line(label, against, phase, measured)] if with_measured else []
     return [
         *lines,
         _Line("" if lines else label, said, "", predicted),

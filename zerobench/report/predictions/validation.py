@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass, field
 from itertools import groupby
+from operator import attrgetter
 
 from zerobench.report.column_units import MISSING
 from zerobench.report.grids import Grid, show_error
@@ -64,8 +65,8 @@ def as_markdown(title: str, parts: Sequence[Part]) -> str:
 def validation_parts(trials: Sequence[Trial], pairs: Sequence[Pair], names: Names, width: int) -> Iterator[Part]:
     """What was compared, the error table of each world and place, then the mistakes that cost a run."""
     yield _overview(trials, pairs)
-    for (world, place), rows in groupby(error_rows(pairs), key=lambda row: (row.evidence, row.place)):
-        title = f"{world.value} against measured: {place.value} memory"
+    for (world, against, place), rows in groupby(error_rows(pairs), key=attrgetter("evidence", "against", "place")):
+        title = f"{world.value} against {against.value}: {place.value} memory"
         yield Part(title[0].upper() + title[1:], _CAPTION, _error_grid(list(rows), names, width))
     if any(pair.cells for pair in pairs):
         yield _under_predictions(pairs, names)

@@ -1,0 +1,141 @@
+"""How far the campaign's predictions are off: errors by quantity, the goals, and what was wrong about fitting."""
+
+from __future__ import annotations
+
+import statistics
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from benchmarks.gpu_campaign.cell_figures import NEEDED, Figure
+from benchmarks.prediction.simulated import origin, table
+from zerobench.records import Status
+from zerobench.report.grids import show_error
+from zerobench.report.predictions.figures import Quantity
+from zerobench.report.trials import Trial
+from zerobench.units import format_bytes
+
+GOALS: dict[str, tuple[float | None, float]] = {
+    Quantity.PEAK: (0.005, 0.03),
+    Quantity.RESERVED: (None, 0.05),
+    Quantity.USED: (None, 0.05),
+}
+"""Of each quantity on the device: the median of the absolute errors at most (None: no such goal), and the worst one."""
+
+_WORST_NAMED = 20
+
+
+class Joined(NamedTuple):
+    """One figure, predicted and measured."""
+
+    predicted: Figure
+    measured: Figure
+
+    @property
+    def error(self) -> float:
+        """Predicted minus measured over measured: below 0 where the prediction is too small."""
+        return (self.predicted.bytes - self.measured.bytes) / self.measured.bytes
+
+    @property
+    def when(self) -> str:
+        """`first forward`; empty for the whole trial."""
+        return f"{self.measured.step} {self.measured.phase}".strip()
+
+
+def as_markdown(predicted: Sequence[Figure], ran: Sequence[Trial], measured: Sequence[Figure], commit: str) -> str:
+    """The judgement: `measured` are the figures of those of `ran` that completed."""
+    joined = join(predicted, measured)
+    cells = len({one.measured.config_hash for one in joined})
+    counts = f"{len(ran)} cells ran, {cells} completed and were predicted; predictions committed {commit}."
+    meaning = "Totals of the device; error: (predicted - measured) / measured; median: of the absolute errors."
+    return "\n".join(
+        [
+            "# Predicted by simulation, then measured on a GPU",
+            "",
+            *origin(),
+            f"{counts} {meaning}",
+            "",
+            *_error_lines(joined),
+            *_goal_lines(joined),
+            *_too_small(joined),
+            *_fit_lines(predicted, ran),
+        ]
+    )
+
+
+def join(predicted: Sequence[Figure], measured: Sequence[Figure]) -> list[Joined]:
+    """Every figure of the device that both have, and of which there is a byte."""
+    said = {figure.key: figure for figure in predicted}
+    pairs = [(said.get(one.key), one) for one in measured if one.place == "device" and one.bytes > 0]
+    return [Joined(before, after) for before, after in pairs if before is not None]
+
+
+def _error_lines(joined: Sequence[Joined]) -> list[str]:
+    rows: list[tuple[str, ...]] = []
+    for quantity in [*Quantity, NEEDED]:
+        these = [one for one in joined if one.measured.quantity == quantity]
+        phases = [*dict.fromkeys(one.when for one in these if one.when), "all"] if these else []
+        rows += [(quantity, when, *_statistics([o for o in these if when in {o.when, "all"}])) for when in phases]
+    return table(("quantity", "phase", "figures", "median", "over", "under", "whose under"), rows, texts=2)
+
+
+def _statistics(these: Sequence[Joined]) -> tuple[str, ...]:
+    median = show_error(statistics.median(abs(one.error) for one in these)).removeprefix("+")
+    over, under = max(these, key=lambda one: one.error), min(these, key=lambda one: one.error)
+    whose = under.measured.cell if under.error < 0 else "-"
+    worst = (show_error(over.error) if over.error > 0 else "-", show_error(under.error) if under.error < 0 else "-")
+    return str(len(these)), median, *worst, whose
+
+
+def _goal_lines(joined: Sequence[Joined]) -> list[str]:
+    rows = []
+    for quantity, (median, worst) in GOALS.items():
+        errors = [abs(one.error) for one in joined if one.measured.quantity == quantity]
+        found = (("median", median, statistics.median), ("worst", worst, max)) if errors else ()
+        for name, goal, of in found:
+            if goal is not None:
+                rows.append((f"{name} error of {quantity}", f"{of(errors):.3%}", f"{goal:.1%}", _met(of(errors), goal)))
+    return table(("", "found", "at most", ""), rows)
+
+
+def _met(found: float, goal: float) -> str:
+    return "reached" if found <= goal else "MISSED"
+
+
+def _too_small(joined: Sequence[Joined]) -> list[str]:
+    """What has to fit and was predicted too small, the worst first."""
+    found = [one for one in joined if one.error < 0 and one.measured.quantity != Quantity.LIVE]
+    found.sort(key=lambda one: one.error)
+    rows = [
+        (one.measured.cell, one.when or "all", one.measured.quantity, show_error(one.error, 3), *_sizes(one))
+        for one in found[:_WORST_NAMED]
+    ]
+    head = ("cell", "phase", "quantity", "error", "predicted, B", "measured, B")
+    return [f"## Predicted too small: {len(found)} figures", "", *(table(head, rows, texts=3) if rows else [])]
+
+
+def _sizes(one: Joined) -> tuple[str, str]:
+    return f"{one.predicted.bytes:,}", f"{one.measured.bytes:,}"
+
+
+def _fit_lines(predicted: Sequence[Figure], ran: Sequence[Trial]) -> list[str]:
+    """Each cell that ran out of memory, or that was said not to fit, beside what its prediction says."""
+    needed = {one.config_hash: one for one in predicted if one.quantity == NEEDED}
+    rows = []
+    for trial in ran:
+        said, capacity = needed.get(trial.spec.config_hash), _capacity(trial)
+        if said is None or capacity is None:
+            continue
+        fits, ran_out = said.bytes <= capacity, trial.record.status is Status.OUT_OF_DEVICE_MEMORY
+        if fits and not ran_out:
+            continue
+        verdict = "MISSED: said to fit" if fits else "as predicted" if ran_out else "FALSE REFUSAL"
+        rows.append((said.cell, str(trial.record.status), format_bytes(said.bytes), format_bytes(capacity), verdict))
+    head = ("cell", "ended", "predicted need", "device", "verdict")
+    title = "## Cells that do not fit, by prediction or by measurement"
+    return [title, "", *(table(head, rows, texts=2) if rows else ["None.", ""])]
+
+
+def _capacity(trial: Trial) -> int | None:
+    """The device's memory as NVML saw it."""
+    sizes = [device.total_bytes for node in trial.record.nvml for device in node.devices]
+    return min((size for size in sizes if size is not None), default=None)

@@ -1,0 +1,82 @@
+"""The judgement says how far predictions were off, which were too small, and what was wrong about fitting."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from benchmarks.gpu_campaign.cell_figures import NEEDED, Figure, as_csv, from_csv
+from benchmarks.gpu_campaign.judgement import as_markdown, join
+from tests.report.sample_run import completed_trial, failed_trial, spec
+from zerobench.errors import UserError
+from zerobench.records import Failure, NvmlDevice, NvmlSummary
+from zerobench.report.trials import Trial
+
+GIB = 2**30
+PEAK = Figure("work", "7B zero1 n8", 0, "steady", "backward", "device", "peak", 1000)
+
+
+def test_figures_come_back_from_their_file_as_they_went() -> None:
+    figures = [PEAK, replace(PEAK, quantity=NEEDED, step="", phase="")]
+    assert from_csv(as_csv(figures)) == figures
+    with pytest.raises(UserError, match="columns"):
+        from_csv("a,b\n1,2\n")
+
+
+def test_a_figure_meets_its_own_prediction_alone() -> None:
+    other = replace(PEAK, config_hash="other")
+    [joined] = join([PEAK, other], [replace(PEAK, bytes=800)])
+    assert (joined.predicted, joined.error) == (PEAK, 0.25)
+
+
+def test_goals_say_reached_or_missed() -> None:
+    text = as_markdown([PEAK], [], [replace(PEAK, bytes=900)], "abc on today")
+    assert "| worst error of peak | 11.111% | 3.0% | MISSED |" in text
+    assert "predictions committed abc on today" in text
+    assert "| worst error of peak | 0.000% | 3.0% | reached |" in as_markdown([PEAK], [], [PEAK], "abc")
+
+
+def test_what_was_predicted_too_small_is_named_and_live_bytes_are_not() -> None:
+    measured = [replace(PEAK, bytes=2000), replace(PEAK, quantity="live", bytes=2000)]
+    text = as_markdown([PEAK, replace(PEAK, quantity="live")], [], measured, "abc")
+    assert "## Predicted too small: 1 figures" in text
+    assert "| 7B zero1 n8 | steady backward | peak | -50.000% | 1,000 | 2,000 |" in text
+
+
+def _ran(*, out_of_memory: bool) -> Trial:
+    asked = spec("zero1")
+    trial = failed_trial(asked, Failure(message="no room")) if out_of_memory else completed_trial(asked)
+    device = NvmlDevice(
+        gpu_uuid="GPU-1",
+        name="NVIDIA H200",
+        index=0,
+        total_bytes=140 * GIB,
+        **dict.fromkeys(("reserved_bytes", "baseline_used_bytes", "peak_used_bytes", "energy_joules")),
+        mean_power_watts=None,
+    )
+    record = trial.record.model_copy(update={"nvml": [NvmlSummary(hostname="a", available=True, devices=[device])]})
+    return replace(trial, record=record)
+
+
+@pytest.mark.parametrize(
+    ("needed_gib", "out_of_memory", "verdict"),
+    [
+        (100, True, "MISSED: said to fit"),
+        (200, True, "as predicted"),
+        (200, False, "FALSE REFUSAL"),
+    ],
+)
+def test_cells_that_do_not_fit_are_held_against_what_was_said(
+    needed_gib: int, out_of_memory: bool, verdict: str
+) -> None:
+    trial = _ran(out_of_memory=out_of_memory)
+    said = Figure(trial.spec.config_hash, "7B zero1 n1", 0, "", "", "device", NEEDED, needed_gib * GIB)
+    [line] = [line for line in as_markdown([said], [trial], [], "abc").splitlines() if "7B zero1 n1" in line]
+    assert verdict in line
+
+
+def test_a_cell_that_was_said_to_fit_and_did_is_not_listed() -> None:
+    trial = _ran(out_of_memory=False)
+    said = Figure(trial.spec.config_hash, "7B zero1 n1", 0, "", "", "device", NEEDED, 100 * GIB)
+    assert "None." in as_markdown([said], [trial], [], "abc")
