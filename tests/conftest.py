@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-from collections.abc import Callable
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -16,6 +17,8 @@ from tests.schedule import (  # noqa: F401
     pytest_ignore_collect,
     pytest_xdist_make_scheduler,
 )
+from tests.tools import forked_launcher
+from tests.tools.rank_forker import rank_forker
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
 from zerobench.store import Run, Trial, load_run
 
@@ -44,13 +47,27 @@ Sweeper = Callable[..., Swept]
 @pytest.fixture(scope="session")
 def sweep_once(tmp_path_factory: pytest.TempPathFactory) -> Sweeper:
     """Run a sweep from the command line as a user does; the same arguments run only once a session."""
+    return _sweeper(tmp_path_factory, "zerobench", {})
+
+
+@pytest.fixture(scope="session")
+def forked_sweep_once(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Sweeper]:
+    """The same with ranks that are forks of one process (tools/rank_forker.py), in a third of the time: for what ranks
+    compute, not for how they are started.
+    """
+    socket = tmp_path_factory.mktemp("forker") / "s"  # a socket's path may have 107 characters
+    with rank_forker(socket):
+        yield _sweeper(tmp_path_factory, "tests.tools.forked_zerobench", {forked_launcher.SOCKET: str(socket)})
+
+
+def _sweeper(tmp_path_factory: pytest.TempPathFactory, module: str, added: Mapping[str, str]) -> Sweeper:
     done: dict[tuple[str, ...], Swept] = {}
 
     def run(*arguments: str) -> Swept:
         if arguments not in done:
             reports = tmp_path_factory.mktemp("reports")
-            command = [sys.executable, "-m", "zerobench", "run", *arguments, "--reports", str(reports)]
-            output, exit_code = _run_to_its_end(command)
+            command = [sys.executable, "-m", module, "run", *arguments, "--reports", str(reports)]
+            output, exit_code = _run_to_its_end(command, {**os.environ, **added})
             (folder,) = [path for path in reports.iterdir() if path.is_dir()]
             done[arguments] = Swept(load_run(folder), output, exit_code)
         return done[arguments]
@@ -58,12 +75,12 @@ def sweep_once(tmp_path_factory: pytest.TempPathFactory) -> Sweeper:
     return run
 
 
-def _run_to_its_end(command: list[str]) -> tuple[str, int]:
+def _run_to_its_end(command: list[str], environment: Mapping[str, str]) -> tuple[str, int]:
     """What a command printed, and its exit status. Where the test's time runs out it is asked to end: killed, it could
     not end its ranks, which would go on beside the other tests.
     """
     pipe = subprocess.PIPE
-    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True) as process:
+    with subprocess.Popen(command, stdout=pipe, stderr=pipe, text=True, env=environment) as process:
         try:
             out, err = process.communicate(timeout=1500)
         except BaseException:
@@ -81,6 +98,16 @@ def quickstart(sweep_once: Sweeper) -> Swept:
 @pytest.fixture(scope="session")
 def own_sweep(tmp_path_factory: pytest.TempPathFactory, sweep_once: Sweeper) -> Callable[..., Swept]:
     """Run a sweep written as YAML text, once a session."""
+    return _of_text(tmp_path_factory, sweep_once)
+
+
+@pytest.fixture(scope="session")
+def forked_sweep(tmp_path_factory: pytest.TempPathFactory, forked_sweep_once: Sweeper) -> Callable[..., Swept]:
+    """The same with forked ranks."""
+    return _of_text(tmp_path_factory, forked_sweep_once)
+
+
+def _of_text(tmp_path_factory: pytest.TempPathFactory, sweep_once: Sweeper) -> Callable[..., Swept]:
     files: dict[str, Path] = {}
 
     def run(text: str, *arguments: str) -> Swept:

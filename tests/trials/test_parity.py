@@ -36,15 +36,15 @@ EXACT = ("ddp", "zero0", "zero1", "zero2", "zero3", "fsdp", "tensor")
 
 
 @pytest.fixture(scope="module")
-def with_adamw(own_sweep):
-    return own_sweep(
+def with_adamw(forked_sweep):
+    return forked_sweep(
         SWEEP.format(family="llama", optimizer="adamw", rate=1e-3, checkpointing="false", include=COMPRESSED)
     )
 
 
 @pytest.fixture(scope="module")
-def with_sgd(own_sweep):
-    return own_sweep(SWEEP.format(family="llama", optimizer="sgd", rate=0.1, checkpointing="true", include=""))
+def with_sgd(forked_sweep):
+    return forked_sweep(SWEEP.format(family="llama", optimizer="sgd", rate=0.1, checkpointing="true", include=""))
 
 
 @pytest.fixture(params=["with_adamw", "with_sgd"])

@@ -39,8 +39,8 @@ Worlds = dict[Evidence, RankRecord]
 
 
 @pytest.fixture(scope="module")
-def swept(own_sweep: Callable[..., Swept]) -> Swept:
-    return own_sweep(SWEEP)
+def swept(forked_sweep: Callable[..., Swept]) -> Swept:
+    return forked_sweep(SWEEP)
 
 
 @pytest.fixture(scope="module")

@@ -52,8 +52,8 @@ Worlds = dict[Evidence, RankRecord]
 
 
 @pytest.fixture(scope="module")
-def swept(kernels: None, own_sweep: Callable[..., Swept]) -> Swept:
-    return own_sweep(SWEEP)
+def swept(kernels: None, forked_sweep: Callable[..., Swept]) -> Swept:
+    return forked_sweep(SWEEP)
 
 
 @pytest.fixture(params=CELLS, ids=[f"{strategy}-{offload}" for strategy, offload in CELLS])
@@ -166,8 +166,8 @@ include:
 """
 
 
-def test_every_stage_and_offload_completes_on_a_gpu_of_the_catalogue_with_every_byte_named(own_sweep, tmp_path):
-    swept = own_sweep(TABLE.replace("NVME", str(tmp_path)))
+def test_every_stage_and_offload_completes_on_a_gpu_of_the_catalogue_with_every_byte_named(forked_sweep, tmp_path):
+    swept = forked_sweep(TABLE.replace("NVME", str(tmp_path)))
     cells = {(t.spec.strategy, t.spec.offload_optimizer, t.spec.offload_param) for t in swept.run.trials()}
     assert len(cells) == 14
     for trial in swept.run.trials():

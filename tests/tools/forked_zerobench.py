@@ -1,0 +1,12 @@
+"""`zerobench` whose ranks are started by forked_launcher.py: python -m tests.tools.forked_zerobench run ..."""
+
+from __future__ import annotations
+
+import sys
+
+from zerobench.cli import main
+from zerobench.run import launcher
+
+if __name__ == "__main__":
+    launcher.deepspeed_program = lambda: [sys.executable, "-m", "tests.tools.forked_launcher"]
+    main()
