@@ -177,6 +177,17 @@ class StepTime(Record):
     """Within the step, waiting for other ranks and not for what they send; None where the strategy does not know it."""
 
 
+class StepBatch(Record):
+    """What one optimizer step was for and how much it trained on."""
+
+    kind: str
+    """`first`, `warmup`, `memory` or `timed`."""
+    tokens: int
+    """Tokens of the step over all ranks: its global batch."""
+    device_peak_bytes: int | None = None
+    """The most that tensors held on this rank's device within the step; None where no ledger watched."""
+
+
 class CollectiveTraffic(Record):
     """What this rank handed to one kind of collective in a phase, all of its calls together."""
 
@@ -273,6 +284,10 @@ class RankRecord(Record):
     """On a server: for each gradient in the order in which it was applied, how many updates lie between the weights
     that it was computed on and those that it was applied to; None where no worker was there."""
     learning_rates: list[float] = Field(default_factory=list)
+    """What the optimizer of this rank used in every step, read back from it; empty where the rank has none."""
+    batches: list[StepBatch] = Field(default_factory=list)
+    """Every step, the first one included, in order. Empty in records of before batches could grow, and of users' own
+    scripts."""
     step_times: list[StepTime] = Field(default_factory=list)
     marks: list[PhaseMark] = Field(default_factory=list)
     memory: list[MemoryRow] = Field(default_factory=list)

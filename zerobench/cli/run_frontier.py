@@ -102,11 +102,14 @@ def _limit(given_bytes: int | None, machine: Machine, cells: Iterable[TrialSpec]
 
 
 def _cells(trials: Iterable[TrialSpec], axis: FrontierAxis) -> dict[str, TrialSpec]:
-    """One cell for the trials that differ in nothing but the axis and the repeat, by a name without the axis."""
+    """One cell for the trials that differ in nothing but the axis, the repeat and how their batch grows, by a name
+    without the axis: what fits must fit with the full batch.
+    """
     found: dict[str, TrialSpec] = {}
     for trial in trials:
         axis.start(trial)  # a model that does not say how deep it is is refused before anything is written
-        found.setdefault(axis.at(trial, 1).config_hash, trial.model_copy(update={"steps": STEPS, "repeat": 0}))
+        cell = trial.model_copy(update={"steps": STEPS, "repeat": 0, "batch_ramp": None})
+        found.setdefault(axis.at(cell, 1).config_hash, cell)
     cells = list(found.values())
     named = cells if axis.name == "model" else [axis.at(trial, 1) for trial in cells]
     return dict(zip(labels(named), cells, strict=True))

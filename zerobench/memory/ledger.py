@@ -113,6 +113,16 @@ class Ledger:
         self._rows = {key: row for key, row in self._rows.items() if key[0] is not step}
         self._process = {key: row for key, row in self._process.items() if key[0] is not step}
 
+    def leave_process(self) -> None:
+        """Look no more at what the kernel tells of the process: malloc keeps freed memory from now on."""
+        self._in_own_process = False
+
+    def peak_bytes(self, step: StepKind, place: Place) -> int | None:
+        """The largest total within a phase of that kind of step, start-up apart; None where nothing was tracked."""
+        keys = ((step, phase, place, Category.TOTAL) for phase in Phase if phase is not Phase.INIT)
+        totals = [row.at_peak_bytes for key in keys if (row := self._rows.get(key)) is not None]
+        return max((total for total in totals if total is not None), default=None)
+
     def rows(self) -> list[MemoryRow]:
         """All rows so far, a `total` row for each phase and place among them."""
         return list(self._rows.values())

@@ -113,6 +113,12 @@ _EVERY_AXIS: Mapping[str, _Axis] = {
     "ranks": _Axis(_ranks, _ranks_sentence, "n: ranks"),
     "micro batch": _number("mb", "micro batch", lambda spec: spec.micro_batch_size),
     "accumulation": _number("ga", "gradient accumulation", lambda spec: spec.gradient_accumulation_steps),
+    "batch ramp": _Axis(
+        lambda spec: f"ramp={spec.batch_ramp}" if spec.batch_ramp else "",
+        lambda spec: f"batch from {spec.batch_ramp.start_tokens} tokens on" if spec.batch_ramp else "",
+        "ramp=: tokens of the first batch + increment / tokens of training until it is full",
+        always=True,
+    ),
     "sequence": _number("seq", "sequence length", lambda spec: spec.sequence_length),
     "precision": _same(lambda spec: spec.precision.value),
     "optimizer": _same(lambda spec: spec.optimizer.value),

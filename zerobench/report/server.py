@@ -13,6 +13,7 @@ from dataclasses import dataclass
 from zerobench.formulas.parameter_server import bytes_per_step
 from zerobench.records import Place, RankRecord, StepKind
 from zerobench.report.memory_view import Instant, ModelStates, largest_model_states, largest_peak
+from zerobench.report.speed import at_full_batch
 from zerobench.report.stats import median
 from zerobench.report.step_time.collectives import bytes_per_element
 from zerobench.report.trials import Trial, completed, roles
@@ -72,7 +73,7 @@ def sides(trial: Trial) -> list[Side]:
 
 def _side(trial: Trial, role: str) -> Side:
     ranks = [rank for rank in trial.ranks if rank.role == role]
-    times = [time for rank in ranks for time in rank.step_times]
+    times = [time for rank in ranks for time in at_full_batch(trial, rank.step_times)]
     waits = [time.wait_s for time in times if time.wait_s is not None]
     return Side(
         role=role,

@@ -3,17 +3,21 @@
 All ranks wait for the slowest, so a step takes the largest time over the ranks; its forward, backward and step
 phases are those of that same rank, so that they add up to it. Medians over the timed steps follow. A server has
 no forward pass and a step of its own making: the ranks here are its workers, and its times stand apart (server.py).
+Of a trial whose batch grows only steps of the full batch count, those before it stand apart too (batch_ramp.py).
 """
 
 from __future__ import annotations
 
 from collections.abc import Sequence
 from dataclasses import dataclass
+from typing import TypeVar
 
 from zerobench.records import StepTime
 from zerobench.report.stats import median
 from zerobench.report.trials import Trial, all_ranks_ran, completed, workers
 from zerobench.spec.hardware import peak_flops
+
+T = TypeVar("T")
 
 
 @dataclass(frozen=True)
@@ -49,6 +53,23 @@ def slowest_steps(trial: Trial) -> list[StepTime]:
     return [max(step, key=lambda time: time.step_s) for step in zip(*per_rank, strict=False)]
 
 
+def timed_tokens(trial: Trial) -> list[int]:
+    """Tokens of each timed step, all ranks together."""
+    rank = next((one for one in workers(trial) or trial.ranks if one.step_times), None)
+    if rank is None:
+        return []
+    noted = [batch.tokens for batch in rank.batches if batch.kind == "timed"]
+    return noted or [trial.spec.global_batch_tokens] * len(rank.step_times)
+
+
+def at_full_batch(trial: Trial, timed: Sequence[T]) -> list[T]:
+    """Of one value for each timed step those of steps with the full batch: all of them where it is fixed."""
+    if trial.spec.batch_ramp is None:
+        return list(timed)
+    full = trial.spec.global_batch_tokens
+    return [value for value, tokens in zip(timed, timed_tokens(trial), strict=False) if tokens == full]
+
+
 def alloc_retries(trial: Trial) -> int:
     """The most times that one rank's allocator had to flush its cache and try again."""
     counts = (row.alloc_retries for rank in trial.ranks for row in rank.device_memory)
@@ -60,7 +81,7 @@ def speed_of(trial: Trial) -> Speed | None:
 
     Throughput is void where the allocator had to retry: the steps then measure cudaMalloc, not the training.
     """
-    steps = slowest_steps(trial) if completed(trial) else []
+    steps = at_full_batch(trial, slowest_steps(trial)) if completed(trial) else []
     if not steps:
         return None
     seconds = _median([time.step_s for time in steps])
@@ -100,8 +121,8 @@ def _flops_per_s(trial: Trial, seconds: float) -> float | None:
 def step_seconds_by_rank(trial: Trial) -> dict[int, float]:
     """The median step time of each rank that timed steps, in seconds."""
     ranks = workers(trial) or trial.ranks
-    timed = {rank.rank: [time.step_s for time in rank.step_times] for rank in ranks if rank.step_times}
-    return {rank: _median(seconds) for rank, seconds in timed.items()}
+    timed = {rank.rank: [time.step_s for time in at_full_batch(trial, rank.step_times)] for rank in ranks}
+    return {rank: _median(seconds) for rank, seconds in timed.items() if seconds}
 
 
 def nvme_bytes_per_s(trial: Trial) -> tuple[float | None, float | None]:

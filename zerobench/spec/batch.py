@@ -43,6 +43,13 @@ def micro_batches_of_share(trial: TrialSpec) -> int:
     return trial.gradient_accumulation_steps * trial.world_size // data_parallel_size(trial)
 
 
-def micro_batches_per_step(trial: TrialSpec, rank: int) -> int:
-    """Micro-batches that rank `rank` trains on in an optimizer step; none on a server."""
-    return 0 if role_of(trial, rank) is Role.SERVER else micro_batches_of_share(trial)
+def micro_batches_per_step(trial: TrialSpec, rank: int, step_tokens: int | None = None) -> int:
+    """Micro-batches that rank `rank` trains on in an optimizer step; none on a server.
+
+    `step_tokens`: tokens of the step over all ranks, where they are not those of the full batch (step_plan.py).
+    """
+    if role_of(trial, rank) is Role.SERVER:
+        return 0
+    if step_tokens is None:
+        return micro_batches_of_share(trial)
+    return step_tokens // (trial.micro_batch_size * trial.sequence_length * data_parallel_size(trial))

@@ -17,6 +17,7 @@ from zerobench.spec.base import Spec
 from zerobench.spec.host_memory import host_state_bytes
 from zerobench.spec.machine import CPU_RANKS_PER_CORE
 from zerobench.spec.plain import one_line
+from zerobench.spec.ramp_rules import RAMP_RULES
 from zerobench.spec.situation import Rule, Situation
 from zerobench.spec.strategy import strategy_info
 from zerobench.spec.strategy_rules import STRATEGY_RULES
@@ -196,6 +197,7 @@ def _host_memory(s: Situation) -> str | None:
 
 RULES: dict[str, Rule] = {
     **STRATEGY_RULES,
+    **RAMP_RULES,
     "offload_needs_stage_1": _offload_needs_stage_1,
     "param_offload_needs_stage_3": _param_offload_needs_stage_3,
     "nvme_needs_stage_3": _nvme_needs_stage_3,

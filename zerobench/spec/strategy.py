@@ -54,6 +54,8 @@ class StrategyInfo(Spec):
     divides_batch: bool = True
     """Whether each rank trains samples of its own. Else the ranks divide the model, and all train the same samples
     (zerobench.spec.batch)."""
+    fixed_batch: str | None = None
+    """Why the number of micro-batches cannot change from step to step; None where it can, as a batch ramp needs."""
     exact: bool = True
     """Whether it computes what the reference computes, but for the order of additions, and is judged by that. A
     strategy that changes the arithmetic (compressed gradients, stale ones) is not exact and is shown unjudged, with its

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Self
 from pydantic import Field
 
 from zerobench.spec.base import Spec
+from zerobench.spec.batch_ramp import BatchRamp
 from zerobench.spec.model import ModelSpec
 
 Positive = Annotated[int, Field(ge=1)]
@@ -134,7 +135,8 @@ class HyperparameterSpec(Spec):
     learning_rate: Annotated[float, Field(gt=0)] = 3e-4
     """Peak learning rate."""
     warmup_steps: Count = 2
-    """Steps of linear warm-up to the peak."""
+    """Steps of linear warm-up to the peak. Where the batch grows, this and `decay_steps` are counted in the tokens of
+    a full batch (worker/schedule.py)."""
     decay_steps: Positive = 100
     """Step at which the cosine decay ends."""
     final_fraction: Annotated[float, Field(ge=0, le=1)] = 0.1
@@ -166,7 +168,7 @@ class StepsSpec(Spec):
 
     @property
     def total(self) -> int:
-        """All optimizer steps of a trial."""
+        """All optimizer steps of a trial with a fixed batch (zerobench.spec.step_plan has those of a ramp)."""
         return 1 + 2 * self.warmup + self.memory + self.timed
 
 
@@ -192,7 +194,7 @@ SCRIPT = "script"
 """The strategy of a script in which no ledger saw the engine; one that was seen has its ZeRO stage's."""
 
 
-_LATER_FIELDS = ("bucket_bytes", "compression", "reshard_after_forward", "consistency")
+_LATER_FIELDS = ("bucket_bytes", "compression", "reshard_after_forward", "consistency", "batch_ramp")
 """Fields that came after the first runs were kept: at their default they are not in the hash, so that those keep
 theirs."""
 
@@ -215,6 +217,8 @@ class TrialSpec(Spec):
     micro_batch_size: Positive = 1
     """Sequences per rank and forward pass."""
     gradient_accumulation_steps: Positive = 1
+    batch_ramp: BatchRamp | None = None
+    """How the global batch grows to its size, by fewer steps of accumulation at first; None: it does not."""
     sequence_length: Positive = 1024
     """Tokens per sequence."""
     precision: Precision = Precision.BF16
@@ -261,8 +265,13 @@ class TrialSpec(Spec):
 
     @property
     def global_batch_size(self) -> int:
-        """Sequences per optimizer step, over all ranks."""
+        """Sequences per optimizer step, over all ranks; with a ramp, at its end."""
         return self.world_size * self.micro_batch_size * self.gradient_accumulation_steps
+
+    @property
+    def global_batch_tokens(self) -> int:
+        """Tokens per optimizer step, over all ranks; with a ramp, at its end."""
+        return self.global_batch_size * self.sequence_length
 
     @property
     def zero_stage(self) -> int | None:
@@ -287,6 +296,8 @@ class TrialSpec(Spec):
         )
         same["optimizer"] = "sgd" if self.optimizer is Optimizer.SGD else "adamw"
         same["global_batch_size"] = self.global_batch_size
+        if self.batch_ramp is not None:  # older runs have none: theirs stays as it was
+            same["batch_ramp"] = self.batch_ramp.model_dump(mode="json")
         text = json.dumps(same, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 

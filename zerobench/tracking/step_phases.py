@@ -28,15 +28,8 @@ from zerobench.memory.recorder import (
 )
 from zerobench.memory.traffic import Traffic
 from zerobench.records import Phase, StepKind, StepTime
-from zerobench.spec.trial import StepsSpec
 
 _UNDER_LEDGER = {"first": StepKind.FIRST, "memory": StepKind.STEADY}
-
-
-def step_kinds(steps: StepsSpec, *, is_fresh: bool) -> list[str]:
-    """What each step from the first tracked one on is for; an engine that has stepped before has no first step."""
-    warmup = ["warmup"] * steps.warmup
-    return ["first" if is_fresh else "warmup", *warmup, *["memory"] * steps.memory, *warmup, *["timed"] * steps.timed]
 
 
 class StepPhases:

@@ -37,12 +37,13 @@ from zerobench.memory.recorder import NvmeAccount
 from zerobench.progress import ProgressFile
 from zerobench.records import Phase, Status
 from zerobench.spec.base import user_error
+from zerobench.spec.step_plan import step_kinds
 from zerobench.spec.trial import StepsSpec
 from zerobench.tracking.agreement import agree, this_rank
 from zerobench.tracking.engine_hooks import EngineHooks
 from zerobench.tracking.own_trial import engine_trial
 from zerobench.tracking.rank_records import Found, make_folder, write_records
-from zerobench.tracking.step_phases import StepPhases, step_kinds
+from zerobench.tracking.step_phases import StepPhases
 
 Arguments = ParamSpec("Arguments")
 

@@ -16,6 +16,7 @@ from zerobench.folder import TrialFolder, write_whole
 from zerobench.memory.sampler import Sampler
 from zerobench.progress import ProgressFile
 from zerobench.records import RankRecord
+from zerobench.spec.step_plan import plan_steps
 from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.worker.launched import one_of, read_rank
 
@@ -39,7 +40,7 @@ def main() -> None:
 
 def _run(trial: TrialSpec, folder: TrialFolder) -> int:
     rank = read_rank(trial.gpus_per_node) if trial.evidence is Evidence.MEASURED else one_of(trial)
-    progress = ProgressFile(folder, rank, trial.steps.total)
+    progress = ProgressFile(folder, rank, len(plan_steps(trial)))
     progress.say("import", -1, always=True)
     sampler = _start_sampler(folder, rank.node)
     from zerobench.memory.failures import describe

@@ -71,7 +71,11 @@ class TokenFile(Dataset[torch.Tensor]):
 
 
 def micro_batches(trial: TrialSpec, rank: int, num_steps: int, vocab_size: int) -> Iterator[torch.Tensor]:
-    """Micro-batches of one rank in order, int64 [micro_batch_size, sequence_length], on the host; none for a server."""
+    """Micro-batches of one rank in order, int64 [micro_batch_size, sequence_length], on the host; none for a server.
+
+    Enough for `num_steps` full batches. Which samples a step trains on follows from how many were seen before it,
+    whatever the size of those batches was.
+    """
     if role_of(trial, rank) is Role.SERVER:
         return iter(())
     dataset = make_dataset(trial, num_steps * trial.global_batch_size, vocab_size)

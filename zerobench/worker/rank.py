@@ -5,6 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator
+from contextlib import nullcontext
 from typing import Any
 
 import torch
@@ -18,19 +19,27 @@ from zerobench.memory.ledger import Ledger
 from zerobench.memory.nvml import DeviceReader
 from zerobench.memory.recorder import Marks, MemoryPhases, PlainPhases, TimedPhases
 from zerobench.progress import ProgressFile, Rank
-from zerobench.records import ContextMemory, Phase, RankRecord, Status, StepKind
+from zerobench.records import ContextMemory, Phase, Place, RankRecord, Status, StepBatch, StepKind
 from zerobench.spec.batch import micro_batches_per_step, model_parallel_size
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.parameters import ParameterCounts
 from zerobench.spec.roles import Role, num_workers, role_of
+from zerobench.spec.step_plan import PlannedStep, plan_steps
 from zerobench.spec.trial import TrialSpec
 from zerobench.worker import kernels
 from zerobench.worker.model import DTYPES, prepare_model
-from zerobench.worker.schedule import learning_rate
+from zerobench.worker.schedule import planned_rate
 from zerobench.worker.strategies import make_strategy
-from zerobench.worker.strategies.base import Job, Phases, Strategy
+from zerobench.worker.strategies.base import Job, Strategy
 from zerobench.worker.weights import fill_weights
 from zerobench.worker.worlds import make_world
+
+_UNDER_LEDGER = {"first": StepKind.FIRST, "memory": StepKind.STEADY}
+
+_UNKNOWN_PROCESS = (
+    "batch_ramp: the steady step comes after steps were timed, when malloc keeps what is freed: what the kernel tells "
+    "of the process (rest_of_process, resident bytes) is not available for it"
+)
 
 _NOTED_BYTES = 64 * 1024
 """Nameless storages below this are counted and not commented on."""
@@ -45,9 +54,10 @@ class RankRun:
         self.rank = rank
         self.world = make_world(trial)
         self.marks = Marks()
+        self._plain = PlainPhases(self.marks)
+        self._is_loose = False
         self.device: Device | None = None
         self._progress = progress
-        self._micro_batches = micro_batches_per_step(trial, rank.rank)
         self._losses: list[torch.Tensor] = []
         self.record = RankRecord(
             trial_id=trial.trial_id,
@@ -80,7 +90,7 @@ class RankRun:
                 self._collect(strategy)
             self._gather_losses()
         self.record.status = Status.COMPLETED
-        self._progress.say("done", self.trial.steps.total, always=True)
+        self._progress.say("done", len(plan_steps(self.trial)), always=True)
 
     def _look(self, strategy: Strategy, device: Device, reader: DeviceReader | None) -> None:
         """Set up everything that looks at memory."""
@@ -166,59 +176,63 @@ class RankRun:
             record.departures = departures(ds_config, trial.world_size, record.parameters.total)
 
     def _train(self, strategy: Strategy, device: Device) -> None:
-        steps = self.trial.steps
+        """All planned steps; where nothing is trained, only those that the ledger watches."""
         vocab_size = int(strategy.module.config.vocab_size)  # type: ignore[union-attr, arg-type] # transformers is untyped
         data = self.world.micro_batches(self.rank, vocab_size)
-        plain = PlainPhases(self.marks)
+        planned = [step for step in plan_steps(self.trial) if self.world.trains or step.kind in _UNDER_LEDGER]
+        if self.trial.batch_ramp is not None and self.world.trains:
+            self.record.notes.append(_UNKNOWN_PROCESS)
+        self._timed = TimedPhases(device, self.marks)
         index = itertools.count()
-        with self._ledger.tracking(strategy.module):
-            self._step(strategy, device, data, self._memory, next(index), "first")
-        for _ in range(steps.warmup if self.world.trains else 0):
-            self._step(strategy, device, data, plain, next(index), "warmup")
-        self._memory.kind = StepKind.STEADY
-        with self._ledger.tracking(strategy.module):
-            for _ in range(steps.memory):
-                self._ledger.forget(StepKind.STEADY)
-                self.world.traffic.forget(StepKind.STEADY)
-                self._nvme.forget(StepKind.STEADY)
-                self._step(strategy, device, data, self._memory, next(index), "memory")
-        if self.world.trains:
-            self._time(strategy, device, data, index)
+        for kind, steps in itertools.groupby(planned, key=lambda step: step.kind):
+            self._begin(kind)
+            with self._ledger.tracking(strategy.module) if kind in _UNDER_LEDGER else nullcontext():
+                for step in steps:
+                    self._step(strategy, device, data, next(index), step)
 
-    def _time(self, strategy: Strategy, device: Device, data: Iterator[torch.Tensor], index: Iterator[int]) -> None:
-        """Let malloc loose, warm up again, and time steps with no tracker on."""
-        steps = self.trial.steps
-        plain, timed = PlainPhases(self.marks), TimedPhases(device, self.marks)
-        unpin_malloc()
-        for _ in range(steps.warmup):
-            self._step(strategy, device, data, plain, next(index), "warmup")
-        for _ in range(steps.timed):
-            self._step(strategy, device, data, timed, next(index), "timed")
+    def _begin(self, kind: str) -> None:
+        """Steps of another kind: malloc is let loose, once, after the first ones that memory is measured in."""
+        if kind == "memory":
+            self._memory.kind = StepKind.STEADY
+        elif self._memory.kind is StepKind.STEADY and not self._is_loose:
+            self._is_loose = True
+            unpin_malloc()
+            self._ledger.leave_process()
 
     def _step(
-        self,
-        strategy: Strategy,
-        device: Device,
-        data: Iterator[torch.Tensor],
-        phases: Phases,
-        index: int,
-        kind: str,
+        self, strategy: Strategy, device: Device, data: Iterator[torch.Tensor], index: int, planned: PlannedStep
     ) -> None:
         """One optimizer step. The batch is on the device before the step's clock starts."""
-        self.marks.step_index, self.marks.kind = index, kind
-        rate = learning_rate(index, self.trial.hyperparameters)
-        batches = [next(data).to(device.torch_device) for _ in range(self._micro_batches)]
-        if phases is self._memory:
+        self.marks.step_index, self.marks.kind = index, planned.kind
+        count = micro_batches_per_step(self.trial, self.rank.rank, planned.tokens)
+        batches = [next(data).to(device.torch_device) for _ in range(count)]
+        if planned.kind == "memory":
+            self._forget_steady()
+        if planned.kind in _UNDER_LEDGER:
             self._ledger.name_inputs(batches)
-        if isinstance(phases, TimedPhases):
-            with phases.step(self.record.step_times):
-                loss = strategy.step(batches, rate, phases)
+        rate = planned_rate(self.trial, planned)
+        if planned.kind == "timed":
+            with self._timed.step(self.record.step_times):
+                loss = strategy.step(batches, rate, self._timed)
             self.record.step_times[-1].wait_s = None if self.world.is_alone else strategy.wait_s
         else:
-            loss = strategy.step(batches, rate, phases)
+            loss = strategy.step(batches, rate, self._memory if planned.kind in _UNDER_LEDGER else self._plain)
         self._losses.append(loss)
-        self.record.learning_rates.append(rate)
-        self._progress.say(kind, index, device.memory_bytes() or resident_bytes())
+        self._note_step(strategy, planned)
+        self._progress.say(planned.kind, index, device.memory_bytes() or resident_bytes())
+
+    def _forget_steady(self) -> None:
+        """Of several memory steps the last one is reported."""
+        self._ledger.forget(StepKind.STEADY)
+        self.world.traffic.forget(StepKind.STEADY)
+        self._nvme.forget(StepKind.STEADY)
+
+    def _note_step(self, strategy: Strategy, planned: PlannedStep) -> None:
+        rate = strategy.learning_rate()
+        self.record.learning_rates += [] if rate is None else [rate]
+        kind = _UNDER_LEDGER.get(planned.kind)
+        peak = None if kind is None else self._ledger.peak_bytes(kind, Place.DEVICE)
+        self.record.batches.append(StepBatch(kind=planned.kind, tokens=planned.tokens, device_peak_bytes=peak))
 
     def _collect(self, strategy: Strategy) -> None:
         """Put into the record what the phases left, also after a failure."""

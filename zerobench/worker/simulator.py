@@ -22,6 +22,7 @@ from pathlib import Path
 
 from zerobench.folder import TrialFolder, write_whole
 from zerobench.progress import ProgressFile
+from zerobench.spec.step_plan import plan_steps
 from zerobench.spec.trial import TrialSpec
 from zerobench.worker.launched import one_of
 
@@ -152,7 +153,7 @@ def _run_rank(folder: TrialFolder) -> int:
     trial = TrialSpec.model_validate_json(folder.spec.read_text(encoding="utf-8"))
     signal.setitimer(signal.ITIMER_REAL, trial.timeout_s)  # SIGALRM ends the process, and the runner knows why
     rank = one_of(trial)
-    run = RankRun(trial, folder, rank, ProgressFile(folder, rank, trial.steps.total))
+    run = RankRun(trial, folder, rank, ProgressFile(folder, rank, len(plan_steps(trial))))
     try:
         run.run()
     except BaseException as error:  # noqa: BLE001 - whatever ended the rank is its result

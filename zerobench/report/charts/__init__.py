@@ -13,6 +13,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from zerobench.report.charts import (
     bars,
+    batch_ramp,
     efficiency,
     model_size,
     offload_traffic,
@@ -39,6 +40,7 @@ _MAKERS: Sequence[Callable[[RunFrames], Figure | None]] = (
     pareto.figure,
     efficiency.weak_figure,
     efficiency.strong_figure,
+    batch_ramp.figure,
     rank_spread.figure,
     prediction_error.figure,
     offload_traffic.figure,

@@ -13,7 +13,7 @@ from zerobench import store
 from zerobench.records import Category, Place, StepKind
 from zerobench.report.memory_view import Instant, largest_peak
 from zerobench.report.parity import losses
-from zerobench.report.speed import alloc_retries, slowest_steps
+from zerobench.report.speed import alloc_retries, at_full_batch, slowest_steps
 from zerobench.report.trials import Trial, completed, drops_out, refusing_impossible_values
 from zerobench.spec.trial import Evidence, Offload, TrialSpec
 
@@ -116,11 +116,15 @@ def repeat_of(trial: Trial) -> Repeat:
         status=record.status.value,
         reason=record.reason or (record.failure.message if record.failure else None),
         peaks=_peaks(trial) if ran else {},
-        step_times_s=tuple(step.step_s for step in slowest_steps(trial) if step.step_s > 0) if ran else (),
+        step_times_s=_step_times_s(trial) if ran else (),
         void=f"the allocator retried {retries} times" if retries else None,
         losses=tuple(losses(trial)) if ran and not drops_out(trial) else (),
         devices=frozenset(rank.device_name for rank in trial.ranks if trial.spec.evidence.needs_device),
     )
+
+
+def _step_times_s(trial: Trial) -> tuple[float, ...]:
+    return tuple(step.step_s for step in at_full_batch(trial, slowest_steps(trial)) if step.step_s > 0)
 
 
 def _peaks(trial: Trial) -> dict[Where, Instant]:

@@ -18,6 +18,7 @@ import pyarrow as pa
 from zerobench import store
 from zerobench.report.frames import schema
 from zerobench.report.frames.run_rows import (
+    batch_rows,
     note_rows,
     peak_rows,
     phase_rows,
@@ -43,6 +44,7 @@ _OF_TRIAL = {
     "sides": (schema.SIDES, side_rows),
     "phases": (schema.PHASES, phase_rows),
     "steps": (schema.STEPS, step_rows),
+    "batches": (schema.BATCHES, batch_rows),
     "notes": (schema.NOTES, note_rows),
 }
 """The frames that one trial's records alone decide."""
@@ -65,6 +67,8 @@ class RunFrames:
     """schema.PHASES."""
     steps: pd.DataFrame
     """schema.STEPS."""
+    batches: pd.DataFrame
+    """schema.BATCHES."""
     notes: pd.DataFrame
     """schema.NOTES."""
     errors: pd.DataFrame

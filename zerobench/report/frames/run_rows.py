@@ -2,10 +2,13 @@
 
 from __future__ import annotations
 
+import itertools
 from collections.abc import Iterable, Iterator
+from dataclasses import asdict
 from typing import Any
 
 from zerobench.records import PhaseMark, Place, RankRecord, StepKind
+from zerobench.report.batch_ramp import batch_figures, work_of
 from zerobench.report.column_units import plain
 from zerobench.report.frames.rows import trial_values
 from zerobench.report.labels import setting_text
@@ -20,7 +23,7 @@ from zerobench.report.memory_view import (
 )
 from zerobench.report.nvml_view import devices_of
 from zerobench.report.server import side_sentences, sides
-from zerobench.report.speed import slowest_steps, speed_of, step_seconds_by_rank
+from zerobench.report.speed import slowest_steps, speed_of, step_seconds_by_rank, timed_tokens
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.trials import Trial, completed
 from zerobench.spec.cluster import HOST_BANDWIDTH, Cluster, read_rate
@@ -50,9 +53,10 @@ def summary_values(trial: Trial) -> Row:
 
 
 def _settings(spec: TrialSpec) -> str:
-    """What the sweep says to DeepSpeed: `reduce_bucket_size=5e8`, and the file that it names."""
+    """What the sweep says to DeepSpeed (`reduce_bucket_size=5e8`, the file that it names), and how the batch grows."""
     said = [f"{key.rpartition('.')[2]}={setting_text(spec, key)}" for key in sorted(spec.ds_config)]
-    return plain(" ".join([*said, spec.ds_config_file or ""]).strip())
+    ramp = f"ramp={spec.batch_ramp}" if spec.batch_ramp else ""
+    return plain(" ".join([*said, spec.ds_config_file or "", ramp]).strip())
 
 
 def _gpu(trial: Trial) -> Gpu | None:
@@ -192,8 +196,17 @@ def _mark(rank: RankRecord, step: StepKind, phase: str) -> PhaseMark | None:
 
 def step_rows(trial: Trial) -> Iterator[Row]:
     """The rows of `trial` in schema.STEPS."""
-    for index, step in enumerate(slowest_steps(trial)):
-        yield {**_key(trial), "step_index": index, **step.model_dump()}
+    steps = slowest_steps(trial)
+    sizes = timed_tokens(trial) if trial.spec.knows("gradient_accumulation_steps") else []
+    for index, (step, tokens) in enumerate(itertools.zip_longest(steps, sizes[: len(steps)])):
+        yield {**_key(trial), "step_index": index, **step.model_dump(), "tokens": tokens}
+
+
+def batch_rows(trial: Trial) -> Iterator[Row]:
+    """The rows of `trial` in schema.BATCHES."""
+    work = work_of(trial)
+    for figures in batch_figures(trial):
+        yield {**_key(trial), "work": work, "is_ramped": trial.spec.batch_ramp is not None, **asdict(figures)}
 
 
 def note_rows(trial: Trial) -> Iterator[Row]:

@@ -207,8 +207,24 @@ STEPS: Mapping[str, str] = {
     "forward_s": FLOAT,
     "backward_s": FLOAT,
     "optimizer_s": FLOAT,
+    "tokens": INTEGER,
 }
-"""The timed steps, from 0 on, each as its slowest rank took it."""
+"""The timed steps, from 0 on, each as its slowest rank took it; `tokens`: of the step, all ranks together."""
+
+BATCHES: Mapping[str, str] = {
+    **_TRIAL,
+    "work": STRING,
+    "is_ramped": BOOLEAN,
+    "tokens": INTEGER,
+    "first_step": INTEGER,
+    "last_step": INTEGER,
+    "timed_steps": INTEGER,
+    "step_s": FLOAT,
+    "tokens_per_s": FLOAT,
+    "peak_bytes": INTEGER,
+}
+"""The sizes of each trial's global batch (zerobench.report.batch_ramp), one where it is fixed. `work`: equal for a
+ramped trial and one that does the same with a fixed batch."""
 
 NOTES: Mapping[str, str] = {**_TRIAL, "rank": INTEGER, "note": STRING}
 """What a reader of the figures must know; `rank` is empty where the trial says it as a whole."""

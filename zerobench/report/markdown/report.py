@@ -16,6 +16,7 @@ from datetime import UTC, datetime
 from zerobench.report.environment_facts import at
 from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.headline.sentences import headline
+from zerobench.report.markdown.ramp import ramp_lines
 from zerobench.report.markdown.setting import configuration_lines, hardware_lines, reproduce_lines, version_lines
 from zerobench.report.markdown.tables import (
     Row,
@@ -54,6 +55,7 @@ def _sections(frames: RunFrames) -> Iterator[tuple[str, Iterator[str] | list[str
     several = len(frames.runs) > 1
     yield "Memory by category", memory_lines(frames)
     yield "Throughput", throughput_lines(frames)
+    yield "Batch ramp", ramp_lines(frames)
     yield "Parameter server", side_lines(frames)
     yield "Outcomes", outcome_lines(frames)
     yield "Predicted against measured", error_lines(frames)

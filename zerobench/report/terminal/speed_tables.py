@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from rich.text import Text
 
 from zerobench.report.column_units import MISSING, Unit, plain, show_number, show_percent, show_whole, time_unit
-from zerobench.report.speed import Speed, speed_of, step_seconds_by_rank
+from zerobench.report.speed import Speed, speed_of, step_seconds_by_rank, timed_tokens
 from zerobench.report.stats import RankSpread, median_absolute_deviation, median_interval, spread_over_ranks
 from zerobench.report.terminal.layout import Column, Section, Shown, mark, table
 from zerobench.report.terminal.memory_tables import odd_rank
@@ -26,7 +26,7 @@ class _Row:
         speed, trial = speed_of(shown.trial), shown.trial
         if speed is None:
             return None
-        tokens = len(speed.steps) * trial.spec.global_batch_size * trial.spec.sequence_length
+        tokens = sum(timed_tokens(trial))
         joules = energies.get(trial.spec.trial_id) if all_ranks_ran(trial) else None
         spread = spread_over_ranks(step_seconds_by_rank(trial))
         return cls(speed, spread, None if joules is None else joules / tokens)

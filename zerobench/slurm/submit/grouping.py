@@ -93,7 +93,7 @@ def estimated_work(trial: TrialSpec, num_params: int | None) -> float:
     if num_params is None:
         return math.inf
     tokens = trial.micro_batch_size * trial.gradient_accumulation_steps * trial.sequence_length
-    return 6.0 * num_params * tokens * trial.steps.total
+    return 6.0 * num_params * tokens * trial.steps.total  # with a ramp of the batch, at most
 
 
 def _groups(trials: Iterable[TrialSpec]) -> dict[Shape, list[TrialSpec]]:

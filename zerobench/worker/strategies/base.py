@@ -82,9 +82,21 @@ class Strategy(ABC):
     def walk(self) -> Iterable[Named]:
         """Every tensor that the strategy holds, with what it is."""
 
+    def learning_rate(self) -> float | None:
+        """What the last step updated with, read back from the optimizer itself; None on a rank that has none."""
+        return None
+
     def effective_config(self) -> dict[str, Any]:
         """What the engine says it runs with."""
         return {}
+
+
+def only_learning_rate(*optimizers: torch.optim.Optimizer) -> float:
+    """The learning rate of all groups of `optimizers`. Raises RuntimeError where they differ."""
+    rates = {float(group["lr"]) for optimizer in optimizers for group in optimizer.param_groups}
+    if len(rates) != 1:
+        raise RuntimeError(f"parameters are updated at different learning rates: {sorted(rates)}")
+    return rates.pop()
 
 
 def causal_loss(module: Callable[..., Any], tokens: torch.Tensor) -> torch.Tensor:

@@ -191,6 +191,10 @@ class Worker(_Side):
         for parameter in self._sent:
             self._link.receive(parameter.data, _SERVER)
 
+    def learning_rate(self) -> float | None:
+        """The server's; none is here."""
+        return None
+
     def walk(self) -> Iterable[Named]:
         """The model and its gradients."""
         return walk_module(self.module)

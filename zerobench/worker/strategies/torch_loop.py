@@ -16,7 +16,7 @@ from zerobench.memory.engine_tensors import Named, walk_masters, walk_module, wa
 from zerobench.records import Phase
 from zerobench.spec.trial import Optimizer, Precision, TrialSpec
 from zerobench.worker.mixed_precision import MasterWeights
-from zerobench.worker.strategies.base import Phases, Strategy, causal_loss
+from zerobench.worker.strategies.base import Phases, Strategy, causal_loss, only_learning_rate
 
 FP16_LOSS_SCALE = 2.0**12
 """Static, so that no step is skipped; 16-bit gradients of these models neither vanish nor overflow under it."""
@@ -91,6 +91,10 @@ class TorchLoop(Strategy):
         if self._masters is not None:
             yield from walk_masters(self._masters.masters)
         yield from walk_optimizer_states(self._optimizer)
+
+    def learning_rate(self) -> float | None:
+        """As the torch optimizer has it."""
+        return only_learning_rate(self._optimizer)
 
     def effective_config(self) -> dict[str, Any]:
         """The optimizer's own settings."""

@@ -10,7 +10,7 @@ import torch
 from zerobench.memory.engine_config import engine_config
 from zerobench.memory.engine_tensors import Named, walk_deepspeed
 from zerobench.records import Phase
-from zerobench.worker.strategies.base import Phases, Strategy, causal_loss
+from zerobench.worker.strategies.base import Phases, Strategy, causal_loss, only_learning_rate
 
 
 class Zero(Strategy):
@@ -37,10 +37,14 @@ class Zero(Strategy):
         """The engine accumulates by itself: it updates at its own accumulation boundary."""
         for group in self._engine.optimizer.param_groups:
             group["lr"] = learning_rate
+        if self.job.trial.batch_ramp is not None:
+            set_micro_batches(self._engine, len(micro_batches))
         losses = []
         for tokens in micro_batches[:-1]:
             losses.append(self._forward_backward(tokens, phases))
             self._engine.step()
+        if self.job.trial.batch_ramp is not None:
+            self._engine.set_gradient_accumulation_boundary(True)
         losses.append(self._forward_backward(micro_batches[-1], phases))
         with phases.phase(Phase.STEP):
             self._engine.step()
@@ -49,6 +53,11 @@ class Zero(Strategy):
     def walk(self) -> Iterable[Named]:
         """Everything that the engine holds."""
         return walk_deepspeed(self._engine)
+
+    def learning_rate(self) -> float | None:
+        """As the engine has it, and the optimizer that the engine wraps."""
+        outer = self._engine.optimizer
+        return only_learning_rate(outer, getattr(outer, "optimizer", outer))
 
     def effective_config(self) -> dict[str, Any]:
         """DeepSpeed's config with every default filled in, and the classes it chose."""
@@ -62,6 +71,21 @@ class Zero(Strategy):
         with phases.phase(Phase.BACKWARD):
             self._engine.backward(loss)
         return kept
+
+
+def set_micro_batches(engine: Any, count: int) -> None:
+    """Let the next step accumulate over `count` micro-batches, at least one, and begin before its end.
+
+    `set_train_batch_size` (deepspeed/runtime/engine.py) is DeepSpeed's own way, and leaves two things as they were in
+    0.19.8. Whether a step ends is still told by all micro-batches so far, divided by the new number, so a step may end
+    in the middle: it is told outright, by `set_gradient_accumulation_boundary`. And the optimizer of stages 1 and 2
+    keeps the number that it was built with, by which it looks for gradients on the host (stage_1_and_2.py,
+    `set_norm_for_param_grad`).
+    """
+    engine.set_train_batch_size(engine.train_micro_batch_size_per_gpu() * engine.dp_world_size * count)
+    if hasattr(engine.optimizer, "gradient_accumulation_steps"):
+        engine.optimizer.gradient_accumulation_steps = count
+    engine.set_gradient_accumulation_boundary(False)
 
 
 @torch.no_grad()

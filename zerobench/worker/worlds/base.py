@@ -20,6 +20,7 @@ from zerobench.memory.storages import Storage, StorageCounter
 from zerobench.memory.traffic import Traffic
 from zerobench.progress import Rank
 from zerobench.records import ContextMemory
+from zerobench.spec.step_plan import plan_steps
 from zerobench.spec.trial import Attention, TrialSpec
 from zerobench.worker.data import micro_batches
 from zerobench.worker.weights import seeded
@@ -85,7 +86,7 @@ class World(ABC):
 
     def micro_batches(self, rank: Rank, vocab_size: int) -> Iterator[torch.Tensor]:
         """Tokens of this rank, int64 [micro_batch_size, sequence_length], on the host."""
-        return micro_batches(self.trial, rank.rank, self.trial.steps.total, vocab_size)
+        return micro_batches(self.trial, rank.rank, len(plan_steps(self.trial)), vocab_size)
 
     def mean_over_ranks(self, losses: torch.Tensor, num_ranks: int) -> list[float]:
         """Losses averaged over the `num_ranks` that have some, zeros of the others; none where they mean nothing."""

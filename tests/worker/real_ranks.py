@@ -1,0 +1,64 @@
+"""Trials whose ranks are forks of a process that has imported everything: seconds less than under the launcher."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zerobench.ds_config import build_ds_config
+from zerobench.folder import TrialFolder
+from zerobench.records import RankRecord
+from zerobench.spec.trial import Evidence, TrialSpec
+
+Ranks = list[RankRecord]
+RunTrial = Callable[[TrialSpec], Ranks]
+
+
+def run_rank(asked: str, folder: str, rank: int, port: int) -> str:
+    """The record of one rank, as JSON; called in a process of its own."""
+    from zerobench.progress import ProgressFile
+    from zerobench.worker.launched import one_of, read_rank
+    from zerobench.worker.rank import RankRun
+
+    trial, where = TrialSpec.model_validate_json(asked), TrialFolder(Path(folder))
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": trial.world_size, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in ranks.items()}, MASTER_ADDR="127.0.0.1")
+    who = read_rank(trial.gpus_per_node) if trial.evidence is Evidence.MEASURED else one_of(trial)
+    run = RankRun(trial, where, who, ProgressFile(where, who, trial.steps.total))
+    run.run()
+    run.world.leave()
+    return run.record.model_dump_json()
+
+
+def trials_in_forks(in_fork: Callable[..., Any], folders: pytest.TempPathFactory) -> RunTrial:
+    """A function that runs a trial's ranks, each in a process of its own, once however often it is asked."""
+    done: dict[str, Ranks] = {}
+
+    def run(trial: TrialSpec) -> Ranks:
+        asked = trial.model_dump_json()
+        if asked not in done:
+            folder, port = str(folders.mktemp("trial")), free_port()
+            if trial.zero_stage is not None:
+                config = json.dumps(build_ds_config(trial))
+                TrialFolder(Path(folder)).ds_config.write_text(config, encoding="utf-8")
+            numbers = range(trial.world_size) if trial.evidence is Evidence.MEASURED else [0]
+            with ThreadPoolExecutor() as threads:
+                asks = [threads.submit(in_fork, run_rank, asked, folder, rank, port) for rank in numbers]
+                done[asked] = [RankRecord.model_validate_json(ask.result()) for ask in asks]
+        return done[asked]
+
+    return run
+
+
+def free_port() -> int:
+    """A port of the loopback that nobody has."""
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])

@@ -1,0 +1,76 @@
+"""A batch that grows in tokens: every strategy takes the same steps at the same learning rate, and loses the same."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.worker.real_ranks import Ranks, RunTrial, trials_in_forks
+from zerobench.records import RankRecord, Status
+from zerobench.spec.model import ModelSpec
+from zerobench.spec.step_plan import plan_steps
+from zerobench.spec.trial import TrialSpec
+from zerobench.worker.schedule import planned_rate
+
+CONFIG: dict[str, Any] = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+CONFIG |= {"num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 509, "max_position_embeddings": 64}
+RAMP = {"start_tokens": 64, "over_tokens": 512}
+"""One micro-batch for each of two ranks at first, two, then three."""
+TOKENS = [64, 64, 64, 64, 128, 128, 192, 192, 192, 192]
+KINDS = ["first", "warmup", "memory", "warmup", "memory", "timed", "memory", "timed", "timed", "timed"]
+EXACT = ("ddp", "zero0", "zero1", "zero2", "zero3", "fsdp", "tensor", "parameter-server")
+
+
+def spec(strategy: str, **fields: Any) -> TrialSpec:
+    """Two ranks that take three micro-batches of 32 tokens each, once the batch is full."""
+    work = {"strategy": strategy, "gpus_per_node": 2, "gradient_accumulation_steps": 3, "sequence_length": 32}
+    rates = {"learning_rate": 0.1, "warmup_steps": 2, "decay_steps": 8}
+    work |= {"batch_ramp": RAMP, "precision": "fp32", "optimizer": "sgd", "hyperparameters": rates}
+    work |= {"steps": {"warmup": 1, "timed": 4, "memory": 1}}
+    return TrialSpec.model_validate({"model": ModelSpec(name="tiny", hf_config=CONFIG), **work, **fields})
+
+
+def single(**fields: Any) -> TrialSpec:
+    """One process on the batches of `spec`."""
+    return spec("single", **{"gpus_per_node": 1, "gradient_accumulation_steps": 6, **fields})
+
+
+@pytest.fixture(scope="module")
+def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> RunTrial:
+    return trials_in_forks(in_fork, tmp_path_factory)
+
+
+def worker(ranks: Ranks) -> RankRecord:
+    """The last rank, which is a worker in every strategy."""
+    return ranks[-1]
+
+
+@pytest.mark.parametrize("strategy", EXACT)
+def test_losses_agree_with_the_single_process_to_5e_6_while_the_batch_grows(ran: RunTrial, strategy: str) -> None:
+    reference, ranks = ran(single())[0], ran(spec(strategy))
+    assert {rank.status for rank in ranks} == {Status.COMPLETED}
+    assert reference.losses[-1] < reference.losses[0] - 0.01  # the model learns, so a wrong update would show
+    distance = max(abs(a - b) for a, b in zip(worker(ranks).losses, reference.losses, strict=True))
+    assert distance <= 5e-6
+
+
+@pytest.mark.parametrize("strategy", ["single", *EXACT])
+def test_every_step_has_the_tokens_of_the_ramp_and_every_batch_a_peak_and_times(ran: RunTrial, strategy: str) -> None:
+    for rank in ran(single() if strategy == "single" else spec(strategy)):
+        assert [batch.kind for batch in rank.batches] == KINDS
+        assert [batch.tokens for batch in rank.batches] == TOKENS
+        watched = [batch.device_peak_bytes for batch in rank.batches if batch.kind in {"first", "memory"}]
+        assert all(watched)
+        assert all(batch.device_peak_bytes is None for batch in rank.batches if batch.kind in {"warmup", "timed"})
+        assert len(rank.step_times) == 4
+
+
+@pytest.mark.parametrize("strategy", ["single", *EXACT])
+def test_every_optimizer_steps_at_the_learning_rate_of_the_schedule(ran: RunTrial, strategy: str) -> None:
+    trial = single() if strategy == "single" else spec(strategy)
+    expected = [planned_rate(trial, step) for step in plan_steps(trial)]
+    assert expected[0] < expected[5] > expected[-1]  # it warms up and decays within these steps
+    held = [rank.learning_rates for rank in ran(trial) if rank.learning_rates]
+    assert held == [pytest.approx(expected, rel=1e-12)] * (1 if strategy in {"single", "parameter-server"} else 2)

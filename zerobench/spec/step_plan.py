@@ -1,0 +1,62 @@
+"""The optimizer steps of a trial in their order: what each is for, and how many tokens all ranks train on in it.
+
+A pure function of the trial, so that every rank, every strategy and the single process take the same steps on the same
+samples. With a ramp of the batch, whenever the batch has grown, one step is taken under the ledger before steps of that
+batch are timed: so each size has its peak, and the last one, the full batch, is what is reported as `steady`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from zerobench.spec.trial import StepsSpec, TrialSpec
+
+
+class PlannedStep(NamedTuple):
+    """One optimizer step."""
+
+    kind: str
+    """`first`, `warmup`, `memory` or `timed`."""
+    seen_tokens: int
+    """Tokens that training has seen before it, over all ranks."""
+    tokens: int
+    """Tokens that it trains on, over all ranks: its global batch."""
+
+
+def step_kinds(steps: StepsSpec, *, is_fresh: bool = True) -> list[str]:
+    """What each step of a fixed batch is for; a model that has been trained before has no first step."""
+    return [*_opening(steps, is_fresh=is_fresh), *["timed"] * steps.timed]
+
+
+def _opening(steps: StepsSpec, *, is_fresh: bool = True) -> list[str]:
+    """What comes before anything is timed."""
+    warmup = ["warmup"] * steps.warmup
+    return ["first" if is_fresh else "warmup", *warmup, *["memory"] * steps.memory, *warmup]
+
+
+def plan_steps(trial: TrialSpec) -> Sequence[PlannedStep]:
+    """The steps of `trial`: `steps.timed` timed ones among them, and with a ramp more memory steps than asked for."""
+    planned: list[PlannedStep] = []
+    seen = 0
+
+    def take(kind: str) -> None:
+        nonlocal seen
+        planned.append(PlannedStep(kind, seen, step_tokens(trial, seen)))
+        seen += planned[-1].tokens
+
+    for kind in _opening(trial.steps):
+        take(kind)
+    watched = {step.tokens for step in planned if step.kind == "memory"}
+    for _ in range(trial.steps.timed):
+        if step_tokens(trial, seen) not in watched:
+            watched.add(step_tokens(trial, seen))
+            take("memory")
+        take("timed")
+    return planned
+
+
+def step_tokens(trial: TrialSpec, seen_tokens: int) -> int:
+    """Tokens of the step, over all ranks, that comes after `seen_tokens`."""
+    full = trial.global_batch_tokens
+    return full if trial.batch_ramp is None else trial.batch_ramp.tokens_at(seen_tokens, full)
