@@ -20,8 +20,8 @@ from zerobench.report.speed import at_full_batch, speed_of, step_seconds_by_rank
 from zerobench.report.terminal.show import show_run
 from zerobench.store import load_run
 
-FULL = 2 * 4 * 1024
-"""Two ranks, four micro-batches of 1024 tokens."""
+FULL = 2 * 4 * 8 * 1024
+"""Two ranks, four micro-batches of eight sequences."""
 RAMP = {"start_tokens": FULL // 4, "over_tokens": 4 * FULL}
 STEPS = [
     ("first", FULL // 4, 900),
@@ -111,7 +111,7 @@ def test_the_figures_of_a_ramped_trial_are_those_of_its_full_batch() -> None:
 def test_records_from_before_batches_could_grow_are_of_one_size() -> None:
     trial = other()
     assert batch_figures(trial) == []
-    assert timed_tokens(trial) == [2 * 1024] * 7
+    assert timed_tokens(trial) == [2 * 8 * 1024] * 7
     assert at_full_batch(trial, "abc") == ["a", "b", "c"]
 
 
@@ -122,7 +122,7 @@ def test_a_ramped_trial_stands_beside_the_same_work_with_a_fixed_batch_and_no_ot
 
 
 def test_names_tell_the_ramp_from_the_fixed_batch() -> None:
-    assert labels([fixed().spec, ramped().spec]) == ["zero2", f"zero2 ramp={FULL // 4}+{FULL // 4}/{4 * FULL}"]
+    assert labels([fixed().spec, ramped().spec]) == ["zero2", f"ramp={FULL // 4}+{FULL // 4}/{4 * FULL}"]
 
 
 @pytest.mark.parametrize("width", [80, 140])
@@ -132,7 +132,8 @@ def test_the_terminal_shows_each_size(folder: Path, width: int) -> None:
     [table] = [part for part in out.getvalue().split("\n\n") if part.startswith("Batch ramp, size by size")]
     rows = [line for line in table.splitlines() if line.startswith("zero2")]
     assert len(rows) == 4
-    assert [part in "".join(rows) for part in ("2,048", "4,096", "8,192", "13,653", "751", "770")] == [True] * 6
+    for part in ("16,384", "32,768", "65,536", f"{FULL / 0.6:,.0f}", "751", "770"):
+        assert part in "".join(rows)
     assert "zero3" not in table
 
 
@@ -142,7 +143,7 @@ def test_markdown_and_page_have_the_same_rows(frames: RunFrames) -> None:
     assert figure is not None
     assert figure.svg is not None
     assert "tokens a step" in figure.svg
-    assert list(figure.table["tokens a step"]) == ["8,192", "2,048", "4,096", "8,192"]
+    assert list(figure.table["tokens a step"]) == ["65,536", "16,384", "32,768", "65,536"]
     assert len(lines) == len(figure.table) == 4
     for line, rate in zip(lines, figure.table["tokens/s"], strict=True):
         assert rate in line

@@ -12,12 +12,14 @@ from hypothesis import strategies as st
 from zerobench.errors import UserError
 from zerobench.spec.axes import read_axis
 from zerobench.spec.batch_ramp import BatchRamp
+from zerobench.spec.expand import expand
 from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.rules import Skip, why_skipped
 from zerobench.spec.situation import Situation
 from zerobench.spec.step_plan import plan_steps, step_kinds
 from zerobench.spec.strategy import STRATEGIES
+from zerobench.spec.sweep import load_sweep
 from zerobench.spec.trial import StepsSpec, TrialSpec
 
 CPU = Machine(accelerator=Accelerator.CPU, cpu_cores=4, host_memory_bytes=2**34)
@@ -142,18 +144,39 @@ def test_an_axis_says_none_for_a_fixed_batch(written: object) -> None:
 
 
 def test_an_axis_lists_ramps_beside_none() -> None:
-    ramp = {"start_tokens": "4096", "over_tokens": 1e6}
-    assert read_axis("batch_ramp", ["none", ramp], "axes") == [
-        None,
-        BatchRamp(start_tokens=4096, over_tokens=1_000_000),
-    ]
+    nothing, asked = read_axis("batch_ramp", ["none", {"start_tokens": "4096", "over_tokens": 1e6}], "axes")
+    assert nothing is None
+    assert asked.at(64, 8192) == BatchRamp(start_tokens=4096, over_tokens=1_000_000)
+
+
+def test_a_ramp_may_be_written_for_any_batch_and_comes_to_tokens_at_each_point() -> None:
+    [asked] = read_axis("batch_ramp", {"over_batches": 4}, "axes")
+    assert asked.at(256, 1024) == BatchRamp(start_tokens=256, over_tokens=4096)
+
+
+def test_the_shipped_sweep_has_each_size_for_the_single_process_and_all_ranks_alike() -> None:
+    planned = expand(load_sweep("batch-ramp"), CPU)
+    ramped = [one.trial for one in planned if one.trial.batch_ramp is not None]
+    assert [one.skipped for one in planned] == [None] * 10
+    assert {trial.strategy for trial in ramped} == {"single", "ddp", "zero1", "zero2", "zero3"}
+    assert {trial.batch_ramp for trial in ramped} == {BatchRamp(start_tokens=256, over_tokens=4096)}
+    assert len({trial.parity_hash for trial in ramped}) == 1
+    sizes = [step.tokens for step in plan_steps(ramped[0]) if step.kind == "timed"]
+    assert sorted(set(sizes)) == [256, 512, 768, 1024]
+
+
+def test_filters_take_a_ramp_as_names_write_it() -> None:
+    kept = expand(load_sweep("batch-ramp", only=["batch_ramp=256+*"]), CPU)
+    assert len(kept) == 5
+    assert all(one.trial.batch_ramp is not None for one in kept)
 
 
 @pytest.mark.parametrize(
     ("written", "words"),
     [
         (5, "choices: none, or a mapping of start_tokens"),
-        ({"start_tokens": 8}, "over_tokens"),
+        ({"start_tokens": 8}, "it takes one of over_tokens, over_batches"),
+        ({"over_batches": 2, "over_tokens": 8}, "it takes one of"),
         ({"start_tokens": 0, "over_tokens": 8}, "start_tokens"),
         ({"start_tokens": True, "over_tokens": 8}, "start_tokens: true is no number"),
         ({"start_tokens": 8, "over_token": 8}, "did you mean 'over_tokens'"),

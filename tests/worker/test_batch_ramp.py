@@ -8,7 +8,7 @@ from typing import Any
 import pytest
 
 from tests.worker.real_ranks import Ranks, RunTrial, trials_in_forks
-from zerobench.records import RankRecord, Status
+from zerobench.records import Category, Place, RankRecord, Status, StepKind
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.step_plan import plan_steps
 from zerobench.spec.trial import TrialSpec
@@ -20,6 +20,8 @@ RAMP = {"start_tokens": 64, "over_tokens": 512}
 """One micro-batch for each of two ranks at first, two, then three."""
 TOKENS = [64, 64, 64, 64, 128, 128, 192, 192, 192, 192]
 KINDS = ["first", "warmup", "memory", "warmup", "memory", "timed", "memory", "timed", "timed", "timed"]
+FEW_BYTES = 4096
+STEADY = (StepKind.STEADY, Place.DEVICE)
 EXACT = ("ddp", "zero0", "zero1", "zero2", "zero3", "fsdp", "tensor", "parameter-server")
 
 
@@ -74,3 +76,39 @@ def test_every_optimizer_steps_at_the_learning_rate_of_the_schedule(ran: RunTria
     assert expected[0] < expected[5] > expected[-1]  # it warms up and decays within these steps
     held = [rank.learning_rates for rank in ran(trial) if rank.learning_rates]
     assert held == [pytest.approx(expected, rel=1e-12)] * (1 if strategy in {"single", "parameter-server"} else 2)
+
+
+def test_gradients_that_are_offloaded_are_accumulated_over_each_steps_own_micro_batches(ran: RunTrial) -> None:
+    fields: dict[str, Any] = {"optimizer": "adamw", "hyperparameters": {"learning_rate": 1e-3}}
+    reference = ran(single(**fields))[0]
+    offloaded = ran(spec("zero2", offload_optimizer="cpu", **fields))
+    assert {rank.status for rank in offloaded} == {Status.COMPLETED}
+    distance = max(abs(a - b) for a, b in zip(worker(offloaded).losses, reference.losses, strict=True))
+    assert distance <= 5e-6
+
+
+@pytest.mark.parametrize("strategy", ["single", *EXACT])
+def test_every_byte_at_every_peak_has_a_name_and_the_steady_step_is_the_full_batchs(
+    ran: RunTrial, strategy: str
+) -> None:
+    for rank in ran(single() if strategy == "single" else spec(strategy)):
+        totals = {(r.step, r.phase, r.place): r.at_peak_bytes or 0 for r in rank.memory if r.category is Category.TOTAL}
+        for row in rank.memory:
+            if row.category is Category.UNATTRIBUTED and row.place is Place.DEVICE:
+                whole = totals[row.step, row.phase, row.place]
+                assert abs(row.at_peak_bytes or 0) <= max(0.01 * whole, FEW_BYTES), (row, rank.notes)
+        steady = max(held for (step, _, place), held in totals.items() if (step, place) == STEADY)
+        [last] = [batch for batch in rank.batches if batch.kind == "memory" and batch.tokens == TOKENS[-1]]
+        assert last.device_peak_bytes == steady
+        assert not [row for row in rank.process_memory if row.step is StepKind.STEADY]  # malloc is loose by then
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero1"])
+def test_a_simulation_has_the_peak_of_each_size(ran: RunTrial, strategy: str) -> None:
+    real = ran(spec(strategy))[0]
+    [predicted] = ran(spec(strategy, evidence="simulated"))
+    assert [batch.tokens for batch in predicted.batches] == [64, 64, 128, 192]
+    watched = [batch for batch in real.batches if batch.kind in {"first", "memory"}]
+    for ours, theirs in zip(predicted.batches, watched, strict=True):
+        assert (ours.kind, ours.tokens) == (theirs.kind, theirs.tokens)
+        assert ours.device_peak_bytes == pytest.approx(theirs.device_peak_bytes, rel=0.03)

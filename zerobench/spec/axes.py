@@ -17,7 +17,7 @@ from pydantic import ValidationError
 from zerobench.ds_config import check_ds_config, check_overrides, load_user_config, resolve_key
 from zerobench.errors import UserError, unknown_choice
 from zerobench.spec.base import user_error
-from zerobench.spec.batch_ramp import BatchRamp
+from zerobench.spec.batch_ramp import AskedRamp
 from zerobench.spec.gpu_names import known_gpu
 from zerobench.spec.plain import as_number, as_written, one_line
 from zerobench.spec.presets import resolve_model
@@ -164,20 +164,20 @@ def _compression(axis: str, raw: object) -> list[Any]:
 
 
 def _batch_ramp(axis: str, raw: object) -> list[Any]:
-    """A mapping with the fields of BatchRamp, or none."""
+    """A mapping with the fields of AskedRamp, or none."""
     if raw in (None, "none"):
         return [None]
     if not isinstance(raw, dict):
-        fields = ", ".join(BatchRamp.model_fields)
+        fields = ", ".join(AskedRamp.model_fields)
         raise UserError(f"{axis}: {as_written(raw)}; choices: none, or a mapping of {fields}")
     written = {name: as_number(value) for name, value in raw.items()}
     switched = [name for name, value in written.items() if isinstance(value, bool)]
     if switched:  # pydantic would take it for 1
         raise UserError(f"{axis}: {switched[0]}: {as_written(written[switched[0]])} is no number")
     try:
-        return [BatchRamp.model_validate(written)]
+        return [AskedRamp.model_validate(written)]
     except ValidationError as error:
-        raise user_error(error, BatchRamp, axis) from None
+        raise user_error(error, AskedRamp, axis) from None
 
 
 def _ranks(axis: str, raw: object) -> list[Any]:

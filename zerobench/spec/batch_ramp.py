@@ -8,9 +8,9 @@ increments, as Megatron-LM's `--rampup-batch-size START INCREMENT SAMPLES`, whic
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Literal, Self
 
-from pydantic import Field
+from pydantic import Field, model_validator
 
 from zerobench.spec.base import Spec
 
@@ -45,3 +45,28 @@ class BatchRamp(Spec):
     def __str__(self) -> str:
         """`512+512/8192`: start, increment, and the tokens that it takes."""
         return f"{self.start_tokens}+{self.increment}/{self.over_tokens}"
+
+
+class AskedRamp(Spec):
+    """A ramp as a sweep writes it, for points of any batch."""
+
+    start_tokens: _Tokens | Literal["auto"] = "auto"
+    """`auto`: one micro-batch for each rank."""
+    increment_tokens: _Tokens | None = None
+    over_tokens: _Tokens | None = None
+    over_batches: _Tokens | None = None
+    """In place of `over_tokens`: those of so many full batches."""
+
+    @model_validator(mode="after")
+    def _has_an_end(self) -> Self:
+        if (self.over_tokens is None) == (self.over_batches is None):
+            raise ValueError("it takes one of over_tokens, over_batches")
+        return self
+
+    def at(self, least_tokens: int, full_tokens: int) -> BatchRamp:
+        """The ramp of a point whose ranks take `least_tokens` at least in a step, and whose full batch is given."""
+        return BatchRamp(
+            start_tokens=least_tokens if self.start_tokens == "auto" else self.start_tokens,
+            increment_tokens=self.increment_tokens,
+            over_tokens=self.over_tokens or (self.over_batches or 0) * full_tokens,
+        )

@@ -33,6 +33,7 @@ from typing import Any
 from zerobench.errors import UserError
 from zerobench.spec.axes import AUTO, HOW, LAST, LAYOUT, MAX_POINTS, READERS, Grid
 from zerobench.spec.base import Spec
+from zerobench.spec.batch_ramp import AskedRamp
 from zerobench.spec.layout import auto_ranks, resolve_layout
 from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.only import TRIAL_ID, keep, shown
@@ -132,11 +133,14 @@ def _multiplied(grid: Grid, kind: Accelerator, sweep: Sweep, targets: Targets) -
             point |= resolve_layout(point, target)
         except UserError as error:
             raise UserError(f"{sweep.where}: {error}") from None
-        yield point | {"rank": _resolved("rank", point["rank"], point, targets)}
+        yield point | {axis: _resolved(axis, point[axis], point, targets) for axis in ("rank", "batch_ramp")}
 
 
 def _resolved(axis: str, value: Any, point: Mapping[str, Any], targets: Targets) -> Any:
-    """What `auto` and `last` come to at `point`; other values as they are."""
+    """What `auto`, `last` and a ramp of the batch come to at `point`; other values as they are."""
+    if isinstance(value, AskedRamp):
+        least = point["world_size"] * point["micro_batch_size"] * point["sequence_length"]
+        return value.at(least, least * point["gradient_accumulation_steps"])
     if value == AUTO and axis in LAYOUT:
         return auto_ranks(axis, targets.machine_of(point))
     if value == AUTO and axis == "gpu":

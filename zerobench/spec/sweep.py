@@ -13,8 +13,9 @@
                                     # rest, two give the third.
       micro_batch_size: [1, 2]
       gradient_accumulation_steps: 1
-      batch_ramp: none              # or {start_tokens: 4096, over_tokens: 1e6}: the global batch grows to its size
-                                    # in increments of start_tokens, or of increment_tokens
+      batch_ramp: none              # or {start_tokens: 4096, over_tokens: 1e6}: the global batch grows to its size in
+                                    # increments of start_tokens, or of increment_tokens. {over_batches: 4}: from
+                                    # one micro-batch a rank, over the tokens of four full batches
       sequence_length: 1024
       precision: bf16               # fp32, bf16, fp16
       optimizer: adamw              # adamw, fused_adamw, cpu_adam, sgd
