@@ -197,6 +197,8 @@ class CollectiveTraffic(Record):
     """`all_reduce`, `all_gather`, `reduce_scatter`, `broadcast`, `reduce`, `all_to_all`, `send`, `recv`, `barrier`."""
     group_size: int
     """Ranks of the process group."""
+    num_nodes: int | None = None
+    """Nodes that the group's ranks lie on; None where that was not told, as in older records."""
     calls: int
     message_bytes: int
     """Bytes of the whole message: what is reduced, or what is gathered from all ranks together. What crosses a rank's

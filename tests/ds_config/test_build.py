@@ -118,3 +118,22 @@ def test_what_cannot_be_built_is_refused_in_one_line_that_says_why(fields: dict[
         build_ds_config(trial(**fields))
     assert message in str(refused.value)
     assert "\n" not in str(refused.value)
+
+
+def test_zeropp_is_written_where_it_is_asked_for_and_nowhere_else() -> None:
+    asked = {"hpz_partition_size": 2, "quantized_weights": True, "quantized_gradients": True}
+    keys = ("zero_hpz_partition_size", "zero_quantized_weights", "zero_quantized_gradients")
+    section = build_ds_config(trial("zero3", **asked))["zero_optimization"]
+    assert [section[key] for key in keys] == [2, True, True]
+    assert not set(keys) & set(build_ds_config(trial("zero3"))["zero_optimization"])
+
+
+def test_a_hand_written_zeropp_key_that_the_trial_does_not_have_is_refused(tmp_path: Path) -> None:
+    file = tmp_path / "mine.json"
+    file.write_text(
+        json.dumps({"bf16": {"enabled": True}, "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 2}})
+    )
+    with pytest.raises(UserError, match="zero_hpz_partition_size is 2, but the trial's hpz_partition_size is None"):
+        build_ds_config(trial("zero3", ds_config_file=str(file)))
+    agreed = build_ds_config(trial("zero3", ds_config_file=str(file), hpz_partition_size=2))
+    assert agreed["zero_optimization"]["zero_hpz_partition_size"] == 2

@@ -92,6 +92,12 @@ def test_the_sub_group_bounds_what_stage_3_copies_at_the_step() -> None:
     assert "one sub-group after the other into a copy (2.00 MiB) and casts that to fp32 (4.00 MiB)" in text
 
 
+def test_hpz_says_how_large_its_second_copy_is_and_how_long_it_lives() -> None:
+    text = said("zero3", hpz_partition_size=2)
+    assert "a second copy of the parameters, divided among 2 ranks (64.00 MiB), of each from its release" in text
+    assert "second copy of the parameters" not in said("zero3")
+
+
 def test_offloading_says_what_the_host_holds_beside_the_states() -> None:
     text = said("zero2", optimizer="cpu_adam", offload_optimizer="cpu")
     assert (

@@ -148,6 +148,22 @@ def test_each_backward_pass_has_its_collectives_at_stages_2_and_3_and_updates_ar
     assert set(calls["zero3"].values()) == {4}
 
 
+def test_groups_of_a_node_move_what_stays_in_it_by_their_size() -> None:
+    found = {
+        strategy: {
+            (row.phase, row.kind, row.group_size, row.num_nodes): row.message_bytes
+            for row in formula_record(trial(strategy=strategy, num_nodes=4, **how)).collectives
+            if row.step is StepKind.STEADY
+        }
+        for strategy, how in (("zero3", {"hpz_partition_size": 8}), ("fsdp", {"mics_shard_size": 8}))
+    }
+    whole = found["zero3"][Phase.FORWARD, "all_gather", 32, 4]
+    assert found["zero3"][Phase.BACKWARD, "all_gather", 8, 1] == whole
+    assert found["zero3"][Phase.BACKWARD, "reduce_scatter", 32, 4] == whole
+    assert found["fsdp"][Phase.FORWARD, "all_gather", 8, 1] == whole
+    assert found["fsdp"][Phase.BACKWARD, "all_reduce", 4, 4] == pytest.approx(whole / 8, rel=0.01)
+
+
 def test_one_rank_alone_moves_nothing() -> None:
     assert formula_record(trial(strategy="zero3", gpus_per_node=1)).collectives == []
 

@@ -153,3 +153,16 @@ def test_what_sets_up_ddp_and_fsdp_is_in_their_names() -> None:
     ]
     assert labels(specs) == ["ddp", "ddp bucket=1e6", "ddp powersgd", "fsdp", "fsdp kept"]
     assert "bucket=: bytes of DDP's buckets" in " ".join(shared_lines(specs))
+
+
+def test_groups_of_ranks_and_quantization_are_in_the_names_as_their_papers_call_them() -> None:
+    specs = [
+        spec("zero3"),
+        spec("zero3", hpz_partition_size=8),
+        spec("zero3", hpz_partition_size=8, quantized_weights=True, quantized_gradients=True),
+        spec("fsdp", mics_shard_size=4),
+    ]
+    assert labels(specs) == ["zero3", "zero3 hpz=8", "zero3 hpz=8 qwZ qgZ", "fsdp mics=4"]
+    said = " ".join(shared_lines(specs))
+    assert "hpz=: ranks that keep a second copy of the parameters" in said
+    assert "mics=: ranks that divide model states among them" in said

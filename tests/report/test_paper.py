@@ -23,6 +23,8 @@ def test_the_terms_give_the_papers_first_figure(strategy: str) -> None:
     [
         ("zero1", {}, "2P + 2P + 12P/8"),
         ("zero3", {}, "2P/8 + 2P/8 + 12P/8"),
+        ("zero3", {"hpz_partition_size": 4}, "2P/8 + 2P/4 + 2P/8 + 12P/8"),
+        ("fsdp", {"mics_shard_size": 4}, "2P/4 + 2P/4 + 12P/4"),
         ("zero1", {"precision": "fp32"}, "4P + 4P + 8P/8"),
         ("zero1", {"optimizer": "sgd"}, "2P + 2P + 4P/8"),
         ("zero1", {"optimizer": "sgd", "precision": "fp32"}, "4P + 4P + 0P/8"),
@@ -34,6 +36,18 @@ def test_the_terms_are_written_as_the_paper_writes_them(strategy: str, fields: d
     terms = paper_terms(spec(strategy, **fields), 1000)
     assert terms is not None
     assert terms.text == text
+
+
+def test_the_second_copy_of_hpz_and_the_smaller_groups_of_mics_are_in_the_bytes() -> None:
+    parameters = {
+        how: terms.parameters_bytes
+        for how in (None, 4)
+        if (terms := paper_terms(spec("zero3", hpz_partition_size=how), 8000)) is not None
+    }
+    assert parameters == {None: 2000, 4: 2000 + 4000}
+    mics = paper_terms(spec("fsdp", mics_shard_size=4), 8000)
+    assert mics is not None
+    assert mics.total_bytes == 16 * 8000 / 4
 
 
 def test_there_are_no_terms_for_what_the_paper_does_not_speak_of() -> None:

@@ -189,6 +189,13 @@ def test_auto_is_answered_by_the_options(tmp_path: Path) -> None:
     assert built["bf16"] == {"enabled": True}
 
 
+def test_zeropp_of_ones_own_configuration_is_planned_as_it_stands(tmp_path: Path) -> None:
+    config = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 3, "zero_hpz_partition_size": 8}}
+    [item] = own_config(own(tmp_path, config), work(), cluster())
+    assert item.trial.hpz_partition_size == 8
+    assert not item.trial.quantized_weights
+
+
 def test_every_shipped_configuration_can_be_planned() -> None:
     for path in sorted(Path("ds_configs").glob("*.json")):
         [item] = own_config(str(path), work(), cluster())

@@ -77,4 +77,4 @@ def test_over_many_steps_the_mean_of_what_is_applied_is_the_gradient():
 def test_a_compressed_bucket_moves_a_bit_an_element_from_each_rank(group):
     group.clear()
     reduced(OneBit(0), torch.randn(800))
-    assert [(kind, nbytes) for kind, _, nbytes in group] == [("all_gather", 2 * 100), ("all_gather", 2 * 4)]
+    assert [(kind, nbytes) for kind, _, nbytes, _ in group] == [("all_gather", 2 * 100), ("all_gather", 2 * 4)]

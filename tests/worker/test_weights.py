@@ -59,21 +59,30 @@ def test_a_model_is_counted_by_component():
 
 
 class Sharded:
-    """What is asked of a DTensor that one of two ranks holds a part of."""
+    """What is asked of a DTensor that one of two ranks holds a part of; `copies`: groups of two that hold the same."""
 
-    def __init__(self, rank, local, placement=None):
+    def __init__(self, rank, local, placement=None, copies=1):
         self.device_mesh = self
-        self.placements = (placement or Shard(0),)
+        self.placements = ([Replicate()] if copies > 1 else []) + [placement or Shard(0)]
         self._rank, self._local = rank, local
+        self._shape = (copies, 2) if copies > 1 else (2,)
 
     def to_local(self):
         return self._local
 
-    def size(self):
-        return 2
+    def size(self, dim):
+        return self._shape[dim]
 
-    def get_local_rank(self):
-        return self._rank
+    def get_local_rank(self, dim):
+        return self._rank % 2 if dim == len(self._shape) - 1 else self._rank // 2
+
+
+def test_groups_that_hold_copies_of_each_other_keep_the_same_rows():
+    whole = torch.arange(8.0).reshape(4, 2)
+    parts = [torch.empty(2, 2) for _ in range(4)]
+    for rank, part in enumerate(parts):
+        keep_part(Sharded(rank, part, copies=2), whole)
+    assert torch.equal(torch.cat(parts), torch.cat([whole, whole]))
 
 
 def test_each_rank_keeps_its_rows_of_a_whole_also_where_they_are_not_divided_evenly():

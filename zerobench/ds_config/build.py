@@ -122,7 +122,17 @@ def _zero(trial: TrialSpec) -> dict[str, Any]:
         section["offload_optimizer"] = _offload(trial.offload_optimizer)
     if trial.offload_param is not Offload.NONE:
         section["offload_param"] = _offload(trial.offload_param) | _param_buffers(trial)
-    return section
+    return section | _zeropp(trial)
+
+
+def _zeropp(trial: TrialSpec) -> dict[str, Any]:
+    """ZeRO++'s keys, those that are asked for (runtime/zero/config.py)."""
+    asked = {
+        "zero_hpz_partition_size": trial.hpz_partition_size,
+        "zero_quantized_weights": trial.quantized_weights,
+        "zero_quantized_gradients": trial.quantized_gradients,
+    }
+    return {key: value for key, value in asked.items() if value}
 
 
 def _offload(place: Offload) -> dict[str, Any]:

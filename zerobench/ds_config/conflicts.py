@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping
 from typing import Any
 
-from zerobench.ds_config.reading import device_of, get, optimizer_of, precision_of
+from zerobench.ds_config.reading import device_of, get, optimizer_of, precision_of, zeropp_of
 from zerobench.errors import UserError
 from zerobench.spec.batch import AUTOTP_SIZE, micro_batches_of_share, model_parallel_size
 from zerobench.spec.trial import TrialSpec
@@ -35,9 +35,15 @@ def _facts(config: Mapping[str, Any], trial: TrialSpec, where: str) -> Iterator[
     ):
         theirs = get(config, key)
         yield key, max(1, theirs or 1) if key == AUTOTP_SIZE else theirs, field, ours
+    yield from _zeropp_facts(config, trial)
     clipping = trial.hyperparameters.gradient_clipping
     yield "gradient_clipping", get(config, "gradient_clipping"), "hyperparameters.gradient_clipping", clipping
     yield "the precision of its bf16 and fp16 sections", precision_of(config), "precision", trial.precision.value
     for section in ("offload_optimizer", "offload_param"):
         yield f"{section}.device", device_of(config, section), section, getattr(trial, section).value
     yield "the optimizer it makes", optimizer_of(config, where).value, "optimizer", trial.optimizer.value
+
+
+def _zeropp_facts(config: Mapping[str, Any], trial: TrialSpec) -> Iterator[tuple[str, Any, str, Any]]:
+    for axis, theirs in zeropp_of(config).items():
+        yield f"zero_{axis}", theirs, axis, getattr(trial, axis)

@@ -142,12 +142,22 @@ def _stage_3(case: Case) -> Iterator[str]:
         f"({size(case.share, case.gradient_element)} {place})"
     )
     yield from _master_copy(case)
+    yield from _second_copy(case)
     yield from _gathering(case)
     if case.offload_optimizer is Offload.NONE:
         copy = size(case.sub_group, case.gradient_element)
         yield (
             f"at the step stage 3 flattens the gradients of one sub-group after the other into a copy ({copy})"
             + _cast(case)
+        )
+
+
+def _second_copy(case: Case) -> Iterator[str]:
+    """runtime/zero/partition_parameters.py, _partition_param_sec; stage3.py, invalidate_secondary_tensor."""
+    if (ranks := int(case.zero("zero_hpz_partition_size"))) > 1:
+        yield (
+            f"hpZ keeps a second copy of the parameters, divided among {ranks} ranks "
+            f"({size(-(-case.num_params // ranks), case.element)}), of each from its release to the update"
         )
 
 

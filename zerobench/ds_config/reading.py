@@ -25,6 +25,14 @@ def device_of(config: Mapping[str, Any], section: str) -> str:
     return str(get(config, f"zero_optimization.{section}.device"))
 
 
+def zeropp_of(config: Mapping[str, Any]) -> dict[str, Any]:
+    """What the configuration says of ZeRO++, by the axes of a trial; a group of one rank, and `auto`, is none."""
+    size = get(config, "zero_optimization.zero_hpz_partition_size")
+    switches = ("quantized_weights", "quantized_gradients")
+    found = {axis: get(config, f"zero_optimization.zero_{axis}") is True for axis in switches}
+    return {"hpz_partition_size": size if isinstance(size, int) and size > 1 else None, **found}
+
+
 def precision_of(config: Mapping[str, Any]) -> str:
     """fp32, bf16 or fp16, as DeepSpeed reads the sections (runtime/engine.py, get_data_types)."""
     enabled = [kind for kind in (Precision.FP16, Precision.BF16) if get(config, f"{kind}.enabled")]

@@ -23,7 +23,16 @@ from zerobench.formulas.deepspeed.stage_0 import plain_device
 from zerobench.formulas.megatron import Parts, cut_logits_bytes, own_tensors, tensor_device, tensor_moves
 from zerobench.formulas.tensors import block_tensors, parameter_tensors
 from zerobench.formulas.timeline import device_phases, memory_rows, other_phases
-from zerobench.formulas.torch_strategies import Moved, Shards, bucket_count, ddp_device, ddp_moves, fsdp, fsdp_moves
+from zerobench.formulas.torch_strategies import (
+    Moved,
+    Shards,
+    bucket_count,
+    ddp_device,
+    ddp_moves,
+    fsdp,
+    fsdp_moves,
+    replicas_move,
+)
 from zerobench.records import (
     CollectiveTraffic,
     MemoryRow,
@@ -37,6 +46,7 @@ from zerobench.records import (
 from zerobench.spec.batch import micro_batches_of_share
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.parameters import ParameterCounts, count_parameters
+from zerobench.spec.sharding import nodes_of_neighbours, state_shard_size
 from zerobench.spec.strategy import STRATEGIES, strategy_info
 from zerobench.spec.tensor_parallel import why_not_cut
 from zerobench.spec.trial import Evidence, Offload, Optimizer, TrialSpec
@@ -142,7 +152,7 @@ def _setting(trial: TrialSpec, config: dict[str, Any], tensors: tuple[int, ...],
         # torch's fused AdamW is one kernel, as DeepSpeed's; its CPUAdam has torch's plain AdamW for a counterpart.
         optimizer = Optimizer.ADAMW if optimizer is Optimizer.CPU_ADAM else optimizer
     return Setting(
-        case=Case(config, trial.world_size, sum(tensors)),
+        case=Case(config, state_shard_size(trial), sum(tensors)),
         tensors=tensors,
         optimizer=optimizer,
         rank=trial.prediction.rank,
@@ -200,18 +210,35 @@ def _collectives(trial: TrialSpec, setting: Setting, step: StepKind) -> list[Col
     elif trial.strategy == "tensor":
         moves = _tensor_moves(trial, setting)
     else:
-        moves = fsdp_moves(_shards(trial), trial.gradient_accumulation_steps)
-    return [
-        CollectiveTraffic(
-            step=step,
-            phase=one.phase,
-            kind=one.kind,
-            group_size=trial.world_size,
-            calls=one.calls,
-            message_bytes=setting.case.element * one.elements,
-        )
-        for one in moves
-    ]
+        return _fsdp_collectives(trial, setting, step)
+    return [_traffic(trial, step, one, setting.case.element, trial.world_size) for one in moves]
+
+
+def _traffic(trial: TrialSpec, step: StepKind, one: Moved, element: int, group_size: int) -> CollectiveTraffic:
+    """What is moved among so many neighbours."""
+    return CollectiveTraffic(
+        step=step,
+        phase=one.phase,
+        kind=one.kind,
+        group_size=group_size,
+        num_nodes=nodes_of_neighbours(trial, group_size),
+        calls=one.calls,
+        message_bytes=element * one.elements,
+    )
+
+
+def _fsdp_collectives(trial: TrialSpec, setting: Setting, step: StepKind) -> list[CollectiveTraffic]:
+    """FSDP2's in groups of all ranks or of `mics_shard_size`, and then the sum of their gradients over the groups."""
+    element, size = setting.case.element, state_shard_size(trial)
+    moves = fsdp_moves(_shards(trial), trial.gradient_accumulation_steps)
+    rows = [_traffic(trial, step, one, element, size) for one in moves]
+    copies = trial.world_size // size
+    if copies > 1:
+        sums = replicas_move(_shards(trial), setting.sharded)
+        nodes = len({rank // trial.gpus_per_node for rank in range(0, trial.world_size, size)})
+        across = _traffic(trial, step, sums, element, copies)
+        rows.append(across.model_copy(update={"num_nodes": nodes}))
+    return rows
 
 
 def _tensor_moves(trial: TrialSpec, setting: Setting) -> tuple[Moved, ...]:
@@ -238,17 +265,22 @@ def _paper_collectives(trial: TrialSpec, num_params: int, step: StepKind) -> lis
     for one in zero_paper.collectives(num_params, stage):
         once = stage < 2 or one.phase is Phase.STEP
         calls = 1 if once else trial.gradient_accumulation_steps
-        rows.append(
-            CollectiveTraffic(
-                step=step,
-                phase=one.phase,
-                kind=one.kind,
-                group_size=trial.world_size,
-                calls=calls,
-                message_bytes=calls * element * one.elements,
-            )
-        )
+        for size, share in _group_calls(trial, step, one, calls):
+            rows.append(_traffic(trial, step, Moved(one.phase, one.kind, share, share * one.elements), element, size))
     return rows
+
+
+def _group_calls(trial: TrialSpec, step: StepKind, one: zero_paper.Collective, calls: int) -> list[tuple[int, int]]:
+    """Sizes of groups, and how many of the `calls` of a collective are made in each.
+
+    With hpZ only the first forward pass after an update gathers from all ranks (zerobench.formulas.zeropp); in the very
+    first step there is a second copy already, of the initial weights.
+    """
+    size, world = trial.hpz_partition_size, trial.world_size
+    if size is None or one.kind != "all_gather":
+        return [(world, calls)]
+    from_all = 1 if one.phase is Phase.FORWARD and step is StepKind.STEADY else 0
+    return [(group, share) for group, share in ((world, from_all), (size, calls - from_all)) if share]
 
 
 def _notes(trial: TrialSpec) -> list[str]:

@@ -192,6 +192,14 @@ def fsdp_moves(shards: Shards, micro_steps: int) -> tuple[Moved, ...]:
     return tuple(one for one in found if one.calls)
 
 
+def replicas_move(shards: Shards, sharded: int) -> Moved:
+    """Groups that hold copies of each other add up their parts of the gradients, once a step (HSDP).
+
+    _fsdp_collectives.py, foreach_reduce: each group of parameters by itself, after it is reduced within the shards.
+    """
+    return Moved(Phase.BACKWARD, "all_reduce", shards.num_blocks + 1, sharded)
+
+
 def bucket_count(setting: Setting, bucket_bytes: int | None) -> int:
     """Buckets that gradients fill, in the reverse order of the model's parameters.
 

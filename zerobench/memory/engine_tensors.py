@@ -40,7 +40,8 @@ def walk_module(module: torch.nn.Module, *, offloads_parameters: bool = False) -
 def _walk_partitioned(parameter: Any, *, offloaded: bool) -> Iterator[Named]:
     """A ZeRO-3 parameter: its partition (ds_tensor) and, while gathered, its full data (partition_parameters.py).
 
-    Under offload, parameters below the persistence threshold stay on the device (`_partition_param`).
+    Under offload, parameters below the persistence threshold stay on the device (`_partition_param`); hpZ's second copy
+    of them does not (`_partition_param_sec`).
     """
     on_host = offloaded and not parameter.ds_persist
     yield Named(parameter.ds_tensor.data, Category.PARAMETERS, Place.HOST if on_host else None)
@@ -48,7 +49,7 @@ def _walk_partitioned(parameter: Any, *, offloaded: bool) -> Iterator[Named]:
         yield Named(parameter.data, Category.GATHERED_PARAMETERS)
     secondary = getattr(parameter, "ds_secondary_tensor", None)
     if secondary is not None:
-        yield Named(secondary.data, Category.PARAMETERS)
+        yield Named(secondary.data, Category.PARAMETERS, Place.HOST if offloaded else None)
 
 
 def walk_optimizer_states(optimizer: Any, place: Place | None = None) -> Iterator[Named]:

@@ -26,6 +26,9 @@ def walk_fsdp(
         result = getattr(group, "_all_gather_result", None)
         if result is not None:
             yield Named(result.all_gather_output, Category.ALL_GATHER_BUFFERS)
+        partial_sum = getattr(group, "_partial_reduce_output", None)  # HSDP: reduced within the group alone so far
+        if partial_sum is not None:
+            yield Named(partial_sum, Category.GRADIENTS)
     for buffer in module.buffers():
         yield Named(buffer, Category.MODEL_BUFFERS)
     yield from walk_optimizer_states(optimizer, place)

@@ -14,7 +14,7 @@ class Traffic:
     """Collectives and FLOPs of one rank by phase, while `phase` says which one is under way."""
 
     phase: tuple[StepKind, Phase] | None = None
-    _calls: dict[tuple[StepKind, Phase, str, int], list[int]] = field(default_factory=dict)
+    _calls: dict[tuple[StepKind, Phase, str, int, int | None], list[int]] = field(default_factory=dict)
     _flops: dict[tuple[StepKind, Phase], int] = field(default_factory=dict)
 
     @contextmanager
@@ -29,10 +29,10 @@ class Traffic:
         self._calls = {key: entry for key, entry in self._calls.items() if key[0] is not step}
         self._flops = {key: flops for key, flops in self._flops.items() if key[0] is not step}
 
-    def collective(self, kind: str, group_size: int, message_bytes: int) -> None:
-        """One call of a collective."""
+    def collective(self, kind: str, group_size: int, message_bytes: int, num_nodes: int | None = None) -> None:
+        """One call of a collective among `group_size` ranks, which lie on `num_nodes` nodes."""
         if self.phase is not None and group_size > 1:
-            entry = self._calls.setdefault((*self.phase, kind, group_size), [0, 0])
+            entry = self._calls.setdefault((*self.phase, kind, group_size, num_nodes), [0, 0])
             entry[0] += 1
             entry[1] += message_bytes
 
@@ -45,9 +45,15 @@ class Traffic:
         """All that was heard."""
         return [
             CollectiveTraffic(
-                step=step, phase=phase, kind=kind, group_size=size, calls=calls, message_bytes=message_bytes
+                step=step,
+                phase=phase,
+                kind=kind,
+                group_size=size,
+                num_nodes=nodes,
+                calls=calls,
+                message_bytes=message_bytes,
             )
-            for (step, phase, kind, size), (calls, message_bytes) in self._calls.items()
+            for (step, phase, kind, size, nodes), (calls, message_bytes) in self._calls.items()
         ]
 
     def flops(self) -> list[CountedFlops]:

@@ -58,6 +58,13 @@ def _offload_sentence(spec: TrialSpec) -> str:
     return " and ".join(said) or "no offload"
 
 
+def _zeropp(spec: TrialSpec) -> str:
+    """`hpz=8 qwZ qgZ`, as the paper calls them, or nothing."""
+    size = spec.hpz_partition_size
+    words = ["" if size is None else f"hpz={size}", "qwZ" * spec.quantized_weights, "qgZ" * spec.quantized_gradients]
+    return " ".join(word for word in words if word)
+
+
 def _ranks(spec: TrialSpec) -> str:
     """`n8`, or `n2x4` over two nodes."""
     return f"n{spec.num_nodes}x{spec.gpus_per_node}" if spec.num_nodes > 1 else f"n{spec.world_size}"
@@ -149,6 +156,18 @@ _EVERY_AXIS: Mapping[str, _Axis] = {
         lambda spec: "" if spec.reshard_after_forward else "kept",
         lambda spec: "" if spec.reshard_after_forward else "parameters kept gathered after forward",
         "kept: parameters stay gathered after forward (reshard_after_forward false)",
+    ),
+    "zero++": _Axis(
+        _zeropp,
+        lambda spec: f"ZeRO++: {_zeropp(spec)}" if _zeropp(spec) else "",
+        "hpz=: ranks that keep a second copy of the parameters, qwZ, qgZ: weights, gradients quantized on their way",
+        always=True,
+    ),
+    "mics": _Axis(
+        lambda spec: f"mics={spec.mics_shard_size}" if spec.mics_shard_size else "",
+        lambda spec: f"states divided among {spec.mics_shard_size} ranks" if spec.mics_shard_size else "",
+        "mics=: ranks that divide model states among them",
+        always=True,
     ),
     "config file": _same(lambda spec: spec.ds_config_file or ""),
     "evidence": _Axis(

@@ -1,11 +1,16 @@
-"""The ZeRO paper's terms (zerobench.formulas.zero_paper) as tables show them beside what was measured."""
+"""The ZeRO paper's terms (zerobench.formulas.zero_paper) as tables show them beside what was measured.
+
+With hpZ the ZeRO++ paper's second copy of the parameters is a term more; MiCS divides by its group's ranks.
+"""
 
 from __future__ import annotations
 
 from dataclasses import dataclass
 
 from zerobench.formulas.zero_paper import ModelStates, bytes_per_parameter, model_states, shares
+from zerobench.formulas.zeropp import second_copy_bytes
 from zerobench.spec.batch import model_parallel_size
+from zerobench.spec.sharding import state_shard_size
 from zerobench.spec.strategy import paper_stage
 from zerobench.spec.trial import TrialSpec
 
@@ -23,10 +28,15 @@ def paper_terms(spec: TrialSpec, num_params: int | None) -> PaperTerms | None:
     cut = model_parallel_size(spec) > 1  # the paper divides states, and not the matrices of the model
     if cut or stage is None or num_params is None or not (spec.knows("precision") and spec.knows("optimizer")):
         return None
-    sizes = bytes_per_parameter(spec.precision, spec.optimizer)
-    states = model_states(num_params, spec.world_size, stage, sizes)
-    terms = map(_term, sizes, shares(stage, spec.world_size))
-    return PaperTerms(states.parameters_bytes, states.gradients_bytes, states.optimizer_bytes, text=" + ".join(terms))
+    sizes, ranks = bytes_per_parameter(spec.precision, spec.optimizer), state_shard_size(spec)
+    states = model_states(num_params, ranks, stage, sizes)
+    terms = list(map(_term, sizes, shares(stage, ranks)))
+    copy = second_copy_bytes(num_params, spec.hpz_partition_size, sizes)
+    if spec.hpz_partition_size is not None:
+        terms.insert(1, _term(sizes.parameters, spec.hpz_partition_size))
+    return PaperTerms(
+        states.parameters_bytes + copy, states.gradients_bytes, states.optimizer_bytes, text=" + ".join(terms)
+    )
 
 
 def _term(size: int, share: int) -> str:

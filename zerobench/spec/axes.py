@@ -159,6 +159,11 @@ def _bytes(axis: str, raw: object) -> list[Any]:
     return [None] if raw is None else _positive(axis, raw)
 
 
+def _group(axis: str, raw: object) -> list[Any]:
+    """Ranks of a group within the world, or null for none."""
+    return [None] if raw is None else _count(axis, raw, 2, MAX_RANKS)
+
+
 def _compression(axis: str, raw: object) -> list[Any]:
     return _choice(Compression)(axis, "none" if raw is None else raw)
 
@@ -247,6 +252,10 @@ READERS: dict[str, Reader] = {
     "compression": _compression,
     "reshard_after_forward": _switch,
     "consistency": _choice(Consistency),
+    "hpz_partition_size": _group,
+    "quantized_weights": _switch,
+    "quantized_gradients": _switch,
+    "mics_shard_size": _group,
     "ds_config": _overrides,
     "ds_config_file": _config_file,
     "evidence": _choice(Evidence),

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from zerobench.spec.machine import Accelerator
 from zerobench.spec.roles import num_servers
+from zerobench.spec.sharding import state_shard_size
 from zerobench.spec.strategy import paper_stage
 from zerobench.spec.trial import Offload, Optimizer, Precision, TrialSpec
 
@@ -28,9 +29,10 @@ def host_state_bytes(trial: TrialSpec, num_params: int, accelerator: Accelerator
 
 def _states_on_cpu(trial: TrialSpec) -> float:
     """Bytes per parameter of one rank that computes on the CPU, wherever its states are; the mean over the ranks."""
-    stage, ranks = paper_stage(trial) or 0, trial.world_size
+    stage, ranks = paper_stage(trial) or 0, state_shard_size(trial)
     size = _element_bytes(trial)
     parameters = 0.0 if trial.offload_param is Offload.NVME else size / _share(stage, 3, ranks)
+    parameters += _second_copy(trial)
     gradients = size / _share(stage, 2, ranks)
     swapped = trial.offload_optimizer is Offload.NVME
     holders = num_servers(trial) or ranks  # where there is a server, no other rank holds optimizer states
@@ -47,10 +49,15 @@ def _states_offloaded(trial: TrialSpec) -> float:
     """
     states = 0.0
     if trial.offload_optimizer is Offload.CPU:
-        states += (8 + _moment_bytes(trial)) / trial.world_size
+        states += (8 + _moment_bytes(trial)) / state_shard_size(trial)
     if trial.offload_param is Offload.CPU and trial.zero_stage is not None:
-        states += _element_bytes(trial) / trial.world_size
+        states += _element_bytes(trial) / trial.world_size + _second_copy(trial)
     return states
+
+
+def _second_copy(trial: TrialSpec) -> float:
+    """The second copy of hpZ, which lies where the parameters do (partition_parameters.py, _partition_param_sec)."""
+    return _element_bytes(trial) / trial.hpz_partition_size if trial.hpz_partition_size else 0.0
 
 
 def _share(stage: int, from_stage: int, ranks: int) -> int:

@@ -12,7 +12,7 @@ from typing import Any
 
 from zerobench.ds_config import check_ds_config, load_user_config
 from zerobench.ds_config.check import AUTO
-from zerobench.ds_config.reading import device_of, get, optimizer_of, precision_of
+from zerobench.ds_config.reading import device_of, get, optimizer_of, precision_of, zeropp_of
 from zerobench.errors import UserError
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.expand import NOWHERE, PlannedTrial
@@ -33,6 +33,7 @@ def own_config(path: str, work: Mapping[str, Any], cluster: Cluster) -> list[Pla
     trial = TrialSpec(
         **axes,
         **places,
+        **zeropp_of(config),
         strategy=f"zero{get(config, 'zero_optimization.stage')}",
         nvme_path=NOWHERE if swaps and cluster.nvme_bytes_per_s else None,
         num_nodes=cluster.num_nodes,

@@ -22,6 +22,9 @@ strategy has no such thing."""
 
 _DEEPSPEED = ("ds_config", "ds_config_file")
 
+ZEROPP = ("hpz_partition_size", "quantized_weights", "quantized_gradients")
+"""ZeRO++'s three changes of stage 3 (Wang et al., arXiv 2306.10209): hpZ, qwZ and qgZ."""
+
 
 class StrategyInfo(Spec):
     """One way to train."""
@@ -100,13 +103,13 @@ STRATEGIES: dict[str, StrategyInfo] = {
         _zero(0, "DeepSpeed, all model states on every rank"),
         _zero(1, "ZeRO-1: optimizer states partitioned", "offload_optimizer"),
         _zero(2, "ZeRO-2: gradients partitioned too", "offload_optimizer"),
-        _zero(3, "ZeRO-3: parameters partitioned too", "offload_optimizer", "offload_param"),
+        _zero(3, "ZeRO-3: parameters partitioned too", "offload_optimizer", "offload_param", *ZEROPP),
         StrategyInfo(
             name="fsdp",
             summary="torch FSDP2, fully_shard per block: all model states partitioned, as at stage 3",
             uses_deepspeed=False,
             paper_stage=3,
-            axes=("reshard_after_forward", "offload_optimizer", "offload_param"),
+            axes=("reshard_after_forward", "offload_optimizer", "offload_param", "mics_shard_size"),
         ),
         StrategyInfo(
             name="parameter-server",
@@ -143,12 +146,13 @@ def strategy_packages() -> list[str]:
 
 
 def is_exact(trial: TrialSpec) -> bool:
-    """Whether the trial computes what the reference computes: its strategy does, and no gradient is compressed or
-    computed on weights that others have moved on from.
+    """Whether the trial computes what the reference computes: its strategy does, nothing is compressed or quantized on
+    its way, and no gradient is computed on weights that others have moved on from.
     """
     info = STRATEGIES.get(trial.strategy)  # a user's own script has another name
     is_stale = trial.consistency is Consistency.ASYNC
-    return (info is None or info.exact) and trial.compression is Compression.NONE and not is_stale
+    is_lossy = trial.compression is not Compression.NONE or trial.quantized_weights or trial.quantized_gradients
+    return (info is None or info.exact) and not is_lossy and not is_stale
 
 
 def paper_stage(trial: TrialSpec) -> int | None:

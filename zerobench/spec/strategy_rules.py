@@ -10,6 +10,7 @@ from zerobench.spec.situation import Rule, Situation
 from zerobench.spec.strategy import strategy_info
 from zerobench.spec.tensor_parallel import why_not_cut
 from zerobench.spec.trial import Compression, Consistency, Evidence, Offload, Optimizer, Precision
+from zerobench.spec.zeropp_rules import ZEROPP_RULES
 from zerobench.units import format_bytes
 
 _BEYOND_FP32 = {Compression.FP16, Compression.BF16}
@@ -165,6 +166,7 @@ STRATEGY_RULES: dict[str, Rule] = {
     "fsdp_offloads_together": _fsdp_offloads_together,
     "tensor_not_divisible": _tensor_not_divisible,
     "autotp_not_divisible": _autotp_not_divisible,
+    **ZEROPP_RULES,
     "compression_needs_ddp": _compression_needs_ddp,
     "compression_needs_values": _compression_needs_values,
     "compression_needs_fp32": _compression_needs_fp32,

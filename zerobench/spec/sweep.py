@@ -25,6 +25,10 @@
       compression: none             # ddp: none, fp16, bf16, powersgd, onebit
       reshard_after_forward: true   # fsdp: free gathered parameters after a block's forward pass
       consistency: sync             # parameter-server: sync (waits for all workers), async (for none)
+      hpz_partition_size: null      # zero3: ranks that keep a second copy of the parameters to gather from (ZeRO++ hpZ)
+      quantized_weights: false      # zero3: parameters gathered in 8 bits (ZeRO++ qwZ; its kernels need GPUs)
+      quantized_gradients: false    # zero3: gradients reduced in 4 bits (ZeRO++ qgZ; GPUs on two nodes or more)
+      mics_shard_size: null         # fsdp: ranks that divide all states among them (MiCS; torch's HSDP)
       ds_config:                    # any DeepSpeed key, short where it is unique; each key's list multiplies
         reduce_bucket_size: [5e7, 5e8]
       ds_config_file: null          # a DeepSpeed JSON of your own instead of the generated configuration

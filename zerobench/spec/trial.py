@@ -194,7 +194,17 @@ SCRIPT = "script"
 """The strategy of a script in which no ledger saw the engine; one that was seen has its ZeRO stage's."""
 
 
-_LATER_FIELDS = ("bucket_bytes", "compression", "reshard_after_forward", "consistency", "batch_ramp")
+_LATER_FIELDS = (
+    "bucket_bytes",
+    "compression",
+    "reshard_after_forward",
+    "consistency",
+    "batch_ramp",
+    "hpz_partition_size",
+    "quantized_weights",
+    "quantized_gradients",
+    "mics_shard_size",
+)
 """Fields that came after the first runs were kept: at their default they are not in the hash, so that those keep
 theirs."""
 
@@ -240,6 +250,18 @@ class TrialSpec(Spec):
     """Whether `fsdp` frees a block's gathered parameters after its forward pass and gathers them again in backward."""
     consistency: Consistency = Consistency.SYNC
     """Whether the server of `parameter-server` waits for all workers before it updates."""
+    hpz_partition_size: Positive | None = None
+    """ZeRO++'s hpZ (Wang et al., arXiv 2306.10209, section 3.2): neighbouring ranks that keep a second copy of the
+    parameters among them, in their own type, from which backward gathers; None keeps none. DeepSpeed's
+    zero_hpz_partition_size."""
+    quantized_weights: bool = False
+    """ZeRO++'s qwZ: parameters are gathered in blocks of 8 bits. DeepSpeed's zero_quantized_weights."""
+    quantized_gradients: bool = False
+    """ZeRO++'s qgZ: gradients are reduced in blocks of 4 bits, within nodes and then between them. DeepSpeed's
+    zero_quantized_gradients."""
+    mics_shard_size: Positive | None = None
+    """MiCS (Zhang et al., arXiv 2205.00119): neighbouring ranks that divide all model states among them, so that each
+    such group holds a whole copy; None divides them among all ranks. `fsdp` does it (torch calls it HSDP)."""
     data: DataSpec = DataSpec()
     hyperparameters: HyperparameterSpec = HyperparameterSpec()
     steps: StepsSpec = StepsSpec()

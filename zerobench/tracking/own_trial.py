@@ -68,6 +68,7 @@ def engine_trial(engine: Any, name: str, steps: StepsSpec, sequence_length: int 
     """The work of a DeepSpeed engine; `sequence_length` as its batches showed it."""
     found: dict[str, Any] = {
         **_offloads(engine),
+        **_zeropp(engine),
         "micro_batch_size": engine.train_micro_batch_size_per_gpu(),
         "gradient_accumulation_steps": engine.gradient_accumulation_steps(),
         "sequence_length": sequence_length,
@@ -146,6 +147,16 @@ def _offloads(engine: Any) -> dict[str, Any]:
     paths = (getattr(section, "nvme_path", None) for section in sections.values())
     path = next((str(path) for path in paths if path is not None), None)
     return {**found, "nvme_path": path} if Offload.NVME in found.values() else found
+
+
+def _zeropp(engine: Any) -> dict[str, Any]:
+    """ZeRO++ as the engine's configuration has it; a second copy among one rank is none."""
+    zero = _config(engine).zero_config
+    return {
+        "hpz_partition_size": zero.zero_hpz_partition_size if zero.zero_hpz_partition_size > 1 else None,
+        "quantized_weights": zero.zero_quantized_weights,
+        "quantized_gradients": zero.zero_quantized_gradients,
+    }
 
 
 def _device(section: Any) -> Offload:

@@ -24,6 +24,8 @@ def needed(ds_config: dict[str, Any], device: Device) -> list[str]:
         names.append("cpu_adam" if offload != "none" else "fused_adam")
     if on_nvme:
         names.append("async_io")
+    if zero.get("zero_quantized_weights") or zero.get("zero_quantized_gradients"):
+        names.append("quantizer")
     return names
 
 

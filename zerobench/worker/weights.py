@@ -70,11 +70,14 @@ def draw(
 
 @torch.no_grad()
 def keep_part(sharded: Any, whole: torch.Tensor) -> None:
-    """Copy into a DTensor this rank's part of `whole`: as torch.chunk cuts its dimension, or all of it."""
-    mesh, local, [placement] = sharded.device_mesh, sharded.to_local(), sharded.placements
-    dim = getattr(placement, "dim", 0)
-    each = -(-whole.shape[dim] // mesh.size())
-    start = min(mesh.get_local_rank() * each, whole.shape[dim]) if placement.is_shard() else 0
+    """Copy into a DTensor this rank's part of `whole`: as torch.chunk cuts its dimension, or all of it.
+
+    Of two dimensions of a mesh the last one divides, and the first repeats (HSDP).
+    """
+    mesh, local, [*_, placement] = sharded.device_mesh, sharded.to_local(), sharded.placements
+    dim, last = getattr(placement, "dim", 0), len(sharded.placements) - 1
+    each = -(-whole.shape[dim] // mesh.size(last))
+    start = min(mesh.get_local_rank(last) * each, whole.shape[dim]) if placement.is_shard() else 0
     local.copy_(whole.narrow(dim, start, local.shape[dim]))
 
 

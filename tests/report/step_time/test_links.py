@@ -15,8 +15,8 @@ GB = 10**9
 NODE = Links(link_gb_per_s=100, network_gb_per_s=25)
 
 
-def message(kind: str, group_size: int, message_bytes: int = 8 * GB) -> KindTraffic:
-    return KindTraffic(kind, group_size, 1, message_bytes, None)
+def message(kind: str, group_size: int, message_bytes: int = 8 * GB, num_nodes: int | None = None) -> KindTraffic:
+    return KindTraffic(kind, group_size, 1, message_bytes, None, num_nodes)
 
 
 @pytest.mark.parametrize(
@@ -42,6 +42,19 @@ def test_a_group_over_two_nodes_is_bound_by_what_crosses_their_edge() -> None:
     slow = NODE.model_copy(update={"network_gb_per_s": 1.0})
     assert transfer_s([message("all_gather", 16)], 8, slow) == pytest.approx(4 / 8)
     assert transfer_s([message("all_reduce", 16)], 8, slow) == pytest.approx(8 / 8)
+
+
+def test_a_small_group_of_one_rank_a_node_crosses_the_edge_beside_the_other_ranks_groups() -> None:
+    """Each of eight ranks of a node has a group of two of its own: 8 GB all-reduced between two nodes, eight times."""
+    slow = NODE.model_copy(update={"network_gb_per_s": 1.0})
+    assert transfer_s([message("all_reduce", 2, num_nodes=2)], 8, slow) == pytest.approx(8 * 8 / 8)
+    assert transfer_s([message("all_reduce", 2, num_nodes=1)], 8, slow) == pytest.approx(8 / 100)
+    assert transfer_s([message("all_reduce", 2)], 8, slow) == pytest.approx(8 / 100)  # an older record
+
+
+def test_a_group_that_fills_its_nodes_costs_the_same_whether_or_not_its_nodes_are_told() -> None:
+    for kind in ("all_gather", "all_reduce", "all_to_all"):
+        assert transfer_s([message(kind, 16, num_nodes=2)], 8, NODE) == transfer_s([message(kind, 16)], 8, NODE)
 
 
 def test_one_gpu_a_node_has_only_the_network() -> None:

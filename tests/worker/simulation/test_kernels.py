@@ -161,3 +161,39 @@ def load_another() -> str:
 
 def test_a_kernel_without_a_stand_in_is_refused_by_name(in_fork):
     assert in_fork(load_another) == "the simulated device has no ShareMemCommBuilder"
+
+
+def quantize() -> dict[str, Any]:
+    """What DeepSpeed's quantizer gives for 16,000 elements on two ranks: types, elements, scales."""
+    import torch
+    from deepspeed.ops import op_builder
+    from deepspeed.runtime.zero.partition_parameters import CUDAQuantizer
+
+    from zerobench.worker.simulation import kernels
+    from zerobench.worker.simulation.tensors import SimulatedTensors
+
+    kernels.install()
+    module = op_builder.QuantizerBuilder().load()
+    with SimulatedTensors(lambda _flops: None):
+        values = torch.empty(16_000, dtype=torch.bfloat16)
+        packed, scales = CUDAQuantizer().quantize(values)
+        whole = CUDAQuantizer().dequantize(packed, scales)
+        first_hop = module.swizzle_quant(values, 4, 4, module.Symmetric, 1, 2, 2)
+        second_hop = module.quantized_reduction(*first_hop, 4, 2, 4, module.Symmetric, 2)
+        again = module.dequantize(*second_hop, 2, 4, module.Symmetric)
+        found = {"packed": packed, "scales": scales, "whole": whole, "hop 1": first_hop[0], "hop 2": second_hop[0]}
+        found |= {"scales 1": first_hop[1], "scales 2": second_hop[1], "again": again}
+        return {name: (str(tensor.dtype).removeprefix("torch."), tensor.numel()) for name, tensor in found.items()}
+
+
+def test_quantized_tensors_have_the_types_and_sizes_of_the_compiled_kernels(in_fork):
+    assert in_fork(quantize) == {
+        "packed": ("int8", 16_000),
+        "scales": ("float32", 2),  # blocks of 8,000
+        "whole": ("float16", 16_000),
+        "hop 1": ("int8", 8_000),  # two elements a byte
+        "scales 1": ("float32", 4),
+        "hop 2": ("int8", 4_000),  # reduced over two ranks
+        "scales 2": ("float32", 2),
+        "again": ("float16", 8_000),
+    }

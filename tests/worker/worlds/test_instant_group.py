@@ -11,11 +11,11 @@ WORLD = 3
 RANKS = (0, 2)
 
 
-def join(rank: int, world_size: int = WORLD) -> list[tuple[str, int, int]]:
+def join(rank: int, world_size: int = WORLD) -> list[tuple[str, int, int, int | None]]:
     """Make the group; calls are appended to the list that it gives."""
     from zerobench.worker.worlds import instant_group
 
-    heard: list[tuple[str, int, int]] = []
+    heard: list[tuple[str, int, int, int | None]] = []
     instant_group.join(rank, world_size, lambda *call: heard.append(call), "cpu")
     return heard
 
@@ -179,7 +179,7 @@ def test_each_call_is_heard_once_with_its_kind_the_groups_size_and_the_bytes_of_
         "barrier": ("barrier", 0),
     }
     for name, (kind, nbytes) in expected.items():
-        assert seen[name]["heard"] == [(kind, WORLD, nbytes)], name
+        assert seen[name]["heard"] == [(kind, WORLD, nbytes, WORLD)], name
 
 
 def use_a_smaller_group() -> list[Any]:
@@ -195,7 +195,25 @@ def use_a_smaller_group() -> list[Any]:
 
 
 def test_a_smaller_group_counts_with_its_own_size(in_fork):
-    assert in_fork(use_a_smaller_group) == [1, 2, [5.0, 6.0, 5.0, 6.0], [("all_gather", 2, 16)]]
+    assert in_fork(use_a_smaller_group) == [1, 2, [5.0, 6.0, 5.0, 6.0], [("all_gather", 2, 16, 2)]]
+
+
+def use_groups_on_two_nodes() -> list[Any]:
+    """Neighbours of one node, one rank of each, and all, of four ranks on two nodes."""
+    import torch
+    import torch.distributed as dist
+
+    from zerobench.worker.worlds import instant_group
+
+    heard: list[int | None] = []
+    instant_group.join(0, 4, lambda *call: heard.append(call[-1]), "cpu", ranks_per_node=2)
+    for group in (dist.new_group([0, 1]), dist.new_group([0, 2]), dist.group.WORLD):
+        dist.all_reduce(torch.zeros(1), group=group)
+    return heard[-3:]
+
+
+def test_a_group_is_heard_with_the_nodes_that_its_ranks_lie_on(in_fork):
+    assert in_fork(use_groups_on_two_nodes) == [1, 2, 2]
 
 
 def fill_traffic() -> list[Any]:

@@ -4,12 +4,16 @@ Each tensor is padded to the number of ranks. The reduce bucket and a buffer for
 initialisation on. Parameters are gathered for use: in the first pass each module's alone, afterwards ahead of their
 use, a prefetch bucket at every module, until stage3_max_live_parameters are there. How far that gets is an upper bound
 here; the simulated world runs DeepSpeed's own coordinator.
+
+hpZ's second copy (zerobench.formulas.zeropp) is there from zero.Init on, is dropped after each update, and is made
+again of each tensor when it is released: in forward, or in backward where it stays gathered until then.
 """
 
 from __future__ import annotations
 
 from zerobench.formulas.deepspeed.setting import Bytes, Moments, Setting, add
 from zerobench.formulas.deepspeed.swapping import is_swappable, swaps_optimizer
+from zerobench.formulas.zeropp import second_copy_elements
 from zerobench.records import Category, StepKind
 from zerobench.spec.trial import Offload
 
@@ -21,9 +25,11 @@ _NORM_ELEMENTS = 250_000_000
 
 def device(setting: Setting, step: StepKind) -> Moments:
     """The device's bytes; what is offloaded is not among them."""
-    held = _held(setting, None if step is StepKind.FIRST else step)
     traced = step is StepKind.STEADY or setting.case.micro_steps > 1
     live = _live_elements(setting) if traced else 0
+    alone = _held(setting, None if step is StepKind.FIRST else step)
+    copied = _released_copy(setting, step)
+    held = add(alone, copied if step is StepKind.FIRST else _released_copy(setting, step, live))
     gradient = {Category.GRADIENTS: setting.case.element * setting.first_gradient}
     return Moments(
         init=_init(setting),
@@ -31,24 +37,46 @@ def device(setting: Setting, step: StepKind) -> Moments:
         forward=add(held, _gathered(setting, live)),
         first_gradient=add(held, _gathered(setting, max(live, setting.first_gradient)), gradient),
         bucketed=add(held, _gathered(setting, max(live - setting.first_gradient, 0)), gradient, _first_norm(setting)),
-        reduction=_reduction(setting, held, live),
-        backward_end=_backward_end(setting, held, traced=traced),
-        step=_step(setting, step),
+        reduction=_reduction(setting, add(alone, copied), live),
+        backward_end=_backward_end(setting, add(alone, copied), traced=traced),
+        step=_step(setting, step, copied),
     )
 
 
+def _released_copy(setting: Setting, step: StepKind | None, kept: int = 0) -> Bytes:
+    """The copy of hpZ of all tensors that have been released, when so many elements stay gathered; nothing without hpZ.
+
+    Tensors that are never released, being small, have one until the first update alone.
+    """
+    size = int(setting.case.zero("zero_hpz_partition_size"))
+    if size <= 1:
+        return {}
+    world = setting.case.world_size
+    whole = second_copy_elements(setting.tensors, world, size)
+    if step is StepKind.STEADY:
+        small = second_copy_elements(persistent_tensors(setting), world, size)
+        gone = -(-kept // size) if setting.case.micro_steps == 1 else 0
+        whole -= max(small, min(gone, whole))
+    return {Category.PARAMETERS: setting.case.element * whole}
+
+
 def persistent_elements(setting: Setting) -> int:
-    """Elements that stay gathered on every rank: tensors up to stage3_param_persistence_threshold.
+    """Elements that stay gathered on every rank."""
+    return sum(persistent_tensors(setting))
+
+
+def persistent_tensors(setting: Setting) -> tuple[int, ...]:
+    """Tensors that stay gathered on every rank: those up to stage3_param_persistence_threshold.
 
     parameter_offload.py, mark_persistent_parameters; stage3_model_persistence_threshold caps their sum.
     """
     largest = int(setting.case.zero("stage3_param_persistence_threshold"))
     cap = int(setting.case.zero("stage3_model_persistence_threshold"))
-    total = 0
+    found: list[int] = []
     for tensor in setting.tensors:
-        if tensor <= largest and total + tensor <= cap:
-            total += tensor
-    return total
+        if tensor <= largest and sum(found) + tensor <= cap:
+            found.append(tensor)
+    return tuple(found)
 
 
 def _held(setting: Setting, step: StepKind | None) -> Bytes:
@@ -65,7 +93,7 @@ def _held(setting: Setting, step: StepKind | None) -> Bytes:
 
 def _init(setting: Setting) -> tuple[Bytes, ...]:
     """_create_fp32_partitions casts a sub-group and clones it; initialize_optimizer_states fills zero gradients."""
-    built = _held(setting, None)
+    built: Bytes = add(_held(setting, None), _released_copy(setting, None))
     cast = 4 * setting.sub_group if setting.case.element == 2 else 0
     before = {key: built[key] for key in (Category.PARAMETERS, Category.MASTER_WEIGHTS) if key in built}
     if setting.offloads:  # what goes to the host as fp32 is cast on the device (aten/src/ATen/native/cuda/Copy.cu)
@@ -149,13 +177,13 @@ def _unswapped_gradients(setting: Setting) -> Bytes:
     return {Category.GRADIENTS: 4 * sum(part for part in setting.parts if not is_swappable(setting, part, 4))}
 
 
-def _step(setting: Setting, step: StepKind) -> tuple[Bytes, ...]:
+def _step(setting: Setting, step: StepKind, copied: Bytes) -> tuple[Bytes, ...]:
     """step(): everything is released, sub-groups are updated one after the other, small parameters gathered again."""
     after = _held(setting, step)
     end = add(after, _gathered(setting, persistent_elements(setting)))
     if setting.offloads:
-        return add(after, _unswapped_gradients(setting)), end
-    before = _held(setting, None if step is StepKind.FIRST else step)
+        return add(after, copied, _unswapped_gradients(setting)), end
+    before = add(_held(setting, None if step is StepKind.FIRST else step), copied)
     norm = {Category.TEMPORARIES: _NORM_BYTES * max(setting.parts)}
     return (add(before, norm), *_sub_group_updates(setting, before, step), end)
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 
 from zerobench.formulas.deepspeed import Setting
+from zerobench.formulas.zeropp import second_copy_elements
 from zerobench.records import Category, Phase, Place
 from zerobench.report.explain.terms import Account, Term, account, of_elements, of_parameters, of_partition
 from zerobench.spec.trial import Offload, Optimizer
@@ -44,6 +45,10 @@ def _parameters(setting: Setting, place: Place) -> Iterator[Account]:
         )
     else:
         yield _divided(setting, case.element, from_stage=3)
+        if (size := int(case.zero("zero_hpz_partition_size"))) > 1:
+            copy = second_copy_elements(setting.tensors, case.world_size, size)
+            what = f"hpZ's second copy among {size} ranks"
+            yield account(*_divided(setting, case.element, from_stage=3), of_elements(case.element, copy, what))
 
 
 def _gradients(setting: Setting, phase: Phase) -> Iterator[Account]:

@@ -64,7 +64,11 @@ def _timed(trial: Trial, speed: Speed) -> Iterator[str]:
 def _traffic(trial: Trial) -> Iterator[str]:
     found = traffic_of(trial)
     if found:
-        kinds = ", ".join(f"{one.kind} {format_bytes(one.message_bytes)} in {_calls(one.calls)}" for one in found[:4])
+        in_groups = len({one.group_size for one in found}) > 1
+        kinds = ", ".join(
+            f"{one.kind} {format_bytes(one.message_bytes)} in {_calls(one.calls)}{_among(one) if in_groups else ''}"
+            for one in found[:4]
+        )
         psi = volume_psi(found)
         volume = f", {psi:.2f} times the parameters by the ZeRO paper's count" if psi else ""
         yield f"Collectives of a steady step: {kinds}{volume}."
@@ -75,6 +79,11 @@ def _traffic(trial: Trial) -> Iterator[str]:
     read, written = nvme_bytes_per_s(trial)
     if read is not None and written is not None:
         yield f"NVMe: {format_bytes(read)}/s read and {format_bytes(written)}/s written over the whole step."
+
+
+def _among(one: KindTraffic) -> str:
+    nodes = {None: "", 1: " of one node"}.get(one.num_nodes, f" on {one.num_nodes} nodes")
+    return f" among {one.group_size} ranks{nodes}"
 
 
 def _calls(count: int) -> str:

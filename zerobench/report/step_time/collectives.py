@@ -20,7 +20,7 @@ _PAPER_TIMES = {"all_reduce": 2}
 
 @dataclass(frozen=True)
 class KindTraffic:
-    """One kind of collective in one group of ranks over a whole optimizer step, as one rank calls it."""
+    """One kind of collective in groups of one size and spread over a whole optimizer step, as one rank calls it."""
 
     kind: str
     group_size: int
@@ -28,6 +28,8 @@ class KindTraffic:
     message_bytes: int
     message_psi: float | None
     """Elements of the messages over the model's parameters; None where these are not known."""
+    num_nodes: int | None = None
+    """Nodes that the group lies on; None where its record does not say."""
 
     @property
     def volume_psi(self) -> float | None:
@@ -55,19 +57,21 @@ def traffic_by_kind(
     the parameters' (`communication_data_type`, accumulation in fp32) counts by its bytes, not by its elements.
     """
     wanted = set(phases)
-    sums: dict[tuple[str, int], list[CollectiveTraffic]] = {}
+    sums: dict[tuple[str, int, int | None], list[CollectiveTraffic]] = {}
     for row in rank.collectives:
         if row.step is step and row.phase in wanted:
-            sums.setdefault((row.kind, row.group_size), []).append(row)
+            sums.setdefault((row.kind, row.group_size, row.num_nodes), []).append(row)
     psi_bytes = None if rank.parameters is None else rank.parameters.total * bytes_per_element(precision)
-    found = [_summed(kind, size, rows, psi_bytes) for (kind, size), rows in sums.items()]
-    return sorted(found, key=lambda one: (-one.message_bytes, one.kind, one.group_size))
+    found = [_summed(kind, size, nodes, rows, psi_bytes) for (kind, size, nodes), rows in sums.items()]
+    return sorted(found, key=lambda one: (-one.message_bytes, one.kind, one.group_size, one.num_nodes or 0))
 
 
-def _summed(kind: str, group_size: int, rows: Sequence[CollectiveTraffic], psi_bytes: int | None) -> KindTraffic:
+def _summed(
+    kind: str, group_size: int, num_nodes: int | None, rows: Sequence[CollectiveTraffic], psi_bytes: int | None
+) -> KindTraffic:
     message_bytes = sum(row.message_bytes for row in rows)
     psi = message_bytes / psi_bytes if psi_bytes else None
-    return KindTraffic(kind, group_size, sum(row.calls for row in rows), message_bytes, psi)
+    return KindTraffic(kind, group_size, sum(row.calls for row in rows), message_bytes, psi, num_nodes)
 
 
 def volume_psi(traffic: Iterable[KindTraffic]) -> float | None:

@@ -43,6 +43,11 @@ class Message(Protocol):
         """Bytes of the whole messages."""
         ...
 
+    @property
+    def num_nodes(self) -> int | None:
+        """Nodes that the group lies on; None where its record does not say."""
+        ...
+
 
 @dataclass(frozen=True)
 class Flow:
@@ -82,13 +87,14 @@ def flow(kind: str, size: int, message_bytes: float, *, switch_reduces: bool = F
 def transfer_s(messages: Iterable[Message], gpus_per_node: int, links: Links) -> float | None:
     """The least seconds in which `messages` can pass, all of them at once; None where a rate, or a kind, is not known.
 
-    A group that a node can hold is taken to lie in one; a larger one fills nodes. Three things bind, and the slowest
+    Where a record does not say which nodes a group lies on, one that a node can hold is taken to lie in one, and a
+    larger one to fill nodes. Three things bind, and the slowest
     counts: what stays in the node goes over a rank's link; all that a rank sends goes over its link and its share of
     the network together; what crosses the edge of a node, once for all of its ranks, over the network of all of them.
     """
     kept = [one for one in messages if one.message_bytes and one.group_size > 1 and one.kind not in _SILENT]
-    inside = [one for one in kept if one.group_size <= gpus_per_node]
-    across = [one for one in kept if one.group_size > gpus_per_node]
+    inside = [one for one in kept if nodes_of(one, gpus_per_node) == 1]
+    across = [one for one in kept if nodes_of(one, gpus_per_node) > 1]
     reduces = links.link_reduces or (bool(across) and links.network_reduces)
     of_links, of_all = _rank_flow(inside, reduces), _rank_flow(kept, reduces)
     of_node = _node_flow(across, gpus_per_node, links.network_reduces)
@@ -109,13 +115,22 @@ def _rank_flow(messages: Iterable[Message], switch_reduces: bool) -> Flow | None
     return _sum(flow(one.kind, one.group_size, one.message_bytes, switch_reduces=switch_reduces) for one in messages)
 
 
+def nodes_of(message: Message, gpus_per_node: int) -> int:
+    """Nodes that the group of `message` lies on."""
+    return message.num_nodes or -(-message.group_size // gpus_per_node)
+
+
 def _node_flow(messages: Iterable[Message], gpus_per_node: int, switch_reduces: bool) -> Flow | None:
-    """What crosses the edge of a node. A message to one rank may have stayed inside: its partner is not recorded."""
+    """What crosses the edge of a node. A message to one rank may have stayed inside: its partner is not recorded.
+
+    A group that has few ranks on each of its nodes (MiCS's replicas, ZeRO++'s second hop) has others beside it there.
+    """
     flows = []
     for one in messages:
-        nodes = -(-one.group_size // gpus_per_node)
+        nodes = nodes_of(one, gpus_per_node)
         # In an all-to-all each rank of a node has a message of its own for the ranks elsewhere.
-        senders = gpus_per_node if one.kind == "all_to_all" else 1
+        groups = max(1.0, gpus_per_node * nodes / one.group_size) if one.num_nodes else 1.0
+        senders = gpus_per_node if one.kind == "all_to_all" else groups
         stays = one.kind in _POINT_TO_POINT
         size = one.message_bytes * senders
         flows.append(Flow() if stays else flow(one.kind, nodes, size, switch_reduces=switch_reduces))

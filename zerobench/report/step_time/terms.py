@@ -13,11 +13,12 @@ from zerobench.ds_config.case import Case
 from zerobench.records import Category, Phase, Place, RankRecord, StepKind
 from zerobench.report.memory_view import OPTIMIZER_STATES, end_instant
 from zerobench.report.step_time.collectives import KindTraffic, bytes_per_element, traffic_by_kind
-from zerobench.report.step_time.links import transfer_s
+from zerobench.report.step_time.links import nodes_of, transfer_s
 from zerobench.spec.architecture import complete, dimensions
 from zerobench.spec.batch import micro_batches_per_step, model_parallel_size
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.links import Links
+from zerobench.spec.sharding import state_shard_size
 from zerobench.spec.trial import Attention, Evidence, Offload, TrialSpec
 from zerobench.units import format_bytes, format_count, format_seconds
 
@@ -62,7 +63,7 @@ class Work:
         """
         counts = self.rank.parameters
         element = bytes_per_element(self.spec.precision)
-        return None if counts is None else counts.trainable * element / self.spec.world_size
+        return None if counts is None else counts.trainable * element / state_shard_size(self.spec)
 
     def live_bytes(self, phase: Phase, place: Place, *categories: Category) -> int:
         """Bytes live at the end of a phase of the steady step."""
@@ -163,17 +164,22 @@ def communication(work: Work) -> Term:
 
 def _missing_link(work: Work, traffic: list[KindTraffic]) -> str:
     per_node = work.spec.gpus_per_node
-    if any(one.group_size > per_node for one in traffic) and work.links.network_gb_per_s is None:
+    if any(nodes_of(one, per_node) > 1 for one in traffic) and work.links.network_gb_per_s is None:
         return "the network between nodes"
     return f"the link between GPUs of {work.gpu.name}, or a collective is not known"
 
 
 def _said(traffic: list[KindTraffic]) -> str:
     return ", ".join(
-        f"{one.kind} of {format_bytes(one.message_bytes)} among {one.group_size} ranks"
+        f"{one.kind} of {format_bytes(one.message_bytes)} among {one.group_size} ranks{_nodes_said(one)}"
         for one in traffic
         if one.message_bytes >= _TELLING * traffic[0].message_bytes
     )
+
+
+def _nodes_said(one: KindTraffic) -> str:
+    """A group that is no node's and not the world is told by its nodes."""
+    return f" on {one.num_nodes} nodes" if (one.num_nodes or 1) > 1 else ""
 
 
 def _rates(work: Work) -> str:

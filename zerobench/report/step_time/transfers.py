@@ -48,11 +48,11 @@ def _host_link_bytes(work: Work, share: float) -> dict[str, float]:
 
 def _gathered_share(work: Work) -> float:
     """The rank's own part of all that is gathered in the passes: it lies on the device before each all-gather
-    (partition_parameters.py, `ds_tensor.to(device)`). Smaller groups gather copies that stay on the device (hpZ).
+    (partition_parameters.py, `ds_tensor.to(device)`), and so does its part of the second copy of hpZ, kept where
+    the parameters are (`ds_secondary_tensor.to(device)`).
     """
     traffic = traffic_by_kind(work.rank, work.spec.precision, phases=PASSES)
-    whole = [one for one in traffic if one.kind == "all_gather" and one.group_size == work.spec.world_size]
-    return sum(one.message_bytes / one.group_size for one in whole)
+    return sum(one.message_bytes / one.group_size for one in traffic if one.kind == "all_gather")
 
 
 def _directions(moved: Mapping[str, float]) -> dict[str, float]:

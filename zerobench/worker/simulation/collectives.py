@@ -26,7 +26,8 @@ KINDS: dict[Any, str] = _OF_RESULT | _OF_INPUT
 """By operation, the kind as in zerobench.records.CollectiveTraffic."""
 
 
-def message(func: Any, args: tuple[Any, ...], result: torch.Tensor) -> tuple[str, int, int]:
-    """Kind, ranks and bytes of one call of `func`, one of KINDS; the last of its arguments names the group."""
+def message(func: Any, args: tuple[Any, ...], result: torch.Tensor) -> tuple[str, int, int, int | None]:
+    """Kind, ranks, bytes and nodes of one call of `func`, one of KINDS; the last of its arguments names the group."""
     whole: torch.Tensor = result if func in _OF_RESULT else args[0]
-    return KINDS[func], _resolve_process_group(args[-1]).size(), whole.nbytes
+    group: Any = _resolve_process_group(args[-1])
+    return KINDS[func], group.size(), whole.nbytes, group.num_nodes()

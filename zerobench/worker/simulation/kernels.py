@@ -1,8 +1,8 @@
 """What DeepSpeed's compiled kernels leave behind, without the kernels: nothing to build, nothing computed.
 
-FusedAdam, CPUAdam and the asynchronous I/O handle are Python classes around compiled modules. The classes run as they
-are, with their states and buffers; the modules are replaced by ones that take the same calls, allocate what the real
-ones allocate (the page-locked buffers of the I/O handle) and compute nothing.
+FusedAdam, CPUAdam, the quantizer and the asynchronous I/O handle are Python classes around compiled modules. The
+classes run as they are, with their states and buffers; the modules are replaced by ones that take the same calls,
+allocate what the real ones allocate (the page-locked buffers of the I/O handle) and compute nothing.
 """
 
 from __future__ import annotations
@@ -27,6 +27,7 @@ def install() -> None:
 
     OpBuilder.load = _load
     op_builder.AsyncIOBuilder.load = _load  # it has one of its own, which builds another kernel first
+    op_builder.QuantizerBuilder = _QuantizerBuilder  # the CPU's, which were imported, have none
 
 
 def read_block_io() -> BlockIo:
@@ -103,6 +104,45 @@ class _AioHandle:
     def wait(self) -> int:
         done, self._pending = self._pending, 0
         return done
+
+
+class _Quantizer:
+    """csrc/quantization/pt_binding.cpp: blocks of 8 or 4 bits in int8 tensors, an fp32 scale for each block."""
+
+    Symmetric = 0
+
+    def quantize(self, values: torch.Tensor, groups: int, bits: int, _kind: int) -> tuple[torch.Tensor, torch.Tensor]:
+        *outer, inner = values.shape
+        return _packed(values, (*outer, inner * bits // 8)), _scales(values, groups)
+
+    def dequantize(self, packed: torch.Tensor, _scale: Any, _groups: int, bits: int, _kind: int) -> torch.Tensor:
+        """Always fp16, whatever was quantized."""
+        *outer, inner = packed.shape
+        return torch.empty((*outer, inner * 8 // bits), dtype=torch.float16, device=packed.device)
+
+    def swizzle_quant(self, values: torch.Tensor, groups: int, bits: int, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        return _packed(values, (values.numel() * bits // 8,)), _scales(values, groups)
+
+    def quantized_reduction(
+        self, packed: torch.Tensor, _scale: Any, _in: int, groups: int, _bits: int, _kind: int, ranks: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        *outer, inner = packed.shape
+        return _packed(packed, (*outer, inner // ranks)), _scales(packed, groups)
+
+
+class _QuantizerBuilder:
+    """op_builder/quantizer.py."""
+
+    def load(self, verbose: bool = True) -> _Quantizer:  # noqa: ARG002 -- DeepSpeed's own signature
+        return _Quantizer()
+
+
+def _packed(like: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.empty(shape, dtype=torch.int8, device=like.device)
+
+
+def _scales(like: torch.Tensor, groups: int) -> torch.Tensor:
+    return torch.empty((groups, 1), dtype=torch.float32, device=like.device)
 
 
 class _Aio:

@@ -87,7 +87,9 @@ def _wait(self: Any, handle_dependency: bool = True) -> None:
         return
     self.allgather_handle.wait()
     if self.quantization:
-        raise NotImplementedError("quantized all-gather is not simulated")
+        self.quantization.quant_handle.wait()
+        values = self.quantization.backend.dequantize(self.quantization.quantized_param, self.quantization.scale_buffer)
+        self.partitions = [values.to(self.params[0].device)]
     for param in self.params:
         whole = torch.empty(param.ds_numel, dtype=self.partitions[0].dtype, device=self.partitions[0].device)
         param.data = whole.view(param.ds_shape).to(param.ds_tensor.dtype)

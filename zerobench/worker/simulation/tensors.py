@@ -40,7 +40,7 @@ class SimulatedTensors(FakeTensorMode):
     def __init__(self, count_flops: Callable[[int], None]) -> None:
         super().__init__(allow_non_fake_inputs=True)
         self.observer: Observer | None = None
-        self.listener: Callable[[str, int, int], None] | None = None
+        self.listener: Callable[[str, int, int, int | None], None] | None = None
         """Hears of collectives that reach no process group (collectives.py)."""
         self._count_flops = count_flops
         self._memo: dict[tuple[Any, ...], Make] = {}

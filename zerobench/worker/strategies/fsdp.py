@@ -6,11 +6,16 @@ no rank ever holds it whole. A 16-bit model is kept in fp32 parts, which the opt
 as at stages 2 and 3: without that (`set_requires_gradient_sync`) every rank would hold whole gradients between
 micro-batches. CPU offload takes parameters, gradients and optimizer states together (CPUOffloadPolicy), and the update
 runs on the CPU.
+
+With `mics_shard_size` all of this happens among so many neighbouring ranks, and their groups hold copies of each other
+(torch's HSDP, the partitioning of MiCS: Zhang et al., arXiv 2205.00119, section 3.1). Gradients are reduced within the
+group with every micro-batch and between the groups with the last one (section 3.3, 2-hop gradient synchronization).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from typing import Any
 
@@ -22,6 +27,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 from zerobench.memory.engine_tensors import Named
 from zerobench.memory.fsdp_tensors import walk_fsdp
 from zerobench.records import Place
+from zerobench.spec.sharding import state_shard_size
 from zerobench.spec.trial import Offload, Precision
 from zerobench.worker.model import DTYPES
 from zerobench.worker.strategies.torch_loop import TorchLoop
@@ -56,9 +62,25 @@ class Fsdp(TorchLoop):
         }
 
     def _mesh(self) -> DeviceMesh:
-        """All ranks in a row. A mesh reads its own ranks out of a tensor, which must have values in every world."""
+        """All ranks in a row, or groups of neighbours in rows below each other.
+
+        A mesh reads its own ranks out of a tensor, which must have values in every world.
+        """
+        trial, device = self.job.trial, self.job.device.torch_device.type
+        groups = trial.world_size // state_shard_size(trial)
         with _disable_current_modes():
-            return init_device_mesh(self.job.device.torch_device.type, (self.job.trial.world_size,))
+            if groups == 1:
+                return init_device_mesh(device, (trial.world_size,))
+            names = ("replicate", "shard")
+            return init_device_mesh(device, (groups, trial.world_size // groups), mesh_dim_names=names)
+
+    @contextmanager
+    def _accumulating(self) -> Iterator[None]:
+        """Groups that hold copies of each other wait for the step's last micro-batch."""
+        root: Any = self.module  # fully_shard gives it these methods
+        root.set_requires_all_reduce(False)
+        yield
+        root.set_requires_all_reduce(True)
 
     @property
     def _offloads(self) -> bool:
@@ -75,6 +97,7 @@ class Fsdp(TorchLoop):
         state = self.module._get_fsdp_state()  # type: ignore[operator] # torch leaves it untyped
         fsdp = {
             "reshard_after_forward": self.job.trial.reshard_after_forward,
+            "mesh": list(state._fsdp_param_group.mesh_info.mesh.shape) if state._fsdp_param_group else None,
             "mp_policy": repr(state._mp_policy),
             "offload": "cpu" if self._offloads else "none",
             "blocks": sum(1 for _ in blocks(self.module)),

@@ -16,14 +16,16 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 BACKEND = "instant"
 
-Listener = Callable[[str, int, int], None]
-"""Hears of each collective: its kind, the size of its group, the bytes of its whole message."""
+Listener = Callable[[str, int, int, int | None], None]
+"""Hears of each collective: its kind, the size of its group, the bytes of its whole message, the group's nodes."""
 
 _listeners: list[Listener] = []
+_ranks_per_node = [1]
 
 
-def join(rank: int, world_size: int, listener: Listener, *devices: str) -> None:
+def join(rank: int, world_size: int, listener: Listener, *devices: str, ranks_per_node: int = 1) -> None:
     """Make the default group: this process is `rank` of `world_size`, on tensors of `devices`."""
+    _ranks_per_node[:] = [ranks_per_node]
     if BACKEND not in dist.Backend.backend_list:
         dist.Backend.register_backend(BACKEND, _create, devices=list(devices))
     _listeners[:] = [listener]
@@ -89,13 +91,18 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
         name: str = dist.distributed_c10d._world.pg_names[self]
         return name
 
+    def num_nodes(self) -> int | None:
+        """Nodes that its ranks lie on; None until torch has said which they are."""
+        ranks = dist.distributed_c10d._world.pg_group_ranks.get(self)
+        return None if ranks is None else len({rank // _ranks_per_node[0] for rank in ranks})
+
     def getBackendName(self) -> str:  # noqa: N802 -- torch's name
         """As registered."""
         return BACKEND
 
     def _heard(self, kind: str, message_bytes: int, results: list[torch.Tensor]) -> _Done:
         for listener in _listeners:
-            listener(kind, self._world_size, message_bytes)
+            listener(kind, self._world_size, message_bytes, self.num_nodes())
         return _Done(results)
 
     def allreduce(self, tensors: list[torch.Tensor], *_: Any, **__: Any) -> Any:

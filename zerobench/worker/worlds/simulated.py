@@ -96,7 +96,8 @@ class SimulatedWorld(World):
 
     def join(self, rank: Rank, device: Device) -> None:
         """Make the group of which this is the only member that is there."""
-        join_alone(rank, self.trial.zero_stage is not None, self.traffic.collective, device.torch_device.type)
+        under_deepspeed, per_node = self.trial.zero_stage is not None, self.trial.gpus_per_node
+        join_alone(rank, under_deepspeed, self.traffic.collective, device.torch_device.type, per_node)
 
     def context_memory(self) -> tuple[ContextMemory | None, list[str]]:
         """What others have measured of the GPU, or a calibration file."""

@@ -27,11 +27,14 @@ class SoloWorld(World):
 
     def join(self, rank: Rank, device: Device) -> None:
         """Make the group of which this is the only member that is there."""
-        join_alone(rank, self.trial.zero_stage is not None, self.traffic.collective, device.torch_device.type)
+        under_deepspeed, per_node = self.trial.zero_stage is not None, self.trial.gpus_per_node
+        join_alone(rank, under_deepspeed, self.traffic.collective, device.torch_device.type, per_node)
         device.synchronize()
 
 
-def join_alone(rank: Rank, under_deepspeed: bool, listener: instant_group.Listener, device: str) -> None:
+def join_alone(
+    rank: Rank, under_deepspeed: bool, listener: instant_group.Listener, device: str, ranks_per_node: int = 1
+) -> None:
     """Make an instant group and let DeepSpeed find it; the environment says what a launcher would have said."""
     os.environ.update(
         RANK=str(rank.rank),
@@ -40,7 +43,7 @@ def join_alone(rank: Rank, under_deepspeed: bool, listener: instant_group.Listen
         MASTER_ADDR="127.0.0.1",
         MASTER_PORT="0",
     )
-    instant_group.join(rank.rank, rank.world_size, listener, *{"cpu", device})
+    instant_group.join(rank.rank, rank.world_size, listener, *{"cpu", device}, ranks_per_node=ranks_per_node)
     if under_deepspeed:
         import deepspeed
 

@@ -1,0 +1,208 @@
+"""ZeRO++'s hpZ and MiCS's groups by four real ranks, two groups of two, and in the worlds that one process plays."""
+
+from __future__ import annotations
+
+import json
+import os
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zerobench.ds_config import build_ds_config
+from zerobench.folder import TrialFolder
+from zerobench.formulas.record import formula_record
+from zerobench.records import Category, Phase, RankRecord, Status, StepKind
+from zerobench.spec.model import ModelSpec
+from zerobench.spec.trial import Evidence, TrialSpec
+
+CONFIG: dict[str, Any] = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+CONFIG |= {"num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 510, "max_position_embeddings": 64}
+ELEMENTS = 2 * 510 * 64 + 2 * (4 * 64 * 64 + 3 * 64 * 128 + 2 * 64) + 64
+RELEASES = {  # parameters are gathered for one module, and given back after it
+    "zero_optimization.reduce_bucket_size": 10**6,
+    "zero_optimization.stage3_prefetch_bucket_size": 0,
+    "zero_optimization.stage3_max_live_parameters": 0,
+    "zero_optimization.stage3_max_reuse_distance": 0,
+    "zero_optimization.stage3_param_persistence_threshold": 0,
+}
+HPZ: dict[str, Any] = {"strategy": "zero3", "hpz_partition_size": 2, "ds_config": RELEASES}
+MICS: dict[str, Any] = {"strategy": "fsdp", "mics_shard_size": 2}
+STATES = (Category.PARAMETERS, Category.GRADIENTS, Category.MASTER_WEIGHTS, Category.FIRST_MOMENT)
+INSTANTS = [(step, phase) for step in StepKind for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.STEP)]
+NUM_STEPS = 6
+FEW_BYTES = 4096
+
+Ranks = list[RankRecord]
+Run = Callable[[TrialSpec], Ranks]
+
+
+def spec(**fields: Any) -> TrialSpec:
+    """A trial of four ranks that accumulate twice."""
+    rate = 0.1 if fields.get("optimizer") == "sgd" else 1e-3
+    work = {"gpus_per_node": 4, "gradient_accumulation_steps": 2, "sequence_length": 32, "precision": "fp32"}
+    more = {"steps": {"warmup": 1, "timed": 2, "memory": 1}, "hyperparameters": {"learning_rate": rate}}
+    return TrialSpec.model_validate({"model": ModelSpec(name="tiny", hf_config=CONFIG), **work, **more, **fields})
+
+
+def run_rank(asked: str, folder: str, rank: int, port: int) -> str:
+    """The record of one rank, as JSON; called in a process of its own."""
+    from importlib import import_module
+
+    from zerobench.progress import ProgressFile
+    from zerobench.worker.launched import one_of, read_rank
+    from zerobench.worker.rank import RankRun
+
+    # Its shared-memory all-reduce is no part of training, and would have to be compiled.
+    import_module("deepspeed.comm.torch").build_shm_op = lambda: None  # type: ignore[attr-defined]
+    trial = TrialSpec.model_validate_json(asked)
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": trial.world_size, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in ranks.items()}, MASTER_ADDR="127.0.0.1")
+    who = read_rank(trial.gpus_per_node) if trial.evidence == "measured" else one_of(trial)
+    run = RankRun(trial, TrialFolder(Path(folder)), who, ProgressFile(TrialFolder(Path(folder)), who, NUM_STEPS))
+    run.run()
+    run.world.leave()
+    return run.record.model_dump_json()
+
+
+@pytest.fixture(scope="module")
+def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Run:
+    """Run a trial's ranks, each in a process, once for all tests."""
+    done: dict[str, Ranks] = {}
+
+    def run(trial: TrialSpec) -> Ranks:
+        asked = trial.model_dump_json()
+        if asked not in done:
+            folder, port = str(tmp_path_factory.mktemp("trial")), free_port()
+            if trial.zero_stage is not None:
+                TrialFolder(Path(folder)).ds_config.write_text(json.dumps(build_ds_config(trial)))
+            numbers = range(trial.world_size) if trial.evidence == "measured" else [trial.prediction.rank]
+            with ThreadPoolExecutor() as threads:
+                asks = [threads.submit(in_fork, run_rank, asked, folder, rank, port) for rank in numbers]
+                done[asked] = [RankRecord.model_validate_json(ask.result()) for ask in asks]
+        return done[asked]
+
+    return run
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def predicted(ran: Run, evidence: Evidence, **fields: Any) -> RankRecord:
+    """Rank 0 by a prediction."""
+    trial = spec(evidence=evidence, **fields)
+    return formula_record(trial) if evidence is Evidence.FORMULA else ran(trial)[0]
+
+
+def live_bytes(rank: RankRecord, category: Category, phase: Phase, step: StepKind = StepKind.STEADY) -> int:
+    rows = [row for row in rank.memory if (row.category, row.phase, row.step) == (category, phase, step)]
+    return sum(row.live_bytes for row in rows)
+
+
+def moved(rank: RankRecord, *phases: Phase) -> dict[tuple[str, str, int, int | None], int]:
+    """Message bytes of a steady step by phase, kind, ranks of the group and nodes of it; a norm is a few bytes."""
+    return {
+        (row.phase.value, row.kind, row.group_size, row.num_nodes): row.message_bytes
+        for row in rank.collectives
+        if row.step is StepKind.STEADY and row.phase in (phases or (Phase.FORWARD, Phase.BACKWARD))
+    }
+
+
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+@pytest.mark.parametrize("how", [HPZ, MICS], ids=["hpz", "mics"])
+def test_two_groups_of_two_ranks_take_the_steps_of_one_process(ran: Run, how: dict[str, Any], optimizer: str):
+    alone = spec(strategy="single", gpus_per_node=1, gradient_accumulation_steps=8, optimizer=optimizer)
+    reference = ran(alone)[0].losses
+    assert reference[-1] < reference[0] - 0.01  # the model learns, so a wrong update would show
+    for rank in ran(spec(optimizer=optimizer, **how)):
+        assert rank.status is Status.COMPLETED
+        assert max(abs(a - b) for a, b in zip(rank.losses, reference, strict=True)) <= 5e-6
+
+
+@pytest.mark.parametrize("evidence", [Evidence.MEASURED, Evidence.SOLO, Evidence.SIMULATED])
+@pytest.mark.parametrize("how", [HPZ, MICS], ids=["hpz", "mics"])
+def test_every_byte_has_a_name_on_every_rank(ran: Run, how: dict[str, Any], evidence: Evidence):
+    for rank in ran(spec(evidence=evidence, **how)):
+        for row in rank.memory:
+            if row.category is Category.UNATTRIBUTED:
+                assert abs(row.at_peak_bytes or 0) <= FEW_BYTES, row
+
+
+def test_hpz_keeps_a_second_copy_among_two_ranks_until_the_update(ran: Run):
+    for rank in ran(spec(**HPZ)):
+        for phase in (Phase.FORWARD, Phase.BACKWARD):
+            assert live_bytes(rank, Category.PARAMETERS, phase) == 4 * (ELEMENTS // 4 + ELEMENTS // 2)
+        assert live_bytes(rank, Category.PARAMETERS, Phase.STEP) == 4 * ELEMENTS // 4
+        assert live_bytes(rank, Category.FIRST_MOMENT, Phase.STEP) == 4 * ELEMENTS // 4
+        assert rank.effective_config["zero_optimization"]["zero_hpz_partition_size"] == 2
+
+
+def test_mics_divides_every_state_by_its_group_and_not_by_the_world(ran: Run):
+    ranks = ran(spec(**MICS))
+    for category in (Category.PARAMETERS, Category.FIRST_MOMENT, Category.SECOND_MOMENT):
+        held = [live_bytes(rank, category, Phase.STEP) for rank in ranks]
+        assert held[:2] == held[2:]  # the second group has what the first has
+        assert sum(held[:2]) == 4 * ELEMENTS
+    assert ranks[0].effective_config["fsdp"]["mesh"] == [2, 2]
+
+
+@pytest.mark.parametrize("evidence", [Evidence.SOLO, Evidence.SIMULATED, Evidence.FORMULA])
+@pytest.mark.parametrize("how", [HPZ, MICS], ids=["hpz", "mics"])
+def test_predicted_model_states_are_the_measured_ones_to_the_byte(ran: Run, how: dict[str, Any], evidence: Evidence):
+    real, other = ran(spec(**how))[0], predicted(ran, evidence, **how)
+    for step, phase in INSTANTS:
+        for category in STATES:
+            assert live_bytes(other, category, phase, step) == live_bytes(real, category, phase, step), (step, phase)
+
+
+@pytest.mark.parametrize("evidence", [Evidence.SOLO, Evidence.SIMULATED, Evidence.FORMULA])
+def test_hpz_gathers_from_all_ranks_once_a_step_and_within_the_group_afterwards(ran: Run, evidence: Evidence):
+    whole = 4 * ELEMENTS
+    assert moved(predicted(ran, evidence, **HPZ)) == {
+        ("forward", "all_gather", 4, 1): whole,
+        ("forward", "all_gather", 2, 1): whole,  # the second micro-batch finds the copy
+        ("backward", "all_gather", 2, 1): 2 * whole,
+        ("backward", "reduce_scatter", 4, 1): 2 * whole,
+    }
+
+
+@pytest.mark.parametrize("evidence", [Evidence.SOLO, Evidence.SIMULATED, Evidence.FORMULA])
+def test_mics_reduces_within_the_group_always_and_between_groups_once_a_step(ran: Run, evidence: Evidence):
+    seen = moved(predicted(ran, evidence, **MICS), Phase.BACKWARD)
+    assert seen["backward", "reduce_scatter", 2, 1] == pytest.approx(2 * 4 * ELEMENTS, rel=0.01)  # rows are padded
+    assert seen["backward", "all_reduce", 2, 1] == pytest.approx(4 * ELEMENTS // 2, rel=0.01)
+
+
+def test_on_a_thousand_gpus_groups_of_eight_stay_in_a_node_and_their_sums_cross_them(ran: Run):
+    cluster = {"num_nodes": 128, "gpus_per_node": 8, "evidence": Evidence.SIMULATED, "prediction": {"gpu": "h200"}}
+    cluster |= {"precision": "bf16", "gradient_accumulation_steps": 1}
+    whole = 2 * ELEMENTS
+    [hpz] = ran(spec(**{**HPZ, **cluster, "hpz_partition_size": 8}))
+    seen = moved(hpz)
+    assert seen["forward", "all_gather", 1024, 128] == pytest.approx(whole, rel=0.2)  # padded to 1024 ranks
+    assert seen["backward", "all_gather", 8, 1] == pytest.approx(whole, rel=0.2)
+    [mics] = ran(spec(**{**MICS, **cluster, "mics_shard_size": 8}))
+    seen = moved(mics)
+    assert seen["forward", "all_gather", 8, 1] == pytest.approx(whole, rel=0.2)
+    assert seen["backward", "all_reduce", 128, 128] == pytest.approx(whole // 8, rel=0.2)
+    assert live_bytes(mics, Category.MASTER_WEIGHTS, Phase.STEP) == pytest.approx(4 * ELEMENTS / 8, rel=0.2)
+
+
+def test_quantized_weights_are_gathered_in_half_the_bytes_and_gradients_reduced_in_a_quarter(ran: Run):
+    cluster = {"num_nodes": 2, "gpus_per_node": 2, "evidence": Evidence.SIMULATED, "prediction": {"gpu": "h200"}}
+    cluster |= {"strategy": "zero3", "precision": "fp16", "gradient_accumulation_steps": 1, "ds_config": RELEASES}
+    cluster["model"] = ModelSpec(name="tiny", hf_config=CONFIG | {"vocab_size": 512})
+    matrices = 2 * 512 * 64 + 2 * (4 * 64 * 64 + 3 * 64 * 128)
+    blocks = 2 * 512 + 2 * (4 * 64 + 3 * 128)  # of gradients: as many as a matrix is long or wide, whichever is more
+    [rank] = ran(spec(**cluster, quantized_weights=True, quantized_gradients=True))
+    seen = moved(rank)
+    assert seen["forward", "all_gather", 4, 2] == pytest.approx(matrices, rel=0.01)  # a byte each, and few scales
+    assert seen["backward", "all_to_all", 2, 1] == matrices / 2 + 4 * blocks  # half a byte each, and scales
+    assert seen["backward", "all_to_all", 2, 2] == (matrices / 2 + 4 * blocks) / 2  # shared out among a node's ranks
+    assert rank.effective_config["zero_optimization"]["zero_quantized_weights"]
