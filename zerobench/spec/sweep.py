@@ -25,6 +25,9 @@
       compression: none             # ddp: none, fp16, bf16, powersgd, onebit
       reshard_after_forward: true   # fsdp: free gathered parameters after a block's forward pass
       consistency: sync             # parameter-server: sync (waits for all workers), async (for none)
+      checkpoint: null              # save after every so many steps and resume in fresh processes: a number of steps,
+                                    # or {every_steps: 4, resume_world_size: 1, fault: {rank: 1, step: 6}, folder: /x,
+                                    # keep: false}; fault: this rank is killed when so many steps are done
       ds_config:                    # any DeepSpeed key, short where it is unique; each key's list multiplies
         reduce_bucket_size: [5e7, 5e8]
       ds_config_file: null          # a DeepSpeed JSON of your own instead of the generated configuration

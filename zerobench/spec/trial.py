@@ -14,6 +14,7 @@ from pydantic import Field
 
 from zerobench.spec.base import Spec
 from zerobench.spec.batch_ramp import BatchRamp
+from zerobench.spec.checkpoint import CheckpointSpec
 from zerobench.spec.model import ModelSpec
 
 Positive = Annotated[int, Field(ge=1)]
@@ -194,7 +195,7 @@ SCRIPT = "script"
 """The strategy of a script in which no ledger saw the engine; one that was seen has its ZeRO stage's."""
 
 
-_LATER_FIELDS = ("bucket_bytes", "compression", "reshard_after_forward", "consistency", "batch_ramp")
+_LATER_FIELDS = ("bucket_bytes", "compression", "reshard_after_forward", "consistency", "batch_ramp", "checkpoint")
 """Fields that came after the first runs were kept: at their default they are not in the hash, so that those keep
 theirs."""
 
@@ -240,6 +241,8 @@ class TrialSpec(Spec):
     """Whether `fsdp` frees a block's gathered parameters after its forward pass and gathers them again in backward."""
     consistency: Consistency = Consistency.SYNC
     """Whether the server of `parameter-server` waits for all workers before it updates."""
+    checkpoint: CheckpointSpec | None = None
+    """When it saves and how it is resumed; None: it does neither."""
     data: DataSpec = DataSpec()
     hyperparameters: HyperparameterSpec = HyperparameterSpec()
     steps: StepsSpec = StepsSpec()
@@ -284,6 +287,8 @@ class TrialSpec(Spec):
         how = {"evidence", "prediction", "repeat", "steps", "timeout_s", "nvme_path", "own"}
         said_nothing = {name for name in _LATER_FIELDS if getattr(self, name) == type(self).model_fields[name].default}
         work = self.model_dump(mode="json", exclude=how | said_nothing)
+        if self.checkpoint is not None:  # where files lie, and whether they stay, is no work
+            work["checkpoint"] = self.checkpoint.model_dump(mode="json", exclude={"folder", "keep"})
         text = json.dumps(work, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 

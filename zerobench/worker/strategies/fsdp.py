@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Iterator
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -24,6 +25,7 @@ from zerobench.memory.fsdp_tensors import walk_fsdp
 from zerobench.records import Place
 from zerobench.spec.trial import Offload, Precision
 from zerobench.worker.model import DTYPES
+from zerobench.worker.strategies.checkpoint_states import load_parts, make_optimizer_states, save_parts
 from zerobench.worker.strategies.torch_loop import TorchLoop
 
 
@@ -69,6 +71,15 @@ class Fsdp(TorchLoop):
         masters = self.job.trial.precision is not Precision.FP32
         place = Place.HOST if self._offloads else None
         return walk_fsdp(self.module, self._optimizer, are_masters=masters, place=place)
+
+    def save(self, folder: Path) -> None:
+        """Each rank its parts."""
+        save_parts(self._states(), folder)
+
+    def load(self, folder: Path) -> None:
+        """Each rank the parts that are its own now."""
+        make_optimizer_states(self._optimizer)
+        load_parts(self._states(), folder)
 
     def effective_config(self) -> dict[str, Any]:
         """The optimizer's settings, and FSDP2's as it holds them."""
