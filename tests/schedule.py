@@ -37,6 +37,7 @@ WITHOUT_KERNELS = (
 WITH_KERNELS = (
     "tests/trials/test_quickstart.py",
     "tests/trials/test_parity.py",
+    "tests/trials/test_checkpoints.py",
     "tests/trials/test_frontier.py",
     "tests/tracking/test_tracker.py",
     "tests/trials/test_worlds.py",

@@ -60,6 +60,21 @@ class TrialFolder:
         """How the trial ended (TrialRecord); there once it has."""
         return self.path / "record.json"
 
+    @property
+    def resumed(self) -> TrialFolder:
+        """The second launch of a trial with a checkpoint: a folder of the same kind, but for the record."""
+        return TrialFolder(self.path / "resumed")
+
+    @property
+    def resume_from(self) -> Path:
+        """In the folder of a second launch: which checkpoint it goes on from (ResumeFrom)."""
+        return self.path / "resume_from.json"
+
+    @property
+    def checkpoints(self) -> Path:
+        """Where checkpoints are written to, unless the sweep names another place."""
+        return self.path / "checkpoints"
+
     def rank_record(self, rank: int) -> Path:
         """What rank `rank` measured (RankRecord)."""
         return self.path / f"rank_{rank}.json"

@@ -253,6 +253,34 @@ class ParameterTensor(Record):
     """token_embeddings, positional_embeddings, attention, mlp, norms, head."""
 
 
+class CheckpointTransfer(Record):
+    """One save or one load of a checkpoint, as one rank took part in it."""
+
+    kind: str
+    """`save` or `load`."""
+    step: int
+    """Optimizer steps that the checkpoint holds."""
+    start_s: float
+    """Unix time, when all ranks were ready."""
+    seconds: float
+    """Until the last rank was done and, of a save, every file was on the disk (fsync)."""
+    own_s: float
+    """Until this rank was done with its part, which a save had then handed to the kernel."""
+    size_bytes: int
+    """Of all files of the checkpoint, of all ranks together."""
+    rss_before_bytes: int | None
+    """Resident memory of the process before; None where malloc keeps what is freed, so that a peak says nothing."""
+    rss_peak_bytes: int | None
+    """The largest within it (VmHWM)."""
+    device_before_bytes: int | None
+    """What torch's allocator had handed out on the GPU before; None on a CPU."""
+    device_peak_bytes: int | None
+    """The most within it."""
+    page_cache_dropped: bool | None = None
+    """Of a load: whether the kernel was asked to forget the files first, so that they come from the disk
+    (posix_fadvise(2), POSIX_FADV_DONTNEED)."""
+
+
 class RankRecord(Record):
     """All that one rank measured."""
 
@@ -285,6 +313,11 @@ class RankRecord(Record):
     staleness_steps: list[int] | None = None
     """On a server: for each gradient in the order in which it was applied, how many updates lie between the weights
     that it was computed on and those that it was applied to; None where no worker was there."""
+    checkpoints: list[CheckpointTransfer] = Field(default_factory=list)
+    """Its saves, or its load, in order."""
+    killed_at_s: float | None = None
+    """When it was killed because the trial asked for that (`checkpoint.fault`), Unix time; its record is of the moment
+    before."""
     learning_rates: list[float] = Field(default_factory=list)
     """What the optimizer of this rank used in every step, read back from it; empty where the rank has none."""
     batches: list[StepBatch] = Field(default_factory=list)
@@ -395,6 +428,36 @@ class Start(Record):
     """When the job's time limit comes, Unix time."""
 
 
+class Recovery(Record):
+    """The second launch of a trial with a checkpoint: what it loaded, how it went on, and when."""
+
+    status: Status
+    reason: str | None = None
+    world_size: int
+    from_step: int
+    """Optimizer steps that the checkpoint held."""
+    killed_at_s: float | None = None
+    """When a rank of the first launch was killed on purpose, Unix time; None where it went on to its end."""
+    killed_rank: int | None = None
+    steps_done: int
+    """Optimizer steps that were done when the first launch ended."""
+    first_ended_at_s: float
+    """When the last process of the first launch was gone, Unix time."""
+    convert_s: float | None = None
+    """What making a universal checkpoint took; None where none was needed."""
+    converted_bytes: int | None = None
+    """Of all files of the universal checkpoint."""
+    started_at_s: float | None = None
+    """When the second launch began, Unix time; None where it did not come to it."""
+    ended_at_s: float | None = None
+    loads: list[CheckpointTransfer] = Field(default_factory=list)
+    """By rank."""
+    losses: list[float] = Field(default_factory=list)
+    """Global mean loss of every step: those that the checkpoint knew, then those of the second launch."""
+    steps_ended_at_s: list[float] = Field(default_factory=list)
+    """When each step of the second launch ended on the slowest rank, Unix time."""
+
+
 class TrialRecord(Record):
     """A trial as it ended; the ranks' records lie beside it."""
 
@@ -422,4 +485,6 @@ class TrialRecord(Record):
     job: str | None = None
     """Slurm's id of the job that ran it: `123`, of an array `123_4`, and `123_4.2` at the second start of a requeued
     one."""
+    recovery: Recovery | None = None
+    """Of a trial with a checkpoint: its second launch. All else here, and the ranks' records, are of the first."""
     notes: list[str] = Field(default_factory=list)

@@ -15,6 +15,7 @@ from zerobench.run.launcher import MARK
 from zerobench.run.lost import close, is_begun, renew
 from zerobench.run.setup import lay_out
 from zerobench.run.site import Interruption, LocalSite
+from zerobench.spec.checkpoint import CheckpointSpec
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import Run, load_run, read_record
@@ -146,3 +147,10 @@ def test_processes_of_the_earlier_attempt_are_ended_first(run: Run) -> None:
     with subprocess.Popen(["sleep", "600"], env={**os.environ, MARK: str(folder.path)}) as left:
         renew(run, trial, folder, SITE)
         assert left.wait(timeout=10) < 0
+
+
+def test_a_trial_that_was_to_be_resumed_is_not_complete_after_its_first_launch(run: Run) -> None:
+    trial, folder = first(run)
+    trial = trial.model_copy(update={"checkpoint": CheckpointSpec(every_steps=2)})
+    begin(folder, dict.fromkeys(range(trial.world_size), Status.COMPLETED))
+    assert close(run, trial, folder, SITE.lost).status is Status.PREEMPTED

@@ -37,6 +37,7 @@ def _facts(info: StrategyInfo, machine: Machine) -> Iterator[tuple[str, str]]:
     if info.axes:
         yield "its own axes", ", ".join(info.axes)
     yield "losses", _losses(info)
+    yield "checkpoints", _checkpoints(info)
 
 
 def _losses(info: StrategyInfo) -> str:
@@ -45,3 +46,10 @@ def _losses(info: StrategyInfo) -> str:
     if not info.exact:
         return f"not those of single: {info.tolerance_reason}"
     return f"those of single within {info.loss_tolerance:g} in fp32: {info.tolerance_reason}"
+
+
+def _checkpoints(info: StrategyInfo) -> str:
+    if info.checkpoint is None:
+        return "none"
+    elsewhere = "" if info.bound_to_ranks is None else f"; on no other number of ranks: {info.bound_to_ranks}"
+    return info.checkpoint + elsewhere

@@ -75,6 +75,16 @@ def _ranks_sentence(spec: TrialSpec) -> str:
     return f"{spec.world_size} {'rank' if spec.world_size == 1 else 'ranks'}{nodes}"
 
 
+def _checkpoint(spec: TrialSpec) -> str:
+    """`save4`, `save4 to1`, `save4 kill=1@6`, or nothing."""
+    asked = spec.checkpoint
+    if asked is None:
+        return ""
+    to = "" if asked.resume_world_size is None else f" to{asked.resume_world_size}"
+    fault = "" if asked.fault is None else f" kill={asked.fault.rank}@{asked.fault.step}"
+    return f"save{asked.every_steps}{to}{fault}"
+
+
 def evidence_text(spec: TrialSpec) -> str:
     """How the trial's figures are come by: `measured`, `solo rank7`, `simulated on H200 SXM`, `formula`."""
     gpu, rank = spec.prediction.gpu, spec.prediction.rank
@@ -140,6 +150,11 @@ _EVERY_AXIS: Mapping[str, _Axis] = {
         lambda spec: "gradients applied as they come" if spec.consistency is Consistency.ASYNC else "",
         "async: the server applies each gradient as it comes",
         always=True,
+    ),
+    "checkpoint": _Axis(
+        _checkpoint,
+        lambda spec: f"saved {spec.checkpoint}" if spec.checkpoint else "",
+        "save: a checkpoint after every so many steps; to: ranks that it is resumed on; kill=rank@step: a rank dies",
     ),
     "data": _same(lambda spec: f"{spec.data.kind.value} data"),
     "bucket": _Axis(

@@ -10,7 +10,7 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from zerobench.report.trials import Trial, all_ranks_ran, completed, drops_out
+from zerobench.report.trials import Trial, all_ranks_ran, completed, drops_out, recorded_losses
 from zerobench.spec.strategy import STRATEGIES, is_exact, paper_stage
 from zerobench.spec.trial import Precision, TrialSpec
 
@@ -64,7 +64,7 @@ def losses(trial: Trial) -> Sequence[float]:
     """
     if not all_ranks_ran(trial):
         return ()
-    return next((rank.losses for rank in trial.ranks if rank.losses), ())
+    return recorded_losses(trial)
 
 
 def largest_difference(ours: Sequence[float], theirs: Sequence[float]) -> float | None:

@@ -52,9 +52,11 @@ class _Curve:
 
 @dataclass(frozen=True, slots=True)
 class _Ending:
-    """The one thing of a record that is left of it here."""
+    """What of a record is left of it here."""
 
     status: Status
+    recovery: None = None
+    """Its losses are among those of the ranks."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -72,8 +74,8 @@ class LossesOnly:
     @classmethod
     def of(cls, trial: Trial) -> LossesOnly:
         """`trial` with the losses of its first rank that has any, in eight bytes each."""
-        losses = next((rank.losses for rank in trial.ranks if rank.losses), None)
-        curves = [] if losses is None else [_Curve(array("d", losses))]
+        losses = recorded_losses(trial)
+        curves = [_Curve(array("d", losses))] if losses else []
         ending = _Ending(trial.record.status)
         return cls(trial.spec, cast("TrialRecord", ending), cast("Sequence[RankRecord]", curves))
 
@@ -130,6 +132,16 @@ def refusing_impossible_values(where: Path) -> Iterator[None]:
         yield
     except (OverflowError, ValueError, ZeroDivisionError) as error:
         raise UserError(f"{where}: a record holds an impossible value: {' '.join(str(error).split())}") from None
+
+
+def recorded_losses(trial: Trial) -> Sequence[float]:
+    """Global mean loss of each step, as the first rank that has any recorded it; where a rank was killed on purpose, as
+    the launch did that went on to the end. Empty where none is known.
+    """
+    recovery = trial.record.recovery
+    if recovery is not None and recovery.killed_at_s is not None:
+        return recovery.losses
+    return next((rank.losses for rank in trial.ranks if rank.losses), ())
 
 
 def completed(trial: Trial) -> bool:

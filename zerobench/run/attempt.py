@@ -22,6 +22,7 @@ from zerobench.run.observer import Observer
 from zerobench.run.oom import read_oom_counters
 from zerobench.run.outcome import Ending, Stopped, classify, interrupted
 from zerobench.run.record_times import written_at_s
+from zerobench.run.recovery import run_twice
 from zerobench.run.site import Launch, Site
 from zerobench.run.stop import Stop
 from zerobench.spec.trial import TrialSpec
@@ -40,6 +41,19 @@ def run_trial(
     Raises OSError: the folder cannot be written.
     Raises UserError: the devices or hosts that the user named do not do.
     """
+
+    def launch(asked: TrialSpec, where: TrialFolder) -> TrialRecord:
+        return _launch_once(asked, where, run_id, site, stop, observer)
+
+    record = launch(trial, folder) if trial.checkpoint is None else run_twice(trial, folder, run_id, launch, stop)
+    write_whole(folder.record, record.model_dump_json(indent=1))
+    return record
+
+
+def _launch_once(
+    trial: TrialSpec, folder: TrialFolder, run_id: str, site: Site, stop: Stop, observer: Observer
+) -> TrialRecord:
+    """Start the ranks of `trial` once, and say how they ended."""
     expected = launched_processes(trial)
     launch = _launch(trial, folder, site)
     launched = LaunchedTrial(launch, folder)
@@ -72,9 +86,7 @@ def run_trial(
     )
     notes = [*launched.notes, *locks, *unreadable]
     record = _record(trial, folder, run_id, ending, notes, site)
-    record = record.model_copy(update={"started_at_s": started_at_s, "ended_at_s": time.time()})
-    write_whole(folder.record, record.model_dump_json(indent=1))
-    return record
+    return record.model_copy(update={"started_at_s": started_at_s, "ended_at_s": time.time()})
 
 
 def _launch(trial: TrialSpec, folder: TrialFolder, site: Site) -> Launch:

@@ -9,6 +9,7 @@ from __future__ import annotations
 import shutil
 import time
 from collections.abc import Callable
+from functools import partial
 from pathlib import Path
 from typing import TypeVar
 
@@ -19,6 +20,7 @@ from zerobench.records import Failure, RankRecord, Start, Status, TrialRecord
 from zerobench.run import tree
 from zerobench.run.launcher import launched_processes
 from zerobench.run.logs import redact_logs
+from zerobench.run.recovery import remove_checkpoints
 from zerobench.run.site import Interruption, Site
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import Run
@@ -39,7 +41,8 @@ def close(run: Run, trial: TrialSpec, folder: TrialFolder, lost: Callable[[Start
     start = _read(folder.start, Start)
     ranks = [rank for path in folder.rank_records() if (rank := _read(path, RankRecord)) is not None]
     expected = launched_processes(trial)
-    completed = len(ranks) == expected and all(rank.status is Status.COMPLETED for rank in ranks)
+    whole = trial.checkpoint is None  # else a second launch was to come
+    completed = whole and len(ranks) == expected and all(rank.status is Status.COMPLETED for rank in ranks)
     cause = Interruption(Status.COMPLETED, "") if completed else lost(start)
     redact_logs(folder)
     record = TrialRecord(
@@ -68,7 +71,9 @@ def renew(run: Run, trial: TrialSpec, folder: TrialFolder, site: Site) -> None:
     """
     if not is_begun(folder):
         return
-    tree.end(lambda: tree.members(str(folder.path)))
+    for launch in (folder, folder.resumed):
+        tree.end(partial(tree.members, str(launch.path)))
+    remove_checkpoints(trial, folder)
     if not folder.record.exists():
         close(run, trial, folder, site.lost)
     aside = _aside(run.folder, folder.path.name)

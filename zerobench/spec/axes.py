@@ -18,6 +18,7 @@ from zerobench.ds_config import check_ds_config, check_overrides, load_user_conf
 from zerobench.errors import UserError, unknown_choice
 from zerobench.spec.base import user_error
 from zerobench.spec.batch_ramp import AskedRamp
+from zerobench.spec.checkpoint import CheckpointSpec
 from zerobench.spec.gpu_names import known_gpu
 from zerobench.spec.plain import as_number, as_written, one_line
 from zerobench.spec.presets import resolve_model
@@ -185,6 +186,17 @@ def _batch_ramp(axis: str, raw: object) -> list[Any]:
         raise user_error(error, AskedRamp, axis) from None
 
 
+def _checkpoint(axis: str, raw: object) -> list[Any]:
+    """Null, the steps between two saves, or a mapping with what CheckpointSpec has."""
+    if raw in (None, "none"):
+        return [None]
+    fields = raw if isinstance(raw, dict) else {"every_steps": _positive(f"{axis}.every_steps", raw)[0]}
+    try:
+        return [CheckpointSpec.model_validate(fields)]
+    except ValidationError as error:
+        raise user_error(error, CheckpointSpec, axis) from None
+
+
 def _ranks(axis: str, raw: object) -> list[Any]:
     return _count(axis, raw, 1, MAX_RANKS, AUTO)
 
@@ -256,6 +268,7 @@ READERS: dict[str, Reader] = {
     "quantized_weights": _switch,
     "quantized_gradients": _switch,
     "mics_shard_size": _group,
+    "checkpoint": _checkpoint,
     "ds_config": _overrides,
     "ds_config_file": _config_file,
     "evidence": _choice(Evidence),

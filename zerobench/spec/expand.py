@@ -6,6 +6,7 @@ Some things are made equal before points are compared, so that a sweep may multi
   point's, so that activations compare, and it accumulates over world_size times as many micro-batches. Offload,
   compression, consistency, ZeRO++, MiCS and CPUAdam mean nothing to it and are dropped (for CPUAdam, AdamW does the
   same arithmetic).
+  Of a checkpoint it is itself the rank that dies and the one that goes on.
   It is skipped with the points it is the reference of, where their ranks are more than the machine has. A prediction
   has no losses to be a reference with: there `single` is a point like any other, of rank 0.
 - What sets up one engine (ds_config and ds_config_file DeepSpeed, bucket_bytes ddp, reshard_after_forward fsdp) is
@@ -35,6 +36,7 @@ from zerobench.errors import UserError
 from zerobench.spec.axes import AUTO, HOW, LAST, LAYOUT, MAX_POINTS, READERS, Grid
 from zerobench.spec.base import Spec
 from zerobench.spec.batch_ramp import AskedRamp
+from zerobench.spec.checkpoint import CheckpointSpec
 from zerobench.spec.layout import auto_ranks, resolve_layout
 from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.only import TRIAL_ID, keep, shown
@@ -200,7 +202,16 @@ def _as_reference(point: Mapping[str, Any]) -> Point:
         "quantized_weights": False,
         "quantized_gradients": False,
         "mics_shard_size": None,
+        "checkpoint": _of_one_process(point["checkpoint"]),
     }
+
+
+def _of_one_process(checkpoint: CheckpointSpec | None) -> CheckpointSpec | None:
+    """A checkpoint of one process, which is the rank that dies and the one that goes on."""
+    if checkpoint is None:
+        return None
+    fault = None if checkpoint.fault is None else checkpoint.fault.model_copy(update={"rank": 0})
+    return checkpoint.model_copy(update={"fault": fault, "resume_world_size": None})
 
 
 def _skips(candidates: Sequence[_Candidate], machine: Machine) -> list[Skip | None]:

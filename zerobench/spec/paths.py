@@ -29,7 +29,7 @@ def absolute_paths(document: Mapping[str, Any], base: Path) -> dict[str, Any]:
 
 def absolute_axis(axis: str, raw: Any, base: Path) -> Any:
     """The value or list of values of `axis`, its relative paths starting from `base`."""
-    changes = {"nvme_path": _absolute, "ds_config_file": _config_file, "model": _model}
+    changes = {"nvme_path": _absolute, "ds_config_file": _config_file, "model": _model, "checkpoint": _checkpoint}
     if axis not in changes:
         return raw
     return [changes[axis](one, base) for one in raw] if isinstance(raw, list) else changes[axis](raw, base)
@@ -53,6 +53,11 @@ def _config_file(raw: Any, base: Path) -> Any:
     """A file of the user's, or the bare name of a shipped one."""
     bare = isinstance(raw, str) and "/" not in raw and not _exists(base / raw)
     return raw if bare else _absolute(raw, base)
+
+
+def _checkpoint(raw: Any, base: Path) -> Any:
+    """The folder that it names."""
+    return raw | {"folder": _absolute(raw["folder"], base)} if isinstance(raw, dict) and "folder" in raw else raw
 
 
 def _model(raw: Any, base: Path) -> Any:

@@ -14,6 +14,7 @@ from zerobench.ds_config import build_ds_config
 from zerobench.errors import UserError
 from zerobench.spec.architecture import max_positions
 from zerobench.spec.base import Spec
+from zerobench.spec.checkpoint_rules import CHECKPOINT_RULES
 from zerobench.spec.host_memory import host_state_bytes
 from zerobench.spec.machine import CPU_RANKS_PER_CORE
 from zerobench.spec.plain import one_line
@@ -198,6 +199,7 @@ def _host_memory(s: Situation) -> str | None:
 RULES: dict[str, Rule] = {
     **STRATEGY_RULES,
     **RAMP_RULES,
+    **CHECKPOINT_RULES,
     "offload_needs_stage_1": _offload_needs_stage_1,
     "param_offload_needs_stage_3": _param_offload_needs_stage_3,
     "nvme_needs_stage_3": _nvme_needs_stage_3,

@@ -24,6 +24,8 @@ _DEEPSPEED = ("ds_config", "ds_config_file")
 
 ZEROPP = ("hpz_partition_size", "quantized_weights", "quantized_gradients")
 """ZeRO++'s three changes of stage 3 (Wang et al., arXiv 2306.10209): hpZ, qwZ and qgZ."""
+_TORCH_SAVE = "torch.save"
+_DCP = "torch.distributed.checkpoint"
 
 
 class StrategyInfo(Spec):
@@ -68,6 +70,10 @@ class StrategyInfo(Spec):
     bits rounding decides, which is the same for all (zerobench.report.parity)."""
     tolerance_reason: str = _REORDERED
     """Why it may differ by so much."""
+    checkpoint: str | None = None
+    """What saves and loads it; None: nothing does, and a trial that asks for it is refused."""
+    bound_to_ranks: str | None = None
+    """Why a checkpoint of it cannot be resumed on another number of ranks; None where it can."""
 
 
 def _zero(stage: int, summary: str, *offload: str) -> StrategyInfo:
@@ -78,6 +84,7 @@ def _zero(stage: int, summary: str, *offload: str) -> StrategyInfo:
         paper_stage=stage,
         packages=("torch", "deepspeed"),
         axes=(*_DEEPSPEED, *offload),
+        checkpoint="DeepSpeed's save_checkpoint" + ("; ds_to_universal for other ranks" if stage else ""),
     )
 
 
@@ -92,6 +99,7 @@ STRATEGIES: dict[str, StrategyInfo] = {
             paper_stage=0,
             loss_tolerance=0.0,
             tolerance_reason="it is what the others are held against",
+            checkpoint=_TORCH_SAVE,
         ),
         StrategyInfo(
             name="ddp",
@@ -99,6 +107,7 @@ STRATEGIES: dict[str, StrategyInfo] = {
             uses_deepspeed=False,
             paper_stage=0,
             axes=("bucket_bytes", "compression"),
+            checkpoint=f"{_TORCH_SAVE} by rank 0",
         ),
         _zero(0, "DeepSpeed, all model states on every rank"),
         _zero(1, "ZeRO-1: optimizer states partitioned", "offload_optimizer"),
@@ -110,6 +119,7 @@ STRATEGIES: dict[str, StrategyInfo] = {
             uses_deepspeed=False,
             paper_stage=3,
             axes=("reshard_after_forward", "offload_optimizer", "offload_param", "mics_shard_size"),
+            checkpoint=_DCP,
         ),
         StrategyInfo(
             name="parameter-server",
@@ -120,6 +130,7 @@ STRATEGIES: dict[str, StrategyInfo] = {
             evidences=(Evidence.MEASURED, Evidence.SOLO, Evidence.SIMULATED),
             unavailable={Evidence.FORMULA: "no closed form of its memory is written; use simulated"},
             axes=("consistency",),
+            checkpoint=f"{_TORCH_SAVE} by the server",
             tolerance_reason="the server adds the workers' gradients in another order than one process accumulates in",
         ),
         StrategyInfo(
@@ -127,6 +138,7 @@ STRATEGIES: dict[str, StrategyInfo] = {
             summary="torch tensor parallelism (DTensor): matrices of every block cut across all ranks, as Megatron-LM",
             uses_deepspeed=False,
             divides_batch=False,
+            checkpoint=_DCP,
         ),
     )
 }

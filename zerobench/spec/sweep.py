@@ -29,6 +29,9 @@
       quantized_weights: false      # zero3: parameters gathered in 8 bits (ZeRO++ qwZ; its kernels need GPUs)
       quantized_gradients: false    # zero3: gradients reduced in 4 bits (ZeRO++ qgZ; GPUs on two nodes or more)
       mics_shard_size: null         # fsdp: ranks that divide all states among them (MiCS; torch's HSDP)
+      checkpoint: null              # save after every so many steps and resume in fresh processes: a number of steps,
+                                    # or {every_steps: 4, resume_world_size: 1, fault: {rank: 1, step: 6}, folder: /x,
+                                    # keep: false}; fault: this rank is killed when so many steps are done
       ds_config:                    # any DeepSpeed key, short where it is unique; each key's list multiplies
         reduce_bucket_size: [5e7, 5e8]
       ds_config_file: null          # a DeepSpeed JSON of your own instead of the generated configuration

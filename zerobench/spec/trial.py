@@ -14,6 +14,7 @@ from pydantic import Field
 
 from zerobench.spec.base import Spec
 from zerobench.spec.batch_ramp import BatchRamp
+from zerobench.spec.checkpoint import CheckpointSpec
 from zerobench.spec.model import ModelSpec
 
 Positive = Annotated[int, Field(ge=1)]
@@ -204,6 +205,7 @@ _LATER_FIELDS = (
     "quantized_weights",
     "quantized_gradients",
     "mics_shard_size",
+    "checkpoint",
 )
 """Fields that came after the first runs were kept: at their default they are not in the hash, so that those keep
 theirs."""
@@ -262,6 +264,8 @@ class TrialSpec(Spec):
     mics_shard_size: Positive | None = None
     """MiCS (Zhang et al., arXiv 2205.00119): neighbouring ranks that divide all model states among them, so that each
     such group holds a whole copy; None divides them among all ranks. `fsdp` does it (torch calls it HSDP)."""
+    checkpoint: CheckpointSpec | None = None
+    """When it saves and how it is resumed; None: it does neither."""
     data: DataSpec = DataSpec()
     hyperparameters: HyperparameterSpec = HyperparameterSpec()
     steps: StepsSpec = StepsSpec()
@@ -306,6 +310,8 @@ class TrialSpec(Spec):
         how = {"evidence", "prediction", "repeat", "steps", "timeout_s", "nvme_path", "own"}
         said_nothing = {name for name in _LATER_FIELDS if getattr(self, name) == type(self).model_fields[name].default}
         work = self.model_dump(mode="json", exclude=how | said_nothing)
+        if self.checkpoint is not None:  # where files lie, and whether they stay, is no work
+            work["checkpoint"] = self.checkpoint.model_dump(mode="json", exclude={"folder", "keep"})
         text = json.dumps(work, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 

@@ -27,6 +27,7 @@ from zerobench.spec.roles import Role, num_workers, role_of
 from zerobench.spec.step_plan import PlannedStep, plan_steps
 from zerobench.spec.trial import TrialSpec
 from zerobench.worker import kernels
+from zerobench.worker.checkpoints import Checkpoints
 from zerobench.worker.model import DTYPES, prepare_model
 from zerobench.worker.schedule import planned_rate
 from zerobench.worker.strategies import make_strategy
@@ -83,8 +84,10 @@ class RankRun:
         with self.world.active():
             strategy = make_strategy(self._job(device, ds_config))
             self._look(strategy, device, reader)
+            self._checkpoints = Checkpoints(self.trial, self.folder, self.rank, device, self.record)
             try:
                 self._build(strategy, ds_config)
+                self._checkpoints.load(strategy)
                 self._train(strategy, device)
             finally:
                 self._collect(strategy)
@@ -196,7 +199,7 @@ class RankRun:
             self._memory.kind = StepKind.STEADY
         elif self._memory.kind is StepKind.STEADY and not self._is_loose:
             self._is_loose = True
-            unpin_malloc()
+            self._checkpoints.is_malloc_pinned = not unpin_malloc()
             self._ledger.leave_process()
 
     def _step(
@@ -206,6 +209,9 @@ class RankRun:
         self.marks.step_index, self.marks.kind = index, planned.kind
         count = micro_batches_per_step(self.trial, self.rank.rank, planned.tokens)
         batches = [next(data).to(device.torch_device) for _ in range(count)]
+        if index < self._checkpoints.position.step:
+            return  # an earlier launch took it; its data is passed over, so that this one goes on with its own
+        self._checkpoints.die_if_due(index, lambda: self._collect(strategy))
         if planned.kind == "memory":
             self._forget_steady()
         if planned.kind in _UNDER_LEDGER:
@@ -220,6 +226,10 @@ class RankRun:
         self._losses.append(loss)
         self._note_step(strategy, planned)
         self._progress.say(planned.kind, index, device.memory_bytes() or resident_bytes())
+        if self._checkpoints.is_due(index + 1):
+            self._progress.say("save", index, always=True)
+            self._gather_losses()
+            self._checkpoints.save(strategy, index + 1, self.record.losses)
 
     def _forget_steady(self) -> None:
         """Of several memory steps the last one is reported."""
@@ -252,9 +262,10 @@ class RankRun:
         ]
 
     def _gather_losses(self) -> None:
-        """Average the losses over the ranks once, after all steps, so that no step waits for it."""
+        """Average the losses over the ranks, after all steps and with each checkpoint, so that no step waits for it."""
         losses = torch.stack([loss.float() for loss in self._losses])
-        self.record.losses = self.world.mean_over_ranks(losses, num_workers(self.trial))
+        before = self._checkpoints.position.losses
+        self.record.losses = before + self.world.mean_over_ranks(losses, num_workers(self.trial))
 
 
 def _used(reader: DeviceReader | None) -> int | None:

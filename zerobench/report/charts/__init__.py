@@ -20,6 +20,7 @@ from zerobench.report.charts import (
     pareto,
     prediction_error,
     rank_spread,
+    recovery,
     timeline,
     waterfall,
     world_size,
@@ -42,6 +43,7 @@ _MAKERS: Sequence[Callable[[RunFrames], Figure | None]] = (
     efficiency.strong_figure,
     batch_ramp.figure,
     rank_spread.figure,
+    recovery.figure,
     prediction_error.figure,
     offload_traffic.figure,
 )

@@ -17,6 +17,7 @@ import pyarrow as pa
 
 from zerobench import store
 from zerobench.report.frames import schema
+from zerobench.report.frames.recovery_rows import ResumedRow
 from zerobench.report.frames.run_rows import (
     batch_rows,
     note_rows,
@@ -63,6 +64,8 @@ class RunFrames:
     """schema.RANKS."""
     sides: pd.DataFrame
     """schema.SIDES."""
+    checkpoints: pd.DataFrame
+    """schema.CHECKPOINTS."""
     phases: pd.DataFrame
     """schema.PHASES."""
     steps: pd.DataFrame
@@ -95,25 +98,35 @@ def run_frames(runs: Sequence[store.Run]) -> RunFrames:
     summary: Rows = []
     specs: list[TrialSpec] = []
     errors = [schema.arrow_schema(schema.ERRORS).empty_table()]
+    checkpoints = _Columns(schema.CHECKPOINTS)
     for run in runs:
         judged: list[LossesOnly] = []
+        resumed: list[ResumedRow] = []
         for trial in run.trials():
             with refusing_impossible_values(trial.folder.path):
                 summary.append(summary_values(trial))
                 for name, (_, rows) in _OF_TRIAL.items():
                     columns[name].add(rows(trial))
             judged.append(LossesOnly.of(trial))
+            resumed += ResumedRow.of(trial, judged[-1])
             specs.append(trial.spec)
         judge = ParityJudge(judged)
         with refusing_impossible_values(run.folder.path):
             _judge(summary[-len(judged) :] if judged else [], judged, judge)
+            checkpoints.add(row.judged(judged) for row in resumed)
             if can_be_compared(judged):
                 errors += [errors_table(pair) for pair in pairs(ended_trials(run), judge)]
     for values, label in zip(summary, _labels(specs, [values["run_id"] for values in summary]), strict=True):
         values["label"] = label
     trials = pa.Table.from_pylist(summary, schema=schema.arrow_schema(schema.SUMMARY))
     frames = {name: to_pandas(kept.table()) for name, kept in columns.items()}
-    return RunFrames(runs, trials=to_pandas(trials), errors=to_pandas(pa.concat_tables(errors)), **frames)
+    return RunFrames(
+        runs,
+        trials=to_pandas(trials),
+        errors=to_pandas(pa.concat_tables(errors)),
+        checkpoints=to_pandas(checkpoints.table()),
+        **frames,
+    )
 
 
 def _judge(rows: Rows, trials: Sequence[Trial], judge: ParityJudge) -> None:

@@ -187,6 +187,30 @@ SIDES: Mapping[str, str] = {
 that holds most, medians of seconds, bytes of one rank in a steady step, those of the formula sent and received
 together; staleness in updates."""
 
+CHECKPOINTS: Mapping[str, str] = {
+    **_TRIAL,
+    "num_saves": INTEGER,
+    "size_bytes": INTEGER,
+    "formula_bytes": INTEGER,
+    "save_s": FLOAT,
+    "save_bytes_per_s": FLOAT,
+    "save_host_bytes": INTEGER,
+    "save_device_bytes": INTEGER,
+    "load_s": FLOAT,
+    "load_bytes_per_s": FLOAT,
+    "load_host_bytes": INTEGER,
+    "load_device_bytes": INTEGER,
+    "resumed_world_size": INTEGER,
+    "from_step": INTEGER,
+    "convert_s": FLOAT,
+    "loss_difference": FLOAT,
+    "steps_lost": INTEGER,
+    "recover_s": FLOAT,
+    "restart_s": FLOAT,
+}
+"""One row for each trial that was saved and resumed (zerobench.report.recovery): `save_host_bytes` and its like are
+what one rank took more than before within it; `loss_difference` is the largest after the resume."""
+
 PHASES: Mapping[str, str] = {
     **_TRIAL,
     "rank": INTEGER,

@@ -24,6 +24,7 @@ from zerobench.report.markdown.tables import (
     error_lines,
     memory_lines,
     outcome_lines,
+    recovery_lines,
     rows_of,
     side_lines,
     throughput_lines,
@@ -57,6 +58,7 @@ def _sections(frames: RunFrames) -> Iterator[tuple[str, Iterator[str] | list[str
     yield "Throughput", throughput_lines(frames)
     yield "Batch ramp", ramp_lines(frames)
     yield "Parameter server", side_lines(frames)
+    yield "Checkpoints", recovery_lines(frames)
     yield "Outcomes", outcome_lines(frames)
     yield "Predicted against measured", error_lines(frames)
     yield "Beware", caveat_lines(frames)

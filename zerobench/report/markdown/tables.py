@@ -15,6 +15,7 @@ from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.grids import Grid, show_error
 from zerobench.report.markdown.text import bullets, paragraph, table
 from zerobench.report.memory_view import GROUPS
+from zerobench.report.recovery import distance_text
 from zerobench.report.terminal.layout import WIDE, Column
 
 Row = Mapping[str, Any]
@@ -187,6 +188,47 @@ def side_lines(frames: RunFrames) -> Iterator[str]:
         _number("staleness", lambda row: show_number(row["mean_staleness"])),
     ]
     yield from _table(columns, rows)
+
+
+def recovery_lines(frames: RunFrames) -> Iterator[str]:
+    """What saving, loading and going on cost; nothing where no trial saves."""
+    labels = {_key(row): row for row in rows_of(frames.trials)}
+    rows = [{**labels[_key(row)], **row} for row in rows_of(frames.checkpoints)]
+    if not rows:
+        return
+    size = byte_unit(row["size_bytes"] for row in rows)
+    more = byte_unit(row[name] for row in rows for name in ("save_host_bytes", "load_host_bytes"))
+    seconds = time_unit([row[name] for row in rows for name in ("save_s", "load_s")])
+    yield paragraph(
+        f"Size in {size.name} of all files of one checkpoint; saves and loads in {seconds.name}, to the disk (fsync) "
+        f"and from it (the kernel was asked to forget the files); more: resident memory in {more.name} that a rank "
+        "takes meanwhile. loss diff: the largest after the resume, 0 is equal to the bit. lost: steps done again after "
+        "a rank was killed. recovered: seconds from its death to the end of the first new step. restart: seconds from "
+        "the end of the first launch to the end of the second's first step."
+    )
+    yield ""
+    columns: list[Column[Row]] = [
+        *_NAMES,
+        _number("on disk", _in(size, "size_bytes")),
+        _number("by formula", _in(size, "formula_bytes")),
+        *(column for name in ("save", "load") for column in _transfer_columns(name, seconds, more, rows)),
+        _number("on ranks", lambda row: show_whole(row["resumed_world_size"])),
+        _number("converted, s", lambda row: show_number(row["convert_s"])),
+        _number("loss diff", lambda row: distance_text(row["loss_difference"])),
+        _number("lost", lambda row: show_whole(row["steps_lost"])),
+        _number("recovered, s", lambda row: show_number(row["recover_s"])),
+        _number("restart, s", lambda row: show_number(row["restart_s"])),
+    ]
+    yield from _table(columns, rows)
+
+
+def _transfer_columns(name: str, seconds: Unit, more: Unit, rows: list[Row]) -> Iterator[Column[Row]]:
+    rate, on_gpu = f"{name}_bytes_per_s", f"{name}_device_bytes"
+    yield _number(name, _in(seconds, f"{name}_s"))
+    yield _number("GB/s", lambda row: show_number(None if row[rate] is None else row[rate] / 1e9))
+    yield _number("more", _in(more, f"{name}_host_bytes"))
+    if any(row[on_gpu] is not None for row in rows):
+        yield _number("GPU more", _in(more, on_gpu))
 
 
 def outcome_lines(frames: RunFrames) -> Iterator[str]:

@@ -11,6 +11,7 @@ from abc import ABC, abstractmethod
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any, Protocol
 
 import torch
@@ -85,6 +86,14 @@ class Strategy(ABC):
     def learning_rate(self) -> float | None:
         """What the last step updated with, read back from the optimizer itself; None on a rank that has none."""
         return None
+
+    def save(self, folder: Path) -> None:
+        """Write into `folder`, which is there and empty, all that training needs to go on; called by all ranks."""
+        raise NotImplementedError(f"{self.job.trial.strategy} writes no checkpoint")
+
+    def load(self, folder: Path) -> None:
+        """Go on from what `save` wrote, once `build` has run; called by all ranks, which may be others than wrote."""
+        raise NotImplementedError(f"{self.job.trial.strategy} reads no checkpoint")
 
     def effective_config(self) -> dict[str, Any]:
         """What the engine says it runs with."""

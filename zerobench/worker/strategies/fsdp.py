@@ -17,6 +17,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -30,6 +31,7 @@ from zerobench.records import Place
 from zerobench.spec.sharding import state_shard_size
 from zerobench.spec.trial import Offload, Precision
 from zerobench.worker.model import DTYPES
+from zerobench.worker.strategies.checkpoint_states import load_parts, make_optimizer_states, save_parts
 from zerobench.worker.strategies.torch_loop import TorchLoop
 
 
@@ -91,6 +93,15 @@ class Fsdp(TorchLoop):
         masters = self.job.trial.precision is not Precision.FP32
         place = Place.HOST if self._offloads else None
         return walk_fsdp(self.module, self._optimizer, are_masters=masters, place=place)
+
+    def save(self, folder: Path) -> None:
+        """Each rank its parts."""
+        save_parts(self._states(), folder)
+
+    def load(self, folder: Path) -> None:
+        """Each rank the parts that are its own now."""
+        make_optimizer_states(self._optimizer)
+        load_parts(self._states(), folder)
 
     def effective_config(self) -> dict[str, Any]:
         """The optimizer's settings, and FSDP2's as it holds them."""

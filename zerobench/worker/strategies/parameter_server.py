@@ -22,6 +22,7 @@ Weights are drawn from the same seed on every rank, so the first pull, which wou
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ from zerobench.records import Phase
 from zerobench.spec.roles import Role, num_servers, num_workers, role_of
 from zerobench.spec.trial import Consistency
 from zerobench.worker.strategies.base import Job, Phases
+from zerobench.worker.strategies.checkpoint_states import load_whole, model_states
 from zerobench.worker.strategies.server_link import Link
 from zerobench.worker.strategies.torch_loop import TorchLoop, loss_scale
 
@@ -194,6 +196,13 @@ class Worker(_Side):
     def learning_rate(self) -> float | None:
         """The server's; none is here."""
         return None
+
+    def save(self, folder: Path) -> None:
+        """Nothing: the server has all of it."""
+
+    def load(self, folder: Path) -> None:
+        """The weights that the server saved."""
+        load_whole(model_states(self.module), folder)
 
     def walk(self) -> Iterable[Named]:
         """The model and its gradients."""

@@ -17,6 +17,7 @@ The model is made without memory and each rank keeps its part of weights that ar
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -35,6 +36,7 @@ from torch.utils._python_dispatch import _disable_current_modes
 
 from zerobench.worker.model import DTYPES, give_memory
 from zerobench.worker.strategies.base import Phases
+from zerobench.worker.strategies.checkpoint_states import load_parts, make_optimizer_states, save_parts
 from zerobench.worker.strategies.fsdp import blocks
 from zerobench.worker.strategies.torch_loop import TorchLoop
 
@@ -91,6 +93,15 @@ class Tensor(TorchLoop):
 
     def _clip(self, parameters: Sequence[torch.Tensor], largest: float) -> None:
         clip_cut_gradients(parameters, largest)
+
+    def save(self, folder: Path) -> None:
+        """Each rank its parts."""
+        save_parts(self._states(), folder)
+
+    def load(self, folder: Path) -> None:
+        """Each rank the parts that are its own now."""
+        make_optimizer_states(self._optimizer)
+        load_parts(self._states(), folder)
 
     def effective_config(self) -> dict[str, Any]:
         """The optimizer's settings, and how the model is cut."""

@@ -8,15 +8,24 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from contextlib import AbstractContextManager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
+import torch.distributed as dist
 
 from zerobench.memory.engine_tensors import Named, walk_masters, walk_module, walk_optimizer_states
 from zerobench.records import Phase
 from zerobench.spec.trial import Optimizer, Precision, TrialSpec
 from zerobench.worker.mixed_precision import MasterWeights
 from zerobench.worker.strategies.base import Phases, Strategy, causal_loss, only_learning_rate
+from zerobench.worker.strategies.checkpoint_states import (
+    States,
+    load_whole,
+    make_optimizer_states,
+    named_states,
+    save_whole,
+)
 
 FP16_LOSS_SCALE = 2.0**12
 """Static, so that no step is skipped; 16-bit gradients of these models neither vanish nor overflow under it."""
@@ -95,6 +104,19 @@ class TorchLoop(Strategy):
     def learning_rate(self) -> float | None:
         """As the torch optimizer has it."""
         return only_learning_rate(self._optimizer)
+
+    def save(self, folder: Path) -> None:
+        """All states by rank 0: every rank has the same."""
+        if not dist.is_initialized() or dist.get_rank() == 0:
+            save_whole(self._states(), folder)
+
+    def load(self, folder: Path) -> None:
+        """All states, by each rank."""
+        make_optimizer_states(self._optimizer)
+        load_whole(self._states(), folder)
+
+    def _states(self) -> States:
+        return named_states(self.module, self._updated, self._optimizer)
 
     def effective_config(self) -> dict[str, Any]:
         """The optimizer's own settings."""

@@ -3,10 +3,12 @@
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 
+from zerobench.checkpoint_files import ENGINE, UNIVERSAL
 from zerobench.memory.engine_config import engine_config
 from zerobench.memory.engine_tensors import Named, walk_deepspeed
 from zerobench.records import Phase
@@ -49,6 +51,21 @@ class Zero(Strategy):
         with phases.phase(Phase.STEP):
             self._engine.step()
         return torch.stack(losses).mean()
+
+    def save(self, folder: Path) -> None:
+        """By the engine: stage 0 one file, stages 1 to 3 a file of partitions for each rank beside it."""
+        self._engine.save_checkpoint(str(folder), tag=ENGINE, save_latest=False)
+
+    def load(self, folder: Path) -> None:
+        """What the engine wrote, or the universal checkpoint that was made of it.
+
+        DeepSpeed unpickles its files (runtime/checkpoint_engine/torch_checkpoint_engine.py, weights_only=False): they
+        are read only from the folder in which the ranks of the same trial have just written them.
+        """
+        tag = UNIVERSAL if self.job.ds_config.get("checkpoint", {}).get("load_universal") else ENGINE
+        loaded, _ = self._engine.load_checkpoint(str(folder), tag=tag)
+        if loaded is None:
+            raise RuntimeError(f"DeepSpeed found no checkpoint {tag} in {folder}")
 
     def walk(self) -> Iterable[Named]:
         """Everything that the engine holds."""

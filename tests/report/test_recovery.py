@@ -1,0 +1,142 @@
+"""Checkpoints and faults in reports: derived from the records of both launches, in terminal, frames, Markdown, page."""
+
+from __future__ import annotations
+
+import dataclasses
+from io import StringIO
+from pathlib import Path
+from typing import Any
+
+import pytest
+from rich.console import Console
+
+from tests.report.sample_run import SampleTrial, completed_trial, spec, write_run
+from zerobench.records import CheckpointTransfer, RankRecord, Recovery, Status
+from zerobench.report.charts.recovery import figure
+from zerobench.report.frames.run_frames import run_frames
+from zerobench.report.markdown.report import markdown_report
+from zerobench.report.parity import losses
+from zerobench.report.recovery import resumed, uninterrupted_losses
+from zerobench.report.terminal.show import show_run
+from zerobench.store import load_run
+
+MIB = 2**20
+EVERY = {"every_steps": 2}
+FAULT = EVERY | {"fault": {"rank": 1, "step": 7}}
+
+
+def transfer(kind: str, step: int, **fields: Any) -> CheckpointTransfer:
+    figures: dict[str, Any] = {"seconds": 2.0, "own_s": 1.5, "size_bytes": 4_000_000_000, "start_s": 0.0}
+    figures |= {"rss_before_bytes": 100 * MIB, "rss_peak_bytes": 150 * MIB}
+    figures |= {"device_before_bytes": None, "device_peak_bytes": None}
+    return CheckpointTransfer.model_validate({"kind": kind, "step": step, **figures, **fields})
+
+
+def saved(rank: RankRecord) -> RankRecord:
+    """Three saves, of which rank 1 is slower; the last one after malloc was let loose."""
+    slow = {"seconds": 2.0 + rank.rank}
+    saves = [transfer("save", step, **slow) for step in (2, 4)]
+    saves.append(transfer("save", 6, **slow, rss_before_bytes=None, rss_peak_bytes=None))
+    return rank.model_copy(update={"checkpoints": saves})
+
+
+def recovered(checkpoint: dict[str, Any], **fields: Any) -> SampleTrial:
+    """A trial on two ranks of eight steps, resumed from step 6."""
+    made = completed_trial(spec("zero1", gpus_per_node=2, checkpoint=checkpoint))
+    told: dict[str, Any] = {"status": Status.COMPLETED, "world_size": 2, "from_step": 6, "steps_done": 9}
+    told |= {"first_ended_at_s": 1010.0, "started_at_s": 1011.0, "ended_at_s": 1060.0}
+    told |= {"loads": [transfer("load", 6), transfer("load", 6, seconds=4.0, rss_peak_bytes=300 * MIB)]}
+    told |= {"losses": list(made.ranks[0].losses), "steps_ended_at_s": [1030.0, 1031.0, 1032.0]}
+    record = made.record.model_copy(update={"recovery": Recovery.model_validate({**told, **fields})})
+    return dataclasses.replace(made, record=record, ranks=[saved(rank) for rank in made.ranks])
+
+
+@pytest.fixture
+def uninterrupted() -> SampleTrial:
+    return recovered(EVERY)
+
+
+@pytest.fixture
+def faulty() -> SampleTrial:
+    """Rank 1 was killed with seven steps done; of what came after, nobody of the first launch has a loss."""
+    made = recovered(FAULT, killed_at_s=1000.0, killed_rank=1, steps_done=7)
+    assert made.record.recovery is not None
+    off = [*made.record.recovery.losses[:-1], made.record.recovery.losses[-1] + 0.25]
+    recovery = made.record.recovery.model_copy(update={"losses": off})
+    ranks = [rank.model_copy(update={"losses": rank.losses[:6]}) for rank in made.ranks]
+    return dataclasses.replace(made, record=made.record.model_copy(update={"recovery": recovery}), ranks=ranks)
+
+
+@pytest.fixture
+def folder(uninterrupted: SampleTrial, faulty: SampleTrial, tmp_path: Path) -> Path:
+    return write_run(tmp_path / "run", [uninterrupted, faulty], samples=False).path
+
+
+def test_a_save_is_as_slow_as_its_slowest_rank_and_memory_is_that_of_the_rank_that_takes_most(
+    uninterrupted: SampleTrial,
+) -> None:
+    found = resumed(uninterrupted, losses(uninterrupted))
+    assert found is not None
+    assert found.save is not None
+    assert found.load is not None
+    assert (found.num_saves, found.save.seconds, found.save.host_bytes) == (3, 3.0, 50 * MIB)
+    assert found.save.bytes_per_s == pytest.approx(4e9 / 3)
+    assert (found.load.seconds, found.load.host_bytes, found.load.device_bytes) == (4.0, 200 * MIB, None)
+    assert (found.loss_distance, found.steps_lost, found.recover_s, found.restart_s) == (0.0, None, None, 20.0)
+
+
+def test_recovery_lasts_from_the_death_to_the_end_of_the_first_step_that_is_new(
+    faulty: SampleTrial, uninterrupted: SampleTrial
+) -> None:
+    twin = uninterrupted_losses(faulty, [faulty, uninterrupted])
+    found = resumed(faulty, twin)
+    assert found is not None
+    assert (found.steps_lost, found.recover_s) == (1, 31.0)
+    assert found.loss_distance == pytest.approx(0.25)
+
+
+def test_without_the_same_work_uninterrupted_there_is_no_distance(faulty: SampleTrial) -> None:
+    other = completed_trial(spec("zero2", gpus_per_node=2))
+    found = resumed(faulty, uninterrupted_losses(faulty, [faulty, other]))
+    assert found is not None
+    assert found.loss_distance is None
+
+
+def test_the_same_work_without_any_checkpoint_will_do(faulty: SampleTrial) -> None:
+    plain = completed_trial(spec("zero1", gpus_per_node=2))
+    assert list(uninterrupted_losses(faulty, [faulty, plain])) == list(plain.ranks[0].losses)
+
+
+def test_losses_of_a_trial_with_a_fault_are_those_of_the_launch_that_went_to_the_end(faulty: SampleTrial) -> None:
+    assert faulty.record.recovery is not None
+    assert list(losses(faulty)) == faulty.record.recovery.losses
+
+
+def test_a_trial_that_did_not_complete_or_saved_nothing_has_no_row(uninterrupted: SampleTrial) -> None:
+    failed = uninterrupted.record.model_copy(update={"status": Status.CRASH})
+    assert resumed(dataclasses.replace(uninterrupted, record=failed), ()) is None
+    assert resumed(completed_trial(spec("zero1")), ()) is None
+
+
+@pytest.mark.parametrize("width", [80, 140])
+def test_the_terminal_has_a_table_with_steps_lost_and_seconds_to_recover(folder: Path, width: int) -> None:
+    out = StringIO()
+    show_run(folder, Console(file=out, width=width))
+    [section] = [part for part in out.getvalue().split("\n\n") if part.startswith("Checkpoints")]
+    lines = section.splitlines()
+    [row] = [line for line in lines if "31.0" in line]
+    assert "2.5e-01" in row
+    assert "kill" in section
+
+
+def test_frames_markdown_and_page_have_the_same_figures(folder: Path) -> None:
+    frames = run_frames([load_run(folder)])
+    assert frames.checkpoints["steps_lost"].tolist()[1] == 1
+    assert frames.checkpoints["loss_difference"].tolist() == pytest.approx([0.0, 0.25])
+    assert frames.checkpoints["save_s"].tolist() == [3.0, 3.0]
+    text = markdown_report(frames)
+    assert "## Checkpoints" in text
+    drawn = figure(frames)
+    assert drawn is not None
+    assert drawn.table["recovered, s"].tolist() == ["-", "31.0"]
+    assert drawn.table["loss difference"].tolist() == ["0", "2.5e-01"]

@@ -1,0 +1,197 @@
+"""Every strategy saved by real ranks over gloo and resumed in fresh processes: the same losses, to the bit."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from concurrent.futures.process import BrokenProcessPool
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+import pytest
+from pydantic_core import to_json
+
+from tests.worker.conftest import in_fork  # noqa: F401 -- pytest finds it here
+from zerobench.ds_config import build_ds_config
+from zerobench.folder import TrialFolder
+from zerobench.formulas.checkpoint import checkpoint_bytes
+from zerobench.records import RankRecord, Recovery, Status, StepKind, TrialRecord
+from zerobench.report.parity import losses
+from zerobench.report.recovery import resumed
+from zerobench.run.launcher import PINNED_MALLOC
+from zerobench.run.recovery import run_twice
+from zerobench.run.stop import Stop
+from zerobench.spec.model import ModelSpec
+from zerobench.spec.parameters import count_parameters
+from zerobench.spec.trial import TrialSpec
+
+CONFIG: dict[str, Any] = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2}
+CONFIG |= {"num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 8192, "max_position_embeddings": 64}
+STEPS = {"warmup": 0, "timed": 2, "memory": 1}
+NUM_STEPS = 4
+EVERY = {"every_steps": 2}
+SAVED_AT = 2
+SMALL_BUCKETS = {
+    "zero_optimization.reduce_bucket_size": 100_000,
+    "zero_optimization.allgather_bucket_size": 100_000,
+    "zero_optimization.stage3_param_persistence_threshold": 0,
+}
+AS_SAVED = ["single", "ddp", "fsdp", "tensor", "parameter-server", "zero0", "zero2", "zero3"]
+ON_OTHER_RANKS = ["fsdp", "tensor", "zero1", "zero3"]
+
+
+def spec(strategy: str, checkpoint: dict[str, Any], **fields: Any) -> TrialSpec:
+    """A trial of few and short sequences on two ranks, or of the one process that stands for them."""
+    alone = strategy == "single"
+    work: dict[str, Any] = {"gpus_per_node": 1 if alone else 2, "gradient_accumulation_steps": 2 if alone else 1}
+    if strategy.startswith("zero"):
+        work["ds_config"] = SMALL_BUCKETS
+    rates = {"learning_rate": 1e-3}
+    more = {"sequence_length": 32, "precision": "fp32", "steps": STEPS, "hyperparameters": rates}
+    model = ModelSpec(name="tiny", hf_config=CONFIG)
+    return TrialSpec.model_validate(
+        {"model": model, "strategy": strategy, "checkpoint": checkpoint, **work, **more, **fields}
+    )
+
+
+def run_rank(folder: str, rank: int, port: int) -> None:
+    """One rank of the trial in `folder`, which leaves its record there; called in a process of its own."""
+    from zerobench.progress import ProgressFile
+    from zerobench.worker.__main__ import _write
+    from zerobench.worker.launched import read_rank
+    from zerobench.worker.rank import RankRun
+
+    where = TrialFolder(Path(folder))
+    trial = TrialSpec.model_validate_json(where.spec.read_text())
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": trial.world_size, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in ranks.items()}, MASTER_ADDR="127.0.0.1")
+    who = read_rank(trial.gpus_per_node)
+    run = RankRun(trial, where, who, ProgressFile(where, who, NUM_STEPS))
+    try:
+        run.run()
+    finally:
+        _write(where, run.record)
+    run.world.leave()
+
+
+@dataclass(frozen=True)
+class Ran:
+    """A trial that was run twice."""
+
+    spec: TrialSpec
+    folder: TrialFolder
+    record: TrialRecord
+
+    @property
+    def recovery(self) -> Recovery:
+        assert self.record.recovery is not None
+        return self.record.recovery
+
+    @property
+    def ranks(self) -> list[RankRecord]:
+        """What the first launch left."""
+        return [RankRecord.model_validate_json(path.read_bytes()) for path in self.folder.rank_records()]
+
+
+@pytest.fixture(scope="module")
+def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[TrialSpec], Ran]:  # noqa: F811 -- the fixture
+    """Run both launches of a trial, each rank in a process, once for all tests."""
+    done: dict[str, Ran] = {}
+
+    def launch(trial: TrialSpec, folder: TrialFolder) -> TrialRecord:
+        with socket.socket() as probe:
+            probe.bind(("127.0.0.1", 0))
+            port = int(probe.getsockname()[1])
+        with ThreadPoolExecutor() as threads:
+            asks = [threads.submit(in_fork, run_rank, str(folder.path), rank, port) for rank in range(trial.world_size)]
+            faults = [ask.exception() for ask in asks]
+        own = next((fault for fault in faults if fault is not None), None)
+        broken = isinstance(own, BrokenProcessPool) or any(isinstance(fault, BrokenProcessPool) for fault in faults)
+        if own is not None and not broken:
+            raise own
+        return TrialRecord(
+            run_id="run",
+            trial_id=trial.trial_id,
+            config_hash=trial.config_hash,
+            status=Status.CRASH if broken else Status.COMPLETED,
+            started_at_s=1.0,
+            ranks_expected=trial.world_size,
+        )
+
+    def run(trial: TrialSpec) -> Ran:
+        asked = trial.model_dump_json()
+        if asked not in done:
+            folder = TrialFolder(tmp_path_factory.mktemp("trial"))
+            folder.spec.write_text(asked)
+            if trial.zero_stage is not None:
+                folder.ds_config.write_bytes(to_json(build_ds_config(trial)))
+            with pytest.MonkeyPatch.context() as patch:
+                for name, value in PINNED_MALLOC.items():
+                    patch.setenv(name, value)
+                record = run_twice(trial, folder, "run", launch, Stop())
+            done[asked] = Ran(trial, folder, record)
+        return done[asked]
+
+    return run
+
+
+@pytest.mark.parametrize("strategy", AS_SAVED)
+def test_a_resumed_trial_goes_on_with_the_very_losses_of_the_one_that_was_not_interrupted(ran, strategy):
+    found = ran(spec(strategy, EVERY))
+    assert found.record.status is Status.COMPLETED, found.record.reason
+    assert found.recovery.from_step == SAVED_AT
+    assert found.recovery.losses == found.ranks[0].losses
+    assert len(found.recovery.losses) == NUM_STEPS
+
+
+@pytest.mark.parametrize("strategy", AS_SAVED)
+def test_its_size_is_that_of_the_closed_form_and_its_memory_is_told(ran, strategy):
+    found = ran(spec(strategy, EVERY))
+    counts = count_parameters(found.spec.model)
+    assert counts is not None
+    for rank in found.ranks:
+        [save] = rank.checkpoints
+        assert save.size_bytes == pytest.approx(checkpoint_bytes(found.spec, counts.total), rel=0.03)
+        assert 0 <= save.own_s <= save.seconds
+        assert save.rss_before_bytes is not None
+        assert save.rss_peak_bytes is not None
+        assert save.rss_peak_bytes >= save.rss_before_bytes
+    assert [load.kind for load in found.recovery.loads] == ["load"] * found.spec.world_size
+    assert found.recovery.loads[0].page_cache_dropped
+
+
+@pytest.mark.parametrize("strategy", ON_OTHER_RANKS)
+def test_resumed_on_one_rank_it_goes_on_with_the_same_losses_but_for_the_order_of_additions(ran, strategy):
+    found = ran(spec(strategy, EVERY | {"resume_world_size": 1}))
+    assert found.record.status is Status.COMPLETED, found.record.reason
+    ours, theirs = found.recovery.losses, found.ranks[0].losses
+    assert len(ours) == len(theirs) == NUM_STEPS
+    assert max(abs(a - b) for a, b in zip(ours, theirs, strict=True)) <= 5e-6
+    assert (found.recovery.convert_s is not None) == strategy.startswith("zero")
+    assert found.recovery.world_size == 1
+
+
+def test_after_a_rank_was_killed_the_others_crash_and_fresh_processes_go_on_from_the_last_checkpoint(ran):
+    found = ran(spec("zero3", EVERY | {"fault": {"rank": 1, "step": 3}}))
+    assert found.record.status is Status.COMPLETED, found.record.reason
+    assert (found.recovery.killed_rank, found.recovery.from_step, found.recovery.steps_done) == (1, SAVED_AT, 3)
+    assert found.recovery.losses == ran(spec("zero3", EVERY)).ranks[0].losses
+    killed = next(rank for rank in found.ranks if rank.killed_at_s is not None)
+    assert killed.failure is not None
+    assert "killed on purpose after 3 steps" in killed.failure.message
+    assert {row.step for row in killed.memory} == set(StepKind)
+    assert len(found.recovery.steps_ended_at_s) == NUM_STEPS - SAVED_AT
+    row = resumed(found, losses(found))
+    assert row is not None
+    assert row.steps_lost == 1
+    assert row.recover_s is not None
+    assert row.recover_s > 0
+
+
+def test_masters_of_a_16_bit_model_are_saved_and_checkpoints_are_gone_when_all_is_measured(ran):
+    found = ran(spec("ddp", EVERY, precision="bf16"))
+    assert found.recovery.losses == found.ranks[0].losses
+    assert not found.folder.checkpoints.exists()

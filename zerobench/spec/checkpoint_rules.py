@@ -1,0 +1,121 @@
+"""Why a trial cannot be saved and resumed as a point asks for it."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from zerobench.spec.batch import AUTOTP_SIZE, model_parallel_size
+from zerobench.spec.ramp_rules import RAMP_RULES
+from zerobench.spec.resume import needs_universal, resume_world_size, resumed_trial
+from zerobench.spec.situation import Rule, Situation
+from zerobench.spec.step_plan import plan_steps
+from zerobench.spec.strategy import strategy_info
+from zerobench.spec.strategy_rules import STRATEGY_RULES
+from zerobench.spec.trial import Evidence, Offload, Optimizer
+
+_OF_THE_RESUMED = ("too_few_processes", "workers_cannot_share_batch", "tensor_not_divisible")
+
+
+def _needs_real_ranks(s: Situation) -> str | None:
+    if s.trial.checkpoint is None or s.trial.evidence is Evidence.MEASURED:
+        return None
+    return f"checkpoint {s.trial.evidence}: one process that plays a rank of many writes no checkpoint; use measured"
+
+
+def _strategy_saves_nothing(s: Situation) -> str | None:
+    info = strategy_info(s.trial.strategy)
+    if s.trial.checkpoint is None or info.checkpoint is not None:
+        return None
+    return f"checkpoint at {info.name}: no way to save and load it is written"
+
+
+def _swapped_states(s: Situation) -> str | None:
+    if s.trial.checkpoint is None or not s.swaps:
+        return None
+    if s.trial.offload_optimizer is not Offload.NVME:
+        return f"checkpoint with {s.offloads}: saving parameters that lie on NVMe is not measured here; use cpu"
+    return (
+        f"checkpoint with {s.offloads}: DeepSpeed brings the optimizer's swap files back and not Adam's step counts "
+        "with them (runtime/engine.py, load_checkpoint), so training would go on otherwise; use cpu"
+    )
+
+
+def _autotp(s: Situation) -> str | None:
+    if s.trial.checkpoint is None or s.trial.zero_stage is None or model_parallel_size(s.trial) == 1:
+        return None
+    return f"checkpoint with {AUTOTP_SIZE}: saving a model that AutoTP cut is not measured here; use tensor"
+
+
+def _nothing_to_resume(s: Situation) -> str | None:
+    checkpoint = s.trial.checkpoint
+    total = 0 if checkpoint is None else len(plan_steps(s.trial))
+    if checkpoint is None or checkpoint.every_steps < total:
+        return None
+    return f"checkpoint every {checkpoint.every_steps} steps of {total}: none is saved before the last step"
+
+
+def _fault_out_of_place(s: Situation) -> str | None:
+    checkpoint, steps = s.trial.checkpoint, s.trial.steps
+    if checkpoint is None or checkpoint.fault is None:
+        return None
+    fault, total = checkpoint.fault, len(plan_steps(s.trial))
+    if fault.rank >= s.trial.world_size:
+        return f"checkpoint.fault: rank {fault.rank} of {s.trial.world_size}: ranks are numbered from 0"
+    if not checkpoint.every_steps <= fault.step < total:
+        return (
+            f"checkpoint.fault: step {fault.step}: a checkpoint must be there, from step {checkpoint.every_steps} on, "
+            f"and a step left of {total}"
+        )
+    measured = 1 + steps.warmup + steps.memory
+    if fault.step < measured:
+        return f"checkpoint.fault: step {fault.step}: the trial's memory is measured in its first {measured} steps"
+    return None
+
+
+def _bound_to_its_ranks(s: Situation) -> str | None:
+    info, ranks = strategy_info(s.trial.strategy), resume_world_size(s.trial)
+    if ranks == s.trial.world_size or info.bound_to_ranks is None:
+        return None
+    return f"checkpoint.resume_world_size {ranks} at {info.name}: {info.bound_to_ranks}"
+
+
+def _universal_needs_adam(s: Situation) -> str | None:
+    if not needs_universal(s.trial) or s.trial.optimizer is not Optimizer.SGD:
+        return None
+    return (
+        f"checkpoint.resume_world_size {resume_world_size(s.trial)} with optimizer sgd: DeepSpeed's universal "
+        "checkpoint is made of Adam's moments (ds_to_universal.py); use adamw"
+    )
+
+
+def _resumed_cannot_run(s: Situation) -> str | None:
+    trial, ranks = s.trial, resume_world_size(s.trial)
+    if ranks == trial.world_size:
+        return None
+    what = f"checkpoint.resume_world_size {ranks}"
+    if trial.num_nodes > 1:
+        return f"{what} of {trial.world_size} ranks on {trial.num_nodes} nodes: other ranks are those of one node"
+    if trial.world_size * trial.gradient_accumulation_steps % ranks:
+        micro_batches = trial.world_size * trial.gradient_accumulation_steps
+        return f"{what}: a step's {micro_batches} micro-batches cannot be divided among {ranks} ranks"
+    most = s.machine.most_ranks_per_node
+    if ranks > most:
+        return f"{what}: {most} ranks can run here"
+    resumed = replace(s, trial=resumed_trial(trial))
+    rules = [*(STRATEGY_RULES[name] for name in _OF_THE_RESUMED), *RAMP_RULES.values()]
+    why = next((reason for rule in rules if (reason := rule(resumed))), None)
+    return None if why is None else f"{what}: {why}"
+
+
+CHECKPOINT_RULES: dict[str, Rule] = {
+    "checkpoint_needs_real_ranks": _needs_real_ranks,
+    "strategy_saves_nothing": _strategy_saves_nothing,
+    "checkpoint_of_swapped_states": _swapped_states,
+    "checkpoint_of_autotp": _autotp,
+    "nothing_to_resume": _nothing_to_resume,
+    "fault_out_of_place": _fault_out_of_place,
+    "checkpoint_bound_to_its_ranks": _bound_to_its_ranks,
+    "universal_checkpoint_needs_adam": _universal_needs_adam,
+    "resumed_cannot_run": _resumed_cannot_run,
+}
+"""Asked after those of the strategies, in this order."""
