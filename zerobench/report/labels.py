@@ -16,7 +16,7 @@ from typing import Any
 
 from zerobench.redaction import MARK, is_secret_name
 from zerobench.report.column_units import plain
-from zerobench.spec.trial import Compression, Consistency, Evidence, Offload, TrialSpec
+from zerobench.spec.trial import Compression, Consistency, Evidence, Offload, TfStrategy, TrialSpec
 from zerobench.units import format_bytes
 
 _USUAL_SHARE = 2 / 3
@@ -132,6 +132,12 @@ _EVERY_AXIS: Mapping[str, _Axis] = {
         lambda spec: spec.consistency.value if spec.consistency is Consistency.ASYNC else "",
         lambda spec: "gradients applied as they come" if spec.consistency is Consistency.ASYNC else "",
         "async: the server applies each gradient as it comes",
+        always=True,
+    ),
+    "tf_strategy": _Axis(
+        lambda spec: spec.tf_strategy.value if spec.tf_strategy is TfStrategy.MIRRORED else "",
+        lambda spec: "TensorFlow's replicas in one process" if spec.tf_strategy is TfStrategy.MIRRORED else "",
+        "mirrored: TensorFlow's replicas in one process",
         always=True,
     ),
     "data": _same(lambda spec: f"{spec.data.kind.value} data"),

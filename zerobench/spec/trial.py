@@ -101,6 +101,17 @@ class Consistency(StrEnum):
     """Those that there are: the server applies each gradient as it comes, so others may have been applied since."""
 
 
+class TfStrategy(StrEnum):
+    """Which of tf.distribute's strategies `tensorflow` trains under."""
+
+    MULTI_WORKER_MIRRORED = "multi-worker-mirrored"
+    """A process for each replica, ring all-reduce over gRPC."""
+    MIRRORED = "mirrored"
+    """One process that holds all replicas, a logical device for each."""
+    PARAMETER_SERVER = "parameter-server"
+    TPU = "tpu"
+
+
 class Attention(StrEnum):
     """Attention implementation, by transformers' `attn_implementation`."""
 
@@ -194,7 +205,7 @@ SCRIPT = "script"
 """The strategy of a script in which no ledger saw the engine; one that was seen has its ZeRO stage's."""
 
 
-_LATER_FIELDS = ("bucket_bytes", "compression", "reshard_after_forward", "consistency", "batch_ramp")
+_LATER_FIELDS = ("bucket_bytes", "compression", "reshard_after_forward", "consistency", "batch_ramp", "tf_strategy")
 """Fields that came after the first runs were kept: at their default they are not in the hash, so that those keep
 theirs."""
 
@@ -240,6 +251,8 @@ class TrialSpec(Spec):
     """Whether `fsdp` frees a block's gathered parameters after its forward pass and gathers them again in backward."""
     consistency: Consistency = Consistency.SYNC
     """Whether the server of `parameter-server` waits for all workers before it updates."""
+    tf_strategy: TfStrategy = TfStrategy.MULTI_WORKER_MIRRORED
+    """Which of tf.distribute's strategies `tensorflow` trains under."""
     data: DataSpec = DataSpec()
     hyperparameters: HyperparameterSpec = HyperparameterSpec()
     steps: StepsSpec = StepsSpec()
