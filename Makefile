@@ -8,15 +8,21 @@ PROCESSES ?= 2
 LOGIN  ?= .venv-login
 MINUTES ?= 9.5
 
-.PHONY: sweep test login check format bench gpu-campaign clean
+.PHONY: sweep test test-extras login check format bench gpu-campaign clean
 
 sweep: $(VENV)/installed
 	$(BIN)/zerobench run $(SWEEP)
 	$(BIN)/zerobench plan $(PREDICTED)
 
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -m "not alone" --numprocesses $(PROCESSES) --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not alone and not extra" --numprocesses $(PROCESSES) --dist loadgroup --no-loadscope-reorder
 	$(BIN)/python -m pytest -m alone
+
+# Strategies in environments of their own: Horovod is built for minutes, TensorFlow takes 1.6 GB.
+test-extras: $(VENV)/installed-dev
+	$(BIN)/zerobench setup horovod
+	$(BIN)/zerobench setup tensorflow
+	$(BIN)/python -m pytest -m extra
 
 # For a cluster's login node: no torch, no DeepSpeed; plans by formula, submits, watches, reports (slurm/CLUSTER.md).
 login: $(LOGIN)/installed

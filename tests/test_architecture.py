@@ -18,7 +18,7 @@ PACKAGE = python_files("zerobench")
 SHIPPED = python_files("zerobench", "benchmarks")  # tests make hostile input, so they may
 TEXT_SUFFIXES = {".py", ".md", ".yaml", ".yml", ".toml", ".txt", ".json", ".c", ".map", ".sbatch", ".sh", ""}
 
-FRAMEWORKS = {"torch", "deepspeed", "transformers", "accelerate", "triton"}
+FRAMEWORKS = {"torch", "deepspeed", "transformers", "accelerate", "triton", "horovod"}
 WITHOUT_TORCH_AT_START = re.compile(r"zerobench\.memory\.(nvml\w*|sampler\w*|host|block_io|replay)")
 
 
@@ -80,6 +80,13 @@ def test_only_the_worker_the_memory_ledger_and_the_tracker_import_the_training_f
     assert outside(FRAMEWORKS, r"zerobench\.(worker|memory|tracking)(\..*)?") == []
 
 
+def test_only_the_worker_of_tensorflow_imports_tensorflow_and_it_reaches_no_torch() -> None:
+    assert outside({"tensorflow", "keras"}, r"zerobench\.worker_tensorflow(\..*)?") == []
+    files = [path for path in PACKAGE if belongs(module_name(path), "zerobench.worker_tensorflow")]
+    assert len(files) >= 5, "the package has lost its files"
+    assert chains_to(FRAMEWORKS, files) == []
+
+
 def test_watching_a_command_starts_without_the_training_frameworks() -> None:
     files = [path for path in PACKAGE if module_name(path) in {"zerobench", "zerobench.tracking.watch"}]
     assert chains_to(FRAMEWORKS | {"pandas"}, files) == []
@@ -115,7 +122,8 @@ def test_nobody_but_the_worker_imports_the_worker() -> None:
     strangers = [
         found.where
         for found in all_imports()
-        if belongs(found.name, "zerobench.worker") and not belongs(module_name(found.path), "zerobench.worker")
+        for worker in ("zerobench.worker", "zerobench.worker_tensorflow")
+        if belongs(found.name, worker) and not belongs(module_name(found.path), worker)
     ]
     assert strangers == []
 

@@ -8,12 +8,12 @@ _PACKAGE = Path(__file__).parent
 
 
 def shipped(folder: str) -> Path:
-    """The folder of shipped files named `folder`: `sweeps`, `ds_configs` or `slurm`.
+    """The folder of shipped files named `folder`: `sweeps`, `requirements`, `ds_configs` or `slurm`.
 
-    `sweeps` lies in the package; the other two lie at the top of a checkout and under `_data` in a wheel. (The package
+    The first two lie in the package, the others at the top of a checkout and under `_data` in a wheel. (The package
     has a folder `slurm` too, which is code.)
     """
-    places = [_PACKAGE] if folder == "sweeps" else [_PACKAGE / "_data", _PACKAGE.parent]
+    places = [_PACKAGE] if folder in {"sweeps", "requirements"} else [_PACKAGE / "_data", _PACKAGE.parent]
     for candidate in (place / folder for place in places):
         if candidate.is_dir():
             return candidate

@@ -2,8 +2,13 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
+import pytest
+
 from tests.cli.conftest import Call
 from zerobench.cli.strategies import entry
+from zerobench.environments import VARIABLE
 from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.strategy import STRATEGIES, StrategyInfo
 from zerobench.spec.trial import Evidence
@@ -11,13 +16,19 @@ from zerobench.spec.trial import Evidence
 CPU = Machine(accelerator=Accelerator.CPU, cpu_cores=2)
 
 
-def test_every_strategy_is_listed_in_80_columns_with_what_it_needs_and_that_it_runs_here(call: Call) -> None:
+def test_every_strategy_is_listed_in_80_columns_with_what_it_needs_and_that_it_runs_here(
+    call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
     code, out, err = call("strategies")
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert max(map(len, lines)) <= 80
     assert [line.split()[0] for line in lines if not line.startswith(" ")] == list(STRATEGIES)
-    assert out.count("here: yes") == len(STRATEGIES)
+    own = [info.environment for info in STRATEGIES.values() if info.environment]
+    assert out.count("here: yes") == len(STRATEGIES) - len(own)
+    for name in own:
+        assert f"here: no: its environment is not made (zerobench setup {name})" in " ".join(out.split())
     assert "its own axes: bucket_bytes, compression" in out
 
 

@@ -21,6 +21,7 @@ from zerobench.cli.commands import (
     plan,
     report,
     run,
+    setup,
     show,
     status,
     strategies,
@@ -107,6 +108,7 @@ _COMMANDS = (
     calibrate.calibrate,
     sweeps.sweeps,
     strategies.strategies,
+    setup.setup,
     models.models,
 )
 """In the order that the help lists them."""

@@ -28,6 +28,7 @@ from zerobench.slurm.options import (
     read_options,
     time_text,
 )
+from zerobench.slurm.own_environments import refuse_own_environments
 from zerobench.slurm.queue import job_states
 from zerobench.slurm.submit.grouping import JobArray
 from zerobench.slurm.submit.limits import Limits, read_limits
@@ -112,6 +113,8 @@ def _planned(request: Request, *, dry: bool) -> Asked:
     reasons = [item.skipped.reason for item in planned if item.skipped]
     if not trials:
         raise UserError(f"{sweep.where}: every trial is skipped, the first one since {reasons[0]}")
+    if not request.local:
+        refuse_own_environments(trials)
     if not dry:
         _check_interpreter(options, trials)
     limits = _limits(options, required=not (dry or request.local))

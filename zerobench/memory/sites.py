@@ -115,6 +115,10 @@ _RULES: tuple[tuple[str, str, Category | Origin], ...] = (
     ("torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py", "", Category.ALL_GATHER_BUFFERS),
     ("torch/distributed/fsdp/_fully_shard/_fsdp_common.py", "_cast_fp_tensor", Origin.FORWARD),
     ("torch/distributed/fsdp/", "", Category.TEMPORARIES),
+    ("horovod/torch/compression.py", "decompress", Category.GRADIENTS),
+    ("horovod/torch/compression.py", "compress", Category.REDUCE_BUFFERS),
+    ("horovod/torch/optimizer.py", "_allreduce_grad_async", Category.GRADIENTS),
+    ("horovod/torch/", "", Category.TEMPORARIES),
     ("zerobench/worker/strategies/one_bit.py", "", Category.REDUCE_BUFFERS),
     ("zerobench/worker/strategies/parameter_server.py", "_new_gradient", Category.GRADIENTS),
     ("zerobench/worker/strategies/parameter_server.py", "_new_buffer", Category.REDUCE_BUFFERS),
@@ -170,6 +174,7 @@ _PACKAGES = (
     "/torch/nn/parallel/",
     "/torch/distributed/algorithms/",
     "/torch/distributed/fsdp/",
+    "/horovod/torch/",
     "/transformers/",
     "/zerobench/worker/",
 )

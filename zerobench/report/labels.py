@@ -16,7 +16,7 @@ from typing import Any
 
 from zerobench.redaction import MARK, is_secret_name
 from zerobench.report.column_units import plain
-from zerobench.spec.trial import Compression, Consistency, Evidence, Offload, TrialSpec
+from zerobench.spec.trial import Compression, Consistency, Evidence, Offload, TfStrategy, TrialSpec
 from zerobench.units import format_bytes
 
 _USUAL_SHARE = 2 / 3
@@ -155,6 +155,12 @@ _EVERY_AXIS: Mapping[str, _Axis] = {
         _checkpoint,
         lambda spec: f"saved {spec.checkpoint}" if spec.checkpoint else "",
         "save: a checkpoint after every so many steps; to: ranks that it is resumed on; kill=rank@step: a rank dies",
+    ),
+    "tf_strategy": _Axis(
+        lambda spec: spec.tf_strategy.value if spec.tf_strategy is TfStrategy.MIRRORED else "",
+        lambda spec: "TensorFlow's replicas in one process" if spec.tf_strategy is TfStrategy.MIRRORED else "",
+        "mirrored: TensorFlow's replicas in one process",
+        always=True,
     ),
     "data": _same(lambda spec: f"{spec.data.kind.value} data"),
     "bucket": _Axis(

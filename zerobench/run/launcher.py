@@ -20,6 +20,7 @@ from pathlib import Path
 
 from zerobench.errors import UserError
 from zerobench.folder import NEEDS_GPU_VARIABLE, TRIAL_VARIABLE, TrialFolder
+from zerobench.spec.batch import processes_of
 from zerobench.spec.trial import Evidence, TrialSpec
 
 WORKER_MODULE = "zerobench.worker"
@@ -37,8 +38,8 @@ PINNED_MALLOC = {
 
 
 def launched_processes(trial: TrialSpec) -> int:
-    """Processes that the launcher starts in all: every rank, or the one that plays rank 0 of them."""
-    return 1 if trial.evidence in {Evidence.SOLO, Evidence.SIMULATED} else trial.world_size
+    """Processes that the launcher starts in all: every rank, or the one that plays rank 0 or holds all replicas."""
+    return 1 if trial.evidence in {Evidence.SOLO, Evidence.SIMULATED} else processes_of(trial)
 
 
 def deepspeed_argv(

@@ -17,6 +17,7 @@ from zerobench.errors import UserError
 from zerobench.folder import TrialFolder
 from zerobench.records import Start, Status
 from zerobench.run import remote
+from zerobench.run.environment_launch import environment_argv, environment_variables, made_environment
 from zerobench.run.launcher import (
     WORKER_MODULE,
     deepspeed_argv,
@@ -26,6 +27,7 @@ from zerobench.run.launcher import (
     read_hosts,
     visible_devices,
 )
+from zerobench.spec.strategy import strategy_info
 from zerobench.spec.trial import Evidence, TrialSpec
 
 Elsewhere = Callable[[str, str], list[str]]
@@ -133,7 +135,10 @@ class LocalSite:
         return hosts[: trial.num_nodes]
 
     def launch(self, trial: TrialSpec, folder: TrialFolder) -> Launch:
-        """The deepspeed launcher's command. Raises UserError."""
+        """The deepspeed launcher's command, or that of the strategy's own environment. Raises UserError."""
+        own = strategy_info(trial.strategy).environment
+        if own is not None:
+            return self._launch_in(own, trial, folder)
         hosts = self.nodes(trial)
         argv = deepspeed_argv(
             trial,
@@ -147,6 +152,12 @@ class LocalSite:
         if not hosts:
             return Launch(argv, added)
         return Launch(argv, added, lambda verb, mark: remote.on_all(hosts, verb, mark), needs_env_file=True)
+
+    def _launch_in(self, name: str, trial: TrialSpec, folder: TrialFolder) -> Launch:
+        """The command of the environment `name`; ranks are on this machine, and on its CPU."""
+        own, code = made_environment(name)
+        added = launch_environment(trial, folder, num_cpus=self.num_cpus, num_gpus=0)
+        return Launch(environment_argv(own.python, name, folder), added | environment_variables(code, free_port()))
 
     def first_rank_exit(self, code: int | None) -> int | None:
         """launch.py exits with a rank's negative status, of which eight bits arrive."""

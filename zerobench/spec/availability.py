@@ -14,11 +14,14 @@ def needs(info: StrategyInfo) -> str:
     """What the strategy needs, as a phrase: `2 ranks or more, torch`."""
     least = info.least_processes
     ranks = "1 rank" if info.is_reference else f"{least} rank or more" if least == 1 else f"{least} ranks or more"
-    return ", ".join([ranks, *(["GPUs"] if info.needs_gpu else []), *info.packages])
+    own = f" in an environment of its own (zerobench setup {info.environment})" if info.environment else ""
+    return ", ".join([ranks, *(["GPUs"] if info.needs_gpu else []), *info.packages]) + own
 
 
 def unavailable(info: StrategyInfo, machine: Machine) -> str | None:
     """Why it cannot be measured on `machine`, as a sentence with the remedy where there is one; None where it can."""
+    if info.environment in machine.missing_environments:
+        return f"its environment is not made (zerobench setup {info.environment})"
     missing = [name for name in info.packages if name in machine.missing_packages]
     if missing:
         return f"the package {missing[0]} is not installed (pip install {' '.join(missing)})"

@@ -23,7 +23,16 @@ from zerobench.spec.gpu_names import known_gpu
 from zerobench.spec.plain import as_number, as_written, one_line
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.strategy import strategy_info
-from zerobench.spec.trial import Attention, Compression, Consistency, Evidence, Offload, Optimizer, Precision
+from zerobench.spec.trial import (
+    Attention,
+    Compression,
+    Consistency,
+    Evidence,
+    Offload,
+    Optimizer,
+    Precision,
+    TfStrategy,
+)
 
 AUTO = "auto"
 """World size, nodes or GPUs per node: what the machine has; gpu: the machine's own, or none."""
@@ -269,6 +278,7 @@ READERS: dict[str, Reader] = {
     "quantized_gradients": _switch,
     "mics_shard_size": _group,
     "checkpoint": _checkpoint,
+    "tf_strategy": _choice(TfStrategy),
     "ds_config": _overrides,
     "ds_config_file": _config_file,
     "evidence": _choice(Evidence),

@@ -11,7 +11,7 @@ from __future__ import annotations
 
 from zerobench.spec.roles import Role, num_servers, num_workers, role_of
 from zerobench.spec.strategy import STRATEGIES
-from zerobench.spec.trial import TrialSpec
+from zerobench.spec.trial import TfStrategy, TrialSpec
 
 AUTOTP_SIZE = "tensor_parallel.autotp_size"
 """DeepSpeed's key for AutoTP: how many ranks divide one copy of the model."""
@@ -23,6 +23,12 @@ def model_parallel_size(trial: TrialSpec) -> int:
     if info is None or info.divides_batch:
         return int(trial.ds_config.get(AUTOTP_SIZE) or 1)
     return trial.world_size
+
+
+def processes_of(trial: TrialSpec) -> int:
+    """Processes of a measured trial: its ranks, but where one process holds all replicas."""
+    holds_all = trial.strategy == "tensorflow" and trial.tf_strategy is TfStrategy.MIRRORED
+    return 1 if holds_all else trial.world_size
 
 
 def data_parallel_size(trial: TrialSpec) -> int:

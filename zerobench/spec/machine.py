@@ -14,6 +14,7 @@ from pathlib import Path
 from typing import Protocol
 
 from zerobench.control_groups import host_memory_bytes
+from zerobench.environments import missing_environments
 from zerobench.spec.base import Spec
 from zerobench.spec.strategy import strategy_packages
 from zerobench.spec.toolchain import can_build_ops, has_libaio, op_is_built, package_folder, torch_has_cuda
@@ -59,6 +60,8 @@ class Machine(Spec):
     """Whether the package flash_attn is installed."""
     missing_packages: tuple[str, ...] = ()
     """Packages of strategies that are not installed there; none where nobody knows."""
+    missing_environments: tuple[str, ...] = ()
+    """Environments of their own that some strategies need and nobody made there; none where nobody knows."""
 
     @property
     def ranks_per_node(self) -> int:
@@ -107,6 +110,7 @@ def detect_machine(num_nodes: int = 1, devices: Sequence[Device] | None = None) 
         has_fused_adam=op_is_built("fused_adam") or buildable,
         has_flash_attention=package_folder("flash_attn") is not None,
         missing_packages=tuple(name for name in strategy_packages() if package_folder(name) is None),
+        missing_environments=missing_environments(),
     )
 
 

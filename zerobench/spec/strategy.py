@@ -15,10 +15,12 @@ from zerobench.spec.trial import Compression, Consistency, Evidence, TrialSpec
 
 _REORDERED = "the same sums in another order"
 
-SETTINGS = ("ds_config", "ds_config_file", "bucket_bytes", "reshard_after_forward")
+SETTINGS = ("ds_config", "ds_config_file", "bucket_bytes", "reshard_after_forward", "tf_strategy")
 """Axes that set up one engine and change neither the work nor where states lie: dropped for every other strategy, so
 that one sweep may set each engine up beside the others. What does change them (offload, compression) is refused where a
 strategy has no such thing."""
+
+_OWN_ENVIRONMENT = "its ranks are processes of an environment of its own, which no other world plays"
 
 _DEEPSPEED = ("ds_config", "ds_config_file")
 
@@ -50,6 +52,9 @@ class StrategyInfo(Spec):
     """Whether its ranks must have GPUs."""
     packages: tuple[str, ...] = ("torch",)
     """What must be installed, by the names that are imported."""
+    environment: str | None = None
+    """The environment of its own in which its ranks run (zerobench.environments), which then has the packages; None
+    where they run in that of the suite."""
     evidences: tuple[Evidence, ...] = tuple(Evidence)
     """The worlds that it can be run in."""
     unavailable: dict[Evidence, str] = Field(default_factory=dict)
@@ -140,9 +145,33 @@ STRATEGIES: dict[str, StrategyInfo] = {
             divides_batch=False,
             checkpoint=_DCP,
         ),
+        StrategyInfo(
+            name="horovod",
+            summary="Horovod: all model states on every rank, ring all-reduce of gradients in fused buffers",
+            uses_deepspeed=False,
+            paper_stage=0,
+            packages=("torch", "horovod"),
+            environment="horovod",
+            evidences=(Evidence.MEASURED,),
+            unavailable=dict.fromkeys((Evidence.SOLO, Evidence.SIMULATED, Evidence.FORMULA), _OWN_ENVIRONMENT),
+            axes=("bucket_bytes", "compression"),
+        ),
+        StrategyInfo(
+            name="tensorflow",
+            summary="tf.distribute: all model states on every replica, the same model and weights in Keras",
+            uses_deepspeed=False,
+            paper_stage=0,
+            packages=("tensorflow",),
+            environment="tensorflow",
+            fixed_batch="a step is one graph, traced for one number of micro-batches",
+            evidences=(Evidence.MEASURED,),
+            unavailable=dict.fromkeys((Evidence.SOLO, Evidence.SIMULATED, Evidence.FORMULA), _OWN_ENVIRONMENT),
+            axes=("tf_strategy",),
+        ),
     )
 }
-"""In the order in which tables and help list them: the reference, what divides nothing, ZeRO, its like, a server."""
+"""In the order in which tables and help list them: the reference, what divides nothing, ZeRO, its like, a server, and
+last those of environments of their own."""
 
 
 def strategy_info(name: object) -> StrategyInfo:
@@ -153,8 +182,9 @@ def strategy_info(name: object) -> StrategyInfo:
 
 
 def strategy_packages() -> list[str]:
-    """Every package that some strategy needs, by the name that is imported."""
-    return sorted({package for info in STRATEGIES.values() for package in info.packages})
+    """Every package that some strategy needs in this environment, by the name that is imported."""
+    here = [info for info in STRATEGIES.values() if info.environment is None]
+    return sorted({package for info in here for package in info.packages})
 
 
 def is_exact(trial: TrialSpec) -> bool:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.availability import FRAMEWORKS, unavailable
 from zerobench.spec.batch import AUTOTP_SIZE, model_parallel_size
+from zerobench.spec.environment_rules import ENVIRONMENT_RULES
 from zerobench.spec.roles import num_servers, num_workers
 from zerobench.spec.situation import Rule, Situation
 from zerobench.spec.strategy import strategy_info
@@ -159,6 +160,7 @@ def _autotp_not_divisible(s: Situation) -> str | None:
 STRATEGY_RULES: dict[str, Rule] = {
     "strategy_unavailable": _strategy_unavailable,
     "strategy_not_in_this_world": _strategy_not_in_this_world,
+    **ENVIRONMENT_RULES,
     "too_few_processes": _too_few_processes,
     "workers_cannot_share_batch": _workers_cannot_share_batch,
     "consistency_needs_server": _consistency_needs_server,

@@ -102,6 +102,17 @@ class Consistency(StrEnum):
     """Those that there are: the server applies each gradient as it comes, so others may have been applied since."""
 
 
+class TfStrategy(StrEnum):
+    """Which of tf.distribute's strategies `tensorflow` trains under."""
+
+    MULTI_WORKER_MIRRORED = "multi-worker-mirrored"
+    """A process for each replica, ring all-reduce over gRPC."""
+    MIRRORED = "mirrored"
+    """One process that holds all replicas, a logical device for each."""
+    PARAMETER_SERVER = "parameter-server"
+    TPU = "tpu"
+
+
 class Attention(StrEnum):
     """Attention implementation, by transformers' `attn_implementation`."""
 
@@ -206,6 +217,7 @@ _LATER_FIELDS = (
     "quantized_gradients",
     "mics_shard_size",
     "checkpoint",
+    "tf_strategy",
 )
 """Fields that came after the first runs were kept: at their default they are not in the hash, so that those keep
 theirs."""
@@ -266,6 +278,8 @@ class TrialSpec(Spec):
     such group holds a whole copy; None divides them among all ranks. `fsdp` does it (torch calls it HSDP)."""
     checkpoint: CheckpointSpec | None = None
     """When it saves and how it is resumed; None: it does neither."""
+    tf_strategy: TfStrategy = TfStrategy.MULTI_WORKER_MIRRORED
+    """Which of tf.distribute's strategies `tensorflow` trains under."""
     data: DataSpec = DataSpec()
     hyperparameters: HyperparameterSpec = HyperparameterSpec()
     steps: StepsSpec = StepsSpec()

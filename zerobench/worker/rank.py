@@ -11,6 +11,7 @@ from typing import Any
 import torch
 
 from zerobench.ds_config import departures, swap_folder
+from zerobench.environments import running_in
 from zerobench.folder import TrialFolder
 from zerobench.memory.device import Device
 from zerobench.memory.engine_config import count_parameters_built
@@ -25,6 +26,7 @@ from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.parameters import ParameterCounts
 from zerobench.spec.roles import Role, num_workers, role_of
 from zerobench.spec.step_plan import PlannedStep, plan_steps
+from zerobench.spec.strategy import strategy_info
 from zerobench.spec.trial import TrialSpec
 from zerobench.worker import kernels
 from zerobench.worker.checkpoints import Checkpoints
@@ -170,6 +172,9 @@ class RankRun:
         record, trial = self.record, self.trial
         record.parameters = count_parameters_built(strategy.module)
         record.effective_config = strategy.effective_config()
+        record.notes += strategy.notes
+        if (own := strategy_info(trial.strategy).environment) is not None:
+            record.effective_config["environment"] = running_in(own)
         counts = ParameterCounts.from_components(record.parameters.by_component)
         per_token, record.flops_formula = model_flops_per_token(trial.model, trial.sequence_length, counts)
         tokens = trial.micro_batch_size * micro_batches_per_step(trial, record.rank) * trial.sequence_length

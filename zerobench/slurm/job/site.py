@@ -27,6 +27,7 @@ from zerobench.slurm.job.steps import (
     srun_argv,
 )
 from zerobench.slurm.options import Launcher
+from zerobench.slurm.own_environments import refuse_own_environments
 from zerobench.spec.trial import TrialSpec
 
 _STEP_PATIENCE_S = 30.0
@@ -62,6 +63,7 @@ class SlurmSite:
     def check(self, trial: TrialSpec) -> None:
         """Refuse a trial that takes more nodes, or more GPUs of a node, than the job has. Raises UserError."""
         nodes, gpus = len(self.allocation.nodes), self.allocation.gpus_per_node
+        refuse_own_environments([trial])
         if trial.num_nodes > nodes and launched_processes(trial) > 1:
             raise UserError(f"{trial.trial_id}: num_nodes: {trial.num_nodes} nodes, and job {self.job} has {nodes}")
         if 0 < gpus < trial.gpus_per_node and launched_processes(trial) > 1:

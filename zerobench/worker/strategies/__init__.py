@@ -19,6 +19,10 @@ def make_strategy(job: Job) -> Strategy:
             from zerobench.worker.strategies.ddp import Ddp
 
             return Ddp(job)
+        case "horovod":
+            from zerobench.worker.strategies.horovod import Horovod
+
+            return Horovod(job)
         case "parameter-server":
             from zerobench.worker.strategies.parameter_server import server_or_worker
 

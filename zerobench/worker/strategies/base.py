@@ -64,6 +64,8 @@ class Strategy(ABC):
     """Seconds of the last step in which this rank waited for others, where the strategy knows."""
     staleness_steps: list[int] | None = None
     """RankRecord.staleness_steps."""
+    notes: Sequence[str] = ()
+    """What a reader of the rank's figures must know of them."""
 
     def __init__(self, job: Job) -> None:
         self.job = job

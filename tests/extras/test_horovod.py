@@ -1,0 +1,113 @@
+"""Horovod: two real ranks in an environment of their own, by the same records, ledger and parity as every strategy."""
+
+from __future__ import annotations
+
+import sys
+
+import numpy as np
+import pytest
+
+from tests.conftest import memory_row
+from zerobench.environments import environment
+from zerobench.records import Category, Phase, Status, StepKind
+from zerobench.report.parity import ParityJudge
+from zerobench.spec.trial import Compression
+
+SWEEP = """
+name: horovod
+axes:
+  model: {{family: llama, name: tiny, num_layers: 2, hidden_size: 64, num_heads: 4, vocab_size: 509,
+          max_position_embeddings: 64}}
+  strategy: [single, ddp, horovod]
+  world_size: 2
+  micro_batch_size: 2
+  gradient_accumulation_steps: 2
+  sequence_length: 64
+  precision: fp32
+  optimizer: {optimizer}
+include:
+{include}
+hyperparameters: {{learning_rate: {rate}}}
+steps: {{warmup: 1, timed: 4, memory: 1}}
+"""
+INCLUDE = """
+  - {strategy: horovod, compression: fp16}
+  - {strategy: horovod, bucket_bytes: 100_000}
+  - {strategy: horovod, world_size: 1, gradient_accumulation_steps: 4}
+"""
+STATES = (Category.PARAMETERS, Category.GRADIENTS, Category.FIRST_MOMENT, Category.SECOND_MOMENT)
+
+
+@pytest.fixture(scope="module")
+def with_adamw(own_sweep):
+    return own_sweep(SWEEP.format(optimizer="adamw", rate=1e-3, include=INCLUDE))
+
+
+@pytest.fixture(scope="module")
+def with_sgd(own_sweep):
+    return own_sweep(SWEEP.format(optimizer="sgd", rate=0.1, include="  - {strategy: horovod, bucket_bytes: 100_000}"))
+
+
+@pytest.mark.parametrize("swept", ["with_adamw", "with_sgd"])
+def test_losses_agree_with_the_single_process_to_5e_6(swept, request):
+    swept = request.getfixturevalue(swept)
+    assert {t.record.status for t in swept.run.trials()} == {Status.COMPLETED}, swept.output
+    reference = swept.trial(strategy="single").ranks[0].losses
+    assert reference[-1] < reference[0] - 0.01  # the model learns, so a wrong update would show
+    for trial in swept.trials(strategy="horovod", compression=Compression.NONE):
+        losses = trial.ranks[0].losses
+        assert max(abs(a - b) for a, b in zip(losses, reference, strict=True)) <= 5e-6, trial.spec.trial_id
+
+
+def test_halved_gradients_are_off_by_a_distance_that_is_shown_and_not_judged(with_adamw):
+    halved = with_adamw.trial(compression=Compression.FP16)
+    parity = ParityJudge([with_adamw.trial(strategy="single"), halved]).judge(halved)
+    assert parity is not None
+    assert 0 < parity.difference < 1e-3
+    assert not parity.is_judged
+
+
+def test_every_byte_at_every_peak_has_a_name_on_both_ranks(with_adamw):
+    for trial in with_adamw.trials(strategy="horovod"):
+        for rank in trial.ranks:
+            for row in rank.memory:
+                if row.category is Category.UNATTRIBUTED:
+                    whole = memory_row(rank, row.phase, Category.TOTAL, step=row.step, place=row.place).at_peak_bytes
+                    assert abs(row.at_peak_bytes or 0) <= max(0.01 * (whole or 0), 4096), (trial.spec.trial_id, row)
+
+
+def test_model_states_are_those_of_ddp_to_the_byte_at_the_peak_of_the_update(with_adamw):
+    horovod = with_adamw.trial(strategy="horovod", compression=Compression.NONE, bucket_bytes=None, gpus_per_node=2)
+    ddp = with_adamw.trial(strategy="ddp")
+    for mine, other in zip(horovod.ranks, ddp.ranks, strict=True):
+        for category in STATES:
+            bytes_of = [memory_row(rank, Phase.STEP, category).at_peak_bytes for rank in (mine, other)]
+            assert bytes_of[0] == bytes_of[1] == 4 * mine.parameters.total, category
+
+
+def test_what_is_sent_is_every_gradient_once_a_step(with_adamw):
+    for compression, element in ((Compression.NONE, 4), (Compression.FP16, 2)):
+        trial = with_adamw.trial(strategy="horovod", compression=compression, bucket_bytes=None, gpus_per_node=2)
+        for rank in trial.ranks:
+            [row] = [row for row in rank.collectives if row.step is StepKind.STEADY]
+            assert (row.kind, row.phase, row.group_size) == ("all_reduce", Phase.BACKWARD, 2)
+            assert row.message_bytes == element * rank.parameters.total
+
+
+def test_the_record_says_in_which_environment_and_how_horovod_was_built(with_adamw):
+    [rank, _] = with_adamw.trial(strategy="horovod", bucket_bytes=100_000).ranks
+    own, horovod = rank.effective_config["environment"], rank.effective_config["horovod"]
+    assert own["executable"] == str(environment("horovod").python) != sys.executable
+    assert own["horovod"] == "0.28.1"
+    assert (horovod["gloo_built"], horovod["mpi_built"], horovod["size"]) == (True, False, 2)
+    assert horovod["fusion_threshold_bytes"] == 100_000
+    assert any("fusion buffer, up to 100,000 bytes" in note for note in rank.notes)
+
+
+def test_ranks_that_fail_are_a_typed_outcome_with_their_own_words(own_sweep, tmp_path_factory):
+    short = tmp_path_factory.mktemp("data") / "short.npy"
+    np.save(short, np.arange(10))
+    text = SWEEP.format(optimizer="sgd", rate=0.1, include="  []") + f"data: {{kind: tokens, path: {short}}}\n"
+    [trial] = own_sweep(text.replace("[single, ddp, horovod]", "horovod")).run.trials()
+    assert trial.record.status is Status.CRASH
+    assert "10 tokens are fewer than one sequence of 64" in (trial.record.reason or "")

@@ -1,0 +1,94 @@
+"""Strategies in environments of their own: what they cannot do is refused before launch, with the reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.spec.test_strategy_rules import CPU, GPU, skip
+from zerobench.errors import UserError
+from zerobench.slurm.own_environments import refuse_own_environments
+from zerobench.spec.availability import needs
+from zerobench.spec.model import ModelSpec
+from zerobench.spec.presets import resolve_model
+from zerobench.spec.strategy import STRATEGIES
+from zerobench.spec.trial import TrialSpec
+
+OPT = ModelSpec(name="opt", hf_config={"model_type": "opt"})
+DROPS = ModelSpec(name="drops", hf_config={"model_type": "gpt2"})
+OWN = [name for name, info in STRATEGIES.items() if info.environment]
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_without_its_environment_a_strategy_is_refused_with_the_command_that_makes_it(name: str) -> None:
+    absent = CPU.model_copy(update={"missing_environments": (STRATEGIES[name].environment,)})
+    refused = skip(absent, strategy=name)
+    assert refused is not None
+    assert refused.rule == "strategy_unavailable"
+    assert f"zerobench setup {STRATEGIES[name].environment}" in refused.reason
+    assert f"zerobench setup {STRATEGIES[name].environment}" in needs(STRATEGIES[name])
+    assert skip(strategy=name) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "rule", "reason"),
+    [
+        ({"precision": "bf16"}, "horovod_needs_fp32", "horovod with precision bf16"),
+        ({"compression": "powersgd"}, "horovod_compresses_to_fp16", "Horovod has none and fp16"),
+        ({"evidence": "solo"}, "strategy_not_in_this_world", "horovod solo: its ranks are processes of an environment"),
+        ({"evidence": "formula"}, "strategy_not_in_this_world", "horovod formula"),
+        ({"offload_optimizer": "cpu"}, "offload_needs_engine", "offload_optimizer cpu at horovod"),
+        ({"consistency": "async"}, "consistency_needs_server", "consistency async at horovod"),
+    ],
+)
+def test_what_horovod_has_not_is_refused(fields: dict[str, Any], rule: str, reason: str) -> None:
+    refused = skip(strategy="horovod", **fields)
+    assert refused is not None
+    assert refused.rule == rule
+    assert reason in refused.reason
+
+
+@pytest.mark.parametrize(
+    ("fields", "rule", "reason"),
+    [
+        ({"precision": "bf16"}, "tensorflow_needs_fp32", "tensorflow with precision bf16"),
+        ({"activation_checkpointing": True}, "tensorflow_needs_fp32", "the models in Keras keep all activations"),
+        ({"tf_strategy": "tpu"}, "tensorflow_strategy_absent", "tf_strategy tpu: no TPU answers"),
+        ({"tf_strategy": "parameter-server"}, "tensorflow_strategy_absent", "parameter-server is its like in torch"),
+        ({"compression": "fp16"}, "compression_needs_ddp", "compression fp16 at tensorflow"),
+        ({"model": OPT}, "tensorflow_needs_its_models", "in Keras there are gpt2 and llama"),
+        ({"model": DROPS}, "tensorflow_needs_its_models", "a dropout of 0.1"),
+        ({"evidence": "simulated"}, "strategy_not_in_this_world", "tensorflow simulated"),
+    ],
+)
+def test_what_tensorflow_has_not_is_refused(fields: dict[str, Any], rule: str, reason: str) -> None:
+    refused = skip(strategy="tensorflow", **fields)
+    assert refused is not None
+    assert refused.rule == rule
+    assert reason in refused.reason
+
+
+@pytest.mark.parametrize("tf_strategy", ["mirrored", "multi-worker-mirrored"])
+def test_both_of_tensorflows_mirrored_strategies_run(tf_strategy: str) -> None:
+    assert skip(strategy="tensorflow", tf_strategy=tf_strategy) is None
+
+
+@pytest.mark.parametrize("fields", [{"compression": "fp16"}, {"bucket_bytes": 1000}, {"optimizer": "sgd"}])
+def test_what_horovod_has_is_not_refused(fields: dict[str, Any]) -> None:
+    assert skip(strategy="horovod", **fields) is None
+
+
+@pytest.mark.parametrize("name", OWN)
+def test_ranks_in_an_environment_of_their_own_are_on_the_cpu_of_one_node(name: str) -> None:
+    on_gpu, on_two_nodes = skip(GPU, strategy=name), skip(strategy=name, num_nodes=2)
+    assert on_gpu is not None
+    assert on_two_nodes is not None
+    assert (on_gpu.rule, on_two_nodes.rule) == ("environment_needs_cpu", "environment_needs_one_node")
+
+
+def test_jobs_of_a_cluster_refuse_them_before_anything_is_submitted() -> None:
+    trials = [TrialSpec(model=resolve_model("llama-10m"), strategy=name) for name in ("ddp", *OWN)]
+    refuse_own_environments(trials[:1])
+    with pytest.raises(UserError, match=r"strategy: horovod.*run it with zerobench run"):
+        refuse_own_environments(trials)

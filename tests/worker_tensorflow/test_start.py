@@ -1,0 +1,79 @@
+"""What torch draws for a rank without torch is what torch's own ranks have: weights, samples, learning rates."""
+
+from __future__ import annotations
+
+import json
+
+import numpy as np
+import pytest
+import torch
+
+from zerobench.spec.presets import resolve_model
+from zerobench.spec.trial import StepsSpec, TfStrategy, TrialSpec
+from zerobench.worker.data import micro_batches
+from zerobench.worker.model import prepare_model
+from zerobench.worker.schedule import learning_rate
+from zerobench.worker.start_files import write_start
+from zerobench.worker.weights import fill_weights
+from zerobench.worker_tensorflow.launcher import tensorflow_environment
+from zerobench.worker_tensorflow.start import read_start, samples_of
+
+TINY = {"family": "llama", "name": "tiny", "num_layers": 1, "hidden_size": 32, "num_heads": 2, "vocab_size": 97}
+
+
+@pytest.fixture(scope="module")
+def trial() -> TrialSpec:
+    return TrialSpec(
+        model=resolve_model({**TINY, "max_position_embeddings": 16}),
+        strategy="tensorflow",
+        gpus_per_node=2,
+        micro_batch_size=2,
+        gradient_accumulation_steps=3,
+        sequence_length=16,
+        precision="fp32",
+        steps=StepsSpec(warmup=0, timed=1),
+    )
+
+
+@pytest.fixture(scope="module")
+def start(trial, tmp_path_factory):
+    folder = tmp_path_factory.mktemp("start")
+    write_start(trial, folder)
+    return read_start(folder)
+
+
+def test_weights_are_those_of_torchs_ranks_bit_for_bit(trial, start):
+    model = prepare_model(trial, torch.device("cpu"), trial.attention)()
+    fill_weights(model, trial.hyperparameters.seed)
+    parameters = dict(model.named_parameters())
+    assert list(parameters) == list(start.parameters)
+    assert all(np.array_equal(start.parameter(name), own.detach().numpy()) for name, own in parameters.items())
+    assert np.array_equal(start.buffer("model.rotary_emb.inv_freq"), model.model.rotary_emb.inv_freq.numpy())
+
+
+def test_every_replica_gets_the_micro_batches_that_torchs_rank_gets(trial, start):
+    for rank in range(2):
+        theirs = torch.stack(list(micro_batches(trial, rank, trial.steps.total, 97))).numpy()
+        mine = [samples_of(step, rank, 2, trial.micro_batch_size) for step in start.tokens()]
+        assert np.array_equal(np.concatenate(mine), theirs)
+
+
+def test_learning_rates_are_those_of_every_strategy(trial, start):
+    rates = [learning_rate(step, trial.hyperparameters) for step in range(trial.steps.total)]
+    assert list(start.learning_rates) == rates
+
+
+def test_several_processes_find_each_other_by_tf_config_and_one_needs_none():
+    task = json.loads(tensorflow_environment(1, [4001, 4002])["TF_CONFIG"])
+    assert task == {
+        "cluster": {"worker": ["127.0.0.1:4001", "127.0.0.1:4002"]},
+        "task": {"type": "worker", "index": 1},
+    }
+    assert "TF_CONFIG" not in tensorflow_environment(0, [4001])
+
+
+def test_mirrored_replicas_are_one_process(trial):
+    from zerobench.run.launcher import launched_processes
+
+    assert launched_processes(trial) == 2
+    assert launched_processes(trial.model_copy(update={"tf_strategy": TfStrategy.MIRRORED})) == 1

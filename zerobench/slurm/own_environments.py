@@ -1,0 +1,21 @@
+"""What jobs of a cluster do not start: strategies whose ranks run in an environment of their own."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from zerobench.errors import UserError
+from zerobench.spec.strategy import STRATEGIES
+from zerobench.spec.trial import TrialSpec
+
+
+def refuse_own_environments(trials: Iterable[TrialSpec]) -> None:
+    """Raises UserError where one of `trials` is not started by the suite's own Python."""
+    own = {
+        trial.strategy for trial in trials if trial.strategy in STRATEGIES and STRATEGIES[trial.strategy].environment
+    }
+    if own:
+        raise UserError(
+            f"strategy: {', '.join(sorted(own))}: jobs start ranks by the suite's own Python, and this one runs in an "
+            "environment of its own; leave it out here (--only), and run it with zerobench run"
+        )

@@ -1,0 +1,96 @@
+"""Why a strategy that runs in an environment of its own cannot run as a point asks for it."""
+
+from __future__ import annotations
+
+from collections.abc import Collection
+
+from zerobench.spec.architecture import complete
+from zerobench.spec.situation import Rule, Situation
+from zerobench.spec.strategy import strategy_info
+from zerobench.spec.trial import Compression, Precision, TfStrategy
+
+_TF_STRATEGIES = (TfStrategy.MULTI_WORKER_MIRRORED, TfStrategy.MIRRORED)
+_NO_TF_SERVER = "ParameterServerStrategy is not driven here; the strategy parameter-server is its like in torch"
+_KERAS_MODELS = ("gpt2", "llama")
+_DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout")
+
+_HOROVOD_COMPRESSIONS = {Compression.NONE, Compression.FP16}
+
+
+def _environment_needs_one_node(s: Situation) -> str | None:
+    info = strategy_info(s.trial.strategy)
+    if info.environment is None or s.trial.num_nodes == 1:
+        return None
+    return (
+        f"{info.name} on {s.trial.num_nodes} nodes: ranks in an environment of their own are started on one node only"
+    )
+
+
+def _environment_needs_cpu(s: Situation) -> str | None:
+    info = strategy_info(s.trial.strategy)
+    if info.environment is None or not s.on_gpu:
+        return None
+    return (
+        f"{info.name} on GPUs: zerobench setup {info.environment} makes an environment for CPU ranks; "
+        "set DS_ACCELERATOR=cpu to run all strategies on the CPU"
+    )
+
+
+def _horovod_needs_fp32(s: Situation) -> str | None:
+    if s.trial.strategy != "horovod" or s.trial.precision is Precision.FP32:
+        return None
+    return (
+        f"horovod with precision {s.trial.precision}: its optimizer reduces the gradients of what it updates, which "
+        "are fp32 masters beside a 16-bit model, and its core knows no bf16; use fp32"
+    )
+
+
+def _horovod_compresses_to_fp16(s: Situation) -> str | None:
+    if s.trial.strategy != "horovod" or s.trial.compression in _HOROVOD_COMPRESSIONS:
+        return None
+    return f"compression {s.trial.compression} at horovod: Horovod has none and fp16"
+
+
+def _tensorflow_strategy_absent(s: Situation) -> str | None:
+    trial = s.trial
+    if trial.strategy != "tensorflow" or trial.tf_strategy in _TF_STRATEGIES:
+        return None
+    why = "no TPU answers to TensorFlow for the CPU" if trial.tf_strategy is TfStrategy.TPU else _NO_TF_SERVER
+    return f"tf_strategy {trial.tf_strategy}: {why}; use {' or '.join(_TF_STRATEGIES)}"
+
+
+def _tensorflow_needs_its_models(s: Situation) -> str | None:
+    trial = s.trial
+    if trial.strategy != "tensorflow":
+        return None
+    if trial.model.model_type not in _KERAS_MODELS:
+        return f"tensorflow with a model of type {trial.model.model_type}: in Keras there are {_listed(_KERAS_MODELS)}"
+    dropout = max(float(complete(trial.model).get(key) or 0) for key in _DROPOUTS)
+    return f"tensorflow with a dropout of {dropout}: the models in Keras have none; set it to 0" if dropout else None
+
+
+def _tensorflow_needs_fp32(s: Situation) -> str | None:
+    trial = s.trial
+    if trial.strategy != "tensorflow":
+        return None
+    if trial.precision is not Precision.FP32:
+        return f"tensorflow with precision {trial.precision}: Keras keeps fp32 variables in 16 bits too; use fp32"
+    if trial.activation_checkpointing:
+        return "activation_checkpointing at tensorflow: the models in Keras keep all activations; set it to false"
+    return None
+
+
+def _listed(names: Collection[str]) -> str:
+    return " and ".join(names)
+
+
+ENVIRONMENT_RULES: dict[str, Rule] = {
+    "environment_needs_one_node": _environment_needs_one_node,
+    "environment_needs_cpu": _environment_needs_cpu,
+    "horovod_needs_fp32": _horovod_needs_fp32,
+    "horovod_compresses_to_fp16": _horovod_compresses_to_fp16,
+    "tensorflow_strategy_absent": _tensorflow_strategy_absent,
+    "tensorflow_needs_its_models": _tensorflow_needs_its_models,
+    "tensorflow_needs_fp32": _tensorflow_needs_fp32,
+}
+"""Asked among the rules of strategies (strategy_rules.py)."""

@@ -1,0 +1,1 @@
+"""One rank of a TensorFlow trial, in an environment without torch; it writes the records that every rank writes."""

@@ -1,0 +1,105 @@
+"""What a TensorFlow process holds, as far as anybody can say: its variables by name, the rest by what the kernel sees.
+
+TensorFlow's CPU allocator keeps no account that Python could read, and a graph's gradients and activations have no
+names outside of it. So the total is what the process has grown by since before the model was built (resident size, its
+peak within a phase), variables are named out of it, the remainder is `unattributed`: gradients, activations, buffers
+of collectives, and what TensorFlow itself takes for graphs and threads. The process before that is `rest_of_process`.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from typing import Any
+
+import numpy as np
+
+from zerobench.memory import host
+from zerobench.records import Category, MemoryRow, Phase, Place, ProcessMemory, StepKind
+
+NOTE = (
+    "device memory is what the process grew by since before the model was built; of it only variables have names: "
+    "gradients and activations live inside TensorFlow's graph and are in unattributed"
+)
+
+
+def variable_bytes(model: Any, optimizer: Any, num_replicas: int) -> dict[Category, int]:
+    """Bytes of the variables of all `num_replicas` of this process, by what they are."""
+    found = {Category.PARAMETERS: sum(map(_nbytes, model.trainable_variables))}
+    kinds = {"momentum": Category.FIRST_MOMENT, "velocity": Category.SECOND_MOMENT}
+    for variable in optimizer.variables:
+        category = kinds.get(variable.name.rpartition("_")[2], Category.OTHER_OPTIMIZER_STATES)
+        found[category] = found.get(category, 0) + _nbytes(variable)
+    return {category: nbytes * num_replicas for category, nbytes in found.items()}
+
+
+def _nbytes(variable: Any) -> int:
+    """Bytes of a Keras variable, whose data type is a name that NumPy knows."""
+    return math.prod(map(int, variable.shape)) * int(np.dtype(variable.dtype).itemsize)
+
+
+class MemoryBook:
+    """Rows of each phase that is bracketed by `phase`; opened before the model is built."""
+
+    def __init__(self) -> None:
+        self._before_bytes = host.resident_bytes()
+        self.named: Mapping[Category, int] = {}
+        """Bytes of variables, once there are some."""
+        self._rows: dict[tuple[StepKind, Phase], list[MemoryRow]] = {}
+        self._process: dict[tuple[StepKind, Phase], ProcessMemory] = {}
+
+    @property
+    def rows(self) -> list[MemoryRow]:
+        """The ledger's rows."""
+        return [row for rows in self._rows.values() for row in rows]
+
+    @property
+    def process_rows(self) -> list[ProcessMemory]:
+        """What the kernel said at the end of each phase."""
+        return list(self._process.values())
+
+    def peak_bytes(self, step: StepKind, phase: Phase) -> int | None:
+        """The most that the process grew by within a phase."""
+        rows = self._rows[step, phase]
+        return next(row.at_peak_bytes for row in rows if (row.place, row.category) == (Place.DEVICE, Category.TOTAL))
+
+    @contextmanager
+    def phase(self, step: StepKind, phase: Phase) -> Iterator[None]:
+        """Account for a phase; one that is bracketed again is reported as it was the last time."""
+        has_peak = host.reset_peak_resident()
+        yield
+        now = host.resident_bytes()
+        peak = host.peak_resident_bytes() if has_peak else None
+        self._process[step, phase] = ProcessMemory(
+            step=step,
+            phase=phase,
+            rss_bytes=now,
+            pss_bytes=host.proportional_bytes(),
+            peak_rss_bytes=peak,
+            malloc_bytes=host.malloc_bytes(),
+            pinned_bytes=None,
+        )
+        self._rows[step, phase] = list(self._account(step, phase, now, peak))
+
+    def _account(self, step: StepKind, phase: Phase, now: int, peak: int | None) -> Iterator[MemoryRow]:
+        named = sum(self.named.values())
+        live, at_peak = now - self._before_bytes, None if peak is None else peak - self._before_bytes
+        figures: dict[tuple[Place, Category], tuple[int, int | None]] = {
+            **{(Place.DEVICE, category): (nbytes, nbytes) for category, nbytes in self.named.items()},
+            (Place.DEVICE, Category.UNATTRIBUTED): (live - named, None if at_peak is None else at_peak - named),
+            (Place.DEVICE, Category.TOTAL): (live, at_peak),
+            (Place.HOST, Category.REST_OF_PROCESS): (self._before_bytes, self._before_bytes),
+            (Place.HOST, Category.UNATTRIBUTED): (0, 0),
+            (Place.HOST, Category.TOTAL): (self._before_bytes, self._before_bytes),
+        }
+        for (place, category), (live_bytes, at_peak_bytes) in figures.items():
+            yield MemoryRow(
+                step=step,
+                phase=phase,
+                place=place,
+                category=category,
+                live_bytes=live_bytes,
+                at_peak_bytes=at_peak_bytes,
+                own_peak_bytes=at_peak_bytes,
+            )
