@@ -22,7 +22,16 @@ from zerobench.spec.gpu_names import known_gpu
 from zerobench.spec.plain import as_number, as_written, one_line
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.strategy import strategy_info
-from zerobench.spec.trial import Attention, Compression, Consistency, Evidence, Offload, Optimizer, Precision
+from zerobench.spec.trial import (
+    Attention,
+    Compression,
+    Consistency,
+    Evidence,
+    Offload,
+    Optimizer,
+    PipelineSchedule,
+    Precision,
+)
 
 AUTO = "auto"
 """World size, nodes or GPUs per node: what the machine has; gpu: the machine's own, or none."""
@@ -247,6 +256,7 @@ READERS: dict[str, Reader] = {
     "compression": _compression,
     "reshard_after_forward": _switch,
     "consistency": _choice(Consistency),
+    "pipeline_schedule": _choice(PipelineSchedule),
     "ds_config": _overrides,
     "ds_config_file": _config_file,
     "evidence": _choice(Evidence),

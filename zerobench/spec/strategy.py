@@ -15,7 +15,7 @@ from zerobench.spec.trial import Compression, Consistency, Evidence, TrialSpec
 
 _REORDERED = "the same sums in another order"
 
-SETTINGS = ("ds_config", "ds_config_file", "bucket_bytes", "reshard_after_forward")
+SETTINGS = ("ds_config", "ds_config_file", "bucket_bytes", "reshard_after_forward", "pipeline_schedule")
 """Axes that set up one engine and change neither the work nor where states lie: dropped for every other strategy, so
 that one sweep may set each engine up beside the others. What does change them (offload, compression) is refused where a
 strategy has no such thing."""
@@ -56,6 +56,8 @@ class StrategyInfo(Spec):
     (zerobench.spec.batch)."""
     fixed_batch: str | None = None
     """Why the number of micro-batches cannot change from step to step; None where it can, as a batch ramp needs."""
+    divides_layers: bool = False
+    """Whether its ranks are the stages of a pipeline: each has some of the blocks, and the last alone the loss."""
     exact: bool = True
     """Whether it computes what the reference computes, but for the order of additions, and is judged by that. A
     strategy that changes the arithmetic (compressed gradients, stale ones) is not exact and is shown unjudged, with its
@@ -124,6 +126,17 @@ STRATEGIES: dict[str, StrategyInfo] = {
             summary="torch tensor parallelism (DTensor): matrices of every block cut across all ranks, as Megatron-LM",
             uses_deepspeed=False,
             divides_batch=False,
+        ),
+        StrategyInfo(
+            name="pipeline",
+            summary="torch pipelining: blocks split over ranks as stages, micro-batches pass through (GPipe, 1F1B)",
+            uses_deepspeed=False,
+            least_processes=2,
+            divides_batch=False,
+            divides_layers=True,
+            evidences=(Evidence.MEASURED, Evidence.SOLO, Evidence.SIMULATED),
+            unavailable={Evidence.FORMULA: "no closed form of a stage's memory is written; use simulated"},
+            axes=("pipeline_schedule",),
         ),
     )
 }

@@ -101,6 +101,15 @@ class Consistency(StrEnum):
     """Those that there are: the server applies each gradient as it comes, so others may have been applied since."""
 
 
+class PipelineSchedule(StrEnum):
+    """In what order the stages of `pipeline` take the micro-batches of a step, and whose engine runs it."""
+
+    ONE_F_ONE_B = "1f1b"
+    """torch's, one backward pass after each forward pass (Narayanan et al., arXiv 2104.04473, section 2.2)."""
+    GPIPE = "gpipe"
+    """torch's, all forward passes first (Huang et al., arXiv 1811.06965)."""
+
+
 class Attention(StrEnum):
     """Attention implementation, by transformers' `attn_implementation`."""
 
@@ -194,7 +203,14 @@ SCRIPT = "script"
 """The strategy of a script in which no ledger saw the engine; one that was seen has its ZeRO stage's."""
 
 
-_LATER_FIELDS = ("bucket_bytes", "compression", "reshard_after_forward", "consistency", "batch_ramp")
+_LATER_FIELDS = (
+    "bucket_bytes",
+    "compression",
+    "reshard_after_forward",
+    "consistency",
+    "batch_ramp",
+    "pipeline_schedule",
+)
 """Fields that came after the first runs were kept: at their default they are not in the hash, so that those keep
 theirs."""
 
@@ -240,6 +256,8 @@ class TrialSpec(Spec):
     """Whether `fsdp` frees a block's gathered parameters after its forward pass and gathers them again in backward."""
     consistency: Consistency = Consistency.SYNC
     """Whether the server of `parameter-server` waits for all workers before it updates."""
+    pipeline_schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B
+    """In what order the stages of `pipeline` take the micro-batches of a step."""
     data: DataSpec = DataSpec()
     hyperparameters: HyperparameterSpec = HyperparameterSpec()
     steps: StepsSpec = StepsSpec()

@@ -31,6 +31,10 @@ def make_strategy(job: Job) -> Strategy:
             from zerobench.worker.strategies.tensor import Tensor
 
             return Tensor(job)
+        case "pipeline":
+            from zerobench.worker.strategies.pipeline import Pipeline
+
+            return Pipeline(job)
         case "zero0" | "zero1" | "zero2" | "zero3":
             from zerobench.worker.strategies.zero import Zero
 
