@@ -78,13 +78,3 @@ def micro_batches_in_flight(trial: TrialSpec, stage: int) -> int:
     if trial.pipeline_schedule is PipelineSchedule.GPIPE:
         return micro_batches
     return min(micro_batches, trial.world_size - stage)
-
-
-def bubble_fraction(trial: TrialSpec) -> float:
-    """Part of a step in which a rank is idle if every stage takes equally long: (p - 1) / (m + p - 1).
-
-    Of both schedules: Huang et al. (section 2.3) write it so; Narayanan et al. (section 2.2.1) write idle over useful
-    time, (p - 1) / m, which is the same.
-    """
-    stages, micro_batches = trial.world_size, micro_batches_of_share(trial)
-    return (stages - 1) / (micro_batches + stages - 1)

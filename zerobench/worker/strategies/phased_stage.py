@@ -8,7 +8,6 @@ from typing import Any
 import torch
 import torch.distributed as dist
 from torch.distributed.pipelining import PipelineStage
-from torch.utils._python_dispatch import _disable_current_modes
 
 from zerobench.memory.engine_tensors import Named
 from zerobench.records import Category, Phase
@@ -92,8 +91,7 @@ class PhasedStage(PipelineStage):
 
 
 def _yes() -> torch.Tensor:
-    with _disable_current_modes():
-        return torch.ones((), dtype=torch.int32)
+    return torch.ones((), dtype=torch.int32)
 
 
 def _zero(received: Any) -> None:
