@@ -13,6 +13,7 @@ from zerobench.formulas.pipeline import pipeline_bytes_per_step
 from zerobench.records import CollectiveTraffic, Phase, RankRecord, StepKind
 from zerobench.report.frames.run_frames import run_frames
 from zerobench.report.markdown.tables import stage_lines
+from zerobench.report.page.assemble import page_html
 from zerobench.report.pipeline import stages
 from zerobench.report.terminal.show import show_run
 from zerobench.store import load_run
@@ -57,7 +58,7 @@ def test_each_stage_has_its_own_blocks_states_and_bubble(trial: SampleTrial) -> 
 
 
 def test_a_trial_whose_ranks_are_no_stages_has_none() -> None:
-    assert stages(completed_trial(spec("tensor", gpus_per_node=2))) == []
+    assert stages(completed_trial(spec("zero1", gpus_per_node=2))) == []
 
 
 def test_what_was_not_measured_of_a_stage_is_none_and_never_zero(trial: SampleTrial) -> None:
@@ -84,3 +85,14 @@ def test_markdown_has_a_row_for_each_stage(folder: Path) -> None:
     assert len([line for line in lines if line.startswith("|") and "0-3" in line]) == 1
     assert len([line for line in lines if line.startswith("|") and "4-7" in line]) == 1
     assert "Narayanan" in " ".join(lines)
+
+
+def test_the_page_has_a_section_with_a_row_for_each_stage_and_none_where_there_are_no_stages(
+    folder: Path, tmp_path: Path
+) -> None:
+    page = page_html(run_frames([load_run(folder)]), figures=[])
+    assert page.count("Pipeline, stage by stage") == 2  # the contents and the section
+    assert "0-3" in page
+    assert "4-7" in page
+    other = write_run(tmp_path / "run", [completed_trial(spec("zero1", gpus_per_node=2))], samples=False).path
+    assert "Pipeline, stage by stage" not in page_html(run_frames([load_run(other)]), figures=[])

@@ -7,6 +7,8 @@ from typing import Any
 
 import pytest
 
+from zerobench.ds_config import build_ds_config
+from zerobench.errors import UserError
 from zerobench.formulas.pipeline import bubble_fraction
 from zerobench.spec.host_memory import host_state_bytes
 from zerobench.spec.machine import Accelerator, Machine
@@ -20,9 +22,9 @@ from zerobench.spec.trial import TrialSpec
 CPU = Machine(accelerator=Accelerator.CPU, cpu_cores=8)
 
 
-def trial(strategy: str = "pipeline", num_layers: int = 4, **fields: Any) -> TrialSpec:
+def trial(strategy: str = "pipeline", num_layers: int = 4, *, tied: bool = False, **fields: Any) -> TrialSpec:
     config = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": num_layers}
-    config["vocab_size"] = 509
+    config |= {"vocab_size": 509, "tie_word_embeddings": tied}
     model = ModelSpec(name="m", hf_config=config)
     asked = {"gpus_per_node": 4, "gradient_accumulation_steps": 2, "precision": "fp32", "sequence_length": 32}
     return TrialSpec.model_validate({"model": model, "strategy": strategy, **asked, **fields})
@@ -122,3 +124,28 @@ def test_ranks_that_divide_the_model_hold_its_states_once_together():
     for strategy in ("pipeline", "tensor"):
         assert host_state_bytes(trial(strategy), 1000, Accelerator.CPU) - processes == 16 * 1000
     assert host_state_bytes(trial("ddp"), 1000, Accelerator.CPU) - processes == 4 * 16 * 1000
+
+
+@pytest.mark.parametrize(
+    ("fields", "rule"),
+    [
+        ({"evidence": "simulated"}, "deepspeed_pipeline_needs_ranks"),
+        ({"tied": True}, "deepspeed_pipeline_unties"),
+    ],
+)
+def test_what_deepspeeds_engine_cannot_do_is_refused_and_torchs_schedules_are_named(fields, rule):
+    skip = why_skipped(Situation(trial(pipeline_schedule="deepspeed", **fields), CPU, None))
+    assert skip is not None
+    assert skip.rule == rule
+    assert "use 1f1b" in skip.reason
+    assert why_skipped(Situation(trial(**fields), CPU, None)) is None
+
+
+def test_deepspeeds_schedule_gets_a_config_of_stage_0_with_the_whole_batch_and_the_trials_clipping():
+    config = build_ds_config(trial(pipeline_schedule="deepspeed"))
+    assert config["zero_optimization"]["stage"] == 0
+    assert config["gradient_accumulation_steps"] == 8
+    assert config["train_batch_size"] == config["train_micro_batch_size_per_gpu"] * 8 == 8
+    assert config["gradient_clipping"] == 1.0
+    with pytest.raises(UserError, match="has no DeepSpeed configuration"):
+        build_ds_config(trial())

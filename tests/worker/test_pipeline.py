@@ -106,8 +106,9 @@ def test_a_stage_keeps_the_activations_of_the_micro_batches_that_its_schedule_ha
     assert kept["gpipe", 1] > 2 * kept["1f1b", 1]  # four against one, what a backward pass makes beside them
 
 
-def test_every_rank_tells_how_long_it_waited_within_each_timed_step(ran):
-    for rank in ran(spec()):
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_rank_tells_how_long_it_waited_within_each_timed_step(ran, schedule):
+    for rank in ran(spec(pipeline_schedule=schedule)):
         assert rank.step_times
         for time in rank.step_times:
             others = time.forward_s + time.backward_s + time.optimizer_s

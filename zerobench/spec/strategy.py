@@ -11,7 +11,7 @@ from pydantic import Field
 
 from zerobench.errors import unknown_choice
 from zerobench.spec.base import Spec
-from zerobench.spec.trial import Compression, Consistency, Evidence, TrialSpec
+from zerobench.spec.trial import Compression, Consistency, Evidence, PipelineSchedule, TrialSpec
 
 _REORDERED = "the same sums in another order"
 
@@ -34,7 +34,7 @@ class StrategyInfo(Spec):
     paper_stage: int | None = None
     """The stage at which the ZeRO paper's terms divide the same states; None where they speak of something else."""
     uses_deepspeed: bool = True
-    """Whether DeepSpeed's engine runs it, from a ds_config."""
+    """Whether DeepSpeed's engine runs it, from a ds_config; of a pipeline its schedule decides (`uses_deepspeed`)."""
     is_reference: bool = False
     """One process that trains the whole global batch; the others' losses are held against it."""
     least_processes: int = 1
@@ -129,7 +129,7 @@ STRATEGIES: dict[str, StrategyInfo] = {
         ),
         StrategyInfo(
             name="pipeline",
-            summary="torch pipelining: blocks split over ranks as stages, micro-batches pass through (GPipe, 1F1B)",
+            summary="blocks split over ranks as stages, micro-batches pass through (GPipe, 1F1B; torch or DeepSpeed)",
             uses_deepspeed=False,
             least_processes=2,
             divides_batch=False,
@@ -148,6 +148,12 @@ def strategy_info(name: object) -> StrategyInfo:
     if isinstance(name, str) and name in STRATEGIES:
         return STRATEGIES[name]
     raise unknown_choice("strategy", name, STRATEGIES)
+
+
+def uses_deepspeed(trial: TrialSpec) -> bool:
+    """Whether DeepSpeed's engine runs the trial: so its strategy is, or its schedule of a pipeline."""
+    info = strategy_info(trial.strategy)
+    return info.uses_deepspeed or (info.divides_layers and trial.pipeline_schedule is PipelineSchedule.DEEPSPEED)
 
 
 def strategy_packages() -> list[str]:

@@ -25,7 +25,7 @@
       compression: none             # ddp: none, fp16, bf16, powersgd, onebit
       reshard_after_forward: true   # fsdp: free gathered parameters after a block's forward pass
       consistency: sync             # parameter-server: sync (waits for all workers), async (for none)
-      pipeline_schedule: 1f1b       # pipeline: 1f1b, gpipe
+      pipeline_schedule: 1f1b       # pipeline: 1f1b, gpipe (torch), deepspeed (PipelineModule, 1F1B)
       ds_config:                    # any DeepSpeed key, short where it is unique; each key's list multiplies
         reduce_bucket_size: [5e7, 5e8]
       ds_config_file: null          # a DeepSpeed JSON of your own instead of the generated configuration

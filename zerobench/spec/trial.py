@@ -108,6 +108,8 @@ class PipelineSchedule(StrEnum):
     """torch's, one backward pass after each forward pass (Narayanan et al., arXiv 2104.04473, section 2.2)."""
     GPIPE = "gpipe"
     """torch's, all forward passes first (Huang et al., arXiv 1811.06965)."""
+    DEEPSPEED = "deepspeed"
+    """DeepSpeed's PipelineModule and its TrainSchedule, which is 1F1B."""
 
 
 class Attention(StrEnum):

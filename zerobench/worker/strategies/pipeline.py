@@ -28,7 +28,7 @@ from zerobench.memory.engine_tensors import Named
 from zerobench.records import Category, Phase
 from zerobench.spec.batch import micro_batches_of_share
 from zerobench.spec.pipeline import micro_batches_in_flight
-from zerobench.spec.trial import PipelineSchedule
+from zerobench.spec.trial import PipelineSchedule, TrialSpec
 from zerobench.worker.model import DTYPES
 from zerobench.worker.strategies.base import Phases
 from zerobench.worker.strategies.phased_stage import PhasedStage
@@ -127,23 +127,22 @@ class Pipeline(TorchLoop):
 
     def effective_config(self) -> dict[str, Any]:
         """The optimizer's settings, and which part of which pipeline this rank is."""
-        return {**super().effective_config(), "pipeline": {**self._own_part(), "engine": self._engine_name()}}
+        engine = f"torch.distributed.pipelining.{type(self._schedule).__name__}"
+        return {**super().effective_config(), "pipeline": {**own_part(self._stage, self.job.trial), "engine": engine}}
 
-    def _engine_name(self) -> str:
-        return f"torch.distributed.pipelining.{type(self._schedule).__name__}"
 
-    def _own_part(self) -> dict[str, Any]:
-        stage, trial = self._stage, self.job.trial
-        own = stage.division[stage.index]
-        return {
-            "schedule": trial.pipeline_schedule.value,
-            "stage": stage.index,
-            "num_stages": len(stage.division),
-            "blocks": [own.start, own.stop],
-            "parameters": sum(p.numel() for p in self.module.parameters()),
-            "micro_batches": micro_batches_of_share(trial),
-            "micro_batches_in_flight": micro_batches_in_flight(trial, stage.index),
-        }
+def own_part(stage: Stage, trial: TrialSpec) -> dict[str, Any]:
+    """Which part of the pipeline of `trial` a rank is, for its record."""
+    own = stage.division[stage.index]
+    return {
+        "schedule": trial.pipeline_schedule.value,
+        "stage": stage.index,
+        "num_stages": len(stage.division),
+        "blocks": [own.start, own.stop],
+        "parameters": sum(parameter.numel() for parameter in stage.model.parameters()),
+        "micro_batches": micro_batches_of_share(trial),
+        "micro_batches_in_flight": micro_batches_in_flight(trial, stage.index),
+    }
 
 
 def _shapes(stage: Stage, batch: int, length: int, dtype: torch.dtype) -> tuple[torch.Tensor, torch.Tensor]:
