@@ -134,6 +134,7 @@ STRATEGIES: dict[str, StrategyInfo] = {
             least_processes=2,
             divides_batch=False,
             divides_layers=True,
+            fixed_batch="its schedule is made for one number of micro-batches",
             evidences=(Evidence.MEASURED, Evidence.SOLO, Evidence.SIMULATED),
             unavailable={Evidence.FORMULA: "no closed form of a stage's memory is written; use simulated"},
             axes=("pipeline_schedule",),

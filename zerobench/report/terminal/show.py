@@ -24,8 +24,8 @@ from zerobench.report.terminal.layout import Section, Shown, listed
 from zerobench.report.terminal.memory_tables import memory_sections
 from zerobench.report.terminal.nvml_tables import nvml_sections
 from zerobench.report.terminal.outcome_tables import disbelieved, notes_sections, outcome_sections, parity_sections
-from zerobench.report.terminal.ramp_tables import ramp_sections
 from zerobench.report.terminal.pipeline_tables import pipeline_sections
+from zerobench.report.terminal.ramp_tables import ramp_sections
 from zerobench.report.terminal.server_tables import server_sections
 from zerobench.report.terminal.speed_tables import speed_sections
 from zerobench.report.terminal.states_tables import composition_lines, states_sections

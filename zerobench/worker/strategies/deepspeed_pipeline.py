@@ -17,7 +17,7 @@ import torch.distributed as dist
 from zerobench.memory.engine_config import engine_config
 from zerobench.memory.engine_tensors import Named, walk_deepspeed
 from zerobench.records import Category, Phase
-from zerobench.worker.strategies.base import Phases, Strategy
+from zerobench.worker.strategies.base import Phases, Strategy, only_learning_rate
 from zerobench.worker.strategies.pipeline import own_part
 from zerobench.worker.strategies.stages import Stage, build_stage
 from zerobench.worker.strategies.zero import undo_start_up_step
@@ -127,6 +127,11 @@ class DeepSpeedPipeline(Strategy):
         for tokens in (*engine.pipe_buffers["labels"], *engine.pipe_buffers["inputs"]):
             if isinstance(tokens, torch.Tensor) and not tokens.is_floating_point():
                 yield Named(tokens, Category.INPUTS)
+
+    def learning_rate(self) -> float | None:
+        """As the engine has it, and the optimizer that the engine wraps."""
+        outer = self._engine.optimizer
+        return only_learning_rate(outer, getattr(outer, "optimizer", outer))
 
     def effective_config(self) -> dict[str, Any]:
         """DeepSpeed's config with every default filled in, and which part of which pipeline this rank is."""
