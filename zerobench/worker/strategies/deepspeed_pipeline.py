@@ -117,16 +117,17 @@ class DeepSpeedPipeline(Strategy):
         self.job.heard(kind, dist.get_world_size(), tensor.nbytes)
 
     def walk(self) -> Iterable[Named]:
-        """Everything that the engine holds, and what passes between the stages."""
+        """Everything that the engine holds, what passes between the stages, and the batches that it keeps.
+
+        Of the last stage it keeps the logits too, one micro-batch's in each buffer, until others take their place.
+        """
         yield from walk_deepspeed(self._engine)
-        engine = self._engine
-        passing = [engine.pipe_recv_buf, engine.grad_layer, *engine._grad_layer_buf]
-        for received in engine.pipe_buffers["inputs"]:
-            passing += [] if self._stage.is_first or received is None else [received, received.grad]
-        yield from (Named(one, Category.PIPELINE_BUFFERS) for one in passing if isinstance(one, torch.Tensor))
-        for tokens in (*engine.pipe_buffers["labels"], *engine.pipe_buffers["inputs"]):
-            if isinstance(tokens, torch.Tensor) and not tokens.is_floating_point():
-                yield Named(tokens, Category.INPUTS)
+        held, stage = self._engine.pipe_buffers, self._stage
+        received = [] if stage.is_first else [one for one in held["inputs"] if one is not None]
+        passing = [self._engine.pipe_recv_buf, *self._engine._grad_layer_buf, *received, *(x.grad for x in received)]
+        yield from _named(passing, Category.PIPELINE_BUFFERS)
+        yield from _named(held["labels"] + (held["inputs"] if stage.is_first else []), Category.INPUTS)
+        yield from _named(held["outputs"] if stage.is_last else [], Category.LOGITS_AND_LOSS)
 
     def learning_rate(self) -> float | None:
         """As the engine has it, and the optimizer that the engine wraps."""
@@ -137,6 +138,10 @@ class DeepSpeedPipeline(Strategy):
         """DeepSpeed's config with every default filled in, and which part of which pipeline this rank is."""
         engine = f"deepspeed.pipe.{type(self._engine).__name__}"
         return {**engine_config(self._engine), "pipeline": {**own_part(self._stage, self.job.trial), "engine": engine}}
+
+
+def _named(held: Iterable[torch.Tensor | None], category: Category) -> Iterator[Named]:
+    return (Named(tensor, category) for tensor in held if tensor is not None)
 
 
 class _OwnStage(torch.nn.Module):
