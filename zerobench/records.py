@@ -36,6 +36,8 @@ class Category(StrEnum):
     REDUCE_BUFFERS = "reduce_buffers"
     ALL_GATHER_BUFFERS = "all_gather_buffers"
     GATHERED_PARAMETERS = "gathered_parameters"
+    PIPELINE_BUFFERS = "pipeline_buffers"
+    """What passes between the stages of a pipeline: activations and gradients received, and gradients to be sent."""
     ACTIVATIONS = "activations"
     LOGITS_AND_LOSS = "logits_and_loss"
     TEMPORARIES = "temporaries"
@@ -174,7 +176,8 @@ class StepTime(Record):
     backward_s: float
     optimizer_s: float
     wait_s: float | None = None
-    """Within the step, waiting for other ranks and not for what they send; None where the strategy does not know it."""
+    """Within the step, waiting for other ranks and not for what they send; of a pipeline's stage all that is neither
+    forward, backward nor update, receiving included. None where the strategy does not know it."""
 
 
 class StepBatch(Record):

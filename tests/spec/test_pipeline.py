@@ -3,12 +3,31 @@
 from __future__ import annotations
 
 from itertools import combinations
+from typing import Any
 
 import pytest
 
+from zerobench.ds_config import build_ds_config
+from zerobench.errors import UserError
+from zerobench.formulas.pipeline import bubble_fraction
+from zerobench.spec.host_memory import host_state_bytes
+from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.model import ModelSpec
-from zerobench.spec.pipeline import divide_blocks, why_not_divided
+from zerobench.spec.pipeline import divide_blocks, micro_batches_in_flight, why_not_divided
+from zerobench.spec.roles import num_loss_ranks
+from zerobench.spec.rules import why_skipped
+from zerobench.spec.situation import Situation
 from zerobench.spec.trial import TrialSpec
+
+CPU = Machine(accelerator=Accelerator.CPU, cpu_cores=8)
+
+
+def trial(strategy: str = "pipeline", num_layers: int = 4, *, tied: bool = False, **fields: Any) -> TrialSpec:
+    config = {"model_type": "llama", "hidden_size": 64, "num_attention_heads": 4, "num_hidden_layers": num_layers}
+    config |= {"vocab_size": 509, "tie_word_embeddings": tied}
+    model = ModelSpec(name="m", hf_config=config)
+    asked = {"gpus_per_node": 4, "gradient_accumulation_steps": 2, "precision": "fp32", "sequence_length": 32}
+    return TrialSpec.model_validate({"model": model, "strategy": strategy, **asked, **fields})
 
 
 @pytest.mark.parametrize("num_stages", range(1, 13))
@@ -58,3 +77,75 @@ def test_a_model_is_refused_with_the_reason():
     assert why(3) is None
     assert "its 3 blocks cannot be divided among 4 stages" in (why(4) or "")
     assert "a model of type bloom" in (why(2, model_type="bloom") or "")
+
+
+def test_a_pipeline_with_a_block_for_each_rank_is_not_refused():
+    assert why_skipped(Situation(trial(), CPU, None)) is None
+
+
+@pytest.mark.parametrize(
+    ("fields", "rule", "reason"),
+    [
+        ({"num_layers": 3}, "blocks_not_divisible", "its 3 blocks cannot be divided among 4 stages"),
+        ({"gpus_per_node": 1}, "too_few_processes", "pipeline on 1 ranks: it needs 2 or more"),
+        ({"offload_optimizer": "cpu"}, "offload_needs_engine", "pipeline"),
+        ({"compression": "fp16"}, "compression_needs_ddp", "pipeline"),
+        ({"evidence": "formula"}, "strategy_not_in_this_world", "use simulated"),
+    ],
+)
+def test_what_a_pipeline_cannot_do_is_refused_with_the_reason(fields, rule, reason):
+    skip = why_skipped(Situation(trial(**fields), CPU, None))
+    assert skip is not None
+    assert skip.rule == rule
+    assert reason in skip.reason
+
+
+def test_a_stage_of_1f1b_has_as_many_micro_batches_in_flight_as_stages_follow_and_gpipe_all():
+    assert [micro_batches_in_flight(trial(), stage) for stage in range(4)] == [4, 3, 2, 1]
+    assert [micro_batches_in_flight(trial(pipeline_schedule="gpipe"), stage) for stage in range(4)] == [8] * 4
+
+
+def test_the_bubble_shrinks_with_more_micro_batches():
+    found = [bubble_fraction(trial(gradient_accumulation_steps=steps)) for steps in (1, 2, 8)]
+    assert found == pytest.approx([3 / 7, 3 / 11, 3 / 35])
+
+
+def test_the_last_stage_alone_has_a_loss():
+    assert [num_loss_ranks(trial(name)) for name in ("pipeline", "tensor", "ddp")] == [1, 4, 4]
+
+
+def test_the_schedule_means_nothing_to_other_strategies_and_changes_no_name_of_theirs():
+    assert trial("ddp").config_hash == trial("ddp", pipeline_schedule="1f1b").config_hash
+    assert trial().config_hash != trial(pipeline_schedule="gpipe").config_hash
+
+
+def test_ranks_that_divide_the_model_hold_its_states_once_together():
+    processes = host_state_bytes(trial(), 0, Accelerator.CPU)
+    for strategy in ("pipeline", "tensor"):
+        assert host_state_bytes(trial(strategy), 1000, Accelerator.CPU) - processes == 16 * 1000
+    assert host_state_bytes(trial("ddp"), 1000, Accelerator.CPU) - processes == 4 * 16 * 1000
+
+
+@pytest.mark.parametrize(
+    ("fields", "rule"),
+    [
+        ({"evidence": "simulated"}, "deepspeed_pipeline_needs_ranks"),
+        ({"tied": True}, "deepspeed_pipeline_unties"),
+    ],
+)
+def test_what_deepspeeds_engine_cannot_do_is_refused_and_torchs_schedules_are_named(fields, rule):
+    skip = why_skipped(Situation(trial(pipeline_schedule="deepspeed", **fields), CPU, None))
+    assert skip is not None
+    assert skip.rule == rule
+    assert "use 1f1b" in skip.reason
+    assert why_skipped(Situation(trial(**fields), CPU, None)) is None
+
+
+def test_deepspeeds_schedule_gets_a_config_of_stage_0_with_the_whole_batch_and_the_trials_clipping():
+    config = build_ds_config(trial(pipeline_schedule="deepspeed"))
+    assert config["zero_optimization"]["stage"] == 0
+    assert config["gradient_accumulation_steps"] == 8
+    assert config["train_batch_size"] == config["train_micro_batch_size_per_gpu"] * 8 == 8
+    assert config["gradient_clipping"] == 1.0
+    with pytest.raises(UserError, match="has no DeepSpeed configuration"):
+        build_ds_config(trial())

@@ -6,6 +6,7 @@ import pytest
 import torch
 
 from tests.conftest import memory_row
+from zerobench.formulas.pipeline import pipeline_bytes_per_step
 from zerobench.records import Category, Phase, Status
 from zerobench.report.parity import ParityJudge
 from zerobench.spec.trial import Compression
@@ -16,7 +17,8 @@ name: parity
 axes:
   model: {{family: {family}, name: tiny, num_layers: 2, hidden_size: 64, num_heads: 4, vocab_size: 509,
           max_position_embeddings: 64}}
-  strategy: [single, ddp, zero0, zero1, zero2, zero3, fsdp, tensor]
+  strategy: [single, ddp, zero0, zero1, zero2, zero3, fsdp, tensor, pipeline]
+  pipeline_schedule: deepspeed  # torch's: tests/worker/test_pipeline.py
   world_size: 2
   micro_batch_size: 2
   gradient_accumulation_steps: 2
@@ -32,7 +34,7 @@ COMPRESSED = """include:
   - {strategy: ddp, compression: [fp16, onebit]}
   - {strategy: ddp, compression: powersgd, bucket_bytes: 4e6}  # all gradients in one bucket
 """
-EXACT = ("ddp", "zero0", "zero1", "zero2", "zero3", "fsdp", "tensor")
+EXACT = ("ddp", "zero0", "zero1", "zero2", "zero3", "fsdp", "tensor", "pipeline")
 
 
 @pytest.fixture(scope="module")
@@ -102,3 +104,26 @@ def test_ranks_that_divide_the_model_are_all_fed_the_whole_global_batch(with_ada
     alone = torch.stack(list(micro_batches(with_adamw.trial(strategy="single").spec, 0, 1, 509)))
     for rank in range(2):
         assert torch.equal(torch.stack(list(micro_batches(spec, rank, 1, 509))), alone)
+
+
+def test_each_stage_of_deepspeeds_pipeline_holds_its_own_and_every_byte_of_it_has_a_name(swept):
+    ranks = swept.trial(strategy="pipeline").ranks
+    own = [rank.effective_config["pipeline"]["parameters"] for rank in ranks]
+    assert sum(own) == ranks[0].parameters.total == ranks[1].parameters.total
+    for rank, parameters in zip(ranks, own, strict=True):
+        for category, phase in ((Category.PARAMETERS, Phase.FORWARD), (Category.GRADIENTS, Phase.BACKWARD)):
+            assert memory_row(rank, phase, category).live_bytes == 4 * parameters, (rank.rank, category)
+        for row in rank.memory:
+            if row.category is Category.UNATTRIBUTED:
+                whole = memory_row(rank, row.phase, Category.TOTAL, step=row.step, place=row.place).at_peak_bytes or 0
+                assert abs(row.at_peak_bytes or 0) <= max(0.01 * whole, 4096), (rank.rank, row, rank.notes)
+
+
+def test_deepspeeds_pipeline_passes_hidden_states_and_gradients_once_and_tells_how_long_it_waits(swept):
+    trial = swept.trial(strategy="pipeline")
+    for rank in trial.ranks:
+        passed = [
+            row.message_bytes for row in rank.collectives if row.step == "steady" and row.kind in {"send", "recv"}
+        ]
+        assert sum(passed) == pipeline_bytes_per_step(trial.spec, rank.rank)
+        assert all(0 < time.wait_s < time.step_s for time in rank.step_times)

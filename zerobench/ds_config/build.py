@@ -10,8 +10,8 @@ from zerobench.ds_config.keys import default, find
 from zerobench.ds_config.user_file import complete_user_config
 from zerobench.errors import UserError
 from zerobench.spec.architecture import dimensions
-from zerobench.spec.batch import micro_batches_of_share, model_parallel_size
-from zerobench.spec.strategy import strategy_info
+from zerobench.spec.batch import autotp_size, micro_batches_of_share
+from zerobench.spec.strategy import uses_deepspeed
 from zerobench.spec.trial import Offload, Optimizer, Precision, TrialSpec
 
 _NEVER = 1_000_000_000
@@ -35,7 +35,7 @@ def build_ds_config(trial: TrialSpec) -> dict[str, Any]:
     where = trial.ds_config_file or "ds_config"
     check_ds_config(config, where)
     refuse_conflicts(config, trial, where)
-    _lay(config, "zero_optimization.stage", trial.zero_stage)  # a file for stage 0 may leave it out
+    _lay(config, "zero_optimization.stage", trial.zero_stage or 0)  # a file for stage 0 may leave it out
     return config
 
 
@@ -49,11 +49,11 @@ def swap_folder(trial: TrialSpec) -> str | None:
 
 
 def _generated(trial: TrialSpec) -> dict[str, Any]:
-    if strategy_info(trial.strategy).zero_stage is None:
-        raise UserError(f"strategy: {trial.strategy!r} is no ZeRO stage and has no DeepSpeed configuration")
+    if not uses_deepspeed(trial):
+        raise UserError(f"strategy: {trial.strategy!r} has no DeepSpeed configuration")
     config: dict[str, Any] = {
         # For this product DeepSpeed takes every rank for a data-parallel one (runtime/config.py, DeepSpeedConfig).
-        "train_batch_size": trial.global_batch_size * model_parallel_size(trial),
+        "train_batch_size": trial.global_batch_size * autotp_size(trial),
         "train_micro_batch_size_per_gpu": trial.micro_batch_size,
         "gradient_accumulation_steps": micro_batches_of_share(trial),
         "gradient_clipping": trial.hyperparameters.gradient_clipping,
@@ -117,7 +117,7 @@ def _optimizer(trial: TrialSpec) -> dict[str, Any]:
 
 
 def _zero(trial: TrialSpec) -> dict[str, Any]:
-    section: dict[str, Any] = {"stage": trial.zero_stage}
+    section: dict[str, Any] = {"stage": trial.zero_stage or 0}
     if trial.offload_optimizer is not Offload.NONE:
         section["offload_optimizer"] = _offload(trial.offload_optimizer)
     if trial.offload_param is not Offload.NONE:

@@ -7,7 +7,7 @@ from typing import Any
 
 from zerobench.ds_config.reading import device_of, get, optimizer_of, precision_of, zeropp_of
 from zerobench.errors import UserError
-from zerobench.spec.batch import AUTOTP_SIZE, micro_batches_of_share, model_parallel_size
+from zerobench.spec.batch import AUTOTP_SIZE, autotp_size, micro_batches_of_share
 from zerobench.spec.trial import TrialSpec
 
 
@@ -25,8 +25,8 @@ def refuse_conflicts(config: Mapping[str, Any], trial: TrialSpec, where: str) ->
 
 def _facts(config: Mapping[str, Any], trial: TrialSpec, where: str) -> Iterator[tuple[str, Any, str, Any]]:
     """What both say: DeepSpeed's key, its value, the trial's field, its value."""
-    yield "zero_optimization.stage", get(config, "zero_optimization.stage"), "zero_stage", trial.zero_stage
-    cut = model_parallel_size(trial)
+    yield "zero_optimization.stage", get(config, "zero_optimization.stage"), "zero_stage", trial.zero_stage or 0
+    cut = autotp_size(trial)
     for key, field, ours in (
         ("train_micro_batch_size_per_gpu", "micro_batch_size", trial.micro_batch_size),
         ("gradient_accumulation_steps", "gradient_accumulation_steps", micro_batches_of_share(trial)),

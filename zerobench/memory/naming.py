@@ -48,7 +48,8 @@ class Names:
     def mark_loss_graph(self, loss: torch.Tensor, logits: torch.Tensor | None) -> None:
         """Note the autograd nodes between the logits and the loss, to know their gradients when they come."""
         end = None if logits is None else logits.grad_fn
-        self._loss_nodes = set(_nodes_between(loss.grad_fn, end)) if end is not None else set()
+        if end is not None:  # beside those of earlier micro-batches, whose backward passes may be yet to come
+            self._loss_nodes |= set(_nodes_between(loss.grad_fn, end))
 
     def end_of_step(self) -> None:
         """Forget the dead."""

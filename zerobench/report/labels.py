@@ -162,6 +162,11 @@ _EVERY_AXIS: Mapping[str, _Axis] = {
         "mirrored: TensorFlow's replicas in one process",
         always=True,
     ),
+    "schedule": _Axis(
+        lambda spec: spec.pipeline_schedule.value if spec.strategy == "pipeline" else "",
+        lambda spec: f"stages in the order of {spec.pipeline_schedule}" if spec.strategy == "pipeline" else "",
+        "1f1b, gpipe: schedule of the pipeline",
+    ),
     "data": _same(lambda spec: f"{spec.data.kind.value} data"),
     "bucket": _Axis(
         lambda spec: f"bucket={brief(spec.bucket_bytes)}" if spec.bucket_bytes else "",

@@ -26,6 +26,7 @@ GROUPS: Mapping[str, tuple[Category, ...]] = {
         Category.REDUCE_BUFFERS,
         Category.ALL_GATHER_BUFFERS,
         Category.GATHERED_PARAMETERS,
+        Category.PIPELINE_BUFFERS,
         Category.PINNED_BUFFERS,
         Category.STAGING,
     ),

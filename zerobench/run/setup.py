@@ -17,7 +17,7 @@ from zerobench.folder import RunFolder, TrialFolder, write_whole
 from zerobench.records import Status, TrialRecord
 from zerobench.run.launcher import launched_processes
 from zerobench.spec.expand import PlannedTrial
-from zerobench.spec.strategy import strategy_info
+from zerobench.spec.strategy import uses_deepspeed
 from zerobench.spec.trial import TrialSpec, slug
 from zerobench.store import STAMP, Plan, PlanEntry, Run
 
@@ -49,7 +49,7 @@ def resolved_configs(planned: Sequence[PlannedTrial]) -> dict[str, dict[str, Any
         if item.trial.trial_id in seen:
             raise UserError(f"sweep: trial {item.trial.trial_id} comes up twice")
         seen.add(item.trial.trial_id)
-        if item.skipped is None and strategy_info(item.trial.strategy).uses_deepspeed:
+        if item.skipped is None and uses_deepspeed(item.trial):
             configs[item.trial.trial_id] = build_ds_config(item.trial)
     return configs
 

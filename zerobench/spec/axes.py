@@ -30,6 +30,7 @@ from zerobench.spec.trial import (
     Evidence,
     Offload,
     Optimizer,
+    PipelineSchedule,
     Precision,
     TfStrategy,
 )
@@ -279,6 +280,7 @@ READERS: dict[str, Reader] = {
     "mics_shard_size": _group,
     "checkpoint": _checkpoint,
     "tf_strategy": _choice(TfStrategy),
+    "pipeline_schedule": _choice(PipelineSchedule),
     "ds_config": _overrides,
     "ds_config_file": _config_file,
     "evidence": _choice(Evidence),

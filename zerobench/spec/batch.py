@@ -17,11 +17,16 @@ AUTOTP_SIZE = "tensor_parallel.autotp_size"
 """DeepSpeed's key for AutoTP: how many ranks divide one copy of the model."""
 
 
+def autotp_size(trial: TrialSpec) -> int:
+    """Ranks that divide one copy of the model by AutoTP."""
+    return int(trial.ds_config.get(AUTOTP_SIZE) or 1)
+
+
 def model_parallel_size(trial: TrialSpec) -> int:
     """Ranks that divide one copy of the model: all of them, as many as AutoTP is told, or none but one."""
     info = STRATEGIES.get(trial.strategy)  # a user's own script has another name
     if info is None or info.divides_batch:
-        return int(trial.ds_config.get(AUTOTP_SIZE) or 1)
+        return autotp_size(trial)
     return trial.world_size
 
 

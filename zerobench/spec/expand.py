@@ -9,9 +9,9 @@ Some things are made equal before points are compared, so that a sweep may multi
   Of a checkpoint it is itself the rank that dies and the one that goes on.
   It is skipped with the points it is the reference of, where their ranks are more than the machine has. A prediction
   has no losses to be a reference with: there `single` is a point like any other, of rank 0.
-- What sets up one engine (ds_config and ds_config_file DeepSpeed, bucket_bytes ddp, reshard_after_forward fsdp) is
-  dropped for every other strategy. What changes the work or where states lie (offload, compression, consistency,
-  ZeRO++, MiCS) is not: a strategy that has no such thing is listed as skipped.
+- What sets up one engine (ds_config and ds_config_file DeepSpeed, bucket_bytes ddp, reshard_after_forward fsdp,
+  pipeline_schedule pipeline) is dropped for every other strategy. What changes the work or where states lie (offload,
+  compression, consistency, ZeRO++, MiCS) is not: a strategy that has no such thing is listed as skipped.
 - nvme_path is dropped where nothing is offloaded to NVMe, and is NOWHERE for simulated and formula trials, which
   write nothing.
 - gpu means something to simulated and formula trials only, rank to solo and simulated ones; elsewhere they are

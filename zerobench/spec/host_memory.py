@@ -9,7 +9,7 @@ from __future__ import annotations
 from zerobench.spec.machine import Accelerator
 from zerobench.spec.roles import num_servers
 from zerobench.spec.sharding import state_shard_size
-from zerobench.spec.strategy import paper_stage
+from zerobench.spec.strategy import STRATEGIES, paper_stage
 from zerobench.spec.trial import Offload, Optimizer, Precision, TrialSpec
 
 PROCESS_BYTES = 330 * 2**20
@@ -37,7 +37,13 @@ def _states_on_cpu(trial: TrialSpec) -> float:
     swapped = trial.offload_optimizer is Offload.NVME
     holders = num_servers(trial) or ranks  # where there is a server, no other rank holds optimizer states
     optimizer = 0.0 if swapped else _optimizer_bytes(trial) / _share(stage, 1, ranks) * holders / ranks
-    return parameters + gradients + optimizer
+    return (parameters + gradients + optimizer) / _ranks_of_a_model(trial)
+
+
+def _ranks_of_a_model(trial: TrialSpec) -> int:
+    """Ranks that divide one copy of the model, and with it each of its states."""
+    info = STRATEGIES.get(trial.strategy)
+    return 1 if info is None or info.divides_batch else trial.world_size
 
 
 def _states_offloaded(trial: TrialSpec) -> float:

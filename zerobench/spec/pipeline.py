@@ -5,7 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from zerobench.spec.architecture import dimensions
-from zerobench.spec.trial import TrialSpec
+from zerobench.spec.batch import micro_batches_of_share
+from zerobench.spec.trial import PipelineSchedule, TrialSpec
 
 MODEL_TYPES = ("llama", "mistral", "qwen2", "qwen3", "gpt2", "gpt_neox")
 """Models whose blocks stand in one row between an embedding, a last norm and a head."""
@@ -65,3 +66,15 @@ def why_not_divided(trial: TrialSpec, num_stages: int) -> str | None:
     if num_blocks is not None and num_blocks < num_stages:
         return f"its {num_blocks} blocks cannot be divided among {num_stages} stages, which need one each"
     return None
+
+
+def micro_batches_in_flight(trial: TrialSpec, stage: int) -> int:
+    """Micro-batches whose activations stage `stage` (from 0) keeps at once, at most.
+
+    All of the step's under GPipe (Huang et al., arXiv 1811.06965, section 2.3); under 1F1B as many as there are stages
+    from this one on (Narayanan et al., arXiv 2104.04473, section 2.2.1).
+    """
+    micro_batches = micro_batches_of_share(trial)
+    if trial.pipeline_schedule is PipelineSchedule.GPIPE:
+        return micro_batches
+    return min(micro_batches, trial.world_size - stage)

@@ -28,6 +28,12 @@ def num_workers(trial: TrialSpec) -> int:
     return trial.world_size - num_servers(trial)
 
 
+def num_loss_ranks(trial: TrialSpec) -> int:
+    """Ranks that have a loss: those that train, of a pipeline the last one alone."""
+    info = STRATEGIES.get(trial.strategy)
+    return 1 if info is not None and info.divides_layers else num_workers(trial)
+
+
 def role_of(trial: TrialSpec, rank: int) -> Role:
     """What rank `rank` is."""
     return Role.SERVER if rank < num_servers(trial) else Role.WORKER

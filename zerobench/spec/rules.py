@@ -20,7 +20,7 @@ from zerobench.spec.machine import CPU_RANKS_PER_CORE
 from zerobench.spec.plain import one_line
 from zerobench.spec.ramp_rules import RAMP_RULES
 from zerobench.spec.situation import Rule, Situation
-from zerobench.spec.strategy import strategy_info
+from zerobench.spec.strategy import uses_deepspeed
 from zerobench.spec.strategy_rules import STRATEGY_RULES
 from zerobench.spec.trial import Attention, Evidence, Offload, Optimizer, Precision
 from zerobench.units import format_bytes, format_count
@@ -143,7 +143,7 @@ def _fused_adamw_needs_device_states(s: Situation) -> str | None:
 
 
 def _fused_adamw_needs_compiler(s: Situation) -> str | None:
-    own = strategy_info(s.trial.strategy).uses_deepspeed  # without DeepSpeed it is torch's own
+    own = uses_deepspeed(s.trial)  # without DeepSpeed it is torch's own
     if own and s.trial.optimizer is Optimizer.FUSED_ADAMW and not s.machine.has_fused_adam:
         return f"optimizer fused_adamw: DeepSpeed compiles FusedAdam at first use, and {_missing_tools(s)} is missing"
     return None
@@ -173,7 +173,7 @@ def _flash_attention_needs_gpu(s: Situation) -> str | None:
 
 
 def _ds_config_contradicts(s: Situation) -> str | None:
-    if not strategy_info(s.trial.strategy).uses_deepspeed:
+    if not uses_deepspeed(s.trial):
         return None
     try:
         build_ds_config(s.trial)

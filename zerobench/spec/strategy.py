@@ -11,11 +11,11 @@ from pydantic import Field
 
 from zerobench.errors import unknown_choice
 from zerobench.spec.base import Spec
-from zerobench.spec.trial import Compression, Consistency, Evidence, TrialSpec
+from zerobench.spec.trial import Compression, Consistency, Evidence, PipelineSchedule, TrialSpec
 
 _REORDERED = "the same sums in another order"
 
-SETTINGS = ("ds_config", "ds_config_file", "bucket_bytes", "reshard_after_forward", "tf_strategy")
+SETTINGS = ("ds_config", "ds_config_file", "bucket_bytes", "reshard_after_forward", "pipeline_schedule", "tf_strategy")
 """Axes that set up one engine and change neither the work nor where states lie: dropped for every other strategy, so
 that one sweep may set each engine up beside the others. What does change them (offload, compression) is refused where a
 strategy has no such thing."""
@@ -41,7 +41,7 @@ class StrategyInfo(Spec):
     paper_stage: int | None = None
     """The stage at which the ZeRO paper's terms divide the same states; None where they speak of something else."""
     uses_deepspeed: bool = True
-    """Whether DeepSpeed's engine runs it, from a ds_config."""
+    """Whether DeepSpeed's engine runs it, from a ds_config; of a pipeline its schedule decides (`uses_deepspeed`)."""
     is_reference: bool = False
     """One process that trains the whole global batch; the others' losses are held against it."""
     least_processes: int = 1
@@ -66,6 +66,8 @@ class StrategyInfo(Spec):
     (zerobench.spec.batch)."""
     fixed_batch: str | None = None
     """Why the number of micro-batches cannot change from step to step; None where it can, as a batch ramp needs."""
+    divides_layers: bool = False
+    """Whether its ranks are the stages of a pipeline: each has some of the blocks, and the last alone the loss."""
     exact: bool = True
     """Whether it computes what the reference computes, but for the order of additions, and is judged by that. A
     strategy that changes the arithmetic (compressed gradients, stale ones) is not exact and is shown unjudged, with its
@@ -146,6 +148,18 @@ STRATEGIES: dict[str, StrategyInfo] = {
             checkpoint=_DCP,
         ),
         StrategyInfo(
+            name="pipeline",
+            summary="blocks split over ranks as stages, micro-batches pass through (GPipe, 1F1B; torch or DeepSpeed)",
+            uses_deepspeed=False,
+            least_processes=2,
+            divides_batch=False,
+            divides_layers=True,
+            fixed_batch="its schedule is made for one number of micro-batches",
+            evidences=(Evidence.MEASURED, Evidence.SOLO, Evidence.SIMULATED),
+            unavailable={Evidence.FORMULA: "no closed form of a stage's memory is written; use simulated"},
+            axes=("pipeline_schedule",),
+        ),
+        StrategyInfo(
             name="horovod",
             summary="Horovod: all model states on every rank, ring all-reduce of gradients in fused buffers",
             uses_deepspeed=False,
@@ -179,6 +193,12 @@ def strategy_info(name: object) -> StrategyInfo:
     if isinstance(name, str) and name in STRATEGIES:
         return STRATEGIES[name]
     raise unknown_choice("strategy", name, STRATEGIES)
+
+
+def uses_deepspeed(trial: TrialSpec) -> bool:
+    """Whether DeepSpeed's engine runs the trial: so its strategy is, or its schedule of a pipeline."""
+    info = strategy_info(trial.strategy)
+    return info.uses_deepspeed or (info.divides_layers and trial.pipeline_schedule is PipelineSchedule.DEEPSPEED)
 
 
 def strategy_packages() -> list[str]:

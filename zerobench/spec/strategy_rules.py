@@ -6,6 +6,7 @@ from zerobench.spec.architecture import dimensions
 from zerobench.spec.availability import FRAMEWORKS, unavailable
 from zerobench.spec.batch import AUTOTP_SIZE, model_parallel_size
 from zerobench.spec.environment_rules import ENVIRONMENT_RULES
+from zerobench.spec.pipeline_rules import PIPELINE_RULES
 from zerobench.spec.roles import num_servers, num_workers
 from zerobench.spec.situation import Rule, Situation
 from zerobench.spec.strategy import strategy_info
@@ -157,7 +158,7 @@ def _autotp_not_divisible(s: Situation) -> str | None:
     return None if why is None else f"{what}: {why}"
 
 
-STRATEGY_RULES: dict[str, Rule] = {
+STRATEGY_RULES: dict[str, Rule] = PIPELINE_RULES | {
     "strategy_unavailable": _strategy_unavailable,
     "strategy_not_in_this_world": _strategy_not_in_this_world,
     **ENVIRONMENT_RULES,

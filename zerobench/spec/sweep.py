@@ -33,6 +33,7 @@
                                     # or {every_steps: 4, resume_world_size: 1, fault: {rank: 1, step: 6}, folder: /x,
                                     # keep: false}; fault: this rank is killed when so many steps are done
       tf_strategy: multi-worker-mirrored  # tensorflow: multi-worker-mirrored, mirrored
+      pipeline_schedule: 1f1b       # pipeline: 1f1b, gpipe (torch), deepspeed (PipelineModule, 1F1B)
       ds_config:                    # any DeepSpeed key, short where it is unique; each key's list multiplies
         reduce_bucket_size: [5e7, 5e8]
       ds_config_file: null          # a DeepSpeed JSON of your own instead of the generated configuration

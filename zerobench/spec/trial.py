@@ -113,6 +113,17 @@ class TfStrategy(StrEnum):
     TPU = "tpu"
 
 
+class PipelineSchedule(StrEnum):
+    """In what order the stages of `pipeline` take the micro-batches of a step, and whose engine runs it."""
+
+    ONE_F_ONE_B = "1f1b"
+    """torch's, one backward pass after each forward pass (Narayanan et al., arXiv 2104.04473, section 2.2)."""
+    GPIPE = "gpipe"
+    """torch's, all forward passes first (Huang et al., arXiv 1811.06965)."""
+    DEEPSPEED = "deepspeed"
+    """DeepSpeed's PipelineModule and its TrainSchedule, which is 1F1B."""
+
+
 class Attention(StrEnum):
     """Attention implementation, by transformers' `attn_implementation`."""
 
@@ -218,6 +229,7 @@ _LATER_FIELDS = (
     "mics_shard_size",
     "checkpoint",
     "tf_strategy",
+    "pipeline_schedule",
 )
 """Fields that came after the first runs were kept: at their default they are not in the hash, so that those keep
 theirs."""
@@ -280,6 +292,8 @@ class TrialSpec(Spec):
     """When it saves and how it is resumed; None: it does neither."""
     tf_strategy: TfStrategy = TfStrategy.MULTI_WORKER_MIRRORED
     """Which of tf.distribute's strategies `tensorflow` trains under."""
+    pipeline_schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B
+    """In what order the stages of `pipeline` take the micro-batches of a step."""
     data: DataSpec = DataSpec()
     hyperparameters: HyperparameterSpec = HyperparameterSpec()
     steps: StepsSpec = StepsSpec()

@@ -24,7 +24,7 @@ from zerobench.records import ContextMemory, Phase, Place, RankRecord, Status, S
 from zerobench.spec.batch import micro_batches_per_step, model_parallel_size
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.parameters import ParameterCounts
-from zerobench.spec.roles import Role, num_workers, role_of
+from zerobench.spec.roles import Role, num_loss_ranks, role_of
 from zerobench.spec.step_plan import PlannedStep, plan_steps
 from zerobench.spec.strategy import strategy_info
 from zerobench.spec.trial import TrialSpec
@@ -170,7 +170,7 @@ class RankRun:
         with self._ledger.tracking(), self._memory.phase(Phase.INIT):
             strategy.build()
         record, trial = self.record, self.trial
-        record.parameters = count_parameters_built(strategy.module)
+        record.parameters = strategy.whole_parameters or count_parameters_built(strategy.module)
         record.effective_config = strategy.effective_config()
         record.notes += strategy.notes
         if (own := strategy_info(trial.strategy).environment) is not None:
@@ -225,7 +225,7 @@ class RankRun:
         if planned.kind == "timed":
             with self._timed.step(self.record.step_times):
                 loss = strategy.step(batches, rate, self._timed)
-            self.record.step_times[-1].wait_s = None if self.world.is_alone else strategy.wait_s
+            self.record.step_times[-1].wait_s = None if self.world.is_alone else self._waited(strategy)
         else:
             loss = strategy.step(batches, rate, self._memory if planned.kind in _UNDER_LEDGER else self._plain)
         self._losses.append(loss)
@@ -249,6 +249,13 @@ class RankRun:
         peak = None if kind is None else self._ledger.peak_bytes(kind, Place.DEVICE)
         self.record.batches.append(StepBatch(kind=planned.kind, tokens=planned.tokens, device_peak_bytes=peak))
 
+    def _waited(self, strategy: Strategy) -> float | None:
+        """Seconds of the step just timed in which the rank waited for others; None where nobody knows."""
+        if not strategy.waits_between_phases:
+            return strategy.wait_s
+        time = self.record.step_times[-1]
+        return max(0.0, time.step_s - time.forward_s - time.backward_s - time.optimizer_s)
+
     def _collect(self, strategy: Strategy) -> None:
         """Put into the record what the phases left, also after a failure."""
         record = self.record
@@ -270,7 +277,7 @@ class RankRun:
         """Average the losses over the ranks, after all steps and with each checkpoint, so that no step waits for it."""
         losses = torch.stack([loss.float() for loss in self._losses])
         before = self._checkpoints.position.losses
-        self.record.losses = before + self.world.mean_over_ranks(losses, num_workers(self.trial))
+        self.record.losses = before + self.world.mean_over_ranks(losses, num_loss_ranks(self.trial))
 
 
 def _used(reader: DeviceReader | None) -> int | None:

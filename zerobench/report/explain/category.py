@@ -31,6 +31,7 @@ _WORDS = {
     Category.WORKSPACES: "what the matrix library works in, the same for every model",
     Category.ALLOCATOR_ROUNDING: "what the allocator hands out beyond what is asked",
     Category.MODEL_BUFFERS: "the module's registered buffers (rotary frequencies, masks)",
+    Category.PIPELINE_BUFFERS: "what the stage receives and sends: hidden states and their gradients",
     Category.OTHER_OPTIMIZER_STATES: "step counters and the like",
     Category.REST_OF_PROCESS: "interpreter, libraries and stacks",
     Category.OPTIMIZER_STATES_ON_NVME: "swap files of master weights, moments and gradients",

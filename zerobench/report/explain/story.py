@@ -24,7 +24,12 @@ from zerobench.report.trials import Trial
 from zerobench.units import format_bytes
 
 _STATES = {Category.PARAMETERS, Category.GRADIENTS, *OPTIMIZER_STATES}
-_BUFFERS = {Category.REDUCE_BUFFERS, Category.ALL_GATHER_BUFFERS, Category.GATHERED_PARAMETERS}
+_BUFFERS = {
+    Category.REDUCE_BUFFERS,
+    Category.ALL_GATHER_BUFFERS,
+    Category.GATHERED_PARAMETERS,
+    Category.PIPELINE_BUFFERS,
+}
 _PHASES = (Phase.FORWARD, Phase.BACKWARD, Phase.STEP)
 _PARTITIONED = 3
 """The stage that partitions parameters."""

@@ -25,6 +25,7 @@ from zerobench.report.frames.run_rows import (
     phase_rows,
     rank_rows,
     side_rows,
+    stage_rows,
     step_rows,
     summary_values,
 )
@@ -43,6 +44,7 @@ _OF_TRIAL = {
     "peaks": (schema.PEAKS, peak_rows),
     "ranks": (schema.RANKS, rank_rows),
     "sides": (schema.SIDES, side_rows),
+    "stages": (schema.STAGES, stage_rows),
     "phases": (schema.PHASES, phase_rows),
     "steps": (schema.STEPS, step_rows),
     "batches": (schema.BATCHES, batch_rows),
@@ -66,6 +68,8 @@ class RunFrames:
     """schema.SIDES."""
     checkpoints: pd.DataFrame
     """schema.CHECKPOINTS."""
+    stages: pd.DataFrame
+    """schema.STAGES."""
     phases: pd.DataFrame
     """schema.PHASES."""
     steps: pd.DataFrame

@@ -22,6 +22,7 @@ from zerobench.report.memory_view import (
     phase_peak,
 )
 from zerobench.report.nvml_view import devices_of
+from zerobench.report.pipeline import stages
 from zerobench.report.server import side_sentences, sides
 from zerobench.report.speed import slowest_steps, speed_of, step_seconds_by_rank, timed_tokens
 from zerobench.report.step_time.bound import step_bound
@@ -162,6 +163,19 @@ def side_rows(trial: Trial) -> Iterator[Row]:
     for side in sides(trial):
         held = {"role": side.role, "num_ranks": side.num_ranks, "peak_bytes": side.peak_bytes}
         yield {**_key(trial), **held, **_states_values(side.states), **{name: getattr(side, name) for name in _OF_SIDE}}
+
+
+_OF_STAGE = (
+    *("rank", "blocks", "num_params", "peak_bytes", "activations_bytes", "in_flight", "step_s", "wait_s"),
+    *("bubble_fraction", "ideal_fraction", "passed_bytes", "formula_bytes"),
+)
+
+
+def stage_rows(trial: Trial) -> Iterator[Row]:
+    """The rows of `trial` in schema.STAGES; none but of a pipeline."""
+    for stage in stages(trial):
+        of_stage = {name: getattr(stage, name) for name in _OF_STAGE}
+        yield {**_key(trial), **_states_values(stage.states), **of_stage}
 
 
 def phase_rows(trial: Trial) -> Iterator[Row]:

@@ -210,6 +210,26 @@ CHECKPOINTS: Mapping[str, str] = {
 }
 """One row for each trial that was saved and resumed (zerobench.report.recovery): `save_host_bytes` and its like are
 what one rank took more than before within it; `loss_difference` is the largest after the resume."""
+STAGES: Mapping[str, str] = {
+    **_TRIAL,
+    "rank": INTEGER,
+    "blocks": STRING,
+    "num_params": INTEGER,
+    "peak_bytes": INTEGER,
+    "parameters_bytes": INTEGER,
+    "gradients_bytes": INTEGER,
+    "optimizer_bytes": INTEGER,
+    "activations_bytes": INTEGER,
+    "in_flight": INTEGER,
+    "step_s": FLOAT,
+    "wait_s": FLOAT,
+    "bubble_fraction": FLOAT,
+    "ideal_fraction": FLOAT,
+    "passed_bytes": INTEGER,
+    "formula_bytes": INTEGER,
+}
+"""Of pipelines, a row for each stage (zerobench.report.pipeline): bytes of a steady step on the device, medians of
+seconds, the measured and the ideal bubble, bytes sent and received together beside those of the formula."""
 
 PHASES: Mapping[str, str] = {
     **_TRIAL,

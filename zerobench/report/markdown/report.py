@@ -27,6 +27,7 @@ from zerobench.report.markdown.tables import (
     recovery_lines,
     rows_of,
     side_lines,
+    stage_lines,
     throughput_lines,
 )
 from zerobench.report.markdown.text import bullets, prose
@@ -59,6 +60,7 @@ def _sections(frames: RunFrames) -> Iterator[tuple[str, Iterator[str] | list[str
     yield "Batch ramp", ramp_lines(frames)
     yield "Parameter server", side_lines(frames)
     yield "Checkpoints", recovery_lines(frames)
+    yield "Pipeline", stage_lines(frames)
     yield "Outcomes", outcome_lines(frames)
     yield "Predicted against measured", error_lines(frames)
     yield "Beware", caveat_lines(frames)

@@ -17,6 +17,7 @@ from zerobench.report.markdown.text import bullets, paragraph, table
 from zerobench.report.memory_view import GROUPS
 from zerobench.report.recovery import distance_text
 from zerobench.report.terminal.layout import WIDE, Column
+from zerobench.report.terminal.pipeline_tables import HOW_TO_READ
 
 Row = Mapping[str, Any]
 Key = tuple[str, str]
@@ -220,6 +221,35 @@ def recovery_lines(frames: RunFrames) -> Iterator[str]:
         _number("restart, s", lambda row: show_number(row["restart_s"])),
     ]
     yield from _table(columns, rows)
+
+
+def stage_lines(frames: RunFrames) -> Iterator[str]:
+    """Each stage of a pipeline beside the others; nothing where no trial is one."""
+    labels = {_key(row): row for row in rows_of(frames.trials)}
+    rows = [{**labels[_key(row)], **row} for row in rows_of(frames.stages)]
+    if not rows:
+        return
+    held, moved = byte_unit(row["peak_bytes"] for row in rows), byte_unit(row["formula_bytes"] for row in rows)
+    seconds = time_unit(row["step_s"] for row in rows)
+    yield paragraph(f"{HOW_TO_READ} Memory in {held.name}, times in {seconds.name}, bytes passed in {moved.name}.")
+    yield ""
+    columns: list[Column[Row]] = [
+        *_NAMES,
+        _number("stage", lambda row: show_whole(row["rank"])),
+        Column("blocks", "blocks", lambda row: row["blocks"] or "-", is_text=True),
+        *(_number(name, _in(held, f"{name}_bytes")) for name in ("peak", "parameters", "gradients", "optimizer")),
+        _number("activations", _in(held, "activations_bytes")),
+        _number("in flight", lambda row: show_whole(row["in_flight"])),
+        _number("step", _in(seconds, "step_s")),
+        _number("waiting", _in(seconds, "wait_s")),
+        *(_number(name, _percent(f"{key}_fraction")) for name, key in (("bubble", "bubble"), ("ideal", "ideal"))),
+        *(_number(name, _in(moved, f"{key}_bytes")) for name, key in (("passed", "passed"), ("by formula", "formula"))),
+    ]
+    yield from _table(columns, rows)
+
+
+def _percent(key: str) -> Callable[[Row], str]:
+    return lambda row: show_percent(row[key])
 
 
 def _transfer_columns(name: str, seconds: Unit, more: Unit, rows: list[Row]) -> Iterator[Column[Row]]:

@@ -22,6 +22,7 @@ from zerobench.report.page.drawing import drawing
 from zerobench.report.page.environment import environment_grids, utc_text
 from zerobench.report.page.grid import Grid, frame_grid
 from zerobench.report.page.notes import notes_grid
+from zerobench.report.page.pipeline import stages_grid
 from zerobench.report.page.policy import content_security_policy
 from zerobench.report.page.text import visible
 from zerobench.report.page.trials import remarks, rows_of, trials_grid
@@ -80,8 +81,10 @@ def page_html(frames: RunFrames, figures: Iterable[Figure] | None = None) -> str
 def _sections(frames: RunFrames, drawn: Sequence[Drawn]) -> Mapping[str, Any]:
     """What the template writes, as text that it escapes."""
     runs, trials = frames.runs, rows_of(frames.trials)
+    stages = stages_grid(frames.stages, trials)
     failed, notes = outcomes.failed_trials(runs, trials), notes_grid(frames.notes, trials)
-    absent = {key for key, is_there in (("outcomes", failed), ("notes", notes.rows)) if not is_there}
+    parts = (("pipeline", stages.rows), ("outcomes", failed), ("notes", notes.rows))
+    absent = {key for key, is_there in parts if not is_there}
     return {
         "title": overview.title(runs),
         "description": overview.description(runs),
@@ -92,6 +95,7 @@ def _sections(frames: RunFrames, drawn: Sequence[Drawn]) -> Mapping[str, Any]:
         "legend": overview.legend(runs, trials),
         "trials": trials_grid(trials),
         "remarks": remarks(trials),
+        "stages": stages,
         "notes": notes,
         "outcomes": outcomes.outcomes_grid(failed),
         "outcome_counts": outcomes.outcome_counts(failed),
@@ -114,6 +118,7 @@ def _drawn(figures: Iterable[Figure]) -> Iterator[Drawn]:
 
 _SECTIONS = {
     "trials": "Trials",
+    "pipeline": "Pipeline, stage by stage",
     "outcomes": "Trials without figures",
     "notes": "Notes",
     "environment": "Environment",

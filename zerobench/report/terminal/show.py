@@ -24,6 +24,7 @@ from zerobench.report.terminal.layout import Section, Shown, listed
 from zerobench.report.terminal.memory_tables import memory_sections
 from zerobench.report.terminal.nvml_tables import nvml_sections
 from zerobench.report.terminal.outcome_tables import disbelieved, notes_sections, outcome_sections, parity_sections
+from zerobench.report.terminal.pipeline_tables import pipeline_sections
 from zerobench.report.terminal.ramp_tables import ramp_sections
 from zerobench.report.terminal.recovery_tables import recovery_sections
 from zerobench.report.terminal.server_tables import server_sections
@@ -89,6 +90,7 @@ def _sections(
     yield from ramp_sections(shown, width)
     yield from server_sections(shown, width)
     yield from recovery_sections(shown, width)
+    yield from pipeline_sections(shown, width)
     yield from parity_sections(shown, width)
     yield from outcome_sections(shown, width)
     yield from notes_sections(shown)

@@ -24,6 +24,13 @@ class _Module(backend_registration._DummyBackendModule):
         """What autocast may choose."""
         return [torch.bfloat16, torch.float16]
 
+    def get_rng_state(self, _device: object = None) -> torch.Tensor:
+        """Where nothing has a value, nothing is drawn: no state."""
+        return torch.empty(0, dtype=torch.uint8)
+
+    def set_rng_state(self, _state: torch.Tensor, _device: object = None) -> None:
+        """The same."""
+
 
 def register() -> None:
     """Register the device type with torch."""

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from zerobench.spec.trial import PipelineSchedule
 from zerobench.worker.strategies.base import Job, Strategy
 
 
@@ -35,8 +36,21 @@ def make_strategy(job: Job) -> Strategy:
             from zerobench.worker.strategies.tensor import Tensor
 
             return Tensor(job)
+        case "pipeline":
+            return _pipeline(job)
         case "zero0" | "zero1" | "zero2" | "zero3":
             from zerobench.worker.strategies.zero import Zero
 
             return Zero(job)
     raise ValueError(f"strategy: {job.trial.strategy!r} has no worker")
+
+
+def _pipeline(job: Job) -> Strategy:
+    """The engine that runs the trial's schedule."""
+    if job.trial.pipeline_schedule is PipelineSchedule.DEEPSPEED:
+        from zerobench.worker.strategies.deepspeed_pipeline import DeepSpeedPipeline
+
+        return DeepSpeedPipeline(job)
+    from zerobench.worker.strategies.pipeline import Pipeline
+
+    return Pipeline(job)

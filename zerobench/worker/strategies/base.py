@@ -18,7 +18,7 @@ import torch
 
 from zerobench.memory.device import Device
 from zerobench.memory.engine_tensors import Named
-from zerobench.records import Phase
+from zerobench.records import ParameterTensor, Phase
 from zerobench.spec.trial import TrialSpec
 
 
@@ -62,6 +62,10 @@ class Strategy(ABC):
     module: torch.nn.Module
     wait_s: float | None = None
     """Seconds of the last step in which this rank waited for others, where the strategy knows."""
+    waits_between_phases = False
+    """Whether this rank only waits where it is in no phase, so that what is no phase's time is `wait_s`."""
+    whole_parameters: ParameterTensor | None = None
+    """Counts of the whole model, where `module` is some of its layers alone."""
     staleness_steps: list[int] | None = None
     """RankRecord.staleness_steps."""
     notes: Sequence[str] = ()

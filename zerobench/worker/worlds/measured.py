@@ -12,7 +12,7 @@ import torch.distributed as dist
 from zerobench.memory.device import Device, choose_device
 from zerobench.memory.recorder import settle_collectives
 from zerobench.progress import Rank
-from zerobench.spec.strategy import strategy_info
+from zerobench.spec.strategy import strategy_info, uses_deepspeed
 from zerobench.worker.worlds.base import World
 
 
@@ -30,7 +30,7 @@ class MeasuredWorld(World):
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
         os.environ.setdefault("MASTER_PORT", "29500")
         info = strategy_info(self.trial.strategy)
-        if info.uses_deepspeed:
+        if uses_deepspeed(self.trial):
             self._init_deepspeed(device)
         elif not info.is_reference:
             dist.init_process_group(device.backend, rank=rank.rank, world_size=rank.world_size, timeout=self._limit())

@@ -1,0 +1,150 @@
+"""The pipeline with two and three real ranks over gloo, and each of its stages played alone."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.worker import test_parameter_server as peers
+from tests.worker.test_parameter_server import CONFIG, FEW_BYTES, live_bytes, moved, total
+from zerobench.formulas.pipeline import pipeline_bytes_per_step
+from zerobench.records import Category, Phase, Place, RankRecord, Status, StepKind
+from zerobench.spec.parameters import count_parameters
+from zerobench.spec.pipeline import micro_batches_in_flight
+from zerobench.spec.trial import TrialSpec
+
+ran = peers.ran
+SIZES = {**CONFIG, "num_hidden_layers": 4}
+GPT2 = {"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 4, "vocab_size": 509, "n_positions": 64}
+GPT2 |= {"attn_pdrop": 0.0, "embd_pdrop": 0.0, "resid_pdrop": 0.0}
+HIDDEN_BYTES = 32 * 64  # elements of one micro-batch's hidden states
+STATES = (Category.PARAMETERS, Category.GRADIENTS, Category.FIRST_MOMENT, Category.SECOND_MOMENT)
+SCHEDULES = ("1f1b", "gpipe")
+
+Ranks = list[RankRecord]
+Ran = Callable[[TrialSpec], Ranks]
+
+
+def spec(strategy: str = "pipeline", config: dict[str, Any] = SIZES, **fields: Any) -> TrialSpec:
+    """Two stages of two blocks each, four micro-batches a step."""
+    work = {"gpus_per_node": 2, "gradient_accumulation_steps": 2, "model": {"name": "tiny", "hf_config": config}}
+    return peers.spec(strategy, **{**work, **fields})
+
+
+def single(**fields: Any) -> TrialSpec:
+    """One process on the global batch of `spec`."""
+    return spec("single", **{**fields, "gpus_per_node": 1, "gradient_accumulation_steps": 4})
+
+
+def distance(ours: Ranks, reference: Ranks) -> float:
+    assert {rank.status for rank in (*ours, *reference)} == {Status.COMPLETED}
+    assert reference[0].losses[-1] < reference[0].losses[0] - 0.01  # the model learns, so a wrong update would show
+    return max(abs(a - b) for a, b in zip(ours[0].losses, reference[0].losses, strict=True))
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+@pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
+def test_stages_lose_what_one_process_loses_to_5e_6(ran, optimizer, schedule):
+    ours = ran(spec(optimizer=optimizer, pipeline_schedule=schedule))
+    assert distance(ours, ran(single(optimizer=optimizer))) <= 5e-6
+    assert ours[0].losses == ours[1].losses
+
+
+def test_three_stages_and_a_tied_embedding_lose_what_one_process_loses(ran):
+    tied = spec(config={**GPT2, "n_layer": 3}, optimizer="sgd", gpus_per_node=3, gradient_accumulation_steps=1)
+    alone = single(config={**GPT2, "n_layer": 3}, optimizer="sgd").model_copy(update={"gradient_accumulation_steps": 3})
+    assert distance(ran(tied), ran(alone)) <= 5e-6
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_byte_at_every_peak_of_every_stage_has_a_name(ran, schedule):
+    for rank in ran(spec(pipeline_schedule=schedule)):
+        for row in rank.memory:
+            if row.category is Category.UNATTRIBUTED:
+                whole = total(rank, row).at_peak_bytes or 0
+                assert abs(row.at_peak_bytes or 0) <= max(0.01 * whole, FEW_BYTES), (rank.rank, row, rank.notes)
+
+
+def test_each_rank_holds_its_stage_and_nothing_of_the_others_to_the_byte(ran):
+    asked = spec()
+    ranks = ran(asked)
+    counts = count_parameters(asked.model)
+    assert counts is not None
+    block = (counts.attention + counts.mlp + counts.norms - 64) // 4
+    own = [counts.token_embeddings + 2 * block, 2 * block + 64 + counts.head]
+    assert [rank.effective_config["pipeline"]["parameters"] for rank in ranks] == own
+    assert {rank.parameters.total for rank in ranks} == {counts.total}
+    for rank, parameters in zip(ranks, own, strict=True):
+        for category in STATES:
+            phase = Phase.BACKWARD if category is Category.GRADIENTS else Phase.STEP
+            assert live_bytes(rank, category, phase) == 4 * parameters, (rank.rank, category)
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_what_passes_between_two_stages_is_the_hidden_states_and_their_gradients(ran, schedule):
+    first, last = ran(spec(pipeline_schedule=schedule))
+    passed = 4 * HIDDEN_BYTES * 4  # four micro-batches in fp32
+    assert (moved(first, "send"), moved(first, "recv")) == (passed, passed)
+    assert (moved(last, "send"), moved(last, "recv")) == (passed, passed)
+    assert pipeline_bytes_per_step(spec(), 0) == pipeline_bytes_per_step(spec(), 1) == 2 * passed
+
+
+def test_a_stage_keeps_the_activations_of_the_micro_batches_that_its_schedule_has_in_flight(ran):
+    kept = {}
+    for schedule in SCHEDULES:
+        asked = spec(pipeline_schedule=schedule)
+        for rank in ran(asked):
+            rows = [row for row in rank.memory if row.category is Category.ACTIVATIONS and row.step is StepKind.STEADY]
+            kept[schedule, rank.rank] = max(row.own_peak_bytes or 0 for row in rows)
+            assert rank.effective_config["pipeline"]["micro_batches_in_flight"] == micro_batches_in_flight(
+                asked, rank.rank
+            )
+    assert [micro_batches_in_flight(spec(pipeline_schedule=one), 0) for one in SCHEDULES] == [2, 4]
+    assert kept["gpipe", 0] == pytest.approx(2 * kept["1f1b", 0], rel=0.05)
+    assert kept["gpipe", 1] > 2 * kept["1f1b", 1]  # four against one, what a backward pass makes beside them
+
+
+@pytest.mark.parametrize("schedule", SCHEDULES)
+def test_every_rank_tells_how_long_it_waited_within_each_timed_step(ran, schedule):
+    for rank in ran(spec(pipeline_schedule=schedule)):
+        assert rank.step_times
+        for time in rank.step_times:
+            others = time.forward_s + time.backward_s + time.optimizer_s
+            assert time.wait_s == pytest.approx(time.step_s - others, abs=1e-6)
+            assert 0 < time.wait_s < time.step_s
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+@pytest.mark.parametrize("evidence", ["solo", "simulated"])
+def test_a_stage_played_alone_holds_what_it_holds_among_others_to_the_byte(ran, rank, evidence):
+    real = ran(spec(precision="bf16"))[rank]
+    [alone] = ran(spec(precision="bf16", evidence=evidence, prediction={"rank": rank}))
+    assert alone.status is Status.COMPLETED
+    for step in StepKind:
+        for phase in Phase:
+            for category in (*STATES, Category.MASTER_WEIGHTS, Category.PIPELINE_BUFFERS, Category.MODEL_BUFFERS):
+                there, here = (live_bytes(one, category, phase, step) for one in (real, alone))
+                assert here == there, (step, phase, category)
+    for kind in ("send", "recv"):
+        assert moved(alone, kind) == moved(real, kind) > 0
+    assert {time.wait_s for time in alone.step_times} <= {None}
+
+
+@pytest.mark.parametrize("rank", [0, 1])
+def test_simulated_peaks_are_within_three_percent_of_the_real_ones(ran, rank):
+    real = ran(spec(precision="bf16"))[rank]
+    [alone] = ran(spec(precision="bf16", evidence="simulated", prediction={"rank": rank}))
+    for row in real.memory:
+        if row.category is Category.TOTAL and row.place is Place.DEVICE:
+            assert total(alone, row).at_peak_bytes == pytest.approx(row.at_peak_bytes, rel=0.03, abs=FEW_BYTES), row
+
+
+def test_a_stage_on_a_gpu_of_the_catalogue_completes_with_every_byte_named(ran):
+    asked = spec(precision="bf16", evidence="simulated", prediction={"rank": 1, "gpu": "H200 SXM"})
+    [alone] = ran(asked)
+    assert alone.status is Status.COMPLETED
+    for row in alone.memory:
+        if row.category is Category.UNATTRIBUTED:
+            assert abs(row.at_peak_bytes or 0) <= max(0.01 * (total(alone, row).at_peak_bytes or 0), FEW_BYTES), row

@@ -1,0 +1,157 @@
+"""Layers split over ranks by DeepSpeed's PipelineModule and its TrainSchedule, which is 1F1B.
+
+The same stages as under torch's schedules (stages.py), each handed to DeepSpeed as one layer, so that engines are
+compared and not divisions of the model. The engine takes a step of its own through a list of instructions
+(deepspeed/runtime/pipe/engine.py, _INSTRUCTION_MAP); what computes among them is bracketed by the phases, and between
+those a rank waits.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from zerobench.memory.engine_config import engine_config
+from zerobench.memory.engine_tensors import Named, walk_deepspeed
+from zerobench.records import Category, Phase
+from zerobench.worker.strategies.base import Phases, Strategy, only_learning_rate
+from zerobench.worker.strategies.pipeline import own_part
+from zerobench.worker.strategies.stages import Stage, build_stage
+from zerobench.worker.strategies.zero import undo_start_up_step
+
+
+class DeepSpeedPipeline(Strategy):
+    """deepspeed.initialize over a PipelineModule of which this rank builds one layer: its stage."""
+
+    waits_between_phases = True
+    _phases: Phases
+
+    def build(self) -> None:
+        """Build this rank's stage, the module of stages and the engine."""
+        import deepspeed
+        from deepspeed.pipe import LayerSpec, PipelineModule
+
+        world_size = dist.get_world_size()
+        layers = [LayerSpec(_OwnStage, build=self._build_stage, index=index) for index in range(world_size)]
+        module = PipelineModule(layers, num_stages=world_size, loss_fn=self._loss, partition_method="uniform")
+        for parameter in module.parameters():
+            parameter.model_parallel = True  # else all but the first stage are left out of the global norm
+        parameters = [p for p in module.parameters() if p.requires_grad]
+        self._engine, *_ = deepspeed.initialize(model=module, model_parameters=parameters, config=self.job.ds_config)
+        self.module = self._stage.model
+        self.whole_parameters = self._stage.whole_parameters
+        self._engine._INSTRUCTION_MAP = dict(self._in_phases(self._engine._INSTRUCTION_MAP))
+        undo_start_up_step(self._engine.optimizer)
+
+    def _build_stage(self, index: int) -> Stage:
+        self._stage = build_stage(self.job, index, dist.get_world_size())
+        return self._stage
+
+    def step(self, micro_batches: Sequence[torch.Tensor], learning_rate: float, phases: Phases) -> torch.Tensor:
+        """One train_batch of the engine. Returns the loss on the last rank, elsewhere 0."""
+        self._phases = phases
+        for group in self._engine.optimizer.param_groups:
+            group["lr"] = learning_rate
+        loss: torch.Tensor = self._engine.train_batch((tokens, tokens) for tokens in micro_batches)
+        return loss.detach().clone() if self._stage.is_last else torch.zeros_like(loss)
+
+    def _loss(self, logits: torch.Tensor, tokens: torch.Tensor) -> torch.Tensor:
+        loss = self._stage.loss(logits, tokens)
+        self._phases.mark_loss(loss)
+        return loss
+
+    def _in_phases(self, instructions: dict[Any, Callable[..., None]]) -> Iterator[tuple[Any, Callable[..., None]]]:
+        """The engine's instructions, those that compute within their phase."""
+        wrap = {
+            "ForwardPass": self._forward,
+            "BackwardPass": self._backward,
+            "ReduceGrads": self._reduce,
+            "OptimizerStep": self._update,
+        }
+        for instruction, run in instructions.items():
+            around = wrap.get(instruction.__name__)
+            yield instruction, run if around is None else around(run)
+
+    def _forward(self, run: Callable[..., None]) -> Callable[..., None]:
+        def forward(engine: Any, buffer_id: int) -> None:
+            with self._phases.phase(Phase.FORWARD):
+                if not self._stage.is_first:
+                    self._moved("recv", engine.pipe_buffers["inputs"][buffer_id])
+                run(engine, buffer_id)
+                if not self._stage.is_last:
+                    self._moved("send", engine.pipe_buffers["outputs"][buffer_id])
+
+        return forward
+
+    def _backward(self, run: Callable[..., None]) -> Callable[..., None]:
+        def backward(engine: Any, buffer_id: int) -> None:
+            with self._phases.phase(Phase.BACKWARD):
+                if not self._stage.is_last:
+                    self._moved("recv", engine.grad_layer)
+                run(engine, buffer_id)
+                if not self._stage.is_first:
+                    self._moved("send", engine.pipe_buffers["inputs"][buffer_id].grad)
+
+        return backward
+
+    def _reduce(self, run: Callable[..., None]) -> Callable[..., None]:
+        def reduce(engine: Any) -> None:
+            with self._phases.phase(Phase.BACKWARD):
+                run(engine)
+
+        return reduce
+
+    def _update(self, run: Callable[..., None]) -> Callable[..., None]:
+        def update(engine: Any) -> None:
+            if engine.gradient_clipping():  # the norm over all ranks waits for the slowest: not within the update
+                dist.all_reduce(torch.zeros((), device=self.job.device.torch_device))
+            with self._phases.phase(Phase.STEP):
+                run(engine)
+
+        return update
+
+    def _moved(self, kind: str, tensor: torch.Tensor) -> None:
+        self.job.heard(kind, dist.get_world_size(), tensor.nbytes)
+
+    def walk(self) -> Iterable[Named]:
+        """Everything that the engine holds, what passes between the stages, and the batches that it keeps.
+
+        Of the last stage it keeps the logits too, one micro-batch's in each buffer, until others take their place.
+        """
+        yield from walk_deepspeed(self._engine)
+        held, stage = self._engine.pipe_buffers, self._stage
+        received = [] if stage.is_first else [one for one in held["inputs"] if one is not None]
+        passing = [self._engine.pipe_recv_buf, *self._engine._grad_layer_buf, *received, *(x.grad for x in received)]
+        yield from _named(passing, Category.PIPELINE_BUFFERS)
+        yield from _named(held["labels"] + (held["inputs"] if stage.is_first else []), Category.INPUTS)
+        yield from _named(held["outputs"] if stage.is_last else [], Category.LOGITS_AND_LOSS)
+
+    def learning_rate(self) -> float | None:
+        """As the engine has it, and the optimizer that the engine wraps."""
+        outer = self._engine.optimizer
+        return only_learning_rate(outer, getattr(outer, "optimizer", outer))
+
+    def effective_config(self) -> dict[str, Any]:
+        """DeepSpeed's config with every default filled in, and which part of which pipeline this rank is."""
+        engine = f"deepspeed.pipe.{type(self._engine).__name__}"
+        return {**engine_config(self._engine), "pipeline": {**own_part(self._stage, self.job.trial), "engine": engine}}
+
+
+def _named(held: Iterable[torch.Tensor | None], category: Category) -> Iterator[Named]:
+    return (Named(tensor, category) for tensor in held if tensor is not None)
+
+
+class _OwnStage(torch.nn.Module):
+    """A stage as DeepSpeed builds layers: by a class and its arguments, on the rank that is to have it."""
+
+    def __init__(self, build: Callable[[int], Stage], index: int) -> None:
+        super().__init__()
+        self.stage = build(index)
+
+    def forward(self, received: torch.Tensor) -> torch.Tensor:
+        """As the stage's."""
+        given: torch.Tensor = self.stage(received)
+        return given
