@@ -150,6 +150,11 @@ _EVERY_AXIS: Mapping[str, _Axis] = {
         lambda spec: "" if spec.reshard_after_forward else "parameters kept gathered after forward",
         "kept: parameters stay gathered after forward (reshard_after_forward false)",
     ),
+    "threads": _Axis(
+        lambda spec: f"t{spec.threads_per_rank}" if spec.threads_per_rank else "",
+        lambda spec: f"threads of each rank {spec.threads_per_rank}" if spec.threads_per_rank else "",
+        "t: threads of each rank",
+    ),
     "config file": _same(lambda spec: spec.ds_config_file or ""),
     "evidence": _Axis(
         evidence_text, _measured_sentence, "solo, simulated, formula: predicted, not measured", unmarked=_MEASURED

@@ -159,6 +159,11 @@ def _bytes(axis: str, raw: object) -> list[Any]:
     return [None] if raw is None else _positive(axis, raw)
 
 
+def _threads(axis: str, raw: object) -> list[Any]:
+    """A number of threads, or null for the node's cores divided among its ranks."""
+    return [None] if raw is None else _positive(axis, raw)
+
+
 def _compression(axis: str, raw: object) -> list[Any]:
     return _choice(Compression)(axis, "none" if raw is None else raw)
 
@@ -247,6 +252,7 @@ READERS: dict[str, Reader] = {
     "compression": _compression,
     "reshard_after_forward": _switch,
     "consistency": _choice(Consistency),
+    "threads_per_rank": _threads,
     "ds_config": _overrides,
     "ds_config_file": _config_file,
     "evidence": _choice(Evidence),
