@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.report.compared.figures import WEIGHTS, by_label, figures, rows, spec
@@ -37,7 +39,7 @@ def test_of_several_single_processes_with_the_same_global_batch_the_fastest_coun
     ],
     ids=lambda fields: next(iter(fields)),
 )
-def test_what_did_other_work_or_had_other_means_is_not_compared(other: dict[str, object]):
+def test_what_did_other_work_or_had_other_means_is_not_compared(other: dict[str, Any]):
     assert [row.label for row in rows(figures(SINGLE), figures(spec("ddp", 2, **other)))] == ["single n1"]
 
 

@@ -54,7 +54,7 @@ class Compared:
         if self.figures.is_server or self.parity is None:
             return "reference" if self.is_reference else "-"
         if not self.parity.is_judged:
-            return "differs by design"
+            return "by design"
         return "agrees" if self.parity.agrees else "disagrees"
 
     @property

@@ -43,7 +43,7 @@ def _table(shown: Sequence[Shown], rows: Sequence[Compared], width: int) -> Sect
     by_key = {(one.trial.record.run_id, one.trial.record.trial_id): one for one in shown}
     lines = [(_named(by_key[row.figures.run_id, row.figures.trial_id], row), row) for row in rows]
     below = [Text(WHERE_FROM, style="dim")] if width >= WIDE else []
-    return Section(TITLE, HOW_TO_READ, table(columns(rows), lines, width), below)
+    return Section(TITLE, HOW_TO_READ, table(columns(rows, full=False), lines, width), below)
 
 
 def _named(one: Shown, row: Compared) -> Shown:
