@@ -159,14 +159,15 @@ def _moments(trial: TrialSpec, setting: Setting, step: StepKind) -> dict[Place, 
         return nowhere | {Place.DEVICE: tensor_device(setting, step, max(parameter_tensors(trial.model)))}
     if trial.strategy == "fsdp":
         offloads = trial.offload_param is Offload.CPU
-        device, host = fsdp(setting, step, _shards(trial), offloads=offloads)
+        device, host = fsdp(setting, step, fsdp_shards(trial), offloads=offloads)
         return nowhere | {Place.DEVICE: device, Place.HOST: host}
     if _is_plain(trial):
         return nowhere | {Place.DEVICE: plain_device(setting, step)}
     return dict(deepspeed_moments(setting, step))
 
 
-def _shards(trial: TrialSpec) -> Shards:
+def fsdp_shards(trial: TrialSpec) -> Shards:
+    """How FSDP2 cuts the trial's model: blocks, and one group of all that lies outside of them."""
     layer, num_blocks = block_tensors(trial.model)
     root = sum(parameter_tensors(trial.model)) - num_blocks * sum(layer)
     return Shards(root, sum(layer), num_blocks, trial.reshard_after_forward)
@@ -200,7 +201,7 @@ def _collectives(trial: TrialSpec, setting: Setting, step: StepKind) -> list[Col
     elif trial.strategy == "tensor":
         moves = _tensor_moves(trial, setting)
     else:
-        moves = fsdp_moves(_shards(trial), trial.gradient_accumulation_steps)
+        moves = fsdp_moves(fsdp_shards(trial), trial.gradient_accumulation_steps)
     return [
         CollectiveTraffic(
             step=step,

@@ -28,7 +28,7 @@ def speed_figure(frames: RunFrames) -> Figure | None:
     key, title = "speed-up", "Speed-up over one process that trains the same global batch"
     caption = (
         "The single process's step over the trial's, medians; the upright mark is as many times as there are ranks,"
-        " which nothing reaches that waits or communicates. Ranks count all, servers too." + _left_out(frames)
+        " servers counted too." + _left_out(frames)
     )
     return Figure(key, title, caption, svg(_speed_chart(rows), key, title), _speed_table(rows))
 
