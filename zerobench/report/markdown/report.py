@@ -17,8 +17,8 @@ from zerobench.report.compared.columns import TITLE
 from zerobench.report.environment_facts import at
 from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.headline.sentences import headline
-from zerobench.report.markdown.ramp import ramp_lines
 from zerobench.report.markdown.compared import claim_lines, compared_lines
+from zerobench.report.markdown.ramp import ramp_lines
 from zerobench.report.markdown.setting import configuration_lines, hardware_lines, reproduce_lines, version_lines
 from zerobench.report.markdown.tables import (
     Row,
