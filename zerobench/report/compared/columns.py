@@ -48,9 +48,11 @@ def columns(rows: Sequence[Compared], *, full: bool = True) -> list[Column[Compa
         *_weak(rows),
         Column[Compared](f"sent, {moved.name}", f"sent {moved.name}", lambda row: moved.show(row.figures.sent_bytes)),
         Column[Compared]("form", "form", lambda row: moved.show(row.figures.formula_sent_bytes)),
-        Column[Compared](f"states, {held.name}", "states", lambda row: held.show(row.figures.states_bytes)),
+        Column[Compared](
+            f"states, {held.name}", f"states {held.name}", lambda row: held.show(row.figures.states_bytes)
+        ),
         Column[Compared]("saved, %", "saved", lambda row: _saved(row.saved_fraction)),
-        Column[Compared](f"peak, {held.name}", f"peak {held.name}", lambda row: held.show(row.figures.peak_bytes)),
+        Column[Compared](f"peak, {held.name}", None, lambda row: held.show(row.figures.peak_bytes)),
         *([in_flight] if full else []),
         Column[Compared]("sync, %", "sync %", _sync),
         Column[Compared]("stale", None, lambda row: show_number(row.figures.staleness)),
