@@ -160,7 +160,7 @@ class PhaseMark(Record):
     step_index: int
     """0 is the first step; init has -1."""
     kind: str
-    """`first`, `warmup`, `timed` or `memory`."""
+    """`first`, `warmup`, `timed`, `memory` or `communication`."""
     phase: Phase
     start_s: float
     """Unix time."""
@@ -184,11 +184,24 @@ class StepBatch(Record):
     """What one optimizer step was for and how much it trained on."""
 
     kind: str
-    """`first`, `warmup`, `memory` or `timed`."""
+    """`first`, `warmup`, `memory`, `timed` or `communication`."""
     tokens: int
     """Tokens of the step over all ranks: its global batch."""
     device_peak_bytes: int | None = None
     """The most that tensors held on this rank's device within the step; None where no ledger watched."""
+
+
+class CommunicationTime(Record):
+    """What the profiler saw of one step's collectives, sends and receives on this rank (worker/communication.py)."""
+
+    step_s: float
+    """The whole step under the profiler, which slows it: shares are of this."""
+    calls: int
+    """Collectives, sends and receives; 0 where none passed a library that tells."""
+    in_flight_s: float
+    """In which at least one was under way, from its call to its end, waiting for the other ranks included."""
+    exposed_s: float
+    """Of these, those in which the rank computed nothing."""
 
 
 class CollectiveTraffic(Record):
@@ -333,6 +346,8 @@ class RankRecord(Record):
     device_memory: list[DeviceMemory] = Field(default_factory=list)
     nvme: list[NvmeTraffic] = Field(default_factory=list)
     collectives: list[CollectiveTraffic] = Field(default_factory=list)
+    communication: list[CommunicationTime] = Field(default_factory=list)
+    """One for each step that was run under the profiler."""
     flops: list[CountedFlops] = Field(default_factory=list)
     context: ContextMemory | None = None
     effective_config: dict[str, Any] = Field(default_factory=dict)

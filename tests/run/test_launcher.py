@@ -81,6 +81,7 @@ def test_ranks_share_the_cores_of_their_node_and_get_one_at_least(make_trial: Ma
     assert threads(gpus_per_node=2) == "4"
     assert threads(num_nodes=4, gpus_per_node=2) == "4"
     assert threads(gpus_per_node=64) == "1"
+    assert threads(gpus_per_node=2, threads_per_rank=1) == "1", "as the sweep says"
     assert threads(gpus_per_node=4, evidence=Evidence.SOLO) == "2", "alone, with what it would have beside the others"
 
 

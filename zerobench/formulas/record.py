@@ -169,14 +169,15 @@ def _moments(trial: TrialSpec, setting: Setting, step: StepKind) -> dict[Place, 
         return nowhere | {Place.DEVICE: tensor_device(setting, step, max(parameter_tensors(trial.model)))}
     if trial.strategy == "fsdp":
         offloads = trial.offload_param is Offload.CPU
-        device, host = fsdp(setting, step, _shards(trial), offloads=offloads)
+        device, host = fsdp(setting, step, fsdp_shards(trial), offloads=offloads)
         return nowhere | {Place.DEVICE: device, Place.HOST: host}
     if _is_plain(trial):
         return nowhere | {Place.DEVICE: plain_device(setting, step)}
     return dict(deepspeed_moments(setting, step))
 
 
-def _shards(trial: TrialSpec) -> Shards:
+def fsdp_shards(trial: TrialSpec) -> Shards:
+    """How FSDP2 cuts the trial's model: blocks, and one group of all that lies outside of them."""
     layer, num_blocks = block_tensors(trial.model)
     root = sum(parameter_tensors(trial.model)) - num_blocks * sum(layer)
     return Shards(root, sum(layer), num_blocks, trial.reshard_after_forward)
@@ -230,11 +231,11 @@ def _traffic(trial: TrialSpec, step: StepKind, one: Moved, element: int, group_s
 def _fsdp_collectives(trial: TrialSpec, setting: Setting, step: StepKind) -> list[CollectiveTraffic]:
     """FSDP2's in groups of all ranks or of `mics_shard_size`, and then the sum of their gradients over the groups."""
     element, size = setting.case.element, state_shard_size(trial)
-    moves = fsdp_moves(_shards(trial), trial.gradient_accumulation_steps)
+    moves = fsdp_moves(fsdp_shards(trial), trial.gradient_accumulation_steps)
     rows = [_traffic(trial, step, one, element, size) for one in moves]
     copies = trial.world_size // size
     if copies > 1:
-        sums = replicas_move(_shards(trial), setting.sharded)
+        sums = replicas_move(fsdp_shards(trial), setting.sharded)
         nodes = len({rank // trial.gpus_per_node for rank in range(0, trial.world_size, size)})
         across = _traffic(trial, step, sums, element, copies)
         rows.append(across.model_copy(update={"num_nodes": nodes}))

@@ -195,6 +195,11 @@ _EVERY_AXIS: Mapping[str, _Axis] = {
         "mics=: ranks that divide model states among them",
         always=True,
     ),
+    "threads": _Axis(
+        lambda spec: f"t{spec.threads_per_rank}" if spec.threads_per_rank else "",
+        lambda spec: f"threads of each rank {spec.threads_per_rank}" if spec.threads_per_rank else "",
+        "t: threads of each rank",
+    ),
     "config file": _same(lambda spec: spec.ds_config_file or ""),
     "evidence": _Axis(
         evidence_text, _measured_sentence, "solo, simulated, formula: predicted, not measured", unmarked=_MEASURED

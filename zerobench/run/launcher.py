@@ -95,7 +95,7 @@ def launch_environment(trial: TrialSpec, folder: TrialFolder, *, num_cpus: int, 
         MARK: str(folder.path),
         **PINNED_MALLOC,
         # A rank that is alone (solo) gets what it would have beside the others, or its times would not compare.
-        "OMP_NUM_THREADS": str(max(1, num_cpus // trial.gpus_per_node)),
+        "OMP_NUM_THREADS": str(trial.threads_per_rank or max(1, num_cpus // trial.gpus_per_node)),
         "HF_HUB_OFFLINE": "1",
         "TOKENIZERS_PARALLELISM": "false",
         "PYTHONUNBUFFERED": "1",

@@ -175,6 +175,11 @@ def _group(axis: str, raw: object) -> list[Any]:
     return [None] if raw is None else _count(axis, raw, 2, MAX_RANKS)
 
 
+def _threads(axis: str, raw: object) -> list[Any]:
+    """A number of threads, or null for the node's cores divided among its ranks."""
+    return [None] if raw is None else _positive(axis, raw)
+
+
 def _compression(axis: str, raw: object) -> list[Any]:
     return _choice(Compression)(axis, "none" if raw is None else raw)
 
@@ -281,6 +286,7 @@ READERS: dict[str, Reader] = {
     "checkpoint": _checkpoint,
     "tf_strategy": _choice(TfStrategy),
     "pipeline_schedule": _choice(PipelineSchedule),
+    "threads_per_rank": _threads,
     "ds_config": _overrides,
     "ds_config_file": _config_file,
     "evidence": _choice(Evidence),

@@ -17,7 +17,7 @@ class PlannedStep(NamedTuple):
     """One optimizer step."""
 
     kind: str
-    """`first`, `warmup`, `memory` or `timed`."""
+    """`first`, `warmup`, `memory`, `timed` or `communication`."""
     seen_tokens: int
     """Tokens that training has seen before it, over all ranks."""
     tokens: int
@@ -26,7 +26,7 @@ class PlannedStep(NamedTuple):
 
 def step_kinds(steps: StepsSpec, *, is_fresh: bool = True) -> list[str]:
     """What each step of a fixed batch is for; a model that has been trained before has no first step."""
-    return [*_opening(steps, is_fresh=is_fresh), *["timed"] * steps.timed]
+    return [*_opening(steps, is_fresh=is_fresh), *["timed"] * steps.timed, *["communication"] * steps.communication]
 
 
 def _opening(steps: StepsSpec, *, is_fresh: bool = True) -> list[str]:
@@ -53,6 +53,8 @@ def plan_steps(trial: TrialSpec) -> Sequence[PlannedStep]:
             watched.add(step_tokens(trial, seen))
             take("memory")
         take("timed")
+    for _ in range(trial.steps.communication):
+        take("communication")
     return planned
 
 

@@ -34,6 +34,7 @@
                                     # keep: false}; fault: this rank is killed when so many steps are done
       tf_strategy: multi-worker-mirrored  # tensorflow: multi-worker-mirrored, mirrored
       pipeline_schedule: 1f1b       # pipeline: 1f1b, gpipe (torch), deepspeed (PipelineModule, 1F1B)
+      threads_per_rank: null        # threads of each rank on the host; null: the node's cores over its ranks
       ds_config:                    # any DeepSpeed key, short where it is unique; each key's list multiplies
         reduce_bucket_size: [5e7, 5e8]
       ds_config_file: null          # a DeepSpeed JSON of your own instead of the generated configuration
@@ -50,7 +51,7 @@
       - {strategy: zero3, ds_config: {}}
     data: {kind: synthetic}         # what follows is the same in every trial
     hyperparameters: {learning_rate: 3e-4}
-    steps: {warmup: 2, timed: 5, memory: 1}
+    steps: {warmup: 2, timed: 5, memory: 1}   # and communication: steps under a profiler, 0 by default
     timeout_s: 900
     repeats: 1
     trust_remote_code: false

@@ -176,7 +176,7 @@ class HyperparameterSpec(Spec):
 
 class StepsSpec(Spec):
     """How many steps a trial takes: the first one, which makes the optimizer states and is recorded apart, warm-up,
-    memory steps, warm-up again, timed steps.
+    memory steps, warm-up again, timed steps, and steps under a profiler where they are asked for.
 
     Memory comes before speed because malloc is pinned for the one and must not be for the other
     (zerobench/memory/host.py), and a heap that has once been let loose cannot be made to tell the truth again.
@@ -188,11 +188,14 @@ class StepsSpec(Spec):
     """Steps run under the memory tracker; the last one is reported as `steady`."""
     timed: Positive = 5
     """Steps timed with no tracker on."""
+    communication: Count = 0
+    """Steps run under torch's profiler after the timed ones: how long collectives are under way, and how long a rank
+    does nothing else. Measured trials of several ranks take them."""
 
     @property
     def total(self) -> int:
         """All optimizer steps of a trial with a fixed batch (zerobench.spec.step_plan has those of a ramp)."""
-        return 1 + 2 * self.warmup + self.memory + self.timed
+        return 1 + 2 * self.warmup + self.memory + self.timed + self.communication
 
 
 class PredictionSpec(Spec):
@@ -230,6 +233,7 @@ _LATER_FIELDS = (
     "checkpoint",
     "tf_strategy",
     "pipeline_schedule",
+    "threads_per_rank",
 )
 """Fields that came after the first runs were kept: at their default they are not in the hash, so that those keep
 theirs."""
@@ -294,6 +298,9 @@ class TrialSpec(Spec):
     """Which of tf.distribute's strategies `tensorflow` trains under."""
     pipeline_schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B
     """In what order the stages of `pipeline` take the micro-batches of a step."""
+    threads_per_rank: Positive | None = None
+    """Threads that each rank computes with on the host (OMP_NUM_THREADS); None divides the node's cores among its
+    ranks. Equal numbers make ranks equal workers, whatever their number: what a speed-up over one process needs."""
     data: DataSpec = DataSpec()
     hyperparameters: HyperparameterSpec = HyperparameterSpec()
     steps: StepsSpec = StepsSpec()

@@ -30,6 +30,7 @@ from zerobench.spec.strategy import strategy_info
 from zerobench.spec.trial import TrialSpec
 from zerobench.worker import kernels
 from zerobench.worker.checkpoints import Checkpoints
+from zerobench.worker.communication import watched
 from zerobench.worker.model import DTYPES, prepare_model
 from zerobench.worker.schedule import planned_rate
 from zerobench.worker.strategies import make_strategy
@@ -187,7 +188,7 @@ class RankRun:
         """All planned steps; where nothing is trained, only those that the ledger watches."""
         vocab_size = int(strategy.module.config.vocab_size)  # type: ignore[union-attr, arg-type] # transformers is untyped
         data = self.world.micro_batches(self.rank, vocab_size)
-        planned = [step for step in plan_steps(self.trial) if self.world.trains or step.kind in _UNDER_LEDGER]
+        planned = [step for step in plan_steps(self.trial) if self._takes(step.kind)]
         if self.trial.batch_ramp is not None and self.world.trains:
             self.record.notes.append(_UNKNOWN_PROCESS)
         self._timed = TimedPhases(device, self.marks)
@@ -197,6 +198,12 @@ class RankRun:
             with self._ledger.tracking(strategy.module) if kind in _UNDER_LEDGER else nullcontext():
                 for step in steps:
                     self._step(strategy, device, data, next(index), step)
+
+    def _takes(self, kind: str) -> bool:
+        """Whether steps of this kind tell anything in this world: a rank alone communicates with nobody."""
+        if kind == "communication":
+            return self.world.trains and not self.world.is_alone
+        return self.world.trains or kind in _UNDER_LEDGER
 
     def _begin(self, kind: str) -> None:
         """Steps of another kind: malloc is let loose, once, after the first ones that memory is measured in."""
@@ -226,6 +233,9 @@ class RankRun:
             with self._timed.step(self.record.step_times):
                 loss = strategy.step(batches, rate, self._timed)
             self.record.step_times[-1].wait_s = None if self.world.is_alone else self._waited(strategy)
+        elif planned.kind == "communication":
+            with watched(device, self.record.communication):
+                loss = strategy.step(batches, rate, self._plain)
         else:
             loss = strategy.step(batches, rate, self._memory if planned.kind in _UNDER_LEDGER else self._plain)
         self._losses.append(loss)

@@ -13,6 +13,8 @@ from zerobench.report.frames.run_frames import run_frames
 from zerobench.report.frames.tidy_tables import write_tables
 from zerobench.store import load_run
 
+FRAMES = {"trials", "errors", "peaks", "ranks", "phases", "steps", "compared"}
+
 
 def test_the_joined_tables_hold_the_rows_of_each_runs_own(tmp_path: Path) -> None:
     for name, trials in (("one", sample_trials()[:4]), ("two", cpu_trials())):
@@ -21,7 +23,7 @@ def test_the_joined_tables_hold_the_rows_of_each_runs_own(tmp_path: Path) -> Non
     for run in runs:
         write_tables(run)
     paths = write_csv(run_frames(runs), tmp_path / "joined")
-    assert {path.stem for path in paths} == {"memory", "trials", "errors", "peaks", "ranks", "phases", "steps"}
+    assert {path.stem for path in paths} == {*FRAMES, "memory"}
     assert sorted(paths) == sorted((tmp_path / "joined").iterdir())
     for name, columns in (("memory", schema.MEMORY), ("trials", schema.TRIALS)):
         own = pd.concat([pd.read_csv(run.folder.path / f"{name}.csv") for run in runs], ignore_index=True)

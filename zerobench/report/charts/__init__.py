@@ -14,6 +14,7 @@ from collections.abc import Callable, Iterator, Sequence
 from zerobench.report.charts import (
     bars,
     batch_ramp,
+    compared,
     efficiency,
     model_size,
     offload_traffic,
@@ -39,6 +40,8 @@ _MAKERS: Sequence[Callable[[RunFrames], Figure | None]] = (
     timeline.figure,
     waterfall.figure,
     pareto.figure,
+    compared.speed_figure,
+    compared.states_figure,
     efficiency.weak_figure,
     efficiency.strong_figure,
     batch_ramp.figure,

@@ -11,6 +11,7 @@ from zerobench.formulas.deepspeed import Setting
 from zerobench.formulas.record import formula_setting
 from zerobench.records import Category, Phase, Place
 from zerobench.report.ds_case import case_of
+from zerobench.report.explain import fully_sharded
 from zerobench.report.explain.states import MOMENTS, states_accounts
 from zerobench.report.explain.terms import Account, Explained, account, nearest_account
 from zerobench.report.explain.work import Asked, bucket_terms, has_dimensions, work_accounts
@@ -113,6 +114,8 @@ class Explainer:
         spec, setting = self.trial.spec, self.setting
         if setting is None:
             yield from self._outlined(category, instant, place)
+        elif category in _STATES and spec.strategy == fully_sharded.STRATEGY:
+            yield from fully_sharded.states(setting, instant.phase, category)
         elif category in _STATES:
             yield from states_accounts(setting, category, instant.phase, place)
         elif category not in _OF_A_PASS or has_dimensions(spec):

@@ -11,6 +11,7 @@ from zerobench.formulas.deepspeed import Setting
 from zerobench.formulas.deepspeed.stage_0 import ALLREDUCE_ELEMENTS
 from zerobench.formulas.deepspeed.stage_3 import persistent_elements
 from zerobench.records import Category, Phase, Place
+from zerobench.report.explain import fully_sharded
 from zerobench.report.explain.terms import Account, Term, account, of_elements, of_parameters, of_partition
 from zerobench.report.labels import brief
 from zerobench.spec.trial import Offload, TrialSpec
@@ -49,6 +50,9 @@ def bucket_terms(setting: Setting) -> Account:
 
 def _reduce_buffers(asked: Asked) -> Iterator[Account]:
     setting, case = asked.setting, asked.setting.case
+    if asked.spec.strategy == fully_sharded.STRATEGY:
+        yield from fully_sharded.reducing(asked.spec, case.element)
+        return
     if not case.stage:
         for fill in _fills(setting, ALLREDUCE_ELEMENTS):
             yield account(of_elements(case.element, fill, "gradients flattened into one copy to be all-reduced"))
@@ -80,6 +84,8 @@ def _fills(setting: Setting, limit: int) -> list[int]:
 def _gathered(asked: Asked) -> Iterator[Account]:
     """partitioned_param_coordinator.py, _fetch_sub_module_impl: what stage 3 has gathered and not yet released."""
     setting, case = asked.setting, asked.setting.case
+    if asked.spec.strategy == fully_sharded.STRATEGY:
+        yield from fully_sharded.gathered(asked.spec, case.element)
     if case.stage != 3:
         return
     element, most = case.element, int(case.zero("stage3_max_live_parameters"))
@@ -99,6 +105,11 @@ def _gathered(asked: Asked) -> Iterator[Account]:
     yield account(of_elements(element, kept, "small ones that stay gathered (stage3_param_persistence_threshold)"))
     yield account(of_elements(element, setting.largest_tensor, "the largest tensor"))
     yield account(of_elements(element, 2 * setting.largest_tensor, "the largest tensor, twice while cut"))
+
+
+def _gathering(asked: Asked) -> Iterator[Account]:
+    if asked.spec.strategy == fully_sharded.STRATEGY:
+        yield from fully_sharded.gathering(asked.spec, asked.setting.case.element)
 
 
 def _activations(asked: Asked) -> Iterator[Account]:
@@ -206,6 +217,7 @@ def _pinned(asked: Asked) -> Iterator[Account]:
 _BY_CATEGORY: Mapping[Category, Callable[[Asked], Iterator[Account]]] = {
     Category.REDUCE_BUFFERS: _reduce_buffers,
     Category.GATHERED_PARAMETERS: _gathered,
+    Category.ALL_GATHER_BUFFERS: _gathering,
     Category.ACTIVATIONS: _activations,
     Category.LOGITS_AND_LOSS: _logits,
     Category.TEMPORARIES: _temporaries,

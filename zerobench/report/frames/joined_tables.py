@@ -10,6 +10,7 @@ from pathlib import Path
 import pandas as pd
 
 from zerobench.report.frames import schema
+from zerobench.report.frames.compared_table import compared_frame
 from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.frames.sinks import table_files
 from zerobench.report.frames.tidy_tables import memory_table
@@ -19,8 +20,8 @@ from zerobench.report.trials import refusing_impossible_values
 def write_csv(frames: RunFrames, folder: Path) -> list[Path]:
     """Write the tables of all runs of `frames` into `folder`, over older ones; the files.
 
-    `memory`, `trials` and `errors` have the columns of a run's own files of those names; `peaks`, `ranks`, `phases`
-    and `steps` those of schema.py. What is not available is empty.
+    `memory`, `trials` and `errors` have the columns of a run's own files of those names; `peaks`, `ranks`, `phases`,
+    `steps` and `compared` those of schema.py. What is not available is empty.
 
     Raises:
         UserError: a record is torn, corrupt, newer than this version, or holds an impossible value.
@@ -34,6 +35,7 @@ def write_csv(frames: RunFrames, folder: Path) -> list[Path]:
         "ranks": frames.ranks,
         "phases": frames.phases,
         "steps": frames.steps,
+        "compared": compared_frame(frames.comparison),
     }
     memory = folder / "memory.csv"
     _write_memory(frames, memory)

@@ -16,6 +16,8 @@ import pandas as pd
 import pyarrow as pa
 
 from zerobench import store
+from zerobench.report.compared.figures import Figures, figures_of
+from zerobench.report.compared.rows import Compared, Key, compare
 from zerobench.report.frames import schema
 from zerobench.report.frames.recovery_rows import ResumedRow
 from zerobench.report.frames.run_rows import (
@@ -31,7 +33,7 @@ from zerobench.report.frames.run_rows import (
 )
 from zerobench.report.frames.tidy_tables import errors_table, pairs, to_pandas
 from zerobench.report.labels import labels
-from zerobench.report.parity import ParityJudge
+from zerobench.report.parity import Parity, ParityJudge
 from zerobench.report.trials import LossesOnly, Trial, can_be_compared, ended_trials, refusing_impossible_values
 from zerobench.spec.trial import TrialSpec
 
@@ -80,6 +82,8 @@ class RunFrames:
     """schema.NOTES."""
     errors: pd.DataFrame
     """schema.ERRORS: predictions beside what measured the same work in the same run."""
+    comparison: Sequence[Compared]
+    """Measured trials beside the single process that trains the same global batch."""
 
     @property
     def environments(self) -> Mapping[str, Mapping[str, Any]]:
@@ -103,6 +107,8 @@ def run_frames(runs: Sequence[store.Run]) -> RunFrames:
     specs: list[TrialSpec] = []
     errors = [schema.arrow_schema(schema.ERRORS).empty_table()]
     checkpoints = _Columns(schema.CHECKPOINTS)
+    figures: list[Figures] = []
+    parities: dict[Key, Parity | None] = {}
     for run in runs:
         judged: list[LossesOnly] = []
         resumed: list[ResumedRow] = []
@@ -111,12 +117,13 @@ def run_frames(runs: Sequence[store.Run]) -> RunFrames:
                 summary.append(summary_values(trial))
                 for name, (_, rows) in _OF_TRIAL.items():
                     columns[name].add(rows(trial))
+                figures += figures_of(trial)
             judged.append(LossesOnly.of(trial))
             resumed += ResumedRow.of(trial, judged[-1])
             specs.append(trial.spec)
         judge = ParityJudge(judged)
         with refusing_impossible_values(run.folder.path):
-            _judge(summary[-len(judged) :] if judged else [], judged, judge)
+            parities |= _judge(summary[-len(judged) :] if judged else [], judged, judge)
             checkpoints.add(row.judged(judged) for row in resumed)
             if can_be_compared(judged):
                 errors += [errors_table(pair) for pair in pairs(ended_trials(run), judge)]
@@ -124,20 +131,25 @@ def run_frames(runs: Sequence[store.Run]) -> RunFrames:
         values["label"] = label
     trials = pa.Table.from_pylist(summary, schema=schema.arrow_schema(schema.SUMMARY))
     frames = {name: to_pandas(kept.table()) for name, kept in columns.items()}
+    names = {(values["run_id"], values["trial_id"]): values["label"] for values in summary}
     return RunFrames(
         runs,
         trials=to_pandas(trials),
         errors=to_pandas(pa.concat_tables(errors)),
         checkpoints=to_pandas(checkpoints.table()),
+        comparison=compare(figures, names, parities),
         **frames,
     )
 
 
-def _judge(rows: Rows, trials: Sequence[Trial], judge: ParityJudge) -> None:
+def _judge(rows: Rows, trials: Sequence[Trial], judge: ParityJudge) -> dict[Key, Parity | None]:
+    """Write into each row what the losses say; the same by run_id and trial_id."""
+    found: dict[Key, Parity | None] = {}
     for values, trial in zip(rows, trials, strict=True):
-        parity = judge.judge(trial)
+        parity = found[values["run_id"], values["trial_id"]] = judge.judge(trial)
         values["loss_parity"] = parity and parity.difference
         values["loss_parity_holds"] = parity.agrees if parity is not None and parity.is_judged else None
+    return found
 
 
 def _labels(specs: Sequence[TrialSpec], run_ids: Sequence[str]) -> list[str]:

@@ -230,6 +230,37 @@ STAGES: Mapping[str, str] = {
 }
 """Of pipelines, a row for each stage (zerobench.report.pipeline): bytes of a steady step on the device, medians of
 seconds, the measured and the ideal bubble, bytes sent and received together beside those of the formula."""
+COMPARED: Mapping[str, str] = {
+    **_TRIAL,
+    "label": STRING,
+    "strategy": STRING,
+    "world_size": INTEGER,
+    "role": STRING,
+    "num_ranks": INTEGER,
+    "losses": STRING,
+    "loss_difference": FLOAT,
+    "step_time_s_median": FLOAT,
+    "step_time_s_spread": FLOAT,
+    "tokens_per_s": FLOAT,
+    "speed_up": FLOAT,
+    "efficiency": FLOAT,
+    "weak_efficiency": FLOAT,
+    "sent_bytes": FLOAT,
+    "received_bytes": FLOAT,
+    "formula_sent_bytes": FLOAT,
+    "formula_received_bytes": FLOAT,
+    "parameters_bytes": INTEGER,
+    "gradients_bytes": INTEGER,
+    "optimizer_bytes": INTEGER,
+    "saved_fraction": FLOAT,
+    "peak_bytes": INTEGER,
+    "in_flight_fraction": FLOAT,
+    "exposed_fraction": FLOAT,
+    "wait_fraction": FLOAT,
+    "mean_staleness": FLOAT,
+}
+"""Measured trials beside the single process that trains the same global batch (zerobench.report.compared), a row for
+each side. Bytes that a ring or a tree moves of a message need not be whole; fractions are of 1."""
 
 PHASES: Mapping[str, str] = {
     **_TRIAL,

@@ -13,9 +13,11 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
+from zerobench.report.compared.columns import TITLE
 from zerobench.report.environment_facts import at
 from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.headline.sentences import headline
+from zerobench.report.markdown.compared import claim_lines, compared_lines
 from zerobench.report.markdown.ramp import ramp_lines
 from zerobench.report.markdown.setting import configuration_lines, hardware_lines, reproduce_lines, version_lines
 from zerobench.report.markdown.tables import (
@@ -61,6 +63,8 @@ def _sections(frames: RunFrames) -> Iterator[tuple[str, Iterator[str] | list[str
     yield "Parameter server", side_lines(frames)
     yield "Checkpoints", recovery_lines(frames)
     yield "Pipeline", stage_lines(frames)
+    yield TITLE, compared_lines(frames)
+    yield "What is claimed of distributed training, and what these trials say", claim_lines(frames)
     yield "Outcomes", outcome_lines(frames)
     yield "Predicted against measured", error_lines(frames)
     yield "Beware", caveat_lines(frames)

@@ -252,7 +252,7 @@ def _percent(key: str) -> Callable[[Row], str]:
     return lambda row: show_percent(row[key])
 
 
-def _transfer_columns(name: str, seconds: Unit, more: Unit, rows: list[Row]) -> Iterator[Column[Row]]:
+def _transfer_columns(name: str, seconds: Unit, more: Unit, rows: Sequence[Row]) -> Iterator[Column[Row]]:
     rate, on_gpu = f"{name}_bytes_per_s", f"{name}_device_bytes"
     yield _number(name, _in(seconds, f"{name}_s"))
     yield _number("GB/s", lambda row: show_number(None if row[rate] is None else row[rate] / 1e9))

@@ -14,10 +14,12 @@ from markupsafe import Markup
 from zerobench import __version__
 from zerobench.report.charts import figures as all_figures
 from zerobench.report.charts.palette import colours
+from zerobench.report.compared.columns import TITLE
 from zerobench.report.figure import Figure
 from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.headline.sentences import headline
 from zerobench.report.page import configuration, outcomes, overview
+from zerobench.report.page.compared import compared_section
 from zerobench.report.page.drawing import drawing
 from zerobench.report.page.environment import environment_grids, utc_text
 from zerobench.report.page.grid import Grid, frame_grid
@@ -81,9 +83,10 @@ def page_html(frames: RunFrames, figures: Iterable[Figure] | None = None) -> str
 def _sections(frames: RunFrames, drawn: Sequence[Drawn]) -> Mapping[str, Any]:
     """What the template writes, as text that it escapes."""
     runs, trials = frames.runs, rows_of(frames.trials)
+    compared = compared_section(frames.comparison)
     stages = stages_grid(frames.stages, trials)
     failed, notes = outcomes.failed_trials(runs, trials), notes_grid(frames.notes, trials)
-    parts = (("pipeline", stages.rows), ("outcomes", failed), ("notes", notes.rows))
+    parts = (("compared", compared), ("pipeline", stages.rows), ("outcomes", failed), ("notes", notes.rows))
     absent = {key for key, is_there in parts if not is_there}
     return {
         "title": overview.title(runs),
@@ -93,6 +96,7 @@ def _sections(frames: RunFrames, drawn: Sequence[Drawn]) -> Mapping[str, Any]:
         "contents": list(_contents(drawn, absent)),
         "figures": drawn,
         "legend": overview.legend(runs, trials),
+        "compared": compared,
         "trials": trials_grid(trials),
         "remarks": remarks(trials),
         "stages": stages,
@@ -117,6 +121,7 @@ def _drawn(figures: Iterable[Figure]) -> Iterator[Drawn]:
 
 
 _SECTIONS = {
+    "compared": TITLE,
     "trials": "Trials",
     "pipeline": "Pipeline, stage by stage",
     "outcomes": "Trials without figures",

@@ -20,6 +20,7 @@ from zerobench.report.nodes import node_name
 from zerobench.report.parity import ParityJudge
 from zerobench.report.predictions.predicted import join
 from zerobench.report.predictions.tables import predicted_sections
+from zerobench.report.terminal.compared_tables import compared_sections
 from zerobench.report.terminal.layout import Section, Shown, listed
 from zerobench.report.terminal.memory_tables import memory_sections
 from zerobench.report.terminal.nvml_tables import nvml_sections
@@ -91,6 +92,7 @@ def _sections(
     yield from server_sections(shown, width)
     yield from recovery_sections(shown, width)
     yield from pipeline_sections(shown, width)
+    yield from compared_sections(shown, width)
     yield from parity_sections(shown, width)
     yield from outcome_sections(shown, width)
     yield from notes_sections(shown)

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import os
+from collections.abc import Callable
 from datetime import timedelta
 from pathlib import Path
 
@@ -10,7 +11,9 @@ import torch
 import torch.distributed as dist
 
 from zerobench.memory.device import Device, choose_device
+from zerobench.memory.heard_collectives import HearingCounter
 from zerobench.memory.recorder import settle_collectives
+from zerobench.memory.storages import StorageCounter
 from zerobench.progress import Rank
 from zerobench.spec.strategy import strategy_info, uses_deepspeed
 from zerobench.worker.worlds.base import World
@@ -44,6 +47,10 @@ class MeasuredWorld(World):
 
     def _limit(self) -> timedelta:
         return timedelta(seconds=self.trial.timeout_s)
+
+    def counter(self, observe: Callable[[], object]) -> StorageCounter:
+        """One that hears the ranks' collectives too."""
+        return HearingCounter(observe, self.traffic.collective)
 
     def settle(self) -> None:
         """Give gloo's threads a moment."""

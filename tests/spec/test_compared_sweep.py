@@ -1,0 +1,83 @@
+"""The shipped comparison of ways to train: the same global batch everywhere, on two cores as on eight GPUs."""
+
+from __future__ import annotations
+
+import pytest
+
+from zerobench.report.parity import TOLERANCES
+from zerobench.spec.expand import PlannedTrial, expand
+from zerobench.spec.machine import Accelerator, Machine
+from zerobench.spec.strategy import is_exact
+from zerobench.spec.sweep import load_sweep
+from zerobench.spec.trial import Compression, Consistency, Precision, TrialSpec
+
+GIB = 2**30
+TWO_CORES = Machine(accelerator=Accelerator.CPU, cpu_cores=2, host_memory_bytes=16 * GIB, supports_fp16=False)
+EIGHT_GPUS = Machine(
+    accelerator=Accelerator.CUDA,
+    num_gpus=8,
+    gpu_names=("NVIDIA H200",) * 8,
+    cpu_cores=96,
+    host_memory_bytes=1024 * GIB,
+)
+
+
+EVERY = {"single", "ddp", "zero0", "zero1", "zero2", "zero3", "fsdp", "parameter-server", "tensor"}
+
+
+def planned(machine: Machine, *sets: str) -> list[PlannedTrial]:
+    return expand(load_sweep("distributed-training-compared", sets), machine)
+
+
+def trials(machine: Machine) -> list[TrialSpec]:
+    return [one.trial for one in planned(machine) if one.skipped is None]
+
+
+@pytest.mark.parametrize("machine", [TWO_CORES, EIGHT_GPUS], ids=["two cores", "eight GPUs"])
+def test_every_trial_trains_the_same_batch_of_the_same_model_so_that_losses_and_seconds_compare(machine: Machine):
+    found = trials(machine)
+    assert len({trial.parity_hash for trial in found}) == 1
+    assert {trial.global_batch_size for trial in found} == {24}
+    assert {trial.precision for trial in found} == {Precision.FP32}
+    assert TOLERANCES[Precision.FP32] == 5e-6
+    assert len({(trial.threads_per_rank, trial.activation_checkpointing) for trial in found}) == 1
+
+
+def test_on_two_cores_everything_runs_and_each_rank_is_a_worker_of_one_thread():
+    assert [one.skipped for one in planned(TWO_CORES)] == [None] * len(planned(TWO_CORES))
+    assert {trial.threads_per_rank for trial in trials(TWO_CORES)} == {1}
+    assert {trial.world_size for trial in trials(TWO_CORES)} == {1, 2, 3}
+
+
+def test_every_strategy_is_in_it_every_compression_that_gloo_has_and_both_servers():
+    found = trials(TWO_CORES)
+    assert {trial.strategy for trial in found} >= EVERY
+    assert {trial.compression for trial in found} == set(Compression) - {Compression.BF16}
+    assert {trial.consistency for trial in found} == set(Consistency)
+    assert sum(not is_exact(trial) for trial in found) == 4  # three hooks and the asynchronous server
+
+
+def test_eight_gpus_are_used_by_all_that_eight_can_divide():
+    found = trials(EIGHT_GPUS)
+    on_eight = {trial.strategy for trial in found if trial.world_size == 8}
+    assert on_eight >= {"ddp", "zero0", "zero1", "zero2", "zero3", "fsdp", "tensor"}
+    assert {trial.world_size for trial in found} == {1, 2, 3, 4, 8}
+
+
+def test_some_steps_are_watched_for_communication_and_none_of_them_is_timed():
+    steps = trials(TWO_CORES)[0].steps
+    assert (steps.communication, steps.timed) == (1, 5)
+    assert steps.total == 1 + 2 * steps.warmup + steps.memory + steps.timed + steps.communication
+
+
+def test_threads_of_a_rank_are_part_of_the_work_only_where_they_are_said():
+    [plain] = {trial.config_hash for trial in _ddp_on_two("threads_per_rank=null")}
+    [said] = {trial.config_hash for trial in _ddp_on_two("threads_per_rank=1")}
+    assert plain != said
+    unsaid = _ddp_on_two("threads_per_rank=null")[0].model_dump(exclude={"threads_per_rank"})
+    assert TrialSpec.model_validate(unsaid).config_hash == plain
+
+
+def _ddp_on_two(*sets: str) -> list[TrialSpec]:
+    found = [one.trial for one in planned(TWO_CORES, *sets)]
+    return [t for t in found if (t.strategy, t.world_size, t.compression) == ("ddp", 2, Compression.NONE)]

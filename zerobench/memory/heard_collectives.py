@@ -1,0 +1,108 @@
+"""Hears of collectives among real ranks: which, in how large a group, with how many bytes, while the ledger looks on.
+
+Every call passes torch's dispatcher, from C++ too (DDP's reducer), so the dispatch mode that counts storages sees it:
+`c10d::` for torch.distributed, `_c10d_functional::` for DTensor. The bytes mean what they do in the solo and simulated
+worlds (worker/worlds/instant_group.py), where the group itself is asked. Sends and receives are said by those who make
+them (Job.heard), as there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from zerobench.memory.storages import StorageCounter
+
+Listener = Callable[[str, int, int], None]
+"""Hears of each collective: its kind, the ranks of its group, the bytes of its whole message."""
+
+
+@dataclass(frozen=True)
+class _Call:
+    """How the bytes of the whole message are read from an operation's arguments."""
+
+    kind: str
+    argument: int = 0
+    """Which of them holds the message,"""
+    is_part: bool = False
+    """or this rank's part of it."""
+
+
+_CALLS: dict[str, _Call] = {
+    "c10d::allreduce_": _Call("all_reduce"),
+    "c10d::allreduce_coalesced_": _Call("all_reduce"),
+    "c10d::reduce_": _Call("reduce"),
+    "c10d::broadcast_": _Call("broadcast"),
+    "c10d::barrier": _Call("barrier"),
+    "c10d::allgather_": _Call("all_gather"),
+    "c10d::_allgather_base_": _Call("all_gather"),
+    "c10d::allgather_coalesced_": _Call("all_gather"),
+    "c10d::allgather_into_tensor_coalesced_": _Call("all_gather"),
+    "c10d::reduce_scatter_": _Call("reduce_scatter", 1),
+    "c10d::_reduce_scatter_base_": _Call("reduce_scatter", 1),
+    "c10d::reduce_scatter_tensor_coalesced_": _Call("reduce_scatter", 1),
+    "c10d::alltoall_": _Call("all_to_all", 1),
+    "c10d::alltoall_base_": _Call("all_to_all", 1),
+    "c10d::gather_": _Call("gather", 1, is_part=True),
+    "c10d::scatter_": _Call("scatter", 0, is_part=True),
+    "_c10d_functional::all_reduce": _Call("all_reduce"),
+    "_c10d_functional::all_reduce_": _Call("all_reduce"),
+    "_c10d_functional::all_reduce_coalesced": _Call("all_reduce"),
+    "_c10d_functional::all_gather_into_tensor": _Call("all_gather", is_part=True),
+    "_c10d_functional::all_gather_into_tensor_out": _Call("all_gather", is_part=True),
+    "_c10d_functional::all_gather_into_tensor_coalesced": _Call("all_gather", is_part=True),
+    "_c10d_functional::reduce_scatter_tensor": _Call("reduce_scatter"),
+    "_c10d_functional::reduce_scatter_tensor_coalesced": _Call("reduce_scatter"),
+    "_c10d_functional::all_to_all_single": _Call("all_to_all"),
+    "_c10d_functional::broadcast": _Call("broadcast"),
+    "_c10d_functional::broadcast_": _Call("broadcast"),
+}
+"""By operation, in the names of torch 2.11 to 2.13 (c10d/Ops.cpp, c10d/Functional.cpp)."""
+
+
+class HearingCounter(StorageCounter):
+    """Counts storages, and tells `heard` of every collective."""
+
+    def __init__(self, observe: Callable[[], Any], heard: Listener) -> None:
+        super().__init__(observe)
+        self._heard = heard
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """As the counter's, and hear."""
+        out = super().__torch_dispatch__(func, types, args, kwargs)
+        if out is not NotImplemented and func.namespace in {"c10d", "_c10d_functional"}:
+            self._hear(func._schema.name, args)
+        return out
+
+    def _hear(self, name: str, args: tuple[Any, ...]) -> None:
+        call = _CALLS.get(name)
+        if call is not None:
+            ranks = _group_size(args)
+            nbytes = 0 if call.kind == "barrier" else sum(tensor.nbytes for tensor in _tensors(args[call.argument]))
+            self._heard(call.kind, ranks, nbytes * (ranks if call.is_part else 1))
+
+
+def _tensors(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a (nested) list."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple)):
+        for item in value:
+            yield from _tensors(item)
+
+
+def _group_size(args: tuple[Any, ...]) -> int:
+    """Ranks of the group that an operation names: `c10d` holds the group itself, `_c10d_functional` its name, last."""
+    boxes: list[Any] = [value for value in args if isinstance(value, torch.ScriptObject)]  # torch leaves them untyped
+    for box in boxes:
+        if box._type().name() == "ProcessGroup":
+            return int(dist.ProcessGroup.unbox(box).size())
+    names = [value for value in args if isinstance(value, str)]
+    groups: Any = dist.distributed_c10d
+    return int(groups._resolve_process_group(names[-1]).size())

@@ -1,0 +1,47 @@
+"""What the notes on distributed training claim, each with the run's own numbers and whether they bear it out.
+
+A claim that the run cannot judge says what is missing. Nothing here is known beforehand but the claims themselves and
+how near a number must come.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+from zerobench.report.compared import claims_of_bytes, claims_of_memory, claims_of_speed
+from zerobench.report.compared.claim import Claim, Known, Rows, judged, unjudged
+
+
+def claims(rows: Rows) -> list[Claim]:
+    """Every claim, in the order in which a course would make them."""
+    known = Known(rows)
+    return [judge(known) for judge in _CLAIMS]
+
+
+def exact(known: Known) -> Claim:
+    text = "An exact strategy computes what one process computes"
+    held = [row for row in known.rows if row.parity is not None and row.parity.is_judged and not row.figures.is_server]
+    if not held:
+        return unjudged(text, "no trial's losses were held against those of another")
+    far = max(held, key=lambda row: row.parity.difference if row.parity else 0.0)
+    agreeing = sum(row.is_believed for row in held)
+    difference = far.parity.difference if far.parity else 0.0
+    said = f"{agreeing} of {len(held)} agree; the farthest, {far.label}, is {difference:.1g} away in its loss"
+    return judged(text, agreeing == len(held), said)
+
+
+_CLAIMS: tuple[Callable[[Known], Claim], ...] = (
+    exact,
+    claims_of_speed.scales,
+    claims_of_memory.data_parallelism_saves_none,
+    claims_of_memory.zero_divides,
+    claims_of_bytes.all_reduce,
+    claims_of_bytes.small_stages_move_no_more,
+    claims_of_bytes.stage_3_moves_more,
+    claims_of_bytes.server_moves,
+    claims_of_memory.server_holds,
+    claims_of_speed.asynchronous,
+    claims_of_speed.compression,
+    claims_of_speed.overlap,
+    claims_of_speed.synchronisation,
+)

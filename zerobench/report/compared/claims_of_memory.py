@@ -1,0 +1,63 @@
+"""Claims about the memory of model states."""
+
+from __future__ import annotations
+
+from zerobench.report.compared.claim import NEAR, Claim, Known, is_near, judged, unjudged
+from zerobench.report.compared.rows import Compared
+from zerobench.report.paper import paper_terms
+from zerobench.units import format_bytes
+
+
+def data_parallelism_saves_none(known: Known) -> Claim:
+    text = "Data parallelism saves no memory of model states"
+    ddp = known.one("ddp")
+    single = next((row for row in known.workers if row.is_reference), None)
+    if ddp is None or single is None or not ddp.figures.states_bytes or not single.figures.states_bytes:
+        return unjudged(text, "it takes a trial of ddp on several ranks, with its memory, and the single process's")
+    ratio = ddp.figures.states_bytes / single.figures.states_bytes
+    said = (
+        f"{ddp.label} holds {format_bytes(ddp.figures.states_bytes)} a rank, the single process "
+        f"{format_bytes(single.figures.states_bytes)}"
+    )
+    return judged(text, ratio >= 1 - NEAR, said)
+
+
+def zero_divides(known: Known) -> Claim:
+    text = "ZeRO's stages divide optimizer states, then gradients, then parameters by the ranks"
+    stages = [row for row in known.of("zero1", "zero2", "zero3", "fsdp") if row.figures.states_bytes]
+    pairs = [(row, paper) for row in stages if (paper := _paper_states(row)) is not None]
+    if not pairs:
+        return unjudged(text, "no trial of ZeRO-1 to 3 or FSDP on several ranks has its memory")
+    said = "; ".join(
+        f"{row.label} holds {format_bytes(row.figures.states_bytes or 0)} a rank where the paper says "
+        f"{format_bytes(round(paper))}"
+        for row, paper in pairs
+    )
+    return judged(text, all(is_near(row.figures.states_bytes, paper) for row, paper in pairs), said)
+
+
+def _paper_states(row: Compared) -> float | None:
+    terms = paper_terms(row.spec, row.figures.num_params)
+    return None if terms is None else terms.total_bytes
+
+
+def server_holds(known: Known) -> Claim:
+    text = "A parameter server takes the optimizer's memory from the workers, and saves none itself"
+    sides = [row for row in known.rows if row.spec.strategy == "parameter-server" and row.saved_fraction is not None]
+    server = next((row for row in sides if row.figures.is_server), None)
+    worker = next((row for row in sides if not row.figures.is_server), None)
+    if server is None or worker is None:
+        return unjudged(text, "it takes a parameter server and ddp, both with their memory")
+    said = "; ".join(
+        f"{who} holds {format_bytes(row.figures.states_bytes or 0)}, {_saving(row)}"
+        for who, row in (("a worker", worker), ("the server", server))
+    )
+    optimizer = worker.figures.states.optimizer_bytes if worker.figures.states else 0
+    return judged(text, optimizer == 0 and abs(server.saved_fraction or 0) <= NEAR, said)
+
+
+def _saving(row: Compared) -> str:
+    saved = row.saved_fraction or 0.0
+    if abs(saved) < 0.005:
+        return "as much as a rank of ddp"
+    return f"{abs(100 * saved):.0f} % {'less' if saved > 0 else 'more'} than a rank of ddp"

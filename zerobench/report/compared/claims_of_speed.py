@@ -1,0 +1,102 @@
+"""Claims about speed and waiting."""
+
+from __future__ import annotations
+
+from zerobench.report.compared.claim import Claim, Known, judged, ratio, unjudged
+from zerobench.report.compared.rows import Compared
+from zerobench.spec.trial import Compression, Consistency
+from zerobench.units import format_seconds
+
+_SCALES_WELL = 0.9
+"""Efficiency from which on n ranks pass for n times as fast."""
+
+
+def scales(known: Known) -> Claim:
+    text = "n ranks train n times as fast as one"
+    scaled = [row for row in known.workers if row.spec.world_size > 1 and row.efficiency is not None]
+    if not scaled:
+        return unjudged(text, "no trial of several ranks was timed beside a single process")
+    best = max(scaled, key=lambda row: row.efficiency or 0.0)
+    worst = min(scaled, key=lambda row: row.efficiency or 0.0)
+    said = f"the best is {_speed(best)}, the worst {_speed(worst)}"
+    return judged(text, (worst.efficiency or 0.0) >= _SCALES_WELL, said)
+
+
+def _speed(row: Compared) -> str:
+    return (
+        f"{row.label}, {row.speed_up or 0:.2f} x the speed on {row.spec.world_size} ranks "
+        f"({100 * (row.efficiency or 0):.0f} % efficiency)"
+    )
+
+
+def asynchronous(known: Known) -> Claim:
+    text = "An asynchronous server is faster and its gradients are staler"
+    servers = [row for row in known.rows if row.spec.strategy == "parameter-server" and not row.figures.is_server]
+    timed = [row for row in servers if row.figures.step_s is not None and row.figures.staleness is not None]
+    pairs = [
+        (sync, other)
+        for other in timed
+        for sync in timed
+        if other.spec.consistency is Consistency.ASYNC
+        and sync.spec.consistency is Consistency.SYNC
+        and sync.spec.world_size == other.spec.world_size
+    ]
+    if not pairs:
+        return unjudged(text, "it takes a synchronous and an asynchronous server with as many workers")
+    sync, other = max(pairs, key=lambda pair: pair[0].spec.world_size)
+    gain = (sync.figures.step_s or 0.0) - (other.figures.step_s or 0.0)
+    noise = (sync.figures.spread_s or 0.0) + (other.figures.spread_s or 0.0)
+    is_staler = (other.figures.staleness or 0.0) > (sync.figures.staleness or 0.0)
+    away = "" if other.parity is None else f", its loss {other.parity.difference:.2g} from the single process's"
+    said = (
+        f"a step takes {format_seconds(sync.figures.step_s or 0)} in step and "
+        f"{format_seconds(other.figures.step_s or 0)} without; gradients are {other.figures.staleness or 0:.2f} "
+        f"updates behind on average{away}"
+    )
+    return judged(text, gain > noise and is_staler, said)
+
+
+def compression(known: Known) -> Claim:
+    text = "Compressed gradients make a step faster"
+    hooks = [row for row in known.workers if row.spec.compression is not Compression.NONE and row.figures.step_s]
+    pairs = [(row, ddp) for row in hooks if (ddp := known.like(row, "ddp")) is not None and ddp.figures.step_s]
+    if not pairs:
+        return unjudged(text, "it takes ddp with a compression and without")
+    said = "; ".join(_compressed(row, ddp) for row, ddp in pairs)
+    return judged(text, all((row.figures.step_s or 0) < (ddp.figures.step_s or 0) for row, ddp in pairs), said)
+
+
+def _compressed(row: Compared, ddp: Compared) -> str:
+    sent = ratio(row.figures.sent_bytes, ddp.figures.sent_bytes)
+    away = "" if row.parity is None else f" and ends {row.parity.difference:.2g} from the single process's loss"
+    moved = "" if sent is None else f"sends {100 * sent:.0f} % of the bytes, "
+    step = ratio(row.figures.step_s, ddp.figures.step_s) or 0.0
+    return f"{row.spec.compression} {moved}takes {100 * step:.0f} % of the time{away}"
+
+
+def overlap(known: Known) -> Claim:
+    text = "DDP hides its communication behind the backward pass"
+    ddp = known.one("ddp")
+    if ddp is None or not ddp.figures.in_flight_fraction or ddp.figures.exposed_fraction is None:
+        return unjudged(text, "no step of ddp on several ranks was watched (steps: {communication: 1})")
+    hidden = 1 - ddp.figures.exposed_fraction / ddp.figures.in_flight_fraction
+    said = (
+        f"{ddp.label} communicates in {100 * ddp.figures.in_flight_fraction:.0f} % of a step and computes in "
+        f"{100 * hidden:.0f} % of that time"
+    )
+    return judged(text, hidden > 1 / 2, said)
+
+
+def synchronisation(known: Known) -> Claim:
+    text = "Ranks that divide the model wait for each other more than ranks that divide the batch"
+    ddp = known.one("ddp")
+    divided = [row for row in known.of("tensor", "pipeline", "rpc-pipeline") if row.figures.sync_fraction is not None]
+    if ddp is None or ddp.figures.sync_fraction is None or not divided:
+        return unjudged(text, "it takes ddp and a strategy that divides the model, both watched")
+    said = ", ".join(f"{row.label} {100 * (row.figures.sync_fraction or 0):.0f} %" for row in [ddp, *divided])
+    limit = ddp.figures.sync_fraction
+    return judged(
+        text,
+        all((row.figures.sync_fraction or 0.0) > limit for row in divided),
+        f"share of a step in which a rank waits or communicates and computes nothing: {said}",
+    )
