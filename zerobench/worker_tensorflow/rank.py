@@ -7,7 +7,6 @@ the times of the other two are zero as those of a phase that was not entered.
 
 from __future__ import annotations
 
-import itertools
 import time
 from collections.abc import Iterator
 from contextlib import contextmanager
@@ -24,6 +23,7 @@ from zerobench.records import ParameterTensor, Phase, PhaseMark, RankRecord, Sta
 from zerobench.spec.batch import micro_batches_per_step
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.parameters import ParameterCounts, component_of
+from zerobench.spec.step_plan import step_kinds
 from zerobench.spec.trial import TrialSpec
 from zerobench.worker_tensorflow.memory import NOTE, MemoryBook, variable_bytes
 from zerobench.worker_tensorflow.model import make_model
@@ -31,6 +31,7 @@ from zerobench.worker_tensorflow.optimizers import make_optimizer
 from zerobench.worker_tensorflow.start import Start, samples_of
 from zerobench.worker_tensorflow.strategies import make_step, make_strategy, mean_over_replicas
 
+_UNDER_LEDGER = {"first": StepKind.FIRST, "memory": StepKind.STEADY}
 _ONE_GRAPH = "a step is one graph: forward, backward and update are one phase, step"
 
 
@@ -116,17 +117,15 @@ class TensorflowRun:
         return said
 
     def _train(self) -> None:
-        steps, index = self.trial.steps, itertools.count()
-        self._watched_step(next(index), "first", StepKind.FIRST)
-        for _ in range(steps.warmup):
-            self._step(next(index), "warmup")
-        for _ in range(steps.memory):
-            self._watched_step(next(index), "memory", StepKind.STEADY)
-        unpin_malloc()
-        for _ in range(steps.warmup):
-            self._step(next(index), "warmup")
-        for _ in range(steps.timed):
-            self._step(next(index), "timed")
+        """All steps; malloc is let loose, once, after those that memory is measured in."""
+        is_loose = False
+        for index, kind in enumerate(step_kinds(self.trial.steps)):
+            if kind in _UNDER_LEDGER:
+                self._watched_step(index, kind, _UNDER_LEDGER[kind])
+                continue
+            if self.record.batches[-1].kind == "memory" and not is_loose:
+                is_loose = unpin_malloc()
+            self._step(index, kind)
 
     def _watched_step(self, index: int, kind: str, step: StepKind) -> None:
         with self._memory.phase(step, Phase.STEP):
@@ -144,7 +143,7 @@ class TensorflowRun:
         if kind == "timed":
             self.record.step_times.append(StepTime(step_s=step_s, forward_s=0.0, backward_s=0.0, optimizer_s=step_s))
         self._losses.append(losses)
-        self.record.learning_rates.append(float(self._optimizer.learning_rate))  # an fp32 variable
+        self.record.learning_rates.append(float(tf.convert_to_tensor(self._optimizer.learning_rate)))
         self.record.batches.append(StepBatch(kind=kind, tokens=self.trial.global_batch_tokens))
         self._progress.say(kind, index, resident_bytes())
 
