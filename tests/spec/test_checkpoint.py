@@ -50,8 +50,6 @@ def test_every_strategy_that_saves_can_be_saved_and_one_of_its_ranks_killed(stra
 @pytest.mark.parametrize(
     ("trial", "rule", "told"),
     [
-        (spec(evidence="simulated"), "checkpoint_needs_real_ranks", "use measured"),
-        (spec(evidence="formula"), "checkpoint_needs_real_ranks", "checkpoint formula"),
         (spec(checkpoint={"every_steps": 8}), "nothing_to_resume", "every 8 steps of 8"),
         (spec(checkpoint={"fault": {"rank": 2, "step": 5}}), "fault_out_of_place", "rank 2 of 2"),
         (spec(checkpoint={"fault": {"rank": 0, "step": 8}}), "fault_out_of_place", "a step left of 8"),
@@ -80,6 +78,13 @@ def test_what_cannot_be_saved_or_resumed_is_refused_with_the_reason(trial: Trial
     found = skip(trial)
     assert found is not None
     assert (found.rule, told in found.reason) == (rule, True), found
+
+
+@pytest.mark.parametrize("evidence", ["solo", "simulated", "formula"])
+def test_a_prediction_writes_nothing_and_is_joined_with_what_does(evidence: str) -> None:
+    predicted = spec("zero3", {"fault": {"rank": 7, "step": 1}}, evidence=evidence)
+    assert skip(predicted) is None
+    assert predicted.config_hash == spec("zero3", {"fault": {"rank": 7, "step": 1}}).config_hash
 
 
 def test_the_second_launch_on_other_ranks_has_the_same_global_batch() -> None:

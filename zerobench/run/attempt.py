@@ -25,7 +25,7 @@ from zerobench.run.record_times import written_at_s
 from zerobench.run.recovery import run_twice
 from zerobench.run.site import Launch, Site
 from zerobench.run.stop import Stop
-from zerobench.spec.trial import TrialSpec
+from zerobench.spec.trial import Evidence, TrialSpec
 
 Model = TypeVar("Model", bound=BaseModel)
 
@@ -45,7 +45,8 @@ def run_trial(
     def launch(asked: TrialSpec, where: TrialFolder) -> TrialRecord:
         return _launch_once(asked, where, run_id, site, stop, observer)
 
-    record = launch(trial, folder) if trial.checkpoint is None else run_twice(trial, folder, run_id, launch, stop)
+    saves = trial.checkpoint is not None and trial.evidence is Evidence.MEASURED
+    record = run_twice(trial, folder, run_id, launch, stop) if saves else launch(trial, folder)
     write_whole(folder.record, record.model_dump_json(indent=1))
     return record
 

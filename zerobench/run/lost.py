@@ -22,7 +22,7 @@ from zerobench.run.launcher import launched_processes
 from zerobench.run.logs import redact_logs
 from zerobench.run.recovery import remove_checkpoints
 from zerobench.run.site import Interruption, Site
-from zerobench.spec.trial import TrialSpec
+from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.store import Run
 
 Document = TypeVar("Document", Start, RankRecord)
@@ -41,7 +41,7 @@ def close(run: Run, trial: TrialSpec, folder: TrialFolder, lost: Callable[[Start
     start = _read(folder.start, Start)
     ranks = [rank for path in folder.rank_records() if (rank := _read(path, RankRecord)) is not None]
     expected = launched_processes(trial)
-    whole = trial.checkpoint is None  # else a second launch was to come
+    whole = trial.checkpoint is None or trial.evidence is not Evidence.MEASURED  # else a second launch was to come
     completed = whole and len(ranks) == expected and all(rank.status is Status.COMPLETED for rank in ranks)
     cause = Interruption(Status.COMPLETED, "") if completed else lost(start)
     redact_logs(folder)

@@ -11,15 +11,9 @@ from zerobench.spec.situation import Rule, Situation
 from zerobench.spec.step_plan import plan_steps
 from zerobench.spec.strategy import strategy_info
 from zerobench.spec.strategy_rules import STRATEGY_RULES
-from zerobench.spec.trial import Evidence, Offload, Optimizer
+from zerobench.spec.trial import Offload, Optimizer
 
 _OF_THE_RESUMED = ("too_few_processes", "workers_cannot_share_batch", "tensor_not_divisible")
-
-
-def _needs_real_ranks(s: Situation) -> str | None:
-    if s.trial.checkpoint is None or s.trial.evidence is Evidence.MEASURED:
-        return None
-    return f"checkpoint {s.trial.evidence}: one process that plays a rank of many writes no checkpoint; use measured"
 
 
 def _strategy_saves_nothing(s: Situation) -> str | None:
@@ -108,7 +102,6 @@ def _resumed_cannot_run(s: Situation) -> str | None:
 
 
 CHECKPOINT_RULES: dict[str, Rule] = {
-    "checkpoint_needs_real_ranks": _needs_real_ranks,
     "strategy_saves_nothing": _strategy_saves_nothing,
     "checkpoint_of_swapped_states": _swapped_states,
     "checkpoint_of_autotp": _autotp,
@@ -118,4 +111,4 @@ CHECKPOINT_RULES: dict[str, Rule] = {
     "universal_checkpoint_needs_adam": _universal_needs_adam,
     "resumed_cannot_run": _resumed_cannot_run,
 }
-"""Asked after those of the strategies, in this order."""
+"""Asked of measured trials, after the rules of the strategies, in this order. A prediction writes nothing."""

@@ -229,6 +229,7 @@ _ON_DEVICE = frozenset(evidence for evidence in Evidence if evidence.needs_devic
 
 AT_HAND: dict[str, frozenset[Evidence]] = {
     **dict.fromkeys(LAYOUT_RULES, _MEASURED),
+    **dict.fromkeys(CHECKPOINT_RULES, _MEASURED),
     "nvme_needs_path": _ON_DEVICE,
     "nvme_needs_libaio": _ON_DEVICE,
     "precision_needs_device": _ON_DEVICE,

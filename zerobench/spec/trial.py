@@ -293,7 +293,8 @@ class TrialSpec(Spec):
     """MiCS (Zhang et al., arXiv 2205.00119): neighbouring ranks that divide all model states among them, so that each
     such group holds a whole copy; None divides them among all ranks. `fsdp` does it (torch calls it HSDP)."""
     checkpoint: CheckpointSpec | None = None
-    """When it saves and how it is resumed; None: it does neither."""
+    """When it saves and how it is resumed; None: it does neither. Nor does a prediction, which has it all the same, to
+    be joined with the measured trial."""
     tf_strategy: TfStrategy = TfStrategy.MULTI_WORKER_MIRRORED
     """Which of tf.distribute's strategies `tensorflow` trains under."""
     pipeline_schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B

@@ -39,7 +39,7 @@ from zerobench.memory.host import peak_resident_bytes, reset_peak_resident, resi
 from zerobench.progress import Rank
 from zerobench.records import CheckpointTransfer, Failure, RankRecord
 from zerobench.spec.step_plan import plan_steps
-from zerobench.spec.trial import TrialSpec
+from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.worker.strategies.base import Strategy
 
 
@@ -50,7 +50,7 @@ class Checkpoints:
     """Whether resident memory tells the truth; whoever lets malloc loose says so."""
 
     def __init__(self, trial: TrialSpec, folder: TrialFolder, rank: Rank, device: Device, record: RankRecord) -> None:
-        self._asked = trial.checkpoint
+        self._asked = trial.checkpoint if trial.evidence is Evidence.MEASURED else None
         self._num_steps = len(plan_steps(trial))
         self._folder = folder
         self._base = checkpoints_folder(trial, folder)
