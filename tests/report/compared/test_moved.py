@@ -56,6 +56,15 @@ def test_a_server_sends_the_weights_to_each_worker_and_gets_as_much():
     assert (moved.out_bytes, moved.in_bytes) == (3 * WEIGHTS, 3 * WEIGHTS)
 
 
+def test_a_stage_passes_hidden_states_on_and_their_gradients_back():
+    asked = spec("pipeline", 2)
+    config = asked.model.hf_config
+    hidden = config.get("n_embd") or config["hidden_size"]
+    element = 4 if asked.precision == "fp32" else 2
+    once = asked.micro_batch_size * asked.sequence_length * hidden * element
+    assert sent(asked) == asked.gradient_accumulation_steps * asked.world_size * once
+
+
 def test_where_no_closed_form_is_written_there_is_none():
     assert sent(spec("ddp", 4, compression="powersgd")) is None
     assert sent(spec("zero1", 2, ds_config={"tensor_parallel.autotp_size": 2})) is None

@@ -8,6 +8,7 @@ The closed forms go through the same function, so that both mean the same:
   (Rajbhandari et al., arXiv 1910.02054, section 7); halved by 16-bit hooks; one bit an element gathered from all by
   the 1-bit hook (worker/strategies/one_bit.py);
 - parameter server: weights pulled and gradients pushed (Li et al., OSDI 2014), by the server for each of its workers;
+- pipeline: hidden states one way and their gradients the other, once a micro-batch (formulas/pipeline.py);
 - tensor: Megatron-LM's all-reduces of activations (arXiv 1909.08053, section 3; formulas/megatron.py).
 """
 
@@ -18,6 +19,7 @@ from collections.abc import Iterable
 from zerobench.errors import UserError
 from zerobench.formulas import zero_paper
 from zerobench.formulas.parameter_server import bytes_per_step
+from zerobench.formulas.pipeline import pipeline_bytes_per_step
 from zerobench.formulas.record import formula_record
 from zerobench.records import CollectiveTraffic, Phase, RankRecord, StepKind
 from zerobench.report.step_time.collectives import bytes_per_element
@@ -48,6 +50,9 @@ def by_closed_form(trial: TrialSpec, rank: RankRecord) -> Flow | None:
         return _server_flow(trial, rank)
     if trial.strategy == "tensor":
         return _tensor_flow(trial)
+    if trial.strategy == "pipeline":
+        passed = pipeline_bytes_per_step(trial, rank.rank)
+        return Flow(passed / 2, passed / 2)
     stage = paper_stage(trial)
     return None if stage is None else _paper_flow(trial, rank.parameters.trainable, stage)
 
