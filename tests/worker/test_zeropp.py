@@ -143,6 +143,17 @@ def test_hpz_keeps_a_second_copy_among_two_ranks_until_the_update(ran: Run):
         assert rank.effective_config["zero_optimization"]["zero_hpz_partition_size"] == 2
 
 
+def test_small_tensors_that_stay_gathered_have_a_second_copy_within_the_update_alone(ran: Run):
+    small = {"zero_optimization.reduce_bucket_size": 10**6}  # all tensors are, by DeepSpeed's own threshold
+    for evidence in (Evidence.SIMULATED, Evidence.FORMULA):
+        rank = predicted(ran, evidence, **{**HPZ, "ds_config": small})
+        assert live_bytes(rank, Category.PARAMETERS, Phase.BACKWARD) == 4 * ELEMENTS // 4
+        at_peak = {
+            row.at_peak_bytes for row in rank.memory if (row.category, row.phase) == (Category.PARAMETERS, Phase.STEP)
+        }
+        assert at_peak == {4 * (ELEMENTS // 4 + ELEMENTS // 2)}, evidence
+
+
 def test_mics_divides_every_state_by_its_group_and_not_by_the_world(ran: Run):
     ranks = ran(spec(**MICS))
     for category in (Category.PARAMETERS, Category.FIRST_MOMENT, Category.SECOND_MOMENT):

@@ -39,14 +39,15 @@ def device(setting: Setting, step: StepKind) -> Moments:
         bucketed=add(held, _gathered(setting, max(live - setting.first_gradient, 0)), gradient, _first_norm(setting)),
         reduction=_reduction(setting, add(alone, copied), live),
         backward_end=_backward_end(setting, add(alone, copied), traced=traced),
-        step=_step(setting, step, copied),
+        step=_step(setting, step, _released_copy(setting, None)),
     )
 
 
 def _released_copy(setting: Setting, step: StepKind | None, kept: int = 0) -> Bytes:
     """The copy of hpZ of all tensors that have been released, when so many elements stay gathered; nothing without hpZ.
 
-    Tensors that are never released, being small, have one until the first update alone.
+    Tensors that stay gathered, being small, have one until the first update, and then within updates alone, which begin
+    by releasing everything (stage3.py, step).
     """
     size = int(setting.case.zero("zero_hpz_partition_size"))
     if size <= 1:

@@ -13,6 +13,7 @@ from zerobench.formulas.deepspeed import Setting
 from zerobench.formulas.record import fsdp_shards
 from zerobench.records import Category, Phase
 from zerobench.report.explain.terms import Account, Term, account, of_elements
+from zerobench.spec.sharding import state_shard_size
 from zerobench.spec.trial import TrialSpec
 
 STRATEGY = "fsdp"
@@ -66,7 +67,7 @@ def gathering(spec: TrialSpec, element: int) -> Iterator[Account]:
 
 def reducing(spec: TrialSpec, element: int) -> Iterator[Account]:
     """The gradients of a group flattened, and this rank's part of their mean (foreach_reduce)."""
-    shards, ranks = fsdp_shards(spec), spec.world_size
+    shards, ranks = fsdp_shards(spec), state_shard_size(spec)
     for elements, whose in ((shards.root, "the root's"), (shards.block, "a block's")):
         flat = of_elements(element, elements, f"{whose} gradients, flattened to be reduced")
         own = of_elements(element, -(-elements // ranks), "this rank's part of them")
