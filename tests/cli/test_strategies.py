@@ -39,10 +39,12 @@ def test_one_that_cannot_run_here_says_why_and_in_which_worlds_it_cannot_be() ->
         needs_gpu=True,
         evidences=(Evidence.MEASURED,),
         unavailable={Evidence.SOLO: "its ranks speak to each other"},
+        fixed_batch="its schedule is made once",
         exact=False,
         tolerance_reason="stale weights",
     )
     text = "\n".join(entry(info, CPU))
     assert "here: no: it needs GPUs, and there is none here" in text
     assert "not solo: its ranks speak to each other" in text
+    assert "no batch_ramp: its schedule is made once" in text
     assert "losses: not those of single: stale weights" in text

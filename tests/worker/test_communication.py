@@ -7,13 +7,14 @@ from typing import Any
 
 import pytest
 
-from tests.worker.test_parameter_server import Ranks, ran, run_rank, single, spec
+from tests.worker.real_ranks import Ranks
+from tests.worker.test_parameter_server import ran, single, spec
 from zerobench.records import RankRecord, StepKind
 from zerobench.spec.roles import Role
 from zerobench.spec.trial import TrialSpec
 from zerobench.worker.communication import Event, merged, summary
 
-__all__ = ["ran", "run_rank"]
+__all__ = ["ran"]
 
 MS = 1e6
 """Nanoseconds of a millisecond."""

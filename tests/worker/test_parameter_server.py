@@ -2,15 +2,12 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 
+from tests.worker.real_ranks import RunTrial, trials_in_forks
 from zerobench.formulas.parameter_server import bytes_per_step
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, Status, StepKind
 from zerobench.spec.batch import micro_batches_per_step
@@ -33,8 +30,6 @@ STATES = (
 )
 INSTANTS = [(step, phase) for step in StepKind for phase in Phase if (step, phase) != (StepKind.STEADY, Phase.INIT)]
 
-Ranks = list[RankRecord]
-
 
 def spec(strategy: str = "parameter-server", **fields: Any) -> TrialSpec:
     """A trial of few and short sequences; on three ranks each of two workers takes three of six micro-batches."""
@@ -49,45 +44,10 @@ def single(**fields: Any) -> TrialSpec:
     return spec("single", **{"gpus_per_node": 1, "gradient_accumulation_steps": 6, **fields})
 
 
-def run_rank(asked: str, folder: str, rank: int, port: int) -> str:
-    """The record of one rank, as JSON; called in a process of its own."""
-    from zerobench.folder import TrialFolder
-    from zerobench.progress import ProgressFile
-    from zerobench.worker.launched import one_of, read_rank
-    from zerobench.worker.rank import RankRun
-
-    trial = TrialSpec.model_validate_json(asked)
-    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": trial.world_size, "MASTER_PORT": port}
-    os.environ.update({name: str(value) for name, value in ranks.items()}, MASTER_ADDR="127.0.0.1")
-    who = read_rank(trial.gpus_per_node) if trial.evidence == "measured" else one_of(trial)
-    run = RankRun(trial, TrialFolder(Path(folder)), who, ProgressFile(TrialFolder(Path(folder)), who, NUM_STEPS))
-    run.run()
-    run.world.leave()
-    return run.record.model_dump_json()
-
-
 @pytest.fixture(scope="module")
-def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[TrialSpec], Ranks]:
+def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> RunTrial:
     """Run a trial's ranks, each in a process, once for all tests."""
-    done: dict[str, Ranks] = {}
-
-    def run(trial: TrialSpec) -> Ranks:
-        asked = trial.model_dump_json()
-        if asked not in done:
-            folder, port = str(tmp_path_factory.mktemp("trial")), free_port()
-            numbers = range(trial.world_size) if trial.evidence == "measured" else [0]
-            with ThreadPoolExecutor() as threads:
-                asks = [threads.submit(in_fork, run_rank, asked, folder, rank, port) for rank in numbers]
-                done[asked] = [RankRecord.model_validate_json(ask.result()) for ask in asks]
-        return done[asked]
-
-    return run
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+    return trials_in_forks(in_fork, tmp_path_factory)
 
 
 def live_bytes(rank: RankRecord, category: Category, phase: Phase, step: StepKind = StepKind.STEADY) -> int:

@@ -36,6 +36,8 @@ def _facts(info: StrategyInfo, machine: Machine) -> Iterator[tuple[str, str]]:
         yield f"not {evidence}", reason
     if info.axes:
         yield "its own axes", ", ".join(info.axes)
+    if info.fixed_batch is not None:
+        yield "no batch_ramp", info.fixed_batch
     yield "losses", _losses(info)
     yield "checkpoints", _checkpoints(info)
 

@@ -93,15 +93,11 @@ class Zero(Strategy):
 def set_micro_batches(engine: Any, count: int) -> None:
     """Let the next step accumulate over `count` micro-batches, at least one, and begin before its end.
 
-    `set_train_batch_size` (deepspeed/runtime/engine.py) is DeepSpeed's own way, and leaves two things as they were in
-    0.19.8. Whether a step ends is still told by all micro-batches so far, divided by the new number, so a step may end
-    in the middle: it is told outright, by `set_gradient_accumulation_boundary`. And the optimizer of stages 1 and 2
-    keeps the number that it was built with, by which it looks for gradients on the host (stage_1_and_2.py,
-    `set_norm_for_param_grad`).
+    `set_train_batch_size` (deepspeed/runtime/engine.py) is DeepSpeed's own way. In 0.19.8 whether a step ends is still
+    told by the number of all micro-batches so far, divided by the new number, so that a step may end in its middle: it
+    is told outright, by `set_gradient_accumulation_boundary`.
     """
     engine.set_train_batch_size(engine.train_micro_batch_size_per_gpu() * engine.dp_world_size * count)
-    if hasattr(engine.optimizer, "gradient_accumulation_steps"):
-        engine.optimizer.gradient_accumulation_steps = count
     engine.set_gradient_accumulation_boundary(False)
 
 
