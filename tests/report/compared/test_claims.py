@@ -60,6 +60,13 @@ def test_zero_divides_where_its_states_are_the_papers():
     assert verdict("ZeRO's stages divide", SINGLE, ddp(), halved, whole) is Verdict.FAILS
 
 
+def test_a_state_too_large_is_not_hidden_by_one_too_small():
+    uneven = figures(spec("zero1"), states=(WEIGHTS, WEIGHTS // 2, 3 * WEIGHTS // 2))
+    found = claim("ZeRO's stages divide", SINGLE, ddp(), uneven)
+    assert found.verdict is Verdict.FAILS
+    assert "(gradients 1.91 MiB and not 3.81 MiB, optimizer states 5.72 MiB and not 3.81 MiB)" in found.measured
+
+
 def test_an_all_reduce_is_held_against_the_ring():
     form = {"formula_sent_bytes": RING, "formula_received_bytes": RING}
     assert verdict("An all-reduce", SINGLE, ddp(**form)) is Verdict.HOLDS
@@ -128,3 +135,17 @@ def test_ranks_that_divide_the_model_are_held_against_ddps_waiting():
     cut = figures(spec("tensor"), exposed_fraction=0.4)
     assert verdict("divide the model wait", SINGLE, ddp(exposed_fraction=0.1), cut) is Verdict.HOLDS
     assert verdict("divide the model wait", SINGLE, ddp(exposed_fraction=0.5), cut) is Verdict.FAILS
+
+
+def test_a_stages_waiting_is_held_against_the_ideal_bubble():
+    def stage(idle: float) -> Figures:
+        asked = spec("pipeline", 2, batch=6, gradient_accumulation_steps=4)  # eight micro-batches: 1/9
+        return figures(asked, wait_fraction=idle)
+
+    single = figures(spec("single", 1), 2.0)
+    assert stage(0.1).spec.global_batch_size == 24
+    found = claim("A pipeline's stages", single, stage(0.12))
+    assert found.verdict is Verdict.HOLDS
+    assert found.measured == "pipeline n2 stands idle for 12 %, the formula says 11 %"
+    assert verdict("A pipeline's stages", single, stage(0.4)) is Verdict.FAILS
+    assert verdict("A pipeline's stages", single) is Verdict.UNJUDGED

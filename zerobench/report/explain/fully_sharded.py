@@ -13,7 +13,6 @@ from zerobench.formulas.deepspeed import Setting
 from zerobench.formulas.record import fsdp_shards
 from zerobench.records import Category, Phase
 from zerobench.report.explain.terms import Account, Term, account, of_elements
-from zerobench.spec.sharding import state_shard_size
 from zerobench.spec.trial import TrialSpec
 
 STRATEGY = "fsdp"
@@ -65,9 +64,9 @@ def gathering(spec: TrialSpec, element: int) -> Iterator[Account]:
     yield account(of_elements(element, shards.root, "the root's parameters, gathered flat before they are cut"))
 
 
-def reducing(spec: TrialSpec, element: int) -> Iterator[Account]:
+def reducing(spec: TrialSpec, setting: Setting) -> Iterator[Account]:
     """The gradients of a group flattened, and this rank's part of their mean (foreach_reduce)."""
-    shards, ranks = fsdp_shards(spec), state_shard_size(spec)
+    shards, ranks, element = fsdp_shards(spec), setting.case.world_size, setting.case.element
     for elements, whose in ((shards.root, "the root's"), (shards.block, "a block's")):
         flat = of_elements(element, elements, f"{whose} gradients, flattened to be reduced")
         own = of_elements(element, -(-elements // ranks), "this rank's part of them")

@@ -51,7 +51,7 @@ def bucket_terms(setting: Setting) -> Account:
 def _reduce_buffers(asked: Asked) -> Iterator[Account]:
     setting, case = asked.setting, asked.setting.case
     if asked.spec.strategy == fully_sharded.STRATEGY:
-        yield from fully_sharded.reducing(asked.spec, case.element)
+        yield from fully_sharded.reducing(asked.spec, setting)
         return
     if not case.stage:
         for fill in _fills(setting, ALLREDUCE_ELEMENTS):
