@@ -118,7 +118,7 @@ def test_compressed_gradients_are_not_exact_and_everything_else_shipped_is():
 
 def test_the_paper_counts_ddp_as_stage_0_and_fsdp_as_stage_3_and_does_not_speak_of_servers_and_tensor_parallelism():
     stages = [paper_stage(trial(strategy=name)) for name in STRATEGIES]
-    assert stages == [0, 0, 0, 1, 2, 3, 3, None, None, None, 0, 0]
+    assert stages == [0, 0, 0, 1, 2, 3, 3, None, None, None, None, 0, 0]
     assert paper_stage(trial(strategy="script")) is None
 
 

@@ -3,9 +3,10 @@
 from __future__ import annotations
 
 import pytest
+import torch.distributed.optim  # compiles parts of itself by TorchScript, which simulated functions would not pass
 
 from zerobench.worker import simulator
 
-__all__ = ["pytest"]
+__all__ = ["pytest", "torch"]
 
 simulator._import_everything()

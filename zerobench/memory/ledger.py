@@ -94,6 +94,13 @@ class Ledger:
         if phase is Phase.STEP:
             self.names.end_of_step()
 
+    @contextmanager
+    def elsewhere(self) -> Iterator[None]:
+        """Look at the thread that enters this as at the one that entered the phase, which waits for it meanwhile."""
+        hooks = torch.autograd.graph.saved_tensors_hooks(self.names.saved, _unchanged)
+        with self.counter.in_another_thread(), hooks:
+            yield
+
     def name_inputs(self, tensors: Iterable[torch.Tensor]) -> None:
         """The batch: known by identity, since data loaders allocate it outside the phases."""
         self.names.identify(Named(t, Category.INPUTS) for t in tensors)

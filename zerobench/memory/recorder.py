@@ -8,7 +8,7 @@ from __future__ import annotations
 import os
 import time
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager, nullcontext
 from pathlib import Path
 from typing import Any
 
@@ -18,6 +18,7 @@ import torch.distributed as dist
 from zerobench.memory import cuda
 from zerobench.memory.block_io import BlockIo, read_block_io, swap_file_bytes
 from zerobench.memory.device import Clock, Device
+from zerobench.memory.engine_tensors import Named
 from zerobench.memory.ledger import Ledger
 from zerobench.memory.nvml import DeviceReader
 from zerobench.memory.traffic import Traffic
@@ -69,6 +70,13 @@ class PlainPhases:
     def mark_loss(self, loss: torch.Tensor) -> None:
         """Nothing to note."""
 
+    def elsewhere(self) -> AbstractContextManager[None]:
+        """Nothing to look at."""
+        return nullcontext()
+
+    def came_in(self, tensor: torch.Tensor, category: Category) -> None:
+        """Nothing to note."""
+
 
 class TimedPhases:
     """A timed step: two clock marks around each phase and nothing else."""
@@ -89,6 +97,13 @@ class TimedPhases:
         self._spans.append((phase, start, self._clock.mark()))
 
     def mark_loss(self, loss: torch.Tensor) -> None:
+        """Nothing to note."""
+
+    def elsewhere(self) -> AbstractContextManager[None]:
+        """Nothing to look at."""
+        return nullcontext()
+
+    def came_in(self, tensor: torch.Tensor, category: Category) -> None:
         """Nothing to note."""
 
     @contextmanager
@@ -205,6 +220,14 @@ class MemoryPhases:
     def mark_loss(self, loss: torch.Tensor) -> None:
         """The ledger needs to know which part of the graph is the loss."""
         self._ledger.mark_loss(loss)
+
+    def elsewhere(self) -> AbstractContextManager[None]:
+        """The ledger looks at another thread too."""
+        return self._ledger.elsewhere()
+
+    def came_in(self, tensor: torch.Tensor, category: Category) -> None:
+        """The ledger counts and names what no operation made."""
+        self._ledger.names.identify([Named(tensor, category)])
 
 
 _GLOO_MOMENT_S = 0.05

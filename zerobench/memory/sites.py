@@ -128,6 +128,7 @@ _RULES: tuple[tuple[str, str, Category | Origin], ...] = (
     ("zerobench/worker/strategies/parameter_server.py", "_new_gradient", Category.GRADIENTS),
     ("zerobench/worker/strategies/parameter_server.py", "_new_buffer", Category.REDUCE_BUFFERS),
     ("zerobench/worker/strategies/server_link.py", "", Category.TEMPORARIES),
+    ("zerobench/worker/strategies/rpc_", "", Category.TEMPORARIES),
     ("torch/optim/", "", Category.TEMPORARIES),
     ("torch/nn/utils/clip_grad.py", "", Category.TEMPORARIES),
     ("transformers/loss/", "", Origin.LOSS),
@@ -189,6 +190,9 @@ _PACKAGES = (
     "/zerobench/worker/",
 )
 
+# Where torch enters the counter: itself, or what torch wraps around its dispatch.
+_COUNTER = ("zerobench/memory/storages.py", "torch/_compile.py", "torch/_dynamo/eval_frame.py")
+
 _UNKNOWN = Site("unknown", None)
 
 
@@ -200,13 +204,17 @@ class SiteFinder:
 
     def __call__(self) -> Site:
         """The site of the caller's caller: the innermost function that the table or a known package holds."""
-        frame: FrameType | None = sys._getframe(1)
+        outermost = sys._getframe(1)
+        frame: FrameType | None = outermost
         while frame is not None:
+            outermost = frame
             site = self._judge(frame.f_code)
             if site is not None:
                 return _autograd_site() if site.name == _BACKWARD_ENTRY else site
             frame = frame.f_back
-        return _autograd_site() if torch._C._current_autograd_node() is not None else _UNKNOWN
+        if torch._C._current_autograd_node() is not None or _is_engine_thread(outermost):
+            return _autograd_site()
+        return _UNKNOWN
 
     def _judge(self, code: CodeType) -> Site | None:
         if code not in self._judged:
@@ -234,6 +242,11 @@ def _proof(path: str, function: str) -> Category | Origin | None:
         if path.startswith(file) and function.startswith(prefix):
             return proves
     return None
+
+
+def _is_engine_thread(outermost: FrameType) -> bool:
+    """Whether no Python but the counter's own is on the stack: a thread of distributed autograd; it tells no node."""
+    return outermost.f_code.co_filename.endswith(_COUNTER)
 
 
 def _autograd_site() -> Site:

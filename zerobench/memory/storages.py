@@ -13,7 +13,8 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from functools import partial
 from typing import Any, Self
@@ -77,6 +78,13 @@ class StorageCounter(TorchDispatchMode):
     def __exit__(self, *error: object) -> None:
         super().__exit__(*error)  # type: ignore[no-untyped-call]
         self.leave_resizes()
+
+    @contextmanager
+    def in_another_thread(self) -> Iterator[None]:
+        """Count what this thread makes too: a mode is one thread's. Resizes are heard of from all threads already."""
+        super().__enter__()  # type: ignore[no-untyped-call] # torch leaves both untyped
+        yield
+        super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def watch_resizes(self) -> None:
         """From now on hear of storages that are resized in place."""

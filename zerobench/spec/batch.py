@@ -64,3 +64,10 @@ def micro_batches_per_step(trial: TrialSpec, rank: int, step_tokens: int | None 
     if step_tokens is None:
         return micro_batches_of_share(trial)
     return step_tokens // (trial.micro_batch_size * trial.sequence_length * data_parallel_size(trial))
+
+
+def micro_batches_read(trial: TrialSpec, rank: int, step_tokens: int | None = None) -> int:
+    """Micro-batches that rank `rank` reads for an optimizer step: those it trains on, or none where another drives."""
+    info = STRATEGIES.get(trial.strategy)  # a user's own script has another name
+    driven = info is not None and info.is_driven and rank > 0
+    return 0 if driven else micro_batches_per_step(trial, rank, step_tokens)

@@ -17,7 +17,14 @@ from zerobench.control_groups import host_memory_bytes
 from zerobench.environments import missing_environments
 from zerobench.spec.base import Spec
 from zerobench.spec.strategy import strategy_packages
-from zerobench.spec.toolchain import can_build_ops, has_libaio, op_is_built, package_folder, torch_has_cuda
+from zerobench.spec.toolchain import (
+    can_build_ops,
+    has_libaio,
+    op_is_built,
+    package_folder,
+    torch_has_cuda,
+    torch_has_rpc,
+)
 from zerobench.spec.trial import Count, Positive
 
 DEFAULT_CPU_RANKS = 2
@@ -58,6 +65,8 @@ class Machine(Spec):
     """Whether DeepSpeed's FusedAdam is there or can be built."""
     has_flash_attention: bool = False
     """Whether the package flash_attn is installed."""
+    has_rpc: bool = True
+    """Whether torch has torch.distributed.rpc."""
     missing_packages: tuple[str, ...] = ()
     """Packages of strategies that are not installed there; none where nobody knows."""
     missing_environments: tuple[str, ...] = ()
@@ -109,6 +118,7 @@ def detect_machine(num_nodes: int = 1, devices: Sequence[Device] | None = None) 
         has_cpu_adam=op_is_built("cpu_adam") or buildable,
         has_fused_adam=op_is_built("fused_adam") or buildable,
         has_flash_attention=package_folder("flash_attn") is not None,
+        has_rpc=torch_has_rpc(),
         missing_packages=tuple(name for name in strategy_packages() if package_folder(name) is None),
         missing_environments=missing_environments(),
     )

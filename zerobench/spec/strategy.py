@@ -68,6 +68,8 @@ class StrategyInfo(Spec):
     """Why the number of micro-batches cannot change from step to step; None where it can, as a batch ramp needs."""
     divides_layers: bool = False
     """Whether its ranks are the stages of a pipeline: each has some of the blocks, and the last alone the loss."""
+    is_driven: bool = False
+    """Whether rank 0 alone reads the data and tells the others what to do."""
     exact: bool = True
     """Whether it computes what the reference computes, but for the order of additions, and is judged by that. A
     strategy that changes the arithmetic (compressed gradients, stale ones) is not exact and is shown unjudged, with its
@@ -81,6 +83,14 @@ class StrategyInfo(Spec):
     """What saves and loads it; None: nothing does, and a trial that asks for it is refused."""
     bound_to_ranks: str | None = None
     """Why a checkpoint of it cannot be resumed on another number of ranks; None where it can."""
+
+
+_ALONE = "the driver waits for what other stages compute, and alone there is nobody to answer"
+_RPC_UNAVAILABLE = {
+    Evidence.SOLO: _ALONE,
+    Evidence.SIMULATED: _ALONE,
+    Evidence.FORMULA: "no closed form of its memory is written",
+}
 
 
 def _zero(stage: int, summary: str, *offload: str) -> StrategyInfo:
@@ -158,6 +168,18 @@ STRATEGIES: dict[str, StrategyInfo] = {
             evidences=(Evidence.MEASURED, Evidence.SOLO, Evidence.SIMULATED),
             unavailable={Evidence.FORMULA: "no closed form of a stage's memory is written; use simulated"},
             axes=("pipeline_schedule",),
+        ),
+        StrategyInfo(
+            name="rpc-pipeline",
+            summary="stages of layers on remote workers over torch.distributed.rpc, with distributed autograd",
+            uses_deepspeed=False,
+            least_processes=2,
+            evidences=(Evidence.MEASURED,),
+            unavailable=_RPC_UNAVAILABLE,
+            divides_batch=False,
+            divides_layers=True,
+            is_driven=True,
+            tolerance_reason="distributed autograd adds micro-batches' gradients in the order in which they come",
         ),
         StrategyInfo(
             name="horovod",

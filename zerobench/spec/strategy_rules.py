@@ -8,6 +8,7 @@ from zerobench.spec.batch import AUTOTP_SIZE, model_parallel_size
 from zerobench.spec.environment_rules import ENVIRONMENT_RULES
 from zerobench.spec.pipeline_rules import PIPELINE_RULES
 from zerobench.spec.roles import num_servers, num_workers
+from zerobench.spec.rpc_rules import RPC_RULES
 from zerobench.spec.situation import Rule, Situation
 from zerobench.spec.strategy import strategy_info
 from zerobench.spec.tensor_parallel import why_not_cut
@@ -170,6 +171,7 @@ STRATEGY_RULES: dict[str, Rule] = PIPELINE_RULES | {
     "tensor_not_divisible": _tensor_not_divisible,
     "autotp_not_divisible": _autotp_not_divisible,
     **ZEROPP_RULES,
+    **RPC_RULES,
     "compression_needs_ddp": _compression_needs_ddp,
     "compression_needs_values": _compression_needs_values,
     "compression_needs_fp32": _compression_needs_fp32,

@@ -27,6 +27,14 @@ def package_folder(name: str) -> Path | None:
     return Path(next(iter(places))) if places else None
 
 
+def torch_has_rpc() -> bool:
+    """Whether the installed torch has torch.distributed.rpc, which only Linux builds do; True where none is installed,
+    which is said elsewhere.
+    """
+    folder = package_folder("torch")
+    return folder is None or (sys.platform == "linux" and (folder / "distributed" / "rpc").is_dir())
+
+
 def torch_has_cuda() -> bool:
     """Whether the installed torch was built for CUDA, read from its version.py."""
     folder = package_folder("torch")

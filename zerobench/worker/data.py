@@ -15,8 +15,7 @@ import torch
 from torch.utils.data import DataLoader, Dataset
 from torch.utils.data.distributed import DistributedSampler
 
-from zerobench.spec.batch import data_parallel_size, share_of
-from zerobench.spec.roles import Role, role_of
+from zerobench.spec.batch import data_parallel_size, micro_batches_read, share_of
 from zerobench.spec.trial import DataKind, DataSpec, TrialSpec
 
 _MODULUS = 251
@@ -71,12 +70,12 @@ class TokenFile(Dataset[torch.Tensor]):
 
 
 def micro_batches(trial: TrialSpec, rank: int, num_steps: int, vocab_size: int) -> Iterator[torch.Tensor]:
-    """Micro-batches of one rank in order, int64 [micro_batch_size, sequence_length], on the host; none for a server.
+    """Micro-batches of one rank in order, int64 [micro_batch_size, sequence_length], on the host.
 
-    Enough for `num_steps` full batches. Which samples a step trains on follows from how many were seen before it,
-    whatever the size of those batches was.
+    None for a rank that reads none: a server, or one that another drives. Enough for `num_steps` full batches. Which
+    samples a step trains on follows from how many were seen before it, whatever the size of those batches was.
     """
-    if role_of(trial, rank) is Role.SERVER:
+    if not micro_batches_read(trial, rank):
         return iter(())
     dataset = make_dataset(trial, num_steps * trial.global_batch_size, vocab_size)
     sampler: DistributedSampler[torch.Tensor] = DistributedSampler(

@@ -21,7 +21,7 @@ from zerobench.memory.nvml import DeviceReader
 from zerobench.memory.recorder import Marks, MemoryPhases, PlainPhases, TimedPhases
 from zerobench.progress import ProgressFile, Rank
 from zerobench.records import ContextMemory, Phase, Place, RankRecord, Status, StepBatch, StepKind
-from zerobench.spec.batch import micro_batches_per_step, model_parallel_size
+from zerobench.spec.batch import micro_batches_per_step, micro_batches_read, model_parallel_size
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.parameters import ParameterCounts
 from zerobench.spec.roles import Role, num_loss_ranks, role_of
@@ -219,7 +219,7 @@ class RankRun:
     ) -> None:
         """One optimizer step. The batch is on the device before the step's clock starts."""
         self.marks.step_index, self.marks.kind = index, planned.kind
-        count = micro_batches_per_step(self.trial, self.rank.rank, planned.tokens)
+        count = micro_batches_read(self.trial, self.rank.rank, planned.tokens)
         batches = [next(data).to(device.torch_device) for _ in range(count)]
         if index < self._checkpoints.position.step:
             return  # an earlier launch took it; its data is passed over, so that this one goes on with its own

@@ -38,6 +38,10 @@ def make_strategy(job: Job) -> Strategy:
             return Tensor(job)
         case "pipeline":
             return _pipeline(job)
+        case "rpc-pipeline":
+            from zerobench.worker.strategies.rpc_pipeline import RpcPipeline
+
+            return RpcPipeline(job)
         case "zero0" | "zero1" | "zero2" | "zero3":
             from zerobench.worker.strategies.zero import Zero
 

@@ -18,7 +18,7 @@ import torch
 
 from zerobench.memory.device import Device
 from zerobench.memory.engine_tensors import Named
-from zerobench.records import ParameterTensor, Phase
+from zerobench.records import Category, ParameterTensor, Phase
 from zerobench.spec.trial import TrialSpec
 
 
@@ -30,6 +30,12 @@ class Phases(Protocol):
 
     def mark_loss(self, loss: torch.Tensor) -> None:
         """Tell, within the forward phase, which tensor is the loss."""
+
+    def elsewhere(self) -> AbstractContextManager[None]:
+        """Entered by another thread that works for the phase under way, and left by it before the phase ends."""
+
+    def came_in(self, tensor: torch.Tensor, category: Category) -> None:
+        """Tell what a tensor is that came into being where nobody looks: a library of communication made it."""
 
 
 @dataclass(frozen=True)

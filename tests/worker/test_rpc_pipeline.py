@@ -1,0 +1,195 @@
+"""Stages on real ranks over torch.distributed.rpc: losses, memory of each stage, what moves and who waits."""
+
+from __future__ import annotations
+
+import os
+import socket
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zerobench.formulas.pipeline import pipeline_bytes_per_step as bytes_per_step
+from zerobench.records import Category, MemoryRow, Phase, RankRecord, Status, StepKind
+from zerobench.spec.model import ModelSpec
+from zerobench.spec.trial import TrialSpec
+
+CONFIG: dict[str, Any] = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4}
+CONFIG |= {"num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 509, "max_position_embeddings": 64}
+STEPS = {"warmup": 1, "timed": 2, "memory": 1}
+NUM_STEPS = 6
+FEW_BYTES = 4096
+ON_THREE: dict[str, Any] = {"gpus_per_node": 3, "gradient_accumulation_steps": 2}
+ON_TWO: dict[str, Any] = {"gpus_per_node": 2, "gradient_accumulation_steps": 3}
+
+Ranks = list[RankRecord]
+
+
+def spec(strategy: str = "rpc-pipeline", **fields: Any) -> TrialSpec:
+    """A trial of few and short sequences, six micro-batches a step."""
+    rates = {"learning_rate": 0.1 if fields.get("optimizer") == "sgd" else 1e-3}
+    work = {"strategy": strategy, "sequence_length": 32, "precision": "fp32", "steps": STEPS, "hyperparameters": rates}
+    return TrialSpec.model_validate({"model": ModelSpec(name="tiny", hf_config=CONFIG), **work, **ON_THREE, **fields})
+
+
+def single(**fields: Any) -> TrialSpec:
+    """One process on the global batch of `spec`."""
+    return spec("single", **{**fields, "gpus_per_node": 1, "gradient_accumulation_steps": 6})
+
+
+def run_rank(asked: str, folder: str, rank: int, port: int) -> str:
+    """The record of one rank, as JSON; called in a process of its own."""
+    from zerobench.folder import TrialFolder
+    from zerobench.progress import ProgressFile
+    from zerobench.worker.launched import read_rank
+    from zerobench.worker.rank import RankRun
+
+    trial = TrialSpec.model_validate_json(asked)
+    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": trial.world_size, "MASTER_PORT": port}
+    os.environ.update({name: str(value) for name, value in ranks.items()}, MASTER_ADDR="127.0.0.1")
+    who = read_rank(trial.gpus_per_node)
+    run = RankRun(trial, TrialFolder(Path(folder)), who, ProgressFile(TrialFolder(Path(folder)), who, NUM_STEPS))
+    run.run()
+    run.world.leave()
+    return run.record.model_dump_json()
+
+
+@pytest.fixture(scope="module")
+def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[TrialSpec], Ranks]:
+    """Run a trial's ranks, each in a process, once for all tests."""
+    done: dict[str, Ranks] = {}
+
+    def run(trial: TrialSpec) -> Ranks:
+        asked = trial.model_dump_json()
+        if asked not in done:
+            folder, port = str(tmp_path_factory.mktemp("trial")), free_port()
+            with ThreadPoolExecutor() as threads:
+                asks = [threads.submit(in_fork, run_rank, asked, folder, r, port) for r in range(trial.world_size)]
+                done[asked] = [RankRecord.model_validate_json(ask.result()) for ask in asks]
+        return done[asked]
+
+    return run
+
+
+def free_port() -> int:
+    with socket.socket() as probe:
+        probe.bind(("127.0.0.1", 0))
+        return int(probe.getsockname()[1])
+
+
+def live_bytes(rank: RankRecord, category: Category, phase: Phase, step: StepKind = StepKind.STEADY) -> int:
+    rows = [row for row in rank.memory if (row.category, row.phase, row.step) == (category, phase, step)]
+    return sum(row.live_bytes for row in rows)
+
+
+def total(rank: RankRecord, row: MemoryRow) -> MemoryRow:
+    key = (row.step, row.phase, row.place, Category.TOTAL)
+    return next(one for one in rank.memory if (one.step, one.phase, one.place, one.category) == key)
+
+
+def moved(rank: RankRecord, *kinds: str) -> int:
+    return sum(row.message_bytes for row in rank.collectives if row.step is StepKind.STEADY and row.kind in kinds)
+
+
+def stage_weights_bytes(rank: RankRecord) -> int:
+    return live_bytes(rank, Category.PARAMETERS, Phase.INIT, StepKind.FIRST)
+
+
+TRIALS = [
+    pytest.param({"optimizer": "adamw"}, id="adamw on 3"),
+    pytest.param({"optimizer": "sgd", "activation_checkpointing": True, **ON_TWO}, id="sgd on 2, checkpointing"),
+]
+
+
+@pytest.mark.parametrize("fields", TRIALS)
+def test_stages_lose_what_one_process_loses_to_5e_6(ran, fields):
+    ours = ran(spec(**fields))
+    assert {rank.status for rank in ours} == {Status.COMPLETED}
+    reference = ran(single(**fields))[0].losses
+    assert reference[-1] < reference[0] - 0.01  # the model learns, so a wrong update would show
+    for rank in ours:  # each has been told the mean, though the last stage alone computes it
+        assert max(abs(a - b) for a, b in zip(rank.losses, reference, strict=True)) <= 5e-6
+
+
+def test_in_16_bits_they_lose_it_to_the_rounding_of_16_bits(ran):
+    ours, reference = (ran(one)[0].losses for one in (spec(precision="bf16", **ON_TWO), single(precision="bf16")))
+    assert ours[-1] < ours[0] - 0.01
+    assert max(abs(a - b) for a, b in zip(ours, reference, strict=True)) <= 5e-3
+
+
+def test_every_record_counts_the_whole_model_and_shares_the_work_of_a_step(ran):
+    [alone] = ran(single())
+    for rank in ran(spec()):
+        assert rank.parameters == alone.parameters
+        assert rank.flops_per_step == pytest.approx(alone.flops_per_step / 3)
+
+
+def test_every_stage_holds_its_weights_gradients_and_moments_and_nobody_elses(ran):
+    ranks = ran(spec())
+    [alone] = ran(single())
+    assert sum(map(stage_weights_bytes, ranks)) == stage_weights_bytes(alone) == 4 * alone.parameters.total
+    for rank in ranks:
+        weights = stage_weights_bytes(rank)
+        assert live_bytes(rank, Category.GRADIENTS, Phase.BACKWARD) == weights
+        assert live_bytes(rank, Category.GRADIENTS, Phase.STEP) == 0
+        for category in (Category.PARAMETERS, Category.FIRST_MOMENT, Category.SECOND_MOMENT):
+            assert live_bytes(rank, category, Phase.STEP) == weights, category
+
+
+def test_in_16_bits_the_context_keeps_its_gradients_beside_the_fp32_ones_through_the_update(ran):
+    for rank in ran(spec(precision="bf16", **ON_TWO)):
+        weights = stage_weights_bytes(rank)
+        assert live_bytes(rank, Category.MASTER_WEIGHTS, Phase.STEP) == 2 * weights
+        assert live_bytes(rank, Category.GRADIENTS, Phase.BACKWARD) == weights
+        [row] = [
+            row
+            for row in rank.memory
+            if (row.category, row.phase, row.step) == (Category.GRADIENTS, Phase.STEP, StepKind.STEADY)
+        ]
+        assert (row.live_bytes, row.own_peak_bytes) == (0, 3 * weights)
+
+
+@pytest.mark.parametrize("fields", [*TRIALS, pytest.param({"precision": "bf16", **ON_TWO}, id="bf16 on 2")])
+def test_every_byte_at_every_peak_has_a_name_though_other_threads_compute(ran, fields):
+    for rank in ran(spec(**fields)):
+        for row in rank.memory:
+            if row.category is Category.UNATTRIBUTED:
+                whole = total(rank, row).at_peak_bytes or 0
+                assert abs(row.at_peak_bytes or 0) <= max(0.01 * whole, FEW_BYTES), (rank.rank, row, rank.notes)
+
+
+def test_activations_of_all_micro_batches_are_kept_and_logits_by_the_last_stage_alone(ran):
+    ranks, [alone] = ran(spec()), ran(single())
+    kept = sum(live_bytes(rank, Category.ACTIVATIONS, Phase.FORWARD) for rank in ranks)
+    assert kept > 5 * live_bytes(alone, Category.ACTIVATIONS, Phase.FORWARD)  # which keeps those of one of six
+    logits = [live_bytes(rank, Category.LOGITS_AND_LOSS, Phase.FORWARD) for rank in ranks]
+    assert logits[1] == 0
+    assert logits[0] < FEW_BYTES < 6 * 4 * 32 * CONFIG["vocab_size"] <= logits[2]
+    for rank in ranks:
+        assert live_bytes(rank, Category.ACTIVATIONS, Phase.BACKWARD) == 0
+
+
+def test_the_bytes_that_move_are_hidden_states_forth_and_back_to_the_byte(ran):
+    ranks = ran(spec())
+    for rank in ranks:
+        assert moved(rank, "send", "recv") == bytes_per_step(spec(), rank.rank)
+        assert moved(rank, "send") > 0
+    assert sum(moved(rank, "send") for rank in ranks) == sum(moved(rank, "recv") for rank in ranks)
+
+
+def test_the_first_rank_drives_and_every_stage_says_what_it_runs_with(ran):
+    for rank in ran(spec()):
+        said = rank.effective_config["pipeline"]
+        assert (said["stage"], said["drives"]) == (rank.rank, rank.rank == 0)
+        assert said["micro_batches_in_flight"] == 6
+        assert 4 * said["parameters"] == stage_weights_bytes(rank)
+        assert rank.effective_config["optimizer"] == "AdamW"
+        assert any("what RPC has received is counted from" in note for note in rank.notes)
+
+
+def test_every_rank_tells_how_long_it_computed_nothing_within_each_timed_step(ran):
+    for rank in ran(spec()):
+        assert [0 < time.wait_s < time.step_s for time in rank.step_times] == [True] * STEPS["timed"], rank.rank
+        assert all(min(time.forward_s, time.backward_s, time.optimizer_s) > 0 for time in rank.step_times)
