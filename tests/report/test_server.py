@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import dataclasses
+import re
 from io import StringIO
 from pathlib import Path
 
@@ -15,6 +16,7 @@ from zerobench.report.charts.rank_spread import spreads
 from zerobench.report.frames.run_frames import run_frames
 from zerobench.report.markdown.tables import side_lines
 from zerobench.report.memory_view import largest_model_states, largest_peak
+from zerobench.report.page import page_html
 from zerobench.report.server import sides
 from zerobench.report.speed import slowest_steps, step_seconds_by_rank
 from zerobench.report.terminal.show import show_run
@@ -164,3 +166,15 @@ def test_a_markdown_report_has_a_table_of_both_sides(folder: Path) -> None:
 
 def written(folder: Path, trial: SampleTrial) -> Path:
     return write_run(folder, [trial], samples=False).path
+
+
+def test_the_page_has_a_table_of_both_sides_where_a_trial_has_a_server(folder: Path) -> None:
+    html = page_html(run_frames([load_run(folder)]), figures=[])
+    [section] = re.findall(r'<section aria-labelledby="servers">.*?</section>', html, re.DOTALL)
+    rows = [re.sub("<[^>]+>", " ", row).split() for row in re.findall("<tr>.*?</tr>", section, re.DOTALL)[1:]]
+    assert [("server" in row, "worker" in row) for row in rows] == [(True, False), (False, True)]
+    assert "Li et al., OSDI 2014" in section
+    assert html.count('href="#servers"') == 1
+    without_server = completed_trial(spec("zero1", gpus_per_node=3))
+    plain = page_html(run_frames([load_run(written(folder.parent / "no-server", without_server))]), figures=[])
+    assert "servers" not in re.findall(r'aria-labelledby="(\w+)"', plain)

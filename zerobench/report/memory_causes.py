@@ -16,7 +16,8 @@ from zerobench.report.labels import brief
 from zerobench.report.step_time.collectives import bytes_per_element
 from zerobench.report.trials import Trial, num_params
 from zerobench.spec.architecture import dimensions
-from zerobench.spec.strategy import paper_stage
+from zerobench.spec.roles import num_servers
+from zerobench.spec.strategy import STRATEGIES, paper_stage
 from zerobench.spec.trial import TrialSpec
 from zerobench.units import format_bytes, format_count
 
@@ -26,6 +27,9 @@ SMALLER_BUCKET = 50_000_000
 
 MOMENTS = {Category.MASTER_WEIGHTS, Category.FIRST_MOMENT, Category.SECOND_MOMENT}
 """What Adam keeps in fp32, four bytes a parameter each."""
+
+
+_MODEL_STATES = {Category.PARAMETERS, Category.GRADIENTS, Category.OTHER_OPTIMIZER_STATES} | MOMENTS
 
 
 def cause(trial: Trial, category: Category, nbytes: int, alike: int = 1) -> str | None:
@@ -111,6 +115,8 @@ def remedy(trial: Trial, category: Category, nbytes: int) -> str | None:
     """Settings that make `category` smaller, as a phrase; None where the trial has used them up or there is none."""
     spec, case = trial.spec, case_of(trial)
     stage = paper_stage(spec) or 0
+    if category in _MODEL_STATES and (otherwise := _beyond_stages(spec)):
+        return otherwise
     if category is Category.REDUCE_BUFFERS:
         return smaller_bucket(case, nbytes)
     if category is Category.ACTIVATIONS and not spec.activation_checkpointing:
@@ -130,6 +136,16 @@ def remedy(trial: Trial, category: Category, nbytes: int) -> str | None:
     if category is Category.GATHERED_PARAMETERS and stage == 3:
         return "a smaller stage3_max_live_parameters or stage3_prefetch_bucket_size"
     return None
+
+
+def _beyond_stages(spec: TrialSpec) -> str | None:
+    """What makes model states smaller where no ZeRO stage can be chosen: a server has them whole, and ranks that divide
+    the model have divided them.
+    """
+    if num_servers(spec):
+        return "a strategy that divides states among ranks (zero1 to zero3, fsdp)"
+    info = STRATEGIES.get(spec.strategy)  # a user's own script has another name
+    return None if info is None or info.divides_batch else "more ranks to divide the model among"
 
 
 def smaller_bucket(case: Case | None, nbytes: int) -> str | None:

@@ -37,7 +37,10 @@ KEYS = """
     run_id:string trial_id:string config_hash:string repeat:Int64 model:string num_params:Int64 strategy:string
     zero_stage:Int64 offload_optimizer:string offload_param:string num_nodes:Int64 world_size:Int64
     micro_batch_size:Int64 gradient_accumulation_steps:Int64 sequence_length:Int64 precision:string optimizer:string
-    activation_checkpointing:boolean attention:string evidence:string
+    activation_checkpointing:boolean attention:string evidence:string bucket_bytes:Int64 compression:string
+    reshard_after_forward:boolean consistency:string batch_ramp:string hpz_partition_size:Int64
+    quantized_weights:boolean quantized_gradients:boolean mics_shard_size:Int64 checkpoint:string tf_strategy:string
+    pipeline_schedule:string threads_per_rank:Int64
 """
 COLUMNS = {
     "memory": KEYS
@@ -154,6 +157,28 @@ def test_strategies_without_deepspeed_have_no_stage(folder: Path) -> None:
     row = read_frame(folder / "trials.parquet").iloc[0]
     assert row["strategy"] == "single"
     assert row["zero_stage"] is pd.NA
+
+
+@pytest.mark.parametrize(
+    ("strategy", "axis", "values"),
+    [
+        ("ddp", "bucket_bytes", [1_000_000, 2_000_000]),
+        ("ddp", "compression", ["none", "fp16"]),
+        ("fsdp", "reshard_after_forward", [True, False]),
+        ("parameter-server", "consistency", ["sync", "async"]),
+        ("zero3", "quantized_weights", [False, True]),
+        ("zero3", "hpz_partition_size", [2, 4]),
+        ("pipeline", "pipeline_schedule", ["1f1b", "gpipe"]),
+    ],
+)
+def test_trials_that_differ_in_one_axis_alone_are_told_apart(
+    tmp_path: Path, strategy: str, axis: str, values: list[object]
+) -> None:
+    write_run(tmp_path / "run", [skipped_trial(spec(strategy, **{axis: value}), "a rule") for value in values])
+    frame = trials_frame(load_run(tmp_path / "run").trials())
+    assert frame[axis].tolist() == values
+    others = frame.drop(columns=["trial_id", "config_hash", axis])
+    assert len(others.drop_duplicates()) == 1
 
 
 def test_frames_of_trials_at_hand_are_those_of_the_files(folder: Path) -> None:

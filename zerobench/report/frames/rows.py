@@ -40,6 +40,19 @@ def key_values(trial: Trial) -> dict[str, Any]:
         "activation_checkpointing": spec.activation_checkpointing,
         "attention": spec.attention.value,
         "evidence": spec.evidence.value,
+        "bucket_bytes": spec.bucket_bytes,
+        "compression": spec.compression.value,
+        "reshard_after_forward": spec.reshard_after_forward,
+        "consistency": spec.consistency.value,
+        "batch_ramp": None if spec.batch_ramp is None else str(spec.batch_ramp),
+        "hpz_partition_size": spec.hpz_partition_size,
+        "quantized_weights": spec.quantized_weights,
+        "quantized_gradients": spec.quantized_gradients,
+        "mics_shard_size": spec.mics_shard_size,
+        "checkpoint": None if spec.checkpoint is None else str(spec.checkpoint),
+        "tf_strategy": spec.tf_strategy.value,
+        "pipeline_schedule": spec.pipeline_schedule.value,
+        "threads_per_rank": spec.threads_per_rank,
     }
     return {name: value if spec.knows(name) else None for name, value in values.items()}
 

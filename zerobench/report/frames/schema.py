@@ -32,6 +32,19 @@ KEYS: Mapping[str, str] = {
     "activation_checkpointing": BOOLEAN,
     "attention": STRING,
     "evidence": STRING,
+    "bucket_bytes": INTEGER,
+    "compression": STRING,
+    "reshard_after_forward": BOOLEAN,
+    "consistency": STRING,
+    "batch_ramp": STRING,
+    "hpz_partition_size": INTEGER,
+    "quantized_weights": BOOLEAN,
+    "quantized_gradients": BOOLEAN,
+    "mics_shard_size": INTEGER,
+    "checkpoint": STRING,
+    "tf_strategy": STRING,
+    "pipeline_schedule": STRING,
+    "threads_per_rank": INTEGER,
 }
 """Which trial a row belongs to, and what defines it; the first columns of `memory` and `trials`."""
 

@@ -26,6 +26,7 @@ from zerobench.report.page.grid import Grid, frame_grid
 from zerobench.report.page.notes import notes_grid
 from zerobench.report.page.pipeline import stages_grid
 from zerobench.report.page.policy import content_security_policy
+from zerobench.report.page.server import sides_grid
 from zerobench.report.page.text import visible
 from zerobench.report.page.trials import remarks, rows_of, trials_grid
 
@@ -86,7 +87,14 @@ def _sections(frames: RunFrames, drawn: Sequence[Drawn]) -> Mapping[str, Any]:
     compared = compared_section(frames.comparison)
     stages = stages_grid(frames.stages, trials)
     failed, notes = outcomes.failed_trials(runs, trials), notes_grid(frames.notes, trials)
-    parts = (("compared", compared), ("pipeline", stages.rows), ("outcomes", failed), ("notes", notes.rows))
+    sides = sides_grid(frames.sides, trials)
+    parts = (
+        ("compared", compared),
+        ("pipeline", stages.rows),
+        ("servers", sides.rows),
+        ("outcomes", failed),
+        ("notes", notes.rows),
+    )
     absent = {key for key, is_there in parts if not is_there}
     return {
         "title": overview.title(runs),
@@ -100,6 +108,7 @@ def _sections(frames: RunFrames, drawn: Sequence[Drawn]) -> Mapping[str, Any]:
         "trials": trials_grid(trials),
         "remarks": remarks(trials),
         "stages": stages,
+        "sides": sides,
         "notes": notes,
         "outcomes": outcomes.outcomes_grid(failed),
         "outcome_counts": outcomes.outcome_counts(failed),
@@ -124,6 +133,7 @@ _SECTIONS = {
     "compared": TITLE,
     "trials": "Trials",
     "pipeline": "Pipeline, stage by stage",
+    "servers": "Parameter servers, side by side",
     "outcomes": "Trials without figures",
     "notes": "Notes",
     "environment": "Environment",

@@ -10,6 +10,12 @@ from zerobench.report.column_units import MISSING, Unit, byte_unit, plain, show_
 from zerobench.report.server import Side, sides
 from zerobench.report.terminal.layout import Column, Section, Shown, table
 
+HOW_TO_READ = (
+    "Of each side the rank with the largest peak; bytes of one rank in a steady step, beside 2 x weights a worker "
+    "(Li et al., OSDI 2014, push and pull: sent and received together). staleness: mean updates that the weights "
+    "of a gradient were behind."
+)
+
 
 def server_sections(shown: Sequence[Shown], width: int) -> Iterator[Section]:
     """Memory, waiting and traffic of both sides, for the trials that have two."""
@@ -43,9 +49,7 @@ def _sides(rows: list[tuple[Shown, Side]], width: int) -> Section:
     ]
     return Section(
         "Parameter server, side by side",
-        "Of each side the rank with the largest peak; bytes of one rank in a steady step, beside 2 x weights a worker "
-        "(Li et al., OSDI 2014, push and pull: sent and received together). staleness: mean updates that the weights "
-        "of a gradient were behind.",
+        HOW_TO_READ,
         table(columns, rows, width),
         [Text(plain(line), style="dim") for one, side in rows if (line := _staleness(one, side))],
     )

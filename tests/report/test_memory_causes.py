@@ -1,0 +1,47 @@
+"""What would make a category smaller is advice that the trial's own strategy can follow."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.report.sample_run import RUN_ID, skipped_trial, spec, write_run
+from zerobench.records import Category
+from zerobench.report.memory_causes import remedy
+from zerobench.report.trials import Trial
+from zerobench.store import load_run
+
+STATES = (Category.PARAMETERS, Category.GRADIENTS, Category.FIRST_MOMENT, Category.OTHER_OPTIMIZER_STATES)
+
+
+def trial(tmp_path: Path, strategy: str) -> Trial:
+    asked = spec(strategy, gpus_per_node=2, gradient_accumulation_steps=2)
+    write_run(tmp_path / RUN_ID, [skipped_trial(asked, "a rule")])
+    [found] = load_run(tmp_path / RUN_ID).trials()
+    return found
+
+
+@pytest.mark.parametrize("category", STATES)
+@pytest.mark.parametrize(
+    ("strategy", "told"),
+    [
+        ("parameter-server", "a strategy that divides states among ranks (zero1 to zero3, fsdp)"),
+        ("tensor", "more ranks to divide the model among"),
+        ("rpc-pipeline", "more ranks to divide the model among"),
+    ],
+)
+def test_strategies_without_stages_are_not_told_to_take_a_higher_one(
+    tmp_path: Path, strategy: str, told: str, category: Category
+) -> None:
+    assert remedy(trial(tmp_path, strategy), category, 10**9) == told
+
+
+@pytest.mark.parametrize(
+    ("strategy", "category", "told"),
+    [("ddp", Category.GRADIENTS, "stage 2 or higher"), ("zero1", Category.PARAMETERS, "stage 3 or offload_param: cpu")],
+)
+def test_where_a_stage_would_divide_a_state_it_is_told(
+    tmp_path: Path, strategy: str, category: Category, told: str
+) -> None:
+    assert (remedy(trial(tmp_path, strategy), category, 10**9) or "").startswith(told)
