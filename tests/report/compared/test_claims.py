@@ -60,6 +60,13 @@ def test_zero_divides_where_its_states_are_the_papers():
     assert verdict("ZeRO's stages divide", SINGLE, ddp(), halved, whole) is Verdict.FAILS
 
 
+def test_a_state_too_large_is_not_hidden_by_one_too_small():
+    uneven = figures(spec("zero1"), states=(WEIGHTS, WEIGHTS // 2, 3 * WEIGHTS // 2))
+    found = claim("ZeRO's stages divide", SINGLE, ddp(), uneven)
+    assert found.verdict is Verdict.FAILS
+    assert "(gradients 1.91 MiB and not 3.81 MiB, optimizer states 5.72 MiB and not 3.81 MiB)" in found.measured
+
+
 def test_an_all_reduce_is_held_against_the_ring():
     form = {"formula_sent_bytes": RING, "formula_received_bytes": RING}
     assert verdict("An all-reduce", SINGLE, ddp(**form)) is Verdict.HOLDS

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zerobench.report.compared.claim import NEAR, Claim, Known, is_near, judged, unjudged
 from zerobench.report.compared.rows import Compared
-from zerobench.report.paper import paper_terms
+from zerobench.report.paper import PaperTerms, paper_terms
 from zerobench.units import format_bytes
 
 
@@ -23,22 +23,39 @@ def data_parallelism_saves_none(known: Known) -> Claim:
 
 
 def zero_divides(known: Known) -> Claim:
+    """Each state by itself, since one that is larger and one that is smaller may hide each other in the sum."""
     text = "ZeRO's stages divide optimizer states, then gradients, then parameters by the ranks"
-    stages = [row for row in known.of("zero1", "zero2", "zero3", "fsdp") if row.figures.states_bytes]
-    pairs = [(row, paper) for row in stages if (paper := _paper_states(row)) is not None]
+    stages = [row for row in known.of("zero1", "zero2", "zero3", "fsdp") if row.figures.states is not None]
+    pairs = [(row, paper) for row in stages if (paper := paper_terms(row.spec, row.figures.num_params)) is not None]
     if not pairs:
         return unjudged(text, "no trial of ZeRO-1 to 3 or FSDP on several ranks has its memory")
-    said = "; ".join(
-        f"{row.label} holds {format_bytes(row.figures.states_bytes or 0)} a rank where the paper says "
-        f"{format_bytes(round(paper))}"
-        for row, paper in pairs
-    )
-    return judged(text, all(is_near(row.figures.states_bytes, paper) for row, paper in pairs), said)
+    said = "; ".join(_beside_paper(row, paper) for row, paper in pairs)
+    return judged(text, not any(_departing(row, paper) for row, paper in pairs), said)
 
 
-def _paper_states(row: Compared) -> float | None:
-    terms = paper_terms(row.spec, row.figures.num_params)
-    return None if terms is None else terms.total_bytes
+def _beside_paper(row: Compared, paper: PaperTerms) -> str:
+    departing = _departing(row, paper)
+    parts = f" ({', '.join(departing)})" if departing else ""
+    whole = f"{row.label} holds {format_bytes(row.figures.states_bytes or 0)} a rank"
+    return f"{whole} where the paper says {format_bytes(round(paper.total_bytes))}{parts}"
+
+
+def _departing(row: Compared, paper: PaperTerms) -> list[str]:
+    """The states that are not what the paper says, with both figures."""
+    found = []
+    for name, words in _STATES.items():
+        held: int = getattr(row.figures.states, name)
+        claimed: float = getattr(paper, name)
+        if held != claimed and not is_near(held, claimed):
+            found.append(f"{words} {format_bytes(held)} and not {format_bytes(round(claimed))}")
+    return found
+
+
+_STATES = {
+    "parameters_bytes": "parameters",
+    "gradients_bytes": "gradients",
+    "optimizer_bytes": "optimizer states",
+}
 
 
 def server_holds(known: Known) -> Claim:
