@@ -22,7 +22,7 @@ EIGHT_GPUS = Machine(
 )
 
 
-EVERY = {"single", "ddp", "zero0", "zero1", "zero2", "zero3", "fsdp", "parameter-server", "tensor"}
+EVERY = {"single", "ddp", "zero0", "zero1", "zero2", "zero3", "fsdp", "parameter-server", "tensor", "pipeline"}
 
 
 def planned(machine: Machine, *sets: str) -> list[PlannedTrial]:

@@ -56,18 +56,21 @@ def test_a_server_sends_the_weights_to_each_worker_and_gets_as_much():
     assert (moved.out_bytes, moved.in_bytes) == (3 * WEIGHTS, 3 * WEIGHTS)
 
 
-def test_a_stage_passes_hidden_states_on_and_their_gradients_back():
-    asked = spec("pipeline", 2)
-    config = asked.model.hf_config
-    hidden = config.get("n_embd") or config["hidden_size"]
-    element = 4 if asked.precision == "fp32" else 2
-    once = asked.micro_batch_size * asked.sequence_length * hidden * element
-    assert sent(asked) == asked.gradient_accumulation_steps * asked.world_size * once
+def test_a_stage_sends_hidden_states_on_and_their_gradients_back():
+    asked = spec("pipeline", 3, batch=6, gradient_accumulation_steps=2)
+    hidden = 2 * 100 * 128 * 4  # micro batch x tokens x width in fp32
+    flows = [by_closed_form(asked, rank(asked).model_copy(update={"rank": stage})) for stage in range(3)]
+    assert [flow and (flow.out_bytes, flow.in_bytes) for flow in flows] == [
+        (6 * hidden, 6 * hidden),  # six micro-batches, one border
+        (12 * hidden, 12 * hidden),
+        (6 * hidden, 6 * hidden),
+    ]
 
 
 def test_where_no_closed_form_is_written_there_is_none():
     assert sent(spec("ddp", 4, compression="powersgd")) is None
     assert sent(spec("zero1", 2, ds_config={"tensor_parallel.autotp_size": 2})) is None
+    assert sent(spec("zero3", 4, hpz_partition_size=2)) is None
     assert sent(spec("tensor", 2)) is None  # of a GPT-2, which cannot be cut
 
 

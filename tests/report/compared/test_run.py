@@ -85,9 +85,9 @@ def test_exact_strategies_agree_and_others_differ_by_design(frames: RunFrames):
     assert all(any(word in label for word in ("fp16", "powersgd", "onebit", "async")) for label in by_design)
 
 
-def test_the_run_judges_every_claim(frames: RunFrames):
+def test_the_run_judges_every_claim_but_that_of_pipelines_which_it_has_none_of(frames: RunFrames):
     found = claims(frames.comparison)
-    assert Verdict.UNJUDGED not in {claim.verdict for claim in found}
+    assert [claim.text.split("'")[0] for claim in found if claim.verdict is Verdict.UNJUDGED] == ["A pipeline"]
     assert {claim.text.split()[0] for claim in found if claim.verdict is Verdict.HOLDS} >= {"An", "Data", "A"}
 
 

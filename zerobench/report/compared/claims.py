@@ -44,4 +44,5 @@ _CLAIMS: tuple[Callable[[Known], Claim], ...] = (
     claims_of_speed.compression,
     claims_of_speed.overlap,
     claims_of_speed.synchronisation,
+    claims_of_speed.bubble,
 )

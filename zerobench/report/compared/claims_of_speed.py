@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from zerobench.report.compared.claim import Claim, Known, judged, ratio, unjudged
+from zerobench.formulas.pipeline import bubble_fraction
+from zerobench.report.compared.claim import NEAR, Claim, Known, judged, ratio, unjudged
 from zerobench.report.compared.rows import Compared
 from zerobench.spec.trial import Compression, Consistency
 from zerobench.units import format_seconds
@@ -100,3 +101,18 @@ def synchronisation(known: Known) -> Claim:
         all((row.figures.sync_fraction or 0.0) > limit for row in divided),
         f"share of a step in which a rank waits or communicates and computes nothing: {said}",
     )
+
+
+def bubble(known: Known) -> Claim:
+    """A stage's waiting is that which the strategy itself timed, in steps without a profiler."""
+    text = "A pipeline's stages stand idle for (p-1)/(m+p-1) of a step"
+    stages = [row for row in known.workers if row.spec.strategy == "pipeline" and row.figures.wait_fraction is not None]
+    if not stages:
+        return unjudged(text, "no pipeline was timed")
+    said = "; ".join(
+        f"{row.label} stands idle for {100 * (row.figures.wait_fraction or 0):.0f} %, the formula says "
+        f"{100 * bubble_fraction(row.spec):.0f} %"
+        for row in stages
+    )
+    near = [abs((row.figures.wait_fraction or 0) - bubble_fraction(row.spec)) <= NEAR for row in stages]
+    return judged(text, all(near), said)

@@ -20,9 +20,9 @@ WHERE_FROM = (
     "losses: exact strategies agree with the single process, others differ by design; loss: the largest difference. "
     "+-: half of the timed steps lie within it. Bytes: of the rank that sends most, in a memory step; closed forms: "
     "Rajbhandari et al. 2020, section 7 (ddp, ZeRO, FSDP), Li et al. 2014 (parameter server), Shoeybi et al. 2019 "
-    "(tensor). sync: of the rank where it is largest, in a step under torch's profiler that is not timed; in "
-    "brackets: the waiting that the strategy itself timed, where no library tells. stale: staleness, mean updates that "
-    "weights were behind."
+    "(tensor), Narayanan et al. 2021 (pipeline). sync: of the rank where it is largest, in a step under torch's "
+    "profiler that is not timed; in brackets: the waiting that the strategy itself timed, where no library tells. "
+    "stale: staleness, mean updates that weights were behind."
 )
 
 

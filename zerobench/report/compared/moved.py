@@ -8,7 +8,8 @@ The closed forms go through the same function, so that both mean the same:
   (Rajbhandari et al., arXiv 1910.02054, section 7); halved by 16-bit hooks; one bit an element gathered from all by
   the 1-bit hook (worker/strategies/one_bit.py);
 - parameter server: weights pulled and gradients pushed (Li et al., OSDI 2014), by the server for each of its workers;
-- pipeline: hidden states one way and their gradients the other, once a micro-batch (formulas/pipeline.py);
+- pipeline: the hidden states of each micro-batch one way and their gradients the other (Narayanan et al., arXiv
+  2104.04473, section 3.2; formulas/pipeline.py);
 - tensor: Megatron-LM's all-reduces of activations (arXiv 1909.08053, section 3; formulas/megatron.py).
 """
 
@@ -44,17 +45,23 @@ def by_closed_form(trial: TrialSpec, rank: RankRecord) -> Flow | None:
     """What the papers say leaves and enters `rank` in a step; None where no closed form is written."""
     if trial.world_size == 1:
         return Flow()
-    if rank.parameters is None or AUTOTP_SIZE in trial.ds_config:
+    if rank.parameters is None or AUTOTP_SIZE in trial.ds_config or _groups_ranks(trial):
         return None
     if num_servers(trial):
         return _server_flow(trial, rank)
     if trial.strategy == "tensor":
         return _tensor_flow(trial)
     if trial.strategy == "pipeline":
-        passed = pipeline_bytes_per_step(trial, rank.rank)
-        return Flow(passed / 2, passed / 2)
+        both = pipeline_bytes_per_step(trial, rank.rank)
+        return Flow(both / 2, both / 2)
     stage = paper_stage(trial)
     return None if stage is None else _paper_flow(trial, rank.parameters.trainable, stage)
+
+
+def _groups_ranks(trial: TrialSpec) -> bool:
+    """Whether ZeRO++ or MiCS moves other bytes, in other groups, than the stage alone."""
+    groups = trial.hpz_partition_size, trial.mics_shard_size, trial.quantized_weights, trial.quantized_gradients
+    return any(groups)
 
 
 def _server_flow(trial: TrialSpec, rank: RankRecord) -> Flow | None:
