@@ -27,6 +27,8 @@ H200 = Machine(
 FOUR_NODES = H200.model_copy(update={"num_nodes": 4})
 UNKNOWN = H200.model_copy(update={"gpu_names": ("NVIDIA Abacus",) * 4})
 ALL = [evidence.value for evidence in Evidence]
+UNPREDICTABLE = {"compression_needs_values", "deepspeed_pipeline_needs_ranks"}
+"""Rules against simulating what depends on values, or on neighbours that answer: no sweep can avoid them."""
 
 
 @pytest.fixture
@@ -265,7 +267,7 @@ def test_the_command_line_predicts_a_whole_shipped_sweep_beside_measuring_it(nam
     simulated = [one for one in both if of(one).evidence is Evidence.SIMULATED]
     assert {of(one).config_hash for one in simulated} >= {of(one).config_hash for one in measured if not one.skipped}
     assert [one for one in both if of(one).evidence is Evidence.MEASURED] == measured
-    assert all(one.skipped is None for one in simulated)
+    assert {one.skipped.rule for one in simulated if one.skipped is not None} <= UNPREDICTABLE
 
 
 def test_a_prediction_swaps_to_nowhere_and_joins_a_measurement_that_swaps_to_a_drive(plan: Any):
