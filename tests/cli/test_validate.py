@@ -91,4 +91,4 @@ def test_a_run_without_predictions_is_a_mistake(validate: Call, tmp_path: Path) 
     write_run(tmp_path / "run", sample_trials()[:2], samples=False)
     code, _, err = validate("--run", "run")
     assert code == 2
-    assert "no trial was both measured and predicted" in err
+    assert "no trial was both measured (or played solo) and predicted" in err

@@ -90,7 +90,7 @@ def test_repeats_of_a_trial_swap_into_different_folders() -> None:
 @pytest.mark.parametrize(
     ("fields", "message"),
     [
-        ({"strategy": "single"}, "strategy: 'single' is no ZeRO stage"),
+        ({"strategy": "single"}, "strategy: 'single' has no DeepSpeed configuration"),
         ({"strategy": "zero9"}, "strategy: 'zero9' is not known"),
         (
             {"optimizer": "cpu_adam"},

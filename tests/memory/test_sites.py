@@ -34,8 +34,11 @@ def test_a_wrapper_is_passed_over_for_its_caller():
 @pytest.mark.parametrize(("file", "prefix"), [(f, p) for f, p, _ in sites._RULES])
 def test_every_row_of_the_table_still_names_code_that_exists(file, prefix):
     package, _, rest = file.partition("/")
+    if package not in ROOTS:
+        pytest.skip(f"{package} has an environment of its own")
     where = ROOTS[package] / rest
-    files = [where] if where.suffix == ".py" else sorted(where.rglob("*.py"))
+    inside = where.rglob("*.py") if where.is_dir() else where.parent.glob(f"{where.name}*.py")
+    files = [where] if where.suffix == ".py" else sorted(inside)
     assert files, f"{file} is gone"
     if prefix:
         assert any(_defines(path, prefix) for path in files), f"no function {prefix}* in {file}"

@@ -12,8 +12,9 @@ def sweeps() -> None:
     from zerobench.spec.sweep import load_sweep, shipped_sweeps
 
     paths = shipped_sweeps()
+    width = max(map(len, paths)) + 2
     for name in paths:
-        typer.echo(f"{name:<14}{_first_sentence(load_sweep(name).description)}")
+        typer.echo(f"{name:<{width}}{_first_sentence(load_sweep(name).description)}")
     typer.echo(f"\nTheir files lie in {next(iter(paths.values())).parent}")
 
 
