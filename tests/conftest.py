@@ -22,6 +22,10 @@ from tests.tools.rank_forker import rank_forker
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
 from zerobench.store import Run, Trial, load_run
 
+os.environ.setdefault("OMP_WAIT_POLICY", "passive")
+# Threads of OpenMP spin while they wait for each other: where others want the cores, a product of matrices took ten
+# times as long, and a trial of one process with two threads ran into its time limit.
+
 
 @dataclass(frozen=True)
 class Swept:
@@ -90,8 +94,8 @@ def _run_to_its_end(command: list[str], environment: Mapping[str, str]) -> tuple
 
 
 @pytest.fixture(scope="session")
-def quickstart(sweep_once: Sweeper) -> Swept:
-    """The sweep that `make sweep` runs."""
+def quickstart(kernels: None, sweep_once: Sweeper) -> Swept:  # noqa: F811 -- pytest's fixture, imported above
+    """The sweep that `make sweep` runs; not beside a compilation, which would take it the cores."""
     return sweep_once("quickstart")
 
 
