@@ -5,11 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Iterable
 from pathlib import Path
-from typing import TypeVar
-
-from pydantic import BaseModel, ValidationError
 
 from zerobench.ds_config import swap_folder
 from zerobench.folder import TrialFolder, write_whole
@@ -21,13 +17,12 @@ from zerobench.run.logs import redact_logs
 from zerobench.run.observer import Observer
 from zerobench.run.oom import read_oom_counters
 from zerobench.run.outcome import Ending, Stopped, classify, interrupted
+from zerobench.run.readable import read_readable
 from zerobench.run.record_times import written_at_s
 from zerobench.run.recovery import run_twice
 from zerobench.run.site import Launch, Site
 from zerobench.run.stop import Stop
 from zerobench.spec.trial import Evidence, TrialSpec
-
-Model = TypeVar("Model", bound=BaseModel)
 
 LAST_LINES = 15
 TAIL_BYTES = 8192
@@ -70,7 +65,7 @@ def _launch_once(
     _remove_swap_folder(trial)
     locks = [] if exit_code == 0 else _compile_locks(None if launch.elsewhere else started_at_s, stopped)
     redact_logs(folder)
-    records, unreadable = _read_all(folder.rank_records(), RankRecord)
+    records, unreadable = read_readable(folder.rank_records(), RankRecord)
     ending = Ending(
         ranks_expected=expected,
         exit_code=exit_code,
@@ -136,7 +131,7 @@ def _record(
     trial: TrialSpec, folder: TrialFolder, run_id: str, ending: Ending, notes: list[str], site: Site
 ) -> TrialRecord:
     status, failure = interrupted(classify(ending), site.interruption)
-    nvml, unreadable = _read_all(folder.nvml_summaries(), NvmlSummary)
+    nvml, unreadable = read_readable(folder.nvml_summaries(), NvmlSummary)
     if ending.stopped is Stopped.SETTLED:
         notes = [*notes, "the launcher did not end by itself and was ended"]
     elif failure is None and ending.exit_code:
@@ -156,17 +151,6 @@ def _record(
         job=site.job,
         notes=[*notes, *unreadable],
     )
-
-
-def _read_all(paths: Iterable[Path], model: type[Model]) -> tuple[list[Model], list[str]]:
-    """The documents at `paths` that can be read, and a line for each that cannot."""
-    read, unreadable = [], []
-    for path in paths:
-        try:
-            read.append(model.model_validate_json(path.read_bytes()))
-        except (OSError, ValidationError) as error:
-            unreadable.append(f"{path.name} cannot be read: {str(error).splitlines()[0]}")
-    return read, unreadable
 
 
 def last_lines(folder: TrialFolder) -> str:

@@ -15,9 +15,6 @@ from collections.abc import Callable, Sequence
 from pathlib import Path
 from typing import NamedTuple
 
-from pydantic import ValidationError
-from pydantic_core import to_json
-
 from zerobench.checkpoint_files import (
     ENGINE,
     UNIVERSAL,
@@ -33,6 +30,8 @@ from zerobench.folder import TrialFolder
 from zerobench.formulas.checkpoint import room_bytes
 from zerobench.records import Failure, RankRecord, Recovery, Status, TrialRecord
 from zerobench.run.launcher import MARK, launched_processes
+from zerobench.run.readable import read_readable
+from zerobench.run.setup import lay_out_trial
 from zerobench.run.stop import Stop
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.resume import needs_universal, resumed_trial
@@ -108,13 +107,10 @@ def _resume(trial: TrialSpec, folder: TrialFolder, launch: Launch, stop: Stop, r
 
 def _lay_out(trial: TrialSpec, folder: TrialFolder, checkpoint: Path, *, universal: bool) -> None:
     """The folder of the second launch, with what the worker reads."""
-    folder.path.mkdir(parents=True)
-    folder.spec.write_text(trial.model_dump_json(indent=1), encoding="utf-8")
-    if strategy_info(trial.strategy).uses_deepspeed:
-        config = build_ds_config(trial)
-        if universal:
-            config["checkpoint"] = {**config.get("checkpoint", {}), "load_universal": True}
-        folder.ds_config.write_bytes(to_json(config, indent=1, inf_nan_mode="constants"))
+    config = build_ds_config(trial) if strategy_info(trial.strategy).uses_deepspeed else None
+    if config is not None and universal:
+        config["checkpoint"] = {**config.get("checkpoint", {}), "load_universal": True}
+    lay_out_trial(folder, trial, config)
     folder.resume_from.write_text(ResumeFrom(checkpoint=checkpoint).model_dump_json(), encoding="utf-8")
 
 
@@ -199,12 +195,7 @@ def _both(first: TrialRecord, recovery: Recovery) -> TrialRecord:
 
 def _ranks(folder: TrialFolder) -> list[RankRecord]:
     """The rank records of a launch that can be read."""
-    read = []
-    for path in folder.rank_records():
-        try:
-            read.append(RankRecord.model_validate_json(path.read_bytes()))
-        except (OSError, ValidationError):
-            continue
+    read, _ = read_readable(folder.rank_records(), RankRecord)
     return read
 
 

@@ -27,6 +27,7 @@ from zerobench.run.logs import redact_logs
 from zerobench.run.oom import read_oom_counters
 from zerobench.run.outcome import Ending, Stopped
 from zerobench.run.ranks import RankWatch, open_pidfd
+from zerobench.run.readable import read_readable
 from zerobench.run.record_times import written_at_s
 from zerobench.run.stop import Stop
 from zerobench.tracking.host_tree import HostSampler, HostTree
@@ -201,10 +202,5 @@ def read_nvml_summary(folder: TrialFolder, node: int) -> NvmlSummary | None:
 
 def _rank_records(folder: TrialFolder) -> list[RankRecord]:
     """What trackers inside of the command left."""
-    read: list[RankRecord] = []
-    for path in folder.rank_records():
-        try:
-            read.append(RankRecord.model_validate_json(path.read_bytes()))
-        except (OSError, ValidationError):
-            continue
+    read, _ = read_readable(folder.rank_records(), RankRecord)
     return read

@@ -138,7 +138,7 @@ class Checkpoints:
                 own_s=self._own_s,
                 size_bytes=size_bytes(folder),
                 rss_before_bytes=rss if tells else None,
-                rss_peak_bytes=peak_resident_bytes() if tells else None,
+                rss_peak_bytes=_peak_resident_since(rss) if tells else None,
                 device_before_bytes=on_gpu,
                 device_peak_bytes=_gpu_peak(self._device),
             )
@@ -156,6 +156,16 @@ class Checkpoints:
 def _resume_from(folder: TrialFolder) -> Path | None:
     path = folder.resume_from
     return ResumeFrom.model_validate_json(path.read_bytes()).checkpoint if path.exists() else None
+
+
+def _peak_resident_since(start_bytes: int) -> int | None:
+    """The largest resident size since it was `start_bytes`.
+
+    Linux counts pages per CPU and adds them up exactly where it tells the present size, but not where it keeps the
+    largest (percpu_counter_read_positive): a phase that only frees may have a peak pages below its start.
+    """
+    peak = peak_resident_bytes()
+    return None if peak is None else max(peak, start_bytes)
 
 
 def _barrier() -> None:

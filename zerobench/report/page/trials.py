@@ -25,6 +25,12 @@ def rows_of(frame: pd.DataFrame) -> list[Trial]:
     return [dict(zip(plain.columns, values, strict=True)) for values in plain.itertuples(index=False, name=None)]
 
 
+def rows_with_trials(frame: pd.DataFrame, trials: Sequence[Trial]) -> list[Trial]:
+    """The rows of a frame that has several for a trial, each with what is known of its trial."""
+    named = {(trial["run_id"], trial["trial_id"]): trial for trial in trials}
+    return [{**named[row["run_id"], row["trial_id"]], **row} for row in rows_of(frame)]
+
+
 def trials_grid(trials: Sequence[Trial]) -> Grid:
     """All trials; columns that no trial has anything to say in are left out."""
     time = time_unit([trial["step_time_s_median"] for trial in trials])
@@ -63,7 +69,7 @@ def _caption(trials: Sequence[Trial], *, all_measured: bool) -> str:
 
 def _bytes(name: str, key: str, trials: Sequence[Trial]) -> Column[Trial]:
     unit = _fine_enough([trial[key] for trial in trials])
-    return Column(f"{name}, {unit.name}", _shown(unit.show, key))
+    return Column(f"{name}, {unit.name}", shown(unit.show, key))
 
 
 def _fine_enough(values: Sequence[int | None]) -> Unit:
@@ -74,7 +80,8 @@ def _fine_enough(values: Sequence[int | None]) -> Unit:
     return unit if unit.name == "B" else replace(unit, decimals=needed)
 
 
-def _shown(show: Callable[[float | None], str], key: str) -> Callable[[Trial], str]:
+def shown(show: Callable[[float | None], str], key: str) -> Callable[[Trial], str]:
+    """What a column writes of the value at `key`."""
     return lambda trial: show(trial[key])
 
 
