@@ -90,7 +90,7 @@ def test_groups_of_neighbours_under_autotp_train_the_same_samples():
     ("spec", "reason"),
     [
         (trial("zero1", autotp=3), "4 ranks cannot be divided into groups of 3"),
-        (trial("zero3", autotp=2), "use 0 to 2"),
+        (trial("zero3", autotp=2), "a vocabulary of 509 is cut into unequal parts"),
         (trial("zero1", autotp=2), "a vocabulary of 509 is cut into unequal parts"),
         (trial("zero1", autotp=2, vocab_size=512).model_copy(update={"evidence": Evidence.SOLO}), "real ranks only"),
         (trial("zero1", autotp=2, vocab_size=512, model_type="gpt2"), "a model of type gpt2"),
@@ -102,6 +102,7 @@ def test_autotp_is_refused_with_the_reason(spec, reason):
     assert reason in why
 
 
-def test_autotp_of_a_llama_is_not_refused():
-    spec = trial("zero1", autotp=2, vocab_size=512)
+@pytest.mark.parametrize("strategy", ["zero0", "zero1", "zero2", "zero3"])
+def test_autotp_of_a_llama_is_not_refused_at_any_stage(strategy):
+    spec = trial(strategy, autotp=2, vocab_size=512)
     assert STRATEGY_RULES["autotp_not_divisible"](Situation(spec, CPU, None)) is None

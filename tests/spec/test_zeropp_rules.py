@@ -55,6 +55,12 @@ def skip(machine: Machine = CPU, **fields: Any) -> Skip | None:
             "hpz_is_not_swapped",
             "use cpu or none",
         ),
+        (
+            CPU,
+            {"hpz_partition_size": 2, "ds_config": {"tensor_parallel.autotp_size": 2}},
+            "zeropp_groups_ignore_autotp",
+            "different parts of the model",
+        ),
         (CPU, {"quantized_weights": True}, "quantizer_needs_gpu", "it needs GPUs"),
         (
             GPU.model_copy(update={"has_fused_adam": False}),

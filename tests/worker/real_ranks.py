@@ -15,6 +15,7 @@ import pytest
 from zerobench.ds_config import build_ds_config
 from zerobench.folder import TrialFolder
 from zerobench.records import RankRecord
+from zerobench.spec.strategy import uses_deepspeed
 from zerobench.spec.trial import Evidence, TrialSpec
 
 Ranks = list[RankRecord]
@@ -23,10 +24,14 @@ RunTrial = Callable[[TrialSpec], Ranks]
 
 def run_rank(asked: str, folder: str, rank: int, port: int) -> str:
     """The record of one rank, as JSON; called in a process of its own."""
+    from importlib import import_module
+
     from zerobench.progress import ProgressFile
     from zerobench.worker.launched import one_of, read_rank
     from zerobench.worker.rank import RankRun
 
+    # Its shared-memory all-reduce is no part of training, and would have to be compiled.
+    import_module("deepspeed.comm.torch").build_shm_op = lambda: None  # type: ignore[attr-defined]
     trial, where = TrialSpec.model_validate_json(asked), TrialFolder(Path(folder))
     ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": trial.world_size, "MASTER_PORT": port}
     os.environ.update({name: str(value) for name, value in ranks.items()}, MASTER_ADDR="127.0.0.1")
@@ -45,10 +50,10 @@ def trials_in_forks(in_fork: Callable[..., Any], folders: pytest.TempPathFactory
         asked = trial.model_dump_json()
         if asked not in done:
             folder, port = str(folders.mktemp("trial")), free_port()
-            if trial.zero_stage is not None:
+            if uses_deepspeed(trial):
                 config = json.dumps(build_ds_config(trial))
                 TrialFolder(Path(folder)).ds_config.write_text(config, encoding="utf-8")
-            numbers = range(trial.world_size) if trial.evidence is Evidence.MEASURED else [0]
+            numbers = range(trial.world_size) if trial.evidence is Evidence.MEASURED else [trial.prediction.rank]
             with ThreadPoolExecutor() as threads:
                 asks = [threads.submit(in_fork, run_rank, asked, folder, rank, port) for rank in numbers]
                 done[asked] = [RankRecord.model_validate_json(ask.result()) for ask in asks]

@@ -2,18 +2,12 @@
 
 from __future__ import annotations
 
-import json
-import os
-import socket
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from zerobench.ds_config import build_ds_config
-from zerobench.folder import TrialFolder
+from tests.worker.real_ranks import RunTrial, trials_in_forks
 from zerobench.formulas.record import formula_record
 from zerobench.records import Category, Phase, RankRecord, Status, StepKind
 from zerobench.spec.model import ModelSpec
@@ -33,11 +27,7 @@ HPZ: dict[str, Any] = {"strategy": "zero3", "hpz_partition_size": 2, "ds_config"
 MICS: dict[str, Any] = {"strategy": "fsdp", "mics_shard_size": 2}
 STATES = (Category.PARAMETERS, Category.GRADIENTS, Category.MASTER_WEIGHTS, Category.FIRST_MOMENT)
 INSTANTS = [(step, phase) for step in StepKind for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.STEP)]
-NUM_STEPS = 6
 FEW_BYTES = 4096
-
-Ranks = list[RankRecord]
-Run = Callable[[TrialSpec], Ranks]
 
 
 def spec(**fields: Any) -> TrialSpec:
@@ -48,53 +38,12 @@ def spec(**fields: Any) -> TrialSpec:
     return TrialSpec.model_validate({"model": ModelSpec(name="tiny", hf_config=CONFIG), **work, **more, **fields})
 
 
-def run_rank(asked: str, folder: str, rank: int, port: int) -> str:
-    """The record of one rank, as JSON; called in a process of its own."""
-    from importlib import import_module
-
-    from zerobench.progress import ProgressFile
-    from zerobench.worker.launched import one_of, read_rank
-    from zerobench.worker.rank import RankRun
-
-    # Its shared-memory all-reduce is no part of training, and would have to be compiled.
-    import_module("deepspeed.comm.torch").build_shm_op = lambda: None  # type: ignore[attr-defined]
-    trial = TrialSpec.model_validate_json(asked)
-    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": trial.world_size, "MASTER_PORT": port}
-    os.environ.update({name: str(value) for name, value in ranks.items()}, MASTER_ADDR="127.0.0.1")
-    who = read_rank(trial.gpus_per_node) if trial.evidence == "measured" else one_of(trial)
-    run = RankRun(trial, TrialFolder(Path(folder)), who, ProgressFile(TrialFolder(Path(folder)), who, NUM_STEPS))
-    run.run()
-    run.world.leave()
-    return run.record.model_dump_json()
-
-
 @pytest.fixture(scope="module")
-def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Run:
-    """Run a trial's ranks, each in a process, once for all tests."""
-    done: dict[str, Ranks] = {}
-
-    def run(trial: TrialSpec) -> Ranks:
-        asked = trial.model_dump_json()
-        if asked not in done:
-            folder, port = str(tmp_path_factory.mktemp("trial")), free_port()
-            if trial.zero_stage is not None:
-                TrialFolder(Path(folder)).ds_config.write_text(json.dumps(build_ds_config(trial)))
-            numbers = range(trial.world_size) if trial.evidence == "measured" else [trial.prediction.rank]
-            with ThreadPoolExecutor() as threads:
-                asks = [threads.submit(in_fork, run_rank, asked, folder, rank, port) for rank in numbers]
-                done[asked] = [RankRecord.model_validate_json(ask.result()) for ask in asks]
-        return done[asked]
-
-    return run
+def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> RunTrial:
+    return trials_in_forks(in_fork, tmp_path_factory)
 
 
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
-
-
-def predicted(ran: Run, evidence: Evidence, **fields: Any) -> RankRecord:
+def predicted(ran: RunTrial, evidence: Evidence, **fields: Any) -> RankRecord:
     """Rank 0 by a prediction."""
     trial = spec(evidence=evidence, **fields)
     return formula_record(trial) if evidence is Evidence.FORMULA else ran(trial)[0]
@@ -116,7 +65,7 @@ def moved(rank: RankRecord, *phases: Phase) -> dict[tuple[str, str, int, int | N
 
 @pytest.mark.parametrize("optimizer", ["adamw", "sgd"])
 @pytest.mark.parametrize("how", [HPZ, MICS], ids=["hpz", "mics"])
-def test_two_groups_of_two_ranks_take_the_steps_of_one_process(ran: Run, how: dict[str, Any], optimizer: str):
+def test_two_groups_of_two_ranks_take_the_steps_of_one_process(ran: RunTrial, how: dict[str, Any], optimizer: str):
     alone = spec(strategy="single", gpus_per_node=1, gradient_accumulation_steps=8, optimizer=optimizer)
     reference = ran(alone)[0].losses
     assert reference[-1] < reference[0] - 0.01  # the model learns, so a wrong update would show
@@ -127,14 +76,14 @@ def test_two_groups_of_two_ranks_take_the_steps_of_one_process(ran: Run, how: di
 
 @pytest.mark.parametrize("evidence", [Evidence.MEASURED, Evidence.SOLO, Evidence.SIMULATED])
 @pytest.mark.parametrize("how", [HPZ, MICS], ids=["hpz", "mics"])
-def test_every_byte_has_a_name_on_every_rank(ran: Run, how: dict[str, Any], evidence: Evidence):
+def test_every_byte_has_a_name_on_every_rank(ran: RunTrial, how: dict[str, Any], evidence: Evidence):
     for rank in ran(spec(evidence=evidence, **how)):
         for row in rank.memory:
             if row.category is Category.UNATTRIBUTED:
                 assert abs(row.at_peak_bytes or 0) <= FEW_BYTES, row
 
 
-def test_hpz_keeps_a_second_copy_among_two_ranks_until_the_update(ran: Run):
+def test_hpz_keeps_a_second_copy_among_two_ranks_until_the_update(ran: RunTrial):
     for rank in ran(spec(**HPZ)):
         for phase in (Phase.FORWARD, Phase.BACKWARD):
             assert live_bytes(rank, Category.PARAMETERS, phase) == 4 * (ELEMENTS // 4 + ELEMENTS // 2)
@@ -143,7 +92,7 @@ def test_hpz_keeps_a_second_copy_among_two_ranks_until_the_update(ran: Run):
         assert rank.effective_config["zero_optimization"]["zero_hpz_partition_size"] == 2
 
 
-def test_small_tensors_that_stay_gathered_have_a_second_copy_within_the_update_alone(ran: Run):
+def test_small_tensors_that_stay_gathered_have_a_second_copy_within_the_update_alone(ran: RunTrial):
     small = {"zero_optimization.reduce_bucket_size": 10**6}  # all tensors are, by DeepSpeed's own threshold
     for evidence in (Evidence.SIMULATED, Evidence.FORMULA):
         rank = predicted(ran, evidence, **{**HPZ, "ds_config": small})
@@ -154,7 +103,7 @@ def test_small_tensors_that_stay_gathered_have_a_second_copy_within_the_update_a
         assert at_peak == {4 * (ELEMENTS // 4 + ELEMENTS // 2)}, evidence
 
 
-def test_mics_divides_every_state_by_its_group_and_not_by_the_world(ran: Run):
+def test_mics_divides_every_state_by_its_group_and_not_by_the_world(ran: RunTrial):
     ranks = ran(spec(**MICS))
     for category in (Category.PARAMETERS, Category.FIRST_MOMENT, Category.SECOND_MOMENT):
         held = [live_bytes(rank, category, Phase.STEP) for rank in ranks]
@@ -165,7 +114,9 @@ def test_mics_divides_every_state_by_its_group_and_not_by_the_world(ran: Run):
 
 @pytest.mark.parametrize("evidence", [Evidence.SOLO, Evidence.SIMULATED, Evidence.FORMULA])
 @pytest.mark.parametrize("how", [HPZ, MICS], ids=["hpz", "mics"])
-def test_predicted_model_states_are_the_measured_ones_to_the_byte(ran: Run, how: dict[str, Any], evidence: Evidence):
+def test_predicted_model_states_are_the_measured_ones_to_the_byte(
+    ran: RunTrial, how: dict[str, Any], evidence: Evidence
+):
     real, other = ran(spec(**how))[0], predicted(ran, evidence, **how)
     for step, phase in INSTANTS:
         for category in STATES:
@@ -173,7 +124,7 @@ def test_predicted_model_states_are_the_measured_ones_to_the_byte(ran: Run, how:
 
 
 @pytest.mark.parametrize("evidence", [Evidence.SOLO, Evidence.SIMULATED, Evidence.FORMULA])
-def test_hpz_gathers_from_all_ranks_once_a_step_and_within_the_group_afterwards(ran: Run, evidence: Evidence):
+def test_hpz_gathers_from_all_ranks_once_a_step_and_within_the_group_afterwards(ran: RunTrial, evidence: Evidence):
     whole = 4 * ELEMENTS
     assert moved(predicted(ran, evidence, **HPZ)) == {
         ("forward", "all_gather", 4, 1): whole,
@@ -184,13 +135,13 @@ def test_hpz_gathers_from_all_ranks_once_a_step_and_within_the_group_afterwards(
 
 
 @pytest.mark.parametrize("evidence", [Evidence.SOLO, Evidence.SIMULATED, Evidence.FORMULA])
-def test_mics_reduces_within_the_group_always_and_between_groups_once_a_step(ran: Run, evidence: Evidence):
+def test_mics_reduces_within_the_group_always_and_between_groups_once_a_step(ran: RunTrial, evidence: Evidence):
     seen = moved(predicted(ran, evidence, **MICS), Phase.BACKWARD)
     assert seen["backward", "reduce_scatter", 2, 1] == pytest.approx(2 * 4 * ELEMENTS, rel=0.01)  # rows are padded
     assert seen["backward", "all_reduce", 2, 1] == pytest.approx(4 * ELEMENTS // 2, rel=0.01)
 
 
-def test_on_a_thousand_gpus_groups_of_eight_stay_in_a_node_and_their_sums_cross_them(ran: Run):
+def test_on_a_thousand_gpus_groups_of_eight_stay_in_a_node_and_their_sums_cross_them(ran: RunTrial):
     cluster = {"num_nodes": 128, "gpus_per_node": 8, "evidence": Evidence.SIMULATED, "prediction": {"gpu": "h200"}}
     cluster |= {"precision": "bf16", "gradient_accumulation_steps": 1}
     whole = 2 * ELEMENTS
@@ -205,7 +156,7 @@ def test_on_a_thousand_gpus_groups_of_eight_stay_in_a_node_and_their_sums_cross_
     assert live_bytes(mics, Category.MASTER_WEIGHTS, Phase.STEP) == pytest.approx(4 * ELEMENTS / 8, rel=0.2)
 
 
-def test_quantized_weights_are_gathered_in_half_the_bytes_and_gradients_reduced_in_a_quarter(ran: Run):
+def test_quantized_weights_are_gathered_in_half_the_bytes_and_gradients_reduced_in_a_quarter(ran: RunTrial):
     cluster = {"num_nodes": 2, "gpus_per_node": 2, "evidence": Evidence.SIMULATED, "prediction": {"gpu": "h200"}}
     cluster |= {"strategy": "zero3", "precision": "fp16", "gradient_accumulation_steps": 1, "ds_config": RELEASES}
     cluster["model"] = ModelSpec(name="tiny", hf_config=CONFIG | {"vocab_size": 512})

@@ -148,8 +148,6 @@ def _autotp_not_divisible(s: Situation) -> str | None:
     what = f"{AUTOTP_SIZE} {parts} at {s.trial.strategy}"
     if s.trial.world_size % parts:
         return f"{what}: {s.trial.world_size} ranks cannot be divided into groups of {parts}"
-    if s.trial.zero_stage == 3:
-        return f"{what}: stage 3 partitions parameters as they are built, AutoTP cuts a model built whole; use 0 to 2"
     if s.trial.evidence is not Evidence.MEASURED:
         return f"{what} {s.trial.evidence}: how AutoTP cuts is known of real ranks only; use strategy tensor"
     vocabulary = dimensions(s.trial.model).vocab_size
