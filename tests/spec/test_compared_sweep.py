@@ -5,9 +5,10 @@ from __future__ import annotations
 import pytest
 
 from zerobench.report.parity import TOLERANCES
+from zerobench.spec.batch import autotp_size
 from zerobench.spec.expand import PlannedTrial, expand
 from zerobench.spec.machine import Accelerator, Machine
-from zerobench.spec.strategy import is_exact
+from zerobench.spec.strategy import STRATEGIES, is_exact
 from zerobench.spec.sweep import load_sweep
 from zerobench.spec.trial import Compression, Consistency, Precision, TrialSpec
 
@@ -22,7 +23,7 @@ EIGHT_GPUS = Machine(
 )
 
 
-EVERY = {"single", "ddp", "zero0", "zero1", "zero2", "zero3", "fsdp", "parameter-server", "tensor", "pipeline"}
+EVERY = {info.name for info in STRATEGIES.values() if info.environment is None}
 
 
 def planned(machine: Machine, *sets: str) -> list[PlannedTrial]:
@@ -51,7 +52,8 @@ def test_on_two_cores_everything_runs_and_each_rank_is_a_worker_of_one_thread():
 
 def test_every_strategy_is_in_it_every_compression_that_gloo_has_and_both_servers():
     found = trials(TWO_CORES)
-    assert {trial.strategy for trial in found} >= EVERY
+    assert {trial.strategy for trial in found} == EVERY
+    assert {trial.strategy for trial in found if autotp_size(trial) > 1} == {"zero1"}
     assert {trial.compression for trial in found} == set(Compression) - {Compression.BF16}
     assert {trial.consistency for trial in found} == set(Consistency)
     assert sum(not is_exact(trial) for trial in found) == 4  # three hooks and the asynchronous server

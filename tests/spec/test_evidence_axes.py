@@ -27,7 +27,12 @@ H200 = Machine(
 FOUR_NODES = H200.model_copy(update={"num_nodes": 4})
 UNKNOWN = H200.model_copy(update={"gpu_names": ("NVIDIA Abacus",) * 4})
 ALL = [evidence.value for evidence in Evidence]
-UNPREDICTABLE = {"compression_needs_values", "deepspeed_pipeline_needs_ranks"}
+UNPREDICTABLE = {
+    "compression_needs_values",
+    "deepspeed_pipeline_needs_ranks",
+    "strategy_not_in_this_world",
+    "autotp_not_divisible",
+}
 """Rules against simulating what depends on values, or on neighbours that answer: no sweep can avoid them."""
 
 

@@ -2,16 +2,13 @@
 
 from __future__ import annotations
 
-import os
-import socket
 from collections.abc import Callable
-from concurrent.futures import ThreadPoolExecutor
-from pathlib import Path
 from typing import Any
 
 import pytest
 
-from zerobench.formulas.pipeline import pipeline_bytes_per_step as bytes_per_step
+from tests.worker.real_ranks import RunTrial, trials_in_forks
+from zerobench.formulas.pipeline import passed_per_step
 from zerobench.records import Category, MemoryRow, Phase, RankRecord, Status, StepKind
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.trial import TrialSpec
@@ -19,12 +16,9 @@ from zerobench.spec.trial import TrialSpec
 CONFIG: dict[str, Any] = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4}
 CONFIG |= {"num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 509, "max_position_embeddings": 64}
 STEPS = {"warmup": 1, "timed": 2, "memory": 1}
-NUM_STEPS = 6
 FEW_BYTES = 4096
 ON_THREE: dict[str, Any] = {"gpus_per_node": 3, "gradient_accumulation_steps": 2}
 ON_TWO: dict[str, Any] = {"gpus_per_node": 2, "gradient_accumulation_steps": 3}
-
-Ranks = list[RankRecord]
 
 
 def spec(strategy: str = "rpc-pipeline", **fields: Any) -> TrialSpec:
@@ -39,44 +33,9 @@ def single(**fields: Any) -> TrialSpec:
     return spec("single", **{**fields, "gpus_per_node": 1, "gradient_accumulation_steps": 6})
 
 
-def run_rank(asked: str, folder: str, rank: int, port: int) -> str:
-    """The record of one rank, as JSON; called in a process of its own."""
-    from zerobench.folder import TrialFolder
-    from zerobench.progress import ProgressFile
-    from zerobench.worker.launched import read_rank
-    from zerobench.worker.rank import RankRun
-
-    trial = TrialSpec.model_validate_json(asked)
-    ranks = {"RANK": rank, "LOCAL_RANK": rank, "WORLD_SIZE": trial.world_size, "MASTER_PORT": port}
-    os.environ.update({name: str(value) for name, value in ranks.items()}, MASTER_ADDR="127.0.0.1")
-    who = read_rank(trial.gpus_per_node)
-    run = RankRun(trial, TrialFolder(Path(folder)), who, ProgressFile(TrialFolder(Path(folder)), who, NUM_STEPS))
-    run.run()
-    run.world.leave()
-    return run.record.model_dump_json()
-
-
 @pytest.fixture(scope="module")
-def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> Callable[[TrialSpec], Ranks]:
-    """Run a trial's ranks, each in a process, once for all tests."""
-    done: dict[str, Ranks] = {}
-
-    def run(trial: TrialSpec) -> Ranks:
-        asked = trial.model_dump_json()
-        if asked not in done:
-            folder, port = str(tmp_path_factory.mktemp("trial")), free_port()
-            with ThreadPoolExecutor() as threads:
-                asks = [threads.submit(in_fork, run_rank, asked, folder, r, port) for r in range(trial.world_size)]
-                done[asked] = [RankRecord.model_validate_json(ask.result()) for ask in asks]
-        return done[asked]
-
-    return run
-
-
-def free_port() -> int:
-    with socket.socket() as probe:
-        probe.bind(("127.0.0.1", 0))
-        return int(probe.getsockname()[1])
+def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> RunTrial:
+    return trials_in_forks(in_fork, tmp_path_factory)
 
 
 def live_bytes(rank: RankRecord, category: Category, phase: Phase, step: StepKind = StepKind.STEADY) -> int:
@@ -174,7 +133,8 @@ def test_activations_of_all_micro_batches_are_kept_and_logits_by_the_last_stage_
 def test_the_bytes_that_move_are_hidden_states_forth_and_back_to_the_byte(ran):
     ranks = ran(spec())
     for rank in ranks:
-        assert moved(rank, "send", "recv") == bytes_per_step(spec(), rank.rank)
+        passed = passed_per_step(spec(), rank.rank)
+        assert (moved(rank, "send"), moved(rank, "recv")) == (passed.sent_bytes, passed.received_bytes)
         assert moved(rank, "send") > 0
     assert sum(moved(rank, "send") for rank in ranks) == sum(moved(rank, "recv") for rank in ranks)
 

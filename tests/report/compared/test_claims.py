@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import pytest
+
 from tests.report.compared.figures import WEIGHTS, figures, rows, spec
 from zerobench.report.compared.claim import Claim, Verdict
 from zerobench.report.compared.claims import claims
@@ -137,15 +139,16 @@ def test_ranks_that_divide_the_model_are_held_against_ddps_waiting():
     assert verdict("divide the model wait", SINGLE, ddp(exposed_fraction=0.5), cut) is Verdict.FAILS
 
 
-def test_a_stages_waiting_is_held_against_the_ideal_bubble():
+@pytest.mark.parametrize("strategy", ["pipeline", "rpc-pipeline"])
+def test_a_stages_waiting_is_held_against_the_ideal_bubble(strategy: str):
     def stage(idle: float) -> Figures:
-        asked = spec("pipeline", 2, batch=6, gradient_accumulation_steps=4)  # eight micro-batches: 1/9
+        asked = spec(strategy, 2, batch=6, gradient_accumulation_steps=4)  # eight micro-batches: 1/9
         return figures(asked, wait_fraction=idle)
 
     single = figures(spec("single", 1), 2.0)
     assert stage(0.1).spec.global_batch_size == 24
     found = claim("A pipeline's stages", single, stage(0.12))
     assert found.verdict is Verdict.HOLDS
-    assert found.measured == "pipeline n2 stands idle for 12 %, the formula says 11 %"
+    assert found.measured == f"{strategy} n2 stands idle for 12 %, the formula says 11 %"
     assert verdict("A pipeline's stages", single, stage(0.4)) is Verdict.FAILS
     assert verdict("A pipeline's stages", single) is Verdict.UNJUDGED

@@ -67,6 +67,17 @@ def test_a_stage_sends_hidden_states_on_and_their_gradients_back():
     ]
 
 
+def test_a_driver_sends_tokens_and_the_gradients_of_losses_and_gets_losses_from_the_last_stage():
+    asked = spec("rpc-pipeline", 3, batch=6, gradient_accumulation_steps=2)
+    hidden, tokens, loss = 2 * 100 * 128 * 4, 2 * 100 * 8, 4
+    flows = [by_closed_form(asked, rank(asked).model_copy(update={"rank": stage})) for stage in range(3)]
+    assert [flow and (flow.out_bytes, flow.in_bytes) for flow in flows] == [
+        (6 * (hidden + tokens + loss), 6 * (hidden + loss)),
+        (12 * hidden, 12 * hidden),
+        (6 * (hidden + loss), 6 * (hidden + tokens + loss)),
+    ]
+
+
 def test_where_no_closed_form_is_written_there_is_none():
     assert sent(spec("ddp", 4, compression="powersgd")) is None
     assert sent(spec("zero1", 2, ds_config={"tensor_parallel.autotp_size": 2})) is None

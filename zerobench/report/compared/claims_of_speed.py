@@ -5,6 +5,7 @@ from __future__ import annotations
 from zerobench.formulas.pipeline import bubble_fraction
 from zerobench.report.compared.claim import NEAR, Claim, Known, judged, ratio, unjudged
 from zerobench.report.compared.rows import Compared
+from zerobench.spec.strategy import STRATEGIES
 from zerobench.spec.trial import Compression, Consistency
 from zerobench.units import format_seconds
 
@@ -106,7 +107,8 @@ def synchronisation(known: Known) -> Claim:
 def bubble(known: Known) -> Claim:
     """A stage's waiting is that which the strategy itself timed, in steps without a profiler."""
     text = "A pipeline's stages stand idle for (p-1)/(m+p-1) of a step"
-    stages = [row for row in known.workers if row.spec.strategy == "pipeline" and row.figures.wait_fraction is not None]
+    waiting = [row for row in known.workers if row.figures.wait_fraction is not None]
+    stages = [row for row in waiting if STRATEGIES[row.spec.strategy].divides_layers]
     if not stages:
         return unjudged(text, "no pipeline was timed")
     said = "; ".join(

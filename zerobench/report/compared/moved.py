@@ -9,7 +9,7 @@ The closed forms go through the same function, so that both mean the same:
   the 1-bit hook (worker/strategies/one_bit.py);
 - parameter server: weights pulled and gradients pushed (Li et al., OSDI 2014), by the server for each of its workers;
 - pipeline: the hidden states of each micro-batch one way and their gradients the other (Narayanan et al., arXiv
-  2104.04473, section 3.2; formulas/pipeline.py);
+  2104.04473, section 3.2; formulas/pipeline.py), and under a driver tokens and losses between the first and the last;
 - tensor: Megatron-LM's all-reduces of activations (arXiv 1909.08053, section 3; formulas/megatron.py).
 """
 
@@ -20,14 +20,14 @@ from collections.abc import Iterable
 from zerobench.errors import UserError
 from zerobench.formulas import zero_paper
 from zerobench.formulas.parameter_server import bytes_per_step
-from zerobench.formulas.pipeline import pipeline_bytes_per_step
+from zerobench.formulas.pipeline import passed_per_step
 from zerobench.formulas.record import formula_record
 from zerobench.records import CollectiveTraffic, Phase, RankRecord, StepKind
 from zerobench.report.step_time.collectives import bytes_per_element
 from zerobench.report.step_time.links import Flow, flow
 from zerobench.spec.batch import AUTOTP_SIZE
 from zerobench.spec.roles import Role, num_servers, num_workers
-from zerobench.spec.strategy import paper_stage
+from zerobench.spec.strategy import STRATEGIES, paper_stage
 from zerobench.spec.trial import Compression, Evidence, TrialSpec
 
 _HALF = (Compression.FP16, Compression.BF16)
@@ -51,9 +51,10 @@ def by_closed_form(trial: TrialSpec, rank: RankRecord) -> Flow | None:
         return _server_flow(trial, rank)
     if trial.strategy == "tensor":
         return _tensor_flow(trial)
-    if trial.strategy == "pipeline":
-        both = pipeline_bytes_per_step(trial, rank.rank)
-        return Flow(both / 2, both / 2)
+    info = STRATEGIES.get(trial.strategy)  # a user's own script has another name
+    if info is not None and info.divides_layers:
+        passed = passed_per_step(trial, rank.rank)
+        return Flow(passed.received_bytes, passed.sent_bytes)
     stage = paper_stage(trial)
     return None if stage is None else _paper_flow(trial, rank.parameters.trainable, stage)
 
