@@ -269,6 +269,22 @@ class ParameterTensor(Record):
     """token_embeddings, positional_embeddings, attention, mlp, norms, head."""
 
 
+class Compilation(Record):
+    """What torch.compile did in one rank's process."""
+
+    backend: str
+    seconds: float
+    """Time that dynamo and its backend took, in which the rank did nothing else; before any timed step, but for what
+    is compiled within those."""
+    num_graphs: int
+    """Graphs that were made. Blocks alike share one."""
+    num_graph_breaks: int
+    """Places where tracing had to stop and begin again."""
+    num_graphs_in_timed_steps: int
+    timed_peak_allocated_bytes: int | None
+    """The allocator's peak over the timed steps, which run compiled code; None on a CPU."""
+
+
 class CheckpointTransfer(Record):
     """One save or one load of a checkpoint, as one rank took part in it."""
 
@@ -329,6 +345,8 @@ class RankRecord(Record):
     staleness_steps: list[int] | None = None
     """On a server: for each gradient in the order in which it was applied, how many updates lie between the weights
     that it was computed on and those that it was applied to; None where no worker was there."""
+    compilation: Compilation | None = None
+    """None where nothing was to be compiled."""
     checkpoints: list[CheckpointTransfer] = Field(default_factory=list)
     """Its saves, or its load, in order."""
     killed_at_s: float | None = None

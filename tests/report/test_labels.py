@@ -155,6 +155,18 @@ def test_what_sets_up_ddp_and_fsdp_is_in_their_names() -> None:
     assert "bucket=: bytes of DDP's buckets" in " ".join(shared_lines(specs))
 
 
+def test_what_is_computed_in_another_way_for_speed_is_in_the_names() -> None:
+    specs = [
+        spec("ddp"),
+        spec("ddp", cross_entropy="chunked"),
+        spec("zero1", cross_entropy="liger", compile="blocks"),
+    ]
+    assert labels(specs) == ["ddp", "ddp ce=chunked", "zero1 ce=liger compile=blocks"]
+    said = " ".join(shared_lines(specs))
+    assert "ce=: head and loss some tokens at a time" in said
+    assert "compile=: torch.compile of the model" in said
+
+
 def test_groups_of_ranks_and_quantization_are_in_the_names_as_their_papers_call_them() -> None:
     specs = [
         spec("zero3"),

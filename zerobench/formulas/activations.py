@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from zerobench.errors import UserError
 from zerobench.spec.architecture import dimensions
-from zerobench.spec.trial import Attention, Precision, TrialSpec
+from zerobench.spec.trial import Attention, CrossEntropy, Precision, TrialSpec
 
 PUBLISHED = "Korthikanti et al. 2022 (arXiv 2205.05198), for a GPT layer with dropout"
 TALLY = "tally of the tensors that autograd saves in transformers' own layers"
@@ -80,6 +80,10 @@ class Logits:
     backward_peak_bytes: int
     gradient_bytes: int
     """The logits' gradient in the model's type, while the head's is computed from it."""
+    head_gradient_bytes: int = 0
+    """The head's gradient where forward computes it."""
+    input_gradient_bytes: int = 0
+    """The gradient of the head's input where forward computes it: beside that input, whose place it then takes."""
 
 
 def gpt_layer_bytes(tokens: int, hidden_size: int, num_heads: int, sequence_length: int) -> int:
@@ -103,6 +107,43 @@ def megatron_layer_bytes(tokens: int, hidden_size: int, intermediate_size: int) 
     Source: Megatron-LM, megatron/training/theoretical_memory_usage.py.
     """
     return tokens * (18 * hidden_size + 4 * intermediate_size)
+
+
+def chunk_rows(tokens: int, hidden_size: int, vocab_size: int) -> int:
+    """Tokens of a chunk whose logits are about as many as the hidden states of all tokens, a power of two.
+
+    Source: Liger (arXiv 2410.10989, section 3.2) and torch 2.13's `aspect_ratio`
+    (torch/nn/modules/linear_cross_entropy_options.py).
+    """
+    rows = -(-tokens // -(-vocab_size // hidden_size))
+    return min(tokens, 1 << (rows - 1).bit_length())
+
+
+def chunked_logits_bytes(shape: Shape) -> Logits:
+    """Logits and loss a chunk at a time (zerobench.worker.cross_entropy): in fp32 and beside them in the model's type.
+
+    From forward to backward there are no logits but the gradients of the head, V h, and of its input, s b h, which the
+    head has no more need of.
+    """
+    e, h = shape.element, shape.hidden_size
+    entries = chunk_rows(shape.tokens, h, shape.vocab_size) * shape.vocab_size
+    labels = 8 * shape.tokens
+    return Logits(
+        saved_bytes=0,
+        forward_peak_bytes=(4 if e == 4 else 4 + e) * entries + labels,
+        backward_peak_bytes=0,
+        gradient_bytes=0,
+        head_gradient_bytes=e * shape.vocab_size * h,
+        input_gradient_bytes=e * shape.tokens * h,
+    )
+
+
+def trial_logits(trial: TrialSpec) -> Logits:
+    """What `trial` asks for. Raises UserError where the model's dimensions are not known."""
+    shape = trial_shape(trial)
+    if trial.cross_entropy is CrossEntropy.FULL:
+        return logits_bytes(shape.tokens, shape.vocab_size, shape.element)
+    return chunked_logits_bytes(shape)
 
 
 def logits_bytes(tokens: int, vocab_size: int, element: int) -> Logits:

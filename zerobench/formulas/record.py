@@ -16,7 +16,7 @@ from zerobench.ds_config.case import Case
 from zerobench.ds_config.reading import optimizer_of
 from zerobench.errors import UserError
 from zerobench.formulas import zero_paper
-from zerobench.formulas.activations import activations, logits_bytes, trial_shape
+from zerobench.formulas.activations import activations, trial_logits, trial_shape
 from zerobench.formulas.deepspeed import Moments, Setting, deepspeed_moments
 from zerobench.formulas.deepspeed.setting import NOTHING
 from zerobench.formulas.deepspeed.stage_0 import plain_device
@@ -188,7 +188,7 @@ def _memory(trial: TrialSpec, setting: Setting, step: StepKind) -> list[MemoryRo
     if trial.strategy == "tensor":
         logits = cut_logits_bytes(shape.tokens, _part(trial).vocabulary, shape.element)
     else:
-        logits = logits_bytes(shape.tokens, shape.vocab_size, shape.element)
+        logits = trial_logits(trial)
     places = _moments(trial, setting, step)
     inputs = _INPUT_BYTES * shape.tokens * micro_batches_of_share(trial)
     kept = activations(trial, None if trial.strategy != "tensor" else _part(trial).shape(shape))

@@ -21,15 +21,17 @@ def device_phases(moments: Moments, kept: Activations, logits: Logits, inputs_by
     inputs = {Category.INPUTS: inputs_bytes}
     saved = add(inputs, {Category.ACTIVATIONS: kept.saved_bytes})
     layer = {Category.ACTIVATIONS: kept.recomputed_bytes}
+    headed = add(moments.forward, saved, {Category.GRADIENTS: logits.head_gradient_bytes})
+    beside = {Category.TEMPORARIES: logits.input_gradient_bytes}
     return {
         Phase.INIT: list(moments.init),
         Phase.FORWARD: [
             add(moments.gathering, saved),
-            add(moments.forward, saved, _loss(logits.forward_peak_bytes)),
-            add(moments.forward, saved, _loss(logits.saved_bytes)),
+            add(headed, beside, _loss(logits.forward_peak_bytes)),
+            add(headed, _loss(logits.saved_bytes)),
         ],
         Phase.BACKWARD: [
-            add(moments.forward, saved, _loss(logits.backward_peak_bytes)),
+            add(headed, _loss(logits.backward_peak_bytes)),
             add(moments.first_gradient, saved, _loss(logits.gradient_bytes)),
             add(moments.bucketed, saved, layer),
             *(add(instant, inputs) for instant in moments.reduction),

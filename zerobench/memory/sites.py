@@ -148,6 +148,10 @@ _RULES: tuple[tuple[str, str, Category | Origin], ...] = (
     ("zerobench/worker/strategies/pipeline.py", "_one_batch", Category.INPUTS),
     ("zerobench/worker/strategies/pipeline.py", "_loss", Origin.LOSS),
     ("zerobench/worker/strategies/pipeline.py", "clip_over_stages", Category.TEMPORARIES),
+    ("zerobench/worker/cross_entropy.py", "_weight_gradient", Category.GRADIENTS),
+    ("zerobench/worker/cross_entropy.py", "_hidden_gradient", Origin.FORWARD),
+    ("zerobench/worker/cross_entropy.py", "", Origin.LOSS),
+    ("liger_kernel/", "", Origin.LOSS),
     ("zerobench/worker/weights.py", "", Category.TEMPORARIES),
     ("zerobench/worker/data.py", "", Category.INPUTS),
     ("zerobench/worker/worlds/simulated.py", "micro_batches", Category.INPUTS),
@@ -187,6 +191,7 @@ _PACKAGES = (
     "/torch/distributed/fsdp/",
     "/horovod/torch/",
     "/transformers/",
+    "/liger_kernel/",
     "/zerobench/worker/",
 )
 

@@ -16,7 +16,16 @@ from typing import Any
 
 from zerobench.redaction import MARK, is_secret_name
 from zerobench.report.column_units import plain
-from zerobench.spec.trial import Compression, Consistency, Evidence, Offload, TfStrategy, TrialSpec
+from zerobench.spec.trial import (
+    Compile,
+    Compression,
+    Consistency,
+    CrossEntropy,
+    Evidence,
+    Offload,
+    TfStrategy,
+    TrialSpec,
+)
 from zerobench.units import format_bytes
 
 _USUAL_SHARE = 2 / 3
@@ -123,6 +132,8 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
 }
 """The fields that an axis tells, where a user's own script may not have told them."""
 
+_COMPILED = {Compile.MODEL: "the model", Compile.BLOCKS: "each block"}
+
 _EVERY_AXIS: Mapping[str, _Axis] = {
     "model": _same(lambda spec: spec.model.name),
     "strategy": _same(lambda spec: spec.strategy, always=True),
@@ -145,6 +156,18 @@ _EVERY_AXIS: Mapping[str, _Axis] = {
         "ckpt: activation checkpointing",
     ),
     "attention": _same(lambda spec: spec.attention.value),
+    "cross entropy": _Axis(
+        lambda spec: f"ce={spec.cross_entropy}" if spec.cross_entropy is not CrossEntropy.FULL else "",
+        lambda spec: f"{spec.cross_entropy} cross entropy" if spec.cross_entropy is not CrossEntropy.FULL else "",
+        "ce=: head and loss some tokens at a time, logits never whole",
+        always=True,
+    ),
+    "compile": _Axis(
+        lambda spec: f"compile={spec.compile}" if spec.compile is not Compile.NONE else "",
+        lambda spec: f"torch.compile of {_COMPILED[spec.compile]}" if spec.compile is not Compile.NONE else "",
+        "compile=: torch.compile of the model, or of each of its blocks",
+        always=True,
+    ),
     "consistency": _Axis(
         lambda spec: spec.consistency.value if spec.consistency is Consistency.ASYNC else "",
         lambda spec: "gradients applied as they come" if spec.consistency is Consistency.ASYNC else "",

@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from zerobench.report.trials import Trial, all_ranks_ran, completed, drops_out, recorded_losses
 from zerobench.spec.strategy import STRATEGIES, is_exact, paper_stage
-from zerobench.spec.trial import Precision, TrialSpec
+from zerobench.spec.trial import Compile, CrossEntropy, Precision, TrialSpec
 
 TOLERANCES: dict[Precision, float] = {
     Precision.FP32: 5e-6,
@@ -76,12 +76,21 @@ def largest_difference(ours: Sequence[float], theirs: Sequence[float]) -> float 
     return max(d if math.isfinite(d) else math.inf for d in differences)
 
 
-def _reference_order(trial: Trial) -> tuple[bool, bool, int, int, bool, int]:
-    """Sort key: `single` first, then exact ones, the fewest states divided, no offload."""
+def _reference_order(trial: Trial) -> tuple[bool, bool, bool, int, int, bool, int]:
+    """Sort key: `single` first, then exact ones, the model as it is, the fewest states divided, no offload."""
     spec = trial.spec
     offloaded = spec.offload_optimizer != "none" or spec.offload_param != "none"
     divided = paper_stage(spec) or 0
-    return (spec.strategy != "single", not is_exact(spec), divided, spec.world_size, offloaded, spec.repeat)
+    is_changed = spec.cross_entropy is not CrossEntropy.FULL or spec.compile is not Compile.NONE
+    return (
+        spec.strategy != "single",
+        not is_exact(spec),
+        is_changed,
+        divided,
+        spec.world_size,
+        offloaded,
+        spec.repeat,
+    )
 
 
 class ParityJudge:

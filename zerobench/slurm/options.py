@@ -228,6 +228,7 @@ def cluster_machine(options: SubmitOptions) -> Machine:
         cpu_cores=options.cpus_per_node or UNKNOWN_CORES,
         supports_bf16=not (gpu and on_gpu and gpu.peak_tflops) or "bf16" in gpu.peak_tflops,
         has_flash_attention=True,
+        has_liger=True,
     )
 
 

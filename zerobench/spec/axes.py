@@ -25,8 +25,10 @@ from zerobench.spec.presets import resolve_model
 from zerobench.spec.strategy import strategy_info
 from zerobench.spec.trial import (
     Attention,
+    Compile,
     Compression,
     Consistency,
+    CrossEntropy,
     Evidence,
     Offload,
     Optimizer,
@@ -184,6 +186,10 @@ def _compression(axis: str, raw: object) -> list[Any]:
     return _choice(Compression)(axis, "none" if raw is None else raw)
 
 
+def _compile(axis: str, raw: object) -> list[Any]:
+    return _choice(Compile)(axis, "none" if raw is None else raw)
+
+
 def _batch_ramp(axis: str, raw: object) -> list[Any]:
     """A mapping with the fields of AskedRamp, or none."""
     if raw in (None, "none"):
@@ -275,6 +281,8 @@ READERS: dict[str, Reader] = {
     "optimizer": _choice(Optimizer),
     "activation_checkpointing": _switch,
     "attention": _choice(Attention),
+    "cross_entropy": _choice(CrossEntropy),
+    "compile": _compile,
     "bucket_bytes": _bytes,
     "compression": _compression,
     "reshard_after_forward": _switch,

@@ -76,6 +76,7 @@ class Cluster:
             device_memory_bytes=self.gpu.memory_bytes,
             supports_bf16=not known or "bf16" in known,
             has_flash_attention=True,
+            has_liger=True,
         )
 
 

@@ -19,6 +19,7 @@ from zerobench.spec.base import Spec
 from zerobench.spec.strategy import strategy_packages
 from zerobench.spec.toolchain import (
     can_build_ops,
+    can_compile_graphs,
     has_libaio,
     op_is_built,
     package_folder,
@@ -65,6 +66,10 @@ class Machine(Spec):
     """Whether DeepSpeed's FusedAdam is there or can be built."""
     has_flash_attention: bool = False
     """Whether the package flash_attn is installed."""
+    has_liger: bool = False
+    """Whether the package liger_kernel is installed."""
+    has_inductor: bool = True
+    """Whether torch.compile finds the compilers that it generates code for."""
     has_rpc: bool = True
     """Whether torch has torch.distributed.rpc."""
     missing_packages: tuple[str, ...] = ()
@@ -118,6 +123,8 @@ def detect_machine(num_nodes: int = 1, devices: Sequence[Device] | None = None) 
         has_cpu_adam=op_is_built("cpu_adam") or buildable,
         has_fused_adam=op_is_built("fused_adam") or buildable,
         has_flash_attention=package_folder("flash_attn") is not None,
+        has_liger=package_folder("liger_kernel") is not None,
+        has_inductor=can_compile_graphs(for_cuda=on_cuda),
         has_rpc=torch_has_rpc(),
         missing_packages=tuple(name for name in strategy_packages() if package_folder(name) is None),
         missing_environments=missing_environments(),

@@ -20,6 +20,7 @@ from zerobench.spec.machine import CPU_RANKS_PER_CORE
 from zerobench.spec.plain import one_line
 from zerobench.spec.ramp_rules import RAMP_RULES
 from zerobench.spec.situation import Rule, Situation
+from zerobench.spec.speed_rules import SPEED_RULES
 from zerobench.spec.strategy import uses_deepspeed
 from zerobench.spec.strategy_rules import STRATEGY_RULES
 from zerobench.spec.trial import Attention, Evidence, Offload, Optimizer, Precision
@@ -200,6 +201,7 @@ RULES: dict[str, Rule] = {
     **STRATEGY_RULES,
     **RAMP_RULES,
     **CHECKPOINT_RULES,
+    **SPEED_RULES,
     "offload_needs_stage_1": _offload_needs_stage_1,
     "param_offload_needs_stage_3": _param_offload_needs_stage_3,
     "nvme_needs_stage_3": _nvme_needs_stage_3,

@@ -20,6 +20,12 @@ SETTINGS = ("ds_config", "ds_config_file", "bucket_bytes", "reshard_after_forwar
 that one sweep may set each engine up beside the others. What does change them (offload, compression) is refused where a
 strategy has no such thing."""
 
+_OWN_LOSS = ("cross_entropy",)
+"""Axes of strategies under which the model computes its own loss, whole on each rank."""
+
+_OWN_FORWARD = (*_OWN_LOSS, "compile")
+"""And of those under which its forward and backward pass are torch's own."""
+
 _OWN_ENVIRONMENT = "its ranks are processes of an environment of its own, which no other world plays"
 
 _DEEPSPEED = ("ds_config", "ds_config_file")
@@ -100,7 +106,7 @@ def _zero(stage: int, summary: str, *offload: str) -> StrategyInfo:
         zero_stage=stage,
         paper_stage=stage,
         packages=("torch", "deepspeed"),
-        axes=(*_DEEPSPEED, *offload),
+        axes=(*_DEEPSPEED, *offload, *_OWN_FORWARD),
         checkpoint="DeepSpeed's save_checkpoint" + ("; ds_to_universal for other ranks" if stage else ""),
     )
 
@@ -116,6 +122,7 @@ STRATEGIES: dict[str, StrategyInfo] = {
             paper_stage=0,
             loss_tolerance=0.0,
             tolerance_reason="it is what the others are held against",
+            axes=_OWN_FORWARD,
             checkpoint=_TORCH_SAVE,
         ),
         StrategyInfo(
@@ -123,7 +130,7 @@ STRATEGIES: dict[str, StrategyInfo] = {
             summary="torch DistributedDataParallel: all model states on every rank, bucketed all-reduce",
             uses_deepspeed=False,
             paper_stage=0,
-            axes=("bucket_bytes", "compression"),
+            axes=("bucket_bytes", "compression", *_OWN_FORWARD),
             checkpoint=f"{_TORCH_SAVE} by rank 0",
         ),
         _zero(0, "DeepSpeed, all model states on every rank"),
@@ -135,7 +142,7 @@ STRATEGIES: dict[str, StrategyInfo] = {
             summary="torch FSDP2, fully_shard per block: all model states partitioned, as at stage 3",
             uses_deepspeed=False,
             paper_stage=3,
-            axes=("reshard_after_forward", "offload_optimizer", "offload_param", "mics_shard_size"),
+            axes=("reshard_after_forward", "offload_optimizer", "offload_param", "mics_shard_size", *_OWN_FORWARD),
             checkpoint=_DCP,
         ),
         StrategyInfo(
@@ -146,7 +153,7 @@ STRATEGIES: dict[str, StrategyInfo] = {
             num_servers=1,
             evidences=(Evidence.MEASURED, Evidence.SOLO, Evidence.SIMULATED),
             unavailable={Evidence.FORMULA: "no closed form of its memory is written; use simulated"},
-            axes=("consistency",),
+            axes=("consistency", *_OWN_LOSS),
             checkpoint=f"{_TORCH_SAVE} by the server",
             tolerance_reason="the server adds the workers' gradients in another order than one process accumulates in",
         ),

@@ -21,6 +21,8 @@
       optimizer: adamw              # adamw, fused_adamw, cpu_adam, sgd
       activation_checkpointing: false
       attention: sdpa               # sdpa, eager, flash_attention_2
+      cross_entropy: full           # full, chunked (logits of some tokens at a time), liger (its Triton kernel; GPUs)
+      compile: none                 # torch.compile of: none, blocks (each by itself), model
       bucket_bytes: null            # ddp: largest bucket of gradients; null: torch's own, 1 MiB and then 25 MiB
       compression: none             # ddp: none, fp16, bf16, powersgd, onebit
       reshard_after_forward: true   # fsdp: free gathered parameters after a block's forward pass

@@ -55,6 +55,15 @@ def can_build_ops(*, for_cuda: bool) -> bool:
     return bool(tools) and all(map(_on_path, [*tools, "ninja"])) and (not for_cuda or _has_nvcc())
 
 
+def can_compile_graphs(*, for_cuda: bool) -> bool:
+    """Whether torch.compile's inductor finds what it generates code for: a C++ compiler, on GPUs Triton too.
+
+    torch/_inductor/cpp_builder.py, get_cpp_compiler, takes CXX or g++; Triton compiles its launcher by a C compiler.
+    """
+    compiler = os.environ.get("CXX", "").strip() or "g++"
+    return _on_path(compiler) and (not for_cuda or package_folder("triton") is not None)
+
+
 def op_is_built(name: str) -> bool:
     """Whether DeepSpeed's part `name` (`cpu_adam`, `fused_adam`, `async_io`) was compiled at installation."""
     folder = package_folder("deepspeed")

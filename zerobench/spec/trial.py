@@ -132,6 +132,27 @@ class Attention(StrEnum):
     FLASH_ATTENTION_2 = "flash_attention_2"
 
 
+class CrossEntropy(StrEnum):
+    """How the model's output head and its loss are computed (zerobench.worker.cross_entropy)."""
+
+    FULL = "full"
+    """The model's own: logits of all tokens at once, in the model's type and in fp32."""
+    CHUNKED = "chunked"
+    """Some tokens at a time, gradients with the loss: logits are never whole."""
+    LIGER = "liger"
+    """The same by Liger's Triton kernel (Hsu et al., arXiv 2410.10989, section 3.2)."""
+
+
+class Compile(StrEnum):
+    """What torch.compile makes one graph of."""
+
+    NONE = "none"
+    BLOCKS = "blocks"
+    """Each block of the model by itself, all of them by the same compiled code."""
+    MODEL = "model"
+    """The model as a whole."""
+
+
 class DataKind(StrEnum):
     """Where tokens come from."""
 
@@ -234,6 +255,8 @@ _LATER_FIELDS = (
     "tf_strategy",
     "pipeline_schedule",
     "threads_per_rank",
+    "cross_entropy",
+    "compile",
 )
 """Fields that came after the first runs were kept: at their default they are not in the hash, so that those keep
 theirs."""
@@ -302,6 +325,10 @@ class TrialSpec(Spec):
     threads_per_rank: Positive | None = None
     """Threads that each rank computes with on the host (OMP_NUM_THREADS); None divides the node's cores among its
     ranks. Equal numbers make ranks equal workers, whatever their number: what a speed-up over one process needs."""
+    cross_entropy: CrossEntropy = CrossEntropy.FULL
+    """How output head and loss are computed; the loss is the same."""
+    compile: Compile = Compile.NONE
+    """What torch.compile makes one graph of, with inductor."""
     data: DataSpec = DataSpec()
     hyperparameters: HyperparameterSpec = HyperparameterSpec()
     steps: StepsSpec = StepsSpec()

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from zerobench.spec.trial import Attention, Precision, TrialSpec
+from zerobench.worker.cross_entropy import fuse_loss
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 
@@ -39,6 +40,7 @@ def prepare_model(trial: TrialSpec, device: torch.device, attention: Attention) 
         model.tie_weights()  # left out with the initialisation that no_init_weights leaves out
         if trial.activation_checkpointing:
             enable_checkpointing(model)
+        fuse_loss(model, trial.cross_entropy)
         return model
 
     return make

@@ -5,7 +5,7 @@ from __future__ import annotations
 import itertools
 import json
 from collections.abc import Iterator
-from contextlib import nullcontext
+from contextlib import contextmanager
 from typing import Any
 
 import torch
@@ -27,10 +27,12 @@ from zerobench.spec.parameters import ParameterCounts
 from zerobench.spec.roles import Role, num_loss_ranks, role_of
 from zerobench.spec.step_plan import PlannedStep, plan_steps
 from zerobench.spec.strategy import strategy_info
-from zerobench.spec.trial import TrialSpec
+from zerobench.spec.trial import CrossEntropy, TrialSpec
 from zerobench.worker import kernels
 from zerobench.worker.checkpoints import Checkpoints
 from zerobench.worker.communication import watched
+from zerobench.worker.compilation import CompilationWatch, eagerly
+from zerobench.worker.cross_entropy import effective_loss
 from zerobench.worker.model import DTYPES, prepare_model
 from zerobench.worker.schedule import planned_rate
 from zerobench.worker.strategies import make_strategy
@@ -95,6 +97,8 @@ class RankRun:
             finally:
                 self._collect(strategy)
             self._gather_losses()
+        self.record.compilation = self._compilation.record()
+        self.record.notes += self._compilation.notes()
         self.record.status = Status.COMPLETED
         self._progress.say("done", len(plan_steps(self.trial)), always=True)
 
@@ -173,6 +177,8 @@ class RankRun:
         record, trial = self.record, self.trial
         record.parameters = strategy.whole_parameters or count_parameters_built(strategy.module)
         record.effective_config = strategy.effective_config()
+        if trial.cross_entropy is not CrossEntropy.FULL:
+            record.effective_config["cross_entropy"] = effective_loss(strategy.module)
         record.notes += strategy.notes
         if (own := strategy_info(trial.strategy).environment) is not None:
             record.effective_config["environment"] = running_in(own)
@@ -192,12 +198,22 @@ class RankRun:
         if self.trial.batch_ramp is not None and self.world.trains:
             self.record.notes.append(_UNKNOWN_PROCESS)
         self._timed = TimedPhases(device, self.marks)
+        self._compilation = CompilationWatch(self.trial, device)
         index = itertools.count()
         for kind, steps in itertools.groupby(planned, key=lambda step: step.kind):
             self._begin(kind)
-            with self._ledger.tracking(strategy.module) if kind in _UNDER_LEDGER else nullcontext():
+            with self._as_kind_needs(kind, strategy):
                 for step in steps:
                     self._step(strategy, device, data, next(index), step)
+
+    @contextmanager
+    def _as_kind_needs(self, kind: str, strategy: Strategy) -> Iterator[None]:
+        """What steps of a kind are run under."""
+        if kind not in _UNDER_LEDGER:
+            yield
+            return
+        with eagerly(self.trial), self._ledger.tracking(strategy.module):
+            yield
 
     def _takes(self, kind: str) -> bool:
         """Whether steps of this kind tell anything in this world: a rank alone communicates with nobody."""
@@ -230,7 +246,7 @@ class RankRun:
             self._ledger.name_inputs(batches)
         rate = planned_rate(self.trial, planned)
         if planned.kind == "timed":
-            with self._timed.step(self.record.step_times):
+            with self._compilation.timed_step(), self._timed.step(self.record.step_times):
                 loss = strategy.step(batches, rate, self._timed)
             self.record.step_times[-1].wait_s = None if self.world.is_alone else self._waited(strategy)
         elif planned.kind == "communication":

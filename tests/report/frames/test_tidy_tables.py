@@ -40,7 +40,7 @@ KEYS = """
     activation_checkpointing:boolean attention:string evidence:string bucket_bytes:Int64 compression:string
     reshard_after_forward:boolean consistency:string batch_ramp:string hpz_partition_size:Int64
     quantized_weights:boolean quantized_gradients:boolean mics_shard_size:Int64 checkpoint:string tf_strategy:string
-    pipeline_schedule:string threads_per_rank:Int64
+    pipeline_schedule:string threads_per_rank:Int64 cross_entropy:string compile:string
 """
 COLUMNS = {
     "memory": KEYS

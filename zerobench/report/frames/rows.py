@@ -53,6 +53,8 @@ def key_values(trial: Trial) -> dict[str, Any]:
         "tf_strategy": spec.tf_strategy.value,
         "pipeline_schedule": spec.pipeline_schedule.value,
         "threads_per_rank": spec.threads_per_rank,
+        "cross_entropy": spec.cross_entropy.value,
+        "compile": spec.compile.value,
     }
     return {name: value if spec.knows(name) else None for name, value in values.items()}
 

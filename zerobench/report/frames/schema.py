@@ -45,6 +45,8 @@ KEYS: Mapping[str, str] = {
     "tf_strategy": STRING,
     "pipeline_schedule": STRING,
     "threads_per_rank": INTEGER,
+    "cross_entropy": STRING,
+    "compile": STRING,
 }
 """Which trial a row belongs to, and what defines it; the first columns of `memory` and `trials`."""
 

@@ -19,6 +19,7 @@ from torch.nn.parallel import DistributedDataParallel
 
 from zerobench.memory.engine_tensors import Named
 from zerobench.records import Category
+from zerobench.worker.compilation import compile_whole
 from zerobench.worker.strategies.compression import attach
 from zerobench.worker.strategies.torch_loop import TorchLoop
 
@@ -40,6 +41,7 @@ class Ddp(TorchLoop):
             **_buffers_stay(),
         )
         self._hook = attach(self._ddp, trial)
+        compile_whole(self._ddp, trial)  # dynamo then cuts the graph where a bucket is full, so that reductions overlap
         return self._ddp
 
     def _accumulating(self) -> AbstractContextManager[None]:

@@ -30,6 +30,7 @@ from zerobench.memory.fsdp_tensors import walk_fsdp
 from zerobench.records import Place
 from zerobench.spec.sharding import state_shard_size
 from zerobench.spec.trial import Offload, Precision
+from zerobench.worker.compilation import blocks, compile_blocks
 from zerobench.worker.model import DTYPES
 from zerobench.worker.strategies.checkpoint_states import load_parts, make_optimizer_states, save_parts
 from zerobench.worker.strategies.torch_loop import TorchLoop
@@ -42,6 +43,7 @@ class Fsdp(TorchLoop):
 
     def _build_module(self) -> torch.nn.Module:
         model = self.job.shape_model(on_meta=True)
+        compile_blocks(model, self.job.trial)
         trial = self.job.trial
         settings = self._settings()
         for block in blocks(model):
@@ -119,11 +121,3 @@ class Fsdp(TorchLoop):
 def _with_memory(tensor: torch.Tensor, device: torch.device) -> torch.Tensor:
     """`tensor`, or one of its kind on `device` where it has no memory."""
     return torch.empty_like(tensor, device=device) if tensor.is_meta else tensor
-
-
-def blocks(model: torch.nn.Module) -> Iterator[torch.nn.Module]:
-    """The model's blocks: modules of the classes that transformers says are not to be split."""
-    names = set(getattr(model, "_no_split_modules", None) or ())
-    for module in model.modules():
-        if names & {base.__name__ for base in type(module).__mro__}:  # fully_shard gives a module a class of its own
-            yield module

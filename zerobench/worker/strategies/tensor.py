@@ -34,10 +34,10 @@ from torch.distributed.tensor.parallel import (
 )
 from torch.utils._python_dispatch import _disable_current_modes
 
+from zerobench.worker.compilation import blocks
 from zerobench.worker.model import DTYPES, give_memory
 from zerobench.worker.strategies.base import Phases
 from zerobench.worker.strategies.checkpoint_states import load_parts, make_optimizer_states, save_parts
-from zerobench.worker.strategies.fsdp import blocks
 from zerobench.worker.strategies.torch_loop import TorchLoop
 
 _WHOLE = Replicate()

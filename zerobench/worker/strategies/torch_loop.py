@@ -17,6 +17,7 @@ import torch.distributed as dist
 from zerobench.memory.engine_tensors import Named, walk_masters, walk_module, walk_optimizer_states
 from zerobench.records import Phase
 from zerobench.spec.trial import Optimizer, Precision, TrialSpec
+from zerobench.worker.compilation import compile_blocks, compile_whole
 from zerobench.worker.mixed_precision import MasterWeights
 from zerobench.worker.strategies.base import Phases, Strategy, causal_loss, only_learning_rate
 from zerobench.worker.strategies.checkpoint_states import (
@@ -55,10 +56,13 @@ class TorchLoop(Strategy):
     """Whether gradients are set to zero between steps, and not dropped."""
 
     def _build_module(self) -> torch.nn.Module:
-        return self.job.build_model()
+        model = self.job.build_model()
+        compile_blocks(model, self.job.trial)
+        return model
 
     def _wrap(self) -> Callable[..., Any]:
         """What the forward pass goes through; by default the model itself."""
+        compile_whole(self.module, self.job.trial)
         return self.module
 
     def _parameter_groups(self, parameters: Sequence[torch.Tensor]) -> list[dict[str, Any]]:

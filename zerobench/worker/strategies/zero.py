@@ -12,6 +12,9 @@ from zerobench.checkpoint_files import ENGINE, UNIVERSAL
 from zerobench.memory.engine_config import engine_config
 from zerobench.memory.engine_tensors import Named, walk_deepspeed
 from zerobench.records import Phase
+from zerobench.spec.trial import Compile
+from zerobench.worker import compilation
+from zerobench.worker.compilation import compile_blocks
 from zerobench.worker.strategies.base import Phases, Strategy, causal_loss, only_learning_rate
 
 
@@ -30,9 +33,12 @@ class Zero(Strategy):
         else:
             model = self.job.build_model()
         model.train()
+        compile_blocks(model, self.job.trial)
         parameters = [p for p in model.parameters() if p.requires_grad]
         self._engine, *_ = deepspeed.initialize(model=model, model_parameters=parameters, config=config)
         self.module = self._engine.module
+        if self.job.trial.compile is Compile.MODEL:
+            self._engine.compile(backend=compilation.BACKEND)
         undo_start_up_step(self._engine.optimizer)
 
     def step(self, micro_batches: Sequence[torch.Tensor], learning_rate: float, phases: Phases) -> torch.Tensor:

@@ -1,0 +1,93 @@
+"""Settings for speed are refused before launch where nothing would come of them, with the reason."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from zerobench.spec.axes import read_axis
+from zerobench.spec.machine import Accelerator, Machine
+from zerobench.spec.presets import resolve_model
+from zerobench.spec.rules import Skip, why_skipped
+from zerobench.spec.situation import Situation
+from zerobench.spec.trial import CrossEntropy, TrialSpec
+
+GIB = 2**30
+CPU = Machine(accelerator=Accelerator.CPU, cpu_cores=4, host_memory_bytes=64 * GIB)
+GPU = Machine(accelerator=Accelerator.CUDA, num_gpus=4, cpu_cores=64, host_memory_bytes=512 * GIB, has_liger=True)
+BARE_GPU = GPU.model_copy(update={"has_liger": False})
+NO_COMPILER = CPU.model_copy(update={"has_inductor": False})
+OTHER = {"model_type": "gemma2", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+CHUNKED, LIGER = {"cross_entropy": "chunked"}, {"cross_entropy": "liger"}
+SIMULATED = {"evidence": "simulated", "prediction": {"gpu": "h200"}}
+
+
+def skip(machine: Machine, **fields: Any) -> Skip | None:
+    model = resolve_model(fields.pop("model", "llama-10m"))
+    work = {"strategy": "zero3", "gpus_per_node": 2, "precision": "bf16"}
+    trial = TrialSpec.model_validate({"model": model, **work, **fields})
+    return why_skipped(Situation(trial, machine, 10**7))
+
+
+@pytest.mark.parametrize(
+    ("machine", "fields", "rule", "reason"),
+    [
+        (CPU, {"strategy": "tensor", **CHUNKED}, "cross_entropy_needs_whole_head", "use it with single, ddp"),
+        (CPU, {"strategy": "pipeline", **CHUNKED}, "cross_entropy_needs_whole_head", "in a way of its own"),
+        (
+            CPU,
+            {"strategy": "zero1", "ds_config": {"tensor_parallel.autotp_size": 2}, **CHUNKED},
+            "cross_entropy_needs_whole_head",
+            "AutoTP cuts the output head",
+        ),
+        (CPU, {"model": OTHER, **CHUNKED}, "cross_entropy_needs_plain_head", "of gemma2 it is not known"),
+        (CPU, LIGER, "liger_needs_gpu", "use chunked"),
+        (BARE_GPU, LIGER, "liger_needs_gpu", "pip install liger-kernel"),
+        (GPU, {**LIGER, "precision": "fp16"}, "liger_needs_gpu", "use bf16"),
+        (CPU, {"strategy": "tensor", "compile": "model"}, "compile_needs_own_loop", "use it with single, ddp"),
+        (CPU, {"strategy": "fsdp", "compile": "model"}, "compile_needs_own_loop", "use blocks"),
+        (CPU, {"compile": "blocks", **SIMULATED}, "compile_needs_device", "predict compile none"),
+        (NO_COMPILER, {"compile": "blocks"}, "compile_needs_device", "a C++ compiler, which is not there"),
+        (CPU, {"compile": "blocks", "steps": {"warmup": 0}}, "compile_needs_device", "set 1"),
+        (GPU, {**LIGER, **SIMULATED}, "liger_needs_gpu", "chunked is, by its method"),
+    ],
+)
+def test_what_would_fail_or_be_ignored_is_refused_with_its_reason(
+    machine: Machine, fields: dict[str, Any], rule: str, reason: str
+) -> None:
+    skipped = skip(machine, **fields)
+    assert skipped is not None
+    assert skipped.rule == rule
+    assert reason in skipped.reason
+
+
+@pytest.mark.parametrize(
+    ("machine", "fields"),
+    [
+        (CPU, CHUNKED),
+        (CPU, {"strategy": "fsdp", **CHUNKED}),
+        (CPU, {"strategy": "single", "gpus_per_node": 1, **CHUNKED}),
+        (CPU, {**CHUNKED, **SIMULATED}),
+        (CPU, {**CHUNKED, **SIMULATED, "evidence": "formula"}),
+        (CPU, {"strategy": "fsdp", "compile": "blocks"}),
+        (CPU, {"strategy": "ddp", "compile": "model", **CHUNKED}),
+        (GPU, LIGER),
+        (GPU, {**LIGER, "evidence": "solo"}),
+    ],
+)
+def test_what_runs_is_not_refused(machine: Machine, fields: dict[str, Any]) -> None:
+    assert skip(machine, **fields) is None
+
+
+def test_the_axes_are_read_by_their_names() -> None:
+    assert read_axis("compile", ["none", None, "blocks", "model"], "axes") == ["none", "none", "blocks", "model"]
+    assert read_axis("cross_entropy", ["full", "chunked", "liger"], "axes") == list(CrossEntropy)
+
+
+def test_an_older_trial_keeps_its_hash() -> None:
+    spec = TrialSpec.model_validate({"model": resolve_model("llama-10m"), "strategy": "zero1"})
+    chunked = spec.model_copy(update={"cross_entropy": CrossEntropy.CHUNKED})
+    assert "cross_entropy" not in spec.model_dump_json(exclude_defaults=True)
+    assert chunked.config_hash != spec.config_hash
+    assert chunked.parity_hash == spec.parity_hash

@@ -1,0 +1,99 @@
+"""torch.compile under each strategy: the losses of the model as it is, and what it took is in the record."""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.worker.real_ranks import RunTrial, free_port, run_rank, trials_in_forks
+from zerobench.ds_config import build_ds_config
+from zerobench.folder import TrialFolder
+from zerobench.records import RankRecord
+from zerobench.spec.model import ModelSpec
+from zerobench.spec.trial import TrialSpec
+
+CONFIG: dict[str, Any] = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "vocab_size": 500}
+CONFIG |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4}
+TOLERANCE = 5e-6
+"""Fused kernels round in other places than the operations one by one; a fault is larger by orders of magnitude."""
+TRACED = "aot_eager"
+"""A backend that does all that inductor does up to generating code, which takes a C++ compiler half a minute."""
+
+
+def spec(**fields: Any) -> TrialSpec:
+    """Two ranks, each two micro batches of one sequence."""
+    work = {"gpus_per_node": 2, "gradient_accumulation_steps": 2, "sequence_length": 32, "precision": "fp32"}
+    more = {"steps": {"warmup": 1, "timed": 2, "memory": 1}, "hyperparameters": {"learning_rate": 1e-3}}
+    return TrialSpec.model_validate({"model": ModelSpec(name="tiny", hf_config=CONFIG), **work, **more, **fields})
+
+
+def alone(**fields: Any) -> TrialSpec:
+    """One process on the same global batch."""
+    return spec(strategy="single", gpus_per_node=1, gradient_accumulation_steps=4, **fields)
+
+
+def run_traced(asked: str, folder: str, rank: int, port: int) -> str:
+    """A rank whose graphs are traced and not turned into machine code."""
+    from zerobench.worker import compilation
+
+    compilation.BACKEND = TRACED
+    return run_rank(asked, folder, rank, port)
+
+
+@pytest.fixture(scope="module")
+def plain(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> RunTrial:
+    return trials_in_forks(in_fork, tmp_path_factory)
+
+
+@pytest.fixture(scope="module")
+def traced(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> RunTrial:
+    def run(trial: TrialSpec) -> list[RankRecord]:
+        folder, port = str(tmp_path_factory.mktemp("trial")), free_port()
+        if trial.zero_stage is not None:
+            TrialFolder(Path(folder)).ds_config.write_text(json.dumps(build_ds_config(trial)), encoding="utf-8")
+        with ThreadPoolExecutor() as threads:
+            asked = trial.model_dump_json()
+            asks = [threads.submit(in_fork, run_traced, asked, folder, r, port) for r in range(trial.world_size)]
+            return [RankRecord.model_validate_json(ask.result()) for ask in asks]
+
+    return run
+
+
+STAGE_3_IS_SLOW = pytest.mark.slow  # its hooks in each module end a graph: some twenty are traced, for a minute
+CASES = [
+    ("ddp", "model"),
+    ("zero1", "model"),
+    ("zero2", "blocks"),
+    ("fsdp", "blocks"),
+    pytest.param("zero3", "blocks", marks=STAGE_3_IS_SLOW),
+    pytest.param("zero3", "model", marks=STAGE_3_IS_SLOW),
+]
+
+
+@pytest.mark.parametrize(("strategy", "what"), CASES)
+def test_a_compiled_model_takes_the_steps_of_the_model_as_it_is(
+    plain: RunTrial, traced: RunTrial, strategy: str, what: str
+) -> None:
+    expected = plain(alone())[0].losses
+    rank = traced(spec(strategy=strategy, compile=what))[0]
+    assert max(abs(a - b) for a, b in zip(expected, rank.losses, strict=True)) < TOLERANCE
+    assert rank.compilation is not None
+    assert rank.compilation.num_graphs > 0
+    assert rank.compilation.num_graphs_in_timed_steps == 0
+    assert rank.compilation.backend == TRACED
+
+
+@pytest.mark.slow
+def test_machine_code_of_inductor_takes_them_too_beside_a_chunked_loss(plain: RunTrial) -> None:
+    expected = plain(alone())[0].losses
+    rank = plain(alone(compile="blocks", cross_entropy="chunked"))[0]
+    assert max(abs(a - b) for a, b in zip(expected, rank.losses, strict=True)) < TOLERANCE
+    assert rank.compilation is not None
+    assert rank.compilation.num_graphs == 1
+    assert rank.compilation.seconds > 0
+    assert any("uncompiled model" in note for note in rank.notes)

@@ -1,0 +1,122 @@
+"""Head and loss some tokens at a time give the loss of the whole, under each strategy, and take less memory."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tests.worker.real_ranks import RunTrial, trials_in_forks
+from zerobench.formulas.record import formula_record
+from zerobench.records import Category, Phase, Place, RankRecord, StepKind
+from zerobench.spec.model import ModelSpec
+from zerobench.spec.trial import CrossEntropy, Evidence, TrialSpec
+from zerobench.worker.cross_entropy import IGNORED, chunked_loss, next_tokens
+
+VOCABULARY, HIDDEN, TOKENS = 2048, 64, 256
+CONFIG: dict[str, Any] = {"model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": 128}
+CONFIG |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": VOCABULARY}
+TIED = CONFIG | {"tie_word_embeddings": True}
+SMALL = {"zero_optimization.reduce_bucket_size": 10**6, "zero_optimization.stage3_param_persistence_threshold": 0}
+TOLERANCE = 5e-6
+
+
+def spec(**fields: Any) -> TrialSpec:
+    """Two ranks, each two micro batches of one sequence."""
+    rate = 0.1 if fields.get("optimizer") == "sgd" else 1e-3
+    work = {"gpus_per_node": 2, "gradient_accumulation_steps": 2, "sequence_length": TOKENS, "precision": "fp32"}
+    more = {"steps": {"warmup": 1, "timed": 2, "memory": 1}, "hyperparameters": {"learning_rate": rate}}
+    config = fields.pop("config", CONFIG)
+    if str(fields["strategy"]).startswith("zero"):
+        fields = {"ds_config": SMALL, **fields}
+    return TrialSpec.model_validate({"model": ModelSpec(name="tiny", hf_config=config), **work, **more, **fields})
+
+
+def alone(**fields: Any) -> TrialSpec:
+    """One process on the same global batch."""
+    return spec(strategy="single", gpus_per_node=1, gradient_accumulation_steps=4, **fields)
+
+
+@pytest.fixture(scope="module")
+def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> RunTrial:
+    return trials_in_forks(in_fork, tmp_path_factory)
+
+
+def row(rank: RankRecord, phase: Phase, category: Category, step: StepKind = StepKind.STEADY) -> Any:
+    rows = [r for r in rank.memory if (r.step, r.phase, r.category, r.place) == (step, phase, category, Place.DEVICE)]
+    return rows[0] if rows else None
+
+
+def own_peak(rank: RankRecord, category: Category) -> int:
+    """The category's largest bytes in forward and backward."""
+    found = [row(rank, phase, category) for phase in (Phase.FORWARD, Phase.BACKWARD)]
+    return max(int(one.own_peak_bytes) for one in found if one is not None)
+
+
+@pytest.mark.parametrize("dtype", [torch.float32, torch.bfloat16, torch.float16])
+def test_loss_and_gradients_are_those_of_whole_logits(dtype: torch.dtype) -> None:
+    generator = torch.Generator().manual_seed(3)
+    hidden = torch.randn(96, 16, generator=generator).to(dtype).requires_grad_()
+    weight = torch.randn(200, 16, generator=generator).to(dtype).requires_grad_()
+    labels = next_tokens(torch.randint(200, (3, 32), generator=generator))
+    whole = torch.nn.functional.cross_entropy((hidden @ weight.t()).float(), labels)
+    expected = torch.autograd.grad(whole, [hidden, weight])
+    loss = chunked_loss(hidden, weight, labels)
+    found = torch.autograd.grad(loss, [hidden, weight])
+    assert loss.dtype == torch.float32
+    assert (labels == IGNORED).sum() == 3
+    unit = torch.finfo(dtype).eps
+    torch.testing.assert_close(loss, whole, atol=8 * unit, rtol=0)
+    for ours, theirs in zip(found, expected, strict=True):
+        assert (ours.float() - theirs.float()).norm() < 4 * unit * theirs.float().norm()
+
+
+ADAMW = ("single", "ddp", "zero0", "zero2", "zero3", "fsdp", "parameter-server")
+
+
+@pytest.mark.parametrize(
+    ("strategy", "optimizer"), [*((name, "adamw") for name in ADAMW), ("ddp", "sgd"), ("zero3", "sgd")]
+)
+def test_every_strategy_with_it_takes_the_steps_of_one_process_without(
+    ran: RunTrial, strategy: str, optimizer: str
+) -> None:
+    how = {"cross_entropy": "chunked", "optimizer": optimizer}
+    ours = alone(**how) if strategy == "single" else spec(strategy=strategy, **how)
+    expected = ran(alone(optimizer=optimizer))[0].losses
+    found = ran(ours)[-1]
+    assert found.effective_config["cross_entropy"] == "chunked"
+    assert len(expected) == len(found.losses) == 6
+    assert max(abs(a - b) for a, b in zip(expected, found.losses, strict=True)) < TOLERANCE
+
+
+def test_a_head_tied_to_the_embedding_gets_both_gradients(ran: RunTrial) -> None:
+    expected = ran(alone(config=TIED))[0].losses
+    found = ran(spec(strategy="zero3", config=TIED, cross_entropy="chunked"))[0].losses
+    assert max(abs(a - b) for a, b in zip(expected, found, strict=True)) < TOLERANCE
+
+
+@pytest.mark.parametrize("strategy", ["zero3", "fsdp"])
+def test_every_byte_of_it_has_a_name_and_logits_are_never_whole(ran: RunTrial, strategy: str) -> None:
+    [whole, _], [ours, _] = (ran(spec(strategy=strategy, cross_entropy=how)) for how in CrossEntropy if how != "liger")
+    logits = 4 * TOKENS * VOCABULARY
+    assert own_peak(whole, Category.LOGITS_AND_LOSS) >= 2 * logits
+    assert own_peak(ours, Category.LOGITS_AND_LOSS) < logits / 8
+    for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.STEP):
+        total = row(ours, phase, Category.TOTAL).at_peak_bytes
+        assert row(ours, phase, Category.UNATTRIBUTED).own_peak_bytes <= 0.01 * total
+        if phase is not Phase.STEP:
+            assert total < row(whole, phase, Category.TOTAL).at_peak_bytes - logits / 4
+
+
+@pytest.mark.parametrize("strategy", ["zero3", "fsdp"])
+@pytest.mark.parametrize("evidence", [Evidence.SIMULATED, Evidence.FORMULA])
+def test_predictions_know_what_it_takes(ran: RunTrial, strategy: str, evidence: Evidence) -> None:
+    measured = ran(spec(strategy=strategy, cross_entropy="chunked"))[0]
+    asked = spec(strategy=strategy, cross_entropy="chunked", evidence=evidence)
+    predicted = formula_record(asked) if evidence is Evidence.FORMULA else ran(asked)[0]
+    theirs, ours = (row(rank, Phase.FORWARD, Category.TOTAL).at_peak_bytes for rank in (measured, predicted))
+    assert ours == pytest.approx(theirs, rel=0.002)
+    theirs, ours = (own_peak(rank, Category.LOGITS_AND_LOSS) for rank in (measured, predicted))
+    assert ours == pytest.approx(theirs, rel=0.02)

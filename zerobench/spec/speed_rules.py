@@ -1,0 +1,92 @@
+"""Why settings that trade memory or start-up time for speed (cross_entropy, compile) cannot run as a point asks."""
+
+from __future__ import annotations
+
+from zerobench.spec.batch import autotp_size
+from zerobench.spec.situation import Rule, Situation
+from zerobench.spec.strategy import STRATEGIES, strategy_info
+from zerobench.spec.trial import Compile, CrossEntropy, Precision
+
+PLAIN_HEADS = ("gpt2", "gpt_neox", "llama", "mistral", "qwen2", "qwen3")
+"""Model types whose loss is one matrix and a cross entropy of what it gives, and nothing between (transformers 5,
+models/*/modeling_*.py, ForCausalLM.forward); others cap or scale logits, or add losses of their own."""
+
+
+def _with(axis: str) -> str:
+    return ", ".join(name for name, info in STRATEGIES.items() if axis in info.axes)
+
+
+def _cross_entropy_needs_whole_head(s: Situation) -> str | None:
+    if s.trial.cross_entropy is CrossEntropy.FULL:
+        return None
+    what = f"cross_entropy {s.trial.cross_entropy} at {s.trial.strategy}"
+    if "cross_entropy" not in strategy_info(s.trial.strategy).axes:
+        return f"{what}: it computes the loss in a way of its own; use it with {_with('cross_entropy')}"
+    if autotp_size(s.trial) > 1:
+        return f"{what}: AutoTP cuts the output head, and each rank has logits of its own words alone"
+    return None
+
+
+def _cross_entropy_needs_plain_head(s: Situation) -> str | None:
+    kind = s.trial.model.model_type
+    if s.trial.cross_entropy is CrossEntropy.FULL or kind in PLAIN_HEADS:
+        return None
+    return (
+        f"cross_entropy {s.trial.cross_entropy}: of {kind} it is not known that its loss is the cross entropy of one "
+        f"matrix's output; it is of {', '.join(PLAIN_HEADS)}"
+    )
+
+
+def _liger_needs_gpu(s: Situation) -> str | None:
+    if s.trial.cross_entropy is not CrossEntropy.LIGER:
+        return None
+    what = "cross_entropy liger"
+    if not s.trial.evidence.needs_device:
+        return f"{what} {s.trial.evidence}: what a Triton kernel allocates is not known here; chunked is, by its method"
+    if not s.on_gpu:
+        return f"{what}: a Triton kernel, which needs GPUs; use chunked"
+    if not s.machine.has_liger:
+        return f"{what}: the package liger-kernel is not installed (pip install liger-kernel)"
+    if s.trial.precision is Precision.FP16:
+        return f"{what} with precision fp16: it computes gradients before the loss is scaled, and they vanish; use bf16"
+    return None
+
+
+def _compile_needs_own_loop(s: Situation) -> str | None:
+    if s.trial.compile is Compile.NONE:
+        return None
+    what = f"compile {s.trial.compile} at {s.trial.strategy}"
+    if "compile" not in strategy_info(s.trial.strategy).axes:
+        return f"{what}: its parts are not compiled here; use it with {_with('compile')}"
+    if autotp_size(s.trial) > 1:
+        return f"{what}: DeepSpeed compiles a model that AutoTP cuts by a pass of its own, which is not set up here"
+    if s.trial.compile is Compile.MODEL and s.trial.strategy == "fsdp":
+        return f"{what}: FSDP2 gathers each block's parameters by hooks, which no graph of the whole holds; use blocks"
+    return None
+
+
+def _compile_needs_device(s: Situation) -> str | None:
+    """What the ledger shows is the uncompiled model in every world (worker/compilation.py)."""
+    if s.trial.compile is Compile.NONE:
+        return None
+    what = f"compile {s.trial.compile}"
+    if not s.trial.evidence.needs_device:
+        return (
+            f"{what} {s.trial.evidence}: what inductor's code keeps for backward is decided when it is generated for a "
+            "real device; predict compile none, which is what the ledger measures of a compiled model too"
+        )
+    if not s.machine.has_inductor:
+        return f"{what}: torch.compile needs a C++ compiler{' and Triton' if s.on_gpu else ''}, which is not there"
+    if s.trial.steps.warmup < 1:
+        return f"{what} with steps.warmup 0: it is compiled in the first step that is not under the ledger; set 1"
+    return None
+
+
+SPEED_RULES: dict[str, Rule] = {
+    "cross_entropy_needs_whole_head": _cross_entropy_needs_whole_head,
+    "cross_entropy_needs_plain_head": _cross_entropy_needs_plain_head,
+    "liger_needs_gpu": _liger_needs_gpu,
+    "compile_needs_own_loop": _compile_needs_own_loop,
+    "compile_needs_device": _compile_needs_device,
+}
+"""Asked with those of the strategies."""
