@@ -172,9 +172,10 @@ class StepTime(Record):
 
     step_s: float
     """The whole optimizer step, forward to update, over all micro-steps."""
-    forward_s: float
-    backward_s: float
-    optimizer_s: float
+    forward_s: float | None
+    """None, like the next two, where the phases of a step cannot be told apart: TensorFlow's is one graph."""
+    backward_s: float | None
+    optimizer_s: float | None
     wait_s: float | None = None
     """Within the step, waiting for other ranks and not for what they send; of a pipeline's stage all that is neither
     forward, backward nor update, receiving included. None where the strategy does not know it."""

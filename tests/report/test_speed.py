@@ -9,6 +9,8 @@ import pytest
 
 from tests.report.sample_run import SampleTrial, completed_trial, failed_trial, on_cpu, spec
 from zerobench.records import Failure, StepTime
+from zerobench.report.explain.time import speed_difference, time_passage
+from zerobench.report.frames.rows import trial_values
 from zerobench.report.speed import nvme_bytes_per_s, slowest_steps, speed_of, step_seconds_by_rank
 
 
@@ -102,3 +104,18 @@ def test_nvme_speed_adds_the_ranks_and_takes_the_time_of_the_slowest() -> None:
 
 def test_nvme_speed_is_none_where_nothing_is_offloaded_there() -> None:
     assert nvme_bytes_per_s(two_ranks()) == (None, None)
+
+
+def test_phases_that_nobody_can_tell_apart_have_no_time_and_the_step_still_has_one() -> None:
+    whole = StepTime(step_s=2.0, forward_s=None, backward_s=None, optimizer_s=None)
+    trial = with_steps(two_ranks(), [whole] * 3, [whole] * 3)
+    speed = speed_of(trial)
+    assert speed is not None
+    assert (speed.step_time_s_median, speed.forward_s, speed.backward_s, speed.step_s) == (2.0, None, None, None)
+    assert "all of it one graph, whose phases nobody can tell apart" in " ".join(
+        line.text for line in time_passage(trial).lines
+    )
+    assert {trial_values(trial, None)[name] for name in ("forward_s", "backward_s", "step_s")} == {None}
+    with_phases = with_steps(two_ranks(), [step(1.0, 0.1)] * 3, [step(1.0, 0.1)] * 3)
+    [said, *_] = speed_difference(with_phases, trial, ("one", "other")).lines
+    assert "of one of them the phases of a step are not known" in said.text

@@ -27,9 +27,9 @@ class Speed:
     steps: Sequence[StepTime]
     """Each timed step, on the rank that was slowest in it."""
     step_time_s_median: float
-    forward_s: float
-    backward_s: float
-    step_s: float
+    forward_s: float | None
+    backward_s: float | None
+    step_s: float | None
     """The phase `step`: the optimizer's update."""
     samples_per_s: float | None
     """Sequences per second over all ranks; None for one rank alone of many, which nobody waited for."""
@@ -93,9 +93,9 @@ def speed_of(trial: Trial) -> Speed | None:
     return Speed(
         steps=steps,
         step_time_s_median=seconds,
-        forward_s=_median([time.forward_s for time in steps]),
-        backward_s=_median([time.backward_s for time in steps]),
-        step_s=_median([time.optimizer_s for time in steps]),
+        forward_s=_median_of_known([time.forward_s for time in steps]),
+        backward_s=_median_of_known([time.backward_s for time in steps]),
+        step_s=_median_of_known([time.optimizer_s for time in steps]),
         samples_per_s=samples,
         tokens_per_s=samples * trial.spec.sequence_length if samples and trial.spec.knows("sequence_length") else None,
         tflops_per_gpu=None if flops is None else flops / 1e12,
@@ -110,6 +110,11 @@ def _median(values: Sequence[float]) -> float:
     middle = median(values)
     assert middle is not None  # noqa: S101 -- callers pass at least one step
     return middle
+
+
+def _median_of_known(values: Sequence[float | None]) -> float | None:
+    """None where no value is known: of a phase that the engine does not tell from the others."""
+    return median([value for value in values if value is not None])
 
 
 def _flops_per_s(trial: Trial, seconds: float) -> float | None:

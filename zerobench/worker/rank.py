@@ -280,7 +280,8 @@ class RankRun:
         if not strategy.waits_between_phases:
             return strategy.wait_s
         time = self.record.step_times[-1]
-        return max(0.0, time.step_s - time.forward_s - time.backward_s - time.optimizer_s)
+        in_phases = [time.forward_s, time.backward_s, time.optimizer_s]
+        return max(0.0, time.step_s - sum(seconds for seconds in in_phases if seconds is not None))
 
     def _collect(self, strategy: Strategy) -> None:
         """Put into the record what the phases left, also after a failure."""

@@ -1,8 +1,8 @@
 """One process of a TensorFlow trial from start to end: build, first step, memory steps, timed steps, record.
 
 The order of steps is that of the other workers (zerobench/worker/rank.py): first, warm-up, memory, warm-up, timed. A
-step is one graph, so forward, backward and update cannot be told apart from outside: all of it is the phase `step`, and
-the times of the other two are zero as those of a phase that was not entered.
+step is one graph, so forward, backward and update cannot be told apart from outside: for memory all of it is the phase
+`step`, and none of the three has a time of its own.
 """
 
 from __future__ import annotations
@@ -141,7 +141,7 @@ class TensorflowRun:
             losses = [float(one) for one in self._strategy.experimental_local_results(self._step_graph(batch))]
             step_s = time.perf_counter() - begun
         if kind == "timed":
-            self.record.step_times.append(StepTime(step_s=step_s, forward_s=0.0, backward_s=0.0, optimizer_s=step_s))
+            self.record.step_times.append(StepTime(step_s=step_s, forward_s=None, backward_s=None, optimizer_s=None))
         self._losses.append(losses)
         self.record.learning_rates.append(float(tf.convert_to_tensor(self._optimizer.learning_rate)))
         self.record.batches.append(StepBatch(kind=kind, tokens=self.trial.global_batch_tokens))

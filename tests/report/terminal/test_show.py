@@ -191,3 +191,15 @@ def test_showing_a_run_imports_neither_torch_nor_pandas() -> None:
     code = f"import sys, zerobench.report.terminal.show; print(sorted({heavy} & set(sys.modules)))"
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=True)
     assert done.stdout.strip() == "[]"
+
+
+def test_phases_that_nobody_can_tell_apart_are_missing_and_not_zero(tmp_path: Path) -> None:
+    trial = completed_trial(spec("zero0", gpus_per_node=2), step_s=0.5)
+    nothing = dict.fromkeys(("forward_s", "backward_s", "optimizer_s"))
+    ranks = [
+        rank.model_copy(update={"step_times": [time.model_copy(update=nothing) for time in rank.step_times]})
+        for rank in trial.ranks
+    ]
+    text = shown_trials(tmp_path, [dataclasses.replace(trial, ranks=ranks)])
+    row = next(line.split() for line in text.partition("Speed, ")[2].splitlines() if "zero0" in line)
+    assert row.count("-") >= 3, row

@@ -39,26 +39,34 @@ def _not_timed(trial: Trial) -> str:
 
 
 def parts(speed: Speed) -> dict[str, float]:
-    """Median seconds of each phase of a step."""
-    return {"forward": speed.forward_s, "backward": speed.backward_s, "optimizer": speed.step_s}
+    """Median seconds of each phase of a step; none where the engine does not tell them apart."""
+    phases = {"forward": speed.forward_s, "backward": speed.backward_s, "optimizer": speed.step_s}
+    return {name: seconds for name, seconds in phases.items() if seconds is not None}
 
 
 def _timed(trial: Trial, speed: Speed) -> Iterator[str]:
     seconds = [step.step_s for step in speed.steps]
-    shares = ", ".join(
-        f"{name} {format_seconds(value)} ({100 * value / speed.step_time_s_median:.0f} %)"
-        for name, value in parts(speed).items()
-    )
-    longest = max(parts(speed).items(), key=lambda part: part[1])[0]
     yield (
         f"A step takes {format_seconds(speed.step_time_s_median)} (median of {len(seconds)}, from "
-        f"{format_seconds(min(seconds))} to {format_seconds(max(seconds))}), most of it {longest}: {shares}."
+        f"{format_seconds(min(seconds))} to {format_seconds(max(seconds))}), {_shares(speed)}."
     )
     if speed.void:
         yield f"Its throughput is void: {speed.void}."
     spread = spread_over_ranks(step_seconds_by_rank(trial))
     if spread and spread.odd_rank is not None and abs(spread.odd_deviation or 0) > _SLOW_RANK:
         yield f"Rank {spread.odd_rank} is {100 * (spread.odd_deviation or 0):+.0f} % off the ranks' median step time."
+
+
+def _shares(speed: Speed) -> str:
+    """`most of it backward: forward 1 s (33 %), ...`."""
+    phases = parts(speed)
+    if not phases:
+        return "all of it one graph, whose phases nobody can tell apart"
+    shares = ", ".join(
+        f"{name} {format_seconds(value)} ({100 * value / speed.step_time_s_median:.0f} %)"
+        for name, value in phases.items()
+    )
+    return f"most of it {max(phases.items(), key=lambda part: part[1])[0]}: {shares}"
 
 
 def _traffic(trial: Trial) -> Iterator[str]:
@@ -124,7 +132,7 @@ def speed_difference(a: Trial, b: Trial, names: tuple[str, str]) -> Passage:
     more = theirs.step_time_s_median - ours.step_time_s_median
     said = f"{names[1]} takes {format_seconds(theirs.step_time_s_median)} a step, {names[0]} "
     said += f"{format_seconds(ours.step_time_s_median)} ({100 * more / ours.step_time_s_median:+.1f} %)"
-    phases = {name: value - parts(ours)[name] for name, value in parts(theirs).items()}
+    phases = {name: value - parts(ours)[name] for name, value in parts(theirs).items() if name in parts(ours)}
     figures = {"step_s": {names[0]: ours.step_time_s_median, names[1]: theirs.step_time_s_median}}
     void = [f"{name}: {one.void}" for name, one in zip(names, (ours, theirs), strict=True) if one.void]
     if void:
@@ -137,7 +145,8 @@ def speed_difference(a: Trial, b: Trial, names: tuple[str, str]) -> Passage:
         return Passage("Time", says(said), figures)
     by_size = sorted(phases.items(), key=lambda part: -abs(part[1]))
     told = ", ".join(f"{name} {signed(format_seconds(abs(value)), value)}" for name, value in by_size)
-    return Passage("Time", says(f"{said}: {told}.", *_traffic_difference(a, b, names)), figures)
+    by_phase = f": {told}" if told else ", and of one of them the phases of a step are not known"
+    return Passage("Time", says(f"{said}{by_phase}.", *_traffic_difference(a, b, names)), figures)
 
 
 def _range(speed: Speed) -> tuple[float, float]:
