@@ -10,9 +10,12 @@ from tests.spec.test_strategy_rules import CPU, GPU, skip
 from zerobench.errors import UserError
 from zerobench.slurm.own_environments import refuse_own_environments
 from zerobench.spec.availability import needs
+from zerobench.spec.batch import processes_of
+from zerobench.spec.checkpoint import CheckpointSpec, FaultSpec
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.presets import resolve_model
-from zerobench.spec.strategy import STRATEGIES
+from zerobench.spec.roles import Role, num_loss_ranks, role_of
+from zerobench.spec.strategy import STRATEGIES, is_exact, paper_stage
 from zerobench.spec.trial import TrialSpec
 
 OPT = ModelSpec(name="opt", hf_config={"model_type": "opt"})
@@ -55,7 +58,25 @@ def test_what_horovod_has_not_is_refused(fields: dict[str, Any], rule: str, reas
         ({"precision": "bf16"}, "tensorflow_needs_fp32", "tensorflow with precision bf16"),
         ({"activation_checkpointing": True}, "tensorflow_needs_fp32", "the models in Keras keep all activations"),
         ({"tf_strategy": "tpu"}, "tensorflow_strategy_absent", "tf_strategy tpu: no TPU answers"),
-        ({"tf_strategy": "parameter-server"}, "tensorflow_strategy_absent", "parameter-server is its like in torch"),
+        (
+            {"tf_strategy": "parameter-server", "consistency": "async"},
+            "tensorflow_server_waits_for_all",
+            "use the strategy parameter-server",
+        ),
+        ({"tf_strategy": "parameter-server", "gpus_per_node": 1}, "too_few_processes", "it needs 2 or more"),
+        (
+            {"tf_strategy": "parameter-server", "gpus_per_node": 3, "gradient_accumulation_steps": 1},
+            "workers_cannot_share_batch",
+            "2 workers cannot share a step's 3 micro-batches",
+        ),
+        (
+            {
+                "tf_strategy": "mirrored",
+                "checkpoint": CheckpointSpec(every_steps=2, fault=FaultSpec(rank=1, step=8)),
+            },
+            "fault_out_of_place",
+            "rank 1 of 1",
+        ),
         ({"compression": "fp16"}, "compression_needs_ddp", "compression fp16 at tensorflow"),
         ({"model": OPT}, "tensorflow_needs_its_models", "in Keras there are gpt2 and llama"),
         ({"model": DROPS}, "tensorflow_needs_its_models", "a dropout of 0.1"),
@@ -69,9 +90,19 @@ def test_what_tensorflow_has_not_is_refused(fields: dict[str, Any], rule: str, r
     assert reason in refused.reason
 
 
-@pytest.mark.parametrize("tf_strategy", ["mirrored", "multi-worker-mirrored"])
-def test_both_of_tensorflows_mirrored_strategies_run(tf_strategy: str) -> None:
+@pytest.mark.parametrize("tf_strategy", ["mirrored", "multi-worker-mirrored", "parameter-server"])
+def test_tensorflows_strategies_run_with_a_checkpoint_and_without(tf_strategy: str) -> None:
     assert skip(strategy="tensorflow", tf_strategy=tf_strategy) is None
+    assert skip(strategy="tensorflow", tf_strategy=tf_strategy, checkpoint=CheckpointSpec(every_steps=2)) is None
+
+
+def test_a_server_of_tensorflow_is_a_server_in_all_that_is_said_of_its_ranks() -> None:
+    trial = TrialSpec(
+        model=resolve_model("llama-10m"), strategy="tensorflow", tf_strategy="parameter-server", gpus_per_node=3
+    )
+    assert [role_of(trial, rank) for rank in range(3)] == [Role.SERVER, Role.WORKER, Role.WORKER]
+    assert (num_loss_ranks(trial), paper_stage(trial), processes_of(trial)) == (2, None, 3)
+    assert is_exact(trial)
 
 
 @pytest.mark.parametrize("fields", [{"compression": "fp16"}, {"bucket_bytes": 1000}, {"optimizer": "sgd"}])

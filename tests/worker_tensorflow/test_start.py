@@ -15,7 +15,7 @@ from zerobench.worker.model import prepare_model
 from zerobench.worker.schedule import learning_rate
 from zerobench.worker.start_files import write_start
 from zerobench.worker.weights import fill_weights
-from zerobench.worker_tensorflow.launcher import tensorflow_environment
+from zerobench.worker_tensorflow.launcher import KEY_VARIABLE, PORT_VARIABLE, tensorflow_environments
 from zerobench.worker_tensorflow.start import read_start, samples_of
 
 TINY = {"family": "llama", "name": "tiny", "num_layers": 1, "hidden_size": 32, "num_heads": 2, "vocab_size": 97}
@@ -64,12 +64,26 @@ def test_learning_rates_are_those_of_every_strategy(trial, start):
 
 
 def test_several_processes_find_each_other_by_tf_config_and_one_needs_none():
-    task = json.loads(tensorflow_environment(1, [4001, 4002])["TF_CONFIG"])
-    assert task == {
+    first, second = tensorflow_environments(0, [4001, 4002], 4003)
+    assert json.loads(second["TF_CONFIG"]) == {
         "cluster": {"worker": ["127.0.0.1:4001", "127.0.0.1:4002"]},
         "task": {"type": "worker", "index": 1},
     }
-    assert "TF_CONFIG" not in tensorflow_environment(0, [4001])
+    assert PORT_VARIABLE not in first
+    [alone] = tensorflow_environments(0, [4001], 4003)
+    assert "TF_CONFIG" not in alone
+
+
+def test_rank_0_of_a_parameter_server_is_its_server_and_all_share_a_line_by_a_key_drawn_for_them():
+    environments = tensorflow_environments(1, [4001, 4002, 4003], 4004)
+    configs = [json.loads(one["TF_CONFIG"]) for one in environments]
+    tasks = [(one["task"]["type"], one["task"]["index"]) for one in configs]
+    assert tasks == [("ps", 0), ("worker", 0), ("worker", 1)]
+    cluster = {"worker": ["127.0.0.1:4002", "127.0.0.1:4003"], "ps": ["127.0.0.1:4001"]}
+    assert all(one["cluster"] == cluster for one in configs)
+    [line] = {(one[PORT_VARIABLE], one[KEY_VARIABLE]) for one in environments}
+    assert line[0] == "4004"
+    assert line[1] != tensorflow_environments(1, [4001, 4002], 4004)[0][KEY_VARIABLE]
 
 
 def test_mirrored_replicas_are_one_process(trial):

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from zerobench.spec.batch import AUTOTP_SIZE, model_parallel_size
+from zerobench.spec.batch import AUTOTP_SIZE, model_parallel_size, processes_of
 from zerobench.spec.ramp_rules import RAMP_RULES
 from zerobench.spec.resume import needs_universal, resume_world_size, resumed_trial
 from zerobench.spec.situation import Rule, Situation
@@ -53,8 +53,8 @@ def _fault_out_of_place(s: Situation) -> str | None:
     if checkpoint is None or checkpoint.fault is None:
         return None
     fault, total = checkpoint.fault, len(plan_steps(s.trial))
-    if fault.rank >= s.trial.world_size:
-        return f"checkpoint.fault: rank {fault.rank} of {s.trial.world_size}: ranks are numbered from 0"
+    if fault.rank >= processes_of(s.trial):
+        return f"checkpoint.fault: rank {fault.rank} of {processes_of(s.trial)}: ranks are numbered from 0"
     if not checkpoint.every_steps <= fault.step < total:
         return (
             f"checkpoint.fault: step {fault.step}: a checkpoint must be there, from step {checkpoint.every_steps} on, "

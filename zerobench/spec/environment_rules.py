@@ -5,12 +5,12 @@ from __future__ import annotations
 from collections.abc import Collection
 
 from zerobench.spec.architecture import complete
+from zerobench.spec.roles import num_servers
 from zerobench.spec.situation import Rule, Situation
 from zerobench.spec.strategy import strategy_info
-from zerobench.spec.trial import Compression, Precision, TfStrategy
+from zerobench.spec.trial import Compression, Consistency, Precision, TfStrategy
 
-_TF_STRATEGIES = (TfStrategy.MULTI_WORKER_MIRRORED, TfStrategy.MIRRORED)
-_NO_TF_SERVER = "ParameterServerStrategy is not driven here; the strategy parameter-server is its like in torch"
+_TF_STRATEGIES = (TfStrategy.MULTI_WORKER_MIRRORED, TfStrategy.MIRRORED, TfStrategy.PARAMETER_SERVER)
 _KERAS_MODELS = ("gpt2", "llama")
 _DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout")
 
@@ -55,8 +55,19 @@ def _tensorflow_strategy_absent(s: Situation) -> str | None:
     trial = s.trial
     if trial.strategy != "tensorflow" or trial.tf_strategy in _TF_STRATEGIES:
         return None
-    why = "no TPU answers to TensorFlow for the CPU" if trial.tf_strategy is TfStrategy.TPU else _NO_TF_SERVER
-    return f"tf_strategy {trial.tf_strategy}: {why}; use {' or '.join(_TF_STRATEGIES)}"
+    return (
+        f"tf_strategy {trial.tf_strategy}: no TPU answers to TensorFlow for the CPU; use {' or '.join(_TF_STRATEGIES)}"
+    )
+
+
+def _tensorflow_server_waits_for_all(s: Situation) -> str | None:
+    trial = s.trial
+    if trial.strategy != "tensorflow" or trial.consistency is Consistency.SYNC or not num_servers(trial):
+        return None
+    return (
+        f"consistency {trial.consistency} at tensorflow: a step of its parameter server is one update here, of all "
+        "workers' gradients; use the strategy parameter-server"
+    )
 
 
 def _tensorflow_needs_its_models(s: Situation) -> str | None:
@@ -90,6 +101,7 @@ ENVIRONMENT_RULES: dict[str, Rule] = {
     "horovod_needs_fp32": _horovod_needs_fp32,
     "horovod_compresses_to_fp16": _horovod_compresses_to_fp16,
     "tensorflow_strategy_absent": _tensorflow_strategy_absent,
+    "tensorflow_server_waits_for_all": _tensorflow_server_waits_for_all,
     "tensorflow_needs_its_models": _tensorflow_needs_its_models,
     "tensorflow_needs_fp32": _tensorflow_needs_fp32,
 }

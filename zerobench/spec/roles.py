@@ -5,7 +5,7 @@ from __future__ import annotations
 from enum import StrEnum
 
 from zerobench.spec.strategy import STRATEGIES
-from zerobench.spec.trial import TrialSpec
+from zerobench.spec.trial import TfStrategy, TrialSpec
 
 
 class Role(StrEnum):
@@ -20,6 +20,8 @@ class Role(StrEnum):
 def num_servers(trial: TrialSpec) -> int:
     """Ranks that serve, the first ones; none in most strategies."""
     info = STRATEGIES.get(trial.strategy)  # a user's own script has another name
+    if trial.strategy == "tensorflow":
+        return 1 if trial.tf_strategy is TfStrategy.PARAMETER_SERVER else 0
     return 0 if info is None else info.num_servers
 
 

@@ -11,7 +11,7 @@ from pydantic import Field
 
 from zerobench.errors import unknown_choice
 from zerobench.spec.base import Spec
-from zerobench.spec.trial import Compression, Consistency, Evidence, PipelineSchedule, TrialSpec
+from zerobench.spec.trial import Compression, Consistency, Evidence, PipelineSchedule, TfStrategy, TrialSpec
 
 _REORDERED = "the same sums in another order"
 
@@ -198,10 +198,11 @@ STRATEGIES: dict[str, StrategyInfo] = {
             evidences=(Evidence.MEASURED,),
             unavailable=dict.fromkeys((Evidence.SOLO, Evidence.SIMULATED, Evidence.FORMULA), _OWN_ENVIRONMENT),
             axes=("bucket_bytes", "compression"),
+            checkpoint=f"{_TORCH_SAVE} by rank 0",
         ),
         StrategyInfo(
             name="tensorflow",
-            summary="tf.distribute: all model states on every replica, the same model and weights in Keras",
+            summary="tf.distribute with the same model and weights in Keras: states on every replica, or on a server",
             uses_deepspeed=False,
             paper_stage=0,
             packages=("tensorflow",),
@@ -210,6 +211,7 @@ STRATEGIES: dict[str, StrategyInfo] = {
             evidences=(Evidence.MEASURED,),
             unavailable=dict.fromkeys((Evidence.SOLO, Evidence.SIMULATED, Evidence.FORMULA), _OWN_ENVIRONMENT),
             axes=("tf_strategy",),
+            checkpoint="tf.train.Checkpoint by one process",
         ),
     )
 }
@@ -249,4 +251,6 @@ def is_exact(trial: TrialSpec) -> bool:
 def paper_stage(trial: TrialSpec) -> int | None:
     """The stage whose terms the ZeRO paper would write for the trial; None where it speaks of no such thing."""
     info = STRATEGIES.get(trial.strategy)
+    if trial.strategy == "tensorflow" and trial.tf_strategy is TfStrategy.PARAMETER_SERVER:
+        return None
     return trial.zero_stage if info is None else info.paper_stage

@@ -37,7 +37,7 @@ def _strategy_not_in_this_world(s: Situation) -> str | None:
 
 
 def _too_few_processes(s: Situation) -> str | None:
-    least = strategy_info(s.trial.strategy).least_processes
+    least = max(strategy_info(s.trial.strategy).least_processes, num_servers(s.trial) + 1)
     if s.trial.world_size < least:
         return f"{s.trial.strategy} on {s.trial.world_size} ranks: it needs {least} or more"
     return None

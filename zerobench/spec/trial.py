@@ -110,6 +110,7 @@ class TfStrategy(StrEnum):
     MIRRORED = "mirrored"
     """One process that holds all replicas, a logical device for each."""
     PARAMETER_SERVER = "parameter-server"
+    """Rank 0 holds all variables and coordinates; the others compute gradients, which are summed before each update."""
     TPU = "tpu"
 
 

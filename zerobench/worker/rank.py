@@ -10,6 +10,7 @@ from typing import Any
 
 import torch
 
+from zerobench.checkpoint_saves import Checkpoints
 from zerobench.ds_config import departures, swap_folder
 from zerobench.environments import running_in
 from zerobench.folder import TrialFolder
@@ -29,7 +30,7 @@ from zerobench.spec.step_plan import PlannedStep, plan_steps
 from zerobench.spec.strategy import strategy_info
 from zerobench.spec.trial import CrossEntropy, TrialSpec
 from zerobench.worker import kernels
-from zerobench.worker.checkpoints import Checkpoints
+from zerobench.worker.checkpoints import TorchPeers
 from zerobench.worker.communication import watched
 from zerobench.worker.compilation import CompilationWatch, eagerly
 from zerobench.worker.cross_entropy import effective_loss
@@ -89,7 +90,7 @@ class RankRun:
         with self.world.active():
             strategy = make_strategy(self._job(device, ds_config))
             self._look(strategy, device, reader)
-            self._checkpoints = Checkpoints(self.trial, self.folder, self.rank, device, self.record)
+            self._checkpoints = Checkpoints(self.trial, self.folder, self.rank, TorchPeers(device), self.record)
             try:
                 self._build(strategy, ds_config)
                 self._checkpoints.load(strategy)

@@ -52,7 +52,7 @@ def _run(trial: TrialSpec, folder: TrialFolder, start: Path) -> int:
     from zerobench.worker_tensorflow.rank import TensorflowRun
     from zerobench.worker_tensorflow.start import read_start
 
-    run = TensorflowRun(trial, read_start(start), rank, progress)
+    run = TensorflowRun(trial, folder, read_start(start), rank, progress)
     try:
         run.run()
     except BaseException as error:  # noqa: BLE001 - whatever ended the rank is its result

@@ -1,7 +1,8 @@
 """Starts the processes of a TensorFlow trial: first the suite's own Python draws what they start from, then TF_CONFIG.
 
-MultiWorkerMirroredStrategy has no launcher: each process reads from TF_CONFIG who all are and which one it is
-(tf.distribute.cluster_resolver.TFConfigClusterResolver). Mirrored replicas are one process.
+tf.distribute has no launcher: each process reads from TF_CONFIG who all are and which one it is
+(tf.distribute.cluster_resolver.TFConfigClusterResolver). Mirrored replicas are one process. Of a parameter server rank
+0 is the task `ps`, the others are its workers, and all of them share a line of their own (parameter_server.py).
 """
 
 from __future__ import annotations
@@ -9,6 +10,7 @@ from __future__ import annotations
 import argparse
 import json
 import os
+import secrets
 import socket
 import subprocess
 import sys
@@ -20,7 +22,13 @@ from pathlib import Path
 from zerobench.folder import TrialFolder
 from zerobench.rank_processes import rank_environment, run_ranks
 from zerobench.spec.batch import processes_of
+from zerobench.spec.roles import num_servers
 from zerobench.spec.trial import TrialSpec
+
+PORT_VARIABLE = "ZEROBENCH_COORDINATOR_PORT"
+"""Where the coordinator of a parameter server listens for its workers (link.py)."""
+KEY_VARIABLE = "ZEROBENCH_COORDINATOR_KEY"
+"""What a worker must know to be listened to."""
 
 WORKER_MODULE = "zerobench.worker_tensorflow"
 _LOOPBACK = "127.0.0.1"
@@ -29,13 +37,20 @@ _NO_PROXY = {"no_proxy": _LOOPBACK, "NO_PROXY": _LOOPBACK, "no_grpc_proxy": _LOO
 """gRPC goes through the machine's proxy, also to itself, unless told otherwise."""
 
 
-def tensorflow_environment(rank: int, ports: Sequence[int]) -> dict[str, str]:
-    """What process `rank` has of its own: TF_CONFIG names one port for each of several workers."""
-    added = {**rank_environment(rank, len(ports)), **_QUIET, **_NO_PROXY}
-    if len(ports) > 1:
-        workers = [f"{_LOOPBACK}:{port}" for port in ports]
-        added["TF_CONFIG"] = json.dumps({"cluster": {"worker": workers}, "task": {"type": "worker", "index": rank}})
-    return added
+def tensorflow_environments(num_servers: int, ports: Sequence[int], line_port: int) -> list[dict[str, str]]:
+    """What each process has of its own: TF_CONFIG names one port for each of several, the servers first."""
+    addresses = [f"{_LOOPBACK}:{port}" for port in ports]
+    cluster = {"worker": addresses[num_servers:]}
+    line = {}
+    if num_servers:
+        cluster["ps"] = addresses[:num_servers]
+        line = {PORT_VARIABLE: str(line_port), KEY_VARIABLE: secrets.token_hex(16)}
+    environments = [{**rank_environment(rank, len(ports)), **_QUIET, **_NO_PROXY, **line} for rank in range(len(ports))]
+    for rank, added in enumerate(environments if len(ports) > 1 else []):
+        is_server = rank < num_servers
+        task = {"type": "ps" if is_server else "worker", "index": rank if is_server else rank - num_servers}
+        added["TF_CONFIG"] = json.dumps({"cluster": cluster, "task": task})
+    return environments
 
 
 def main() -> int:
@@ -51,8 +66,8 @@ def main() -> int:
         drawn = subprocess.run([*command, "--into", start], stdin=subprocess.DEVNULL, check=False)
         if drawn.returncode:
             return drawn.returncode if drawn.returncode > 0 else 256 + drawn.returncode
-        ports = _free_ports(processes_of(trial))
-        environments = [tensorflow_environment(rank, ports) for rank in range(len(ports))]
+        *ports, line_port = _free_ports(processes_of(trial) + 1)
+        environments = tensorflow_environments(num_servers(trial), ports, line_port)
         arguments = ["--trial-folder", str(folder.path), "--start", start]
         os.environ.pop("TF_CONFIG", None)  # of whoever started us
         return run_ranks(WORKER_MODULE, arguments, environments, folder.path / "logs")

@@ -24,14 +24,14 @@ NOTE = (
 )
 
 
-def variable_bytes(model: Any, optimizer: Any, num_replicas: int) -> dict[Category, int]:
-    """Bytes of the variables of all `num_replicas` of this process, by what they are."""
+def variable_bytes(model: Any, optimizer: Any) -> dict[Category, int]:
+    """Bytes of one copy of the variables, by what they are."""
     found = {Category.PARAMETERS: sum(map(_nbytes, model.trainable_variables))}
     kinds = {"momentum": Category.FIRST_MOMENT, "velocity": Category.SECOND_MOMENT}
     for variable in optimizer.variables:
         category = kinds.get(variable.name.rpartition("_")[2], Category.OTHER_OPTIMIZER_STATES)
         found[category] = found.get(category, 0) + _nbytes(variable)
-    return {category: nbytes * num_replicas for category, nbytes in found.items()}
+    return found
 
 
 def _nbytes(variable: Any) -> int:

@@ -13,33 +13,56 @@ from contextlib import contextmanager
 from typing import Any
 
 import numpy as np
-import tensorflow as tf
 
+from zerobench.checkpoint_saves import Checkpoints
 from zerobench.environments import running_in
+from zerobench.folder import TrialFolder
 from zerobench.memory.host import resident_bytes, unpin_malloc
 from zerobench.processor import processor_name
 from zerobench.progress import ProgressFile, Rank
 from zerobench.records import ParameterTensor, Phase, PhaseMark, RankRecord, Status, StepBatch, StepKind, StepTime
-from zerobench.spec.batch import micro_batches_per_step
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.parameters import ParameterCounts, component_of
+from zerobench.spec.roles import role_of
 from zerobench.spec.step_plan import step_kinds
 from zerobench.spec.trial import TrialSpec
-from zerobench.worker_tensorflow.memory import NOTE, MemoryBook, variable_bytes
-from zerobench.worker_tensorflow.model import make_model
-from zerobench.worker_tensorflow.optimizers import make_optimizer
-from zerobench.worker_tensorflow.start import Start, samples_of
-from zerobench.worker_tensorflow.strategies import make_step, make_strategy, mean_over_replicas
+from zerobench.worker_tensorflow.engine import Engine
+from zerobench.worker_tensorflow.engines import make_engine
+from zerobench.worker_tensorflow.memory import NOTE, MemoryBook
+from zerobench.worker_tensorflow.start import Start
 
 _UNDER_LEDGER = {"first": StepKind.FIRST, "memory": StepKind.STEADY}
-_ONE_GRAPH = "a step is one graph: forward, backward and update are one phase, step"
+_ONE_GRAPH = "a step is one graph: forward, backward and update are one phase, step, and have no times of their own"
+
+
+class TensorflowPeers:
+    """The other processes of the trial, as saves and loads of a checkpoint know them; all on CPUs."""
+
+    def __init__(self, engine: Engine) -> None:
+        self._engine = engine
+
+    def barrier(self) -> None:
+        """As the engine waits."""
+        self._engine.barrier()
+
+    def synchronize(self) -> None:
+        """Nothing: what a graph returned has been computed."""
+
+    def start_device_peak(self) -> int | None:
+        """None: there is no GPU."""
+        return None
+
+    def device_peak(self) -> int | None:
+        """None, likewise."""
+        return None
 
 
 class TensorflowRun:
     """The trial in this process. `record` grows as it goes, so that a failure keeps what was measured before it."""
 
-    def __init__(self, trial: TrialSpec, start: Start, rank: Rank, progress: ProgressFile) -> None:
+    def __init__(self, trial: TrialSpec, folder: TrialFolder, start: Start, rank: Rank, progress: ProgressFile) -> None:
         self.trial = trial
+        self._folder, self._rank = folder, rank
         self._start = start
         self._progress = progress
         self._losses: list[list[float]] = []
@@ -48,6 +71,7 @@ class TensorflowRun:
             rank=rank.rank,
             local_rank=rank.local_rank,
             world_size=trial.world_size,
+            role=role_of(trial, rank.rank),
             hostname=rank.hostname,
             node=rank.node,
             pid=rank.pid,
@@ -56,106 +80,97 @@ class TensorflowRun:
             device_name=processor_name() or "cpu",
             backend=f"tf.distribute {trial.tf_strategy.value}",
             micro_batch_size=trial.micro_batch_size,
-            notes=[NOTE, _ONE_GRAPH],
         )
 
     def run(self) -> None:
         """Run the whole trial; the record says completed only at its end."""
-        self._strategy = make_strategy(self.trial)
-        self._replicas = len(self._strategy.extended.worker_devices)
+        self._engine = make_engine(self.trial, self._rank.rank)
+        self._checkpoints = Checkpoints(
+            self.trial, self._folder, self._rank, TensorflowPeers(self._engine), self.record
+        )
         self._tokens = self._start.tokens()
         self._progress.say("init", -1, always=True)
         self._memory = MemoryBook()
         try:
             with self._memory.phase(StepKind.FIRST, Phase.INIT), self._mark(Phase.INIT, -1, "first"):
-                self._build()
+                self._engine.build(self._start)
+                self._memory.named = self._engine.named_bytes()
             self._describe()
+            self._checkpoints.load(self._engine)
             self._train()
         finally:
-            self.record.memory, self.record.process_memory = self._memory.rows, self._memory.process_rows
-        self.record.losses = mean_over_replicas(self._strategy, np.array(self._losses, np.float32).T)
+            self._collect()
+        self._gather_losses()
         self.record.status = Status.COMPLETED
         self._progress.say("done", self.trial.steps.total, always=True)
 
-    def _build(self) -> None:
-        with self._strategy.scope():
-            self._model = make_model(self._start)
-            self._model.set_values(self._start)
-            self._optimizer = make_optimizer(self.trial)
-            self._optimizer.build(self._model.trainable_variables)
-        self._memory.named = variable_bytes(self._model, self._optimizer, self._replicas)
-        self._step_graph = make_step(self._strategy, self._model, self._optimizer)
+    def _collect(self) -> None:
+        """Put into the record what the phases left, also after a failure."""
+        self.record.memory, self.record.process_memory = self._memory.rows, self._memory.process_rows
+
+    def _gather_losses(self) -> None:
+        """The mean over all replicas, of every step; after the last one and with each checkpoint."""
+        self.record.losses = self._checkpoints.position.losses + self._engine.mean(self._losses)
 
     def _describe(self) -> None:
         """What was built, into the record."""
-        record, trial = self.record, self.trial
+        record, trial, engine = self.record, self.trial, self._engine
         counts: dict[str, int] = {}
-        for name, variable in zip(self._start.parameters, self._model.trainable_variables, strict=True):
-            component = component_of(name)
-            counts[component] = counts.get(component, 0) + int(np.prod(variable.shape))
+        for name in self._start.parameters:
+            size, component = self._start.parameter(name).size, component_of(name)
+            counts[component] = counts.get(component, 0) + size
         total = sum(counts.values())
         record.parameters = ParameterTensor(total=total, trainable=total, by_component=counts)
         known = ParameterCounts.from_components(counts)
         per_token, record.flops_formula = model_flops_per_token(trial.model, trial.sequence_length, known)
-        samples = trial.micro_batch_size * micro_batches_per_step(trial, record.rank) * self._replicas
-        record.flops_per_step = None if per_token is None else per_token * samples * trial.sequence_length
-        record.effective_config = {
-            "optimizer": self._optimizer_config(),
-            "tensorflow": {
-                "strategy": type(self._strategy).__name__,
-                "replicas_in_sync": self._strategy.num_replicas_in_sync,
-                "replicas_in_this_process": self._replicas,
-                "intra_op_threads": tf.config.threading.get_intra_op_parallelism_threads(),
-            },
-            "environment": running_in("tensorflow"),
-        }
-
-    def _optimizer_config(self) -> dict[str, Any]:
-        said = {"optimizer": type(self._optimizer).__name__, "gradient_clipping": self._optimizer.largest_norm}
-        for name in ("weight_decay", "beta_1", "beta_2"):
-            said[name] = getattr(self._optimizer, name, None)
-        return said
+        if per_token is not None and engine.samples_per_step:
+            record.flops_per_step = per_token * engine.samples_per_step * trial.sequence_length
+        record.effective_config = {**engine.effective_config(), "environment": running_in("tensorflow")}
+        record.notes += [NOTE, _ONE_GRAPH, *engine.notes]
 
     def _train(self) -> None:
         """All steps; malloc is let loose, once, after those that memory is measured in."""
-        is_loose = False
+        is_loose, before = False, ""
         for index, kind in enumerate(step_kinds(self.trial.steps)):
-            if kind in _UNDER_LEDGER:
-                self._watched_step(index, kind, _UNDER_LEDGER[kind])
-                continue
-            if self.record.batches[-1].kind == "memory" and not is_loose:
+            if before == "memory" and kind != "memory" and not is_loose:
                 is_loose = unpin_malloc()
-            self._step(index, kind)
-
-    def _watched_step(self, index: int, kind: str, step: StepKind) -> None:
-        with self._memory.phase(step, Phase.STEP):
-            self._step(index, kind)
-        self.record.batches[-1].device_peak_bytes = self._memory.peak_bytes(step, Phase.STEP)
+                self._checkpoints.is_malloc_pinned = not is_loose
+            before = kind
+            if index >= self._checkpoints.position.step:  # an earlier launch took those before
+                self._checkpoints.die_if_due(index, self._collect)
+                self._step(index, kind)
+                self._save_if_due(index + 1)
 
     def _step(self, index: int, kind: str) -> None:
-        """One optimizer step. The batch is on the devices before the step's clock starts."""
-        batch, rate = self._batch(index), self._start.learning_rates[index]
-        self._optimizer.learning_rate.assign(rate)
-        with self._mark(Phase.STEP, index, kind):
-            begun = time.perf_counter()
-            losses = [float(one) for one in self._strategy.experimental_local_results(self._step_graph(batch))]
-            step_s = time.perf_counter() - begun
-        if kind == "timed":
-            self.record.step_times.append(StepTime(step_s=step_s, forward_s=None, backward_s=None, optimizer_s=None))
-        self._losses.append(losses)
-        self.record.learning_rates.append(float(tf.convert_to_tensor(self._optimizer.learning_rate)))
-        self.record.batches.append(StepBatch(kind=kind, tokens=self.trial.global_batch_tokens))
+        """One optimizer step. The batch is where it is trained before the step's clock starts."""
+        placed = self._engine.place(np.asarray(self._tokens[index]), self._start.learning_rates[index])
+        batch = StepBatch(kind=kind, tokens=self.trial.global_batch_tokens)
+        if kind in _UNDER_LEDGER:
+            with self._memory.phase(_UNDER_LEDGER[kind], Phase.STEP):
+                self._run_step(placed, index, kind)
+            batch.device_peak_bytes = self._memory.peak_bytes(_UNDER_LEDGER[kind], Phase.STEP)
+        else:
+            self._run_step(placed, index, kind)
+        self.record.batches.append(batch)
+        rate = self._engine.learning_rate()
+        self.record.learning_rates += [] if rate is None else [rate]
         self._progress.say(kind, index, resident_bytes())
 
-    def _batch(self, index: int) -> Any:
-        """The micro-batches of each replica of this process."""
-        step, size = np.asarray(self._tokens[index]), self.trial.micro_batch_size
-        replicas = self._strategy.num_replicas_in_sync
+    def _run_step(self, placed: Any, index: int, kind: str) -> None:
+        with self._mark(Phase.STEP, index, kind):
+            begun = time.perf_counter()
+            losses = self._engine.step(placed)
+            step_s = time.perf_counter() - begun
+        self._losses.append(losses)
+        if kind == "timed":
+            self.record.step_times.append(StepTime(step_s=step_s, forward_s=None, backward_s=None, optimizer_s=None))
 
-        def of(context: Any) -> Any:
-            return tf.constant(samples_of(step, context.replica_id_in_sync_group, replicas, size))
-
-        return self._strategy.experimental_distribute_values_from_function(of)
+    def _save_if_due(self, step: int) -> None:
+        if not self._checkpoints.is_due(step):
+            return
+        self._progress.say("save", step - 1, always=True)
+        self._gather_losses()
+        self._checkpoints.save(self._engine, step, self.record.losses)
 
     @contextmanager
     def _mark(self, phase: Phase, index: int, kind: str) -> Iterator[None]:

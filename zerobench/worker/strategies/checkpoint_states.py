@@ -66,7 +66,7 @@ def make_optimizer_states(optimizer: torch.optim.Optimizer) -> None:
         for parameter in group["params"]:
             parameter.grad = torch.zeros_like(parameter)
     optimizer.step()
-    optimizer.zero_grad(set_to_none=True)
+    optimizer.zero_grad()  # drops them; Horovod's takes no argument that says so
     for group, rate in zip(optimizer.param_groups, rates, strict=True):
         group["lr"] = rate
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -79,6 +80,11 @@ class Horovod(TorchLoop):
         with self._hooked.skip_synchronize():
             self._optimizer.step()
         self._optimizer.zero_grad()  # it takes no set_to_none, which is torch's default
+
+    def load(self, folder: Path) -> None:
+        """All states, by each rank; the step that makes the optimizer's must not wait for an all-reduce."""
+        with self._hooked.skip_synchronize():
+            super().load(folder)
 
     def effective_config(self) -> dict[str, Any]:
         """The optimizer's settings, and what Horovod was built with and runs with."""
