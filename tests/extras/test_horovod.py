@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import sys
 
-import numpy as np
 import pytest
 
 from tests.conftest import memory_row
 from zerobench.environments import environment
+from zerobench.formulas.checkpoint import checkpoint_bytes
 from zerobench.records import Category, Phase, Status, StepKind
 from zerobench.report.parity import ParityJudge
 from zerobench.spec.trial import Compression
@@ -104,10 +104,71 @@ def test_the_record_says_in_which_environment_and_how_horovod_was_built(with_ada
     assert any("fusion buffer, up to 100,000 bytes" in note for note in rank.notes)
 
 
-def test_ranks_that_fail_are_a_typed_outcome_with_their_own_words(own_sweep, tmp_path_factory):
-    short = tmp_path_factory.mktemp("data") / "short.npy"
-    np.save(short, np.arange(10))
-    text = SWEEP.format(optimizer="sgd", rate=0.1, include="  []") + f"data: {{kind: tokens, path: {short}}}\n"
-    [trial] = own_sweep(text.replace("[single, ddp, horovod]", "horovod")).run.trials()
-    assert trial.record.status is Status.CRASH
-    assert "10 tokens are fewer than one sequence of 64" in (trial.record.reason or "")
+WRONG = """
+name: wrong
+axes:
+  model:
+    - {model_type: llama, name: wrong, num_hidden_layers: 1, hidden_size: 32, intermediate_size: 64,
+       num_attention_heads: 2, vocab_size: 97, max_position_embeddings: 64, hidden_act: no-such-function}
+    - {model_type: llama, name: right, num_hidden_layers: 1, hidden_size: 32, intermediate_size: 64,
+       num_attention_heads: 2, vocab_size: 97, max_position_embeddings: 64}
+  strategy: horovod
+  world_size: 2
+  sequence_length: 16
+  precision: fp32
+steps: {warmup: 0, timed: 1, memory: 1}
+"""
+
+
+def test_ranks_that_fail_are_a_typed_outcome_with_their_own_words_and_the_sweep_goes_on(own_sweep):
+    wrong, right = own_sweep(WRONG).run.trials()
+    assert (wrong.record.status, right.record.status) == (Status.CRASH, Status.COMPLETED)
+    assert "no-such-function" in (wrong.record.reason or "")
+
+
+CHECKPOINTS = """
+name: horovod-checkpoints
+axes:
+  model: {family: llama, name: tiny, num_layers: 2, hidden_size: 64, num_heads: 4, vocab_size: 8192,
+          max_position_embeddings: 64}
+  strategy: horovod
+  world_size: 2
+  micro_batch_size: 2
+  gradient_accumulation_steps: 2
+  sequence_length: 32
+  precision: fp32
+  checkpoint: [2, {every_steps: 2, fault: {rank: 1, step: 5}}, {every_steps: 2, resume_world_size: 1}]
+hyperparameters: {learning_rate: 1e-3}
+steps: {warmup: 0, timed: 4, memory: 1}
+"""
+
+
+@pytest.fixture(scope="module")
+def saved(own_sweep):
+    """Saved and resumed; with a rank killed; resumed on one rank."""
+    swept = own_sweep(CHECKPOINTS)
+    assert {t.record.status for t in swept.run.trials()} == {Status.COMPLETED}, swept.output
+    by_fault = sorted(swept.run.trials(), key=lambda trial: str(trial.spec.checkpoint))
+    return dict(zip(("whole", "killed", "on_one"), by_fault, strict=True))
+
+
+def test_what_is_saved_and_resumed_goes_on_with_the_same_losses_to_the_bit(saved):
+    whole = saved["whole"]
+    expected = checkpoint_bytes(whole.spec, whole.ranks[0].parameters.total)
+    for rank in whole.ranks:
+        assert [save.step for save in rank.checkpoints] == [2, 4]
+        assert all(expected <= save.size_bytes <= 1.01 * expected for save in rank.checkpoints)
+    assert whole.record.recovery.from_step == 4
+    assert whole.record.recovery.losses == whole.ranks[0].losses
+
+
+def test_a_rank_that_is_killed_costs_the_steps_since_the_checkpoint_and_no_more(saved):
+    recovery = saved["killed"].record.recovery
+    assert (recovery.killed_rank, recovery.steps_done, recovery.from_step) == (1, 5, 4)
+    assert recovery.losses == saved["whole"].ranks[0].losses
+
+
+def test_one_rank_goes_on_where_two_left_off_within_the_order_of_additions(saved):
+    on_one, losses = saved["on_one"].record.recovery, saved["whole"].ranks[0].losses
+    assert len(on_one.loads) == on_one.world_size == 1
+    assert max(abs(a - b) for a, b in zip(on_one.losses, losses, strict=True)) <= 5e-6

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -9,6 +10,7 @@ import pytest
 from tests.spec.test_strategy_rules import CPU, GPU, skip
 from zerobench.errors import UserError
 from zerobench.slurm.own_environments import refuse_own_environments
+from zerobench.spec import tpu
 from zerobench.spec.availability import needs
 from zerobench.spec.batch import processes_of
 from zerobench.spec.checkpoint import CheckpointSpec, FaultSpec
@@ -57,7 +59,7 @@ def test_what_horovod_has_not_is_refused(fields: dict[str, Any], rule: str, reas
     [
         ({"precision": "bf16"}, "tensorflow_needs_fp32", "tensorflow with precision bf16"),
         ({"activation_checkpointing": True}, "tensorflow_needs_fp32", "the models in Keras keep all activations"),
-        ({"tf_strategy": "tpu"}, "tensorflow_strategy_absent", "tf_strategy tpu: no TPU answers"),
+        ({"tf_strategy": "tpu"}, "tensorflow_needs_a_tpu", "tf_strategy tpu: no TPU answers here"),
         (
             {"tf_strategy": "parameter-server", "consistency": "async"},
             "tensorflow_server_waits_for_all",
@@ -123,3 +125,25 @@ def test_jobs_of_a_cluster_refuse_them_before_anything_is_submitted() -> None:
     refuse_own_environments(trials[:1])
     with pytest.raises(UserError, match=r"strategy: horovod.*run it with zerobench run"):
         refuse_own_environments(trials)
+
+
+def test_a_tpu_may_answer_where_one_is_named_or_attached(tmp_path: Path) -> None:
+    assert not tpu.may_answer({"TPU_NAME": ""}, tmp_path)
+    assert all(tpu.may_answer({name: "grpc://10.0.0.1:8470"}, tmp_path) for name in tpu.VARIABLES)
+    (tmp_path / "accel").mkdir()  # Linux's own class of accelerators lies in a folder
+    assert not tpu.may_answer({}, tmp_path)
+    (tmp_path / "accel0").touch()
+    assert tpu.may_answer({}, tmp_path)
+    with_tpu = CPU.model_copy(update={"has_tpu": True})
+    assert skip(with_tpu, strategy="tensorflow", tf_strategy="tpu") is None
+
+
+def test_a_tpu_of_this_machine_is_called_local_and_one_elsewhere_by_the_variable_that_names_it() -> None:
+    assert tpu.address({}) == tpu.address({"TPU_NAME": "local"}) == "local"
+    assert tpu.address({"TPU_NAME": "node-1"}) is None
+
+
+def test_replicas_on_a_tpu_are_one_process_whose_losses_are_shown_and_not_judged() -> None:
+    trial = TrialSpec(model=resolve_model("llama-10m"), strategy="tensorflow", tf_strategy="tpu", gpus_per_node=8)
+    assert processes_of(trial) == 1
+    assert not is_exact(trial)

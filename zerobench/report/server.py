@@ -34,9 +34,9 @@ class Side:
     """Median over the timed steps and the side's ranks."""
     wait_s: float | None
     """Of it, waiting for the other side."""
-    sent_bytes: int
-    """By one rank in the steady step."""
-    received_bytes: int
+    sent_bytes: int | None
+    """By one rank in the steady step; None where nobody counted, as in TensorFlow's own gRPC."""
+    received_bytes: int | None
     formula_bytes: int | None
     """What it sends and receives together by Li et al. (formulas/parameter_server.py)."""
     staleness: Sequence[int] | None
@@ -89,7 +89,9 @@ def _side(trial: Trial, role: str) -> Side:
     )
 
 
-def _moved(rank: RankRecord, kind: str) -> int:
+def _moved(rank: RankRecord, kind: str) -> int | None:
+    if not rank.collectives:
+        return None
     return sum(row.message_bytes for row in rank.collectives if row.step is StepKind.STEADY and row.kind == kind)
 
 

@@ -32,7 +32,7 @@ def model_parallel_size(trial: TrialSpec) -> int:
 
 def processes_of(trial: TrialSpec) -> int:
     """Processes of a measured trial: its ranks, but where one process holds all replicas."""
-    holds_all = trial.strategy == "tensorflow" and trial.tf_strategy is TfStrategy.MIRRORED
+    holds_all = trial.strategy == "tensorflow" and trial.tf_strategy in {TfStrategy.MIRRORED, TfStrategy.TPU}
     return 1 if holds_all else trial.world_size
 
 

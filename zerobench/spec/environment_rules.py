@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Collection
 
+from zerobench.spec import tpu
 from zerobench.spec.architecture import complete
 from zerobench.spec.roles import num_servers
 from zerobench.spec.situation import Rule, Situation
 from zerobench.spec.strategy import strategy_info
 from zerobench.spec.trial import Compression, Consistency, Precision, TfStrategy
 
-_TF_STRATEGIES = (TfStrategy.MULTI_WORKER_MIRRORED, TfStrategy.MIRRORED, TfStrategy.PARAMETER_SERVER)
 _KERAS_MODELS = ("gpt2", "llama")
 _DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout")
 
@@ -51,12 +51,14 @@ def _horovod_compresses_to_fp16(s: Situation) -> str | None:
     return f"compression {s.trial.compression} at horovod: Horovod has none and fp16"
 
 
-def _tensorflow_strategy_absent(s: Situation) -> str | None:
+def _tensorflow_needs_a_tpu(s: Situation) -> str | None:
     trial = s.trial
-    if trial.strategy != "tensorflow" or trial.tf_strategy in _TF_STRATEGIES:
+    if trial.strategy != "tensorflow" or trial.tf_strategy is not TfStrategy.TPU or s.machine.has_tpu:
         return None
+    others = ", ".join(name for name in TfStrategy if name is not TfStrategy.TPU)
     return (
-        f"tf_strategy {trial.tf_strategy}: no TPU answers to TensorFlow for the CPU; use {' or '.join(_TF_STRATEGIES)}"
+        f"tf_strategy tpu: no TPU answers here: {', '.join(tpu.VARIABLES)} name none, and there is no /dev/accel0; "
+        f"use {others}"
     )
 
 
@@ -100,7 +102,7 @@ ENVIRONMENT_RULES: dict[str, Rule] = {
     "environment_needs_cpu": _environment_needs_cpu,
     "horovod_needs_fp32": _horovod_needs_fp32,
     "horovod_compresses_to_fp16": _horovod_compresses_to_fp16,
-    "tensorflow_strategy_absent": _tensorflow_strategy_absent,
+    "tensorflow_needs_a_tpu": _tensorflow_needs_a_tpu,
     "tensorflow_server_waits_for_all": _tensorflow_server_waits_for_all,
     "tensorflow_needs_its_models": _tensorflow_needs_its_models,
     "tensorflow_needs_fp32": _tensorflow_needs_fp32,

@@ -15,6 +15,7 @@ from typing import Protocol
 
 from zerobench.control_groups import host_memory_bytes
 from zerobench.environments import missing_environments
+from zerobench.spec import tpu
 from zerobench.spec.base import Spec
 from zerobench.spec.strategy import strategy_packages
 from zerobench.spec.toolchain import (
@@ -72,6 +73,8 @@ class Machine(Spec):
     """Whether torch.compile finds the compilers that it generates code for."""
     has_rpc: bool = True
     """Whether torch has torch.distributed.rpc."""
+    has_tpu: bool = False
+    """Whether a TPU is named or attached there (zerobench.spec.tpu)."""
     missing_packages: tuple[str, ...] = ()
     """Packages of strategies that are not installed there; none where nobody knows."""
     missing_environments: tuple[str, ...] = ()
@@ -126,6 +129,7 @@ def detect_machine(num_nodes: int = 1, devices: Sequence[Device] | None = None) 
         has_liger=package_folder("liger_kernel") is not None,
         has_inductor=can_compile_graphs(for_cuda=on_cuda),
         has_rpc=torch_has_rpc(),
+        has_tpu=tpu.may_answer(os.environ),
         missing_packages=tuple(name for name in strategy_packages() if package_folder(name) is None),
         missing_environments=missing_environments(),
     )

@@ -202,7 +202,8 @@ STRATEGIES: dict[str, StrategyInfo] = {
         ),
         StrategyInfo(
             name="tensorflow",
-            summary="tf.distribute with the same model and weights in Keras: states on every replica, or on a server",
+            summary="tf.distribute with the same model and weights in Keras: states on every replica, or on a server "
+            "(tf_strategy; its tpu was never run on a TPU)",
             uses_deepspeed=False,
             paper_stage=0,
             packages=("tensorflow",),
@@ -244,6 +245,8 @@ def is_exact(trial: TrialSpec) -> bool:
     """
     info = STRATEGIES.get(trial.strategy)  # a user's own script has another name
     is_stale = trial.consistency is Consistency.ASYNC
+    if trial.strategy == "tensorflow" and trial.tf_strategy is TfStrategy.TPU:
+        return False  # it multiplies fp32 in bf16 (Cloud TPU, "Improve your model's performance with bfloat16")
     is_lossy = trial.compression is not Compression.NONE or trial.quantized_weights or trial.quantized_gradients
     return (info is None or info.exact) and not is_lossy and not is_stale
 

@@ -112,6 +112,7 @@ class TfStrategy(StrEnum):
     PARAMETER_SERVER = "parameter-server"
     """Rank 0 holds all variables and coordinates; the others compute gradients, which are summed before each update."""
     TPU = "tpu"
+    """One process that holds a replica on each core of a TPU. Written after TensorFlow's source, never run on a TPU."""
 
 
 class PipelineSchedule(StrEnum):

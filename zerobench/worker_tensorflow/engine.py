@@ -16,7 +16,7 @@ from numpy.typing import NDArray
 
 from zerobench.records import Category
 from zerobench.spec.trial import TrialSpec
-from zerobench.worker_tensorflow.memory import variable_bytes
+from zerobench.worker_tensorflow.memory import Counter, ProcessGrowth, variable_bytes
 from zerobench.worker_tensorflow.model import CausalModel, make_model
 from zerobench.worker_tensorflow.optimizers import make_optimizer
 from zerobench.worker_tensorflow.start import Start
@@ -58,6 +58,10 @@ class Engine(ABC):
     def samples_per_step(self) -> int:
         """Sequences that this process trains in a step."""
         return 0
+
+    def counter(self) -> Counter:
+        """What counts the bytes of this process's device, from now on; made before the model is built."""
+        return ProcessGrowth()
 
     def named_bytes(self) -> dict[Category, int]:
         """Bytes of what this process holds and can name."""

@@ -9,19 +9,15 @@ of collectives, and what TensorFlow itself takes for graphs and threads. The pro
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from typing import Any
+from typing import Any, Protocol
 
 import numpy as np
+import tensorflow as tf
 
 from zerobench.memory import host
 from zerobench.records import Category, MemoryRow, Phase, Place, ProcessMemory, StepKind
-
-NOTE = (
-    "device memory is what the process grew by since before the model was built; of it only variables have names: "
-    "gradients and activations live inside TensorFlow's graph and are in unattributed"
-)
 
 
 def variable_bytes(model: Any, optimizer: Any) -> dict[Category, int]:
@@ -39,11 +35,94 @@ def _nbytes(variable: Any) -> int:
     return math.prod(map(int, variable.shape)) * int(np.dtype(variable.dtype).itemsize)
 
 
+class Counter(Protocol):
+    """Counts the bytes that a process has on its device, knowing nothing of variables."""
+
+    note: str
+    """What a reader of the figures must know."""
+
+    def start(self) -> bool:
+        """Begin a new peak; whether there will be one."""
+
+    def now(self) -> int:
+        """Bytes now."""
+
+    def peak(self) -> int | None:
+        """The most since `start`."""
+
+    def host_before(self) -> int | None:
+        """What of the process's resident memory is none of the device's; None where all of it is."""
+
+
+class ProcessGrowth:
+    """Of a CPU: what the process has grown by since this was made."""
+
+    note = (
+        "device memory is what the process grew by since before the model was built; of it only variables have names: "
+        "gradients and activations live inside TensorFlow's graph and are in unattributed"
+    )
+
+    def __init__(self) -> None:
+        self._before = host.resident_bytes()
+
+    def start(self) -> bool:
+        """Let the kernel forget its peak."""
+        return host.reset_peak_resident()
+
+    def now(self) -> int:
+        """Resident bytes more than before."""
+        return host.resident_bytes() - self._before
+
+    def peak(self) -> int | None:
+        """The kernel's."""
+        peak = host.peak_resident_bytes()
+        return None if peak is None else peak - self._before
+
+    def host_before(self) -> int | None:
+        """What was resident before."""
+        return self._before
+
+
+class TpuMemory:
+    """Of the TPU's cores that this process has: what TensorFlow says of each, added
+    (tensorflow/python/framework/config.py, get_memory_info).
+    """
+
+    note = (
+        "device memory is what TensorFlow says that the TPU's cores hold; of it only variables have names: gradients "
+        "and activations live inside XLA's program and are in unattributed"
+    )
+
+    def __init__(self, devices: Sequence[str]) -> None:
+        self._devices = devices
+
+    def start(self) -> bool:
+        """Let TensorFlow forget its peaks."""
+        for device in self._devices:
+            tf.config.experimental.reset_memory_stats(device)
+        return True
+
+    def now(self) -> int:
+        """On all cores."""
+        return self._sum("current")
+
+    def peak(self) -> int | None:
+        """Of all cores, each at its own time."""
+        return self._sum("peak")
+
+    def host_before(self) -> int | None:
+        """None: no part of the process is the device's."""
+        return None
+
+    def _sum(self, key: str) -> int:
+        return sum(int(tf.config.experimental.get_memory_info(device)[key]) for device in self._devices)
+
+
 class MemoryBook:
     """Rows of each phase that is bracketed by `phase`; opened before the model is built."""
 
-    def __init__(self) -> None:
-        self._before_bytes = host.resident_bytes()
+    def __init__(self, counter: Counter) -> None:
+        self.counter = counter
         self.named: Mapping[Category, int] = {}
         """Bytes of variables, once there are some."""
         self._rows: dict[tuple[StepKind, Phase], list[MemoryRow]] = {}
@@ -67,31 +146,32 @@ class MemoryBook:
     @contextmanager
     def phase(self, step: StepKind, phase: Phase) -> Iterator[None]:
         """Account for a phase; one that is bracketed again is reported as it was the last time."""
-        has_peak = host.reset_peak_resident()
+        has_host_peak, has_peak = host.reset_peak_resident(), self.counter.start()
         yield
-        now = host.resident_bytes()
-        peak = host.peak_resident_bytes() if has_peak else None
+        live, at_peak = self.counter.now(), self.counter.peak() if has_peak else None
         self._process[step, phase] = ProcessMemory(
             step=step,
             phase=phase,
-            rss_bytes=now,
+            rss_bytes=host.resident_bytes(),
             pss_bytes=host.proportional_bytes(),
-            peak_rss_bytes=peak,
+            peak_rss_bytes=host.peak_resident_bytes() if has_host_peak else None,
             malloc_bytes=host.malloc_bytes(),
             pinned_bytes=None,
         )
-        self._rows[step, phase] = list(self._account(step, phase, now, peak))
+        self._rows[step, phase] = list(self._account(step, phase, live, at_peak))
 
-    def _account(self, step: StepKind, phase: Phase, now: int, peak: int | None) -> Iterator[MemoryRow]:
+    def _account(self, step: StepKind, phase: Phase, live: int, at_peak: int | None) -> Iterator[MemoryRow]:
         named = sum(self.named.values())
-        live, at_peak = now - self._before_bytes, None if peak is None else peak - self._before_bytes
+        before = self.counter.host_before()
+        process = self._process[step, phase]
+        rest = (process.rss_bytes, process.peak_rss_bytes) if before is None else (before, before)
         figures: dict[tuple[Place, Category], tuple[int, int | None]] = {
             **{(Place.DEVICE, category): (nbytes, nbytes) for category, nbytes in self.named.items()},
             (Place.DEVICE, Category.UNATTRIBUTED): (live - named, None if at_peak is None else at_peak - named),
             (Place.DEVICE, Category.TOTAL): (live, at_peak),
-            (Place.HOST, Category.REST_OF_PROCESS): (self._before_bytes, self._before_bytes),
+            (Place.HOST, Category.REST_OF_PROCESS): rest,
             (Place.HOST, Category.UNATTRIBUTED): (0, 0),
-            (Place.HOST, Category.TOTAL): (self._before_bytes, self._before_bytes),
+            (Place.HOST, Category.TOTAL): rest,
         }
         for (place, category), (live_bytes, at_peak_bytes) in figures.items():
             yield MemoryRow(

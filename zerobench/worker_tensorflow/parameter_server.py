@@ -75,14 +75,14 @@ class Server(Holder):
     def _make_graphs(self) -> None:
         model, optimizer, sums, shares = self.model, self.optimizer, self._sums, self._num_workers
 
-        @tf.function  # type: ignore[untyped-decorator] # TensorFlow publishes no types
+        @tf.function(autograph=False)  # type: ignore[untyped-decorator] # TensorFlow publishes no types
         def push(micro_batches: Any) -> Any:
             loss, gradients = accumulated(model, micro_batches, shares)
             for total, gradient in zip(sums, gradients, strict=True):
                 total.assign_add(gradient)
             return loss
 
-        @tf.function  # type: ignore[untyped-decorator] # as above
+        @tf.function(autograph=False)  # type: ignore[untyped-decorator] # as above
         def update() -> None:
             with tf.device(_ON_SERVER):
                 optimizer.apply([tf.convert_to_tensor(total) for total in sums], model.trainable_variables)

@@ -25,10 +25,10 @@ from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.parameters import ParameterCounts, component_of
 from zerobench.spec.roles import role_of
 from zerobench.spec.step_plan import step_kinds
-from zerobench.spec.trial import TrialSpec
+from zerobench.spec.trial import TfStrategy, TrialSpec
 from zerobench.worker_tensorflow.engine import Engine
 from zerobench.worker_tensorflow.engines import make_engine
-from zerobench.worker_tensorflow.memory import NOTE, MemoryBook
+from zerobench.worker_tensorflow.memory import MemoryBook
 from zerobench.worker_tensorflow.start import Start
 
 _UNDER_LEDGER = {"first": StepKind.FIRST, "memory": StepKind.STEADY}
@@ -76,8 +76,8 @@ class TensorflowRun:
             node=rank.node,
             pid=rank.pid,
             status=Status.CRASH,
-            device_type="cpu",
-            device_name=processor_name() or "cpu",
+            device_type="tpu" if trial.tf_strategy is TfStrategy.TPU else "cpu",
+            device_name="TPU" if trial.tf_strategy is TfStrategy.TPU else processor_name() or "cpu",
             backend=f"tf.distribute {trial.tf_strategy.value}",
             micro_batch_size=trial.micro_batch_size,
         )
@@ -90,7 +90,7 @@ class TensorflowRun:
         )
         self._tokens = self._start.tokens()
         self._progress.say("init", -1, always=True)
-        self._memory = MemoryBook()
+        self._memory = MemoryBook(self._engine.counter())
         try:
             with self._memory.phase(StepKind.FIRST, Phase.INIT), self._mark(Phase.INIT, -1, "first"):
                 self._engine.build(self._start)
@@ -126,7 +126,7 @@ class TensorflowRun:
         if per_token is not None and engine.samples_per_step:
             record.flops_per_step = per_token * engine.samples_per_step * trial.sequence_length
         record.effective_config = {**engine.effective_config(), "environment": running_in("tensorflow")}
-        record.notes += [NOTE, _ONE_GRAPH, *engine.notes]
+        record.notes += [self._memory.counter.note, _ONE_GRAPH, *engine.notes]
 
     def _train(self) -> None:
         """All steps; malloc is let loose, once, after those that memory is measured in."""

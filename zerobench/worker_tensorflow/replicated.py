@@ -3,9 +3,13 @@
 - mirrored: one process, a logical CPU device for each replica (tf.distribute.MirroredStrategy).
 - multi-worker-mirrored: a process for each replica, which find each other by TF_CONFIG; collectives are TensorFlow's
   ring over gRPC (tf.distribute.MultiWorkerMirroredStrategy).
+- tpu: one process, a replica on each core of the TPU that TPUClusterResolver finds (tf.distribute.TPUStrategy). Written
+  after TensorFlow's source and never run on a TPU. `zerobench setup tensorflow` installs TensorFlow for the CPU, which
+  reaches a TPU over the network; one of this machine needs the package tensorflow-tpu in that environment.
 
 A step is one graph: each replica accumulates the gradients of its micro-batches, they are summed over all replicas,
-clipped, and applied on each.
+clipped, and applied on each. Graphs are traced without AutoGraph, which reads source files anew when it
+rewrites control flow: there is none that depends on a tensor.
 """
 
 from __future__ import annotations
@@ -19,9 +23,11 @@ import tensorflow as tf
 from numpy.typing import NDArray
 
 from zerobench.records import Category
+from zerobench.spec import tpu
 from zerobench.spec.batch import micro_batches_of_share
 from zerobench.spec.trial import TfStrategy, TrialSpec
 from zerobench.worker_tensorflow.engine import Holder, accumulated
+from zerobench.worker_tensorflow.memory import Counter, TpuMemory
 from zerobench.worker_tensorflow.model import CausalModel
 from zerobench.worker_tensorflow.start import Start, samples_of
 
@@ -64,6 +70,11 @@ class Replicated(Holder):
         if self._replicas < self.strategy.num_replicas_in_sync:
             _mean_over_replicas(self.strategy, np.zeros((self._replicas, 1), np.float32))
 
+    def counter(self) -> Counter:
+        """A TPU's own where there is one."""
+        on_tpu = self.trial.tf_strategy is TfStrategy.TPU
+        return TpuMemory(self.strategy.extended.worker_devices) if on_tpu else super().counter()
+
     @property
     def samples_per_step(self) -> int:
         """A share for each replica."""
@@ -90,6 +101,8 @@ class Replicated(Holder):
 def _make_strategy(trial: TrialSpec) -> Any:
     """The trial's strategy; it joins the other processes, so nothing of TensorFlow may have run before."""
     threads = int(os.environ.get("OMP_NUM_THREADS", "1"))
+    if trial.tf_strategy is TfStrategy.TPU:
+        return _tpu_strategy(trial)
     if trial.tf_strategy is TfStrategy.MIRRORED:
         tf.config.threading.set_intra_op_parallelism_threads(threads * trial.world_size)
         [cpu] = tf.config.list_physical_devices("CPU")
@@ -99,6 +112,19 @@ def _make_strategy(trial: TrialSpec) -> Any:
     experimental = tf.distribute.experimental
     options = experimental.CommunicationOptions(implementation=experimental.CommunicationImplementation.RING)
     return tf.distribute.MultiWorkerMirroredStrategy(communication_options=options)
+
+
+def _tpu_strategy(trial: TrialSpec) -> Any:
+    """Connect to the TPU and initialize it (tpu_cluster_resolver.py, TPUClusterResolver.connect).
+
+    Raises what TensorFlow raises where no TPU answers. Raises ValueError: it has not as many cores as replicas.
+    """
+    resolver = tf.distribute.cluster_resolver.TPUClusterResolver.connect(tpu.address(os.environ))
+    strategy = tf.distribute.TPUStrategy(resolver)
+    cores = strategy.num_replicas_in_sync
+    if cores != trial.world_size:
+        raise ValueError(f"world_size: {trial.world_size}: this TPU has {cores} cores, one for each replica")
+    return strategy
 
 
 def _make_step(strategy: Any, model: CausalModel, optimizer: Any) -> Callable[[Any], Any]:
@@ -112,7 +138,7 @@ def _make_step(strategy: Any, model: CausalModel, optimizer: Any) -> Callable[[A
         optimizer.apply(gradients, model.trainable_variables)
         return loss
 
-    @tf.function  # type: ignore[untyped-decorator] # TensorFlow publishes no types
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator] # TensorFlow publishes no types
     def step(micro_batches: Any) -> Any:
         return strategy.run(on_replica, args=(micro_batches,))
 
@@ -129,7 +155,7 @@ def _mean_over_replicas(strategy: Any, values: Any) -> list[float]:
     def reduced(own: Any) -> Any:
         return tf.distribute.get_replica_context().all_reduce(tf.distribute.ReduceOp.MEAN, own)
 
-    @tf.function  # type: ignore[untyped-decorator] # TensorFlow publishes no types
+    @tf.function(autograph=False)  # type: ignore[untyped-decorator] # TensorFlow publishes no types
     def reduce() -> Any:
         return strategy.run(reduced, args=(shared,))
 
