@@ -133,6 +133,12 @@ _FIELDS: Mapping[str, tuple[str, ...]] = {
 """The fields that an axis tells, where a user's own script may not have told them."""
 
 _COMPILED = {Compile.MODEL: "the model", Compile.BLOCKS: "each block"}
+_TF_STRATEGIES: Mapping[TfStrategy, str] = {
+    TfStrategy.MIRRORED: "TensorFlow's replicas in one process",
+    TfStrategy.PARAMETER_SERVER: "TensorFlow's variables on a server",
+    TfStrategy.TPU: "TensorFlow's replicas on a TPU",
+}
+"""Those that are said; the other one has a process for each replica, as every strategy has."""
 
 _EVERY_AXIS: Mapping[str, _Axis] = {
     "model": _same(lambda spec: spec.model.name),
@@ -180,9 +186,9 @@ _EVERY_AXIS: Mapping[str, _Axis] = {
         "save: a checkpoint after every so many steps; to: ranks that it is resumed on; kill=rank@step: a rank dies",
     ),
     "tf_strategy": _Axis(
-        lambda spec: spec.tf_strategy.value if spec.tf_strategy is TfStrategy.MIRRORED else "",
-        lambda spec: "TensorFlow's replicas in one process" if spec.tf_strategy is TfStrategy.MIRRORED else "",
-        "mirrored: TensorFlow's replicas in one process",
+        lambda spec: spec.tf_strategy.value if spec.tf_strategy in _TF_STRATEGIES else "",
+        lambda spec: _TF_STRATEGIES.get(spec.tf_strategy, ""),
+        "mirrored, parameter-server, tpu: TensorFlow's replicas in one process, its server, or a TPU's cores",
         always=True,
     ),
     "schedule": _Axis(

@@ -34,7 +34,7 @@
       checkpoint: null              # save after every so many steps and resume in fresh processes: a number of steps,
                                     # or {every_steps: 4, resume_world_size: 1, fault: {rank: 1, step: 6}, folder: /x,
                                     # keep: false}; fault: this rank is killed when so many steps are done
-      tf_strategy: multi-worker-mirrored  # tensorflow: multi-worker-mirrored, mirrored
+      tf_strategy: multi-worker-mirrored  # tensorflow: also mirrored, parameter-server, tpu
       pipeline_schedule: 1f1b       # pipeline: 1f1b, gpipe (torch), deepspeed (PipelineModule, 1F1B)
       threads_per_rank: null        # threads of each rank on the host; null: the node's cores over its ranks
       ds_config:                    # any DeepSpeed key, short where it is unique; each key's list multiplies
