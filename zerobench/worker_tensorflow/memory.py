@@ -44,8 +44,8 @@ class Counter(Protocol):
     def start(self) -> bool:
         """Begin a new peak; whether there will be one."""
 
-    def now(self) -> int:
-        """Bytes now."""
+    def now(self) -> int | None:
+        """Bytes now; None where nobody tells."""
 
     def peak(self) -> int | None:
         """The most since `start`."""
@@ -97,14 +97,20 @@ class TpuMemory:
         self._devices = devices
 
     def start(self) -> bool:
-        """Let TensorFlow forget its peaks."""
-        for device in self._devices:
-            tf.config.experimental.reset_memory_stats(device)
+        """Let TensorFlow forget its peaks, where it keeps any: of a TPU over the network it may not."""
+        try:
+            for device in self._devices:
+                tf.config.experimental.reset_memory_stats(device)
+        except ValueError:
+            return False
         return True
 
-    def now(self) -> int:
+    def now(self) -> int | None:
         """On all cores."""
-        return self._sum("current")
+        try:
+            return self._sum("current")
+        except ValueError:
+            return None
 
     def peak(self) -> int | None:
         """Of all cores, each at its own time."""
@@ -141,7 +147,8 @@ class MemoryBook:
     def peak_bytes(self, step: StepKind, phase: Phase) -> int | None:
         """The most that the process grew by within a phase."""
         rows = self._rows[step, phase]
-        return next(row.at_peak_bytes for row in rows if (row.place, row.category) == (Place.DEVICE, Category.TOTAL))
+        totals = (row for row in rows if (row.place, row.category) == (Place.DEVICE, Category.TOTAL))
+        return next((row.at_peak_bytes for row in totals), None)
 
     @contextmanager
     def phase(self, step: StepKind, phase: Phase) -> Iterator[None]:
@@ -160,15 +167,11 @@ class MemoryBook:
         )
         self._rows[step, phase] = list(self._account(step, phase, live, at_peak))
 
-    def _account(self, step: StepKind, phase: Phase, live: int, at_peak: int | None) -> Iterator[MemoryRow]:
-        named = sum(self.named.values())
-        before = self.counter.host_before()
-        process = self._process[step, phase]
+    def _account(self, step: StepKind, phase: Phase, live: int | None, at_peak: int | None) -> Iterator[MemoryRow]:
+        before, process = self.counter.host_before(), self._process[step, phase]
         rest = (process.rss_bytes, process.peak_rss_bytes) if before is None else (before, before)
         figures: dict[tuple[Place, Category], tuple[int, int | None]] = {
-            **{(Place.DEVICE, category): (nbytes, nbytes) for category, nbytes in self.named.items()},
-            (Place.DEVICE, Category.UNATTRIBUTED): (live - named, None if at_peak is None else at_peak - named),
-            (Place.DEVICE, Category.TOTAL): (live, at_peak),
+            **({} if live is None else self._on_device(live, at_peak)),
             (Place.HOST, Category.REST_OF_PROCESS): rest,
             (Place.HOST, Category.UNATTRIBUTED): (0, 0),
             (Place.HOST, Category.TOTAL): rest,
@@ -183,3 +186,12 @@ class MemoryBook:
                 at_peak_bytes=at_peak_bytes,
                 own_peak_bytes=at_peak_bytes,
             )
+
+    def _on_device(self, live: int, at_peak: int | None) -> dict[tuple[Place, Category], tuple[int, int | None]]:
+        """What has a name, the rest, and all of it: at the end of the phase and at its peak."""
+        named = sum(self.named.values())
+        return {
+            **{(Place.DEVICE, category): (nbytes, nbytes) for category, nbytes in self.named.items()},
+            (Place.DEVICE, Category.UNATTRIBUTED): (live - named, None if at_peak is None else at_peak - named),
+            (Place.DEVICE, Category.TOTAL): (live, at_peak),
+        }
