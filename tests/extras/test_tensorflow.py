@@ -123,6 +123,9 @@ def test_both_sides_of_the_server_have_a_peak_and_a_time_and_no_bytes_where_nobo
     server, worker = sides(trial)
     assert (server.role, worker.role) == (Role.SERVER, Role.WORKER)
     assert all((server.peak_bytes, worker.peak_bytes, server.step_s, worker.step_s))
+    assert server.states is not None
+    assert server.states.total_bytes - 16 * trial.ranks[0].parameters.total == 12  # counters of Keras' optimizer
+    assert worker.states is None
     assert (server.sent_bytes, server.received_bytes, worker.sent_bytes, server.staleness) == (None,) * 4
 
 

@@ -119,3 +119,15 @@ def test_gradients_are_read_before_the_step_frees_them() -> None:
     assert sum(row.live_bytes for row in after if row.category is Category.GRADIENTS) == 0
     assert states is not None
     assert states.gradients_bytes > 0
+
+
+def test_gradients_that_stay_are_read_from_a_step_of_one_phase_and_those_without_a_name_are_not_zero() -> None:
+    rank = COMPLETED[2].ranks[0]
+    of_step = [row for row in rank.memory if (row.step, row.phase) == (StepKind.STEADY, Phase.STEP)]
+    stays = next(row for row in of_step if row.category is Category.PARAMETERS)
+    others = [row for row in of_step if row.category is not Category.GRADIENTS]
+    kept = stays.model_copy(update={"category": Category.GRADIENTS, "live_bytes": 77})
+    states = model_states(rank.model_copy(update={"memory": [*others, kept]}))
+    assert states is not None
+    assert states.gradients_bytes == 77
+    assert model_states(rank.model_copy(update={"memory": others})) is None

@@ -186,16 +186,19 @@ def model_states(rank: RankRecord) -> ModelStates | None:
     """Model states of one rank: gradients live at the end of backward, the rest at the end of the step.
 
     After the step gradients are gone; before it they are whole (ZeRO paper, arXiv 1910.02054, section 3.1).
-    Parameters gathered for the moment are buffers and do not count. None where steady state was not measured.
+    Parameters gathered for the moment are buffers and do not count. Where a step is one phase, gradients are those that
+    stay from one to the next, as TensorFlow's server has them. None where steady state was not measured, or gradients
+    have no name.
     """
     backward = [r for r in rank.memory if r.step is StepKind.STEADY and r.phase is Phase.BACKWARD]
     step = [r for r in rank.memory if r.step is StepKind.STEADY and r.phase is Phase.STEP]
-    if not backward or not step:
+    with_gradients = backward or [row for row in step if row.category is Category.GRADIENTS]
+    if not with_gradients or not step:
         return None
     return ModelStates(
         rank.rank,
         parameters_bytes=_live(step, (Category.PARAMETERS,)),
-        gradients_bytes=_live(backward, (Category.GRADIENTS,)),
+        gradients_bytes=_live(with_gradients, (Category.GRADIENTS,)),
         optimizer_bytes=_live(step, OPTIMIZER_STATES),
         role=rank.role,
     )
