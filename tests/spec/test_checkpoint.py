@@ -13,6 +13,8 @@ from zerobench.spec.axes import read_axis
 from zerobench.spec.checkpoint import CheckpointSpec
 from zerobench.spec.expand import expand
 from zerobench.spec.machine import Accelerator, Machine
+from zerobench.spec.model import ModelSpec
+from zerobench.spec.parameters import count_parameters
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.resume import needs_universal, resumed_trial
 from zerobench.spec.rules import Skip, why_skipped
@@ -22,6 +24,7 @@ from zerobench.spec.sweep import load_sweep
 from zerobench.spec.trial import TrialSpec
 
 CPU = Machine(accelerator=Accelerator.CPU, cpu_cores=2)
+TWO_BLOCKS = ModelSpec(name="two blocks", hf_config={"model_type": "llama", "num_hidden_layers": 2})
 STEPS = {"warmup": 1, "memory": 1, "timed": 4}
 
 
@@ -72,7 +75,28 @@ def test_every_strategy_that_saves_can_be_saved_and_one_of_its_ranks_killed(stra
             "checkpoint_of_swapped_states",
             "use cpu",
         ),
-        (spec(ds_config={"tensor_parallel.autotp_size": 2}), "checkpoint_of_autotp", "use tensor"),
+        (
+            spec(checkpoint={"resume_world_size": 1}, ds_config={"tensor_parallel.autotp_size": 2}),
+            "resumed_cannot_run",
+            "1 ranks cannot be divided into groups of 2",
+        ),
+        (
+            spec("fsdp", {"resume_world_size": 1}, mics_shard_size=2),
+            "resumed_cannot_run",
+            "1 ranks cannot be divided into groups of 2",
+        ),
+        (
+            spec(
+                "pipeline", {"resume_world_size": 4}, gpus_per_node=2, gradient_accumulation_steps=2, model=TWO_BLOCKS
+            ),
+            "resumed_cannot_run",
+            "its 2 blocks cannot be divided among 4 stages",
+        ),
+        (
+            spec("pipeline", {"resume_world_size": 3}, pipeline_schedule="deepspeed", gradient_accumulation_steps=3),
+            "checkpoint_bound_to_its_ranks",
+            "a file of optimizer states for each stage",
+        ),
     ],
 )
 def test_what_cannot_be_saved_or_resumed_is_refused_with_the_reason(trial: TrialSpec, rule: str, told: str) -> None:
@@ -179,11 +203,23 @@ def test_the_reference_dies_and_goes_on_as_the_one_process_that_it_is(tmp_path: 
         ("zero2", {"precision": "bf16"}, 14),
         ("zero3", {"precision": "bf16"}, 12),
         ("ddp", {"precision": "fp32", "optimizer": "sgd"}, 4),
+        ("pipeline", {"precision": "bf16"}, 14),
+        ("rpc-pipeline", {"precision": "fp32"}, 12),
+        ("pipeline", {"precision": "fp32", "pipeline_schedule": "deepspeed"}, 12),
+        ("pipeline", {"precision": "bf16", "pipeline_schedule": "deepspeed"}, 26),
     ],
 )
 def test_a_checkpoint_has_so_many_bytes_a_parameter(strategy: str, fields: dict[str, Any], bytes_each: int) -> None:
     assert checkpoint_bytes(spec(strategy, **fields), 1000) == 1000 * bytes_each
     assert room_bytes(spec(strategy, **fields), 1000) == 2000 * bytes_each
+
+
+def test_what_autotp_leaves_whole_lies_in_the_file_of_each_part() -> None:
+    trial = spec("zero2", precision="bf16", gpus_per_node=4, ds_config={"tensor_parallel.autotp_size": 4})
+    counts = count_parameters(trial.model)
+    assert counts is not None
+    whole = counts.token_embeddings + counts.norms
+    assert checkpoint_bytes(trial, counts.total) == 14 * (counts.total + 3 * whole)
 
 
 def test_a_universal_checkpoint_takes_room_of_its_own() -> None:

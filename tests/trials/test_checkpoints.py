@@ -26,6 +26,7 @@ from zerobench.run.recovery import run_twice
 from zerobench.run.stop import Stop
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.parameters import count_parameters
+from zerobench.spec.strategy import uses_deepspeed
 from zerobench.spec.trial import TrialSpec
 
 CONFIG: dict[str, Any] = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 160, "num_hidden_layers": 2}
@@ -39,22 +40,32 @@ SMALL_BUCKETS = {
     "zero_optimization.allgather_bucket_size": 100_000,
     "zero_optimization.stage3_param_persistence_threshold": 0,
 }
-AS_SAVED = ["single", "ddp", "fsdp", "tensor", "parameter-server", "zero0", "zero2", "zero3"]
+AUTOTP = SMALL_BUCKETS | {"tensor_parallel.autotp_size": 2}
+SETTINGS: dict[str, dict[str, Any]] = {
+    **{name: {"strategy": "pipeline", "pipeline_schedule": name} for name in ("1f1b", "gpipe", "deepspeed")},
+    "hpz": {"strategy": "zero3", "ds_config": SMALL_BUCKETS, "hpz_partition_size": 2},
+    "mics": {"strategy": "fsdp", "mics_shard_size": 2, "gpus_per_node": 4},
+    "autotp": {"strategy": "zero1", "ds_config": AUTOTP},
+}
+"""What is no strategy of its own."""
+AS_SAVED = ["single", "ddp", "fsdp", "tensor", "parameter-server", "zero0", "zero2", "zero3", "rpc-pipeline", *SETTINGS]
 ON_OTHER_RANKS = ["fsdp", "tensor", "zero1", "zero3"]
+TIED = CONFIG | {"num_hidden_layers": 3, "tie_word_embeddings": True}
+UNTIED = CONFIG | {"num_hidden_layers": 3}
+IN_THREE = [("1f1b", TIED), ("rpc-pipeline", UNTIED)]
 
 
 def spec(strategy: str, checkpoint: dict[str, Any], **fields: Any) -> TrialSpec:
     """A trial of few and short sequences on two ranks, or of the one process that stands for them."""
     alone = strategy == "single"
     work: dict[str, Any] = {"gpus_per_node": 1 if alone else 2, "gradient_accumulation_steps": 2 if alone else 1}
+    work |= SETTINGS.get(strategy, {"strategy": strategy})
     if strategy.startswith("zero"):
         work["ds_config"] = SMALL_BUCKETS
     rates = {"learning_rate": 1e-3}
     more = {"sequence_length": 32, "precision": "fp32", "steps": STEPS, "hyperparameters": rates}
     model = ModelSpec(name="tiny", hf_config=CONFIG)
-    return TrialSpec.model_validate(
-        {"model": model, "strategy": strategy, "checkpoint": checkpoint, **work, **more, **fields}
-    )
+    return TrialSpec.model_validate({"model": model, "checkpoint": checkpoint, **work, **more, **fields})
 
 
 def run_rank(folder: str, rank: int, port: int) -> None:
@@ -126,7 +137,7 @@ def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -
         if asked not in done:
             folder = TrialFolder(tmp_path_factory.mktemp("trial"))
             folder.spec.write_text(asked)
-            if trial.zero_stage is not None:
+            if uses_deepspeed(trial):
                 folder.ds_config.write_bytes(to_json(build_ds_config(trial)))
             with pytest.MonkeyPatch.context() as patch:
                 for name, value in PINNED_MALLOC.items():
@@ -136,6 +147,13 @@ def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -
         return done[asked]
 
     return run
+
+
+def distance_of(found: Ran) -> float:
+    """The largest difference of a loss from the uninterrupted one, of all steps."""
+    ours, theirs = found.recovery.losses, found.ranks[0].losses
+    assert len(ours) == len(theirs) == NUM_STEPS
+    return max(abs(a - b) for a, b in zip(ours, theirs, strict=True))
 
 
 @pytest.mark.parametrize("strategy", AS_SAVED)
@@ -167,11 +185,40 @@ def test_its_size_is_that_of_the_closed_form_and_its_memory_is_told(ran, strateg
 def test_resumed_on_one_rank_it_goes_on_with_the_same_losses_but_for_the_order_of_additions(ran, strategy):
     found = ran(spec(strategy, EVERY | {"resume_world_size": 1}))
     assert found.record.status is Status.COMPLETED, found.record.reason
-    ours, theirs = found.recovery.losses, found.ranks[0].losses
-    assert len(ours) == len(theirs) == NUM_STEPS
-    assert max(abs(a - b) for a, b in zip(ours, theirs, strict=True)) <= 5e-6
+    assert distance_of(found) <= 5e-6
     assert (found.recovery.convert_s is not None) == strategy.startswith("zero")
     assert found.recovery.world_size == 1
+
+
+@pytest.mark.parametrize(("strategy", "config"), IN_THREE)
+def test_a_pipeline_of_two_stages_goes_on_in_three_with_the_same_losses_but_for_the_order_of_additions(
+    ran, strategy, config
+):
+    work = {"model": ModelSpec(name="three blocks", hf_config=config), "gradient_accumulation_steps": 3}
+    found = ran(spec(strategy, EVERY | {"resume_world_size": 3}, **work))
+    assert found.record.status is Status.COMPLETED, found.record.reason
+    assert distance_of(found) <= 5e-6
+    assert len(found.recovery.loads) == 3
+    counts = count_parameters(found.spec.model)
+    assert counts is not None
+    assert found.ranks[0].checkpoints[0].size_bytes == pytest.approx(
+        checkpoint_bytes(found.spec, counts.total), rel=0.03
+    )
+
+
+def test_parts_of_autotp_go_on_with_half_as_many_copies_of_the_model_by_way_of_the_universal_checkpoint(ran):
+    found = ran(spec("autotp", EVERY | {"resume_world_size": 2}, gpus_per_node=4))
+    assert found.record.status is Status.COMPLETED, found.record.reason
+    assert distance_of(found) <= 5e-6
+    assert found.recovery.convert_s is not None
+
+
+def test_the_bf16_optimizer_of_deepspeeds_pipeline_comes_back_though_its_engine_writes_it_twice(ran):
+    found = ran(spec("deepspeed", EVERY, precision="bf16"))
+    assert found.recovery.losses == found.ranks[0].losses
+    counts = count_parameters(found.spec.model)
+    assert counts is not None
+    assert found.ranks[0].checkpoints[0].size_bytes == pytest.approx(26 * counts.total, rel=0.03)
 
 
 def test_after_a_rank_was_killed_the_others_crash_and_fresh_processes_go_on_from_the_last_checkpoint(ran):

@@ -9,13 +9,20 @@ Adam's two moments take 8 bytes of a parameter, fp32 master weights 4, the param
   that copy is one more: 16 bytes.
 - At stage 3 there is no module, only the fp32 partitions and the moments (stage3.py, _rigid_state_dict), each cut to
   equal parts of every parameter.
+- What AutoTP cut lies in a file for each part, and what it left whole, embedding and norms, in each of them.
+- DeepSpeed's pipeline writes what stage 0 does, a file for each stage. In bf16 its optimizer is BF16_Optimizer, which
+  the engine takes for one that is partitioned and for one that is not: master weights and moments are written twice
+  (runtime/engine.py, _save_checkpoint and _save_zero_checkpoint).
 
 Headers, names and step counters come on top; they are nothing beside the states of a model worth saving.
 """
 
 from __future__ import annotations
 
+from zerobench.spec.batch import autotp_size
+from zerobench.spec.parameters import count_parameters
 from zerobench.spec.resume import needs_universal
+from zerobench.spec.strategy import strategy_info, uses_deepspeed
 from zerobench.spec.trial import Optimizer, Precision, TrialSpec
 
 _FP32 = 4
@@ -23,17 +30,31 @@ _FP32 = 4
 
 def checkpoint_bytes(trial: TrialSpec, num_params: int) -> int:
     """Bytes of one checkpoint of `trial`, whose model has `num_params` parameters, all of them trained."""
-    return num_params * (_weight_bytes(trial) + (0 if trial.optimizer is Optimizer.SGD else 8))
+    moments = 0 if trial.optimizer is Optimizer.SGD else 2 * _FP32
+    module, masters = _weight_bytes(trial)
+    return _params_written(trial, num_params) * (module + _copies_of_states(trial) * (masters + moments))
 
 
-def _weight_bytes(trial: TrialSpec) -> int:
-    """Bytes that the copies of one weight take."""
+def _params_written(trial: TrialSpec, num_params: int) -> int:
+    """Parameters in all files together, those that several have counted in each."""
+    parts, counts = autotp_size(trial), count_parameters(trial.model)
+    whole = 0 if counts is None else counts.token_embeddings + counts.norms
+    return num_params + (parts - 1) * whole
+
+
+def _weight_bytes(trial: TrialSpec) -> tuple[int, int]:
+    """Bytes that one weight takes in the model's precision, and beside that in fp32."""
     is_fp32 = trial.precision is Precision.FP32
     if trial.strategy == "fsdp" or trial.zero_stage == 3:
-        return _FP32
-    module = _FP32 if is_fp32 else 2
+        return 0, _FP32
     has_masters = bool(trial.zero_stage) or not is_fp32
-    return module + (_FP32 if has_masters else 0)
+    return _FP32 if is_fp32 else 2, _FP32 if has_masters else 0
+
+
+def _copies_of_states(trial: TrialSpec) -> int:
+    """How often master weights and moments are written."""
+    is_pipeline = strategy_info(trial.strategy).divides_layers and uses_deepspeed(trial)
+    return 2 if is_pipeline and trial.precision is Precision.BF16 else 1
 
 
 def room_bytes(trial: TrialSpec, num_params: int) -> int:
@@ -41,5 +62,5 @@ def room_bytes(trial: TrialSpec, num_params: int) -> int:
     the last one its universal form, which is made by way of a copy of the fp32 weights and the moments.
     """
     once = checkpoint_bytes(trial, num_params)
-    universal = once + 2 * 12 * num_params if needs_universal(trial) else 0
+    universal = once + 2 * 12 * _params_written(trial, num_params) if needs_universal(trial) else 0
     return max(2 * once, universal + once)

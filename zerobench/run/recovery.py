@@ -36,7 +36,7 @@ from zerobench.run.stop import Stop
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.resume import needs_universal, resumed_trial
 from zerobench.spec.step_plan import plan_steps
-from zerobench.spec.strategy import strategy_info
+from zerobench.spec.strategy import uses_deepspeed
 from zerobench.spec.trial import TrialSpec
 from zerobench.units import format_bytes
 
@@ -107,7 +107,7 @@ def _resume(trial: TrialSpec, folder: TrialFolder, launch: Launch, stop: Stop, r
 
 def _lay_out(trial: TrialSpec, folder: TrialFolder, checkpoint: Path, *, universal: bool) -> None:
     """The folder of the second launch, with what the worker reads."""
-    config = build_ds_config(trial) if strategy_info(trial.strategy).uses_deepspeed else None
+    config = build_ds_config(trial) if uses_deepspeed(trial) else None
     if config is not None and universal:
         config["checkpoint"] = {**config.get("checkpoint", {}), "load_universal": True}
     lay_out_trial(folder, trial, config)

@@ -4,16 +4,23 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from zerobench.spec.batch import AUTOTP_SIZE, model_parallel_size, processes_of
+from zerobench.spec.batch import processes_of
 from zerobench.spec.ramp_rules import RAMP_RULES
 from zerobench.spec.resume import needs_universal, resume_world_size, resumed_trial
 from zerobench.spec.situation import Rule, Situation
 from zerobench.spec.step_plan import plan_steps
-from zerobench.spec.strategy import strategy_info
+from zerobench.spec.strategy import strategy_info, uses_deepspeed
 from zerobench.spec.strategy_rules import STRATEGY_RULES
 from zerobench.spec.trial import Offload, Optimizer
 
-_OF_THE_RESUMED = ("too_few_processes", "workers_cannot_share_batch", "tensor_not_divisible")
+_OF_THE_RESUMED = (
+    "too_few_processes",
+    "workers_cannot_share_batch",
+    "tensor_not_divisible",
+    "autotp_not_divisible",
+    "blocks_not_divisible",
+    "groups_not_even",
+)
 
 
 def _strategy_saves_nothing(s: Situation) -> str | None:
@@ -32,12 +39,6 @@ def _swapped_states(s: Situation) -> str | None:
         f"checkpoint with {s.offloads}: DeepSpeed brings the optimizer's swap files back and not Adam's step counts "
         "with them (runtime/engine.py, load_checkpoint), so training would go on otherwise; use cpu"
     )
-
-
-def _autotp(s: Situation) -> str | None:
-    if s.trial.checkpoint is None or s.trial.zero_stage is None or model_parallel_size(s.trial) == 1:
-        return None
-    return f"checkpoint with {AUTOTP_SIZE}: saving a model that AutoTP cut is not measured here; use tensor"
 
 
 def _nothing_to_resume(s: Situation) -> str | None:
@@ -68,7 +69,14 @@ def _fault_out_of_place(s: Situation) -> str | None:
 
 def _bound_to_its_ranks(s: Situation) -> str | None:
     info, ranks = strategy_info(s.trial.strategy), resume_world_size(s.trial)
-    if ranks == s.trial.world_size or info.bound_to_ranks is None:
+    if ranks == s.trial.world_size:
+        return None
+    if info.divides_layers and uses_deepspeed(s.trial):
+        return (
+            f"checkpoint.resume_world_size {ranks} at pipeline_schedule deepspeed: it writes a file of optimizer "
+            "states for each stage, which no other division of the model can read; use 1f1b or gpipe"
+        )
+    if info.bound_to_ranks is None:
         return None
     return f"checkpoint.resume_world_size {ranks} at {info.name}: {info.bound_to_ranks}"
 
@@ -104,7 +112,6 @@ def _resumed_cannot_run(s: Situation) -> str | None:
 CHECKPOINT_RULES: dict[str, Rule] = {
     "strategy_saves_nothing": _strategy_saves_nothing,
     "checkpoint_of_swapped_states": _swapped_states,
-    "checkpoint_of_autotp": _autotp,
     "nothing_to_resume": _nothing_to_resume,
     "fault_out_of_place": _fault_out_of_place,
     "checkpoint_bound_to_its_ranks": _bound_to_its_ranks,

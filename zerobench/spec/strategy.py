@@ -175,6 +175,7 @@ STRATEGIES: dict[str, StrategyInfo] = {
             evidences=(Evidence.MEASURED, Evidence.SOLO, Evidence.SIMULATED),
             unavailable={Evidence.FORMULA: "no closed form of a stage's memory is written; use simulated"},
             axes=("pipeline_schedule",),
+            checkpoint=f"{_DCP}; DeepSpeed's save_checkpoint where its engine runs the schedule",
         ),
         StrategyInfo(
             name="rpc-pipeline",
@@ -186,6 +187,7 @@ STRATEGIES: dict[str, StrategyInfo] = {
             divides_batch=False,
             divides_layers=True,
             is_driven=True,
+            checkpoint=_DCP,
             tolerance_reason="distributed autograd adds micro-batches' gradients in the order in which they come",
         ),
         StrategyInfo(

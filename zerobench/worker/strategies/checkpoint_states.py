@@ -2,13 +2,15 @@
 keep them.
 
 One flat mapping of tensors serves all of torch's own strategies. A name says what a tensor is and of which parameter
-(`first_moment`'s `exp_avg/model.norm.weight`), so that it means the same on any number of ranks; the optimizer's own
-numbering would not. Loading copies into the tensors that are there, which are never held twice.
+(`first_moment`'s `exp_avg/model.norm.weight`), so that it means the same on any number of ranks, also where each has
+some of the layers; the optimizer's own numbering would not. Loading copies into the tensors that are there, which are
+never held twice.
 
 - whole: one process writes all of it by torch.save, and each that needs it reads it with `weights_only=True`, which
   builds tensors and runs no code of the file's.
-- in parts: every rank writes its own by torch.distributed.checkpoint, which knows DTensors, writes what all ranks hold
-  alike once, and gives each rank of another number the parts that it holds now. Its `.metadata` is a pickle; it is read
+- in parts: every rank writes its own by torch.distributed.checkpoint, which knows DTensors, writes what several ranks
+  hold under one name once (_dedup_save_plans.py), as first and last stage of a pipeline do a tied
+  embedding, and gives each rank of another number the parts that it holds now. Its `.metadata` is a pickle; it is read
   only from the folder in which the ranks of the same trial have just written it.
 """
 

@@ -9,15 +9,18 @@ those a rank waits.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Sequence
+from pathlib import Path
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
+from zerobench.checkpoint_files import ENGINE
 from zerobench.memory.engine_config import engine_config
 from zerobench.memory.engine_tensors import Named, walk_deepspeed
 from zerobench.records import Category, Phase
 from zerobench.worker.strategies.base import Phases, Strategy, only_learning_rate
+from zerobench.worker.strategies.engine_checkpoint import load_engine, save_engine
 from zerobench.worker.strategies.pipeline import own_part
 from zerobench.worker.strategies.stages import Stage, build_stage
 from zerobench.worker.strategies.zero import undo_start_up_step
@@ -115,6 +118,22 @@ class DeepSpeedPipeline(Strategy):
 
     def _moved(self, kind: str, tensor: torch.Tensor) -> None:
         self.job.heard(kind, dist.get_world_size(), tensor.nbytes)
+
+    def save(self, folder: Path) -> None:
+        """By the engine: a file of weights and one of optimizer states for each stage."""
+        save_engine(self._engine, folder)
+
+    def load(self, folder: Path) -> None:
+        """What the engine wrote for this rank's stage.
+
+        In bf16 its optimizer is one of partitions (BF16_Optimizer), whose files `load_checkpoint` reads only where ZeRO
+        is on: else it hands that optimizer what the file of weights has, and fails (runtime/engine.py,
+        _load_checkpoint). So they are asked for by themselves.
+        """
+        in_partitions = type(self._engine.optimizer).__name__ == "BF16_Optimizer"
+        load_engine(self._engine, folder, optimizer=not in_partitions)
+        if in_partitions and not self._engine._load_zero_checkpoint(str(folder), ENGINE):
+            raise RuntimeError(f"DeepSpeed found no optimizer states in {folder}")
 
     def walk(self) -> Iterable[Named]:
         """Everything that the engine holds, what passes between the stages, and the batches that it keeps.

@@ -17,7 +17,6 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator
 from contextlib import contextmanager
 from functools import partial
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -32,7 +31,6 @@ from zerobench.spec.sharding import state_shard_size
 from zerobench.spec.trial import Offload, Precision
 from zerobench.worker.compilation import blocks, compile_blocks
 from zerobench.worker.model import DTYPES
-from zerobench.worker.strategies.checkpoint_states import load_parts, make_optimizer_states, save_parts
 from zerobench.worker.strategies.torch_loop import TorchLoop
 
 
@@ -40,6 +38,7 @@ class Fsdp(TorchLoop):
     """The torch loop over a model under fully_shard."""
 
     _keeps_masters = False
+    _is_divided = True
 
     def _build_module(self) -> torch.nn.Module:
         model = self.job.shape_model(on_meta=True)
@@ -95,15 +94,6 @@ class Fsdp(TorchLoop):
         masters = self.job.trial.precision is not Precision.FP32
         place = Place.HOST if self._offloads else None
         return walk_fsdp(self.module, self._optimizer, are_masters=masters, place=place)
-
-    def save(self, folder: Path) -> None:
-        """Each rank its parts."""
-        save_parts(self._states(), folder)
-
-    def load(self, folder: Path) -> None:
-        """Each rank the parts that are its own now."""
-        make_optimizer_states(self._optimizer)
-        load_parts(self._states(), folder)
 
     def effective_config(self) -> dict[str, Any]:
         """The optimizer's settings, and FSDP2's as it holds them."""

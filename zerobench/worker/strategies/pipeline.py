@@ -45,6 +45,7 @@ class Pipeline(TorchLoop):
     """The torch loop over the stage of this rank, its passes in the order of a schedule."""
 
     waits_between_phases = True
+    _is_divided = True
     _tokens: torch.Tensor | None = None
     _phases: Phases
 

@@ -24,8 +24,9 @@ class StageOptimizer:
         """Over one stage's parameters."""
         self._parameters = parameters
         self._masters = None if trial.precision is Precision.FP32 else MasterWeights(parameters)
-        updated: Sequence[torch.Tensor] = parameters if self._masters is None else self._masters.masters
-        self.inner = make_optimizer([{"params": updated}], trial)
+        self.updated: Sequence[torch.Tensor] = parameters if self._masters is None else self._masters.masters
+        """The parameters themselves, or their fp32 masters."""
+        self.inner = make_optimizer([{"params": self.updated}], trial)
         self._divisor = self.loss_scale = loss_scale(trial)
         self.busy_s = 0.0
         """Seconds spent in updates; whoever takes steps sets it back."""

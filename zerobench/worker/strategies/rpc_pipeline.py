@@ -20,6 +20,7 @@ import os
 import time
 from collections.abc import Callable, Iterable, Iterator, Sequence
 from contextlib import ExitStack, contextmanager
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -33,6 +34,7 @@ from zerobench.records import Phase
 from zerobench.spec.batch import micro_batches_of_share
 from zerobench.spec.trial import TrialSpec
 from zerobench.worker.strategies.base import Job, Phases, Strategy, only_learning_rate
+from zerobench.worker.strategies.checkpoint_states import load_parts, make_optimizer_states, save_parts
 from zerobench.worker.strategies.rpc_optimizer import StageOptimizer
 from zerobench.worker.strategies.rpc_stage import DRIVER, HeldStage
 
@@ -131,6 +133,15 @@ class RpcPipeline(Strategy):
         """Call a function on every rank, this one included, and wait for what each gives."""
         futures = [rpc.rpc_async(_name(rank), function, args=arguments) for rank in self._ranks]
         return [future.wait() for future in futures]
+
+    def save(self, folder: Path) -> None:
+        """Each rank its stage, over the process group: RPC is for steps."""
+        save_parts(self._stage.states(), folder)
+
+    def load(self, folder: Path) -> None:
+        """Each rank the stage that is its own now."""
+        make_optimizer_states(self._stage.optimizer.inner)
+        load_parts(self._stage.states(), folder)
 
     def walk(self) -> Iterable[Named]:
         """What this rank's stage holds."""

@@ -25,6 +25,7 @@ import torch.distributed.autograd as dist_autograd
 from zerobench.memory.engine_tensors import Named, walk_masters, walk_module, walk_optimizer_states
 from zerobench.records import Category, Phase
 from zerobench.worker.strategies.base import Job, Phases
+from zerobench.worker.strategies.checkpoint_states import States, named_states
 from zerobench.worker.strategies.rpc_optimizer import StageOptimizer
 from zerobench.worker.strategies.stages import build_stage
 
@@ -96,6 +97,10 @@ class HeldStage:
             yield Named(gradient, Category.GRADIENTS)
         yield from walk_masters(self.optimizer.masters)
         yield from walk_optimizer_states(self.optimizer.inner)
+
+    def states(self) -> States:
+        """What a checkpoint keeps, by the names of the whole model."""
+        return named_states(self.stage.model, self.optimizer.updated, self.optimizer.inner)
 
     def gradients(self) -> list[torch.Tensor]:
         """Those in the step's context, in the parameters' precision; none outside of a step."""

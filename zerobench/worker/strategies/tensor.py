@@ -17,7 +17,6 @@ The model is made without memory and each rank keeps its part of weights that ar
 from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
-from pathlib import Path
 from typing import Any
 
 import torch
@@ -37,7 +36,6 @@ from torch.utils._python_dispatch import _disable_current_modes
 from zerobench.worker.compilation import blocks
 from zerobench.worker.model import DTYPES, give_memory
 from zerobench.worker.strategies.base import Phases
-from zerobench.worker.strategies.checkpoint_states import load_parts, make_optimizer_states, save_parts
 from zerobench.worker.strategies.torch_loop import TorchLoop
 
 _WHOLE = Replicate()
@@ -63,6 +61,8 @@ OUTER_PLAN: dict[str, ParallelStyle] = {
 
 class Tensor(TorchLoop):
     """The torch loop over a model whose matrices are cut across the ranks."""
+
+    _is_divided = True
 
     def _build_module(self) -> torch.nn.Module:
         model = self.job.shape_model(on_meta=True)
@@ -93,15 +93,6 @@ class Tensor(TorchLoop):
 
     def _clip(self, parameters: Sequence[torch.Tensor], largest: float) -> None:
         clip_cut_gradients(parameters, largest)
-
-    def save(self, folder: Path) -> None:
-        """Each rank its parts."""
-        save_parts(self._states(), folder)
-
-    def load(self, folder: Path) -> None:
-        """Each rank the parts that are its own now."""
-        make_optimizer_states(self._optimizer)
-        load_parts(self._states(), folder)
 
     def effective_config(self) -> dict[str, Any]:
         """The optimizer's settings, and how the model is cut."""

@@ -22,9 +22,11 @@ from zerobench.worker.mixed_precision import MasterWeights
 from zerobench.worker.strategies.base import Phases, Strategy, causal_loss, only_learning_rate
 from zerobench.worker.strategies.checkpoint_states import (
     States,
+    load_parts,
     load_whole,
     make_optimizer_states,
     named_states,
+    save_parts,
     save_whole,
 )
 
@@ -54,6 +56,8 @@ class TorchLoop(Strategy):
     """Whether a 16-bit model needs fp32 masters beside it."""
     _keeps_gradients = False
     """Whether gradients are set to zero between steps, and not dropped."""
+    _is_divided = False
+    """Whether each rank holds states that others have not, so that a checkpoint is written by all."""
 
     def _build_module(self) -> torch.nn.Module:
         model = self.job.build_model()
@@ -110,14 +114,17 @@ class TorchLoop(Strategy):
         return only_learning_rate(self._optimizer)
 
     def save(self, folder: Path) -> None:
-        """All states by rank 0: every rank has the same."""
-        if not dist.is_initialized() or dist.get_rank() == 0:
+        """All states by rank 0, where every rank has the same; else each rank its parts."""
+        if self._is_divided:
+            save_parts(self._states(), folder)
+        elif not dist.is_initialized() or dist.get_rank() == 0:
             save_whole(self._states(), folder)
 
     def load(self, folder: Path) -> None:
-        """All states, by each rank."""
+        """All states by each rank, or the parts that are its own now."""
         make_optimizer_states(self._optimizer)
-        load_whole(self._states(), folder)
+        read = load_parts if self._is_divided else load_whole
+        read(self._states(), folder)
 
     def _states(self) -> States:
         return named_states(self.module, self._updated, self._optimizer)

@@ -16,6 +16,7 @@ from zerobench.spec.trial import Compile
 from zerobench.worker import compilation
 from zerobench.worker.compilation import compile_blocks
 from zerobench.worker.strategies.base import Phases, Strategy, causal_loss, only_learning_rate
+from zerobench.worker.strategies.engine_checkpoint import load_engine, save_engine
 
 
 class Zero(Strategy):
@@ -60,18 +61,12 @@ class Zero(Strategy):
 
     def save(self, folder: Path) -> None:
         """By the engine: stage 0 one file, stages 1 to 3 a file of partitions for each rank beside it."""
-        self._engine.save_checkpoint(str(folder), tag=ENGINE, save_latest=False)
+        save_engine(self._engine, folder)
 
     def load(self, folder: Path) -> None:
-        """What the engine wrote, or the universal checkpoint that was made of it.
-
-        DeepSpeed unpickles its files (runtime/checkpoint_engine/torch_checkpoint_engine.py, weights_only=False): they
-        are read only from the folder in which the ranks of the same trial have just written them.
-        """
-        tag = UNIVERSAL if self.job.ds_config.get("checkpoint", {}).get("load_universal") else ENGINE
-        loaded, _ = self._engine.load_checkpoint(str(folder), tag=tag)
-        if loaded is None:
-            raise RuntimeError(f"DeepSpeed found no checkpoint {tag} in {folder}")
+        """What the engine wrote, or the universal checkpoint that was made of it."""
+        is_universal = self.job.ds_config.get("checkpoint", {}).get("load_universal")
+        load_engine(self._engine, folder, UNIVERSAL if is_universal else ENGINE)
 
     def walk(self) -> Iterable[Named]:
         """Everything that the engine holds."""

@@ -63,10 +63,15 @@ class MeasuredWorld(World):
         settle_collectives()
 
     def mean_over_ranks(self, losses: torch.Tensor, num_ranks: int) -> list[float]:
-        """Averaged by an all-reduce, once, after all steps, so that no step waits for it."""
+        """Averaged by an all-reduce, once, after all steps, so that no step waits for it.
+
+        In fp64, where sums of fp32 losses are exact: in fp32 a loss would depend on its place among the others, since
+        gloo adds the parts of a tensor in another order each.
+        """
         if dist.is_initialized():
-            dist.all_reduce(losses)
-            losses /= num_ranks
+            sums = losses.double()
+            dist.all_reduce(sums)
+            losses = (sums / num_ranks).float()
         values: list[float] = losses.tolist()
         return values
 
