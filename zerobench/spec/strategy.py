@@ -175,7 +175,7 @@ STRATEGIES: dict[str, StrategyInfo] = {
             evidences=(Evidence.MEASURED, Evidence.SOLO, Evidence.SIMULATED),
             unavailable={Evidence.FORMULA: "no closed form of a stage's memory is written; use simulated"},
             axes=("pipeline_schedule",),
-            checkpoint=f"{_DCP}; DeepSpeed's save_checkpoint where its engine runs the schedule",
+            checkpoint=f"{_DCP}; DeepSpeed's save_checkpoint, for as many stages, where it runs the schedule",
         ),
         StrategyInfo(
             name="rpc-pipeline",
