@@ -81,6 +81,11 @@ def test_every_strategy_that_saves_can_be_saved_and_one_of_its_ranks_killed(stra
             "1 ranks cannot be divided into groups of 2",
         ),
         (
+            spec("zero3", {"resume_world_size": 2}, gpus_per_node=4, ds_config={"tensor_parallel.autotp_size": 2}),
+            "universal_checkpoint_takes_no_cut_partitions",
+            "use zero1 or zero2",
+        ),
+        (
             spec("fsdp", {"resume_world_size": 1}, mics_shard_size=2),
             "resumed_cannot_run",
             "1 ranks cannot be divided into groups of 2",
@@ -214,12 +219,13 @@ def test_a_checkpoint_has_so_many_bytes_a_parameter(strategy: str, fields: dict[
     assert room_bytes(spec(strategy, **fields), 1000) == 2000 * bytes_each
 
 
-def test_what_autotp_leaves_whole_lies_in_the_file_of_each_part() -> None:
-    trial = spec("zero2", precision="bf16", gpus_per_node=4, ds_config={"tensor_parallel.autotp_size": 4})
-    counts = count_parameters(trial.model)
+def test_what_autotp_leaves_whole_lies_in_the_file_of_each_part_but_at_stage_3() -> None:
+    cut: dict[str, Any] = {"precision": "bf16", "gpus_per_node": 4, "ds_config": {"tensor_parallel.autotp_size": 4}}
+    counts = count_parameters(spec("zero2", **cut).model)
     assert counts is not None
     whole = counts.token_embeddings + counts.norms
-    assert checkpoint_bytes(trial, counts.total) == 14 * (counts.total + 3 * whole)
+    assert checkpoint_bytes(spec("zero2", **cut), counts.total) == 14 * (counts.total + 3 * whole)
+    assert checkpoint_bytes(spec("zero3", **cut), counts.total) == 12 * counts.total
 
 
 def test_a_universal_checkpoint_takes_room_of_its_own() -> None:

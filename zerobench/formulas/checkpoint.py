@@ -9,7 +9,8 @@ Adam's two moments take 8 bytes of a parameter, fp32 master weights 4, the param
   that copy is one more: 16 bytes.
 - At stage 3 there is no module, only the fp32 partitions and the moments (stage3.py, _rigid_state_dict), each cut to
   equal parts of every parameter.
-- What AutoTP cut lies in a file for each part, and what it left whole, embedding and norms, in each of them.
+- Below stage 3 what AutoTP cut lies in a file for each part, and what it left whole, embedding and norms, in each of
+  them; stage 3 partitions that among all ranks.
 - DeepSpeed's pipeline writes what stage 0 does, a file for each stage. In bf16 its optimizer is BF16_Optimizer, which
   the engine takes for one that is partitioned and for one that is not: master weights and moments are written twice
   (runtime/engine.py, _save_checkpoint and _save_zero_checkpoint).
@@ -37,7 +38,8 @@ def checkpoint_bytes(trial: TrialSpec, num_params: int) -> int:
 
 def _params_written(trial: TrialSpec, num_params: int) -> int:
     """Parameters in all files together, those that several have counted in each."""
-    parts, counts = autotp_size(trial), count_parameters(trial.model)
+    parts = 1 if trial.zero_stage == 3 else autotp_size(trial)
+    counts = count_parameters(trial.model)
     whole = 0 if counts is None else counts.token_embeddings + counts.norms
     return num_params + (parts - 1) * whole
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from dataclasses import replace
 
-from zerobench.spec.batch import processes_of
+from zerobench.spec.batch import AUTOTP_SIZE, autotp_size, processes_of
 from zerobench.spec.ramp_rules import RAMP_RULES
 from zerobench.spec.resume import needs_universal, resume_world_size, resumed_trial
 from zerobench.spec.situation import Rule, Situation
@@ -90,6 +90,16 @@ def _universal_needs_adam(s: Situation) -> str | None:
     )
 
 
+def _universal_takes_no_cut_partitions(s: Situation) -> str | None:
+    if not needs_universal(s.trial) or s.trial.zero_stage != 3 or autotp_size(s.trial) == 1:
+        return None
+    return (
+        f"checkpoint.resume_world_size {resume_world_size(s.trial)} with {AUTOTP_SIZE} at zero3: DeepSpeed's universal "
+        "checkpoint takes parts that AutoTP cut and stage 3 partitioned for partitions of the whole, and fails; "
+        "use zero1 or zero2"
+    )
+
+
 def _resumed_cannot_run(s: Situation) -> str | None:
     trial, ranks = s.trial, resume_world_size(s.trial)
     if ranks == trial.world_size:
@@ -116,6 +126,7 @@ CHECKPOINT_RULES: dict[str, Rule] = {
     "fault_out_of_place": _fault_out_of_place,
     "checkpoint_bound_to_its_ranks": _bound_to_its_ranks,
     "universal_checkpoint_needs_adam": _universal_needs_adam,
+    "universal_checkpoint_takes_no_cut_partitions": _universal_takes_no_cut_partitions,
     "resumed_cannot_run": _resumed_cannot_run,
 }
 """Asked of measured trials, after the rules of the strategies, in this order. A prediction writes nothing."""
