@@ -144,7 +144,7 @@ def test_ranks_that_fail_are_typed_outcomes_and_the_sweep_goes_on(own_sweep, tmp
     only = text.replace("[single, tensorflow]", "tensorflow").replace(
         "[multi-worker-mirrored, mirrored, parameter-server]", "[mirrored, parameter-server]"
     )
-    trials = own_sweep(only + f"data: {{kind: tokens, path: {short}}}\n").run.trials()
+    trials = list(own_sweep(only + f"data: {{kind: tokens, path: {short}}}\n").run.trials())
     assert len(trials) == 2
     for trial in trials:
         assert trial.record.status in {Status.CRASH, Status.LAUNCHER_FAULT}
