@@ -178,3 +178,9 @@ def test_groups_of_ranks_and_quantization_are_in_the_names_as_their_papers_call_
     said = " ".join(shared_lines(specs))
     assert "hpz=: ranks that keep a second copy of the parameters" in said
     assert "mics=: ranks that divide model states among them" in said
+
+
+def test_what_tensorflow_trains_under_is_in_the_names_unless_it_is_a_process_for_each_replica() -> None:
+    kinds = ("multi-worker-mirrored", "mirrored", "parameter-server", "tpu")
+    specs = [spec("ddp"), *(spec("tensorflow", tf_strategy=kind) for kind in kinds)]
+    assert labels(specs)[1:] == ["tensorflow", *(f"tensorflow {kind}" for kind in kinds[1:])]

@@ -157,7 +157,7 @@ def _launcher_fault(ending: Ending) -> Outcome | None:
     if ending.progress or ending.records:
         return None
     return Status.LAUNCHER_FAULT, Failure(
-        message=f"the deepspeed launcher {how_ended(ending.exit_code)} before any rank reported{_last_word(ending)}",
+        message=f"the launcher {how_ended(ending.exit_code)} before any rank reported{_last_word(ending)}",
         evidence=with_last_lines(f"launcher exit status {ending.exit_code}", ending),
     )
 
