@@ -250,6 +250,7 @@ def test_a_model_without_a_closed_form_or_a_host_of_unknown_size_is_tried():
 
 
 P, N = 1_000_000, 4
+UNPINNED = {"zero_optimization.offload_optimizer.pin_memory": False}
 
 
 @pytest.mark.parametrize(
@@ -274,22 +275,43 @@ def test_cpu_ranks_hold_the_zero_papers_states_in_host_memory(trial: dict[str, A
     assert held == spec.world_size * PROCESS_BYTES + bytes_per_parameter * P
 
 
+OWN = P // N
+WORDS, HALVES = 2**20, 2**19
+"""What 4 and 2 bytes for each of a rank's parameters take page-locked: 1,000,000 and 500,000 up to powers of two."""
+
+
 @pytest.mark.parametrize(
-    ("trial", "bytes_per_parameter"),
+    ("trial", "bytes_on_rank"),
     [
         ({"strategy": "zero3"}, 0),
-        ({"strategy": "zero2", "offload_optimizer": "cpu"}, 16),
-        ({"strategy": "zero3", "offload_optimizer": "cpu", "offload_param": "cpu"}, 18),
-        ({"strategy": "zero3", "offload_optimizer": "cpu", "optimizer": "sgd"}, 8),
-        ({"strategy": "zero3", "offload_param": "cpu", "precision": "fp32"}, 4),
+        ({"strategy": "zero2", "offload_optimizer": "cpu"}, 2 * WORDS + HALVES + 8 * OWN),
+        ({"strategy": "zero3", "offload_optimizer": "cpu"}, 12 * OWN + WORDS + HALVES),
+        ({"strategy": "zero3", "offload_optimizer": "cpu", "offload_param": "cpu"}, 14 * OWN + WORDS + HALVES),
+        ({"strategy": "zero3", "offload_optimizer": "cpu", "optimizer": "sgd"}, 4 * OWN + WORDS + HALVES),
+        ({"strategy": "zero2", "offload_optimizer": "cpu", "precision": "fp32"}, 2 * WORDS + 8 * OWN),
+        ({"strategy": "zero2", "offload_optimizer": "cpu", "ds_config": UNPINNED}, 16 * OWN),
+        ({"strategy": "fsdp", "offload_optimizer": "cpu", "offload_param": "cpu"}, 16 * OWN),
+        ({"strategy": "zero3", "offload_param": "cpu", "precision": "fp32"}, 4 * OWN),
         ({"strategy": "zero3", "offload_optimizer": "nvme", "offload_param": "nvme"}, 0),
-        ({"strategy": "zero3", "offload_optimizer": "cpu", "num_nodes": 2, "gpus_per_node": N // 2}, 8),
+        (
+            {"strategy": "zero3", "offload_optimizer": "cpu", "num_nodes": 2, "gpus_per_node": N // 2},
+            12 * OWN + WORDS + HALVES,
+        ),
     ],
 )
-def test_gpu_ranks_hold_offloaded_states_in_their_nodes_host_memory(trial: dict[str, Any], bytes_per_parameter: int):
+def test_gpu_ranks_hold_offloaded_states_in_their_nodes_host_memory(trial: dict[str, Any], bytes_on_rank: int):
     spec = TrialSpec(**{"model": resolve_model("llama-10m"), "gpus_per_node": N} | trial)
     held = host_state_bytes(spec, P, Accelerator.CUDA)
-    assert held == spec.gpus_per_node * PROCESS_BYTES + bytes_per_parameter * P
+    assert held == spec.gpus_per_node * (PROCESS_BYTES + bytes_on_rank)
+
+
+def test_a_7b_model_whose_page_locked_states_exceed_the_host_is_skipped():
+    node = GPU.model_copy(update={"num_gpus": 1, "host_memory_bytes": 128 * GIB})
+    offloaded = {"model": "llama-7b", "gpus_per_node": 1, "offload_optimizer": "cpu", "optimizer": "cpu_adam"}
+    found = skip(node, strategy="zero1", **offloaded)
+    assert found is not None
+    # 2 x 32 GiB of fp32 weights and gradients, 16 GiB in 16 bits, 8 bytes x 6.74e9 of moments, and the process.
+    assert "take at least 130.53 GiB, and the node has 128.00 GiB" in found.reason
 
 
 def test_the_rules_about_ranks_are_rules():

@@ -23,8 +23,16 @@ def host_state_bytes(trial: TrialSpec, num_params: int, accelerator: Accelerator
     Ranks on the CPU hold all their states in host memory, ranks on GPUs only what is offloaded to the CPU; what is
     offloaded to NVMe is in neither.
     """
-    on_host = _states_on_cpu if accelerator is Accelerator.CPU else _states_offloaded
-    return trial.gpus_per_node * (PROCESS_BYTES + round(num_params * on_host(trial)))
+    on_cpu = accelerator is Accelerator.CPU
+    states = round(num_params * _states_on_cpu(trial)) if on_cpu else _states_offloaded(trial, num_params)
+    return trial.gpus_per_node * (PROCESS_BYTES + states)
+
+
+def page_locked_bytes(nbytes: int) -> int:
+    """What torch takes of the host for a page-locked tensor: the next power of two (PowerOf2Ceil in
+    aten/src/ATen/core/CachingHostAllocator.h, allocate; torch 2.11 to 2.13).
+    """
+    return 1 << (nbytes - 1).bit_length() if nbytes > 0 else 0
 
 
 def _states_on_cpu(trial: TrialSpec) -> float:
@@ -46,19 +54,47 @@ def _ranks_of_a_model(trial: TrialSpec) -> int:
     return 1 if info is None or info.divides_batch else trial.world_size
 
 
-def _states_offloaded(trial: TrialSpec) -> float:
-    """Bytes per parameter that one rank on a GPU offloads to the CPU.
+def _states_offloaded(trial: TrialSpec, num_params: int) -> int:
+    """Bytes that one rank on a GPU keeps on the host of what is offloaded to the CPU.
 
-    The optimizer takes fp32 gradients and, in fp32 training too, an fp32 copy of the weights with it:
-    4 + 4 bytes beside the moments (deepspeed/runtime/zero/stage_1_and_2.py and stage3.py). FSDP2 keeps the same, and
-    no parameters beside its masters.
+    Parameters at stage 3 are not page-locked in whole; what the optimizer has there is told below.
     """
-    states = 0.0
+    states = 0
     if trial.offload_optimizer is Offload.CPU:
-        states += (8 + _moment_bytes(trial)) / state_shard_size(trial)
+        states += _optimizer_offloaded(trial, -(-num_params // state_shard_size(trial)))
     if trial.offload_param is Offload.CPU and trial.zero_stage is not None:
-        states += _element_bytes(trial) / trial.world_size + _second_copy(trial)
+        states += round(num_params * (_element_bytes(trial) / trial.world_size + _second_copy(trial)))
     return states
+
+
+def _optimizer_offloaded(trial: TrialSpec, share: int) -> int:
+    """Bytes of a share of so many parameters: fp32 weights and gradients, moments, and what is page-locked of them.
+
+    The optimizer takes fp32 gradients and, in fp32 training too, an fp32 copy of the weights with it
+    (deepspeed/runtime/zero/stage_1_and_2.py and stage3.py). FSDP2 keeps the same, each tensor by itself.
+
+    Page-locked are at stages 1 and 2 weights and gradients, and the copy in 16 bits that the updated weights go back in;
+    at stage 3 the gradients, those in fp32 in sub-groups, and those in 16 bits. Moments never are.
+    """
+    word, moments = 4 * share, _moment_bytes(trial) * share
+    half = 0 if trial.precision is Precision.FP32 else page_locked_bytes(2 * share)
+    if trial.zero_stage in {1, 2} and _is_page_locked(trial):
+        return 2 * page_locked_bytes(word) + half + moments
+    if trial.zero_stage == 3 and _is_page_locked(trial):
+        in_one_group = share <= SUB_GROUP_SIZE
+        return word + (page_locked_bytes(word) if in_one_group else word) + half + moments
+    return 2 * word + moments
+
+
+SUB_GROUP_SIZE = 10**9
+"""DeepSpeed's own: parameters that stage 3 updates together (deepspeed/runtime/zero/config.py, sub_group_size). Where
+there are several, or others are asked for, where they are cut is not known here, and nothing is taken for rounded."""
+
+
+def _is_page_locked(trial: TrialSpec) -> bool:
+    """Whether DeepSpeed's own settings hold: the generated configuration asks for page-locked memory."""
+    changed = {"zero_optimization.offload_optimizer.pin_memory", "zero_optimization.sub_group_size"}
+    return trial.ds_config_file is None and not changed & set(trial.ds_config)
 
 
 def _second_copy(trial: TrialSpec) -> float:
