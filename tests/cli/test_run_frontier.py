@@ -236,6 +236,20 @@ def test_a_rounds_sweep_file_says_the_rounds_trials(call: Call) -> None:
         assert [item.trial for item in again] == [trial.spec for trial in load_run(path).trials()]
 
 
+def test_one_rank_of_many_is_searched_by_itself_beside_real_ranks(call: Call) -> None:
+    many = [*MICRO_BATCH, "--capacity", "3GiB", "--only", "strategy=zero2", "--set", "evidence=measured,solo"]
+    code, _out, err = call(*many, "--set", "world_size=2,64")
+    assert (code, err) == (0, "")
+    names = [cell["name"] for cell in answer()["cells"]]
+    assert len(names) == 2  # sixty-four real ranks are more than two cores hold
+    assert sum("solo" in name for name in names) == 1
+    tried = [trial.spec for path in rounds() for trial in load_run(path).trials()]
+    assert {(one.evidence, one.world_size) for one in tried} == {(Evidence.MEASURED, 2), (Evidence.SOLO, 64)}
+    for path in rounds():
+        again = expand(load_sweep(str(path / "sweep.yaml")), LAPTOP)
+        assert [item.trial for item in again] == [trial.spec for trial in load_run(path).trials()]
+
+
 def test_on_gpus_running_out_of_memory_is_the_answer(call: Call, bench: Bench) -> None:
     bench.machine = NODE
     code, out, _ = call(*MICRO_BATCH)

@@ -1,4 +1,4 @@
-"""The rule's lower bound of host memory under offload is what the simulation of a GPU takes, page-locked rounding too."""
+"""The lower bound of host memory under offload is what the simulation of a GPU takes, page-locked and rounded."""
 
 from __future__ import annotations
 
@@ -45,7 +45,7 @@ def test_the_bound_is_what_a_simulated_rank_holds_but_for_one_tensor(
     bound = host_state_bytes(trial, sum(TENSORS), Accelerator.CUDA) // num_ranks - PROCESS_BYTES
     wanted = (StepKind.STEADY, Phase.STEP, Place.HOST, Category.TOTAL)
     [total] = [row for row in ran(trial)[0].memory if (row.step, row.phase, row.place, row.category) == wanted]
-    # Stages 1 and 2 page-lock room for the largest gradient beside them (stage_1_and_2.py, temp_grad_buffer_for_cpu_offload).
+    # Stages 1 and 2 page-lock room for the largest gradient too (stage_1_and_2.py, temp_grad_buffer_for_cpu_offload).
     beside = 0 if strategy == "zero3" else page_locked_bytes(2 * max(TENSORS))
     assert bound + beside == pytest.approx(total.live_bytes, rel=0.002)
     assert bound <= total.live_bytes * 1.002

@@ -57,7 +57,7 @@ def read_hunt(request: run.Request, *, dry_run: bool = False) -> Hunt:
     axis, given_bytes = _read_options(request, dry_run=dry_run)
     asked = run.read(request)
     name = "" if asked.sweep is None else asked.sweep.name
-    planned = [item for item in asked.planned if item.trial.evidence is Evidence.MEASURED]
+    planned = [item for item in asked.planned if item.trial.evidence.needs_device]
     if not planned:
         raise UserError(f"--frontier: {name} measures nothing; `zerobench plan {name} --frontier` predicts")
     cells = _cells([item.trial for item in planned if item.skipped is None], axis)
@@ -92,7 +92,7 @@ def _limit(given_bytes: int | None, machine: Machine, cells: Iterable[TrialSpec]
             return Limit(machine.device_memory_bytes, is_given=False)
         why = "the driver does not say how much memory the GPU has" if on_gpu else "nothing else bounds CPU ranks"
         raise UserError(f"--capacity is missing: {why}; say what one rank may take, for example --capacity 2GiB")
-    ranks = 1 if on_gpu else max(trial.gpus_per_node for trial in cells)
+    ranks = 1 if on_gpu else max(1 if trial.evidence.plays_one_rank else trial.gpus_per_node for trial in cells)
     there_bytes = machine.device_memory_bytes if on_gpu else machine.host_memory_bytes
     if there_bytes is not None and ranks * given_bytes > there_bytes:
         each = f"{ranks} ranks of {format_bytes(given_bytes)}" if ranks > 1 else format_bytes(given_bytes)
@@ -103,10 +103,10 @@ def _limit(given_bytes: int | None, machine: Machine, cells: Iterable[TrialSpec]
 
 def _cells(trials: Iterable[TrialSpec], axis: FrontierAxis) -> dict[str, TrialSpec]:
     """One cell for the trials that differ in nothing but the axis, the repeat and how their batch grows, by a name
-    without the axis: what fits must fit with the full batch.
+    without the axis: what fits must fit with the full batch. What real ranks can be had for is not searched solo.
     """
     found: dict[str, TrialSpec] = {}
-    for trial in trials:
+    for trial in sorted(trials, key=lambda trial: trial.evidence is not Evidence.MEASURED):
         axis.start(trial)  # a model that does not say how deep it is is refused before anything is written
         cell = trial.model_copy(update={"steps": STEPS, "repeat": 0, "batch_ramp": None})
         found.setdefault(axis.at(cell, 1).config_hash, cell)

@@ -127,9 +127,11 @@ def _document(name: str, planned: Sequence[PlannedTrial]) -> dict[str, Any]:
     """The round as a sweep file would say it."""
     trial = planned[0].trial
     said = document(name, planned)
-    if trial.evidence is Evidence.MEASURED:  # neither means anything to it
-        for axes in (said["axes"], *said["include"]):
-            del axes["gpu"], axes["rank"]
+    means_nothing = {"gpu"} if trial.evidence.needs_device else set()
+    means_nothing |= {"rank"} if not trial.evidence.plays_one_rank else set()
+    for axes in (said["axes"], *said["include"]):
+        for axis in means_nothing:
+            del axes[axis]
     shared = trial.model_dump(mode="json", include={"data", "hyperparameters", "timeout_s", "trust_remote_code"})
     return said | shared
 
@@ -154,7 +156,8 @@ class Rounds:
         """
         self._number += 1
         tries = {label: self._hunt.axis.at(self._cells[label], step) for label, step in asked.items()}
-        result = self._make([self._planned(trial) for trial in tries.values()], f"round-{self._number}")
+        planned = [self._planned(trial, self._hunt.cells[label].evidence) for label, trial in tries.items()]
+        result = self._make(planned, f"round-{self._number}")
         if result.interrupted:
             raise KeyboardInterrupt
         there = {trial.trial_id: trial for trial in ended_trials(load_run(result.folder.path))}
@@ -171,10 +174,10 @@ class Rounds:
                 self.given_up[label] = f"{why}; see {result.folder.trial(spec.trial_id).path}"
         return peaks
 
-    def _planned(self, trial: TrialSpec) -> PlannedTrial:
-        """The trial with the rule that it breaks where it is measured: what host memory cannot hold is not tried."""
+    def _planned(self, trial: TrialSpec, evidence: Evidence) -> PlannedTrial:
+        """The trial with the rule that it breaks where it is tried: what host memory cannot hold is not."""
         counts = count_parameters(trial.model)
-        measured = trial.model_copy(update={"evidence": Evidence.MEASURED})
+        measured = trial.model_copy(update={"evidence": evidence})
         situation = Situation(measured, self._hunt.machine, None if counts is None else counts.total)
         return PlannedTrial(trial=trial, skipped=why_skipped(situation))
 

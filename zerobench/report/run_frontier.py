@@ -22,7 +22,6 @@ from zerobench.report.terminal.layout import Section
 from zerobench.report.trials import Trial, completed, num_params
 from zerobench.spec.frontier import Frontier, Try
 from zerobench.spec.frontier_axes import FrontierAxis
-from zerobench.spec.trial import Evidence
 from zerobench.units import format_bytes, format_count
 
 HOST_MEMORY_RULE = "host_memory"
@@ -55,7 +54,7 @@ class Limit:
             return peak_bytes
         outside = [rank.context for rank in trial.ranks if rank.context is not None]
         peak_bytes += max(((one.context_bytes or 0) + (one.collectives_bytes or 0) for one in outside), default=0)
-        return min(peak_bytes, self.capacity_bytes) if trial.spec.evidence is Evidence.MEASURED else peak_bytes
+        return min(peak_bytes, self.capacity_bytes) if trial.spec.evidence.needs_device else peak_bytes
 
 
 @dataclass(frozen=True)

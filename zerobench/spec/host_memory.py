@@ -73,8 +73,8 @@ def _optimizer_offloaded(trial: TrialSpec, share: int) -> int:
     The optimizer takes fp32 gradients and, in fp32 training too, an fp32 copy of the weights with it
     (deepspeed/runtime/zero/stage_1_and_2.py and stage3.py). FSDP2 keeps the same, each tensor by itself.
 
-    Page-locked are at stages 1 and 2 weights and gradients, and the copy in 16 bits that the updated weights go back in;
-    at stage 3 the gradients, those in fp32 in sub-groups, and those in 16 bits. Moments never are.
+    Page-locked are at stages 1 and 2 weights and gradients, and the copy in 16 bits that the updated weights go back
+    in; at stage 3 the gradients, those in fp32 in sub-groups, and those in 16 bits. Moments never are.
     """
     word, moments = 4 * share, _moment_bytes(trial) * share
     half = 0 if trial.precision is Precision.FP32 else page_locked_bytes(2 * share)
