@@ -54,6 +54,14 @@ def _own(name: str, what: str) -> Part:
     return Part(part.name, what, part.argv, least_s=120.0, is_sweep=True, needs=(HERE / f"{name}_predicted.csv",))
 
 
+_EIGHT_NODES = ("--set", "num_nodes=8", "--set", "gpus_per_node=8")
+
+
+def _frontier(name: str, what: str, sweep: str, *options: str) -> Part:
+    argv = _python("-m", "zerobench", "run", str(HERE / sweep), *options, "--frontier", "model")
+    return Part(name, what, (*argv, "--reports", "{folder}"), least_s=400.0)
+
+
 PARTS: tuple[Part, ...] = (
     Part("kernels", "DeepSpeed's CUDA and CPU kernels, compiled once", _python("-c", _KERNELS), least_s=240.0),
     Part(
@@ -69,7 +77,13 @@ PARTS: tuple[Part, ...] = (
     _sweep("quickstart", "ZeRO's stages on one GPU, tracker and real driver", "quickstart"),
     _own("cells", "every byte named, and predicted: 1B and 7B, stages, offload, one rank of 1, 8 and 64"),
     _own("figure1", "the ZeRO paper's figure 1: 7.5B on 64 GPUs, one rank of them"),
-    _sweep("ladder", "what each setting gains in speed, 1B", str(HERE / "ladder.yaml")),
+    _sweep("ladder", "what each setting gains in speed, 1B and 7B", str(HERE / "ladder.yaml")),
+    Part(
+        "gains",
+        "the ladder as a table: each setting's gain, tokens/s and MFU",
+        _python("benchmarks/gpu_campaign/ladder.py", "{folder}/../ladder", "--out", "{folder}/gains.md"),
+        least_s=10.0,
+    ),
     Part(
         "loops",
         "tokens/s beside a bare DeepSpeed loop, the Trainer and accelerate",
@@ -82,14 +96,9 @@ PARTS: tuple[Part, ...] = (
         _python("benchmarks/overhead.py", "--model", "llama-1b", "--out", "{folder}/overhead.json"),
         least_s=300.0,
     ),
-    Part(
-        "frontier",
-        "the largest Llama for each stage and offload",
-        _python(
-            *("-m", "zerobench", "run", str(HERE / "frontier.yaml"), "--frontier", "model", "--reports", "{folder}")
-        ),
-        least_s=400.0,
-    ),
+    _frontier("frontier", "the largest Llama for each stage", "frontier.yaml"),
+    _frontier("frontier-8", "as one rank of 8, by stage and offload", "frontier_solo.yaml"),
+    _frontier("frontier-64", "as one rank of 64, by stage and offload", "frontier_solo.yaml", *_EIGHT_NODES),
 )
 
 

@@ -307,8 +307,8 @@ def test_gpu_ranks_hold_offloaded_states_in_their_nodes_host_memory(trial: dict[
 
 def test_a_7b_model_whose_page_locked_states_exceed_the_host_is_skipped():
     node = GPU.model_copy(update={"num_gpus": 1, "host_memory_bytes": 128 * GIB})
-    offloaded = {"model": "llama-7b", "gpus_per_node": 1, "offload_optimizer": "cpu", "optimizer": "cpu_adam"}
-    found = skip(node, strategy="zero1", **offloaded)
+    offloaded: dict[str, Any] = {"gpus_per_node": 1, "offload_optimizer": "cpu", "optimizer": "cpu_adam"}
+    found = skip(node, model="llama-7b", strategy="zero1", **offloaded)
     assert found is not None
     # 2 x 32 GiB of fp32 weights and gradients, 16 GiB in 16 bits, 8 bytes x 6.74e9 of moments, and the process.
     assert "take at least 130.53 GiB, and the node has 128.00 GiB" in found.reason

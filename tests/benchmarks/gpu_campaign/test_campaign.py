@@ -25,6 +25,7 @@ H200 = Machine(
     cpu_cores=16,
     host_memory_bytes=128 * GIB,
     device_memory_bytes=139 * GIB,
+    has_liger=True,
 )
 
 
@@ -122,7 +123,7 @@ def test_every_script_and_sweep_that_a_part_names_is_there() -> None:
     assert [name for name in files if not (ROOT / name).is_file()] == []
 
 
-@pytest.mark.parametrize("name", ["cells", "figure1", "ladder", "frontier"])
+@pytest.mark.parametrize("name", ["cells", "figure1", "ladder", "frontier", "frontier_solo"])
 def test_every_cell_of_the_campaigns_sweeps_can_run_on_one_h200(name: str) -> None:
     planned = expand(load_sweep(str(HERE / f"{name}.yaml"), [], [], None), H200)
     assert planned
