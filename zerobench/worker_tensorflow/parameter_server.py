@@ -9,8 +9,9 @@ By itself the strategy is asynchronous: each worker applies its own gradients wh
 update. Each worker computes the mean gradient of its share of the global batch, on the weights that it reads from the
 server, and adds it, divided by the number of workers, to accumulators on the server (as tf.compat.v1.train
 .SyncReplicasOptimizer did; Chen et al., "Revisiting Distributed Synchronous SGD", arXiv 1604.00981). When all have done
-so the coordinator clips the sum, updates once, and sets the accumulators to zero. The adds are locked and come in any
-order, so two runs may differ in the last bit from three workers on.
+so the coordinator clips the sum, updates once, and sets the accumulators to zero. The adds are locked
+(tensorflow/core/kernels/resource_variable_ops.cc, AssignUpdateVariableOp) and come in any order, so two runs may differ
+in the last bit from three workers on.
 
 Shares are handed out with the closures, so that every sample is trained once whichever worker is free to take it.
 """
