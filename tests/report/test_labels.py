@@ -50,6 +50,13 @@ def test_settings_that_most_share_are_said_once_and_none_at_all_are_defaults() -
     assert f"DeepSpeed's settings, unless a name says otherwise: {said}" in shared_lines(specs)
 
 
+def test_a_setting_of_its_own_is_named_before_those_of_others_that_it_leaves_at_their_defaults() -> None:
+    others = [spec(name, ds_config={"a.b": 1, "a.c": 2}) for name in ("zero1", "zero2", "zero3")]
+    assert labels([*others, spec("zero0", ds_config={"t.autotp_size": 2})])[-1] == "zero0 autotp=2 defaults"
+    partly = spec("zero0", ds_config={"t.autotp_size": 2, "a.b": 1})
+    assert labels([*others, partly])[-1] == "zero0 c=default autotp=2"
+
+
 def test_a_name_holds_two_settings_at_most_and_counts_the_rest() -> None:
     specs = [spec("zero2", ds_config=dict.fromkeys("abcd", value)) for value in (1, 2)]
     first, second = labels(specs)

@@ -80,6 +80,8 @@ def test_what_horovod_has_not_is_refused(fields: dict[str, Any], rule: str, reas
             "rank 1 of 1",
         ),
         ({"compression": "fp16"}, "compression_needs_ddp", "compression fp16 at tensorflow"),
+        ({"optimizer": "fused_adamw"}, "tensorflow_has_one_of_each", "Keras has one AdamW"),
+        ({"attention": "eager"}, "tensorflow_has_one_of_each", "leave it at sdpa"),
         ({"model": OPT}, "tensorflow_needs_its_models", "in Keras there are gpt2 and llama"),
         ({"model": DROPS}, "tensorflow_needs_its_models", "a dropout of 0.1"),
         ({"evidence": "simulated"}, "strategy_not_in_this_world", "tensorflow simulated"),

@@ -313,6 +313,13 @@ def test_what_sets_up_one_engine_is_dropped_for_the_others_and_their_points_coll
     ]
 
 
+def test_what_sets_up_deepspeed_is_kept_for_its_schedule_of_a_pipeline_alone(plan: Any):
+    axes = {"strategy": "pipeline", "pipeline_schedule": ["1f1b", "deepspeed"], "precision": "fp32"}
+    planned = plan(axes | {"ds_config": [{"reduce_bucket_size": 1000}, {"reduce_bucket_size": 2000}]})
+    settings = [(one.trial.pipeline_schedule, [*one.trial.ds_config.values()]) for one in planned]
+    assert settings == [("1f1b", []), ("deepspeed", [1000]), ("deepspeed", [2000])]
+
+
 def test_compression_is_refused_where_there_is_none_and_dropped_for_the_reference(plan: Any):
     axes = {"strategy": ["single", "ddp", "zero1"], "compression": ["none", "fp16"], "precision": "fp32"}
     planned = plan(axes)

@@ -91,6 +91,16 @@ def test_a_pipeline_with_a_block_for_each_rank_is_not_refused():
         ({"offload_optimizer": "cpu"}, "offload_needs_engine", "pipeline"),
         ({"compression": "fp16"}, "compression_needs_ddp", "pipeline"),
         ({"evidence": "formula"}, "strategy_not_in_this_world", "use simulated"),
+        (
+            {"pipeline_schedule": "deepspeed", "ds_config": {"tensor_parallel.autotp_size": 2}},
+            "deepspeed_pipeline_cuts_no_matrices",
+            "the stages take all ranks",
+        ),
+        (
+            {"pipeline_schedule": "deepspeed", "precision": "fp16"},
+            "deepspeed_pipeline_leaves_fp16_unscaled",
+            "leaves all stages but the first out of their norm",
+        ),
     ],
 )
 def test_what_a_pipeline_cannot_do_is_refused_with_the_reason(fields, rule, reason):

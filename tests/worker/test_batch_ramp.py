@@ -22,7 +22,7 @@ TOKENS = [64, 64, 64, 64, 128, 128, 192, 192, 192, 192]
 KINDS = ["first", "warmup", "memory", "warmup", "memory", "timed", "memory", "timed", "timed", "timed"]
 FEW_BYTES = 4096
 STEADY = (StepKind.STEADY, Place.DEVICE)
-EXACT = ("ddp", "zero0", "zero1", "zero2", "zero3", "fsdp", "tensor", "parameter-server")
+EXACT = ("ddp", "zero0", "zero1", "zero2", "zero3", "fsdp", "tensor", "parameter-server", "rpc-pipeline")
 
 
 def spec(strategy: str, **fields: Any) -> TrialSpec:

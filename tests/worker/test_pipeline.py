@@ -52,6 +52,20 @@ def test_stages_lose_what_one_process_loses_to_5e_6(ran, optimizer, schedule):
     assert ours[0].losses == ours[1].losses
 
 
+@pytest.mark.parametrize("schedule", [*SCHEDULES, "deepspeed"])
+def test_in_16_bits_every_schedule_loses_it_to_the_rounding_of_16_bits(ran, schedule):
+    ours = ran(spec(precision="bf16", pipeline_schedule=schedule))
+    assert distance(ours, ran(single(precision="bf16"))) <= 2e-3
+    for rank in ours:
+        weights = rank.effective_config["pipeline"]["parameters"]
+        assert live_bytes(rank, Category.PARAMETERS, Phase.STEP) == 2 * weights
+        for category in (Category.MASTER_WEIGHTS, Category.FIRST_MOMENT, Category.SECOND_MOMENT):
+            assert live_bytes(rank, category, Phase.STEP) == 4 * weights, category
+        for row in rank.memory:
+            if row.category is Category.UNATTRIBUTED:
+                assert abs(row.at_peak_bytes or 0) <= FEW_BYTES, (rank.rank, row)
+
+
 def test_three_stages_and_a_tied_embedding_lose_what_one_process_loses(ran):
     tied = spec(config={**GPT2, "n_layer": 3}, optimizer="sgd", gpus_per_node=3, gradient_accumulation_steps=1)
     alone = single(config={**GPT2, "n_layer": 3}, optimizer="sgd").model_copy(update={"gradient_accumulation_steps": 3})

@@ -287,15 +287,20 @@ class DeepSpeedSettings:
         self._usual = {key: _most_common([setting_text(spec, key) for spec in engines]) for key in keys}
 
     def label(self, spec: TrialSpec) -> str:
-        """What of a trial's settings is unusual: `reduce_bucket=5e8`, or `defaults` where it sets nothing."""
+        """What of a trial's settings is unusual: `reduce_bucket=5e8`; `defaults` where it sets nothing that
+        others set.
+        """
         if spec.zero_stage is None:
             return ""
         settings = {key: setting_text(spec, key) for key in self._usual}
-        unusual = [f"{self._short[key]}={value}" for key, value in settings.items() if value != self._usual[key]]
-        if len(unusual) > 1 and not spec.ds_config:
-            return _DEFAULT + "s"
-        more = [f"+{len(unusual) - _MOST_SETTINGS} more"] if len(unusual) > _MOST_SETTINGS else []
-        return " ".join([*unusual[:_MOST_SETTINGS], *more])
+        unusual = {key: value for key, value in settings.items() if value != self._usual[key]}
+        left_out = [key for key, value in unusual.items() if value == _DEFAULT]
+        said = {key: f"{self._short[key]}={value}" for key, value in unusual.items()}
+        if len(left_out) > 1 and len(left_out) == len(self.usual()):  # all that others set
+            said = {key: text for key, text in said.items() if key not in left_out} | {"": _DEFAULT + "s"}
+        names = list(said.values())
+        more = [f"+{len(names) - _MOST_SETTINGS} more"] if len(names) > _MOST_SETTINGS else []
+        return " ".join([*names[:_MOST_SETTINGS], *more])
 
     def usual(self) -> list[str]:
         """The settings that names leave out."""

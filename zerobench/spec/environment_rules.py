@@ -9,7 +9,7 @@ from zerobench.spec.architecture import complete
 from zerobench.spec.roles import num_servers
 from zerobench.spec.situation import Rule, Situation
 from zerobench.spec.strategy import strategy_info
-from zerobench.spec.trial import Compression, Consistency, Precision, TfStrategy
+from zerobench.spec.trial import Attention, Compression, Consistency, Optimizer, Precision, TfStrategy
 
 _KERAS_MODELS = ("gpt2", "llama")
 _DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout")
@@ -93,6 +93,20 @@ def _tensorflow_needs_fp32(s: Situation) -> str | None:
     return None
 
 
+def _tensorflow_has_one_of_each(s: Situation) -> str | None:
+    trial = s.trial
+    if trial.strategy != "tensorflow":
+        return None
+    if trial.optimizer is Optimizer.FUSED_ADAMW:
+        return "optimizer fused_adamw at tensorflow: Keras has one AdamW, which it does not fuse; use adamw"
+    if trial.attention is not Attention.SDPA:
+        return (
+            f"attention {trial.attention} at tensorflow: the models in Keras have one attention of their own, written "
+            "out; leave it at sdpa"
+        )
+    return None
+
+
 def _listed(names: Collection[str]) -> str:
     return " and ".join(names)
 
@@ -106,5 +120,6 @@ ENVIRONMENT_RULES: dict[str, Rule] = {
     "tensorflow_server_waits_for_all": _tensorflow_server_waits_for_all,
     "tensorflow_needs_its_models": _tensorflow_needs_its_models,
     "tensorflow_needs_fp32": _tensorflow_needs_fp32,
+    "tensorflow_has_one_of_each": _tensorflow_has_one_of_each,
 }
 """Asked among the rules of strategies (strategy_rules.py)."""

@@ -44,7 +44,7 @@ from zerobench.spec.parameters import count_parameters
 from zerobench.spec.plain import one_line
 from zerobench.spec.rules import LAYOUT_RULES, RULES, Skip, why_skipped
 from zerobench.spec.situation import Situation
-from zerobench.spec.strategy import SETTINGS, strategy_info
+from zerobench.spec.strategy import SETTINGS, settings_of, strategy_info
 from zerobench.spec.sweep import Sweep
 from zerobench.spec.target import Targets
 from zerobench.spec.trial import Compression, Consistency, Evidence, Offload, Optimizer, PredictionSpec, TrialSpec
@@ -170,7 +170,7 @@ def to_trial(point: Mapping[str, Any], sweep: Sweep) -> TrialSpec:
     if info.is_reference:
         axes |= _as_reference(point)
         rank = 0
-    axes |= {axis: _DEFAULTS[axis] for axis in SETTINGS if axis not in info.axes}
+    axes |= {axis: _DEFAULTS[axis] for axis in SETTINGS if axis not in settings_of(info, point["pipeline_schedule"])}
     if Offload.NVME not in {axes["offload_optimizer"], axes["offload_param"]}:
         axes["nvme_path"] = None
     elif not point["evidence"].needs_device:

@@ -3,10 +3,11 @@
 from __future__ import annotations
 
 from zerobench.spec.architecture import complete
+from zerobench.spec.batch import AUTOTP_SIZE, autotp_size
 from zerobench.spec.pipeline import why_not_divided
 from zerobench.spec.situation import Rule, Situation
 from zerobench.spec.strategy import strategy_info
-from zerobench.spec.trial import Evidence, PipelineSchedule
+from zerobench.spec.trial import Evidence, PipelineSchedule, Precision
 
 
 def _blocks_not_divisible(s: Situation) -> str | None:
@@ -34,14 +35,35 @@ def _deepspeed_pipeline_unties(s: Situation) -> str | None:
     )
 
 
+def _deepspeed_pipeline_leaves_fp16_unscaled(s: Situation) -> str | None:
+    """runtime/engine.py, backward; runtime/fp16/unfused_optimizer.py, step, whose norm is taken of gradients, which do
+    not say of which stage they are (runtime/utils.py, get_weight_norm).
+    """
+    if not _is_deepspeeds(s) or s.trial.precision is not Precision.FP16:
+        return None
+    return (
+        "pipeline_schedule deepspeed with precision fp16: DeepSpeed divides gradients by the loss scale and does not "
+        "multiply the loss by it, and leaves all stages but the first out of their norm; use 1f1b or gpipe, or bf16"
+    )
+
+
+def _deepspeed_pipeline_cuts_no_matrices(s: Situation) -> str | None:
+    parts = autotp_size(s.trial)
+    if not _is_deepspeeds(s) or parts == 1:
+        return None
+    return f"pipeline_schedule deepspeed with {AUTOTP_SIZE} {parts}: the stages take all ranks; cut matrices at zero0"
+
+
 def _is_deepspeeds(s: Situation) -> bool:
-    divides_layers = strategy_info(s.trial.strategy).divides_layers
-    return divides_layers and s.trial.pipeline_schedule is PipelineSchedule.DEEPSPEED
+    has_schedules = "pipeline_schedule" in strategy_info(s.trial.strategy).axes
+    return has_schedules and s.trial.pipeline_schedule is PipelineSchedule.DEEPSPEED
 
 
 PIPELINE_RULES: dict[str, Rule] = {
     "blocks_not_divisible": _blocks_not_divisible,
     "deepspeed_pipeline_needs_ranks": _deepspeed_pipeline_needs_ranks,
     "deepspeed_pipeline_unties": _deepspeed_pipeline_unties,
+    "deepspeed_pipeline_cuts_no_matrices": _deepspeed_pipeline_cuts_no_matrices,
+    "deepspeed_pipeline_leaves_fp16_unscaled": _deepspeed_pipeline_leaves_fp16_unscaled,
 }
 """Asked among those of every strategy (strategy_rules.py)."""

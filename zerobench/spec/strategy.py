@@ -231,8 +231,18 @@ def strategy_info(name: object) -> StrategyInfo:
 
 def uses_deepspeed(trial: TrialSpec) -> bool:
     """Whether DeepSpeed's engine runs the trial: so its strategy is, or its schedule of a pipeline."""
-    info = strategy_info(trial.strategy)
-    return info.uses_deepspeed or (info.divides_layers and trial.pipeline_schedule is PipelineSchedule.DEEPSPEED)
+    return _is_deepspeeds(strategy_info(trial.strategy), trial.pipeline_schedule)
+
+
+def settings_of(info: StrategyInfo, schedule: PipelineSchedule) -> list[str]:
+    """Which of SETTINGS mean something to a strategy, of a pipeline under its schedule."""
+    axes = {*info.axes, *(_DEEPSPEED if _is_deepspeeds(info, schedule) else ())}
+    return [axis for axis in SETTINGS if axis in axes]
+
+
+def _is_deepspeeds(info: StrategyInfo, schedule: PipelineSchedule) -> bool:
+    is_scheduled = "pipeline_schedule" in info.axes and schedule is PipelineSchedule.DEEPSPEED
+    return info.uses_deepspeed or is_scheduled
 
 
 def strategy_packages() -> list[str]:

@@ -8,7 +8,9 @@ from enum import StrEnum
 
 from zerobench.report.compared.figures import Figures
 from zerobench.report.compared.rows import Compared
+from zerobench.spec.batch import autotp_size
 from zerobench.spec.strategy import is_exact
+from zerobench.spec.trial import TrialSpec
 
 NEAR = 0.05
 """How far a figure may be from what is claimed of it: norms and flags are all-reduced beside what the papers count."""
@@ -50,7 +52,7 @@ class Known:
         """Plain trials of `strategies` on several ranks, the most ranks of each, workers' sides."""
         found: dict[str, Compared] = {}
         for row in self.workers:
-            if row.spec.strategy in strategies and is_exact(row.spec) and row.spec.world_size > 1:
+            if row.spec.strategy in strategies and _is_plain(row.spec) and row.spec.world_size > 1:
                 best = found.get(row.spec.strategy)
                 if best is None or row.spec.world_size > best.spec.world_size:
                     found[row.spec.strategy] = row
@@ -69,6 +71,11 @@ class Known:
         """The exact trial of `strategy` on as many ranks as `row`, else on the most."""
         alike = [one for one in self.workers if one.spec.strategy == strategy and is_exact(one.spec)]
         return next((one for one in alike if one.spec.world_size == row.spec.world_size), self.one(strategy))
+
+
+def _is_plain(spec: TrialSpec) -> bool:
+    """Whether it is the strategy and nothing else: no AutoTP, ZeRO++ or MiCS beside it, nothing lossy."""
+    return is_exact(spec) and autotp_size(spec) == 1 and not (spec.hpz_partition_size or spec.mics_shard_size)
 
 
 def agrees_with_form(figures: Figures) -> bool:

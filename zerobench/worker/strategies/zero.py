@@ -12,11 +12,14 @@ from zerobench.checkpoint_files import ENGINE, UNIVERSAL
 from zerobench.memory.engine_config import engine_config
 from zerobench.memory.engine_tensors import Named, walk_deepspeed
 from zerobench.records import Phase
-from zerobench.spec.trial import Compile
+from zerobench.spec.trial import Compile, Precision
 from zerobench.worker import compilation
 from zerobench.worker.compilation import compile_blocks
 from zerobench.worker.strategies.base import Phases, Strategy, causal_loss, only_learning_rate
 from zerobench.worker.strategies.engine_checkpoint import load_engine, save_engine
+
+_STAGE_0_IN_16_BITS = ("FP16_Optimizer", "FP16_UnfusedOptimizer")
+"""What DeepSpeed wraps the optimizer in at stage 0, in bf16 too."""
 
 
 class Zero(Strategy):
@@ -41,6 +44,9 @@ class Zero(Strategy):
         if self.job.trial.compile is Compile.MODEL:
             self._engine.compile(backend=compilation.BACKEND)
         undo_start_up_step(self._engine.optimizer)
+        self._is_unscaled = (
+            self.job.trial.precision is Precision.FP16 and type(self._engine.optimizer).__name__ in _STAGE_0_IN_16_BITS
+        )
 
     def step(self, micro_batches: Sequence[torch.Tensor], learning_rate: float, phases: Phases) -> torch.Tensor:
         """The engine accumulates by itself: it updates at its own accumulation boundary."""
@@ -87,7 +93,7 @@ class Zero(Strategy):
             phases.mark_loss(loss)
         kept = loss.detach()
         with phases.phase(Phase.BACKWARD):
-            self._engine.backward(loss)
+            self._engine.backward(loss * loss_scale_of(self._engine.optimizer) if self._is_unscaled else loss)
         return kept
 
 
@@ -102,6 +108,16 @@ def set_micro_batches(engine: Any, count: int) -> None:
     engine.set_gradient_accumulation_boundary(False)
 
 
+def loss_scale_of(optimizer: Any) -> float:
+    """What stage 0 in fp16 divides its gradients by, and DeepSpeed 0.19.8 does not multiply the loss by.
+
+    runtime/engine.py, backward, scales the loss where the optimizer is a ZeROOptimizer. FP16_Optimizer and
+    FP16_UnfusedOptimizer are none, and divide gradients all the same (runtime/fp16, `unscale_and_clip_grads`): by 2^16
+    at first, after which SGD hardly moves and Adam's epsilon outweighs its moments.
+    """
+    return float(optimizer.loss_scale_config.cur_scale)
+
+
 @torch.no_grad()
 def undo_start_up_step(optimizer: Any) -> None:
     """Give stage 0 in 16 bits the same start as every other stage.
@@ -111,7 +127,7 @@ def undo_start_up_step(optimizer: Any) -> None:
     ages Adam's bias correction by one step, so the first real update is a quarter smaller. The states stay allocated;
     only their step counters and the masters are set back.
     """
-    if type(optimizer).__name__ not in {"FP16_Optimizer", "FP16_UnfusedOptimizer"}:
+    if type(optimizer).__name__ not in _STAGE_0_IN_16_BITS:
         return
     for state in optimizer.optimizer.state.values():
         if isinstance(state.get("step"), torch.Tensor):
