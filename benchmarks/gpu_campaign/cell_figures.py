@@ -1,14 +1,10 @@
-"""The figures of a cell that a prediction and its measurement both have, and their file."""
+"""The figures of a cell that a prediction and its measurement both have."""
 
 from __future__ import annotations
 
-import csv
-import io
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
-from typing import Any
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 
-from zerobench.errors import UserError
 from zerobench.records import Category
 from zerobench.report.capacity import device_need
 from zerobench.report.labels import labels
@@ -58,25 +54,3 @@ def figures_of_cells(trials: Sequence[Trial]) -> list[Figure]:
     """The figures of all trials, each with its cell in words."""
     names = labels([trial.spec for trial in trials])
     return [figure for trial, name in zip(trials, names, strict=True) for figure in _figures_of(trial, name)]
-
-
-def as_csv(rows: Iterable[Figure]) -> str:
-    """The figures as CSV, a header first."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [field.name for field in fields(Figure)], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(asdict(row) for row in rows)
-    return text.getvalue()
-
-
-def from_csv(text: str) -> list[Figure]:
-    """The figures that `as_csv` wrote. Raises UserError for any other columns."""
-    reader = csv.DictReader(io.StringIO(text))
-    expected = [field.name for field in fields(Figure)]
-    if reader.fieldnames != expected:
-        raise UserError(f"predictions: columns {reader.fieldnames}; expected: {', '.join(expected)}")
-    return [_figure(row) for row in reader]
-
-
-def _figure(row: dict[str, Any]) -> Figure:
-    return Figure(**{**row, "rank": int(row["rank"]), "bytes": int(row["bytes"])})

@@ -18,9 +18,10 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.committed import commit_of
-from benchmarks.gpu_campaign.cell_figures import as_csv, figures_of_cells, from_csv
+from benchmarks.csv_rows import as_csv, from_csv
+from benchmarks.gpu_campaign.cell_figures import Figure, figures_of_cells
 from benchmarks.gpu_campaign.judgement import as_markdown
-from zerobench.cli.run import Request, start
+from benchmarks.sweep_runs import beside, run_whole
 from zerobench.errors import UserError
 from zerobench.folder import write_whole
 from zerobench.report.trials import completed
@@ -30,43 +31,28 @@ from zerobench.store import find_run, load_run
 
 def predict(sweep: Path, reports: Path) -> None:
     """Write the predictions. Raises UserError: there is a judgement already, or a cell could not be simulated."""
-    if _beside(sweep, "judged.md").exists():
-        raise UserError(f"{_beside(sweep, 'judged.md')}: it has been measured; predictions can no longer be made")
-    asked = Request(
-        sweep=str(sweep),
-        sets=["evidence=simulated"],
-        only=[],
-        repeats=None,
-        resume=None,
-        reports=reports,
-        hostfile=None,
-    )
-    trials = list(load_run(start(asked).folder.path).trials())
-    if failed := [trial for trial in trials if not completed(trial)]:
-        raise UserError(f"{len(failed)} cells were not simulated: {failed[0].spec.trial_id}: {failed[0].record.reason}")
-    write_whole(_beside(sweep, "predicted.csv"), as_csv(figures_of_cells(trials)))
-    print(f"commit {_beside(sweep, 'predicted.csv')} before anything is measured")
+    if beside(sweep, "judged.md").exists():
+        raise UserError(f"{beside(sweep, 'judged.md')}: it has been measured; predictions can no longer be made")
+    trials = run_whole(sweep, Evidence.SIMULATED, reports)
+    write_whole(beside(sweep, "predicted.csv"), as_csv(Figure, figures_of_cells(trials)))
+    print(f"commit {beside(sweep, 'predicted.csv')} before anything is measured")
 
 
 def judge(sweep: Path, run: str | None, reports: Path, *, uncommitted: bool) -> None:
     """Write the judgement of `run` beside the sweep. Raises UserError: predictions not committed, nothing to judge."""
     if run is None:
         raise UserError("RUN is missing: the run to judge")
-    path = _beside(sweep, "predicted.csv")
+    path = beside(sweep, "predicted.csv")
     commit = "by nobody" if uncommitted else commit_of(path)
-    predicted = from_csv(path.read_text(encoding="utf-8"))
+    predicted = from_csv(Figure, path.read_text(encoding="utf-8"))
     found = [
         t for t in load_run(find_run(run, reports)).trials() if t.spec.evidence in {Evidence.MEASURED, Evidence.SOLO}
     ]
     if not found:
         raise UserError(f"{run}: nothing was measured or played solo in it")
     text = as_markdown(predicted, found, figures_of_cells([trial for trial in found if completed(trial)]), commit)
-    write_whole(_beside(sweep, "judged.md"), text)
+    write_whole(beside(sweep, "judged.md"), text)
     print(text)
-
-
-def _beside(sweep: Path, ending: str) -> Path:
-    return sweep.with_name(f"{sweep.stem}_{ending}")
 
 
 def main() -> int:

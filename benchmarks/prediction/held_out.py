@@ -17,14 +17,13 @@ from pathlib import Path
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.committed import commit_of
-from benchmarks.prediction.held_out_table import Figure, as_csv, error_lines, figures, from_csv, join
+from benchmarks.csv_rows import as_csv, from_csv
+from benchmarks.prediction.held_out_table import Figure, error_lines, figures, join
 from benchmarks.prediction.simulated import origin
-from zerobench.cli.run import Request, start
+from benchmarks.sweep_runs import beside, run_whole
 from zerobench.errors import UserError
 from zerobench.folder import write_whole
-from zerobench.records import Status
 from zerobench.spec.trial import Evidence
-from zerobench.store import load_run
 
 RANK = 0
 """The rank that is predicted."""
@@ -32,31 +31,25 @@ RANK = 0
 
 def run(sweep: Path, world: Evidence, reports: Path) -> list[Figure]:
     """The figures of the sweep in one world. Raises UserError: a trial did not complete."""
-    asked = Request(
-        sweep=str(sweep), sets=[f"evidence={world}"], only=[], repeats=None, resume=None, reports=reports, hostfile=None
-    )
-    trials = list(load_run(start(asked).folder.path).trials())
-    failed = [trial for trial in trials if trial.record.status is not Status.COMPLETED]
-    if failed:
-        raise UserError(f"{len(failed)} trials did not complete: {failed[0].spec.trial_id}: {failed[0].record.reason}")
+    trials = run_whole(sweep, world, reports)
     return [figure for trial in trials for figure in figures(trial.spec, trial.ranks[RANK])]
 
 
 def predict(sweep: Path, reports: Path) -> None:
     """Write the predictions. Raises UserError: there are measurements already."""
-    if _beside(sweep, "measured.csv").exists():
-        raise UserError(f"{_beside(sweep, 'measured.csv')}: it has been measured; predictions can no longer be made")
-    write_whole(_beside(sweep, "predicted.csv"), as_csv(run(sweep, Evidence.SIMULATED, reports)))
-    print(f"commit {_beside(sweep, 'predicted.csv')} before anything is measured")
+    if beside(sweep, "measured.csv").exists():
+        raise UserError(f"{beside(sweep, 'measured.csv')}: it has been measured; predictions can no longer be made")
+    write_whole(beside(sweep, "predicted.csv"), as_csv(Figure, run(sweep, Evidence.SIMULATED, reports)))
+    print(f"commit {beside(sweep, 'predicted.csv')} before anything is measured")
 
 
 def measure(sweep: Path, reports: Path, *, uncommitted: bool) -> None:
     """Measure, and write the measurements and the table of errors. Raises UserError: predictions not committed."""
-    path = _beside(sweep, "predicted.csv")
+    path = beside(sweep, "predicted.csv")
     committed = "nobody has committed" if uncommitted else f"committed {commit_of(path)}"
-    predicted = from_csv(path.read_text(encoding="utf-8"))
+    predicted = from_csv(Figure, path.read_text(encoding="utf-8"))
     measured = run(sweep, Evidence.MEASURED, reports)
-    write_whole(_beside(sweep, "measured.csv"), as_csv(measured))
+    write_whole(beside(sweep, "measured.csv"), as_csv(Figure, measured))
     errors = error_lines(join(predicted, measured))
     intro = (
         f"{len({one.config_hash for one in measured})} cells of {sweep.name}, rank {RANK}, predictions {committed}, "
@@ -64,12 +57,8 @@ def measure(sweep: Path, reports: Path, *, uncommitted: bool) -> None:
         "absolute errors; 0: equal to the byte."
     )
     text = "\n".join(["# Predictions of shapes that nothing was tuned on", "", *origin(), intro, "", *errors])
-    write_whole(_beside(sweep, "measured.csv").with_name(f"{sweep.stem}.md"), text)
+    write_whole(beside(sweep, "measured.csv").with_name(f"{sweep.stem}.md"), text)
     print(text)
-
-
-def _beside(sweep: Path, ending: str) -> Path:
-    return sweep.with_name(f"{sweep.stem}_{ending}")
 
 
 def main() -> int:

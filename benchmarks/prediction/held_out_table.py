@@ -1,12 +1,10 @@
-"""Predicted beside measured: the figures as CSV, their join by config_hash, and the table of errors."""
+"""Predicted beside measured: the figures, their join by config_hash, and the table of errors."""
 
 from __future__ import annotations
 
-import csv
-import io
 import statistics
-from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import asdict, dataclass, fields
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, fields
 from typing import Any, NamedTuple
 
 from benchmarks.prediction.simulated import device_rows, table
@@ -73,37 +71,12 @@ class Joined(NamedTuple):
 
 def figures(trial: TrialSpec, rank: RankRecord) -> Iterator[Figure]:
     """A figure for each phase of the first and of a steady step."""
-    axes = {field.name: getattr(trial, field.name, None) for field in fields(Figure)}
+    axes: dict[str, Any] = {field.name: getattr(trial, field.name, None) for field in fields(Figure)}
     axes |= {"model": trial.model.name, "activation_checkpointing": int(trial.activation_checkpointing)}
     for step, phase in PHASES:
         total = device_rows(rank, step, phase)[Category.TOTAL]
         taken = {"live_bytes": total.live_bytes, "peak_bytes": total.at_peak_bytes}
-        yield _figure(axes | taken | {"step": step, "phase": phase})
-
-
-def as_csv(rows: Iterable[Figure]) -> str:
-    """The figures as CSV, a header first."""
-    text = io.StringIO()
-    writer = csv.DictWriter(text, [field.name for field in fields(Figure)], lineterminator="\n")
-    writer.writeheader()
-    writer.writerows(asdict(row) for row in rows)
-    return text.getvalue()
-
-
-def from_csv(text: str) -> list[Figure]:
-    """The figures that `as_csv` wrote. Raises UserError for any other columns."""
-    reader = csv.DictReader(io.StringIO(text))
-    expected = [field.name for field in fields(Figure)]
-    if reader.fieldnames != expected:
-        raise UserError(f"figures: columns {reader.fieldnames}; expected: {', '.join(expected)}")
-    return [_figure(row) for row in reader]
-
-
-def _figure(row: dict[str, object]) -> Figure:
-    """A row with whole numbers as such, and the rest as text."""
-    kinds = {field.name: int if field.type == "int" else str for field in fields(Figure)}
-    values: dict[str, Any] = {name: kind(str(row[name])) for name, kind in kinds.items()}
-    return Figure(**values)
+        yield Figure(**{**axes, **taken, "step": str(step), "phase": str(phase)})
 
 
 def join(predicted: Sequence[Figure], measured: Sequence[Figure]) -> list[Joined]:

@@ -9,8 +9,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.csv_rows import as_csv, from_csv
 from benchmarks.prediction import communication_lines, held_out, paper, paper_lines
-from benchmarks.prediction.held_out_table import Figure, as_csv, error_lines, figures, from_csv, join
+from benchmarks.prediction.held_out_table import Figure, error_lines, figures, join
 from benchmarks.prediction.simulated import TINY, gpu_trial, table
 from benchmarks.prediction.speed import Timed, rows
 from zerobench.errors import UserError
@@ -75,12 +76,12 @@ def test_no_held_out_shape_was_tuned_on_or_is_a_preset() -> None:
 
 def test_figures_read_back_from_csv_as_they_were_written() -> None:
     written = [figure(), figure(phase="forward", live_bytes=7)]
-    assert from_csv(as_csv(written)) == written
+    assert from_csv(Figure, as_csv(Figure, written)) == written
 
 
 def test_a_table_with_other_columns_is_refused() -> None:
     with pytest.raises(UserError, match="expected: config_hash"):
-        from_csv("a,b\n1,2\n")
+        from_csv(Figure, "a,b\n1,2\n")
 
 
 def test_a_record_gives_a_figure_for_each_of_seven_phases() -> None:
@@ -115,7 +116,7 @@ def test_a_peak_more_than_one_percent_too_small_misses_the_goal(peak: int, verdi
 
 def test_predictions_that_are_not_committed_are_not_measured(tmp_path: Path) -> None:
     sweep = tmp_path / "held_out.yaml"
-    (tmp_path / "held_out_predicted.csv").write_text(as_csv([figure()]))
+    (tmp_path / "held_out_predicted.csv").write_text(as_csv(Figure, [figure()]))
     with pytest.raises(UserError, match="must be committed"):
         held_out.measure(sweep, tmp_path, uncommitted=False)
 

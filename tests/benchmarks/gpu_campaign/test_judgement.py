@@ -6,7 +6,8 @@ from dataclasses import replace
 
 import pytest
 
-from benchmarks.gpu_campaign.cell_figures import NEEDED, Figure, as_csv, from_csv
+from benchmarks.csv_rows import as_csv, from_csv
+from benchmarks.gpu_campaign.cell_figures import NEEDED, Figure
 from benchmarks.gpu_campaign.judgement import as_markdown, join
 from tests.report.sample_run import completed_trial, failed_trial, spec
 from zerobench.errors import UserError
@@ -19,9 +20,9 @@ PEAK = Figure("work", "7B zero1 n8", 0, "steady", "backward", "device", "peak", 
 
 def test_figures_come_back_from_their_file_as_they_went() -> None:
     figures = [PEAK, replace(PEAK, quantity=NEEDED, step="", phase="")]
-    assert from_csv(as_csv(figures)) == figures
+    assert from_csv(Figure, as_csv(Figure, figures)) == figures
     with pytest.raises(UserError, match="columns"):
-        from_csv("a,b\n1,2\n")
+        from_csv(Figure, "a,b\n1,2\n")
 
 
 def test_a_figure_meets_its_own_prediction_alone() -> None:
