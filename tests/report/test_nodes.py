@@ -124,6 +124,8 @@ def test_a_node_is_called_as_the_trial_names_it_else_by_its_hostname_and_never_l
     assert len({node_name(twice, node) for node in twice.record.nvml}) == 2
     alone = completed_trial(spec("zero1", gpus_per_node=1))
     assert node_name(alone, alone.ranks[0]) == alone.ranks[0].hostname
+    spoilt = alone.ranks[0].model_copy(update={"node": -5})
+    assert node_name(named, spoilt) == alone.ranks[0].hostname
 
 
 def test_the_tables_say_on_which_nodes_and_by_which_job_a_trial_ran(tmp_path: Path) -> None:

@@ -42,7 +42,7 @@ def node_name(trial: Trial, of: OfNode) -> str:
     names, index = trial.record.nodes, of.node
     if index is None:
         return of.hostname
-    if index < len(names):
+    if 0 <= index < len(names):
         name = names[index]
         return name if names.count(name) == 1 else f"{name} (node {index})"
     others: list[OfNode] = [*trial.ranks, *trial.record.nvml]
