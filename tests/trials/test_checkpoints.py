@@ -42,17 +42,16 @@ SMALL_BUCKETS = {
 }
 AUTOTP = SMALL_BUCKETS | {"tensor_parallel.autotp_size": 2}
 SETTINGS: dict[str, dict[str, Any]] = {
-    **{name: {"strategy": "pipeline", "pipeline_schedule": name} for name in ("1f1b", "gpipe", "deepspeed")},
+    "1f1b": {"strategy": "pipeline"},
+    "deepspeed": {"strategy": "pipeline", "pipeline_schedule": "deepspeed", "precision": "bf16"},
     "hpz": {"strategy": "zero3", "ds_config": SMALL_BUCKETS, "hpz_partition_size": 2},
     "mics": {"strategy": "fsdp", "mics_shard_size": 2, "gpus_per_node": 4},
-    "autotp": {"strategy": "zero1", "ds_config": AUTOTP},
+    "autotp": {"strategy": "zero3", "ds_config": AUTOTP},
 }
-"""What is no strategy of its own."""
+"""What is no strategy of its own; DeepSpeed's pipeline in bf16, where its engine cannot load what it has written."""
 AS_SAVED = ["single", "ddp", "fsdp", "tensor", "parameter-server", "zero0", "zero2", "zero3", "rpc-pipeline", *SETTINGS]
 ON_OTHER_RANKS = ["fsdp", "tensor", "zero1", "zero3"]
 TIED = CONFIG | {"num_hidden_layers": 3, "tie_word_embeddings": True}
-UNTIED = CONFIG | {"num_hidden_layers": 3}
-IN_THREE = [("1f1b", TIED), ("rpc-pipeline", UNTIED)]
 
 
 def spec(strategy: str, checkpoint: dict[str, Any], **fields: Any) -> TrialSpec:
@@ -65,7 +64,7 @@ def spec(strategy: str, checkpoint: dict[str, Any], **fields: Any) -> TrialSpec:
     rates = {"learning_rate": 1e-3}
     more = {"sequence_length": 32, "precision": "fp32", "steps": STEPS, "hyperparameters": rates}
     model = ModelSpec(name="tiny", hf_config=CONFIG)
-    return TrialSpec.model_validate({"model": model, "checkpoint": checkpoint, **work, **more, **fields})
+    return TrialSpec.model_validate({"model": model, "checkpoint": checkpoint, **more, **work, **fields})
 
 
 def run_rank(folder: str, rank: int, port: int) -> None:
@@ -156,6 +155,16 @@ def distance_of(found: Ran) -> float:
     return max(abs(a - b) for a, b in zip(ours, theirs, strict=True))
 
 
+def has_size_by_formula(found: Ran) -> bool:
+    """Whether each rank saw what was saved take what the closed form says, but for names and headers."""
+    counts = count_parameters(found.spec.model)
+    assert counts is not None
+    expected = checkpoint_bytes(found.spec, counts.total)
+    return [one.size_bytes for rank in found.ranks for one in rank.checkpoints] == [
+        pytest.approx(expected, rel=0.03)
+    ] * found.spec.world_size
+
+
 @pytest.mark.parametrize("strategy", AS_SAVED)
 def test_a_resumed_trial_goes_on_with_the_very_losses_of_the_one_that_was_not_interrupted(ran, strategy):
     found = ran(spec(strategy, EVERY))
@@ -168,11 +177,9 @@ def test_a_resumed_trial_goes_on_with_the_very_losses_of_the_one_that_was_not_in
 @pytest.mark.parametrize("strategy", AS_SAVED)
 def test_its_size_is_that_of_the_closed_form_and_its_memory_is_told(ran, strategy):
     found = ran(spec(strategy, EVERY))
-    counts = count_parameters(found.spec.model)
-    assert counts is not None
+    assert has_size_by_formula(found)
     for rank in found.ranks:
         [save] = rank.checkpoints
-        assert save.size_bytes == pytest.approx(checkpoint_bytes(found.spec, counts.total), rel=0.03)
         assert 0 <= save.own_s <= save.seconds
         assert save.rss_before_bytes is not None
         assert save.rss_peak_bytes is not None
@@ -190,12 +197,10 @@ def test_resumed_on_one_rank_it_goes_on_with_the_same_losses_but_for_the_order_o
     assert found.recovery.world_size == 1
 
 
-@pytest.mark.parametrize(("strategy", "config"), IN_THREE)
-def test_a_pipeline_of_two_stages_goes_on_in_three_with_the_same_losses_but_for_the_order_of_additions(
-    ran, strategy, config
-):
-    work = {"model": ModelSpec(name="three blocks", hf_config=config), "gradient_accumulation_steps": 3}
-    found = ran(spec(strategy, EVERY | {"resume_world_size": 3}, **work))
+def test_a_pipeline_of_two_stages_goes_on_in_three_of_which_the_ends_both_read_the_tied_embedding(ran):
+    work = {"model": ModelSpec(name="tied", hf_config=TIED), "gradient_accumulation_steps": 3}
+    work |= {"pipeline_schedule": "gpipe"}
+    found = ran(spec("pipeline", EVERY | {"resume_world_size": 3}, **work))
     assert found.record.status is Status.COMPLETED, found.record.reason
     assert distance_of(found) <= 5e-6
     assert len(found.recovery.loads) == 3
@@ -207,18 +212,11 @@ def test_a_pipeline_of_two_stages_goes_on_in_three_with_the_same_losses_but_for_
 
 
 def test_parts_of_autotp_go_on_with_half_as_many_copies_of_the_model_by_way_of_the_universal_checkpoint(ran):
-    found = ran(spec("autotp", EVERY | {"resume_world_size": 2}, gpus_per_node=4))
+    found = ran(spec("zero1", EVERY | {"resume_world_size": 2}, ds_config=AUTOTP, gpus_per_node=4))
     assert found.record.status is Status.COMPLETED, found.record.reason
     assert distance_of(found) <= 5e-6
     assert found.recovery.convert_s is not None
-
-
-def test_the_bf16_optimizer_of_deepspeeds_pipeline_comes_back_though_its_engine_writes_it_twice(ran):
-    found = ran(spec("deepspeed", EVERY, precision="bf16"))
-    assert found.recovery.losses == found.ranks[0].losses
-    counts = count_parameters(found.spec.model)
-    assert counts is not None
-    assert found.ranks[0].checkpoints[0].size_bytes == pytest.approx(26 * counts.total, rel=0.03)
+    assert has_size_by_formula(found)
 
 
 def test_after_a_rank_was_killed_the_others_crash_and_fresh_processes_go_on_from_the_last_checkpoint(ran):

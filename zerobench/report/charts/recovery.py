@@ -15,9 +15,10 @@ from zerobench.report.recovery import distance_text
 _CAPTION = (
     "A table, since its figures have no axis in common. A save lasts until every file is on the disk (fsync), a load "
     "begins with files that the kernel was asked to forget; GB/s: the checkpoint's size over that; more: resident "
-    "memory that a rank takes meanwhile. Loss difference: the largest after the resume from the uninterrupted loss, 0 "
-    "is equal to the bit. Lost: steps done again after a rank was killed; recovered: from its death to the end of the "
-    "first new step; restart: from the end of the first launch to the end of the second's first step."
+    "memory that a rank takes meanwhile, in a load also optimizer states, which are made then, and what it has read of "
+    "a mapped file. Loss difference: the largest after the resume from the uninterrupted loss, 0 is equal to the bit. "
+    "Lost: steps done again after a rank was killed; recovered: from its death to the end of the first new step; "
+    "restart: from the end of the first launch to the end of the second's first step."
 )
 
 

@@ -11,7 +11,8 @@ from zerobench.report.terminal.layout import Column, Section, Shown, table
 CAPTION = (
     "A save lasts until every file is on the disk (fsync), a load begins with files that the kernel was asked to "
     "forget; GB/s: the checkpoint's size over that. more: memory that a rank takes more meanwhile, resident and on its "
-    "GPU. loss diff: largest difference of a loss after the resume from the uninterrupted one; 0 is equal to the bit. "
+    "GPU; in a load that is also optimizer states, which are made then, and what it has read of a mapped file. loss "
+    "diff: largest difference of a loss after the resume from the uninterrupted one; 0 is equal to the bit. "
     "lost: steps done again after a rank was killed; recovered: from its death to the end of the first step that is "
     "new; restart: from the end of the first launch to that of the second's first step."
 )
