@@ -37,6 +37,9 @@ UNTIMED_STEPS = 1 + WARMUP_STEPS
 """Both sides take a first step and the warm-up before they are timed."""
 
 
+_KINDS = ("on_s", "off_s")
+
+
 @dataclass(frozen=True)
 class Launch:
     """One launched process tree: what its wall-clock time went for, by rank 0."""
@@ -198,6 +201,18 @@ class Bench:
             "cores": [told["cores"] for told in ranks[0]["samplers"]],
             "standin": standin,
         }
+
+    def ledger_blocks(self, strategy: str, pairs: int) -> dict[str, Any]:
+        """Seconds of each block with the ledger on and off (the slowest rank's), and rows that the ledger had."""
+        trial, folder = self.trial(strategy), TrialFolder(self.folder / "ledger")
+        lay_out_trial(folder, trial, build_ds_config(trial))
+        job = self._write_job(trial, folder, pairs=pairs)
+        results = _results(trial, job)
+        environment = self._environment(trial, folder, pinned_malloc=False)
+        run_ranks(script_argv(trial, "ledger_blocks.py", job), environment, _log(folder), results)
+        ranks = [json.loads(path.read_text(encoding="utf-8")) for path in results]
+        slowest = {kind: [max(block) for block in zip(*(rank[kind] for rank in ranks), strict=True)] for kind in _KINDS}
+        return {**slowest, "rows": ranks[0]["rows"], "block_steps": trial.steps.timed}
 
     def _write_job(self, trial: TrialSpec, folder: TrialFolder, **more: Any) -> Path:
         path = folder.path / "job.json"

@@ -1,11 +1,12 @@
 """What zerobench costs: the same training in a bare DeepSpeed loop and through zerobench, side by side in one run.
 
     python benchmarks/overhead.py [--pairs 6] [--steps 10] [--blocks 12] [--block-steps 6] [--devices N]
-                                  [--only a,b,c] [--out FILE]
+                                  [--only a,b,c,d] [--out FILE]
 
 a. steps per second, bare against zerobench: the launches alternate, each pair gives one ratio
 b. seconds of the whole process beyond the steps, from the same launches
 c. steps per second with the NVML sampler on against off, in alternating blocks of one process
+d. seconds of a step under the memory ledger against without it, in such blocks
 
 Printed beside each figure: its goal, and the interval that holds the true median with 95 % confidence (order
 statistics; below six pairs the range, and said so). benchmarks/README.md says what is counted and what is not.
@@ -28,13 +29,13 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent))
 from rich.console import Console
 
 from benchmarks.launches import ROOT, Bench, Launch
-from benchmarks.overhead_tables import process_table, sampler_lines, sampler_table, speed_table
+from benchmarks.overhead_tables import ledger_table, process_table, sampler_lines, sampler_table, speed_table
 from zerobench.errors import UserError
 from zerobench.spec.machine import Accelerator, detect_machine
 from zerobench.spec.presets import resolve_model
 
 ZERO_STRATEGIES = ("zero0", "zero1", "zero2", "zero3")
-PARTS = ("a", "b", "c")
+PARTS = ("a", "b", "c", "d")
 
 
 def launch_pairs(
@@ -86,6 +87,13 @@ def main() -> None:
             raw["sampler"] = blocks
             console.print(sampler_table(blocks, on_gpu=machine.accelerator is Accelerator.CUDA))
             console.print(sampler_lines(blocks), highlight=False)
+        if "d" in asked.only:
+            say(progress, f"{asked.blocks} pairs of blocks, ledger on and off")
+            tracked = dataclasses.replace(bench, steps=asked.block_steps).ledger_blocks(
+                asked.strategies[0], asked.blocks
+            )
+            raw["ledger"] = tracked
+            console.print(ledger_table(tracked))
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     asked.out.write_text(json.dumps(raw, indent=1), encoding="utf-8")
     console.print(f"raw values: {asked.out}", highlight=False, soft_wrap=True)
@@ -96,14 +104,14 @@ def parse() -> argparse.Namespace:
     parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
     parser.add_argument("--pairs", type=at_least_one, default=6, help="pairs of launches of each strategy (a, b)")
     parser.add_argument("--steps", type=at_least_one, default=10, help="timed steps of a launch (a, b)")
-    parser.add_argument("--blocks", type=at_least_one, default=12, help="pairs of blocks (c)")
-    parser.add_argument("--block-steps", type=at_least_one, default=6, help="timed steps of a block (c)")
+    parser.add_argument("--blocks", type=at_least_one, default=12, help="pairs of blocks (c, d)")
+    parser.add_argument("--block-steps", type=at_least_one, default=6, help="timed steps of a block (c, d)")
     parser.add_argument(
         "--devices", type=at_least_one, metavar="N", help="devices that the sampler watches (c); those of the ranks"
     )
-    parser.add_argument("--only", type=some_of(PARTS), default=PARTS, metavar="a,b,c", help="the parts to run")
+    parser.add_argument("--only", type=some_of(PARTS), default=PARTS, metavar="a,b,c,d", help="the parts to run")
     parser.add_argument(
-        "--strategies", type=some_of(ZERO_STRATEGIES), default=("zero2", "zero3"), help="c takes the first of them"
+        "--strategies", type=some_of(ZERO_STRATEGIES), default=("zero2", "zero3"), help="c and d take the first of them"
     )
     parser.add_argument("--model", default="llama-20m", help="a preset or whatever a sweep may name")
     parser.add_argument(

@@ -80,6 +80,16 @@ def sampler_table(blocks: dict[str, Any], *, on_gpu: bool) -> Table:
     return table
 
 
+def ledger_table(blocks: dict[str, Any]) -> Table:
+    """Part d: seconds of the blocks under the ledger over those without. No trial is timed under it: it has no goal."""
+    ratios = paired_ratios(blocks["on_s"], blocks["off_s"])
+    table = _table("d. seconds of a step: memory ledger on / off", "pairs", "step off", "step on")
+    medians = (f"{statistics.median(blocks[kind]) / blocks['block_steps']:.3f} s" for kind in ("off_s", "on_s"))
+    table.add_row(str(len(ratios)), *medians, *summary(ratios), "none")
+    table.caption = f"A trial's memory steps are taken under it, its timed steps never. {_NOTE}"
+    return table
+
+
 def sampler_lines(blocks: dict[str, Any]) -> str:
     """What shows that the sampler did sample, and at what price: samples, its largest gap, its CPU time."""
     summaries = blocks["summaries"]

@@ -33,10 +33,13 @@ def test_both_sides_train_the_same_model_and_the_sampler_samples(tmp_path: Path)
     if raw["sampler"]["standin"]:
         assert (len(told["devices"]), len(told["not_sampled"])) == (2, 6)
     assert 0 < raw["sampler"]["cores"][0] < 1
+    (on_s,), (off_s,), (rows,) = (raw["ledger"][name] for name in ("on_s", "off_s", "rows"))
+    assert 0 < off_s < on_s
+    assert rows > 10
 
 
 def test_a_part_that_does_not_exist_is_refused_with_the_choices() -> None:
-    command = [sys.executable, str(ROOT / "benchmarks" / "overhead.py"), "--only", "a,d"]
+    command = [sys.executable, str(ROOT / "benchmarks" / "overhead.py"), "--only", "a,e"]
     done = subprocess.run(command, capture_output=True, text=True, timeout=60, check=False)
     assert done.returncode == 2
-    assert done.stderr.splitlines()[-1].endswith("argument --only: a,d; choices: a, b, c")
+    assert done.stderr.splitlines()[-1].endswith("argument --only: a,e; choices: a, b, c, d")

@@ -9,7 +9,14 @@ from rich.console import Console
 from rich.table import Table
 
 from benchmarks.launches import Launch
-from benchmarks.overhead_tables import process_table, sampler_lines, sampler_table, speed_table, summary
+from benchmarks.overhead_tables import (
+    ledger_table,
+    process_table,
+    sampler_lines,
+    sampler_table,
+    speed_table,
+    summary,
+)
 
 
 def launch(side: str, pair: int, **times: float | None) -> Launch:
@@ -72,6 +79,11 @@ def test_six_ratios_give_an_interval_and_five_their_range() -> None:
 def test_a_slower_block_with_the_sampler_on_is_a_ratio_below_one(on_gpu: bool, goal: str) -> None:
     blocks = {"on_s": [2.0, 2.0], "off_s": [1.9, 1.8], "summaries": [], "standin": False}
     assert cells(sampler_table(blocks, on_gpu=on_gpu), "2", "1.850 s") == ["2.000 s", "0.925", "0.900 to 0.950*", goal]
+
+
+def test_a_step_under_the_ledger_is_held_against_one_without() -> None:
+    blocks = {"on_s": [3.0, 5.0], "off_s": [2.0, 2.0], "rows": [40, 40], "block_steps": 2}
+    assert cells(ledger_table(blocks), "2", "1.000 s") == ["2.000 s", "2.000", "1.500 to 2.500*", "none"]
 
 
 def test_the_line_below_shows_that_the_sampler_did_sample() -> None:
