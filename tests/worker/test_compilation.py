@@ -9,11 +9,14 @@ from pathlib import Path
 from typing import Any
 
 import pytest
+import torch
 
 from tests.worker.real_ranks import RunTrial, free_port, run_rank, trials_in_forks
 from zerobench.ds_config import build_ds_config
 from zerobench.folder import TrialFolder
-from zerobench.records import RankRecord
+from zerobench.memory.failures import describe
+from zerobench.memory.recorder import Marks
+from zerobench.records import Phase, RankRecord, Status
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.trial import TrialSpec
 
@@ -86,6 +89,22 @@ def test_a_compiled_model_takes_the_steps_of_the_model_as_it_is(
     assert rank.compilation.num_graphs > 0
     assert rank.compilation.num_graphs_in_timed_steps == 0
     assert rank.compilation.backend == TRACED
+
+
+def no_compiler(graph: Any, _inputs: Any) -> Any:
+    raise RuntimeError("no compiler to be found")
+
+
+def test_a_compilation_that_fails_is_told_from_a_crash_of_the_training() -> None:
+    doubled = torch.compile(lambda tensor: tensor * 2, backend=no_compiler)
+    marks = Marks()
+    marks.step_index, marks.phase = 1, Phase.FORWARD
+    with pytest.raises(torch._dynamo.exc.BackendCompilerFailed) as raised:
+        doubled(torch.ones(2))
+    status, failure = describe(raised.value, marks, 0, None)
+    assert status is Status.CRASH
+    assert failure.message.startswith("torch.compile failed (BackendCompilerFailed) in forward of step 1: ")
+    assert failure.evidence == "torch.compile failed: the exception is the compiler's own"
 
 
 @pytest.mark.slow

@@ -13,7 +13,7 @@ from zerobench.formulas.record import formula_record
 from zerobench.records import Category, Phase, Place, RankRecord, StepKind
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.trial import CrossEntropy, Evidence, TrialSpec
-from zerobench.worker.cross_entropy import IGNORED, chunked_loss, next_tokens
+from zerobench.worker.cross_entropy import IGNORED, chunked_loss, liger_loss, next_tokens
 
 VOCABULARY, HIDDEN, TOKENS = 2048, 64, 256
 CONFIG: dict[str, Any] = {"model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": 128}
@@ -71,6 +71,23 @@ def test_loss_and_gradients_are_those_of_whole_logits(dtype: torch.dtype) -> Non
     torch.testing.assert_close(loss, whole, atol=8 * unit, rtol=0)
     for ours, theirs in zip(found, expected, strict=True):
         assert (ours.float() - theirs.float()).norm() < 4 * unit * theirs.float().norm()
+
+
+@pytest.mark.gpu
+def test_ligers_kernel_gives_the_loss_and_gradients_of_whole_logits() -> None:
+    pytest.importorskip("liger_kernel")
+    generator = torch.Generator().manual_seed(3)
+    hidden = torch.randn(512, 256, generator=generator).to("cuda", torch.bfloat16).requires_grad_()
+    weight = torch.randn(4096, 256, generator=generator).mul(0.1).to("cuda", torch.bfloat16).requires_grad_()
+    labels = next_tokens(torch.randint(4096, (4, 128), generator=generator)).cuda()
+    whole = torch.nn.functional.cross_entropy((hidden @ weight.t()).float(), labels)
+    expected = torch.autograd.grad(whole, [hidden, weight])
+    for how in (liger_loss, chunked_loss):
+        loss = how(hidden, weight, labels)
+        found = torch.autograd.grad(loss, [hidden, weight])
+        assert abs(loss.item() - whole.item()) < 0.02
+        for ours, theirs in zip(found, expected, strict=True):
+            assert (ours.float() - theirs.float()).norm() < 0.02 * theirs.float().norm()
 
 
 ADAMW = ("single", "ddp", "zero0", "zero2", "zero3", "fsdp", "parameter-server")

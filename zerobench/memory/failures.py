@@ -30,17 +30,29 @@ def describe(
         status, asked = Status.OUT_OF_HOST_MEMORY, refused
     known = secret_values(os.environ)
     first_line = redact_text((str(error).strip().splitlines() or [""])[0], known)[:300]
+    evidence = "the exception of the allocator itself" if asked is not None else None
+    if is_compilers(error):
+        evidence = "torch.compile failed: the exception is the compiler's own"
     return status, Failure(
         phase=None if between_calls else marks.phase,
         step_index=marks.step_index,
         rank=rank,
-        message=f"{type(error).__name__} {_where(marks, between_calls=between_calls)}: {first_line}",
+        message=f"{_what(error)} {_where(marks, between_calls=between_calls)}: {first_line}",
         exception=type(error).__name__,
         traceback=redact_text("".join(traceback.format_exception(error)), known)[-20_000:],
         bytes_asked=asked,
         bytes_free=free,
-        evidence="the exception of the allocator itself" if asked is not None else None,
+        evidence=evidence,
     )
+
+
+def is_compilers(error: BaseException) -> bool:
+    """Whether torch.compile itself failed: dynamo (torch/_dynamo/exc.py) or inductor (torch/_inductor/exc.py)."""
+    return type(error).__module__.startswith(("torch._dynamo", "torch._inductor"))
+
+
+def _what(error: BaseException) -> str:
+    return f"torch.compile failed ({type(error).__name__})" if is_compilers(error) else type(error).__name__
 
 
 def _where(marks: Marks, *, between_calls: bool) -> str:

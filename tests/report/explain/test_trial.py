@@ -83,6 +83,18 @@ def test_the_formulas_own_record_is_explained_by_the_same_arithmetic() -> None:
                 assert one.not_explained_bytes == 0, (strategy, one)
 
 
+def test_logits_of_a_chunk_are_explained_as_such() -> None:
+    wanted = asked("zero2", evidence="formula", micro_batch_size=16, cross_entropy="chunked")
+    made = SampleTrial(wanted, completed_trial(wanted).record, [formula_record(wanted)])
+    forward = Phase.FORWARD
+    rows = {row.category: row.at_peak_bytes or 0 for row in made.ranks[0].memory if row.phase is forward}
+    total = rows.pop(Category.TOTAL)
+    seen = Instant(0, StepKind.STEADY, forward, total, rows)
+    [logits] = [one for one in Explainer(made, 0).instant(seen) if one.category is Category.LOGITS_AND_LOSS]
+    assert logits.not_explained_bytes == 0
+    assert "of a chunk" in str(logits)
+
+
 def test_the_knob_for_the_bucket_saves_what_the_trial_with_that_bucket_saved() -> None:
     found = knobs(named(BUCKETS, LARGE_3).trial, peak(BUCKETS, LARGE_3))
     assert found is not None

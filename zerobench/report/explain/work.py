@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from zerobench.errors import UserError
-from zerobench.formulas.activations import activations, trial_shape
+from zerobench.formulas.activations import Shape, activations, chunk_rows, trial_shape
 from zerobench.formulas.deepspeed import Setting
 from zerobench.formulas.deepspeed.stage_0 import ALLREDUCE_ELEMENTS
 from zerobench.formulas.deepspeed.stage_3 import persistent_elements
@@ -14,7 +14,7 @@ from zerobench.records import Category, Phase, Place
 from zerobench.report.explain import fully_sharded
 from zerobench.report.explain.terms import Account, Term, account, of_elements, of_parameters, of_partition
 from zerobench.report.labels import brief
-from zerobench.spec.trial import Offload, TrialSpec
+from zerobench.spec.trial import CrossEntropy, Offload, TrialSpec
 
 _NORM_BYTES = 8
 """get_norm_dtype() is fp64 (runtime/utils.py)."""
@@ -134,11 +134,26 @@ def _logits(asked: Asked) -> Iterator[Account]:
     shape = trial_shape(asked.spec)
     entries = shape.tokens * shape.vocab_size
     labels = Term(8 * shape.tokens, f"labels: 8 bytes x {shape.tokens:,} tokens")
+    if asked.spec.cross_entropy is not CrossEntropy.FULL:
+        yield from _chunk(shape, labels)
+        return
     for words, each in _LOGITS[asked.phase is Phase.BACKWARD]:
         size = each or shape.element
         text = f"{words}: {size} bytes x {shape.tokens:,} tokens x {shape.vocab_size:,} words"
         yield account(Term(size * entries, text), labels)
         yield account(Term(size * entries, text))
+
+
+def _chunk(shape: Shape, labels: Term) -> Iterator[Account]:
+    """One chunk of tokens at a time (formulas/activations.py, chunked_logits_bytes)."""
+    rows = chunk_rows(shape.tokens, shape.hidden_size, shape.vocab_size)
+    words = f"{rows:,} tokens of a chunk x {shape.vocab_size:,} words"
+    logits = Term(4 * rows * shape.vocab_size, f"logits in fp32: 4 bytes x {words}")
+    size = shape.element
+    own = Term(size * rows * shape.vocab_size, f"logits in the model's type: {size} bytes x {words}")
+    yield account(logits, own if size < 4 else None, labels)
+    yield account(logits, labels)
+    yield account(own)  # Liger's kernel works in place
 
 
 _LOGITS = {
