@@ -28,6 +28,8 @@ ALIKE = (
     "optimizer",
     "activation_checkpointing",
     "attention",
+    "cross_entropy",
+    "compile",
     "evidence",
     "settings",
 )
@@ -51,6 +53,8 @@ _TEXT: dict[str, Callable[[Any], str]] = {
     "optimizer": str,
     "activation_checkpointing": lambda value: "ckpt" if value else "",
     "attention": str,
+    "cross_entropy": lambda value: "" if value == "full" else f"ce={value}",
+    "compile": lambda value: "" if value == "none" else f"compile={value}",
     "settings": str,
     "evidence": lambda value: "" if value == "measured" else str(value),
 }
