@@ -10,7 +10,7 @@ from zerobench.spec.expand import PlannedTrial, expand
 from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.strategy import STRATEGIES, is_exact
 from zerobench.spec.sweep import load_sweep
-from zerobench.spec.trial import Compression, Consistency, Precision, TrialSpec
+from zerobench.spec.trial import Compression, Consistency, Precision, TfStrategy, TrialSpec
 
 GIB = 2**30
 TWO_CORES = Machine(accelerator=Accelerator.CPU, cpu_cores=2, host_memory_bytes=16 * GIB, supports_fp16=False)
@@ -23,7 +23,7 @@ EIGHT_GPUS = Machine(
 )
 
 
-EVERY = {info.name for info in STRATEGIES.values() if info.environment is None}
+EVERY = set(STRATEGIES)
 
 
 def planned(machine: Machine, *sets: str) -> list[PlannedTrial]:
@@ -56,7 +56,18 @@ def test_every_strategy_is_in_it_every_compression_that_gloo_has_and_both_server
     assert {trial.strategy for trial in found if autotp_size(trial) > 1} == {"zero0"}
     assert {trial.compression for trial in found} == set(Compression) - {Compression.BF16}
     assert {trial.consistency for trial in found} == set(Consistency)
+    in_tensorflow = {trial.tf_strategy for trial in found if trial.strategy == "tensorflow"}
+    assert in_tensorflow == set(TfStrategy) - {TfStrategy.TPU}
     assert sum(not is_exact(trial) for trial in found) == 4  # three hooks and the asynchronous server
+
+
+def test_what_needs_an_environment_of_its_own_is_skipped_with_the_command_that_makes_it():
+    without = TWO_CORES.model_copy(update={"missing_environments": ("horovod", "tensorflow")})
+    skipped = [one for one in planned(without) if one.skipped is not None]
+    assert {one.trial.strategy for one in skipped} == {"horovod", "tensorflow"}
+    for one in skipped:
+        assert one.skipped is not None
+        assert f"zerobench setup {one.trial.strategy}" in one.skipped.reason
 
 
 def test_eight_gpus_are_used_by_all_that_eight_can_divide():

@@ -7,7 +7,7 @@ from typing import Any
 
 import pytest
 import yaml
-from hypothesis import given
+from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from zerobench.errors import UserError
@@ -177,6 +177,7 @@ def test_a_calibration_that_is_not_there_or_no_text_is_refused(tmp_path: Path) -
         load_calibration(tmp_path / "bytes")
 
 
+@settings(deadline=None)
 @given(st.text(), st.integers(1, 10**9))
 def test_any_name_of_a_gpu_gets_an_answer(name: str, world_size: int) -> None:
     assert isinstance(overhead_of(name, world_size), Overhead)
