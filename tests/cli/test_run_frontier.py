@@ -223,7 +223,7 @@ def test_each_try_is_an_ordinary_trial_of_few_steps_in_an_ordinary_run(call: Cal
         assert (path / "trials.csv").is_file()
         for trial in load_run(path).trials():
             steps = trial.spec.steps
-            assert (steps.warmup, steps.memory, steps.timed) == (0, 1, 1)
+            assert (steps.warmup, steps.memory, steps.timed) == (1, 1, 2)
             assert trial.spec.evidence is Evidence.MEASURED
     tried = [trial.spec.micro_batch_size for path in rounds() for trial in load_run(path).trials()]
     assert sorted(tried) == sorted(value for cell in answer()["cells"] for value in tries(cell))

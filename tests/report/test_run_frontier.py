@@ -31,13 +31,13 @@ Measured: the largest micro batch that fits, in sequences a GPU
 It fits where its trial completes on NVIDIA H100 80GB HBM3 of 80.00 GiB; each try is a trial in
 fresh processes. predicted: by simulation, where the search begins. too large: the least seen not to
 fit. needs: tensors, CUDA context and NCCL of the largest, GiB. ends: what the too large one
-exceeds; limit: nothing larger is tried.
-trial          predicted  measured  error  too large  needs  room, %  tries  ends
-──────────────────────────────────────────────────────────────────────────────────────────
-zero1                 30        32  -6.2%         33  75.00      6.2      5  device memory
-zero2                  -     1,200      -          -  40.00     50.0      2  limit
-zero3                 30      none      -          1      -        -      3  device memory
-zero3 opt=cpu         30         -      -          -      -        -      -  given up
+exceeds; limit: nothing larger is tried. tokens/s: of the largest.
+trial          predicted  measured  error  too large  needs  room, %  tokens/s  tries  ends
+────────────────────────────────────────────────────────────────────────────────────────────────────
+zero1                 30        32  -6.2%         33  75.00      6.2   247,306      5  device memory
+zero2                  -     1,200      -          -  40.00     50.0   247,306      2  limit
+zero3                 30      none      -          1      -        -         -      3  device memory
+zero3 opt=cpu         30         -      -          -      -        -         -      -  given up
 """
 
 
@@ -73,6 +73,17 @@ def test_along_the_model_the_table_has_its_parameters() -> None:
     assert lines[0] == "Measured: the largest model that fits, in layers"
     [row] = [line.split() for line in lines if line.startswith("zero1")]
     assert row[:6] == ["zero1", "30", "32", "-6.2%", "355", "M"]
+
+
+def test_how_fast_the_largest_trains_stands_beside_it_and_of_a_rank_alone_only_what_it_computes() -> None:
+    headers = shown("micro-batch", GPU, "NVIDIA H200", 140).splitlines()[4].split("  ")
+    assert [one.strip() for one in headers if "/s" in one] == ["tokens/s", "TFLOP/s"]
+    trial = completed_trial(spec("zero2"))
+    alone = trial.spec.model_copy(update={"evidence": Evidence.SOLO})
+    solo = RunFrontierRow("", None, None, SampleTrial(alone, trial.record, trial.ranks[:1]), None)
+    assert solo.speed is not None
+    assert solo.speed.tokens_per_s is None
+    assert solo.speed.tflops_per_gpu is not None
 
 
 def test_on_a_cpu_ranks_have_sequences_and_the_capacity_is_named() -> None:

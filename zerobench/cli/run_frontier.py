@@ -30,9 +30,11 @@ from zerobench.run.site import check_site
 from zerobench.spec.frontier import Frontier, search_together
 from zerobench.spec.frontier_axes import FrontierAxis, frontier_axis
 from zerobench.spec.machine import Accelerator, Machine
-from zerobench.spec.plan import STEPS
-from zerobench.spec.trial import Evidence, TrialSpec
+from zerobench.spec.trial import Evidence, StepsSpec, TrialSpec
 from zerobench.units import format_bytes, parse_bytes
+
+TRY_STEPS = StepsSpec(warmup=1, memory=1, timed=2)
+"""Of each try: one step says whether it fits, two more how fast the largest that does would train."""
 
 
 def run_frontier(request: run.Request, *, dry_run: bool = False) -> int:
@@ -108,7 +110,7 @@ def _cells(trials: Iterable[TrialSpec], axis: FrontierAxis) -> dict[str, TrialSp
     found: dict[str, TrialSpec] = {}
     for trial in sorted(trials, key=lambda trial: trial.evidence is not Evidence.MEASURED):
         axis.start(trial)  # a model that does not say how deep it is is refused before anything is written
-        cell = trial.model_copy(update={"steps": STEPS, "repeat": 0, "batch_ramp": None})
+        cell = trial.model_copy(update={"steps": TRY_STEPS, "repeat": 0, "batch_ramp": None})
         found.setdefault(axis.at(cell, 1).config_hash, cell)
     cells = list(found.values())
     named = cells if axis.name == "model" else [axis.at(trial, 1) for trial in cells]
@@ -155,6 +157,8 @@ def _answer(hunt: Hunt, rows: Sequence[RunFrontierRow]) -> dict[str, Any]:
             "config_hash": hunt.cells[row.label].config_hash,
             "predicted": edge(row.predicted),
             "measured": edge(row.measured),
+            "tokens_per_s": row.speed.tokens_per_s if row.speed else None,
+            "tflops_per_gpu": row.speed.tflops_per_gpu if row.speed else None,
             "predicted_tries": tries(row.predicted),
             "measured_tries": tries(row.measured),
         }

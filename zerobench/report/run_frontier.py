@@ -12,12 +12,15 @@ from dataclasses import dataclass
 from typing import Literal
 
 from rich import box
+from rich.console import Console
+from rich.measure import Measurement
 from rich.table import Table
 from rich.text import Text
 
 from zerobench.records import Status
-from zerobench.report.column_units import MISSING, byte_unit, plain, show_percent, show_whole
+from zerobench.report.column_units import MISSING, byte_unit, plain, show_number, show_percent, show_whole
 from zerobench.report.memory_view import device_peak_bytes
+from zerobench.report.speed import Speed, speed_of
 from zerobench.report.terminal.layout import Section
 from zerobench.report.trials import Trial, completed, num_params
 from zerobench.spec.frontier import Frontier, Try
@@ -28,10 +31,13 @@ HOST_MEMORY_RULE = "host_memory"
 """The rule that refuses states which host memory cannot hold: a result, like running out of it."""
 
 ROOMY = 100
-"""From this many columns on, the table has all of its own."""
+"""From this many columns on, those of the table stand apart."""
 
 NARROW = 80
 """Below it, headers are broken."""
+
+SPARED = ("TFLOP/s", "room, %", "tokens/s")
+"""Columns that a narrow terminal goes without, the first of them first."""
 
 
 @dataclass(frozen=True)
@@ -71,6 +77,11 @@ class RunFrontierRow:
     too_large: Trial | None
     """The trial of the least that was seen not to fit."""
 
+    @property
+    def speed(self) -> Speed | None:
+        """How fast the largest that fits trains; of a rank alone of many without what it would wait for others."""
+        return None if self.largest is None else speed_of(self.largest)
+
 
 def ran_out(trial: Trial) -> bool:
     """Whether memory ended the trial, so that it needs more than there is and nobody knows how much."""
@@ -84,28 +95,57 @@ def run_frontier_section(
 ) -> Section:
     """Predicted and measured side by side; `device` names the GPU that ranks compute on, None for CPU ranks."""
     unit = byte_unit([_needed(one) for one in rows])
-    columns: dict[str, Callable[[RunFrontierRow], str]] = {
+    columns: Columns = {
         "predicted": lambda one: _edge(one.predicted, axis),
         "measured": lambda one: _edge(one.measured, axis),
         "error": _error,
-        "parameters": _parameters,
+        "parameters": _parameters if axis.name == "model" else lambda _: MISSING,
         "too large": lambda one: MISSING if one.measured is None else _value(one.measured.too_large, axis),
         "needs": lambda one: unit.show(_needed(one)),
         "room, %": lambda one: show_percent(_room(one, limit)),
+        "tokens/s": lambda one: show_whole(one.speed.tokens_per_s if one.speed else None),
+        "TFLOP/s": lambda one: show_number(one.speed.tflops_per_gpu if one.speed else None),
         "tries": _num_tries,
         "ends": ends,
     }
-    left_out = {"parameters" if axis.name != "model" else "", "room, %" if width < ROOMY else ""}
+    grid = _widest(_told(columns, rows), rows, width)
+    title = f"Measured: the largest {axis.name.replace('-', ' ')} that fits, in {words_of(axis, device)}"
+    speed = ", ".join(name for column in grid.columns if (name := str(column.header)) in {"tokens/s", "TFLOP/s"})
+    return Section(title, _caption(limit, device or "the CPU", unit.name, speed), grid)
+
+
+Columns = dict[str, Callable[[RunFrontierRow], str]]
+
+
+def _told(columns: Columns, rows: Sequence[RunFrontierRow]) -> Columns:
+    """`columns` without those that may be spared and say nothing."""
+    return {
+        name: cell
+        for name, cell in columns.items()
+        if name not in {*SPARED, "parameters"} or any(cell(one) != MISSING for one in rows)
+    }
+
+
+def _widest(columns: Columns, rows: Sequence[RunFrontierRow], width: int) -> Table:
+    """The table with as many of its columns as there is room for."""
+    spared = iter(SPARED)
+    grid = _grid(columns, rows, width)
+    unbounded = Console(width=10_000)
+    while Measurement.get(unbounded, unbounded.options, grid).maximum > width and (name := next(spared, None)):
+        columns = {header: cell for header, cell in columns.items() if header != name}
+        grid = _grid(columns, rows, width)
+    return grid
+
+
+def _grid(columns: Columns, rows: Sequence[RunFrontierRow], width: int) -> Table:
     grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, int(width >= ROOMY), 0, 0))
     grid.add_column(Text("trial"), overflow="fold", min_width=5)
-    kept = {header: cell for header, cell in columns.items() if header not in left_out}
-    for header in kept:
+    for header in columns:
         justify: Literal["left", "right"] = "left" if header == "ends" else "right"
         grid.add_column(Text(header), justify=justify, overflow="fold", no_wrap=width >= NARROW)
     for one in rows:
-        grid.add_row(Text(plain(one.label)), *(Text(cell(one)) for cell in kept.values()))
-    title = f"Measured: the largest {axis.name.replace('-', ' ')} that fits, in {words_of(axis, device)}"
-    return Section(title, _caption(limit, device or "the CPU", unit.name), grid)
+        grid.add_row(Text(plain(one.label)), *(Text(cell(one)) for cell in columns.values()))
+    return grid
 
 
 def words_of(axis: FrontierAxis, device: str | None) -> str:
@@ -113,7 +153,7 @@ def words_of(axis: FrontierAxis, device: str | None) -> str:
     return axis.words if device else axis.words.replace("a GPU", "a rank")
 
 
-def _caption(limit: Limit, device: str, unit: str) -> str:
+def _caption(limit: Limit, device: str, unit: str, speed: str) -> str:
     size = format_bytes(limit.capacity_bytes)
     if limit.is_given:
         fits = f"It fits where a rank's tensors take at most {size} of its device ({device}) at their peak"
@@ -124,7 +164,7 @@ def _caption(limit: Limit, device: str, unit: str) -> str:
     return (
         f"{fits}; each try is a trial in fresh processes. predicted: by simulation, where the search begins. too "
         f"large: the least seen not to fit. {needs}. ends: what the too large one exceeds; limit: nothing larger is "
-        "tried."
+        "tried." + (f" {speed}: of the largest." if speed else "")
     )
 
 

@@ -126,10 +126,11 @@ def _skip(trial: TrialSpec, cluster: Cluster) -> Skip | None:
 def document(name: str, planned: Sequence[PlannedTrial]) -> dict[str, Any]:
     """The plan as a sweep file would say it, which is kept with its run: one `include` entry a trial.
 
-    The points are written out, since the optimizer goes with the offload and lists would multiply them.
+    The points are written out, since the optimizer goes with the offload and lists would multiply them. All take the
+    same steps.
     """
     entries = [_entry(item.trial) for item in planned]
-    return {"name": name, "axes": entries[0], "include": entries[1:], "steps": STEPS.model_dump()}
+    return {"name": name, "axes": entries[0], "include": entries[1:], "steps": planned[0].trial.steps.model_dump()}
 
 
 def _entry(trial: TrialSpec) -> dict[str, Any]:
