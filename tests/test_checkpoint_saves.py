@@ -6,11 +6,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.tools.rank_records import rank_record
 from zerobench.checkpoint_files import Position, ResumeFrom, checkpoints_folder, last
 from zerobench.checkpoint_saves import Checkpoints
 from zerobench.folder import TrialFolder
 from zerobench.progress import Rank
-from zerobench.records import RankRecord, Status
+from zerobench.records import RankRecord
 from zerobench.spec.checkpoint import CheckpointSpec
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import StepsSpec, TrialSpec
@@ -55,18 +56,7 @@ def trial() -> TrialSpec:
 
 
 def checkpoints(trial: TrialSpec, folder: TrialFolder, words: Words) -> tuple[Checkpoints, RankRecord]:
-    record = RankRecord(
-        trial_id=trial.trial_id,
-        rank=0,
-        local_rank=0,
-        world_size=1,
-        hostname="here",
-        pid=1,
-        status=Status.CRASH,
-        device_type="cpu",
-        device_name="cpu",
-        micro_batch_size=1,
-    )
+    record = rank_record(trial.trial_id)
     return Checkpoints(trial, folder, RANK, words, record), record
 
 

@@ -12,6 +12,7 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
+from tests.tools.rank_records import rank_record
 from zerobench import store
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
@@ -27,20 +28,8 @@ def trial_spec(repeat: int) -> TrialSpec:
     return TrialSpec(model=MODEL, strategy="zero2", gpus_per_node=2, repeat=repeat)
 
 
-def rank_record(trial_id: str, rank: int, **fields: Any) -> RankRecord:
-    return RankRecord(
-        trial_id=trial_id,
-        rank=rank,
-        local_rank=rank,
-        world_size=2,
-        hostname="here",
-        pid=7,
-        status=Status.COMPLETED,
-        device_type="cpu",
-        device_name="cpu",
-        micro_batch_size=1,
-        **fields,
-    )
+def completed_rank(trial_id: str, rank: int, **fields: Any) -> RankRecord:
+    return rank_record(trial_id, rank, world_size=2, pid=7, status=Status.COMPLETED, **fields)
 
 
 def make_run(path: Path, *, ended: int = 2, planned: int = 3) -> RunFolder:
@@ -58,7 +47,7 @@ def make_run(path: Path, *, ended: int = 2, planned: int = 3) -> RunFolder:
         folder.spec.write_text(spec.model_dump_json())
         if number < ended:
             for rank in range(2):
-                folder.rank_record(rank).write_text(rank_record(spec.trial_id, rank).model_dump_json())
+                folder.rank_record(rank).write_text(completed_rank(spec.trial_id, rank).model_dump_json())
             folder.record.write_text(trial_record(run, spec).model_dump_json())
     return run
 
@@ -192,7 +181,7 @@ def test_an_older_trial_spec_is_brought_up_by_its_runs_version(run: RunFolder, m
 
 def test_a_loss_that_is_not_a_number_survives_the_disk(tmp_path: Path) -> None:
     times = [StepTime(step_s=1, forward_s=1, backward_s=float("inf"), optimizer_s=0)]
-    record = rank_record("t", 0, losses=[1.5, float("nan"), float("-inf")], step_times=times)
+    record = completed_rank("t", 0, losses=[1.5, float("nan"), float("-inf")], step_times=times)
     (tmp_path / "rank_0.json").write_text(record.model_dump_json())
     losses = read_record(tmp_path / "rank_0.json", RankRecord).losses
     assert [str(loss) for loss in losses] == ["1.5", "nan", "-inf"]
@@ -236,7 +225,7 @@ VALUES = st.recursive(
 @given(data=st.data())
 def test_whatever_stands_in_a_record_is_read_or_refused_in_one_line(tmp_path: Path, data: st.DataObject) -> None:
     path = tmp_path / "rank_0.json"
-    document: Any = json.loads(rank_record("t", 0, losses=[1.0]).model_dump_json())
+    document: Any = json.loads(completed_rank("t", 0, losses=[1.0]).model_dump_json())
     for key in data.draw(st.lists(st.sampled_from([*document, "unknown"]), max_size=3)):
         document[key] = data.draw(VALUES)
     written = json.dumps(data.draw(st.sampled_from([document, [document], None]))).encode()

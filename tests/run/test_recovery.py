@@ -10,9 +10,10 @@ from typing import Any
 
 import pytest
 
+from tests.tools.rank_records import rank_record
 from zerobench.checkpoint_files import Position, checkpoints_folder, last, unfinished, whole
 from zerobench.folder import TrialFolder
-from zerobench.records import CheckpointTransfer, RankRecord, Status, TrialRecord
+from zerobench.records import CheckpointTransfer, Status, TrialRecord
 from zerobench.run.recovery import run_twice
 from zerobench.run.stop import Stop
 from zerobench.spec.presets import resolve_model
@@ -42,19 +43,7 @@ def leave_checkpoint(trial: TrialSpec, folder: TrialFolder, step: int) -> None:
 
 
 def leave_rank(trial: TrialSpec, folder: TrialFolder, **fields: Any) -> None:
-    record = RankRecord(
-        trial_id=trial.trial_id,
-        rank=0,
-        local_rank=0,
-        world_size=1,
-        hostname="here",
-        pid=1,
-        status=Status.CRASH,
-        device_type="cpu",
-        device_name="cpu",
-        micro_batch_size=1,
-        **fields,
-    )
+    record = rank_record(trial.trial_id, **fields)
     folder.rank_record(0).write_text(record.model_dump_json())
 
 
