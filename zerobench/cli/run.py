@@ -13,13 +13,15 @@ from zerobench.cli.live import LiveView, PlainView
 from zerobench.cli.paths import shortest
 from zerobench.errors import UserError
 from zerobench.report.terminal.show import show_run
+from zerobench.run.arithmetic import tried
 from zerobench.run.environment import capture_environment
 from zerobench.run.launcher import read_hosts
 from zerobench.run.runner import RunResult, refuse_other_plan, resume_run, run_sweep, standing
 from zerobench.run.setup import resolved_configs
 from zerobench.run.site import LocalSite
 from zerobench.spec.expand import PlannedTrial, expand
-from zerobench.spec.machine import Machine, detect_machine
+from zerobench.spec.machine import Accelerator, Machine, detect_machine
+from zerobench.spec.precision import sentence
 from zerobench.spec.sweep import Sweep, load_sweep, shipped_sweeps
 from zerobench.store import find_run, load_run
 
@@ -90,6 +92,7 @@ def read(request: Request) -> Asked:
     """All that can be wrong in a request is found here, before anything is written or started."""
     sweep = _sweep(request)
     machine = detect_machine(num_nodes=len(read_hosts(request.hostfile)) if request.hostfile else 1)
+    machine = tried(machine, sweep) if sweep else machine
     planned = expand(sweep, machine) if sweep else []
     resolved_configs(planned)
     earlier = find_run(request.resume, request.reports) if request.resume else None
@@ -115,11 +118,13 @@ def _run_new(asked: Asked, reports: Path, site: LocalSite) -> RunResult:
     view = screen()
     if asked.sweep.description:
         view.say(" ".join(asked.sweep.description.split()))
+    if any(item.trial.precision_is_auto for item in asked.planned) and asked.machine.accelerator is Accelerator.CPU:
+        view.say(sentence(asked.machine))
     return run_sweep(
         asked.planned,
         sweep_name=asked.sweep.name,
         sweep=asked.sweep.document,
-        environment=capture_environment(),
+        environment=capture_environment() | {"bf16_slowdown": asked.machine.bf16_slowdown},
         reports=reports,
         site=site,
         observer=view,

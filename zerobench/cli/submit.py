@@ -14,6 +14,7 @@ from zerobench.cli.paths import shortest
 from zerobench.collection import no_collection
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
+from zerobench.run.arithmetic import tried
 from zerobench.run.environment import capture_environment
 from zerobench.run.installed import check_installed
 from zerobench.run.setup import lay_out, new_run_folder, resolved_configs
@@ -108,7 +109,7 @@ def _planned(request: Request, *, dry: bool) -> Asked:
         raise UserError(f"SWEEP is missing: a sweep file, or one of the shipped: {', '.join(shipped_sweeps())}")
     options = _options(request, {})
     sweep = load_sweep(request.sweep, request.sets, request.only, request.repeats)
-    planned = expand(sweep, _machine(options, local=request.local))
+    planned = expand(sweep, _machine(options, sweep if request.local else None))
     trials = [item.trial for item in planned if item.skipped is None]
     reasons = [item.skipped.reason for item in planned if item.skipped]
     if not trials:
@@ -128,7 +129,7 @@ def _resumed(request: Request, *, dry: bool) -> Asked:
     run = load_run(find_run(request.resume, request.reports).resolve())
     options = _options(request, kept_options(run.folder))
     if not request.local:
-        _machine(options, local=False)
+        _machine(options, None)
     limits = _limits(options, required=not (dry or request.local))
     ids = [job.job_id for job in read_submission(run.folder).jobs if job.job_id is not None]
     states = job_states(ids) if ids else {}
@@ -153,9 +154,11 @@ def _options(request: Request, kept: Mapping[str, Any]) -> SubmitOptions:
     return read_options({name: value for name, value in kept.items() if name not in elsewhere} | said)
 
 
-def _machine(options: SubmitOptions, *, local: bool) -> Machine:
-    """The nodes that trials run on; here they are this machine, unless more is said of it."""
-    return detect_machine() if local and options.gpus_per_node is None else cluster_machine(options)
+def _machine(options: SubmitOptions, here: Sweep | None) -> Machine:
+    """The nodes that trials run on; of a sweep that is run `here` they are this machine, unless more is said of it."""
+    if here is None:
+        return cluster_machine(options)
+    return tried(detect_machine() if options.gpus_per_node is None else cluster_machine(options), here)
 
 
 def _check_interpreter(options: SubmitOptions, trials: Sequence[TrialSpec]) -> None:

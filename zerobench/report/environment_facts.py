@@ -20,6 +20,7 @@ FACTS: Mapping[str, tuple[str, ...]] = {
     "driver": ("driver", "version"),
     "CUDA of driver": ("driver", "cuda_version"),
     "processor": ("machine", "cpu", "model"),
+    "bf16 against fp32, times as long": ("bf16_slowdown",),
     "cores": ("machine", "cpu", "usable_cores"),
     "kernel": ("machine", "kernel"),
     "system": ("machine", "os"),

@@ -38,7 +38,8 @@ from zerobench.spec.trial import (
 )
 
 AUTO = "auto"
-"""World size, nodes or GPUs per node: what the machine has; gpu: the machine's own, or none."""
+"""World size, nodes or GPUs per node: what the machine has; gpu: the machine's own, or none; precision: what it is fast
+at (zerobench.spec.precision)."""
 
 LAST = "last"
 """Rank: that of the highest number, whatever the world size."""
@@ -139,13 +140,17 @@ def _strategy(_: str, raw: object) -> list[Any]:
     return [strategy_info(raw).name]
 
 
-def _choice(choices: type[StrEnum]) -> Reader:
+def _choice(choices: type[StrEnum], also: tuple[str, ...] = ()) -> Reader:
     def read(axis: str, raw: object) -> list[Any]:
         if isinstance(raw, str) and raw in list(choices):
             return [choices(raw)]
-        raise unknown_choice(axis, raw, [str(choice) for choice in choices])
+        raise unknown_choice(axis, raw, [*map(str, choices), *also])
 
     return read
+
+
+def _precision(axis: str, raw: object) -> list[Any]:
+    return [AUTO] if raw == AUTO else _choice(Precision, also=(AUTO,))(axis, raw)
 
 
 def _offload(axis: str, raw: object) -> list[Any]:
@@ -277,7 +282,7 @@ READERS: dict[str, Reader] = {
     "gradient_accumulation_steps": _positive,
     "batch_ramp": _batch_ramp,
     "sequence_length": _positive,
-    "precision": _choice(Precision),
+    "precision": _precision,
     "optimizer": _choice(Optimizer),
     "activation_checkpointing": _switch,
     "attention": _choice(Attention),

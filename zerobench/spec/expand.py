@@ -42,6 +42,7 @@ from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.only import TRIAL_ID, keep, shown
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.plain import one_line
+from zerobench.spec.precision import auto_precision
 from zerobench.spec.rules import LAYOUT_RULES, RULES, Skip, why_skipped
 from zerobench.spec.situation import Situation
 from zerobench.spec.strategy import SETTINGS, settings_of, strategy_info
@@ -54,6 +55,9 @@ Point = dict[str, Any]
 
 NOWHERE = "/nvme"
 """The folder that predicted trials say they swap to."""
+
+_RESOLVED = ("rank", "batch_ramp", "precision")
+"""Axes whose `auto`, or what stands for one, comes to a value once the layout is known."""
 
 _DEFAULTS = {"evidence": Evidence.MEASURED, "gpu": AUTO, "rank": 0} | {
     axis: TrialSpec.model_fields[axis].get_default(call_default_factory=True)
@@ -133,10 +137,11 @@ def _multiplied(grid: Grid, kind: Accelerator, sweep: Sweep, targets: Targets) -
             target = targets.machine_of(point)
             if target.accelerator is not kind:
                 continue
-            point |= resolve_layout(point, target)
+            point |= resolve_layout(point, target) | {"precision_is_auto": point["precision"] == AUTO}
+            point |= {axis: _resolved(axis, point[axis], point, targets) for axis in _RESOLVED}
         except UserError as error:
             raise UserError(f"{sweep.where}: {error}") from None
-        yield point | {axis: _resolved(axis, point[axis], point, targets) for axis in ("rank", "batch_ramp")}
+        yield point
 
 
 def _resolved(axis: str, value: Any, point: Mapping[str, Any], targets: Targets) -> Any:
@@ -148,6 +153,8 @@ def _resolved(axis: str, value: Any, point: Mapping[str, Any], targets: Targets)
         return auto_ranks(axis, targets.machine_of(point))
     if value == AUTO and axis == "gpu":
         return targets.own_gpu
+    if value == AUTO and axis == "precision":
+        return auto_precision(targets.machine_of(point))
     return point["world_size"] - 1 if value == LAST and axis == "rank" else value
 
 

@@ -57,6 +57,8 @@ class Machine(Spec):
     """Memory of one node that trials may use; a control group's limit counts."""
     cpu_cores: Positive = 1
     supports_bf16: bool = True
+    bf16_slowdown: float | None = 1.0
+    """How many times longer the processor takes for a product in bf16 than in fp32; None where nobody has tried it."""
     supports_fp16: bool = True
     """Whether DeepSpeed takes fp16 on the device; on CPUs only with native fp16 instructions."""
     has_libaio: bool = True
@@ -121,6 +123,7 @@ def detect_machine(num_nodes: int = 1, devices: Sequence[Device] | None = None) 
         device_memory_bytes=_smallest(gpus),
         host_memory_bytes=host_memory_bytes(),
         cpu_cores=len(os.sched_getaffinity(0)),
+        bf16_slowdown=None,
         supports_fp16=on_cuda or cpu_supports_fp16(),
         has_libaio=op_is_built("async_io") or (buildable and has_libaio()),
         has_cpu_adam=op_is_built("cpu_adam") or buildable,

@@ -287,6 +287,8 @@ class TrialSpec(Spec):
     sequence_length: Positive = 1024
     """Tokens per sequence."""
     precision: Precision = Precision.BF16
+    precision_is_auto: bool = False
+    """Whether `auto` was asked for and came to this precision on the machine that the trial was planned on."""
     optimizer: Optimizer = Optimizer.ADAMW
     activation_checkpointing: bool = False
     attention: Attention = Attention.SDPA
@@ -372,7 +374,7 @@ class TrialSpec(Spec):
     @cached_property
     def config_hash(self) -> str:
         """Twelve hex digits over all that defines the work, so that predicted joins measured."""
-        how = {"evidence", "prediction", "repeat", "steps", "timeout_s", "nvme_path", "own"}
+        how = {"evidence", "prediction", "repeat", "steps", "timeout_s", "nvme_path", "own", "precision_is_auto"}
         said_nothing = {name for name in _LATER_FIELDS if getattr(self, name) == type(self).model_fields[name].default}
         work = self.model_dump(mode="json", exclude=how | said_nothing)
         if self.checkpoint is not None:  # where files lie, and whether they stay, is no work

@@ -1,0 +1,46 @@
+"""What this machine's processor is fast at: asked of torch in a process of its own, since no runner imports torch."""
+
+from __future__ import annotations
+
+import math
+import subprocess
+import sys
+
+from zerobench.errors import UserError
+from zerobench.spec.machine import Machine
+from zerobench.spec.precision import must_be_tried
+from zerobench.spec.sweep import Sweep
+
+PATIENCE_S = 300.0
+"""Importing torch takes two seconds on an idle machine, and a minute on one that swaps."""
+
+
+def tried(machine: Machine, sweep: Sweep) -> Machine:
+    """`machine`, which is this one, with what `sweep` asks of its processor.
+
+    Raises UserError: torch does not answer.
+    """
+    if not must_be_tried(sweep, machine):
+        return machine
+    return machine.model_copy(update={"bf16_slowdown": bf16_slowdown()})
+
+
+def bf16_slowdown() -> float:
+    """How many times longer a product in bf16 takes here than in fp32 (zerobench.worker.probe_bf16).
+
+    Raises UserError: torch does not answer.
+    """
+    command = [sys.executable, "-m", "zerobench.worker.probe_bf16"]
+    try:
+        done = subprocess.run(
+            command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=True
+        )
+        found = float(done.stdout)
+    except (OSError, subprocess.SubprocessError, ValueError) as error:
+        said = getattr(error, "stderr", None) or str(error)
+        last = said.strip().splitlines()[-1] if isinstance(said, str) and said.strip() else "it said nothing"
+        raise UserError(
+            f"precision: auto: how fast this processor multiplies bf16 cannot be tried ({last}); "
+            "choices: --set precision=fp32, --set precision=bf16"
+        ) from None
+    return found if math.isfinite(found) else 1.0

@@ -1,0 +1,43 @@
+"""What `precision: auto` comes to on a machine, and how that is said to people."""
+
+from __future__ import annotations
+
+from zerobench.errors import UserError
+from zerobench.spec.axes import AUTO
+from zerobench.spec.machine import Accelerator, Machine
+from zerobench.spec.sweep import Sweep
+from zerobench.spec.trial import Precision
+
+SLOW = 3.0
+"""A processor that takes this many times longer for a product in bf16 than in fp32 is slow at it. Tried with
+ONEDNN_MAX_CPU_ISA on one processor: 0.3 with AMX, 2 with AVX512_BF16, 5 with AVX-512 alone, 62 with AVX2."""
+
+
+def auto_precision(machine: Machine) -> Precision:
+    """bf16 where ranks are fast at it; on a processor that is not, fp32; on a GPU without it, fp16.
+
+    Raises UserError: nobody has tried the processor.
+    """
+    if machine.accelerator is Accelerator.CUDA:
+        return Precision.BF16 if machine.supports_bf16 else Precision.FP16
+    if machine.bf16_slowdown is None:
+        raise UserError(
+            "precision: auto: the processors of these nodes are not this one, so nobody knows what they are fast at; "
+            "choices: --set precision=fp32, --set precision=bf16"
+        )
+    return Precision.BF16 if machine.bf16_slowdown < SLOW else Precision.FP32
+
+
+def must_be_tried(sweep: Sweep, machine: Machine) -> bool:
+    """Whether `sweep` has points about CPU ranks whose precision is `auto`, and nobody has tried the processor."""
+    on_cpu = sweep.grids(Accelerator.CPU)
+    return machine.bf16_slowdown is None and any(
+        AUTO in grid.get("precision", []) and (machine.accelerator is Accelerator.CPU or None in grid.get("gpu", []))
+        for grid in (on_cpu.grid, *on_cpu.include)
+    )
+
+
+def sentence(machine: Machine) -> str:
+    """What `auto` came to on a machine of CPU ranks, and why."""
+    times = machine.bf16_slowdown
+    return f"precision: auto: {auto_precision(machine)}; this processor takes {times:.2g} x as long in bf16 as in fp32"
