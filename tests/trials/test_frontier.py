@@ -14,7 +14,7 @@ from zerobench.report.memory_view import device_peak_bytes
 from zerobench.store import load_run
 
 REPOSITORY = Path(__file__).resolve().parents[2]
-CAPACITY_BYTES = 300 * 2**20
+CAPACITY_BYTES = 400 * 2**20
 SWEEP = """
 name: edge
 axes:
@@ -23,7 +23,7 @@ axes:
   world_size: 2
   micro_batch_size: 8
   sequence_length: 128
-  precision: bf16
+  precision: fp32  # some processors multiply bf16 60 times slower
   ds_config: {reduce_bucket_size: 1e6, allgather_bucket_size: 1e6}
 """
 
@@ -32,7 +32,7 @@ axes:
 def test_the_largest_micro_batch_is_found_from_its_prediction_and_one_more_does_not_fit(tmp_path: Path) -> None:
     (tmp_path / "edge.yaml").write_text(SWEEP)
     done = subprocess.run(
-        [sys.executable, "-m", "zerobench", "run", "edge.yaml", "--frontier", "micro-batch", "--capacity", "300MiB"],
+        [sys.executable, "-m", "zerobench", "run", "edge.yaml", "--frontier", "micro-batch", "--capacity", "400MiB"],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(REPOSITORY), "COLUMNS": "120"},
         capture_output=True,
