@@ -174,6 +174,12 @@ def test_what_is_computed_in_another_way_for_speed_is_in_the_names() -> None:
     assert "compile=: torch.compile of the model" in said
 
 
+def test_how_a_model_comes_to_be_at_stage_3_is_in_the_names_where_it_is_built_whole() -> None:
+    specs = [spec("zero3"), spec("zero3", zero_init=False)]
+    assert labels(specs) == ["zero3", "whole"]
+    assert "whole: stage 3 of a model that every rank built whole first" in " ".join(shared_lines(specs))
+
+
 def test_groups_of_ranks_and_quantization_are_in_the_names_as_their_papers_call_them() -> None:
     specs = [
         spec("zero3"),

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from typing import Any
 
 import pytest
@@ -12,7 +13,8 @@ from tests.worker.real_ranks import RunTrial, trials_in_forks
 from zerobench.formulas.record import formula_record
 from zerobench.records import Category, Phase, Place, RankRecord, StepKind
 from zerobench.spec.model import ModelSpec
-from zerobench.spec.trial import CrossEntropy, Evidence, TrialSpec
+from zerobench.spec.strategy import is_exact
+from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.worker.cross_entropy import IGNORED, chunked_loss, liger_loss, next_tokens
 
 VOCABULARY, HIDDEN, TOKENS = 2048, 64, 256
@@ -108,6 +110,34 @@ def test_every_strategy_with_it_takes_the_steps_of_one_process_without(
     assert max(abs(a - b) for a, b in zip(expected, found.losses, strict=True)) < TOLERANCE
 
 
+@pytest.mark.parametrize("strategy", ["single", "zero3", "fsdp"])
+def test_in_fp32_the_loss_in_the_models_type_is_the_loss(ran: RunTrial, strategy: str) -> None:
+    asked = alone if strategy == "single" else partial(spec, strategy=strategy)
+    found = ran(asked(cross_entropy="model_dtype"))[-1]
+    assert found.effective_config["cross_entropy"] == "model_dtype"
+    assert max(abs(a - b) for a, b in zip(ran(alone())[0].losses, found.losses, strict=True)) < TOLERANCE
+
+
+def test_in_16_bits_logits_in_the_models_type_take_half_of_those_in_fp32(ran: RunTrial) -> None:
+    small = {"precision": "bf16", "sequence_length": 64}
+    whole, own = (ran(alone(cross_entropy=how, **small))[0] for how in ("full", "model_dtype"))
+    entries = 64 * VOCABULARY
+    assert own_peak(whole, Category.LOGITS_AND_LOSS) == pytest.approx(12 * entries, rel=0.02)
+    assert own_peak(own, Category.LOGITS_AND_LOSS) == pytest.approx(6 * entries, rel=0.02)
+    for rank in (whole, own):
+        formula = formula_record(alone(cross_entropy=rank_how(rank), evidence="formula", **small))
+        for phase in (Phase.FORWARD, Phase.BACKWARD):
+            theirs = row(formula, phase, Category.LOGITS_AND_LOSS).own_peak_bytes
+            assert row(rank, phase, Category.LOGITS_AND_LOSS).own_peak_bytes == pytest.approx(theirs, rel=0.02)
+    assert max(abs(a - b) for a, b in zip(whole.losses, own.losses, strict=True)) < 0.1
+    assert is_exact(alone(cross_entropy="model_dtype"))
+    assert not is_exact(alone(cross_entropy="model_dtype", **small))
+
+
+def rank_how(rank: RankRecord) -> str:
+    return str(rank.effective_config.get("cross_entropy", "full"))
+
+
 def test_a_head_tied_to_the_embedding_gets_both_gradients(ran: RunTrial) -> None:
     expected = ran(alone(config=TIED))[0].losses
     found = ran(spec(strategy="zero3", config=TIED, cross_entropy="chunked"))[0].losses
@@ -116,7 +146,7 @@ def test_a_head_tied_to_the_embedding_gets_both_gradients(ran: RunTrial) -> None
 
 @pytest.mark.parametrize("strategy", ["zero3", "fsdp"])
 def test_every_byte_of_it_has_a_name_and_logits_are_never_whole(ran: RunTrial, strategy: str) -> None:
-    [whole, _], [ours, _] = (ran(spec(strategy=strategy, cross_entropy=how)) for how in CrossEntropy if how != "liger")
+    [whole, _], [ours, _] = (ran(spec(strategy=strategy, cross_entropy=how)) for how in ("full", "chunked"))
     logits = 4 * TOKENS * VOCABULARY
     assert own_peak(whole, Category.LOGITS_AND_LOSS) >= 2 * logits
     assert own_peak(ours, Category.LOGITS_AND_LOSS) < logits / 8

@@ -175,6 +175,7 @@ def _gathering(case: Case) -> Iterator[str]:
             f"parameters of up to {persistent:,} elements stay gathered on every rank, beside their partitions, from "
             "their first use on"
         )
+    yield from _linear_weights(case)
     reuse = int(case.zero("stage3_max_reuse_distance"))
     if reuse > case.num_params:
         yield (
@@ -189,6 +190,22 @@ def _gathering(case: Case) -> Iterator[str]:
     yield (
         "parameters that are gathered together exist twice for a moment, in the buffer of the all-gather and in the "
         "tensors cut from it"
+    )
+
+
+def _linear_weights(case: Case) -> Iterator[str]:
+    """runtime/zero/partition_parameters.py, _enable_mem_efficient_linear; runtime/zero/linear.py."""
+    if case.zero("memory_efficient_linear"):
+        yield (
+            "weights of linear layers are gathered anew for backward (memory_efficient_linear), as DeepSpeed 0.19 does "
+            "for every model; older releases do so for models built under zero.Init alone, and of others autograd "
+            "holds every gathered weight of nn.Linear from forward to backward where activations are not checkpointed: "
+            "memory_efficient_linear false shows what that takes"
+        )
+        return
+    yield (
+        "memory_efficient_linear is off: autograd holds every gathered weight of nn.Linear from forward to backward, "
+        "with checkpointing those of one block at a time"
     )
 
 

@@ -141,21 +141,25 @@ def chunked_logits_bytes(shape: Shape) -> Logits:
 def trial_logits(trial: TrialSpec) -> Logits:
     """What `trial` asks for. Raises UserError where the model's dimensions are not known."""
     shape = trial_shape(trial)
-    if trial.cross_entropy is CrossEntropy.FULL:
-        return logits_bytes(shape.tokens, shape.vocab_size, shape.element)
-    return chunked_logits_bytes(shape)
+    if trial.cross_entropy.is_chunked:
+        return chunked_logits_bytes(shape)
+    of_loss = shape.element if trial.cross_entropy is CrossEntropy.MODEL_DTYPE else 4
+    return logits_bytes(shape.tokens, shape.vocab_size, shape.element, of_loss)
 
 
-def logits_bytes(tokens: int, vocab_size: int, element: int) -> Logits:
-    """Logits and loss as transformers 5 computes them (loss/loss_utils.py, ForCausalLMLoss).
+def logits_bytes(tokens: int, vocab_size: int, element: int, of_loss: int = 4) -> Logits:
+    """Logits and loss as transformers 5 computes them (loss/loss_utils.py, ForCausalLMLoss), in fp32; with `of_loss`
+    bytes of an element otherwise.
 
     Forward: logits in the model's type, their fp32 copy, fp32 log-probabilities (10 b s V in 16 bits, 8 b s V in fp32,
     where there is no copy). Kept: the log-probabilities, 4 b s V, and labels, 8 b s. Backward: beside them the
     gradients of the log-probabilities and of the fp32 logits, 12 b s V.
     """
     entries, labels = tokens * vocab_size, 8 * tokens
-    forward = (8 if element == 4 else element + 8) * entries
-    return Logits(4 * entries + labels, forward + labels, 12 * entries + labels, element * entries)
+    forward = (0 if element == of_loss else element) + 2 * of_loss
+    return Logits(
+        of_loss * entries + labels, forward * entries + labels, 3 * of_loss * entries + labels, element * entries
+    )
 
 
 def trial_shape(trial: TrialSpec) -> Shape:

@@ -157,6 +157,7 @@ def _setting(trial: TrialSpec, config: dict[str, Any], tensors: tuple[int, ...],
         optimizer=optimizer,
         rank=trial.prediction.rank,
         on_gpu=trial.prediction.gpu is not None,
+        zero_init=trial.zero_init,
         tied_head=tied_head,
     )
 

@@ -165,7 +165,7 @@ _EVERY_AXIS: Mapping[str, _Axis] = {
     "cross entropy": _Axis(
         lambda spec: f"ce={spec.cross_entropy}" if spec.cross_entropy is not CrossEntropy.FULL else "",
         lambda spec: f"{spec.cross_entropy} cross entropy" if spec.cross_entropy is not CrossEntropy.FULL else "",
-        "ce=: head and loss some tokens at a time, logits never whole",
+        "ce=: head and loss some tokens at a time, logits never whole; model_dtype: logits never in fp32",
         always=True,
     ),
     "compile": _Axis(
@@ -211,6 +211,12 @@ _EVERY_AXIS: Mapping[str, _Axis] = {
         lambda spec: "" if spec.reshard_after_forward else "kept",
         lambda spec: "" if spec.reshard_after_forward else "parameters kept gathered after forward",
         "kept: parameters stay gathered after forward (reshard_after_forward false)",
+    ),
+    "zero init": _Axis(
+        lambda spec: "" if spec.zero_init else "whole",
+        lambda spec: "" if spec.zero_init else "built whole on each rank, then partitioned",
+        "whole: stage 3 of a model that every rank built whole first (zero_init false)",
+        always=True,
     ),
     "zero++": _Axis(
         _zeropp,

@@ -288,6 +288,7 @@ READERS: dict[str, Reader] = {
     "attention": _choice(Attention),
     "cross_entropy": _choice(CrossEntropy),
     "compile": _compile,
+    "zero_init": _switch,
     "bucket_bytes": _bytes,
     "compression": _compression,
     "reshard_after_forward": _switch,

@@ -11,11 +11,28 @@ from pydantic import Field
 
 from zerobench.errors import unknown_choice
 from zerobench.spec.base import Spec
-from zerobench.spec.trial import Compression, Consistency, Evidence, PipelineSchedule, TfStrategy, TrialSpec
+from zerobench.spec.trial import (
+    Compression,
+    Consistency,
+    CrossEntropy,
+    Evidence,
+    PipelineSchedule,
+    Precision,
+    TfStrategy,
+    TrialSpec,
+)
 
 _REORDERED = "the same sums in another order"
 
-SETTINGS = ("ds_config", "ds_config_file", "bucket_bytes", "reshard_after_forward", "pipeline_schedule", "tf_strategy")
+SETTINGS = (
+    "ds_config",
+    "ds_config_file",
+    "zero_init",
+    "bucket_bytes",
+    "reshard_after_forward",
+    "pipeline_schedule",
+    "tf_strategy",
+)
 """Axes that set up one engine and change neither the work nor where states lie: dropped for every other strategy, so
 that one sweep may set each engine up beside the others. What does change them (offload, compression) is refused where a
 strategy has no such thing."""
@@ -136,7 +153,7 @@ STRATEGIES: dict[str, StrategyInfo] = {
         _zero(0, "DeepSpeed, all model states on every rank"),
         _zero(1, "ZeRO-1: optimizer states partitioned", "offload_optimizer"),
         _zero(2, "ZeRO-2: gradients partitioned too", "offload_optimizer"),
-        _zero(3, "ZeRO-3: parameters partitioned too", "offload_optimizer", "offload_param", *ZEROPP),
+        _zero(3, "ZeRO-3: parameters partitioned too", "zero_init", "offload_optimizer", "offload_param", *ZEROPP),
         StrategyInfo(
             name="fsdp",
             summary="torch FSDP2, fully_shard per block: all model states partitioned, as at stage 3",
@@ -260,6 +277,7 @@ def is_exact(trial: TrialSpec) -> bool:
     if trial.strategy == "tensorflow" and trial.tf_strategy is TfStrategy.TPU:
         return False  # it multiplies fp32 in bf16 (Cloud TPU, "Improve your model's performance with bfloat16")
     is_lossy = trial.compression is not Compression.NONE or trial.quantized_weights or trial.quantized_gradients
+    is_lossy |= trial.cross_entropy is CrossEntropy.MODEL_DTYPE and trial.precision is not Precision.FP32
     return (info is None or info.exact) and not is_lossy and not is_stale
 
 

@@ -22,12 +22,14 @@
       optimizer: adamw              # adamw, fused_adamw, cpu_adam, sgd
       activation_checkpointing: false
       attention: sdpa               # sdpa, eager, flash_attention_2
-      cross_entropy: full           # full, chunked (logits of some tokens at a time), liger (its Triton kernel; GPUs)
+      cross_entropy: full           # full, chunked (logits of some tokens at a time), liger (its Triton kernel; GPUs),
+                                    # model_dtype (logits whole and never in fp32, as many loops of people's own)
       compile: none                 # torch.compile of: none, blocks (each by itself), model
       bucket_bytes: null            # ddp: largest bucket of gradients; null: torch's own, 1 MiB and then 25 MiB
       compression: none             # ddp: none, fp16, bf16, powersgd, onebit
       reshard_after_forward: true   # fsdp: free gathered parameters after a block's forward pass
       consistency: sync             # parameter-server: sync (waits for all workers), async (for none)
+      zero_init: true               # zero3: partitioned as it is built (zero.Init); false: built whole on each rank
       hpz_partition_size: null      # zero3: ranks that keep a second copy of the parameters to gather from (ZeRO++ hpZ)
       quantized_weights: false      # zero3: parameters gathered in 8 bits (ZeRO++ qwZ; its kernels need GPUs)
       quantized_gradients: false    # zero3: gradients reduced in 4 bits (ZeRO++ qgZ; GPUs on two nodes or more)

@@ -143,6 +143,13 @@ class CrossEntropy(StrEnum):
     """Some tokens at a time, gradients with the loss: logits are never whole."""
     LIGER = "liger"
     """The same by Liger's Triton kernel (Hsu et al., arXiv 2410.10989, section 3.2)."""
+    MODEL_DTYPE = "model_dtype"
+    """Logits of all tokens at once, in the model's type alone, as many training loops of people's own take the loss."""
+
+    @property
+    def is_chunked(self) -> bool:
+        """Whether logits are never whole."""
+        return self in {CrossEntropy.CHUNKED, CrossEntropy.LIGER}
 
 
 class Compile(StrEnum):
@@ -259,6 +266,7 @@ _LATER_FIELDS = (
     "threads_per_rank",
     "cross_entropy",
     "compile",
+    "zero_init",
 )
 """Fields that came after the first runs were kept: at their default they are not in the hash, so that those keep
 theirs."""
@@ -330,9 +338,12 @@ class TrialSpec(Spec):
     """Threads that each rank computes with on the host (OMP_NUM_THREADS); None divides the node's cores among its
     ranks. Equal numbers make ranks equal workers, whatever their number: what a speed-up over one process needs."""
     cross_entropy: CrossEntropy = CrossEntropy.FULL
-    """How output head and loss are computed; the loss is the same."""
+    """How output head and loss are computed; the loss is the same, in `model_dtype` but for the rounding of 16 bits."""
     compile: Compile = Compile.NONE
     """What torch.compile makes one graph of, with inductor."""
+    zero_init: bool = True
+    """Whether the model of stage 3 is partitioned as it is built, under deepspeed.zero.Init, as transformers' Trainer
+    does. Else every rank builds it whole on its device and deepspeed.initialize partitions it."""
     data: DataSpec = DataSpec()
     hyperparameters: HyperparameterSpec = HyperparameterSpec()
     steps: StepsSpec = StepsSpec()

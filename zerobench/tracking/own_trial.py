@@ -38,7 +38,7 @@ _WORK = (
     "activation_checkpointing",
     "attention",
 )
-_NEVER_KNOWN = ("data", "hyperparameters", "timeout_s", "cross_entropy", "compile")
+_NEVER_KNOWN = ("data", "hyperparameters", "timeout_s", "cross_entropy", "compile", "zero_init")
 _OPTIMIZERS = {
     "FusedAdam": Optimizer.FUSED_ADAMW,
     "DeepSpeedCPUAdam": Optimizer.CPU_ADAM,

@@ -41,6 +41,7 @@ KEYS = """
     reshard_after_forward:boolean consistency:string batch_ramp:string hpz_partition_size:Int64
     quantized_weights:boolean quantized_gradients:boolean mics_shard_size:Int64 checkpoint:string tf_strategy:string
     pipeline_schedule:string threads_per_rank:Int64 cross_entropy:string compile:string
+    zero_init:boolean
 """
 COLUMNS = {
     "memory": KEYS
@@ -168,6 +169,7 @@ def test_strategies_without_deepspeed_have_no_stage(folder: Path) -> None:
         ("parameter-server", "consistency", ["sync", "async"]),
         ("zero3", "quantized_weights", [False, True]),
         ("zero3", "hpz_partition_size", [2, 4]),
+        ("zero3", "zero_init", [True, False]),
         ("pipeline", "pipeline_schedule", ["1f1b", "gpipe"]),
     ],
 )

@@ -93,7 +93,21 @@ def _held(setting: Setting, step: StepKind | None) -> Bytes:
 
 
 def _init(setting: Setting) -> tuple[Bytes, ...]:
-    """_create_fp32_partitions casts a sub-group and clones it; initialize_optimizer_states fills zero gradients."""
+    """The model where it is built whole; then _create_fp32_partitions casts a sub-group and clones it, and
+    initialize_optimizer_states fills zero gradients.
+    """
+    return (*_built_whole(setting), *_partitioned(setting))
+
+
+def _built_whole(setting: Setting) -> tuple[Bytes, ...]:
+    """The whole model, as the first part is cut from it (partition_parameters.py, _convert_to_zero_parameters)."""
+    if setting.zero_init:
+        return ()
+    part = 0 if setting.case.offload_param is not Offload.NONE else setting.parts[0]
+    return ({Category.PARAMETERS: setting.case.element * (setting.num_params + part)},)
+
+
+def _partitioned(setting: Setting) -> tuple[Bytes, ...]:
     built: Bytes = add(_held(setting, None), _released_copy(setting, None))
     cast = 4 * setting.sub_group if setting.case.element == 2 else 0
     before = {key: built[key] for key in (Category.PARAMETERS, Category.MASTER_WEIGHTS) if key in built}

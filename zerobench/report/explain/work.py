@@ -14,6 +14,7 @@ from zerobench.records import Category, Phase, Place
 from zerobench.report.explain import fully_sharded
 from zerobench.report.explain.terms import Account, Term, account, of_elements, of_parameters, of_partition
 from zerobench.report.labels import brief
+from zerobench.spec.parameters import count_parameters
 from zerobench.spec.trial import CrossEntropy, Offload, TrialSpec
 
 _NORM_BYTES = 8
@@ -99,12 +100,30 @@ def _gathered(asked: Asked) -> Iterator[Account]:
         f"prefetched ones a second time, while cut from their buffer (stage3_prefetch_bucket_size {brief(prefetched)})"
     )
     cut = of_elements(element, ahead, twice)
+    held = _held_by_autograd(asked)
+    if held is not None:
+        yield account(held)
+        yield account(held, cut)
+        return
     yield live
     yield account(*live, cut)
     yield whole
     yield account(of_elements(element, kept, "small ones that stay gathered (stage3_param_persistence_threshold)"))
     yield account(of_elements(element, setting.largest_tensor, "the largest tensor"))
     yield account(of_elements(element, 2 * setting.largest_tensor, "the largest tensor, twice while cut"))
+
+
+def _held_by_autograd(asked: Asked) -> Term | None:
+    """Weights that a backward pass of torch's own linear layers needs (ds_config/departures.py); None where DeepSpeed's
+    are used, where blocks are computed again, and where the model's parts are not known.
+    """
+    counts = count_parameters(asked.spec.model)
+    is_off = not asked.setting.case.zero("memory_efficient_linear")
+    if not is_off or asked.spec.activation_checkpointing or counts is None:
+        return None
+    elements = counts.attention + counts.mlp + counts.head
+    words = "weights of nn.Linear that autograd holds for backward (memory_efficient_linear false)"
+    return of_elements(asked.setting.case.element, elements, words)
 
 
 def _gathering(asked: Asked) -> Iterator[Account]:
@@ -134,10 +153,12 @@ def _logits(asked: Asked) -> Iterator[Account]:
     shape = trial_shape(asked.spec)
     entries = shape.tokens * shape.vocab_size
     labels = Term(8 * shape.tokens, f"labels: 8 bytes x {shape.tokens:,} tokens")
-    if asked.spec.cross_entropy is not CrossEntropy.FULL:
+    if asked.spec.cross_entropy.is_chunked:
         yield from _chunk(shape, labels)
         return
-    for words, each in _LOGITS[asked.phase is Phase.BACKWARD]:
+    is_backward = asked.phase is Phase.BACKWARD
+    own_type = asked.spec.cross_entropy is CrossEntropy.MODEL_DTYPE and shape.element < 4
+    for words, each in _LOGITS_OF_OWN_TYPE[is_backward] if own_type else _LOGITS[is_backward]:
         size = each or shape.element
         text = f"{words}: {size} bytes x {shape.tokens:,} tokens x {shape.vocab_size:,} words"
         yield account(Term(size * entries, text), labels)
@@ -172,6 +193,16 @@ _LOGITS = {
     ),
 }
 """By whether it is backward: what lies there, and its bytes for each word of each token; 0 is the model's element."""
+
+_LOGITS_OF_OWN_TYPE = {
+    False: (("logits and log-probabilities in 16 bits", 4), ("log-probabilities in 16 bits", 2)),
+    True: (
+        ("log-probabilities and two gradients of theirs in 16 bits", 6),
+        ("log-probabilities and their gradient in 16 bits", 4),
+        ("log-probabilities, or the gradient of the logits, in 16 bits", 2),
+    ),
+}
+"""The same where the loss is taken in the model's type, of 16 bits."""
 
 
 def _temporaries(asked: Asked) -> Iterator[Account]:

@@ -55,6 +55,7 @@ def key_values(trial: Trial) -> dict[str, Any]:
         "threads_per_rank": spec.threads_per_rank,
         "cross_entropy": spec.cross_entropy.value,
         "compile": spec.compile.value,
+        "zero_init": spec.zero_init,
     }
     return {name: value if spec.knows(name) else None for name, value in values.items()}
 

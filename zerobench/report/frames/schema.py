@@ -47,6 +47,7 @@ KEYS: Mapping[str, str] = {
     "threads_per_rank": INTEGER,
     "cross_entropy": STRING,
     "compile": STRING,
+    "zero_init": BOOLEAN,
 }
 """Which trial a row belongs to, and what defines it; the first columns of `memory` and `trials`."""
 

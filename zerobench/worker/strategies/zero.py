@@ -23,14 +23,14 @@ _STAGE_0_IN_16_BITS = ("FP16_Optimizer", "FP16_UnfusedOptimizer")
 
 
 class Zero(Strategy):
-    """deepspeed.initialize over a model built whole (stages 0 to 2) or partitioned as it is built (stage 3)."""
+    """deepspeed.initialize over a model built whole or, at stage 3 unless `zero_init` says no, partitioned as it is."""
 
     def build(self) -> None:
-        """Build the model, under zero.Init at stage 3 so that no rank ever holds it whole, and the engine."""
+        """Build the model, at stage 3 under zero.Init so that no rank ever holds it whole, and the engine."""
         import deepspeed
 
         config = self.job.ds_config
-        if config["zero_optimization"]["stage"] == 3:
+        if config["zero_optimization"]["stage"] == 3 and self.job.trial.zero_init:
             with deepspeed.zero.Init(config_dict_or_path=config):
                 model = self.job.shape_model()
             self.job.fill_weights(model)
@@ -39,6 +39,7 @@ class Zero(Strategy):
         model.train()
         compile_blocks(model, self.job.trial)
         parameters = [p for p in model.parameters() if p.requires_grad]
+        self._is_partitioned_from_birth = any(hasattr(p, "ds_id") for p in parameters)
         self._engine, *_ = deepspeed.initialize(model=model, model_parameters=parameters, config=config)
         self.module = self._engine.module
         if self.job.trial.compile is Compile.MODEL:
@@ -85,7 +86,7 @@ class Zero(Strategy):
 
     def effective_config(self) -> dict[str, Any]:
         """DeepSpeed's config with every default filled in, and the classes it chose."""
-        return engine_config(self._engine)
+        return engine_config(self._engine) | {"zero_init": self._is_partitioned_from_birth}
 
     def _forward_backward(self, tokens: torch.Tensor, phases: Phases) -> torch.Tensor:
         with phases.phase(Phase.FORWARD):

@@ -1,0 +1,97 @@
+"""How a model comes to be at stage 3, and which gathered weights it holds: trained alike, other bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.worker.real_ranks import RunTrial, trials_in_forks
+from zerobench.formulas.record import formula_record, formula_setting
+from zerobench.records import Category, Phase, Place, RankRecord, StepKind
+from zerobench.report.explain.work import Asked, work_accounts
+from zerobench.spec.model import ModelSpec
+from zerobench.spec.parameters import count_parameters
+from zerobench.spec.trial import TrialSpec
+
+CONFIG: dict[str, Any] = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2}
+CONFIG |= {"num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 512}
+SMALL = {"zero_optimization.reduce_bucket_size": 10**5, "zero_optimization.stage3_param_persistence_threshold": 0}
+TOLERANCE = 5e-6
+
+
+def spec(**fields: Any) -> TrialSpec:
+    work = {"strategy": "zero3", "gpus_per_node": 2, "sequence_length": 32, "precision": "fp32", "ds_config": SMALL}
+    more = {"steps": {"warmup": 0, "timed": 1, "memory": 1}}
+    config = CONFIG | fields.pop("config", {})
+    return TrialSpec.model_validate({"model": ModelSpec(name="tiny", hf_config=config), **work, **more, **fields})
+
+
+@pytest.fixture(scope="module")
+def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> RunTrial:
+    return trials_in_forks(in_fork, tmp_path_factory)
+
+
+def start_up(rank: RankRecord, category: Category) -> int:
+    """The category's largest bytes while the engine is built."""
+    return sum(
+        row.own_peak_bytes
+        for row in rank.memory
+        if (row.step, row.phase, row.place, row.category) == (StepKind.FIRST, Phase.INIT, Place.DEVICE, category)
+    )
+
+
+@pytest.mark.parametrize("fields", [{}, {"config": {"tie_word_embeddings": True}}, {"offload_param": "cpu"}], ids=str)
+def test_it_takes_the_steps_of_the_model_that_was_partitioned_as_it_was_built(ran: RunTrial, fields: Any) -> None:
+    if "offload_param" in fields:
+        fields = fields | {"offload_optimizer": "cpu"}
+    [theirs, _], [ours, other] = ran(spec(**fields)), ran(spec(zero_init=False, **fields))
+    assert (theirs.effective_config["zero_init"], ours.effective_config["zero_init"]) == (True, False)
+    assert max(abs(a - b) for a, b in zip(theirs.losses, ours.losses, strict=True)) <= TOLERANCE
+    assert start_up(other, Category.UNATTRIBUTED) <= 0.01 * start_up(other, Category.TOTAL)
+
+
+@pytest.mark.parametrize("evidence", ["measured", "solo", "simulated", "formula"])
+def test_every_world_has_the_whole_model_on_the_device_at_start_up(ran: RunTrial, evidence: str) -> None:
+    whole, cut = spec(zero_init=False, evidence=evidence), spec(evidence=evidence)
+    ours, theirs = (formula_record(one) if evidence == "formula" else ran(one)[0] for one in (whole, cut))
+    model_bytes = 4 * ours.parameters.total
+    assert start_up(ours, Category.PARAMETERS) >= model_bytes
+    assert start_up(theirs, Category.PARAMETERS) < 0.8 * model_bytes
+    if evidence != "formula":  # which knows nothing of the embedding's gathering at the end of start-up
+        measured = ran(spec(zero_init=False))[0]
+        assert start_up(ours, Category.TOTAL) == pytest.approx(start_up(measured, Category.TOTAL), rel=0.01)
+
+
+ALONE = SMALL | {
+    "zero_optimization.stage3_prefetch_bucket_size": 0,
+    "zero_optimization.stage3_max_live_parameters": 0,
+    "zero_optimization.stage3_max_reuse_distance": 0,
+}
+
+
+@pytest.mark.parametrize("evidence", ["measured", "simulated"])
+def test_without_deepspeeds_linear_layer_autograd_holds_every_weight_and_explain_says_so(
+    ran: RunTrial, evidence: str
+) -> None:
+    key = {"zero_optimization.memory_efficient_linear": False}
+    own, torchs = spec(ds_config=ALONE, evidence=evidence), spec(ds_config=ALONE | key, evidence=evidence)
+    counts = count_parameters(own.model)
+    assert counts is not None
+    linear_bytes = 4 * (counts.attention + counts.mlp + counts.head)
+    asked = Asked(torchs, formula_setting(torchs), Phase.FORWARD, Place.DEVICE)
+    [term] = next(iter(work_accounts(asked, Category.GATHERED_PARAMETERS)))
+    assert (term.nbytes, "memory_efficient_linear false" in term.text) == (linear_bytes, True)
+    held, alone = (
+        next(
+            row.live_bytes
+            for row in ran(one)[0].memory
+            if (row.step, row.phase, row.category) == (StepKind.STEADY, Phase.FORWARD, Category.GATHERED_PARAMETERS)
+        )
+        for one in (torchs, own)
+    )
+    assert held == pytest.approx(linear_bytes, rel=0.01)
+    assert alone < 0.01 * linear_bytes
+    assert ran(torchs)[0].losses == pytest.approx(ran(own)[0].losses, abs=TOLERANCE)
+    assert any("autograd holds every gathered weight" in one for one in ran(torchs)[0].departures)
