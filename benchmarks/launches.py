@@ -84,6 +84,9 @@ class Launch:
         return self.beyond_s - self.start_s - self.build_s
 
 
+TORCH_NAMES = {Precision.FP32: "float32", Precision.BF16: "bfloat16", Precision.FP16: "float16"}
+
+
 @dataclass(frozen=True)
 class Bench:
     """What both sides train, where, and for how long."""
@@ -94,6 +97,7 @@ class Bench:
     steps: int
     micro_batch_size: int = 1
     sequence_length: int = 128
+    precision: Precision = Precision.BF16
     optimizer: Optimizer = Optimizer.ADAMW
     activation_checkpointing: bool = False
 
@@ -115,7 +119,7 @@ class Bench:
             gpus_per_node=self.machine.ranks_per_node,
             micro_batch_size=self.micro_batch_size,
             sequence_length=self.sequence_length,
-            precision=Precision.BF16,
+            precision=self.precision,
             optimizer=self.optimizer,
             activation_checkpointing=self.activation_checkpointing,
             data=DataSpec(kind=DataKind.TOKENS, path=str(self.tokens)),
@@ -219,7 +223,7 @@ class Bench:
         job = {
             "hf_config": trial.model.hf_config | {"use_cache": False},
             "ds_config": str(folder.ds_config),
-            "dtype": "bfloat16",
+            "dtype": TORCH_NAMES[trial.precision],
             "tokens": str(self.tokens),
             "micro_batch_size": trial.micro_batch_size,
             "sequence_length": trial.sequence_length,

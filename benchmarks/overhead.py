@@ -33,6 +33,7 @@ from benchmarks.overhead_tables import ledger_table, process_table, sampler_line
 from zerobench.errors import UserError
 from zerobench.spec.machine import Accelerator, detect_machine
 from zerobench.spec.presets import resolve_model
+from zerobench.spec.trial import Precision
 
 ZERO_STRATEGIES = ("zero0", "zero1", "zero2", "zero3")
 PARTS = ("a", "b", "c", "d")
@@ -71,7 +72,7 @@ def main() -> None:
     machine = detect_machine()
     raw: dict[str, Any] = {"asked": vars(asked) | {"out": str(asked.out)}, "machine": machine.model_dump(mode="json")}
     with tempfile.TemporaryDirectory(prefix="zerobench-overhead-") as folder:
-        bench = Bench(Path(folder), machine, resolve_model(asked.model), asked.steps)
+        bench = Bench(Path(folder), machine, resolve_model(asked.model), asked.steps, precision=asked.precision)
         if {"a", "b"} & set(asked.only):
             launches = launch_pairs(bench, asked.strategies, asked.pairs, progress, pinned_malloc=asked.pinned_bare)
             raw["launches"] = [dataclasses.asdict(launch) for launch in launches]
@@ -114,6 +115,13 @@ def parse() -> argparse.Namespace:
         "--strategies", type=some_of(ZERO_STRATEGIES), default=("zero2", "zero3"), help="c and d take the first of them"
     )
     parser.add_argument("--model", default="llama-20m", help="a preset or whatever a sweep may name")
+    parser.add_argument(
+        "--precision",
+        type=Precision,
+        choices=list(Precision),
+        default=Precision.BF16,
+        help="fp32 where the processor is slow at bf16",
+    )
     parser.add_argument(
         "--pinned-bare",
         action="store_true",

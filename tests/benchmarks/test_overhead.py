@@ -11,6 +11,7 @@ import pytest
 
 ROOT = Path(__file__).resolve().parent.parent.parent
 FEWEST = ["--pairs", "1", "--steps", "1", "--blocks", "1", "--block-steps", "1", "--strategies", "zero3"]
+FEWEST += ["--precision", "fp32"]  # some processors multiply bf16 60 times slower
 
 
 @pytest.mark.slow
