@@ -92,7 +92,13 @@ def test_what_deepspeed_would_act_on_beside_the_training_is_not_in_the_trial_s_c
         ({"compile": {"deepcompile": True}}, {"compile": "model"}, "compile.deepcompile: it cannot be run here"),
         ({"communication_data_type": "float16"}, {}, "'float16' is not known to DeepSpeed; choices: fp16, bf16, fp32"),
         ({"gradient_predivide_factor": 2.0}, {}, "reduce_scatter false"),
-        ({"optimizer": {"type": "AdamW", "params": {"torch_adam": True, "momentum": 0.9}}}, {}, "would fail here"),
+        (
+            {"optimizer": {"type": "AdamW", "params": {"torch_adam": True, "amsgrad": True}}},
+            {},
+            "optimizer has none of it",
+        ),
+        ({"zero_optimization": {"stage": 2, "compute_grad_norm": False}}, {}, "and would fail here"),
+        ({"gradient_allreduce_op": "sum"}, {}, "gradient_allreduce_op: it cannot be run here: the reference sums"),
         (
             {"optimizer": {"type": "AdamW", "params": {"torch_adam": True, "warmup": 9}}},
             {},
@@ -115,6 +121,8 @@ def test_a_file_with_which_deepspeed_would_fail_or_train_something_else_is_refus
 def test_sections_that_a_file_switches_off_are_not_refused(tmp_path: Path) -> None:
     off = {"torch_autocast": {"enabled": False, "dtype": "bfloat16"}, "compile": {"deepcompile": True}}
     zero = {"stage": 2, "zenflow": None}
+    adamw = {"type": "AdamW", "params": {"torch_adam": True, "amsgrad": False, "maximize": False}}
+    off |= {"optimizer": adamw, "gradient_allreduce_op": "mean"}
     spec = of_file(tmp_path, {"bf16": {"enabled": True}, "zero_optimization": zero} | off)
     assert why_not_obeyed(spec) is None
     [note] = file_notes(spec)

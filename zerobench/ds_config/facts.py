@@ -58,6 +58,8 @@ class KeyFact:
     """The key without which, where it is not true, DeepSpeed does nothing with this one."""
     choices: tuple[str, ...] = ()
     """The values that DeepSpeed takes, where it says so only when it reads them."""
+    idle: tuple[Any, ...] = ()
+    """Values that say what its absence does, where DeepSpeed's table of keys has no default."""
     fails: bool = False
     """Whether DeepSpeed fails where no condition holds, and does not merely pass it over."""
     by_presence: bool = False
@@ -90,4 +92,10 @@ def fact_of(path: str) -> KeyFact:
 def _read(group: Mapping[str, Any]) -> KeyFact:
     said = {name: group[name] for name in ("reader", "why", "axis", "switch", "fails", "by_presence") if name in group}
     conditions = tuple({name: tuple(values) for name, values in one.items()} for one in group.get("when") or ())
-    return KeyFact(Fate(group["class"]), when=conditions, choices=tuple(group.get("choices", ())), **said)
+    return KeyFact(
+        Fate(group["class"]),
+        when=conditions,
+        choices=tuple(group.get("choices", ())),
+        idle=tuple(group.get("idle", ())),
+        **said,
+    )

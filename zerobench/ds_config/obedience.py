@@ -140,7 +140,7 @@ def _is_met(path: str, look: Look) -> bool:
 def _is_default(path: str, value: Any) -> bool:
     """Whether the value says what its absence would: `auto` is the caller's, and an empty section is nothing."""
     key = find(path)
-    return value in (AUTO, None, {}) or (key is not None and value == key.default)
+    return value in (AUTO, None, {}) or value in fact_of(path).idle or (key is not None and value == key.default)
 
 
 def _without(trial: TrialSpec, paths: set[str]) -> TrialSpec:
