@@ -70,6 +70,7 @@ def test_what_a_file_leaves_at_its_default_switches_off_or_says_of_the_trial_is_
     assert file_notes(of_file(tmp_path, {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}})) == []
     assert file_notes(trial()) == []
     assert file_notes(trial(ds_config_file=str(tmp_path / "gone.json"))) == []
+    assert file_notes(of_file(tmp_path, {"changed_since": True, "dump_state": True})) == []
 
 
 def test_what_deepspeed_would_act_on_beside_the_training_is_not_in_the_trial_s_config(tmp_path: Path) -> None:

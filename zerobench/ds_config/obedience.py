@@ -10,7 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import Any
 
-from zerobench.ds_config.check import AUTO
+from zerobench.ds_config.check import AUTO, check_ds_config
 from zerobench.ds_config.conditions import Look, holds, look_of, words
 from zerobench.ds_config.facts import Fate, KeyFact, fact_of, key_facts
 from zerobench.ds_config.keys import canonical, find
@@ -152,4 +152,6 @@ def _file(trial: TrialSpec) -> dict[str, Any]:
     """Every value of the trial's own file, by full path; none without a file. Raises UserError."""
     if trial.ds_config_file is None:
         return {}
-    return {canonical(path): value for path, value in leaves(load_user_config(trial.ds_config_file))}
+    loaded = load_user_config(trial.ds_config_file)
+    check_ds_config(loaded, trial.ds_config_file)
+    return {canonical(path): value for path, value in leaves(loaded)}
