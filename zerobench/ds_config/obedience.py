@@ -16,6 +16,7 @@ from zerobench.ds_config.facts import Fate, KeyFact, fact_of, key_facts
 from zerobench.ds_config.keys import canonical, find
 from zerobench.ds_config.user_file import leaves, load_user_config
 from zerobench.errors import UserError, nearest
+from zerobench.spec.strategy import uses_deepspeed
 from zerobench.spec.trial import TrialSpec
 
 
@@ -63,7 +64,7 @@ def file_notes(trial: TrialSpec) -> list[str]:
     is gone.
     """
     try:
-        file = _file(trial)
+        file = _file(trial) if uses_deepspeed(trial) else {}
     except UserError:
         return []
     look = look_of(trial, file | trial.ds_config)
