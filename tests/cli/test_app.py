@@ -137,6 +137,20 @@ def test_resuming_with_another_sweep_is_refused_and_with_the_same_goes_on(call: 
     assert call("run", *MORE_RANKS_THAN_CORES, "--resume", path.name)[0] == 0
 
 
+def test_a_dry_run_says_what_it_does_not_read_of_ones_own_configuration(call: Call, tmp_path: Path) -> None:
+    (tmp_path / "own.json").write_text(
+        '{"bf16": {"enabled": true}, "zero_optimization": {"stage": 3}, "dump_state": true}'
+    )
+    (tmp_path / "mine.yaml").write_text(
+        "axes: {model: gpt2-10m, strategy: zero3, optimizer: fused_adamw, world_size: 1, ds_config_file: own.json}\n"
+    )
+    code, out, _ = call("run", "mine.yaml", "--dry-run")
+    assert code == 0
+    trial, note = out.splitlines()
+    assert trial.startswith("run ")
+    assert note == f"note      {tmp_path / 'own.json'}: dump_state: left out of this trial: it is about what is printed"
+
+
 def test_a_dry_run_of_a_resume_lists_what_is_kept(call: Call, tmp_path: Path) -> None:
     call("run", *MORE_RANKS_THAN_CORES)
     [path] = (tmp_path / "reports").iterdir()

@@ -119,6 +119,30 @@ def test_a_sweep_is_planned_by_formula_and_its_run_says_so(call: Call, tmp_path:
     assert yaml.safe_load(sweep.read_text())["axes"]["evidence"] == ["formula"]
 
 
+def test_what_a_plan_does_not_read_of_ones_own_configuration_is_said_on_screen_and_in_the_record(
+    call: Call, tmp_path: Path
+) -> None:
+    own = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}, "wandb": {"enabled": True, "project": "mine"}}
+    (tmp_path / "own.json").write_text(json.dumps(own))
+    code, out, _ = call(*PLAN, "--formula", "--ds-config", "own.json")
+    assert code == 0
+    [note] = [line.removeprefix("note: ") for line in out.splitlines() if line.startswith("note: ")]
+    assert note.startswith(f"{tmp_path / 'own.json'}: wandb.enabled, wandb.project: left out of this trial: ")
+    [record] = tmp_path.glob("reports/*/trials/*/record.json")
+    assert TrialRecord.model_validate_json(record.read_bytes()).notes == [note]
+    handed = json.loads(record.with_name("ds_config.json").read_text())
+    assert "wandb" not in handed
+
+
+def test_a_configuration_of_ones_own_that_trains_something_else_is_one_line(call: Call, tmp_path: Path) -> None:
+    own = {"zero_optimization": {"stage": 2}, "torch_autocast": {"enabled": True, "dtype": "bfloat16"}}
+    (tmp_path / "own.json").write_text(json.dumps(own))
+    code, _, err = call(*PLAN, "--ds-config", "own.json")
+    assert code == 2
+    assert "torch_autocast.enabled: it cannot be run here: autocast keeps fp32 parameters" in err
+    assert err.count("\n") == 1
+
+
 @pytest.mark.usefixtures("by_arithmetic")
 def test_a_plan_ends_in_a_recommendation_and_writes_its_configuration(call: Call, tmp_path: Path) -> None:
     code, out, _ = call(*PLAN, "--host-memory", "1TB", "--tokens", "300B", "--write", "ds.json")

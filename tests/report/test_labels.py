@@ -50,6 +50,24 @@ def test_settings_that_most_share_are_said_once_and_none_at_all_are_defaults() -
     assert f"DeepSpeed's settings, unless a name says otherwise: {said}" in shared_lines(specs)
 
 
+def test_settings_that_only_some_stages_read_are_named_where_those_that_read_them_differ() -> None:
+    buckets = {BUCKET: 1e6}
+    prefetch = {"zero_optimization.stage3_prefetch_bucket_size": 0, "zero_optimization.sub_group_size": 4e6}
+    lower = [spec("zero0"), spec("zero1", ds_config=buckets), spec("zero2", ds_config=buckets)]
+    specs = [*lower, spec("zero3", ds_config=buckets | prefetch), spec("zero3")]
+    assert labels(specs) == ["zero0", "zero1", "zero2", "zero3", "zero3 defaults"]
+    said = "reduce_bucket_size 1e6, stage3_prefetch_bucket_size 0, sub_group_size 4e6"
+    assert f"DeepSpeed's settings, unless a name says otherwise: {said}" in shared_lines(specs)
+    other = spec("zero3", ds_config=buckets | prefetch | {"zero_optimization.sub_group_size": 8e6})
+    assert labels([*lower, specs[3], other]) == [
+        "zero0",
+        "zero1",
+        "zero2",
+        "zero3 sub_group=4e6",
+        "zero3 sub_group=8e6",
+    ]
+
+
 def test_a_setting_of_its_own_is_named_before_those_of_others_that_it_leaves_at_their_defaults() -> None:
     others = [spec(name, ds_config={"a.b": 1, "a.c": 2}) for name in ("zero1", "zero2", "zero3")]
     assert labels([*others, spec("zero0", ds_config={"t.autotp_size": 2})])[-1] == "zero0 autotp=2 defaults"

@@ -24,6 +24,9 @@ from zerobench.spec.trial import TrialSpec
 WORKER = "standin_worker"
 TIMEOUT_S = 25.0
 
+NVME_FILE = "zero3_offload_optimizer_nvme.json"
+"""A shipped configuration with a key that no trial without NVMe reads."""
+
 CASES: dict[str, tuple[dict[int, str], str, dict[str, object]]] = {
     "completed": ({}, WORKER, {}),
     "crash": ({0: "wait_for_a_peer_that_never_comes", 1: "crash"}, WORKER, {}),
@@ -35,7 +38,7 @@ CASES: dict[str, tuple[dict[int, str], str, dict[str, object]]] = {
     "sigkill": ({0: "crash_when_a_peer_is_gone", 1: "die_by_sigkill"}, WORKER, {}),
     "no_record": ({0: "wait_for_a_peer_that_never_comes", 1: "exit_silently"}, WORKER, {}),
     "device_memory": ({0: "crash_when_a_peer_is_gone", 1: "out_of_device_memory"}, WORKER, {}),
-    "abort_at_exit": ({0: "abort_after_record"}, WORKER, {}),
+    "abort_at_exit": ({0: "abort_after_record"}, WORKER, {"strategy": "zero1", "ds_config_file": NVME_FILE}),
     "hang_at_exit": ({0: "hang_after_record"}, WORKER, {}),
     "helper": ({0: "leave_a_helper"}, WORKER, {}),
     "no_import": ({}, "standin_without_import", {}),
@@ -145,6 +148,11 @@ def test_an_abort_after_the_records_is_completed_with_a_note(ended: dict[str, En
     record = ended["abort_at_exit"].record
     assert record.status is Status.COMPLETED
     assert any(re.search(r"launcher exited with \d+ after every rank had completed", note) for note in record.notes)
+
+
+def test_the_record_says_which_keys_of_a_users_own_configuration_were_not_read(ended: dict[str, Ended]) -> None:
+    said = ended["abort_at_exit"].record.notes[0]
+    assert said.startswith(f"{NVME_FILE}: aio.queue_depth: not read by this trial: ")
 
 
 def test_a_rank_that_hangs_after_its_record_does_not_hold_the_sweep_until_the_limit(ended: dict[str, Ended]) -> None:

@@ -279,7 +279,7 @@ def test_the_quickstart_is_short_and_has_one_row_of_deepspeeds_own_buckets():
     planned = expand(load_sweep("quickstart"), CPU)
     assert [one.trial.strategy for one in planned] == ["single", "zero0", "zero1", "zero2", "zero3", "zero3"]
     assert [one.skipped for one in planned] == [None] * 6
-    assert [bool(one.trial.ds_config) for one in planned] == [False, True, True, True, True, False]
+    assert [len(one.trial.ds_config) for one in planned] == [0, 0, 2, 2, 6, 0]
     assert len({one.trial.parity_hash for one in planned}) == 1
 
 
@@ -331,3 +331,26 @@ def test_compression_is_refused_where_there_is_none_and_dropped_for_the_referenc
         ("zero1", "fp16", False),
     ]
     assert len({one.trial.parity_hash for one in planned}) == 1
+
+
+def test_a_deepspeed_key_is_dropped_where_only_other_trials_of_the_sweep_read_it_and_points_collapse(plan: Any):
+    axes = {
+        "strategy": ["zero0", "zero2", "zero3"],
+        "ds_config": {"reduce_bucket_size": [5, 6], "stage3_prefetch_bucket_size": [0, 7]},
+    }
+    found = plan(axes)
+    assert [(one.trial.strategy, len(one.trial.ds_config)) for one in found] == [
+        ("zero0", 0),
+        *[("zero2", 1)] * 2,
+        *[("zero3", 2)] * 4,
+    ]
+    assert [one.skipped for one in found] == [None] * 7
+    only = plan(axes, only=["ds_config.stage3_prefetch_bucket_size=7"])  # filters speak of points, as they are written
+    assert [one.trial.strategy for one in only] == ["zero0", "zero2", "zero2", "zero3", "zero3"]
+
+
+def test_a_deepspeed_key_that_no_trial_of_the_sweep_reads_is_refused_by_each_that_it_was_written_for(plan: Any):
+    axes = {"strategy": ["single", "zero1", "zero2"], "ds_config": {"stage3_prefetch_bucket_size": 0}}
+    skipped = [one.skipped for one in plan(axes)]
+    assert skipped[0] is None
+    assert [skip.rule for skip in skipped[1:] if skip] == ["ds_config_not_obeyed"] * 2

@@ -11,6 +11,7 @@ import pytest
 
 from zerobench.spec.host_memory import PROCESS_BYTES, host_state_bytes
 from zerobench.spec.machine import CPU_RANKS_PER_CORE, Accelerator, Machine
+from zerobench.spec.model import ModelSpec
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.rules import AT_HAND, LAYOUT_RULES, RULES, Skip, why_skipped
@@ -29,8 +30,9 @@ GPU = Machine(
 )
 
 
-def skip(machine: Machine = CPU, *, model: str = "llama-10m", **trial: Any) -> Skip | None:
-    spec = TrialSpec(**{"model": resolve_model(model), "strategy": "zero3", "gpus_per_node": 2} | trial)
+def skip(machine: Machine = CPU, *, model: str | ModelSpec = "llama-10m", **trial: Any) -> Skip | None:
+    asked = model if isinstance(model, ModelSpec) else resolve_model(model)
+    spec = TrialSpec(**{"model": asked, "strategy": "zero3", "gpus_per_node": 2} | trial)
     counts = count_parameters(spec.model)
     return why_skipped(Situation(spec, machine, counts.total if counts else None))
 
@@ -219,6 +221,37 @@ def test_an_override_that_belongs_to_an_axis_is_skipped_where_it_contradicts_it(
     found = skip(ds_config={"zero_optimization.stage": 1})
     assert found is not None
     assert found.rule == "ds_config_contradicts"
+
+
+def test_a_key_that_nothing_in_the_trial_reads_is_skipped_with_the_reason():
+    found = skip(ds_config={"activation_checkpointing.cpu_checkpointing": True})
+    assert found is not None
+    assert found.rule == "ds_config_not_obeyed"
+    assert "only deepspeed.checkpointing reads it" in found.reason
+    assert skip(strategy="ddp", ds_config={"activation_checkpointing.cpu_checkpointing": True}) is None
+
+
+def test_fp16_on_simulated_cpu_ranks_is_skipped_by_the_rule_of_the_measured_ones():
+    measured, simulated = (skip(CPU, precision="fp16", evidence=evidence) for evidence in ("measured", "simulated"))
+    assert measured is not None
+    assert measured == simulated
+    assert measured.rule == "precision_needs_device"
+    native = CPU.model_copy(update={"supports_fp16": True})
+    assert skip(native, precision="fp16", evidence="simulated") is None
+    assert skip(CPU, precision="fp16", evidence="simulated", prediction={"gpu": "H200 SXM"}) is None
+
+
+@pytest.mark.parametrize("evidence", ["measured", "simulated"])
+def test_a_model_that_is_no_causal_language_model_is_skipped_with_its_type(evidence: str):
+    vit = ModelSpec(name="vit-tiny", hf_config={"model_type": "vit", "hidden_size": 64})
+    found = skip(model=vit, evidence=evidence)
+    assert found == Skip(
+        rule="model_is_not_causal",
+        reason="model vit-tiny: transformers has no causal language model of type vit, and a sweep trains no other; "
+        "a training script of your own can be watched (zerobench watch)",
+    )
+    own_code = vit.model_copy(update={"hf_config": vit.hf_config | {"auto_map": {"AutoModelForCausalLM": "m.Model"}}})
+    assert skip(model=own_code, evidence=evidence) is None
 
 
 def test_cpu_ranks_whose_states_exceed_the_host_are_skipped_with_the_figures():

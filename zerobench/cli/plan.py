@@ -17,6 +17,7 @@ from rich.console import Console
 
 from zerobench.cli.live import LiveView, PlainView
 from zerobench.cli.paths import shortest
+from zerobench.cli.run import notes_of
 from zerobench.errors import UserError
 from zerobench.records import Status, TrialRecord
 from zerobench.report.plan.rows import PlanRow
@@ -86,6 +87,8 @@ def plan(request: Request) -> int:
     if result.interrupted:
         return result.exit_code
     best = show_plan(result.folder.path, asked.cluster, Console(highlight=False), tokens)
+    for note in notes_of(asked.planned):
+        typer.echo(f"note: {note}")
     if request.write is not None and best is not None:
         _write(result, best, request.write)
     typer.echo(f"run: {shortest(result.folder.path)}")

@@ -11,6 +11,7 @@ from rich.console import Console
 
 from zerobench.cli.live import LiveView, PlainView
 from zerobench.cli.paths import shortest
+from zerobench.ds_config import file_notes
 from zerobench.errors import UserError
 from zerobench.report.terminal.show import show_run
 from zerobench.run.arithmetic import tried
@@ -78,7 +79,7 @@ def list_trials(request: Request) -> int:
 
 
 def _lines(asked: Asked) -> Iterator[str]:
-    """`run` and the trial's id, or why it is not run: skipped by a rule, or completed in the earlier run."""
+    """`run` and the trial's id, or why it is not run: skipped by a rule, or completed earlier; then notes."""
     if asked.earlier is not None:
         for trial_id, kept in standing(load_run(asked.earlier)):
             yield f"{kept or 'run':<10}{trial_id}"
@@ -86,6 +87,13 @@ def _lines(asked: Asked) -> Iterator[str]:
     for item in asked.planned:
         why = f"  {item.skipped.rule}: {item.skipped.reason}" if item.skipped else ""
         yield f"{'skipped' if item.skipped else 'run':<10}{item.trial.trial_id}{why}"
+    yield from (f"{'note':<10}{note}" for note in notes_of(asked.planned))
+
+
+def notes_of(planned: Sequence[PlannedTrial]) -> list[str]:
+    """What the trials that are to run do not read of the user's own DeepSpeed configurations, each sentence once."""
+    running = [item.trial for item in planned if item.skipped is None]
+    return list(dict.fromkeys(note for trial in running for note in file_notes(trial)))
 
 
 def read(request: Request) -> Asked:
@@ -120,6 +128,8 @@ def _run_new(asked: Asked, reports: Path, site: LocalSite) -> RunResult:
         view.say(" ".join(asked.sweep.description.split()))
     if any(item.trial.precision_is_auto for item in asked.planned) and asked.machine.accelerator is Accelerator.CPU:
         view.say(sentence(asked.machine))
+    for note in notes_of(asked.planned):
+        view.say(f"note: {note}")
     return run_sweep(
         asked.planned,
         sweep_name=asked.sweep.name,

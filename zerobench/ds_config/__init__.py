@@ -9,6 +9,7 @@ from zerobench.ds_config.build import build_ds_config, swap_folder
 from zerobench.ds_config.check import check_ds_config, check_overrides
 from zerobench.ds_config.departures import departures
 from zerobench.ds_config.keys import resolve_key
+from zerobench.ds_config.obedience import file_notes, only_read, why_not_obeyed, would_read
 from zerobench.ds_config.user_file import load_user_config
 
 __all__ = [
@@ -16,7 +17,11 @@ __all__ = [
     "check_ds_config",
     "check_overrides",
     "departures",
+    "file_notes",
     "load_user_config",
+    "only_read",
     "resolve_key",
     "swap_folder",
+    "why_not_obeyed",
+    "would_read",
 ]

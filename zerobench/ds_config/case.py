@@ -6,12 +6,9 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zerobench.ds_config.reading import device_of, get, precision_of
+from zerobench.ds_config.reading import ELEMENT_BYTES, becomes_bf16_optimizer, device_of, get, precision_of
 from zerobench.spec.trial import Offload, Precision
 from zerobench.units import format_bytes
-
-_ELEMENT_BYTES = {"fp32": 4, "float32": 4, "float": 4, "fp16": 2, "float16": 2, "half": 2, "bf16": 2, "bfloat16": 2}
-"""DeepSpeed's names of data types (runtime/config.py, DtypeEnum)."""
 
 
 @dataclass(frozen=True)
@@ -40,7 +37,7 @@ class Case:
     @property
     def gradient_element(self) -> int:
         """Bytes of one element of the accumulated gradients (data_types.grad_accum_dtype)."""
-        return _ELEMENT_BYTES.get(str(get(self.config, "data_types.grad_accum_dtype")), self.element)
+        return ELEMENT_BYTES.get(str(get(self.config, "data_types.grad_accum_dtype")), self.element)
 
     @property
     def bucket_elements(self) -> int:
@@ -54,16 +51,19 @@ class Case:
         """
         by_stage = {
             1: self.gradient_element,
-            3: _ELEMENT_BYTES.get(str(get(self.config, "communication_data_type")), self.element),
+            3: ELEMENT_BYTES.get(str(get(self.config, "communication_data_type")), self.element),
         }
         return self.bucket_elements * by_stage.get(self.stage, self.element)
 
     @property
     def runs_bf16_optimizer(self) -> bool:
         """Whether stage 1 is DeepSpeed's BF16_Optimizer (runtime/engine.py, _do_optimizer_sanity_check)."""
-        in_fp32 = self.element == 2 and self.gradient_element == 4
-        is_bf16 = bool(get(self.config, "bf16.enabled"))
-        return self.stage == 1 and in_fp32 and is_bf16 and self.offload_optimizer is not Offload.CPU
+        return becomes_bf16_optimizer(
+            self.stage,
+            is_bf16=bool(get(self.config, "bf16.enabled")),
+            accumulates_in=get(self.config, "data_types.grad_accum_dtype"),
+            offload=self.offload_optimizer,
+        )
 
     @property
     def share(self) -> int:

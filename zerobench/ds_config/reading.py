@@ -39,6 +39,20 @@ def precision_of(config: Mapping[str, Any]) -> str:
     return " and ".join(enabled) or Precision.FP32.value
 
 
+ELEMENT_BYTES = {"fp32": 4, "float32": 4, "float": 4, "fp16": 2, "float16": 2, "half": 2, "bf16": 2, "bfloat16": 2}
+"""DeepSpeed's names of data types (runtime/config.py, DtypeEnum)."""
+
+
+def becomes_bf16_optimizer(stage: int | None, *, is_bf16: bool, accumulates_in: Any, offload: Offload) -> bool:
+    """Whether BF16_Optimizer runs (runtime/engine.py, _do_optimizer_sanity_check): at stage 1 where gradients in bf16
+    are accumulated in fp32 and not offloaded, and in a pipeline, which has no stage here, in bf16.
+    """
+    if stage is None:
+        return is_bf16
+    in_fp32 = ELEMENT_BYTES.get(str(accumulates_in), 2) == 4
+    return stage == 1 and is_bf16 and in_fp32 and offload is not Offload.CPU
+
+
 def optimizer_of(config: Mapping[str, Any], where: str = "ds_config") -> Optimizer:
     """The optimizer that DeepSpeed makes of the configuration (runtime/engine.py, _configure_basic_optimizer).
 

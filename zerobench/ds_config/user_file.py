@@ -13,6 +13,7 @@ from pathlib import Path
 from typing import Any
 
 from zerobench.ds_config.check import AUTO, check_ds_config
+from zerobench.ds_config.facts import Fate, fact_of
 from zerobench.ds_config.keys import canonical
 from zerobench.errors import UserError
 from zerobench.resources import shipped
@@ -63,13 +64,14 @@ def load_user_config(path: str | Path) -> dict[str, Any]:
 def complete_user_config(trial: TrialSpec, generated: Mapping[str, Any]) -> dict[str, Any]:
     """The trial's own file with what it leaves open filled in from `generated`, the config without the file.
 
-    Filled in are `auto` values and the keys of `FILLED_IF_ABSENT`. An `auto` that neither the trial nor
+    Left out is what is no part of a trial (logging elsewhere, profilers). Filled in are `auto` values and the keys of
+    `FILLED_IF_ABSENT`. An `auto` that neither the trial nor
     transformers' rules answer is left out, so that DeepSpeed's default holds. Raises UserError.
     """
     where = str(trial.ds_config_file)
     loaded = load_user_config(where)
     check_ds_config(loaded, where)
-    config = _canonical_names(loaded, "", where)
+    config = _without_what_is_left_out(_canonical_names(loaded, "", where), "")
     for name in FILLED_IF_ABSENT:
         if name in generated and config.get(name, AUTO) == AUTO:
             config[name] = copy.deepcopy(generated[name])
@@ -107,6 +109,19 @@ def _canonical_names(section: Mapping[str, Any], prefix: str, where: str) -> dic
             raise UserError(f"{where}: {path} is given twice, once as {prefix}{name}")
         renamed[last] = _canonical_names(value, f"{path}.", where) if isinstance(value, dict) else value
     return renamed
+
+
+def _without_what_is_left_out(section: Mapping[str, Any], prefix: str) -> dict[str, Any]:
+    """The section without the keys on which DeepSpeed would act beside the training, and without what then is empty."""
+    kept: dict[str, Any] = {}
+    for name, value in section.items():
+        path = f"{prefix}{name}"
+        inner = _without_what_is_left_out(value, f"{path}.") if isinstance(value, dict) else value
+        if value and inner == {}:
+            continue
+        if fact_of(path).fate is not Fate.LEFT_OUT:
+            kept[name] = inner
+    return kept
 
 
 def _without_auto(section: Mapping[str, Any], answers: Mapping[str, Any], prefix: str) -> dict[str, Any]:

@@ -9,12 +9,49 @@ import torch
 from zerobench.records import ParameterTensor
 from zerobench.spec.parameters import component_of
 
+_SECTIONS = {
+    "bf16": "bfloat16_config",
+    "fp16": "float16_config",
+    "timers": "timers_config",
+    "aio": "aio_config",
+    "checkpoint": "checkpoint_config",
+}
+"""Sections of a configuration, and where DeepSpeed keeps what it read of each."""
+
+_VALUES = (
+    "disable_python_gc",
+    "gradient_allreduce_op",
+    "gradient_predivide_factor",
+    "prescale_gradients",
+    "grad_accum_dtype",
+    "buffer_dtype",
+    "keep_in_fp32_modules",
+    "optimizer_legacy_fusion",
+    "optimizer_params",
+)
+
+
+def parsed_config(parsed: Any) -> dict[str, Any]:
+    """What DeepSpeed made of a configuration, every default filled in, as far as a trial may set it."""
+    tensor_parallel = getattr(parsed, "tensor_parallel_config", None)
+    return {
+        "zero_optimization": parsed.zero_config.model_dump(mode="json"),
+        "communication_data_type": str(parsed.communication_data_type),
+        "tensor_parallel": {name: getattr(tensor_parallel, name, None) for name in ("autotp_size", "tp_overlap_comm")},
+        **{name: _plain(getattr(parsed, attribute, None)) for name, attribute in _SECTIONS.items()},
+        **{name: getattr(parsed, name, None) for name in _VALUES},
+    }
+
+
+def _plain(section: Any) -> Any:
+    return section.model_dump(mode="json") if hasattr(section, "model_dump") else section
+
 
 def engine_config(engine: Any) -> dict[str, Any]:
     """DeepSpeed's config with every default filled in, and the classes it chose."""
     inner = getattr(engine.optimizer, "optimizer", None)
     return {
-        "zero_optimization": engine._config.zero_config.model_dump(mode="json"),
+        **parsed_config(engine._config),
         "train_batch_size": engine.train_batch_size(),
         "train_micro_batch_size_per_gpu": engine.train_micro_batch_size_per_gpu(),
         "gradient_accumulation_steps": engine.gradient_accumulation_steps(),

@@ -14,6 +14,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from zerobench.ds_config import would_read
 from zerobench.redaction import MARK, is_secret_name
 from zerobench.report.column_units import plain
 from zerobench.spec.trial import (
@@ -290,7 +291,7 @@ class DeepSpeedSettings:
         short = {key: key.rpartition(".")[2].removesuffix("_size") for key in keys}
         counts = Counter(short.values())
         self._short = {key: name if counts[name] == 1 else key for key, name in short.items()}
-        self._usual = {key: _most_common([setting_text(spec, key) for spec in engines]) for key in keys}
+        self._usual = {key: _usual_setting(engines, key) for key in keys}
 
     def label(self, spec: TrialSpec) -> str:
         """What of a trial's settings is unusual: `reduce_bucket=5e8`; `defaults` where it sets nothing that
@@ -298,11 +299,12 @@ class DeepSpeedSettings:
         """
         if spec.zero_stage is None:
             return ""
-        settings = {key: setting_text(spec, key) for key in self._usual}
+        settings = {key: setting_text(spec, key) for key in self._usual if _may_set(spec, key)}
         unusual = {key: value for key, value in settings.items() if value != self._usual[key]}
         left_out = [key for key, value in unusual.items() if value == _DEFAULT]
         said = {key: f"{self._short[key]}={value}" for key, value in unusual.items()}
-        if len(left_out) > 1 and len(left_out) == len(self.usual()):  # all that others set
+        usual = [key for key in settings if self._usual[key] not in (None, _DEFAULT)]
+        if len(left_out) > 1 and len(left_out) == len(usual):  # all that others set
             said = {key: text for key, text in said.items() if key not in left_out} | {"": _DEFAULT + "s"}
         names = list(said.values())
         more = [f"+{len(names) - _MOST_SETTINGS} more"] if len(names) > _MOST_SETTINGS else []
@@ -316,6 +318,19 @@ class DeepSpeedSettings:
 
 _DEFAULT = "default"
 _MOST_SETTINGS = 2
+
+
+def _may_set(spec: TrialSpec, key: str) -> bool:
+    """Whether the trial sets the key, or leaves it out where DeepSpeed would read it."""
+    return key in spec.ds_config or would_read(spec, key)
+
+
+def _usual_setting(engines: Sequence[TrialSpec], key: str) -> str | None:
+    """The value of more than two thirds of those that may set the key; the others go with it where only one is set."""
+    values = [setting_text(spec, key) for spec in engines if _may_set(spec, key)]
+    told = sorted(set(values) - {_DEFAULT})
+    abstaining = len(engines) - len(values)
+    return _most_common([*values, *(told * abstaining if len(told) == 1 else [])])
 
 
 def setting_text(spec: TrialSpec, key: str) -> str:

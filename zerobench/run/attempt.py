@@ -7,7 +7,7 @@ import shutil
 import time
 from pathlib import Path
 
-from zerobench.ds_config import swap_folder
+from zerobench.ds_config import file_notes, swap_folder
 from zerobench.folder import TrialFolder, write_whole
 from zerobench.records import NvmlSummary, RankRecord, Start, TrialRecord
 from zerobench.run.compile_locks import left_over, remove_left_over
@@ -149,7 +149,7 @@ def _record(
         nvml=nvml,
         nodes=site.nodes(trial),
         job=site.job,
-        notes=[*notes, *unreadable],
+        notes=[*file_notes(trial), *notes, *unreadable],
     )
 
 

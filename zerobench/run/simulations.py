@@ -20,6 +20,7 @@ from typing import IO
 
 from pydantic import ValidationError
 
+from zerobench.ds_config import file_notes
 from zerobench.errors import UserError
 from zerobench.folder import TrialFolder, write_whole
 from zerobench.formulas import formula_record
@@ -203,6 +204,7 @@ def _finish(trial: TrialSpec, folder: TrialFolder, run_id: str, code: int | None
         ranks_reported=reported,
         started_at_s=begun_s,
         ended_at_s=time.time(),
+        notes=file_notes(trial),
     )
     write_whole(folder.record, record.model_dump_json(indent=1))
     return record

@@ -10,8 +10,10 @@ Some things are made equal before points are compared, so that a sweep may multi
   It is skipped with the points it is the reference of, where their ranks are more than the machine has. A prediction
   has no losses to be a reference with: there `single` is a point like any other, of rank 0.
 - What sets up one engine (ds_config and ds_config_file DeepSpeed, bucket_bytes ddp, reshard_after_forward fsdp,
-  pipeline_schedule pipeline) is dropped for every other strategy. What changes the work or where states lie (offload,
-  compression, consistency, ZeRO++, MiCS) is not: a strategy that has no such thing is listed as skipped.
+  pipeline_schedule pipeline) is dropped for every other strategy, and a key of ds_config that DeepSpeed reads in other
+  trials of the sweep for those in which it does not (zerobench.ds_config.obedience). What changes the work or where
+  states lie (offload, compression, consistency, ZeRO++, MiCS) is not: a strategy that has no such thing is listed as
+  skipped.
 - nvme_path is dropped where nothing is offloaded to NVMe, and is NOWHERE for simulated and formula trials, which
   write nothing.
 - gpu means something to simulated and formula trials only, rank to solo and simulated ones; elsewhere they are
@@ -32,6 +34,7 @@ from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any
 
+from zerobench.ds_config import only_read
 from zerobench.errors import UserError
 from zerobench.spec.axes import AUTO, HOW, LAST, LAYOUT, MAX_POINTS, READERS, Grid
 from zerobench.spec.base import Spec
@@ -106,8 +109,8 @@ def expand(sweep: Sweep, machine: Machine) -> list[PlannedTrial]:
 def _candidates(sweep: Sweep, machine: Machine) -> list[_Candidate]:
     """The sweep's trials, each once, references first."""
     found: dict[tuple[Any, ...], _Candidate] = {}
-    for point in _points(sweep, machine):
-        trial = to_trial(point, sweep)
+    points = list(_points(sweep, machine))
+    for point, trial in zip(points, only_read([to_trial(point, sweep) for point in points]), strict=True):
         identity = (trial.config_hash, trial.evidence, trial.prediction, trial.nvme_path)
         found.setdefault(identity, _Candidate(trial, [])).points.append(point)
     if not found:

@@ -10,10 +10,11 @@ needs neither device, compiler nor drive.
 
 from __future__ import annotations
 
-from zerobench.ds_config import build_ds_config
+from zerobench.ds_config import build_ds_config, why_not_obeyed
 from zerobench.errors import UserError
 from zerobench.spec.architecture import max_positions
 from zerobench.spec.base import Spec
+from zerobench.spec.causal_models import is_causal_model
 from zerobench.spec.checkpoint_rules import CHECKPOINT_RULES
 from zerobench.spec.host_memory import host_state_bytes
 from zerobench.spec.machine import CPU_RANKS_PER_CORE
@@ -84,6 +85,9 @@ def _nvme_needs_libaio(s: Situation) -> str | None:
 
 
 def _precision_needs_device(s: Situation) -> str | None:
+    """CPU ranks that are simulated ask the CPU of this machine, as those that are measured do."""
+    if s.trial.evidence is Evidence.FORMULA or (s.on_gpu and not s.trial.evidence.needs_device):
+        return None
     taken = {Precision.BF16: s.machine.supports_bf16, Precision.FP16: s.machine.supports_fp16}
     if taken.get(s.trial.precision, True):
         return None
@@ -154,6 +158,16 @@ def _missing_tools(s: Situation) -> str:
     return "a C++ compiler, ninja or the CUDA toolkit (nvcc)" if s.on_gpu else "a C++ compiler or ninja"
 
 
+def _model_is_not_causal(s: Situation) -> str | None:
+    if is_causal_model(s.trial.model):
+        return None
+    kind = s.trial.model.model_type
+    return (
+        f"model {s.trial.model.name}: transformers has no causal language model of type {kind}, and a sweep trains no "
+        "other; a training script of your own can be watched (zerobench watch)"
+    )
+
+
 def _sequence_exceeds_positions(s: Situation) -> str | None:
     positions = max_positions(s.trial.model)
     if positions is not None and s.trial.sequence_length > positions:
@@ -183,6 +197,10 @@ def _ds_config_contradicts(s: Situation) -> str | None:
     return None
 
 
+def _ds_config_not_obeyed(s: Situation) -> str | None:
+    return why_not_obeyed(s.trial) if uses_deepspeed(s.trial) else None
+
+
 def _host_memory(s: Situation) -> str | None:
     if s.num_params is None or s.machine.host_memory_bytes is None:
         return None
@@ -202,6 +220,7 @@ RULES: dict[str, Rule] = {
     **RAMP_RULES,
     **CHECKPOINT_RULES,
     **SPEED_RULES,
+    "model_is_not_causal": _model_is_not_causal,
     "offload_needs_stage_1": _offload_needs_stage_1,
     "param_offload_needs_stage_3": _param_offload_needs_stage_3,
     "nvme_needs_stage_3": _nvme_needs_stage_3,
@@ -219,6 +238,7 @@ RULES: dict[str, Rule] = {
     "sequence_exceeds_positions": _sequence_exceeds_positions,
     "flash_attention_needs_gpu": _flash_attention_needs_gpu,
     "ds_config_contradicts": _ds_config_contradicts,
+    "ds_config_not_obeyed": _ds_config_not_obeyed,
     "host_memory": _host_memory,
 }
 """In the order they are asked; the first that speaks is the one reported."""
@@ -234,7 +254,6 @@ AT_HAND: dict[str, frozenset[Evidence]] = {
     **dict.fromkeys(CHECKPOINT_RULES, _MEASURED),
     "nvme_needs_path": _ON_DEVICE,
     "nvme_needs_libaio": _ON_DEVICE,
-    "precision_needs_device": _ON_DEVICE,
     "cpu_adam_needs_compiler": _ON_DEVICE,
     "fused_adamw_needs_compiler": _ON_DEVICE,
     "host_memory": _ON_DEVICE,

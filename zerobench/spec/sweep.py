@@ -65,8 +65,10 @@
 `model` and `strategy` must be there; other axes have the defaults of TrialSpec, world_size and gpu are `auto`, rank 0.
 
 What sets up one engine (ds_config DeepSpeed, bucket_bytes ddp, reshard_after_forward fsdp) is dropped for the other
-strategies, so one sweep may set up each; what changes the work or where states lie (offload, compression) is refused
-where a strategy has no such thing.
+strategies, and a DeepSpeed key that only other trials read (a stage 3 key at zero1) for those that do not, so one sweep
+may set up each; a key that none reads is refused with the reason. What changes the work or where states lie (offload,
+compression) is refused where a strategy has no such thing. Of a file of one's own, keys that do nothing here are named
+in a note, and refused only where DeepSpeed would fail or train something else.
 
 `evidence`, `gpu` and `rank` say how figures are come by, and nothing about the work: a prediction and a measurement of
 the same work are joined in reports. gpu means nothing to measured and solo trials, rank nothing to measured and formula

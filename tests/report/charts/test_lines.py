@@ -60,6 +60,19 @@ def test_trials_that_tell_deepspeed_different_things_are_on_different_lines(tmp_
     assert sorted(set(figure.table["line"])) == ["zero2", "zero2 reduce_bucket_size=5e8"]
 
 
+def test_keys_that_only_one_stage_reads_are_in_no_line_s_name_where_the_stages_tell_lines_apart(tmp_path: Path) -> None:
+    bucket, prefetch = "zero_optimization.reduce_bucket_size", "zero_optimization.stage3_prefetch_bucket_size"
+    own = {"zero0": {}, "zero2": {bucket: 1_000_000}, "zero3": {bucket: 1_000_000, prefetch: 0}}
+    trials = [
+        completed_trial(spec(name, gpus_per_node=ranks, ds_config=keys))
+        for ranks in (1, 2)
+        for name, keys in own.items()
+    ]
+    figure = world_size.figure(frames_of(tmp_path, trials, samples=False))
+    assert figure is not None
+    assert sorted(set(figure.table["line"])) == ["zero0", "zero2", "zero3"]
+
+
 def test_weak_efficiency_is_throughput_per_gpu_over_that_of_the_fewest(scaling_figures: dict[str, Figure]) -> None:
     figure = scaling_figures["weak-scaling-efficiency"]
     # Steps take 0.1 (1 + 0.1 N) seconds for the same batch a rank: 1.1 / 1.2 on two, 1.1 / 1.4 on four ranks, less what

@@ -114,4 +114,7 @@ def left_out_sentence(shown: pd.DataFrame, number: int) -> str:
 def _names(trials: pd.DataFrame, alike: Sequence[str]) -> list[str]:
     """What tells each trial's line from the others; the strategy in any case."""
     told = [name for name in _TEXT if name in alike and (name == "strategy" or len(trials[name].unique()) > 1)]
+    others = [name for name in told if name != "settings"]  # each stage has its own: those that no other reads
+    if trials.groupby(others, dropna=False)["series"].nunique().max() == 1:
+        told = others
     return [plain(" ".join(text for name in told if (text := _TEXT[name](row[name])))) for _, row in trials.iterrows()]

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from zerobench.ds_config import would_read
 from zerobench.ds_config.case import Case
 from zerobench.ds_config.reading import get
 from zerobench.report.ds_case import case_of
@@ -47,10 +48,11 @@ def _deepspeed(a: Trial, b: Trial) -> list[str]:
     keys = dict.fromkeys([*a.spec.ds_config, *b.spec.ds_config])
     told = []
     for key in keys:
-        values = [_effective(case, key) for case in cases]
+        values = [_effective(case, trial, key) for case, trial in _both(cases, a, b)]
         if values[0] != values[1]:
             marks = [
-                "" if case is None or key in trial.spec.ds_config else _DEFAULT for case, trial in _both(cases, a, b)
+                "" if case is None or _sets(trial, key) or not would_read(trial.spec, key) else _DEFAULT
+                for case, trial in _both(cases, a, b)
             ]
             told.append(f"{key.rpartition('.')[2]}: {values[0]}{marks[0]} -> {values[1]}{marks[1]}")
     return told
@@ -60,5 +62,11 @@ def _both(cases: tuple[Case | None, Case | None], a: Trial, b: Trial) -> list[tu
     return list(zip(cases, (a, b), strict=True))
 
 
-def _effective(case: Case | None, key: str) -> str:
-    return "none, without DeepSpeed" if case is None else _shown(get(case.config, key))
+def _effective(case: Case | None, trial: Trial, key: str) -> str:
+    if case is None:
+        return "none, without DeepSpeed"
+    return _shown(get(case.config, key)) if _sets(trial, key) or would_read(trial.spec, key) else "not read"
+
+
+def _sets(trial: Trial, key: str) -> bool:
+    return key in trial.spec.ds_config

@@ -1,0 +1,158 @@
+"""Nothing is obeyed silently: which of a trial's DeepSpeed keys are, and what is said of the others.
+
+A key of a sweep's `ds_config` was asked for by name, and is printed in the trial's: where nothing reads it, it is
+refused. A file of the user's own is that of another training, and holds keys that do nothing here: they are named in a
+note, and refused only where DeepSpeed would fail or train something else.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from zerobench.ds_config.check import AUTO, check_ds_config
+from zerobench.ds_config.conditions import Look, holds, look_of, words
+from zerobench.ds_config.facts import Fate, KeyFact, fact_of, key_facts
+from zerobench.ds_config.keys import canonical, find
+from zerobench.ds_config.user_file import leaves, load_user_config
+from zerobench.errors import UserError, nearest
+from zerobench.spec.strategy import uses_deepspeed
+from zerobench.spec.trial import TrialSpec
+
+
+def why_not_obeyed(trial: TrialSpec) -> str | None:
+    """Why the first key that the trial would not obey is refused; None where there is none. Raises UserError."""
+    file = _file(trial)
+    look = look_of(trial, file | trial.ds_config)
+    found = (_refused("ds_config", path, value, look) for path, value in trial.ds_config.items())
+    if (reason := next((one for one in found if one is not None), None)) is not None:
+        return reason
+    of_file = (_refused_in_file(str(trial.ds_config_file), path, value, look) for path, value in file.items())
+    return next((one for one in of_file if one is not None), None)
+
+
+def only_read(trials: Sequence[TrialSpec]) -> list[TrialSpec]:
+    """The trials of a sweep, each without the keys that DeepSpeed reads in others of them and not in it.
+
+    So one sweep may set up each stage beside the others. A key that none of them obeys stays, to be refused.
+    """
+    looks = [look_of(trial, _file(trial) | trial.ds_config) if trial.ds_config else None for trial in trials]
+    passed_over = [
+        [] if look is None else [path for path in trial.ds_config if not _is_met(path, look)]
+        for trial, look in zip(trials, looks, strict=True)
+    ]
+    if not any(passed_over):
+        return list(trials)
+    obeyed = {
+        path for trial, unread in zip(trials, passed_over, strict=True) for path in trial.ds_config.keys() - set(unread)
+    }
+    return [
+        _without(trial, obeyed & set(unread)) if unread else trial
+        for trial, unread in zip(trials, passed_over, strict=True)
+    ]
+
+
+def would_read(trial: TrialSpec, path: str) -> bool:
+    """Whether DeepSpeed would read the key in the trial, whether it is set or not."""
+    if find(path) is None:  # a record of an older DeepSpeed's
+        return True
+    return _is_met(path, look_of(trial, trial.ds_config))
+
+
+def file_notes(trial: TrialSpec) -> list[str]:
+    """What must be said of the keys in the trial's own file that it does not read, in sentences; nothing where the file
+    is gone.
+    """
+    try:
+        file = _file(trial) if uses_deepspeed(trial) else {}
+    except UserError:
+        return []
+    look = look_of(trial, file | trial.ds_config)
+    said: dict[str, list[str]] = {}
+    for path, value in file.items():
+        if not _is_default(path, value) and (what := _note(fact_of(path), look)) is not None:
+            said.setdefault(what, []).append(path)
+    return [f"{trial.ds_config_file}: {', '.join(paths)}: {what}" for what, paths in said.items()]
+
+
+def _note(fact: KeyFact, look: Look) -> str | None:
+    if fact.switch is not None and look(fact.switch) is not True:
+        return None
+    if fact.fate is Fate.LEFT_OUT:
+        return f"left out of this trial: {fact.why}"
+    if fact.fate is Fate.UNREAD:
+        return f"not read by this trial: {fact.why}"
+    if fact.fate is Fate.CONDITIONAL and not holds(fact.when, look):
+        return f"not read by this trial: {_only(fact)}"
+    if fact.fate is Fate.UNSUPPORTED and not holds(fact.when, look):
+        return f"not read by this trial: DeepSpeed reads it only {words(fact.when)}"
+    return None
+
+
+def _refused(where: str, path: str, value: Any, look: Look) -> str | None:
+    """Why a key of a sweep is refused."""
+    fact = fact_of(path)
+    what = f"{where}: {path}"
+    if fact.fate is Fate.SECTION:
+        return f"{what}: a section without keys says nothing; leave it out"
+    if fact.fate is Fate.AXIS:
+        return f"{what}: {fact.axis} decides it; set that"
+    if fact.fate in {Fate.UNREAD, Fate.LEFT_OUT, Fate.UNSUPPORTED}:
+        heads = {Fate.UNREAD: "nothing in a trial reads it", Fate.LEFT_OUT: "it is no part of a trial"}
+        return f"{what}: {heads.get(fact.fate, 'it cannot be run here')}: {fact.why}"
+    if not holds(fact.when, look):
+        return f"{what}: {_only(fact)}; here it would {'fail' if fact.fails else 'do nothing'}"
+    return _unknown_choice(what, value, fact)
+
+
+def _refused_in_file(where: str, path: str, value: Any, look: Look) -> str | None:
+    """Why a key of a user's file is: DeepSpeed would fail, or train something other than the trial."""
+    fact = key_facts().get(f"{path}.*", fact_of(path))
+    what = f"{where}: {path}"
+    says_nothing = value is None or (_is_default(path, value) and not fact.by_presence)
+    if says_nothing or (fact.switch is not None and look(fact.switch) is not True):
+        return None
+    if fact.fate is Fate.UNSUPPORTED and holds(fact.when, look):
+        return f"{what}: it cannot be run here: {fact.why}"
+    if fact.fate is not Fate.CONDITIONAL:
+        return None
+    if not holds(fact.when, look):
+        return f"{what}: {_only(fact)}, and would fail here" if fact.fails else None
+    return _unknown_choice(what, value, fact)
+
+
+def _only(fact: KeyFact) -> str:
+    return f"DeepSpeed reads it only {words(fact.when)} ({fact.reader})"
+
+
+def _unknown_choice(what: str, value: Any, fact: KeyFact) -> str | None:
+    if not fact.choices or value is None or str(value).lower() in fact.choices:
+        return None
+    close = nearest(str(value), fact.choices, 1)
+    hint = f"did you mean {close[0]!r}? " if close else ""
+    return f"{what}: {value!r} is not known to DeepSpeed; {hint}choices: {', '.join(fact.choices)}"
+
+
+def _is_met(path: str, look: Look) -> bool:
+    fact = fact_of(path)
+    return fact.fate is not Fate.CONDITIONAL or holds(fact.when, look)
+
+
+def _is_default(path: str, value: Any) -> bool:
+    """Whether the value says what its absence would: `auto` is the caller's, and an empty section is nothing."""
+    key = find(path)
+    return value in (AUTO, None, {}) or value in fact_of(path).idle or (key is not None and value == key.default)
+
+
+def _without(trial: TrialSpec, paths: set[str]) -> TrialSpec:
+    kept = {path: value for path, value in trial.ds_config.items() if path not in paths}
+    return trial.model_copy(update={"ds_config": kept})
+
+
+def _file(trial: TrialSpec) -> dict[str, Any]:
+    """Every value of the trial's own file, by full path; none without a file. Raises UserError."""
+    if trial.ds_config_file is None:
+        return {}
+    loaded = load_user_config(trial.ds_config_file)
+    check_ds_config(loaded, trial.ds_config_file)
+    return {canonical(path): value for path, value in leaves(loaded)}
