@@ -120,13 +120,93 @@ def test_fifty_megabytes_that_nobody_names_appear_as_unattributed():
         assert 50_000_000 <= planted < 50_001_000
 
 
-def test_a_tensor_that_the_model_leaks_loses_its_name_after_the_step():
+def rows_of_a_step(run):
+    run.ledger.forget(StepKind.STEADY)
+    run.train(StepKind.STEADY)
+    return {
+        (r.phase, r.category): r for r in run.ledger.rows() if r.step is StepKind.STEADY and r.place is Place.DEVICE
+    }
+
+
+@pytest.fixture(scope="module", params=["a layer's output in a list", "a tensor on a module", "the logits"])
+def leaked(request):
+    gc.collect()
     run = Trained()
+    keep = {
+        "a layer's output in a list": lambda m, out: run.kept.append(out.detach() * 1),
+        "a tensor on a module": lambda m, out: setattr(m, "seen", out.detach() * 1),
+        "the logits": lambda m, out: run.kept.append(out.detach()),
+    }[request.param]
+    module = run.model.lm_head if request.param == "the logits" else run.model.model.layers[0]
+    run.train(StepKind.FIRST)
+    before = rows_of_a_step(run)
+    handle = module.register_forward_hook(lambda m, _i, out: keep(m, out))
+    rows_of_a_step(run)
+    handle.remove()
+    leaked_bytes = TOKENS.numel() * (512 if request.param == "the logits" else 128) * 4
+    return before, rows_of_a_step(run), leaked_bytes
+
+
+@pytest.mark.parametrize("phase", [Phase.FORWARD, Phase.BACKWARD, Phase.STEP])
+def test_a_tensor_that_the_model_leaks_has_no_name_from_the_next_step_on(leaked, phase):
+    before, after, leaked_bytes = leaked
+    grown = {c: after[p, c].live_bytes - row.live_bytes for (p, c), row in before.items() if p is phase}
+    assert {c: n for c, n in grown.items() if n} == {
+        Category.UNATTRIBUTED: leaked_bytes,
+        Category.TOTAL: leaked_bytes,
+    }
+
+
+def test_a_leak_is_no_activation_at_the_peak_of_a_later_forward_pass(leaked):
+    before, after, leaked_bytes = leaked
+    for category in (Category.ACTIVATIONS, Category.LOGITS_AND_LOSS, Category.TEMPORARIES):
+        rows = [step[Phase.FORWARD, category] for step in (before, after)]
+        assert rows[0].at_peak_bytes == rows[1].at_peak_bytes
+        assert rows[0].own_peak_bytes == rows[1].own_peak_bytes
+    peaks = [step[Phase.FORWARD, Category.UNATTRIBUTED].at_peak_bytes for step in (before, after)]
+    assert peaks[1] - peaks[0] == leaked_bytes
+
+
+def test_what_the_model_let_go_of_in_a_later_step_has_no_name_there_either():
+    gc.collect()
+    run = Trained()
+    run.train(StepKind.FIRST)
+    before = rows_of_a_step(run)
     handle = run.model.model.layers[0].register_forward_hook(lambda _m, _i, out: run.kept.append(out.detach() * 1))
     run.train(StepKind.STEADY)
     handle.remove()
-    leaked_bytes = TOKENS.numel() * 128 * 4
-    assert run.row(Phase.STEP, Category.UNATTRIBUTED).live_bytes >= leaked_bytes
+    handle = run.model.model.layers[2].register_forward_hook(lambda _m, _i, _out: run.kept.clear())
+    after = rows_of_a_step(run)
+    handle.remove()
+    temporaries, unnamed = (
+        [step[Phase.FORWARD, category].own_peak_bytes for step in (before, after)]
+        for category in (Category.TEMPORARIES, Category.UNATTRIBUTED)
+    )
+    assert temporaries[0] == temporaries[1]
+    assert unnamed[1] - unnamed[0] == TOKENS.numel() * 128 * 4
+
+
+def test_what_start_up_left_behind_is_no_activation_of_the_first_step():
+    gc.collect()
+    run = Trained()
+    made = []
+    with run.ledger.tracking(run.model), run.ledger.phase(StepKind.FIRST, Phase.INIT):
+        made.append(run.model.model.rotary_emb(torch.ones(4096, 1), torch.arange(4096)[None]))
+    nbytes = sum(t.untyped_storage().nbytes() for t in made[0])
+    run.train(StepKind.FIRST)
+    run.train(StepKind.STEADY)
+    for phase in (Phase.INIT, Phase.FORWARD, Phase.BACKWARD, Phase.STEP):
+        assert run.row(phase, Category.UNATTRIBUTED, StepKind.FIRST).live_bytes >= nbytes
+    first, steady = (run.row(Phase.FORWARD, Category.ACTIVATIONS, kind) for kind in StepKind)
+    assert first.live_bytes == steady.live_bytes
+
+
+def test_a_batch_is_inputs_for_as_long_as_the_data_loader_holds_it():
+    run = Trained()
+    run.train(StepKind.FIRST)
+    run.train(StepKind.STEADY)
+    for kind in StepKind:
+        assert run.row(Phase.STEP, Category.INPUTS, kind).live_bytes == TOKENS.nbytes
 
 
 def test_checkpointing_keeps_fewer_activations_and_names_the_recomputed_ones():
@@ -141,18 +221,36 @@ def test_checkpointing_keeps_fewer_activations_and_names_the_recomputed_ones():
     assert checkpointed.row(Phase.BACKWARD, Category.UNATTRIBUTED).at_peak_bytes - others <= 0.01 * peak
 
 
-def test_with_accumulation_the_larger_of_two_passes_is_the_peak():
+def accumulated(*sizes):
+    """One step of several passes over batches of these sizes, rows by phase and category."""
+    gc.collect()
     run = Trained()
     with run.ledger.tracking(run.model):
-        for size in (4, 1):
-            tokens = torch.randint(0, 512, (size, 64))
+        for size in sizes:
+            tokens = torch.zeros(size, 64, dtype=torch.long)
+            run.ledger.name_inputs([tokens])
             with run.ledger.phase(StepKind.STEADY, Phase.FORWARD):
                 loss = run.model(input_ids=tokens, labels=tokens).loss
                 run.ledger.mark_loss(loss)
             with run.ledger.phase(StepKind.STEADY, Phase.BACKWARD):
                 loss.backward()
                 del loss
-    total = run.row(Phase.FORWARD, Category.TOTAL)
-    assert total.at_peak_bytes > total.live_bytes
-    parts = [r for r in run.ledger.rows() if r.phase is Phase.FORWARD and r.place is Place.DEVICE]
-    assert sum(r.at_peak_bytes or 0 for r in parts if r.category is not Category.TOTAL) == total.at_peak_bytes
+    return {(r.phase, r.category): r for r in run.ledger.rows() if r.place is Place.DEVICE}
+
+
+@pytest.mark.parametrize("sizes", [(4, 1), (1, 4), (1, 4, 1)])
+def test_with_accumulation_the_peak_is_that_of_the_largest_pass_category_by_category(sizes):
+    alone, passes = accumulated(4), accumulated(*sizes)
+    gradients = 0 if sizes[0] == 4 else alone[Phase.BACKWARD, Category.GRADIENTS].live_bytes
+    for category in (Category.ACTIVATIONS, Category.LOGITS_AND_LOSS, Category.TEMPORARIES, Category.PARAMETERS):
+        largest, row = alone[Phase.FORWARD, category], passes[Phase.FORWARD, category]
+        assert (row.at_peak_bytes, row.own_peak_bytes) == (largest.at_peak_bytes, largest.own_peak_bytes)
+    assert passes[Phase.FORWARD, Category.GRADIENTS].at_peak_bytes == gradients
+    parts = [r for (p, c), r in passes.items() if p is Phase.FORWARD and c is not Category.TOTAL]
+    assert sum(r.at_peak_bytes for r in parts) == passes[Phase.FORWARD, Category.TOTAL].at_peak_bytes
+
+
+def test_with_accumulation_what_lives_is_what_the_last_pass_left():
+    last, passes = accumulated(1), accumulated(4, 1)
+    for category in (Category.ACTIVATIONS, Category.LOGITS_AND_LOSS):
+        assert passes[Phase.FORWARD, category].live_bytes == last[Phase.FORWARD, category].live_bytes

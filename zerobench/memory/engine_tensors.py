@@ -5,7 +5,7 @@ DeepSpeed 0.19 keeps its states in private lists of its optimizers; their names 
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Callable, Iterable, Iterator, Mapping
 from dataclasses import dataclass
 from typing import Any
 
@@ -21,6 +21,9 @@ class Named:
     tensor: torch.Tensor
     category: Category
     place: Place | None = None
+
+
+Walk = Callable[[Any], Iterator[Named]]
 
 
 def walk_module(module: torch.nn.Module, *, offloads_parameters: bool = False) -> Iterator[Named]:
@@ -54,15 +57,19 @@ def _walk_partitioned(parameter: Any, *, offloaded: bool) -> Iterator[Named]:
 
 def walk_optimizer_states(optimizer: Any, place: Place | None = None) -> Iterator[Named]:
     """What a torch optimizer keeps for each parameter (torch/optim: exp_avg, exp_avg_sq, momentum_buffer, step)."""
+    for state in optimizer.state.values():
+        yield from _walk_state(state, place)
+
+
+def _walk_state(state: Mapping[str, Any], place: Place | None) -> Iterator[Named]:
     names = {
         "exp_avg": Category.FIRST_MOMENT,
         "momentum_buffer": Category.FIRST_MOMENT,
         "exp_avg_sq": Category.SECOND_MOMENT,
     }
-    for state in optimizer.state.values():
-        for key, value in state.items():
-            if isinstance(value, torch.Tensor):
-                yield Named(value, names.get(key, Category.OTHER_OPTIMIZER_STATES), place)
+    for key, value in state.items():
+        if isinstance(value, torch.Tensor):
+            yield Named(value, names.get(key, Category.OTHER_OPTIMIZER_STATES), place)
 
 
 def walk_zero12(zero: Any) -> Iterator[Named]:
@@ -89,12 +96,28 @@ def walk_zero3(zero: Any) -> Iterator[Named]:
     yield from _name(zero.fp16_partitioned_groups_flat, Category.PARAMETERS, param_place)
     yield from _name(zero.param_groups_fp16_flat_cpu_memory, Category.PARAMETERS, Place.HOST)
     yield from _name([getattr(zero, "lp_param_buffer", None)], Category.PARAMETERS, param_place)
-    yield from walk_masters(zero.fp32_partitioned_groups_flat, optimizer_place)
+    places = _places_of_sub_groups(zero)
+    for master, place in zip(zero.fp32_partitioned_groups_flat, places, strict=True):
+        yield from walk_masters([master], place)
+        yield from _walk_state(zero.optimizer.state.get(master, {}), place)
     yield from _name([zero.grad_partitions_flat_buffer], Category.GRADIENTS, optimizer_place)
     yield from _name(zero.averaged_gradients.values(), Category.GRADIENTS, optimizer_place)
     yield from _name([bucket.buffer for bucket in zero.ipg_buckets.values()], Category.REDUCE_BUFFERS)
-    yield from walk_optimizer_states(zero.optimizer, optimizer_place)
+    backup = zero.__dict__.get("backup_optimizer")
+    if backup is not None:
+        yield from walk_optimizer_states(backup)
     yield from _walk_swappers(zero)
+
+
+def _places_of_sub_groups(zero: Any) -> list[Place | None]:
+    """Where the states of each sub-group lie: below an `offload_optimizer.ratio` of 1 the first stay on the device.
+
+    `_create_fp32_partitions` says so in `subgroup_to_device`; among CPU ranks, where both are the CPU, the rule must.
+    Those on the device are updated by `backup_optimizer`.
+    """
+    count = len(zero.fp32_partitioned_groups_flat)
+    on_device = int((1 - zero.partial_offload) * count) if zero.offload_optimizer else count
+    return [None if i < on_device else Place.HOST for i in range(count)]
 
 
 def _walk_swappers(zero: Any) -> Iterator[Named]:
@@ -126,19 +149,52 @@ def walk_bf16(optimizer: Any) -> Iterator[Named]:
     yield from walk_optimizer_states(optimizer.optimizer)
 
 
+def walk_zenflow(zero: Any) -> Iterator[Named]:
+    """What ZenFlow keeps beside the stage's own (deepspeed/runtime/zenflow).
+
+    Of the columns that are updated at once: their moments, gradients and numbers. Where the update of the rest
+    overlaps: two gradients and a snapshot of each master.
+    """
+    host = Place.HOST if zero.offload_selective_optimizer else None
+    yield from walk_optimizer_states(zero.selective_optimizer)
+    for parameter in zero.module.parameters() if zero.zf_stage3 else _flat(zero.bit16_groups):
+        kept = parameter.__dict__
+        yield from _name([kept.get("exp_avg_cpu_data")], Category.FIRST_MOMENT, Place.HOST)
+        yield from _name([kept.get("exp_avg_sq_cpu_data")], Category.SECOND_MOMENT, Place.HOST)
+        yield from _name([kept.get("selected_grad")], Category.GRADIENTS)
+        yield from _name([kept.get("temp_selected_param")], Category.STAGING, host)
+        indices = [kept.get("selected_indices"), kept.get("partition_selected_indices")]
+        yield from _name(indices, Category.OTHER_OPTIMIZER_STATES)
+    for master in zero.fp32_partitioned_groups_flat if zero.zf_stage3 else zero.single_partition_of_fp32_groups:
+        yield from _name(getattr(master, "overlap_grad", []), Category.GRADIENTS, Place.HOST)
+        yield from _name([getattr(master, "stale_param", None)], Category.STAGING, Place.HOST)
+
+
+_WALKS: dict[str, Walk] = {
+    "DeepSpeedZeroOptimizer": walk_zero12,
+    "DeepSpeedZeroOptimizer_Stage3": walk_zero3,
+    "FP16_Optimizer": walk_half_precision,
+    "FP16_UnfusedOptimizer": walk_half_precision,
+    "BF16_Optimizer": walk_bf16,
+}
+"""By the name of DeepSpeed's class, which would have to be imported to be compared."""
+
+
+def walk_of(optimizer: type) -> Walk:
+    """How an optimizer of this class is walked: as its nearest ancestor that is known (ZenFlow's and SuperOffload's are
+    stage 2's and 3's); one that DeepSpeed did not wrap is torch's.
+    """
+    known = (_WALKS[base.__name__] for base in optimizer.__mro__ if base.__name__ in _WALKS)
+    return next(known, walk_optimizer_states)
+
+
 def walk_deepspeed(engine: Any) -> Iterator[Named]:
     """Everything that a DeepSpeed engine holds, whatever its stage and precision."""
     optimizer = engine.optimizer
-    walkers = {
-        "DeepSpeedZeroOptimizer": walk_zero12,
-        "DeepSpeedZeroOptimizer_Stage3": walk_zero3,
-        "FP16_Optimizer": walk_half_precision,
-        "FP16_UnfusedOptimizer": walk_half_precision,
-        "BF16_Optimizer": walk_bf16,
-    }
-    walk = walkers.get(type(optimizer).__name__, walk_optimizer_states)
     yield from walk_module(engine.module, offloads_parameters=bool(getattr(optimizer, "offload_param", False)))
-    yield from walk(optimizer)
+    yield from walk_of(type(optimizer))(optimizer)
+    if hasattr(optimizer, "selective_optimizer"):
+        yield from walk_zenflow(optimizer)
 
 
 def walk_masters(masters: Iterable[Any], place: Place | None = None) -> Iterator[Named]:

@@ -91,8 +91,7 @@ class Ledger:
         self.names.identify(self._walk())
         self._account(step, phase)
         self._note_process(step, phase, has_peak=has_peak)
-        if phase is Phase.STEP:
-            self.names.end_of_step()
+        self.names.end_of(phase)
 
     @contextmanager
     def elsewhere(self) -> Iterator[None]:

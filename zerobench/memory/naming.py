@@ -2,7 +2,8 @@
 
 Three kinds of evidence, strongest first: identity (the engine holds this very tensor as its gradient bucket), use
 (autograd saved it for the backward pass), place of birth (sites.py). A name that promises a short life, such as
-temporary or activation, is taken away from a storage that outlives it.
+temporary or activation, is taken away from a storage that outlives it, and never given back: what the model kept of an
+earlier step is no activation of this one.
 """
 
 from __future__ import annotations
@@ -19,6 +20,8 @@ from zerobench.records import Category, Phase, Place
 
 _FSDP = "torch/distributed/fsdp/"
 _SHORT_LIVED = {Category.TEMPORARIES, Category.ACTIVATIONS, Category.LOGITS_AND_LOSS, Category.INPUTS}
+_LAST_PHASES = (Phase.INIT, Phase.STEP)
+"""Nothing of a short life is left at their end: start-up is over, or the step."""
 
 
 class Names:
@@ -28,6 +31,7 @@ class Names:
         self._counter = counter
         self._identity: dict[Storage, tuple[Category, Place | None]] = {}
         self._saved: set[Storage] = set()
+        self._left_over: set[Storage] = set()
         self._loss_nodes: set[int] = set()
 
     def identify(self, named: Iterable[Named]) -> None:
@@ -51,9 +55,17 @@ class Names:
         if end is not None:  # beside those of earlier micro-batches, whose backward passes may be yet to come
             self._loss_nodes |= set(_nodes_between(loss.grad_fn, end))
 
-    def end_of_step(self) -> None:
-        """Forget the dead."""
-        self._identity = {s: v for s, v in self._identity.items() if s.alive}
+    def end_of(self, phase: Phase) -> None:
+        """At the end of a step, and of start-up, forget the dead, and note who lives on under a name of a short life.
+
+        Inputs that were identified are the data loader's, which may hold them for as long as it likes.
+        """
+        if phase not in _LAST_PHASES:
+            return
+        self._identity = {
+            s: known for s, known in self._identity.items() if s.alive and known[0] is not Category.LOGITS_AND_LOSS
+        }
+        self._left_over = {s for s in self._counter.live.values() if self._by_birth(s, s.birth) in _SHORT_LIVED}
         self._saved = {s for s in self._saved if s.alive}
         self._loss_nodes = set()
 
@@ -63,9 +75,8 @@ class Names:
         place = Place.HOST if storage.device == "cpu" else Place.DEVICE
         if known is not None:
             return known[1] or place, known[0]
-        site: Site = storage.birth
-        category = self._by_birth(storage, site)
-        if storage.alive and _outlived(category, site, phase):
+        category = None if storage in self._left_over else self._by_birth(storage, storage.birth)
+        if storage.alive and _outlived(category, phase):
             category = None
         return place, category
 
@@ -95,11 +106,9 @@ def _lies_in_bucket(item: Named, storage: Storage) -> bool:
     return item.category is Category.GRADIENTS and is_reduced
 
 
-def _outlived(category: Category | None, site: Site, phase: Phase) -> bool:
+def _outlived(category: Category | None, phase: Phase) -> bool:
     """Whether a storage that lives at the end of `phase` has outlived the name it was born with."""
-    if category is Category.TEMPORARIES and site.proves is not Origin.LOSS:
-        return True
-    return category in _SHORT_LIVED and phase in (Phase.INIT, Phase.STEP)
+    return category is Category.TEMPORARIES or (category in _SHORT_LIVED and phase in _LAST_PHASES)
 
 
 def _nodes_between(start: Any, end: Any) -> Iterable[int]:

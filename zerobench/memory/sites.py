@@ -106,6 +106,9 @@ _RULES: tuple[tuple[str, str, Category | Origin], ...] = (
     ("deepspeed/runtime/pipe/engine.py", "_allocate_zeros", Category.PIPELINE_BUFFERS),
     ("deepspeed/runtime/pipe/", "", Category.TEMPORARIES),
     ("deepspeed/ops/adam/", "", Category.TEMPORARIES),
+    ("deepspeed/moe/", "__init__", Origin.BUILD),
+    ("deepspeed/moe/ep_repack.py", "", Origin.BUILD),
+    ("deepspeed/moe/", "", Origin.FORWARD),
     ("deepspeed/module_inject/", "forward", Origin.FORWARD),
     ("deepspeed/module_inject/", "", Category.TEMPORARIES),
     ("torch/nn/parallel/distributed.py", "_ddp_init_helper", Category.GRADIENTS),
@@ -157,7 +160,6 @@ _RULES: tuple[tuple[str, str, Category | Origin], ...] = (
     ("zerobench/worker/worlds/simulated.py", "micro_batches", Category.INPUTS),
     ("zerobench/worker/mixed_precision.py", "__init__", Category.MASTER_WEIGHTS),
     ("zerobench/worker/mixed_precision.py", "", Category.GRADIENTS),
-    ("zerobench/worker/loop.py", "", Category.TEMPORARIES),
 )
 
 _HOST_SITES = ("deepspeed/runtime/swap_tensor/",)

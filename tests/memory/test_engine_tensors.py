@@ -1,0 +1,181 @@
+"""Every tensor of an engine is walked under its name, and lies where it is said to lie."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+import torch
+
+from tests.worker.conftest import in_fork  # noqa: F401 -- pytest finds it here
+from tests.worker.real_ranks import RunTrial, trials_in_forks
+from zerobench.memory import engine_tensors
+from zerobench.memory.engine_tensors import Named, walk_masters, walk_module, walk_of, walk_optimizer_states
+from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
+from zerobench.spec.model import ModelSpec
+from zerobench.spec.trial import PredictionSpec, TrialSpec
+
+CONFIG = {"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 4, "vocab_size": 500, "n_positions": 64}
+RATIO = "zero_optimization.offload_optimizer.ratio"
+STATES = (Category.MASTER_WEIGHTS, Category.FIRST_MOMENT, Category.SECOND_MOMENT)
+
+
+def named(walk: Iterator[Named]) -> dict[int, Named]:
+    return {id(item.tensor): item for item in walk}
+
+
+def test_a_modules_gradients_accumulated_ones_among_them_and_buffers_are_walked():
+    module = torch.nn.BatchNorm1d(4)
+    module(torch.ones(2, 4)).sum().backward()
+    weight: Any = module.weight
+    weight.grad_accum = torch.ones(4)
+    found = named(walk_module(module))
+    assert found[id(weight.grad)].category is Category.GRADIENTS
+    assert found[id(weight.grad_accum)].category is Category.GRADIENTS
+    assert found[id(module.running_mean)].category is Category.MODEL_BUFFERS
+    assert sum(item.category is Category.PARAMETERS for item in found.values()) == 2
+
+
+def partitioned(*, persists: bool, numel: int) -> torch.nn.Module:
+    """A parameter as stage 3 leaves it: a part in ds_tensor, hpZ's second part, and of its data `numel` of 8."""
+    module = torch.nn.Module()
+    parameter: Any = torch.nn.Parameter(torch.ones(numel))
+    parameter.ds_tensor, parameter.ds_secondary_tensor = torch.ones(4), torch.ones(2)
+    parameter.ds_numel, parameter.ds_persist = 8, persists
+    module.register_parameter("weight", parameter)
+    return module
+
+
+@pytest.mark.parametrize(
+    ("offloads", "persists", "part", "second"),
+    [(True, False, Place.HOST, Place.HOST), (True, True, None, Place.HOST), (False, False, None, None)],
+    ids=["offloaded", "below the persistence threshold", "not offloaded"],
+)
+def test_an_offloaded_parameter_lies_on_the_host_unless_it_persists(offloads, persists, part, second):
+    module = partitioned(persists=persists, numel=8)
+    found = [(i.tensor.numel(), i.category, i.place) for i in walk_module(module, offloads_parameters=offloads)]
+    assert found == [
+        (4, Category.PARAMETERS, part),
+        (8, Category.GATHERED_PARAMETERS, None),
+        (2, Category.PARAMETERS, second),
+    ]
+
+
+def test_a_parameter_that_is_not_gathered_is_its_partition_alone():
+    found = list(walk_module(partitioned(persists=False, numel=0)))
+    assert Category.GATHERED_PARAMETERS not in {item.category for item in found}
+
+
+@pytest.mark.parametrize(
+    ("make", "expected"),
+    [
+        (torch.optim.AdamW, {Category.FIRST_MOMENT: 1, Category.SECOND_MOMENT: 1, Category.OTHER_OPTIMIZER_STATES: 1}),
+        (lambda p: torch.optim.SGD(p, momentum=0.9), {Category.FIRST_MOMENT: 1}),
+    ],
+    ids=["adamw", "sgd with momentum"],
+)
+def test_an_optimizers_states_are_its_moments_and_the_rest(make, expected):
+    parameter = torch.nn.Parameter(torch.ones(3))
+    optimizer = make([parameter])
+    parameter.sum().backward()
+    optimizer.step()
+    found = [item.category for item in walk_optimizer_states(optimizer, Place.HOST)]
+    assert {category: found.count(category) for category in found} == expected
+    assert {item.place for item in walk_optimizer_states(optimizer, Place.HOST)} == {Place.HOST}
+
+
+def test_masters_are_walked_with_the_gradients_that_the_optimizer_takes():
+    master = torch.nn.Parameter(torch.ones(3))
+    master.grad = torch.ones(3)
+    found = [(item.category, item.place) for item in walk_masters([master], Place.HOST)]
+    assert found == [(Category.MASTER_WEIGHTS, Place.HOST), (Category.GRADIENTS, Place.HOST)]
+
+
+def walks_of_deepspeeds_classes() -> dict[str, str]:
+    """By class of DeepSpeed's optimizers, subclasses of subclasses among them, the walk that it gets."""
+    from importlib import import_module
+
+    for name in (
+        "zenflow.zenflow_stage_1_and_2",
+        "superoffload.superoffload_stage3",
+        "fp16.fused_optimizer",
+        "fp16.unfused_optimizer",
+        "bf16_optimizer",
+    ):
+        import_module(f"deepspeed.runtime.{name}")
+    from deepspeed.runtime.base_optimizer import DeepSpeedOptimizer
+
+    def below(kind: type) -> Iterator[type]:
+        for child in kind.__subclasses__():
+            yield child
+            yield from below(child)
+
+    bases = {"ZeROOptimizer"}
+    return {c.__name__: walk_of(c).__name__ for c in below(DeepSpeedOptimizer) if c.__name__ not in bases}
+
+
+def test_each_of_deepspeeds_optimizers_is_walked_as_its_ancestor(in_fork):  # noqa: F811
+    walks = in_fork(walks_of_deepspeeds_classes)
+    assert walks["ZenFlowZeroOptimizerSequential"] == walks["ZenFlowZeroOptimizerParallel"] == "walk_zero12"
+    assert walks["SuperOffloadOptimizer_Stage3"] == walks["DeepSpeedZeroOptimizer_Stage3"] == "walk_zero3"
+    assert "walk_optimizer_states" not in walks.values()
+    assert walk_of(torch.optim.AdamW) is walk_optimizer_states
+
+
+@pytest.fixture(scope="module")
+def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> RunTrial:  # noqa: F811
+    return trials_in_forks(in_fork, tmp_path_factory)
+
+
+def offloaded(**fields: Any) -> TrialSpec:
+    """Rank 0 of 4 at stage 3, its optimizer on the host, in sub-groups of which there are several."""
+    work = {
+        "model": ModelSpec(name="tiny", hf_config=CONFIG),
+        "strategy": "zero3",
+        "gpus_per_node": 4,
+        "sequence_length": 32,
+        "precision": "bf16",
+        "evidence": "simulated",
+        "offload_optimizer": "cpu",
+        "optimizer": "cpu_adam",
+        "prediction": PredictionSpec(gpu="A100 SXM 80GB"),
+        "steps": {"warmup": 0, "timed": 1, "memory": 1},
+        "ds_config": {"zero_optimization.sub_group_size": 10_000, **fields.pop("ds_config", {})},
+    }
+    return TrialSpec.model_validate(work | fields)
+
+
+def live(rank: RankRecord, category: Category, place: Place, phase: Phase = Phase.STEP) -> int:
+    rows = [r for r in rank.memory if (r.step, r.phase, r.category) == (StepKind.STEADY, phase, category)]
+    return sum(row.live_bytes for row in rows if row.place is place)
+
+
+def test_of_a_partly_offloaded_optimizer_each_state_lies_where_its_sub_group_does(ran):
+    (whole,), (half,) = ran(offloaded()), ran(offloaded(ds_config={RATIO: 0.5}))
+    for category in STATES:
+        on_host, on_device = (live(half, category, place) for place in (Place.HOST, Place.DEVICE))
+        assert live(whole, category, Place.DEVICE) == 0
+        assert on_host + on_device == live(whole, category, Place.HOST)
+        assert 0.25 < on_device / (on_host + on_device) < 0.75
+        assert on_device == live(half, Category.MASTER_WEIGHTS, Place.DEVICE)
+
+
+def test_of_a_partly_offloaded_optimizer_every_byte_has_a_name(ran):
+    (half,) = ran(offloaded(ds_config={RATIO: 0.5}))
+    totals: dict[Any, MemoryRow] = {(r.step, r.phase, r.place): r for r in half.memory if r.category is Category.TOTAL}
+    for row in half.memory:
+        if row.category is Category.UNATTRIBUTED:
+            peak = totals[row.step, row.phase, row.place].at_peak_bytes or 0
+            assert abs(row.at_peak_bytes or 0) <= 0.01 * peak, row
+
+
+def test_among_cpu_ranks_a_partly_offloaded_optimizer_is_divided_as_on_a_gpu():
+    masters = [torch.nn.Parameter(torch.ones(n)) for n in (1, 2, 3)]
+    zero = SimpleNamespace(fp32_partitioned_groups_flat=masters, offload_optimizer=True, partial_offload=0.5)
+    assert engine_tensors._places_of_sub_groups(zero) == [None, Place.HOST, Place.HOST]
+    zero.partial_offload = 1.0
+    assert engine_tensors._places_of_sub_groups(zero) == [Place.HOST] * 3
+    zero.offload_optimizer = False
+    assert engine_tensors._places_of_sub_groups(zero) == [None] * 3
