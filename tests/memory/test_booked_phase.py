@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zerobench.memory.booked_phase import BookedPhase, Verdict
-from zerobench.memory.cpu_book import Change, Pages
+from zerobench.memory.cpu_book import GLOO, Change, Pages
 from zerobench.memory.storages import Storage
 from zerobench.records import Category, Place
 
@@ -24,6 +24,13 @@ def test_a_block_taken_and_given_back_within_one_operation_is_a_kernels_workspac
     here = booked(changes, [Change(1, 10, 0)], {1: "weight"}).composition(Place.DEVICE)
     assert here.at_peak == {Category.PARAMETERS: 10, Category.KERNEL_WORKSPACE: 30}
     assert here.total_peak == 40
+
+
+def test_what_gloos_threads_take_is_a_collectives_workspace_whoever_gives_it_back_within_the_phase():
+    given_back = booked([Change(1, 10, GLOO), Change(1, -10, 7)], [], {}).composition(Place.DEVICE)
+    assert given_back.at_peak == {Category.KERNEL_WORKSPACE: 10}
+    kept = booked([Change(1, 10, GLOO)], [Change(1, 10, 0)], {}).composition(Place.DEVICE)
+    assert kept.at_peak == {None: 10}
 
 
 def test_a_block_that_outlives_its_operation_or_had_none_has_no_name():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from typing import Any
 
 import pytest
 import torch
@@ -13,6 +14,14 @@ from zerobench.memory.cpu_book import CpuBook, opened_book
 from zerobench.memory.storages import StorageCounter
 
 MEGABYTE = 1_000_000
+
+
+class StandIn(torch.Tensor):
+    """Without memory of its own."""
+
+    @classmethod
+    def __torch_dispatch__(cls, func: Any, types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        raise NotImplementedError
 
 
 @pytest.fixture
@@ -75,6 +84,16 @@ def test_memory_that_is_not_the_allocators_is_booked_while_a_storage_stands_on_i
     del first
     assert book.total_bytes() - before == MEGABYTE
     del second
+    assert book.total_bytes() == before
+
+
+def test_a_tensor_that_stands_for_another_and_has_no_memory_is_not_booked(book):
+    counter = StorageCounter()
+    counter.keep_book(book)
+    before = book.total_bytes()
+    stand_in = StandIn._make_wrapper_subclass(StandIn, (1000,), dtype=torch.float32)  # type: ignore[attr-defined]
+    counter.see(stand_in)
+    assert stand_in.untyped_storage().nbytes() == 4000
     assert book.total_bytes() == before
 
 

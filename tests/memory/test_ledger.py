@@ -156,3 +156,17 @@ def test_with_accumulation_the_larger_of_two_passes_is_the_peak():
     assert total.at_peak_bytes > total.live_bytes
     parts = [r for r in run.ledger.rows() if r.phase is Phase.FORWARD and r.place is Place.DEVICE]
     assert sum(r.at_peak_bytes or 0 for r in parts if r.category is not Category.TOTAL) == total.at_peak_bytes
+
+
+def test_what_is_made_while_the_ledger_rests_is_found_when_it_begins_again():
+    run = Trained()
+    run.train(StepKind.FIRST)
+    run.ledger.rest()
+    run.kept.append(torch.zeros(12_500_000))
+    run.train(StepKind.STEADY)
+    before = run.row(Phase.STEP, Category.UNATTRIBUTED, StepKind.FIRST).live_bytes
+    assert 50_000_000 <= run.row(Phase.STEP, Category.UNATTRIBUTED).live_bytes - before < 50_001_000
+    run.kept.clear()
+    run.ledger.forget(StepKind.STEADY)
+    run.train(StepKind.STEADY)
+    assert run.row(Phase.STEP, Category.UNATTRIBUTED).live_bytes - before < 1_000

@@ -1,7 +1,8 @@
 """One phase of the book of torch's CPU allocator, each block with what is known of it.
 
 A block that a storage was seen to stand on is what that storage is. One that no tensor was ever seen to hold, taken and
-given back within one operation, or by gloo's threads while they run a collective, is the kernel's own working memory.
+given back within one operation, or taken by one of gloo's threads, which run collectives and nothing else, and given
+back within the phase, is the kernel's or the collective's own working memory.
 What else nobody saw (tensors of other threads, or that only C++ holds) has no evidence.
 """
 
@@ -9,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from zerobench.memory.cpu_book import Change, Pages
+from zerobench.memory.cpu_book import GLOO, Change, Pages
 from zerobench.memory.replay import Composition, replay
 from zerobench.memory.storages import Storage
 from zerobench.records import Category, Place
@@ -28,7 +29,7 @@ class BookedPhase:
         self._known: dict[int, Verdict] = {}
         for storage in storages:
             self._know(storage.block, verdict(storage))
-        for serial in _within_one_operation(pages.changes) - self._known.keys():
+        for serial in _working_memory(pages.changes) - self._known.keys():
             self._known[serial] = (unseen, Category.KERNEL_WORKSPACE)
 
     def composition(self, place: Place) -> Composition[Category | None]:
@@ -63,13 +64,13 @@ def _bytes(blocks: Iterable[Change]) -> list[tuple[int, int]]:
     return [(block.serial, block.nbytes) for block in blocks]
 
 
-def _within_one_operation(changes: Iterable[Change]) -> set[int]:
-    """Blocks that were taken and given back while the same thing ran."""
+def _working_memory(changes: Iterable[Change]) -> set[int]:
+    """Blocks that were taken and given back while the same operation ran, or that a collective took."""
     taken: dict[int, int] = {}
     found = set()
     for change in changes:
         if change.nbytes > 0:
             taken[change.serial] = change.operation
-        elif change.operation and taken.get(change.serial) == change.operation:
+        elif (under := taken.get(change.serial)) and under in {change.operation, GLOO}:
             found.add(change.serial)
     return found

@@ -80,6 +80,9 @@ class CpuBook:
         return Pages(*(_triples(buffer) for buffer in buffers))
 
 
+GLOO = -1
+"""In place of an operation in gloo's threads (kGloo of cpu_book.cpp)."""
+
 _POINTER = ctypes.POINTER(ctypes.c_int64)
 _ADDRESS_AND_COUNT = (ctypes.c_size_t, ctypes.c_int64)
 

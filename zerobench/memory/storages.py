@@ -215,7 +215,10 @@ class StorageCounter(TorchDispatchMode):
 
     def _pointer(self, storage: torch.UntypedStorage, device: str) -> int:
         booked = device == "cpu" and self._book is not None
-        return storage.data_ptr() if booked or device == "cuda" else 0
+        try:
+            return storage.data_ptr() if booked or device == "cuda" else 0
+        except RuntimeError:  # of a tensor that somebody made to stand for another: it has a size and no memory
+            return 0
 
     def _find_block(self, entry: Storage) -> None:
         if self._book is not None and entry.device == "cpu" and entry.pointer:
