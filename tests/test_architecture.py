@@ -16,7 +16,7 @@ from tests.tools.imports import ROOT, Import, imports_of, module_name, python_fi
 
 PACKAGE = python_files("zerobench")
 SHIPPED = python_files("zerobench", "benchmarks")  # tests make hostile input, so they may
-TEXT_SUFFIXES = {".py", ".md", ".yaml", ".yml", ".toml", ".txt", ".json", ".c", ".map", ".sbatch", ".sh", ""}
+TEXT_SUFFIXES = {".py", ".md", ".yaml", ".yml", ".toml", ".txt", ".json", ".c", ".cpp", ".map", ".sbatch", ".sh", ""}
 
 FRAMEWORKS = {"torch", "deepspeed", "transformers", "accelerate", "triton", "horovod"}
 WITHOUT_TORCH_AT_START = re.compile(r"zerobench\.memory\.(nvml\w*|sampler\w*|host|block_io|replay)")

@@ -44,6 +44,9 @@ class Category(StrEnum):
     MODEL_BUFFERS = "model_buffers"
     """The module's registered buffers (rotary frequencies, masks)."""
     INPUTS = "inputs"
+    KERNEL_WORKSPACE = "kernel_workspace"
+    """CPU only: what an operation takes from torch's allocator and gives back before it ends, with no tensor ever seen
+    to hold it (oneDNN's reordered copies), gloo's flat copies among them. No prediction knows it."""
     WORKSPACES = "workspaces"
     """CUDA only: what the matrix library works in, held by torch from the first product on."""
     ALLOCATOR_ROUNDING = "allocator_rounding"
@@ -52,7 +55,7 @@ class Category(StrEnum):
     PINNED_BUFFERS = "pinned_buffers"
     STAGING = "staging"
     REST_OF_PROCESS = "rest_of_process"
-    """Host only: resident memory that no tensor storage holds (interpreter, libraries, stacks)."""
+    """Host only: resident memory that is not in the tensors' totals (interpreter, libraries, stacks)."""
     UNATTRIBUTED = "unattributed"
     TOTAL = "total"
 
@@ -113,6 +116,14 @@ class MemoryRow(Record):
     """At the instant of the phase's peak of this place; over the categories these sum to the total's."""
     own_peak_bytes: int | None
     """The category's own largest value within the phase."""
+    at_tensor_peak_bytes: int | None = None
+    """At the instant when the place held most but for `kernel_workspace`, which is left out: what a prediction, which
+    cannot look into kernels, is held against. None where the two are not known apart."""
+
+    @property
+    def foreseeable_peak_bytes(self) -> int | None:
+        """At the peak, as far as a prediction can know it."""
+        return self.at_peak_bytes if self.at_tensor_peak_bytes is None else self.at_tensor_peak_bytes
 
 
 class ProcessMemory(Record):

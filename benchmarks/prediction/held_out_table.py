@@ -75,7 +75,7 @@ def figures(trial: TrialSpec, rank: RankRecord) -> Iterator[Figure]:
     axes |= {"model": trial.model.name, "activation_checkpointing": int(trial.activation_checkpointing)}
     for step, phase in PHASES:
         total = device_rows(rank, step, phase)[Category.TOTAL]
-        taken = {"live_bytes": total.live_bytes, "peak_bytes": total.at_peak_bytes}
+        taken = {"live_bytes": total.live_bytes, "peak_bytes": total.foreseeable_peak_bytes}
         yield Figure(**{**axes, **taken, "step": str(step), "phase": str(phase)})
 
 

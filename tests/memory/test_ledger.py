@@ -254,3 +254,17 @@ def test_with_accumulation_what_lives_is_what_the_last_pass_left():
     last, passes = accumulated(1), accumulated(4, 1)
     for category in (Category.ACTIVATIONS, Category.LOGITS_AND_LOSS):
         assert passes[Phase.FORWARD, category].live_bytes == last[Phase.FORWARD, category].live_bytes
+
+
+def test_what_is_made_while_the_ledger_rests_is_found_when_it_begins_again():
+    run = Trained()
+    run.train(StepKind.FIRST)
+    run.ledger.rest()
+    run.kept.append(torch.zeros(12_500_000))
+    run.train(StepKind.STEADY)
+    before = run.row(Phase.STEP, Category.UNATTRIBUTED, StepKind.FIRST).live_bytes
+    assert 50_000_000 <= run.row(Phase.STEP, Category.UNATTRIBUTED).live_bytes - before < 50_001_000
+    run.kept.clear()
+    run.ledger.forget(StepKind.STEADY)
+    run.train(StepKind.STEADY)
+    assert run.row(Phase.STEP, Category.UNATTRIBUTED).live_bytes - before < 1_000

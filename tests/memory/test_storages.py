@@ -123,3 +123,15 @@ def test_fake_tensors_are_no_memory():
         kept = torch.empty(1000)
         counter.see(kept)
     assert counter.totals.get("cpu", 0) == 0
+
+
+def test_a_tensor_that_no_operation_makes_is_counted():
+    import numpy as np
+
+    counter = StorageCounter()
+    originals = torch.frombuffer, torch.from_dlpack
+    with counter:
+        tensors = [torch.frombuffer(bytearray(400), dtype=torch.float32), torch.from_dlpack(np.zeros(50))]
+        assert counter.totals["cpu"] == 800
+    assert len(tensors) == 2
+    assert (torch.frombuffer, torch.from_dlpack) == originals

@@ -5,9 +5,9 @@
         with ledger.phase(StepKind.STEADY, Phase.FORWARD):
             loss = model(batch)
 
-Totals come from a counter that knows no names (storages.py on a CPU, the caching allocator on CUDA), names from
-naming.py, and what the names do not cover has a line of its own. On a CPU run, device and host are the same memory:
-what DeepSpeed's offload holds is named `host` by identity, everything else is `device`.
+Totals come from a counter that knows no names (the book of torch's allocator on a CPU, the caching allocator on CUDA),
+names from naming.py, and what the names do not cover has a line of its own. On a CPU run, device and host are the same
+memory: what DeepSpeed's offload holds is named `host` by identity, everything else is `device`.
 """
 
 from __future__ import annotations
@@ -19,14 +19,18 @@ from typing import Any
 import torch
 
 from zerobench.memory import cuda, host
+from zerobench.memory.booked_phase import BookedPhase
+from zerobench.memory.cpu_book import CpuBook, opened_book
+from zerobench.memory.cpu_book_build import NoBookError
 from zerobench.memory.engine_tensors import Named
+from zerobench.memory.ledger_rows import LedgerRows
 from zerobench.memory.naming import Names
-from zerobench.memory.replay import Composition, replay
+from zerobench.memory.replay import replay
 from zerobench.memory.sites import SiteFinder
 from zerobench.memory.storages import Event, Storage, StorageCounter, is_wrapper
 from zerobench.records import Category, MemoryRow, Phase, Place, ProcessMemory, StepKind
 
-RowKey = tuple[StepKind, Phase, Place, Category]
+_UNSEEN = "no tensor seen (another thread, or C++)"
 
 
 class Ledger:
@@ -55,10 +59,13 @@ class Ledger:
         self._block_bytes = block_bytes
         self.counter = make_counter(sites or SiteFinder())
         self.names = Names(self.counter)
-        self._rows: dict[RowKey, MemoryRow] = {}
+        self._rows = LedgerRows()
         self._process: dict[tuple[StepKind, Phase], ProcessMemory] = {}
         self._unattributed_sites: dict[str, int] = {}
         self._logits: torch.Tensor | None = None
+        self.notes: list[str] = []
+        """What could not be counted, and why."""
+        self._book = self._open_book() if in_own_process else None
 
     @contextmanager
     def tracking(self, model: torch.nn.Module | None = None) -> Iterator[None]:
@@ -66,6 +73,9 @@ class Ledger:
 
         With `model`, its gradients are named the moment they are accumulated, before an engine takes them away.
         """
+        if self._book is not None:
+            self._book.open()
+            self.counter.keep_book(self._book)
         self.counter.adopt_reachable()
         with ExitStack() as stack:
             if model is not None:
@@ -83,6 +93,8 @@ class Ledger:
         """
         has_peak = self._in_own_process and host.reset_peak_resident()
         self.counter.start_phase()
+        if self._book is not None:
+            self._book.start_phase()
         if self._device.type == "cuda":
             cuda.start_phase(self._device)
         saved = torch.autograd.graph.saved_tensors_hooks(self.names.saved, _unchanged)
@@ -116,22 +128,25 @@ class Ledger:
 
     def forget(self, step: StepKind) -> None:
         """Drop the rows of a kind of step, so that only its last repetition is reported."""
-        self._rows = {key: row for key, row in self._rows.items() if key[0] is not step}
+        self._rows.forget(step)
         self._process = {key: row for key, row in self._process.items() if key[0] is not step}
 
     def leave_process(self) -> None:
         """Look no more at what the kernel tells of the process: malloc keeps freed memory from now on."""
         self._in_own_process = False
 
+    def rest(self) -> None:
+        """Let torch allocate as if nobody looked, until `tracking` begins again."""
+        if self._book is not None:
+            self._book.close()
+
     def peak_bytes(self, step: StepKind, place: Place) -> int | None:
         """The largest total within a phase of that kind of step, start-up apart; None where nothing was tracked."""
-        keys = ((step, phase, place, Category.TOTAL) for phase in Phase if phase is not Phase.INIT)
-        totals = [row.at_peak_bytes for key in keys if (row := self._rows.get(key)) is not None]
-        return max((total for total in totals if total is not None), default=None)
+        return self._rows.peak_bytes(step, place)
 
     def rows(self) -> list[MemoryRow]:
         """All rows so far, a `total` row for each phase and place among them."""
-        return list(self._rows.values())
+        return self._rows.all()
 
     def process_rows(self) -> list[ProcessMemory]:
         """What the kernel said of the process at the end of each phase."""
@@ -152,20 +167,52 @@ class Ledger:
 
         live = list(self.counter.live.values())
         events = self.counter.events
+        booked = None
+        if self._book is not None:
+            seen = dict.fromkeys([*live, *(storage for storage, _ in events)])
+            booked = BookedPhase(self._book.pages(), seen, verdict, self._unseen_place)
+            self._note_site(_UNSEEN, booked.largest_unseen_bytes())
         for place in (Place.DEVICE, Place.HOST):
-            here = replay(
-                self._in_blocks((s, s.nbytes) for s in live if verdict(s)[0] is place),
-                list(self._in_blocks((s, delta) for s, delta in events if verdict(s)[0] is place)),
-                lambda part: Category.ALLOCATOR_ROUNDING if part[1] else verdict(part[0])[1],
-            )
             if place is Place.DEVICE and self._device.type == "cuda":
                 here = cuda.composition(self._device, live, events, lambda s: verdict(s)[1])
-            self._enter(step, phase, place, here)
+            elif booked is not None:
+                here = booked.composition(place)
+            else:
+                here = replay(
+                    self._in_blocks((s, s.nbytes) for s in live if verdict(s)[0] is place),
+                    list(self._in_blocks((s, delta) for s, delta in events if verdict(s)[0] is place)),
+                    lambda part: Category.ALLOCATOR_ROUNDING if part[1] else verdict(part[0])[1],
+                )
+            self._rows.enter((step, phase, place), here, self._rest_of_process(place))
         for storage, (_, category) in verdicts.items():
             if category is None:
-                site = storage.birth.name
-                largest = self._unattributed_sites.get(site, 0)
-                self._unattributed_sites[site] = max(largest, storage.nbytes)
+                self._note_site(storage.birth.name, storage.nbytes)
+
+    def _open_book(self) -> CpuBook | None:
+        try:
+            book = opened_book()
+        except NoBookError as error:
+            self.notes.append(
+                "CPU memory is that of the tensors that operations gave: what kernels, gloo and other threads allocate "
+                f"is missing, because torch's allocator cannot be watched ({error})"
+            )
+            return None
+        self.counter.keep_book(book)
+        return book
+
+    @property
+    def _unseen_place(self) -> Place:
+        return Place.DEVICE if self._device.type == "cpu" else Place.HOST
+
+    def _note_site(self, name: str, nbytes: int) -> None:
+        if nbytes > self._unattributed_sites.get(name, 0):
+            self._unattributed_sites[name] = nbytes
+
+    def _rest_of_process(self, place: Place) -> int | None:
+        if place is not Place.HOST or not self._in_own_process:
+            return None
+        booked = self.counter.totals.get("cpu", 0) if self._book is None else self._book.total_bytes()
+        return host.resident_bytes() - booked
 
     def _in_blocks(self, changes: Iterable[Event]) -> Iterator[tuple[tuple[Storage, bool], int]]:
         """Each change in bytes, with False, and the change in rounding that goes with it, with True."""
@@ -181,46 +228,6 @@ class Ledger:
         if self._device.type == "cpu" and not known_on_host:
             place = Place.DEVICE
         return place, category
-
-    def _enter(self, step: StepKind, phase: Phase, place: Place, here: Composition[Category | None]) -> None:
-        rows: dict[Category, tuple[int, int, int | None]] = {
-            category or Category.UNATTRIBUTED: (here.live[category], here.at_peak[category], own)
-            for category, own in here.own_peak.items()
-        }
-        if place is Place.HOST and self._in_own_process:
-            rest = host.resident_bytes() - self.counter.totals.get("cpu", 0)
-            rows[Category.REST_OF_PROCESS] = (rest, rest, None)
-        for category in {Category.UNATTRIBUTED, *self._entered(step, phase, place)}:
-            rows.setdefault(category, (0, 0, 0))
-        total = (sum(r[0] for r in rows.values()), sum(r[1] for r in rows.values()))
-        rows[Category.TOTAL] = (*total, total[1])
-        before = self._rows.get((step, phase, place, Category.TOTAL))
-        keeps_peak = before is not None and (before.at_peak_bytes or 0) > total[1]
-        for category, figures in rows.items():
-            self._merge((step, phase, place, category), figures, keeps_peak=keeps_peak)
-
-    def _entered(self, step: StepKind, phase: Phase, place: Place) -> set[Category]:
-        """Categories that an earlier entry of the same phase had."""
-        return {key[3] for key in self._rows if key[:3] == (step, phase, place)} - {Category.TOTAL}
-
-    def _merge(self, key: RowKey, figures: tuple[int, int, int | None], *, keeps_peak: bool) -> None:
-        live, at_peak, own = figures
-        old = self._rows.get(key)
-        if old is not None:
-            own = None if own is None else max(own, old.own_peak_bytes or 0)
-            at_peak = (old.at_peak_bytes or 0) if keeps_peak else at_peak
-        elif keeps_peak:
-            at_peak = 0
-        step, phase, place, category = key
-        self._rows[key] = MemoryRow(
-            step=step,
-            phase=phase,
-            place=place,
-            category=category,
-            live_bytes=live,
-            at_peak_bytes=at_peak,
-            own_peak_bytes=own,
-        )
 
     def _note_process(self, step: StepKind, phase: Phase, *, has_peak: bool) -> None:
         if not self._in_own_process:

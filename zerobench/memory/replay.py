@@ -20,6 +20,8 @@ class Composition(Generic[Key]):
     own_peak: dict[Key, int] = field(default_factory=dict)
     total_live: int = 0
     total_peak: int = 0
+    at_tensor_peak: Counter[Key] | None = None
+    """At the instant when tensors held most, kernels' own working memory left out; None where it is not known apart."""
 
 
 def replay(

@@ -1,10 +1,11 @@
 """A count of tensor storages: every birth, every death, every byte, and nothing about what they are for.
 
-The total of the ledger on a CPU run comes from here, so this file knows no names: it is the counter that the naming
-is held against. A `TorchDispatchMode` sees the result of every operation; a storage not seen before is a birth, and a
-weak reference to the storage's Python object (which torch keeps as long as the storage itself) sees its death.
+This file knows no names. On a CPU each storage is found in the book of torch's allocator (cpu_book.py), which the
+total comes from; where there is no book, as in the simulated world, the total comes from here. A `TorchDispatchMode`
+sees the result of every operation; a storage not seen before is a birth, and a weak reference to the storage's Python
+object (which torch keeps as long as the storage itself) sees its death.
 
-Two more things are looked at. A tensor that wraps others (a DTensor) has no memory of its own and stands for those
+More is looked at. A tensor that wraps others (a DTensor) has no memory of its own and stands for those
 inside. And a storage may be resized in place, without an operation, as FSDP2 frees and takes the memory of gathered
 parameters: that is a death and a birth at the same place.
 """
@@ -16,11 +17,14 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial
-from typing import Any, Self
+from functools import partial, wraps
+from typing import TYPE_CHECKING, Any, Self
 
 import torch
 from torch.utils._python_dispatch import TorchDispatchMode
+
+if TYPE_CHECKING:
+    from zerobench.memory.cpu_book import CpuBook
 
 
 @dataclass(slots=True, eq=False)
@@ -32,12 +36,17 @@ class Storage:
     device: str
     """Device type: `cpu`, `cuda`."""
     pointer: int
-    """Address on a CUDA device, by which the allocator knows it; 0 elsewhere."""
+    """Address by which its allocator knows it; 0 where nobody asks one."""
     birth: Any
     """What the observer said of the place of birth; opaque here."""
+    block: int = 0
+    """Serial number of its block in the book of torch's CPU allocator; 0 where it is in none."""
     alive: bool = True
     reference: Any = field(default=None, repr=False)
 
+
+_NO_OPERATIONS = ("frombuffer", "from_dlpack")
+"""Functions of torch that make a tensor over somebody else's memory, past the dispatcher."""
 
 Event = tuple[Storage, int]
 """A storage and by how many bytes it grew (negative: shrank or died), in order of time."""
@@ -59,6 +68,8 @@ class StorageCounter(TorchDispatchMode):
         self.events: list[Event] = []
         self._observe = observe
         self._serial = 0
+        self._book: CpuBook | None = None
+        self._replaced: list[tuple[Any, str, Any]] = []
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -66,7 +77,14 @@ class StorageCounter(TorchDispatchMode):
         """Run the operation, then look at what it gave back; one on wrappers comes again for what they wrap."""
         if any(map(is_wrapper, types)):
             return NotImplemented
-        out = func(*args, **(kwargs or {}))
+        if self._book is None:
+            out = func(*args, **(kwargs or {}))
+        else:
+            before = self._book.begin()
+            try:
+                out = func(*args, **(kwargs or {}))
+            finally:
+                self._book.end(before)
         self.see(out)
         return out
 
@@ -87,19 +105,34 @@ class StorageCounter(TorchDispatchMode):
         super().__exit__(None, None, None)  # type: ignore[no-untyped-call]
 
     def watch_resizes(self) -> None:
-        """From now on hear of storages that are resized in place."""
-        resize = self._resize_storage = torch.UntypedStorage.resize_
+        """From now on hear of storages that are resized in place, and of tensors that no operation makes."""
+        resize = torch.UntypedStorage.resize_
 
         def heard(storage: torch.UntypedStorage, nbytes: int) -> Any:
             out = resize(storage, nbytes)
             self._resized(storage)
             return out
 
+        self._replaced = [(torch.UntypedStorage, "resize_", resize)]
         torch.UntypedStorage.resize_ = heard  # type: ignore[method-assign, assignment]
+        for name in _NO_OPERATIONS:
+            make = getattr(torch, name)
+            self._replaced.append((torch, name, make))
+            setattr(torch, name, self._seeing(make))
 
     def leave_resizes(self) -> None:
         """Hear of them no more."""
-        torch.UntypedStorage.resize_ = self._resize_storage  # type: ignore[method-assign]
+        for owner, name, function in self._replaced:
+            setattr(owner, name, function)
+
+    def _seeing(self, make: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(make)
+        def seen(*args: Any, **kwargs: Any) -> Any:
+            out = make(*args, **kwargs)
+            self.see(out)
+            return out
+
+        return seen
 
     def see(self, value: Any) -> None:
         """Count the storages of a tensor or of the tensors in a (nested) list or tuple."""
@@ -126,6 +159,13 @@ class StorageCounter(TorchDispatchMode):
                 if thing.is_leaf and thing.grad is not None:
                     self._see_tensor(thing.grad)
 
+    def keep_book(self, book: CpuBook) -> None:
+        """From now on say of each storage on the CPU which block of the book it stands on."""
+        self._book = book
+        book.forget_foreign()  # by whoever counted before, and may be gone
+        for storage in self.live.values():
+            self._find_block(storage)
+
     def start_phase(self) -> None:
         """Forget the events so far; the storages that live stay."""
         self.events = []
@@ -145,38 +185,52 @@ class StorageCounter(TorchDispatchMode):
         if known is None:
             if nbytes:
                 self._add(storage, nbytes, tensor.device.type)
-        elif known.nbytes != nbytes:
-            self._grow(known, nbytes - known.nbytes)
-            known.nbytes = nbytes
+        elif known.nbytes != nbytes or known.pointer != self._pointer(storage, known.device):
+            self._reborn(storage)
 
     def _add(self, storage: torch.UntypedStorage, nbytes: int, device: str) -> None:
-        key = storage._cdata
         self._serial += 1
-        pointer = storage.data_ptr() if device == "cuda" else 0
-        entry = Storage(self._serial, nbytes, device, pointer, self._observe())
-        entry.reference = weakref.ref(storage, partial(self._die, key, entry))
-        self.live[key] = entry
-        self._grow(entry, nbytes)
+        entry = Storage(self._serial, nbytes, device, self._pointer(storage, device), self._observe())
+        self._keep(storage, entry)
 
     def _resized(self, storage: torch.UntypedStorage) -> None:
+        old = self.live.get(storage._cdata)
+        if old is not None and old.nbytes != storage.nbytes():
+            self._reborn(storage)
+
+    def _reborn(self, storage: torch.UntypedStorage) -> None:
         """The memory that was there is gone; what is there now was born where the first was."""
-        key, nbytes = storage._cdata, storage.nbytes()
-        old = self.live.get(key)
-        if old is None or old.nbytes == nbytes:
-            return
-        self._die(key, old, None)
+        old = self.live[storage._cdata]
+        self._die(storage._cdata, old, None)
         self._serial += 1
-        pointer = storage.data_ptr() if old.device == "cuda" else 0
-        new = Storage(self._serial, nbytes, old.device, pointer, old.birth)
-        new.reference = weakref.ref(storage, partial(self._die, key, new))
-        self.live[key] = new
-        self._grow(new, nbytes)
+        pointer = self._pointer(storage, old.device)
+        self._keep(storage, Storage(self._serial, storage.nbytes(), old.device, pointer, old.birth))
+
+    def _keep(self, storage: torch.UntypedStorage, entry: Storage) -> None:
+        key = storage._cdata
+        entry.reference = weakref.ref(storage, partial(self._die, key, entry))
+        self.live[key] = entry
+        self._find_block(entry)
+        self._grow(entry, entry.nbytes)
+
+    def _pointer(self, storage: torch.UntypedStorage, device: str) -> int:
+        booked = device == "cpu" and self._book is not None
+        try:
+            return storage.data_ptr() if booked or device == "cuda" else 0
+        except RuntimeError:  # of a tensor that somebody made to stand for another: it has a size and no memory
+            return 0
+
+    def _find_block(self, entry: Storage) -> None:
+        if self._book is not None and entry.device == "cpu" and entry.pointer:
+            entry.block = self._book.find(entry.pointer, entry.nbytes)
 
     def _die(self, key: int, entry: Storage, _reference: object) -> None:
         entry.alive = False
         entry.reference = None
         self.live.pop(key, None)
         self._grow(entry, -entry.nbytes)
+        if entry.block and self._book is not None:
+            self._book.leave(entry.pointer, entry.block)
 
     def _grow(self, entry: Storage, delta: int) -> None:
         if not delta:

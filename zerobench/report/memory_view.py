@@ -32,7 +32,7 @@ GROUPS: Mapping[str, tuple[Category, ...]] = {
     ),
     "activations": (Category.ACTIVATIONS,),
     "logits": (Category.LOGITS_AND_LOSS,),
-    "temporaries": (Category.TEMPORARIES,),
+    "temporaries": (Category.TEMPORARIES, Category.KERNEL_WORKSPACE),
     "small": (Category.INPUTS, Category.MODEL_BUFFERS, Category.WORKSPACES, Category.ALLOCATOR_ROUNDING),
     "process": (Category.REST_OF_PROCESS,),
     "unattributed": (Category.UNATTRIBUTED,),

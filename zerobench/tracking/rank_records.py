@@ -109,6 +109,7 @@ class Found:
             "device_memory": [] if steps.rows is None else list(steps.rows.rows.values()),
             "nvme": list(steps.nvme.traffic.values()),
         }
+        self.notes += steps.ledger.notes
         noted = (item for item in steps.ledger.unattributed_sites() if item[1] >= _NOTED_BYTES)
         self.notes += [f"unattributed: {nbytes:,} bytes allocated at {site}" for site, nbytes in noted]
 

@@ -90,6 +90,7 @@ class StepPhases:
                 account.forget(self.memory.kind)
             self._step.enter_context(self.ledger.tracking(self._module))
         elif self.kind == "timed":
+            self.ledger.rest()
             self._step.enter_context(self._timed.step(self.step_times))
 
     def close(self) -> None:
@@ -98,6 +99,8 @@ class StepPhases:
         self._step.close()
         self.is_open = False
         self.index += 1
+        if self.is_over:
+            self.ledger.rest()
 
     def enter(self, phase: Phase) -> None:
         """Begin a phase, and end the one before; nothing where it is the one in hand."""
@@ -122,4 +125,5 @@ class StepPhases:
             context, self._in_phase = self._in_phase[1], None
             context.__exit__(*details)
         self._step.__exit__(*details)
+        self.ledger.rest()
         self.is_open = False

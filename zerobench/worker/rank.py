@@ -223,13 +223,18 @@ class RankRun:
         return self.world.trains or kind in _UNDER_LEDGER
 
     def _begin(self, kind: str) -> None:
-        """Steps of another kind: malloc is let loose, once, after the first ones that memory is measured in."""
+        """Steps of another kind: timed ones come without the book of the allocator, and without a pinned malloc.
+
+        Malloc is let loose once, after the first steps that memory is measured in.
+        """
         if kind == "memory":
             self._memory.kind = StepKind.STEADY
         elif self._memory.kind is StepKind.STEADY and not self._is_loose:
             self._is_loose = True
             self._checkpoints.is_malloc_pinned = not unpin_malloc()
             self._ledger.leave_process()
+        if kind in {"timed", "communication"}:
+            self._ledger.rest()
 
     def _step(
         self, strategy: Strategy, device: Device, data: Iterator[torch.Tensor], index: int, planned: PlannedStep
@@ -295,6 +300,7 @@ class RankRun:
         record.staleness_steps = None if self.world.is_alone else strategy.staleness_steps
         record.flops = self.world.traffic.flops()
         record.nvme = list(self._nvme.traffic.values())
+        record.notes += self._ledger.notes
         record.notes += [
             f"unattributed: {nbytes:,} bytes allocated at {site}"
             for site, nbytes in self._ledger.unattributed_sites()

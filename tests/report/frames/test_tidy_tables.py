@@ -47,7 +47,7 @@ COLUMNS = {
     "memory": KEYS
     + """
     rank:Int64 role:string step:string phase:string place:string category:string live_bytes:Int64
-    at_peak_bytes:Int64 own_peak_bytes:Int64
+    at_peak_bytes:Int64 own_peak_bytes:Int64 at_tensor_peak_bytes:Int64
 """,
     "trials": KEYS
     + """

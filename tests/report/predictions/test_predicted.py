@@ -18,11 +18,13 @@ from tests.report.sample_predictions import (
     row,
     trial_of,
 )
-from tests.report.sample_run import GPU, completed_trial, failed_trial, on_cpu, spec
+from tests.report.sample_run import GPU, SampleTrial, completed_trial, failed_trial, on_cpu, spec
 from zerobench.records import Category, Failure, Phase, Place, Status, StepKind
 from zerobench.report.predictions.figures import Quantity
 from zerobench.report.predictions.predicted import Pair, join
-from zerobench.spec.trial import Evidence
+from zerobench.report.predictions.tables import predicted_sections
+from zerobench.report.predictions.validation import as_markdown, validation_parts
+from zerobench.spec.trial import Evidence, TrialSpec
 
 PARAMETERS, ACTIVATIONS, TOTAL = Category.PARAMETERS, Category.ACTIVATIONS, Category.TOTAL
 HOST = (StepKind.STEADY, Phase.FORWARD, Place.HOST)
@@ -270,3 +272,38 @@ def test_where_real_ranks_measured_it_a_rank_alone_is_a_prediction_like_others()
         (alone, Evidence.MEASURED),
         (said, Evidence.MEASURED),
     ]
+
+
+def with_workspace(work: TrialSpec) -> SampleTrial:
+    """Measured: tensors held 700 bytes at most, and a kernel worked in 900 while they held 600."""
+    sizes = {PARAMETERS: (400, 400, 400), ACTIVATIONS: (0, 200, 300), Category.KERNEL_WORKSPACE: (0, 900, 0)}
+    sizes[TOTAL] = (400, 1500, 700)
+    rows = [
+        row(FORWARD, category, live, peak).model_copy(update={"at_tensor_peak_bytes": of_tensors})
+        for category, (live, peak, of_tensors) in sizes.items()
+    ]
+    return measured(work, rows)
+
+
+def test_a_prediction_is_held_against_what_tensors_held_and_kernels_are_said_to_be_missing() -> None:
+    said = predicted(asked(), ledger(FORWARD, {PARAMETERS: (400, 400), ACTIVATIONS: (0, 300)}))
+    pair = only(join([with_workspace(asked()), said]))
+    assert {cell.error for cell in pair.cells} == {0.0}
+    assert (FORWARD[0], FORWARD[1], Place.DEVICE, Quantity.PEAK) in pair.totals
+    assert Category.KERNEL_WORKSPACE not in {cell.category for cell in pair.cells}
+    assert pair.unforeseen_bytes(Place.DEVICE) == 900
+    assert pair.unforeseen_bytes(Place.HOST) == 0
+
+
+def test_tables_and_validation_say_what_was_not_predicted() -> None:
+    trials = [
+        with_workspace(asked()),
+        predicted(asked(), ledger(FORWARD, {PARAMETERS: (400, 400), ACTIVATIONS: (0, 300)})),
+    ]
+    names = {trial.spec.trial_id: trial.spec.evidence.value for trial in trials}
+    caption = next(iter(predicted_sections(join(trials), names, 140))).caption
+    assert "Not predicted, and not in these peaks: what kernels and collectives work in" in caption
+    assert "up to 900 B" in caption
+    document = as_markdown("errors", list(validation_parts(trials, join(trials), names, 140)))
+    assert "## Not predicted\n" in document
+    assert "- simulated, device: up to 900 B\n" in document

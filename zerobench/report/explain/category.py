@@ -29,6 +29,7 @@ _OF_A_BATCH = {*_OF_A_PASS, Category.INPUTS}
 
 _WORDS = {
     Category.TEMPORARIES: "made and freed by kernels, the optimizer and collectives; it depends on the micro batch",
+    Category.KERNEL_WORKSPACE: "what kernels take while they run, and gloo's copies; no prediction knows it",
     Category.WORKSPACES: "what the matrix library works in, the same for every model",
     Category.ALLOCATOR_ROUNDING: "what the allocator hands out beyond what is asked",
     Category.MODEL_BUFFERS: "the module's registered buffers (rotary frequencies, masks)",

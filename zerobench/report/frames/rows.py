@@ -60,7 +60,16 @@ def key_values(trial: Trial) -> dict[str, Any]:
     return {name: value if spec.knows(name) else None for name, value in values.items()}
 
 
-_OF_ROW = ("step", "phase", "place", "category", "live_bytes", "at_peak_bytes", "own_peak_bytes")
+_OF_ROW = (
+    "step",
+    "phase",
+    "place",
+    "category",
+    "live_bytes",
+    "at_peak_bytes",
+    "own_peak_bytes",
+    "at_tensor_peak_bytes",
+)
 
 
 def memory_columns(trial: Trial) -> Columns:

@@ -62,6 +62,7 @@ MEMORY: Mapping[str, str] = {
     "live_bytes": INTEGER,
     "at_peak_bytes": INTEGER,
     "own_peak_bytes": INTEGER,
+    "at_tensor_peak_bytes": INTEGER,
 }
 """One row for each rank, step (`first`, `steady`), phase, place and category (one of them `total`)."""
 

@@ -60,9 +60,9 @@ def memory_lines(frames: RunFrames) -> Iterator[str]:
     yield paragraph(
         f"{unit.name} of one GPU (a CPU rank where there is none) at the peak of a steady step: the rank with the "
         "largest peak, at that instant. The categories add up to the peak. optimizer: fp32 weights and moments. "
-        "buffers: for communication, gathered parameters included. small: inputs, rounding, workspaces. start-up: the "
-        "peak of initialization and the first step. host peak: of one rank, over all steps. of the GPU: the larger of "
-        "the device peaks."
+        "buffers: for communication, gathered parameters included. temporaries: what kernels work in on a CPU "
+        "included. small: inputs, rounding, workspaces. start-up: the peak of initialization and the first step. host "
+        "peak: of one rank, over all steps. of the GPU: the larger of the device peaks."
     )
     yield ""
     yield from _table(_memory_columns(unit), rows)

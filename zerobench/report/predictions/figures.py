@@ -1,7 +1,8 @@
 """The figures of a rank that predictions and measurements both have, each under a key that is equal on both sides.
 
 What is not a figure of the work is taken out here: resident memory that no tensor holds (`rest_of_process`), which
-is the interpreter and its libraries, and of which a simulated rank has none that means anything.
+is the interpreter and its libraries, and of which a simulated rank has none that means anything; and what kernels work
+in on a CPU (`kernel_workspace`), which a simulation cannot look into: peaks are those of what tensors hold.
 """
 
 from __future__ import annotations
@@ -63,6 +64,12 @@ def figures(rank: RankRecord) -> Figures:
     return found
 
 
+def unforeseen_bytes(rank: RankRecord, place: Place) -> int:
+    """The most that kernels and collectives worked in within a phase, which no prediction knows."""
+    rows = (row for row in rank.memory if row.place is place and row.category is Category.KERNEL_WORKSPACE)
+    return max((row.own_peak_bytes or 0 for row in rows), default=0)
+
+
 def median(known: Sequence[Figures]) -> Figures:
     """The lower median of each figure over the repeats that have it: a figure that one of them left."""
     keys = dict.fromkeys(itertools.chain.from_iterable(known))
@@ -80,7 +87,7 @@ def looked_up(known: Figures, key: Key, *, fills: bool = True) -> int | None:
 def _of_row(row: MemoryRow) -> dict[Key, int]:
     """A row's figures; a total's own peak is the peak of its place."""
     live = Key(row.step, row.phase, row.place, row.category, Quantity.LIVE)
-    peak = row.at_peak_bytes
+    peak = row.foreseeable_peak_bytes
     if peak is None and row.category is Category.TOTAL:
         peak = row.own_peak_bytes
     found = {live: row.live_bytes}

@@ -9,6 +9,8 @@ comparable is decided here and nowhere else:
   Categories of medians need not add up to the median of the total.
 - host: `rest_of_process` is taken out of the host's total on both sides, because interpreter and libraries are no
   figure of the work and a simulated rank has none that mean anything. Resident sizes are not compared at all.
+- kernels: what they work in on a CPU (`kernel_workspace`) no prediction knows; it is taken out of the measured peaks,
+  and said beside them.
 - a category that a ledger does not list has no bytes there; one that a formula does not list is one it says nothing of.
 - what neither side has a byte of is no cell.
 
@@ -29,7 +31,7 @@ from typing import NamedTuple
 from zerobench.records import Category, Phase, Place, RankRecord, StepKind
 from zerobench.report.column_units import plain
 from zerobench.report.parity import ParityJudge
-from zerobench.report.predictions.figures import Figures, Key, Quantity, figures, looked_up, median
+from zerobench.report.predictions.figures import Figures, Key, Quantity, figures, looked_up, median, unforeseen_bytes
 from zerobench.report.trials import Trial, completed
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.trial import Evidence, Offload
@@ -119,6 +121,10 @@ class Pair:
     def rank(self) -> int:
         """The rank that was predicted."""
         return self.predicted.spec.prediction.rank
+
+    def unforeseen_bytes(self, place: Place) -> int:
+        """The most that kernels and collectives worked in within a phase on the measured rank: in no figure here."""
+        return max((unforeseen_bytes(rank, place) for rank in _ranks(self.measured, self.rank)), default=0)
 
     def measured_bytes(self, key: Key) -> int | None:
         """The measured figure; 0 of a category that the ledger does not list, None where there is no ledger."""

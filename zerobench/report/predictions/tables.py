@@ -16,11 +16,13 @@ from zerobench.report.predictions.figures import Key, Quantity
 from zerobench.report.predictions.predicted import Cell, Pair
 from zerobench.report.terminal.layout import WIDE, Column, Section, listed, mark
 from zerobench.spec.trial import Evidence
+from zerobench.units import format_bytes
 
 Names = Mapping[str, str]
 """Labels of a run's trials by trial_id."""
 
 TITLE = "Predicted beside measured"
+UNFORESEEN = "what kernels and collectives work in (kernel_workspace)"
 
 
 def predicted_sections(pairs: Sequence[Pair], names: Names, width: int) -> Iterator[Section]:
@@ -28,7 +30,7 @@ def predicted_sections(pairs: Sequence[Pair], names: Names, width: int) -> Itera
     for place in Place:
         rows = [row for pair in pairs for row in _phase_rows(pair, place, names)]
         if rows:
-            yield _by_phase(place, rows, width)
+            yield _by_phase(place, rows, width, unforeseen=max(pair.unforeseen_bytes(place) for pair in pairs))
         if blocks := _peaks(pairs, place):
             yield _by_category(place, blocks, names, width)
     if lines := left_out_lines(pairs, names):
@@ -79,7 +81,7 @@ def _error(quantity: str) -> Callable[[_PhaseRow], str]:
     return cell
 
 
-def _by_phase(place: Place, rows: Sequence[_PhaseRow], width: int) -> Section:
+def _by_phase(place: Place, rows: Sequence[_PhaseRow], width: int, *, unforeseen: int) -> Section:
     found = [cell for row in rows for cell in (row.live, row.peak) if cell is not None]
     unit = byte_unit(size for cell in found for size in (cell.measured_bytes, cell.predicted_bytes))
     columns = [
@@ -96,10 +98,12 @@ def _by_phase(place: Place, rows: Sequence[_PhaseRow], width: int) -> Section:
     ]
     host = " Host: tensors only, without the process around them." if place is Place.HOST else ""
     ranks = " min, max rank: the measured peaks over the ranks." if width >= WIDE else ""
+    kernels = f" Not predicted, and not in these peaks: {UNFORESEEN}, up to {format_bytes(unforeseen)}."
     return Section(
         f"{TITLE}: {place.value} memory by phase, {unit.name}",
         "The predicted rank: measured, predicted, and the error of the prediction, below 0 where it is too small; 0 is "
-        f"equal to the byte. live: at the phase's end. Phases of the steady step have no mark.{ranks}{host}",
+        f"equal to the byte. live: at the phase's end. Phases of the steady step have no mark.{ranks}{host}"
+        f"{kernels if unforeseen else ''}",
         Grid.of(columns, rows, width).rich(width),
     )
 

@@ -10,6 +10,7 @@ from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
 
+from zerobench.records import Place
 from zerobench.report.column_units import MISSING
 from zerobench.report.grids import Grid, show_error
 from zerobench.report.labels import shared_lines
@@ -26,7 +27,7 @@ from zerobench.report.predictions.errors import (
     under_predictions,
 )
 from zerobench.report.predictions.predicted import Pair
-from zerobench.report.predictions.tables import Names, left_out_lines, phase_name
+from zerobench.report.predictions.tables import UNFORESEEN, Names, left_out_lines, phase_name
 from zerobench.report.terminal.layout import Column, Section, bullets, listed
 from zerobench.report.trials import Trial, completed
 from zerobench.spec.trial import Evidence
@@ -75,6 +76,10 @@ def validation_parts(trials: Sequence[Trial], pairs: Sequence[Pair], names: Name
     if undefined := from_nothing(pairs):
         lines = [f"{_place(one, names)}: {format_bytes(one.cell.predicted_bytes)}" for one in undefined]
         yield Part("Predicted, and nothing of it measured", "No relative error is defined.", lines=_first(lines))
+    if unforeseen := _unforeseen(pairs, names):
+        yield Part(
+            "Not predicted", f"{UNFORESEEN[0].upper()}{UNFORESEEN[1:]}: not in the peaks above.", lines=unforeseen
+        )
     if left_out := left_out_lines(pairs, names):
         yield Part("Not compared", "", lines=[line.plain.removeprefix("! ") for line in left_out])
 
@@ -150,6 +155,14 @@ def _under_predictions(pairs: Sequence[Pair], names: Names) -> Part:
         "Totals that have to fit (peak; with CUDA also reserved and used), in each phase, worst first: a trial planned "
         "by these may run out of memory.",
         lines=_first(lines),
+    )
+
+
+def _unforeseen(pairs: Sequence[Pair], names: Names) -> list[str]:
+    """Of each prediction and place, the most that kernels worked in beside what is compared."""
+    found = [(pair, place, pair.unforeseen_bytes(place)) for pair in pairs for place in Place]
+    return _first(
+        [f"{_name(pair, names)}, {place.value}: up to {format_bytes(size)}" for pair, place, size in found if size]
     )
 
 

@@ -1,0 +1,47 @@
+"""The book is compiled once for each version of torch, and where it cannot be, the reason is said."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.memory.test_ledger import Trained
+from zerobench.memory import cpu_book
+from zerobench.memory.cpu_book_build import NoBookError, library
+from zerobench.records import Category, Phase, Place, StepKind
+
+
+def test_it_is_compiled_once_into_torchs_extension_cache(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    path = library()
+    assert path.is_relative_to(tmp_path)
+    assert list(path.parent.iterdir()) == [path]
+    made_at = path.stat().st_mtime_ns
+    assert library() == path
+    assert path.stat().st_mtime_ns == made_at
+
+
+@pytest.mark.parametrize(("compiler", "why"), [("/no/such/compiler", "No such file"), ("false", "exit status 1")])
+def test_without_a_compiler_that_works_the_reason_is_said(tmp_path, monkeypatch, compiler, why):
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    monkeypatch.setenv("CXX", compiler)
+    with pytest.raises(NoBookError, match=f"{compiler}: .*{why}"):
+        library()
+
+
+def test_without_a_book_the_ledger_counts_tensors_and_says_what_is_missing(tmp_path, monkeypatch):
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
+    monkeypatch.setenv("CXX", "/no/such/compiler")
+    cpu_book._book.cache_clear()
+    try:
+        run = Trained()
+        run.train(StepKind.STEADY)
+    finally:
+        cpu_book._book.cache_clear()
+    [note] = run.ledger.notes
+    assert "what kernels, gloo and other threads allocate is missing" in note
+    assert "/no/such/compiler" in note
+    rows = [row for row in run.ledger.rows() if (row.phase, row.place) == (Phase.FORWARD, Place.DEVICE)]
+    by_category = {row.category: row for row in rows}
+    assert by_category[Category.PARAMETERS].live_bytes == run.parameter_bytes
+    assert by_category[Category.TOTAL].at_tensor_peak_bytes is None
+    assert Category.KERNEL_WORKSPACE not in by_category

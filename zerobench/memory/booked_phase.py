@@ -1,0 +1,76 @@
+"""One phase of the book of torch's CPU allocator, each block with what is known of it.
+
+A block that a storage was seen to stand on is what that storage is. One that no tensor was ever seen to hold, taken and
+given back within one operation, or taken by one of gloo's threads, which run collectives and nothing else, and given
+back within the phase, is the kernel's or the collective's own working memory.
+What else nobody saw (tensors of other threads, or that only C++ holds) has no evidence.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from zerobench.memory.cpu_book import GLOO, Change, Pages
+from zerobench.memory.replay import Composition, replay
+from zerobench.memory.storages import Storage
+from zerobench.records import Category, Place
+
+Verdict = tuple[Place, Category | None]
+
+
+class BookedPhase:
+    """The blocks of a phase; `unseen` is the place of those that no tensor was seen to hold."""
+
+    def __init__(
+        self, pages: Pages, storages: Iterable[Storage], verdict: Callable[[Storage], Verdict], unseen: Place
+    ) -> None:
+        self._pages = pages
+        self._nobody: Verdict = (unseen, None)
+        self._known: dict[int, Verdict] = {}
+        for storage in storages:
+            self._know(storage.block, verdict(storage))
+        for serial in _working_memory(pages.changes) - self._known.keys():
+            self._known[serial] = (unseen, Category.KERNEL_WORKSPACE)
+
+    def composition(self, place: Place) -> Composition[Category | None]:
+        """The phase's categories of one place, at the peak of all and at that of what tensors hold."""
+        changes, standing = (self._of(place, blocks) for blocks in (self._pages.changes, self._pages.standing))
+        whole = replay(_bytes(standing), _bytes(changes), self._category)
+        tensors = replay(_bytes(self._tensors(standing)), _bytes(self._tensors(changes)), self._category)
+        whole.at_tensor_peak = tensors.at_peak
+        return whole
+
+    def largest_unseen_bytes(self) -> int:
+        """The largest block of which nothing is known."""
+        blocks = [*self._pages.changes, *self._pages.standing]
+        return max((block.nbytes for block in blocks if block.serial not in self._known), default=0)
+
+    def _know(self, serial: int, verdict: Verdict) -> None:
+        """Of several storages on one block, one that has a name decides."""
+        if serial and (verdict[1] is not None or serial not in self._known):
+            self._known[serial] = verdict
+
+    def _category(self, serial: int) -> Category | None:
+        return self._known.get(serial, self._nobody)[1]
+
+    def _of(self, place: Place, blocks: Iterable[Change]) -> list[Change]:
+        return [block for block in blocks if self._known.get(block.serial, self._nobody)[0] is place]
+
+    def _tensors(self, blocks: Iterable[Change]) -> Iterable[Change]:
+        return (block for block in blocks if self._category(block.serial) is not Category.KERNEL_WORKSPACE)
+
+
+def _bytes(blocks: Iterable[Change]) -> list[tuple[int, int]]:
+    return [(block.serial, block.nbytes) for block in blocks]
+
+
+def _working_memory(changes: Iterable[Change]) -> set[int]:
+    """Blocks that were taken and given back while the same operation ran, or that a collective took."""
+    taken: dict[int, int] = {}
+    found = set()
+    for change in changes:
+        if change.nbytes > 0:
+            taken[change.serial] = change.operation
+        elif (under := taken.get(change.serial)) and under in {change.operation, GLOO}:
+            found.add(change.serial)
+    return found

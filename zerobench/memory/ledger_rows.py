@@ -1,0 +1,121 @@
+"""The rows of a ledger: what each phase left of each category, a phase that is entered twice with its larger peaks."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from zerobench.memory.replay import Composition
+from zerobench.records import Category, MemoryRow, Phase, Place, StepKind
+
+Where = tuple[StepKind, Phase, Place]
+
+
+class _Figures(NamedTuple):
+    """One category over one entry of a phase."""
+
+    live: int
+    at_peak: int
+    own_peak: int | None
+    at_tensor_peak: int | None
+
+
+@dataclass(frozen=True)
+class _Keeps:
+    """Which of an earlier entry's instants stand, because the place held more then."""
+
+    peak: bool
+    tensor_peak: bool
+
+
+class LedgerRows:
+    """Bytes by step, phase, place and category."""
+
+    def __init__(self) -> None:
+        self._rows: dict[tuple[StepKind, Phase, Place, Category], MemoryRow] = {}
+
+    def enter(self, where: Where, here: Composition[Category | None], rest_of_process: int | None) -> None:
+        """Take down one entry of a phase; the host has a rest of the process beside its categories."""
+        rows = {
+            category or Category.UNATTRIBUTED: _Figures(
+                here.live[category],
+                here.at_peak[category],
+                own,
+                None if here.at_tensor_peak is None else here.at_tensor_peak[category],
+            )
+            for category, own in here.own_peak.items()
+        }
+        nothing = _Figures(0, 0, 0, None if here.at_tensor_peak is None else 0)
+        if rest_of_process is not None:
+            rows[Category.REST_OF_PROCESS] = nothing._replace(
+                live=rest_of_process,
+                at_peak=rest_of_process,
+                own_peak=None,
+                at_tensor_peak=None if here.at_tensor_peak is None else rest_of_process,
+            )
+        for category in {Category.UNATTRIBUTED, *self._entered(where)}:
+            rows.setdefault(category, nothing)
+        rows[Category.TOTAL] = _total(rows)
+        keeps = self._keeps(where, rows[Category.TOTAL])
+        for category, figures in rows.items():
+            self._merge(where, category, figures, keeps)
+
+    def forget(self, step: StepKind) -> None:
+        """Drop the rows of a kind of step."""
+        self._rows = {key: row for key, row in self._rows.items() if key[0] is not step}
+
+    def peak_bytes(self, step: StepKind, place: Place) -> int | None:
+        """The largest total within a phase of that kind of step, start-up apart; None where nothing was tracked."""
+        keys = ((step, phase, place, Category.TOTAL) for phase in Phase if phase is not Phase.INIT)
+        totals = [row.at_peak_bytes for key in keys if (row := self._rows.get(key)) is not None]
+        return max((total for total in totals if total is not None), default=None)
+
+    def all(self) -> list[MemoryRow]:
+        """All rows so far, a `total` row for each phase and place among them."""
+        return list(self._rows.values())
+
+    def _entered(self, where: Where) -> set[Category]:
+        """Categories that an earlier entry of the same phase had."""
+        return {key[3] for key in self._rows if key[:3] == where} - {Category.TOTAL}
+
+    def _keeps(self, where: Where, total: _Figures) -> _Keeps:
+        before = self._rows.get((*where, Category.TOTAL))
+        if before is None:
+            return _Keeps(peak=False, tensor_peak=False)
+        return _Keeps(
+            peak=(before.at_peak_bytes or 0) > total.at_peak,
+            tensor_peak=(before.at_tensor_peak_bytes or 0) > (total.at_tensor_peak or 0),
+        )
+
+    def _merge(self, where: Where, category: Category, figures: _Figures, keeps: _Keeps) -> None:
+        step, phase, place = where
+        old = self._rows.get((*where, category))
+        own, at_peak, at_tensor_peak = figures.own_peak, figures.at_peak, figures.at_tensor_peak
+        if old is not None and own is not None:
+            own = max(own, old.own_peak_bytes or 0)
+        if keeps.peak:
+            at_peak = 0 if old is None else old.at_peak_bytes or 0
+        if keeps.tensor_peak:
+            at_tensor_peak = 0 if old is None else old.at_tensor_peak_bytes or 0
+        self._rows[step, phase, place, category] = MemoryRow(
+            step=step,
+            phase=phase,
+            place=place,
+            category=category,
+            live_bytes=figures.live,
+            at_peak_bytes=at_peak,
+            own_peak_bytes=own,
+            at_tensor_peak_bytes=at_tensor_peak,
+        )
+
+
+def _total(rows: Mapping[Category, _Figures]) -> _Figures:
+    at_peak = sum(row.at_peak for row in rows.values())
+    of_tensors = [row.at_tensor_peak for row in rows.values() if row.at_tensor_peak is not None]
+    return _Figures(
+        live=sum(row.live for row in rows.values()),
+        at_peak=at_peak,
+        own_peak=at_peak,
+        at_tensor_peak=sum(of_tensors) if of_tensors else None,
+    )
