@@ -69,7 +69,7 @@ def renew(run: Run, trial: TrialSpec, folder: TrialFolder, site: Site) -> None:
 
     The command goes last: as long as it is there, the trial counts as begun, and a move cut short is finished later.
     """
-    if not is_begun(folder):
+    if not is_begun(folder) and not folder.record.exists():
         return
     for launch in (folder, folder.resumed):
         tree.end(partial(tree.members, str(launch.path)))
