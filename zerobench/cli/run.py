@@ -12,6 +12,7 @@ from rich.console import Console
 from zerobench.cli.live import LiveView, PlainView
 from zerobench.cli.paths import shortest
 from zerobench.errors import UserError
+from zerobench.redaction import redact_text
 from zerobench.report.terminal.show import show_run
 from zerobench.run.environment import capture_environment
 from zerobench.run.launcher import read_hosts
@@ -114,7 +115,7 @@ def _run_new(asked: Asked, reports: Path, site: LocalSite) -> RunResult:
         raise UserError("SWEEP is missing")
     view = screen()
     if asked.sweep.description:
-        view.say(" ".join(asked.sweep.description.split()))
+        view.say(redact_text(" ".join(asked.sweep.description.split())))
     return run_sweep(
         asked.planned,
         sweep_name=asked.sweep.name,

@@ -15,7 +15,9 @@ from zerobench.ds_config import build_ds_config, in_own_swap_folder
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder, TrialFolder, write_whole
 from zerobench.records import Status, TrialRecord
+from zerobench.redaction import redact_text
 from zerobench.run.launcher import launched_processes
+from zerobench.run.secrets import refuse_secrets, without_secrets
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.rules import Skip
 from zerobench.spec.strategy import uses_deepspeed
@@ -28,7 +30,7 @@ def new_run_folder(reports: Path, sweep_name: str) -> RunFolder:
 
     Raises OSError: it cannot be made.
     """
-    name = f"{slug(sweep_name)}_{time.strftime(STAMP)}"
+    name = f"{slug(redact_text(sweep_name))}_{time.strftime(STAMP)}"
     for number in range(1, 100):
         path = reports.resolve() / (name if number == 1 else f"{name}-{number}")
         try:
@@ -42,7 +44,7 @@ def new_run_folder(reports: Path, sweep_name: str) -> RunFolder:
 def resolved_configs(planned: Sequence[PlannedTrial]) -> dict[str, dict[str, Any]]:
     """The DeepSpeed config of each trial that will run under DeepSpeed, by trial id.
 
-    Raises UserError: a trial's config is refused, or two trials are the same.
+    Raises UserError: a trial's config is refused, or holds a secret, or two trials are the same.
     """
     configs: dict[str, dict[str, Any]] = {}
     seen: set[str] = set()
@@ -52,6 +54,7 @@ def resolved_configs(planned: Sequence[PlannedTrial]) -> dict[str, dict[str, Any
         seen.add(item.trial.trial_id)
         if item.skipped is None and uses_deepspeed(item.trial):
             configs[item.trial.trial_id] = build_ds_config(item.trial)
+        refuse_secrets(item.trial, configs.get(item.trial.trial_id))
     return configs
 
 
@@ -71,7 +74,7 @@ def lay_out(
 
     Raises OSError: a file cannot be written.
     """
-    write_whole(run.sweep, yaml.safe_dump(dict(sweep), sort_keys=False, allow_unicode=True))
+    write_whole(run.sweep, yaml.safe_dump(without_secrets(sweep), sort_keys=False, allow_unicode=True))
     write_whole(run.environment, json.dumps(environment, indent=1))
     if not make_folders:
         run.waiting.write_bytes(b"".join(_waiting(item.trial, configs) for item in planned if item.skipped is None))
