@@ -111,6 +111,16 @@ def test_a_torn_document_of_the_run_is_an_error_that_names_it(run: RunFolder, na
         load_run(run.path)
 
 
+def test_a_sweep_that_unfolds_into_millions_of_values_is_refused_at_once(run: RunFolder) -> None:
+    lines = ["a0: &a0 {x: 1}"]
+    lines += [f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}" for i in range(1, 10)]
+    run.sweep.write_text("\n".join(lines))
+    before = time.process_time()
+    with pytest.raises(UserError, match=r"sweep\.yaml: torn or corrupt: more than 20000 values$"):
+        load_run(run.path)
+    assert time.process_time() - before < 2
+
+
 @pytest.mark.parametrize("name", ["record.json", "rank_1.json", "trial.json"])
 def test_a_torn_record_is_an_error_that_names_it(run: RunFolder, name: str) -> None:
     path = run.trial(trial_spec(0).trial_id).path / name

@@ -347,11 +347,13 @@ def _check_belongs(folder: TrialFolder, record: TrialRecord, ranks: tuple[RankRe
 def _read_yaml(path: Path) -> Document:
     import yaml  # noqa: PLC0415 -- only here, and `--help` must not wait for it
 
+    from zerobench.spec.plain import load_bounded  # noqa: PLC0415 -- as above
+
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = load_bounded(path.read_text(encoding="utf-8"), yaml.SafeLoader)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
+    except (ValueError, RecursionError, OverflowError, yaml.YAMLError) as error:
         raise UserError(f"{path}: torn or corrupt: {' '.join(str(error).split())}") from None
     if not isinstance(document, dict):
         raise UserError(f"{path}: torn or corrupt: holds a {type(document).__name__}, not a mapping")

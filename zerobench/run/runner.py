@@ -131,6 +131,8 @@ def _run(
     observer.run_started(run.folder, len(to_do), kept[Status.COMPLETED], kept[Status.SKIPPED])
     try:
         statuses = kept + _run_all(run, to_do, site, stop, observer)
+    except BrokenPipeError:  # whoever read what we print has gone; no folder is at fault
+        raise
     except OSError as error:
         raise UserError(
             f"{error.filename or run.folder.path}: {error.strerror or error};"
