@@ -57,7 +57,7 @@ def _launch_once(
     _remove_swap_folder(trial, folder)
     oom_before = read_oom_counters()
     started_at_s = time.time()
-    _note_start(trial, folder, site, started_at_s)
+    note_start(trial, folder, site, started_at_s)
     with launched:
         stopped = launched.wait(stop, trial.timeout_s, expected, site.settle_s, observer.trial_progress)
         stacks = launched.dump_stacks(stop) if stopped is Stopped.TIMEOUT else {}
@@ -93,7 +93,11 @@ def _launch(trial: TrialSpec, folder: TrialFolder, site: Site) -> Launch:
     return launch
 
 
-def _note_start(trial: TrialSpec, folder: TrialFolder, site: Site, started_at_s: float) -> None:
+def note_start(trial: TrialSpec, folder: TrialFolder, site: Site, started_at_s: float) -> None:
+    """Write down who began the trial: where its runner is killed, the next one knows whom to ask why.
+
+    Raises OSError: the folder cannot be written.
+    """
     start = Start(
         trial_id=trial.trial_id,
         started_at_s=started_at_s,

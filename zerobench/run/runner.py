@@ -9,17 +9,18 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from zerobench.errors import UserError, unknown_choice
 from zerobench.folder import RunFolder, write_whole
 from zerobench.records import Status, TrialRecord
-from zerobench.run.attempt import run_trial
+from zerobench.run.attempt import note_start, run_trial
 from zerobench.run.installed import check_installed
 from zerobench.run.links import refuse_links
 from zerobench.run.lock import locked, shared, trial_locked
-from zerobench.run.lost import renew
+from zerobench.run.lost import cut_off, renew
 from zerobench.run.node_environment import record_hosts
 from zerobench.run.observer import Observer
 from zerobench.run.setup import lay_out, make_folder, mend_skipped, new_run_folder, resolved_configs
@@ -216,7 +217,17 @@ def _run_all(run: Run, to_do: Sequence[str], site: Site, stop: Stop, observer: O
     predicted = [pair for pair in trials if is_predicted(pair[0])]
     for trial, folder in predicted:
         renew(run, trial, folder, site)
-    predict(predicted, run.run_id, site.num_cpus, stop, started, ended)
+    taken = cache(site.interruption)  # one answer for all that are cut off at once
+
+    def begun(trial: TrialSpec) -> None:
+        if site.job is not None and trial.evidence is Evidence.SIMULATED:
+            note_start(trial, run.folder.trial(trial.trial_id), site, time.time())
+        started(trial)
+
+    def predicted_one(record: TrialRecord) -> None:
+        ended(cut_off(record, run.folder.trial(record.trial_id), taken))
+
+    predict(predicted, run.run_id, site.num_cpus, stop, begun, predicted_one)
     for trial, folder in trials:
         if stop.asked or is_predicted(trial):
             continue
