@@ -111,6 +111,16 @@ def test_a_torn_document_of_the_run_is_an_error_that_names_it(run: RunFolder, na
         load_run(run.path)
 
 
+def test_a_sweep_that_unfolds_into_millions_of_values_is_refused_at_once(run: RunFolder) -> None:
+    lines = ["a0: &a0 {x: 1}"]
+    lines += [f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}" for i in range(1, 10)]
+    run.sweep.write_text("\n".join(lines))
+    before = time.process_time()
+    with pytest.raises(UserError, match=r"sweep\.yaml: torn or corrupt: more than 20000 values$"):
+        load_run(run.path)
+    assert time.process_time() - before < 2
+
+
 @pytest.mark.parametrize("name", ["record.json", "rank_1.json", "trial.json"])
 def test_a_torn_record_is_an_error_that_names_it(run: RunFolder, name: str) -> None:
     path = run.trial(trial_spec(0).trial_id).path / name
@@ -152,6 +162,46 @@ def test_a_record_copied_from_another_trial_is_an_error(run: RunFolder) -> None:
     first, second = (run.trial(trial_spec(repeat).trial_id) for repeat in range(2))
     second.rank_record(0).write_bytes(first.rank_record(0).read_bytes())
     with pytest.raises(UserError, match="does not belong in folder"):
+        list(load_run(run.path).trials())
+
+
+@pytest.mark.parametrize(
+    "name", ["../../outside", "/etc", "..", ".", "", "a/b", "two words", ".hidden", "a\x00b", "a\n"]
+)
+def test_a_plan_whose_trials_or_whose_run_lead_elsewhere_is_refused(run: RunFolder, name: str) -> None:
+    whole = run.plan.read_text()
+    change(run.plan, lambda plan: plan["trials"][1].update(trial_id=name))
+    with pytest.raises(UserError, match=r"plan\.json: trials\.1\.trial_id: is not one plain name[^\n]*$"):
+        load_run(run.path)
+    run.plan.write_text(whole)
+    change(run.plan, lambda plan: plan.update(run_id=name))
+    with pytest.raises(UserError, match=r"plan\.json: run_id: is not one plain name[^\n]*$"):
+        load_run(run.path)
+
+
+def tear(path: Path) -> None:
+    path.write_bytes(path.read_bytes()[:-20])
+
+
+@pytest.mark.parametrize("spoil", [tear, Path.unlink, lambda path: path.write_bytes(bytes(100))])
+@pytest.mark.parametrize("name", ["rank_1.json", "record.json"])
+def test_a_trial_with_a_torn_or_lost_record_has_not_ended(
+    run: RunFolder, name: str, spoil: Callable[[Path], object]
+) -> None:
+    first, second = (trial_spec(repeat).trial_id for repeat in range(2))
+    spoil(run.trial(first).path / name)
+    found = load_run(run.path)
+    assert (found.status(first), found.status(second)) == (None, Status.COMPLETED)
+
+
+@pytest.mark.parametrize("submitted", [False, True])
+def test_a_torn_record_names_the_way_to_a_whole_run(run: RunFolder, submitted: bool) -> None:
+    tear(run.trial(trial_spec(0).trial_id).rank_record(1))
+    if submitted:
+        run.slurm.mkdir()
+        run.submission.touch()
+    way = f"to set the trial aside and do it again: zerobench {'submit' if submitted else 'run'} --resume {run.path}"
+    with pytest.raises(UserError, match=rf"rank_1\.json: torn or corrupt: .*; {way}$"):
         list(load_run(run.path).trials())
 
 

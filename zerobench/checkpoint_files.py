@@ -47,7 +47,7 @@ class ResumeFrom(BaseModel):
 def checkpoints_folder(trial: TrialSpec, folder: TrialFolder) -> Path:
     """Where the checkpoints of `trial`, whose folder is `folder`, lie: its own also where the sweep names a place."""
     named = None if trial.checkpoint is None else trial.checkpoint.folder
-    return folder.checkpoints if named is None else Path(named) / trial.trial_id
+    return folder.checkpoints if named is None else folder.outside(named, trial.trial_id)
 
 
 def whole(folder: Path, step: int) -> Path:

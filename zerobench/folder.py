@@ -2,7 +2,11 @@
 
 from __future__ import annotations
 
+import contextlib
+import hashlib
 import os
+import shutil
+from collections.abc import Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -12,6 +16,8 @@ processes are told from all others, and how a tracker inside of a watched script
 
 NEEDS_GPU_VARIABLE = "ZEROBENCH_NEEDS_GPU"
 """Environment variable of ranks that were promised a GPU: one that finds none fails, and does not measure the CPU."""
+
+_TRIALS = "trials"
 
 
 @dataclass(frozen=True)
@@ -74,6 +80,16 @@ class TrialFolder:
     def checkpoints(self) -> Path:
         """Where checkpoints are written to, unless the sweep names another place."""
         return self.path / "checkpoints"
+
+    def outside(self, named: str, trial_id: str) -> Path:
+        """The folder of trial `trial_id` under `named`, a place outside of the run that many runs may share.
+
+        A trial's id is the same in every run of its sweep, and two runs under different folders may begin in the same
+        second: so the run's name is in it, and a mark made of the path under which the run lies.
+        """
+        run = next((above.parent for above in self.path.parents if above.name == _TRIALS), self.path.parent)
+        mark = hashlib.sha256(os.fsencode(os.path.abspath(run))).hexdigest()[:8]  # noqa: PTH100 -- links stay
+        return Path(named) / f"{run.name}-{mark}" / trial_id
 
     def rank_record(self, rank: int) -> Path:
         """What rank `rank` measured (RankRecord)."""
@@ -148,7 +164,7 @@ class RunFolder:
     @property
     def trials(self) -> Path:
         """The folder that holds a folder for each trial."""
-        return self.path / "trials"
+        return self.path / _TRIALS
 
     def trial(self, trial_id: str) -> TrialFolder:
         """The folder of trial `trial_id`."""
@@ -188,18 +204,39 @@ class RunFolder:
         return self.slurm / f"{name}.tasks"
 
 
+@contextlib.contextmanager
+def replacing(path: Path) -> Iterator[Path]:
+    """A name beside `path` for what is to take its place: it does when the block ends, and goes where it fails.
+
+    On a full disk above all: what was begun would take room there for good. The name is drawn at random: on a shared
+    folder another node's process may have our number.
+    """
+    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
+    try:
+        yield temporary
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
+
+
+def remove_outside(path: Path) -> None:
+    """Delete what a trial keeps outside of its run (TrialFolder.outside), and the run's folder there with the last.
+
+    Raises OSError: something of it cannot be deleted.
+    """
+    if path.is_dir():
+        shutil.rmtree(path)
+    with contextlib.suppress(OSError):  # not there, or other trials of the run have something in it
+        path.parent.rmdir()
+
+
 def _node_name(node: int | str) -> str:
     return f"node{node}" if isinstance(node, int) else node
 
 
 def write_whole(path: Path, text: str) -> None:
-    """Write `text` so that a reader sees the old file or the new one, never half of it.
-
-    The temporary name is drawn at random: on a shared folder another node's process may have our number.
-    """
-    temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
-    with temporary.open("w", encoding="utf-8") as file:
+    """Write `text` so that a reader sees the old file or the new one, never half of it."""
+    with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.write(text)
         file.flush()
         os.fsync(file.fileno())
-    temporary.replace(path)

@@ -138,9 +138,12 @@ def redact_file(path: Path, known: Collection[str] = ()) -> bool:
     if not path.is_file() or all(old == new for old, new in _redacted_lines(path, known)):
         return False
     temporary = path.with_name(f".{path.name}.redacting")
-    with temporary.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
-        file.writelines(new for _, new in _redacted_lines(path, known))
-    temporary.replace(path)
+    try:
+        with temporary.open("w", encoding="utf-8", errors="surrogateescape", newline="") as file:
+            file.writelines(new for _, new in _redacted_lines(path, known))
+        temporary.replace(path)
+    finally:
+        temporary.unlink(missing_ok=True)
     return True
 
 

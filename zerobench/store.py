@@ -8,19 +8,21 @@ one at a time, so a run of a hundred thousand costs no more memory than its larg
 from __future__ import annotations
 
 import json
+import re
+import shlex
 from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
 from pathlib import Path
-from typing import Any, TypeVar
+from typing import Annotated, Any, TypeVar
 
-from pydantic import BaseModel, ValidationError
+from pydantic import AfterValidator, BaseModel, ValidationError
 from pydantic_core import from_json
 
 from zerobench.errors import UserError, nearest
 from zerobench.folder import RunFolder, TrialFolder
-from zerobench.records import SCHEMA_VERSION, RankRecord, Record, Start, TrialRecord
+from zerobench.records import SCHEMA_VERSION, RankRecord, Record, Start, Status, TrialRecord
 from zerobench.spec.base import user_error
 from zerobench.spec.trial import TrialSpec
 
@@ -31,10 +33,26 @@ STAMP = "%Y%m%d-%H%M%S"
 """How a run folder's name says when the run began: `<sweep>_<stamp>`."""
 
 
+def _one_name(text: str) -> str:
+    """A plan that somebody sent must not lead out of its folder."""
+    if _NAME.fullmatch(text) is None:
+        raise ValueError("is not one plain name: letters, digits, dots, dashes and underscores, no dot first")
+    return text
+
+
+_NAME = re.compile(r"[\w-][\w.-]*", re.ASCII)
+PlainName = Annotated[str, AfterValidator(_one_name)]
+"""What names a folder or a file of a run."""
+
+
+class TornError(UserError):
+    """A document is not whole: cut short, overwritten, or lost."""
+
+
 class PlanEntry(Record):
     """One trial of a run, in the order of the sweep; its spec lies in its folder."""
 
-    trial_id: str
+    trial_id: PlainName
     rule: str | None = None
     """For skipped trials: the name of the rule."""
     reason: str | None = None
@@ -45,7 +63,7 @@ class Plan(Record):
     """plan.json: what the run set out to do."""
 
     schema_version: int = SCHEMA_VERSION
-    run_id: str
+    run_id: PlainName
     trials: list[PlanEntry]
 
 
@@ -136,12 +154,44 @@ class Run:
                 yield self.trial(entry.trial_id)
 
     def trial(self, trial_id: str) -> Trial:
-        """The trial `trial_id`, which has ended."""
+        """The trial `trial_id`, which has ended.
+
+        Raises UserError: a record of it is torn, corrupt, missing or newer than this version.
+        """
         folder = self.folder.trial(trial_id)
-        record = read_record(folder.record, TrialRecord)
-        ranks = tuple(read_record(path, RankRecord) for path in folder.rank_records())
-        _check_belongs(folder, record, ranks)
-        return Trial(folder, self.spec(trial_id), record, ranks)
+        spec = self.spec(trial_id)
+        try:
+            record = read_record(folder.record, TrialRecord)
+            ranks = tuple(read_record(path, RankRecord) for path in folder.rank_records())
+            _check_belongs(folder, record, ranks)
+        except TornError as error:
+            raise UserError(f"{error}; {self._way_out(spec)}") from None
+        return Trial(folder, spec, record, ranks)
+
+    def status(self, trial_id: str) -> Status | None:
+        """How trial `trial_id` ended; None where it did not, or a document of its end is torn or lost.
+
+        Of ranks' records it is only seen that they are there and whole.
+        """
+        folder = self.folder.trial(trial_id)
+        if not folder.record.exists():
+            return None
+        try:
+            record = read_record(folder.record, TrialRecord)
+            paths = folder.rank_records()
+            for path in paths:
+                read_json(path)
+        except TornError:
+            return None
+        whole = record.trial_id == trial_id and len(paths) >= record.ranks_reported
+        return record.status if whole else None
+
+    def _way_out(self, spec: TrialSpec) -> str:
+        """How to come to a whole run again whose trial `spec` is not."""
+        if spec.own is not None:
+            return "start the script again with: zerobench watch"
+        verb = "submit" if self.folder.submission.exists() else "run"
+        return f"to set the trial aside and do it again: zerobench {verb} --resume {shlex.quote(str(self.folder.path))}"
 
     def spec(self, trial_id: str) -> TrialSpec:
         """What trial `trial_id` was asked to do."""
@@ -236,9 +286,9 @@ def read_json(path: Path) -> Document:
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"{path}: torn or corrupt: {' '.join(str(error).split())}") from None
+        raise TornError(f"{path}: torn or corrupt: {' '.join(str(error).split())}") from None
     if not isinstance(document, dict):
-        raise UserError(f"{path}: torn or corrupt: holds a {type(document).__name__}, not an object")
+        raise TornError(f"{path}: torn or corrupt: holds a {type(document).__name__}, not an object")
     return document
 
 
@@ -283,12 +333,12 @@ def _check_belongs(folder: TrialFolder, record: TrialRecord, ranks: tuple[RankRe
     """A folder that was copied over another, or lost files, must not pass for a measurement."""
     for path, found in [(folder.record, record.trial_id), *((folder.rank_record(r.rank), r.trial_id) for r in ranks)]:
         if found != folder.path.name:
-            raise UserError(f"{path}: trial_id: {found!r} does not belong in folder {folder.path.name!r}")
+            raise TornError(f"{path}: trial_id: {found!r} does not belong in folder {folder.path.name!r}")
     if len(ranks) < record.ranks_reported:
         held = {rank.rank for rank in ranks}
         lost = [rank for rank in range(record.ranks_expected) if rank not in held]
         paths = ", ".join(folder.rank_record(rank).name for rank in lost)
-        raise UserError(
+        raise TornError(
             f"{folder.path}: {record.ranks_reported} rank records were written, {len(ranks)} are there;"
             f" missing among: {paths}"
         )
@@ -297,11 +347,13 @@ def _check_belongs(folder: TrialFolder, record: TrialRecord, ranks: tuple[RankRe
 def _read_yaml(path: Path) -> Document:
     import yaml  # noqa: PLC0415 -- only here, and `--help` must not wait for it
 
+    from zerobench.spec.plain import load_bounded  # noqa: PLC0415 -- as above
+
     try:
-        document = yaml.safe_load(path.read_text(encoding="utf-8"))
+        document = load_bounded(path.read_text(encoding="utf-8"), yaml.SafeLoader)
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
-    except (ValueError, RecursionError, yaml.YAMLError) as error:
+    except (ValueError, RecursionError, OverflowError, yaml.YAMLError) as error:
         raise UserError(f"{path}: torn or corrupt: {' '.join(str(error).split())}") from None
     if not isinstance(document, dict):
         raise UserError(f"{path}: torn or corrupt: holds a {type(document).__name__}, not a mapping")

@@ -151,3 +151,25 @@ def test_without_slurm_one_line_says_what_needs_none(
     code, out, err = call(*SUBMIT)
     assert (code, out) == (2, "")
     assert err == "zerobench: Slurm does not answer (scontrol show config); --dry-run and --local need none\n"
+
+
+@pytest.mark.parametrize("limit", ["1:00", "2:00"])
+def test_jobs_too_short_for_any_trial_are_warned_of_by_the_partitions_limit(
+    call: Call, slurm: Standins, limit: str
+) -> None:
+    (slurm.folder / "partitions").write_text(f"short|{limit}\nmain*|1-00:00:00\n")
+    asked = [*SUBMIT, "--partition", "short", "--only", "strategy=zero1"]
+    for more in ([], ["--dry-run"]):
+        code, _, err = call(*asked, *more)
+        assert code == 0
+        assert err.count("\n") == err.count("warning: jobs of trials get 00:0") >= 1
+        assert "another --partition" in err
+    assert call(*asked, "--partition", "main", "--dry-run")[2] == ""
+
+
+def test_jobs_too_short_for_any_trial_are_warned_of_by_the_limit_that_was_asked_for(
+    call: Call, slurm: Standins
+) -> None:
+    _, _, err = call(*SUBMIT, "--only", "strategy=zero1", "--time", "2", "--dry-run")
+    assert "warning: jobs of trials get 00:02:00" in err
+    assert call(*SUBMIT, "--only", "strategy=zero1", "--time", "3", "--dry-run")[2] == ""

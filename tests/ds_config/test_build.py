@@ -6,8 +6,9 @@ from typing import Any
 
 import pytest
 
-from zerobench.ds_config import build_ds_config, check_ds_config, swap_folder
+from zerobench.ds_config import build_ds_config, check_ds_config, in_own_swap_folder, swap_folder
 from zerobench.errors import UserError
+from zerobench.folder import RunFolder
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.trial import HyperparameterSpec, TrialSpec
 
@@ -62,8 +63,7 @@ GOLDEN = {
 @pytest.mark.parametrize("name", GOLDEN)
 def test_a_trial_s_config_is_the_golden_file(name: str) -> None:
     spec = GOLDEN[name]
-    golden = (DATA / f"{name}.json").read_text().replace("{trial_id}", spec.trial_id)
-    assert build_ds_config(spec) == json.loads(golden)
+    assert build_ds_config(spec) == json.loads((DATA / f"{name}.json").read_text())
 
 
 def test_every_golden_file_belongs_to_a_trial() -> None:
@@ -82,9 +82,24 @@ def test_building_twice_gives_equal_configs_that_share_nothing() -> None:
 
 
 def test_repeats_of_a_trial_swap_into_different_folders() -> None:
-    folders = {swap_folder(trial("zero3", nvme_path="/nvme", repeat=repeat)) for repeat in range(3)}
-    assert len(folders) == 3
-    assert swap_folder(trial()) is None
+    run = RunFolder(Path("/reports/a_run"))
+    repeats = [trial("zero3", nvme_path="/nvme", repeat=repeat) for repeat in range(3)]
+    assert len({swap_folder(one, run.trial(one.trial_id)) for one in repeats}) == 3
+    assert swap_folder(trial(), run.trial("some")) is None
+
+
+def test_a_trial_s_config_swaps_into_its_own_folder_and_stays_as_it_is_otherwise() -> None:
+    spec = GOLDEN["zero3_llama_70b_nvme"]
+    folder = RunFolder(Path("/reports/a_run")).trial(spec.trial_id)
+    config = build_ds_config(spec)
+    own = in_own_swap_folder(config, spec, folder)
+    named = {own["zero_optimization"][where].pop("nvme_path") for where in ("offload_optimizer", "offload_param")}
+    assert named == {swap_folder(spec, folder)}
+    assert all(
+        config["zero_optimization"][where].pop("nvme_path") == "/mnt/nvme0"
+        for where in ("offload_optimizer", "offload_param")
+    )
+    assert own == config
 
 
 @pytest.mark.parametrize(

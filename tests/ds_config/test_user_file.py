@@ -84,7 +84,7 @@ def test_the_trial_decides_where_states_are_swapped_to(tmp_path: Path) -> None:
         },
         **spec,
     )
-    assert config["zero_optimization"]["offload_optimizer"]["nvme_path"].startswith(f"{tmp_path}/llama-tiny-zero3")
+    assert config["zero_optimization"]["offload_optimizer"]["nvme_path"] == str(tmp_path)
 
 
 @pytest.mark.parametrize(

@@ -13,7 +13,8 @@ from pathlib import Path
 import psutil
 import pytest
 
-from zerobench.folder import TrialFolder
+from zerobench.ds_config import swap_folder
+from zerobench.folder import RunFolder, TrialFolder
 from zerobench.records import RankRecord, Status, TrialRecord
 from zerobench.run.attempt import run_trial
 from zerobench.run.observer import Silent
@@ -61,6 +62,15 @@ def runs(tmp_path_factory: pytest.TempPathFactory) -> Path:
     return tmp_path_factory.mktemp("runs")
 
 
+def leave_swap_files(trial: TrialSpec, run: Path) -> None:
+    """What the same trial of a run that may still be going swapped, and what an earlier try of this one left."""
+    for one in (run.with_name("another_run"), run):
+        path = swap_folder(trial, RunFolder(one).trial(trial.trial_id))
+        assert path is not None
+        Path(path).mkdir(parents=True)
+        Path(path, "rank0.swp").touch()
+
+
 @pytest.fixture(scope="module")
 def ended(
     runs: Path, make_trial: Callable[..., TrialSpec], put: Callable[[TrialSpec, Path], TrialFolder]
@@ -68,6 +78,9 @@ def ended(
     def one(name: str) -> Ended:
         acts, worker, fields = CASES[name]
         trial = make_trial(name, acts, **fields)
+        if name == "completed":
+            trial = trial.model_copy(update={"nvme_path": str(runs / "nvme")})
+            leave_swap_files(trial, runs)
         folder = put(trial, runs)
         settle_s = 4.0 if name == "hang_at_exit" else 60.0
         site = LocalSite(num_cpus=2, num_gpus=0, worker_module=worker, settle_s=settle_s)
@@ -84,6 +97,12 @@ def test_a_completed_trial_has_each_ranks_record(ended: dict[str, Ended]) -> Non
     assert record.started_at_s is not None
     assert record.ended_at_s is not None
     assert 0 < record.ended_at_s - record.started_at_s < 120
+
+
+def test_a_trial_removes_its_own_swap_files_and_no_other_run_s(ended: dict[str, Ended], runs: Path) -> None:
+    [left] = (runs / "nvme").rglob("*.swp")
+    assert left.relative_to(runs / "nvme").parts[0].startswith("another_run-")
+    assert len(list((runs / "nvme").iterdir())) == 1
 
 
 def test_the_record_is_on_disk(ended: dict[str, Ended]) -> None:

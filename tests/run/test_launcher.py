@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import socket
 import subprocess
 from collections.abc import Callable
@@ -117,6 +118,19 @@ def test_a_hostfile_of_another_form_is_refused_in_one_line(tmp_path: Path, text:
     (tmp_path / "nodes").write_text(text)
     with pytest.raises(UserError, match=r"^--hostfile: .*slots=N"):
         read_hosts(tmp_path / "nodes")
+
+
+@pytest.mark.parametrize("host", ["-oProxyCommand=touch${IFS}x", "--help", "n1;reboot", "$(reboot)", "n1,n2"])
+def test_a_host_that_a_shell_or_ssh_would_take_for_something_else_is_refused(tmp_path: Path, host: str) -> None:
+    (tmp_path / "nodes").write_text(f"n1 slots=2\n{host} slots=2\n")
+    with pytest.raises(UserError, match=rf"^--hostfile: .*: '{re.escape(host)}' is no host; a name or an address"):
+        read_hosts(tmp_path / "nodes")
+
+
+@pytest.mark.parametrize("host", ["n1", "node-07.cluster.example", "10.0.0.7", "fe80::1%eth0", "me@n1", "n_1"])
+def test_names_and_addresses_of_every_kind_are_hosts(tmp_path: Path, host: str) -> None:
+    (tmp_path / "nodes").write_text(f"{host} slots=2\n")
+    assert read_hosts(tmp_path / "nodes") == [host]
 
 
 def test_a_missing_hostfile_is_refused_in_one_line(tmp_path: Path) -> None:

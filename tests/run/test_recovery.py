@@ -12,7 +12,7 @@ import pytest
 
 from tests.tools.rank_records import rank_record
 from zerobench.checkpoint_files import Position, checkpoints_folder, last, unfinished, whole
-from zerobench.folder import TrialFolder
+from zerobench.folder import RunFolder, TrialFolder
 from zerobench.records import CheckpointTransfer, Status, TrialRecord
 from zerobench.run.recovery import run_twice
 from zerobench.run.stop import Stop
@@ -133,6 +133,33 @@ def test_files_go_when_all_is_measured_unless_they_are_to_stay(tmp_path: Path, k
     kept = last(checkpoints_folder(trial, TrialFolder(tmp_path / "trial")))
     assert (kept is not None) is keep
     assert not (tmp_path / "trial" / "checkpoints").exists()
+
+
+def test_a_second_run_leaves_the_checkpoints_that_the_first_one_kept(tmp_path: Path) -> None:
+    trial = spec(folder=str(tmp_path / "elsewhere"), keep=True)
+    kept = []
+    for name in ("first", "second"):
+        folder = RunFolder(tmp_path / name).trial(trial.trial_id)
+        folder.path.mkdir(parents=True)
+        run(trial, folder.path, saving(), resuming())
+        kept.append(last(checkpoints_folder(trial, folder)) or tmp_path)
+        (kept[-1] / name).touch()
+    assert all((path / name).exists() for path, name in zip(kept, ("first", "second"), strict=True))
+
+
+def test_runs_of_one_name_under_different_folders_share_no_place(tmp_path: Path) -> None:
+    """Two that begin in the same second have one name."""
+    trial = spec(folder=str(tmp_path / "elsewhere"))
+    runs = [RunFolder(tmp_path / reports / "sweep_20261121-101500") for reports in ("a", "b")]
+    assert len({checkpoints_folder(trial, run.trial(trial.trial_id)) for run in runs}) == 2
+
+
+def test_nothing_is_left_of_a_run_at_a_place_where_all_its_checkpoints_went(tmp_path: Path) -> None:
+    trial = spec(folder=str(tmp_path / "elsewhere"))
+    folder = RunFolder(tmp_path / "a_run").trial(trial.trial_id)
+    folder.path.mkdir(parents=True)
+    run(trial, folder.path, saving(), resuming())
+    assert list((tmp_path / "elsewhere").iterdir()) == []
 
 
 def test_without_room_nothing_is_started(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:

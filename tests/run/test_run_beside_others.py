@@ -17,10 +17,11 @@ from zerobench.run.launcher import launch_environment
 from zerobench.run.lock import locked, trial_locked
 from zerobench.run.observer import Silent
 from zerobench.run.runner import RunResult, run_beside_others
-from zerobench.run.setup import lay_out
+from zerobench.run.setup import lay_out, resolved_configs
 from zerobench.run.site import Interruption, Launch, LocalSite
 from zerobench.run.stop import Stop
 from zerobench.spec.expand import PlannedTrial
+from zerobench.spec.presets import resolve_model
 from zerobench.spec.rules import Skip
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import load_run, read_record
@@ -124,3 +125,31 @@ def test_a_trial_whose_machine_was_taken_says_so_and_no_other_begins(run: RunFol
     assert trial.record.failure.evidence is not None
     assert trial.record.failure.evidence.startswith("Slurm says; the ranks' own end: rank 0: ValueError")
     assert begun(run) == ["second"]
+
+
+@dataclass(frozen=True)
+class JobSite(OneRankSite):
+    """In a job that is being taken away."""
+
+    job: str | None = "41_3"
+
+
+def test_a_simulated_trial_that_is_cut_off_says_by_what_and_in_which_job(tmp_path: Path) -> None:
+    """Stopped as soon as it has begun, which is before the simulator has come to it."""
+    work = {"model": resolve_model("llama-20m"), "strategy": "zero1", "gpus_per_node": 2, "evidence": "simulated"}
+    trial, stop = TrialSpec.model_validate(work), Stop()
+    folder = RunFolder(tmp_path / "a_run")
+    folder.path.mkdir()
+    lay_out(folder, [PlannedTrial(trial=trial)], resolved_configs([PlannedTrial(trial=trial)]), {}, {})
+
+    class Stops(Silent):
+        def trial_started(self, trial: TrialSpec, number: int, to_do: int) -> None:
+            stop.ask()
+
+    site = JobSite(1, 0, is_taken=True, stop=stop)
+    run_beside_others(folder.path, [trial.trial_id], site=site, observer=Stops(), stop=stop)
+    [ended] = load_run(folder.path).trials()
+    assert (ended.record.status, ended.record.reason) == (Status.PREEMPTED, "taken")
+    assert ended.record.failure is not None
+    assert ended.record.failure.evidence == "Slurm says"
+    assert read_record(ended.folder.start, Start).job == "41_3"

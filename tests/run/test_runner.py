@@ -22,9 +22,10 @@ from zerobench.run.launcher import MARK
 from zerobench.run.lock import locked
 from zerobench.run.lost import renew
 from zerobench.run.observer import Silent
-from zerobench.run.runner import RunResult, resume_run, run_sweep
+from zerobench.run.runner import RunResult, resume_run, run_sweep, standing
 from zerobench.run.site import LocalSite
 from zerobench.spec.expand import PlannedTrial
+from zerobench.spec.presets import resolve_model
 from zerobench.spec.rules import Skip
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import Trial, load_run
@@ -188,6 +189,47 @@ def test_a_resumed_run_does_only_what_is_missing_or_failed_and_loses_nothing(
     assert json.loads(folder.environment.read_text()) == {"when": "first"}
 
 
+def test_a_resumed_run_sets_a_torn_trial_aside_and_does_it_again(tmp_path: Path) -> None:
+    """With formula trials, which take no launch: one that is whole, one torn, one skipped whose record is lost."""
+    work = {"model": resolve_model("llama-20m"), "gpus_per_node": 2, "evidence": "formula"}
+    trials = [TrialSpec.model_validate(work | {"strategy": name}) for name in ("zero1", "zero2", "zero3")]
+    planned = [
+        PlannedTrial(trial=trials[0]),
+        PlannedTrial(trial=trials[1]),
+        PlannedTrial(trial=trials[2], skipped=SKIP),
+    ]
+    folder = run(planned, tmp_path).folder
+    whole, torn, lost = (folder.trial(trial.trial_id) for trial in trials)
+    before = whole.record.read_bytes()
+    torn.rank_record(0).write_bytes(torn.rank_record(0).read_bytes()[:100])
+    lost.record.write_bytes(b"")
+
+    with pytest.raises(UserError, match="torn or corrupt"):
+        list(load_run(folder.path).trials())
+    assert [status for _, status in standing(load_run(folder.path))] == [Status.COMPLETED, None, Status.SKIPPED]
+    assert resume_run(folder.path, environment={}, site=SITE, observer=Silent()).exit_code == 0
+    records = [trial.record for trial in load_run(folder.path).trials()]
+    assert [record.status for record in records] == [Status.COMPLETED, Status.COMPLETED, Status.SKIPPED]
+    assert (records[2].rule, records[2].reason) == ("too_many_ranks", "8 ranks on 2 devices")
+    assert whole.record.read_bytes() == before
+    [aside] = (folder.path / "set_aside").iterdir()
+    assert aside.name == f"{torn.path.name}.1"
+    assert (aside / "rank_0.json").stat().st_size == 100
+
+
+def test_a_link_in_a_foreign_run_is_refused_before_a_trial_begins(tmp_path: Path, make_trial: MakeTrial) -> None:
+    trial = make_trial()
+    folder = run([PlannedTrial(trial=trial, skipped=SKIP)], tmp_path).folder
+    folder.plan.write_text(folder.plan.read_text().replace('"8 ranks on 2 devices"', "null"))
+    folder.trial(trial.trial_id).record.unlink()
+    theirs = tmp_path / "theirs.txt"
+    theirs.write_text("precious")
+    folder.trial(trial.trial_id).stdout.symlink_to(theirs)
+    with pytest.raises(UserError, match=r"stdout\.txt is a link out of the run"):
+        resume_run(folder.path, environment={}, site=SITE, observer=Silent())
+    assert theirs.read_text() == "precious"
+
+
 def test_what_still_runs_of_a_trial_whose_runner_was_killed_is_ended_before_it_is_run_again(
     tmp_path: Path, make_trial: MakeTrial, wait_until: Callable[..., None]
 ) -> None:
@@ -275,3 +317,4 @@ def test_a_full_disk_is_one_line_that_says_how_to_go_on(small_disk: Path, make_t
     assert message.endswith(f"what was measured is kept, go on with: zerobench run --resume {folder}")
     assert "\n" not in message
     assert len(load_run(folder).pending()) == 1
+    assert list(folder.rglob("*.tmp")) == []

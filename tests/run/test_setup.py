@@ -7,12 +7,13 @@ from pathlib import Path
 
 import pytest
 
+from zerobench.ds_config import swap_folder
 from zerobench.errors import UserError
-from zerobench.folder import RunFolder
+from zerobench.folder import RunFolder, TrialFolder
 from zerobench.records import Status
 from zerobench.run.observer import Silent
 from zerobench.run.runner import resume_run
-from zerobench.run.setup import lay_out, make_folder, resolved_configs
+from zerobench.run.setup import lay_out, make_folder, renew_swap_folder, resolved_configs
 from zerobench.run.site import LocalSite
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.presets import resolve_model
@@ -77,3 +78,34 @@ def test_a_torn_list_of_waiting_trials_is_one_line(tmp_path: Path) -> None:
     folder.waiting.write_bytes(folder.waiting.read_bytes()[:-20])
     with pytest.raises(UserError, match=r"waiting.jsonl: torn or corrupt"):
         load_run(folder.path).spec(planned()[0].trial.trial_id)
+
+
+def swapping(path: Path, *, make_folders: bool) -> tuple[RunFolder, TrialSpec]:
+    work = {"strategy": "zero3", "optimizer": "cpu_adam", "offload_optimizer": "nvme", "nvme_path": "/nvme"}
+    trial = TrialSpec.model_validate({"model": resolve_model("llama-20m"), "gpus_per_node": 2} | work)
+    path.mkdir()
+    run, plan = RunFolder(path), [PlannedTrial(trial=trial)]
+    lay_out(run, plan, resolved_configs(plan), {"name": "waiting"}, {}, make_folders=make_folders)
+    make_folder(load_run(path), trial.trial_id)
+    return run, trial
+
+
+def swaps_to(folder: TrialFolder) -> str:
+    path: str = json.loads(folder.ds_config.read_bytes())["zero_optimization"]["offload_optimizer"]["nvme_path"]
+    return path
+
+
+@pytest.mark.parametrize("make_folders", [True, False])
+def test_each_run_of_a_trial_swaps_into_a_folder_of_its_own(tmp_path: Path, make_folders: bool) -> None:
+    run, trial = swapping(tmp_path / "a", make_folders=make_folders)
+    other, _ = swapping(tmp_path / "b", make_folders=make_folders)
+    folder = run.trial(trial.trial_id)
+    assert swaps_to(folder) == swap_folder(trial, folder) != swaps_to(other.trial(trial.trial_id))
+    assert Path(swaps_to(folder)).parts[:2] == ("/", "nvme")
+
+
+def test_a_run_that_was_moved_swaps_where_it_then_cleans_up(tmp_path: Path) -> None:
+    run, trial = swapping(tmp_path / "a", make_folders=True)
+    moved = RunFolder(run.path.rename(tmp_path / "moved")).trial(trial.trial_id)
+    renew_swap_folder(trial, moved)
+    assert swaps_to(moved) == swap_folder(trial, moved)

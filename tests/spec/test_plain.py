@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import time
+
 import pytest
 
 from zerobench.errors import UserError
@@ -65,6 +67,15 @@ def test_a_file_that_unfolds_into_millions_of_values_is_refused():
     lines += [f"a{i}: &a{i} [{', '.join([f'*a{i - 1}'] * 10)}]" for i in range(1, 9)]
     with pytest.raises(UserError, match="more than 20000 values"):
         load_plain("\n".join(lines), "f")
+
+
+def test_merges_that_unfold_into_millions_of_keys_are_refused_at_once():
+    lines = ["a0: &a0 {x: 1}"]
+    lines += [f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}" for i in range(1, 10)]
+    before = time.process_time()
+    with pytest.raises(UserError, match=r"^f: more than 20000 values$"):
+        load_plain("\n".join(lines), "f")
+    assert time.process_time() - before < 2
 
 
 @pytest.mark.parametrize(

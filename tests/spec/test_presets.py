@@ -224,6 +224,21 @@ SHAPE = {"family": "llama", "num_layers": 2, "hidden_size": 64, "num_heads": 4}
         ({"model_type": "qwen2", "num_attention_heads": 16}, "16 is not divisible by num_key_value_heads 32"),
         ({"model_type": "gpt2", "n_embd": 64, "hidden_size": 32}, "name the same size"),
         ({"model_type": "gpt2", 3: 4}, "valid string"),
+        (
+            {"model_type": "gpt2", "n_layer": None},
+            "n_layer: null; it must be a positive integer; without the key it is 12",
+        ),
+        ({"model_type": "gpt2", "num_hidden_layers": None}, "n_layer: null; it must be a positive integer"),
+        ({"model_type": "gpt2", "n_positions": None}, "n_positions: null; it must be a positive integer"),
+        ({"model_type": "llama", "intermediate_size": None}, "intermediate_size: null; it must be a positive integer"),
+        ({"model_type": "llama", "hidden_size": 10**400}, "hidden_size: a number of many digits; at most 2147483647"),
+        ({"model_type": "llama", "num_hidden_layers": 10**12}, "num_hidden_layers: 1000000000000; at most 100000"),
+        ({"model_type": "gpt2", "n_layer": 10**8}, "n_layer: 100000000; at most 100000"),
+        ({"model_type": "unheard-of", "n_layers": 10**8}, "n_layers: 100000000; at most 100000"),
+        (SHAPE | {"num_layers": 10**8}, "num_hidden_layers: 100000000; at most 100000"),
+        ({"model_type": "\ud800"}, r"'\\ud800' is no text"),
+        ({"model_type": "gpt2", "a": {"b": ["x\udfff"]}}, r"a: b: 'x\\udfff' is no text"),
+        ({"model_type": "gpt2", "\ud800": 1}, r"'\\ud800' is no text"),
         ({"name": "x", "hf_config": {"vocab_size": 5}}, "model_type"),
         ({"name": "", "hf_config": {"model_type": "gpt2"}}, "name: .*at least 1 character"),
     ],
@@ -232,6 +247,19 @@ def test_nonsense_is_refused_in_one_line(value: Any, said: str) -> None:
     with pytest.raises(UserError, match=said) as error:
         resolve_model(value)
     assert "\n" not in str(error.value)
+
+
+@pytest.mark.parametrize(
+    "config",
+    [
+        {"model_type": "llama", "num_key_value_heads": None, "head_dim": None},
+        {"model_type": "mistral", "num_key_value_heads": None},
+        {"model_type": "gpt2", "n_inner": None},
+        {"model_type": "unheard-of", "num_hidden_layers": None},
+    ],
+)
+def test_a_null_that_means_the_usual_size_is_no_nonsense(config: dict[str, Any]) -> None:
+    assert resolve_model(config).hf_config.items() >= config.items()
 
 
 @pytest.mark.parametrize(

@@ -9,6 +9,7 @@ import pytest
 from zerobench.records import Failure, RankRecord, Status
 from zerobench.run.outcome import Ending, Stopped
 from zerobench.run.ranks import RankDeath
+from zerobench.tracking.own_run import LEDGER_ALONE
 from zerobench.tracking.script_outcome import classify_script
 
 
@@ -76,6 +77,12 @@ def test_a_script_that_was_stopped_after_all_tracked_steps_has_given_its_figures
     status, failure, notes = classify_script(ending)
     assert (status, failure) == (Status.COMPLETED, None)
     assert notes == ["the script was stopped after all of its tracked steps had been measured"]
+
+
+def test_a_script_that_was_stopped_with_its_ledger_alone_is_interrupted():
+    records = [record(0).model_copy(update={"notes": [LEDGER_ALONE]}), record(1)]
+    ending = Ending(ranks_expected=2, exit_code=-2, records=records, stopped=Stopped.INTERRUPTED)
+    assert classify_script(ending)[0] is Status.INTERRUPTED
 
 
 def test_a_failure_that_the_script_survived_is_a_note():

@@ -5,6 +5,7 @@ from __future__ import annotations
 import io
 import os
 import re
+import signal
 import subprocess
 import sys
 from collections.abc import Callable, Iterator
@@ -19,6 +20,7 @@ from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, Sta
 from zerobench.report.terminal.show import show_run
 from zerobench.run.launcher import deepspeed_program, free_port
 from zerobench.store import Run, Trial, load_run
+from zerobench.tracking.own_run import LEDGER_ALONE
 
 PROGRAMS = Path(__file__).parent / "programs"
 SWEEP = """
@@ -231,6 +233,7 @@ def test_a_watched_and_tracked_script_of_own_classes_makes_one_run(tmp_path):
     assert (done.returncode, done.stdout.splitlines()[-1]) == (0, "done"), done.stderr
     (rank,) = trial.ranks
     assert (trial.spec.strategy, trial.spec.model.name, trial.spec.trial_id) == ("zero1", "Net", "own_model")
+    assert LEDGER_ALONE not in rank.notes
     assert not trial.spec.knows("sequence_length")
     assert rank.flops_per_step is None
     assert (trial.record.host[0].peak_rss_bytes or 0) > 100 * 2**20
@@ -260,3 +263,34 @@ def test_a_training_shorter_than_the_tracked_steps_says_so(tmp_path):
     (rank,) = trial.ranks
     assert (done.returncode, trial.record.status) == (0, Status.COMPLETED), done.stderr
     assert any("ended after 1 of 3 tracked steps" in note for note in rank.notes)
+
+
+def check_ledger_alone(trial: Trial) -> None:
+    """First and steady steps are accounted for, and nothing is said of times."""
+    (rank,) = trial.ranks
+    assert rank.status is Status.COMPLETED
+    assert {(step, Phase.STEP, Category.TOTAL) for step in StepKind} <= rows(rank).keys()
+    assert (rank.step_times, rank.notes.count(LEDGER_ALONE)) == ([], 1)
+
+
+@pytest.mark.slow
+def test_a_training_that_is_killed_after_its_memory_step_leaves_its_ledger(tmp_path, monkeypatch):
+    monkeypatch.chdir(tmp_path)
+    with shared_memory_released(29677):
+        command = [sys.executable, str(PROGRAMS / "own_model.py"), "4", "2", "kill"]
+        done = subprocess.run(command, env=os.environ | CPU, capture_output=True, text=True, timeout=300, check=False)
+    assert done.returncode == -signal.SIGKILL, done.stderr
+    (run,) = runs_in(tmp_path / "reports").values()
+    trial = only_trial(run)
+    check_ledger_alone(trial)
+    assert (trial.record.status, trial.record.notes) == (Status.COMPLETED, [LEDGER_ALONE])
+    assert "Model states of one rank" in shown(run)
+
+
+@pytest.mark.slow
+def test_a_watched_training_that_is_killed_after_its_memory_step_is_a_crash_with_its_ledger(tmp_path):
+    trial, done = watch_own_model(tmp_path / "r", "4", "2", "kill")
+    assert done.returncode == 128 + signal.SIGKILL
+    check_ledger_alone(trial)
+    assert trial.record.status is Status.CRASH
+    assert "SIGKILL" in (trial.record.reason or "")

@@ -5,6 +5,7 @@ Every command imports what it needs when it runs, so that `zerobench --help` sta
 
 from __future__ import annotations
 
+import os
 import sys
 from collections.abc import Sequence
 from typing import Annotated, Any, NoReturn
@@ -48,16 +49,49 @@ app = typer.Typer(
 
 
 def main(arguments: Sequence[str] | None = None) -> NoReturn:
-    """Run the command line and exit: 0, 1 where a trial failed, 2 for a mistake of the user's, 130 when stopped."""
+    """Run the command line and exit: 0, 1 where a trial failed, 2 for a mistake of the user's, 130 when stopped.
+
+    141 where nobody reads what is printed any more, without a word, as a shell shows a program ended by SIGPIPE.
+    """
     try:
+        _refuse_bytes(sys.argv[1:] if arguments is None else arguments)
         code = app(args=arguments, prog_name="zerobench", standalone_mode=False)
+        sys.stdout.flush()
     except UserError as error:
         code = _complain(str(error))
     except _UsageError as error:
         code = _complain(_usage(error))
     except (KeyboardInterrupt, typer.Abort):
         code = 130
+    except SystemExit as left:  # how typer and rich leave where a pipe is closed
+        code = 141 if isinstance(left.__context__, BrokenPipeError) else left.code
+    except BrokenPipeError:
+        code = 141
+    except OSError as error:  # Python names no file where a write failed
+        code = _complain(f"{error.filename or 'standard output, or a file'}: {error.strerror or error}")
+    except MemoryError:
+        code = _complain("out of memory: this process may take no more of it (ulimit -v, the machine's, its group's)")
+    _let_go_of_output()
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _refuse_bytes(arguments: Sequence[str]) -> None:
+    """Raises UserError for an argument that no record and no page can hold."""
+    for argument in arguments:
+        try:
+            argument.encode()
+        except UnicodeEncodeError:
+            raise UserError(f"{argument!a}: it holds bytes that are no UTF-8") from None
+
+
+def _let_go_of_output() -> None:
+    """Print what is still buffered, or let it go: the interpreter would fail at it once more when it ends."""
+    try:
+        sys.stdout.flush()
+    except OSError:
+        nowhere = os.open(os.devnull, os.O_WRONLY)
+        os.dup2(nowhere, sys.stdout.fileno())
+        os.close(nowhere)
 
 
 def _complain(message: str) -> int:

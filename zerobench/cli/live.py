@@ -14,6 +14,7 @@ from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from zerobench.errors import UserError
 from zerobench.folder import RunFolder
 from zerobench.progress import Progress
 from zerobench.records import Status, TrialRecord
@@ -61,15 +62,23 @@ class PlainView:
             self._durations_s.append(duration_s)
         reason = f": {record.reason}" if record.reason else ""
         status = (f"{record.status:>9} ", _GOOD.get(record.status, "bold red"))
-        line = Text.assemble(status, f"{record.trial_id} in {format_seconds(duration_s)}{reason}")
-        self.console.print(line, soft_wrap=True)
+        self._print(Text.assemble(status, f"{record.trial_id} in {format_seconds(duration_s)}{reason}"))
 
     def run_ended(self) -> None:
         """Nothing more to say."""
 
     def say(self, text: str) -> None:
         """Print one line, as it is."""
-        self.console.print(Text(text), soft_wrap=True)
+        self._print(Text(text))
+
+    def _print(self, line: Text) -> None:
+        """Raises UserError: it cannot be printed, which says nothing of the run's folder. Raises BrokenPipeError."""
+        try:
+            self.console.print(line, soft_wrap=True)
+        except BrokenPipeError:
+            raise
+        except OSError as error:
+            raise UserError(f"standard output: {error.strerror}; what was measured is kept") from None
 
     def time_left_s(self, trials_left: int, spent_s: float = 0.0) -> float | None:
         """Seconds for `trials_left` trials, of which the first has run `spent_s`; None before any has ended."""

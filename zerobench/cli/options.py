@@ -7,7 +7,23 @@ from typing import Annotated
 
 import typer
 
-Reports = Annotated[Path, typer.Option("--reports", metavar="DIR", help="Where run folders lie.")]
+from zerobench.errors import UserError
+
+
+def _can_be(path: Path) -> Path:
+    """Raises UserError for a path that no folder can have: a link that leads to itself, a name that is too long."""
+    try:
+        path.stat()
+    except FileNotFoundError:
+        return path
+    except OSError as error:
+        shown = str(path) if len(str(path)) <= _LONGEST else f"{str(path)[:_LONGEST]}..."
+        raise UserError(f"--reports: {shown}: {error.strerror}") from None
+    return path
+
+
+_LONGEST = 100
+Reports = Annotated[Path, typer.Option("--reports", metavar="DIR", help="Where run folders lie.", callback=_can_be)]
 RunName = Annotated[str | None, typer.Argument(metavar="RUN", help="A run folder or its name; the newest one.")]
 SweepName = Annotated[str | None, typer.Argument(metavar="SWEEP", help="A sweep file, or the name of a shipped one.")]
 Sets = Annotated[

@@ -13,6 +13,7 @@ from zerobench.cli.live import LiveView, PlainView
 from zerobench.cli.paths import shortest
 from zerobench.ds_config import file_notes
 from zerobench.errors import UserError
+from zerobench.redaction import redact_text
 from zerobench.report.terminal.show import show_run
 from zerobench.run.arithmetic import tried
 from zerobench.run.environment import capture_environment
@@ -125,7 +126,7 @@ def _run_new(asked: Asked, reports: Path, site: LocalSite) -> RunResult:
         raise UserError("SWEEP is missing")
     view = screen()
     if asked.sweep.description:
-        view.say(" ".join(asked.sweep.description.split()))
+        view.say(redact_text(" ".join(asked.sweep.description.split())))
     if any(item.trial.precision_is_auto for item in asked.planned) and asked.machine.accelerator is Accelerator.CPU:
         view.say(sentence(asked.machine))
     for note in notes_of(asked.planned):

@@ -19,7 +19,7 @@ from zerobench.run.environment import capture_environment
 from zerobench.run.installed import check_installed
 from zerobench.run.setup import lay_out, new_run_folder, resolved_configs
 from zerobench.run.stop import stop_on_signals
-from zerobench.slurm.jobs import SubmittedJob, read_submission
+from zerobench.slurm.jobs import JobKind, SubmittedJob, read_submission
 from zerobench.slurm.options import (
     Launcher,
     SubmitOptions,
@@ -31,7 +31,7 @@ from zerobench.slurm.options import (
 )
 from zerobench.slurm.own_environments import refuse_own_environments
 from zerobench.slurm.queue import job_states
-from zerobench.slurm.submit.grouping import JobArray
+from zerobench.slurm.submit.grouping import WARNED_BEFORE_S, JobArray
 from zerobench.slurm.submit.limits import Limits, read_limits
 from zerobench.slurm.submit.local import refuse_several_nodes, run_here
 from zerobench.slurm.submit.scripts import log_pattern
@@ -79,6 +79,7 @@ def submit(request: Request) -> int:
     if not asked.arrays:
         typer.echo("nothing is missing")
         return 0
+    _warn(asked)
     try:
         run = asked.earlier.folder if asked.earlier else _lay_out(asked, request.reports)
         keep_options(run, asked.options)
@@ -92,6 +93,7 @@ def show(request: Request) -> int:
     asked = read(request, dry=True)
     for line in _lines(asked):
         typer.echo(line)
+    _warn(asked)
     return 0
 
 
@@ -239,6 +241,19 @@ def _lines(asked: Asked) -> Iterator[str]:
     skipped = f", {asked.num_skipped} skipped" if asked.num_skipped else ""
     hours = sum(array.node_hours for array in asked.arrays)
     yield f"{trials} trials{skipped}; {hours:,.1f} node-hours at most"
+
+
+def _warn(asked: Asked) -> None:
+    """Say of jobs that are too short for any trial, before they wait in the queue for nothing."""
+    for array in asked.arrays:
+        if array.time_limit_s <= WARNED_BEFORE_S:
+            what = "predictions" if array.kind is JobKind.PREDICTIONS else "trials"
+            typer.echo(
+                f"warning: jobs of {what} get {time_text(array.time_limit_s)} (the partition's limit, or --time), and"
+                f" Slurm tells them up to {WARNED_BEFORE_S} s before to end: their trials would end as they begin; take"
+                " another --partition, or a longer --time",
+                err=True,
+            )
 
 
 def _said(array: JobArray) -> str:

@@ -5,7 +5,7 @@ It does not import DeepSpeed: the keys come from `known_keys.json`, which a test
 
 from __future__ import annotations
 
-from zerobench.ds_config.build import build_ds_config, swap_folder
+from zerobench.ds_config.build import build_ds_config, in_own_swap_folder, swap_folder
 from zerobench.ds_config.check import check_ds_config, check_overrides
 from zerobench.ds_config.departures import departures
 from zerobench.ds_config.keys import resolve_key
@@ -18,6 +18,7 @@ __all__ = [
     "check_overrides",
     "departures",
     "file_notes",
+    "in_own_swap_folder",
     "load_user_config",
     "only_read",
     "resolve_key",

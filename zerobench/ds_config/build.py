@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import copy
+from collections.abc import Mapping
 from typing import Any
 
 from zerobench.ds_config.check import check_ds_config, check_overrides
@@ -9,6 +11,7 @@ from zerobench.ds_config.conflicts import refuse_conflicts
 from zerobench.ds_config.keys import default, find
 from zerobench.ds_config.user_file import complete_user_config
 from zerobench.errors import UserError
+from zerobench.folder import TrialFolder
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.batch import autotp_size, micro_batches_of_share
 from zerobench.spec.strategy import uses_deepspeed
@@ -31,7 +34,7 @@ def build_ds_config(trial: TrialSpec) -> dict[str, Any]:
     for path, value in check_overrides(trial.ds_config).items():
         _lay(config, path, value)
     config = _without_null_sections(config, "")
-    _own_swap_folder(config, trial)
+    _swap_to(config, trial.nvme_path)
     where = trial.ds_config_file or "ds_config"
     check_ds_config(config, where)
     refuse_conflicts(config, trial, where)
@@ -39,13 +42,20 @@ def build_ds_config(trial: TrialSpec) -> dict[str, Any]:
     return config
 
 
-def swap_folder(trial: TrialSpec) -> str | None:
-    """The trial's own folder under `nvme_path`, or None where the trial names no such path.
+def swap_folder(trial: TrialSpec, folder: TrialFolder) -> str | None:
+    """The own swap folder under `nvme_path` of the trial in `folder`, or None where the trial names no such path.
 
     DeepSpeed names its swap files by rank alone and leaves them behind (swap_tensor/optimizer_utils.py): two trials
     in one folder would read each other's. A folder of its own may be deleted whole after the trial.
     """
-    return None if trial.nvme_path is None else f"{trial.nvme_path.rstrip('/')}/{trial.trial_id}"
+    return None if trial.nvme_path is None else str(folder.outside(trial.nvme_path, trial.trial_id))
+
+
+def in_own_swap_folder(config: Mapping[str, Any], trial: TrialSpec, folder: TrialFolder) -> dict[str, Any]:
+    """`config` of `trial` with what is swapped in the own folder of the trial that lies in `folder`."""
+    own = copy.deepcopy(dict(config))
+    _swap_to(own, swap_folder(trial, folder))
+    return own
 
 
 def _generated(trial: TrialSpec) -> dict[str, Any]:
@@ -159,9 +169,8 @@ def _param_buffers(trial: TrialSpec) -> dict[str, Any]:
     return buffers
 
 
-def _own_swap_folder(config: dict[str, Any], trial: TrialSpec) -> None:
+def _swap_to(config: dict[str, Any], folder: str | None) -> None:
     """Where states are swapped to is the machine's affair and never the file's: the trial's path wins."""
-    folder = swap_folder(trial)
     for name in ("offload_optimizer", "offload_param"):
         section = config.get("zero_optimization", {}).get(name)
         if isinstance(section, dict) and section.get("device") == Offload.NVME.value:

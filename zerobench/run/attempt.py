@@ -3,12 +3,11 @@
 from __future__ import annotations
 
 import os
-import shutil
 import time
 from pathlib import Path
 
 from zerobench.ds_config import file_notes, swap_folder
-from zerobench.folder import TrialFolder, write_whole
+from zerobench.folder import TrialFolder, remove_outside, write_whole
 from zerobench.records import NvmlSummary, RankRecord, Start, TrialRecord
 from zerobench.run.compile_locks import left_over, remove_left_over
 from zerobench.run.launched import LaunchedTrial
@@ -20,6 +19,7 @@ from zerobench.run.outcome import Ending, Stopped, classify, interrupted
 from zerobench.run.readable import read_readable
 from zerobench.run.record_times import written_at_s
 from zerobench.run.recovery import run_twice
+from zerobench.run.setup import renew_swap_folder
 from zerobench.run.site import Launch, Site
 from zerobench.run.stop import Stop
 from zerobench.spec.trial import Evidence, TrialSpec
@@ -53,16 +53,17 @@ def _launch_once(
     expected = launched_processes(trial)
     launch = _launch(trial, folder, site)
     launched = LaunchedTrial(launch, folder)
-    _remove_swap_folder(trial)
+    renew_swap_folder(trial, folder)
+    _remove_swap_folder(trial, folder)
     oom_before = read_oom_counters()
     started_at_s = time.time()
-    _note_start(trial, folder, site, started_at_s)
+    note_start(trial, folder, site, started_at_s)
     with launched:
         stopped = launched.wait(stop, trial.timeout_s, expected, site.settle_s, observer.trial_progress)
         stacks = launched.dump_stacks(stop) if stopped is Stopped.TIMEOUT else {}
         exit_code = launched.exit_code
         launched.end()
-    _remove_swap_folder(trial)
+    _remove_swap_folder(trial, folder)
     locks = [] if exit_code == 0 else _compile_locks(None if launch.elsewhere else started_at_s, stopped)
     redact_logs(folder)
     records, unreadable = read_readable(folder.rank_records(), RankRecord)
@@ -92,7 +93,11 @@ def _launch(trial: TrialSpec, folder: TrialFolder, site: Site) -> Launch:
     return launch
 
 
-def _note_start(trial: TrialSpec, folder: TrialFolder, site: Site, started_at_s: float) -> None:
+def note_start(trial: TrialSpec, folder: TrialFolder, site: Site, started_at_s: float) -> None:
+    """Write down who began the trial: where its runner is killed, the next one knows whom to ask why.
+
+    Raises OSError: the folder cannot be written.
+    """
     start = Start(
         trial_id=trial.trial_id,
         started_at_s=started_at_s,
@@ -104,11 +109,11 @@ def _note_start(trial: TrialSpec, folder: TrialFolder, site: Site, started_at_s:
     write_whole(folder.start, start.model_dump_json(indent=1))
 
 
-def _remove_swap_folder(trial: TrialSpec) -> None:
+def _remove_swap_folder(trial: TrialSpec, folder: TrialFolder) -> None:
     """Delete what DeepSpeed swapped to this node's disk: it leaves it behind, and the next trial would read it."""
-    path = swap_folder(trial)
-    if path is not None and Path(path).is_dir():
-        shutil.rmtree(path)
+    path = swap_folder(trial, folder)
+    if path is not None:
+        remove_outside(Path(path))
 
 
 def _compile_locks(since_s: float | None, stopped: Stopped | None) -> list[str]:

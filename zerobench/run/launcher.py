@@ -13,6 +13,7 @@ DeepSpeed's launcher (deepspeed/launcher/runner.py, launch.py) has defaults that
 from __future__ import annotations
 
 import os
+import re
 import socket
 import sys
 from collections.abc import Mapping, Sequence
@@ -35,6 +36,9 @@ PINNED_MALLOC = {
     "MALLOC_TOP_PAD_": "0",
 }
 """Without these glibc keeps freed memory and resident size says nothing about tensors (mallopt(3))."""
+
+_HOST = re.compile(r"\w[\w.:%@-]*", re.ASCII)
+"""A name or address as ssh takes it. What begins with a dash would be one of ssh's options, which can run commands."""
 
 
 def launched_processes(trial: TrialSpec) -> int:
@@ -157,6 +161,11 @@ def read_hosts(hostfile: Path) -> list[str]:
     for words in entries:
         if len(words) < 2 or not words[1].removeprefix("slots=").isdecimal() or "slots=" not in words[1]:
             raise UserError(f"--hostfile: {hostfile}: {' '.join(words)!r} is not of the form 'name slots=N'")
+        if _HOST.fullmatch(words[0]) is None:
+            raise UserError(
+                f"--hostfile: {hostfile}: {words[0]!r} is no host; a name or an address: letters and digits first,"
+                " then also . - _ : % @"
+            )
     if not entries:
         raise UserError(f"--hostfile: {hostfile} names no host; one a line: 'name slots=N'")
     return [words[0] for words in entries]

@@ -11,6 +11,7 @@ from __future__ import annotations
 import errno
 import fcntl
 import os
+import stat
 from collections.abc import Iterator
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
@@ -55,7 +56,7 @@ def trial_locked(folder: TrialFolder) -> Iterator[bool]:
 @contextmanager
 def _held(path: Path, how: int) -> Iterator[str | None]:
     """Hold the lock at `path`; None, or the words of whoever holds it instead."""
-    descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC, 0o644)
+    descriptor = _opened(path)
     try:
         try:
             fcntl.flock(descriptor, how | fcntl.LOCK_NB)
@@ -70,3 +71,27 @@ def _held(path: Path, how: int) -> Iterator[str | None]:
         yield None
     finally:
         os.close(descriptor)
+
+
+def _opened(path: Path) -> int:
+    """The lock file at `path`, made where it is not there.
+
+    It is written to, so it must be the run's own: a folder that somebody sent may hold a link to another file.
+
+    Raises UserError: it is a link, or no plain file of one name.
+    """
+    try:
+        descriptor = os.open(path, os.O_RDWR | os.O_CREAT | os.O_CLOEXEC | os.O_NOFOLLOW | os.O_NONBLOCK, 0o644)
+    except OSError as error:
+        if error.errno not in {errno.ELOOP, errno.EISDIR, errno.ENXIO}:
+            raise
+        raise _no_lock(path) from None
+    found = os.fstat(descriptor)
+    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+        os.close(descriptor)
+        raise _no_lock(path)
+    return descriptor
+
+
+def _no_lock(path: Path) -> UserError:
+    return UserError(f"RUN: {path} is a link or no plain file, which no lock of ours is; remove it and try again")

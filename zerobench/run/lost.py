@@ -64,12 +64,26 @@ def close(run: Run, trial: TrialSpec, folder: TrialFolder, lost: Callable[[Start
     return record
 
 
+def cut_off(record: TrialRecord, folder: TrialFolder, taken: Callable[[], Interruption | None]) -> TrialRecord:
+    """`record` of a prediction, typed by what took the machine from it where it was stopped, as a measured trial's is.
+
+    Raises OSError: the folder cannot be written.
+    """
+    cause = taken() if record.status is Status.INTERRUPTED else None
+    if cause is None:
+        return record
+    failure = Failure(message=cause.message, evidence=cause.evidence)
+    typed = record.model_copy(update={"status": cause.status, "reason": cause.message, "failure": failure})
+    write_whole(folder.record, typed.model_dump_json(indent=1))
+    return typed
+
+
 def renew(run: Run, trial: TrialSpec, folder: TrialFolder, site: Site) -> None:
     """Where the trial was begun before, end what still runs of it and move what it left aside, typed.
 
     The command goes last: as long as it is there, the trial counts as begun, and a move cut short is finished later.
     """
-    if not is_begun(folder):
+    if not is_begun(folder) and not folder.record.exists():
         return
     for launch in (folder, folder.resumed):
         tree.end(partial(tree.members, str(launch.path)))

@@ -6,6 +6,7 @@ of its own in the trial's, so that neither overwrites what the other measured.
 
 from __future__ import annotations
 
+import contextlib
 import os
 import shutil
 import subprocess
@@ -26,7 +27,7 @@ from zerobench.checkpoint_files import (
     size_bytes,
 )
 from zerobench.ds_config import build_ds_config
-from zerobench.folder import TrialFolder
+from zerobench.folder import TrialFolder, remove_outside
 from zerobench.formulas.checkpoint import room_bytes
 from zerobench.records import Failure, RankRecord, Recovery, Status, TrialRecord
 from zerobench.run.launcher import MARK, launched_processes
@@ -70,8 +71,11 @@ def run_twice(trial: TrialSpec, folder: TrialFolder, run_id: str, launch: Launch
 
 def remove_checkpoints(trial: TrialSpec, folder: TrialFolder) -> None:
     """Delete the checkpoints that a trial left."""
-    if trial.checkpoint is not None:
-        shutil.rmtree(checkpoints_folder(trial, folder), ignore_errors=True)
+    if trial.checkpoint is None:
+        return
+    with contextlib.suppress(OSError):
+        path = checkpoints_folder(trial, folder)
+        remove_outside(path) if trial.checkpoint.folder else shutil.rmtree(path)
 
 
 def _begun(trial: TrialSpec, first: TrialRecord, ranks: Sequence[RankRecord], killed: RankRecord | None) -> Recovery:

@@ -9,25 +9,27 @@ from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
+from functools import cache
 from pathlib import Path
 from typing import Any
 
 from zerobench.errors import UserError, unknown_choice
 from zerobench.folder import RunFolder, write_whole
 from zerobench.records import Status, TrialRecord
-from zerobench.run.attempt import run_trial
+from zerobench.run.attempt import note_start, run_trial
 from zerobench.run.installed import check_installed
+from zerobench.run.links import refuse_links
 from zerobench.run.lock import locked, shared, trial_locked
-from zerobench.run.lost import renew
+from zerobench.run.lost import cut_off, renew
 from zerobench.run.node_environment import record_hosts
 from zerobench.run.observer import Observer
-from zerobench.run.setup import lay_out, make_folder, new_run_folder, resolved_configs
+from zerobench.run.setup import lay_out, make_folder, mend_skipped, new_run_folder, resolved_configs
 from zerobench.run.simulations import is_predicted, predict
 from zerobench.run.site import Site, check_site
 from zerobench.run.stop import Stop, stop_on_signals
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.trial import Evidence, TrialSpec
-from zerobench.store import STAMP, Run, load_run, read_record
+from zerobench.store import STAMP, Run, load_run
 
 _KEPT = {Status.COMPLETED, Status.SKIPPED}
 """What a resumed run does not do again."""
@@ -106,6 +108,7 @@ def _refuse_own_script(run: Run) -> None:
 def _run_pending(folder: RunFolder, site: Site, observer: Observer) -> RunResult:
     with locked(folder), stop_on_signals() as stop:
         run = load_run(folder.path)
+        mend_skipped(run)
         known = list(standing(run))
         kept = Counter(status for _, status in known if status)
         to_do = [trial_id for trial_id, status in known if status is None]
@@ -124,10 +127,13 @@ def _run(
     run: Run, to_do: Sequence[str], kept: Counter[Status], site: Site, stop: Stop, observer: Observer
 ) -> RunResult:
     """Run `to_do`, which the caller holds."""
+    refuse_links(run.folder, to_do)
     check_site(map(run.spec, to_do), site)
     observer.run_started(run.folder, len(to_do), kept[Status.COMPLETED], kept[Status.SKIPPED])
     try:
         statuses = kept + _run_all(run, to_do, site, stop, observer)
+    except BrokenPipeError:  # whoever read what we print has gone; no folder is at fault
+        raise
     except OSError as error:
         raise UserError(
             f"{error.filename or run.folder.path}: {error.strerror or error};"
@@ -169,10 +175,13 @@ def _check_planned(run: Run, trial_ids: Sequence[str]) -> None:
 
 
 def standing(run: Run, trial_ids: Iterable[str] | None = None) -> Iterator[tuple[str, Status | None]]:
-    """Each planned trial's id, with its status where it need not run (again), None where it must."""
+    """Each planned trial's id, with its status where it need not run (again), None where it must.
+
+    One whose record is torn must.
+    """
+    skipped = {entry.trial_id for entry in run.plan.trials if entry.reason is not None}
     for trial_id in (entry.trial_id for entry in run.plan.trials) if trial_ids is None else trial_ids:
-        path = run.folder.trial(trial_id).record
-        status = read_record(path, TrialRecord).status if path.exists() else None
+        status = Status.SKIPPED if trial_id in skipped else run.status(trial_id)
         yield trial_id, status if status in _KEPT else None
 
 
@@ -208,7 +217,17 @@ def _run_all(run: Run, to_do: Sequence[str], site: Site, stop: Stop, observer: O
     predicted = [pair for pair in trials if is_predicted(pair[0])]
     for trial, folder in predicted:
         renew(run, trial, folder, site)
-    predict(predicted, run.run_id, site.num_cpus, stop, started, ended)
+    taken = cache(site.interruption)  # one answer for all that are cut off at once
+
+    def begun(trial: TrialSpec) -> None:
+        if site.job is not None and trial.evidence is Evidence.SIMULATED:
+            note_start(trial, run.folder.trial(trial.trial_id), site, time.time())
+        started(trial)
+
+    def predicted_one(record: TrialRecord) -> None:
+        ended(cut_off(record, run.folder.trial(record.trial_id), taken))
+
+    predict(predicted, run.run_id, site.num_cpus, stop, begun, predicted_one)
     for trial, folder in trials:
         if stop.asked or is_predicted(trial):
             continue

@@ -11,15 +11,18 @@ from typing import Any
 import yaml
 from pydantic_core import to_json
 
-from zerobench.ds_config import build_ds_config
+from zerobench.ds_config import build_ds_config, in_own_swap_folder
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder, TrialFolder, write_whole
 from zerobench.records import Status, TrialRecord
+from zerobench.redaction import redact_text
 from zerobench.run.launcher import launched_processes
+from zerobench.run.secrets import refuse_secrets, without_secrets
 from zerobench.spec.expand import PlannedTrial
+from zerobench.spec.rules import Skip
 from zerobench.spec.strategy import uses_deepspeed
 from zerobench.spec.trial import TrialSpec, slug
-from zerobench.store import STAMP, Plan, PlanEntry, Run
+from zerobench.store import STAMP, Plan, PlanEntry, Run, read_json
 
 
 def new_run_folder(reports: Path, sweep_name: str) -> RunFolder:
@@ -27,7 +30,7 @@ def new_run_folder(reports: Path, sweep_name: str) -> RunFolder:
 
     Raises OSError: it cannot be made.
     """
-    name = f"{slug(sweep_name)}_{time.strftime(STAMP)}"
+    name = f"{slug(redact_text(sweep_name))}_{time.strftime(STAMP)}"
     for number in range(1, 100):
         path = reports.resolve() / (name if number == 1 else f"{name}-{number}")
         try:
@@ -41,7 +44,7 @@ def new_run_folder(reports: Path, sweep_name: str) -> RunFolder:
 def resolved_configs(planned: Sequence[PlannedTrial]) -> dict[str, dict[str, Any]]:
     """The DeepSpeed config of each trial that will run under DeepSpeed, by trial id.
 
-    Raises UserError: a trial's config is refused, or two trials are the same.
+    Raises UserError: a trial's config is refused, or holds a secret, or two trials are the same.
     """
     configs: dict[str, dict[str, Any]] = {}
     seen: set[str] = set()
@@ -51,6 +54,7 @@ def resolved_configs(planned: Sequence[PlannedTrial]) -> dict[str, dict[str, Any
         seen.add(item.trial.trial_id)
         if item.skipped is None and uses_deepspeed(item.trial):
             configs[item.trial.trial_id] = build_ds_config(item.trial)
+        refuse_secrets(item.trial, configs.get(item.trial.trial_id))
     return configs
 
 
@@ -70,7 +74,7 @@ def lay_out(
 
     Raises OSError: a file cannot be written.
     """
-    write_whole(run.sweep, yaml.safe_dump(dict(sweep), sort_keys=False, allow_unicode=True))
+    write_whole(run.sweep, yaml.safe_dump(without_secrets(sweep), sort_keys=False, allow_unicode=True))
     write_whole(run.environment, json.dumps(environment, indent=1))
     if not make_folders:
         run.waiting.write_bytes(b"".join(_waiting(item.trial, configs) for item in planned if item.skipped is None))
@@ -81,7 +85,8 @@ def lay_out(
         lay_out_trial(folder, item.trial, configs.get(item.trial.trial_id))
         if item.skipped is not None:
             # Not to the disk at once, which takes seconds for thousands: without its plan the folder is no run yet.
-            folder.record.write_text(_skipped_record(run, item).model_dump_json(indent=1), encoding="utf-8")
+            record = _skipped_record(run.run_id, item.trial, item.skipped)
+            folder.record.write_text(record.model_dump_json(indent=1), encoding="utf-8")
     write_whole(run.plan, _plan(run, planned).model_dump_json(indent=1))
 
 
@@ -90,7 +95,8 @@ def lay_out_trial(folder: TrialFolder, trial: TrialSpec, ds_config: Mapping[str,
     folder.path.mkdir(parents=True)
     folder.spec.write_text(trial.model_dump_json(indent=1), encoding="utf-8")
     if ds_config is not None:
-        folder.ds_config.write_bytes(to_json(ds_config, indent=1, inf_nan_mode="constants"))
+        own = in_own_swap_folder(ds_config, trial, folder)
+        folder.ds_config.write_bytes(to_json(own, indent=1, inf_nan_mode="constants"))
 
 
 def make_folder(run: Run, trial_id: str) -> None:
@@ -103,8 +109,22 @@ def make_folder(run: Run, trial_id: str) -> None:
         return
     folder.path.mkdir(parents=True, exist_ok=True)
     if waiting["ds_config"] is not None:
-        write_whole(folder.ds_config, json.dumps(waiting["ds_config"], indent=1))
+        own = in_own_swap_folder(waiting["ds_config"], run.spec(trial_id), folder)
+        write_whole(folder.ds_config, json.dumps(own, indent=1))
     write_whole(folder.spec, json.dumps(waiting["trial"], indent=1))
+
+
+def renew_swap_folder(trial: TrialSpec, folder: TrialFolder) -> None:
+    """Have the config of a trial that swaps name the swap folder as it is now: a run may have been moved since.
+
+    Raises OSError: it cannot be written. Raises UserError: it is torn.
+    """
+    if trial.nvme_path is None or not folder.ds_config.exists():
+        return
+    config = read_json(folder.ds_config)
+    own = in_own_swap_folder(config, trial, folder)
+    if own != config:
+        write_whole(folder.ds_config, json.dumps(own, indent=1))
 
 
 def _waiting(trial: TrialSpec, configs: Mapping[str, dict[str, Any]]) -> bytes:
@@ -125,13 +145,25 @@ def _plan(run: RunFolder, planned: Sequence[PlannedTrial]) -> Plan:
     return Plan(run_id=run.run_id, trials=entries)
 
 
-def _skipped_record(run: RunFolder, item: PlannedTrial) -> TrialRecord:
+def mend_skipped(run: Run) -> None:
+    """Write the records of skipped trials again that are torn or lost: the plan knows all that they say.
+
+    Raises OSError: one cannot be written.
+    """
+    for entry in run.plan.trials:
+        if entry.reason is not None and run.status(entry.trial_id) is None:
+            skip = Skip(rule=entry.rule or "", reason=entry.reason)
+            record = _skipped_record(run.run_id, run.spec(entry.trial_id), skip)
+            write_whole(run.folder.trial(entry.trial_id).record, record.model_dump_json(indent=1))
+
+
+def _skipped_record(run_id: str, trial: TrialSpec, skip: Skip) -> TrialRecord:
     return TrialRecord(
-        run_id=run.run_id,
-        trial_id=item.trial.trial_id,
-        config_hash=item.trial.config_hash,
+        run_id=run_id,
+        trial_id=trial.trial_id,
+        config_hash=trial.config_hash,
         status=Status.SKIPPED,
-        reason=item.skipped.reason if item.skipped else None,
-        rule=item.skipped.rule if item.skipped else None,
-        ranks_expected=launched_processes(item.trial),
+        reason=skip.reason,
+        rule=skip.rule,
+        ranks_expected=launched_processes(trial),
     )

@@ -14,6 +14,7 @@ from pydantic import AfterValidator, Field, ValidationError, field_validator
 
 from zerobench.errors import UserError, unknown_choice
 from zerobench.folder import RunFolder, write_whole
+from zerobench.spec.axes import MAX_RANKS
 from zerobench.spec.base import Spec, user_error
 from zerobench.spec.gpu_names import known_gpu
 from zerobench.spec.machine import Accelerator, Machine
@@ -84,9 +85,9 @@ class ContainerRuntime(StrEnum):
 class SubmitOptions(Spec):
     """All that is asked for; None is sbatch's, or the template's, own default."""
 
-    nodes: Positive = 1
+    nodes: Annotated[Positive, Field(le=MAX_RANKS)] = 1
     """The most nodes that a trial may take."""
-    gpus_per_node: Count | None = None
+    gpus_per_node: Annotated[Count, Field(le=MAX_RANKS)] | None = None
     """GPUs of one node that trials may use; 0 for nodes without, whose ranks are CPU processes."""
     gpu: Text | None = None
     """The nodes' GPU by its name in the hardware catalogue."""

@@ -128,6 +128,12 @@ _SPELLINGS: dict[str, tuple[str, ...]] = {
     "max_positions": ("max_position_embeddings", "n_positions", "max_sequence_length", "max_seq_len"),
 }
 
+_LARGEST_SIZE = 2**31 - 1
+_LARGEST = {"num_layers": 100_000}
+"""Every layer is counted and simulated, one by one: a thousand times what anybody has trained is enough."""
+_PRINTED = 10**30
+_MAY_BE_NULL = {"num_kv_heads", "head_dim"}
+
 
 @dataclass(frozen=True)
 class Dimensions:
@@ -207,9 +213,10 @@ def check_dimensions(spec: ModelSpec, where: str) -> None:
     """
     _check_aliases(spec, where)
     config = complete(spec)
-    for keys in _SPELLINGS.values():
+    for name, keys in _SPELLINGS.items():
         for key in keys:
-            _check_size(config.get(key), f"{where}: {key}")
+            _check_size(config.get(key), f"{where}: {key}", _LARGEST.get(name, _LARGEST_SIZE))
+    _check_given(spec, config, where)
     size = dimensions(spec)
     divided = "head_dim" not in config or config["head_dim"] is None or spec.model_type == "llama"
     if divided and size.hidden_size and size.num_heads and size.hidden_size % size.num_heads:
@@ -231,6 +238,17 @@ def _check_aliases(spec: ModelSpec, where: str) -> None:
             )
 
 
-def _check_size(value: object, where: str) -> None:
+def _check_given(spec: ModelSpec, config: dict[str, Any], where: str) -> None:
+    """A null takes the place of a default, and no model can be built of it; of some sizes it says: the usual one."""
+    for key, usual in DEFAULTS.get(spec.model_type, {}).items():
+        named = any(key in keys for name, keys in _SPELLINGS.items() if name not in _MAY_BE_NULL)
+        if named and usual is not None and config[key] is None:
+            raise UserError(f"{where}: {key}: null; it must be a positive integer; without the key it is {usual}")
+
+
+def _check_size(value: object, where: str, largest: int) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
         raise UserError(f"{where}: {value!r}; it must be a positive integer")
+    if isinstance(value, int) and value > largest:
+        shown = str(value) if value < _PRINTED else "a number of many digits"
+        raise UserError(f"{where}: {shown}; at most {largest}")

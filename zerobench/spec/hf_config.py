@@ -102,6 +102,7 @@ def spec_from_config(config: dict[str, Any], *, name: str, where: str, origin: P
             f"{where}: model_type: {model_type!r}; it must name the transformers architecture, "
             "for example llama or gpt2"
         )
+    _check_texts({"name": name, **config}, where)
     kept = _only_the_work(config)
     kept["use_cache"] = False
     if isinstance(kept.get("text_config"), dict):
@@ -114,6 +115,27 @@ def spec_from_config(config: dict[str, Any], *, name: str, where: str, origin: P
         raise user_error(error, ModelSpec, where) from None
     check_dimensions(spec, where)
     return spec
+
+
+def _check_texts(value: object, where: str) -> None:
+    """JSON can write half a character of two halves, a file's name any bytes; no record can hold either."""
+    if isinstance(value, str) and not _is_text(value):
+        raise UserError(f"{where}: {value!a} is no text: it holds half a character")
+    if isinstance(value, dict):
+        for key, inner in value.items():
+            _check_texts(key, where)
+            _check_texts(inner, f"{where}: {key}" if _is_text(str(key)) else where)
+    if isinstance(value, list):
+        for inner in value:
+            _check_texts(inner, where)
+
+
+def _is_text(text: str) -> bool:
+    try:
+        text.encode()
+    except UnicodeEncodeError:
+        return False
+    return True
 
 
 def _only_the_work(config: dict[str, Any]) -> dict[str, Any]:

@@ -62,18 +62,49 @@ _Loader.add_constructor("tag:yaml.org,2002:int", _integer)
 def load_plain(text: str, where: str) -> Any:
     """The plain value that the YAML `text` writes. Raises UserError, which begins with `where`."""
     try:
-        value = yaml.load(text, _Loader)  # noqa: S506 - a subclass of SafeLoader
+        value = load_bounded(text, _Loader)
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = "" if mark is None else f"line {mark.line + 1}: "
         raise UserError(one_line(f"{where}: {line}no YAML: {error.problem or error.context}")) from None
     except RecursionError:
         raise UserError(f"{where}: nested too deeply; at most {MAX_DEPTH} levels") from None
+    except OverflowError as error:
+        raise UserError(f"{where}: {error}") from None
     # Explicit tags (`!!int x`) and unprintable characters end in whatever the constructor stumbles over.
     except (yaml.YAMLError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
         raise UserError(one_line(f"{where}: no YAML: {error}")) from None
     check_plain(value, where)
     return value
+
+
+def load_bounded(text: str, loader: type[yaml.SafeLoader]) -> Any:
+    """What `loader` makes of the YAML `text`, aliases and merges only unfolded where that ends in MAX_VALUES.
+
+    PyYAML copies what `<<` merges, so that nine levels of ten aliases are a thousand million keys.
+
+    Raises yaml.YAMLError, or what the constructor stumbles over; OverflowError: it unfolds into more.
+    """
+    reader = loader(text)
+    try:
+        node = reader.get_single_node()
+        if node is None:
+            return None
+        if _unfolded(node, {}) > MAX_VALUES:
+            raise OverflowError(f"more than {MAX_VALUES} values")
+        return reader.construct_document(node)
+    finally:
+        reader.dispose()
+
+
+def _unfolded(node: yaml.Node, known: dict[int, int]) -> int:
+    """How many values `node` stands for, each alias counted where it is used; what holds itself counts once in it."""
+    if id(node) not in known:
+        known[id(node)] = 1
+        inner = [part for pair in node.value for part in pair] if isinstance(node, yaml.MappingNode) else node.value
+        parts = inner if isinstance(node, yaml.CollectionNode) else []
+        known[id(node)] = 1 + sum(_unfolded(part, known) for part in parts)
+    return known[id(node)]
 
 
 def check_plain(value: object, where: str) -> None:

@@ -13,6 +13,7 @@ from typing import Any
 from pydantic import ValidationError
 
 from zerobench.errors import UserError, unknown_choice
+from zerobench.spec.architecture import check_dimensions
 from zerobench.spec.base import user_error
 from zerobench.spec.hf_config import HUB_ID, load_from_hub, load_from_path, spec_from_config
 from zerobench.spec.model import ModelSpec
@@ -144,10 +145,12 @@ def _from_mapping(value: dict[Any, Any]) -> ModelSpec:
     if "config" in value:
         return _from_config_field(value)
     try:
-        return Shape.model_validate(value).to_model()
+        spec = Shape.model_validate(value).to_model()
     except ValidationError as error:
         line = " ".join(str(user_error(error, Shape, "model")).split())  # a field's name may hold anything
         raise UserError(line.replace(f"{Shape.__name__}: ", "")) from None
+    check_dimensions(spec, "model")
+    return spec
 
 
 def _from_named_config(value: dict[Any, Any]) -> ModelSpec:

@@ -7,7 +7,7 @@
       strategy: [single, ddp, zero0, zero1, zero2, zero3, fsdp, tensor]  # zerobench strategies: what each needs
       offload_optimizer: none       # none, cpu, nvme
       offload_param: none
-      nvme_path: null               # folder on the NVMe device
+      nvme_path: null               # folder on the NVMe device; each run has its own in it
       world_size: auto              # ranks; auto: every GPU there is, or two CPU ranks. Or num_nodes and
                                     # gpus_per_node, either of which may be auto too. One of the three gives the
                                     # rest, two give the third.

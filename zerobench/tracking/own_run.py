@@ -17,6 +17,12 @@ from zerobench.run.setup import new_run_folder
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import Plan, PlanEntry
 
+LEDGER_ALONE = (
+    "written when the steps under the ledger were done: the training ended without a word after that, or goes on still;"
+    " the figures of timed steps are not there"
+)
+"""A note of records that nothing has taken the place of."""
+
 
 def lay_out_own(reports: Path, trial: TrialSpec, asked: Mapping[str, Any], command: Sequence[str]) -> RunFolder:
     """A fresh run folder under `reports` whose one trial is `trial`; the plan goes last, which makes it a run.

@@ -5,7 +5,7 @@ from __future__ import annotations
 import json
 import os
 import time
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 from pathlib import Path
 from typing import Any, Self
@@ -23,7 +23,7 @@ from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.parameters import ParameterCounts
 from zerobench.spec.trial import TrialSpec
 from zerobench.tracking.agreement import Agreed
-from zerobench.tracking.own_run import lay_out_own, run_of, watched_folder
+from zerobench.tracking.own_run import LEDGER_ALONE, lay_out_own, run_of, watched_folder
 from zerobench.tracking.own_trial import engine_file, engine_trial, laid_out
 from zerobench.tracking.step_phases import StepPhases
 
@@ -69,6 +69,8 @@ class Found:
     status: Status = Status.COMPLETED
     failure: Failure | None = None
     notes: list[str] = field(default_factory=list)
+    nameless: list[str] = field(default_factory=list)
+    """Notes on bytes without a name in the tracked steps."""
     measured: dict[str, Any] = field(default_factory=dict)
     """Fields of the rank's record, as the phases left them."""
     sequence_lengths: set[int] = field(default_factory=set)
@@ -111,7 +113,7 @@ class Found:
         }
         self.notes += steps.ledger.notes
         noted = (item for item in steps.ledger.unattributed_sites() if item[1] >= _NOTED_BYTES)
-        self.notes += [f"unattributed: {nbytes:,} bytes allocated at {site}" for site, nbytes in noted]
+        self.nameless = [f"unattributed: {nbytes:,} bytes allocated at {site}" for site, nbytes in noted]
 
     def note_once(self, note: str) -> None:
         """Add a note that is not there yet."""
@@ -126,33 +128,41 @@ class Found:
             self.sequence_lengths.add(first[1])
 
     @property
+    def all_notes(self) -> list[str]:
+        """The notes, with those on what was seen in the tracked steps."""
+        lengths = sorted(self.sequence_lengths)
+        differ = [f"the tracked batches differ in length: {lengths} tokens"] if len(lengths) > 1 else []
+        return [*self.notes, *self.nameless, *differ]
+
+    @property
     def sequence_length(self) -> int | None:
         """Tokens per sequence, where all tracked batches agree."""
         return next(iter(self.sequence_lengths)) if len(self.sequence_lengths) == 1 else None
 
 
-def write_records(found: Found, engine: Any, device: Device) -> None:
-    """Write this rank's record; on rank 0 also what the work was, and, where no watcher does it, the trial's record."""
+def write_records(found: Found, engine: Any, device: Device, *, is_last: bool = True) -> None:
+    """Write this rank's record; on rank 0 also what the work was, and, where no watcher does it, the trial's record.
+
+    Where it `is_last` not, others take their place later, unless the process is killed before.
+    """
     name = found.trial.trial_id
     trial = laid_out(
         engine_trial(engine, name, found.trial.steps, found.sequence_length),
         found.rank.world_size,
         found.ranks_per_node,
     )
-    if len(found.sequence_lengths) > 1:
-        found.notes.append(f"the tracked batches differ in length: {sorted(found.sequence_lengths)} tokens")
     if found.rank.rank == 0:
         write_whole(found.folder.spec, trial.model_dump_json(indent=1))
         write_whole(found.folder.ds_config, json.dumps(engine_file(engine), indent=1))
-    record = _rank_record(found, trial, engine, device)
+    record = _rank_record(found, trial, engine, device, [] if is_last else [LEDGER_ALONE])
     write_whole(found.folder.rank_record(found.rank.rank), record.model_dump_json())
-    if found.sampler is not None:
+    if found.sampler is not None and is_last:
         found.sampler.stop()
     if found.rank.rank == 0 and not found.is_watched:
-        _write_trial(found, trial)
+        _write_trial(found, trial, [] if is_last else [LEDGER_ALONE])
 
 
-def _rank_record(found: Found, trial: TrialSpec, engine: Any, device: Device) -> RankRecord:
+def _rank_record(found: Found, trial: TrialSpec, engine: Any, device: Device, more_notes: Sequence[str]) -> RankRecord:
     parameters = count_parameters_built(engine.module)
     flops, formula = _flops(trial, parameters) if trial.knows("sequence_length") else (None, None)
     return RankRecord(
@@ -176,7 +186,7 @@ def _rank_record(found: Found, trial: TrialSpec, engine: Any, device: Device) ->
         **found.measured,
         effective_config=engine_config(engine),
         departures=_departures(engine_file(engine), trial.world_size, parameters.total),
-        notes=found.notes,
+        notes=[*found.all_notes, *more_notes],
     )
 
 
@@ -196,10 +206,13 @@ def _departures(config: dict[str, Any], world_size: int, num_params: int) -> lis
         return []
 
 
-def _write_trial(found: Found, trial: TrialSpec) -> None:
-    """Wait a little for the other ranks' records, then say how the tracked steps went."""
+def _write_trial(found: Found, trial: TrialSpec, notes: Sequence[str]) -> None:
+    """Wait a little for the other ranks' records, then say how the tracked steps went.
+
+    With `notes` on what is still to come nobody is waited for: the training goes on.
+    """
     folder = found.folder
-    patience_s = PEERS_S if found.failure is None else FAILED_PEERS_S
+    patience_s = 0.0 if notes else PEERS_S if found.failure is None else FAILED_PEERS_S
     deadline = time.monotonic() + patience_s
     while len(folder.rank_records()) < trial.world_size and time.monotonic() < deadline:
         time.sleep(_PAUSE_S)
@@ -219,7 +232,7 @@ def _write_trial(found: Found, trial: TrialSpec) -> None:
         ranks_expected=trial.world_size,
         ranks_reported=len(ranks),
         nvml=read_nvml(folder),
-        notes=[f"{missing} ranks had written no record {patience_s:g} s after rank 0"] if missing else [],
+        notes=[*notes, *([f"{missing} ranks had written no record {patience_s:g} s after rank 0"] if missing else [])],
     )
     write_whole(folder.record, record.model_dump_json(indent=1))
 

@@ -11,6 +11,7 @@ from dataclasses import replace
 
 from zerobench.records import Failure, Status
 from zerobench.run.outcome import Ending, Stopped, first_failure, how_ended, with_last_lines
+from zerobench.tracking.own_run import LEDGER_ALONE
 
 ScriptOutcome = tuple[Status, Failure | None, list[str]]
 """Status, why unless it completed, and notes."""
@@ -20,7 +21,8 @@ def classify_script(ending: Ending) -> ScriptOutcome:
     """The status of a watched script."""
     failed = [record for record in ending.records if record.status is not Status.COMPLETED]
     if ending.stopped is Stopped.INTERRUPTED:
-        return _interrupted(tracked=bool(ending.records) and not failed and not ending.missing)
+        is_whole = not any(LEDGER_ALONE in record.notes for record in ending.records)
+        return _interrupted(tracked=bool(ending.records) and is_whole and not failed and not ending.missing)
     code = _real_code(ending.exit_code)
     if code == 0:
         notes = [f"rank {record.rank} recorded a failure, and the script ended well all the same" for record in failed]

@@ -80,6 +80,12 @@ class StepPhases:
         """Whether all steps are done."""
         return self.index == len(self.kinds)
 
+    @property
+    def ledger_is_done(self) -> bool:
+        """Whether the step that has just ended was the last one under the ledger."""
+        under = [kind in _UNDER_LEDGER for kind in self.kinds]
+        return self.index > 0 and under[self.index - 1] and not any(under[self.index :])
+
     def open(self) -> None:
         """Begin a step."""
         self.marks.step_index, self.marks.kind = self.index, self.kind

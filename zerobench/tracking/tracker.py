@@ -8,9 +8,9 @@
 
 Steps are counted from the call on: the first one under the ledger, warm-up, one under the ledger again (steady state),
 warm-up, and a few that are timed with no ledger on. A step under the ledger takes several times as long as another; as
-soon as the last one is done the records are written and the engine is as it was before, so that a run of weeks pays for
-one minute. What is measured is the user's: malloc is not pinned, tensors that the loop keeps alive stay alive, and what
-the loop does between forward and backward counts to the forward phase.
+soon as the last of those is done its records are written, and once more when all are done; then the engine is as it was
+before, so that a run of weeks pays for one minute. What is measured is the user's: malloc is not pinned, tensors that
+the loop keeps alive stay alive, and what the loop does between forward and backward counts to the forward phase.
 """
 
 from __future__ import annotations
@@ -140,6 +140,8 @@ class Tracker:
         self._steps.close()
         if self._steps.is_over:
             self._finish()
+        elif self._steps.ledger_is_done:
+            self._write(is_last=False)
 
     @_harmless
     def close(self, error: BaseException | None = None) -> None:
@@ -237,13 +239,18 @@ class Tracker:
         self._finished = True
         self._hooks.restore()
         atexit.unregister(self._at_exit)
+        self._write(is_last=True)
+        del self._engine, self._steps, self._hooks, self._found
+
+    def _write(self, *, is_last: bool) -> None:
+        """Write the records; before the last ones, so that a process that is killed leaves its ledger."""
         try:
-            self._progress.say("done", len(self._steps.kinds), always=True)
+            if is_last:
+                self._progress.say("done", len(self._steps.kinds), always=True)
             self._found.take(self._steps)
-            write_records(self._found, self._engine, self._device)
+            write_records(self._found, self._engine, self._device, is_last=is_last)
         except Exception as error:  # noqa: BLE001 -- a full disk is no reason to end a training
             warnings.warn(f"zerobench could not write its records to {self.folder.path}: {error}", stacklevel=2)
-        del self._engine, self._steps, self._hooks, self._found
 
     def _at_exit(self) -> None:
         """The process ends before the tracked steps were done; an exception that ended it is the reason."""

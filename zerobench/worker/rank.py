@@ -106,7 +106,7 @@ class RankRun:
     def _look(self, strategy: Strategy, device: Device, reader: DeviceReader | None) -> None:
         """Set up everything that looks at memory."""
         world = self.world
-        self._nvme = world.nvme(swap_folder(self.trial), self.rank.rank)
+        self._nvme = world.nvme(swap_folder(self.trial, self.folder), self.rank.rank)
         self._ledger = Ledger(
             device.torch_device,
             lambda: itertools.chain(strategy.walk(), world.walk()),

@@ -7,13 +7,17 @@ expression that is built from a value. Colours are CSS variables (palette.py), w
 from __future__ import annotations
 
 import json
+import mmap
 import re
 from collections.abc import Mapping, Sequence
+from functools import cache
 from typing import Any
 from xml.sax.saxutils import quoteattr
 
 import altair as alt
 import vl_convert
+
+from zerobench.errors import UserError
 
 Mark = Any
 """One layer of a plot, an altair chart: its methods publish no types."""
@@ -26,6 +30,10 @@ WIDTH = 900
 
 HATCH = "url(#hatch)"
 """The fill that marks what is predicted; each drawing has its own pattern of that name, told apart by its key."""
+
+_RESERVED_BYTES = 65 * 2**30
+"""What V8 reserves when it first draws: 64 GiB of addresses within which it keeps its objects, and some beside."""
+_NO_RESERVE = getattr(mmap, "MAP_NORESERVE", 0)
 
 _SILENT = re.compile(r'<g class="mark-\w+ role-mark[^"]*" aria-hidden="true"')
 """Marks that say nothing lie over marks that do, and must not catch the pointer."""
@@ -102,9 +110,10 @@ def arranged(plots: Sequence[Specification], columns: int, spacing: float, **ind
 def svg(plot: Specification, key: str, label: str) -> str:
     """`plot` (layered or arranged) as an `<svg>` element that takes the width it is given; `label` names it as a whole.
 
-    Raises ValueError: Vega-Lite refuses the specification.
+    Raises ValueError: Vega-Lite refuses the specification. Raises UserError: this process may not draw.
     """
     specification = {"$schema": alt.SCHEMA_URL, **plot, "config": dict(CONFIG)}
+    _check_addresses()
     # Inline data only: no address is allowed, so a value can make nothing load.
     drawn = vl_convert.vegalite_to_svg(specification, allowed_base_urls=[])
     opening, _, body = drawn.partition(">")
@@ -119,6 +128,22 @@ def svg(plot: Specification, key: str, label: str) -> str:
     if hatched not in body:
         return opening + body
     return opening + _pattern(key) + body.replace(hatched, f'fill="url(#{key}-hatch)"')
+
+
+@cache
+def _check_addresses() -> None:
+    """V8, which draws, ends the process with a stack trace where it cannot reserve its addresses.
+
+    Raises UserError: they cannot be had.
+    """
+    try:
+        mmap.mmap(-1, _RESERVED_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE, prot=0).close()
+    except (OSError, OverflowError):
+        raise UserError(
+            f"report: charts are drawn by V8, which reserves {_RESERVED_BYTES / 2**30:.0f} GiB of addresses (no memory)"
+            " at once, and this process may not: raise `ulimit -v`, or write --markdown, --csv or --json, which draw"
+            " nothing"
+        ) from None
 
 
 def _attribute(tag: str, name: str) -> str:

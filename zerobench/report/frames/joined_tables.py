@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pandas as pd
 
+from zerobench.folder import replacing
 from zerobench.report.frames import schema
 from zerobench.report.frames.compared_table import compared_frame
 from zerobench.report.frames.run_frames import RunFrames
@@ -51,7 +52,6 @@ def _write_memory(frames: RunFrames, path: Path) -> None:
 
 
 def _write(path: Path, frame: pd.DataFrame) -> Path:
-    temporary = path.with_name(f".{path.name}.tmp")
-    frame.to_csv(temporary, index=False, lineterminator="\n")
-    temporary.replace(path)
+    with replacing(path) as temporary:
+        frame.to_csv(temporary, index=False, lineterminator="\n")
     return path

@@ -21,6 +21,9 @@ from zerobench.spec.trial import Evidence, TrialSpec
 
 START_UP_S = 300
 """A job's own share of its time limit: prolog, container image, the first look at the shared file system."""
+WARNED_BEFORE_S = 120
+"""How long before its time limit a job may be told to end: a minute (array.sbatch), and Slurm may be a minute early
+(sbatch(1), --signal)."""
 FILL_S = 2 * 3600
 """What the trials of a task may take together, where nobody says how many there are."""
 MOST_PER_JOB = 64

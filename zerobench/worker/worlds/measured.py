@@ -17,6 +17,7 @@ from zerobench.memory.storages import StorageCounter
 from zerobench.progress import Rank
 from zerobench.spec.strategy import strategy_info, uses_deepspeed
 from zerobench.worker.worlds.base import World
+from zerobench.worker.worlds.loopback import hold_store
 
 
 class MeasuredWorld(World):
@@ -33,6 +34,8 @@ class MeasuredWorld(World):
         os.environ.setdefault("MASTER_ADDR", "127.0.0.1")
         os.environ.setdefault("MASTER_PORT", "29500")
         info = strategy_info(self.trial.strategy)
+        if not info.is_reference:
+            self._store = hold_store(rank, self.trial.num_nodes, self._limit())
         if uses_deepspeed(self.trial):
             self._init_deepspeed(device)
         elif not info.is_reference:

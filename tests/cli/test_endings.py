@@ -1,0 +1,96 @@
+"""How the program ends where the world around it does not do as usual: one line, or nothing, and never a traceback."""
+
+from __future__ import annotations
+
+import os
+import resource
+import subprocess
+import sys
+import time
+from pathlib import Path
+
+import pytest
+
+from tests.cli.conftest import Call
+
+ZEROBENCH = [sys.executable, "-m", "zerobench"]
+NOTHING_TO_DO = ["run", "quickstart", "--set", "world_size=4096", "--only", "strategy=zero1"]
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--help"], ["run", "quickstart", "--dry-run"], ["models", "llama-7b"], NOTHING_TO_DO]
+)
+def test_output_that_cannot_be_written_is_one_line_and_exit_status_2(tmp_path: Path, arguments: list[str]) -> None:
+    with Path("/dev/full").open("wb") as full:
+        ended = subprocess.run(
+            [*ZEROBENCH, *arguments], check=False, cwd=tmp_path, stdout=full, stderr=subprocess.PIPE, text=True
+        )
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("zerobench: standard output")
+    assert ended.stderr.endswith("No space left on device\n" if arguments != NOTHING_TO_DO else "is kept\n")
+    assert ended.stderr.count("\n") == 1
+
+
+@pytest.mark.parametrize("arguments", [["--help"], ["models"], NOTHING_TO_DO])
+def test_output_that_nobody_reads_ends_the_program_as_a_broken_pipe_does_without_a_word(
+    tmp_path: Path, arguments: list[str]
+) -> None:
+    read, write = os.pipe()
+    os.close(read)
+    ended = subprocess.run(
+        [*ZEROBENCH, *arguments], check=False, cwd=tmp_path, stdout=write, stderr=subprocess.PIPE, text=True
+    )
+    os.close(write)
+    assert (ended.returncode, ended.stderr) == (141, "")
+
+
+def test_a_report_where_addresses_are_scarce_says_which_limit_and_what_goes_without(call: Call, tmp_path: Path) -> None:
+    call("plan", "--model", "llama-7b", "--gpus", "8", "--gpu", "h200", "--formula", "--stage", "3")
+
+    def limited() -> None:
+        resource.setrlimit(resource.RLIMIT_AS, (3_000_000 * 1024, 3_000_000 * 1024))
+
+    ended = subprocess.run(
+        [*ZEROBENCH, "report"], check=False, cwd=tmp_path, preexec_fn=limited, capture_output=True, text=True
+    )
+    assert ended.returncode == 2
+    assert ended.stderr.startswith("zerobench: report: charts are drawn by V8, which reserves 65 GiB of addresses")
+    assert ended.stderr.count("\n") == 1
+    assert not list(tmp_path.rglob("*.html"))
+
+
+def looped(folder: Path) -> str:
+    (folder / "loop").symlink_to("loop")
+    return "loop"
+
+
+@pytest.mark.parametrize("verb", [["show"], NOTHING_TO_DO])
+@pytest.mark.parametrize(
+    ("reports", "words"),
+    [
+        (lambda _: "x" * 400, "File name too long"),
+        (lambda _: os.fsdecode(b"a\xffb"), r"'a\udcffb': it holds bytes that are no UTF-8"),
+        (looped, "--reports: loop: Too many levels of symbolic links"),
+    ],
+)
+def test_a_folder_for_reports_that_can_be_none_is_one_line(
+    call: Call, tmp_path: Path, verb: list[str], reports, words: str
+) -> None:
+    code, out, err = call(*verb, "--reports", reports(tmp_path))
+    assert (code, out) == (2, "")
+    assert err.startswith("zerobench: ")
+    assert err.count("\n") == 1
+    assert words in err
+    assert len(err) < 300
+
+
+@pytest.mark.parametrize("option", ["--nodes", "--gpus-per-node"])
+def test_more_nodes_than_there_can_be_are_refused_at_once(call: Call, option: str) -> None:
+    before = time.process_time()
+    code, _, err = call(
+        "submit", "quickstart", "--nodes", "1", "--gpus-per-node", "8", "--dry-run", option, "2147483648"
+    )
+    assert (code, err.count("\n")) == (2, 1)
+    assert err.startswith(f"zerobench: {option}: ")
+    assert "1048576" in err
+    assert time.process_time() - before < 5
