@@ -299,3 +299,9 @@ def test_a_place_that_the_ledger_did_not_look_at_has_no_peak() -> None:
     ledger = {(StepKind.STEADY, Phase.STEP): {Category.PARAMETERS: 7}}
     made = changed(ZERO2, memory=rows(Place.HOST, ledger))
     assert [(row["place"], row["category"], row["bytes"]) for row in peak_rows(made)] == [("host", "parameters", 7)]
+
+
+def test_the_clock_of_the_start_is_that_of_the_start_whatever_kind_its_mark_is_of() -> None:
+    marks = [PhaseMark(step_index=-1, kind="build", phase=Phase.INIT, start_s=1.0, end_s=2.0)]
+    found = {(row["step"], row["phase"]): row["start_s"] for row in phase_rows(changed(ZERO2, marks=marks))}
+    assert found["first", "init"] == 1.0
