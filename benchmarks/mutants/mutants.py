@@ -46,6 +46,8 @@ class Asked:
     """Mutants of a module; None is all."""
     seed: int
     processes: int
+    tries: bool
+    """Whether mutants without a verdict are tried."""
 
 
 @dataclass(frozen=True)
@@ -62,7 +64,8 @@ def run(asked: Asked, verdicts: Verdicts) -> list[Row]:
     rows = []
     for package in asked.packages:
         for module in package.modules():
-            _try_module(package, module, asked, verdicts)
+            if asked.tries:
+                _try_module(package, module, asked, verdicts)
             rows.append(_row(package, module, asked, verdicts))
     return rows
 
@@ -109,8 +112,8 @@ def _import(names: Iterable[str]) -> None:
 
 
 def _chosen(module: Path, asked: Asked) -> list[Mutant]:
-    name = module.relative_to(ROOT).as_posix()
-    return sample(mutants_of(name, module.read_text(encoding="utf-8")), asked.each, asked.seed)
+    name, code = module.relative_to(ROOT).as_posix(), module.read_text(encoding="utf-8")
+    return sample(code, mutants_of(name, code), asked.each, asked.seed)
 
 
 def _waiting(package: Package, module: Path, asked: Asked, verdicts: Verdicts) -> Iterator[Waiting]:
@@ -156,7 +159,7 @@ def _packages(names: list[str]) -> list[Package]:
 
 def _asked(arguments: argparse.Namespace) -> Asked:
     each = None if arguments.all else arguments.each
-    return Asked(_packages(arguments.packages), each, arguments.seed, arguments.processes)
+    return Asked(_packages(arguments.packages), each, arguments.seed, arguments.processes, not arguments.known)
 
 
 def _parser() -> argparse.ArgumentParser:
@@ -169,6 +172,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--trust-killed", action="store_true", help="try survivors alone again; for while tests are being added"
     )
+    parser.add_argument("--known", action="store_true", help="try nothing, and tell what is known by now")
     parser.add_argument("--table", type=Path, help="write the table there")
     return parser
 

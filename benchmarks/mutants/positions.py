@@ -6,7 +6,7 @@ import ast
 import random
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
-from itertools import groupby
+from itertools import groupby, islice
 from typing import Any
 
 from cosmic_ray.ast import ast_nodes, get_ast
@@ -58,23 +58,30 @@ def mutants_of(module: str, code: str) -> list[Mutant]:
     return [one for one in found if not any(begin <= one.span[0] < end for begin, end in spared)]
 
 
-def sample(mutants: Iterable[Mutant], number: int | None, seed: int) -> list[Mutant]:
+def sample(code: str, mutants: Iterable[Mutant], number: int | None, seed: int) -> list[Mutant]:
     """`number` of a module's mutants, each at a place of its own while there are places left; all where it is None.
 
     Places are drawn and not mutants: a `*` has twelve, a `<` seven and an `and` one, and neither says which matters.
+    What is no Python any more (Cosmic Ray takes the stars of `{**a}` for a power) is passed over.
     """
     in_order = sorted(mutants, key=lambda one: (one.span, one.name))
-    if number is None:
-        return in_order
-    if not in_order:
-        return []
+    if number is None or not in_order:
+        return [one for one in in_order if _compiles(one.source(code))]
     draw = random.Random(f"{seed} {in_order[0].module}")  # noqa: S311 -- a sample that can be drawn again
     places = [list(same) for _, same in groupby(in_order, key=lambda one: one.span)]
     draw.shuffle(places)
     for place in places:
         draw.shuffle(place)
     rounds = (place[turn] for turn in range(max(map(len, places))) for place in places if turn < len(place))
-    return [one for one, _ in zip(rounds, range(number), strict=False)]
+    return list(islice((one for one in rounds if _compiles(one.source(code))), number))
+
+
+def _compiles(source: str) -> bool:
+    try:
+        ast.parse(source)
+    except SyntaxError:
+        return False
+    return True
 
 
 def change_of(code: str, mutant: Mutant) -> tuple[str, str]:

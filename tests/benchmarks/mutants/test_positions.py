@@ -41,26 +41,37 @@ def test_every_mutant_is_a_module_that_differs_in_one_line() -> None:
 
 def test_a_sample_is_the_same_again_and_a_larger_one_holds_it() -> None:
     found = mutants_of("m.py", CODE)
-    samples = [sample(found, number, seed=1) for number in (2, 5, 1000)]
-    assert samples[0] == sample(reversed(found), 2, seed=1)
+    samples = [sample(CODE, found, number, seed=1) for number in (2, 5, 1000)]
+    assert samples[0] == sample(CODE, reversed(found), 2, seed=1)
     for smaller, larger in pairwise(samples):
         assert larger[: len(smaller)] == smaller
     assert sorted(samples[-1], key=lambda one: one.name) == sorted(found, key=lambda one: one.name)
-    assert sample(found, 5, seed=2) != samples[1]
-    assert sample([], 5, seed=1) == []
+    assert sample(CODE, found, 5, seed=2) != samples[1]
+    assert sample(CODE, [], 5, seed=1) == []
 
 
 def test_places_are_drawn_before_any_has_a_second_mutant() -> None:
     found = mutants_of("m.py", CODE)
     places = {mutant.span for mutant in found}
-    assert {mutant.span for mutant in sample(found, len(places), seed=1)} == places
+    assert {mutant.span for mutant in sample(CODE, found, len(places), seed=1)} == places
 
 
 def test_all_mutants_come_in_the_order_of_the_source() -> None:
-    found = sample(mutants_of("m.py", CODE), None, seed=1)
+    found = sample(CODE, mutants_of("m.py", CODE), None, seed=1)
     assert [mutant.span for mutant in found] == sorted(mutant.span for mutant in found)
 
 
 def test_a_place_that_the_source_has_not_is_refused() -> None:
     with pytest.raises(ValueError, match="no such place"):
         mutants_of("m.py", CODE)[0].source("")
+
+
+@pytest.mark.parametrize("number", [None, 3])
+def test_what_is_no_python_any_more_is_passed_over(number: int | None) -> None:
+    code = "ALL = {**dict(a=1), 'b': 2}\n"
+    found = mutants_of("m.py", code)
+    assert any(change_of(code, one)[1].startswith("ALL = {*dict") for one in found)
+    sampled = sample(code, found, number, seed=1)
+    assert sampled
+    for mutant in sampled:
+        ast.parse(mutant.source(code))
