@@ -25,11 +25,11 @@ from zerobench.spec.trial import Optimizer
 GOLDEN = Path(__file__).parent / "golden" / "instants.json"
 TENSORS = (700, 64, 32, 300, 64, 1001)
 ADAM, FUSED, SGD = Optimizer.ADAMW, Optimizer.FUSED_ADAMW, Optimizer.SGD
-CPU = {"offload_optimizer": {"device": "cpu"}}
-PARAMS = {"offload_param": {"device": "cpu"}}
-NVME = {"offload_optimizer": {"device": "nvme", "nvme_path": "/nvme"}}
-PARAMS_ON_NVME = {"offload_param": {"device": "nvme", "nvme_path": "/nvme"}}
-SMALL = {"reduce_bucket_size": 800, "allgather_bucket_size": 500, "stage3_prefetch_bucket_size": 90}
+CPU: dict[str, Any] = {"offload_optimizer": {"device": "cpu"}}
+PARAMS: dict[str, Any] = {"offload_param": {"device": "cpu"}}
+NVME: dict[str, Any] = {"offload_optimizer": {"device": "nvme", "nvme_path": "/nvme"}}
+PARAMS_ON_NVME: dict[str, Any] = {"offload_param": {"device": "nvme", "nvme_path": "/nvme"}}
+SMALL: dict[str, Any] = {"reduce_bucket_size": 800, "allgather_bucket_size": 500, "stage3_prefetch_bucket_size": 90}
 SMALL |= {"stage3_param_persistence_threshold": 64, "stage3_max_live_parameters": 1200, "sub_group_size": 400}
 
 
@@ -52,8 +52,8 @@ def setting(
     return Setting(case, TENSORS, optimizer, rank, on_gpu, tied)
 
 
-FP32_SUMS = {"data_types": {"grad_accum_dtype": "fp32"}}
-BELOW_3 = {
+FP32_SUMS: dict[str, Any] = {"data_types": {"grad_accum_dtype": "fp32"}}
+BELOW_3: dict[str, dict[str, Any]] = {
     "": {},
     " adamw": {"optimizer": ADAM},
     " adamw on a cpu": {"optimizer": ADAM, "on_gpu": False},
@@ -66,7 +66,7 @@ BELOW_3 = {
     " tied": {"tied": True},
     " one rank": {"world_size": 1},
 }
-PARTED = {
+PARTED: dict[str, dict[str, Any]] = {
     " last rank": {"rank": 3},
     " overlap": {"overlap_comm": True},
     " overlap ga2": {"overlap_comm": True, "micro_steps": 2},
@@ -81,7 +81,7 @@ PARTED = {
     " cpu sgd": {**CPU, "optimizer": SGD},
     " large bucket": {"reduce_bucket_size": 5000, "allgather_bucket_size": 5000},
 }
-STAGE_3 = {
+STAGE_3: dict[str, dict[str, Any]] = {
     " no prefetch": {"stage3_prefetch_bucket_size": 0, "stage3_max_reuse_distance": 900},
     " all live": {"stage3_max_live_parameters": 10**9},
     " none live": {"stage3_max_live_parameters": 0, "stage3_param_persistence_threshold": 0},
@@ -97,7 +97,7 @@ STAGE_3 = {
     " hpz ga2": {"zero_hpz_partition_size": 2, "micro_steps": 2},
     " leaf of one group": {"sub_group_size": 10**9},
 }
-SETTINGS = {
+SETTINGS: dict[str, tuple[int, dict[str, Any]]] = {
     **{f"stage {stage}{name}": (stage, fields) for stage in range(4) for name, fields in BELOW_3.items()},
     **{f"stage {stage}{name}": (stage, fields) for stage in (1, 2, 3) for name, fields in PARTED.items()},
     **{f"stage 3{name}": (3, fields) for name, fields in STAGE_3.items()},
