@@ -7,8 +7,10 @@ PREDICTED ?= predicted-7b
 PROCESSES ?= 2
 LOGIN  ?= .venv-login
 MINUTES ?= 9.5
+EACH ?= 10
+PACKAGES ?= formulas spec ds_config report/frames run/outcome.py
 
-.PHONY: sweep test test-extras login check format bench gpu-campaign clean
+.PHONY: sweep test test-fast test-extras mutants login check format bench gpu-campaign clean
 
 sweep: $(VENV)/installed
 	$(BIN)/zerobench run $(SWEEP)
@@ -17,6 +19,14 @@ sweep: $(VENV)/installed
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m "not alone and not extra" --numprocesses $(PROCESSES) --dist loadgroup --no-loadscope-reorder
 	$(BIN)/python -m pytest -m alone
+
+# What starts no process, opens no browser and imports no training framework: under 90 seconds on two cores.
+test-fast: $(VENV)/installed-dev
+	$(BIN)/python -m pytest -m fast --numprocesses $(PROCESSES) --dist loadgroup --no-loadscope-reorder
+
+# Small changes of the code, and whether the tests that mirror it notice (CONTRIBUTING.md). Call it again and it goes on.
+mutants: $(VENV)/installed-dev
+	$(BIN)/python benchmarks/mutants/mutants.py $(PACKAGES) --each $(EACH) --processes $(PROCESSES) --table benchmarks/mutants/kill_rates.md
 
 # Strategies in environments of their own: Horovod is built for minutes, TensorFlow takes 1.6 GB.
 test-extras: $(VENV)/installed-dev

@@ -16,6 +16,8 @@ from typing import Any
 
 import pytest
 
+from tests.fast_tier import MARKER, holds_fast_tests, is_fast
+
 ALONE = {
     "tests/cli/test_app.py::test_help_stands_at_once_and_imports_nothing_heavy": "a limit of two seconds",
     "tests/memory/test_sampler.py": "intervals of milliseconds, kept by a process of its own",
@@ -55,9 +57,11 @@ SLURM = "slurm"
 
 
 def pytest_ignore_collect(collection_path: Path, config: pytest.Config) -> bool | None:
-    """With `-m alone` only the files that hold such tests are read, since reading all takes as long as these tests."""
-    if config.option.markexpr != "alone" or collection_path.suffix != ".py":
+    """With `-m alone` or `-m fast` only files with such tests are read, since reading all takes as long as these."""
+    if config.option.markexpr not in {"alone", MARKER} or collection_path.suffix != ".py":
         return None
+    if config.option.markexpr == MARKER:
+        return None if holds_fast_tests(collection_path, config) else True
     name = collection_path.relative_to(config.rootpath).as_posix()
     return None if any(begin.startswith(name) for begin in ALONE) else True
 
@@ -68,6 +72,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
     for item in items:
         if item.nodeid.startswith(tuple(ALONE)):
             item.add_marker("alone")
+        elif is_fast(item.nodeid):
+            item.add_marker(MARKER)
         if item.nodeid.startswith(WITH_KERNELS):
             item.add_marker(pytest.mark.timeout(LONGEST_S))
         if item.get_closest_marker(SLURM):

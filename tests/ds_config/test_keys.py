@@ -95,3 +95,11 @@ def test_second_names_lead_to_keys_that_exist() -> None:
     for alias, path in known_keys().aliases.items():
         assert canonical(alias) == path
         assert path in known_keys().keys
+
+
+def test_a_key_below_a_section_that_takes_anything_is_found_by_the_sections_last_name() -> None:
+    with pytest.raises(UserError, match=r"one of optimizer\.params\.lr, scheduler\.params\.lr"):
+        resolve_key("params.lr")
+    assert resolve_key("post_init_quant.num_bits") == "weight_quantization.post_init_quant.num_bits"
+    with pytest.raises(UserError, match="'params' is in several sections"):
+        resolve_key("params")

@@ -2,23 +2,33 @@
 
 from __future__ import annotations
 
-from typing import Any
+from dataclasses import replace
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM
 
+from zerobench.errors import UserError
 from zerobench.formulas.activations import (
     PUBLISHED,
+    TALLY,
+    Logits,
+    Shape,
     activations,
+    chunk_rows,
+    chunked_logits_bytes,
     flash_layer_bytes,
     gpt_layer_bytes,
     logits_bytes,
     megatron_layer_bytes,
     recomputed_layer_bytes,
+    trial_logits,
+    trial_shape,
 )
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import TrialSpec
+
+if TYPE_CHECKING:
+    import torch
 
 LLAMA = {
     "model_type": "llama",
@@ -40,7 +50,8 @@ GPT2 = {
 } | NO_DROPOUT
 QWEN2 = LLAMA | {"model_type": "qwen2"}
 BATCH, SEQUENCE = 3, 64
-DTYPES = {"bf16": torch.bfloat16, "fp32": torch.float32}
+DTYPES = {"bf16": "bfloat16", "fp32": "float32"}
+ELEMENTS = {"bf16": 2, "fp32": 4}
 
 
 def trial(config: dict[str, Any], precision: str, attention: str = "sdpa", **fields: Any) -> TrialSpec:
@@ -57,9 +68,13 @@ def trial(config: dict[str, Any], precision: str, attention: str = "sdpa", **fie
 
 def saved_bytes(spec: TrialSpec) -> int:
     """Bytes of the storages that autograd keeps for backward, but for the model's own and the token ids."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
     config = AutoConfig.for_model(**spec.model.hf_config)
     config.use_cache = False
-    model = AutoModelForCausalLM.from_config(config, dtype=DTYPES[spec.precision], attn_implementation=spec.attention)
+    dtype = getattr(torch, DTYPES[spec.precision])
+    model = AutoModelForCausalLM.from_config(config, dtype=dtype, attn_implementation=spec.attention)
     tokens = torch.randint(0, 300, (BATCH, SEQUENCE))
     own = {t.untyped_storage().data_ptr() for t in (*model.parameters(), *model.buffers(), tokens)}
     kept: dict[int, int] = {}
@@ -86,7 +101,7 @@ def test_the_tally_is_what_autograd_saves(config: dict[str, Any], precision: str
 
 
 def activations_element(spec: TrialSpec) -> int:
-    return DTYPES[spec.precision].itemsize
+    return ELEMENTS[spec.precision]
 
 
 def test_the_published_formulas_give_gpt_3s_published_factor() -> None:
@@ -121,3 +136,128 @@ def test_the_loss_takes_ten_bytes_a_logit_in_16_bits_and_eight_in_fp32(element: 
     assert found.forward_peak_bytes == forward * 100_000 + labels
     assert found.backward_peak_bytes == 12 * 100_000 + labels
     assert found.saved_bytes == 4 * 100_000 + labels
+
+
+SHAPE = Shape(
+    tokens=96,
+    sequence_length=32,
+    hidden_size=64,
+    num_heads=4,
+    num_kv_heads=2,
+    head_dim=24,
+    intermediate_size=112,
+    vocab_size=300,
+    num_layers=3,
+    element=2,
+    eager=False,
+)
+OPT = {"model_type": "opt", "hidden_size": 64, "ffn_dim": 256, "num_hidden_layers": 2, "num_attention_heads": 4}
+
+
+def layer_bytes(config: dict[str, Any], shape: Shape) -> int:
+    return activations(trial(config, "bf16"), shape).per_layer_bytes
+
+
+def outside_bytes(config: dict[str, Any], shape: Shape) -> int:
+    return activations(trial(config, "bf16"), shape).outside_layers_bytes
+
+
+def test_a_layer_of_llama_keeps_these_bytes_for_each_token() -> None:
+    norms = 2 * (64 * 4 + 4 + 2 * 64 * 2)  # input in fp32, 1 / rms, normalised and scaled in 16 bits
+    attention = 2 * (4 * 24 + 2 * 24 + 2 * 24 + 4 * 24) + 4 * 4  # q, k, v, output, log-sum-exp
+    assert layer_bytes(LLAMA, SHAPE) == 96 * (norms + attention + 4 * 2 * 112)
+    fp32 = 2 * (64 * 4 + 4 + 2 * 64 * 4) + 4 * (4 * 24 + 2 * 24 + 2 * 24 + 4 * 24) + 4 * 4 + 4 * 4 * 112
+    assert layer_bytes(LLAMA, replace(SHAPE, element=4)) == 96 * fp32
+
+
+def test_eager_attention_keeps_its_scores_and_repeats_keys_and_values_for_every_head() -> None:
+    flash = 2 * (2 * 4 * 24 + 2 * 2 * 24) + 4 * 4
+    for element, score in ((2, 4 + 2), (4, 4)):
+        eager = element * 4 * 4 * 24 + score * 4 * 32
+        other = element * (2 * 4 * 24 + 2 * 2 * 24) + 4 * 4
+        shape = replace(SHAPE, element=element)
+        assert layer_bytes(LLAMA, replace(shape, eager=True)) - layer_bytes(LLAMA, shape) == 96 * (eager - other)
+    gpt2 = layer_bytes(GPT2, replace(SHAPE, eager=True)) - layer_bytes(GPT2, SHAPE)
+    assert gpt2 == 96 * (2 * 4 * 4 * 24 + 2 * 4 * 32 - (flash + 2 * 2 * 2 * 24))
+
+
+def test_a_layer_of_gpt_2_keeps_these_bytes_for_each_token() -> None:
+    norms = 2 * (2 * 64 * 2 + 2 * 4)
+    attention = 2 * 4 * 4 * 24 + 4 * 4
+    assert layer_bytes(GPT2, SHAPE) == 96 * (norms + attention + 5 * 2 * 112)
+
+
+def test_outside_of_the_layers_lie_the_last_norm_and_llamas_rotary_tables() -> None:
+    assert outside_bytes(LLAMA, SHAPE) == 96 * (64 * 4 + 4 + 2 * 64 * 2) + 2 * 2 * 32 * 24
+    assert outside_bytes(GPT2, SHAPE) == 96 * (2 * 64 * 2 + 2 * 4)
+    assert outside_bytes(OPT, SHAPE) == 4 * 96 * 64
+
+
+@pytest.mark.parametrize("element", [2, 4])
+def test_a_published_layer_scales_with_the_element_and_has_scores_where_they_are_kept(element: int) -> None:
+    shape = replace(SHAPE, element=element)
+    assert layer_bytes(OPT, shape) == 96 * (18 * 64 + 4 * 112) * element // 2
+    scores = layer_bytes(OPT, replace(shape, eager=True)) - layer_bytes(OPT, shape)
+    assert scores == 5 * 4 * 32 * 96 * element // 2
+
+
+def test_the_kept_bytes_are_those_of_all_layers_and_of_what_lies_outside() -> None:
+    found = activations(trial(LLAMA, "bf16"), SHAPE)
+    assert found.saved_bytes == 3 * layer_bytes(LLAMA, SHAPE) + outside_bytes(LLAMA, SHAPE)
+    assert found.source == TALLY
+
+
+def test_the_shape_is_that_of_one_micro_batch_of_the_trial() -> None:
+    spec = trial(LLAMA, "bf16", "eager")
+    assert trial_shape(spec) == Shape(BATCH * SEQUENCE, SEQUENCE, 64, 4, 2, 16, 112, 300, 2, 2, eager=True)
+    assert trial_shape(trial(LLAMA, "fp32")).element == 4
+    bare = {"model_type": "opt", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+    assert trial_shape(trial(GPT2, "bf16")).num_kv_heads == 4
+    assert trial_shape(trial(GPT2, "bf16")).intermediate_size == 4 * 64
+    assert trial_shape(trial(bare | {"ffn_dim": 100}, "bf16")).intermediate_size == 100
+
+
+@pytest.mark.parametrize("missing", ["hidden_size", "num_attention_heads", "vocab_size", "num_hidden_layers"])
+def test_a_config_without_a_dimension_is_refused_in_one_line(missing: str) -> None:
+    config = {"model_type": "unheard-of", **{key: value for key, value in LLAMA.items() if key != "model_type"}}
+    trial_shape(trial(config, "bf16"))
+    del config[missing]
+    with pytest.raises(UserError, match="does not give the dimensions that the formulas need"):
+        trial_shape(trial(config, "bf16"))
+
+
+@pytest.mark.parametrize(
+    ("tokens", "hidden", "vocab", "rows"),
+    [(4096, 4096, 32000, 512), (4096, 64, 300, 1024), (4096, 64, 320, 1024), (4096, 64, 321, 1024), (7, 64, 64, 7)],
+)
+def test_a_chunk_has_about_as_many_logits_as_there_are_hidden_states(
+    tokens: int, hidden: int, vocab: int, rows: int
+) -> None:
+    assert chunk_rows(tokens, hidden, vocab) == rows
+
+
+@pytest.mark.parametrize(("element", "entry"), [(2, 6), (4, 4)])
+def test_chunked_logits_leave_the_gradients_of_the_head_and_of_its_input(element: int, entry: int) -> None:
+    found = chunked_logits_bytes(replace(SHAPE, element=element))
+    rows = chunk_rows(96, 64, 300)
+    assert rows < 96
+    assert found == Logits(
+        saved_bytes=0,
+        forward_peak_bytes=entry * rows * 300 + 8 * 96,
+        backward_peak_bytes=0,
+        gradient_bytes=0,
+        head_gradient_bytes=element * 300 * 64,
+        input_gradient_bytes=element * 96 * 64,
+    )
+
+
+def test_a_trial_has_the_logits_of_its_axis() -> None:
+    full, chunked = (trial(LLAMA, "bf16", cross_entropy=name) for name in ("full", "chunked"))
+    assert trial_logits(full) == logits_bytes(BATCH * SEQUENCE, 300, 2)
+    assert trial_logits(chunked) == chunked_logits_bytes(trial_shape(chunked))
+
+
+@pytest.mark.parametrize("element", [2, 4])
+def test_the_logits_gradient_is_in_the_models_type(element: int) -> None:
+    found = logits_bytes(100, 1000, element)
+    assert (found.gradient_bytes, found.head_gradient_bytes, found.input_gradient_bytes) == (element * 100_000, 0, 0)

@@ -185,3 +185,16 @@ def test_what_is_swapped_lies_on_nvme_and_what_is_too_small_on_the_device() -> N
     assert moments[STEADY][Place.NVME].step[-1] == {Category.OPTIMIZER_STATES_ON_NVME: whole}
     assert moments[STEADY][Place.DEVICE].backward_end[Category.GRADIENTS] == 4 * small // 2
     assert moments[STEADY][Place.HOST].step[-1][Category.PINNED_BUFFERS] >= 4 * 4 * asked.sub_group
+
+
+def test_a_tensor_of_the_persistence_threshold_stays_gathered_and_one_element_more_does_not() -> None:
+    def kept(threshold: int, cap: int = 10**6) -> tuple[int, ...]:
+        limits = {"stage3_param_persistence_threshold": threshold, "stage3_model_persistence_threshold": cap}
+        return stage_3.persistent_tensors(setting(3, 2, (100, 40, 101, 30, 41), **limits))
+
+    assert kept(100) == (100, 40, 30, 41)
+    assert kept(99) == (40, 30, 41)
+    assert kept(40) == (40, 30)
+    assert kept(100, cap=170) == (100, 40, 30)  # the cap is reached, and what would pass it is left out
+    assert kept(100, cap=169) == (100, 40)
+    assert kept(100, cap=139) == (100, 30)

@@ -5,8 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from zerobench.errors import UserError
 from zerobench.formulas.tensors import parameter_tensors
@@ -37,6 +35,9 @@ CONFIGS: list[dict[str, Any]] = [
 
 @pytest.mark.parametrize("config", CONFIGS, ids=lambda config: "-".join(map(str, config.values())))
 def test_the_tensors_are_those_of_the_model_in_the_models_order(config: dict[str, Any]) -> None:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
     spec = resolve_model(config)
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**spec.hf_config))

@@ -184,3 +184,17 @@ def test_the_reason_is_one_line() -> None:
     failure = classify(ending)[1]
     assert failure is not None
     assert failure.message == "rank 0: first second"
+
+
+@pytest.mark.parametrize(("held", "rank"), [([1], 0), ([], None)])
+def test_a_missing_record_is_one_ranks_where_one_alone_left_none(held: list[int], rank: int | None) -> None:
+    records = [rank_record(one, Status.COMPLETED) for one in held]
+    _, failure = classify(Ending(2, exit_code=1, first_rank_exit=1, records=records, progress=BOTH))
+    assert failure is not None
+    assert failure.rank == rank
+
+
+def test_the_last_line_is_told_up_to_two_hundred_characters() -> None:
+    _, failure = classify(Ending(2, exit_code=1, last_lines="first\n  " + "x" * 300 + "  \n"))
+    assert failure is not None
+    assert failure.message.endswith("; last line: " + "x" * 200)

@@ -5,7 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-from transformers import AutoConfig
 
 from zerobench.spec.architecture import DEFAULTS, complete, dimensions, has_dropout, max_positions
 from zerobench.spec.model import ModelSpec
@@ -18,6 +17,8 @@ def model(**config: Any) -> ModelSpec:
 
 @pytest.mark.parametrize("model_type", DEFAULTS)
 def test_what_a_config_leaves_out_is_what_transformers_fills_in(model_type: str) -> None:
+    from transformers import AutoConfig
+
     # transformers blanks the window's size where the window is off
     window = {"use_sliding_window": True} if "use_sliding_window" in DEFAULTS[model_type] else {}
     filled = AutoConfig.for_model(model_type, **window)
@@ -27,6 +28,8 @@ def test_what_a_config_leaves_out_is_what_transformers_fills_in(model_type: str)
 
 @pytest.mark.parametrize("model_type", DEFAULTS)
 def test_dropout_that_transformers_turns_on_by_default_is_seen(model_type: str) -> None:
+    from transformers import AutoConfig
+
     filled = AutoConfig.for_model(model_type).to_dict()
     on = {key for key, value in filled.items() if "drop" in key and value} - {
         "summary_first_dropout",

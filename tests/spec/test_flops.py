@@ -5,9 +5,6 @@ from __future__ import annotations
 from typing import Any
 
 import pytest
-import torch
-from torch.utils.flop_counter import FlopCounterMode
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from zerobench.spec.flops import (
     HARDWARE_FORMULA,
@@ -32,6 +29,10 @@ SHAPES: list[dict[str, Any]] = [
 
 def counted_by_torch(spec: ModelSpec, *, checkpointing: bool) -> float:
     """FLOPs of every matrix product of one forward and backward, per token."""
+    import torch
+    from torch.utils.flop_counter import FlopCounterMode
+    from transformers import AutoConfig, AutoModelForCausalLM
+
     # Eager attention shows its products to the counter one by one.
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**spec.hf_config), attn_implementation="eager")
     if checkpointing:
@@ -44,6 +45,9 @@ def counted_by_torch(spec: ModelSpec, *, checkpointing: bool) -> float:
 
 def vectors(spec: ModelSpec) -> int:
     """Norms and biases: parameters that are in N and in no matrix product."""
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**spec.hf_config))
     return sum(parameter.numel() for parameter in model.parameters() if parameter.dim() == 1)

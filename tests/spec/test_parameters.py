@@ -3,17 +3,18 @@
 from __future__ import annotations
 
 from collections import Counter
-from typing import Any
+from typing import TYPE_CHECKING, Any
 
 import pytest
-import torch
 from hypothesis import given, settings
 from hypothesis import strategies as st
-from transformers import AutoConfig, AutoModelForCausalLM
 
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.parameters import ParameterCounts, component_of, count_parameters
 from zerobench.spec.presets import PRESETS, resolve_model
+
+if TYPE_CHECKING:
+    import torch
 
 SMALL = {"vocab_size": 300, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
 GATED = SMALL | {"intermediate_size": 112, "num_key_value_heads": 2}
@@ -46,6 +47,9 @@ CONFIGS: list[dict[str, Any]] = [
 
 
 def built(spec: ModelSpec) -> torch.nn.Module:
+    import torch
+    from transformers import AutoConfig, AutoModelForCausalLM
+
     with torch.device("meta"):
         model: torch.nn.Module = AutoModelForCausalLM.from_config(AutoConfig.for_model(**spec.hf_config))
     return model

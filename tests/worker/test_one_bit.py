@@ -2,11 +2,14 @@
 
 from __future__ import annotations
 
+from concurrent.futures import ThreadPoolExecutor
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
+from tests.worker.conftest import InFork
 from zerobench.worker.strategies.one_bit import OneBit, one_bit_hook, pack_signs, unpack_signs
 from zerobench.worker.worlds import instant_group
 
@@ -78,3 +81,24 @@ def test_a_compressed_bucket_moves_a_bit_an_element_from_each_rank(group):
     group.clear()
     reduced(OneBit(0), torch.randn(800))
     assert [(kind, nbytes) for kind, _, nbytes, _ in group] == [("all_gather", 2 * 100), ("all_gather", 2 * 4)]
+
+
+GRADIENTS = ([1.0, -2.0, 3.0], [-10.0, -20.0, 60.0])
+"""Of two ranks: their mean absolute values are 2 and 30."""
+
+
+def reduced_by_real_ranks(store: str, rank: int) -> tuple[list[float], list[float]]:
+    """What one of two ranks has after the hook, and what it keeps for the next step; in a process of its own."""
+    torch.distributed.init_process_group("gloo", f"file://{store}", rank=rank, world_size=len(GRADIENTS))
+    state = OneBit(0)
+    out = reduced(state, torch.tensor(GRADIENTS[rank]))
+    torch.distributed.destroy_process_group()
+    return out.tolist(), state.errors[0].tolist()
+
+
+def test_each_ranks_signs_are_scaled_by_its_own_mean_and_the_error_is_its_own(in_fork: InFork, tmp_path: Path):
+    with ThreadPoolExecutor() as threads:
+        asks = [threads.submit(in_fork, reduced_by_real_ranks, str(tmp_path / "store"), rank) for rank in (0, 1)]
+        found = [ask.result() for ask in asks]
+    mean = [(2 - 30) / 2, (-2 - 30) / 2, (2 + 30) / 2]
+    assert found == [(mean, [-1.0, 0.0, 1.0]), (mean, [20.0, 10.0, 30.0])]

@@ -61,3 +61,9 @@ def test_a_loss_that_ran_away_is_null_and_never_a_bare_word(tmp_path: Path) -> N
         "axes": {"learning_rate": [None, None, 1.5]},
         "since": "2026-01-02",
     }
+
+
+def test_the_document_is_indented_by_one_and_ends_its_last_line(frames: RunFrames) -> None:
+    text = json_document(frames)
+    assert text.startswith('{\n "schema_version": ')
+    assert text.endswith("\n}\n")

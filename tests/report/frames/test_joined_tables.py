@@ -35,3 +35,10 @@ def test_a_table_without_rows_has_its_columns(tmp_path: Path) -> None:
     run = write_run(tmp_path / RUN_ID, sample_trials()[:1], samples=False)
     write_csv(run_frames([load_run(run.path)]), tmp_path / "joined")
     assert list(pd.read_csv(tmp_path / "joined" / "errors.csv")) == list(schema.ERRORS)
+
+
+def test_the_folder_is_made_with_those_above_it_and_may_be_there_already(tmp_path: Path) -> None:
+    run = write_run(tmp_path / RUN_ID, sample_trials()[:1], samples=False)
+    frames = run_frames([load_run(run.path)])
+    first = write_csv(frames, tmp_path / "new" / "joined")
+    assert write_csv(frames, tmp_path / "new" / "joined") == first

@@ -11,6 +11,7 @@ import pytest
 from tests.report.sample_predictions import predicted_trials
 from tests.report.sample_run import RUN_ID, completed_trial, sample_trials, spec, write_run
 from zerobench.records import Place
+from zerobench.report.frames import run_frames as run_frames_module
 from zerobench.report.frames import schema
 from zerobench.report.frames.run_frames import RunFrames, run_frames
 from zerobench.report.frames.tidy_tables import trials_frame
@@ -105,3 +106,25 @@ def test_the_same_trial_of_two_runs_has_the_run_in_its_name(folder: Path, frames
     assert both.trials["label"].is_unique
     assert list(both.trials["label"][: len(frames.trials)]) == [f"{name} @ {RUN_ID}" for name in frames.trials["label"]]
     assert set(both.environments) == {RUN_ID, again.name}
+
+
+def test_a_run_is_found_by_its_name(folder: Path, tmp_path: Path) -> None:
+    again = tmp_path / "sample_20260103-000000"
+    shutil.copytree(folder, again)
+    (again / "plan.json").write_text((again / "plan.json").read_text().replace(RUN_ID, again.name))
+    for record in again.glob("trials/*/record.json"):
+        record.write_text(record.read_text().replace(RUN_ID, again.name))
+    both = run_frames([load_run(folder), load_run(again)])
+    for name in (RUN_ID, again.name):
+        assert both.run(name).run_id == name
+
+
+def test_rows_become_columns_as_soon_as_there_are_enough_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_frames_module, "_ROWS_AT_ONCE", 2)
+    columns = run_frames_module._Columns({"rank": schema.INTEGER})
+    waiting = []
+    for rank in range(3):
+        columns.add([{"rank": rank}])
+        waiting.append(len(columns._waiting))
+    assert waiting == [1, 0, 1]
+    assert columns.table()["rank"].to_pylist() == [0, 1, 2]

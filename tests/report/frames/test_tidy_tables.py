@@ -295,3 +295,13 @@ def test_trials_beyond_one_batch_are_all_there_and_in_order(tmp_path: Path, monk
     write_tables(load_run(path))
     assert b"\0" not in (path / "trials.csv").read_bytes()
     assert list(read_frame(path / "trials.parquet")["loss_parity"].dropna()) == pytest.approx([1e-3, 2e-3, 3e-3])
+
+
+def test_a_completed_trial_has_its_first_and_last_loss_and_its_host_peak_and_a_failed_one_none() -> None:
+    trials = sample_trials()
+    for trial, row in zip(trials, trials_frame(trials).to_dict("records"), strict=True):
+        ended = trial.record.status == "completed"
+        losses = trial.ranks[0].losses if ended else [None]
+        assert (pd.notna(row["loss_first"]), pd.notna(row["host_peak_bytes"])) == (ended, ended)
+        if ended:
+            assert (row["loss_first"], row["loss_last"]) == (losses[0], losses[-1])

@@ -57,7 +57,7 @@ def _settings(spec: TrialSpec) -> str:
     """What the sweep says to DeepSpeed (`reduce_bucket_size=5e8`, the file that it names), and how the batch grows."""
     said = [f"{key.rpartition('.')[2]}={setting_text(spec, key)}" for key in sorted(spec.ds_config)]
     ramp = f"ramp={spec.batch_ramp}" if spec.batch_ramp else ""
-    return plain(" ".join([*said, spec.ds_config_file or "", ramp]).strip())
+    return plain(" ".join(filter(None, [*said, spec.ds_config_file, ramp])))
 
 
 def _gpu(trial: Trial) -> Gpu | None:

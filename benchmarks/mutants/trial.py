@@ -1,0 +1,142 @@
+"""One mutant on trial: a fork of this process puts it in its module's place and runs the module's tests."""
+
+from __future__ import annotations
+
+import importlib
+import os
+import resource
+import sys
+import tempfile
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from importlib.abc import MetaPathFinder
+from importlib.machinery import ModuleSpec, SourceFileLoader
+from importlib.util import spec_from_file_location
+from pathlib import Path
+from types import ModuleType
+
+import pytest
+
+SECONDS = 60
+"""Processor time that a mutant may take: one that needs more goes on for ever."""
+
+
+class Verdict(StrEnum):
+    """How a mutant ended."""
+
+    KILLED = "killed"
+    SURVIVED = "survived"
+    STILLBORN = "stillborn"
+    """It cannot even be imported, and so says nothing of the tests; it counts nowhere."""
+
+
+_EXIT_STATUS = {Verdict.SURVIVED: 98, Verdict.STILLBORN: 99}
+"""Neither is one that a mutant could leave with by chance."""
+
+
+@dataclass(frozen=True)
+class Round:
+    """Tests that run together."""
+
+    files: tuple[str, ...]
+    markers: str
+    """pytest's -m."""
+
+
+@dataclass(frozen=True)
+class Case:
+    """What is tried."""
+
+    path: Path
+    name: str
+    """Of the module, dotted."""
+    source: str | None
+    """None: as it is."""
+    rounds: tuple[Round, ...]
+    """One after the other, until one kills."""
+
+
+class _Loader(SourceFileLoader):
+    """Reads another source than the file's, and leaves and takes no bytecode."""
+
+    def __init__(self, name: str, path: Path, source: str) -> None:
+        super().__init__(name, str(path))
+        self._source = source.encode()
+
+    def get_data(self, path: str | bytes) -> bytes:  # noqa: ARG002
+        """The mutant's source."""
+        return self._source
+
+    def path_stats(self, path: str) -> dict[str, float]:
+        """Nothing that bytecode could be compared with."""
+        raise OSError(path)
+
+
+class _Finder(MetaPathFinder):
+    """Gives the mutant where its module is imported."""
+
+    def __init__(self, loader: _Loader) -> None:
+        self._loader = loader
+
+    def find_spec(
+        self,
+        fullname: str,
+        path: Sequence[str] | None,  # noqa: ARG002
+        target: ModuleType | None = None,  # noqa: ARG002
+    ) -> ModuleSpec | None:
+        """The mutant's, where it is asked for."""
+        if fullname != self._loader.name:
+            return None
+        place = Path(self._loader.path)
+        packages = [str(place.parent)] if place.name == "__init__.py" else None
+        return spec_from_file_location(fullname, place, loader=self._loader, submodule_search_locations=packages)
+
+
+def begin(case: Case, imported: Path | None = None) -> int:
+    """Fork a process that tries `case`; its id. It never returns here.
+
+    The names of the modules that it has imported in the end go to the file `imported`.
+    """
+    child = os.fork()
+    if child:
+        return child
+    status = 1
+    try:
+        status = _try(case)
+        if imported is not None:
+            imported.write_text("\n".join(sys.modules), encoding="utf-8")
+    except BaseException:  # noqa: BLE001 -- whatever ends the tests has noticed the mutant
+        status = 1
+    finally:
+        os._exit(status)
+
+
+def verdict_of(wait_status: int) -> Verdict:
+    """What the end of a process that `begin` started says. A signal is that of its limit, or the mutant's doing."""
+    code = os.waitstatus_to_exitcode(wait_status)
+    return next((verdict for verdict, known in _EXIT_STATUS.items() if known == code), Verdict.KILLED)
+
+
+def _try(case: Case) -> int:
+    _silence()
+    if case.source is not None:
+        resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
+        sys.meta_path.insert(0, _Finder(_Loader(case.name, case.path, case.source)))
+        try:
+            importlib.import_module(case.name)
+        except Exception:  # noqa: BLE001 -- whatever it was
+            return _EXIT_STATUS[Verdict.STILLBORN]
+    good = {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}
+    with tempfile.TemporaryDirectory() as folder:
+        options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--basetemp", folder]
+        held = (one for one in case.rounds if one.files)
+        passes = all(pytest.main([*one.files, "-m", one.markers, *options]) in good for one in held)
+    return _EXIT_STATUS[Verdict.SURVIVED] if passes else 1
+
+
+def _silence() -> None:
+    """What tests of a mutant print is nobody's matter."""
+    nowhere = os.open(os.devnull, os.O_RDWR)
+    for descriptor in (0, 1, 2):
+        os.dup2(nowhere, descriptor)

@@ -1,0 +1,42 @@
+"""Every module that is mutated has its own tests, by the layout alone."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.mutants.mirror import PACKAGES, mirror_of, without
+from tests.tools.imports import ROOT
+
+MODULES = ROOT / "zerobench"
+
+
+def test_a_modules_tests_are_those_of_its_name_and_those_that_import_it_in_the_folder_that_mirrors_its_own() -> None:
+    found = mirror_of(MODULES / "formulas" / "zero_paper.py")
+    assert found.nearest[0] == "tests/formulas/test_zero_paper.py"
+    assert "tests/formulas/test_torch_strategies.py" in found.nearest
+    assert "tests/formulas/test_timeline.py" not in found.nearest
+    assert all(name.startswith("tests/formulas/") for name in (*found.nearest, *found.others))
+
+
+def test_a_module_in_a_folder_without_a_mirror_has_the_mirror_of_the_folder_above() -> None:
+    found = mirror_of(MODULES / "formulas" / "deepspeed" / "stage_3.py")
+    assert "tests/formulas/test_deepspeed.py" in found.nearest
+
+
+def test_a_module_that_nothing_in_its_mirror_reaches_has_the_fast_tests_that_import_it() -> None:
+    assert mirror_of(MODULES / "units.py").nearest[0] == "tests/test_units.py"
+    assert mirror_of(MODULES / "formulas" / "checkpoint.py").nearest == ("tests/spec/test_checkpoint.py",)
+
+
+def test_what_imports_the_module_is_not_imported_before_its_mutants() -> None:
+    module = MODULES / "formulas" / "zeropp.py"
+    before = without(module, mirror_of(module))
+    assert "zerobench.formulas.zero_paper" not in before  # its package imports the mutant
+    assert "zerobench.spec.trial" in before
+
+
+@pytest.mark.parametrize("package", [one for one in PACKAGES if one.name != "memory"], ids=lambda one: one.name)
+def test_every_module_that_does_anything_has_tests(package) -> None:
+    modules = [path for path in package.modules() if path.name != "__init__.py"]
+    assert modules
+    assert [path.name for path in modules if not mirror_of(path).nearest] == []

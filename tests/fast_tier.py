@@ -1,0 +1,165 @@
+"""The tests that `make test-fast` runs: those that start no process, open no browser and import no training framework.
+
+A test is in the tier unless SLOWER names it, so that a new one is in it from its first day; and the guard below fails
+each test of the tier that does what the tier is without, so that the list cannot become untrue.
+"""
+
+from __future__ import annotations
+
+import sys
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from importlib.abc import Loader, MetaPathFinder
+from importlib.machinery import ModuleSpec, PathFinder
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+import pytest
+
+MARKER = "fast"
+
+SLOWER = {
+    "tests/benchmarks/gpu_campaign/test_campaign.py": "parts of the campaign",
+    "tests/benchmarks/gpu_campaign/test_judgement.py": "git, which says of what commit a figure is",
+    "tests/benchmarks/gpu_campaign/test_ladder.py::test_a_ladder_on_this": "ranks",
+    "tests/benchmarks/mutants/test_trial.py": "forks, each a mutant",
+    "tests/benchmarks/test_overhead.py": "ranks",
+    "tests/benchmarks/test_prediction.py::test_predictions_that_are_not_committed": "git",
+    "tests/benchmarks/test_prediction.py::test_the_largest_process": "processes that are measured",
+    "tests/cli/test_app.py": "the command as a process",
+    "tests/cli/test_explain.py::test_explaining_imports_neither": "an interpreter of its own",
+    "tests/cli/test_export.py::test_a_run_goes_to_each_tool": "TensorBoard, which imports TensorFlow where it is",
+    "tests/cli/test_plan.py::test_a_sweep_is_planned_by_formula": "a run, which asks the machine's programs",
+    "tests/cli/test_report.py::test_a_page_is_written_without": "an interpreter of its own",
+    "tests/cli/test_status.py": "Slurm's programs, played by a script",
+    "tests/cli/test_strategies.py": "a compiler that is asked",
+    "tests/cli/test_submit.py": "Slurm's programs, played by a script",
+    "tests/cli/test_validate.py::test_a_sweep_is_run_with_evidence": "a run, which asks the machine's programs",
+    "tests/cli/test_watch.py": "watched commands",
+    "tests/ds_config/test_keys.py::test_the_package_loads_without": "an interpreter of its own",
+    "tests/ds_config/test_keys.py::test_the_table_is_what": "DeepSpeed",
+    "tests/ds_config/test_shipped_run.py": "ranks",
+    "tests/extras/": "environments of their own",
+    "tests/formulas/test_activations.py::test_the_tally": "torch",
+    "tests/formulas/test_tensors.py::test_the_tensors": "torch",
+    "tests/memory/": "torch, and the sampler's process",
+    "tests/report/exporters/test_tensorboard_events.py": "TensorBoard, which imports TensorFlow where it is",
+    "tests/report/page/test_compared_in_browser.py": "a browser",
+    "tests/report/page/test_hostile.py": "a browser",
+    "tests/report/page/test_in_browser.py": "a browser",
+    "tests/report/terminal/test_show.py::test_showing_a_run_imports": "an interpreter of its own",
+    "tests/run/test_attempt.py": "ranks",
+    "tests/run/test_compile_locks.py": "processes that hold locks",
+    "tests/run/test_environment.py": "the machine's programs",
+    "tests/run/test_environments.py": "the setup's commands",
+    "tests/run/test_launcher.py::test_the_launcher_is": "torch",
+    "tests/run/test_launcher.py::test_the_written_command": "ranks",
+    "tests/run/test_logs.py": "ranks",
+    "tests/run/test_lost.py::test_processes_of": "processes that were left",
+    "tests/run/test_machine.py": "the machine's programs",
+    "tests/run/test_namesakes.py": "processes of one number",
+    "tests/run/test_node_environment.py": "the machine's programs, and ssh",
+    "tests/run/test_ranks.py": "ranks",
+    "tests/run/test_recovery.py::test_a_conversion": "a conversion that fails",
+    "tests/run/test_remote.py": "ranks",
+    "tests/run/test_run_beside_others.py": "ranks",
+    "tests/run/test_runner.py": "ranks",
+    "tests/run/test_simulations.py": "a simulator",
+    "tests/slurm/": "Slurm's programs, real or played by a script",
+    "tests/spec/test_architecture.py::test_dropout_that_transformers": "transformers",
+    "tests/spec/test_architecture.py::test_what_a_config_leaves_out": "transformers",
+    "tests/spec/test_flops.py::test_hardware_flops_with_checkpointing_are": "torch",
+    "tests/spec/test_flops.py::test_model_flops_are": "torch",
+    "tests/spec/test_machine.py": "the machine's programs",
+    "tests/spec/test_parameters.py::test_a_preset_equals": "transformers",
+    "tests/spec/test_parameters.py::test_any_shape_written_out": "transformers",
+    "tests/spec/test_parameters.py::test_the_closed_form_equals": "transformers",
+    "tests/spec/test_presets.py::test_resolving_and_counting_start": "an interpreter of its own",
+    "tests/test_environments.py": "an interpreter of its own",
+    "tests/test_login_install.py": "pip",
+    "tests/test_package.py": "pip",
+    "tests/test_rank_processes.py": "ranks",
+    "tests/tracking/": "torch, and watched commands",
+    "tests/trials/": "ranks",
+    "tests/worker/": "torch",
+    "tests/worker_tensorflow/": "TensorFlow's environment",
+}
+"""What is not in the tier, and what it needs: the beginnings of test names."""
+
+FRAMEWORKS = frozenset({"torch", "deepspeed", "transformers", "accelerate", "tensorflow", "keras", "horovod"})
+PROCESSES = frozenset({"subprocess.Popen", "os.fork", "os.forkpty", "os.posix_spawn", "os.exec", "os.system"})
+"""Audit events of Python that say that a process begins."""
+
+
+class Guard(MetaPathFinder):
+    """Hears what the interpreter does, and fails the test that does what the tier is without."""
+
+    def __init__(self) -> None:
+        self._watching = False
+
+    @contextmanager
+    def watches(self, wanted: bool) -> Iterator[None]:
+        """Within, if `wanted`."""
+        before, self._watching = self._watching, wanted
+        try:
+            yield
+        finally:
+            self._watching = before
+
+    def hear_event(self, event: str, arguments: tuple[Any, ...]) -> None:
+        """Python calls this for each audit event, for the life of the process."""
+        if self._watching and event in PROCESSES:
+            _fail(f"starts a process ({event} {str(arguments[:2])[:200]})")
+
+    def find_spec(
+        self, fullname: str, path: Sequence[str] | None, target: ModuleType | None = None
+    ) -> ModuleSpec | None:
+        """Python asks this first for each module that it has not loaded yet. To look where one lies is no import."""
+        if not self._watching or fullname not in FRAMEWORKS:
+            return None
+        spec = PathFinder.find_spec(fullname, path, target)
+        if spec is not None:
+            spec.loader = _Refusal()
+        return spec
+
+
+class _Refusal(Loader):
+    """Loads nothing."""
+
+    def exec_module(self, module: ModuleType) -> None:
+        """Python calls this to import the module."""
+        _fail(f"imports {module.__name__}")
+
+
+def _fail(offence: str) -> NoReturn:
+    pytest.fail(f"a test of the fast tier {offence}: see tests/fast_tier.py")
+
+
+GUARD = Guard()
+sys.addaudithook(GUARD.hear_event)
+sys.meta_path.insert(0, GUARD)
+
+
+def is_fast(name: str) -> bool:
+    """Whether the test of this name is in the tier."""
+    return not name.startswith(tuple(SLOWER))
+
+
+def holds_fast_tests(path: Path, config: pytest.Config) -> bool:
+    """Whether a file of tests, as far as its name tells, has some in the tier."""
+    return is_fast(path.relative_to(config.rootpath).as_posix())
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_make_collect_report(collector: pytest.Collector) -> Iterator[None]:
+    """Where the tier runs alone, its files are read under the guard too: what one imports, all its tests do."""
+    with GUARD.watches(isinstance(collector, pytest.Module) and collector.config.option.markexpr == MARKER):
+        return (yield)
+
+
+@pytest.hookimpl(wrapper=True)
+def pytest_runtest_protocol(item: pytest.Item) -> Iterator[None]:
+    """Watch a test of the tier, whoever runs it, with the fixtures that are made for it."""
+    with GUARD.watches(item.get_closest_marker(MARKER) is not None):
+        return (yield)

@@ -1,0 +1,22 @@
+"""What torch's clipping on a CPU makes of a large tensor's norm: the README says so, and parity has to know it."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+
+def error_of_norm(numel: int) -> float:
+    """How far the norm that torch clips by is from the true one, for one tensor of so many fp32 elements."""
+    tensor = torch.randn(numel, generator=torch.Generator().manual_seed(0))
+    found = torch.nn.utils.get_total_norm([tensor])
+    return float(found.double() / tensor.double().norm() - 1)
+
+
+def test_a_norm_of_four_million_elements_is_nearly_a_ten_thousandth_too_small() -> None:
+    assert -1e-4 < error_of_norm(4 * 2**20) < -5e-5
+
+
+@pytest.mark.parametrize("numel", [1000, 100_000])
+def test_a_norm_of_few_elements_is_right_to_a_millionth(numel: int) -> None:
+    assert abs(error_of_norm(numel)) < 1e-6
