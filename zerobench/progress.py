@@ -1,4 +1,4 @@
-"""What a rank says of itself while it runs, for the runner's live view and for stack dumps on timeout.
+"""What a rank says of itself while it runs, for the runner's live view and for it to know a hang by (`timeout_s`).
 
 A small file rewritten between phases and steps, never within them. It imports no torch: the first word is said before
 anything heavy can go wrong.
@@ -23,7 +23,8 @@ class Progress(BaseModel):
     pid: int
     hostname: str
     phase: str
-    """`import`, `init`, `warmup`, `timed`, `memory`, `compile`, `done`."""
+    """`import`, `compile`, `join`, `init`, `training`, then each step's kind (`first`, `warmup`, `timed`, ...), `save`,
+    `done`."""
     step_index: int
     num_steps: int
     memory_bytes: int | None

@@ -14,6 +14,7 @@ import psutil
 import pytest
 
 from zerobench.folder import TrialFolder
+from zerobench.progress import Progress
 from zerobench.records import RankRecord, Status, TrialRecord
 from zerobench.run.attempt import run_trial
 from zerobench.run.observer import Silent
@@ -115,9 +116,13 @@ def test_a_hang_is_a_timeout_with_each_ranks_stack(ended: dict[str, Ended]) -> N
     for stack in record.failure.stacks.values():
         assert "in wait_for_a_peer_that_never_comes" in stack
     assert "in ignore_sigterm" in record.failure.stacks["1"]
-    assert record.started_at_s is not None
+    words = [Progress.model_validate_json(ended["hang"].folder.progress(rank).read_bytes()) for rank in (0, 1)]
     assert record.ended_at_s is not None
-    assert TIMEOUT_S <= record.ended_at_s - record.started_at_s < TIMEOUT_S + 25
+    assert TIMEOUT_S <= record.ended_at_s - max(word.updated_at_s for word in words) < TIMEOUT_S + 25
+    assert (record.reason or "").startswith("no progress for 25 s: rank 0 in timed (step 4 of 8); rank 1 in timed")
+    assert re.search(
+        r"; the machine's load was \d+\.\d on \d+ cores; --set timeout_s=50 waits longer$", record.reason or ""
+    )
 
 
 def test_a_killed_rank_is_named_with_its_signal_and_not_the_peer_that_lost_it(ended: dict[str, Ended]) -> None:

@@ -17,6 +17,7 @@ from zerobench.run.logs import redact_logs
 from zerobench.run.observer import Observer
 from zerobench.run.oom import read_oom_counters
 from zerobench.run.outcome import Ending, Stopped, classify, interrupted
+from zerobench.run.quiet import read_load
 from zerobench.run.readable import read_readable
 from zerobench.run.record_times import written_at_s
 from zerobench.run.recovery import run_twice
@@ -59,6 +60,7 @@ def _launch_once(
     _note_start(trial, folder, site, started_at_s)
     with launched:
         stopped = launched.wait(stop, trial.timeout_s, expected, site.settle_s, observer.trial_progress)
+        load = read_load() if stopped is Stopped.TIMEOUT else None
         stacks = launched.dump_stacks(stop) if stopped is Stopped.TIMEOUT else {}
         exit_code = launched.exit_code
         launched.end()
@@ -76,6 +78,7 @@ def _launch_once(
         deaths=tuple(launched.watch.deaths.values()),
         stopped=stopped,
         timeout_s=trial.timeout_s,
+        load=load,
         oom=read_oom_counters().since(oom_before),
         stacks=stacks,
         last_lines=last_lines(folder),

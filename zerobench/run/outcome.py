@@ -14,6 +14,7 @@ from enum import StrEnum
 
 from zerobench.progress import Progress
 from zerobench.records import Failure, RankRecord, Status
+from zerobench.run.quiet import Load, no_progress
 from zerobench.run.ranks import RankDeath
 from zerobench.run.site import Interruption
 
@@ -59,6 +60,8 @@ class Ending:
     """The last word of each rank."""
     stopped: Stopped | None = None
     timeout_s: float = 0.0
+    load: Load | None = None
+    """How busy the machine was when the runner ended the trial for want of progress."""
     oom: str | None = None
     """Which of the kernel's counters of processes killed for want of memory rose during the trial."""
     stacks: Mapping[str, str] = field(default_factory=dict)
@@ -132,7 +135,7 @@ def _timeout(ending: Ending) -> Outcome | None:
     else:
         where = "; ".join(f"rank {p.rank}{_during(p.rank, ending)}" for p in ending.progress[:8])
     return Status.TIMEOUT, Failure(
-        message=f"not done after {ending.timeout_s:g} s: {where}",
+        message=no_progress(ending.timeout_s, where, ending.load),
         evidence=with_last_lines(f"limit {ending.timeout_s:g} s", ending),
         stacks=dict(ending.stacks),
     )

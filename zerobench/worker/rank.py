@@ -86,6 +86,7 @@ class RankRun:
         device = self._open_device()
         ds_config = self._read_ds_config()
         self._announce_compilation(ds_config, device)
+        self._progress.say("join", -1, always=True)
         reader = self._join(device)
         with self.world.active():
             strategy = make_strategy(self._job(device, ds_config))
@@ -93,6 +94,7 @@ class RankRun:
             self._checkpoints = Checkpoints(self.trial, self.folder, self.rank, TorchPeers(device), self.record)
             try:
                 self._build(strategy, ds_config)
+                self._progress.say("training", -1, always=True)
                 self._checkpoints.load(strategy)
                 self._train(strategy, device)
             finally:
