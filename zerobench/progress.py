@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from zerobench.folder import TrialFolder, write_whole
 
@@ -29,6 +30,14 @@ class Progress(BaseModel):
     num_steps: int
     memory_bytes: int | None
     updated_at_s: float
+
+
+def read_progress(path: Path) -> Progress | None:
+    """A rank's latest word; None where it has said none, or is just saying one."""
+    try:
+        return Progress.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None
 
 
 @dataclass(frozen=True)

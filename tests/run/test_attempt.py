@@ -39,6 +39,7 @@ CASES: dict[str, tuple[dict[int, str], str, dict[str, object]]] = {
     "abort_at_exit": ({0: "abort_after_record"}, WORKER, {}),
     "hang_at_exit": ({0: "hang_after_record"}, WORKER, {}),
     "helper": ({0: "leave_a_helper"}, WORKER, {}),
+    "no_launcher": ({0: "kill_the_launcher", 1: "wait_for_a_peer_that_never_comes"}, WORKER, {}),
     "no_import": ({}, "standin_without_import", {}),
 }
 
@@ -131,6 +132,15 @@ def test_a_killed_rank_is_named_with_its_signal_and_not_the_peer_that_lost_it(en
     assert record.failure is not None
     assert record.failure.rank == 1
     assert record.reason == "rank 1 was killed by SIGKILL in timed (step 4 of 8) and left no record"
+
+
+def test_a_killed_launcher_is_named_and_not_its_status_of_0(ended: dict[str, Ended]) -> None:
+    record = ended["no_launcher"].record
+    assert (record.status, record.exit_code) == (Status.LAUNCHER_FAULT, 0)
+    assert record.reason == (
+        "the launcher exited with 0 before its ranks, so that it, or a process of it, was killed;"
+        " left behind: rank 0 in timed (step 4 of 8); rank 1 in timed (step 4 of 8)"
+    )
 
 
 def test_a_rank_that_leaves_without_a_record_is_a_crash_with_its_exit_status(ended: dict[str, Ended]) -> None:

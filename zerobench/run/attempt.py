@@ -9,8 +9,8 @@ from pathlib import Path
 
 from zerobench.ds_config import swap_folder
 from zerobench.folder import TrialFolder, write_whole
-from zerobench.records import NvmlSummary, RankRecord, Start, TrialRecord
-from zerobench.run.compile_locks import left_over, remove_left_over
+from zerobench.records import Failure, NvmlSummary, RankRecord, Start, Status, TrialRecord
+from zerobench.run.compile_locks import free_left_over
 from zerobench.run.launched import LaunchedTrial
 from zerobench.run.launcher import command_text, launched_processes
 from zerobench.run.logs import redact_logs
@@ -65,7 +65,7 @@ def _launch_once(
         exit_code = launched.exit_code
         launched.end()
     _remove_swap_folder(trial)
-    locks = [] if exit_code == 0 else _compile_locks(None if launch.elsewhere else started_at_s, stopped)
+    locks = [] if exit_code == 0 else free_left_over(os.environ)
     redact_logs(folder)
     records, unreadable = read_readable(folder.rank_records(), RankRecord)
     ending = Ending(
@@ -75,6 +75,7 @@ def _launch_once(
         records=records,
         written_at_s=written_at_s(folder, (r.rank for r in records), started_at_s, launched.seen_at_s),
         progress=launched.watch.look(),
+        outlived_by=launched.outlived_by,
         deaths=tuple(launched.watch.deaths.values()),
         stopped=stopped,
         timeout_s=trial.timeout_s,
@@ -114,20 +115,22 @@ def _remove_swap_folder(trial: TrialSpec) -> None:
         shutil.rmtree(path)
 
 
-def _compile_locks(since_s: float | None, stopped: Stopped | None) -> list[str]:
-    """Free what a compilation that was cut short holds; say so, and on a timeout which other lock may have held us.
-
-    `since_s` is when the trial began; None where other machines may compile into the same folder, whose locks look left
-    over from here: there nothing is removed.
-    """
-    removed = [] if since_s is None else remove_left_over(since_s, os.environ)
-    notes = [f"removed the lock of a compilation that was cut short: {lock}" for lock in removed]
-    if stopped is Stopped.TIMEOUT:
-        notes += [
-            f"nobody on this machine holds the compile lock {lock}; a trial that needs that kernel waits for ever"
-            for lock in left_over(os.environ)
-        ]
-    return notes
+def not_started(trial: TrialSpec, folder: TrialFolder, run_id: str, failure: Failure) -> TrialRecord:
+    """The record, which is also written, of a trial that would have crashed by what is known beforehand."""
+    now_s = time.time()
+    record = TrialRecord(
+        run_id=run_id,
+        trial_id=trial.trial_id,
+        config_hash=trial.config_hash,
+        status=Status.CRASH,
+        reason=failure.message,
+        failure=failure,
+        ranks_expected=launched_processes(trial),
+        started_at_s=now_s,
+        ended_at_s=now_s,
+    )
+    write_whole(folder.record, record.model_dump_json(indent=1))
+    return record
 
 
 def _record(

@@ -48,6 +48,8 @@ class LaunchedTrial:
         self._settled_at: float | None = None
         self.seen_at_s: dict[Path, float] = {}
         """When each rank's record was first seen, Unix time."""
+        self.outlived_by: list[int] = []
+        """Ranks whose processes were there when the launcher ended, which by itself it does after them."""
         self.notes: list[str] = []
 
     def __enter__(self) -> Self:
@@ -106,6 +108,7 @@ class LaunchedTrial:
             quiet.hear(words)
             seen(words)
             if self.exit_code is not None:
+                self.outlived_by = self.watch.living()
                 return None
             if stop.asked:
                 return Stopped.INTERRUPTED
