@@ -12,9 +12,11 @@ PACKAGES ?= formulas spec ds_config report/frames run/outcome.py
 
 .PHONY: sweep test test-fast test-extras mutants login check format bench gpu-campaign clean
 
+# A failed trial does not keep the prediction, and the whole then fails; Ctrl-C (130) ends it all.
 sweep: $(VENV)/installed
-	$(BIN)/zerobench run $(SWEEP)
-	$(BIN)/zerobench plan $(PREDICTED)
+	measured=0; $(BIN)/zerobench run $(SWEEP) || measured=$$?; \
+	test $$measured -ne 130 || exit 130; \
+	$(BIN)/zerobench plan $(PREDICTED) && exit $$measured
 
 test: $(VENV)/installed-dev
 	$(BIN)/python -m pytest -m "not alone and not extra" --numprocesses $(PROCESSES) --dist loadgroup --no-loadscope-reorder
@@ -62,15 +64,15 @@ $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable .
+	$(BIN)/python -m pip install --constraint constraints.txt --editable .
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed
-	$(BIN)/python -m pip install --quiet --constraint constraints.txt --editable '.[dev]'
+	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[dev]'
 	touch $@
 
 $(LOGIN)/installed: slurm/requirements-login.txt pyproject.toml constraints.txt
 	$(PYTHON) -m venv $(LOGIN)
-	$(LOGIN)/bin/python -m pip install --quiet --constraint constraints.txt --requirement slurm/requirements-login.txt
-	$(LOGIN)/bin/python -m pip install --quiet --no-deps --editable .
+	$(LOGIN)/bin/python -m pip install --constraint constraints.txt --requirement slurm/requirements-login.txt
+	$(LOGIN)/bin/python -m pip install --no-deps --editable .
 	touch $@

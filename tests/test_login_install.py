@@ -129,8 +129,8 @@ def test_make_login_installs_the_short_list_and_then_the_project_alone(tmp_path:
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=60, check=True).stdout
     installs = [line.partition(" -m pip ")[2] for line in said.splitlines() if " -m pip " in line]
     assert installs == [
-        "install --quiet --constraint constraints.txt --requirement slurm/requirements-login.txt",
-        "install --quiet --no-deps --editable .",
+        "install --constraint constraints.txt --requirement slurm/requirements-login.txt",
+        "install --no-deps --editable .",
     ]
 
 

@@ -1,4 +1,4 @@
-"""What a rank says of itself while it runs, for the runner's live view and for stack dumps on timeout.
+"""What a rank says of itself while it runs, for the runner's live view and for it to know a hang by (`timeout_s`).
 
 A small file rewritten between phases and steps, never within them. It imports no torch: the first word is said before
 anything heavy can go wrong.
@@ -8,8 +8,9 @@ from __future__ import annotations
 
 import time
 from dataclasses import dataclass
+from pathlib import Path
 
-from pydantic import BaseModel
+from pydantic import BaseModel, ValidationError
 
 from zerobench.folder import TrialFolder, write_whole
 
@@ -23,11 +24,20 @@ class Progress(BaseModel):
     pid: int
     hostname: str
     phase: str
-    """`import`, `init`, `warmup`, `timed`, `memory`, `compile`, `done`."""
+    """`import`, `compile`, `join`, `init`, `training`, then each step's kind (`first`, `warmup`, `timed`, ...), `save`,
+    `done`."""
     step_index: int
     num_steps: int
     memory_bytes: int | None
     updated_at_s: float
+
+
+def read_progress(path: Path) -> Progress | None:
+    """A rank's latest word; None where it has said none, or is just saying one."""
+    try:
+        return Progress.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None
 
 
 @dataclass(frozen=True)

@@ -73,6 +73,17 @@ def test_compiling_is_said_once_because_it_takes_minutes() -> None:
     assert screen.getvalue() == f"{COMPILING}\n"
 
 
+def test_each_kernel_that_is_compiled_before_the_first_trial_is_said_once_and_how_it_ended() -> None:
+    view, screen = plain()
+    for spent_s in (0.5, 1.0):
+        view.compiling("cpu_adam", spent_s)
+    view.note("compiled cpu_adam in 1.0 s")
+    assert screen.getvalue().splitlines() == [
+        "compiling cpu_adam, a C++ kernel of DeepSpeed's: minutes, once on a machine",
+        "compiled cpu_adam in 1.0 s",
+    ]
+
+
 def test_names_are_not_taken_for_markup() -> None:
     view, screen = plain()
     view.say("[bold]as it is[/bold] :smile:")
@@ -128,6 +139,16 @@ def test_a_terminal_gets_its_cursor_back(live: tuple[LiveView, io.StringIO]) -> 
     view.trial_started(TRIAL, 1, 1)
     view.run_ended()
     assert screen.getvalue().rindex("\x1b[?25h") > screen.getvalue().rindex("\x1b[?25l")
+
+
+def test_a_terminal_shows_for_how_long_a_kernel_is_being_compiled(live: tuple[LiveView, io.StringIO]) -> None:
+    view, screen = live
+    view.run_started(RUN, to_do=1, kept=0, skipped=0)
+    view.compiling("cpu_adam", 42.4)
+    view.note("compiled cpu_adam in 43.0 s")
+    view.run_ended()
+    assert "minutes, once on a machine | 42.0 s" in screen.getvalue()
+    assert "\x1b[2Kcompiled cpu_adam in 43.0 s\n" in screen.getvalue()
 
 
 def test_a_terminal_is_not_repainted_more_often_than_twice_a_second() -> None:

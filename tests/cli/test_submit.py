@@ -70,10 +70,10 @@ def test_a_dry_run_says_what_would_be_asked_and_writes_nothing(
     code, out, err = call(*SUBMIT, "--dry-run", "--trials-per-job", "4", "--set", "timeout_s=600")
     assert (code, err) == (0, "")
     assert out.splitlines() == [
-        "1-node   1 node, 1 task of 2 trials, 00:25:00 each, 0.4 node-hours",
-        "2-nodes  2 nodes, 2 tasks of up to 4 trials (8 trials), 00:45:00 each, 3.0 node-hours",
+        "1-node   1 node, 1 task of 2 trials, 00:35:00 each, 0.6 node-hours",
+        "2-nodes  2 nodes, 2 tasks of up to 4 trials (8 trials), 00:55:00 each, 3.7 node-hours",
         "report   after them",
-        "10 trials; 3.4 node-hours at most",
+        "10 trials; 4.2 node-hours at most",
     ]
     assert list(tmp_path.iterdir()) == []
 

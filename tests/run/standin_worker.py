@@ -126,6 +126,15 @@ def die_by_sigkill(_folder: TrialFolder) -> None:
     os.kill(os.getpid(), signal.SIGKILL)
 
 
+def kill_the_launcher(folder: TrialFolder) -> None:
+    """The process of it that is every rank's parent, once all have spoken."""
+    while len(list(folder.path.glob("progress_*.json"))) < WORLD_SIZE:
+        time.sleep(0.05)
+    time.sleep(0.7)
+    os.kill(os.getppid(), signal.SIGKILL)
+    wait_for_a_peer_that_never_comes()
+
+
 def exit_silently(_folder: TrialFolder) -> None:
     time.sleep(0.7)
     os._exit(3)
@@ -163,6 +172,7 @@ ACTS: dict[str, Callable[[TrialFolder], None]] = {
         wait_for_a_peer_that_never_comes,
         hang_the_first_time,
         die_by_sigkill,
+        kill_the_launcher,
         exit_silently,
         ignore_sigterm,
         leave_a_helper,

@@ -15,6 +15,7 @@ import pytest
 
 from zerobench.ds_config import swap_folder
 from zerobench.folder import RunFolder, TrialFolder
+from zerobench.progress import Progress
 from zerobench.records import RankRecord, Status, TrialRecord
 from zerobench.run.attempt import run_trial
 from zerobench.run.observer import Silent
@@ -42,6 +43,7 @@ CASES: dict[str, tuple[dict[int, str], str, dict[str, object]]] = {
     "abort_at_exit": ({0: "abort_after_record"}, WORKER, {"strategy": "zero1", "ds_config_file": NVME_FILE}),
     "hang_at_exit": ({0: "hang_after_record"}, WORKER, {}),
     "helper": ({0: "leave_a_helper"}, WORKER, {}),
+    "no_launcher": ({0: "kill_the_launcher", 1: "wait_for_a_peer_that_never_comes"}, WORKER, {}),
     "no_import": ({}, "standin_without_import", {}),
 }
 
@@ -137,9 +139,13 @@ def test_a_hang_is_a_timeout_with_each_ranks_stack(ended: dict[str, Ended]) -> N
     for stack in record.failure.stacks.values():
         assert "in wait_for_a_peer_that_never_comes" in stack
     assert "in ignore_sigterm" in record.failure.stacks["1"]
-    assert record.started_at_s is not None
+    words = [Progress.model_validate_json(ended["hang"].folder.progress(rank).read_bytes()) for rank in (0, 1)]
     assert record.ended_at_s is not None
-    assert TIMEOUT_S <= record.ended_at_s - record.started_at_s < TIMEOUT_S + 25
+    assert TIMEOUT_S <= record.ended_at_s - max(word.updated_at_s for word in words) < TIMEOUT_S + 25
+    assert (record.reason or "").startswith("no progress for 25 s: rank 0 in timed (step 4 of 8); rank 1 in timed")
+    assert re.search(
+        r"; the machine's load was \d+\.\d on \d+ cores; --set timeout_s=50 waits longer$", record.reason or ""
+    )
 
 
 def test_a_killed_rank_is_named_with_its_signal_and_not_the_peer_that_lost_it(ended: dict[str, Ended]) -> None:
@@ -148,6 +154,15 @@ def test_a_killed_rank_is_named_with_its_signal_and_not_the_peer_that_lost_it(en
     assert record.failure is not None
     assert record.failure.rank == 1
     assert record.reason == "rank 1 was killed by SIGKILL in timed (step 4 of 8) and left no record"
+
+
+def test_a_killed_launcher_is_named_and_not_its_status_of_0(ended: dict[str, Ended]) -> None:
+    record = ended["no_launcher"].record
+    assert (record.status, record.exit_code) == (Status.LAUNCHER_FAULT, 0)
+    assert record.reason == (
+        "the launcher exited with 0 before its ranks, so that it, or a process of it, was killed;"
+        " left behind: rank 0 in timed (step 4 of 8); rank 1 in timed (step 4 of 8)"
+    )
 
 
 def test_a_rank_that_leaves_without_a_record_is_a_crash_with_its_exit_status(ended: dict[str, Ended]) -> None:

@@ -2,16 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
-import time
 from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
 import pytest
 
-from zerobench.run.compile_locks import build_root, left_over, remove_left_over
+from zerobench.kernels import build_root
+from zerobench.run.compile_locks import Holder, free_left_over, holder_of
 
 HOLD = """
 import sys
@@ -52,21 +53,56 @@ def lock(environ: dict[str, str]) -> Path:
 def test_a_lock_is_kept_while_its_process_lives_and_removed_once_that_was_killed(
     lock: Path, environ: dict[str, str]
 ) -> None:
-    began_s = time.time() - 1
     with compiling(lock):
-        assert remove_left_over(began_s, environ) == []
-        assert left_over(environ) == []
+        assert holder_of(lock) is Holder.ALIVE
+        assert free_left_over(environ) == []
         assert lock.exists()
-    assert left_over(environ) == [lock]
-    assert remove_left_over(began_s, environ) == [lock]
+    assert holder_of(lock) is Holder.DEAD
+    assert free_left_over(environ) == [f"removed the lock of a compilation that was cut short: {lock}"]
     assert not lock.exists()
 
 
-def test_a_lock_from_before_the_trial_is_named_and_left_alone(lock: Path, environ: dict[str, str]) -> None:
+def test_a_lock_of_any_age_is_taken_from_a_dead_holder_and_from_no_other(lock: Path, environ: dict[str, str]) -> None:
+    with compiling(lock):
+        os.utime(lock, (0, 0))
+        assert free_left_over(environ) == []
+    os.utime(lock, (0, 0))
+    assert len(free_left_over(environ)) == 1
+    assert not lock.exists()
+
+
+def test_a_lock_whose_holder_cannot_be_known_is_told_of_and_left_alone(lock: Path, environ: dict[str, str]) -> None:
+    elsewhere = lock.parent / "somewhere_else"
+    elsewhere.parent.mkdir(parents=True)
+    elsewhere.touch()
+    lock.symlink_to(elsewhere)
+    [line] = free_left_over(environ)
+    assert line.startswith(f"{lock}: whether somebody compiles under this lock cannot be known")
+    assert lock.is_symlink()
+    assert elsewhere.exists()
+
+
+ASK = """
+import sys
+from pathlib import Path
+from zerobench.run.compile_locks import _asked
+with _asked(Path(sys.argv[1])) as holder:
+    print(holder.name, flush=True)
+    sys.stdin.read()
+print("whole", flush=True)
+"""
+
+
+def test_of_two_that_ask_at_the_same_time_one_takes_the_lock_and_neither_is_ended_by_the_other(lock: Path) -> None:
     lock.parent.mkdir(parents=True)
     lock.touch()
-    assert remove_left_over(time.time() + 1, environ) == []
-    assert left_over(environ) == [lock]
+    pipe = subprocess.PIPE
+    with subprocess.Popen([sys.executable, "-c", ASK, str(lock)], stdin=pipe, stdout=pipe, text=True) as first:
+        assert first.stdout is not None
+        assert first.stdout.readline() == "DEAD\n"
+        assert holder_of(lock) is Holder.ALIVE
+        said, _ = first.communicate()
+    assert (said, first.returncode) == ("whole\n", 0)
 
 
 SHOW = """

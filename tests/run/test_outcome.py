@@ -9,6 +9,7 @@ import pytest
 from zerobench.progress import Progress
 from zerobench.records import Failure, Phase, RankRecord, Status
 from zerobench.run.outcome import Ending, Stopped, classify
+from zerobench.run.quiet import Load
 from zerobench.run.ranks import RankDeath
 from zerobench.run.site import LocalSite
 
@@ -127,15 +128,49 @@ def test_ranks_that_vanished_while_the_kernel_killed_are_out_of_host_memory() ->
     assert classify(ending)[0] is Status.OUT_OF_HOST_MEMORY
 
 
-def test_a_limit_reached_is_a_timeout_with_the_stacks() -> None:
+def test_no_progress_is_a_timeout_with_the_stacks_the_load_and_the_option() -> None:
     ending = Ending(
-        2, exit_code=None, progress=BOTH, stopped=Stopped.TIMEOUT, timeout_s=900, stacks={"0": "Current thread"}
+        2,
+        exit_code=None,
+        progress=BOTH,
+        stopped=Stopped.TIMEOUT,
+        timeout_s=900,
+        load=Load(20.06, 2),
+        stacks={"0": "Current thread"},
     )
     status, failure = classify(ending)
     assert status is Status.TIMEOUT
     assert failure is not None
     assert failure.stacks == {"0": "Current thread"}
-    assert failure.message == ("not done after 900 s: rank 0 in timed (step 4 of 8); rank 1 in timed (step 4 of 8)")
+    assert failure.message == (
+        "no progress for 900 s: rank 0 in timed (step 4 of 8); rank 1 in timed (step 4 of 8);"
+        " the machine's load was 20.1 on 2 cores; --set timeout_s=1800 waits longer"
+    )
+
+
+@pytest.mark.parametrize(("exit_code", "words"), [(0, "exited with 0"), (-9, "was killed by SIGKILL")])
+def test_a_launcher_that_ends_before_its_ranks_was_killed_whatever_its_status(exit_code: int, words: str) -> None:
+    ending = Ending(2, exit_code=exit_code, first_rank_exit=exit_code, progress=BOTH, outlived_by=[0, 1])
+    status, failure = classify(ending)
+    assert status is Status.LAUNCHER_FAULT
+    assert failure is not None
+    assert failure.message == (
+        f"the launcher {words} before its ranks, so that it, or a process of it, was killed;"
+        " left behind: rank 0 in timed (step 4 of 8); rank 1 in timed (step 4 of 8)"
+    )
+
+
+def test_a_launcher_that_the_kernel_killed_for_want_of_memory_says_so() -> None:
+    ending = Ending(2, exit_code=0, progress=BOTH, outlived_by=[0], oom="oom_kill in /proc/vmstat rose by 1")
+    status, failure = classify(ending)
+    assert status is Status.OUT_OF_HOST_MEMORY
+    assert failure is not None
+    assert failure.evidence == "oom_kill in /proc/vmstat rose by 1"
+
+
+def test_a_rank_that_outlived_the_launcher_and_completed_is_no_fault_of_the_launchers() -> None:
+    ending = Ending(2, exit_code=1, records=[rank_record(0)], progress=BOTH, outlived_by=[0])
+    assert classify(ending)[0] is Status.CRASH
 
 
 def test_no_word_from_any_rank_is_a_launcher_fault_with_its_last_words() -> None:

@@ -4,7 +4,6 @@ from __future__ import annotations
 
 import json
 import os
-import subprocess
 import sys
 import threading
 import time
@@ -19,7 +18,7 @@ import pytest
 from zerobench.ds_config import build_ds_config
 from zerobench.folder import RunFolder, TrialFolder
 from zerobench.records import RankRecord, Status, TrialRecord
-from zerobench.run import simulations
+from zerobench.run import simulator
 from zerobench.run.simulations import is_predicted, predict
 from zerobench.run.stop import Stop
 from zerobench.spec.model import ModelSpec
@@ -169,9 +168,10 @@ def test_a_crash_within_the_simulation_is_a_crash_with_its_traceback(predicted):
     assert record.exit_code == 1
 
 
-def test_a_simulation_beyond_its_limit_is_a_timeout_that_names_the_limit(predicted):
+def test_a_simulation_without_progress_is_a_timeout_that_names_the_limit(predicted):
     record = predicted.record("timeout")
-    assert record.reason == "not done after 1.5 s"
+    assert (record.reason or "").startswith("no progress for 1.5 s: in ")
+    assert (record.reason or "").endswith("--set timeout_s=3 waits longer")
     assert record.ranks_reported == 0
 
 
@@ -226,20 +226,23 @@ def test_what_was_done_before_the_stop_stands_and_the_rest_is_interrupted(stoppe
         assert (record.exit_code, record.ranks_reported) == (None, 0)
 
 
-ANSWERS_AT_ONCE = "import sys\nfor line in sys.stdin: print('0', line.strip(), flush=True)"
+def test_a_stop_is_heard_among_formula_trials(tmp_path):
+    trials = [tiny(evidence="formula").model_copy(update={"repeat": number}) for number in range(3)]
+    stop = Stop()
+    ended: list[TrialRecord] = []
 
+    def end_one(record: TrialRecord) -> None:
+        ended.append(record)
+        stop.ask()
 
-@pytest.mark.timeout(60)
-def test_more_trials_than_the_pipes_hold_are_sent_while_answers_are_read():
-    lines = [f"/a/folder/of/some/length/trials/{number:08}\n" for number in range(20_000)]
-    pipe = subprocess.PIPE
-    with subprocess.Popen([sys.executable, "-c", ANSWERS_AT_ONCE], stdin=pipe, stdout=pipe) as process:
-        answers = list(simulations._answers(process, iter(lines), Stop()))
-    assert [f"{path}\n" for code, path in answers if code == 0] == lines
+    pairs = [(trial, lay_out(tmp_path, trial)) for trial in trials]
+    predict(pairs, "a_run", 2, stop, lambda _: None, end_one)
+    assert [record.trial_id for record in ended] == [trials[0].trial_id]
+    assert [folder.record.exists() for _, folder in pairs] == [True, False, False]
 
 
 def test_a_simulator_that_dies_leaves_its_trials_as_crashes_with_its_last_words(tmp_path, monkeypatch):
-    monkeypatch.setattr(simulations, "SIMULATOR_MODULE", "a_module_that_does_not_exist")
+    monkeypatch.setattr(simulator, "MODULE", "a_module_that_does_not_exist")
     done = predict_all(tmp_path, {"simulated": tiny(), "formula": tiny(evidence="formula")}, Stop())
     assert done.record("formula").status is Status.COMPLETED
     record = done.record("simulated")

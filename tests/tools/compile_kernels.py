@@ -1,39 +1,28 @@
-"""Compile DeepSpeed's kernels for a CPU as DeepSpeed itself does at their first use, one after the other.
+"""Compile the kernels that a CPU can have, as `zerobench run` does before its first trial: minutes, the first time.
 
     python -m tests.tools.compile_kernels
 
-Which takes minutes. Whoever needs one meanwhile waits for it (torch/utils/file_baton.py); one that is there already is
-only loaded. A lock that nobody holds, left by a compilation that was killed, would be waited for without end: it is
-removed. A kernel that cannot be compiled here is named, and the rest compiled all the same.
+Whoever needs one meanwhile waits for it (torch/utils/file_baton.py); one that is there already is only loaded. A lock
+that nobody holds, left by a compilation that was killed, would be waited for without end: it is removed.
 """
 
 from __future__ import annotations
 
 import os
-import signal
 import sys
-from pathlib import Path
 
-os.environ["DS_ACCELERATOR"] = "cpu"
-os.environ["PATH"] = f"{Path(sys.executable).parent}:{os.environ['PATH']}"  # the compilation looks for ninja
-
-KERNELS = ("ShareMemCommBuilder", "CPUAdamBuilder", "FusedAdamBuilder", "AsyncIOBuilder")
-"""First the one that every run on a CPU loads."""
+from zerobench.kernels import BUILDERS, missing
+from zerobench.run.compile_locks import free_left_over
+from zerobench.run.kernels import MODULE
 
 
 def main() -> None:
-    signal.signal(signal.SIGTERM, lambda *_: sys.exit(1))  # torch then removes its lock
-    from deepspeed.accelerator import get_accelerator
-
-    from zerobench.run.compile_locks import left_over
-
-    for lock in left_over(os.environ):
-        lock.unlink(missing_ok=True)
-    for name in KERNELS:
-        try:
-            get_accelerator().create_op_builder(name).load(verbose=False)
-        except Exception as error:  # noqa: BLE001 - the test that needs it says so too
-            print(f"{name}: {error}", file=sys.stderr)
+    names = missing((name for name in BUILDERS if name != "quantizer"), os.environ)  # which only GPUs have
+    for line in free_left_over(os.environ):
+        print(line, file=sys.stderr)
+    os.environ["DS_ACCELERATOR"] = "cpu"
+    if names:
+        os.execv(sys.executable, [sys.executable, "-m", MODULE, *names])  # noqa: S606
 
 
 if __name__ == "__main__":

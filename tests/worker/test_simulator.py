@@ -65,6 +65,7 @@ class Simulator:
     folders: dict[str, TrialFolder] = field(default_factory=dict)
     codes: dict[str, int] = field(default_factory=dict)
     order: list[str] = field(default_factory=list)
+    forks: dict[str, int] = field(default_factory=dict)
 
     def send(self, *names: str) -> None:
         assert self.process.stdin is not None
@@ -76,8 +77,12 @@ class Simulator:
         assert self.process.stdout is not None
         ready, _, _ = select.select([self.process.stdout], [], [], PATIENCE_S)
         assert ready, "no trial has ended"
-        code, _, path = os.fsdecode(self.process.stdout.readline()).rstrip("\n").partition(" ")
+        verb, number, path = os.fsdecode(self.process.stdout.readline()).rstrip("\n").split(" ", 2)
         [name] = [name for name, folder in self.folders.items() if str(folder.path) == path]
+        if verb == "begun":
+            self.forks[name] = int(number)
+            return self.answer()
+        code = number
         self.codes[name] = int(code)
         self.order.append(name)
         return name
@@ -94,7 +99,6 @@ TRIALS = {
     "last rank": tiny(strategy="zero3", prediction=PredictionSpec(gpu="A100 SXM 80GB", rank=3)),
     "single": tiny(strategy="single", gpus_per_node=1),
     "on the CPU": tiny(prediction=PredictionSpec()),
-    "timeout": tiny(model=resolve_model("llama-70b"), strategy="zero3", gpus_per_node=8, timeout_s=2.0),
 }
 
 
@@ -140,8 +144,13 @@ def served(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Simulator]:
 
 def test_every_trial_is_answered_once_with_its_exit_status(served):
     assert sorted(served.order) == sorted(served.folders)
-    good = {name: 0 for name in served.folders if name not in {"crash", "timeout", "missing"}}
-    assert served.codes == good | {"crash": 1, "missing": 1, "timeout": -signal.SIGALRM}
+    good = {name: 0 for name in served.folders if name not in {"crash", "missing"}}
+    assert served.codes == good | {"crash": 1, "missing": 1}
+
+
+def test_every_trial_was_told_of_as_it_began_with_the_process_that_plays_it(served):
+    assert sorted(served.forks) == sorted(served.folders)
+    assert {name: served.record(name).pid for name in TRIALS} == {name: served.forks[name] for name in TRIALS}
 
 
 def test_a_crash_leaves_a_record_with_its_traceback_and_the_next_trial_goes_on(served):
@@ -152,11 +161,6 @@ def test_a_crash_leaves_a_record_with_its_traceback_and_the_next_trial_goes_on(s
     assert "no_such_architecture" in (record.failure.traceback or "")
     assert record.failure.traceback in served.folders["crash"].stderr.read_text()
     assert served.record("first").status is Status.COMPLETED
-
-
-def test_a_trial_beyond_its_limit_is_ended_by_sigalrm_and_leaves_no_record(served):
-    assert served.codes["timeout"] == -signal.SIGALRM
-    assert not served.folders["timeout"].rank_record(0).exists()
 
 
 def test_a_folder_without_a_specification_says_so_in_its_own_file(served):
@@ -202,7 +206,7 @@ def test_an_equal_trial_gives_equal_bytes(served, tmp_path):
 
 
 def spans(served: Simulator) -> list[tuple[float, float]]:
-    records = [served.record(name) for name in TRIALS if name not in {"crash", "timeout"}]
+    records = [served.record(name) for name in TRIALS if name != "crash"]
     return [(record.marks[0].start_s, record.marks[-1].end_s) for record in records]
 
 

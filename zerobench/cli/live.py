@@ -32,7 +32,7 @@ class PlainView:
     def __init__(self, console: Console) -> None:
         self.console = console
         self._durations_s: list[float] = []
-        self._said_compiling = False
+        self._said_compiling: set[str] = set()
 
     def run_started(self, run: RunFolder, to_do: int, kept: int, skipped: int) -> None:
         """Say what will be done."""
@@ -43,6 +43,16 @@ class PlainView:
         ]
         self.say(f"{run.run_id}: {', '.join(part for part in parts if part)}")
 
+    def compiling(self, kernel: str, spent_s: float) -> None:  # noqa: ARG002 -- the moving view shows it
+        """Say once of each kernel that it is being compiled: nothing else moves for minutes."""
+        if kernel not in self._said_compiling:
+            self._said_compiling.add(kernel)
+            self.say(compiling(kernel))
+
+    def note(self, line: str) -> None:
+        """Say it."""
+        self.say(line)
+
     def trial_started(self, trial: TrialSpec, number: int, to_do: int) -> None:
         """Name the trial, and the time left as far as trials that ended tell it."""
         left_s = self.time_left_s(to_do - number + 1)
@@ -51,8 +61,8 @@ class PlainView:
 
     def trial_progress(self, ranks: Sequence[Progress]) -> None:
         """Say once that ops are being compiled: nothing else moves for minutes."""
-        if any(rank.phase == "compile" for rank in ranks) and not self._said_compiling:
-            self._said_compiling = True
+        if any(rank.phase == "compile" for rank in ranks) and COMPILING not in self._said_compiling:
+            self._said_compiling.add(COMPILING)
             self.say(COMPILING)
 
     def trial_ended(self, record: TrialRecord) -> None:
@@ -103,6 +113,11 @@ class LiveView(PlainView):
         super().run_started(run, to_do, kept, skipped)
         self._live.start()
 
+    def compiling(self, kernel: str, spent_s: float) -> None:
+        """Show for how long."""
+        line = f"{compiling(kernel)} | {format_seconds(float(round(spent_s)))}"
+        self._live.update(Text(line, overflow="ellipsis", no_wrap=True), refresh=True)
+
     def trial_started(self, trial: TrialSpec, number: int, to_do: int) -> None:
         """Show the trial."""
         self._trial, self._number, self._to_do = trial, number, to_do
@@ -131,6 +146,11 @@ class LiveView(PlainView):
         ]
         name = self._trial.trial_id if self._trial is not None else ""
         return Text(f"{' | '.join(part for part in parts if part)}\n{name}", overflow="ellipsis", no_wrap=True)
+
+
+def compiling(kernel: str) -> str:
+    """That a kernel is being compiled before the first trial."""
+    return f"compiling {kernel}, a C++ kernel of DeepSpeed's: minutes, once on a machine"
 
 
 def describe(ranks: Sequence[Progress]) -> str:

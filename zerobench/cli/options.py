@@ -28,7 +28,11 @@ RunName = Annotated[str | None, typer.Argument(metavar="RUN", help="A run folder
 SweepName = Annotated[str | None, typer.Argument(metavar="SWEEP", help="A sweep file, or the name of a shipped one.")]
 Sets = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="AXIS=VALUE,...", help="Replace an axis of the sweep; may be repeated."),
+    typer.Option(
+        "--set",
+        metavar="AXIS=VALUE,...",
+        help="Replace an axis or a value (timeout_s=900: seconds without progress) of the sweep; may be repeated.",
+    ),
 ]
 Only = Annotated[
     list[str] | None, typer.Option("--only", metavar="AXIS=VALUE,...", help="Keep only these points; may be repeated.")

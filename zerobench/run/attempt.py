@@ -8,14 +8,15 @@ from pathlib import Path
 
 from zerobench.ds_config import file_notes, swap_folder
 from zerobench.folder import TrialFolder, remove_outside, write_whole
-from zerobench.records import NvmlSummary, RankRecord, Start, TrialRecord
-from zerobench.run.compile_locks import left_over, remove_left_over
+from zerobench.records import Failure, NvmlSummary, RankRecord, Start, Status, TrialRecord
+from zerobench.run.compile_locks import free_left_over
 from zerobench.run.launched import LaunchedTrial
 from zerobench.run.launcher import command_text, launched_processes
 from zerobench.run.logs import redact_logs
 from zerobench.run.observer import Observer
 from zerobench.run.oom import read_oom_counters
 from zerobench.run.outcome import Ending, Stopped, classify, interrupted
+from zerobench.run.quiet import read_load
 from zerobench.run.readable import read_readable
 from zerobench.run.record_times import written_at_s
 from zerobench.run.recovery import run_twice
@@ -60,11 +61,12 @@ def _launch_once(
     note_start(trial, folder, site, started_at_s)
     with launched:
         stopped = launched.wait(stop, trial.timeout_s, expected, site.settle_s, observer.trial_progress)
+        load = read_load() if stopped is Stopped.TIMEOUT else None
         stacks = launched.dump_stacks(stop) if stopped is Stopped.TIMEOUT else {}
         exit_code = launched.exit_code
         launched.end()
     _remove_swap_folder(trial, folder)
-    locks = [] if exit_code == 0 else _compile_locks(None if launch.elsewhere else started_at_s, stopped)
+    locks = [] if exit_code == 0 else free_left_over(os.environ)
     redact_logs(folder)
     records, unreadable = read_readable(folder.rank_records(), RankRecord)
     ending = Ending(
@@ -74,9 +76,11 @@ def _launch_once(
         records=records,
         written_at_s=written_at_s(folder, (r.rank for r in records), started_at_s, launched.seen_at_s),
         progress=launched.watch.look(),
+        outlived_by=launched.outlived_by,
         deaths=tuple(launched.watch.deaths.values()),
         stopped=stopped,
         timeout_s=trial.timeout_s,
+        load=load,
         oom=read_oom_counters().since(oom_before),
         stacks=stacks,
         last_lines=last_lines(folder),
@@ -116,20 +120,22 @@ def _remove_swap_folder(trial: TrialSpec, folder: TrialFolder) -> None:
         remove_outside(Path(path))
 
 
-def _compile_locks(since_s: float | None, stopped: Stopped | None) -> list[str]:
-    """Free what a compilation that was cut short holds; say so, and on a timeout which other lock may have held us.
-
-    `since_s` is when the trial began; None where other machines may compile into the same folder, whose locks look left
-    over from here: there nothing is removed.
-    """
-    removed = [] if since_s is None else remove_left_over(since_s, os.environ)
-    notes = [f"removed the lock of a compilation that was cut short: {lock}" for lock in removed]
-    if stopped is Stopped.TIMEOUT:
-        notes += [
-            f"nobody on this machine holds the compile lock {lock}; a trial that needs that kernel waits for ever"
-            for lock in left_over(os.environ)
-        ]
-    return notes
+def not_started(trial: TrialSpec, folder: TrialFolder, run_id: str, failure: Failure) -> TrialRecord:
+    """The record, which is also written, of a trial that would have crashed by what is known beforehand."""
+    now_s = time.time()
+    record = TrialRecord(
+        run_id=run_id,
+        trial_id=trial.trial_id,
+        config_hash=trial.config_hash,
+        status=Status.CRASH,
+        reason=failure.message,
+        failure=failure,
+        ranks_expected=launched_processes(trial),
+        started_at_s=now_s,
+        ended_at_s=now_s,
+    )
+    write_whole(folder.record, record.model_dump_json(indent=1))
+    return record
 
 
 def _record(

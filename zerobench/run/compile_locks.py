@@ -1,63 +1,84 @@
 """The lock files under which torch compiles DeepSpeed's kernels, which a process that is killed leaves behind.
 
-Whoever finds such a file waits until it is gone, for ever (torch/utils/file_baton.py): a trial that is ended while it
-compiles would hang every later one. Who compiles keeps the file open, so one that came up while our trial ran, and
-that no process of this machine has open once the trial has ended, is left over.
+Whoever finds such a file waits until it is gone, for ever (torch/utils/file_baton.py): one compilation that was killed
+would hang every later trial. Who compiles keeps the file open, and the kernel of the machine knows who has a file open,
+in containers too: it gives a write lease (fcntl(2), F_SETLEASE) on a file that nobody else has. Only such a lock is
+taken. Where no lease can be had, as on most network file systems, another machine may hold it, and it is only told of.
 """
 
 from __future__ import annotations
 
+import errno
+import fcntl
 import os
+import signal
 from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from enum import Enum
 from pathlib import Path
 
-import psutil
+from zerobench.kernels import build_root
 
 
-def remove_left_over(since_s: float, environ: Mapping[str, str]) -> list[Path]:
-    """Remove the locks that came up after `since_s` (Unix time) and that nobody holds; their paths.
+class Holder(Enum):
+    """Who has a lock file open."""
 
-    Call it only after the trial has ended, and not where other machines compile into the same folder at that time.
-    """
-    removed = []
-    for lock in _locks(build_root(environ)):
-        if _made_at_s(lock) >= since_s and not _is_held(lock):
-            lock.unlink(missing_ok=True)
-            removed.append(lock)
-    return removed
+    ALIVE = "a process that lives"
+    DEAD = "nobody any more"
+    UNKNOWN = "who can say"
 
 
-def left_over(environ: Mapping[str, str]) -> list[Path]:
-    """The locks that nobody on this machine holds, whenever they came up."""
-    return [lock for lock in _locks(build_root(environ)) if not _is_held(lock)]
+def free_left_over(environ: Mapping[str, str]) -> list[str]:
+    """Remove the locks, of any age, whose holders are dead; a line for each, and for each that may be left over too."""
+    lines = []
+    for lock in locks(environ):
+        with _asked(lock) as holder:
+            if holder is Holder.DEAD:
+                lock.unlink(missing_ok=True)
+                lines.append(f"removed the lock of a compilation that was cut short: {lock}")
+            elif holder is Holder.UNKNOWN:
+                lines.append(
+                    f"{lock}: whether somebody compiles under this lock cannot be known here; if nobody does, remove"
+                    " it, or whoever needs that kernel waits for ever"
+                )
+    return lines
 
 
-def build_root(environ: Mapping[str, str]) -> Path:
-    """Where torch compiles extensions (torch/utils/cpp_extension.py, _get_build_directory; torch/_appdirs.py)."""
-    named = environ.get("TORCH_EXTENSIONS_DIR")
-    cache = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or Path.home(), ".cache")
-    return Path(named) if named else Path(cache, "torch_extensions")
+def holder_of(lock: Path) -> Holder:
+    """Who has `lock` open."""
+    with _asked(lock) as holder:
+        return holder
 
 
-def _locks(root: Path) -> Iterator[Path]:
+def locks(environ: Mapping[str, str]) -> list[Path]:
     """`<kernel>/lock`, or `<python>_<cuda>/<kernel>/lock` in torch's default folder."""
-    yield from (path for pattern in ("*/lock", "*/*/lock") for path in root.glob(pattern))
+    root = build_root(environ)
+    return [path for pattern in ("*/lock", "*/*/lock") for path in root.glob(pattern)]
 
 
-def _made_at_s(lock: Path) -> float:
+@contextmanager
+def _asked(lock: Path) -> Iterator[Holder]:
+    """Who holds it; where nobody does, nobody else can come to believe the same within."""
     try:
-        return lock.stat().st_mtime
-    except OSError:  # just released
-        return 0.0
+        descriptor = os.open(lock, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
+    except OSError as error:
+        gone_or_asked_by_another = {errno.ENOENT, errno.EWOULDBLOCK}
+        yield Holder.ALIVE if error.errno in gone_or_asked_by_another else Holder.UNKNOWN
+        return
+    try:
+        yield _leased(descriptor, lock)
+    finally:
+        os.close(descriptor)  # and with it the lease
 
 
-def _is_held(lock: Path) -> bool:
-    """Whether a process of this user has the file open; one that cannot be looked into counts as holding nothing."""
-    path = os.path.realpath(lock)
-    for process in psutil.process_iter():
-        try:
-            if any(file.path == path for file in process.open_files()):
-                return True
-        except (psutil.Error, OSError):
-            continue
-    return False
+def _leased(descriptor: int, lock: Path) -> Holder:
+    try:
+        # Who opens a leased file makes the kernel tell the lessee, by default with a signal that ends it.
+        fcntl.fcntl(descriptor, fcntl.F_SETSIG, signal.SIGURG)
+        fcntl.fcntl(descriptor, fcntl.F_SETLEASE, fcntl.F_WRLCK)
+        is_same = os.path.samestat(os.fstat(descriptor), lock.stat())
+    except FileNotFoundError:
+        return Holder.ALIVE  # released meanwhile
+    except OSError as error:
+        return Holder.ALIVE if error.errno == errno.EAGAIN else Holder.UNKNOWN
+    return Holder.DEAD if is_same else Holder.ALIVE

@@ -21,6 +21,7 @@ from zerobench.records import Status
 from zerobench.run import tree
 from zerobench.run.launcher import MARK, remote_environment_text
 from zerobench.run.outcome import Stopped
+from zerobench.run.quiet import Quiet
 from zerobench.run.ranks import RankWatch, open_pidfd
 from zerobench.run.site import Launch
 from zerobench.run.stop import Stop
@@ -47,6 +48,8 @@ class LaunchedTrial:
         self._settled_at: float | None = None
         self.seen_at_s: dict[Path, float] = {}
         """When each rank's record was first seen, Unix time."""
+        self.outlived_by: list[int] = []
+        """Ranks whose processes were there when the launcher ended, which by itself it does after them."""
         self.notes: list[str] = []
 
     def __enter__(self) -> Self:
@@ -95,17 +98,21 @@ class LaunchedTrial:
     ) -> Stopped | None:
         """Return when the launcher has ended (None), or why it must be ended; `seen` hears of progress.
 
-        `settle_s` is how long the launcher may take to end once a rank failed or all ranks are done.
+        `timeout_s` is how long all ranks may say nothing new, `settle_s` how long the launcher may take to end once one
+        failed or all are done.
         """
-        deadline = time.monotonic() + timeout_s
+        quiet = Quiet()
         while True:
             self.watch.wait(self._pidfd, POLL_S)
-            seen(self.watch.look())
+            words = self.watch.look()
+            quiet.hear(words)
+            seen(words)
             if self.exit_code is not None:
+                self.outlived_by = self.watch.living()
                 return None
             if stop.asked:
                 return Stopped.INTERRUPTED
-            if time.monotonic() > deadline:
+            if quiet.seconds > timeout_s:
                 return Stopped.TIMEOUT
             if self._overdue(ranks_expected, settle_s):
                 return Stopped.SETTLED

@@ -17,6 +17,12 @@ class Observer(Protocol):
     def run_started(self, run: RunFolder, to_do: int, kept: int, skipped: int) -> None:
         """A run begins: `to_do` trials will be started, `kept` are there already, `skipped` cannot run."""
 
+    def compiling(self, kernel: str, spent_s: float) -> None:
+        """One of DeepSpeed's kernels is being compiled before the first trial, for `spent_s` seconds now."""
+
+    def note(self, line: str) -> None:
+        """Something happened that a person may want to know."""
+
     def trial_started(self, trial: TrialSpec, number: int, to_do: int) -> None:
         """Trial `number` of `to_do` (from 1) begins."""
 
@@ -34,6 +40,12 @@ class Silent:
     """Watches nothing."""
 
     def run_started(self, run: RunFolder, to_do: int, kept: int, skipped: int) -> None:
+        """Say nothing."""
+
+    def compiling(self, kernel: str, spent_s: float) -> None:
+        """Say nothing."""
+
+    def note(self, line: str) -> None:
         """Say nothing."""
 
     def trial_started(self, trial: TrialSpec, number: int, to_do: int) -> None:

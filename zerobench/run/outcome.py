@@ -14,6 +14,7 @@ from enum import StrEnum
 
 from zerobench.progress import Progress
 from zerobench.records import Failure, RankRecord, Status
+from zerobench.run.quiet import Load, no_progress
 from zerobench.run.ranks import RankDeath
 from zerobench.run.site import Interruption
 
@@ -54,11 +55,15 @@ class Ending:
     records: Sequence[RankRecord] = ()
     written_at_s: Mapping[int, float] = field(default_factory=dict)
     """When each rank's record was written, Unix time."""
+    outlived_by: Sequence[int] = ()
+    """Ranks whose processes were there when the launcher ended, which by itself it does after them."""
     deaths: Sequence[RankDeath] = ()
     progress: Sequence[Progress] = ()
     """The last word of each rank."""
     stopped: Stopped | None = None
     timeout_s: float = 0.0
+    load: Load | None = None
+    """How busy the machine was when the runner ended the trial for want of progress."""
     oom: str | None = None
     """Which of the kernel's counters of processes killed for want of memory rose during the trial."""
     stacks: Mapping[str, str] = field(default_factory=dict)
@@ -79,7 +84,7 @@ def classify(ending: Ending) -> Outcome:
         return Status.COMPLETED, None
     if ending.stopped is Stopped.INTERRUPTED:
         return Status.INTERRUPTED, Failure(message="stopped before it had ended")
-    rules = (first_failure, _timeout, _killed_unseen, _launcher_fault)
+    rules = (first_failure, _timeout, _launcher_killed, _killed_unseen, _launcher_fault)
     return next((outcome for rule in rules if (outcome := rule(ending))), None) or _left_no_record(ending)
 
 
@@ -128,13 +133,32 @@ def _timeout(ending: Ending) -> Outcome | None:
     if ending.stopped is not Stopped.TIMEOUT:
         return None
     if not ending.progress:
-        where = "no rank had reported"
+        places = "no rank had reported"
     else:
-        where = "; ".join(f"rank {p.rank}{_during(p.rank, ending)}" for p in ending.progress[:8])
+        places = "; ".join(f"rank {p.rank}{_during(p.rank, ending)}" for p in ending.progress[:8])
     return Status.TIMEOUT, Failure(
-        message=f"not done after {ending.timeout_s:g} s: {where}",
+        message=no_progress(ending.timeout_s, places, ending.load),
         evidence=with_last_lines(f"limit {ending.timeout_s:g} s", ending),
         stacks=dict(ending.stacks),
+    )
+
+
+def _launcher_killed(ending: Ending) -> Outcome | None:
+    """It ended before ranks that had begun and did not fail: it was killed, or a process of it between it and them.
+
+    The launcher's own status then says nothing: deepspeed's exits with 0 where the process below it was killed.
+    """
+    left = [rank for rank in ending.outlived_by if rank in ending.missing]
+    if not left:
+        return None
+    ranks = "; ".join(f"rank {rank}{_during(rank, ending)}" for rank in left[:8])
+    if ending.oom:
+        message = f"the launcher was killed by the kernel for want of host memory, and left behind {ranks}"
+        return Status.OUT_OF_HOST_MEMORY, Failure(message=message, evidence=ending.oom)
+    return Status.LAUNCHER_FAULT, Failure(
+        message=f"the launcher {how_ended(ending.exit_code)} before its ranks, so that it, or a process of it,"
+        f" was killed; left behind: {ranks}",
+        evidence=with_last_lines(f"launcher exit status {ending.exit_code}", ending),
     )
 
 
@@ -202,8 +226,13 @@ def _during(rank: int, ending: Ending) -> str:
     last = next((p for p in ending.progress if p.rank == rank), None)
     if last is None:
         return ""
-    in_a_step = 0 <= last.step_index < last.num_steps
-    return f" in {last.phase}" + (f" (step {last.step_index + 1} of {last.num_steps})" if in_a_step else "")
+    return f" in {where(last)}"
+
+
+def where(word: Progress) -> str:
+    """Where a rank was when it said `word`."""
+    in_a_step = 0 <= word.step_index < word.num_steps
+    return word.phase + (f" (step {word.step_index + 1} of {word.num_steps})" if in_a_step else "")
 
 
 def _last_word(ending: Ending) -> str:

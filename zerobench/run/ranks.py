@@ -91,6 +91,11 @@ class RankWatch:
         self._note_exits()
         return [self.progress[rank] for rank in sorted(self.progress)]
 
+    def living(self) -> list[int]:
+        """The ranks on this node whose processes are there, of those that have spoken."""
+        self._note_deaths()
+        return sorted(self._alive)
+
     def close(self) -> None:
         """Stop watching; what was learned stays."""
         for watched in self._alive.values():

@@ -31,6 +31,7 @@ from zerobench.folder import TrialFolder, remove_outside
 from zerobench.formulas.checkpoint import room_bytes
 from zerobench.records import Failure, RankRecord, Recovery, Status, TrialRecord
 from zerobench.run.launcher import MARK, launched_processes
+from zerobench.run.quiet import Quiet
 from zerobench.run.readable import read_readable
 from zerobench.run.setup import lay_out_trial
 from zerobench.run.stop import Stop
@@ -129,7 +130,7 @@ def _convert(checkpoint: Path, folder: TrialFolder, timeout_s: float, stop: Stop
     """Make of DeepSpeed's checkpoint one that any number of ranks can load, beside it and on the disk.
 
     DeepSpeed injects what its own engine does not save of that form (`--inject_missing_state`); one worker a pass:
-    several pickle all of it to each other.
+    several pickle all of it to each other. It is taken for hung where it has written nothing for `timeout_s`.
     """
     start = time.perf_counter()
     command = [
@@ -144,8 +145,12 @@ def _convert(checkpoint: Path, folder: TrialFolder, timeout_s: float, stop: Stop
             command, env=environment, stdin=subprocess.DEVNULL, stdout=log, stderr=subprocess.STDOUT
         ) as process,
     ):
+        quiet, written = Quiet(), 0
         while process.poll() is None:
-            if stop.asked or time.perf_counter() - start > timeout_s:
+            before, written = written, _written_bytes(checkpoint) + os.fstat(log.fileno()).st_size
+            if written != before:
+                quiet.end()
+            if stop.asked or quiet.seconds > timeout_s:
                 process.kill()
             time.sleep(_POLL_S)
     if process.returncode:
@@ -155,6 +160,16 @@ def _convert(checkpoint: Path, folder: TrialFolder, timeout_s: float, stop: Stop
     flush_to_disk(checkpoint / UNIVERSAL)
     seconds = time.perf_counter() - start
     return _Converted({"convert_s": seconds, "converted_bytes": size_bytes(checkpoint / UNIVERSAL)})
+
+
+def _written_bytes(folder: Path) -> int:
+    """Bytes of all files under `folder`, some of which may vanish meanwhile."""
+    total = 0
+    for where, _, names in os.walk(folder):
+        for name in names:
+            with contextlib.suppress(OSError):
+                total += Path(where, name).stat().st_size
+    return total
 
 
 def _last_line(path: Path) -> str:

@@ -16,14 +16,16 @@ from typing import Any
 from zerobench.errors import UserError, unknown_choice
 from zerobench.folder import RunFolder, write_whole
 from zerobench.records import Status, TrialRecord
-from zerobench.run.attempt import note_start, run_trial
+from zerobench.run.attempt import not_started, note_start, run_trial
 from zerobench.run.installed import check_installed
+from zerobench.run.kernels import compile_first, kernels_of
 from zerobench.run.links import refuse_links
 from zerobench.run.lock import locked, shared, trial_locked
 from zerobench.run.lost import cut_off, renew
 from zerobench.run.node_environment import record_hosts
 from zerobench.run.observer import Observer
 from zerobench.run.setup import lay_out, make_folder, mend_skipped, new_run_folder, resolved_configs
+from zerobench.run.shared_memory import lacks_shared_memory
 from zerobench.run.simulations import is_predicted, predict
 from zerobench.run.site import Site, check_site
 from zerobench.run.stop import Stop, stop_on_signals
@@ -228,10 +230,17 @@ def _run_all(run: Run, to_do: Sequence[str], site: Site, stop: Stop, observer: O
         ended(cut_off(record, run.folder.trial(record.trial_id), taken))
 
     predict(predicted, run.run_id, site.num_cpus, stop, begun, predicted_one)
-    for trial, folder in trials:
-        if stop.asked or is_predicted(trial):
-            continue
+    measured = [pair for pair in trials if not is_predicted(pair[0])]
+    failures = {} if stop.asked else compile_first(measured, site, stop, observer)
+    for trial, folder in measured:
+        if stop.asked:
+            break
         renew(run, trial, folder, site)
         started(trial)
-        ended(run_trial(trial, folder, run.run_id, site, stop, observer))
+        uncompiled = (failures[name] for name in kernels_of(trial, folder, site) if name in failures)
+        failure = next(uncompiled, None) or lacks_shared_memory(trial, folder, site)
+        if failure is None:
+            ended(run_trial(trial, folder, run.run_id, site, stop, observer))
+        else:
+            ended(not_started(trial, folder, run.run_id, failure))
     return statuses

@@ -1,22 +1,17 @@
-"""Runs simulated trials through one simulator process, several at a time, and formula trials in this one.
+"""Runs predicted trials: formula trials in this process, simulated ones in a simulator's, several at a time.
 
 No launcher, no ranks, no GPU: what can go wrong is less than in a measured trial, and the record says it in the same
-types. The simulator (zerobench.worker.simulator) is started with the first trial and ends with its standard input.
+types. A simulator that is killed, or stands still, takes along only the trials that it was at; another one goes on.
 """
 
 from __future__ import annotations
 
-import os
-import selectors
-import signal
-import subprocess
 import sys
 import time
-from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
 from pathlib import Path
-from tempfile import TemporaryFile
-from typing import IO
 
 from pydantic import ValidationError
 
@@ -24,15 +19,25 @@ from zerobench.ds_config import file_notes
 from zerobench.errors import UserError
 from zerobench.folder import TrialFolder, write_whole
 from zerobench.formulas import formula_record
-from zerobench.records import Failure, RankRecord, Status, TrialRecord
+from zerobench.progress import Progress, read_progress
+from zerobench.records import RankRecord, Status, TrialRecord
+from zerobench.run import simulator
 from zerobench.run.logs import redact_logs
+from zerobench.run.oom import OomCounters, read_oom_counters
+from zerobench.run.outcome import Outcome
+from zerobench.run.quiet import Quiet
+from zerobench.run.simulation_outcome import INTERRUPTED, died, quiet_for, simulator_died
+from zerobench.run.simulator import Said, Simulator
 from zerobench.run.stop import Stop
 from zerobench.spec.trial import Evidence, TrialSpec
 
-SIMULATOR_MODULE = "zerobench.worker.simulator"
 POLL_S = 0.25
-_TAIL_LINES = 3
+_ANSWER_S = 5.0
+"""How long the simulator may take to tell that a fork is gone."""
+_MOST_BARREN = 2
+"""Simulators in a row that end before they have begun a trial, after which no other is started."""
 
+Pair = tuple[TrialSpec, TrialFolder]
 Started = Callable[[TrialSpec], None]
 Ended = Callable[[TrialRecord], None]
 
@@ -42,25 +47,20 @@ def is_predicted(trial: TrialSpec) -> bool:
     return trial.evidence in {Evidence.SIMULATED, Evidence.FORMULA}
 
 
-def predict(
-    trials: Sequence[tuple[TrialSpec, TrialFolder]],
-    run_id: str,
-    num_cpus: int,
-    stop: Stop,
-    started: Started,
-    ended: Ended,
-) -> None:
+def predict(trials: Sequence[Pair], run_id: str, num_cpus: int, stop: Stop, started: Started, ended: Ended) -> None:
     """Run predicted trials, whose specs lie in their folders; each leaves its record there.
 
     Raises OSError: a folder cannot be written.
     """
-    by_formula = [pair for pair in trials if pair[0].evidence is Evidence.FORMULA]
+    for trial, folder in trials:
+        if stop.asked:
+            return
+        if trial.evidence is Evidence.FORMULA:
+            started(trial)
+            ended(_by_formula(trial, folder, run_id))
     simulated = [pair for pair in trials if pair[0].evidence is Evidence.SIMULATED]
-    for trial, folder in by_formula:
-        started(trial)
-        ended(_by_formula(trial, folder, run_id))
     if simulated and not stop.asked:
-        _simulate(simulated, run_id, min(num_cpus, len(simulated)), stop, started, ended)
+        _Simulations(simulated, run_id, min(num_cpus, len(simulated)), stop, started, ended).run()
 
 
 def _by_formula(trial: TrialSpec, folder: TrialFolder, run_id: str) -> TrialRecord:
@@ -81,117 +81,175 @@ def _by_formula(trial: TrialSpec, folder: TrialFolder, run_id: str) -> TrialReco
         write_whole(folder.record, record.model_dump_json(indent=1))
         return record
     write_whole(folder.rank_record(0), found.model_dump_json())
-    return _finish(trial, folder, run_id, 0, begun_s)
+    return _record(trial, folder, run_id, 0, begun_s, (found.status, found.failure), 1)
 
 
-def _simulate(
-    trials: Sequence[tuple[TrialSpec, TrialFolder]],
-    run_id: str,
-    jobs: int,
-    stop: Stop,
-    started: Started,
-    ended: Ended,
-) -> None:
-    by_path = {str(folder.path): (trial, folder) for trial, folder in trials}
-    begun_s = time.time()
-    with TemporaryFile() as errors, _simulator(jobs, errors) as process:
-        for code, path in _answers(process, _lines(trials, started), stop):
-            trial, folder = by_path.pop(path)
-            ended(_finish(trial, folder, run_id, code, begun_s))
-        left_with = None if stop.asked else process.wait()
-        errors.seek(0)
-        said = errors.read().decode(errors="replace")
-    for trial, folder in by_path.values():
-        if said and not folder.stderr.exists():  # it ended before it came to this trial
-            write_whole(folder.stderr, said)
-        ended(_finish(trial, folder, run_id, left_with, begun_s))
+@dataclass
+class _Played:
+    """A trial that the simulator was sent."""
+
+    trial: TrialSpec
+    folder: TrialFolder
+    begun_s: float
+    """Unix time; when it was sent, until its fork is there."""
+    oom: OomCounters
+    """The kernel's counters as it began."""
+    quiet: Quiet = field(default_factory=Quiet)
+    pid: int | None = None
+    """Its fork's."""
+    word: Progress | None = None
+    given_up_at: float | None = None
+    """When it was ended for want of progress, on the monotonic clock."""
+
+    def look(self) -> None:
+        """Take the latest word."""
+        self.word = read_progress(self.folder.progress(self.trial.prediction.rank)) or self.word
+        self.quiet.hear([] if self.word is None else [self.word])
 
 
-def _lines(trials: Sequence[tuple[TrialSpec, TrialFolder]], started: Started) -> Iterator[str]:
-    """What the simulator is sent, a trial a line; a trial has started when its line is taken."""
-    for trial, folder in trials:
-        started(trial)
-        write_whole(folder.command, f"{sys.executable} -m {SIMULATOR_MODULE}\n")
-        yield f"{folder.path}\n"
+class _Simulations:
+    """Sends a simulator as many trials as it plays at a time, and records how each ended."""
 
+    def __init__(
+        self, trials: Sequence[Pair], run_id: str, jobs: int, stop: Stop, started: Started, ended: Ended
+    ) -> None:
+        self._waiting = deque(trials)
+        self._run_id, self._jobs, self._stop = run_id, jobs, stop
+        self._started, self._ended = started, ended
+        self._told: set[Path] = set()
+        self._played: dict[str, _Played] = {}
+        self._barren = 0
+        self._spent_s = 0.0
+        """Processor time of the simulator when it was looked at last."""
 
-def _send(process: subprocess.Popen[bytes], line: str) -> None:
-    """A line to the simulator; one that is gone will be found out when its answers end."""
-    if process.stdin is None:
-        return
-    try:
-        process.stdin.write(os.fsencode(line))
-        process.stdin.flush()
-    except BrokenPipeError:
-        return
+    def run(self) -> None:
+        """All of them, in one simulator where none is lost."""
+        while self._waiting and not self._stop.asked:
+            self._barren += 1  # until it has begun a trial
+            with Simulator(self._jobs) as process:
+                self._serve(process)
+                was_gone = process.is_gone
+                code, words = process.end(), process.words()
+            self._close(code, words, was_gone=was_gone)
+        for trial, folder in self._waiting:  # someone stopped it
+            self._tell(trial, folder)
+            self._finish(_Played(trial, folder, time.time(), read_oom_counters()), None, INTERRUPTED)
 
-
-@contextmanager
-def _simulator(jobs: int, errors: IO[bytes]) -> Iterator[subprocess.Popen[bytes]]:
-    """The process, in a session of its own, its own words in `errors`; nothing of it is left at the end."""
-    command = [sys.executable, "-m", SIMULATOR_MODULE, "--jobs", str(jobs)]
-    added = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "DS_ACCELERATOR": "cpu"}
-    process = subprocess.Popen(
-        command,
-        stdin=subprocess.PIPE,
-        stdout=subprocess.PIPE,
-        stderr=errors,
-        env={**os.environ, **added},
-        start_new_session=True,
-    )
-    try:
-        yield process
-    finally:
-        if process.poll() is None:
-            os.killpg(process.pid, signal.SIGKILL)
-        process.wait()
-        for pipe in (process.stdin, process.stdout):
-            if pipe is not None and not pipe.closed:
-                _close_quietly(pipe)
-
-
-def _close_quietly(pipe: object) -> None:
-    try:
-        pipe.close()  # type: ignore[attr-defined] # a pipe of Popen's
-    except BrokenPipeError:
-        return
-
-
-def _answers(process: subprocess.Popen[bytes], lines: Iterator[str], stop: Stop) -> Iterator[tuple[int, str]]:
-    """Exit status and folder of each trial as it ends, until the simulator has closed its output or we must stop.
-
-    `lines` go out as the pipe takes them: were all sent first, both sides could come to wait for each other.
-    """
-    if process.stdout is None or process.stdin is None:
-        return
-    text = b""
-    with selectors.DefaultSelector() as selector:
-        selector.register(process.stdout, selectors.EVENT_READ)
-        selector.register(process.stdin, selectors.EVENT_WRITE)
-        while not stop.asked:
-            ready = [key.fileobj for key, _ in selector.select(POLL_S)]
-            if process.stdin in ready:
-                line = next(lines, None)
-                if line is None:
-                    selector.unregister(process.stdin)
-                    process.stdin.close()
-                else:
-                    _send(process, line)
-            if process.stdout not in ready:
-                continue
-            chunk = os.read(process.stdout.fileno(), 65536)
-            if not chunk:
+    def _serve(self, process: Simulator) -> None:
+        """Until all is done, someone stops it, or the simulator is gone or stands still."""
+        looked = time.monotonic()
+        while (self._waiting or self._played) and not self._stop.asked:
+            while self._waiting and len(self._played) < self._jobs:
+                self._send(process, *self._waiting.popleft())
+            for said in process.hear(POLL_S):
+                self._take(said)
+            if process.is_gone or any(self._unanswered(one) for one in self._played.values()):
                 return
-            *ended, text = (text + chunk).split(b"\n")
-            for answer in ended:
-                code, _, path = os.fsdecode(answer).partition(" ")
-                yield int(code), path
+            if time.monotonic() - looked >= POLL_S:
+                looked = time.monotonic()
+                self._end_quiet_ones(process)
+
+    def _send(self, process: Simulator, trial: TrialSpec, folder: TrialFolder) -> None:
+        self._tell(trial, folder)
+        write_whole(folder.command, f"{sys.executable} -m {simulator.MODULE}\n")
+        self._played[str(folder.path)] = _Played(trial, folder, time.time(), read_oom_counters())
+        process.send(folder.path)
+
+    def _tell(self, trial: TrialSpec, folder: TrialFolder) -> None:
+        """Say that a trial has started, once, though a second simulator may have to begin it again."""
+        if folder.path not in self._told:
+            self._told.add(folder.path)
+            self._started(trial)
+
+    def _take(self, said: Said) -> None:
+        """What the simulator said of a trial."""
+        played = self._played[said.path]
+        if said.verb == "begun":
+            self._barren = 0
+            played.pid, played.begun_s = said.number, time.time()
+            played.quiet.end()
+        else:
+            self._end(self._played.pop(said.path), said.number)
+
+    def _end_quiet_ones(self, process: Simulator) -> None:
+        """End forks that say nothing new; one that is not there yet says it by its simulator's processor time."""
+        before, self._spent_s = self._spent_s, process.spent_s
+        for played in self._played.values():
+            played.look()
+            if played.pid is None and self._spent_s != before:
+                played.quiet.end()
+            if played.given_up_at is None and played.quiet.seconds > played.trial.timeout_s:
+                played.given_up_at = time.monotonic()
+                if played.pid is not None:
+                    process.kill(played.pid)
+
+    @staticmethod
+    def _unanswered(played: _Played) -> bool:
+        """Whether a trial was ended and the simulator does not tell: it stands still itself."""
+        patience_s = 0.0 if played.pid is None else _ANSWER_S
+        return played.given_up_at is not None and time.monotonic() - played.given_up_at > patience_s
+
+    def _close(self, code: int, words: str, *, was_gone: bool) -> None:
+        """What becomes of the trials that a simulator was at when it ended, with `code` where it did so by itself."""
+        for played in list(self._played.values()):
+            if self._stop.asked:
+                self._finish(played, None, INTERRUPTED)
+            elif _rank_record(played) is not None or played.given_up_at is not None:
+                self._end(played, code)
+            elif was_gone and played.pid is not None:
+                self._finish(played, code, simulator_died(code, read_oom_counters().since(played.oom)))
+            else:
+                self._waiting.appendleft((played.trial, played.folder))
+        self._played.clear()
+        if self._barren and was_gone and (code >= 0 or self._barren == _MOST_BARREN):
+            self._give_up(code, words)
+
+    def _give_up(self, code: int, words: str) -> None:
+        """No simulator can be had: the trials that are left fail by what it said."""
+        for trial, folder in self._waiting:
+            self._tell(trial, folder)
+            if words and not folder.stderr.exists():
+                write_whole(folder.stderr, words)
+            lost = _Played(trial, folder, time.time(), read_oom_counters())
+            self._end(lost, code)
+        self._waiting.clear()
+
+    def _end(self, played: _Played, code: int) -> None:
+        """The outcome of a trial whose fork is gone: what it recorded, or what can be known without."""
+        found = _rank_record(played)
+        if found is not None:
+            self._finish(played, code, (found.status, found.failure), reported=1)
+        elif played.given_up_at is not None:
+            self._finish(played, code, quiet_for(played.trial, played.word))
+        else:
+            self._finish(played, code, died(code, played.folder, read_oom_counters().since(played.oom)))
+
+    def _finish(self, played: _Played, code: int | None, outcome: Outcome, reported: int = 0) -> None:
+        record = _record(played.trial, played.folder, self._run_id, code, played.begun_s, outcome, reported)
+        self._ended(record)
 
 
-def _finish(trial: TrialSpec, folder: TrialFolder, run_id: str, code: int | None, begun_s: float) -> TrialRecord:
+def _rank_record(played: _Played) -> RankRecord | None:
+    """What the trial itself left, where it is whole."""
+    path = played.folder.rank_record(played.trial.prediction.rank)
+    try:
+        return RankRecord.model_validate_json(path.read_bytes())
+    except (OSError, ValidationError):
+        return None
+
+
+def _record(
+    trial: TrialSpec,
+    folder: TrialFolder,
+    run_id: str,
+    code: int | None,
+    begun_s: float,
+    outcome: Outcome,
+    reported: int,
+) -> TrialRecord:
     """The trial's record, written to its folder; `code` is None where someone stopped it."""
     redact_logs(folder)
-    status, failure, reported = _outcome(trial, folder, code)
+    status, failure = outcome
     record = TrialRecord(
         run_id=run_id,
         trial_id=trial.trial_id,
@@ -208,32 +266,3 @@ def _finish(trial: TrialSpec, folder: TrialFolder, run_id: str, code: int | None
     )
     write_whole(folder.record, record.model_dump_json(indent=1))
     return record
-
-
-def _outcome(trial: TrialSpec, folder: TrialFolder, code: int | None) -> tuple[Status, Failure | None, int]:
-    path = folder.rank_record(trial.prediction.rank if trial.evidence is Evidence.SIMULATED else 0)
-    if code is None:
-        return Status.INTERRUPTED, Failure(message="stopped before it ended"), 0
-    try:
-        record = RankRecord.model_validate_json(path.read_bytes())
-    except (OSError, ValidationError):
-        return *_without_record(trial, folder, code), 0
-    return record.status, record.failure, 1
-
-
-def _without_record(trial: TrialSpec, folder: TrialFolder, code: int) -> tuple[Status, Failure]:
-    """What ended a simulation that left no record: a signal says it, or its last words."""
-    if code == -signal.SIGALRM:
-        return Status.TIMEOUT, Failure(message=f"not done after {trial.timeout_s:g} s")
-    if code == -signal.SIGKILL:
-        return Status.OUT_OF_HOST_MEMORY, Failure(message="the simulation was killed", evidence="SIGKILL")
-    words = _last_words(folder.stderr)
-    return Status.CRASH, Failure(message=f"the simulation ended with status {code}: {words}", evidence=words)
-
-
-def _last_words(path: Path) -> str:
-    try:
-        lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    except OSError:
-        lines = []
-    return " | ".join(lines[-_TAIL_LINES:]) or "it said nothing"

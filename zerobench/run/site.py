@@ -71,6 +71,10 @@ class Site(Protocol):
         """Cores of one node."""
 
     @property
+    def num_gpus(self) -> int:
+        """GPUs of one node."""
+
+    @property
     def settle_s(self) -> float:
         """How long the launcher may take to end once a rank failed or all are done."""
 
@@ -87,6 +91,9 @@ class Site(Protocol):
 
     def nodes(self, trial: TrialSpec) -> list[str]:
         """The names of the nodes that `trial` takes, by the index of the node; empty where it is this machine."""
+
+    def compiles_for(self, trial: TrialSpec) -> bool:
+        """Whether kernels that are compiled here are those that `trial` loads: its ranks are here, as our Python."""
 
     def launch(self, trial: TrialSpec, folder: TrialFolder) -> Launch:
         """How `trial`, whose files lie in `folder`, is started. Raises UserError."""
@@ -133,6 +140,10 @@ class LocalSite:
         if len(hosts) < trial.num_nodes:
             raise UserError(f"--hostfile: {self.hostfile} names {len(hosts)} hosts; a trial needs {trial.num_nodes}")
         return hosts[: trial.num_nodes]
+
+    def compiles_for(self, trial: TrialSpec) -> bool:
+        """Not on the nodes of a hostfile: each compiles its own at first use."""
+        return self.worker_module == WORKER_MODULE and not self.nodes(trial)
 
     def launch(self, trial: TrialSpec, folder: TrialFolder) -> Launch:
         """The deepspeed launcher's command, or that of the strategy's own environment. Raises UserError."""

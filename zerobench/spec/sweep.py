@@ -57,7 +57,7 @@
     data: {kind: synthetic}         # what follows is the same in every trial
     hyperparameters: {learning_rate: 3e-4}
     steps: {warmup: 2, timed: 5, memory: 1}   # and communication: steps under a profiler, 0 by default
-    timeout_s: 900
+    timeout_s: 900                  # seconds without progress of any rank, after which a trial counts as hung
     repeats: 1
     trust_remote_code: false
     only: []                        # filters, written as for --only

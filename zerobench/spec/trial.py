@@ -348,7 +348,8 @@ class TrialSpec(Spec):
     hyperparameters: HyperparameterSpec = HyperparameterSpec()
     steps: StepsSpec = StepsSpec()
     timeout_s: Annotated[float, Field(gt=0)] = 900.0
-    """Wall-clock limit of the whole trial."""
+    """Seconds without progress of any rank (an import, a phase, a step) after which the trial is taken for hung and
+    ended. As long as one rank goes on, so does the trial, on a busy machine slowly."""
     trust_remote_code: bool = False
     """Let transformers run code that ships with a model's config."""
     evidence: Evidence = Evidence.MEASURED
@@ -366,6 +367,15 @@ class TrialSpec(Spec):
     def world_size(self) -> int:
         """Ranks in total."""
         return self.num_nodes * self.gpus_per_node
+
+    @property
+    def peers_limit_s(self) -> float:
+        """How long a rank waits for the others in one operation.
+
+        Well above `timeout_s`: a rank may wait for one that goes on, and it is the runner who is to find a hang, since
+        it has every rank's stack.
+        """
+        return 4 * self.timeout_s
 
     @property
     def global_batch_size(self) -> int:

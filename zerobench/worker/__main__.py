@@ -19,6 +19,7 @@ from zerobench.records import RankRecord
 from zerobench.spec.step_plan import plan_steps
 from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.worker.launched import one_of, read_rank
+from zerobench.worker.programs import find_own_programs
 
 _SAMPLER_START_S = 10.0
 
@@ -29,7 +30,7 @@ def main() -> None:
     parser.add_argument("--trial-folder", type=Path, required=True, help="folder that holds trial.json")
     parser.add_argument("--local_rank", type=int, help="given by the deepspeed launcher; LOCAL_RANK is used instead")
     folder = TrialFolder(parser.parse_args().trial_folder)
-    _find_own_programs()
+    find_own_programs()
     trial = TrialSpec.model_validate_json(folder.spec.read_text(encoding="utf-8"))
     stacks = folder.stacks(int(os.environ.get("RANK", "0"))).open("w", encoding="utf-8")
     faulthandler.register(signal.SIGUSR1, file=stacks, all_threads=True)
@@ -60,17 +61,6 @@ def _run(trial: TrialSpec, folder: TrialFolder) -> int:
     if sampler is not None:
         sampler.stop()
     return 0 if run.record.failure is None else 1
-
-
-def _find_own_programs() -> None:
-    """Let torch find this environment's ninja where it was not activated.
-
-    Kernels that one ninja has compiled another takes for stale, so that runs from an activated shell and others would
-    compile them again and again.
-    """
-    own, path = str(Path(sys.executable).parent), os.environ.get("PATH", os.defpath)
-    if own not in path.split(os.pathsep):
-        os.environ["PATH"] = f"{own}{os.pathsep}{path}"
 
 
 def _start_sampler(folder: TrialFolder, node: int) -> Sampler | None:

@@ -4,12 +4,14 @@ from __future__ import annotations
 
 import itertools
 import json
+import os
 from collections.abc import Iterator
 from contextlib import contextmanager
 from typing import Any
 
 import torch
 
+from zerobench import kernels
 from zerobench.checkpoint_saves import Checkpoints
 from zerobench.ds_config import departures, swap_folder
 from zerobench.environments import running_in
@@ -29,7 +31,6 @@ from zerobench.spec.roles import Role, num_loss_ranks, role_of
 from zerobench.spec.step_plan import PlannedStep, plan_steps
 from zerobench.spec.strategy import strategy_info
 from zerobench.spec.trial import CrossEntropy, TrialSpec
-from zerobench.worker import kernels
 from zerobench.worker.checkpoints import TorchPeers
 from zerobench.worker.communication import watched
 from zerobench.worker.compilation import CompilationWatch, eagerly
@@ -86,6 +87,7 @@ class RankRun:
         device = self._open_device()
         ds_config = self._read_ds_config()
         self._announce_compilation(ds_config, device)
+        self._progress.say("join", -1, always=True)
         reader = self._join(device)
         with self.world.active():
             strategy = make_strategy(self._job(device, ds_config))
@@ -93,6 +95,7 @@ class RankRun:
             self._checkpoints = Checkpoints(self.trial, self.folder, self.rank, TorchPeers(device), self.record)
             try:
                 self._build(strategy, ds_config)
+                self._progress.say("training", -1, always=True)
                 self._checkpoints.load(strategy)
                 self._train(strategy, device)
             finally:
@@ -134,7 +137,9 @@ class RankRun:
         return config
 
     def _announce_compilation(self, ds_config: dict[str, Any], device: Device) -> None:
-        names = kernels.missing(kernels.needed(ds_config, device)) if self.world.trains else []
+        names = (
+            kernels.missing(kernels.needed(ds_config, is_cuda=device.is_cuda), os.environ) if self.world.trains else []
+        )
         if names:
             self._progress.say("compile", -1, always=True)
             self.record.notes.append(f"compiled DeepSpeed's kernels at first use: {', '.join(names)}")

@@ -2,9 +2,10 @@
 
     python -m zerobench.worker.simulator --jobs 2
 
-Reads a trial folder a line on standard input; when a trial has ended, writes `<exit code> <trial folder>` as a line on
-standard output. Importing takes five seconds and a simulated trial often less, so a plan of many trials would mostly
-import. A fork, because DeepSpeed and torch keep much for the life of a process: the group, the accelerator, patches.
+Reads a trial folder a line on standard input. Standard output has a line when a trial begins, `begun <process> <trial
+folder>`, and one when it has ended, `ended <exit status> <trial folder>`. Importing takes five seconds and a simulated
+trial often less, so a plan of many trials would mostly import. A fork, because DeepSpeed and torch keep much for the
+life of a process: the group, the accelerator, patches.
 """
 
 from __future__ import annotations
@@ -122,13 +123,18 @@ class Simulator:
         descriptor = os.pidfd_open(pid)
         self._running[descriptor] = (pid, folder)
         self._selector.register(descriptor, selectors.EVENT_READ)
+        _say("begun", pid, folder)
 
     def _reap(self, descriptor: int) -> None:
         pid, folder = self._running.pop(descriptor)
         self._selector.unregister(descriptor)
         os.close(descriptor)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        os.write(sys.stdout.fileno(), f"{code} {folder}\n".encode())
+        _say("ended", code, folder)
+
+
+def _say(verb: str, number: int, folder: str) -> None:
+    os.write(sys.stdout.fileno(), os.fsencode(f"{verb} {number} {folder}\n"))
 
 
 def _run_trial(folder: TrialFolder) -> int:
@@ -151,7 +157,6 @@ def _run_rank(folder: TrialFolder) -> int:
     from zerobench.worker.rank import RankRun
 
     trial = TrialSpec.model_validate_json(folder.spec.read_text(encoding="utf-8"))
-    signal.setitimer(signal.ITIMER_REAL, trial.timeout_s)  # SIGALRM ends the process, and the runner knows why
     rank = one_of(trial)
     run = RankRun(trial, folder, rank, ProgressFile(folder, rank, len(plan_steps(trial))))
     try:

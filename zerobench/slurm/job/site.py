@@ -51,6 +51,11 @@ class SlurmSite:
         return self.allocation.cpus_per_node
 
     @property
+    def num_gpus(self) -> int:
+        """GPUs of one node."""
+        return self.allocation.gpus_per_node
+
+    @property
     def job(self) -> str:
         """As records name it."""
         return self.allocation.job
@@ -72,6 +77,10 @@ class SlurmSite:
     def nodes(self, trial: TrialSpec) -> list[str]:
         """The first nodes of the job."""
         return list(self.allocation.nodes[: 1 if launched_processes(trial) == 1 else trial.num_nodes])
+
+    def compiles_for(self, trial: TrialSpec) -> bool:  # noqa: ARG002 -- as every site
+        """Never: ranks may run in a container, under another Python, on other nodes; they compile at first use."""
+        return False
 
     def launch(self, trial: TrialSpec, folder: TrialFolder) -> Launch:
         """Srun's command; rank 0 is on this node, where the job's batch script runs."""

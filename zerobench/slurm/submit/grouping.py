@@ -3,8 +3,8 @@
 Trials on the same number of nodes form a group, since a job's nodes are allocated whole; predictions are a group of
 their own, on one node without GPUs. Within a group the trials are sorted by their estimated work, so that short ones
 share a task and a task's time limit fits all of its trials. A task holds as many as an allocation of some two hours
-has time for even if each took all of its own: starting a job takes minutes on many clusters, most trials take seconds,
-and a shorter time limit is scheduled sooner. It holds more where Slurm would not take so many tasks.
+has time for even if each took all of its `timeout_s`: starting a job takes minutes on many clusters, most trials take
+seconds, and a shorter time limit is scheduled sooner. It holds more where Slurm would not take so many tasks.
 """
 
 from __future__ import annotations
@@ -119,19 +119,20 @@ def _groups(trials: Iterable[TrialSpec]) -> dict[Shape, list[TrialSpec]]:
 
 def _usual_per_job(kind: JobKind, members: Sequence[TrialSpec], longest_s: int | None) -> int:
     """Trials of a task where nobody says; within the partition's time limit where one trial is."""
-    fill_s = min(FILL_S, longest_s - START_UP_S if longest_s else FILL_S)
-    fitting = int(fill_s // _alone_s(kind, members[-1]))
+    longest_trial = members[-1]
+    fill_s = min(FILL_S, longest_s - START_UP_S - longest_trial.timeout_s if longest_s else FILL_S)
+    fitting = int(fill_s // _alone_s(kind, longest_trial))
     return max(1, min(MOST_PER_JOB, fitting))
 
 
 def _alone_s(kind: JobKind, trial: TrialSpec) -> float:
-    """What a trial adds to the time of its task at most."""
+    """What a trial adds to the time of its task: as long as it may be quiet, which one that goes on seldom takes."""
     return trial.timeout_s / (PREDICTION_CPUS if kind is JobKind.PREDICTIONS else 1)
 
 
 def _needed_s(kind: JobKind, task: Sequence[TrialSpec]) -> int:
-    """Time limit of a task, in whole minutes; no shorter than its longest trial."""
-    total_s = max(sum(_alone_s(kind, trial) for trial in task), *(trial.timeout_s for trial in task))
+    """Time limit of a task, in whole minutes: its trials, and the wait in which the last one would be found hung."""
+    total_s = sum(_alone_s(kind, trial) for trial in task) + max(trial.timeout_s for trial in task)
     return 60 * math.ceil((START_UP_S + total_s) / 60)
 
 

@@ -118,7 +118,7 @@ class RpcPipeline(Strategy):
         rpc.rpc_sync(_name(self._ranks[-1]), _take_labels, args=(list(micro_batches),))
         for index, tokens in enumerate(micro_batches):
             self._stage.forward(index, tokens)
-        return [self._stage.losses.get(timeout=self.job.trial.timeout_s) for _ in micro_batches]
+        return [self._stage.losses.get(timeout=self.job.trial.peers_limit_s) for _ in micro_batches]
 
     def _update(self, context_id: int, learning_rate: float) -> None:
         """Clip by the norm over all stages, then update each."""
@@ -179,7 +179,7 @@ def _join(rank: int, trial: TrialSpec) -> None:
     if torch.get_num_interop_threads() != 1:  # on which distributed autograd runs: one micro-batch after the other
         torch.set_num_interop_threads(1)
     os.environ["TP_SOCKET_IFNAME"] = "lo"
-    options = rpc.TensorPipeRpcBackendOptions(num_worker_threads=_THREADS, rpc_timeout=trial.timeout_s)
+    options = rpc.TensorPipeRpcBackendOptions(num_worker_threads=_THREADS, rpc_timeout=trial.peers_limit_s)
     rpc.init_rpc(_name(rank), rank=rank, world_size=trial.world_size, rpc_backend_options=options)
 
 

@@ -49,7 +49,7 @@ class MeasuredWorld(World):
         deepspeed.init_distributed(dist_backend=device.backend, auto_mpi_discovery=False, timeout=self._limit())
 
     def _limit(self) -> timedelta:
-        return timedelta(seconds=self.trial.timeout_s)
+        return timedelta(seconds=self.trial.peers_limit_s)
 
     def counter(self, observe: Callable[[], object]) -> StorageCounter:
         """One that hears the ranks' collectives too."""

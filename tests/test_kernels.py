@@ -1,0 +1,59 @@
+"""Which of DeepSpeed's kernels a configuration loads, and which of them must be compiled."""
+
+from __future__ import annotations
+
+import os
+import sys
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zerobench.kernels import BUILDERS, missing, needed, touch
+
+ADAM = {"optimizer": {"type": "AdamW"}}
+
+
+@pytest.mark.parametrize(
+    ("config", "is_cuda", "names"),
+    [
+        ({}, False, []),
+        (ADAM, False, ["deepspeed_shm_comm", "fused_adam"]),
+        (ADAM, True, ["fused_adam"]),
+        ({"optimizer": {"type": "AdamW", "params": {"torch_adam": True}}}, True, []),
+        ({"optimizer": {"type": "SGD"}}, True, []),
+        (ADAM | {"zero_optimization": {"offload_optimizer": {"device": "cpu"}}}, True, ["cpu_adam"]),
+        (ADAM | {"zero_optimization": {"offload_optimizer": {"device": "nvme"}}}, True, ["cpu_adam", "async_io"]),
+        (ADAM | {"zero_optimization": {"zero_quantized_weights": True}}, True, ["fused_adam", "quantizer"]),
+    ],
+)
+def test_an_engine_needs_the_kernels_of_its_optimizer_its_offload_and_its_device(
+    config: dict[str, Any], is_cuda: bool, names: list[str]
+) -> None:
+    assert needed(config, is_cuda=is_cuda) == names
+    assert set(names) <= BUILDERS.keys()
+
+
+def test_a_kernel_is_missing_until_it_is_compiled_for_this_python(tmp_path: Path) -> None:
+    environ = {"HOME": str(tmp_path)}
+    root = tmp_path / ".cache" / "torch_extensions"
+    put(root / "py27_cpu" / "cpu_adam" / "cpu_adam.so")
+    assert missing(["cpu_adam"], environ) == ["cpu_adam"]
+    put(root / f"py{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}_cpu" / "cpu_adam" / "cpu_adam.so")
+    assert missing(["cpu_adam", "fused_adam"], environ) == ["fused_adam"]
+
+
+def test_a_kernel_older_than_the_packages_is_missing_until_it_was_found_to_do(tmp_path: Path) -> None:
+    environ = {"TORCH_EXTENSIONS_DIR": str(tmp_path)}
+    path = put(tmp_path / "cpu_adam" / "cpu_adam.so")
+    assert missing(["cpu_adam"], environ) == []
+    os.utime(path, (1e9, 1e9))
+    assert missing(["cpu_adam"], environ) == ["cpu_adam"]
+    touch("cpu_adam", environ)
+    assert missing(["cpu_adam"], environ) == []
+
+
+def put(path: Path) -> Path:
+    path.parent.mkdir(parents=True)
+    path.touch()
+    return path

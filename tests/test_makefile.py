@@ -1,0 +1,57 @@
+"""The commands of the Makefile that are more than one command, run by make itself in an environment that is there."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from pathlib import Path
+
+import pytest
+
+ROOT = Path(__file__).resolve().parent.parent
+ENVIRONMENT = Path(sys.executable).parents[1]
+THIS = (f"VENV={ENVIRONMENT}", f"--assume-old={ENVIRONMENT / 'installed'}")
+"""Make in this environment, which is taken as it is: nothing is installed."""
+
+CELL = """
+name: one-cell
+axes: {model: llama-20m, strategy: zero1, world_size: 2}
+"""
+
+
+def make(*arguments: str) -> subprocess.CompletedProcess[str]:
+    command = ["make", *arguments]
+    return subprocess.run(command, cwd=ROOT, capture_output=True, text=True, timeout=120, check=False)
+
+
+@pytest.fixture(scope="module")
+def cell(tmp_path_factory: pytest.TempPathFactory) -> Path:
+    """A sweep of one trial."""
+    path = tmp_path_factory.mktemp("sweep") / "one-cell.yaml"
+    path.write_text(CELL)
+    return path
+
+
+def test_a_measured_half_that_failed_does_not_keep_the_prediction_and_still_fails_the_whole(
+    cell: Path, tmp_path: Path
+) -> None:
+    ended = make(
+        *THIS, "sweep", "SWEEP=no-such-sweep", f"PREDICTED={cell} --gpus 2 --gpu h200 --formula --reports {tmp_path}"
+    )
+    assert "no-such-sweep" in ended.stderr
+    [run] = tmp_path.iterdir()
+    assert (run / "plan.json").exists()
+    assert ended.returncode == 2
+
+
+def test_a_prediction_that_failed_fails_the_whole(cell: Path, tmp_path: Path) -> None:
+    ended = make(*THIS, "sweep", f"SWEEP={cell} --dry-run --reports {tmp_path}", "PREDICTED=no-such-sweep")
+    assert "no-such-sweep" in ended.stderr
+    assert ended.returncode == 2
+
+
+def test_the_wait_for_pip_shows_progress(tmp_path: Path) -> None:
+    said = make("--dry-run", f"VENV={tmp_path}", "test")
+    installs = [line for line in said.stdout.splitlines() if " pip install " in line]
+    assert len(installs) == 2
+    assert not [line for line in installs if "--quiet" in line or " -q" in line]

@@ -1,0 +1,89 @@
+"""DeepSpeed's C++ kernels: which ones a trial needs, where torch keeps them, and which must be compiled (minutes each).
+
+Said without torch: the runner has them compiled before its first trial, and a rank says that it waits for one.
+"""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+from typing import Any
+
+from zerobench.spec.toolchain import package_folder
+
+BUILDERS = {
+    "deepspeed_shm_comm": "ShareMemCommBuilder",
+    "cpu_adam": "CPUAdamBuilder",
+    "fused_adam": "FusedAdamBuilder",
+    "async_io": "AsyncIOBuilder",
+    "quantizer": "QuantizerBuilder",
+}
+"""DeepSpeed's builder of each kernel (deepspeed/ops/op_builder), by the kernel's name under torch's extension cache;
+first the one that every run on a CPU loads."""
+
+_STAMPS = {"torch": "version.py", "deepspeed": "git_version_info_installed.py"}
+"""Files that installing a package writes: kernels that are older are compiled anew."""
+
+
+def needed(ds_config: Mapping[str, Any], *, is_cuda: bool) -> list[str]:
+    """Names of the kernels that an engine under `ds_config` loads."""
+    zero = ds_config.get("zero_optimization", {})
+    offload = zero.get("offload_optimizer", {}).get("device", "none")
+    on_nvme = "nvme" in {offload, zero.get("offload_param", {}).get("device", "none")}
+    optimizer = ds_config.get("optimizer", {})
+    is_adam = str(optimizer.get("type", "")).lower() in {"adam", "adamw"}
+    plain = bool(optimizer.get("params", {}).get("torch_adam", False))
+    names = []
+    if ds_config and not is_cuda:
+        names.append("deepspeed_shm_comm")  # comm/torch.py loads it on every CPU run, alone or not
+    if is_adam and not plain:
+        names.append("cpu_adam" if offload != "none" else "fused_adam")
+    if on_nvme:
+        names.append("async_io")
+    if zero.get("zero_quantized_weights") or zero.get("zero_quantized_gradients"):
+        names.append("quantizer")
+    return names
+
+
+def missing(names: Iterable[str], environ: Mapping[str, str]) -> list[str]:
+    """Those of `names` that nobody has compiled with the packages that are installed now."""
+    installed_s = max(map(_installed_at_s, _STAMPS), default=0.0)
+    return [name for name in names if not any(_made_at_s(path) > installed_s for path in compiled(name, environ))]
+
+
+def compiled(name: str, environ: Mapping[str, str]) -> list[Path]:
+    """Where torch keeps the kernel `name` for this Python, whether or not it is there."""
+    root = build_root(environ)
+    if environ.get("TORCH_EXTENSIONS_DIR"):
+        return [root / name / f"{name}.so"]
+    python = f"py{sys.version_info.major}{sys.version_info.minor}{sys.abiflags}"
+    return [folder / name / f"{name}.so" for folder in root.glob(f"{python}_*")]
+
+
+def build_root(environ: Mapping[str, str]) -> Path:
+    """Where torch compiles extensions (torch/utils/cpp_extension.py, _get_build_directory; torch/_appdirs.py)."""
+    named = environ.get("TORCH_EXTENSIONS_DIR")
+    cache = environ.get("XDG_CACHE_HOME") or Path(environ.get("HOME") or Path.home(), ".cache")
+    return Path(named) if named else Path(cache, "torch_extensions")
+
+
+def touch(name: str, environ: Mapping[str, str]) -> None:
+    """Note that the kernel was found to do for the packages that are installed now."""
+    for path in compiled(name, environ):
+        if path.exists():
+            os.utime(path)
+
+
+def _installed_at_s(package: str) -> float:
+    folder = package_folder(package)
+    return 0.0 if folder is None else _made_at_s(folder / _STAMPS[package])
+
+
+def _made_at_s(path: Path) -> float:
+    """Unix time of the last change; before everything where there is no such file."""
+    try:
+        return path.stat().st_mtime
+    except OSError:
+        return -1.0
