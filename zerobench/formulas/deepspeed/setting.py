@@ -63,6 +63,8 @@ class Setting:
     """torch.optim runs its for-each version on GPUs, a loop over tensors on CPUs."""
     tied_head: bool = False
     """Whether the output head is the token embedding, the first of the tensors."""
+    capacity_bytes: int | None = None
+    """Memory of the device; None where it is no bound."""
 
     @property
     def num_params(self) -> int:

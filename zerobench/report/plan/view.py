@@ -36,7 +36,7 @@ NOT_INCLUDED = (
 """What a plan says nothing of, a sentence each."""
 
 NOT_IN_FORMULAS = (
-    "formula: allocator rounding and slack, CUDA context, NCCL; the simulator knows them (plan without --formula)"
+    "formula: what the allocator rounds and cannot give back; the simulator knows it (plan without --formula)"
 )
 """What a plan by formula says nothing of beside that."""
 
