@@ -9,6 +9,7 @@ from typing import Any
 
 from zerobench.records import PhaseMark, Place, RankRecord, StepKind
 from zerobench.report.batch_ramp import batch_figures, work_of
+from zerobench.report.capacity import device_need, host_bytes_per_node
 from zerobench.report.column_units import plain
 from zerobench.report.frames.predicted_speed import gpu_of
 from zerobench.report.frames.rows import trial_values
@@ -35,7 +36,7 @@ Row = dict[str, Any]
 
 def summary_values(trial: Trial) -> Row:
     """The row of `trial` in schema.SUMMARY, but for what takes other trials: its label and its loss parity."""
-    record, speed, gpu = trial.record, speed_of(trial), gpu_of(trial)
+    record, speed, gpu, need = trial.record, speed_of(trial), gpu_of(trial), device_need(trial)
     return {
         **trial_values(trial, energy_joules=None),
         "label": None,
@@ -46,16 +47,23 @@ def summary_values(trial: Trial) -> Row:
         "device_name": trial.ranks[0].device_name if trial.ranks else None,
         "gpu": None if gpu is None else gpu.name,
         "capacity_bytes": _capacity_bytes(trial, gpu),
+        "device_needed_bytes": None if need is None else need.total_bytes,
+        "host_needed_bytes": host_bytes_per_node(trial),
+        "host_capacity_bytes": trial.spec.prediction.host_memory_bytes,
         "loss_parity_holds": None,
         "void": speed and speed.void,
     }
 
 
 def _settings(spec: TrialSpec) -> str:
-    """What the sweep says to DeepSpeed (`reduce_bucket_size=5e8`, the file that it names), and how the batch grows."""
+    """What the sweep says to DeepSpeed (`reduce_bucket_size=5e8`, the file that it names), how the batch grows, and what
+    of a trial no other column says: the drive that it swaps to, and the rank that is predicted where it is not the first.
+    """
     said = [f"{key.rpartition('.')[2]}={setting_text(spec, key)}" for key in sorted(spec.ds_config)]
     ramp = f"ramp={spec.batch_ramp}" if spec.batch_ramp else ""
-    return plain(" ".join([*said, spec.ds_config_file or "", ramp]).strip())
+    drive = f"nvme={spec.nvme_path}" if spec.nvme_path else ""
+    rank = f"rank{spec.prediction.rank}" if spec.prediction.rank else ""
+    return plain(" ".join(part for part in [*said, spec.ds_config_file or "", ramp, drive, rank] if part))
 
 
 def _capacity_bytes(trial: Trial, gpu: Gpu | None) -> int | None:

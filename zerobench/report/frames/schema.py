@@ -140,11 +140,16 @@ SUMMARY: Mapping[str, str] = {
     "device_name": STRING,
     "gpu": STRING,
     "capacity_bytes": INTEGER,
+    "device_needed_bytes": INTEGER,
+    "host_needed_bytes": INTEGER,
+    "host_capacity_bytes": INTEGER,
     "loss_parity_holds": BOOLEAN,
     "void": STRING,
 }
 """`trials` as a page needs it. `label`: short, unique over the runs; `settings`: what the sweep says to DeepSpeed;
-`gpu`: the catalogue's name, of predicted and real ones; `capacity_bytes`: memory of one device; `void`: why the
+`gpu`: the catalogue's name, of predicted and real ones; `capacity_bytes`: memory of one device, and
+`device_needed_bytes` what the rank that needs most needs of it (capacity.py); `host_needed_bytes`: of a node's memory,
+and `host_capacity_bytes` what a plan was told of it; `void`: why the
 throughput is void. `energy_joules`, which takes the samples, is empty."""
 
 PEAKS: Mapping[str, str] = {

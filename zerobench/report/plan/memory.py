@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.table import Table
 
 from zerobench.report.capacity import DeviceNeed
+from zerobench.report.choice import ROOM
 from zerobench.report.column_units import byte_unit, show_percent
 from zerobench.report.memory_view import Instant
-from zerobench.report.plan.rows import ROOM, PlanRow, evidence_words
+from zerobench.report.plan.rows import PlanRow, evidence_words
 from zerobench.report.terminal.layout import WIDE, Column, Section, Shown, table
 from zerobench.report.terminal.memory_tables import category_columns
 from zerobench.spec.cluster import Cluster
@@ -84,10 +85,14 @@ def _table(columns: Sequence[Column[PlanRow]], rows: Sequence[PlanRow], width: i
 
 
 def verdict(row: PlanRow) -> str:
-    """`yes`, `tight`, or which memory is too small; `-` where nothing is known of the device."""
+    """`yes`, `tight`, or which memory is too small; `-` where nothing is known of the device, `not judged` where the
+    device holds it and nobody said how much memory the host has.
+    """
     if row.device.needed_bytes is None:
         return "-"
     lacking = [name for name, fit in (("device", row.device), ("host", row.host)) if not fit.fits]
     if lacking:
         return "no" if len(lacking) == 2 else f"no: {lacking[0]}"
+    if not row.is_judged:
+        return "not judged"
     return "yes" if row.has_room else "tight"
