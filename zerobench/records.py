@@ -153,6 +153,10 @@ class DeviceMemory(Record):
     alloc_retries: int
     nvml_used_bytes: int | None
     nvml_process_bytes: int | None
+    peak_occupied_bytes: int | None = None
+    """The most that segments held in which anything lay: of what is reserved, all that the allocator cannot give back
+    before an allocation fails. On a real device at most: the peaks of what is in use and of what is free beside it in
+    the same segments, together. None in older records."""
 
 
 class NvmeTraffic(Record):

@@ -202,6 +202,20 @@ def test_emptying_the_cache_keeps_a_segment_of_which_any_block_is_in_use() -> No
     assert allocator.reserved_bytes == 20 * MIB
 
 
+def test_a_segment_that_nothing_lies_in_is_reserved_and_not_occupied() -> None:
+    allocator = CachingAllocator()
+    allocator.malloc(1, 30 * MIB)
+    allocator.free(1)
+    allocator.malloc(2, 8 * MIB)
+    assert (allocator.reserved_bytes, allocator.occupied_bytes) == (30 * MIB, 30 * MIB)
+    allocator.malloc(3, 40 * MIB)
+    allocator.free(2)
+    assert (allocator.reserved_bytes, allocator.occupied_bytes) == (70 * MIB, 40 * MIB)
+    assert allocator.peak_occupied_bytes == 70 * MIB
+    allocator.reset_peaks()
+    assert allocator.peak_occupied_bytes == 40 * MIB
+
+
 def test_a_device_that_is_full_gets_its_unused_segments_back_and_counts_a_retry() -> None:
     allocator = CachingAllocator(capacity_bytes=100 * MIB)
     allocator.malloc(1, 60 * MIB)
@@ -320,6 +334,8 @@ def test_at_every_instant_the_counters_are_sums_over_segments_that_never_overlap
         assert len(in_use) == sum(size > 0 for size in live.values())
         assert allocator.allocated_bytes == sum(in_use)
         assert allocator.reserved_bytes == sum(segment.size_bytes for segment in segments)
+        occupied = [segment for segment in segments if any(used for _, used in segment.blocks)]
+        assert allocator.occupied_bytes == sum(segment.size_bytes for segment in occupied)
         assert allocator.requested_bytes == sum(live.values()) <= allocator.allocated_bytes <= allocator.reserved_bytes
     assert allocator.peak_allocated_bytes == peak
     for key in live:

@@ -51,10 +51,18 @@ def rows(place: Place, ledger: Ledger) -> list[MemoryRow]:
     ]
 
 
-def reserved(step: StepKind, phase: Phase, nbytes: int) -> DeviceMemory:
-    """What the model of the allocator reserves at most in a phase."""
+def reserved(step: StepKind, phase: Phase, nbytes: int, occupied_bytes: int | None = None) -> DeviceMemory:
+    """What the model of the allocator reserves at most in a phase, and in how much of that something lies."""
     sizes = {"allocated_bytes": 0, "peak_allocated_bytes": 0, "reserved_bytes": 0, "peak_reserved_bytes": nbytes}
-    return DeviceMemory(step=step, phase=phase, **sizes, alloc_retries=0, nvml_used_bytes=None, nvml_process_bytes=None)
+    return DeviceMemory(
+        step=step,
+        phase=phase,
+        **sizes,
+        alloc_retries=0,
+        nvml_used_bytes=None,
+        nvml_process_bytes=None,
+        peak_occupied_bytes=occupied_bytes,
+    )
 
 
 def trial(

@@ -29,6 +29,14 @@ def test_a_device_needs_what_is_reserved_and_what_lies_outside_torch() -> None:
     assert (fit.start_up_peak_bytes, fit.steady_peak_bytes) == (14 * GIB, 18 * GIB)
 
 
+def test_free_segments_that_start_up_left_are_no_need() -> None:
+    """The allocator gives them back before it fails; a block that shares its segment with another stays."""
+    left = [reserved(*FIRST_STEP, 19 * GIB, 11 * GIB), reserved(*STEADY, 19 * GIB, 15 * GIB)]
+    need = device_need(trial(asked(), DEVICE, allocator=left, context=CONTEXT))
+    assert need is not None
+    assert (need.tensors_bytes, need.slack_bytes, need.total_bytes) == (14 * GIB, GIB, 18 * GIB)
+
+
 def test_one_byte_too_many_does_not_fit() -> None:
     sample = trial(asked(), DEVICE)
     assert fits(sample, Capacity(device_bytes=14 * GIB)).fits

@@ -12,8 +12,9 @@ from rich.console import Console
 from zerobench.cli.plan import Plan, predict
 from zerobench.errors import UserError
 from zerobench.records import Status
+from zerobench.report.choice import ROOM
 from zerobench.report.plan.frontier import FrontierRow, frontier_section
-from zerobench.report.plan.rows import ROOM, PlanRow
+from zerobench.report.plan.rows import PlanRow
 from zerobench.report.plan.view import names, read_plan
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.expand import PlannedTrial

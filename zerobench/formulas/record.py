@@ -1,8 +1,8 @@
 """The record of a trial of evidence `formula`: the same rows that a measured rank leaves, and no process behind them.
 
 Model states and buffers are those of DeepSpeed (zerobench.formulas.deepspeed) and torch (torch_strategies), not the
-paper's: the paper's terms stand beside every trial's states in the report anyway. Collectives of ZeRO are the paper's:
-DeepSpeed's are counted in the other worlds.
+paper's: the paper's terms stand beside every trial's states in the report anyway. So are collectives, and the bytes
+that are swapped; FLOPs are those that the passes run, what is computed again among them.
 """
 
 from __future__ import annotations
@@ -15,12 +15,13 @@ from zerobench.ds_config import build_ds_config, departures
 from zerobench.ds_config.case import Case
 from zerobench.ds_config.reading import optimizer_of
 from zerobench.errors import UserError
-from zerobench.formulas import zero_paper
 from zerobench.formulas.activations import activations, trial_logits, trial_shape
 from zerobench.formulas.deepspeed import Moments, Setting, deepspeed_moments
 from zerobench.formulas.deepspeed.setting import NOTHING
 from zerobench.formulas.deepspeed.stage_0 import plain_device
+from zerobench.formulas.deepspeed.swapped import swapped
 from zerobench.formulas.megatron import Parts, cut_logits_bytes, own_tensors, tensor_device, tensor_moves
+from zerobench.formulas.passes import pass_flops
 from zerobench.formulas.tensors import block_tensors, parameter_tensors
 from zerobench.formulas.timeline import device_phases, memory_rows, other_phases
 from zerobench.formulas.torch_strategies import (
@@ -33,8 +34,10 @@ from zerobench.formulas.torch_strategies import (
     fsdp_moves,
     replicas_move,
 )
+from zerobench.formulas.zero_moves import zero_moves
 from zerobench.records import (
     CollectiveTraffic,
+    ContextMemory,
     MemoryRow,
     ParameterTensor,
     Phase,
@@ -45,6 +48,8 @@ from zerobench.records import (
 )
 from zerobench.spec.batch import micro_batches_of_share
 from zerobench.spec.flops import model_flops_per_token
+from zerobench.spec.hardware import find_gpu
+from zerobench.spec.overheads import overhead_of
 from zerobench.spec.parameters import ParameterCounts, count_parameters
 from zerobench.spec.sharding import nodes_of_neighbours, state_shard_size
 from zerobench.spec.strategy import STRATEGIES, strategy_info
@@ -52,7 +57,6 @@ from zerobench.spec.tensor_parallel import why_not_cut
 from zerobench.spec.trial import Evidence, Offload, Optimizer, TrialSpec
 
 DEVICE_TYPE = "formula"
-_PAPER = "the ZeRO paper's (arXiv 1910.02054, section 7)"
 _INPUT_BYTES = 8
 """Token ids are int64."""
 
@@ -86,6 +90,9 @@ def formula_record(trial: TrialSpec) -> RankRecord:
         flops_formula=formula,
         memory=[row for step in StepKind for row in _memory(trial, setting, step)],
         collectives=[row for step in StepKind for row in _collectives(trial, setting, step)],
+        flops=pass_flops(trial),
+        nvme=swapped(setting) if trial.zero_stage == 3 else [],
+        context=_context(trial),
         departures=departures(config, trial.world_size, counts.total) if config else [],
         notes=_notes(trial),
     )
@@ -151,6 +158,7 @@ def _setting(trial: TrialSpec, config: dict[str, Any], tensors: tuple[int, ...],
         }
         # torch's fused AdamW is one kernel, as DeepSpeed's; its CPUAdam has torch's plain AdamW for a counterpart.
         optimizer = Optimizer.ADAMW if optimizer is Optimizer.CPU_ADAM else optimizer
+    gpu = None if trial.prediction.gpu is None else find_gpu(trial.prediction.gpu)
     return Setting(
         case=Case(config, state_shard_size(trial), sum(tensors)),
         tensors=tensors,
@@ -159,7 +167,16 @@ def _setting(trial: TrialSpec, config: dict[str, Any], tensors: tuple[int, ...],
         on_gpu=trial.prediction.gpu is not None,
         zero_init=trial.zero_init,
         tied_head=tied_head,
+        capacity_bytes=None if gpu is None else gpu.memory_bytes,
     )
+
+
+def _context(trial: TrialSpec) -> ContextMemory | None:
+    """What others have measured of the GPU, or a calibration file: as in a simulation."""
+    if trial.prediction.gpu is None:
+        return None
+    found = overhead_of(trial.prediction.gpu, trial.world_size)
+    return ContextMemory(before_bytes=0, context_bytes=found.context_bytes, collectives_bytes=found.collectives_bytes)
 
 
 def _moments(trial: TrialSpec, setting: Setting, step: StepKind) -> dict[Place, Moments]:
@@ -201,11 +218,11 @@ def _memory(trial: TrialSpec, setting: Setting, step: StepKind) -> list[MemoryRo
 
 
 def _collectives(trial: TrialSpec, setting: Setting, step: StepKind) -> list[CollectiveTraffic]:
-    """Torch's strategies as they are in its source, DeepSpeed's as they are in the paper; none for a rank alone."""
+    """As torch and DeepSpeed have them in their sources; none for a rank alone."""
     if trial.world_size == 1 or strategy_info(trial.strategy).is_reference:
         return []
     if trial.zero_stage is not None:
-        return _paper_collectives(trial, setting.num_params, step)
+        return _zero_collectives(trial, setting, step)
     if trial.strategy == "ddp":
         buckets = 1 if step is StepKind.FIRST else bucket_count(setting, trial.bucket_bytes)
         moves = ddp_moves(setting.num_params, buckets)
@@ -255,40 +272,33 @@ def _tensor_moves(trial: TrialSpec, setting: Setting) -> tuple[Moved, ...]:
     )
 
 
-def _paper_collectives(trial: TrialSpec, num_params: int, step: StepKind) -> list[CollectiveTraffic]:
-    """The paper's collectives; every backward pass has its own at stages 2 and 3, every step at stages 0 and 1.
-
-    The paper does not accumulate gradients; DeepSpeed reduces at the accumulation boundary below stage 2
-    (runtime/engine.py, allreduce_gradients) and gathers updated parameters once a step.
-    """
-    stage = trial.zero_stage or 0
-    element = zero_paper.bytes_per_parameter(trial.precision, trial.optimizer).parameters
+def _zero_collectives(trial: TrialSpec, setting: Setting, step: StepKind) -> list[CollectiveTraffic]:
     rows = []
-    for one in zero_paper.collectives(num_params, stage):
-        once = stage < 2 or one.phase is Phase.STEP
-        calls = 1 if once else trial.gradient_accumulation_steps
-        for size, share in _group_calls(trial, step, one, calls):
-            rows.append(_traffic(trial, step, Moved(one.phase, one.kind, share, share * one.elements), element, size))
+    for one in zero_moves(setting, trial.gradient_accumulation_steps):
+        each = one.elements // one.calls
+        for size, calls in _group_calls(trial, step, one):
+            moved = Moved(one.phase, one.kind, calls, calls * each)
+            rows.append(_traffic(trial, step, moved, setting.case.element, size))
     return rows
 
 
-def _group_calls(trial: TrialSpec, step: StepKind, one: zero_paper.Collective, calls: int) -> list[tuple[int, int]]:
-    """Sizes of groups, and how many of the `calls` of a collective are made in each.
+def _group_calls(trial: TrialSpec, step: StepKind, one: Moved) -> list[tuple[int, int]]:
+    """Sizes of groups, and how many of a collective's calls are made in each.
 
-    With hpZ only the first forward pass after an update gathers from all ranks (zerobench.formulas.zeropp); in the very
-    first step there is a second copy already, of the initial weights.
+    With hpZ only the first forward pass after an update gathers from all ranks (zerobench.formulas.zeropp), and the
+    update itself; in the very first step there is a second copy already, of the initial weights.
     """
     size, world = trial.hpz_partition_size, trial.world_size
-    if size is None or one.kind != "all_gather":
-        return [(world, calls)]
+    if size is None or one.kind != "all_gather" or one.phase is Phase.STEP:
+        return [(world, one.calls)]
     from_all = 1 if one.phase is Phase.FORWARD and step is StepKind.STEADY else 0
-    return [(group, share) for group, share in ((world, from_all), (size, calls - from_all)) if share]
+    return [(group, calls) for group, calls in ((world, from_all), (size, one.calls - from_all)) if calls]
 
 
 def _notes(trial: TrialSpec) -> list[str]:
-    whose, collectives = "of a plain torch loop (zerobench.formulas.deepspeed)", _PAPER
+    whose, collectives = "of a plain torch loop (zerobench.formulas.deepspeed)", "none"
     if trial.zero_stage is not None:
-        whose = "as DeepSpeed 0.19.8 allocates them (zerobench.formulas.deepspeed)"
+        whose, collectives = "as DeepSpeed 0.19.8 allocates them (zerobench.formulas.deepspeed)", "DeepSpeed's"
     elif not strategy_info(trial.strategy).is_reference:
         whose, collectives = "as torch 2.13 allocates them (zerobench.formulas.torch_strategies)", "torch's"
     if trial.strategy == "tensor":
@@ -300,5 +310,5 @@ def _notes(trial: TrialSpec) -> list[str]:
     )
     return [
         sources,
-        "by formula: without allocator rounding, CUDA context, NCCL and the rest of the process",
+        "by formula: without what the allocator rounds and reserves beyond tensors, and the rest of the process",
     ]

@@ -13,6 +13,11 @@ from zerobench.errors import UserError
 from zerobench.spec.architecture import complete
 from zerobench.spec.model import ModelSpec
 
+
+class Matrix(int):
+    """Elements of a weight that every token is multiplied with; all other tensors are added, or looked up."""
+
+
 Sizes = list[int]
 
 
@@ -21,6 +26,16 @@ class _Layout(NamedTuple):
     layer: Sizes
     num_layers: int
     after: Sizes
+
+
+class Matrices(NamedTuple):
+    """Elements of the weights that every token is multiplied with."""
+
+    block: tuple[int, ...]
+    """Of one block, in the order in which it uses them."""
+    num_blocks: int
+    outside: int
+    """The head, which may be the token embedding, and projections beside it."""
 
 
 def parameter_tensors(spec: ModelSpec) -> tuple[int, ...]:
@@ -38,6 +53,15 @@ def block_tensors(spec: ModelSpec) -> tuple[tuple[int, ...], int]:
     return tuple(layout.layer), layout.num_layers
 
 
+def matrices(spec: ModelSpec) -> Matrices:
+    """The weights that every token of `spec`'s model is multiplied with. Raises as `parameter_tensors` does."""
+    layout = _layout(spec)
+    outside = [size for size in (*layout.before, *layout.after) if isinstance(size, Matrix)]
+    tied = layout.before[0] if complete(spec)["tie_word_embeddings"] else 0
+    block = tuple(size for size in layout.layer if isinstance(size, Matrix))
+    return Matrices(block, layout.num_layers, sum(outside) + tied)
+
+
 def _layout(spec: ModelSpec) -> _Layout:
     layout_of = _LAYOUTS.get(spec.model_type)
     config = complete(spec)
@@ -51,11 +75,12 @@ def _layout(spec: ModelSpec) -> _Layout:
 
 
 def _linear(inputs: int, outputs: int, *, bias: bool) -> Sizes:
-    return [inputs * outputs, outputs] if bias else [inputs * outputs]
+    matrix = Matrix(inputs * outputs)
+    return [matrix, outputs] if bias else [matrix]
 
 
 def _head(config: dict[str, Any], width: int) -> Sizes:
-    return [] if config["tie_word_embeddings"] else [config["vocab_size"] * width]
+    return [] if config["tie_word_embeddings"] else [Matrix(config["vocab_size"] * width)]
 
 
 def _gpt2(config: dict[str, Any]) -> _Layout:
@@ -118,7 +143,7 @@ def _opt(config: dict[str, Any]) -> _Layout:
         before=[
             config["vocab_size"] * width,
             (config["max_position_embeddings"] + 2) * hidden,
-            *([hidden * width] * 2 if width != hidden else []),
+            *([Matrix(hidden * width)] * 2 if width != hidden else []),
             *final_norm,
         ],
         layer=[*(4 * _linear(hidden, hidden, bias=bias)), *norm, *mlp, *norm],

@@ -84,13 +84,19 @@ class _Block:
         self.free = True
         self.requested = 0
 
+    @property
+    def is_segment(self) -> bool:
+        """Whether it is all of its segment."""
+        return self.previous is None and self.next is None
+
 
 class CachingAllocator:
     """torch's allocator for one stream of one device; all counters are in bytes.
 
     `allocated_bytes`, `requested_bytes`, `reserved_bytes` and their peaks mean what torch.cuda.memory_stats() says
-    under `<name>.all.current` and `.peak`; `alloc_retries` and `num_segments` likewise. `capacity_bytes` is what the
-    device has for torch, without CUDA context, NCCL and other processes; None is endless.
+    under `<name>.all.current` and `.peak`; `alloc_retries` and `num_segments` likewise. `occupied_bytes` is the size of
+    the segments that something lies in: the others are given back before an allocation fails. `capacity_bytes` is what
+    the device has for torch, without CUDA context, NCCL and other processes; None is endless.
     """
 
     def __init__(self, capacity_bytes: int | None = None) -> None:
@@ -99,6 +105,7 @@ class CachingAllocator:
         self.allocated_bytes = self.peak_allocated_bytes = 0
         self.requested_bytes = self.peak_requested_bytes = 0
         self.reserved_bytes = self.peak_reserved_bytes = 0
+        self.occupied_bytes = self.peak_occupied_bytes = 0
         self.alloc_retries = 0
         # Sizes are multiples of 512, so in the small pool any rest at all is at least kMinBlockSize.
         self._small, self._large = _Pool(unsplit_bytes=0), _Pool(unsplit_bytes=LARGEST_SMALL_BYTES)
@@ -127,6 +134,9 @@ class CachingAllocator:
         keys = pool.keys
         place = bisect_left(keys, size << _ADDRESS_BITS)
         block = pool.blocks.pop(keys.pop(place)) if place < len(keys) else self._new_segment(size, pool)
+        if block.is_segment:
+            self.occupied_bytes += block.size
+            self.peak_occupied_bytes = max(self.peak_occupied_bytes, self.occupied_bytes)
         if block.size - size > pool.unsplit_bytes:
             _split(block, size)
         block.free = False
@@ -155,13 +165,15 @@ class CachingAllocator:
         if following is not None and following.free:
             _take(pool, following)
             _absorb(block, following)
+        if block.is_segment:
+            self.occupied_bytes -= block.size
         block.free = True
         _put(pool, block)
 
     def empty_cache(self) -> None:
         """Give every segment that nothing uses back to the driver, as torch.cuda.empty_cache() does."""
         for pool in (self._large, self._small):
-            whole = [block for block in pool.blocks.values() if block.previous is None and block.next is None]
+            whole = [block for block in pool.blocks.values() if block.is_segment]
             for block in whole:
                 _take(pool, block)
                 del self._segments[block.address]
@@ -172,6 +184,7 @@ class CachingAllocator:
         self.peak_allocated_bytes = self.allocated_bytes
         self.peak_requested_bytes = self.requested_bytes
         self.peak_reserved_bytes = self.reserved_bytes
+        self.peak_occupied_bytes = self.occupied_bytes
 
     def segments(self) -> Iterator[Segment]:
         """What is held from the driver, by address."""

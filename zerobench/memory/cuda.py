@@ -138,6 +138,10 @@ def device_memory(
         alloc_retries=stats["num_alloc_retries"],
         nvml_used_bytes=nvml_used_bytes,
         nvml_process_bytes=nvml_process_bytes,
+        peak_occupied_bytes=min(
+            stats["reserved_bytes.all.peak"],
+            stats["allocated_bytes.all.peak"] + stats["inactive_split_bytes.all.peak"],
+        ),
     )
 
 

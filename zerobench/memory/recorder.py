@@ -179,6 +179,7 @@ class DeviceRows:
         if old is not None:
             new.peak_allocated_bytes = max(new.peak_allocated_bytes, old.peak_allocated_bytes)
             new.peak_reserved_bytes = max(new.peak_reserved_bytes, old.peak_reserved_bytes)
+            new.peak_occupied_bytes = max(new.peak_occupied_bytes or 0, old.peak_occupied_bytes or 0) or None
         self.rows[new.step, new.phase] = new
 
 

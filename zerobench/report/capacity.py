@@ -1,6 +1,7 @@
 """Whether a trial fits into a GPU and a node, by how much, and what of its need the ledger does not hold.
 
-What a device needs is more than its tensors: the allocator's segments (reserved), the CUDA context, NCCL's buffers.
+What a device needs is more than its tensors: the allocator's segments, the CUDA context, NCCL's buffers. Of segments
+those count in which something lies: the allocator gives the others, such as start-up's, back before it fails.
 """
 
 from __future__ import annotations
@@ -8,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from zerobench.records import Category, Place, RankRecord, Status, StepKind
+from zerobench.records import Category, DeviceMemory, Place, RankRecord, Status, StepKind
 from zerobench.report.memory_view import Instant, peak_instant
 from zerobench.report.trials import Trial, completed
 from zerobench.spec.trial import Evidence
@@ -37,7 +38,8 @@ class DeviceNeed:
     tensors_bytes: int
     """The ledger's total at that instant, or the allocator's own peak where there is no ledger."""
     slack_bytes: int
-    """Reserved by the allocator beyond that; 0 where no allocator was watched (CPU ranks, formula)."""
+    """What the allocator holds beyond that and cannot give back, because something lies in the same segments; all that
+    it reserved in records that do not tell them apart, 0 where no allocator was watched (CPU ranks, formula)."""
     context_bytes: int
     """CUDA context and kernels; 0 where not known, as on a CPU."""
     collectives_bytes: int
@@ -112,8 +114,8 @@ def _rank_need(rank: RankRecord, steps: tuple[StepKind, ...]) -> DeviceNeed | No
     instants = [found for step in steps if (found := peak_instant(rank, step, Place.DEVICE)) is not None]
     instant = max(instants, key=lambda one: one.total_bytes, default=None)
     rows = [row for row in rank.device_memory if row.step in steps]
-    reserved = max((max(row.peak_reserved_bytes, row.reserved_bytes) for row in rows), default=None)
-    if instant is None and reserved is None:
+    held = max(map(_held_bytes, rows), default=None)
+    if instant is None and held is None:
         return None
     allocated = max((row.peak_allocated_bytes for row in rows), default=0)
     tensors = allocated if instant is None else instant.total_bytes
@@ -121,10 +123,17 @@ def _rank_need(rank: RankRecord, steps: tuple[StepKind, ...]) -> DeviceNeed | No
     return DeviceNeed(
         instant=instant,
         tensors_bytes=tensors,
-        slack_bytes=max(0, (reserved or 0) - tensors),
+        slack_bytes=max(0, (held or 0) - tensors),
         context_bytes=(outside.context_bytes if outside else None) or 0,
         collectives_bytes=(outside.collectives_bytes if outside else None) or 0,
     )
+
+
+def _held_bytes(row: DeviceMemory) -> int:
+    """The most that the allocator could not do without in a phase."""
+    if row.peak_occupied_bytes is not None:
+        return row.peak_occupied_bytes
+    return max(row.peak_reserved_bytes, row.reserved_bytes)
 
 
 def _step_peak(trial: Trial, step: StepKind) -> int | None:

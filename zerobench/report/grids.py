@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
 
 from rich import box
@@ -10,6 +10,7 @@ from rich.table import Table
 from rich.text import Text
 
 from zerobench.report.column_units import MISSING, plain, show_percent
+from zerobench.report.markdown.text import table
 from zerobench.report.terminal.layout import WIDE, Column, T
 
 _WIDEST_TEXT = 24
@@ -34,15 +35,15 @@ class Grid:
     def rich(self, width: int) -> Table:
         """The table for `width` columns of terminal."""
         gap = 2 if self._needed <= width else 1
-        table = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0))
+        grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0))
         for header, is_text in zip(self.headers, self.is_text, strict=True):
             if is_text:
-                table.add_column(Text(header), overflow="fold", min_width=5)
+                grid.add_column(Text(header), overflow="fold", min_width=5)
             else:  # a number that does not fit is cut with a mark, never silently
-                table.add_column(Text(header), justify="right", no_wrap=True, overflow="ellipsis")
+                grid.add_column(Text(header), justify="right", no_wrap=True, overflow="ellipsis")
         for row in self.rows:
-            table.add_row(*map(Text, row))
-        return table
+            grid.add_row(*map(Text, row))
+        return grid
 
     @property
     def _needed(self) -> int:
@@ -52,16 +53,7 @@ class Grid:
 
     def markdown(self) -> list[str]:
         """The lines of the table in GitHub's Markdown."""
-        rule = ["---" if is_text else "---:" for is_text in self.is_text]
-        return [_line(map(_escaped, self.headers)), _line(rule), *(_line(map(_escaped, row)) for row in self.rows)]
-
-
-def _line(cells: Iterable[str]) -> str:
-    return f"| {' | '.join(cells)} |"
-
-
-def _escaped(cell: str) -> str:
-    return cell.replace("\\", "\\\\").replace("|", "\\|")
+        return table(self.headers, self.is_text, self.rows)
 
 
 def show_error(error: float | None, decimals: int = 2) -> str:

@@ -99,7 +99,7 @@ def read_cluster(
     per_node = min(ranks, per_node)
     if ranks % per_node:
         raise UserError(f"--gpus: {ranks} GPUs do not fill nodes of {per_node}; see --gpus-per-node")
-    memory = None if host_memory is None else parse_bytes(host_memory, "--host-memory")
+    memory = None if host_memory is None else _read_size("--host-memory", host_memory)
     if memory == 0:
         raise UserError(f"--host-memory: {host_memory!r}: a node has some; write for example 1TB")
     rate = None if nvme is None else read_rate("--nvme", nvme)
@@ -117,12 +117,20 @@ def read_count(option: str, text: str, most: int = MAX_RANKS) -> int:
     return number
 
 
+def _read_size(option: str, text: str) -> int:
+    """Bytes with their unit. Raises UserError, which begins with `option`, without one: nobody means single bytes."""
+    number = as_number(text.strip())
+    if isinstance(number, int | float) and number > 0:
+        raise UserError(one_line(f"{option}: {as_written(text)} has no unit; write for example 1TB or 512GiB"))
+    return parse_bytes(text, option)
+
+
 def read_rate(option: str, text: str) -> float:
     """Bytes per second, written as `7GB/s`. Raises UserError, which begins with `option`, for anything else."""
     size, slash, per = text.strip().rpartition("/")
     if not slash or per.strip() != "s":
         raise UserError(one_line(f"{option}: {as_written(text)} is no rate; write for example 7GB/s"))
-    rate = parse_bytes(size, option)
+    rate = _read_size(option, size)
     if rate == 0:
         raise UserError(f"{option}: {as_written(text)}: nothing would ever arrive; leave the option out for no drive")
     return float(rate)

@@ -95,7 +95,8 @@ def _cell(work: Mapping[str, Any], cluster: Cluster, stage: int, optimizer: Offl
 
 def predicted(trial: TrialSpec, cluster: Cluster) -> TrialSpec:
     """`trial` simulated on the cluster's GPU."""
-    prediction = PredictionSpec(rank=trial.prediction.rank, gpu=cluster.gpu.name)
+    told = {"gpu": cluster.gpu.name, "host_memory_bytes": cluster.host_memory_bytes}
+    prediction = PredictionSpec(rank=trial.prediction.rank, **told)
     return trial.model_copy(update={"evidence": Evidence.SIMULATED, "prediction": prediction})
 
 

@@ -38,4 +38,11 @@ def sweep_points(
     if all(item.skipped for item in planned):
         reasons = [item.skipped.reason for item in planned if item.skipped]
         raise UserError(f"{sweep.where}: {reasons[0]}")
-    return sweep, planned
+    return sweep, [_on(item, cluster) for item in planned]
+
+
+def _on(item: PlannedTrial, cluster: Cluster) -> PlannedTrial:
+    """The trial with the memory of the cluster's nodes."""
+    told = {"host_memory_bytes": cluster.host_memory_bytes}
+    prediction = item.trial.prediction.model_copy(update=told)
+    return item.model_copy(update={"trial": item.trial.model_copy(update={"prediction": prediction})})

@@ -235,6 +235,8 @@ class PredictionSpec(Spec):
     """Which rank of the world the one process plays (solo, simulated): padding differs between first and last."""
     gpu: str | None = None
     """Catalogue name of the simulated GPU; None simulates the ranks of a CPU run."""
+    host_memory_bytes: Annotated[int, Field(gt=0)] | None = None
+    """Memory of one node that a plan was told of; None: not judged."""
 
 
 class OwnScript(Spec):

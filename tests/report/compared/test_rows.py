@@ -36,6 +36,8 @@ def test_of_several_single_processes_with_the_same_global_batch_the_fastest_coun
         {"activation_checkpointing": True},
         {"attention": "eager"},
         {"threads_per_rank": 1},
+        {"compile": "blocks"},
+        {"cross_entropy": "chunked"},
     ],
     ids=lambda fields: next(iter(fields)),
 )

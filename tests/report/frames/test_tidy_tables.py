@@ -10,6 +10,7 @@ import pandas as pd
 import pyarrow.parquet as pa_parquet
 import pytest
 
+from tests.report.plan.run import predicted_trial
 from tests.report.sample_predictions import foretelling
 from tests.report.sample_run import (
     RUN_ID,
@@ -55,7 +56,7 @@ COLUMNS = {
     samples_per_s:Float64 tokens_per_s:Float64 tflops_per_gpu:Float64 mfu:Float64 device_peak_bytes:Int64
     nvml_peak_bytes:Int64 host_peak_bytes:Int64 energy_joules:Float64 nvme_read_bytes_per_s:Float64
     nvme_write_bytes_per_s:Float64 loss_first:Float64 loss_last:Float64 loss_parity:Float64 nodes:string
-    job:string
+    job:string step_bound_s:Float64
 """,
     "errors": KEYS
     + """
@@ -190,6 +191,16 @@ def test_frames_of_trials_at_hand_are_those_of_the_files(folder: Path) -> None:
     assert at_hand["energy_joules"].isna().all()
     written = read_frame(folder / "trials.parquet")
     pd.testing.assert_frame_equal(at_hand.drop(columns="energy_joules"), written.drop(columns="energy_joules"))
+
+
+@pytest.mark.parametrize("evidence", ["simulated", "formula"])
+def test_a_trial_predicted_for_a_gpu_has_the_least_time_of_a_step(tmp_path: Path, evidence: str) -> None:
+    predicted = predicted_trial(spec("zero2", evidence=evidence, prediction={"gpu": "H200 SXM"}))
+    write_run(tmp_path / "run", [predicted, completed_trial(spec("zero2"))], samples=False)
+    write_tables(load_run(tmp_path / "run"))
+    bounds = pd.read_csv(tmp_path / "run" / "trials.csv").set_index("evidence")["step_bound_s"]
+    assert 1e-4 < bounds[evidence] < 10
+    assert bool(bounds.isna()["measured"])
 
 
 def test_a_run_without_trials_has_tables_without_rows(tmp_path: Path) -> None:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import io
+import re
 from collections.abc import Sequence
 
 import pytest
@@ -98,6 +99,15 @@ def test_markdown_has_the_cells_of_the_terminal() -> None:
     assert "| --- | --- | ---: | ---: | ---: | ---: | --- | --- |" in lines
     headers = next(part.grid.headers for part in parts if part.grid)
     assert headers == ("quantity", "phase", "cells", "median", "over", "under", "worst over", "worst under")
+
+
+def test_what_a_name_says_in_html_is_shown_and_not_obeyed_in_markdown() -> None:
+    shape = asked().model.model_copy(update={"name": "<img src=x onerror=alert(1)>"})
+    trials = [measured(asked(model=shape), ledger(FORWARD, {PARAMETERS: (1000, 2000)}))]
+    trials.append(predicted(asked(model=shape), ledger(FORWARD, {PARAMETERS: (1000, 1000)})))
+    text = as_markdown("Run <script>", parts_of([*two_trials(), *trials], 140))
+    assert "\\<img src=x onerror" in text
+    assert not re.search(r"(?<!\\)<(img|script)", text)
 
 
 def test_a_name_with_a_bar_does_not_break_a_markdown_table() -> None:

@@ -49,13 +49,10 @@ def test_compute_is_counted_flops_over_the_peak() -> None:
     assert one.communication_s == 0
 
 
-def test_by_formula_compute_is_the_models_flops() -> None:
-    """A formula counts nothing at an engine's calls; what the model must do at least is known all the same."""
-    sample = trial(eager(gpus_per_node=1, evidence="formula"))
-    ranks = [rank.model_copy(update={"flops_per_step": 2e15}) for rank in sample.ranks]
-    one = bound(dataclasses.replace(sample, ranks=ranks))
-    assert one.compute_s == pytest.approx(2.0)
-    assert one.terms[0].startswith("compute: 2000 T FLOP by formula at 1000 TFLOP/s")
+def test_by_formula_the_flops_of_both_passes_count_and_are_said_to_be_by_formula() -> None:
+    one = bound(trial(eager(gpus_per_node=1, evidence="formula"), flops=FLOPS))
+    assert one.compute_s == pytest.approx(3.0)
+    assert one.terms[0].startswith("compute: 3000 T FLOP by formula at 1000 TFLOP/s")
     assert bound(trial(eager(gpus_per_node=1, evidence="formula"))).step_s is None
 
 

@@ -10,6 +10,7 @@ matter.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import replace
 
 from zerobench.formulas.deepspeed import stage_0, stage_1_and_2, stage_3, stage_3_offload
 from zerobench.formulas.deepspeed.setting import NOTHING, Moments, Setting
@@ -23,7 +24,8 @@ def deepspeed_moments(setting: Setting, step: StepKind) -> Mapping[Place, Moment
     if setting.case.stage == 0:
         return {Place.DEVICE: stage_0.device(setting, step), Place.HOST: NOTHING, Place.NVME: NOTHING}
     if setting.case.stage < 3:
-        host = stage_1_and_2.host(setting, step) if setting.offloads else NOTHING
+        start_up = replace(NOTHING, init=(stage_1_and_2.flattening_host(setting), {}))
+        host = stage_1_and_2.host(setting, step) if setting.offloads else start_up
         return {Place.DEVICE: stage_1_and_2.device(setting, step), Place.HOST: host, Place.NVME: NOTHING}
     return {
         Place.DEVICE: stage_3.device(setting, step),

@@ -65,6 +65,8 @@ class Setting:
     """Whether stage 3 partitions the model as it is built."""
     tied_head: bool = False
     """Whether the output head is the token embedding, the first of the tensors."""
+    capacity_bytes: int | None = None
+    """Memory of the device; None where it is no bound."""
 
     @property
     def num_params(self) -> int:

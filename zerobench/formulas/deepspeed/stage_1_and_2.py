@@ -54,7 +54,8 @@ def host(setting: Setting, step: StepKind) -> Moments:
     after = add(held, accumulated)
     update = {Category.TEMPORARIES: setting.update_temporaries([partition], on_host=True)}
     end = add(updated, accumulated)
-    return Moments((built,), before, before, before, after, (after,), after, (add(end, update), end))
+    init = (flattening_host(setting), built)
+    return Moments(init, before, before, before, after, (after,), after, (add(end, update), end))
 
 
 def _held(setting: Setting, step: StepKind | None) -> Bytes:
@@ -65,20 +66,35 @@ def _held(setting: Setting, step: StepKind | None) -> Bytes:
     return add(parameters, setting.master_and_moments(setting.flat_partition, step))
 
 
-def _init(setting: Setting) -> tuple[Bytes, ...]:
-    """The model and its flat copy; a clone of the partition on its way to fp32; zero gradients of the partition.
+def flattens_on_host(setting: Setting) -> bool:
+    """Whether the device has no room for the flat copy beside the model (__init__, flatten_on_accelerator)."""
+    model, flat = _flattened(setting)
+    return setting.capacity_bytes is not None and setting.capacity_bytes - model < flat
 
-    The flat copy is made on the device as long as it fits there (flatten_on_accelerator).
+
+def flattening_host(setting: Setting) -> Bytes:
+    """The model and its flat copy, where they are made on the host: on each rank, before anything else is there."""
+    return {Category.TEMPORARIES: sum(_flattened(setting)) if flattens_on_host(setting) else 0}
+
+
+def _flattened(setting: Setting) -> tuple[int, int]:
+    """Bytes of the model's tensors, and of their flat copy."""
+    element = setting.case.element
+    return element * setting.num_params, element * setting.flat_partition * setting.case.world_size
+
+
+def _init(setting: Setting) -> tuple[Bytes, ...]:
+    """The model and its flat copy, beside each other or, flattened on the host, after each other; a clone of the
+    partition on its way to fp32; zero gradients of the partition.
     """
     partition, element = setting.flat_partition, setting.case.element
-    flat = {Category.PARAMETERS: element * partition * setting.case.world_size}
-    flattening = add(flat, {Category.PARAMETERS: element * setting.num_params})
+    model, flat = ({Category.PARAMETERS: nbytes} for nbytes in _flattened(setting))
+    flattening = (model, flat) if flattens_on_host(setting) else (add(model, flat),)
     clone = {Category.PARAMETERS: element * partition if element == 2 or setting.offloads else 0}
-    if setting.offloads:  # what goes to the host as fp32 is cast on the device (aten/src/ATen/native/cuda/Copy.cu)
-        cast = {Category.TEMPORARIES: 4 * partition if element == 2 else 0}
-        return flattening, add(flat, clone, cast), _held(setting, None)
     built = _held(setting, None)
-    return flattening, add(built, clone), add(built, {Category.GRADIENTS: 4 * partition}), built
+    if setting.offloads:  # a blocking copy to the host is cast there (aten/src/ATen/native/cuda/Copy.cu)
+        return *flattening, add(flat, clone), built
+    return *flattening, add(built, clone), add(built, {Category.GRADIENTS: 4 * partition}), built
 
 
 def _bucket_bytes(setting: Setting) -> int:

@@ -26,7 +26,7 @@ _NORM_ELEMENTS = 250_000_000
 def device(setting: Setting, step: StepKind) -> Moments:
     """The device's bytes; what is offloaded is not among them."""
     traced = step is StepKind.STEADY or setting.case.micro_steps > 1
-    live = _live_elements(setting) if traced else 0
+    live = live_elements(setting) if traced else 0
     alone = _held(setting, None if step is StepKind.FIRST else step)
     copied = _released_copy(setting, step)
     held = add(alone, copied if step is StepKind.FIRST else _released_copy(setting, step, live))
@@ -111,9 +111,8 @@ def _partitioned(setting: Setting) -> tuple[Bytes, ...]:
     built: Bytes = add(_held(setting, None), _released_copy(setting, None))
     cast = 4 * setting.sub_group if setting.case.element == 2 else 0
     before = {key: built[key] for key in (Category.PARAMETERS, Category.MASTER_WEIGHTS) if key in built}
-    if setting.offloads:  # what goes to the host as fp32 is cast on the device (aten/src/ATen/native/cuda/Copy.cu)
-        cast = 0 if setting.case.offload_param is not Offload.NONE else cast
-        return add(before, {Category.TEMPORARIES: cast}), built
+    if setting.offloads:  # a blocking copy to the host is cast there (aten/src/ATen/native/cuda/Copy.cu)
+        return before, built
     return (
         add(before, {Category.MASTER_WEIGHTS: cast}),
         add(before, {Category.GRADIENTS: 4 * setting.sub_group}),
@@ -121,7 +120,7 @@ def _partitioned(setting: Setting) -> tuple[Bytes, ...]:
     )
 
 
-def _live_elements(setting: Setting) -> int:
+def live_elements(setting: Setting) -> int:
     """Elements gathered at forward's end: what the prefetch has brought, or what backward uses again soon.
 
     partitioned_param_coordinator.py, _fetch_sub_module_impl and __params_to_release: a tensor is kept if no more than
@@ -146,7 +145,7 @@ def _cut_elements(setting: Setting) -> int:
 
     partition_parameters.py, AllGatherCoalescedHandle.wait; the coordinator keeps the handle for each tensor.
     """
-    return min(int(setting.case.zero("stage3_prefetch_bucket_size")), _live_elements(setting))
+    return min(int(setting.case.zero("stage3_prefetch_bucket_size")), live_elements(setting))
 
 
 def _reduction(setting: Setting, held: Bytes, live: int) -> tuple[Bytes, ...]:

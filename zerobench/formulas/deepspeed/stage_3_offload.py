@@ -31,7 +31,7 @@ def host(setting: Setting, step: StepKind) -> Moments:
 
 def nvme(setting: Setting, step: StepKind) -> Moments:
     """Bytes in swap files: 16-bit parameters; master weights, and from the first update on gradients and moments."""
-    parameters = {Category.PARAMETERS: setting.case.element * _swapped_parameters(setting)}
+    parameters = {Category.PARAMETERS: setting.case.element * swapped_parameters(setting)}
     if not swaps_optimizer(setting):
         return constant(parameters)
     files = Category.OPTIMIZER_STATES_ON_NVME
@@ -48,7 +48,8 @@ def _kept_on_host(setting: Setting) -> int:
     return min(int(setting.case.zero("offload_param.max_in_cpu")), setting.sharded)
 
 
-def _swapped_parameters(setting: Setting) -> int:
+def swapped_parameters(setting: Setting) -> int:
+    """Elements of this rank's parameters that lie in swap files."""
     if setting.case.offload_param is not Offload.NVME or _kept_on_host(setting) >= setting.sharded:
         return 0
     return sum(part for part in setting.parts if is_swappable(setting, part, setting.case.element))
@@ -58,8 +59,8 @@ def _parameters_on_host(setting: Setting) -> Bytes:
     """One page-locked buffer of the partition under cpu offload; under nvme what is kept or too small to swap."""
     if setting.case.offload_param is Offload.NONE:
         return {}
-    unswapped = setting.sharded - _swapped_parameters(setting)
-    elements = max(unswapped, _kept_on_host(setting)) if _swapped_parameters(setting) else setting.sharded
+    unswapped = setting.sharded - swapped_parameters(setting)
+    elements = max(unswapped, _kept_on_host(setting)) if swapped_parameters(setting) else setting.sharded
     return {Category.PARAMETERS: setting.case.element * elements}
 
 
@@ -70,7 +71,7 @@ def _param_buffers(setting: Setting) -> Bytes:
     case = setting.case
     each = aligned(setting, int(case.zero("offload_param.buffer_size")), case.element)
     count = int(case.zero("offload_param.buffer_count"))
-    reuse = aligned(setting, setting.sub_group, case.element) if _swapped_parameters(setting) else 0
+    reuse = aligned(setting, setting.sub_group, case.element) if swapped_parameters(setting) else 0
     return {Category.PINNED_BUFFERS: case.element * (count * each + reuse)}
 
 

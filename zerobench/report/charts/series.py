@@ -8,35 +8,26 @@ from typing import Any
 import pandas as pd
 
 from zerobench.report.column_units import plain
+from zerobench.report.frames.schema import KEYS
 
 MOST_LINES = 16
 """Lines in one chart."""
 
-ALIKE = (
-    "run_id",
-    "model",
-    "num_params",
-    "strategy",
-    "offload_optimizer",
-    "offload_param",
-    "num_nodes",
-    "world_size",
-    "micro_batch_size",
-    "gradient_accumulation_steps",
-    "sequence_length",
-    "precision",
-    "optimizer",
-    "activation_checkpointing",
-    "attention",
-    "cross_entropy",
-    "compile",
-    "evidence",
-    "settings",
-)
-"""What makes trials alike, but for what a chart varies; `settings`: DeepSpeed's keys that the sweep sets."""
+_NAMES_ONE = {"trial_id", "config_hash", "repeat", "zero_stage"}
+"""Keys that name a trial, or follow from its strategy, and are no axis of it."""
+
+ALIKE = (*(name for name in KEYS if name not in _NAMES_ONE), "gpu", "settings")
+"""What makes trials alike, but for what a chart varies: all that defines a trial (schema.KEYS), the GPU that it is
+predicted for, and `settings`, DeepSpeed's keys that the sweep sets. A test holds that no axis is missing."""
 
 _COMPARED = {"strategy", "offload_optimizer", "offload_param", "optimizer", "evidence", "settings"}
 """What lines are drawn beside each other for; in all else they had better be alike."""
+
+
+def _unless(usual: Any, text: Callable[[Any], str]) -> Callable[[Any], str]:
+    """`text` of a value that is there and not the usual one."""
+    return lambda value: "" if pd.isna(value) or value == usual else text(value)
+
 
 _TEXT: dict[str, Callable[[Any], str]] = {
     "run_id": lambda value: f"@ {value}",
@@ -55,6 +46,21 @@ _TEXT: dict[str, Callable[[Any], str]] = {
     "attention": str,
     "cross_entropy": lambda value: "" if value == "full" else f"ce={value}",
     "compile": lambda value: "" if value == "none" else f"compile={value}",
+    "num_nodes": lambda value: f"{value} node{'' if value == 1 else 's'}",
+    "bucket_bytes": _unless(None, lambda value: f"bucket={value}"),
+    "compression": _unless("none", str),
+    "reshard_after_forward": _unless(True, lambda _: "kept"),
+    "consistency": _unless("sync", str),
+    "batch_ramp": _unless(None, lambda value: f"ramp={value}"),
+    "hpz_partition_size": _unless(None, lambda value: f"hpz={value}"),
+    "quantized_weights": _unless(False, lambda _: "qwZ"),
+    "quantized_gradients": _unless(False, lambda _: "qgZ"),
+    "mics_shard_size": _unless(None, lambda value: f"mics={value}"),
+    "checkpoint": _unless(None, lambda value: f"saved {value}"),
+    "tf_strategy": str,
+    "pipeline_schedule": str,
+    "threads_per_rank": _unless(None, lambda value: f"t{value}"),
+    "gpu": _unless(None, lambda value: f"on {value}"),
     "settings": str,
     "evidence": lambda value: "" if value == "measured" else str(value),
 }

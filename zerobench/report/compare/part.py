@@ -47,7 +47,7 @@ class Part:
     def _blocks(self) -> Iterator[list[str]]:
         yield [markdown_text.paragraph(self.caption)] if self.caption else []
         if self.grid is not None:
-            yield markdown_text.table(self.grid.headers, self.grid.is_text, self.grid.rows)
+            yield self.grid.markdown()
         yield markdown_text.bullets(self.lines)
         yield [f"- **!** {markdown_text.prose(line)}" for line in self.warnings]
 

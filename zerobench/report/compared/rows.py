@@ -1,8 +1,9 @@
 """Each measured trial beside the single process that trains the same global batch, and beside `ddp`.
 
 Speed-up is the time that one process takes for a step over the trial's (Hager and Wellein, "Introduction to High
-Performance Computing", section 5.3), with the same tokens, precision, optimizer, checkpointing, attention and threads
-of a rank, and the fastest such process where there are several; what differs in these has no speed-up. Efficiency is
+Performance Computing", section 5.3), with the same tokens, precision, optimizer, checkpointing, attention, loss,
+compilation and threads of a rank, and the fastest such process where there are several; what differs in these has no
+speed-up. Efficiency is
 speed-up over ranks, servers and all. Under weak scaling, where the run has a single process that trains one rank's
 share, it is the throughput of one rank over that process's.
 """
@@ -103,7 +104,7 @@ def _work(one: Figures, rank_batch: int | None = None) -> Hashable:
     same = spec.model_copy(
         update={"num_nodes": 1, "gpus_per_node": 1, "micro_batch_size": batch, "gradient_accumulation_steps": 1}
     ).parity_hash
-    how = (spec.activation_checkpointing, spec.attention, spec.threads_per_rank)
+    how = (spec.activation_checkpointing, spec.attention, spec.threads_per_rank, spec.cross_entropy, spec.compile)
     return (one.run_id, one.device_name, same, *how)
 
 

@@ -6,6 +6,7 @@ from operator import attrgetter
 from typing import Any
 
 from zerobench.report.column_units import plain
+from zerobench.report.frames.predicted_speed import step_bound_s
 from zerobench.report.memory_view import device_peak_bytes, host_peak_bytes
 from zerobench.report.nvml_view import nvml_peak_bytes
 from zerobench.report.parity import losses
@@ -127,6 +128,7 @@ def trial_values(trial: Trial, energy_joules: float | None) -> dict[str, Any]:
         "loss_parity": None,
         "nodes": plain(" ".join(trial.record.nodes)) or None,
         "job": trial.record.job and plain(trial.record.job),
+        "step_bound_s": step_bound_s(trial),
     }
 
 

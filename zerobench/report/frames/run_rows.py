@@ -9,7 +9,9 @@ from typing import Any
 
 from zerobench.records import PhaseMark, Place, RankRecord, StepKind
 from zerobench.report.batch_ramp import batch_figures, work_of
+from zerobench.report.capacity import device_need, host_bytes_per_node
 from zerobench.report.column_units import plain
+from zerobench.report.frames.predicted_speed import gpu_of
 from zerobench.report.frames.rows import trial_values
 from zerobench.report.labels import setting_text
 from zerobench.report.memory_view import (
@@ -25,18 +27,16 @@ from zerobench.report.nvml_view import devices_of
 from zerobench.report.pipeline import stages
 from zerobench.report.server import side_sentences, sides
 from zerobench.report.speed import slowest_steps, speed_of, step_seconds_by_rank, timed_tokens
-from zerobench.report.step_time.bound import step_bound
-from zerobench.report.trials import Trial, completed
-from zerobench.spec.cluster import HOST_BANDWIDTH, Cluster, read_rate
-from zerobench.spec.hardware import Gpu, find_gpu
-from zerobench.spec.trial import Evidence, TrialSpec
+from zerobench.report.trials import Trial
+from zerobench.spec.hardware import Gpu
+from zerobench.spec.trial import TrialSpec
 
 Row = dict[str, Any]
 
 
 def summary_values(trial: Trial) -> Row:
     """The row of `trial` in schema.SUMMARY, but for what takes other trials: its label and its loss parity."""
-    record, speed, gpu = trial.record, speed_of(trial), _gpu(trial)
+    record, speed, gpu, need = trial.record, speed_of(trial), gpu_of(trial), device_need(trial)
     return {
         **trial_values(trial, energy_joules=None),
         "label": None,
@@ -47,24 +47,23 @@ def summary_values(trial: Trial) -> Row:
         "device_name": trial.ranks[0].device_name if trial.ranks else None,
         "gpu": None if gpu is None else gpu.name,
         "capacity_bytes": _capacity_bytes(trial, gpu),
-        "step_bound_s": _step_bound_s(trial, gpu),
+        "device_needed_bytes": None if need is None else need.total_bytes,
+        "host_needed_bytes": host_bytes_per_node(trial),
+        "host_capacity_bytes": trial.spec.prediction.host_memory_bytes,
         "loss_parity_holds": None,
         "void": speed and speed.void,
     }
 
 
 def _settings(spec: TrialSpec) -> str:
-    """What the sweep says to DeepSpeed (`reduce_bucket_size=5e8`, the file that it names), and how the batch grows."""
+    """What the sweep says to DeepSpeed (`reduce_bucket_size=5e8`, the file that it names), how the batch grows, and what
+    of a trial no other column says: the drive that it swaps to, and the rank that is predicted where it is not the first.
+    """
     said = [f"{key.rpartition('.')[2]}={setting_text(spec, key)}" for key in sorted(spec.ds_config)]
     ramp = f"ramp={spec.batch_ramp}" if spec.batch_ramp else ""
-    return plain(" ".join(filter(None, [*said, spec.ds_config_file, ramp])))
-
-
-def _gpu(trial: Trial) -> Gpu | None:
-    """The catalogue's entry of the GPU that the trial is about."""
-    asked = trial.spec.prediction.gpu if not trial.spec.evidence.needs_device else None
-    names = [asked] if asked else [rank.device_name for rank in trial.ranks[:1]]
-    return next((gpu for name in names if (gpu := find_gpu(name)) is not None), None)
+    drive = f"nvme={spec.nvme_path}" if spec.nvme_path else ""
+    rank = f"rank{spec.prediction.rank}" if spec.prediction.rank else ""
+    return plain(" ".join(part for part in [*said, spec.ds_config_file or "", ramp, drive, rank] if part))
 
 
 def _capacity_bytes(trial: Trial, gpu: Gpu | None) -> int | None:
@@ -73,16 +72,6 @@ def _capacity_bytes(trial: Trial, gpu: Gpu | None) -> int | None:
     if seen or trial.spec.evidence.needs_device:
         return min(seen, default=None)
     return None if gpu is None else gpu.memory_bytes
-
-
-def _step_bound_s(trial: Trial, gpu: Gpu | None) -> float | None:
-    """What a step of a simulated trial takes at least, on nodes as `zerobench plan` has them by default."""
-    if gpu is None or trial.spec.evidence is not Evidence.SIMULATED or not completed(trial):
-        return None
-    rate = read_rate("host bandwidth", HOST_BANDWIDTH)
-    cluster = Cluster(gpu, trial.spec.num_nodes, trial.spec.gpus_per_node, host_memory_bytes_per_s=rate)
-    bound = step_bound(trial, gpu, cluster.links)
-    return bound.step_s if bound is not None and bound.is_whole else None
 
 
 def _key(trial: Trial) -> Row:

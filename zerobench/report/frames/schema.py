@@ -89,9 +89,11 @@ TRIALS: Mapping[str, str] = {
     "loss_parity": FLOAT,
     "nodes": STRING,
     "job": STRING,
+    "step_bound_s": FLOAT,
 }
 """One row for each trial, skipped and failed ones included. `nodes`: the names of the nodes that it ran on, with spaces
-between; `job`: Slurm's id of the job that ran it."""
+between; `job`: Slurm's id of the job that ran it; `step_bound_s`: of trials predicted for a GPU, what a step takes at
+least (step_time/bound.py), empty where a term is not known."""
 
 ERRORS: Mapping[str, str] = {
     **KEYS,
@@ -140,13 +142,16 @@ SUMMARY: Mapping[str, str] = {
     "device_name": STRING,
     "gpu": STRING,
     "capacity_bytes": INTEGER,
-    "step_bound_s": FLOAT,
+    "device_needed_bytes": INTEGER,
+    "host_needed_bytes": INTEGER,
+    "host_capacity_bytes": INTEGER,
     "loss_parity_holds": BOOLEAN,
     "void": STRING,
 }
 """`trials` as a page needs it. `label`: short, unique over the runs; `settings`: what the sweep says to DeepSpeed;
-`gpu`: the catalogue's name, of simulated and real ones; `capacity_bytes`: memory of one device; `step_bound_s`: of
-simulated trials, what a step takes at least (step_time/bound.py), empty where a term is not known; `void`: why the
+`gpu`: the catalogue's name, of predicted and real ones; `capacity_bytes`: memory of one device, and
+`device_needed_bytes` what the rank that needs most needs of it (capacity.py); `host_needed_bytes`: of a node's memory,
+and `host_capacity_bytes` what a plan was told of it; `void`: why the
 throughput is void. `energy_joules`, which takes the samples, is empty."""
 
 PEAKS: Mapping[str, str] = {

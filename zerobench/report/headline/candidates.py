@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import math
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, NamedTuple
@@ -10,10 +9,11 @@ from typing import Any, NamedTuple
 import pandas as pd
 
 from zerobench.records import Status
+from zerobench.report.choice import Option
 from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.stats import median, median_interval
 from zerobench.spec.strategy import STRATEGIES
-from zerobench.spec.trial import Evidence
+from zerobench.spec.trial import Evidence, Offload
 
 _REFERENCES = {name for name, info in STRATEGIES.items() if info.is_reference}
 _MEASURED = Evidence.MEASURED.value
@@ -42,14 +42,13 @@ class Candidate:
     is_reference: bool
     """Whether it is the plain loop on one rank that the others are held against, and no choice itself."""
     stage: int | None
-    offloads: bool
+    offloads: tuple[Offload, Offload]
+    """Where optimizer states and parameters are."""
     needed_bytes: int | None
-    """The largest over ranks, start-up and repeats: reserved memory, context and NCCL where known."""
+    """The largest over ranks, start-up and repeats (capacity.py)."""
     capacity_bytes: int | None
-    step_bound_s: float | None
-    """What a step takes at least, of simulated trials."""
-    tokens_per_rank: int | None
-    """Tokens of one rank in a step."""
+    host_room: float | None
+    """What is left of a node's memory as a share of it; None where nobody said how much there is."""
     rates: Sequence[float]
     """Tokens per second of each timed step, or of each repeat where there are several; empty where void or untimed."""
     num_repeats: int
@@ -65,11 +64,11 @@ class Candidate:
         return median_interval(self.rates) or (min(self.rates), max(self.rates))
 
     @property
-    def bound_s_per_token(self) -> float | None:
-        """What a rank takes at least for a token: steps of different batches are not compared by their length."""
-        if self.step_bound_s is None or not self.tokens_per_rank:
-            return None
-        return self.step_bound_s / self.tokens_per_rank
+    def option(self) -> Option:
+        """It as the rule of choice sees it; what is not known of the device has no room."""
+        device = -1.0 if self.fits is None else 1 - (self.needed_bytes or 0) / (self.capacity_bytes or 1)
+        room = device if self.host_room is None else min(device, self.host_room)
+        return Option(self.stage, *self.offloads, room)
 
     @property
     def fits(self) -> bool | None:
@@ -90,9 +89,8 @@ def candidates(frames: RunFrames) -> list[Candidate]:
     """
     trials = frames.trials
     believed = trials[(trials["status"] == Status.COMPLETED.value) & ~disagrees(trials)]
-    needs = _needed_by_trial(frames)
     rates = _rates_by_trial(frames, believed)
-    found = [_candidate(rows, needs, rates) for rows in _repeats(believed)]
+    found = [_candidate(rows, rates) for rows in _repeats(believed)]
     ran_out = trials[(trials["status"] == Status.OUT_OF_DEVICE_MEMORY.value) & (trials["evidence"] == _MEASURED)]
     measured = {one.config_hash for one in found if one.evidence == _MEASURED} | set(ran_out["config_hash"])
     return [one for one in found if one.evidence == _MEASURED or one.config_hash not in measured]
@@ -111,11 +109,9 @@ def disagrees(trials: pd.DataFrame) -> pd.Series:
     return ~trials["loss_parity_holds"].fillna(True).astype(bool)
 
 
-def _candidate(
-    rows: Sequence[Mapping[Any, Any]], needs: Mapping[Key, int], rates: Mapping[Key, Sequence[float]]
-) -> Candidate:
+def _candidate(rows: Sequence[Mapping[Any, Any]], rates: Mapping[Key, Sequence[float]]) -> Candidate:
     first, keys = rows[0], [(row["run_id"], row["trial_id"]) for row in rows]
-    known = [needs[key] for key in keys if key in needs]
+    known = [need for row in rows if (need := _value(row["device_needed_bytes"])) is not None]
     timed = [rates[key] for key in keys if key in rates]
     several = [middle for one in timed if (middle := median(one)) is not None]
     return Candidate(
@@ -125,11 +121,10 @@ def _candidate(
         is_reference=str(first["strategy"]) in _REFERENCES,
         evidence=str(first["evidence"]),
         stage=_value(first["zero_stage"]),
-        offloads={str(first["offload_optimizer"]), str(first["offload_param"])} != {"none"},
+        offloads=(_offload(first["offload_optimizer"]), _offload(first["offload_param"])),
         needed_bytes=max(known, default=None),
-        step_bound_s=None if pd.isna(first["step_bound_s"]) else float(first["step_bound_s"]),
-        tokens_per_rank=_tokens_per_rank(first),
         capacity_bytes=_value(first["capacity_bytes"]),
+        host_room=_host_room(first),
         rates=several if len(timed) > 1 else [rate for one in timed for rate in one],
         num_repeats=len(rows),
     )
@@ -144,9 +139,13 @@ def _label(rows: Sequence[Mapping[Any, Any]]) -> str:
     return " ".join(words if words and words[0] != "@" else [str(rows[0]["strategy"]), *words])
 
 
-def _tokens_per_rank(row: Mapping[Any, Any]) -> int | None:
-    parts = [_value(row[name]) for name in ("micro_batch_size", "gradient_accumulation_steps", "sequence_length")]
-    return None if None in parts else math.prod(part or 0 for part in parts)
+def _offload(name: Any) -> Offload:
+    return Offload.NONE if pd.isna(name) else Offload(str(name))
+
+
+def _host_room(row: Mapping[Any, Any]) -> float | None:
+    needed, capacity = _value(row["host_needed_bytes"]), _value(row["host_capacity_bytes"])
+    return None if needed is None or not capacity else 1 - needed / capacity
 
 
 def _work(row: Mapping[Any, Any]) -> Work:
@@ -158,18 +157,6 @@ def _work(row: Mapping[Any, Any]) -> Work:
 
 def _value(value: Any) -> int | None:
     return None if pd.isna(value) else int(value)
-
-
-def _needed_by_trial(frames: RunFrames) -> dict[Key, int]:
-    """What the rank that needs most needs of its device: the allocator's reserved memory, or the tensors' peak where no
-    allocator was watched, with context and NCCL where they are known.
-    """
-    ranks = frames.ranks
-    figures = ["device_peak_bytes", "first_peak_bytes", "allocated_peak_bytes", "reserved_peak_bytes"]
-    tensors = ranks[figures].max(axis=1)
-    whole = tensors + ranks["context_bytes"].fillna(0) + ranks["collectives_bytes"].fillna(0)
-    largest = whole.groupby([ranks["run_id"], ranks["trial_id"]]).max().dropna()
-    return {_key(key): int(value) for key, value in largest.items()}
 
 
 def _key(group: Any) -> Key:

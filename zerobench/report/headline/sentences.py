@@ -1,8 +1,8 @@
 """What a run comes to, in three to six sentences: what fits, what is fastest, what to choose, and how sure that is.
 
 Nothing is ranked inside noise: trials whose times overlap are equally fast, and the one with less memory is chosen. A
-trial whose losses disagree, or whose throughput is void, is no choice. Where nothing was timed, the choice goes by what
-the ZeRO papers say of traffic, and says so.
+trial whose losses disagree, or whose throughput is void, is no choice. Where nothing was timed, the choice is that of a
+plan (zerobench.report.choice).
 """
 
 from __future__ import annotations
@@ -12,12 +12,12 @@ from collections.abc import Mapping, Sequence
 import pandas as pd
 
 from zerobench.records import Status
+from zerobench.report.choice import ROOM, RULE, UNDECIDED, chosen
 from zerobench.report.column_units import plain
 from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.headline.candidates import Candidate, candidates, disagrees, equally_fast, timed_groups
-from zerobench.report.plan.rows import ROOM, SAME_SPEED
 from zerobench.spec.trial import Evidence
-from zerobench.units import format_bytes, format_count, format_seconds
+from zerobench.units import format_bytes, format_count
 
 _COMPLETED = Status.COMPLETED.value
 _MEASURED = Evidence.MEASURED.value
@@ -156,40 +156,16 @@ def _chosen(alike: Sequence[Candidate]) -> str:
 
 
 def _untimed_choice(found: Sequence[Candidate]) -> str:
-    """Without times: what fits and can be fastest by the rule of `zerobench plan`, which bounds a step by counted
-    FLOPs and bytes; where bounds are not known, what moves least by the papers, and needs least memory of those.
-
-    Stages 0 to 2 move 2 Psi elements a step, stage 3 moves 3 (arXiv 1910.02054, section 7); offloading adds the host
-    link (ZeRO-Offload, arXiv 2101.06840, section 4).
-    """
-    fitting = [one for one in found if one.fits and one.stage is not None]
+    """Without times: what `zerobench plan` recommends, by the same rule."""
+    fitting = [one for one in found if one.fits and not one.is_reference]
     if not fitting or len({one.work.model for one in fitting}) > 1:
         return ""
-    if (bounded := _least_bound(fitting)) is not None:
-        return bounded
-    chosen = min(fitting, key=lambda one: (one.offloads, one.stage == 3, one.needed_bytes or 0))
-    return (
-        f"Choose {chosen.label} to measure first: of what fits it moves least by the ZeRO papers "
-        f"({'with' if chosen.offloads else 'no'} offload), and of those it needs least memory, "
-        f"{format_bytes(chosen.needed_bytes)}."
-    )
-
-
-def _least_bound(fitting: Sequence[Candidate]) -> str | None:
-    """The choice by bounds; None where they are not known of all that fit."""
-    bounds = {one.label: bound for one in fitting if (bound := one.bound_s_per_token) is not None}
-    roomy = [one for one in fitting if (one.needed_bytes or 0) <= (1 - ROOM) * (one.capacity_bytes or 0)]
-    if len(bounds) < len(fitting) or not roomy:
-        return None
-    shortest = min(bounds[one.label] for one in roomy)
-    alike = [one for one in roomy if bounds[one.label] <= shortest * (1 + SAME_SPEED)]
-    chosen = min(alike, key=lambda one: one.needed_bytes or 0)
-    alone = len({one.tokens_per_rank for one in roomy}) == 1
-    return (
-        f"Choose {chosen.label} to measure first: of the {len(roomy)} that fit with {ROOM:.0%} room its step can be "
-        f"shortest{'' if alone else ' for the tokens in it'}, {format_seconds(chosen.step_bound_s)} at least by "
-        "counted FLOPs and bytes at datasheets' rates."
-    )
+    best = chosen(fitting, lambda one: one.option)
+    if best is None:
+        return f"Nothing fits with {ROOM:.0%} room, so nothing is recommended."
+    roomy = sum(one.option.has_room for one in fitting)
+    those = f"{roomy} fit with {ROOM:.0%} room, {RULE}; {UNDECIDED}" if roomy > 1 else "it alone fits with room"
+    return f"Choose {best.label} to begin with: {those}."
 
 
 def _doubts(trials: pd.DataFrame, found: Sequence[Candidate]) -> str:

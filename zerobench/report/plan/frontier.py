@@ -9,8 +9,9 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from zerobench.report.column_units import MISSING, byte_unit, show_whole
-from zerobench.report.plan.rows import ROOM, PlanRow, evidence_words
+from zerobench.report.choice import ROOM
+from zerobench.report.column_units import MISSING, byte_unit, plain, show_whole
+from zerobench.report.plan.rows import PlanRow, evidence_words
 from zerobench.report.terminal.layout import Section
 from zerobench.report.trials import num_params
 from zerobench.spec.cluster import Cluster
@@ -48,7 +49,7 @@ def frontier_section(axis: FrontierAxis, rows: Sequence[FrontierRow], cluster: C
     for one in rows:
         cells = [_largest(one, axis), *([_parameters(one)] if axis.name == "model" else []), _too_large(one, axis)]
         needed = [None, None] if one.row is None else [one.row.device.needed_bytes, one.row.host.needed_bytes]
-        grid.add_row(one.label, *cells, *map(unit.show, needed), ends(one))
+        grid.add_row(Text(plain(one.label)), *cells, *map(unit.show, needed), ends(one))
     how = evidence_words(one.row for one in rows if one.row) or Evidence.SIMULATED
     title = f"Predicted ({how}): the largest {axis.name.replace('-', ' ')} that fits, in {axis.words}"
     return Section(title, _caption(cluster, unit.name), grid)

@@ -7,9 +7,10 @@ from collections.abc import Callable, Iterator, Sequence
 from rich.table import Table
 
 from zerobench.report.capacity import DeviceNeed
+from zerobench.report.choice import ROOM
 from zerobench.report.column_units import byte_unit, show_percent
 from zerobench.report.memory_view import Instant
-from zerobench.report.plan.rows import ROOM, PlanRow, evidence_words
+from zerobench.report.plan.rows import PlanRow, evidence_words
 from zerobench.report.terminal.layout import WIDE, Column, Section, Shown, table
 from zerobench.report.terminal.memory_tables import category_columns
 from zerobench.spec.cluster import Cluster
@@ -47,15 +48,15 @@ def _fit(rows: Sequence[PlanRow], cluster: Cluster, width: int) -> Section:
     def part(size: Callable[[DeviceNeed], int]) -> Callable[[PlanRow], str]:
         return lambda row: unit.show(None if row.need is None else size(row.need))
 
-    def outside(size: Callable[[DeviceNeed], int]) -> Callable[[PlanRow], str]:
-        """Of what torch does not hold, no formula knows anything."""
-        return lambda row: unit.show(None if row.need is None or row.evidence is Evidence.FORMULA else size(row.need))
+    def slack(row: PlanRow) -> str:
+        """No formula knows it."""
+        return unit.show(None if row.need is None or row.evidence is Evidence.FORMULA else row.need.slack_bytes)
 
     columns = [
         Column[PlanRow]("steady peak", "steady", lambda row: unit.show(row.steady.total_bytes if row.steady else None)),
         Column[PlanRow]("start-up peak", "start", lambda row: unit.show(row.start_up_bytes)),
-        Column("allocator slack", "slack", outside(lambda need: need.slack_bytes)),
-        Column("context + NCCL", "ctx", outside(lambda need: need.context_bytes + need.collectives_bytes)),
+        Column("allocator slack", "slack", slack),
+        Column("context + NCCL", "ctx", part(lambda need: need.context_bytes + need.collectives_bytes)),
         Column("total", "total", part(lambda need: need.total_bytes)),
         Column[PlanRow]("room, %", "room%", lambda row: show_percent(row.device.room)),
         Column[PlanRow]("host a node", "host", lambda row: unit.show(row.host.needed_bytes)),
@@ -74,8 +75,8 @@ def _fit_caption(cluster: Cluster, width: int) -> str:
     context = "" if width >= WIDE else " (ctx)"
     return (
         f"One {cluster.gpu.name} has {format_bytes(cluster.device_memory_bytes)}; a node's host memory: {host}. total: "
-        f"the larger peak, what the allocator reserves beyond it (slack), CUDA context and NCCL{context}. host: all "
-        f"ranks of a node. tight: fits with less than {ROOM:.0%} room."
+        f"the larger peak, what the allocator cannot give back beside it (slack), CUDA context and NCCL{context}. "
+        f"host: all ranks of a node. tight: fits with less than {ROOM:.0%} room."
     )
 
 
@@ -84,10 +85,14 @@ def _table(columns: Sequence[Column[PlanRow]], rows: Sequence[PlanRow], width: i
 
 
 def verdict(row: PlanRow) -> str:
-    """`yes`, `tight`, or which memory is too small; `-` where nothing is known of the device."""
+    """`yes`, `tight`, or which memory is too small; `-` where nothing is known of the device, `not judged` where the
+    device holds it and nobody said how much memory the host has.
+    """
     if row.device.needed_bytes is None:
         return "-"
     lacking = [name for name, fit in (("device", row.device), ("host", row.host)) if not fit.fits]
     if lacking:
         return "no" if len(lacking) == 2 else f"no: {lacking[0]}"
+    if not row.is_judged:
+        return "not judged"
     return "yes" if row.has_room else "tight"

@@ -11,17 +11,12 @@ from functools import cached_property
 
 from zerobench.records import Place, StepKind
 from zerobench.report.capacity import Capacity, DeviceNeed, device_need, host_bytes_per_node
+from zerobench.report.choice import ROOM, Option, chosen
 from zerobench.report.memory_view import Instant, largest_peak
 from zerobench.report.step_time.bound import StepBound
 from zerobench.report.terminal.layout import Shown
 from zerobench.report.trials import Trial
-from zerobench.spec.trial import Evidence
-
-ROOM = 0.05
-"""The share of a memory that a recommended configuration leaves free: predictions err, and memory fragments."""
-
-SAME_SPEED = 0.01
-"""Step times within this share of each other are equal: a bound from datasheets says no more."""
+from zerobench.spec.trial import Evidence, Offload
 
 
 @dataclass(frozen=True)
@@ -78,10 +73,6 @@ class PlanRow:
         """Whether the bound has all of its terms, so that it can be held against others."""
         return self.bound is not None and self.bound.is_whole
 
-    def is_as_fast_as(self, step_s: float) -> bool:
-        """Whether its step can be as short as `step_s`, as near as a bound tells."""
-        return self.step_s is not None and self.step_s <= step_s * (1 + SAME_SPEED)
-
     @cached_property
     def steady(self) -> Instant | None:
         """The device's largest instant of a steady step."""
@@ -109,9 +100,27 @@ class PlanRow:
         return Space(host_bytes_per_node(self.trial), self.capacity.host_bytes_per_node)
 
     @property
+    def offloads(self) -> bool:
+        """Whether host memory or a drive holds what a GPU would."""
+        spec = self.trial.spec
+        return {spec.offload_optimizer, spec.offload_param} != {Offload.NONE}
+
+    @property
+    def is_judged(self) -> bool:
+        """Whether all memory that it needs was held against what there is."""
+        return not self.offloads or self.host.room is not None
+
+    @property
     def fits(self) -> bool:
         """Whether device and host hold it."""
         return self.need is not None and self.device.fits and self.host.fits
+
+    @property
+    def option(self) -> Option:
+        """It as the rule of choice sees it; what is not known of the device has no room."""
+        spec = self.trial.spec
+        room = -1.0 if self.need is None else self.room
+        return Option(spec.zero_stage, spec.offload_optimizer, spec.offload_param, room)
 
     @property
     def has_room(self) -> bool:
@@ -135,21 +144,5 @@ def evidence_words(rows: Iterable[PlanRow]) -> str:
 
 
 def recommended(rows: Sequence[PlanRow]) -> PlanRow | None:
-    """The fastest by the bound of those that fit with room; of equally fast ones that with most room.
-
-    None where none fits with room. Bounds that lack a term are lower than they should be and come after whole ones.
-    """
-    candidates = [row for row in rows if row.has_room]
-    candidates = [row for row in candidates if row.is_bound_whole] or candidates
-    times = [row.step_s for row in candidates if row.step_s is not None]
-    if times:
-        candidates = [row for row in candidates if row.is_as_fast_as(min(times))]
-    return max(candidates, key=lambda row: row.room, default=None)
-
-
-def as_fast_as(best: PlanRow, rows: Sequence[PlanRow]) -> list[PlanRow]:
-    """The others of `rows` that fit with room, and whose whole bounds are no longer than that of `best`."""
-    if best.step_s is None:
-        return []
-    fitting = [row for row in rows if row is not best and row.has_room and row.is_bound_whole]
-    return [row for row in fitting if row.is_as_fast_as(best.step_s)]
+    """The row to take first, by the one rule (zerobench.report.choice); None where none fits with room."""
+    return chosen(rows, lambda row: row.option)

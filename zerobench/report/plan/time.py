@@ -64,9 +64,9 @@ def _figures(rows: Sequence[PlanRow]) -> str:
 
 
 def _counted(rows: Sequence[PlanRow]) -> str:
-    """Where the bytes of `rows` come from: DeepSpeed moves others than the paper says."""
+    """Where the bytes of `rows` come from."""
     if _are_formulas(rows):
-        return "by the ZeRO paper, not as DeepSpeed moves them"
+        return "by formula, as DeepSpeed and torch move them"
     return "as counted at the engine's calls"
 
 

@@ -14,14 +14,15 @@ from rich.text import Text
 from zerobench import store
 from zerobench.records import Status
 from zerobench.report.capacity import Capacity
+from zerobench.report.choice import ROOM, RULE, UNDECIDED
 from zerobench.report.column_units import plain, show_percent
 from zerobench.report.labels import labels, shared_lines
 from zerobench.report.plan.memory import memory_sections
-from zerobench.report.plan.rows import ROOM, PlanRow, as_fast_as, evidence_words, recommended
+from zerobench.report.plan.rows import PlanRow, evidence_words, recommended
 from zerobench.report.plan.time import time_sections
 from zerobench.report.plan.why import why_not
 from zerobench.report.step_time.bound import step_bound
-from zerobench.report.terminal.layout import Section, Shown, bullets, listed
+from zerobench.report.terminal.layout import Section, Shown, bullets
 from zerobench.report.terminal.outcome_tables import outcome_sections
 from zerobench.report.trials import completed, ended_trials, refusing_impossible_values
 from zerobench.spec.cluster import Cluster
@@ -36,7 +37,7 @@ NOT_INCLUDED = (
 """What a plan says nothing of, a sentence each."""
 
 NOT_IN_FORMULAS = (
-    "formula: allocator rounding and slack, CUDA context, NCCL; the simulator knows them (plan without --formula)"
+    "formula: what the allocator rounds and cannot give back; the simulator knows it (plan without --formula)"
 )
 """What a plan by formula says nothing of beside that."""
 
@@ -127,15 +128,19 @@ def recommendation(rows: Sequence[PlanRow], best: PlanRow | None) -> Section:
 
 def _reason(rows: Sequence[PlanRow], best: PlanRow) -> str:
     num_fitting = sum(row.has_room for row in rows)
-    those = f"of the {num_fitting} that fit with {ROOM:.0%} room" if num_fitting > 1 else "it alone fits with room"
-    room = f"{show_percent(best.room)} % of the scarcer memory stay free"
+    those = f"{num_fitting} fit with {ROOM:.0%} room, {RULE}" if num_fitting > 1 else "it alone fits with room"
+    judged = "" if best.is_judged else "; host memory is not judged, since --host-memory does not say how much there is"
+    room = f"{show_percent(best.room)} % of the scarcer memory stay free{judged}."
+    return f"{best.shown.label}: {those}; {room}{_least_time(best, num_fitting)}"
+
+
+def _least_time(best: PlanRow, num_fitting: int) -> str:
+    """What its step takes at least, and that this is no reason to take it."""
     if best.bound is None or best.step_s is None:
-        return f"{best.shown.label}: {those} it leaves most of it, {room}; nothing is known of the times."
-    lacking = "" if best.is_bound_whole else "; terms are left out of its bound"
-    bound = f"its step can be shortest: {format_seconds(best.step_s)} at least, by {best.bound.limited_by}{lacking}"
-    as_fast = [row.shown.label for row in as_fast_as(best, rows)]
-    tie = f" {listed(as_fast)} can be as fast and leave{'s' if len(as_fast) == 1 else ''} less room." if as_fast else ""
-    return f"{best.shown.label}: {those} {bound}; {room}.{tie}"
+        return " Nothing is known of the times."
+    lacking = "" if best.is_bound_whole else ", terms left out"
+    others = f"; {UNDECIDED}" if num_fitting > 1 else ""
+    return f" Its step takes {format_seconds(best.step_s)} at least, by {best.bound.limited_by}{lacking}{others}."
 
 
 def _nothing_fits(rows: Sequence[PlanRow]) -> str:

@@ -1,8 +1,8 @@
 """Why one trial loses against another, in sentences whose every number is in the ledger, the record or the catalogue.
 
-A trial loses where it does not fit, where the lower bound of its step is longer, or where it needs more memory; each
-that holds is said, in this order. Nothing is said of what the figures do not show: a category is explained by a setting
-only where its bytes are what that setting gives (memory_causes.py).
+A trial loses where it does not fit, or where it needs more memory; each that holds is said, in this order. That lower
+bounds of their steps are no reason is said between. Nothing is said of what the figures do not show: a category is
+explained by a setting only where its bytes are what that setting gives (memory_causes.py).
 """
 
 from __future__ import annotations
@@ -36,13 +36,13 @@ def why_not(
 ) -> list[str]:
     """Why `other` loses against `best`, the weightiest reason first; empty where nothing known speaks against it.
 
-    The bounds (step_time) are those of the two trials; without both, nothing is said of speed.
+    The bounds (step_time) are those of the two trials; without both, nothing is said of times.
     """
     fit, best_fit = fits(other, capacity), fits(best, capacity)
     sentences = [*_does_not_fit(other, fit, capacity)]
     if fit.fits is None:
         sentences.append(f"{name_of(other.spec)}: what it needs is not known ({_ending(other)})")
-    sentences += _slower(other, best_bound, other_bound)
+    sentences += _undecided(other, fit, best_bound, other_bound)
     if completed(best) and completed(other):  # what was seen of the others is less than what they need
         sentences += _more_device_memory(best, other)
         sentences += _more_host_memory(best, other, best_fit, fit)
@@ -134,16 +134,14 @@ def _host_too_small(trial: Trial, fit: Fit, capacity: Capacity) -> Iterator[str]
                 yield f"{_words(category)}: {format_bytes(size)} of it on each rank{_because(trial, category, size)}"
 
 
-def _slower(trial: Trial, best: StepBound | None, other: StepBound | None) -> Iterator[str]:
-    if best is None or other is None or best.step_s is None or other.step_s is None or other.step_s <= best.step_s:
+def _undecided(trial: Trial, fit: Fit, best: StepBound | None, other: StepBound | None) -> Iterator[str]:
+    """Of two that fit neither is slower by what its step cannot take less than."""
+    if not fit.fits or best is None or other is None or best.step_s is None or other.step_s is None:
         return
     yield (
-        f"{name_of(trial.spec)} is slower: a step takes {format_seconds(other.step_s)} or more, against "
-        f"{format_seconds(best.step_s)} or more, and most of that is {other.limited_by}"
+        f"{name_of(trial.spec)} fits too, and lower bounds do not say which is faster: its step takes "
+        f"{format_seconds(other.step_s)} or more by {other.limited_by}, against {format_seconds(best.step_s)} or more"
     )
-    term = next((term for term in other.terms if term.startswith(f"{other.limited_by}: ")), None)
-    if term is not None:
-        yield term
 
 
 def _more_device_memory(best: Trial, other: Trial) -> Iterator[str]:

@@ -14,6 +14,8 @@ from zerobench.records import Place
 from zerobench.report.column_units import MISSING
 from zerobench.report.grids import Grid, show_error
 from zerobench.report.labels import shared_lines
+from zerobench.report.markdown.text import bullets as as_points
+from zerobench.report.markdown.text import paragraph, prose
 from zerobench.report.predictions.errors import (
     UNDER_PREDICTION,
     ErrorRow,
@@ -53,14 +55,14 @@ class Part:
 
     def markdown(self) -> list[str]:
         """Its lines in Markdown, an empty one last."""
-        blocks = [[f"## {self.title}"], [self.caption], self.grid.markdown() if self.grid else []]
-        blocks.append([f"- {line}" for line in self.lines])
+        blocks = [[f"## {prose(self.title)}"], [paragraph(self.caption)], self.grid.markdown() if self.grid else []]
+        blocks.append(as_points(self.lines))
         return [line for block in blocks if any(block) for line in (*block, "")]
 
 
 def as_markdown(title: str, parts: Sequence[Part]) -> str:
     """The parts as a Markdown document."""
-    return "\n".join([f"# {title}", "", *(line for part in parts for line in part.markdown())])
+    return "\n".join([f"# {prose(title)}", "", *(line for part in parts for line in part.markdown())])
 
 
 def validation_parts(trials: Sequence[Trial], pairs: Sequence[Pair], names: Names, width: int) -> Iterator[Part]:

@@ -82,7 +82,7 @@ def timed(name: str, passes_s: float, update_s: float, sentence: str) -> Term:
 
 
 def compute(work: Work) -> Term:
-    """Counted FLOPs over the GPU's dense peak for the trial's precision; of a formula the model's (spec/flops.py).
+    """FLOPs, counted or by formula (formulas/passes.py), over the GPU's dense peak for the trial's precision.
 
     torch.utils.flop_counter counts attention as a full square; fused kernels skip what the causal mask hides, so that
     is taken off (`hidden_flops`): the bound must hold for them too. Elementwise work is not counted.
@@ -105,9 +105,7 @@ def compute(work: Work) -> Term:
 
 
 def _flops(work: Work) -> dict[Phase, float]:
-    """FLOPs of a steady step by phase; a formula's two passes are one figure, without what is computed again."""
-    if _is_formula(work) and work.rank.flops_per_step is not None:
-        return {Phase.BACKWARD: work.rank.flops_per_step}
+    """FLOPs of a steady step by phase, what is computed again among them."""
     return {row.phase: row.flops for row in work.rank.flops if row.step is StepKind.STEADY}
 
 

@@ -37,6 +37,7 @@ class SimulatedRows(DeviceRows):
                 alloc_retries=allocator.alloc_retries,
                 nvml_used_bytes=None,
                 nvml_process_bytes=None,
+                peak_occupied_bytes=allocator.peak_occupied_bytes,
             )
         )
 

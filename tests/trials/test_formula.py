@@ -1,0 +1,169 @@
+"""What a plan by formula says of a step, beside the real engine in the simulated world, over a grid of small trials."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from typing import Any
+
+import pytest
+
+from benchmarks.prediction.simulated import gpu_trial, simulate
+from tests.report.sample_run import SampleTrial, trial_record
+from zerobench.formulas import formula_record
+from zerobench.records import NvmeTraffic, Phase, Place, RankRecord, StepKind
+from zerobench.report.memory_view import phase_peak
+from zerobench.report.step_time.bound import step_bound
+from zerobench.spec.cluster import Cluster, read_cluster
+from zerobench.spec.flops import model_flops_per_token
+from zerobench.spec.presets import resolve_model
+from zerobench.spec.trial import Evidence, TrialSpec
+
+WITHIN = 0.05
+"""How far a plan by formula may be from one by simulation."""
+
+LLAMA = resolve_model(
+    {
+        "family": "llama",
+        "name": "small-llama",
+        "num_layers": 3,
+        "hidden_size": 512,
+        "num_heads": 8,
+        "num_kv_heads": 4,
+        "intermediate_size": 1408,
+        "vocab_size": 4096,
+        "max_position_embeddings": 2048,
+    }
+)
+GPT2 = resolve_model(
+    {"family": "gpt2", "name": "small-gpt2", "num_layers": 3, "hidden_size": 512, "num_heads": 8, "vocab_size": 4096}
+)
+WIDE = resolve_model(
+    {"family": "llama", "name": "wide", "num_layers": 1, "hidden_size": 24576, "num_heads": 192, "vocab_size": 4096}
+    | {"intermediate_size": 49152}
+)
+"""Six billion parameters in one layer: quick to simulate, and its flat copy does not fit beside it on 24 GB."""
+
+ON_HOST = {"offload_optimizer": "cpu", "optimizer": "cpu_adam"}
+ON_DRIVE = {"offload_optimizer": "nvme", "optimizer": "cpu_adam", "nvme_path": "/nvme"}
+PLAIN = {"activation_checkpointing": False}
+
+GRID: dict[str, tuple[Any, int, int, dict[str, Any]]] = {
+    "zero0": (LLAMA, 0, 8, PLAIN),
+    "zero1 n64": (LLAMA, 1, 64, PLAIN),
+    "zero1 eager": (LLAMA, 1, 8, {"attention": "eager", "gradient_accumulation_steps": 2}),
+    "zero2": (LLAMA, 2, 8, PLAIN),
+    "zero2 ckpt": (LLAMA, 2, 8, {"gradient_accumulation_steps": 4}),
+    "zero3": (LLAMA, 3, 8, PLAIN),
+    "zero3 ckpt": (LLAMA, 3, 8, {}),
+    "zero3 n64": (LLAMA, 3, 64, PLAIN),
+    "zero2 host": (LLAMA, 2, 8, {**ON_HOST}),
+    "zero3 host": (LLAMA, 3, 8, {**ON_HOST, **PLAIN, "offload_param": "cpu"}),
+    "zero3 drive": (LLAMA, 3, 8, {**ON_DRIVE, **PLAIN}),
+    "zero2 host n1": (LLAMA, 2, 1, {**ON_HOST}),
+    "zero1 gpt2": (GPT2, 1, 8, PLAIN),
+    "zero2 gpt2 ckpt": (GPT2, 2, 8, {}),
+    "zero3 gpt2 ckpt": (GPT2, 3, 8, {}),
+    "zero2 wide host n1": (WIDE, 2, 1, {**ON_HOST, "sequence_length": 64, "prediction": {"gpu": "h200"}}),
+    "zero2 wide n8": (WIDE, 2, 8, {"sequence_length": 64, "prediction": {"gpu": "l4"}}),
+}
+"""Model, stage, ranks and what else is asked; checkpointing unless it says otherwise."""
+
+Pairs = dict[str, tuple[TrialSpec, RankRecord, RankRecord]]
+"""Of each trial of the grid what was asked, the simulated rank and the formula's."""
+
+
+def asked(name: str) -> TrialSpec:
+    model, stage, ranks, axes = GRID[name]
+    return gpu_trial(model, stage, ranks, **({"sequence_length": 1024} | axes))
+
+
+def by_formula(trial: TrialSpec) -> RankRecord:
+    return formula_record(trial.model_copy(update={"evidence": Evidence.FORMULA}))
+
+
+@pytest.fixture(scope="module")
+def pairs() -> Pairs:
+    trials = [asked(name) for name in GRID]
+    records = simulate(trials)
+    return {name: (trial, rank, by_formula(trial)) for name, trial, rank in zip(GRID, trials, records, strict=True)}
+
+
+def cluster(**words: str) -> Cluster:
+    return read_cluster(**({"gpu": "h200", "gpus": "8", "host_memory": "1TB", "nvme": "7GB/s"} | words))
+
+
+def step_s(trial: TrialSpec, rank: RankRecord) -> float:
+    place = cluster(gpu=trial.prediction.gpu or "h200")
+    bound = step_bound(SampleTrial(trial, trial_record(trial), [rank]), place.gpu, place.links)
+    assert bound is not None
+    assert bound.is_whole
+    assert bound.step_s is not None
+    return bound.step_s
+
+
+@pytest.mark.parametrize("name", GRID)
+def test_the_bound_by_formula_is_that_by_simulation(pairs: Pairs, name: str) -> None:
+    trial, simulated, formula = pairs[name]
+    spec = trial.model_copy(update={"evidence": Evidence.FORMULA})
+    assert step_s(spec, formula) == pytest.approx(step_s(trial, simulated), rel=WITHIN)
+
+
+@pytest.mark.parametrize("name", GRID)
+def test_the_flops_by_formula_are_those_that_were_counted(pairs: Pairs, name: str) -> None:
+    _, simulated, formula = pairs[name]
+    found = [{row.phase: row.flops for row in one.flops if row.step is StepKind.STEADY} for one in (simulated, formula)]
+    assert found[1] == {phase: found[0][phase] for phase in (Phase.FORWARD, Phase.BACKWARD)}
+
+
+def test_the_bytes_on_the_drive_by_formula_are_those_that_were_swapped(pairs: Pairs) -> None:
+    def moved(rows: list[NvmeTraffic]) -> Iterator[tuple[StepKind, Phase, int, int]]:
+        return ((r.step, r.phase, r.read_bytes, r.written_bytes) for r in rows if r.phase is not Phase.INIT)
+
+    _, simulated, formula = pairs["zero3 drive"]
+    assert list(moved(formula.nvme)) == list(moved(simulated.nvme))
+    assert any(row.read_bytes for row in formula.nvme)
+
+
+@pytest.mark.parametrize("name", ["zero2 wide host n1", "zero2 wide n8", "zero2", "zero3"])
+def test_start_up_by_formula_takes_what_the_engine_takes(pairs: Pairs, name: str) -> None:
+    """One rank that offloads has no second copies, and what does not fit twice is flattened on the host."""
+    peaks = [phase_peak(rank, StepKind.FIRST, Phase.INIT, Place.DEVICE) for rank in pairs[name][1:]]
+    assert peaks[0] is not None
+    assert peaks[1] is not None
+    assert peaks[1].total_bytes == pytest.approx(peaks[0].total_bytes, rel=WITHIN)
+
+
+def test_what_is_flattened_on_the_host_is_there_at_start_up(pairs: Pairs) -> None:
+    peaks = [phase_peak(rank, StepKind.FIRST, Phase.INIT, Place.HOST) for rank in pairs["zero2 wide n8"][1:]]
+    assert peaks[0] is not None
+    assert peaks[1] is not None
+    assert peaks[1].total_bytes == pytest.approx(peaks[0].total_bytes, rel=WITHIN)
+
+
+@pytest.mark.parametrize("name", GRID)
+def test_checkpointing_is_never_faster(name: str) -> None:
+    steps = []
+    for again in (False, True):
+        spec = asked(name).model_copy(update={"activation_checkpointing": again, "evidence": Evidence.FORMULA})
+        steps.append(step_s(spec, formula_record(spec)))
+    assert steps[1] >= steps[0]
+
+
+@pytest.mark.parametrize("length", [128, 2048, 32768, 524288])
+@pytest.mark.parametrize("attention", ["sdpa", "eager"])
+@pytest.mark.parametrize("again", [False, True])
+def test_mfu_at_the_bound_is_never_above_what_the_causal_mask_allows(length: int, attention: str, again: bool) -> None:
+    """Model FLOPs count the square of attention; a kernel that skips what the mask hides does half of it at least."""
+    axes = {"sequence_length": length, "attention": attention, "activation_checkpointing": again}
+    spec = gpu_trial("llama-7b", 3, 8, **axes).model_copy(update={"evidence": Evidence.FORMULA})
+    rank, gpu = formula_record(spec), cluster().gpu
+    bound = step_bound(SampleTrial(spec, trial_record(spec), [rank]), gpu, cluster().links)
+    assert bound is not None
+    assert bound.compute_s is not None
+    assert rank.flops_per_step is not None
+    mfu = rank.flops_per_step / bound.compute_s / (gpu.peak_tflops["bf16"] * 1e12)  # type: ignore[index] # by its name
+    counted, _ = model_flops_per_token(spec.model, length)
+    assert counted is not None
+    hidden = 0 if attention == "eager" else 12 * 32 * 4096 * length * (1 - (length + 1) / (2 * length))
+    norms_multiply_nothing = 1.0001
+    assert mfu <= counted / (counted - hidden) * norms_multiply_nothing

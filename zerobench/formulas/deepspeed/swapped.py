@@ -1,0 +1,41 @@
+"""Bytes that stage 3 swaps to and from NVMe in a step, in closed form (runtime/swap_tensor, DeepSpeed 0.19.8).
+
+Every update reads the files of each sub-group's master weights, moments and gradients and writes what it makes of them;
+there are no moments to read before the first. Files are cut to the swapper's alignment. Parameters that are swapped are
+read at least once a step and written once: DeepSpeed reads them for every gather that its buffers do not hold.
+"""
+
+from __future__ import annotations
+
+from zerobench.formulas.deepspeed.setting import Setting
+from zerobench.formulas.deepspeed.stage_3_offload import swapped_parameters
+from zerobench.formulas.deepspeed.swapping import aligned, is_swappable, swaps_optimizer
+from zerobench.records import NvmeTraffic, Phase, StepKind
+from zerobench.spec.trial import Offload
+
+_FP32 = 4
+
+
+def swapped(setting: Setting) -> list[NvmeTraffic]:
+    """What one rank reads and writes in the first step and a steady one, in no time; nothing without NVMe."""
+    if Offload.NVME not in {setting.case.offload_optimizer, setting.case.offload_param}:
+        return []
+    return [row for step in StepKind for row in _step(setting, step)]
+
+
+def _step(setting: Setting, step: StepKind) -> list[NvmeTraffic]:
+    weights = gradients = moments = 0
+    if swaps_optimizer(setting):
+        weights = _FP32 * sum(aligned(setting, group, _FP32) for group in setting.sub_groups)
+        gradients = _FP32 * sum(part for part in setting.parts if is_swappable(setting, part, _FP32))
+        moments = len(setting.adam_moments(1)) * weights
+    parameters = setting.case.element * swapped_parameters(setting)
+    known = weights + gradients + (0 if step is StepKind.FIRST else moments)
+    return [
+        NvmeTraffic(step=step, phase=phase, read_bytes=read, written_bytes=written, seconds=0.0)
+        for phase, read, written in (
+            (Phase.FORWARD, parameters, 0),
+            (Phase.BACKWARD, 0, 0),
+            (Phase.STEP, known, weights + gradients + moments + parameters),
+        )
+    ]

@@ -1,0 +1,49 @@
+"""What DeepSpeed 0.19.8 hands to collectives in a step at each ZeRO stage, in closed form, without norms and flags.
+
+It is not the paper's account (zero_paper.collectives): stages 1 and 2 all-reduce whole buckets unless
+`use_multi_rank_bucket_allreduce` is false (stage_1_and_2.py, average_tensor), which moves P more, and pad the flat
+parameters that they gather. Stage 3 pads each tensor, gathers small parameters once a step, after the update, and keeps
+others gathered from forward to backward, up to its limits (partitioned_param_coordinator.py). How far those limits are
+filled is decided module by module; here they are filled, so that no more is gathered than in truth, and what a second
+forward pass gathers again below them is left out.
+"""
+
+from __future__ import annotations
+
+from zerobench.formulas.deepspeed.setting import Setting
+from zerobench.formulas.deepspeed.stage_3 import live_elements, persistent_tensors
+from zerobench.formulas.torch_strategies import Moved
+from zerobench.records import Phase
+
+
+def zero_moves(setting: Setting, micro_steps: int) -> tuple[Moved, ...]:
+    """Elements of one rank's messages in a steady step of `micro_steps` forward and backward passes."""
+    stage = setting.case.stage
+    if stage == 0:
+        return (Moved(Phase.BACKWARD, "all_reduce", 1, setting.num_params),)
+    return _flat_moves(setting, micro_steps) if stage < 3 else _partitioned_moves(setting, micro_steps)
+
+
+def _flat_moves(setting: Setting, micro_steps: int) -> tuple[Moved, ...]:
+    """Stage 1 reduces with the last backward pass, stage 2 with each (runtime/engine.py, allreduce_gradients)."""
+    times = micro_steps if setting.case.stage == 2 else 1
+    is_whole = setting.case.runs_bf16_optimizer or bool(setting.case.zero("use_multi_rank_bucket_allreduce"))
+    gathered = setting.flat_partition * setting.case.world_size
+    return (
+        Moved(Phase.BACKWARD, "all_reduce" if is_whole else "reduce", times, times * setting.num_params),
+        Moved(Phase.STEP, "all_gather", 1, gathered),
+    )
+
+
+def _partitioned_moves(setting: Setting, micro_steps: int) -> tuple[Moved, ...]:
+    ranks = setting.case.world_size
+    padded = setting.sharded * ranks
+    small = sum(-(-tensor // ranks) * ranks for tensor in persistent_tensors(setting))
+    kept = min(max(live_elements(setting), small), padded)
+    found = (
+        Moved(Phase.FORWARD, "all_gather", micro_steps, micro_steps * (padded - small)),
+        Moved(Phase.BACKWARD, "all_gather", micro_steps, micro_steps * (padded - kept)),
+        Moved(Phase.BACKWARD, "reduce_scatter", micro_steps, micro_steps * padded),
+        Moved(Phase.STEP, "all_gather", 1, small),
+    )
+    return tuple(one for one in found if one.elements)

@@ -1,0 +1,29 @@
+"""Which GPU a trial is about, and what a predicted step takes on it at least."""
+
+from __future__ import annotations
+
+from zerobench.report.step_time.bound import step_bound
+from zerobench.report.trials import Trial, completed
+from zerobench.spec.cluster import HOST_BANDWIDTH, Cluster, read_rate
+from zerobench.spec.hardware import Gpu, find_gpu
+from zerobench.spec.trial import Evidence
+
+_COUNTED = {Evidence.SIMULATED, Evidence.FORMULA}
+
+
+def gpu_of(trial: Trial) -> Gpu | None:
+    """The catalogue's entry of the GPU that the trial is about."""
+    asked = trial.spec.prediction.gpu if not trial.spec.evidence.needs_device else None
+    names = [asked] if asked else [rank.device_name for rank in trial.ranks[:1]]
+    return next((gpu for name in names if (gpu := find_gpu(name)) is not None), None)
+
+
+def step_bound_s(trial: Trial) -> float | None:
+    """What a step of a simulated or formula trial takes at least, on nodes as `zerobench plan` has them by default."""
+    gpu = gpu_of(trial)
+    if gpu is None or trial.spec.evidence not in _COUNTED or not completed(trial):
+        return None
+    rate = read_rate("host bandwidth", HOST_BANDWIDTH)
+    cluster = Cluster(gpu, trial.spec.num_nodes, trial.spec.gpus_per_node, host_memory_bytes_per_s=rate)
+    bound = step_bound(trial, gpu, cluster.links)
+    return bound.step_s if bound is not None and bound.is_whole else None
