@@ -97,9 +97,9 @@ class Bench:
     steps: int
     micro_batch_size: int = 1
     sequence_length: int = 128
-    precision: Precision = Precision.BF16
     optimizer: Optimizer = Optimizer.ADAMW
     activation_checkpointing: bool = False
+    precision: Precision = Precision.BF16
 
     @property
     def tokens(self) -> Path:

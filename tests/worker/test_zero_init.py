@@ -36,7 +36,7 @@ def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -
 def start_up(rank: RankRecord, category: Category) -> int:
     """The category's largest bytes while the engine is built."""
     return sum(
-        row.own_peak_bytes
+        row.own_peak_bytes or 0
         for row in rank.memory
         if (row.step, row.phase, row.place, row.category) == (StepKind.FIRST, Phase.INIT, Place.DEVICE, category)
     )
@@ -56,6 +56,7 @@ def test_it_takes_the_steps_of_the_model_that_was_partitioned_as_it_was_built(ra
 def test_every_world_has_the_whole_model_on_the_device_at_start_up(ran: RunTrial, evidence: str) -> None:
     whole, cut = spec(zero_init=False, evidence=evidence), spec(evidence=evidence)
     ours, theirs = (formula_record(one) if evidence == "formula" else ran(one)[0] for one in (whole, cut))
+    assert ours.parameters is not None
     model_bytes = 4 * ours.parameters.total
     assert start_up(ours, Category.PARAMETERS) >= model_bytes
     assert start_up(theirs, Category.PARAMETERS) < 0.8 * model_bytes
