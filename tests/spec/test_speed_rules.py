@@ -82,7 +82,7 @@ def test_what_runs_is_not_refused(machine: Machine, fields: dict[str, Any]) -> N
 
 def test_the_axes_are_read_by_their_names() -> None:
     assert read_axis("compile", ["none", None, "blocks", "model"], "axes") == ["none", "none", "blocks", "model"]
-    assert read_axis("cross_entropy", ["full", "chunked", "liger"], "axes") == list(CrossEntropy)
+    assert read_axis("cross_entropy", ["full", "chunked", "liger", "model_dtype"], "axes") == list(CrossEntropy)
 
 
 def test_an_older_trial_keeps_its_hash() -> None:

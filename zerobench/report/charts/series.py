@@ -50,6 +50,7 @@ _TEXT: dict[str, Callable[[Any], str]] = {
     "bucket_bytes": _unless(None, lambda value: f"bucket={value}"),
     "compression": _unless("none", str),
     "reshard_after_forward": _unless(True, lambda _: "kept"),
+    "zero_init": _unless(True, lambda _: "whole"),
     "consistency": _unless("sync", str),
     "batch_ramp": _unless(None, lambda value: f"ramp={value}"),
     "hpz_partition_size": _unless(None, lambda value: f"hpz={value}"),
