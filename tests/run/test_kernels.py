@@ -153,10 +153,31 @@ def test_a_compilation_that_dies_while_it_is_waited_for_is_done_in_its_place(
 ) -> None:
     lock = root / "deepspeed_shm_comm" / "lock"
     with compiling(lock) as other:
-        threading.Thread(target=lambda: (wait_until(lambda: heard.spent_s), other.kill())).start()
+
+        def kill() -> None:
+            wait_until(lambda: heard.spent_s)
+            other.kill()
+
+        threading.Thread(target=kill).start()
         assert compile_all() == {}
     assert f"removed the lock of a compilation that was cut short: {lock}" in heard.told
     assert missing(NEEDED, os.environ) == []
+
+
+def test_a_compiling_process_that_is_killed_leaves_no_lock_and_another_does_its_work(
+    root: Path, compile_all: Compile, heard: Heard, wait_until: Callable[..., None]
+) -> None:
+    def kill() -> None:
+        wait_until(lambda: list(root.glob("*/lock")))
+        for process in psutil.Process().children():
+            if "standin_compiler" in process.cmdline():
+                process.kill()
+
+    threading.Thread(target=kill).start()
+    assert compile_all() == {}
+    assert any(line.endswith("could not be compiled: the compilation was killed by SIGKILL") for line in heard.told)
+    assert missing(NEEDED, os.environ) == []
+    assert list(root.glob("*/lock")) == []
 
 
 def test_a_compiler_that_fails_is_told_with_its_kernel_and_its_word(

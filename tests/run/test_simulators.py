@@ -144,7 +144,16 @@ def test_after_two_simulators_that_were_killed_before_they_began_a_trial_no_thir
 ) -> None:
     begun = tmp_path / "begun"
     monkeypatch.setenv("STANDIN_DIES_AT_START", str(begun))
+    monkeypatch.setenv("STANDIN_DEATHS", "9")
     records = play(["a", "b", "c"], then=None)
     assert {record.status for record in records.values()} == {Status.CRASH}
     assert records["c"].reason == "the simulation was killed by SIGKILL"
     assert begun.read_text() == "xx"
+
+
+def test_what_a_simulator_had_not_begun_when_it_was_killed_the_next_one_plays(
+    play: Play, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv("STANDIN_DIES_AT_START", str(tmp_path / "begun"))
+    monkeypatch.setenv("STANDIN_DEATHS", "1")
+    assert {record.status for record in play(["a", "b"], jobs=2).values()} == {Status.COMPLETED}

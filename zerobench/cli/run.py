@@ -15,7 +15,7 @@ from zerobench.ds_config import file_notes
 from zerobench.errors import UserError
 from zerobench.redaction import redact_text
 from zerobench.report.terminal.show import show_run
-from zerobench.run.arithmetic import tried
+from zerobench.run.arithmetic import can_try, tried
 from zerobench.run.environment import capture_environment
 from zerobench.run.launcher import read_hosts
 from zerobench.run.runner import RunResult, refuse_other_plan, resume_run, run_sweep, standing
@@ -127,7 +127,7 @@ def _run_new(asked: Asked, reports: Path, site: LocalSite) -> RunResult:
     view = screen()
     if asked.sweep.description:
         view.say(redact_text(" ".join(asked.sweep.description.split())))
-    if any(item.trial.precision_is_auto for item in asked.planned) and asked.machine.accelerator is Accelerator.CPU:
+    if _tried_the_processor(asked):
         view.say(sentence(asked.machine))
     for note in notes_of(asked.planned):
         view.say(f"note: {note}")
@@ -140,6 +140,11 @@ def _run_new(asked: Asked, reports: Path, site: LocalSite) -> RunResult:
         site=site,
         observer=view,
     )
+
+
+def _tried_the_processor(asked: Asked) -> bool:
+    on_cpu = asked.machine.accelerator is Accelerator.CPU and can_try()
+    return on_cpu and any(item.trial.precision_is_auto and item.trial.evidence.needs_device for item in asked.planned)
 
 
 def _resume(earlier: Path, site: LocalSite) -> RunResult:

@@ -10,6 +10,7 @@ from zerobench.errors import UserError
 from zerobench.spec.machine import Machine
 from zerobench.spec.precision import must_be_tried
 from zerobench.spec.sweep import Sweep
+from zerobench.spec.toolchain import package_folder
 
 PATIENCE_S = 300.0
 """Importing torch takes two seconds on an idle machine, and a minute on one that swaps."""
@@ -22,7 +23,12 @@ def tried(machine: Machine, sweep: Sweep) -> Machine:
     """
     if not must_be_tried(sweep, machine):
         return machine
-    return machine.model_copy(update={"bf16_slowdown": bf16_slowdown()})
+    return machine.model_copy(update={"bf16_slowdown": bf16_slowdown() if can_try() else 1.0})
+
+
+def can_try() -> bool:
+    """Whether torch is here. Where it is not nothing is trained, and the trials say so themselves (check_installed)."""
+    return package_folder("torch") is not None
 
 
 def bf16_slowdown() -> float:
