@@ -97,7 +97,12 @@ class TrialFolder:
 
     def rank_records(self) -> list[Path]:
         """The rank records that are there, by rank."""
-        return sorted(self.path.glob("rank_*.json"), key=lambda p: int(p.stem.removeprefix("rank_")))
+        try:
+            names = os.listdir(self.path)  # noqa: PTH208 -- a glob of ten thousand folders takes ten times as long
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        ranks = [name[5:-5] for name in names if name.startswith("rank_") and name.endswith(".json")]
+        return [self.rank_record(rank) for rank in sorted(map(int, ranks))]
 
     def progress(self, rank: int) -> Path:
         """Where rank `rank` is: pid, hostname, phase, step, memory (Progress); rewritten as it goes."""

@@ -7,6 +7,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from zerobench.collection import no_collection
 from zerobench.errors import UserError
 from zerobench.folder import write_whole
 from zerobench.report.frames.run_frames import RunFrames, run_frames
@@ -33,7 +34,8 @@ def write_reports(request: Request) -> Iterator[str]:
     Raises UserError: a mistake in the request, no such run, a torn record, or a path that cannot be written.
     """
     _check(request)
-    frames = run_frames(_runs(request))
+    with no_collection():
+        frames = run_frames(_runs(request))
     if frames.trials.empty:
         raise UserError(f"RUN: {', '.join(run.run_id for run in frames.runs)}: no trial has ended yet")
     for name in request.formats:
