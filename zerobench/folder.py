@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -241,7 +241,12 @@ def _node_name(node: int | str) -> str:
 
 def write_whole(path: Path, text: str) -> None:
     """Write `text` so that a reader sees the old file or the new one, never half of it."""
+    write_pieces(path, [text])
+
+
+def write_pieces(path: Path, pieces: Iterable[str]) -> None:
+    """The same for a text that is made as it is written."""
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
+        file.writelines(pieces)
         file.flush()
         os.fsync(file.fileno())
