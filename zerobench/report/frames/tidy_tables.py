@@ -93,7 +93,8 @@ def _written_ns(path: Path) -> int | None:
 
 
 def _writer_of(file: Any) -> str:
-    return (file.schema_arrow.metadata or {}).get(WRITER, b"").decode(errors="replace")
+    told: bytes = (file.schema_arrow.metadata or {}).get(WRITER, b"")
+    return told.decode(errors="replace")
 
 
 def pairs(trials: Iterable[Trial], judge: ParityJudge) -> Iterator[Pair]:
