@@ -1,4 +1,5 @@
-"""How long `zerobench show` takes from start to table, and `write_tables`, and what memory, as runs grow.
+"""How long `zerobench show` takes from start to table, `write_tables`, a resume with nothing to do and a report, and
+what memory, as runs grow.
 
     python benchmarks/show_scale.py [--trials 100,1000,10000,100000] [--ranks 8] [--repeats 5]
 
@@ -50,8 +51,12 @@ from zerobench.report.frames.tidy_tables import write_tables
 from zerobench.store import load_run
 write_tables(load_run(Path(sys.argv[1])))
 """
+RESUME = SHOW.replace('"show", sys', '"run", "--resume", sys')
+REPORT = SHOW.replace('"show", sys.argv[1]', '"report", sys.argv[1]')
+JSON = REPORT.replace("sys.argv[1]", 'sys.argv[1], "--json"')
 NOTHING = "import rich.console, zerobench.store"
-FIGURES = {"show": SHOW, "write_tables": TABLES}
+FIGURES = {"show": SHOW, "write_tables": TABLES, "resume": RESUME, "report": REPORT, "report --json": JSON}
+"""A resume comes behind the tables, which then stand."""
 MOST_FULL = 1000
 """Trials up to which each rank's record is a full one."""
 

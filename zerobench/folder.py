@@ -6,7 +6,7 @@ import contextlib
 import hashlib
 import os
 import shutil
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -97,7 +97,12 @@ class TrialFolder:
 
     def rank_records(self) -> list[Path]:
         """The rank records that are there, by rank."""
-        return sorted(self.path.glob("rank_*.json"), key=lambda p: int(p.stem.removeprefix("rank_")))
+        try:
+            names = os.listdir(self.path)  # noqa: PTH208 -- a glob of ten thousand folders takes ten times as long
+        except (FileNotFoundError, NotADirectoryError):
+            return []
+        ranks = [name[5:-5] for name in names if name.startswith("rank_") and name.endswith(".json")]
+        return [self.rank_record(rank) for rank in sorted(map(int, ranks))]
 
     def progress(self, rank: int) -> Path:
         """Where rank `rank` is: pid, hostname, phase, step, memory (Progress); rewritten as it goes."""
@@ -236,7 +241,12 @@ def _node_name(node: int | str) -> str:
 
 def write_whole(path: Path, text: str) -> None:
     """Write `text` so that a reader sees the old file or the new one, never half of it."""
+    write_pieces(path, [text])
+
+
+def write_pieces(path: Path, pieces: Iterable[str]) -> None:
+    """The same for a text that is made as it is written."""
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
-        file.write(text)
+        file.writelines(pieces)
         file.flush()
         os.fsync(file.fileno())

@@ -40,9 +40,17 @@ def _one_name(text: str) -> str:
     return text
 
 
+def _one_folder(text: str) -> str:
+    """Looser: a run's folder may be called anything, but it is one folder."""
+    if text in {"", ".", ".."} or any(character in text for character in "/\0\n"):
+        raise ValueError("is not one plain name of a folder")
+    return text
+
+
 _NAME = re.compile(r"[\w-][\w.-]*", re.ASCII)
 PlainName = Annotated[str, AfterValidator(_one_name)]
-"""What names a folder or a file of a run."""
+"""What names a folder or a file of a run; ids of trials stand in lists with spaces between them."""
+FolderName = Annotated[str, AfterValidator(_one_folder)]
 
 
 class TornError(UserError):
@@ -63,7 +71,7 @@ class Plan(Record):
     """plan.json: what the run set out to do."""
 
     schema_version: int = SCHEMA_VERSION
-    run_id: PlainName
+    run_id: FolderName
     trials: list[PlanEntry]
 
 

@@ -151,6 +151,18 @@ def test_a_dry_run_says_what_it_does_not_read_of_ones_own_configuration(call: Ca
     assert note == f"note      {tmp_path / 'own.json'}: dump_state: left out of this trial: it is about what is printed"
 
 
+def test_a_resume_with_nothing_to_do_leaves_the_tables_as_they_are(call: Call, tmp_path: Path) -> None:
+    call("run", *MORE_RANKS_THAN_CORES)
+    [path] = (tmp_path / "reports").iterdir()
+    before = {table: table.stat().st_mtime_ns for table in path.glob("*.[cp][sa][vr]*")}
+    assert len(before) == 7
+    assert call("run", "--resume", path.name)[0] == 0
+    assert {table: table.stat().st_mtime_ns for table in before} == before
+    (path / "memory.csv").unlink()
+    assert call("run", "--resume", path.name)[0] == 0
+    assert (path / "memory.csv").exists()
+
+
 def test_a_dry_run_of_a_resume_lists_what_is_kept(call: Call, tmp_path: Path) -> None:
     call("run", *MORE_RANKS_THAN_CORES)
     [path] = (tmp_path / "reports").iterdir()

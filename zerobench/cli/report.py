@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+from zerobench.collection import no_collection
 from zerobench.errors import UserError
-from zerobench.folder import write_whole
+from zerobench.folder import write_pieces
 from zerobench.report.frames.run_frames import RunFrames, run_frames
 from zerobench.store import Run, find_run, load_run
 
@@ -33,12 +34,13 @@ def write_reports(request: Request) -> Iterator[str]:
     Raises UserError: a mistake in the request, no such run, a torn record, or a path that cannot be written.
     """
     _check(request)
-    frames = run_frames(_runs(request))
+    with no_collection():
+        frames = run_frames(_runs(request))
     if frames.trials.empty:
         raise UserError(f"RUN: {', '.join(run.run_id for run in frames.runs)}: no trial has ended yet")
     for name in request.formats:
         if request.out == _STANDARD_OUTPUT:
-            yield _text(name, frames)
+            yield "".join(_pieces(name, frames))
         else:
             path = request.out or _default_path(name, frames)
             _write(name, frames, path)
@@ -88,21 +90,21 @@ def _write(name: str, frames: RunFrames, path: Path) -> None:
 
             write_csv(frames, path)
         else:
-            write_whole(path, _text(name, frames))
+            write_pieces(path, _pieces(name, frames))
     except OSError as error:
         raise UserError(f"--out: {path}: cannot be written: {error.strerror}") from None
 
 
-def _text(name: str, frames: RunFrames) -> str:
-    """The document of one format; what only it needs is imported here."""
+def _pieces(name: str, frames: RunFrames) -> Iterable[str]:
+    """The document of one format, in one piece or more; what only it needs is imported here."""
     if name == "html":
         from zerobench.report.page import page_html  # noqa: PLC0415 -- as above
 
-        return page_html(frames)
+        return [page_html(frames)]
     if name == "markdown":
         from zerobench.report.markdown.report import markdown_report  # noqa: PLC0415 -- as above
 
-        return markdown_report(frames)
-    from zerobench.report.frames.document import json_document  # noqa: PLC0415 -- as above
+        return [markdown_report(frames)]
+    from zerobench.report.frames.document import json_pieces  # noqa: PLC0415 -- as above
 
-    return json_document(frames)
+    return json_pieces(frames)

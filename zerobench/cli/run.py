@@ -159,10 +159,11 @@ def screen() -> PlainView:
 
 def _show(result: RunResult) -> None:
     """The tables, then where the run lies and how to go on with it."""
-    from zerobench.report.frames.tidy_tables import write_tables  # noqa: PLC0415 -- pandas, which a dry run need not pay for
+    from zerobench.report.frames.tidy_tables import tables_stand, write_tables  # noqa: PLC0415 -- pandas, which a dry run need not pay for
 
-    path = shortest(result.folder.path)
-    write_tables(load_run(result.folder.path))
+    path, opened = shortest(result.folder.path), load_run(result.folder.path)
+    if not tables_stand(opened):
+        write_tables(opened)
     if not result.interrupted:
         show_run(result.folder.path, Console(highlight=False))
     typer.echo(f"run: {path}")

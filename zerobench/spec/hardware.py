@@ -126,6 +126,7 @@ def find_gpu(name: str, catalogue: Iterable[Gpu] | None = None) -> Gpu | None:
     return next((gpu for gpu in known if wanted in map(_key, (gpu.name, *gpu.names))), None)
 
 
+@cache
 def _key(name: str) -> str:
     """`name` without vendor words, case, dashes and spaces."""
     words = re.split(r"[\s_-]+", name.lower())

@@ -3,7 +3,9 @@
 from __future__ import annotations
 
 import itertools
+import os
 import textwrap
+from collections.abc import Callable
 from pathlib import Path
 
 import pandas as pd
@@ -23,12 +25,13 @@ from tests.report.sample_run import (
 )
 from zerobench.errors import UserError
 from zerobench.report.frames import schema
-from zerobench.report.frames.sinks import ROWS_PER_GROUP, table_files
+from zerobench.report.frames.sinks import ROWS_PER_GROUP, WRITER, table_files
 from zerobench.report.frames.tidy_tables import (
     errors_frame,
     memory_frame,
     memory_table,
     read_frame,
+    tables_stand,
     trials_frame,
     write_tables,
 )
@@ -316,3 +319,39 @@ def test_a_completed_trial_has_its_first_and_last_loss_and_its_host_peak_and_a_f
         assert (pd.notna(row["loss_first"]), pd.notna(row["host_peak_bytes"])) == (ended, ended)
         if ended:
             assert (row["loss_first"], row["loss_last"]) == (losses[0], losses[-1])
+
+
+@pytest.fixture
+def written(tmp_path: Path) -> Path:
+    """A run whose tables were written after its trials had ended."""
+    write_run(tmp_path / RUN_ID, sample_trials())
+    write_tables(load_run(tmp_path / RUN_ID))
+    assert tables_stand(load_run(tmp_path / RUN_ID))
+    return tmp_path / RUN_ID
+
+
+def a_newer_record(run: Path) -> None:
+    later_ns = (run / "nvml.parquet").stat().st_mtime_ns + 1
+    os.utime(next(run.glob("trials/*/record.json")), ns=(later_ns, later_ns))
+
+
+def a_trial_set_aside(run: Path) -> None:
+    next(run.glob("trials/*/record.json")).unlink()
+
+
+def a_table_lost(run: Path) -> None:
+    (run / "errors.csv").unlink()
+
+
+def another_version(run: Path) -> None:
+    path = run / "trials.parquet"
+    table = pa_parquet.read_table(path)
+    pa_parquet.write_table(table.replace_schema_metadata({WRITER: b"0.0.1"}), path)
+
+
+@pytest.mark.parametrize("change", [a_newer_record, a_trial_set_aside, a_table_lost, another_version])
+def test_tables_stand_until_a_trial_a_table_or_the_version_changes(
+    written: Path, change: Callable[[Path], None]
+) -> None:
+    change(written)
+    assert not tables_stand(load_run(written))

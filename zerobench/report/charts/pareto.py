@@ -39,11 +39,16 @@ def figure(frames: RunFrames) -> Figure | None:
     unit = byte_axis(trials["device_peak_bytes"].astype(float))
     trials["size"] = trials["device_peak_bytes"].astype(float) / unit.size
     told = [name for name in _WORK if name == "model" or len(trials[name].unique()) > 1]
-    trials["plot"] = [plain(", ".join(_WORK[name].format(row[name]) for name in told)) for _, row in trials.iterrows()]
-    groups = [group for _, group in trials.groupby(list(_WORK), sort=False, dropna=False)]
+    trials["plot"] = [
+        plain(", ".join(_WORK[name].format(value) for name, value in zip(told, values, strict=True)))
+        for values in zip(*(trials[name] for name in told), strict=True)
+    ]
+    # Of these columns alone: each group of all columns would be cut out of a hundred of them.
+    slim = trials[["size", "speed", "is_believed", *_WORK]]
+    groups = [group for _, group in slim.groupby(list(_WORK), sort=False, dropna=False)]
     trials["is_best"] = pd.concat([on_front(group) for group in groups]).reindex(trials.index)
-    groups = sorted((trials.loc[group.index] for group in groups), key=lambda group: -len(group))
-    panels = groups[:_MOST_PANELS]
+    groups.sort(key=lambda group: -len(group))
+    panels = [trials.loc[group.index] for group in groups[:_MOST_PANELS]]
     width = WIDTH - 90 if len(panels) == 1 else (WIDTH - 160) / 2
     plots = [_plot(panel, unit, width, is_first=panel is panels[0], alone=len(panels) == 1) for panel in panels]
     drawn = plots[0] if len(plots) == 1 else arranged(plots, 2, 26)
@@ -53,14 +58,17 @@ def figure(frames: RunFrames) -> Figure | None:
 
 def on_front(trials: pd.DataFrame) -> pd.Series[bool]:
     """Whether no other of the believed `trials` is at least as fast with no more memory, and better in one (Pareto)."""
-    ranked = trials[trials["is_believed"]].sort_values(["size", "speed"], ascending=[True, False], kind="stable")
-    best_before = ranked["speed"].cummax().shift(fill_value=float("-inf"))
+    points = list(zip(trials["size"], trials["speed"], trials["is_believed"], strict=True))
+    front: set[tuple[float, float]] = set()
+    fastest = float("-inf")
+    for size, speed in sorted(
+        ((size, speed) for size, speed, told in points if told), key=lambda one: (one[0], -one[1])
+    ):
+        if speed > fastest:
+            front.add((size, speed))
+            fastest = speed
     # Two trials that tie in both are both on the front.
-    tied = ranked.duplicated(["size", "speed"], keep="first")
-    is_best = (ranked["speed"] > best_before) | (tied & (ranked["speed"] >= best_before))
-    first = ranked[ranked["speed"] > best_before][["size", "speed"]].apply(tuple, axis=1)
-    pairs = ranked[["size", "speed"]].apply(tuple, axis=1)
-    return (is_best & pairs.isin(set(first))).reindex(trials.index, fill_value=False)
+    return pd.Series([bool(told) and (size, speed) in front for size, speed, told in points], index=trials.index)
 
 
 def _plot(trials: pd.DataFrame, unit: ByteAxis, width: float, *, is_first: bool, alone: bool) -> Specification:

@@ -15,10 +15,14 @@ import pyarrow as pa
 import pyarrow.csv as pa_csv
 import pyarrow.parquet as pa_parquet
 
+from zerobench import __version__
 from zerobench.report.frames.schema import arrow_schema
 
 ROWS_PER_GROUP = 100_000
 """Rows of a Parquet row group: enough to compress well, few enough to hold in memory many times over."""
+
+WRITER = b"zerobench"
+"""In a Parquet file's metadata: the version that derived its figures."""
 
 
 class TableSink:
@@ -71,7 +75,8 @@ def table_files(columns: Mapping[str, str], *paths: Path) -> Iterator[TableSink]
 def _writer(path: Path, temporary: Path, schema: Any, stack: ExitStack) -> Any:
     """A pyarrow writer for the format that `path`'s suffix says, closed with `stack`."""
     if path.suffix == ".parquet":
-        return stack.enter_context(pa_parquet.ParquetWriter(temporary, schema, compression="zstd"))
+        told = schema.with_metadata({WRITER: __version__})
+        return stack.enter_context(pa_parquet.ParquetWriter(temporary, told, compression="zstd"))
     file = stack.enter_context(temporary.open("wb"))
     file.write((",".join(schema.names) + "\n").encode())  # pyarrow would put each name in quotes
     options = pa_csv.WriteOptions(include_header=False, quoting_style="needed")

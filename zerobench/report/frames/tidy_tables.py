@@ -17,16 +17,17 @@ import pandas as pd
 import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 
-from zerobench import store
+from zerobench import __version__, store
 from zerobench.report.frames import schema
 from zerobench.report.frames.rows import Columns, error_columns, key_values, memory_columns, trial_values
-from zerobench.report.frames.sinks import table_files
+from zerobench.report.frames.sinks import WRITER, table_files
 from zerobench.report.nvml_samples import write_samples
 from zerobench.report.parity import ParityJudge
 from zerobench.report.predictions.predicted import Pair, join
 from zerobench.report.trials import LossesOnly, Trial, can_be_compared, ended_trials, refusing_impossible_values
 
 _MEMORY, _TRIALS, _ERRORS = map(schema.arrow_schema, (schema.MEMORY, schema.TRIALS, schema.ERRORS))
+_TYPES = {"memory": _MEMORY, "trials": _TRIALS, "errors": _ERRORS}
 _ROWS_AT_ONCE = 5_000
 """Rows of `trials` that wait as Python objects before they become Arrow columns, at a tenth of the memory."""
 _PANDAS = {
@@ -61,6 +62,39 @@ def write_tables(run: store.Run) -> list[Path]:
         for pair in pairs(ended_trials(run), rows.judge) if rows.can_be_compared else ():
             errors_sink.add(errors_table(pair))
     return memory + nvml + trials + errors
+
+
+def tables_stand(run: store.Run) -> bool:
+    """Whether the run's folder holds the tables that `write_tables` would write now.
+
+    They are of this version, younger than the record of every trial that has ended, and of as many trials: a trial
+    that was set aside since would be missing.
+    """
+    tables = [run.folder.path / f"{name}.{kind}" for name in _TYPES for kind in ("parquet", "csv")]
+    tables.append(run.folder.path / "nvml.parquet")
+    records = [run.folder.trial(entry.trial_id).record for entry in run.plan.trials]
+    written_ns = [_written_ns(path) for path in tables]
+    ended_ns = [at_ns for path in records if (at_ns := _written_ns(path)) is not None]
+    if None in written_ns or min(filter(None, written_ns)) <= max(ended_ns, default=0):
+        return False
+    files = {name: pa_parquet.ParquetFile(run.folder.path / f"{name}.parquet") for name in _TYPES}
+    is_ours = all(
+        file.schema_arrow.names == _TYPES[name].names and _writer_of(file) == __version__
+        for name, file in files.items()
+    )
+    return is_ours and files["trials"].metadata.num_rows == len(ended_ns)
+
+
+def _written_ns(path: Path) -> int | None:
+    try:
+        return path.stat().st_mtime_ns
+    except OSError:
+        return None
+
+
+def _writer_of(file: Any) -> str:
+    told: bytes = (file.schema_arrow.metadata or {}).get(WRITER, b"")
+    return told.decode(errors="replace")
 
 
 def pairs(trials: Iterable[Trial], judge: ParityJudge) -> Iterator[Pair]:

@@ -13,7 +13,7 @@ import os
 import socket
 from datetime import timedelta
 
-from torch.distributed import TCPStore
+from torch.distributed import TCPStore  # type: ignore[attr-defined] # public, and not re-exported by its stubs
 
 from zerobench.progress import Rank
 
