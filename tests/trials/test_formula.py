@@ -176,7 +176,7 @@ def test_mfu_at_the_bound_is_never_above_what_the_causal_mask_allows(length: int
     assert bound is not None
     assert bound.compute_s is not None
     assert rank.flops_per_step is not None
-    mfu = rank.flops_per_step / bound.compute_s / (gpu.peak_tflops["bf16"] * 1e12)  # type: ignore[index] # by its name
+    mfu = rank.flops_per_step / bound.compute_s / (gpu.peak_tflops["bf16"] * 1e12)
     counted, _ = model_flops_per_token(spec.model, length)
     assert counted is not None
     hidden = 0 if attention == "eager" else 12 * 32 * 4096 * length * (1 - (length + 1) / (2 * length))
