@@ -59,7 +59,7 @@ def test_moments_appear_at_the_first_step_but_for_stage_0_in_16_bits_and_never_w
 
 def test_stage_1_says_what_it_holds_of_the_gradients() -> None:
     text = said("zero1")
-    assert "stage 1 holds all gradients (128.00 MiB) until the end of backward" in text
+    assert "stage 1 holds all gradients (128.00 MiB) in backward, as in the paper, and from its end to the step" in text
     assert "its own partition (32.00 MiB)" in text
     assert "into a copy (32.00 MiB) and casts that to fp32 (64.00 MiB)" in text
 

@@ -74,8 +74,8 @@ def _stage_1_and_2(case: Case) -> Iterator[str]:
     partition = size(case.share, case.gradient_element)
     if case.stage == 1:
         yield (
-            f"stage 1 holds all gradients ({size(case.num_params, case.gradient_element)}) until the end of backward, "
-            f"and then copies those of its own partition ({partition}) out of the bucket"
+            f"stage 1 holds all gradients ({size(case.num_params, case.gradient_element)}) in backward, as in the "
+            f"paper, and from its end to the step those of its own partition ({partition}) alone"
         )
     elif case.micro_steps > 1 and case.gradient_element == case.element:
         yield (

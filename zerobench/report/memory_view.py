@@ -185,7 +185,8 @@ class ModelStates:
 def model_states(rank: RankRecord) -> ModelStates | None:
     """Model states of one rank: gradients live at the end of backward, the rest at the end of the step.
 
-    After the step gradients are gone; before it they are whole (ZeRO paper, arXiv 1910.02054, section 3.1).
+    After the step gradients are gone; before it they are whole (ZeRO paper, arXiv 1910.02054, section 3.1), or what is
+    left of them: DeepSpeed's stage 1 holds all in backward, and at its end those of the rank's partition alone.
     Parameters gathered for the moment are buffers and do not count. Where a step is one phase, gradients are those that
     stay from one to the next, as TensorFlow's server has them. None where steady state was not measured, or gradients
     have no name.

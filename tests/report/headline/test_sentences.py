@@ -125,11 +125,13 @@ def test_predictions_alone_say_that_nothing_was_measured_and_choose_what_the_pla
     assert "which is fastest no lower bound tells" in choice
 
 
-@pytest.mark.parametrize("host_memory", ["1TB", "60GB", None])
-@pytest.mark.parametrize("gpu", ["h200", "rtx 4090", "t4"])
-def test_a_report_of_a_plan_recommends_what_the_plan_does(tmp_path: Path, gpu: str, host_memory: str | None) -> None:
-    """Also where only offloaded states fit, and the host's memory decides which."""
-    place = cluster(gpu=gpu, **({} if host_memory is None else {"host_memory": host_memory}))
+@pytest.mark.parametrize("host_memory", ["1TB", "20GB", None])
+@pytest.mark.parametrize(("gpu", "gpus"), [("h200", "8"), ("t4", "8"), ("rtx 4090", "1")])
+def test_a_report_of_a_plan_recommends_what_the_plan_does(
+    tmp_path: Path, gpu: str, gpus: str, host_memory: str | None
+) -> None:
+    """Also where only offloaded states fit, and the host's memory decides whether."""
+    place = cluster(gpu=gpu, gpus=gpus, **({} if host_memory is None else {"host_memory": host_memory}))
     place = place if host_memory else replace(place, host_memory_bytes=None)
     said = told(tmp_path, *plan_trials(place))
     rows = read_plan(tmp_path / RUN_ID, place)[1]

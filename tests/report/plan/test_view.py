@@ -128,7 +128,8 @@ def test_without_host_memory_offloads_are_not_judged(tmp_path: Path) -> None:
     small = replace(place, gpu=cluster(gpu="t4").gpu)
     larger = [row(trial, small) for trial in plan_trials(small, micro_batch_size=64) if trial.ranks]
     assert {verdict(one) for one in larger if one.offloads} == {"no: device"}
-    text, best = shown(tmp_path, [one.trial for one in rows if one.offloads], place)
+    offloaded = [trial for trial in plan_trials(place) if trial.ranks and row(trial, place).offloads]
+    text, best = shown(tmp_path, offloaded, place)
     assert best is not None
     assert "host memory is not judged" in " ".join(text.split())
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
@@ -96,6 +96,12 @@ def ratio(one: float | None, other: float | None) -> float | None:
 
 def judged(text: str, holds: bool, measured: str) -> Claim:
     return Claim(text, Verdict.HOLDS if holds else Verdict.FAILS, measured)
+
+
+def judged_speed(text: str, holds: bool, measured: str, rows: Iterable[Compared]) -> Claim:
+    """A verdict on time, which is of the machine that took it: it is named."""
+    machines = ", ".join(dict.fromkeys(row.figures.device_name for row in rows))
+    return judged(text, holds, f"{measured} (on {machines})")
 
 
 def unjudged(text: str, why: str) -> Claim:

@@ -38,6 +38,7 @@ _CLAIMS: tuple[Callable[[Known], Claim], ...] = (
     claims_of_bytes.all_reduce,
     claims_of_bytes.small_stages_move_no_more,
     claims_of_bytes.stage_3_moves_more,
+    claims_of_bytes.fsdp_moves_no_more,
     claims_of_bytes.server_moves,
     claims_of_memory.server_holds,
     claims_of_speed.asynchronous,

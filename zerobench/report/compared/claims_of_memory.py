@@ -53,7 +53,7 @@ def _departing(row: Compared, paper: PaperTerms) -> list[str]:
 
 _STATES = {
     "parameters_bytes": "parameters",
-    "gradients_bytes": "gradients",
+    "gradients_bytes": "gradients at the end of backward",
     "optimizer_bytes": "optimizer states",
 }
 

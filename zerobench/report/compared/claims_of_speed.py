@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zerobench.formulas.pipeline import bubble_fraction
-from zerobench.report.compared.claim import NEAR, Claim, Known, judged, ratio, unjudged
+from zerobench.report.compared.claim import NEAR, Claim, Known, judged_speed, ratio, unjudged
 from zerobench.report.compared.rows import Compared
 from zerobench.spec.strategy import STRATEGIES
 from zerobench.spec.trial import Compression, Consistency
@@ -21,7 +21,7 @@ def scales(known: Known) -> Claim:
     best = max(scaled, key=lambda row: row.efficiency or 0.0)
     worst = min(scaled, key=lambda row: row.efficiency or 0.0)
     said = f"the best is {_speed(best)}, the worst {_speed(worst)}"
-    return judged(text, (worst.efficiency or 0.0) >= _SCALES_WELL, said)
+    return judged_speed(text, (worst.efficiency or 0.0) >= _SCALES_WELL, said, scaled)
 
 
 def _speed(row: Compared) -> str:
@@ -55,7 +55,7 @@ def asynchronous(known: Known) -> Claim:
         f"{format_seconds(other.figures.step_s or 0)} without; gradients are {other.figures.staleness or 0:.2f} "
         f"updates behind on average{away}"
     )
-    return judged(text, gain > noise and is_staler, said)
+    return judged_speed(text, gain > noise and is_staler, said, (sync, other))
 
 
 def compression(known: Known) -> Claim:
@@ -65,7 +65,8 @@ def compression(known: Known) -> Claim:
     if not pairs:
         return unjudged(text, "it takes ddp with a compression and without")
     said = "; ".join(_compressed(row, ddp) for row, ddp in pairs)
-    return judged(text, all((row.figures.step_s or 0) < (ddp.figures.step_s or 0) for row, ddp in pairs), said)
+    is_faster = all((row.figures.step_s or 0) < (ddp.figures.step_s or 0) for row, ddp in pairs)
+    return judged_speed(text, is_faster, said, [row for row, _ in pairs])
 
 
 def _compressed(row: Compared, ddp: Compared) -> str:
@@ -86,7 +87,7 @@ def overlap(known: Known) -> Claim:
         f"{ddp.label} communicates in {100 * ddp.figures.in_flight_fraction:.0f} % of a step and computes in "
         f"{100 * hidden:.0f} % of that time"
     )
-    return judged(text, hidden > 1 / 2, said)
+    return judged_speed(text, hidden > 1 / 2, said, [ddp])
 
 
 def synchronisation(known: Known) -> Claim:
@@ -97,10 +98,11 @@ def synchronisation(known: Known) -> Claim:
         return unjudged(text, "it takes ddp and a strategy that divides the model, both watched")
     said = ", ".join(f"{row.label} {100 * (row.figures.sync_fraction or 0):.0f} %" for row in [ddp, *divided])
     limit = ddp.figures.sync_fraction
-    return judged(
+    return judged_speed(
         text,
         all((row.figures.sync_fraction or 0.0) > limit for row in divided),
         f"share of a step in which a rank waits or communicates and computes nothing: {said}",
+        [ddp, *divided],
     )
 
 
@@ -117,4 +119,4 @@ def bubble(known: Known) -> Claim:
         for row in stages
     )
     near = [abs((row.figures.wait_fraction or 0) - bubble_fraction(row.spec)) <= NEAR for row in stages]
-    return judged(text, all(near), said)
+    return judged_speed(text, all(near), said, stages)

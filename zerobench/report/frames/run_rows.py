@@ -57,7 +57,7 @@ def summary_values(trial: Trial) -> Row:
 
 def _settings(spec: TrialSpec) -> str:
     """What the sweep says to DeepSpeed (`reduce_bucket_size=5e8`, the file that it names), how the batch grows, and
-    what no other column says: the drive that it swaps to, and the rank that is predicted where it is not the first.
+    what no other column says of a trial: the drive that it swaps to, and which rank is predicted, if not the first.
     """
     said = [f"{key.rpartition('.')[2]}={setting_text(spec, key)}" for key in sorted(spec.ds_config)]
     ramp = f"ramp={spec.batch_ramp}" if spec.batch_ramp else ""

@@ -74,9 +74,9 @@ def _states(rows: list[tuple[Shown, _Row]], width: int) -> Section:
     ]
     return Section(
         f"Model states of one rank beside the ZeRO paper, {unit.name}",
-        "The rank that holds most, device and host together; gradients at the end of backward, the rest after the "
-        "step. paper: arXiv 1910.02054, section 5, without padding; P is the number of parameters."
-        + (" A server has a row of its own." if has_server else ""),
+        "The rank that holds most, device and host together; gradients at the end of backward, when stage 1 too has "
+        "freed all but its partition's, the rest after the step. paper: arXiv 1910.02054, section 5, without padding; "
+        "P is the number of parameters." + (" A server has a row of its own." if has_server else ""),
         table(columns, rows, width),
     )
 
