@@ -15,13 +15,14 @@ from zerobench.ds_config import departures, swap_folder
 from zerobench.environments import running_in
 from zerobench.folder import TrialFolder
 from zerobench.memory.device import Device
-from zerobench.memory.engine_config import count_parameters_built
+from zerobench.memory.engine_config import count_parameters_built, weights_built
 from zerobench.memory.host import resident_bytes, unpin_malloc
 from zerobench.memory.ledger import Ledger
 from zerobench.memory.nvml import DeviceReader
 from zerobench.memory.recorder import Marks, MemoryPhases, PlainPhases, TimedPhases
 from zerobench.progress import ProgressFile, Rank
 from zerobench.records import ContextMemory, Phase, Place, RankRecord, Status, StepBatch, StepKind
+from zerobench.spec.backward import backward_pass
 from zerobench.spec.batch import micro_batches_per_step, micro_batches_read, model_parallel_size
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.parameters import ParameterCounts
@@ -184,7 +185,8 @@ class RankRun:
         if (own := strategy_info(trial.strategy).environment) is not None:
             record.effective_config["environment"] = running_in(own)
         counts = ParameterCounts.from_components(record.parameters.by_component)
-        per_token, record.flops_formula = model_flops_per_token(trial.model, trial.sequence_length, counts)
+        backward = backward_pass(weights_built(strategy.module))
+        per_token, record.flops_formula = model_flops_per_token(trial.model, trial.sequence_length, counts, backward)
         tokens = trial.micro_batch_size * micro_batches_per_step(trial, record.rank) * trial.sequence_length
         if per_token is not None and role_of(trial, record.rank) is Role.WORKER:
             record.flops_per_step = per_token * tokens / model_parallel_size(trial)
