@@ -35,6 +35,7 @@ from zerobench.worker.checkpoints import TorchPeers
 from zerobench.worker.communication import watched
 from zerobench.worker.compilation import CompilationWatch, eagerly
 from zerobench.worker.cross_entropy import effective_loss
+from zerobench.worker.grad_norms import GradNorms
 from zerobench.worker.model import DTYPES, prepare_model
 from zerobench.worker.schedule import planned_rate
 from zerobench.worker.strategies import make_strategy
@@ -67,6 +68,8 @@ class RankRun:
         self.device: Device | None = None
         self._progress = progress
         self._losses: list[torch.Tensor] = []
+        clipping = trial.hyperparameters.gradient_clipping
+        self._norms = GradNorms(clipping, are_kept=self.world.trains and not self.world.is_alone)
         self.record = RankRecord(
             trial_id=trial.trial_id,
             rank=rank.rank,
@@ -99,6 +102,7 @@ class RankRun:
             finally:
                 self._collect(strategy)
             self._gather_losses()
+        self.record.notes += self._norms.notes()
         self.record.compilation = self._compilation.record()
         self.record.notes += self._compilation.notes()
         self.record.status = Status.COMPLETED
@@ -170,6 +174,7 @@ class RankRun:
                 model, trial.hyperparameters.seed, self.world.generator, DTYPES[trial.precision]
             ),
             heard=self.world.traffic.collective,
+            norms=self._norms,
         )
 
     def _build(self, strategy: Strategy, ds_config: dict[str, Any]) -> None:
@@ -248,6 +253,7 @@ class RankRun:
         if planned.kind in _UNDER_LEDGER:
             self._ledger.name_inputs(batches)
         rate = planned_rate(self.trial, planned)
+        self._norms.begin(planned.kind)
         if planned.kind == "timed":
             with self._compilation.timed_step(), self._timed.step(self.record.step_times):
                 loss = strategy.step(batches, rate, self._timed)
@@ -308,6 +314,8 @@ class RankRun:
         losses = torch.stack([loss.float() for loss in self._losses])
         before = self._checkpoints.position.losses
         self.record.losses = before + self.world.mean_over_ranks(losses, num_loss_ranks(self.trial))
+        norms = self._norms.values()
+        self.record.grad_norms = [*[None] * len(before), *norms] if norms else []
 
 
 def _used(reader: DeviceReader | None) -> int | None:

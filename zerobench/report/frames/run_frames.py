@@ -147,8 +147,12 @@ def _judge(rows: Rows, trials: Sequence[Trial], judge: ParityJudge) -> dict[Key,
     found: dict[Key, Parity | None] = {}
     for values, trial in zip(rows, trials, strict=True):
         parity = found[values["run_id"], values["trial_id"]] = judge.judge(trial)
-        values["loss_parity"] = parity and parity.difference
-        values["loss_parity_holds"] = parity.agrees if parity is not None and parity.is_judged else None
+        if parity is None:
+            continue
+        values["loss_parity"], values["norm_parity"] = parity.difference, parity.norm_difference
+        if parity.is_judged:
+            values["loss_parity_holds"] = parity.losses_agree
+            values["norm_parity_holds"] = None if parity.norm_difference is None else parity.norms_agree
     return found
 
 

@@ -49,6 +49,7 @@ def summary_values(trial: Trial) -> Row:
         "capacity_bytes": _capacity_bytes(trial, gpu),
         "step_bound_s": _step_bound_s(trial, gpu),
         "loss_parity_holds": None,
+        "norm_parity_holds": None,
         "void": speed and speed.void,
     }
 

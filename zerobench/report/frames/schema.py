@@ -85,11 +85,13 @@ TRIALS: Mapping[str, str] = {
     "loss_first": FLOAT,
     "loss_last": FLOAT,
     "loss_parity": FLOAT,
+    "norm_parity": FLOAT,
     "nodes": STRING,
     "job": STRING,
 }
 """One row for each trial, skipped and failed ones included. `nodes`: the names of the nodes that it ran on, with spaces
-between; `job`: Slurm's id of the job that ran it."""
+between; `job`: Slurm's id of the job that ran it; `loss_parity`, `norm_parity`: how far its losses, and the norms of
+its gradients before clipping, lie from those of the trial that it is held against, the latter as a fraction of them."""
 
 ERRORS: Mapping[str, str] = {
     **KEYS,
@@ -140,6 +142,7 @@ SUMMARY: Mapping[str, str] = {
     "capacity_bytes": INTEGER,
     "step_bound_s": FLOAT,
     "loss_parity_holds": BOOLEAN,
+    "norm_parity_holds": BOOLEAN,
     "void": STRING,
 }
 """`trials` as a page needs it. `label`: short, unique over the runs; `settings`: what the sweep says to DeepSpeed;
@@ -254,6 +257,7 @@ COMPARED: Mapping[str, str] = {
     "num_ranks": INTEGER,
     "losses": STRING,
     "loss_difference": FLOAT,
+    "norm_difference": FLOAT,
     "step_time_s_median": FLOAT,
     "step_time_s_spread": FLOAT,
     "tokens_per_s": FLOAT,
