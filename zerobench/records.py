@@ -358,6 +358,10 @@ class RankRecord(Record):
     flops_formula: str | None = None
     losses: list[float] = Field(default_factory=list)
     """Global mean loss of every step, the first one included, in order."""
+    grad_norms: list[float | None] = Field(default_factory=list)
+    """Global norm of the gradients of every step, unscaled and before clipping, in order; None for a step in which
+    nobody computed it, infinite for one that a loss scale left out. Empty on a rank that does not know it (a server's
+    workers, the stages that a driver tells what to do) and in older records."""
     staleness_steps: list[int] | None = None
     """On a server: for each gradient in the order in which it was applied, how many updates lie between the weights
     that it was computed on and those that it was applied to; None where no worker was there."""

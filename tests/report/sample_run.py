@@ -128,14 +128,17 @@ def completed_trial(
     step_s: float = 0.25,
     loss_error: float = 0.0,
     loss_noise: float = 1e-4,
+    norm_factor: float = 1.0,
     alloc_retries: int = 0,
 ) -> SampleTrial:
     """A trial that ran to its end on GPUs that NVML watched.
 
-    `loss_error` is a fault from the fifth step on, `loss_noise` the rounding of each further ZeRO stage.
+    `loss_error` is a fault from the fifth step on, `loss_noise` the rounding of each further ZeRO stage; `norm_factor`
+    is by how much its gradients are too large.
     """
     losses = [10.8 - 0.1 * step + loss_noise * (asked.zero_stage or 0) + loss_error * (step > 3) for step in range(9)]
-    ranks = [rank_record(asked, rank, step_s, losses, alloc_retries) for rank in range(asked.world_size)]
+    norms = [(3.0 - 0.1 * step) * norm_factor for step in range(9)]
+    ranks = [rank_record(asked, rank, step_s, losses, alloc_retries, norms) for rank in range(asked.world_size)]
     record = trial_record(asked, ranks_reported=len(ranks), nvml=[nvml_summary(ranks)])
     return SampleTrial(asked, record, ranks)
 
@@ -170,6 +173,7 @@ def rank_record(
     step_s: float = 0.25,
     losses: Sequence[float] = (10.8, 10.7),
     alloc_retries: int = 0,
+    grad_norms: Sequence[float] = (),
 ) -> RankRecord:
     """What rank `rank` of a completed trial measured; rank 3 is a little slower and larger."""
     memory = device_rows(asked, rank) + host_rows(asked)
@@ -190,6 +194,7 @@ def rank_record(
         flops_per_step=2.9e9 * asked.micro_batch_size * asked.gradient_accumulation_steps * asked.sequence_length,
         flops_formula="6 N + 12 L H Q s per token",
         losses=list(losses),
+        grad_norms=list(grad_norms),
         learning_rates=[3e-4] * len(losses),
         step_times=[_step_time(step_s, rank, index) for index in range(7)],
         marks=_marks(step_s),

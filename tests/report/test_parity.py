@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import dataclasses
 import math
+from collections.abc import Sequence
 from typing import Any
 
 import pytest
@@ -122,3 +123,59 @@ def test_torchs_exact_strategies_are_judged_as_zero_is(strategy: str) -> None:
         ParityJudge([single, one]).judge(one) for one in (two_ranks(strategy, [1.0]), two_ranks(strategy, [1.5]))
     ]
     assert [verdict.agrees for verdict in verdicts if verdict is not None] == [True, False]
+
+
+def with_norms(trial: SampleTrial, norms: Sequence[float]) -> SampleTrial:
+    """The trial with norms of gradients on its first rank alone, as a server's or a driver's."""
+    ranks = [rank.model_copy(update={"grad_norms": list(norms) if rank.rank == 0 else []}) for rank in trial.ranks]
+    return dataclasses.replace(trial, ranks=ranks)
+
+
+@pytest.mark.parametrize("precision", ["fp32", "bf16", "fp16"])
+@pytest.mark.parametrize("factor", [2.0, 0.5])
+def test_gradients_twice_too_large_or_small_are_marked_though_losses_agree(precision: str, factor: float) -> None:
+    right, wrong = (
+        with_norms(two_ranks(name, [1.0, 0.9], precision=precision), norms)
+        for name, norms in (("zero0", [3.0, 2.0]), ("zero1", [3.0, 2.0 * factor]))
+    )
+    verdict = ParityJudge([right, wrong]).judge(wrong)
+    assert verdict is not None
+    assert verdict.difference == 0.0
+    assert verdict.norm_difference == pytest.approx(1.0)
+    assert (verdict.losses_agree, verdict.norms_agree, verdict.agrees) == (True, False, False)
+    assert verdict.disagreeing == "gradient norms"
+
+
+@pytest.mark.parametrize(("precision", "below", "above"), [("fp32", 0.049, 0.051), ("bf16", 0.09, 0.11)])
+def test_norms_may_differ_by_the_tolerance_of_their_precision(precision: str, below: float, above: float) -> None:
+    zero0, zero1, zero2 = (
+        with_norms(two_ranks(name, [1.0], precision=precision), [2.0 * (1 + error)])
+        for name, error in [("zero0", 0.0), ("zero1", below), ("zero2", above)]
+    )
+    judge = ParityJudge([zero0, zero1, zero2])
+    verdicts = [judge.judge(trial) for trial in (zero1, zero2)]
+    assert [verdict is not None and verdict.agrees for verdict in verdicts] == [True, False]
+
+
+def test_a_trial_of_which_no_norm_is_known_is_judged_by_its_losses() -> None:
+    known, old = (with_norms(two_ranks(f"zero{stage}", [1.0]), norms) for stage, norms in ((1, [3.0]), (2, [])))
+    verdict = ParityJudge([known, old]).judge(old)
+    assert verdict is not None
+    assert (verdict.norm_difference, verdict.agrees) == (None, True)
+
+
+def test_compressed_gradients_have_a_distance_of_their_norms_and_no_verdict() -> None:
+    single = completed_trial(spec("single", gpus_per_node=1, gradient_accumulation_steps=2))
+    compressed = with_norms(two_ranks("ddp", [1.0], compression="onebit"), [6.0])
+    verdict = ParityJudge([compressed, with_norms(single, [3.0])]).judge(compressed)
+    assert verdict is not None
+    assert (verdict.norm_difference, verdict.norms_agree, verdict.agrees) == (1.0, True, True)
+
+
+def test_a_trial_stripped_to_its_losses_keeps_its_norms() -> None:
+    trials = [with_norms(two_ranks(f"zero{stage}", [1.0]), [3.0 + stage]) for stage in (1, 2)]
+    whole, stripped = ParityJudge(trials), ParityJudge([LossesOnly.of(trial) for trial in trials])
+    verdict = whole.judge(trials[1])
+    assert verdict == stripped.judge(LossesOnly.of(trials[1]))
+    assert verdict is not None
+    assert verdict.norm_difference == 0.25

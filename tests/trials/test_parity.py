@@ -63,6 +63,14 @@ def test_losses_agree_with_the_single_process_to_5e_6(swept):
         assert max(abs(a - b) for a, b in zip(losses, reference, strict=True)) <= 5e-6, strategy
 
 
+def test_gradients_are_as_large_in_every_step_as_the_single_processs(swept):
+    reference = swept.trial(strategy="single").ranks[0].grad_norms
+    assert len(reference) == 8
+    for strategy in EXACT:
+        for rank in swept.trial(strategy=strategy, compression=Compression.NONE).ranks:
+            assert rank.grad_norms == pytest.approx(reference, rel=1e-4), strategy
+
+
 @pytest.mark.parametrize(
     ("compression", "largest"), [(Compression.FP16, 1e-3), (Compression.ONEBIT, 0.5), (Compression.POWERSGD, 1.0)]
 )

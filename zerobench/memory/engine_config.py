@@ -7,6 +7,7 @@ from typing import Any
 import torch
 
 from zerobench.records import ParameterTensor
+from zerobench.spec.backward import Weight
 from zerobench.spec.parameters import component_of
 
 _SECTIONS = {
@@ -71,13 +72,24 @@ def count_parameters_built(model: torch.nn.Module) -> ParameterTensor:
     """
     by_component: dict[str, int] = {}
     total = trainable = 0
-    for name, parameter in model.named_parameters():
-        numel = int(getattr(parameter, "ds_numel", parameter.numel())) * _autotp_parts(parameter)
+    for name, numel, is_trained in weights_built(model):
         component = component_of(name)
         by_component[component] = by_component.get(component, 0) + numel
         total += numel
-        trainable += numel if parameter.requires_grad else 0
+        trainable += numel if is_trained else 0
     return ParameterTensor(total=total, trainable=trainable, by_component=by_component)
+
+
+def weights_built(model: torch.nn.Module) -> list[Weight]:
+    """The model's parameters in their order, tied ones once, each with its full size."""
+    return [
+        Weight(
+            name,
+            int(getattr(parameter, "ds_numel", parameter.numel())) * _autotp_parts(parameter),
+            is_trained=parameter.requires_grad,
+        )
+        for name, parameter in model.named_parameters()
+    ]
 
 
 def _autotp_parts(parameter: torch.nn.Parameter) -> int:

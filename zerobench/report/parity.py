@@ -1,7 +1,8 @@
 """Do strategies that must compute the same thing compute it? Where they do not, a trial's memory is not believed.
 
 ZeRO changes where states lie and never the arithmetic, so with equal weights, data, global batch and
-hyperparameters (`TrialSpec.parity_hash`) the losses of all strategies agree but for the order of additions.
+hyperparameters (`TrialSpec.parity_hash`) the losses of all strategies agree but for the order of additions. So do the
+norms of their gradients (gradient_parity.py), which see what losses cannot.
 """
 
 from __future__ import annotations
@@ -10,7 +11,8 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from zerobench.report.trials import Trial, all_ranks_ran, completed, drops_out, recorded_losses
+from zerobench.report.gradient_parity import NORM_TOLERANCES, largest_distance
+from zerobench.report.trials import Trial, all_ranks_ran, completed, drops_out, recorded_grad_norms, recorded_losses
 from zerobench.spec.strategy import STRATEGIES, is_exact, paper_stage
 from zerobench.spec.trial import Compile, CrossEntropy, Precision, TrialSpec
 
@@ -38,7 +40,7 @@ another shifts the curve by one update, hence the same bound.
 
 @dataclass(frozen=True)
 class Parity:
-    """How one trial's losses compare with its reference's."""
+    """How one trial's losses, and the norms of its gradients, compare with its reference's."""
 
     reference: str
     """trial_id of the reference."""
@@ -49,11 +51,30 @@ class Parity:
     is_judged: bool = True
     """Whether the trial must compute what its reference computes; one that changes the arithmetic by design (compressed
     gradients) has a distance and no verdict."""
+    norm_difference: float | None = None
+    """Largest distance of the norms (gradient_parity.distance); None where one of the two knows none."""
+    norm_tolerance: float = 0.0
+
+    @property
+    def losses_agree(self) -> bool:
+        """Whether the losses do, or need not."""
+        return not self.is_judged or self.difference <= self.tolerance
+
+    @property
+    def norms_agree(self) -> bool:
+        """Whether the norms of the gradients do, or need not, or are not known."""
+        return not self.is_judged or self.norm_difference is None or self.norm_difference <= self.norm_tolerance
 
     @property
     def agrees(self) -> bool:
         """Whether the trial computed what its reference computed, or need not."""
-        return not self.is_judged or self.difference <= self.tolerance
+        return self.losses_agree and self.norms_agree
+
+    @property
+    def disagreeing(self) -> str:
+        """What speaks against the trial: `losses`, `gradient norms`, or both."""
+        found = [(self.losses_agree, "losses"), (self.norms_agree, "gradient norms")]
+        return " and ".join(name for agrees, name in found if not agrees)
 
 
 def losses(trial: Trial) -> Sequence[float]:
@@ -121,8 +142,17 @@ class ParityJudge:
         difference = largest_difference(ours, theirs)
         if difference is None:
             return None
-        steps = min(len(ours), len(theirs))
-        return Parity(reference.spec.trial_id, difference, tolerance(trial.spec), steps, is_exact(trial.spec))
+        return Parity(
+            reference.spec.trial_id,
+            difference,
+            tolerance(trial.spec),
+            num_steps=min(len(ours), len(theirs)),
+            is_judged=is_exact(trial.spec),
+            norm_difference=largest_distance(
+                recorded_grad_norms(trial), recorded_grad_norms(reference), trial.spec.precision
+            ),
+            norm_tolerance=NORM_TOLERANCES[trial.spec.precision],
+        )
 
 
 def tolerance(spec: TrialSpec) -> float:

@@ -45,9 +45,10 @@ class Trial(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class _Curve:
-    """The one thing of a rank that is left of it here."""
+    """What of a rank is left of it here."""
 
     losses: Sequence[float]
+    grad_norms: Sequence[float | None]
 
 
 @dataclass(frozen=True, slots=True)
@@ -61,9 +62,9 @@ class _Ending:
 
 @dataclass(frozen=True, slots=True)
 class LossesOnly:
-    """A trial without what makes it large: enough to compare its losses with another's.
+    """A trial without what makes it large: enough to compare its losses and gradients' norms with another's.
 
-    A run of a hundred thousand trials holds one of these for each, so its rank has `losses` and nothing else, and its
+    A run of a hundred thousand trials holds one of these for each, so its rank has these and nothing else, and its
     record has its `status`.
     """
 
@@ -75,7 +76,7 @@ class LossesOnly:
     def of(cls, trial: Trial) -> LossesOnly:
         """`trial` with the losses of its first rank that has any, in eight bytes each."""
         losses = recorded_losses(trial)
-        curves = [_Curve(array("d", losses))] if losses else []
+        curves = [_Curve(array("d", losses), recorded_grad_norms(trial))] if losses else []
         ending = _Ending(trial.record.status)
         return cls(trial.spec, cast("TrialRecord", ending), cast("Sequence[RankRecord]", curves))
 
@@ -142,6 +143,16 @@ def recorded_losses(trial: Trial) -> Sequence[float]:
     if recovery is not None and recovery.killed_at_s is not None:
         return recovery.losses
     return next((rank.losses for rank in trial.ranks if rank.losses), ())
+
+
+def recorded_grad_norms(trial: Trial) -> Sequence[float | None]:
+    """Global norm of each step's gradients, as the first rank that has any recorded it; none where a rank was killed on
+    purpose, since the launch that went on to the end keeps losses alone.
+    """
+    recovery = trial.record.recovery
+    if recovery is not None and recovery.killed_at_s is not None:
+        return ()
+    return next((rank.grad_norms for rank in trial.ranks if rank.grad_norms), ())
 
 
 def completed(trial: Trial) -> bool:

@@ -6,6 +6,8 @@ with each of T positions (L layers, H heads of size Q). Nothing that is computed
 counted, and the causal mask is not taken off, as in PaLM and in Megatron-LM (Narayanan et al. 2021,
 arXiv:2104.04473, equation 3, of which this is the dense case).
 
+That is where all weights are trained. Frozen ones are counted as their backward pass is computed (backward.py).
+
 N here is all parameters but the tables that are only looked up: positional embeddings, and token embeddings
 unless they are the output head too. Biases and norms are in it, below 0.1 % of it in models of use.
 """
@@ -15,11 +17,18 @@ from __future__ import annotations
 import math
 
 from zerobench.spec.architecture import complete, dimensions
+from zerobench.spec.backward import BackwardPass
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.parameters import ParameterCounts, count_parameters
 
 MODEL_FORMULA = "6*N + 12*L*H*Q*s per token (PaLM appendix B; N without looked-up embeddings)"
 """N parameters, L layers, H heads of size Q, s tokens of the sequence."""
+
+FROZEN_FORMULA = (
+    "2*N + 2*N_trained + 2*N_passed + (4 + 8*share)*L*H*Q*s per token (N_passed: weights through which a gradient is "
+    "passed on to trained ones before them; share: of attention's backward products)"
+)
+"""The same where some weights are frozen; with none of them it is 6*N + 12*L*H*Q*s."""
 
 HARDWARE_FORMULA = f"{MODEL_FORMULA} + 2*N_layers + 4*L*H*Q*s for the layers' second forward pass"
 """N_layers: parameters of attention, MLP and norms, which activation checkpointing runs forward twice."""
@@ -37,17 +46,26 @@ _DENSE_DECODERS = frozenset(
 """Decoders in which every weight meets every token and every layer attends alike."""
 
 
-def model_flops_per_token(spec: ModelSpec, sequence_length: int, counts: ParameterCounts | None = None) -> Flops:
+def model_flops_per_token(
+    spec: ModelSpec,
+    sequence_length: int,
+    counts: ParameterCounts | None = None,
+    backward: BackwardPass | None = None,
+) -> Flops:
     """Model FLOPs of one token of a sequence of `sequence_length` tokens, forward and backward, and the formula's name.
 
-    `counts` are the parameters of the model as built, for architectures without a closed form. Both None
-    where the formula does not hold or a dimension is not known (mixtures of experts, state-space layers).
+    `counts` are the parameters of the model as built, for architectures without a closed form; `backward` says what is
+    computed of the backward pass where not all of them are trained. Both results are None where the formula does not
+    hold or a dimension is not known (mixtures of experts, state-space layers).
     """
     attention = _attention_products(spec, sequence_length)
     counts = counts or count_parameters(spec)
     if attention is None or counts is None:
         return None, None
-    return 6.0 * _multiplied(counts) + 12.0 * attention, MODEL_FORMULA
+    if backward is None:
+        return 6.0 * _multiplied(counts) + 12.0 * attention, MODEL_FORMULA
+    products = 2.0 * (_multiplied(counts) + backward.trained + backward.passed)
+    return products + (4.0 + 8.0 * backward.attention_share) * attention, FROZEN_FORMULA
 
 
 def hardware_flops_per_token(

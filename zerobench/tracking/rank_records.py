@@ -15,10 +15,11 @@ import torch
 from zerobench.ds_config import departures
 from zerobench.folder import TrialFolder, write_whole
 from zerobench.memory.device import Device
-from zerobench.memory.engine_config import count_parameters_built, engine_config
+from zerobench.memory.engine_config import count_parameters_built, engine_config, weights_built
 from zerobench.memory.sampler import Sampler
 from zerobench.progress import Rank
 from zerobench.records import Failure, NvmlSummary, ParameterTensor, RankRecord, Status, TrialRecord
+from zerobench.spec.backward import BackwardPass, backward_pass
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.parameters import ParameterCounts
 from zerobench.spec.trial import TrialSpec
@@ -164,7 +165,8 @@ def write_records(found: Found, engine: Any, device: Device, *, is_last: bool = 
 
 def _rank_record(found: Found, trial: TrialSpec, engine: Any, device: Device, more_notes: Sequence[str]) -> RankRecord:
     parameters = count_parameters_built(engine.module)
-    flops, formula = _flops(trial, parameters) if trial.knows("sequence_length") else (None, None)
+    backward = backward_pass(weights_built(engine.module))
+    flops, formula = _flops(trial, parameters, backward) if trial.knows("sequence_length") else (None, None)
     return RankRecord(
         trial_id=trial.trial_id,
         rank=found.rank.rank,
@@ -190,10 +192,12 @@ def _rank_record(found: Found, trial: TrialSpec, engine: Any, device: Device, mo
     )
 
 
-def _flops(trial: TrialSpec, parameters: ParameterTensor) -> tuple[float | None, str | None]:
+def _flops(
+    trial: TrialSpec, parameters: ParameterTensor, backward: BackwardPass | None
+) -> tuple[float | None, str | None]:
     """Model FLOPs of one rank and optimizer step, and the formula's name."""
     counts = ParameterCounts.from_components(parameters.by_component)
-    per_token, formula = model_flops_per_token(trial.model, trial.sequence_length, counts)
+    per_token, formula = model_flops_per_token(trial.model, trial.sequence_length, counts, backward)
     tokens = trial.micro_batch_size * trial.gradient_accumulation_steps * trial.sequence_length
     return (None, None) if per_token is None else (per_token * tokens, formula)
 

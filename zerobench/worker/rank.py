@@ -17,13 +17,14 @@ from zerobench.ds_config import departures, swap_folder
 from zerobench.environments import running_in
 from zerobench.folder import TrialFolder
 from zerobench.memory.device import Device
-from zerobench.memory.engine_config import count_parameters_built
+from zerobench.memory.engine_config import count_parameters_built, weights_built
 from zerobench.memory.host import resident_bytes, unpin_malloc
 from zerobench.memory.ledger import Ledger
 from zerobench.memory.nvml import DeviceReader
 from zerobench.memory.recorder import Marks, MemoryPhases, PlainPhases, TimedPhases
 from zerobench.progress import ProgressFile, Rank
 from zerobench.records import ContextMemory, Phase, Place, RankRecord, Status, StepBatch, StepKind
+from zerobench.spec.backward import backward_pass
 from zerobench.spec.batch import micro_batches_per_step, micro_batches_read, model_parallel_size
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.parameters import ParameterCounts
@@ -35,6 +36,7 @@ from zerobench.worker.checkpoints import TorchPeers
 from zerobench.worker.communication import watched
 from zerobench.worker.compilation import CompilationWatch, eagerly
 from zerobench.worker.cross_entropy import effective_loss
+from zerobench.worker.grad_norms import GradNorms
 from zerobench.worker.model import DTYPES, prepare_model
 from zerobench.worker.schedule import planned_rate
 from zerobench.worker.strategies import make_strategy
@@ -67,6 +69,8 @@ class RankRun:
         self.device: Device | None = None
         self._progress = progress
         self._losses: list[torch.Tensor] = []
+        clipping = trial.hyperparameters.gradient_clipping
+        self._norms = GradNorms(clipping, are_kept=self.world.trains and not self.world.is_alone)
         self.record = RankRecord(
             trial_id=trial.trial_id,
             rank=rank.rank,
@@ -101,6 +105,7 @@ class RankRun:
             finally:
                 self._collect(strategy)
             self._gather_losses()
+        self.record.notes += self._norms.notes()
         self.record.compilation = self._compilation.record()
         self.record.notes += self._compilation.notes()
         self.record.status = Status.COMPLETED
@@ -174,6 +179,7 @@ class RankRun:
                 model, trial.hyperparameters.seed, self.world.generator, DTYPES[trial.precision]
             ),
             heard=self.world.traffic.collective,
+            norms=self._norms,
         )
 
     def _build(self, strategy: Strategy, ds_config: dict[str, Any]) -> None:
@@ -189,7 +195,8 @@ class RankRun:
         if (own := strategy_info(trial.strategy).environment) is not None:
             record.effective_config["environment"] = running_in(own)
         counts = ParameterCounts.from_components(record.parameters.by_component)
-        per_token, record.flops_formula = model_flops_per_token(trial.model, trial.sequence_length, counts)
+        backward = backward_pass(weights_built(strategy.module))
+        per_token, record.flops_formula = model_flops_per_token(trial.model, trial.sequence_length, counts, backward)
         tokens = trial.micro_batch_size * micro_batches_per_step(trial, record.rank) * trial.sequence_length
         if per_token is not None and role_of(trial, record.rank) is Role.WORKER:
             record.flops_per_step = per_token * tokens / model_parallel_size(trial)
@@ -256,6 +263,7 @@ class RankRun:
         if planned.kind in _UNDER_LEDGER:
             self._ledger.name_inputs(batches)
         rate = planned_rate(self.trial, planned)
+        self._norms.begin(planned.kind)
         if planned.kind == "timed":
             with self._compilation.timed_step(), self._timed.step(self.record.step_times):
                 loss = strategy.step(batches, rate, self._timed)
@@ -317,6 +325,8 @@ class RankRun:
         losses = torch.stack([loss.float() for loss in self._losses])
         before = self._checkpoints.position.losses
         self.record.losses = before + self.world.mean_over_ranks(losses, num_loss_ranks(self.trial))
+        norms = self._norms.values()
+        self.record.grad_norms = [*[None] * len(before), *norms] if norms else []
 
 
 def _used(reader: DeviceReader | None) -> int | None:

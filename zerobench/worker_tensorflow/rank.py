@@ -32,7 +32,10 @@ from zerobench.worker_tensorflow.memory import MemoryBook
 from zerobench.worker_tensorflow.start import Start
 
 _UNDER_LEDGER = {"first": StepKind.FIRST, "memory": StepKind.STEADY}
-_ONE_GRAPH = "a step is one graph: forward, backward and update are one phase, step, and have no times of their own"
+_ONE_GRAPH = (
+    "a step is one graph: forward, backward and update are one phase, step, and have no times of their own; the norm "
+    "of the gradients stays within it and is not known"
+)
 
 
 class TensorflowPeers:

@@ -79,6 +79,17 @@ def test_losses_that_disagree_are_marked_as_such(frames: RunFrames) -> None:
     assert list(judged.loc[~judged["loss_parity_holds"], "label"]) == ["zero1 mb4 ga2"]
 
 
+def test_gradients_of_another_size_are_marked_beside_losses_that_agree(tmp_path: Path) -> None:
+    trials = [
+        completed_trial(spec(f"zero{stage}"), norm_factor=factor) for stage, factor in ((1, 1.0), (2, 1.0), (3, 2.0))
+    ]
+    write_run(tmp_path / RUN_ID, trials, samples=False)
+    found = run_frames([load_run(tmp_path / RUN_ID)]).trials
+    assert list(found["norm_parity"].fillna(-1)) == pytest.approx([-1, 0, 1])
+    assert list(found["norm_parity_holds"].fillna(value=True)) == [True, True, False]
+    assert list(found["loss_parity_holds"].fillna(value=True)) == [True, True, True]
+
+
 def test_a_prediction_says_which_gpu_it_is_about_and_how_much_that_holds(tmp_path: Path) -> None:
     asked = spec("zero2", evidence="simulated", prediction={"gpu": "H200 SXM"})
     made = completed_trial(asked)

@@ -79,6 +79,13 @@ def test_losses_that_disagree_are_no_choice_however_fast(tmp_path: Path) -> None
     assert any("losses disagree with the reference: zero2" in sentence for sentence in said)
 
 
+def test_gradients_of_another_size_are_no_choice_though_their_losses_agree(tmp_path: Path) -> None:
+    wrong = completed_trial(small("zero2"), step_s=0.01, norm_factor=2.0)
+    said = told(tmp_path, completed_trial(small("zero0")), completed_trial(small("zero1"), step_s=0.3), wrong)
+    assert any("The fastest is zero0" in sentence for sentence in said)
+    assert any("their gradient norms disagree with the reference: zero2" in sentence for sentence in said)
+
+
 def test_a_throughput_that_is_void_is_not_ranked(tmp_path: Path) -> None:
     said = told(tmp_path, completed_trial(small("zero0")), completed_trial(small("zero1"), step_s=0.1, alloc_retries=2))
     assert "The only one timed is zero0, with 64.9 K tokens/s." in said

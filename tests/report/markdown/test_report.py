@@ -110,6 +110,14 @@ def test_what_is_not_to_be_believed_is_said(sample: RunFrames) -> None:
     assert "- zero1 mb4 ga2: its losses disagree with those of the reference by 0.31" in text
 
 
+def test_gradients_of_another_size_are_said_beside_losses_that_agree(tmp_path: Path) -> None:
+    trials = [completed_trial(spec("zero1")), completed_trial(spec("zero2"), norm_factor=2.0)]
+    text = markdown_report(frames_of(tmp_path, trials))
+    assert "- zero2: its gradient norms disagree with those of the reference by 1: do not believe" in text
+    [_, right, wrong] = table_after(text, "Throughput")
+    assert (right[-2:], wrong[-2:]) == (["-", "-"], ["1.0e-04", "1.0e+00"])
+
+
 def test_predictions_are_marked_in_every_row_and_their_errors_listed(tmp_path: Path) -> None:
     real = completed_trial(spec("zero1", gpus_per_node=1))
     text = markdown_report(frames_of(tmp_path, [real, foretelling(real, "solo", 1.1)]))

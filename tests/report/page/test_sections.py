@@ -14,7 +14,7 @@ import pytest
 import yaml
 
 from tests.report.page.conftest import ENVIRONMENT, write_frames
-from tests.report.sample_run import RUN_ID, cpu_trials, sample_trials
+from tests.report.sample_run import RUN_ID, completed_trial, cpu_trials, sample_trials, spec, write_run
 from zerobench.report.figure import Figure
 from zerobench.report.frames.run_frames import RunFrames, run_frames
 from zerobench.report.page import page_html
@@ -86,6 +86,15 @@ def test_a_row_that_is_not_to_be_believed_says_so_in_words(page: ET.Element) -> 
     assert by_label["zero1 mb4 ga2"] == "losses disagree"
     assert by_label["zero2 reduce_bucket=5e8"] == "speed void"
     assert "zero1 mb4 ga2: its losses differ from the reference's by 0.31" in words(trials)
+
+
+def test_gradients_of_another_size_are_a_doubt_of_their_own(tmp_path: Path) -> None:
+    trials = [completed_trial(spec("zero1")), completed_trial(spec("zero2"), norm_factor=2.0)]
+    write_run(tmp_path / RUN_ID, trials, samples=False)
+    element = parsed(page_html(run_frames([load_run(tmp_path / RUN_ID)]), figures=[]))
+    right, wrong = rows(section(element, "trials"))
+    assert (right[-1], wrong[-1]) == ("", "gradient norms disagree")
+    assert wrong[-3:-1] == ["1.0e-04", "1.0e+00"]
 
 
 def test_a_row_is_marked_by_what_became_of_its_trial(page: ET.Element) -> None:

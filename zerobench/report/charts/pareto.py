@@ -143,7 +143,7 @@ def _caption(trials: pd.DataFrame, number: int) -> str:
         " length beats in both memory and speed (the Pareto front). Memory is the largest peak, start-up included."
     )
     if not trials["is_believed"].all():
-        text += " Trials marked `!` (their losses leave the reference's) are on no front."
+        text += " Trials marked `!` (their losses or gradient norms leave the reference's) are on no front."
     if number > _MOST_PANELS:
         text += f" Of {number} plots the {_MOST_PANELS} with most trials are drawn."
     return text

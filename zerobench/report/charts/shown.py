@@ -4,6 +4,8 @@ from __future__ import annotations
 
 import pandas as pd
 
+from zerobench.report.frames.doubts import disagree
+
 KEY = ["run_id", "trial_id"]
 
 MOST_ROWS = 30
@@ -13,12 +15,13 @@ MOST_ROWS = 30
 def prepared(trials: pd.DataFrame) -> pd.DataFrame:
     """The trials in their order, with columns for charts.
 
-    `position`; `name`: the label, `! ` before it where the losses disagree, so that its memory is not believed;
-    `is_measured`: all ranks ran, as far as `evidence` says; `offload`: the farthest place that a state is offloaded to.
+    `position`; `name`: the label, `! ` before it where losses or gradients disagree, so that its memory is not
+    believed; `is_measured`: all ranks ran, as far as `evidence` says; `offload`: the farthest place that a state is
+    offloaded to.
     """
     found = trials.reset_index(drop=True).copy()
     found["position"] = range(len(found))
-    doubted = (found["loss_parity_holds"] == False).fillna(value=False).astype(bool)  # noqa: E712 -- NA is no doubt
+    doubted = disagree(found)
     found["is_believed"] = ~doubted
     found["name"] = found["label"].astype(str).where(~doubted, "! " + found["label"].astype(str))
     found["is_measured"] = (found["evidence"] == "measured").astype(bool)
@@ -70,4 +73,4 @@ def evidence_sentence(trials: pd.DataFrame) -> str:
 
 def doubt_sentence(trials: pd.DataFrame) -> str:
     """How a caption explains the mark of trials that are not believed."""
-    return "" if trials["is_believed"].all() else " `!`: the losses leave those of the reference."
+    return "" if trials["is_believed"].all() else " `!`: losses or gradient norms leave those of the reference."

@@ -10,6 +10,7 @@ from collections.abc import Callable
 
 from zerobench.report.compared import claims_of_bytes, claims_of_memory, claims_of_speed
 from zerobench.report.compared.claim import Claim, Known, Rows, judged, unjudged
+from zerobench.report.compared.rows import Compared
 
 
 def claims(rows: Rows) -> list[Claim]:
@@ -27,7 +28,14 @@ def exact(known: Known) -> Claim:
     agreeing = sum(row.is_believed for row in held)
     difference = far.parity.difference if far.parity else 0.0
     said = f"{agreeing} of {len(held)} agree; the farthest, {far.label}, is {difference:.1g} away in its loss"
+    if wrong := [row for row in held if row.parity is not None and not row.parity.norms_agree]:
+        said += f"; {wrong[0].label} has gradients of another size, by a factor of {_factor(wrong[0]):.2g}"
     return judged(text, agreeing == len(held), said)
+
+
+def _factor(row: Compared) -> float:
+    """By which the norms of gradients lie apart."""
+    return 1 + (row.parity.norm_difference or 0.0) if row.parity is not None else 1.0
 
 
 _CLAIMS: tuple[Callable[[Known], Claim], ...] = (

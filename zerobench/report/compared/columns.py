@@ -17,8 +17,9 @@ HOW_TO_READ = (
 )
 
 WHERE_FROM = (
-    "losses: exact strategies agree with the single process, others differ by design; loss: the largest difference. "
-    "+-: half of the timed steps lie within it. Bytes: of the rank that sends most, in a memory step; closed forms: "
+    "losses: exact strategies agree with the single process, others differ by design; loss: the largest difference; "
+    "norm: the largest distance of gradients' norms before clipping, a fraction. +-: half of the timed steps lie "
+    "within it. Bytes: of the rank that sends most, in a memory step; closed forms: "
     "Rajbhandari et al. 2020, section 7 (ddp, ZeRO, FSDP), Li et al. 2014 (parameter server), Shoeybi et al. 2019 "
     "(tensor), Narayanan et al. 2021 (pipeline). sync: of the rank where it is largest, in a step under torch's "
     "profiler that is not timed; in brackets: the waiting that the strategy itself timed, where no library tells. "
@@ -29,17 +30,19 @@ WHERE_FROM = (
 def columns(rows: Sequence[Compared], *, full: bool = True) -> list[Column[Compared]]:
     """The columns for `rows`, their units chosen once for all of them; without `full` those for a terminal.
 
-    A page and Markdown have tokens/s in a table of their own, and room for the share in which communication is under
-    way.
+    A page and Markdown have tokens/s in a table of their own, and room for the norms of gradients and for the
+    share in which communication is under way.
     """
     seconds = time_unit(row.figures.step_s for row in rows)
     moved = byte_unit(size for row in rows for size in (row.figures.sent_bytes, row.figures.formula_sent_bytes))
     held = byte_unit(size for row in rows for size in (row.figures.states_bytes, row.figures.peak_bytes))
     tokens = Column[Compared]("tokens/s", None, lambda row: show_whole(row.figures.tokens_per_s))
+    norm = Column[Compared]("norm", None, _norm_difference)
     in_flight = Column[Compared]("in flight, %", None, lambda row: show_percent(row.figures.in_flight_fraction, 0))
     return [
         Column[Compared]("losses", None, lambda row: row.verdict, is_text=True),
         Column[Compared]("loss", "loss", _difference),
+        *([norm] if full else []),
         Column[Compared](f"step, {seconds.name}", f"{seconds.name}", lambda row: seconds.show(row.figures.step_s)),
         Column[Compared]("+-", None, lambda row: seconds.show(row.figures.spread_s)),
         *([] if full else [tokens]),
@@ -69,7 +72,16 @@ def _weak(rows: Sequence[Compared]) -> list[Column[Compared]]:
 def _difference(row: Compared) -> str:
     if row.figures.is_server or row.parity is None:
         return MISSING
-    return f"{row.parity.difference:.0e}" if row.parity.difference else "0"
+    return _order(row.parity.difference)
+
+
+def _norm_difference(row: Compared) -> str:
+    far = None if row.figures.is_server or row.parity is None else row.parity.norm_difference
+    return MISSING if far is None else _order(far)
+
+
+def _order(difference: float) -> str:
+    return f"{difference:.0e}" if difference else "0"
 
 
 def _times(value: float | None) -> str:

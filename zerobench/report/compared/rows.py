@@ -51,7 +51,7 @@ class Compared:
 
     @property
     def verdict(self) -> str:
-        """What the losses say."""
+        """What the losses and the gradients say."""
         if self.figures.is_server or self.parity is None:
             return "reference" if self.is_reference else "-"
         if not self.parity.is_judged:
@@ -60,7 +60,7 @@ class Compared:
 
     @property
     def is_believed(self) -> bool:
-        """Whether its losses do not speak against its figures."""
+        """Whether its losses and gradients do not speak against its figures."""
         return self.parity is None or self.parity.agrees
 
 

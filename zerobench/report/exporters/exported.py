@@ -82,7 +82,8 @@ def exported_trials(run: store.Run) -> Iterator[ExportedTrial]:
 
 def _exported(trial: Trial, name: str, joules: float | None, judge: ParityJudge) -> ExportedTrial:
     parity = judge.judge(trial)
-    values = trial_values(trial, joules) | {"loss_parity": parity and parity.difference}
+    far = {"loss_parity": parity and parity.difference, "norm_parity": parity and parity.norm_difference}
+    values = trial_values(trial, joules) | far
     found = ((place, largest_peak(trial, StepKind.STEADY, place)) for place in Place) if completed(trial) else ()
     return ExportedTrial(
         run_id=trial.record.run_id,

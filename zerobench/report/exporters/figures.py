@@ -67,5 +67,11 @@ FIGURES = (
         "loss_largest_difference",
         "Largest difference of a step's loss from that of the trial that it is held against.",
     ),
+    Figure(
+        "norm_parity",
+        "loss",
+        "gradient_norm_largest_difference",
+        "Largest distance of gradients' norms from those of the trial that it is held against, as a fraction.",
+    ),
     Figure("num_params", "model", "model_parameters", "Parameters of the whole model."),
 )

@@ -31,6 +31,7 @@ def _values(row: Compared) -> dict[str, Any]:
         "num_ranks": figures.num_ranks,
         "losses": None if figures.is_server else row.verdict,
         "loss_difference": None if figures.is_server else row.parity and row.parity.difference,
+        "norm_difference": None if figures.is_server else row.parity and row.parity.norm_difference,
         "step_time_s_median": figures.step_s,
         "step_time_s_spread": figures.spread_s,
         "tokens_per_s": figures.tokens_per_s,

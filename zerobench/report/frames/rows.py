@@ -105,7 +105,8 @@ def error_columns(pair: Pair) -> Columns:
 
 
 def trial_values(trial: Trial, energy_joules: float | None) -> dict[str, Any]:
-    """The row of `trial` in the trials table (schema.TRIALS), but for `loss_parity`, which takes another trial.
+    """The row of `trial` in the trials table (schema.TRIALS), but for `loss_parity` and `norm_parity`, which take
+    another trial.
 
     Speed, device and host peaks and losses are those of completed trials: what a failed one got to before it
     ended is in its records and in the memory table. What NVML saw stands for every trial that it watched.
@@ -126,6 +127,7 @@ def trial_values(trial: Trial, energy_joules: float | None) -> dict[str, Any]:
         "loss_first": curve[0] if curve else None,
         "loss_last": curve[-1] if curve else None,
         "loss_parity": None,
+        "norm_parity": None,
         "nodes": plain(" ".join(trial.record.nodes)) or None,
         "job": trial.record.job and plain(trial.record.job),
         "step_bound_s": step_bound_s(trial),

@@ -132,7 +132,7 @@ def run_frames(runs: Sequence[store.Run]) -> RunFrames:
             if can_be_compared(judged):
                 errors += [errors_table(pair) for pair in pairs(ended_trials(run), judge)]
     names = dict(zip(keys, _labels(specs, [run_id for run_id, _ in keys]), strict=True))
-    trials = _with_columns(summary.table(), {"label": [names[key] for key in keys], **_said_by_losses(keys, parities)})
+    trials = _with_columns(summary.table(), {"label": [names[key] for key in keys], **_said_by_parity(keys, parities)})
     frames = {name: to_pandas(kept.table()) for name, kept in columns.items()}
     return RunFrames(
         runs,
@@ -144,12 +144,19 @@ def run_frames(runs: Sequence[store.Run]) -> RunFrames:
     )
 
 
-def _said_by_losses(keys: Iterable[Key], parities: Mapping[Key, Parity | None]) -> dict[str, list[Any]]:
-    """The columns that say how far each trial's losses lie from the reference's, and whether they agree."""
+def _said_by_parity(keys: Iterable[Key], parities: Mapping[Key, Parity | None]) -> dict[str, list[Any]]:
+    """The columns that say how far each trial's losses and gradients' norms lie from the reference's, and whether they
+    agree.
+    """
     found = [parities[key] for key in keys]
+    judged = [parity if parity is not None and parity.is_judged else None for parity in found]
     return {
         "loss_parity": [parity and parity.difference for parity in found],
-        "loss_parity_holds": [parity.agrees if parity is not None and parity.is_judged else None for parity in found],
+        "norm_parity": [parity and parity.norm_difference for parity in found],
+        "loss_parity_holds": [parity and parity.losses_agree for parity in judged],
+        "norm_parity_holds": [
+            None if parity is None or parity.norm_difference is None else parity.norms_agree for parity in judged
+        ],
     }
 
 

@@ -51,6 +51,7 @@ def summary_values(trial: Trial) -> Row:
         "host_needed_bytes": host_bytes_per_node(trial),
         "host_capacity_bytes": trial.spec.prediction.host_memory_bytes,
         "loss_parity_holds": None,
+        "norm_parity_holds": None,
         "void": speed and speed.void,
     }
 

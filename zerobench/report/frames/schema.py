@@ -87,13 +87,16 @@ TRIALS: Mapping[str, str] = {
     "loss_first": FLOAT,
     "loss_last": FLOAT,
     "loss_parity": FLOAT,
+    "norm_parity": FLOAT,
     "nodes": STRING,
     "job": STRING,
     "step_bound_s": FLOAT,
 }
 """One row for each trial, skipped and failed ones included. `nodes`: the names of the nodes that it ran on, with spaces
-between; `job`: Slurm's id of the job that ran it; `step_bound_s`: of trials predicted for a GPU, what a step takes at
-least (step_time/bound.py), empty where a term is not known."""
+between; `job`: Slurm's id of the job that ran it; `loss_parity`, `norm_parity`: how far its losses, and the norms of
+its gradients before clipping, lie from those of the trial that it is held against, the latter as a fraction of them;
+`step_bound_s`: of trials predicted for a GPU, what a step takes at least (step_time/bound.py), empty where a term is not
+known."""
 
 ERRORS: Mapping[str, str] = {
     **KEYS,
@@ -146,6 +149,7 @@ SUMMARY: Mapping[str, str] = {
     "host_needed_bytes": INTEGER,
     "host_capacity_bytes": INTEGER,
     "loss_parity_holds": BOOLEAN,
+    "norm_parity_holds": BOOLEAN,
     "void": STRING,
 }
 """`trials` as a page needs it. `label`: short, unique over the runs; `settings`: what the sweep says to DeepSpeed;
@@ -261,6 +265,7 @@ COMPARED: Mapping[str, str] = {
     "num_ranks": INTEGER,
     "losses": STRING,
     "loss_difference": FLOAT,
+    "norm_difference": FLOAT,
     "step_time_s_median": FLOAT,
     "step_time_s_spread": FLOAT,
     "tokens_per_s": FLOAT,

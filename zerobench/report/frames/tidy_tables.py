@@ -190,7 +190,13 @@ class _TrialRows:
 
     def table(self) -> Any:
         self._flush()
-        parities = map(self.judge.judge, self._trials)
-        differences = pa.array([parity and parity.difference for parity in parities], pa.float64())
-        index = _TRIALS.get_field_index("loss_parity")
-        return pa.concat_tables(self._tables).set_column(index, _TRIALS.field(index), differences)
+        judge = self.judge
+        parities = [judge.judge(trial) for trial in self._trials]
+        table = pa.concat_tables(self._tables)
+        for name, values in (
+            ("loss_parity", [parity and parity.difference for parity in parities]),
+            ("norm_parity", [parity and parity.norm_difference for parity in parities]),
+        ):
+            index = _TRIALS.get_field_index(name)
+            table = table.set_column(index, _TRIALS.field(index), pa.array(values, pa.float64()))
+        return table

@@ -10,6 +10,7 @@ import pandas as pd
 
 from zerobench.records import Status
 from zerobench.report.choice import Option
+from zerobench.report.frames.doubts import disagree
 from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.stats import median, median_interval
 from zerobench.spec.strategy import STRATEGIES
@@ -83,12 +84,12 @@ class Candidate:
 
 
 def candidates(frames: RunFrames) -> list[Candidate]:
-    """The trials that completed and whose losses agree with their reference's, repeats joined, in the runs' order.
+    """The trials that completed and agree with their reference, repeats joined, in the runs' order.
 
     A prediction of what was measured too is left out: the measurement counts.
     """
     trials = frames.trials
-    believed = trials[(trials["status"] == Status.COMPLETED.value) & ~disagrees(trials)]
+    believed = trials[(trials["status"] == Status.COMPLETED.value) & ~disagree(trials)]
     rates = _rates_by_trial(frames, believed)
     found = [_candidate(rows, rates) for rows in _repeats(believed)]
     ran_out = trials[(trials["status"] == Status.OUT_OF_DEVICE_MEMORY.value) & (trials["evidence"] == _MEASURED)]
@@ -103,10 +104,6 @@ def _repeats(believed: pd.DataFrame) -> Iterable[Sequence[Mapping[Any, Any]]]:
         key = tuple(str(row[name]) for name in ("run_id", "config_hash", "evidence", "gpu", "device_name"))
         groups.setdefault(key, []).append(row)
     return groups.values()
-
-
-def disagrees(trials: pd.DataFrame) -> pd.Series:
-    return ~trials["loss_parity_holds"].fillna(True).astype(bool)
 
 
 def _candidate(rows: Sequence[Mapping[Any, Any]], rates: Mapping[Key, Sequence[float]]) -> Candidate:

@@ -14,8 +14,9 @@ import pandas as pd
 from zerobench.records import Status
 from zerobench.report.choice import ROOM, RULE, UNDECIDED, chosen
 from zerobench.report.column_units import plain
+from zerobench.report.frames.doubts import disagreeing
 from zerobench.report.frames.run_frames import RunFrames
-from zerobench.report.headline.candidates import Candidate, candidates, disagrees, equally_fast, timed_groups
+from zerobench.report.headline.candidates import Candidate, candidates, equally_fast, timed_groups
 from zerobench.spec.trial import Evidence
 from zerobench.units import format_bytes, format_count
 
@@ -169,11 +170,11 @@ def _untimed_choice(found: Sequence[Candidate]) -> str:
 
 
 def _doubts(trials: pd.DataFrame, found: Sequence[Candidate]) -> str:
-    """What limits all this: losses that disagree, void throughput, single repeats."""
+    """What limits all this: losses or gradients that disagree, void throughput, single repeats."""
     parts = []
-    wrong = trials[(trials["status"] == _COMPLETED) & disagrees(trials)]
-    if len(wrong):
-        parts.append(f"left out because their losses disagree with the reference: {_names(list(wrong['label']))}")
+    ran = trials[trials["status"] == _COMPLETED]
+    for what, wrong in disagreeing(ran).items():
+        parts.append(f"left out because their {what} disagree with the reference: {_names(list(wrong))}")
     void = trials[trials["void"].notna()]
     if len(void):
         parts.append(f"not ranked because the allocator had to retry: {_names(list(void['label']))}")

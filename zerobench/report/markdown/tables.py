@@ -11,6 +11,7 @@ from typing import Any
 import pandas as pd
 
 from zerobench.report.column_units import Unit, byte_unit, show_number, show_percent, show_whole, time_unit
+from zerobench.report.frames.doubts import disagreements
 from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.grids import Grid, show_error
 from zerobench.report.markdown.text import bullets, paragraph, table
@@ -158,6 +159,8 @@ def throughput_lines(frames: RunFrames) -> Iterator[str]:
         _number("TFLOP/s", lambda row: show_number(row["tflops_per_gpu"])),
         _number("MFU, %", lambda row: show_percent(row["mfu"])),
         _number("last loss", lambda row: "-" if row["loss_last"] is None else f"{row['loss_last']:.4f}"),
+        _number("loss diff", lambda row: distance_text(row["loss_parity"])),
+        _number("norm diff", lambda row: distance_text(row["norm_parity"])),
     ]
     yield from _table(columns, rows)
 
@@ -310,14 +313,13 @@ def _on_device(errors: pd.DataFrame) -> pd.Series[bool]:
 
 
 def caveat_lines(frames: RunFrames) -> list[str]:
-    """What a reader must know before believing a figure: void throughput, losses that disagree, notes of the run."""
+    """What a reader must know before believing a figure: void throughput, disagreement, notes of the run."""
     rows = rows_of(frames.trials)
     said = [f"{row['label']}: throughput is void: {row['void']}" for row in rows if row["void"]]
     said += [
-        f"{row['label']}: its losses disagree with those of the reference by {row['loss_parity']:.2g}: do not believe "
-        "its figures"
+        f"{row['label']}: its {name} disagree with those of the reference by {far:.2g}: do not believe its figures"
         for row in rows
-        if row["loss_parity_holds"] is False
+        for name, far in disagreements(row)
     ]
     if any(row["evidence"] != "measured" for row in rows):
         said.append("Rows marked predicted were not measured: their ranks did not run together.")

@@ -10,8 +10,10 @@ import pandas as pd
 
 from zerobench.records import Status
 from zerobench.report.column_units import MISSING, Unit, byte_unit, show_number, show_percent, show_whole, time_unit
+from zerobench.report.frames.doubts import disagreements
 from zerobench.report.page.grid import Column, Grid, grid
 from zerobench.report.page.text import visible
+from zerobench.report.recovery import distance_text
 from zerobench.report.terminal.layout import listed
 from zerobench.spec.trial import Evidence
 
@@ -49,6 +51,8 @@ def trials_grid(trials: Sequence[Trial]) -> Grid:
         Column("tokens/s", lambda trial: show_whole(trial["tokens_per_s"])),
         Column("TFLOP/s per GPU", lambda trial: show_number(trial["tflops_per_gpu"])),
         Column("MFU, %", lambda trial: show_percent(trial["mfu"])),
+        Column("loss off", shown(distance_text, "loss_parity")),
+        Column("gradient norm off", shown(distance_text, "norm_parity")),
         Column("nodes", lambda trial: listed((trial["nodes"] or "").split()), is_number=False),
         Column("Slurm job", lambda trial: trial["job"] or "", is_number=False),
         Column("beware", lambda trial: "; ".join(short for short, _ in _doubts(trial)), is_number=False),
@@ -62,9 +66,16 @@ def _caption(trials: Sequence[Trial], *, all_measured: bool) -> str:
         "All trials, in the order of the sweep.",
         "Peaks are those of the rank that needed most, start-up included; the host's is of one rank.",
         "NVML's peak also counts what other processes held." if any(t["nvml_peak_bytes"] for t in trials) else "",
+        "Off: largest distance from the reference's, of gradients' norms as a fraction."
+        if _are_compared(trials)
+        else "",
         "All were measured." if all_measured else "Italics: predicted, not measured.",
     ]
     return " ".join(filter(None, sentences))
+
+
+def _are_compared(trials: Sequence[Trial]) -> bool:
+    return any(trial["loss_parity"] is not None for trial in trials)
 
 
 def _bytes(name: str, key: str, trials: Sequence[Trial]) -> Column[Trial]:
@@ -120,16 +131,16 @@ def remarks(trials: Sequence[Trial]) -> list[tuple[str, str]]:
 def _doubts(trial: Trial) -> list[tuple[str, str]]:
     """What speaks against a trial's figures, in two words and in full."""
     doubts = []
-    if trial["loss_parity_holds"] is False:
-        difference = f"its losses differ from the reference's by {trial['loss_parity']:.2g}"
-        doubts.append(("losses disagree", f"{difference}, more than rounding can: do not believe its figures"))
+    for name, far in disagreements(trial):
+        difference = f"its {name} differ from the reference's by {far:.2g}"
+        doubts.append((f"{name} disagree", f"{difference}, more than rounding can: do not believe its figures"))
     if trial["void"]:
         doubts.append(("speed void", f"its speed is void: {trial['void']}"))
     return doubts
 
 
 def _kind(trial: Trial) -> str:
-    if trial["loss_parity_holds"] is False:
+    if disagreements(trial):
         return "doubted"
     if trial["status"] == Status.SKIPPED.value:
         return "skipped"

@@ -220,7 +220,7 @@ def _left_out(measured: Trial, predicted: Trial, judge: ParityJudge) -> LeftOut 
         return LeftOut(measured, _ending(measured))
     parity = judge.judge(measured)
     if parity is not None and not parity.agrees:
-        return LeftOut(measured, "was measured, but its losses disagree with those of", parity.reference)
+        return LeftOut(measured, f"was measured, but its {parity.disagreeing} disagree with those of", parity.reference)
     rank = predicted.spec.prediction.rank
     if not _ranks([measured], rank):
         return LeftOut(measured, f"was measured, but left no record of rank {rank}, which was predicted")

@@ -34,7 +34,7 @@ class Shown:
 
     @property
     def is_believed(self) -> bool:
-        """Whether its losses do not speak against it."""
+        """Whether its losses and gradients do not speak against it."""
         return self.parity is None or self.parity.agrees
 
 

@@ -11,7 +11,7 @@ from zerobench.records import Failure, NvmlSummary, Status, TrialRecord
 from zerobench.report.column_units import MISSING, plain
 from zerobench.report.labels import brief
 from zerobench.report.nodes import node_name
-from zerobench.report.parity import losses
+from zerobench.report.parity import Parity, losses
 from zerobench.report.terminal.layout import Column, Section, Shown, bullets, listed, mark, table
 from zerobench.report.trials import completed
 from zerobench.units import format_bytes, format_seconds
@@ -93,13 +93,21 @@ def parity_sections(shown: Sequence[Shown], width: int) -> Iterator[Section]:
         Column[Shown]("last loss", "last", lambda one: f"{losses(one.trial)[-1]:.6f}"),
         Column[Shown]("difference", "diff", lambda one: _small(one.parity.difference) if one.parity else MISSING),
         Column[Shown]("tolerance", "tolerance", lambda one: _small(one.parity.tolerance) if one.parity else MISSING),
+        Column[Shown]("gradient norm", "norm", _norm_distance),
+        Column[Shown]("tolerance", None, lambda one: _small(one.parity.norm_tolerance) if one.parity else MISSING),
         Column[Shown]("verdict", "verdict", lambda one: _verdict(one, references, names), is_text=True),
     ]
     caption = (
         "Equal weights, data and global batch, so strategies may differ by rounding only. The loss of the first and "
-        "the last step; the largest difference over all steps."
+        "the last step; the largest difference over all steps. Gradient norm: the largest distance of the norms before "
+        "clipping, as a fraction of the smaller one."
     )
     yield Section("Loss parity", caption, table(columns, rows, width))
+
+
+def _norm_distance(shown: Shown) -> str:
+    far = None if shown.parity is None else shown.parity.norm_difference
+    return MISSING if far is None else _small(far)
 
 
 def _small(value: float) -> str:
@@ -117,16 +125,27 @@ def _verdict(shown: Shown, references: set[str], names: Mapping[str, str]) -> st
 
 
 def disbelieved(shown: Sequence[Shown]) -> list[Text]:
-    """A line for each trial whose losses speak against it, to stand above all tables."""
+    """A line for each trial whose losses or gradients speak against it, to stand above all tables."""
     names = _names(shown)
     return [
         mark(
-            f"{one.label}: its losses differ from those of {names.get(one.parity.reference, one.parity.reference)} by "
-            f"{_small(one.parity.difference)} (tolerance {_small(one.parity.tolerance)}): do not believe its figures"
+            f"{one.label}: its {one.parity.disagreeing} differ from those of "
+            f"{names.get(one.parity.reference, one.parity.reference)} by {_apart(one.parity)}: "
+            "do not believe its figures"
         )
         for one in shown
         if one.parity is not None and not one.parity.agrees
     ]
+
+
+def _apart(parity: Parity) -> str:
+    """How far apart what disagrees is, and might be."""
+    found = [
+        (parity.losses_agree, parity.difference, parity.tolerance),
+        (parity.norms_agree, parity.norm_difference or 0.0, parity.norm_tolerance),
+    ]
+    texts = [f"{_small(far)} (tolerance {_small(most)})" for agrees, far, most in found if not agrees]
+    return " and ".join(texts)
 
 
 def _names(shown: Sequence[Shown]) -> dict[str, str]:

@@ -20,6 +20,7 @@ from zerobench.memory.device import Device
 from zerobench.memory.engine_tensors import Named
 from zerobench.records import Category, ParameterTensor, Phase
 from zerobench.spec.trial import TrialSpec
+from zerobench.worker.grad_norms import GradNorms
 
 
 class Phases(Protocol):
@@ -54,6 +55,9 @@ class Job:
 
     heard: Callable[[str, int, int], None] = field(default=lambda _kind, _group_size, _message_bytes: None)
     """Hears of what a strategy itself sends and receives: its kind, ranks of the group, bytes."""
+
+    norms: GradNorms = field(default_factory=GradNorms)
+    """Is told the norm of the gradients in each step, by the ranks that know it, and says what to clip it to."""
 
     def build_model(self) -> torch.nn.Module:
         """The model with its initial weights."""

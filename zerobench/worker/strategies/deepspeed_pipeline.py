@@ -21,6 +21,7 @@ from zerobench.memory.engine_tensors import Named, walk_deepspeed
 from zerobench.records import Category, Phase
 from zerobench.worker.strategies.base import Phases, Strategy, only_learning_rate
 from zerobench.worker.strategies.engine_checkpoint import load_engine, save_engine
+from zerobench.worker.strategies.engine_norm import EngineNorm
 from zerobench.worker.strategies.pipeline import own_part
 from zerobench.worker.strategies.stages import Stage, build_stage
 from zerobench.worker.strategies.zero import undo_start_up_step
@@ -48,6 +49,7 @@ class DeepSpeedPipeline(Strategy):
         self.whole_parameters = self._stage.whole_parameters
         self._engine._INSTRUCTION_MAP = dict(self._in_phases(self._engine._INSTRUCTION_MAP))
         undo_start_up_step(self._engine.optimizer)
+        self._norm = EngineNorm(self._engine, self.job.norms)
 
     def _build_stage(self, index: int) -> Stage:
         self._stage = build_stage(self.job, index, dist.get_world_size())
@@ -112,7 +114,9 @@ class DeepSpeedPipeline(Strategy):
             if engine.gradient_clipping():  # the norm over all ranks waits for the slowest: not within the update
                 dist.all_reduce(torch.zeros((), device=self.job.device.torch_device))
             with self._phases.phase(Phase.STEP):
+                self._norm.before_update()
                 run(engine)
+            self._norm.after_update()
 
         return update
 

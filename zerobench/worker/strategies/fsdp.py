@@ -14,7 +14,7 @@ group with every micro-batch and between the groups with the last one (section 3
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from functools import partial
 from typing import Any
@@ -84,6 +84,13 @@ class Fsdp(TorchLoop):
         root.set_requires_all_reduce(False)
         yield
         root.set_requires_all_reduce(True)
+
+    def _clip(self, parameters: Sequence[torch.Tensor], largest: float) -> torch.Tensor:
+        """As the loop's; the norm is brought together once, where torch's clip_grad_norm_ returns this rank's part."""
+        norm: Any = torch.nn.utils.get_total_norm([p.grad for p in parameters if p.grad is not None])
+        whole: torch.Tensor = norm.full_tensor()
+        torch.nn.utils.clip_grads_with_norm_(parameters, largest, whole)
+        return whole
 
     @property
     def _offloads(self) -> bool:

@@ -74,9 +74,7 @@ class Horovod(TorchLoop):
     def _update(self, learning_rate: float) -> None:
         for group in self._optimizer.param_groups:
             group["lr"] = learning_rate
-        clipping = self.job.trial.hyperparameters.gradient_clipping
-        if clipping:
-            self._clip(self._updated, clipping)
+        self._clip_all()
         with self._hooked.skip_synchronize():
             self._optimizer.step()
         self._optimizer.zero_grad()  # it takes no set_to_none, which is torch's default

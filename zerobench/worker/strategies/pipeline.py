@@ -114,10 +114,10 @@ class Pipeline(TorchLoop):
         if self.job.trial.hyperparameters.gradient_clipping:
             dist.all_reduce(self._nothing())
 
-    def _clip(self, parameters: Sequence[torch.Tensor], largest: float) -> None:
+    def _clip(self, parameters: Sequence[torch.Tensor], largest: float) -> torch.Tensor:
         counted = self._stage.is_first or self._tied is None  # the last rank holds the tied tensor a second time
         others = [p for p, is_shared in zip(parameters, self._is_shared, strict=True) if counted or not is_shared]
-        clip_over_stages(parameters, others, largest)
+        return clip_over_stages(parameters, others, largest)
 
     def walk(self) -> Iterable[Named]:
         """What the loop holds, the tokens of the step, and what passes between the stages."""
@@ -162,18 +162,22 @@ def _one_batch(micro_batches: Sequence[torch.Tensor]) -> torch.Tensor:
 
 
 @torch.no_grad()
-def clip_over_stages(parameters: Iterable[torch.Tensor], counted: Iterable[torch.Tensor], largest: float) -> None:
+def clip_over_stages(
+    parameters: Iterable[torch.Tensor], counted: Iterable[torch.Tensor], largest: float
+) -> torch.Tensor:
     """Scale the gradients of this rank's `parameters` so that the global norm over all ranks is at most `largest`.
 
-    Of the norm's square each rank adds what its `counted` have, in one all-reduce (Megatron-LM,
+    Returns what it was. Of its square each rank adds what its `counted` have, in one all-reduce (Megatron-LM,
     megatron/core/optimizer/clip_grads.py).
     """
     norms = [p.grad for p in counted if p.grad is not None]
     square = torch.nn.utils.get_total_norm(norms).float() ** 2
     dist.all_reduce(square)
-    scale = torch.clamp(largest / (square.sqrt() + 1e-6), max=1.0)
+    norm = square.sqrt()
+    scale = torch.clamp(largest / (norm + 1e-6), max=1.0)
     for gradient in _gradients(parameters):
         gradient.mul_(scale.to(gradient.dtype))
+    return norm
 
 
 def _gradients(parameters: Iterable[torch.Tensor]) -> Iterator[torch.Tensor]:

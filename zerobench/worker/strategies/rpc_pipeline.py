@@ -122,10 +122,11 @@ class RpcPipeline(Strategy):
 
     def _update(self, context_id: int, learning_rate: float) -> None:
         """Clip by the norm over all stages, then update each."""
-        largest, clip = self.job.trial.hyperparameters.gradient_clipping, 1.0
-        if largest:
+        largest, clip = self.job.norms.largest, 1.0
+        if largest is not None:
             norm = math.sqrt(sum(self._ask_all(_squared_norm))) / self._stage.optimizer.loss_scale
             clip = min(1.0, largest / (norm + 1e-6))  # as torch.nn.utils.clip_grad_norm_ has it
+            self.job.norms.tell(norm)
         self._ask_all(_prepare, clip, learning_rate)
         self._optimizer.step(context_id)
 

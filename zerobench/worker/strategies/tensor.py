@@ -91,8 +91,8 @@ class Tensor(TorchLoop):
         whole = [p for p in parameters if not isinstance(p, DTensor)]
         return [{"params": group} for group in (cut, whole) if group]
 
-    def _clip(self, parameters: Sequence[torch.Tensor], largest: float) -> None:
-        clip_cut_gradients(parameters, largest)
+    def _clip(self, parameters: Sequence[torch.Tensor], largest: float) -> torch.Tensor:
+        return clip_cut_gradients(parameters, largest)
 
     def effective_config(self) -> dict[str, Any]:
         """The optimizer's settings, and how the model is cut."""
@@ -103,8 +103,8 @@ class Tensor(TorchLoop):
 
 
 @torch.no_grad()
-def clip_cut_gradients(parameters: Iterable[torch.Tensor], largest: float) -> None:
-    """Scale all gradients so that their global norm is at most `largest`.
+def clip_cut_gradients(parameters: Iterable[torch.Tensor], largest: float) -> torch.Tensor:
+    """Scale all gradients so that their global norm is at most `largest`; returns what it was.
 
     The squares of the parts are summed over the ranks in one all-reduce; what is whole on every rank counts once
     (Megatron-LM, megatron/core/optimizer/clip_grads.py). torch's own clip_grad_norm_ takes no mixture of DTensors and
@@ -119,6 +119,7 @@ def clip_cut_gradients(parameters: Iterable[torch.Tensor], largest: float) -> No
     scale = torch.clamp(largest / (norm + 1e-6), max=1.0)
     for gradient in (*parts, *wholes):
         gradient.mul_(scale.to(gradient.dtype))
+    return norm
 
 
 def is_cut(tensor: torch.Tensor) -> bool:

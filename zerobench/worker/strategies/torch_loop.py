@@ -73,9 +73,15 @@ class TorchLoop(Strategy):
         """What the optimizer updates together."""
         return [{"params": parameters}]
 
-    def _clip(self, parameters: Sequence[torch.Tensor], largest: float) -> None:
-        """Scale all gradients so that their global norm is at most `largest`."""
-        torch.nn.utils.clip_grad_norm_(parameters, largest)
+    def _clip(self, parameters: Sequence[torch.Tensor], largest: float) -> torch.Tensor:
+        """Scale all gradients so that their global norm is at most `largest`; returns what it was."""
+        return torch.nn.utils.clip_grad_norm_(parameters, largest)
+
+    def _clip_all(self) -> None:
+        """Clip what is about to be applied, and tell its norm."""
+        largest = self.job.norms.largest
+        if largest is not None:
+            self.job.norms.tell(self._clip(self._updated, largest))
 
     def _accumulating(self) -> AbstractContextManager[None]:
         """What a micro-batch is run under that is not the last of its step."""
@@ -141,9 +147,7 @@ class TorchLoop(Strategy):
             self._masters.take_gradients(scale=self._scale, keep=self._keeps_gradients)
         elif self._scale != 1:
             self._unscale()
-        clipping = self.job.trial.hyperparameters.gradient_clipping
-        if clipping:
-            self._clip(self._updated, clipping)
+        self._clip_all()
         self._optimizer.step()
         self._optimizer.zero_grad(set_to_none=self._masters is not None or not self._keeps_gradients)
         if self._masters is not None:

@@ -17,6 +17,7 @@ from zerobench.worker import compilation
 from zerobench.worker.compilation import compile_blocks
 from zerobench.worker.strategies.base import Phases, Strategy, causal_loss, only_learning_rate
 from zerobench.worker.strategies.engine_checkpoint import load_engine, save_engine
+from zerobench.worker.strategies.engine_norm import EngineNorm
 
 _STAGE_0_IN_16_BITS = ("FP16_Optimizer", "FP16_UnfusedOptimizer")
 """What DeepSpeed wraps the optimizer in at stage 0, in bf16 too."""
@@ -45,6 +46,7 @@ class Zero(Strategy):
         if self.job.trial.compile is Compile.MODEL:
             self._engine.compile(backend=compilation.BACKEND)
         undo_start_up_step(self._engine.optimizer)
+        self._norm = EngineNorm(self._engine, self.job.norms)
         self._is_unscaled = (
             self.job.trial.precision is Precision.FP16 and type(self._engine.optimizer).__name__ in _STAGE_0_IN_16_BITS
         )
@@ -63,7 +65,9 @@ class Zero(Strategy):
             self._engine.set_gradient_accumulation_boundary(True)
         losses.append(self._forward_backward(micro_batches[-1], phases))
         with phases.phase(Phase.STEP):
+            self._norm.before_update()
             self._engine.step()
+        self._norm.after_update()
         return torch.stack(losses).mean()
 
     def save(self, folder: Path) -> None:

@@ -1,0 +1,68 @@
+"""Are gradients as large as they must be? Held against the reference's by their global norm before clipping.
+
+A loss cannot tell: AdamW divides by what it multiplies, and clipping takes any factor off again. Sums where means are
+meant, over ranks or over micro-batches, are the faults that a distributed strategy makes, and they are factors of two
+and more. The norm is one number a step that every strategy has whole (RankRecord.grad_norms).
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Iterable, Sequence
+
+from zerobench.spec.trial import Precision
+
+Norms = Sequence[float | None]
+
+NORM_TOLERANCES: dict[Precision, float] = {
+    Precision.FP32: 0.05,
+    Precision.BF16: 0.1,
+    Precision.FP16: 0.4,
+}
+"""Largest distance of two norms (`distance`) at which two strategies still agree; a factor of two, either way, is 1.
+
+fp32: all strategies lay within 1e-6 of the single process over five steps of a tiny model. The margin is for large
+tensors: on a CPU torch adds up a tensor's squares in fp32, which came out 8e-5 too small at 4 million elements, 0.003
+at 40 million and 0.011 at 100 million, where DeepSpeed adds in fp64 and who divides a tensor adds less.
+
+bf16: each addition of a rank's or a micro-batch's gradient rounds it, by 2**-9 of itself at most and at random, so that
+the norm of many hardly moves, and weights are rounded after each update. They lay within 1.3e-3; weights drift further
+apart with the steps and the model, and 0.1 still sees a factor of 1.1.
+
+fp16: finer than bf16, but a loss scale that is too large leaves steps out, in one strategy and not in another. Norms
+are then those of other samples after as many updates, or of the same samples after fewer: whichever is nearer counts.
+After two steps left out they lay within 0.05.
+"""
+
+
+def largest_distance(ours: Norms, theirs: Norms, precision: Precision) -> float | None:
+    """The largest distance over the steps in which both are known; infinite with a norm that is not finite.
+
+    None where there is no such step.
+    """
+    by_step = list(zip(ours, theirs, strict=False))
+    if precision is not Precision.FP16:
+        return _largest(by_step)
+    both_taken = [(a, b) for a, b in by_step if _is_taken(a) and _is_taken(b)]
+    by_update = zip(filter(_is_taken, ours), filter(_is_taken, theirs), strict=False)
+    found = [far for pairs in (both_taken, by_update) if (far := _largest(pairs)) is not None]
+    return min(found, default=None)
+
+
+def distance(one: float, other: float) -> float:
+    """By how much the larger exceeds the smaller, as a fraction of the smaller."""
+    if not (math.isfinite(one) and math.isfinite(other)):
+        return math.inf
+    small, large = sorted((one, other))
+    if small == large:
+        return 0.0
+    return large / small - 1 if small > 0 else math.inf
+
+
+def _largest(pairs: Iterable[tuple[float | None, float | None]]) -> float | None:
+    return max((distance(a, b) for a, b in pairs if a is not None and b is not None), default=None)
+
+
+def _is_taken(norm: float | None) -> bool:
+    """Whether a loss scale did not leave the step out."""
+    return norm is None or not math.isinf(norm)
