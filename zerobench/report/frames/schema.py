@@ -95,8 +95,8 @@ TRIALS: Mapping[str, str] = {
 """One row for each trial, skipped and failed ones included. `nodes`: the names of the nodes that it ran on, with spaces
 between; `job`: Slurm's id of the job that ran it; `loss_parity`, `norm_parity`: how far its losses, and the norms of
 its gradients before clipping, lie from those of the trial that it is held against, the latter as a fraction of them;
-`step_bound_s`: of trials predicted for a GPU, what a step takes at least (step_time/bound.py), empty where a term is not
-known."""
+`step_bound_s`: of trials predicted for a GPU, what a step takes at least (step_time/bound.py), empty where a term is
+not known."""
 
 ERRORS: Mapping[str, str] = {
     **KEYS,
