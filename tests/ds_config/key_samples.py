@@ -22,6 +22,7 @@ KEYS = sorted(_KNOWN | {path for path in key_facts() if not path.endswith(".*")}
 
 _VALUES: dict[str, Any] = {
     "checkpoint.tag_validation": "Fail",
+    "zero_optimization.offload_optimizer.buffer_count": 6,
     "data_types.keep_in_fp32_modules": ["norm"],
     "optimizer.params": {"nesterov_momentum": 0.9},
     "zero_optimization.overlap_comm": False,  # stage 3 overlaps by default
