@@ -22,6 +22,7 @@ KEYS = sorted(_KNOWN | {path for path in key_facts() if not path.endswith(".*")}
 
 _VALUES: dict[str, Any] = {
     "checkpoint.tag_validation": "Fail",
+    "zero_optimization.offload_optimizer.buffer_count": 6,
     "data_types.keep_in_fp32_modules": ["norm"],
     "optimizer.params": {"nesterov_momentum": 0.9},
     "zero_optimization.overlap_comm": False,  # stage 3 overlaps by default
@@ -51,8 +52,8 @@ def sample(path: str) -> Any:
 def trials(**fields: Any) -> Iterator[TrialSpec]:
     """One process each, at every stage and as a pipeline, with every offload, optimizer and precision."""
     unclipped = HyperparameterSpec(gradient_clipping=0.0)
-    pipeline = {"pipeline_schedule": "deepspeed", "gpus_per_node": 2, "gradient_accumulation_steps": 2}
-    kinds = {f"zero{stage}": {} for stage in (3, 2, 1, 0)} | {"pipeline": pipeline}
+    pipeline: dict[str, Any] = {"pipeline_schedule": "deepspeed", "gpus_per_node": 2, "gradient_accumulation_steps": 2}
+    kinds: dict[str, dict[str, Any]] = {f"zero{stage}": {} for stage in (3, 2, 1, 0)} | {"pipeline": pipeline}
     offloads = [("none", "none"), ("cpu", "none"), ("cpu", "cpu"), ("nvme", "none"), ("nvme", "nvme")]
     optimizers, precisions = ("adamw", "fused_adamw", "cpu_adam", "sgd"), ("bf16", "fp32", "fp16")
     extras: list[dict[str, Any]] = [{}, {"hyperparameters": unclipped}, {"checkpoint": {"every_steps": 2}}]

@@ -149,6 +149,23 @@ def test_a_key_that_no_trial_of_a_sweep_reads_stays_and_is_refused() -> None:
     )
 
 
+def test_a_value_with_which_deepspeed_would_fail_is_refused_before_it_does() -> None:
+    swapped = {"offload_optimizer": "nvme", "optimizer": "cpu_adam", "nvme_path": "/nvme"}
+    key = "zero_optimization.offload_optimizer.buffer_count"
+    assert why_not_obeyed(trial("zero3", ds_config={key: 4}, **swapped)) is None
+    assert why_not_obeyed(trial("zero3", ds_config={key: 3}, **swapped)) == (
+        f"ds_config: {key}: 3 must be at least 4, the tensors that Adam's step has in hand at a time"
+    )
+
+
 def test_trials_without_settings_are_given_back_as_they_are() -> None:
     asked = [trial("zero0"), trial("zero3", ds_config={"zero_optimization.sub_group_size": 7})]
     assert all(one is other for one, other in zip(only_read(asked), asked, strict=True))
+
+
+def test_the_reduce_bucket_is_read_at_stage_1_but_where_bf16_optimizer_runs() -> None:
+    keys = {"data_types.grad_accum_dtype": "fp32", "zero_optimization.reduce_bucket_size": 5}
+    assert why_not_obeyed(trial("zero1", precision="fp32", ds_config=keys)) is None
+    reason = why_not_obeyed(trial("zero1", precision="bf16", ds_config=keys))
+    assert reason is not None
+    assert "reduce_bucket_size: DeepSpeed reads it only at ZeRO stage 1 or 2 or 3 where BF16_Optimizer is not" in reason

@@ -58,6 +58,8 @@ class KeyFact:
     """The key without which, where it is not true, DeepSpeed does nothing with this one."""
     choices: tuple[str, ...] = ()
     """The values that DeepSpeed takes, where it says so only when it reads them."""
+    least: int | None = None
+    """The smallest value with which DeepSpeed does not fail when it comes to use it."""
     idle: tuple[Any, ...] = ()
     """Values that say what its absence does, where DeepSpeed's table of keys has no default."""
     fails: bool = False
@@ -90,7 +92,11 @@ def fact_of(path: str) -> KeyFact:
 
 
 def _read(group: Mapping[str, Any]) -> KeyFact:
-    said = {name: group[name] for name in ("reader", "why", "axis", "switch", "fails", "by_presence") if name in group}
+    said = {
+        name: group[name]
+        for name in ("reader", "why", "axis", "switch", "fails", "by_presence", "least")
+        if name in group
+    }
     conditions = tuple({name: tuple(values) for name, values in one.items()} for one in group.get("when") or ())
     return KeyFact(
         Fate(group["class"]),

@@ -102,7 +102,7 @@ def _refused(where: str, path: str, value: Any, look: Look) -> str | None:
         return f"{what}: {heads.get(fact.fate, 'it cannot be run here')}: {fact.why}"
     if not holds(fact.when, look):
         return f"{what}: {_only(fact)}; here it would {'fail' if fact.fails else 'do nothing'}"
-    return _unknown_choice(what, value, fact)
+    return _bad_value(what, value, fact)
 
 
 def _refused_in_file(where: str, path: str, value: Any, look: Look) -> str | None:
@@ -118,14 +118,17 @@ def _refused_in_file(where: str, path: str, value: Any, look: Look) -> str | Non
         return None
     if not holds(fact.when, look):
         return f"{what}: {_only(fact)}, and would fail here" if fact.fails else None
-    return _unknown_choice(what, value, fact)
+    return _bad_value(what, value, fact)
 
 
 def _only(fact: KeyFact) -> str:
     return f"DeepSpeed reads it only {words(fact.when)} ({fact.reader})"
 
 
-def _unknown_choice(what: str, value: Any, fact: KeyFact) -> str | None:
+def _bad_value(what: str, value: Any, fact: KeyFact) -> str | None:
+    """Why DeepSpeed would fail with this value, though not with another."""
+    if fact.least is not None and isinstance(value, int) and value < fact.least:
+        return f"{what}: {value} must be at least {fact.least}, the tensors that Adam's step has in hand at a time"
     if not fact.choices or value is None or str(value).lower() in fact.choices:
         return None
     close = nearest(str(value), fact.choices, 1)

@@ -27,7 +27,6 @@ _VALUES = (
     "grad_accum_dtype",
     "buffer_dtype",
     "keep_in_fp32_modules",
-    "optimizer_legacy_fusion",
     "optimizer_params",
 )
 
