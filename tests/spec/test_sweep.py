@@ -328,7 +328,5 @@ def test_a_file_that_is_no_sweep_is_refused_by_what_is_wrong_with_it(tmp_path: P
 
 
 def test_a_key_with_a_blank_that_nobody_sees_is_shown_in_quotes(tmp_path: Path):
-    with pytest.raises(
-        UserError, match=r"'timed ': unknown field; did you mean 'timed'\?"
-    ):
+    with pytest.raises(UserError, match=r"'timed ': unknown field; did you mean 'timed'\?"):
         sweep(tmp_path, steps={"timed ": 3})
