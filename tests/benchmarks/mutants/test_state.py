@@ -35,6 +35,8 @@ def test_other_tests_or_another_module_want_another_try(tmp_path: Path, trusts: 
     assert kept.of(MUTANTS[0], more_tests) is (KILLED if trusts else None)
     assert kept.of(MUTANTS[1], more_tests) is None
     assert (kept.of(MUTANTS[0], other_module), kept.of(MUTANTS[1], other_module)) == (None, None)
+    assert [kept.last(MUTANTS[1], key) for key in (KEY, more_tests, other_module)] == [SURVIVED, SURVIVED, None]
+    assert kept.last(MUTANTS[2], KEY) is None
 
 
 def test_the_table_counts_what_could_be_killed() -> None:
