@@ -144,7 +144,8 @@ def _try_all(waiting: list[Waiting], processes: int, verdicts: Verdicts) -> None
 
 def _row(package: Package, module: Path, asked: Asked, verdicts: Verdicts) -> Row:
     key = key_of(module, mirror_of(module))
-    found = {mutant: verdicts.of(mutant, key) for mutant in _chosen(module, asked)}
+    verdict = verdicts.of if asked.tries else verdicts.last
+    found = {mutant: verdict(mutant, key) for mutant in _chosen(module, asked)}
     code = module.read_text(encoding="utf-8")
     return Row(package.name, module.relative_to(ROOT).as_posix(), len(mutants_of(module.name, code)), found)
 
@@ -172,7 +173,7 @@ def _parser() -> argparse.ArgumentParser:
     parser.add_argument(
         "--trust-killed", action="store_true", help="try survivors alone again; for while tests are being added"
     )
-    parser.add_argument("--known", action="store_true", help="try nothing, and tell what is known by now")
+    parser.add_argument("--known", action="store_true", help="try nothing, and tell what was last said of each")
     parser.add_argument("--table", type=Path, help="write the table there")
     return parser
 

@@ -48,6 +48,11 @@ class Verdicts:
         is_trusted = self._trusts and verdict is not Verdict.SURVIVED
         return verdict if held == key or (is_trusted and held.module == key.module) else None
 
+    def last(self, mutant: Mutant, key: Key) -> Verdict | None:
+        """What was last said of a mutant of the module as it is, whatever became of the tests since."""
+        held, verdict = self._held.get(mutant.name, (None, None))
+        return verdict if held is not None and held.module == key.module else None
+
     def add(self, mutant: Mutant, key: Key, verdict: Verdict) -> None:
         """Keep a verdict, at once: the next line may never come."""
         self._held[mutant.name] = key, verdict

@@ -7,16 +7,13 @@ import os
 import resource
 import sys
 import tempfile
-from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from importlib.abc import MetaPathFinder
-from importlib.machinery import ModuleSpec, SourceFileLoader
-from importlib.util import spec_from_file_location
 from pathlib import Path
-from types import ModuleType
 
 import pytest
+
+from benchmarks.mutants.finder import hand_on, put_in_place
 
 SECONDS = 60
 """Processor time that a mutant may take: one that needs more goes on for ever."""
@@ -57,42 +54,6 @@ class Case:
     """One after the other, until one kills."""
 
 
-class _Loader(SourceFileLoader):
-    """Reads another source than the file's, and leaves and takes no bytecode."""
-
-    def __init__(self, name: str, path: Path, source: str) -> None:
-        super().__init__(name, str(path))
-        self._source = source.encode()
-
-    def get_data(self, path: str | bytes) -> bytes:  # noqa: ARG002
-        """The mutant's source."""
-        return self._source
-
-    def path_stats(self, path: str) -> dict[str, float]:
-        """Nothing that bytecode could be compared with."""
-        raise OSError(path)
-
-
-class _Finder(MetaPathFinder):
-    """Gives the mutant where its module is imported."""
-
-    def __init__(self, loader: _Loader) -> None:
-        self._loader = loader
-
-    def find_spec(
-        self,
-        fullname: str,
-        path: Sequence[str] | None,  # noqa: ARG002
-        target: ModuleType | None = None,  # noqa: ARG002
-    ) -> ModuleSpec | None:
-        """The mutant's, where it is asked for."""
-        if fullname != self._loader.name:
-            return None
-        place = Path(self._loader.path)
-        packages = [str(place.parent)] if place.name == "__init__.py" else None
-        return spec_from_file_location(fullname, place, loader=self._loader, submodule_search_locations=packages)
-
-
 def begin(case: Case, imported: Path | None = None) -> int:
     """Fork a process that tries `case`; its id. It never returns here.
 
@@ -122,14 +83,16 @@ def _try(case: Case) -> int:
     _silence()
     if case.source is not None:
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
-        sys.meta_path.insert(0, _Finder(_Loader(case.name, case.path, case.source)))
+        put_in_place(case.name, case.path, case.source)
         try:
             importlib.import_module(case.name)
         except Exception:  # noqa: BLE001 -- whatever it was
             return _EXIT_STATUS[Verdict.STILLBORN]
     good = {pytest.ExitCode.OK, pytest.ExitCode.NO_TESTS_COLLECTED}
     with tempfile.TemporaryDirectory() as folder:
-        options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--basetemp", folder]
+        if case.source is not None:
+            hand_on(case.name, case.path, case.source, Path(folder))
+        options = ["-x", "-q", "-p", "no:cacheprovider", "-p", "no:xdist", "--basetemp", f"{folder}/tests"]
         held = (one for one in case.rounds if one.files)
         passes = all(pytest.main([*one.files, "-m", one.markers, *options]) in good for one in held)
     return _EXIT_STATUS[Verdict.SURVIVED] if passes else 1

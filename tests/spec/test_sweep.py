@@ -325,3 +325,8 @@ def test_a_file_that_is_no_sweep_is_refused_by_what_is_wrong_with_it(tmp_path: P
         file.write_bytes(content)
         with pytest.raises(UserError, match=told):
             load_sweep(str(file))
+
+
+def test_a_key_with_a_blank_that_nobody_sees_is_shown_in_quotes(tmp_path: Path):
+    with pytest.raises(UserError, match=r"'timed ': unknown field; did you mean 'timed'\?"):
+        sweep(tmp_path, steps={"timed ": 3})

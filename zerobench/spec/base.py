@@ -22,13 +22,18 @@ def user_error(error: ValidationError, owner: type[BaseModel], where: str) -> Us
     errors = error.errors(include_url=False)
     # A key misspelt is also one missing: what was written says more than what was not.
     first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
-    field = one_line(".".join(str(part) for part in first["loc"])) or owner.__name__
+    field = one_line(".".join(_shown(str(part)) for part in first["loc"])) or owner.__name__
     if first["type"] == "extra_forbidden":
         known = [name for name in owner.model_fields if not name.startswith("_")]
-        close = nearest(field.rsplit(".", 1)[-1], known, count=1)
+        close = nearest(str(first["loc"][-1]), known, count=1)
         hint = f"did you mean {close[0]!r}? " if close else ""
         return UserError(f"{where}: {field}: unknown field; {hint}choices: {', '.join(known)}")
     value = first.get("input")
     shown = f" (got {value!r})" if not isinstance(value, dict | list) else ""
     message = first["msg"].removeprefix("Value error, ")
     return UserError(f"{where}: {field}: {message}{shown}")
+
+
+def _shown(part: str) -> str:
+    """A key as it was written; in quotes where it begins or ends with what nobody sees."""
+    return part if part == part.strip() else repr(part)

@@ -62,3 +62,13 @@ def test_what_was_imported_is_told_and_the_module_on_disk_is_untouched(folder: P
 def test_a_mutant_that_a_signal_ends_is_killed(folder: Path) -> None:
     source = MODULE.replace("return", "import os, signal\n    os.kill(os.getpid(), signal.SIGKILL)\n    return")
     assert verdict(folder, source) is Verdict.KILLED
+
+
+def test_a_process_that_a_test_starts_has_the_mutant_too(folder: Path) -> None:
+    asked = "[sys.executable, '-c', 'import mutated_module; print(mutated_module.double(2))']"
+    printed = f"subprocess.check_output({asked}, text=True, cwd={str(folder)!r})"
+    text = f"import subprocess, sys\n\n\ndef test_it() -> None:\n    assert {printed} == '4\\n'\n"
+    (folder / "test_mutated_module.py").write_text(text)
+    assert verdict(folder, None) is Verdict.SURVIVED
+    assert verdict(folder, MODULE.replace("* 2", "+ 2")) is Verdict.SURVIVED
+    assert verdict(folder, MODULE.replace("* 2", "* 3")) is Verdict.KILLED
