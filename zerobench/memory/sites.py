@@ -90,6 +90,8 @@ _RULES: tuple[tuple[str, str, Category | Origin], ...] = (
     ("deepspeed/runtime/zero/parameter_offload.py", "", Category.TEMPORARIES),
     ("deepspeed/runtime/zero/linear.py", "", Origin.FORWARD),
     ("deepspeed/runtime/swap_tensor/", "", Category.STAGING),
+    ("deepspeed/runtime/zenflow/", "_process_selected_fp32_groups_grad", Category.REDUCE_BUFFERS),
+    ("deepspeed/runtime/zenflow/", "", Category.TEMPORARIES),
     ("deepspeed/runtime/fp16/", "initialize_optimizer_states", Category.GRADIENTS),
     ("deepspeed/runtime/fp16/", "__init__", Category.MASTER_WEIGHTS),
     ("deepspeed/runtime/fp16/", "step", Category.GRADIENTS),
