@@ -193,6 +193,7 @@ _PACKAGES = (
     "/torch/nn/parallel/",
     "/torch/distributed/algorithms/",
     "/torch/distributed/fsdp/",
+    "/torch/distributed/pipelining/",
     "/horovod/torch/",
     "/transformers/",
     "/liger_kernel/",
