@@ -115,7 +115,8 @@ def walks_of_deepspeeds_classes() -> dict[str, str]:
     from deepspeed.runtime.base_optimizer import DeepSpeedOptimizer
 
     def below(kind: type) -> Iterator[type]:
-        for child in kind.__subclasses__():
+        children: list[type] = kind.__subclasses__()
+        for child in children:
             yield child
             yield from below(child)
 

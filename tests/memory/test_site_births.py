@@ -39,7 +39,7 @@ def births(asked: str, folder: str) -> Births:
         seen.add((str(site.proves), site.name))
         return site
 
-    sites.SiteFinder.__call__ = observed  # type: ignore[method-assign]
+    sites.SiteFinder.__call__ = observed  # type: ignore[method-assign, assignment] # under another name
     trial, where = TrialSpec.model_validate_json(asked), TrialFolder(Path(folder))
     if uses_deepspeed(trial):
         where.ds_config.write_text(json.dumps(build_ds_config(trial)), encoding="utf-8")
