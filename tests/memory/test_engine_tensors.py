@@ -12,7 +12,14 @@ import torch
 from tests.worker.conftest import in_fork  # noqa: F401 -- pytest finds it here
 from tests.worker.real_ranks import RunTrial, trials_in_forks
 from zerobench.memory import engine_tensors
-from zerobench.memory.engine_tensors import Named, walk_masters, walk_module, walk_of, walk_optimizer_states
+from zerobench.memory.engine_tensors import (
+    Named,
+    walk_deepspeed,
+    walk_masters,
+    walk_module,
+    walk_of,
+    walk_optimizer_states,
+)
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.trial import PredictionSpec, TrialSpec
@@ -108,7 +115,8 @@ def walks_of_deepspeeds_classes() -> dict[str, str]:
     from deepspeed.runtime.base_optimizer import DeepSpeedOptimizer
 
     def below(kind: type) -> Iterator[type]:
-        for child in kind.__subclasses__():
+        children: list[type] = kind.__subclasses__()
+        for child in children:
             yield child
             yield from below(child)
 
@@ -179,3 +187,53 @@ def test_among_cpu_ranks_a_partly_offloaded_optimizer_is_divided_as_on_a_gpu():
     assert engine_tensors._places_of_sub_groups(zero) == [Place.HOST] * 3
     zero.offload_optimizer = False
     assert engine_tensors._places_of_sub_groups(zero) == [None] * 3
+
+
+def a_zenflow_step() -> dict[Any, MemoryRow]:
+    """Two steps of the real engine in one process: the rows of the second."""
+    import socket
+
+    import deepspeed
+    from torch.nn import functional
+
+    from zerobench.memory.ledger import Ledger
+    from zerobench.memory.model_sites import ModelSites
+    from zerobench.progress import Rank
+    from zerobench.worker.worlds.solo import join_alone
+
+    join_alone(Rank(0, 0, 1, socket.gethostname(), 0), True, lambda *_call: None, "cpu")
+    model = torch.nn.Sequential(torch.nn.Linear(128, 256), torch.nn.Tanh(), torch.nn.Linear(256, 100))
+    zenflow = {"topk_ratio": 0.1, "update_interval": 2, "select_interval": 4, "select_strategy": "step"}
+    zero = {"stage": 2, "offload_optimizer": {"device": "cpu"}, "reduce_bucket_size": 100_000, "zenflow": zenflow}
+    zero["overlap_comm"] = False
+    adam = {"type": "AdamW", "params": {"lr": 1e-3}}
+    config = {"train_micro_batch_size_per_gpu": 16, "optimizer": adam, "zero_optimization": zero}
+    engine, *_ = deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=config)
+    ledger = Ledger(torch.device("cpu"), lambda: walk_deepspeed(engine), sites=ModelSites(engine.module))
+    for kind in StepKind:
+        inputs, labels = torch.randn(16, 128), torch.zeros(16, dtype=torch.long)
+        with ledger.tracking(engine.module):
+            ledger.name_inputs([inputs, labels])
+            with ledger.phase(kind, Phase.FORWARD):
+                logits = engine(inputs)
+                ledger.name_logits(logits)
+                loss = functional.cross_entropy(logits, labels)
+                ledger.mark_loss(loss)
+            with ledger.phase(kind, Phase.BACKWARD):
+                engine.backward(loss)
+                del loss, logits
+            with ledger.phase(kind, Phase.STEP):
+                engine.step()
+    return {(r.phase, r.place, r.category): r for r in ledger.rows() if r.step is StepKind.STEADY}
+
+
+def test_under_zenflow_masters_gradients_and_both_kinds_of_moments_have_names(in_fork, kernels):  # noqa: F811
+    rows = in_fork(a_zenflow_step)
+    parameters = 128 * 256 + 256 + 256 * 100 + 100
+    for category in STATES:
+        assert rows[Phase.STEP, Place.HOST, category].live_bytes >= 4 * parameters
+    for category in (Category.FIRST_MOMENT, Category.SECOND_MOMENT):
+        assert 0 < rows[Phase.STEP, Place.DEVICE, category].live_bytes < 0.2 * 4 * parameters
+    for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.STEP):
+        peak = rows[phase, Place.DEVICE, Category.TOTAL].at_peak_bytes
+        assert abs(rows[phase, Place.DEVICE, Category.UNATTRIBUTED].at_peak_bytes) <= 0.01 * peak

@@ -31,7 +31,7 @@ class Mixed(torch.nn.Module):
         )
         self.experts = torch.nn.ModuleList(MoE(WIDTH, expert, num_experts=4, **options) for _ in range(2))
         for layer in self.experts:
-            layer.set_deepspeed_parallelism()
+            layer.set_deepspeed_parallelism()  # type: ignore[operator] # torch types what it holds as tensor or module
         self.head = torch.nn.Linear(WIDTH, CLASSES)
 
     def forward(self, x):
@@ -47,7 +47,8 @@ def one_step(options: dict[str, Any]) -> Rows:
     from zerobench.worker.worlds.solo import join_alone
 
     join_alone(Rank(0, 0, RANKS, socket.gethostname(), 0), True, lambda *_call: None, "cpu")
-    return ledger_of(Mixed(**options), functional.cross_entropy)
+    rows: Rows = ledger_of(Mixed(**options), functional.cross_entropy)
+    return rows
 
 
 @pytest.mark.parametrize(

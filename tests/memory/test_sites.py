@@ -33,15 +33,57 @@ def test_a_wrapper_is_passed_over_for_its_caller():
 
 @pytest.mark.parametrize(("file", "prefix"), [(f, p) for f, p, _ in sites._RULES])
 def test_every_row_of_the_table_still_names_code_that_exists(file, prefix):
+    assert_exists(file, prefix)
+
+
+@pytest.mark.parametrize("name", [*sites._TRANSPARENT, *sites._HOST_SITES])
+def test_every_wrapper_and_every_place_on_the_host_still_exists(name):
+    file, _, function = name.partition(":")
+    assert_exists(file, function)
+
+
+def test_every_package_that_is_looked_into_exists():
+    for package in sites._PACKAGES:
+        name, _, rest = package.strip("/").partition("/")
+        assert name not in ROOTS or (ROOTS[name] / rest).is_dir(), package
+
+
+def test_every_row_of_the_table_lies_in_a_package_that_is_looked_into():
+    for file, prefix, proves in sites._RULES:
+        site = sites.judge(f"/x/site-packages/{file}", prefix)
+        assert site is not None, file
+        assert site.proves is proves, (file, prefix)
+
+
+def test_what_is_born_in_the_swappers_lies_on_the_host():
+    site = sites.judge("/x/deepspeed/runtime/swap_tensor/utils.py", "__init__")
+    assert site is not None
+    assert site.on_host
+    site = sites.judge("/x/deepspeed/runtime/zero/stage3.py", "step")
+    assert site is not None
+    assert not site.on_host
+
+
+def test_no_row_of_the_table_is_hidden_by_an_earlier_one():
+    for place, (file, prefix, _) in enumerate(sites._RULES):
+        hiders = [r for r in sites._RULES[:place] if file.startswith(r[0]) and prefix.startswith(r[1])]
+        assert not hiders, (file, prefix, hiders)
+
+
+def assert_exists(file: str, prefix: str) -> None:
+    """Files that begin with `file`, and in one of them, where it is given, a function that begins with `prefix`."""
     package, _, rest = file.partition("/")
     if package not in ROOTS:
         pytest.skip(f"{package} has an environment of its own")
     where = ROOTS[package] / rest
-    inside = where.rglob("*.py") if where.is_dir() else where.parent.glob(f"{where.name}*.py")
-    files = [where] if where.suffix == ".py" else sorted(inside)
+    inside = where.rglob("*.py") if where.is_dir() else where.parent.glob(f"{where.name}*")
+    files = (
+        [where] if where.suffix == ".py" else sorted(path for path in inside if path.suffix == ".py" or path.is_dir())
+    )
     assert files, f"{file} is gone"
+    assert all(path.exists() for path in files), f"{file} is gone"
     if prefix:
-        assert any(_defines(path, prefix) for path in files), f"no function {prefix}* in {file}"
+        assert any(_defines(path, prefix) for path in files if path.is_file()), f"no function {prefix}* in {file}"
 
 
 def _defines(path, prefix):

@@ -1,0 +1,133 @@
+"""A name is evidence: identity before use before birth; a view into a bucket leaves the bucket its name."""
+
+from __future__ import annotations
+
+import torch
+from torch.nn import functional
+
+from zerobench.memory.engine_tensors import Named
+from zerobench.memory.naming import Names
+from zerobench.memory.sites import Origin, Site
+from zerobench.memory.storages import Storage, StorageCounter
+from zerobench.records import Category, Phase, Place
+
+STAGE_2 = "deepspeed/runtime/zero/stage_1_and_2.py:setup_buckets"
+FSDP = "torch/distributed/fsdp/_fully_shard/_fsdp_collectives.py:foreach_reduce"
+
+
+class Watched:
+    """A counter whose births are what the test says, and the names over it."""
+
+    def __init__(self, *, proves: Category | Origin | None = None, name: str = "here", on_host: bool = False) -> None:
+        self.site = Site(name, proves, on_host=on_host)
+        self.counter = StorageCounter(lambda: self.site)
+        self.names = Names(self.counter)
+
+    def born(self, numel: int = 8) -> torch.Tensor:
+        with self.counter:
+            return torch.ones(numel)
+
+    def storage(self, tensor: torch.Tensor) -> Storage:
+        found = self.counter.find(tensor)
+        assert found is not None
+        return found
+
+    def category(self, tensor: torch.Tensor, phase: Phase = Phase.FORWARD) -> Category | None:
+        return self.names.verdict(self.storage(tensor), phase)[1]
+
+
+def test_a_gradient_that_is_a_view_into_a_reduce_bucket_leaves_the_bucket_its_name():
+    watched = Watched(proves=Category.REDUCE_BUFFERS, name=STAGE_2)
+    bucket = watched.born()
+    watched.names.identify([Named(bucket[2:4], Category.GRADIENTS)])
+    assert watched.category(bucket) is Category.REDUCE_BUFFERS
+
+
+def test_what_fsdp_has_reduced_is_the_gradient_from_then_on():
+    watched = Watched(proves=Category.REDUCE_BUFFERS, name=FSDP)
+    reduced = watched.born()
+    watched.names.identify([Named(reduced[:4], Category.GRADIENTS)])
+    assert watched.category(reduced) is Category.GRADIENTS
+
+
+def test_other_views_than_gradients_rename_what_was_born_as_a_bucket():
+    watched = Watched(proves=Category.REDUCE_BUFFERS, name=STAGE_2)
+    tensor = watched.born()
+    watched.names.identify([Named(tensor[:4], Category.PARAMETERS)])
+    assert watched.category(tensor) is Category.PARAMETERS
+
+
+def test_who_is_identified_before_it_was_ever_seen_is_counted_then():
+    watched, unseen = Watched(), torch.ones(8)
+    watched.names.identify([Named(unseen, Category.MASTER_WEIGHTS)])
+    assert watched.category(unseen) is Category.MASTER_WEIGHTS
+    assert watched.counter.totals["cpu"] == 32
+
+
+def test_identity_says_the_place_where_the_device_does_not():
+    watched = Watched()
+    tensor, other = watched.born(), watched.born()
+    watched.names.identify([Named(tensor, Category.MASTER_WEIGHTS, Place.HOST), Named(other, Category.PARAMETERS)])
+    assert watched.names.verdict(watched.storage(tensor), Phase.STEP) == (Place.HOST, Category.MASTER_WEIGHTS)
+    assert watched.names.is_placed(watched.storage(tensor))
+    assert not watched.names.is_placed(watched.storage(other))
+
+
+def test_a_birth_on_the_host_is_evidence_of_the_place():
+    for on_host in (True, False):
+        watched = Watched(proves=Category.STAGING, on_host=on_host)
+        assert watched.names.is_placed(watched.storage(watched.born())) is on_host
+
+
+def test_what_the_forward_pass_made_and_autograd_saved_was_an_activation_also_once_it_is_dead():
+    watched = Watched(proves=Origin.FORWARD)
+    saved, dropped = watched.born(), watched.born()
+    storages = [watched.storage(saved), watched.storage(dropped)]
+    watched.names.saved(saved)
+    del saved, dropped
+    found = [watched.names.verdict(storage, Phase.BACKWARD)[1] for storage in storages]
+    assert found == [Category.ACTIVATIONS, Category.TEMPORARIES]
+
+
+def test_a_temporary_that_lives_at_the_end_of_a_phase_has_no_name():
+    for origin in (Origin.BUILD, Origin.AUTOGRAD, Category.TEMPORARIES):
+        watched = Watched(proves=origin)
+        tensor = watched.born()
+        storage = watched.storage(tensor)
+        assert watched.category(tensor) is None
+        del tensor
+        assert watched.names.verdict(storage, Phase.FORWARD)[1] is Category.TEMPORARIES
+
+
+def test_an_activation_lives_through_the_passes_and_not_through_the_step():
+    watched = Watched(proves=Origin.FORWARD)
+    tensor = watched.born()
+    found = {phase: watched.category(tensor, phase) for phase in Phase}
+    kept = Category.ACTIVATIONS
+    assert found == {Phase.INIT: None, Phase.FORWARD: kept, Phase.BACKWARD: kept, Phase.STEP: None}
+
+
+def test_what_a_category_was_proven_for_outlives_any_phase():
+    watched = Watched(proves=Category.GRADIENTS)
+    tensor = watched.born()
+    for phase in Phase:
+        watched.names.end_of(phase)
+        assert watched.category(tensor, phase) is Category.GRADIENTS
+
+
+def test_gradients_between_logits_and_loss_belong_to_the_loss_of_each_micro_batch():
+    watched = Watched()
+    weight = torch.ones(4, 4, requires_grad=True)
+    hidden = [torch.ones(2, 4) @ weight for _ in range(2)]
+    logits = [state * 1.0 for state in hidden]
+    losses = [functional.cross_entropy(one, torch.zeros(2, dtype=torch.long)) for one in logits]
+    for loss, one in zip(losses, logits, strict=True):
+        watched.names.mark_loss_graph(loss, one)
+    for loss, one, state in zip(losses, logits, hidden, strict=True):
+        for end, expected in ((loss, Category.LOGITS_AND_LOSS), (one, None), (state, None)):
+            node = end.grad_fn
+            assert node is not None
+            watched.site = Site("autograd", Origin.AUTOGRAD, node._sequence_nr())
+            tensor = watched.born()
+            assert watched.category(tensor, Phase.BACKWARD) is expected
+            del tensor
