@@ -107,8 +107,8 @@ def _book() -> CpuBook | NoBookError:
         return NoBookError(str(error))
 
 
-def _function(library: ctypes.PyDLL, name: str, returns: Any, *takes: Any) -> Any:
-    function = library[f"zerobench_book_{name}"]
+def _function(loaded: ctypes.PyDLL, name: str, returns: Any, *takes: Any) -> Any:
+    function = loaded[f"zerobench_book_{name}"]
     function.restype, function.argtypes = returns, takes
     return function
 
