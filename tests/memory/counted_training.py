@@ -50,7 +50,8 @@ class WithLoss(nn.Module):
         self.model, self.inputs = model, inputs
 
     def forward(self) -> torch.Tensor:
-        return self.model(**self.inputs).loss
+        loss: torch.Tensor = self.model(**self.inputs).loss
+        return loss
 
 
 def moe() -> nn.Module:
@@ -82,7 +83,8 @@ class OnImages(nn.Module):
         self.model, self.images = Cnn().to(dtype), IMAGES.to(dtype)
 
     def forward(self) -> torch.Tensor:
-        return self.model(self.images)
+        loss: torch.Tensor = self.model(self.images)
+        return loss
 
 
 class BesideThreads(nn.Module):
@@ -98,7 +100,8 @@ class BesideThreads(nn.Module):
         thread.start()
         thread.join()
         self.kept.append(torch.ones(500, 500).to_mkldnn())
-        return self.layer(torch.ones(64, 256)).sum()
+        loss: torch.Tensor = self.layer(torch.ones(64, 256)).sum()
+        return loss
 
 
 MODELS: dict[str, Callable[[], nn.Module]] = {

@@ -12,10 +12,9 @@ WHERE = (StepKind.STEADY, Phase.FORWARD, Place.HOST)
 
 
 def entry(activations: int, workspace: int, live: int = 0) -> Composition[Category | None]:
-    at_peak: Counter[Category | None] = Counter(
-        {Category.ACTIVATIONS: activations, Category.KERNEL_WORKSPACE: workspace}
-    )
-    here = Composition(Counter({Category.ACTIVATIONS: live}), at_peak, dict(at_peak))
+    at_peak: Counter[Category | None] = Counter()
+    at_peak.update({Category.ACTIVATIONS: activations, Category.KERNEL_WORKSPACE: workspace})
+    here: Composition[Category | None] = Composition(Counter({Category.ACTIVATIONS: live}), at_peak, dict(at_peak))
     here.at_tensor_peak = Counter({Category.ACTIVATIONS: activations})
     return here
 

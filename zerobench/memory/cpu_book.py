@@ -3,7 +3,8 @@
 The total of the ledger on a CPU comes from here. It holds what no result of an operation shows: what a kernel
 allocates while it runs (oneDNN's reordered copies), gloo's flat copies, tensors of other threads, tensors that only C++
 holds. Of memory that is not the allocator's (`torch.frombuffer`, numpy's, shared memory) the storages that stand on it
-tell, and each such piece is booked once.
+tell, and each such piece is booked once. So it is with blocks from before the book was opened, or while it was closed:
+those that C++ alone holds are missing.
 
 Not in it: what libraries take from malloc themselves (oneDNN's JIT code, MKL's buffers, gloo's sockets, vectors of
 C++). That is in the process's resident memory, and so in `rest_of_process`.
@@ -106,8 +107,8 @@ def _book() -> CpuBook | NoBookError:
         return NoBookError(str(error))
 
 
-def _function(library: ctypes.PyDLL, name: str, returns: Any, *takes: Any) -> Any:
-    function = library[f"zerobench_book_{name}"]
+def _function(loaded: ctypes.PyDLL, name: str, returns: Any, *takes: Any) -> Any:
+    function = loaded[f"zerobench_book_{name}"]
     function.restype, function.argtypes = returns, takes
     return function
 

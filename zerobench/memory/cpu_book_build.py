@@ -27,7 +27,7 @@ def library() -> Path:
     """The compiled library. Raises NoBookError."""
     source = _SOURCE.read_bytes()
     compiler = os.environ.get("CXX", "c++")
-    built_for = f"{torch.__version__} {torch._C._GLIBCXX_USE_CXX11_ABI} {compiler}"  # type: ignore[attr-defined] # torch publishes no type for it
+    built_for = f"{torch.__version__} {torch._C._GLIBCXX_USE_CXX11_ABI} {compiler}"
     key = hashlib.sha256(source + built_for.encode()).hexdigest()[:16]
     path = _cache() / "zerobench_cpu_book" / f"{key}.so"
     if not path.exists():
@@ -49,7 +49,7 @@ def _cache() -> Path:
 def _compile(compiler: str, path: Path) -> None:
     path.parent.mkdir(parents=True, exist_ok=True)
     torch_folder = Path(torch.__file__).parent
-    abi = int(torch._C._GLIBCXX_USE_CXX11_ABI)  # type: ignore[attr-defined] # torch publishes no type for it
+    abi = int(torch._C._GLIBCXX_USE_CXX11_ABI)
     with tempfile.TemporaryDirectory(dir=path.parent) as folder:
         made = Path(folder, path.name)
         command = [compiler, "-O2", "-std=c++20", "-fPIC", "-shared", f"-D_GLIBCXX_USE_CXX11_ABI={abi}"]

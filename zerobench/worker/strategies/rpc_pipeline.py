@@ -47,8 +47,8 @@ _THREADS = 1
 _backward: Any = dist_autograd.backward  # type: ignore[attr-defined] # not exported by name
 
 _UNCOUNTED = (
-    "rpc-pipeline: what RPC has received is counted from when the stage takes it up; what waits behind other "
-    "micro-batches is until then in resident memory alone"
+    "rpc-pipeline: what RPC has received has a name from when the stage takes it up; what waits behind other "
+    "micro-batches is until then unattributed"
 )
 
 
