@@ -61,12 +61,12 @@ class Setting:
     rank: int = 0
     on_gpu: bool = True
     """torch.optim runs its for-each version on GPUs, a loop over tensors on CPUs."""
-    zero_init: bool = True
-    """Whether stage 3 partitions the model as it is built."""
     tied_head: bool = False
     """Whether the output head is the token embedding, the first of the tensors."""
     capacity_bytes: int | None = None
     """Memory of the device; None where it is no bound."""
+    zero_init: bool = True
+    """Whether stage 3 partitions the model as it is built."""
 
     @property
     def num_params(self) -> int:
