@@ -131,7 +131,7 @@ def test_a_run_is_found_by_its_name(folder: Path, tmp_path: Path) -> None:
 
 
 def test_rows_become_columns_as_soon_as_there_are_enough_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_frames_module, "_ROWS_AT_ONCE", 2)
+    monkeypatch.setattr(run_frames_module, "_VALUES_AT_ONCE", 2)  # one column: two rows
     columns = run_frames_module._Columns({"rank": schema.INTEGER})
     waiting = []
     for rank in range(3):
