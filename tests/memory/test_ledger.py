@@ -268,3 +268,16 @@ def test_what_is_made_while_the_ledger_rests_is_found_when_it_begins_again():
     run.ledger.forget(StepKind.STEADY)
     run.train(StepKind.STEADY)
     assert run.row(Phase.STEP, Category.UNATTRIBUTED).live_bytes - before < 1_000
+
+
+def test_the_random_states_that_checkpointing_keeps_are_activations_until_backward_has_used_them():
+    run = Trained(checkpointing=True)
+    run.train(StepKind.FIRST)
+    run.train(StepKind.STEADY)
+    state_bytes = torch.get_rng_state().nbytes  # made in C++, where no operation shows it
+    held, gone = run.row(Phase.FORWARD, Category.ACTIVATIONS), run.row(Phase.BACKWARD, Category.ACTIVATIONS)
+    blocks, hidden_bytes = 3, TOKENS.numel() * 128 * 4
+    assert held.live_bytes % hidden_bytes >= blocks * state_bytes
+    assert gone.live_bytes == 0
+    nameless = [run.row(phase, Category.UNATTRIBUTED).live_bytes for phase in (Phase.FORWARD, Phase.STEP)]
+    assert abs(nameless[0] - nameless[1]) < state_bytes

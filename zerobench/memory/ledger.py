@@ -25,6 +25,7 @@ from zerobench.memory.cpu_book_build import NoBookError
 from zerobench.memory.engine_tensors import Named
 from zerobench.memory.ledger_rows import LedgerRows
 from zerobench.memory.naming import Names
+from zerobench.memory.random_states import told_of_random_states
 from zerobench.memory.replay import replay
 from zerobench.memory.sites import SiteFinder
 from zerobench.memory.storages import Event, Storage, StorageCounter, is_wrapper
@@ -83,6 +84,8 @@ class Ledger:
             if self._device.type == "cuda":
                 stack.enter_context(cuda.recorded_history())
             stack.enter_context(self.counter)
+            if self._book is not None:
+                stack.enter_context(told_of_random_states(self._keep_random_state))
             yield
 
     @contextmanager
@@ -115,6 +118,9 @@ class Ledger:
     def name_inputs(self, tensors: Iterable[torch.Tensor]) -> None:
         """The batch: known by identity, since data loaders allocate it outside the phases."""
         self.names.identify(Named(t, Category.INPUTS) for t in tensors)
+
+    def _keep_random_state(self, state: torch.Tensor) -> None:
+        self.names.identify([Named(state, Category.ACTIVATIONS)])
 
     def name_logits(self, logits: torch.Tensor) -> None:
         """What the model handed to a loss that is computed outside of it."""
