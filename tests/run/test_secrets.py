@@ -57,15 +57,19 @@ def test_a_secret_that_a_trial_needs_as_it_stands_is_refused_before_anything_is_
     assert list(tmp_path.iterdir()) == []
 
 
-def test_a_secret_in_the_user_s_own_deepspeed_config_is_refused(tmp_path: Path) -> None:
+def test_a_secret_in_the_deepspeed_config_of_a_trial_is_refused() -> None:
+    config = {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": URL}}}
+    refusal = r"^ds_config\.zero_optimization\.offload_param\.nvme_path: holds what looks like a secret"
+    with pytest.raises(UserError, match=refusal):
+        refuse_secrets(trial(strategy="zero3"), config)
+
+
+def test_a_secret_that_no_trial_reads_is_kept_nowhere(tmp_path: Path) -> None:
     file = tmp_path / "ds.json"
-    file.write_text(
-        json.dumps(
-            {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}, "wandb": {"enabled": False, "team": URL}}
-        )
-    )
-    with pytest.raises(UserError, match=r"^ds_config\.wandb\.team: holds what looks like a secret"):
-        resolved_configs([PlannedTrial(trial=trial(ds_config_file=str(file)))])
+    own = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 2}, "wandb": {"enabled": False, "team": URL}}
+    file.write_text(json.dumps(own))
+    planned = PlannedTrial(trial=trial(ds_config_file=str(file)))
+    assert URL not in json.dumps(resolved_configs([planned]))
 
 
 def test_names_in_a_model_s_config_and_ordinary_paths_are_no_secrets() -> None:

@@ -68,7 +68,8 @@ def live_bytes(rank: RankRecord, step: StepKind, phase: Phase, category: Categor
 
 
 def peak(rank: RankRecord, step: StepKind, phase: Phase) -> int:
-    return memory_row(rank, phase, Category.TOTAL, step=step).at_peak_bytes or 0
+    """As far as a prediction can know it: without what kernels and collectives work in."""
+    return memory_row(rank, phase, Category.TOTAL, step=step).foreseeable_peak_bytes or 0
 
 
 def test_every_byte_at_every_peak_has_a_name_on_both_ranks_and_in_every_world(swept):

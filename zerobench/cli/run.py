@@ -15,7 +15,7 @@ from zerobench.ds_config import file_notes
 from zerobench.errors import UserError
 from zerobench.redaction import redact_text
 from zerobench.report.terminal.show import show_run
-from zerobench.run.arithmetic import can_try, tried
+from zerobench.run.arithmetic import tried
 from zerobench.run.environment import capture_environment
 from zerobench.run.launcher import read_hosts
 from zerobench.run.runner import RunResult, refuse_other_plan, resume_run, run_sweep, standing
@@ -143,7 +143,7 @@ def _run_new(asked: Asked, reports: Path, site: LocalSite) -> RunResult:
 
 
 def _tried_the_processor(asked: Asked) -> bool:
-    on_cpu = asked.machine.accelerator is Accelerator.CPU and can_try()
+    on_cpu = asked.machine.accelerator is Accelerator.CPU and asked.machine.bf16_slowdown is not None
     return on_cpu and any(item.trial.precision_is_auto and item.trial.evidence.needs_device for item in asked.planned)
 
 

@@ -21,14 +21,9 @@ def tried(machine: Machine, sweep: Sweep) -> Machine:
 
     Raises UserError: torch does not answer.
     """
-    if not must_be_tried(sweep, machine):
+    if package_folder("torch") is None or not must_be_tried(sweep, machine):
         return machine
-    return machine.model_copy(update={"bf16_slowdown": bf16_slowdown() if can_try() else 1.0})
-
-
-def can_try() -> bool:
-    """Whether torch is here. Where it is not nothing is trained, and the trials say so themselves (check_installed)."""
-    return package_folder("torch") is not None
+    return machine.model_copy(update={"bf16_slowdown": bf16_slowdown()})
 
 
 def bf16_slowdown() -> float:

@@ -36,6 +36,10 @@ CPU_RANKS_PER_CORE = 4
 """Ranks on one CPU core beyond which a trial would measure the scheduler."""
 
 
+_NO_FP16 = {"SSE41", "AVX", "AVX2", "AVX2_VNNI", "AVX512_CORE", "AVX512_CORE_VNNI", "AVX512_CORE_BF16"}
+"""Values of ONEDNN_MAX_CPU_ISA that turn oneDNN's fp16 instructions off (oneDNN, "CPU Dispatcher Control")."""
+
+
 class Accelerator(StrEnum):
     """What a rank computes on."""
 
@@ -163,7 +167,7 @@ def cpu_supports_fp16(cpuinfo: Path = Path("/proc/cpuinfo")) -> bool:
     which asks oneDNN for these two (ATen/native/mkldnn/Utils.h; cpu_isa avx512_core_fp16 and avx2_vnni_2) and
     says no elsewhere.
     """
-    if platform.machine() not in {"x86_64", "AMD64"}:
+    if platform.machine() not in {"x86_64", "AMD64"} or os.environ.get("ONEDNN_MAX_CPU_ISA", "ALL").upper() in _NO_FP16:
         return False
     try:
         lines = cpuinfo.read_text(encoding="utf-8", errors="replace").splitlines()

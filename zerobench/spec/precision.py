@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-from zerobench.errors import UserError
 from zerobench.spec.axes import AUTO
 from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.sweep import Sweep
@@ -14,18 +13,14 @@ ONEDNN_MAX_CPU_ISA on one processor: 0.3 with AMX, 2 with AVX512_BF16, 5 with AV
 
 
 def auto_precision(machine: Machine) -> Precision:
-    """bf16 where ranks are fast at it; on a processor that is not, fp32; on a GPU without it, fp16.
+    """bf16 where ranks are fast at it; on a processor that is not, or that nobody has tried (another node's), fp32.
 
-    Raises UserError: nobody has tried the processor.
+    On a GPU without bf16 it is fp16.
     """
     if machine.accelerator is Accelerator.CUDA:
         return Precision.BF16 if machine.supports_bf16 else Precision.FP16
-    if machine.bf16_slowdown is None:
-        raise UserError(
-            "precision: auto: the processors of these nodes are not this one, so nobody knows what they are fast at; "
-            "choices: --set precision=fp32, --set precision=bf16"
-        )
-    return Precision.BF16 if machine.bf16_slowdown < SLOW else Precision.FP32
+    is_fast = machine.bf16_slowdown is not None and machine.bf16_slowdown < SLOW
+    return Precision.BF16 if is_fast else Precision.FP32
 
 
 def must_be_tried(sweep: Sweep, machine: Machine) -> bool:
@@ -40,4 +35,6 @@ def must_be_tried(sweep: Sweep, machine: Machine) -> bool:
 def sentence(machine: Machine) -> str:
     """What `auto` came to on a machine of CPU ranks, and why."""
     times = machine.bf16_slowdown
+    if times is None:
+        return f"precision: auto: {auto_precision(machine)}; how fast the processor is at bf16 nobody has tried"
     return f"precision: auto: {auto_precision(machine)}; this processor takes {times:.2g} x as long in bf16 as in fp32"

@@ -17,8 +17,8 @@
                                     # increments of start_tokens, or of increment_tokens. {over_batches: 4}: from
                                     # one micro-batch a rank, over the tokens of four full batches
       sequence_length: 1024
-      precision: bf16               # fp32, bf16, fp16; auto: bf16, or fp32 on a processor that is slow at bf16 and
-                                    # fp16 on a GPU that has none
+      precision: bf16               # fp32, bf16, fp16; auto: bf16, or fp32 on a processor that is slow at bf16 or was
+                                    # not tried (another node's), fp16 on a GPU without bf16
       optimizer: adamw              # adamw, fused_adamw, cpu_adam, sgd
       activation_checkpointing: false
       attention: sdpa               # sdpa, eager, flash_attention_2

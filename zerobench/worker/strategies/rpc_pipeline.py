@@ -46,7 +46,7 @@ _THREADS = 1
 
 _backward: Any = dist_autograd.backward  # type: ignore[attr-defined] # not exported by name
 
-_UNCOUNTED = (
+_RECEIVED = (
     "rpc-pipeline: what RPC has received has a name from when the stage takes it up; what waits behind other "
     "micro-batches is until then unattributed"
 )
@@ -55,7 +55,7 @@ _UNCOUNTED = (
 class RpcPipeline(Strategy):
     """A stage on every rank; the first one drives."""
 
-    notes = (_UNCOUNTED,)
+    notes = (_RECEIVED,)
 
     def __init__(self, job: Job) -> None:
         super().__init__(job)
