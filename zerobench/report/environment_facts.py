@@ -4,10 +4,11 @@ from __future__ import annotations
 
 import json
 from collections import Counter
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
 from zerobench.report.column_units import plain
+from zerobench.spec.trial import Evidence, TrialSpec
 
 Environment = Mapping[str, Any]
 
@@ -72,6 +73,18 @@ def versions(environment: Environment) -> Iterator[tuple[str, str | None]]:
     found = at(environment, "versions")
     for name, version in found.items() if isinstance(found, Mapping) else ():
         yield plain(str(name)), text(version)
+
+
+def predicted_with(environment: Environment, specs: Iterable[TrialSpec]) -> list[str]:
+    """A line with the engine that predictions ran, where there are any: they hold for its release alone."""
+    found = dict(versions(environment))
+    engine = [f"{name} {found[key]}" for name, key in _ENGINE.items() if found.get(key)]
+    if not engine or all(spec.evidence is Evidence.MEASURED for spec in specs):
+        return []
+    return [f"predicted with: {', '.join(engine)}; other releases may hold other bytes"]
+
+
+_ENGINE = {"DeepSpeed": "deepspeed", "torch": "torch", "transformers": "transformers"}
 
 
 def commit(found: Any) -> str | None:

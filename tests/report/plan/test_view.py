@@ -199,3 +199,14 @@ def test_a_room_is_a_share_of_what_there_is() -> None:
     assert half.device.room == pytest.approx(0.5)
     assert half.scaled_bytes == pytest.approx(one.device.needed_bytes, abs=2)
     assert replace(one, capacity=replace(one.capacity, device_bytes=GIB)).device.fits is False
+
+
+def test_a_plan_says_of_which_releases_it_is(tmp_path: Path) -> None:
+    place, console = cluster(), Console(width=140, file=io.StringIO(), color_system=None)
+    text, _ = shown(tmp_path, plan_trials(place), place)
+    assert "predicted with" not in text
+    (tmp_path / "run" / "environment.json").write_text('{"versions": {"deepspeed": "0.19.8", "torch": "2.13.0"}}')
+    show_plan(tmp_path / "run", place, console)
+    assert isinstance(console.file, io.StringIO)
+    said = "predicted with: DeepSpeed 0.19.8, torch 2.13.0; other releases may hold other bytes"
+    assert said in console.file.getvalue()

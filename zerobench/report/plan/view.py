@@ -16,6 +16,7 @@ from zerobench.records import Status
 from zerobench.report.capacity import Capacity
 from zerobench.report.choice import ROOM, RULE, UNDECIDED
 from zerobench.report.column_units import plain, show_percent
+from zerobench.report.environment_facts import Environment, predicted_with
 from zerobench.report.labels import labels, shared_lines
 from zerobench.report.plan.memory import memory_sections
 from zerobench.report.plan.rows import PlanRow, evidence_words, recommended
@@ -82,7 +83,8 @@ def show_plan(path: Path, cluster: Cluster, console: Console, tokens: float | No
     with refusing_impossible_values(path):
         shown, rows = read_plan(path, cluster)
         best = recommended(rows)
-        sections = list(_sections(shown, rows, best, cluster, tokens, console.width))
+        environment = store.load_run(path).environment
+        sections = list(_sections(shown, rows, best, cluster, tokens, console.width, environment))
     for section in sections:
         section.print(console)
     return best
@@ -95,8 +97,9 @@ def _sections(
     cluster: Cluster,
     tokens: float | None,
     width: int,
+    environment: Environment,
 ) -> Iterator[Section]:
-    yield _header(shown, rows)
+    yield _header(shown, rows, environment)
     yield from memory_sections(rows, cluster, width)
     yield from time_sections(rows, tokens, width)
     yield from outcome_sections(shown, width)
@@ -108,7 +111,7 @@ def _sections(
     yield Section("What is not in it", "", bullets([*([NOT_IN_FORMULAS] if by_formula else []), *NOT_INCLUDED]))
 
 
-def _header(shown: Sequence[Shown], rows: Sequence[PlanRow]) -> Section:
+def _header(shown: Sequence[Shown], rows: Sequence[PlanRow], environment: Environment) -> Section:
     plural = "" if len(rows) == 1 else "s"
     how = _BY.get(evidence_words(rows), "")
     counts = [f"{len(rows)} configuration{plural} predicted{how}, none measured"]
@@ -116,7 +119,8 @@ def _header(shown: Sequence[Shown], rows: Sequence[PlanRow]) -> Section:
     failed = len(shown) - len(rows) - skipped
     counts += [f"{skipped} skipped"] if skipped else []
     counts += [f"{failed} failed"] if failed else []
-    lines = [Text(line) for line in shared_lines([_without_optimizer(one.trial.spec) for one in shown])]
+    specs = [_without_optimizer(one.trial.spec) for one in shown]
+    lines = [Text(line) for line in (*shared_lines(specs), *predicted_with(environment, specs))]
     return Section("Plan", ", ".join(counts), lines=lines)
 
 

@@ -14,6 +14,7 @@ from zerobench import store
 from zerobench.collection import no_collection
 from zerobench.report.column_units import plain
 from zerobench.report.energy import energies
+from zerobench.report.environment_facts import predicted_with
 from zerobench.report.labels import labels, shared_lines
 from zerobench.report.node_facts import node_lines
 from zerobench.report.nodes import node_name
@@ -115,7 +116,8 @@ def _header(run: store.Run, trials: Sequence[Trial], shown: Sequence[Shown], sha
     num_pending = len(run.plan.trials) - len(trials)
     pending = [f"{num_pending} not ended"] if num_pending else []
     total = f"{len(run.plan.trials)} trials: {', '.join([*ended, *pending])}"
-    lines = [Text(line) for line in (*shared, *_devices(shown), *composition_lines(shown))]
+    engine = predicted_with(run.environment, (one.trial.spec for one in shown))
+    lines = [Text(line) for line in (*shared, *_devices(shown), *engine, *composition_lines(shown))]
     nodes = [Text(line) for line in node_lines(run)]
     return Section(f"Run {plain(run.run_id)}", total, lines=[*lines, *nodes, *disbelieved(shown)])
 
