@@ -5,6 +5,7 @@ Said without torch: the runner has them compiled before its first trial, and a r
 
 from __future__ import annotations
 
+import contextlib
 import os
 import sys
 from collections.abc import Iterable, Mapping
@@ -72,7 +73,7 @@ def build_root(environ: Mapping[str, str]) -> Path:
 def touch(name: str, environ: Mapping[str, str]) -> None:
     """Note that the kernel was found to do for the packages that are installed now."""
     for path in compiled(name, environ):
-        if path.exists():
+        with contextlib.suppress(OSError):  # not there, or another user's: then it is compiled or looked at again
             os.utime(path)
 
 

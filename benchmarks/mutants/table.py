@@ -58,7 +58,7 @@ def table(rows: Sequence[Row], how: str) -> str:
         "# Mutants, and how many the tests kill",
         "",
         f"{datetime.now(UTC):%Y-%m-%d}, {', '.join(versions)}; {how}. Goal: {GOAL:.0%} or more in each package.",
-        "Stillborn mutants cannot be imported and count nowhere. What survived is argued in survivors.md.",
+        "Stillborn mutants cannot be imported and count nowhere. What of the survivors is argued: survivors.md.",
         "",
         "| | mutants | tried | stillborn | killed | survived | rate |",
         "|---|---|---|---|---|---|---|",

@@ -221,3 +221,18 @@ def test_a_trillion_parameters_on_a_thousand_ranks_take_no_time() -> None:
     record = formula_record(trial(strategy="zero3", model=shape, num_nodes=128, activation_checkpointing=True))
     assert record.parameters is not None
     assert record.parameters.total > 9e11
+
+
+def test_without_deepspeeds_linear_layer_the_last_product_of_a_block_is_not_computed_again() -> None:
+    fields = {"model": "llama-20m", "strategy": "zero3", "activation_checkpointing": True}
+    key = {"zero_optimization.memory_efficient_linear": False}
+    own, torchs = (
+        sum(row.flops for row in formula_record(trial(**fields, ds_config=config)).flops) for config in ({}, key)
+    )
+    assert torchs < own
+
+
+def test_a_part_of_the_optimizer_offloaded_has_no_formula() -> None:
+    fields = {"strategy": "zero3", "offload_optimizer": "cpu", "optimizer": "cpu_adam"}
+    with pytest.raises(UserError, match=r"offload_optimizer\.ratio: 0\.5 has no formula"):
+        formula_record(trial(**fields, ds_config={"zero_optimization.offload_optimizer.ratio": 0.5}))

@@ -12,7 +12,8 @@ from pathlib import Path
 import pytest
 
 from zerobench.kernels import build_root
-from zerobench.run.compile_locks import Holder, free_left_over, holder_of
+from zerobench.run import compile_locks
+from zerobench.run.compile_locks import free_left_over
 
 HOLD = """
 import sys
@@ -54,10 +55,8 @@ def test_a_lock_is_kept_while_its_process_lives_and_removed_once_that_was_killed
     lock: Path, environ: dict[str, str]
 ) -> None:
     with compiling(lock):
-        assert holder_of(lock) is Holder.ALIVE
         assert free_left_over(environ) == []
         assert lock.exists()
-    assert holder_of(lock) is Holder.DEAD
     assert free_left_over(environ) == [f"removed the lock of a compilation that was cut short: {lock}"]
     assert not lock.exists()
 
@@ -69,6 +68,18 @@ def test_a_lock_of_any_age_is_taken_from_a_dead_holder_and_from_no_other(lock: P
     os.utime(lock, (0, 0))
     assert len(free_left_over(environ)) == 1
     assert not lock.exists()
+
+
+def test_a_lock_that_another_machine_may_hold_is_told_of_and_left_alone(
+    lock: Path, environ: dict[str, str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lock.parent.mkdir(parents=True)
+    lock.touch()
+    monkeypatch.setattr(compile_locks, "_LOCAL", {"none"})
+    assert free_left_over(environ, tell_unknown=False) == []
+    [line] = free_left_over(environ)
+    assert line.startswith(f"{lock}: whether somebody compiles under this lock cannot be known")
+    assert lock.exists()
 
 
 def test_a_lock_whose_holder_cannot_be_known_is_told_of_and_left_alone(lock: Path, environ: dict[str, str]) -> None:
@@ -93,14 +104,16 @@ print("whole", flush=True)
 """
 
 
-def test_of_two_that_ask_at_the_same_time_one_takes_the_lock_and_neither_is_ended_by_the_other(lock: Path) -> None:
+def test_of_two_that_ask_at_the_same_time_one_takes_the_lock_and_neither_is_ended_by_the_other(
+    lock: Path, environ: dict[str, str]
+) -> None:
     lock.parent.mkdir(parents=True)
     lock.touch()
     pipe = subprocess.PIPE
     with subprocess.Popen([sys.executable, "-c", ASK, str(lock)], stdin=pipe, stdout=pipe, text=True) as first:
         assert first.stdout is not None
         assert first.stdout.readline() == "DEAD\n"
-        assert holder_of(lock) is Holder.ALIVE
+        assert free_left_over(environ) == []
         said, _ = first.communicate()
     assert (said, first.returncode) == ("whole\n", 0)
 

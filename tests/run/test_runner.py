@@ -217,6 +217,20 @@ def test_a_resumed_run_sets_a_torn_trial_aside_and_does_it_again(tmp_path: Path)
     assert (aside / "rank_0.json").stat().st_size == 100
 
 
+def test_nothing_is_written_through_the_folder_of_a_skipped_trial_that_is_a_link(
+    tmp_path: Path, make_trial: MakeTrial
+) -> None:
+    trial = make_trial()
+    folder = run([PlannedTrial(trial=trial, skipped=SKIP)], tmp_path).folder
+    theirs = tmp_path / "theirs"
+    folder.trial(trial.trial_id).path.rename(theirs)
+    (theirs / "record.json").write_text("torn")
+    folder.trial(trial.trial_id).path.symlink_to(theirs)
+    with pytest.raises(UserError, match=r"is a link out of the run"):
+        resume_run(folder.path, environment={}, site=SITE, observer=Silent())
+    assert (theirs / "record.json").read_text() == "torn"
+
+
 def test_a_link_in_a_foreign_run_is_refused_before_a_trial_begins(tmp_path: Path, make_trial: MakeTrial) -> None:
     trial = make_trial()
     folder = run([PlannedTrial(trial=trial, skipped=SKIP)], tmp_path).folder

@@ -5,6 +5,7 @@ The simulator's loop, forks and words are the real ones; the trials only sleep, 
 
 from __future__ import annotations
 
+import itertools
 import os
 import signal
 import threading
@@ -93,7 +94,7 @@ def test_a_killed_simulator_fails_the_trial_it_was_at_and_the_rest_goes_on_in_an
 def test_a_simulator_killed_for_want_of_memory_is_told_by_the_kernels_counter(
     play: Play, monkeypatch: pytest.MonkeyPatch
 ) -> None:
-    counts = iter([3, 4, 4, 4])
+    counts = itertools.chain([3, 3], itertools.repeat(4))  # before the simulator, and before the trial
     monkeypatch.setattr(simulations, "read_oom_counters", lambda: OomCounters({"/proc/vmstat": next(counts)}))
     records = play(["hang", "complete"], then=kill_simulator)
     hung = records["hang"]

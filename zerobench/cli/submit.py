@@ -11,13 +11,15 @@ from typing import Any
 import typer
 
 from zerobench.cli.paths import shortest
+from zerobench.cli.run import notes_of
 from zerobench.collection import no_collection
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
 from zerobench.run.arithmetic import tried
 from zerobench.run.environment import capture_environment
 from zerobench.run.installed import check_installed
-from zerobench.run.setup import lay_out, new_run_folder, resolved_configs
+from zerobench.run.links import refuse_links
+from zerobench.run.setup import lay_out, mend_skipped, new_run_folder, resolved_configs
 from zerobench.run.stop import stop_on_signals
 from zerobench.slurm.jobs import JobKind, SubmittedJob, read_submission
 from zerobench.slurm.options import (
@@ -38,7 +40,8 @@ from zerobench.slurm.submit.scripts import log_pattern
 from zerobench.slurm.submit.submission import array_names, missing, plan_arrays
 from zerobench.slurm.submit.submission import submit as submit_jobs
 from zerobench.spec.expand import PlannedTrial, expand
-from zerobench.spec.machine import Machine, detect_machine
+from zerobench.spec.machine import Accelerator, Machine, detect_machine
+from zerobench.spec.precision import sentence
 from zerobench.spec.sweep import Sweep, load_sweep, shipped_sweeps
 from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.store import Run, find_run, load_run
@@ -70,17 +73,20 @@ class Asked:
     sweep: Sweep | None = None
     planned: Sequence[PlannedTrial] = ()
     earlier: Run | None = None
+    machine: Machine | None = None
 
 
 def submit(request: Request) -> int:
     """Lay out what is asked for and hand it to Slurm, or run it here; the command's exit status."""
     with no_collection():
         asked = read(request)
-    if not asked.arrays:
-        typer.echo("nothing is missing")
-        return 0
-    _warn(asked)
     try:
+        if asked.earlier:
+            mend_skipped(asked.earlier)
+        if not asked.arrays:
+            typer.echo("nothing is missing")
+            return 0
+        _warn(asked)
         run = asked.earlier.folder if asked.earlier else _lay_out(asked, request.reports)
         keep_options(run, asked.options)
         return _run_here(run, asked) if request.local else _submit(run, asked)
@@ -97,6 +103,14 @@ def show(request: Request) -> int:
     return 0
 
 
+def _notes(asked: Asked) -> Iterator[str]:
+    """What of the sweep is not as it was written: keys that are not read, a precision that was left to the machine."""
+    yield from (f"note: {note}" for note in notes_of(asked.planned))
+    on_cpu = asked.machine is not None and asked.machine.accelerator is Accelerator.CPU
+    if asked.machine is not None and on_cpu and any(item.trial.precision_is_auto for item in asked.planned):
+        yield sentence(asked.machine)
+
+
 def read(request: Request, *, dry: bool = False) -> Asked:
     """All that can be wrong in a request is found here, before anything is written or submitted."""
     log_pattern(request.reports.absolute(), "")
@@ -111,7 +125,8 @@ def _planned(request: Request, *, dry: bool) -> Asked:
         raise UserError(f"SWEEP is missing: a sweep file, or one of the shipped: {', '.join(shipped_sweeps())}")
     options = _options(request, {})
     sweep = load_sweep(request.sweep, request.sets, request.only, request.repeats)
-    planned = expand(sweep, _machine(options, sweep if request.local else None))
+    machine = _machine(options, sweep if request.local else None)
+    planned = expand(sweep, machine)
     trials = [item.trial for item in planned if item.skipped is None]
     reasons = [item.skipped.reason for item in planned if item.skipped]
     if not trials:
@@ -122,13 +137,14 @@ def _planned(request: Request, *, dry: bool) -> Asked:
         _check_interpreter(options, trials)
     limits = _limits(options, required=not (dry or request.local))
     arrays = plan_arrays(trials, options, limits)
-    return Asked(options, limits, arrays, len(reasons), sweep, planned)
+    return Asked(options, limits, arrays, len(reasons), sweep, planned, machine=machine)
 
 
 def _resumed(request: Request, *, dry: bool) -> Asked:
     if request.sweep is not None or request.sets or request.only or request.repeats is not None:
         raise UserError("--resume goes on with a run as it was planned; leave SWEEP, --set, --only and --repeats out")
     run = load_run(find_run(request.resume, request.reports).resolve())
+    refuse_links(run.folder, ())
     options = _options(request, kept_options(run.folder))
     if not request.local:
         _machine(options, None)
@@ -197,7 +213,9 @@ def _lay_out(asked: Asked, reports: Path) -> RunFolder:
     with no_collection():
         configs = resolved_configs(asked.planned)
         run = new_run_folder(reports, asked.sweep.name)
-        lay_out(run, asked.planned, configs, asked.sweep.document, capture_environment(), make_folders=False)
+        slowdown = None if asked.machine is None else asked.machine.bf16_slowdown
+        environment = capture_environment() | {"bf16_slowdown": slowdown}
+        lay_out(run, asked.planned, configs, asked.sweep.document, environment, make_folders=False)
     return run
 
 
@@ -244,7 +262,9 @@ def _lines(asked: Asked) -> Iterator[str]:
 
 
 def _warn(asked: Asked) -> None:
-    """Say of jobs that are too short for any trial, before they wait in the queue for nothing."""
+    """Say what a person must know before jobs wait in the queue for nothing: which are too short for any trial."""
+    for note in _notes(asked):
+        typer.echo(note)
     for array in asked.arrays:
         if array.time_limit_s <= WARNED_BEFORE_S:
             what = "predictions" if array.kind is JobKind.PREDICTIONS else "trials"

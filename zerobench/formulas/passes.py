@@ -23,7 +23,7 @@ _BACKWARD_PRODUCTS = {Attention.EAGER: 4}
 _FUSED_BACKWARD_PRODUCTS = 5
 
 
-def pass_flops(trial: TrialSpec) -> list[CountedFlops]:
+def pass_flops(trial: TrialSpec, *, has_own_linear: bool = True) -> list[CountedFlops]:
     """FLOPs of one rank's forward and backward passes over all micro-batches of a step, the same in each step.
 
     Raises UserError for an architecture without a closed form.
@@ -35,7 +35,7 @@ def pass_flops(trial: TrialSpec) -> list[CountedFlops]:
     forward = 2 * tokens * weights + _FORWARD_PRODUCTS * score
     backward = 4 * tokens * weights + backward_products * score
     if trial.activation_checkpointing:
-        backward += 2 * tokens * _recomputed(trial, found) + _FORWARD_PRODUCTS * score
+        backward += 2 * tokens * _recomputed(trial, found, has_own_linear=has_own_linear) + _FORWARD_PRODUCTS * score
     times, parts = micro_batches_of_share(trial), model_parallel_size(trial)
     return [
         CountedFlops(step=step, phase=phase, flops=times * flops // parts)
@@ -50,7 +50,7 @@ def _score_flops(trial: TrialSpec, tokens: int) -> int:
     return 2 * tokens * trial.sequence_length * (size.num_layers or 0) * (size.num_heads or 0) * (size.head_dim or 0)
 
 
-def _recomputed(trial: TrialSpec, found: Matrices) -> int:
-    """Weights that the second forward pass of all blocks multiplies with."""
-    keeps_late = trial.zero_stage == 3 and trial.model.model_type != "gpt2"
+def _recomputed(trial: TrialSpec, found: Matrices, *, has_own_linear: bool) -> int:
+    """Weights that the second forward pass of all blocks multiplies with; `has_own_linear`: memory_efficient_linear."""
+    keeps_late = trial.zero_stage == 3 and trial.model.model_type != "gpt2" and has_own_linear
     return found.num_blocks * (sum(found.block) - (0 if keeps_late else found.block[-1]))

@@ -90,7 +90,7 @@ def formula_record(trial: TrialSpec) -> RankRecord:
         flops_formula=formula,
         memory=[row for step in StepKind for row in _memory(trial, setting, step)],
         collectives=[row for step in StepKind for row in _collectives(trial, setting, step)],
-        flops=pass_flops(trial),
+        flops=pass_flops(trial, has_own_linear=bool(setting.case.zero("memory_efficient_linear"))),
         nvme=swapped(setting) if trial.zero_stage == 3 else [],
         context=_context(trial),
         departures=departures(config, trial.world_size, counts.total) if config else [],
@@ -145,7 +145,14 @@ def _config(trial: TrialSpec) -> dict[str, Any]:
     """The DeepSpeed configuration; empty without DeepSpeed. A formula writes nothing, so any NVMe path serves."""
     if _is_plain(trial):
         return {}
-    return build_ds_config(trial.model_copy(update={"nvme_path": trial.nvme_path or "/nvme"}))
+    config = build_ds_config(trial.model_copy(update={"nvme_path": trial.nvme_path or "/nvme"}))
+    ratio = config.get("zero_optimization", {}).get("offload_optimizer", {}).get("ratio", 1)
+    if ratio != 1:
+        raise UserError(
+            f"ds_config: zero_optimization.offload_optimizer.ratio: {ratio} has no formula; choices: 1, or evidence "
+            f"{Evidence.SIMULATED}"
+        )
+    return config
 
 
 def _setting(trial: TrialSpec, config: dict[str, Any], tensors: tuple[int, ...], *, tied_head: bool) -> Setting:

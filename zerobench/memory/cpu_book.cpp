@@ -201,7 +201,7 @@ void zerobench_book_forget_foreign() {
   }
 }
 
-// This thread runs another operation: a new one for 0 or less, else the one given. Returns the one before.
+// This thread runs another operation, a new one. Returns the one before.
 int64_t zerobench_book_begin() {
   int64_t before = current_operation();
   operation = ++last_operation;

@@ -79,10 +79,16 @@ def predicted_with(environment: Environment, specs: Iterable[TrialSpec]) -> list
     """A line with the engine that predictions ran, where there are any: they hold for its release alone."""
     found = dict(versions(environment))
     engine = [f"{name} {found[key]}" for name, key in _ENGINE.items() if found.get(key)]
-    if not engine or all(spec.evidence is Evidence.MEASURED for spec in specs):
-        return []
-    return [f"predicted with: {', '.join(engine)}; other releases may hold other bytes"]
+    evidences = {spec.evidence for spec in specs}
+    ran = [f"predicted with: {', '.join(engine)}; other releases may hold other bytes"]
+    formulas = [f"by formula: of {FORMULAS_OF}; other releases may hold other bytes"]
+    return (ran if engine and evidences & {Evidence.SOLO, Evidence.SIMULATED} else []) + (
+        formulas if Evidence.FORMULA in evidences else []
+    )
 
+
+FORMULAS_OF = "DeepSpeed 0.19.8 and torch 2.13"
+"""Whose source the closed forms were read in (zerobench.formulas)."""
 
 _ENGINE = {"DeepSpeed": "deepspeed", "torch": "torch", "transformers": "transformers"}
 

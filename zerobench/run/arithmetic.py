@@ -38,8 +38,10 @@ def bf16_slowdown() -> float:
         )
         found = float(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        said = getattr(error, "stderr", None) or str(error)
-        last = said.strip().splitlines()[-1] if isinstance(said, str) and said.strip() else "it said nothing"
+        said = (
+            str(error) if isinstance(error, subprocess.TimeoutExpired) else getattr(error, "stderr", None) or str(error)
+        )
+        last = said.strip().splitlines()[-1] if said.strip() else "it said nothing"
         raise UserError(
             f"precision: auto: how fast this processor multiplies bf16 cannot be tried ({last}); "
             "choices: --set precision=fp32, --set precision=bf16"

@@ -66,7 +66,7 @@ def _launch_once(
         exit_code = launched.exit_code
         launched.end()
     _remove_swap_folder(trial, folder)
-    locks = [] if exit_code == 0 else free_left_over(os.environ)
+    locks = [] if exit_code == 0 or launch.elsewhere else free_left_over(os.environ)
     redact_logs(folder)
     records, unreadable = read_readable(folder.rank_records(), RankRecord)
     ending = Ending(

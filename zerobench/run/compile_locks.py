@@ -3,7 +3,8 @@
 Whoever finds such a file waits until it is gone, for ever (torch/utils/file_baton.py): one compilation that was killed
 would hang every later trial. Who compiles keeps the file open, and the kernel of the machine knows who has a file open,
 in containers too: it gives a write lease (fcntl(2), F_SETLEASE) on a file that nobody else has. Only such a lock is
-taken. Where no lease can be had, as on most network file systems, another machine may hold it, and it is only told of.
+taken, and only on a file system of this machine's own: elsewhere another machine may hold it, of which a lease need not
+know, and it is only told of.
 """
 
 from __future__ import annotations
@@ -28,26 +29,26 @@ class Holder(Enum):
     UNKNOWN = "who can say"
 
 
-def free_left_over(environ: Mapping[str, str]) -> list[str]:
-    """Remove the locks, of any age, whose holders are dead; a line for each, and for each that may be left over too."""
+_LOCAL = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"}
+"""File systems that one machine alone mounts."""
+
+
+def free_left_over(environ: Mapping[str, str], *, tell_unknown: bool = True) -> list[str]:
+    """Remove the locks, of any age, whose holders are dead; a line for each, and with `tell_unknown` for each that may
+    be left over.
+    """
     lines = []
     for lock in locks(environ):
         with _asked(lock) as holder:
             if holder is Holder.DEAD:
                 lock.unlink(missing_ok=True)
                 lines.append(f"removed the lock of a compilation that was cut short: {lock}")
-            elif holder is Holder.UNKNOWN:
+            elif holder is Holder.UNKNOWN and tell_unknown:
                 lines.append(
                     f"{lock}: whether somebody compiles under this lock cannot be known here; if nobody does, remove"
                     " it, or whoever needs that kernel waits for ever"
                 )
     return lines
-
-
-def holder_of(lock: Path) -> Holder:
-    """Who has `lock` open."""
-    with _asked(lock) as holder:
-        return holder
 
 
 def locks(environ: Mapping[str, str]) -> list[Path]:
@@ -66,9 +67,21 @@ def _asked(lock: Path) -> Iterator[Holder]:
         yield Holder.ALIVE if error.errno in gone_or_asked_by_another else Holder.UNKNOWN
         return
     try:
-        yield _leased(descriptor, lock)
+        yield _leased(descriptor, lock) if _is_local(lock) else Holder.UNKNOWN
     finally:
         os.close(descriptor)  # and with it the lease
+
+
+def _is_local(path: Path) -> bool:
+    """Whether `path` lies on a file system that no other machine can reach (proc_pid_mountinfo(5))."""
+    whole = os.path.realpath(path)
+    try:
+        lines = Path("/proc/self/mountinfo").read_text(encoding="utf-8", errors="replace").splitlines()
+    except OSError:
+        return False
+    mounts = [(line.split()[4], line.partition(" - ")[2].split()[0]) for line in lines]
+    holding = [(len(point), kind) for point, kind in mounts if Path(whole).is_relative_to(point)]
+    return bool(holding) and max(holding, key=lambda found: found[0])[1] in _LOCAL
 
 
 def _leased(descriptor: int, lock: Path) -> Holder:

@@ -28,6 +28,7 @@ from zerobench.run.outcome import how_ended
 from zerobench.run.site import Site
 from zerobench.run.stop import Stop
 from zerobench.spec.trial import TrialSpec
+from zerobench.store import TornError, read_json
 from zerobench.units import format_seconds
 
 MODULE = "zerobench.worker.compile_kernels"
@@ -49,7 +50,7 @@ def compile_first(
     if not names:
         return {}
     compilation = _Compilation(site, stop, observer)
-    compilation.free_locks()
+    compilation.free_locks(tell_unknown=True)
     compilation.run(names)
     if compilation.failures and compilation.freed and not stop.asked:  # it waited for one that had died
         compilation.run([name for name in names if name in compilation.failures])
@@ -60,7 +61,10 @@ def kernels_of(trial: TrialSpec, folder: TrialFolder, site: Site) -> list[str]:
     """The kernels that the ranks of a trial load on this machine; none where they are elsewhere."""
     if not folder.ds_config.exists() or not site.compiles_for(trial):
         return []
-    config: dict[str, Any] = json.loads(folder.ds_config.read_text(encoding="utf-8"))
+    try:
+        config: dict[str, Any] = read_json(folder.ds_config)
+    except TornError:
+        return []  # its ranks will say so
     return needed(config, is_cuda=site.num_gpus > 0)
 
 
@@ -94,9 +98,9 @@ class _Compilation:
         for name in waiting if not self.stop.asked else []:
             self._note_end(name, f"the compilation {how_ended(process.returncode)}\n{words}")
 
-    def free_locks(self) -> None:
-        """Take the locks of dead holders; say so, once for each line."""
-        for line in free_left_over(os.environ):
+    def free_locks(self, *, tell_unknown: bool = False) -> None:
+        """Take the locks of dead holders; say so, once for each line, with `tell_unknown` also of those that may be."""
+        for line in free_left_over(os.environ, tell_unknown=tell_unknown):
             self.freed = True
             if line not in self._told:
                 self._told.add(line)

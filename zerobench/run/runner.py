@@ -110,6 +110,7 @@ def _refuse_own_script(run: Run) -> None:
 def _run_pending(folder: RunFolder, site: Site, observer: Observer) -> RunResult:
     with locked(folder), stop_on_signals() as stop:
         run = load_run(folder.path)
+        refuse_links(run.folder, (entry.trial_id for entry in run.plan.trials if entry.reason is None))
         mend_skipped(run)
         known = list(standing(run))
         kept = Counter(status for _, status in known if status)
@@ -128,8 +129,7 @@ def _record_nodes(run: Run, trial_ids: Sequence[str], site: Site) -> None:
 def _run(
     run: Run, to_do: Sequence[str], kept: Counter[Status], site: Site, stop: Stop, observer: Observer
 ) -> RunResult:
-    """Run `to_do`, which the caller holds."""
-    refuse_links(run.folder, to_do)
+    """Run `to_do`, which the caller holds and whose folders lead nowhere else (refuse_links)."""
     check_site(map(run.spec, to_do), site)
     observer.run_started(run.folder, len(to_do), kept[Status.COMPLETED], kept[Status.SKIPPED])
     try:
@@ -156,6 +156,7 @@ def run_beside_others(path: Path, trial_ids: Sequence[str], *, site: Site, obser
     with shared(folder), ExitStack() as held:
         run = load_run(folder.path)
         _check_planned(run, trial_ids)
+        refuse_links(run.folder, trial_ids)
         known = dict(standing(run, trial_ids))
         mine = [one for one in trial_ids if known[one] is None and _hold(folder, one, held)]
         kept = Counter(status for status in known.values() if status)

@@ -24,8 +24,11 @@ def died(code: int, folder: TrialFolder, oom: str | None) -> Outcome:
     return Status.CRASH, Failure(message=f"the simulation ended with status {code}: {words}", evidence=words)
 
 
-def simulator_died(code: int, oom: str | None) -> Outcome:
-    """The process that played the trial, and others, is gone."""
+def simulator_died(code: int, words: str, oom: str | None) -> Outcome:
+    """The process that played the trial, and others, is gone; `words` is what it said of it."""
+    if code >= 0 and words.strip():
+        last = words.strip().splitlines()[-1]
+        return Status.CRASH, Failure(message=f"the simulator that was at it {how_ended(code)}: {last}", evidence=words)
     return _by_signal("the simulator that was at it", code, oom)
 
 

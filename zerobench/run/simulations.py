@@ -119,12 +119,16 @@ class _Simulations:
         self._told: set[Path] = set()
         self._played: dict[str, _Played] = {}
         self._barren = 0
+        self._oom = OomCounters({})
+        """The kernel's counters before the first simulator that has begun no trial."""
         self._spent_s = 0.0
         """Processor time of the simulator when it was looked at last."""
 
     def run(self) -> None:
         """All of them, in one simulator where none is lost."""
         while self._waiting and not self._stop.asked:
+            if not self._barren:
+                self._oom = read_oom_counters()
             self._barren += 1  # until it has begun a trial
             with Simulator(self._jobs) as process:
                 self._serve(process)
@@ -197,22 +201,27 @@ class _Simulations:
             elif _rank_record(played) is not None or played.given_up_at is not None:
                 self._end(played, code)
             elif was_gone and played.pid is not None:
-                self._finish(played, code, simulator_died(code, read_oom_counters().since(played.oom)))
+                self._keep_words(played.folder, words)
+                self._finish(played, code, simulator_died(code, words, read_oom_counters().since(played.oom)))
             else:
                 self._waiting.appendleft((played.trial, played.folder))
         self._played.clear()
-        if self._barren and was_gone and (code >= 0 or self._barren == _MOST_BARREN):
+        if self._barren and was_gone and (code >= 0 or self._barren >= _MOST_BARREN):
             self._give_up(code, words)
 
     def _give_up(self, code: int, words: str) -> None:
         """No simulator can be had: the trials that are left fail by what it said."""
         for trial, folder in self._waiting:
             self._tell(trial, folder)
-            if words and not folder.stderr.exists():
-                write_whole(folder.stderr, words)
-            lost = _Played(trial, folder, time.time(), read_oom_counters())
+            self._keep_words(folder, words)
+            lost = _Played(trial, folder, time.time(), self._oom)
             self._end(lost, code)
         self._waiting.clear()
+
+    @staticmethod
+    def _keep_words(folder: TrialFolder, words: str) -> None:
+        if words and not folder.stderr.exists():
+            write_whole(folder.stderr, words)
 
     def _end(self, played: _Played, code: int) -> None:
         """The outcome of a trial whose fork is gone: what it recorded, or what can be known without."""

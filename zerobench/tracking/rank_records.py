@@ -112,7 +112,8 @@ class Found:
             "device_memory": [] if steps.rows is None else list(steps.rows.rows.values()),
             "nvme": list(steps.nvme.traffic.values()),
         }
-        self.notes += steps.ledger.notes
+        for note in steps.ledger.notes:
+            self.note_once(note)
         noted = (item for item in steps.ledger.unattributed_sites() if item[1] >= _NOTED_BYTES)
         self.nameless = [f"unattributed: {nbytes:,} bytes allocated at {site}" for site, nbytes in noted]
 

@@ -19,6 +19,7 @@ from rich.console import Console
 from tests.report.plan.run import cluster, plan_trials, predicted_trial
 from tests.report.sample_run import GIB, SampleTrial, spec, write_run
 from zerobench.records import Category, Place
+from zerobench.report.environment_facts import FORMULAS_OF
 from zerobench.report.plan.memory import verdict
 from zerobench.report.plan.rows import PlanRow, recommended
 from zerobench.report.plan.time import days, gpu_hours, traffic
@@ -210,3 +211,11 @@ def test_a_plan_says_of_which_releases_it_is(tmp_path: Path) -> None:
     assert isinstance(console.file, io.StringIO)
     said = "predicted with: DeepSpeed 0.19.8, torch 2.13.0; other releases may hold other bytes"
     assert said in console.file.getvalue()
+
+
+def test_a_plan_by_formula_says_whose_source_the_formulas_were_read_in(tmp_path: Path) -> None:
+    text, _ = shown(
+        tmp_path, [predicted_trial(spec("zero2", evidence="formula", prediction={"gpu": "H200 SXM"}))], cluster()
+    )
+    assert f"by formula: of {FORMULAS_OF}; other releases may hold other bytes" in text
+    assert "predicted with" not in text

@@ -52,7 +52,6 @@ _TEXT: dict[str, Callable[[Any], str]] = {
     "reshard_after_forward": _unless(True, lambda _: "kept"),
     "zero_init": _unless(True, lambda _: "whole"),
     "consistency": _unless("sync", str),
-    "batch_ramp": _unless(None, lambda value: f"ramp={value}"),
     "hpz_partition_size": _unless(None, lambda value: f"hpz={value}"),
     "quantized_weights": _unless(False, lambda _: "qwZ"),
     "quantized_gradients": _unless(False, lambda _: "qgZ"),

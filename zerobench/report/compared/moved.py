@@ -80,7 +80,7 @@ def _tensor_flow(trial: TrialSpec) -> Flow | None:
 
 
 def _paper_flow(trial: TrialSpec, num_params: int, stage: int) -> Flow | None:
-    """Each pass of the paper's, which stage 2 and 3 have in every backward pass (formulas/record.py)."""
+    """Each pass of the paper's, which stage 2 and 3 have in every backward pass (formulas/zero_moves.py)."""
     ranks, element = trial.world_size, bytes_per_element(trial.precision)
     if trial.compression is Compression.ONEBIT:
         return flow("all_gather", ranks, ranks * num_params / 8)

@@ -119,9 +119,10 @@ def _held_by_autograd(asked: Asked) -> Term | None:
     """
     counts = count_parameters(asked.spec.model)
     is_off = not asked.setting.case.zero("memory_efficient_linear")
-    if not is_off or asked.spec.activation_checkpointing or counts is None:
-        return None
-    elements = counts.attention + counts.mlp + counts.head
+    if not is_off or asked.spec.activation_checkpointing or counts is None or asked.spec.model.model_type == "gpt2":
+        return None  # gpt2's blocks are no nn.Linear
+    head = asked.setting.tensors[0] if asked.setting.tied_head else counts.head
+    elements = counts.attention + counts.mlp + head
     words = "weights of nn.Linear that autograd holds for backward (memory_efficient_linear false)"
     return of_elements(asked.setting.case.element, elements, words)
 

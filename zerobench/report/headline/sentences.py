@@ -166,7 +166,8 @@ def _untimed_choice(found: Sequence[Candidate]) -> str:
         return f"Nothing fits with {ROOM:.0%} room, so nothing is recommended."
     roomy = sum(one.option.has_room for one in fitting)
     those = f"{roomy} fit with {ROOM:.0%} room, {RULE}; {UNDECIDED}" if roomy > 1 else "it alone fits with room"
-    return f"Choose {best.label} to begin with: {those}."
+    unjudged = "; host memory is not judged" if best.host_room is None and set(best.offloads) != {"none"} else ""
+    return f"Choose {best.label} to begin with: {those}{unjudged}."
 
 
 def _doubts(trials: pd.DataFrame, found: Sequence[Candidate]) -> str:

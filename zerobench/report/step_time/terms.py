@@ -106,6 +106,8 @@ def compute(work: Work) -> Term:
 
 def _flops(work: Work) -> dict[Phase, float]:
     """FLOPs of a steady step by phase, what is computed again among them."""
+    if _is_formula(work) and not work.rank.flops and work.rank.flops_per_step is not None:
+        return {Phase.BACKWARD: work.rank.flops_per_step}  # a record of before passes had FLOPs of their own
     return {row.phase: row.flops for row in work.rank.flops if row.step is StepKind.STEADY}
 
 

@@ -17,6 +17,7 @@ class Log(Silent):
 
     def __init__(self, job: str | None) -> None:
         self._before = f"job {job}: " if job else ""
+        self._compiling: set[str] = set()
 
     def say(self, text: str) -> None:
         """Write a line, at once."""
@@ -27,6 +28,16 @@ class Log(Silent):
         """Say how much there is to do."""
         done = f", {kept + skipped} done already" if kept + skipped else ""
         self.say(f"{run.run_id}: {to_do} trial{'' if to_do == 1 else 's'} to run{done}")
+
+    def note(self, line: str) -> None:
+        """Say what happened to kernels, before the first trial."""
+        self.say(line)
+
+    def compiling(self, kernel: str, spent_s: float) -> None:  # noqa: ARG002 -- a log says it once
+        """Say which kernel is being compiled."""
+        if kernel not in self._compiling:
+            self._compiling.add(kernel)
+            self.say(f"compiling DeepSpeed's kernel {kernel}")
 
     def trial_started(self, trial: TrialSpec, number: int, to_do: int) -> None:
         """Say which begins."""
