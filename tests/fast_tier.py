@@ -71,7 +71,6 @@ SLOWER = {
     "tests/run/test_remote.py": "ranks",
     "tests/run/test_run_beside_others.py": "ranks",
     "tests/run/test_runner.py": "ranks",
-    "tests/run/test_secrets.py::test_a_secret_in_the_user_s_own": "the machine's programs",
     "tests/run/test_shared_memory.py::test_a_small_and_a_read_only": "a mount of its own",
     "tests/run/test_simulations.py": "a simulator",
     "tests/run/test_simulators.py": "simulators",
