@@ -11,10 +11,10 @@ from collections.abc import Callable, Iterator
 from dataclasses import dataclass
 from pathlib import Path
 
-import psutil
 import pytest
 
 from tests.run.test_compile_locks import compiling
+from tests.tools.children import living_children
 from zerobench.ds_config import build_ds_config
 from zerobench.folder import TrialFolder
 from zerobench.kernels import missing
@@ -71,7 +71,7 @@ def root(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> Iterator[Path]:
     monkeypatch.setenv("STANDIN_COMPILES_S", "1")
     monkeypatch.setattr(kernels, "MODULE", "standin_compiler")
     yield root
-    assert [p for p in psutil.Process().children(recursive=True) if "standin_compiler" in p.cmdline()] == []
+    assert living_children("standin_compiler") == []
 
 
 @pytest.fixture
@@ -169,9 +169,8 @@ def test_a_compiling_process_that_is_killed_leaves_no_lock_and_another_does_its_
 ) -> None:
     def kill() -> None:
         wait_until(lambda: list(root.glob("*/lock")))
-        for process in psutil.Process().children():
-            if "standin_compiler" in process.cmdline():
-                process.kill()
+        for process in living_children("standin_compiler"):
+            process.kill()
 
     threading.Thread(target=kill).start()
     assert compile_all() == {}

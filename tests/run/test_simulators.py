@@ -12,9 +12,9 @@ import threading
 from collections.abc import Callable, Iterator, Sequence
 from pathlib import Path
 
-import psutil
 import pytest
 
+from tests.tools.children import living_children
 from zerobench.folder import TrialFolder
 from zerobench.progress import read_progress
 from zerobench.records import Status, TrialRecord
@@ -68,7 +68,7 @@ def play(
         return {act: by_id[trial.trial_id] for act, trial in zip(acts, trials, strict=True)}
 
     yield run
-    assert [p for p in psutil.Process().children(recursive=True) if "standin_simulator" in " ".join(p.cmdline())] == []
+    assert living_children("standin_simulator") == []
 
 
 def kill_simulator(fork: int) -> None:
