@@ -52,6 +52,10 @@ WITH_KERNELS = (
 LONGEST_S = 1800.0
 """When one of those counts as hung: a sweep may take 1500 s (conftest.py), and more where it compiles first."""
 
+ONE_AFTER_ANOTHER = ("tests/run/test_attempt.py", "tests/run/test_logs.py")
+"""Never beside each other: the one has the kernel kill for want of memory, by whose counter the other's dead rank would
+be taken for killed."""
+
 SLURM = "slurm"
 """Marker of the tests of one cluster, and the name of their group. They wait more than they compute."""
 
@@ -78,6 +82,8 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
             item.add_marker(pytest.mark.timeout(LONGEST_S))
         if item.get_closest_marker(SLURM):
             item.add_marker(pytest.mark.xdist_group(SLURM))
+        if item.nodeid.startswith(ONE_AFTER_ANOTHER):
+            item.add_marker(pytest.mark.xdist_group("oom"))
     items.sort(key=_begins)
 
 
