@@ -9,7 +9,7 @@ import subprocess
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import FrameType
 
@@ -76,7 +76,10 @@ class Command:
         self._mark = str(folder.path.absolute())
         self._streams = (Passed(folder.stdout, show.out), Passed(folder.stderr, show.err))
         self._oom_before = read_oom_counters()
-        self._process = self._start(program, command)
+        with ExitStack() as started:
+            started.enter_context(self._handing_on())  # before the command can say that it is ready for them
+            self._process = self._start(program, command)
+            self._held = started.pop_all()
         for stream in self._streams:
             stream.started()
         self.ranks = RankWatch(folder, self._process.pid)
@@ -103,7 +106,7 @@ class Command:
         """Wait for the end, hand signals on; what is known of it."""
         self._host.start()
         try:
-            with self._handing_on():
+            with self._held:
                 stopped = self._wait(stop)
             held = [stream for stream in self._streams if not stream.finish(LAST_WORDS_S)]
         finally:
@@ -143,7 +146,8 @@ class Command:
             return
 
         def hand_on(number: int, _frame: FrameType | None) -> None:
-            self._process.send_signal(number)
+            if hasattr(self, "_process"):
+                self._process.send_signal(number)
 
         before = {number: signal.signal(number, hand_on) for number in HANDED_ON}
         try:
