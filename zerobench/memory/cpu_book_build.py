@@ -13,7 +13,8 @@ import tempfile
 from pathlib import Path
 
 import torch
-from torch._appdirs import user_cache_dir
+
+from zerobench.kernels import build_root
 
 _SOURCE = Path(__file__).with_name("cpu_book.cpp")
 _TIMEOUT_S = 120
@@ -29,7 +30,7 @@ def library() -> Path:
     compiler = os.environ.get("CXX", "c++")
     built_for = f"{torch.__version__} {torch._C._GLIBCXX_USE_CXX11_ABI} {compiler}"
     key = hashlib.sha256(source + built_for.encode()).hexdigest()[:16]
-    path = _cache() / "zerobench_cpu_book" / f"{key}.so"
+    path = build_root(os.environ) / "zerobench_cpu_book" / f"{key}.so"
     if not path.exists():
         try:
             _compile(compiler, path)
@@ -38,12 +39,6 @@ def library() -> Path:
         except subprocess.SubprocessError as error:
             raise NoBookError(_why(compiler, error)) from error
     return path
-
-
-def _cache() -> Path:
-    """Where torch compiles extensions (torch/utils/cpp_extension.py, get_default_build_root)."""
-    named = os.environ.get("TORCH_EXTENSIONS_DIR")
-    return Path(named or user_cache_dir(appname="torch_extensions"))
 
 
 def _compile(compiler: str, path: Path) -> None:
