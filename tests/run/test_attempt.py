@@ -7,7 +7,7 @@ import os
 import re
 from collections.abc import Callable, Iterator
 from concurrent.futures import ThreadPoolExecutor
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 
 import psutil
@@ -19,7 +19,7 @@ from zerobench.progress import Progress
 from zerobench.records import RankRecord, Status, TrialRecord
 from zerobench.run.attempt import run_trial
 from zerobench.run.observer import Silent
-from zerobench.run.site import LocalSite
+from zerobench.run.site import Launch, LocalSite
 from zerobench.run.stop import Stop
 from zerobench.spec.trial import TrialSpec
 
@@ -45,7 +45,20 @@ CASES: dict[str, tuple[dict[int, str], str, dict[str, object]]] = {
     "helper": ({0: "leave_a_helper"}, WORKER, {}),
     "no_launcher": ({0: "kill_the_launcher", 1: "wait_for_a_peer_that_never_comes"}, WORKER, {}),
     "no_import": ({}, "standin_without_import", {}),
+    "ended_by_us": (dict.fromkeys(range(2), "wait_for_a_peer_that_never_comes"), WORKER, {"timeout_s": TIMEOUT_S}),
 }
+
+
+class SiteOfShells(LocalSite):
+    """A site on whose nodes a shell writes down how each rank ended, as in a Slurm step; here, of our own SIGKILL."""
+
+    def launch(self, trial: TrialSpec, folder: TrialFolder) -> Launch:
+        def elsewhere(verb: str, _mark: str) -> list[str]:
+            if verb == "end":
+                folder.rank_exit(1).write_text("137\n")
+            return []
+
+        return replace(super().launch(trial, folder), elsewhere=elsewhere)
 
 
 @dataclass(frozen=True)
@@ -85,7 +98,8 @@ def ended(
             leave_swap_files(trial, runs)
         folder = put(trial, runs)
         settle_s = 4.0 if name == "hang_at_exit" else 60.0
-        site = LocalSite(num_cpus=2, num_gpus=0, worker_module=worker, settle_s=settle_s)
+        site_type = SiteOfShells if name == "ended_by_us" else LocalSite
+        site = site_type(num_cpus=2, num_gpus=0, worker_module=worker, settle_s=settle_s)
         return Ended(folder, run_trial(trial, folder, "a_run", site, Stop(), Silent()))
 
     with ThreadPoolExecutor(5) as pool:
@@ -119,6 +133,11 @@ def test_the_environment_reaches_the_ranks(ended: dict[str, Ended]) -> None:
 def test_each_rank_has_a_log_of_its_own(ended: dict[str, Ended]) -> None:
     [log] = (ended["completed"].folder.path / "logs").glob("*_rank1.log")
     assert log.read_text() == "rank 1 of 2 begins\n"
+
+
+def test_a_rank_that_the_runner_itself_had_to_kill_did_not_crash(ended: dict[str, Ended]) -> None:
+    record = ended["ended_by_us"].record
+    assert record.status is Status.TIMEOUT, record.reason
 
 
 def test_a_crash_in_one_rank_comes_with_its_traceback(ended: dict[str, Ended]) -> None:

@@ -191,7 +191,7 @@ def runner_killed(cluster: Cluster, reports: Path) -> Played:
 
 
 def hanging(cluster: Cluster, reports: Path) -> Played:
-    acts = dict.fromkeys(range(4), "hang")
+    acts = {**dict.fromkeys(range(3), "hang"), 3: "ignore_sigterm"}  # whose end is then a SIGKILL of ours
     trials = [standin_trial("first", acts, timeout_s=30), standin_trial("second")]
     run = standin_run(cluster, reports, "hanging", trials)
     run.submit()

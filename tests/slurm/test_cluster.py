@@ -186,7 +186,7 @@ def test_the_report_says_how_a_trial_ended_whose_runner_was_killed(runner_killed
 
 def test_a_trial_that_hangs_ends_with_the_stacks_of_both_nodes(hanging: Played) -> None:
     record = hanging.of.record("first")
-    assert record.status is Status.TIMEOUT
+    assert record.status is Status.TIMEOUT, record.reason
     assert record.failure is not None
     assert sorted(record.failure.stacks) == ["0", "1", "2", "3"]
     assert all("in hang" in stack for stack in record.failure.stacks.values())

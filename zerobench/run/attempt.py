@@ -62,10 +62,12 @@ def _launch_once(
     with launched:
         stopped = launched.wait(stop, trial.timeout_s, expected, site.settle_s, observer.trial_progress)
         load = read_load() if stopped is Stopped.TIMEOUT else None
+        deaths = launched.deaths() if stopped else ()  # what is ended after this is our doing, and no cause
         stacks = launched.dump_stacks(stop) if stopped is Stopped.TIMEOUT else {}
         exit_code = launched.exit_code
         launched.end()
     _remove_swap_folder(trial, folder)
+    deaths = deaths if stopped else launched.deaths()
     locks = [] if exit_code == 0 or launch.elsewhere else free_left_over(os.environ)
     redact_logs(folder)
     records, unreadable = read_readable(folder.rank_records(), RankRecord)
@@ -77,7 +79,7 @@ def _launch_once(
         written_at_s=written_at_s(folder, (r.rank for r in records), started_at_s, launched.seen_at_s),
         progress=launched.watch.look(),
         outlived_by=launched.outlived_by,
-        deaths=tuple(launched.watch.deaths.values()),
+        deaths=deaths,
         stopped=stopped,
         timeout_s=trial.timeout_s,
         load=load,

@@ -22,7 +22,7 @@ from zerobench.run import tree
 from zerobench.run.launcher import MARK, remote_environment_text
 from zerobench.run.outcome import Stopped
 from zerobench.run.quiet import Quiet
-from zerobench.run.ranks import RankWatch, open_pidfd
+from zerobench.run.ranks import RankDeath, RankWatch, open_pidfd
 from zerobench.run.site import Launch
 from zerobench.run.stop import Stop
 
@@ -124,6 +124,11 @@ class LaunchedTrial:
             if _failed(path) or len(self.seen_at_s) == ranks_expected:
                 self._settled_at = self._settled_at or time.monotonic()
         return self._settled_at is not None and time.monotonic() - self._settled_at > settle_s
+
+    def deaths(self) -> tuple[RankDeath, ...]:
+        """The ranks that are known to have ended."""
+        self.watch.look()
+        return tuple(self.watch.deaths.values())
 
     def dump_stacks(self, stop: Stop) -> dict[str, str]:
         """Each rank's Python stacks, by rank; ranks that could not answer are left out."""
