@@ -15,8 +15,9 @@ from zerobench.report.batch_ramp import batch_figures, with_their_fixed
 from zerobench.report.charts import batch_ramp as chart
 from zerobench.report.frames.run_frames import RunFrames, run_frames
 from zerobench.report.labels import labels
-from zerobench.report.markdown.ramp import ramp_lines
+from zerobench.report.render import markdown
 from zerobench.report.speed import at_full_batch, speed_of, step_seconds_by_rank, timed_tokens
+from zerobench.report.tables.batch_ramp import batch_ramp_table
 from zerobench.report.terminal.show import show_run
 from zerobench.store import load_run
 
@@ -138,7 +139,7 @@ def test_the_terminal_shows_each_size(folder: Path, width: int) -> None:
 
 
 def test_markdown_and_page_have_the_same_rows(frames: RunFrames) -> None:
-    lines = [line for line in ramp_lines(frames) if line.startswith("| zero2")]
+    lines = [line for line in markdown.lines(batch_ramp_table(frames.lines.batches)) if line.startswith("| zero2")]
     figure = chart.figure(frames)
     assert figure is not None
     assert figure.svg is not None
@@ -152,4 +153,4 @@ def test_markdown_and_page_have_the_same_rows(frames: RunFrames) -> None:
 def test_a_run_without_a_ramp_has_no_such_table_or_figure(tmp_path: Path) -> None:
     plain = run_frames([load_run(write_run(tmp_path / "run", [fixed(), other()], samples=False).path)])
     assert chart.figure(plain) is None
-    assert list(ramp_lines(plain)) == []
+    assert plain.lines.batches == []

@@ -12,9 +12,10 @@ from tests.report.sample_run import SampleTrial, completed_trial, spec, trial_re
 from zerobench.formulas.pipeline import pipeline_bytes_per_step
 from zerobench.records import CollectiveTraffic, Phase, RankRecord, StepKind
 from zerobench.report.frames.run_frames import run_frames
-from zerobench.report.markdown.tables import stage_lines
 from zerobench.report.page.assemble import page_html
 from zerobench.report.pipeline import stages
+from zerobench.report.render.markdown import lines
+from zerobench.report.tables.pipeline import pipeline_table
 from zerobench.report.terminal.show import show_run
 from zerobench.store import load_run
 
@@ -81,10 +82,10 @@ def test_the_terminal_has_a_row_for_each_stage(folder: Path, width: int) -> None
 
 
 def test_markdown_has_a_row_for_each_stage(folder: Path) -> None:
-    lines = list(stage_lines(run_frames([load_run(folder)])))
-    assert len([line for line in lines if line.startswith("|") and "0-3" in line]) == 1
-    assert len([line for line in lines if line.startswith("|") and "4-7" in line]) == 1
-    assert "Narayanan" in " ".join(lines)
+    found = list(lines(pipeline_table(run_frames([load_run(folder)]).lines.stages)))
+    assert len([line for line in found if line.startswith("|") and "0-3" in line]) == 1
+    assert len([line for line in found if line.startswith("|") and "4-7" in line]) == 1
+    assert "Narayanan" in " ".join(found)
 
 
 def test_the_page_has_a_section_with_a_row_for_each_stage_and_none_where_there_are_no_stages(

@@ -131,9 +131,10 @@ def test_the_terminal_has_a_table_with_steps_lost_and_seconds_to_recover(folder:
 
 def test_frames_markdown_and_page_have_the_same_figures(folder: Path) -> None:
     frames = run_frames([load_run(folder)])
-    assert frames.checkpoints["steps_lost"].tolist()[1] == 1
-    assert frames.checkpoints["loss_difference"].tolist() == pytest.approx([0.0, 0.25])
-    assert frames.checkpoints["save_s"].tolist() == [3.0, 3.0]
+    found = [line.figures for line in frames.lines.checkpoints]
+    assert found[1].steps_lost == 1
+    assert [one.loss_distance for one in found] == pytest.approx([0.0, 0.25])
+    assert [one.save and one.save.seconds for one in found] == [3.0, 3.0]
     text = markdown_report(frames)
     assert "## Checkpoints" in text
     drawn = figure(frames)

@@ -26,13 +26,10 @@ from zerobench.records import (
     StepKind,
 )
 from zerobench.report.frames.run_rows import (
-    batch_rows,
     note_rows,
     peak_rows,
     phase_rows,
     rank_rows,
-    side_rows,
-    stage_rows,
     step_rows,
     summary_values,
 )
@@ -43,7 +40,7 @@ from zerobench.spec.hardware import find_gpu
 ZERO2 = completed_trial(spec("zero2"), alloc_retries=3)
 BATCHES = [StepBatch(kind="timed", tokens=65_536)]
 RAMP = {"start_tokens": 65_536, "over_tokens": 4 * 65_536}
-ROWS = (peak_rows, rank_rows, phase_rows, step_rows, batch_rows, note_rows)
+ROWS = (peak_rows, rank_rows, phase_rows, step_rows, note_rows)
 
 
 def changed(trial: SampleTrial, **fields: Any) -> SampleTrial:
@@ -193,14 +190,6 @@ def test_each_timed_step_is_that_of_the_slowest_rank_with_its_tokens() -> None:
     assert {row["tokens"] for row in found} == {8 * 8 * ZERO2.spec.sequence_length}
 
 
-def test_a_batch_that_does_not_grow_has_one_size() -> None:
-    [row] = batch_rows(changed(ZERO2, batches=BATCHES))
-    assert (row["is_ramped"], row["work"], row["tokens"]) == (False, ZERO2.spec.config_hash, 65_536)
-    ramped = completed_trial(spec("zero2", batch_ramp=RAMP))
-    found = list(batch_rows(changed(ramped, batches=[*BATCHES, StepBatch(kind="timed", tokens=131_072)])))
-    assert [(row["is_ramped"], row["work"]) for row in found] == [(True, ZERO2.spec.config_hash)] * 2
-
-
 def test_notes_are_the_trials_the_ranks_and_each_departure_once() -> None:
     made = changed(with_record(ZERO2, notes=["of the trial"]), departures=["departs"])
     made = with_rank(made, 2, notes=["of rank two"])
@@ -208,14 +197,9 @@ def test_notes_are_the_trials_the_ranks_and_each_departure_once() -> None:
     assert found == [(None, "of the trial"), (2, "of rank two"), (None, "departs")]
 
 
-@pytest.mark.parametrize("rows_of", [side_rows, stage_rows])
-def test_what_has_neither_server_nor_stages_has_no_rows_of_them(rows_of: Callable[..., Iterator[Any]]) -> None:
-    assert list(rows_of(ZERO2)) == []
-
-
 @pytest.mark.parametrize("rows_of", ROWS)
 def test_every_row_names_its_run_and_its_trial(rows_of: Callable[..., Iterator[dict[str, Any]]]) -> None:
-    made = changed(with_record(ZERO2, notes=["a note"]), batches=BATCHES)
+    made = changed(with_record(ZERO2, notes=["a note"]))
     keys = {(row["run_id"], row["trial_id"]) for row in rows_of(made)}
     assert keys == {(made.record.run_id, made.record.trial_id)}
 

@@ -28,7 +28,7 @@ from zerobench.folder import RunFolder
 from zerobench.records import Category, Place, Status
 from zerobench.report.frames.run_frames import RunFrames, run_frames
 from zerobench.report.markdown.report import kept_name, markdown_report
-from zerobench.report.markdown.tables import MOST_ROWS
+from zerobench.report.render.markdown import MOST_ROWS
 from zerobench.store import load_run
 
 RENDERER = MarkdownIt("gfm-like")
@@ -122,7 +122,7 @@ def test_predictions_are_marked_in_every_row_and_their_errors_listed(tmp_path: P
     real = completed_trial(spec("zero1", gpus_per_node=1))
     text = markdown_report(frames_of(tmp_path, [real, foretelling(real, "solo", 1.1)]))
     rows = table_after(text, "Memory by category")[1:]
-    assert [row[1] for row in rows] == ["measured", "predicted (solo)"]
+    assert [row[1] for row in rows] == ["measured", "predicted (solo on H100 SXM)"]
     headers, *errors = table_after(text, "Predicted against measured")
     assert [row[headers.index("error")] for row in errors] == [f"+{100 * largest_share_of_activations(real) / 10:.2f}%"]
     assert "- Rows marked predicted were not measured: their ranks did not run together." in text
@@ -134,7 +134,7 @@ def test_a_report_of_predictions_alone_says_so_in_its_title(tmp_path: Path) -> N
     text = markdown_report(frames)
     assert text.startswith("# sample on H200 SXM, predicted\n")
     assert "- simulated, not there: H200 SXM (140.4 GiB)" in text
-    assert table_after(text, "Memory by category")[1][1] == "predicted (simulated, H200 SXM)"
+    assert table_after(text, "Memory by category")[1][1] == "predicted (simulated on H200 SXM)"
     assert kept_name(frames) == "sample_h200_20260102.md"
 
 

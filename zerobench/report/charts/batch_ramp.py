@@ -2,19 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import altair as alt
 import pandas as pd
 
+from zerobench.report.batch_ramp import BatchFigures
 from zerobench.report.charts.marks import point_row, points, strategy_stroke
 from zerobench.report.charts.render import WIDTH, Specification, arranged, data, layered, svg
 from zerobench.report.charts.shown import KEY, completed, doubt_sentence, evidence_sentence, prepared
 from zerobench.report.charts.words import ByteAxis, byte_axis
-from zerobench.report.column_units import show_whole, time_unit
 from zerobench.report.figure import Figure
 from zerobench.report.frames.run_frames import RunFrames
+from zerobench.report.render.frame import table_frame
+from zerobench.report.tables.batch_ramp import batch_ramp_table
+from zerobench.report.tables.model import Line
 from zerobench.units import format_bytes
 
 _KEY = "batch-ramp"
@@ -23,9 +26,7 @@ _HEIGHT = 210
 
 def figure(frames: RunFrames) -> Figure | None:
     """Each size of the batch of ramped trials and of their fixed ones; None where no trial's batch grew."""
-    ramped = set(frames.batches.loc[frames.batches["is_ramped"].astype(bool), "work"])
-    sizes = frames.batches[frames.batches["work"].isin(ramped)]
-    sizes = sizes.rename(columns={name: f"size_{name}" for name in ("step_s", "tokens_per_s")})  # trials have both too
+    sizes = _sizes(frames.lines.batches)
     found = completed(prepared(frames.trials)).merge(sizes, on=KEY)
     if found.empty:
         return None
@@ -39,7 +40,18 @@ def figure(frames: RunFrames) -> Figure | None:
     )
     caption += evidence_sentence(found) + doubt_sentence(found)
     drawn = svg(arranged(plots, 2, 40), _KEY, title) if plots else None
-    return Figure(_KEY, title, caption, drawn, _table(found, unit))
+    return Figure(_KEY, title, caption, drawn, table_frame(batch_ramp_table(frames.lines.batches)))
+
+
+def _sizes(lines: Sequence[Line[BatchFigures]]) -> pd.DataFrame:
+    """A row for each size; seconds and speed of a size are named so, since trials have both too."""
+    columns = [*KEY, "tokens", "size_tokens_per_s", "peak_bytes"]
+    rows = [
+        (line.trial.run_id, line.trial.trial_id, one.tokens, one.tokens_per_s, one.peak_bytes)
+        for line in lines
+        for one in [line.figures]
+    ]
+    return pd.DataFrame(rows, columns=columns)
 
 
 def _plots(found: pd.DataFrame, unit: ByteAxis) -> list[Specification]:
@@ -79,22 +91,3 @@ def _plot(found: pd.DataFrame, title: str, say: Callable[[Any], str], *, legend:
     line = alt.Chart(data(rows)).mark_line(strokeWidth=1.8, aria=False)
     layers = [line.encode(x=x, y=y, detail=alt.Detail("trial:N"), stroke=stroke), *points(rows, x, y, legend=legend)]
     return layered(layers, (WIDTH - 200) / 2, _HEIGHT)
-
-
-def _table(found: pd.DataFrame, unit: ByteAxis) -> pd.DataFrame:
-    seconds = time_unit(None if pd.isna(value) else float(value) for value in found["size_step_s"])
-    return pd.DataFrame(
-        {
-            "trial": found["name"].to_numpy(),
-            "tokens a step": [f"{tokens:,}" for tokens in found["tokens"]],
-            "steps": [f"{a}-{b}" for a, b in zip(found["first_step"], found["last_step"], strict=True)],
-            "timed": [f"{number:,}" for number in found["timed_steps"]],
-            f"step ({seconds.name})": [seconds.show(_known(value)) for value in found["size_step_s"]],
-            "tokens/s": [show_whole(_known(value)) for value in found["size_tokens_per_s"]],
-            f"device peak ({unit.name})": [unit.show(value) for value in found["peak_bytes"]],
-        }
-    )
-
-
-def _known(value: Any) -> float | None:
-    return None if pd.isna(value) else float(value)

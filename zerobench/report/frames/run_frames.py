@@ -19,21 +19,19 @@ from zerobench import store
 from zerobench.report.compared.figures import Figures, figures_of
 from zerobench.report.compared.rows import Compared, Key, compare
 from zerobench.report.frames import schema
-from zerobench.report.frames.recovery_rows import ResumedRow
+from zerobench.report.frames.figure_lines import FigureLines, GatheredFigures
 from zerobench.report.frames.run_rows import (
-    batch_rows,
     note_rows,
     peak_rows,
     phase_rows,
     rank_rows,
-    side_rows,
-    stage_rows,
     step_rows,
     summary_values,
 )
 from zerobench.report.frames.tidy_tables import errors_table, pairs, to_pandas
 from zerobench.report.labels import labels
 from zerobench.report.parity import Parity, ParityJudge
+from zerobench.report.tables.model import TrialName
 from zerobench.report.trials import LossesOnly, can_be_compared, ended_trials, refusing_impossible_values
 from zerobench.spec.trial import TrialSpec
 
@@ -45,11 +43,8 @@ _VALUES_AT_ONCE = 100_000
 _OF_TRIAL = {
     "peaks": (schema.PEAKS, peak_rows),
     "ranks": (schema.RANKS, rank_rows),
-    "sides": (schema.SIDES, side_rows),
-    "stages": (schema.STAGES, stage_rows),
     "phases": (schema.PHASES, phase_rows),
     "steps": (schema.STEPS, step_rows),
-    "batches": (schema.BATCHES, batch_rows),
     "notes": (schema.NOTES, note_rows),
 }
 """The frames that one trial's records alone decide."""
@@ -66,22 +61,16 @@ class RunFrames:
     """schema.PEAKS."""
     ranks: pd.DataFrame
     """schema.RANKS."""
-    sides: pd.DataFrame
-    """schema.SIDES."""
-    checkpoints: pd.DataFrame
-    """schema.CHECKPOINTS."""
-    stages: pd.DataFrame
-    """schema.STAGES."""
     phases: pd.DataFrame
     """schema.PHASES."""
     steps: pd.DataFrame
     """schema.STEPS."""
-    batches: pd.DataFrame
-    """schema.BATCHES."""
     notes: pd.DataFrame
     """schema.NOTES."""
     errors: pd.DataFrame
     """schema.ERRORS: predictions beside what measured the same work in the same run."""
+    lines: FigureLines
+    """What tables of few trials show: pipelines, parameter servers, growing batches, checkpoints."""
     comparison: Sequence[Compared]
     """Measured trials beside the single process that trains the same global batch."""
 
@@ -107,12 +96,11 @@ def run_frames(runs: Sequence[store.Run]) -> RunFrames:
     keys: list[Key] = []
     specs: list[TrialSpec] = []
     errors = [schema.arrow_schema(schema.ERRORS).empty_table()]
-    checkpoints = _Columns(schema.CHECKPOINTS)
+    gathered = GatheredFigures()
     figures: list[Figures] = []
     parities: dict[Key, Parity | None] = {}
     for run in runs:
         judged: list[LossesOnly] = []
-        resumed: list[ResumedRow] = []
         for trial in run.trials():
             with refusing_impossible_values(trial.folder.path):
                 values = summary_values(trial)
@@ -122,23 +110,25 @@ def run_frames(runs: Sequence[store.Run]) -> RunFrames:
                 figures += figures_of(trial)
             keys.append((values["run_id"], values["trial_id"]))
             judged.append(LossesOnly.of(trial))
-            resumed += ResumedRow.of(trial, judged[-1])
+            with refusing_impossible_values(trial.folder.path):
+                gathered.add(trial, judged[-1])
             specs.append(trial.spec)
         judge = ParityJudge(judged)
         with refusing_impossible_values(run.folder.path):
             own = keys[len(keys) - len(judged) :]
             parities |= {key: judge.judge(one) for key, one in zip(own, judged, strict=True)}
-            checkpoints.add(row.judged(judged) for row in resumed)
+            gathered.end_run(judged)
             if can_be_compared(judged):
                 errors += [errors_table(pair) for pair in pairs(ended_trials(run), judge)]
     names = dict(zip(keys, _labels(specs, [run_id for run_id, _ in keys]), strict=True))
     trials = _with_columns(summary.table(), {"label": [names[key] for key in keys], **_said_by_parity(keys, parities)})
+    by_key = dict(zip(keys, specs, strict=True))
     frames = {name: to_pandas(kept.table()) for name, kept in columns.items()}
     return RunFrames(
         runs,
         trials=to_pandas(trials),
         errors=to_pandas(pa.concat_tables(errors)),
-        checkpoints=to_pandas(checkpoints.table()),
+        lines=gathered.lines(lambda key: TrialName.of(key[0], by_key[key], names[key], parities[key])),
         comparison=compare(figures, names, parities),
         **frames,
     )

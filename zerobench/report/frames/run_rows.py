@@ -4,11 +4,9 @@ from __future__ import annotations
 
 import itertools
 from collections.abc import Iterable, Iterator
-from dataclasses import asdict
 from typing import Any
 
 from zerobench.records import PhaseMark, Place, RankRecord, StepKind
-from zerobench.report.batch_ramp import batch_figures, work_of
 from zerobench.report.capacity import device_need, host_bytes_per_node
 from zerobench.report.column_units import plain
 from zerobench.report.frames.predicted_speed import gpu_of
@@ -24,8 +22,7 @@ from zerobench.report.memory_view import (
     phase_peak,
 )
 from zerobench.report.nvml_view import devices_of
-from zerobench.report.pipeline import stages
-from zerobench.report.server import side_sentences, sides
+from zerobench.report.server import side_sentences
 from zerobench.report.speed import slowest_steps, speed_of, step_seconds_by_rank, timed_tokens
 from zerobench.report.trials import Trial
 from zerobench.spec.hardware import Gpu
@@ -145,29 +142,6 @@ def _states_values(states: ModelStates | None) -> Row:
     return {name: None if states is None else getattr(states, name) for name in names}
 
 
-_OF_SIDE = ("step_s", "wait_s", "sent_bytes", "received_bytes", "formula_bytes", "mean_staleness")
-
-
-def side_rows(trial: Trial) -> Iterator[Row]:
-    """The rows of `trial` in schema.SIDES; none without a server."""
-    for side in sides(trial):
-        held = {"role": side.role, "num_ranks": side.num_ranks, "peak_bytes": side.peak_bytes}
-        yield {**_key(trial), **held, **_states_values(side.states), **{name: getattr(side, name) for name in _OF_SIDE}}
-
-
-_OF_STAGE = (
-    *("rank", "blocks", "num_params", "peak_bytes", "activations_bytes", "in_flight", "step_s", "wait_s"),
-    *("bubble_fraction", "ideal_fraction", "passed_bytes", "formula_bytes"),
-)
-
-
-def stage_rows(trial: Trial) -> Iterator[Row]:
-    """The rows of `trial` in schema.STAGES; none but of a pipeline."""
-    for stage in stages(trial):
-        of_stage = {name: getattr(stage, name) for name in _OF_STAGE}
-        yield {**_key(trial), **_states_values(stage.states), **of_stage}
-
-
 def phase_rows(trial: Trial) -> Iterator[Row]:
     """The rows of `trial` in schema.PHASES: the rank with the largest device peak, in every place."""
     fullest = largest_peak(trial, StepKind.STEADY, Place.DEVICE)
@@ -204,13 +178,6 @@ def step_rows(trial: Trial) -> Iterator[Row]:
     sizes = timed_tokens(trial) if trial.spec.knows("gradient_accumulation_steps") else []
     for index, (step, tokens) in enumerate(itertools.zip_longest(steps, sizes[: len(steps)])):
         yield {**_key(trial), "step_index": index, **step.model_dump(), "tokens": tokens}
-
-
-def batch_rows(trial: Trial) -> Iterator[Row]:
-    """The rows of `trial` in schema.BATCHES."""
-    work = work_of(trial)
-    for figures in batch_figures(trial):
-        yield {**_key(trial), "work": work, "is_ramped": trial.spec.batch_ramp is not None, **asdict(figures)}
 
 
 def note_rows(trial: Trial) -> Iterator[Row]:

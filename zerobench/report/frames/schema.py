@@ -194,68 +194,7 @@ RANKS: Mapping[str, str] = {
 """One row for each rank. The first peak is that of the first step, start-up included; device and host peaks those of
 the steady step; allocated, reserved and used those of any step; the last three are its model states."""
 
-SIDES: Mapping[str, str] = {
-    **_TRIAL,
-    "role": STRING,
-    "num_ranks": INTEGER,
-    "peak_bytes": INTEGER,
-    "parameters_bytes": INTEGER,
-    "gradients_bytes": INTEGER,
-    "optimizer_bytes": INTEGER,
-    "step_s": FLOAT,
-    "wait_s": FLOAT,
-    "sent_bytes": INTEGER,
-    "received_bytes": INTEGER,
-    "formula_bytes": INTEGER,
-    "mean_staleness": FLOAT,
-}
-"""Of trials with a server, a row for it and one for its workers (zerobench.report.server): peak and states of the rank
-that holds most, medians of seconds, bytes of one rank in a steady step, those of the formula sent and received
-together; staleness in updates."""
 
-CHECKPOINTS: Mapping[str, str] = {
-    **_TRIAL,
-    "num_saves": INTEGER,
-    "size_bytes": INTEGER,
-    "formula_bytes": INTEGER,
-    "save_s": FLOAT,
-    "save_bytes_per_s": FLOAT,
-    "save_host_bytes": INTEGER,
-    "save_device_bytes": INTEGER,
-    "load_s": FLOAT,
-    "load_bytes_per_s": FLOAT,
-    "load_host_bytes": INTEGER,
-    "load_device_bytes": INTEGER,
-    "resumed_world_size": INTEGER,
-    "from_step": INTEGER,
-    "convert_s": FLOAT,
-    "loss_difference": FLOAT,
-    "steps_lost": INTEGER,
-    "recover_s": FLOAT,
-    "restart_s": FLOAT,
-}
-"""One row for each trial that was saved and resumed (zerobench.report.recovery): `save_host_bytes` and its like are
-what one rank took more than before within it; `loss_difference` is the largest after the resume."""
-STAGES: Mapping[str, str] = {
-    **_TRIAL,
-    "rank": INTEGER,
-    "blocks": STRING,
-    "num_params": INTEGER,
-    "peak_bytes": INTEGER,
-    "parameters_bytes": INTEGER,
-    "gradients_bytes": INTEGER,
-    "optimizer_bytes": INTEGER,
-    "activations_bytes": INTEGER,
-    "in_flight": INTEGER,
-    "step_s": FLOAT,
-    "wait_s": FLOAT,
-    "bubble_fraction": FLOAT,
-    "ideal_fraction": FLOAT,
-    "passed_bytes": INTEGER,
-    "formula_bytes": INTEGER,
-}
-"""Of pipelines, a row for each stage (zerobench.report.pipeline): bytes of a steady step on the device, medians of
-seconds, the measured and the ideal bubble, bytes sent and received together beside those of the formula."""
 COMPARED: Mapping[str, str] = {
     **_TRIAL,
     "label": STRING,
@@ -313,20 +252,6 @@ STEPS: Mapping[str, str] = {
 }
 """The timed steps, from 0 on, each as its slowest rank took it; `tokens`: of the step, all ranks together."""
 
-BATCHES: Mapping[str, str] = {
-    **_TRIAL,
-    "work": STRING,
-    "is_ramped": BOOLEAN,
-    "tokens": INTEGER,
-    "first_step": INTEGER,
-    "last_step": INTEGER,
-    "timed_steps": INTEGER,
-    "step_s": FLOAT,
-    "tokens_per_s": FLOAT,
-    "peak_bytes": INTEGER,
-}
-"""The sizes of each trial's global batch (zerobench.report.batch_ramp), one where it is fixed. `work`: equal for a
-ramped trial and one that does the same with a fixed batch."""
 
 NOTES: Mapping[str, str] = {**_TRIAL, "rank": INTEGER, "note": STRING}
 """What a reader of the figures must know; `rank` is empty where the trial says it as a whole."""

@@ -18,7 +18,6 @@ from zerobench.report.environment_facts import at
 from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.headline.sentences import headline
 from zerobench.report.markdown.compared import claim_lines, compared_lines
-from zerobench.report.markdown.ramp import ramp_lines
 from zerobench.report.markdown.setting import configuration_lines, hardware_lines, reproduce_lines, version_lines
 from zerobench.report.markdown.tables import (
     Row,
@@ -26,13 +25,12 @@ from zerobench.report.markdown.tables import (
     error_lines,
     memory_lines,
     outcome_lines,
-    recovery_lines,
     rows_of,
-    side_lines,
-    stage_lines,
     throughput_lines,
 )
 from zerobench.report.markdown.text import bullets, prose
+from zerobench.report.render.markdown import lines
+from zerobench.report.tables import batch_ramp, checkpoints, pipeline, server
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.trial import slug
 from zerobench.store import Run
@@ -59,10 +57,10 @@ def _sections(frames: RunFrames) -> Iterator[tuple[str, Iterator[str] | list[str
     several = len(frames.runs) > 1
     yield "Memory by category", memory_lines(frames)
     yield "Throughput", throughput_lines(frames)
-    yield "Batch ramp", ramp_lines(frames)
-    yield "Parameter server", side_lines(frames)
-    yield "Checkpoints", recovery_lines(frames)
-    yield "Pipeline", stage_lines(frames)
+    yield batch_ramp.TITLE, lines(batch_ramp.batch_ramp_table(frames.lines.batches))
+    yield server.TITLE, lines(server.server_table(frames.lines.sides))
+    yield checkpoints.TITLE, lines(checkpoints.checkpoints_table(frames.lines.checkpoints))
+    yield pipeline.TITLE, lines(pipeline.pipeline_table(frames.lines.stages))
     yield TITLE, compared_lines(frames)
     yield "What is claimed of distributed training, and what these trials say", claim_lines(frames)
     yield "Outcomes", outcome_lines(frames)

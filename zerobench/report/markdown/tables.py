@@ -11,21 +11,19 @@ from typing import Any
 import pandas as pd
 
 from zerobench.report.column_units import Unit, byte_unit, show_number, show_percent, show_whole, time_unit
+from zerobench.report.evidence import evidence_text
 from zerobench.report.frames.doubts import disagreements
 from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.grids import Grid, show_error
 from zerobench.report.markdown.text import bullets, paragraph, table
 from zerobench.report.memory_view import GROUPS
 from zerobench.report.recovery import distance_text
+from zerobench.report.render.markdown import MOST_ROWS
 from zerobench.report.terminal.layout import WIDE, Column
-from zerobench.report.terminal.pipeline_tables import HOW_TO_READ
 
 Row = Mapping[str, Any]
 Key = tuple[str, str]
 """run_id and trial_id."""
-
-MOST_ROWS = 100
-"""Rows of one table: a description on GitHub may have 65,536 characters."""
 
 _KEY = ["run_id", "trial_id"]
 
@@ -44,12 +42,8 @@ def _key(row: Row) -> Key:
 
 
 def evidence(row: Row) -> str:
-    """`measured`, or `predicted (simulated, H200 SXM)`."""
-    how = row["evidence"]
-    if how == "measured":
-        return "measured"
-    gpu = f", {row['gpu']}" if how == "simulated" and row["gpu"] else ""
-    return f"predicted ({how}{gpu})"
+    """How the figures of a trial came to be."""
+    return evidence_text(row["evidence"], row["gpu"])
 
 
 def memory_lines(frames: RunFrames) -> Iterator[str]:
@@ -163,105 +157,6 @@ def throughput_lines(frames: RunFrames) -> Iterator[str]:
         _number("norm diff", lambda row: distance_text(row["norm_parity"])),
     ]
     yield from _table(columns, rows)
-
-
-def side_lines(frames: RunFrames) -> Iterator[str]:
-    """The server's side of a trial apart from its workers'; nothing where no trial has a server."""
-    labels = {_key(row): row for row in rows_of(frames.trials)}
-    rows = [{**labels[_key(row)], **row} for row in rows_of(frames.sides)]
-    if not rows:
-        return
-    held, moved = byte_unit(row["peak_bytes"] for row in rows), byte_unit(row["formula_bytes"] for row in rows)
-    seconds = time_unit(row["step_s"] for row in rows)
-    yield paragraph(
-        f"Memory in {held.name}, on the rank of each side that holds most; times in {seconds.name}; bytes of one rank "
-        f"in a steady step in {moved.name}, beside 2 x weights a worker (Li et al., OSDI 2014, push and pull: sent and "
-        "received together). staleness: mean updates that the weights of a gradient were behind. In the table of "
-        "memory above, the rank with the largest peak may be the server."
-    )
-    yield ""
-    columns: list[Column[Row]] = [
-        *_NAMES,
-        Column("side", "side", lambda row: row["role"], is_text=True),
-        _number("ranks", lambda row: show_whole(row["num_ranks"])),
-        *(_number(name, _in(held, f"{name}_bytes")) for name in ("peak", "parameters", "gradients", "optimizer")),
-        _number("step", _in(seconds, "step_s")),
-        _number("waiting", _in(seconds, "wait_s")),
-        *(_number(name, _in(moved, f"{name}_bytes")) for name in ("sent", "received")),
-        _number("by formula", _in(moved, "formula_bytes")),
-        _number("staleness", lambda row: show_number(row["mean_staleness"])),
-    ]
-    yield from _table(columns, rows)
-
-
-def recovery_lines(frames: RunFrames) -> Iterator[str]:
-    """What saving, loading and going on cost; nothing where no trial saves."""
-    labels = {_key(row): row for row in rows_of(frames.trials)}
-    rows = [{**labels[_key(row)], **row} for row in rows_of(frames.checkpoints)]
-    if not rows:
-        return
-    size = byte_unit(row["size_bytes"] for row in rows)
-    more = byte_unit(row[name] for row in rows for name in ("save_host_bytes", "load_host_bytes"))
-    seconds = time_unit([row[name] for row in rows for name in ("save_s", "load_s")])
-    yield paragraph(
-        f"Size in {size.name} of all files of one checkpoint; saves and loads in {seconds.name}, to the disk (fsync) "
-        f"and from it (the kernel was asked to forget the files); more: resident memory in {more.name} that a rank "
-        "takes meanwhile. loss diff: the largest after the resume, 0 is equal to the bit. lost: steps done again after "
-        "a rank was killed. recovered: seconds from its death to the end of the first new step. restart: seconds from "
-        "the end of the first launch to the end of the second's first step."
-    )
-    yield ""
-    columns: list[Column[Row]] = [
-        *_NAMES,
-        _number("on disk", _in(size, "size_bytes")),
-        _number("by formula", _in(size, "formula_bytes")),
-        *(column for name in ("save", "load") for column in _transfer_columns(name, seconds, more, rows)),
-        _number("on ranks", lambda row: show_whole(row["resumed_world_size"])),
-        _number("converted, s", lambda row: show_number(row["convert_s"])),
-        _number("loss diff", lambda row: distance_text(row["loss_difference"])),
-        _number("lost", lambda row: show_whole(row["steps_lost"])),
-        _number("recovered, s", lambda row: show_number(row["recover_s"])),
-        _number("restart, s", lambda row: show_number(row["restart_s"])),
-    ]
-    yield from _table(columns, rows)
-
-
-def stage_lines(frames: RunFrames) -> Iterator[str]:
-    """Each stage of a pipeline beside the others; nothing where no trial is one."""
-    labels = {_key(row): row for row in rows_of(frames.trials)}
-    rows = [{**labels[_key(row)], **row} for row in rows_of(frames.stages)]
-    if not rows:
-        return
-    held, moved = byte_unit(row["peak_bytes"] for row in rows), byte_unit(row["formula_bytes"] for row in rows)
-    seconds = time_unit(row["step_s"] for row in rows)
-    yield paragraph(f"{HOW_TO_READ} Memory in {held.name}, times in {seconds.name}, bytes passed in {moved.name}.")
-    yield ""
-    columns: list[Column[Row]] = [
-        *_NAMES,
-        _number("stage", lambda row: show_whole(row["rank"])),
-        Column("blocks", "blocks", lambda row: row["blocks"] or "-", is_text=True),
-        *(_number(name, _in(held, f"{name}_bytes")) for name in ("peak", "parameters", "gradients", "optimizer")),
-        _number("activations", _in(held, "activations_bytes")),
-        _number("in flight", lambda row: show_whole(row["in_flight"])),
-        _number("step", _in(seconds, "step_s")),
-        _number("waiting", _in(seconds, "wait_s")),
-        *(_number(name, _percent(f"{key}_fraction")) for name, key in (("bubble", "bubble"), ("ideal", "ideal"))),
-        *(_number(name, _in(moved, f"{key}_bytes")) for name, key in (("passed", "passed"), ("by formula", "formula"))),
-    ]
-    yield from _table(columns, rows)
-
-
-def _percent(key: str) -> Callable[[Row], str]:
-    return lambda row: show_percent(row[key])
-
-
-def _transfer_columns(name: str, seconds: Unit, more: Unit, rows: Sequence[Row]) -> Iterator[Column[Row]]:
-    rate, on_gpu = f"{name}_bytes_per_s", f"{name}_device_bytes"
-    yield _number(name, _in(seconds, f"{name}_s"))
-    yield _number("GB/s", lambda row: show_number(None if row[rate] is None else row[rate] / 1e9))
-    yield _number("more", _in(more, f"{name}_host_bytes"))
-    if any(row[on_gpu] is not None for row in rows):
-        yield _number("GPU more", _in(more, on_gpu))
 
 
 def outcome_lines(frames: RunFrames) -> Iterator[str]:

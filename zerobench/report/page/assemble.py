@@ -24,11 +24,14 @@ from zerobench.report.page.drawing import drawing
 from zerobench.report.page.environment import environment_grids, utc_text
 from zerobench.report.page.grid import Grid, frame_grid
 from zerobench.report.page.notes import notes_grid
-from zerobench.report.page.pipeline import stages_grid
 from zerobench.report.page.policy import content_security_policy
-from zerobench.report.page.server import sides_grid
 from zerobench.report.page.text import visible
 from zerobench.report.page.trials import remarks, rows_of, trials_grid
+from zerobench.report.render.html import table_grid
+from zerobench.report.tables.pipeline import TITLE as PIPELINE
+from zerobench.report.tables.pipeline import pipeline_table
+from zerobench.report.tables.server import TITLE as SERVERS
+from zerobench.report.tables.server import server_table
 
 ASSETS = Path(__file__).parent / "assets"
 
@@ -85,9 +88,9 @@ def _sections(frames: RunFrames, drawn: Sequence[Drawn]) -> Mapping[str, Any]:
     """What the template writes, as text that it escapes."""
     runs, trials = frames.runs, rows_of(frames.trials)
     compared = compared_section(frames.comparison)
-    stages = stages_grid(frames.stages, trials)
+    stages = table_grid(pipeline_table(frames.lines.stages))
     failed, notes = outcomes.failed_trials(runs, trials), notes_grid(frames.notes, trials)
-    sides = sides_grid(frames.sides, trials)
+    sides = table_grid(server_table(frames.lines.sides))
     parts = (
         ("compared", compared),
         ("pipeline", stages.rows),
@@ -132,8 +135,8 @@ def _drawn(figures: Iterable[Figure]) -> Iterator[Drawn]:
 _SECTIONS = {
     "compared": TITLE,
     "trials": "Trials",
-    "pipeline": "Pipeline, stage by stage",
-    "servers": "Parameter servers, side by side",
+    "pipeline": PIPELINE,
+    "servers": SERVERS,
     "outcomes": "Trials without figures",
     "notes": "Notes",
     "environment": "Environment",

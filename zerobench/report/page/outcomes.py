@@ -6,10 +6,11 @@ from collections.abc import Iterator, Sequence
 
 from zerobench import store
 from zerobench.records import Failure, Status, TrialRecord
+from zerobench.report.evidence import evidence_text
 from zerobench.report.page.configuration import Block
 from zerobench.report.page.grid import Column, Grid, grid
 from zerobench.report.page.text import visible
-from zerobench.report.page.trials import Trial, counted, evidence_text, is_predicted, status_text
+from zerobench.report.page.trials import Trial, counted, is_predicted, status_text
 from zerobench.report.terminal.outcome_tables import why
 from zerobench.units import format_seconds
 
@@ -35,7 +36,11 @@ def outcomes_grid(failed: Sequence[Failed]) -> Grid:
     columns: list[Column[Failed]] = [
         Column("trial", lambda one: str(one[0]["label"]), is_number=False),
         Column("ended", lambda one: status_text(one[0]["status"]), is_number=False),
-        Column("was to be", lambda one: "" if all_measured else evidence_text(one[0]), is_number=False),
+        Column(
+            "was to be",
+            lambda one: "" if all_measured else evidence_text(one[0]["evidence"], one[0]["gpu"]),
+            is_number=False,
+        ),
         Column("after", lambda one: _duration(one[1])),
         Column("Slurm job", lambda one: one[1].job or "", is_number=False),
         Column("why", lambda one: why(one[1]), is_number=False),

@@ -10,6 +10,7 @@ import pandas as pd
 
 from zerobench.records import Status
 from zerobench.report.column_units import MISSING, Unit, byte_unit, show_number, show_percent, show_whole, time_unit
+from zerobench.report.evidence import evidence_text
 from zerobench.report.frames.doubts import disagreements
 from zerobench.report.page.grid import Column, Grid, grid
 from zerobench.report.page.text import visible
@@ -27,12 +28,6 @@ def rows_of(frame: pd.DataFrame) -> list[Trial]:
     return [dict(zip(plain.columns, values, strict=True)) for values in plain.itertuples(index=False, name=None)]
 
 
-def rows_with_trials(frame: pd.DataFrame, trials: Sequence[Trial]) -> list[Trial]:
-    """The rows of a frame that has several for a trial, each with what is known of its trial."""
-    named = {(trial["run_id"], trial["trial_id"]): trial for trial in trials}
-    return [{**named[row["run_id"], row["trial_id"]], **row} for row in rows_of(frame)]
-
-
 def trials_grid(trials: Sequence[Trial]) -> Grid:
     """All trials; columns that no trial has anything to say in are left out."""
     time = time_unit([trial["step_time_s_median"] for trial in trials])
@@ -40,7 +35,11 @@ def trials_grid(trials: Sequence[Trial]) -> Grid:
     all_measured = not any(map(is_predicted, trials))
     columns: list[Column[Trial]] = [
         Column("trial", lambda trial: str(trial["label"]), is_number=False),
-        Column("figures are", lambda trial: "" if all_measured else evidence_text(trial), is_number=False),
+        Column(
+            "figures are",
+            lambda trial: "" if all_measured else evidence_text(trial["evidence"], trial["gpu"]),
+            is_number=False,
+        ),
         Column("ended", lambda trial: "" if all_completed else status_text(trial["status"]), is_number=False),
         Column("ranks", lambda trial: show_whole(trial["world_size"])),
         _bytes("device peak", "device_peak_bytes", trials),
@@ -104,14 +103,6 @@ def _share_of_capacity(trial: Trial) -> str:
 def is_predicted(trial: Trial) -> bool:
     """Whether the trial's figures were not seen on real ranks."""
     return bool(trial["evidence"] != Evidence.MEASURED.value)
-
-
-def evidence_text(trial: Trial) -> str:
-    """`measured`, `predicted (solo)`, `predicted (simulated on h200-sxm)`."""
-    if not is_predicted(trial):
-        return str(trial["evidence"])
-    gpu = f" on {trial['gpu']}" if trial["gpu"] else ""
-    return f"predicted ({trial['evidence']}{gpu})"
 
 
 def status_text(status: str) -> str:

@@ -7,7 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Generic, Protocol, TypeVar
 
 from rich import box
 from rich.console import Console
@@ -22,6 +22,18 @@ T = TypeVar("T")
 
 WIDE = 120
 """From this many columns on, tables have all their columns and long headers."""
+
+
+class Named(Protocol):
+    """A trial, as the first cell of a row names it."""
+
+    @property
+    def label(self) -> str:
+        """Its name in this run's tables."""
+
+    @property
+    def is_believed(self) -> bool:
+        """Whether its losses and gradients do not speak against it."""
 
 
 @dataclass(frozen=True)
@@ -74,7 +86,7 @@ class Section:
         console.print()
 
 
-def table(columns: Sequence[Column[T]], rows: Sequence[tuple[Shown, T]], width: int) -> Table:
+def table(columns: Sequence[Column[T]], rows: Sequence[tuple[Named, T]], width: int) -> Table:
     """A table for `width` columns of terminal, labels first; rows that are not believed are struck through."""
     kept = [column for column in columns if column.header(wide=width >= WIDE) is not None]
     headers = [column.header(wide=width >= WIDE) or "" for column in kept]
@@ -101,7 +113,7 @@ def _needed(lines: Sequence[Sequence[str]], is_text: Sequence[bool], labels: Seq
     return label + sum(size + 2 for size in widths)
 
 
-def label_text(shown: Shown) -> Text:
+def label_text(shown: Named) -> Text:
     """The label of a row, with a mark where the trial is not believed."""
     return Text(shown.label) if shown.is_believed else Text(f"! {shown.label}", style="red")
 

@@ -19,17 +19,21 @@ from zerobench.report.labels import labels, shared_lines
 from zerobench.report.node_facts import node_lines
 from zerobench.report.nodes import node_name
 from zerobench.report.parity import ParityJudge
+from zerobench.report.pipeline import stages
 from zerobench.report.predictions.predicted import join
 from zerobench.report.predictions.tables import predicted_sections
+from zerobench.report.render.terminal import sections
+from zerobench.report.server import sides
+from zerobench.report.tables.batch_ramp import batch_ramp_table
+from zerobench.report.tables.checkpoints import checkpoints_table
+from zerobench.report.tables.pipeline import pipeline_table
+from zerobench.report.tables.server import server_table
 from zerobench.report.terminal.compared_tables import compared_sections
 from zerobench.report.terminal.layout import Section, Shown, listed
+from zerobench.report.terminal.lines import of_batches, of_checkpoints, of_each
 from zerobench.report.terminal.memory_tables import memory_sections
 from zerobench.report.terminal.nvml_tables import nvml_sections
 from zerobench.report.terminal.outcome_tables import disbelieved, notes_sections, outcome_sections, parity_sections
-from zerobench.report.terminal.pipeline_tables import pipeline_sections
-from zerobench.report.terminal.ramp_tables import ramp_sections
-from zerobench.report.terminal.recovery_tables import recovery_sections
-from zerobench.report.terminal.server_tables import server_sections
 from zerobench.report.terminal.speed_tables import speed_sections
 from zerobench.report.terminal.states_tables import composition_lines, states_sections
 from zerobench.report.terminal.watched_tables import watched_sections
@@ -89,10 +93,10 @@ def _sections(
     yield from nvml_sections(shown, width)
     yield from watched_sections(shown, width)
     yield from speed_sections(shown, joules, width)
-    yield from ramp_sections(shown, width)
-    yield from server_sections(shown, width)
-    yield from recovery_sections(shown, width)
-    yield from pipeline_sections(shown, width)
+    yield from sections(batch_ramp_table(of_batches(shown)), width)
+    yield from sections(server_table(of_each(shown, sides)), width)
+    yield from sections(checkpoints_table(of_checkpoints(shown)), width)
+    yield from sections(pipeline_table(of_each(shown, stages)), width)
     yield from compared_sections(shown, width)
     yield from parity_sections(shown, width)
     yield from outcome_sections(shown, width)

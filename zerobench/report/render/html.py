@@ -1,0 +1,30 @@
+"""Tables on the page."""
+
+from __future__ import annotations
+
+from typing import TypeVar
+
+from zerobench.report.page.grid import Column, Grid, grid
+from zerobench.report.tables.model import Column as Shown
+from zerobench.report.tables.model import Line, Table
+
+T = TypeVar("T")
+
+
+def table_grid(table: Table[T]) -> Grid:
+    """The table with its caption; whether its figures are predicted is said where some are."""
+    some_predicted = any(line.trial.is_predicted for line in table.lines)
+    columns: list[Column[Line[T]]] = [
+        Column("trial", lambda line: line.trial.label, is_number=False),
+        Column(
+            "figures are",
+            lambda line: line.trial.evidence_text if some_predicted else "",
+            is_number=False,
+        ),
+        *(_shown(column) for column in table.columns),
+    ]
+    return grid(table.caption, columns, table.lines)
+
+
+def _shown(column: Shown[T]) -> Column[Line[T]]:
+    return Column(column.header, lambda line: column.cell(line.figures), is_number=not column.is_text)

@@ -1,0 +1,35 @@
+"""Trials whose batch grows: each size's tokens, time, speed and peak, beside the same work with a fixed batch."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from zerobench.report.batch_ramp import BatchFigures
+from zerobench.report.column_units import byte_unit, show_whole, time_unit
+from zerobench.report.tables.model import Column, Line, Table, figures_of, in_unit
+
+TITLE = "Batch ramp, size by size"
+HOW_TO_READ = (
+    "The global batch as it grows, beside the same work with a fixed batch: median of the timed steps of each "
+    "size, the slowest rank of each; peak of a step under the ledger, on the rank with the largest. Other tables "
+    "have the figures of the full batch."
+)
+
+
+def batch_ramp_table(lines: Sequence[Line[BatchFigures]]) -> Table[BatchFigures]:
+    """A row for each size of the batch."""
+    rows = figures_of(lines)
+    held, seconds = byte_unit(row.peak_bytes for row in rows), time_unit(row.step_s for row in rows)
+    columns = [
+        Column[BatchFigures]("tokens a step", lambda row: show_whole(row.tokens), narrow="tokens"),
+        Column[BatchFigures]("steps", lambda row: f"{row.first_step}-{row.last_step}", narrow="steps"),
+        Column[BatchFigures]("timed", lambda row: show_whole(row.timed_steps)),
+        Column[BatchFigures](
+            "step", in_unit(seconds, lambda row: row.step_s), seconds.name, narrow=f"step {seconds.name}"
+        ),
+        Column[BatchFigures]("tokens/s", lambda row: show_whole(row.tokens_per_s), narrow="tokens/s"),
+        Column[BatchFigures](
+            "device peak", in_unit(held, lambda row: row.peak_bytes), held.name, narrow=f"peak {held.name}"
+        ),
+    ]
+    return Table(TITLE, HOW_TO_READ, columns, lines)

@@ -1,0 +1,70 @@
+"""Checkpoints and faults: size, seconds, extra memory, and how a trial went on from one."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from zerobench.report.column_units import byte_unit, show_number, show_whole, time_unit
+from zerobench.report.recovery import Resumed, Transfers, distance_text
+from zerobench.report.tables.model import Column, Line, Table, figures_of, of_part
+
+TITLE = "Checkpoints"
+HOW_TO_READ = (
+    "A save lasts until every file is on the disk (fsync), a load begins with files that the kernel was asked to "
+    "forget; GB/s: the checkpoint's size over that. more: memory that a rank takes more meanwhile, resident and on its "
+    "GPU; in a load that is also optimizer states, which are made then, and what it has read of a mapped file. loss "
+    "diff: largest difference of a loss after the resume from the uninterrupted one; 0 is equal to the bit. "
+    "lost: steps done again after a rank was killed; recovered: from its death to the end of the first step that is "
+    "new; restart: from the end of the first launch to that of the second's first step."
+)
+
+
+def checkpoints_table(lines: Sequence[Line[Resumed]]) -> Table[Resumed]:
+    """A row for each trial that saved and was resumed."""
+    rows = figures_of(lines)
+    sizes = byte_unit(row.save.size_bytes for row in rows if row.save)
+    columns = [
+        Column[Resumed](
+            "on disk",
+            of_part(lambda row: row.save, lambda save: sizes.show(save.size_bytes)),
+            sizes.name,
+            narrow=f"disk {sizes.name}",
+        ),
+        Column[Resumed]("by formula", lambda row: sizes.show(row.formula_bytes), sizes.name, wide="by formula"),
+        *_transfers(rows),
+        Column[Resumed]("resumed on ranks", lambda row: show_whole(row.world_size), wide="on ranks", narrow="on"),
+        Column[Resumed]("converted", lambda row: show_number(row.convert_s), "s"),
+        Column[Resumed](
+            "loss difference", lambda row: distance_text(row.loss_distance), wide="loss diff", narrow="diff"
+        ),
+        Column[Resumed]("steps lost", lambda row: show_whole(row.steps_lost), wide="lost", narrow="lost"),
+        Column[Resumed]("recovered", lambda row: show_number(row.recover_s), "s", narrow="recov s"),
+        Column[Resumed]("restart", lambda row: show_number(row.restart_s), "s", narrow="restart s"),
+    ]
+    return Table(TITLE, HOW_TO_READ, columns, lines)
+
+
+def _transfers(rows: Sequence[Resumed]) -> Iterator[Column[Resumed]]:
+    """What saves cost, then what loads cost; memory of a GPU where there was one."""
+    found = [one for row in rows for one in (row.save, row.load) if one]
+    more = byte_unit(held for one in found for held in (one.host_bytes, one.device_bytes))
+    seconds = time_unit(one.seconds for one in found)
+    has_gpu = any(one.device_bytes is not None for one in found)
+    parts: tuple[tuple[str, Callable[[Resumed], Transfers | None]], ...] = (
+        ("save", lambda row: row.save),
+        ("load", lambda row: row.load),
+    )
+    for name, part in parts:
+        brief = f"{name} {seconds.name}"
+        yield Column(name, of_part(part, lambda one: seconds.show(one.seconds)), seconds.name, narrow=brief)
+        yield Column(name, of_part(part, _gigabytes_per_s), "GB/s", wide="GB/s")
+        host = of_part(part, lambda one: more.show(one.host_bytes))
+        yield Column(name, host, f"{more.name} more", wide=f"more, {more.name}")
+        if has_gpu:
+            gpu = of_part(part, lambda one: more.show(one.device_bytes))
+            yield Column(name, gpu, f"{more.name} more on the GPU", wide=f"GPU more, {more.name}")
+
+
+def _gigabytes_per_s(one: Transfers) -> str:
+    """In units of 1e9 bytes, as drives are sold."""
+    return show_number(None if one.bytes_per_s is None else one.bytes_per_s / 1e9)

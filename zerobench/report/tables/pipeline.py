@@ -1,0 +1,46 @@
+"""The stages of pipelines: each beside the others, its measured bubble beside the ideal one."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from zerobench.report.column_units import MISSING, byte_unit, show_percent, show_whole, time_unit
+from zerobench.report.pipeline import StageRow
+from zerobench.report.tables.model import Column, Line, Table, figures_of, in_unit
+from zerobench.report.tables.states import states_columns
+
+TITLE = "Pipeline, stage by stage"
+HOW_TO_READ = (
+    "One row a stage; bytes of a steady step on the device. in flight: micro-batches whose activations a stage keeps "
+    "at once, at most (GPipe all, 1F1B those of the stages from it on). bubble: part of a step in which the rank "
+    "neither computes nor updates, sending and receiving included; ideal: (p - 1) / (m + p - 1) of p stages that take "
+    "equally long and m micro-batches (Huang et al. 2019; Narayanan et al. 2021). passed: sent and received in a step, "
+    "beside the hidden states and their gradients by formula."
+)
+
+
+def pipeline_table(lines: Sequence[Line[StageRow]]) -> Table[StageRow]:
+    """A row for each stage."""
+    rows = figures_of(lines)
+    held, moved = byte_unit(row.peak_bytes for row in rows), byte_unit(row.formula_bytes for row in rows)
+    seconds = time_unit(row.step_s for row in rows)
+    columns = [
+        Column[StageRow]("stage", lambda row: str(row.rank), narrow="stage"),
+        Column[StageRow]("blocks", lambda row: row.blocks or MISSING, is_text=True),
+        Column[StageRow]("parameters", lambda row: show_whole(row.num_params)),
+        Column[StageRow]("peak", in_unit(held, lambda row: row.peak_bytes), held.name, narrow=held.name),
+        *states_columns(held, lambda row: row.states),
+        Column[StageRow](
+            "activations", in_unit(held, lambda row: row.activations_bytes), held.name, wide="activ", narrow="activ"
+        ),
+        Column[StageRow]("in flight", lambda row: show_whole(row.in_flight), narrow="flight"),
+        Column[StageRow]("step", in_unit(seconds, lambda row: row.step_s), seconds.name, narrow=f"step {seconds.name}"),
+        Column[StageRow](
+            "waiting", in_unit(seconds, lambda row: row.wait_s), seconds.name, wide="waiting", narrow="wait"
+        ),
+        Column[StageRow]("bubble", lambda row: show_percent(row.bubble_fraction), "%", wide="bubble", narrow="bubble"),
+        Column[StageRow]("ideal", lambda row: show_percent(row.ideal_fraction), "%", wide="ideal", narrow="ideal"),
+        Column[StageRow]("passed", in_unit(moved, lambda row: row.passed_bytes), moved.name),
+        Column[StageRow]("by formula", in_unit(moved, lambda row: row.formula_bytes), moved.name, wide="by formula"),
+    ]
+    return Table(TITLE, HOW_TO_READ, columns, lines)

@@ -1,0 +1,21 @@
+"""The three columns of model states that several tables have."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import TypeVar
+
+from zerobench.report.column_units import Unit
+from zerobench.report.memory_view import ModelStates
+from zerobench.report.tables.model import Column, of_part
+
+T = TypeVar("T")
+
+
+def states_columns(unit: Unit, states: Callable[[T], ModelStates | None]) -> list[Column[T]]:
+    """Parameters, gradients and optimizer states in `unit`; a terminal of 80 columns has no room for them."""
+    return [
+        Column("parameters", of_part(states, lambda found: unit.show(found.parameters_bytes)), unit.name, "param"),
+        Column("gradients", of_part(states, lambda found: unit.show(found.gradients_bytes)), unit.name, "grad"),
+        Column("optimizer", of_part(states, lambda found: unit.show(found.optimizer_bytes)), unit.name, "optim"),
+    ]
