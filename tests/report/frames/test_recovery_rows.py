@@ -8,6 +8,7 @@ import pytest
 
 from tests.report.sample_run import SampleTrial, completed_trial, spec
 from tests.report.test_recovery import EVERY, MIB, recovered
+from zerobench.records import Status
 from zerobench.report.frames.recovery_rows import ResumedRow, Row
 from zerobench.report.recovery import resumed
 from zerobench.report.trials import LossesOnly
@@ -66,3 +67,9 @@ def test_a_trial_that_never_saved_has_no_figures_of_saves() -> None:
     names = ("size_bytes", "save_s", "save_bytes_per_s", "save_host_bytes", "save_device_bytes")
     assert [found[name] for name in names] == [None] * len(names)
     assert found["load_s"] == 4.0
+
+
+def test_a_trial_that_crashed_again_after_its_resume_has_no_row() -> None:
+    made = recovered(EVERY)
+    crashed = dataclasses.replace(made, record=made.record.model_copy(update={"status": Status.CRASH}))
+    assert list(ResumedRow.of(crashed, LossesOnly.of(crashed))) == []
