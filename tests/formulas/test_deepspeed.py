@@ -187,6 +187,81 @@ def test_what_is_swapped_lies_on_nvme_and_what_is_too_small_on_the_device() -> N
     assert moments[STEADY][Place.HOST].step[-1][Category.PINNED_BUFFERS] >= 4 * 4 * asked.sub_group
 
 
+LARGE, UNEVEN = 2 * 2**20, 2**10 + 2
+"""Elements whose half, a rank's part, is swapped in 16 bits, and whose half is not, nor a multiple of a block."""
+PART, SMALL_PART = 2**20, 513
+
+
+def swapping_parameters(max_in_cpu: float, **more: Any) -> dict[Place, dict[Category, int]]:
+    """What lies on the host and on the drive, of a large and a small tensor that two ranks swap in 16 bits."""
+    param = {"device": "nvme", "nvme_path": "/nvme", "max_in_cpu": max_in_cpu, "buffer_count": 3, "buffer_size": 1000}
+    moments = deepspeed_moments(setting(3, 2, (LARGE, UNEVEN), offload_param=param, **more), STEADY)
+    return {place: dict(moments[place].step[-1]) for place in (Place.HOST, Place.NVME)}
+
+
+def test_parameters_that_are_swapped_leave_their_buffers_and_what_is_too_small_on_the_host() -> None:
+    found = swapping_parameters(max_in_cpu=0)
+    assert found[Place.NVME] == {Category.PARAMETERS: 2 * PART}
+    buffers = 3 * 1024 + PART + 1024  # each of whole blocks of 512 elements, the last for the largest sub-group
+    assert found[Place.HOST] == {Category.PARAMETERS: 2 * SMALL_PART, Category.PINNED_BUFFERS: 2 * buffers}
+
+
+@pytest.mark.parametrize(
+    ("max_in_cpu", "on_host", "on_drive"),
+    [
+        (SMALL_PART - 1, SMALL_PART, PART),
+        (900, 900, PART),
+        (PART + SMALL_PART - 1, PART + SMALL_PART - 1, PART),
+        (PART + SMALL_PART, PART + SMALL_PART, 0),
+        (1e9, PART + SMALL_PART, 0),
+    ],
+)
+def test_parameters_are_swapped_unless_the_host_keeps_them_all(max_in_cpu: float, on_host: int, on_drive: int) -> None:
+    found = swapping_parameters(max_in_cpu)
+    assert found[Place.HOST][Category.PARAMETERS] == 2 * on_host
+    assert found[Place.NVME].get(Category.PARAMETERS, 0) == 2 * on_drive
+
+
+def test_without_a_swapped_parameter_no_buffer_is_made_to_swap_it_out_from() -> None:
+    assert swapping_parameters(max_in_cpu=1e9)[Place.HOST][Category.PINNED_BUFFERS] == 2 * 3 * 1024
+
+
+def test_a_swapped_optimizer_has_four_buffers_of_whole_blocks_and_16_bit_gradients_on_the_host() -> None:
+    swap = {"offload_optimizer": {"device": "nvme", "nvme_path": "/nvme"}}
+    asked = setting(3, 2, (LARGE, UNEVEN), **swap)
+    buffers = 4 * (PART + 768)  # the sub-group in whole blocks of 256 elements
+    held = {Category.GRADIENTS: 2 * (PART + SMALL_PART), Category.PINNED_BUFFERS: 4 * buffers}
+    assert dict(deepspeed_moments(asked, STEADY)[Place.HOST].step[-1]) == held
+
+
+@pytest.mark.parametrize(("part", "is_swapped"), [(2**18, True), (2**18 - 1, False)])
+def test_an_fp32_gradient_of_a_megabyte_is_swapped_and_a_smaller_one_is_not(part: int, is_swapped: bool) -> None:
+    swap = {"offload_optimizer": {"device": "nvme", "nvme_path": "/nvme"}}
+    asked = setting(3, 2, (LARGE, 2 * part), sub_group_size=LARGE, **swap)
+    gradients = 4 * (PART + part if is_swapped else PART)
+    states = 3 * 4 * (PART + part)
+    assert deepspeed_moments(asked, STEADY)[Place.NVME].step[-1] == {
+        Category.OPTIMIZER_STATES_ON_NVME: states + gradients
+    }
+
+
+@pytest.mark.parametrize("device", ["cpu", "nvme"])
+def test_moments_come_with_the_first_update_and_stand_in_every_phase_of_later_steps(device: str) -> None:
+    offload = {"device": device, "nvme_path": "/nvme"} if device == "nvme" else {"device": device}
+    asked = setting(3, 2, (LARGE,), offload_optimizer=offload)
+    place = Place.NVME if device == "nvme" else Place.HOST
+
+    def held(step: StepKind) -> list[int]:
+        moments = deepspeed_moments(asked, step)[place]
+        instants = (moments.init[-1], moments.forward, moments.first_gradient, moments.backward_end, moments.step[-1])
+        return [sum(instant.values()) for instant in instants]
+
+    before = held(FIRST)[0]
+    after = before + 2 * 4 * PART + (4 * PART if device == "nvme" else 0)  # swapped gradients come with it
+    assert held(FIRST) == [before, before, before, before, after]
+    assert held(STEADY)[1:] == [after] * 4
+
+
 def test_a_tensor_of_the_persistence_threshold_stays_gathered_and_one_element_more_does_not() -> None:
     def kept(threshold: int, cap: int = 10**6) -> tuple[int, ...]:
         limits = {"stage3_param_persistence_threshold": threshold, "stage3_model_persistence_threshold": cap}

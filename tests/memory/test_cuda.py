@@ -43,6 +43,19 @@ def test_a_workspace_that_no_tensor_owned_and_that_is_given_back_is_a_temporary(
     assert result.total_peak == 4196
 
 
+def test_a_workspace_at_the_address_of_a_later_tensor_does_not_take_its_name():
+    out = storage(1, 0x5000, 512)
+    trace = [entry("alloc", 0x5000, 4096), entry("free_requested", 0x5000, 4096), entry("alloc", 0x5000, 512)]
+    result = compose(trace, [out], [(out, 512)], named({out: Category.ACTIVATIONS}))
+    assert result.live == {Category.ACTIVATIONS: 512}
+    assert result.at_peak == {Category.TEMPORARIES: 4096, Category.ACTIVATIONS: 0}
+
+
+def test_a_block_from_before_the_phase_without_an_owner_was_no_workspace_of_the_phase():
+    result = compose([entry("free_requested", 0x5000, 4096)], [], [], named({}))
+    assert result.at_peak == {None: 4096}
+
+
 def test_a_block_that_stays_without_an_owner_has_no_name():
     result = compose([entry("alloc", 0x5000, 4096)], [], [], named({}))
     assert result.live == {None: 4096}
@@ -73,6 +86,7 @@ def test_what_the_names_do_not_cover_of_the_allocators_total_is_left_without_a_n
     result = with_totals(result, live_bytes=912, peak_bytes=1012, live_rounding_bytes=12, peak_rounding_bytes=12)
     assert result.live == {Category.GRADIENTS: 500, Category.ALLOCATOR_ROUNDING: 12, None: 400}
     assert result.at_peak[None] == 500
+    assert result.own_peak[None] == 500
 
 
 @pytest.mark.gpu

@@ -49,3 +49,41 @@ def test_a_ledger_that_cannot_tell_the_two_peaks_apart_says_one():
     here.at_tensor_peak = None
     rows.enter(WHERE, here, 7)
     assert {row.at_tensor_peak_bytes for row in rows.all()} == {None}
+
+
+def of_one(category: Category | None, nbytes: int) -> Composition[Category | None]:
+    return Composition(Counter({category: nbytes}), Counter({category: nbytes}), {category: nbytes})
+
+
+def test_a_category_that_a_larger_second_entry_lacks_is_nought_at_the_peak_and_no_longer_live():
+    rows = LedgerRows()
+    rows.enter(WHERE, of_one(Category.ACTIVATIONS, 10), None)
+    rows.enter(WHERE, of_one(Category.GRADIENTS, 50), None)
+    gone = rows_of(rows)[Category.ACTIVATIONS]
+    assert (gone.live_bytes, gone.at_peak_bytes, gone.own_peak_bytes) == (0, 0, 10)
+    assert rows_of(rows)[Category.TOTAL].at_peak_bytes == 50
+
+
+def test_bytes_without_evidence_have_a_row_even_where_there_are_none():
+    rows = LedgerRows()
+    rows.enter(WHERE, of_one(Category.GRADIENTS, 50), None)
+    assert rows_of(rows)[Category.UNATTRIBUTED].at_peak_bytes == 0
+    rows.enter(WHERE, of_one(None, 70), None)
+    assert rows_of(rows)[Category.UNATTRIBUTED].at_peak_bytes == 70
+
+
+def test_the_largest_total_of_a_step_is_that_of_its_phases_without_start_up():
+    rows = LedgerRows()
+    for phase, nbytes in ((Phase.INIT, 900), (Phase.FORWARD, 300), (Phase.BACKWARD, 500), (Phase.STEP, 400)):
+        rows.enter((StepKind.FIRST, phase, Place.DEVICE), of_one(Category.PARAMETERS, nbytes), None)
+    assert rows.peak_bytes(StepKind.FIRST, Place.DEVICE) == 500
+    assert rows.peak_bytes(StepKind.FIRST, Place.HOST) is None
+    assert rows.peak_bytes(StepKind.STEADY, Place.DEVICE) is None
+
+
+def test_a_kind_of_step_is_forgotten_alone():
+    rows = LedgerRows()
+    for kind in StepKind:
+        rows.enter((kind, Phase.STEP, Place.DEVICE), of_one(Category.PARAMETERS, 5), None)
+    rows.forget(StepKind.STEADY)
+    assert {row.step for row in rows.all()} == {StepKind.FIRST}

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import time
 
 import pytest
 import torch
@@ -41,7 +42,7 @@ def test_the_times_of_phases_add_up_over_micro_batches_and_lie_within_the_step()
     assert all(a.end_s <= b.start_s + 1e-6 for a, b in itertools.pairwise(marks.marks))
 
 
-def device_row(*, allocated: int, peak: int, reserved_peak: int) -> DeviceMemory:
+def device_row(*, allocated: int, peak: int, reserved_peak: int, occupied: int | None = None) -> DeviceMemory:
     return DeviceMemory(
         step=StepKind.STEADY,
         phase=Phase.FORWARD,
@@ -52,15 +53,27 @@ def device_row(*, allocated: int, peak: int, reserved_peak: int) -> DeviceMemory
         alloc_retries=0,
         nvml_used_bytes=None,
         nvml_process_bytes=None,
+        peak_occupied_bytes=occupied,
     )
 
 
 def test_a_devices_row_keeps_its_larger_peaks_and_its_last_live_bytes():
     rows = DeviceRows(CPU, None)
-    rows.keep(device_row(allocated=5, peak=100, reserved_peak=30))
-    rows.keep(device_row(allocated=7, peak=80, reserved_peak=40))
+    for first, second in ((30, 40), (40, 30)):
+        rows.keep(device_row(allocated=5, peak=100, reserved_peak=first, occupied=first - 10))
+        rows.keep(device_row(allocated=7, peak=80, reserved_peak=second, occupied=second - 10))
+        (row,) = rows.rows.values()
+        assert (row.allocated_bytes, row.peak_allocated_bytes) == (7, 100)
+        assert (row.peak_reserved_bytes, row.peak_occupied_bytes) == (40, 30)
+        rows.rows.clear()
+
+
+def test_a_device_that_does_not_tell_what_is_occupied_has_no_peak_of_it():
+    rows = DeviceRows(CPU, None)
+    for _ in range(2):
+        rows.keep(device_row(allocated=5, peak=100, reserved_peak=30))
     (row,) = rows.rows.values()
-    assert (row.allocated_bytes, row.peak_allocated_bytes, row.peak_reserved_bytes) == (7, 100, 40)
+    assert row.peak_occupied_bytes is None
 
 
 def test_bytes_swapped_add_up_over_a_phases_entries_and_files_are_as_they_were_last(tmp_path):
@@ -69,8 +82,9 @@ def test_bytes_swapped_add_up_over_a_phases_entries_and_files_are_as_they_were_l
     account = NvmeAccount(str(tmp_path), 0, lambda: next(counts), lambda _folder, _rank: next(sizes))
     for _ in range(2):
         with account.phase(StepKind.STEADY, Phase.STEP):
-            pass
+            time.sleep(0.02)
     (traffic,) = account.traffic.values()
+    assert traffic.seconds >= 0.04
     assert (traffic.read_bytes, traffic.written_bytes) == (4 + 1, 50 + 30)
     live = {category: row.live_bytes for (_, _, category), row in account.rows.items()}
     assert live == {Category.OPTIMIZER_STATES_ON_NVME: 8, Category.PARAMETERS: 2, Category.TOTAL: 10}

@@ -53,7 +53,8 @@ class Standin:
         added = {"LD_LIBRARY_PATH": str(self.folder / driver), "FAKE_NVML_SCENARIO": str(path)}
         if control is not None:
             added["FAKE_NVML_CTL"] = str(control)
-        return os.environ | added | {"PYTHONPATH": str(CHECKOUT)}
+        paths = filter(None, (os.environ.get("PYTHONPATH"), str(CHECKOUT)))
+        return os.environ | added | {"PYTHONPATH": os.pathsep.join(paths)}
 
     def run(self, code: str, scenario: str = "", driver: str = "new", *arguments: str, timeout_s: float = 60) -> Any:
         """Run `code` in a child process on that machine; what it printed last, parsed as JSON."""

@@ -16,11 +16,13 @@ def test_a_row_says_what_the_comparison_says() -> None:
     assert list(compared_frame(found)) == list(schema.COMPARED)
 
 
-def test_a_server_has_neither_a_verdict_on_losses_nor_a_distance_of_them() -> None:
+def test_a_server_has_neither_a_verdict_on_losses_nor_a_distance_of_them_or_of_norms() -> None:
     sides = [figures(spec("single", 1), 2.0), figures(spec("ddp", 2), 1.0)]
     sides.append(figures(spec("parameter-server", 3), 1.0, role="server"))
     distances = {"single n1": 0.0, "ddp n2": 1e-7, "parameter-server n3": 1e-7}
-    table = compared_frame(rows(*sides, parity=distances)).set_index("strategy")
+    table = compared_frame(rows(*sides, parity=distances, norm=3e-4)).set_index("strategy")
     assert table["losses"].isna().to_dict() == {"single": False, "ddp": False, "parameter-server": True}
     assert table["loss_difference"].isna().to_dict() == {"single": False, "ddp": False, "parameter-server": True}
     assert table.loc["ddp", "loss_difference"] == 1e-7
+    assert table["norm_difference"].isna().to_dict() == {"single": False, "ddp": False, "parameter-server": True}
+    assert table.loc["ddp", "norm_difference"] == 3e-4

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import dataclasses
 import json
 import math
 from pathlib import Path
@@ -63,7 +64,9 @@ def test_a_loss_that_ran_away_is_null_and_never_a_bare_word(tmp_path: Path) -> N
     }
 
 
-def test_the_document_is_indented_by_one_and_ends_its_last_line(frames: RunFrames) -> None:
+def test_the_document_is_written_as_python_writes_json_in_lines_of_one_more_place(frames: RunFrames) -> None:
     text = json_document(frames)
-    assert text.startswith('{\n "schema_version": ')
-    assert text.endswith("\n}\n")
+    assert text == json.dumps(json.loads(text), indent=1) + "\n"
+    assert any(not trial["peaks"] for trial in json.loads(text)["trials"])
+    without = dataclasses.replace(frames, trials=frames.trials.iloc[:0])
+    assert '"trials": [],\n' in json_document(without)

@@ -9,6 +9,7 @@ import pytest
 from tests.report.sample_run import SampleTrial, completed_trial, spec
 from tests.report.test_batch_ramp import fixed, other, ramped
 from tests.report.test_recovery import EVERY, recovered
+from zerobench.records import Status
 from zerobench.report.compared.rows import Key
 from zerobench.report.frames.figure_lines import FigureLines, GatheredFigures
 from zerobench.report.recovery import resumed
@@ -49,6 +50,12 @@ def test_their_distance_is_that_from_the_same_work_without_a_fault() -> None:
 
 def test_a_trial_without_a_second_launch_has_no_line() -> None:
     assert gathered(completed_trial(spec("zero1", gpus_per_node=2, checkpoint=EVERY))).checkpoints == []
+
+
+def test_a_trial_that_crashed_again_after_its_resume_has_no_line() -> None:
+    made = recovered(EVERY)
+    crashed = dataclasses.replace(made, record=made.record.model_copy(update={"status": Status.CRASH}))
+    assert gathered(crashed).checkpoints == []
 
 
 def test_only_batches_that_grow_and_those_of_the_same_work_have_lines() -> None:

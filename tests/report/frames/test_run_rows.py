@@ -245,6 +245,27 @@ def test_a_steps_least_time_is_that_of_a_completed_simulation_alone() -> None:
     assert summary_values(ended)["step_bound_s"] is None
 
 
+def test_a_bound_that_lacks_a_term_is_no_least_time() -> None:
+    without_flops = trial(asked(), {(StepKind.STEADY, Phase.STEP): {Category.PARAMETERS: GIB}})
+    assert summary_values(without_flops)["step_bound_s"] is None
+    sent = [collective("all_reduce", Phase.BACKWARD, GIB)]
+    unknown_drive = asked("zero3", offload_optimizer="nvme", nvme_path="/nvme")
+    made = trial(unknown_drive, {}, flops={Phase.FORWARD: 10**15, Phase.BACKWARD: 2 * 10**15}, collectives=sent)
+    gpu = find_gpu("H100 SXM")
+    assert gpu is not None
+    bound = step_bound(made, gpu, Cluster(gpu, 1, 8).links)
+    assert bound is not None
+    assert not bound.is_whole
+    assert bound.step_s is not None
+    assert summary_values(made)["step_bound_s"] is None
+
+
+def test_of_ranks_on_unlike_devices_the_first_one_says_the_gpu() -> None:
+    mixed = with_rank(ZERO2, 0, device_name="a device that no catalogue has")
+    assert summary_values(mixed)["gpu"] is None
+    assert summary_values(with_rank(ZERO2, 1, device_name="NVIDIA H200"))["gpu"] == "H100 SXM"
+
+
 def test_the_summary_has_when_it_ran_and_the_rule_that_skipped_it() -> None:
     found = summary_values(with_record(ZERO2, rule="a_rule"))
     record = ZERO2.record
@@ -263,6 +284,9 @@ def test_settings_are_what_the_sweep_says_to_deepspeed_in_order_and_how_the_batc
     told = summary_values(completed_trial(grown))["settings"]
     assert told == f"overlap_comm=True reduce_bucket_size=5e8 ramp={grown.batch_ramp}"
     assert summary_values(ZERO2)["settings"] == ""
+    drive = {"nvme_path": "/nvme", "offload_optimizer": "nvme", "ds_config_file": "mine.json"}
+    told = summary_values(completed_trial(spec("zero3", **drive)))["settings"]
+    assert told == "mine.json nvme=/nvme"
 
 
 def test_a_peak_that_the_first_rank_alone_did_not_measure_is_empty_there() -> None:

@@ -1,0 +1,83 @@
+"""A rank's end is told by the exception that ended it, with the allocator's own figures where it gave some."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+
+from zerobench.memory.device import Device
+from zerobench.memory.failures import cpu_allocator_refusal, describe
+from zerobench.memory.recorder import Marks
+from zerobench.records import Phase, Status
+
+CPU = Device(torch.device("cpu"), "cpu", None, "gloo")
+
+
+def marks(phase: Phase = Phase.BACKWARD, step_index: int = 3) -> Marks:
+    found = Marks()
+    found.phase, found.step_index = phase, step_index
+    return found
+
+
+def refused_by_torch() -> RuntimeError:
+    """What torch's CPU allocator says of four exabytes."""
+    with pytest.raises(RuntimeError) as refusal:
+        torch.empty(2**62, dtype=torch.uint8)
+    return refusal.value
+
+
+def test_torchs_own_refusal_of_host_memory_tells_the_bytes_that_were_asked():
+    status, failure = describe(refused_by_torch(), marks(), 2, CPU)
+    assert status is Status.OUT_OF_HOST_MEMORY
+    assert (failure.bytes_asked, failure.bytes_free) == (2**62, None)
+    assert failure.evidence == "the exception of the allocator itself"
+    assert failure.rank == 2
+
+
+def test_a_refusal_is_known_by_its_type_and_words_together():
+    words = str(refused_by_torch())
+    assert cpu_allocator_refusal(ValueError(words)) is None
+    assert cpu_allocator_refusal(NotImplementedError(words)) is None  # a RuntimeError of another kind
+    assert cpu_allocator_refusal(RuntimeError("DefaultCPUAllocator: something else")) is None
+
+
+def test_pythons_own_refusal_is_of_host_memory_without_figures():
+    status, failure = describe(MemoryError(), marks(), 0, CPU)
+    assert (status, failure.bytes_asked, failure.evidence) == (Status.OUT_OF_HOST_MEMORY, None, None)
+
+
+@pytest.mark.parametrize("device", [None, CPU])
+def test_a_device_that_is_full_tells_what_its_allocator_last_refused(device: Device | None):
+    if device is not None:
+        device = Device(device.torch_device, "gpu", None, "nccl", last_refusal={"bytes_asked": 70, "bytes_free": 5})
+    status, failure = describe(torch.OutOfMemoryError("CUDA out of memory"), marks(), 1, device)
+    assert status is Status.OUT_OF_DEVICE_MEMORY
+    assert (failure.bytes_asked, failure.bytes_free) == ((None, None) if device is None else (70, 5))
+
+
+def test_a_failure_says_the_phase_and_step_in_which_it_was():
+    status, failure = describe(ValueError("first line\nsecond line"), marks(), 0, CPU)
+    assert status is Status.CRASH
+    assert (failure.phase, failure.step_index, failure.exception) == (Phase.BACKWARD, 3, "ValueError")
+    assert failure.message == "ValueError in backward of step 3: first line"
+
+
+def test_a_failure_between_the_engines_calls_is_in_none_of_its_phases():
+    _, failure = describe(ValueError("it"), marks(), 0, CPU, between_calls=True)
+    assert failure.phase is None
+    assert failure.message == "ValueError outside of the engine's calls, after backward of step 3: it"
+
+
+def test_a_failure_at_start_up_is_in_no_step():
+    _, failure = describe(ValueError(), marks(Phase.INIT, -1), 0, CPU)
+    assert failure.message == "ValueError in init: "
+
+
+def test_a_traceback_keeps_its_end_and_no_secret(monkeypatch: pytest.MonkeyPatch):
+    monkeypatch.setenv("HF_TOKEN", "hf_abcdefghijklmnopqrstuvwxyz")
+    error = ValueError("hf_abcdefghijklmnopqrstuvwxyz\n" + "x" * 30_000 + " the end")
+    _, failure = describe(error, marks(), 0, CPU)
+    assert "hf_abc" not in failure.message
+    assert failure.traceback is not None
+    assert len(failure.traceback) == 20_000
+    assert failure.traceback.rstrip().endswith("the end")
