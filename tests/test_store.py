@@ -208,6 +208,32 @@ def test_a_torn_record_names_the_way_to_a_whole_run(run: RunFolder, submitted: b
         list(load_run(run.path).trials())
 
 
+def test_a_trial_whose_spec_is_torn_has_not_ended(run: RunFolder) -> None:
+    tear(run.trial(trial_spec(0).trial_id).spec)
+    assert load_run(run.path).status(trial_spec(0).trial_id) is None
+
+
+@pytest.mark.parametrize("text", ["", "{", '{"model": {"na'])
+def test_a_torn_spec_names_the_way_to_a_whole_run(run: RunFolder, text: str) -> None:
+    """By the run's own list of what was asked; older runs have none, and their sweep has to say it."""
+    trial_id = trial_spec(0).trial_id
+    asked = {"trial_id": trial_id, "trial": trial_spec(0).model_dump(mode="json"), "ds_config": None}
+    run.trial(trial_id).spec.write_text(text)
+    way = rf"trial\.json: torn or corrupt: [^\n]*; to set the trial aside and do it again: zerobench run %s{run.path}$"
+    with pytest.raises(UserError, match=way % f"{run.sweep} --resume "):
+        list(load_run(run.path).trials())
+    run.asked.write_text(json.dumps(asked) + "\n")
+    with pytest.raises(UserError, match=way % "--resume "):
+        list(load_run(run.path).trials())
+
+
+def test_a_torn_spec_of_a_users_own_script_names_the_watcher(run: RunFolder) -> None:
+    run.trial(trial_spec(0).trial_id).spec.write_text("")
+    run.sweep.write_text("name: train\ncommand: [train.py]\n")
+    with pytest.raises(UserError, match=r"trial\.json: torn [^\n]*; start the script again with: zerobench watch$"):
+        list(load_run(run.path).trials())
+
+
 def test_an_older_record_is_brought_up_to_date_step_by_step(run: RunFolder, monkeypatch: pytest.MonkeyPatch) -> None:
     def from_1(document: dict[str, Any]) -> dict[str, Any]:
         return {"reason": document.pop("why"), **document}

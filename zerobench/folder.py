@@ -176,8 +176,10 @@ class RunFolder:
         return TrialFolder(self.trials / trial_id)
 
     @property
-    def waiting(self) -> Path:
-        """Trials whose folders are made when they begin, a line each: id, what is asked, DeepSpeed config."""
+    def asked(self) -> Path:
+        """The trials as asked, a line each: id, spec, DeepSpeed config. Folders that are made when their trial begins
+        are made of it, and a trial whose own spec is torn is known by it. Older runs that were not submitted have none.
+        """
         return self.path / "waiting.jsonl"
 
     @property

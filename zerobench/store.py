@@ -11,6 +11,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -168,18 +169,24 @@ class Run:
         """
         folder = self.folder.trial(trial_id)
         spec = self.spec(trial_id)
-        try:
+        with self._naming_the_way_out():
             record = read_record(folder.record, TrialRecord)
             ranks = tuple(read_record(path, RankRecord) for path in folder.rank_records())
             _check_belongs(folder, record, ranks)
-        except TornError as error:
-            raise UserError(f"{error}; {self._way_out(spec)}") from None
         return Trial(folder, spec, record, ranks)
 
-    def status(self, trial_id: str) -> Status | None:
-        """How trial `trial_id` ended; None where it did not, or a document of its end is torn or lost.
+    def record(self, trial_id: str) -> TrialRecord:
+        """How trial `trial_id` ended, and nothing of its ranks.
 
-        Of ranks' records it is only seen that they are there and whole.
+        Raises UserError: its record is torn, corrupt, missing or newer than this version.
+        """
+        with self._naming_the_way_out():
+            return read_record(self.folder.trial(trial_id).record, TrialRecord)
+
+    def status(self, trial_id: str) -> Status | None:
+        """How trial `trial_id` ended; None where it did not, or a document of it is torn or lost.
+
+        Of its spec and of ranks' records it is only seen that they are there and whole.
         """
         folder = self.folder.trial(trial_id)
         if not folder.record.exists():
@@ -187,26 +194,67 @@ class Run:
         try:
             record = read_record(folder.record, TrialRecord)
             paths = folder.rank_records()
-            for path in paths:
+            for path in [*paths, *([folder.spec] if folder.spec.exists() else [])]:
                 read_json(path)
         except TornError:
             return None
         whole = record.trial_id == trial_id and len(paths) >= record.ranks_reported
         return record.status if whole else None
 
-    def _way_out(self, spec: TrialSpec) -> str:
-        """How to come to a whole run again whose trial `spec` is not."""
-        if spec.own is not None:
+    @property
+    def is_own_script(self) -> bool:
+        """Whether the run is of a user's own script, and not of a sweep: then it says what was watched, or tracked."""
+        return not {"command", "tracked"}.isdisjoint(self.sweep)
+
+    @contextmanager
+    def _naming_the_way_out(self, trial_id: str | None = None) -> Iterator[None]:
+        """Have a torn document's error say how to come to a whole run; `trial_id` where it says what was asked."""
+        try:
+            yield
+        except TornError as error:
+            raise TornError(f"{error}; {self._way_out(trial_id)}") from None
+
+    def _way_out(self, trial_id: str | None) -> str:
+        """A trial that the run does not know any more, the sweep knows."""
+        if self.is_own_script:
             return "start the script again with: zerobench watch"
         verb = "submit" if self.folder.submission.exists() else "run"
-        return f"to set the trial aside and do it again: zerobench {verb} --resume {shlex.quote(str(self.folder.path))}"
+        sweep = "" if trial_id is None or self._knows(trial_id) else f"{shlex.quote(str(self.folder.sweep))} "
+        where = shlex.quote(str(self.folder.path))
+        return f"to set the trial aside and do it again: zerobench {verb} {sweep}--resume {where}"
 
     def spec(self, trial_id: str) -> TrialSpec:
-        """What trial `trial_id` was asked to do."""
+        """What trial `trial_id` was asked to do.
+
+        Raises UserError: its file is torn, corrupt, or newer than this version.
+        """
         path = self.folder.trial(trial_id).spec
-        waiting = None if path.exists() else self.waiting.get(trial_id)
-        document = dict(waiting["trial"]) if waiting else read_json(path)
-        document["schema_version"] = self.written_version
+        asked = None if path.exists() else self.asked.get(trial_id)
+        with self._naming_the_way_out(trial_id):
+            return self._spec(asked["trial"] if asked else read_json(path), path)
+
+    def spec_to_run(self, trial_id: str) -> TrialSpec:
+        """The same of a trial that is to run: where its own file is torn, as the run's list of what was asked has it.
+
+        Raises UserError: as `spec`, and the list does not have it.
+        """
+        try:
+            return self.spec(trial_id)
+        except TornError:
+            if not self._knows(trial_id):
+                raise
+            return self._spec(self.asked[trial_id]["trial"], self.folder.asked)
+
+    def _knows(self, trial_id: str) -> bool:
+        """Whether the run's list of what was asked can be read and has the trial."""
+        try:
+            return trial_id in self.asked
+        except UserError:
+            return False
+
+    def _spec(self, said: Document, path: Path) -> TrialSpec:
+        """The spec that `said`, which was read from `path`, makes."""
+        document = said | {"schema_version": self.written_version}
         keys = {name: f"{name} {document[name]!r}" for name in _ALIKE if name in document}
         known = {name: self._parts[key] for name, key in keys.items() if key in self._parts}
         spec = parse(document | known, TrialSpec, path)
@@ -214,12 +262,12 @@ class Run:
         return spec
 
     @cached_property
-    def waiting(self) -> dict[str, Document]:
-        """What lies in `waiting.jsonl`, by trial id; read when first asked for.
+    def asked(self) -> dict[str, Document]:
+        """What the list of what was asked has, by trial id; read when first asked for.
 
         Raises UserError: it is torn or corrupt.
         """
-        path = self.folder.waiting
+        path = self.folder.asked
         if not path.exists():
             return {}
         try:

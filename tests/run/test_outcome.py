@@ -128,6 +128,38 @@ def test_ranks_that_vanished_while_the_kernel_killed_are_out_of_host_memory() ->
     assert classify(ending)[0] is Status.OUT_OF_HOST_MEMORY
 
 
+KILLED_ELSEWHERE = "oom_kill in /proc/vmstat rose by 1"
+
+
+@pytest.mark.parametrize("deaths", [(), (RankDeath(0, 9.0, None), RankDeath(1, 9.1, None))])
+@pytest.mark.parametrize(("exit_code", "words"), [(1, "exited with 1"), (245, "was killed by SIGSEGV")])
+def test_a_rank_that_ended_otherwise_was_not_killed_for_want_of_memory_though_somebody_was(
+    exit_code: int, words: str, deaths: tuple[RankDeath, ...]
+) -> None:
+    first = LocalSite(1, 0).first_rank_exit(exit_code)
+    ending = Ending(2, exit_code, first_rank_exit=first, progress=BOTH, deaths=deaths, oom=KILLED_ELSEWHERE)
+    status, failure = classify(ending)
+    assert status is Status.CRASH
+    assert failure is not None
+    assert failure.message == f"no record from rank 0, 1: the first to end {words}"
+
+
+@pytest.mark.parametrize("first", [None, 0, -signal.SIGKILL, -signal.SIGTERM])
+def test_a_status_that_a_kill_may_stand_behind_leaves_the_kernels_word(first: int | None) -> None:
+    """SIGTERM is what srun makes of the others' end, 0 deepspeed's launcher of that of the process below it."""
+    deaths = [RankDeath(0, 9.0, None)]
+    ending = Ending(2, exit_code=first, first_rank_exit=first, deaths=deaths, progress=BOTH, oom=KILLED_ELSEWHERE)
+    assert classify(ending)[0] is Status.OUT_OF_HOST_MEMORY
+
+
+def test_a_launcher_that_failed_by_itself_was_not_killed_for_want_of_memory_though_somebody_was() -> None:
+    ending = Ending(2, 1, first_rank_exit=1, progress=BOTH, outlived_by=[0, 1], oom=KILLED_ELSEWHERE)
+    status, failure = classify(ending)
+    assert status is Status.LAUNCHER_FAULT
+    assert failure is not None
+    assert failure.message.startswith("the launcher exited with 1 before its ranks")
+
+
 def test_no_progress_is_a_timeout_with_the_stacks_the_load_and_the_option() -> None:
     ending = Ending(
         2,

@@ -22,7 +22,7 @@ from zerobench.run.launcher import MARK
 from zerobench.run.lock import locked
 from zerobench.run.lost import renew
 from zerobench.run.observer import Silent
-from zerobench.run.runner import RunResult, resume_run, run_sweep, standing
+from zerobench.run.runner import RunResult, refuse_other_plan, resume_run, run_sweep, standing
 from zerobench.run.site import LocalSite
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.presets import resolve_model
@@ -215,6 +215,44 @@ def test_a_resumed_run_sets_a_torn_trial_aside_and_does_it_again(tmp_path: Path)
     [aside] = (folder.path / "set_aside").iterdir()
     assert aside.name == f"{torn.path.name}.1"
     assert (aside / "rank_0.json").stat().st_size == 100
+
+
+def formula_run(reports: Path) -> tuple[RunFolder, list[PlannedTrial]]:
+    """Two formula trials, which take no launch, and one that is skipped."""
+    work = {"model": resolve_model("llama-20m"), "gpus_per_node": 2, "evidence": "formula"}
+    trials = [TrialSpec.model_validate(work | {"strategy": name}) for name in ("zero1", "zero2", "zero3")]
+    planned = [PlannedTrial(trial=one) for one in trials[:2]] + [PlannedTrial(trial=trials[2], skipped=SKIP)]
+    return run(planned, reports).folder, planned
+
+
+@pytest.mark.parametrize("text", ["", '{"model": {"na'])
+@pytest.mark.parametrize("number", [0, 2])
+def test_a_resumed_run_knows_what_a_trial_was_whose_spec_is_torn(tmp_path: Path, number: int, text: str) -> None:
+    """One that had completed, which is set aside and done again, and one that was skipped."""
+    folder, planned = formula_run(tmp_path)
+    torn = folder.trial(planned[number].trial.trial_id)
+    before = [path.read_bytes() for path in (torn.spec, *torn.rank_records())]
+    torn.spec.write_text(text)
+    with pytest.raises(UserError, match=r"trial\.json: torn or corrupt: [^\n]*zerobench run --resume"):
+        list(load_run(folder.path).trials())
+
+    assert resume_run(folder.path, environment={}, site=SITE, observer=Silent()).exit_code == 0
+    assert [trial.spec for trial in load_run(folder.path).trials()] == [item.trial for item in planned]
+    assert [path.read_bytes() for path in (torn.spec, *torn.rank_records())] == before
+    aside = [path / "trial.json" for path in (folder.path / "set_aside").glob("*")]
+    assert [path.read_text() for path in aside] == ([text] if number == 0 else [])
+
+
+def test_a_spec_that_is_torn_in_an_older_run_is_told_by_the_sweep(tmp_path: Path) -> None:
+    folder, planned = formula_run(tmp_path)
+    folder.asked.unlink()
+    folder.trial(planned[1].trial.trial_id).spec.write_text("")
+    refuse_other_plan(folder.path, planned)
+    with pytest.raises(UserError, match=rf"zerobench run {folder.sweep} --resume {folder.path}$"):
+        resume_run(folder.path, environment={}, site=SITE, observer=Silent())
+    asked = resume_run(folder.path, planned=planned, environment={}, site=SITE, observer=Silent())
+    assert asked.exit_code == 0
+    assert [trial.spec for trial in load_run(folder.path).trials()] == [item.trial for item in planned]
 
 
 def test_nothing_is_written_through_the_folder_of_a_skipped_trial_that_is_a_link(

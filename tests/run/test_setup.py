@@ -75,7 +75,7 @@ def test_such_a_run_is_gone_on_with_on_this_machine_too(tmp_path: Path) -> None:
 
 def test_a_torn_list_of_waiting_trials_is_one_line(tmp_path: Path) -> None:
     folder = laid_out(tmp_path / "a", make_folders=False)
-    folder.waiting.write_bytes(folder.waiting.read_bytes()[:-20])
+    folder.asked.write_bytes(folder.asked.read_bytes()[:-20])
     with pytest.raises(UserError, match=r"waiting.jsonl: torn or corrupt"):
         load_run(folder.path).spec(planned()[0].trial.trial_id)
 

@@ -64,7 +64,7 @@ def start(request: Request) -> RunResult:
     """Run what is asked for, in sight of the user."""
     asked = read(request)
     site = site_of(asked.machine, request)
-    return _resume(asked.earlier, site) if asked.earlier else _run_new(asked, request.reports, site)
+    return _resume(asked.earlier, asked.planned, site) if asked.earlier else _run_new(asked, request.reports, site)
 
 
 def site_of(machine: Machine, request: Request) -> LocalSite:
@@ -147,8 +147,8 @@ def _tried_the_processor(asked: Asked) -> bool:
     return on_cpu and any(item.trial.precision_is_auto and item.trial.evidence.needs_device for item in asked.planned)
 
 
-def _resume(earlier: Path, site: LocalSite) -> RunResult:
-    return resume_run(earlier, environment=capture_environment(), site=site, observer=screen())
+def _resume(earlier: Path, planned: Sequence[PlannedTrial], site: LocalSite) -> RunResult:
+    return resume_run(earlier, environment=capture_environment(), site=site, observer=screen(), planned=planned)
 
 
 def screen() -> PlainView:

@@ -19,7 +19,9 @@ from zerobench.run.arithmetic import tried
 from zerobench.run.environment import capture_environment
 from zerobench.run.installed import check_installed
 from zerobench.run.links import refuse_links
-from zerobench.run.setup import lay_out, mend_skipped, new_run_folder, resolved_configs
+from zerobench.run.mending import mend_skipped
+from zerobench.run.runner import refuse_own_script
+from zerobench.run.setup import lay_out, new_run_folder, resolved_configs
 from zerobench.run.stop import stop_on_signals
 from zerobench.slurm.jobs import JobKind, SubmittedJob, read_submission
 from zerobench.slurm.options import (
@@ -153,8 +155,8 @@ def _resumed(request: Request, *, dry: bool) -> Asked:
     states = job_states(ids) if ids else {}
     if states is None:
         raise UserError(f"--resume: {run.folder.path} has jobs that may still be queued, and squeue does not answer")
-    trials = [run.spec(trial_id) for trial_id in missing(run, states)]
-    _refuse_own_script(run, trials)
+    refuse_own_script(run)
+    trials = [run.spec_to_run(trial_id) for trial_id in missing(run, states)]
     if not dry:
         _check_interpreter(options, trials)
     return Asked(options, limits, plan_arrays(trials, options, limits), earlier=run)
@@ -200,11 +202,6 @@ def _limits(options: SubmitOptions, *, required: bool) -> Limits:
     if limits is None and required:
         raise UserError("Slurm does not answer (scontrol show config); --dry-run and --local need none")
     return limits or Limits()
-
-
-def _refuse_own_script(run: Run, trials: Sequence[TrialSpec]) -> None:
-    if trials and trials[0].own is not None:
-        raise UserError(f"--resume: {run.folder.path} is of a script of your own; start it again with: zerobench watch")
 
 
 def _lay_out(asked: Asked, reports: Path) -> RunFolder:

@@ -62,6 +62,9 @@ def write_samples(trial: Trial, sink: TableSink) -> float | None:
     return meter.joules()
 
 
+_WAY_OUT = "remove it, and what is lost is the curve and the energy of its trial"
+
+
 def read_samples(path: Path) -> Iterator[Any]:
     """The samples in `path` as pyarrow record batches.
 
@@ -80,7 +83,7 @@ def read_samples(path: Path) -> Iterator[Any]:
         try:
             yield from pa_csv.open_csv(pa.BufferReader(whole), convert_options=options)
         except (pa.ArrowInvalid, pa.ArrowKeyError) as error:
-            raise UserError(f"{path}: torn or corrupt: {' '.join(str(error).split())}") from None
+            raise UserError(f"{path}: torn or corrupt: {' '.join(str(error).split())}; {_WAY_OUT}") from None
 
 
 def _end_of_last_line(path: Path) -> int:

@@ -101,7 +101,7 @@ class LazyTrial:
     @cached_property
     def record(self) -> TrialRecord:
         """How it ended."""
-        return store.read_record(self._record_path, TrialRecord)
+        return self._run.record(self.trial_id)
 
     @cached_property
     def ranks(self) -> Sequence[RankRecord]:

@@ -33,12 +33,17 @@ def is_begun(folder: TrialFolder) -> bool:
     return folder.command.exists() or folder.start.exists()
 
 
+def read_start(folder: TrialFolder) -> Start | None:
+    """Who began the trial; None where nobody did, or the word of it is torn."""
+    return _read(folder.start, Start)
+
+
 def close(run: Run, trial: TrialSpec, folder: TrialFolder, lost: Callable[[Start | None], Interruption]) -> TrialRecord:
     """Write how a trial ended whose runner did not, by what `lost` knows; the caller holds the trial.
 
     Raises OSError: the folder cannot be written.
     """
-    start = _read(folder.start, Start)
+    start = read_start(folder)
     ranks = [rank for path in folder.rank_records() if (rank := _read(path, RankRecord)) is not None]
     expected = launched_processes(trial)
     whole = trial.checkpoint is None or trial.evidence is not Evidence.MEASURED  # else a second launch was to come

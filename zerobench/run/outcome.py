@@ -33,6 +33,11 @@ _OWN_SIGNALS = {
 """Signals that a rank meets by itself. SIGABRT is left out: NCCL's watchdog aborts a rank when its peer dies; and
 SIGTERM: with it the launcher ends the others."""
 
+_MAY_HIDE_A_KILL = {None, 0, -signal.SIGKILL, -signal.SIGTERM}
+"""Exit statuses behind which the kernel's SIGKILL may stand: nobody's; 0, which deepspeed's launcher has where the
+process below it was killed; and SIGTERM, with which the others are ended, and which srun tells since it is higher.
+Whoever ended otherwise was not killed, whatever the kernel did to others meanwhile."""
+
 
 class Stopped(StrEnum):
     """Why the runner ended a trial that had not ended by itself."""
@@ -152,7 +157,7 @@ def _launcher_killed(ending: Ending) -> Outcome | None:
     if not left:
         return None
     ranks = "; ".join(f"rank {rank}{_during(rank, ending)}" for rank in left[:8])
-    if ending.oom:
+    if ending.oom and ending.exit_code in _MAY_HIDE_A_KILL:
         message = f"the launcher was killed by the kernel for want of host memory, and left behind {ranks}"
         return Status.OUT_OF_HOST_MEMORY, Failure(message=message, evidence=ending.oom)
     return Status.LAUNCHER_FAULT, Failure(
@@ -163,7 +168,9 @@ def _launcher_killed(ending: Ending) -> Outcome | None:
 
 
 def _killed_unseen(ending: Ending) -> Outcome | None:
-    """The kernel killed for want of memory, and a rank vanished without our seeing how."""
+    """The kernel killed for want of memory, and a rank vanished without our or the launcher's seeing how."""
+    if ending.first_rank_exit not in _MAY_HIDE_A_KILL:
+        return None
     known = {death.rank for death in ending.deaths if death.exit_code is not None}
     unseen = [rank for rank in ending.missing if rank not in known]
     return _out_of_host_memory(unseen[0], ending) if ending.oom and unseen else None

@@ -22,16 +22,17 @@ from zerobench.run.kernels import compile_first, kernels_of
 from zerobench.run.links import refuse_links
 from zerobench.run.lock import locked, shared, trial_locked
 from zerobench.run.lost import cut_off, renew
+from zerobench.run.mending import mend_skipped, mend_trial
 from zerobench.run.node_environment import record_hosts
 from zerobench.run.observer import Observer
-from zerobench.run.setup import lay_out, make_folder, mend_skipped, new_run_folder, resolved_configs
+from zerobench.run.setup import keep_asked, lay_out, make_folder, new_run_folder, resolved_configs
 from zerobench.run.shared_memory import lacks_shared_memory
 from zerobench.run.simulations import is_predicted, predict
 from zerobench.run.site import Site, check_site
 from zerobench.run.stop import Stop, stop_on_signals
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.trial import Evidence, TrialSpec
-from zerobench.store import STAMP, Run, load_run
+from zerobench.store import STAMP, Run, TornError, load_run
 
 _KEPT = {Status.COMPLETED, Status.SKIPPED}
 """What a resumed run does not do again."""
@@ -82,39 +83,50 @@ def run_sweep(
     return _run_pending(run, site, observer)
 
 
-def resume_run(path: Path, *, environment: Mapping[str, Any], site: Site, observer: Observer) -> RunResult:
+def resume_run(
+    path: Path,
+    *,
+    environment: Mapping[str, Any],
+    site: Site,
+    observer: Observer,
+    planned: Sequence[PlannedTrial] = (),
+) -> RunResult:
     """Run what is missing in the run at `path`, or did not complete; completed trials are kept.
 
     `environment` is kept beside that of the run's start. What a trial left that is run again moves to the run's
-    folder `set_aside`: nothing measured is lost.
+    folder `set_aside`: nothing measured is lost. `planned`, where the sweep was named again, says what the trials are
+    of a run that has no list of them (refuse_other_plan saw that they agree).
 
     Raises UserError: `path` is no run folder, one of its documents is torn, or it cannot be written.
     """
     run = RunFolder(path.resolve())
-    _refuse_own_script(load_run(run.path))
+    refuse_own_script(load_run(run.path))
     name = f"environment_resumed_{time.strftime(STAMP)}.json"
     try:
         write_whole(run.path / name, json.dumps(environment, indent=1))
     except OSError as error:
         raise UserError(f"--resume: {path}: cannot be written: {error.strerror or error}") from None
-    return _run_pending(run, site, observer)
+    return _run_pending(run, site, observer, planned)
 
 
-def _refuse_own_script(run: Run) -> None:
+def refuse_own_script(run: Run) -> None:
     """Raises UserError where the run is of a user's own script, which zerobench cannot start anew."""
-    first = next(iter(run.plan.trials), None)
-    if first is not None and run.spec(first.trial_id).own is not None:
+    if run.is_own_script:
         raise UserError(f"--resume: {run.folder.path} is of a script of your own; start it again with: zerobench watch")
 
 
-def _run_pending(folder: RunFolder, site: Site, observer: Observer) -> RunResult:
+def _run_pending(folder: RunFolder, site: Site, observer: Observer, planned: Sequence[PlannedTrial] = ()) -> RunResult:
     with locked(folder), stop_on_signals() as stop:
         run = load_run(folder.path)
         refuse_links(run.folder, (entry.trial_id for entry in run.plan.trials if entry.reason is None))
+        if planned and not folder.asked.exists():
+            keep_asked(folder, planned, resolved_configs(planned))
         mend_skipped(run)
         known = list(standing(run))
         kept = Counter(status for _, status in known if status)
         to_do = [trial_id for trial_id, status in known if status is None]
+        for trial_id in to_do:
+            mend_trial(run, trial_id, site)
         check_installed(map(run.spec, to_do))
         _record_nodes(run, to_do, site)
         return _run(run, to_do, kept, site, stop, observer)
@@ -160,6 +172,8 @@ def run_beside_others(path: Path, trial_ids: Sequence[str], *, site: Site, obser
         known = dict(standing(run, trial_ids))
         mine = [one for one in trial_ids if known[one] is None and _hold(folder, one, held)]
         kept = Counter(status for status in known.values() if status)
+        for trial_id in mine:
+            mend_trial(run, trial_id, site)
         return _run(run, mine, kept, site, stop, observer)
 
 
@@ -194,12 +208,20 @@ def refuse_other_plan(path: Path, planned: Sequence[PlannedTrial]) -> None:
     there = [entry.trial_id for entry in run.plan.trials]
     asked = [item.trial.trial_id for item in planned]
     others = sorted(set(there) ^ set(asked))
-    others += [item.trial.trial_id for item in planned if not others and item.trial != run.spec(item.trial.trial_id)]
+    others += [item.trial.trial_id for item in planned if not others and _is_other(item.trial, run)]
     if others:
         raise UserError(
             f"--resume: {path} was planned otherwise: {len(others)} trials differ, the first is {others[0]};"
             " without a sweep, --resume goes on as it began"
         )
+
+
+def _is_other(trial: TrialSpec, run: Run) -> bool:
+    """Whether the run's own trial of that name is not as `trial`; of one that is torn the name alone is known."""
+    try:
+        return trial != run.spec_to_run(trial.trial_id)
+    except TornError:
+        return False
 
 
 def _run_all(run: Run, to_do: Sequence[str], site: Site, stop: Stop, observer: Observer) -> Counter[Status]:

@@ -13,7 +13,7 @@ from pydantic_core import to_json
 
 from zerobench.ds_config import build_ds_config, in_own_swap_folder
 from zerobench.errors import UserError
-from zerobench.folder import RunFolder, TrialFolder, write_whole
+from zerobench.folder import RunFolder, TrialFolder, write_pieces, write_whole
 from zerobench.records import Status, TrialRecord
 from zerobench.redaction import redact_text
 from zerobench.run.launcher import launched_processes
@@ -69,15 +69,15 @@ def lay_out(
 ) -> None:
     """Write the run's documents and a folder for each trial; the plan last, which makes the folder a run.
 
-    Without `make_folders`, those that are to run get theirs when they begin (make_folder): thirty thousand files take a
-    file system longer than all else that submitting ten thousand trials takes.
+    What was asked of each trial stands in one list, too: by it a trial is known whose own file is torn. Without
+    `make_folders`, those that are to run get theirs when they begin (make_folder): thirty thousand files take a file
+    system longer than all else that submitting ten thousand trials takes.
 
     Raises OSError: a file cannot be written.
     """
     write_whole(run.sweep, yaml.safe_dump(without_secrets(sweep), sort_keys=False, allow_unicode=True))
     write_whole(run.environment, json.dumps(environment, indent=1))
-    if not make_folders:
-        run.waiting.write_bytes(b"".join(_waiting(item.trial, configs) for item in planned if item.skipped is None))
+    keep_asked(run, planned, configs)
     for item in planned:
         if item.skipped is None and not make_folders:
             continue
@@ -85,9 +85,17 @@ def lay_out(
         lay_out_trial(folder, item.trial, configs.get(item.trial.trial_id))
         if item.skipped is not None:
             # Not to the disk at once, which takes seconds for thousands: without its plan the folder is no run yet.
-            record = _skipped_record(run.run_id, item.trial, item.skipped)
+            record = skipped_record(run.run_id, item.trial, item.skipped)
             folder.record.write_text(record.model_dump_json(indent=1), encoding="utf-8")
     write_whole(run.plan, _plan(run, planned).model_dump_json(indent=1))
+
+
+def keep_asked(run: RunFolder, planned: Sequence[PlannedTrial], configs: Mapping[str, dict[str, Any]]) -> None:
+    """Write down what is asked of each trial, skipped ones too, in one file.
+
+    Raises OSError: it cannot be written.
+    """
+    write_pieces(run.asked, (_asked(item.trial, configs) for item in planned))
 
 
 def lay_out_trial(folder: TrialFolder, trial: TrialSpec, ds_config: Mapping[str, Any] | None) -> None:
@@ -104,14 +112,33 @@ def make_folder(run: Run, trial_id: str) -> None:
 
     Raises OSError: it cannot be written. Raises UserError: what is asked of the trial is torn.
     """
-    folder, waiting = run.folder.trial(trial_id), run.waiting.get(trial_id)
-    if waiting is None or folder.spec.exists():
+    folder = run.folder.trial(trial_id)
+    if folder.spec.exists() or trial_id not in run.asked:
         return
     folder.path.mkdir(parents=True, exist_ok=True)
-    if waiting["ds_config"] is not None:
-        own = in_own_swap_folder(waiting["ds_config"], run.spec(trial_id), folder)
+    write_config(run, trial_id)
+    write_spec(run, trial_id)
+
+
+def write_spec(run: Run, trial_id: str) -> None:
+    """Write a trial's spec to its folder, which lacks it or has it torn, as it was asked.
+
+    Raises OSError: it cannot be written. Raises UserError: nothing says any more what was asked.
+    """
+    trial = run.spec_to_run(trial_id)
+    write_whole(run.folder.trial(trial_id).spec, trial.model_dump_json(indent=1))
+
+
+def write_config(run: Run, trial_id: str) -> None:
+    """The same of its DeepSpeed config, where it has one; in a run without a list, one is built as at first."""
+    trial, folder = run.spec_to_run(trial_id), run.folder.trial(trial_id)
+    if trial_id in run.asked:
+        config = run.asked[trial_id]["ds_config"]
+    else:
+        config = build_ds_config(trial) if uses_deepspeed(trial) else None
+    if config is not None:
+        own = in_own_swap_folder(config, trial, folder)
         write_whole(folder.ds_config, json.dumps(own, indent=1))
-    write_whole(folder.spec, json.dumps(waiting["trial"], indent=1))
 
 
 def renew_swap_folder(trial: TrialSpec, folder: TrialFolder) -> None:
@@ -127,10 +154,10 @@ def renew_swap_folder(trial: TrialSpec, folder: TrialFolder) -> None:
         write_whole(folder.ds_config, json.dumps(own, indent=1))
 
 
-def _waiting(trial: TrialSpec, configs: Mapping[str, dict[str, Any]]) -> bytes:
+def _asked(trial: TrialSpec, configs: Mapping[str, dict[str, Any]]) -> str:
     config = to_json(configs.get(trial.trial_id), inf_nan_mode="constants")
     head = b'{"trial_id":' + to_json(trial.trial_id)
-    return head + b',"trial":' + trial.model_dump_json().encode() + b',"ds_config":' + config + b"}\n"
+    return (head + b',"trial":' + trial.model_dump_json().encode() + b',"ds_config":' + config + b"}\n").decode()
 
 
 def _plan(run: RunFolder, planned: Sequence[PlannedTrial]) -> Plan:
@@ -145,19 +172,8 @@ def _plan(run: RunFolder, planned: Sequence[PlannedTrial]) -> Plan:
     return Plan(run_id=run.run_id, trials=entries)
 
 
-def mend_skipped(run: Run) -> None:
-    """Write the records of skipped trials again that are torn or lost: the plan knows all that they say.
-
-    Raises OSError: one cannot be written.
-    """
-    for entry in run.plan.trials:
-        if entry.reason is not None and run.status(entry.trial_id) is None:
-            skip = Skip(rule=entry.rule or "", reason=entry.reason)
-            record = _skipped_record(run.run_id, run.spec(entry.trial_id), skip)
-            write_whole(run.folder.trial(entry.trial_id).record, record.model_dump_json(indent=1))
-
-
-def _skipped_record(run_id: str, trial: TrialSpec, skip: Skip) -> TrialRecord:
+def skipped_record(run_id: str, trial: TrialSpec, skip: Skip) -> TrialRecord:
+    """The record of a trial that is not run."""
     return TrialRecord(
         run_id=run_id,
         trial_id=trial.trial_id,

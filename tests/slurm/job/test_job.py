@@ -55,6 +55,15 @@ def test_what_was_begun_and_whose_job_is_over_is_typed_and_nothing_else(
     assert "over-zero1-n4" in capsys.readouterr().out
 
 
+def test_a_torn_word_of_a_start_and_a_torn_spec_close_no_other_trial_out(run: RunFolder, slurm: Standins) -> None:
+    slurm.answer("squeue", "exit 1")
+    for folder in (run.trial(path.name) for path in run.trials.iterdir()):
+        folder.start.write_text('{"trial_id": "x", "star')
+        folder.spec.write_text("")
+    assert main([str(run.path), "--finish"]) == 0
+    assert set(ended(run).values()) == {Status.INTERRUPTED}
+
+
 def test_while_slurm_does_not_answer_nothing_is_typed(run: RunFolder, slurm: Standins) -> None:
     slurm.answer("squeue", "exit 1")
     assert main([str(run.path), "--finish"]) == 0

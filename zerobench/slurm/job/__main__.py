@@ -22,9 +22,9 @@ from pathlib import Path
 
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
-from zerobench.records import Start, Status
+from zerobench.records import Status
 from zerobench.run.lock import trial_locked
-from zerobench.run.lost import close, is_begun
+from zerobench.run.lost import close, is_begun, read_start
 from zerobench.run.runner import RunResult, run_beside_others
 from zerobench.run.site import LocalSite, Site
 from zerobench.run.stop import Stop, stop_on_signals
@@ -36,7 +36,7 @@ from zerobench.slurm.job.steps import Interpreter
 from zerobench.slurm.jobs import read_tasks
 from zerobench.slurm.options import ContainerRuntime, Launcher
 from zerobench.spec.machine import detect_machine
-from zerobench.store import load_run, read_record
+from zerobench.store import load_run
 
 
 def main(arguments: Sequence[str] | None = None) -> int:
@@ -123,10 +123,10 @@ def _finish(run: RunFolder) -> int:
         folder = run.trial(trial_id)
         if not is_begun(folder):
             continue
-        start = read_record(folder.start, Start) if folder.start.exists() else None
+        start = read_start(folder)
         with trial_locked(folder) as is_mine:
             if is_mine and not folder.record.exists() and not interruption.is_alive(start):
-                record = close(opened, opened.spec(trial_id), folder, interruption.lost)
+                record = close(opened, opened.spec_to_run(trial_id), folder, interruption.lost)
                 log.say(
                     f"{trial_id}: {record.status.value.replace('_', ' ')}: {record.reason or 'all ranks had ended'}"
                 )
