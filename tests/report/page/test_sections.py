@@ -20,9 +20,9 @@ from zerobench.report.frames.run_frames import RunFrames, run_frames
 from zerobench.report.page import page_html
 from zerobench.report.page.configuration import MOST_IN_FULL
 from zerobench.report.page.environment import environment_grids
-from zerobench.report.page.grid import MANY_ROWS, frame_grid
-from zerobench.report.page.text import visible
 from zerobench.report.page.trials import rows_of, trials_grid
+from zerobench.report.render.grid import MANY_ROWS, frame_grid
+from zerobench.report.render.visible import visible
 from zerobench.store import load_run
 
 

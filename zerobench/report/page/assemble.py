@@ -22,12 +22,12 @@ from zerobench.report.page import configuration, outcomes, overview
 from zerobench.report.page.compared import compared_section
 from zerobench.report.page.drawing import drawing
 from zerobench.report.page.environment import environment_grids, utc_text
-from zerobench.report.page.grid import Grid, frame_grid
 from zerobench.report.page.notes import notes_grid
 from zerobench.report.page.policy import content_security_policy
-from zerobench.report.page.text import visible
 from zerobench.report.page.trials import remarks, rows_of, trials_grid
+from zerobench.report.render.grid import Grid, frame_grid
 from zerobench.report.render.html import table_grid
+from zerobench.report.render.visible import visible
 from zerobench.report.tables.pipeline import TITLE as PIPELINE
 from zerobench.report.tables.pipeline import pipeline_table
 from zerobench.report.tables.server import TITLE as SERVERS

@@ -9,8 +9,8 @@ from zerobench.report.compared.claim import Claim, Verdict
 from zerobench.report.compared.claims import claims
 from zerobench.report.compared.columns import HOW_TO_READ, TITLE, WHERE_FROM, columns
 from zerobench.report.compared.rows import Compared, is_comparison
-from zerobench.report.page.grid import Column, Grid, grid
-from zerobench.report.page.text import visible
+from zerobench.report.render.grid import Column, Grid, grid
+from zerobench.report.render.visible import visible
 
 
 @dataclass(frozen=True)

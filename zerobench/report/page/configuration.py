@@ -16,9 +16,9 @@ from zerobench import store
 from zerobench.folder import TrialFolder
 from zerobench.records import RankRecord
 from zerobench.redaction import redact_text
-from zerobench.report.page.grid import Column, Grid, grid
-from zerobench.report.page.text import visible
 from zerobench.report.page.trials import Trial
+from zerobench.report.render.grid import Column, Grid, grid
+from zerobench.report.render.visible import visible
 
 MOST_IN_FULL = 20
 """Trials whose documents are in the page: some 20 kB each."""

@@ -12,7 +12,7 @@ from datetime import UTC, datetime
 from typing import Any
 
 from zerobench.report.column_units import MISSING
-from zerobench.report.page.grid import Column, Grid, grid
+from zerobench.report.render.grid import Column, Grid, grid
 from zerobench.units import format_bytes
 
 _SECTIONS = {

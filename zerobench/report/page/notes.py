@@ -6,8 +6,8 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from zerobench.report.page.grid import Column, Grid, grid
 from zerobench.report.page.trials import Trial
+from zerobench.report.render.grid import Column, Grid, grid
 from zerobench.report.terminal.layout import listed
 
 _MOST_NAMES = 4

@@ -8,9 +8,9 @@ from zerobench import store
 from zerobench.records import Failure, Status, TrialRecord
 from zerobench.report.evidence import evidence_text
 from zerobench.report.page.configuration import Block
-from zerobench.report.page.grid import Column, Grid, grid
-from zerobench.report.page.text import visible
 from zerobench.report.page.trials import Trial, counted, is_predicted, status_text
+from zerobench.report.render.grid import Column, Grid, grid
+from zerobench.report.render.visible import visible
 from zerobench.report.terminal.outcome_tables import why
 from zerobench.units import format_seconds
 

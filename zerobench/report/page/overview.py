@@ -9,8 +9,8 @@ from zerobench import store
 from zerobench.report.labels import shared_lines
 from zerobench.report.node_facts import node_differences, node_list
 from zerobench.report.page.environment import utc_text
-from zerobench.report.page.text import visible
 from zerobench.report.page.trials import Trial, counted, status_text
+from zerobench.report.render.visible import visible
 from zerobench.report.terminal.layout import listed
 from zerobench.spec.trial import Evidence
 

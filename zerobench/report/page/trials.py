@@ -12,9 +12,9 @@ from zerobench.records import Status
 from zerobench.report.column_units import MISSING, Unit, byte_unit, show_number, show_percent, show_whole, time_unit
 from zerobench.report.evidence import evidence_text
 from zerobench.report.frames.doubts import disagreements
-from zerobench.report.page.grid import Column, Grid, grid
-from zerobench.report.page.text import visible
 from zerobench.report.recovery import distance_text
+from zerobench.report.render.grid import Column, Grid, grid
+from zerobench.report.render.visible import visible
 from zerobench.report.terminal.layout import listed
 from zerobench.spec.trial import Evidence
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from typing import TypeVar
 
-from zerobench.report.page.grid import Column, Grid, grid
+from zerobench.report.render.grid import Column, Grid, grid
 from zerobench.report.tables.model import Column as Shown
 from zerobench.report.tables.model import Line, Table
 

@@ -9,7 +9,7 @@ from typing import Any, Generic, TypeVar
 import pandas as pd
 
 from zerobench.report.column_units import MISSING, show_number
-from zerobench.report.page.text import visible
+from zerobench.report.render.visible import visible
 
 T = TypeVar("T")
 
