@@ -17,6 +17,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from zerobench.emulator.elf import wanted_by
+from zerobench.emulator.values_build import LIBRARY as VALUES
+from zerobench.emulator.values_build import SOURCES as VALUES_SOURCES
+from zerobench.emulator.values_build import build_values, find_cpp_compiler
 from zerobench.errors import UserError
 
 SOURCES = Path(__file__).parent / "c"
@@ -58,9 +61,9 @@ def find_compiler() -> str:
 
 
 def sources_digest() -> str:
-    """Of our C and of this module: stand-ins are built anew when either changes."""
+    """Of our C and C++ and of this module: stand-ins are built anew when any changes."""
     digest = hashlib.sha256()
-    for path in [*sorted(SOURCES.iterdir()), Path(__file__)]:
+    for path in [*sorted(SOURCES.iterdir()), *sorted(VALUES_SOURCES.iterdir()), Path(__file__)]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]
 
@@ -71,6 +74,7 @@ def build(torch_lib: Path, include: Path, out: Path) -> None:
     Raises UserError: no compiler, torch's libraries cannot be read, or a file does not compile.
     """
     compiler = find_compiler()
+    find_cpp_compiler()
     libraries = wanted_libraries(torch_lib)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as name:
@@ -80,6 +84,7 @@ def build(torch_lib: Path, include: Path, out: Path) -> None:
         _compile(compiler, made / CORE, [SOURCES / file for file in _CORE_FILES], ["-I", str(include)])
         for so, symbols in libraries.items():
             _one(compiler, so, symbols, include, work)
+        build_values(torch_lib, made / VALUES)
         try:
             made.replace(out)
         except OSError:  # another process was first
