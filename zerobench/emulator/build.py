@@ -38,13 +38,15 @@ _FILES: Mapping[str, tuple[str, ...]] = {
     "cusparse": ("others.c",),
     "cupti": ("others.c",),
     "nvrtc": ("others.c",),
+    "nvidia-ml": ("nvml.c",),
 }
 """Our C, by library."""
 
 _PREFIXES: Mapping[str, str] = {"cufile": "cuFile", "nvshmem_host": "nvshmem"}
 """What a library's symbols begin with, where that is not its name."""
 
-_STEM = re.compile(r"lib((?:cu|nccl|nv)\w*)\.so\.\d+")
+_STEM = re.compile(r"lib((?:cu|nccl|nv)[\w-]*)\.so\.\d+")
+_OPENED = ("libcuda.so.1", "libnvidia-ml.so.1")
 _COMPILERS = ("cc", "gcc", "clang")
 _NOT_SUPPORTED = 801
 """cudaErrorNotSupported and CUDA_ERROR_NOT_SUPPORTED."""
@@ -95,11 +97,11 @@ def build(torch_lib: Path, include: Path, out: Path) -> None:
 def wanted_libraries(torch_lib: Path) -> dict[str, dict[str, str]]:
     """NVIDIA's libraries that torch's in `torch_lib` want, by name: their symbols, each with its version.
 
-    The driver is none that torch is linked with: it opens it, and comes without symbols here.
+    The driver and NVML are none that torch is linked with: it opens them, and they come without symbols here.
     """
     wanted = [wanted_by(path) for path in sorted(torch_lib.glob("lib*.so"))]
     names = sorted({so for one in wanted for so in one.libraries if _STEM.fullmatch(so)})
-    libraries: dict[str, dict[str, str]] = {so: {} for so in [*names, "libcuda.so.1"]}
+    libraries: dict[str, dict[str, str]] = {so: {} for so in [*names, *_OPENED]}
     # cublasLt before cublas: the longest prefix that fits has the symbol.
     prefixes = sorted(((_prefix(so), so) for so in names), key=lambda pair: -len(pair[0]))
     for symbol, version in sorted({pair for one in wanted for pair in one.symbols}):
