@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from zerobench.memory.caching_allocator import CachingAllocator, OutOfMemory
+from zerobench.memory.cuda import AllocatorTotals
 from zerobench.memory.recorder import DeviceRows, RowKey
 from zerobench.records import DeviceMemory, Phase, StepKind
 from zerobench.worker.simulation.storages import SimulatedCounter
@@ -41,6 +42,17 @@ class SimulatedRows(DeviceRows):
             )
         )
 
+    def totals(self) -> AllocatorTotals:
+        """Of the phase under way, until now."""
+        self._replay()
+        allocator = self._allocator
+        return AllocatorTotals(
+            live_bytes=allocator.allocated_bytes,
+            peak_bytes=allocator.peak_allocated_bytes,
+            live_rounding_bytes=allocator.allocated_bytes - allocator.requested_bytes,
+            peak_rounding_bytes=allocator.peak_allocated_bytes - allocator.peak_requested_bytes,
+        )
+
     def empty_cache(self) -> None:
         """Free segments go back."""
         self._replay()
@@ -49,18 +61,18 @@ class SimulatedRows(DeviceRows):
     def _replay(self) -> None:
         """A storage that changes its size is given back and asked for anew, as `resize_` does."""
         sizes, allocator = self._sizes, self._allocator
-        for entry, delta in self._counter.take_device_events():
+        for entry, delta, stream in self._counter.take_device_events():
             old = sizes.pop(entry.serial, 0)
             if old:
                 allocator.free(entry.serial)
             if old + delta:
                 sizes[entry.serial] = old + delta
-                self._malloc(entry.serial, old + delta)
+                self._malloc(entry.serial, old + delta, stream)
 
-    def _malloc(self, key: int, nbytes: int) -> None:
+    def _malloc(self, key: int, nbytes: int, stream: int) -> None:
         """Beyond the GPU's capacity the figures go on, since how much is missing is what a plan asks."""
         try:
-            self._allocator.malloc(key, nbytes)
+            self._allocator.malloc(key, nbytes, stream)
         except OutOfMemory:
             self._allocator.capacity_bytes = None
-            self._allocator.malloc(key, nbytes)
+            self._allocator.malloc(key, nbytes, stream)
