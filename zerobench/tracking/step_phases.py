@@ -42,6 +42,8 @@ class StepPhases:
         walk: Callable[[], Iterable[Named]],
         nvme: NvmeAccount,
         kinds: list[str],
+        *,
+        in_own_process: bool = True,
     ) -> None:
         self.kinds = kinds
         self.index = 0
@@ -50,7 +52,7 @@ class StepPhases:
         self.marks = Marks()
         self.nvme = nvme
         self.sites = ModelSites(module)
-        self.ledger = Ledger(device.torch_device, walk, sites=self.sites)
+        self.ledger = Ledger(device.torch_device, walk, in_own_process=in_own_process, sites=self.sites)
         self.rows = DeviceRows(device, DeviceReader.open(device.uuid)) if device.is_cuda else None
         self._module = module
         self._traffic = Traffic()
@@ -85,6 +87,12 @@ class StepPhases:
         """Whether the step that has just ended was the last one under the ledger."""
         under = [kind in _UNDER_LEDGER for kind in self.kinds]
         return self.index > 0 and under[self.index - 1] and not any(under[self.index :])
+
+    def look_back(self) -> None:
+        """Account for start-up after it, by the allocator's history of it (Ledger.look_back)."""
+        self.ledger.look_back(StepKind.FIRST, Phase.INIT)
+        if self.rows is not None:
+            self.rows.note(StepKind.FIRST, Phase.INIT)
 
     def open(self) -> None:
         """Begin a step."""
