@@ -2,19 +2,21 @@
 
 The history (torch.cuda.memory._record_memory_history, c10/cuda/CUDACachingAllocator.h) holds each allocation and each
 free with address and size; a block is matched to the storage seen at its address with its size, in order. A block that
-no tensor was ever seen to own, taken and given back within the phase, is a kernel's workspace (cuBLAS, cuDNN): it is
-counted as a temporary. One that stays has no evidence and is unattributed.
+no tensor was ever seen to own, taken and given back within the phase, is a kernel's workspace: it is counted as a
+temporary. One that stays is the matrix library's where it has the size of its workspaces, to the byte; any other has no
+evidence and is unattributed.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 
+from zerobench.memory.matrix_workspaces import workspace_sizes
 from zerobench.memory.replay import Composition, replay
 from zerobench.memory.storages import Storage
 from zerobench.records import Category, DeviceMemory, Phase, StepKind
@@ -22,6 +24,7 @@ from zerobench.records import Category, DeviceMemory, Phase, StepKind
 _HISTORY_ENTRIES = 4_000_000
 _ALLOCATION = "alloc"
 _FREE = "free_requested"
+_IN_USE = "active_allocated"
 
 
 @dataclass(eq=False, slots=True)
@@ -34,6 +37,18 @@ class Block:
     storage: Storage | None = None
     from_before: bool = False
     """Allocated before the history began."""
+
+
+@dataclass(frozen=True)
+class AllocatorTotals:
+    """What a caching allocator, or a model of one, counts over one phase."""
+
+    live_bytes: int
+    """Given out at the end, in whole blocks."""
+    peak_bytes: int
+    live_rounding_bytes: int
+    """Of that more than was asked for: blocks are multiples of 512 bytes, and what a split would leave too small."""
+    peak_rounding_bytes: int
 
 
 @contextmanager
@@ -68,15 +83,16 @@ def composition(
     """The phase's categories with the allocator's totals; what the names do not cover is under None."""
     torch.cuda.synchronize(device)
     stats = torch.cuda.memory_stats(device)
-    trace = torch.cuda.memory._snapshot(device)["device_traces"][device.index or 0]
-    result = compose(trace, live, events, category_of)
-    return with_totals(
-        result,
+    snapshot = torch.cuda.memory._snapshot(device)
+    trace = snapshot["device_traces"][device.index or 0]
+    result = compose(trace, live, events, category_of, _held(snapshot, device), workspace_sizes(device))
+    totals = AllocatorTotals(
         live_bytes=stats["allocated_bytes.all.current"],
         peak_bytes=stats["allocated_bytes.all.peak"],
         live_rounding_bytes=stats["allocated_bytes.all.current"] - stats["requested_bytes.all.current"],
         peak_rounding_bytes=stats["allocated_bytes.all.peak"] - stats["requested_bytes.all.peak"],
     )
+    return with_totals(result, totals)
 
 
 def compose(
@@ -84,37 +100,37 @@ def compose(
     live: Iterable[Storage],
     events: Sequence[tuple[Storage, int]],
     category_of: Callable[[Storage], Category | None],
+    held: Iterable[tuple[int, int]] = (),
+    workspaces: Container[int] = (),
 ) -> Composition[Category | None]:
     """Categories at the peak of the allocator's own history of one phase.
 
     `trace` is one device's trace of the allocator's snapshot; `live` the storages at the end of the phase and `events`
-    their births and deaths within it.
+    their births and deaths within it; `held` address and size of all blocks at its end; `workspaces` the sizes of the
+    matrix library's.
     """
     changes = _changes(trace, events)
     in_trace = {block.storage for block, _ in changes}
-    standing = [(block, block.nbytes) for block, delta in changes if delta > 0 and not block.freed]
-    standing += [
-        (Block(s.pointer, s.nbytes, storage=s), s.nbytes) for s in live if s.device == "cuda" and s not in in_trace
-    ]
-    return replay(standing, changes, lambda block: _category(block, category_of))
+    standing = [block for block, delta in changes if delta > 0 and not block.freed]
+    standing += [Block(s.pointer, s.nbytes, storage=s) for s in live if s.device == "cuda" and s not in in_trace]
+    known = {block.address for block in standing}
+    standing += [Block(at, nbytes, from_before=True) for at, nbytes in held if nbytes in workspaces and at not in known]
+    return replay(
+        [(block, block.nbytes) for block in standing], changes, lambda block: _category(block, category_of, workspaces)
+    )
 
 
 def with_totals(
-    result: Composition[Category | None],
-    *,
-    live_bytes: int,
-    peak_bytes: int,
-    live_rounding_bytes: int,
-    peak_rounding_bytes: int,
+    result: Composition[Category | None], totals: AllocatorTotals
 ) -> Composition[Category | None]:
     """Hold the named bytes against the allocator's totals: rounding gets its line, the rest goes under None."""
-    result.live[Category.ALLOCATOR_ROUNDING] = live_rounding_bytes
-    result.at_peak[Category.ALLOCATOR_ROUNDING] = peak_rounding_bytes
-    result.own_peak[Category.ALLOCATOR_ROUNDING] = max(live_rounding_bytes, peak_rounding_bytes)
-    result.live[None] = live_bytes - (result.live.total() - result.live[None])
-    result.at_peak[None] = peak_bytes - (result.at_peak.total() - result.at_peak[None])
+    result.live[Category.ALLOCATOR_ROUNDING] = totals.live_rounding_bytes
+    result.at_peak[Category.ALLOCATOR_ROUNDING] = totals.peak_rounding_bytes
+    result.own_peak[Category.ALLOCATOR_ROUNDING] = max(totals.live_rounding_bytes, totals.peak_rounding_bytes)
+    result.live[None] = totals.live_bytes - (result.live.total() - result.live[None])
+    result.at_peak[None] = totals.peak_bytes - (result.at_peak.total() - result.at_peak[None])
     result.own_peak[None] = max(result.own_peak.get(None, 0), result.live[None], result.at_peak[None])
-    result.total_live, result.total_peak = live_bytes, peak_bytes
+    result.total_live, result.total_peak = totals.live_bytes, totals.peak_bytes
     return result
 
 
@@ -192,7 +208,20 @@ def _take(waiting: dict[int, list[Storage]], address: int, nbytes: int) -> Stora
     return None
 
 
-def _category(block: Block, category_of: Callable[[Storage], Category | None]) -> Category | None:
+def _held(snapshot: Mapping[str, Any], device: torch.device) -> Iterator[tuple[int, int]]:
+    """Address and requested size of every block that is in use."""
+    for segment in snapshot["segments"]:
+        if segment["device"] == (device.index or 0):
+            for block in segment["blocks"]:
+                if block["state"] == _IN_USE:
+                    yield block["address"], block["requested_size"]
+
+
+def _category(
+    block: Block, category_of: Callable[[Storage], Category | None], workspaces: Container[int]
+) -> Category | None:
     if block.storage is not None:
         return category_of(block.storage)
+    if block.nbytes in workspaces and not block.freed:
+        return Category.WORKSPACES
     return Category.TEMPORARIES if block.freed and not block.from_before else None

@@ -17,8 +17,8 @@ import torch.distributed as dist
 
 from zerobench.memory.storages import StorageCounter
 
-Listener = Callable[[str, int, int], None]
-"""Hears of each collective: its kind, the ranks of its group, the bytes of its whole message."""
+Listener = Callable[[str, int, int, int | None], None]
+"""Hears of each collective: its kind, the size of its group, the bytes of its whole message, the group's nodes."""
 
 
 @dataclass(frozen=True)
@@ -67,9 +67,11 @@ _CALLS: dict[str, _Call] = {
 class HearingCounter(StorageCounter):
     """Counts storages, and tells `heard` of every collective."""
 
-    def __init__(self, observe: Callable[[], Any], heard: Listener) -> None:
+    def __init__(self, observe: Callable[[], Any], heard: Listener, ranks_per_node: int) -> None:
         super().__init__(observe)
         self._heard = heard
+        self._ranks_per_node = ranks_per_node
+        self._nodes: dict[str, int] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -83,9 +85,18 @@ class HearingCounter(StorageCounter):
     def _hear(self, name: str, args: tuple[Any, ...]) -> None:
         call = _CALLS.get(name)
         if call is not None:
-            ranks = _group_size(args)
+            group = _group(args)
+            ranks = int(group.size())
             nbytes = 0 if call.kind == "barrier" else sum(tensor.nbytes for tensor in _tensors(args[call.argument]))
-            self._heard(call.kind, ranks, nbytes * (ranks if call.is_part else 1))
+            self._heard(call.kind, ranks, nbytes * (ranks if call.is_part else 1), self._num_nodes(group))
+
+    def _num_nodes(self, group: Any) -> int:
+        """Nodes that the group's ranks lie on."""
+        name = group.group_name
+        if name not in self._nodes:
+            ranks = dist.get_process_group_ranks(group)
+            self._nodes[name] = len({rank // self._ranks_per_node for rank in ranks})
+        return self._nodes[name]
 
 
 def _tensors(value: Any) -> Iterator[torch.Tensor]:
@@ -97,12 +108,12 @@ def _tensors(value: Any) -> Iterator[torch.Tensor]:
             yield from _tensors(item)
 
 
-def _group_size(args: tuple[Any, ...]) -> int:
-    """Ranks of the group that an operation names: `c10d` holds the group itself, `_c10d_functional` its name, last."""
+def _group(args: tuple[Any, ...]) -> Any:
+    """The group that an operation names: `c10d` holds the group itself, `_c10d_functional` its name, last."""
     boxes: list[Any] = [value for value in args if isinstance(value, torch.ScriptObject)]  # torch leaves them untyped
     for box in boxes:
         if box._type().name() == "ProcessGroup":
-            return int(dist.ProcessGroup.unbox(box).size())
+            return dist.ProcessGroup.unbox(box)
     names = [value for value in args if isinstance(value, str)]
     groups: Any = dist.distributed_c10d
-    return int(groups._resolve_process_group(names[-1]).size())
+    return groups._resolve_process_group(names[-1])

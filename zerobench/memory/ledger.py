@@ -40,7 +40,8 @@ class Ledger:
     `device` is torch's name of the training device; `walk` yields the engine's tensors with their names and is asked
     at the end of each phase. `in_own_process` says whether what the kernel tells of this process is the trial's: of
     a simulated one it is not. `block_bytes` gives the size of the block that an allocator would hand out for a storage,
-    where there is none to ask; what it adds to the storage is rounding. `sites` finds places of birth in code that
+    where there is none to ask; what it adds to the storage is rounding. `device_totals` are those of a model of the
+    device's allocator over the phase under way, where there is one. `sites` finds places of birth in code that
     the table of known ones does not hold.
     """
 
@@ -52,12 +53,14 @@ class Ledger:
         *,
         in_own_process: bool = True,
         block_bytes: Callable[[Storage], int] | None = None,
+        device_totals: Callable[[], cuda.AllocatorTotals | None] = lambda: None,
         sites: SiteFinder | None = None,
     ) -> None:
         self._device = device
         self._walk = walk
         self._in_own_process = in_own_process
         self._block_bytes = block_bytes
+        self._device_totals = device_totals
         self.counter = make_counter(sites or SiteFinder())
         self.names = Names(self.counter)
         self._rows = LedgerRows()
@@ -211,6 +214,9 @@ class Ledger:
                     list(self._in_blocks((s, delta) for s, delta in events if verdict(s)[0] is place)),
                     lambda part: Category.ALLOCATOR_ROUNDING if part[1] else verdict(part[0])[1],
                 )
+            totals = self._device_totals() if place is Place.DEVICE else None
+            if totals is not None:
+                here = cuda.with_totals(here, totals)
             self._rows.enter((step, phase, place), here, self._rest_of_process(place))
         for storage, (_, category) in verdicts.items():
             if category is None:

@@ -159,7 +159,7 @@ _RULES: tuple[tuple[str, str, Category | Origin], ...] = (
     ("liger_kernel/", "", Origin.LOSS),
     ("zerobench/worker/weights.py", "", Category.TEMPORARIES),
     ("zerobench/worker/data.py", "", Category.INPUTS),
-    ("zerobench/worker/worlds/simulated.py", "micro_batches", Category.INPUTS),
+    ("zerobench/worker/worlds/", "micro_batches", Category.INPUTS),
     ("zerobench/worker/mixed_precision.py", "__init__", Category.MASTER_WEIGHTS),
     ("zerobench/worker/mixed_precision.py", "", Category.GRADIENTS),
 )
@@ -179,6 +179,7 @@ _TRANSPARENT = (
     # A training loop and no model.
     "transformers/trainer",
     "zerobench/worker/worlds/instant_group.py",
+    "zerobench/worker/worlds/emulated.py:__torch_dispatch__",
     "zerobench/worker/simulation/tensors.py",
     "zerobench/worker/simulation/memo.py",
     "zerobench/worker/simulation/device.py",

@@ -11,7 +11,6 @@ source before it is built. It is built against Gloo, which it brings, without MP
 
 from __future__ import annotations
 
-import hashlib
 import json
 import os
 import platform
@@ -20,14 +19,16 @@ import subprocess
 import sys
 import tarfile
 import time
-from collections.abc import Callable, Mapping, Sequence
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Sequence
 from pathlib import Path
 
+from zerobench.emulator.emulator import ENVIRONMENT
 from zerobench.environments import PACKAGES, VARIABLE, Environment, environment, environments_folder
 from zerobench.errors import UserError, unknown_choice
 from zerobench.folder import write_whole
 from zerobench.resources import shipped
+from zerobench.run.emulator_environment import emulator_steps
+from zerobench.run.setup_steps import CHECK, Step
 
 HOROVOD = "0.28.1"
 HOROVOD_BUILD = {
@@ -41,9 +42,6 @@ HOROVOD_BUILD = {
 
 _STANDARDS = ("CMAKE_CXX_STANDARD 14", "CMAKE_CXX_STANDARD 17")
 _PATCHED = ("CMakeLists.txt", "horovod/torch/CMakeLists.txt")
-CHECK = "check"
-"""The last step, done every time."""
-
 _IMPORTS = {
     "horovod": "import horovod.torch, zerobench.worker.rank, zerobench.worker.horovod_launcher",
     "tensorflow": "import zerobench.worker_tensorflow.rank, zerobench.worker_tensorflow.launcher",
@@ -51,29 +49,6 @@ _IMPORTS = {
 """What a rank imports, by environment."""
 
 Say = Callable[[str], None]
-
-
-@dataclass(frozen=True)
-class Step:
-    """One step of making an environment: a command, or a function where `action` is set."""
-
-    name: str
-    argv: Sequence[str] = ()
-    added: Mapping[str, str] = field(default_factory=dict)
-    """What its environment has more than ours."""
-    action: Callable[[], None] | None = None
-    takes: str = ""
-    """How long, for people, where it is more than some seconds."""
-    with_code: bool = False
-    """Whether it imports zerobench."""
-    reads: str = ""
-    """Text of the files that it reads: when they change, it is done again."""
-
-    @property
-    def digest(self) -> str:
-        """Equal for steps that do the same."""
-        text = json.dumps([self.name, list(self.argv), dict(self.added), self.reads])
-        return hashlib.sha256(text.encode()).hexdigest()[:16]
 
 
 def requirements(name: str) -> Path:
@@ -133,18 +108,23 @@ def unpack_and_patch(folder: Path) -> None:
         (source / name).write_text(text.replace(*_STANDARDS), encoding="utf-8")
 
 
+def steps_of(own: Environment, jobs: int) -> Iterable[Step]:
+    """What makes the environment `own`, in order."""
+    return emulator_steps(own) if own.name == ENVIRONMENT else steps(own, jobs)
+
+
 def set_up(name: str, folder: Path | None, say: Say, jobs: int = 1) -> Environment:
     """Make the environment `name` in `folder`, by default `environments_folder()`, or go on where it was left.
 
     Raises UserError: there is no environment of that name, a step failed, or the folder cannot be written.
     """
-    if name not in PACKAGES:
-        raise unknown_choice("NAME", name, PACKAGES)
+    if name not in (known := [*PACKAGES, ENVIRONMENT]):
+        raise unknown_choice("NAME", name, known)
     own = environment(name, None if folder is None else folder.absolute())
     say(f"environment {name}: {own.path}")
     try:
         own.path.mkdir(parents=True, exist_ok=True)
-        _make(own, steps(own, jobs), say)
+        _make(own, steps_of(own, jobs), say)
     except OSError as error:
         raise UserError(f"setup {name}: {error.filename or own.path}: {error.strerror or error}") from None
     if own.path.parent != environments_folder():
@@ -152,7 +132,7 @@ def set_up(name: str, folder: Path | None, say: Say, jobs: int = 1) -> Environme
     return own
 
 
-def _make(own: Environment, todo: Sequence[Step], say: Say) -> None:
+def _make(own: Environment, todo: Iterable[Step], say: Say) -> None:
     """Do what is not done yet; a step that must be done again has all later ones done again."""
     before, done = _read_done(own), dict[str, str]()
     (own.path / "logs").mkdir(exist_ok=True)

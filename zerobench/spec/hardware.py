@@ -52,6 +52,12 @@ class Gpu(Spec):
     """As NVML and CUDA report it; vendor words, case and dashes do not matter."""
     memory_bytes: Annotated[int, BeforeValidator(_read_bytes), Field(gt=0)] | None = None
     """Total as NVML reports it; a file may write `143771 MiB`."""
+    sm_count: Annotated[int, Field(gt=0)] | None = None
+    """Multiprocessors."""
+    compute_capability: Annotated[str, Field(pattern=r"^\d+\.\d+$")] | None = None
+    """As CUDA calls it, for example `9.0`."""
+    l2_bytes: Annotated[int, BeforeValidator(_read_bytes), Field(gt=0)] | None = None
+    """Cache of the second level."""
     peak_tflops: dict[Dtype, Rate] = Field(default_factory=dict)
     """10^12 FLOP/s by data type, 16 and 8 bits with fp32 accumulation, fp32 without tensor cores."""
     memory_gb_per_s: Rate | None = None

@@ -28,6 +28,9 @@ class Evidence(StrEnum):
     """Real ranks, real tensors, real collectives."""
     SOLO = "solo"
     """One process that is one rank of N: real tensors, collectives that complete at once."""
+    EMULATED = "emulated"
+    """One rank of N on a GPU that is not there, under the CUDA build of torch: real tensors whose memory is address
+    space, torch's own allocator, kernels that do nothing."""
     SIMULATED = "simulated"
     """One rank of N on a device that is not there: tensors without bytes."""
     FORMULA = "formula"
@@ -41,7 +44,17 @@ class Evidence(StrEnum):
     @property
     def plays_one_rank(self) -> bool:
         """Whether one process plays a rank of many, so that which one may be chosen."""
-        return self in {Evidence.SOLO, Evidence.SIMULATED}
+        return self in {Evidence.SOLO, Evidence.EMULATED, Evidence.SIMULATED}
+
+    @property
+    def is_forked(self) -> bool:
+        """Whether trials are forks of one process that has imported everything (zerobench.worker.simulator)."""
+        return self in {Evidence.EMULATED, Evidence.SIMULATED}
+
+    @property
+    def is_predicted(self) -> bool:
+        """Whether nothing is launched: neither rank nor device is at hand."""
+        return not self.needs_device
 
 
 class Offload(StrEnum):
@@ -232,9 +245,10 @@ class PredictionSpec(Spec):
     """How a trial is predicted; nothing of it defines the work, so a predicted trial joins its measured one."""
 
     rank: Count = 0
-    """Which rank of the world the one process plays (solo, simulated): padding differs between first and last."""
+    """Which rank of the world the one process plays (solo, emulated, simulated): padding differs between first and
+    last."""
     gpu: str | None = None
-    """Catalogue name of the simulated GPU; None simulates the ranks of a CPU run."""
+    """Catalogue name of the emulated or simulated GPU; None simulates the ranks of a CPU run."""
     host_memory_bytes: Annotated[int, Field(gt=0)] | None = None
     """Memory of one node that a plan was told of; None: not judged."""
 

@@ -121,6 +121,7 @@ class RankRun:
             world.counter,
             in_own_process=world.trains,
             block_bytes=None if world.trains else world.block_bytes,
+            device_totals=world.device_totals,
         )
         self._rows = world.device_rows(device, reader)
         self._memory = MemoryPhases(
@@ -160,7 +161,7 @@ class RankRun:
         self.world.join(self.rank, device)
         self.record.context, sources = self.world.context_memory()
         self.record.notes += sources
-        if device.is_cuda:
+        if device.is_cuda and self.record.context is None:
             self.record.context = ContextMemory(
                 before_bytes=before,
                 context_bytes=_minus(with_context, before, torch_bytes),

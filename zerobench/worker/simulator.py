@@ -1,11 +1,12 @@
-"""Runs simulated trials for as long as it is asked: one process imports everything, each trial is a fork of it.
+"""Runs simulated or emulated trials for as long as it is asked: one process imports all, each trial is a fork of it.
 
-    python -m zerobench.worker.simulator --jobs 2
+    python -m zerobench.worker.simulator --world simulated --jobs 2
 
 Reads a trial folder a line on standard input. Standard output has a line when a trial begins, `begun <process> <trial
 folder>`, and one when it has ended, `ended <exit status> <trial folder>`. Importing takes five seconds and a simulated
 trial often less, so a plan of many trials would mostly import. A fork, because DeepSpeed and torch keep much for the
-life of a process: the group, the accelerator, patches.
+life of a process: the group, the accelerator, patches. CUDA cannot be used on both sides of a fork, so nothing here may
+touch the emulated GPU before the first one.
 """
 
 from __future__ import annotations
@@ -24,7 +25,7 @@ from pathlib import Path
 from zerobench.folder import TrialFolder, write_whole
 from zerobench.progress import ProgressFile
 from zerobench.spec.step_plan import plan_steps
-from zerobench.spec.trial import TrialSpec
+from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.worker.launched import one_of
 
 _PRELOADED = (
@@ -48,31 +49,40 @@ _PRELOADED = (
     "zerobench.worker.strategies.ddp",
     "zerobench.worker.strategies.fsdp",
     "zerobench.worker.strategies.zero",
-    "zerobench.worker.worlds.simulated",
-    "zerobench.worker.simulation.accelerator",
-    "zerobench.worker.simulation.attention",
     "zerobench.worker.simulation.shortcuts",
 )
 """What every trial imports, most of it only once its engine is built."""
+
+_OF_ITS_WORLD = {
+    Evidence.EMULATED: ("zerobench.worker.worlds.emulated", "deepspeed.ops.adam.fused_adam", "torch._inductor.config"),
+    Evidence.SIMULATED: (
+        "zerobench.worker.worlds.simulated",
+        "zerobench.worker.simulation.accelerator",
+        "zerobench.worker.simulation.attention",
+    ),
+}
+"""And what those of one world do; its keys are the worlds that are played here."""
 
 
 def main() -> None:
     """Serve until standard input ends and the last trial is done."""
     parser = argparse.ArgumentParser(prog="zerobench.worker.simulator", description=__doc__)
+    parser.add_argument("--world", type=Evidence, choices=list(_OF_ITS_WORLD), default=Evidence.SIMULATED)
     parser.add_argument("--jobs", type=int, default=1, help="trials at the same time")
-    jobs = parser.parse_args().jobs
+    asked = parser.parse_args()
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; standard input says when to end
-    _import_everything()
-    Simulator(jobs).serve()
+    _import_everything(asked.world)
+    Simulator(asked.jobs).serve()
 
 
-def _import_everything() -> None:
+def _import_everything(world: Evidence) -> None:
     """What every trial needs, before the first fork; the device must be known before DeepSpeed is imported."""
-    os.environ["DS_ACCELERATOR"] = "cpu"
-    from zerobench.worker.simulation import device
+    os.environ["DS_ACCELERATOR"] = "cuda" if world is Evidence.EMULATED else "cpu"
+    if world is Evidence.SIMULATED:
+        from zerobench.worker.simulation import device
 
-    device.register()
-    for name in _PRELOADED:
+        device.register()
+    for name in (*_PRELOADED, *_OF_ITS_WORLD[world]):
         import_module(name)
     import torch
 

@@ -1,4 +1,4 @@
-"""`zerobench setup`: make the environment of its own that a strategy needs."""
+"""`zerobench setup`: make the environment of its own that a strategy, or the emulated GPU, needs."""
 
 # ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
 
@@ -11,14 +11,14 @@ import typer
 
 
 def setup(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The environment: horovod or tensorflow.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="The environment: horovod, tensorflow or emulator.")],
     folder: Annotated[
         Path | None,
         typer.Option("--folder", metavar="DIR", help="Where environments lie; ZEROBENCH_ENVIRONMENTS, or user data."),
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=1, help="Compilers at a time.")] = 1,
 ) -> None:
-    """Make the environment of its own that a strategy needs, or go on where that was left."""
+    """Make the environment of its own that a strategy, or the emulated GPU, needs, or go on where that was left."""
     from zerobench.run.environments import set_up
 
     set_up(name, folder, typer.echo, jobs)

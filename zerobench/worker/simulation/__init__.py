@@ -41,3 +41,4 @@ def use_gpu(gpu: Any, count_flops: Callable[[int], None]) -> None:
     kernels.install()
     shortcuts.install()
     attention.install(count_flops)
+    tensors.take_as_lists()

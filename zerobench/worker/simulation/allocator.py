@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from zerobench.memory.caching_allocator import CachingAllocator, OutOfMemory
+from zerobench.memory.cuda import AllocatorTotals
 from zerobench.memory.recorder import DeviceRows, RowKey
 from zerobench.records import DeviceMemory, Phase, StepKind
 from zerobench.worker.simulation.storages import SimulatedCounter
@@ -39,6 +40,17 @@ class SimulatedRows(DeviceRows):
                 nvml_process_bytes=None,
                 peak_occupied_bytes=allocator.peak_occupied_bytes,
             )
+        )
+
+    def totals(self) -> AllocatorTotals:
+        """Of the phase under way, until now."""
+        self._replay()
+        allocator = self._allocator
+        return AllocatorTotals(
+            live_bytes=allocator.allocated_bytes,
+            peak_bytes=allocator.peak_allocated_bytes,
+            live_rounding_bytes=allocator.allocated_bytes - allocator.requested_bytes,
+            peak_rounding_bytes=allocator.peak_allocated_bytes - allocator.peak_requested_bytes,
         )
 
     def empty_cache(self) -> None:

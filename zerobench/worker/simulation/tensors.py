@@ -19,6 +19,8 @@ from typing import Any
 
 import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
+from torch.optim import optimizer
+from torch.utils import _foreach_utils
 from torch.utils.flop_counter import flop_registry
 
 from zerobench.memory.storages import is_wrapper
@@ -116,6 +118,16 @@ def install() -> None:
     """Let simulated tensors be assigned to, as modules and engines do, for the rest of the process."""
     FakeTensor.data = property(_DATA.__get__, _set_data)  # type: ignore[assignment]
     torch.nn.Module._apply = _apply  # type: ignore[method-assign]
+
+
+def take_as_lists() -> None:
+    """Let optimizers and clipping work on whole lists of simulated tensors, as they do on those of a GPU.
+
+    They ask for the exact type. Adam's loop over single tensors holds two temporaries at once where the lists' one.
+    """
+    for module in (optimizer, _foreach_utils):
+        if FakeTensor not in module._foreach_supported_types:
+            module._foreach_supported_types.append(FakeTensor)
 
 
 def _set_data(self: Any, value: torch.Tensor) -> None:

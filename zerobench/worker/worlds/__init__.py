@@ -12,6 +12,10 @@ def make_world(trial: TrialSpec) -> World:
         from zerobench.worker.worlds.simulated import SimulatedWorld
 
         return SimulatedWorld(trial)
+    if trial.evidence is Evidence.EMULATED:
+        from zerobench.worker.worlds.emulated import EmulatedWorld
+
+        return EmulatedWorld(trial)
     if trial.evidence is Evidence.SOLO:
         from zerobench.worker.worlds.solo import SoloWorld
 

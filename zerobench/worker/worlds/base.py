@@ -12,6 +12,7 @@ from contextlib import AbstractContextManager, nullcontext
 
 import torch
 
+from zerobench.memory.cuda import AllocatorTotals
 from zerobench.memory.device import Device
 from zerobench.memory.engine_tensors import Named
 from zerobench.memory.nvml import DeviceReader
@@ -67,6 +68,10 @@ class World(ABC):
     def block_bytes(self, storage: Storage) -> int:
         """The block that torch's allocator would hand out for a storage, where no allocator can be asked."""
         return storage.nbytes
+
+    def device_totals(self) -> AllocatorTotals | None:
+        """The allocator's totals of the phase under way, where it is a model; None where the device tells them."""
+        return None
 
     def reader(self, device: Device) -> DeviceReader | None:
         """The driver's view of the device; None where there is no driver."""

@@ -53,13 +53,7 @@ class MeasuredWorld(World):
 
     def counter(self, observe: Callable[[], object]) -> StorageCounter:
         """One that hears the ranks' collectives too."""
-        return HearingCounter(observe, self._hear)
-
-    def _hear(self, kind: str, group_size: int, message_bytes: int) -> None:
-        """A collective; the nodes of a group within one of several are not looked up."""
-        trial = self.trial
-        nodes = trial.num_nodes if trial.num_nodes == 1 or group_size == trial.world_size else None
-        self.traffic.collective(kind, group_size, message_bytes, nodes)
+        return HearingCounter(observe, self.traffic.collective, self.trial.gpus_per_node)
 
     def settle(self) -> None:
         """Give gloo's threads a moment."""

@@ -11,7 +11,8 @@ from contextlib import contextmanager
 
 import torch
 
-from zerobench.memory.caching_allocator import MIN_BLOCK_BYTES, pinned_block_bytes
+from zerobench.memory.caching_allocator import pinned_block_bytes
+from zerobench.memory.cuda import AllocatorTotals
 from zerobench.memory.device import Device
 from zerobench.memory.engine_tensors import Named
 from zerobench.memory.nvml import DeviceReader
@@ -121,10 +122,12 @@ class SimulatedWorld(World):
         return [Named(tensor, Category.WORKSPACES) for tensor in self._tensors.workspaces.values()]
 
     def block_bytes(self, storage: Storage) -> int:
-        """Multiples of 512 bytes on the device, powers of two in page-locked memory."""
-        if storage.device == simulation.DEVICE:
-            return -(-storage.nbytes // MIN_BLOCK_BYTES) * MIN_BLOCK_BYTES
+        """Powers of two in page-locked memory; those of the device are the allocator's model's (device_totals)."""
         return pinned_block_bytes(storage.nbytes) if storage.serial in self._pinned else storage.nbytes
+
+    def device_totals(self) -> AllocatorTotals | None:
+        """By the model of the caching allocator."""
+        return None if self._rows is None else self._rows.totals()
 
     def reader(self, device: Device) -> DeviceReader | None:
         """There is no driver."""

@@ -1,0 +1,165 @@
+"""Builds the stand-ins: one shared library for each of NVIDIA's that torch is linked with, out of our C (c/).
+
+What our C does not define is generated: every symbol that torch's libraries want (torch's files say which) returns 0,
+success; every function of CUDA's runtime and driver that the headers declare returns "not supported". All are weak, so
+that ours come first. A symbol that torch does not want is not there: a program that wants one says so when it starts.
+"""
+
+from __future__ import annotations
+
+import hashlib
+import os
+import re
+import shutil
+import subprocess
+import tempfile
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+from zerobench.emulator.elf import wanted_by
+from zerobench.errors import UserError
+
+SOURCES = Path(__file__).parent / "c"
+CORE = "libzerobench_gpu.so"
+"""The library that all others share: the device's facts, its memory and its account."""
+
+_CORE_FILES = ("gpu.c", "account.c", "memory.c", "attributes.c")
+_FILES: Mapping[str, tuple[str, ...]] = {
+    "cudart": ("device.c", "copies.c", "pools.c", "streams.c", "kernels.c"),
+    "cuda": ("driver.c",),
+    "nccl": ("nccl.c",),
+    "cublas": ("blas.c",),
+    "cublasLt": ("blas_lt.c",),
+    "cudnn": ("dnn.c",),
+    "cusolver": ("others.c",),
+    "cusparse": ("others.c",),
+    "cupti": ("others.c",),
+    "nvrtc": ("others.c",),
+}
+"""Our C, by library."""
+
+_PREFIXES: Mapping[str, str] = {"cufile": "cuFile", "nvshmem_host": "nvshmem"}
+"""What a library's symbols begin with, where that is not its name."""
+
+_STEM = re.compile(r"lib((?:cu|nccl|nv)\w*)\.so\.\d+")
+_COMPILERS = ("cc", "gcc", "clang")
+_NOT_SUPPORTED = 801
+"""cudaErrorNotSupported and CUDA_ERROR_NOT_SUPPORTED."""
+
+
+def find_compiler() -> str:
+    """The machine's C compiler. Raises UserError: it has none."""
+    for name in _COMPILERS:
+        if found := shutil.which(name):
+            return found
+    raise UserError(
+        f"emulator: no C compiler ({', '.join(_COMPILERS)}) on PATH; install one, for example: apt install gcc"
+    )
+
+
+def sources_digest() -> str:
+    """Of our C and of this module: stand-ins are built anew when either changes."""
+    digest = hashlib.sha256()
+    for path in [*sorted(SOURCES.iterdir()), Path(__file__)]:
+        digest.update(path.name.encode() + b"\0" + path.read_bytes())
+    return digest.hexdigest()[:12]
+
+
+def build(torch_lib: Path, include: Path, out: Path) -> None:
+    """Build into `out`, whole or not at all, the stand-ins for the torch whose libraries lie in `torch_lib`.
+
+    Raises UserError: no compiler, torch's libraries cannot be read, or a file does not compile.
+    """
+    compiler = find_compiler()
+    libraries = wanted_libraries(torch_lib)
+    out.parent.mkdir(parents=True, exist_ok=True)
+    with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as name:
+        work = Path(name)
+        made = work / "made"
+        made.mkdir()
+        _compile(compiler, made / CORE, [SOURCES / file for file in _CORE_FILES], ["-I", str(include)])
+        for so, symbols in libraries.items():
+            _one(compiler, so, symbols, include, work)
+        try:
+            made.replace(out)
+        except OSError:  # another process was first
+            if not (out / CORE).is_file():
+                raise
+
+
+def wanted_libraries(torch_lib: Path) -> dict[str, dict[str, str]]:
+    """NVIDIA's libraries that torch's in `torch_lib` want, by name: their symbols, each with its version.
+
+    The driver is none that torch is linked with: it opens it, and comes without symbols here.
+    """
+    wanted = [wanted_by(path) for path in sorted(torch_lib.glob("lib*.so"))]
+    names = sorted({so for one in wanted for so in one.libraries if _STEM.fullmatch(so)})
+    libraries: dict[str, dict[str, str]] = {so: {} for so in [*names, "libcuda.so.1"]}
+    # cublasLt before cublas: the longest prefix that fits has the symbol.
+    prefixes = sorted(((_prefix(so), so) for so in names), key=lambda pair: -len(pair[0]))
+    for symbol, version in sorted({pair for one in wanted for pair in one.symbols}):
+        so = version if version in libraries else next((s for p, s in prefixes if symbol.startswith(p)), None)
+        if so is not None:
+            libraries[so][symbol] = version
+    return libraries
+
+
+def _prefix(so: str) -> str:
+    stem = stem_of(so)
+    return _PREFIXES.get(stem, stem)
+
+
+def stem_of(so: str) -> str:
+    """`cudart` of `libcudart.so.13`."""
+    match = _STEM.fullmatch(so)
+    return match[1] if match else so
+
+
+def declared_functions(header: Path, prefix: str) -> set[str]:
+    """Names in `header` that begin with `prefix` and a capital: its functions, and what it renames them to."""
+    text = header.read_text(encoding="utf-8", errors="replace")
+    declared = set(re.findall(rf"\b({prefix}[A-Z]\w*)\s*\(", text))
+    renamed = re.findall(rf"#\s*define\s+{prefix}[A-Z]\w*\s+(?:__\w+\()?({prefix}[A-Z]\w*)", text)
+    return declared | set(renamed)
+
+
+def _one(compiler: str, so: str, symbols: Mapping[str, str], include: Path, work: Path) -> None:
+    stem = stem_of(so)
+    refused: set[str] = set()
+    if stem == "cudart":
+        refused = declared_functions(include / "cuda_runtime_api.h", "cuda") - set(symbols)
+    elif stem == "cuda":
+        refused = declared_functions(include / "cuda.h", "cu")
+    generated = work / f"{so}.c"
+    generated.write_text(_weak(symbols, 0) + _weak(refused, _NOT_SUPPORTED), encoding="utf-8")
+    script = work / f"{so}.map"
+    script.write_text(_version_script(so if stem == "cudart" else None, symbols), encoding="utf-8")
+    versioned = [f"-Wl,--version-script={script}"] if script.stat().st_size else []
+    core = ["-I", str(include), f"-L{work / 'made'}", "-lzerobench_gpu", "-Wl,-rpath,$ORIGIN", "-ldl"]
+    files = [SOURCES / file for file in _FILES.get(stem, ())]
+    _compile(compiler, work / "made" / so, [*files, generated], [*versioned, *core])
+
+
+def _weak(names: Iterable[str], value: int) -> str:
+    """Functions that return `value`, as long as no file defines them otherwise."""
+    return "".join(f"__attribute__((weak)) long {name}(void) {{ return {value}; }}\n" for name in sorted(names))
+
+
+def _version_script(every: str | None, symbols: Mapping[str, str]) -> str:
+    if every is not None:
+        return f"{every} {{ global: *; }};\n"
+    versions: dict[str, list[str]] = {}
+    for symbol, version in symbols.items():
+        if version:
+            versions.setdefault(version, []).append(symbol)
+    return "".join(f"{version} {{ global: {'; '.join(names)}; }};\n" for version, names in versions.items())
+
+
+def _compile(compiler: str, out: Path, files: Iterable[Path], options: Iterable[str]) -> None:
+    flags = ["-shared", "-fPIC", "-O2", "-pthread", "-w", "-D_GNU_SOURCE", f"-Wl,-soname,{out.name}"]
+    command = [compiler, *flags, "-o", str(out), *map(str, files), *options]
+    environ = {**os.environ, "LC_ALL": "C"}
+    done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environ, check=False)
+    if done.returncode:
+        said = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:300])
+        raise UserError(f"emulator: {compiler} cannot build {out.name}: {said}")

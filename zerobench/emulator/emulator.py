@@ -1,0 +1,132 @@
+"""The emulated GPU as others use it: is it there, and what a process's environment has more to run on it."""
+
+from __future__ import annotations
+
+import os
+import platform
+import sys
+from collections.abc import Mapping
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerobench.emulator.build import CORE, build
+from zerobench.emulator.gpu import VARIABLE, EmulatedGpu
+from zerobench.emulator.places import Torch, is_made, places, torch_in, users_torch
+from zerobench.environments import Environment, environment
+from zerobench.errors import UserError
+
+ENVIRONMENT = "emulator"
+ACCOUNT_VARIABLE = "ZEROBENCH_EMULATED_ACCOUNT"
+"""Environment variable with the file in which the processes of one emulated node count their memory."""
+MAX_GPUS = 16
+"""Of one node (ZB_MAX_DEVICES of c/gpu.h)."""
+
+_CUDA_MAJOR = "13"
+_REMEDY = "make it: zerobench setup emulator"
+_ROOTS = 1_000_000
+
+
+@dataclass(frozen=True)
+class Emulator:
+    """A made emulator for the user's torch."""
+
+    python: Path
+    """The interpreter that ranks run under."""
+    stand_ins: Path
+    """The folder of the built libraries."""
+    torch: str
+    """Version of the CUDA build."""
+    overlay: Path | None
+    """What goes before the user's own packages on the path; None where their torch is a CUDA build."""
+
+    def variables(
+        self,
+        gpu: EmulatedGpu,
+        num_gpus: int = 1,
+        account: Path | None = None,
+        environ: Mapping[str, str] = os.environ,
+    ) -> dict[str, str]:
+        """What the environment of a process on a node with `num_gpus` of `gpu` has more than `environ`.
+
+        `account` is the file that all processes of the node share; without one each counts alone.
+        Raises UserError: more GPUs than a node can have, or one that this torch has no kernels for.
+        """
+        if not 1 <= num_gpus <= MAX_GPUS:
+            raise UserError(f"num_gpus: {num_gpus} GPUs in one emulated node; give 1 to {MAX_GPUS}")
+        if gpu.compute_capability < (7, 5):
+            capability = "{}.{}".format(*gpu.compute_capability)
+            raise UserError(
+                f"gpu: {gpu.name}: CUDA 13 and torch {self.torch} have nothing for compute capability {capability}"
+            )
+        added = {
+            VARIABLE: gpu.variable(num_gpus),
+            ACCOUNT_VARIABLE: "" if account is None else str(account.absolute()),
+            "CUDA_VISIBLE_DEVICES": ",".join(map(str, range(num_gpus))),
+            "LD_LIBRARY_PATH": _before(str(self.stand_ins), environ.get("LD_LIBRARY_PATH")),
+            "DS_ACCELERATOR": "cuda",
+            # ProcessGroupNCCL waits for an id of each 128 ranks, which ranks that are not there never store.
+            "TORCH_NCCL_RANKS_PER_ROOT": str(_ROOTS),
+            "TRITON_LIBCUDA_PATH": str(self.stand_ins),
+        }
+        if self.overlay is not None:
+            added["PYTHONPATH"] = _before(str(self.overlay), environ.get("PYTHONPATH"))
+        else:
+            # torch finds NVIDIA's libraries by the path that it was linked with, which goes before LD_LIBRARY_PATH:
+            # only what is loaded already goes before that.
+            libraries = sorted(str(path) for path in self.stand_ins.glob("lib*.so*"))
+            added["LD_PRELOAD"] = _before(":".join(libraries), environ.get("LD_PRELOAD"))
+        return added
+
+
+def _before(first: str, rest: str | None) -> str:
+    return f"{first}{os.pathsep}{rest}" if rest else first
+
+
+def find_emulator(own: Environment | None = None) -> Emulator:
+    """The emulator for the torch of this interpreter; its stand-ins are built anew where our C has changed.
+    `own` is where it was made, by default where `zerobench setup emulator` makes it.
+
+    Raises UserError, one line: this machine cannot have one, it is not made, or the stand-ins cannot be built.
+    """
+    own = own or environment(ENVIRONMENT)
+    torch = usable_torch(own.path)
+    where = places(own, torch)
+    if not is_made(where, torch):
+        raise UserError(f"emulator: not made for torch {torch.version} in {where.folder}; {_REMEDY}")
+    over = torch if torch.cuda else check_cuda_build(where.overlay)
+    stand_ins = where.stand_ins
+    if not (stand_ins / CORE).is_file():
+        try:
+            build(over.lib, where.include, stand_ins)
+        except OSError as error:
+            raise UserError(f"emulator: {error.filename or stand_ins}: {error.strerror or error}") from None
+    return Emulator(Path(sys.executable), stand_ins, over.version, None if torch.cuda else where.overlay)
+
+
+def usable_torch(made: Path) -> Torch:
+    """The user's torch, where an emulator can be made for it.
+
+    Raises UserError: not Linux on x86-64, no torch, or a build for ROCm or another CUDA.
+    """
+    if (platform.system(), platform.machine()) != ("Linux", "x86_64"):
+        system = f"{platform.system()} {platform.machine()}"
+        raise UserError(f"emulator: {system}: the emulated GPU needs Linux on x86-64")
+    torch = users_torch(made)
+    if torch.hip:
+        raise UserError(f"emulator: torch {torch.version} is a build for ROCm; the emulated GPU is CUDA's")
+    if torch.cuda and torch.cuda.split(".")[0] != _CUDA_MAJOR:
+        raise UserError(
+            f"emulator: torch {torch.version} is a build for CUDA {torch.cuda}; give one for {_CUDA_MAJOR}.x"
+        )
+    return torch
+
+
+def check_cuda_build(overlay: Path) -> Torch:
+    """The torch that was installed into `overlay`. Raises UserError: it is no build for CUDA 13."""
+    torch = torch_in(overlay)
+    if torch is None:
+        raise UserError(f"emulator: no torch in {overlay}; {_REMEDY}")
+    if not torch.cuda or torch.cuda.split(".")[0] != _CUDA_MAJOR:
+        kind = f"a build for CUDA {torch.cuda}" if torch.cuda else "a build without CUDA"
+        raise UserError(f"emulator: the index's torch {torch.version} is {kind}; one for CUDA {_CUDA_MAJOR} is needed")
+    return torch

@@ -1,0 +1,120 @@
+"""The GPU that the stand-ins answer for: facts of a catalogued one, and the variable that hands them over."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import asdict, dataclass
+
+from zerobench.errors import UserError
+from zerobench.spec.hardware import Gpu
+from zerobench.spec.overheads import overhead_of
+
+VARIABLE = "ZEROBENCH_EMULATED_GPU"
+"""Environment variable with the device's facts, read by the stand-ins (c/gpu.c)."""
+
+_NCCL_RANKS = (1, 2, 3, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
+_BUS_WIDTH = 5120
+
+
+@dataclass(frozen=True)
+class _Architecture:
+    """What the CUDA programming guide says of a compute capability (its table of technical specifications)."""
+
+    shared_per_sm_kib: int
+    threads_per_sm: int
+    blocks_per_sm: int
+    cores_per_sm: int
+
+
+_ARCHITECTURES: Mapping[str, _Architecture] = {
+    "7.0": _Architecture(96, 2048, 32, 64),
+    "7.5": _Architecture(64, 1024, 16, 64),
+    "8.0": _Architecture(164, 2048, 32, 64),
+    "8.6": _Architecture(100, 1536, 16, 128),
+    "8.9": _Architecture(100, 1536, 24, 128),
+    "9.0": _Architecture(228, 2048, 32, 128),
+    "10.0": _Architecture(228, 2048, 32, 128),
+    "10.3": _Architecture(228, 2048, 32, 128),
+    "12.0": _Architecture(100, 1536, 24, 128),
+}
+
+
+@dataclass(frozen=True)
+class EmulatedGpu:
+    """One model of GPU as CUDA describes it to a program, and what it holds beside a program's tensors."""
+
+    name: str
+    """As the driver names it."""
+    memory_bytes: int
+    sm_count: int
+    compute_capability: tuple[int, int]
+    l2_bytes: int
+    shared_per_sm: int
+    """Shared memory of a multiprocessor, bytes."""
+    shared_per_block: int
+    """What one block can have of it when it asks, bytes."""
+    threads_per_sm: int
+    blocks_per_sm: int
+    clock_khz: int
+    """From the peak of fp32, where that is known; 0 where not."""
+    memory_clock_khz: int
+    """From the bandwidth, for a bus of `bus_width`."""
+    bus_width: int
+    context_bytes: int
+    """What a process's CUDA context takes (zerobench.spec.overheads)."""
+    nccl_bytes: tuple[tuple[int, int], ...]
+    """NCCL's buffers of one communicator: from so many ranks on, so many bytes."""
+
+    @classmethod
+    def of(cls, gpu: Gpu) -> EmulatedGpu:
+        """As the catalogue has it. Raises UserError: no GPU of NVIDIA's, or a fact that it needs is not known."""
+        architecture = _ARCHITECTURES.get(gpu.compute_capability or "")
+        if gpu.compute_capability and not architecture:
+            known = ", ".join(_ARCHITECTURES)
+            raise UserError(
+                f"gpu: {gpu.name}: compute_capability {gpu.compute_capability} is not known; choices: {known}"
+            )
+        if not (architecture and gpu.compute_capability and gpu.memory_bytes and gpu.sm_count):
+            needed = "memory_bytes, sm_count and compute_capability"
+            raise UserError(f"gpu: {gpu.name}: cannot be emulated: the hardware catalogue does not give its {needed}")
+        major, minor = map(int, gpu.compute_capability.split("."))
+        fp32 = gpu.peak_tflops.get("fp32", 0.0)
+        return cls(
+            name=(gpu.names or (gpu.name,))[0],
+            memory_bytes=gpu.memory_bytes,
+            sm_count=gpu.sm_count,
+            compute_capability=(major, minor),
+            l2_bytes=gpu.l2_bytes or 0,
+            shared_per_sm=architecture.shared_per_sm_kib << 10,
+            shared_per_block=_shared_per_block(architecture.shared_per_sm_kib, major) << 10,
+            threads_per_sm=architecture.threads_per_sm,
+            blocks_per_sm=architecture.blocks_per_sm,
+            clock_khz=round(fp32 * 1e9 / (2 * gpu.sm_count * architecture.cores_per_sm)),
+            memory_clock_khz=round((gpu.memory_gb_per_s or 0) * 8e6 / (2 * _BUS_WIDTH)),
+            bus_width=_BUS_WIDTH,
+            context_bytes=overhead_of(gpu.name, 1).context_bytes,
+            nccl_bytes=_nccl_bytes(gpu.name),
+        )
+
+    def variable(self, num_gpus: int) -> str:
+        """The facts of a node with `num_gpus` of it, as the stand-ins read them. Raises UserError: a name with `;`."""
+        if ";" in self.name or "=" in self.name:
+            raise UserError(f"gpu: {self.name!r}: a name with ; or = cannot be emulated")
+        facts = asdict(self)
+        facts["major"], facts["minor"] = facts.pop("compute_capability")
+        facts["nccl"] = ",".join(f"{ranks}:{size}" for ranks, size in facts.pop("nccl_bytes"))
+        return ";".join(f"{key}={value}" for key, value in {**facts, "gpus": num_gpus}.items())
+
+
+def _shared_per_block(per_sm_kib: int, major: int) -> int:
+    """All of it on Volta and Turing; since Ampere the system keeps 1 KiB for each block."""
+    return per_sm_kib if major < 8 else per_sm_kib - 1
+
+
+def _nccl_bytes(name: str) -> tuple[tuple[int, int], ...]:
+    steps: list[tuple[int, int]] = []
+    for ranks in _NCCL_RANKS:
+        size = overhead_of(name, ranks).collectives_bytes
+        if not steps or steps[-1][1] != size:
+            steps.append((ranks, size))
+    return tuple(steps)

@@ -1,0 +1,102 @@
+"""Which torch the user has, and where what was made for it lies."""
+
+from __future__ import annotations
+
+import re
+import sys
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerobench.emulator.build import sources_digest
+from zerobench.environments import Environment
+from zerobench.errors import UserError
+
+
+@dataclass(frozen=True)
+class Torch:
+    """An installation of torch, by what its files say; it is not imported."""
+
+    folder: Path
+    """The package's."""
+    release: str
+    """Its version without what the build adds (`2.13.0` of `2.13.0+cpu`)."""
+    version: str
+    cuda: str | None
+    """`13.0` for a CUDA build."""
+    hip: str | None
+
+    @property
+    def lib(self) -> Path:
+        """Its libraries."""
+        return self.folder / "lib"
+
+
+def torch_in(folder: Path) -> Torch | None:
+    """The torch that lies in a `site-packages`; None: there is none."""
+    try:
+        text = (folder / "torch" / "version.py").read_text(encoding="utf-8")
+    except OSError:
+        return None
+    version = _said(text, "__version__") or ""
+    return Torch(folder / "torch", version.split("+")[0], version, _said(text, "cuda"), _said(text, "hip"))
+
+
+def users_torch(made: Path, path: Sequence[str] | None = None) -> Torch:
+    """The torch that this interpreter imports when nothing lies over it: `made` is the folder of what we lay over it.
+
+    Raises UserError: there is none.
+    """
+    folders = [Path(entry) for entry in (sys.path if path is None else path) if entry]
+    found = (torch_in(folder) for folder in folders if not folder.is_relative_to(made))
+    torch = next((one for one in found if one is not None), None)
+    if torch is None:
+        raise UserError(f"emulator: no torch is installed for {sys.executable}")
+    return torch
+
+
+def _said(text: str, name: str) -> str | None:
+    match = re.search(rf"^{name}\b[^=\n]*=\s*'([^'\n]*)'", text, re.MULTILINE)
+    return match[1] if match else None
+
+
+@dataclass(frozen=True)
+class Places:
+    """Where the emulator of one torch release lies."""
+
+    folder: Path
+
+    @property
+    def overlay(self) -> Path:
+        """Torch's CUDA build and its Triton, laid over the user's packages; empty where theirs is such a build."""
+        return self.folder / "overlay"
+
+    @property
+    def headers(self) -> Path:
+        """Where the wheels with CUDA's headers were unpacked."""
+        return self.folder / "headers"
+
+    @property
+    def include(self) -> Path:
+        """CUDA's headers. Raises UserError: they are not there."""
+        found = sorted(self.headers.glob("**/cuda_runtime_api.h"))
+        if not found:
+            raise UserError(f"emulator: CUDA's headers are not in {self.headers}; make it: zerobench setup emulator")
+        return found[0].parent
+
+    @property
+    def stand_ins(self) -> Path:
+        """The built libraries, of the C as it is now."""
+        return self.folder / f"stand_ins-{sources_digest()}"
+
+
+def places(own: Environment, torch: Torch) -> Places:
+    """Where the emulator for the user's `torch` lies, of this Python: wheels are of one."""
+    build = f"cuda{torch.cuda}" if torch.cuda else "overlay"
+    return Places(own.path / f"torch-{torch.release}-py{sys.version_info[0]}{sys.version_info[1]}-{build}")
+
+
+def is_made(where: Places, torch: Torch) -> bool:
+    """Whether all but the stand-ins is there, which are built where they are missing."""
+    over = torch if torch.cuda else torch_in(where.overlay)
+    return bool(over and over.cuda and any(where.headers.glob("**/cuda_runtime_api.h")))

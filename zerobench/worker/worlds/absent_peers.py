@@ -1,0 +1,73 @@
+"""What torch.distributed finds where the other ranks are not: a store that answers for them, instant groups on the host.
+
+ProcessGroupNCCL asks its store for what rank 0 wrote (the communicator's id), and the store of an emulated rank is
+asked for what nobody wrote. The id means nothing to a library that talks to nobody, so any of the right length will do.
+"""
+
+from __future__ import annotations
+
+from datetime import timedelta
+from typing import Any
+
+import torch.distributed as dist
+
+_ID_BYTES = 128
+"""sizeof(ncclUniqueId) (nccl.h), the one thing that is asked for without having been written."""
+
+_Store: Any = dist.Store
+
+
+class AbsentPeers(_Store):  # type: ignore[misc] # torch's stubs leave its Python base untyped
+    """A key-value store (c10d/Store.hpp) in which every key has been written."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self._values: dict[str, bytes] = {}
+
+    def set(self, key: str, value: bytes) -> None:
+        """Keep it."""
+        self._values[key] = value
+
+    def get(self, key: str) -> bytes:
+        """What this rank wrote, or zeros as long as a communicator's id."""
+        return self._values.get(key, bytes(_ID_BYTES))
+
+    def add(self, key: str, amount: int) -> int:
+        """Count."""
+        value = int(self._values.get(key, b"0")) + amount
+        self._values[key] = str(value).encode()
+        return value
+
+    def compare_set(self, key: str, _expected: bytes, desired: bytes) -> bytes:
+        """Nobody competes."""
+        return bytes(self._values.setdefault(key, desired))
+
+    def wait(self, _keys: list[str], _timeout: timedelta | None = None) -> None:
+        """Nobody is waited for."""
+
+    def check(self, keys: list[str]) -> bool:
+        """Whether this rank wrote them all."""
+        return all(key in self._values for key in keys)
+
+    def delete_key(self, key: str) -> bool:
+        """Forget it."""
+        return self._values.pop(key, None) is not None
+
+    def num_keys(self) -> int:
+        """How many were written."""
+        return len(self._values)
+
+    def set_timeout(self, _timeout: timedelta) -> None:
+        """Nothing takes time."""
+
+
+def instant_cpu_groups() -> None:
+    """From now on a group that is asked to be gloo's is torch's instant one: gloo would connect to its peers."""
+    new_group = dist.new_group
+
+    def made(*args: Any, **kwargs: Any) -> Any:
+        if kwargs.get("backend") == "gloo":
+            kwargs["backend"] = "fake"
+        return new_group(*args, **kwargs)
+
+    dist.new_group = made

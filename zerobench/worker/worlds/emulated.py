@@ -1,0 +1,159 @@
+"""The emulated world: one process is rank r of N on a GPU that is not there, under the CUDA build of torch.
+
+Below torch stand libraries (zerobench/emulator) whose device memory is address space and whose kernels do nothing. All
+above them is real: the dispatcher, the caching allocator, ProcessGroupNCCL, DeepSpeed. So the bytes are torch's own,
+and no value is computed.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable, Iterator
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from zerobench.memory.caching_allocator import pinned_block_bytes
+from zerobench.memory.device import Device
+from zerobench.memory.heard_collectives import HearingCounter
+from zerobench.memory.nvml import DeviceReader
+from zerobench.memory.recorder import NvmeAccount
+from zerobench.memory.storages import Storage
+from zerobench.progress import Rank
+from zerobench.records import ContextMemory
+from zerobench.spec.hardware import find_gpu
+from zerobench.spec.overheads import overhead_of
+from zerobench.spec.strategy import uses_deepspeed
+from zerobench.spec.trial import Attention, TrialSpec
+from zerobench.worker.simulation import kernels
+from zerobench.worker.simulation.answers import known_answer
+from zerobench.worker.worlds.absent_peers import AbsentPeers, instant_cpu_groups
+from zerobench.worker.worlds.base import World
+
+_BACKENDS = "cpu:fake,cuda:nccl"
+"""NCCL's own group on the device; on the host, where no group can be real without peers, torch's instant one."""
+
+
+_READS_VALUE = torch.ops.aten._local_scalar_dense.default
+
+
+class EmulatedWorld(World):
+    """Alone, on an emulated GPU."""
+
+    trains = False
+    is_alone = True
+
+    def __init__(self, trial: TrialSpec) -> None:
+        super().__init__(trial)
+        self._counter: EmulatedCounter | None = None
+
+    @property
+    def attention(self) -> Attention:
+        """The package flash-attn has kernels of its own; torch's own flash kernel keeps the same tensors."""
+        flash = self.trial.attention is Attention.FLASH_ATTENTION_2
+        return Attention.SDPA if flash else self.trial.attention
+
+    def open_device(self, rank: Rank) -> Device:
+        """The emulated GPU; never another one."""
+        kernels.install()
+        torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN is not emulated; flash, the next choice, keeps as much
+        device = torch.device("cuda", 0)
+        torch.cuda.set_device(device)
+        properties: Any = torch.cuda.get_device_properties(device)
+        gpu = self.trial.prediction.gpu
+        if gpu is None or find_gpu(properties.name) != find_gpu(gpu):
+            raise RuntimeError(f"prediction.gpu: {gpu!r} was to be emulated, and torch finds {properties.name!r}")
+        return Device(device, gpu, None, "nccl")
+
+    def join(self, rank: Rank, device: Device) -> None:
+        """Start torch's NCCL group, whose other ranks are not there, and let DeepSpeed find it."""
+        os.environ.update(
+            RANK=str(rank.rank),
+            LOCAL_RANK=str(rank.local_rank),
+            WORLD_SIZE=str(rank.world_size),
+            MASTER_ADDR="127.0.0.1",
+            MASTER_PORT="0",
+            TORCH_NCCL_RANKS_PER_ROOT=str(rank.world_size),  # else it waits for the ids that other roots would give
+        )
+        instant_cpu_groups()
+        self._store = AbsentPeers()  # torch asks the Python object, and does not keep it
+        dist.init_process_group(_BACKENDS, store=self._store, rank=rank.rank, world_size=rank.world_size)
+        if uses_deepspeed(self.trial):
+            import deepspeed
+
+            deepspeed.init_distributed(dist_backend=device.backend, auto_mpi_discovery=False)
+        dist.all_reduce(torch.ones(1, device=device.torch_device))
+        dist.barrier()
+        device.synchronize()
+
+    def context_memory(self) -> tuple[ContextMemory | None, list[str]]:
+        """What others have measured of the GPU, or a calibration file; and what this world's figures are."""
+        gpu = self.trial.prediction.gpu
+        if gpu is None:
+            return None, []
+        overhead = overhead_of(gpu, self.trial.world_size)
+        context = ContextMemory(
+            before_bytes=0, context_bytes=overhead.context_bytes, collectives_bytes=overhead.collectives_bytes
+        )
+        return context, [overhead.source, no_values()]
+
+    def block_bytes(self, storage: Storage) -> int:
+        """Powers of two in page-locked memory."""
+        pinned = self._counter is not None and storage.serial in self._counter.pinned
+        return pinned_block_bytes(storage.nbytes) if pinned else storage.nbytes
+
+    def reader(self, device: Device) -> DeviceReader | None:
+        """There is no driver."""
+        return None
+
+    def counter(self, observe: Callable[[], object]) -> EmulatedCounter:
+        """One that hears collectives and knows which host memory is page-locked."""
+        self._counter = EmulatedCounter(observe, self.traffic.collective, self.trial.gpus_per_node)
+        return self._counter
+
+    def nvme(self, folder: str | None, rank: int) -> NvmeAccount:
+        """Counts what the swappers hand to their handle."""
+        return NvmeAccount(folder, rank, kernels.read_block_io, kernels.swap_file_bytes)
+
+    def micro_batches(self, rank: Rank, vocab_size: int) -> Iterator[torch.Tensor]:
+        """Tokens of which none means anything."""
+        shape = (self.trial.micro_batch_size, self.trial.sequence_length)
+        while True:
+            yield torch.zeros(shape, dtype=torch.int64)
+
+    def generator(self, device: torch.device, seed: int) -> torch.Generator | None:
+        """Nothing is drawn."""
+        return None
+
+
+class EmulatedCounter(HearingCounter):
+    """Counts storages on device and host, and keeps which of the host's are page-locked."""
+
+    def __init__(
+        self, observe: Callable[[], Any], heard: Callable[[str, int, int, int | None], None], ranks_per_node: int
+    ) -> None:
+        super().__init__(observe, heard, ranks_per_node)
+        self.pinned: set[int] = set()
+
+    def __torch_dispatch__(
+        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
+    ) -> Any:
+        """As the counter's; who reads a value that no kernel wrote is told what an ordinary step would tell him."""
+        out = super().__torch_dispatch__(func, types, args, kwargs)
+        if func is _READS_VALUE and args[0].is_cuda and (known := known_answer()) is not None:
+            return type(out)(known)
+        return out
+
+    def _keep(self, storage: torch.UntypedStorage, entry: Storage) -> None:
+        super()._keep(storage, entry)
+        if entry.device == "cpu" and entry.nbytes and storage.is_pinned():
+            self.pinned.add(entry.serial)
+
+
+def no_values() -> str:
+    """What a reader of an emulated rank's figures must know."""
+    return (
+        f"emulated: torch {torch.__version__} built for CUDA {torch.version.cuda}; no value is computed, so that there "
+        "are no losses and no times"
+    )
