@@ -100,8 +100,9 @@ class StepPhases:
         self.is_open = True
         if self.under_ledger:
             self.memory.kind = _UNDER_LEDGER[self.kind]
-            for account in (self.ledger, self._traffic, self.nvme):
-                account.forget(self.memory.kind)
+            if self.memory.kind is not StepKind.FIRST:  # of which start-up is a part, and which comes once
+                for account in (self.ledger, self._traffic, self.nvme):
+                    account.forget(self.memory.kind)
             self._step.enter_context(self.ledger.tracking(self._module))
         elif self.kind == "timed":
             self.ledger.rest()

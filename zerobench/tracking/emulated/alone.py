@@ -1,4 +1,4 @@
-"""torch.distributed with one rank there: groups form at once and answer as if all ranks were alike.
+"""torch with one rank there: groups form at once and answer as if all ranks were alike.
 
 NCCL's groups are torch's own over the stand-in library, which answers so by itself. A gloo group would wait for its
 peers' sockets: in its place stands torch's fake backend, under gloo's name. What the ranks say to each other through a
@@ -17,56 +17,7 @@ import torch
 import torch.distributed as dist
 
 from zerobench.emulate.part import Part
-
-_UNIQUE_ID = bytes(128)
-"""An ncclUniqueId as the stand-in's; it is what a rank asks the store for."""
-
-
-class EveryKey(dist.Store):
-    """A store that waits for nobody: a key that nobody set holds what NCCL asks for."""
-
-    def __init__(self) -> None:
-        super().__init__()
-        self._values: dict[str, bytes] = {}
-
-    def set(self, key: str, value: Any) -> None:
-        """Keep it."""
-        self._values[key] = value if isinstance(value, bytes) else str(value).encode()
-
-    def get(self, key: str) -> bytes:
-        """What was set, or an id."""
-        return self._values.get(key, _UNIQUE_ID)
-
-    def add(self, key: str, amount: int) -> int:
-        """Count."""
-        total = int(self._values.get(key, b"0")) + amount
-        self._values[key] = str(total).encode()
-        return total
-
-    def compare_set(self, key: str, expected: str, desired: str) -> bytes:
-        """The first to ask gets what it desires."""
-        if self._values.get(key, expected.encode()) == expected.encode():
-            self._values[key] = desired.encode()
-        return self._values[key]
-
-    def check(self, keys: list[str]) -> bool:
-        """Only what was set: nobody has failed."""
-        return all(key in self._values for key in keys)
-
-    def wait(self, keys: list[str], timeout: timedelta | None = None) -> None:
-        """Nobody to wait for."""
-
-    def delete_key(self, key: str) -> bool:
-        """Forget it."""
-        return self._values.pop(key, None) is not None
-
-    def num_keys(self) -> int:
-        """Of those that were set."""
-        return len(self._values)
-
-    def set_timeout(self, timeout: timedelta) -> None:
-        """Nothing takes time."""
-
+from zerobench.worker.worlds.absent_peers import AbsentPeers
 
 class _IsFake(type):
     """torch asks whether a gloo group is one."""
@@ -93,8 +44,9 @@ def _fake() -> Any:
 def stand_alone(part: Part) -> None:
     """Let this process be rank `part.rank` of `part.world_size`, whoever else is asked for."""
     home = dist.distributed_c10d
-    store = EveryKey()
+    store = AbsentPeers()
     kept.append(store)
+    torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN is not emulated; flash, the next choice, keeps as much
     fake = _fake()
     fake._set_sequence_number_for_group = lambda _group: None
     fake.monitored_barrier = lambda _group, *_, **__: None

@@ -27,6 +27,7 @@ from zerobench.tracking.emulated.works import EmulatedEngine, EmulatedLoop
 from zerobench.tracking.engine_hooks import Listener
 from zerobench.tracking.tracker import Tracker
 from zerobench.tracking.work import Work
+from zerobench.worker.simulation import kernels
 
 _END = signal.SIGRTMAX - 3
 """By which a training in another thread ends the main one: no library is known to use it."""
@@ -55,7 +56,8 @@ class Follower:
             signal.signal(_END, _end_main)
 
     def follow_deepspeed(self, deepspeed: ModuleType) -> None:
-        """Look on at the engine that `deepspeed.initialize` gives."""
+        """Give DeepSpeed kernels that need no compiler, and look on at the engine that its `initialize` gives."""
+        kernels.install()
         initialize = deepspeed.initialize
 
         @wraps(initialize)

@@ -10,6 +10,7 @@ import contextlib
 import io
 import os
 import re
+import shutil
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
@@ -66,6 +67,8 @@ def _read(base: str, name: str, arguments: Sequence[str], part: Part) -> Launch:
         return launchers[base](arguments, part)
     if base.endswith(".py") or _runs_python(Path(name)):
         return Launch(PLAIN, find_script(name, arguments))
+    if shutil.which(name) is None:
+        raise UserError(f"COMMAND: {name!r} is not found; zerobench emulate reads: {UNDERSTOOD}")
     raise UserError(f"COMMAND: {name!r} is no launcher that zerobench emulate can read; it reads: {UNDERSTOOD}")
 
 
