@@ -135,6 +135,18 @@ class TrialFolder:
         """The summaries that are there, by node."""
         return sorted(self.path.glob("nvml_*.json"), key=lambda path: (len(path.name), path.name))
 
+    def emulated_part(self, rank: int) -> Path:
+        """What rank `rank` is to play on an emulated GPU (zerobench.emulate.part.Part)."""
+        return self.path / f"emulated_part_{rank}.json"
+
+    def emulated_account(self, rank: int) -> Path:
+        """What the emulated device of rank `rank` held (zerobench.emulate.part.Account)."""
+        return self.path / f"emulated_account_{rank}.json"
+
+    def memory_snapshot(self, rank: int) -> Path:
+        """Torch's own memory snapshot of rank `rank`, for pytorch.org/memory_viz; nothing here reads it."""
+        return self.path / f"memory_snapshot_{rank}.pickle"
+
     def host_samples(self, node: int | str) -> Path:
         """Samples of the host memory of a watched script's processes on one node."""
         return self.path / f"host_{_node_name(node)}.csv"

@@ -16,6 +16,7 @@ from zerobench import __version__
 from zerobench.cli.commands import (
     calibrate,
     compare,
+    emulate,
     explain,
     export,
     models,
@@ -131,6 +132,7 @@ _COMMANDS = (
     run.run,
     submit.submit,
     watch.watch,
+    emulate.emulate,
     plan.plan,
     status.status,
     show.show,

@@ -118,6 +118,28 @@ class Ledger:
         with self.counter.in_another_thread(), hooks:
             yield
 
+    def look_back(self, step: StepKind, phase: Phase) -> None:
+        """Account for a phase that is over and that nobody watched, by the history that the CUDA allocator kept of it.
+
+        What stands is named by identity; what was taken and given back is a temporary.
+        """
+        self.counter.adopt_reachable()
+        self.counter.start_phase()
+        self.names.identify(self._walk())
+        self._account(step, phase)
+
+    def held(self, phase: Phase) -> dict[Category, int]:
+        """What the tensors that live now hold on the device, within `phase`; what has no name is unattributed."""
+        self.counter.adopt_reachable()
+        self.names.identify(self._walk())
+        found: dict[Category, int] = {}
+        for storage in self.counter.live.values():
+            place, category = self._verdict(storage, phase)
+            if place is Place.DEVICE and storage.device == self._device.type:
+                name = category or Category.UNATTRIBUTED
+                found[name] = found.get(name, 0) + storage.nbytes
+        return found
+
     def name_inputs(self, tensors: Iterable[torch.Tensor]) -> None:
         """The batch: known by identity, since data loaders allocate it outside the phases."""
         self.names.identify(Named(t, Category.INPUTS) for t in tensors)

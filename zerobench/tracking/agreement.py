@@ -60,6 +60,8 @@ class Agreed:
     """Index of this rank's node."""
     is_first_of_node: bool
     """Whether this is the rank that starts its node's sampler."""
+    speaks: bool = False
+    """Whether this is the rank that writes what the work was: one alone does."""
 
 
 class _Node(NamedTuple):
@@ -104,7 +106,8 @@ def agree(rank: Rank, make: Callable[[], TrialFolder]) -> Agreed:
             raise UserError(f"{folder.path}: cannot be made on {node.hostname}: {fault}")
     nodes = [node for node, _ in everywhere]
     is_first = not are_several or nodes.index(here.node) == dist.get_rank()
-    return Agreed(folder, max(Counter(nodes).values()), _index(here.node, nodes, said[2]), is_first)
+    per_node = max(Counter(nodes).values())
+    return Agreed(folder, per_node, _index(here.node, nodes, said[2]), is_first, speaks=rank.rank == 0)
 
 
 def _index(here: _Node, nodes: Sequence[_Node], watched_on: str | None) -> int:

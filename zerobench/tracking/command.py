@@ -8,7 +8,7 @@ import socket
 import subprocess
 import threading
 import time
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from contextlib import ExitStack, contextmanager
 from dataclasses import dataclass
 from types import FrameType
@@ -68,8 +68,16 @@ class Show:
 class Command:
     """The command from its start to its end."""
 
-    def __init__(self, program: str, command: Sequence[str], folder: TrialFolder, show: Show) -> None:
+    def __init__(
+        self,
+        program: str,
+        command: Sequence[str],
+        folder: TrialFolder,
+        show: Show,
+        variables: Mapping[str, str] | None = None,
+    ) -> None:
         self.folder = folder
+        self._variables = variables or {}
         self.returncode = 0
         self.started_at_s = time.time()
         self._show = show
@@ -91,7 +99,7 @@ class Command:
             return subprocess.Popen(
                 list(command),
                 executable=program,
-                env={**os.environ, MARK: self._mark},
+                env={**os.environ, **self._variables, MARK: self._mark},
                 stdout=self._streams[0].to,
                 stderr=self._streams[1].to,
                 start_new_session=True,

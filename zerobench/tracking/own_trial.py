@@ -7,7 +7,7 @@ engine most is: the ZeRO stage, offloads, batch and precision are the engine's, 
 from __future__ import annotations
 
 import math
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterator, Mapping, Sequence
 from typing import Any
 
 from zerobench.redaction import MARK, is_secret_name, redact_text
@@ -86,6 +86,29 @@ def engine_trial(engine: Any, name: str, steps: StepsSpec, sequence_length: int 
         own=OwnScript(name=name, unknown=(*unknown, *_NEVER_KNOWN)),
         **known,
     )
+
+
+def loop_trial(
+    module: Any, optimizers: Sequence[Any], strategy: str, name: str, steps: StepsSpec, sequence_length: int | None
+) -> TrialSpec:
+    """The work of a loop without DeepSpeed over `module`, as far as it tells."""
+    dtypes = {str(dtype).removeprefix("torch.") for dtype in _dtypes(module)}
+    found: dict[str, Any] = {
+        "sequence_length": sequence_length,
+        "precision": Precision.FP32 if dtypes == {"float32"} else None,
+        "optimizer": _torch_optimizer(optimizers[0]) if len(optimizers) == 1 else None,
+        **_model_settings(module),
+    }
+    known = {field: value for field, value in found.items() if value is not None}
+    unknown = tuple(field for field in _WORK if field != "model" and field not in known)
+    own = OwnScript(name=name, unknown=(*unknown, *_NEVER_KNOWN))
+    return TrialSpec(model=_model(module), strategy=strategy, steps=steps, own=own, **known)
+
+
+def _torch_optimizer(optimizer: Any) -> Optimizer | None:
+    kind = _OPTIMIZERS.get(type(optimizer).__name__)
+    is_fused = kind is Optimizer.ADAMW and optimizer.param_groups[0].get("fused")
+    return Optimizer.FUSED_ADAMW if is_fused else kind
 
 
 def engine_file(engine: Any) -> dict[str, Any]:

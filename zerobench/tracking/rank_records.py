@@ -12,10 +12,9 @@ from typing import Any, Self
 
 import torch
 
-from zerobench.ds_config import departures
 from zerobench.folder import TrialFolder, write_whole
 from zerobench.memory.device import Device
-from zerobench.memory.engine_config import count_parameters_built, engine_config, weights_built
+from zerobench.memory.engine_config import count_parameters_built, weights_built
 from zerobench.memory.sampler import Sampler
 from zerobench.progress import Rank
 from zerobench.records import Failure, NvmlSummary, ParameterTensor, RankRecord, Status, TrialRecord
@@ -25,8 +24,9 @@ from zerobench.spec.parameters import ParameterCounts
 from zerobench.spec.trial import TrialSpec
 from zerobench.tracking.agreement import Agreed
 from zerobench.tracking.own_run import LEDGER_ALONE, lay_out_own, run_of, watched_folder
-from zerobench.tracking.own_trial import engine_file, engine_trial, laid_out
+from zerobench.tracking.own_trial import laid_out
 from zerobench.tracking.step_phases import StepPhases
+from zerobench.tracking.work import Work
 
 PEERS_S = 10.0
 """How long rank 0 waits for the other ranks' records before it writes the trial's."""
@@ -66,6 +66,7 @@ class Found:
     is_watched: bool
     swap_folder: str | None
     sampler: Sampler | None
+    speaks: bool
     started_at_s: float = field(default_factory=time.time)
     status: Status = Status.COMPLETED
     failure: Failure | None = None
@@ -77,7 +78,7 @@ class Found:
     sequence_lengths: set[int] = field(default_factory=set)
 
     @classmethod
-    def begin(cls, agreed: Agreed, rank: Rank, engine: Any, trial: TrialSpec) -> Self:
+    def begin(cls, agreed: Agreed, rank: Rank, work: Work, trial: TrialSpec) -> Self:
         """The trial in the agreed folder, whose spec this rank's watcher or rank 0 wrote; its name stays."""
         own, folder = trial.own, agreed.folder
         spec = TrialSpec.model_validate_json(folder.spec.read_bytes()) if folder.spec.exists() else None
@@ -85,9 +86,9 @@ class Found:
             trial = trial.model_copy(update={"own": own.model_copy(update={"name": spec.own.name})})
         path = None if trial.nvme_path is None else f"{trial.nvme_path.rstrip('/')}/zero_stage_3"
         rank = replace(rank, node=agreed.node)
-        found = cls(folder, agreed.ranks_per_node, rank, trial, watched_folder() == folder, path, None)
+        found = cls(folder, agreed.ranks_per_node, rank, trial, watched_folder() == folder, path, None, agreed.speaks)
         found.sampler = found._start_sampler() if agreed.is_first_of_node else None
-        if getattr(engine, "global_steps", 0):
+        if work.has_stepped:
             found.notes.append("the engine had stepped before: its first step, which makes the states, was not seen")
         found.notes.append("a step's time begins with its forward pass: waiting for data between steps is not in it")
         if _PINNED not in os.environ:
@@ -142,31 +143,31 @@ class Found:
         return next(iter(self.sequence_lengths)) if len(self.sequence_lengths) == 1 else None
 
 
-def write_records(found: Found, engine: Any, device: Device, *, is_last: bool = True) -> None:
-    """Write this rank's record; on rank 0 also what the work was, and, where no watcher does it, the trial's record.
+def write_records(found: Found, work: Work, device: Device, *, is_last: bool = True) -> None:
+    """Write this rank's record; the rank that speaks also what the work was and, unless a watcher does, the trial's.
 
     Where it `is_last` not, others take their place later, unless the process is killed before.
     """
     name = found.trial.trial_id
     trial = laid_out(
-        engine_trial(engine, name, found.trial.steps, found.sequence_length),
+        work.trial(name, found.trial.steps, found.sequence_length),
         found.rank.world_size,
         found.ranks_per_node,
     )
-    if found.rank.rank == 0:
+    if found.speaks:
         write_whole(found.folder.spec, trial.model_dump_json(indent=1))
-        write_whole(found.folder.ds_config, json.dumps(engine_file(engine), indent=1))
-    record = _rank_record(found, trial, engine, device, [] if is_last else [LEDGER_ALONE])
+        write_whole(found.folder.ds_config, json.dumps(work.given(), indent=1))
+    record = _rank_record(found, trial, work, device, [] if is_last else [LEDGER_ALONE])
     write_whole(found.folder.rank_record(found.rank.rank), record.model_dump_json())
     if found.sampler is not None and is_last:
         found.sampler.stop()
-    if found.rank.rank == 0 and not found.is_watched:
+    if found.speaks and not found.is_watched:
         _write_trial(found, trial, [] if is_last else [LEDGER_ALONE])
 
 
-def _rank_record(found: Found, trial: TrialSpec, engine: Any, device: Device, more_notes: Sequence[str]) -> RankRecord:
-    parameters = count_parameters_built(engine.module)
-    backward = backward_pass(weights_built(engine.module))
+def _rank_record(found: Found, trial: TrialSpec, work: Work, device: Device, more_notes: Sequence[str]) -> RankRecord:
+    parameters = count_parameters_built(work.module)
+    backward = backward_pass(weights_built(work.module))
     flops, formula = _flops(trial, parameters, backward) if trial.knows("sequence_length") else (None, None)
     return RankRecord(
         trial_id=trial.trial_id,
@@ -187,8 +188,8 @@ def _rank_record(found: Found, trial: TrialSpec, engine: Any, device: Device, mo
         flops_per_step=flops,
         flops_formula=formula,
         **found.measured,
-        effective_config=engine_config(engine),
-        departures=_departures(engine_file(engine), trial.world_size, parameters.total),
+        effective_config=work.found(),
+        departures=work.departures(trial.world_size, parameters.total),
         notes=[*found.all_notes, *more_notes],
     )
 
@@ -201,14 +202,6 @@ def _flops(
     per_token, formula = model_flops_per_token(trial.model, trial.sequence_length, counts, backward)
     tokens = trial.micro_batch_size * trial.gradient_accumulation_steps * trial.sequence_length
     return (None, None) if per_token is None else (per_token * tokens, formula)
-
-
-def _departures(config: dict[str, Any], world_size: int, num_params: int) -> list[str]:
-    """Where the engine departs from the paper; none where its configuration is of a kind that is not known."""
-    try:
-        return departures(config, world_size, num_params)
-    except (KeyError, TypeError, ValueError, IndexError, AttributeError):
-        return []
 
 
 def _write_trial(found: Found, trial: TrialSpec, notes: Sequence[str]) -> None:

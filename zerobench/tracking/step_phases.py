@@ -42,6 +42,8 @@ class StepPhases:
         walk: Callable[[], Iterable[Named]],
         nvme: NvmeAccount,
         kinds: list[str],
+        *,
+        in_own_process: bool = True,
     ) -> None:
         self.kinds = kinds
         self.index = 0
@@ -50,7 +52,7 @@ class StepPhases:
         self.marks = Marks()
         self.nvme = nvme
         self.sites = ModelSites(module)
-        self.ledger = Ledger(device.torch_device, walk, sites=self.sites)
+        self.ledger = Ledger(device.torch_device, walk, in_own_process=in_own_process, sites=self.sites)
         self.rows = DeviceRows(device, DeviceReader.open(device.uuid)) if device.is_cuda else None
         self._module = module
         self._traffic = Traffic()
@@ -86,14 +88,21 @@ class StepPhases:
         under = [kind in _UNDER_LEDGER for kind in self.kinds]
         return self.index > 0 and under[self.index - 1] and not any(under[self.index :])
 
+    def look_back(self) -> None:
+        """Account for start-up after it, by the allocator's history of it (Ledger.look_back)."""
+        self.ledger.look_back(StepKind.FIRST, Phase.INIT)
+        if self.rows is not None:
+            self.rows.note(StepKind.FIRST, Phase.INIT)
+
     def open(self) -> None:
         """Begin a step."""
         self.marks.step_index, self.marks.kind = self.index, self.kind
         self.is_open = True
         if self.under_ledger:
             self.memory.kind = _UNDER_LEDGER[self.kind]
-            for account in (self.ledger, self._traffic, self.nvme):
-                account.forget(self.memory.kind)
+            if self.memory.kind is not StepKind.FIRST:  # of which start-up is a part, and which comes once
+                for account in (self.ledger, self._traffic, self.nvme):
+                    account.forget(self.memory.kind)
             self._step.enter_context(self.ledger.tracking(self._module))
         elif self.kind == "timed":
             self.ledger.rest()

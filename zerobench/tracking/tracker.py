@@ -30,20 +30,18 @@ from pydantic import ValidationError
 
 from zerobench.errors import UserError
 from zerobench.memory.device import describe_device
-from zerobench.memory.engine_tensors import walk_deepspeed
 from zerobench.memory.failures import describe
 from zerobench.memory.host import resident_bytes
 from zerobench.memory.recorder import NvmeAccount
 from zerobench.progress import ProgressFile
-from zerobench.records import Phase, Status
+from zerobench.records import Category, Phase, Status
 from zerobench.spec.base import user_error
 from zerobench.spec.step_plan import step_kinds
-from zerobench.spec.trial import StepsSpec
-from zerobench.tracking.agreement import agree, this_rank
-from zerobench.tracking.engine_hooks import EngineHooks
-from zerobench.tracking.own_trial import engine_trial
+from zerobench.spec.trial import StepsSpec, TrialSpec
+from zerobench.tracking.agreement import Agreed, agree, this_rank
 from zerobench.tracking.rank_records import Found, make_folder, write_records
 from zerobench.tracking.step_phases import StepPhases
+from zerobench.tracking.work import EngineWork, Work
 
 Arguments = ParamSpec("Arguments")
 
@@ -75,7 +73,10 @@ def track(
         steps = StepsSpec(warmup=warmup, memory=memory, timed=timed)
     except ValidationError as error:
         raise user_error(error, StepsSpec, "track") from None
-    return Tracker(engine, name or _script_name(), Path(reports), steps)
+    work = EngineWork(engine)
+    trial = work.trial(name or _script_name(), steps, None)
+    agreed = agree(this_rank(), lambda: make_folder(Path(reports), trial))
+    return Tracker(work, trial, agreed, step_kinds(steps, is_fresh=not work.has_stepped))
 
 
 def _harmless(method: Callable[Arguments, None]) -> Callable[Arguments, None]:
@@ -95,27 +96,32 @@ def _harmless(method: Callable[Arguments, None]) -> Callable[Arguments, None]:
 
 
 class Tracker:
-    """One engine while it is tracked; hears of its calls (engine_hooks.Listener)."""
+    """One training while it is tracked; hears of its calls (engine_hooks.Listener).
 
-    def __init__(self, engine: Any, name: str, reports: Path, steps: StepsSpec) -> None:
+    `kinds` are its steps and what each is for (zerobench.spec.step_plan.step_kinds). `in_own_process` says whether what
+    the kernel tells of this process is the training's: where its memory is not really there, it is not.
+    """
+
+    def __init__(
+        self, work: Work, trial: TrialSpec, agreed: Agreed, kinds: list[str], *, in_own_process: bool = True
+    ) -> None:
         self._rank = this_rank()
-        self._engine: Any = engine
+        self._work = work
         self._finished = False
-        trial = engine_trial(engine, name, steps, None)
-        agreed = agree(self._rank, lambda: make_folder(reports, trial))
         self.folder = agreed.folder
-        self._found = Found.begin(agreed, self._rank, engine, trial)
-        self._progress = ProgressFile(self.folder, self._rank, steps.total)
-        self._device = describe_device(torch.device(engine.device))
+        self._found = Found.begin(agreed, self._rank, work, trial)
+        self._progress = ProgressFile(self.folder, self._rank, len(kinds))
+        self._device = describe_device(work.device)
         self._device.watch_refusals()
         self._steps = StepPhases(
             self._device,
-            engine.module,
-            lambda: walk_deepspeed(engine),
+            work.module,
+            work.walk,
             NvmeAccount(self._found.swap_folder, self._rank.rank),
-            step_kinds(steps, is_fresh=not getattr(engine, "global_steps", 0)),
+            kinds,
+            in_own_process=in_own_process,
         )
-        self._hooks = EngineHooks(engine, self)
+        self._hooks = work.hooks(self)
         self._hooks.install()
         atexit.register(self._at_exit)
 
@@ -158,6 +164,26 @@ class Tracker:
             " the figures of the others are not there"
         )
         self._finish()
+
+    @_harmless
+    def look_back(self) -> None:
+        """Account for start-up, by the history that the allocator has kept of it."""
+        self._steps.look_back()
+
+    def held(self) -> dict[Category, int] | None:
+        """What tensors hold on the device now; None outside of a step under the ledger."""
+        if self._finished or not self._steps.under_ledger:
+            return None
+        return self._steps.ledger.held(self._steps.phase or Phase.INIT)
+
+    @property
+    def where(self) -> str:
+        """Where the training is, for a sentence."""
+        if self._finished:
+            return "after the tracked steps"
+        steps = self._steps
+        at = f"step {steps.index + 1}"
+        return at if steps.phase is None else f"the {steps.phase} phase of {at}"
 
     # What the engine's calls tell.
 
@@ -240,7 +266,7 @@ class Tracker:
         self._hooks.restore()
         atexit.unregister(self._at_exit)
         self._write(is_last=True)
-        del self._engine, self._steps, self._hooks, self._found
+        del self._work, self._steps, self._hooks, self._found
 
     def _write(self, *, is_last: bool) -> None:
         """Write the records; before the last ones, so that a process that is killed leaves its ledger."""
@@ -248,7 +274,7 @@ class Tracker:
             if is_last:
                 self._progress.say("done", len(self._steps.kinds), always=True)
             self._found.take(self._steps)
-            write_records(self._found, self._engine, self._device, is_last=is_last)
+            write_records(self._found, self._work, self._device, is_last=is_last)
         except Exception as error:  # noqa: BLE001 -- a full disk is no reason to end a training
             warnings.warn(f"zerobench could not write its records to {self.folder.path}: {error}", stacklevel=2)
 

@@ -56,7 +56,7 @@ def watch(command: Sequence[str], *, name: str | None, interval_s: float, report
 
     """
     program = _program(command)
-    trial = unknown_trial(name or _name(command))
+    trial = unknown_trial(name or script_name(command))
     safe = redact_arguments(command, untold(os.environ))
     run = lay_out_own(reports, trial, {"name": trial.trial_id, "command": safe}, safe)
     folder = run.trial(trial.trial_id)
@@ -87,7 +87,7 @@ def _program(command: Sequence[str]) -> str:
     return found
 
 
-def _name(command: Sequence[str]) -> str:
+def script_name(command: Sequence[str]) -> str:
     """The name of the script in a command line, else of its program."""
     scripts = (Path(word).stem for word in command if word.endswith((".py", ".sh")) and not word.startswith("-"))
     return next(scripts, Path(command[0]).stem) or "script"

@@ -1,0 +1,54 @@
+"""`zerobench emulate`: a command of the user's own on GPUs that are not there."""
+
+# ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from zerobench.cli.options import REPORTS, Reports
+
+
+def emulate(
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What to run, as on the cluster.")],
+    gpus: Annotated[str, typer.Option(metavar="N", help="GPUs of all nodes.")],
+    gpu: Annotated[str, typer.Option(metavar="NAME", help="Their name in the hardware catalogue: h200.")],
+    gpus_per_node: Annotated[str, typer.Option(metavar="N", help="GPUs of one node.")] = "8",
+    host_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Host memory of one node: 1TB.")] = None,
+    ranks: Annotated[str, typer.Option(metavar="N,...", help="Which ranks play: 0,last or all.")] = "0",
+    steps: Annotated[str, typer.Option(metavar="N", help="Optimizer steps, after which the script is ended.")] = "3",
+    tries: Annotated[
+        bool, typer.Option("--tries/--no-tries", help="Where it does not fit, try changes that make it fit.")
+    ] = True,
+    as_json: Annotated[bool, typer.Option("--json", help="Print figures for programs.")] = False,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="The run's name; the script's.")] = None,
+    reports: Reports = REPORTS,
+) -> int:
+    """See the memory of a training script of your own on GPUs that you do not have, not a line of it changed.
+
+    One rank at a time plays on an emulated GPU: torch's own CUDA build, nothing computed. For example:
+
+    zerobench emulate --gpus 64 --gpu h200 --host-memory 1TB -- deepspeed train.py --deepspeed_config ds.json
+
+    zerobench emulate --gpus 8 --gpu a100-40 -- torchrun --nproc-per-node 8 train.py
+
+    Exits with 0 where it fits, 1 where it does not, and with the script's own status where that failed.
+    """
+    from zerobench.cli import emulate
+    from zerobench.emulate.request import read_request
+
+    request = read_request(
+        command,
+        gpus=gpus,
+        gpu=gpu,
+        gpus_per_node=gpus_per_node,
+        host_memory=host_memory,
+        ranks=ranks,
+        steps=steps,
+        name=name,
+        reports=reports,
+        tries=tries,
+    )
+    return emulate.emulate_command(request, as_json=as_json)

@@ -1,0 +1,235 @@
+"""What `zerobench emulate` does: the ranks played, then the answer first and what it stands on."""
+
+from __future__ import annotations
+
+import json
+import sys
+from collections.abc import Iterator, Mapping
+from pathlib import Path
+
+from rich.console import Console
+from rich.text import Text
+
+from zerobench.emulate.emulation import NO_VALUES, Emulation, emulate
+from zerobench.emulate.figures import Peak, RankFit, Try, Verdict
+from zerobench.emulate.part import End
+from zerobench.emulate.request import Request
+from zerobench.records import Category, StepKind
+from zerobench.units import format_bytes
+
+FITS = 0
+FITS_NOT = 1
+INTERRUPTED = 130
+_GIB = 2**30
+_SMALLEST_SHOWN = 0.001
+"""Categories below this part of a peak are shown together."""
+
+
+def emulate_command(request: Request, *, as_json: bool) -> int:
+    """Emulate and print; the exit status."""
+    console = Console(stderr=True, highlight=False)
+    with console.status("") as status:
+        made = emulate(request, lambda doing: status.update(Text(doing)))
+    if as_json:
+        print(json.dumps(as_plain(made), indent=1))  # noqa: T201 -- what was asked for
+    else:
+        sys.stdout.write("\n".join(lines(made)) + "\n")
+    return exit_code(made)
+
+
+def exit_code(made: Emulation) -> int:
+    """0 fits, 1 does not; the script's own status where it failed by itself."""
+    failed = made.verdict.failed
+    if made.interrupted:
+        return INTERRUPTED
+    if failed is not None:
+        return failed.exit_code or FITS_NOT
+    return FITS_NOT if made.verdict.fits is False else FITS
+
+
+def lines(made: Emulation) -> Iterator[str]:
+    """The answer, then the figures behind it."""
+    verdict = made.verdict
+    yield from _answer(made)
+    for one in verdict.ranks:
+        yield ""
+        yield from _rank(one)
+    yield from _host(verdict)
+    yield from _tries(verdict)
+    yield ""
+    yield f"{NO_VALUES}."
+    path = made.run.path
+    shortest = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
+    yield f"run: {shortest}"
+
+
+def _answer(made: Emulation) -> Iterator[str]:
+    verdict, cluster = made.verdict, made.request.cluster
+    where = f"{cluster.num_gpus} x {cluster.gpu.name}"
+    failed = verdict.failed
+    if made.interrupted:
+        yield f"Stopped: nothing can be said of {where}."
+    elif failed is not None:
+        yield f"The script failed on rank {failed.rank} (exit status {failed.exit_code}): {failed.message}"
+    elif verdict.fits_devices is None:
+        yield f"The script never used the GPU, so nothing was held on {where}."
+    elif verdict.fits is False:
+        yield _fits_not(verdict, where)
+    else:
+        worst = max(verdict.ranks, key=lambda one: one.needed_bytes or 0)
+        needed = worst.needed_bytes or 0
+        free = worst.memory_bytes - needed
+        yield f"Fits on {where}: {_of(needed, worst.memory_bytes)} of each GPU, {_gib(free)} to spare."
+
+
+def _fits_not(verdict: Verdict, where: str) -> str:
+    worst = next((one for one in verdict.ranks if one.fits is False), None)
+    if worst is None:
+        needed, has = verdict.host_node_bytes or 0, verdict.host_memory_bytes or 0
+        return (
+            f"Does not fit on {where}: the GPUs hold it, a node's memory does not: {_of(needed, has)},"
+            f" {_gib(needed - has)} too much."
+        )
+    if worst.needed_bytes is None:
+        return f"Does not fit on {where}: a GPU has {_gib(worst.memory_bytes)}; what it needs in all is not known."
+    over = worst.needed_bytes - worst.memory_bytes
+    if over <= 0:
+        return (
+            f"Does not fit on {where}: {_of(worst.needed_bytes, worst.memory_bytes)} would be enough, and what the "
+            "allocator holds in pieces leaves no room for a request."
+        )
+    return f"Does not fit on {where}: {_of(worst.needed_bytes, worst.memory_bytes)}, {_gib(over)} too much."
+
+
+def _rank(one: RankFit) -> Iterator[str]:
+    account = one.account
+    steps = f"{account.num_steps} {'step' if account.num_steps == 1 else 'steps'}"
+    seen = f"tracked by {account.tracked}" if account.tracked else "no optimizer step was seen"
+    yield f"rank {account.rank}: {steps}, {seen}"
+    refusal = account.refusal
+    if refusal is not None and account.end is End.OUT_OF_DEVICE_MEMORY:
+        yield (
+            f"  refused {_gib(refusal.bytes_asked)} in {refusal.during}, {_gib(refusal.bytes_free)} free;"
+            f" held then {_gib(refusal.allocated_bytes)}:"
+        )
+        yield from _categories(refusal.held, refusal.allocated_bytes)
+        yield f"  torch: {refusal.message}"
+    elif one.peak is not None:
+        yield f"  peak {_gib(one.peak.total_bytes)}, {_when(one.peak)}:"
+        yield from _categories(one.peak.categories, one.peak.total_bytes)
+    if account.peak_bytes is None:
+        return
+    whole = account.end is not End.OUT_OF_DEVICE_MEMORY
+    yield f"  torch at most: allocated {_gib(account.peak_bytes)}, reserved {_gib(account.reserved_bytes)}"
+    if one.needed_bytes is not None and whole:
+        yield f"  beside torch (context, NCCL): {_gib(account.outside_bytes)}; NVML would say {_gib(one.needed_bytes)}"
+    if account.start_peak_bytes is not None:
+        yield f"  start-up at most: {_gib(account.start_peak_bytes)}"
+    for note in account.notes:
+        yield f"  note: {note}"
+
+
+def _when(peak: Peak) -> str:
+    step = "the first step" if peak.step is StepKind.FIRST else "a later step"
+    return f"in the {peak.phase} phase of {step}"
+
+
+def _categories(held: Mapping[Category, int], total: int) -> Iterator[str]:
+    shown = {name: size for name, size in held.items() if size >= total * _SMALLEST_SHOWN and size}
+    for name, size in sorted(shown.items(), key=lambda item: -item[1]):
+        yield f"    {name.replace('_', ' '):24} {_gib(size):>12}  {size / total:6.1%}"
+    rest = sum(held.values()) - sum(shown.values())
+    if rest > 0:
+        yield f"    {'others':24} {_gib(rest):>12}"
+
+
+def _host(verdict: Verdict) -> Iterator[str]:
+    needed, has = verdict.host_node_bytes, verdict.host_memory_bytes
+    yield ""
+    if needed is None:
+        yield "host memory: not known"
+    else:
+        per_rank = needed // verdict.ranks_per_node
+        judged = "" if has is None else f" of {_gib(has)}: {'fits' if verdict.fits_host else 'does not fit'}"
+        yield (
+            f"host memory: tensors hold {_gib(per_rank)} a rank, {_gib(needed)} a node of"
+            f" {verdict.ranks_per_node}{judged}; Python and its libraries come on top"
+        )
+
+
+def _tries(verdict: Verdict) -> Iterator[str]:
+    if verdict.not_tried is not None:
+        yield ""
+        yield f"No change was tried: {verdict.not_tried}."
+    if verdict.tries:
+        yield ""
+        yield "Changes, each tried in emulation:"
+        for one in verdict.tries:
+            yield f"  {', '.join(one.changes)}: {_came_of(one)}"
+
+
+def _came_of(one: Try) -> str:
+    if one.fits:
+        return f"fits, {_gib(one.needed_bytes)} of each GPU"
+    if one.account.end is End.OUT_OF_DEVICE_MEMORY:
+        return "does not fit"
+    return f"could not be played: {one.account.message}"
+
+
+def _gib(num_bytes: int | None) -> str:
+    if num_bytes is None:
+        return "not known"
+    return f"{num_bytes / _GIB:.2f} GiB" if num_bytes >= _GIB / 100 else format_bytes(num_bytes)
+
+
+def _of(needed: int, has: int) -> str:
+    return f"needs {needed / _GIB:.2f} GiB of {has / _GIB:.2f} GiB"
+
+
+def as_plain(made: Emulation) -> dict[str, object]:
+    """The same for programs: bytes, None for what is not known."""
+    verdict, cluster = made.verdict, made.request.cluster
+    failed = verdict.failed
+    return {
+        "fits": verdict.fits,
+        "evidence": "emulated",
+        "values_computed": False,
+        "gpu": cluster.gpu.name,
+        "gpus": cluster.num_gpus,
+        "gpus_per_node": cluster.gpus_per_node,
+        "device_memory_bytes": cluster.gpu.memory_bytes,
+        "failed": None if failed is None else {"exit_code": failed.exit_code, "message": failed.message},
+        "ranks": [_plain_rank(one) for one in verdict.ranks],
+        "host": {
+            "node_bytes": verdict.host_node_bytes,
+            "memory_bytes": verdict.host_memory_bytes,
+            "fits": verdict.fits_host,
+        },
+        "tries": [
+            {"changes": list(one.changes), "fits": one.fits, "needed_bytes": one.needed_bytes, "end": one.account.end}
+            for one in verdict.tries
+        ],
+        "not_tried": verdict.not_tried,
+        "run": str(made.run.path),
+    }
+
+
+def _plain_rank(one: RankFit) -> dict[str, object]:
+    account = one.account
+    return {
+        "rank": account.rank,
+        "fits": one.fits,
+        "peak_bytes": account.peak_bytes,
+        "reserved_bytes": account.reserved_bytes,
+        "needed_bytes": one.needed_bytes,
+        "outside_torch_bytes": account.outside_bytes,
+        "start_peak_bytes": account.start_peak_bytes,
+        "steps": account.num_steps,
+        "tracked": account.tracked,
+        "end": account.end,
+        "message": account.message,
+        "categories": {} if one.peak is None else one.peak.categories,
+        "refusal": None if account.refusal is None else account.refusal.model_dump(mode="json"),
+        "host_bytes": None if one.host is None else one.host.total_bytes,
+        "notes": account.notes,
+    }

@@ -1,0 +1,190 @@
+"""One emulation from its request to its verdict and its run folder."""
+
+from __future__ import annotations
+
+import os
+import shutil
+import tempfile
+import time
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from zerobench.emulate.changes import Draft, candidates
+from zerobench.emulate.figures import RankFit, Try, Verdict, rank_fit
+from zerobench.emulate.part import Account, End, Part, as_emulated
+from zerobench.emulate.play import Stage, play_aside, read_account
+from zerobench.emulate.request import Request
+from zerobench.emulator.emulator import find_emulator
+from zerobench.errors import UserError
+from zerobench.folder import RunFolder, TrialFolder, write_whole
+from zerobench.records import Failure, HostSummary, RankRecord, Status, TrialRecord
+from zerobench.redaction import redact_arguments
+from zerobench.run.readable import read_readable
+from zerobench.run.stop import Stop, stop_on_signals
+from zerobench.run.variables import untold
+from zerobench.spec.trial import SCRIPT, TrialSpec
+from zerobench.tracking.command import Command, Show
+from zerobench.tracking.own_run import lay_out_own
+from zerobench.tracking.own_trial import laid_out, unknown_trial
+from zerobench.tracking.watch import script_name
+
+NO_VALUES = "emulated: no value is computed, so that losses, norms and times mean nothing"
+MOST_TRIES = 10
+Say = Callable[[str], None]
+"""Told what is being done."""
+
+
+@dataclass
+class Emulation:
+    """What came of a request."""
+
+    request: Request
+    run: RunFolder
+    verdict: Verdict
+    interrupted: bool = False
+    hosts: list[HostSummary] = field(default_factory=list)
+
+
+def emulate(request: Request, say: Say) -> Emulation:
+    """Play the ranks that were asked for, then what makes them fit where they do not.
+
+    Raises UserError: the emulator is not there, or the command is not one that can be played.
+    """
+    stage = Stage.of(find_emulator(), request)
+    stage.emulator.variables(stage.gpu, request.cluster.gpus_per_node)  # what it cannot show is said before all else
+    trial = unknown_trial(request.name or script_name(request.command))
+    safe = redact_arguments(request.command, untold(os.environ))
+    run = lay_out_own(request.reports, trial, {"name": trial.trial_id, "command": safe, "emulated": True}, safe)
+    folder = run.trial(trial.trial_id)
+    begun_s = time.time()
+    made = Emulation(request, run, Verdict((), request.cluster.gpus_per_node, request.cluster.host_memory_bytes))
+    try:
+        with stop_on_signals() as stop:
+            accounts = _play(stage, folder, made, stop, say)
+    except UserError:
+        shutil.rmtree(run.path, ignore_errors=True)  # nothing was played
+        raise
+    records = {record.rank: record for record in read_readable(folder.rank_records(), RankRecord)[0]}
+    made.verdict = _judge(stage, accounts, records, say, interrupted=made.interrupted)
+    _write(made, folder, trial, records, begun_s)
+    return made
+
+
+def _play(stage: Stage, folder: TrialFolder, made: Emulation, stop: Stop, say: Say) -> list[Account]:
+    """Every rank in turn, its memory named; those after one that failed are left out."""
+    accounts: list[Account] = []
+    for rank in stage.request.ranks:
+        say(f"rank {rank} of {stage.request.cluster.num_gpus} plays on an emulated {stage.gpu.name}")
+        part = stage.part(stage.request.command, rank, folder, under_ledger=True)
+        command = stage.command()
+        quiet = Show(out=_unseen, err=_unseen, progress=lambda _: None)
+        one = Command(command[0], command, folder, quiet, stage.variables(part, folder))
+        ending, host, _ = one.run(stop)
+        made.hosts = [host]
+        accounts.append(read_account(part, one.returncode))
+        if ending.stopped is not None:
+            made.interrupted = True
+            break
+        if accounts[-1].end is End.FAILED:
+            break
+    return accounts
+
+
+def _unseen(_chunk: bytes) -> None:
+    """What a script prints is kept in the run's folder."""
+
+
+def _judge(
+    stage: Stage, accounts: Sequence[Account], records: dict[int, RankRecord], say: Say, *, interrupted: bool
+) -> Verdict:
+    request = stage.request
+    fits: list[RankFit] = []
+    for account in accounts:
+        needed = None
+        if account.end is End.OUT_OF_DEVICE_MEMORY and not interrupted:
+            say(f"rank {account.rank} does not fit; once more on a GPU of boundless memory, to see what it needs")
+            needed = play_aside(stage.boundless, request.command, account.rank)
+        fits.append(rank_fit(account, records.get(account.rank), stage.gpu.memory_bytes, needed))
+    per_node, host = request.cluster.gpus_per_node, request.cluster.host_memory_bytes
+    worst = next((one for one in fits if one.fits is False), None)
+    if worst is None or not request.tries:
+        return Verdict(tuple(fits), per_node, host)
+    if not Draft.of(request.command).can_change:
+        why = "the command names no DeepSpeed configuration file and no options of the Trainer that could be varied"
+        return Verdict(tuple(fits), per_node, host, not_tried=why)
+    tries = _try(stage, worst.account.rank, say)
+    return Verdict(tuple(fits), per_node, host, tries=tuple(tries))
+
+
+def _try(stage: Stage, rank: int, say: Say) -> list[Try]:
+    """Changes until one fits."""
+    tried: list[Try] = []
+    for candidate in candidates(stage.request.command):
+        if len(tried) == MOST_TRIES:
+            break
+        say(f"trying: {', '.join(candidate.says)}")
+        with tempfile.TemporaryDirectory(prefix="zerobench-change-") as folder:
+            tried.append(Try(candidate.says, play_aside(stage, candidate.draft.command(Path(folder)), rank)))
+        if tried[-1].fits:
+            break
+    return tried
+
+
+def _write(
+    made: Emulation, folder: TrialFolder, asked: TrialSpec, records: dict[int, RankRecord], begun_s: float
+) -> None:
+    """The trial as it was found, and its record."""
+    request = made.request
+    trial = _settled(folder, asked, request)
+    status, failure = _status(made)
+    record = TrialRecord(
+        run_id=made.run.run_id,
+        trial_id=trial.trial_id,
+        config_hash=trial.config_hash,
+        status=status,
+        reason=failure.message if failure else None,
+        failure=failure,
+        started_at_s=begun_s,
+        ended_at_s=time.time(),
+        ranks_expected=len(made.verdict.ranks),
+        ranks_reported=len(records),
+        host=made.hosts,
+        notes=[NO_VALUES, f"ranks played: {', '.join(map(str, request.ranks))} of {request.cluster.num_gpus}"],
+    )
+    write_whole(folder.record, record.model_dump_json(indent=1))
+
+
+def _settled(folder: TrialFolder, asked: TrialSpec, request: Request) -> TrialSpec:
+    """A tracker's word of the work, or that nothing is known of it; on the GPUs that were asked for in any case."""
+    try:
+        trial = TrialSpec.model_validate_json(folder.spec.read_bytes())
+    except (OSError, ValidationError):
+        trial = asked
+    if trial.strategy == SCRIPT:
+        part = Part.model_validate_json(folder.emulated_part(request.ranks[0]).read_bytes())
+        trial = as_emulated(laid_out(trial, request.cluster.num_gpus, request.cluster.gpus_per_node), part)
+        write_whole(folder.spec, trial.model_dump_json(indent=1))
+    return trial
+
+
+def _status(made: Emulation) -> tuple[Status, Failure | None]:
+    if made.interrupted:
+        return Status.INTERRUPTED, Failure(message="stopped before it had ended")
+    failed = made.verdict.failed
+    if failed is not None:
+        message = failed.message or f"exit status {failed.exit_code}"
+        return Status.CRASH, Failure(rank=failed.rank, message=f"rank {failed.rank}: the script failed: {message}")
+    for one in made.verdict.ranks:
+        refusal = one.account.refusal
+        if one.fits is False and refusal is not None:
+            return Status.OUT_OF_DEVICE_MEMORY, Failure(
+                rank=one.account.rank,
+                message=f"rank {one.account.rank}: {one.account.message}",
+                bytes_asked=refusal.bytes_asked,
+                bytes_free=refusal.bytes_free,
+                evidence="the exception of the allocator itself",
+            )
+    return Status.COMPLETED, None

@@ -1,0 +1,118 @@
+"""Plays ranks of a user's command on an emulated GPU, one process each, one after the other."""
+
+from __future__ import annotations
+
+import os
+import subprocess
+import tempfile
+from collections.abc import Iterator, Sequence
+from contextlib import contextmanager
+from dataclasses import dataclass, replace
+from pathlib import Path
+
+from pydantic import ValidationError
+
+from zerobench.emulate.part import PART_VARIABLE, Account, End, Part
+from zerobench.emulate.request import Request
+from zerobench.emulator.emulator import Emulator
+from zerobench.emulator.gpu import EmulatedGpu
+from zerobench.errors import UserError
+from zerobench.folder import TrialFolder, write_whole
+from zerobench.run.outcome import how_ended
+
+BOUNDLESS = 1 << 46
+"""Device memory (64 TiB) of a GPU on which everything fits: what a command needs in all is counted there."""
+_MODULE = "zerobench.tracking.emulated"
+
+
+@dataclass(frozen=True)
+class Stage:
+    """Where ranks play: an emulator and the GPU that it shows."""
+
+    emulator: Emulator
+    gpu: EmulatedGpu
+    request: Request
+
+    @classmethod
+    def of(cls, emulator: Emulator, request: Request) -> Stage:
+        """The GPU that was asked for."""
+        return cls(emulator, EmulatedGpu.of(request.cluster.gpu), request)
+
+    @property
+    def boundless(self) -> Stage:
+        """The same with memory for everything."""
+        return replace(self, gpu=replace(self.gpu, memory_bytes=BOUNDLESS))
+
+    def part(self, command: Sequence[str], rank: int, folder: TrialFolder, *, under_ledger: bool) -> Part:
+        """What the process of `rank` is to play; its files lie in `folder`."""
+        request = self.request
+        return Part(
+            command=list(command),
+            rank=rank,
+            world_size=request.cluster.num_gpus,
+            ranks_per_node=request.cluster.gpus_per_node,
+            gpu=request.cluster.gpu.name,
+            host_memory_bytes=request.cluster.host_memory_bytes,
+            steps=request.steps,
+            account=folder.emulated_account(rank).absolute(),
+            snapshot=folder.memory_snapshot(rank).absolute() if under_ledger else None,
+            under_ledger=under_ledger,
+            speaks=rank == request.ranks[0],
+        )
+
+    def command(self) -> list[str]:
+        """What plays a part."""
+        return [str(self.emulator.python), "-m", _MODULE]
+
+    def variables(self, part: Part, folder: TrialFolder) -> dict[str, str]:
+        """What its environment has more than ours; writes the part down."""
+        file = folder.emulated_part(part.rank)
+        write_whole(file, part.model_dump_json(indent=1))
+        added = self.emulator.variables(self.gpu, part.ranks_per_node)
+        path = added.get("PYTHONPATH", os.environ.get("PYTHONPATH", ""))
+        ours = str(Path(__file__).resolve().parents[2])
+        if ours not in path.split(os.pathsep):
+            path = f"{path}{os.pathsep}{ours}" if path else ours
+        return {**added, "PYTHONPATH": path, PART_VARIABLE: str(file.absolute())}
+
+
+def read_account(part: Part, returncode: int) -> Account:
+    """What the process left, or that it left nothing. Raises UserError: the command is not one that can be played."""
+    try:
+        account = Account.model_validate_json(part.account.read_bytes())
+    except (OSError, ValidationError):
+        code = 128 - returncode if returncode < 0 else returncode
+        told = f"its process {how_ended(returncode)} and left no account"
+        return Account(rank=part.rank, end=End.FAILED, exit_code=code or 1, message=told)
+    if account.end is End.REFUSED:
+        raise UserError(account.message or "COMMAND: it cannot be played")
+    if returncode and account.exit_code == 0:  # it died while Python was ending
+        account.notes.append(f"its process {how_ended(returncode)} after the script's end")
+    return account
+
+
+def play_aside(stage: Stage, command: Sequence[str], rank: int) -> Account:
+    """Play one rank quietly, in a folder that is gone afterwards, and only count.
+
+    Raises UserError: the command is not one that can be played.
+    """
+    with _scratch() as path:
+        folder = TrialFolder(path)
+        part = stage.part(command, rank, folder, under_ledger=False)
+        process = subprocess.run(
+            stage.command(),
+            env={**os.environ, **stage.variables(part, folder)},
+            stdin=subprocess.DEVNULL,
+            stdout=subprocess.DEVNULL,
+            stderr=subprocess.DEVNULL,
+            check=False,
+        )
+        return read_account(part, process.returncode)
+
+
+@contextmanager
+def _scratch() -> Iterator[Path]:
+    with tempfile.TemporaryDirectory(prefix="zerobench-emulate-") as folder:
+        yield Path(folder)
+
+

@@ -1,0 +1,137 @@
+"""torch with one rank there: groups form at once and answer as if all ranks were alike.
+
+NCCL's groups are torch's own over the stand-in library, which answers so by itself. A gloo group would wait for its
+peers' sockets: in its place stands torch's fake backend, under gloo's name. What the ranks say to each other through a
+store comes from a store in which every key is there.
+"""
+
+from __future__ import annotations
+
+import copy
+from collections.abc import Callable
+from datetime import timedelta
+from functools import wraps
+from typing import Any
+
+import torch
+import torch.distributed as dist
+
+from zerobench.emulate.part import Part
+from zerobench.worker.worlds.absent_peers import AbsentPeers
+
+class _IsFake(type):
+    """torch asks whether a gloo group is one."""
+
+    def __instancecheck__(cls, instance: Any) -> bool:
+        return isinstance(instance, _fake())
+
+
+class AloneGloo(metaclass=_IsFake):
+    """What torch makes where a gloo group is asked for."""
+
+    def __new__(cls, _store: Any, rank: int, size: int, *_: Any, **__: Any) -> Any:
+        """A group that completes at once: gathering repeats this rank's part, reducing leaves it."""
+        fake = _fake()
+        return fake._create_internal(rank, size, fake.Options())
+
+
+def _fake() -> Any:
+    from torch._C._distributed_c10d import FakeProcessGroup
+
+    return FakeProcessGroup
+
+
+def stand_alone(part: Part) -> None:
+    """Let this process be rank `part.rank` of `part.world_size`, whoever else is asked for."""
+    home = dist.distributed_c10d
+    store = AbsentPeers()
+    kept.append(store)
+    torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN is not emulated; flash, the next choice, keeps as much
+    fake = _fake()
+    fake._set_sequence_number_for_group = lambda _group: None
+    fake.monitored_barrier = lambda _group, *_, **__: None
+    home.ProcessGroupGloo = AloneGloo
+    dist.ProcessGroupGloo = AloneGloo
+    _replace("init_process_group", _joining(dist.init_process_group, part, store))
+    _replace("broadcast_object_list", _broadcast_objects)
+    _replace("all_gather_object", _gather_objects)
+    _replace("gather_object", _gather_object)
+    _replace("scatter_object_list", _scatter_objects)
+    _replace("monitored_barrier", _nothing)
+    dist.TCPStore = _store_of(store)  # type: ignore[misc,assignment] # a function that makes one
+    home.TCPStore = _store_of(store)
+
+
+kept: list[dist.Store] = []
+"""torch keeps a store only from C++, and its Python half must live as long."""
+
+
+def _replace(name: str, new: Callable[..., Any]) -> None:
+    setattr(dist, name, new)
+    setattr(dist.distributed_c10d, name, new)
+
+
+def _store_of(store: dist.Store) -> Callable[..., dist.Store]:
+    return lambda *_, **__: store
+
+
+def _joining(join: Callable[..., None], part: Part, store: dist.Store) -> Callable[..., None]:
+    @wraps(join)
+    def init_process_group(
+        backend: str | None = None,
+        init_method: str | None = None,  # noqa: ARG001 -- torch's signature; there is nobody to meet
+        timeout: timedelta | None = None,
+        world_size: int = -1,
+        rank: int = -1,
+        _store: dist.Store | None = None,
+        *more: Any,
+        **named: Any,
+    ) -> None:
+        named.pop("store", None)
+        join(
+            backend,
+            None,
+            timeout,
+            world_size if world_size > 0 else part.world_size,
+            rank if rank >= 0 else part.rank,
+            # Rank 0 is asked for nothing: a store of C++ needs no Python in NCCL's threads.
+            dist.HashStore() if part.rank == 0 else store,
+            *more,
+            **named,
+        )
+
+    return init_process_group
+
+
+def _nothing(*_: Any, **__: Any) -> None:
+    """Nobody to wait for."""
+
+
+def _broadcast_objects(object_list: list[Any], *_: Any, **__: Any) -> None:
+    """The sender has what this rank has."""
+
+
+def _gather_objects(object_list: list[Any], obj: Any, *_: Any, **__: Any) -> None:
+    """Every rank has what this one has."""
+    object_list[:] = [copy.deepcopy(obj) for _ in object_list]
+
+
+def _gather_object(obj: Any, object_gather_list: list[Any] | None = None, *_: Any, **__: Any) -> None:
+    """The same, where this rank is who gathers."""
+    if object_gather_list is not None:
+        _gather_objects(object_gather_list, obj)
+
+
+def _scatter_objects(
+    scatter_object_output_list: list[Any], scatter_object_input_list: list[Any] | None = None, *_: Any, **__: Any
+) -> None:
+    """This rank's part, where it is who scatters; else nothing is sent."""
+    if scatter_object_input_list:
+        rank = dist.get_rank() % len(scatter_object_input_list)
+        scatter_object_output_list[0] = scatter_object_input_list[rank]
+
+
+def leave() -> None:
+    """Let go of the groups, so that torch has nothing to say of it at the end."""
+    if dist.is_available() and dist.is_initialized() and torch.cuda.is_initialized():
+        dist.destroy_process_group()

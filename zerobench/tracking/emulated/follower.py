@@ -1,0 +1,181 @@
+"""Follows the training in a user's script: finds it, lets a tracker look on, counts its steps, ends it.
+
+It hears of the training's calls (engine_hooks.Listener) and hands them on to the tracker, where there is one.
+"""
+
+from __future__ import annotations
+
+import os
+import signal
+import threading
+from collections.abc import Mapping, Sequence
+from functools import wraps
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
+
+import torch
+
+from zerobench.emulate.part import Part
+from zerobench.folder import TRIAL_VARIABLE, TrialFolder
+from zerobench.records import Category
+from zerobench.spec.trial import StepsSpec
+from zerobench.tracking.agreement import Agreed
+from zerobench.tracking.emulated.keeper import Keeper
+from zerobench.tracking.emulated.loop_hooks import LoopHooks
+from zerobench.tracking.emulated.works import EmulatedEngine, EmulatedLoop
+from zerobench.tracking.engine_hooks import Listener
+from zerobench.tracking.tracker import Tracker
+from zerobench.tracking.work import Work
+from zerobench.worker.simulation import kernels
+
+_END = signal.SIGRTMAX - 3
+"""By which a training in another thread ends the main one: no library is known to use it."""
+
+
+class Played(SystemExit):
+    """All steps that were asked for are done: the script ends, its exit hooks run."""
+
+
+class Follower:
+    """The training of one process."""
+
+    def __init__(self, part: Part, keeper: Keeper) -> None:
+        self._part = part
+        self._keeper = keeper
+        self._engine: Any = None
+        self._tracker: Tracker | None = None
+        self._is_open = False
+        self._loops = LoopHooks(self._loop)
+        keeper.held = self._held
+
+    def install(self) -> None:
+        """Look on at loops of torch's from now on."""
+        self._loops.install()
+        if threading.current_thread() is threading.main_thread():
+            signal.signal(_END, _end_main)
+
+    def follow_deepspeed(self, deepspeed: ModuleType) -> None:
+        """Give DeepSpeed kernels that need no compiler, and look on at the engine that its `initialize` gives."""
+        kernels.install()
+        initialize = deepspeed.initialize
+
+        @wraps(initialize)
+        def initialized(*args: Any, **kwargs: Any) -> Any:
+            given = initialize(*args, **kwargs)
+            self._begin_engine(given[0])
+            return given
+
+        deepspeed.initialize = initialized  # type: ignore[attr-defined] # a module of somebody else's
+
+    def _begin_engine(self, engine: Any) -> None:
+        if self._engine is not None or self._keeper.account.tracked is not None:
+            note = "several trainings in one process: only the first one's steps were followed"
+            self._keeper.account.notes.append(note)
+            return
+        self._engine = engine
+        work = EmulatedEngine(engine, self._part)
+        self._begin(work, "deepspeed.initialize")
+        work.heard_by(self).install()
+
+    def _loop(self, module: torch.nn.Module) -> Listener | None:
+        if self._engine is not None:
+            return None
+        if not torch.cuda.is_initialized():
+            self._keeper.account.tracked = "a loop on the CPU"
+            return self
+        work = EmulatedLoop(module, self._part)
+        names = {"ddp": "DistributedDataParallel", "fsdp": "FSDP"}
+        self._begin(work, names.get(work.strategy, "a torch loop"))
+        return self
+
+    def _begin(self, work: Work, what: str) -> None:
+        self._keeper.training_begins()
+        self._keeper.account.tracked = what
+        if not self._part.under_ledger:
+            return
+        part = self._part
+        folder = TrialFolder(Path(os.environ[TRIAL_VARIABLE]))
+        agreed = Agreed(folder, part.ranks_per_node, part.node, is_first_of_node=False, speaks=part.speaks)
+        trial = work.trial(folder.path.name, StepsSpec(), None)
+        self._tracker = Tracker(work, trial, agreed, _kinds(part.steps), in_own_process=False)
+        self._tracker.look_back()
+
+    def _held(self) -> tuple[dict[Category, int], str]:
+        tracker = self._tracker
+        if tracker is None:
+            at = "start-up" if self._keeper.account.tracked is None else f"step {self._keeper.account.num_steps + 1}"
+            return self._keeper.reachable(), at
+        held = tracker.held()
+        return self._keeper.reachable() if held is None else held, tracker.where
+
+    # What the training's calls tell.
+
+    def forward_begins(self, args: Sequence[Any], kwargs: Mapping[str, Any]) -> None:
+        """A micro-step begins, and with the first one the step."""
+        if not self._is_open and self._keeper.account.num_steps == self._part.steps - 1 >= _SNAPSHOT_FROM:
+            self._keeper.snapshot_begins()
+        self._is_open = True
+        if self._tracker is not None:
+            self._tracker.forward_begins(args, kwargs)
+
+    def forward_ended(self, output: Any) -> None:
+        """To the tracker."""
+        if self._tracker is not None:
+            self._tracker.forward_ended(output)
+
+    def backward_begins(self, loss: Any) -> None:
+        """To the tracker."""
+        if self._tracker is not None:
+            self._tracker.backward_begins(loss)
+
+    def backward_ended(self) -> None:
+        """To the tracker."""
+        if self._tracker is not None:
+            self._tracker.backward_ended()
+
+    def step_begins(self) -> None:
+        """To the tracker."""
+        if self._tracker is not None and self._is_open:
+            self._tracker.step_begins()
+
+    def step_ended(self) -> None:
+        """One more step; after the last one the script ends."""
+        if not self._is_open:  # a second optimizer of the same step
+            return
+        self._is_open = False
+        if self._tracker is not None:
+            self._tracker.step_ended()
+        self._keeper.account.num_steps += 1
+        if self._keeper.account.num_steps >= self._part.steps:
+            self._keeper.dump_snapshot()
+            end()
+
+    def failed(self, error: BaseException) -> None:
+        """The tracker writes what it has."""
+        if self._tracker is not None and not isinstance(error, Played):
+            if isinstance(error, torch.OutOfMemoryError):
+                self._keeper.dump_snapshot()
+            self._tracker.failed(error)
+
+
+_SNAPSHOT_FROM = 2
+"""The snapshot's stacks are kept in a step of their own, behind those under the ledger."""
+
+
+def _kinds(steps: int) -> list[str]:
+    """What each step is for: the first and the second one under the ledger."""
+    return ["first", "memory", *["warmup"] * steps][:steps]
+
+
+def end() -> NoReturn:
+    """End the script: here, and in the main thread where that is another one."""
+    if threading.current_thread() is not threading.main_thread():
+        main = threading.main_thread().ident
+        if main is not None:
+            signal.pthread_kill(main, _END)
+    raise Played(0)
+
+
+def _end_main(_number: int, _frame: Any) -> None:
+    raise Played(0)

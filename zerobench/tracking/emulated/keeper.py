@@ -1,0 +1,133 @@
+"""Keeps the account of what this process's device holds, from start to end, whoever else resets torch's counters."""
+
+from __future__ import annotations
+
+import warnings
+from collections.abc import Callable
+from functools import wraps
+from typing import Any
+
+import torch
+
+from zerobench.emulate.part import Account, Part, Refusal
+from zerobench.folder import write_whole
+from zerobench.memory.ledger import Ledger
+from zerobench.records import Category, Phase
+
+Held = Callable[[], tuple[dict[Category, int], str]]
+"""What tensors hold now, and where the training is."""
+
+_HISTORY_ENTRIES = 1_000_000
+
+
+class Keeper:
+    """The account of one rank; begins to count with CUDA, not before."""
+
+    def __init__(self, part: Part, account: Account) -> None:
+        self.account = account
+        self.held: Held | None = None
+        """Asked at a refusal; by default what the garbage collector reaches."""
+        self._part = part
+        self._peaks = {"allocated": 0, "reserved": 0}
+
+    def begin(self) -> None:
+        """torch is there: see every reset of its peaks coming, and be told when CUDA begins."""
+        self._see_resets()
+        torch.cuda._lazy_call(self._cuda_begins)  # type: ignore[no-untyped-call] # torch leaves it untyped
+
+    def training_begins(self) -> None:
+        """The first forward pass is about to begin: what was held at most before is start-up's."""
+        if torch.cuda.is_initialized():
+            self._look()
+            self.account.start_peak_bytes = self._peaks["allocated"]
+
+    def end(self) -> None:
+        """Take down the last figures and write the account."""
+        account = self.account
+        if torch.cuda.is_initialized():
+            self._look()
+            free, total = torch.cuda.mem_get_info()
+            reserved = torch.cuda.memory_reserved()
+            account.total_bytes = total
+            account.peak_bytes, account.reserved_bytes = self._peaks["allocated"], self._peaks["reserved"]
+            account.touched_device = account.reserved_bytes > 0
+            account.outside_bytes = max(total - free - reserved, 0)
+            account.alloc_retries = torch.cuda.memory_stats().get("num_alloc_retries", 0)
+            account.pinned_bytes = torch.cuda.host_memory_stats().get("allocated_bytes.peak")
+        self.write()
+
+    def write(self) -> None:
+        """Put the account where it is waited for."""
+        write_whole(self._part.account, self.account.model_dump_json(indent=1))
+
+    def snapshot_begins(self) -> None:
+        """From now on the allocator keeps who asked for what, by Python's stacks."""
+        if self._part.snapshot is not None and torch.cuda.is_initialized():
+            torch.cuda.memory._record_memory_history(
+                enabled="all", context="all", stacks="python", max_entries=_HISTORY_ENTRIES
+            )
+
+    def dump_snapshot(self) -> None:
+        """Write torch's snapshot; a full disk is no reason to end a script."""
+        if self._part.snapshot is None or not torch.cuda.is_initialized():
+            return
+        try:
+            torch.cuda.memory._dump_snapshot(str(self._part.snapshot))
+        except OSError as error:
+            self.account.notes.append(f"torch's memory snapshot could not be written: {error}")
+
+    def _see_resets(self) -> None:
+        memory: Any = torch.cuda.memory
+        reset = memory.reset_peak_memory_stats
+
+        @wraps(reset)
+        def seen(*args: Any, **kwargs: Any) -> None:
+            if torch.cuda.is_initialized():
+                self._look()
+            reset(*args, **kwargs)
+
+        memory.reset_peak_memory_stats = seen
+        torch.cuda.reset_peak_memory_stats = seen
+
+    def _look(self) -> None:
+        """Take over the peaks of the fullest device."""
+        for index in range(torch.cuda.device_count()):
+            stats = torch.cuda.memory_stats(index)
+            for name, peak in self._peaks.items():
+                self._peaks[name] = max(peak, stats.get(f"{name}_bytes.all.peak", 0))
+
+    def _cuda_begins(self) -> None:
+        if self._part.under_ledger:
+            torch.cuda.memory._record_memory_history(enabled="all", context=None, max_entries=_HISTORY_ENTRIES)
+        torch._C._cuda_attach_out_of_memory_observer(self._refused)  # type: ignore[attr-defined] # absent from the CPU build
+
+    def _refused(self, device: int, asked: int, _total: int, free: int) -> None:
+        try:
+            held, during = (self.held or self._reachable)()
+        except Exception as error:  # noqa: BLE001 -- torch is about to say what matters
+            warnings.warn(f"zerobench could not tell what is held: {error}", stacklevel=2)
+            held, during = {}, "training"
+        allocated, reserved = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
+        if held:
+            rest = allocated - sum(held.values())
+            held[Category.UNATTRIBUTED] = max(held.get(Category.UNATTRIBUTED, 0) + rest, 0)
+        self.account.refusal = Refusal(
+            bytes_asked=int(asked),
+            bytes_free=int(free),
+            allocated_bytes=allocated,
+            reserved_bytes=reserved,
+            held=held,
+            during=during,
+        )
+        if self.account.touched_device is False:
+            self.account.touched_device = reserved > 0
+
+    def _reachable(self) -> tuple[dict[Category, int], str]:
+        return self.reachable(), "start-up"
+
+    def reachable(self) -> dict[Category, int]:
+        """What the tensors hold that the garbage collector reaches, named by whose they are."""
+        from zerobench.tracking.emulated.works import walk_everything
+
+        device = torch.device("cuda", torch.cuda.current_device())
+        return Ledger(device, walk_everything, in_own_process=False).held(Phase.INIT)

@@ -1,0 +1,122 @@
+"""Sees forward, backward and step in a training loop without DeepSpeed: plain torch, DDP, FSDP, a Trainer, accelerate.
+
+torch lets one look on at these three for all of a process: `torch.nn.Module.__call__`, `torch.autograd.backward`, and
+hooks of every optimizer's step. The model is the first module that is called to be trained: it has parameters that
+want gradients, and gradients are on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from functools import wraps
+from typing import Any
+
+import torch
+from torch.optim.optimizer import register_optimizer_step_post_hook, register_optimizer_step_pre_hook
+
+from zerobench.tracking.engine_hooks import Listener
+
+Found = Callable[[torch.nn.Module], Listener | None]
+
+
+class LoopHooks:
+    """Looks on at all of this process's training, from `install` until `restore`.
+
+    `found` is asked for a listener once the model is known; it gives none where somebody else listens to it.
+    """
+
+    def __init__(self, found: Found) -> None:
+        self._found = found
+        self._root: torch.nn.Module | None = None
+        self._listener: Listener | None = None
+        self._depth = 0
+        self._undo: list[Callable[[], Any]] = []
+
+    def install(self) -> None:
+        """Begin to look on."""
+        module: Any = torch.nn.Module
+        autograd: Any = torch.autograd
+        call, backward = module.__call__, autograd.backward
+        module.__call__ = self._calling(call)
+        autograd.backward = self._going_back(backward)
+        before = register_optimizer_step_pre_hook(self._step_begins)
+        after = register_optimizer_step_post_hook(self._step_ended)
+        self._undo = [
+            before.remove,
+            after.remove,
+            lambda: setattr(module, "__call__", call),
+            lambda: setattr(autograd, "backward", backward),
+        ]
+
+    def restore(self) -> None:
+        """Look on no longer; a second call does nothing."""
+        undo, self._undo = self._undo, []
+        for one in undo:
+            one()
+        self._listener = None
+
+    def _calling(self, call: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(call)
+        def called(module: torch.nn.Module, *args: Any, **kwargs: Any) -> Any:
+            if torch.compiler.is_compiling() or self._depth or not self._is_root(module):
+                return call(module, *args, **kwargs)
+            listener = self._listener
+            if listener is None:
+                return call(module, *args, **kwargs)
+            with self._heard(listener):
+                listener.forward_begins(args, kwargs)
+                output = call(module, *args, **kwargs)
+                listener.forward_ended(_logits(output))
+            return output
+
+        return called
+
+    def _is_root(self, module: torch.nn.Module) -> bool:
+        if self._root is None and torch.is_grad_enabled() and module.training and _is_trained(module):
+            self._root = module
+            self._listener = self._found(module)
+        return module is self._root and torch.is_grad_enabled()
+
+    def _going_back(self, backward: Callable[..., Any]) -> Callable[..., Any]:
+        @wraps(backward)
+        def going_back(tensors: Any, *args: Any, **kwargs: Any) -> Any:
+            listener = self._listener
+            if listener is None or self._depth:
+                return backward(tensors, *args, **kwargs)
+            with self._heard(listener):
+                listener.backward_begins(tensors if isinstance(tensors, torch.Tensor) else None)
+                result = backward(tensors, *args, **kwargs)
+                listener.backward_ended()
+            return result
+
+        return going_back
+
+    def _step_begins(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if self._listener is not None and not self._depth:
+            self._listener.step_begins()
+
+    def _step_ended(self, _optimizer: Any, _args: Any, _kwargs: Any) -> None:
+        if self._listener is not None and not self._depth:
+            self._listener.step_ended()
+
+    @contextmanager
+    def _heard(self, listener: Listener) -> Iterator[None]:
+        self._depth += 1
+        try:
+            yield
+        except BaseException as error:
+            listener.failed(error)
+            raise
+        finally:
+            self._depth -= 1
+
+
+def _is_trained(module: torch.nn.Module) -> bool:
+    return any(parameter.requires_grad for parameter in module.parameters())
+
+
+def _logits(output: Any) -> Any:
+    """What a loss outside of the model is computed from: a tensor, or a transformers output without a loss."""
+    logits = getattr(output, "logits", None)
+    return logits if isinstance(logits, torch.Tensor) and getattr(output, "loss", None) is None else output

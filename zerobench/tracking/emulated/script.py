@@ -1,0 +1,105 @@
+"""The user's script as Python would run it: its `__main__`, its arguments, its path, and an end that can be told."""
+
+from __future__ import annotations
+
+import os
+import runpy
+import sys
+import traceback
+from collections.abc import Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+from types import CodeType, ModuleType, TracebackType
+
+from zerobench.errors import UserError
+
+
+class Kind(StrEnum):
+    """What a launcher is to start."""
+
+    FILE = "file"
+    MODULE = "module"
+    CODE = "code"
+
+
+@dataclass(frozen=True)
+class Script:
+    """What runs in each rank."""
+
+    kind: Kind
+    target: str
+    """A path, a module's name, or the code itself."""
+    arguments: tuple[str, ...] = ()
+
+
+def find_script(target: str, arguments: Sequence[str]) -> Script:
+    """The script in the file `target`. Raises UserError: it is not there, or is no Python."""
+    path = Path(target)
+    if not path.exists():
+        raise UserError(f"COMMAND: {target}: there is no such script")
+    if path.is_dir() and not (path / "__main__.py").is_file():
+        raise UserError(f"COMMAND: {target}: a folder without __main__.py cannot be run")
+    return Script(Kind.FILE, target, tuple(arguments))
+
+
+def run(script: Script) -> None:
+    """Run it to its end, as `python script arguments` would; what it raises comes through."""
+    if script.kind is Kind.MODULE:
+        sys.argv = [script.target, *script.arguments]
+        sys.path[0] = str(Path.cwd())
+        runpy.run_module(script.target, run_name="__main__", alter_sys=True)
+        return
+    path = Path(script.target)
+    if script.kind is Kind.FILE and path.is_dir():
+        sys.argv = [script.target, *script.arguments]
+        runpy.run_path(script.target, run_name="__main__")
+        return
+    main = ModuleType("__main__")
+    main.__dict__["__builtins__"] = __builtins__
+    if script.kind is Kind.FILE:
+        sys.argv = [script.target, *script.arguments]
+        sys.path[0] = str(path.resolve().parent)
+        main.__file__ = script.target
+        code = _compiled(path.read_bytes(), script.target)
+    else:
+        sys.argv = ["-c", *script.arguments]
+        sys.path[0] = ""
+        code = _compiled(script.target.encode(), "<string>")
+    sys.modules["__main__"] = main
+    exec(code, main.__dict__)  # noqa: S102 -- the user's own command, as Python runs it
+
+
+def _compiled(source: bytes, name: str) -> CodeType:
+    return compile(source, name, "exec", dont_inherit=True)
+
+
+def tell(error: BaseException) -> str:
+    """Print the traceback without what is above the script, as Python would; its last line."""
+    trace = _below_us(error.__traceback__)
+    lines = traceback.format_exception(type(error), error, trace)
+    sys.stdout.flush()
+    sys.stderr.write("".join(lines))
+    sys.stderr.flush()
+    return last_line(error)
+
+
+def last_line(error: BaseException) -> str:
+    """As a traceback ends: the type and the first line of what it says."""
+    text = "".join(traceback.format_exception_only(type(error), error)).strip()
+    told = [line for line in text.splitlines() if line[:1].strip()]
+    return told[0] if told else text
+
+
+_OURS = str(Path(__file__).parent)
+
+
+def _below_us(trace: TracebackType | None) -> TracebackType | None:
+    """Without the frames of this package and of runpy that lead to the script."""
+    inner = trace
+    while inner is not None:
+        file = os.fspath(inner.tb_frame.f_code.co_filename)
+        if not file.startswith(_OURS) and "runpy" not in file:
+            return inner
+        inner = inner.tb_next
+    return trace

@@ -1,0 +1,177 @@
+"""What is trained on an emulated GPU, as the tracker needs to know it: an engine of DeepSpeed's, or a loop of torch's."""
+
+from __future__ import annotations
+
+import gc
+from collections.abc import Iterable, Iterator
+from typing import Any
+
+import torch
+from torch.distributed.fsdp import FullyShardedDataParallel
+from torch.nn.parallel import DistributedDataParallel
+
+from zerobench.emulate.part import Part, as_emulated
+from zerobench.memory.engine_tensors import Named, walk_deepspeed, walk_module, walk_optimizer_states
+from zerobench.memory.flat_tensors import walk_flat
+from zerobench.memory.fsdp_tensors import walk_fsdp
+from zerobench.records import Category
+from zerobench.spec.trial import SCRIPT, StepsSpec, TrialSpec
+from zerobench.tracking.emulated.pipeline_hooks import PipelineHooks
+from zerobench.tracking.engine_hooks import Listener
+from zerobench.tracking.own_trial import loop_trial
+from zerobench.tracking.work import EngineWork, Hooks
+
+
+class Heard:
+    """Hooks that somebody else has installed already."""
+
+    def install(self) -> None:
+        """It is done."""
+
+    def restore(self) -> None:
+        """It is not ours to do."""
+
+
+class EmulatedEngine(EngineWork):
+    """A DeepSpeed engine; whose calls others hear for it."""
+
+    def __init__(self, engine: Any, part: Part) -> None:
+        super().__init__(engine)
+        self._part = part
+
+    def trial(self, name: str, steps: StepsSpec, sequence_length: int | None) -> TrialSpec:
+        """With how its figures were come by."""
+        return as_emulated(super().trial(name, steps, sequence_length), self._part)
+
+    def hooks(self, listener: Listener) -> Hooks:  # noqa: ARG002 -- as promised
+        """Installed before."""
+        return Heard()
+
+    def heard_by(self, listener: Listener) -> Hooks:
+        """How the engine's calls are heard: a pipeline takes its steps by itself."""
+        if hasattr(self._engine, "_INSTRUCTION_MAP"):
+            return PipelineHooks(self._engine, listener)
+        return super().hooks(listener)
+
+
+class EmulatedLoop:
+    """A module and the optimizers that this process has."""
+
+    has_stepped = False
+
+    def __init__(self, module: torch.nn.Module, part: Part) -> None:
+        self.module = module
+        self.device = torch.device("cuda", torch.cuda.current_device())
+        self._part = part
+
+    @property
+    def strategy(self) -> str:
+        """What divides the work among the ranks."""
+        if is_fsdp2(self.module) or is_fsdp1(self.module):
+            return "fsdp"
+        if any(isinstance(inner, DistributedDataParallel) for inner in self.module.modules()):
+            return "ddp"
+        return "single" if self._part.world_size == 1 else SCRIPT
+
+    def trial(self, name: str, steps: StepsSpec, sequence_length: int | None) -> TrialSpec:
+        """As far as the module and its optimizers tell."""
+        trial = loop_trial(inner_module(self.module), optimizers(), self.strategy, name, steps, sequence_length)
+        return as_emulated(trial, self._part)
+
+    def walk(self) -> Iterable[Named]:
+        """The module's tensors and the optimizers' states."""
+        yield from walk_trained(self.module)
+        for optimizer in optimizers():
+            yield from walk_optimizer_states(optimizer)
+
+    def given(self) -> dict[str, Any]:
+        """There is none."""
+        return {}
+
+    def found(self) -> dict[str, Any]:
+        """The optimizers' settings."""
+        told = [_settings(optimizer) for optimizer in optimizers()]
+        return told[0] if len(told) == 1 else {"optimizers": told}
+
+    def departures(self, world_size: int, num_params: int) -> list[str]:  # noqa: ARG002 -- as promised
+        """No ZeRO."""
+        return []
+
+    def hooks(self, listener: Listener) -> Hooks:  # noqa: ARG002 -- as promised
+        """The whole process is looked on at already."""
+        return Heard()
+
+
+def optimizers() -> list[torch.optim.Optimizer]:
+    """Every optimizer of this process; of those that wrap another (accelerate's) the inner one."""
+    found = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.optim.Optimizer)]
+    return [one for one in found if not isinstance(getattr(one, "optimizer", None), torch.optim.Optimizer)]
+
+
+def walk_everything() -> Iterator[Named]:
+    """Whatever this process trains, as far as the garbage collector reaches: before anybody knows what that is."""
+    modules = [thing for thing in gc.get_objects() if issubclass(type(thing), torch.nn.Module)]
+    for module in modules:
+        for parameter in module._parameters.values():
+            if parameter is not None and hasattr(parameter, "ds_tensor"):
+                yield from walk_module(module)
+                break
+    plain = (module for module in modules if not any(hasattr(p, "ds_tensor") for p in module._parameters.values()))
+    for module in plain:
+        shallow = torch.nn.Module()
+        shallow._parameters, shallow._buffers = module._parameters, module._buffers
+        yield from walk_module(shallow)
+    for engine in modules:
+        if hasattr(engine, "is_gradient_accumulation_boundary") and hasattr(engine, "optimizer"):
+            yield from walk_deepspeed(engine)
+    for optimizer in optimizers():
+        yield from walk_optimizer_states(optimizer)
+
+
+def walk_trained(module: torch.nn.Module) -> Iterator[Named]:
+    """Parameters, gradients and buffers of a module, whoever divides them."""
+    if is_fsdp2(module):
+        yield from walk_fsdp(module, _NoStates(), are_masters=_gathers_in_16_bits(module))
+    elif is_fsdp1(module):
+        yield from walk_flat(module)
+        yield from (Named(buffer, Category.MODEL_BUFFERS) for buffer in module.buffers())
+    else:
+        yield from walk_module(module)
+
+
+class _NoStates:
+    """An optimizer's states are walked by themselves."""
+
+    state: dict[Any, Any] = {}
+
+
+def is_fsdp2(module: torch.nn.Module) -> bool:
+    """Whether fully_shard was called on it or within it."""
+    return any(hasattr(inner, "_get_fsdp_state") for inner in module.modules())
+
+
+def is_fsdp1(module: torch.nn.Module) -> bool:
+    """Whether it is, or holds, a FullyShardedDataParallel."""
+    return any(isinstance(inner, FullyShardedDataParallel) for inner in module.modules())
+
+
+def _gathers_in_16_bits(module: torch.nn.Module) -> bool:
+    """Whether what is kept is fp32 and what is computed with is not: then what is kept are master weights."""
+    policies = (inner._get_fsdp_state()._mp_policy for inner in module.modules() if hasattr(inner, "_get_fsdp_state"))
+    dtypes = {parameter.dtype for parameter in module.parameters()}
+    return dtypes == {torch.float32} and any(p.param_dtype not in (None, torch.float32) for p in policies)
+
+
+def inner_module(module: torch.nn.Module) -> torch.nn.Module:
+    """What DDP, FSDP or torch.compile was put around."""
+    for name in ("module", "_orig_mod"):
+        inner = getattr(module, name, None)
+        if isinstance(inner, torch.nn.Module) and len(module._modules) == 1:
+            return inner_module(inner)
+    return module
+
+
+def _settings(optimizer: torch.optim.Optimizer) -> dict[str, Any]:
+    group = {k: v for k, v in optimizer.param_groups[0].items() if k not in ("params", "param_names")}
+    plain = {k: v if isinstance(v, int | float | bool | str | None) else str(v) for k, v in group.items()}
+    return {"optimizer": type(optimizer).__name__, **plain}

@@ -1,0 +1,100 @@
+"""What a tracker looks into: a user's own training, of whatever make, as the tracker needs to know it."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from typing import Any, Protocol
+
+import torch
+
+from zerobench.ds_config import departures
+from zerobench.memory.engine_config import engine_config
+from zerobench.memory.engine_tensors import Named, walk_deepspeed
+from zerobench.spec.trial import StepsSpec, TrialSpec
+from zerobench.tracking.engine_hooks import EngineHooks, Listener
+from zerobench.tracking.own_trial import engine_file, engine_trial
+
+
+class Hooks(Protocol):
+    """How a tracker hears of the training's calls."""
+
+    def install(self) -> None:
+        """Begin to listen."""
+
+    def restore(self) -> None:
+        """Leave everything as it was; a second call does nothing."""
+
+
+class Work(Protocol):
+    """One training of one rank."""
+
+    @property
+    def module(self) -> torch.nn.Module:
+        """What is trained."""
+
+    @property
+    def device(self) -> torch.device:
+        """Where it is trained."""
+
+    @property
+    def has_stepped(self) -> bool:
+        """Whether its first optimizer step, which makes the states, is over."""
+
+    def trial(self, name: str, steps: StepsSpec, sequence_length: int | None) -> TrialSpec:
+        """What the work is, as far as it is known; `sequence_length` as its batches showed it."""
+
+    def walk(self) -> Iterable[Named]:
+        """Every tensor that it holds, by name."""
+
+    def given(self) -> dict[str, Any]:
+        """The DeepSpeed configuration that it was given, without secrets; empty without DeepSpeed."""
+
+    def found(self) -> dict[str, Any]:
+        """The settings that it runs with, read back from it."""
+
+    def departures(self, world_size: int, num_params: int) -> list[str]:
+        """Where its memory departs from the ZeRO paper."""
+
+    def hooks(self, listener: Listener) -> Hooks:
+        """How to hear of its calls."""
+
+
+class EngineWork:
+    """A DeepSpeed engine."""
+
+    def __init__(self, engine: Any) -> None:
+        self._engine = engine
+        self.module: torch.nn.Module = engine.module
+        self.device = torch.device(engine.device)
+
+    @property
+    def has_stepped(self) -> bool:
+        """By the engine's own count."""
+        return bool(getattr(self._engine, "global_steps", 0))
+
+    def trial(self, name: str, steps: StepsSpec, sequence_length: int | None) -> TrialSpec:
+        """By the engine's configuration."""
+        return engine_trial(self._engine, name, steps, sequence_length)
+
+    def walk(self) -> Iterable[Named]:
+        """Everything that the engine holds."""
+        return walk_deepspeed(self._engine)
+
+    def given(self) -> dict[str, Any]:
+        """As plain values."""
+        return engine_file(self._engine)
+
+    def found(self) -> dict[str, Any]:
+        """With every default filled in."""
+        return engine_config(self._engine)
+
+    def departures(self, world_size: int, num_params: int) -> list[str]:
+        """None where the configuration is of a kind that is not known."""
+        try:
+            return departures(self.given(), world_size, num_params)
+        except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+            return []
+
+    def hooks(self, listener: Listener) -> Hooks:
+        """The engine's methods, wrapped."""
+        return EngineHooks(self._engine, listener)
