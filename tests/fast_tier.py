@@ -45,6 +45,7 @@ SLOWER = {
     "tests/ds_config/test_shipped_run.py": "ranks",
     "tests/emulator/test_account.py": "torch's CUDA build, in processes of its own",
     "tests/emulator/test_allocator.py": "torch's CUDA build, in processes of its own",
+    "tests/emulator/test_allocator_models.py": "torch's CUDA build, in a process of its own",
     "tests/emulator/inside/": "torch, on the emulated GPU",
     "tests/extras/": "environments of their own",
     "tests/formulas/test_activations.py::test_the_tally": "torch",

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections.abc import Iterator
 from typing import Any
 
@@ -12,6 +13,7 @@ from tests.report.sample_run import SampleTrial, trial_record
 from zerobench.formulas import formula_record
 from zerobench.records import NvmeTraffic, Phase, Place, RankRecord, StepKind
 from zerobench.report.capacity import device_need
+from zerobench.report.choice import ROOM
 from zerobench.report.memory_view import phase_peak
 from zerobench.report.step_time.bound import step_bound
 from zerobench.spec.cluster import Cluster, read_cluster
@@ -145,7 +147,7 @@ def test_what_is_flattened_on_the_host_is_there_at_start_up(pairs: Pairs) -> Non
 
 @pytest.mark.parametrize("name", ["zero2 full", "zero3 ckpt full"])
 def test_near_the_frontier_tensors_by_formula_are_those_of_the_engine(pairs: Pairs, name: str) -> None:
-    """What the allocator cannot give back comes on top, and no formula knows it."""
+    """What the allocator cannot give back comes on top: by default much of it, which no formula knows."""
     trial, *ranks = pairs[name]
     needs = [device_need(SampleTrial(trial, trial_record(trial), [rank])) for rank in ranks]
     assert needs[0] is not None
@@ -153,6 +155,45 @@ def test_near_the_frontier_tensors_by_formula_are_those_of_the_engine(pairs: Pai
     assert needs[1].tensors_bytes == pytest.approx(needs[0].tensors_bytes, rel=0.01)
     assert needs[1].context_bytes == needs[0].context_bytes
     assert needs[1].collectives_bytes == needs[0].collectives_bytes
+
+
+FRONTIERS = ("zero2 full", "zero3 ckpt full")
+
+
+def need_bytes(trial: TrialSpec, rank: RankRecord) -> int:
+    need = device_need(SampleTrial(trial, trial_record(trial), [rank]))
+    assert need is not None
+    return need.total_bytes
+
+
+def frontier_by_formula(name: str, capacity_bytes: float) -> int:
+    """The largest micro batch that a plan by formula finds room for."""
+    sizes = range(1, 100_000)
+    found = bisect_right(
+        sizes, capacity_bytes, key=lambda size: need_bytes(spec := with_batch(name, size), by_formula(spec))
+    )
+    return sizes[found - 1]
+
+
+def with_batch(name: str, size: int) -> TrialSpec:
+    return asked(name).model_copy(update={"micro_batch_size": size})
+
+
+def test_the_largest_micro_batch_by_formula_is_the_simulated_one_with_expandable_segments(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    monkeypatch.setenv("PYTORCH_ALLOC_CONF", "expandable_segments:True")
+    capacity = (cluster().gpu.memory_bytes or 0) * (1 - ROOM)
+    around = [
+        (with_batch(name, round(largest * factor)), factor < 1)
+        for name in FRONTIERS
+        for largest in [frontier_by_formula(name, capacity)]
+        for factor in (1 - WITHIN, 1 + WITHIN)
+    ]
+    ranks = simulate([trial for trial, _ in around])
+    for (trial, fits), rank in zip(around, ranks, strict=True):
+        assert (need_bytes(trial, rank) <= capacity) == fits, trial.micro_batch_size
+        assert any("expandable_segments:True, as asked" in note for note in rank.notes)
 
 
 @pytest.mark.parametrize("name", GRID)

@@ -69,7 +69,10 @@ def _left_out(rows: Sequence[FrontierRow]) -> str:
     """What a search by formula cannot see: near the limit it is a tenth and more where blocks are large."""
     if not any(one.row and one.row.evidence is Evidence.FORMULA for one in rows):
         return ""
-    return " By formula memory has no gaps: the simulator, which knows them, finds less, by up to a quarter."
+    return (
+        " By formula memory has no gaps, as with PYTORCH_ALLOC_CONF=expandable_segments:True. With torch's defaults up "
+        "to a quarter is lost in gaps: the simulator knows them."
+    )
 
 
 def _largest(one: FrontierRow, axis: FrontierAxis) -> str:

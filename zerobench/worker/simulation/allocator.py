@@ -2,7 +2,10 @@
 
 from __future__ import annotations
 
-from zerobench.memory.caching_allocator import CachingAllocator, OutOfMemory
+import os
+
+from zerobench.memory.allocator_settings import allocator_model
+from zerobench.memory.caching_allocator import OutOfMemory
 from zerobench.memory.cuda import AllocatorTotals
 from zerobench.memory.recorder import DeviceRows, RowKey
 from zerobench.records import DeviceMemory, Phase, StepKind
@@ -15,7 +18,7 @@ class SimulatedRows(DeviceRows):
     def __init__(self, counter: SimulatedCounter, capacity_bytes: int) -> None:
         self.rows: dict[RowKey, DeviceMemory] = {}
         self._counter = counter
-        self._allocator = CachingAllocator(capacity_bytes)
+        self._allocator = allocator_model(capacity_bytes, os.environ)
         self._sizes: dict[int, int] = {}
 
     def start(self) -> None:

@@ -6,11 +6,13 @@ engine and the real model; what they run on is in zerobench/worker/simulation.
 
 from __future__ import annotations
 
+import os
 from collections.abc import Callable, Iterable, Iterator
 from contextlib import contextmanager
 
 import torch
 
+from zerobench.memory.allocator_settings import settings_notes
 from zerobench.memory.caching_allocator import pinned_block_bytes
 from zerobench.memory.cuda import AllocatorTotals
 from zerobench.memory.device import Device
@@ -109,7 +111,7 @@ class SimulatedWorld(World):
         context = ContextMemory(
             before_bytes=0, context_bytes=overhead.context_bytes, collectives_bytes=overhead.collectives_bytes
         )
-        return context, [overhead.source]
+        return context, [overhead.source, *settings_notes(os.environ)]
 
     @contextmanager
     def active(self) -> Iterator[None]:

@@ -1,0 +1,40 @@
+"""What a user asks of torch's allocator is obeyed by the model of it, or said not to be."""
+
+from __future__ import annotations
+
+from zerobench.memory.allocator_settings import allocator_model, asked_settings, settings_notes
+from zerobench.memory.caching_allocator import CachingAllocator
+from zerobench.memory.expandable_segments import ExpandableAllocator
+
+NEW, OLD = "PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF"
+
+
+def test_the_newer_variable_goes_before_the_older_as_in_torch() -> None:
+    assert asked_settings({NEW: "expandable_segments:True", OLD: "max_split_size_mb:64"}) == {
+        "expandable_segments": "True"
+    }
+    assert asked_settings({OLD: "max_split_size_mb:64"}) == {"max_split_size_mb": "64"}
+    assert asked_settings({NEW: ""}) == {}
+
+
+def test_a_list_in_brackets_is_one_value() -> None:
+    text = "roundup_power2_divisions:[256:1,512:2,>:8], expandable_segments:True"
+    assert asked_settings({NEW: text}) == {
+        "roundup_power2_divisions": "[256:1,512:2,>:8]",
+        "expandable_segments": "True",
+    }
+
+
+def test_expandable_segments_are_modelled_where_they_are_asked_for() -> None:
+    assert isinstance(allocator_model(2**30, {NEW: "expandable_segments:True"}), ExpandableAllocator)
+    for text in ("expandable_segments:False", "max_split_size_mb:64", ""):
+        assert isinstance(allocator_model(2**30, {NEW: text}), CachingAllocator)
+
+
+def test_what_is_not_modelled_is_named_with_its_value() -> None:
+    [obeyed, left_out] = settings_notes(
+        {NEW: "expandable_segments:True,max_split_size_mb:64,pinned_num_register_threads:8"}
+    )
+    assert obeyed == "torch's allocator is modelled with expandable_segments:True, as asked"
+    assert "without max_split_size_mb:64, which this environment asks for" in left_out
+    assert settings_notes({NEW: "backend:native,expandable_segments:False"}) == settings_notes({}) == []

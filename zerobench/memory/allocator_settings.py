@@ -1,0 +1,54 @@
+"""What a user asks of torch's caching allocator by PYTORCH_ALLOC_CONF, for the model of it that predictions use.
+
+torch reads PYTORCH_ALLOC_CONF, and the older PYTORCH_CUDA_ALLOC_CONF where that is not set
+(c10/core/AllocatorConfig.cpp). Measured and emulated ranks have torch read it; the model must obey it too, or say
+what it leaves out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from zerobench.memory.caching_allocator import CachingAllocator
+from zerobench.memory.expandable_segments import ExpandableAllocator
+
+VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+_EXPANDABLE = "expandable_segments"
+_SETTING = re.compile(r"\s*([^:,\[\]]+):(\[[^\]]*\]|[^,]*)")
+_OF_HOST = ("pinned_", "use_background_threads")
+"""What settings of the host's allocator begin with: the device's is the same with any of them."""
+
+
+def asked_settings(environ: Mapping[str, str]) -> dict[str, str]:
+    """The settings by name, as written; none where neither variable is set."""
+    text = next((environ[name] for name in VARIABLES if environ.get(name)), "")
+    return {name.strip(): value.strip() for name, value in _SETTING.findall(text)}
+
+
+def is_expandable(environ: Mapping[str, str]) -> bool:
+    """Whether segments are to be expandable."""
+    return asked_settings(environ).get(_EXPANDABLE) == "True"
+
+
+def allocator_model(capacity_bytes: int, environ: Mapping[str, str]) -> CachingAllocator | ExpandableAllocator:
+    """The model of the allocator that torch would make."""
+    return ExpandableAllocator(capacity_bytes) if is_expandable(environ) else CachingAllocator(capacity_bytes)
+
+
+def settings_notes(environ: Mapping[str, str]) -> list[str]:
+    """What a reader of a prediction must know of the settings: what is modelled of them, and what is not."""
+    asked = asked_settings(environ)
+    notes = [f"torch's allocator is modelled with {_EXPANDABLE}:True, as asked"] if is_expandable(environ) else []
+    usual = {(_EXPANDABLE, "True"), (_EXPANDABLE, "False"), ("backend", "native")}
+    left_out = [
+        f"{name}:{value}"
+        for name, value in asked.items()
+        if (name, value) not in usual and not name.startswith(_OF_HOST)
+    ]
+    if left_out:
+        notes.append(
+            f"torch's allocator is modelled without {', '.join(left_out)}, which this environment asks for: "
+            "what is reserved may be another (evidence emulated obeys it)"
+        )
+    return notes
