@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.tools.emulated import Emulated
@@ -60,6 +62,7 @@ dist.all_reduce(big)
 model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64)).to(device)
 ddp = torch.nn.parallel.DistributedDataParallel(model)
 ddp(torch.randn(2, 64, device=device)).sum().backward()
+said["norm"] = torch.nn.utils.clip_grad_norm_(ddp.parameters(), 1.0).item()
 said["ddp"] = [type(ddp).__name__, all(p.grad is not None for p in model.parameters())]
 import resource
 said["resident"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -69,7 +72,7 @@ print(json.dumps(said))
 
 
 @pytest.fixture(scope="module", params=[(0, 8), (0, 1024)], ids=["of-8", "of-1024"])
-def said(request, emulated: Emulated) -> tuple[int, int, dict]:
+def said(request, emulated: Emulated) -> tuple[int, int, dict[str, Any]]:
     rank, ranks = request.param
     return rank, ranks, emulated(PROGRAM, str(rank), str(ranks))
 
@@ -105,4 +108,5 @@ def test_groups_of_their_own_have_their_own_number_of_ranks(said):
 
 def test_ddp_agrees_with_itself_and_large_messages_cost_no_memory(said):
     assert said[2]["ddp"] == ["DistributedDataParallel", True]
+    assert said[2]["norm"] == 0
     assert said[2]["resident"] < 1 << 20
