@@ -118,7 +118,7 @@ def _tensors(value: Any) -> Iterator[Any]:
 
 
 @pytest.fixture(scope="module")
-def names(in_fork: Callable[..., Any], kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Any:  # noqa: F811, ARG001
+def names(in_fork: Callable[..., Any], kernels: None, tmp_path_factory: pytest.TempPathFactory) -> Any:  # noqa: F811
     return in_fork(walked, str(tmp_path_factory.mktemp("drive")))
 
 

@@ -53,7 +53,8 @@ def figures(asked: TrialSpec, step_s: float | None = 1.0, **known: Any) -> Figur
 
 def rows(*sides: Figures, parity: dict[str, float] | None = None, norm: float | None = None) -> list[Compared]:
     """The sides compared, each called by its strategy and ranks; `parity` are distances of losses by that name, `norm`
-    is that of the gradients' norms in each of them."""
+    is that of the gradients' norms in each of them.
+    """
     names = {(one.run_id, one.trial_id): f"{one.spec.strategy} n{one.spec.world_size}" for one in sides}
     judged = {
         key: Parity("reference", distance, 5e-6, 9, norm_difference=norm, norm_tolerance=1e-3)
