@@ -63,13 +63,24 @@ HELD: tuple[tuple[str, str, Category, Place | None], ...] = (
 """In a setting, an attribute of DeepSpeed's optimizer, and what its tensors are."""
 
 
-def walked(drive: str) -> dict[tuple[str, str], list[Names]]:
-    """Rank 0 of 4: by setting and attribute, the names that each of its tensors got."""
+CLASSES = {
+    "stage 1": ("DeepSpeedZeroOptimizer", "AdamW"),
+    "stage 1 with fp32 sums": ("BF16_Optimizer", "AdamW"),
+    "stage 3": ("DeepSpeedZeroOptimizer_Stage3", "AdamW"),
+    "stage 0": ("FP16_UnfusedOptimizer", "AdamW"),
+    "stage 0 with a fused optimizer": ("FP16_Optimizer", "FusedAdam"),
+}
+"""What DeepSpeed wraps the optimizer in, and the optimizer inside."""
+
+
+def walked(drive: str) -> tuple[dict[tuple[str, str], list[Names]], dict[str, tuple[str, str]]]:
+    """Rank 0 of 4: by setting and attribute, the names that each of its tensors got; and the classes that it says."""
     import socket
 
     import deepspeed
     import torch
 
+    from zerobench.memory.engine_config import engine_config
     from zerobench.memory.engine_tensors import walk_deepspeed
     from zerobench.progress import Rank
     from zerobench.worker.worlds.solo import join_alone
@@ -77,7 +88,7 @@ def walked(drive: str) -> dict[tuple[str, str], list[Names]]:
     join_alone(Rank(0, 0, 4, socket.gethostname(), 0), True, lambda *_call: None, "cpu")
     swap = {"device": "nvme", "nvme_path": drive}
     swapped = {"offload_optimizer": swap, "offload_param": {**swap, "max_in_cpu": 0, "buffer_size": 2**20}}
-    found = {}
+    found, classes = {}, {}
     for name, (zero, rest) in SETTINGS.items():
         # What is swapped has a MiB at least.
         width = 2048 if name == "nvme" else 64
@@ -87,6 +98,8 @@ def walked(drive: str) -> dict[tuple[str, str], list[Names]]:
         config |= {"optimizer": {"type": "AdamW", "params": {"torch_adam": True}}, "zero_force_ds_cpu_optimizer": False}
         engine, *_ = deepspeed.initialize(model=model, model_parameters=list(model.parameters()), config=config | rest)
         engine.backward(engine(torch.ones(4, width, dtype=torch.bfloat16)).float().sum())
+        told = engine_config(engine)
+        classes[name] = told["engine_optimizer"], told["optimizer"]
         names: dict[int, Names] = {}
         for item in walk_deepspeed(engine):
             names.setdefault(item.tensor.untyped_storage()._cdata, set()).add((item.category, item.place))
@@ -94,7 +107,7 @@ def walked(drive: str) -> dict[tuple[str, str], list[Names]]:
             if setting == name:
                 held = list(_tensors(_attribute(engine.optimizer, attribute)))
                 found[name, attribute] = [names.get(one.untyped_storage()._cdata, set()) for one in held]
-    return found
+    return found, classes
 
 
 def _attribute(owner: Any, path: str) -> Any:
@@ -124,6 +137,11 @@ def names(in_fork: Callable[..., Any], kernels: None, tmp_path_factory: pytest.T
 
 @pytest.mark.parametrize(("setting", "attribute", "category", "place"), HELD)
 def test_what_deepspeed_holds_is_walked_as_what_it_is(names, setting, attribute, category, place):
-    found = names[setting, attribute]
+    found = names[0][setting, attribute]
     assert found
     assert all((category, place) in one for one in found), found
+
+
+@pytest.mark.parametrize("setting", CLASSES)
+def test_the_engine_says_which_optimizer_it_wraps_in_what(names, setting):
+    assert names[1][setting] == CLASSES[setting]

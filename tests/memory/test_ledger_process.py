@@ -143,3 +143,22 @@ def test_what_nobody_saw_on_a_cpu_lies_where_its_tensors_do():
                     thread.join()
     nameless = [row(before, phase, Category.UNATTRIBUTED).live_bytes for phase in (Phase.FORWARD, Phase.BACKWARD)]
     assert nameless[1] - nameless[0] >= 20 * MEGABYTE
+
+
+def test_what_a_block_has_beyond_its_storage_is_rounding_for_as_long_as_the_storage_lives():
+    kept: list[torch.Tensor] = []
+    ledger = Ledger(CPU, list, in_own_process=False, block_bytes=lambda storage: -(-storage.nbytes // 512) * 512)
+    with ledger.tracking():
+        with ledger.phase(STEADY, Phase.FORWARD):
+            pass
+        with ledger.phase(STEADY, Phase.BACKWARD):
+            kept.append(torch.empty(100, dtype=torch.uint8))
+            gone = torch.empty(700, dtype=torch.uint8)
+            del gone
+    rounding = {
+        row.phase: row for row in ledger.rows() if row.category is Category.ALLOCATOR_ROUNDING and row.live_bytes
+    }
+    before = rounding[Phase.FORWARD].live_bytes if Phase.FORWARD in rounding else 0  # of what other tests left
+    after = rounding[Phase.BACKWARD]
+    assert after.live_bytes - before == 512 - 100
+    assert after.own_peak_bytes == after.live_bytes + 1024 - 700
