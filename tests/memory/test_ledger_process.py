@@ -145,6 +145,19 @@ def test_what_nobody_saw_on_a_cpu_lies_where_its_tensors_do():
     assert nameless[1] - nameless[0] >= 20 * MEGABYTE
 
 
+@pytest.mark.parametrize("phase", [Phase.INIT, Phase.FORWARD])
+def test_what_autograd_saves_is_an_activation_in_the_passes_and_a_temporary_of_start_up(phase):
+    places, weight = Places(), torch.nn.Parameter(torch.ones(512, 512))
+    ledger = Ledger(CPU, list, sites=places)  # type: ignore[arg-type] # it is only called
+    with ledger.tracking(), ledger.phase(STEADY, phase):
+        places.proves = Origin.FORWARD
+        torch.tanh(weight).sum().backward()
+    peaks = {one.category: one.own_peak_bytes or 0 for one in ledger.rows() if one.place is Place.DEVICE}
+    category = Category.TEMPORARIES if phase is Phase.INIT else Category.ACTIVATIONS
+    assert peaks[category] >= 512 * 512 * 4  # tanh's result, which is gone at the phase's end
+    assert (Category.ACTIVATIONS in peaks) == (phase is Phase.FORWARD)
+
+
 def test_what_a_block_has_beyond_its_storage_is_rounding_for_as_long_as_the_storage_lives():
     kept: list[torch.Tensor] = []
     ledger = Ledger(CPU, list, in_own_process=False, block_bytes=lambda storage: -(-storage.nbytes // 512) * 512)
