@@ -43,13 +43,13 @@ def process_of(ledger: Ledger, phase: Phase = Phase.FORWARD) -> ProcessMemory:
 @pytest.mark.skipif(not host.reset_peak_resident(), reason="the kernel keeps no peak that can be reset")
 @pytest.mark.parametrize("sizes", [(200, 0), (0, 200)])
 def test_of_a_phase_that_is_entered_twice_the_larger_peak_of_the_process_stands(sizes):
-    ledger, peaks = Ledger(CPU, list), []
+    ledger, peaks = Ledger(CPU, list), list[int]()
     with ledger.tracking():
         for size in sizes:
             with ledger.phase(STEADY, Phase.FORWARD):
                 used = bytearray(b"x") * (size * MEGABYTE)
                 del used
-            peaks.append(process_of(ledger).peak_rss_bytes)
+            peaks.append(process_of(ledger).peak_rss_bytes or 0)
     now = host.resident_bytes()
     assert peaks[1] >= now + 150 * MEGABYTE
     assert peaks[1] == max(peaks)

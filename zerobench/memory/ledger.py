@@ -296,7 +296,7 @@ def _register_first(parameter: torch.Tensor, hook: Callable[[torch.Tensor], None
     OrderedDict's `move_to_end` changes nothing: the others are taken out and put in again.
     """
     handle = parameter.register_post_accumulate_grad_hook(hook)
-    hooks: dict[int, Any] = parameter._post_accumulate_grad_hooks  # type: ignore[attr-defined] # torch publishes no type for it
+    hooks: dict[int, Any] = parameter._post_accumulate_grad_hooks
     for key in [key for key in hooks if key != handle.id]:
         hooks[key] = hooks.pop(key)
     return handle
