@@ -1,4 +1,4 @@
-"""Faults that somebody thought of, planted one at a time: do the named tests notice? Drawn mutants would cost hours.
+"""Faults that somebody thought of, planted one at a time: for where drawn mutants would cost hours.
 
     python benchmarks/mutants/planted.py [WORD ...] [--table benchmarks/mutants/planted.md]
 
@@ -73,7 +73,7 @@ def table(found: Sequence[tuple[Fault, Verdict]]) -> str:
     lines = [
         "# Faults planted by hand, and which of them the tests notice",
         "",
-        f"{datetime.now(UTC):%Y-%m-%d}. Goal: {GOAL:.0%} or more in each package; faults and tests: planted.toml.",
+        f"{datetime.now(UTC):%Y-%m-%d}. Goal: {GOAL:.0%} or more in each package. planted.toml has their tests.",
         "",
         "| | planted | killed | rate |",
         "|---|---|---|---|",

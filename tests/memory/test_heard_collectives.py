@@ -54,7 +54,7 @@ def collectives(rank: int, port: int) -> dict[str, Heard]:
     found: dict[str, Heard] = {}
     for name, call in calls.items():
         heard: Heard = []
-        with HearingCounter(lambda: None, lambda *told, into=heard: into.append(told)):  # type: ignore[misc] # bound here
+        with HearingCounter(lambda: None, lambda *told, into=heard: into.append(told)):
             call()
         found[name] = heard
     dist.destroy_process_group()

@@ -107,6 +107,16 @@ def test_an_activation_lives_through_the_passes_and_not_through_the_step():
     assert found == {Phase.INIT: None, Phase.FORWARD: kept, Phase.BACKWARD: kept, Phase.STEP: None}
 
 
+def test_a_batch_that_a_strategy_makes_is_inputs_within_the_step_and_a_leak_after_it():
+    watched = Watched(proves=Category.INPUTS)
+    tensor = watched.born()
+    inputs = Category.INPUTS
+    found = {phase: watched.category(tensor, phase) for phase in Phase}
+    assert found == {Phase.INIT: None, Phase.FORWARD: inputs, Phase.BACKWARD: inputs, Phase.STEP: None}
+    watched.names.end_of(Phase.STEP)
+    assert watched.category(tensor, Phase.FORWARD) is None
+
+
 def test_what_a_category_was_proven_for_outlives_any_phase():
     watched = Watched(proves=Category.GRADIENTS)
     tensor = watched.born()

@@ -294,9 +294,7 @@ class Ledger:
             for parameter in parameters:
                 if parameter is not None and parameter.requires_grad and id(parameter) not in hooked:
                     hooked.add(id(parameter))
-                    handle = parameter.register_post_accumulate_grad_hook(accumulated)
-                    parameter._post_accumulate_grad_hooks.move_to_end(handle.id, last=False)  # type: ignore[attr-defined] # an OrderedDict that torch publishes no type for
-                    handles.append(handle)
+                    handles.append(_register_first(parameter, accumulated))
 
         hook(model.parameters())
         if any(is_wrapper(type(parameter)) for parameter in model.parameters()):
@@ -317,6 +315,19 @@ class Ledger:
                 self.name_logits(output)
 
         return [] if head is None else [head.register_forward_hook(headed)]
+
+
+def _register_first(parameter: torch.Tensor, hook: Callable[[torch.Tensor], None]) -> Any:
+    """Hook a parameter's gradient before all that others have hooked to it.
+
+    torch calls them in the order in which a plain dict would hold them (python_hook.cpp, PyDict_Values), of which an
+    OrderedDict's `move_to_end` changes nothing: the others are taken out and put in again.
+    """
+    handle = parameter.register_post_accumulate_grad_hook(hook)
+    hooks: dict[int, Any] = parameter._post_accumulate_grad_hooks
+    for key in [key for key in hooks if key != handle.id]:
+        hooks[key] = hooks.pop(key)
+    return handle
 
 
 def _unchanged(tensor: torch.Tensor) -> torch.Tensor:

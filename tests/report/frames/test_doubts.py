@@ -27,8 +27,13 @@ CASES: dict[str, tuple[bool | None, bool | None]] = {
 def trials() -> pd.DataFrame:
     """A summary of these trials, each 0.25 from its reference in its losses and 0.5 in its norms."""
     rows = [
-        {"label": label, "loss_parity_holds": losses, "norm_parity_holds": norms}
-        | {"loss_parity": 0.25, "norm_parity": 0.5}
+        {
+            "label": label,
+            "loss_parity_holds": losses,
+            "norm_parity_holds": norms,
+            "loss_parity": 0.25,
+            "norm_parity": 0.5,
+        }
         for label, (losses, norms) in CASES.items()
     ]
     return to_pandas(pa.Table.from_pylist(rows, schema=schema.arrow_schema(schema.SUMMARY)))
