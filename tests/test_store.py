@@ -18,7 +18,7 @@ from zerobench.errors import UserError
 from zerobench.folder import RunFolder
 from zerobench.records import SCHEMA_VERSION, RankRecord, Status, StepTime, TrialRecord
 from zerobench.spec.model import ModelSpec
-from zerobench.spec.trial import TrialSpec
+from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.store import Plan, PlanEntry, find_run, latest_run, load_run, read_record
 
 MODEL = ModelSpec(name="small", hf_config={"model_type": "gpt2"})
@@ -83,6 +83,19 @@ def test_a_run_is_read_back_as_it_was_written(run: RunFolder) -> None:
     assert [trial.spec for trial in trials] == [trial_spec(0), trial_spec(1)]
     assert [[rank.rank for rank in trial.ranks] for trial in trials] == [[0, 1], [0, 1]]
     assert found.pending() == [trial_spec(2).trial_id]
+
+
+def test_specs_of_a_run_share_what_they_have_alike_and_go_their_ways_when_copied(run: RunFolder) -> None:
+    """Ten thousand of them are held at once, for their names; a copy that says more must not change the others."""
+    found = load_run(run.path)
+    one, other = (found.spec(trial_spec(repeat).trial_id) for repeat in range(2))
+    assert one.model is other.model
+    assert one.model_fields_set is other.model_fields_set
+    given = set(other.model_fields_set)
+    change(run.trial(trial_spec(2).trial_id).spec, lambda document: document.pop("repeat"))
+    assert found.spec(trial_spec(2).trial_id).model_fields_set == given - {"repeat"}
+    one.model_copy(update={"evidence": Evidence.SOLO, "own": None}).model_fields_set.add("nothing")
+    assert other.model_fields_set == given
 
 
 def test_trials_are_read_only_when_their_turn_comes(run: RunFolder) -> None:

@@ -8,6 +8,7 @@ import os
 import shutil
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
+from functools import cached_property
 from pathlib import Path
 
 TRIAL_VARIABLE = "ZEROBENCH_TRIAL"
@@ -178,7 +179,7 @@ class RunFolder:
         """The trials in order, the skipped ones with their reasons."""
         return self.path / "plan.json"
 
-    @property
+    @cached_property
     def trials(self) -> Path:
         """The folder that holds a folder for each trial."""
         return self.path / _TRIALS

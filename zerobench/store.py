@@ -116,6 +116,8 @@ class Run:
     """The schema version that the run was written with."""
     _parts: dict[str, BaseModel] = field(default_factory=dict, repr=False, compare=False)
     """Parts that the specs of many trials have alike, by what they say: all of those specs share one."""
+    _given: dict[frozenset[str], set[str]] = field(default_factory=dict, repr=False, compare=False)
+    """The same of the fields that a spec's file gives."""
 
     @property
     def run_id(self) -> str:
@@ -259,6 +261,9 @@ class Run:
         known = {name: self._parts[key] for name, key in keys.items() if key in self._parts}
         spec = parse(document | known, TrialSpec, path)
         self._parts.update({key: getattr(spec, name) for name, key in keys.items() if name not in known})
+        # Which fields were given takes as much memory as all that they say, and is the same in most specs of a run.
+        given = self._given.setdefault(frozenset(spec.model_fields_set), spec.model_fields_set)
+        object.__setattr__(spec, "__pydantic_fields_set__", given)
         return spec
 
     @cached_property

@@ -10,7 +10,8 @@ from pathlib import Path
 from zerobench.collection import no_collection
 from zerobench.errors import UserError
 from zerobench.folder import write_pieces
-from zerobench.report.frames.run_frames import RunFrames, run_frames
+from zerobench.report.frames.memory_pool import given_back
+from zerobench.report.frames.run_frames import RunFrames, TrialFrames, run_frames, trial_frames
 from zerobench.store import Run, find_run, load_run
 
 _STANDARD_OUTPUT = Path("-")
@@ -34,8 +35,9 @@ def write_reports(request: Request) -> Iterator[str]:
     Raises UserError: a mistake in the request, no such run, a torn record, or a path that cannot be written.
     """
     _check(request)
-    with no_collection():
-        frames = run_frames(_runs(request))
+    with given_back(), no_collection():
+        runs = _runs(request)
+        frames = trial_frames(runs) if list(request.formats) == ["json"] else run_frames(runs)
     if frames.trials.empty:
         raise UserError(f"RUN: {', '.join(run.run_id for run in frames.runs)}: no trial has ended yet")
     for name in request.formats:
@@ -69,7 +71,7 @@ def _runs(request: Request) -> list[Run]:
     return runs
 
 
-def _default_path(name: str, frames: RunFrames) -> Path:
+def _default_path(name: str, frames: TrialFrames) -> Path:
     """Beside the tables of the run, or of the last of several; Markdown, which is made to be kept, beside the runs."""
     folder = frames.runs[-1].folder.path
     if name == "markdown":
@@ -83,9 +85,9 @@ def _default_path(name: str, frames: RunFrames) -> Path:
     return folder / (f"{stem}_csv" if name == "csv" else f"{stem}.{name}")
 
 
-def _write(name: str, frames: RunFrames, path: Path) -> None:
+def _write(name: str, frames: TrialFrames, path: Path) -> None:
     try:
-        if name == "csv":
+        if name == "csv" and isinstance(frames, RunFrames):
             from zerobench.report.frames.joined_tables import write_csv  # noqa: PLC0415 -- as above
 
             write_csv(frames, path)
@@ -95,16 +97,16 @@ def _write(name: str, frames: RunFrames, path: Path) -> None:
         raise UserError(f"--out: {path}: cannot be written: {error.strerror}") from None
 
 
-def _pieces(name: str, frames: RunFrames) -> Iterable[str]:
+def _pieces(name: str, frames: TrialFrames) -> Iterable[str]:
     """The document of one format, in one piece or more; what only it needs is imported here."""
+    if name == "json" or not isinstance(frames, RunFrames):
+        from zerobench.report.frames.document import json_pieces  # noqa: PLC0415 -- as above
+
+        return json_pieces(frames)
     if name == "html":
-        from zerobench.report.page import page_html  # noqa: PLC0415 -- as above
+        from zerobench.report.page import page_pieces  # noqa: PLC0415 -- as above
 
-        return [page_html(frames)]
-    if name == "markdown":
-        from zerobench.report.markdown.report import markdown_report  # noqa: PLC0415 -- as above
+        return page_pieces(frames)
+    from zerobench.report.markdown.report import markdown_report  # noqa: PLC0415 -- as above
 
-        return [markdown_report(frames)]
-    from zerobench.report.frames.document import json_pieces  # noqa: PLC0415 -- as above
-
-    return json_pieces(frames)
+    return [markdown_report(frames)]

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
@@ -69,13 +69,9 @@ def rank_text(rank: int, role: str) -> str:
     return str(rank) if role == Role.WORKER else f"{rank} {role}"
 
 
-def _rows(rank: RankRecord, step: StepKind, place: Place) -> dict[Phase, list[MemoryRow]]:
-    """The rows of one step and place, by phase."""
-    by_phase: dict[Phase, list[MemoryRow]] = {}
-    for row in rank.memory:
-        if row.step is step and row.place is place:
-            by_phase.setdefault(row.phase, []).append(row)
-    return by_phase
+def _rows(rank: RankRecord, step: StepKind, phase: Phase, place: Place) -> list[MemoryRow]:
+    """The rows of one place over one phase."""
+    return [row for row in rank.memory if row.step is step and row.phase is phase and row.place is place]
 
 
 def _peak_bytes(row: MemoryRow) -> int:
@@ -86,17 +82,15 @@ def _peak_bytes(row: MemoryRow) -> int:
 
 def peak_instant(rank: RankRecord, step: StepKind, place: Place) -> Instant | None:
     """The instant of the largest total of `place` in `step` on this rank; None where it was not measured."""
-    peaks = [_phase_peak(rank, step, phase, rows) for phase, rows in _rows(rank, step, place).items()]
-    known = [peak for peak in peaks if peak is not None]
-    return max(known, key=lambda instant: instant.total_bytes, default=None)
+    totals = [row for row in rank.memory if row.category is Category.TOTAL and row.step is step and row.place is place]
+    if not totals:
+        return None
+    return phase_peak(rank, step, max(totals, key=_peak_bytes).phase, place)
 
 
 def phase_peak(rank: RankRecord, step: StepKind, phase: Phase, place: Place) -> Instant | None:
     """The peak of `place` within one phase on this rank; None where it was not measured."""
-    return _phase_peak(rank, step, phase, _rows(rank, step, place).get(phase, []))
-
-
-def _phase_peak(rank: RankRecord, step: StepKind, phase: Phase, rows: Sequence[MemoryRow]) -> Instant | None:
+    rows = _rows(rank, step, phase, place)
     total = next((_peak_bytes(row) for row in rows if row.category is Category.TOTAL), None)
     return None if total is None else Instant(rank.rank, step, phase, total, _at_peak(rows), rank.role)
 
@@ -110,7 +104,7 @@ def _at_peak(rows: Iterable[MemoryRow]) -> dict[Category, int]:
 
 def end_instant(rank: RankRecord, step: StepKind, phase: Phase, place: Place) -> Instant | None:
     """What is live in `place` at the end of a phase on this rank; None where it was not measured."""
-    rows = _rows(rank, step, place).get(phase, [])
+    rows = _rows(rank, step, phase, place)
     total = next((row.live_bytes for row in rows if row.category is Category.TOTAL), None)
     parts: dict[Category, int] = {row.category: row.live_bytes for row in rows if row.category is not Category.TOTAL}
     return None if total is None else Instant(rank.rank, step, phase, total, parts, rank.role)

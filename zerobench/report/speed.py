@@ -81,14 +81,13 @@ def speed_of(trial: Trial) -> Speed | None:
 
     Throughput is void where the allocator had to retry: the steps then measure cudaMalloc, not the training.
     """
-    steps = at_full_batch(trial, slowest_steps(trial)) if completed(trial) else []
+    steps = _timed(trial)
     if not steps:
         return None
-    seconds = _median([time.step_s for time in steps])
-    retries = alloc_retries(trial)
-    flops = None if retries else _flops_per_s(trial, seconds)
+    seconds, void = _median([time.step_s for time in steps]), why_void(trial)
+    flops = None if void else _flops_per_s(trial, seconds)
     is_known = all(map(trial.spec.knows, ("micro_batch_size", "gradient_accumulation_steps")))
-    samples = trial.spec.global_batch_size / seconds if all_ranks_ran(trial) and not retries and is_known else None
+    samples = trial.spec.global_batch_size / seconds if all_ranks_ran(trial) and not void and is_known else None
     peak = peak_flops(trial.ranks[0].device_name, trial.spec.precision)
     return Speed(
         steps=steps,
@@ -102,8 +101,19 @@ def speed_of(trial: Trial) -> Speed | None:
         mfu=flops / peak[0] if flops is not None and peak else None,
         peak_flops=peak[0] if peak else None,
         peak_source=peak[1] if peak else None,
-        void=f"the allocator retried {retries} times" if retries else None,
+        void=void,
     )
+
+
+def why_void(trial: Trial) -> str | None:
+    """Why the speed of `trial` is void; None where it is not, or nothing was timed."""
+    retries = alloc_retries(trial)
+    return f"the allocator retried {retries} times" if retries and _timed(trial) else None
+
+
+def _timed(trial: Trial) -> list[StepTime]:
+    """The timed steps with the full batch of a trial that completed."""
+    return at_full_batch(trial, slowest_steps(trial)) if completed(trial) else []
 
 
 def _median(values: Sequence[float]) -> float:

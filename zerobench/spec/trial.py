@@ -419,7 +419,7 @@ class TrialSpec(Spec):
         text = json.dumps(work, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 
-    @property
+    @cached_property
     def parity_hash(self) -> str:
         """Equal for trials whose losses must agree: same model, global batch and hyperparameters."""
         same = self.model_dump(
@@ -455,7 +455,7 @@ class TrialSpec(Spec):
     def model_copy(self, *, update: Mapping[str, Any] | None = None, deep: bool = False) -> Self:
         """A copy with the fields of `update`; pydantic would take over what was computed of the old ones."""
         copied = super().model_copy(update=update, deep=deep)
-        for name in ("config_hash", "trial_id"):
+        for name in ("config_hash", "parity_hash", "trial_id"):
             copied.__dict__.pop(name, None)
         return copied
 

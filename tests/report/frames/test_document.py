@@ -8,12 +8,13 @@ import math
 from pathlib import Path
 from typing import Any
 
+import pandas as pd
 import pytest
 
 from tests.report.sample_run import RUN_ID, completed_trial, sample_trials, spec, write_run
 from zerobench.report.frames import schema
-from zerobench.report.frames.document import json_document
-from zerobench.report.frames.run_frames import RunFrames, run_frames
+from zerobench.report.frames.document import json_document, json_rows
+from zerobench.report.frames.run_frames import RunFrames, run_frames, trial_frames
 from zerobench.store import load_run
 
 
@@ -48,6 +49,36 @@ def test_bytes_are_whole_numbers_and_what_is_not_available_is_null(frames: RunFr
     assert isinstance(trials["zero1"]["device_peak_bytes"], int)
     assert trials["zero0 mb64"]["device_peak_bytes"] is None
     assert trials["zero0 mb64"]["peaks"] == []
+
+
+def test_rows_are_written_as_jsons_own_writer_would() -> None:
+    """A column at a time, and to the character: integers, fractions, words with marks of JSON, what is not there."""
+    odd = ['say "no"\n', "50 % \\ é\u2028", None, "[1,\t2]"]
+    frame = pd.DataFrame(
+        {
+            "50 %": pd.array([1, 2**60, None, 0], "Int64"),
+            "said": pd.array(odd, "string"),
+            "s": pd.array([1e16, math.inf, 1e-7, None], "Float64"),
+            "is": pd.array([True, None, False, True], "boolean"),
+        }
+    )
+    rows = [
+        {"50 %": 1, "said": odd[0], "s": 1e16, "is": True},
+        {"50 %": 2**60, "said": odd[1], "s": None, "is": None},
+        {"50 %": None, "said": None, "s": 1e-7, "is": False},
+        {"50 %": 0, "said": odd[3], "s": None, "is": True},
+    ]
+    assert list(json_rows(frame, depth=2)) == [json.dumps(row, indent=1).replace("\n", "\n  ") for row in rows]
+    assert list(json_rows(frame[:0], depth=2)) == []
+
+
+def test_the_whole_document_is_as_jsons_own_writer_would_write_it(frames: RunFrames) -> None:
+    text = json_document(frames)
+    assert text == json.dumps(json.loads(text), indent=1) + "\n"
+
+
+def test_frames_without_the_course_of_steps_make_the_same_document(frames: RunFrames) -> None:
+    assert json_document(trial_frames(frames.runs)) == json_document(frames)
 
 
 def test_a_loss_that_ran_away_is_null_and_never_a_bare_word(tmp_path: Path) -> None:

@@ -30,6 +30,12 @@ from zerobench.units import format_bytes
 _CAPACITY_SEEN = 0.25
 """The capacity is drawn where the largest bar reaches this share of it; further off, it would flatten the bars."""
 
+_OF_BAR = [
+    *(*KEY, "position", "name", "label", "is_measured", "is_believed", "capacity_bytes"),
+    *("evidence", "strategy", "offload_optimizer", "offload_param"),
+]
+"""What a bar needs to know of its trial: each part of ten thousand bars has it beside it."""
+
 
 def device_figure(frames: RunFrames) -> Figure | None:
     """Device memory by category at the steady step's peak; None where no trial completed with a ledger."""
@@ -90,14 +96,14 @@ def _ending(rows: pd.DataFrame, parts: pd.DataFrame) -> str:
 
 
 def stacked(frames: RunFrames, place: str, without: Sequence[str] = ()) -> pd.DataFrame:
-    """One row for each part: the trial's columns, `group`, `category`, `bytes`, `start`, `end` (bytes from the axis),
+    """One row for each part: columns of its trial, `group`, `category`, `bytes`, `start`, `end` (bytes from the axis),
     and `whole`, the peak that the parts add up to, but for the categories `without`.
 
     A part below zero (resident memory that was never touched) is in the whole and is not stacked.
     """
     trials = completed(prepared(frames.trials))
     peaks = frames.peaks[(frames.peaks["place"] == place) & ~frames.peaks["category"].isin(list(without))]
-    parts = peaks.merge(trials, on=KEY, how="inner")
+    parts = peaks.merge(trials[_OF_BAR], on=KEY, how="inner")
     parts["trial"] = parts["position"]
     parts["group"] = parts["category"].map(palette.GROUP_OF)
     order = {group: index for index, group in enumerate(palette.CATEGORY_COLOURS)}

@@ -8,8 +8,8 @@ that trial's file (nvml_samples.py).
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
+from collections.abc import Collection, Iterable, Mapping, Sequence
+from dataclasses import dataclass, field
 from typing import Any
 
 import pandas as pd
@@ -50,9 +50,12 @@ _OF_TRIAL = {
 """The frames that one trial's records alone decide."""
 
 
-@dataclass(frozen=True)
-class RunFrames:
-    """Frames of one run or several; (run_id, trial_id) is the key everywhere. Columns and dtypes: schema.py."""
+@dataclass(frozen=True, kw_only=True)
+class TrialFrames:
+    """Frames of one run or several: each trial, and what it is without the course of its steps.
+
+    (run_id, trial_id) is the key everywhere. Columns and dtypes: schema.py.
+    """
 
     runs: Sequence[store.Run]
     trials: pd.DataFrame
@@ -61,18 +64,10 @@ class RunFrames:
     """schema.PEAKS."""
     ranks: pd.DataFrame
     """schema.RANKS."""
-    phases: pd.DataFrame
-    """schema.PHASES."""
-    steps: pd.DataFrame
-    """schema.STEPS."""
     notes: pd.DataFrame
     """schema.NOTES."""
     errors: pd.DataFrame
     """schema.ERRORS: predictions beside what measured the same work in the same run."""
-    lines: FigureLines
-    """What tables of few trials show: pipelines, parameter servers, growing batches, checkpoints."""
-    comparison: Sequence[Compared]
-    """Measured trials beside the single process that trains the same global batch."""
 
     @property
     def environments(self) -> Mapping[str, Mapping[str, Any]]:
@@ -84,6 +79,24 @@ class RunFrames:
         return next(run for run in self.runs if run.run_id == run_id)
 
 
+@dataclass(frozen=True, kw_only=True)
+class RunFrames(TrialFrames):
+    """All of them, beside each other and in their course too."""
+
+    phases: pd.DataFrame
+    """schema.PHASES."""
+    steps: pd.DataFrame
+    """schema.STEPS."""
+    lines: FigureLines
+    """What tables of few trials show: pipelines, parameter servers, growing batches, checkpoints."""
+    comparison: Sequence[Compared]
+    """Measured trials beside the single process that trains the same global batch."""
+
+
+_WITHOUT_COURSE = ("peaks", "ranks", "notes")
+"""What of _OF_TRIAL is in TrialFrames."""
+
+
 def run_frames(runs: Sequence[store.Run]) -> RunFrames:
     """The frames of `runs`.
 
@@ -91,47 +104,79 @@ def run_frames(runs: Sequence[store.Run]) -> RunFrames:
         UserError: a record is torn, corrupt, newer than this version, or holds an impossible value.
 
     """
-    columns = {name: _Columns(types) for name, (types, _) in _OF_TRIAL.items()}
+    found = _read(runs, list(_OF_TRIAL), compared=True)
+    return RunFrames(
+        runs=runs,
+        lines=found.lines(),
+        comparison=compare(found.figures, found.labels, found.parities),
+        **found.frames(),
+    )
+
+
+def trial_frames(runs: Sequence[store.Run]) -> TrialFrames:
+    """Some of the frames of `runs`, at half of what all of them cost; raises as `run_frames` does."""
+    return TrialFrames(runs=runs, **_read(runs, _WITHOUT_COURSE, compared=False).frames())
+
+
+@dataclass
+class _Found:
+    """What one pass over the records leaves."""
+
+    columns: Mapping[str, _Columns]
+    summary: _Columns
+    errors: list[Any]
+    gathered: GatheredFigures = field(default_factory=GatheredFigures)
+    specs: list[TrialSpec] = field(default_factory=list)
+    figures: list[Figures] = field(default_factory=list)
+    parities: dict[Key, Parity | None] = field(default_factory=dict)
+    labels: Mapping[Key, str] = field(default_factory=dict)
+
+    def frames(self) -> dict[str, pd.DataFrame]:
+        """The frames, by name; each loses its columns as it is made, so that no two of them lie there twice."""
+        said = {"label": list(self.labels.values()), **_said_by_parity(self.labels, self.parities)}
+        return {
+            "trials": to_pandas(_with_columns(self.summary.table(), said)),
+            "errors": to_pandas(pa.concat_tables(self.errors)),
+            **{name: to_pandas(kept.table()) for name, kept in self.columns.items()},
+        }
+
+    def lines(self) -> FigureLines:
+        """The lines of tables, with their trials' names."""
+        specs = dict(zip(self.labels, self.specs, strict=True))
+        return self.gathered.lines(lambda key: TrialName.of(key[0], specs[key], self.labels[key], self.parities[key]))
+
+
+def _read(runs: Sequence[store.Run], names: Collection[str], *, compared: bool) -> _Found:
+    """Read each record once, for those of _OF_TRIAL that `names` has; trials beside each other only if `compared`."""
+    columns = {name: _Columns(_OF_TRIAL[name][0]) for name in names}
     summary = _Columns(schema.SUMMARY)
     keys: list[Key] = []
-    specs: list[TrialSpec] = []
-    errors = [schema.arrow_schema(schema.ERRORS).empty_table()]
-    gathered = GatheredFigures()
-    figures: list[Figures] = []
-    parities: dict[Key, Parity | None] = {}
+    found = _Found(columns, summary, [schema.arrow_schema(schema.ERRORS).empty_table()])
     for run in runs:
         judged: list[LossesOnly] = []
         for trial in run.trials():
             with refusing_impossible_values(trial.folder.path):
                 values = summary_values(trial)
                 summary.add([values])
-                for name, (_, rows) in _OF_TRIAL.items():
-                    columns[name].add(rows(trial))
-                figures += figures_of(trial)
+                for name, kept in columns.items():
+                    kept.add(_OF_TRIAL[name][1](trial))
+                if compared:
+                    found.figures += figures_of(trial)
             keys.append((values["run_id"], values["trial_id"]))
             judged.append(LossesOnly.of(trial))
-            with refusing_impossible_values(trial.folder.path):
-                gathered.add(trial, judged[-1])
-            specs.append(trial.spec)
+            if compared:
+                with refusing_impossible_values(trial.folder.path):
+                    found.gathered.add(trial, judged[-1])
+            found.specs.append(trial.spec)
         judge = ParityJudge(judged)
         with refusing_impossible_values(run.folder.path):
             own = keys[len(keys) - len(judged) :]
-            parities |= {key: judge.judge(one) for key, one in zip(own, judged, strict=True)}
-            gathered.end_run(judged)
+            found.parities |= {key: judge.judge(one) for key, one in zip(own, judged, strict=True)}
+            found.gathered.end_run(judged)
             if can_be_compared(judged):
-                errors += [errors_table(pair) for pair in pairs(ended_trials(run), judge)]
-    names = dict(zip(keys, _labels(specs, [run_id for run_id, _ in keys]), strict=True))
-    trials = _with_columns(summary.table(), {"label": [names[key] for key in keys], **_said_by_parity(keys, parities)})
-    by_key = dict(zip(keys, specs, strict=True))
-    frames = {name: to_pandas(kept.table()) for name, kept in columns.items()}
-    return RunFrames(
-        runs,
-        trials=to_pandas(trials),
-        errors=to_pandas(pa.concat_tables(errors)),
-        lines=gathered.lines(lambda key: TrialName.of(key[0], by_key[key], names[key], parities[key])),
-        comparison=compare(figures, names, parities),
-        **frames,
-    )
+                found.errors += [errors_table(pair) for pair in pairs(ended_trials(run), judge)]
+    found.labels = dict(zip(keys, _labels(found.specs, [run_id for run_id, _ in keys]), strict=True))
+    return found
 
 
 def _said_by_parity(keys: Iterable[Key], parities: Mapping[Key, Parity | None]) -> dict[str, list[Any]]:

@@ -23,7 +23,7 @@ from zerobench.report.memory_view import (
 )
 from zerobench.report.nvml_view import devices_of
 from zerobench.report.server import side_sentences
-from zerobench.report.speed import slowest_steps, speed_of, step_seconds_by_rank, timed_tokens
+from zerobench.report.speed import slowest_steps, step_seconds_by_rank, timed_tokens, why_void
 from zerobench.report.trials import Trial
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.trial import TrialSpec
@@ -33,7 +33,7 @@ Row = dict[str, Any]
 
 def summary_values(trial: Trial) -> Row:
     """The row of `trial` in schema.SUMMARY, but for what takes other trials: its label and its loss parity."""
-    record, speed, gpu, need = trial.record, speed_of(trial), gpu_of(trial), device_need(trial)
+    record, gpu, need = trial.record, gpu_of(trial), device_need(trial)
     return {
         **trial_values(trial, energy_joules=None),
         "label": None,
@@ -49,7 +49,7 @@ def summary_values(trial: Trial) -> Row:
         "host_capacity_bytes": trial.spec.prediction.host_memory_bytes,
         "loss_parity_holds": None,
         "norm_parity_holds": None,
-        "void": speed and speed.void,
+        "void": why_void(trial),
     }
 
 

@@ -15,7 +15,7 @@ from datetime import UTC, datetime
 
 from zerobench.report.compared.columns import TITLE
 from zerobench.report.environment_facts import at
-from zerobench.report.frames.run_frames import RunFrames
+from zerobench.report.frames.run_frames import RunFrames, TrialFrames
 from zerobench.report.headline.sentences import headline
 from zerobench.report.markdown.compared import claim_lines, compared_lines
 from zerobench.report.markdown.setting import configuration_lines, hardware_lines, reproduce_lines, version_lines
@@ -109,7 +109,7 @@ def _places(frames: RunFrames, rows: Sequence[Row]) -> list[str]:
     return list(found)
 
 
-def kept_name(frames: RunFrames) -> str:
+def kept_name(frames: TrialFrames) -> str:
     """`<sweep>_<gpu>_<date>.md`, the file name of a kept report: `zero-stages_h200_20261121.md`, `quickstart_cpu_...`.
 
     Torchtitan's rule for benchmark submissions without the entity. Several sweeps or GPUs have hyphens between them.

@@ -3,6 +3,6 @@
 Charts come as finished SVG (zerobench.report.charts), so the page carries no library; dark and light are CSS.
 """
 
-from zerobench.report.page.assemble import page_html
+from zerobench.report.page.assemble import page_html, page_pieces
 
-__all__ = ["page_html"]
+__all__ = ["page_html", "page_pieces"]

@@ -16,6 +16,7 @@ from zerobench.report.charts import figures as all_figures
 from zerobench.report.charts.palette import colours
 from zerobench.report.compared.columns import TITLE
 from zerobench.report.figure import Figure
+from zerobench.report.frames.memory_pool import given_back
 from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.headline.sentences import headline
 from zerobench.report.page import configuration, outcomes, overview
@@ -64,7 +65,12 @@ class Entry:
 
 
 def page_html(frames: RunFrames, figures: Iterable[Figure] | None = None) -> str:
-    """The whole page for the runs of `frames`, as one HTML document that needs nothing else.
+    """The whole page for the runs of `frames`, as one HTML document that needs nothing else: `page_pieces` together."""
+    return "".join(page_pieces(frames, figures))
+
+
+def page_pieces(frames: RunFrames, figures: Iterable[Figure] | None = None) -> Iterable[str]:
+    """The page a piece at a time, since all of its pieces together take ten times its text.
 
     `figures` are drawn from `frames` unless they are given.
 
@@ -72,16 +78,17 @@ def page_html(frames: RunFrames, figures: Iterable[Figure] | None = None) -> str
         UserError: a document that the page shows is torn, corrupt or newer than this version.
 
     """
-    drawn = list(_drawn(all_figures(frames) if figures is None else figures))
+    with given_back():
+        drawn = list(_drawn(all_figures(frames) if figures is None else figures))
     script = _asset("script.js")
-    html: str = _template().render(
+    pieces: Iterable[str] = _template().generate(
         page=_sections(frames, drawn),
         policy=content_security_policy(script),
         style=Markup(_variables() + _asset("style.css")),  # noqa: S704 -- our own files, no value of a run in them
         script=Markup(script),  # noqa: S704 -- as above
         version=__version__,
     )
-    return html
+    return pieces
 
 
 def _sections(frames: RunFrames, drawn: Sequence[Drawn]) -> Mapping[str, Any]:

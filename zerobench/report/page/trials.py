@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import replace
 from typing import Any
 
@@ -18,14 +18,45 @@ from zerobench.report.render.visible import visible
 from zerobench.report.terminal.layout import listed
 from zerobench.spec.trial import Evidence
 
-Trial = dict[str, Any]
+Trial = Mapping[str, Any]
 """A row of RunFrames.trials, None for what is not available."""
+
+
+class _PlainColumns(dict[str, list[Any]]):
+    """The columns of a frame as plain values, each made when it is first looked at."""
+
+    def __init__(self, frame: pd.DataFrame) -> None:
+        self.frame = frame
+
+    def __missing__(self, name: str) -> list[Any]:
+        column = self.frame[name]
+        self[name] = column.astype(object).where(column.notna(), None).tolist()
+        return self[name]
+
+
+class _Row(Mapping[str, Any]):
+    """One row: a dict of each would take ten times the frame, most of it for columns that nobody looks at."""
+
+    __slots__ = ("_columns", "_index")
+
+    def __init__(self, columns: _PlainColumns, index: int) -> None:
+        self._columns = columns
+        self._index = index
+
+    def __getitem__(self, name: str) -> Any:
+        return self._columns[name][self._index]
+
+    def __iter__(self) -> Iterator[str]:
+        return iter(self._columns.frame)
+
+    def __len__(self) -> int:
+        return self._columns.frame.shape[1]
 
 
 def rows_of(frame: pd.DataFrame) -> list[Trial]:
     """The rows of a frame of nullable dtypes as plain values, None for NA."""
-    plain = frame.astype(object).where(frame.notna(), None)
-    return [dict(zip(plain.columns, values, strict=True)) for values in plain.itertuples(index=False, name=None)]
+    columns = _PlainColumns(frame)
+    return [_Row(columns, index) for index in range(len(frame))]
 
 
 def trials_grid(trials: Sequence[Trial]) -> Grid:

@@ -33,7 +33,7 @@ class Header:
         return " class=number" if self.is_number else ""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Row:
     """One line of a table; its first cell names it."""
 
@@ -69,7 +69,7 @@ def grid(
     caption: str, columns: Sequence[Column[T]], rows: Sequence[T], kind: Callable[[T], str] = lambda _: ""
 ) -> Grid:
     """A table of `rows`; a column after the first that would say nothing in any of them is left out."""
-    cells = [[visible(column.cell(row)) for row in rows] for column in columns]
+    cells = [_each_once(visible(column.cell(row)) for row in rows) for column in columns]
     said = [index == 0 or any(text not in {"", MISSING} for text in cells[index]) for index in range(len(columns))]
     headers = [Header(column.header, column.is_number) for column, keep in zip(columns, said, strict=True) if keep]
     kept = [column for column, keep in zip(cells, said, strict=True) if keep]
@@ -79,9 +79,15 @@ def grid(
 
 def frame_grid(caption: str, frame: pd.DataFrame) -> Grid:
     """A table of a frame whose columns and cells are written for people already."""
-    columns = [[_text(value) for value in frame.iloc[:, index]] for index in range(frame.shape[1])]
+    columns = [_each_once(_text(value) for value in frame.iloc[:, index]) for index in range(frame.shape[1])]
     headers = [Header(visible(str(name)), _is_numeric(cells)) for name, cells in zip(frame, columns, strict=True)]
     return Grid(caption, headers, [Row(line) for line in zip(*columns, strict=True)])
+
+
+def _each_once(texts: Iterable[str]) -> list[str]:
+    """`texts` with one object for all that are alike: of ten thousand cells most are."""
+    seen: dict[str, str] = {}
+    return [seen.setdefault(text, text) for text in texts]
 
 
 def _text(value: Any) -> str:
