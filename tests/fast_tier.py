@@ -46,6 +46,7 @@ SLOWER = {
     "tests/emulator/inside/": "torch, on the emulated GPU",
     "tests/emulator/test_account.py": "torch's CUDA build, in processes of its own",
     "tests/emulator/test_allocator.py": "torch's CUDA build, in processes of its own",
+    "tests/emulator/": "torch's CUDA build, in processes of its own, and compilers",
     "tests/extras/": "environments of their own",
     "tests/formulas/test_activations.py::test_the_tally": "torch",
     "tests/formulas/test_tensors.py::test_the_tensors": "torch",
