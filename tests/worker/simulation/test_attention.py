@@ -21,11 +21,23 @@ class Case:
     dim: int
     dtype: str = "bfloat16"
     mask: bool = False
+    capability: str | None = None
+    """Compute capability of the GPU, where it matters."""
+
+    @property
+    def cudnn(self) -> bool:
+        """cuDNN's kernel takes it."""
+        return self.capability == "9.0" and self.dtype == "bfloat16"
 
     @property
     def flash(self) -> bool:
         """The flash kernel takes it."""
-        return self.dtype == "bfloat16" and not self.mask
+        return self.dtype == "bfloat16" and not self.mask and not self.cudnn
+
+    @property
+    def random_state(self) -> list[int]:
+        """What it keeps of the random generator on the device: flash a state, and a number that it never fills."""
+        return [16, 8] if self.flash else [8, 8] if self.cudnn else []
 
     @property
     def itemsize(self) -> int:
@@ -40,6 +52,11 @@ CASES = {
     "flash": Case(8, 8, 64),
     "flash, grouped queries": Case(8, 2, 64),
     "flash, one key head": Case(6, 1, 80),
+    "cuDNN's": Case(8, 8, 64, capability="9.0"),
+    "cuDNN's, grouped queries": Case(8, 2, 64, capability="9.0"),
+    "cuDNN's with a mask": Case(8, 8, 64, mask=True, capability="9.0"),
+    "flash on Ada": Case(8, 8, 64, capability="8.9"),
+    "memory-efficient in fp32 on Hopper": Case(8, 8, 64, dtype="float32", capability="9.0"),
     "memory-efficient in fp32": Case(8, 8, 64, dtype="float32"),
     "memory-efficient with a mask": Case(8, 8, 64, mask=True),
 }
@@ -57,7 +74,7 @@ def attend(case: Case) -> dict[str, Any]:
     from zerobench.worker.simulation.tensors import SimulatedTensors
 
     flops: list[int] = []
-    attention.install(flops.append)
+    attention.install(flops.append, case.capability)
     tensors = SimulatedTensors(lambda _flops: None)
     counter = SimulatedCounter(lambda: None, tensors)
     saved: dict[int, int] = {}
@@ -106,8 +123,8 @@ def attended(in_fork):
 
 
 def logsumexp_bytes(case: Case) -> int:
-    """fp32, a number a query and head; the memory-efficient kernel rounds the queries up to 32."""
-    rows = LENGTH if case.flash else -(-LENGTH // 32) * 32
+    """fp32, a number a query and head; the memory-efficient kernel alone rounds the queries up to 32."""
+    rows = LENGTH if case.flash or case.cudnn else -(-LENGTH // 32) * 32
     return 4 * BATCH * case.heads * rows
 
 
@@ -115,7 +132,7 @@ def logsumexp_bytes(case: Case) -> int:
 def test_the_forward_pass_saves_q_k_v_the_output_and_the_logsumexp(attended, name):
     case, seen = CASES[name], attended[name]
     expected = [case.tensor_bytes(case.heads)] * 2 + [case.tensor_bytes(case.key_heads)] * 2
-    expected += [logsumexp_bytes(case), 16]  # the random generator's seed and offset
+    expected += [logsumexp_bytes(case), *case.random_state]
     if case.mask:
         expected.append(BATCH * LENGTH * LENGTH * case.itemsize)  # which the model made
     assert seen["saved"] == sorted(expected)
@@ -124,7 +141,7 @@ def test_the_forward_pass_saves_q_k_v_the_output_and_the_logsumexp(attended, nam
 @pytest.mark.parametrize("name", CASES)
 def test_the_forward_pass_makes_the_output_and_the_logsumexp_and_nothing_beside(attended, name):
     case, seen = CASES[name], attended[name]
-    assert seen["born"] == [case.tensor_bytes(case.heads), logsumexp_bytes(case), 16]
+    assert seen["born"] == [case.tensor_bytes(case.heads), logsumexp_bytes(case), *case.random_state]
     assert seen["output"] == ((BATCH, case.heads, LENGTH, case.dim), True, f"torch.{case.dtype}")
 
 
@@ -133,10 +150,12 @@ def test_the_backward_pass_peaks_at_the_kernels_accumulators_and_gradients(atten
     case, seen = CASES[name], attended[name]
     rows = -(-LENGTH // 128) * 128 if case.flash else LENGTH
     delta = 4 * BATCH * case.heads * rows
-    accumulator = 4 * BATCH * rows * case.heads * -(-case.dim // 32) * 32 if case.flash else 0
+    accumulator = 4 * BATCH * rows * case.heads * -(-case.dim // 32) * 32 if case.flash or case.cudnn else 0
     of_queries, of_keys = case.tensor_bytes(case.heads), case.tensor_bytes(case.key_heads)
     peak = delta + accumulator + 3 * of_queries  # those of keys and values are for every query head
-    if case.key_heads != case.heads:
+    if case.cudnn:
+        peak = delta + accumulator + of_queries + 2 * of_keys
+    elif case.key_heads != case.heads:
         peak += 2 * of_keys  # and are then summed over a group's query heads
     running = list(itertools.accumulate(seen["backward"]))
     assert max(running) == peak
@@ -149,7 +168,7 @@ def test_only_the_gradients_outlive_the_backward_pass(attended, name):
     gradients = case.tensor_bytes(case.heads) + 2 * case.tensor_bytes(case.key_heads)
     kept = sum(seen["backward"])
     # What the forward pass saved is let go within it: the logsumexp and the random state.
-    assert kept == gradients - logsumexp_bytes(case) - 16
+    assert kept == gradients - logsumexp_bytes(case) - sum(case.random_state)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -165,6 +184,18 @@ def test_flops_are_those_of_torchs_own_formulas(attended, name):
     case, seen = CASES[name], attended[name]
     product = 2 * BATCH * case.heads * LENGTH * LENGTH * case.dim
     assert seen["flops"] == [2 * product, 5 * product]
+
+
+def test_heads_that_flash_does_not_take_are_padded_to_the_next_multiple_of_8(in_fork):
+    seen = in_fork(attend, Case(8, 8, 34))
+    padded = BATCH * 8 * LENGTH * 40 * 2
+    assert seen["born"].count(padded) == 4  # q, k, v and the output
+    assert seen["output"][0] == (BATCH, 8, LENGTH, 34)
+
+
+def test_heads_of_no_multiple_of_16_bytes_in_fp32_keep_their_s_by_s_matrices(in_fork):
+    case = Case(8, 8, 34, dtype="float32")
+    assert max(in_fork(attend, case)["saved"]) == BATCH * case.heads * LENGTH * LENGTH * case.itemsize
 
 
 def test_grouped_queries_that_no_kernel_takes_keep_their_s_by_s_matrices(in_fork):

@@ -126,7 +126,7 @@ class _Found:
     summary: _Columns
     errors: list[Any]
     gathered: GatheredFigures = field(default_factory=GatheredFigures)
-    specs: list[TrialSpec] = field(default_factory=list)
+    specs: dict[Key, TrialSpec] = field(default_factory=dict)
     figures: list[Figures] = field(default_factory=list)
     parities: dict[Key, Parity | None] = field(default_factory=dict)
     labels: Mapping[Key, str] = field(default_factory=dict)
@@ -142,8 +142,9 @@ class _Found:
 
     def lines(self) -> FigureLines:
         """The lines of tables, with their trials' names."""
-        specs = dict(zip(self.labels, self.specs, strict=True))
-        return self.gathered.lines(lambda key: TrialName.of(key[0], specs[key], self.labels[key], self.parities[key]))
+        return self.gathered.lines(
+            lambda key: TrialName.of(key[0], self.specs[key], self.labels[key], self.parities[key])
+        )
 
 
 def _read(runs: Sequence[store.Run], names: Collection[str], *, compared: bool) -> _Found:
@@ -151,6 +152,7 @@ def _read(runs: Sequence[store.Run], names: Collection[str], *, compared: bool) 
     columns = {name: _Columns(_OF_TRIAL[name][0]) for name in names}
     summary = _Columns(schema.SUMMARY)
     keys: list[Key] = []
+    specs: list[TrialSpec] = []
     found = _Found(columns, summary, [schema.arrow_schema(schema.ERRORS).empty_table()])
     for run in runs:
         judged: list[LossesOnly] = []
@@ -167,7 +169,7 @@ def _read(runs: Sequence[store.Run], names: Collection[str], *, compared: bool) 
             if compared:
                 with refusing_impossible_values(trial.folder.path):
                     found.gathered.add(trial, judged[-1])
-            found.specs.append(trial.spec)
+            specs.append(trial.spec)
         judge = ParityJudge(judged)
         with refusing_impossible_values(run.folder.path):
             own = keys[len(keys) - len(judged) :]
@@ -175,7 +177,8 @@ def _read(runs: Sequence[store.Run], names: Collection[str], *, compared: bool) 
             found.gathered.end_run(judged)
             if can_be_compared(judged):
                 found.errors += [errors_table(pair) for pair in pairs(ended_trials(run), judge)]
-    found.labels = dict(zip(keys, _labels(found.specs, [run_id for run_id, _ in keys]), strict=True))
+    found.labels = dict(zip(keys, _labels(specs, [run_id for run_id, _ in keys]), strict=True))
+    found.specs = dict(zip(keys, specs, strict=True))
     return found
 
 
