@@ -43,7 +43,7 @@ SLOWER = {
     "tests/ds_config/test_keys.py::test_the_package_loads_without": "an interpreter of its own",
     "tests/ds_config/test_keys.py::test_the_table_is_what": "DeepSpeed",
     "tests/ds_config/test_shipped_run.py": "ranks",
-    "tests/emulator/inside/": "torch, on the emulated GPU",
+    "tests/emulator/": "torch's CUDA build, in processes of its own, and compilers",
     "tests/extras/": "environments of their own",
     "tests/formulas/test_activations.py::test_the_tally": "torch",
     "tests/formulas/test_tensors.py::test_the_tensors": "torch",

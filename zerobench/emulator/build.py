@@ -38,13 +38,15 @@ _FILES: Mapping[str, tuple[str, ...]] = {
     "cusparse": ("others.c",),
     "cupti": ("others.c",),
     "nvrtc": ("others.c",),
+    "nvidia-ml": ("nvml.c",),
 }
 """Our C, by library."""
 
 _PREFIXES: Mapping[str, str] = {"cufile": "cuFile", "nvshmem_host": "nvshmem"}
 """What a library's symbols begin with, where that is not its name."""
 
-_STEM = re.compile(r"lib((?:cu|nccl|nv)\w*)\.so\.\d+")
+_STEM = re.compile(r"lib((?:cu|nccl|nv)[\w-]*)\.so\.\d+")
+_OPENED = ("libcuda.so.1", "libnvidia-ml.so.1")
 _COMPILERS = ("cc", "gcc", "clang")
 _NOT_SUPPORTED = 801
 """cudaErrorNotSupported and CUDA_ERROR_NOT_SUPPORTED."""
@@ -82,8 +84,9 @@ def build(torch_lib: Path, include: Path, out: Path) -> None:
         made = work / "made"
         made.mkdir()
         _compile(compiler, made / CORE, [SOURCES / file for file in _CORE_FILES], ["-I", str(include)])
+        options = ["-I", str(include), *_versions(torch_lib)]
         for so, symbols in libraries.items():
-            _one(compiler, so, symbols, include, work)
+            _one(compiler, so, symbols, include, work, options)
         build_values(torch_lib, made / VALUES)
         try:
             made.replace(out)
@@ -95,11 +98,11 @@ def build(torch_lib: Path, include: Path, out: Path) -> None:
 def wanted_libraries(torch_lib: Path) -> dict[str, dict[str, str]]:
     """NVIDIA's libraries that torch's in `torch_lib` want, by name: their symbols, each with its version.
 
-    The driver is none that torch is linked with: it opens it, and comes without symbols here.
+    The driver and NVML are none that torch is linked with: it opens them, and they come without symbols here.
     """
     wanted = [wanted_by(path) for path in sorted(torch_lib.glob("lib*.so"))]
     names = sorted({so for one in wanted for so in one.libraries if _STEM.fullmatch(so)})
-    libraries: dict[str, dict[str, str]] = {so: {} for so in [*names, "libcuda.so.1"]}
+    libraries: dict[str, dict[str, str]] = {so: {} for so in [*names, *_OPENED]}
     # cublasLt before cublas: the longest prefix that fits has the symbol.
     prefixes = sorted(((_prefix(so), so) for so in names), key=lambda pair: -len(pair[0]))
     for symbol, version in sorted({pair for one in wanted for pair in one.symbols}):
@@ -128,7 +131,7 @@ def declared_functions(header: Path, prefix: str) -> set[str]:
     return declared | set(renamed)
 
 
-def _one(compiler: str, so: str, symbols: Mapping[str, str], include: Path, work: Path) -> None:
+def _one(compiler: str, so: str, symbols: Mapping[str, str], include: Path, work: Path, options: list[str]) -> None:
     stem = stem_of(so)
     refused: set[str] = set()
     if stem == "cudart":
@@ -140,9 +143,25 @@ def _one(compiler: str, so: str, symbols: Mapping[str, str], include: Path, work
     script = work / f"{so}.map"
     script.write_text(_version_script(so if stem == "cudart" else None, symbols), encoding="utf-8")
     versioned = [f"-Wl,--version-script={script}"] if script.stat().st_size else []
-    core = ["-I", str(include), f"-L{work / 'made'}", "-lzerobench_gpu", "-Wl,-rpath,$ORIGIN", "-ldl"]
+    core = [*options, f"-L{work / 'made'}", "-lzerobench_gpu", "-Wl,-rpath,$ORIGIN", "-ldl"]
     files = [SOURCES / file for file in _FILES.get(stem, ())]
     _compile(compiler, work / "made" / so, [*files, generated], [*versioned, *core])
+
+
+def _versions(torch_lib: Path) -> list[str]:
+    """The releases of cuDNN and NCCL that torch's METADATA names, as the compiler takes them.
+
+    torch refuses a cuDNN older than the one that it was compiled with, and chooses attention kernels by its version.
+    """
+    options = []
+    for file in torch_lib.parent.parent.glob("torch-*.dist-info/METADATA"):
+        text = file.read_text(encoding="utf-8", errors="replace")
+        for name in ("cudnn", "nccl"):
+            found = re.search(rf"^Requires-Dist: nvidia-{name}-cu\d+==(\d+)\.(\d+)\.(\d+)", text, re.MULTILINE)
+            if found:
+                major, minor, patch = map(int, found.groups())
+                options.append(f"-DZB_{name.upper()}_VERSION={major * 10000 + minor * 100 + patch}")
+    return options
 
 
 def _weak(names: Iterable[str], value: int) -> str:

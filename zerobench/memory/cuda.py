@@ -74,8 +74,10 @@ def composition(
         result,
         live_bytes=stats["allocated_bytes.all.current"],
         peak_bytes=stats["allocated_bytes.all.peak"],
-        live_rounding_bytes=stats["allocated_bytes.all.current"] - stats["requested_bytes.all.current"],
-        peak_rounding_bytes=stats["allocated_bytes.all.peak"] - stats["requested_bytes.all.peak"],
+        # Not from allocated bytes: of a block that another stream still uses (record_stream), what was requested goes
+        # down with the active bytes, once a later allocation has asked after its events.
+        live_rounding_bytes=stats["active_bytes.all.current"] - stats["requested_bytes.all.current"],
+        peak_rounding_bytes=stats["active_bytes.all.peak"] - stats["requested_bytes.all.peak"],
     )
 
 
