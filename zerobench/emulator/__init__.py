@@ -6,4 +6,5 @@ are real (ZEROBENCH_EMULATED_COPY_BYTES sets another limit), and collectives of 
 were alike (c/nccl.c); larger ones move nothing. So what is read back from the device, `.item()` of a loss or a reduced
 flag, is what a copy or a collective has put there, or zero where an elementwise kernel, a reduction or `nonzero` would
 have written since (c/outputs.c). After other kernels it may still be what was copied there before.
+Which values torch itself computes beside that, and what becomes of offloaded states on the host: inside/.
 """

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,8 +14,7 @@ GIGABYTE = 10**9
 
 
 def resident_bytes() -> int:
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * 4096
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096
 
 
 def large_on_host() -> dict[str, Any]:
@@ -89,9 +89,7 @@ def scaler() -> dict[str, Any]:
 
 
 def routing() -> dict[str, Any]:
-    scores = torch.nn.functional.linear(
-        torch.randn(2048, 4096, device="cuda"), torch.randn(8, 4096, device="cuda")
-    )
+    scores = torch.nn.functional.linear(torch.randn(2048, 4096, device="cuda"), torch.randn(8, 4096, device="cuda"))
     _, chosen = torch.topk(scores.softmax(-1), 2, dim=-1)
     mask = torch.nn.functional.one_hot(chosen, 8)
     known = torch.tensor([[0.1, 0.7, 0.2], [0.6, 0.1, 0.3]], device="cuda")
@@ -105,9 +103,26 @@ def routing() -> dict[str, Any]:
     }
 
 
+def rounding() -> dict[str, int]:
+    from zerobench.memory import cuda
+    from zerobench.records import Category
+
+    kept, stream = torch.empty(1000, dtype=torch.uint8, device="cuda"), torch.cuda.Stream()
+    freed = torch.empty(50_000_000, dtype=torch.uint8, device="cuda")
+    freed.record_stream(stream)
+    del freed  # allocated no more, and requested until the allocator asks after the stream
+    before = torch.cuda.memory_stats()
+    found = cuda.composition(torch.device("cuda", 0), [], [], lambda _: None)
+    del kept
+    return {
+        "pending": before["active_bytes.all.current"] - before["allocated_bytes.all.current"],
+        "rounding": int(found.live[Category.ALLOCATOR_ROUNDING]),
+    }
+
+
 def main() -> None:
     open_values()
-    parts = (large_on_host, small_on_host, on_device, scaler, routing)
+    parts = (large_on_host, small_on_host, on_device, scaler, routing, rounding)
     answer = {part.__name__: part() for part in parts}
     print(json.dumps({**answer, "counts": counts()}))
 

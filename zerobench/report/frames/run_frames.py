@@ -126,6 +126,8 @@ class _Found:
     summary: _Columns
     errors: list[Any]
     gathered: GatheredFigures = field(default_factory=GatheredFigures)
+    keys: list[Key] = field(default_factory=list)
+    """Of the trials in their order; runs of one name may have the same."""
     specs: dict[Key, TrialSpec] = field(default_factory=dict)
     figures: list[Figures] = field(default_factory=list)
     parities: dict[Key, Parity | None] = field(default_factory=dict)
@@ -133,7 +135,7 @@ class _Found:
 
     def frames(self) -> dict[str, pd.DataFrame]:
         """The frames, by name; each loses its columns as it is made, so that no two of them lie there twice."""
-        said = {"label": list(self.labels.values()), **_said_by_parity(self.labels, self.parities)}
+        said = {"label": [self.labels[key] for key in self.keys], **_said_by_parity(self.keys, self.parities)}
         return {
             "trials": to_pandas(_with_columns(self.summary.table(), said)),
             "errors": to_pandas(pa.concat_tables(self.errors)),
@@ -151,7 +153,6 @@ def _read(runs: Sequence[store.Run], names: Collection[str], *, compared: bool) 
     """Read each record once, for those of _OF_TRIAL that `names` has; trials beside each other only if `compared`."""
     columns = {name: _Columns(_OF_TRIAL[name][0]) for name in names}
     summary = _Columns(schema.SUMMARY)
-    keys: list[Key] = []
     specs: list[TrialSpec] = []
     found = _Found(columns, summary, [schema.arrow_schema(schema.ERRORS).empty_table()])
     for run in runs:
@@ -164,7 +165,7 @@ def _read(runs: Sequence[store.Run], names: Collection[str], *, compared: bool) 
                     kept.add(_OF_TRIAL[name][1](trial))
                 if compared:
                     found.figures += figures_of(trial)
-            keys.append((values["run_id"], values["trial_id"]))
+            found.keys.append((values["run_id"], values["trial_id"]))
             judged.append(LossesOnly.of(trial))
             if compared:
                 with refusing_impossible_values(trial.folder.path):
@@ -172,13 +173,13 @@ def _read(runs: Sequence[store.Run], names: Collection[str], *, compared: bool) 
             specs.append(trial.spec)
         judge = ParityJudge(judged)
         with refusing_impossible_values(run.folder.path):
-            own = keys[len(keys) - len(judged) :]
+            own = found.keys[len(found.keys) - len(judged) :]
             found.parities |= {key: judge.judge(one) for key, one in zip(own, judged, strict=True)}
             found.gathered.end_run(judged)
             if can_be_compared(judged):
                 found.errors += [errors_table(pair) for pair in pairs(ended_trials(run), judge)]
-    found.labels = dict(zip(keys, _labels(specs, [run_id for run_id, _ in keys]), strict=True))
-    found.specs = dict(zip(keys, specs, strict=True))
+    found.labels = dict(zip(found.keys, _labels(specs, [run_id for run_id, _ in found.keys]), strict=True))
+    found.specs = dict(zip(found.keys, specs, strict=True))
     return found
 
 
