@@ -57,7 +57,7 @@ def lines(made: Emulation) -> Iterator[str]:
     yield from _host(verdict)
     yield from _tries(verdict)
     yield ""
-    yield f"{NO_VALUES}."
+    yield f"{NO_VALUES[0].upper()}{NO_VALUES[1:]}."
     path = made.run.path
     shortest = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     yield f"run: {shortest}"

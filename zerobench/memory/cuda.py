@@ -120,9 +120,7 @@ def compose(
     )
 
 
-def with_totals(
-    result: Composition[Category | None], totals: AllocatorTotals
-) -> Composition[Category | None]:
+def with_totals(result: Composition[Category | None], totals: AllocatorTotals) -> Composition[Category | None]:
     """Hold the named bytes against the allocator's totals: rounding gets its line, the rest goes under None."""
     result.live[Category.ALLOCATOR_ROUNDING] = totals.live_rounding_bytes
     result.at_peak[Category.ALLOCATOR_ROUNDING] = totals.peak_rounding_bytes

@@ -19,6 +19,7 @@ import torch.distributed as dist
 from zerobench.emulate.part import Part
 from zerobench.worker.worlds.absent_peers import AbsentPeers
 
+
 class _IsFake(type):
     """torch asks whether a gloo group is one."""
 
@@ -125,7 +126,7 @@ def _gather_object(obj: Any, object_gather_list: list[Any] | None = None, *_: An
 def _scatter_objects(
     scatter_object_output_list: list[Any], scatter_object_input_list: list[Any] | None = None, *_: Any, **__: Any
 ) -> None:
-    """This rank's part, where it is who scatters; else nothing is sent."""
+    """What this rank would send to itself, where it is who scatters; else nothing is sent."""
     if scatter_object_input_list:
         rank = dist.get_rank() % len(scatter_object_input_list)
         scatter_object_output_list[0] = scatter_object_input_list[rank]

@@ -31,7 +31,7 @@ class Keeper:
         self._peaks = {"allocated": 0, "reserved": 0}
 
     def begin(self) -> None:
-        """torch is there: see every reset of its peaks coming, and be told when CUDA begins."""
+        """Torch is there: see every reset of its peaks coming, and be told when CUDA begins."""
         self._see_resets()
         torch.cuda._lazy_call(self._cuda_begins)  # type: ignore[no-untyped-call] # torch leaves it untyped
 

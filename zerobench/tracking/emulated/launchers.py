@@ -162,12 +162,11 @@ def _deepspeed(arguments: Sequence[str], part: Part) -> Launch:
 
     args = _parsed("deepspeed", runner.parse_args, list(arguments))
     pool = _within("deepspeed", runner.fetch_hostfile, args.hostfile)
-    if args.num_nodes >= 0 or args.num_gpus >= 0:
-        if args.include or args.exclude:
-            raise UserError("COMMAND: deepspeed: --num_nodes and --num_gpus do not go with --include and --exclude")
+    if (args.num_nodes >= 0 or args.num_gpus >= 0) and (args.include or args.exclude):
+        raise UserError("COMMAND: deepspeed: --num_nodes and --num_gpus do not go with --include and --exclude")
     processes = nodes = None
     if pool or args.include or args.exclude:
-        local = {"localhost": part.ranks_per_node} if not pool else pool
+        local = pool or {"localhost": part.ranks_per_node}
         active = _within("deepspeed", runner.parse_inclusion_exclusion, local, args.include, args.exclude)
         active = _within("deepspeed", runner.apply_num_nodes_and_gpus, active, args.num_nodes, args.num_gpus)
         counts = {host: slots if isinstance(slots, int) else len(slots) for host, slots in active.items()}
@@ -272,11 +271,11 @@ def _check(launch: Launch, part: Part) -> None:
         if count > part.ranks_per_node:
             raise UserError(f"{what}, and a node has {part.ranks_per_node} GPUs; see --gpus and --gpus-per-node")
         if count < part.ranks_per_node:
-            more = (
-                f"--gpus-per-node {count}" if part.world_size % count == 0 and part.num_nodes > 1 else f"--gpus {count}"
-            )
+            divides = part.num_nodes > 1 and part.world_size % count == 0
+            more = f"--gpus-per-node {count}" if divides else f"--gpus {count}"
             raise UserError(
-                f"{what}, and --gpus {part.world_size} are {part.ranks_per_node} a node; give {more}, or change the command"
+                f"{what}, and --gpus {part.world_size} are {part.ranks_per_node} a node; give {more}, or change the"
+                " command"
             )
     if launch.nodes is not None:
         where, count = launch.nodes

@@ -1,4 +1,4 @@
-"""What is trained on an emulated GPU, as the tracker needs to know it: an engine of DeepSpeed's, or a loop of torch's."""
+"""What is trained on an emulated GPU, as the tracker needs to know it: DeepSpeed's engine, or a loop of torch's."""
 
 from __future__ import annotations
 
@@ -142,7 +142,8 @@ def walk_trained(module: torch.nn.Module) -> Iterator[Named]:
 class _NoStates:
     """An optimizer's states are walked by themselves."""
 
-    state: dict[Any, Any] = {}
+    def __init__(self) -> None:
+        self.state: dict[Any, Any] = {}
 
 
 def is_fsdp2(module: torch.nn.Module) -> bool:
