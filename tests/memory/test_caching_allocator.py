@@ -40,6 +40,25 @@ def test_the_constants_are_those_of_the_installed_torch() -> None:
         assert re.search(off_by_default, text)
 
 
+def test_what_one_stream_has_given_back_is_not_given_out_on_another() -> None:
+    allocator = CachingAllocator()
+    allocator.malloc(1, 16 * MIB, stream=7)
+    allocator.free(1)
+    allocator.malloc(2, 16 * MIB)
+    assert (allocator.num_segments, allocator.reserved_bytes) == (2, 32 * MIB)
+    allocator.malloc(3, 16 * MIB, stream=7)
+    assert (allocator.num_segments, allocator.reserved_bytes) == (2, 32 * MIB)
+
+
+def test_an_emptied_cache_gives_back_the_segments_of_every_stream() -> None:
+    allocator = CachingAllocator()
+    for key, stream in enumerate((0, 7)):
+        allocator.malloc(key, 16 * MIB, stream)
+        allocator.free(key)
+    allocator.empty_cache()
+    assert allocator.reserved_bytes == 0
+
+
 def test_the_installed_torch_rounds_pinned_blocks_of_every_size_to_a_power_of_two() -> None:
     config = (HEADERS / "c10" / "core" / "AllocatorConfig.h").read_text(encoding="utf-8")
     allocator = (HEADERS / "ATen" / "core" / "CachingHostAllocator.h").read_text(encoding="utf-8")

@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from zerobench.memory.cuda import compose, with_totals
+from zerobench.memory.cuda import AllocatorTotals, compose, with_totals
 from zerobench.memory.ledger import Ledger
 from zerobench.memory.storages import Storage
 from zerobench.records import Category, Phase, Place, StepKind
@@ -70,9 +70,37 @@ def test_an_address_used_twice_is_matched_in_order():
 def test_what_the_names_do_not_cover_of_the_allocators_total_is_left_without_a_name():
     grad = storage(1, 0x1000, 500)
     result = compose([entry("alloc", 0x1000, 500)], [grad], [(grad, 500)], named({grad: Category.GRADIENTS}))
-    result = with_totals(result, live_bytes=912, peak_bytes=1012, live_rounding_bytes=12, peak_rounding_bytes=12)
+    totals = AllocatorTotals(live_bytes=912, peak_bytes=1012, live_rounding_bytes=12, peak_rounding_bytes=12)
+    result = with_totals(result, totals)
     assert result.live == {Category.GRADIENTS: 500, Category.ALLOCATOR_ROUNDING: 12, None: 400}
     assert result.at_peak[None] == 500
+
+
+WORKSPACE = 2**25
+
+
+def test_a_block_that_stays_and_has_the_size_of_the_matrix_librarys_workspace_is_one():
+    trace = [entry("alloc", 0x5000, WORKSPACE), entry("alloc", 0x9000, WORKSPACE - 512)]
+    result = compose(trace, [], [], named({}), workspaces={WORKSPACE})
+    assert result.live == {Category.WORKSPACES: WORKSPACE, None: WORKSPACE - 512}
+
+
+def test_a_workspace_from_before_the_phase_is_known_by_the_allocators_list_of_blocks():
+    held = [(0x5000, WORKSPACE), (0x9000, 4096)]
+    result = compose([], [], [], named({}), held, {WORKSPACE})
+    assert result.live == result.at_peak == {Category.WORKSPACES: WORKSPACE}
+
+
+def test_a_tensor_as_large_as_a_workspace_keeps_its_own_name():
+    weight = storage(1, 0x5000, WORKSPACE)
+    result = compose([], [weight], [], named({weight: Category.PARAMETERS}), [(0x5000, WORKSPACE)], {WORKSPACE})
+    assert result.live == {Category.PARAMETERS: WORKSPACE}
+
+
+def test_a_block_as_large_as_a_workspace_that_is_given_back_is_a_temporary():
+    trace = [entry("alloc", 0x5000, WORKSPACE), entry("free_requested", 0x5000, WORKSPACE)]
+    result = compose(trace, [], [], named({}), workspaces={WORKSPACE})
+    assert result.at_peak == {Category.TEMPORARIES: WORKSPACE}
 
 
 @pytest.mark.gpu

@@ -19,7 +19,7 @@ from zerobench.ds_config import build_ds_config
 from zerobench.folder import RunFolder, TrialFolder
 from zerobench.records import RankRecord, Status, TrialRecord
 from zerobench.run import simulator
-from zerobench.run.simulations import is_predicted, predict
+from zerobench.run.simulations import predict
 from zerobench.run.stop import Stop
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.presets import resolve_model
@@ -124,9 +124,9 @@ def predicted(tmp_path_factory: pytest.TempPathFactory) -> Predicted:
     return predict_all(tmp_path_factory.mktemp("run"), TRIALS, Stop())
 
 
-def test_only_simulated_and_formula_trials_need_no_device():
-    kinds = {evidence: is_predicted(tiny(evidence=evidence, prediction=PredictionSpec())) for evidence in Evidence}
-    assert [kind for kind, alone in kinds.items() if alone] == [Evidence.SIMULATED, Evidence.FORMULA]
+def test_only_emulated_simulated_and_formula_trials_need_no_device():
+    predicted = [evidence for evidence in Evidence if evidence.is_predicted]
+    assert predicted == [Evidence.EMULATED, Evidence.SIMULATED, Evidence.FORMULA]
 
 
 def test_every_trial_has_its_record_on_disk_with_its_own_status(predicted):

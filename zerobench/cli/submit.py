@@ -43,7 +43,7 @@ from zerobench.spec.expand import PlannedTrial, expand
 from zerobench.spec.machine import Accelerator, Machine, detect_machine
 from zerobench.spec.precision import sentence
 from zerobench.spec.sweep import Sweep, load_sweep, shipped_sweeps
-from zerobench.spec.trial import Evidence, TrialSpec
+from zerobench.spec.trial import TrialSpec
 from zerobench.store import Run, find_run, load_run
 
 
@@ -185,7 +185,7 @@ def _check_interpreter(options: SubmitOptions, trials: Sequence[TrialSpec]) -> N
     Simulations run outside of any container.
     """
     if options.container is not None:
-        simulated = [trial for trial in trials if trial.evidence is Evidence.SIMULATED]
+        simulated = [trial for trial in trials if trial.evidence.is_forked]
         check_installed(
             simulated, "they run outside of the container; leave them out, or submit them alone with --python PATH"
         )

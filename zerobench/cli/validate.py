@@ -88,9 +88,9 @@ def _sets(request: Request) -> list[str]:
 
 
 def _worlds(written: str | None) -> list[Evidence]:
-    """The predicting worlds that `--worlds` names; all of them without it."""
+    """The predicting worlds that `--worlds` names; without it all that need no emulator."""
     if written is None:
-        return PREDICTING
+        return [world for world in PREDICTING if world is not Evidence.EMULATED]
     names = list(dict.fromkeys(part.strip() for part in written.split(",") if part.strip()))
     for name in names:
         if name not in PREDICTING:

@@ -17,6 +17,9 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 
 from zerobench.emulator.elf import wanted_by
+from zerobench.emulator.values_build import LIBRARY as VALUES
+from zerobench.emulator.values_build import SOURCES as VALUES_SOURCES
+from zerobench.emulator.values_build import build_values, find_cpp_compiler
 from zerobench.errors import UserError
 
 SOURCES = Path(__file__).parent / "c"
@@ -35,13 +38,15 @@ _FILES: Mapping[str, tuple[str, ...]] = {
     "cusparse": ("others.c",),
     "cupti": ("others.c",),
     "nvrtc": ("others.c",),
+    "nvidia-ml": ("nvml.c",),
 }
 """Our C, by library."""
 
 _PREFIXES: Mapping[str, str] = {"cufile": "cuFile", "nvshmem_host": "nvshmem"}
 """What a library's symbols begin with, where that is not its name."""
 
-_STEM = re.compile(r"lib((?:cu|nccl|nv)\w*)\.so\.\d+")
+_STEM = re.compile(r"lib((?:cu|nccl|nv)[\w-]*)\.so\.\d+")
+_OPENED = ("libcuda.so.1", "libnvidia-ml.so.1")
 _COMPILERS = ("cc", "gcc", "clang")
 _NOT_SUPPORTED = 801
 """cudaErrorNotSupported and CUDA_ERROR_NOT_SUPPORTED."""
@@ -58,9 +63,9 @@ def find_compiler() -> str:
 
 
 def sources_digest() -> str:
-    """Of our C and of this module: stand-ins are built anew when either changes."""
+    """Of our C and C++ and of this module: stand-ins are built anew when any changes."""
     digest = hashlib.sha256()
-    for path in [*sorted(SOURCES.iterdir()), Path(__file__)]:
+    for path in [*sorted(SOURCES.iterdir()), *sorted(VALUES_SOURCES.iterdir()), Path(__file__)]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]
 
@@ -71,6 +76,7 @@ def build(torch_lib: Path, include: Path, out: Path) -> None:
     Raises UserError: no compiler, torch's libraries cannot be read, or a file does not compile.
     """
     compiler = find_compiler()
+    find_cpp_compiler()
     libraries = wanted_libraries(torch_lib)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as name:
@@ -80,6 +86,7 @@ def build(torch_lib: Path, include: Path, out: Path) -> None:
         _compile(compiler, made / CORE, [SOURCES / file for file in _CORE_FILES], ["-I", str(include)])
         for so, symbols in libraries.items():
             _one(compiler, so, symbols, include, work)
+        build_values(torch_lib, made / VALUES)
         try:
             made.replace(out)
         except OSError:  # another process was first
@@ -90,11 +97,11 @@ def build(torch_lib: Path, include: Path, out: Path) -> None:
 def wanted_libraries(torch_lib: Path) -> dict[str, dict[str, str]]:
     """NVIDIA's libraries that torch's in `torch_lib` want, by name: their symbols, each with its version.
 
-    The driver is none that torch is linked with: it opens it, and comes without symbols here.
+    The driver and NVML are none that torch is linked with: it opens them, and they come without symbols here.
     """
     wanted = [wanted_by(path) for path in sorted(torch_lib.glob("lib*.so"))]
     names = sorted({so for one in wanted for so in one.libraries if _STEM.fullmatch(so)})
-    libraries: dict[str, dict[str, str]] = {so: {} for so in [*names, "libcuda.so.1"]}
+    libraries: dict[str, dict[str, str]] = {so: {} for so in [*names, *_OPENED]}
     # cublasLt before cublas: the longest prefix that fits has the symbol.
     prefixes = sorted(((_prefix(so), so) for so in names), key=lambda pair: -len(pair[0]))
     for symbol, version in sorted({pair for one in wanted for pair in one.symbols}):

@@ -12,6 +12,8 @@ from pathlib import Path
 from zerobench.emulator.build import CORE, build
 from zerobench.emulator.gpu import VARIABLE, EmulatedGpu
 from zerobench.emulator.places import Torch, is_made, places, torch_in, users_torch
+from zerobench.emulator.values_build import LIBRARY as VALUES
+from zerobench.emulator.values_build import VARIABLE as VALUES_VARIABLE
 from zerobench.environments import Environment, environment
 from zerobench.errors import UserError
 
@@ -67,6 +69,7 @@ class Emulator:
             # ProcessGroupNCCL waits for an id of each 128 ranks, which ranks that are not there never store.
             "TORCH_NCCL_RANKS_PER_ROOT": str(_ROOTS),
             "TRITON_LIBCUDA_PATH": str(self.stand_ins),
+            VALUES_VARIABLE: str(self.stand_ins / VALUES),
         }
         if self.overlay is not None:
             added["PYTHONPATH"] = _before(str(self.overlay), environ.get("PYTHONPATH"))

@@ -6,10 +6,10 @@ A model of c10/cuda/CUDACachingAllocator.cpp with default settings, as in torch 
 installed torch. Sizes are exact, and where a block lies within its segment too. Segments lie at rising addresses in the
 order they were made; the driver may place them otherwise, which decides only between free blocks of equal size.
 
-One stream only. What that leaves out: each further stream has free blocks of its own, so that what DeepSpeed makes on
-a side stream (`overlap_comm`, prefetching) is never reused by the main one, and a block that `record_stream` marked
-comes back only when that stream has passed it. Both make the real allocator reserve more than this one. Expandable
-segments, `max_split_size_mb`, garbage collection and private pools (CUDA graphs) are off by default and not modelled.
+Each stream has free blocks of its own, so that what DeepSpeed makes on a side stream (`overlap_comm`, prefetching) is
+never reused by the main one. What that leaves out: a block that `record_stream` marked comes back at once here, and
+with a real device only when that stream has passed it, so that more may be reserved there. Expandable segments,
+`max_split_size_mb`, garbage collection and private pools (CUDA graphs) are off by default and not modelled.
 """
 
 from __future__ import annotations
@@ -91,7 +91,7 @@ class _Block:
 
 
 class CachingAllocator:
-    """torch's allocator for one stream of one device; all counters are in bytes.
+    """torch's allocator for one device; all counters are in bytes.
 
     `allocated_bytes`, `requested_bytes`, `reserved_bytes` and their peaks mean what torch.cuda.memory_stats() says
     under `<name>.all.current` and `.peak`; `alloc_retries` and `num_segments` likewise. `occupied_bytes` is the size of
@@ -107,8 +107,8 @@ class CachingAllocator:
         self.reserved_bytes = self.peak_reserved_bytes = 0
         self.occupied_bytes = self.peak_occupied_bytes = 0
         self.alloc_retries = 0
-        # Sizes are multiples of 512, so in the small pool any rest at all is at least kMinBlockSize.
-        self._small, self._large = _Pool(unsplit_bytes=0), _Pool(unsplit_bytes=LARGEST_SMALL_BYTES)
+        self._pools: dict[tuple[int, bool], _Pool] = {}
+        """By stream and whether blocks are small."""
         self._live: dict[int, _Block | None] = {}
         self._segments: dict[int, _Block] = {}
         """The first block of each segment by its address: splitting and merging leave the lower block standing."""
@@ -119,8 +119,8 @@ class CachingAllocator:
         """Pieces of memory held from the driver."""
         return len(self._segments)
 
-    def malloc(self, key: int, nbytes: int) -> None:
-        """Allocate `nbytes` under the name `key`; nothing is taken for 0 bytes, as in torch.
+    def malloc(self, key: int, nbytes: int, stream: int = 0) -> None:
+        """Allocate `nbytes` under the name `key` while `stream` is current; nothing is taken for 0 bytes, as in torch.
 
         Raises ValueError: `key` is in use or `nbytes` below 0; OutOfMemory: it does not fit in the capacity.
         """
@@ -130,7 +130,7 @@ class CachingAllocator:
             self._live[key] = None
             return
         size = (nbytes + MIN_BLOCK_BYTES - 1) & -MIN_BLOCK_BYTES
-        pool = self._small if size <= LARGEST_SMALL_BYTES else self._large
+        pool = self._pool(stream, size)
         keys = pool.keys
         place = bisect_left(keys, size << _ADDRESS_BITS)
         block = pool.blocks.pop(keys.pop(place)) if place < len(keys) else self._new_segment(size, pool)
@@ -172,7 +172,7 @@ class CachingAllocator:
 
     def empty_cache(self) -> None:
         """Give every segment that nothing uses back to the driver, as torch.cuda.empty_cache() does."""
-        for pool in (self._large, self._small):
+        for pool in self._pools.values():
             whole = [block for block in pool.blocks.values() if block.is_segment]
             for block in whole:
                 _take(pool, block)
@@ -191,6 +191,15 @@ class CachingAllocator:
         for address in sorted(self._segments):
             blocks = tuple((block.size, not block.free) for block in _chain(self._segments[address]))
             yield Segment(address, sum(size for size, _ in blocks), blocks)
+
+    def _pool(self, stream: int, size: int) -> _Pool:
+        """Free blocks that one of `size` may come from. Sizes are multiples of 512, so in a pool of small ones any rest
+        at all is at least kMinBlockSize.
+        """
+        key = (stream, size <= LARGEST_SMALL_BYTES)
+        if key not in self._pools:
+            self._pools[key] = _Pool(unsplit_bytes=0 if key[1] else LARGEST_SMALL_BYTES)
+        return self._pools[key]
 
     def _new_segment(self, size: int, pool: _Pool) -> _Block:
         """A block that is a whole new segment, large enough for `size`."""

@@ -184,7 +184,7 @@ _TRANSPARENT = (
     "zerobench/worker/simulation/memo.py",
     "zerobench/worker/simulation/device.py",
     "zerobench/worker/simulation/accelerator.py",
-    "zerobench/worker/simulation/kernels.py",
+    "zerobench/emulator/inside/kernels.py",
 )
 
 _PACKAGES = (

@@ -172,7 +172,7 @@ def _largest(trial: Trial, place: Place) -> Instant | None:
 def _of_the_trial(instant: Instant, evidence: Evidence) -> Instant:
     """The instant without the resident memory of the process that predicts."""
     own = instant.categories.get(Category.REST_OF_PROCESS, 0)
-    if not own or evidence not in {Evidence.SIMULATED, Evidence.FORMULA}:
+    if not own or not evidence.is_predicted:
         return instant
     kept = dict(instant.categories)
     del kept[Category.REST_OF_PROCESS]

@@ -82,13 +82,16 @@ def predicted_with(environment: Environment, specs: Iterable[TrialSpec]) -> list
     evidences = {spec.evidence for spec in specs}
     ran = [f"predicted with: {', '.join(engine)}; other releases may hold other bytes"]
     formulas = [f"by formula: of {FORMULAS_OF}; other releases may hold other bytes"]
-    return (ran if engine and evidences & {Evidence.SOLO, Evidence.SIMULATED} else []) + (
+    return (ran if engine and evidences & set(_ENGINE_RUNS) else []) + (
         formulas if Evidence.FORMULA in evidences else []
     )
 
 
 FORMULAS_OF = "DeepSpeed 0.19.8 and torch 2.13"
 """Whose source the closed forms were read in (zerobench.formulas)."""
+
+_ENGINE_RUNS = (Evidence.SOLO, Evidence.EMULATED, Evidence.SIMULATED)
+"""The predictions in which it does."""
 
 _ENGINE = {"DeepSpeed": "deepspeed", "torch": "torch", "transformers": "transformers"}
 

@@ -238,7 +238,10 @@ _EVERY_AXIS: Mapping[str, _Axis] = {
     ),
     "config file": _same(lambda spec: spec.ds_config_file or ""),
     "evidence": _Axis(
-        evidence_text, _measured_sentence, "solo, simulated, formula: predicted, not measured", unmarked=_MEASURED
+        evidence_text,
+        _measured_sentence,
+        f"{', '.join(world for world in Evidence if world is not Evidence.MEASURED)}: predicted, not measured",
+        unmarked=_MEASURED,
     ),
     "repeat": _number("rep", "repeat", lambda spec: spec.repeat),
 }

@@ -8,7 +8,6 @@ from dataclasses import dataclass
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
 from zerobench.report.trials import Trial
 from zerobench.spec.roles import Role
-from zerobench.spec.trial import Evidence
 
 OPTIMIZER_STATES = (
     Category.MASTER_WEIGHTS,
@@ -147,11 +146,11 @@ def host_peak_bytes(trial: Trial) -> int | None:
     """The largest host memory of one rank, over all ranks, phases and steps.
 
     The host's `total` rows where the ledger kept them; else the kernel's peak of the process (VmHWM), which
-    for `simulated` says nothing of the trial and is not used. Of a script that was watched from outside: the kernel's
-    peak of its largest rank, or of its largest process where none said that it was a rank.
+    for `emulated` and `simulated` says nothing of the trial and is not used. Of a script that was watched from outside:
+    the kernel's peak of its largest rank, or of its largest process where none said that it was a rank.
     """
     ledger = [i.total_bytes for step in StepKind for i in peaks_by_rank(trial, step, Place.HOST).values()]
-    if ledger or trial.spec.evidence is Evidence.SIMULATED:
+    if ledger or trial.spec.evidence.is_forked:
         largest = max(ledger, default=None)
         return None if largest is None or largest < 0 else largest  # below 0: allocated on a CPU rank, never touched
     rows = [row for rank in trial.ranks for row in rank.process_memory]

@@ -10,6 +10,7 @@ import importlib.metadata
 import re
 from collections.abc import Iterable
 
+from zerobench.emulator.emulator import find_emulator
 from zerobench.errors import UserError
 from zerobench.spec.availability import FRAMEWORKS
 from zerobench.spec.toolchain import package_folder
@@ -19,9 +20,13 @@ from zerobench.spec.trial import Evidence, TrialSpec
 def check_installed(trials: Iterable[TrialSpec], instead: str | None = None) -> None:
     """Refuse, before anything is started, `trials` that the packages of this environment do not do for.
 
-    Raises UserError, one line: what is missing, and what to do `instead`; by default how to get it or do without.
+    Raises UserError, one line: what is missing, be it the emulator, and what to do `instead`; by default how to get it
+    or do without.
     """
-    needing = {trial.evidence for trial in trials} - {Evidence.FORMULA}
+    chosen = list(trials)
+    if any(trial.evidence is Evidence.EMULATED for trial in chosen):
+        find_emulator()
+    needing = {trial.evidence for trial in chosen} - {Evidence.FORMULA}
     missing = [name for name in FRAMEWORKS if package_folder(name) is None] if needing else []
     if missing:
         are, them = ("is", "it") if len(missing) == 1 else ("are", "them")

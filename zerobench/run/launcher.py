@@ -22,7 +22,7 @@ from pathlib import Path
 from zerobench.errors import UserError
 from zerobench.folder import NEEDS_GPU_VARIABLE, TRIAL_VARIABLE, TrialFolder
 from zerobench.spec.batch import processes_of
-from zerobench.spec.trial import Evidence, TrialSpec
+from zerobench.spec.trial import TrialSpec
 
 WORKER_MODULE = "zerobench.worker"
 MARK = TRIAL_VARIABLE
@@ -43,7 +43,7 @@ _HOST = re.compile(r"\w[\w.:%@-]*", re.ASCII)
 
 def launched_processes(trial: TrialSpec) -> int:
     """Processes that the launcher starts in all: every rank, or the one that plays rank 0 or holds all replicas."""
-    return 1 if trial.evidence in {Evidence.SOLO, Evidence.SIMULATED} else processes_of(trial)
+    return 1 if trial.evidence.plays_one_rank else processes_of(trial)
 
 
 def deepspeed_argv(

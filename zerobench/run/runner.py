@@ -26,7 +26,7 @@ from zerobench.run.node_environment import record_hosts
 from zerobench.run.observer import Observer
 from zerobench.run.setup import lay_out, make_folder, mend_skipped, new_run_folder, resolved_configs
 from zerobench.run.shared_memory import lacks_shared_memory
-from zerobench.run.simulations import is_predicted, predict
+from zerobench.run.simulations import predict
 from zerobench.run.site import Site, check_site
 from zerobench.run.stop import Stop, stop_on_signals
 from zerobench.spec.expand import PlannedTrial
@@ -217,13 +217,13 @@ def _run_all(run: Run, to_do: Sequence[str], site: Site, stop: Stop, observer: O
         statuses[record.status] += 1
         observer.trial_ended(record)
 
-    predicted = [pair for pair in trials if is_predicted(pair[0])]
+    predicted = [pair for pair in trials if pair[0].evidence.is_predicted]
     for trial, folder in predicted:
         renew(run, trial, folder, site)
     taken = cache(site.interruption)  # one answer for all that are cut off at once
 
     def begun(trial: TrialSpec) -> None:
-        if site.job is not None and trial.evidence is Evidence.SIMULATED:
+        if site.job is not None and trial.evidence.is_forked:
             note_start(trial, run.folder.trial(trial.trial_id), site, time.time())
         started(trial)
 
@@ -231,7 +231,7 @@ def _run_all(run: Run, to_do: Sequence[str], site: Site, stop: Stop, observer: O
         ended(cut_off(record, run.folder.trial(record.trial_id), taken))
 
     predict(predicted, run.run_id, site.num_cpus, stop, begun, predicted_one)
-    measured = [pair for pair in trials if not is_predicted(pair[0])]
+    measured = [pair for pair in trials if not pair[0].evidence.is_predicted]
     failures = {} if stop.asked else compile_first(measured, site, stop, observer)
     for trial, folder in measured:
         if stop.asked:

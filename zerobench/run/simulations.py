@@ -1,4 +1,5 @@
-"""Runs predicted trials: formula trials in this process, simulated ones in a simulator's, several at a time.
+"""Runs predicted trials: formula trials in this process, simulated and emulated ones in a simulator's, several at a
+time.
 
 No launcher, no ranks, no GPU: what can go wrong is less than in a measured trial, and the record says it in the same
 types. A simulator that is killed, or stands still, takes along only the trials that it was at; another one goes on.
@@ -9,13 +10,15 @@ from __future__ import annotations
 import sys
 import time
 from collections import deque
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
 
 from pydantic import ValidationError
 
 from zerobench.ds_config import file_notes
+from zerobench.emulator.emulator import find_emulator
+from zerobench.emulator.gpu import EmulatedGpu
 from zerobench.errors import UserError
 from zerobench.folder import TrialFolder, write_whole
 from zerobench.formulas import formula_record
@@ -29,6 +32,7 @@ from zerobench.run.quiet import Quiet
 from zerobench.run.simulation_outcome import INTERRUPTED, died, quiet_for, simulator_died
 from zerobench.run.simulator import Said, Simulator
 from zerobench.run.stop import Stop
+from zerobench.spec.gpu_names import known_gpu
 from zerobench.spec.trial import Evidence, TrialSpec
 
 POLL_S = 0.25
@@ -42,11 +46,6 @@ Started = Callable[[TrialSpec], None]
 Ended = Callable[[TrialRecord], None]
 
 
-def is_predicted(trial: TrialSpec) -> bool:
-    """Whether a trial needs neither launcher nor device."""
-    return trial.evidence in {Evidence.SIMULATED, Evidence.FORMULA}
-
-
 def predict(trials: Sequence[Pair], run_id: str, num_cpus: int, stop: Stop, started: Started, ended: Ended) -> None:
     """Run predicted trials, whose specs lie in their folders; each leaves its record there.
 
@@ -58,9 +57,41 @@ def predict(trials: Sequence[Pair], run_id: str, num_cpus: int, stop: Stop, star
         if trial.evidence is Evidence.FORMULA:
             started(trial)
             ended(_by_formula(trial, folder, run_id))
-    simulated = [pair for pair in trials if pair[0].evidence is Evidence.SIMULATED]
-    if simulated and not stop.asked:
-        _Simulations(simulated, run_id, min(num_cpus, len(simulated)), stop, started, ended).run()
+    for played in _alike([pair for pair in trials if pair[0].evidence.is_forked]):
+        if stop.asked:
+            return
+        try:
+            added = _added(played[0][0])
+        except UserError as error:
+            _skip_all(played, run_id, str(error), started, ended)
+        else:
+            _Simulations(played, run_id, min(num_cpus, len(played)), stop, started, ended, added).run()
+
+
+def _alike(trials: Sequence[Pair]) -> list[list[Pair]]:
+    """Those of one simulator each: of one world, and where the GPU must be known from the start, of one GPU."""
+    kinds: dict[tuple[Evidence, str | None], list[Pair]] = {}
+    for trial, folder in trials:
+        gpu = trial.prediction.gpu if trial.evidence is Evidence.EMULATED else None
+        kinds.setdefault((trial.evidence, gpu), []).append((trial, folder))
+    return list(kinds.values())
+
+
+def _added(trial: TrialSpec) -> dict[str, str]:
+    """What the environment of the simulator of such trials has more than ours.
+
+    Raises UserError: there is no emulator here, or none of that GPU.
+    """
+    if trial.evidence is not Evidence.EMULATED:
+        return {}
+    return find_emulator().variables(EmulatedGpu.of(known_gpu(trial.prediction.gpu or "")))
+
+
+def _skip_all(trials: Sequence[Pair], run_id: str, reason: str, started: Started, ended: Ended) -> None:
+    """Record that trials were not begun, and why."""
+    for trial, folder in trials:
+        started(trial)
+        ended(_skipped(trial, folder, run_id, reason, "emulator"))
 
 
 def _by_formula(trial: TrialSpec, folder: TrialFolder, run_id: str) -> TrialRecord:
@@ -69,19 +100,24 @@ def _by_formula(trial: TrialSpec, folder: TrialFolder, run_id: str) -> TrialReco
     try:
         found = formula_record(trial)
     except UserError as error:
-        record = TrialRecord(
-            run_id=run_id,
-            trial_id=trial.trial_id,
-            config_hash=trial.config_hash,
-            status=Status.SKIPPED,
-            reason=str(error),
-            rule="formula",
-            ranks_expected=1,
-        )
-        write_whole(folder.record, record.model_dump_json(indent=1))
-        return record
+        return _skipped(trial, folder, run_id, str(error), "formula")
     write_whole(folder.rank_record(0), found.model_dump_json())
     return _record(trial, folder, run_id, 0, begun_s, (found.status, found.failure), 1)
+
+
+def _skipped(trial: TrialSpec, folder: TrialFolder, run_id: str, reason: str, rule: str) -> TrialRecord:
+    """The record of a trial that cannot be predicted here."""
+    record = TrialRecord(
+        run_id=run_id,
+        trial_id=trial.trial_id,
+        config_hash=trial.config_hash,
+        status=Status.SKIPPED,
+        reason=reason,
+        rule=rule,
+        ranks_expected=1,
+    )
+    write_whole(folder.record, record.model_dump_json(indent=1))
+    return record
 
 
 @dataclass
@@ -111,9 +147,17 @@ class _Simulations:
     """Sends a simulator as many trials as it plays at a time, and records how each ended."""
 
     def __init__(
-        self, trials: Sequence[Pair], run_id: str, jobs: int, stop: Stop, started: Started, ended: Ended
+        self,
+        trials: Sequence[Pair],
+        run_id: str,
+        jobs: int,
+        stop: Stop,
+        started: Started,
+        ended: Ended,
+        added: Mapping[str, str],
     ) -> None:
         self._waiting = deque(trials)
+        self._world, self._added = trials[0][0].evidence, added
         self._run_id, self._jobs, self._stop = run_id, jobs, stop
         self._started, self._ended = started, ended
         self._told: set[Path] = set()
@@ -130,7 +174,7 @@ class _Simulations:
             if not self._barren:
                 self._oom = read_oom_counters()
             self._barren += 1  # until it has begun a trial
-            with Simulator(self._jobs) as process:
+            with Simulator(self._jobs, self._world, self._added) as process:
                 self._serve(process)
                 was_gone = process.is_gone
                 code, words = process.end(), process.words()

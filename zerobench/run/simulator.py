@@ -13,6 +13,7 @@ import selectors
 import signal
 import subprocess
 import sys
+from collections.abc import Mapping
 from pathlib import Path
 from tempfile import TemporaryFile
 from types import TracebackType
@@ -21,6 +22,7 @@ from typing import NamedTuple, Self
 import psutil
 
 from zerobench.run.ranks import open_pidfd
+from zerobench.spec.trial import Evidence
 
 MODULE = "zerobench.worker.simulator"
 _EXIT_S = 5.0
@@ -39,19 +41,23 @@ class Said(NamedTuple):
 
 
 class Simulator:
-    """The process, in a session of its own: a context manager out of which nothing of it escapes."""
+    """The process, in a session of its own: a context manager out of which nothing of it escapes.
 
-    def __init__(self, jobs: int) -> None:
-        self._jobs = jobs
+    `added` is what its environment has more than ours.
+    """
+
+    def __init__(self, jobs: int, world: Evidence, added: Mapping[str, str]) -> None:
+        self._argv = [sys.executable, "-m", MODULE, "--world", world.value, "--jobs", str(jobs)]
+        self._added = added
         self._text = b""
         self.is_gone = False
         """It has closed its output: it is ending, or has ended."""
 
     def __enter__(self) -> Self:
         self._errors = TemporaryFile()
-        added = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "DS_ACCELERATOR": "cpu"}
+        added = {"HF_HUB_OFFLINE": "1", "TOKENIZERS_PARALLELISM": "false", "DS_ACCELERATOR": "cpu", **self._added}
         self._process = subprocess.Popen(
-            [sys.executable, "-m", MODULE, "--jobs", str(self._jobs)],
+            self._argv,
             stdin=subprocess.PIPE,
             stdout=subprocess.PIPE,
             stderr=self._errors,

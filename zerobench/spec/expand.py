@@ -14,9 +14,9 @@ Some things are made equal before points are compared, so that a sweep may multi
   trials of the sweep for those in which it does not (zerobench.ds_config.obedience). What changes the work or where
   states lie (offload, compression, consistency, ZeRO++, MiCS) is not: a strategy that has no such thing is listed as
   skipped.
-- nvme_path is dropped where nothing is offloaded to NVMe, and is NOWHERE for simulated and formula trials, which
-  write nothing.
-- gpu means something to simulated and formula trials only, rank to solo and simulated ones; elsewhere they are
+- nvme_path is dropped where nothing is offloaded to NVMe, and is NOWHERE for predictions without a device, which write
+  nothing.
+- gpu means something to emulated, simulated and formula trials only, rank to those that play one; elsewhere they are
   dropped, and `exclude` and `--only` see none.
 
 Points that then are the same trial are listed once. `single` trials come first, because the others are held against

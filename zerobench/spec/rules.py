@@ -187,6 +187,12 @@ def _flash_attention_needs_gpu(s: Situation) -> str | None:
     return None
 
 
+def _emulated_needs_gpu(s: Situation) -> str | None:
+    if s.trial.evidence is Evidence.EMULATED and not s.on_gpu:
+        return "evidence emulated: it is about CPU ranks, and CUDA is emulated; name a GPU (--set gpu=h200)"
+    return None
+
+
 def _ds_config_contradicts(s: Situation) -> str | None:
     if not uses_deepspeed(s.trial):
         return None
@@ -236,6 +242,7 @@ RULES: dict[str, Rule] = {
     "fused_adamw_needs_device_states": _fused_adamw_needs_device_states,
     "fused_adamw_needs_compiler": _fused_adamw_needs_compiler,
     "sequence_exceeds_positions": _sequence_exceeds_positions,
+    "emulated_needs_gpu": _emulated_needs_gpu,
     "flash_attention_needs_gpu": _flash_attention_needs_gpu,
     "ds_config_contradicts": _ds_config_contradicts,
     "ds_config_not_obeyed": _ds_config_not_obeyed,

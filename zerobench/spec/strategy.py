@@ -109,9 +109,9 @@ class StrategyInfo(Spec):
 
 
 _ALONE = "the driver waits for what other stages compute, and alone there is nobody to answer"
+_PREDICTED = tuple(world for world in Evidence if world is not Evidence.MEASURED)
 _RPC_UNAVAILABLE = {
-    Evidence.SOLO: _ALONE,
-    Evidence.SIMULATED: _ALONE,
+    **dict.fromkeys(_PREDICTED, _ALONE),
     Evidence.FORMULA: "no closed form of its memory is written",
 }
 
@@ -168,7 +168,7 @@ STRATEGIES: dict[str, StrategyInfo] = {
             uses_deepspeed=False,
             least_processes=2,
             num_servers=1,
-            evidences=(Evidence.MEASURED, Evidence.SOLO, Evidence.SIMULATED),
+            evidences=tuple(world for world in Evidence if world is not Evidence.FORMULA),
             unavailable={Evidence.FORMULA: "no closed form of its memory is written; use simulated"},
             axes=("consistency", *_OWN_LOSS),
             checkpoint=f"{_TORCH_SAVE} by the server",
@@ -189,7 +189,7 @@ STRATEGIES: dict[str, StrategyInfo] = {
             divides_batch=False,
             divides_layers=True,
             fixed_batch="its schedule is made for one number of micro-batches",
-            evidences=(Evidence.MEASURED, Evidence.SOLO, Evidence.SIMULATED),
+            evidences=tuple(world for world in Evidence if world is not Evidence.FORMULA),
             unavailable={Evidence.FORMULA: "no closed form of a stage's memory is written; use simulated"},
             axes=("pipeline_schedule",),
             checkpoint=f"{_DCP}; DeepSpeed's save_checkpoint, for as many stages, where it runs the schedule",
@@ -215,7 +215,7 @@ STRATEGIES: dict[str, StrategyInfo] = {
             packages=("torch", "horovod"),
             environment="horovod",
             evidences=(Evidence.MEASURED,),
-            unavailable=dict.fromkeys((Evidence.SOLO, Evidence.SIMULATED, Evidence.FORMULA), _OWN_ENVIRONMENT),
+            unavailable=dict.fromkeys(_PREDICTED, _OWN_ENVIRONMENT),
             axes=("bucket_bytes", "compression"),
             checkpoint=f"{_TORCH_SAVE} by rank 0",
         ),
@@ -229,7 +229,7 @@ STRATEGIES: dict[str, StrategyInfo] = {
             environment="tensorflow",
             fixed_batch="a step is one graph, traced for one number of micro-batches",
             evidences=(Evidence.MEASURED,),
-            unavailable=dict.fromkeys((Evidence.SOLO, Evidence.SIMULATED, Evidence.FORMULA), _OWN_ENVIRONMENT),
+            unavailable=dict.fromkeys(_PREDICTED, _OWN_ENVIRONMENT),
             axes=("tf_strategy",),
             checkpoint="tf.train.Checkpoint by one process",
         ),

@@ -100,7 +100,7 @@ def _compression_needs_warmup(s: Situation) -> str | None:
 
 
 def _compression_needs_values(s: Situation) -> str | None:
-    if s.trial.compression is not Compression.NONE and s.trial.evidence in {Evidence.SIMULATED, Evidence.FORMULA}:
+    if s.trial.compression is not Compression.NONE and s.trial.evidence.is_predicted:
         return (
             f"compression {s.trial.compression} {s.trial.evidence}: what a hook keeps appears over real steps; "
             "use measured or solo"

@@ -44,10 +44,11 @@
         reduce_bucket_size: [5e7, 5e8]
       ds_config_file: null          # a DeepSpeed JSON of your own instead of the generated configuration
       evidence: [measured, simulated]   # measured: real ranks; solo: one process is one rank of many, on a real device;
-                                    # simulated: the same without device and bytes; formula: closed forms
-      gpu: auto                     # GPU that simulated and formula trials are about: a name of the hardware
-                                    # catalogue (h200, a100), auto: this machine's, none: CPU ranks
-      rank: 0                       # rank that solo and simulated trials play; last: that of the highest number
+                                    # emulated: the same on torch's CUDA build without a GPU; simulated: without
+                                    # device and bytes; formula: closed forms
+      gpu: auto                     # GPU that emulated, simulated and formula trials are about: a name of the
+                                    # hardware catalogue (h200, a100), auto: this machine's, none: CPU ranks
+      rank: 0                       # rank that solo, emulated and simulated trials play; last: the highest
     on_cpu:                         # axes that replace those above where ranks are CPU processes
       model: llama-20m
     exclude:                        # drops the points of the grid that match all axes of an entry;

@@ -1,9 +1,9 @@
 """The hardware that a point of a sweep is about: the machine at hand, or, for predictions, one that is not there.
 
-Measured and solo trials run on this machine. A simulated or formula trial is about the GPU that it names; `auto` is
-this machine's own, and null the CPU. Only where that hardware is this machine's does the machine have a say: in what
-`auto` means, in how ranks are laid out over nodes, in which of a sweep's axes (`on_cpu`) count. Elsewhere a node of
-eight GPUs stands in, so that a plan for GPUs that are not here comes out the same on every machine.
+Measured and solo trials run on this machine. An emulated, simulated or formula trial is about the GPU that it names;
+`auto` is this machine's own, and null the CPU. Only where that hardware is this machine's does the machine have a say:
+in what `auto` means, in how ranks are laid out over nodes, in which of a sweep's axes (`on_cpu`) count. Elsewhere a
+node of eight GPUs stands in, so that a plan for GPUs that are not here comes out the same on every machine.
 
 It is decided point by point and never by what else the sweep holds, so that a prediction made today joins a
 measurement made tomorrow in another run on this machine.

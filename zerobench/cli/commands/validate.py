@@ -17,7 +17,8 @@ def validate(
     sets: Sets = None,
     only: Only = None,
     worlds: Annotated[
-        str | None, typer.Option("--worlds", metavar="WORLD,...", help="Of solo, simulated, formula; all of them.")
+        str | None,
+        typer.Option("--worlds", metavar="WORLD,...", help="Of solo, simulated, formula, and emulated; all but that."),
     ] = None,
     run: Annotated[
         str | None, typer.Option("--run", metavar="RUN", help="Start nothing: read an earlier run that has both.")

@@ -187,23 +187,52 @@ CUresult cuMemGetAllocationGranularity(size_t *bytes, const CUmemAllocationProp 
   return CUDA_SUCCESS;
 }
 
+// Reserved ranges, few per process: torch reserves one for each stream and pool.
+typedef struct zb_range {
+  struct zb_range *next;
+  char *start;
+  size_t bytes;
+} zb_range_t;
+static zb_range_t *ranges;
+
 CUresult cuMemAddressReserve(CUdeviceptr *out, size_t bytes, size_t alignment, CUdeviceptr wanted,
                              unsigned long long flags) {
   (void)wanted, (void)flags;  // where the range is to lie is a wish
   if (!bytes || bytes % GRANULE) return CUDA_ERROR_INVALID_VALUE;
-  void *start = zb_map(bytes, alignment > GRANULE ? alignment : GRANULE);
+  char *start = zb_map(bytes, alignment > GRANULE ? alignment : GRANULE);
   if (!start) return CUDA_ERROR_OUT_OF_MEMORY;
-  zb_remember((zb_block_t){start, bytes, ZB_RANGE, zb_physical(zb_current_ordinal), NULL});
+  zb_range_t *range = malloc(sizeof *range);
+  pthread_mutex_lock(&lock);
+  *range = (zb_range_t){ranges, start, bytes};
+  ranges = range;
+  pthread_mutex_unlock(&lock);
   *out = (CUdeviceptr)start;
   return CUDA_SUCCESS;
 }
 
 CUresult cuMemAddressFree(CUdeviceptr start, size_t bytes) {
-  zb_block_t block = zb_find((void *)start);
-  if (block.kind != ZB_RANGE || block.start != (char *)start || block.bytes != bytes) return CUDA_ERROR_INVALID_VALUE;
-  zb_forget((void *)start);
-  zb_unmap((void *)start, bytes);
+  zb_range_t *found = NULL;
+  pthread_mutex_lock(&lock);
+  for (zb_range_t **at = &ranges; *at && !found; at = &(*at)->next) {
+    if ((*at)->start != (char *)start || (*at)->bytes != bytes) continue;
+    found = *at;
+    *at = found->next;
+    break;
+  }
+  pthread_mutex_unlock(&lock);
+  if (!found) return CUDA_ERROR_INVALID_VALUE;
+  zb_unmap(found->start, found->bytes);
+  free(found);
   return CUDA_SUCCESS;
+}
+
+static int is_reserved(const char *start, size_t bytes) {
+  int inside = 0;
+  pthread_mutex_lock(&lock);
+  for (zb_range_t *range = ranges; range && !inside; range = range->next)
+    inside = start >= range->start && start + bytes <= range->start + range->bytes;
+  pthread_mutex_unlock(&lock);
+  return inside;
 }
 
 CUresult cuMemCreate(CUmemGenericAllocationHandle *handle, size_t bytes, const CUmemAllocationProp *properties,
@@ -228,9 +257,8 @@ CUresult cuMemMap(CUdeviceptr start, size_t bytes, size_t offset, CUmemGenericAl
                   unsigned long long flags) {
   (void)flags;
   zb_physical_memory_t *memory = (zb_physical_memory_t *)handle;
-  zb_block_t range = zb_find((void *)start);
-  if (range.kind == ZB_MAPPED || range.kind == ZB_NOTHING || offset || bytes != memory->bytes)
-    return CUDA_ERROR_INVALID_VALUE;
+  if (offset || bytes != memory->bytes || !is_reserved((char *)start, bytes)) return CUDA_ERROR_INVALID_VALUE;
+  if (zb_find((char *)start).kind) return CUDA_ERROR_ALREADY_MAPPED;
   pthread_mutex_lock(&lock);
   memory->held++;
   pthread_mutex_unlock(&lock);

@@ -74,7 +74,7 @@ int zb_make_context(int physical);
 int zb_has_context(int physical);
 
 // Memory: address ranges that this process was given. None of it is touched here.
-enum { ZB_NOTHING, ZB_DEVICE, ZB_HOST, ZB_MANAGED, ZB_RANGE, ZB_MAPPED };
+enum { ZB_NOTHING, ZB_DEVICE, ZB_HOST, ZB_MANAGED, ZB_MAPPED };
 typedef struct {
   char *start;
   size_t bytes;

@@ -179,7 +179,7 @@ def _resident(trial: Trial, step: StepKind) -> Instant | None:
 def _of_the_trial(instant: Instant, evidence: Evidence) -> Instant:
     """The instant without the resident memory of a process that only predicts."""
     own = instant.categories.get(Category.REST_OF_PROCESS, 0)
-    if not own or evidence not in {Evidence.SIMULATED, Evidence.FORMULA}:
+    if not own or not evidence.is_predicted:
         return instant
     kept: dict[Category, int] = {
         category: size for category, size in instant.categories.items() if category is not Category.REST_OF_PROCESS

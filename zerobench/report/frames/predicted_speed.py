@@ -6,9 +6,6 @@ from zerobench.report.step_time.bound import step_bound
 from zerobench.report.trials import Trial, completed
 from zerobench.spec.cluster import HOST_BANDWIDTH, Cluster, read_rate
 from zerobench.spec.hardware import Gpu, find_gpu
-from zerobench.spec.trial import Evidence
-
-_COUNTED = {Evidence.SIMULATED, Evidence.FORMULA}
 
 
 def gpu_of(trial: Trial) -> Gpu | None:
@@ -19,9 +16,9 @@ def gpu_of(trial: Trial) -> Gpu | None:
 
 
 def step_bound_s(trial: Trial) -> float | None:
-    """What a step of a simulated or formula trial takes at least, on nodes as `zerobench plan` has them by default."""
+    """What a step of a predicted trial takes at least, on nodes as `zerobench plan` has them by default."""
     gpu = gpu_of(trial)
-    if gpu is None or trial.spec.evidence not in _COUNTED or not completed(trial):
+    if gpu is None or not trial.spec.evidence.is_predicted or not completed(trial):
         return None
     rate = read_rate("host bandwidth", HOST_BANDWIDTH)
     cluster = Cluster(gpu, trial.spec.num_nodes, trial.spec.gpus_per_node, host_memory_bytes_per_s=rate)

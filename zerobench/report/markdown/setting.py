@@ -20,7 +20,7 @@ from zerobench.report.labels import shared_lines
 from zerobench.report.markdown.text import block, bullets, code, table
 from zerobench.report.node_facts import node_lines
 from zerobench.spec.hardware import find_gpu
-from zerobench.spec.trial import TrialSpec
+from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.store import Run
 from zerobench.units import format_bytes
 
@@ -37,7 +37,7 @@ def hardware_lines(frames: RunFrames, run: Run) -> list[str]:
     said = {
         "GPUs": _gpus(environment),
         "links between them": gpu_links(environment),
-        "simulated, not there": _simulated(frames, run),
+        "emulated or simulated, not there": _not_there(frames, run),
         "processor": _processor(environment),
         "host memory": _size(at(environment, "machine", "memory_bytes")),
         "system": _joined(environment, ("machine", "os"), ("machine", "kernel"), ("machine", "architecture")),
@@ -56,9 +56,12 @@ def _gpus(environment: Environment) -> str | None:
     return f"{names}, {format_bytes(size, 1)} each" if isinstance(size, int) else names
 
 
-def _simulated(frames: RunFrames, run: Run) -> str | None:
+_NOT_THERE = [evidence.value for evidence in Evidence if evidence.is_forked]
+
+
+def _not_there(frames: RunFrames, run: Run) -> str | None:
     """The GPUs that predictions are about, with their memory as the catalogue has it."""
-    rows = frames.trials[(frames.trials["run_id"] == run.run_id) & (frames.trials["evidence"] == "simulated")]
+    rows = frames.trials[(frames.trials["run_id"] == run.run_id) & frames.trials["evidence"].isin(_NOT_THERE)]
     known = [gpu for name in sorted(set(rows["gpu"].dropna())) if (gpu := find_gpu(name)) is not None]
     return ", ".join(f"{gpu.name} ({format_bytes(gpu.memory_bytes, 1)})" for gpu in known) or None
 

@@ -19,6 +19,7 @@ from zerobench.report.memory_view import GROUPS
 from zerobench.report.recovery import distance_text
 from zerobench.report.terminal.layout import WIDE, Column
 from zerobench.report.terminal.pipeline_tables import HOW_TO_READ
+from zerobench.spec.trial import Evidence
 
 Row = Mapping[str, Any]
 Key = tuple[str, str]
@@ -48,7 +49,7 @@ def evidence(row: Row) -> str:
     how = row["evidence"]
     if how == "measured":
         return "measured"
-    gpu = f", {row['gpu']}" if how == "simulated" and row["gpu"] else ""
+    gpu = f", {row['gpu']}" if Evidence(how).is_forked and row["gpu"] else ""
     return f"predicted ({how}{gpu})"
 
 

@@ -243,7 +243,7 @@ def other_device(measured: Trial, predicted: Trial) -> str | None:
     evidence, gpu, device = predicted.spec.evidence, predicted.spec.prediction.gpu, _device(measured)
     if device is None:
         return None
-    if evidence is Evidence.SIMULATED:
+    if evidence.is_forked:
         asked = gpu or "CPU ranks"
         alike = _same_gpu(gpu, device.name) if gpu and device.is_gpu else (gpu is not None) == device.is_gpu
     elif evidence is Evidence.SOLO and (played_on := _device(predicted)) is not None:

@@ -183,7 +183,13 @@ def _block(pair: Pair, total: Key, unit: Unit, label: str, *, with_measured: boo
     ]
 
 
-_SHORT = {Evidence.MEASURED: "meas", Evidence.SOLO: "solo", Evidence.SIMULATED: "sim", Evidence.FORMULA: "form"}
+_SHORT = {
+    Evidence.MEASURED: "meas",
+    Evidence.SOLO: "solo",
+    Evidence.EMULATED: "emul",
+    Evidence.SIMULATED: "sim",
+    Evidence.FORMULA: "form",
+}
 
 
 def _fraction(measured: int | None, predicted: int | None) -> float | None:

@@ -59,7 +59,7 @@ class JobArray:
 
 def shape_of(trial: TrialSpec) -> Shape:
     """The group of `trial`: a rank that is played alone takes one node, however many it is one of."""
-    if trial.evidence in {Evidence.SIMULATED, Evidence.FORMULA}:
+    if trial.evidence.is_predicted:
         return JobKind.PREDICTIONS, 1
     return JobKind.TRIALS, trial.num_nodes if trial.evidence is Evidence.MEASURED else 1
 

@@ -7,7 +7,6 @@ synchronised with the host, host memory can be page-locked.
 
 from __future__ import annotations
 
-from contextlib import nullcontext
 from functools import partial
 from typing import Any, Protocol
 from weakref import WeakSet
@@ -16,57 +15,15 @@ import torch
 from deepspeed.accelerator.abstract_accelerator import DeepSpeedAccelerator
 from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 
+from zerobench.worker.simulation import streams
 from zerobench.worker.simulation.device import DEVICE
 
 
-class _Stream:
-    """Everything is done at once, so there is nothing to wait for."""
-
-    def __init__(self, *_: Any, **__: Any) -> None:
-        """Any stream."""
-
-    def synchronize(self) -> None:
-        """Done."""
-
-    def wait_stream(self, _other: Any) -> None:
-        """Done."""
-
-    def wait_event(self, _event: Any) -> None:
-        """Done."""
-
-    def record_event(self, event: Any = None) -> Any:
-        """An event that has happened."""
-        return event or _Event()
-
-    def query(self) -> bool:
-        """Done."""
-        return True
-
-
-class _Event(_Stream):
-    def record(self, _stream: Any = None) -> None:
-        """Done."""
-
-    def wait(self, _stream: Any = None) -> None:
-        """Done."""
-
-    def elapsed_time(self, _end: Any) -> float:
-        """No time passes."""
-        return 0.0
-
-
-_STREAM = _Stream()
-
-
 def offer_streams(module: Any) -> None:
-    """Give the device's module in torch (torch.simgpu) what FSDP2 asks torch.cuda for: streams and events.
-
-    The stream that is current is the only one, so whatever one thread of work holds back from another is held no
-    longer than on one stream.
-    """
-    module.Stream, module.Event = _Stream, _Event
-    module.current_stream = lambda *_: _STREAM
-    module.stream = lambda _stream: nullcontext()
+    """Give the device's module in torch (torch.simgpu) what FSDP2 asks torch.cuda for: streams and events."""
+    module.Stream, module.Event = streams.Stream, streams.Event
+    module.current_stream = streams.current
+    module.stream = streams.entered
 
 
 class SimulatedGpu(Protocol):
@@ -137,24 +94,24 @@ class SimulatedAccelerator(CPU_Accelerator):  # type: ignore[misc] # DeepSpeed p
     @property
     def Stream(self) -> Any:  # noqa: N802 -- DeepSpeed's name
         """The class of streams."""
-        return _Stream
+        return streams.Stream
 
     @property
     def Event(self) -> Any:  # noqa: N802 -- DeepSpeed's name
         """The class of events."""
-        return _Event
+        return streams.Event
 
-    def stream(self, _stream: Any) -> Any:
+    def stream(self, stream: Any) -> Any:
         """A context in which a stream is current."""
-        return nullcontext()
+        return streams.entered(stream)
 
     def current_stream(self, _device_index: int | None = None) -> Any:
-        """The only one."""
-        return _STREAM
+        """The innermost that was entered."""
+        return streams.current()
 
     def default_stream(self, _device_index: int | None = None) -> Any:
-        """The only one."""
-        return _STREAM
+        """The one that is current where none was entered."""
+        return streams.DEFAULT
 
     def total_memory(self, _device_index: int | None = None) -> int:
         """The GPU's."""

@@ -61,18 +61,18 @@ class SimulatedRows(DeviceRows):
     def _replay(self) -> None:
         """A storage that changes its size is given back and asked for anew, as `resize_` does."""
         sizes, allocator = self._sizes, self._allocator
-        for entry, delta in self._counter.take_device_events():
+        for entry, delta, stream in self._counter.take_device_events():
             old = sizes.pop(entry.serial, 0)
             if old:
                 allocator.free(entry.serial)
             if old + delta:
                 sizes[entry.serial] = old + delta
-                self._malloc(entry.serial, old + delta)
+                self._malloc(entry.serial, old + delta, stream)
 
-    def _malloc(self, key: int, nbytes: int) -> None:
+    def _malloc(self, key: int, nbytes: int, stream: int) -> None:
         """Beyond the GPU's capacity the figures go on, since how much is missing is what a plan asks."""
         try:
-            self._allocator.malloc(key, nbytes)
+            self._allocator.malloc(key, nbytes, stream)
         except OutOfMemory:
             self._allocator.capacity_bytes = None
-            self._allocator.malloc(key, nbytes)
+            self._allocator.malloc(key, nbytes, stream)

@@ -59,9 +59,10 @@ class _FusedAttention(torch.autograd.Function):
         output = query.new_empty((batch, length, heads, value.shape[-1])).transpose(1, 2)
         rows = length if flash else _round_up(length, 32)
         logsumexp = query.new_empty((batch, heads, rows), dtype=torch.float32)
-        random_state = query.new_empty((2,), dtype=torch.int64)
+        # Flash gives out a generator's state, which it fills, and a number that it does not.
+        random_state = [query.new_empty(shape, dtype=torch.int64) for shape in ((2,), ())]
         kept = [t for t in (mask,) if t is not None]
-        ctx.save_for_backward(query, key, value, output, logsumexp, random_state, *kept)
+        ctx.save_for_backward(query, key, value, output, logsumexp, *random_state, *kept)
         ctx.flash = flash
         _count[0](sdpa_flop_count(query.shape, _expanded(key, heads), _expanded(value, heads)))
         ctx.dim = dim

@@ -32,11 +32,25 @@ class _Module(backend_registration._DummyBackendModule):
         """The same."""
 
 
+_KERNELS = torch.library.Library("aten", "IMPL")  # kept, or what it registers goes with it
+
+
 def register() -> None:
     """Register the device type with torch."""
     backend_registration._setup_privateuseone_for_python_backend(DEVICE, backend_module=_Module())
+    _KERNELS.impl("silu_backward", _silu_backward, "AutogradPrivateUse1")
     torch.tensor = _tensor
     torch.Tensor.record_stream = _record_stream  # type: ignore[assignment, method-assign]
+
+
+def _silu_backward(gradient: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
+    """One kernel, as on CUDA: devices that torch does not know get it as a formula, whose parts are memory.
+
+    (aten/src/ATen/native/native_functions.yaml: CPU, CUDA: silu_backward; CompositeImplicitAutograd:
+    math_silu_backward.)
+    """
+    with torch._C._AutoDispatchBelowAutograd():
+        return torch.ops.aten.silu_backward.default(gradient, value)
 
 
 def _tensor(data: Any, *arguments: Any, device: Any = None, **options: Any) -> torch.Tensor:

@@ -5,9 +5,13 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import Self
 
-from zerobench.memory.storages import Event, Storage, StorageCounter
+from zerobench.memory.storages import Storage, StorageCounter
 from zerobench.worker.simulation.device import DEVICE
+from zerobench.worker.simulation.streams import current_number
 from zerobench.worker.simulation.tensors import SimulatedTensors
+
+DeviceEvent = tuple[Storage, int, int]
+"""A storage of the device, by how many bytes it grew, and the number of the stream that was current."""
 
 
 class SimulatedCounter(StorageCounter):
@@ -18,7 +22,7 @@ class SimulatedCounter(StorageCounter):
     def __init__(self, observe: Callable[[], object], tensors: SimulatedTensors) -> None:
         super().__init__(observe)
         self._tensors = tensors
-        self._device_events: list[Event] = []
+        self._device_events: list[DeviceEvent] = []
 
     def __enter__(self) -> Self:
         self._tensors.observer = self.see
@@ -29,7 +33,7 @@ class SimulatedCounter(StorageCounter):
         self._tensors.observer = None
         self.leave_resizes()
 
-    def take_device_events(self) -> list[Event]:
+    def take_device_events(self) -> list[DeviceEvent]:
         """What happened on the device since the last time this was asked."""
         events, self._device_events = self._device_events, []
         return events
@@ -37,4 +41,4 @@ class SimulatedCounter(StorageCounter):
     def _grow(self, entry: Storage, delta: int) -> None:
         super()._grow(entry, delta)
         if entry.device == DEVICE:
-            self._device_events.append((entry, delta))
+            self._device_events.append((entry, delta, current_number()))

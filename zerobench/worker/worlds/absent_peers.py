@@ -1,4 +1,4 @@
-"""What torch.distributed finds where the other ranks are not: a store that answers for them, instant groups on the host.
+"""What torch.distributed finds where no other rank is: a store that answers for them, instant groups on the host.
 
 ProcessGroupNCCL asks its store for what rank 0 wrote (the communicator's id), and the store of an emulated rank is
 asked for what nobody wrote. The id means nothing to a library that talks to nobody, so any of the right length will do.

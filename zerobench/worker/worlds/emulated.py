@@ -13,6 +13,7 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
+from torch.utils.flop_counter import flop_registry
 
 from zerobench.memory.caching_allocator import pinned_block_bytes
 from zerobench.memory.device import Device
@@ -20,6 +21,7 @@ from zerobench.memory.heard_collectives import HearingCounter
 from zerobench.memory.nvml import DeviceReader
 from zerobench.memory.recorder import NvmeAccount
 from zerobench.memory.storages import Storage
+from zerobench.memory.traffic import Traffic
 from zerobench.progress import Rank
 from zerobench.records import ContextMemory
 from zerobench.spec.hardware import find_gpu
@@ -74,7 +76,6 @@ class EmulatedWorld(World):
             WORLD_SIZE=str(rank.world_size),
             MASTER_ADDR="127.0.0.1",
             MASTER_PORT="0",
-            TORCH_NCCL_RANKS_PER_ROOT=str(rank.world_size),  # else it waits for the ids that other roots would give
         )
         instant_cpu_groups()
         self._store = AbsentPeers()  # torch asks the Python object, and does not keep it
@@ -109,7 +110,7 @@ class EmulatedWorld(World):
 
     def counter(self, observe: Callable[[], object]) -> EmulatedCounter:
         """One that hears collectives and knows which host memory is page-locked."""
-        self._counter = EmulatedCounter(observe, self.traffic.collective, self.trial.gpus_per_node)
+        self._counter = EmulatedCounter(observe, self.traffic, self.trial.gpus_per_node)
         return self._counter
 
     def nvme(self, folder: str | None, rank: int) -> NvmeAccount:
@@ -130,10 +131,9 @@ class EmulatedWorld(World):
 class EmulatedCounter(HearingCounter):
     """Counts storages on device and host, and keeps which of the host's are page-locked."""
 
-    def __init__(
-        self, observe: Callable[[], Any], heard: Callable[[str, int, int, int | None], None], ranks_per_node: int
-    ) -> None:
-        super().__init__(observe, heard, ranks_per_node)
+    def __init__(self, observe: Callable[[], Any], traffic: Traffic, ranks_per_node: int) -> None:
+        super().__init__(observe, traffic.collective, ranks_per_node)
+        self._count_flops = traffic.add_flops
         self.pinned: set[int] = set()
 
     def __torch_dispatch__(
@@ -141,6 +141,9 @@ class EmulatedCounter(HearingCounter):
     ) -> Any:
         """As the counter's; who reads a value that no kernel wrote is told what an ordinary step would tell him."""
         out = super().__torch_dispatch__(func, types, args, kwargs)
+        formula = flop_registry.get(func._overloadpacket)
+        if formula is not None and out is not NotImplemented:
+            self._count_flops(formula(*args, **(kwargs or {}), out_val=out))
         if func is _READS_VALUE and args[0].is_cuda and (known := known_answer()) is not None:
             return type(out)(known)
         return out

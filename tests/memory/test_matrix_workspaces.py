@@ -1,0 +1,23 @@
+"""The size of the matrix library's workspace, by torch's own rules."""
+
+from __future__ import annotations
+
+import pytest
+
+from zerobench.memory.matrix_workspaces import chosen_size
+from zerobench.spec.hardware import load_catalogue
+from zerobench.spec.overheads import workspace_of
+
+
+@pytest.mark.parametrize(
+    ("configured", "nbytes"),
+    [("", 8519680), (":4096:2:16:8", 8519680), (":16:8", 131072), (":4096:8", 33554432), ("what", 8519680)],
+)
+def test_the_workspace_is_what_the_variable_asks_for(configured, nbytes):
+    assert chosen_size(8, {"CUBLAS_WORKSPACE_CONFIG": configured}) == nbytes
+
+
+def test_of_every_catalogued_gpu_it_is_the_size_that_predictions_take():
+    known = [gpu for gpu in load_catalogue() if gpu.compute_capability]
+    sizes = {gpu.name: chosen_size(int(gpu.compute_capability.split(".")[0]), {}) for gpu in known}
+    assert sizes == {gpu.name: workspace_of(gpu.name).workspace_bytes for gpu in known}

@@ -1,0 +1,87 @@
+"""The emulated GPU for tests: made once a session where it is not made, and programs that run on it.
+
+Where it cannot be made for want of a network the tests skip; any other reason is a failure.
+"""
+
+from __future__ import annotations
+
+import fcntl
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zerobench.emulator.emulator import ENVIRONMENT, Emulator, find_emulator
+from zerobench.emulator.gpu import EmulatedGpu
+from zerobench.environments import VARIABLE, environment
+from zerobench.errors import UserError
+from zerobench.run.environments import set_up
+from zerobench.spec.gpu_names import known_gpu
+
+_DOWNLOADS = ("torch", "triton", "headers")
+"""The steps that need a network."""
+
+Emulated = Callable[..., Any]
+
+
+@pytest.fixture(scope="session")
+def emulator(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Emulator:
+    """The emulator as it was made on this machine, else made for this session, by one of its processes."""
+    try:
+        return find_emulator()
+    except UserError as error:
+        if "not made" not in str(error):
+            raise
+    base = tmp_path_factory.getbasetemp()
+    folder = (base if worker_id == "master" else base.parent) / "environments"
+    folder.mkdir(exist_ok=True)
+    with (folder / "lock").open("w") as lock:
+        fcntl.flock(lock, fcntl.LOCK_EX)
+        try:
+            own = set_up(ENVIRONMENT, folder, print)
+        except UserError as error:
+            if str(error).startswith(tuple(f"setup {ENVIRONMENT}: {step} failed" for step in _DOWNLOADS)):
+                pytest.skip(f"the emulated GPU cannot be downloaded: {error}")
+            raise
+    os.environ[VARIABLE] = str(folder)  # for the commands that the tests start
+    assert own == environment(ENVIRONMENT)
+    return find_emulator()
+
+
+@pytest.fixture(scope="session")
+def emulated(emulator: Emulator) -> Emulated:
+    """Run a Python program on the emulated GPU; what it printed as its last line, read as JSON."""
+
+    def run(
+        program: str,
+        *arguments: str,
+        gpu: str = "H200",
+        num_gpus: int = 1,
+        account: Path | None = None,
+        **added: str,
+    ) -> Any:
+        variables = emulator.variables(EmulatedGpu.of(known_gpu(gpu)), num_gpus, account)
+        command = [str(emulator.python), "-c", program, *arguments]
+        environ = {**os.environ, **variables, **added}
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, check=False, timeout=600)
+        assert done.returncode == 0, done.stdout + done.stderr
+        return json.loads(done.stdout.splitlines()[-1])
+
+    return run
+
+
+def run_python(program: str, environ: dict[str, str]) -> subprocess.CompletedProcess[str]:
+    """Run a program in an environment of exactly these variables beside ours."""
+    return subprocess.run(
+        [sys.executable, "-c", program],
+        env={**os.environ, **environ},
+        capture_output=True,
+        text=True,
+        check=False,
+        timeout=600,
+    )

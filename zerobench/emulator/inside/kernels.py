@@ -1,0 +1,187 @@
+"""What DeepSpeed's compiled kernels leave behind, without the kernels: nothing to build, nothing computed.
+
+Optimizers, the quantizer and the asynchronous I/O handle are Python classes around compiled modules. The classes run
+as they are, with their states and buffers; the modules are replaced by ones that take the same calls, allocate what
+the real ones allocate (the page-locked buffers of the I/O handle) and compute nothing. It needs neither nvcc nor libaio.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Callable
+from pathlib import Path
+from types import SimpleNamespace
+from typing import Any
+from weakref import WeakSet
+
+import torch
+
+from zerobench.memory.block_io import BlockIo
+
+_swapped_bytes: dict[str, int] = {}
+"""Size of each file that a swapper has written, by its path. No file exists."""
+_traffic = {"read": 0, "written": 0}
+
+
+def install() -> None:
+    """Give DeepSpeed these kernels in place of its own, for the rest of the process."""
+    from deepspeed.ops import op_builder
+    from deepspeed.ops.op_builder.builder import OpBuilder
+
+    OpBuilder.load = _load
+    op_builder.AsyncIOBuilder.load = _load  # it has one of its own, which builds another kernel first
+    op_builder.AsyncIOBuilder.is_compatible = _is_compatible  # asks for libaio
+    op_builder.QuantizerBuilder = _QuantizerBuilder  # the CPU's, which were imported, have none
+    _keep_off_the_disk()
+
+
+def _is_compatible(_self: Any, verbose: bool = False) -> bool:  # noqa: ARG001 -- DeepSpeed's own signature
+    return True
+
+
+def _keep_off_the_disk() -> None:
+    """No folder is made for swap files, where there may be no such disk, and none that is there is emptied."""
+    from deepspeed.runtime.swap_tensor import optimizer_utils, partitioned_param_swapper
+
+    def nothing(*_: Any, **__: Any) -> None:
+        """Done."""
+
+    without_folders = SimpleNamespace(path=os.path, makedirs=nothing)
+    optimizer_utils.os = without_folders
+    partitioned_param_swapper.os = without_folders
+    partitioned_param_swapper.shutil = SimpleNamespace(rmtree=nothing)
+
+
+def read_block_io() -> BlockIo:
+    """Bytes read and written by the swappers so far."""
+    return BlockIo(_traffic["read"], _traffic["written"])
+
+
+def swap_file_bytes(folder: Path, rank: int) -> dict[str, int]:
+    """Bytes that the swap files of this rank would have, split as zerobench.memory.block_io.swap_file_bytes does."""
+    sizes = {"optimizer": 0, "parameters": 0}
+    for path, nbytes in _swapped_bytes.items():
+        parts = Path(path).parts
+        if Path(path).is_relative_to(folder) and f"rank{rank}" in parts:
+            sizes["optimizer" if "optimizer" in parts else "parameters"] += nbytes
+    return sizes
+
+
+def _in_place(*_: Any) -> int:
+    """An optimizer's update works on the tensors that it is given, and has no memory of its own."""
+    return 0
+
+
+def _lamb(weights: torch.Tensor, *_: Any) -> torch.Tensor:
+    """csrc/lamb/fused_lamb_cuda.cpp gives the coefficient that it scaled the update by."""
+    return torch.zeros(1, dtype=torch.float32, device=weights.device)
+
+
+def _optimizer(*functions: str) -> Callable[[], Any]:
+    return lambda: SimpleNamespace(**dict.fromkeys(functions, _in_place))
+
+
+class _AioHandle:
+    """csrc/aio/py_lib: reads and writes between page-locked buffers and files."""
+
+    def __init__(self, *_: Any, **__: Any) -> None:
+        self._locked: WeakSet[torch.UntypedStorage] = WeakSet()
+        self._pending = 0
+
+    def new_cpu_locked_tensor(self, numel: int, example: torch.Tensor) -> torch.Tensor:
+        """A page-locked host buffer (deepspeed_pin_tensor.cpp allocates what is asked, page-aligned)."""
+        buffer = torch.empty(int(numel), dtype=example.dtype, device="cpu")
+        self._locked.add(buffer.untyped_storage())
+        return buffer
+
+    def free_cpu_locked_tensor(self, buffer: torch.Tensor) -> bool:
+        self._locked.discard(buffer.untyped_storage())
+        return True
+
+    def is_pinned(self, tensor: torch.Tensor) -> bool:
+        return tensor.untyped_storage() in self._locked or getattr(tensor, "ds_pinned", False)
+
+    def async_pread(self, buffer: torch.Tensor, _path: str, _offset: int = 0) -> int:
+        _traffic["read"] += buffer.nbytes
+        self._pending += 1
+        return 0
+
+    def async_pwrite(self, buffer: torch.Tensor, path: str, _offset: int = 0) -> int:
+        _traffic["written"] += buffer.nbytes
+        _swapped_bytes[path] = max(_swapped_bytes.get(path, 0), buffer.nbytes)
+        self._pending += 1
+        return 0
+
+    def sync_pread(self, buffer: torch.Tensor, _path: str, _offset: int = 0) -> int:
+        _traffic["read"] += buffer.nbytes
+        return 1
+
+    def sync_pwrite(self, buffer: torch.Tensor, path: str, _offset: int = 0) -> int:
+        _traffic["written"] += buffer.nbytes
+        _swapped_bytes[path] = max(_swapped_bytes.get(path, 0), buffer.nbytes)
+        return 1
+
+    def wait(self) -> int:
+        done, self._pending = self._pending, 0
+        return done
+
+
+class _Quantizer:
+    """csrc/quantization/pt_binding.cpp: blocks of 8 or 4 bits in int8 tensors, an fp32 scale for each block."""
+
+    Symmetric = 0
+
+    def quantize(self, values: torch.Tensor, groups: int, bits: int, _kind: int) -> tuple[torch.Tensor, torch.Tensor]:
+        *outer, inner = values.shape
+        return _packed(values, (*outer, inner * bits // 8)), _scales(values, groups)
+
+    def dequantize(self, packed: torch.Tensor, _scale: Any, _groups: int, bits: int, _kind: int) -> torch.Tensor:
+        """Always fp16, whatever was quantized."""
+        *outer, inner = packed.shape
+        return torch.empty((*outer, inner * 8 // bits), dtype=torch.float16, device=packed.device)
+
+    def swizzle_quant(self, values: torch.Tensor, groups: int, bits: int, *_: Any) -> tuple[torch.Tensor, torch.Tensor]:
+        return _packed(values, (values.numel() * bits // 8,)), _scales(values, groups)
+
+    def quantized_reduction(
+        self, packed: torch.Tensor, _scale: Any, _in: int, groups: int, _bits: int, _kind: int, ranks: int
+    ) -> tuple[torch.Tensor, torch.Tensor]:
+        *outer, inner = packed.shape
+        return _packed(packed, (*outer, inner // ranks)), _scales(packed, groups)
+
+
+class _QuantizerBuilder:
+    """op_builder/quantizer.py."""
+
+    def load(self, verbose: bool = True) -> _Quantizer:  # noqa: ARG002 -- DeepSpeed's own signature
+        return _Quantizer()
+
+
+def _packed(like: torch.Tensor, shape: tuple[int, ...]) -> torch.Tensor:
+    return torch.empty(shape, dtype=torch.int8, device=like.device)
+
+
+def _scales(like: torch.Tensor, groups: int) -> torch.Tensor:
+    return torch.empty((groups, 1), dtype=torch.float32, device=like.device)
+
+
+_MODULES: dict[str, Callable[[], Any]] = {
+    "CPUAdamBuilder": _optimizer("create_adam", "destroy_adam", "adam_update", "adam_rollback"),
+    "CPUAdagradBuilder": _optimizer("create_adagrad", "destroy_adagrad", "adagrad_update"),
+    "CPULionBuilder": _optimizer("create_lion", "destroy_lion", "lion_update"),
+    "FusedAdamBuilder": _optimizer("multi_tensor_adam"),
+    "FusedLionBuilder": _optimizer("multi_tensor_lion"),
+    "FusedLambBuilder": lambda: SimpleNamespace(lamb=_lamb),
+    "AsyncIOBuilder": lambda: SimpleNamespace(aio_handle=_AioHandle),
+    "QuantizerBuilder": _Quantizer,
+}
+"""By the name of DeepSpeed's class."""
+
+
+def _load(self: Any, verbose: bool = True) -> Any:  # noqa: ARG001 -- DeepSpeed's own signature
+    name = type(self).__name__
+    if name not in _MODULES:
+        raise NotImplementedError(
+            f"{name}: DeepSpeed's compiled kernel has no stand-in here; there are {', '.join(sorted(_MODULES))}"
+        )
+    return _MODULES[name]()
