@@ -44,6 +44,7 @@ SLOWER = {
     "tests/ds_config/test_keys.py::test_the_table_is_what": "DeepSpeed",
     "tests/ds_config/test_shipped_run.py": "ranks",
     "tests/emulator/inside/": "torch, on the emulated GPU",
+    "tests/emulator/test_scripts.py": "users' scripts, on the emulated GPU",
     "tests/emulator/test_account.py": "torch's CUDA build, in processes of its own",
     "tests/emulator/test_allocator.py": "torch's CUDA build, in processes of its own",
     "tests/extras/": "environments of their own",

@@ -89,9 +89,7 @@ def scaler() -> dict[str, Any]:
 
 
 def routing() -> dict[str, Any]:
-    scores = torch.nn.functional.linear(
-        torch.randn(2048, 4096, device="cuda"), torch.randn(8, 4096, device="cuda")
-    )
+    scores = torch.nn.functional.linear(torch.randn(2048, 4096, device="cuda"), torch.randn(8, 4096, device="cuda"))
     _, chosen = torch.topk(scores.softmax(-1), 2, dim=-1)
     mask = torch.nn.functional.one_hot(chosen, 8)
     known = torch.tensor([[0.1, 0.7, 0.2], [0.6, 0.1, 0.3]], device="cuda")

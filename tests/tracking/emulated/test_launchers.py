@@ -58,10 +58,9 @@ def test_the_script_and_its_arguments_are_found(train, command):
     assert (script.kind, script.target.removeprefix("./"), script.arguments) == (Kind.FILE, train, ("--lr", "1"))
 
 
-def test_modules_and_code_are_scripts_too(train):
+def test_modules_are_scripts_too(train):
     assert script_of(["python", "-um", "pkg.train", "x"]) == Script(Kind.MODULE, "pkg.train", ("x",))
     assert script_of(["torchrun", "-m", "pkg.train", "x"]) == Script(Kind.MODULE, "pkg.train", ("x",))
-    assert script_of(["python", "-c", "print()", "x"]) == Script(Kind.CODE, "print()", ("x",))
 
 
 def test_deepspeed_hands_each_rank_its_number_as_its_launcher_does(train):
@@ -100,6 +99,7 @@ def test_accelerates_options_become_its_environment(train):
         (["torchrun", "--nproc-per-nod", "x", "train.py"], {}, "COMMAND: torchrun"),
         (["torchrun"], {}, "COMMAND: torchrun: error: the following arguments are required: training_script"),
         (["python"], {}, "python is given no script"),
+        (["python", "-c", "print()"], {}, "python -c is not played; put the code into a file"),
         (["python", "missing.py"], {}, "COMMAND: missing.py: there is no such script"),
         (["bash", "train.sh"], {}, "'bash' is no launcher that zerobench emulate can read; it reads: deepspeed"),
         (["no_such_command"], {}, "'no_such_command' is not found"),

@@ -15,7 +15,10 @@ try:
 except Exception as error:
     print("told:", tell(error))
 """
-SAYS = "import os, sys, helper\nprint(__name__, sys.argv, os.path.basename(sys.path[0]), sys.modules['__main__'].__name__)\n"
+SAYS = """
+import os, sys, helper
+print(__name__, sys.argv, os.path.basename(sys.path[0]), sys.modules["__main__"].__name__)
+"""
 
 
 def play(cwd, *arguments):
@@ -41,10 +44,10 @@ def test_a_file_finds_what_lies_beside_it_and_its_arguments(project):
     assert out == "__main__ ['project/train.py', '--lr', '1'] project __main__"
 
 
-def test_a_module_and_code_are_run_from_the_working_folder(project):
+def test_a_module_is_run_from_the_working_folder(project):
     out, _ = play(project, "module", "train", "x")
-    assert out.startswith("__main__ [") and out.endswith("project __main__")
-    assert play(project, "code", "import helper, sys; print(sys.argv)", "x")[0] == "['-c', 'x']"
+    assert out.startswith("__main__ [")
+    assert out.endswith("project __main__")
 
 
 def test_a_traceback_begins_at_the_script(project):

@@ -18,7 +18,9 @@ from typing import Any, NoReturn
 import torch
 
 from zerobench.emulate.part import Part
+from zerobench.emulator.inside import kernels
 from zerobench.folder import TRIAL_VARIABLE, TrialFolder
+from zerobench.memory.recorder import NvmeAccount
 from zerobench.records import Category
 from zerobench.spec.trial import StepsSpec
 from zerobench.tracking.agreement import Agreed
@@ -28,7 +30,6 @@ from zerobench.tracking.emulated.works import EmulatedEngine, EmulatedLoop
 from zerobench.tracking.engine_hooks import Listener
 from zerobench.tracking.tracker import Tracker
 from zerobench.tracking.work import Work
-from zerobench.worker.simulation import kernels
 
 _END = signal.SIGRTMAX - 3
 """By which a training in another thread ends the main one: no library is known to use it."""
@@ -108,7 +109,7 @@ class Follower:
         folder = TrialFolder(Path(os.environ[TRIAL_VARIABLE]))
         agreed = Agreed(folder, part.ranks_per_node, part.node, is_first_of_node=False, speaks=part.speaks)
         trial = work.trial(folder.path.name, StepsSpec(), None)
-        self._tracker = Tracker(work, trial, agreed, _kinds(part.steps), in_own_process=False)
+        self._tracker = Tracker(work, trial, agreed, _kinds(part.steps), in_own_process=False, nvme=_nvme)
         self._tracker.look_back()
 
     def _held(self) -> tuple[dict[Category, int], str]:
@@ -176,6 +177,11 @@ _SNAPSHOT_FROM = 2
 def _kinds(steps: int) -> list[str]:
     """What each step is for: the first and the second one under the ledger."""
     return ["first", "memory", *["warmup"] * steps][:steps]
+
+
+def _nvme(folder: str | None, rank: int) -> NvmeAccount:
+    """What the swappers hand to their handle: no file is written."""
+    return NvmeAccount(folder, rank, kernels.read_block_io, kernels.swap_file_bytes)
 
 
 def end() -> NoReturn:

@@ -86,7 +86,7 @@ _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
 def _python(arguments: Sequence[str], part: Part) -> Launch:
-    """`python [options] script ...`, `-m module ...`, `-c code ...`; a launcher by its module is that launcher."""
+    """`python [options] script ...`, `-m module ...`; a launcher by its module is that launcher."""
     rest = list(arguments)
     while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c", "-"):
         option = rest.pop(0)
@@ -97,7 +97,7 @@ def _python(arguments: Sequence[str], part: Part) -> Launch:
     if not rest or rest[0] == "-" or (rest[0] in ("-m", "-c") and len(rest) == 1):
         raise UserError("COMMAND: python is given no script; write for example: python train.py")
     if rest[0] == "-c":
-        return Launch(PLAIN, Script(Kind.CODE, rest[1], tuple(rest[2:])))
+        raise UserError("COMMAND: python -c is not played; put the code into a file")
     if rest[0] == "-m":
         return _module(rest[1], rest[2:], part)
     return Launch(PLAIN, find_script(rest[0], rest[1:]))
@@ -130,8 +130,8 @@ def _of_torchrun(args: Any, arguments: Sequence[str], part: Part) -> Launch:
 
     processes = nodes = None
     said = str(args.nproc_per_node)
-    if said.isdecimal() and _names(arguments, "nproc"):
-        processes = (f"--nproc-per-node {said}", determine_local_world_size(said))
+    if said not in ("gpu", "auto") and _names(arguments, "nproc"):
+        processes = (f"--nproc-per-node {said}", _within("torchrun", determine_local_world_size, said))
     if _names(arguments, "nnodes"):
         most = str(args.nnodes).rpartition(":")[2]
         if not most.isdecimal():
