@@ -58,11 +58,11 @@ def test_the_command_names_the_copy_and_the_users_file_stays(tmp_path):
     assert json.loads((tmp_path / "ds.json").read_text()) == {"zero_optimization": {"stage": 2}}
 
 
-def test_the_trainers_options_are_changed_on_the_command_line():
+def test_the_trainers_options_are_changed_on_the_command_line(tmp_path):
     command = ["torchrun", "train.py", "--per_device_train_batch_size", "4", "--gradient_accumulation_steps=2"]
     first, second, third = candidates(command)
-    assert first.draft.command(None) == [*command[:3], "1", "--gradient_accumulation_steps=8"]
-    assert second.draft.command(None) == [*command, "--gradient_checkpointing", "True"]
+    assert first.draft.command(tmp_path) == [*command[:3], "1", "--gradient_accumulation_steps=8"]
+    assert second.draft.command(tmp_path) == [*command, "--gradient_checkpointing", "True"]
     assert third.says == ("micro batch 1 instead of 4", "activation checkpointing")
 
 

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from pathlib import Path
+from typing import Any
 
 import pytest
 
 from zerobench.emulate.request import read_request
 from zerobench.errors import UserError
 
-ASKED = {
+ASKED: dict[str, Any] = {
     "gpus": "16",
     "gpu": "h200",
     "gpus_per_node": "8",

@@ -99,8 +99,8 @@ class Tracker:
     """One training while it is tracked; hears of its calls (engine_hooks.Listener).
 
     `kinds` are its steps and what each is for (zerobench.spec.step_plan.step_kinds). `in_own_process` says whether what
-    the kernel tells of this process is the training's: where its memory is not really there, it is not. `nvme` makes the
-    account of what is swapped.
+    the kernel tells of this process is the training's: where its memory is not really there, it is not. `nvme` makes
+    the account of what is swapped.
     """
 
     def __init__(

@@ -33,7 +33,7 @@ class Keeper:
     def begin(self) -> None:
         """Torch is there: see every reset of its peaks coming, and be told when CUDA begins."""
         self._see_resets()
-        torch.cuda._lazy_call(self._cuda_begins)  # type: ignore[no-untyped-call] # torch leaves it untyped
+        torch.cuda._lazy_call(self._cuda_begins)
 
     def training_begins(self) -> None:
         """The first forward pass is about to begin: what was held at most before is start-up's."""

@@ -30,7 +30,7 @@ from zerobench.spec.strategy import uses_deepspeed
 from zerobench.spec.trial import Attention, TrialSpec
 from zerobench.worker.simulation import kernels
 from zerobench.worker.simulation.answers import known_answer
-from zerobench.worker.worlds.absent_peers import AbsentPeers, instant_cpu_groups
+from zerobench.emulator.inside.absent_peers import AbsentPeers, instant_cpu_groups
 from zerobench.worker.worlds.base import World
 
 _BACKENDS = "cpu:fake,cuda:nccl"
