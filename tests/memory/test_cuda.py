@@ -88,7 +88,7 @@ def test_a_block_that_stays_and_has_the_size_of_the_matrix_librarys_workspace_is
 def test_a_workspace_from_before_the_phase_is_known_by_the_allocators_list_of_blocks():
     held = [(0x5000, WORKSPACE), (0x9000, 4096)]
     result = compose([], [], [], named({}), held, {WORKSPACE})
-    assert result.live == result.at_peak == {Category.WORKSPACES: WORKSPACE}
+    assert result.live == result.at_peak == {Category.WORKSPACES: WORKSPACE, None: 4096}
 
 
 def test_a_tensor_as_large_as_a_workspace_keeps_its_own_name():

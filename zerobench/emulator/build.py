@@ -84,8 +84,9 @@ def build(torch_lib: Path, include: Path, out: Path) -> None:
         made = work / "made"
         made.mkdir()
         _compile(compiler, made / CORE, [SOURCES / file for file in _CORE_FILES], ["-I", str(include)])
+        options = ["-I", str(include), *_versions(torch_lib)]
         for so, symbols in libraries.items():
-            _one(compiler, so, symbols, include, work)
+            _one(compiler, so, symbols, include, work, options)
         build_values(torch_lib, made / VALUES)
         try:
             made.replace(out)
@@ -130,7 +131,7 @@ def declared_functions(header: Path, prefix: str) -> set[str]:
     return declared | set(renamed)
 
 
-def _one(compiler: str, so: str, symbols: Mapping[str, str], include: Path, work: Path) -> None:
+def _one(compiler: str, so: str, symbols: Mapping[str, str], include: Path, work: Path, options: list[str]) -> None:
     stem = stem_of(so)
     refused: set[str] = set()
     if stem == "cudart":
@@ -142,9 +143,25 @@ def _one(compiler: str, so: str, symbols: Mapping[str, str], include: Path, work
     script = work / f"{so}.map"
     script.write_text(_version_script(so if stem == "cudart" else None, symbols), encoding="utf-8")
     versioned = [f"-Wl,--version-script={script}"] if script.stat().st_size else []
-    core = ["-I", str(include), f"-L{work / 'made'}", "-lzerobench_gpu", "-Wl,-rpath,$ORIGIN", "-ldl"]
+    core = [*options, f"-L{work / 'made'}", "-lzerobench_gpu", "-Wl,-rpath,$ORIGIN", "-ldl"]
     files = [SOURCES / file for file in _FILES.get(stem, ())]
     _compile(compiler, work / "made" / so, [*files, generated], [*versioned, *core])
+
+
+def _versions(torch_lib: Path) -> list[str]:
+    """The releases of cuDNN and NCCL that torch's METADATA names, as the compiler takes them.
+
+    torch refuses a cuDNN older than the one that it was compiled with, and chooses attention kernels by its version.
+    """
+    options = []
+    for file in torch_lib.parent.parent.glob("torch-*.dist-info/METADATA"):
+        text = file.read_text(encoding="utf-8", errors="replace")
+        for name in ("cudnn", "nccl"):
+            found = re.search(rf"^Requires-Dist: nvidia-{name}-cu\d+==(\d+)\.(\d+)\.(\d+)", text, re.MULTILINE)
+            if found:
+                major, minor, patch = map(int, found.groups())
+                options.append(f"-DZB_{name.upper()}_VERSION={major * 10000 + minor * 100 + patch}")
+    return options
 
 
 def _weak(names: Iterable[str], value: int) -> str:

@@ -85,12 +85,16 @@ def composition(
     stats = torch.cuda.memory_stats(device)
     snapshot = torch.cuda.memory._snapshot(device)
     trace = snapshot["device_traces"][device.index or 0]
-    result = compose(trace, live, events, category_of, _held(snapshot, device), workspace_sizes(device))
+    blocks = list(_blocks_in_use(snapshot, device))
+    held = [(block["address"], block["requested_size"]) for block in blocks]
+    result = compose(trace, live, events, category_of, held, workspace_sizes(device))
+    # A block that another stream still uses counts as requested after it was given back, and as allocated no longer.
+    requested_peak_bytes = min(stats["requested_bytes.all.peak"], result.total_peak)
     totals = AllocatorTotals(
         live_bytes=stats["allocated_bytes.all.current"],
         peak_bytes=stats["allocated_bytes.all.peak"],
-        live_rounding_bytes=stats["allocated_bytes.all.current"] - stats["requested_bytes.all.current"],
-        peak_rounding_bytes=stats["allocated_bytes.all.peak"] - stats["requested_bytes.all.peak"],
+        live_rounding_bytes=sum(block["size"] - block["requested_size"] for block in blocks),
+        peak_rounding_bytes=stats["allocated_bytes.all.peak"] - requested_peak_bytes,
     )
     return with_totals(result, totals)
 
@@ -114,7 +118,7 @@ def compose(
     standing = [block for block, delta in changes if delta > 0 and not block.freed]
     standing += [Block(s.pointer, s.nbytes, storage=s) for s in live if s.device == "cuda" and s not in in_trace]
     known = {block.address for block in standing}
-    standing += [Block(at, nbytes, from_before=True) for at, nbytes in held if nbytes in workspaces and at not in known]
+    standing += [Block(at, nbytes, from_before=True) for at, nbytes in held if at not in known]
     return replay(
         [(block, block.nbytes) for block in standing], changes, lambda block: _category(block, category_of, workspaces)
     )
@@ -206,13 +210,11 @@ def _take(waiting: dict[int, list[Storage]], address: int, nbytes: int) -> Stora
     return None
 
 
-def _held(snapshot: Mapping[str, Any], device: torch.device) -> Iterator[tuple[int, int]]:
-    """Address and requested size of every block that is in use."""
+def _blocks_in_use(snapshot: Mapping[str, Any], device: torch.device) -> Iterator[dict[str, Any]]:
+    """Every block that is given out now."""
     for segment in snapshot["segments"]:
         if segment["device"] == (device.index or 0):
-            for block in segment["blocks"]:
-                if block["state"] == _IN_USE:
-                    yield block["address"], block["requested_size"]
+            yield from (block for block in segment["blocks"] if block["state"] == _IN_USE)
 
 
 def _category(

@@ -84,6 +84,10 @@ def _import_everything(world: Evidence) -> None:
         device.register()
     for name in (*_PRELOADED, *_OF_ITS_WORLD[world]):
         import_module(name)
+    if world is Evidence.EMULATED:
+        from zerobench.emulator.inside.values import open_values
+
+        open_values()
     import torch
 
     torch.set_num_threads(1)

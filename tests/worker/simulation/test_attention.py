@@ -28,6 +28,11 @@ class Case:
         return self.dtype == "bfloat16" and not self.mask
 
     @property
+    def random_state(self) -> list[int]:
+        """What it keeps of the random generator on the device: flash a state, and a number that it never fills."""
+        return [16, 8] if self.flash else []
+
+    @property
     def itemsize(self) -> int:
         return 2 if self.dtype == "bfloat16" else 4
 
@@ -115,7 +120,7 @@ def logsumexp_bytes(case: Case) -> int:
 def test_the_forward_pass_saves_q_k_v_the_output_and_the_logsumexp(attended, name):
     case, seen = CASES[name], attended[name]
     expected = [case.tensor_bytes(case.heads)] * 2 + [case.tensor_bytes(case.key_heads)] * 2
-    expected += [logsumexp_bytes(case), 16]  # the random generator's seed and offset
+    expected += [logsumexp_bytes(case), *case.random_state]
     if case.mask:
         expected.append(BATCH * LENGTH * LENGTH * case.itemsize)  # which the model made
     assert seen["saved"] == sorted(expected)
@@ -124,7 +129,7 @@ def test_the_forward_pass_saves_q_k_v_the_output_and_the_logsumexp(attended, nam
 @pytest.mark.parametrize("name", CASES)
 def test_the_forward_pass_makes_the_output_and_the_logsumexp_and_nothing_beside(attended, name):
     case, seen = CASES[name], attended[name]
-    assert seen["born"] == [case.tensor_bytes(case.heads), logsumexp_bytes(case), 16]
+    assert seen["born"] == [case.tensor_bytes(case.heads), logsumexp_bytes(case), *case.random_state]
     assert seen["output"] == ((BATCH, case.heads, LENGTH, case.dim), True, f"torch.{case.dtype}")
 
 
@@ -149,7 +154,7 @@ def test_only_the_gradients_outlive_the_backward_pass(attended, name):
     gradients = case.tensor_bytes(case.heads) + 2 * case.tensor_bytes(case.key_heads)
     kept = sum(seen["backward"])
     # What the forward pass saved is let go within it: the logsumexp and the random state.
-    assert kept == gradients - logsumexp_bytes(case) - 16
+    assert kept == gradients - logsumexp_bytes(case) - sum(case.random_state)
 
 
 @pytest.mark.parametrize("name", CASES)
@@ -165,6 +170,18 @@ def test_flops_are_those_of_torchs_own_formulas(attended, name):
     case, seen = CASES[name], attended[name]
     product = 2 * BATCH * case.heads * LENGTH * LENGTH * case.dim
     assert seen["flops"] == [2 * product, 5 * product]
+
+
+def test_heads_that_flash_does_not_take_are_padded_to_the_next_multiple_of_8(in_fork):
+    seen = in_fork(attend, Case(8, 8, 34))
+    padded = BATCH * 8 * LENGTH * 40 * 2
+    assert seen["born"].count(padded) == 4  # q, k, v and the output
+    assert seen["output"][0] == (BATCH, 8, LENGTH, 34)
+
+
+def test_heads_of_no_multiple_of_16_bytes_in_fp32_keep_their_s_by_s_matrices(in_fork):
+    case = Case(8, 8, 34, dtype="float32")
+    assert max(in_fork(attend, case)["saved"]) == BATCH * case.heads * LENGTH * LENGTH * case.itemsize
 
 
 def test_grouped_queries_that_no_kernel_takes_keep_their_s_by_s_matrices(in_fork):

@@ -1,14 +1,78 @@
-// cuDNN: a handle and its version.
+// cuDNN. torch's attention and convolutions go through cudnn-frontend, which builds a graph of backend descriptors,
+// asks the heuristics for engines, makes a plan of the first one that is finalized, and asks it for its workspace.
+// Every graph is supported here, by one engine without knobs and notes. How much workspace a real plan wants is known
+// to cuDNN alone: it is counted as 0; what the frontend itself takes (the gradient's row sums and the like) is real.
+#include <stddef.h>
+#include <stdint.h>
 #include <stdlib.h>
 
-size_t cudnnGetVersion(void) { return 92000; }
+#ifndef ZB_CUDNN_VERSION
+#define ZB_CUDNN_VERSION 92000  // what torch names where it says so (build.py)
+#endif
+
+size_t cudnnGetVersion(void) { return ZB_CUDNN_VERSION; }
 size_t cudnnGetCudartVersion(void) { return 13000; }
+// torch compares it with the version that it was compiled with: 0 is the major one, 1 the minor one, 2 the patch.
+int cudnnGetProperty(int which, int *value) {
+  *value = which == 0 ? ZB_CUDNN_VERSION / 10000 : which == 1 ? ZB_CUDNN_VERSION / 100 % 100 : ZB_CUDNN_VERSION % 100;
+  return 0;
+}
 const char *cudnnGetErrorString(int error) { return error ? "not supported on the emulated GPU" : "CUDNN_STATUS_SUCCESS"; }
+void cudnnGetLastErrorString(char *text, size_t bytes) {
+  if (bytes) *text = 0;
+}
 int cudnnCreate(void **handle) {
   *handle = malloc(1);
   return 0;
 }
 int cudnnDestroy(void *handle) {
   free(handle);
+  return 0;
+}
+int cudnnGetStream(void *handle, void **stream) {
+  (void)handle;
+  *stream = NULL;
+  return 0;
+}
+
+// Backend descriptors: what is set is not kept, because nothing is computed from it.
+int cudnnBackendCreateDescriptor(int type, void **descriptor) {
+  (void)type;
+  *descriptor = malloc(1);
+  return 0;
+}
+int cudnnBackendDestroyDescriptor(void *descriptor) {
+  free(descriptor);
+  return 0;
+}
+
+// By attribute and type, as cudnn_graph.h numbers them. Numbers are 0 (the workspace, the engine's index, the shared
+// memory that it uses), but there is one engine; of everything else, knobs and notes, there is nothing. Descriptors
+// that the frontend hands in to be filled are its own already.
+enum { HEURISTICS_RESULTS = 202, GRAPH_ENGINE_COUNT = 802, INT64 = 3, INT32 = 23 };
+int cudnnBackendGetAttribute(void *descriptor, int attribute, int type, int64_t wanted, int64_t *count, void *values) {
+  (void)descriptor, (void)wanted;
+  int is_number = type == INT64 || type == INT32;
+  int64_t value = attribute == GRAPH_ENGINE_COUNT;
+  if (values && type == INT64) *(int64_t *)values = value;
+  if (values && type == INT32) *(int32_t *)values = (int32_t)value;
+  if (count) *count = is_number || attribute == HEURISTICS_RESULTS;
+  return 0;
+}
+
+// Sizes that the older functions hand out: no workspace either.
+int cudnnDropoutGetStatesSize(void *handle, size_t *bytes) {
+  (void)handle;
+  *bytes = 0;
+  return 0;
+}
+int cudnnGetRNNWeightSpaceSize(void *handle, void *rnn, size_t *bytes) {
+  (void)handle, (void)rnn;
+  *bytes = 0;
+  return 0;
+}
+int cudnnGetRNNTempSpaceSizes(void *handle, void *rnn, int mode, void *data, size_t *workspace, size_t *reserve) {
+  (void)handle, (void)rnn, (void)mode, (void)data;
+  *workspace = *reserve = 0;
   return 0;
 }

@@ -2,7 +2,8 @@
 // them for errors and launches; DDP compares parameter counts by an all-gather, DeepSpeed adds up norms and flags.
 //
 // Messages up to the size at which copies are real are computed: an all-gather repeats one's own part, a sum of n
-// ranks is n times one's own, an average, a minimum and a maximum are one's own. Larger ones move nothing.
+// ranks is n times one's own, an average, a minimum, a maximum (and a product) are one's own. Larger ones move nothing,
+// and what another rank alone would know, a message or a broadcast from it, leaves the buffer as it is.
 #include <stdlib.h>
 #include <string.h>
 
@@ -16,10 +17,15 @@ typedef struct {
   uint64_t buffers;
 } *ncclComm_t;
 enum { ncclSuccess, ncclUnhandledCudaError };
-enum { SUM, PROD, MAX, MIN, AVG };
+enum { SUM, PROD, MAX, MIN, AVG, FIRST_SCALED };
+#define GATHERED 64  // an all-gather may write so many times the bytes of the largest real copy
+
+#ifndef ZB_NCCL_VERSION
+#define ZB_NCCL_VERSION 22907  // what torch names where it says so (build.py)
+#endif
 
 int ncclGetVersion(int *version) {
-  *version = 22907;
+  *version = ZB_NCCL_VERSION;
   return ncclSuccess;
 }
 const char *ncclGetErrorString(int error) { return error ? "unhandled cuda error" : "no error"; }
@@ -143,28 +149,47 @@ static uint16_t to_bfloat16(float value) {
   return (uint16_t)((bits + 0x7fff + (bits >> 16 & 1)) >> 16);                 // to the nearest, ties to even
 }
 
-#define EACH(T)                                                \
-  for (size_t i = 0; i < count; i++) ((T *)values)[i] *= (T)n; \
+#define EACH(T, N)                                                                   \
+  for (size_t i = 0; i < count; i++) ((T *)values)[i] = (T)(((T *)values)[i] * (N)); \
   break
-static void times(void *values, size_t count, int type, int n) {
+static void times(void *values, size_t count, int type, double n) {
   uint16_t *halves = values;
+  uint64_t whole = (uint64_t)n;  // integers are scaled by numbers of ranks alone, and wrap as they do on the device
   switch (type) {
-    case 0: EACH(int8_t);
-    case 1: EACH(uint8_t);
-    case 2: EACH(int32_t);
-    case 3: EACH(uint32_t);
-    case 4: EACH(int64_t);
-    case 5: EACH(uint64_t);
-    case 7: EACH(float);
-    case 8: EACH(double);
+    case 0: EACH(int8_t, whole);
+    case 1: EACH(uint8_t, whole);
+    case 2: EACH(int32_t, whole);
+    case 3: EACH(uint32_t, whole);
+    case 4:
+    case 5: EACH(uint64_t, whole);
+    case 7: EACH(float, n);
+    case 8: EACH(double, n);
     case 6:
-      for (size_t i = 0; i < count; i++) halves[i] = to_half(from_half(halves[i]) * (float)n);
+      for (size_t i = 0; i < count; i++) halves[i] = to_half((float)(from_half(halves[i]) * n));
       break;
     case 9:
-      for (size_t i = 0; i < count; i++) halves[i] = to_bfloat16(from_bfloat16(halves[i]) * (float)n);
+      for (size_t i = 0; i < count; i++) halves[i] = to_bfloat16((float)(from_bfloat16(halves[i]) * n));
       break;
     default: break;  // 8-bit floats are never summed
   }
+}
+
+// Operators that scale before they add: torch makes one for gradients that are divided by a factor of their own.
+static double factors[256];
+static _Atomic unsigned made;
+int ncclRedOpCreatePreMulSum(int *op, void *scalar, int type, int where, ncclComm_t comm) {
+  (void)where, (void)comm;
+  unsigned slot = made++ % 256;
+  factors[slot] = type == 6   ? from_half(*(uint16_t *)scalar)
+                  : type == 9 ? from_bfloat16(*(uint16_t *)scalar)
+                  : type == 7 ? *(float *)scalar
+                              : *(double *)scalar;
+  *op = FIRST_SCALED + (int)slot;
+  return ncclSuccess;
+}
+int ncclRedOpDestroy(int op, ncclComm_t comm) {
+  (void)op, (void)comm;
+  return ncclSuccess;
 }
 
 static int reduce(const void *from, void *to, size_t count, int type, int op, ncclComm_t comm) {
@@ -172,6 +197,7 @@ static int reduce(const void *from, void *to, size_t count, int type, int op, nc
   if (bytes <= zb_copy_bytes()) {
     memmove(to, from, bytes);
     if (op == SUM) times(to, count, type, comm->ranks);
+    if (op >= FIRST_SCALED) times(to, count, type, comm->ranks * factors[(op - FIRST_SCALED) % 256]);
   }
   return connect(comm);
 }
@@ -198,11 +224,12 @@ int ncclAllGather(const void *from, void *to, size_t count, int type, ncclComm_t
   (void)stream;
   size_t bytes = count * size_of(type);
   if (comm->ranks == 1) return copy(from, (char *)to + (size_t)comm->rank * bytes, bytes, comm);
-  char own[64];  // `from` may be a part of `to`
-  const char *part = from;
-  if (bytes <= sizeof own) part = memcpy(own, from, bytes);
-  if (bytes * (size_t)comm->ranks <= zb_copy_bytes())
-    for (int i = 0; i < comm->ranks; i++) memmove((char *)to + (size_t)i * bytes, part, bytes);
+  if (bytes <= zb_copy_bytes() && bytes * (size_t)comm->ranks <= GATHERED * zb_copy_bytes()) {
+    char *own = malloc(bytes);  // `from` may be a part of `to`
+    memcpy(own, from, bytes);
+    for (int i = 0; i < comm->ranks; i++) memcpy((char *)to + (size_t)i * bytes, own, bytes);
+    free(own);
+  }
   return connect(comm);
 }
 int ncclBroadcast(const void *from, void *to, size_t count, int type, int root, ncclComm_t comm, void *stream) {

@@ -50,7 +50,6 @@ def stand_alone(part: Part) -> None:
     home: Any = dist.distributed_c10d
     store = AbsentPeers()
     kept.append(store)
-    torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN is not emulated; flash, the next choice, keeps as much
     fake = _fake()
     fake._set_sequence_number_for_group = lambda _group: None
     fake.monitored_barrier = lambda _group, *_, **__: None

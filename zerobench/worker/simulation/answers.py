@@ -38,30 +38,13 @@ def answer() -> float:
         UnknownValueError: nobody has said what an ordinary training step answers there.
 
     """
-    known = known_answer()
-    if known is None:
-        raise UnknownValueError("a simulated tensor has no value; asked by " + " < ".join(map(_place, _askers()[:12])))
-    return known
-
-
-def known_answer() -> float | None:
-    """The same, or None where nobody has said it."""
-    for frame in _askers():
-        for package, pattern, value in _ANSWERS:
-            if f"/{package}" in frame.f_code.co_filename and pattern.fullmatch(frame.f_code.co_name):
-                return value
-    return None
-
-
-def _askers() -> list[FrameType]:
-    """Who asks, the innermost first."""
-    frames: list[FrameType] = []
-    frame: FrameType | None = sys._getframe(1)
+    frame: FrameType | None = sys._getframe(2)
+    where: list[str] = []
     while frame is not None:
-        frames.append(frame)
+        filename, function = frame.f_code.co_filename, frame.f_code.co_name
+        for package, pattern, value in _ANSWERS:
+            if f"/{package}" in filename and pattern.fullmatch(function):
+                return value
+        where.append(f"{filename}:{frame.f_lineno} {function}")
         frame = frame.f_back
-    return frames
-
-
-def _place(frame: FrameType) -> str:
-    return f"{frame.f_code.co_filename}:{frame.f_lineno} {frame.f_code.co_name}"
+    raise UnknownValueError("a simulated tensor has no value; asked by " + " < ".join(where[:12]))

@@ -2,8 +2,9 @@
 
 torch's scaled_dot_product_attention chooses a kernel by device; on a device that it does not know it would compute the
 textbook formula and save its s x s matrices. This stands in for what it chooses on CUDA (ATen/native/transformers/
-cuda/sdp_utils.cpp): the flash kernel for 16-bit tensors without an explicit mask, the memory-efficient one otherwise,
-and the textbook formula where that one is asked for fewer key heads than query heads, which only flash takes.
+cuda/sdp_utils.cpp): the flash kernel for 16-bit tensors without an explicit mask, whose heads torch pads to multiples
+of 8; the memory-efficient one otherwise; and the textbook formula where that one is asked for what it does not take,
+fewer key heads than query heads or heads that are no multiple of 16 bytes (minimum_gemm_alignment).
 Sizes: flash_attn/flash_api.cpp (mha_fwd, mha_bwd) and transformers/cuda/attention.cu, attention_backward.cu.
 """
 
@@ -16,6 +17,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 -- torch's own habit
 from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
 
+_ALIGNMENT_BYTES = 16
+_FLASH_MULTIPLE = 8
 _HALF = (torch.float16, torch.bfloat16)
 _count: list[Callable[[int], None]] = []
 _textbook = torch._scaled_dot_product_attention_math
@@ -38,10 +41,15 @@ def _attention(
     enable_gqa: bool = False,
 ) -> torch.Tensor:
     flash = attn_mask is None and query.dtype in _HALF
-    if not flash and key.shape[1] != query.shape[1]:
+    if not flash and (key.shape[1] != query.shape[1] or query.shape[-1] * query.element_size() % _ALIGNMENT_BYTES):
         return _textbook(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)[0]
+    dim = query.shape[-1]
+    if flash and dim % _FLASH_MULTIPLE:
+        query, key, value = (
+            F.pad(tensor, (0, _FLASH_MULTIPLE - dim % _FLASH_MULTIPLE)) for tensor in (query, key, value)
+        )
     output: torch.Tensor = _FusedAttention.apply(query, key, value, attn_mask, flash)  # type: ignore[no-untyped-call]
-    return output
+    return output[..., :dim] if flash else output
 
 
 class _FusedAttention(torch.autograd.Function):
@@ -59,8 +67,8 @@ class _FusedAttention(torch.autograd.Function):
         output = query.new_empty((batch, length, heads, value.shape[-1])).transpose(1, 2)
         rows = length if flash else _round_up(length, 32)
         logsumexp = query.new_empty((batch, heads, rows), dtype=torch.float32)
-        # Flash gives out a generator's state, which it fills, and a number that it does not.
-        random_state = [query.new_empty(shape, dtype=torch.int64) for shape in ((2,), ())]
+        # Flash gives out a generator's state and a number that it never fills; the other one's lie on the host.
+        random_state = [query.new_empty(shape, dtype=torch.int64) for shape in ((2,), ()) if flash]
         kept = [t for t in (mask,) if t is not None]
         ctx.save_for_backward(query, key, value, output, logsumexp, *random_state, *kept)
         ctx.flash = flash

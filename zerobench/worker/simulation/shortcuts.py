@@ -18,22 +18,27 @@ from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 
-def install_for_absent_ranks() -> None:
-    """Replace those that work on tensors with memory too, for the rest of the process."""
+def agree_with_absent_ranks() -> None:
+    """Replace what asks other ranks whether they are alike, and what asks the machine, for the rest of the process."""
     import cpuinfo
-    from deepspeed.runtime.zero import partition_parameters, stage3
 
-    partition_parameters.AllGatherCoalescedHandle.wait = _wait
-    stage3.reduce_scatter_coalesced = _reduce_scatter_coalesced
     cpuinfo.get_cpu_info = dict  # starts programs to name the processor, which CPUAdam asks for a warning's sake
+    for module in list(sys.modules.values()):
+        if getattr(module, "__name__", "").startswith("deepspeed"):
+            for name in ("assert_ints_same_as_other_ranks", "assert_lst_len_same_as_other_ranks"):
+                if hasattr(module, name):
+                    setattr(module, name, _agreed)
 
 
 def install() -> None:
-    """Replace them for the rest of the process."""
+    """Replace them all for the rest of the process."""
+    from deepspeed.runtime.zero import partition_parameters, stage3
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
     from transformers.utils import import_utils
 
-    install_for_absent_ranks()
+    agree_with_absent_ranks()
+    partition_parameters.AllGatherCoalescedHandle.wait = _wait
+    stage3.reduce_scatter_coalesced = _reduce_scatter_coalesced
     dist._verify_params_across_processes = _agreed  # type: ignore[attr-defined]
     dist.Reducer._rebuild_buckets = _keep_buckets  # type: ignore[attr-defined, method-assign, assignment]
     propagate = ShardingPropagator._propagate_tensor_meta_non_cached
@@ -41,11 +46,6 @@ def install() -> None:
     FakeTensor.narrow = _narrow  # type: ignore[method-assign, assignment]
     # transformers makes an explicit mask for tensors without values, since it takes them for a compiler's.
     import_utils.is_fake_tensor = _is_no_tracer
-    for module in list(sys.modules.values()):
-        if getattr(module, "__name__", "").startswith("deepspeed"):
-            for name in ("assert_ints_same_as_other_ranks", "assert_lst_len_same_as_other_ranks"):
-                if hasattr(module, name):
-                    setattr(module, name, _agreed)
 
 
 def _agreed(*_: Any, **__: Any) -> None:

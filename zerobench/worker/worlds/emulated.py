@@ -15,6 +15,8 @@ import torch
 import torch.distributed as dist
 from torch.utils.flop_counter import flop_registry
 
+from zerobench.emulator.inside import kernels
+from zerobench.emulator.inside.absent_peers import AbsentPeers, instant_cpu_groups
 from zerobench.memory.caching_allocator import pinned_block_bytes
 from zerobench.memory.device import Device
 from zerobench.memory.heard_collectives import HearingCounter
@@ -28,16 +30,11 @@ from zerobench.spec.hardware import find_gpu
 from zerobench.spec.overheads import overhead_of
 from zerobench.spec.strategy import uses_deepspeed
 from zerobench.spec.trial import Attention, TrialSpec
-from zerobench.worker.simulation import kernels
-from zerobench.worker.simulation.answers import known_answer
-from zerobench.emulator.inside.absent_peers import AbsentPeers, instant_cpu_groups
+from zerobench.worker.simulation import shortcuts
 from zerobench.worker.worlds.base import World
 
 _BACKENDS = "cpu:fake,cuda:nccl"
 """NCCL's own group on the device; on the host, where no group can be real without peers, torch's instant one."""
-
-
-_READS_VALUE = torch.ops.aten._local_scalar_dense.default
 
 
 class EmulatedWorld(World):
@@ -59,6 +56,7 @@ class EmulatedWorld(World):
     def open_device(self, rank: Rank) -> Device:
         """The emulated GPU; never another one."""
         kernels.install()
+        shortcuts.agree_with_absent_ranks()
         torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN is not emulated; flash, the next choice, keeps as much
         device = torch.device("cuda", 0)
         torch.cuda.set_device(device)
@@ -139,13 +137,11 @@ class EmulatedCounter(HearingCounter):
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
-        """As the counter's; who reads a value that no kernel wrote is told what an ordinary step would tell him."""
+        """As the counter's, and count floating-point operations."""
         out = super().__torch_dispatch__(func, types, args, kwargs)
         formula = flop_registry.get(func._overloadpacket)
         if formula is not None and out is not NotImplemented:
             self._count_flops(formula(*args, **(kwargs or {}), out_val=out))
-        if func is _READS_VALUE and args[0].is_cuda and (known := known_answer()) is not None:
-            return type(out)(known)
         return out
 
     def _keep(self, storage: torch.UntypedStorage, entry: Storage) -> None:

@@ -1,0 +1,110 @@
+"""What runs on the emulated GPU beside plain allocation: attention as torch chooses it, cuBLAS's workspaces, streams,
+events, fused optimizers, convolutions; and CUDA graphs, which are refused.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.tools.emulated import Emulated
+from zerobench.spec.overheads import workspace_of
+
+PROGRAM = """
+import json, time, torch
+import torch.nn.functional as F
+from torch.nn.attention import SDPBackend, sdpa_kernel
+said = {"cudnn": torch.backends.cudnn.version(), "nccl": torch.cuda.nccl.version()}
+
+def grown(action):
+    torch.cuda.synchronize()
+    before = torch.cuda.memory_allocated()
+    kept = action()
+    return torch.cuda.memory_allocated() - before
+
+x = torch.empty(512, 512, device="cuda")
+said["workspace"] = grown(lambda: x @ x)
+said["product"] = grown(lambda: x @ x)
+
+q, k, v = (torch.empty(1, 8, 1024, 128, device="cuda", dtype=torch.bfloat16, requires_grad=True) for _ in range(3))
+said["choice"] = SDPBackend(torch._fused_sdp_choice(q, k, v, is_causal=True)).name
+said["attention"] = {}
+for backend in (None, SDPBackend.FLASH_ATTENTION, SDPBackend.EFFICIENT_ATTENTION, SDPBackend.CUDNN_ATTENTION):
+    with sdpa_kernel(backend) if backend else torch.enable_grad():
+        out = F.scaled_dot_product_attention(q, k, v, is_causal=True)
+    out.sum().backward()
+    said["attention"][backend.name if backend else "default"] = [out.grad_fn.name(), list(q.grad.shape)]
+
+torch.nn.Conv2d(3, 8, 3).cuda()(torch.empty(2, 3, 32, 32, device="cuda")).sum().backward()
+
+stream = torch.cuda.Stream(priority=-1)
+start, end = torch.cuda.Event(enable_timing=True), torch.cuda.Event(enable_timing=True)
+start.record()
+with torch.cuda.stream(stream):
+    y = x * 2
+    y.record_stream(torch.cuda.current_stream())
+end.record(stream)
+torch.cuda.current_stream().wait_stream(stream)
+end.synchronize()
+said["stream"] = [stream.priority, stream.query(), end.query(), start.elapsed_time(end)]
+
+model = torch.nn.Linear(256, 256, device="cuda")
+said["optimizers"] = {}
+for kind in ("fused", "foreach"):
+    optimizer = torch.optim.AdamW(model.parameters(), **{kind: True})
+    model(torch.empty(4, 256, device="cuda")).sum().backward()
+    said["optimizers"][kind] = grown(optimizer.step)
+
+try:
+    with torch.cuda.graph(torch.cuda.CUDAGraph()):
+        x * 2
+except RuntimeError as error:
+    said["graph"] = str(error).splitlines()[0]
+said["after"] = (x + 1).shape[0]
+time.sleep(0.05)
+print(json.dumps(said))
+"""
+
+
+@pytest.fixture(scope="module", params=["H200", "A100 SXM 80GB"])
+def said(request, emulated: Emulated) -> tuple[str, dict]:
+    return request.param, emulated(PROGRAM, gpu=request.param)
+
+
+def test_attention_is_chosen_as_on_that_gpu_and_each_kind_of_it_runs(said):
+    gpu, seen = said
+    chosen = {"H200": "CUDNN", "A100 SXM 80GB": "FLASH"}[gpu]
+    assert seen["choice"] == f"{chosen}_ATTENTION"
+    names = {"FLASH": "Flash", "EFFICIENT": "Efficient", "CUDNN": "Cudnn"}
+    assert seen["attention"]["default"] == seen["attention"][f"{chosen}_ATTENTION"]
+    for kind, name in names.items():
+        function, shape = seen["attention"][f"{kind}_ATTENTION"]
+        assert function == f"ScaledDotProduct{name}AttentionBackward0"
+        assert shape == [1, 8, 1024, 128]
+
+
+def test_torch_gives_cublas_the_workspace_of_that_gpu_once(said):
+    gpu, seen = said
+    product = 512 * 512 * 4
+    assert seen["product"] == product
+    assert seen["workspace"] - product == workspace_of(gpu).workspace_bytes
+
+
+def test_the_libraries_say_the_versions_that_torch_was_compiled_with(said):
+    assert said[1]["cudnn"] >= 91900
+    assert said[1]["nccl"][0] == 2
+
+
+def test_streams_and_events_are_ready_at_once_and_no_time_passes_between_events(said):
+    assert said[1]["stream"] == [-1, True, True, 0.0]
+
+
+def test_fused_and_foreach_optimizers_keep_their_states(said):
+    moments = 2 * 4 * (256 * 256 + 256)
+    fused, foreach = said[1]["optimizers"]["fused"], said[1]["optimizers"]["foreach"]
+    assert moments <= fused <= moments + 4096
+    assert moments <= foreach <= moments + 4096
+
+
+def test_capturing_a_cuda_graph_is_refused_with_a_clear_sentence_and_the_device_goes_on(said):
+    assert said[1]["graph"] == "CUDA error: operation not supported on the emulated GPU"
+    assert said[1]["after"] == 512

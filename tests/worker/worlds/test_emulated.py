@@ -1,0 +1,166 @@
+"""One rank of N on torch's own CUDA stack: its bytes named, and those of the simulated world to the byte."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any, NamedTuple
+
+import pytest
+
+from benchmarks.emulated.against_simulated import misses, rows_of
+from zerobench.ds_config import build_ds_config
+from zerobench.emulator.emulator import Emulator
+from zerobench.errors import UserError
+from zerobench.folder import TrialFolder
+from zerobench.records import Category, Phase, Place, RankRecord, Status, StepKind, TrialRecord
+from zerobench.run import simulations
+from zerobench.run.setup import lay_out_trial
+from zerobench.run.simulations import predict
+from zerobench.run.stop import Stop
+from zerobench.spec.overheads import overhead_of, workspace_of
+from zerobench.spec.presets import resolve_model
+from zerobench.spec.trial import Evidence, PredictionSpec, StepsSpec, TrialSpec
+from zerobench.store import read_record
+
+GPU = "H200 SXM"
+SMALL = resolve_model(
+    {
+        "family": "llama",
+        "name": "small",
+        "num_layers": 2,
+        "hidden_size": 256,
+        "num_heads": 8,
+        "num_kv_heads": 4,
+        "intermediate_size": 512,
+        "vocab_size": 509,
+        "max_position_embeddings": 256,
+    }
+)
+CELLS: dict[str, dict[str, Any]] = {
+    "zero0": {"strategy": "zero0"},
+    "zero2": {"strategy": "zero2", "activation_checkpointing": True},
+    "zero3": {"strategy": "zero3", "prediction": PredictionSpec(gpu=GPU, rank=15)},
+    "offload": {"strategy": "zero2", "offload_optimizer": "cpu", "optimizer": "cpu_adam"},
+    "fsdp": {"strategy": "fsdp"},
+}
+MOST_RESIDENT_BYTES = 10**9
+
+
+class Played(NamedTuple):
+    """A cell in both worlds."""
+
+    trial: TrialSpec
+    emulated: RankRecord
+    simulated: RankRecord
+
+
+def trial(world: Evidence, **axes: Any) -> TrialSpec:
+    usual = {
+        "model": SMALL,
+        "num_nodes": 2,
+        "gpus_per_node": 8,
+        "micro_batch_size": 2,
+        "sequence_length": 128,
+        "steps": StepsSpec(warmup=0, memory=1, timed=1),
+        "evidence": world,
+        "prediction": PredictionSpec(gpu=GPU),
+    }
+    return TrialSpec.model_validate(usual | axes)
+
+
+def play(trials: list[TrialSpec], folder: Path) -> list[tuple[TrialRecord, TrialFolder]]:
+    pairs = [(one, TrialFolder(folder / one.trial_id)) for one in trials]
+    for one, place in pairs:
+        lay_out_trial(place, one, build_ds_config(one) if one.zero_stage is not None else None)
+    predict(pairs, "run", 2, Stop(), lambda _: None, lambda _: None)
+    return [(read_record(place.record, TrialRecord), place) for _, place in pairs]
+
+
+@pytest.fixture(scope="module")
+def played(emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Played]:
+    """All cells, one import for each world."""
+    both = {
+        world: [trial(world, **axes) for axes in CELLS.values()] for world in (Evidence.EMULATED, Evidence.SIMULATED)
+    }
+    ended = play([one for trials in both.values() for one in trials], tmp_path_factory.mktemp("played"))
+    assert [(record.status, record.reason) for record, _ in ended] == [(Status.COMPLETED, None)] * len(ended)
+    ranks = [
+        read_record(place.rank_record(one.prediction.rank), RankRecord)
+        for one, (_, place) in zip([*both[Evidence.EMULATED], *both[Evidence.SIMULATED]], ended, strict=True)
+    ]
+    pairs = zip(ranks[: len(CELLS)], ranks[len(CELLS) :], strict=True)
+    trials = both[Evidence.SIMULATED]
+    return {name: Played(one, *pair) for name, one, pair in zip(CELLS, trials, pairs, strict=True)}
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_the_simulated_worlds_peaks_are_those_of_torchs_own_allocator(played, name):
+    rows = rows_of(*played[name])
+    assert [row for row in rows if misses(row)] == []
+    assert max(abs(row.simulated_peak - row.emulated_peak) for row in rows) <= 4096
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_torchs_own_allocator_reserves_what_its_model_does(played, name):
+    assert {(row.emulated_reserved, row.simulated_reserved) for row in rows_of(*played[name])} == {
+        (row.emulated_reserved, row.emulated_reserved) for row in rows_of(*played[name])
+    }
+
+
+def sizes(rank: RankRecord, step: StepKind, phase: Phase) -> dict[Category, int]:
+    rows = [row for row in rank.memory if (row.step, row.phase, row.place) == (step, phase, Place.DEVICE)]
+    return {row.category: row.live_bytes for row in rows}
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_the_matrix_librarys_workspaces_have_their_name(played, name):
+    live = sizes(played[name].emulated, StepKind.STEADY, Phase.STEP)
+    assert live[Category.WORKSPACES] == 2 * workspace_of(GPU).workspace_bytes
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_both_worlds_name_the_same_bytes_alike(played, name):
+    one = played[name]
+    for step, phase in ((StepKind.FIRST, Phase.INIT), (StepKind.STEADY, Phase.STEP)):
+        emulated, simulated = (sizes(rank, step, phase) for rank in (one.emulated, one.simulated))
+        states = (Category.PARAMETERS, Category.MASTER_WEIGHTS, Category.FIRST_MOMENT, Category.SECOND_MOMENT)
+        assert {state: emulated.get(state, 0) for state in states} == {
+            state: simulated.get(state, 0) for state in states
+        }
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_both_worlds_hear_the_same_collectives(played, name):
+    def heard(rank: RankRecord) -> dict[tuple[str, ...], int]:
+        return {
+            (one.step, one.phase, one.kind, str(one.group_size), str(one.num_nodes)): one.message_bytes
+            for one in rank.collectives
+        }
+
+    if name != "fsdp":  # whose barrier-free prefetches the instant group is asked for by other names
+        assert heard(played[name].emulated) == heard(played[name].simulated)
+    assert heard(played[name].emulated)
+
+
+def test_a_record_says_that_no_value_was_computed_by_which_torch_and_judges_nothing(played):
+    rank = played["zero2"].emulated
+    assert any("no value is computed" in note and "built for CUDA" in note for note in rank.notes)
+    assert (rank.losses, rank.step_times, rank.grad_norms) == ([], [], [])
+    assert (rank.device_type, rank.backend, rank.process_memory) == ("cuda", "nccl", [])
+
+
+def test_memory_outside_torch_is_what_others_have_measured(played):
+    context, known = played["zero2"].emulated.context, overhead_of(GPU, 16)
+    assert (context.context_bytes, context.collectives_bytes) == (known.context_bytes, known.collectives_bytes)
+
+
+def test_without_an_emulator_nothing_is_begun_and_one_line_says_how_to_get_one(tmp_path, monkeypatch):
+    def missing() -> Emulator:
+        raise UserError("emulator: not made; make it: zerobench setup emulator")
+
+    monkeypatch.setattr(simulations, "find_emulator", missing)
+    [(record, _)] = play([trial(Evidence.EMULATED, strategy="zero1")], tmp_path)
+    assert (record.status, record.reason) == (
+        Status.SKIPPED,
+        "emulator: not made; make it: zerobench setup emulator",
+    )
