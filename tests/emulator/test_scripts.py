@@ -65,6 +65,7 @@ def test_a_deepspeed_loop_with_offload_is_followed_and_leaves_a_run_that_reports
     assert (told["fits"], told["host"]["fits"], rank["steps"], rank["end"]) == (True, True, 3, "stopped")
     assert rank["tracked"] == "deepspeed.initialize"
     check_named(rank, Category.PARAMETERS, Category.REDUCE_BUFFERS)
+    assert rank["outside_torch_bytes"] > GIB  # context and NCCL
     # fp32 masters and two moments of 18.2 million parameters in eight parts, on the host, for eight ranks
     assert told["host"]["node_bytes"] > 12 * 18.2e6
     run = load_run(tmp_path / told["run"])
@@ -105,11 +106,11 @@ def test_a_change_that_makes_it_fit_is_found_by_trying(emulate):
     code, told, errors = emulate("--gpus", "64", "--gpu", "t4", "--steps", "2", command=command)
     assert code == 1, errors
     has = told["device_memory_bytes"]
-    assert only_rank(told)["needed_bytes"] > has  # logits of 8 x 8192 x 32000, in bf16 and in fp32
+    assert only_rank(told)["needed_bytes"] > has
     (tried,) = told["tries"]
     assert (tried["changes"], tried["fits"]) == (["micro batch 1 instead of 8"], True)
     assert tried["needed_bytes"] < has
-    assert only_rank(told)["refusal"]["held"].get("logits_and_loss", 0) > 4 * GIB
+    assert only_rank(told)["refusal"]["held"]["activations"] > 4 * GIB  # that GPU has no flash attention
 
 
 def test_a_script_that_fails_by_itself_keeps_its_status_and_its_last_line(emulate):

@@ -157,7 +157,7 @@ class Follower:
         self._is_open = False
         if self._tracker is not None:
             self._tracker.step_ended()
-        self._keeper.account.num_steps += 1
+        self._keeper.step_ended()
         if self._keeper.account.num_steps >= self._part.steps:
             self._keeper.dump_snapshot()
             end()
