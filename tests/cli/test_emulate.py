@@ -120,6 +120,12 @@ def test_what_does_not_fit_is_said_with_what_it_needs_and_what_was_held():
     assert exit_code(made) == 1
 
 
+def test_a_script_that_went_on_after_a_refusal_fits_and_is_said_to_have_been_refused():
+    told = list(lines(emulation(account(refusal=refused().refusal), record())))
+    assert told[0].startswith("Fits on 8 x H200 SXM")
+    assert "  note: 40.00 GiB were refused in the forward phase of step 1, and the script went on" in told
+
+
 def test_a_nodes_memory_is_judged_by_all_of_its_ranks():
     told = list(lines(emulation(account(), record(), host_memory="1TB")))
     assert told[0] == (

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from zerobench.emulator.emulator import Emulator
-from zerobench.records import Category
+from zerobench.records import Category, Phase
 from zerobench.store import load_run
 
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -72,6 +72,9 @@ def test_a_deepspeed_loop_with_offload_is_followed_and_leaves_a_run_that_reports
     (trial,) = run.trials()
     assert (trial.spec.evidence.value, trial.spec.strategy, trial.spec.world_size) == ("emulated", "zero2", 8)
     assert trial.spec.prediction.gpu == "H200 SXM"
+    start = {row.category: row.at_peak_bytes for row in trial.ranks[0].memory if row.phase is Phase.INIT}
+    assert start[Category.TOTAL] == rank["start_peak_bytes"]
+    assert start[Category.PARAMETERS] >= 2 * 17_990_912
     assert (trial.folder.path / "memory_snapshot_0.pickle").stat().st_size > 0
 
 
@@ -81,6 +84,7 @@ def test_ddp_with_accumulation_counts_optimizer_steps_and_ends_by_itself_cleanly
     assert code == 0, errors
     rank = only_rank(told)
     assert (rank["rank"], rank["steps"], rank["tracked"]) == (15, 2, "DistributedDataParallel")
+    check_named(rank, Category.GRADIENTS)  # and the reducer's buckets, which are made in C++
     assert rank["categories"]["first_moment"] == pytest.approx(84_082_728, rel=1e-3)  # 21 million parameters in fp32
     printed = [path.read_text() for path in (tmp_path / told["run"]).glob("trials/*/std*.txt")]
     assert "Traceback" not in "".join(printed)

@@ -125,6 +125,8 @@ def _rank(one: RankFit) -> Iterator[str]:
         yield f"  beside torch (context, NCCL): {_gib(account.outside_bytes)}; NVML would say {_gib(one.needed_bytes)}"
     if account.start_peak_bytes is not None:
         yield f"  start-up at most: {_gib(account.start_peak_bytes)}"
+    if refusal is not None and account.end is not End.OUT_OF_DEVICE_MEMORY:
+        yield f"  note: {_gib(refusal.bytes_asked)} were refused in {refusal.during}, and the script went on"
     for note in account.notes:
         yield f"  note: {note}"
 
