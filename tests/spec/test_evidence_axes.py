@@ -67,6 +67,10 @@ def test_a_sweep_that_says_nothing_of_evidence_measures(plan: Any):
 def test_gpu_and_rank_are_dropped_where_they_mean_nothing_and_trials_that_then_are_the_same_are_listed_once(plan: Any):
     axes = {"world_size": 8, "evidence": ALL, "gpu": ["h200", "a100"], "rank": [0, 7]}
     assert sorted(how(plan(axes))) == [
+        ("emulated", 0, "A100 SXM 80GB"),
+        ("emulated", 0, "H200 SXM"),
+        ("emulated", 7, "A100 SXM 80GB"),
+        ("emulated", 7, "H200 SXM"),
         ("formula", 0, "A100 SXM 80GB"),
         ("formula", 0, "H200 SXM"),
         ("measured", 0, None),
@@ -82,13 +86,13 @@ def test_gpu_and_rank_are_dropped_where_they_mean_nothing_and_trials_that_then_a
 def test_all_ways_to_come_by_a_figure_of_one_work_join_by_its_hash_and_have_ids_of_their_own(plan: Any):
     planned = plan({"world_size": 4, "evidence": ALL, "gpu": ["h200", "a100"], "rank": [0, 3]})
     assert len({of(one).config_hash for one in planned}) == 1
-    assert len({of(one).trial_id for one in planned}) == len(planned) == 9
+    assert len({of(one).trial_id for one in planned}) == len(planned) == 13
 
 
 def test_ids_differ_by_evidence_however_long_the_model_s_name_is(plan: Any):
     model = {"family": "llama", "num_layers": 1, "hidden_size": 64, "num_heads": 1, "name": "m" * 200}
     planned = plan({"model": model, "evidence": ALL, "gpu": ["h200", "a100"], "rank": [0, 1]})
-    assert len({of(one).trial_id for one in planned}) == len(planned) == 9
+    assert len({of(one).trial_id for one in planned}) == len(planned) == 13
 
 
 def test_the_last_rank_is_that_of_each_world_size(plan: Any):
@@ -202,7 +206,9 @@ def test_predictions_of_what_this_machine_can_hold_are_laid_out_as_measured_and_
 def test_what_this_machine_cannot_hold_is_skipped_measured_and_run_predicted(plan: Any):
     planned = plan({"evidence": ALL, "world_size": 64}, H200)
     assert layouts(planned) == [("measured", 1, 64), *((evidence, 8, 8) for evidence in ALL[1:])]
-    assert [one.skipped.rule if one.skipped else None for one in planned] == ["ranks_exceed_gpus", None, None, None]
+    assert [one.skipped.rule if one.skipped else None for one in planned] == ["ranks_exceed_gpus"] + [None] * (
+        len(ALL) - 1
+    )
 
 
 def test_a_point_about_gpus_has_the_sweep_s_axes_and_one_about_cpu_ranks_those_for_the_cpu(plan: Any):
@@ -243,9 +249,12 @@ def test_an_include_entry_that_comes_to_too_many_points_in_all_evidences_is_refu
 
 def test_exclude_and_filters_take_the_axes_as_every_other(plan: Any):
     axes = {"evidence": ALL, "gpu": ["h200", "a100"], "rank": [0, 1], "world_size": 2}
-    kept = how(plan(axes, exclude=[{"gpu": "a100"}, {"evidence": ["solo", "simulated"], "rank": 1}]))
-    assert kept == [("measured", 0, None), ("solo", 0, None), ("simulated", 0, "H200 SXM"), ("formula", 0, "H200 SXM")]
+    kept = how(plan(axes, exclude=[{"gpu": "a100"}, {"evidence": ["solo", "emulated", "simulated"], "rank": 1}]))
+    predicted = [(world, 0, "H200 SXM") for world in ("emulated", "simulated", "formula")]
+    assert kept == [("measured", 0, None), ("solo", 0, None), *predicted]
     assert how(plan(axes, only=["gpu=A100"])) == [
+        ("emulated", 0, "A100 SXM 80GB"),
+        ("emulated", 1, "A100 SXM 80GB"),
         ("simulated", 0, "A100 SXM 80GB"),
         ("simulated", 1, "A100 SXM 80GB"),
         ("formula", 0, "A100 SXM 80GB"),
@@ -255,9 +264,9 @@ def test_exclude_and_filters_take_the_axes_as_every_other(plan: Any):
         ("solo", 0, None),
         ("solo", 1, None),
     ]
-    assert {one[:2] for one in how(plan(axes, only=["rank=1"]))} == {("solo", 1), ("simulated", 1)}
+    assert {one[:2] for one in how(plan(axes, only=["rank=1"]))} == {("solo", 1), ("emulated", 1), ("simulated", 1)}
     assert how(plan(axes, only=["gpu=null"])) == [("measured", 0, None), ("solo", 0, None), ("solo", 1, None)]
-    assert len(plan(axes, only=["gpu=H200*"])) == 3
+    assert len(plan(axes, only=["gpu=H200*"])) == 5
 
 
 def test_exclude_takes_auto_for_this_machine_s_gpu(plan: Any):
@@ -283,13 +292,14 @@ def test_a_prediction_swaps_to_nowhere_and_joins_a_measurement_that_swaps_to_a_d
         ("measured", "/b"),
         ("solo", "/a"),
         ("solo", "/b"),
+        ("emulated", NOWHERE),
         ("simulated", NOWHERE),
         ("formula", NOWHERE),
     ]
     assert len({of(one).config_hash for one in planned}) == 1
-    assert len({of(one).trial_id for one in planned}) == 6
+    assert len({of(one).trial_id for one in planned}) == 7
     without = plan({"offload_optimizer": "nvme", "evidence": "simulated"})
-    assert [of(one) for one in without] == [of(planned[4])]
+    assert [of(one) for one in without] == [of(planned[5])]
 
 
 @pytest.mark.parametrize(
@@ -297,7 +307,7 @@ def test_a_prediction_swaps_to_nowhere_and_joins_a_measurement_that_swaps_to_a_d
     [
         (
             {"evidence": "guessed"},
-            "axes: evidence: 'guessed' is not known; choices: measured, solo, simulated, formula",
+            "axes: evidence: 'guessed' is not known; choices: measured, solo, emulated, simulated, formula",
         ),
         ({"evidence": "simulate"}, "axes: evidence: 'simulate' is not known; did you mean 'simulated'?"),
         ({"evidence": None}, "axes: evidence: None is not known"),
@@ -308,7 +318,7 @@ def test_a_prediction_swaps_to_nowhere_and_joins_a_measurement_that_swaps_to_a_d
         ({"evidence": "solo", "rank": "first"}, "axes: rank: 'first'; choices: an integer from 0 to 1048575, or last"),
         (
             {"gpu": "h200"},
-            "gpu: H200 SXM means nothing to evidence measured; choices: simulated, formula (--set evidence=simulated)",
+            "gpu: H200 SXM means nothing to evidence measured; choices: emulated, simulated, formula (--set evidence=simulated)",
         ),
         ({"evidence": "solo", "gpu": "h200"}, "gpu: H200 SXM means nothing to evidence solo;"),
         ({"evidence": ["measured", "formula"], "rank": [0, 1]}, "rank: 1 means nothing to evidence measured, formula;"),

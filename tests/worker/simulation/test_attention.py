@@ -21,16 +21,23 @@ class Case:
     dim: int
     dtype: str = "bfloat16"
     mask: bool = False
+    capability: str | None = None
+    """Compute capability of the GPU, where it matters."""
+
+    @property
+    def cudnn(self) -> bool:
+        """cuDNN's kernel takes it."""
+        return self.capability == "9.0" and self.dtype == "bfloat16"
 
     @property
     def flash(self) -> bool:
         """The flash kernel takes it."""
-        return self.dtype == "bfloat16" and not self.mask
+        return self.dtype == "bfloat16" and not self.mask and not self.cudnn
 
     @property
     def random_state(self) -> list[int]:
         """What it keeps of the random generator on the device: flash a state, and a number that it never fills."""
-        return [16, 8] if self.flash else []
+        return [16, 8] if self.flash else [8, 8] if self.cudnn else []
 
     @property
     def itemsize(self) -> int:
@@ -45,6 +52,11 @@ CASES = {
     "flash": Case(8, 8, 64),
     "flash, grouped queries": Case(8, 2, 64),
     "flash, one key head": Case(6, 1, 80),
+    "cuDNN's": Case(8, 8, 64, capability="9.0"),
+    "cuDNN's, grouped queries": Case(8, 2, 64, capability="9.0"),
+    "cuDNN's with a mask": Case(8, 8, 64, mask=True, capability="9.0"),
+    "flash on Ada": Case(8, 8, 64, capability="8.9"),
+    "memory-efficient in fp32 on Hopper": Case(8, 8, 64, dtype="float32", capability="9.0"),
     "memory-efficient in fp32": Case(8, 8, 64, dtype="float32"),
     "memory-efficient with a mask": Case(8, 8, 64, mask=True),
 }
@@ -62,7 +74,7 @@ def attend(case: Case) -> dict[str, Any]:
     from zerobench.worker.simulation.tensors import SimulatedTensors
 
     flops: list[int] = []
-    attention.install(flops.append)
+    attention.install(flops.append, case.capability)
     tensors = SimulatedTensors(lambda _flops: None)
     counter = SimulatedCounter(lambda: None, tensors)
     saved: dict[int, int] = {}
@@ -111,8 +123,8 @@ def attended(in_fork):
 
 
 def logsumexp_bytes(case: Case) -> int:
-    """fp32, a number a query and head; the memory-efficient kernel rounds the queries up to 32."""
-    rows = LENGTH if case.flash else -(-LENGTH // 32) * 32
+    """fp32, a number a query and head; the memory-efficient kernel alone rounds the queries up to 32."""
+    rows = LENGTH if case.flash or case.cudnn else -(-LENGTH // 32) * 32
     return 4 * BATCH * case.heads * rows
 
 
@@ -138,10 +150,12 @@ def test_the_backward_pass_peaks_at_the_kernels_accumulators_and_gradients(atten
     case, seen = CASES[name], attended[name]
     rows = -(-LENGTH // 128) * 128 if case.flash else LENGTH
     delta = 4 * BATCH * case.heads * rows
-    accumulator = 4 * BATCH * rows * case.heads * -(-case.dim // 32) * 32 if case.flash else 0
+    accumulator = 4 * BATCH * rows * case.heads * -(-case.dim // 32) * 32 if case.flash or case.cudnn else 0
     of_queries, of_keys = case.tensor_bytes(case.heads), case.tensor_bytes(case.key_heads)
     peak = delta + accumulator + 3 * of_queries  # those of keys and values are for every query head
-    if case.key_heads != case.heads:
+    if case.cudnn:
+        peak = delta + accumulator + of_queries + 2 * of_keys
+    elif case.key_heads != case.heads:
         peak += 2 * of_keys  # and are then summed over a group's query heads
     running = list(itertools.accumulate(seen["backward"]))
     assert max(running) == peak

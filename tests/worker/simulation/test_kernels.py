@@ -160,7 +160,7 @@ def load_another() -> str:
 
 
 def test_a_kernel_without_a_stand_in_is_refused_by_name(in_fork):
-    assert in_fork(load_another) == "the simulated device has no ShareMemCommBuilder"
+    assert in_fork(load_another).startswith("ShareMemCommBuilder: ")
 
 
 def quantize() -> dict[str, Any]:

@@ -25,7 +25,7 @@ def use_cpu() -> None:
     shortcuts.install()
 
 
-def use_gpu(gpu: Any, count_flops: Callable[[int], None]) -> None:
+def use_gpu(gpu: Any, count_flops: Callable[[int], None], compute_capability: str | None = None) -> None:
     """Simulate a GPU: a device of its own, an accelerator that drives it, fused attention.
 
     `gpu` tells what the accelerator must know (accelerator.SimulatedGpu).
@@ -40,5 +40,5 @@ def use_gpu(gpu: Any, count_flops: Callable[[int], None]) -> None:
     tensors.install()
     kernels.install()
     shortcuts.install()
-    attention.install(count_flops)
+    attention.install(count_flops, compute_capability)
     tensors.take_as_lists()

@@ -57,7 +57,6 @@ class EmulatedWorld(World):
         """The emulated GPU; never another one."""
         kernels.install()
         shortcuts.agree_with_absent_ranks()
-        torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN is not emulated; flash, the next choice, keeps as much
         device = torch.device("cuda", 0)
         torch.cuda.set_device(device)
         properties: Any = torch.cuda.get_device_properties(device)

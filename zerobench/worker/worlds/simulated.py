@@ -53,7 +53,8 @@ class SimulatedWorld(World):
         if gpu is None:
             simulation.use_cpu()
             return Device(torch.device("cpu"), "cpu", None, instant_group.BACKEND)
-        simulation.use_gpu(self, self.traffic.add_flops)
+        known = find_gpu(gpu)
+        simulation.use_gpu(self, self.traffic.add_flops, None if known is None else known.compute_capability)
         device = torch.device(simulation.DEVICE, 0)
         self._tensors.keep_workspaces(device, workspace_of(gpu).workspace_bytes)
         return Device(device, gpu, None, instant_group.BACKEND)
