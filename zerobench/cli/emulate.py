@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -188,7 +189,7 @@ def _of(needed: int, has: int) -> str:
     return f"needs {needed / _GIB:.2f} GiB of {has / _GIB:.2f} GiB"
 
 
-def as_plain(made: Emulation) -> dict[str, object]:
+def as_plain(made: Emulation) -> dict[str, Any]:
     """The same for programs: bytes, None for what is not known."""
     verdict, cluster = made.verdict, made.request.cluster
     failed = verdict.failed
@@ -216,7 +217,7 @@ def as_plain(made: Emulation) -> dict[str, object]:
     }
 
 
-def _plain_rank(one: RankFit) -> dict[str, object]:
+def _plain_rank(one: RankFit) -> dict[str, Any]:
     account = one.account
     return {
         "rank": account.rank,

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import importlib.util
 import sys
+from typing import Any
 
 import pytest
 
@@ -22,7 +23,7 @@ def module(tmp_path, monkeypatch):
 
 
 def test_it_is_done_after_the_import_and_once(module):
-    seen = []
+    seen: list[Any] = []
     after_import(module, lambda imported: seen.append(imported.loaded))
     assert seen == []
     imported = __import__(module)
@@ -32,7 +33,7 @@ def test_it_is_done_after_the_import_and_once(module):
 
 
 def test_who_only_asks_whether_it_is_installed_changes_nothing(module):
-    seen = []
+    seen: list[Any] = []
     after_import(module, seen.append)
     assert importlib.util.find_spec(module) is not None
     assert (seen, module in sys.modules) == ([], False)
@@ -41,6 +42,7 @@ def test_who_only_asks_whether_it_is_installed_changes_nothing(module):
 
 
 def test_what_is_there_already_is_told_at_once(module):
-    imported, seen = __import__(module), []
+    imported = __import__(module)
+    seen: list[Any] = []
     after_import(module, seen.append)
     assert seen == [imported]

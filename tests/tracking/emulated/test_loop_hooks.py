@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 import torch
 
@@ -12,7 +14,8 @@ class Heard:
     """Writes down what it hears."""
 
     def __init__(self):
-        self.calls = []
+        self.calls: list[Any] = []
+        self.roots: list[Any] = []
 
     def forward_begins(self, args, kwargs):
         self.calls.append(("forward", len(args), sorted(kwargs)))
@@ -36,18 +39,17 @@ class Heard:
         self.calls.append(type(error).__name__)
 
 
-PASS = [("forward", 1, []), "forward ended", "backward", "backward ended"]
+PASS: list[Any] = [("forward", 1, []), "forward ended", "backward", "backward ended"]
 
 
 @pytest.fixture
 def heard():
-    heard, roots = Heard(), []
+    heard = Heard()
 
     def found(module):
-        roots.append(module)
+        heard.roots.append(module)
         return heard
 
-    heard.roots = roots
     before = torch.nn.Module.__call__, torch.autograd.backward
     hooks = LoopHooks(found)
     hooks.install()
