@@ -6,6 +6,7 @@ import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.text import Text
@@ -57,7 +58,7 @@ def lines(made: Emulation) -> Iterator[str]:
     yield from _host(verdict)
     yield from _tries(verdict)
     yield ""
-    yield f"{NO_VALUES}."
+    yield f"{NO_VALUES[0].upper()}{NO_VALUES[1:]}."
     path = made.run.path
     shortest = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     yield f"run: {shortest}"
@@ -125,6 +126,8 @@ def _rank(one: RankFit) -> Iterator[str]:
         yield f"  beside torch (context, NCCL): {_gib(account.outside_bytes)}; NVML would say {_gib(one.needed_bytes)}"
     if account.start_peak_bytes is not None:
         yield f"  start-up at most: {_gib(account.start_peak_bytes)}"
+    if refusal is not None and account.end is not End.OUT_OF_DEVICE_MEMORY:
+        yield f"  note: {_gib(refusal.bytes_asked)} were refused in {refusal.during}, and the script went on"
     for note in account.notes:
         yield f"  note: {note}"
 
@@ -186,7 +189,7 @@ def _of(needed: int, has: int) -> str:
     return f"needs {needed / _GIB:.2f} GiB of {has / _GIB:.2f} GiB"
 
 
-def as_plain(made: Emulation) -> dict[str, object]:
+def as_plain(made: Emulation) -> dict[str, Any]:
     """The same for programs: bytes, None for what is not known."""
     verdict, cluster = made.verdict, made.request.cluster
     failed = verdict.failed
@@ -214,7 +217,7 @@ def as_plain(made: Emulation) -> dict[str, object]:
     }
 
 
-def _plain_rank(one: RankFit) -> dict[str, object]:
+def _plain_rank(one: RankFit) -> dict[str, Any]:
     account = one.account
     return {
         "rank": account.rank,

@@ -104,10 +104,12 @@ def _one_sequence(draft: Draft) -> tuple[str, Draft] | None:
             words += [_PASSES[0], str(at[1])]
         else:
             words[passes[0]] = _with(words[passes[0]], passes[1] * at[1])
-    if ds is not None and _is_number(size := ds.get("train_micro_batch_size_per_gpu")):
+    size = None if ds is None else _number(ds, "train_micro_batch_size_per_gpu")
+    if ds is not None and size is not None:
         before = max(before, size)
         ds["train_micro_batch_size_per_gpu"] = 1
-        if _is_number(passed := ds.get("gradient_accumulation_steps", 1)):
+        passed = _number(ds, "gradient_accumulation_steps") if "gradient_accumulation_steps" in ds else 1
+        if passed is not None:
             ds["gradient_accumulation_steps"] = passed * size
     if before == 1:
         return None
@@ -203,5 +205,7 @@ def _with(word: str, value: int) -> str:
     return f"{name}{equals}{value}"
 
 
-def _is_number(value: Any) -> bool:
-    return isinstance(value, int) and not isinstance(value, bool)
+def _number(settings: Mapping[str, Any], key: str) -> int | None:
+    """A whole number; None for what is left to others, as "auto"."""
+    value = settings.get(key)
+    return value if isinstance(value, int) and not isinstance(value, bool) else None

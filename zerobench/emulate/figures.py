@@ -71,7 +71,7 @@ def _peak(rows: Sequence[MemoryRow], place: Place) -> Peak | None:
     if not totals:
         return None
     top = max(totals, key=lambda row: row.at_peak_bytes or 0)
-    parts = {
+    parts: dict[Category, int] = {
         row.category: row.at_peak_bytes or 0
         for row in here
         if (row.step, row.phase) == (top.step, top.phase) and row.category is not Category.TOTAL and row.at_peak_bytes

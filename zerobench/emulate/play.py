@@ -114,5 +114,3 @@ def play_aside(stage: Stage, command: Sequence[str], rank: int) -> Account:
 def _scratch() -> Iterator[Path]:
     with tempfile.TemporaryDirectory(prefix="zerobench-emulate-") as folder:
         yield Path(folder)
-
-

@@ -11,10 +11,15 @@ from pathlib import PurePath
 from types import CodeType
 
 import torch
+from torch.nn.parallel import DistributedDataParallel
 
 from zerobench.memory.sites import Origin, Site, SiteFinder
+from zerobench.records import Category
 
 _AFTER_FORWARD = Site("between the forward and the backward pass", Origin.LOSS)
+_ACCUMULATES = "AccumulateGrad"
+_BUCKET = Site("a gradient, or DDP's bucket of gradients", Category.GRADIENTS)
+"""DDP's reducer makes its buckets anew, in C++, when the last gradient of the first backward pass has come in."""
 _BARE = frozenset({torch.nn.Module, object})
 
 
@@ -26,10 +31,13 @@ class ModelSites(SiteFinder):
         self._origins = _origins(model)
         self.after_forward = False
         """Whether the model's forward pass is over and the backward pass has not begun."""
+        self._has_buckets = any(isinstance(inner, DistributedDataParallel) for inner in model.modules())
 
     def __call__(self) -> Site:
         """The site of the caller's caller."""
         site = super().__call__()
+        if self._has_buckets and site.name.endswith(_ACCUMULATES):
+            return _BUCKET
         return _AFTER_FORWARD if self.after_forward and site.proves is None and site.node is None else site
 
     def _judge(self, code: CodeType) -> Site | None:

@@ -99,11 +99,19 @@ class Tracker:
     """One training while it is tracked; hears of its calls (engine_hooks.Listener).
 
     `kinds` are its steps and what each is for (zerobench.spec.step_plan.step_kinds). `in_own_process` says whether what
-    the kernel tells of this process is the training's: where its memory is not really there, it is not.
+    the kernel tells of this process is the training's: where its memory is not really there, it is not. `nvme` makes
+    the account of what is swapped.
     """
 
     def __init__(
-        self, work: Work, trial: TrialSpec, agreed: Agreed, kinds: list[str], *, in_own_process: bool = True
+        self,
+        work: Work,
+        trial: TrialSpec,
+        agreed: Agreed,
+        kinds: list[str],
+        *,
+        in_own_process: bool = True,
+        nvme: Callable[[str | None, int], NvmeAccount] = NvmeAccount,
     ) -> None:
         self._rank = this_rank()
         self._work = work
@@ -117,7 +125,7 @@ class Tracker:
             self._device,
             work.module,
             work.walk,
-            NvmeAccount(self._found.swap_folder, self._rank.rank),
+            nvme(self._found.swap_folder, self._rank.rank),
             kinds,
             in_own_process=in_own_process,
         )

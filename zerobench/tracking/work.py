@@ -8,6 +8,7 @@ from typing import Any, Protocol
 import torch
 
 from zerobench.ds_config import departures
+from zerobench.errors import UserError
 from zerobench.memory.engine_config import engine_config
 from zerobench.memory.engine_tensors import Named, walk_deepspeed
 from zerobench.spec.trial import StepsSpec, TrialSpec
@@ -92,7 +93,7 @@ class EngineWork:
         """None where the configuration is of a kind that is not known."""
         try:
             return departures(self.given(), world_size, num_params)
-        except (KeyError, TypeError, ValueError, IndexError, AttributeError):
+        except (UserError, KeyError, TypeError, ValueError, IndexError, AttributeError):
             return []
 
     def hooks(self, listener: Listener) -> Hooks:

@@ -34,8 +34,8 @@ def main():
         args=args, model=model, model_parameters=model.parameters(), training_data=dataset
     )
     for epoch in range(args.epochs):
-        for step, (batch,) in enumerate(loader):
-            batch = batch.to(engine.device)
+        for step, (tokens,) in enumerate(loader):
+            batch = tokens.to(engine.device)
             loss = engine(input_ids=batch, labels=batch).loss
             engine.backward(loss)
             engine.step()

@@ -2,7 +2,9 @@
 
 from datasets import Dataset
 from peft import LoraConfig
-from transformers import LlamaConfig, LlamaForCausalLM
+from tokenizers import Tokenizer
+from tokenizers.models import WordLevel
+from transformers import LlamaConfig, LlamaForCausalLM, PreTrainedTokenizerFast
 from trl import SFTConfig, SFTTrainer
 
 config = LlamaConfig(
@@ -11,17 +13,13 @@ config = LlamaConfig(
 data = Dataset.from_dict({"input_ids": [[i % 32000 for i in range(128)]] * 256})
 
 
-class Tokenizer:
-    """Just enough of one: the data set is tokenized."""
+WORDS = {"unk_token": "<unk>", "eos_token": "<eos>", "pad_token": "<pad>"}
 
 
 def main():
-    from transformers import PreTrainedTokenizerFast
-    from tokenizers import Tokenizer as Fast
-    from tokenizers.models import WordLevel
-
-    fast = Fast(WordLevel({"<unk>": 0, "<eos>": 1, "<pad>": 2}, unk_token="<unk>"))
-    tokenizer = PreTrainedTokenizerFast(tokenizer_object=fast, eos_token="<eos>", pad_token="<pad>", unk_token="<unk>")
+    vocabulary = {word: number for number, word in enumerate(WORDS.values())}
+    words = Tokenizer(WordLevel(vocabulary, unk_token=WORDS["unk_token"]))
+    tokenizer = PreTrainedTokenizerFast(tokenizer_object=words, **WORDS)
     trainer = SFTTrainer(
         model=LlamaForCausalLM(config),
         args=SFTConfig(

@@ -48,7 +48,7 @@ struct OnDevice final : Watching {
   // What a kernel would write begins as zero, and not as what lay there before, as far as anybody can read it.
   static bool clear(const at::Tensor& tensor) {
     bool is_seen = !is_large(tensor) || (is_plain(tensor) && tensor.nbytes() <= kCopiedBytes);
-    if (is_seen && tensor.device().is_cuda() && tensor.is_non_overlapping_and_dense())
+    if (tensor.defined() && is_seen && tensor.device().is_cuda() && tensor.is_non_overlapping_and_dense())
       std::memset(tensor.data_ptr(), 0, tensor.nbytes());
     return false;
   }

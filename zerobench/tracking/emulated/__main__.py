@@ -21,18 +21,20 @@ USAGE = 2
 
 
 class Player:
-    """This process and its account."""
+    """The process and its account."""
 
     def __init__(self, part: Part) -> None:
         self._part = part
         self._account = Account(rank=part.rank, end=End.FINISHED)
         self._keeper: Any = None
+        self._follower: Any = None
         self._is_over = False
 
     def play(self) -> int:
         """Read the command, run its script, say how it ended; the exit status."""
         _before_exit(self._leave_at_once)
         after_import("torch", self._torch_is_there)
+        after_import("deepspeed", self._deepspeed_is_there)
         try:
             launch = read_launch(self._part)
         except UserError as error:
@@ -75,18 +77,23 @@ class Player:
         return 1
 
     def _torch_is_there(self, _torch: ModuleType) -> None:
-        """torch has just been imported: stand in for the other ranks, count, follow."""
+        """Torch has just been imported: stand in for the other ranks, count, follow."""
+        from zerobench.emulator.inside.values import open_values
         from zerobench.tracking.emulated.alone import leave, stand_alone
         from zerobench.tracking.emulated.follower import Follower
         from zerobench.tracking.emulated.keeper import Keeper
 
+        open_values()
         self._keeper = Keeper(self._part, self._account)
         self._keeper.begin()
         atexit.register(leave)
         stand_alone(self._part)
-        follower = Follower(self._part, self._keeper)
-        follower.install()
-        after_import("deepspeed", follower.follow_deepspeed)
+        self._follower = Follower(self._part, self._keeper)
+        self._follower.install()
+
+    def _deepspeed_is_there(self, deepspeed: ModuleType) -> None:
+        """The same for DeepSpeed, which has imported torch."""
+        self._follower.follow_deepspeed(deepspeed)
 
     def _over(self, code: int) -> None:
         """Write the account, once."""

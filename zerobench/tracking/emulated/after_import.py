@@ -23,7 +23,7 @@ def after_import(name: str, then: Then) -> None:
 
 
 class _Finder(MetaPathFinder):
-    """Finds one top-level module as Python would, and takes itself away."""
+    """Finds one top-level module as Python would, until it has been loaded."""
 
     def __init__(self, name: str, then: Then) -> None:
         self._name = name
@@ -35,11 +35,15 @@ class _Finder(MetaPathFinder):
         """The module's spec, with a loader that goes on to `then`."""
         if fullname != self._name:
             return None
-        sys.meta_path.remove(self)
         spec = PathFinder.find_spec(fullname, path, target)
         if spec is not None and spec.loader is not None:
-            spec.loader = _Loader(spec.loader, self._then)
+            spec.loader = _Loader(spec.loader, self._loaded)
         return spec
+
+    def _loaded(self, module: ModuleType) -> None:
+        """Only now: libraries ask for a module's spec to see whether it is installed."""
+        sys.meta_path.remove(self)
+        self._then(module)
 
 
 class _Loader(Loader):

@@ -17,7 +17,10 @@ import torch
 import torch.distributed as dist
 
 from zerobench.emulate.part import Part
-from zerobench.worker.worlds.absent_peers import AbsentPeers
+from zerobench.emulator.inside.absent_peers import AbsentPeers
+
+_HashStore: Any = vars(dist)["HashStore"]
+
 
 class _IsFake(type):
     """torch asks whether a gloo group is one."""
@@ -43,26 +46,26 @@ def _fake() -> Any:
 
 def stand_alone(part: Part) -> None:
     """Let this process be rank `part.rank` of `part.world_size`, whoever else is asked for."""
-    home = dist.distributed_c10d
+    torch_dist: Any = dist
+    home: Any = dist.distributed_c10d
     store = AbsentPeers()
     kept.append(store)
-    torch.backends.cuda.enable_cudnn_sdp(False)  # cuDNN is not emulated; flash, the next choice, keeps as much
     fake = _fake()
     fake._set_sequence_number_for_group = lambda _group: None
     fake.monitored_barrier = lambda _group, *_, **__: None
     home.ProcessGroupGloo = AloneGloo
-    dist.ProcessGroupGloo = AloneGloo
+    torch_dist.ProcessGroupGloo = AloneGloo
     _replace("init_process_group", _joining(dist.init_process_group, part, store))
     _replace("broadcast_object_list", _broadcast_objects)
     _replace("all_gather_object", _gather_objects)
     _replace("gather_object", _gather_object)
     _replace("scatter_object_list", _scatter_objects)
     _replace("monitored_barrier", _nothing)
-    dist.TCPStore = _store_of(store)  # type: ignore[misc,assignment] # a function that makes one
+    torch_dist.TCPStore = _store_of(store)
     home.TCPStore = _store_of(store)
 
 
-kept: list[dist.Store] = []
+kept: list[Any] = []
 """torch keeps a store only from C++, and its Python half must live as long."""
 
 
@@ -71,11 +74,11 @@ def _replace(name: str, new: Callable[..., Any]) -> None:
     setattr(dist.distributed_c10d, name, new)
 
 
-def _store_of(store: dist.Store) -> Callable[..., dist.Store]:
+def _store_of(store: Any) -> Callable[..., Any]:
     return lambda *_, **__: store
 
 
-def _joining(join: Callable[..., None], part: Part, store: dist.Store) -> Callable[..., None]:
+def _joining(join: Callable[..., None], part: Part, store: Any) -> Callable[..., None]:
     @wraps(join)
     def init_process_group(
         backend: str | None = None,
@@ -83,7 +86,7 @@ def _joining(join: Callable[..., None], part: Part, store: dist.Store) -> Callab
         timeout: timedelta | None = None,
         world_size: int = -1,
         rank: int = -1,
-        _store: dist.Store | None = None,
+        _store: Any | None = None,
         *more: Any,
         **named: Any,
     ) -> None:
@@ -95,7 +98,7 @@ def _joining(join: Callable[..., None], part: Part, store: dist.Store) -> Callab
             world_size if world_size > 0 else part.world_size,
             rank if rank >= 0 else part.rank,
             # Rank 0 is asked for nothing: a store of C++ needs no Python in NCCL's threads.
-            dist.HashStore() if part.rank == 0 else store,
+            _HashStore() if part.rank == 0 else store,
             *more,
             **named,
         )
@@ -125,7 +128,7 @@ def _gather_object(obj: Any, object_gather_list: list[Any] | None = None, *_: An
 def _scatter_objects(
     scatter_object_output_list: list[Any], scatter_object_input_list: list[Any] | None = None, *_: Any, **__: Any
 ) -> None:
-    """This rank's part, where it is who scatters; else nothing is sent."""
+    """What this rank would send to itself, where it is who scatters; else nothing is sent."""
     if scatter_object_input_list:
         rank = dist.get_rank() % len(scatter_object_input_list)
         scatter_object_output_list[0] = scatter_object_input_list[rank]

@@ -10,6 +10,7 @@ import signal
 import threading
 from collections.abc import Mapping, Sequence
 from functools import wraps
+from importlib import import_module
 from pathlib import Path
 from types import ModuleType
 from typing import Any, NoReturn
@@ -17,7 +18,9 @@ from typing import Any, NoReturn
 import torch
 
 from zerobench.emulate.part import Part
+from zerobench.emulator.inside import kernels
 from zerobench.folder import TRIAL_VARIABLE, TrialFolder
+from zerobench.memory.recorder import NvmeAccount
 from zerobench.records import Category
 from zerobench.spec.trial import StepsSpec
 from zerobench.tracking.agreement import Agreed
@@ -27,7 +30,6 @@ from zerobench.tracking.emulated.works import EmulatedEngine, EmulatedLoop
 from zerobench.tracking.engine_hooks import Listener
 from zerobench.tracking.tracker import Tracker
 from zerobench.tracking.work import Work
-from zerobench.worker.simulation import kernels
 
 _END = signal.SIGRTMAX - 3
 """By which a training in another thread ends the main one: no library is known to use it."""
@@ -58,6 +60,10 @@ class Follower:
     def follow_deepspeed(self, deepspeed: ModuleType) -> None:
         """Give DeepSpeed kernels that need no compiler, and look on at the engine that its `initialize` gives."""
         kernels.install()
+        # Ranks make sure of each other by what rank 0 sends, which is what this one has.
+        checks: Any = import_module("deepspeed.runtime.zero.utils")
+        checks.assert_lst_len_same_as_other_ranks = lambda _: None
+        checks.get_lst_from_rank0 = list
         initialize = deepspeed.initialize
 
         @wraps(initialize)
@@ -74,6 +80,11 @@ class Follower:
             self._keeper.account.notes.append(note)
             return
         self._engine = engine
+        check = getattr(engine, "first_dataloader_check", None)
+        if (
+            check is not None
+        ):  # AutoTP compares the first batch with its peers' on the device, where nothing is compared
+            check.remove()
         work = EmulatedEngine(engine, self._part)
         self._begin(work, "deepspeed.initialize")
         work.heard_by(self).install()
@@ -98,7 +109,7 @@ class Follower:
         folder = TrialFolder(Path(os.environ[TRIAL_VARIABLE]))
         agreed = Agreed(folder, part.ranks_per_node, part.node, is_first_of_node=False, speaks=part.speaks)
         trial = work.trial(folder.path.name, StepsSpec(), None)
-        self._tracker = Tracker(work, trial, agreed, _kinds(part.steps), in_own_process=False)
+        self._tracker = Tracker(work, trial, agreed, _kinds(part.steps), in_own_process=False, nvme=_nvme)
         self._tracker.look_back()
 
     def _held(self) -> tuple[dict[Category, int], str]:
@@ -146,14 +157,14 @@ class Follower:
         self._is_open = False
         if self._tracker is not None:
             self._tracker.step_ended()
-        self._keeper.account.num_steps += 1
+        self._keeper.step_ended()
         if self._keeper.account.num_steps >= self._part.steps:
             self._keeper.dump_snapshot()
             end()
 
     def failed(self, error: BaseException) -> None:
         """The tracker writes what it has."""
-        if self._tracker is not None and not isinstance(error, Played):
+        if self._tracker is not None and not isinstance(error, SystemExit):
             if isinstance(error, torch.OutOfMemoryError):
                 self._keeper.dump_snapshot()
             self._tracker.failed(error)
@@ -168,12 +179,18 @@ def _kinds(steps: int) -> list[str]:
     return ["first", "memory", *["warmup"] * steps][:steps]
 
 
+def _nvme(folder: str | None, rank: int) -> NvmeAccount:
+    """What the swappers hand to their handle: no file is written."""
+    return NvmeAccount(folder, rank, kernels.read_block_io, kernels.swap_file_bytes)
+
+
 def end() -> NoReturn:
     """End the script: here, and in the main thread where that is another one."""
     if threading.current_thread() is not threading.main_thread():
         main = threading.main_thread().ident
         if main is not None:
             signal.pthread_kill(main, _END)
+        raise SystemExit(0)  # by its very type, which ends a thread without a word
     raise Played(0)
 
 

@@ -31,9 +31,9 @@ class Keeper:
         self._peaks = {"allocated": 0, "reserved": 0}
 
     def begin(self) -> None:
-        """torch is there: see every reset of its peaks coming, and be told when CUDA begins."""
+        """Torch is there: see every reset of its peaks coming, and be told when CUDA begins."""
         self._see_resets()
-        torch.cuda._lazy_call(self._cuda_begins)  # type: ignore[no-untyped-call] # torch leaves it untyped
+        torch.cuda._lazy_call(self._cuda_begins)
 
     def training_begins(self) -> None:
         """The first forward pass is about to begin: what was held at most before is start-up's."""
@@ -41,17 +41,19 @@ class Keeper:
             self._look()
             self.account.start_peak_bytes = self._peaks["allocated"]
 
+    def step_ended(self) -> None:
+        """One more step; communicators that were made in it may be gone when the script ends."""
+        self.account.num_steps += 1
+        if torch.cuda.is_initialized():
+            self._look()
+
     def end(self) -> None:
         """Take down the last figures and write the account."""
         account = self.account
         if torch.cuda.is_initialized():
             self._look()
-            free, total = torch.cuda.mem_get_info()
-            reserved = torch.cuda.memory_reserved()
-            account.total_bytes = total
             account.peak_bytes, account.reserved_bytes = self._peaks["allocated"], self._peaks["reserved"]
             account.touched_device = account.reserved_bytes > 0
-            account.outside_bytes = max(total - free - reserved, 0)
             account.alloc_retries = torch.cuda.memory_stats().get("num_alloc_retries", 0)
             account.pinned_bytes = torch.cuda.host_memory_stats().get("allocated_bytes.peak")
         self.write()
@@ -90,11 +92,14 @@ class Keeper:
         torch.cuda.reset_peak_memory_stats = seen
 
     def _look(self) -> None:
-        """Take over the peaks of the fullest device."""
+        """Take over the peaks of the fullest device, and what the driver says beside them."""
         for index in range(torch.cuda.device_count()):
             stats = torch.cuda.memory_stats(index)
             for name, peak in self._peaks.items():
                 self._peaks[name] = max(peak, stats.get(f"{name}_bytes.all.peak", 0))
+        free, self.account.total_bytes = torch.cuda.mem_get_info()
+        outside = self.account.total_bytes - free - torch.cuda.memory_reserved()
+        self.account.outside_bytes = max(self.account.outside_bytes or 0, outside)
 
     def _cuda_begins(self) -> None:
         if self._part.under_ledger:

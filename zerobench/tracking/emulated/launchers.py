@@ -86,7 +86,7 @@ _WITH_VALUE = ("-W", "-X", "--check-hash-based-pycs")
 
 
 def _python(arguments: Sequence[str], part: Part) -> Launch:
-    """`python [options] script ...`, `-m module ...`, `-c code ...`; a launcher by its module is that launcher."""
+    """`python [options] script ...`, `-m module ...`; a launcher by its module is that launcher."""
     rest = list(arguments)
     while rest and rest[0].startswith("-") and rest[0] not in ("-m", "-c", "-"):
         option = rest.pop(0)
@@ -97,7 +97,7 @@ def _python(arguments: Sequence[str], part: Part) -> Launch:
     if not rest or rest[0] == "-" or (rest[0] in ("-m", "-c") and len(rest) == 1):
         raise UserError("COMMAND: python is given no script; write for example: python train.py")
     if rest[0] == "-c":
-        return Launch(PLAIN, Script(Kind.CODE, rest[1], tuple(rest[2:])))
+        raise UserError("COMMAND: python -c is not played; put the code into a file")
     if rest[0] == "-m":
         return _module(rest[1], rest[2:], part)
     return Launch(PLAIN, find_script(rest[0], rest[1:]))
@@ -130,8 +130,8 @@ def _of_torchrun(args: Any, arguments: Sequence[str], part: Part) -> Launch:
 
     processes = nodes = None
     said = str(args.nproc_per_node)
-    if said.isdecimal() and _names(arguments, "nproc"):
-        processes = (f"--nproc-per-node {said}", determine_local_world_size(said))
+    if said not in ("gpu", "auto") and _names(arguments, "nproc"):
+        processes = (f"--nproc-per-node {said}", _within("torchrun", determine_local_world_size, said))
     if _names(arguments, "nnodes"):
         most = str(args.nnodes).rpartition(":")[2]
         if not most.isdecimal():
@@ -162,12 +162,11 @@ def _deepspeed(arguments: Sequence[str], part: Part) -> Launch:
 
     args = _parsed("deepspeed", runner.parse_args, list(arguments))
     pool = _within("deepspeed", runner.fetch_hostfile, args.hostfile)
-    if args.num_nodes >= 0 or args.num_gpus >= 0:
-        if args.include or args.exclude:
-            raise UserError("COMMAND: deepspeed: --num_nodes and --num_gpus do not go with --include and --exclude")
+    if (args.num_nodes >= 0 or args.num_gpus >= 0) and (args.include or args.exclude):
+        raise UserError("COMMAND: deepspeed: --num_nodes and --num_gpus do not go with --include and --exclude")
     processes = nodes = None
     if pool or args.include or args.exclude:
-        local = {"localhost": part.ranks_per_node} if not pool else pool
+        local = pool or {"localhost": part.ranks_per_node}
         active = _within("deepspeed", runner.parse_inclusion_exclusion, local, args.include, args.exclude)
         active = _within("deepspeed", runner.apply_num_nodes_and_gpus, active, args.num_nodes, args.num_gpus)
         counts = {host: slots if isinstance(slots, int) else len(slots) for host, slots in active.items()}
@@ -272,11 +271,11 @@ def _check(launch: Launch, part: Part) -> None:
         if count > part.ranks_per_node:
             raise UserError(f"{what}, and a node has {part.ranks_per_node} GPUs; see --gpus and --gpus-per-node")
         if count < part.ranks_per_node:
-            more = (
-                f"--gpus-per-node {count}" if part.world_size % count == 0 and part.num_nodes > 1 else f"--gpus {count}"
-            )
+            divides = part.num_nodes > 1 and part.world_size % count == 0
+            more = f"--gpus-per-node {count}" if divides else f"--gpus {count}"
             raise UserError(
-                f"{what}, and --gpus {part.world_size} are {part.ranks_per_node} a node; give {more}, or change the command"
+                f"{what}, and --gpus {part.world_size} are {part.ranks_per_node} a node; give {more}, or change the"
+                " command"
             )
     if launch.nodes is not None:
         where, count = launch.nodes

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import os
 import runpy
 import sys
 import traceback
@@ -10,7 +9,7 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
-from types import CodeType, ModuleType, TracebackType
+from types import TracebackType
 
 from zerobench.errors import UserError
 
@@ -20,7 +19,6 @@ class Kind(StrEnum):
 
     FILE = "file"
     MODULE = "module"
-    CODE = "code"
 
 
 @dataclass(frozen=True)
@@ -29,7 +27,7 @@ class Script:
 
     kind: Kind
     target: str
-    """A path, a module's name, or the code itself."""
+    """A path, or a module's name."""
     arguments: tuple[str, ...] = ()
 
 
@@ -45,33 +43,14 @@ def find_script(target: str, arguments: Sequence[str]) -> Script:
 
 def run(script: Script) -> None:
     """Run it to its end, as `python script arguments` would; what it raises comes through."""
+    sys.argv = [script.target, *script.arguments]
     if script.kind is Kind.MODULE:
-        sys.argv = [script.target, *script.arguments]
         sys.path[0] = str(Path.cwd())
         runpy.run_module(script.target, run_name="__main__", alter_sys=True)
         return
-    path = Path(script.target)
-    if script.kind is Kind.FILE and path.is_dir():
-        sys.argv = [script.target, *script.arguments]
-        runpy.run_path(script.target, run_name="__main__")
-        return
-    main = ModuleType("__main__")
-    main.__dict__["__builtins__"] = __builtins__
-    if script.kind is Kind.FILE:
-        sys.argv = [script.target, *script.arguments]
-        sys.path[0] = str(path.resolve().parent)
-        main.__file__ = script.target
-        code = _compiled(path.read_bytes(), script.target)
-    else:
-        sys.argv = ["-c", *script.arguments]
-        sys.path[0] = ""
-        code = _compiled(script.target.encode(), "<string>")
-    sys.modules["__main__"] = main
-    exec(code, main.__dict__)  # noqa: S102 -- the user's own command, as Python runs it
-
-
-def _compiled(source: bytes, name: str) -> CodeType:
-    return compile(source, name, "exec", dont_inherit=True)
+    if not Path(script.target).is_dir():
+        sys.path[0] = str(Path(script.target).resolve().parent)
+    runpy.run_path(script.target, run_name="__main__")
 
 
 def tell(error: BaseException) -> str:
@@ -91,15 +70,14 @@ def last_line(error: BaseException) -> str:
     return told[0] if told else text
 
 
-_OURS = str(Path(__file__).parent)
-
-
 def _below_us(trace: TracebackType | None) -> TracebackType | None:
-    """Without the frames of this package and of runpy that lead to the script."""
-    inner = trace
+    """Without the frames that lead to the script: up to `run` above, and runpy's."""
+    inner, is_below = trace, False
     while inner is not None:
-        file = os.fspath(inner.tb_frame.f_code.co_filename)
-        if not file.startswith(_OURS) and "runpy" not in file:
+        file = inner.tb_frame.f_code.co_filename
+        if file == __file__:
+            is_below = True
+        elif is_below and "runpy" not in file:
             return inner
         inner = inner.tb_next
     return trace

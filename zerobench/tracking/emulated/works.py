@@ -1,4 +1,4 @@
-"""What is trained on an emulated GPU, as the tracker needs to know it: an engine of DeepSpeed's, or a loop of torch's."""
+"""What is trained on an emulated GPU, as the tracker needs to know it: DeepSpeed's engine, or a loop of torch's."""
 
 from __future__ import annotations
 
@@ -142,7 +142,8 @@ def walk_trained(module: torch.nn.Module) -> Iterator[Named]:
 class _NoStates:
     """An optimizer's states are walked by themselves."""
 
-    state: dict[Any, Any] = {}
+    def __init__(self) -> None:
+        self.state: dict[Any, Any] = {}
 
 
 def is_fsdp2(module: torch.nn.Module) -> bool:
@@ -157,7 +158,8 @@ def is_fsdp1(module: torch.nn.Module) -> bool:
 
 def _gathers_in_16_bits(module: torch.nn.Module) -> bool:
     """Whether what is kept is fp32 and what is computed with is not: then what is kept are master weights."""
-    policies = (inner._get_fsdp_state()._mp_policy for inner in module.modules() if hasattr(inner, "_get_fsdp_state"))
+    sharded: list[Any] = [inner for inner in module.modules() if hasattr(inner, "_get_fsdp_state")]
+    policies = [inner._get_fsdp_state()._mp_policy for inner in sharded]
     dtypes = {parameter.dtype for parameter in module.parameters()}
     return dtypes == {torch.float32} and any(p.param_dtype not in (None, torch.float32) for p in policies)
 

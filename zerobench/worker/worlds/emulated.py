@@ -16,6 +16,7 @@ import torch.distributed as dist
 from torch.utils.flop_counter import flop_registry
 
 from zerobench.emulator.inside import kernels
+from zerobench.emulator.inside.absent_peers import AbsentPeers, instant_cpu_groups
 from zerobench.memory.caching_allocator import pinned_block_bytes
 from zerobench.memory.device import Device
 from zerobench.memory.heard_collectives import HearingCounter
@@ -30,7 +31,6 @@ from zerobench.spec.overheads import overhead_of
 from zerobench.spec.strategy import uses_deepspeed
 from zerobench.spec.trial import Attention, TrialSpec
 from zerobench.worker.simulation import shortcuts
-from zerobench.worker.worlds.absent_peers import AbsentPeers, instant_cpu_groups
 from zerobench.worker.worlds.base import World
 
 _BACKENDS = "cpu:fake,cuda:nccl"

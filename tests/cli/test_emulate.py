@@ -1,0 +1,171 @@
+"""What `zerobench emulate` prints: the answer first."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from zerobench.cli.emulate import as_plain, exit_code, lines
+from zerobench.emulate.emulation import Emulation
+from zerobench.emulate.figures import Try, Verdict, rank_fit
+from zerobench.emulate.part import Account, End, Refusal
+from zerobench.emulate.request import Request
+from zerobench.folder import RunFolder
+from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, Status, StepKind
+from zerobench.spec.cluster import read_cluster
+
+GIB = 1 << 30
+HAS = 150_754_820_096
+
+
+def account(end=End.STOPPED, reserved=100, **more):
+    figures = {"peak_bytes": (reserved - 10) * GIB, "reserved_bytes": reserved * GIB, "outside_bytes": GIB}
+    return Account(
+        rank=0, end=end, num_steps=3, tracked="deepspeed.initialize", touched_device=True, **{**figures, **more}
+    )
+
+
+def refused(**more):
+    held = {Category.PARAMETERS: 90 * GIB, Category.ACTIVATIONS: 30 * GIB}
+    refusal = Refusal(
+        bytes_asked=40 * GIB,
+        bytes_free=20 * GIB,
+        allocated_bytes=120 * GIB,
+        reserved_bytes=121 * GIB,
+        held=held,
+        message="torch.OutOfMemoryError: CUDA out of memory.",
+        during="the forward phase of step 1",
+    )
+    return account(End.OUT_OF_DEVICE_MEMORY, 121, refusal=refusal, message=refusal.message, **more)
+
+
+def row(phase, place, category, nbytes):
+    return MemoryRow(
+        step=StepKind.FIRST,
+        phase=phase,
+        place=place,
+        category=category,
+        live_bytes=0,
+        at_peak_bytes=nbytes,
+        own_peak_bytes=nbytes,
+    )
+
+
+def record():
+    rows = [
+        row(Phase.INIT, Place.DEVICE, Category.TOTAL, 99 * GIB),
+        row(Phase.FORWARD, Place.DEVICE, Category.TOTAL, 80 * GIB),
+        row(Phase.STEP, Place.DEVICE, Category.PARAMETERS, 60 * GIB),
+        row(Phase.STEP, Place.DEVICE, Category.TEMPORARIES, 30 * GIB),
+        row(Phase.STEP, Place.DEVICE, Category.INPUTS, 4096),
+        row(Phase.STEP, Place.DEVICE, Category.TOTAL, 90 * GIB + 4096),
+        row(Phase.STEP, Place.HOST, Category.TOTAL, 200 * GIB),
+    ]
+    return RankRecord(
+        trial_id="train",
+        rank=0,
+        local_rank=0,
+        world_size=8,
+        hostname="here",
+        pid=1,
+        status=Status.COMPLETED,
+        device_type="cuda",
+        device_name="NVIDIA H200",
+        micro_batch_size=1,
+        memory=rows,
+    )
+
+
+def emulation(one, ranks_record=None, needed=None, host_memory=None, **verdict):
+    cluster = read_cluster(gpu="h200", gpus="8", host_memory=host_memory)
+    request = Request(("python", "train.py"), cluster, (0,), 3)
+    fit = rank_fit(one, ranks_record, HAS, needed)
+    found = Verdict((fit,), 8, cluster.host_memory_bytes, **verdict)
+    return Emulation(request, RunFolder(Path("reports/train")), found)
+
+
+def test_what_fits_is_said_with_what_is_left_and_by_category():
+    made = emulation(account(), record())
+    told = list(lines(made))
+    assert told[0] == "Fits on 8 x H200 SXM: needs 101.00 GiB of 140.40 GiB of each GPU, 39.40 GiB to spare."
+    assert "  peak 90.00 GiB, in the step phase of the first step:" in told
+    assert "    parameters                  60.00 GiB   66.7%" in told
+    assert "    others                       4.00 KiB" in told
+    assert "  beside torch (context, NCCL): 1.00 GiB; NVML would say 101.00 GiB" in told
+    assert "Emulated: no value is computed, so that losses, norms and times mean nothing." in told
+    assert exit_code(made) == 0
+
+
+def test_what_does_not_fit_is_said_with_what_it_needs_and_what_was_held():
+    tries = (
+        Try(("ZeRO stage 3",), refused()),
+        Try(("micro batch 1 instead of 8", "ZeRO stage 3"), account(reserved=70)),
+        Try(("activation checkpointing",), account(End.FAILED, message="error: unrecognized arguments")),
+    )
+    made = emulation(refused(), needed=account(reserved=160), tries=tries)
+    told = list(lines(made))
+    assert told[0] == "Does not fit on 8 x H200 SXM: needs 161.00 GiB of 140.40 GiB, 20.60 GiB too much."
+    at = told.index("  refused 40.00 GiB in the forward phase of step 1, 20.00 GiB free; held then 120.00 GiB:")
+    assert told[at + 1 : at + 4] == [
+        "    parameters                  90.00 GiB   75.0%",
+        "    activations                 30.00 GiB   25.0%",
+        "  torch: torch.OutOfMemoryError: CUDA out of memory.",
+    ]
+    assert told[told.index("Changes, each tried in emulation:") + 1 :][:3] == [
+        "  ZeRO stage 3: does not fit",
+        "  micro batch 1 instead of 8, ZeRO stage 3: fits, 71.00 GiB of each GPU",
+        "  activation checkpointing: could not be played: error: unrecognized arguments",
+    ]
+    assert exit_code(made) == 1
+
+
+def test_a_script_that_went_on_after_a_refusal_fits_and_is_said_to_have_been_refused():
+    told = list(lines(emulation(account(refusal=refused().refusal), record())))
+    assert told[0].startswith("Fits on 8 x H200 SXM")
+    assert "  note: 40.00 GiB were refused in the forward phase of step 1, and the script went on" in told
+
+
+def test_a_nodes_memory_is_judged_by_all_of_its_ranks():
+    told = list(lines(emulation(account(), record(), host_memory="1TB")))
+    assert told[0] == (
+        "Does not fit on 8 x H200 SXM: the GPUs hold it, a node's memory does not: needs 1600.00 GiB of 931.32 GiB,"
+        " 668.68 GiB too much."
+    )
+    assert any("tensors hold 200.00 GiB a rank, 1600.00 GiB a node of 8 of 931.32 GiB: does not fit" in x for x in told)
+    assert exit_code(emulation(account(), record(), host_memory="1TB")) == 1
+    assert exit_code(emulation(account(), record(), host_memory="2TB")) == 0
+
+
+@pytest.mark.parametrize(
+    ("one", "first", "code"),
+    [
+        (
+            account(End.FAILED, exit_code=7, message="ValueError: no"),
+            "The script failed on rank 0 (exit status 7): ValueError: no",
+            7,
+        ),
+        (
+            Account(rank=0, end=End.FINISHED),
+            "The script never used the GPU, so nothing was held on 8 x H200 SXM.",
+            0,
+        ),
+    ],
+)
+def test_what_cannot_be_judged_is_said_to_be_so(one, first, code):
+    made = emulation(one)
+    assert next(lines(made)) == first
+    assert exit_code(made) == code
+    assert as_plain(made)["fits"] is None
+
+
+def test_programs_get_bytes_and_none_for_what_is_not_known():
+    told = as_plain(emulation(refused(start_peak_bytes=None), needed=account(End.FAILED)))
+    (rank,) = told["ranks"]
+    assert (told["fits"], rank["fits"], rank["peak_bytes"], rank["reserved_bytes"]) == (
+        False,
+        False,
+        111 * GIB,
+        121 * GIB,
+    )
+    assert (rank["needed_bytes"], rank["start_peak_bytes"], told["host"]["node_bytes"]) == (None, None, None)

@@ -1,0 +1,58 @@
+"""What `zerobench emulate` accepts, and how it says no."""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zerobench.emulate.request import read_request
+from zerobench.errors import UserError
+
+ASKED: dict[str, Any] = {
+    "gpus": "16",
+    "gpu": "h200",
+    "gpus_per_node": "8",
+    "host_memory": None,
+    "ranks": "0",
+    "steps": "3",
+    "name": None,
+    "reports": Path("reports"),
+    "tries": True,
+}
+
+
+def request(**asked):
+    return read_request(["python", "train.py"], **{**ASKED, **asked})
+
+
+@pytest.mark.parametrize(
+    ("text", "ranks"),
+    [("0", (0,)), ("0,last", (0, 15)), ("last, 0, 15", (15, 0)), ("all", tuple(range(16)))],
+)
+def test_the_ranks_that_play(text, ranks):
+    assert request(ranks=text).ranks == ranks
+
+
+@pytest.mark.parametrize(
+    ("asked", "says"),
+    [
+        ({"ranks": "16"}, "--ranks: '16'; choices: ranks from 0 to 15, last, with commas between, or all"),
+        ({"ranks": "first"}, "--ranks: 'first'; choices"),
+        ({"steps": "0"}, "--steps: '0'; choices: a whole number from 1 to 1000"),
+        ({"gpus": "12"}, "--gpus: 12 GPUs do not fill nodes of 8; see --gpus-per-node"),
+        ({"gpu": "h2000"}, "--gpu: 'h2000' is in no hardware catalogue; did you mean"),
+        ({"host_memory": "1"}, "--host-memory: "),
+    ],
+)
+def test_a_wrong_word_is_one_clear_line(asked, says):
+    with pytest.raises(UserError) as error:
+        request(**asked)
+    assert str(error.value).startswith(says)
+    assert "\n" not in str(error.value)
+
+
+def test_no_command_is_shown_an_example():
+    with pytest.raises(UserError, match="COMMAND: none was given; write it after two dashes: zerobench emulate"):
+        read_request([], **ASKED)

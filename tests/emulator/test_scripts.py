@@ -1,0 +1,208 @@
+"""Scripts of the kinds that people have, run unmodified on GPUs that are not there."""
+
+from __future__ import annotations
+
+import importlib.util
+import json
+import os
+import subprocess
+import sys
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zerobench.emulator.emulator import Emulator
+from zerobench.records import Category, Phase
+from zerobench.store import load_run
+
+SCRIPTS = Path(__file__).with_name("scripts")
+GIB = 1 << 30
+TRAINER = ["--output_dir", "out", "--bf16", "True", "--max_steps", "50", "--report_to", "none"]
+
+Emulate = Callable[..., tuple[int, Any, str]]
+
+
+@pytest.fixture
+def emulate(emulator: Emulator, tmp_path: Path) -> Emulate:
+    """Run `zerobench emulate --json`: exit status, what it printed, and its errors."""
+
+    def run(*options: str, command: list[str]) -> tuple[int, Any, str]:
+        full = [sys.executable, "-m", "zerobench", "emulate", "--json", *options, "--", *command]
+        environ = {**os.environ, "PYTHONPATH": os.pathsep.join([str(Path.cwd()), os.environ.get("PYTHONPATH", "")])}
+        done = subprocess.run(full, cwd=tmp_path, env=environ, capture_output=True, text=True, timeout=600, check=False)
+        told = json.loads(done.stdout) if done.stdout.strip() else None
+        return done.returncode, told, done.stderr
+
+    return run
+
+
+def script(name: str) -> str:
+    return str(SCRIPTS / name)
+
+
+def only_rank(told: Any) -> Any:
+    (rank,) = told["ranks"]
+    return rank
+
+
+def check_named(rank: Any, *expected: Category, unattributed: float = 0.01) -> None:
+    """The peak has these categories, and hardly anything has no name."""
+    held = rank["categories"]
+    assert {category.value for category in expected} <= {name for name, size in held.items() if size > 0}
+    total = sum(held.values())
+    assert held.get("unattributed", 0) <= unattributed * total
+    assert total <= rank["peak_bytes"] <= rank["reserved_bytes"]
+
+
+def test_a_deepspeed_loop_with_offload_is_followed_and_leaves_a_run_that_reports_read(emulate, tmp_path):
+    config = ["--deepspeed", "--deepspeed_config", script("ds_offload.json")]
+    command = ["deepspeed", "--num_gpus", "8", script("deepspeed_loop.py"), *config]
+    code, told, errors = emulate("--gpus", "8", "--gpu", "h200", "--host-memory", "1TB", command=command)
+    assert code == 0, errors
+    rank = only_rank(told)
+    assert (told["fits"], told["host"]["fits"], rank["steps"], rank["end"]) == (True, True, 3, "stopped")
+    assert rank["tracked"] == "deepspeed.initialize"
+    check_named(rank, Category.PARAMETERS, Category.REDUCE_BUFFERS)
+    assert rank["outside_torch_bytes"] > GIB  # context and NCCL
+    # fp32 masters and two moments of 18.2 million parameters in eight parts, on the host, for eight ranks
+    assert told["host"]["node_bytes"] > 12 * 18.2e6
+    run = load_run(tmp_path / told["run"])
+    (trial,) = run.trials()
+    assert (trial.spec.evidence.value, trial.spec.strategy, trial.spec.world_size) == ("emulated", "zero2", 8)
+    assert trial.spec.prediction.gpu == "H200 SXM"
+    start = {row.category: row.at_peak_bytes or 0 for row in trial.ranks[0].memory if row.phase is Phase.INIT}
+    assert start[Category.TOTAL] == rank["start_peak_bytes"]
+    assert start[Category.PARAMETERS] >= 2 * 17_990_912
+    assert (trial.folder.path / "memory_snapshot_0.pickle").stat().st_size > 0
+
+
+def test_ddp_with_accumulation_counts_optimizer_steps_and_ends_by_itself_cleanly(emulate, tmp_path):
+    command = ["torchrun", "--nproc-per-node", "8", script("ddp_accumulation.py")]
+    code, told, errors = emulate("--gpus", "16", "--gpu", "a100-40", "--ranks", "last", "--steps", "2", command=command)
+    assert code == 0, errors
+    rank = only_rank(told)
+    assert (rank["rank"], rank["steps"], rank["tracked"]) == (15, 2, "DistributedDataParallel")
+    check_named(rank, Category.GRADIENTS)  # and the reducer's buckets, which are made in C++
+    assert rank["categories"]["first_moment"] == pytest.approx(84_082_728, rel=1e-3)  # 21 million parameters in fp32
+    printed = [path.read_text() for path in (tmp_path / told["run"]).glob("trials/*/std*.txt")]
+    assert "Traceback" not in "".join(printed)
+
+
+def test_a_script_that_asks_for_too_much_is_told_by_how_much_and_what_was_held(emulate):
+    code, told, errors = emulate("--gpus", "1", "--gpu", "h200", command=["python", script("too_large.py")])
+    assert code == 1, errors
+    rank = only_rank(told)
+    assert (told["fits"], rank["fits"], rank["end"]) == (False, False, "out_of_device_memory")
+    layer = 4 * 100_000**2
+    assert rank["refusal"]["bytes_asked"] == pytest.approx(layer, rel=1e-3)
+    assert rank["refusal"]["held"] == {"parameters": 3 * layer, "unattributed": 0}
+    assert rank["refusal"]["message"].startswith("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 37.25")
+    # All twelve layers with their gradients: what the same script needs where there is room.
+    assert rank["needed_bytes"] == pytest.approx(2 * 12 * layer, rel=0.06)
+    assert "no DeepSpeed configuration file" in told["not_tried"]
+
+
+def test_a_change_that_makes_it_fit_is_found_by_trying(emulate):
+    config = ["--deepspeed", "--deepspeed_config", script("ds_plain.json")]
+    command = ["deepspeed", script("deepspeed_loop.py"), "--length", "8192", *config]
+    code, told, errors = emulate("--gpus", "64", "--gpu", "t4", "--steps", "2", command=command)
+    assert code == 1, errors
+    has = told["device_memory_bytes"]
+    assert only_rank(told)["needed_bytes"] > has
+    (tried,) = told["tries"]
+    assert (tried["changes"], tried["fits"]) == (["micro batch 1 instead of 8"], True)
+    assert tried["needed_bytes"] < has
+    assert only_rank(told)["refusal"]["held"]["activations"] > 4 * GIB  # that GPU has no flash attention
+
+
+def test_a_script_that_fails_by_itself_keeps_its_status_and_its_last_line(emulate):
+    code, told, errors = emulate("--gpus", "1", "--gpu", "h200", command=["python", script("broken.py")])
+    assert code == 1, errors
+    assert told["failed"] == {"exit_code": 1, "message": "ValueError: no such column: text"}
+    assert (told["fits"], only_rank(told)["steps"]) == (None, 2)
+
+
+def test_a_script_that_never_uses_the_gpu_is_said_to(emulate):
+    code, told, errors = emulate("--gpus", "1", "--gpu", "h200", command=["python", script("no_gpu.py")])
+    assert code == 0, errors
+    rank = only_rank(told)
+    assert (told["fits"], rank["peak_bytes"], rank["steps"], rank["end"]) == (None, None, 0, "finished")
+
+
+def test_a_command_that_contradicts_the_gpus_is_one_line_and_leaves_nothing(emulate, tmp_path):
+    command = ["torchrun", "--nproc-per-node", "16", script("no_gpu.py")]
+    code, told, errors = emulate("--gpus", "8", "--gpu", "h200", command=command)
+    assert (code, told) == (2, None)
+    assert errors.splitlines()[-1].startswith("zerobench: COMMAND: torchrun: --nproc-per-node 16 starts 16 processes")
+    assert list((tmp_path / "reports").glob("*/plan.json")) == []
+
+
+@pytest.mark.slow
+@pytest.mark.parametrize(
+    ("options", "command", "tracked", "expected"),
+    [
+        pytest.param(
+            ["--gpus", "8"],
+            ["deepspeed", "hf_trainer.py", "--deepspeed", "ds_zero2.json", "--per_device_train_batch_size=4", *TRAINER],
+            "deepspeed.initialize",
+            [Category.PARAMETERS, Category.LOGITS_AND_LOSS],
+            id="Trainer, ZeRO-2",
+        ),
+        pytest.param(
+            ["--gpus", "64", "--ranks", "0,last"],
+            ["torchrun", "hf_trainer.py", "--deepspeed", "ds_zero3.json", "--per_device_train_batch_size=1", *TRAINER],
+            "deepspeed.initialize",
+            [Category.PARAMETERS],
+            id="Trainer, ZeRO-3",
+        ),
+        pytest.param(
+            ["--gpus", "8"],
+            ["accelerate", "launch", "--config_file", "fsdp2.yaml", "accelerate_fsdp2.py"],
+            "FSDP",
+            [Category.GATHERED_PARAMETERS, Category.FIRST_MOMENT],
+            id="accelerate, FSDP2",
+        ),
+        pytest.param(
+            ["--gpus", "8"],
+            ["deepspeed", "deepspeed_pipeline.py", "--deepspeed", "--deepspeed_config", "ds_pipeline.json"],
+            "deepspeed.initialize",
+            [Category.PARAMETERS, Category.FIRST_MOMENT],
+            id="DeepSpeed pipeline",
+        ),
+        pytest.param(
+            ["--gpus", "8"],
+            ["deepspeed", "autotp.py"],
+            "deepspeed.initialize",
+            [Category.PARAMETERS],
+            id="AutoTP",
+        ),
+        pytest.param(
+            ["--gpus", "1"],
+            ["python", "mixtral.py"],
+            "a torch loop",
+            [Category.PARAMETERS, Category.FIRST_MOMENT, Category.LOGITS_AND_LOSS],
+            id="mixture of experts",
+        ),
+        pytest.param(
+            ["--gpus", "8"],
+            ["torchrun", "--nproc-per-node=8", "sft_lora.py"],
+            "DistributedDataParallel",
+            [Category.PARAMETERS],
+            id="TRL, LoRA",
+            marks=[
+                pytest.mark.extra,
+                pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="needs trl, peft and datasets"),
+            ],
+        ),
+    ],
+)
+def test_scripts_of_many_kinds_are_followed_to_their_last_step(emulate, options, command, tracked, expected):
+    words = [script(word) if (SCRIPTS / word).is_file() else word for word in command]
+    code, told, errors = emulate("--gpu", "h200", *options, command=words)
+    assert code == 0, (errors, told)
+    assert told["fits"] is True
+    for rank in told["ranks"]:
+        assert (rank["steps"], rank["end"], rank["tracked"]) == (3, "stopped", tracked)
+        check_named(rank, *expected, unattributed=0.02)
