@@ -62,7 +62,6 @@ dist.all_reduce(big)
 model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64)).to(device)
 ddp = torch.nn.parallel.DistributedDataParallel(model)
 ddp(torch.randn(2, 64, device=device)).sum().backward()
-said["norm"] = torch.nn.utils.clip_grad_norm_(ddp.parameters(), 1.0).item()
 said["ddp"] = [type(ddp).__name__, all(p.grad is not None for p in model.parameters())]
 import resource
 said["resident"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
@@ -108,5 +107,4 @@ def test_groups_of_their_own_have_their_own_number_of_ranks(said):
 
 def test_ddp_agrees_with_itself_and_large_messages_cost_no_memory(said):
     assert said[2]["ddp"] == ["DistributedDataParallel", True]
-    assert said[2]["norm"] == 0
     assert said[2]["resident"] < 1 << 20

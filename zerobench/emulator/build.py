@@ -26,7 +26,7 @@ SOURCES = Path(__file__).parent / "c"
 CORE = "libzerobench_gpu.so"
 """The library that all others share: the device's facts, its memory and its account."""
 
-_CORE_FILES = ("gpu.c", "account.c", "memory.c", "outputs.c", "attributes.c")
+_CORE_FILES = ("gpu.c", "account.c", "memory.c", "attributes.c")
 _FILES: Mapping[str, tuple[str, ...]] = {
     "cudart": ("device.c", "copies.c", "pools.c", "streams.c", "kernels.c"),
     "cuda": ("driver.c",),

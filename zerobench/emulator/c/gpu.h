@@ -91,7 +91,4 @@ zb_block_t zb_forget(const void *start);
 // Device memory, as cudaMalloc gives it: 0, or -1 where the device is full.
 int zb_allocate(void **out, size_t bytes, int kind, int physical);
 int zb_release(void *start);
-// Real bytes now lie there, of a copy or a collective; a kernel is launched that writes there (outputs.c).
-void zb_wrote(const void *start, size_t bytes);
-void zb_overwritten(void *start, size_t bytes);
 #endif

@@ -198,7 +198,6 @@ static int reduce(const void *from, void *to, size_t count, int type, int op, nc
     memmove(to, from, bytes);
     if (op == SUM) times(to, count, type, comm->ranks);
     if (op >= FIRST_SCALED) times(to, count, type, comm->ranks * factors[(op - FIRST_SCALED) % 256]);
-    zb_wrote(to, bytes);
   }
   return connect(comm);
 }
@@ -217,10 +216,7 @@ int ncclReduceScatter(const void *from, void *to, size_t count, int type, int op
 }
 
 static int copy(const void *from, void *to, size_t bytes, ncclComm_t comm) {
-  if (bytes <= zb_copy_bytes()) {
-    memmove(to, from, bytes);
-    zb_wrote(to, bytes);
-  }
+  if (bytes <= zb_copy_bytes()) memmove(to, from, bytes);
   return connect(comm);
 }
 
@@ -233,7 +229,6 @@ int ncclAllGather(const void *from, void *to, size_t count, int type, ncclComm_t
     memcpy(own, from, bytes);
     for (int i = 0; i < comm->ranks; i++) memcpy((char *)to + (size_t)i * bytes, own, bytes);
     free(own);
-    zb_wrote(to, bytes * (size_t)comm->ranks);
   }
   return connect(comm);
 }
@@ -249,11 +244,9 @@ int ncclBcast(void *buffer, size_t count, int type, int root, ncclComm_t comm, v
 int ncclAlltoAll(const void *from, void *to, size_t count, int type, ncclComm_t comm, void *stream) {
   (void)stream;
   size_t bytes = count * size_of(type);
-  if (bytes * (size_t)comm->ranks <= zb_copy_bytes()) {
+  if (bytes * (size_t)comm->ranks <= zb_copy_bytes())
     for (int i = 0; i < comm->ranks; i++)
       memmove((char *)to + (size_t)i * bytes, (const char *)from + (size_t)comm->rank * bytes, bytes);
-    zb_wrote(to, bytes * (size_t)comm->ranks);
-  }
   return connect(comm);
 }
 // A message from another rank has no bytes: the buffer stays as it is.
