@@ -84,7 +84,7 @@ def test_what_our_c_defines_comes_before_what_is_generated(torch_lib: Path, tmp_
     assert handle.value
     assert loaded.cublasNew() == 0
     program = "import ctypes, sys; sys.exit(ctypes.CDLL(sys.argv[1]).all())"
-    command = [sys.executable, "-c", program, torch_lib / "libtorch_cuda.so"]
+    command = [sys.executable, "-c", program, str(torch_lib / "libtorch_cuda.so")]
     for folder, status in ((tmp_path, 4), (tmp_path / "out", 0)):  # those that it was linked with all return 1
         assert subprocess.run(command, env={"LD_LIBRARY_PATH": str(folder)}, check=False).returncode == status
 

@@ -25,7 +25,7 @@ def test_a_driver_of_the_machines_that_comes_first_is_found_out(emulator: Emulat
         "#include <string.h>\nint cuInit(unsigned f){return 0;}\n"
         'int cuDeviceGetName(char *n, int b, int d){strcpy(n, "NVIDIA A10"); return 0;}\n'
     )
-    driver = [find_compiler(), "-shared", "-fPIC", "-o", tmp_path / "libcuda.so.1", tmp_path / "driver.c"]
+    driver = [find_compiler(), "-shared", "-fPIC", "-o", str(tmp_path / "libcuda.so.1"), str(tmp_path / "driver.c")]
     subprocess.run([*driver, "-Wl,-soname,libcuda.so.1"], check=True)
     variables = emulator.variables(H200)
     wrong = {**variables, "LD_LIBRARY_PATH": f"{tmp_path}:{variables['LD_LIBRARY_PATH']}"}

@@ -23,7 +23,9 @@ from zerobench.spec.overheads import overhead_of
 H200 = EmulatedGpu.of(known_gpu("H200"))
 
 
-def installed(folder: Path, version: str = "2.13.0+cpu", cuda: str | None = None, hip: str | None = None) -> Path:
+def installed(
+    folder: Path, version: str | None = "2.13.0+cpu", cuda: str | None = None, hip: str | None = None
+) -> Path:
     """A site-packages with a torch whose files say this."""
     (folder / "torch").mkdir(parents=True)
     said = f"__version__ = '{version}'\ncuda: Optional[str] = {cuda!r}\nhip: Optional[str] = {hip!r}\n"
