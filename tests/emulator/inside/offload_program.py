@@ -10,6 +10,7 @@ from pathlib import Path
 from typing import Any
 
 import torch
+from torch._C._distributed_c10d import HashStore
 
 from zerobench.emulator.inside import kernels
 from zerobench.emulator.inside.values import open_values
@@ -77,7 +78,7 @@ def main() -> None:
     os.environ.update(
         RANK="0", WORLD_SIZE=str(WORLD_SIZE), LOCAL_RANK="0", MASTER_ADDR="127.0.0.1", MASTER_PORT="29500"
     )
-    torch.distributed.init_process_group("nccl", store=torch.distributed.HashStore(), rank=0, world_size=WORLD_SIZE)
+    torch.distributed.init_process_group("nccl", store=HashStore(), rank=0, world_size=WORLD_SIZE)
     layers, place, precision, folder = sys.argv[1:]
     answer = train(int(layers), place, precision, folder)
     answer["resident_peak"] = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss * 1024

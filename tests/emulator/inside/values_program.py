@@ -42,9 +42,10 @@ def small_on_host() -> dict[str, Any]:
     layer = torch.nn.Linear(8, 8)
     torch.nn.init.constant_(layer.weight, 0.5)
     layer(torch.ones(1, 8)).sum().backward()
-    order = torch.randperm(1_000_000)
+    gradient, order = layer.weight.grad, torch.randperm(1_000_000)
+    assert gradient is not None
     return {
-        "gradient": layer.weight.grad.tolist()[0],
+        "gradient": gradient.tolist()[0],
         "order": [int(order.sum()), int(torch.arange(1_000_000)[order][order.argmax()])],
         "nonzero": int(torch.nonzero(torch.arange(2_000_000) % 2).shape[0]),
         "large_parameter": float(torch.nn.Parameter(torch.ones(1024, 1024)).sum()),
@@ -63,6 +64,7 @@ def on_device() -> dict[str, Any]:
     for weight in weights:
         weight.grad = torch.full_like(weight, 2.0)
     norm = torch.nn.utils.clip_grad_norm_(weights, 1.0)
+    clipped = [0.0 if weight.grad is None else float(weight.grad[0]) for weight in weights]
     optimizer = torch.optim.AdamW(weights, lr=0.1, weight_decay=0.0, fused=True)
     optimizer.step()
     return {
@@ -71,7 +73,7 @@ def on_device() -> dict[str, Any]:
         "norm_of_norms": float(torch.stack(norms).norm()),
         "activations": [float(activations.norm()), bool(activations.isinf().any()), float(activations.sum() / 0.0)],
         "no_leftovers": float(numbers.sum()) == 0.0,
-        "clipped": [round(float(norm), 3), round(float(weights[0].grad[0]), 3)],
+        "clipped": [round(float(norm), 3), round(clipped[0], 3)],
         "stepped": [round(float(weights[0][0]), 3), float(optimizer.state[weights[0]]["step"])],
         "random": torch.rand(3, device="cuda").tolist(),
     }
