@@ -55,7 +55,8 @@ def test_the_total_is_the_allocators_own(seen, planted):
 
 
 def unattributed(seen: dict[int, dict[str, Any]], planted: int) -> list[int]:
-    return seen[planted]["rows"]["steady backward unattributed"]
+    sizes: list[int] = seen[planted]["rows"]["steady backward unattributed"]
+    return sizes
 
 
 def test_but_for_scalars_of_the_program_itself_nothing_is_without_a_name(seen):
