@@ -9,9 +9,9 @@ import pytest
 from zerobench.errors import UserError
 from zerobench.spec.expand import expand
 from zerobench.spec.machine import Accelerator, Machine
-from zerobench.spec.precision import SLOW, auto_precision, must_be_tried, sentence
+from zerobench.spec.precision import SLOW, auto_precision, must_be_tried, said_of, sentence
 from zerobench.spec.sweep import Sweep, load_sweep
-from zerobench.spec.trial import Precision
+from zerobench.spec.trial import Evidence, Precision
 
 FAST = Machine(accelerator=Accelerator.CPU, cpu_cores=2, bf16_slowdown=0.3)
 SLOW_AT_IT = FAST.model_copy(update={"bf16_slowdown": 62.0})
@@ -81,6 +81,17 @@ def test_a_prediction_of_gpus_made_on_a_slow_processor_is_in_bf16(tmp_path):
 def test_the_sentence_says_what_auto_came_to_and_why():
     said = "precision: auto: fp32; this processor takes 62 x as long in bf16 as in fp32"
     assert sentence(SLOW_AT_IT) == said
+
+
+def test_what_auto_came_to_is_said_of_trials_on_cpu_ranks_that_left_it_open(tmp_path):
+    auto = expand(sweep(tmp_path, "auto"), SLOW_AT_IT)[0].trial
+    predicted = {"evidence": Evidence.SIMULATED, "prediction": auto.prediction.model_copy(update={"gpu": "H200 SXM"})}
+    of_a_gpu = auto.model_copy(update=predicted)
+    of_cpu_ranks = auto.model_copy(update={"evidence": Evidence.SIMULATED})
+    named = auto.model_copy(update={"precision_is_auto": False})
+    assert said_of([named, of_a_gpu, auto], SLOW_AT_IT) == said_of([of_cpu_ranks], SLOW_AT_IT) == [sentence(SLOW_AT_IT)]
+    assert said_of([named, of_a_gpu], SLOW_AT_IT) == []
+    assert said_of([auto], SLOW_AT_IT.model_copy(update={"accelerator": Accelerator.CUDA})) == []
 
 
 def test_a_misspelt_precision_is_told_auto_too(tmp_path):

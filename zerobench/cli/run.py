@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -22,9 +22,10 @@ from zerobench.run.runner import RunResult, refuse_other_plan, resume_run, run_s
 from zerobench.run.setup import resolved_configs
 from zerobench.run.site import LocalSite
 from zerobench.spec.expand import PlannedTrial, expand
-from zerobench.spec.machine import Accelerator, Machine, detect_machine
-from zerobench.spec.precision import sentence
+from zerobench.spec.machine import Machine, detect_machine
+from zerobench.spec.precision import said_of
 from zerobench.spec.sweep import Sweep, load_sweep, shipped_sweeps
+from zerobench.spec.trial import TrialSpec
 from zerobench.store import find_run, load_run
 
 
@@ -93,8 +94,12 @@ def _lines(asked: Asked) -> Iterator[str]:
 
 def notes_of(planned: Sequence[PlannedTrial]) -> list[str]:
     """What the trials that are to run do not read of the user's own DeepSpeed configurations, each sentence once."""
-    running = [item.trial for item in planned if item.skipped is None]
-    return list(dict.fromkeys(note for trial in running for note in file_notes(trial)))
+    return list(dict.fromkeys(note for trial in running(planned) for note in file_notes(trial)))
+
+
+def running(planned: Iterable[PlannedTrial]) -> list[TrialSpec]:
+    """The trials that no rule skips."""
+    return [item.trial for item in planned if item.skipped is None]
 
 
 def read(request: Request) -> Asked:
@@ -127,8 +132,8 @@ def _run_new(asked: Asked, reports: Path, site: LocalSite) -> RunResult:
     view = screen()
     if asked.sweep.description:
         view.say(redact_text(" ".join(asked.sweep.description.split())))
-    if _tried_the_processor(asked):
-        view.say(sentence(asked.machine))
+    for line in said_of(running(asked.planned), asked.machine):
+        view.say(line)
     for note in notes_of(asked.planned):
         view.say(f"note: {note}")
     return run_sweep(
@@ -140,11 +145,6 @@ def _run_new(asked: Asked, reports: Path, site: LocalSite) -> RunResult:
         site=site,
         observer=view,
     )
-
-
-def _tried_the_processor(asked: Asked) -> bool:
-    on_cpu = asked.machine.accelerator is Accelerator.CPU and asked.machine.bf16_slowdown is not None
-    return on_cpu and any(item.trial.precision_is_auto and item.trial.evidence.needs_device for item in asked.planned)
 
 
 def _resume(earlier: Path, planned: Sequence[PlannedTrial], site: LocalSite) -> RunResult:

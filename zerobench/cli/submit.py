@@ -11,7 +11,7 @@ from typing import Any
 import typer
 
 from zerobench.cli.paths import shortest
-from zerobench.cli.run import notes_of
+from zerobench.cli.run import notes_of, running
 from zerobench.collection import no_collection
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
@@ -42,8 +42,8 @@ from zerobench.slurm.submit.scripts import log_pattern
 from zerobench.slurm.submit.submission import array_names, missing, plan_arrays
 from zerobench.slurm.submit.submission import submit as submit_jobs
 from zerobench.spec.expand import PlannedTrial, expand
-from zerobench.spec.machine import Accelerator, Machine, detect_machine
-from zerobench.spec.precision import sentence
+from zerobench.spec.machine import Machine, detect_machine
+from zerobench.spec.precision import said_of
 from zerobench.spec.sweep import Sweep, load_sweep, shipped_sweeps
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import Run, find_run, load_run
@@ -108,9 +108,8 @@ def show(request: Request) -> int:
 def _notes(asked: Asked) -> Iterator[str]:
     """What of the sweep is not as it was written: keys that are not read, a precision that was left to the machine."""
     yield from (f"note: {note}" for note in notes_of(asked.planned))
-    on_cpu = asked.machine is not None and asked.machine.accelerator is Accelerator.CPU
-    if asked.machine is not None and on_cpu and any(item.trial.precision_is_auto for item in asked.planned):
-        yield sentence(asked.machine)
+    if asked.machine is not None:
+        yield from said_of(running(asked.planned), asked.machine)
 
 
 def read(request: Request, *, dry: bool = False) -> Asked:

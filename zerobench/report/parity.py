@@ -88,6 +88,11 @@ def losses(trial: Trial) -> Sequence[float]:
     return recorded_losses(trial)
 
 
+def grad_norms(trial: Trial) -> Sequence[float | None]:
+    """Global norm of each step's gradients; empty where it is not one of all ranks, or nobody recorded it."""
+    return recorded_grad_norms(trial) if all_ranks_ran(trial) else ()
+
+
 def largest_difference(ours: Sequence[float], theirs: Sequence[float]) -> float | None:
     """Largest |ours - theirs| over the steps both have; infinite with a loss that is not finite; else None."""
     pairs = list(zip(ours, theirs, strict=False))

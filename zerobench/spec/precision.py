@@ -2,10 +2,12 @@
 
 from __future__ import annotations
 
+from collections.abc import Iterable
+
 from zerobench.spec.axes import AUTO
 from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.sweep import Sweep
-from zerobench.spec.trial import Precision
+from zerobench.spec.trial import Precision, TrialSpec
 
 SLOW = 3.0
 """A processor that takes this many times longer for a product in bf16 than in fp32 is slow at it. Tried with
@@ -30,6 +32,14 @@ def must_be_tried(sweep: Sweep, machine: Machine) -> bool:
         AUTO in grid.get("precision", []) and (machine.accelerator is Accelerator.CPU or None in grid.get("gpu", []))
         for grid in (on_cpu.grid, *on_cpu.include)
     )
+
+
+def said_of(trials: Iterable[TrialSpec], machine: Machine) -> list[str]:
+    """The sentence, where one of `trials` left its precision to `machine` and is measured or predicted on its CPU."""
+    if machine.accelerator is not Accelerator.CPU:
+        return []
+    left = any(one.precision_is_auto and (one.evidence.needs_device or one.prediction.gpu is None) for one in trials)
+    return [sentence(machine)] if left else []
 
 
 def sentence(machine: Machine) -> str:

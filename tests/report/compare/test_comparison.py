@@ -27,6 +27,7 @@ from zerobench.records import Category, Place, StepKind
 from zerobench.report.compare.comparison import Comparison, compare
 from zerobench.report.compare.environment import hardware_warnings
 from zerobench.report.compare.gate import Verdict, judge, parse_limits, refusal
+from zerobench.report.compare.speed_tables import speed_parts
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import load_run
 
@@ -229,6 +230,26 @@ def test_losses_that_differ_between_the_runs_are_found(tmp_path: Path) -> None:
     assert comparison.same[0].losses_apart == pytest.approx((0.3, 2e-2))
     agreeing = compared(tmp_path / "more", [completed_trial(SMALL)], [completed_trial(SMALL)])
     assert agreeing.same[0].losses_apart is None
+
+
+def with_norms(norms: list[float | None], **spoilt: float) -> SampleTrial:
+    trial = completed_trial(SMALL, **spoilt)
+    ranks = [rank.model_copy(update={"grad_norms": norms}) for rank in trial.ranks]
+    return SampleTrial(trial.spec, trial.record, ranks)
+
+
+def test_gradients_of_another_scale_are_found_though_no_loss_differs(tmp_path: Path) -> None:
+    """As AdamW hides it: it divides by what the gradients are multiplied with."""
+    comparison = compared(tmp_path, [with_norms([1.0, 2.0, None])], [with_norms([2.0, 4.0, 1.0])])
+    assert comparison.same[0].losses_apart is None
+    assert comparison.same[0].norms_apart == pytest.approx((1.0, 0.1))
+    [part] = [part for part in speed_parts(comparison, 100) if "radient" in part.title]
+    assert part.title == "Gradient norms that differ between the runs"
+    assert list(part.lines) == ["zero1: by 1 (tolerance 0.1)"]
+    agreeing = compared(tmp_path / "more", [with_norms([1.0, None])], [with_norms([1.01, 7.0])])
+    assert agreeing.same[0].norms_apart is None
+    older = compared(tmp_path / "older", [with_norms([])], [with_norms([1.0])])
+    assert older.same[0].norms_apart is None
 
 
 def test_what_differs_between_the_environments_is_found_and_hardware_is_a_warning(tmp_path: Path) -> None:

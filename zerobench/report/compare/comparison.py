@@ -18,6 +18,7 @@ from zerobench.report.compare.environment import Fact, facts
 from zerobench.report.compare.memory import MemoryChange, memory_changes
 from zerobench.report.compare.sides import Repeat, Side, side_of
 from zerobench.report.compare.speed import SpeedChange, speed_change
+from zerobench.report.gradient_parity import NORM_TOLERANCES, largest_distance
 from zerobench.report.labels import labels, shared_lines
 from zerobench.report.parity import TOLERANCES, largest_difference
 from zerobench.spec.trial import TrialSpec
@@ -50,8 +51,20 @@ class Same:
         """How far the losses of the two runs lie apart, and the tolerance; None where they agree or are not known."""
         pairs = [(a.losses, b.losses) for a in self.base for b in self.new]
         found = [apart for a, b in pairs if (apart := largest_difference(a, b)) is not None]
-        tolerance = TOLERANCES[self.base[0].spec.precision]
-        return (max(found), tolerance) if found and max(found) > tolerance else None
+        return _beyond(found, TOLERANCES[self.base[0].spec.precision])
+
+    @property
+    def norms_apart(self) -> tuple[float, float] | None:
+        """The same of the gradients' norms, as a fraction: a wrong scale of them changes no loss under AdamW."""
+        precision = self.base[0].spec.precision
+        pairs = [(a.grad_norms, b.grad_norms) for a in self.base for b in self.new]
+        found = [apart for a, b in pairs if (apart := largest_distance(a, b, precision)) is not None]
+        return _beyond(found, NORM_TOLERANCES[precision])
+
+
+def _beyond(found: Sequence[float], tolerance: float) -> tuple[float, float] | None:
+    """The largest of `found` and the tolerance, where it is larger."""
+    return (max(found), tolerance) if found and max(found) > tolerance else None
 
 
 @dataclass(frozen=True)

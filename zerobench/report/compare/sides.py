@@ -12,7 +12,7 @@ from dataclasses import dataclass, field
 from zerobench import store
 from zerobench.records import Category, Place, StepKind
 from zerobench.report.memory_view import Instant, largest_peak
-from zerobench.report.parity import losses
+from zerobench.report.parity import grad_norms, losses
 from zerobench.report.speed import alloc_retries, at_full_batch, slowest_steps
 from zerobench.report.trials import Trial, completed, drops_out, refusing_impossible_values
 from zerobench.spec.trial import Evidence, Offload, TrialSpec
@@ -55,6 +55,8 @@ class Repeat:
     """Why the times are no measure of the training, where they are not."""
     losses: tuple[float, ...] = ()
     """Of each step; empty where each process draws its own (dropout), or saw no loss of the whole batch."""
+    grad_norms: tuple[float | None, ...] = ()
+    """The same of the gradients' global norms; None for a step in which nobody computed it."""
     devices: frozenset[str] = frozenset()
     """Names of the devices that ranks ran on."""
 
@@ -110,6 +112,7 @@ def repeat_of(trial: Trial) -> Repeat:
     """What a comparison keeps of `trial`."""
     record, ran = trial.record, completed(trial)
     retries = alloc_retries(trial)
+    is_same = ran and not drops_out(trial)
     return Repeat(
         trial_id=record.trial_id,
         spec=trial.spec,
@@ -118,7 +121,8 @@ def repeat_of(trial: Trial) -> Repeat:
         peaks=_peaks(trial) if ran else {},
         step_times_s=_step_times_s(trial) if ran else (),
         void=f"the allocator retried {retries} times" if retries else None,
-        losses=tuple(losses(trial)) if ran and not drops_out(trial) else (),
+        losses=tuple(losses(trial)) if is_same else (),
+        grad_norms=tuple(grad_norms(trial)) if is_same else (),
         devices=frozenset(rank.device_name for rank in trial.ranks if trial.spec.evidence.needs_device),
     )
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from zerobench.report.column_units import MISSING, Unit, show_percent, time_unit
-from zerobench.report.compare.comparison import Comparison, Same
+from zerobench.report.compare.comparison import Comparison
 from zerobench.report.compare.part import Part, few, first
 from zerobench.report.compare.speed import SpeedChange
 from zerobench.report.compare.stats import SIGNIFICANCE, Change, repeats_needed
@@ -24,13 +24,17 @@ class _Row:
 
 
 def speed_parts(comparison: Comparison, width: int) -> Iterator[Part]:
-    """The step times of both runs, and losses that speak against comparing them."""
+    """The step times of both runs, and losses and gradients that speak against comparing them."""
     rows = [_Row(same.label, same.speed) for same in comparison.same if same.speed is not None]
     if rows:
         yield _times(rows, [*_other_steps(comparison)], width)
-    if apart := [_apart(same) for same in comparison.same if same.losses_apart]:
-        caption = "Equal work must have equal losses, but for rounding: NEW does not compute what BASE computed."
-        yield Part("Losses that differ between the runs", caption, None, few(apart))
+    for what, far in (
+        ("losses", {same.label: same.losses_apart for same in comparison.same}),
+        ("gradient norms", {same.label: same.norms_apart for same in comparison.same}),
+    ):
+        if apart := [_apart(label, *found) for label, found in far.items() if found]:
+            caption = f"Equal work must have equal {what}, but for rounding: NEW does not compute what BASE computed."
+            yield Part(f"{what.capitalize()} that differ between the runs", caption, None, few(apart))
 
 
 def _other_steps(comparison: Comparison) -> Iterator[str]:
@@ -112,6 +116,5 @@ def _warnings(rows: Sequence[_Row]) -> Iterator[str]:
     yield from few([f"void: {row.label}: {row.speed.void}" for row in rows if row.speed.void is not None])
 
 
-def _apart(same: Same) -> str:
-    difference, tolerance = same.losses_apart or (0.0, 0.0)
-    return f"{same.label}: by {difference:.2g} (tolerance {tolerance:.2g})"
+def _apart(label: str, difference: float, tolerance: float) -> str:
+    return f"{label}: by {difference:.2g} (tolerance {tolerance:.2g})"

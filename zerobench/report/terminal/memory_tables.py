@@ -87,7 +87,11 @@ def _device(peaks: Peaks, width: int) -> Section:
         f"Device memory at the peak of a steady step, {unit.name}",
         "The rank with the largest peak, at the instant of it; the columns add up to the peak. optimizer: fp32 weights "
         "and moments. buffers: for communication, gathered parameters included. "
-        + ("small: inputs, model buffers, rounding." if width >= WIDE else "temp: temporaries, inputs, rounding.")
+        + (
+            "temporaries: what kernels work in on a CPU included. small: inputs, model buffers, rounding."
+            if width >= WIDE
+            else "temp: temporaries, what kernels work in on a CPU, inputs, rounding."
+        )
         + (" A server has a row of its own." if any(peak.role == Role.SERVER for _, peak in peaks) else ""),
         table(columns, peaks, width),
     )
