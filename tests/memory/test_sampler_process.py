@@ -1,0 +1,33 @@
+"""The sampler's deadlines leave out what was missed, and a device that is named twice is sampled once."""
+
+from __future__ import annotations
+
+import time
+from pathlib import Path
+
+from tests.memory.test_sampler import sample
+from tests.nvml_standin.standin import Standin, uuid
+from zerobench.memory.sampler_process import Deadlines
+
+
+def test_deadlines_that_were_missed_are_left_out_and_the_next_keeps_the_spacing():
+    interval_s = 0.05
+    begin_s = time.monotonic()
+    deadlines = Deadlines(interval_s)
+    time.sleep(4.5 * interval_s)
+    wait_s = deadlines.seconds_to_next()
+    assert deadlines.number >= 5
+    assert 0 < wait_s <= interval_s
+    next_s = time.monotonic() + wait_s - begin_s
+    assert abs(next_s - deadlines.number * interval_s) < interval_s / 5
+
+
+def test_each_deadline_comes_once_however_often_it_is_asked_for():
+    deadlines = Deadlines(10.0)
+    assert [deadlines.seconds_to_next() > 10.0 * (turn - 1) for turn in (1, 2, 3)] == [True] * 3
+    assert deadlines.number == 3
+
+
+def test_a_device_that_is_named_twice_is_sampled_once(standin: Standin, tmp_path: Path) -> None:
+    found = sample(standin, tmp_path, "gpus 2", uuid(1), uuid(1))
+    assert [device.gpu_uuid for device in found.summary.devices] == [uuid(1)]
