@@ -93,7 +93,8 @@ def test_peaks_begin_anew_from_what_is_held() -> None:
 
 @given(st.lists(st.tuples(st.booleans(), st.integers(1, 90 * MIB), st.integers(0, 2)), max_size=60))
 def test_counts_add_up_whatever_comes(steps: list[tuple[bool, int, int]]) -> None:
-    allocator, live = ExpandableAllocator(), {}
+    allocator = ExpandableAllocator()
+    live: dict[int, int] = {}
     for key, (frees, size, stream) in enumerate(steps):
         if frees and live:
             allocator.free(live.popitem()[0])

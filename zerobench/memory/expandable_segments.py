@@ -148,7 +148,7 @@ class ExpandableAllocator:
 
     def _best_fit(self, within: _Range, size: int) -> _Block | None:
         """The smallest mapped free block, by what it can grow to, that is large enough (get_free_block)."""
-        place = bisect_left(within.free, (size, -1, None))  # type: ignore[arg-type] # decided by the first two
+        place = bisect_left(within.free, (size, -1, None))  # the first two decide
         if place == len(within.free):
             return None
         while place + 1 < len(within.free):
@@ -264,10 +264,11 @@ def _with_address_space(within: _Range, size: int) -> _Block:
     for _, _, unmapped in within.unmapped:
         before = unmapped.previous
         block = before if before is not None and not before.in_use else unmapped
-        room, end = 0, block
-        while end is not None and not end.in_use and room < size:  # type: ignore[redundant-expr] # ends with the range
+        room = 0
+        end: _Block | None = block
+        while end is not None and not end.in_use and room < size:
             room += end.size
-            end = end.next  # type: ignore[assignment]
+            end = end.next
         if room >= size:
             return block
     raise AssertionError("an endless range has an end")

@@ -5,6 +5,7 @@ from __future__ import annotations
 import dataclasses
 from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 import pytest
 
@@ -232,7 +233,7 @@ def test_losses_that_differ_between_the_runs_are_found(tmp_path: Path) -> None:
     assert agreeing.same[0].losses_apart is None
 
 
-def with_norms(norms: list[float | None], **spoilt: float) -> SampleTrial:
+def with_norms(norms: list[float | None], **spoilt: Any) -> SampleTrial:
     trial = completed_trial(SMALL, **spoilt)
     ranks = [rank.model_copy(update={"grad_norms": norms}) for rank in trial.ranks]
     return SampleTrial(trial.spec, trial.record, ranks)
