@@ -13,7 +13,25 @@ import json, sys, torch, torch.distributed as dist
 rank, ranks = int(sys.argv[1]), int(sys.argv[2])
 torch.cuda.set_device(0)
 device = torch.device("cuda:0")
-dist.init_process_group("nccl", store=dist.HashStore(), rank=rank, world_size=ranks)
+
+
+class Told(dist.Store):
+    "Has the id of every communicator, as if another rank had written it."
+
+    def __init__(self):
+        super().__init__()
+        self.kept = {}
+
+    def set(self, key, value): self.kept[key] = value
+    def get(self, key): return self.kept.get(key, bytes(128))
+    def check(self, keys): return all(key in self.kept for key in keys)
+    def wait(self, keys, timeout=None): pass
+    def add(self, key, amount): return ranks
+    def delete_key(self, key): return True
+
+
+store = Told()  # torch keeps its other half alone
+dist.init_process_group("nccl", store=store, rank=rank, world_size=ranks)
 said = {}
 
 def reduced(op, *values, dtype=torch.float32):
@@ -41,7 +59,7 @@ whole[2 * rank : 2 * rank + 2].copy_(torch.tensor([5, 6]))
 dist.all_gather_into_tensor(whole, whole[2 * rank : 2 * rank + 2])
 said["in_place"] = whole.tolist() == [5, 6] * ranks
 sent = torch.tensor([4, 2], device=device)
-dist.broadcast(sent, src=0)
+dist.broadcast(sent, src=rank)
 said["broadcast"] = sent.tolist()
 objects = [None] * ranks
 dist.all_gather_object(objects, {"rank": rank, "text": "x" * 3000})
@@ -70,7 +88,7 @@ print(json.dumps(said))
 """
 
 
-@pytest.fixture(scope="module", params=[(0, 8), (0, 1024)], ids=["of-8", "of-1024"])
+@pytest.fixture(scope="module", params=[(3, 8), (0, 1024)], ids=["fourth-of-8", "first-of-1024"])
 def said(request, emulated: Emulated) -> tuple[int, int, dict[str, Any]]:
     rank, ranks = request.param
     return rank, ranks, emulated(PROGRAM, str(rank), str(ranks))

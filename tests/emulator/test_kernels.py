@@ -62,6 +62,17 @@ try:
 except RuntimeError as error:
     said["graph"] = str(error).splitlines()[0]
 said["after"] = (x + 1).shape[0]
+
+norm = torch.nn.BatchNorm2d(8).cuda()
+said["normalized"] = grown(lambda: norm(torch.empty(4, 8, 16, 16, device="cuda", requires_grad=True)))
+said["refused"] = {}
+refused = {"eigh": lambda: torch.linalg.eigh(x), "fft": lambda: torch.fft.fft(x)}
+refused["share"] = lambda: x.untyped_storage()._share_cuda_()
+for name, action in refused.items():
+    try:
+        action()
+    except RuntimeError as error:
+        said["refused"][name] = str(error).splitlines()[0]
 time.sleep(0.05)
 print(json.dumps(said))
 """
@@ -110,3 +121,16 @@ def test_fused_and_foreach_optimizers_keep_their_states(said):
 def test_capturing_a_cuda_graph_is_refused_with_a_clear_sentence_and_the_device_goes_on(said):
     assert said[1]["graph"] == "CUDA error: operation not supported on the emulated GPU"
     assert said[1]["after"] == 512
+
+
+def test_batch_norm_keeps_its_input_and_two_statistics_and_no_size_is_made_up(said):
+    output = 4 * 8 * 16 * 16 * 4
+    assert 2 * output <= said[1]["normalized"] <= 2 * output + 4096
+
+
+def test_what_needs_a_size_that_only_the_library_knows_is_refused(said):
+    refused = said[1]["refused"]
+    assert refused["eigh"].startswith("cusolver error")
+    assert "_bufferSize" in refused["eigh"]
+    assert refused["fft"] == "cuFFT error: CUFFT_NOT_SUPPORTED"
+    assert refused["share"] == "CUDA error: operation not supported on the emulated GPU"

@@ -1,8 +1,9 @@
 """Builds the stand-ins: one shared library for each of NVIDIA's that torch is linked with, out of our C (c/).
 
-What our C does not define is generated: every symbol that torch's libraries want (torch's files say which) returns 0,
-success; every function of CUDA's runtime and driver that the headers declare returns "not supported". All are weak, so
-that ours come first. A symbol that torch does not want is not there: a program that wants one says so when it starts.
+What our C does not define is generated, and weak, so that ours comes first. Of the libraries that compute, every symbol
+that torch's files want returns 0, success, but for those that would hand out a size: nobody knows it here, so they
+return "not supported", as do all other functions of CUDA's runtime and driver that the headers declare. A symbol that
+torch does not want is not there: a program that wants one says so when it starts.
 """
 
 from __future__ import annotations
@@ -48,8 +49,9 @@ _PREFIXES: Mapping[str, str] = {"cufile": "cuFile", "nvshmem_host": "nvshmem"}
 _STEM = re.compile(r"lib((?:cu|nccl|nv)[\w-]*)\.so\.\d+")
 _OPENED = ("libcuda.so.1", "libnvidia-ml.so.1")
 _COMPILERS = ("cc", "gcc", "clang")
-_NOT_SUPPORTED = 801
-"""cudaErrorNotSupported and CUDA_ERROR_NOT_SUPPORTED."""
+_NOT_SUPPORTED: Mapping[str, int] = {"cudart": 801, "cuda": 801, "cusolver": 9, "cusparse": 10, "cufft": 16}
+"""The libraries' status for what they do not support, as their headers number it."""
+_GIVES_A_SIZE = re.compile(r"buffersize|makeplan", re.IGNORECASE)
 
 
 def find_compiler() -> str:
@@ -133,13 +135,14 @@ def declared_functions(header: Path, prefix: str) -> set[str]:
 
 def _one(compiler: str, so: str, symbols: Mapping[str, str], include: Path, work: Path, options: list[str]) -> None:
     stem = stem_of(so)
-    refused: set[str] = set()
+    refused = {name for name in symbols if _GIVES_A_SIZE.search(name)} if stem in _NOT_SUPPORTED else set()
     if stem == "cudart":
-        refused = declared_functions(include / "cuda_runtime_api.h", "cuda") - set(symbols)
+        refused = {*symbols, *declared_functions(include / "cuda_runtime_api.h", "cuda")}
     elif stem == "cuda":
         refused = declared_functions(include / "cuda.h", "cu")
     generated = work / f"{so}.c"
-    generated.write_text(_weak(symbols, 0) + _weak(refused, _NOT_SUPPORTED), encoding="utf-8")
+    text = _weak(symbols.keys() - refused, 0) + _weak(refused, _NOT_SUPPORTED.get(stem, 0))
+    generated.write_text(text, encoding="utf-8")
     script = work / f"{so}.map"
     script.write_text(_version_script(so if stem == "cudart" else None, symbols), encoding="utf-8")
     versioned = [f"-Wl,--version-script={script}"] if script.stat().st_size else []

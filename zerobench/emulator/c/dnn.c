@@ -78,3 +78,35 @@ int cudnnGetRNNTempSpaceSizes(void *handle, void *rnn, int mode, void *data, siz
   *workspace = *reserve = 0;
   return 0;
 }
+int cudnnGetConvolutionForwardWorkspaceSize(void *handle, void *x, void *w, void *convolution, void *y, int algorithm,
+                                            size_t *bytes) {
+  (void)handle, (void)x, (void)w, (void)convolution, (void)y, (void)algorithm;
+  *bytes = 0;
+  return 0;
+}
+int cudnnGetConvolutionBackwardDataWorkspaceSize(void *handle, void *w, void *dy, void *convolution, void *dx,
+                                                 int algorithm, size_t *bytes) {
+  return cudnnGetConvolutionForwardWorkspaceSize(handle, w, dy, convolution, dx, algorithm, bytes);
+}
+int cudnnGetConvolutionBackwardFilterWorkspaceSize(void *handle, void *x, void *dy, void *convolution, void *dw,
+                                                   int algorithm, size_t *bytes) {
+  return cudnnGetConvolutionForwardWorkspaceSize(handle, x, dy, convolution, dw, algorithm, bytes);
+}
+int cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(void *handle, int mode, int ops, void *x, void *z, void *y,
+                                                             void *scale, void *activation, size_t *bytes) {
+  (void)handle, (void)mode, (void)ops, (void)x, (void)z, (void)y, (void)scale, (void)activation;
+  *bytes = 0;
+  return 0;
+}
+int cudnnGetBatchNormalizationBackwardExWorkspaceSize(void *handle, int mode, int ops, void *x, void *y, void *dy,
+                                                      void *dz, void *dx, void *scale, void *activation,
+                                                      size_t *bytes) {
+  (void)dy, (void)dx;
+  return cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(handle, mode, ops, x, dz, y, scale, activation,
+                                                                  bytes);
+}
+int cudnnGetBatchNormalizationTrainingExReserveSpaceSize(void *handle, int mode, int ops, void *activation, void *x,
+                                                         size_t *bytes) {
+  return cudnnGetBatchNormalizationForwardTrainingExWorkspaceSize(handle, mode, ops, x, NULL, NULL, NULL, activation,
+                                                                  bytes);
+}
