@@ -17,7 +17,7 @@ std::atomic<int64_t> computed{0};
 
 // The same memory as a tensor of the host, which an emulated device's memory is.
 at::Tensor on_host(const at::Tensor& tensor) {
-  if (!tensor.device().is_cuda()) return tensor;
+  if (!tensor.defined() || !tensor.device().is_cuda()) return tensor;
   return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(), tensor.options().device(at::kCPU));
 }
 
@@ -48,7 +48,7 @@ struct OnDevice final : Watching {
   // What a kernel would write begins as zero, and not as what lay there before, as far as anybody can read it.
   static bool clear(const at::Tensor& tensor) {
     bool is_seen = !is_large(tensor) || (is_plain(tensor) && tensor.nbytes() <= kCopiedBytes);
-    if (is_seen && tensor.device().is_cuda() && tensor.is_non_overlapping_and_dense())
+    if (is_seen && tensor.defined() && tensor.device().is_cuda() && tensor.is_non_overlapping_and_dense())
       std::memset(tensor.data_ptr(), 0, tensor.nbytes());
     return false;
   }
