@@ -23,25 +23,25 @@ from zerobench.spec.trial import Evidence, PredictionSpec, StepsSpec, TrialSpec
 from zerobench.store import read_record
 
 GPU = "H200 SXM"
-SMALL = resolve_model(
-    {
-        "family": "llama",
-        "name": "small",
-        "num_layers": 2,
-        "hidden_size": 256,
-        "num_heads": 8,
-        "num_kv_heads": 4,
-        "intermediate_size": 512,
-        "vocab_size": 509,
-        "max_position_embeddings": 256,
-    }
-)
+SHAPE: dict[str, Any] = {
+    "family": "llama",
+    "name": "small",
+    "num_layers": 2,
+    "hidden_size": 256,
+    "num_heads": 8,
+    "num_kv_heads": 4,
+    "intermediate_size": 512,
+    "vocab_size": 509,
+    "max_position_embeddings": 256,
+}
+SMALL = resolve_model(SHAPE)
 CELLS: dict[str, dict[str, Any]] = {
     "zero0": {"strategy": "zero0"},
     "zero2": {"strategy": "zero2", "activation_checkpointing": True},
     "zero3": {"strategy": "zero3", "prediction": PredictionSpec(gpu=GPU, rank=15)},
     "offload": {"strategy": "zero2", "offload_optimizer": "cpu", "optimizer": "cpu_adam"},
     "fsdp": {"strategy": "fsdp"},
+    "fp32": {"strategy": "zero1", "precision": "fp32", "model": resolve_model(SHAPE | {"num_kv_heads": 8})},
 }
 MOST_RESIDENT_BYTES = 10**9
 

@@ -17,7 +17,7 @@ std::atomic<int64_t> computed{0};
 
 // The same memory as a tensor of the host, which an emulated device's memory is.
 at::Tensor on_host(const at::Tensor& tensor) {
-  if (!tensor.device().is_cuda()) return tensor;
+  if (!tensor.defined() || !tensor.device().is_cuda()) return tensor;
   return at::from_blob(tensor.data_ptr(), tensor.sizes(), tensor.strides(), tensor.options().device(at::kCPU));
 }
 
