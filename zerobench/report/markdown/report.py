@@ -86,12 +86,12 @@ def _title(frames: RunFrames) -> str:
     return f"{', '.join(_sweeps(frames))} on {where}{more}"
 
 
-def _sweeps(frames: RunFrames) -> list[str]:
+def _sweeps(frames: TrialFrames) -> list[str]:
     """The names of the sweeps, each once."""
     return list(dict.fromkeys(str(run.sweep.get("name") or run.run_id) for run in frames.runs))
 
 
-def _places(frames: RunFrames, rows: Sequence[Row]) -> list[str]:
+def _places(frames: TrialFrames, rows: Sequence[Row]) -> list[str]:
     """What the trials of `rows` ran on or are about: GPUs by the catalogue's name, else by the driver's, or CPU ranks.
 
     Where no rank said what it ran on (each failed early, or nobody looked into a script), it is the GPUs of the node.

@@ -46,7 +46,7 @@ class _Row(Mapping[str, Any]):
         return self._columns[name][self._index]
 
     def __iter__(self) -> Iterator[str]:
-        return iter(self._columns.frame)
+        return (str(name) for name in self._columns.frame)
 
     def __len__(self) -> int:
         return self._columns.frame.shape[1]
