@@ -169,3 +169,24 @@ def test_the_reduce_bucket_is_read_at_stage_1_but_where_bf16_optimizer_runs() ->
     reason = why_not_obeyed(trial("zero1", precision="bf16", ds_config=keys))
     assert reason is not None
     assert "reduce_bucket_size: DeepSpeed reads it only at ZeRO stage 1 or 2 or 3 where BF16_Optimizer is not" in reason
+
+
+@pytest.mark.parametrize(("precision", "same"), [("bf16", "bfloat16"), ("fp16", "half"), ("fp32", "fp32")])
+def test_a_file_at_stage_0_may_name_its_own_precision_for_gradients_and_no_other(
+    tmp_path: Path, precision: str, same: str
+) -> None:
+    sections = {"zero_optimization": {"stage": 0}} | ({precision: {"enabled": True}} if precision != "fp32" else {})
+    other = "fp32" if precision != "fp32" else "bf16"
+
+    def asked(accumulates_in: str) -> TrialSpec:
+        config = sections | {"data_types": {"grad_accum_dtype": accumulates_in}}
+        folder = tmp_path / accumulates_in
+        folder.mkdir()
+        return of_file(folder, config, "zero0", precision=precision)
+
+    assert why_not_obeyed(asked(same)) is None
+    reason = why_not_obeyed(asked(other))
+    assert reason is not None
+    assert (
+        "data_types.grad_accum_dtype: DeepSpeed reads it only at ZeRO stage 1 or 2 or 3, or at ZeRO stage 0" in reason
+    )

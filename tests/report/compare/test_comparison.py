@@ -233,8 +233,8 @@ def test_losses_that_differ_between_the_runs_are_found(tmp_path: Path) -> None:
     assert agreeing.same[0].losses_apart is None
 
 
-def with_norms(norms: list[float | None], **spoilt: Any) -> SampleTrial:
-    trial = completed_trial(SMALL, **spoilt)
+def with_norms(norms: list[float | None]) -> SampleTrial:
+    trial = completed_trial(SMALL)
     ranks = [rank.model_copy(update={"grad_norms": norms}) for rank in trial.ranks]
     return SampleTrial(trial.spec, trial.record, ranks)
 

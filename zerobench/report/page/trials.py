@@ -47,7 +47,7 @@ class _Row(Mapping[str, Any]):
         return self._columns[name][self._index]
 
     def __iter__(self) -> Iterator[str]:
-        return map(str, self._columns.frame)
+        return (str(name) for name in self._columns.frame)
 
     def __len__(self) -> int:
         return self._columns.frame.shape[1]
