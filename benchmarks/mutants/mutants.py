@@ -22,12 +22,12 @@ from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
-from benchmarks.mutants.mirror import PACKAGES, Package, mirror_of, without
+from benchmarks.mutants.mirror import PACKAGES, Mirror, Package, mirror_of, without
 from benchmarks.mutants.positions import Mutant, mutants_of, sample
 from benchmarks.mutants.state import Key, Verdicts, key_of
 from benchmarks.mutants.table import Row, survivors, table
 from benchmarks.mutants.trial import Case, Round, Verdict, begin, verdict_of
-from tests.fast_tier import MARKER
+from tests.fast_tier import MARKER, is_fast
 from tests.tools.imports import ROOT, module_name
 from zerobench.errors import UserError, unknown_choice
 from zerobench.folder import write_whole
@@ -119,12 +119,16 @@ def _chosen(module: Path, asked: Asked) -> list[Mutant]:
 def _waiting(package: Package, module: Path, asked: Asked, verdicts: Verdicts) -> Iterator[Waiting]:
     tests, code = mirror_of(module), module.read_text(encoding="utf-8")
     key = key_of(module, tests)
-    rounds = [Round(tests.nearest, MARKER), Round(tests.others, MARKER)]
-    if package.needs_torch:
-        rounds.insert(1, Round(tests.nearest, SLOWER_TESTS))
+    rounds = rounds_of(package, tests)
     for mutant in _chosen(module, asked):
         if verdicts.of(mutant, key) is None:
-            yield Waiting(mutant, Case(module, module_name(module), mutant.source(code), tuple(rounds)), key)
+            yield Waiting(mutant, Case(module, module_name(module), mutant.source(code), rounds), key)
+
+
+def rounds_of(package: Package, tests: Mirror) -> tuple[Round, ...]:
+    """Which tests run one after the other. Files that are wholly outside of the fast tier are not read in its name."""
+    nearest, others = (Round(tuple(filter(is_fast, files)), MARKER) for files in (tests.nearest, tests.others))
+    return (nearest, Round(tests.nearest, SLOWER_TESTS), others) if package.needs_torch else (nearest, others)
 
 
 def _try_all(waiting: list[Waiting], processes: int, verdicts: Verdicts) -> None:

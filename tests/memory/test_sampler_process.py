@@ -31,3 +31,22 @@ def test_each_deadline_comes_once_however_often_it_is_asked_for():
 def test_a_device_that_is_named_twice_is_sampled_once(standin: Standin, tmp_path: Path) -> None:
     found = sample(standin, tmp_path, "gpus 2", uuid(1), uuid(1))
     assert [device.gpu_uuid for device in found.summary.devices] == [uuid(1)]
+
+
+EARLY = """
+import json, sys
+from pathlib import Path
+from zerobench.folder import TrialFolder
+from zerobench.memory.sampler import Sampler
+
+folder = TrialFolder(Path(sys.argv[1]))
+folder.nvml_summary(0).write_text("of an earlier attempt")
+sampler = Sampler.start(folder, 0, None)
+there_at_once = folder.nvml_summary(0).exists()
+sampler.wait_ready(20)
+print(json.dumps([there_at_once, sampler.stop().available]))
+"""
+
+
+def test_a_summary_of_an_earlier_attempt_does_not_stand_for_the_baseline(standin: Standin, tmp_path: Path) -> None:
+    assert standin.run(EARLY, "gpus 1", "new", str(tmp_path)) == [False, True]
