@@ -71,7 +71,8 @@ class Node:
     def monitor(self) -> dict[str, Any]:
         """What NVML says in a process that uses no GPU."""
         command = [sys.executable, "-c", MONITOR]
-        return json.loads(subprocess.run(command, env=self.environ, capture_output=True, text=True, check=True).stdout)
+        done = subprocess.run(command, env=self.environ, capture_output=True, text=True, check=True)
+        return dict(json.loads(done.stdout))
 
 
 @pytest.fixture(scope="module")

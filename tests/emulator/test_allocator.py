@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.tools.emulated import Emulated
@@ -86,8 +88,8 @@ print(json.dumps(said))
 
 
 @pytest.fixture(scope="module")
-def native(emulated: Emulated) -> dict:
-    return emulated(NATIVE)
+def native(emulated: Emulated) -> dict[str, Any]:
+    return dict(emulated(NATIVE))
 
 
 def test_the_device_has_the_catalogues_memory_less_the_context_and_what_torch_reserves(native):

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.tools.emulated import Emulated
@@ -69,7 +71,7 @@ print(json.dumps(said))
 
 
 @pytest.fixture(scope="module", params=[(0, 8), (0, 1024)], ids=["of-8", "of-1024"])
-def said(request, emulated: Emulated) -> tuple[int, int, dict]:
+def said(request, emulated: Emulated) -> tuple[int, int, dict[str, Any]]:
     rank, ranks = request.param
     return rank, ranks, emulated(PROGRAM, str(rank), str(ranks))
 

@@ -4,6 +4,8 @@ events, fused optimizers, convolutions; and CUDA graphs, which are refused.
 
 from __future__ import annotations
 
+from typing import Any
+
 import pytest
 
 from tests.tools.emulated import Emulated
@@ -66,7 +68,7 @@ print(json.dumps(said))
 
 
 @pytest.fixture(scope="module", params=["H200", "A100 SXM 80GB"])
-def said(request, emulated: Emulated) -> tuple[str, dict]:
+def said(request, emulated: Emulated) -> tuple[str, dict[str, Any]]:
     return request.param, emulated(PROGRAM, gpu=request.param)
 
 

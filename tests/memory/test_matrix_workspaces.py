@@ -18,6 +18,6 @@ def test_the_workspace_is_what_the_variable_asks_for(configured, nbytes):
 
 
 def test_of_every_catalogued_gpu_it_is_the_size_that_predictions_take():
-    known = [gpu for gpu in load_catalogue() if gpu.compute_capability]
-    sizes = {gpu.name: chosen_size(int(gpu.compute_capability.split(".")[0]), {}) for gpu in known}
-    assert sizes == {gpu.name: workspace_of(gpu.name).workspace_bytes for gpu in known}
+    capabilities = {gpu.name: gpu.compute_capability for gpu in load_catalogue() if gpu.compute_capability}
+    sizes = {name: chosen_size(int(capability.split(".")[0]), {}) for name, capability in capabilities.items()}
+    assert sizes == {name: workspace_of(name).workspace_bytes for name in capabilities}

@@ -13,7 +13,8 @@ import pytest
 from zerobench.environments import PACKAGES, Environment, environment
 from zerobench.errors import UserError
 from zerobench.run import environments
-from zerobench.run.environments import HOROVOD, Step, requirements, set_up, steps, unpack_and_patch
+from zerobench.run.environments import HOROVOD, requirements, set_up, steps, unpack_and_patch
+from zerobench.run.setup_steps import Step
 
 GOLDEN = Path(__file__).parent / "golden"
 

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import os
 import platform
+import subprocess
 import sys
 from collections.abc import Mapping
 from dataclasses import dataclass
@@ -26,6 +27,14 @@ MAX_GPUS = 16
 _CUDA_MAJOR = "13"
 _REMEDY = "make it: zerobench setup emulator"
 _ROOTS = 1_000_000
+
+_ASK = """
+import ctypes
+driver, name = ctypes.CDLL("libcuda.so.1"), ctypes.create_string_buffer(256)
+assert driver.cuInit(0) == 0 and driver.cuDeviceGetName(name, 256, 0) == 0
+print(name.value.decode())
+"""
+"""Prints the name of the first device, as the driver says it that a process finds."""
 
 
 @dataclass(frozen=True)
@@ -79,6 +88,20 @@ class Emulator:
             libraries = sorted(str(path) for path in self.stand_ins.glob("lib*.so*"))
             added["LD_PRELOAD"] = _before(":".join(libraries), environ.get("LD_PRELOAD"))
         return added
+
+    def check(self, variables: Mapping[str, str], gpu: EmulatedGpu) -> None:
+        """Make sure, without torch, that a process with `variables` meets the stand-ins and no driver of the machine's.
+
+        Raises UserError: another device answers, or none.
+        """
+        command = [str(self.python), "-I", "-c", _ASK]
+        environ = {**os.environ, **variables}
+        done = subprocess.run(command, env=environ, capture_output=True, text=True, errors="replace", check=False)
+        if done.returncode or done.stdout.strip() != gpu.name:
+            found = repr(done.stdout.strip()) if not done.returncode else "none"
+            raise UserError(
+                f"emulator: {gpu.name!r} must answer, not {found}: another CUDA driver comes before {self.stand_ins}"
+            )
 
 
 def _before(first: str, rest: str | None) -> str:

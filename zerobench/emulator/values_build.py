@@ -29,7 +29,7 @@ def find_cpp_compiler() -> str:
 
 
 def build_values(torch_lib: Path, out: Path) -> None:
-    """Build the library `out` for the torch whose libraries lie in `torch_lib`. Raises UserError: it does not compile."""
+    """Build `out` for the torch whose libraries lie in `torch_lib`. Raises UserError: it does not compile."""
     compiler = find_cpp_compiler()
     flags = ["-shared", "-fPIC", "-O1", "-std=c++20", "-w", f"-Wl,-soname,{out.name}"]
     headers = ["-I", str(torch_lib.parent / "include")]

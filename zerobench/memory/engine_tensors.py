@@ -168,6 +168,16 @@ def walk_zenflow(zero: Any) -> Iterator[Named]:
     for master in zero.fp32_partitioned_groups_flat if zero.zf_stage3 else zero.single_partition_of_fp32_groups:
         yield from _name(getattr(master, "overlap_grad", []), Category.GRADIENTS, Place.HOST)
         yield from _name([getattr(master, "stale_param", None)], Category.STAGING, Place.HOST)
+        # An emulated rank holds what ZenFlow's own process holds (zerobench/emulator/inside/helpers.py).
+        yield from _name(getattr(master, "overlap_exp_avg", []), Category.FIRST_MOMENT, Place.HOST)
+        yield from _name(getattr(master, "overlap_exp_avg_sq", []), Category.SECOND_MOMENT, Place.HOST)
+
+
+def walk_superoffload(helper: Any) -> Iterator[Named]:
+    """What SuperOffload's own process holds, where an emulated rank plays it (zerobench/emulator/inside/helpers.py)."""
+    yield from _name([helper.__dict__.get("gradient_buffer")], Category.PINNED_BUFFERS, Place.HOST)
+    for state in helper.__dict__.get("state", {}).values():
+        yield from _walk_state(state, Place.HOST)
 
 
 _WALKS: dict[str, Walk] = {
@@ -195,6 +205,8 @@ def walk_deepspeed(engine: Any) -> Iterator[Named]:
     yield from walk_of(type(optimizer))(optimizer)
     if hasattr(optimizer, "selective_optimizer"):
         yield from walk_zenflow(optimizer)
+    if hasattr(optimizer, "superoffload_cpu_optimizer"):
+        yield from walk_superoffload(optimizer.superoffload_cpu_optimizer)
 
 
 def walk_masters(masters: Iterable[Any], place: Place | None = None) -> Iterator[Named]:

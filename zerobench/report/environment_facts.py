@@ -80,11 +80,13 @@ def predicted_with(environment: Environment, specs: Iterable[TrialSpec]) -> list
     found = dict(versions(environment))
     engine = [f"{name} {found[key]}" for name, key in _ENGINE.items() if found.get(key)]
     evidences = {spec.evidence for spec in specs}
-    ran = [f"predicted with: {', '.join(engine)}; other releases may hold other bytes"]
-    formulas = [f"by formula: of {FORMULAS_OF}; other releases may hold other bytes"]
-    return (ran if engine and evidences & set(_ENGINE_RUNS) else []) + (
-        formulas if Evidence.FORMULA in evidences else []
-    )
+    emulated = text(at(environment, "emulator", "torch")) if Evidence.EMULATED in evidences else None
+    said = {
+        f"predicted with: {', '.join(engine)}": engine and evidences & set(_ENGINE_RUNS),
+        f"emulated with: torch {emulated}": emulated,
+        f"by formula: of {FORMULAS_OF}": Evidence.FORMULA in evidences,
+    }
+    return [f"{line}; other releases may hold other bytes" for line, is_said in said.items() if is_said]
 
 
 FORMULAS_OF = "DeepSpeed 0.19.8 and torch 2.13"

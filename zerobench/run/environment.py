@@ -17,6 +17,10 @@ from pathlib import Path
 from typing import Any
 
 import zerobench
+from zerobench.emulator.emulator import ENVIRONMENT, usable_torch
+from zerobench.emulator.places import is_made, places, torch_in
+from zerobench.environments import environment
+from zerobench.errors import UserError
 from zerobench.memory.nvml import DeviceListing, list_devices
 from zerobench.memory.topology import gpu_topology
 from zerobench.run.machine import machine
@@ -50,6 +54,7 @@ def capture_environment() -> dict[str, Any]:
         "hostname": socket.gethostname(),
         "versions": {"zerobench": zerobench.__version__, "python": platform.python_version()} | _packages(),
         "torch_build": torch_build(),
+        "emulator": {"torch": _emulated_torch()},
         "driver": _driver(listing),
         "gpus": [asdict(device) for device in listing.devices],
         "topology": gpu_topology(listing.devices),
@@ -57,6 +62,18 @@ def capture_environment() -> dict[str, Any]:
         "git": {"zerobench": _own_commit(), "cwd": git_commit(Path.cwd())},
         "variables": kept_variables(os.environ),
     }
+
+
+def _emulated_torch() -> str | None:
+    """Version of the CUDA build that emulated ranks run; None where no emulator is made."""
+    own = environment(ENVIRONMENT)
+    try:
+        torch = usable_torch(own.path)
+    except UserError:
+        return None
+    where = places(own, torch)
+    over = torch if torch.cuda else torch_in(where.overlay)
+    return over.version if over is not None and is_made(where, torch) else None
 
 
 def _driver(listing: DeviceListing) -> dict[str, Any]:

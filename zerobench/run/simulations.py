@@ -17,8 +17,6 @@ from pathlib import Path
 from pydantic import ValidationError
 
 from zerobench.ds_config import file_notes
-from zerobench.emulator.emulator import find_emulator
-from zerobench.emulator.gpu import EmulatedGpu
 from zerobench.errors import UserError
 from zerobench.folder import TrialFolder, write_whole
 from zerobench.formulas import formula_record
@@ -31,8 +29,8 @@ from zerobench.run.outcome import Outcome
 from zerobench.run.quiet import Quiet
 from zerobench.run.simulation_outcome import INTERRUPTED, died, quiet_for, simulator_died
 from zerobench.run.simulator import Said, Simulator
+from zerobench.run.simulator_kinds import Pair, added_for, alike
 from zerobench.run.stop import Stop
-from zerobench.spec.gpu_names import known_gpu
 from zerobench.spec.trial import Evidence, TrialSpec
 
 POLL_S = 0.25
@@ -41,7 +39,6 @@ _ANSWER_S = 5.0
 _MOST_BARREN = 2
 """Simulators in a row that end before they have begun a trial, after which no other is started."""
 
-Pair = tuple[TrialSpec, TrialFolder]
 Started = Callable[[TrialSpec], None]
 Ended = Callable[[TrialRecord], None]
 
@@ -57,34 +54,15 @@ def predict(trials: Sequence[Pair], run_id: str, num_cpus: int, stop: Stop, star
         if trial.evidence is Evidence.FORMULA:
             started(trial)
             ended(_by_formula(trial, folder, run_id))
-    for played in _alike([pair for pair in trials if pair[0].evidence.is_forked]):
+    for played in alike([pair for pair in trials if pair[0].evidence.is_forked]):
         if stop.asked:
             return
         try:
-            added = _added(played[0][0])
+            added = added_for(played[0][0])
         except UserError as error:
             _skip_all(played, run_id, str(error), started, ended)
         else:
             _Simulations(played, run_id, min(num_cpus, len(played)), stop, started, ended, added).run()
-
-
-def _alike(trials: Sequence[Pair]) -> list[list[Pair]]:
-    """Those of one simulator each: of one world, and where the GPU must be known from the start, of one GPU."""
-    kinds: dict[tuple[Evidence, str | None], list[Pair]] = {}
-    for trial, folder in trials:
-        gpu = trial.prediction.gpu if trial.evidence is Evidence.EMULATED else None
-        kinds.setdefault((trial.evidence, gpu), []).append((trial, folder))
-    return list(kinds.values())
-
-
-def _added(trial: TrialSpec) -> dict[str, str]:
-    """What the environment of the simulator of such trials has more than ours.
-
-    Raises UserError: there is no emulator here, or none of that GPU.
-    """
-    if trial.evidence is not Evidence.EMULATED:
-        return {}
-    return find_emulator().variables(EmulatedGpu.of(known_gpu(trial.prediction.gpu or "")))
 
 
 def _skip_all(trials: Sequence[Pair], run_id: str, reason: str, started: Started, ended: Ended) -> None:

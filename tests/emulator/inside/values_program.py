@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -13,8 +14,7 @@ GIGABYTE = 10**9
 
 
 def resident_bytes() -> int:
-    with open("/proc/self/statm", encoding="ascii") as file:
-        return int(file.read().split()[1]) * 4096
+    return int(Path("/proc/self/statm").read_text(encoding="ascii").split()[1]) * 4096
 
 
 def large_on_host() -> dict[str, Any]:
@@ -42,9 +42,10 @@ def small_on_host() -> dict[str, Any]:
     layer = torch.nn.Linear(8, 8)
     torch.nn.init.constant_(layer.weight, 0.5)
     layer(torch.ones(1, 8)).sum().backward()
-    order = torch.randperm(1_000_000)
+    gradient, order = layer.weight.grad, torch.randperm(1_000_000)
+    assert gradient is not None
     return {
-        "gradient": layer.weight.grad.tolist()[0],
+        "gradient": gradient.tolist()[0],
         "order": [int(order.sum()), int(torch.arange(1_000_000)[order][order.argmax()])],
         "nonzero": int(torch.nonzero(torch.arange(2_000_000) % 2).shape[0]),
         "large_parameter": float(torch.nn.Parameter(torch.ones(1024, 1024)).sum()),
@@ -63,6 +64,7 @@ def on_device() -> dict[str, Any]:
     for weight in weights:
         weight.grad = torch.full_like(weight, 2.0)
     norm = torch.nn.utils.clip_grad_norm_(weights, 1.0)
+    clipped = [0.0 if weight.grad is None else float(weight.grad[0]) for weight in weights]
     optimizer = torch.optim.AdamW(weights, lr=0.1, weight_decay=0.0, fused=True)
     optimizer.step()
     return {
@@ -71,7 +73,7 @@ def on_device() -> dict[str, Any]:
         "norm_of_norms": float(torch.stack(norms).norm()),
         "activations": [float(activations.norm()), bool(activations.isinf().any()), float(activations.sum() / 0.0)],
         "no_leftovers": float(numbers.sum()) == 0.0,
-        "clipped": [round(float(norm), 3), round(float(weights[0].grad[0]), 3)],
+        "clipped": [round(float(norm), 3), round(clipped[0], 3)],
         "stepped": [round(float(weights[0][0]), 3), float(optimizer.state[weights[0]]["step"])],
         "random": torch.rand(3, device="cuda").tolist(),
     }
@@ -103,9 +105,26 @@ def routing() -> dict[str, Any]:
     }
 
 
+def rounding() -> dict[str, int]:
+    from zerobench.memory import cuda
+    from zerobench.records import Category
+
+    kept, stream = torch.empty(1000, dtype=torch.uint8, device="cuda"), torch.cuda.Stream()
+    freed = torch.empty(50_000_000, dtype=torch.uint8, device="cuda")
+    freed.record_stream(stream)
+    del freed  # allocated no more, and requested until the allocator asks after the stream
+    before = torch.cuda.memory_stats()
+    found = cuda.composition(torch.device("cuda", 0), [], [], lambda _: None)
+    del kept
+    return {
+        "pending": before["active_bytes.all.current"] - before["allocated_bytes.all.current"],
+        "rounding": int(found.live[Category.ALLOCATOR_ROUNDING]),
+    }
+
+
 def main() -> None:
     open_values()
-    parts = (large_on_host, small_on_host, on_device, scaler, routing)
+    parts = (large_on_host, small_on_host, on_device, scaler, routing, rounding)
     answer = {part.__name__: part() for part in parts}
     print(json.dumps({**answer, "counts": counts()}))
 

@@ -26,7 +26,7 @@ class Case:
 
     @property
     def cudnn(self) -> bool:
-        """cuDNN's kernel takes it."""
+        """The kernel of cuDNN takes it."""
         return self.capability == "9.0" and self.dtype == "bfloat16"
 
     @property

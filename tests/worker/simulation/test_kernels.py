@@ -160,7 +160,9 @@ def load_another() -> str:
 
 
 def test_a_kernel_without_a_stand_in_is_refused_by_name(in_fork):
-    assert in_fork(load_another).startswith("ShareMemCommBuilder: ")
+    message = in_fork(load_another)
+    assert message.startswith("ShareMemCommBuilder: DeepSpeed's compiled kernel has no stand-in here; there are ")
+    assert "CPUAdamBuilder" in message
 
 
 def quantize() -> dict[str, Any]:

@@ -13,7 +13,7 @@ from zerobench.emulator.emulator import Emulator
 from zerobench.errors import UserError
 from zerobench.folder import TrialFolder
 from zerobench.records import Category, Phase, Place, RankRecord, Status, StepKind, TrialRecord
-from zerobench.run import simulations
+from zerobench.run import simulator_kinds
 from zerobench.run.setup import lay_out_trial
 from zerobench.run.simulations import predict
 from zerobench.run.stop import Stop
@@ -158,7 +158,7 @@ def test_without_an_emulator_nothing_is_begun_and_one_line_says_how_to_get_one(t
     def missing() -> Emulator:
         raise UserError("emulator: not made; make it: zerobench setup emulator")
 
-    monkeypatch.setattr(simulations, "find_emulator", missing)
+    monkeypatch.setattr(simulator_kinds, "find_emulator", missing)
     [(record, _)] = play([trial(Evidence.EMULATED, strategy="zero1")], tmp_path)
     assert (record.status, record.reason) == (
         Status.SKIPPED,

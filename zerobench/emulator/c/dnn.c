@@ -17,7 +17,9 @@ int cudnnGetProperty(int which, int *value) {
   *value = which == 0 ? ZB_CUDNN_VERSION / 10000 : which == 1 ? ZB_CUDNN_VERSION / 100 % 100 : ZB_CUDNN_VERSION % 100;
   return 0;
 }
-const char *cudnnGetErrorString(int error) { return error ? "not supported on the emulated GPU" : "CUDNN_STATUS_SUCCESS"; }
+const char *cudnnGetErrorString(int error) {
+  return error ? "not supported on the emulated GPU" : "CUDNN_STATUS_SUCCESS";
+}
 void cudnnGetLastErrorString(char *text, size_t bytes) {
   if (bytes) *text = 0;
 }

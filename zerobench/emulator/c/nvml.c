@@ -97,7 +97,8 @@ static void uuid_text(int physical, char out[48]) {
   unsigned char b[16];
   zb_uuid(physical, b);
   int at = sprintf(out, "GPU-");
-  for (int i = 0; i < 16; i++) at += sprintf(out + at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", b[i]);
+  for (int i = 0; i < 16; i++)
+    at += sprintf(out + at, "%s%02x", i == 4 || i == 6 || i == 8 || i == 10 ? "-" : "", b[i]);
 }
 int nvmlDeviceGetHandleByUUID(const char *wanted, nvmlDevice_t *device) {
   if (!users) return UNINITIALIZED;
@@ -111,7 +112,8 @@ int nvmlDeviceGetHandleByUUID(const char *wanted, nvmlDevice_t *device) {
 int nvmlDeviceGetHandleByPciBusId_v2(const char *wanted, nvmlDevice_t *device) {
   unsigned domain, bus;
   if (!users) return UNINITIALIZED;
-  if (sscanf(wanted, "%x:%x:", &domain, &bus) != 2 || domain || !bus || bus > (unsigned)zb_gpu()->gpus) return NOT_FOUND;
+  if (sscanf(wanted, "%x:%x:", &domain, &bus) != 2 || domain || !bus || bus > (unsigned)zb_gpu()->gpus)
+    return NOT_FOUND;
   return nvmlDeviceGetHandleByIndex_v2(bus - 1, device);
 }
 int nvmlDeviceGetHandleByPciBusId(const char *wanted, nvmlDevice_t *device) {
@@ -272,10 +274,10 @@ int nvmlDeviceGetMigMode(nvmlDevice_t device, unsigned *current, unsigned *pendi
   return error ? error : NOT_SUPPORTED;
 }
 
-#define NOT_ON_AN_EMULATED_GPU(name)         \
-  int name(nvmlDevice_t device) {            \
-    int error = check(device);               \
-    return error ? error : NOT_SUPPORTED;    \
+#define NOT_ON_AN_EMULATED_GPU(name)      \
+  int name(nvmlDevice_t device) {         \
+    int error = check(device);            \
+    return error ? error : NOT_SUPPORTED; \
   }
 NOT_ON_AN_EMULATED_GPU(nvmlDeviceGetPowerUsage)
 NOT_ON_AN_EMULATED_GPU(nvmlDeviceGetEnforcedPowerLimit)

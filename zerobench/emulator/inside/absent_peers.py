@@ -14,7 +14,7 @@ import torch.distributed as dist
 _ID_BYTES = 128
 """sizeof(ncclUniqueId) (nccl.h), the one thing that is asked for without having been written."""
 
-_Store: Any = vars(dist)["Store"]  # which the stubs do not export
+_Store: Any = dist.Store  # type: ignore[attr-defined] # public, and not re-exported by its stubs
 
 
 class AbsentPeers(_Store):  # type: ignore[misc] # torch's stubs leave its Python base untyped

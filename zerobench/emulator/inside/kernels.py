@@ -2,7 +2,8 @@
 
 Optimizers, the quantizer and the asynchronous I/O handle are Python classes around compiled modules. The classes run
 as they are, with their states and buffers; the modules are replaced by ones that take the same calls, allocate what
-the real ones allocate (the page-locked buffers of the I/O handle) and compute nothing. It needs neither nvcc nor libaio.
+the real ones allocate (the page-locked buffers of the I/O handle) and compute nothing. Neither
+nvcc nor libaio is needed.
 """
 
 from __future__ import annotations
@@ -16,6 +17,7 @@ from weakref import WeakSet
 
 import torch
 
+from zerobench.emulator.inside import helpers
 from zerobench.memory.block_io import BlockIo
 
 _swapped_bytes: dict[str, int] = {}
@@ -33,6 +35,7 @@ def install() -> None:
     op_builder.AsyncIOBuilder.is_compatible = _is_compatible  # asks for libaio
     op_builder.QuantizerBuilder = _QuantizerBuilder  # the CPU's, which were imported, have none
     _keep_off_the_disk()
+    helpers.install()
 
 
 def _is_compatible(_self: Any, verbose: bool = False) -> bool:  # noqa: ARG001 -- DeepSpeed's own signature
@@ -42,13 +45,14 @@ def _is_compatible(_self: Any, verbose: bool = False) -> bool:  # noqa: ARG001 -
 def _keep_off_the_disk() -> None:
     """No folder is made for swap files, where there may be no such disk, and none that is there is emptied."""
     from deepspeed.runtime.swap_tensor import optimizer_utils, partitioned_param_swapper
+    from deepspeed.runtime.zero import stage3
 
     def nothing(*_: Any, **__: Any) -> None:
         """Done."""
 
     without_folders = SimpleNamespace(path=os.path, makedirs=nothing)
-    optimizer_utils.os = without_folders
-    partitioned_param_swapper.os = without_folders
+    for module in (stage3, optimizer_utils, partitioned_param_swapper):
+        module.os = without_folders
     partitioned_param_swapper.shutil = SimpleNamespace(rmtree=nothing)
 
 

@@ -50,7 +50,8 @@ def _silu_backward(gradient: torch.Tensor, value: torch.Tensor) -> torch.Tensor:
     math_silu_backward.)
     """
     with torch._C._AutoDispatchBelowAutograd():
-        return torch.ops.aten.silu_backward.default(gradient, value)
+        out: torch.Tensor = torch.ops.aten.silu_backward.default(gradient, value)
+    return out
 
 
 def _tensor(data: Any, *arguments: Any, device: Any = None, **options: Any) -> torch.Tensor:

@@ -1,0 +1,77 @@
+"""The ledger on torch's own CUDA allocator, over the emulated GPU: every byte named, and those that are not, seen."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+PLANTED = 50_000_000
+
+PROGRAM = """
+import json, sys
+import torch
+from zerobench.memory.engine_tensors import walk_module
+from zerobench.memory.ledger import Ledger
+from zerobench.records import Category, Phase, Place, StepKind
+
+planted = int(sys.argv[1])
+device = torch.device("cuda", 0)
+layer = torch.nn.Linear(2048, 2048, device=device)
+ledger = Ledger(device, lambda: walk_module(layer), in_own_process=False)
+with ledger.tracking(layer):
+    for kind in StepKind:
+        inputs = torch.ones(512, 2048, device=device)
+        ledger.name_inputs([inputs])
+        waiting = torch.empty(200_000_000, dtype=torch.uint8, device=device)
+        waiting.record_stream(torch.cuda.Stream())
+        del waiting  # given back; to be had again once the other stream has passed it
+        with ledger.phase(kind, Phase.FORWARD):
+            loss = layer(inputs).sum()
+            ledger.mark_loss(loss)
+        with ledger.phase(kind, Phase.BACKWARD):
+            loss.backward()
+            if planted and kind is StepKind.STEADY:
+                torch.cuda.caching_allocator_alloc(planted, device)
+        last = torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device)
+        layer.zero_grad()
+rows = {
+    f"{row.step} {row.phase} {row.category}": [row.live_bytes, row.at_peak_bytes]
+    for row in ledger.rows()
+    if row.place is Place.DEVICE
+}
+print(json.dumps({"rows": rows, "allocator": last}))
+"""
+
+
+@pytest.fixture(scope="module")
+def seen(emulated) -> dict[int, dict[str, Any]]:
+    return {planted: emulated(PROGRAM, str(planted)) for planted in (0, PLANTED)}
+
+
+@pytest.mark.parametrize("planted", [0, PLANTED])
+def test_the_total_is_the_allocators_own(seen, planted):
+    assert seen[planted]["rows"]["steady backward total"] == seen[planted]["allocator"]
+
+
+def unattributed(seen: dict[int, dict[str, Any]], planted: int) -> list[int]:
+    sizes: list[int] = seen[planted]["rows"]["steady backward unattributed"]
+    return sizes
+
+
+def test_but_for_scalars_of_the_program_itself_nothing_is_without_a_name(seen):
+    assert max(map(abs, unattributed(seen, 0))) <= 16
+    assert seen[0]["rows"]["steady backward workspaces"] == [2 * 2**25] * 2
+
+
+def test_fifty_megabytes_that_nobody_named_are_seen(seen):
+    (live, at_peak), (planted_live, planted_at_peak) = (unattributed(seen, planted) for planted in (0, PLANTED))
+    assert planted_live - live == PLANTED
+    assert abs(planted_at_peak - at_peak - PLANTED) <= 16
+
+
+def test_a_block_that_another_stream_still_uses_is_no_byte_without_a_name(seen):
+    rows = seen[0]["rows"]
+    output = 4 * 512 * 2048  # which the program made, and no package that is known
+    assert rows["first forward unattributed"][1] - output <= 16
+    assert rows["first forward allocator_rounding"][1] >= 0
