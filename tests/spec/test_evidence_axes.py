@@ -318,8 +318,10 @@ def test_a_prediction_swaps_to_nowhere_and_joins_a_measurement_that_swaps_to_a_d
         ({"evidence": "solo", "rank": "first"}, "axes: rank: 'first'; choices: an integer from 0 to 1048575, or last"),
         (
             {"gpu": "h200"},
-            "gpu: H200 SXM means nothing to evidence measured; choices: emulated, simulated, formula"
-            " (--set evidence=simulated)",
+            (
+                "gpu: H200 SXM means nothing to evidence measured; choices: emulated, simulated, formula"
+                " (--set evidence=simulated)"
+            ),
         ),
         ({"evidence": "solo", "gpu": "h200"}, "gpu: H200 SXM means nothing to evidence solo;"),
         ({"evidence": ["measured", "formula"], "rank": [0, 1]}, "rank: 1 means nothing to evidence measured, formula;"),
