@@ -91,6 +91,9 @@ def _joining(join: Callable[..., None], part: Part, store: Any) -> Callable[...,
         **named: Any,
     ) -> None:
         named.pop("store", None)
+        # With it torch splits communicators off the first one, and how many ranks a part has is said to no rank alone:
+        # the stand-in would take the buffers of none. Without it each is made for its ranks, and takes theirs.
+        named.pop("device_id", None)
         join(
             backend,
             None,
