@@ -1,0 +1,26 @@
+"""A byte takes one direction of a link, of which datasheets add up both; what is given goes before the catalogue."""
+
+from __future__ import annotations
+
+from zerobench.spec.hardware import Gpu, find_gpu
+from zerobench.spec.links import links_of
+
+
+def h100() -> Gpu:
+    found = find_gpu("H100 SXM")
+    assert found is not None
+    return found
+
+
+def test_a_catalogued_link_has_half_of_what_its_datasheet_adds_up() -> None:
+    gpu, links = h100(), links_of(h100())
+    assert gpu.link_gb_per_s is not None
+    assert gpu.host_link_gb_per_s is not None
+    assert links.link_gb_per_s == gpu.link_gb_per_s / 2
+    assert links.host_link_gb_per_s == gpu.host_link_gb_per_s / 2
+    assert links.network_gb_per_s == gpu.network_gb_per_s
+
+
+def test_a_rate_that_is_given_is_one_direction_and_goes_before_the_catalogue() -> None:
+    links = links_of(h100(), network_gb_per_s=7.0, host_link_gb_per_s=11.0)
+    assert (links.network_gb_per_s, links.host_link_gb_per_s) == (7.0, 11.0)
