@@ -72,7 +72,7 @@ def test_the_verb_has_help(validate: Call) -> None:
         (["--run", "here", "--worlds", "solo"], "leave --worlds out"),
         (["--run", "here"], "'here' is not a run folder"),
         (["quickstart", "--worlds", "simulatd"], "did you mean 'simulated'"),
-        (["quickstart", "--worlds", "measured"], "choices: solo, simulated, formula"),
+        (["quickstart", "--worlds", "measured"], "choices: solo, emulated, simulated, formula"),
         (["quickstart", "--worlds", ","], "names no world"),
         (["quickstart", "--set", "evidence=solo"], "choose worlds with --worlds"),
         (["quickstart", "--markdown", "no/such/folder.md"], "--markdown: no/such/folder.md"),

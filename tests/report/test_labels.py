@@ -98,7 +98,7 @@ def test_a_predicted_trial_says_so_beside_measured_ones_however_many_it_is_among
         names = labels(specs)
         assert names[:3] == ["zero3", "zero3 solo rank7", "zero3 formula"]
         assert all("simulated on H200 SXM" in name for name in names[3:])
-        assert "solo, simulated, formula: predicted, not measured" in shared_lines(specs)[-1]
+        assert "solo, emulated, simulated, formula: predicted, not measured" in shared_lines(specs)[-1]
         assert any(
             line.startswith("unless a name says otherwise") and "measured" in line for line in shared_lines(specs)
         )

@@ -23,7 +23,7 @@ def test_a_gpu_has_one_short_name_however_it_is_written(name: str):
     [
         ("h201", "did you mean 'H200 SXM'"),
         ("4090", "did you mean 'RTX 4090'"),
-        ("a100-80gb", "did you mean 'A100 SXM 80GB' or 'A100 PCIe 80GB'"),
+        ("a100-90gb", "did you mean 'A100 SXM 80GB' or 'A100 SXM 40GB'"),
         ("abacus", "choices: B300 SXM, "),
         (7, "gpu: 7 is in no hardware catalogue; choices: "),
         (None, "gpu: null is in no hardware catalogue"),

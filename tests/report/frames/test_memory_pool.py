@@ -1,0 +1,18 @@
+"""Tables made while a report goes on leave nothing in Arrow's own pool."""
+
+from __future__ import annotations
+
+import pyarrow as pa
+
+from zerobench.report.frames.memory_pool import given_back
+
+
+def test_tables_are_made_of_memory_that_malloc_owns_and_it_is_told_to_give_back_what_is_free() -> None:
+    with given_back():
+        pool = pa.default_memory_pool()
+        table = pa.table({"a": list(range(1000))})
+        held = pool.bytes_allocated()
+        assert pool.backend_name == "system"
+        assert held >= table.nbytes
+        del table
+    assert pool.bytes_allocated() < held
