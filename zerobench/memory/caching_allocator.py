@@ -90,23 +90,50 @@ class _Block:
         return self.previous is None and self.next is None
 
 
-class CachingAllocator:
-    """torch's allocator for one device; all counters are in bytes.
+class AllocatorCounters:
+    """What models of torch's allocators count, in bytes.
 
     `allocated_bytes`, `requested_bytes`, `reserved_bytes` and their peaks mean what torch.cuda.memory_stats() says
-    under `<name>.all.current` and `.peak`; `alloc_retries` and `num_segments` likewise. `occupied_bytes` is the size of
-    the segments that something lies in: the others are given back before an allocation fails. `capacity_bytes` is what
-    the device has for torch, without CUDA context, NCCL and other processes; None is endless.
+    under `<name>.all.current` and `.peak`; `alloc_retries` likewise. `occupied_bytes` is what stays reserved where all
+    that nothing lies in is given back, which happens before an allocation fails. `capacity_bytes` is what the device
+    has for torch, without CUDA context, NCCL and other processes; None is endless.
     """
 
     def __init__(self, capacity_bytes: int | None = None) -> None:
-        """An empty allocator."""
+        """Nothing is held."""
         self.capacity_bytes = capacity_bytes
         self.allocated_bytes = self.peak_allocated_bytes = 0
         self.requested_bytes = self.peak_requested_bytes = 0
         self.reserved_bytes = self.peak_reserved_bytes = 0
         self.occupied_bytes = self.peak_occupied_bytes = 0
         self.alloc_retries = 0
+
+    def reset_peaks(self) -> None:
+        """Let the peaks begin anew from what is held now (torch.cuda.reset_peak_memory_stats)."""
+        self.peak_allocated_bytes = self.allocated_bytes
+        self.peak_requested_bytes = self.requested_bytes
+        self.peak_reserved_bytes = self.reserved_bytes
+        self.peak_occupied_bytes = self.occupied_bytes
+
+    def _count(self, allocated_bytes: int, requested_bytes: int) -> None:
+        """A block has been given out, or, of negative sizes, taken back."""
+        self.allocated_bytes += allocated_bytes
+        self.requested_bytes += requested_bytes
+        self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
+        self.peak_requested_bytes = max(self.peak_requested_bytes, self.requested_bytes)
+
+
+def block_bytes(nbytes: int) -> int:
+    """The block that `nbytes` are given (round_size)."""
+    return (nbytes + MIN_BLOCK_BYTES - 1) & -MIN_BLOCK_BYTES
+
+
+class CachingAllocator(AllocatorCounters):
+    """torch's allocator for one device. `occupied_bytes` is the size of the segments that something lies in."""
+
+    def __init__(self, capacity_bytes: int | None = None) -> None:
+        """An empty allocator."""
+        super().__init__(capacity_bytes)
         self._pools: dict[tuple[int, bool], _Pool] = {}
         """By stream and whether blocks are small."""
         self._live: dict[int, _Block | None] = {}
@@ -129,7 +156,7 @@ class CachingAllocator:
         if nbytes == 0:
             self._live[key] = None
             return
-        size = (nbytes + MIN_BLOCK_BYTES - 1) & -MIN_BLOCK_BYTES
+        size = block_bytes(nbytes)
         pool = self._pool(stream, size)
         keys = pool.keys
         place = bisect_left(keys, size << _ADDRESS_BITS)
@@ -142,10 +169,7 @@ class CachingAllocator:
         block.free = False
         block.requested = nbytes
         self._live[key] = block
-        self.allocated_bytes += block.size
-        self.requested_bytes += nbytes
-        self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
-        self.peak_requested_bytes = max(self.peak_requested_bytes, self.requested_bytes)
+        self._count(block.size, nbytes)
 
     def free(self, key: int) -> None:
         """Give back what `key` names; its block joins the free ones beside it and stays reserved.
@@ -155,8 +179,7 @@ class CachingAllocator:
         block = self._live.pop(key)
         if block is None:
             return
-        self.allocated_bytes -= block.size
-        self.requested_bytes -= block.requested
+        self._count(-block.size, -block.requested)
         pool, previous, following = block.pool, block.previous, block.next
         if previous is not None and previous.free:
             _take(pool, previous)
@@ -178,13 +201,6 @@ class CachingAllocator:
                 _take(pool, block)
                 del self._segments[block.address]
                 self.reserved_bytes -= block.size
-
-    def reset_peaks(self) -> None:
-        """Let the peaks begin anew from what is held now (torch.cuda.reset_peak_memory_stats)."""
-        self.peak_allocated_bytes = self.allocated_bytes
-        self.peak_requested_bytes = self.requested_bytes
-        self.peak_reserved_bytes = self.reserved_bytes
-        self.peak_occupied_bytes = self.occupied_bytes
 
     def segments(self) -> Iterator[Segment]:
         """What is held from the driver, by address."""

@@ -13,9 +13,10 @@ from bisect import bisect_left, insort
 from zerobench.memory.caching_allocator import (
     LARGE_SEGMENT_BYTES,
     LARGEST_SMALL_BYTES,
-    MIN_BLOCK_BYTES,
     SMALL_SEGMENT_BYTES,
+    AllocatorCounters,
     OutOfMemory,
+    block_bytes,
 )
 
 
@@ -64,21 +65,12 @@ class _Block:
         return begin, max(begin, end)
 
 
-class ExpandableAllocator:
-    """torch's allocator for one device with expandable segments; counters as CachingAllocator's, in bytes.
-
-    `occupied_bytes` is what stays mapped where every whole page that nothing lies in is given back, as torch does
-    before an allocation fails.
-    """
+class ExpandableAllocator(AllocatorCounters):
+    """torch's allocator for one device with expandable segments, of which whole pages are given back."""
 
     def __init__(self, capacity_bytes: int | None = None) -> None:
         """An empty allocator; `capacity_bytes` is what the device has for torch, None is endless."""
-        self.capacity_bytes = capacity_bytes
-        self.allocated_bytes = self.peak_allocated_bytes = 0
-        self.requested_bytes = self.peak_requested_bytes = 0
-        self.reserved_bytes = self.peak_reserved_bytes = 0
-        self.occupied_bytes = self.peak_occupied_bytes = 0
-        self.alloc_retries = 0
+        super().__init__(capacity_bytes)
         self._releasable = 0
         self._ranges: dict[tuple[int, bool], _Range] = {}
         self._live: dict[int, _Block | None] = {}
@@ -93,7 +85,7 @@ class ExpandableAllocator:
         if nbytes == 0:
             self._live[key] = None
             return
-        size = (nbytes + MIN_BLOCK_BYTES - 1) & -MIN_BLOCK_BYTES
+        size = block_bytes(nbytes)
         within = self._range(stream, size)
         block = self._best_fit(within, size) or self._mapped(within, size)
         if block.size > size:
@@ -101,8 +93,7 @@ class ExpandableAllocator:
         block.in_use = True
         block.requested = nbytes
         self._live[key] = block
-        self.allocated_bytes += size
-        self.requested_bytes += nbytes
+        self._count(size, nbytes)
         self._note_peaks()
 
     def free(self, key: int) -> None:
@@ -113,8 +104,7 @@ class ExpandableAllocator:
         block = self._live.pop(key)
         if block is None:
             return
-        self.allocated_bytes -= block.size
-        self.requested_bytes -= block.requested
+        self._count(-block.size, -block.requested)
         block.in_use = False
         self._insert(self._merged(block))
         self.occupied_bytes = self.reserved_bytes - self._releasable
@@ -125,17 +115,8 @@ class ExpandableAllocator:
             for _, _, block in list(within.free):
                 self._unmap(block)
 
-    def reset_peaks(self) -> None:
-        """Let the peaks begin anew from what is held now (torch.cuda.reset_peak_memory_stats)."""
-        self.peak_allocated_bytes = self.allocated_bytes
-        self.peak_requested_bytes = self.requested_bytes
-        self.peak_reserved_bytes = self.reserved_bytes
-        self.peak_occupied_bytes = self.occupied_bytes
-
     def _note_peaks(self) -> None:
         self.occupied_bytes = self.reserved_bytes - self._releasable
-        self.peak_allocated_bytes = max(self.peak_allocated_bytes, self.allocated_bytes)
-        self.peak_requested_bytes = max(self.peak_requested_bytes, self.requested_bytes)
         self.peak_reserved_bytes = max(self.peak_reserved_bytes, self.reserved_bytes)
         self.peak_occupied_bytes = max(self.peak_occupied_bytes, self.occupied_bytes)
 

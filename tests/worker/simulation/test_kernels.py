@@ -24,7 +24,7 @@ def swap(folder: str) -> dict[str, Any]:
     import torch
     from deepspeed.ops.op_builder import AsyncIOBuilder
 
-    from zerobench.worker.simulation import kernels
+    from zerobench.emulator.inside import kernels
 
     kernels.install()
     handle = AsyncIOBuilder().load().aio_handle(1024, 8, False, False, 1)
@@ -84,7 +84,7 @@ def lock_pages() -> dict[str, Any]:
     import torch
     from deepspeed.ops.op_builder import AsyncIOBuilder
 
-    from zerobench.worker.simulation import kernels
+    from zerobench.emulator.inside import kernels
     from zerobench.worker.simulation.tensors import SimulatedTensors
 
     kernels.install()
@@ -118,7 +118,7 @@ def take_steps(name: str) -> dict[str, Any]:
     import torch
     from deepspeed.ops.adam import DeepSpeedCPUAdam, FusedAdam
 
-    from zerobench.worker.simulation import kernels
+    from zerobench.emulator.inside import kernels
     from zerobench.worker.simulation.storages import SimulatedCounter
     from zerobench.worker.simulation.tensors import SimulatedTensors
 
@@ -151,7 +151,7 @@ def load_another() -> str:
     """A kernel that has no stand-in."""
     from deepspeed.ops.op_builder.cpu import ShareMemCommBuilder
 
-    from zerobench.worker.simulation import kernels
+    from zerobench.emulator.inside import kernels
 
     kernels.install()
     with pytest.raises(NotImplementedError) as error:
@@ -171,7 +171,7 @@ def quantize() -> dict[str, Any]:
     from deepspeed.ops import op_builder
     from deepspeed.runtime.zero.partition_parameters import CUDAQuantizer
 
-    from zerobench.worker.simulation import kernels
+    from zerobench.emulator.inside import kernels
     from zerobench.worker.simulation.tensors import SimulatedTensors
 
     kernels.install()

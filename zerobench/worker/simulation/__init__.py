@@ -18,7 +18,8 @@ __all__ = ["DEVICE", "use_cpu", "use_gpu"]
 
 def use_cpu() -> None:
     """Simulate the ranks of a CPU run: torch's own CPU device, DeepSpeed's own CPU accelerator, no kernels."""
-    from zerobench.worker.simulation import kernels, shortcuts, tensors
+    from zerobench.emulator.inside import kernels
+    from zerobench.worker.simulation import shortcuts, tensors
 
     tensors.install()
     kernels.install()
@@ -32,7 +33,8 @@ def use_gpu(gpu: Any, count_flops: Callable[[int], None], compute_capability: st
     """
     from deepspeed.accelerator import set_accelerator
 
-    from zerobench.worker.simulation import attention, kernels, shortcuts, tensors
+    from zerobench.emulator.inside import kernels
+    from zerobench.worker.simulation import attention, shortcuts, tensors
     from zerobench.worker.simulation.accelerator import SimulatedAccelerator, offer_streams
 
     offer_streams(getattr(torch, DEVICE))

@@ -20,38 +20,25 @@ from zerobench.emulator.inside.absent_peers import AbsentPeers, instant_cpu_grou
 from zerobench.memory.caching_allocator import pinned_block_bytes
 from zerobench.memory.device import Device
 from zerobench.memory.heard_collectives import HearingCounter
-from zerobench.memory.nvml import DeviceReader
-from zerobench.memory.recorder import NvmeAccount
 from zerobench.memory.storages import Storage
 from zerobench.memory.traffic import Traffic
 from zerobench.progress import Rank
-from zerobench.records import ContextMemory
 from zerobench.spec.hardware import find_gpu
-from zerobench.spec.overheads import overhead_of
 from zerobench.spec.strategy import uses_deepspeed
-from zerobench.spec.trial import Attention, TrialSpec
+from zerobench.spec.trial import TrialSpec
 from zerobench.worker.simulation import shortcuts
-from zerobench.worker.worlds.base import World
+from zerobench.worker.worlds.deviceless import DevicelessWorld
 
 _BACKENDS = "cpu:fake,cuda:nccl"
 """NCCL's own group on the device; on the host, where no group can be real without peers, torch's instant one."""
 
 
-class EmulatedWorld(World):
+class EmulatedWorld(DevicelessWorld):
     """Alone, on an emulated GPU."""
-
-    trains = False
-    is_alone = True
 
     def __init__(self, trial: TrialSpec) -> None:
         super().__init__(trial)
         self._counter: EmulatedCounter | None = None
-
-    @property
-    def attention(self) -> Attention:
-        """The package flash-attn has kernels of its own; torch's own flash kernel keeps the same tensors."""
-        flash = self.trial.attention is Attention.FLASH_ATTENTION_2
-        return Attention.SDPA if flash else self.trial.attention
 
     def open_device(self, rank: Rank) -> Device:
         """The emulated GPU; never another one."""
@@ -85,44 +72,25 @@ class EmulatedWorld(World):
         dist.barrier()
         device.synchronize()
 
-    def context_memory(self) -> tuple[ContextMemory | None, list[str]]:
-        """What others have measured of the GPU, or a calibration file; and what this world's figures are."""
-        gpu = self.trial.prediction.gpu
-        if gpu is None:
-            return None, []
-        overhead = overhead_of(gpu, self.trial.world_size)
-        context = ContextMemory(
-            before_bytes=0, context_bytes=overhead.context_bytes, collectives_bytes=overhead.collectives_bytes
-        )
-        return context, [overhead.source, no_values()]
+    def notes(self) -> list[str]:
+        """That no value is computed."""
+        return [no_values()]
 
     def block_bytes(self, storage: Storage) -> int:
         """Powers of two in page-locked memory."""
         pinned = self._counter is not None and storage.serial in self._counter.pinned
         return pinned_block_bytes(storage.nbytes) if pinned else storage.nbytes
 
-    def reader(self, device: Device) -> DeviceReader | None:
-        """There is no driver."""
-        return None
-
     def counter(self, observe: Callable[[], object]) -> EmulatedCounter:
         """One that hears collectives and knows which host memory is page-locked."""
         self._counter = EmulatedCounter(observe, self.traffic, self.trial.gpus_per_node)
         return self._counter
-
-    def nvme(self, folder: str | None, rank: int) -> NvmeAccount:
-        """Counts what the swappers hand to their handle."""
-        return NvmeAccount(folder, rank, kernels.read_block_io, kernels.swap_file_bytes)
 
     def micro_batches(self, rank: Rank, vocab_size: int) -> Iterator[torch.Tensor]:
         """Tokens of which none means anything."""
         shape = (self.trial.micro_batch_size, self.trial.sequence_length)
         while True:
             yield torch.zeros(shape, dtype=torch.int64)
-
-    def generator(self, device: torch.device, seed: int) -> torch.Generator | None:
-        """Nothing is drawn."""
-        return None
 
 
 class EmulatedCounter(HearingCounter):

@@ -18,28 +18,24 @@ from zerobench.memory.cuda import AllocatorTotals
 from zerobench.memory.device import Device
 from zerobench.memory.engine_tensors import Named
 from zerobench.memory.nvml import DeviceReader
-from zerobench.memory.recorder import DeviceRows, NvmeAccount
+from zerobench.memory.recorder import DeviceRows
 from zerobench.memory.storages import Storage
 from zerobench.progress import Rank
-from zerobench.records import Category, ContextMemory
+from zerobench.records import Category
 from zerobench.spec.hardware import find_gpu
-from zerobench.spec.overheads import overhead_of, workspace_of
-from zerobench.spec.trial import Attention, TrialSpec
+from zerobench.spec.overheads import workspace_of
+from zerobench.spec.trial import TrialSpec
 from zerobench.worker import simulation
-from zerobench.worker.simulation import kernels
 from zerobench.worker.simulation.allocator import SimulatedRows
 from zerobench.worker.simulation.storages import SimulatedCounter
 from zerobench.worker.simulation.tensors import SimulatedTensors
 from zerobench.worker.worlds import instant_group
-from zerobench.worker.worlds.base import World
+from zerobench.worker.worlds.deviceless import DevicelessWorld
 from zerobench.worker.worlds.solo import join_alone
 
 
-class SimulatedWorld(World):
+class SimulatedWorld(DevicelessWorld):
     """Alone, on a simulated device."""
-
-    trains = False
-    is_alone = True
 
     def __init__(self, trial: TrialSpec) -> None:
         super().__init__(trial)
@@ -60,12 +56,6 @@ class SimulatedWorld(World):
         device = torch.device(simulation.DEVICE, 0)
         self._tensors.keep_workspaces(device, workspace_of(gpu).workspace_bytes)
         return Device(device, gpu, None, instant_group.BACKEND)
-
-    @property
-    def attention(self) -> Attention:
-        """The package flash-attn needs a GPU; torch's own flash kernel keeps the same tensors, and is simulated."""
-        flash = self.trial.attention is Attention.FLASH_ATTENTION_2
-        return Attention.SDPA if flash else self.trial.attention
 
     @property
     def capacity_bytes(self) -> int:
@@ -103,16 +93,9 @@ class SimulatedWorld(World):
         under_deepspeed, per_node = self.trial.zero_stage is not None, self.trial.gpus_per_node
         join_alone(rank, under_deepspeed, self.traffic.collective, device.torch_device.type, per_node)
 
-    def context_memory(self) -> tuple[ContextMemory | None, list[str]]:
-        """What others have measured of the GPU, or a calibration file."""
-        gpu = self.trial.prediction.gpu
-        if gpu is None:
-            return None, []
-        overhead = overhead_of(gpu, self.trial.world_size)
-        context = ContextMemory(
-            before_bytes=0, context_bytes=overhead.context_bytes, collectives_bytes=overhead.collectives_bytes
-        )
-        return context, [overhead.source, *settings_notes(os.environ)]
+    def notes(self) -> list[str]:
+        """What is modelled of the allocator's settings."""
+        return settings_notes(os.environ)
 
     @contextmanager
     def active(self) -> Iterator[None]:
@@ -132,10 +115,6 @@ class SimulatedWorld(World):
         """By the model of the caching allocator."""
         return None if self._rows is None else self._rows.totals()
 
-    def reader(self, device: Device) -> DeviceReader | None:
-        """There is no driver."""
-        return None
-
     def counter(self, observe: Callable[[], object]) -> SimulatedCounter:
         """Counts from within the simulation of tensors."""
         self._counter = SimulatedCounter(observe, self._tensors)
@@ -150,16 +129,8 @@ class SimulatedWorld(World):
         self._rows = SimulatedRows(self._counter, self.capacity_bytes - outside)
         return self._rows
 
-    def nvme(self, folder: str | None, rank: int) -> NvmeAccount:
-        """Counts what the swappers hand to their handle."""
-        return NvmeAccount(folder, rank, kernels.read_block_io, kernels.swap_file_bytes)
-
     def micro_batches(self, rank: Rank, vocab_size: int) -> Iterator[torch.Tensor]:
         """Tokens without values."""
         shape = (self.trial.micro_batch_size, self.trial.sequence_length)
         while True:
             yield torch.empty(shape, dtype=torch.int64)
-
-    def generator(self, device: torch.device, seed: int) -> torch.Generator | None:
-        """Nothing is drawn."""
-        return None
