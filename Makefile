@@ -10,7 +10,7 @@ MINUTES ?= 9.5
 EACH ?= 10
 PACKAGES ?= formulas spec ds_config report/frames run/outcome.py
 
-.PHONY: sweep test test-fast test-extras mutants login check format bench gpu-campaign clean
+.PHONY: sweep test test-fast test-extras mutants login check format docs bench gpu-campaign clean
 
 # A failed trial does not keep the prediction, and the whole then fails; Ctrl-C (130) ends it all.
 sweep: $(VENV)/installed
@@ -48,6 +48,10 @@ format: $(VENV)/installed-dev
 	$(BIN)/ruff format .
 	$(BIN)/ruff check --fix .
 
+# The pages of docs/ with the reference, as a site in site/. A link that leads nowhere fails it; with --quiet it would not.
+docs: $(VENV)/installed-dev
+	$(BIN)/python -m mkdocs build --strict --clean
+
 bench: $(VENV)/installed
 	$(BIN)/python benchmarks/overhead.py
 	$(BIN)/python benchmarks/show_scale.py
@@ -58,13 +62,13 @@ gpu-campaign: $(VENV)/installed-dev
 	$(BIN)/python benchmarks/gpu_campaign/campaign.py --minutes $(MINUTES)
 
 clean:
-	rm -rf $(VENV) $(LOGIN) build dist .mypy_cache .ruff_cache .pytest_cache
+	rm -rf $(VENV) $(LOGIN) build dist site .mypy_cache .ruff_cache .pytest_cache
 
 $(VENV)/bin/python:
 	$(PYTHON) -m venv $(VENV)
 
 $(VENV)/installed: $(VENV)/bin/python pyproject.toml constraints.txt
-	$(BIN)/python -m pip install --constraint constraints.txt --editable .
+	$(BIN)/python -m pip install --constraint constraints.txt --editable '.[report]'
 	touch $@
 
 $(VENV)/installed-dev: $(VENV)/installed

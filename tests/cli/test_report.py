@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import re
 import subprocess
 import sys
 from functools import partial
@@ -95,3 +96,16 @@ def test_a_page_is_written_without_the_training_frameworks(report: Call, tmp_pat
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
     assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
+
+
+@pytest.mark.parametrize(("module", "package"), [("altair", "altair"), ("vl_convert", "vl-convert-python")])
+def test_without_the_libraries_of_the_page_one_line_says_how_to_get_them_and_all_else_works(
+    report: Call, monkeypatch: pytest.MonkeyPatch, module: str, package: str
+) -> None:
+    monkeypatch.setitem(sys.modules, module, None)
+    code, out, err = report()
+    assert (code, out) == (2, "")
+    assert re.fullmatch(
+        rf"zerobench: --html: {package} .*; install it with: python -m pip install 'zerobench\[report\]'\n", err
+    )
+    assert report("--markdown", "--json")[0] == 0

@@ -13,7 +13,7 @@ from zerobench.spec.trial import Offload
 SWEEP = """
 name: offload
 axes:
-  # DeepSpeed 0.19.8 trains wrongly from NVMe where partitions are unaligned (README, Findings): a hidden size of 512 is
+  # DeepSpeed 0.19.8 trains wrongly from NVMe where partitions are unaligned (docs/findings.md): a hidden size of 512 is
   # not. Small, since some processors multiply bf16 60 times slower than fp32.
   model: {{family: llama, name: small, num_layers: 2, hidden_size: 512, num_heads: 8, intermediate_size: 1792,
           vocab_size: 2048, max_position_embeddings: 32}}

@@ -16,6 +16,9 @@ from zerobench.store import Run, find_run, load_run
 
 _STANDARD_OUTPUT = Path("-")
 
+_PAGE_NEEDS = {"altair": "altair", "vl_convert": "vl-convert-python", "jinja2": "jinja2"}
+"""What the page alone imports, and the package that brings it."""
+
 
 @dataclass(frozen=True)
 class Request:
@@ -104,6 +107,10 @@ def _pieces(name: str, frames: TrialFrames) -> Iterable[str]:
 
         return json_pieces(frames)
     if name == "html":
+        from zerobench.report.exporters.libraries import require  # noqa: PLC0415 -- as above
+
+        for module, package in _PAGE_NEEDS.items():
+            require(module, package, "--html", extra="report")
         from zerobench.report.page import page_pieces  # noqa: PLC0415 -- as above
 
         return page_pieces(frames)

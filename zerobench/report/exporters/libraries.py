@@ -1,4 +1,4 @@
-"""Imports a library that only one export needs, or says in one line how to get it."""
+"""Imports a library that only one format needs, or says in one line how to get it."""
 
 from __future__ import annotations
 
@@ -8,8 +8,10 @@ from typing import Any
 from zerobench.errors import UserError
 
 
-def require(module: str, package: str, option: str) -> Any:
+def require(module: str, package: str, option: str, extra: str | None = None) -> Any:
     """The module `module`, which `pip install package` brings and the command's `option` asks for.
+
+    `extra` is the extra of zerobench that brings it with all else that the option needs.
 
     Raises UserError: it is not installed, or does not import.
     """
@@ -18,4 +20,5 @@ def require(module: str, package: str, option: str) -> Any:
     except ImportError as error:
         is_missing = isinstance(error, ModuleNotFoundError) and error.name == module.partition(".")[0]
         reason = "is not installed" if is_missing else f"does not import ({error})"
-        raise UserError(f"{option}: {package} {reason}; install it with: python -m pip install {package}") from None
+        wanted = package if extra is None else f"'zerobench[{extra}]'"
+        raise UserError(f"{option}: {package} {reason}; install it with: python -m pip install {wanted}") from None

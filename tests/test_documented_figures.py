@@ -1,4 +1,4 @@
-"""What the README says in figures is what tests, kept tables and files of figures hold."""
+"""What the README and the pages of docs/ say in figures is what tests, kept tables and files of figures hold."""
 
 from __future__ import annotations
 
@@ -12,16 +12,18 @@ from benchmarks.prediction import held_out
 from benchmarks.prediction.held_out_table import Figure
 from tests.tools.imports import ROOT
 
-README = " ".join((ROOT / "README.md").read_text(encoding="utf-8").split())
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
+TEXT = " ".join(" ".join(page.read_text(encoding="utf-8") for page in PAGES).split())
+FINDINGS_PAGE = ROOT / "docs" / "findings.md"
 PREDICTION = Path(held_out.__file__).parent
 KEPT = ROOT / "reports" / "kept"
 WORDS = {"twenty": 20, "forty-one": 41}
 
 
 def said(pattern: str) -> tuple[str, ...]:
-    """The groups of the one place in the README that the pattern matches."""
-    found = re.findall(pattern, README)
-    assert len(found) == 1, f"the README says {pattern!r} in {len(found)} places"
+    """The groups of the one place in the README and the pages that the pattern matches."""
+    found = re.findall(pattern, TEXT)
+    assert len(found) == 1, f"the pages say {pattern!r} in {len(found)} places"
     groups = found[0]
     return groups if isinstance(groups, tuple) else (groups,)
 
@@ -38,7 +40,7 @@ def percent(cell: str) -> float:
     return 0.0 if cell in {"-", "0"} else abs(float(cell.removesuffix("%")))
 
 
-def test_the_cells_that_were_tuned_on_are_as_many_and_as_near_as_the_readme_says() -> None:
+def test_the_cells_that_were_tuned_on_are_as_many_and_as_near_as_the_pages_say() -> None:
     cells, phases, worst = said(
         r"holds (\S+) measured cells that the simulation was tuned on \(live memory of the solo world equal to the "
         r"byte in all (\d+) phases, simulated peaks at most (\S+) % off\)"
@@ -50,7 +52,7 @@ def test_the_cells_that_were_tuned_on_are_as_many_and_as_near_as_the_readme_says
     assert int(tuned("Simulated against measured: device memory", "peak", "init")["cells"]) == WORDS[cells]
 
 
-def test_the_cells_that_were_held_out_are_as_many_as_the_readme_says_predicted_and_measured() -> None:
+def test_the_cells_that_were_held_out_are_as_many_as_the_pages_say_predicted_and_measured() -> None:
     [cells] = said(r"(\S+) that it was not, whose predictions were committed before they were measured")
     works = {}
     for name in ("predicted", "measured"):
@@ -60,12 +62,12 @@ def test_the_cells_that_were_held_out_are_as_many_as_the_readme_says_predicted_a
     assert len(works["measured"]) == WORDS[cells]
 
 
-def test_the_kept_comparison_says_what_the_readme_says_of_it() -> None:
+def test_the_kept_comparison_says_what_the_pages_say_of_it() -> None:
     path, exact, distance, factor = said(
         r"\[One run of it\]\((\S+)\), .* (\d+ of \d+) exact trials lose what the single process loses to (\S+), .* "
         r"ZeRO-1 and 2 send (\S+) times what DDP does"
     )
-    text = (ROOT / path).read_text(encoding="utf-8")
+    text = (ROOT / "docs" / path).read_text(encoding="utf-8")
     assert f"{exact} agree; the farthest" in text
     [farthest] = re.findall(r"agree; the farthest, [^|]*, is (\S+) away in its loss", text)
     assert float(farthest) <= float(distance)
@@ -93,9 +95,7 @@ def test_stages_1_and_2_move_three_times_the_parameters_and_a_small_model_at_sta
     assert [round(communication("tiny", line), 2) for line in (2, 4, 6)] == [3.0, 3.0, 2.0]
 
 
-FINDINGS = [
-    one.strip() for one in README.partition("## Findings")[2].partition("## Architecture")[0].split(" - **")[1:]
-]
+FINDINGS = [one.strip() for one in " ".join(FINDINGS_PAGE.read_text(encoding="utf-8").split()).split(" - **")[1:]]
 
 
 def test_there_are_findings() -> None:
