@@ -18,7 +18,7 @@ from zerobench.spec import sweep
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.hardware import load_catalogue
 from zerobench.spec.parameters import count_parameters
-from zerobench.spec.presets import PRESETS, resolve_model
+from zerobench.spec.presets import PRESETS, family_of, resolve_model
 from zerobench.spec.strategy import STRATEGIES
 
 
@@ -100,9 +100,9 @@ def _help(command: Any, context: Any) -> str:
 
 def _models() -> str:
     rows = [_model_row(name) for name in PRESETS]
-    columns = ["model", "parameters", "layers", "hidden", "heads", "vocabulary", "longest sequence"]
+    columns = ["model", "family", "parameters", "layers", "hidden", "heads", "vocabulary", "context"]
     lead = "Presets; a `config.json` of transformers, a hub id or a shape written out may stand for one."
-    return f"# Model presets\n\n{lead}\n\n{table(columns, rows, right=(1, 2, 3, 4, 5, 6))}\n"
+    return f"# Model presets\n\n{lead}\n\n{table(columns, rows, right=(2, 3, 4, 5, 6, 7))}\n"
 
 
 def _model_row(name: str) -> list[object]:
@@ -111,6 +111,7 @@ def _model_row(name: str) -> list[object]:
     numbers = (size.num_layers, size.hidden_size, size.num_heads, size.vocab_size, size.max_positions)
     return [
         f"`{name}`",
+        family_of(name),
         counts and f"{counts.total:,}",
         *("" if number is None else f"{number:,}" for number in numbers),
     ]

@@ -36,6 +36,12 @@ CONFIGS: list[dict[str, Any]] = [
     GATED | {"model_type": "qwen2", "tie_word_embeddings": True},
     {"model_type": "qwen3"},
     GATED | {"model_type": "qwen3", "head_dim": 24, "attention_bias": True},
+    {"model_type": "mixtral"},
+    GATED | {"model_type": "mixtral", "num_local_experts": 5, "tie_word_embeddings": True},
+    {"model_type": "gemma2"},
+    GATED | {"model_type": "gemma2", "head_dim": 24, "attention_bias": True, "tie_word_embeddings": False},
+    {"model_type": "phi3"},
+    GATED | {"model_type": "phi3", "pad_token_id": None},
     {"model_type": "gpt_neox"},
     SMALL | {"model_type": "gpt_neox", "intermediate_size": 112, "tie_word_embeddings": True},
     SMALL | {"model_type": "gpt_neox", "intermediate_size": 112, "attention_bias": False},
@@ -142,7 +148,7 @@ def test_a_tied_head_is_counted_once_under_token_embeddings() -> None:
     assert (counts.token_embeddings, counts.head) == (50257 * 768, 0)
 
 
-@pytest.mark.parametrize("config", [{"model_type": "mixtral"}, {"model_type": "gpt2", "add_cross_attention": True}])
+@pytest.mark.parametrize("config", [{"model_type": "qwen2_moe"}, {"model_type": "gpt2", "add_cross_attention": True}])
 def test_an_architecture_without_a_closed_form_has_no_count(config: dict[str, Any]) -> None:
     assert count_parameters(resolve_model(config)) is None
 

@@ -155,8 +155,17 @@ def test_work_that_cannot_be_is_one_line(options: dict[str, str], said: str) -> 
 
 
 def test_a_sequence_longer_than_the_model_is_refused_and_not_skipped_fourteen_times() -> None:
-    with pytest.raises(UserError, match="llama-7b has 4096 positions"):
-        cells(work(sequence_length="8192"), cluster())
+    with pytest.raises(UserError, match=r"gpt2-1\.5b has 1024 positions"):
+        cells(work(model="gpt2-1.5b", sequence_length="2048"), cluster())
+
+
+def test_a_rotary_model_takes_any_length() -> None:
+    assert not any(item.skipped for item in cells(work(sequence_length="65536"), cluster(), stages=[3])[:1])
+
+
+def test_a_model_without_sdpa_is_planned_with_eager_attention() -> None:
+    [first, *_] = cells(work(model="gemma2-2b"), cluster())
+    assert (first.trial.attention, first.skipped) == ("eager", None)
 
 
 def test_an_unknown_stage_is_refused_with_the_choices() -> None:

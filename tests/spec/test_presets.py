@@ -18,6 +18,7 @@ from zerobench.spec.architecture import has_dropout, max_positions
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.presets import PRESETS, resolve_model
+from zerobench.spec.released import RELEASED
 
 
 @pytest.fixture(autouse=True, scope="module")
@@ -33,12 +34,7 @@ PUBLISHED = {
     "gpt2-350m": 354_823_168,
     "gpt2-774m": 774_030_080,
     "gpt2-1.5b": 1_557_611_200,
-    "llama-1b": 1_235_814_400,
-    "llama-7b": 6_738_415_616,
-    "llama-8b": 8_030_261_248,
-    "llama-13b": 13_015_864_320,
-    "llama-70b": 70_553_706_496,
-    "llama2-70b": 68_976_648_192,
+    **{name: model.parameters for name, model in RELEASED.items()},
 }
 """Parameters of the released checkpoints, as their model cards and safetensors headers give them."""
 
@@ -54,8 +50,8 @@ def test_a_preset_of_a_released_model_has_its_parameters_exactly(name: str, para
     assert total(name) == parameters
 
 
-@pytest.mark.parametrize("name", [name for name in PRESETS if name not in {"llama-1b", "llama2-70b"}])
-def test_a_preset_has_the_size_its_name_says_within_a_tenth(name: str) -> None:
+@pytest.mark.parametrize("name", [name for name in PRESETS if name not in RELEASED])
+def test_a_shape_has_the_size_its_name_says_within_a_tenth(name: str) -> None:
     size = name.rsplit("-", 1)[1]
     said = float(size[:-1]) * {"m": 1e6, "b": 1e9}[size[-1]]
     assert total(name) == pytest.approx(said, rel=0.1)
@@ -67,6 +63,17 @@ def test_a_preset_keeps_its_name_drops_nothing_and_caches_nothing(name: str) -> 
     assert spec.name == name
     assert not has_dropout(spec)
     assert spec.hf_config["use_cache"] is False
+
+
+@pytest.mark.parametrize("name", RELEASED)
+def test_the_hub_id_of_a_preset_is_the_preset_in_any_case_and_without_a_network(name: str) -> None:
+    for hub_id in RELEASED[name].hub_ids:
+        assert resolve_model(hub_id) == resolve_model(hub_id.upper()) == resolve_model(name)
+
+
+def test_no_hub_id_means_two_models() -> None:
+    hub_ids = [hub_id.lower() for model in RELEASED.values() for hub_id in model.hub_ids]
+    assert len(hub_ids) == len(set(hub_ids))
 
 
 def test_small_llamas_are_untied_so_that_every_strategy_can_split_them() -> None:

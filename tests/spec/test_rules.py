@@ -91,9 +91,14 @@ def skip(machine: Machine = CPU, *, model: str | ModelSpec = "llama-10m", **tria
             ),
         ),
         (
-            {"sequence_length": 2049},
+            {"model": "gpt2-10m", "sequence_length": 1025},
             "sequence_exceeds_positions",
-            "sequence_length 2049: llama-10m has 2048 positions",
+            "sequence_length 1025: gpt2-10m has 1024 positions",
+        ),
+        (
+            {"model": "gemma2-2b"},
+            "sdpa_needs_model",
+            "attention sdpa: transformers' gemma2 has none; use eager or flash_attention_2",
         ),
         (
             {"attention": "flash_attention_2"},
@@ -399,7 +404,8 @@ def test_each_rule_about_what_is_at_hand_is_a_rule_and_holds_for_measured_trials
         ({"strategy": "zero1", "offload_optimizer": "nvme"}, "nvme_needs_stage_3"),
         ({"optimizer": "cpu_adam"}, "cpu_adam_needs_offload"),
         ({"optimizer": "fused_adamw", "offload_optimizer": "cpu"}, "fused_adamw_needs_device_states"),
-        ({"sequence_length": 2049}, "sequence_exceeds_positions"),
+        ({"model": "gpt2-10m", "sequence_length": 1025}, "sequence_exceeds_positions"),
+        ({"model": "gemma2-2b"}, "sdpa_needs_model"),
         ({"ds_config": {"zero_optimization.stage": 1}}, "ds_config_contradicts"),
         ({"attention": "flash_attention_2", "precision": "fp32"}, "flash_attention_needs_gpu"),
     ],

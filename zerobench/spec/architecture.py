@@ -53,6 +53,46 @@ DEFAULTS: dict[str, dict[str, Any]] = {
         "sliding_window": 4096,
         "tie_word_embeddings": False,
     },
+    "mixtral": {
+        "vocab_size": 32000,
+        "hidden_size": 4096,
+        "intermediate_size": 14336,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": 8,
+        "head_dim": None,
+        "max_position_embeddings": 131072,
+        "num_local_experts": 8,
+        "sliding_window": None,
+        "tie_word_embeddings": False,
+    },
+    "gemma2": {
+        "vocab_size": 256000,
+        "hidden_size": 2304,
+        "intermediate_size": 9216,
+        "num_hidden_layers": 26,
+        "num_attention_heads": 8,
+        "num_key_value_heads": 4,
+        "head_dim": 256,
+        "max_position_embeddings": 8192,
+        "attention_bias": False,
+        "sliding_window": 4096,
+        "tie_word_embeddings": True,
+    },
+    "phi3": {
+        "vocab_size": 32064,
+        "hidden_size": 3072,
+        "intermediate_size": 8192,
+        "num_hidden_layers": 32,
+        "num_attention_heads": 32,
+        "num_key_value_heads": None,
+        "head_dim": None,
+        "max_position_embeddings": 4096,
+        "resid_pdrop": 0.0,
+        "embd_pdrop": 0.0,
+        "sliding_window": None,
+        "tie_word_embeddings": False,
+    },
     "qwen2": {
         "vocab_size": 151936,
         "hidden_size": 4096,
@@ -182,6 +222,15 @@ def _first(config: dict[str, Any], keys: tuple[str, ...]) -> int | None:
 def max_positions(spec: ModelSpec) -> int | None:
     """The longest sequence in tokens that the model takes (rotary models: that it is meant for), or None."""
     return dimensions(spec).max_positions
+
+
+_LEARNED_POSITIONS = frozenset({"gpt2", "opt", "gpt_bigcode"})
+"""Architectures whose positions are a table: it ends, where rotary positions do not."""
+
+
+def position_limit(spec: ModelSpec) -> int | None:
+    """The longest sequence in tokens that the model can be given; None where its positions are computed."""
+    return max_positions(spec) if spec.model_type in _LEARNED_POSITIONS else None
 
 
 def has_dropout(spec: ModelSpec) -> bool:

@@ -1,4 +1,4 @@
-"""Which model types the installed transformers can build a causal language model of, read without importing it."""
+"""Which causal language models the installed transformers can build, and with which attention; without importing it."""
 
 from __future__ import annotations
 
@@ -35,6 +35,23 @@ def causal_model_types() -> frozenset[str] | None:
     pairs = [item for table in tables for item in ast.walk(table) if isinstance(item, ast.Tuple)]
     found = {pair.elts[0].value for pair in pairs if pair.elts and isinstance(pair.elts[0], ast.Constant)}
     return frozenset(map(str, found)) or None
+
+
+def takes_sdpa(spec: ModelSpec) -> bool:
+    """Whether transformers' class takes torch's scaled_dot_product_attention; True where nobody can tell."""
+    return "_supports_sdpa = False" not in _source(spec.model_type)
+
+
+@cache
+def _source(model_type: str) -> str:
+    """The module of the model's class (transformers/models/<type>/modeling_<type>.py); empty where there is none."""
+    folder = package_folder("transformers")
+    if folder is None or not model_type.isidentifier():
+        return ""
+    try:
+        return (folder / "models" / model_type / f"modeling_{model_type}.py").read_text(encoding="utf-8")
+    except (OSError, ValueError):
+        return ""
 
 
 def _is_named(node: ast.Assign) -> bool:

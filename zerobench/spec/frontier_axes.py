@@ -6,7 +6,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from zerobench.errors import UserError, unknown_choice
-from zerobench.spec.architecture import dimensions, max_positions
+from zerobench.spec.architecture import dimensions, max_positions, position_limit
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.trial import TrialSpec
 
@@ -19,8 +19,6 @@ MOST_DEPTH = 16
 """How many times deeper a model is tried at most: predictions take time with every layer."""
 
 _LAYERS = ("num_hidden_layers", "n_layer", "n_layers", "num_layers")
-_LEARNED_POSITIONS = frozenset({"gpt2", "opt", "gpt_bigcode"})
-"""Architectures whose positions are a table: it ends, where rotary positions do not."""
 
 
 @dataclass(frozen=True)
@@ -63,8 +61,7 @@ def _with_micro_batch(trial: TrialSpec, value: int) -> TrialSpec:
 
 
 def _most_tokens(trial: TrialSpec) -> int:
-    positions = max_positions(trial.model)
-    return positions if positions and trial.model.model_type in _LEARNED_POSITIONS else MOST_TOKENS
+    return position_limit(trial.model) or MOST_TOKENS
 
 
 def _with_sequence(trial: TrialSpec, value: int) -> TrialSpec:

@@ -48,7 +48,7 @@ class ParameterCounts:
 def count_parameters(spec: ModelSpec) -> ParameterCounts | None:
     """Exact parameters of the causal language model of `spec`, or None where no closed form is known.
 
-    Known are gpt2, llama, mistral, qwen2, qwen3, gpt_neox and opt, as transformers 5 builds them.
+    Known are the types of `_CLOSED_FORMS`, as transformers 5 builds them.
     """
     config = complete(spec)
     count = _CLOSED_FORMS.get(spec.model_type)
@@ -86,12 +86,15 @@ def _llama_like(config: dict[str, Any]) -> ParameterCounts:
     heads, model_type = config["num_attention_heads"], config["model_type"]
     head_dim = config.get("head_dim") or hidden // heads
     queries, keys = heads * head_dim, (config["num_key_value_heads"] or heads) * head_dim
-    bias = bool(config.get("attention_bias")) and model_type in {"llama", "qwen3"}
+    bias = bool(config.get("attention_bias")) and model_type in {"llama", "qwen3", "gemma2"}
     qkv_bias = bias or model_type == "qwen2"  # qwen2 has biases on queries, keys and values alone
     attention = _linear(hidden, queries + 2 * keys, bias=qkv_bias) + _linear(queries, hidden, bias=bias)
     mlp_bias = bool(config.get("mlp_bias")) and model_type == "llama"
     mlp = 2 * _linear(hidden, inner, bias=mlp_bias) + _linear(inner, hidden, bias=mlp_bias)
-    norms = 2 * hidden + (2 * head_dim if model_type == "qwen3" else 0)  # qwen3 norms queries and keys too
+    if experts := config.get("num_local_experts"):  # mixtral: so many MLPs a layer, and the router between them
+        mlp = experts * mlp + _linear(hidden, experts, bias=False)
+    norms = 4 * hidden if model_type == "gemma2" else 2 * hidden  # gemma2 norms what comes out too
+    norms += 2 * head_dim if model_type == "qwen3" else 0  # qwen3 norms queries and keys too
     return ParameterCounts(
         token_embeddings=config["vocab_size"] * hidden,
         attention=layers * attention,
@@ -135,6 +138,9 @@ _CLOSED_FORMS: dict[str, Callable[[dict[str, Any]], ParameterCounts]] = {
     "gpt2": _gpt2,
     "llama": _llama_like,
     "mistral": _llama_like,
+    "mixtral": _llama_like,
+    "gemma2": _llama_like,
+    "phi3": _llama_like,
     "qwen2": _llama_like,
     "qwen3": _llama_like,
     "gpt_neox": _gpt_neox,

@@ -12,11 +12,22 @@ from typing import Any
 
 from zerobench.errors import UserError, unknown_choice
 from zerobench.spec.axes import READERS, read_axis
+from zerobench.spec.causal_models import takes_sdpa
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.expand import NOWHERE, PlannedTrial
+from zerobench.spec.model import ModelSpec
 from zerobench.spec.rules import Skip, why_skipped
 from zerobench.spec.situation import Situation
-from zerobench.spec.trial import Evidence, Offload, Optimizer, Precision, PredictionSpec, StepsSpec, TrialSpec
+from zerobench.spec.trial import (
+    Attention,
+    Evidence,
+    Offload,
+    Optimizer,
+    Precision,
+    PredictionSpec,
+    StepsSpec,
+    TrialSpec,
+)
 
 STEPS = StepsSpec(warmup=0, memory=1, timed=1)
 """A predicted step is like the next: the first one and one more say all."""
@@ -61,6 +72,11 @@ def usual_precision(cluster: Cluster) -> Precision:
     return Precision.BF16 if cluster.machine.supports_bf16 else Precision.FP16
 
 
+def usual_attention(model: ModelSpec) -> Attention:
+    """sdpa, or eager for a model whose class has none."""
+    return Attention.SDPA if takes_sdpa(model) else Attention.EAGER
+
+
 def cells(work: Mapping[str, Any], cluster: Cluster, stages: Sequence[int] = STAGES) -> list[PlannedTrial]:
     """A trial for each stage and offload, in the order of their reach; `work` maps axes to values (model and so on).
 
@@ -76,7 +92,7 @@ def _offloads(stage: int) -> Iterator[tuple[Offload, Offload]]:
 
 def _cell(work: Mapping[str, Any], cluster: Cluster, stage: int, optimizer: Offload, param: Offload) -> TrialSpec:
     swaps = Offload.NVME in {optimizer, param}
-    axes = {"precision": usual_precision(cluster)} | dict(work)
+    axes = {"precision": usual_precision(cluster), "attention": usual_attention(work["model"])} | dict(work)
     return predicted(
         TrialSpec(
             **axes,

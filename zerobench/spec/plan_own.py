@@ -16,7 +16,7 @@ from zerobench.ds_config.reading import device_of, get, optimizer_of, precision_
 from zerobench.errors import UserError
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.expand import NOWHERE, PlannedTrial
-from zerobench.spec.plan import STEPS, checked, predicted, usual_precision
+from zerobench.spec.plan import STEPS, checked, predicted, usual_attention, usual_precision
 from zerobench.spec.trial import HyperparameterSpec, Offload, Optimizer, Precision, TrialSpec
 
 
@@ -27,7 +27,12 @@ def own_config(path: str, work: Mapping[str, Any], cluster: Cluster) -> list[Pla
     """
     config = load_user_config(path)
     check_ds_config(config, path)
-    axes = {"precision": _precision(config, cluster)} | _batch(config, path, work, cluster) | dict(work)
+    attention = usual_attention(work["model"])
+    axes = (
+        {"precision": _precision(config, cluster), "attention": attention}
+        | _batch(config, path, work, cluster)
+        | dict(work)
+    )
     places = {name: Offload(_known(device_of(config, name), "none")) for name in ("offload_optimizer", "offload_param")}
     swaps = Offload.NVME in places.values()
     trial = TrialSpec(

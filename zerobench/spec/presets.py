@@ -17,6 +17,7 @@ from zerobench.spec.architecture import check_dimensions
 from zerobench.spec.base import user_error
 from zerobench.spec.hf_config import HUB_ID, load_from_hub, load_from_path, spec_from_config
 from zerobench.spec.model import ModelSpec
+from zerobench.spec.released import RELEASED, by_hub_id
 from zerobench.spec.shapes import Shape
 
 
@@ -35,37 +36,26 @@ def _gpt3(layers: int, hidden: int, heads: int) -> Shape:
     return _gpt2(layers, hidden, heads, positions=2048)
 
 
-def _llama(
-    layers: int,
-    hidden: int,
-    heads: int,
-    mlp: int,
-    *,
-    kv_heads: int | None = None,
-    vocab: int = 32000,
-    positions: int = 4096,
-    tied: bool = False,
-) -> Shape:
+def _llama(layers: int, hidden: int, heads: int, mlp: int, *, vocab: int) -> Shape:
     return Shape(
         family="llama",
         num_layers=layers,
         hidden_size=hidden,
         num_heads=heads,
-        num_kv_heads=kv_heads,
         intermediate_size=mlp,
         vocab_size=vocab,
-        max_position_embeddings=positions,
-        tie_word_embeddings=tied,
+        max_position_embeddings=2048,
+        tie_word_embeddings=False,
     )
 
 
-PRESETS: dict[str, Shape] = {
+_SHAPES: dict[str, Shape] = {
     # For CPUs: few, wide layers and a small vocabulary, so that model states outweigh activations and
     # Python; the Llama ones untied, which every parallel strategy can split.
     "gpt2-10m": _gpt2(5, 384, 6, vocab=4096),
-    "llama-10m": _llama(4, 384, 6, 1024, vocab=4096, positions=2048),
-    "llama-20m": _llama(6, 512, 8, 1408, vocab=1792, positions=2048),  # no tensor above the quickstart's 1e6 bucket
-    "llama-50m": _llama(6, 768, 12, 2048, vocab=4096, positions=2048),
+    "llama-10m": _llama(4, 384, 6, 1024, vocab=4096),
+    "llama-20m": _llama(6, 512, 8, 1408, vocab=1792),  # no tensor above the quickstart's 1e6 bucket
+    "llama-50m": _llama(6, 768, 12, 2048, vocab=4096),
     # Radford et al. 2019, table 2, heads from the release (hparams.json). Named after the true counts; the
     # paper's own (117M, 345M, 762M, 1542M) are lower.
     "gpt2-125m": _gpt2(12, 768, 12),
@@ -83,23 +73,25 @@ PRESETS: dict[str, Shape] = {
     "gpt3-6.7b": _gpt3(32, 4096, 32),
     "gpt3-13b": _gpt3(40, 5120, 40),
     "gpt3-175b": _gpt3(96, 12288, 96),
-    # Meta's releases, each size by its newest plain one: Llama 3.2 1B, Llama 2 7B, Llama 3 8B, Llama 2 13B,
-    # Llama 3 70B (config.json of the releases).
-    "llama-1b": _llama(16, 2048, 32, 8192, kv_heads=8, vocab=128256, positions=131072, tied=True),
-    "llama-7b": _llama(32, 4096, 32, 11008),
-    "llama-8b": _llama(32, 4096, 32, 14336, kv_heads=8, vocab=128256, positions=8192),
-    "llama-13b": _llama(40, 5120, 40, 13824),
-    "llama-70b": _llama(80, 8192, 64, 28672, kv_heads=8, vocab=128256, positions=8192),
-    "llama2-70b": _llama(80, 8192, 64, 28672, kv_heads=8),
 }
+
+PRESETS: tuple[str, ...] = (*_SHAPES, *RELEASED)
+"""Their names, in the order in which lists show them."""
+
+
+def family_of(name: str) -> str:
+    """The family of a preset, for people: `Qwen 2.5`."""
+    if released := RELEASED.get(name):
+        return released.family
+    return {"gpt2": "GPT-2", "gpt3": "GPT-3", "llama": "Llama"}[name.partition("-")[0]]
 
 
 def resolve_model(value: str | Mapping[str, Any]) -> ModelSpec:
     """The model that `value` names.
 
     A string is a preset, the path of a `config.json` or of a folder that holds one, or a hub id
-    (`organisation/name`; the only case that asks the network, for the config alone). A mapping is a shape
-    (`family`, see Shape), a transformers config (`model_type`), a named one (`config` and `name`) or what a
+    (`organisation/name`; that of a preset is the preset, another asks the network for the config alone). A mapping is
+    a shape (`family`, see Shape), a transformers config (`model_type`), a named one (`config` and `name`) or what a
     ModelSpec wrote (`name` and `hf_config`). Raises UserError, one line, for anything else.
     """
     if isinstance(value, str):
@@ -116,8 +108,10 @@ _CHOICES = (
 
 
 def _from_text(text: str) -> ModelSpec:
-    if text in PRESETS:
-        return PRESETS[text].model_copy(update={"name": text}).to_model()
+    if text in _SHAPES:
+        return _SHAPES[text].model_copy(update={"name": text}).to_model()
+    if released := RELEASED.get(text) or by_hub_id(text):
+        return released.to_model()
     path = _path(text)
     if path is not None:
         return load_from_path(path)

@@ -12,9 +12,9 @@ from __future__ import annotations
 
 from zerobench.ds_config import build_ds_config, why_not_obeyed
 from zerobench.errors import UserError
-from zerobench.spec.architecture import max_positions
+from zerobench.spec.architecture import position_limit
 from zerobench.spec.base import Spec
-from zerobench.spec.causal_models import is_causal_model
+from zerobench.spec.causal_models import is_causal_model, takes_sdpa
 from zerobench.spec.checkpoint_rules import CHECKPOINT_RULES
 from zerobench.spec.host_memory import host_state_bytes
 from zerobench.spec.machine import CPU_RANKS_PER_CORE
@@ -169,10 +169,16 @@ def _model_is_not_causal(s: Situation) -> str | None:
 
 
 def _sequence_exceeds_positions(s: Situation) -> str | None:
-    positions = max_positions(s.trial.model)
-    if positions is not None and s.trial.sequence_length > positions:
-        return f"sequence_length {s.trial.sequence_length}: {s.trial.model.name} has {positions} positions"
+    limit = position_limit(s.trial.model)
+    if limit is not None and s.trial.sequence_length > limit:
+        return f"sequence_length {s.trial.sequence_length}: {s.trial.model.name} has {limit} positions"
     return None
+
+
+def _sdpa_needs_model(s: Situation) -> str | None:
+    if s.trial.attention is not Attention.SDPA or takes_sdpa(s.trial.model):
+        return None
+    return f"attention sdpa: transformers' {s.trial.model.model_type} has none; use eager or flash_attention_2"
 
 
 def _flash_attention_needs_gpu(s: Situation) -> str | None:
@@ -242,6 +248,7 @@ RULES: dict[str, Rule] = {
     "fused_adamw_needs_device_states": _fused_adamw_needs_device_states,
     "fused_adamw_needs_compiler": _fused_adamw_needs_compiler,
     "sequence_exceeds_positions": _sequence_exceeds_positions,
+    "sdpa_needs_model": _sdpa_needs_model,
     "emulated_needs_gpu": _emulated_needs_gpu,
     "flash_attention_needs_gpu": _flash_attention_needs_gpu,
     "ds_config_contradicts": _ds_config_contradicts,

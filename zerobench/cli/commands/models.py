@@ -22,7 +22,7 @@ def models(
     if model is not None:
         _list_components(model)
         return
-    typer.echo(f"{'model':<14}{'parameters':>16}{'layers':>8}{'hidden':>8}{'heads':>7}{'vocabulary':>12}")
+    typer.echo(_line("model", "family", "parameters", "layers", "hidden", "heads", "vocabulary", "context"))
     for name in PRESETS:
         typer.echo(_preset_line(name))
 
@@ -30,12 +30,23 @@ def models(
 def _preset_line(name: str) -> str:
     from zerobench.spec.architecture import dimensions
     from zerobench.spec.parameters import count_parameters
-    from zerobench.spec.presets import resolve_model
+    from zerobench.spec.presets import family_of, resolve_model
 
     spec = resolve_model(name)
     size, counts = dimensions(spec), count_parameters(spec)
-    total = f"{counts.total:,}" if counts else "-"
-    return f"{name:<14}{total:>16}{size.num_layers:>8}{size.hidden_size:>8}{size.num_heads:>7}{size.vocab_size:>12,}"
+    numbers = (size.num_layers, size.hidden_size, size.num_heads)
+    context = "-" if size.max_positions is None else f"{size.max_positions:,}"
+    total = "-" if counts is None else f"{counts.total:,}"
+    return _line(name, family_of(name), total, *map(str, numbers), f"{size.vocab_size:,}", context)
+
+
+def _line(name: str, family: str, total: str, *sizes: str) -> str:
+    return f"{name:<16}{family:<9}{total:>16}" + "".join(
+        f"{size:>{width}}" for size, width in zip(sizes, _WIDTHS, strict=True)
+    )
+
+
+_WIDTHS = (8, 8, 7, 12, 9)
 
 
 def _list_components(model: str) -> None:

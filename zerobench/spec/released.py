@@ -1,0 +1,56 @@
+"""Models whose makers have released weights, read from `released.yaml`: their configs, and the hub ids that mean them.
+
+A hub id of the list needs no network, so that a plan for it can be made on any machine and is the same on all of them.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import Any
+
+import yaml
+from pydantic import Field
+
+from zerobench.spec.base import Spec
+from zerobench.spec.model import ModelSpec
+
+
+class Released(Spec):
+    """One released model."""
+
+    name: str = Field(min_length=1)
+    """That of the preset."""
+    family: str
+    """For people: `Qwen 2.5`."""
+    hub_ids: tuple[str, ...]
+    """Repositories of the hub whose models have this shape, the base model's first."""
+    parameters: int
+    """Those of the released checkpoint."""
+    config: dict[str, Any]
+    """Arguments of `transformers.AutoConfig.for_model`."""
+
+    def to_model(self) -> ModelSpec:
+        """The model, without dropout, special tokens and caching, as every preset is."""
+        always = {"attention_dropout": 0.0, "bos_token_id": None, "eos_token_id": None, "use_cache": False}
+        return ModelSpec(name=self.name, hf_config=self.config | always | _PADDING.get(self.config["model_type"], {}))
+
+
+_PADDING: dict[str, dict[str, Any]] = {"phi3": {"pad_token_id": None}}
+"""A token of the original vocabulary that transformers' class checks against the size of ours."""
+
+
+def _read() -> dict[str, Released]:
+    families = yaml.safe_load(Path(__file__).with_name("released.yaml").read_text(encoding="utf-8"))
+    models = [Released(family=one["family"], **model) for one in families for model in one["models"]]
+    return {model.name: model for model in models}
+
+
+RELEASED = _read()
+"""By the preset's name."""
+
+_BY_HUB_ID = {hub_id.lower(): model for model in RELEASED.values() for hub_id in model.hub_ids}
+
+
+def by_hub_id(hub_id: str) -> Released | None:
+    """The released model that `hub_id` names, in whatever case, or None."""
+    return _BY_HUB_ID.get(hub_id.lower())
