@@ -30,6 +30,14 @@ class Case:
         return int(self.zero("stage"))
 
     @property
+    def overlaps(self) -> bool:
+        """Whether gradients are reduced beside the backward pass: by default at stage 3 alone (runtime/zero/config.py,
+        overlap_comm_valid).
+        """
+        asked = self.zero("overlap_comm")
+        return self.stage == 3 if asked is None else bool(asked)
+
+    @property
     def element(self) -> int:
         """Bytes of one element of the parameters."""
         return 4 if precision_of(self.config) == Precision.FP32.value else 2

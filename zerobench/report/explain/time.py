@@ -82,8 +82,8 @@ def _traffic(trial: Trial) -> Iterator[str]:
         yield f"Collectives of a steady step: {kinds}{volume}."
         case = case_of(trial)
         if case is not None and case.stage:
-            overlap = "runs beside backward" if case.zero("overlap_comm") else "does not run beside backward"
-            yield f"overlap_comm {str(bool(case.zero('overlap_comm'))).lower()}: gradients' reduction {overlap}."
+            overlap = "runs beside backward" if case.overlaps else "does not run beside backward"
+            yield f"overlap_comm {str(case.overlaps).lower()}: gradients' reduction {overlap}."
     read, written = nvme_bytes_per_s(trial)
     if read is not None and written is not None:
         yield f"NVMe: {format_bytes(read)}/s read and {format_bytes(written)}/s written over the whole step."

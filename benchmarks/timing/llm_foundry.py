@@ -1,0 +1,250 @@
+"""The time model fitted to published rows and judged on others.
+
+    python benchmarks/timing/llm_foundry.py judge    # fits on half of the rows, judges on the other half; the table
+    python benchmarks/timing/llm_foundry.py fit      # fits on all rows; prints what rates.yaml holds
+
+llm_foundry.csv: MosaicML's LLM Foundry, scripts/train/benchmarking (commit in each row), FSDP with FULL_SHARD. Rows in
+fp8 are left out. Constants stay near what is known of them (PRIOR), each by a spread of its own, so that what a set of
+rows says nothing of (a network, where all are on one node) does not run away.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import sys
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+
+sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
+
+import numpy as np
+from scipy.optimize import least_squares
+
+from zerobench.report.step_time.links import transfer_s
+from zerobench.spec.hardware import find_gpu
+from zerobench.spec.links import Links
+from zerobench.spec.shapes import Shape
+from zerobench.spec.trial import Precision
+from zerobench.timing.device import Device, device_of
+from zerobench.timing.passes import decoder_of, passes
+from zerobench.timing.rates import Rates, kind_rates
+from zerobench.timing.step import Phases, expected, step
+
+FILE = Path(__file__).with_name("llm_foundry.csv")
+GPUS = {"a100_40gb": "A100 SXM 40GB", "a100_80gb": "A100 SXM 80GB", "h100_80gb": "H100 SXM"}
+KINDS = {"a100_40gb": "a100", "a100_80gb": "a100", "h100_80gb": "h100"}
+SHAPES = {
+    "125m": (768, 12, 12),
+    "350m": (1024, 24, 16),
+    "760m": (1536, 24, 12),
+    "1b": (2048, 24, 16),
+    "3b": (2560, 32, 20),
+    "7b": (4096, 32, 32),
+    "13b": (5120, 40, 40),
+    "30b": (7168, 48, 56),
+    "70b": (8192, 80, 64),
+}
+"""Hidden size, layers and heads of MPT's models."""
+VOCABULARY = 50368
+PER_NODE = 8
+NETWORK_GB_PER_S = 25.0
+"""1600 Gbit/s a node, for eight GPUs."""
+
+PRIOR: dict[str, tuple[float, float]] = {
+    "gemm_share": (0.75, 0.2),
+    "gemm_half_length": (150, 0.7),
+    "attention_forward_share": (0.5, 0.4),
+    "attention_backward_share": (0.4, 0.4),
+    "memory_share": (0.8, 0.05),
+    "forward_words": (21, 0.25),
+    "backward_words": (27, 0.25),
+    "loss_words": (10, 0.3),
+    "block_launch_s": (0.0004, 0.7),
+    "step_s": (0.02, 1.0),
+    "link_share": (0.75, 0.1),
+    "network_share": (0.7, 0.15),
+}
+"""Each constant's middle, and how far (of its logarithm) it may well lie from it. Words: counted by hand over the block
+that LLM Foundry runs (norms, residuals, GELU and copies read and written once each)."""
+NOISE = 0.04
+"""Of a row's time, by which rows of one configuration differ between releases."""
+
+
+@dataclass(frozen=True)
+class Row:
+    """One published figure."""
+
+    kind: str
+    gpu: str
+    model: str
+    sequence_length: int
+    world_size: int
+    micro_batch_size: int
+    micro_batches: int
+    recomputes: bool
+    step_s: float
+    tokens_per_s: float
+
+
+def rows() -> list[Row]:
+    """The rows in 16 bits."""
+    with FILE.open(newline="", encoding="utf-8") as file:
+        return [_row(one) for one in csv.DictReader(file) if "fp8" not in one["precision"]]
+
+
+def _row(one: dict[str, str]) -> Row:
+    tokens = int(one["global_batch"]) * int(one["seq_len"])
+    return Row(
+        KINDS[one["gpu"]],
+        GPUS[one["gpu"]],
+        one["model"],
+        int(one["seq_len"]),
+        int(one["gpus"]),
+        int(one["micro_batch"]),
+        int(one["grad_accum"]),
+        one["act_ckpt"] == "True",
+        tokens / float(one["tok_s"]),
+        float(one["tok_s"]),
+    )
+
+
+@dataclass(frozen=True)
+class Message:
+    """One collective of FSDP."""
+
+    kind: str
+    group_size: int
+    message_bytes: int
+    num_nodes: int | None = None
+
+
+def predicted_s(row: Row, rates: Rates) -> float:
+    """The step of `row` by the model."""
+    gpu = find_gpu(row.gpu)
+    device = None if gpu is None else device_of(gpu, Precision.BF16, rates)
+    hidden, layers, heads = SHAPES[row.model]
+    shape = Shape(family="gpt2", num_layers=layers, hidden_size=hidden, num_heads=heads, vocab_size=VOCABULARY)
+    decoder = decoder_of(shape.to_model())
+    if gpu is None or device is None or decoder is None:
+        raise SystemExit(f"{row.gpu}: the catalogue lacks a figure")
+    tokens = row.micro_batch_size * row.sequence_length
+    computing = passes(decoder, device, tokens, row.sequence_length, recomputed=float(row.recomputes))
+    parameters = 12 * hidden * hidden * layers + VOCABULARY * hidden
+    links = Links(
+        link_gb_per_s=(gpu.link_gb_per_s or 0) / 2 * rates.link_share,
+        network_gb_per_s=NETWORK_GB_PER_S * rates.network_share,
+    )
+    whole = [Message(kind, row.world_size, 2 * parameters) for kind in ("all_gather", "reduce_scatter")]
+    gather, reduce = (transfer_s([one], PER_NODE, links) or 0.0 for one in whole)
+    compute, exposed, update = step(
+        computing,
+        row.micro_batches,
+        Phases(gather, gather + reduce),
+        _update_s(parameters / row.world_size, device),
+        overlaps=True,
+        step_s=rates.step_s,
+    )
+    return compute + exposed + update
+
+
+def _update_s(parameters: float, device: Device) -> float:
+    """Lion with fp32 states: weights and one moment read and written, a gradient read, 16-bit weights written."""
+    return parameters * 20 / (device.memory_bytes_per_s * device.rates.memory_share)
+
+
+def fitted(chosen: Sequence[Row], kind: str) -> Rates:
+    """The rates of `kind` on its rows among `chosen`."""
+    mine = [row for row in chosen if row.kind == kind]
+    base, sigma = np.array([middle for middle, _ in PRIOR.values()]), np.array([spread for _, spread in PRIOR.values()])
+    truth = np.log([row.step_s for row in mine])
+
+    def rates(z: np.ndarray) -> Rates:
+        values = base * np.exp(z)
+        shares = {
+            name: float(min(value, 1.0) if name.endswith("share") else value)
+            for name, value in zip(PRIOR, values, strict=True)
+        }
+        return Rates(**shares, spread=0.1, source="fit")
+
+    def residuals(z: np.ndarray) -> np.ndarray:
+        now = rates(z)
+        off = (np.log([predicted_s(row, now) for row in mine]) - truth) / NOISE
+        robust = np.sign(off) * np.sqrt(2 * (np.sqrt(1 + off**2) - 1))  # a row far off pulls no more than a near one
+        return np.concatenate([robust, z / sigma])
+
+    return rates(least_squares(residuals, np.zeros(len(base)), diff_step=1e-3).x)
+
+
+def errors(judged: Sequence[Row], by_kind: Callable[[str], Rates]) -> np.ndarray:
+    """(predicted - published) / published of each row's step."""
+    return np.array([predicted_s(row, by_kind(row.kind)) / row.step_s - 1 for row in judged])
+
+
+def _line(words: str, judged: Sequence[Row], by_kind: Callable[[str], Rates]) -> str:
+    off = errors(judged, by_kind)
+    far = np.abs(off)
+    return (
+        f"| {words} | {len(judged)} | {np.median(far):.1%} | {np.percentile(far, 90):.1%} | {far.max():.1%} | "
+        f"{np.median(off):+.1%} | {held_inside(judged, by_kind):.0%} | {_ordered(judged, by_kind)} |"
+    )
+
+
+def _ordered(judged: Sequence[Row], by_kind: Callable[[str], Rates]) -> str:
+    """Pairs of one model, GPU and length whose tokens/s a GPU differ by more than 5 %, and how many are in order."""
+    speeds = [(row, row.tokens_per_s / row.world_size, _speed(row, by_kind)) for row in judged]
+    right = pairs = 0
+    for at, (a, true_a, said_a) in enumerate(speeds):
+        for b, true_b, said_b in speeds[at + 1 :]:
+            alike = (a.model, a.gpu, a.sequence_length) == (b.model, b.gpu, b.sequence_length)
+            if alike and abs(true_a - true_b) > 0.05 * min(true_a, true_b):
+                pairs += 1
+                right += (true_a > true_b) == (said_a > said_b)
+    return f"{right} of {pairs}" if pairs else "-"
+
+
+def _speed(row: Row, by_kind: Callable[[str], Rates]) -> float:
+    tokens = row.micro_batches * row.micro_batch_size * row.sequence_length
+    return tokens / predicted_s(row, by_kind(row.kind))
+
+
+def held_inside(judged: Sequence[Row], by_kind: Callable[[str], Rates]) -> float:
+    """The share of rows that lie within the interval that is said to hold eight of ten."""
+    inside = 0
+    for row in judged:
+        said = expected(predicted_s(row, by_kind(row.kind)), 0.0, 0.0, kind_rates(row.kind).spread, {})
+        inside += said.low_s <= row.step_s <= said.high_s
+    return inside / len(judged)
+
+
+def judge() -> str:
+    """The table: fits on a part, judged on the rest."""
+    everything = rows()
+    lines = ["| fitted on | judged on | rows | median | 90 % | worst | bias | inside | pairs in order |"]
+    lines.append("| --- | --- | ---: | ---: | ---: | ---: | ---: | ---: | ---: |")
+    halves = [everything[start::2] for start in (0, 1)]
+    for mine, other, words in ((0, 1, "even rows | odd rows"), (1, 0, "odd rows | even rows")):
+        rates = {kind: fitted(halves[mine], kind) for kind in ("a100", "h100")}
+        lines.append(_line(words, halves[other], rates.__getitem__))
+    one = [row for row in everything if row.world_size <= PER_NODE]
+    rates = {kind: fitted(one, kind) for kind in ("a100", "h100")}
+    lines.append(_line("one node | 2 to 16 nodes", [row for row in everything if row not in one], rates.__getitem__))
+    lines.append(_line("shipped (all rows) | all rows", everything, kind_rates))
+    return "\n".join(lines)
+
+
+def main() -> None:
+    """Print the table, or the constants."""
+    asked = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
+    asked.add_argument("verb", choices=["judge", "fit"])
+    if asked.parse_args().verb == "judge":
+        print(judge())
+        return
+    for kind in ("a100", "h100"):
+        rates = fitted(rows(), kind)
+        print(kind, {name: float(f"{getattr(rates, name):.3g}") for name in PRIOR})
+
+
+if __name__ == "__main__":
+    main()

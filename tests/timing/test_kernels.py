@@ -1,0 +1,93 @@
+"""Seconds of single kernels, by hand."""
+
+from __future__ import annotations
+
+import pytest
+
+from zerobench.spec.hardware import find_gpu
+from zerobench.spec.presets import resolve_model
+from zerobench.spec.trial import Precision
+from zerobench.timing.device import Device, device_of
+from zerobench.timing.kernels import attention_s, gemm_s, linear_s, moved_s
+from zerobench.timing.passes import decoder_of, passes
+from zerobench.timing.rates import kind_rates
+from zerobench.timing.step import Phases, expected, step
+
+ONES = kind_rates("a100").model_copy(
+    update={name: 1.0 for name in kind_rates("a100").model_dump() if name.endswith("share")} | {"gemm_half_length": 0.0}
+)
+DEVICE = Device(peak_flops=100 * 2.0**30, memory_bytes_per_s=2.0**30, sm_count=4, rates=ONES, assumptions={})
+
+
+def test_a_product_that_fills_its_waves_runs_at_the_peak_and_one_tile_more_costs_a_wave() -> None:
+    whole = gemm_s(DEVICE, 4 * 128, 256, 1024)
+    assert whole == pytest.approx(2 * 4 * 128 * 256 * 1024 / DEVICE.peak_flops)
+    assert gemm_s(DEVICE, 4 * 128 + 1, 256, 1024) == pytest.approx(2 * whole)
+
+
+def test_a_short_inner_dimension_reaches_half_at_the_half_length() -> None:
+    slow = DEVICE.rates.model_copy(update={"gemm_half_length": 1024.0})
+    device = Device(DEVICE.peak_flops, DEVICE.memory_bytes_per_s, 4, slow, {})
+    assert gemm_s(device, 512, 256, 1024) == pytest.approx(2 * gemm_s(DEVICE, 512, 256, 1024))
+
+
+def test_backward_of_a_linear_layer_is_two_products() -> None:
+    forward, backward = linear_s(DEVICE, 512, 1024, 1024)
+    assert backward == pytest.approx(2 * forward)
+
+
+def test_causal_attention_is_two_and_five_products_of_which_half_is_masked() -> None:
+    forward, backward = attention_s(DEVICE, 2048, 2048, 4096)
+    assert forward == pytest.approx(2 * 2048 * 2048 * 4096 / DEVICE.peak_flops)
+    assert backward / forward == pytest.approx(2.5)
+
+
+def test_elementwise_work_is_bytes_over_bandwidth() -> None:
+    assert moved_s(DEVICE, 2.0**31) == pytest.approx(2.0)
+
+
+def test_the_host_is_the_least_that_a_small_block_takes() -> None:
+    gpu, decoder = find_gpu("a100-80gb"), decoder_of(resolve_model("gpt2-125m"))
+    assert gpu is not None
+    assert decoder is not None
+    device = device_of(gpu, Precision.BF16)
+    assert device is not None
+    small = passes(decoder, device, 64, 64)
+    assert small.block_forward_s == device.rates.block_launch_s
+    assert small.block_backward_s == 2 * device.rates.block_launch_s
+    assert passes(decoder, device, 64, 64, recomputed=1.0).block_backward_s == 3 * device.rates.block_launch_s
+
+
+def test_mlps_with_a_gate_have_three_matrices_and_a_mixture_of_experts_is_not_known() -> None:
+    gated, plain = decoder_of(resolve_model("llama-8b")), decoder_of(resolve_model("gpt2-125m"))
+    assert gated is not None
+    assert plain is not None
+    assert (gated.mlp_matrices, plain.mlp_matrices) == (3, 2)
+    assert gated.qkv_width == 4096 + 2 * 1024
+    assert decoder_of(resolve_model("mixtral-8x7b")) is None
+
+
+def test_hidden_communication_leaves_one_block_and_open_communication_all() -> None:
+    gpu, decoder = find_gpu("a100-80gb"), decoder_of(resolve_model("llama-7b"))
+    assert gpu is not None
+    assert decoder is not None
+    device = device_of(gpu, Precision.BF16)
+    assert device is not None
+    computing = passes(decoder, device, 4096, 2048)
+    short = Phases(forward_s=0.032, backward_s=0.064, update_s=0.5)
+    compute, hidden, update = step(computing, 2, short, 0.25, overlaps=True, step_s=0.25)
+    assert hidden == pytest.approx(2 * (0.032 + 0.064) / 32)
+    assert update == pytest.approx(1.0)
+    assert compute == pytest.approx(2 * (computing.forward_s + computing.backward_s))
+    assert step(computing, 2, short, 0.0, overlaps=False, step_s=0.0)[1] == pytest.approx(2 * 0.096)
+    long = Phases(forward_s=10.0)
+    blocks = computing.layers * computing.block_forward_s
+    assert step(computing, 1, long, 0.0, overlaps=True, step_s=0.0)[1] == pytest.approx(10 - blocks * 31 / 32)
+
+
+def test_an_interval_is_even_on_both_sides_and_grows_with_what_is_assumed() -> None:
+    sure, unsure = expected(1.0, 0.5, 0.5, 0.05, {}), expected(1.0, 0.5, 0.5, 0.05, {"a guess": 0.3})
+    assert sure.step_s == unsure.step_s == 2.0
+    assert sure.step_s / sure.low_s == pytest.approx(sure.high_s / sure.step_s)
+    assert unsure.low_s < sure.low_s < sure.high_s < unsure.high_s
+    assert unsure.assumptions == ("a guess",)

@@ -1,0 +1,115 @@
+"""What any model of a step's time must keep to, whatever its constants."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from tests.report.sample_run import SampleTrial, trial_record
+from zerobench.formulas.record import formula_record
+from zerobench.report.step_time.bound import step_bound
+from zerobench.report.step_time.expected import expected_step
+from zerobench.spec.hardware import Gpu, find_gpu
+from zerobench.spec.links import Links, links_of
+from zerobench.spec.presets import resolve_model
+from zerobench.spec.trial import Evidence, PredictionSpec, TrialSpec
+from zerobench.timing.step import Expected
+
+GPUS = ("A100 SXM 80GB", "H100 SXM", "H200 SXM", "B200 SXM", "L40S")
+STRATEGIES = ("ddp", "zero0", "zero1", "zero2", "zero3", "fsdp")
+
+
+def gpu(name: str = "H100 SXM") -> Gpu:
+    found = find_gpu(name)
+    assert found is not None
+    return found
+
+
+def links(name: str = "H100 SXM", **given: float) -> Links:
+    return links_of(gpu(name), host_memory_gb_per_s=900, nvme_gb_per_s=20, **given)
+
+
+def predicted(name: str = "H100 SXM", **axes: Any) -> SampleTrial:
+    asked: dict[str, Any] = {"model": resolve_model("llama-7b"), "strategy": "zero3", "gpus_per_node": 8}
+    asked |= {"sequence_length": 2048, "evidence": Evidence.FORMULA, "prediction": PredictionSpec(gpu=name)}
+    spec = TrialSpec.model_validate(asked | axes)
+    return SampleTrial(spec, trial_record(spec), [formula_record(spec)])
+
+
+def expected(trial: SampleTrial, name: str = "H100 SXM", at: Links | None = None) -> Expected:
+    found = expected_step(trial, gpu(name), at or links(name))
+    assert found is not None
+    return found
+
+
+def tokens_per_s(trial: SampleTrial, **given: Any) -> float:
+    return trial.spec.global_batch_tokens / expected(trial, **given).step_s
+
+
+@pytest.mark.parametrize("name", GPUS)
+@pytest.mark.parametrize("strategy", STRATEGIES)
+@pytest.mark.parametrize("micro_batch_size", [1, 8])
+@pytest.mark.parametrize("num_nodes", [1, 8])
+def test_a_step_is_never_faster_than_its_bound(name: str, strategy: str, micro_batch_size: int, num_nodes: int) -> None:
+    trial = predicted(name, strategy=strategy, micro_batch_size=micro_batch_size, num_nodes=num_nodes)
+    at = links(name, network_gb_per_s=50)
+    bound = step_bound(trial, gpu(name), at)
+    assert bound is not None
+    assert bound.step_s is not None
+    assert expected(trial, name, at).low_s > 0
+    assert expected(trial, name, at).step_s > bound.step_s
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_more_ranks_never_make_the_passes_shorter(strategy: str) -> None:
+    """The update may become so: where states are divided, each rank has fewer of them."""
+    times = [expected(predicted(strategy=strategy, num_nodes=nodes)) for nodes in (1, 2, 8, 64)]
+    passes = [one.compute_s + one.exposed_communication_s for one in times]
+    assert passes == sorted(passes)
+    updates = [one.update_s for one in times]
+    if strategy in {"ddp", "zero0"}:
+        assert updates == sorted(updates)
+
+
+@pytest.mark.parametrize("strategy", STRATEGIES)
+def test_checkpointing_is_never_faster_at_the_same_micro_batch(strategy: str) -> None:
+    plain, again = (predicted(strategy=strategy, activation_checkpointing=on) for on in (False, True))
+    assert expected(again).step_s > expected(plain).step_s
+
+
+@pytest.mark.parametrize("rate", ["network_gb_per_s", "host_link_gb_per_s"])
+def test_a_faster_link_is_never_slower(rate: str) -> None:
+    trial = predicted(num_nodes=4, offload_optimizer="cpu", optimizer="cpu_adam")
+    times = [expected(trial, at=links(**{rate: value})).step_s for value in (5.0, 10.0, 50.0, 400.0)]
+    assert times == sorted(times, reverse=True)
+    assert times[0] > times[-1]
+
+
+def test_a_larger_micro_batch_uses_the_gpu_better() -> None:
+    speeds = [tokens_per_s(predicted(micro_batch_size=size)) for size in (1, 2, 4, 8)]
+    assert speeds == sorted(speeds)
+
+
+def test_offload_and_other_chips_make_the_interval_wider_and_are_named() -> None:
+    def width(found: Expected) -> float:
+        return found.high_s / found.low_s
+
+    here, offloaded = expected(predicted()), expected(predicted(offload_optimizer="cpu", optimizer="cpu_adam"))
+    assert width(offloaded) > width(here)
+    assert any("CPUAdam" in words for words in offloaded.assumptions)
+    there = expected(predicted("L40S"), "L40S")
+    assert width(there) > width(here)
+    assert any("L40S" in words for words in there.assumptions)
+
+
+@pytest.mark.parametrize(
+    "axes",
+    [
+        {"attention": "eager"},
+        {"precision": "fp32"},
+        {"strategy": "fsdp", "compile": "blocks"},
+    ],
+)
+def test_no_time_is_given_for_work_that_the_model_does_not_know(axes: dict[str, Any]) -> None:
+    assert expected_step(predicted(**axes), gpu(), links()) is None

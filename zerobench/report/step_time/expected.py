@@ -1,0 +1,135 @@
+"""The expected time of a predicted step: the time model (zerobench.timing) over what a rank's record counted.
+
+Computing comes from the model's sizes, collectives, offload and the update from the record, by the terms of the lower
+bound over the shares of the datasheets' rates that published runs achieve. Engines, places and models that the rates
+were not fitted to make the interval wider, and are named.
+"""
+
+from __future__ import annotations
+
+from zerobench.records import Phase
+from zerobench.report.ds_case import case_of
+from zerobench.report.step_time.collectives import traffic_by_kind
+from zerobench.report.step_time.links import transfer_s
+from zerobench.report.step_time.terms import Term, Work, optimizer
+from zerobench.report.step_time.transfers import nvme, offload
+from zerobench.report.trials import Trial
+from zerobench.spec.batch import micro_batches_per_step
+from zerobench.spec.hardware import Gpu
+from zerobench.spec.links import Links
+from zerobench.spec.trial import Attention, Compile, Offload, TrialSpec
+from zerobench.timing.device import Device, device_of
+from zerobench.timing.passes import decoder_of, passes
+from zerobench.timing.rates import Rates
+from zerobench.timing.step import Expected, Phases, expected, step
+
+_FITTED = ("fsdp", "zero3")
+"""Engines that gather and reduce block by block, as the rows' FSDP does."""
+
+_STRATEGIES = ("single", "ddp", "zero0", "zero1", "zero2", *_FITTED)
+"""Those whose ranks each run the whole decoder; of others no time is given."""
+
+_HOST_SHARE = 0.5
+"""Of the host memory's bandwidth, by DeepSpeed's CPUAdam: assumed."""
+_HOST_LINK_SHARE = 0.8
+"""Of PCIe, by copies of page-locked memory (NVIDIA's bandwidthTest gives 0.8 to 0.9 of the datasheet)."""
+_NVME_SHARE = 0.8
+
+
+def expected_step(trial: Trial, gpu: Gpu, links: Links) -> Expected | None:
+    """What a steady step of `trial` is expected to take; None where the model does not know such work."""
+    spec = trial.spec
+    device, decoder = device_of(gpu, spec.precision), decoder_of(spec.model)
+    if device is None or decoder is None or not trial.ranks or not _is_known(spec):
+        return None
+    work = Work(trial.ranks[0], spec, gpu, _achieved(links, device.rates), case_of(trial))
+    communication = _communication(work)
+    transfers = [offload(work), nvme(work)]
+    update = _update_s(work, device)
+    if communication is None or update is None or any(term.total_s is None for term in transfers):
+        return None
+    tokens = spec.micro_batch_size * spec.sequence_length
+    computing = passes(
+        decoder, device, tokens, spec.sequence_length, recomputed=float(bool(spec.activation_checkpointing))
+    )
+    compute, exposed, rest = step(
+        computing,
+        micro_batches_per_step(spec, spec.world_size - 1),
+        communication,
+        update,
+        overlaps=_overlaps(work),
+        step_s=device.rates.step_s,
+    )
+    exposed += sum(max(0.0, (term.passes_s or 0.0) - compute) for term in transfers)
+    rest += max((term.update_s or 0.0) for term in transfers)
+    return expected(compute, exposed, rest, device.rates.spread, {**device.assumptions, **_assumptions(spec)})
+
+
+def _is_known(spec: TrialSpec) -> bool:
+    return (
+        spec.own is None
+        and spec.strategy in _STRATEGIES
+        and spec.attention is not Attention.EAGER
+        and spec.compile is Compile.NONE
+        and spec.batch_ramp is None
+    )
+
+
+def _achieved(links: Links, rates: Rates) -> Links:
+    """The links at the rates that are achieved of them."""
+    shares = {
+        "link_gb_per_s": rates.link_share,
+        "network_gb_per_s": rates.network_share,
+        "host_link_gb_per_s": _HOST_LINK_SHARE,
+        "host_memory_gb_per_s": _HOST_SHARE,
+        "nvme_gb_per_s": _NVME_SHARE,
+    }
+    known = {name: getattr(links, name) * share for name, share in shares.items() if getattr(links, name) is not None}
+    return links.model_copy(update=known)
+
+
+def _communication(work: Work) -> Phases | None:
+    """Seconds of the collectives of one micro-batch's passes, and of the update."""
+    if work.spec.world_size == 1:
+        return Phases()
+    if not work.rank.collectives:
+        return None
+    seconds = [
+        transfer_s(
+            traffic_by_kind(work.rank, work.spec.precision, phases=(phase,)), work.spec.gpus_per_node, work.links
+        )
+        for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.STEP)
+    ]
+    if None in seconds:
+        return None
+    forward, backward, update = (one or 0.0 for one in seconds)
+    micro_batches = micro_batches_per_step(work.spec, work.spec.world_size - 1)
+    return Phases(forward / micro_batches, backward / micro_batches, update)
+
+
+def _overlaps(work: Work) -> bool:
+    """Whether collectives run beside computing: FSDP's and DDP's do, DeepSpeed's where `overlap_comm` is on."""
+    return work.case is None or work.case.overlaps
+
+
+def _update_s(work: Work, device: Device) -> float | None:
+    """The update's own work, on the device or on the host."""
+    term: Term = optimizer(work)
+    if term.update_s is None:
+        return None
+    on_host = work.spec.offload_optimizer is not Offload.NONE
+    return term.update_s if on_host else term.update_s / device.rates.memory_share
+
+
+def _assumptions(spec: TrialSpec) -> dict[str, float]:
+    """What of this work the fitted rows have not, and the spread that it brings."""
+    found = {}
+    if spec.strategy not in _FITTED:
+        found[f"{spec.strategy} takes as long beside its collectives as FSDP does"] = 0.08
+    if spec.strategy == "zero3":
+        found["DeepSpeed's hooks cost what FSDP's do"] = 0.1
+    if spec.offload_optimizer is not Offload.NONE or spec.offload_param is not Offload.NONE:
+        found["copies reach 80 % of the host link, CPUAdam half of the host's memory bandwidth"] = 0.25
+    if spec.model.model_type not in {"gpt2", "gpt_neox"}:
+        found[f"elementwise work of {spec.model.model_type} grows with its widths as a GPT's does"] = 0.04
+    return found

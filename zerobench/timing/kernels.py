@@ -1,0 +1,45 @@
+"""Seconds of one kernel: matrix products by tiles, fused attention by FLOPs, all else by bytes.
+
+Products of M x K by K x N: the GPU computes tiles of 128 x 256, one a multiprocessor at a time, in waves; the last wave
+and tiles at the edge are computed whole (NVIDIA, "Matrix Multiplication Background User's Guide", tile and wave
+quantization). A tile's inner loop needs some length to fill its pipeline: K / (K + half length).
+
+Attention: two products forward and five backward (FlashAttention, Dao et al. 2022, arXiv:2205.14135, algorithms 1 and
+4), each of 2 L^2 H Q FLOPs a sequence, halved by the causal mask.
+"""
+
+from __future__ import annotations
+
+import math
+
+from zerobench.timing.device import Device
+
+TILE_ROWS, TILE_COLUMNS = 128, 256
+WORD_BYTES = 2
+
+
+def gemm_s(device: Device, rows: float, columns: float, inner: float) -> float:
+    """Seconds of one product in 16 bits."""
+    tiles = math.ceil(rows / TILE_ROWS) * math.ceil(columns / TILE_COLUMNS)
+    waves = math.ceil(tiles / device.sm_count)
+    whole = waves * device.sm_count * TILE_ROWS * TILE_COLUMNS
+    share = device.rates.gemm_share * inner / (inner + device.rates.gemm_half_length)
+    return 2 * whole * inner / (device.peak_flops * share)
+
+
+def linear_s(device: Device, tokens: float, inputs: float, outputs: float) -> tuple[float, float]:
+    """Seconds of a linear layer's forward and backward pass (by its input and by its weight)."""
+    forward = gemm_s(device, tokens, outputs, inputs)
+    return forward, gemm_s(device, tokens, inputs, outputs) + gemm_s(device, inputs, outputs, tokens)
+
+
+def attention_s(device: Device, tokens: float, positions: float, width: float) -> tuple[float, float]:
+    """Seconds of causal attention forward and backward; `width` is heads times their size."""
+    product = tokens * positions * width  # 2 FLOPs, half of them behind the mask
+    rates, peak = device.rates, device.peak_flops
+    return 2 * product / (peak * rates.attention_forward_share), 5 * product / (peak * rates.attention_backward_share)
+
+
+def moved_s(device: Device, nbytes: float) -> float:
+    """Seconds in which elementwise work moves so many bytes through device memory."""
+    return nbytes / (device.memory_bytes_per_s * device.rates.memory_share)

@@ -1,0 +1,103 @@
+"""Seconds of computing in one micro-batch's passes through a decoder: a block forward and backward, and the head."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zerobench.spec.architecture import complete, dimensions
+from zerobench.spec.model import ModelSpec
+from zerobench.spec.parameters import count_parameters
+from zerobench.timing.device import Device
+from zerobench.timing.kernels import WORD_BYTES, attention_s, linear_s, moved_s
+
+
+@dataclass(frozen=True)
+class Decoder:
+    """The sizes of a decoder's block and head."""
+
+    layers: int
+    hidden: int
+    attention_width: int
+    """Heads times their size."""
+    qkv_width: int
+    """Queries, keys and values together."""
+    mlp_width: int
+    mlp_matrices: int
+    """Two, or three where a gate is multiplied in."""
+    vocabulary: int
+
+
+def decoder_of(spec: ModelSpec) -> Decoder | None:
+    """The decoder of `spec`; None for mixtures of experts, and where a size is not known."""
+    sizes, counts = dimensions(spec), count_parameters(spec)
+    known = (sizes.num_layers, sizes.hidden_size, sizes.num_heads, sizes.num_kv_heads, sizes.head_dim, sizes.vocab_size)
+    if counts is None or None in known or complete(spec).get("num_local_experts"):
+        return None
+    layers, hidden, heads, kv_heads, head_dim, vocabulary = (int(size or 0) for size in known)
+    inner = sizes.intermediate_size or 4 * hidden
+    matrices = round(counts.mlp / (layers * hidden * inner))
+    return Decoder(layers, hidden, heads * head_dim, (heads + 2 * kv_heads) * head_dim, inner, matrices, vocabulary)
+
+
+@dataclass(frozen=True)
+class Passes:
+    """Seconds of computing of one micro-batch, communication apart."""
+
+    block_forward_s: float
+    block_backward_s: float
+    """With what is computed again before it."""
+    layers: int
+    head_s: float
+    """Output head and loss, forward and backward."""
+
+    @property
+    def forward_s(self) -> float:
+        """All blocks and a third of the head."""
+        return self.layers * self.block_forward_s + self.head_s / 3
+
+    @property
+    def backward_s(self) -> float:
+        """All blocks and the rest of the head."""
+        return self.layers * self.block_backward_s + self.head_s * 2 / 3
+
+
+def passes(decoder: Decoder, device: Device, tokens: int, positions: int, *, recomputed: float = 0.0) -> Passes:
+    """The passes of `tokens` tokens in sequences of `positions`; `recomputed` is the share of blocks run forward again.
+
+    The host launches a block's kernels in `block_launch_s` forward and twice that backward: small work waits for it.
+    """
+    forward, backward = _block(decoder, device, tokens, positions)
+    again = recomputed * forward
+    launch = device.rates.block_launch_s
+    head_forward, head_backward = linear_s(device, tokens, decoder.hidden, decoder.vocabulary)
+    loss = moved_s(device, device.rates.loss_words * tokens * decoder.vocabulary * WORD_BYTES)
+    return Passes(
+        max(forward, launch),
+        max(backward + again, (2 + recomputed) * launch),
+        decoder.layers,
+        head_forward + head_backward + loss,
+    )
+
+
+def _block(decoder: Decoder, device: Device, tokens: int, positions: int) -> tuple[float, float]:
+    """A block's kernels forward and backward, one after another."""
+    hidden, inner = decoder.hidden, decoder.mlp_width
+    linears = [(hidden, decoder.qkv_width), (decoder.attention_width, hidden), (inner, hidden)]
+    linears.append((hidden, (decoder.mlp_matrices - 1) * inner))  # a gate's product is launched with its neighbour's
+    times = [linear_s(device, tokens, inputs, outputs) for inputs, outputs in linears]
+    times.append(attention_s(device, tokens, positions, decoder.attention_width))
+    width = _elementwise_width(decoder)
+    for words, at in ((device.rates.forward_words, 0), (device.rates.backward_words, 1)):
+        moved = moved_s(device, words * tokens * width * WORD_BYTES)
+        times.append((moved, 0.0) if at == 0 else (0.0, moved))
+    return sum(forward for forward, _ in times), sum(backward for _, backward in times)
+
+
+def _elementwise_width(decoder: Decoder) -> float:
+    """The hidden size, made larger where the MLP is wider than the GPT's four-fold one that the words were fitted on.
+
+    About half of a block's elementwise work is at the hidden size (norms, residuals), half at the MLP's width, twice
+    where a gate is multiplied in.
+    """
+    widths = decoder.mlp_width * (decoder.mlp_matrices - 1)
+    return decoder.hidden / 2 + widths / 8

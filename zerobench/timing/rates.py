@@ -1,0 +1,84 @@
+"""What a GPU achieves of its datasheet: read from `rates.yaml`, fitted or assumed, each said.
+
+`benchmarks/timing/llm_foundry.py` fits the constants and judges them on rows that they were not fitted to.
+"""
+
+from __future__ import annotations
+
+from functools import cache
+from pathlib import Path
+
+import yaml
+from pydantic import Field
+
+from zerobench.errors import UserError
+from zerobench.spec.base import Spec
+from zerobench.spec.hardware import Gpu
+
+FILE = Path(__file__).with_name("rates.yaml")
+
+
+class Rates(Spec):
+    """Achieved rates of one kind of GPU. Shares are of the datasheet's dense peak or bandwidth, between 0 and 1."""
+
+    gemm_share: float = Field(gt=0, le=1)
+    """Of the matrix peak, by a product whose tiles fill the GPU and whose inner dimension is long."""
+    gemm_half_length: float = Field(ge=0)
+    """Inner dimension at which a product reaches half of that: filling and draining a tile's pipeline."""
+    attention_forward_share: float = Field(gt=0, le=1)
+    """Of the matrix peak, by fused causal attention; its FLOPs halved by the mask."""
+    attention_backward_share: float = Field(gt=0, le=1)
+    memory_share: float = Field(gt=0, le=1)
+    """Of the device memory's bandwidth, by elementwise kernels and the optimizer."""
+    forward_words: float = Field(gt=0)
+    """16-bit words that elementwise work moves a token and hidden unit in a block's forward pass (norms, residuals,
+    activation, copies)."""
+    backward_words: float = Field(gt=0)
+    loss_words: float = Field(gt=0)
+    """16-bit words that loss and its gradient move a token and word of the vocabulary."""
+    block_launch_s: float = Field(gt=0)
+    """Seconds in which the host launches a block's forward pass: the least that it takes, however small."""
+    step_s: float = Field(ge=0)
+    """Seconds of a step that belong to no kernel of ours: data, norm, logging."""
+    link_share: float = Field(gt=0, le=1)
+    """Of the link between GPUs of a node, by collectives of whole blocks."""
+    network_share: float = Field(gt=0, le=1)
+    spread: float = Field(gt=0)
+    """Standard deviation of the logarithm of a step's time, on rows that were not fitted."""
+    source: str
+
+
+class _File(Spec):
+    kinds: dict[str, Rates]
+    fitted: dict[str, str]
+    same_chip: dict[str, str]
+
+
+@cache
+def _shipped() -> _File:
+    return _File.model_validate(yaml.safe_load(FILE.read_text(encoding="utf-8")))
+
+
+def rates_of(gpu: Gpu) -> tuple[Rates, dict[str, float]]:
+    """The rates of `gpu`, and what is assumed of them with the spread that it brings (of the time's logarithm)."""
+    file = _shipped()
+    if kind := file.fitted.get(gpu.name):
+        return file.kinds[kind], {}
+    if kind := file.same_chip.get(gpu.name):
+        return file.kinds[kind], {f"{gpu.name} achieves what {kind.upper()} does of the same chip": _SAME_CHIP_SPREAD}
+    kind = "h100" if float(gpu.compute_capability or 0) >= _ADA else "a100"
+    return file.kinds[kind], {f"{gpu.name} achieves the shares of {kind.upper()}": _OTHER_CHIP_SPREAD}
+
+
+def kind_rates(kind: str) -> Rates:
+    """The rates called `kind` in the file. Raises UserError with the choices."""
+    kinds = _shipped().kinds
+    if kind not in kinds:
+        raise UserError(f"rates: {kind!r}; choices: {', '.join(kinds)}")
+    return kinds[kind]
+
+
+_ADA = 8.9
+_SAME_CHIP_SPREAD = 0.08
+_OTHER_CHIP_SPREAD = 0.25
+"""No run on such a GPU was fitted: achieved shares of datasheets differ by so much between generations."""
