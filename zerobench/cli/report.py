@@ -10,7 +10,7 @@ from pathlib import Path
 from zerobench.collection import no_collection
 from zerobench.errors import UserError
 from zerobench.folder import write_pieces
-from zerobench.report.frames.memory_pool import given_back
+from zerobench.report.memory_pool import given_back
 from zerobench.report.frames.run_frames import RunFrames, TrialFrames, run_frames, trial_frames
 from zerobench.store import Run, find_run, load_run
 

@@ -16,7 +16,7 @@ from zerobench.report.charts import figures as all_figures
 from zerobench.report.charts.palette import colours
 from zerobench.report.compared.columns import TITLE
 from zerobench.report.figure import Figure
-from zerobench.report.frames.memory_pool import given_back
+from zerobench.report.memory_pool import given_back
 from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.headline.sentences import headline
 from zerobench.report.page import configuration, outcomes, overview
