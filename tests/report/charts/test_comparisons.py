@@ -14,6 +14,7 @@ from tests.report.charts.drawing import said, texts
 from zerobench.report.charts import offload_traffic, pareto, prediction_error
 from zerobench.report.figure import Figure
 from zerobench.report.frames.run_frames import RunFrames
+from zerobench.spec.trial import Evidence
 from zerobench.units import format_bytes
 
 Points = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6), st.booleans()), min_size=1, max_size=12)
@@ -123,8 +124,11 @@ def test_a_run_that_offloads_nothing_has_no_chart_of_it(cpu_frames: RunFrames) -
 
 
 def test_a_simulated_step_has_no_rate_because_its_time_is_the_simulators(gpu_frames: RunFrames) -> None:
-    trials = gpu_frames.trials.assign(evidence="simulated")
-    figure = offload_traffic.figure(replace(gpu_frames, trials=trials))
+    simulated = [
+        replace(one, summary=replace(one.summary, spec=one.spec.model_copy(update={"evidence": Evidence.SIMULATED})))
+        for one in gpu_frames.figures
+    ]
+    figure = offload_traffic.figure(replace(gpu_frames, figures=simulated))
     assert figure is not None
     assert set(figure.table["NVMe read (GB/s)"]) == {"-"}
     assert not any("GB/s" in text for text in said(figure))

@@ -130,12 +130,7 @@ def test_a_run_is_found_by_its_name(folder: Path, tmp_path: Path) -> None:
         assert both.run(name).run_id == name
 
 
-def test_rows_become_columns_as_soon_as_there_are_enough_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_frames_module, "_VALUES_AT_ONCE", 2)  # one column: two rows
-    columns = run_frames_module._Columns({"rank": schema.INTEGER})
-    waiting = []
-    for rank in range(3):
-        columns.add([{"rank": rank}])
-        waiting.append(len(columns._waiting))
-    assert waiting == [1, 0, 1]
-    assert columns.table()["rank"].to_pylist() == [0, 1, 2]
+def test_rows_become_columns_some_at_a_time_and_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(run_frames_module, "_ROWS_AT_ONCE", 2)
+    found = run_frames_module._frame({"rank": schema.INTEGER}, ({"rank": rank} for rank in range(5)))
+    assert list(found["rank"]) == [0, 1, 2, 3, 4]

@@ -26,7 +26,7 @@ _HEIGHT = 210
 
 def figure(frames: RunFrames) -> Figure | None:
     """Each size of the batch of ramped trials and of their fixed ones; None where no trial's batch grew."""
-    sizes = _sizes(frames.lines.batches)
+    sizes = _sizes(batch_ramp_table(frames.figures).lines)
     found = completed(prepared(frames.trials)).merge(sizes, on=KEY)
     if found.empty:
         return None
@@ -40,7 +40,7 @@ def figure(frames: RunFrames) -> Figure | None:
     )
     caption += evidence_sentence(found) + doubt_sentence(found)
     drawn = svg(arranged(plots, 2, 40), _KEY, title) if plots else None
-    return Figure(_KEY, title, caption, drawn, table_frame(batch_ramp_table(frames.lines.batches)))
+    return Figure(_KEY, title, caption, drawn, table_frame(batch_ramp_table(frames.figures)))
 
 
 def _sizes(lines: Sequence[Line[BatchFigures]]) -> pd.DataFrame:

@@ -10,7 +10,7 @@ from zerobench.report.tables.checkpoints import checkpoints_table
 
 def figure(frames: RunFrames) -> Figure | None:
     """What saving, loading and going on cost; None where no trial saves."""
-    table = checkpoints_table(frames.lines.checkpoints)
+    table = checkpoints_table(frames.figures)
     if not table.lines:
         return None
     caption = f"A table, since its figures have no axis in common. {table.caption}"

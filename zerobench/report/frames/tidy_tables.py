@@ -9,7 +9,7 @@ one at a time, so a run may be larger than memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,12 +18,13 @@ import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 
 from zerobench import __version__, store
+from zerobench.report.figures.runs import prediction_pairs
 from zerobench.report.frames import schema
 from zerobench.report.frames.rows import Columns, error_columns, key_values, memory_columns, trial_values
 from zerobench.report.frames.sinks import WRITER, table_files
 from zerobench.report.nvml_samples import write_samples
 from zerobench.report.parity import ParityJudge
-from zerobench.report.predictions.predicted import Pair, join
+from zerobench.report.predictions.predicted import Pair
 from zerobench.report.trials import LossesOnly, Trial, can_be_compared, ended_trials, refusing_impossible_values
 
 _MEMORY, _TRIALS, _ERRORS = map(schema.arrow_schema, (schema.MEMORY, schema.TRIALS, schema.ERRORS))
@@ -59,7 +60,7 @@ def write_tables(run: store.Run) -> list[Path]:
     with table_files(schema.TRIALS, *trials) as trials_sink, refusing_impossible_values(folder):
         trials_sink.add(rows.table())
     with table_files(schema.ERRORS, *errors) as errors_sink, refusing_impossible_values(folder):
-        for pair in pairs(ended_trials(run), rows.judge) if rows.can_be_compared else ():
+        for pair in prediction_pairs(ended_trials(run), rows.judge) if rows.can_be_compared else ():
             errors_sink.add(errors_table(pair))
     return memory + nvml + trials + errors
 
@@ -97,15 +98,6 @@ def _writer_of(file: Any) -> str:
     return told.decode(errors="replace")
 
 
-def pairs(trials: Iterable[Trial], judge: ParityJudge) -> Iterator[Pair]:
-    """Predictions beside what measured the same work; of lazy trials, those of one piece of work are held at a time."""
-    by_work: dict[str, list[Trial]] = {}
-    for trial in trials:
-        by_work.setdefault(trial.spec.config_hash, []).append(trial)
-    for work in list(by_work):
-        yield from join(by_work.pop(work), judge)
-
-
 def memory_frame(trials: Iterable[Trial]) -> pd.DataFrame:
     """The table `memory` of trials that are at hand."""
     tables = [memory_table(trial) for trial in trials]
@@ -115,7 +107,7 @@ def memory_frame(trials: Iterable[Trial]) -> pd.DataFrame:
 def errors_frame(trials: Iterable[Trial]) -> pd.DataFrame:
     """The table `errors` of trials that are at hand."""
     known = list(trials)
-    tables = [errors_table(pair) for pair in pairs(known, ParityJudge(known))]
+    tables = [errors_table(pair) for pair in prediction_pairs(known, ParityJudge(known))]
     return to_pandas(pa.concat_tables([_ERRORS.empty_table(), *tables]))
 
 
@@ -140,18 +132,18 @@ def to_pandas(table: Any) -> pd.DataFrame:
 
 def memory_table(trial: Trial) -> Any:
     """The rows of one trial in the table `memory`, as a pyarrow table."""
-    return _with_keys(trial, memory_columns(trial), _MEMORY)
+    return with_keys(key_values(trial), memory_columns(trial), _MEMORY)
 
 
 def errors_table(pair: Pair) -> Any:
     """The rows of one prediction in the table `errors`, as a pyarrow table."""
-    return _with_keys(pair.predicted, error_columns(pair), _ERRORS)
+    return with_keys(key_values(pair.predicted), error_columns(pair.cells, pair.against), _ERRORS)
 
 
-def _with_keys(trial: Trial, columns: Columns, types: Any) -> Any:
-    """A pyarrow table of `columns`, all of equal length and a `rank` among them, after the keys of `trial`."""
+def with_keys(values: Mapping[str, Any], columns: Columns, types: Any) -> Any:
+    """A pyarrow table of `columns`, all of equal length and a `rank` among them, after keys of these `values`."""
     num_rows = len(columns["rank"])
-    keys = {name: pa.scalar(value, types.field(name).type) for name, value in key_values(trial).items()}
+    keys = {name: pa.scalar(value, types.field(name).type) for name, value in values.items()}
     arrays = {name: pa.repeat(value, num_rows) for name, value in keys.items()}
     arrays |= {name: pa.array(values, types.field(name).type) for name, values in columns.items()}
     return pa.table([arrays[name] for name in types.names], schema=types)

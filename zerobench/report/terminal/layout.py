@@ -15,10 +15,13 @@ from rich.table import Table
 from rich.text import Text
 
 from zerobench.report.column_units import plain
+from zerobench.report.notes import listed
 from zerobench.report.parity import Parity
 from zerobench.report.trials import Trial
 
 T = TypeVar("T")
+
+__all__ = ["WIDE", "Column", "Named", "Section", "Shown", "bullets", "label_text", "listed", "mark", "table"]
 
 WIDE = 120
 """From this many columns on, tables have all their columns and long headers."""
@@ -129,9 +132,3 @@ def bullets(sentences: Sequence[str]) -> Table:
     for sentence in sentences:
         grid.add_row(Text("-"), Text(plain(sentence), overflow="fold"))
     return grid
-
-
-def listed(names: Sequence[str], most: int = 6) -> str:
-    """Names with commas between, the tail of a long list counted."""
-    rest = len(names) - most
-    return ", ".join(names[:most]) + (f" and {rest} more" if rest > 0 else "")
