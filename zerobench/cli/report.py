@@ -10,8 +10,8 @@ from pathlib import Path
 from zerobench.collection import no_collection
 from zerobench.errors import UserError
 from zerobench.folder import write_pieces
-from zerobench.report.memory_pool import given_back
 from zerobench.report.frames.run_frames import RunFrames, run_frames
+from zerobench.report.memory_pool import given_back
 from zerobench.store import Run, find_run, load_run
 
 _STANDARD_OUTPUT = Path("-")

@@ -44,10 +44,10 @@ def test_samples_of_the_driver_lie_over_the_step_they_were_taken_in(gpu_figures:
 
 
 def test_of_many_samples_the_peak_is_never_lost() -> None:
-    samples = [{"at": float(tick), "used": 1000 if tick == 777 else tick % 10} for tick in range(1001)]
+    samples = [timeline.Sample(float(tick), 1000 if tick == 777 else tick % 10) for tick in range(1001)]
     few = timeline.thinned(samples, 100)
     assert len(few) <= 100
-    assert {"at": 777.0, "used": 1000} in few
+    assert timeline.Sample(777.0, 1000) in few
     assert timeline.thinned(samples[:100], 100) == samples[:100]
 
 

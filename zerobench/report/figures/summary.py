@@ -103,6 +103,16 @@ class Summary:
             return None
         return self.device_peak_bytes / self.capacity_bytes
 
+    @property
+    def offload(self) -> str:
+        """The farthest place that a state is offloaded to, or `none`."""
+        return next((place.value for place in (Offload.NVME, Offload.CPU) if self.offloads(place)), Offload.NONE.value)
+
+    @property
+    def tokens_per_s_and_rank(self) -> float | None:
+        """Throughput over ranks."""
+        return None if self.tokens_per_s is None else self.tokens_per_s / self.spec.world_size
+
     def offloads(self, *places: Offload) -> bool:
         """Whether optimizer states or parameters are offloaded to one of `places`; to any without them."""
         asked = {self.spec.offload_optimizer, self.spec.offload_param}
