@@ -64,8 +64,8 @@ def figure(runs: RunFigures) -> Figure | None:
     steps = steps_of(found)
     unit = byte_axis([found.used_bytes])
     caption = (
-        f"{chosen.marked_label}, rank {found.rank}, the measured trial whose device was fullest: from what the driver says"
-        " is used (outlined) to what torch has reserved, to what is in tensors at the peak, to what those are."
+        f"{chosen.marked_label}, rank {found.rank}, the measured trial whose device was fullest: from what the driver"
+        " says is used (outlined) to what torch has reserved, to what is in tensors at the peak, to what those are."
         f" Unexplained is what no reading names: {format_bytes(found.unexplained_bytes)}."
     )
     return Figure(_KEY, title, caption, svg(_chart(steps, unit), _KEY, title), _table(steps, unit))
