@@ -4,11 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
-
-from rich.console import Console
-from rich.text import Text
 
 from zerobench import store
 from zerobench.collection import no_collection
@@ -25,7 +21,8 @@ from zerobench.report.parity import ParityJudge
 from zerobench.report.predictions.predicted import join
 from zerobench.report.predictions.tables import predicted_sections
 from zerobench.report.recovery import loss_distance
-from zerobench.report.render.terminal import line_text, sections
+from zerobench.report.render.layout import Section, Shown
+from zerobench.report.render.terminal import Console, lines_section, list_section, print_sections, sections
 from zerobench.report.tables.batch_ramp import batch_ramp_table
 from zerobench.report.tables.checkpoints import checkpoints_table
 from zerobench.report.tables.memory import device_table, host_table, nvme_table, over_ranks_table
@@ -39,7 +36,6 @@ from zerobench.report.tables.server import server_table
 from zerobench.report.tables.speed import speed_table
 from zerobench.report.tables.watched import watched_rows, watched_table
 from zerobench.report.terminal.compared_tables import compared_sections
-from zerobench.report.terminal.layout import Section, Shown, bullets
 from zerobench.report.trials import (
     Trial,
     ended_trials,
@@ -66,11 +62,11 @@ def show_run(path: Path, console: Console, most_trials: int = MOST_TRIALS) -> No
     run = store.load_run(path)
     trials = list(ended_trials(run))
     with refusing_impossible_values(run.folder.trials), no_collection():
-        sections = _report(run, trials, trials[:most_trials], console.width)
+        found = _report(run, trials, trials[:most_trials], console.width)
     if len(trials) > most_trials:
         more = f"{len(trials) - most_trials} more trials"
-        sections.append(Section(more, f"In {plain(str(run.folder.path))}: trials.csv, memory.csv."))
-    _print(sections, console)
+        found.append(lines_section(more, f"In {plain(str(run.folder.path))}: trials.csv, memory.csv."))
+    print_sections(found, console)
 
 
 def _report(run: store.Run, trials: Sequence[Trial], head: Sequence[Trial], width: int) -> list[Section]:
@@ -132,7 +128,7 @@ def _driver(shown: Sequence[Shown], figures: Sequence[TrialFigures], width: int)
     reasons = why_no_nvml(trial for trial, _ in both if trial.ranks)
     if not rows and any(trial.ranks for trial, _ in both):
         why = listed(reasons) or "the ranks ran on no NVIDIA device"
-        yield Section("NVML", f"Nothing was read from the driver: {plain(why)}.")
+        yield lines_section("NVML", f"Nothing was read from the driver: {plain(why)}.")
     yield from sections(nvml_table(rows, reasons), width)
     watched = [Line(name, row) for trial, name in both for row in watched_rows(trial)]
     why_not = why_no_nvml(trial for trial, _ in both if trial.record.host and not trial.ranks)
@@ -145,17 +141,7 @@ def _notes(shown: Sequence[Shown]) -> Iterator[Section]:
     if found:
         lines = [f"{sentence} ({who_says(names, len(shown), 6)})" for sentence, names in found.items()]
         caption = "Buffers in use (sizes in elements), where DeepSpeed departs from the paper, what was not available."
-        yield Section("Notes", caption, bullets(lines))
-
-
-def _print(sections: Sequence[Section], console: Console) -> None:
-    """Print the sections; where the terminal lacks a character, with a question mark in its place."""
-    encoding = console.encoding
-    with nullcontext() if encoding.startswith("utf") else console.capture() as capture:
-        for section in sections:
-            section.print(console)
-    if capture is not None:
-        console.file.write(capture.get().encode(encoding, "replace").decode(encoding))
+        yield list_section("Notes", caption, lines)
 
 
 def _header(
@@ -173,8 +159,7 @@ def _header(
     total = f"{len(run.plan.trials)} trials: {', '.join([*ended, *pending])}"
     engine = predicted_with(run.environment, (trial.spec for trial in head))
     said = [*shared, *_devices(head), *engine, *_compositions(head), *node_lines(run)]
-    doubts = [line_text(mark) for mark in disbelieved(figures)]
-    return Section(f"Run {plain(run.run_id)}", total, lines=[*map(Text, said), *doubts])
+    return lines_section(f"Run {plain(run.run_id)}", total, [*said, *disbelieved(figures)])
 
 
 def _devices(head: Sequence[Trial]) -> list[str]:
