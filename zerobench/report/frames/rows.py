@@ -7,13 +7,15 @@ from dataclasses import fields
 from operator import attrgetter
 from typing import Any
 
-from zerobench.report.figures.summary import Summary, summary_of
+from zerobench.report.figures.summary import Summary
 from zerobench.report.frames import schema
+from zerobench.report.parity import Parity
 from zerobench.report.predictions.predicted import Cell
 from zerobench.report.trials import Trial, num_params
 from zerobench.spec.trial import Evidence, TrialSpec
 
 Columns = dict[str, list[Any]]
+Row = dict[str, Any]
 
 
 def key_values(trial: Trial) -> dict[str, Any]:
@@ -107,19 +109,29 @@ def error_columns(cells: Sequence[Cell], against: Evidence) -> Columns:
     return {**columns, "against": [against.value] * len(cells)}
 
 
-def trial_values(trial: Trial, energy_joules: float | None) -> dict[str, Any]:
-    """The row of `trial` in the trials table (schema.TRIALS), but for `loss_parity` and `norm_parity`, which take
-    another trial.
-    """
-    found = key_values(trial) | summary_values(summary_of(trial)) | {"energy_joules": energy_joules}
+def trial_values(run_id: str, summary: Summary, energy_joules: float | None, parity: Parity | None) -> Row:
+    """The row of a trial in the trials table (schema.TRIALS)."""
+    keys = keys_of(summary.spec, run_id, summary.config_hash, summary.num_params)
+    found = keys | summary_values(summary, parity) | {"energy_joules": energy_joules}
     return {name: found.get(name) for name in schema.TRIALS}
 
 
-def summary_values(summary: Summary) -> dict[str, Any]:
-    """The columns of schema.SUMMARY that are one trial's own, after the keys."""
+def summary_values(summary: Summary, parity: Parity | None) -> Row:
+    """The columns of schema.SUMMARY after the keys, but for the label."""
     own = {name: getattr(summary, name) for name in schema.SUMMARY if name in _OF_SUMMARY}
     speed = {name: None if summary.speed is None else getattr(summary.speed, name) for name in _SPEED}
-    return own | speed | {"status": summary.status.value, "nodes": " ".join(summary.nodes) or None}
+    judged = parity if parity is not None and parity.is_judged else None
+    has_norms = judged is not None and judged.norm_difference is not None
+    return {
+        **own,
+        **speed,
+        "status": summary.status.value,
+        "nodes": " ".join(summary.nodes) or None,
+        "loss_parity": parity and parity.difference,
+        "norm_parity": parity and parity.norm_difference,
+        "loss_parity_holds": judged and judged.losses_agree,
+        "norm_parity_holds": judged.norms_agree if judged is not None and has_norms else None,
+    }
 
 
 _OF_SUMMARY = {field.name for field in fields(Summary)} - {"status", "nodes"}

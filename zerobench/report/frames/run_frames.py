@@ -14,13 +14,8 @@ from zerobench import store
 from zerobench.report.figures.runs import RunFigures, run_figures
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.frames import schema
-from zerobench.report.frames.rows import error_columns, keys_of, summary_values
-from zerobench.report.frames.tidy_tables import to_pandas, with_keys
-
-Row = dict[str, Any]
-
-_ROWS_AT_ONCE = 2_000
-"""Rows that wait as Python objects before they become Arrow columns, a tenth as large."""
+from zerobench.report.frames.rows import Row, error_columns, keys_of, summary_values
+from zerobench.report.frames.tidy_tables import rows_table, to_pandas, with_keys
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -81,14 +76,7 @@ def run_frames(runs: Sequence[store.Run]) -> RunFrames:
 
 
 def _frame(columns: Mapping[str, str], rows: Iterable[Row]) -> pd.DataFrame:
-    types, waiting = schema.arrow_schema(columns), list[Row]()
-    tables = [types.empty_table()]
-    for row in rows:
-        waiting.append(row)
-        if len(waiting) >= _ROWS_AT_ONCE:
-            tables.append(pa.Table.from_pylist(waiting, schema=types))
-            waiting = []
-    return to_pandas(pa.concat_tables([*tables, pa.Table.from_pylist(waiting, schema=types)]))
+    return to_pandas(rows_table(columns, rows))
 
 
 def _rows_of(
@@ -110,14 +98,4 @@ def _keys(one: TrialFigures) -> Row:
 
 
 def _summary_row(one: TrialFigures) -> Row:
-    judged = one.parity if one.parity is not None and one.parity.is_judged else None
-    has_norms = judged is not None and judged.norm_difference is not None
-    return {
-        **_keys(one),
-        **summary_values(one.summary),
-        "label": one.label,
-        "loss_parity": one.parity and one.parity.difference,
-        "norm_parity": one.parity and one.parity.norm_difference,
-        "loss_parity_holds": judged and judged.losses_agree,
-        "norm_parity_holds": judged.norms_agree if judged is not None and has_norms else None,
-    }
+    return {**_keys(one), **summary_values(one.summary, one.parity), "label": one.label}
