@@ -102,8 +102,31 @@ def test_only_the_readers_of_the_driver_import_pynvml() -> None:
     assert outside({"pynvml"}, r"zerobench\.memory\.(nvml|sampler)\w*") == []
 
 
-def test_only_the_command_line_and_the_report_import_rich() -> None:
-    assert outside({"rich"}, r"zerobench\.(cli|report)(\..*)?") == []
+def test_only_the_command_line_and_the_renderers_import_rich() -> None:
+    not_views_yet = (
+        r"zerobench\.report\.(grids|run_frontier|plan\..*|compare\.part|predictions\..*|\w+\.compared_tables)"
+    )
+    assert outside({"rich"}, rf"zerobench\.(cli|report\.render)(\..*)?|{not_views_yet}") == []
+
+
+UPWARDS = {
+    "figures": ("tables", "charts", "render", "frames", "headline", "terminal", "page", "markdown"),
+    "tables": ("charts", "render", "frames", "headline", "terminal", "page", "markdown"),
+    "charts": ("headline", "terminal", "page", "markdown"),
+    "render": ("charts", "frames", "headline", "terminal", "page", "markdown.report", "markdown.setting"),
+}
+"""Parts of the report by what they may not look up to: figures make tables and charts, renderers set them, and
+documents say which of them come in which order."""
+
+
+@pytest.mark.parametrize("lower", UPWARDS)
+def test_in_the_report_no_arrow_runs_upwards(lower: str) -> None:
+    found = [
+        line
+        for upper in UPWARDS[lower]
+        for line in imports_from(f"zerobench.report.{lower}", f"zerobench.report.{upper}")
+    ]
+    assert found == []
 
 
 def test_only_the_report_imports_pandas() -> None:

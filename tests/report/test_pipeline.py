@@ -2,11 +2,9 @@
 
 from __future__ import annotations
 
-from io import StringIO
 from pathlib import Path
 
 import pytest
-from rich.console import Console
 
 from tests.report.sample_run import SampleTrial, completed_trial, spec, trial_record, write_run
 from zerobench.formulas.pipeline import pipeline_bytes_per_step
@@ -14,9 +12,6 @@ from zerobench.records import CollectiveTraffic, Phase, RankRecord, StepKind
 from zerobench.report.frames.run_frames import run_frames
 from zerobench.report.page.assemble import page_html
 from zerobench.report.pipeline import stages
-from zerobench.report.render.markdown import lines
-from zerobench.report.tables.pipeline import pipeline_table
-from zerobench.report.terminal.show import show_run
 from zerobench.store import load_run
 
 ASKED = spec("pipeline", gpus_per_node=2, gradient_accumulation_steps=2)
@@ -68,24 +63,6 @@ def test_what_was_not_measured_of_a_stage_is_none_and_never_zero(trial: SampleTr
     missing = (row.blocks, row.num_params, row.peak_bytes, row.states, row.activations_bytes, row.in_flight)
     assert missing == (None,) * 6
     assert (row.step_s, row.wait_s, row.bubble_fraction) == (None, None, None)
-
-
-@pytest.mark.parametrize("width", [80, 160])
-def test_the_terminal_has_a_row_for_each_stage(folder: Path, width: int) -> None:
-    out = StringIO()
-    show_run(folder, Console(file=out, width=width))
-    sections = out.getvalue().strip().split("\n\n")
-    [section] = [one for one in sections if one.startswith("Pipeline, stage by stage")]
-    assert "25.0" in section
-    assert "20.0" in section
-    assert ("0-3" in section) == (width == 160)
-
-
-def test_markdown_has_a_row_for_each_stage(folder: Path) -> None:
-    found = list(lines(pipeline_table(run_frames([load_run(folder)]).lines.stages)))
-    assert len([line for line in found if line.startswith("|") and "0-3" in line]) == 1
-    assert len([line for line in found if line.startswith("|") and "4-7" in line]) == 1
-    assert "Narayanan" in " ".join(found)
 
 
 def test_the_page_has_a_section_with_a_row_for_each_stage_and_none_where_there_are_no_stages(

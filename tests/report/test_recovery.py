@@ -3,21 +3,17 @@
 from __future__ import annotations
 
 import dataclasses
-from io import StringIO
 from pathlib import Path
 from typing import Any
 
 import pytest
-from rich.console import Console
 
 from tests.report.sample_run import SampleTrial, completed_trial, spec, write_run
 from zerobench.records import CheckpointTransfer, RankRecord, Recovery, Status
 from zerobench.report.charts.recovery import figure
 from zerobench.report.frames.run_frames import run_frames
-from zerobench.report.markdown.report import markdown_report
 from zerobench.report.parity import losses
 from zerobench.report.recovery import resumed, uninterrupted_losses
-from zerobench.report.terminal.show import show_run
 from zerobench.store import load_run
 
 MIB = 2**20
@@ -118,25 +114,12 @@ def test_a_trial_that_did_not_complete_or_saved_nothing_has_no_row(uninterrupted
     assert resumed(completed_trial(spec("zero1")), ()) is None
 
 
-@pytest.mark.parametrize("width", [80, 140])
-def test_the_terminal_has_a_table_with_steps_lost_and_seconds_to_recover(folder: Path, width: int) -> None:
-    out = StringIO()
-    show_run(folder, Console(file=out, width=width))
-    [section] = [part for part in out.getvalue().split("\n\n") if part.startswith("Checkpoints")]
-    lines = section.splitlines()
-    [row] = [line for line in lines if "31.0" in line]
-    assert "2.5e-01" in row
-    assert "kill" in section
-
-
-def test_frames_markdown_and_page_have_the_same_figures(folder: Path) -> None:
+def test_each_resume_is_held_against_the_run_without_a_fault(folder: Path) -> None:
     frames = run_frames([load_run(folder)])
-    found = [line.figures for line in frames.lines.checkpoints]
+    found = [one.resumed for one in frames.figures if one.resumed is not None]
     assert found[1].steps_lost == 1
     assert [one.loss_distance for one in found] == pytest.approx([0.0, 0.25])
     assert [one.save and one.save.seconds for one in found] == [3.0, 3.0]
-    text = markdown_report(frames)
-    assert "## Checkpoints" in text
     drawn = figure(frames)
     assert drawn is not None
     assert drawn.table["recovered, s"].tolist() == ["-", "31.0"]

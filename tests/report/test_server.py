@@ -16,10 +16,8 @@ from zerobench.report.charts.rank_spread import spreads
 from zerobench.report.frames.run_frames import run_frames
 from zerobench.report.memory_view import largest_model_states, largest_peak
 from zerobench.report.page import page_html
-from zerobench.report.render.markdown import lines
 from zerobench.report.server import sides
 from zerobench.report.speed import slowest_steps, step_seconds_by_rank
-from zerobench.report.tables.server import server_table
 from zerobench.report.terminal.show import show_run
 from zerobench.spec.roles import Role
 from zerobench.store import load_run
@@ -153,16 +151,6 @@ def test_the_frames_keep_the_role_of_each_rank_and_leave_a_server_out_of_the_spr
         "the device peak of the server",
         "the device peak of a worker",
     ]
-
-
-def test_a_markdown_report_has_a_table_of_both_sides(folder: Path) -> None:
-    frames = run_frames([load_run(folder)])
-    rows = [line for line in lines(server_table(frames.lines.sides)) if line.startswith("|")]
-    assert [row.split("|")[3].strip() for row in rows[2:]] == ["server", "worker"]
-    assert "4096.0" in rows[2]
-    without_server = completed_trial(spec("zero1", gpus_per_node=2))
-    plain = run_frames([load_run(written(folder.parent / "plain", without_server))])
-    assert list(lines(server_table(plain.lines.sides))) == []
 
 
 def written(folder: Path, trial: SampleTrial) -> Path:

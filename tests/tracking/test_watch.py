@@ -14,9 +14,9 @@ import pytest
 from rich.console import Console
 
 from tests.nvml_standin.standin import uuid
+from tests.report.frames.at_hand import trials_frame
 from zerobench.errors import UserError
 from zerobench.records import Status, TrialRecord
-from zerobench.report.frames.tidy_tables import trials_frame
 from zerobench.report.terminal.show import show_run
 from zerobench.run.observer import Silent
 from zerobench.run.runner import resume_run

@@ -10,8 +10,8 @@ from pathlib import Path
 from zerobench.collection import no_collection
 from zerobench.errors import UserError
 from zerobench.folder import write_pieces
-from zerobench.report.frames.memory_pool import given_back
-from zerobench.report.frames.run_frames import RunFrames, TrialFrames, run_frames, trial_frames
+from zerobench.report.frames.run_frames import RunFrames, run_frames
+from zerobench.report.memory_pool import given_back
 from zerobench.store import Run, find_run, load_run
 
 _STANDARD_OUTPUT = Path("-")
@@ -40,8 +40,8 @@ def write_reports(request: Request) -> Iterator[str]:
     _check(request)
     with given_back(), no_collection():
         runs = _runs(request)
-        frames = trial_frames(runs) if list(request.formats) == ["json"] else run_frames(runs)
-    if frames.trials.empty:
+        frames = run_frames(runs)
+    if not frames.figures:
         raise UserError(f"RUN: {', '.join(run.run_id for run in frames.runs)}: no trial has ended yet")
     for name in request.formats:
         if request.out == _STANDARD_OUTPUT:
@@ -74,7 +74,7 @@ def _runs(request: Request) -> list[Run]:
     return runs
 
 
-def _default_path(name: str, frames: TrialFrames) -> Path:
+def _default_path(name: str, frames: RunFrames) -> Path:
     """Beside the tables of the run, or of the last of several; Markdown, which is made to be kept, beside the runs."""
     folder = frames.runs[-1].folder.path
     if name == "markdown":
@@ -88,9 +88,9 @@ def _default_path(name: str, frames: TrialFrames) -> Path:
     return folder / (f"{stem}_csv" if name == "csv" else f"{stem}.{name}")
 
 
-def _write(name: str, frames: TrialFrames, path: Path) -> None:
+def _write(name: str, frames: RunFrames, path: Path) -> None:
     try:
-        if name == "csv" and isinstance(frames, RunFrames):
+        if name == "csv":
             from zerobench.report.frames.joined_tables import write_csv  # noqa: PLC0415 -- as above
 
             write_csv(frames, path)
@@ -100,9 +100,9 @@ def _write(name: str, frames: TrialFrames, path: Path) -> None:
         raise UserError(f"--out: {path}: cannot be written: {error.strerror}") from None
 
 
-def _pieces(name: str, frames: TrialFrames) -> Iterable[str]:
+def _pieces(name: str, frames: RunFrames) -> Iterable[str]:
     """The document of one format, in one piece or more; what only it needs is imported here."""
-    if name == "json" or not isinstance(frames, RunFrames):
+    if name == "json":
         from zerobench.report.frames.document import json_pieces  # noqa: PLC0415 -- as above
 
         return json_pieces(frames)

@@ -6,16 +6,15 @@ of the whole trial (speed.py) are those of the full batch, which both have.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Protocol, TypeVar
 
 from zerobench.records import RankRecord
 from zerobench.report.speed import slowest_steps, timed_tokens
 from zerobench.report.stats import median
 from zerobench.report.trials import Trial, all_ranks_ran, completed, workers
-
-T = TypeVar("T")
+from zerobench.spec.trial import TrialSpec
 
 
 @dataclass(frozen=True)
@@ -35,16 +34,27 @@ class BatchFigures:
     """Of the device, in the last step of this size that the ledger watched, on the rank with the largest."""
 
 
-def work_of(trial: Trial) -> str:
+class HasSpec(Protocol):
+    """What says what was asked."""
+
+    @property
+    def spec(self) -> TrialSpec:
+        """It."""
+        ...
+
+
+T = TypeVar("T", bound=HasSpec)
+
+
+def work_of(trial: HasSpec) -> str:
     """What a ramped trial has in common with the one whose batch is fixed: that one's config_hash."""
     return trial.spec.model_copy(update={"batch_ramp": None}).config_hash
 
 
-def with_their_fixed(trials: Iterable[tuple[T, Trial]]) -> list[tuple[T, Trial]]:
+def with_their_fixed(trials: Sequence[T]) -> list[T]:
     """Of `trials` those that are ramped and those that do the same with a fixed batch, in their order."""
-    found = list(trials)
-    ramped = {work_of(trial) for _, trial in found if trial.spec.batch_ramp is not None}
-    return [(name, trial) for name, trial in found if ramped and work_of(trial) in ramped]
+    ramped = {work_of(trial) for trial in trials if trial.spec.batch_ramp is not None}
+    return [trial for trial in trials if ramped and work_of(trial) in ramped]
 
 
 def batch_figures(trial: Trial) -> list[BatchFigures]:

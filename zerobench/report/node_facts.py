@@ -13,7 +13,7 @@ from dataclasses import dataclass
 from zerobench import store
 from zerobench.report.column_units import plain
 from zerobench.report.environment_facts import FACTS, Environment, at, gpu_links, gpu_names, text, versions
-from zerobench.report.terminal.layout import listed
+from zerobench.report.notes import listed
 from zerobench.units import format_bytes
 
 SAME_MEMORY = 0.01

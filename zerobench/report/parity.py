@@ -71,10 +71,18 @@ class Parity:
         return self.losses_agree and self.norms_agree
 
     @property
+    def disagreements(self) -> list[tuple[str, float, float]]:
+        """What speaks against the trial (`losses`, `gradient norms`), how far it is off, and how far it might be."""
+        found = [
+            (self.losses_agree, ("losses", self.difference, self.tolerance)),
+            (self.norms_agree, ("gradient norms", self.norm_difference or 0.0, self.norm_tolerance)),
+        ]
+        return [what for agrees, what in found if not agrees]
+
+    @property
     def disagreeing(self) -> str:
         """What speaks against the trial: `losses`, `gradient norms`, or both."""
-        found = [(self.losses_agree, "losses"), (self.norms_agree, "gradient norms")]
-        return " and ".join(name for agrees, name in found if not agrees)
+        return " and ".join(name for name, _, _ in self.disagreements)
 
 
 def losses(trial: Trial) -> Sequence[float]:

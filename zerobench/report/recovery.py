@@ -120,6 +120,14 @@ def _most(figures: Iterable[tuple[int | None, int | None]]) -> int | None:
     return max(0, *more) if more else None
 
 
+def loss_distance(trial: Trial, trials: Iterable[Trial]) -> float | None:
+    """How far the losses of a trial that was resumed are from those of the same work without a fault; None where it was
+    not, or `trials` have none to compare with.
+    """
+    recovery = trial.record.recovery
+    return None if recovery is None else distance(recovery, uninterrupted_losses(trial, trials))
+
+
 def distance(recovery: Recovery, uninterrupted: Sequence[float]) -> float | None:
     """Largest difference of the losses after the resume; None where there is none to compare with."""
     start = recovery.from_step

@@ -7,7 +7,9 @@ import re
 import pytest
 
 from tests.report.charts.drawing import root_of, said, texts
+from zerobench.records import Place
 from zerobench.report.charts import bars
+from zerobench.report.charts.stack import ORDER, stacked
 from zerobench.report.figure import Figure
 from zerobench.report.frames.run_frames import RunFrames
 from zerobench.units import format_bytes
@@ -52,11 +54,11 @@ def test_a_part_says_its_trial_its_category_its_bytes_and_its_share(gpu_frames: 
 
 
 def test_the_parts_of_a_bar_lie_end_to_end_in_the_order_of_the_palette(gpu_frames: RunFrames) -> None:
-    parts = bars.stacked(gpu_frames, "device")
-    for _, bar in parts.groupby("trial"):
-        assert bar["start"].tolist() == [0, *bar["end"].tolist()[:-1]]
-        assert bar["order"].is_monotonic_increasing
-        assert bar["end"].iloc[-1] == bar["whole"].iloc[0]
+    for bar in stacked(gpu_frames.figures, Place.DEVICE):
+        assert [part.start for part in bar.parts] == [0, *(part.end for part in bar.parts[:-1])]
+        places = [ORDER.index(part.group) for part in bar.parts]
+        assert places == sorted(places)
+        assert bar.drawn == bar.whole == bar.instant.total_bytes
 
 
 def test_lengths_in_the_drawing_are_proportional_to_bytes(gpu_frames: RunFrames, device: Figure) -> None:
@@ -88,7 +90,7 @@ def test_the_capacity_is_a_line_where_bars_reach_near_it_and_else_a_sentence(
     scaling_frames: RunFrames, scaling_figures: dict[str, Figure], device: Figure
 ) -> None:
     near = scaling_figures["memory-per-gpu"]
-    assert bars.stacked(scaling_frames, "device")["whole"].max() > 0.25 * 80 * GIB
+    assert max(bar.whole for bar in stacked(scaling_frames.figures, Place.DEVICE)) > 0.25 * 80 * GIB
     assert "capacity of one device: 80.00 GiB" in said(near)
     assert "capacity 80 GiB" in texts(near)
     assert "far to the right" in device.caption
@@ -125,11 +127,10 @@ def test_a_trial_that_did_not_fit_is_named_and_one_that_is_not_believed_marked(d
 
 
 def test_the_title_is_what_the_largest_bar_shows(gpu_frames: RunFrames, device: Figure) -> None:
-    parts = bars.stacked(gpu_frames, "device")
-    largest = parts[parts["whole"] == parts["whole"].max()]
-    share = largest.groupby("group")["bytes"].sum() / largest["whole"].iloc[0]
-    assert share.idxmax() == "activations"
-    assert device.title == f"Activations are {100 * share.max():.0f} % of the largest device peak (zero0)"
+    largest = max(stacked(gpu_frames.figures, Place.DEVICE), key=lambda bar: bar.whole)
+    share = (largest.instant.group_bytes("activations") or 0) / largest.whole
+    assert share > 0.4
+    assert device.title == f"Activations are {100 * share:.0f} % of the largest device peak (zero0)"
 
 
 def test_memory_of_the_host_is_drawn_where_something_is_offloaded(

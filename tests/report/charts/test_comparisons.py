@@ -3,25 +3,34 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from statistics import median
 from typing import Any
 
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
 from tests.report.charts.drawing import said, texts
+from tests.report.sample_run import completed_trial, spec
 from zerobench.report.charts import offload_traffic, pareto, prediction_error
 from zerobench.report.figure import Figure
+from zerobench.report.figures.trial import trial_figures
 from zerobench.report.frames.run_frames import RunFrames
+from zerobench.report.parity import Parity
+from zerobench.spec.trial import Evidence
 from zerobench.units import format_bytes
 
+TRIAL = trial_figures(completed_trial(spec("zero1", gpus_per_node=1)))
 Points = st.lists(st.tuples(st.integers(1, 6), st.integers(1, 6), st.booleans()), min_size=1, max_size=12)
 
 
 @given(Points)
 def test_on_the_front_is_what_no_believed_trial_beats(points: list[tuple[int, int, bool]]) -> None:
-    trials = pd.DataFrame(points, columns=["size", "speed", "is_believed"]).astype({"size": float, "speed": float})
+    doubt = Parity("a", 9.0, 0.1, 1)
+    places = [
+        pareto.Place(replace(TRIAL, parity=None if is_believed else doubt), size, speed)
+        for size, speed, is_believed in points
+    ]
     believed = [(size, speed) for size, speed, is_believed in points if is_believed]
     expected = [
         is_believed
@@ -30,7 +39,7 @@ def test_on_the_front_is_what_no_believed_trial_beats(points: list[tuple[int, in
         )
         for size, speed, is_believed in points
     ]
-    assert pareto.on_front(trials).tolist() == expected
+    assert [place.is_best for place in pareto.on_front(places)] == expected
 
 
 def test_throughput_is_that_of_one_gpu_and_a_trial_in_doubt_is_on_no_front(
@@ -75,13 +84,13 @@ def test_each_peak_that_was_predicted_stands_beside_the_measured_one(predicted_f
     found = prediction_error.largest_peaks(predicted_frames)
     assert len(found) == len(figure.table) == len(totals.drop_duplicates(["trial_id", "place"]))
     for (trial_id, place), group in totals.groupby(["trial_id", "place"]):
-        row = found[(found["trial_id"] == trial_id) & (found["place"] == place)].iloc[0]
-        assert row["measured_bytes"] == group["measured_bytes"].max()
-        assert row["error"] == pytest.approx(row["predicted_bytes"] / row["measured_bytes"] - 1)
+        [pair] = [pair for pair in found if (pair.one.trial_id, pair.cell.place) == (trial_id, place)]
+        assert pair.cell.measured_bytes == group["measured_bytes"].max()
+        assert pair.error == pytest.approx(pair.cell.predicted_bytes / pair.cell.measured_bytes - 1)
     points = [text for text in said(figure) if "predicted" in text]
     assert len(points) == len(found)
-    median = 100 * found["error"].astype(float).abs().median()
-    assert f"{median:.1f} % off" in figure.title or f"{median:.2f} % off" in figure.title
+    middle = 100 * median(abs(pair.error) for pair in found)
+    assert f"{middle:.1f} % off" in figure.title or f"{middle:.2f} % off" in figure.title
 
 
 def test_the_histogram_counts_every_error_once(predicted_frames: RunFrames) -> None:
@@ -123,8 +132,11 @@ def test_a_run_that_offloads_nothing_has_no_chart_of_it(cpu_frames: RunFrames) -
 
 
 def test_a_simulated_step_has_no_rate_because_its_time_is_the_simulators(gpu_frames: RunFrames) -> None:
-    trials = gpu_frames.trials.assign(evidence="simulated")
-    figure = offload_traffic.figure(replace(gpu_frames, trials=trials))
+    simulated = [
+        replace(one, summary=replace(one.summary, spec=one.spec.model_copy(update={"evidence": Evidence.SIMULATED})))
+        for one in gpu_frames.figures
+    ]
+    figure = offload_traffic.figure(replace(gpu_frames, figures=simulated))
     assert figure is not None
     assert set(figure.table["NVMe read (GB/s)"]) == {"-"}
     assert not any("GB/s" in text for text in said(figure))

@@ -6,7 +6,6 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any
 
-import pandas as pd
 import pytest
 from hypothesis import given
 from hypothesis import strategies as st
@@ -16,9 +15,9 @@ from tests.report.charts.drawing import said, texts
 from tests.report.sample_run import completed_trial, model, skipped_trial, spec
 from zerobench.report.charts import efficiency, lines, model_size, series, world_size
 from zerobench.report.figure import Figure
+from zerobench.report.figures.trial import trial_figures
 from zerobench.report.frames.run_frames import RunFrames
 from zerobench.spec.axes import LAYOUT, READERS
-from zerobench.spec.trial import TrialSpec
 from zerobench.units import format_bytes
 
 
@@ -126,18 +125,14 @@ def test_every_axis_but_the_number_of_ranks_is_tried() -> None:
 
 
 @pytest.mark.parametrize("axis", SERIES)
-def test_no_line_joins_trials_that_differ_in_an_axis(tmp_path: Path, axis: str) -> None:
+def test_no_line_joins_trials_that_differ_in_an_axis(axis: str) -> None:
     both = [spec(**({"strategy": "zero2"} | one), gpus_per_node=ranks) for ranks in (2, 4) for one in SERIES[axis]]
-    trials = run_rows_of(tmp_path, both)
-    found, number = series.with_series(trials.assign(y=1.0), "world_size", ("num_nodes", "world_size"))
+    trials = [trial_figures(skipped_trial(one, "a_rule")) for one in both]
+    places = [series.Place(one, one.spec.world_size, 1.0) for one in trials]
+    found, number = series.with_series(places, ("num_nodes", "world_size"))
     assert number == 2
-    assert found.groupby("series")["world_size"].apply(sorted).tolist() == [[2, 4], [2, 4]]
-    assert len(set(found["series_name"])) == 2
-
-
-def run_rows_of(folder: Path, asked: list[TrialSpec]) -> pd.DataFrame:
-    """The table of trials that were skipped: what was asked of them is all that is needed."""
-    return frames_of(folder, [skipped_trial(one, "a_rule") for one in asked], samples=False).trials
+    assert [sorted(place.x for place in line.places) for line in found] == [[2, 4], [2, 4]]
+    assert len({line.name for line in found}) == 2
 
 
 def test_weak_efficiency_is_throughput_per_gpu_over_that_of_the_fewest(scaling_figures: dict[str, Figure]) -> None:

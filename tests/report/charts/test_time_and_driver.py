@@ -9,6 +9,7 @@ from zerobench.report.charts import timeline, waterfall
 from zerobench.report.figure import Figure
 from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.nvml_view import waterfall as waterfall_of
+from zerobench.spec.trial import Evidence
 from zerobench.units import format_bytes
 
 MIB = 2**20
@@ -43,16 +44,16 @@ def test_samples_of_the_driver_lie_over_the_step_they_were_taken_in(gpu_figures:
 
 
 def test_of_many_samples_the_peak_is_never_lost() -> None:
-    samples = [{"at": float(tick), "used": 1000 if tick == 777 else tick % 10} for tick in range(1001)]
+    samples = [timeline.Sample(float(tick), 1000 if tick == 777 else tick % 10) for tick in range(1001)]
     few = timeline.thinned(samples, 100)
     assert len(few) <= 100
-    assert {"at": 777.0, "used": 1000} in few
+    assert timeline.Sample(777.0, 1000) in few
     assert timeline.thinned(samples[:100], 100) == samples[:100]
 
 
 def test_a_predicted_step_has_phases_of_equal_width_and_no_times(predicted_frames: RunFrames) -> None:
-    only = predicted_frames.trials[predicted_frames.trials["evidence"] == "simulated"]
-    figure = timeline.figure(replace(predicted_frames, trials=only))
+    only = [one for one in predicted_frames.figures if one.spec.evidence is Evidence.SIMULATED]
+    figure = timeline.figure(replace(predicted_frames, figures=only))
     assert figure is not None
     [times] = [name for name in figure.table if str(name).startswith("time (")]
     assert set(figure.table[times]) == {"-"}

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 from itertools import pairwise
 
+from tests.report.frames.at_hand import trials_frame
 from tests.report.sample_run import spec
 from zerobench import store
 from zerobench.records import Place
 from zerobench.report.exporters.exported import ExportedTrial, exported_trials, settings
-from zerobench.report.frames.tidy_tables import trials_frame
 
 
 def test_every_ended_trial_is_exported_in_the_order_of_the_plan(run: store.Run, exported: list[ExportedTrial]) -> None:

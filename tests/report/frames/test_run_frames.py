@@ -8,13 +8,12 @@ from pathlib import Path
 
 import pytest
 
+from tests.report.frames.at_hand import trials_frame
 from tests.report.sample_predictions import predicted_trials
 from tests.report.sample_run import RUN_ID, completed_trial, sample_trials, spec, write_run
 from zerobench.records import Place
-from zerobench.report.frames import run_frames as run_frames_module
-from zerobench.report.frames import schema
+from zerobench.report.frames import schema, tidy_tables
 from zerobench.report.frames.run_frames import RunFrames, run_frames
-from zerobench.report.frames.tidy_tables import trials_frame
 from zerobench.store import load_run
 
 FRAMES = {
@@ -130,12 +129,8 @@ def test_a_run_is_found_by_its_name(folder: Path, tmp_path: Path) -> None:
         assert both.run(name).run_id == name
 
 
-def test_rows_become_columns_as_soon_as_there_are_enough_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(run_frames_module, "_VALUES_AT_ONCE", 2)  # one column: two rows
-    columns = run_frames_module._Columns({"rank": schema.INTEGER})
-    waiting = []
-    for rank in range(3):
-        columns.add([{"rank": rank}])
-        waiting.append(len(columns._waiting))
-    assert waiting == [1, 0, 1]
-    assert columns.table()["rank"].to_pylist() == [0, 1, 2]
+def test_rows_become_columns_some_at_a_time_and_all_of_them(monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(tidy_tables, "_ROWS_AT_ONCE", 2)
+    table = tidy_tables.rows_table({"rank": schema.INTEGER}, ({"rank": rank} for rank in range(5)))
+    assert table["rank"].to_pylist() == [0, 1, 2, 3, 4]
+    assert table["rank"].num_chunks == 3

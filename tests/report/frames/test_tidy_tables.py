@@ -12,6 +12,7 @@ import pandas as pd
 import pyarrow.parquet as pa_parquet
 import pytest
 
+from tests.report.frames.at_hand import errors_frame, memory_frame, trials_frame
 from tests.report.plan.run import predicted_trial
 from tests.report.sample_predictions import foretelling
 from tests.report.sample_run import (
@@ -27,12 +28,9 @@ from zerobench.errors import UserError
 from zerobench.report.frames import schema
 from zerobench.report.frames.sinks import ROWS_PER_GROUP, WRITER, table_files
 from zerobench.report.frames.tidy_tables import (
-    errors_frame,
-    memory_frame,
     memory_table,
     read_frame,
     tables_stand,
-    trials_frame,
     write_tables,
 )
 from zerobench.store import load_run

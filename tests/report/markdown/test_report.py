@@ -64,6 +64,7 @@ def test_it_says_what_a_submission_must_say(sample: RunFrames) -> None:
     assert headings == [
         "Memory by category",
         "Throughput",
+        "Loss parity",
         "Outcomes",
         "Beware",
         "Hardware",
@@ -86,7 +87,7 @@ def test_it_says_what_a_submission_must_say(sample: RunFrames) -> None:
 
 def test_the_categories_of_a_row_add_up_to_its_peak(sample: RunFrames) -> None:
     headers, *rows = table_after(markdown_report(sample), "Memory by category")
-    begin, end = headers.index("parameters"), headers.index("peak")
+    begin, end = headers.index("parameters, GiB"), headers.index("peak, GiB")
     assert len(rows) == 9
     for row in rows:
         parts = [float(cell) for cell in row[begin:end]]
@@ -97,11 +98,15 @@ def test_throughput_and_outcomes_are_those_of_the_trials(sample: RunFrames) -> N
     text = markdown_report(sample)
     headers, *rows = table_after(text, "Throughput")
     zero1 = dict(zip(headers, next(row for row in rows if row[0] == "zero1"), strict=True))
-    assert (zero1["evidence"], zero1["step"]) == ("measured", "231.1")  # 218 ms, the middle step, the slowest rank
+    assert (zero1["evidence"], zero1["step, ms"]) == ("measured", "231.1")  # 218 ms, the middle step, the slowest rank
     assert zero1["tokens/s"] == f"{64 * 1024 / (0.218 * 1.06):,.0f}"
     assert "12 trials: 9 completed, 1 out of device memory, 1 timeout, 1 skipped." in text
     outcomes = {row[0]: row[2:] for row in table_after(text, "Outcomes")[1:]}
-    assert outcomes["zero0 mb64"] == ["out of device memory", "the device ran out of memory"]
+    assert outcomes["zero0 mb64"] == [
+        "out of device memory",
+        "1 min 36 s",
+        "the device ran out of memory (rank 2, backward, step 0, asked 12.00 GiB, free 3.00 GiB)",
+    ]
 
 
 def test_what_is_not_to_be_believed_is_said(sample: RunFrames) -> None:
@@ -114,8 +119,8 @@ def test_gradients_of_another_size_are_said_beside_losses_that_agree(tmp_path: P
     trials = [completed_trial(spec("zero1")), completed_trial(spec("zero2"), norm_factor=2.0)]
     text = markdown_report(frames_of(tmp_path, trials))
     assert "- zero2: its gradient norms disagree with those of the reference by 1: do not believe" in text
-    [_, right, wrong] = table_after(text, "Throughput")
-    assert (right[-2:], wrong[-2:]) == (["-", "-"], ["1.0e-04", "1.0e+00"])
+    [_, right, wrong] = table_after(text, "Loss parity")
+    assert (right[-1], wrong[-5:]) == ("reference", ["0.0001", "0.02", "1", "0.1", "DISAGREES"])
 
 
 def test_predictions_are_marked_in_every_row_and_their_errors_listed(tmp_path: Path) -> None:

@@ -6,6 +6,7 @@ import base64
 import hashlib
 import json
 import re
+from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
@@ -20,9 +21,10 @@ from zerobench.report.frames.run_frames import RunFrames, run_frames
 from zerobench.report.page import page_html
 from zerobench.report.page.configuration import MOST_IN_FULL
 from zerobench.report.page.environment import environment_grids
-from zerobench.report.page.trials import rows_of, trials_grid
 from zerobench.report.render.grid import MANY_ROWS, frame_grid
+from zerobench.report.render.html import table_grid
 from zerobench.report.render.visible import visible
+from zerobench.report.tables.trials import trials_table
 from zerobench.store import load_run
 
 
@@ -106,7 +108,7 @@ def test_a_row_is_marked_by_what_became_of_its_trial(page: ET.Element) -> None:
 
 
 def test_what_is_predicted_says_so_in_every_row(predicted_frames: RunFrames) -> None:
-    table = trials_grid(rows_of(predicted_frames.trials))
+    table = table_grid(trials_table(predicted_frames.figures))
     at = [head.text for head in table.headers].index("figures are")
     for row, evidence in zip(table.rows, predicted_frames.trials["evidence"], strict=True):
         expected = "measured" if evidence == "measured" else f"predicted ({evidence}"
@@ -115,7 +117,7 @@ def test_what_is_predicted_says_so_in_every_row(predicted_frames: RunFrames) -> 
 
 
 def test_a_column_that_nobody_fills_is_left_out(tmp_path: Path) -> None:
-    table = trials_grid(rows_of(write_frames(tmp_path / RUN_ID, cpu_trials(), samples=False).trials))
+    table = table_grid(trials_table(write_frames(tmp_path / RUN_ID, cpu_trials(), samples=False).figures))
     heads = " ".join(head.text for head in table.headers)
     assert "NVML" not in heads
     assert "capacity" not in heads
@@ -123,9 +125,11 @@ def test_a_column_that_nobody_fills_is_left_out(tmp_path: Path) -> None:
 
 
 def test_small_bytes_beside_large_ones_keep_their_digits(sample_frames: RunFrames) -> None:
-    trials = rows_of(sample_frames.trials)[:2]
-    sized = [{**trial, "device_peak_bytes": size} for trial, size in zip(trials, (150 * 2**30, 2**28), strict=True)]
-    table = trials_grid(sized)
+    sized = [
+        replace(one, summary=replace(one.summary, device_peak_bytes=size))
+        for one, size in zip(sample_frames.figures[:2], (150 * 2**30, 2**28), strict=True)
+    ]
+    table = table_grid(trials_table(sized))
     at = [head.text for head in table.headers].index("device peak, GiB")
     assert [row.cells[at] for row in table.rows] == ["150.00", "0.25"]
 

@@ -3,28 +3,42 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
+from dataclasses import replace
 from io import StringIO
 from typing import Any
 
 import pytest
 from rich.console import Console
 
-from tests.report.sample_run import completed_trial, spec
+from tests.report.sample_predictions import foretelling
+from tests.report.sample_run import SampleTrial, completed_trial, failed_trial, spec
 from tests.report.test_batch_ramp import ramped
 from tests.report.test_recovery import EVERY, recovered
-from zerobench.report.batch_ramp import batch_figures
+from zerobench.records import Failure, HostSummary
+from zerobench.report.figures.runs import Errors
+from zerobench.report.figures.trial import TrialFigures, trial_figures
+from zerobench.report.markdown.text import prose
+from zerobench.report.parity import Parity, ParityJudge
 from zerobench.report.pipeline import StageRow
-from zerobench.report.recovery import resumed
+from zerobench.report.predictions.predicted import join
 from zerobench.report.render import frame, html, markdown, terminal
 from zerobench.report.server import Side
 from zerobench.report.tables.batch_ramp import batch_ramp_table
 from zerobench.report.tables.checkpoints import checkpoints_table
-from zerobench.report.tables.model import Column, Line, Table, TrialName
+from zerobench.report.tables.memory import device_table, host_table, nvme_table, over_ranks_table
+from zerobench.report.tables.model import Column, Line, Table
+from zerobench.report.tables.model_states import states_table
+from zerobench.report.tables.nvml import nvml_rows, nvml_table
+from zerobench.report.tables.outcomes import outcomes_table
+from zerobench.report.tables.parity import parity_table
+from zerobench.report.tables.peak_errors import peak_errors_table
 from zerobench.report.tables.pipeline import pipeline_table
 from zerobench.report.tables.server import server_table
+from zerobench.report.tables.speed import speed_table
+from zerobench.report.tables.trials import trials_table
+from zerobench.report.tables.watched import watched_rows, watched_table
+from zerobench.spec.trial import Evidence
 
-MEASURED = TrialName("a_run", "a", "one | two", "measured", None)
-PREDICTED = TrialName("a_run", "b", "<b>three</b>", "simulated", "H200 SXM")
 STAGE = StageRow(
     rank=1, blocks="4-7", num_params=1001, states=None, peak=None, activations_bytes=5 * 2**30, in_flight=2,
     step_s=0.25, wait_s=0.0625, ideal_fraction=0.2, passed_bytes=2**27, formula_bytes=2**27,
@@ -33,22 +47,62 @@ SIDE = Side(
     role="server", num_ranks=1, peak=None, states=None, step_s=0.5, wait_s=0.05, sent_bytes=2**31,
     received_bytes=2**31, formula_bytes=2**32, staleness=[0, 1, 1, 1],
 )  # fmt: skip
-VIEWS: dict[str, tuple[Callable[[Any], Table[Any]], Sequence[Any]]] = {
-    "pipeline": (pipeline_table, [STAGE]),
-    "server": (server_table, [SIDE]),
-    "batch_ramp": (batch_ramp_table, batch_figures(ramped())),
-    "checkpoints": (checkpoints_table, [resumed(recovered(EVERY), ())]),
+HOST = HostSummary(
+    hostname="h", interval_s=0.2, num_samples=9, largest_gap_s=0.5, peak_rss_bytes=2**31, peak_pss_bytes=2**30,
+    group_peak_bytes=None, group_limit_bytes=None,
+)  # fmt: skip
+NVME = {"offload_optimizer": "nvme", "offload_param": "cpu", "nvme_path": "/nvme"}
+REAL = completed_trial(spec("zero1", gpus_per_node=2))
+REFERENCE = Parity("b", 0.0, 0.02, 9, norm_difference=0.5, norm_tolerance=0.1)
+
+
+def figures(trial: SampleTrial, **changed: Any) -> TrialFigures:
+    """The figures of `trial` with a hostile name."""
+    return replace(trial_figures(trial), label="one | <b>two</b>", **changed)
+
+
+def watched(trial: SampleTrial) -> SampleTrial:
+    """The trial as it is seen from outside."""
+    return replace(trial, record=trial.record.model_copy(update={"host": [HOST]}))
+
+
+ONE = figures(REAL, parity=REFERENCE)
+VIEWS: dict[str, Callable[[], Table[Any]]] = {
+    "pipeline": lambda: pipeline_table([replace(ONE, stages=[STAGE])]),
+    "server": lambda: server_table([replace(ONE, sides=[SIDE])]),
+    "batch_ramp": lambda: batch_ramp_table([figures(ramped())]),
+    "checkpoints": lambda: checkpoints_table([figures(recovered(EVERY))]),
+    "device": lambda: device_table([ONE]),
+    "over_ranks": lambda: over_ranks_table([ONE]),
+    "host": lambda: host_table([figures(completed_trial(spec("zero3", gpus_per_node=2, **NVME)))]),
+    "nvme": lambda: nvme_table([figures(completed_trial(spec("zero3", gpus_per_node=2, **NVME)))]),
+    "states": lambda: states_table([ONE]),
+    "speed": lambda: speed_table([ONE], {ONE.trial_id: 7.0}),
+    "parity": lambda: parity_table([ONE]),
+    "outcomes": lambda: outcomes_table([figures(failed_trial(spec("zero0"), Failure(message="full", rank=2)))]),
+    "trials": lambda: trials_table([ONE]),
+    "nvml": lambda: nvml_table([Line(ONE.name, row) for row in nvml_rows(REAL)], ["no driver"]),
+    "watched": lambda: watched_table([Line(ONE.name, row) for row in watched_rows(watched(REAL))], ["no driver"]),
+    "peak_errors": lambda: peak_errors_table([Errors(ONE, Evidence.MEASURED, CELLS)]),
 }
+SOLO = completed_trial(spec("zero1", gpus_per_node=1))
+CELLS = join([SOLO, foretelling(SOLO, "solo", 1.1)], ParityJudge([SOLO]))[0].cells
+IN_A_TERMINAL = [name for name in VIEWS if name not in {"trials", "peak_errors"}]
 each_view = pytest.mark.parametrize("name", VIEWS)
 
 
-def table(name: str, trial: TrialName = MEASURED) -> Table[Any]:
-    make, figures = VIEWS[name]
-    return make([Line(trial, one) for one in figures])
+def cells(of: Table[Any], columns: Sequence[Column[Any]]) -> list[list[str]]:
+    return [[column.cell(line.figures) for column in columns] for line in of.lines]
 
 
-def cells(of: Table[Any]) -> list[list[str]]:
-    return [[column.cell(line.figures) for column in of.columns] for line in of.lines]
+def said(of: Table[Any]) -> list[Column[Any]]:
+    """The columns that say something, and are not a terminal's alone."""
+    return [column for column in of.for_files if any(column.cell(line.figures) not in {"", "-"} for line in of.lines)]
+
+
+def named(of: Table[Any], **changed: Any) -> Table[Any]:
+    """The table with other facts about its trials."""
+    return replace(of, lines=[replace(line, trial=replace(line.trial, **changed)) for line in of.lines])
 
 
 def printed(of: Table[Any], width: int) -> str:
@@ -59,64 +113,72 @@ def printed(of: Table[Any], width: int) -> str:
 
 
 @each_view
-def test_markdown_and_page_have_each_cell_of_each_column(name: str) -> None:
-    of = table(name)
-    rows = [line for line in markdown.lines(of) if line.startswith("| one")]
-    assert [row.split(" | ")[2:] for row in rows] == [[*line[:-1], f"{line[-1]} |"] for line in cells(of)]
-    assert rows[0].startswith("| one \\| two | measured |")
-    headers = [column.header for column in of.columns]
-    said = [any(line[index] != "-" for line in cells(of)) for index in range(len(headers))]
-    assert [head.text for head in html.table_grid(of).headers] == [
-        "trial",
-        *(header for header, is_said in zip(headers, said, strict=True) if is_said),
-    ]
-    assert list(frame.table_frame(of).columns) == ["trial", *headers]
+def test_markdown_and_page_have_each_cell_of_each_column_that_says_something(name: str) -> None:
+    of = VIEWS[name]()
+    headers = [column.header for column in said(of)]
+    lines = [line for line in markdown.lines(of) if line.startswith("| ")]
+    assert lines[2].startswith("| one \\| \\<b\\>two\\</b\\> | ")
+    assert all(prose(cell) in lines[2] for cell in cells(of, said(of))[0])
+    assert lines[0] == f"| trial | evidence | {' | '.join(map(prose, headers))} |"
+    page = html.table_grid(of)
+    assert [head.text for head in page.headers] == ["trial", *headers]
+    assert [list(row.cells)[1:] for row in page.rows] == cells(of, said(of))
+    assert list(frame.table_frame(of).columns) == ["trial", *(column.header for column in of.for_files)]
 
 
-@each_view
+@pytest.mark.parametrize("name", IN_A_TERMINAL)
 def test_a_wide_terminal_has_all_columns_and_a_narrow_one_those_with_a_short_header(name: str) -> None:
-    of = table(name)
-    wide, narrow = printed(of, 200), printed(of, 80)
-    for line in cells(of):
-        assert all(cell in wide for cell in line)
+    of = VIEWS[name]()
+    wide, narrow = printed(of, 300), printed(of, 80)
+    columns = [column for column in of.columns if column.wide is not None]
+    assert all(cell in wide for line in cells(of, columns) for cell in line)
     headers = [column.narrow for column in of.columns if column.narrow is not None]
     [found] = [line for line in narrow.splitlines() if line.startswith("trial ")]
     assert found.split() == ["trial", *" ".join(headers).split()]
     assert of.caption.split()[0] in narrow
+    assert narrow.startswith(of.heading or of.title)
 
 
 @each_view
 def test_a_prediction_is_marked_in_markdown_and_on_the_page(name: str) -> None:
-    of = table(name, PREDICTED)
+    of = named(VIEWS[name](), evidence="simulated", gpu="H200 SXM", status="completed", is_believed=True)
     assert "predicted (simulated on H200 SXM)" in "".join(markdown.lines(of))
-    assert html.table_grid(of).headers[1].text == "figures are"
-    assert html.table_grid(of).rows[0].cells[1] == "predicted (simulated on H200 SXM)"
-    assert "<b>" not in "".join(markdown.lines(of)).replace("\\<b\\>", "")
+    page = html.table_grid(of)
+    assert page.headers[1].text == "figures are"
+    assert (page.rows[0].cells[1], page.rows[0].kind) == ("predicted (simulated on H200 SXM)", "predicted")
 
 
 @each_view
 def test_a_table_without_lines_is_nothing_anywhere(name: str) -> None:
-    of = Table("title", "caption", table(name).columns, [])
+    of = replace(VIEWS[name](), lines=[])
     assert printed(of, 80) == ""
     assert list(markdown.lines(of)) == []
     assert html.table_grid(of).rows == []
 
 
-def test_a_row_that_is_not_believed_is_marked_in_the_terminal() -> None:
-    doubted = TrialName("a_run", "a", "wrong", "measured", None, is_believed=False)
-    assert "! wrong" in printed(table("server", doubted), 120)
+@pytest.mark.parametrize("name", IN_A_TERMINAL)
+def test_a_row_that_is_not_believed_is_marked_in_the_terminal_and_on_the_page(name: str) -> None:
+    doubted = named(VIEWS[name](), is_believed=False)
+    assert "! one" in printed(doubted, 140)
+    assert html.table_grid(doubted).rows[0].kind == "doubted"
 
 
 def test_what_is_said_below_is_the_terminals_alone() -> None:
-    of = table("server")
+    of = VIEWS["server"]()
     assert "0 x1, 1 x3" in printed(of, 120)
     assert "0 x1, 1 x3" not in "".join(markdown.lines(of))
 
 
 def test_markdown_counts_the_rows_that_it_leaves_out() -> None:
-    of = Table("t", "c", [Column[int]("n", str)], [Line(MEASURED, n) for n in range(markdown.MOST_ROWS + 3)])
+    of = Table("t", "c", [Column[int]("n", str)], [Line(ONE.name, n) for n in range(markdown.MOST_ROWS + 3)])
     assert list(markdown.lines(of))[-1] == "3 more rows are left out; the page has them."
 
 
 def test_a_trial_without_figures_of_these_kinds_has_no_lines() -> None:
-    assert resumed(completed_trial(spec("zero1")), ()) is None
+    none = [figures(completed_trial(spec("zero1", gpus_per_node=1)))]
+    for make in (pipeline_table, server_table, batch_ramp_table, checkpoints_table, host_table, nvme_table):
+        assert make(none).lines == []
+    assert outcomes_table(none).lines == []
+    failed = [figures(failed_trial(spec("zero0"), Failure(message="full", rank=2)))]
+    for make in (device_table, over_ranks_table, states_table, speed_table, parity_table):
+        assert make(failed).lines == []

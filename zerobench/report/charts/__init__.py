@@ -1,6 +1,6 @@
-"""The report's charts: from the frames of a run to static SVG, each with the same figures as a table.
+"""The report's charts: from the figures of a run to static SVG, each with the same figures as a table.
 
-    for figure in figures(run_frames([load_run(path)])):
+    for figure in figures(run_figures([load_run(path)])):
         print(figure.title, figure.table)
 
 Drawn by Vega-Lite through altair and vl-convert, so the page that shows them needs no chart library. One file a chart;
@@ -28,11 +28,11 @@ from zerobench.report.charts import (
 )
 from zerobench.report.charts.palette import colours, resolved
 from zerobench.report.figure import Figure
-from zerobench.report.frames.run_frames import RunFrames
+from zerobench.report.figures.runs import RunFigures
 
 __all__ = ["colours", "figures", "resolved"]
 
-_MAKERS: Sequence[Callable[[RunFrames], Figure | None]] = (
+_MAKERS: Sequence[Callable[[RunFigures], Figure | None]] = (
     bars.device_figure,
     bars.host_figure,
     model_size.figure,
@@ -52,7 +52,7 @@ _MAKERS: Sequence[Callable[[RunFrames], Figure | None]] = (
 )
 
 
-def figures(frames: RunFrames) -> Iterator[Figure]:
+def figures(runs: RunFigures) -> Iterator[Figure]:
     """The charts that the trials allow, in the order in which they are read; those without data are left out.
 
     Raises:
@@ -60,6 +60,6 @@ def figures(frames: RunFrames) -> Iterator[Figure]:
 
     """
     for make in _MAKERS:
-        figure = make(frames)
+        figure = make(runs)
         if figure is not None:
             yield figure

@@ -2,13 +2,13 @@
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
 
 import altair as alt
-import pandas as pd
 
 from zerobench.report.charts import palette
 from zerobench.report.charts.render import HATCH, WIDTH, Mark, Specification, data, layered
+from zerobench.report.charts.stack import Bar, Part
 from zerobench.report.charts.words import ByteAxis, part_sentence
 from zerobench.units import format_bytes
 
@@ -24,36 +24,29 @@ _NAME_WIDTH = 7.0
 
 
 def chart(
-    parts: pd.DataFrame,
-    chosen: pd.DataFrame,
-    failed: list[dict[str, Any]],
-    unit: ByteAxis,
-    axis: str,
-    capacity: pd.Series[int],
+    bars: Sequence[Bar], failed: Sequence[str], unit: ByteAxis, axis: str, capacity: Sequence[int]
 ) -> Specification:
-    """The plot: a bar for each trial of `chosen`, made of its `parts`, and a row of words for each of `failed`.
+    """The plot: a bar for each trial, made of its parts, and a row of words for each that `failed`.
 
     `capacity` is empty where no line is to be drawn; `axis` is the words of the axis of bytes.
     """
-    names = [*chosen["name"], *(row["name"] for row in failed)]
-    widest = unit.of(max(parts["end"].max(), capacity.max() if len(capacity) else 0))
+    names = [*(bar.name for bar in bars), *failed]
+    widest = unit.of(max([bar.drawn for bar in bars] + list(capacity)))
     x = alt.X("start:Q", title=axis, scale=alt.Scale(domain=[0, widest * _ROOM], nice=False))
     y = alt.Y("name:N", title=None, sort=None, scale=alt.Scale(domain=names, paddingInner=0.28))
     scale = _plot_width(names) / (widest * _ROOM)
     layers = [
-        _segments(parts, unit, x, y, scale),
-        _hatch(chosen, unit, y),
-        *_names(parts, unit, y, scale),
-        *_totals(chosen, unit, y),
+        _segments(bars, unit, x, y, scale),
+        _hatch(bars, unit, y),
+        *_names(bars, unit, y, scale),
+        *_totals(bars, unit, y),
     ]
     if failed:
-        layers.append(
-            alt.Chart(data(failed))
-            .mark_text(align="left", dx=6, color="var(--limit)")
-            .encode(x=alt.datum(0), y=y, text=alt.Text("text:N"))
-        )
-    if len(capacity):
-        layers += _capacity(chosen, unit, y)
+        rows = [{"name": name, "text": "did not fit: out of device memory"} for name in failed]
+        words = alt.Chart(data(rows)).mark_text(align="left", dx=6, color="var(--limit)")
+        layers.append(words.encode(x=alt.datum(0), y=y, text=alt.Text("text:N")))
+    if capacity:
+        layers += _capacity(bars, capacity, unit, y)
     return layered(layers, _plot_width(names), _ROW_HEIGHT * len(names))
 
 
@@ -62,20 +55,23 @@ def _plot_width(names: list[str]) -> float:
     return WIDTH - min(340.0, _LETTER * max(map(len, names))) - 24
 
 
-def _segments(parts: pd.DataFrame, unit: ByteAxis, x: alt.X, y: alt.Y, scale: float) -> Mark:
+def _segments(bars: Sequence[Bar], unit: ByteAxis, x: alt.X, y: alt.Y, scale: float) -> Mark:
     """The parts that are wide enough to be seen; `scale` is pixels for one of `unit`."""
-    drawn = parts[(parts["end"] - parts["start"]) * scale / unit.size >= _THINNEST]
+    drawn = [
+        (bar, part) for bar in bars for part in bar.parts if (part.end - part.start) * scale / unit.size >= _THINNEST
+    ]
     rows = [
         {
-            "name": row["name"],
-            "start": unit.of(row["start"]),
-            "end": unit.of(row["end"]),
-            "group": palette.CATEGORY_NAMES[row["group"]],
-            "said": _said(row),
+            "name": bar.name,
+            "start": unit.of(part.start),
+            "end": unit.of(part.end),
+            "group": palette.CATEGORY_NAMES[part.group],
+            "said": _said(bar, part),
         }
-        for _, row in drawn.iterrows()
+        for bar, part in drawn
     ]
-    present = [group for group in palette.CATEGORY_COLOURS if (drawn["group"] == group).any()]
+    groups = {part.group for _, part in drawn}
+    present = [group for group in palette.CATEGORY_COLOURS if group in groups]
     colour = alt.Color(
         "group:N",
         title=None,
@@ -92,19 +88,24 @@ def _segments(parts: pd.DataFrame, unit: ByteAxis, x: alt.X, y: alt.Y, scale: fl
     )
 
 
-def _said(row: pd.Series[Any]) -> str:
+def _said(bar: Bar, part: Part) -> str:
     """`zero2, first moment (optimizer states): 1.20 GiB, 12 % of the peak`."""
-    part, group = str(row["category"]).replace("_", " "), palette.CATEGORY_NAMES[row["group"]]
-    part = {"rest of process": group}.get(part, part)
-    within = "" if part == group else f" ({group})"
-    return part_sentence(row["name"], part + within, row["bytes"], row["whole"])
+    name, group = part.category.replace("_", " "), palette.CATEGORY_NAMES[part.group]
+    name = {"rest of process": group}.get(name, name)
+    within = "" if name == group else f" ({group})"
+    return part_sentence(bar.name, name + within, part.num_bytes, bar.whole)
 
 
-def _hatch(chosen: pd.DataFrame, unit: ByteAxis, y: alt.Y) -> Mark:
+def _hatch(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y) -> Mark:
     """Over the bars of predictions: hatching, and an outline for every bar, so that pale colours end somewhere."""
     rows = [
-        {"name": row["name"], "start": 0, "end": unit.of(row["drawn"]), "fill": "none" if row["is_measured"] else HATCH}
-        for _, row in chosen.iterrows()
+        {
+            "name": bar.name,
+            "start": 0,
+            "end": unit.of(bar.drawn),
+            "fill": "none" if bar.one.summary.is_measured else HATCH,
+        }
+        for bar in bars
     ]
     return (
         alt.Chart(data(rows))
@@ -113,20 +114,19 @@ def _hatch(chosen: pd.DataFrame, unit: ByteAxis, y: alt.Y) -> Mark:
     )
 
 
-def _names(parts: pd.DataFrame, unit: ByteAxis, y: alt.Y, scale: float) -> list[Mark]:
+def _names(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y, scale: float) -> list[Mark]:
     """The names of those groups whose parts are wide enough on the bar to hold them."""
-    spans = parts.groupby(["name", "group"], sort=False).agg(start=("start", "min"), end=("end", "max")).reset_index()
+    spans = [(bar, group, *_span(bar, group)) for bar in bars for group in dict.fromkeys(p.group for p in bar.parts)]
     rows = [
         {
-            "name": row["name"],
-            "at": unit.of((row["start"] + row["end"]) / 2),
+            "name": bar.name,
+            "at": unit.of((start + end) / 2),
             "text": text,
-            "ink": ink,
-            "paper": palette.category_colour(row["group"]),
+            "ink": palette.on_category(group),
+            "paper": palette.category_colour(group),
         }
-        for _, row in spans.iterrows()
-        if len(text := palette.SHORT_NAMES[row["group"]]) * _NAME_WIDTH < unit.of(row["end"] - row["start"]) * scale
-        and (ink := palette.on_category(row["group"]))
+        for bar, group, start, end in spans
+        if len(text := palette.SHORT_NAMES[group]) * _NAME_WIDTH < unit.of(end - start) * scale
     ]
     # A border in the part's own colour keeps the name readable on hatching.
     halo = (
@@ -142,12 +142,15 @@ def _names(parts: pd.DataFrame, unit: ByteAxis, y: alt.Y, scale: float) -> list[
     return [halo, name]
 
 
-def _totals(chosen: pd.DataFrame, unit: ByteAxis, y: alt.Y) -> list[Mark]:
+def _span(bar: Bar, group: str) -> tuple[int, int]:
+    """From where to where the parts of a group lie."""
+    parts = [part for part in bar.parts if part.group == group]
+    return parts[0].start, parts[-1].end
+
+
+def _totals(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y) -> list[Mark]:
     """The whole, written at the end of each bar."""
-    rows = [
-        {"name": row["name"], "at": unit.of(row["drawn"]), "text": format_bytes(row["whole"])}
-        for _, row in chosen.iterrows()
-    ]
+    rows = [{"name": bar.name, "at": unit.of(bar.drawn), "text": format_bytes(bar.whole)} for bar in bars]
     # A border in the colour of the paper keeps the figure readable where a limit runs through it.
     halo = alt.Chart(data(rows)).mark_text(align="left", dx=6, stroke="var(--paper)", strokeWidth=3)
     plain = alt.Chart(data(rows)).mark_text(align="left", dx=6)
@@ -155,26 +158,21 @@ def _totals(chosen: pd.DataFrame, unit: ByteAxis, y: alt.Y) -> list[Mark]:
     return [halo.encode(**place), plain.encode(**place)]
 
 
-def _capacity(chosen: pd.DataFrame, unit: ByteAxis, y: alt.Y) -> list[Mark]:
+def _capacity(bars: Sequence[Bar], capacity: Sequence[int], unit: ByteAxis, y: alt.Y) -> list[Mark]:
     """What a device holds: one line where all rows have the same, else one for each row; its figure once."""
-    known = chosen[chosen["capacity_bytes"].notna()]
-    first = known.drop_duplicates("capacity_bytes")
+    known = [(bar.name, size) for bar in bars if (size := bar.one.summary.capacity_bytes) is not None]
     texts = [
-        {
-            "name": row["name"],
-            "at": unit.of(row["capacity_bytes"]),
-            "text": f"capacity {format_bytes(row['capacity_bytes'], 0)}",
-            "said": f"capacity of one device: {format_bytes(row['capacity_bytes'])}",
-        }
-        for _, row in first.iterrows()
+        {"at": unit.of(size), "text": f"capacity {format_bytes(size, 0)}", "said": _holds(size)} for size in capacity
     ]
     text = alt.Chart(data(texts[:3])).mark_text(color="var(--limit)", dy=-8, align="right", baseline="bottom")
     said = text.encode(x=alt.X("at:Q"), y=alt.value(0), text=alt.Text("text:N"))
-    if len(texts) == 1:
+    if len(capacity) == 1:
         rule = alt.Chart(data(texts)).mark_rule(color="var(--limit)", strokeWidth=2)
         return [rule.encode(x=alt.X("at:Q"), description=alt.Description("said:N")), said]
-    by_size = {row["at"]: row["said"] for row in texts}
-    rows = [{"name": row["name"], "at": unit.of(row["capacity_bytes"])} for _, row in known.iterrows()]
-    rows = [{**row, "said": by_size[row["at"]]} for row in rows]
+    rows = [{"name": name, "at": unit.of(size), "said": _holds(size)} for name, size in known]
     ticks = alt.Chart(data(rows)).mark_tick(orient="vertical", size=_ROW_HEIGHT, thickness=2, color="var(--limit)")
     return [ticks.encode(x=alt.X("at:Q"), y=y, description=alt.Description("said:N")), said]
+
+
+def _holds(size: int) -> str:
+    return f"capacity of one device: {format_bytes(size)}"

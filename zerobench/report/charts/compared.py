@@ -13,14 +13,14 @@ from zerobench.report.charts.render import WIDTH, Mark, Specification, data, lay
 from zerobench.report.charts.words import ByteAxis, byte_axis, counted
 from zerobench.report.compared.rows import Compared, is_comparison
 from zerobench.report.figure import Figure
-from zerobench.report.frames.run_frames import RunFrames
+from zerobench.report.figures.runs import RunFigures
 from zerobench.units import format_bytes, format_seconds
 
 _ROW_HEIGHT, _LETTER, _MOST_ROWS = 24, 6.6, 40
 _STATES = ("parameters", "gradients", "optimizer")
 
 
-def speed_figure(frames: RunFrames) -> Figure | None:
+def speed_figure(frames: RunFigures) -> Figure | None:
     """Speed-up over the single process, beside what n ranks would bring; None where nothing is compared."""
     rows = [row for row in _shown(frames) if row.speed_up is not None and not row.is_reference]
     if not rows:
@@ -33,7 +33,7 @@ def speed_figure(frames: RunFrames) -> Figure | None:
     return Figure(key, title, caption, svg(_speed_chart(rows), key, title), _speed_table(rows))
 
 
-def states_figure(frames: RunFrames) -> Figure | None:
+def states_figure(frames: RunFigures) -> Figure | None:
     """Model states of one rank, stacked, a server's beside its workers'; None where nothing is compared."""
     rows = [row for row in _shown(frames) if row.figures.states is not None]
     if not rows:
@@ -47,11 +47,11 @@ def states_figure(frames: RunFrames) -> Figure | None:
     return Figure(key, title, caption, svg(_states_chart(rows, unit), key, title), _states_table(rows, unit))
 
 
-def _shown(frames: RunFrames) -> Sequence[Compared]:
+def _shown(frames: RunFigures) -> Sequence[Compared]:
     return frames.comparison[:_MOST_ROWS] if is_comparison(frames.comparison) else ()
 
 
-def _left_out(frames: RunFrames) -> str:
+def _left_out(frames: RunFigures) -> str:
     known = len(frames.comparison)
     return "" if known <= _MOST_ROWS else f" The first {_MOST_ROWS} of {known} are drawn."
 

@@ -3,21 +3,21 @@
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
 import altair as alt
-import pandas as pd
 
-from zerobench.report.charts.marks import point_row, points, strategy_stroke
+from zerobench.report.charts.marks import point, points, strategy_stroke
 from zerobench.report.charts.render import WIDTH, Mark, Specification, data, layered
+from zerobench.report.charts.series import Place, Series
 
 _PLOT_WIDTH, _PLOT_HEIGHT, _LABEL_GAP = WIDTH - 270, 340, 13
 
 
 def chart(
-    trials: pd.DataFrame,
-    x: str,
+    lines: Sequence[Series],
+    say: Callable[[Place], str],
     x_axis: alt.Axis,
     y_axis: alt.Axis,
     *,
@@ -25,56 +25,56 @@ def chart(
     y_domain: tuple[float, float] | None = None,
     rules: Sequence[tuple[float, str]] = (),
 ) -> Specification:
-    """Lines and points of `trials` (with_series), whose `y` and `said` are the height and the words of each point.
+    """Lines and points of trials; `say` puts a point in words.
 
     Both axes are logarithmic, unless a `y_domain` is given: then y is linear within it. `rules` are level lines with
     their words; `x_size` is what x is counted in.
     """
-    trials = trials.assign(**{x: trials[x].astype(float) / x_size})
-    low, high = trials[x].min(), trials[x].max()
+    places = [place for line in lines for place in line.places]
+    low, high = min(place.x for place in places) / x_size, max(place.x for place in places) / x_size
     reach = [low / (high / low) ** 0.04, high * (high / low) ** 0.04]
-    heights = [*trials["y"], *(height for height, _ in rules)]
+    heights = [*(place.y for place in places), *(height for height, _ in rules)]
     foot, top = y_domain or (min(heights) / 1.25, max(heights) * 1.25)
     y_scale = alt.Scale(type="linear" if y_domain else "log", domain=[foot, top], nice=False, zero=False)
     x_of = alt.X("x:Q", axis=x_axis, scale=alt.Scale(type="log", domain=reach, nice=False))
     y_of = alt.Y("y:Q", axis=y_axis, scale=y_scale)
     upright = _Upright(foot, top, is_log=y_domain is None)
-    rows = [point_row(row, row[x], row["y"], row["said"]) for _, row in trials.iterrows()]
-    layers = [_lines(trials, x, x_of, y_of), *points(rows, x_of, y_of), _ends(trials, x, x_of, y_of, upright)]
-    layers = [*_rules(rules, y_of), *layers]
-    return layered(layers, _PLOT_WIDTH, _PLOT_HEIGHT)
+    rows = [point(place.one, place.x / x_size, place.y, say(place)) for place in places]
+    layers = [_lines(lines, x_size, x_of, y_of), *points(rows, x_of, y_of), _ends(lines, x_size, x_of, y_of, upright)]
+    return layered([*_rules(rules, y_of), *layers], _PLOT_WIDTH, _PLOT_HEIGHT)
 
 
-def _medians(trials: pd.DataFrame, x: str) -> pd.DataFrame:
-    """The middle of each line's trials at each x: one, but for repeats and settings that no column names."""
-    columns = ["series", "series_name", "strategy", "is_measured", x]
-    found = trials.groupby(columns, sort=True)["y"].median().reset_index()
-    return found.astype({x: float, "y": float})
-
-
-def _lines(trials: pd.DataFrame, x: str, x_of: alt.X, y_of: alt.Y) -> Mark:
+def _lines(lines: Sequence[Series], x_size: float, x_of: alt.X, y_of: alt.Y) -> Mark:
+    strategies = [line.places[0].one.spec.strategy for line in lines]
     rows = [
-        {"x": row[x], "y": row["y"], "series": row["series"], "strategy": row["strategy"], "dash": row["is_measured"]}
-        for _, row in _medians(trials, x).iterrows()
+        {
+            "x": x / x_size,
+            "y": y,
+            "series": number,
+            "strategy": strategy,
+            "dash": line.places[0].one.summary.is_measured,
+        }
+        for number, (line, strategy) in enumerate(zip(lines, strategies, strict=True))
+        for x, y in line.medians
     ]
     dash = alt.StrokeDash("dash:N", scale=alt.Scale(domain=[True, False], range=[[1, 0], [5, 3]]), legend=None)
-    stroke = strategy_stroke([row["strategy"] for row in rows])
     return (
         alt.Chart(data(rows))
         .mark_line(strokeWidth=1.8, aria=False)
-        .encode(x=x_of, y=y_of, detail=alt.Detail("series:N"), stroke=stroke, strokeDash=dash)
+        .encode(x=x_of, y=y_of, detail=alt.Detail("series:N"), stroke=strategy_stroke(strategies), strokeDash=dash)
     )
 
 
-def _ends(trials: pd.DataFrame, x: str, x_of: alt.X, y_of: alt.Y, scale: _Upright) -> Mark:
+def _ends(lines: Sequence[Series], x_size: float, x_of: alt.X, y_of: alt.Y, scale: _Upright) -> Mark:
     """The name of each line behind its last point, moved apart where they would lie over each other."""
-    last = _medians(trials, x).groupby("series").last().reset_index()
+    last = [(*line.medians[-1], line.name) for line in lines]
     rows = []
-    for _, group in last.groupby(x):
-        heights = spread_out([scale.pixel(height) for height in group["y"]], _LABEL_GAP, _PLOT_HEIGHT)
+    for x in sorted({x for x, _, _ in last}):
+        group = [(y, name) for at, y, name in last if at == x]
+        heights = spread_out([scale.pixel(y) for y, _ in group], _LABEL_GAP, _PLOT_HEIGHT)
         rows += [
-            {"x": row[x], "y": scale.value(height), "text": row["series_name"]}
-            for (_, row), height in zip(group.iterrows(), heights, strict=True)
+            {"x": x / x_size, "y": scale.value(height), "text": name}
+            for (_, name), height in zip(group, heights, strict=True)
         ]
     mark = alt.Chart(data(rows)).mark_text(align="left", dx=13, limit=215, fontSize=11)
     return mark.encode(x=x_of, y=y_of, text=alt.Text("text:N"))

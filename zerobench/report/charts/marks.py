@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any, Literal
+from dataclasses import dataclass
+from typing import Literal
 
 import altair as alt
-import pandas as pd
 
 from zerobench.report.charts import palette
 from zerobench.report.charts.render import Mark, data
+from zerobench.report.figures.trial import TrialFigures
 
 SHAPES = {"none": "circle", "cpu": "square", "nvme": "triangle-up"}
 _OFFLOADS = {"none": "no offload", "cpu": "offload to CPU", "nvme": "offload to NVMe"}
@@ -21,21 +22,35 @@ SIDES: Sequence[tuple[Literal["left", "right"], int, bool]] = (("left", 11, True
 """How text stands beside a point: its alignment, its distance, and whether that is to the right."""
 
 
-def point_row(trial: Any, x: float, y: float, said: str) -> dict[str, Any]:
-    """A prepared trial (a row of its frame) as a point at x, y."""
-    strategy = str(trial["strategy"])
-    colour = palette.strategy_colour(strategy)
-    measured = bool(trial["is_measured"])
-    return {
-        "x": float(x),
-        "y": float(y),
-        "said": said,
-        "strategy": strategy,
-        "offload": _OFFLOADS[str(trial["offload"])],
-        "fill": colour if measured else "var(--paper)",
-        "figure": strategy.removeprefix("zero")[:1],
-        "ink": palette.on_strategy(strategy) if measured else "var(--ink)",
-    }
+@dataclass(frozen=True)
+class Point:
+    """A trial as a mark reads it."""
+
+    x: float
+    y: float
+    said: str
+    strategy: str
+    offload: str
+    fill: str
+    figure: str
+    ink: str
+    trial: str
+
+
+def point(one: TrialFigures, x: float, y: float, said: str) -> Point:
+    """A trial as a point at x, y."""
+    strategy, measured = one.spec.strategy, one.summary.is_measured
+    return Point(
+        float(x),
+        float(y),
+        said,
+        strategy,
+        offload=_OFFLOADS[one.summary.offload],
+        fill=palette.strategy_colour(strategy) if measured else "var(--paper)",
+        figure=strategy.removeprefix("zero")[:1],
+        ink=palette.on_strategy(strategy) if measured else "var(--ink)",
+        trial=one.trial_id,
+    )
 
 
 def strategy_stroke(strategies: Sequence[str], *, legend: bool = True) -> alt.Stroke:
@@ -58,17 +73,17 @@ def _shape(offloads: Sequence[str], *, legend: bool) -> alt.Shape:
     return alt.Shape("offload:N", title=None, scale=scale, legend=shown if len(present) > 1 else None)
 
 
-def points(rows: list[dict[str, Any]], x: alt.X, y: alt.Y, *, legend: bool = True) -> list[Mark]:
-    """Layers that draw `rows` (point_row), the strategies' figures on them where there are few.
+def points(rows: Sequence[Point], x: alt.X, y: alt.Y, *, legend: bool = True) -> list[Mark]:
+    """Layers that draw `rows` (point), the strategies' figures on them where there are few.
 
     A strategy's points and figures lie over those of the one before it, so that no figure shows through a point.
     """
     few = len(rows) <= _MOST_FIGURES
-    stroke = strategy_stroke([row["strategy"] for row in rows], legend=legend)
-    shape = _shape([row["offload"] for row in rows], legend=legend)
+    stroke = strategy_stroke([row.strategy for row in rows], legend=legend)
+    shape = _shape([row.offload for row in rows], legend=legend)
     layers = []
-    for strategy in sorted({row["strategy"] for row in rows}):
-        own = alt.Chart(data([row for row in rows if row["strategy"] == strategy]))
+    for strategy in sorted({row.strategy for row in rows}):
+        own = alt.Chart(data([row for row in rows if row.strategy == strategy]))
         dots = own.mark_point(size=190 if few else 45, strokeWidth=1.6, opacity=1, fillOpacity=1 if few else 0.55)
         fill = alt.Fill("fill:N", scale=None)
         layers.append(
@@ -80,9 +95,9 @@ def points(rows: list[dict[str, Any]], x: alt.X, y: alt.Y, *, legend: bool = Tru
     return layers
 
 
-def strategies_sentence(trials: pd.DataFrame) -> str:
+def strategies_sentence(trials: Sequence[TrialFigures]) -> str:
     """How a caption reads the points."""
     parts = ["A point is a trial; its figure is the ZeRO stage (s: one process)"]
-    if (trials["offload"] != "none").any():
+    if any(one.summary.offloads() for one in trials):
         parts.append("its shape where states are offloaded to")
     return ", ".join(parts) + "."

@@ -10,10 +10,12 @@ import pandas as pd
 from zerobench.report.charts import lines, series
 from zerobench.report.charts.marks import strategies_sentence
 from zerobench.report.charts.render import svg
-from zerobench.report.charts.shown import completed, doubt_sentence, evidence_sentence, prepared
+from zerobench.report.charts.series import Place, Series
+from zerobench.report.charts.shown import completed, doubt_sentence, evidence_sentence
 from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.figure import Figure
-from zerobench.report.frames.run_frames import RunFrames
+from zerobench.report.figures.runs import RunFigures
+from zerobench.report.figures.summary import Summary
 from zerobench.units import format_bytes
 
 _CAPACITY_REACH = 20
@@ -21,60 +23,60 @@ _CAPACITY_REACH = 20
 
 
 def memory_lines(
-    frames: RunFrames,
+    runs: RunFigures,
     *,
     key: str,
-    x: str,
+    x: Callable[[Summary], int | None],
     varying: Sequence[str],
-    axis: Callable[[pd.Series[float]], tuple[alt.Axis, float]],
+    axis: Callable[[Sequence[float]], tuple[alt.Axis, float]],
     words: str,
     say: Callable[[float], str],
 ) -> Figure | None:
-    """The device's largest peak over column `x`; None where no line has two points.
+    """The device's largest peak over `x`; None where no line has two points.
 
     `axis` makes the axis for the values that are drawn, and says what they are counted in; `say` puts one in words.
     """
-    trials = completed(prepared(frames.trials))
-    trials = trials[(trials["device_peak_bytes"] > 0).fillna(value=False).astype(bool)].copy()
-    trials["y"] = trials["device_peak_bytes"].astype(float)
-    shown, number = series.with_series(trials, x, varying)
-    if shown.empty:
+    known = [(one, x(one.summary), one.summary.device_peak_bytes) for one in completed(runs.figures)]
+    drawn, number = series.with_series(
+        [Place(one, value, peak) for one, value, peak in known if value is not None and peak], varying
+    )
+    if not drawn:
         return None
-    unit = byte_axis(shown["y"])
-    capacity = sorted({float(size) for size in shown["capacity_bytes"].dropna()})
+    places = [place for line in drawn for place in line.places]
+    trials = [place.one for place in places]
+    unit = byte_axis(place.y for place in places)
+    capacity = sorted({one.summary.capacity_bytes for one in trials if one.summary.capacity_bytes is not None})
     rules = [
         (unit.of(size), f"capacity of one device: {format_bytes(size)}")
         for size in capacity[:2]
-        if size < _CAPACITY_REACH * shown["y"].max()
+        if size < _CAPACITY_REACH * max(place.y for place in places)
     ]
-    shown["bytes"], shown["y"] = shown["device_peak_bytes"], shown["y"] / unit.size
-    shown["said"] = [
-        f"{row['name']}, {say(row[x])}: {format_bytes(row['bytes'])} at the peak" for _, row in shown.iterrows()
-    ]
+    scaled = [Series(line.name, [Place(p.one, p.x, unit.of(p.y)) for p in line.places]) for line in drawn]
+
+    def said(place: Place) -> str:
+        peak = format_bytes(place.one.summary.device_peak_bytes)
+        return f"{place.one.marked_label}, {say(place.x)}: {peak} at the peak"
+
     y_axis = alt.Axis(title=f"peak memory of one device ({unit.name})", format="~g", tickCount=6)
-    x_axis, x_size = axis(shown[x].astype(float))
-    drawn = lines.chart(shown, x, x_axis, y_axis, x_size=x_size, rules=rules)
+    x_axis, x_size = axis([place.x for place in places])
+    chart = lines.chart(scaled, said, x_axis, y_axis, x_size=x_size, rules=rules)
     title = f"Device memory over {words}"
-    more = series.left_out_sentence(shown, number)
     caption = (
         "Largest peak of any rank, start-up included; both axes are logarithmic. "
-        + strategies_sentence(shown)
+        + strategies_sentence(trials)
         + " Lines join trials that are alike in all else."
-        + evidence_sentence(shown)
-        + doubt_sentence(shown)
-        + more
+        + evidence_sentence(trials)
+        + doubt_sentence(trials)
+        + series.left_out_sentence(drawn, number)
     )
-    return Figure(key, title, caption, svg(drawn, key, title), _table(shown, x, words, unit))
+    return Figure(key, title, caption, svg(chart, key, title), _table(drawn, words, unit))
 
 
-def _table(shown: pd.DataFrame, x: str, words: str, unit: ByteAxis) -> pd.DataFrame:
-    ordered = shown.sort_values(["series", x], kind="stable")
-    return pd.DataFrame(
-        {
-            "line": ordered["series_name"].to_numpy(),
-            "trial": ordered["name"].to_numpy(),
-            words.removeprefix("the "): [f"{value:,}" for value in ordered[x]],
-            f"peak ({unit.name})": [unit.show(size) for size in ordered["bytes"]],
-            "evidence": ordered["evidence"].to_numpy(),
-        }
-    )
+def _table(drawn: Sequence[Series], words: str, unit: ByteAxis) -> pd.DataFrame:
+    rows = [
+        (line.name, place.one.marked_label, f"{place.x:,}", unit.show(place.y), place.one.spec.evidence.value)
+        for line in drawn
+        for place in sorted(line.places, key=lambda place: place.x)
+    ]
+    names = ["line", "trial", words.removeprefix("the "), f"peak ({unit.name})", "evidence"]
+    return pd.DataFrame(rows, columns=names)

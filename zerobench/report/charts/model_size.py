@@ -2,29 +2,30 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import altair as alt
-import pandas as pd
 
 from zerobench.report.charts.memory_lines import memory_lines
 from zerobench.report.figure import Figure
-from zerobench.report.frames.run_frames import RunFrames
+from zerobench.report.figures.runs import RunFigures
 from zerobench.units import format_count
 
 
-def figure(frames: RunFrames) -> Figure | None:
+def figure(runs: RunFigures) -> Figure | None:
     """Device peaks over model size; None where no two models were run alike."""
     return memory_lines(
-        frames,
+        runs,
         key="memory-over-model-size",
-        x="num_params",
-        varying=("model",),
+        x=lambda summary: summary.num_params,
+        varying=("model", "num_params"),
         axis=_axis,
         words="model size",
         say=lambda value: f"{format_count(value)} parameters",
     )
 
 
-def _axis(sizes: pd.Series[float]) -> tuple[alt.Axis, float]:
+def _axis(sizes: Sequence[float]) -> tuple[alt.Axis, float]:
     """Billions where the largest model has one, else millions."""
-    word, size = ("billions", 1e9) if sizes.max() >= 1e9 else ("millions", 1e6)
+    word, size = ("billions", 1e9) if max(sizes) >= 1e9 else ("millions", 1e6)
     return alt.Axis(title=f"parameters of the model ({word})", format="~g", tickCount=8, labelOverlap=True), size

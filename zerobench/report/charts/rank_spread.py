@@ -5,17 +5,19 @@ A server is no rank among others, and is left out.
 
 from __future__ import annotations
 
-from typing import Any
+from collections.abc import Sequence
+from dataclasses import dataclass
 
 import altair as alt
 import pandas as pd
 
 from zerobench.report.charts.marks import SIDES
 from zerobench.report.charts.render import WIDTH, Specification, data, layered, svg
-from zerobench.report.charts.shown import KEY, MOST_ROWS, completed, doubt_sentence, prepared
+from zerobench.report.charts.shown import MOST_ROWS, completed, doubt_sentence
 from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.figure import Figure
-from zerobench.report.frames.run_frames import RunFrames
+from zerobench.report.figures.runs import RunFigures
+from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.stats import RankSpread, spread_over_ranks
 from zerobench.spec.roles import Role
 from zerobench.units import format_bytes
@@ -24,44 +26,44 @@ _KEY = "spread-over-ranks"
 _ROW_HEIGHT = 22
 
 
-def figure(frames: RunFrames) -> Figure | None:
+Spread = tuple[TrialFigures, RankSpread]
+
+
+def figure(runs: RunFigures) -> Figure | None:
     """Each rank's device peak beside the median rank's; None where no trial had two ranks."""
-    found = spreads(frames)
+    found = spreads(runs)
     if not found:
         return None
     title = "Spread of the device peak over ranks"
-    uneven = [(trial, spread) for trial, spread in found if spread.odd_rank is not None]
+    uneven = [(one, spread) for one, spread in found if spread.odd_rank is not None]
     if not uneven:
         caption = f"In each of the {len(found)} trials with several ranks, all ranks have the same device peak."
-        return Figure(_KEY, title, caption, None, _table(found, byte_axis([spread.median for _, spread in found])))
-    widest = sorted(uneven, key=lambda one: -_reach(one[1]))[:MOST_ROWS]
-    shown = sorted(widest, key=lambda one: int(one[0]["position"]))
-    unit = byte_axis([_reach(spread) for _, spread in shown])
-    drawn = _chart(frames, shown, unit)
+        return Figure(_KEY, title, caption, None, _table(found, byte_axis(spread.median for _, spread in found)))
+    widest = {id(one) for one, _ in sorted(uneven, key=lambda pair: -_reach(pair[1]))[:MOST_ROWS]}
+    shown = [(one, spread) for one, spread in uneven if id(one) in widest]
+    unit = byte_axis(_reach(spread) for _, spread in shown)
     caption = (
         "Peak of each rank in the steady step, less the median rank's; the rank farthest from the median is named."
         f" {_even_sentence(len(found) - len(uneven))}"
     )
     if len(uneven) > len(shown):
         caption += f" Of {len(uneven):,} uneven trials the {len(shown)} widest are drawn."
-    caption += doubt_sentence(pd.DataFrame([trial for trial, _ in shown]))
-    return Figure(
-        _KEY, title, caption.strip(), svg(drawn, _KEY, title), _table(shown, byte_axis([s.maximum for _, s in shown]))
-    )
+    caption += doubt_sentence([one for one, _ in shown])
+    table = _table(shown, byte_axis(spread.maximum for _, spread in shown))
+    return Figure(_KEY, title, caption.strip(), svg(_chart(shown, unit), _KEY, title), table)
 
 
-def spreads(frames: RunFrames) -> list[tuple[pd.Series[Any], RankSpread]]:
-    """The spread of the steady device peak of each completed trial with two ranks or more, in the frame's order."""
-    trials = completed(prepared(frames.trials)).set_index(KEY, drop=False)
-    ranks = frames.ranks[frames.ranks["device_peak_bytes"].notna() & (frames.ranks["role"] != Role.SERVER.value)]
-    by_trial = {key: group for key, group in ranks.groupby(KEY, sort=False) if len(group) > 1}
-    found = []
-    for key, trial in trials.iterrows():
-        if key in by_trial:
-            group = by_trial[key]
-            spread = spread_over_ranks(dict(zip(group["rank"], group["device_peak_bytes"].astype(int), strict=True)))
-            found += [(trial, spread)] if spread is not None else []
-    return found
+def spreads(runs: RunFigures) -> list[Spread]:
+    """The spread of the steady device peak of each completed trial with two ranks or more."""
+    known = ((one, _peaks(one)) for one in completed(runs.figures))
+    found = ((one, spread_over_ranks(peaks)) for one, peaks in known if len(peaks) > 1)
+    return [(one, spread) for one, spread in found if spread is not None]
+
+
+def _peaks(one: TrialFigures) -> dict[int, int]:
+    """By rank, servers left out."""
+    ranks = (rank for rank in one.ranks if rank.role != Role.SERVER)
+    return {rank.rank: rank.device_peak_bytes for rank in ranks if rank.device_peak_bytes is not None}
 
 
 def _reach(spread: RankSpread) -> float:
@@ -72,19 +74,19 @@ def _even_sentence(number: int) -> str:
     return "" if not number else f"In {number:,} more all ranks have the same."
 
 
-def _chart(frames: RunFrames, shown: list[tuple[pd.Series[Any], RankSpread]], unit: ByteAxis) -> Specification:
-    names = [str(trial["name"]) for trial, _ in shown]
-    spans: list[dict[str, Any]] = [
-        {
-            "name": name,
-            "start": unit.of(spread.minimum - spread.median),
-            "end": unit.of(spread.maximum - spread.median),
-            "said": f"{name}: from {format_bytes(spread.minimum)} to {format_bytes(spread.maximum)},"
+def _chart(shown: Sequence[Spread], unit: ByteAxis) -> Specification:
+    names = [one.marked_label for one, _ in shown]
+    spans = [
+        _Span(
+            name,
+            unit.of(spread.minimum - spread.median),
+            unit.of(spread.maximum - spread.median),
+            f"{name}: from {format_bytes(spread.minimum)} to {format_bytes(spread.maximum)},"
             f" median {format_bytes(spread.median)}",
-        }
+        )
         for name, (_, spread) in zip(names, shown, strict=True)
     ]
-    low, high = min(row["start"] for row in spans), max(row["end"] for row in spans)
+    low, high = min(row.start for row in spans), max(row.end for row in spans)
     room = (high - low) * 0.12
     x = alt.X(
         "start:Q",
@@ -94,8 +96,8 @@ def _chart(frames: RunFrames, shown: list[tuple[pd.Series[Any], RankSpread]], un
     y = alt.Y("name:N", title=None, sort=None, scale=alt.Scale(domain=names))
     rules = alt.Chart(data(spans)).mark_bar(height=4, color="var(--muted)", opacity=0.6)
     zero = alt.Chart(data([{"start": 0.0}])).mark_rule(color="var(--ink)", strokeWidth=1, aria=False)
-    points = [row for trial, spread in shown for row in _points(frames, trial, spread, unit)]
-    odd = [row for row in points if row["text"]]
+    points = [row for one, spread in shown for row in _points(one, spread, unit)]
+    odd = [row for row in points if row.text]
     layers = [rules.encode(x=x, x2=alt.X2("end:Q"), y=y, description=alt.Description("said:N")), zero.encode(x=x)]
     layers.append(
         alt.Chart(data(points))
@@ -103,7 +105,7 @@ def _chart(frames: RunFrames, shown: list[tuple[pd.Series[Any], RankSpread]], un
         .encode(x=x, y=y, fill=alt.Fill("fill:N", scale=None), description=alt.Description("said:N"))
     )
     for align, dx, is_right in SIDES:
-        texts = alt.Chart(data([row for row in odd if row["is_right"] == is_right]))
+        texts = alt.Chart(data([row for row in odd if row.is_right == is_right]))
         layers.append(texts.mark_text(align=align, dx=dx, fontSize=11).encode(x=x, y=y, text=alt.Text("text:N")))
     width = WIDTH - min(340.0, 6.6 * max(map(len, names))) - 24
     return layered(layers, width, _ROW_HEIGHT * len(names))
@@ -113,36 +115,54 @@ _MOST_RANKS = 64
 """Ranks of a trial that have a point each; of more, the odd one, the least and the most."""
 
 
-def _points(frames: RunFrames, trial: pd.Series[Any], spread: RankSpread, unit: ByteAxis) -> list[dict[str, Any]]:
-    ranks = frames.ranks
-    own = ranks[(ranks["run_id"] == trial["run_id"]) & (ranks["trial_id"] == trial["trial_id"])]
-    own = own[own["device_peak_bytes"].notna() & (own["role"] != Role.SERVER.value)]
-    if len(own) > _MOST_RANKS:
-        peaks = own["device_peak_bytes"]
-        own = own[(own["rank"] == spread.odd_rank) | (peaks == peaks.min()) | (peaks == peaks.max())]
-        own = own.drop_duplicates("device_peak_bytes", keep="first") if len(own) > _MOST_RANKS else own
-    rows = []
-    for rank, size in zip(own["rank"], own["device_peak_bytes"], strict=True):
-        is_odd = bool(rank == spread.odd_rank)
-        rows.append(
-            {
-                "name": str(trial["name"]),
-                "start": unit.of(size - spread.median),
-                "fill": "var(--limit)" if is_odd else "var(--paper)",
-                "text": f"rank {rank}" if is_odd else "",
-                "is_right": bool(size >= spread.median),
-                "said": f"{trial['name']}, rank {rank}: {format_bytes(size)}{', the odd one' if is_odd else ''}",
-            }
+@dataclass(frozen=True)
+class _Span:
+    """From the least rank of a trial to the most."""
+
+    name: str
+    start: float
+    end: float
+    said: str
+
+
+@dataclass(frozen=True)
+class _Rank:
+    """A rank as a mark reads it."""
+
+    name: str
+    start: float
+    fill: str
+    text: str
+    is_right: bool
+    said: str
+
+
+def _points(one: TrialFigures, spread: RankSpread, unit: ByteAxis) -> list[_Rank]:
+    peaks, name = _peaks(one), one.marked_label
+    if len(peaks) > _MOST_RANKS:
+        ends = {spread.minimum, spread.maximum}
+        own = {rank: size for rank, size in peaks.items() if rank == spread.odd_rank or size in ends}
+        first = {size: rank for rank, size in reversed(own.items())}
+        peaks = own if len(own) <= _MOST_RANKS else {rank: size for rank, size in own.items() if first[size] == rank}
+    return [
+        _Rank(
+            name,
+            unit.of(size - spread.median),
+            fill="var(--limit)" if rank == spread.odd_rank else "var(--paper)",
+            text=f"rank {rank}" if rank == spread.odd_rank else "",
+            is_right=size >= spread.median,
+            said=f"{name}, rank {rank}: {format_bytes(size)}{', the odd one' if rank == spread.odd_rank else ''}",
         )
-    return rows
+        for rank, size in peaks.items()
+    ]
 
 
-def _table(found: list[tuple[pd.Series[Any], RankSpread]], unit: ByteAxis) -> pd.DataFrame:
-    less = byte_axis([_reach(spread) for _, spread in found])
+def _table(found: Sequence[Spread], unit: ByteAxis) -> pd.DataFrame:
+    less = byte_axis(_reach(spread) for _, spread in found)
     return pd.DataFrame(
         [
             {
-                "trial": str(trial["name"]),
+                "trial": one.marked_label,
                 f"least ({unit.name})": unit.show(spread.minimum),
                 f"median ({unit.name})": unit.show(spread.median),
                 f"most ({unit.name})": unit.show(spread.maximum),
@@ -151,6 +171,6 @@ def _table(found: list[tuple[pd.Series[Any], RankSpread]], unit: ByteAxis) -> pd
                     None if spread.odd_value is None else spread.odd_value - spread.median
                 ),
             }
-            for trial, spread in found
+            for one, spread in found
         ]
     )

@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from zerobench.report.figure import Figure
-from zerobench.report.frames.run_frames import RunFrames
+from zerobench.report.figures.runs import RunFigures
 from zerobench.report.render.frame import table_frame
 from zerobench.report.tables.checkpoints import checkpoints_table
 
 
-def figure(frames: RunFrames) -> Figure | None:
+def figure(runs: RunFigures) -> Figure | None:
     """What saving, loading and going on cost; None where no trial saves."""
-    table = checkpoints_table(frames.lines.checkpoints)
+    table = checkpoints_table(runs.figures)
     if not table.lines:
         return None
     caption = f"A table, since its figures have no axis in common. {table.caption}"

@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import mmap
 import re
-from collections.abc import Mapping, Sequence
+from collections.abc import Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 from xml.sax.saxutils import quoteattr
@@ -79,12 +79,13 @@ CONFIG: Mapping[str, Any] = {
 }
 
 
-def data(rows: list[dict[str, Any]]) -> alt.InlineData:
-    """Rows of plain Python values as a chart's data.
+def data(rows: Iterable[Any]) -> alt.InlineData:
+    """Rows of plain Python values, mappings or dataclasses, as a chart's data.
 
     As text, because altair copies and walks what it can look into, once for each layer that is added.
     """
-    return alt.InlineData(values=json.dumps(rows, allow_nan=False), format=alt.JsonDataFormat(type="json"))
+    plain = [row if isinstance(row, dict) else vars(row) for row in rows]
+    return alt.InlineData(values=json.dumps(plain, allow_nan=False), format=alt.JsonDataFormat(type="json"))
 
 
 def layered(marks: Sequence[Mark], width: float, height: float, title: str | None = None) -> Specification:

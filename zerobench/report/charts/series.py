@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from statistics import median
 from typing import Any
 
-import pandas as pd
-
 from zerobench.report.column_units import plain
+from zerobench.report.figures.trial import TrialFigures
+from zerobench.report.frames.rows import keys_of
 from zerobench.report.frames.schema import KEYS
 
 MOST_LINES = 16
@@ -23,10 +25,36 @@ predicted for, and `settings`, DeepSpeed's keys that the sweep sets. A test hold
 _COMPARED = {"strategy", "offload_optimizer", "offload_param", "optimizer", "evidence", "settings"}
 """What lines are drawn beside each other for; in all else they had better be alike."""
 
+Facts = Mapping[str, Any]
+"""What a trial is, by the names of ALIKE."""
+
+
+@dataclass(frozen=True)
+class Place:
+    """A trial on a line."""
+
+    one: TrialFigures
+    x: float
+    y: float
+
+
+@dataclass(frozen=True)
+class Series:
+    """A line: trials alike in all but what is varied."""
+
+    name: str
+    places: Sequence[Place]
+
+    @property
+    def medians(self) -> list[tuple[float, float]]:
+        """The middle of its trials at each x: one, but for repeats and settings that no column names."""
+        values = {place.x for place in self.places}
+        return [(x, median(place.y for place in self.places if place.x == x)) for x in sorted(values)]
+
 
 def _unless(usual: Any, text: Callable[[Any], str]) -> Callable[[Any], str]:
     """`text` of a value that is there and not the usual one."""
-    return lambda value: "" if pd.isna(value) or value == usual else text(value)
+    return lambda value: "" if value is None or value == usual else text(value)
 
 
 _TEXT: dict[str, Callable[[Any], str]] = {
@@ -66,61 +94,70 @@ _TEXT: dict[str, Callable[[Any], str]] = {
 }
 
 
-def with_series(
-    trials: pd.DataFrame, x: str, varying: Sequence[str], fixed: Sequence[str] = ()
-) -> tuple[pd.DataFrame, int]:
-    """Those of `trials` that stand on a line, with `series` (a number) and `series_name`; and how many lines there are.
+def with_series(places: Sequence[Place], varying: Sequence[str], fixed: Sequence[str] = ()) -> tuple[list[Series], int]:
+    """The lines that `places` are on; and how many lines there are.
 
-    A line joins trials alike in ALIKE but for the columns `varying`, and in `fixed`, and has two values of the column
-    `x` at least. Of more than MOST_LINES those are kept that are alike in most but strategy and offload.
+    A line joins trials alike in ALIKE but for `varying`, and in `fixed`, and has two values of x at least. Of more than
+    MOST_LINES those are kept that are alike in most but strategy and offload.
     """
-    alike = [name for name in (*ALIKE, *fixed) if name not in varying and name != x]
-    found = trials[trials[x].notna()].copy()
-    found["series"] = found.groupby(alike, sort=False, dropna=False).ngroup()
-    found["frame"] = found.groupby([name for name in alike if name not in _COMPARED], sort=False, dropna=False).ngroup()
-    columns = {
-        "frame": ("frame", "first"),
-        "length": (x, "nunique"),
-        "ranks": ("world_size", "max"),
-        "size": ("y", "max"),
+    alike = [name for name in (*ALIKE, *fixed) if name not in varying]
+    facts = {id(place): _facts(place.one) for place in places}
+    groups: dict[tuple[Any, ...], list[Place]] = {}
+    for place in places:
+        groups.setdefault(tuple(facts[id(place)][name] for name in alike), []).append(place)
+    lines = [found for found in groups.values() if len({place.x for place in found}) >= 2]
+    rest = [name for name in alike if name not in _COMPARED]
+    kept = _most_comparable(lines, lambda place: tuple(facts[id(place)][name] for name in rest))
+    names = _names([facts[id(found[0])] for found in kept], alike)
+    return [Series(name, found) for name, found in zip(names, kept, strict=True)], len(lines)
+
+
+def _facts(one: TrialFigures) -> Facts:
+    summary, spec = one.summary, one.spec
+    return {
+        **keys_of(spec, one.run_id, summary.config_hash, summary.num_params),
+        "gpu": summary.gpu,
+        "settings": summary.settings,
+        "global_batch_size": spec.global_batch_size,
     }
-    order = found.groupby("series").agg(**columns)
-    order = order[order["length"] >= 2]
-    kept = found[found["series"].isin(_most_comparable(order))].copy()
-    kept["series_name"] = _names(kept, alike)
-    return kept, len(order)
 
 
-def _most_comparable(order: pd.DataFrame) -> list[int]:
-    """At most MOST_LINES of the lines in `order`: those whose `frame`, what they are alike in, has most lines, on most
-    ranks, where stages differ most.
+def _most_comparable(lines: Sequence[list[Place]], frame_of: Callable[[Place], Any]) -> list[list[Place]]:
+    """At most MOST_LINES of `lines`: those whose frame, what they are alike in, has most lines, on most ranks, where
+    stages differ most.
 
     A second frame is added only where all of it has room.
     """
-    columns = {
-        "length": ("length", "max"),
-        "number": ("size", "size"),
-        "ranks": ("ranks", "max"),
-        "size": ("size", "max"),
-    }
-    frames = order.groupby("frame").agg(**columns).sort_values([*columns], ascending=False, kind="stable")
-    fits = (frames["number"].cumsum() <= MOST_LINES).cummin()
-    fits.iloc[:1] = True
-    return order[order["frame"].isin(frames.index[fits])].index[:MOST_LINES].tolist()
+    frames: dict[Any, list[list[Place]]] = {}
+    for line in lines:
+        frames.setdefault(frame_of(line[0]), []).append(line)
+
+    def rank(frame: Any) -> tuple[float, ...]:
+        places = [place for line in frames[frame] for place in line]
+        length = max(len({place.x for place in line}) for line in frames[frame])
+        ranks = max(place.one.spec.world_size for place in places)
+        return length, len(frames[frame]), ranks, max(place.y for place in places)
+
+    chosen, room = set(), MOST_LINES
+    for frame in sorted(frames, key=rank, reverse=True):
+        room -= len(frames[frame])
+        if chosen and room < 0:
+            break
+        chosen.add(frame)
+    return [line for line in lines if frame_of(line[0]) in chosen][:MOST_LINES]
 
 
-def left_out_sentence(shown: pd.DataFrame, number: int) -> str:
+def left_out_sentence(drawn: Sequence[Series], number: int) -> str:
     """What a caption says of lines that are not drawn."""
-    drawn = shown["series"].nunique()
-    return (
-        "" if drawn >= number else f" Of {number:,} lines {drawn} are drawn: those that differ least in other things."
-    )
+    if len(drawn) >= number:
+        return ""
+    return f" Of {number:,} lines {len(drawn)} are drawn: those that differ least in other things."
 
 
-def _names(trials: pd.DataFrame, alike: Sequence[str]) -> list[str]:
-    """What tells each trial's line from the others; the strategy in any case."""
-    told = [name for name in _TEXT if name in alike and (name == "strategy" or len(trials[name].unique()) > 1)]
+def _names(lines: Sequence[Facts], alike: Sequence[str]) -> list[str]:
+    """What tells each line from the others; the strategy in any case."""
+    told = [name for name in _TEXT if name in alike and (name == "strategy" or len({one[name] for one in lines}) > 1)]
     others = [name for name in told if name != "settings"]  # each stage has its own: those that no other reads
-    if trials.groupby(others, dropna=False)["series"].nunique().max() == 1:
+    if len({tuple(one[name] for name in others) for one in lines}) == len(lines):
         told = others
-    return [plain(" ".join(text for name in told if (text := _TEXT[name](row[name])))) for _, row in trials.iterrows()]
+    return [plain(" ".join(text for name in told if (text := _TEXT[name](one[name])))) for one in lines]

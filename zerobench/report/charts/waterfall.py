@@ -6,17 +6,16 @@ Each bar begins where the one before it ended, so whatever nobody explains is se
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import Any
 
 import altair as alt
 import pandas as pd
 
 from zerobench.report.charts import palette
 from zerobench.report.charts.render import WIDTH, Specification, data, layered, svg
-from zerobench.report.charts.shown import prepared
+from zerobench.report.charts.shown import completed
 from zerobench.report.charts.words import ByteAxis, byte_axis, share
 from zerobench.report.figure import Figure
-from zerobench.report.frames.run_frames import RunFrames
+from zerobench.report.figures.runs import RunFigures
 from zerobench.report.nvml_view import Waterfall, waterfall
 from zerobench.units import format_bytes
 
@@ -35,30 +34,38 @@ class Step:
     end: int
     """Bytes from the axis to the bar's upper end."""
 
+    @property
+    def start(self) -> int:
+        """Bytes from the axis to its other end."""
+        return self.end - self.num_bytes
 
-def figure(frames: RunFrames) -> Figure | None:
+    @property
+    def tip(self) -> int:
+        """The end that lies farther out."""
+        return max(self.start, self.end)
+
+
+def figure(runs: RunFigures) -> Figure | None:
     """The waterfall of the measured trial with the largest use of a device; without a drawing where NVML saw none."""
-    trials = prepared(frames.trials)
-    measured = trials[trials["is_measured"] & (trials["status"] == "completed").astype(bool)]
-    if measured.empty:
+    measured = [one for one in completed(runs.figures) if one.summary.is_measured]
+    if not measured:
         return None
-    used = frames.ranks.groupby(["run_id", "trial_id"])["nvml_used_peak_bytes"].max().rename("used").reset_index()
-    seen = measured.merge(used[used["used"].notna()], on=["run_id", "trial_id"])
+    used = [(size, one) for one in measured for rank in one.ranks if (size := rank.nvml_used_peak_bytes) is not None]
     title = "From NVML's figure down to tensors"
-    if seen.empty:
+    if not used:
         caption = (
             "No device was read by NVML in this run, as on a machine without a GPU, so there is nothing to lead from."
         )
         return Figure(_KEY, title, caption, None, pd.DataFrame())
-    chosen = seen.sort_values("used", ascending=False, kind="stable").iloc[0]
-    found = waterfall(frames.run(str(chosen["run_id"])).trial(str(chosen["trial_id"])))
+    _, chosen = max(used, key=lambda pair: pair[0])
+    found = waterfall(runs.run(chosen.run_id).trial(chosen.trial_id))
     if found is None:
         return None
     steps = steps_of(found)
     unit = byte_axis([found.used_bytes])
     caption = (
-        f"{chosen['name']}, rank {found.rank}, the measured trial whose device was fullest: from what the driver says"
-        " is used (outlined) to what torch has reserved, to what is in tensors at the peak, to what those are."
+        f"{chosen.marked_label}, rank {found.rank}, the measured trial whose device was fullest: from what the driver"
+        " says is used (outlined) to what torch has reserved, to what is in tensors at the peak, to what those are."
         f" Unexplained is what no reading names: {format_bytes(found.unexplained_bytes)}."
     )
     return Figure(_KEY, title, caption, svg(_chart(steps, unit), _KEY, title), _table(steps, unit))
@@ -100,20 +107,21 @@ def _categories(found: Waterfall) -> list[tuple[str, int, str]]:
 
 def _chart(steps: list[Step], unit: ByteAxis) -> Specification:
     used = steps[0].num_bytes
-    rows: list[dict[str, Any]] = [
+    rows = [
         {
             "name": step.name,
-            "start": unit.of(step.end - step.num_bytes),
+            "start": unit.of(step.start),
             "end": unit.of(step.end),
             "fill": step.colour,
             "text": format_bytes(step.num_bytes),
-            "tip": unit.of(max(step.end, step.end - step.num_bytes)),
+            "tip": unit.of(step.tip),
             "said": f"{step.name}: {format_bytes(step.num_bytes)}, {share(step.num_bytes, used)} of what is used",
         }
         for step in steps
     ]
     names = [step.name for step in steps]
-    reach = [min(0.0, *(row["start"] for row in rows)), max(row["tip"] for row in rows) * 1.14]
+    low, high = min(0, *(step.start for step in steps)), max(step.tip for step in steps)
+    reach = [unit.of(low), unit.of(high) * 1.14]
     x = alt.X("start:Q", title=f"memory of one device ({unit.name})", scale=alt.Scale(domain=reach, nice=False))
     y = alt.Y("name:N", title=None, sort=None, scale=alt.Scale(domain=names, paddingInner=0.25))
     bars = alt.Chart(data(rows)).mark_bar(stroke="var(--ink)", strokeWidth=0.8)

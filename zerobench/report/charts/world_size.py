@@ -2,23 +2,24 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+
 import altair as alt
-import pandas as pd
 
 from zerobench.report.charts.memory_lines import memory_lines
 from zerobench.report.charts.words import counted
 from zerobench.report.figure import Figure
-from zerobench.report.frames.run_frames import RunFrames
+from zerobench.report.figures.runs import RunFigures
 
 VARYING = ("num_nodes", "world_size")
 
 
-def figure(frames: RunFrames) -> Figure | None:
+def figure(runs: RunFigures) -> Figure | None:
     """Device peaks over the number of ranks; None where no two world sizes were run alike."""
     return memory_lines(
-        frames,
+        runs,
         key="memory-over-world-size",
-        x="world_size",
+        x=lambda summary: summary.spec.world_size,
         varying=VARYING,
         axis=ranks_axis,
         words="the number of ranks",
@@ -26,6 +27,6 @@ def figure(frames: RunFrames) -> Figure | None:
     )
 
 
-def ranks_axis(sizes: pd.Series[float]) -> tuple[alt.Axis, float]:
+def ranks_axis(sizes: Sequence[float]) -> tuple[alt.Axis, float]:
     """A tick at each number of ranks, as far as they have room."""
     return alt.Axis(title="ranks", values=sorted(set(sizes)), format="d", labelOverlap=True), 1.0

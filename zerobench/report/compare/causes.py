@@ -17,7 +17,7 @@ from zerobench.report.compare.sides import Side
 from zerobench.report.labels import brief
 from zerobench.report.memory_causes import cause
 from zerobench.report.memory_difference import CategoryDifference
-from zerobench.report.terminal.layout import listed
+from zerobench.report.notes import listed
 from zerobench.report.trials import Trial, refusing_impossible_values
 
 _MOST_PEAKS = 10

@@ -23,8 +23,8 @@ from zerobench.report.explain.story import story_passage
 from zerobench.report.explain.time import speed_difference, time_passage
 from zerobench.report.labels import evidence_text
 from zerobench.report.memory_view import largest_peak
+from zerobench.report.notes import listed
 from zerobench.report.plan.why import name_of
-from zerobench.report.terminal.layout import listed
 from zerobench.report.trials import completed, refusing_impossible_values
 from zerobench.spec.trial import Offload
 

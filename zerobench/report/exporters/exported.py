@@ -13,6 +13,7 @@ from zerobench import store
 from zerobench.records import Category, Place, RankRecord, StepKind, TrialRecord
 from zerobench.report.energy import energies
 from zerobench.report.exporters.figures import FIGURES, Figure
+from zerobench.report.figures.summary import summary_of
 from zerobench.report.frames import schema
 from zerobench.report.frames.rows import trial_values
 from zerobench.report.labels import labels
@@ -81,9 +82,7 @@ def exported_trials(run: store.Run) -> Iterator[ExportedTrial]:
 
 
 def _exported(trial: Trial, name: str, joules: float | None, judge: ParityJudge) -> ExportedTrial:
-    parity = judge.judge(trial)
-    far = {"loss_parity": parity and parity.difference, "norm_parity": parity and parity.norm_difference}
-    values = trial_values(trial, joules) | far
+    values = trial_values(trial.record.run_id, summary_of(trial), joules, judge.judge(trial))
     found = ((place, largest_peak(trial, StepKind.STEADY, place)) for place in Place) if completed(trial) else ()
     return ExportedTrial(
         run_id=trial.record.run_id,

@@ -17,7 +17,7 @@ import pandas as pd
 from zerobench import __version__
 from zerobench.records import SCHEMA_VERSION
 from zerobench.redaction import redact_value
-from zerobench.report.frames.run_frames import TrialFrames
+from zerobench.report.frames.run_frames import RunFrames
 
 _KEY = ["run_id", "trial_id"]
 _OF_TRIAL = ("peaks", "ranks", "notes")
@@ -25,12 +25,12 @@ _OF_TRIAL = ("peaks", "ranks", "notes")
 _TRIALS_AT_ONCE = 500
 
 
-def json_document(frames: TrialFrames) -> str:
+def json_document(frames: RunFrames) -> str:
     """The document, as text that ends in a newline."""
     return "".join(json_pieces(frames))
 
 
-def json_pieces(frames: TrialFrames) -> Iterator[str]:
+def json_pieces(frames: RunFrames) -> Iterator[str]:
     """The document a piece at a time: as plain values a run of ten thousand trials is ten times its frames."""
     about = {
         "schema_version": SCHEMA_VERSION,
@@ -64,7 +64,7 @@ def _member(name: str, values: Iterable[str]) -> Iterator[str]:
     yield "]" if separator == "\n  " else "\n ]"
 
 
-def _trials(frames: TrialFrames) -> Iterator[str]:
+def _trials(frames: RunFrames) -> Iterator[str]:
     """Each trial with its rows in the other frames, some trials at a time."""
     parts = {name: getattr(frames, name) for name in _OF_TRIAL}
     places = {name: _places(frame) for name, frame in parts.items()}

@@ -2,31 +2,36 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
+from dataclasses import fields
 from operator import attrgetter
 from typing import Any
 
-from zerobench.report.column_units import plain
-from zerobench.report.frames.predicted_speed import step_bound_s
-from zerobench.report.memory_view import device_peak_bytes, host_peak_bytes
-from zerobench.report.nvml_view import nvml_peak_bytes
-from zerobench.report.parity import losses
-from zerobench.report.predictions.predicted import Pair
-from zerobench.report.speed import nvme_bytes_per_s, speed_of
-from zerobench.report.trials import Trial, completed, num_params
+from zerobench.report.figures.summary import Summary
+from zerobench.report.frames import schema
+from zerobench.report.parity import Parity
+from zerobench.report.predictions.predicted import Cell
+from zerobench.report.trials import Trial, num_params
+from zerobench.spec.trial import Evidence, TrialSpec
 
 Columns = dict[str, list[Any]]
+Row = dict[str, Any]
 
 
 def key_values(trial: Trial) -> dict[str, Any]:
     """The key columns of `trial` (schema.KEYS); what nobody knows of a user's own script is None."""
-    spec, record = trial.spec, trial.record
+    return keys_of(trial.spec, trial.record.run_id, trial.record.config_hash, num_params(trial))
+
+
+def keys_of(spec: TrialSpec, run_id: str, config_hash: str, count: int | None) -> dict[str, Any]:
+    """The key columns of a trial of `run_id` whose model has `count` parameters."""
     values = {
-        "run_id": record.run_id,
-        "trial_id": record.trial_id,
-        "config_hash": record.config_hash,
+        "run_id": run_id,
+        "trial_id": spec.trial_id,
+        "config_hash": config_hash,
         "repeat": spec.repeat,
         "model": spec.model.name,
-        "num_params": num_params(trial),
+        "num_params": count,
         "strategy": spec.strategy,
         "zero_stage": spec.zero_stage,
         "offload_optimizer": spec.offload_optimizer.value,
@@ -98,41 +103,38 @@ _OF_CELL = (
 )
 
 
-def error_columns(pair: Pair) -> Columns:
+def error_columns(cells: Sequence[Cell], against: Evidence) -> Columns:
     """The columns after the keys of the prediction's rows in the errors table (schema.ERRORS)."""
-    columns: Columns = {name: [getattr(cell, name) for cell in pair.cells] for name in _OF_CELL}
-    return {**columns, "against": [pair.against.value] * len(pair.cells)}
+    columns: Columns = {name: [getattr(cell, name) for cell in cells] for name in _OF_CELL}
+    return {**columns, "against": [against.value] * len(cells)}
 
 
-def trial_values(trial: Trial, energy_joules: float | None) -> dict[str, Any]:
-    """The row of `trial` in the trials table (schema.TRIALS), but for `loss_parity` and `norm_parity`, which take
-    another trial.
+def trial_values(run_id: str, summary: Summary, energy_joules: float | None, parity: Parity | None) -> Row:
+    """The row of a trial in the trials table (schema.TRIALS)."""
+    keys = keys_of(summary.spec, run_id, summary.config_hash, summary.num_params)
+    found = keys | summary_values(summary, parity) | {"energy_joules": energy_joules}
+    return {name: found.get(name) for name in schema.TRIALS}
 
-    Speed, device and host peaks and losses are those of completed trials: what a failed one got to before it
-    ended is in its records and in the memory table. What NVML saw stands for every trial that it watched.
-    """
-    curve = losses(trial) if completed(trial) else ()
-    read, written = nvme_bytes_per_s(trial)
+
+def summary_values(summary: Summary, parity: Parity | None) -> Row:
+    """The columns of schema.SUMMARY after the keys, but for the label."""
+    own = {name: getattr(summary, name) for name in schema.SUMMARY if name in _OF_SUMMARY}
+    speed = {name: None if summary.speed is None else getattr(summary.speed, name) for name in _SPEED}
+    judged = parity if parity is not None and parity.is_judged else None
+    has_norms = judged is not None and judged.norm_difference is not None
     return {
-        **key_values(trial),
-        "status": trial.record.status.value,
-        "reason": trial.record.reason,
-        **_speed_values(trial),
-        "device_peak_bytes": device_peak_bytes(trial) if completed(trial) else None,
-        "nvml_peak_bytes": nvml_peak_bytes(trial),
-        "host_peak_bytes": host_peak_bytes(trial) if completed(trial) else None,
-        "energy_joules": energy_joules,
-        "nvme_read_bytes_per_s": read,
-        "nvme_write_bytes_per_s": written,
-        "loss_first": curve[0] if curve else None,
-        "loss_last": curve[-1] if curve else None,
-        "loss_parity": None,
-        "norm_parity": None,
-        "nodes": plain(" ".join(trial.record.nodes)) or None,
-        "job": trial.record.job and plain(trial.record.job),
-        "step_bound_s": step_bound_s(trial),
+        **own,
+        **speed,
+        "status": summary.status.value,
+        "nodes": " ".join(summary.nodes) or None,
+        "loss_parity": parity and parity.difference,
+        "norm_parity": parity and parity.norm_difference,
+        "loss_parity_holds": judged and judged.losses_agree,
+        "norm_parity_holds": judged.norms_agree if judged is not None and has_norms else None,
     }
 
+
+_OF_SUMMARY = {field.name for field in fields(Summary)} - {"status", "nodes"}
 
 _SPEED = (
     "step_time_s_median",
@@ -144,8 +146,3 @@ _SPEED = (
     "tflops_per_gpu",
     "mfu",
 )
-
-
-def _speed_values(trial: Trial) -> dict[str, float | None]:
-    speed = speed_of(trial)
-    return {name: None if speed is None else getattr(speed, name) for name in _SPEED}

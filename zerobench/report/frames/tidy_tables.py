@@ -9,7 +9,8 @@ one at a time, so a run may be larger than memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Mapping
+from itertools import islice
 from pathlib import Path
 from typing import Any
 
@@ -18,18 +19,19 @@ import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 
 from zerobench import __version__, store
+from zerobench.report.figures.runs import prediction_pairs
+from zerobench.report.figures.summary import Summary, summary_of
 from zerobench.report.frames import schema
-from zerobench.report.frames.rows import Columns, error_columns, key_values, memory_columns, trial_values
+from zerobench.report.frames.rows import Columns, Row, error_columns, key_values, memory_columns, trial_values
 from zerobench.report.frames.sinks import WRITER, table_files
 from zerobench.report.nvml_samples import write_samples
 from zerobench.report.parity import ParityJudge
-from zerobench.report.predictions.predicted import Pair, join
+from zerobench.report.predictions.predicted import Pair
 from zerobench.report.trials import LossesOnly, Trial, can_be_compared, ended_trials, refusing_impossible_values
 
 _MEMORY, _TRIALS, _ERRORS = map(schema.arrow_schema, (schema.MEMORY, schema.TRIALS, schema.ERRORS))
 _TYPES = {"memory": _MEMORY, "trials": _TRIALS, "errors": _ERRORS}
-_ROWS_AT_ONCE = 5_000
-"""Rows of `trials` that wait as Python objects before they become Arrow columns, at a tenth of the memory."""
+_ROWS_AT_ONCE = 2_000
 _PANDAS = {
     pa.string(): pd.StringDtype(),
     pa.int64(): pd.Int64Dtype(),
@@ -50,7 +52,7 @@ def write_tables(run: store.Run) -> list[Path]:
     nvml = [folder / "nvml.parquet"]
     trials = [folder / "trials.parquet", folder / "trials.csv"]
     errors = [folder / "errors.parquet", folder / "errors.csv"]
-    rows = _TrialRows()
+    rows = TrialRows()
     with table_files(schema.MEMORY, *memory) as memory_sink, table_files(schema.NVML, *nvml) as nvml_sink:
         for trial in run.trials():
             with refusing_impossible_values(trial.folder.path):
@@ -59,7 +61,7 @@ def write_tables(run: store.Run) -> list[Path]:
     with table_files(schema.TRIALS, *trials) as trials_sink, refusing_impossible_values(folder):
         trials_sink.add(rows.table())
     with table_files(schema.ERRORS, *errors) as errors_sink, refusing_impossible_values(folder):
-        for pair in pairs(ended_trials(run), rows.judge) if rows.can_be_compared else ():
+        for pair in prediction_pairs(ended_trials(run), rows.judge) if can_be_compared(rows.trials) else ():
             errors_sink.add(errors_table(pair))
     return memory + nvml + trials + errors
 
@@ -97,36 +99,6 @@ def _writer_of(file: Any) -> str:
     return told.decode(errors="replace")
 
 
-def pairs(trials: Iterable[Trial], judge: ParityJudge) -> Iterator[Pair]:
-    """Predictions beside what measured the same work; of lazy trials, those of one piece of work are held at a time."""
-    by_work: dict[str, list[Trial]] = {}
-    for trial in trials:
-        by_work.setdefault(trial.spec.config_hash, []).append(trial)
-    for work in list(by_work):
-        yield from join(by_work.pop(work), judge)
-
-
-def memory_frame(trials: Iterable[Trial]) -> pd.DataFrame:
-    """The table `memory` of trials that are at hand."""
-    tables = [memory_table(trial) for trial in trials]
-    return to_pandas(pa.concat_tables([_MEMORY.empty_table(), *tables]))
-
-
-def errors_frame(trials: Iterable[Trial]) -> pd.DataFrame:
-    """The table `errors` of trials that are at hand."""
-    known = list(trials)
-    tables = [errors_table(pair) for pair in pairs(known, ParityJudge(known))]
-    return to_pandas(pa.concat_tables([_ERRORS.empty_table(), *tables]))
-
-
-def trials_frame(trials: Iterable[Trial]) -> pd.DataFrame:
-    """The table `trials` of trials that are at hand; `energy_joules`, which takes the samples, stays empty."""
-    rows = _TrialRows()
-    for trial in trials:
-        rows.add(trial, energy_joules=None)
-    return to_pandas(rows.table())
-
-
 def read_frame(path: Path) -> pd.DataFrame:
     """A table that `write_tables` wrote as Parquet, with the dtypes that schema.py states."""
     return to_pandas(pa_parquet.read_table(path))
@@ -140,63 +112,52 @@ def to_pandas(table: Any) -> pd.DataFrame:
 
 def memory_table(trial: Trial) -> Any:
     """The rows of one trial in the table `memory`, as a pyarrow table."""
-    return _with_keys(trial, memory_columns(trial), _MEMORY)
+    return with_keys(key_values(trial), memory_columns(trial), _MEMORY)
 
 
 def errors_table(pair: Pair) -> Any:
     """The rows of one prediction in the table `errors`, as a pyarrow table."""
-    return _with_keys(pair.predicted, error_columns(pair), _ERRORS)
+    return with_keys(key_values(pair.predicted), error_columns(pair.cells, pair.against), _ERRORS)
 
 
-def _with_keys(trial: Trial, columns: Columns, types: Any) -> Any:
-    """A pyarrow table of `columns`, all of equal length and a `rank` among them, after the keys of `trial`."""
+def with_keys(values: Mapping[str, Any], columns: Columns, types: Any) -> Any:
+    """A pyarrow table of `columns`, all of equal length and a `rank` among them, after keys of these `values`."""
     num_rows = len(columns["rank"])
-    keys = {name: pa.scalar(value, types.field(name).type) for name, value in key_values(trial).items()}
+    keys = {name: pa.scalar(value, types.field(name).type) for name, value in values.items()}
     arrays = {name: pa.repeat(value, num_rows) for name, value in keys.items()}
     arrays |= {name: pa.array(values, types.field(name).type) for name, values in columns.items()}
     return pa.table([arrays[name] for name in types.names], schema=types)
 
 
-class _TrialRows:
-    """Rows of the table `trials`, kept small until the last trial is there to be compared with."""
+def rows_table(columns: Mapping[str, str], rows: Iterable[Row]) -> Any:
+    """A pyarrow table of rows, of which few wait as Python objects at a time: they take ten times as much."""
+    types, waiting = schema.arrow_schema(columns), iter(rows)
+    pieces = iter(lambda: list(islice(waiting, _ROWS_AT_ONCE)), [])
+    tables = [pa.Table.from_pylist(piece, schema=types) for piece in pieces]
+    return pa.concat_tables(tables) if tables else types.empty_table()
+
+
+class TrialRows:
+    """Rows of the table `trials`, whose losses are compared when the last trial is there."""
 
     def __init__(self) -> None:
-        self._trials: list[LossesOnly] = []
-        self._waiting: list[dict[str, Any]] = []
-        self._tables: list[Any] = []
+        self._summaries: list[tuple[str, Summary, float | None]] = []
+        self.trials: list[LossesOnly] = []
 
     def add(self, trial: Trial, energy_joules: float | None) -> None:
-        self._trials.append(LossesOnly.of(trial))
-        self._waiting.append(trial_values(trial, energy_joules))
-        if len(self._waiting) >= _ROWS_AT_ONCE:
-            self._flush()
-
-    def _flush(self) -> None:
-        """Turn what waits into a table; the first one may be empty, and the others are not (sinks.py says why)."""
-        if self._tables and not self._waiting:
-            return
-        self._tables.append(pa.Table.from_pylist(self._waiting, schema=_TRIALS))
-        self._waiting = []
-
-    @property
-    def can_be_compared(self) -> bool:
-        """Whether there are measured trials among them and predicted ones."""
-        return can_be_compared(self._trials)
+        """Take the next trial, and the energy of its timed steps."""
+        self.trials.append(LossesOnly.of(trial))
+        self._summaries.append((trial.record.run_id, summary_of(trial), energy_joules))
 
     @property
     def judge(self) -> ParityJudge:
         """Whether the losses of the trials so far agree."""
-        return ParityJudge(self._trials)
+        return ParityJudge(self.trials)
 
     def table(self) -> Any:
-        self._flush()
-        judge = self.judge
-        parities = [judge.judge(trial) for trial in self._trials]
-        table = pa.concat_tables(self._tables)
-        for name, values in (
-            ("loss_parity", [parity and parity.difference for parity in parities]),
-            ("norm_parity", [parity and parity.norm_difference for parity in parities]),
-        ):
-            index = _TRIALS.get_field_index(name)
-            table = table.set_column(index, _TRIALS.field(index), pa.array(values, pa.float64()))
-        return table
+        """The rows, as a pyarrow table."""
+        found, judge = zip(self._summaries, self.trials, strict=True), self.judge
+        return rows_table(
+            schema.TRIALS,
+            (trial_values(run_id, summary, energy, judge.judge(one)) for (run_id, summary, energy), one in found),
+        )

@@ -2,25 +2,21 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, NamedTuple
-
-import pandas as pd
+from typing import NamedTuple
 
 from zerobench.records import Status
 from zerobench.report.choice import Option
-from zerobench.report.frames.doubts import disagree
-from zerobench.report.frames.run_frames import RunFrames
+from zerobench.report.figures.runs import RunFigures
+from zerobench.report.figures.summary import Summary
+from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.stats import median, median_interval
 from zerobench.spec.strategy import STRATEGIES
-from zerobench.spec.trial import Evidence, Offload
+from zerobench.spec.trial import Evidence, Offload, TrialSpec
 
 _REFERENCES = {name for name, info in STRATEGIES.items() if info.is_reference}
 _MEASURED = Evidence.MEASURED.value
-
-Key = tuple[str, str]
-"""run_id and trial_id."""
 
 
 class Work(NamedTuple):
@@ -83,97 +79,84 @@ class Candidate:
         return self.interval[0] <= other.interval[1] and other.interval[0] <= self.interval[1]
 
 
-def candidates(frames: RunFrames) -> list[Candidate]:
+def candidates(runs: RunFigures) -> list[Candidate]:
     """The trials that completed and agree with their reference, repeats joined, in the runs' order.
 
     A prediction of what was measured too is left out: the measurement counts.
     """
-    trials = frames.trials
-    believed = trials[(trials["status"] == Status.COMPLETED.value) & ~disagree(trials)]
-    rates = _rates_by_trial(frames, believed)
-    found = [_candidate(rows, rates) for rows in _repeats(believed)]
-    ran_out = trials[(trials["status"] == Status.OUT_OF_DEVICE_MEMORY.value) & (trials["evidence"] == _MEASURED)]
-    measured = {one.config_hash for one in found if one.evidence == _MEASURED} | set(ran_out["config_hash"])
+    found = [_candidate(repeats) for repeats in _repeats(runs.figures)]
+    ran_out = {
+        one.summary.config_hash
+        for one in runs.figures
+        if one.summary.status is Status.OUT_OF_DEVICE_MEMORY and one.summary.is_measured
+    }
+    measured = {one.config_hash for one in found if one.evidence == _MEASURED} | ran_out
     return [one for one in found if one.evidence == _MEASURED or one.config_hash not in measured]
 
 
-def _repeats(believed: pd.DataFrame) -> Iterable[Sequence[Mapping[Any, Any]]]:
-    """The rows of each piece of work, on each device."""
-    groups: dict[tuple[str, ...], list[Mapping[Any, Any]]] = {}
-    for row in believed.to_dict("records"):
-        key = tuple(str(row[name]) for name in ("run_id", "config_hash", "evidence", "gpu", "device_name"))
-        groups.setdefault(key, []).append(row)
+def _repeats(trials: Iterable[TrialFigures]) -> Iterable[Sequence[TrialFigures]]:
+    """The believed trials of each piece of work, on each device."""
+    groups: dict[object, list[TrialFigures]] = {}
+    for one in trials:
+        if one.summary.is_completed and one.is_believed:
+            summary = one.summary
+            key = (one.run_id, summary.config_hash, one.spec.evidence, summary.gpu, summary.device_name)
+            groups.setdefault(key, []).append(one)
     return groups.values()
 
 
-def _candidate(rows: Sequence[Mapping[Any, Any]], rates: Mapping[Key, Sequence[float]]) -> Candidate:
-    first, keys = rows[0], [(row["run_id"], row["trial_id"]) for row in rows]
-    known = [need for row in rows if (need := _value(row["device_needed_bytes"])) is not None]
-    timed = [rates[key] for key in keys if key in rates]
+def _candidate(repeats: Sequence[TrialFigures]) -> Candidate:
+    first, spec = repeats[0].summary, repeats[0].spec
+    known = [need for one in repeats if (need := one.summary.device_needed_bytes) is not None]
+    timed = [rates for one in repeats if (rates := _rates(one))]
     several = [middle for one in timed if (middle := median(one)) is not None]
     return Candidate(
-        label=_label(rows),
-        work=_work(first),
-        config_hash=str(first["config_hash"]),
-        is_reference=str(first["strategy"]) in _REFERENCES,
-        evidence=str(first["evidence"]),
-        stage=_value(first["zero_stage"]),
-        offloads=(_offload(first["offload_optimizer"]), _offload(first["offload_param"])),
+        label=_label(repeats),
+        work=_work(spec),
+        config_hash=first.config_hash,
+        is_reference=spec.strategy in _REFERENCES,
+        evidence=spec.evidence.value,
+        stage=spec.zero_stage,
+        offloads=(spec.offload_optimizer, spec.offload_param),
         needed_bytes=max(known, default=None),
-        capacity_bytes=_value(first["capacity_bytes"]),
+        capacity_bytes=first.capacity_bytes,
         host_room=_host_room(first),
         rates=several if len(timed) > 1 else [rate for one in timed for rate in one],
-        num_repeats=len(rows),
+        num_repeats=len(repeats),
     )
 
 
-def _label(rows: Sequence[Mapping[Any, Any]]) -> str:
+def _label(repeats: Sequence[TrialFigures]) -> str:
     """The trial's name; of several repeats without the number of the first."""
-    label, number = str(rows[0]["label"]), f"rep{rows[0]['repeat']}"
-    if len(rows) == 1:
+    label, spec = repeats[0].label, repeats[0].spec
+    if len(repeats) == 1:
         return label
-    words = [word for word in label.split(" ") if word != number]
-    return " ".join(words if words and words[0] != "@" else [str(rows[0]["strategy"]), *words])
+    words = [word for word in label.split(" ") if word != f"rep{spec.repeat}"]
+    return " ".join(words if words and words[0] != "@" else [spec.strategy, *words])
 
 
-def _offload(name: Any) -> Offload:
-    return Offload.NONE if pd.isna(name) else Offload(str(name))
-
-
-def _host_room(row: Mapping[Any, Any]) -> float | None:
-    needed, capacity = _value(row["host_needed_bytes"]), _value(row["host_capacity_bytes"])
+def _host_room(summary: Summary) -> float | None:
+    needed, capacity = summary.host_needed_bytes, summary.host_capacity_bytes
     return None if needed is None or not capacity else 1 - needed / capacity
 
 
-def _work(row: Mapping[Any, Any]) -> Work:
-    size, length = int(row["world_size"]), _value(row["sequence_length"])
-    sequence = "of sequences of unknown length" if length is None else f"of {length:,} tokens a sequence"
-    model, precision = (row[name] if not pd.isna(row[name]) else "unknown" for name in ("model", "precision"))
-    return Work(f"of {model}", f"on {size} rank{'' if size == 1 else 's'}", sequence, f"in {precision}")
-
-
-def _value(value: Any) -> int | None:
-    return None if pd.isna(value) else int(value)
-
-
-def _key(group: Any) -> Key:
-    run_id, trial_id = group
-    return str(run_id), str(trial_id)
-
-
-def _rates_by_trial(frames: RunFrames, believed: pd.DataFrame) -> dict[Key, list[float]]:
-    """Tokens per second in each timed step of the trials whose throughput stands."""
-    fair = believed[believed["void"].isna() & believed["tokens_per_s"].notna() & (believed["evidence"] == _MEASURED)]
-    sequences = fair["world_size"] * fair["micro_batch_size"] * fair["gradient_accumulation_steps"]
-    tokens = dict(
-        zip(zip(fair["run_id"], fair["trial_id"], strict=True), sequences * fair["sequence_length"], strict=True)
+def _work(spec: TrialSpec) -> Work:
+    size = spec.world_size
+    sequence = f"of {spec.sequence_length:,} tokens a sequence"
+    precision = spec.precision.value if spec.knows("precision") else "unknown"
+    return Work(
+        f"of {spec.model.name if spec.knows('model') else 'unknown'}",
+        f"on {size} rank{'' if size == 1 else 's'}",
+        sequence if spec.knows("sequence_length") else "of sequences of unknown length",
+        f"in {precision}",
     )
-    steps = frames.steps[frames.steps["step_s"] > 0]
-    return {
-        _key(key): [float(tokens[key]) / float(seconds) for seconds in group]
-        for key, group in steps.groupby(["run_id", "trial_id"], sort=False)["step_s"]
-        if key in tokens
-    }
+
+
+def _rates(one: TrialFigures) -> list[float]:
+    """Tokens per second in each timed step, where the throughput stands."""
+    if one.summary.void or one.summary.tokens_per_s is None or not one.summary.is_measured:
+        return []
+    return [one.spec.global_batch_tokens / step.step_s for step in one.steps if step.step_s > 0]
 
 
 def timed_groups(found: Sequence[Candidate]) -> dict[str, list[Candidate]]:

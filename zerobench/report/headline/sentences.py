@@ -7,78 +7,79 @@ plan (zerobench.report.choice).
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Mapping, Sequence
 
-import pandas as pd
-
-from zerobench.records import Status
+from zerobench.records import Place, Status, StepKind
 from zerobench.report.choice import ROOM, RULE, UNDECIDED, chosen
 from zerobench.report.column_units import plain
-from zerobench.report.frames.doubts import disagreeing
-from zerobench.report.frames.run_frames import RunFrames
+from zerobench.report.figures.runs import Errors, RunFigures
+from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.headline.candidates import Candidate, candidates, equally_fast, timed_groups
+from zerobench.report.predictions.predicted import Cell
+from zerobench.report.stats import median
+from zerobench.report.tables.outcomes import status_text
 from zerobench.spec.trial import Evidence
 from zerobench.units import format_bytes, format_count
 
-_COMPLETED = Status.COMPLETED.value
-_MEASURED = Evidence.MEASURED.value
 _MOST_NAMES = 3
 _MOST_GROUPS = 2
 _MOST_REASON = 100
-_PEAK_ERROR = ("device", "total", "peak", "steady")
 
 
-def headline(frames: RunFrames) -> list[str]:
-    """Three to six plain sentences about all runs of `frames`; one where no trial has ended."""
-    trials = frames.trials
-    if trials.empty:
+def headline(runs: RunFigures) -> list[str]:
+    """Three to six plain sentences about all runs; one where no trial has ended."""
+    trials = runs.figures
+    if not trials:
         return ["No trial has ended yet."]
-    found = candidates(frames)
+    found = candidates(runs)
     groups = timed_groups(found)
     speed = [_fastest(groups), _choice(groups) or _untimed_choice(found)]
-    sentences = [_evidence(frames), _endings(trials), _fit(trials, found), *speed, _doubts(trials, found)]
+    sentences = [_evidence(runs), _endings(trials), _fit(trials, found), *speed, _doubts(trials, found)]
     return [plain(sentence[0].upper() + sentence[1:]) for sentence in sentences if sentence]
 
 
-def _evidence(frames: RunFrames) -> str:
+def _evidence(runs: RunFigures) -> str:
     """How the figures are come by, and how far predictions are off where they were measured too."""
-    counts = frames.trials[frames.trials["status"] != Status.SKIPPED.value]["evidence"].value_counts()
-    if counts.empty:
+    counts = Counter(one.spec.evidence for one in runs.figures if one.summary.status is not Status.SKIPPED)
+    if not counts:
         return ""
-    predicted = " and ".join(f"{count} {name}" for name, count in counts.items() if name != _MEASURED)
-    measured = int(counts.get(_MEASURED, 0))
+    measured = counts.pop(Evidence.MEASURED, 0)
+    predicted = " and ".join(f"{count} {evidence.value}" for evidence, count in counts.most_common())
     if not predicted:
         return f"All figures are measured ({measured} trials)." if measured > 1 else "All figures are measured."
     if not measured:
         return f"Nothing here was measured: all figures are predicted ({predicted})."
-    error = _median_error(frames.errors)
+    error = _median_error(runs.predicted)
     off = "" if error is None else f"; predicted peaks of device memory are {100 * error:.2f} % off in the median"
     trials = f"{measured} trials are" if measured > 1 else "1 trial is"
     return f"{trials} measured, {predicted} are predicted{off}."
 
 
-def _median_error(errors: pd.DataFrame) -> float | None:
+def _median_error(predicted: Sequence[Errors]) -> float | None:
     """The median size of the error of a steady step's largest total on the device, over predicted trials."""
-    names = ["place", "category", "quantity", "step"]
-    chosen = errors[(errors[names] == list(_PEAK_ERROR)).all(axis=1)]
-    if chosen.empty:
-        return None
-    largest = chosen.groupby(["run_id", "trial_id"])[["measured_bytes", "predicted_bytes"]].max().astype(float)
-    sizes = (largest["predicted_bytes"] / largest["measured_bytes"] - 1).abs().dropna()
-    return None if sizes.empty else float(sizes.median())
+    by_trial: dict[int, list[Cell]] = {}
+    for one in predicted:
+        steady = [cell for cell in one.peaks(Place.DEVICE) if cell.step is StepKind.STEADY]
+        by_trial.setdefault(id(one.trial), []).extend(steady)
+    largest = [
+        (max(cell.measured_bytes for cell in cells), max(cell.predicted_bytes for cell in cells))
+        for cells in by_trial.values()
+        if cells
+    ]
+    return median([abs(guess / measured - 1) for measured, guess in largest if measured])
 
 
-def _endings(trials: pd.DataFrame) -> str:
+def _endings(trials: Sequence[TrialFigures]) -> str:
     """How many completed, and why the others did not, the commonest reason first."""
-    others = trials[trials["status"] != _COMPLETED]
-    completed = len(trials) - len(others)
-    if others.empty:
+    others = [one.summary for one in trials if not one.summary.is_completed]
+    if not others:
         return f"All {len(trials)} trials completed." if len(trials) > 1 else "The one trial completed."
-    counts = others["status"].value_counts()
-    said = ", ".join(f"{count} {str(status).replace('_', ' ')}" for status, count in counts.items())
-    reasons = others["rule"].fillna(others["reason"]).dropna().value_counts()
-    common = f"; the commonest reason: {_short(str(reasons.index[0]))} ({int(reasons.iloc[0])})" if len(reasons) else ""
-    return f"Of {len(trials)} trials {completed} completed, {said}{common}."
+    counts = Counter(map(status_text, others))
+    said = ", ".join(f"{count} {status}" for status, count in counts.most_common())
+    reasons = Counter(reason for one in others if (reason := one.rule or one.reason))
+    common = "".join(f"; the commonest reason: {_short(reason)} ({count})" for reason, count in reasons.most_common(1))
+    return f"Of {len(trials)} trials {len(trials) - len(others)} completed, {said}{common}."
 
 
 def _short(text: str) -> str:
@@ -86,7 +87,7 @@ def _short(text: str) -> str:
     return line if len(line) <= _MOST_REASON else f"{line[: _MOST_REASON - 3]}..."
 
 
-def _fit(trials: pd.DataFrame, found: Sequence[Candidate]) -> str:
+def _fit(trials: Sequence[TrialFigures], found: Sequence[Candidate]) -> str:
     """What fits and what does not, between the least and the most that is needed."""
     known = [one for one in found if one.needed_bytes is not None]
     if not known:
@@ -95,8 +96,11 @@ def _fit(trials: pd.DataFrame, found: Sequence[Candidate]) -> str:
     least = min(judged or known, key=lambda one: one.needed_bytes or 0)
     most = max(judged or known, key=lambda one: one.needed_bytes or 0)
     extremes = f"{_need(least)} needs least" + (f", {_need(most)} most" if most is not least else "")
-    failed = trials[trials["status"] == Status.OUT_OF_DEVICE_MEMORY.value]
-    ran_out = list(failed.drop_duplicates(["run_id", "config_hash", "evidence"])["label"])
+    failed = [one for one in trials if one.summary.status is Status.OUT_OF_DEVICE_MEMORY]
+    works: dict[object, str] = {}
+    for one in failed:
+        works.setdefault((one.run_id, one.summary.config_hash, one.spec.evidence), one.label)
+    ran_out = list(works.values())
     if not judged:
         full = f"; {_names(ran_out)} ran out of it" if ran_out else ""
         return f"Of device memory {extremes}; how much there is is not known, so nothing is said of what fits{full}."
@@ -170,15 +174,19 @@ def _untimed_choice(found: Sequence[Candidate]) -> str:
     return f"Choose {best.label} to begin with: {those}{unjudged}."
 
 
-def _doubts(trials: pd.DataFrame, found: Sequence[Candidate]) -> str:
+def _doubts(trials: Sequence[TrialFigures], found: Sequence[Candidate]) -> str:
     """What limits all this: losses or gradients that disagree, void throughput, single repeats."""
-    parts = []
-    ran = trials[trials["status"] == _COMPLETED]
-    for what, wrong in disagreeing(ran).items():
-        parts.append(f"left out because their {what} disagree with the reference: {_names(list(wrong))}")
-    void = trials[trials["void"].notna()]
-    if len(void):
-        parts.append(f"not ranked because the allocator had to retry: {_names(list(void['label']))}")
+    wrong: dict[str, list[str]] = {}
+    for one in trials:
+        for what, _, _ in one.parity.disagreements if one.parity else ():
+            wrong.setdefault(what, []).append(one.label)
+    parts = [
+        f"left out because their {what} disagree with the reference: {_names(wrong[what])}"
+        for what in sorted(wrong, reverse=True)
+    ]
+    void = [one.label for one in trials if one.summary.void]
+    if void:
+        parts.append(f"not ranked because the allocator had to retry: {_names(void)}")
     timed = [one for one in found if one.rates]
     if timed and all(one.num_repeats == 1 for one in timed):
         parts.append("each was run once, so that the spread is that of steps within a run and not between runs")

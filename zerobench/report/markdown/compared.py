@@ -8,7 +8,7 @@ from zerobench.report.compared.claim import Claim
 from zerobench.report.compared.claims import claims
 from zerobench.report.compared.columns import HOW_TO_READ, WHERE_FROM, columns
 from zerobench.report.compared.rows import Compared, is_comparison
-from zerobench.report.frames.run_frames import RunFrames
+from zerobench.report.figures.runs import RunFigures
 from zerobench.report.grids import Grid
 from zerobench.report.markdown.text import paragraph, table
 from zerobench.report.terminal.layout import WIDE, Column
@@ -17,7 +17,7 @@ MOST_ROWS = 100
 """Rows of the table: a description on GitHub may have 65,536 characters."""
 
 
-def compared_lines(frames: RunFrames) -> Iterator[str]:
+def compared_lines(frames: RunFigures) -> Iterator[str]:
     """The table; nothing without a single process, or with nothing but ZeRO's stages beside it."""
     rows = frames.comparison
     if not is_comparison(rows):
@@ -31,7 +31,7 @@ def compared_lines(frames: RunFrames) -> Iterator[str]:
         yield paragraph(f"{len(rows) - MOST_ROWS} more rows are left out; compared.csv has them.")
 
 
-def claim_lines(frames: RunFrames) -> Iterator[str]:
+def claim_lines(frames: RunFigures) -> Iterator[str]:
     """The claims, where there is a comparison."""
     if is_comparison(frames.comparison):
         yield from _table(Grid.of(CLAIM_COLUMNS, claims(frames.comparison), WIDE))

@@ -10,27 +10,21 @@ Nothing from a run becomes Markdown (text.py).
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
 from zerobench.report.compared.columns import TITLE
 from zerobench.report.environment_facts import at
-from zerobench.report.frames.run_frames import RunFrames, TrialFrames
+from zerobench.report.figures.runs import RunFigures
+from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.headline.sentences import headline
 from zerobench.report.markdown.compared import claim_lines, compared_lines
 from zerobench.report.markdown.setting import configuration_lines, hardware_lines, reproduce_lines, version_lines
-from zerobench.report.markdown.tables import (
-    Row,
-    caveat_lines,
-    error_lines,
-    memory_lines,
-    outcome_lines,
-    rows_of,
-    throughput_lines,
-)
-from zerobench.report.markdown.text import bullets, prose
-from zerobench.report.render.markdown import lines
-from zerobench.report.tables import batch_ramp, checkpoints, pipeline, server
+from zerobench.report.markdown.text import bullets, paragraph, prose
+from zerobench.report.render.markdown import MOST_ROWS, lines
+from zerobench.report.tables import batch_ramp, checkpoints, memory, parity, peak_errors, pipeline, server, speed
+from zerobench.report.tables.outcomes import outcomes_table, status_text
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.trial import slug
 from zerobench.store import Run
@@ -40,7 +34,7 @@ _STAMP = re.compile(r"_(\d{8})-\d{6}")
 """How a run's name says when it began (store.STAMP)."""
 
 
-def markdown_report(frames: RunFrames) -> str:
+def markdown_report(frames: RunFigures) -> str:
     """The runs of `frames` as one document in GitHub's Markdown.
 
     Raises UserError: a trial's spec is torn, corrupt or newer than this version.
@@ -53,19 +47,24 @@ def markdown_report(frames: RunFrames) -> str:
     return "\n".join(lines)
 
 
-def _sections(frames: RunFrames) -> Iterator[tuple[str, Iterator[str] | list[str]]]:
+def _sections(frames: RunFigures) -> Iterator[tuple[str, Iterator[str] | list[str]]]:
     several = len(frames.runs) > 1
-    yield "Memory by category", memory_lines(frames)
-    yield "Throughput", throughput_lines(frames)
-    yield batch_ramp.TITLE, lines(batch_ramp.batch_ramp_table(frames.lines.batches))
-    yield server.TITLE, lines(server.server_table(frames.lines.sides))
-    yield checkpoints.TITLE, lines(checkpoints.checkpoints_table(frames.lines.checkpoints))
-    yield pipeline.TITLE, lines(pipeline.pipeline_table(frames.lines.stages))
+    trials = frames.figures
+    for table in (
+        memory.device_table(trials),
+        speed.speed_table(trials),
+        parity.parity_table(trials),
+        batch_ramp.batch_ramp_table(trials),
+        server.server_table(trials),
+        checkpoints.checkpoints_table(trials),
+        pipeline.pipeline_table(trials),
+    ):
+        yield table.title, lines(table)
     yield TITLE, compared_lines(frames)
     yield "What is claimed of distributed training, and what these trials say", claim_lines(frames)
-    yield "Outcomes", outcome_lines(frames)
-    yield "Predicted against measured", error_lines(frames)
-    yield "Beware", caveat_lines(frames)
+    yield "Outcomes", _outcomes(trials)
+    yield peak_errors.TITLE, lines(peak_errors.peak_errors_table(frames.predicted))
+    yield "Beware", _caveats(trials)
     for run in frames.runs:
         of_run = f" of {run.run_id}" if several else ""
         yield f"Hardware{of_run}", hardware_lines(frames, run)
@@ -74,34 +73,57 @@ def _sections(frames: RunFrames) -> Iterator[tuple[str, Iterator[str] | list[str
         yield f"How to reproduce{of_run}", reproduce_lines(run)
 
 
-def _title(frames: RunFrames) -> str:
+def _outcomes(trials: Sequence[TrialFigures]) -> Iterator[str]:
+    """How many trials ended how, and why those without figures have none."""
+    counts = Counter(status_text(one.summary) for one in trials)
+    yield paragraph(f"{len(trials)} trials: {', '.join(f'{count} {status}' for status, count in counts.items())}.")
+    table = outcomes_table(trials)
+    if table.lines:
+        yield ""
+        yield from lines(table)
+
+
+def _caveats(trials: Sequence[TrialFigures]) -> list[str]:
+    """What a reader must know before believing a figure: void throughput, disagreement, notes of the run."""
+    said = [f"{one.label}: throughput is void: {one.summary.void}" for one in trials if one.summary.void]
+    said += [
+        f"{one.label}: its {name} disagree with those of the reference by {far:.2g}: do not believe its figures"
+        for one in trials
+        for name, far, _ in (one.parity.disagreements if one.parity else ())
+    ]
+    if not all(one.summary.is_measured for one in trials):
+        said.append("Rows marked predicted were not measured: their ranks did not run together.")
+    said += dict.fromkeys(note.note for one in trials for note in one.notes)
+    rest = len(said) - MOST_ROWS
+    return bullets([*said[:MOST_ROWS], *([f"and {rest} more"] if rest > 0 else [])])
+
+
+def _title(frames: RunFigures) -> str:
     """`quickstart on H200 SXM`, or `quickstart on CPU ranks`; where nothing was measured, it says so."""
-    rows = rows_of(frames.trials)
-    measured = _places(frames, [row for row in rows if row["evidence"] == "measured"])
-    predicted = _places(frames, [row for row in rows if row["evidence"] != "measured"])
+    measured = _places(frames, [one for one in frames.figures if one.summary.is_measured])
+    predicted = _places(frames, [one for one in frames.figures if not one.summary.is_measured])
     where = ", ".join(measured) or f"{', '.join(predicted) or _CPU}{', predicted' if predicted else ''}"
     more = f"; predicted for {', '.join(predicted)}" if measured and predicted not in ([], measured) else ""
     return f"{', '.join(_sweeps(frames))} on {where}{more}"
 
 
-def _sweeps(frames: TrialFrames) -> list[str]:
+def _sweeps(frames: RunFigures) -> list[str]:
     """The names of the sweeps, each once."""
     return list(dict.fromkeys(str(run.sweep.get("name") or run.run_id) for run in frames.runs))
 
 
-def _places(frames: TrialFrames, rows: Sequence[Row]) -> list[str]:
-    """What the trials of `rows` ran on or are about: GPUs by the catalogue's name, else by the driver's, or CPU ranks.
+def _places(frames: RunFigures, trials: Sequence[TrialFigures]) -> list[str]:
+    """What the trials ran on or are about: GPUs by the catalogue's name, else by the driver's, or CPU ranks.
 
     Where no rank said what it ran on (each failed early, or nobody looked into a script), it is the GPUs of the node.
     """
-    seen = frames.ranks[frames.ranks["device_uuid"].notna()]
-    on_gpu = set(zip(seen["run_id"], seen["trial_id"], strict=True))
     found: dict[str, None] = {}
-    for row in rows:
-        if row["gpu"] or (row["run_id"], row["trial_id"]) in on_gpu:
-            found[row["gpu"] or row["device_name"]] = None
-        elif row["device_name"] is None and row["evidence"] == "measured":
-            gpus = at(frames.environments[row["run_id"]], "gpus")
+    for one in trials:
+        gpu, device = one.summary.gpu, one.summary.device_name
+        if gpu or any(rank.device_uuid for rank in one.ranks):
+            found[gpu or device or _CPU] = None
+        elif device is None and one.summary.is_measured:
+            gpus = at(frames.run(one.run_id).environment, "gpus")
             names = [str(at(gpu, "name")) for gpu in gpus] if isinstance(gpus, list) else []
             found |= dict.fromkeys(known.name if (known := find_gpu(name)) else name for name in names or [_CPU])
         else:
@@ -109,12 +131,12 @@ def _places(frames: TrialFrames, rows: Sequence[Row]) -> list[str]:
     return list(found)
 
 
-def kept_name(frames: TrialFrames) -> str:
+def kept_name(frames: RunFigures) -> str:
     """`<sweep>_<gpu>_<date>.md`, the file name of a kept report: `zero-stages_h200_20261121.md`, `quickstart_cpu_...`.
 
     Torchtitan's rule for benchmark submissions without the entity. Several sweeps or GPUs have hyphens between them.
     """
-    places = [place for place in _places(frames, rows_of(frames.trials)) if place != _CPU]
+    places = [place for place in _places(frames, frames.figures) if place != _CPU]
     gpus = "-".join(map(_short, places)) or "cpu"
     parts = ("-".join(_sweeps(frames)), gpus, _date(frames.runs[0]))
     return "_".join(slug(re.sub(r"[\s_/]+", "-", part.strip())) for part in parts) + ".md"

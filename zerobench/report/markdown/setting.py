@@ -15,23 +15,20 @@ import yaml
 
 from zerobench.redaction import redact_text
 from zerobench.report.environment_facts import Environment, at, commit, gpu_links, gpu_names, text
-from zerobench.report.frames.run_frames import RunFrames
+from zerobench.report.figures.runs import RunFigures
 from zerobench.report.labels import shared_lines
 from zerobench.report.markdown.text import block, bullets, code, table
 from zerobench.report.node_facts import node_lines
 from zerobench.spec.hardware import find_gpu
-from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.store import Run
 from zerobench.units import format_bytes
 
 _VERSIONS = ("torch", "deepspeed", "transformers", "zerobench", "python", "triton", "flash-attn", "numpy")
 _PINNED = ("torch", "deepspeed", "transformers")
 _VERSION = re.compile(r"[0-9][0-9A-Za-z.!]*(\+[0-9A-Za-z.]+)?").fullmatch
-_MOST_SPECS = 1000
-"""Trials whose specs are read to say what they share; the sweep says it of the others."""
 
 
-def hardware_lines(frames: RunFrames, run: Run) -> list[str]:
+def hardware_lines(frames: RunFigures, run: Run) -> list[str]:
     """The nodes where there were several, the devices, their links, and the node around them."""
     environment = run.environment
     said = {
@@ -56,13 +53,10 @@ def _gpus(environment: Environment) -> str | None:
     return f"{names}, {format_bytes(size, 1)} each" if isinstance(size, int) else names
 
 
-_NOT_THERE = [evidence.value for evidence in Evidence if evidence.is_forked]
-
-
-def _not_there(frames: RunFrames, run: Run) -> str | None:
+def _not_there(frames: RunFigures, run: Run) -> str | None:
     """The GPUs that predictions are about, with their memory as the catalogue has it."""
-    rows = frames.trials[(frames.trials["run_id"] == run.run_id) & frames.trials["evidence"].isin(_NOT_THERE)]
-    known = [gpu for name in sorted(set(rows["gpu"].dropna())) if (gpu := find_gpu(name)) is not None]
+    found = (one.summary for one in frames.figures if one.run_id == run.run_id and one.spec.evidence.is_forked)
+    known = [gpu for name in sorted({one.gpu for one in found if one.gpu}) if (gpu := find_gpu(name)) is not None]
     return ", ".join(f"{gpu.name} ({format_bytes(gpu.memory_bytes, 1)})" for gpu in known) or None
 
 
@@ -102,16 +96,11 @@ def _date(run: Run) -> str | None:
     return f"{datetime.fromtimestamp(at_s, UTC):%Y-%m-%d %H:%M} UTC"
 
 
-def configuration_lines(frames: RunFrames, run: Run) -> Iterator[str]:
+def configuration_lines(frames: RunFigures, run: Run) -> Iterator[str]:
     """What the trials share, and the whole sweep as it was asked."""
-    yield from bullets(shared_lines(_specs(frames, run)))
+    yield from bullets(shared_lines([one.spec for one in frames.figures if one.run_id == run.run_id]))
     yield from ("", "The sweep as asked, `sweep.yaml`:", "")
     yield from block(redact_text(yaml.safe_dump(dict(run.sweep), sort_keys=False, allow_unicode=True)), "yaml")
-
-
-def _specs(frames: RunFrames, run: Run) -> list[TrialSpec]:
-    ids = frames.trials.loc[frames.trials["run_id"] == run.run_id, "trial_id"]
-    return [run.spec(trial_id) for trial_id in ids[:_MOST_SPECS]]
 
 
 def reproduce_lines(run: Run) -> Iterator[str]:

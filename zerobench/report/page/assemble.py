@@ -16,23 +16,26 @@ from zerobench.report.charts import figures as all_figures
 from zerobench.report.charts.palette import colours
 from zerobench.report.compared.columns import TITLE
 from zerobench.report.figure import Figure
-from zerobench.report.frames.memory_pool import given_back
-from zerobench.report.frames.run_frames import RunFrames
+from zerobench.report.figures.runs import RunFigures
+from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.headline.sentences import headline
+from zerobench.report.memory_pool import given_back
+from zerobench.report.notes import each_once, who_says
 from zerobench.report.page import configuration, outcomes, overview
 from zerobench.report.page.compared import compared_section
 from zerobench.report.page.drawing import drawing
 from zerobench.report.page.environment import environment_grids, utc_text
-from zerobench.report.page.notes import notes_grid
 from zerobench.report.page.policy import content_security_policy
-from zerobench.report.page.trials import remarks, rows_of, trials_grid
-from zerobench.report.render.grid import Grid, frame_grid
+from zerobench.report.render.grid import Column, Grid, frame_grid, grid
 from zerobench.report.render.html import table_grid
 from zerobench.report.render.visible import visible
+from zerobench.report.tables.outcomes import TITLE as OUTCOMES
+from zerobench.report.tables.outcomes import outcomes_table
 from zerobench.report.tables.pipeline import TITLE as PIPELINE
 from zerobench.report.tables.pipeline import pipeline_table
 from zerobench.report.tables.server import TITLE as SERVERS
 from zerobench.report.tables.server import server_table
+from zerobench.report.tables.trials import remarks, trials_table
 
 ASSETS = Path(__file__).parent / "assets"
 
@@ -64,12 +67,12 @@ class Entry:
     title: str
 
 
-def page_html(frames: RunFrames, figures: Iterable[Figure] | None = None) -> str:
+def page_html(frames: RunFigures, figures: Iterable[Figure] | None = None) -> str:
     """The whole page for the runs of `frames`, as one HTML document that needs nothing else: `page_pieces` together."""
     return "".join(page_pieces(frames, figures))
 
 
-def page_pieces(frames: RunFrames, figures: Iterable[Figure] | None = None) -> Iterable[str]:
+def page_pieces(frames: RunFigures, figures: Iterable[Figure] | None = None) -> Iterable[str]:
     """The page a piece at a time, since all of its pieces together take ten times its text.
 
     `figures` are drawn from `frames` unless they are given.
@@ -91,13 +94,13 @@ def page_pieces(frames: RunFrames, figures: Iterable[Figure] | None = None) -> I
     return pieces
 
 
-def _sections(frames: RunFrames, drawn: Sequence[Drawn]) -> Mapping[str, Any]:
+def _sections(frames: RunFigures, drawn: Sequence[Drawn]) -> Mapping[str, Any]:
     """What the template writes, as text that it escapes."""
-    runs, trials = frames.runs, rows_of(frames.trials)
+    runs, trials = frames.runs, frames.figures
     compared = compared_section(frames.comparison)
-    stages = table_grid(pipeline_table(frames.lines.stages))
-    failed, notes = outcomes.failed_trials(runs, trials), notes_grid(frames.notes, trials)
-    sides = table_grid(server_table(frames.lines.sides))
+    stages = table_grid(pipeline_table(trials))
+    failed, notes = [one for one in trials if not one.summary.is_completed], _notes(trials)
+    sides = table_grid(server_table(trials))
     parts = (
         ("compared", compared),
         ("pipeline", stages.rows),
@@ -113,23 +116,33 @@ def _sections(frames: RunFrames, drawn: Sequence[Drawn]) -> Mapping[str, Any]:
         "headline": [visible(sentence) for sentence in headline(frames)],
         "contents": list(_contents(drawn, absent)),
         "figures": drawn,
-        "legend": overview.legend(runs, trials),
+        "legend": overview.legend(trials),
         "compared": compared,
-        "trials": trials_grid(trials),
-        "remarks": remarks(trials),
+        "trials": table_grid(trials_table(trials)),
+        "remarks": [(visible(label), visible(words)) for label, words in remarks(trials)],
         "stages": stages,
         "sides": sides,
         "notes": notes,
-        "outcomes": outcomes.outcomes_grid(failed),
+        "outcomes": table_grid(outcomes_table(failed)),
         "outcome_counts": outcomes.outcome_counts(failed),
-        "evidence": list(outcomes.evidence_blocks(failed)),
-        "environment": environment_grids(frames.environments),
+        "evidence": list(outcomes.evidence_blocks(frames, failed)),
+        "environment": environment_grids({run.run_id: run.environment for run in runs}),
         "sweeps": configuration.sweep_blocks(runs),
         "configurations": list(configuration.configurations(runs, trials)),
         "configuration_note": configuration.note(len(trials)),
         "more_configurations": configuration.more_grid(trials),
         "written_at": utc_text(time.time()),
     }
+
+
+def _notes(trials: Sequence[TrialFigures]) -> Grid:
+    """Each note with the trials that say it, in the order of first sight."""
+    said = each_once((one.label, note.note) for one in trials for note in one.notes)
+    columns: list[Column[tuple[str, list[str]]]] = [
+        Column("note", lambda note: note[0], is_number=False),
+        Column("trials", lambda note: who_says(note[1], len(trials), 4), is_number=False),
+    ]
+    return grid("What was not available, and why, and what else bears on the figures.", columns, list(said.items()))
 
 
 def _drawn(figures: Iterable[Figure]) -> Iterator[Drawn]:
@@ -144,7 +157,7 @@ _SECTIONS = {
     "trials": "Trials",
     "pipeline": PIPELINE,
     "servers": SERVERS,
-    "outcomes": "Trials without figures",
+    "outcomes": OUTCOMES,
     "notes": "Notes",
     "environment": "Environment",
     "configuration": "Configuration",

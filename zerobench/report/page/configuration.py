@@ -16,7 +16,7 @@ from zerobench import store
 from zerobench.folder import TrialFolder
 from zerobench.records import RankRecord
 from zerobench.redaction import redact_text
-from zerobench.report.page.trials import Trial
+from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.render.grid import Column, Grid, grid
 from zerobench.report.render.visible import visible
 
@@ -56,19 +56,19 @@ def _sweep_text(run: store.Run) -> str:
     return text if visible(text) == text else redact_text(yaml.safe_dump(run.sweep, sort_keys=False))
 
 
-def configurations(runs: Sequence[store.Run], trials: Sequence[Trial]) -> Iterator[Configuration]:
+def configurations(runs: Sequence[store.Run], trials: Sequence[TrialFigures]) -> Iterator[Configuration]:
     """The documents of the first trials.
 
     Raises UserError: a rank's record is torn, corrupt or newer than this version.
     """
     by_id = {run.run_id: run for run in runs}
     for index, trial in enumerate(trials[:MOST_IN_FULL], start=1):
-        folder = by_id[trial["run_id"]].folder.trial(trial["trial_id"])
-        yield Configuration(visible(str(trial["label"])), list(_blocks(f"trial-{index}", trial, folder)))
+        folder = by_id[trial.run_id].folder.trial(trial.trial_id)
+        yield Configuration(visible(trial.label), list(_blocks(f"trial-{index}", trial, folder)))
 
 
-def _blocks(key: str, trial: Trial, folder: TrialFolder) -> Iterator[Block]:
-    where = f"{trial['run_id']}/{folder.path.parent.name}/{folder.path.name}"
+def _blocks(key: str, trial: TrialFigures, folder: TrialFolder) -> Iterator[Block]:
+    where = f"{trial.run_id}/{folder.path.parent.name}/{folder.path.name}"
     for path, what in ((folder.spec, "the trial as asked"), (folder.ds_config, "handed to DeepSpeed")):
         if path.exists():
             title = visible(f"{what}: {where}/{path.name}")
@@ -84,11 +84,11 @@ def _read(path: Path) -> str:
     return redact_text(path.read_text(encoding="utf-8", errors="replace"))
 
 
-def more_grid(trials: Sequence[Trial]) -> Grid:
+def more_grid(trials: Sequence[TrialFigures]) -> Grid:
     """Where the documents of the trials lie that are not in the page."""
-    columns: list[Column[Trial]] = [
-        Column("trial", lambda trial: str(trial["label"]), is_number=False),
-        Column("folder", lambda trial: f"{trial['run_id']}/trials/{trial['trial_id']}/", is_number=False),
+    columns: list[Column[TrialFigures]] = [
+        Column("trial", lambda trial: trial.label, is_number=False),
+        Column("folder", lambda trial: f"{trial.run_id}/trials/{trial.trial_id}/", is_number=False),
     ]
     return grid("Trials whose documents lie in the run's folder only.", columns, trials[MOST_IN_FULL:])
 

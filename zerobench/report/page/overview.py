@@ -6,12 +6,14 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from zerobench import store
+from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.labels import shared_lines
 from zerobench.report.node_facts import node_differences, node_list
+from zerobench.report.notes import listed
 from zerobench.report.page.environment import utc_text
-from zerobench.report.page.trials import Trial, counted, status_text
 from zerobench.report.render.visible import visible
-from zerobench.report.terminal.layout import listed
+from zerobench.report.tables.outcomes import status_text
+from zerobench.report.tables.trials import counted
 from zerobench.spec.trial import Evidence
 
 
@@ -38,24 +40,24 @@ def description(runs: Sequence[store.Run]) -> list[str]:
     return [visible(text) for text in dict.fromkeys(said) if text]
 
 
-def facts(runs: Sequence[store.Run], trials: Sequence[Trial]) -> list[Fact]:
+def facts(runs: Sequence[store.Run], trials: Sequence[TrialFigures]) -> list[Fact]:
     """What the header of the page lists."""
     return [Fact(name, visible(text)) for name, text in _facts(runs, trials)]
 
 
-def _facts(runs: Sequence[store.Run], trials: Sequence[Trial]) -> Iterator[tuple[str, str]]:
+def _facts(runs: Sequence[store.Run], trials: Sequence[TrialFigures]) -> Iterator[tuple[str, str]]:
     yield ("Runs" if len(runs) > 1 else "Run"), listed([run.run_id for run in runs])
     started = [run.began_at_s for run in runs]
     times = [utc_text(at) for at in started if isinstance(at, int | float)]
     if times:
         yield "Started", listed(times)
-    yield "Trials", f"{len(trials):,} ended: {counted([status_text(trial['status']) for trial in trials])}"
+    yield "Trials", f"{len(trials):,} ended: {counted([status_text(one.summary) for one in trials])}"
     pending = sum(len(run.pending()) for run in runs)
     if pending:
         yield "Not ended", f"{pending:,} planned trials have no record: they never ran, or run now"
-    yield "Evidence", counted([trial["evidence"] for trial in trials])
-    ran = (trial for trial in trials if trial["evidence"] != Evidence.FORMULA.value)
-    devices = dict.fromkeys(trial["device_name"] for trial in ran if trial["device_name"])
+    yield "Evidence", counted([one.spec.evidence.value for one in trials])
+    ran = (one.summary.device_name for one in trials if one.spec.evidence is not Evidence.FORMULA)
+    devices = dict.fromkeys(filter(None, ran))
     if devices:
         yield "Devices", listed(list(devices))
     hosts = dict.fromkeys(str(run.began_on["hostname"]) for run in runs if run.began_on.get("hostname"))
@@ -67,7 +69,6 @@ def _facts(runs: Sequence[store.Run], trials: Sequence[Trial]) -> Iterator[tuple
         yield from ((f"Nodes{of_run} differ", sentence) for sentence in node_differences(run.nodes))
 
 
-def legend(runs: Sequence[store.Run], trials: Sequence[Trial]) -> list[str]:
+def legend(trials: Sequence[TrialFigures]) -> list[str]:
     """What all trials share, and what the letters in their names mean."""
-    by_id = {run.run_id: run for run in runs}
-    return [visible(line) for line in shared_lines([by_id[t["run_id"]].spec(t["trial_id"]) for t in trials])]
+    return [visible(line) for line in shared_lines([one.spec for one in trials])]

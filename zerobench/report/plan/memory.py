@@ -11,8 +11,9 @@ from zerobench.report.choice import ROOM
 from zerobench.report.column_units import byte_unit, show_percent
 from zerobench.report.memory_view import Instant
 from zerobench.report.plan.rows import PlanRow, evidence_words
+from zerobench.report.render.terminal import shown as for_terminal
+from zerobench.report.tables.memory import category_columns
 from zerobench.report.terminal.layout import WIDE, Column, Section, Shown, table
-from zerobench.report.terminal.memory_tables import category_columns
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.trial import Evidence
 from zerobench.units import format_bytes
@@ -31,7 +32,7 @@ def _categories(peaks: Sequence[tuple[Shown, Instant]], how: str, width: int) ->
     unit = byte_unit(instant.total_bytes for _, instant in peaks)
     columns = [
         Column[Instant]("at", None, lambda instant: instant.phase.value, is_text=True),
-        *category_columns(unit),
+        *map(for_terminal, category_columns(unit)),
     ]
     return Section(
         f"Predicted ({how}): device memory of one GPU at the peak of a steady step, {unit.name}",

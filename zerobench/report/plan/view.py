@@ -17,14 +17,16 @@ from zerobench.report.capacity import Capacity
 from zerobench.report.choice import ROOM, RULE, UNDECIDED
 from zerobench.report.column_units import plain, show_percent
 from zerobench.report.environment_facts import Environment, predicted_with
+from zerobench.report.figures.trial import trial_figures
 from zerobench.report.labels import labels, shared_lines
 from zerobench.report.plan.memory import memory_sections
 from zerobench.report.plan.rows import PlanRow, evidence_words, recommended
 from zerobench.report.plan.time import time_sections
 from zerobench.report.plan.why import why_not
+from zerobench.report.render.terminal import sections
 from zerobench.report.step_time.bound import step_bound
+from zerobench.report.tables.outcomes import outcomes_table
 from zerobench.report.terminal.layout import Section, Shown, bullets
-from zerobench.report.terminal.outcome_tables import outcome_sections
 from zerobench.report.trials import completed, ended_trials, refusing_impossible_values
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.trial import Evidence, Optimizer, TrialSpec
@@ -102,7 +104,8 @@ def _sections(
     yield _header(shown, rows, environment)
     yield from memory_sections(rows, cluster, width)
     yield from time_sections(rows, tokens, width)
-    yield from outcome_sections(shown, width)
+    figures = [trial_figures(one.trial).beside(one.label, None, None) for one in shown]
+    yield from sections(outcomes_table(figures), width)
     if rows:
         yield recommendation(rows, best)
         yield from _losers(rows, best)

@@ -21,9 +21,9 @@ def table_grid(table: Table[T]) -> Grid:
             lambda line: line.trial.evidence_text if some_predicted else "",
             is_number=False,
         ),
-        *(_shown(column) for column in table.columns),
+        *(_shown(column) for column in table.for_files),
     ]
-    return grid(table.caption, columns, table.lines)
+    return grid(table.caption_for_files, columns, table.lines, lambda line: line.trial.kind)
 
 
 def _shown(column: Shown[T]) -> Column[Line[T]]:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator
 from typing import TypeVar
 
+from zerobench.report.column_units import MISSING
 from zerobench.report.markdown.text import paragraph
 from zerobench.report.markdown.text import table as table_lines
 from zerobench.report.tables.model import Table
@@ -16,22 +17,19 @@ MOST_ROWS = 100
 
 
 def lines(table: Table[T]) -> Iterator[str]:
-    """How to read the table, then its rows; nothing where it has none."""
+    """How to read the table, then its rows; nothing where it has none. A column that says nothing is left out."""
     if not table.lines:
         return
-    yield paragraph(table.caption)
+    yield paragraph(table.caption_for_files)
     yield ""
-    headers = ["trial", "evidence", *(column.header for column in table.columns)]
-    is_text = [True, True, *(column.is_text for column in table.columns)]
-    shown = (
-        [
-            line.trial.label,
-            line.trial.evidence_text,
-            *(column.cell(line.figures) for column in table.columns),
-        ]
-        for line in table.lines[:MOST_ROWS]
-    )
-    yield from table_lines(headers, is_text, shown)
+    shown = table.lines[:MOST_ROWS]
+    found = [(column, [column.cell(line.figures) for line in shown]) for column in table.for_files]
+    said = [(column, cells) for column, cells in found if not {"", MISSING}.issuperset(cells)]
+    headers = ["trial", "evidence", *(column.header for column, _ in said)]
+    is_text = [True, True, *(column.is_text for column, _ in said)]
+    names = ([line.trial.label, line.trial.evidence_text] for line in shown)
+    rows = zip(*(cells for _, cells in said), strict=True) if said else [()] * len(shown)
+    yield from table_lines(headers, is_text, ([*name, *row] for name, row in zip(names, rows, strict=True)))
     if len(table.lines) > MOST_ROWS:
         yield ""
         yield paragraph(f"{len(table.lines) - MOST_ROWS} more rows are left out; the page has them.")

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-from zerobench.report.batch_ramp import BatchFigures
+from zerobench.report.batch_ramp import BatchFigures, with_their_fixed
 from zerobench.report.column_units import byte_unit, show_whole, time_unit
-from zerobench.report.tables.model import Column, Line, Table, figures_of, in_unit
+from zerobench.report.figures.trial import TrialFigures
+from zerobench.report.tables.model import Column, Table, figures_of, in_unit, lines_of
 
 TITLE = "Batch ramp, size by size"
 HOW_TO_READ = (
@@ -16,8 +17,9 @@ HOW_TO_READ = (
 )
 
 
-def batch_ramp_table(lines: Sequence[Line[BatchFigures]]) -> Table[BatchFigures]:
-    """A row for each size of the batch."""
+def batch_ramp_table(trials: Sequence[TrialFigures]) -> Table[BatchFigures]:
+    """A row for each size of a batch that grows, and of the same work's fixed one."""
+    lines = lines_of(with_their_fixed(trials), lambda one: one.batches)
     rows = figures_of(lines)
     held, seconds = byte_unit(row.peak_bytes for row in rows), time_unit(row.step_s for row in rows)
     columns = [

@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from zerobench.report.column_units import byte_unit, show_number, show_whole, time_unit
+from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.recovery import Resumed, Transfers, distance_text
-from zerobench.report.tables.model import Column, Line, Table, figures_of, of_part
+from zerobench.report.tables.model import Column, Table, figures_of, lines_of, of_part
 
 TITLE = "Checkpoints"
 HOW_TO_READ = (
@@ -19,8 +20,9 @@ HOW_TO_READ = (
 )
 
 
-def checkpoints_table(lines: Sequence[Line[Resumed]]) -> Table[Resumed]:
+def checkpoints_table(trials: Sequence[TrialFigures]) -> Table[Resumed]:
     """A row for each trial that saved and was resumed."""
+    lines = lines_of(trials, lambda one: [one.resumed] if one.resumed else [])
     rows = figures_of(lines)
     sizes = byte_unit(row.save.size_bytes for row in rows if row.save)
     columns = [

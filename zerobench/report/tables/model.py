@@ -7,9 +7,8 @@ from dataclasses import dataclass
 from typing import Generic, TypeVar
 
 from zerobench.report.column_units import MISSING, Unit
-from zerobench.report.evidence import evidence_text
-from zerobench.report.parity import Parity
-from zerobench.spec.trial import Evidence, TrialSpec
+from zerobench.report.figures.name import TrialName
+from zerobench.report.figures.trial import TrialFigures
 
 T = TypeVar("T")
 S = TypeVar("S")
@@ -28,40 +27,25 @@ class Column(Generic[T]):
     narrow: str | None = None
     """The header in 80 columns; None: left out there."""
     is_text: bool = False
+    is_for_files: bool = True
+    """Whether Markdown and the page have it too."""
 
     @property
     def header(self) -> str:
         """Name and unit."""
         return f"{self.name}, {self.unit}" if self.unit else self.name
 
-
-@dataclass(frozen=True)
-class TrialName:
-    """What every table says of the trial that a row is of."""
-
-    run_id: str
-    trial_id: str
-    label: str
-    evidence: str
-    gpu: str | None
-    is_believed: bool = True
-    """Whether its losses and gradients do not speak against it."""
-
-    @classmethod
-    def of(cls, run_id: str, spec: TrialSpec, label: str, parity: Parity | None) -> TrialName:
-        """The name of the trial of `spec` in the run `run_id`, which its tables call `label`."""
-        is_believed = parity is None or parity.agrees
-        return cls(run_id, spec.trial_id, label, spec.evidence.value, spec.prediction.gpu, is_believed)
-
-    @property
-    def evidence_text(self) -> str:
-        """How its figures came to be."""
-        return evidence_text(self.evidence, self.gpu)
-
-    @property
-    def is_predicted(self) -> bool:
-        """Whether its figures were not seen on real ranks."""
-        return self.evidence != Evidence.MEASURED.value
+    def over(self, part: Callable[[S], T]) -> Column[S]:
+        """It over rows that have a `part` which it is a column of."""
+        return Column(
+            self.name,
+            lambda row: self.cell(part(row)),
+            self.unit,
+            self.wide,
+            self.narrow,
+            self.is_text,
+            self.is_for_files,
+        )
 
 
 @dataclass(frozen=True)
@@ -70,6 +54,13 @@ class Line(Generic[T]):
 
     trial: TrialName
     figures: T
+
+
+@dataclass(frozen=True)
+class Mark:
+    """A line that explains what is not to be taken as it stands."""
+
+    text: str
 
 
 @dataclass(frozen=True)
@@ -82,13 +73,36 @@ class Table(Generic[T]):
     columns: Sequence[Column[T]]
     """After the trial's name."""
     lines: Sequence[Line[T]]
-    below: Sequence[str] = ()
+    below: Sequence[str | Mark] = ()
     """What the terminal says under it."""
+    more: str = ""
+    """More of how to read it, which 80 columns of terminal have no room for."""
+    narrow_caption: str | None = None
+    """How to read it in 80 columns of terminal, where its columns are others there."""
+    more_for_files: str = ""
+    """How to read the columns that Markdown and the page have more."""
+    heading: str | None = None
+    """The title in a terminal that names the unit, which the columns there then do not."""
+
+    @property
+    def caption_for_files(self) -> str:
+        """All of how to read it."""
+        return " ".join(filter(None, (self.caption, self.more_for_files, self.more)))
+
+    @property
+    def for_files(self) -> list[Column[T]]:
+        """The columns that Markdown and the page have."""
+        return [column for column in self.columns if column.is_for_files]
 
 
 def figures_of(lines: Iterable[Line[T]]) -> list[T]:
     """The figures alone, of which columns choose their units."""
     return [line.figures for line in lines]
+
+
+def lines_of(trials: Iterable[TrialFigures], figures: Callable[[TrialFigures], Iterable[T]]) -> list[Line[T]]:
+    """A line for each of the `figures` of each trial."""
+    return [Line(name, found) for one in trials for name in [one.name] for found in figures(one)]
 
 
 def of_part(part: Callable[[T], S | None], show: Callable[[S], str]) -> Callable[[T], str]:

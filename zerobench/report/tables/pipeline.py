@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from zerobench.report.column_units import MISSING, byte_unit, show_percent, show_whole, time_unit
+from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.pipeline import StageRow
-from zerobench.report.tables.model import Column, Line, Table, figures_of, in_unit
+from zerobench.report.tables.model import Column, Table, figures_of, in_unit, lines_of
 from zerobench.report.tables.states import states_columns
 
 TITLE = "Pipeline, stage by stage"
@@ -19,8 +20,9 @@ HOW_TO_READ = (
 )
 
 
-def pipeline_table(lines: Sequence[Line[StageRow]]) -> Table[StageRow]:
+def pipeline_table(trials: Sequence[TrialFigures]) -> Table[StageRow]:
     """A row for each stage."""
+    lines = lines_of(trials, lambda one: one.stages)
     rows = figures_of(lines)
     held, moved = byte_unit(row.peak_bytes for row in rows), byte_unit(row.formula_bytes for row in rows)
     seconds = time_unit(row.step_s for row in rows)

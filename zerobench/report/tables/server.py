@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from zerobench.report.column_units import byte_unit, show_number, show_percent, show_whole, time_unit
+from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.server import Side
-from zerobench.report.tables.model import Column, Line, Table, figures_of, in_unit
+from zerobench.report.tables.model import Column, Table, figures_of, in_unit, lines_of
 from zerobench.report.tables.states import states_columns
 
 TITLE = "Parameter server, side by side"
@@ -17,8 +18,9 @@ HOW_TO_READ = (
 )
 
 
-def server_table(lines: Sequence[Line[Side]]) -> Table[Side]:
+def server_table(trials: Sequence[TrialFigures]) -> Table[Side]:
     """Memory, waiting and traffic, a row for each side."""
+    lines = lines_of(trials, lambda one: one.sides)
     rows = figures_of(lines)
     held, moved = byte_unit(side.peak_bytes for side in rows), byte_unit(side.formula_bytes for side in rows)
     seconds = time_unit(side.step_s for side in rows)

@@ -4,41 +4,47 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
-from contextlib import nullcontext
 from pathlib import Path
-
-from rich.console import Console
-from rich.text import Text
 
 from zerobench import store
 from zerobench.collection import no_collection
 from zerobench.report.column_units import plain
 from zerobench.report.energy import energies
 from zerobench.report.environment_facts import predicted_with
+from zerobench.report.figures.trial import TrialFigures, trial_figures
 from zerobench.report.labels import labels, shared_lines
 from zerobench.report.node_facts import node_lines
 from zerobench.report.nodes import node_name
+from zerobench.report.notes import each_once, listed, sentences, who_says
+from zerobench.report.nvml_view import why_no_nvml
 from zerobench.report.parity import ParityJudge
-from zerobench.report.pipeline import stages
 from zerobench.report.predictions.predicted import join
 from zerobench.report.predictions.tables import predicted_sections
-from zerobench.report.render.terminal import sections
-from zerobench.report.server import sides
+from zerobench.report.recovery import loss_distance
+from zerobench.report.render.layout import Section, Shown
+from zerobench.report.render.terminal import Console, lines_section, list_section, print_sections, sections
 from zerobench.report.tables.batch_ramp import batch_ramp_table
 from zerobench.report.tables.checkpoints import checkpoints_table
+from zerobench.report.tables.memory import device_table, host_table, nvme_table, over_ranks_table
+from zerobench.report.tables.model import Line
+from zerobench.report.tables.model_states import states_table
+from zerobench.report.tables.nvml import nvml_rows, nvml_table
+from zerobench.report.tables.outcomes import outcomes_table
+from zerobench.report.tables.parity import disbelieved, parity_table
 from zerobench.report.tables.pipeline import pipeline_table
 from zerobench.report.tables.server import server_table
+from zerobench.report.tables.speed import speed_table
+from zerobench.report.tables.watched import watched_rows, watched_table
 from zerobench.report.terminal.compared_tables import compared_sections
-from zerobench.report.terminal.layout import Section, Shown, listed
-from zerobench.report.terminal.lines import of_batches, of_checkpoints, of_each
-from zerobench.report.terminal.memory_tables import memory_sections
-from zerobench.report.terminal.nvml_tables import nvml_sections
-from zerobench.report.terminal.outcome_tables import disbelieved, notes_sections, outcome_sections, parity_sections
-from zerobench.report.terminal.speed_tables import speed_sections
-from zerobench.report.terminal.states_tables import composition_lines, states_sections
-from zerobench.report.terminal.watched_tables import watched_sections
-from zerobench.report.trials import Trial, ended_trials, refusing_impossible_values
+from zerobench.report.trials import (
+    Trial,
+    ended_trials,
+    num_params,
+    parameter_counts,
+    refusing_impossible_values,
+)
 from zerobench.spec.trial import Evidence
+from zerobench.units import format_count
 
 MOST_TRIALS = 30
 """Trials that tables show unless asked for more: what a person reads; the files hold all."""
@@ -56,11 +62,11 @@ def show_run(path: Path, console: Console, most_trials: int = MOST_TRIALS) -> No
     run = store.load_run(path)
     trials = list(ended_trials(run))
     with refusing_impossible_values(run.folder.trials), no_collection():
-        sections = _report(run, trials, trials[:most_trials], console.width)
+        found = _report(run, trials, trials[:most_trials], console.width)
     if len(trials) > most_trials:
         more = f"{len(trials) - most_trials} more trials"
-        sections.append(Section(more, f"In {plain(str(run.folder.path))}: trials.csv, memory.csv."))
-    _print(sections, console)
+        found.append(lines_section(more, f"In {plain(str(run.folder.path))}: trials.csv, memory.csv."))
+    print_sections(found, console)
 
 
 def _report(run: store.Run, trials: Sequence[Trial], head: Sequence[Trial], width: int) -> list[Section]:
@@ -68,8 +74,12 @@ def _report(run: store.Run, trials: Sequence[Trial], head: Sequence[Trial], widt
     specs = [trial.spec for trial in trials]
     judge, names = ParityJudge(trials), labels(specs)
     shown = [Shown(trial, name, judge.judge(trial)) for trial, name in zip(head, names, strict=False)]
+    figures = [trial_figures(one.trial).beside(one.label, one.parity, loss_distance(one.trial, head)) for one in shown]
     predicted = _predicted(trials, head, names, judge, width)
-    return [_header(run, trials, shown, shared_lines(specs)), *_sections(shown, predicted, energies(run), width)]
+    return [
+        _header(run, trials, head, figures, shared_lines(specs)),
+        *_sections(shown, figures, predicted, energies(run), width),
+    ]
 
 
 def _predicted(
@@ -85,53 +95,95 @@ def _predicted(
 
 
 def _sections(
-    shown: Sequence[Shown], predicted: Iterable[Section], joules: Mapping[str, float], width: int
+    shown: Sequence[Shown],
+    figures: Sequence[TrialFigures],
+    predicted: Iterable[Section],
+    joules: Mapping[str, float],
+    width: int,
 ) -> Iterator[Section]:
-    yield from memory_sections(shown, width)
+    for memory in (device_table, over_ranks_table, host_table):
+        yield from sections(memory(figures), width)
+    yield from sections(nvme_table(figures), width)
     yield from predicted
-    yield from states_sections(shown, width)
-    yield from nvml_sections(shown, width)
-    yield from watched_sections(shown, width)
-    yield from speed_sections(shown, joules, width)
-    yield from sections(batch_ramp_table(of_batches(shown)), width)
-    yield from sections(server_table(of_each(shown, sides)), width)
-    yield from sections(checkpoints_table(of_checkpoints(shown)), width)
-    yield from sections(pipeline_table(of_each(shown, stages)), width)
+    yield from sections(states_table(figures), width)
+    yield from _driver(shown, figures, width)
+    for table in (
+        speed_table(figures, joules),
+        batch_ramp_table(figures),
+        server_table(figures),
+        checkpoints_table(figures),
+        pipeline_table(figures),
+    ):
+        yield from sections(table, width)
     yield from compared_sections(shown, width)
-    yield from parity_sections(shown, width)
-    yield from outcome_sections(shown, width)
-    yield from notes_sections(shown)
+    yield from sections(parity_table(figures), width)
+    yield from sections(outcomes_table(figures), width)
+    yield from _notes(shown)
 
 
-def _print(sections: Sequence[Section], console: Console) -> None:
-    """Print the sections; where the terminal lacks a character, with a question mark in its place."""
-    encoding = console.encoding
-    with nullcontext() if encoding.startswith("utf") else console.capture() as capture:
-        for section in sections:
-            section.print(console)
-    if capture is not None:
-        console.file.write(capture.get().encode(encoding, "replace").decode(encoding))
+def _driver(shown: Sequence[Shown], figures: Sequence[TrialFigures], width: int) -> Iterator[Section]:
+    """What the driver saw of the trials, of ranks and from outside; without any, one line that says why."""
+    both = [(one.trial, found.name) for one, found in zip(shown, figures, strict=True)]
+    rows = [Line(name, row) for trial, name in both for row in (nvml_rows(trial) if trial.ranks else ())]
+    reasons = why_no_nvml(trial for trial, _ in both if trial.ranks)
+    if not rows and any(trial.ranks for trial, _ in both):
+        why = listed(reasons) or "the ranks ran on no NVIDIA device"
+        yield lines_section("NVML", f"Nothing was read from the driver: {plain(why)}.")
+    yield from sections(nvml_table(rows, reasons), width)
+    watched = [Line(name, row) for trial, name in both for row in watched_rows(trial)]
+    why_not = why_no_nvml(trial for trial, _ in both if trial.record.host and not trial.ranks)
+    yield from sections(watched_table(watched, why_not), width)
 
 
-def _header(run: store.Run, trials: Sequence[Trial], shown: Sequence[Shown], shared: Sequence[str]) -> Section:
+def _notes(shown: Sequence[Shown]) -> Iterator[Section]:
+    """Each sentence once."""
+    found = each_once((one.label, sentence) for one in shown for sentence in sentences(one.trial))
+    if found:
+        lines = [f"{sentence} ({who_says(names, len(shown), 6)})" for sentence, names in found.items()]
+        caption = "Buffers in use (sizes in elements), where DeepSpeed departs from the paper, what was not available."
+        yield list_section("Notes", caption, lines)
+
+
+def _header(
+    run: store.Run,
+    trials: Sequence[Trial],
+    head: Sequence[Trial],
+    figures: Sequence[TrialFigures],
+    shared: Sequence[str],
+) -> Section:
     """Which run, how its trials ended, what they have in common, and which of them are not to be believed."""
     counts = Counter(trial.record.status.value for trial in trials)
     ended = [f"{count} {status.replace('_', ' ')}" for status, count in counts.most_common()]
     num_pending = len(run.plan.trials) - len(trials)
     pending = [f"{num_pending} not ended"] if num_pending else []
     total = f"{len(run.plan.trials)} trials: {', '.join([*ended, *pending])}"
-    engine = predicted_with(run.environment, (one.trial.spec for one in shown))
-    lines = [Text(line) for line in (*shared, *_devices(shown), *engine, *composition_lines(shown))]
-    nodes = [Text(line) for line in node_lines(run)]
-    return Section(f"Run {plain(run.run_id)}", total, lines=[*lines, *nodes, *disbelieved(shown)])
+    engine = predicted_with(run.environment, (trial.spec for trial in head))
+    said = [*shared, *_devices(head), *engine, *_compositions(head), *node_lines(run)]
+    return lines_section(f"Run {plain(run.run_id)}", total, [*said, *disbelieved(figures)])
 
 
-def _devices(shown: Sequence[Shown]) -> list[str]:
+def _devices(head: Sequence[Trial]) -> list[str]:
     """The devices and hosts that ranks ran on; a processor is not counted, since ranks share it."""
-    ranks = [(rank, node_name(one.trial, rank)) for one in shown for rank in one.trial.ranks]
+    ranks = [(rank, node_name(trial, rank)) for trial in head for rank in trial.ranks]
     devices = {(rank.device_name, node, rank.device_uuid) for rank, node in ranks}
     counts = Counter(name for name, _, uuid in devices if uuid)
     names = [f"{count} x {plain(name)}" for name, count in sorted(counts.items())]
     names += sorted({plain(name) for name, _, uuid in devices if not uuid})
     hosts = sorted({plain(node) for _, node in ranks})
     return [f"on: {listed(names)}; {'hosts' if len(hosts) > 1 else 'host'} {listed(hosts)}"] if ranks else []
+
+
+def _compositions(head: Sequence[Trial]) -> list[str]:
+    """One line for each model: its parameters, in all and by component."""
+    models = {trial.spec.model.name: trial for trial in reversed(head)}
+    return [line for trial in reversed(models.values()) if (line := _composition(trial))]
+
+
+def _composition(trial: Trial) -> str | None:
+    counts, total = parameter_counts(trial), num_params(trial)
+    if counts is None or total is None:
+        return None
+    parts = [
+        f"{name.replace('_', ' ')} {format_count(count)}" for name, count in counts.by_component().items() if count
+    ]
+    return f"{plain(trial.spec.model.name)}: {total:,} parameters ({', '.join(parts)})"

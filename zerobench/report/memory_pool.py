@@ -12,9 +12,13 @@ import pyarrow as pa
 def given_back() -> Iterator[None]:
     """Make tables of memory that malloc owns, and have it give back to the system all that is free at the end.
 
-    Arrow's own pool keeps what its columns held, and what Python's objects held lies in pieces between.
+    Arrow's own pool keeps what its columns held, and what Python's objects held lies in pieces between. Whoever comes
+    after has the pool again that there was.
     """
-    pool = pa.system_memory_pool()
+    before, pool = pa.default_memory_pool(), pa.system_memory_pool()
     pa.set_memory_pool(pool)
-    yield
-    pool.release_unused()
+    try:
+        yield
+    finally:
+        pa.set_memory_pool(before)
+        pool.release_unused()

@@ -2,14 +2,13 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
 from dataclasses import replace
-from typing import Any
-
-import pytest
+from typing import Any, NamedTuple
 
 from tests.report.predicted_trial import asked, collective, rows, trial
 from tests.report.sample_run import GIB, GPU, MIB, SampleTrial, completed_trial, failed_trial, on_cpu, spec
+from tests.report.test_batch_ramp import fixed, other, ramped
+from tests.report.test_recovery import EVERY, recovered
 from zerobench.records import (
     Category,
     DeviceMemory,
@@ -25,22 +24,37 @@ from zerobench.records import (
     StepBatch,
     StepKind,
 )
-from zerobench.report.frames.run_rows import (
-    note_rows,
-    peak_rows,
-    phase_rows,
-    rank_rows,
-    step_rows,
-    summary_values,
-)
+from zerobench.report.batch_ramp import with_their_fixed
+from zerobench.report.figures.summary import summary_of
+from zerobench.report.figures.trial import trial_figures
+from zerobench.report.recovery import loss_distance, resumed
 from zerobench.report.step_time.bound import step_bound
+from zerobench.report.tables.model import lines_of
 from zerobench.spec.cluster import HOST_BANDWIDTH, Cluster, read_rate
 from zerobench.spec.hardware import find_gpu
 
 ZERO2 = completed_trial(spec("zero2"), alloc_retries=3)
 BATCHES = [StepBatch(kind="timed", tokens=65_536)]
 RAMP = {"start_tokens": 65_536, "over_tokens": 4 * 65_536}
-ROWS = (peak_rows, rank_rows, phase_rows, step_rows, note_rows)
+
+
+class PeakRow(NamedTuple):
+    """A category at the peak of a place."""
+
+    place: str
+    rank: int
+    phase: str
+    category: str
+    bytes: int
+
+
+def peak_rows(made: SampleTrial) -> list[PeakRow]:
+    """The categories of each place at its peak."""
+    return [
+        PeakRow(place.value, instant.rank, instant.phase.value, category.value, size)
+        for place, instant in trial_figures(made).peaks
+        for category, size in instant.categories.items()
+    ]
 
 
 def changed(trial: SampleTrial, **fields: Any) -> SampleTrial:
@@ -67,32 +81,31 @@ def peak(rank: RankRecord, step: StepKind, place: Place) -> int | None:
 
 
 def test_each_rank_has_its_steady_peak_and_the_peak_of_its_first_step_apart() -> None:
-    by_rank = {row["rank"]: row for row in rank_rows(ZERO2)}
+    by_rank = {row.rank: row for row in trial_figures(ZERO2).ranks}
     assert list(by_rank) == list(range(8))
     for rank in ZERO2.ranks:
         row = by_rank[rank.rank]
-        assert row["device_peak_bytes"] == peak(rank, StepKind.STEADY, Place.DEVICE)
-        assert row["first_peak_bytes"] == peak(rank, StepKind.FIRST, Place.DEVICE)
-        assert row["host_peak_bytes"] == peak(rank, StepKind.STEADY, Place.HOST)
-        assert len({row["device_peak_bytes"], row["first_peak_bytes"], row["host_peak_bytes"]}) == 3
+        assert row.device_peak_bytes == peak(rank, StepKind.STEADY, Place.DEVICE)
+        assert row.first_peak_bytes == peak(rank, StepKind.FIRST, Place.DEVICE)
+        assert row.host_peak_bytes == peak(rank, StepKind.STEADY, Place.HOST)
+        assert len({row.device_peak_bytes, row.first_peak_bytes, row.host_peak_bytes}) == 3
 
 
 def test_a_rank_says_who_it_is_and_where() -> None:
-    [row] = [row for row in rank_rows(ZERO2) if row["rank"] == 3]
+    [row] = [row for row in trial_figures(ZERO2).ranks if row.rank == 3]
     rank = ZERO2.ranks[3]
     for name in ("role", "hostname", "node", "device_name", "device_uuid"):
-        assert row[name] == getattr(rank, name)
-    assert (row["run_id"], row["trial_id"]) == (ZERO2.record.run_id, ZERO2.record.trial_id)
+        assert getattr(row, name) == getattr(rank, name)
 
 
 def test_what_the_driver_said_is_its_largest_over_all_phases() -> None:
-    [row] = [row for row in rank_rows(ZERO2) if row["rank"] == 0]
+    [row] = [row for row in trial_figures(ZERO2).ranks if row.rank == 0]
     seen = ZERO2.ranks[0].device_memory
-    assert row["allocated_peak_bytes"] == max(one.peak_allocated_bytes for one in seen)
-    assert row["reserved_peak_bytes"] == max(one.peak_reserved_bytes for one in seen)
-    assert row["nvml_used_peak_bytes"] == max(one.nvml_used_bytes or 0 for one in seen)
-    assert row["alloc_retries"] == 3
-    assert (row["context_bytes"], row["collectives_bytes"], row["other_processes_bytes"]) == (
+    assert row.allocated_peak_bytes == max(one.peak_allocated_bytes for one in seen)
+    assert row.reserved_peak_bytes == max(one.peak_reserved_bytes for one in seen)
+    assert row.nvml_used_peak_bytes == max(one.nvml_used_bytes or 0 for one in seen)
+    assert row.alloc_retries == 3
+    assert (row.context_bytes, row.collectives_bytes, row.other_processes_bytes) == (
         514 * MIB,
         320 * MIB,
         3 * MIB,
@@ -102,33 +115,33 @@ def test_what_the_driver_said_is_its_largest_over_all_phases() -> None:
 
 def test_what_no_driver_said_is_empty_and_not_nought() -> None:
     names = ("allocated_peak_bytes", "reserved_peak_bytes", "nvml_used_peak_bytes", "alloc_retries", "context_bytes")
-    for row in rank_rows(on_cpu(ZERO2)):
-        assert [row[name] for name in names] == [None] * len(names)
+    for row in trial_figures(on_cpu(ZERO2)).ranks:
+        assert [getattr(row, name) for name in names] == [None] * len(names)
 
 
 def test_the_model_states_of_a_rank_are_those_of_its_ledger_and_empty_without_one() -> None:
-    [row] = [row for row in rank_rows(ZERO2) if row["rank"] == 0]
+    [row] = [row for row in trial_figures(ZERO2).ranks if row.rank == 0]
     held = {
         one.category: max(one.live_bytes, one.at_peak_bytes or 0)
         for one in ZERO2.ranks[0].memory
         if one.step is StepKind.STEADY and one.phase is Phase.STEP and one.place is Place.DEVICE
     }
-    assert row["parameters_bytes"] == held[Category.PARAMETERS]
+    assert row.parameters_bytes == held[Category.PARAMETERS]
     states = (Category.MASTER_WEIGHTS, Category.FIRST_MOMENT, Category.SECOND_MOMENT)
-    assert row["optimizer_bytes"] == sum(held[state] for state in states)
-    assert row["gradients_bytes"] > 0
-    [row] = rank_rows(changed(completed_trial(spec("single", gpus_per_node=1)), memory=[]))
-    assert [row[name] for name in ("parameters_bytes", "gradients_bytes", "optimizer_bytes")] == [None] * 3
+    assert row.optimizer_bytes == sum(held[state] for state in states)
+    assert row.gradients_bytes > 0
+    [row] = trial_figures(changed(completed_trial(spec("single", gpus_per_node=1)), memory=[])).ranks
+    assert [getattr(row, name) for name in ("parameters_bytes", "gradients_bytes", "optimizer_bytes")] == [None] * 3
 
 
 def test_the_categories_of_each_place_are_those_of_its_fullest_rank_and_moment() -> None:
-    found = {(row["place"], row["category"]): row for row in peak_rows(ZERO2)}
-    assert {row["rank"] for row in found.values() if row["place"] == "device"} == {3}
-    device = {category: row["bytes"] for (place, category), row in found.items() if place == "device"}
+    found = {(row.place, row.category): row for row in peak_rows(ZERO2)}
+    assert {row.rank for row in found.values() if row.place == "device"} == {3}
+    device = {category: row.bytes for (place, category), row in found.items() if place == "device"}
     assert sum(device.values()) == peak(ZERO2.ranks[3], StepKind.STEADY, Place.DEVICE)
     assert Category.TOTAL.value not in device
     assert {place for place, _ in found} == {"device", "host"}
-    phases = {row["phase"] for row in found.values() if row["place"] == "device"}
+    phases = {row.phase for row in found.values() if row.place == "device"}
     assert len(phases) == 1
 
 
@@ -141,15 +154,15 @@ def test_where_nobody_watched_within_the_phases_the_end_of_the_phase_stands() ->
         return row.model_copy(update={"at_peak_bytes": None, "own_peak_bytes": None}) if blind else row
 
     ranks = [rank.model_copy(update={"memory": [unwatched(row) for row in rank.memory]}) for rank in made.ranks]
-    found = [row for row in peak_rows(replace(made, ranks=ranks)) if row["place"] == "nvme"]
+    found = [row for row in peak_rows(replace(made, ranks=ranks)) if row.place == "nvme"]
     ends = [row for row in ranks[0].memory if row.place is Place.NVME and row.category is not Category.TOTAL]
     assert found
-    assert {row["category"]: row["bytes"] for row in found} == {row.category.value: row.live_bytes for row in ends}
+    assert {row.category: row.bytes for row in found} == {row.category.value: row.live_bytes for row in ends}
 
 
 def test_phases_are_those_of_the_fullest_rank_with_its_own_clock() -> None:
-    found = {(row["step"], row["phase"], row["place"]): row for row in phase_rows(ZERO2)}
-    assert {row["rank"] for row in found.values()} == {3}
+    found = {(row.step, row.phase, row.place): row for row in trial_figures(ZERO2).phases}
+    assert {row.rank for row in found.values()} == {3}
     assert len(found) == 2 * (4 + 3)
     rank = ZERO2.ranks[3]
 
@@ -158,13 +171,13 @@ def test_phases_are_those_of_the_fullest_rank_with_its_own_clock() -> None:
 
     for (step, phase, place), row in found.items():
         its = mark("first" if step == "first" else "memory", Phase(phase))
-        assert (row["start_s"], row["end_s"]) == (its.start_s, its.end_s)
+        assert (row.start_s, row.end_s) == (its.start_s, its.end_s)
         [total] = [
             one
             for one in rank.memory
             if (one.step, one.phase, one.place, one.category) == (step, phase, place, Category.TOTAL)
         ]
-        assert (row["live_bytes"], row["peak_bytes"]) == (total.live_bytes, total.at_peak_bytes)
+        assert (row.live_bytes, row.peak_bytes) == (total.live_bytes, total.at_peak_bytes)
 
 
 def test_a_phase_that_nobody_timed_has_no_clock_and_a_steady_one_that_of_the_last_memory_step() -> None:
@@ -172,36 +185,29 @@ def test_a_phase_that_nobody_timed_has_no_clock_and_a_steady_one_that_of_the_las
         PhaseMark(step_index=index, kind=kind, phase=Phase.STEP, start_s=at, end_s=at + 1)
         for index, kind, at in ((0, "first", 10.0), (3, "memory", 20.0), (4, "memory", 30.0), (5, "timed", 40.0))
     ]
-    found = {(row["step"], row["phase"]): row["start_s"] for row in phase_rows(changed(ZERO2, marks=marks))}
+    found = {(row.step, row.phase): row.start_s for row in trial_figures(changed(ZERO2, marks=marks)).phases}
     assert (found["first", "step"], found["steady", "step"]) == (10.0, 30.0)
     assert found["steady", "forward"] is None
 
 
 def test_without_a_ledger_of_the_device_the_first_rank_stands_for_all() -> None:
     kept = [row for row in ZERO2.ranks[0].memory if row.place is not Place.DEVICE]
-    assert {row["rank"] for row in phase_rows(changed(ZERO2, memory=kept))} == {0}
-    assert list(phase_rows(replace(ZERO2, ranks=[]))) == []
+    assert {row.rank for row in trial_figures(changed(ZERO2, memory=kept)).phases} == {0}
+    assert list(trial_figures(replace(ZERO2, ranks=[])).phases) == []
 
 
 def test_each_timed_step_is_that_of_the_slowest_rank_with_its_tokens() -> None:
-    found = list(step_rows(ZERO2))
-    assert [row["step_index"] for row in found] == list(range(7))
-    assert [row["step_s"] for row in found] == [step.step_s for step in ZERO2.ranks[3].step_times]
-    assert {row["tokens"] for row in found} == {8 * 8 * ZERO2.spec.sequence_length}
+    found = list(trial_figures(ZERO2).steps)
+    assert [row.step_index for row in found] == list(range(7))
+    assert [row.step_s for row in found] == [step.step_s for step in ZERO2.ranks[3].step_times]
+    assert {row.tokens for row in found} == {8 * 8 * ZERO2.spec.sequence_length}
 
 
 def test_notes_are_the_trials_the_ranks_and_each_departure_once() -> None:
     made = changed(with_record(ZERO2, notes=["of the trial"]), departures=["departs"])
     made = with_rank(made, 2, notes=["of rank two"])
-    found = [(row["rank"], row["note"]) for row in note_rows(made)]
+    found = [(row.rank, row.note) for row in trial_figures(made).notes]
     assert found == [(None, "of the trial"), (2, "of rank two"), (None, "departs")]
-
-
-@pytest.mark.parametrize("rows_of", ROWS)
-def test_every_row_names_its_run_and_its_trial(rows_of: Callable[..., Iterator[dict[str, Any]]]) -> None:
-    made = changed(with_record(ZERO2, notes=["a note"]))
-    keys = {(row["run_id"], row["trial_id"]) for row in rows_of(made)}
-    assert keys == {(made.record.run_id, made.record.trial_id)}
 
 
 def test_the_capacity_is_that_of_the_smallest_device_that_nvml_saw() -> None:
@@ -210,22 +216,22 @@ def test_the_capacity_is_that_of_the_smallest_device_that_nvml_saw() -> None:
     nameless = node.devices[6].model_copy(update={"total_bytes": None})
     devices: list[NvmlDevice] = [*node.devices[:5], smaller, nameless, node.devices[7]]
     made = with_record(ZERO2, nvml=[node.model_copy(update={"devices": devices})])
-    assert summary_values(made)["capacity_bytes"] == 40 * GIB
+    assert summary_of(made).capacity_bytes == 40 * GIB
     unseen = NvmlSummary(hostname="node-1", available=False, reason="no driver")
-    assert summary_values(with_record(ZERO2, nvml=[unseen]))["capacity_bytes"] is None
+    assert summary_of(with_record(ZERO2, nvml=[unseen])).capacity_bytes is None
 
 
 def test_a_measured_trial_is_of_the_gpu_that_it_ran_on_and_a_predicted_one_of_the_gpu_that_was_asked() -> None:
-    measured = summary_values(ZERO2)
-    assert (measured["device_name"], measured["gpu"]) == (GPU, "H100 SXM")
-    assert summary_values(on_cpu(ZERO2))["gpu"] is None
-    failed = summary_values(failed_trial(spec("zero0"), Failure(message="it failed")))
-    assert (failed["device_name"], failed["gpu"], failed["capacity_bytes"]) == (None, None, None)
-    predicted = summary_values(trial(asked("zero1", prediction={"gpu": "A100 SXM 80GB"})))
-    assert predicted["gpu"] == "A100 SXM 80GB"
+    measured = summary_of(ZERO2)
+    assert (measured.device_name, measured.gpu) == (GPU, "H100 SXM")
+    assert summary_of(on_cpu(ZERO2)).gpu is None
+    failed = summary_of(failed_trial(spec("zero0"), Failure(message="it failed")))
+    assert (failed.device_name, failed.gpu, failed.capacity_bytes) == (None, None, None)
+    predicted = summary_of(trial(asked("zero1", prediction={"gpu": "A100 SXM 80GB"})))
+    assert predicted.gpu == "A100 SXM 80GB"
     catalogued = find_gpu("A100 SXM 80GB")
     assert catalogued is not None
-    assert predicted["capacity_bytes"] == catalogued.memory_bytes
+    assert predicted.capacity_bytes == catalogued.memory_bytes
 
 
 def test_a_steps_least_time_is_that_of_a_completed_simulation_alone() -> None:
@@ -239,15 +245,15 @@ def test_a_steps_least_time_is_that_of_a_completed_simulation_alone() -> None:
     bound = step_bound(made, gpu, Cluster(gpu, 1, 8, host_memory_bytes_per_s=rate).links)
     assert bound is not None
     assert bound.is_whole
-    assert summary_values(made)["step_bound_s"] == bound.step_s
-    assert summary_values(ZERO2)["step_bound_s"] is None
+    assert summary_of(made).step_bound_s == bound.step_s
+    assert summary_of(ZERO2).step_bound_s is None
     ended = with_record(made, status=Status.CRASH)
-    assert summary_values(ended)["step_bound_s"] is None
+    assert summary_of(ended).step_bound_s is None
 
 
 def test_a_bound_that_lacks_a_term_is_no_least_time() -> None:
     without_flops = trial(asked(), {(StepKind.STEADY, Phase.STEP): {Category.PARAMETERS: GIB}})
-    assert summary_values(without_flops)["step_bound_s"] is None
+    assert summary_of(without_flops).step_bound_s is None
     sent = [collective("all_reduce", Phase.BACKWARD, GIB)]
     unknown_drive = asked("zero3", offload_optimizer="nvme", nvme_path="/nvme")
     made = trial(unknown_drive, {}, flops={Phase.FORWARD: 10**15, Phase.BACKWARD: 2 * 10**15}, collectives=sent)
@@ -257,41 +263,41 @@ def test_a_bound_that_lacks_a_term_is_no_least_time() -> None:
     assert bound is not None
     assert not bound.is_whole
     assert bound.step_s is not None
-    assert summary_values(made)["step_bound_s"] is None
+    assert summary_of(made).step_bound_s is None
 
 
 def test_of_ranks_on_unlike_devices_the_first_one_says_the_gpu() -> None:
     mixed = with_rank(ZERO2, 0, device_name="a device that no catalogue has")
-    assert summary_values(mixed)["gpu"] is None
-    assert summary_values(with_rank(ZERO2, 1, device_name="NVIDIA H200"))["gpu"] == "H100 SXM"
+    assert summary_of(mixed).gpu is None
+    assert summary_of(with_rank(ZERO2, 1, device_name="NVIDIA H200")).gpu == "H100 SXM"
 
 
 def test_the_summary_has_when_it_ran_and_the_rule_that_skipped_it() -> None:
-    found = summary_values(with_record(ZERO2, rule="a_rule"))
+    found = summary_of(with_record(ZERO2, rule="a_rule"))
     record = ZERO2.record
-    assert (found["started_at_s"], found["ended_at_s"], found["rule"]) == (
+    assert (found.started_at_s, found.ended_at_s, found.rule) == (
         record.started_at_s,
         record.ended_at_s,
         "a_rule",
     )
-    assert found["void"]  # its allocator had to try again
-    assert not summary_values(completed_trial(spec("zero2")))["void"]
+    assert found.void  # its allocator had to try again
+    assert not summary_of(completed_trial(spec("zero2"))).void
 
 
 def test_settings_are_what_the_sweep_says_to_deepspeed_in_order_and_how_the_batch_grows() -> None:
     keys = {"zero_optimization.reduce_bucket_size": 500_000_000, "zero_optimization.overlap_comm": True}
     grown = spec("zero2", ds_config=keys, batch_ramp=RAMP)
-    told = summary_values(completed_trial(grown))["settings"]
+    told = summary_of(completed_trial(grown)).settings
     assert told == f"overlap_comm=True reduce_bucket_size=5e8 ramp={grown.batch_ramp}"
-    assert summary_values(ZERO2)["settings"] == ""
+    assert summary_of(ZERO2).settings == ""
     drive = {"nvme_path": "/nvme", "offload_optimizer": "nvme", "ds_config_file": "mine.json"}
-    told = summary_values(completed_trial(spec("zero3", **drive)))["settings"]
+    told = summary_of(completed_trial(spec("zero3", **drive))).settings
     assert told == "mine.json nvme=/nvme"
 
 
 def test_a_peak_that_the_first_rank_alone_did_not_measure_is_empty_there() -> None:
     made = with_rank(ZERO2, 0, memory=[])
-    found = {row["rank"]: row["device_peak_bytes"] for row in rank_rows(made)}
+    found = {row.rank: row.device_peak_bytes for row in trial_figures(made).ranks}
     assert found[0] is None
     assert found[1] == peak(made.ranks[1], StepKind.STEADY, Place.DEVICE)
 
@@ -299,17 +305,36 @@ def test_a_peak_that_the_first_rank_alone_did_not_measure_is_empty_there() -> No
 def test_a_row_of_the_driver_without_nvml_leaves_the_others_figures() -> None:
     seen: list[DeviceMemory] = list(ZERO2.ranks[0].device_memory)
     seen[-1] = seen[-1].model_copy(update={"nvml_used_bytes": None})
-    [row] = [row for row in rank_rows(with_rank(ZERO2, 0, device_memory=seen)) if row["rank"] == 0]
-    assert row["nvml_used_peak_bytes"] == max(one.nvml_used_bytes or 0 for one in seen)
+    [row] = [row for row in trial_figures(with_rank(ZERO2, 0, device_memory=seen)).ranks if row.rank == 0]
+    assert row.nvml_used_peak_bytes == max(one.nvml_used_bytes or 0 for one in seen)
 
 
 def test_a_place_that_the_ledger_did_not_look_at_has_no_peak() -> None:
     ledger = {(StepKind.STEADY, Phase.STEP): {Category.PARAMETERS: 7}}
     made = changed(ZERO2, memory=rows(Place.HOST, ledger))
-    assert [(row["place"], row["category"], row["bytes"]) for row in peak_rows(made)] == [("host", "parameters", 7)]
+    assert [(row.place, row.category, row.bytes) for row in peak_rows(made)] == [("host", "parameters", 7)]
 
 
 def test_the_clock_of_the_start_is_that_of_the_start_whatever_kind_its_mark_is_of() -> None:
     marks = [PhaseMark(step_index=-1, kind="build", phase=Phase.INIT, start_s=1.0, end_s=2.0)]
-    found = {(row["step"], row["phase"]): row["start_s"] for row in phase_rows(changed(ZERO2, marks=marks))}
+    found = {(row.step, row.phase): row.start_s for row in trial_figures(changed(ZERO2, marks=marks)).phases}
     assert found["first", "init"] == 1.0
+
+
+def test_a_trial_that_was_resumed_has_the_distance_of_its_losses_once_the_same_work_is_known() -> None:
+    made = recovered(EVERY, convert_s=3.0)
+    found = trial_figures(made)
+    assert found.resumed == resumed(made, ())
+    told = found.beside("a label", None, loss_distance(made, [made])).resumed
+    assert told is not None
+    assert (told.loss_distance, told.convert_s) == (0.0, 3.0)
+    crashed = with_record(made, status=Status.CRASH)
+    assert trial_figures(crashed).resumed is None
+    assert trial_figures(completed_trial(spec("zero1", gpus_per_node=2, checkpoint=EVERY))).resumed is None
+
+
+def test_only_batches_that_grow_and_those_of_the_same_work_stand_beside_each_other() -> None:
+    trials = [trial_figures(one) for one in (other(), fixed(), ramped())]
+    found = lines_of(with_their_fixed(trials), lambda one: one.batches)
+    assert [line.trial.trial_id for line in found] == [fixed().record.trial_id, *[ramped().record.trial_id] * 3]
+    assert with_their_fixed(trials[:2]) == []

@@ -1,0 +1,70 @@
+"""Peaks by category, the parts of each end to end."""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Sequence
+from dataclasses import dataclass
+
+from zerobench.records import Category, Place
+from zerobench.report.charts import palette
+from zerobench.report.charts.shown import completed
+from zerobench.report.figures.trial import TrialFigures
+from zerobench.report.memory_view import Instant
+
+ORDER = list(palette.CATEGORY_COLOURS)
+"""Groups of categories, from the axis on."""
+
+
+@dataclass(frozen=True)
+class Part:
+    """A category within a bar."""
+
+    category: str
+    group: str
+    num_bytes: int
+    start: int
+    """Bytes from the axis."""
+    end: int
+
+
+@dataclass(frozen=True)
+class Bar:
+    """A trial's peak of one place, its parts end to end."""
+
+    one: TrialFigures
+    instant: Instant
+    parts: Sequence[Part]
+
+    @property
+    def name(self) -> str:
+        """The trial's."""
+        return self.one.marked_label
+
+    @property
+    def whole(self) -> int:
+        """The peak that the parts add up to."""
+        return sum(part.num_bytes for part in self.parts)
+
+    @property
+    def drawn(self) -> int:
+        """Bytes from the axis to the bar's end."""
+        return self.parts[-1].end
+
+
+def stacked(trials: Sequence[TrialFigures], place: Place, without: Collection[Category] = ()) -> list[Bar]:
+    """A bar for each completed trial whose peak of `place` is known by category, but for the categories `without`.
+
+    A part below zero (resident memory that was never touched) is in the whole and takes no room.
+    """
+    found = ((one, one.peak(place)) for one in completed(trials))
+    bars = (Bar(one, instant, _parts(instant, without)) for one, instant in found if instant is not None)
+    return [bar for bar in bars if bar.parts]
+
+
+def _parts(instant: Instant, without: Collection[Category]) -> list[Part]:
+    parts, end = [], 0
+    sizes = [(palette.GROUP_OF[c.value], c.value, size) for c, size in instant.categories.items() if c not in without]
+    for group, category, size in sorted(sizes, key=lambda part: ORDER.index(part[0])):
+        parts.append(Part(category, group, size, end, end + max(0, size)))
+        end += max(0, size)
+    return parts

@@ -1,0 +1,29 @@
+"""Why a trial has no figures, in one line: the reason, the rule, where it happened, the bytes it was about."""
+
+from __future__ import annotations
+
+from zerobench.records import Failure, Status, TrialRecord
+from zerobench.report.column_units import plain
+from zerobench.units import format_bytes
+
+
+def why_without_figures(record: TrialRecord) -> str:
+    """Why the trial of `record` has no figures."""
+    text = record.reason or (record.failure.message if record.failure else "no reason recorded")
+    rule = f" (rule {record.rule})" if record.rule else ""
+    detail = _detail(record.failure) if record.failure and record.status is not Status.SKIPPED else ""
+    return plain(f"{text}{rule}{detail}")
+
+
+def _detail(failure: Failure) -> str:
+    """Where it happened and the bytes it was about, as far as they are known."""
+    parts = [
+        (failure.rank is not None, f"rank {failure.rank}"),
+        (failure.phase is not None, str(failure.phase)),
+        (failure.step_index is not None, f"step {failure.step_index}"),
+        (failure.bytes_asked is not None, f"asked {format_bytes(failure.bytes_asked)}"),
+        (failure.bytes_free is not None, f"free {format_bytes(failure.bytes_free)}"),
+        (bool(failure.stacks), f"the record has the stacks of {len(failure.stacks)} ranks"),
+    ]
+    known = [text for is_known, text in parts if is_known]
+    return f" ({', '.join(known)})" if known else ""

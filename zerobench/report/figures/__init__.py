@@ -1,0 +1,1 @@
+"""What trials come to: frozen dataclasses computed from records, of which tables, charts and documents are made."""

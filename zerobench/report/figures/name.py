@@ -1,0 +1,44 @@
+"""What every table says of the trial that a row is of."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zerobench.records import Status
+from zerobench.report.evidence import evidence_text
+from zerobench.spec.trial import Evidence
+
+
+@dataclass(frozen=True, slots=True)
+class TrialName:
+    """Which trial, how its figures came to be, and whether they are to be believed."""
+
+    run_id: str
+    trial_id: str
+    label: str
+    evidence: str
+    gpu: str | None
+    status: str = Status.COMPLETED.value
+    is_believed: bool = True
+    """Whether its losses and gradients do not speak against it."""
+
+    @property
+    def evidence_text(self) -> str:
+        """How its figures came to be."""
+        return evidence_text(self.evidence, self.gpu)
+
+    @property
+    def is_predicted(self) -> bool:
+        """Whether its figures were not seen on real ranks."""
+        return self.evidence != Evidence.MEASURED.value
+
+    @property
+    def kind(self) -> str:
+        """How its rows are marked on the page besides their words: what speaks most against reading on."""
+        if not self.is_believed:
+            return "doubted"
+        if self.status == Status.SKIPPED.value:
+            return "skipped"
+        if self.status != Status.COMPLETED.value:
+            return "failed"
+        return "predicted" if self.is_predicted else ""

@@ -1,0 +1,136 @@
+"""The figures of all trials of one run or several, from one pass over the records.
+
+Trials pass through one at a time and leave a few numbers, so that a hundred thousand of them cost what those cost and
+not what their records cost. Samples of NVML are not among them: whoever draws a trial's curve reads that trial's file.
+"""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from zerobench import store
+from zerobench.records import Category, Place, Recovery
+from zerobench.report.compared.figures import Figures, figures_of
+from zerobench.report.compared.rows import Compared, compare
+from zerobench.report.figures.trial import TrialFigures, trial_figures
+from zerobench.report.labels import labels
+from zerobench.report.parity import Parity, ParityJudge
+from zerobench.report.predictions.predicted import Cell, Pair, join
+from zerobench.report.recovery import distance, uninterrupted_losses
+from zerobench.report.trials import LossesOnly, Trial, can_be_compared, ended_trials, refusing_impossible_values
+from zerobench.spec.trial import Evidence, TrialSpec
+
+
+@dataclass(frozen=True, slots=True)
+class Errors:
+    """A prediction beside what measured the same work in the same run."""
+
+    trial: TrialFigures
+    """The prediction."""
+    against: Evidence
+    cells: Sequence[Cell]
+    """Each figure that both sides have."""
+
+    def peaks(self, *places: Place) -> list[Cell]:
+        """The peaks of whole places, by phase."""
+        totals = (one for one in self.cells if one.category is Category.TOTAL and one.quantity == "peak")
+        return [one for one in totals if one.place in places]
+
+
+@dataclass(frozen=True, kw_only=True)
+class RunFigures:
+    """All that documents show of some runs; (run_id, trial_id) is the key everywhere."""
+
+    runs: Sequence[store.Run]
+    figures: Sequence[TrialFigures]
+    """Each trial that ended, in the runs' order."""
+    comparison: Sequence[Compared]
+    """Measured trials beside the single process that trains the same global batch."""
+    predicted: Sequence[Errors]
+
+    def run(self, run_id: str) -> store.Run:
+        """The run called `run_id`."""
+        return next(run for run in self.runs if run.run_id == run_id)
+
+
+def run_figures(runs: Sequence[store.Run]) -> RunFigures:
+    """The figures of `runs`.
+
+    Raises:
+        UserError: a record is torn, corrupt, newer than this version, or holds an impossible value.
+
+    """
+    found = [_OfRun(run) for run in runs]
+    unnamed = [one for of_run in found for one in of_run.trials]
+    names = _labels([one.spec for one in unnamed], [one.run_id for one in unnamed])
+    beside = [known for of_run in found for known in zip(of_run.parities, of_run.distances, strict=True)]
+    trials = [one.beside(label, *known) for one, label, known in zip(unnamed, names, beside, strict=True)]
+    by_key = {(one.run_id, one.trial_id): one for one in trials}
+    return RunFigures(
+        runs=runs,
+        figures=trials,
+        comparison=compare(
+            [side for of_run in found for side in of_run.compared],
+            {key: one.label for key, one in by_key.items()},
+            {key: one.parity for key, one in by_key.items()},
+        ),
+        predicted=[
+            Errors(by_key[of_run.run_id, pair.predicted.record.trial_id], pair.against, pair.cells)
+            for of_run in found
+            for pair in of_run.pairs()
+        ],
+    )
+
+
+class _OfRun:
+    """One run's trials, and what they are beside each other."""
+
+    def __init__(self, run: store.Run) -> None:
+        self.run_id = run.run_id
+        self.trials: list[TrialFigures] = []
+        self.compared: list[Figures] = []
+        losses: list[LossesOnly] = []
+        recoveries: list[Recovery | None] = []
+        for trial in run.trials():
+            with refusing_impossible_values(trial.folder.path):
+                self.trials.append(trial_figures(trial))
+                self.compared += figures_of(trial)
+            losses.append(LossesOnly.of(trial))
+            recoveries.append(trial.record.recovery)
+        self._judge = ParityJudge(losses)
+        self._run = run
+        self._can_be_compared = can_be_compared(losses)
+        with refusing_impossible_values(run.folder.path):
+            self.parities: list[Parity | None] = [self._judge.judge(one) for one in losses]
+            self.distances = [
+                recovery and distance(recovery, uninterrupted_losses(one, losses))
+                for one, recovery in zip(losses, recoveries, strict=True)
+            ]
+
+    def pairs(self) -> Iterator[Pair]:
+        """Predictions beside what measured the same work."""
+        if self._can_be_compared:
+            with refusing_impossible_values(self._run.folder.path):
+                yield from prediction_pairs(ended_trials(self._run), self._judge)
+
+
+def prediction_pairs(trials: Iterable[Trial], judge: ParityJudge) -> Iterator[Pair]:
+    """Predictions beside what measured the same work; of lazy trials, those of one piece of work are held at a time."""
+    by_work: dict[str, list[Trial]] = {}
+    for trial in trials:
+        by_work.setdefault(trial.spec.config_hash, []).append(trial)
+    for work in list(by_work):
+        yield from join(by_work.pop(work), judge)
+
+
+def _labels(specs: Sequence[TrialSpec], run_ids: Sequence[str]) -> list[str]:
+    """Short names; where several runs hold the same trial, with the run behind it."""
+    by_id = {spec.trial_id: spec for spec in specs}
+    names = dict(zip(by_id, labels(list(by_id.values())), strict=True))
+    counts = Counter(spec.trial_id for spec in specs)
+    return [
+        f"{names[spec.trial_id]} @ {run_id}" if counts[spec.trial_id] > 1 else names[spec.trial_id]
+        for spec, run_id in zip(specs, run_ids, strict=True)
+    ]

@@ -1,0 +1,186 @@
+"""What one trial comes to as a whole: how it ended, how fast it was, what it took and what there was to take."""
+
+from __future__ import annotations
+
+from array import array
+from collections.abc import Sequence
+from dataclasses import dataclass, replace
+
+from zerobench.records import Category, Place, Status
+from zerobench.report.capacity import device_need, host_bytes_per_node
+from zerobench.report.column_units import plain
+from zerobench.report.ending import why_without_figures
+from zerobench.report.figures.predicted_speed import gpu_of, step_bound_s
+from zerobench.report.labels import setting_text
+from zerobench.report.memory_view import device_peak_bytes, host_peak_bytes
+from zerobench.report.nvml_view import devices_of, nvml_peak_bytes
+from zerobench.report.parity import losses
+from zerobench.report.speed import Speed, nvme_bytes_per_s, speed_of, timed_tokens, why_void
+from zerobench.report.trials import Trial, all_ranks_ran, completed, num_params
+from zerobench.spec.hardware import Gpu
+from zerobench.spec.trial import Evidence, Offload, TrialSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Summary:
+    """Bytes, seconds and losses of one trial; None: not available.
+
+    Speed, device and host peaks and losses are those of completed trials: what a failed one got to before it
+    ended is in its records and in the memory table. What NVML saw stands for every trial that it watched.
+    """
+
+    spec: TrialSpec
+    config_hash: str
+    num_params: int | None
+    status: Status
+    reason: str | None
+    rule: str | None
+    why: str | None
+    """Why it has no figures, in one line; None where it completed."""
+    started_at_s: float | None
+    ended_at_s: float | None
+    nodes: Sequence[str]
+    job: str | None
+    """Slurm's id of the job that ran it."""
+    speed: Speed | None
+    """Its steps are left out: `timed_s` has what is needed of them."""
+    timed_s: Sequence[float]
+    """Seconds of the timed steps with the full batch, of the slowest rank in each."""
+    timed_tokens: int
+    """Of all timed steps."""
+    is_alone: bool
+    """Whether one rank ran alone of many."""
+    void: str | None
+    """Why the throughput is void."""
+    flops_formulas: Sequence[str]
+    device_peak_bytes: int | None
+    nvml_peak_bytes: int | None
+    host_peak_bytes: int | None
+    nvme_held_bytes: int | None
+    """What lies on NVMe at the end of a phase on the rank that has most there."""
+    nvme_read_bytes_per_s: float | None
+    nvme_write_bytes_per_s: float | None
+    loss_first: float | None
+    loss_last: float | None
+    step_bound_s: float | None
+    """What a predicted step takes at least."""
+    settings: str
+    """What the sweep says to DeepSpeed, and what no key column says of a trial."""
+    device_name: str | None
+    gpu: str | None
+    """The catalogue's name."""
+    capacity_bytes: int | None
+    """Memory of one device."""
+    device_needed_bytes: int | None
+    host_needed_bytes: int | None
+    host_capacity_bytes: int | None
+
+    @property
+    def is_completed(self) -> bool:
+        """Whether the trial ran to its end, so that its figures are those of the work that was asked."""
+        return self.status is Status.COMPLETED
+
+    @property
+    def is_measured(self) -> bool:
+        """Whether its figures were seen on real ranks."""
+        return self.spec.evidence is Evidence.MEASURED
+
+    @property
+    def tokens_per_s(self) -> float | None:
+        """Of all ranks together."""
+        return None if self.speed is None else self.speed.tokens_per_s
+
+    @property
+    def took_s(self) -> float | None:
+        """Seconds from the start of the trial to its end."""
+        known = self.started_at_s is not None and self.ended_at_s is not None
+        return (self.ended_at_s or 0) - (self.started_at_s or 0) if known else None
+
+    @property
+    def share_of_capacity(self) -> float | None:
+        """The device's peak over its memory."""
+        if self.device_peak_bytes is None or not self.capacity_bytes:
+            return None
+        return self.device_peak_bytes / self.capacity_bytes
+
+    @property
+    def offload(self) -> str:
+        """The farthest place that a state is offloaded to, or `none`."""
+        return next((place.value for place in (Offload.NVME, Offload.CPU) if self.offloads(place)), Offload.NONE.value)
+
+    @property
+    def tokens_per_s_and_rank(self) -> float | None:
+        """Throughput over ranks."""
+        return None if self.tokens_per_s is None else self.tokens_per_s / self.spec.world_size
+
+    def offloads(self, *places: Offload) -> bool:
+        """Whether optimizer states or parameters are offloaded to one of `places`; to any without them."""
+        asked = {self.spec.offload_optimizer, self.spec.offload_param}
+        return bool(asked & set(places or (Offload.CPU, Offload.NVME)))
+
+
+def summary_of(trial: Trial) -> Summary:
+    """The summary of `trial`."""
+    record, gpu, need, speed = trial.record, gpu_of(trial), device_need(trial), speed_of(trial)
+    curve = losses(trial) if completed(trial) else ()
+    read, written = nvme_bytes_per_s(trial)
+    return Summary(
+        spec=trial.spec,
+        config_hash=record.config_hash,
+        num_params=num_params(trial),
+        status=record.status,
+        reason=record.reason,
+        rule=record.rule,
+        why=None if completed(trial) else why_without_figures(record),
+        started_at_s=record.started_at_s,
+        ended_at_s=record.ended_at_s,
+        nodes=[plain(name) for name in record.nodes],
+        job=record.job and plain(record.job),
+        speed=speed and replace(speed, steps=()),
+        timed_s=array("d", [step.step_s for step in speed.steps] if speed else []),
+        timed_tokens=sum(timed_tokens(trial)),
+        is_alone=not all_ranks_ran(trial),
+        void=why_void(trial),
+        flops_formulas=tuple(dict.fromkeys(rank.flops_formula for rank in trial.ranks if rank.flops_formula)),
+        device_peak_bytes=device_peak_bytes(trial) if completed(trial) else None,
+        nvml_peak_bytes=nvml_peak_bytes(trial),
+        host_peak_bytes=host_peak_bytes(trial) if completed(trial) else None,
+        nvme_held_bytes=_nvme_held_bytes(trial),
+        nvme_read_bytes_per_s=read,
+        nvme_write_bytes_per_s=written,
+        loss_first=curve[0] if curve else None,
+        loss_last=curve[-1] if curve else None,
+        step_bound_s=step_bound_s(trial),
+        settings=_settings(trial.spec),
+        device_name=trial.ranks[0].device_name if trial.ranks else None,
+        gpu=None if gpu is None else gpu.name,
+        capacity_bytes=_capacity_bytes(trial, gpu),
+        device_needed_bytes=None if need is None else need.total_bytes,
+        host_needed_bytes=host_bytes_per_node(trial),
+        host_capacity_bytes=trial.spec.prediction.host_memory_bytes,
+    )
+
+
+def _nvme_held_bytes(trial: Trial) -> int | None:
+    rows = (row for rank in trial.ranks for row in rank.memory)
+    held = [row.live_bytes for row in rows if row.place is Place.NVME and row.category is Category.TOTAL]
+    return max(held, default=None)
+
+
+def _settings(spec: TrialSpec) -> str:
+    """What the sweep says to DeepSpeed (`reduce_bucket_size=5e8`, the file that it names), how the batch grows, and
+    what no other column says of a trial: the drive that it swaps to, and which rank is predicted, if not the first.
+    """
+    said = [f"{key.rpartition('.')[2]}={setting_text(spec, key)}" for key in sorted(spec.ds_config)]
+    ramp = f"ramp={spec.batch_ramp}" if spec.batch_ramp else ""
+    drive = f"nvme={spec.nvme_path}" if spec.nvme_path else ""
+    rank = f"rank{spec.prediction.rank}" if spec.prediction.rank else ""
+    return plain(" ".join(part for part in [*said, spec.ds_config_file or "", ramp, drive, rank] if part))
+
+
+def _capacity_bytes(trial: Trial, gpu: Gpu | None) -> int | None:
+    """Memory of the smallest device that the trial ran on; of a simulated one, what the catalogue says."""
+    seen = [device.total_bytes for device in devices_of(trial) if device.total_bytes is not None]
+    if seen or trial.spec.evidence.needs_device:
+        return min(seen, default=None)
+    return None if gpu is None else gpu.memory_bytes

@@ -1,0 +1,290 @@
+"""All that documents show of one trial, small enough to be held of each of a hundred thousand."""
+
+from __future__ import annotations
+
+import itertools
+import sys
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from dataclasses import dataclass, replace
+
+from zerobench.records import PhaseMark, Place, RankRecord, StepKind
+from zerobench.report.batch_ramp import BatchFigures, batch_figures
+from zerobench.report.figures.name import TrialName
+from zerobench.report.figures.summary import Summary, summary_of
+from zerobench.report.memory_view import (
+    Instant,
+    ModelStates,
+    end_instant,
+    largest_peak,
+    model_states,
+    peak_instant,
+    phase_peak,
+)
+from zerobench.report.parity import Parity
+from zerobench.report.pipeline import StageRow, stages
+from zerobench.report.recovery import Resumed, resumed
+from zerobench.report.server import Side, side_sentences, sides
+from zerobench.report.speed import slowest_steps, step_seconds_by_rank, timed_tokens
+from zerobench.report.trials import Trial, roles
+from zerobench.spec.roles import Role
+from zerobench.spec.trial import TrialSpec
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class RankFigures:
+    """One rank. The first peak is that of the first step, start-up included; device and host peaks those of
+    the steady step; allocated, reserved and used those of any step.
+    """
+
+    rank: int
+    role: str
+    hostname: str
+    node: int | None
+    device_name: str
+    device_uuid: str | None
+    device_peak_bytes: int | None
+    first_peak_bytes: int | None
+    host_peak_bytes: int | None
+    allocated_peak_bytes: int | None
+    reserved_peak_bytes: int | None
+    nvml_used_peak_bytes: int | None
+    context_bytes: int | None
+    collectives_bytes: int | None
+    other_processes_bytes: int | None
+    alloc_retries: int | None
+    step_time_s_median: float | None
+    states: ModelStates | None
+
+    @property
+    def parameters_bytes(self) -> int | None:
+        """Of its model states."""
+        return None if self.states is None else self.states.parameters_bytes
+
+    @property
+    def gradients_bytes(self) -> int | None:
+        """Of its model states."""
+        return None if self.states is None else self.states.gradients_bytes
+
+    @property
+    def optimizer_bytes(self) -> int | None:
+        """Of its model states."""
+        return None if self.states is None else self.states.optimizer_bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class PhaseFigures:
+    """Totals of one place over one phase; Unix times of the phase in that same step."""
+
+    rank: int
+    step: StepKind
+    phase: str
+    place: Place
+    live_bytes: int | None
+    peak_bytes: int | None
+    start_s: float | None
+    end_s: float | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class StepFigures:
+    """A timed step as its slowest rank took it; `tokens`: of the step, all ranks together."""
+
+    step_index: int
+    step_s: float
+    forward_s: float | None
+    backward_s: float | None
+    optimizer_s: float | None
+    tokens: int | None
+
+
+@dataclass(frozen=True, slots=True)
+class Note:
+    """What a reader of the figures must know; `rank` is None where the trial says it as a whole."""
+
+    rank: int | None
+    note: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class TrialFigures:
+    """One trial: its summary, its peaks by category, its ranks, and the course of its step."""
+
+    run_id: str
+    trial_id: str
+    summary: Summary
+    label: str = ""
+    """Its name in tables, which only all trials together decide."""
+    parity: Parity | None = None
+    """How its losses and gradients compare with its reference's, which another trial decides."""
+    roles: Sequence[str]
+    steady: Sequence[tuple[Place, Instant]]
+    """In each place, of each role, the steady peak of the rank where it is largest."""
+    peaks: Sequence[tuple[Place, Instant]]
+    """The largest of each place; where nobody watched within phases, as on NVMe, what lay there at that phase's end."""
+    ranks: Sequence[RankFigures]
+    phases: Sequence[PhaseFigures]
+    """Of the rank with the largest device peak, in every place."""
+    steps: Sequence[StepFigures]
+    notes: Sequence[Note]
+    sides: Sequence[Side]
+    """Of a parameter server."""
+    stages: Sequence[StageRow]
+    """Of a pipeline."""
+    batches: Sequence[BatchFigures]
+    resumed: Resumed | None
+    """What its checkpoints cost; without the distance of its losses, which takes another trial."""
+
+    @property
+    def spec(self) -> TrialSpec:
+        """What was asked."""
+        return self.summary.spec
+
+    @property
+    def is_believed(self) -> bool:
+        """Whether its losses and gradients do not speak against it."""
+        return self.parity is None or self.parity.agrees
+
+    @property
+    def name(self) -> TrialName:
+        """What every table says of it."""
+        status = self.summary.status.value
+        return TrialName(
+            self.run_id, self.trial_id, self.label, self.spec.evidence.value, self.summary.gpu, status, self.is_believed
+        )
+
+    @property
+    def marked_label(self) -> str:
+        """Its name in charts: with a mark where its memory is not believed."""
+        return self.label if self.is_believed else f"! {self.label}"
+
+    def peak(self, place: Place) -> Instant | None:
+        """The largest steady peak of `place`, by category."""
+        return next((instant for where, instant in self.peaks if where is place), None)
+
+    def beside(self, label: str, parity: Parity | None, loss_distance: float | None) -> TrialFigures:
+        """It with what other trials decide: its label, and how far its losses are from theirs."""
+        found = self.resumed and replace(self.resumed, loss_distance=loss_distance)
+        return replace(self, label=label, parity=parity, resumed=found)
+
+    @property
+    def among_ranks(self) -> list[RankFigures]:
+        """The ranks that stand beside each other: those that train; a server where it alone was run."""
+        return [rank for rank in self.ranks if rank.role == Role.WORKER] or list(self.ranks)
+
+
+def trial_figures(trial: Trial) -> TrialFigures:
+    """The figures of `trial`, without its label and its parity."""
+    found = roles(trial)
+    return TrialFigures(
+        run_id=trial.record.run_id,
+        trial_id=trial.record.trial_id,
+        summary=summary_of(trial),
+        roles=found,
+        steady=_each(trial, lambda place: [largest_peak(trial, StepKind.STEADY, place, role) for role in found]),
+        peaks=_each(trial, lambda place: [_fullest_instant(trial, place)]),
+        ranks=list(_ranks(trial)),
+        phases=list(_phases(trial)),
+        steps=list(_steps(trial)),
+        notes=[Note(rank, sys.intern(note)) for rank, note in _notes(trial)],
+        sides=sides(trial),
+        stages=stages(trial),
+        batches=batch_figures(trial),
+        resumed=resumed(trial, ()),
+    )
+
+
+def _each(trial: Trial, of: Callable[[Place], Iterable[Instant | None]]) -> list[tuple[Place, Instant]]:
+    places = {row.place for rank in trial.ranks for row in rank.memory}
+    return [(place, found) for place in Place if place in places for found in of(place) if found is not None]
+
+
+def _fullest_instant(trial: Trial, place: Place) -> Instant | None:
+    """The steady peak; where nobody watched within the phases, as on NVMe, what lay there at that phase's end."""
+    peak = largest_peak(trial, StepKind.STEADY, place)
+    if peak is None or peak.categories:
+        return peak
+    rank = next(rank for rank in trial.ranks if rank.rank == peak.rank)
+    return end_instant(rank, StepKind.STEADY, peak.phase, place)
+
+
+def _ranks(trial: Trial) -> Iterator[RankFigures]:
+    seconds = step_seconds_by_rank(trial)
+    for rank in trial.ranks:
+        rows, outside = rank.device_memory, rank.context
+        yield RankFigures(
+            rank=rank.rank,
+            role=rank.role,
+            hostname=rank.hostname,
+            node=rank.node,
+            device_name=rank.device_name,
+            device_uuid=rank.device_uuid,
+            device_peak_bytes=_peak_bytes(rank, StepKind.STEADY, Place.DEVICE),
+            first_peak_bytes=_peak_bytes(rank, StepKind.FIRST, Place.DEVICE),
+            host_peak_bytes=_peak_bytes(rank, StepKind.STEADY, Place.HOST),
+            allocated_peak_bytes=_largest(row.peak_allocated_bytes for row in rows),
+            reserved_peak_bytes=_largest(row.peak_reserved_bytes for row in rows),
+            nvml_used_peak_bytes=_largest(row.nvml_used_bytes for row in rows),
+            context_bytes=outside and outside.context_bytes,
+            collectives_bytes=outside and outside.collectives_bytes,
+            other_processes_bytes=outside and outside.before_bytes,
+            alloc_retries=_largest(row.alloc_retries for row in rows),
+            step_time_s_median=seconds.get(rank.rank),
+            states=model_states(rank),
+        )
+
+
+def _peak_bytes(rank: RankRecord, step: StepKind, place: Place) -> int | None:
+    instant = peak_instant(rank, step, place)
+    return None if instant is None else instant.total_bytes
+
+
+def _largest(values: Iterable[int | None]) -> int | None:
+    return max((value for value in values if value is not None), default=None)
+
+
+def _phases(trial: Trial) -> Iterator[PhaseFigures]:
+    fullest = largest_peak(trial, StepKind.STEADY, Place.DEVICE)
+    rank = next((rank for rank in trial.ranks if fullest is None or rank.rank == fullest.rank), None)
+    held = dict.fromkeys((row.step, row.phase, row.place) for row in rank.memory) if rank else ()
+    for step, phase, place in held:
+        assert rank is not None  # noqa: S101 -- without one nothing is held
+        peak, end = phase_peak(rank, step, phase, place), end_instant(rank, step, phase, place)
+        mark = _mark(rank, step, phase)
+        yield PhaseFigures(
+            rank=rank.rank,
+            step=step,
+            phase=phase.value,
+            place=place,
+            live_bytes=end and end.total_bytes,
+            peak_bytes=peak and peak.total_bytes,
+            start_s=mark and mark.start_s,
+            end_s=mark and mark.end_s,
+        )
+
+
+def _mark(rank: RankRecord, step: StepKind, phase: str) -> PhaseMark | None:
+    """The mark of `phase` in the step that the memory rows are of: the first, or the last memory step."""
+    kind = "first" if step is StepKind.FIRST else "memory"
+    found = [mark for mark in rank.marks if mark.phase == phase and (mark.kind == kind or mark.step_index < 0)]
+    return found[-1] if found else None
+
+
+def _steps(trial: Trial) -> Iterator[StepFigures]:
+    steps = slowest_steps(trial)
+    sizes = timed_tokens(trial) if trial.spec.knows("gradient_accumulation_steps") else []
+    for index, (step, tokens) in enumerate(itertools.zip_longest(steps, sizes[: len(steps)])):
+        yield StepFigures(
+            step_index=index,
+            step_s=step.step_s,
+            forward_s=step.forward_s,
+            backward_s=step.backward_s,
+            optimizer_s=step.optimizer_s,
+            tokens=tokens,
+        )
+
+
+def _notes(trial: Trial) -> Iterator[tuple[int | None, str]]:
+    yield from ((None, note) for note in trial.record.notes)
+    yield from ((rank.rank, note) for rank in trial.ranks for note in rank.notes)
+    yield from ((None, sentence) for sentence in side_sentences(trial))
+    yield from ((None, text) for text in dict.fromkeys(text for rank in trial.ranks for text in rank.departures))

@@ -1,0 +1,226 @@
+"""Memory: where the bytes are at the peak, how far ranks lie apart, what offloading keeps on the host and on NVMe."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass
+
+from zerobench.records import Place
+from zerobench.report.column_units import Unit, byte_unit, show_percent
+from zerobench.report.figures.trial import TrialFigures
+from zerobench.report.memory_view import Instant
+from zerobench.report.stats import RankSpread, spread_over_ranks
+from zerobench.report.tables.model import Column, Table, figures_of, in_unit, lines_of
+from zerobench.spec.roles import Role
+from zerobench.spec.trial import Offload
+
+DEVICE = "Memory by category"
+RANKS = "Memory over the ranks"
+HOST = "Host memory"
+NVME = "NVMe offload"
+
+
+@dataclass(frozen=True)
+class Peak:
+    """The steady peak of one place on one rank, beside the largest peaks of its trial."""
+
+    instant: Instant
+    start_up_bytes: int | None
+    host_peak_bytes: int | None
+    share_of_capacity: float | None
+
+
+def _instants(one: TrialFigures, place: Place) -> list[Instant]:
+    """The steady peaks of a completed trial; of one with a server, of the server and of its workers."""
+    return [instant for where, instant in one.steady if where is place and one.summary.is_completed]
+
+
+def _peaks(one: TrialFigures) -> list[Peak]:
+    found, summary = _instants(one, Place.DEVICE), one.summary
+    return [
+        Peak(instant, _start_up(one, instant.role), summary.host_peak_bytes, summary.share_of_capacity)
+        for instant in found
+    ]
+
+
+def _start_up(one: TrialFigures, role: str) -> int | None:
+    known = (rank.first_peak_bytes for rank in one.ranks if rank.role == role)
+    return max((size for size in known if size is not None), default=None)
+
+
+WHERE = (
+    Column[Instant]("rank", lambda instant: instant.rank_text, narrow="rank"),
+    Column[Instant]("phase", lambda instant: instant.phase.value, is_text=True),
+)
+"""Where the peak lies."""
+
+
+def _group(name: str, unit: Unit, *groups: str, narrow: str | None = None) -> Column[Instant]:
+    """A column of the categories of `groups`, of the group of its own name without them."""
+    own = groups or (name,)
+    return Column(name, lambda instant: unit.show(instant.group_bytes(*own)), unit.name, name, narrow)
+
+
+def category_columns(unit: Unit) -> list[Column[Instant]]:
+    """The columns of device memory that add up to the peak, and the peak."""
+    few = ("temporaries", "small", "process")
+    return [
+        *_lasting(unit),
+        _group("activations", unit, narrow="activ"),
+        _group("logits", unit, narrow="logits"),
+        _group("temporaries", unit),
+        _group("small", unit, "small", "process"),
+        Column("", lambda one: unit.show(one.group_bytes(*few)), wide=None, narrow="temp", is_for_files=False),
+        _group("unattributed", unit, narrow="unattr"),
+        _peak(unit),
+    ]
+
+
+def _lasting(unit: Unit) -> list[Column[Instant]]:
+    """What outlives a phase: the same in device and host memory."""
+    names = {"parameters": "param", "gradients": "grad", "optimizer": "optim", "buffers": "buffer"}
+    return [_group(name, unit, narrow=narrow) for name, narrow in names.items()]
+
+
+def _peak(unit: Unit) -> Column[Instant]:
+    return Column("peak", lambda instant: unit.show(instant.total_bytes), unit.name, "peak", "peak")
+
+
+def device_table(trials: Sequence[TrialFigures]) -> Table[Peak]:
+    """A row for each trial whose device peak in a steady step is known."""
+    lines = lines_of(trials, _peaks)
+    unit = byte_unit(line.figures.instant.total_bytes for line in lines)
+    has_server = any(line.figures.instant.role == Role.SERVER for line in lines)
+    caption = (
+        "The rank with the largest peak, at the instant of it; the columns add up to the peak. optimizer: fp32 weights "
+        "and moments. buffers: for communication, gathered parameters included. "
+    )
+    server = " A server has a row of its own." if has_server else ""
+    many = "temporaries: what kernels work in on a CPU included. small: inputs, model buffers, rounding."
+    few = "temp: temporaries, what kernels work in on a CPU, inputs, rounding."
+    columns = [
+        *(column.over(lambda row: row.instant) for column in (*WHERE, *category_columns(unit))),
+        _for_files("start-up", in_unit(unit, lambda row: row.start_up_bytes), unit.name),
+        _for_files("host peak", in_unit(unit, lambda row: row.host_peak_bytes), unit.name),
+        _for_files("of the GPU", lambda row: show_percent(row.share_of_capacity), "%"),
+    ]
+    return Table(
+        DEVICE,
+        f"{caption}{many}{server}",
+        columns,
+        lines,
+        narrow_caption=f"{caption}{few}{server}",
+        more_for_files="start-up: the peak of initialization and the first step. host peak: of one rank, over all "
+        "steps. of the GPU: the larger of the device peaks.",
+        heading=f"Device memory at the peak of a steady step, {unit.name}",
+    )
+
+
+def _for_files(name: str, cell: Callable[[Peak], str], unit: str) -> Column[Peak]:
+    """A column that a terminal has no room for."""
+    return Column(name, cell, unit, wide=None)
+
+
+@dataclass(frozen=True)
+class OverRanks:
+    """Steady peaks over the ranks, and the largest start-up peak."""
+
+    spread: RankSpread
+    num_ranks: int
+    start_up_bytes: int | None
+
+
+def over_ranks(one: TrialFigures) -> list[OverRanks]:
+    """Of a completed trial, its ranks beside each other; a server is none of them."""
+    known = {rank.rank: rank.device_peak_bytes for rank in one.among_ranks if rank.device_peak_bytes is not None}
+    spread = spread_over_ranks(known)
+    if spread is None or not one.summary.is_completed:
+        return []
+    first = (rank.first_peak_bytes for rank in one.among_ranks)
+    return [OverRanks(spread, len(known), max((size for size in first if size is not None), default=None))]
+
+
+def odd_rank(spread: RankSpread | None) -> str:
+    """`r3 +12.1%`: which rank lies farthest from the median, and how far; `none` where all are equal."""
+    if spread is None or spread.odd_rank is None:
+        return "none"
+    return f"r{spread.odd_rank} {show_percent(spread.odd_deviation, signed=True)}"
+
+
+def over_ranks_table(trials: Sequence[TrialFigures]) -> Table[OverRanks]:
+    """A row for each trial whose ranks measured a steady peak."""
+    lines = lines_of(trials, over_ranks)
+    unit = byte_unit(max(row.spread.maximum, row.start_up_bytes or 0) for row in figures_of(lines))
+    shown = {line.trial.trial_id for line in lines}
+    has_server = any(len(one.roles) > 1 for one in trials if one.trial_id in shown)
+    columns = [
+        Column[OverRanks]("ranks", lambda row: str(row.num_ranks), narrow="ranks"),
+        Column[OverRanks]("min", lambda row: unit.show(row.spread.minimum), unit.name, "min", "min"),
+        Column[OverRanks]("median", lambda row: unit.show(row.spread.median), unit.name, "median", "median"),
+        Column[OverRanks]("max", lambda row: unit.show(row.spread.maximum), unit.name, "max", "max"),
+        Column[OverRanks]("odd rank", lambda row: odd_rank(row.spread), narrow="odd rank"),
+        Column[OverRanks](
+            "start-up max", in_unit(unit, lambda row: row.start_up_bytes), unit.name, "start-up max", "start-up"
+        ),
+    ]
+    return Table(
+        RANKS,
+        "Peaks of a steady step; the odd rank lies farthest from the median. start-up: the largest peak of "
+        "initialization and the first step." + (" A server is not among the ranks." if has_server else ""),
+        columns,
+        lines,
+        heading=f"Device memory over the ranks, {unit.name}",
+    )
+
+
+def host_table(trials: Sequence[TrialFigures]) -> Table[Instant]:
+    """A row for each trial that offloads states."""
+    lines = lines_of((one for one in trials if one.summary.offloads()), lambda one: _instants(one, Place.HOST))
+    unit = byte_unit(line.figures.total_bytes for line in lines)
+    rest = ("activations", "logits", "temporaries", "small")
+    columns = [
+        *WHERE,
+        *_lasting(unit),
+        _group("other tensors", unit, *rest, narrow="other"),
+        _group("process", unit, narrow="proc"),
+        _group("unattributed", unit, narrow="unattr"),
+        _peak(unit),
+    ]
+    caption = "Offloaded states; the rank with the largest peak. buffers: pinned and staging buffers. "
+    libraries = ": the interpreter and its libraries."
+    return Table(
+        HOST,
+        f"{caption}process{libraries}",
+        columns,
+        lines,
+        narrow_caption=f"{caption}proc{libraries}",
+        heading=f"Host memory of one rank at the peak of a steady step, {unit.name}",
+    )
+
+
+def nvme_table(trials: Sequence[TrialFigures]) -> Table[TrialFigures]:
+    """A row for each trial that offloads to NVMe: what lies there, and how fast it moved."""
+    lines = lines_of(
+        trials, lambda one: [one] if one.summary.is_completed and one.summary.offloads(Offload.NVME) else []
+    )
+    unit, speed = byte_unit(one.summary.nvme_held_bytes for one in figures_of(lines)), Unit("GB/s", 1e9, 2)
+    columns = [
+        Column[TrialFigures](
+            "held", in_unit(unit, lambda one: one.summary.nvme_held_bytes), unit.name, narrow=f"held, {unit.name}"
+        ),
+        Column[TrialFigures](
+            "read", in_unit(speed, lambda one: one.summary.nvme_read_bytes_per_s), speed.name, narrow="read, GB/s"
+        ),
+        Column[TrialFigures](
+            "written",
+            in_unit(speed, lambda one: one.summary.nvme_write_bytes_per_s),
+            speed.name,
+            narrow="written, GB/s",
+        ),
+    ]
+    return Table(
+        NVME,
+        "held: on the rank that has most there. GB/s: bytes of all ranks over the whole steady step, compute included.",
+        columns,
+        lines,
+    )

@@ -1,0 +1,81 @@
+"""Model states of one rank beside the ZeRO paper's terms."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from zerobench.formulas.zero_paper import ModelStates as Terms
+from zerobench.report.column_units import MISSING, byte_unit, show_percent
+from zerobench.report.figures.trial import TrialFigures
+from zerobench.report.memory_view import ModelStates
+from zerobench.report.paper import PaperTerms, paper_terms
+from zerobench.report.tables.model import Column, Table, figures_of, in_unit, lines_of, of_part
+from zerobench.spec.roles import Role
+
+TITLE = "Model states beside the ZeRO paper"
+
+
+@dataclass(frozen=True)
+class StatesRow:
+    """Measured states, and the paper's where it speaks of the strategy."""
+
+    states: ModelStates
+    paper: PaperTerms | None
+
+    @property
+    def excess_bytes(self) -> float | None:
+        """By how much they are more than the paper's."""
+        return None if self.paper is None else self.states.total_bytes - self.paper.total_bytes
+
+    @property
+    def excess_fraction(self) -> float | None:
+        """That over the paper's."""
+        if self.paper is None or self.paper.total_bytes == 0:
+            return None
+        return self.states.total_bytes / self.paper.total_bytes - 1
+
+
+def states_table(trials: Sequence[TrialFigures]) -> Table[StatesRow]:
+    """A row for each completed trial that measured them, two for one with a server."""
+    lines = lines_of(trials, _rows)
+    rows = figures_of(lines)
+    unit = byte_unit(row.states.total_bytes for row in rows)
+    has_server = any(row.states.role == Role.SERVER for row in rows)
+    excess = byte_unit(row.excess_bytes for row in rows)
+
+    def both(name: str, narrow: str, value: Callable[[ModelStates | Terms], float]) -> list[Column[StatesRow]]:
+        """Measured, and by the paper."""
+        paper = of_part(lambda row: row.paper, lambda terms: unit.show(value(terms)))
+        return [
+            Column(name, lambda row: unit.show(value(row.states)), unit.name, name, narrow),
+            Column(f"{name} by the paper", paper, unit.name, "paper", "paper"),
+        ]
+
+    columns = [
+        Column[StatesRow]("rank", lambda row: row.states.rank_text, narrow="rank" if has_server else None),
+        *both("parameters", "param", lambda states: states.parameters_bytes),
+        *both("gradients", "grad", lambda states: states.gradients_bytes),
+        *both("optimizer", "optim", lambda states: states.optimizer_bytes),
+        *both("total", "total", lambda states: states.total_bytes),
+        Column[StatesRow]("diff", in_unit(excess, lambda row: row.excess_bytes), excess.name, f"diff {excess.name}"),
+        Column[StatesRow]("diff", lambda row: show_percent(row.excess_fraction, 2, signed=True), narrow="diff"),
+        Column[StatesRow]("terms", lambda row: row.paper.text if row.paper else MISSING, is_text=True),
+    ]
+    return Table(
+        TITLE,
+        "The rank that holds most, device and host together; gradients at the end of backward, when stage 1 too has "
+        "freed all but its partition's, the rest after the step. paper: arXiv 1910.02054, section 5, without padding; "
+        "P is the number of parameters." + (" A server has a row of its own." if has_server else ""),
+        columns,
+        lines,
+        heading=f"Model states of one rank beside the ZeRO paper, {unit.name}",
+    )
+
+
+def _rows(one: TrialFigures) -> Iterator[StatesRow]:
+    terms = paper_terms(one.spec, one.summary.num_params)
+    for role in one.roles if one.summary.is_completed else ():
+        held = [rank.states for rank in one.ranks if rank.states is not None and rank.role == role]
+        if held:
+            yield StatesRow(max(held, key=lambda states: (states.total_bytes, -states.rank)), terms)

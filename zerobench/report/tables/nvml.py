@@ -1,0 +1,112 @@
+"""The waterfall: from what NVML says is used on a device down to what each byte is for."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from zerobench.records import NvmlSummary
+from zerobench.report.column_units import Unit, byte_unit
+from zerobench.report.nvml_view import Waterfall, missed_spike_bytes, nvml_peak_bytes, waterfall
+from zerobench.report.tables.model import Column, Line, Mark, Table, figures_of, in_unit
+from zerobench.report.trials import Trial
+from zerobench.units import format_bytes, format_seconds
+
+TITLE = "From NVML's used memory down to tensors"
+
+
+@dataclass(frozen=True)
+class NvmlRow:
+    """A waterfall, and what else NVML says of the same trial."""
+
+    fall: Waterfall
+    peak_bytes: int | None
+    missed_spike_bytes: int | None
+    summaries: Sequence[NvmlSummary]
+    """Of the nodes where it sampled."""
+
+    def group_bytes(self, *names: str) -> int | None:
+        """Bytes of groups of categories at the peak."""
+        return self.fall.allocated.group_bytes(*names) if self.fall.allocated else None
+
+    @property
+    def unnamed_bytes(self) -> int:
+        """What nobody names: the ledger's unattributed bytes and what the driver's parts do not explain."""
+        return self.fall.unexplained_bytes + (self.group_bytes("unattributed") or 0)
+
+
+def nvml_rows(trial: Trial) -> Iterator[NvmlRow]:
+    """The row of a trial that NVML watched."""
+    fall = waterfall(trial)
+    if fall is not None:
+        sampled = [summary for summary in trial.record.nvml if summary.available]
+        yield NvmlRow(fall, nvml_peak_bytes(trial), missed_spike_bytes(trial), sampled)
+
+
+def nvml_table(lines: Sequence[Line[NvmlRow]], why_not: Sequence[str]) -> Table[NvmlRow]:
+    """A row for each trial that NVML watched; `why_not`: why it sampled nothing in others."""
+    unit = byte_unit(row.fall.used_bytes for row in figures_of(lines))
+    states = ("parameters", "gradients", "optimizer")
+    columns = [
+        Column[NvmlRow]("rank", lambda row: str(row.fall.rank), narrow="rank"),
+        _bytes("used", unit, lambda row: row.fall.used_bytes, "used"),
+        _bytes("others", unit, lambda row: row.fall.other_processes_bytes, "others"),
+        _bytes("context", unit, lambda row: row.fall.context_bytes, "contxt"),
+        _bytes("NCCL", unit, lambda row: row.fall.collectives_bytes, "NCCL"),
+        _bytes("slack", unit, lambda row: row.fall.slack_bytes, "slack"),
+        *(_group(name, unit, name) for name in states),
+        _short("states", unit, lambda row: row.group_bytes(*states)),
+        _group("buffers", unit, "buffers", narrow="buffer"),
+        _group("rest", unit, "activations", "logits", "temporaries", "small", "process", narrow="rest"),
+        _group("unattributed", unit, "unattributed"),
+        _bytes("unexplained", unit, lambda row: row.fall.unexplained_bytes),
+        _short("unexpl", unit, lambda row: row.unnamed_bytes),
+        _bytes("NVML peak", unit, lambda row: row.peak_bytes),
+    ]
+    caption = (
+        "The phase where NVML read most: used = others (other processes) + CUDA context + NCCL + slack (reserved by "
+        "torch, never in a tensor) + tensors at the peak (rest: activations, logits, temporaries, inputs). "
+    )
+    missing = [Mark(f"Not sampled in some trials: {reason}") for reason in why_not]
+    return Table(
+        TITLE,
+        f"{caption}unexplained: used less all of these.",
+        columns,
+        lines,
+        [*_sampling(figures_of(lines)), *missing, *_spikes(lines)],
+        narrow_caption=f"{caption}unexpl: what none of these explains.",
+        heading=f"{TITLE}, {unit.name}",
+    )
+
+
+def _bytes(name: str, unit: Unit, value: Callable[[NvmlRow], int | None], narrow: str | None = None) -> Column[NvmlRow]:
+    return Column(name, in_unit(unit, value), unit.name, name, narrow)
+
+
+def _group(name: str, unit: Unit, *groups: str, narrow: str | None = None) -> Column[NvmlRow]:
+    return _bytes(name, unit, lambda row: row.group_bytes(*groups), narrow)
+
+
+def _short(name: str, unit: Unit, value: Callable[[NvmlRow], int | None]) -> Column[NvmlRow]:
+    """What stands in 80 columns for several."""
+    return Column("", in_unit(unit, value), wide=None, narrow=name, is_for_files=False)
+
+
+def _sampling(rows: Sequence[NvmlRow]) -> list[str]:
+    """How the peak was sampled, at its worst."""
+    summaries = [summary for row in rows for summary in row.summaries]
+    gaps = [summary.largest_gap_s for summary in summaries if summary.largest_gap_s is not None]
+    intervals = [summary.interval_s for summary in summaries if summary.interval_s is not None]
+    if not gaps or not intervals:
+        return []
+    every, gap = format_seconds(max(intervals)), format_seconds(max(gaps))
+    return [f"NVML was sampled every {every}; the largest gap between two samples was {gap}."]
+
+
+def _spikes(lines: Sequence[Line[NvmlRow]]) -> list[Mark]:
+    missed = [(line.trial.label, line.figures.missed_spike_bytes) for line in lines]
+    return [
+        Mark(f"{label}: NVML's peak lies {format_bytes(size)} under the allocator's: a spike fell between samples")
+        for label, size in missed
+        if size is not None
+    ]

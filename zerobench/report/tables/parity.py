@@ -1,0 +1,92 @@
+"""Losses and gradients' norms of completed trials, held against each other."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+
+from zerobench.report.column_units import MISSING
+from zerobench.report.figures.trial import TrialFigures
+from zerobench.report.parity import Parity
+from zerobench.report.tables.model import Column, Mark, Table, lines_of, of_part
+
+TITLE = "Loss parity"
+HOW_TO_READ = (
+    "Equal weights, data and global batch, so strategies may differ by rounding only. The loss of the first and "
+    "the last step; the largest difference over all steps. Gradient norm: the largest distance of the norms before "
+    "clipping, as a fraction of the smaller one."
+)
+
+
+@dataclass(frozen=True)
+class Losses:
+    """The losses of one trial, and what is said of them."""
+
+    first: float
+    last: float
+    parity: Parity | None
+    verdict: str
+
+
+def parity_table(trials: Sequence[TrialFigures]) -> Table[Losses]:
+    """A row for each completed trial whose losses are of the whole batch."""
+    references = {one.parity.reference for one in trials if one.parity is not None}
+    names = _names(trials)
+
+    def rows(one: TrialFigures) -> Iterator[Losses]:
+        first, last = one.summary.loss_first, one.summary.loss_last
+        if first is not None and last is not None:
+            yield Losses(first, last, one.parity, _verdict(one, references, names))
+
+    columns = [
+        Column[Losses]("first loss", lambda row: f"{row.first:.6f}", narrow="first"),
+        Column[Losses]("last loss", lambda row: f"{row.last:.6f}", narrow="last"),
+        Column[Losses]("difference", _of(lambda parity: parity.difference), narrow="diff"),
+        Column[Losses]("tolerance", _of(lambda parity: parity.tolerance), narrow="tolerance"),
+        Column[Losses]("gradient norm", _of(lambda parity: parity.norm_difference), narrow="norm"),
+        Column[Losses]("norm's tolerance", _of(lambda parity: parity.norm_tolerance), wide="tolerance"),
+        Column[Losses]("verdict", lambda row: row.verdict, narrow="verdict", is_text=True),
+    ]
+    return Table(TITLE, HOW_TO_READ, columns, lines_of(trials, rows))
+
+
+def _of(value: Callable[[Parity], float | None]) -> Callable[[Losses], str]:
+    return of_part(lambda row: row.parity, lambda parity: _small(value(parity)))
+
+
+def _small(value: float | None) -> str:
+    return MISSING if value is None else "0" if value == 0 else f"{value:.2g}"
+
+
+def _verdict(one: TrialFigures, references: set[str], names: dict[str, str]) -> str:
+    if one.parity is not None:
+        reference = names.get(one.parity.reference, one.parity.reference)
+        whom = f" with {reference}" if len(references) > 1 else ""
+        if not one.parity.is_judged:
+            return "unjudged" + (f", beside {reference}" if whom else "")
+        return f"{'agrees' if one.parity.agrees else 'DISAGREES'}{whom}"
+    return "reference" if one.trial_id in references else "nothing to compare with"
+
+
+def disbelieved(trials: Sequence[TrialFigures]) -> list[Mark]:
+    """A line for each trial whose losses or gradients speak against it, to stand above all tables."""
+    names = _names(trials)
+    return [
+        Mark(
+            f"{one.label}: its {one.parity.disagreeing} differ from those of "
+            f"{names.get(one.parity.reference, one.parity.reference)} by {_apart(one.parity)}: "
+            "do not believe its figures"
+        )
+        for one in trials
+        if one.parity is not None and not one.parity.agrees
+    ]
+
+
+def _apart(parity: Parity) -> str:
+    """How far apart what disagrees is, and might be."""
+    return " and ".join(f"{_small(far)} (tolerance {_small(most)})" for _, far, most in parity.disagreements)
+
+
+def _names(trials: Sequence[TrialFigures]) -> dict[str, str]:
+    """Labels by trial_id."""
+    return {one.trial_id: one.label for one in trials}

@@ -1,0 +1,33 @@
+"""How far predictions of device peaks were off, where the run measured the same work."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from zerobench.records import Place
+from zerobench.report.column_units import show_whole
+from zerobench.report.figures.runs import Errors
+from zerobench.report.grids import show_error
+from zerobench.report.predictions.predicted import Cell
+from zerobench.report.tables.model import Column, Line, Table
+
+TITLE = "Predicted against measured"
+HOW_TO_READ = (
+    "Totals of device memory by phase, predicted against measured; the largest error of each trial, + where the "
+    "prediction was too large."
+)
+_COLUMNS = (
+    Column[Cell]("phase", lambda cell: f"{cell.step.value} {cell.phase.value}", is_text=True),
+    Column[Cell]("measured", lambda cell: show_whole(cell.measured_bytes), "bytes"),
+    Column[Cell]("predicted", lambda cell: show_whole(cell.predicted_bytes), "bytes"),
+    Column[Cell]("error", lambda cell: show_error(cell.error)),
+)
+
+
+def peak_errors_table(predicted: Sequence[Errors]) -> Table[Cell]:
+    """The worst peak of each prediction."""
+    found = [
+        (one.trial.name, [cell for cell in one.peaks(Place.DEVICE) if cell.error is not None]) for one in predicted
+    ]
+    lines = [Line(name, max(cells, key=lambda cell: abs(cell.error or 0))) for name, cells in found if cells]
+    return Table(TITLE, HOW_TO_READ, _COLUMNS, lines)

@@ -1,0 +1,115 @@
+"""Speed: step time and its spread, throughput, where the step's time goes, and how far the losses lie from others'."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+
+from zerobench.report.column_units import (
+    MISSING,
+    Unit,
+    show_number,
+    show_percent,
+    show_whole,
+    time_unit,
+)
+from zerobench.report.figures.trial import TrialFigures
+from zerobench.report.speed import Speed
+from zerobench.report.stats import RankSpread, median_absolute_deviation, median_interval, spread_over_ranks
+from zerobench.report.tables.memory import odd_rank
+from zerobench.report.tables.model import Column, Line, Mark, Table, figures_of, in_unit, lines_of
+
+TITLE = "Throughput"
+
+
+@dataclass(frozen=True)
+class SpeedRow:
+    """The speed of one trial that timed steps."""
+
+    one: TrialFigures
+    speed: Speed
+    over_ranks: RankSpread | None
+    joules_per_token: float | None
+
+
+def speed_table(trials: Sequence[TrialFigures], energies: Mapping[str, float] = {}) -> Table[SpeedRow]:
+    """A row for each trial that timed steps; `energies` are the joules of their timed steps by trial_id."""
+    lines = lines_of(trials, lambda one: _rows(one, energies))
+    unit = time_unit(row.speed.step_time_s_median for row in figures_of(lines))
+    columns = [
+        _seconds("step", unit, lambda speed: speed.step_time_s_median, "step"),
+        Column[SpeedRow](
+            "+-", in_unit(unit, lambda row: median_absolute_deviation(row.one.summary.timed_s)), unit.name, "+-", "+-"
+        ),
+        Column[SpeedRow]("95% interval", _interval(unit), unit.name, "95% interval"),
+        _seconds("forward", unit, lambda speed: speed.forward_s, "fwd"),
+        _seconds("backward", unit, lambda speed: speed.backward_s, "bwd"),
+        _seconds("update", unit, lambda speed: speed.step_s, "update"),
+        Column[SpeedRow]("odd rank", lambda row: odd_rank(row.over_ranks)),
+        Column[SpeedRow]("J/token", lambda row: show_number(row.joules_per_token)),
+        Column[SpeedRow]("samples/s", _unless_void(lambda speed: show_number(speed.samples_per_s))),
+        Column[SpeedRow]("tokens/s", _unless_void(lambda speed: show_whole(speed.tokens_per_s)), narrow="tokens/s"),
+        Column[SpeedRow](
+            "TFLOP/s per GPU", _unless_void(lambda speed: show_number(speed.tflops_per_gpu)), narrow="TFLOP/s"
+        ),
+        Column[SpeedRow]("MFU", _unless_void(lambda speed: show_percent(speed.mfu)), "%", "MFU %", "MFU %"),
+    ]
+    return Table(
+        TITLE,
+        "Medians over the timed steps, the slowest rank of each; +-: half of the steps lie within it. tokens/s: all "
+        "ranks. TFLOP/s: model FLOPs of one GPU. MFU: that over the GPU's peak.",
+        columns,
+        lines,
+        [*_voids(lines), *_alone(lines), *_sources(lines)],
+        heading=f"Speed, {unit.name} a step",
+    )
+
+
+def _rows(one: TrialFigures, energies: Mapping[str, float]) -> Iterator[SpeedRow]:
+    summary = one.summary
+    if summary.speed is not None:
+        by_rank = {rank.rank: rank.step_time_s_median for rank in one.ranks}
+        spread = spread_over_ranks({rank: seconds for rank, seconds in by_rank.items() if seconds is not None})
+        joules = None if summary.is_alone else energies.get(one.trial_id)
+        yield SpeedRow(one, summary.speed, spread, None if joules is None else joules / summary.timed_tokens)
+
+
+def _seconds(name: str, unit: Unit, value: Callable[[Speed], float | None], narrow: str) -> Column[SpeedRow]:
+    return Column(name, lambda row: unit.show(value(row.speed)), unit.name, name, narrow)
+
+
+def _interval(unit: Unit) -> Callable[[SpeedRow], str]:
+    def cell(row: SpeedRow) -> str:
+        bounds = median_interval(row.one.summary.timed_s)
+        return MISSING if bounds is None else f"{unit.show(bounds[0])}-{unit.show(bounds[1])}"
+
+    return cell
+
+
+def _unless_void(show: Callable[[Speed], str]) -> Callable[[SpeedRow], str]:
+    return lambda row: "void" if row.speed.void else show(row.speed)
+
+
+def _voids(lines: Sequence[Line[SpeedRow]]) -> list[Mark]:
+    voids = ((line.trial.label, line.figures.speed.void) for line in lines)
+    return [Mark(f"{label}: throughput is void: {void}") for label, void in voids if void]
+
+
+def _alone(lines: Sequence[Line[SpeedRow]]) -> list[str]:
+    """Solo steps wait for nobody: said where they stand among others."""
+    if not any(line.figures.one.summary.is_alone for line in lines):
+        return []
+    return ["Where tokens/s is missing one rank ran alone: compute time without communication."]
+
+
+def _sources(lines: Sequence[Line[SpeedRow]]) -> list[str]:
+    """The formula of the FLOPs and the peak that MFU divides by."""
+    rows = figures_of(lines)
+    formulas = dict.fromkeys(formula for row in rows for formula in row.one.summary.flops_formulas)
+    peaks = dict.fromkeys(
+        f"{row.one.summary.device_name} {row.one.spec.precision.value}: "
+        f"{(row.speed.peak_flops or 0) / 1e12:.0f} TFLOP/s ({row.speed.peak_source})"
+        for row in rows
+        if row.speed.peak_source
+    )
+    return [f"FLOPs: {formula}" for formula in formulas] + [f"Peak: {peak}" for peak in peaks]

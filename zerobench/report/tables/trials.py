@@ -1,0 +1,111 @@
+"""All trials: what each took, how fast it was, and whether that was seen or predicted."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+
+from zerobench.report.column_units import (
+    MISSING,
+    Unit,
+    byte_unit,
+    show_number,
+    show_percent,
+    show_whole,
+    time_unit,
+)
+from zerobench.report.figures.summary import Summary
+from zerobench.report.figures.trial import TrialFigures
+from zerobench.report.notes import listed
+from zerobench.report.parity import Parity
+from zerobench.report.recovery import distance_text
+from zerobench.report.speed import Speed
+from zerobench.report.tables.model import Column, Table, figures_of, in_unit, lines_of, of_part
+from zerobench.report.tables.outcomes import status_text
+
+
+def trials_table(trials: Sequence[TrialFigures]) -> Table[TrialFigures]:
+    """A row for each trial."""
+    lines = lines_of(trials, lambda one: [one])
+    time = time_unit(one.summary.speed.step_time_s_median for one in trials if one.summary.speed)
+    columns = [
+        *([] if all(one.summary.is_completed for one in trials) else [_text("ended", status_text)]),
+        Column[TrialFigures]("ranks", lambda one: show_whole(one.spec.world_size)),
+        _bytes("device peak", lambda summary: summary.device_peak_bytes, trials),
+        Column[TrialFigures]("of capacity", lambda one: show_percent(one.summary.share_of_capacity), "%"),
+        _bytes("NVML peak", lambda summary: summary.nvml_peak_bytes, trials),
+        _bytes("host peak", lambda summary: summary.host_peak_bytes, trials),
+        _speed("step", lambda speed: time.show(speed.step_time_s_median), time.name),
+        _speed("tokens/s", lambda speed: show_whole(speed.tokens_per_s)),
+        _speed("TFLOP/s per GPU", lambda speed: show_number(speed.tflops_per_gpu)),
+        _speed("MFU", lambda speed: show_percent(speed.mfu), "%"),
+        _parity("loss off", lambda parity: parity.difference),
+        _parity("gradient norm off", lambda parity: parity.norm_difference),
+        _text("nodes", lambda summary: listed(summary.nodes)),
+        _text("Slurm job", lambda summary: summary.job or ""),
+        Column[TrialFigures]("beware", lambda one: "; ".join(short for short, _ in _doubts(one)), is_text=True),
+    ]
+    return Table("Trials", _caption(figures_of(lines)), columns, lines)
+
+
+def _text(name: str, cell: Callable[[Summary], str]) -> Column[TrialFigures]:
+    return Column(name, lambda one: cell(one.summary), is_text=True)
+
+
+def _speed(name: str, show: Callable[[Speed], str], unit: str = "") -> Column[TrialFigures]:
+    return Column(name, of_part(lambda one: one.summary.speed, show), unit)
+
+
+def _parity(name: str, value: Callable[[Parity], float | None]) -> Column[TrialFigures]:
+    return Column(name, of_part(lambda one: one.parity, lambda parity: distance_text(value(parity))))
+
+
+def _bytes(name: str, value: Callable[[Summary], int | None], trials: Sequence[TrialFigures]) -> Column[TrialFigures]:
+    unit = _fine_enough([value(one.summary) for one in trials])
+    return Column(name, in_unit(unit, lambda one: value(one.summary)), unit.name)
+
+
+def _fine_enough(values: Sequence[int | None]) -> Unit:
+    """The unit of a column, with the decimals that leave its small values two digits; what is tiny may vanish."""
+    unit = byte_unit(values)
+    smallest = min((value / unit.size for value in values if value and value > unit.size / 100), default=1.0)
+    needed = next((decimals for decimals in range(unit.decimals, 3) if smallest * 10**decimals >= 10), 3)
+    return unit if unit.name == "B" else replace(unit, decimals=needed)
+
+
+def _caption(trials: Sequence[TrialFigures]) -> str:
+    """How to read the table, as far as its columns go."""
+    sentences = [
+        "All trials, in the order of the sweep.",
+        "Peaks are those of the rank that needed most, start-up included; the host's is of one rank.",
+        "NVML's peak also counts what other processes held."
+        if any(one.summary.nvml_peak_bytes for one in trials)
+        else "",
+        "Off: largest distance from the reference's, of gradients' norms as a fraction."
+        if any(one.parity is not None for one in trials)
+        else "",
+        "All were measured." if all(one.summary.is_measured for one in trials) else "Italics: predicted, not measured.",
+    ]
+    return " ".join(filter(None, sentences))
+
+
+def remarks(trials: Sequence[TrialFigures]) -> list[tuple[str, str]]:
+    """The trials whose rows are not simply to be believed, each with what speaks against it."""
+    return [(one.label, "; ".join(words for _, words in doubts)) for one in trials if (doubts := _doubts(one))]
+
+
+def _doubts(one: TrialFigures) -> list[tuple[str, str]]:
+    """What speaks against a trial's figures, in two words and in full."""
+    doubts = []
+    for name, far, _ in one.parity.disagreements if one.parity else ():
+        difference = f"its {name} differ from the reference's by {far:.2g}"
+        doubts.append((f"{name} disagree", f"{difference}, more than rounding can: do not believe its figures"))
+    if one.summary.void:
+        doubts.append(("speed void", f"its speed is void: {one.summary.void}"))
+    return doubts
+
+
+def counted(values: Sequence[str]) -> str:
+    """How often each value occurs, in the order of first sight: `9 completed, 2 skipped`."""
+    return ", ".join(f"{count:,} {value}" for value, count in Counter(values).items()) or MISSING

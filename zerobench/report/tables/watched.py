@@ -1,0 +1,99 @@
+"""What was seen of users' own scripts from outside: the host memory of their process trees, and what NVML saw used on
+their devices. What each byte was for only a tracker inside of the script can say.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+
+from zerobench.records import HostProcess, HostSummary, NvmlDevice
+from zerobench.report.column_units import byte_unit
+from zerobench.report.nvml_view import devices_of
+from zerobench.report.tables.model import Column, Line, Table, figures_of, in_unit
+from zerobench.report.trials import Trial
+from zerobench.units import format_seconds
+
+TITLE = "Watched from outside"
+
+
+@dataclass(frozen=True)
+class WatchedRow:
+    """The node of one trial on which its processes held most, and the device to which most was added."""
+
+    node: HostSummary
+    rank_peak_bytes: int | None
+    device: NvmlDevice | None
+
+    @property
+    def gpu_peak_bytes(self) -> int | None:
+        """The most that was used of the device."""
+        return None if self.device is None else self.device.peak_used_bytes
+
+    @property
+    def gpu_before_bytes(self) -> int | None:
+        """What was used of it before the command."""
+        return None if self.device is None else self.device.baseline_used_bytes
+
+
+def watched_rows(trial: Trial) -> Iterator[WatchedRow]:
+    """The row of a trial that was watched from outside."""
+    hosts = trial.record.host
+    if hosts:
+        devices = [device for device in devices_of(trial) if device.peak_used_bytes is not None]
+        yield WatchedRow(
+            max(hosts, key=lambda one: one.peak_rss_bytes or 0),
+            max((one.peak_rss_bytes for one in _ranks(hosts)), default=None),
+            max(devices, key=_added_bytes, default=None),
+        )
+
+
+def _added_bytes(device: NvmlDevice) -> int:
+    """What came to a device since before the command: others' memory is no measure of it."""
+    return (device.peak_used_bytes or 0) - (device.baseline_used_bytes or 0)
+
+
+def _ranks(hosts: Iterable[HostSummary]) -> list[HostProcess]:
+    """The processes that were ranks, all of them where none was."""
+    everyone = [process for host in hosts for process in host.processes]
+    return [process for process in everyone if process.rank is not None] or everyone
+
+
+def watched_table(lines: Sequence[Line[WatchedRow]], why_not: Sequence[str]) -> Table[WatchedRow]:
+    """A row for each trial that was watched from outside; `why_not`: why NVML sampled nothing in some."""
+    rows = figures_of(lines)
+    unit = byte_unit(
+        size for row in rows for size in (row.node.peak_rss_bytes, row.node.peak_pss_bytes, row.gpu_peak_bytes)
+    )
+    parts = {
+        ("all, resident", "RSS"): lambda row: row.node.peak_rss_bytes,
+        ("all, shared once", "PSS"): lambda row: row.node.peak_pss_bytes,
+        ("largest rank", "rank"): lambda row: row.rank_peak_bytes,
+        ("control group", "group"): lambda row: row.node.group_peak_bytes,
+        ("GPU before", "before"): lambda row: row.gpu_before_bytes,
+        ("GPU peak", "GPU"): lambda row: row.gpu_peak_bytes,
+    }
+    columns = [
+        Column[WatchedRow]("processes", lambda row: str(len(row.node.processes)), narrow="procs"),
+        *(
+            Column[WatchedRow](name, in_unit(unit, value), unit.name, name, narrow)
+            for (name, narrow), value in parts.items()
+        ),
+    ]
+    return Table(
+        TITLE,
+        "Peaks of the whole process tree on the node that held most, sampled; the rank's is the kernel's own. The "
+        "control group's has the page cache and strangers in it. GPU: the device to which most was added, by NVML.",
+        columns,
+        lines,
+        [*_sampling(rows), *(f"No GPU was sampled: {reason}." for reason in why_not)],
+        heading=f"{TITLE}, {unit.name}",
+    )
+
+
+def _sampling(rows: Sequence[WatchedRow]) -> Iterator[str]:
+    """How the sums were sampled, at their worst."""
+    if rows:
+        every = max(row.node.interval_s for row in rows)
+        gap = max(row.node.largest_gap_s or 0.0 for row in rows)
+        yield f"Host memory was sampled every {format_seconds(every)}; the largest gap was {format_seconds(gap)}."
