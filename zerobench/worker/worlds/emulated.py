@@ -29,8 +29,8 @@ from zerobench.spec.trial import TrialSpec
 from zerobench.worker.simulation import shortcuts
 from zerobench.worker.worlds.deviceless import DevicelessWorld
 
-_BACKENDS = "cpu:fake,cuda:nccl"
-"""NCCL's own group on the device; on the host, where no group can be real without peers, torch's instant one."""
+_BACKENDS = "cpu:gloo,cuda:nccl"
+"""On the device NCCL's own group; on the host gloo's, which is an instant one here."""
 
 
 class EmulatedWorld(DevicelessWorld):
