@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from zerobench.emulator.build import find_compiler
+from zerobench.emulator.compiler import C
 from zerobench.emulator.emulator import Emulator
 from zerobench.emulator.gpu import EmulatedGpu
 from zerobench.errors import UserError
@@ -25,7 +25,7 @@ def test_a_driver_of_the_machines_that_comes_first_is_found_out(emulator: Emulat
         "#include <string.h>\nint cuInit(unsigned f){return 0;}\n"
         'int cuDeviceGetName(char *n, int b, int d){strcpy(n, "NVIDIA A10"); return 0;}\n'
     )
-    driver = [find_compiler(), "-shared", "-fPIC", "-o", str(tmp_path / "libcuda.so.1"), str(tmp_path / "driver.c")]
+    driver = [C.find(), "-shared", "-fPIC", "-o", str(tmp_path / "libcuda.so.1"), str(tmp_path / "driver.c")]
     subprocess.run([*driver, "-Wl,-soname,libcuda.so.1"], check=True)
     variables = emulator.variables(H200)
     wrong = {**variables, "LD_LIBRARY_PATH": f"{tmp_path}:{variables['LD_LIBRARY_PATH']}"}

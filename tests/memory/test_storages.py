@@ -5,7 +5,10 @@ from __future__ import annotations
 import gc
 
 import torch
+from torch._C._dynamo import eval_frame
+from torch._dynamo.types import ConvertFrameReturn
 
+from zerobench.memory.heard_collectives import HearingCounter
 from zerobench.memory.host import malloc_bytes
 from zerobench.memory.storages import StorageCounter
 
@@ -138,3 +141,33 @@ def test_a_tensor_that_no_operation_makes_is_counted():
         assert counter.totals["cpu"] == 800
     assert len(tensors) == 2
     assert [getattr(torch, name) for name in makers] == originals
+
+
+class Listening(HearingCounter):
+    """A counter with two classes below it."""
+
+    def _listener(self, func):
+        return super()._listener(func) or (lambda *_: None)
+
+
+def test_torchs_compiler_neither_looks_into_the_counter_nor_is_turned_off_and_on_around_each_operation():
+    looked_at = []
+
+    def looks_at(frame, _cache, _state):
+        looked_at.append((frame.f_code.co_filename, frame.f_code.co_name))
+        return ConvertFrameReturn()
+
+    def make():
+        return torch.ones(3)
+
+    counter = Listening(lambda: None, lambda *_: None, 1)
+    with counter:
+        before = eval_frame.set_eval_frame(looks_at)
+        try:
+            kept = make()
+        finally:
+            eval_frame.set_eval_frame(before)
+    assert counter.find(kept) is not None
+    names = [name for _, name in looked_at]
+    assert "make" in names
+    assert {"inner", "__torch_dispatch__", "_listener", "see"}.isdisjoint(names)

@@ -9,24 +9,22 @@ torch does not want is not there: a program that wants one says so when it start
 from __future__ import annotations
 
 import hashlib
-import os
 import re
-import shutil
-import subprocess
 import tempfile
 from collections.abc import Iterable, Mapping
 from pathlib import Path
 
+from zerobench.emulator.compiler import CPP, C
 from zerobench.emulator.elf import wanted_by
 from zerobench.emulator.values_build import LIBRARY as VALUES
 from zerobench.emulator.values_build import SOURCES as VALUES_SOURCES
-from zerobench.emulator.values_build import build_values, find_cpp_compiler
-from zerobench.errors import UserError
+from zerobench.emulator.values_build import build_values
 
 SOURCES = Path(__file__).parent / "c"
 CORE = "libzerobench_gpu.so"
 """The library that all others share: the device's facts, its memory and its account."""
 
+_BUILDERS = ("build.py", "compiler.py", "values_build.py")
 _CORE_FILES = ("gpu.c", "account.c", "memory.c", "attributes.c")
 _FILES: Mapping[str, tuple[str, ...]] = {
     "cudart": ("device.c", "copies.c", "pools.c", "streams.c", "kernels.c"),
@@ -48,26 +46,16 @@ _PREFIXES: Mapping[str, str] = {"cufile": "cuFile", "nvshmem_host": "nvshmem"}
 
 _STEM = re.compile(r"lib((?:cu|nccl|nv)[\w-]*)\.so\.\d+")
 _OPENED = ("libcuda.so.1", "libnvidia-ml.so.1")
-_COMPILERS = ("cc", "gcc", "clang")
 _NOT_SUPPORTED: Mapping[str, int] = {"cudart": 801, "cuda": 801, "cusolver": 9, "cusparse": 10, "cufft": 16}
 """The libraries' status for what they do not support, as their headers number it."""
 _GIVES_A_SIZE = re.compile(r"buffersize|makeplan", re.IGNORECASE)
 
 
-def find_compiler() -> str:
-    """The machine's C compiler. Raises UserError: it has none."""
-    for name in _COMPILERS:
-        if found := shutil.which(name):
-            return found
-    raise UserError(
-        f"emulator: no C compiler ({', '.join(_COMPILERS)}) on PATH; install one, for example: apt install gcc"
-    )
-
-
 def sources_digest() -> str:
-    """Of our C and C++ and of this module: stand-ins are built anew when any changes."""
+    """Of our C and C++ and of what builds them: stand-ins are built anew when any changes."""
     digest = hashlib.sha256()
-    for path in [*sorted(SOURCES.iterdir()), *sorted(VALUES_SOURCES.iterdir()), Path(__file__)]:
+    builders = [Path(__file__).parent / name for name in _BUILDERS]
+    for path in [*sorted(SOURCES.iterdir()), *sorted(VALUES_SOURCES.iterdir()), *builders]:
         digest.update(path.name.encode() + b"\0" + path.read_bytes())
     return digest.hexdigest()[:12]
 
@@ -77,18 +65,18 @@ def build(torch_lib: Path, include: Path, out: Path) -> None:
 
     Raises UserError: no compiler, torch's libraries cannot be read, or a file does not compile.
     """
-    compiler = find_compiler()
-    find_cpp_compiler()
+    C.find()
+    CPP.find()
     libraries = wanted_libraries(torch_lib)
     out.parent.mkdir(parents=True, exist_ok=True)
     with tempfile.TemporaryDirectory(dir=out.parent, prefix=f".{out.name}.") as name:
         work = Path(name)
         made = work / "made"
         made.mkdir()
-        _compile(compiler, made / CORE, [SOURCES / file for file in _CORE_FILES], ["-I", str(include)])
+        _compile(made / CORE, [SOURCES / file for file in _CORE_FILES], ["-I", str(include)])
         options = ["-I", str(include), *_versions(torch_lib)]
         for so, symbols in libraries.items():
-            _one(compiler, so, symbols, include, work, options)
+            _one(so, symbols, include, work, options)
         build_values(torch_lib, made / VALUES)
         try:
             made.replace(out)
@@ -133,7 +121,7 @@ def declared_functions(header: Path, prefix: str) -> set[str]:
     return declared | set(renamed)
 
 
-def _one(compiler: str, so: str, symbols: Mapping[str, str], include: Path, work: Path, options: list[str]) -> None:
+def _one(so: str, symbols: Mapping[str, str], include: Path, work: Path, options: list[str]) -> None:
     stem = stem_of(so)
     refused = {name for name in symbols if _GIVES_A_SIZE.search(name)} if stem in _NOT_SUPPORTED else set()
     if stem == "cudart":
@@ -148,7 +136,7 @@ def _one(compiler: str, so: str, symbols: Mapping[str, str], include: Path, work
     versioned = [f"-Wl,--version-script={script}"] if script.stat().st_size else []
     core = [*options, f"-L{work / 'made'}", "-lzerobench_gpu", "-Wl,-rpath,$ORIGIN", "-ldl"]
     files = [SOURCES / file for file in _FILES.get(stem, ())]
-    _compile(compiler, work / "made" / so, [*files, generated], [*versioned, *core])
+    _compile(work / "made" / so, [*files, generated], [*versioned, *core])
 
 
 def _versions(torch_lib: Path) -> list[str]:
@@ -182,11 +170,5 @@ def _version_script(every: str | None, symbols: Mapping[str, str]) -> str:
     return "".join(f"{version} {{ global: {'; '.join(names)}; }};\n" for version, names in versions.items())
 
 
-def _compile(compiler: str, out: Path, files: Iterable[Path], options: Iterable[str]) -> None:
-    flags = ["-shared", "-fPIC", "-O2", "-pthread", "-w", "-D_GNU_SOURCE", f"-Wl,-soname,{out.name}"]
-    command = [compiler, *flags, "-o", str(out), *map(str, files), *options]
-    environ = {**os.environ, "LC_ALL": "C"}
-    done = subprocess.run(command, capture_output=True, text=True, errors="replace", env=environ, check=False)
-    if done.returncode:
-        said = next((line for line in done.stderr.splitlines() if "error" in line), done.stderr.strip()[:300])
-        raise UserError(f"emulator: {compiler} cannot build {out.name}: {said}")
+def _compile(out: Path, files: Iterable[Path], options: Iterable[str]) -> None:
+    C.make_library(out, files, ["-O2", "-pthread", "-D_GNU_SOURCE", *options])

@@ -12,7 +12,8 @@ from pathlib import Path
 
 from zerobench.emulator.build import CORE, build
 from zerobench.emulator.gpu import VARIABLE, EmulatedGpu
-from zerobench.emulator.places import Torch, is_made, places, torch_in, users_torch
+from zerobench.emulator.outdated import mark_found, remove_outdated
+from zerobench.emulator.places import Places, Torch, is_made, places, torch_in, users_torch
 from zerobench.emulator.values_build import LIBRARY as VALUES
 from zerobench.emulator.values_build import VARIABLE as VALUES_VARIABLE
 from zerobench.environments import Environment, environment
@@ -120,13 +121,25 @@ def find_emulator(own: Environment | None = None) -> Emulator:
     if not is_made(where, torch):
         raise UserError(f"emulator: not made for torch {torch.version} in {where.folder}; {_REMEDY}")
     over = torch if torch.cuda else check_cuda_build(where.overlay)
+    try:
+        build_missing(where, over.lib)
+    except OSError as error:
+        raise UserError(f"emulator: {error.filename or where.folder}: {error.strerror or error}") from None
+    return Emulator(Path(sys.executable), where.stand_ins, over.version, None if torch.cuda else where.overlay)
+
+
+def build_missing(where: Places, torch_lib: Path) -> None:
+    """Build the stand-ins for the torch whose libraries lie in `torch_lib`, where they are not there; then others of
+    earlier sources are removed.
+
+    Raises UserError or OSError: they cannot be built.
+    """
     stand_ins = where.stand_ins
-    if not (stand_ins / CORE).is_file():
-        try:
-            build(over.lib, where.include, stand_ins)
-        except OSError as error:
-            raise UserError(f"emulator: {error.filename or stand_ins}: {error.strerror or error}") from None
-    return Emulator(Path(sys.executable), stand_ins, over.version, None if torch.cuda else where.overlay)
+    if (stand_ins / CORE).is_file():
+        mark_found(stand_ins)
+        return
+    build(torch_lib, where.include, stand_ins)
+    remove_outdated(stand_ins)
 
 
 def usable_torch(made: Path) -> Torch:

@@ -9,6 +9,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 from zerobench.emulator.build import sources_digest
+from zerobench.emulator.outdated import PREFIX
 from zerobench.environments import Environment
 from zerobench.errors import UserError
 
@@ -87,7 +88,7 @@ class Places:
     @property
     def stand_ins(self) -> Path:
         """The built libraries, of the C as it is now."""
-        return self.folder / f"stand_ins-{sources_digest()}"
+        return self.folder / f"{PREFIX}{sources_digest()}"
 
 
 def places(own: Environment, torch: Torch) -> Places:

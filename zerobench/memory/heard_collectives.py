@@ -15,9 +15,9 @@ from typing import Any
 import torch
 import torch.distributed as dist
 
-from zerobench.memory.storages import StorageCounter
+from zerobench.memory.storages import Listener, StorageCounter
 
-Listener = Callable[[str, int, int, int | None], None]
+Heard = Callable[[str, int, int, int | None], None]
 """Hears of each collective: its kind, the size of its group, the bytes of its whole message, the group's nodes."""
 
 
@@ -67,28 +67,21 @@ _CALLS: dict[str, _Call] = {
 class HearingCounter(StorageCounter):
     """Counts storages, and tells `heard` of every collective."""
 
-    def __init__(self, observe: Callable[[], Any], heard: Listener, ranks_per_node: int) -> None:
+    def __init__(self, observe: Callable[[], Any], heard: Heard, ranks_per_node: int) -> None:
         super().__init__(observe)
         self._heard = heard
         self._ranks_per_node = ranks_per_node
         self._nodes: dict[str, int] = {}
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """As the counter's, and hear."""
-        out = super().__torch_dispatch__(func, types, args, kwargs)
-        if out is not NotImplemented and func.namespace in {"c10d", "_c10d_functional"}:
-            self._hear(func._schema.name, args)
-        return out
+    def _listener(self, func: Any) -> Listener | None:
+        call = _CALLS.get(func._schema.name)
+        return None if call is None else lambda args, _kwargs, _out: self._hear(call, args)
 
-    def _hear(self, name: str, args: tuple[Any, ...]) -> None:
-        call = _CALLS.get(name)
-        if call is not None:
-            group = _group(args)
-            ranks = int(group.size())
-            nbytes = 0 if call.kind == "barrier" else sum(tensor.nbytes for tensor in _tensors(args[call.argument]))
-            self._heard(call.kind, ranks, nbytes * (ranks if call.is_part else 1), self._num_nodes(group))
+    def _hear(self, call: _Call, args: tuple[Any, ...]) -> None:
+        group = _group(args)
+        ranks = int(group.size())
+        nbytes = 0 if call.kind == "barrier" else sum(tensor.nbytes for tensor in _tensors(args[call.argument]))
+        self._heard(call.kind, ranks, nbytes * (ranks if call.is_part else 1), self._num_nodes(group))
 
     def _num_nodes(self, group: Any) -> int:
         """Nodes that the group's ranks lie on."""

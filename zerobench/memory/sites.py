@@ -179,7 +179,7 @@ _TRANSPARENT = (
     # A training loop and no model.
     "transformers/trainer",
     "zerobench/worker/worlds/instant_group.py",
-    "zerobench/worker/worlds/emulated.py:__torch_dispatch__",
+    "zerobench/worker/simulation/shortcuts.py:_rebuild_buckets",
     "zerobench/worker/simulation/tensors.py",
     "zerobench/worker/simulation/memo.py",
     "zerobench/worker/simulation/device.py",
@@ -201,8 +201,8 @@ _PACKAGES = (
     "/zerobench/worker/",
 )
 
-# Where torch enters the counter: itself, or what torch wraps around its dispatch.
-_COUNTER = ("zerobench/memory/storages.py", "torch/_compile.py", "torch/_dynamo/eval_frame.py")
+# Where torch enters the counter.
+_COUNTER = "zerobench/memory/storages.py"
 
 _UNKNOWN = Site("unknown", None)
 

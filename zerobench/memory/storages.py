@@ -8,6 +8,9 @@ object (which torch keeps as long as the storage itself) sees its death.
 More is looked at. A tensor that wraps others (a DTensor) has no memory of its own and stands for those
 inside. And a storage may be resized in place, without an operation, as FSDP2 frees and takes the memory of gathered
 parameters: that is a death and a birth at the same place.
+
+A step has some hundred thousand operations, so what is done at each of them is short: torch's own wrapper around a
+mode's function, which keeps its compiler out, costs more than the function (`leave_uncompiled`).
 """
 
 from __future__ import annotations
@@ -17,10 +20,11 @@ import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from dataclasses import dataclass, field
-from functools import partial, wraps
+from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any, Self
 
 import torch
+from torch._C._dynamo import eval_frame
 from torch.utils._python_dispatch import TorchDispatchMode
 
 if TYPE_CHECKING:
@@ -48,6 +52,12 @@ class Storage:
 _NO_OPERATIONS = ("frombuffer", "from_dlpack")
 """Functions of torch that make a tensor over somebody else's memory, past the dispatcher."""
 
+_UNASKED: Any = object()
+"""Of an operation whose listener nobody has looked for."""
+
+Listener = Callable[[tuple[Any, ...], dict[str, Any], Any], None]
+"""Hears of an operation: its arguments, its named arguments, its result."""
+
 Event = tuple[Storage, int]
 """A storage and by how many bytes it grew (negative: shrank or died), in order of time."""
 
@@ -61,6 +71,15 @@ class StorageCounter(TorchDispatchMode):
     _counts_fakes = False
     """Whether tensors without memory stand for ones that have some."""
 
+    def __init_subclass__(cls, **kwargs: Any) -> None:
+        super().__init_subclass__(**kwargs)
+        leave_uncompiled(cls.__torch_dispatch__)
+
+    @classmethod
+    def _should_skip_dynamo(cls) -> bool:
+        """Whether torch shall wrap the function below in one that turns its compiler off and on again."""
+        return False
+
     def __init__(self, observe: Callable[[], Any] = lambda: None) -> None:
         super().__init__()  # type: ignore[no-untyped-call] # torch leaves it untyped
         self.live: dict[int, Storage] = {}
@@ -70,23 +89,35 @@ class StorageCounter(TorchDispatchMode):
         self._serial = 0
         self._book: CpuBook | None = None
         self._replaced: list[tuple[Any, str, Any]] = []
+        self._listeners: dict[Any, Listener | None] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
     ) -> Any:
         """Run the operation, then look at what it gave back; one on wrappers comes again for what they wrap."""
-        if any(map(is_wrapper, types)):
+        if types and any(map(is_wrapper, types)):
             return NotImplemented
+        if kwargs is None:
+            kwargs = {}
         if self._book is None:
-            out = func(*args, **(kwargs or {}))
+            out = func(*args, **kwargs)
         else:
             before = self._book.begin()
             try:
-                out = func(*args, **(kwargs or {}))
+                out = func(*args, **kwargs)
             finally:
                 self._book.end(before)
         self.see(out)
+        listener = self._listeners.get(func, _UNASKED)
+        if listener is _UNASKED:
+            listener = self._listeners[func] = self._listener(func)
+        if listener is not None:
+            listener(args, kwargs, out)
         return out
+
+    def _listener(self, func: Any) -> Listener | None:  # noqa: ARG002 -- for those who listen
+        """Who hears of each call of an operation, its arguments and its result."""
+        return None
 
     def __enter__(self) -> Self:
         self.watch_resizes()
@@ -175,18 +206,20 @@ class StorageCounter(TorchDispatchMode):
             for inner in _inside(tensor):
                 self._see_tensor(inner)
             return
-        if tensor.layout is not torch.strided or tensor.device.type == "meta":
+        if tensor.layout is not torch.strided:
             return
         storage = tensor.untyped_storage()
-        if storage.device.type == "meta" and not self._counts_fakes:  # DTensor works out shapes with fake tensors
-            return
         known = self.live.get(storage._cdata)
         nbytes = storage.nbytes()
         if known is None:
-            if nbytes:
+            if nbytes and self._has_memory(tensor, storage):
                 self._add(storage, nbytes, tensor.device.type)
         elif known.nbytes != nbytes or known.pointer != self._pointer(storage, known.device):
             self._reborn(storage)
+
+    def _has_memory(self, tensor: torch.Tensor, storage: torch.UntypedStorage) -> bool:
+        """Whether it has, or stands for one that has: DTensor works out shapes with fake tensors."""
+        return tensor.device.type != "meta" and (self._counts_fakes or storage.device.type != "meta")
 
     def _add(self, storage: torch.UntypedStorage, nbytes: int, device: str) -> None:
         self._serial += 1
@@ -239,6 +272,17 @@ class StorageCounter(TorchDispatchMode):
         self.events.append((entry, delta))
 
 
+def leave_uncompiled(function: Any) -> None:
+    """Let torch's compiler pass over a function, and all that it calls, for ever."""
+    dynamo: Any = eval_frame
+    skip = dynamo._FrameAction.SKIP
+    dynamo.set_code_exec_strategy(function.__code__, dynamo._FrameExecStrategy(skip, skip))
+
+
+leave_uncompiled(StorageCounter.__torch_dispatch__)
+
+
+@cache
 def is_wrapper(kind: type) -> bool:
     """Whether tensors of a type only stand for others (torch's protocol for traceable wrapper subclasses)."""
     return hasattr(kind, "__tensor_flatten__")

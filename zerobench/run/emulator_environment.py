@@ -11,8 +11,9 @@ import sys
 from collections.abc import Iterator, Sequence
 from pathlib import Path
 
-from zerobench.emulator.build import build, find_compiler, sources_digest
-from zerobench.emulator.emulator import check_cuda_build, find_emulator, usable_torch
+from zerobench.emulator.build import sources_digest
+from zerobench.emulator.compiler import C
+from zerobench.emulator.emulator import build_missing, check_cuda_build, find_emulator, usable_torch
 from zerobench.emulator.gpu import EmulatedGpu
 from zerobench.emulator.places import places
 from zerobench.environments import Environment
@@ -38,7 +39,7 @@ def emulator_steps(own: Environment) -> Iterator[Step]:
     Raises UserError: this machine cannot have one.
     """
     torch = usable_torch(own.path)
-    find_compiler()
+    C.find()
     where = places(own, torch)
     cuda = torch.cuda
     if not cuda:
@@ -49,13 +50,12 @@ def emulator_steps(own: Environment) -> Iterator[Step]:
         torch = over
     wheels = [f"nvidia-cuda-runtime=={cuda}.*", f"nvidia-cuda-crt=={cuda}.*"]
     yield _install("headers", where.headers, wheels, "")
-    lib, stand_ins = torch.lib, where.stand_ins
-
-    def make() -> None:
-        if not stand_ins.is_dir():
-            build(lib, where.include, stand_ins)
-
-    yield Step("stand-ins", action=make, reads=f"{torch.version} {sources_digest()} {where.folder}")
+    lib = torch.lib
+    yield Step(
+        "stand-ins",
+        action=lambda: build_missing(where, lib),
+        reads=f"{torch.version} {sources_digest()} {where.folder}",
+    )
     gpu = EmulatedGpu.of(known_gpu(CHECKED_GPU))
     added = find_emulator(own).variables(gpu, environ={})
     yield Step(CHECK, [sys.executable, "-c", _CHECK, gpu.name], added)

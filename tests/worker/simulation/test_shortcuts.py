@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+import math
 import socket
 from typing import Any
 
@@ -24,9 +25,9 @@ Seen = dict[str, Any]
 
 def open_world(world_size: int, rank: int, device: str, *, original: bool) -> tuple[Any, Any, list[Any]]:
     """A simulated world, with DeepSpeed's own functions where `original`: tensors, their counter, what was heard."""
+    import torch
     from deepspeed.runtime.comm import coalesced_collectives
     from deepspeed.runtime.zero import partition_parameters, stage3
-    from torch._subclasses.fake_tensor import FakeTensor
 
     from zerobench.progress import Rank
     from zerobench.worker import simulation
@@ -42,7 +43,7 @@ def open_world(world_size: int, rank: int, device: str, *, original: bool) -> tu
     if original:
         partition_parameters.AllGatherCoalescedHandle.wait = wait
         stage3.reduce_scatter_coalesced = coalesced_collectives.reduce_scatter_coalesced
-        del FakeTensor.narrow
+        del torch.Tensor.narrow
     heard: list[Any] = []
     this = Rank(rank, 0, world_size, socket.gethostname(), 0)
     join_alone(this, True, lambda *call: heard.append(call), device)
@@ -197,6 +198,44 @@ def gather_fast(device: str, original: bool) -> Seen:
 def test_a_gathered_buffer_that_the_engine_frees_itself_lives_as_long_as_deepspeeds_own(in_fork, device):
     torchs, ours = (in_fork(gather_fast, device, original) for original in (True, False))
     assert ours == torchs
+
+
+def values(world_size: int, rank: int, original: bool) -> list[Any]:
+    """What a rank alone, with real numbers in memory, gathers and is left with of its gradients."""
+    import deepspeed
+    import torch
+    from deepspeed.runtime.zero import stage3
+
+    open_world(world_size, rank, "cpu", original=original)
+    config = {
+        "train_micro_batch_size_per_gpu": 1,
+        "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0},
+    }
+    torch.manual_seed(rank)
+    with deepspeed.zero.Init(config_dict_or_path=config):
+        model = torch.nn.Sequential(torch.nn.Linear(7, 5), torch.nn.Linear(5, 16), torch.nn.LayerNorm(1))
+    parameters: list[Any] = list(model.parameters())
+    # Another value in each place, so that one that comes from a wrong place shows.
+    for number, parameter in enumerate(parameters):
+        parameter.ds_tensor.copy_(torch.arange(parameter.ds_tensor.numel()) + 1000.0 * number + 1)
+    parameters[0].all_gather_coalesced(parameters).wait()
+    gathered = [parameter.data.tolist() for parameter in parameters]
+    reduced = []
+    for shapes in SIZES.values():
+        gradients = [
+            (torch.arange(math.prod(shape)) + 1000.0 * number + 1).view(shape) for number, shape in enumerate(shapes)
+        ]
+        parts = stage3.reduce_scatter_coalesced(gradients, torch.distributed.group.WORLD)
+        reduced.append([part.tolist() for part in parts])
+    return [gathered, reduced]
+
+
+@pytest.mark.parametrize("world_size", WORLDS)
+def test_they_give_the_values_that_deepspeeds_own_functions_give(in_fork, world_size):
+    for rank in (0, world_size - 1):
+        torchs, ours = (in_fork(values, world_size, rank, original) for original in (True, False))
+        assert ours == torchs
+        assert len({number for row in ours[0][0] for number in row}) > 1  # parts that differ were gathered
 
 
 def compare_with_other_ranks() -> list[Any]:

@@ -41,6 +41,7 @@ CELLS: dict[str, dict[str, Any]] = {
     "zero3": {"strategy": "zero3", "prediction": PredictionSpec(gpu=GPU, rank=15)},
     "offload": {"strategy": "zero2", "offload_optimizer": "cpu", "optimizer": "cpu_adam"},
     "fsdp": {"strategy": "fsdp"},
+    "ddp": {"strategy": "ddp", "gradient_accumulation_steps": 2},
     "fp32": {"strategy": "zero1", "precision": "fp32", "model": resolve_model(SHAPE | {"num_kv_heads": 8})},
 }
 MOST_RESIDENT_BYTES = 10**9

@@ -1,8 +1,8 @@
 """torch with one rank there: groups form at once and answer as if all ranks were alike.
 
-NCCL's groups are torch's own over the stand-in library, which answers so by itself. A gloo group would wait for its
-peers' sockets: in its place stands torch's fake backend, under gloo's name. What the ranks say to each other through a
-store comes from a store in which every key is there.
+NCCL's groups are torch's own over the stand-in library, which answers so by itself; gloo's, which would wait for their
+peers' sockets, are torch's fake ones. What the ranks say to each other through a store comes from one in which every
+key is there.
 """
 
 from __future__ import annotations
@@ -17,31 +17,9 @@ import torch
 import torch.distributed as dist
 
 from zerobench.emulate.part import Part
-from zerobench.emulator.inside.absent_peers import AbsentPeers
+from zerobench.emulator.inside.absent_peers import AbsentPeers, instant_cpu_groups
 
 _HashStore: Any = vars(dist)["HashStore"]
-
-
-class _IsFake(type):
-    """torch asks whether a gloo group is one."""
-
-    def __instancecheck__(cls, instance: Any) -> bool:
-        return isinstance(instance, _fake())
-
-
-class AloneGloo(metaclass=_IsFake):
-    """What torch makes where a gloo group is asked for."""
-
-    def __new__(cls, _store: Any, rank: int, size: int, *_: Any, **__: Any) -> Any:
-        """A group that completes at once: gathering repeats this rank's part, reducing leaves it."""
-        fake = _fake()
-        return fake._create_internal(rank, size, fake.Options())
-
-
-def _fake() -> Any:
-    from torch._C._distributed_c10d import FakeProcessGroup
-
-    return FakeProcessGroup
 
 
 def stand_alone(part: Part) -> None:
@@ -50,11 +28,7 @@ def stand_alone(part: Part) -> None:
     home: Any = dist.distributed_c10d
     store = AbsentPeers()
     kept.append(store)
-    fake = _fake()
-    fake._set_sequence_number_for_group = lambda _group: None
-    fake.monitored_barrier = lambda _group, *_, **__: None
-    home.ProcessGroupGloo = AloneGloo
-    torch_dist.ProcessGroupGloo = AloneGloo
+    instant_cpu_groups()
     _replace("init_process_group", _joining(dist.init_process_group, part, store))
     _replace("broadcast_object_list", _broadcast_objects)
     _replace("all_gather_object", _gather_objects)

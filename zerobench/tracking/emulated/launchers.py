@@ -54,17 +54,8 @@ def read_launch(part: Part) -> Launch:
 def _read(base: str, name: str, arguments: Sequence[str], part: Part) -> Launch:
     if re.fullmatch(r"python(\d+(\.\d+)*)?t?", base):
         return _python(arguments, part)
-    if base == "accelerate" and arguments[:1] == ["launch"]:
-        return _accelerate(arguments[1:], part)
-    launchers: dict[str, _Reader] = {
-        "torchrun": _torchrun,
-        "deepspeed": _deepspeed,
-        "deepspeed.pt": _deepspeed,
-        "ds": _deepspeed,
-        "accelerate-launch": _accelerate,
-    }
-    if base in launchers:
-        return launchers[base](arguments, part)
+    if launch := _by_launcher((base, *arguments), part):
+        return launch
     if base.endswith(".py") or _runs_python(Path(name)):
         return Launch(PLAIN, find_script(name, arguments))
     if shutil.which(name) is None:
@@ -99,22 +90,32 @@ def _python(arguments: Sequence[str], part: Part) -> Launch:
     if rest[0] == "-c":
         raise UserError("COMMAND: python -c is not played; put the code into a file")
     if rest[0] == "-m":
-        return _module(rest[1], rest[2:], part)
+        return _by_launcher(rest, part) or Launch(PLAIN, Script(Kind.MODULE, rest[1], tuple(rest[2:])))
     return Launch(PLAIN, find_script(rest[0], rest[1:]))
 
 
-def _module(module: str, arguments: Sequence[str], part: Part) -> Launch:
-    launchers: dict[str, _Reader] = {
-        "torch.distributed.run": _torchrun,
-        "torch.distributed.launch": _torchrun,
-        "deepspeed.launcher.runner": _deepspeed,
-        "accelerate.commands.launch": _accelerate,
+def _by_launcher(words: Sequence[str], part: Part) -> Launch | None:
+    """What is started by the launcher that the words begin with; None: they begin with none."""
+    for reader, commands in _launchers().items():
+        for command in map(str.split, commands):
+            if list(words[: len(command)]) == command:
+                return reader(words[len(command) :], part)
+    return None
+
+
+def _launchers() -> Mapping[_Reader, Sequence[str]]:
+    """Who reads which commands: programs, and `-m` with modules."""
+    return {
+        _torchrun: ("torchrun", "-m torch.distributed.run", "-m torch.distributed.launch"),
+        _deepspeed: ("deepspeed", "deepspeed.pt", "ds", "-m deepspeed.launcher.runner"),
+        _accelerate: (
+            "accelerate launch",
+            "accelerate-launch",
+            "-m accelerate launch",
+            "-m accelerate.commands.accelerate_cli launch",
+            "-m accelerate.commands.launch",
+        ),
     }
-    if module in launchers:
-        return launchers[module](arguments, part)
-    if module in ("accelerate", "accelerate.commands.accelerate_cli") and arguments[:1] == ["launch"]:
-        return _accelerate(arguments[1:], part)
-    return Launch(PLAIN, Script(Kind.MODULE, module, tuple(arguments)))
 
 
 def _torchrun(arguments: Sequence[str], part: Part) -> Launch:

@@ -1,28 +1,33 @@
-"""Work of DeepSpeed's that moves no byte in a simulation and whose cost grows with the world: done shorter here.
+"""Work of DeepSpeed's whose cost grows with the world, though most of its ranks are not there: done shorter here.
 
-Each stands for the function that it replaces, allocates and frees what that one does, in the same order, and is named
-with its source. A test holds each against the original.
+Each stands for the function that it replaces, allocates and frees what that one does, in the same order, gives the same
+values, and is named with its source. A test holds each against the original.
 """
 
 from __future__ import annotations
 
+import itertools
 import math
 import sys
 from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
+from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
-from torch._subclasses.fake_tensor import FakeTensor
 from torch.utils._python_dispatch import _disable_current_modes
 
 
 def agree_with_absent_ranks() -> None:
-    """Replace what asks other ranks whether they are alike, and what asks the machine, for the rest of the process."""
+    """Replace what asks other ranks whether they are alike, and what asks or tells the machine, for the rest of the
+    process.
+    """
     import cpuinfo
+    from deepspeed.utils import nvtx
 
     cpuinfo.get_cpu_info = dict  # starts programs to name the processor, which CPUAdam asks for a warning's sake
+    nvtx.enable_nvtx = False  # DeepSpeed's own switch: most of its functions mark a range for a profiler of the GPU
     for module in list(sys.modules.values()):
         if getattr(module, "__name__", "").startswith("deepspeed"):
             for name in ("assert_ints_same_as_other_ranks", "assert_lst_len_same_as_other_ranks"):
@@ -30,20 +35,26 @@ def agree_with_absent_ranks() -> None:
                     setattr(module, name, _agreed)
 
 
-def install() -> None:
-    """Replace them all for the rest of the process."""
+def copy_at_once() -> None:
+    """Replace what handles each rank's part of a tensor by itself, for the rest of the process."""
     from deepspeed.runtime.zero import partition_parameters, stage3
+
+    partition_parameters.AllGatherCoalescedHandle.wait = _wait
+    stage3.reduce_scatter_coalesced = _reduce_scatter_coalesced
+    torch.Tensor.narrow = _narrow  # type: ignore[method-assign, assignment]
+
+
+def install() -> None:
+    """Replace all that a simulation can do without, for the rest of the process."""
     from torch.distributed.tensor._sharding_prop import ShardingPropagator
     from transformers.utils import import_utils
 
     agree_with_absent_ranks()
-    partition_parameters.AllGatherCoalescedHandle.wait = _wait
-    stage3.reduce_scatter_coalesced = _reduce_scatter_coalesced
+    copy_at_once()
     dist._verify_params_across_processes = _agreed  # type: ignore[attr-defined]
-    dist.Reducer._rebuild_buckets = _keep_buckets  # type: ignore[attr-defined, method-assign, assignment]
+    dist.Reducer._rebuild_buckets = _rebuild_buckets  # type: ignore[attr-defined, method-assign, assignment]
     propagate = ShardingPropagator._propagate_tensor_meta_non_cached
     ShardingPropagator._propagate_tensor_meta_non_cached = _unseen(propagate)  # type: ignore[method-assign]
-    FakeTensor.narrow = _narrow  # type: ignore[method-assign, assignment]
     # transformers makes an explicit mask for tensors without values, since it takes them for a compiler's.
     import_utils.is_fake_tensor = _is_no_tracer
 
@@ -52,14 +63,39 @@ def _agreed(*_: Any, **__: Any) -> None:
     """runtime/zero/utils.py compares integers with other ranks: there are none."""
 
 
-def _keep_buckets(_reducer: object) -> bool:
-    """DDP's Reducer deals gradients into buckets again after the first step, in the order in which they came.
+_reduced: WeakSet[torch.nn.Module] = WeakSet()
+"""DistributedDataParallels of which a forward pass was seen whose gradients are exchanged."""
+_dealt: WeakSet[torch.nn.Module] = WeakSet()
+"""Those whose buckets were dealt again."""
+
+
+def _rebuild_buckets(_reducer: object) -> bool:
+    """DDP's Reducer deals gradients into buckets again when they were exchanged once, in the order in which they came.
 
     It asks rank 0 for that order by a tensor's values (csrc/distributed/c10d/reducer.cpp, sync_bucket_indices). Before
     that all gradients lie in one bucket (distributed.py, _ddp_init_helper), so a simulated step reduces as many bytes
-    and keeps as many, in one call.
+    and keeps as many, in one call. But the new buckets are taken while gradients still lie in the old one, which goes
+    when the last of them has moved: for a moment there is twice the memory.
     """
+    ddp = sys._getframe(1).f_locals["self"]  # _pre_forward's
+    if ddp in _reduced and ddp not in _dealt:
+        _dealt.add(ddp)
+        if any(parameter.grad is not None for parameter in ddp._module_parameters):
+            new = [torch.empty(numel, dtype=kind, device=ddp.device) for numel, kind in _buckets(ddp)]
+            del new
+    if ddp.require_backward_grad_sync:
+        _reduced.add(ddp)
     return False
+
+
+def _buckets(ddp: Any) -> list[tuple[int, torch.dtype]]:
+    """Elements and type of each bucket where gradients come in the reverse order of the model's parameters."""
+    parameters = ddp._module_parameters[::-1]
+    torchs: Any = dist
+    first_bytes = torchs._DEFAULT_FIRST_BUCKET_BYTES if ddp.bucket_bytes_cap_default else ddp.bucket_bytes_cap
+    limits = [first_bytes, ddp.bucket_bytes_cap]
+    found, _ = torchs._compute_bucket_assignment_by_size(parameters, limits, [False] * len(parameters))
+    return [(sum(parameters[i].numel() for i in bucket), parameters[bucket[0]].dtype) for bucket in found]
 
 
 def _unseen(propagate: Callable[..., Any]) -> Callable[..., Any]:
@@ -82,9 +118,10 @@ def _is_no_tracer(_tensor: object) -> bool:
 
 
 def _wait(self: Any, handle_dependency: bool = True) -> None:
-    """AllGatherCoalescedHandle.wait (runtime/zero/partition_parameters.py) without a view for each rank.
+    """AllGatherCoalescedHandle.wait (runtime/zero/partition_parameters.py) with one copy a parameter.
 
-    The original narrows every rank's part out of the gathered tensor, N views a parameter, to concatenate them.
+    The original narrows every rank's part out of the gathered tensor, N views a parameter, to concatenate them, and
+    says of each that a stream uses it, where one word goes for the block that all of them lie in.
     """
     from deepspeed.accelerator import get_accelerator
     from deepspeed.runtime.zero.partition_parameters import AllGatherCoalescedHandle, ZeroParamStatus
@@ -96,16 +133,41 @@ def _wait(self: Any, handle_dependency: bool = True) -> None:
         self.quantization.quant_handle.wait()
         values = self.quantization.backend.dequantize(self.quantization.quantized_param, self.quantization.scale_buffer)
         self.partitions = [values.to(self.params[0].device)]
-    for param in self.params:
-        whole = torch.empty(param.ds_numel, dtype=self.partitions[0].dtype, device=self.partitions[0].device)
+    gathered = self.partitions[0]
+    chunks = [_chunk_of(param, self.use_secondary_tensor) for param in self.params]
+    row = self.quantization.partition_sz if self.quantization else sum(chunks)
+    offset = gathered.storage_offset()
+    for param, chunk in zip(self.params, chunks, strict=True):
+        whole = torch.empty(param.ds_numel, dtype=gathered.dtype, device=gathered.device)
+        _copy_rows(whole, chunk, gathered, offset, row)
         param.data = whole.view(param.ds_shape).to(param.ds_tensor.dtype)
         param.ds_status = ZeroParamStatus.AVAILABLE
+        offset += chunk
     self.complete = True
-    if not get_accelerator().is_synchronized_device() and not handle_dependency:
-        AllGatherCoalescedHandle.data_buffer.append(self.partitions)
+    if not get_accelerator().is_synchronized_device():
+        if handle_dependency:
+            gathered.record_stream(get_accelerator().current_stream())
+        else:
+            AllGatherCoalescedHandle.data_buffer.append(self.partitions)
 
 
-def _narrow(self: torch.Tensor, dim: int, start: int, length: int) -> torch.Tensor:
+def _chunk_of(param: Any, use_secondary: bool) -> int:
+    """Elements of a parameter in each rank's part."""
+    numel: int = param.ds_tensor.ds_numel
+    return numel * param.ds_secondary_tensor_num_of_groups if use_secondary else numel
+
+
+def _copy_rows(whole: torch.Tensor, chunk: int, rows: torch.Tensor, offset: int, stride: int) -> None:
+    """Copy into `whole` what lies in chunks, `stride` elements apart, from `offset` on in the memory under `rows`."""
+    full, rest = divmod(whole.numel(), chunk)
+    if full:
+        whole.narrow(0, 0, full * chunk).view(full, chunk).copy_(rows.as_strided((full, chunk), (stride, 1), offset))
+    if rest:
+        end = rows.as_strided((rest,), (1,), offset + full * stride)
+        whole.narrow(0, full * chunk, rest).copy_(end)
+
+
+def _narrow(self: torch.Tensor, dim: int, start: Any, length: int) -> torch.Tensor:
     """Tensor.narrow; of the N parts of a gathered tensor only this rank's is ever looked at (see `_wait`).
 
     The others, which `_all_gather_dtype` (runtime/zero/partition_parameters.py) makes one by one, are the whole.
@@ -118,31 +180,45 @@ def _narrow(self: torch.Tensor, dim: int, start: int, length: int) -> torch.Tens
 
 @torch.no_grad()
 def _reduce_scatter_coalesced(tensors: Sequence[torch.Tensor], group: Any = None) -> list[torch.Tensor]:
-    """runtime/comm/coalesced_collectives.py without a view for each rank and tensor."""
+    """runtime/comm/coalesced_collectives.py with a copy a tensor, where the original has a view a rank and tensor."""
     rank, world_size = dist.get_rank(group), dist.get_world_size(group)
     padded = [math.ceil(tensor.numel() / world_size) for tensor in tensors]
+    offsets = list(itertools.accumulate(padded, initial=0))
+    row = offsets.pop()
     first = tensors[0]
     padding: list[torch.Tensor] = []
     if len(tensors) == 1 and first.numel() % world_size == 0:
         buffer = first.view(-1)
     else:
+        all_full = min(tensor.numel() // chunk for tensor, chunk in zip(tensors, padded, strict=True))
         padding = [
             torch.empty(size, dtype=first.dtype, device=first.device)
-            for each in range(world_size)
+            for each in range(all_full, world_size)
             for tensor, chunk in zip(tensors, padded, strict=True)
             if (size := chunk - _chunk_numel(tensor, chunk, each)) > 0
         ]
-        buffer = torch.empty(sum(padded) * world_size, dtype=first.dtype, device=first.device)
+        buffer = torch.empty(row * world_size, dtype=first.dtype, device=first.device)
+        for tensor, chunk, offset in zip(tensors, padded, offsets, strict=True):
+            _interleave(buffer, offset, row, tensor.view(-1), chunk)
     buffer.div_(world_size)
-    own = buffer.narrow(0, rank * sum(padded), sum(padded))
+    own = buffer.narrow(0, rank * row, row)
     dist.reduce_scatter_tensor(own, buffer, group=group)
-    offsets = [sum(padded[:index]) for index in range(len(padded))]
     parts = [
         own.narrow(0, offset, _chunk_numel(tensor, chunk, rank))
         for tensor, chunk, offset in zip(tensors, padded, offsets, strict=True)
     ]
     del padding  # the original holds it, too, until it returns
     return parts
+
+
+def _interleave(buffer: torch.Tensor, offset: int, stride: int, flat: torch.Tensor, chunk: int) -> None:
+    """Copy `flat` into chunks, `stride` elements apart, from `offset` on in `buffer`."""
+    full, rest = divmod(flat.numel(), chunk)
+    if full:
+        rows = buffer.as_strided((full, chunk), (stride, 1), offset)
+        rows.copy_(flat.narrow(0, 0, full * chunk).view(full, chunk))
+    if rest:
+        buffer.narrow(0, offset + full * stride, rest).copy_(flat.narrow(0, full * chunk, rest))
 
 
 def _chunk_numel(tensor: torch.Tensor, chunk: int, rank: int) -> int:

@@ -20,7 +20,7 @@ from zerobench.emulator.inside.absent_peers import AbsentPeers, instant_cpu_grou
 from zerobench.memory.caching_allocator import pinned_block_bytes
 from zerobench.memory.device import Device
 from zerobench.memory.heard_collectives import HearingCounter
-from zerobench.memory.storages import Storage
+from zerobench.memory.storages import Listener, Storage
 from zerobench.memory.traffic import Traffic
 from zerobench.progress import Rank
 from zerobench.spec.hardware import find_gpu
@@ -29,8 +29,8 @@ from zerobench.spec.trial import TrialSpec
 from zerobench.worker.simulation import shortcuts
 from zerobench.worker.worlds.deviceless import DevicelessWorld
 
-_BACKENDS = "cpu:fake,cuda:nccl"
-"""NCCL's own group on the device; on the host, where no group can be real without peers, torch's instant one."""
+_BACKENDS = "cpu:gloo,cuda:nccl"
+"""On the device NCCL's own group; on the host gloo's, which is an instant one here."""
 
 
 class EmulatedWorld(DevicelessWorld):
@@ -44,6 +44,7 @@ class EmulatedWorld(DevicelessWorld):
         """The emulated GPU; never another one."""
         kernels.install()
         shortcuts.agree_with_absent_ranks()
+        shortcuts.copy_at_once()
         device = torch.device("cuda", 0)
         torch.cuda.set_device(device)
         properties: Any = torch.cuda.get_device_properties(device)
@@ -101,15 +102,11 @@ class EmulatedCounter(HearingCounter):
         self._count_flops = traffic.add_flops
         self.pinned: set[int] = set()
 
-    def __torch_dispatch__(
-        self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
-    ) -> Any:
-        """As the counter's, and count floating-point operations."""
-        out = super().__torch_dispatch__(func, types, args, kwargs)
+    def _listener(self, func: Any) -> Listener | None:
         formula = flop_registry.get(func._overloadpacket)
-        if formula is not None and out is not NotImplemented:
-            self._count_flops(formula(*args, **(kwargs or {}), out_val=out))
-        return out
+        if formula is None:
+            return super()._listener(func)
+        return lambda args, kwargs, out: self._count_flops(formula(*args, **kwargs, out_val=out))
 
     def _keep(self, storage: torch.UntypedStorage, entry: Storage) -> None:
         super()._keep(storage, entry)
