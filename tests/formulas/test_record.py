@@ -232,6 +232,13 @@ def test_without_deepspeeds_linear_layer_the_last_product_of_a_block_is_not_comp
     assert torchs < own
 
 
+def test_gpt2s_blocks_are_not_linear_layers_so_that_the_key_changes_none_of_their_products() -> None:
+    fields = {"model": "gpt2-350m", "strategy": "zero3", "activation_checkpointing": True}
+    key = {"zero_optimization.memory_efficient_linear": False}
+    own, torchs = (formula_record(trial(**fields, ds_config=config)).flops for config in ({}, key))
+    assert own == torchs
+
+
 def test_a_part_of_the_optimizer_offloaded_has_no_formula() -> None:
     fields = {"strategy": "zero3", "offload_optimizer": "cpu", "optimizer": "cpu_adam"}
     with pytest.raises(UserError, match=r"offload_optimizer\.ratio: 0\.5 has no formula"):

@@ -74,6 +74,15 @@ def test_a_server_that_waits_and_its_workers_lose_what_one_process_loses_to_5e_6
     assert max(abs(a - b) for a, b in zip(ours, reference, strict=True)) <= 5e-6
 
 
+@pytest.mark.parametrize(("optimizer", "ranks"), [("adamw", {}), ("sgd", ON_TWO)], ids=["adamw on 3", "sgd on 2"])
+def test_the_norm_of_what_all_workers_sent_is_that_of_one_process_so_that_a_sum_is_no_mean(ran, optimizer, ranks):
+    reference, ours = (
+        ran(one)[0].grad_norms for one in (single(optimizer=optimizer), spec(optimizer=optimizer, **ranks))
+    )
+    assert len(ours) == NUM_STEPS
+    assert ours == pytest.approx(reference, rel=1e-5)
+
+
 def test_the_first_rank_is_a_server_and_says_so(ran):
     server, *workers = ran(spec())
     assert (server.role, {worker.role for worker in workers}) == (Role.SERVER, {Role.WORKER})

@@ -64,6 +64,13 @@ class Case:
         return self.bucket_elements * by_stage.get(self.stage, self.element)
 
     @property
+    def replaces_linear(self) -> bool:
+        """Whether DeepSpeed's linear layer, which lets go of a gathered weight, takes the place of torch's
+        (runtime/zero/partition_parameters.py, _enable_mem_efficient_linear).
+        """
+        return self.stage == 3 and bool(self.zero("memory_efficient_linear"))
+
+    @property
     def runs_bf16_optimizer(self) -> bool:
         """Whether stage 1 is DeepSpeed's BF16_Optimizer (runtime/engine.py, _do_optimizer_sanity_check)."""
         return becomes_bf16_optimizer(

@@ -194,8 +194,8 @@ def _gathering(case: Case) -> Iterator[str]:
 
 
 def _linear_weights(case: Case) -> Iterator[str]:
-    """runtime/zero/partition_parameters.py, _enable_mem_efficient_linear; runtime/zero/linear.py."""
-    if case.zero("memory_efficient_linear"):
+    """runtime/zero/linear.py."""
+    if case.replaces_linear:
         yield (
             "weights of linear layers are gathered anew for backward (memory_efficient_linear), as DeepSpeed 0.19 does "
             "for every model; older releases do so for models built under zero.Init alone, and of others autograd "

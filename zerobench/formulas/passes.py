@@ -6,13 +6,12 @@ arXiv 2205.14135, algorithm 4). The causal mask is not taken off, as the counter
 
 A checkpointed block runs forward again. torch's non-reentrant checkpointing stops at the last tensor that backward
 needs, which is what the block's last matrix is multiplied with: that product is left out. DeepSpeed's linear layer at
-stage 3 keeps its inputs after it has multiplied (runtime/zero/linear.py), so that there it is not; GPT-2's layers are
-Conv1D, which it does not replace.
+stage 3 keeps its inputs after it has multiplied (runtime/zero/linear.py), so that there it is not.
 """
 
 from __future__ import annotations
 
-from zerobench.formulas.tensors import Matrices, matrices
+from zerobench.formulas.tensors import Matrices, blocks_are_linear, matrices
 from zerobench.records import CountedFlops, Phase, StepKind
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.batch import micro_batches_of_share, model_parallel_size
@@ -23,9 +22,10 @@ _BACKWARD_PRODUCTS = {Attention.EAGER: 4}
 _FUSED_BACKWARD_PRODUCTS = 5
 
 
-def pass_flops(trial: TrialSpec, *, has_own_linear: bool = True) -> list[CountedFlops]:
+def pass_flops(trial: TrialSpec, *, replaces_linear: bool) -> list[CountedFlops]:
     """FLOPs of one rank's forward and backward passes over all micro-batches of a step, the same in each step.
 
+    `replaces_linear`: whether DeepSpeed's linear layer takes the place of torch's (ds_config/case.py).
     Raises UserError for an architecture without a closed form.
     """
     found, tokens = matrices(trial.model), trial.micro_batch_size * trial.sequence_length
@@ -35,7 +35,7 @@ def pass_flops(trial: TrialSpec, *, has_own_linear: bool = True) -> list[Counted
     forward = 2 * tokens * weights + _FORWARD_PRODUCTS * score
     backward = 4 * tokens * weights + backward_products * score
     if trial.activation_checkpointing:
-        backward += 2 * tokens * _recomputed(trial, found, has_own_linear=has_own_linear) + _FORWARD_PRODUCTS * score
+        backward += 2 * tokens * _recomputed(trial, found, replaces_linear=replaces_linear) + _FORWARD_PRODUCTS * score
     times, parts = micro_batches_of_share(trial), model_parallel_size(trial)
     return [
         CountedFlops(step=step, phase=phase, flops=times * flops // parts)
@@ -50,7 +50,7 @@ def _score_flops(trial: TrialSpec, tokens: int) -> int:
     return 2 * tokens * trial.sequence_length * (size.num_layers or 0) * (size.num_heads or 0) * (size.head_dim or 0)
 
 
-def _recomputed(trial: TrialSpec, found: Matrices, *, has_own_linear: bool) -> int:
-    """Weights that the second forward pass of all blocks multiplies with; `has_own_linear`: memory_efficient_linear."""
-    keeps_late = trial.zero_stage == 3 and trial.model.model_type != "gpt2" and has_own_linear
+def _recomputed(trial: TrialSpec, found: Matrices, *, replaces_linear: bool) -> int:
+    """Weights that the second forward pass of all blocks multiplies with."""
+    keeps_late = replaces_linear and blocks_are_linear(trial.model)
     return found.num_blocks * (sum(found.block) - (0 if keeps_late else found.block[-1]))

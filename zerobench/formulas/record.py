@@ -90,7 +90,7 @@ def formula_record(trial: TrialSpec) -> RankRecord:
         flops_formula=formula,
         memory=[row for step in StepKind for row in _memory(trial, setting, step)],
         collectives=[row for step in StepKind for row in _collectives(trial, setting, step)],
-        flops=pass_flops(trial, has_own_linear=bool(setting.case.zero("memory_efficient_linear"))),
+        flops=pass_flops(trial, replaces_linear=setting.case.replaces_linear),
         nvme=swapped(setting) if trial.zero_stage == 3 else [],
         context=_context(trial),
         departures=departures(config, trial.world_size, counts.total) if config else [],

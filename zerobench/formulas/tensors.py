@@ -53,6 +53,11 @@ def block_tensors(spec: ModelSpec) -> tuple[tuple[int, ...], int]:
     return tuple(layout.layer), layout.num_layers
 
 
+def blocks_are_linear(spec: ModelSpec) -> bool:
+    """Whether the matrices of its blocks are nn.Linear, which DeepSpeed can replace: GPT-2's are Conv1D."""
+    return spec.model_type != "gpt2"
+
+
 def matrices(spec: ModelSpec) -> Matrices:
     """The weights that every token of `spec`'s model is multiplied with. Raises as `parameter_tensors` does."""
     layout = _layout(spec)

@@ -134,7 +134,7 @@ def remedy(trial: Trial, category: Category, nbytes: int) -> str | None:
     if category is Category.GRADIENTS and stage < 2 and spec.world_size > 1:
         return "stage 2 or higher"
     if category is Category.GATHERED_PARAMETERS and stage == 3:
-        if case is not None and not case.zero("memory_efficient_linear"):
+        if case is not None and not case.replaces_linear:
             return "memory_efficient_linear: true, with which autograd holds no gathered weights"
         return "a smaller stage3_max_live_parameters or stage3_prefetch_bucket_size"
     return None

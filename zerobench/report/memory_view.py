@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
+from operator import itemgetter
 
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
 from zerobench.report.trials import Trial
@@ -76,16 +77,19 @@ def _rows(rank: RankRecord, step: StepKind, phase: Phase, place: Place) -> list[
 
 def _peak_bytes(row: MemoryRow) -> int:
     """The peak of a `total` row; where nobody watched within the phase, what was live at its end."""
-    known = (row.at_peak_bytes, row.own_peak_bytes, row.live_bytes)
-    return next(value for value in known if value is not None)
+    if row.at_peak_bytes is not None:
+        return row.at_peak_bytes
+    return row.live_bytes if row.own_peak_bytes is None else row.own_peak_bytes
 
 
 def peak_instant(rank: RankRecord, step: StepKind, place: Place) -> Instant | None:
     """The instant of the largest total of `place` in `step` on this rank; None where it was not measured."""
-    totals = [row for row in rank.memory if row.category is Category.TOTAL and row.step is step and row.place is place]
+    rows = [row for row in rank.memory if row.step is step and row.place is place]
+    totals = [(_peak_bytes(row), row.phase) for row in rows if row.category is Category.TOTAL]
     if not totals:
         return None
-    return phase_peak(rank, step, max(totals, key=_peak_bytes).phase, place)
+    total, phase = max(totals, key=itemgetter(0))
+    return Instant(rank.rank, step, phase, total, _at_peak(row for row in rows if row.phase is phase), rank.role)
 
 
 def phase_peak(rank: RankRecord, step: StepKind, phase: Phase, place: Place) -> Instant | None:
@@ -96,10 +100,11 @@ def phase_peak(rank: RankRecord, step: StepKind, phase: Phase, place: Place) -> 
 
 
 def _at_peak(rows: Iterable[MemoryRow]) -> dict[Category, int]:
-    parts: dict[Category, int | None] = {
-        row.category: row.at_peak_bytes for row in rows if row.category is not Category.TOTAL
+    return {
+        row.category: row.at_peak_bytes
+        for row in rows
+        if row.category is not Category.TOTAL and row.at_peak_bytes is not None
     }
-    return {category: value for category, value in parts.items() if value is not None}
 
 
 def end_instant(rank: RankRecord, step: StepKind, phase: Phase, place: Place) -> Instant | None:

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from dataclasses import asdict, dataclass, fields
+from dataclasses import dataclass, fields
 from typing import Any, Self
 
 from zerobench.spec.architecture import complete
@@ -35,7 +35,8 @@ class ParameterCounts:
 
     def by_component(self) -> dict[str, int]:
         """Parameters by the component's name, in the model's order; `other` where there is any."""
-        return {name: count for name, count in asdict(self).items() if count or name != "other"}
+        counts: dict[str, int] = vars(self)
+        return {name: count for name, count in counts.items() if count or name != "other"}
 
     @classmethod
     def from_components(cls, counts: Mapping[str, int]) -> Self:

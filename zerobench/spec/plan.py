@@ -77,6 +77,11 @@ def usual_attention(model: ModelSpec) -> Attention:
     return Attention.SDPA if takes_sdpa(model) else Attention.EAGER
 
 
+def usual_optimizer(states: Offload) -> Optimizer:
+    """AdamW where its states are: DeepSpeed's for the device, or its own for the host."""
+    return Optimizer.FUSED_ADAMW if states is Offload.NONE else Optimizer.CPU_ADAM
+
+
 def cells(work: Mapping[str, Any], cluster: Cluster, stages: Sequence[int] = STAGES) -> list[PlannedTrial]:
     """A trial for each stage and offload, in the order of their reach; `work` maps axes to values (model and so on).
 
@@ -102,7 +107,7 @@ def _cell(work: Mapping[str, Any], cluster: Cluster, stage: int, optimizer: Offl
             nvme_path=NOWHERE if swaps and cluster.nvme_bytes_per_s else None,
             num_nodes=cluster.num_nodes,
             gpus_per_node=cluster.gpus_per_node,
-            optimizer=Optimizer.FUSED_ADAMW if optimizer is Offload.NONE else Optimizer.CPU_ADAM,
+            optimizer=usual_optimizer(optimizer),
             steps=STEPS,
         ),
         cluster,

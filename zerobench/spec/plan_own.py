@@ -16,7 +16,7 @@ from zerobench.ds_config.reading import device_of, get, optimizer_of, precision_
 from zerobench.errors import UserError
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.expand import NOWHERE, PlannedTrial
-from zerobench.spec.plan import STEPS, checked, predicted, usual_attention, usual_precision
+from zerobench.spec.plan import STEPS, checked, predicted, usual_attention, usual_optimizer, usual_precision
 from zerobench.spec.trial import HyperparameterSpec, Offload, Optimizer, Precision, TrialSpec
 
 
@@ -62,7 +62,7 @@ def _precision(config: Mapping[str, Any], cluster: Cluster) -> Precision:
 
 def _optimizer(config: Mapping[str, Any], path: str, place: Offload) -> Optimizer:
     if _known(config.get("optimizer"), None) is None:
-        return Optimizer.FUSED_ADAMW if place is Offload.NONE else Optimizer.CPU_ADAM
+        return usual_optimizer(place)
     return optimizer_of(config, path)
 
 

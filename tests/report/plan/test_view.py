@@ -23,10 +23,11 @@ from zerobench.report.environment_facts import FORMULAS_OF
 from zerobench.report.plan.memory import verdict
 from zerobench.report.plan.rows import PlanRow, recommended
 from zerobench.report.plan.time import days, gpu_hours, traffic
-from zerobench.report.plan.view import plan_row, show_plan
+from zerobench.report.plan.view import names, plan_row, show_plan
 from zerobench.report.terminal.layout import Shown
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.presets import resolve_model
+from zerobench.spec.trial import Optimizer
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -55,6 +56,28 @@ def test_the_tables_are_those_that_were_looked_at(tmp_path: Path, width: int) ->
     if os.environ.get("UPDATE_GOLDEN"):
         golden.write_text(text, encoding="utf-8")
     assert text == golden.read_text(encoding="utf-8")
+
+
+def test_names_leave_the_optimizer_out_where_it_follows_from_the_offload_and_nowhere_else(tmp_path: Path) -> None:
+    place = cluster()
+    usual = [trial.spec for trial in plan_trials(place)]
+    assert {spec.optimizer for spec in usual} == {Optimizer.FUSED_ADAMW, Optimizer.CPU_ADAM}
+    assert not any("adam" in name for name in names(usual))
+    asked = [spec("zero2", optimizer="fused_adamw"), spec("zero3", optimizer="sgd")]
+    assert names(asked) == ["zero2 fused_adamw", "zero3 sgd"]
+    offloaded = [
+        spec(stage, offload_optimizer="cpu", optimizer=own)
+        for stage, own in (("zero2", "cpu_adam"), ("zero3", "adamw"))
+    ]
+    assert names(offloaded) == ["zero2 cpu_adam", "zero3 adamw"]
+
+
+def test_the_header_says_of_which_form_adamw_is_and_of_another_optimizer_its_own_name(tmp_path: Path) -> None:
+    text, _ = shown(tmp_path / "usual", plan_trials(cluster()), cluster())
+    assert "adamw: cpu_adam where states are offloaded, else fused_adamw" in text
+    text, _ = shown(tmp_path / "sgd", [predicted_trial(spec("zero2", evidence="formula", optimizer="sgd"))], cluster())
+    assert ", sgd, " in text
+    assert "adam" not in text
 
 
 def test_a_plan_by_formula_says_so_and_knows_nothing_of_the_allocator(tmp_path: Path) -> None:

@@ -10,6 +10,7 @@ from zerobench.formulas.activations import Shape, activations, chunk_rows, trial
 from zerobench.formulas.deepspeed import Setting
 from zerobench.formulas.deepspeed.stage_0 import ALLREDUCE_ELEMENTS
 from zerobench.formulas.deepspeed.stage_3 import persistent_elements
+from zerobench.formulas.tensors import blocks_are_linear
 from zerobench.records import Category, Phase, Place
 from zerobench.report.explain import fully_sharded
 from zerobench.report.explain.terms import Account, Term, account, of_elements, of_parameters, of_partition
@@ -118,9 +119,9 @@ def _held_by_autograd(asked: Asked) -> Term | None:
     are used, where blocks are computed again, and where the model's parts are not known.
     """
     counts = count_parameters(asked.spec.model)
-    is_off = not asked.setting.case.zero("memory_efficient_linear")
-    if not is_off or asked.spec.activation_checkpointing or counts is None or asked.spec.model.model_type == "gpt2":
-        return None  # gpt2's blocks are no nn.Linear
+    holds = not asked.setting.case.replaces_linear and blocks_are_linear(asked.spec.model)
+    if not holds or asked.spec.activation_checkpointing or counts is None:
+        return None
     head = asked.setting.tensors[0] if asked.setting.tied_head else counts.head
     elements = counts.attention + counts.mlp + head
     words = "weights of nn.Linear that autograd holds for backward (memory_efficient_linear false)"

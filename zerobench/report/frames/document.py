@@ -22,7 +22,7 @@ from zerobench.report.frames.run_frames import RunFrames
 _KEY = ["run_id", "trial_id"]
 _OF_TRIAL = ("peaks", "ranks", "notes")
 """The frames whose rows lie under the trial that they belong to."""
-_TRIALS_AT_ONCE = 500
+_TRIALS_AT_ONCE = 1000
 
 
 def json_document(frames: RunFrames) -> str:

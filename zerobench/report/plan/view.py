@@ -29,6 +29,7 @@ from zerobench.report.tables.outcomes import outcomes_table
 from zerobench.report.terminal.layout import Section, Shown, bullets
 from zerobench.report.trials import completed, ended_trials, refusing_impossible_values
 from zerobench.spec.cluster import Cluster
+from zerobench.spec.plan import usual_optimizer
 from zerobench.spec.trial import Evidence, Optimizer, TrialSpec
 from zerobench.units import format_bytes, format_seconds
 
@@ -67,14 +68,22 @@ def plan_row(shown: Shown, cluster: Cluster) -> PlanRow:
 
 
 def names(specs: Sequence[TrialSpec]) -> list[str]:
-    """Names without the optimizer where the rest tells trials apart: it follows from the offload."""
-    short = labels([_without_optimizer(spec) for spec in specs])
-    hashes = {_without_optimizer(spec).config_hash for spec in specs}
-    return short if len(hashes) == len(specs) else labels(specs)
+    """Names, without the optimizer where it follows from the offload in every row."""
+    return labels(_named(specs))
 
 
-def _without_optimizer(spec: TrialSpec) -> TrialSpec:
-    return spec.model_copy(update={"optimizer": Optimizer.ADAMW})
+def _named(specs: Sequence[TrialSpec]) -> Sequence[TrialSpec]:
+    """What names and the header are made of: two forms of AdamW are one where the offload says which is meant."""
+    if all(spec.optimizer is usual_optimizer(spec.offload_optimizer) for spec in specs):
+        return [spec.model_copy(update={"optimizer": Optimizer.ADAMW}) for spec in specs]
+    return specs
+
+
+def _forms_of_adamw(specs: Sequence[TrialSpec]) -> list[str]:
+    """What `_named` left out of the names."""
+    forms = {spec.optimizer for spec in specs}
+    are_left_out = len(forms) > 1 and {spec.optimizer for spec in _named(specs)} == {Optimizer.ADAMW}
+    return [f"adamw: {' where states are offloaded, else '.join(sorted(forms))}"] if are_left_out else []
 
 
 def show_plan(path: Path, cluster: Cluster, console: Console, tokens: float | None = None) -> PlanRow | None:
@@ -122,8 +131,9 @@ def _header(shown: Sequence[Shown], rows: Sequence[PlanRow], environment: Enviro
     failed = len(shown) - len(rows) - skipped
     counts += [f"{skipped} skipped"] if skipped else []
     counts += [f"{failed} failed"] if failed else []
-    specs = [_without_optimizer(one.trial.spec) for one in shown]
-    lines = [Text(line) for line in (*shared_lines(specs), *predicted_with(environment, specs))]
+    specs = [one.trial.spec for one in shown]
+    words = (*shared_lines(_named(specs)), *_forms_of_adamw(specs), *predicted_with(environment, specs))
+    lines = [Text(line) for line in words]
     return Section("Plan", ", ".join(counts), lines=lines)
 
 
