@@ -14,7 +14,9 @@ from zerobench.ds_config.build import build_ds_config
 from zerobench.ds_config.case import Case, size
 from zerobench.ds_config.offload_departures import host_departures, nvme_departures
 from zerobench.ds_config.reading import optimizer_of
-from zerobench.spec.trial import Offload, Optimizer, TrialSpec
+from zerobench.spec.optimizers import OPTIMIZERS, OptimizerInfo
+from zerobench.spec.trial import Offload, TrialSpec
+from zerobench.units import format_bytes
 
 _STAGE_0_BUCKET = 500_000_000
 """Elements all-reduced at a time without ZeRO (runtime/engine.py, MEMORY_OPT_ALLREDUCE_SIZE); no key sets it."""
@@ -45,13 +47,13 @@ def _stage_0(case: Case) -> Iterator[str]:
     )
     if case.element == 4:
         return
-    kind = optimizer_of(case.config)
-    if kind is not Optimizer.SGD:
+    info = OPTIMIZERS[optimizer_of(case.config)]
+    if info.states:
         yield (
-            "stage 0 in 16 bits runs an optimizer step on zero gradients while the engine is built, so that Adam's "
-            f"moments ({size(8, case.num_params)}) are there from initialisation on"
+            "stage 0 in 16 bits runs an optimizer step on zero gradients while the engine is built, so that "
+            f"{info.states_title} ({_states(info, case.num_params)}) are there from initialisation on"
         )
-    if kind is Optimizer.FUSED_ADAMW:
+    if info.deepspeed.is_flattened_in_16_bits:
         yield (
             "stage 0 holds the gradients twice in fp32 during the step, one by one and flattened, beside the 16-bit "
             f"ones ({size(8, case.num_params)})"
@@ -218,14 +220,16 @@ def _step(case: Case) -> Iterator[str]:
             "the norm of the gradients is taken in fp64, one gradient after the other: a temporary of 8 bytes for "
             "each element of the partition's largest"
         )
-    kind = optimizer_of(case.config)
-    if kind is not Optimizer.SGD and (case.stage > 0 or case.element == 4):
+    info = OPTIMIZERS[optimizer_of(case.config)]
+    if info.states and (case.stage > 0 or case.element == 4):
         yield (
-            f"Adam's moments ({size(case.states, 8)}) appear at the first step, so that the steady state begins at the "
-            "second"
+            f"{info.states_title} ({_states(info, case.states)}) appear at the first step, so that "
+            "the steady state begins at the second"
         )
-    if kind is Optimizer.ADAMW:
-        yield (
-            "torch.optim.AdamW makes temporaries in its step, each as large as the second moment it works on (up to "
-            f"{size(case.states, 4)}); DeepSpeed's own Adam makes none"
-        )
+    if info.temporaries_note is not None:
+        largest = info.temporaries.nbytes([case.states], is_foreach=True)
+        yield info.temporaries_note.format(largest=format_bytes(largest))
+
+
+def _states(info: OptimizerInfo, elements: int) -> str:
+    return format_bytes(sum(info.states_of([elements]).values()))

@@ -14,9 +14,10 @@ from zerobench.errors import UserError, unknown_choice
 from zerobench.spec.axes import READERS, read_axis
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.expand import NOWHERE, PlannedTrial
+from zerobench.spec.optimizers import deepspeeds_adamw
 from zerobench.spec.rules import Skip, why_skipped
 from zerobench.spec.situation import Situation
-from zerobench.spec.trial import Evidence, Offload, Optimizer, Precision, PredictionSpec, StepsSpec, TrialSpec
+from zerobench.spec.trial import Evidence, Offload, Precision, PredictionSpec, StepsSpec, TrialSpec
 
 STEPS = StepsSpec(warmup=0, memory=1, timed=1)
 """A predicted step is like the next: the first one and one more say all."""
@@ -86,7 +87,7 @@ def _cell(work: Mapping[str, Any], cluster: Cluster, stage: int, optimizer: Offl
             nvme_path=NOWHERE if swaps and cluster.nvme_bytes_per_s else None,
             num_nodes=cluster.num_nodes,
             gpus_per_node=cluster.gpus_per_node,
-            optimizer=Optimizer.FUSED_ADAMW if optimizer is Offload.NONE else Optimizer.CPU_ADAM,
+            optimizer=deepspeeds_adamw(offloaded=optimizer is not Offload.NONE),
             steps=STEPS,
         ),
         cluster,

@@ -27,7 +27,7 @@ from zerobench.report.terminal.layout import Section, Shown, bullets
 from zerobench.report.terminal.outcome_tables import outcome_sections
 from zerobench.report.trials import completed, ended_trials, refusing_impossible_values
 from zerobench.spec.cluster import Cluster
-from zerobench.spec.trial import Evidence, Optimizer, TrialSpec
+from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.units import format_bytes, format_seconds
 
 NOT_INCLUDED = (
@@ -72,7 +72,7 @@ def names(specs: Sequence[TrialSpec]) -> list[str]:
 
 
 def _without_optimizer(spec: TrialSpec) -> TrialSpec:
-    return spec.model_copy(update={"optimizer": Optimizer.ADAMW})
+    return spec.model_copy(update={"optimizer": TrialSpec.model_fields["optimizer"].default})
 
 
 def show_plan(path: Path, cluster: Cluster, console: Console, tokens: float | None = None) -> PlanRow | None:

@@ -1,0 +1,271 @@
+"""The optimizers that a trial may name: a new one is an entry here and a file under `worker/optimizers`.
+
+An entry says what rules, formulas, configurations and reports need to know of an optimizer without running it: which
+states it keeps of each parameter, what its step takes for a moment, who makes it under DeepSpeed, where its states may
+lie, and with whose losses its own must agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Any
+
+from pydantic import Field
+
+from zerobench.records import Category
+from zerobench.spec.base import Spec
+
+_FP32 = 4
+
+
+class Optimizer(StrEnum):
+    """The optimizer and which implementation of it runs."""
+
+    ADAMW = "adamw"
+    """torch.optim.AdamW, for-each or plain loop as torch chooses for the device."""
+    FUSED_ADAMW = "fused_adamw"
+    """DeepSpeed's FusedAdam under ZeRO; torch.optim.AdamW(fused=True) without DeepSpeed."""
+    CPU_ADAM = "cpu_adam"
+    """DeepSpeedCPUAdam; runs where the optimizer states are offloaded."""
+    SGD = "sgd"
+    """torch.optim.SGD without momentum: no state, and it shows gradient-scale errors that Adam hides."""
+
+
+class StatesPlace(StrEnum):
+    """Where the states of an implementation can lie under DeepSpeed."""
+
+    ANY = "any"
+    DEVICE = "device"
+    HOST = "host"
+
+
+class State(Spec):
+    """One state that is kept of every parameter."""
+
+    name: str
+    """Its key in torch.optim.Optimizer.state."""
+    category: Category
+    """The ledger's name for its bytes."""
+    element_bytes: int = _FP32
+
+    def nbytes(self, elements: int) -> int:
+        """Bytes of a tensor of so many elements."""
+        return self.element_bytes * elements
+
+
+class StepTemporaries(Spec):
+    """What a step makes and frees: bytes an element, all of fp32 tensors."""
+
+    foreach_bytes: int = 0
+    """For each element of all tensors together, where torch's for-each version runs: on GPUs."""
+    loop_bytes: int = 0
+    """For each element of the largest tensor, where it loops over them: on the host."""
+
+    def nbytes(self, tensors: Iterable[int], *, is_foreach: bool) -> int:
+        """The most that a step over `tensors` of so many elements takes at a time."""
+        sizes = list(tensors)
+        return self.foreach_bytes * sum(sizes) if is_foreach else self.loop_bytes * max(sizes, default=0)
+
+
+class DeepSpeedOptimizer(Spec):
+    """How DeepSpeed makes it of its configuration (runtime/engine.py, _configure_basic_optimizer)."""
+
+    type: str
+    """What `optimizer.type` is written as; DeepSpeed takes its own names in any case."""
+    other_types: tuple[str, ...] = ()
+    """Other values of `optimizer.type` that mean the same."""
+    is_exact: bool = False
+    """Whether the name is torch.optim's, where its case counts."""
+    hyperparameters: tuple[str, ...]
+    """Which of a trial's it takes, by DeepSpeed's names."""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """What else stands in `optimizer.params`; a setting that is left out there is None here."""
+    is_tested: bool = True
+    """Whether ZeRO takes it without `zero_allow_untested_optimizer` (runtime/zero/utils.py)."""
+    class_name: str | None = None
+    """DeepSpeed's own class; None where it is torch's."""
+    kernel: str | None = None
+    """DeepSpeed's kernel that it runs, by its name under torch's extension cache; compiled at first use."""
+    builder: str | None = None
+    """DeepSpeed's builder of that kernel."""
+    is_flattened_in_16_bits: bool = False
+    """Whether stage 0 in 16 bits flattens what it updates (engine.py, _configure_fp16_optimizer: FP16_Optimizer)."""
+
+    def is_named(self, kind: object) -> bool:
+        """Whether `kind`, a value of `optimizer.type`, is this."""
+        if self.is_exact:
+            return kind == self.type
+        return str(kind).lower() in {name.lower() for name in self.types}
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Every value of `optimizer.type` that means it."""
+        return (self.type, *self.other_types)
+
+
+class OptimizerInfo(Spec):
+    """One optimizer, in one implementation."""
+
+    name: Optimizer
+    title: str
+    """As its authors write it."""
+    family: str
+    """Trials of one family must have the same losses (TrialSpec.parity_hash)."""
+    states: tuple[State, ...] = ()
+    states_title: str = ""
+    """What people call them all."""
+    temporaries: StepTemporaries = StepTemporaries()
+    temporaries_note: str | None = None
+    """A sentence on them, with `{largest}` for the most that they take under DeepSpeed."""
+    place: StatesPlace = StatesPlace.ANY
+    instead: tuple[Optimizer, ...] = ()
+    """What to ask for where its states cannot lie, the likest first."""
+    plain: Optimizer | None = None
+    """What runs in its place where DeepSpeed does not; None: itself."""
+    deepspeed: DeepSpeedOptimizer
+    factory: str | None = None
+    """The module under zerobench.worker.optimizers that makes it without DeepSpeed; None where another runs."""
+    torch_class: str | None = None
+    """The class that this makes."""
+    torch_settings: dict[str, Any] = Field(default_factory=dict)
+    """What this module is told beside the hyperparameters."""
+    refused: dict[str, str] = Field(default_factory=dict)
+    """Why there is none of it under some strategies."""
+
+    @property
+    def state_bytes(self) -> float:
+        """Bytes of all states for one parameter of a large tensor."""
+        return sum(state.element_bytes for state in self.states)
+
+    @property
+    def has_adams_moments(self) -> bool:
+        """Whether its states are Adam's two moments in fp32."""
+        return {(state.name, state.element_bytes) for state in self.states} == {("exp_avg", 4), ("exp_avg_sq", 4)}
+
+    def may_lie(self, *, offloaded: bool) -> bool:
+        """Whether its states can be where they are asked to be."""
+        return self.place is StatesPlace.ANY or offloaded == (self.place is StatesPlace.HOST)
+
+    def states_of(self, tensors: Iterable[int]) -> dict[Category, int]:
+        """Bytes of its states over `tensors` of so many elements."""
+        sizes = list(tensors)
+        found: dict[Category, int] = {}
+        for state in self.states:
+            found[state.category] = found.get(state.category, 0) + sum(map(state.nbytes, sizes))
+        return found
+
+
+_ADAMS_MOMENTS = (
+    State(name="exp_avg", category=Category.FIRST_MOMENT),
+    State(name="exp_avg_sq", category=Category.SECOND_MOMENT),
+)
+_BETAS = ("lr", "betas", "eps", "weight_decay")
+
+_ADAMW = OptimizerInfo(
+    name=Optimizer.ADAMW,
+    title="torch.optim.AdamW",
+    family="adamw",
+    states=_ADAMS_MOMENTS,
+    states_title="Adam's moments",
+    # torch/optim/adam.py: for-each, the second moments' roots; as a loop, root and quotient of one tensor.
+    temporaries=StepTemporaries(foreach_bytes=4, loop_bytes=8),
+    temporaries_note=(
+        "torch.optim.AdamW makes temporaries in its step, each as large as the second moment it works on (up to "
+        "{largest}); DeepSpeed's own Adam makes none"
+    ),
+    deepspeed=DeepSpeedOptimizer(
+        type="AdamW",
+        other_types=("Adam",),
+        hyperparameters=_BETAS,
+        settings={"adam_w_mode": True, "torch_adam": True},
+    ),
+    factory="adamw",
+    torch_class="AdamW",
+)
+"""What the other implementations of AdamW have in common with torch's own."""
+
+OPTIMIZERS: dict[Optimizer, OptimizerInfo] = {
+    info.name: info
+    for info in (
+        _ADAMW,
+        OptimizerInfo(
+            name=Optimizer.FUSED_ADAMW,
+            title="FusedAdam",
+            family="adamw",
+            states=_ADAMS_MOMENTS,
+            states_title="Adam's moments",
+            place=StatesPlace.DEVICE,
+            instead=(Optimizer.CPU_ADAM, Optimizer.ADAMW),
+            deepspeed=DeepSpeedOptimizer(
+                type="AdamW",
+                other_types=("Adam",),
+                hyperparameters=_BETAS,
+                settings={"adam_w_mode": True},
+                class_name="FusedAdam",
+                kernel="fused_adam",
+                builder="FusedAdamBuilder",
+                is_flattened_in_16_bits=True,
+            ),
+            factory="adamw",
+            torch_class="AdamW",
+            torch_settings={"fused": True},
+            refused={"tensorflow": "Keras has one AdamW, which it does not fuse; use adamw"},
+        ),
+        OptimizerInfo(
+            name=Optimizer.CPU_ADAM,
+            title="CPUAdam",
+            family="adamw",
+            states=_ADAMS_MOMENTS,
+            states_title="Adam's moments",
+            place=StatesPlace.HOST,
+            instead=(Optimizer.ADAMW, Optimizer.FUSED_ADAMW),
+            plain=Optimizer.ADAMW,
+            deepspeed=DeepSpeedOptimizer(
+                type="AdamW",
+                other_types=("Adam",),
+                hyperparameters=_BETAS,
+                settings={"adam_w_mode": True},
+                class_name="DeepSpeedCPUAdam",
+                kernel="cpu_adam",
+                builder="CPUAdamBuilder",
+            ),
+        ),
+        OptimizerInfo(
+            name=Optimizer.SGD,
+            title="torch.optim.SGD",
+            family="sgd",
+            temporaries=StepTemporaries(foreach_bytes=4, loop_bytes=4),  # torch/optim/sgd.py: the decayed gradient
+            deepspeed=DeepSpeedOptimizer(
+                type="SGD", is_exact=True, hyperparameters=("lr", "weight_decay"), is_tested=False
+            ),
+            factory="sgd",
+            torch_class="SGD",
+        ),
+    )
+}
+"""In the order in which help lists them."""
+
+
+def without_deepspeed(optimizer: Optimizer) -> OptimizerInfo:
+    """What runs where DeepSpeed does not."""
+    info = OPTIMIZERS[optimizer]
+    return info if info.plain is None else OPTIMIZERS[info.plain]
+
+
+def deepspeeds_adamw(*, offloaded: bool) -> Optimizer:
+    """What DeepSpeed makes of `AdamW` by itself: a kernel of its own, where the states lie."""
+    own = (info for info in OPTIMIZERS.values() if info.deepspeed.type == "AdamW" and info.deepspeed.class_name)
+    return next(info.name for info in own if info.may_lie(offloaded=offloaded))
+
+
+def optimizer_kernels() -> list[str]:
+    """Every kernel of DeepSpeed that some optimizer runs."""
+    return [info.deepspeed.kernel for info in OPTIMIZERS.values() if info.deepspeed.kernel is not None]
+
+
+STATE_CATEGORIES: dict[str, Category] = {
+    "momentum_buffer": Category.FIRST_MOMENT,  # of torch's SGD with momentum, which a script may run
+    **{state.name: state.category for info in OPTIMIZERS.values() for state in info.states},
+}
+"""The ledger's names of states, by their keys in torch.optim.Optimizer.state."""
