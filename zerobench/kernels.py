@@ -21,7 +21,7 @@ BUILDERS = {
     **{
         info.deepspeed.kernel: info.deepspeed.builder
         for info in OPTIMIZERS.values()
-        if info.deepspeed.kernel and info.deepspeed.builder
+        if info.deepspeed is not None and info.deepspeed.kernel and info.deepspeed.builder
     },
     "async_io": "AsyncIOBuilder",
     "quantizer": "QuantizerBuilder",
@@ -42,8 +42,8 @@ def needed(ds_config: Mapping[str, Any], *, is_cuda: bool) -> list[str]:
     names = []
     if ds_config and not is_cuda:
         names.append("deepspeed_shm_comm")  # comm/torch.py loads it on every CPU run, alone or not
-    if optimizer is not None and optimizer.deepspeed.kernel is not None:
-        names.append(optimizer.deepspeed.kernel)
+    if optimizer is not None and optimizer.kernel is not None:
+        names.append(optimizer.kernel)
     if on_nvme:
         names.append("async_io")
     if zero.get("zero_quantized_weights") or zero.get("zero_quantized_gradients"):

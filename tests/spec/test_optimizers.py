@@ -86,6 +86,6 @@ def test_states_and_temporaries_are_sums_over_the_tensors_of_the_update() -> Non
     assert info.states_of([10, 5]) == {Category.FIRST_MOMENT: 60}
     assert info.state_bytes == 4
     temporaries = StepTemporaries(foreach_bytes=4, loop_bytes=8)
-    assert temporaries.nbytes([10, 5], is_foreach=True) == 60
-    assert temporaries.nbytes([10, 5], is_foreach=False) == 80
-    assert temporaries.nbytes([], is_foreach=False) == 0
+    assert temporaries.nbytes([10, 5], on_gpu=True) == 60
+    assert temporaries.nbytes([10, 5], on_gpu=False) == 80
+    assert temporaries.nbytes([], on_gpu=False) == 0

@@ -72,12 +72,20 @@ def _generated(trial: TrialSpec) -> dict[str, Any]:
         "wall_clock_breakdown": False,
         "memory_breakdown": False,
         **_precision(trial.precision),
-        "optimizer": _optimizer(trial),
+        **_optimizer(trial),
         "zero_optimization": _zero(trial),
     }
-    if trial.zero_stage and not OPTIMIZERS[trial.optimizer].deepspeed.is_tested:
-        config["zero_allow_untested_optimizer"] = True
-    return config
+    return config | _untested(trial)
+
+
+def _untested(trial: TrialSpec) -> dict[str, Any]:
+    """What ZeRO must be told to take an optimizer that it does not know (runtime/engine.py, _configure_optimizer)."""
+    known = OPTIMIZERS[trial.optimizer].deepspeed
+    if not trial.zero_stage or (known is not None and known.is_tested):
+        return {}
+    is_handed_offloaded = known is None and trial.offload_optimizer is not Offload.NONE
+    forced = {"zero_force_ds_cpu_optimizer": False} if is_handed_offloaded else {}
+    return {"zero_allow_untested_optimizer": True} | forced
 
 
 def _precision(precision: Precision) -> dict[str, Any]:
@@ -102,9 +110,12 @@ def _precision(precision: Precision) -> dict[str, Any]:
 def _optimizer(trial: TrialSpec) -> dict[str, Any]:
     """The section from which DeepSpeed makes the optimizer that the trial asks for (runtime/engine.py,
     _configure_basic_optimizer): AdamW without `torch_adam` is DeepSpeedCPUAdam where its states are offloaded
-    and FusedAdam elsewhere; a name that DeepSpeed does not know is looked up in torch.optim, by its exact case.
+    and FusedAdam elsewhere; a name that DeepSpeed does not know is looked up in torch.optim, by its exact case. There
+    is none where DeepSpeed has no such optimizer: it is handed one.
     """
     info = OPTIMIZERS[trial.optimizer]
+    if info.deepspeed is None:
+        return {}
     offloaded = trial.offload_optimizer is not Offload.NONE
     if not info.may_lie(offloaded=offloaded):
         where = "host" if info.place is StatesPlace.HOST else "device"
@@ -120,7 +131,7 @@ def _optimizer(trial: TrialSpec) -> dict[str, Any]:
         "weight_decay": values.weight_decay,
     }
     params = {name: said[name] for name in info.deepspeed.hyperparameters} | info.deepspeed.settings
-    return {"type": info.deepspeed.type, "params": params}
+    return {"optimizer": {"type": info.deepspeed.type, "params": params}}
 
 
 def _zero(trial: TrialSpec) -> dict[str, Any]:

@@ -62,8 +62,10 @@ def made_by(config: Mapping[str, Any]) -> OptimizerInfo | None:
     offloaded = device_of(config, "offload_optimizer") != Offload.NONE.value
     is_plain = bool(params.get("torch_adam", False))
     for info in OPTIMIZERS.values():
-        told = bool(info.deepspeed.settings.get("torch_adam", False))
-        if info.deepspeed.is_named(kind) and told == is_plain and info.may_lie(offloaded=offloaded):
+        ours = info.deepspeed
+        if ours is None or not ours.is_named(kind) or not info.may_lie(offloaded=offloaded):
+            continue
+        if bool(ours.settings.get("torch_adam", False)) == is_plain:
             return info
     return None
 
@@ -77,7 +79,8 @@ def optimizer_of(config: Mapping[str, Any], where: str = "ds_config") -> Optimiz
     params = get(config, "optimizer.params") or {}
     info = made_by(config)
     if info is None:
-        known = dict.fromkeys(name for one in OPTIMIZERS.values() for name in one.deepspeed.types)
+        named = (one.deepspeed.types for one in OPTIMIZERS.values() if one.deepspeed is not None)
+        known = dict.fromkeys(name for types in named for name in types)
         raise UserError(f"{where}: optimizer.type: {kind!r} has no counterpart here; choices: {', '.join(known)}")
     if str(kind).lower() == "adam" and not params.get("adam_w_mode", True):
         raise UserError(

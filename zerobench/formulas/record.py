@@ -49,7 +49,7 @@ from zerobench.records import (
 from zerobench.spec.batch import micro_batches_of_share
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.hardware import find_gpu
-from zerobench.spec.optimizers import without_deepspeed
+from zerobench.spec.optimizers import OPTIMIZERS, without_deepspeed
 from zerobench.spec.overheads import overhead_of
 from zerobench.spec.parameters import ParameterCounts, count_parameters
 from zerobench.spec.sharding import nodes_of_neighbours, state_shard_size
@@ -94,7 +94,7 @@ def formula_record(trial: TrialSpec) -> RankRecord:
         flops=pass_flops(trial, has_own_linear=bool(setting.case.zero("memory_efficient_linear"))),
         nvme=swapped(setting) if trial.zero_stage == 3 else [],
         context=_context(trial),
-        departures=departures(config, trial.world_size, counts.total) if config else [],
+        departures=departures(config, trial.world_size, counts.total, trial.optimizer) if config else [],
         notes=_notes(trial),
     )
 
@@ -157,7 +157,8 @@ def _config(trial: TrialSpec) -> dict[str, Any]:
 
 
 def _setting(trial: TrialSpec, config: dict[str, Any], tensors: tuple[int, ...], *, tied_head: bool) -> Setting:
-    optimizer = optimizer_of(config) if config else trial.optimizer
+    is_made = config and OPTIMIZERS[trial.optimizer].deepspeed is not None
+    optimizer = optimizer_of(config) if is_made else trial.optimizer
     if not config:
         config = {
             str(trial.precision): {"enabled": True},

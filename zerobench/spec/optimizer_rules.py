@@ -31,7 +31,7 @@ def _needs_device_states(info: OptimizerInfo, s: Situation) -> str | None:
 
 def _needs_compiler(info: OptimizerInfo, s: Situation) -> str | None:
     is_needed = _asks_for(s, info) and uses_deepspeed(s.trial)  # without DeepSpeed it is torch's own
-    if is_needed and info.deepspeed.kernel in s.machine.missing_kernels:
+    if is_needed and info.kernel in s.machine.missing_kernels:
         missing = "a C++ compiler, ninja or the CUDA toolkit (nvcc)" if s.on_gpu else "a C++ compiler or ninja"
         return f"optimizer {info.name}: DeepSpeed compiles {info.title} at first use, and {missing} is missing"
     return None
@@ -57,7 +57,7 @@ _ON_DEVICE = [info for info in OPTIMIZERS.values() if info.place is StatesPlace.
 COMPILER_RULES: dict[str, Rule] = {
     f"{info.name}_needs_compiler": partial(_needs_compiler, info)
     for info in OPTIMIZERS.values()
-    if info.deepspeed.kernel is not None
+    if info.kernel is not None
 }
 
 OPTIMIZER_RULES: dict[str, Rule] = {

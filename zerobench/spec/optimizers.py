@@ -48,10 +48,24 @@ class State(Spec):
     category: Category
     """The ledger's name for its bytes."""
     element_bytes: int = _FP32
+    block_elements: int | None = None
+    """Elements that share a scale in fp32; None where there is none."""
+    least_elements: int = 0
+    """Tensors of fewer are kept in fp32, without scales."""
+    scale_name: str | None = None
+    """The key of these scales, whose bytes are of the same category."""
+
+    @property
+    def bytes_per_element(self) -> float:
+        """In a large tensor, its scale among them."""
+        return self.element_bytes + (0 if self.block_elements is None else _FP32 / self.block_elements)
 
     def nbytes(self, elements: int) -> int:
-        """Bytes of a tensor of so many elements."""
-        return self.element_bytes * elements
+        """Bytes of a tensor of so many elements, and of its scales."""
+        if elements < self.least_elements:
+            return _FP32 * elements
+        scales = 0 if self.block_elements is None else -(-elements // self.block_elements)
+        return self.element_bytes * elements + _FP32 * scales
 
 
 class StepTemporaries(Spec):
@@ -61,11 +75,15 @@ class StepTemporaries(Spec):
     """For each element of all tensors together, where torch's for-each version runs: on GPUs."""
     loop_bytes: int = 0
     """For each element of the largest tensor, where it loops over them: on the host."""
+    always_loops: bool = False
+    """Whether it has no for-each version."""
 
-    def nbytes(self, tensors: Iterable[int], *, is_foreach: bool) -> int:
+    def nbytes(self, tensors: Iterable[int], *, on_gpu: bool) -> int:
         """The most that a step over `tensors` of so many elements takes at a time."""
         sizes = list(tensors)
-        return self.foreach_bytes * sum(sizes) if is_foreach else self.loop_bytes * max(sizes, default=0)
+        if on_gpu and not self.always_loops:
+            return self.foreach_bytes * sum(sizes)
+        return self.loop_bytes * max(sizes, default=0)
 
 
 class DeepSpeedOptimizer(Spec):
@@ -123,9 +141,10 @@ class OptimizerInfo(Spec):
     """What to ask for where its states cannot lie, the likest first."""
     plain: Optimizer | None = None
     """What runs in its place where DeepSpeed does not; None: itself."""
-    deepspeed: DeepSpeedOptimizer
+    deepspeed: DeepSpeedOptimizer | None = None
+    """None where DeepSpeed has none, and is handed what the factory makes."""
     factory: str | None = None
-    """The module under zerobench.worker.optimizers that makes it without DeepSpeed; None where another runs."""
+    """The module under zerobench.worker.optimizers that makes it; None where DeepSpeed alone has it."""
     torch_class: str | None = None
     """The class that this makes."""
     torch_settings: dict[str, Any] = Field(default_factory=dict)
@@ -133,10 +152,28 @@ class OptimizerInfo(Spec):
     refused: dict[str, str] = Field(default_factory=dict)
     """Why there is none of it under some strategies."""
 
+    is_elementwise: bool = True
+    """Whether what becomes of one element depends on no other, so that it does not matter how partitions cut."""
+
     @property
     def state_bytes(self) -> float:
         """Bytes of all states for one parameter of a large tensor."""
-        return sum(state.element_bytes for state in self.states)
+        return sum(state.bytes_per_element for state in self.states)
+
+    @property
+    def kernel(self) -> str | None:
+        """DeepSpeed's kernel that it runs."""
+        return None if self.deepspeed is None else self.deepspeed.kernel
+
+    @property
+    def is_flattened_in_16_bits(self) -> bool:
+        """Whether stage 0 in 16 bits flattens what it updates."""
+        return self.deepspeed is not None and self.deepspeed.is_flattened_in_16_bits
+
+    @property
+    def class_name(self) -> str | None:
+        """The class that an engine holds."""
+        return (self.deepspeed.class_name if self.deepspeed is not None else None) or self.torch_class
 
     @property
     def has_adams_moments(self) -> bool:
@@ -255,17 +292,24 @@ def without_deepspeed(optimizer: Optimizer) -> OptimizerInfo:
 
 def deepspeeds_adamw(*, offloaded: bool) -> Optimizer:
     """What DeepSpeed makes of `AdamW` by itself: a kernel of its own, where the states lie."""
-    own = (info for info in OPTIMIZERS.values() if info.deepspeed.type == "AdamW" and info.deepspeed.class_name)
+    settings = {"adam_w_mode": True}
+    own = (info for info in OPTIMIZERS.values() if info.deepspeed is not None and info.deepspeed.settings == settings)
     return next(info.name for info in own if info.may_lie(offloaded=offloaded))
 
 
 def optimizer_kernels() -> list[str]:
     """Every kernel of DeepSpeed that some optimizer runs."""
-    return [info.deepspeed.kernel for info in OPTIMIZERS.values() if info.deepspeed.kernel is not None]
+    return [info.kernel for info in OPTIMIZERS.values() if info.kernel is not None]
 
 
 STATE_CATEGORIES: dict[str, Category] = {
     "momentum_buffer": Category.FIRST_MOMENT,  # of torch's SGD with momentum, which a script may run
-    **{state.name: state.category for info in OPTIMIZERS.values() for state in info.states},
+    **{
+        name: state.category
+        for info in OPTIMIZERS.values()
+        for state in info.states
+        for name in (state.name, state.scale_name)
+        if name is not None
+    },
 }
 """The ledger's names of states, by their keys in torch.optim.Optimizer.state."""

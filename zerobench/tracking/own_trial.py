@@ -111,7 +111,7 @@ def _loops_optimizer(optimizer: Any) -> Optimizer | None:
 def _by_class(optimizer: Any) -> Optimizer | None:
     """Others, plain Adam among them, are none of ours."""
     kind = type(optimizer).__name__
-    known = (info for info in OPTIMIZERS.values() if kind == (info.deepspeed.class_name or info.torch_class))
+    known = (info for info in OPTIMIZERS.values() if kind == info.class_name)
     return next((info.name for info in known), None)
 
 

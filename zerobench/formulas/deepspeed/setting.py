@@ -177,7 +177,7 @@ class Setting:
 
     def update_temporaries(self, tensors: Iterable[int], *, on_host: bool = False) -> int:
         """Bytes that the optimizer's step makes and frees over fp32 `tensors`."""
-        return self.optimizer_info.temporaries.nbytes(tensors, is_foreach=self.on_gpu and not on_host)
+        return self.optimizer_info.temporaries.nbytes(tensors, on_gpu=self.on_gpu and not on_host)
 
     @property
     def offloads(self) -> bool:

@@ -44,7 +44,7 @@ def _reduce_bytes(setting: Setting) -> int:
 
 
 def _is_flattened(setting: Setting) -> bool:
-    return setting.optimizer_info.deepspeed.is_flattened_in_16_bits
+    return setting.optimizer_info.is_flattened_in_16_bits
 
 
 def _wrapping(setting: Setting) -> tuple[Bytes, ...]:

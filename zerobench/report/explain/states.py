@@ -79,7 +79,7 @@ def _stage_0(setting: Setting, phase: Phase) -> Iterator[Account]:
     flat = of_parameters(setting, 4, "these flattened")
     yield account(*whole, *cast)
     yield cast
-    if setting.optimizer_info.deepspeed.is_flattened_in_16_bits:
+    if setting.optimizer_info.is_flattened_in_16_bits:
         yield account(*whole, *cast, *flat)
         yield account(*cast, *flat)
 
