@@ -69,6 +69,35 @@ def test_an_optimizer_that_cannot_run_is_refused_with_what_can(
     assert found[0] in RULES
 
 
+@pytest.mark.parametrize(
+    ("changed", "fields", "expected"),
+    [
+        (
+            {"not_on_nvme": "they are too small"},
+            {"strategy": "zero3", "offload_optimizer": "nvme", "nvme_path": "/nvme"},
+            ("optimizer_not_on_nvme", "optimizer sgd with offload_optimizer nvme: they are too small"),
+        ),
+        (
+            {"no_formula": "nobody has written it"},
+            {"strategy": "zero1", "evidence": "formula"},
+            ("optimizer_has_no_formula", "optimizer sgd at zero1 by formula: nobody has written it"),
+        ),
+        (
+            {"refused": {"ddp": "it is whole there"}},
+            {"strategy": "ddp"},
+            ("optimizer_not_at_strategy", "optimizer sgd at ddp: it is whole there"),
+        ),
+    ],
+)
+def test_what_an_entry_refuses_is_refused_with_its_reason(
+    monkeypatch: pytest.MonkeyPatch, changed: dict[str, object], fields: dict[str, object], expected: tuple[str, str]
+) -> None:
+    assert reason({}, optimizer="sgd", **fields) is None
+    monkeypatch.setitem(OPTIMIZERS, Optimizer.SGD, OPTIMIZERS[Optimizer.SGD].model_copy(update=changed))
+    assert reason({}, optimizer="sgd", **fields) == expected
+    assert reason({}, optimizer="adamw", **fields) is None
+
+
 def test_a_refusal_names_a_strategy_and_each_of_them_says_why() -> None:
     for info in OPTIMIZERS.values():
         assert set(info.refused) <= set(STRATEGIES)

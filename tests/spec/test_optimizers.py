@@ -19,6 +19,7 @@ from zerobench.spec.optimizers import (
     deepspeeds_adamw,
     without_deepspeed,
 )
+from zerobench.spec.strategy import is_exact
 from zerobench.spec.trial import Offload, TrialSpec
 
 MODEL = ModelSpec(name="tiny", hf_config={"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 2})
@@ -78,6 +79,31 @@ def test_deepspeed_makes_a_kernel_of_its_own_of_adamw_by_itself() -> None:
 def test_every_state_has_one_name_in_the_ledger() -> None:
     states = [state for info in OPTIMIZERS.values() for state in info.states]
     assert all(STATE_CATEGORIES[state.name] is state.category for state in states)
+
+
+@pytest.mark.parametrize(
+    ("changed", "strategy", "expected"),
+    [
+        ({"inexact": "it rounds"}, "ddp", False),
+        ({"inexact_in_parts": "it sees whole tensors"}, "ddp", True),
+        ({"inexact_in_parts": "it sees whole tensors"}, "zero1", False),
+        ({"inexact_in_parts": "it sees whole tensors"}, "fsdp", False),
+        ({}, "zero3", True),
+    ],
+)
+def test_losses_of_an_optimizer_that_computes_something_else_are_not_judged(
+    monkeypatch: pytest.MonkeyPatch, changed: dict[str, object], strategy: str, expected: bool
+) -> None:
+    monkeypatch.setitem(OPTIMIZERS, Optimizer.ADAMW, OPTIMIZERS[Optimizer.ADAMW].model_copy(update=changed))
+    assert is_exact(TrialSpec(model=MODEL, strategy=strategy)) is expected
+
+
+def test_a_state_in_blocks_has_a_scale_for_each_and_small_tensors_are_kept_in_fp32() -> None:
+    state = State(name="m", category=Category.FIRST_MOMENT, element_bytes=1, block_elements=256, least_elements=4096)
+    assert state.nbytes(4095) == 4 * 4095
+    assert state.nbytes(4096) == 4096 + 4 * 16
+    assert state.nbytes(4097) == 4097 + 4 * 17
+    assert state.bytes_per_element == 1 + 4 / 256
 
 
 def test_states_and_temporaries_are_sums_over_the_tensors_of_the_update() -> None:

@@ -33,8 +33,14 @@ def _facts(info: OptimizerInfo) -> Iterator[tuple[str, str]]:
     if info.plain is not None:
         yield "without DeepSpeed", info.plain
     yield "losses", f"held against those of single with an optimizer of the family {info.family}"
-    if not info.is_elementwise:
-        yield "not judged", "where states are partitioned: its update depends on how tensors are cut"
+    if info.inexact is not None:
+        yield "not judged", info.inexact
+    if info.inexact_in_parts is not None:
+        yield "not judged where states are partitioned", info.inexact_in_parts
+    if info.not_on_nvme is not None:
+        yield "not on NVMe", info.not_on_nvme
+    if info.no_formula is not None:
+        yield "no formula at stages 1 to 3", info.no_formula
     for strategy, reason in info.refused.items():
         yield f"not {strategy}", reason
 

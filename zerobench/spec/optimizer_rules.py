@@ -7,7 +7,7 @@ from functools import partial
 from zerobench.spec.optimizers import OPTIMIZERS, OptimizerInfo, StatesPlace, without_deepspeed
 from zerobench.spec.situation import Rule, Situation
 from zerobench.spec.strategy import strategy_info, uses_deepspeed
-from zerobench.spec.trial import Offload
+from zerobench.spec.trial import Evidence, Offload
 
 
 def _asks_for(s: Situation, info: OptimizerInfo) -> bool:
@@ -51,6 +51,20 @@ def optimizer_refused(s: Situation) -> str | None:
     return None if why is None else f"optimizer {s.trial.optimizer} at {s.trial.strategy}: {why}"
 
 
+def _not_on_nvme(s: Situation) -> str | None:
+    why = OPTIMIZERS[s.trial.optimizer].not_on_nvme
+    if why is None or s.trial.offload_optimizer is not Offload.NVME:
+        return None
+    return f"optimizer {s.trial.optimizer} with offload_optimizer nvme: {why}"
+
+
+def _no_formula(s: Situation) -> str | None:
+    why = OPTIMIZERS[s.trial.optimizer].no_formula
+    if why is None or s.trial.evidence is not Evidence.FORMULA or not s.trial.zero_stage:
+        return None
+    return f"optimizer {s.trial.optimizer} at {s.trial.strategy} by formula: {why}"
+
+
 _ON_HOST = [info for info in OPTIMIZERS.values() if info.place is StatesPlace.HOST]
 _ON_DEVICE = [info for info in OPTIMIZERS.values() if info.place is StatesPlace.DEVICE]
 
@@ -64,6 +78,8 @@ OPTIMIZER_RULES: dict[str, Rule] = {
     **{f"{info.name}_needs_offload": partial(_needs_offload, info) for info in _ON_HOST},
     **{f"{info.name}_needs_device_states": partial(_needs_device_states, info) for info in _ON_DEVICE},
     **COMPILER_RULES,
+    "optimizer_not_on_nvme": _not_on_nvme,
+    "optimizer_has_no_formula": _no_formula,
 }
 
 STRATEGY_OPTIMIZER_RULES: dict[str, Rule] = {

@@ -152,8 +152,14 @@ class OptimizerInfo(Spec):
     refused: dict[str, str] = Field(default_factory=dict)
     """Why there is none of it under some strategies."""
 
-    is_elementwise: bool = True
-    """Whether what becomes of one element depends on no other, so that it does not matter how partitions cut."""
+    inexact: str | None = None
+    """Why its losses are not those of the reference, wherever it runs; None: they are."""
+    inexact_in_parts: str | None = None
+    """Why they are not where states are partitioned; None: each element is updated by itself."""
+    not_on_nvme: str | None = None
+    """Why its states cannot be swapped to NVMe; None where they can."""
+    no_formula: str | None = None
+    """Why there is no closed form of it under ZeRO's stages 1 to 3; None where there is."""
 
     @property
     def state_bytes(self) -> float:
@@ -179,6 +185,10 @@ class OptimizerInfo(Spec):
     def has_adams_moments(self) -> bool:
         """Whether its states are Adam's two moments in fp32."""
         return {(state.name, state.element_bytes) for state in self.states} == {("exp_avg", 4), ("exp_avg_sq", 4)}
+
+    def why_inexact(self, *, in_parts: bool) -> str | None:
+        """Why its losses are not those of the reference; None: they are. `in_parts`: states are partitioned."""
+        return self.inexact or (self.inexact_in_parts if in_parts else None)
 
     def may_lie(self, *, offloaded: bool) -> bool:
         """Whether its states can be where they are asked to be."""

@@ -1,4 +1,4 @@
-"""What updates weights where DeepSpeed has nothing of its own: a file an optimizer, named in its entry of the registry."""
+"""What updates weights where DeepSpeed has nothing of its own: a file an optimizer, named in the registry's entry."""
 
 from __future__ import annotations
 
