@@ -30,6 +30,8 @@ class Optimizer(StrEnum):
     """DeepSpeedCPUAdam; runs where the optimizer states are offloaded."""
     SGD = "sgd"
     """torch.optim.SGD without momentum: no state, and it shows gradient-scale errors that Adam hides."""
+    LION = "lion"
+    """Lion, a loop over tensors in torch, which DeepSpeed is handed: its own FusedLion is for GPUs alone."""
 
 
 class StatesPlace(StrEnum):
@@ -207,6 +209,8 @@ _ADAMS_MOMENTS = (
     State(name="exp_avg", category=Category.FIRST_MOMENT),
     State(name="exp_avg_sq", category=Category.SECOND_MOMENT),
 )
+_NO_KERAS = "Keras' own is not set up here; use adamw or sgd"
+_NEVER_SWAPPED = "no run of it whose states came back from a drive was ever held against its reference; use cpu"
 _BETAS = ("lr", "betas", "eps", "weight_decay")
 
 _ADAMW = OptimizerInfo(
@@ -288,6 +292,19 @@ OPTIMIZERS: dict[Optimizer, OptimizerInfo] = {
             ),
             factory="sgd",
             torch_class="SGD",
+        ),
+        OptimizerInfo(
+            name=Optimizer.LION,
+            title="Lion",
+            family="lion",
+            states=(State(name="exp_avg", category=Category.FIRST_MOMENT),),
+            states_title="Lion's moment",
+            temporaries=StepTemporaries(loop_bytes=4, always_loops=True),
+            temporaries_note="Lion's step takes a temporary as large as the tensor that it updates (up to {largest})",
+            factory="lion",
+            torch_class="Lion",
+            not_on_nvme=_NEVER_SWAPPED,
+            refused={"tensorflow": _NO_KERAS},
         ),
     )
 }
