@@ -1,4 +1,4 @@
-"""Every optimizer keeps, takes and computes what its entry says: in the plain loop, and where DeepSpeed is handed it."""
+"""Every optimizer keeps, takes and computes what its entry says: in the plain loop, and handed to DeepSpeed."""
 
 from __future__ import annotations
 
@@ -62,7 +62,7 @@ def test_the_states_that_it_makes_are_those_of_its_entry(info: OptimizerInfo) ->
 
 
 def bytes_in_step(record: RankRecord) -> dict[Category, tuple[int, int]]:
-    """Live, and at the peak, of what the optimizer keeps and takes in a steady step; a few bytes of scalars are none."""
+    """Live, and at the peak, of what the optimizer keeps and takes in a steady step, without the bytes of scalars."""
 
     def is_its(row: MemoryRow) -> bool:
         return (row.step, row.phase, row.place) == (StepKind.STEADY, Phase.STEP, Place.DEVICE) and (
@@ -96,12 +96,9 @@ def test_deepspeed_trains_with_what_it_is_handed_as_the_single_process_does(
     formula = formula_record(asked.model_copy(update={"evidence": Evidence.FORMULA}))
     place = Place.DEVICE if offload == "none" else Place.HOST
     for category in MOMENTS:
+        where = (category, place, Phase.STEP)
         found, said = (
-            [
-                row.live_bytes
-                for row in record.memory
-                if (row.category, row.place, row.phase) == (category, place, "step")
-            ]
+            [row.live_bytes for row in record.memory if (row.category, row.place, row.phase) == where]
             for record in (ranks[0], formula)
         )
         assert found == said

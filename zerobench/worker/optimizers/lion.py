@@ -1,6 +1,4 @@
-"""Lion: the sign of a blend of momentum and gradient (Chen et al., "Symbolic Discovery of Optimization Algorithms", arXiv
-2302.06675, algorithm 2).
-"""
+"""Lion: the sign of a blend of momentum and gradient (Chen et al., arXiv 2302.06675, algorithm 2)."""
 
 from __future__ import annotations
 
