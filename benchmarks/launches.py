@@ -29,7 +29,8 @@ from zerobench.run.launcher import (
 from zerobench.run.setup import lay_out_trial
 from zerobench.spec.machine import Machine
 from zerobench.spec.model import ModelSpec
-from zerobench.spec.trial import DataKind, DataSpec, Optimizer, Precision, StepsSpec, TrialSpec
+from zerobench.spec.optimizers import Optimizer
+from zerobench.spec.trial import DataKind, DataSpec, Precision, StepsSpec, TrialSpec
 
 ROOT = Path(__file__).resolve().parent.parent
 WARMUP_STEPS = 2

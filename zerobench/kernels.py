@@ -12,12 +12,17 @@ from collections.abc import Iterable, Mapping
 from pathlib import Path
 from typing import Any
 
+from zerobench.ds_config.reading import made_by
+from zerobench.spec.optimizers import OPTIMIZERS
 from zerobench.spec.toolchain import package_folder
 
 BUILDERS = {
     "deepspeed_shm_comm": "ShareMemCommBuilder",
-    "cpu_adam": "CPUAdamBuilder",
-    "fused_adam": "FusedAdamBuilder",
+    **{
+        info.deepspeed.kernel: info.deepspeed.builder
+        for info in OPTIMIZERS.values()
+        if info.deepspeed is not None and info.deepspeed.kernel and info.deepspeed.builder
+    },
     "async_io": "AsyncIOBuilder",
     "quantizer": "QuantizerBuilder",
 }
@@ -33,14 +38,12 @@ def needed(ds_config: Mapping[str, Any], *, is_cuda: bool) -> list[str]:
     zero = ds_config.get("zero_optimization", {})
     offload = zero.get("offload_optimizer", {}).get("device", "none")
     on_nvme = "nvme" in {offload, zero.get("offload_param", {}).get("device", "none")}
-    optimizer = ds_config.get("optimizer", {})
-    is_adam = str(optimizer.get("type", "")).lower() in {"adam", "adamw"}
-    plain = bool(optimizer.get("params", {}).get("torch_adam", False))
+    optimizer = made_by(ds_config)
     names = []
     if ds_config and not is_cuda:
         names.append("deepspeed_shm_comm")  # comm/torch.py loads it on every CPU run, alone or not
-    if is_adam and not plain:
-        names.append("cpu_adam" if offload != "none" else "fused_adam")
+    if optimizer is not None and optimizer.kernel is not None:
+        names.append(optimizer.kernel)
     if on_nvme:
         names.append("async_io")
     if zero.get("zero_quantized_weights") or zero.get("zero_quantized_gradients"):

@@ -31,8 +31,8 @@ from benchmarks.prediction.simulated import origin, table
 from zerobench.spec.flops import MODEL_FORMULA, model_flops_per_token
 from zerobench.spec.hardware import peak_flops
 from zerobench.spec.machine import Accelerator, Machine, detect_machine
+from zerobench.spec.optimizers import Optimizer
 from zerobench.spec.presets import resolve_model
-from zerobench.spec.trial import Optimizer
 
 STRATEGY = "zero1"
 

@@ -20,8 +20,9 @@ from zerobench.run.setup import lay_out_trial
 from zerobench.run.simulations import predict
 from zerobench.run.stop import stop_on_signals
 from zerobench.spec.model import ModelSpec
+from zerobench.spec.optimizers import Optimizer
 from zerobench.spec.presets import resolve_model
-from zerobench.spec.trial import Evidence, Optimizer, PredictionSpec, StepsSpec, TrialSpec
+from zerobench.spec.trial import Evidence, PredictionSpec, StepsSpec, TrialSpec
 from zerobench.store import read_record
 from zerobench.units import format_bytes
 

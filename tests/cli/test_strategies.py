@@ -10,6 +10,7 @@ from tests.cli.conftest import Call
 from zerobench.cli.strategies import entry
 from zerobench.environments import VARIABLE
 from zerobench.spec.machine import Accelerator, Machine
+from zerobench.spec.optimizers import OPTIMIZERS
 from zerobench.spec.strategy import STRATEGIES, StrategyInfo
 from zerobench.spec.trial import Evidence
 
@@ -24,7 +25,7 @@ def test_every_strategy_is_listed_in_80_columns_with_what_it_needs_and_that_it_r
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert max(map(len, lines)) <= 80
-    assert [line.split()[0] for line in lines if not line.startswith(" ")] == list(STRATEGIES)
+    assert [line.split()[0] for line in lines if not line.startswith(" ")] == [*STRATEGIES, *OPTIMIZERS]
     own = [info.environment for info in STRATEGIES.values() if info.environment]
     assert out.count("here: yes") == len(STRATEGIES) - len(own)
     for name in own:

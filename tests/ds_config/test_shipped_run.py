@@ -21,7 +21,8 @@ import pytest
 from zerobench.ds_config import build_ds_config
 from zerobench.resources import shipped
 from zerobench.spec.model import ModelSpec
-from zerobench.spec.trial import HyperparameterSpec, Optimizer, TrialSpec
+from zerobench.spec.optimizers import Optimizer
+from zerobench.spec.trial import HyperparameterSpec, TrialSpec
 
 pytestmark = [pytest.mark.slow, pytest.mark.timeout(1500)]
 

@@ -16,7 +16,8 @@ from zerobench.formulas import formula_record
 from zerobench.formulas.deepspeed import Setting, deepspeed_moments, stage_0, stage_3, swapping
 from zerobench.formulas.deepspeed import setting as setting_module
 from zerobench.records import Category, MemoryRow, Phase, Place, StepKind
-from zerobench.spec.trial import Optimizer, TrialSpec
+from zerobench.spec.optimizers import Optimizer
+from zerobench.spec.trial import TrialSpec
 
 MEASURED = Path(__file__).parents[1] / "data" / "formulas" / "measured_on_two_ranks.json"
 CELLS: list[dict[str, Any]] = json.loads(MEASURED.read_text())["cells"]

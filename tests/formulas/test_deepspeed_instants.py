@@ -20,7 +20,7 @@ from zerobench.formulas.deepspeed import deepspeed_moments
 from zerobench.formulas.deepspeed.setting import Bytes, Moments, Setting
 from zerobench.formulas.deepspeed.stage_0 import plain_device
 from zerobench.records import StepKind
-from zerobench.spec.trial import Optimizer
+from zerobench.spec.optimizers import Optimizer
 
 GOLDEN = Path(__file__).parent / "golden" / "instants.json"
 TENSORS = (700, 64, 32, 300, 64, 1001)

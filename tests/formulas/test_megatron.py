@@ -13,7 +13,7 @@ from zerobench.formulas.deepspeed.stage_0 import plain_device
 from zerobench.formulas.megatron import Parts, cut_logits_bytes, own_tensors, tensor_device, tensor_moves
 from zerobench.records import Category, Phase, StepKind
 from zerobench.spec.model import ModelSpec
-from zerobench.spec.trial import Optimizer
+from zerobench.spec.optimizers import Optimizer
 
 HIDDEN, INNER, VOCAB, LAYERS = 64, 112, 509, 2
 

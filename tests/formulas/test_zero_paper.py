@@ -18,7 +18,8 @@ from zerobench.formulas.zero_paper import (
     model_states,
     shares,
 )
-from zerobench.spec.trial import Optimizer, Precision
+from zerobench.spec.optimizers import Optimizer
+from zerobench.spec.trial import Precision
 
 DATA = Path(__file__).parents[1] / "data" / "zero_paper"
 BILLION = 1_000_000_000

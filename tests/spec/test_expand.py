@@ -12,8 +12,9 @@ import yaml
 from zerobench.errors import UserError
 from zerobench.spec.expand import PlannedTrial, expand
 from zerobench.spec.machine import Accelerator, Machine
+from zerobench.spec.optimizers import Optimizer
 from zerobench.spec.sweep import load_sweep, shipped_sweeps
-from zerobench.spec.trial import Evidence, Offload, Optimizer, TrialSpec
+from zerobench.spec.trial import Evidence, Offload, TrialSpec
 
 GIB = 2**30
 CPU = Machine(accelerator=Accelerator.CPU, cpu_cores=2, host_memory_bytes=16 * GIB, supports_fp16=False)

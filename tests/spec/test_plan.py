@@ -13,12 +13,13 @@ from zerobench.errors import UserError
 from zerobench.spec.cluster import Cluster, read_cluster, read_rate, read_tokens
 from zerobench.spec.expand import expand
 from zerobench.spec.frontier_axes import FRONTIERS, with_layers
+from zerobench.spec.optimizers import Optimizer
 from zerobench.spec.plan import cells, document, read_stages, read_work
 from zerobench.spec.plan_own import own_config
 from zerobench.spec.plan_sweep import sweep_gpu, sweep_points
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.sweep import load_sweep, shipped_sweeps
-from zerobench.spec.trial import Evidence, Offload, Optimizer, Precision
+from zerobench.spec.trial import Evidence, Offload, Precision
 
 
 def cluster(**words: str) -> Cluster:

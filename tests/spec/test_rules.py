@@ -125,12 +125,17 @@ def test_a_point_that_cannot_run_on_cpu_ranks_is_skipped_by_its_rule_in_a_senten
             "offload_param nvme: libaio",
         ),
         (
-            {"has_cpu_adam": False},
+            {"missing_kernels": ("cpu_adam",)},
             {"optimizer": "cpu_adam", "offload_optimizer": "cpu"},
             "cpu_adam_needs_compiler",
             "nvcc",
         ),
-        ({"has_fused_adam": False}, {"optimizer": "fused_adamw"}, "fused_adamw_needs_compiler", "compiles FusedAdam"),
+        (
+            {"missing_kernels": ("fused_adam",)},
+            {"optimizer": "fused_adamw"},
+            "fused_adamw_needs_compiler",
+            "compiles FusedAdam",
+        ),
         ({}, {"attention": "flash_attention_2", "precision": "fp32"}, "flash_attention_needs_gpu", "precision fp32"),
         (
             {"has_flash_attention": False},
@@ -174,7 +179,7 @@ def test_fp16_and_flash_attention_run_on_a_gpu_that_has_them():
 
 
 def test_fused_adamw_without_deepspeed_needs_no_compiler():
-    machine = CPU.model_copy(update={"has_fused_adam": False})
+    machine = CPU.model_copy(update={"missing_kernels": ("fused_adam",)})
     assert skip(machine, strategy="single", gpus_per_node=1, optimizer="fused_adamw") is None
 
 
@@ -361,8 +366,7 @@ BARE = CPU.model_copy(
         "host_memory_bytes": GIB,
         "supports_bf16": False,
         "has_libaio": False,
-        "has_cpu_adam": False,
-        "has_fused_adam": False,
+        "missing_kernels": ("cpu_adam", "fused_adam"),
     }
 )
 """A machine on which next to nothing can be measured."""

@@ -24,7 +24,6 @@ GPU = Machine(
     num_nodes=4,
     cpu_cores=64,
     host_memory_bytes=512 * GIB,
-    has_fused_adam=True,
 )
 TWO_NODES = {"num_nodes": 2, "precision": "fp16"}
 SIMULATED = {"evidence": "simulated", "prediction": {"gpu": "h200"}}
@@ -63,7 +62,7 @@ def skip(machine: Machine = CPU, **fields: Any) -> Skip | None:
         ),
         (CPU, {"quantized_weights": True}, "quantizer_needs_gpu", "it needs GPUs"),
         (
-            GPU.model_copy(update={"has_fused_adam": False}),
+            GPU.model_copy(update={"missing_kernels": ("fused_adam",)}),
             {"quantized_weights": True},
             "quantizer_needs_gpu",
             "(nvcc) is missing",

@@ -30,8 +30,10 @@ CLIPPING = 0.05
 """Less than the norm of these gradients."""
 
 
-def loop(precision: str = "fp32", *, seed: int = 1, tied: bool = False, clipping: float = CLIPPING) -> Single:
-    asked = {"precision": precision, "optimizer": "adamw", "hyperparameters": {"gradient_clipping": clipping, **ADAM}}
+def loop(
+    precision: str = "fp32", *, seed: int = 1, tied: bool = False, clipping: float = CLIPPING, optimizer: str = "adamw"
+) -> Single:
+    asked = {"precision": precision, "optimizer": optimizer, "hyperparameters": {"gradient_clipping": clipping, **ADAM}}
     model = ModelSpec(name="tiny", hf_config=CONFIG | {"tie_word_embeddings": tied})
     trial = TrialSpec.model_validate({"model": model, "strategy": "single", **asked})
     job = Job(

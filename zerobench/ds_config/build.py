@@ -14,8 +14,9 @@ from zerobench.errors import UserError
 from zerobench.folder import TrialFolder
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.batch import autotp_size, micro_batches_of_share
+from zerobench.spec.optimizers import OPTIMIZERS, StatesPlace
 from zerobench.spec.strategy import uses_deepspeed
-from zerobench.spec.trial import Offload, Optimizer, Precision, TrialSpec
+from zerobench.spec.trial import Offload, Precision, TrialSpec
 
 _NEVER = 1_000_000_000
 """Steps between two progress lines of DeepSpeed's own."""
@@ -71,12 +72,20 @@ def _generated(trial: TrialSpec) -> dict[str, Any]:
         "wall_clock_breakdown": False,
         "memory_breakdown": False,
         **_precision(trial.precision),
-        "optimizer": _optimizer(trial),
+        **_optimizer(trial),
         "zero_optimization": _zero(trial),
     }
-    if trial.optimizer is Optimizer.SGD and trial.zero_stage:
-        config["zero_allow_untested_optimizer"] = True
-    return config
+    return config | _untested(trial)
+
+
+def _untested(trial: TrialSpec) -> dict[str, Any]:
+    """What ZeRO must be told to take an optimizer that it does not know (runtime/engine.py, _configure_optimizer)."""
+    known = OPTIMIZERS[trial.optimizer].deepspeed
+    if not trial.zero_stage or (known is not None and known.is_tested):
+        return {}
+    is_handed_offloaded = known is None and trial.offload_optimizer is not Offload.NONE
+    forced = {"zero_force_ds_cpu_optimizer": False} if is_handed_offloaded else {}
+    return {"zero_allow_untested_optimizer": True} | forced
 
 
 def _precision(precision: Precision) -> dict[str, Any]:
@@ -101,29 +110,28 @@ def _precision(precision: Precision) -> dict[str, Any]:
 def _optimizer(trial: TrialSpec) -> dict[str, Any]:
     """The section from which DeepSpeed makes the optimizer that the trial asks for (runtime/engine.py,
     _configure_basic_optimizer): AdamW without `torch_adam` is DeepSpeedCPUAdam where its states are offloaded
-    and FusedAdam elsewhere; a name that DeepSpeed does not know is looked up in torch.optim, by its exact case.
+    and FusedAdam elsewhere; a name that DeepSpeed does not know is looked up in torch.optim, by its exact case. There
+    is none where DeepSpeed has no such optimizer: it is handed one.
     """
-    values = trial.hyperparameters
-    if trial.optimizer is Optimizer.SGD:
-        return {"type": "SGD", "params": {"lr": values.learning_rate, "weight_decay": values.weight_decay}}
+    info = OPTIMIZERS[trial.optimizer]
+    if info.deepspeed is None:
+        return {}
     offloaded = trial.offload_optimizer is not Offload.NONE
-    if trial.optimizer is Optimizer.CPU_ADAM and not offloaded:
-        raise UserError("optimizer: cpu_adam runs on the host; offload_optimizer is none; choices: adamw, fused_adamw")
-    if trial.optimizer is Optimizer.FUSED_ADAMW and offloaded:
+    if not info.may_lie(offloaded=offloaded):
+        where = "host" if info.place is StatesPlace.HOST else "device"
         raise UserError(
-            f"optimizer: fused_adamw runs on the device; offload_optimizer is {trial.offload_optimizer}; "
-            "choices: cpu_adam, adamw"
+            f"optimizer: {info.name} runs on the {where}; offload_optimizer is {trial.offload_optimizer}; "
+            f"choices: {', '.join(info.instead)}"
         )
-    params: dict[str, Any] = {
+    values = trial.hyperparameters
+    said = {
         "lr": values.learning_rate,
         "betas": [values.adam_beta1, values.adam_beta2],
         "eps": values.adam_epsilon,
         "weight_decay": values.weight_decay,
-        "adam_w_mode": True,
     }
-    if trial.optimizer is Optimizer.ADAMW:
-        params["torch_adam"] = True
-    return {"type": "AdamW", "params": params}
+    params = {name: said[name] for name in info.deepspeed.hyperparameters} | info.deepspeed.settings
+    return {"optimizer": {"type": info.deepspeed.type, "params": params}}
 
 
 def _zero(trial: TrialSpec) -> dict[str, Any]:

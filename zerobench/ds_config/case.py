@@ -6,7 +6,15 @@ from collections.abc import Mapping
 from dataclasses import dataclass
 from typing import Any
 
-from zerobench.ds_config.reading import ELEMENT_BYTES, becomes_bf16_optimizer, device_of, get, precision_of
+from zerobench.ds_config.reading import (
+    ELEMENT_BYTES,
+    becomes_bf16_optimizer,
+    device_of,
+    get,
+    optimizer_of,
+    precision_of,
+)
+from zerobench.spec.optimizers import OPTIMIZERS, Optimizer, OptimizerInfo
 from zerobench.spec.trial import Offload, Precision
 from zerobench.units import format_bytes
 
@@ -19,6 +27,13 @@ class Case:
     world_size: int
     num_params: int
     """Parameters of the whole model, all of them trained."""
+    handed: Optimizer | None = None
+    """The optimizer that DeepSpeed is handed; None where it makes it of the configuration."""
+
+    @property
+    def optimizer(self) -> OptimizerInfo:
+        """What updates. Raises UserError for one that no trial can ask for."""
+        return OPTIMIZERS[optimizer_of(self.config) if self.handed is None else self.handed]
 
     def zero(self, key: str) -> Any:
         """The value of a key of zero_optimization, or DeepSpeed's default."""

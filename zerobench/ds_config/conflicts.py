@@ -8,6 +8,7 @@ from typing import Any
 from zerobench.ds_config.reading import device_of, get, optimizer_of, precision_of, zeropp_of
 from zerobench.errors import UserError
 from zerobench.spec.batch import AUTOTP_SIZE, autotp_size, micro_batches_of_share
+from zerobench.spec.optimizers import OPTIMIZERS
 from zerobench.spec.trial import TrialSpec
 
 
@@ -41,7 +42,9 @@ def _facts(config: Mapping[str, Any], trial: TrialSpec, where: str) -> Iterator[
     yield "the precision of its bf16 and fp16 sections", precision_of(config), "precision", trial.precision.value
     for section in ("offload_optimizer", "offload_param"):
         yield f"{section}.device", device_of(config, section), section, getattr(trial, section).value
-    yield "the optimizer it makes", optimizer_of(config, where).value, "optimizer", trial.optimizer.value
+    is_handed = OPTIMIZERS[trial.optimizer].deepspeed is None and get(config, "optimizer.type") is None
+    made = trial.optimizer if is_handed else optimizer_of(config, where)
+    yield "the optimizer it makes", made.value, "optimizer", trial.optimizer.value
 
 
 def _zeropp_facts(config: Mapping[str, Any], trial: TrialSpec) -> Iterator[tuple[str, Any, str, Any]]:

@@ -13,23 +13,31 @@ from typing import Any
 from zerobench.ds_config.build import build_ds_config
 from zerobench.ds_config.case import Case, size
 from zerobench.ds_config.offload_departures import host_departures, nvme_departures
-from zerobench.ds_config.reading import optimizer_of
-from zerobench.spec.trial import Offload, Optimizer, TrialSpec
+from zerobench.spec.optimizers import OPTIMIZERS, Optimizer, OptimizerInfo
+from zerobench.spec.trial import Offload, TrialSpec
+from zerobench.units import format_bytes
 
 _STAGE_0_BUCKET = 500_000_000
 """Elements all-reduced at a time without ZeRO (runtime/engine.py, MEMORY_OPT_ALLREDUCE_SIZE); no key sets it."""
 
 
-def departures(config: Mapping[str, Any] | TrialSpec, world_size: int | None = None, num_params: int = 0) -> list[str]:
+def departures(
+    config: Mapping[str, Any] | TrialSpec,
+    world_size: int | None = None,
+    num_params: int = 0,
+    optimizer: Optimizer | None = None,
+) -> list[str]:
     """Sentences for one rank of `world_size` and a model of `num_params` parameters, all of them trained.
 
     `config` is a DeepSpeed configuration without `auto` values, or a trial, whose configuration is then built and
-    whose ranks count where `world_size` is None.
+    whose ranks count where `world_size` is None. `optimizer` says what an engine was handed of which its configuration
+    knows nothing.
     """
     if isinstance(config, TrialSpec):
         world_size = config.world_size if world_size is None else world_size
-        config = build_ds_config(config)
-    case = Case(config, world_size or 1, num_params)
+        optimizer, config = config.optimizer, build_ds_config(config)
+    is_handed = optimizer is not None and OPTIMIZERS[optimizer].deepspeed is None
+    case = Case(config, world_size or 1, num_params, handed=optimizer if is_handed else None)
     by_stage = (_stage_0, _stage_1_and_2, _stage_1_and_2, _stage_3)
     return [*by_stage[case.stage](case), *_step(case), *host_departures(case), *nvme_departures(case)]
 
@@ -45,13 +53,13 @@ def _stage_0(case: Case) -> Iterator[str]:
     )
     if case.element == 4:
         return
-    kind = optimizer_of(case.config)
-    if kind is not Optimizer.SGD:
+    info = case.optimizer
+    if info.states:
         yield (
-            "stage 0 in 16 bits runs an optimizer step on zero gradients while the engine is built, so that Adam's "
-            f"moments ({size(8, case.num_params)}) are there from initialisation on"
+            "stage 0 in 16 bits runs an optimizer step on zero gradients while the engine is built, so that "
+            f"{info.states_title} ({_states(info, case.num_params)}) are there from initialisation on"
         )
-    if kind is Optimizer.FUSED_ADAMW:
+    if info.is_flattened_in_16_bits:
         yield (
             "stage 0 holds the gradients twice in fp32 during the step, one by one and flattened, beside the 16-bit "
             f"ones ({size(8, case.num_params)})"
@@ -218,14 +226,16 @@ def _step(case: Case) -> Iterator[str]:
             "the norm of the gradients is taken in fp64, one gradient after the other: a temporary of 8 bytes for "
             "each element of the partition's largest"
         )
-    kind = optimizer_of(case.config)
-    if kind is not Optimizer.SGD and (case.stage > 0 or case.element == 4):
+    info = case.optimizer
+    if info.states and (case.stage > 0 or case.element == 4):
         yield (
-            f"Adam's moments ({size(case.states, 8)}) appear at the first step, so that the steady state begins at the "
-            "second"
+            f"{info.states_title} ({_states(info, case.states)}) appear at the first step, so that "
+            "the steady state begins at the second"
         )
-    if kind is Optimizer.ADAMW:
-        yield (
-            "torch.optim.AdamW makes temporaries in its step, each as large as the second moment it works on (up to "
-            f"{size(case.states, 4)}); DeepSpeed's own Adam makes none"
-        )
+    if info.temporaries_note is not None:
+        largest = info.temporaries.nbytes([case.states], on_gpu=True)
+        yield info.temporaries_note.format(largest=format_bytes(largest))
+
+
+def _states(info: OptimizerInfo, elements: int) -> str:
+    return format_bytes(sum(info.states_of([elements]).values()))

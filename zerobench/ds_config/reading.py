@@ -7,7 +7,8 @@ from typing import Any
 
 from zerobench.ds_config.keys import default
 from zerobench.errors import UserError
-from zerobench.spec.trial import Offload, Optimizer, Precision
+from zerobench.spec.optimizers import OPTIMIZERS, Optimizer, OptimizerInfo
+from zerobench.spec.trial import Offload, Precision
 
 
 def get(config: Mapping[str, Any], path: str) -> Any:
@@ -53,22 +54,36 @@ def becomes_bf16_optimizer(stage: int | None, *, is_bf16: bool, accumulates_in: 
     return stage == 1 and is_bf16 and in_fp32 and offload is not Offload.CPU
 
 
+def made_by(config: Mapping[str, Any]) -> OptimizerInfo | None:
+    """What DeepSpeed makes of the optimizer's section (runtime/engine.py, _configure_basic_optimizer); None: nothing
+    that is known here.
+    """
+    kind, params = get(config, "optimizer.type"), get(config, "optimizer.params") or {}
+    offloaded = device_of(config, "offload_optimizer") != Offload.NONE.value
+    is_plain = bool(params.get("torch_adam", False))
+    for info in OPTIMIZERS.values():
+        ours = info.deepspeed
+        if ours is None or not ours.is_named(kind) or not info.may_lie(offloaded=offloaded):
+            continue
+        if bool(ours.settings.get("torch_adam", False)) == is_plain:
+            return info
+    return None
+
+
 def optimizer_of(config: Mapping[str, Any], where: str = "ds_config") -> Optimizer:
-    """The optimizer that DeepSpeed makes of the configuration (runtime/engine.py, _configure_basic_optimizer).
+    """The optimizer that DeepSpeed makes of the configuration.
 
     Raises UserError for one that no trial can ask for.
     """
     kind = get(config, "optimizer.type")
     params = get(config, "optimizer.params") or {}
-    if kind == "SGD":
-        return Optimizer.SGD
-    if str(kind).lower() not in {"adam", "adamw"}:
-        raise UserError(f"{where}: optimizer.type: {kind!r} has no counterpart here; choices: AdamW, Adam, SGD")
+    info = made_by(config)
+    if info is None:
+        named = (one.deepspeed.types for one in OPTIMIZERS.values() if one.deepspeed is not None)
+        known = dict.fromkeys(name for types in named for name in types)
+        raise UserError(f"{where}: optimizer.type: {kind!r} has no counterpart here; choices: {', '.join(known)}")
     if str(kind).lower() == "adam" and not params.get("adam_w_mode", True):
         raise UserError(
             f"{where}: optimizer: Adam with adam_w_mode: false has no counterpart here; choices: AdamW, SGD"
         )
-    if params.get("torch_adam", False):
-        return Optimizer.ADAMW
-    offloaded = device_of(config, "offload_optimizer") != Offload.NONE.value
-    return Optimizer.CPU_ADAM if offloaded else Optimizer.FUSED_ADAMW
+    return info.name

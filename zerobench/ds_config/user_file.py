@@ -30,6 +30,7 @@ FILLED_IF_ABSENT = (
     "gradient_clipping",  # DeepSpeed's default changed from 0.0 to 1.0 in 0.19
     "optimizer",
     "zero_allow_untested_optimizer",  # without it DeepSpeed refuses SGD
+    "zero_force_ds_cpu_optimizer",  # and offloaded states of an optimizer that it is handed
 )
 """What a configuration file may leave to the trial without saying `auto`."""
 

@@ -21,19 +21,20 @@ Headers, names and step counters come on top; they are nothing beside the states
 from __future__ import annotations
 
 from zerobench.spec.batch import autotp_size
+from zerobench.spec.optimizers import OPTIMIZERS
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.resume import needs_universal
 from zerobench.spec.strategy import strategy_info, uses_deepspeed
-from zerobench.spec.trial import Optimizer, Precision, TrialSpec
+from zerobench.spec.trial import Precision, TrialSpec
 
 _FP32 = 4
 
 
 def checkpoint_bytes(trial: TrialSpec, num_params: int) -> int:
     """Bytes of one checkpoint of `trial`, whose model has `num_params` parameters, all of them trained."""
-    moments = 0 if trial.optimizer is Optimizer.SGD else 2 * _FP32
+    moments = OPTIMIZERS[trial.optimizer].state_bytes
     module, masters = _weight_bytes(trial)
-    return _params_written(trial, num_params) * (module + _copies_of_states(trial) * (masters + moments))
+    return round(_params_written(trial, num_params) * (module + _copies_of_states(trial) * (masters + moments)))
 
 
 def _params_written(trial: TrialSpec, num_params: int) -> int:

@@ -49,12 +49,13 @@ from zerobench.records import (
 from zerobench.spec.batch import micro_batches_of_share
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.hardware import find_gpu
+from zerobench.spec.optimizers import OPTIMIZERS, without_deepspeed
 from zerobench.spec.overheads import overhead_of
 from zerobench.spec.parameters import ParameterCounts, count_parameters
 from zerobench.spec.sharding import nodes_of_neighbours, state_shard_size
 from zerobench.spec.strategy import STRATEGIES, strategy_info
 from zerobench.spec.tensor_parallel import why_not_cut
-from zerobench.spec.trial import Evidence, Offload, Optimizer, TrialSpec
+from zerobench.spec.trial import Evidence, Offload, TrialSpec
 
 DEVICE_TYPE = "formula"
 _INPUT_BYTES = 8
@@ -93,7 +94,7 @@ def formula_record(trial: TrialSpec) -> RankRecord:
         flops=pass_flops(trial, replaces_linear=setting.case.replaces_linear),
         nvme=swapped(setting) if trial.zero_stage == 3 else [],
         context=_context(trial),
-        departures=departures(config, trial.world_size, counts.total) if config else [],
+        departures=departures(config, trial.world_size, counts.total, trial.optimizer) if config else [],
         notes=_notes(trial),
     )
 
@@ -156,15 +157,15 @@ def _config(trial: TrialSpec) -> dict[str, Any]:
 
 
 def _setting(trial: TrialSpec, config: dict[str, Any], tensors: tuple[int, ...], *, tied_head: bool) -> Setting:
-    optimizer = optimizer_of(config) if config else trial.optimizer
+    is_made = config and OPTIMIZERS[trial.optimizer].deepspeed is not None
+    optimizer = optimizer_of(config) if is_made else trial.optimizer
     if not config:
         config = {
             str(trial.precision): {"enabled": True},
             "zero_optimization": {"stage": 0},
             "gradient_accumulation_steps": micro_batches_of_share(trial),
         }
-        # torch's fused AdamW is one kernel, as DeepSpeed's; its CPUAdam has torch's plain AdamW for a counterpart.
-        optimizer = Optimizer.ADAMW if optimizer is Optimizer.CPU_ADAM else optimizer
+        optimizer = without_deepspeed(optimizer).name
     gpu = None if trial.prediction.gpu is None else find_gpu(trial.prediction.gpu)
     return Setting(
         case=Case(config, state_shard_size(trial), sum(tensors)),

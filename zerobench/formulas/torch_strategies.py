@@ -22,7 +22,7 @@ _DRAWN_ELEMENTS = 2**24
 def ddp_device(setting: Setting, step: StepKind) -> Moments:
     """As the plain loop, with gradients that are there from the first moment to the last: they are DDP's buckets."""
     built = add(_parameters(setting), _gradients(setting, setting.num_params), _masters(setting))
-    states = add(built, setting.adam_moments(setting.num_params))
+    states = add(built, setting.moments(setting.tensors))
     held = built if step is StepKind.FIRST else states
     first = add(held, _gradients(setting, setting.first_gradient))
     between = _outside_of_buckets(setting, step)
@@ -77,7 +77,7 @@ def fsdp(setting: Setting, step: StepKind, shards: Shards, *, offloads: bool) ->
     """
     element, own = setting.case.element, setting.sharded
     built = {Category.MASTER_WEIGHTS if element == 2 else Category.PARAMETERS: 4 * own}
-    states = add(built, setting.adam_moments(own))
+    states = add(built, setting.moments(setting.parts))
     held = built if step is StepKind.FIRST else states
     sharded_gradients = {Category.GRADIENTS: 4 * own}
     update = add(

@@ -16,7 +16,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from zerobench.records import Phase
-from zerobench.spec.trial import Optimizer, Precision
+from zerobench.spec.optimizers import OPTIMIZERS, Optimizer
+from zerobench.spec.trial import Precision
 
 ADAM_K = 12
 """Bytes a parameter of mixed-precision Adam's states (section 3.1)."""
@@ -27,7 +28,7 @@ class BytesPerParameter(NamedTuple):
 
     parameters: int
     gradients: int
-    optimizer: int
+    optimizer: float
     """The paper's K."""
 
 
@@ -74,7 +75,7 @@ def bytes_per_parameter(precision: Precision, optimizer: Optimizer) -> BytesPerP
 
     16-bit training adds fp32 master weights; Adam keeps two fp32 moments, SGD without momentum none.
     """
-    moments = 0 if optimizer is Optimizer.SGD else 8
+    moments = OPTIMIZERS[optimizer].state_bytes
     if precision is Precision.FP32:
         return BytesPerParameter(4, 4, moments)
     return BytesPerParameter(2, 2, 4 + moments)

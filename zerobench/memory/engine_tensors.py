@@ -12,6 +12,7 @@ from typing import Any
 import torch
 
 from zerobench.records import Category, Place
+from zerobench.spec.optimizers import STATE_CATEGORIES
 
 
 @dataclass(frozen=True, slots=True)
@@ -62,14 +63,9 @@ def walk_optimizer_states(optimizer: Any, place: Place | None = None) -> Iterato
 
 
 def _walk_state(state: Mapping[str, Any], place: Place | None) -> Iterator[Named]:
-    names = {
-        "exp_avg": Category.FIRST_MOMENT,
-        "momentum_buffer": Category.FIRST_MOMENT,
-        "exp_avg_sq": Category.SECOND_MOMENT,
-    }
     for key, value in state.items():
         if isinstance(value, torch.Tensor):
-            yield Named(value, names.get(key, Category.OTHER_OPTIMIZER_STATES), place)
+            yield Named(value, STATE_CATEGORIES.get(key, Category.OTHER_OPTIMIZER_STATES), place)
 
 
 def walk_zero12(zero: Any) -> Iterator[Named]:

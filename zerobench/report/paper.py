@@ -39,5 +39,5 @@ def paper_terms(spec: TrialSpec, num_params: int | None) -> PaperTerms | None:
     )
 
 
-def _term(size: int, share: int) -> str:
-    return f"{size}P" if share == 1 else f"{size}P/{share}"
+def _term(size: float, share: int) -> str:
+    return f"{size:g}P" if share == 1 else f"{size:g}P/{share}"

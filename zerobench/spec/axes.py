@@ -20,6 +20,7 @@ from zerobench.spec.base import user_error
 from zerobench.spec.batch_ramp import AskedRamp
 from zerobench.spec.checkpoint import CheckpointSpec
 from zerobench.spec.gpu_names import known_gpu
+from zerobench.spec.optimizers import Optimizer
 from zerobench.spec.plain import as_number, as_written, one_line
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.strategy import strategy_info
@@ -31,7 +32,6 @@ from zerobench.spec.trial import (
     CrossEntropy,
     Evidence,
     Offload,
-    Optimizer,
     PipelineSchedule,
     Precision,
     TfStrategy,

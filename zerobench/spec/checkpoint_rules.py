@@ -5,13 +5,14 @@ from __future__ import annotations
 from dataclasses import replace
 
 from zerobench.spec.batch import AUTOTP_SIZE, autotp_size, processes_of
+from zerobench.spec.optimizers import OPTIMIZERS
 from zerobench.spec.ramp_rules import RAMP_RULES
 from zerobench.spec.resume import needs_universal, resume_world_size, resumed_trial
 from zerobench.spec.situation import Rule, Situation
 from zerobench.spec.step_plan import plan_steps
 from zerobench.spec.strategy import strategy_info, uses_deepspeed
 from zerobench.spec.strategy_rules import STRATEGY_RULES
-from zerobench.spec.trial import Offload, Optimizer
+from zerobench.spec.trial import Offload
 
 _OF_THE_RESUMED = (
     "too_few_processes",
@@ -82,11 +83,11 @@ def _bound_to_its_ranks(s: Situation) -> str | None:
 
 
 def _universal_needs_adam(s: Situation) -> str | None:
-    if not needs_universal(s.trial) or s.trial.optimizer is not Optimizer.SGD:
+    if not needs_universal(s.trial) or OPTIMIZERS[s.trial.optimizer].has_adams_moments:
         return None
     return (
-        f"checkpoint.resume_world_size {resume_world_size(s.trial)} with optimizer sgd: DeepSpeed's universal "
-        "checkpoint is made of Adam's moments (ds_to_universal.py); use adamw"
+        f"checkpoint.resume_world_size {resume_world_size(s.trial)} with optimizer {s.trial.optimizer}: DeepSpeed's "
+        "universal checkpoint is made of Adam's moments (ds_to_universal.py); use adamw"
     )
 
 

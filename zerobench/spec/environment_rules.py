@@ -6,10 +6,11 @@ from collections.abc import Collection
 
 from zerobench.spec import tpu
 from zerobench.spec.architecture import complete
+from zerobench.spec.optimizer_rules import optimizer_refused
 from zerobench.spec.roles import num_servers
 from zerobench.spec.situation import Rule, Situation
 from zerobench.spec.strategy import strategy_info
-from zerobench.spec.trial import Attention, Compression, Consistency, Optimizer, Precision, TfStrategy
+from zerobench.spec.trial import Attention, Compression, Consistency, Precision, TfStrategy
 
 _KERAS_MODELS = ("gpt2", "llama")
 _DROPOUTS = ("resid_pdrop", "embd_pdrop", "attn_pdrop", "attention_dropout")
@@ -97,8 +98,8 @@ def _tensorflow_has_one_of_each(s: Situation) -> str | None:
     trial = s.trial
     if trial.strategy != "tensorflow":
         return None
-    if trial.optimizer is Optimizer.FUSED_ADAMW:
-        return "optimizer fused_adamw at tensorflow: Keras has one AdamW, which it does not fuse; use adamw"
+    if (refused := optimizer_refused(s)) is not None:
+        return refused
     if trial.attention is not Attention.SDPA:
         return (
             f"attention {trial.attention} at tensorflow: the models in Keras have one attention of their own, written "

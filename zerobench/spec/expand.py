@@ -43,6 +43,7 @@ from zerobench.spec.checkpoint import CheckpointSpec
 from zerobench.spec.layout import auto_ranks, resolve_layout
 from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.only import TRIAL_ID, keep, shown
+from zerobench.spec.optimizers import without_deepspeed
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.plain import one_line
 from zerobench.spec.precision import auto_precision
@@ -51,7 +52,7 @@ from zerobench.spec.situation import Situation
 from zerobench.spec.strategy import SETTINGS, settings_of, strategy_info
 from zerobench.spec.sweep import Sweep
 from zerobench.spec.target import Targets
-from zerobench.spec.trial import Compression, Consistency, Evidence, Offload, Optimizer, PredictionSpec, TrialSpec
+from zerobench.spec.trial import Compression, Consistency, Evidence, Offload, PredictionSpec, TrialSpec
 
 Point = dict[str, Any]
 """Every axis to its value, as the sweep writes it, the layout resolved."""
@@ -205,7 +206,7 @@ def _as_reference(point: Mapping[str, Any]) -> Point:
         "gradient_accumulation_steps": point["gradient_accumulation_steps"] * point["world_size"],
         "offload_optimizer": Offload.NONE,
         "offload_param": Offload.NONE,
-        "optimizer": Optimizer.ADAMW if point["optimizer"] is Optimizer.CPU_ADAM else point["optimizer"],
+        "optimizer": without_deepspeed(point["optimizer"]).name,
         "compression": Compression.NONE,
         "consistency": Consistency.SYNC,
         "hpz_partition_size": None,

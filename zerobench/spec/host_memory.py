@@ -7,10 +7,11 @@ arXiv 2101.06840, section 4): activations, buffers and copies come on top, so wh
 from __future__ import annotations
 
 from zerobench.spec.machine import Accelerator
+from zerobench.spec.optimizers import OPTIMIZERS
 from zerobench.spec.roles import num_servers
 from zerobench.spec.sharding import state_shard_size
 from zerobench.spec.strategy import STRATEGIES, paper_stage
-from zerobench.spec.trial import Offload, Optimizer, Precision, TrialSpec
+from zerobench.spec.trial import Offload, Precision, TrialSpec
 
 PROCESS_BYTES = 330 * 2**20
 """Resident size of a rank that has imported torch, DeepSpeed and transformers and holds nothing yet (measured,
@@ -76,7 +77,7 @@ def _optimizer_offloaded(trial: TrialSpec, share: int) -> int:
     Page-locked are at stages 1 and 2 weights and gradients, and the copy in 16 bits that the updated weights go back
     in; at stage 3 the gradients, those in fp32 in sub-groups, and those in 16 bits. Moments never are.
     """
-    word, moments = 4 * share, _moment_bytes(trial) * share
+    word, moments = 4 * share, round(_moment_bytes(trial) * share)
     half = 0 if trial.precision is Precision.FP32 else page_locked_bytes(2 * share)
     if trial.zero_stage in {1, 2} and _is_page_locked(trial):
         return 2 * page_locked_bytes(word) + half + moments
@@ -111,10 +112,10 @@ def _element_bytes(trial: TrialSpec) -> int:
     return 4 if trial.precision is Precision.FP32 else 2
 
 
-def _moment_bytes(trial: TrialSpec) -> int:
-    return 0 if trial.optimizer is Optimizer.SGD else 8
+def _moment_bytes(trial: TrialSpec) -> float:
+    return OPTIMIZERS[trial.optimizer].state_bytes
 
 
-def _optimizer_bytes(trial: TrialSpec) -> int:
+def _optimizer_bytes(trial: TrialSpec) -> float:
     """Moments, and for 16-bit parameters fp32 master weights."""
     return _moment_bytes(trial) + (0 if trial.precision is Precision.FP32 else 4)

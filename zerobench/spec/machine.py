@@ -17,6 +17,7 @@ from zerobench.control_groups import host_memory_bytes
 from zerobench.environments import missing_environments
 from zerobench.spec import tpu
 from zerobench.spec.base import Spec
+from zerobench.spec.optimizers import optimizer_kernels
 from zerobench.spec.strategy import strategy_packages
 from zerobench.spec.toolchain import (
     can_build_ops,
@@ -67,10 +68,8 @@ class Machine(Spec):
     """Whether DeepSpeed takes fp16 on the device; on CPUs only with native fp16 instructions."""
     has_libaio: bool = True
     """Whether DeepSpeed's asynchronous I/O, which NVMe offload needs, is there or can be built."""
-    has_cpu_adam: bool = True
-    """Whether DeepSpeed's CPUAdam is there or can be built."""
-    has_fused_adam: bool = True
-    """Whether DeepSpeed's FusedAdam is there or can be built."""
+    missing_kernels: tuple[str, ...] = ()
+    """Kernels of DeepSpeed's optimizers that are not there and cannot be built."""
     has_flash_attention: bool = False
     """Whether the package flash_attn is installed."""
     has_liger: bool = False
@@ -130,8 +129,7 @@ def detect_machine(num_nodes: int = 1, devices: Sequence[Device] | None = None) 
         bf16_slowdown=None,
         supports_fp16=on_cuda or cpu_supports_fp16(),
         has_libaio=op_is_built("async_io") or (buildable and has_libaio()),
-        has_cpu_adam=op_is_built("cpu_adam") or buildable,
-        has_fused_adam=op_is_built("fused_adam") or buildable,
+        missing_kernels=() if buildable else tuple(name for name in optimizer_kernels() if not op_is_built(name)),
         has_flash_attention=package_folder("flash_attn") is not None,
         has_liger=package_folder("liger_kernel") is not None,
         has_inductor=can_compile_graphs(for_cuda=on_cuda),

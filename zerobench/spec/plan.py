@@ -16,18 +16,10 @@ from zerobench.spec.causal_models import takes_sdpa
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.expand import NOWHERE, PlannedTrial
 from zerobench.spec.model import ModelSpec
+from zerobench.spec.optimizers import deepspeeds_adamw
 from zerobench.spec.rules import Skip, why_skipped
 from zerobench.spec.situation import Situation
-from zerobench.spec.trial import (
-    Attention,
-    Evidence,
-    Offload,
-    Optimizer,
-    Precision,
-    PredictionSpec,
-    StepsSpec,
-    TrialSpec,
-)
+from zerobench.spec.trial import Attention, Evidence, Offload, Precision, PredictionSpec, StepsSpec, TrialSpec
 
 STEPS = StepsSpec(warmup=0, memory=1, timed=1)
 """A predicted step is like the next: the first one and one more say all."""
@@ -77,11 +69,6 @@ def usual_attention(model: ModelSpec) -> Attention:
     return Attention.SDPA if takes_sdpa(model) else Attention.EAGER
 
 
-def usual_optimizer(states: Offload) -> Optimizer:
-    """AdamW where its states are: DeepSpeed's for the device, or its own for the host."""
-    return Optimizer.FUSED_ADAMW if states is Offload.NONE else Optimizer.CPU_ADAM
-
-
 def cells(work: Mapping[str, Any], cluster: Cluster, stages: Sequence[int] = STAGES) -> list[PlannedTrial]:
     """A trial for each stage and offload, in the order of their reach; `work` maps axes to values (model and so on).
 
@@ -107,7 +94,7 @@ def _cell(work: Mapping[str, Any], cluster: Cluster, stage: int, optimizer: Offl
             nvme_path=NOWHERE if swaps and cluster.nvme_bytes_per_s else None,
             num_nodes=cluster.num_nodes,
             gpus_per_node=cluster.gpus_per_node,
-            optimizer=usual_optimizer(optimizer),
+            optimizer=deepspeeds_adamw(offloaded=optimizer is not Offload.NONE),
             steps=STEPS,
         ),
         cluster,

@@ -16,8 +16,9 @@ from zerobench.ds_config.reading import device_of, get, optimizer_of, precision_
 from zerobench.errors import UserError
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.expand import NOWHERE, PlannedTrial
-from zerobench.spec.plan import STEPS, checked, predicted, usual_attention, usual_optimizer, usual_precision
-from zerobench.spec.trial import HyperparameterSpec, Offload, Optimizer, Precision, TrialSpec
+from zerobench.spec.optimizers import Optimizer, deepspeeds_adamw
+from zerobench.spec.plan import STEPS, checked, predicted, usual_attention, usual_precision
+from zerobench.spec.trial import HyperparameterSpec, Offload, Precision, TrialSpec
 
 
 def own_config(path: str, work: Mapping[str, Any], cluster: Cluster) -> list[PlannedTrial]:
@@ -62,7 +63,7 @@ def _precision(config: Mapping[str, Any], cluster: Cluster) -> Precision:
 
 def _optimizer(config: Mapping[str, Any], path: str, place: Offload) -> Optimizer:
     if _known(config.get("optimizer"), None) is None:
-        return usual_optimizer(place)
+        return deepspeeds_adamw(offloaded=place is not Offload.NONE)
     return optimizer_of(config, path)
 
 

@@ -18,13 +18,14 @@ from zerobench.spec.causal_models import is_causal_model, takes_sdpa
 from zerobench.spec.checkpoint_rules import CHECKPOINT_RULES
 from zerobench.spec.host_memory import host_state_bytes
 from zerobench.spec.machine import CPU_RANKS_PER_CORE
+from zerobench.spec.optimizer_rules import COMPILER_RULES, OPTIMIZER_RULES
 from zerobench.spec.plain import one_line
 from zerobench.spec.ramp_rules import RAMP_RULES
 from zerobench.spec.situation import Rule, Situation
 from zerobench.spec.speed_rules import SPEED_RULES
 from zerobench.spec.strategy import uses_deepspeed
 from zerobench.spec.strategy_rules import STRATEGY_RULES
-from zerobench.spec.trial import Attention, Evidence, Offload, Optimizer, Precision
+from zerobench.spec.trial import Attention, Evidence, Offload, Precision
 from zerobench.units import format_bytes, format_count
 
 
@@ -126,38 +127,6 @@ def _rank_exceeds_world(s: Situation) -> str | None:
     return None
 
 
-def _cpu_adam_needs_offload(s: Situation) -> str | None:
-    if s.trial.optimizer is Optimizer.CPU_ADAM and s.trial.offload_optimizer is Offload.NONE:
-        return "optimizer cpu_adam with offload_optimizer none: CPUAdam updates states that lie in host memory"
-    return None
-
-
-def _cpu_adam_needs_compiler(s: Situation) -> str | None:
-    if s.trial.optimizer is Optimizer.CPU_ADAM and not s.machine.has_cpu_adam:
-        return f"optimizer cpu_adam: DeepSpeed compiles CPUAdam at first use, and {_missing_tools(s)} is missing"
-    return None
-
-
-def _fused_adamw_needs_device_states(s: Situation) -> str | None:
-    if s.trial.optimizer is Optimizer.FUSED_ADAMW and s.trial.offload_optimizer is not Offload.NONE:
-        return (
-            f"optimizer fused_adamw with offload_optimizer {s.trial.offload_optimizer}: "
-            "DeepSpeed would run CPUAdam in its place; ask for cpu_adam or adamw"
-        )
-    return None
-
-
-def _fused_adamw_needs_compiler(s: Situation) -> str | None:
-    own = uses_deepspeed(s.trial)  # without DeepSpeed it is torch's own
-    if own and s.trial.optimizer is Optimizer.FUSED_ADAMW and not s.machine.has_fused_adam:
-        return f"optimizer fused_adamw: DeepSpeed compiles FusedAdam at first use, and {_missing_tools(s)} is missing"
-    return None
-
-
-def _missing_tools(s: Situation) -> str:
-    return "a C++ compiler, ninja or the CUDA toolkit (nvcc)" if s.on_gpu else "a C++ compiler or ninja"
-
-
 def _model_is_not_causal(s: Situation) -> str | None:
     if is_causal_model(s.trial.model):
         return None
@@ -243,10 +212,7 @@ RULES: dict[str, Rule] = {
     "ranks_exceed_gpus": _ranks_exceed_gpus,
     "ranks_exceed_cores": _ranks_exceed_cores,
     "rank_exceeds_world": _rank_exceeds_world,
-    "cpu_adam_needs_offload": _cpu_adam_needs_offload,
-    "cpu_adam_needs_compiler": _cpu_adam_needs_compiler,
-    "fused_adamw_needs_device_states": _fused_adamw_needs_device_states,
-    "fused_adamw_needs_compiler": _fused_adamw_needs_compiler,
+    **OPTIMIZER_RULES,
     "sequence_exceeds_positions": _sequence_exceeds_positions,
     "sdpa_needs_model": _sdpa_needs_model,
     "emulated_needs_gpu": _emulated_needs_gpu,
@@ -268,8 +234,7 @@ AT_HAND: dict[str, frozenset[Evidence]] = {
     **dict.fromkeys(CHECKPOINT_RULES, _MEASURED),
     "nvme_needs_path": _ON_DEVICE,
     "nvme_needs_libaio": _ON_DEVICE,
-    "cpu_adam_needs_compiler": _ON_DEVICE,
-    "fused_adamw_needs_compiler": _ON_DEVICE,
+    **dict.fromkeys(COMPILER_RULES, _ON_DEVICE),
     "host_memory": _ON_DEVICE,
 }
 """The rules about what is at hand, each with the evidences that it holds for; the others hold for all."""

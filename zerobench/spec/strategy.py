@@ -11,6 +11,7 @@ from pydantic import Field
 
 from zerobench.errors import unknown_choice
 from zerobench.spec.base import Spec
+from zerobench.spec.optimizers import OPTIMIZERS
 from zerobench.spec.trial import (
     Compression,
     Consistency,
@@ -269,8 +270,8 @@ def strategy_packages() -> list[str]:
 
 
 def is_exact(trial: TrialSpec) -> bool:
-    """Whether the trial computes what the reference computes: its strategy does, nothing is compressed or quantized on
-    its way, and no gradient is computed on weights that others have moved on from.
+    """Whether the trial computes what the reference computes: its strategy and optimizer do, nothing is compressed or
+    quantized on its way, and no gradient is computed on weights that others have moved on from.
     """
     info = STRATEGIES.get(trial.strategy)  # a user's own script has another name
     is_stale = trial.consistency is Consistency.ASYNC
@@ -278,6 +279,7 @@ def is_exact(trial: TrialSpec) -> bool:
         return False  # it multiplies fp32 in bf16 (Cloud TPU, "Improve your model's performance with bfloat16")
     is_lossy = trial.compression is not Compression.NONE or trial.quantized_weights or trial.quantized_gradients
     is_lossy |= trial.cross_entropy is CrossEntropy.MODEL_DTYPE and trial.precision is not Precision.FP32
+    is_lossy |= OPTIMIZERS[trial.optimizer].why_inexact(in_parts=(paper_stage(trial) or 0) > 0) is not None
     return (info is None or info.exact) and not is_lossy and not is_stale
 
 

@@ -6,13 +6,14 @@ from zerobench.spec.architecture import dimensions
 from zerobench.spec.availability import FRAMEWORKS, unavailable
 from zerobench.spec.batch import AUTOTP_SIZE, model_parallel_size
 from zerobench.spec.environment_rules import ENVIRONMENT_RULES
+from zerobench.spec.optimizer_rules import STRATEGY_OPTIMIZER_RULES
 from zerobench.spec.pipeline_rules import PIPELINE_RULES
 from zerobench.spec.roles import num_servers, num_workers
 from zerobench.spec.rpc_rules import RPC_RULES
 from zerobench.spec.situation import Rule, Situation
 from zerobench.spec.strategy import strategy_info
 from zerobench.spec.tensor_parallel import why_not_cut
-from zerobench.spec.trial import Compression, Consistency, Evidence, Offload, Optimizer, Precision
+from zerobench.spec.trial import Compression, Consistency, Evidence, Offload, Precision
 from zerobench.spec.zeropp_rules import ZEROPP_RULES
 from zerobench.units import format_bytes
 
@@ -108,13 +109,6 @@ def _compression_needs_values(s: Situation) -> str | None:
     return None
 
 
-def _cpu_adam_needs_deepspeed(s: Situation) -> str | None:
-    info = strategy_info(s.trial.strategy)
-    if s.trial.optimizer is Optimizer.CPU_ADAM and not info.uses_deepspeed and s.trial.offload_optimizer is Offload.CPU:
-        return f"optimizer cpu_adam at {s.trial.strategy}: CPUAdam is DeepSpeed's; use adamw"
-    return None
-
-
 def _workers_cannot_share_batch(s: Situation) -> str | None:
     workers, trial = num_workers(s.trial), s.trial
     micro_batches = trial.world_size * trial.gradient_accumulation_steps
@@ -176,6 +170,6 @@ STRATEGY_RULES: dict[str, Rule] = PIPELINE_RULES | {
     "bf16_compression_needs_nccl": _bf16_compression_needs_nccl,
     "powersgd_needs_one_bucket": _powersgd_needs_one_bucket,
     "compression_needs_warmup": _compression_needs_warmup,
-    "cpu_adam_needs_deepspeed": _cpu_adam_needs_deepspeed,
+    **STRATEGY_OPTIMIZER_RULES,
 }
 """Asked before the other rules, in this order."""

@@ -19,7 +19,7 @@
       sequence_length: 1024
       precision: bf16               # fp32, bf16, fp16; auto: bf16, or fp32 on a processor that is slow at bf16 or was
                                     # not tried (another node's), fp16 on a GPU without bf16
-      optimizer: adamw              # adamw, fused_adamw, cpu_adam, sgd
+      optimizer: adamw              # `zerobench strategies` lists them, with the states that each keeps
       activation_checkpointing: false
       attention: sdpa               # sdpa, eager, flash_attention_2
       cross_entropy: full           # full, chunked (logits of some tokens at a time), liger (its Triton kernel; GPUs),

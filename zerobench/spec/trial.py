@@ -16,6 +16,7 @@ from zerobench.spec.base import Spec
 from zerobench.spec.batch_ramp import BatchRamp
 from zerobench.spec.checkpoint import CheckpointSpec
 from zerobench.spec.model import ModelSpec
+from zerobench.spec.optimizers import OPTIMIZERS, Optimizer
 
 Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
@@ -71,19 +72,6 @@ class Precision(StrEnum):
     FP32 = "fp32"
     BF16 = "bf16"
     FP16 = "fp16"
-
-
-class Optimizer(StrEnum):
-    """The optimizer and which implementation of it runs."""
-
-    ADAMW = "adamw"
-    """torch.optim.AdamW, for-each or plain loop as torch chooses for the device."""
-    FUSED_ADAMW = "fused_adamw"
-    """DeepSpeed's FusedAdam under ZeRO; torch.optim.AdamW(fused=True) without DeepSpeed."""
-    CPU_ADAM = "cpu_adam"
-    """DeepSpeedCPUAdam; runs where the optimizer states are offloaded."""
-    SGD = "sgd"
-    """torch.optim.SGD without momentum: no state, and it shows gradient-scale errors that Adam hides."""
 
 
 class Compression(StrEnum):
@@ -426,7 +414,7 @@ class TrialSpec(Spec):
             mode="json",
             include={"model", "sequence_length", "precision", "data", "hyperparameters"},
         )
-        same["optimizer"] = "sgd" if self.optimizer is Optimizer.SGD else "adamw"
+        same["optimizer"] = OPTIMIZERS[self.optimizer].family
         same["global_batch_size"] = self.global_batch_size
         if self.batch_ramp is not None:  # older runs have none: theirs stays as it was
             same["batch_ramp"] = self.batch_ramp.model_dump(mode="json")

@@ -74,7 +74,7 @@ def _quantizer_needs_gpu(s: Situation) -> str | None:
         return None
     if not s.on_gpu:
         return f"{_asked(s)} on the CPU: DeepSpeed's quantizer is a CUDA kernel (csrc/quantization); it needs GPUs"
-    if s.trial.evidence.needs_device and not s.machine.has_fused_adam:
+    if s.trial.evidence.needs_device and "fused_adam" in s.machine.missing_kernels:
         return f"{_asked(s)}: DeepSpeed compiles its quantizer at first use, and the CUDA toolkit (nvcc) is missing"
     return None
 

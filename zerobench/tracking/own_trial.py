@@ -12,11 +12,11 @@ from typing import Any
 
 from zerobench.redaction import MARK, is_secret_name, redact_text
 from zerobench.spec.model import ModelSpec
+from zerobench.spec.optimizers import OPTIMIZERS, Optimizer
 from zerobench.spec.trial import (
     SCRIPT,
     Attention,
     Offload,
-    Optimizer,
     OwnScript,
     Precision,
     StepsSpec,
@@ -39,13 +39,6 @@ _WORK = (
     "attention",
 )
 _NEVER_KNOWN = ("data", "hyperparameters", "timeout_s", "cross_entropy", "compile", "zero_init")
-_OPTIMIZERS = {
-    "FusedAdam": Optimizer.FUSED_ADAMW,
-    "DeepSpeedCPUAdam": Optimizer.CPU_ADAM,
-    "AdamW": Optimizer.ADAMW,
-    "SGD": Optimizer.SGD,
-}
-"""By class name; others, plain Adam among them, are none of ours."""
 
 
 def unknown_trial(name: str) -> TrialSpec:
@@ -96,7 +89,7 @@ def loop_trial(
     found: dict[str, Any] = {
         "sequence_length": sequence_length,
         "precision": Precision.FP32 if dtypes == {"float32"} else None,
-        "optimizer": _torch_optimizer(optimizers[0]) if len(optimizers) == 1 else None,
+        "optimizer": _loops_optimizer(optimizers[0]) if len(optimizers) == 1 else None,
         **_model_settings(module),
     }
     known = {field: value for field, value in found.items() if value is not None}
@@ -105,10 +98,21 @@ def loop_trial(
     return TrialSpec(model=_model(module), strategy=strategy, steps=steps, own=own, **known)
 
 
-def _torch_optimizer(optimizer: Any) -> Optimizer | None:
-    kind = _OPTIMIZERS.get(type(optimizer).__name__)
-    is_fused = kind is Optimizer.ADAMW and optimizer.param_groups[0].get("fused")
-    return Optimizer.FUSED_ADAMW if is_fused else kind
+def _loops_optimizer(optimizer: Any) -> Optimizer | None:
+    """What torch's was told beside its hyperparameters counts too: it may make a kernel of one class."""
+    kind, group = type(optimizer).__name__, optimizer.param_groups[0]
+    for info in OPTIMIZERS.values():
+        settings = info.torch_settings.items()
+        if settings and info.torch_class == kind and all(group.get(key) == value for key, value in settings):
+            return info.name
+    return _by_class(optimizer)
+
+
+def _by_class(optimizer: Any) -> Optimizer | None:
+    """Others, plain Adam among them, are none of ours."""
+    kind = type(optimizer).__name__
+    known = (info for info in OPTIMIZERS.values() if kind == info.class_name)
+    return next((info.name for info in known), None)
 
 
 def engine_file(engine: Any) -> dict[str, Any]:
@@ -202,7 +206,7 @@ def _dtypes(module: Any) -> Iterator[Any]:
 
 def _optimizer(engine: Any) -> Optimizer | None:
     inner = getattr(engine.optimizer, "optimizer", None)
-    return _OPTIMIZERS.get(type(inner if inner is not None else engine.optimizer).__name__)
+    return _by_class(inner if inner is not None else engine.optimizer)
 
 
 def _first(owner: Any, *names: str) -> Any:

@@ -14,7 +14,8 @@ from typing import Any
 import keras
 import tensorflow as tf
 
-from zerobench.spec.trial import Optimizer, TrialSpec
+from zerobench.spec.optimizers import OPTIMIZERS
+from zerobench.spec.trial import HyperparameterSpec, TrialSpec
 
 _NORM_EPSILON = 1e-6
 """Added to the norm that divides, as in torch/nn/utils/clip_grad.py."""
@@ -52,18 +53,26 @@ class ClippingAdamW(_ClipsTheMean, keras.optimizers.AdamW):  # type: ignore[misc
         self._epsilon = value
 
 
+def _sgd(h: HyperparameterSpec) -> Any:
+    return ClippingSgd(h.learning_rate, weight_decay=h.weight_decay)
+
+
+def _adamw(h: HyperparameterSpec) -> Any:
+    return ClippingAdamW(
+        h.learning_rate,
+        weight_decay=h.weight_decay,
+        beta_1=h.adam_beta1,
+        beta_2=h.adam_beta2,
+        epsilon=h.adam_epsilon,
+    )
+
+
+_FAMILIES = {"sgd": _sgd, "adamw": _adamw}
+"""By OptimizerInfo.family; the others' entries refuse the strategy."""
+
+
 def make_optimizer(trial: TrialSpec) -> Any:
     """The trial's optimizer, not built; its learning rate is a variable that each step sets."""
-    h = trial.hyperparameters
-    if trial.optimizer is Optimizer.SGD:
-        optimizer: Any = ClippingSgd(h.learning_rate, weight_decay=h.weight_decay)
-    else:
-        optimizer = ClippingAdamW(
-            h.learning_rate,
-            weight_decay=h.weight_decay,
-            beta_1=h.adam_beta1,
-            beta_2=h.adam_beta2,
-            epsilon=h.adam_epsilon,
-        )
-    optimizer.largest_norm = h.gradient_clipping
+    optimizer = _FAMILIES[OPTIMIZERS[trial.optimizer].family](trial.hyperparameters)
+    optimizer.largest_norm = trial.hyperparameters.gradient_clipping
     return optimizer

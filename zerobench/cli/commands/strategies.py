@@ -8,8 +8,9 @@ import typer
 
 
 def strategies() -> None:
-    """List the strategies: what each is, what it needs, whether it can run here and why not."""
+    """List strategies and optimizers: what each is and needs, whether it can run here, and what it keeps."""
+    from zerobench.cli.optimizers import listing as optimizers
     from zerobench.cli.strategies import listing
     from zerobench.spec.machine import detect_machine
 
-    typer.echo("\n".join(listing(detect_machine())))
+    typer.echo("\n".join([*listing(detect_machine()), *optimizers()]))

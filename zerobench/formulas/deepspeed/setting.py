@@ -8,7 +8,8 @@ from functools import cached_property
 
 from zerobench.ds_config.case import Case
 from zerobench.records import Category, StepKind
-from zerobench.spec.trial import Offload, Optimizer
+from zerobench.spec.optimizers import OPTIMIZERS, Optimizer, OptimizerInfo
+from zerobench.spec.trial import Offload
 
 ALIGNMENT = 2
 """Elements that a flat partition is a multiple of (stage_1_and_2.py, nccl_start_alignment_factor)."""
@@ -160,29 +161,23 @@ class Setting:
         copied = (fill for fill in fills if len(fill) > 1 or fill[0] % self.case.world_size)
         return max(map(sum, copied), default=0)
 
-    def master_and_moments(self, elements: int, step: StepKind | None) -> dict[Category, int]:
-        """fp32 master weights and, from the first step on, moments; `step` None is before it."""
-        states = {Category.MASTER_WEIGHTS: 4 * elements}
-        return states if step is None else states | self.adam_moments(elements)
+    @property
+    def optimizer_info(self) -> OptimizerInfo:
+        """What is known of the optimizer."""
+        return OPTIMIZERS[self.optimizer]
 
-    def adam_moments(self, elements: int) -> dict[Category, int]:
-        """Adam's two fp32 moments; nothing for SGD."""
-        if self.optimizer is Optimizer.SGD:
-            return {}
-        return {Category.FIRST_MOMENT: 4 * elements, Category.SECOND_MOMENT: 4 * elements}
+    def master_and_moments(self, tensors: Sequence[int], step: StepKind | None) -> dict[Category, int]:
+        """fp32 master weights and, from the first step on, moments; `step` None is before it."""
+        states = {Category.MASTER_WEIGHTS: 4 * sum(tensors)}
+        return states if step is None else states | self.moments(tensors)
+
+    def moments(self, tensors: Iterable[int]) -> dict[Category, int]:
+        """What the optimizer keeps of `tensors`, each as it updates it: by itself, or flattened with others."""
+        return self.optimizer_info.states_of(tensors)
 
     def update_temporaries(self, tensors: Iterable[int], *, on_host: bool = False) -> int:
-        """Bytes that the optimizer's step makes and frees over fp32 `tensors`.
-
-        torch/optim/adam.py: for-each, the second moments' roots, 4 bytes an element; as a loop, root and quotient of
-        one tensor. torch/optim/sgd.py: the decayed gradient. DeepSpeed's FusedAdam and CPUAdam make none.
-        """
-        if self.optimizer not in {Optimizer.ADAMW, Optimizer.SGD}:
-            return 0
-        sizes = list(tensors)
-        if self.on_gpu and not on_host:
-            return 4 * sum(sizes)
-        return (4 if self.optimizer is Optimizer.SGD else 8) * max(sizes, default=0)
+        """Bytes that the optimizer's step makes and frees over fp32 `tensors`."""
+        return self.optimizer_info.temporaries.nbytes(tensors, on_gpu=self.on_gpu and not on_host)
 
     @property
     def offloads(self) -> bool:

@@ -9,7 +9,6 @@ from __future__ import annotations
 
 from zerobench.formulas.deepspeed.setting import Bytes, Moments, Setting, add
 from zerobench.records import Category, StepKind
-from zerobench.spec.trial import Optimizer
 
 ALLREDUCE_ELEMENTS = 500_000_000
 """runtime/engine.py, MEMORY_OPT_ALLREDUCE_SIZE; no key sets it."""
@@ -20,8 +19,8 @@ def device(setting: Setting, step: StepKind) -> Moments:
     if setting.case.element == 4:
         return _loop(setting, step, reduce_bytes=_reduce_bytes(setting))
     parameters = _parameters(setting)
-    before = add(parameters, setting.master_and_moments(setting.num_params, None))
-    states = add(before, setting.adam_moments(setting.num_params))
+    before = add(parameters, setting.master_and_moments(setting.tensors, None))
+    states = add(before, setting.moments(setting.tensors))
     init = (*_wrapping(setting), add(states, _start_up(setting)), states)
     return _moments(setting, states, init, _half_precision_step(setting, states), _reduce_bytes(setting))
 
@@ -44,22 +43,26 @@ def _reduce_bytes(setting: Setting) -> int:
     return setting.case.element * setting.bucket_fill(ALLREDUCE_ELEMENTS)
 
 
+def _is_flattened(setting: Setting) -> bool:
+    return setting.optimizer_info.is_flattened_in_16_bits
+
+
 def _wrapping(setting: Setting) -> tuple[Bytes, ...]:
     """FP16_Optimizer holds the model, clones of its tensors and their flat copy for a moment."""
-    copies = 3 if setting.optimizer is Optimizer.FUSED_ADAMW else 1
+    copies = 3 if _is_flattened(setting) else 1
     return ({Category.PARAMETERS: copies * setting.case.element * setting.num_params},)
 
 
 def _start_up(setting: Setting) -> Bytes:
     """initialize_optimizer_states: zero gradients in fp32, and in the unfused version in 16 bits too."""
-    fused = setting.optimizer is Optimizer.FUSED_ADAMW
+    fused = _is_flattened(setting)
     gradients = _gradients(setting.num_params, 4 if fused else 4 + setting.case.element)
     return add(gradients, {Category.TEMPORARIES: setting.update_temporaries(setting.tensors)})
 
 
 def _half_precision_step(setting: Setting, states: Bytes) -> tuple[Bytes, ...]:
     """fused_optimizer.py, step: fp32 gradients twice, one by one and flat; unfused_optimizer.py: once."""
-    fused, element = setting.optimizer is Optimizer.FUSED_ADAMW, setting.case.element
+    fused, element = _is_flattened(setting), setting.case.element
     casts = _gradients(setting.num_params, element + (8 if fused else 4))
     update = add(
         _gradients(setting.num_params, 4 if fused else 4 + element),
@@ -73,7 +76,7 @@ def _loop(setting: Setting, step: StepKind, reduce_bytes: int) -> Moments:
     parameters, num_params, element = _parameters(setting), setting.num_params, setting.case.element
     masters = {} if element == 4 else {Category.MASTER_WEIGHTS: 4 * num_params}
     built = add(parameters, masters)
-    states = add(built, setting.adam_moments(num_params))
+    states = add(built, setting.moments(setting.tensors))
     held = built if step is StepKind.FIRST else states
     update = add(states, _gradients(num_params, 4), {Category.TEMPORARIES: setting.update_temporaries(setting.tensors)})
     return _moments(setting, held, (built,), (update, states), reduce_bytes)

@@ -47,7 +47,7 @@ def host(setting: Setting, step: StepKind) -> Moments:
         Category.GRADIENTS: 4 * partition,
         Category.STAGING: element * (partition + setting.largest_tensor),
     }
-    updated = add(built, setting.adam_moments(partition))
+    updated = add(built, setting.moments([partition]))
     held = built if step is StepKind.FIRST else updated
     accumulated = {Category.GRADIENTS: _accumulated_on_host(setting)}
     before = held if step is StepKind.FIRST else add(held, accumulated)
@@ -63,7 +63,7 @@ def _held(setting: Setting, step: StepKind | None) -> Bytes:
     parameters = {Category.PARAMETERS: setting.case.element * setting.flat_partition * setting.case.world_size}
     if setting.offloads:  # temp_grad_buffer_for_gpu_offload
         return add(parameters, {Category.REDUCE_BUFFERS: setting.case.element * setting.largest_tensor})
-    return add(parameters, setting.master_and_moments(setting.flat_partition, step))
+    return add(parameters, setting.master_and_moments([setting.flat_partition], step))
 
 
 def flattens_on_host(setting: Setting) -> bool:

@@ -89,7 +89,7 @@ def _held(setting: Setting, step: StepKind | None) -> Bytes:
     if setting.offloads:
         return add(held)
     gradients = {Category.GRADIENTS: case.gradient_element * elements}
-    return add(held, gradients, setting.master_and_moments(elements, step))
+    return add(held, gradients, setting.master_and_moments(setting.sub_groups, step))
 
 
 def _init(setting: Setting) -> tuple[Bytes, ...]:
@@ -206,13 +206,11 @@ def _sub_group_updates(setting: Setting, before: Bytes, step: StepKind) -> list[
     """_prepare_fp32_grad_for_sub_group: a flat copy, cast to fp32; then the update, which makes the first moments."""
     element = setting.case.gradient_element
     instants: list[Bytes] = []
-    done = 0
-    for group in setting.sub_groups:
-        made = setting.adam_moments(done) if step is StepKind.FIRST else {}
+    for i, group in enumerate(setting.sub_groups):
+        made = setting.moments(setting.sub_groups[:i]) if step is StepKind.FIRST else {}
         copies = element * group + (4 * group if element == 2 else 0)
         instants.append(add(before, made, {Category.GRADIENTS: copies}))
-        done += group
-        made = setting.adam_moments(done) if step is StepKind.FIRST else {}
+        made = setting.moments(setting.sub_groups[: i + 1]) if step is StepKind.FIRST else {}
         temporaries = {Category.TEMPORARIES: setting.update_temporaries([group])}
         instants.append(add(before, made, {Category.GRADIENTS: 4 * group}, temporaries))
     return instants

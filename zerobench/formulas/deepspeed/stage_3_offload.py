@@ -23,7 +23,7 @@ def host(setting: Setting, step: StepKind) -> Moments:
     built = add(
         always, gradients, {Category.MASTER_WEIGHTS: 4 * setting.sharded, Category.GRADIENTS: 4 * setting.sharded}
     )
-    updated = add(built, setting.adam_moments(setting.sharded))
+    updated = add(built, setting.moments(setting.sub_groups))
     held = built if step is StepKind.FIRST else updated
     update = {Category.TEMPORARIES: setting.update_temporaries([setting.sub_group], on_host=True)}
     return Moments((built,), held, held, held, held, (), held, (add(updated, update), updated))
@@ -36,7 +36,7 @@ def nvme(setting: Setting, step: StepKind) -> Moments:
         return constant(parameters)
     files = Category.OPTIMIZER_STATES_ON_NVME
     gradients = 4 * sum(part for part in setting.parts if is_swappable(setting, part, 4))
-    moments = sum(setting.adam_moments(setting.sharded).values())
+    moments = sum(setting.moments(setting.sub_groups).values())
     built = add(parameters, {files: 4 * setting.sharded})
     end = add(built, {files: gradients + moments})
     held = built if step is StepKind.FIRST else end

@@ -28,7 +28,7 @@ def _step(setting: Setting, step: StepKind) -> list[NvmeTraffic]:
     if swaps_optimizer(setting):
         weights = _FP32 * sum(aligned(setting, group, _FP32) for group in setting.sub_groups)
         gradients = _FP32 * sum(part for part in setting.parts if is_swappable(setting, part, _FP32))
-        moments = len(setting.adam_moments(1)) * weights
+        moments = len(setting.optimizer_info.states) * weights
     parameters = setting.case.element * swapped_parameters(setting)
     known = weights + gradients + (0 if step is StepKind.FIRST else moments)
     return [

@@ -12,7 +12,7 @@ from zerobench.formulas.deepspeed import Setting
 from zerobench.formulas.zeropp import second_copy_elements
 from zerobench.records import Category, Phase, Place
 from zerobench.report.explain.terms import Account, Term, account, of_elements, of_parameters, of_partition
-from zerobench.spec.trial import Offload, Optimizer
+from zerobench.spec.trial import Offload
 
 MOMENTS = (Category.MASTER_WEIGHTS, Category.FIRST_MOMENT, Category.SECOND_MOMENT)
 
@@ -79,7 +79,7 @@ def _stage_0(setting: Setting, phase: Phase) -> Iterator[Account]:
     flat = of_parameters(setting, 4, "these flattened")
     yield account(*whole, *cast)
     yield cast
-    if setting.optimizer is Optimizer.FUSED_ADAMW:
+    if setting.optimizer_info.is_flattened_in_16_bits:
         yield account(*whole, *cast, *flat)
         yield account(*cast, *flat)
 

@@ -29,8 +29,8 @@ from zerobench.report.tables.outcomes import outcomes_table
 from zerobench.report.terminal.layout import Section, Shown, bullets
 from zerobench.report.trials import completed, ended_trials, refusing_impossible_values
 from zerobench.spec.cluster import Cluster
-from zerobench.spec.plan import usual_optimizer
-from zerobench.spec.trial import Evidence, Optimizer, TrialSpec
+from zerobench.spec.optimizers import Optimizer, deepspeeds_adamw
+from zerobench.spec.trial import Evidence, Offload, TrialSpec
 from zerobench.units import format_bytes, format_seconds
 
 NOT_INCLUDED = (
@@ -74,7 +74,7 @@ def names(specs: Sequence[TrialSpec]) -> list[str]:
 
 def _named(specs: Sequence[TrialSpec]) -> Sequence[TrialSpec]:
     """What names and the header are made of: two forms of AdamW are one where the offload says which is meant."""
-    if all(spec.optimizer is usual_optimizer(spec.offload_optimizer) for spec in specs):
+    if all(spec.optimizer is deepspeeds_adamw(offloaded=spec.offload_optimizer is not Offload.NONE) for spec in specs):
         return [spec.model_copy(update={"optimizer": Optimizer.ADAMW}) for spec in specs]
     return specs
 

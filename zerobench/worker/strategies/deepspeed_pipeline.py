@@ -19,6 +19,7 @@ from zerobench.checkpoint_files import ENGINE
 from zerobench.memory.engine_config import engine_config
 from zerobench.memory.engine_tensors import Named, walk_deepspeed
 from zerobench.records import Category, Phase
+from zerobench.worker.optimizers import handed_to_deepspeed
 from zerobench.worker.strategies.base import Phases, Strategy, only_learning_rate
 from zerobench.worker.strategies.engine_checkpoint import load_engine, save_engine
 from zerobench.worker.strategies.engine_norm import EngineNorm
@@ -44,7 +45,12 @@ class DeepSpeedPipeline(Strategy):
         for parameter in module.parameters():
             parameter.model_parallel = True  # else all but the first stage are left out of the global norm
         parameters = [p for p in module.parameters() if p.requires_grad]
-        self._engine, *_ = deepspeed.initialize(model=module, model_parameters=parameters, config=self.job.ds_config)
+        self._engine, *_ = deepspeed.initialize(
+            model=module,
+            model_parameters=parameters,
+            config=self.job.ds_config,
+            optimizer=handed_to_deepspeed(self.job.trial),
+        )
         self.module = self._stage.model
         self.whole_parameters = self._stage.whole_parameters
         self._engine._INSTRUCTION_MAP = dict(self._in_phases(self._engine._INSTRUCTION_MAP))

@@ -14,7 +14,8 @@ import torch
 
 from zerobench.spec.trial import Precision, TrialSpec
 from zerobench.worker.mixed_precision import MasterWeights
-from zerobench.worker.strategies.torch_loop import loss_scale, make_optimizer
+from zerobench.worker.optimizers import make_optimizer
+from zerobench.worker.strategies.torch_loop import loss_scale
 
 
 class StageOptimizer:

@@ -16,9 +16,10 @@ import torch.distributed as dist
 
 from zerobench.memory.engine_tensors import Named, walk_masters, walk_module, walk_optimizer_states
 from zerobench.records import Phase
-from zerobench.spec.trial import Optimizer, Precision, TrialSpec
+from zerobench.spec.trial import Precision, TrialSpec
 from zerobench.worker.compilation import compile_blocks, compile_whole
 from zerobench.worker.mixed_precision import MasterWeights
+from zerobench.worker.optimizers import make_optimizer
 from zerobench.worker.strategies.base import Phases, Strategy, causal_loss, only_learning_rate
 from zerobench.worker.strategies.checkpoint_states import (
     States,
@@ -163,21 +164,3 @@ class TorchLoop(Strategy):
 def loss_scale(trial: TrialSpec) -> float:
     """What the loss is multiplied by before the backward pass."""
     return FP16_LOSS_SCALE if trial.precision is Precision.FP16 else 1.0
-
-
-def make_optimizer(groups: list[dict[str, Any]], trial: TrialSpec) -> torch.optim.Optimizer:
-    """The trial's optimizer over groups of parameters, from torch.
-
-    CPUAdam exists only under DeepSpeed's offload; its counterpart here is the plain AdamW of the same mathematics.
-    """
-    h = trial.hyperparameters
-    if trial.optimizer is Optimizer.SGD:
-        return torch.optim.SGD(groups, lr=h.learning_rate, weight_decay=h.weight_decay)
-    return torch.optim.AdamW(
-        groups,
-        lr=h.learning_rate,
-        betas=(h.adam_beta1, h.adam_beta2),
-        eps=h.adam_epsilon,
-        weight_decay=h.weight_decay,
-        fused=True if trial.optimizer is Optimizer.FUSED_ADAMW else None,
-    )

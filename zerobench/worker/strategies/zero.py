@@ -15,6 +15,7 @@ from zerobench.records import Phase
 from zerobench.spec.trial import Compile, Precision
 from zerobench.worker import compilation
 from zerobench.worker.compilation import compile_blocks
+from zerobench.worker.optimizers import handed_to_deepspeed
 from zerobench.worker.strategies.base import Phases, Strategy, causal_loss, only_learning_rate
 from zerobench.worker.strategies.engine_checkpoint import load_engine, save_engine
 from zerobench.worker.strategies.engine_norm import EngineNorm
@@ -41,7 +42,12 @@ class Zero(Strategy):
         compile_blocks(model, self.job.trial)
         parameters = [p for p in model.parameters() if p.requires_grad]
         self._is_partitioned_from_birth = any(hasattr(p, "ds_id") for p in parameters)
-        self._engine, *_ = deepspeed.initialize(model=model, model_parameters=parameters, config=config)
+        self._engine, *_ = deepspeed.initialize(
+            model=model,
+            model_parameters=parameters,
+            config=config,
+            optimizer=handed_to_deepspeed(self.job.trial),
+        )
         self.module = self._engine.module
         if self.job.trial.compile is Compile.MODEL:
             self._engine.compile(backend=compilation.BACKEND)

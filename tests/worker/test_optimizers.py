@@ -1,0 +1,115 @@
+"""Every optimizer keeps, takes and computes what its entry says: in the plain loop, and handed to DeepSpeed."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Callable
+from pathlib import Path
+from typing import Any
+
+import pytest
+import torch
+
+from tests.worker.conftest import in_fork  # noqa: F401 -- pytest finds it here
+from tests.worker.real_ranks import RunTrial, trials_in_forks
+from tests.worker.test_torch_loop import loop, stepped
+from zerobench.formulas import formula_record
+from zerobench.memory.engine_tensors import walk_optimizer_states
+from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
+from zerobench.spec.model import ModelSpec
+from zerobench.spec.optimizers import OPTIMIZERS, OptimizerInfo
+from zerobench.spec.strategy import is_exact, strategy_info
+from zerobench.spec.trial import Evidence, TrialSpec
+from zerobench.worker.optimizers import make_optimizer
+
+CONFIG = {"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 2, "vocab_size": 500, "n_positions": 64}
+CONFIG |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
+MODEL = ModelSpec(name="tiny", hf_config=CONFIG)
+STEPS = {"warmup": 1, "memory": 1, "timed": 2}
+SHAPES = ((64, 80), (4096,), (4095,), (3, 7))
+MOMENTS = (Category.FIRST_MOMENT, Category.SECOND_MOMENT)
+
+MADE = [info for info in OPTIMIZERS.values() if info.factory is not None and not info.torch_settings]
+HANDED = [info for info in MADE if info.deepspeed is None]
+each = pytest.mark.parametrize("info", MADE, ids=[info.name for info in MADE])
+each_handed = pytest.mark.parametrize("info", HANDED, ids=[info.name for info in HANDED])
+
+
+@pytest.fixture(scope="module")
+def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> RunTrial:  # noqa: F811
+    return trials_in_forks(in_fork, tmp_path_factory)
+
+
+def trial(info: OptimizerInfo, strategy: str, **fields: Any) -> TrialSpec:
+    layout = {"gpus_per_node": 1, "gradient_accumulation_steps": 2} if strategy == "single" else {"gpus_per_node": 2}
+    same = {"model": MODEL, "precision": "fp32", "sequence_length": 32, "steps": STEPS, "optimizer": info.name}
+    return TrialSpec.model_validate({"strategy": strategy, **same, **layout, **fields})
+
+
+@each
+def test_the_states_that_it_makes_are_those_of_its_entry(info: OptimizerInfo) -> None:
+    parameters = [torch.nn.Parameter(torch.ones(shape)) for shape in SHAPES]
+    optimizer = make_optimizer([{"params": parameters}], trial(info, "single"))
+    for parameter in parameters:
+        parameter.grad = torch.ones_like(parameter)
+    optimizer.step()
+    assert type(optimizer).__name__ == info.torch_class
+    held: Counter[Category] = Counter()
+    for named in walk_optimizer_states(optimizer):
+        held[named.category] += named.tensor.nbytes
+    del held[Category.OTHER_OPTIMIZER_STATES]  # counters of steps
+    assert held == info.states_of(parameter.numel() for parameter in parameters)
+
+
+def bytes_in_step(record: RankRecord) -> dict[Category, tuple[int, int]]:
+    """Live, and at the peak, of what the optimizer keeps and takes in a steady step, without the bytes of scalars."""
+
+    def is_its(row: MemoryRow) -> bool:
+        return (row.step, row.phase, row.place) == (StepKind.STEADY, Phase.STEP, Place.DEVICE) and (
+            row.category in {*MOMENTS, Category.TEMPORARIES}
+        )
+
+    rows = {row.category: (row.live_bytes, row.at_peak_bytes) for row in record.memory if is_its(row)}
+    return {category: found for category, found in rows.items() if max(found) > 64}
+
+
+@each
+def test_a_plain_loop_holds_and_takes_to_the_byte_what_the_formula_says(info: OptimizerInfo, ran: RunTrial) -> None:
+    asked = trial(info, "single")
+    formula = formula_record(asked.model_copy(update={"evidence": Evidence.FORMULA}))
+    measured = bytes_in_step(ran(asked)[0])
+    assert measured == bytes_in_step(formula)
+    assert set(measured) >= {state.category for state in info.states}
+
+
+@each_handed
+@pytest.mark.parametrize("offload", ["none", "cpu"])
+def test_deepspeed_trains_with_what_it_is_handed_as_the_single_process_does(
+    info: OptimizerInfo, offload: str, ran: RunTrial
+) -> None:
+    asked = trial(info, "zero2", offload_optimizer=offload)
+    ranks, [reference] = ran(asked), ran(trial(info, "single"))
+    losses = [sum(each) / len(ranks) for each in zip(*(record.losses for record in ranks), strict=True)]
+    tolerance = strategy_info("zero2").loss_tolerance if is_exact(asked) else 1e-3
+    assert losses == pytest.approx(reference.losses, abs=tolerance)
+    assert len(set(losses)) == len(losses), "nothing was learnt"
+    formula = formula_record(asked.model_copy(update={"evidence": Evidence.FORMULA}))
+    place = Place.DEVICE if offload == "none" else Place.HOST
+    for category in MOMENTS:
+        where = (category, place, Phase.STEP)
+        found, said = (
+            [row.live_bytes for row in record.memory if (row.category, row.place, row.phase) == where]
+            for record in (ranks[0], formula)
+        )
+        assert found == said
+
+
+@each
+def test_a_plain_loop_goes_on_from_the_states_that_it_saved(info: OptimizerInfo, tmp_path: Path) -> None:
+    first = loop(optimizer=info.name)
+    stepped(first)
+    first.save(tmp_path)
+    expected = stepped(first, begin=2)
+    second = loop(optimizer=info.name, seed=2)
+    second.load(tmp_path)
+    assert stepped(second, begin=2) == expected

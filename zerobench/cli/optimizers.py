@@ -1,0 +1,52 @@
+"""What `zerobench strategies` says of each optimizer, from its entry alone."""
+
+from __future__ import annotations
+
+import textwrap
+from collections.abc import Iterator
+
+from zerobench.spec.optimizers import OPTIMIZERS, OptimizerInfo, StatesPlace
+
+_WIDTH = 80
+_INDENT = " " * (max(map(len, OPTIMIZERS)) + 2)
+
+
+def listing() -> list[str]:
+    """The lines for every optimizer."""
+    return [line for info in OPTIMIZERS.values() for line in entry(info)]
+
+
+def entry(info: OptimizerInfo) -> list[str]:
+    """One optimizer: who makes it, its states, where they may lie, with whose losses its own must agree."""
+    lines = [f"{info.name:<{len(_INDENT)}}{info.title}"]
+    for word, text in _facts(info):
+        lines += textwrap.wrap(f"{word}: {text}", _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT + "  ")
+    return lines
+
+
+def _facts(info: OptimizerInfo) -> Iterator[tuple[str, str]]:
+    yield "states", _states(info)
+    if info.place is not StatesPlace.ANY:
+        yield "under DeepSpeed", "offloaded only" if info.place is StatesPlace.HOST else "on the device only"
+    if info.deepspeed is None:
+        yield "under DeepSpeed", "handed to it, which has none"
+    if info.plain is not None:
+        yield "without DeepSpeed", info.plain
+    yield "losses", f"held against those of single with an optimizer of the family {info.family}"
+    if info.inexact is not None:
+        yield "not judged", info.inexact
+    if info.inexact_in_parts is not None:
+        yield "not judged where states are partitioned", info.inexact_in_parts
+    if info.not_on_nvme is not None:
+        yield "not on NVMe", info.not_on_nvme
+    if info.no_formula is not None:
+        yield "no formula at stages 1 to 3", info.no_formula
+    for strategy, reason in info.refused.items():
+        yield f"not {strategy}", reason
+
+
+def _states(info: OptimizerInfo) -> str:
+    if not info.states:
+        return "none"
+    parts = (f"{state.category.replace('_', ' ')} {state.bytes_per_element:g}" for state in info.states)
+    return f"{info.state_bytes:g} bytes a parameter ({', '.join(parts)})"

@@ -1,0 +1,342 @@
+"""The optimizers that a trial may name: a new one is an entry here and a file under `worker/optimizers`.
+
+An entry says what rules, formulas, configurations and reports need to know of an optimizer without running it: which
+states it keeps of each parameter, what its step takes for a moment, who makes it under DeepSpeed, where its states may
+lie, and with whose losses its own must agree.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+from enum import StrEnum
+from typing import Any
+
+from pydantic import Field
+
+from zerobench.records import Category
+from zerobench.spec.base import Spec
+
+_FP32 = 4
+
+
+class Optimizer(StrEnum):
+    """The optimizer and which implementation of it runs."""
+
+    ADAMW = "adamw"
+    """torch.optim.AdamW, for-each or plain loop as torch chooses for the device."""
+    FUSED_ADAMW = "fused_adamw"
+    """DeepSpeed's FusedAdam under ZeRO; torch.optim.AdamW(fused=True) without DeepSpeed."""
+    CPU_ADAM = "cpu_adam"
+    """DeepSpeedCPUAdam; runs where the optimizer states are offloaded."""
+    SGD = "sgd"
+    """torch.optim.SGD without momentum: no state, and it shows gradient-scale errors that Adam hides."""
+    LION = "lion"
+    """Lion, a loop over tensors in torch, which DeepSpeed is handed: its own FusedLion is for GPUs alone."""
+
+
+class StatesPlace(StrEnum):
+    """Where the states of an implementation can lie under DeepSpeed."""
+
+    ANY = "any"
+    DEVICE = "device"
+    HOST = "host"
+
+
+class State(Spec):
+    """One state that is kept of every parameter."""
+
+    name: str
+    """Its key in torch.optim.Optimizer.state."""
+    category: Category
+    """The ledger's name for its bytes."""
+    element_bytes: int = _FP32
+    block_elements: int | None = None
+    """Elements that share a scale in fp32; None where there is none."""
+    least_elements: int = 0
+    """Tensors of fewer are kept in fp32, without scales."""
+    scale_name: str | None = None
+    """The key of these scales, whose bytes are of the same category."""
+
+    @property
+    def bytes_per_element(self) -> float:
+        """In a large tensor, its scale among them."""
+        return self.element_bytes + (0 if self.block_elements is None else _FP32 / self.block_elements)
+
+    def nbytes(self, elements: int) -> int:
+        """Bytes of a tensor of so many elements, and of its scales."""
+        if elements < self.least_elements:
+            return _FP32 * elements
+        scales = 0 if self.block_elements is None else -(-elements // self.block_elements)
+        return self.element_bytes * elements + _FP32 * scales
+
+
+class StepTemporaries(Spec):
+    """What a step makes and frees: bytes an element, all of fp32 tensors."""
+
+    foreach_bytes: int = 0
+    """For each element of all tensors together, where torch's for-each version runs: on GPUs."""
+    loop_bytes: int = 0
+    """For each element of the largest tensor, where it loops over them: on the host."""
+    always_loops: bool = False
+    """Whether it has no for-each version."""
+
+    def nbytes(self, tensors: Iterable[int], *, on_gpu: bool) -> int:
+        """The most that a step over `tensors` of so many elements takes at a time."""
+        sizes = list(tensors)
+        if on_gpu and not self.always_loops:
+            return self.foreach_bytes * sum(sizes)
+        return self.loop_bytes * max(sizes, default=0)
+
+
+class DeepSpeedOptimizer(Spec):
+    """How DeepSpeed makes it of its configuration (runtime/engine.py, _configure_basic_optimizer)."""
+
+    type: str
+    """What `optimizer.type` is written as; DeepSpeed takes its own names in any case."""
+    other_types: tuple[str, ...] = ()
+    """Other values of `optimizer.type` that mean the same."""
+    is_exact: bool = False
+    """Whether the name is torch.optim's, where its case counts."""
+    hyperparameters: tuple[str, ...]
+    """Which of a trial's it takes, by DeepSpeed's names."""
+    settings: dict[str, Any] = Field(default_factory=dict)
+    """What else stands in `optimizer.params`; a setting that is left out there is None here."""
+    is_tested: bool = True
+    """Whether ZeRO takes it without `zero_allow_untested_optimizer` (runtime/zero/utils.py)."""
+    class_name: str | None = None
+    """DeepSpeed's own class; None where it is torch's."""
+    kernel: str | None = None
+    """DeepSpeed's kernel that it runs, by its name under torch's extension cache; compiled at first use."""
+    builder: str | None = None
+    """DeepSpeed's builder of that kernel."""
+    is_flattened_in_16_bits: bool = False
+    """Whether stage 0 in 16 bits flattens what it updates (engine.py, _configure_fp16_optimizer: FP16_Optimizer)."""
+
+    def is_named(self, kind: object) -> bool:
+        """Whether `kind`, a value of `optimizer.type`, is this."""
+        if self.is_exact:
+            return kind == self.type
+        return str(kind).lower() in {name.lower() for name in self.types}
+
+    @property
+    def types(self) -> tuple[str, ...]:
+        """Every value of `optimizer.type` that means it."""
+        return (self.type, *self.other_types)
+
+
+class OptimizerInfo(Spec):
+    """One optimizer, in one implementation."""
+
+    name: Optimizer
+    title: str
+    """As its authors write it."""
+    family: str
+    """Trials of one family must have the same losses (TrialSpec.parity_hash)."""
+    states: tuple[State, ...] = ()
+    states_title: str = ""
+    """What people call them all."""
+    temporaries: StepTemporaries = StepTemporaries()
+    temporaries_note: str | None = None
+    """A sentence on them, with `{largest}` for the most that they take under DeepSpeed."""
+    place: StatesPlace = StatesPlace.ANY
+    instead: tuple[Optimizer, ...] = ()
+    """What to ask for where its states cannot lie, the likest first."""
+    plain: Optimizer | None = None
+    """What runs in its place where DeepSpeed does not; None: itself."""
+    deepspeed: DeepSpeedOptimizer | None = None
+    """None where DeepSpeed has none, and is handed what the factory makes."""
+    factory: str | None = None
+    """The module under zerobench.worker.optimizers that makes it; None where DeepSpeed alone has it."""
+    torch_class: str | None = None
+    """The class that this makes."""
+    torch_settings: dict[str, Any] = Field(default_factory=dict)
+    """What this module is told beside the hyperparameters."""
+    refused: dict[str, str] = Field(default_factory=dict)
+    """Why there is none of it under some strategies."""
+
+    inexact: str | None = None
+    """Why its losses are not those of the reference, wherever it runs; None: they are."""
+    inexact_in_parts: str | None = None
+    """Why they are not where states are partitioned; None: each element is updated by itself."""
+    not_on_nvme: str | None = None
+    """Why its states cannot be swapped to NVMe; None where they can."""
+    no_formula: str | None = None
+    """Why there is no closed form of it under ZeRO's stages 1 to 3; None where there is."""
+
+    @property
+    def state_bytes(self) -> float:
+        """Bytes of all states for one parameter of a large tensor."""
+        return sum(state.bytes_per_element for state in self.states)
+
+    @property
+    def kernel(self) -> str | None:
+        """DeepSpeed's kernel that it runs."""
+        return None if self.deepspeed is None else self.deepspeed.kernel
+
+    @property
+    def is_flattened_in_16_bits(self) -> bool:
+        """Whether stage 0 in 16 bits flattens what it updates."""
+        return self.deepspeed is not None and self.deepspeed.is_flattened_in_16_bits
+
+    @property
+    def class_name(self) -> str | None:
+        """The class that an engine holds."""
+        return (self.deepspeed.class_name if self.deepspeed is not None else None) or self.torch_class
+
+    @property
+    def has_adams_moments(self) -> bool:
+        """Whether its states are Adam's two moments in fp32."""
+        return {(state.name, state.element_bytes) for state in self.states} == {("exp_avg", 4), ("exp_avg_sq", 4)}
+
+    def why_inexact(self, *, in_parts: bool) -> str | None:
+        """Why its losses are not those of the reference; None: they are. `in_parts`: states are partitioned."""
+        return self.inexact or (self.inexact_in_parts if in_parts else None)
+
+    def may_lie(self, *, offloaded: bool) -> bool:
+        """Whether its states can be where they are asked to be."""
+        return self.place is StatesPlace.ANY or offloaded == (self.place is StatesPlace.HOST)
+
+    def states_of(self, tensors: Iterable[int]) -> dict[Category, int]:
+        """Bytes of its states over `tensors` of so many elements."""
+        sizes = list(tensors)
+        found: dict[Category, int] = {}
+        for state in self.states:
+            found[state.category] = found.get(state.category, 0) + sum(map(state.nbytes, sizes))
+        return found
+
+
+_ADAMS_MOMENTS = (
+    State(name="exp_avg", category=Category.FIRST_MOMENT),
+    State(name="exp_avg_sq", category=Category.SECOND_MOMENT),
+)
+_NO_KERAS = "Keras' own is not set up here; use adamw or sgd"
+_NEVER_SWAPPED = "no run of it whose states came back from a drive was ever held against its reference; use cpu"
+_BETAS = ("lr", "betas", "eps", "weight_decay")
+
+_ADAMW = OptimizerInfo(
+    name=Optimizer.ADAMW,
+    title="torch.optim.AdamW",
+    family="adamw",
+    states=_ADAMS_MOMENTS,
+    states_title="Adam's moments",
+    # torch/optim/adam.py: for-each, the second moments' roots; as a loop, root and quotient of one tensor.
+    temporaries=StepTemporaries(foreach_bytes=4, loop_bytes=8),
+    temporaries_note=(
+        "torch.optim.AdamW makes temporaries in its step, each as large as the second moment it works on (up to "
+        "{largest}); DeepSpeed's own Adam makes none"
+    ),
+    deepspeed=DeepSpeedOptimizer(
+        type="AdamW",
+        other_types=("Adam",),
+        hyperparameters=_BETAS,
+        settings={"adam_w_mode": True, "torch_adam": True},
+    ),
+    factory="adamw",
+    torch_class="AdamW",
+)
+"""What the other implementations of AdamW have in common with torch's own."""
+
+OPTIMIZERS: dict[Optimizer, OptimizerInfo] = {
+    info.name: info
+    for info in (
+        _ADAMW,
+        OptimizerInfo(
+            name=Optimizer.FUSED_ADAMW,
+            title="FusedAdam",
+            family="adamw",
+            states=_ADAMS_MOMENTS,
+            states_title="Adam's moments",
+            place=StatesPlace.DEVICE,
+            instead=(Optimizer.CPU_ADAM, Optimizer.ADAMW),
+            deepspeed=DeepSpeedOptimizer(
+                type="AdamW",
+                other_types=("Adam",),
+                hyperparameters=_BETAS,
+                settings={"adam_w_mode": True},
+                class_name="FusedAdam",
+                kernel="fused_adam",
+                builder="FusedAdamBuilder",
+                is_flattened_in_16_bits=True,
+            ),
+            factory="adamw",
+            torch_class="AdamW",
+            torch_settings={"fused": True},
+            refused={"tensorflow": "Keras has one AdamW, which it does not fuse; use adamw"},
+        ),
+        OptimizerInfo(
+            name=Optimizer.CPU_ADAM,
+            title="CPUAdam",
+            family="adamw",
+            states=_ADAMS_MOMENTS,
+            states_title="Adam's moments",
+            place=StatesPlace.HOST,
+            instead=(Optimizer.ADAMW, Optimizer.FUSED_ADAMW),
+            plain=Optimizer.ADAMW,
+            deepspeed=DeepSpeedOptimizer(
+                type="AdamW",
+                other_types=("Adam",),
+                hyperparameters=_BETAS,
+                settings={"adam_w_mode": True},
+                class_name="DeepSpeedCPUAdam",
+                kernel="cpu_adam",
+                builder="CPUAdamBuilder",
+            ),
+        ),
+        OptimizerInfo(
+            name=Optimizer.SGD,
+            title="torch.optim.SGD",
+            family="sgd",
+            temporaries=StepTemporaries(foreach_bytes=4, loop_bytes=4),  # torch/optim/sgd.py: the decayed gradient
+            deepspeed=DeepSpeedOptimizer(
+                type="SGD", is_exact=True, hyperparameters=("lr", "weight_decay"), is_tested=False
+            ),
+            factory="sgd",
+            torch_class="SGD",
+        ),
+        OptimizerInfo(
+            name=Optimizer.LION,
+            title="Lion",
+            family="lion",
+            states=(State(name="exp_avg", category=Category.FIRST_MOMENT),),
+            states_title="Lion's moment",
+            temporaries=StepTemporaries(loop_bytes=4, always_loops=True),
+            temporaries_note="Lion's step takes a temporary as large as the tensor that it updates (up to {largest})",
+            factory="lion",
+            torch_class="Lion",
+            not_on_nvme=_NEVER_SWAPPED,
+            refused={"tensorflow": _NO_KERAS},
+        ),
+    )
+}
+"""In the order in which help lists them."""
+
+
+def without_deepspeed(optimizer: Optimizer) -> OptimizerInfo:
+    """What runs where DeepSpeed does not."""
+    info = OPTIMIZERS[optimizer]
+    return info if info.plain is None else OPTIMIZERS[info.plain]
+
+
+def deepspeeds_adamw(*, offloaded: bool) -> Optimizer:
+    """What DeepSpeed makes of `AdamW` by itself: a kernel of its own, where the states lie."""
+    settings = {"adam_w_mode": True}
+    own = (info for info in OPTIMIZERS.values() if info.deepspeed is not None and info.deepspeed.settings == settings)
+    return next(info.name for info in own if info.may_lie(offloaded=offloaded))
+
+
+def optimizer_kernels() -> list[str]:
+    """Every kernel of DeepSpeed that some optimizer runs."""
+    return [info.kernel for info in OPTIMIZERS.values() if info.kernel is not None]
+
+
+STATE_CATEGORIES: dict[str, Category] = {
+    "momentum_buffer": Category.FIRST_MOMENT,  # of torch's SGD with momentum, which a script may run
+    **{
+        name: state.category
+        for info in OPTIMIZERS.values()
+        for state in info.states
+        for name in (state.name, state.scale_name)
+        if name is not None
+    },
+}
+"""The ledger's names of states, by their keys in torch.optim.Optimizer.state."""

@@ -1,0 +1,31 @@
+"""What updates weights where DeepSpeed has nothing of its own: a file an optimizer, named in the registry's entry."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from importlib import import_module
+from typing import Any
+
+import torch
+
+from zerobench.spec.optimizers import OPTIMIZERS, without_deepspeed
+from zerobench.spec.trial import TrialSpec
+
+
+def make_optimizer(groups: list[dict[str, Any]], trial: TrialSpec) -> torch.optim.Optimizer:
+    """The trial's optimizer over groups of parameters.
+
+    What exists under DeepSpeed alone has a counterpart of the same mathematics. Each module is imported only where it
+    is wanted: what it needs may not be installed.
+    """
+    info = without_deepspeed(trial.optimizer)
+    module = import_module(f"zerobench.worker.optimizers.{info.factory}")
+    optimizer: torch.optim.Optimizer = module.make(groups, trial.hyperparameters, **info.torch_settings)
+    return optimizer
+
+
+def handed_to_deepspeed(trial: TrialSpec) -> Callable[[list[Any]], torch.optim.Optimizer] | None:
+    """What makes the trial's optimizer over an engine's parameters; None where DeepSpeed does so by itself."""
+    if OPTIMIZERS[trial.optimizer].deepspeed is not None:
+        return None
+    return lambda parameters: make_optimizer([{"params": parameters}], trial)

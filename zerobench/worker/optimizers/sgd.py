@@ -1,0 +1,14 @@
+"""torch's SGD, without momentum."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import torch
+
+from zerobench.spec.trial import HyperparameterSpec
+
+
+def make(groups: list[dict[str, Any]], h: HyperparameterSpec) -> torch.optim.Optimizer:
+    """Without a state."""
+    return torch.optim.SGD(groups, lr=h.learning_rate, weight_decay=h.weight_decay)
