@@ -166,7 +166,7 @@ def test_a_command_that_contradicts_the_gpus_is_one_line_and_leaves_nothing(emul
             id="accelerate, FSDP2",
         ),
         pytest.param(
-            ["--gpus", "8"],
+            ["--gpus", "64", "--ranks", "0,last"],
             ["deepspeed", "deepspeed_pipeline.py", "--deepspeed", "--deepspeed_config", "ds_pipeline.json"],
             "deepspeed.initialize",
             [Category.PARAMETERS, Category.FIRST_MOMENT],
