@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
@@ -113,7 +114,7 @@ def test_what_does_not_fit_is_said_with_what_it_needs_and_what_was_held():
         "  torch: torch.OutOfMemoryError: CUDA out of memory.",
     ]
     assert told[told.index("Changes, each tried in emulation:") + 1 :][:3] == [
-        "  ZeRO stage 3: does not fit",
+        "  ZeRO stage 3: does not fit the GPU",
         "  micro batch 1 instead of 8, ZeRO stage 3: fits, 71.00 GiB of each GPU",
         "  activation checkpointing: could not be played: error: unrecognized arguments",
     ]
@@ -132,9 +133,46 @@ def test_a_nodes_memory_is_judged_by_all_of_its_ranks():
         "Does not fit on 8 x H200 SXM: the GPUs hold it, a node's memory does not: needs 1600.00 GiB of 931.32 GiB,"
         " 668.68 GiB too much."
     )
-    assert any("tensors hold 200.00 GiB a rank, 1600.00 GiB a node of 8 of 931.32 GiB: does not fit" in x for x in told)
+    (host,) = [line for line in told if line.startswith("host memory")]
+    assert host == (
+        "host memory: tensors hold 200.00 GiB a rank, 1600.00 GiB a node of 8 of 931.32 GiB: does not fit, 668.68 GiB"
+        " too much (the rank that was played, times 8); Python and its libraries come on top"
+    )
+    plain = as_plain(emulation(account(), record(), host_memory="1TB"))
+    assert (plain["fits"], plain["causes"]) == (False, ["host"])
+    assert plain["host"]["over_bytes"] == 1600 * GIB - 10**12
     assert exit_code(emulation(account(), record(), host_memory="1TB")) == 1
     assert exit_code(emulation(account(), record(), host_memory="2TB")) == 0
+
+
+def test_a_node_all_of_whose_ranks_were_played_is_added_up():
+    fits = [rank_fit(account(), record(), HAS, None) for _ in range(4)]
+    fits = [replace(one, account=one.account.model_copy(update={"rank": rank})) for rank, one in enumerate(fits)]
+    small = replace(fits[1].host, total_bytes=10 * GIB)
+    fits[1] = replace(fits[1], host=small)
+    whole, part = Verdict(tuple(fits[:2]), 2, 500 * GIB), Verdict(tuple(fits[:3]), 2, 500 * GIB)
+    assert (whole.host_node_bytes, whole.host_basis) == (210 * GIB, "its 2 ranks added up")
+    assert (part.host_node_bytes, part.host_basis) == (400 * GIB, "the largest rank that was played, times 2")
+    assert Verdict(tuple(fits), 2, 300 * GIB).host_over_bytes == 100 * GIB  # the fuller of two nodes
+
+
+def test_what_a_rank_refused_by_its_gpu_holds_on_the_host_is_taken_from_where_it_ran_to_its_end():
+    fit = rank_fit(refused(), record(), HAS, account(reserved=160), record())
+    cut_off = rank_fit(refused(), record(), HAS, account(End.FAILED))
+    verdict = Verdict((fit,), 8, 10**12)
+    assert (verdict.host_node_bytes, verdict.causes) == (1600 * GIB, [Place.DEVICE, Place.HOST])
+    assert Verdict((cut_off,), 8, 10**12).host_node_bytes is None
+
+
+def test_a_change_that_the_host_has_no_room_for_is_none_that_fits():
+    node = Try(("optimizer states offloaded to the host",), account(reserved=70), 1600 * GIB, 1000 * GIB)
+    assert not node.fits
+    told = list(lines(emulation(refused(), needed=account(reserved=160), tries=(node,))))
+    assert (
+        "  optimizer states offloaded to the host: fits the GPU, and not a node's memory: 1600.00 GiB of 1000.00 GiB"
+        in told
+    )
+    assert replace(node, host_memory_bytes=None).fits
 
 
 @pytest.mark.parametrize(

@@ -4,11 +4,23 @@ from __future__ import annotations
 
 import json
 
-from zerobench.emulate.changes import Draft, candidates
+import pytest
+
+from zerobench.emulate.changes import for_device, for_host
+from zerobench.emulate.drafts import Draft
+from zerobench.emulate.options import Option
 
 
-def says(command):
-    return [candidate.says for candidate in candidates(command)]
+def candidates(command, options=(), **known):
+    return for_device(Draft.of(command, options), environ=known.pop("environ", {}), **known)
+
+
+def says(command, options=(), **known):
+    return [candidate.says for candidate in candidates(command, options, **known)]
+
+
+def option(name, value, **more):
+    return Option(dest=name, names=[f"--{name}"], value=value, **more)
 
 
 def written(candidate, folder):
@@ -60,16 +72,109 @@ def test_the_command_names_the_copy_and_the_users_file_stays(tmp_path):
 
 def test_the_trainers_options_are_changed_on_the_command_line(tmp_path):
     command = ["torchrun", "train.py", "--per_device_train_batch_size", "4", "--gradient_accumulation_steps=2"]
-    first, second, third = candidates(command)
+    first, second, third, *together = candidates(command)
     assert first.draft.command(tmp_path) == [*command[:3], "1", "--gradient_accumulation_steps=8"]
     assert second.draft.command(tmp_path) == [*command, "--gradient_checkpointing", "True"]
-    assert third.says == ("micro batch 1 instead of 4", "activation checkpointing")
+    assert third.draft.command(tmp_path) == [*command, "--bf16", "True"]
+    assert [one.says for one in together] == [
+        (
+            "micro batch 1 instead of 4 (--per_device_train_batch_size 1 --gradient_accumulation_steps 8)",
+            "activation checkpointing (--gradient_checkpointing)",
+        ),
+        (
+            "micro batch 1 instead of 4 (--per_device_train_batch_size 1 --gradient_accumulation_steps 8)",
+            "activation checkpointing (--gradient_checkpointing)",
+            "mixed precision in bf16 (--bf16)",
+        ),
+    ]
+    ended = [*command[:3], "1", "--gradient_accumulation_steps=8", "--gradient_checkpointing", "True", "--bf16", "True"]
+    assert together[-1].draft.command(tmp_path) == ended
+
+
+def test_options_that_the_script_alone_said_to_know_are_tried_from_the_values_that_it_read(tmp_path):
+    command = ["torchrun", "train.py", "config"]
+    known = [option("batch_size", 6), option("gradient_accumulation_steps", 2), option("bf16", None, is_flag=True)]
+    first, second, *_ = candidates(command, known)
+    assert first.draft.command(tmp_path) == [*command, "--batch_size", "1", "--gradient_accumulation_steps", "12"]
+    assert second.draft.command(tmp_path) == [*command, "--bf16"]
+    assert says(["python", "train.py"]) == []
+
+
+def test_a_batch_that_becomes_smaller_in_all_is_said_to():
+    (only,) = says(["python", "train.py"], [option("micro_batch_size", 4)])
+    assert only == ("micro batch 1 instead of 4, the global batch 4 times smaller (--micro_batch_size 1)",)
+
+
+def test_an_option_that_was_given_as_false_is_given_as_true(tmp_path):
+    command = ["python", "train.py", "--gradient_checkpointing", "False", "--out", "x"]
+    (only,) = candidates(command, [option("gradient_checkpointing", value=False)])
+    assert only.draft.command(tmp_path) == ["python", "train.py", "--gradient_checkpointing", "True", "--out", "x"]
+
+
+def test_a_launchers_word_is_left_alone_where_the_scripts_is_meant(tmp_path):
+    command = ["accelerate", "launch", "--gradient_accumulation_steps", "2", "train.py", "--batch_size", "4"]
+    known = [option("batch_size", 4), option("gradient_accumulation_steps", 1)]
+    (only,) = for_device(Draft.of(command, known, num_arguments=2), environ={})
+    assert only.draft.command(tmp_path) == [*command[:-1], "1", "--gradient_accumulation_steps", "4"]
+
+
+def test_mixed_precision_is_asked_of_accelerates_launcher_where_the_script_cannot_be(tmp_path):
+    command = ["accelerate", "launch", "--mixed_precision", "no", "train.py", "--lr", "1"]
+    launched = option("mixed_precision", "no", of_launcher=True)
+    (only,) = for_device(Draft.of(command, [launched], num_arguments=2), environ={})
+    assert only.says == ("mixed precision in bf16 (--mixed_precision bf16)",)
+    # the last of two is the one that argparse takes
+    ended = ["accelerate", "launch", "--mixed_precision", "no", "--mixed_precision", "bf16", "train.py", "--lr", "1"]
+    assert only.draft.command(tmp_path) == ended
+
+
+@pytest.mark.parametrize(
+    "known",
+    [
+        [option("bf16", value=False), option("fp16", value=True)],
+        [option("mixed_precision", "fp16")],
+        [option("bf16", value=True)],
+        [option("bf16", value=False), option("mixed_precision", "bf16", of_launcher=True)],
+    ],
+)
+def test_sixteen_bits_are_not_offered_twice(known):
+    assert says(["python", "train.py"], known) == []
+
+
+def test_segments_that_grow_are_tried_first_where_what_is_free_lies_in_pieces():
+    command, known = ["python", "train.py"], [option("batch_size", 2)]
+    first, *others = candidates(command, known, in_pieces=True)
+    assert first.draft.variables == {"PYTORCH_ALLOC_CONF": "expandable_segments:True"}
+    assert first.says == ("PYTORCH_ALLOC_CONF=expandable_segments:True in the environment",)
+    assert others[-1].draft.variables == first.draft.variables
+    assert len(says(command, known)) == 1
+
+
+def test_settings_of_the_allocator_that_are_there_stay():
+    environ = {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:512"}
+    (first,) = candidates(["python", "train.py"], in_pieces=True, environ=environ)
+    assert first.draft.variables == {"PYTORCH_CUDA_ALLOC_CONF": "max_split_size_mb:512,expandable_segments:True"}
+    assert (
+        says(["python", "train.py"], in_pieces=True, environ={"PYTORCH_ALLOC_CONF": "expandable_segments:True"}) == []
+    )
+
+
+def test_what_was_moved_to_the_host_goes_back_where_the_host_is_too_small(tmp_path):
+    zero = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "cpu"}}
+    start = Draft.of(["deepspeed", "train.py", ds_file(tmp_path, zero_optimization=zero)])
+    made = list(for_host(start))
+    parameters, optimizer = "parameters on the GPU", "optimizer states on the GPU"
+    assert [one.says for one in made] == [(parameters,), (optimizer,), (parameters, optimizer)]
+    _, ds = written(made[1], tmp_path)
+    assert ds["zero_optimization"]["offload_optimizer"] == {"device": "none"}
+    assert list(for_host(Draft.of(["python", "train.py"]))) == []
 
 
 def test_what_is_there_already_is_not_offered(tmp_path):
     zero = {"stage": 3, "offload_optimizer": {"device": "cpu"}, "offload_param": {"device": "nvme"}}
     file = ds_file(tmp_path, train_micro_batch_size_per_gpu=1, zero_optimization=zero)
-    command = ["deepspeed", "train.py", "--gradient_checkpointing", "--per_device_train_batch_size", "1", file]
+    given = ["--gradient_checkpointing", "--per_device_train_batch_size", "1", "--bf16"]
+    command = ["deepspeed", "train.py", *given, file]
     assert says(command) == []
 
 
@@ -77,7 +182,8 @@ def test_a_batch_size_that_the_trainer_fills_in_is_left_to_it(tmp_path):
     file = ds_file(tmp_path, train_micro_batch_size_per_gpu="auto", zero_optimization={"stage": 3})
     (first, *_) = candidates(["deepspeed", "train.py", "--deepspeed", file, "--per_device_train_batch_size=2"])
     command, ds = written(first, tmp_path)
-    assert (first.says, ds["train_micro_batch_size_per_gpu"]) == (("micro batch 1 instead of 2",), "auto")
+    assert first.says[0].startswith("micro batch 1 instead of 2 (--per_device_train_batch_size 1")
+    assert ds["train_micro_batch_size_per_gpu"] == "auto"
     assert command[-3:] == ["--per_device_train_batch_size=1", "--gradient_accumulation_steps", "2"]
 
 
@@ -93,5 +199,5 @@ def test_other_files_of_json_are_no_configuration(tmp_path):
     data = tmp_path / "data.json"
     data.write_text('{"documents": []}')
     command = ["python", "train.py", str(data), "missing.json"]
-    assert not Draft.of(command).can_change
+    assert Draft.of(command).ds is None
     assert says(command) == []

@@ -14,7 +14,7 @@ from typing import Any
 import pytest
 
 from zerobench.emulator.emulator import Emulator
-from zerobench.records import Category, Phase
+from zerobench.records import Category, Phase, Status
 from zerobench.store import load_run
 
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -118,6 +118,47 @@ def test_a_change_that_makes_it_fit_is_found_by_trying(emulate):
     assert only_rank(told)["refusal"]["held"]["activations"] > 4 * GIB  # that GPU has no flash attention
 
 
+def test_memory_in_pieces_is_seen_and_segments_that_grow_are_tried(emulate):
+    code, told, errors = emulate("--gpus", "1", "--gpu", "t4", command=["python", script("fragmented.py")])
+    assert code == 1, errors
+    refusal = only_rank(told)["refusal"]
+    assert (refusal["bytes_asked"], refusal["allocated_bytes"]) == (4 * GIB, 6 * 5 * GIB // 4)
+    (tried,) = told["tries"]
+    assert tried["changes"] == ["PYTORCH_ALLOC_CONF=expandable_segments:True in the environment"]
+    assert tried["fits"]
+    # The six blocks of the start, which hold the rest afterwards, and the context.
+    assert 12 * GIB < tried["needed_bytes"] < 12.6 * GIB
+
+
+@pytest.mark.slow
+def test_an_option_that_the_script_parses_is_tried_from_its_default(emulate):
+    large = ["--output_dir", "out", "--block_size", "6144", "--report_to", "none"]
+    command = ["torchrun", script("hf_trainer.py"), *large]
+    code, told, errors = emulate("--gpus", "8", "--gpu", "t4", "--steps", "2", command=command)
+    assert code == 1, errors
+    (tried,) = told["tries"]
+    written = "--per_device_train_batch_size 1 --gradient_accumulation_steps 8"
+    assert (tried["changes"], tried["fits"]) == ([f"micro batch 1 instead of 8 ({written})"], True)
+
+
+@pytest.mark.slow
+def test_a_node_without_room_for_what_is_offloaded_does_not_fit_and_the_states_go_back(emulate, tmp_path):
+    config = ["--deepspeed", "--deepspeed_config", script("ds_offload.json")]
+    command = ["deepspeed", script("deepspeed_loop.py"), *config]
+    options = ["--gpus", "8", "--gpu", "h200", "--host-memory", "0.1GB", "--steps", "2"]
+    code, told, errors = emulate(*options, command=command)
+    assert code == 1, errors
+    host = told["host"]
+    assert (told["fits"], told["causes"], host["fits"], only_rank(told)["fits"]) == (False, ["host"], False, True)
+    assert host["over_bytes"] == host["node_bytes"] - 10**8 > 10**8
+    assert host["basis"] == "the rank that was played, times 8"
+    (tried,) = told["tries"]
+    assert (tried["changes"], tried["fits"]) == (["optimizer states on the GPU"], True)
+    assert tried["host_node_bytes"] < 10**8
+    (trial,) = load_run(tmp_path / told["run"]).trials()
+    assert trial.record.status is Status.OUT_OF_HOST_MEMORY
+
+
 def test_a_script_that_fails_by_itself_keeps_its_status_and_its_last_line(emulate):
     code, told, errors = emulate("--gpus", "1", "--gpu", "h200", command=["python", script("broken.py")])
     assert code == 1, errors
@@ -166,7 +207,7 @@ def test_a_command_that_contradicts_the_gpus_is_one_line_and_leaves_nothing(emul
             id="accelerate, FSDP2",
         ),
         pytest.param(
-            ["--gpus", "8"],
+            ["--gpus", "64", "--ranks", "0,last"],
             ["deepspeed", "deepspeed_pipeline.py", "--deepspeed", "--deepspeed_config", "ds_pipeline.json"],
             "deepspeed.initialize",
             [Category.PARAMETERS, Category.FIRST_MOMENT],

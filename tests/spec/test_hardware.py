@@ -100,6 +100,7 @@ def test_peaks_are_dense_and_double_from_one_data_type_to_the_next(gpu: Gpu) -> 
 @pytest.mark.parametrize("gpu", load_catalogue(), ids=lambda gpu: str(gpu.name))
 def test_a_memory_size_has_a_source_and_a_link_a_bandwidth(gpu: Gpu) -> None:
     assert (gpu.memory_bytes is None) == (gpu.memory_source is None)
+    assert (gpu.sm_count is None) == (gpu.device_source is None)
     assert (gpu.link is None) == (gpu.link_gb_per_s is None)
 
 

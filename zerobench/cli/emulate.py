@@ -89,8 +89,13 @@ def _fits_not(verdict: Verdict, where: str) -> str:
         needed, has = verdict.host_node_bytes or 0, verdict.host_memory_bytes or 0
         return (
             f"Does not fit on {where}: the GPUs hold it, a node's memory does not: {_of(needed, has)},"
-            f" {_gib(needed - has)} too much."
+            f" {_gib(verdict.host_over_bytes)} too much."
         )
+    too = " Neither does it fit a node's memory, see below." if verdict.fits_host is False else ""
+    return _fits_no_device(worst, where) + too
+
+
+def _fits_no_device(worst: RankFit, where: str) -> str:
     if worst.needed_bytes is None:
         return f"Does not fit on {where}: a GPU has {_gib(worst.memory_bytes)}; what it needs in all is not known."
     over = worst.needed_bytes - worst.memory_bytes
@@ -153,11 +158,16 @@ def _host(verdict: Verdict) -> Iterator[str]:
         yield "host memory: not known"
     else:
         per_rank = needed // verdict.ranks_per_node
-        judged = "" if has is None else f" of {_gib(has)}: {'fits' if verdict.fits_host else 'does not fit'}"
+        judged = "" if has is None else f" of {_gib(has)}: {_judged(verdict)}"
         yield (
             f"host memory: tensors hold {_gib(per_rank)} a rank, {_gib(needed)} a node of"
-            f" {verdict.ranks_per_node}{judged}; Python and its libraries come on top"
+            f" {verdict.ranks_per_node}{judged} ({verdict.host_basis}); Python and its libraries come on top"
         )
+
+
+def _judged(verdict: Verdict) -> str:
+    over = verdict.host_over_bytes or 0
+    return "fits" if over <= 0 else f"does not fit, {_gib(over)} too much"
 
 
 def _tries(verdict: Verdict) -> Iterator[str]:
@@ -172,10 +182,13 @@ def _tries(verdict: Verdict) -> Iterator[str]:
 
 
 def _came_of(one: Try) -> str:
+    held = "" if one.host_node_bytes is None else f" and {_gib(one.host_node_bytes)} of a node's memory"
     if one.fits:
-        return f"fits, {_gib(one.needed_bytes)} of each GPU"
+        return f"fits, {_gib(one.needed_bytes)} of each GPU{held}"
+    if one.fits_device:
+        return f"fits the GPU, and not a node's memory: {_gib(one.host_node_bytes)} of {_gib(one.host_memory_bytes)}"
     if one.account.end is End.OUT_OF_DEVICE_MEMORY:
-        return "does not fit"
+        return "does not fit the GPU"
     return f"could not be played: {one.account.message}"
 
 
@@ -195,6 +208,7 @@ def as_plain(made: Emulation) -> dict[str, Any]:
     failed = verdict.failed
     return {
         "fits": verdict.fits,
+        "causes": verdict.causes,
         "evidence": "emulated",
         "values_computed": False,
         "gpu": cluster.gpu.name,
@@ -206,10 +220,18 @@ def as_plain(made: Emulation) -> dict[str, Any]:
         "host": {
             "node_bytes": verdict.host_node_bytes,
             "memory_bytes": verdict.host_memory_bytes,
+            "over_bytes": verdict.host_over_bytes,
+            "basis": verdict.host_basis,
             "fits": verdict.fits_host,
         },
         "tries": [
-            {"changes": list(one.changes), "fits": one.fits, "needed_bytes": one.needed_bytes, "end": one.account.end}
+            {
+                "changes": list(one.changes),
+                "fits": one.fits,
+                "needed_bytes": one.needed_bytes,
+                "host_node_bytes": one.host_node_bytes,
+                "end": one.account.end,
+            }
             for one in verdict.tries
         ],
         "not_tried": verdict.not_tried,

@@ -1,5 +1,5 @@
-"""Changes of a command that need less memory, each made in a copy: the DeepSpeed configuration file that it names, and
-the options of the Hugging Face Trainer.
+"""Changes of a command that make it fit, each made in a copy: the DeepSpeed configuration file that it names, options
+that its script knows, and settings of torch's allocator.
 
 Nothing is guessed: each is played. What cannot be changed from outside, as a batch size that stands in the script, is
 not offered.
@@ -7,56 +7,19 @@ not offered.
 
 from __future__ import annotations
 
-import copy
-import json
+import os
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field, replace
-from pathlib import Path
 from typing import Any
 
+from zerobench.emulate.drafts import Draft
+from zerobench.emulate.options import Kind
+
 _CPU = {"device": "cpu", "pin_memory": True}
-_BATCHES = ("--per_device_train_batch_size", "--per-device-train-batch-size")
-_PASSES = ("--gradient_accumulation_steps", "--gradient-accumulation-steps")
-_CHECKPOINTING = ("--gradient_checkpointing", "--gradient-checkpointing")
-_OF_TRAINER = (*_BATCHES, "--output_dir", "--output-dir", "--max_steps", "--max-steps")
-_OF_DEEPSPEED = ("zero_optimization", "train_micro_batch_size_per_gpu", "train_batch_size")
-_CONFIG = "ds_config.json"
-
-
-@dataclass(frozen=True)
-class Draft:
-    """A command on the way to another one."""
-
-    words: tuple[str, ...]
-    ds: dict[str, Any] | None = None
-    """The DeepSpeed configuration that it names."""
-    ds_word: int | None = None
-    """Which word names it."""
-
-    @classmethod
-    def of(cls, command: Sequence[str]) -> Draft:
-        """The command as given."""
-        for index, word in enumerate(command[1:], start=1):
-            found = _ds_config(word.rpartition("=")[2])
-            if found is not None:
-                return cls(tuple(command), found, index)
-        return cls(tuple(command))
-
-    @property
-    def can_change(self) -> bool:
-        """Whether anything can be changed from outside."""
-        return self.ds is not None or any(_value(self.words, (name,)) for name in _OF_TRAINER)
-
-    def command(self, folder: Path) -> list[str]:
-        """The words, with the configuration written into `folder`."""
-        words = list(self.words)
-        if self.ds is not None and self.ds_word is not None:
-            file = folder / _CONFIG
-            file.write_text(json.dumps(self.ds, indent=1), encoding="utf-8")
-            name, equals, _ = words[self.ds_word].rpartition("=")
-            words[self.ds_word] = f"{name}{equals}{file}"
-        return words
-
+_MICRO_BATCH, _PASSES = "train_micro_batch_size_per_gpu", "gradient_accumulation_steps"
+ALLOCATOR_VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
+"""torch's allocator reads its settings from the first of these that is set."""
+_EXPANDABLE = "expandable_segments:True"
 
 Change = Callable[[Draft], tuple[str, Draft] | None]
 """What it says, and the draft that it makes; None where there is nothing to change."""
@@ -70,18 +33,38 @@ class Candidate:
     draft: Draft = field(compare=False)
 
 
-def candidates(command: Sequence[str]) -> Iterator[Candidate]:
-    """What to try, in order: each change alone, the cheapest first, then more and more of them together."""
-    start = Draft.of(command)
+def for_device(
+    start: Draft, *, in_pieces: bool = False, environ: Mapping[str, str] = os.environ
+) -> Iterator[Candidate]:
+    """What to try where a GPU is too small: each change alone, the cheapest first, then more and more together.
+
+    `in_pieces`: there was room enough for what was refused, and not in one piece.
+    """
+
+    def expandable(draft: Draft) -> tuple[str, Draft] | None:
+        return _expandable(draft, environ) if in_pieces else None
+
+    alone = (expandable, _one_sequence, _checkpointing, _bf16, _next_stage, _last_stage, _offload_optimizer)
+    together = (expandable, _one_sequence, _checkpointing, _bf16, _last_stage, _offload_optimizer, _offload_parameters)
+    return _in_order(start, alone, together)
+
+
+def for_host(start: Draft) -> Iterator[Candidate]:
+    """What to try where the GPUs have room and a node's memory is too small: what was moved there goes back."""
+    changes = (_parameters_on_device, _optimizer_on_device)
+    return _in_order(start, changes, changes)
+
+
+def _in_order(start: Draft, alone: Sequence[Change], together: Sequence[Change]) -> Iterator[Candidate]:
     tried: list[Draft] = [start]
-    for change in (_one_sequence, _checkpointing, _next_stage, _last_stage, _offload_optimizer):
+    for change in alone:
         made = change(start)
         if made is not None and made[1] not in tried:
             tried.append(made[1])
             yield Candidate((made[0],), made[1])
     says: tuple[str, ...] = ()
     draft = start
-    for change in (_one_sequence, _checkpointing, _last_stage, _offload_optimizer, _offload_parameters):
+    for change in together:
         made = change(draft)
         if made is None:
             continue
@@ -91,121 +74,119 @@ def candidates(command: Sequence[str]) -> Iterator[Candidate]:
             yield Candidate(says, draft)
 
 
+def _expandable(draft: Draft, environ: Mapping[str, str]) -> tuple[str, Draft] | None:
+    """Segments that grow, so that what is free is in one piece."""
+    name = next((name for name in ALLOCATOR_VARIABLES if environ.get(name)), ALLOCATOR_VARIABLES[0])
+    set_before = draft.variables.get(name) or environ.get(name, "")
+    if "expandable_segments" in set_before:
+        return None
+    value = f"{set_before},{_EXPANDABLE}" if set_before else _EXPANDABLE
+    return f"{name}={value} in the environment", replace(draft, variables={**draft.variables, name: value})
+
+
 def _one_sequence(draft: Draft) -> tuple[str, Draft] | None:
-    """Micro batch 1, more passes instead: the global batch stays."""
-    words, ds = list(draft.words), copy.deepcopy(draft.ds)
-    before = 1
-    at = _value(words, _BATCHES)
-    if at is not None:
-        before = max(before, at[1])
-        words[at[0]] = _with(words[at[0]], 1)
-        passes = _value(words, _PASSES)
-        if passes is None:
-            words += [_PASSES[0], str(at[1])]
-        else:
-            words[passes[0]] = _with(words[passes[0]], passes[1] * at[1])
-    size = None if ds is None else _number(ds, "train_micro_batch_size_per_gpu")
-    if ds is not None and size is not None:
+    """Micro batch 1, more passes instead: the global batch stays, where the script can make more passes."""
+    before, made, written, keeps = 1, draft, "", True
+    batch = draft.option(Kind.BATCH)
+    if batch is not None and isinstance(batch.value, int) and batch.value > 1:
+        before = batch.value
+        made, written = made.with_option(batch, 1), f"{batch.names[0]} 1"
+        passes = made.option(Kind.PASSES)
+        keeps = passes is not None
+        if passes is not None:
+            more = before * (passes.value if isinstance(passes.value, int) else 1)
+            made, written = made.with_option(passes, more), f"{written} {passes.names[0]} {more}"
+    size = draft.number(_MICRO_BATCH)
+    if size is not None and size > 1:
         before = max(before, size)
-        ds["train_micro_batch_size_per_gpu"] = 1
-        passed = _number(ds, "gradient_accumulation_steps") if "gradient_accumulation_steps" in ds else 1
+        made = made.with_ds({_MICRO_BATCH: 1})
+        passed = draft.number(_PASSES) if _PASSES in (draft.ds or {}) else 1
         if passed is not None:
-            ds["gradient_accumulation_steps"] = passed * size
+            made = made.with_ds({_PASSES: passed * size})
     if before == 1:
         return None
-    return f"micro batch 1 instead of {before}", replace(draft, words=tuple(words), ds=ds)
+    smaller = "" if keeps else f", the global batch {before} times smaller"
+    return f"micro batch 1 instead of {before}{smaller}{_as_written(written)}", made
 
 
 def _checkpointing(draft: Draft) -> tuple[str, Draft] | None:
-    """Activation checkpointing by the Trainer's option, where the command has other options of the Trainer's."""
-    words = draft.words
-    is_trainers = any(word.partition("=")[0] in _OF_TRAINER for word in words)
-    if not is_trainers or any(word.partition("=")[0] in _CHECKPOINTING for word in words):
+    """Activation checkpointing, where the script has an option for it."""
+    option = draft.option(Kind.CHECKPOINTING)
+    if option is None or option.value:
         return None
-    return "activation checkpointing", replace(draft, words=(*words, _CHECKPOINTING[0], "True"))
+    made = draft.with_option(option, True)
+    return f"activation checkpointing{_as_written(option.names[0])}", made
+
+
+def _bf16(draft: Draft) -> tuple[str, Draft] | None:
+    """Mixed precision in bf16, where the script or accelerate has an option for it and 16 bits are not in use."""
+    if any((draft.ds or {}).get(name, {}).get("enabled") is True for name in ("bf16", "fp16")):
+        return None
+    half, mixed = draft.option(Kind.FP16), draft.option(Kind.MIXED_PRECISION)
+    if (half is not None and half.value) or (mixed is not None and mixed.value not in (None, "no")):
+        return None
+    option = draft.option(Kind.BF16)
+    if option is not None:
+        made = None if option.value else draft.with_option(option, True)
+    else:
+        option = mixed
+        made = None if option is None else draft.with_option(option, "bf16")
+    if option is None or made is None:
+        return None
+    written = option.names[0] if option.kind is Kind.BF16 else f"{option.names[0]} bf16"
+    return f"mixed precision in bf16{_as_written(written)}", made
+
+
+def _as_written(words: str) -> str:
+    return f" ({words})" if words else ""
 
 
 def _next_stage(draft: Draft) -> tuple[str, Draft] | None:
     """The next ZeRO stage."""
-    stage = _stage(draft)
-    return None if stage is None or stage >= 3 else _with_zero(draft, f"ZeRO stage {stage + 1}", {"stage": stage + 1})
+    stage = draft.stage
+    if stage is None or stage >= 3:
+        return None
+    return f"ZeRO stage {stage + 1}", _with_zero(draft, {"stage": stage + 1})
 
 
 def _last_stage(draft: Draft) -> tuple[str, Draft] | None:
     """ZeRO stage 3."""
-    stage = _stage(draft)
-    return None if stage is None or stage >= 3 else _with_zero(draft, "ZeRO stage 3", {"stage": 3})
+    if draft.stage is None or draft.stage >= 3:
+        return None
+    return "ZeRO stage 3", _with_zero(draft, {"stage": 3})
 
 
 def _offload_optimizer(draft: Draft) -> tuple[str, Draft] | None:
     """Optimizer states in host memory; a torch optimizer of the script's own is allowed to stay one."""
-    if not _stage(draft) or _is_offloaded(draft, "offload_optimizer"):
+    if not draft.stage or draft.is_offloaded("offload_optimizer"):
         return None
-    made = _with_zero(draft, "optimizer states offloaded to the host", {"offload_optimizer": _CPU})
-    if made[1].ds is not None and "optimizer" not in made[1].ds:
-        made[1].ds.setdefault("zero_force_ds_cpu_optimizer", False)
-    return made
+    made = _with_zero(draft, {"offload_optimizer": _CPU})
+    if "optimizer" not in (made.ds or {}):
+        forced = (made.ds or {}).get("zero_force_ds_cpu_optimizer", False)
+        made = made.with_ds({"zero_force_ds_cpu_optimizer": forced})
+    return "optimizer states offloaded to the host", made
 
 
 def _offload_parameters(draft: Draft) -> tuple[str, Draft] | None:
     """Parameters in host memory, which stage 3 alone can do."""
-    if _stage(draft) != 3 or _is_offloaded(draft, "offload_param"):
+    if draft.stage != 3 or draft.is_offloaded("offload_param"):
         return None
-    return _with_zero(draft, "parameters offloaded to the host", {"offload_param": _CPU})
+    return "parameters offloaded to the host", _with_zero(draft, {"offload_param": _CPU})
 
 
-def _stage(draft: Draft) -> int | None:
-    zero = _zero(draft)
-    stage = None if zero is None else zero.get("stage", 0)
-    return stage if isinstance(stage, int) else None
-
-
-def _zero(draft: Draft) -> Mapping[str, Any] | None:
-    if draft.ds is None:
+def _optimizer_on_device(draft: Draft) -> tuple[str, Draft] | None:
+    """Optimizer states back from the host."""
+    if not draft.is_offloaded("offload_optimizer"):
         return None
-    zero = draft.ds.get("zero_optimization", {})
-    return zero if isinstance(zero, Mapping) else None
+    return "optimizer states on the GPU", _with_zero(draft, {"offload_optimizer": {"device": "none"}})
 
 
-def _is_offloaded(draft: Draft, section: str) -> bool:
-    found = (_zero(draft) or {}).get(section)
-    return isinstance(found, Mapping) and found.get("device", "none") not in (None, "none")
-
-
-def _with_zero(draft: Draft, says: str, settings: Mapping[str, Any]) -> tuple[str, Draft]:
-    ds = copy.deepcopy(draft.ds or {})
-    ds["zero_optimization"] = {**(_zero(draft) or {}), **settings}
-    return says, replace(draft, ds=ds)
-
-
-def _ds_config(word: str) -> dict[str, Any] | None:
-    """What lies in the file `word`, where that is a DeepSpeed configuration."""
-    if not word.endswith(".json"):
+def _parameters_on_device(draft: Draft) -> tuple[str, Draft] | None:
+    """Parameters back from the host."""
+    if not draft.is_offloaded("offload_param"):
         return None
-    try:
-        read = json.loads(Path(word).read_bytes())
-    except (OSError, ValueError, RecursionError):
-        return None
-    return read if isinstance(read, dict) and any(key in read for key in _OF_DEEPSPEED) else None
+    return "parameters on the GPU", _with_zero(draft, {"offload_param": {"device": "none"}})
 
 
-def _value(words: Sequence[str], names: Sequence[str]) -> tuple[int, int] | None:
-    """The word that holds the value of an option, and the value; None where it is not given, or is no whole number."""
-    for index, word in enumerate(words):
-        name, equals, value = word.partition("=")
-        if name in names:
-            at = index if equals else index + 1
-            value = value if equals else (words[at] if at < len(words) else "")
-            return (at, int(value)) if value.isascii() and value.isdecimal() else None
-    return None
-
-
-def _with(word: str, value: int) -> str:
-    name, equals, _ = word.rpartition("=")
-    return f"{name}{equals}{value}"
-
-
-def _number(settings: Mapping[str, Any], key: str) -> int | None:
-    """A whole number; None for what is left to others, as "auto"."""
-    value = settings.get(key)
-    return value if isinstance(value, int) and not isinstance(value, bool) else None
+def _with_zero(draft: Draft, settings: Mapping[str, Any]) -> Draft:
+    return draft.with_ds({"zero_optimization": {**(draft.zero or {}), **settings}})

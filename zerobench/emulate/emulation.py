@@ -4,19 +4,17 @@ from __future__ import annotations
 
 import os
 import shutil
-import tempfile
 import time
-from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
-from pathlib import Path
+from collections.abc import Sequence
+from dataclasses import dataclass, field, replace
 
 from pydantic import ValidationError
 
-from zerobench.emulate.changes import Draft, candidates
-from zerobench.emulate.figures import RankFit, Try, Verdict, rank_fit
+from zerobench.emulate.figures import RankFit, Verdict, rank_fit
 from zerobench.emulate.part import Account, End, Part, as_emulated
-from zerobench.emulate.play import Stage, play_aside, read_account
+from zerobench.emulate.play import Played, Stage, play_aside, read_account
 from zerobench.emulate.request import Request
+from zerobench.emulate.tries import Say, try_changes
 from zerobench.emulator.emulator import find_emulator
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder, TrialFolder, write_whole
@@ -32,9 +30,6 @@ from zerobench.tracking.own_trial import laid_out, unknown_trial
 from zerobench.tracking.watch import script_name
 
 NO_VALUES = "emulated: no value is computed, so that losses, norms and times mean nothing"
-MOST_TRIES = 10
-Say = Callable[[str], None]
-"""Told what is being done."""
 
 
 @dataclass
@@ -103,34 +98,18 @@ def _judge(
     request = stage.request
     fits: list[RankFit] = []
     for account in accounts:
-        needed = None
+        needed: Played | None = None
         if account.end is End.OUT_OF_DEVICE_MEMORY and not interrupted:
             say(f"rank {account.rank} does not fit; once more on a GPU of boundless memory, to see what it needs")
             needed = play_aside(stage.boundless, request.command, account.rank)
-        fits.append(rank_fit(account, records.get(account.rank), stage.gpu.memory_bytes, needed))
-    per_node, host = request.cluster.gpus_per_node, request.cluster.host_memory_bytes
-    worst = next((one for one in fits if one.fits is False), None)
-    if worst is None or not request.tries:
-        return Verdict(tuple(fits), per_node, host)
-    if not Draft.of(request.command).can_change:
-        why = "the command names no DeepSpeed configuration file and no options of the Trainer that could be varied"
-        return Verdict(tuple(fits), per_node, host, not_tried=why)
-    tries = _try(stage, worst.account.rank, say)
-    return Verdict(tuple(fits), per_node, host, tries=tuple(tries))
-
-
-def _try(stage: Stage, rank: int, say: Say) -> list[Try]:
-    """Changes until one fits."""
-    tried: list[Try] = []
-    for candidate in candidates(stage.request.command):
-        if len(tried) == MOST_TRIES:
-            break
-        say(f"trying: {', '.join(candidate.says)}")
-        with tempfile.TemporaryDirectory(prefix="zerobench-change-") as folder:
-            tried.append(Try(candidate.says, play_aside(stage, candidate.draft.command(Path(folder)), rank)))
-        if tried[-1].fits:
-            break
-    return tried
+        record = records.get(account.rank)
+        more = (None, None) if needed is None else (needed.account, needed.record)
+        fits.append(rank_fit(account, record, stage.gpu.memory_bytes, *more))
+    verdict = Verdict(tuple(fits), request.cluster.gpus_per_node, request.cluster.host_memory_bytes)
+    if verdict.fits is not False or verdict.failed is not None or not request.tries or interrupted:
+        return verdict
+    tries, not_tried = try_changes(stage, verdict, say)
+    return replace(verdict, tries=tries, not_tried=not_tried)
 
 
 def _write(
@@ -187,4 +166,12 @@ def _status(made: Emulation) -> tuple[Status, Failure | None]:
                 bytes_free=refusal.bytes_free,
                 evidence="the exception of the allocator itself",
             )
+    if made.verdict.fits_host is False:
+        needed, has = made.verdict.host_node_bytes, made.verdict.host_memory_bytes
+        return Status.OUT_OF_HOST_MEMORY, Failure(
+            message=f"a node's memory: tensors want {needed} bytes ({made.verdict.host_basis}), and it has {has}",
+            bytes_asked=needed,
+            bytes_free=has,
+            evidence="what the ledger counted in host memory",
+        )
     return Status.COMPLETED, None

@@ -32,6 +32,7 @@ class RankFit:
     peak: Peak | None
     start: Peak | None
     host: Peak | None
+    """Of the same, where it did not fit and was played so."""
 
     @property
     def fits(self) -> bool | None:
@@ -44,14 +45,24 @@ class RankFit:
     def needed_bytes(self) -> int | None:
         """What the driver would show as used: torch's reserved memory, the context, NCCL."""
         source = self.account if self.needed is None else self.needed
-        whole = source.end in (End.STOPPED, End.FINISHED)
-        if not whole or source.reserved_bytes is None:
+        if not self.is_known_whole or source.reserved_bytes is None:
             return None
         return source.reserved_bytes + (source.outside_bytes or 0)
 
+    @property
+    def is_known_whole(self) -> bool:
+        """Whether it was seen to its end, if need be on a GPU of boundless memory."""
+        return (self.account if self.needed is None else self.needed).end in (End.STOPPED, End.FINISHED)
 
-def rank_fit(account: Account, record: RankRecord | None, memory_bytes: int, needed: Account | None) -> RankFit:
-    """The figures of one rank; `record` is the ledger's, where there is one."""
+
+def rank_fit(
+    account: Account,
+    record: RankRecord | None,
+    memory_bytes: int,
+    needed: Account | None,
+    needed_record: RankRecord | None = None,
+) -> RankFit:
+    """The figures of one rank; the records are the ledger's, where there are any."""
     rows = [] if record is None else record.memory
     steps = [row for row in rows if row.phase is not Phase.INIT]
     return RankFit(
@@ -60,8 +71,14 @@ def rank_fit(account: Account, record: RankRecord | None, memory_bytes: int, nee
         needed=needed,
         peak=_peak(steps, Place.DEVICE),
         start=_peak([row for row in rows if row.phase is Phase.INIT], Place.DEVICE),
-        host=_peak(rows, Place.HOST),
+        host=_peak(rows, Place.HOST) if needed_record is None else _peak(needed_record.memory, Place.HOST),
     )
+
+
+def host_bytes(record: RankRecord | None) -> int | None:
+    """The most that one rank's tensors held in its node's memory; None where nobody looked on."""
+    peak = None if record is None else _peak(record.memory, Place.HOST)
+    return None if peak is None else peak.total_bytes
 
 
 def _peak(rows: Sequence[MemoryRow], place: Place) -> Peak | None:
@@ -86,17 +103,33 @@ class Try:
 
     changes: tuple[str, ...]
     account: Account
+    host_node_bytes: int | None = None
+    """What tensors hold in a node's memory, each of its ranks taken to be as this one; None: not known."""
+    host_memory_bytes: int | None = None
+    """What a node has; None: not asked."""
+
+    @property
+    def fits_device(self) -> bool:
+        """Whether it ran to its end."""
+        return self.account.end in (End.STOPPED, End.FINISHED)
+
+    @property
+    def fits_host(self) -> bool | None:
+        """Whether a node's memory is enough; None: not known, or not asked."""
+        if self.host_node_bytes is None or self.host_memory_bytes is None:
+            return None
+        return self.host_node_bytes <= self.host_memory_bytes
 
     @property
     def fits(self) -> bool:
-        """Whether it ran to its end."""
-        return self.account.end in (End.STOPPED, End.FINISHED)
+        """Both, as far as they are asked."""
+        return self.fits_device and self.fits_host is not False
 
     @property
     def needed_bytes(self) -> int | None:
         """As RankFit's."""
         reserved = self.account.reserved_bytes
-        return None if not self.fits or reserved is None else reserved + (self.account.outside_bytes or 0)
+        return None if not self.fits_device or reserved is None else reserved + (self.account.outside_bytes or 0)
 
 
 @dataclass(frozen=True)
@@ -117,10 +150,40 @@ class Verdict:
         return next((one.account for one in self.ranks if one.account.end is End.FAILED), None)
 
     @property
+    def whole_nodes(self) -> list[list[RankFit]]:
+        """The nodes all of whose ranks were played."""
+        nodes: dict[int, list[RankFit]] = {}
+        for one in self.ranks:
+            nodes.setdefault(one.account.rank // self.ranks_per_node, []).append(one)
+        return [ranks for ranks in nodes.values() if len(ranks) == self.ranks_per_node]
+
+    @property
     def host_node_bytes(self) -> int | None:
-        """What tensors hold in the memory of one node, its ranks taken to be as the largest of those played."""
-        peaks = [one.host.total_bytes for one in self.ranks if one.host is not None]
-        return max(peaks) * self.ranks_per_node if peaks and self.fits_devices else None
+        """What tensors hold in the memory of one node: added up over its ranks where all of them were played, else each
+        taken to be as the largest of those that were.
+        """
+        peaks = [one.host.total_bytes for one in self.ranks if one.host is not None and one.is_known_whole]
+        if not peaks or len(peaks) < len(self.ranks):
+            return None
+        sums = [sum(one.host.total_bytes for one in node if one.host is not None) for node in self.whole_nodes]
+        are_all = len(self.whole_nodes) * self.ranks_per_node == len(self.ranks)
+        return max(sums) if sums and are_all else max(peaks) * self.ranks_per_node
+
+    @property
+    def host_basis(self) -> str:
+        """How that was come by, in words."""
+        whole = self.whole_nodes
+        if whole and len(whole) * self.ranks_per_node == len(self.ranks):
+            return f"its {self.ranks_per_node} ranks added up" if self.ranks_per_node > 1 else "its one rank"
+        which = "the rank that was played" if len(self.ranks) == 1 else "the largest rank that was played"
+        return f"{which}, times {self.ranks_per_node}"
+
+    @property
+    def host_over_bytes(self) -> int | None:
+        """By how much a node's memory is exceeded; below zero: what is left of it."""
+        if self.host_memory_bytes is None or self.host_node_bytes is None:
+            return None
+        return self.host_node_bytes - self.host_memory_bytes
 
     @property
     def fits_devices(self) -> bool | None:
@@ -131,11 +194,15 @@ class Verdict:
     @property
     def fits_host(self) -> bool | None:
         """Whether a node's memory is enough for what its ranks' tensors hold there; None: not known or not asked."""
-        if self.host_memory_bytes is None or self.host_node_bytes is None:
-            return None
-        return self.host_node_bytes <= self.host_memory_bytes
+        return None if self.host_over_bytes is None else self.host_over_bytes <= 0
 
     @property
     def fits(self) -> bool | None:
         """Devices and host."""
         return False if self.fits_host is False else self.fits_devices
+
+    @property
+    def causes(self) -> list[Place]:
+        """Whose memory is too small."""
+        judged = ((Place.DEVICE, self.fits_devices), (Place.HOST, self.fits_host))
+        return [place for place, fits in judged if fits is False]

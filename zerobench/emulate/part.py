@@ -7,6 +7,7 @@ from pathlib import Path
 
 from pydantic import Field
 
+from zerobench.emulate.options import Option
 from zerobench.records import Category, Record
 from zerobench.spec.trial import Evidence, PredictionSpec, TrialSpec
 
@@ -82,6 +83,11 @@ class Refusal(Record):
     during: str
     """Where the training was."""
 
+    @property
+    def in_pieces(self) -> bool:
+        """Whether there was room for it in all, and not in one piece."""
+        return self.reserved_bytes - self.allocated_bytes + self.bytes_free >= self.bytes_asked
+
 
 class Account(Record):
     """What one rank's process says of itself when it ends."""
@@ -110,6 +116,10 @@ class Account(Record):
     pinned_bytes: int | None = None
     refusal: Refusal | None = None
     """The last one; a script may have gone on after it."""
+    options: list[Option] = Field(default_factory=list)
+    """Those of the script, and of its launcher, that could be varied; empty where its parser is not argparse's."""
+    num_arguments: int | None = None
+    """How many of the command's last words are the script's."""
     notes: list[str] = Field(default_factory=list)
 
 

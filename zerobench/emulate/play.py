@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import subprocess
 import tempfile
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass, replace
 from pathlib import Path
@@ -17,8 +17,10 @@ from zerobench.emulate.request import Request
 from zerobench.emulator.emulator import Emulator
 from zerobench.emulator.gpu import EmulatedGpu
 from zerobench.errors import UserError
-from zerobench.folder import TrialFolder, write_whole
+from zerobench.folder import TRIAL_VARIABLE, TrialFolder, write_whole
+from zerobench.records import RankRecord
 from zerobench.run.outcome import how_ended
+from zerobench.run.readable import read_readable
 
 BOUNDLESS = 1 << 46
 """Device memory (64 TiB) of a GPU on which everything fits: what a command needs in all is counted there."""
@@ -43,8 +45,10 @@ class Stage:
         """The same with memory for everything."""
         return replace(self, gpu=replace(self.gpu, memory_bytes=BOUNDLESS))
 
-    def part(self, command: Sequence[str], rank: int, folder: TrialFolder, *, under_ledger: bool) -> Part:
-        """What the process of `rank` is to play; its files lie in `folder`."""
+    def part(
+        self, command: Sequence[str], rank: int, folder: TrialFolder, *, under_ledger: bool, aside: bool = False
+    ) -> Part:
+        """What the process of `rank` is to play; its files lie in `folder`, a trial's unless it plays `aside`."""
         request = self.request
         return Part(
             command=list(command),
@@ -55,9 +59,9 @@ class Stage:
             host_memory_bytes=request.cluster.host_memory_bytes,
             steps=request.steps,
             account=folder.emulated_account(rank).absolute(),
-            snapshot=folder.memory_snapshot(rank).absolute() if under_ledger else None,
+            snapshot=folder.memory_snapshot(rank).absolute() if under_ledger and not aside else None,
             under_ledger=under_ledger,
-            speaks=rank == request.ranks[0],
+            speaks=rank == request.ranks[0] and not aside,
         )
 
     def command(self) -> list[str]:
@@ -91,23 +95,43 @@ def read_account(part: Part, returncode: int) -> Account:
     return account
 
 
-def play_aside(stage: Stage, command: Sequence[str], rank: int) -> Account:
-    """Play one rank quietly, in a folder that is gone afterwards, and only count.
+@dataclass(frozen=True)
+class Played:
+    """What is left of a rank that played aside."""
+
+    account: Account
+    record: RankRecord | None = None
+    """The ledger's, where it looked on."""
+
+
+def play_aside(
+    stage: Stage,
+    command: Sequence[str],
+    rank: int,
+    added: Mapping[str, str] | None = None,
+) -> Played:
+    """Play one rank quietly, in a folder that is gone afterwards; `added` goes into its environment.
+
+    Bytes are named where a node's memory was asked after, since the ledger alone knows what is held there; else they
+    are only counted.
 
     Raises UserError: the command is not one that can be played.
     """
     with _scratch() as path:
         folder = TrialFolder(path)
-        part = stage.part(command, rank, folder, under_ledger=False)
+        named = stage.request.cluster.host_memory_bytes is not None
+        part = stage.part(command, rank, folder, under_ledger=named, aside=True)
         process = subprocess.run(
             stage.command(),
-            env={**os.environ, **stage.variables(part, folder)},
+            env={**os.environ, **(added or {}), **stage.variables(part, folder), TRIAL_VARIABLE: str(path)},
             stdin=subprocess.DEVNULL,
             stdout=subprocess.DEVNULL,
             stderr=subprocess.DEVNULL,
             check=False,
         )
-        return read_account(part, process.returncode)
+        account = read_account(part, process.returncode)
+        records = read_readable(folder.rank_records(), RankRecord)[0]
+        return Played(account, next((record for record in records if record.rank == rank), None))
 
 
 @contextmanager

@@ -77,6 +77,8 @@ class Gpu(Spec):
     """Bandwidth of the network card that a usual node has for each GPU, one direction, 10^9 bytes a second."""
     source: str = Field(min_length=1)
     """Where the peaks and bandwidths come from."""
+    device_source: str | None = None
+    """Where multiprocessors and the second level's cache come from."""
     memory_source: str | None = None
     """Where the memory size comes from."""
     host_link_source: str | None = None

@@ -10,12 +10,14 @@ from pathlib import Path
 from types import ModuleType
 from typing import Any
 
+from zerobench.emulate.options import Option
 from zerobench.emulate.part import PART_VARIABLE, Account, End, Part
 from zerobench.errors import UserError
 from zerobench.folder import write_whole
 from zerobench.tracking.emulated.after_import import after_import
 from zerobench.tracking.emulated.launchers import PLAIN, Launch, read_launch
 from zerobench.tracking.emulated.script import last_line, run, tell
+from zerobench.tracking.emulated.script_options import hear_options, launcher_options
 
 USAGE = 2
 
@@ -44,9 +46,22 @@ class Player:
         if launch.launcher != PLAIN or self._part.world_size > 1:
             os.environ.update(rank_variables(self._part))
         os.environ.update(launch.variables)
+        self._hear(launch)
         code = self._run(launch)
         self._over(code)
         return code
+
+    def _hear(self, launch: Launch) -> None:
+        """Which options the script has, and where they go in the command."""
+        account, given = self._account, list(launch.script.arguments)
+
+        def told(options: list[Option]) -> None:
+            again = {option.dest for option in options}
+            account.options = [*options, *(one for one in account.options if one.dest not in again)]
+
+        told(launcher_options())
+        account.num_arguments = len(given) - (given[:1] == [f"--local_rank={self._part.local_rank}"])
+        hear_options(told)
 
     def _run(self, launch: Launch) -> int:
         account = self._account

@@ -17,6 +17,7 @@ from zerobench.memory.fsdp_tensors import walk_fsdp
 from zerobench.records import Category
 from zerobench.spec.trial import SCRIPT, StepsSpec, TrialSpec
 from zerobench.tracking.emulated.pipeline_hooks import PipelineHooks
+from zerobench.tracking.emulated.pipeline_peers import StagesBefore
 from zerobench.tracking.engine_hooks import Listener
 from zerobench.tracking.own_trial import loop_trial
 from zerobench.tracking.work import EngineWork, Hooks
@@ -50,6 +51,7 @@ class EmulatedEngine(EngineWork):
     def heard_by(self, listener: Listener) -> Hooks:
         """How the engine's calls are heard: a pipeline takes its steps by itself."""
         if hasattr(self._engine, "_INSTRUCTION_MAP"):
+            StagesBefore(self._engine).install()
             return PipelineHooks(self._engine, listener)
         return super().hooks(listener)
 

@@ -1,0 +1,54 @@
+"""Tries changes of a command that does not fit, one after the other, until one does."""
+
+from __future__ import annotations
+
+import tempfile
+from collections.abc import Callable, Iterator
+from pathlib import Path
+
+from zerobench.emulate.changes import Candidate, for_device, for_host
+from zerobench.emulate.drafts import Draft
+from zerobench.emulate.figures import Try, Verdict, host_bytes
+from zerobench.emulate.play import Stage, play_aside
+
+MOST_TRIES = 12
+_NOTHING_TO_CHANGE = (
+    "the command names no DeepSpeed configuration file, and its script has no option that zerobench knows and that"
+    " could be varied: no batch size above 1, no gradient checkpointing, no bf16"
+)
+_NOTHING_TO_MOVE = "nothing that its DeepSpeed configuration file keeps in host memory could go back to the GPU"
+
+Say = Callable[[str], None]
+"""Told what is being done."""
+
+
+def try_changes(stage: Stage, verdict: Verdict, say: Say) -> tuple[tuple[Try, ...], str | None]:
+    """What was tried, and why nothing was where nothing was; `verdict` says that it does not fit."""
+    worst = next((one for one in verdict.ranks if one.fits is False), None)
+    rank = (worst or max(verdict.ranks, key=lambda one: 0 if one.host is None else one.host.total_bytes)).account
+    start = Draft.of(stage.request.command, rank.options, rank.num_arguments)
+    refusal = rank.refusal
+    in_pieces = refusal is not None and refusal.in_pieces
+    chosen = for_host(start) if worst is None else for_device(start, in_pieces=in_pieces)
+    tried = tuple(_played(stage, chosen, rank.rank, say))
+    if tried:
+        return tried, None
+    return tried, _NOTHING_TO_MOVE if worst is None else _NOTHING_TO_CHANGE
+
+
+def _played(stage: Stage, chosen: Iterator[Candidate], rank: int, say: Say) -> Iterator[Try]:
+    cluster = stage.request.cluster
+    for _ in range(MOST_TRIES):
+        candidate = next(chosen, None)
+        if candidate is None:
+            return
+        say(f"trying: {', '.join(candidate.says)}")
+        with tempfile.TemporaryDirectory(prefix="zerobench-change-") as folder:
+            draft = candidate.draft
+            played = play_aside(stage, draft.command(Path(folder)), rank, draft.variables)
+        held = host_bytes(played.record)
+        node = None if held is None else held * cluster.gpus_per_node
+        made = Try(candidate.says, played.account, node, cluster.host_memory_bytes)
+        yield made
+        if made.fits:
+            return
