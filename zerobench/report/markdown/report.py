@@ -13,11 +13,9 @@ import re
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from zerobench.report.compared.columns import TITLE
 from zerobench.report.environment_facts import at
 from zerobench.report.frames.run_frames import RunFrames, TrialFrames
 from zerobench.report.headline.sentences import headline
-from zerobench.report.markdown.compared import claim_lines, compared_lines
 from zerobench.report.markdown.setting import configuration_lines, hardware_lines, reproduce_lines, version_lines
 from zerobench.report.markdown.tables import (
     Row,
@@ -29,8 +27,8 @@ from zerobench.report.markdown.tables import (
     throughput_lines,
 )
 from zerobench.report.markdown.text import bullets, prose
-from zerobench.report.render.markdown import lines
-from zerobench.report.tables import batch_ramp, checkpoints, pipeline, server
+from zerobench.report.render.markdown import lines, listing_lines
+from zerobench.report.tables import batch_ramp, checkpoints, compared, pipeline, server
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.trial import slug
 from zerobench.store import Run
@@ -61,8 +59,8 @@ def _sections(frames: RunFrames) -> Iterator[tuple[str, Iterator[str] | list[str
     yield server.TITLE, lines(server.server_table(frames.lines.sides))
     yield checkpoints.TITLE, lines(checkpoints.checkpoints_table(frames.lines.checkpoints))
     yield pipeline.TITLE, lines(pipeline.pipeline_table(frames.lines.stages))
-    yield TITLE, compared_lines(frames)
-    yield "What is claimed of distributed training, and what these trials say", claim_lines(frames)
+    yield compared.TITLE, lines(compared.compared_table(frames.comparison))
+    yield compared.CLAIMS_TITLE, listing_lines(compared.claims_listing(frames.comparison))
     yield "Outcomes", outcome_lines(frames)
     yield "Predicted against measured", error_lines(frames)
     yield "Beware", caveat_lines(frames)

@@ -14,21 +14,21 @@ from markupsafe import Markup
 from zerobench import __version__
 from zerobench.report.charts import figures as all_figures
 from zerobench.report.charts.palette import colours
-from zerobench.report.compared.columns import TITLE
 from zerobench.report.figure import Figure
 from zerobench.report.frames.memory_pool import given_back
 from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.headline.sentences import headline
 from zerobench.report.page import configuration, outcomes, overview
-from zerobench.report.page.compared import compared_section
 from zerobench.report.page.drawing import drawing
 from zerobench.report.page.environment import environment_grids, utc_text
 from zerobench.report.page.notes import notes_grid
 from zerobench.report.page.policy import content_security_policy
 from zerobench.report.page.trials import remarks, rows_of, trials_grid
 from zerobench.report.render.grid import Grid, frame_grid
-from zerobench.report.render.html import table_grid
+from zerobench.report.render.html import listing_grid, table_grid
 from zerobench.report.render.visible import visible
+from zerobench.report.tables.compared import CLAIMS_TITLE, claims_listing, compared_table
+from zerobench.report.tables.compared import TITLE as COMPARED
 from zerobench.report.tables.pipeline import TITLE as PIPELINE
 from zerobench.report.tables.pipeline import pipeline_table
 from zerobench.report.tables.server import TITLE as SERVERS
@@ -94,12 +94,12 @@ def page_pieces(frames: RunFrames, figures: Iterable[Figure] | None = None) -> I
 def _sections(frames: RunFrames, drawn: Sequence[Drawn]) -> Mapping[str, Any]:
     """What the template writes, as text that it escapes."""
     runs, trials = frames.runs, rows_of(frames.trials)
-    compared = compared_section(frames.comparison)
+    compared = table_grid(compared_table(frames.comparison))
     stages = table_grid(pipeline_table(frames.lines.stages))
     failed, notes = outcomes.failed_trials(runs, trials), notes_grid(frames.notes, trials)
     sides = table_grid(server_table(frames.lines.sides))
     parts = (
-        ("compared", compared),
+        ("compared", compared.rows),
         ("pipeline", stages.rows),
         ("servers", sides.rows),
         ("outcomes", failed),
@@ -115,6 +115,7 @@ def _sections(frames: RunFrames, drawn: Sequence[Drawn]) -> Mapping[str, Any]:
         "figures": drawn,
         "legend": overview.legend(runs, trials),
         "compared": compared,
+        "claims": listing_grid(f"{CLAIMS_TITLE}.", claims_listing(frames.comparison)),
         "trials": trials_grid(trials),
         "remarks": remarks(trials),
         "stages": stages,
@@ -140,7 +141,7 @@ def _drawn(figures: Iterable[Figure]) -> Iterator[Drawn]:
 
 
 _SECTIONS = {
-    "compared": TITLE,
+    "compared": COMPARED,
     "trials": "Trials",
     "pipeline": PIPELINE,
     "servers": SERVERS,

@@ -1,13 +1,15 @@
-"""Tables as GitHub's Markdown."""
+"""Tables and parts as GitHub's Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from zerobench.report.markdown.text import paragraph
+from zerobench.report.column_units import plain
+from zerobench.report.markdown.text import bullets, paragraph, prose
 from zerobench.report.markdown.text import table as table_lines
 from zerobench.report.tables.model import Table
+from zerobench.report.tables.part import Listing, Part
 
 T = TypeVar("T")
 
@@ -19,15 +21,16 @@ def lines(table: Table[T]) -> Iterator[str]:
     """How to read the table, then its rows; nothing where it has none."""
     if not table.lines:
         return
-    yield paragraph(table.caption)
+    yield paragraph(f"{table.caption} {table.more}")
     yield ""
-    headers = ["trial", "evidence", *(column.header for column in table.columns)]
-    is_text = [True, True, *(column.is_text for column in table.columns)]
+    columns = table.for_files
+    headers = ["trial", "evidence", *(column.header for column in columns)]
+    is_text = [True, True, *(column.is_text for column in columns)]
     shown = (
         [
             line.trial.label,
             line.trial.evidence_text,
-            *(column.cell(line.figures) for column in table.columns),
+            *(column.cell(line.figures) for column in columns),
         ]
         for line in table.lines[:MOST_ROWS]
     )
@@ -35,3 +38,26 @@ def lines(table: Table[T]) -> Iterator[str]:
     if len(table.lines) > MOST_ROWS:
         yield ""
         yield paragraph(f"{len(table.lines) - MOST_ROWS} more rows are left out; the page has them.")
+
+
+def listing_lines(listing: Listing[T]) -> Iterator[str]:
+    """The rows of a listing; nothing where it has none."""
+    if listing.rows:
+        headers = [column.header for column in listing.columns]
+        cells = ([plain(column.cell(row)) for column in listing.columns] for row in listing.rows)
+        yield from table_lines(headers, [column.is_text for column in listing.columns], cells)
+
+
+def document(heading: str, parts: Sequence[Part], level: int) -> str:
+    """Parts under a heading of `level` number signs, each under one of the next."""
+    found = [f"{'#' * level} {prose(heading)}", ""]
+    for part in parts:
+        for block in (
+            [f"{'#' * (level + 1)} {prose(part.title)}"],
+            [paragraph(part.caption)] if part.caption else [],
+            list(listing_lines(part.table)) if isinstance(part.table, Listing) else [],
+            bullets(part.points),
+            [f"- **!** {prose(line)}" for line in part.warnings],
+        ):
+            found += [*block, ""] if block else []
+    return "\n".join(found)

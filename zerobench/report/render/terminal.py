@@ -1,30 +1,85 @@
-"""Tables in a terminal, with as many columns as it has room for."""
+"""Tables and parts in a terminal, with as many columns as it has room for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from typing import TypeVar
+from collections.abc import Iterator, Sequence
+from typing import Any, TypeVar
 
+from rich import box
+from rich.table import Table as Grid
 from rich.text import Text
 
 from zerobench.report.column_units import plain
 from zerobench.report.tables.model import Column, Table
+from zerobench.report.tables.part import Judged, Listing, Part
+from zerobench.report.terminal.layout import WIDE, Section, bullets, mark
 from zerobench.report.terminal.layout import Column as Shown
-from zerobench.report.terminal.layout import Section
 from zerobench.report.terminal.layout import table as trial_table
 
 T = TypeVar("T")
+
+_WIDEST_TEXT = 24
+"""Columns of terminal that a text is given where they are short, before it wraps."""
 
 
 def sections(table: Table[T], width: int) -> Iterator[Section]:
     """The table for `width` columns of terminal; nothing where it has no lines."""
     if table.lines:
-        columns = [_shown(column) for column in table.columns]
-        rows = [(line.trial, line.figures) for line in table.lines]
-        below = [Text(plain(line), style="dim") for line in table.below]
-        yield Section(table.title, table.caption, trial_table(columns, rows, width), below)
+        more = [table.more] if table.more and width >= WIDE else []
+        below = [Text(plain(line), style="dim") for line in (*table.below, *more)]
+        yield Section(table.title, table.caption, _of_trials(table, width), below)
 
 
-def _shown(column: Column[T]) -> Shown[T]:
-    wide = column.header if column.wide == "" else column.wide
-    return Shown(wide, column.narrow, column.cell, is_text=column.is_text)
+def part_section(part: Part, width: int) -> Section:
+    """The part for `width` columns of terminal; points without a table before them are a list."""
+    grid = None if part.table is None else _table(part.table, width)
+    lines = [*map(_line, part.text), *(Text(plain(line), style="dim") for line in part.quiet)]
+    if grid is None and part.points:
+        grid = bullets(part.points)
+    else:
+        lines += [Text(f"- {plain(line)}") for line in part.points]
+    return Section(part.title, part.caption, grid, [*lines, *map(mark, part.warnings)])
+
+
+def _table(table: Table[Any] | Listing[Any], width: int) -> Grid:
+    return _listed(table, width) if isinstance(table, Listing) else _of_trials(table, width)
+
+
+def _of_trials(table: Table[T], width: int) -> Grid:
+    columns = [Shown(_wide(column), column.narrow, column.cell, column.is_text) for column in table.columns]
+    return trial_table(columns, [(line.trial, line.figures) for line in table.lines], width)
+
+
+def _wide(column: Column[T]) -> str | None:
+    return column.header if column.wide == "" else column.wide
+
+
+def _listed(listing: Listing[T], width: int) -> Grid:
+    """Texts wrap, numbers never do."""
+    headers = [(column, _wide(column) if width >= WIDE else column.narrow) for column in listing.columns]
+    kept = [(column, header) for column, header in headers if header is not None]
+    cells = [[plain(column.cell(row)) for column, _ in kept] for row in listing.rows]
+    is_text = [column.is_text for column, _ in kept]
+    gap = 2 if _needed([[header for _, header in kept], *cells], is_text) <= width else 1
+    grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0))
+    for column, header in kept:
+        if column.is_text:
+            grid.add_column(Text(header), overflow="fold", min_width=5)
+        else:  # a number that does not fit is cut with a mark, never silently
+            grid.add_column(Text(header), justify="right", no_wrap=True, overflow="ellipsis")
+    for line in cells:
+        grid.add_row(*map(Text, line))
+    return grid
+
+
+def _needed(lines: Sequence[Sequence[str]], is_text: Sequence[bool]) -> int:
+    """Columns of terminal that a listing takes with two spaces between its columns and no number broken."""
+    widths = [max(Text(cell).cell_len for cell in column) for column in zip(*lines, strict=True)]
+    return sum(2 + (min(size, _WIDEST_TEXT) if text else size) for size, text in zip(widths, is_text, strict=True))
+
+
+def _line(line: str | Judged) -> Text:
+    if isinstance(line, str):
+        return Text(plain(line))
+    verdict = Text(line.verdict, style="green" if line.is_good else "yellow")
+    return Text.assemble(Text(plain(line.before)), verdict, Text(plain(line.after)))

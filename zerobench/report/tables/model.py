@@ -28,6 +28,8 @@ class Column(Generic[T]):
     narrow: str | None = None
     """The header in 80 columns; None: left out there."""
     is_text: bool = False
+    is_for_files: bool = True
+    """Whether Markdown and the page have it too."""
 
     @property
     def header(self) -> str:
@@ -84,6 +86,13 @@ class Table(Generic[T]):
     lines: Sequence[Line[T]]
     below: Sequence[str] = ()
     """What the terminal says under it."""
+    more: str = ""
+    """More of how to read it, which 80 columns of terminal have no room for."""
+
+    @property
+    def for_files(self) -> list[Column[T]]:
+        """The columns that Markdown and the page have."""
+        return [column for column in self.columns if column.is_for_files]
 
 
 def figures_of(lines: Iterable[Line[T]]) -> list[T]:

@@ -22,15 +22,15 @@ from zerobench.report.parity import ParityJudge
 from zerobench.report.pipeline import stages
 from zerobench.report.predictions.predicted import join
 from zerobench.report.predictions.tables import predicted_sections
-from zerobench.report.render.terminal import sections
+from zerobench.report.render.terminal import part_section, sections
 from zerobench.report.server import sides
 from zerobench.report.tables.batch_ramp import batch_ramp_table
 from zerobench.report.tables.checkpoints import checkpoints_table
+from zerobench.report.tables.compared import claims_part, compared_table
 from zerobench.report.tables.pipeline import pipeline_table
 from zerobench.report.tables.server import server_table
-from zerobench.report.terminal.compared_tables import compared_sections
 from zerobench.report.terminal.layout import Section, Shown, listed
-from zerobench.report.terminal.lines import of_batches, of_checkpoints, of_each
+from zerobench.report.terminal.lines import compared_rows, of_batches, of_checkpoints, of_each
 from zerobench.report.terminal.memory_tables import memory_sections
 from zerobench.report.terminal.nvml_tables import nvml_sections
 from zerobench.report.terminal.outcome_tables import disbelieved, notes_sections, outcome_sections, parity_sections
@@ -97,7 +97,9 @@ def _sections(
     yield from sections(server_table(of_each(shown, sides)), width)
     yield from sections(checkpoints_table(of_checkpoints(shown)), width)
     yield from sections(pipeline_table(of_each(shown, stages)), width)
-    yield from compared_sections(shown, width)
+    rows = compared_rows(shown)
+    yield from sections(compared_table(rows), width)
+    yield from (part_section(part, width) for part in claims_part(rows))
     yield from parity_sections(shown, width)
     yield from outcome_sections(shown, width)
     yield from notes_sections(shown)
