@@ -11,7 +11,6 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from zerobench.cli import run
 from zerobench.errors import UserError, unknown_choice
@@ -19,16 +18,16 @@ from zerobench.folder import write_whole
 from zerobench.records import Status
 from zerobench.report.labels import labels
 from zerobench.report.predictions.predicted import Pair, join
-from zerobench.report.predictions.validation import Part, as_markdown, validation_parts
+from zerobench.report.render.markdown import document
+from zerobench.report.render.terminal import print_parts
+from zerobench.report.tables.part import Part
+from zerobench.report.tables.validation import validation_parts
 from zerobench.report.trials import LazyTrial, ended_trials, refusing_impossible_values
 from zerobench.spec.trial import Evidence
 from zerobench.store import find_run, load_run
 
 PREDICTING: list[Evidence] = [world for world in Evidence if world is not Evidence.MEASURED]
 """The worlds that a sweep may be held against its measurement in."""
-
-_WIDE_ENOUGH = 140
-"""Columns that a file's tables are made for: all of them."""
 
 
 @dataclass(frozen=True)
@@ -117,18 +116,17 @@ def _report(path: Path, request: Request) -> int:
         if request.run is not None and not pairs:
             raise UserError(f"--run: {request.run}: no trial was both measured (or played solo) and predicted in it")
         write_tables(run)
-        console = Console(highlight=False)
-        for part in _parts(trials, pairs, console.width):
-            part.section(console.width).print(console)
+        parts = _parts(trials, pairs)
+        print_parts(parts)
         if request.markdown is not None:
             title = f"Predicted against measured: {run.run_id}"
-            write_whole(request.markdown, as_markdown(title, _parts(trials, pairs, _WIDE_ENOUGH)))
+            write_whole(request.markdown, document(title, parts, level=1))
     typer.echo(f"run: {path}")
     return 1 if any(trial.record.status not in {Status.COMPLETED, Status.SKIPPED} for trial in trials) else 0
 
 
-def _parts(trials: Sequence[LazyTrial], pairs: Sequence[Pair], width: int) -> list[Part]:
-    """The report for tables of `width` columns."""
+def _parts(trials: Sequence[LazyTrial], pairs: Sequence[Pair]) -> list[Part]:
+    """The report."""
     specs = [trial.spec for trial in trials]
     names = {spec.trial_id: name for spec, name in zip(specs, labels(specs), strict=True)}
-    return list(validation_parts(trials, pairs, names, width))
+    return list(validation_parts(trials, pairs, names))

@@ -9,7 +9,7 @@ from rich import box
 from rich.table import Table
 from rich.text import Text
 
-from zerobench.report.column_units import MISSING, plain, show_percent
+from zerobench.report.column_units import plain
 from zerobench.report.markdown.text import table
 from zerobench.report.terminal.layout import WIDE, Column, T
 
@@ -54,12 +54,3 @@ class Grid:
     def markdown(self) -> list[str]:
         """The lines of the table in GitHub's Markdown."""
         return table(self.headers, self.is_text, self.rows)
-
-
-def show_error(error: float | None, decimals: int = 2) -> str:
-    """A relative error in per cent with its sign; an exact zero is `0`, equal to the byte; None is not defined."""
-    if error is None:
-        return MISSING
-    if error == 0:
-        return "0"
-    return show_percent(error, decimals if abs(error) < 1 else 0, signed=True)

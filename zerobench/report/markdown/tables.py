@@ -10,11 +10,11 @@ from typing import Any
 
 import pandas as pd
 
-from zerobench.report.column_units import Unit, byte_unit, show_number, show_percent, show_whole, time_unit
+from zerobench.report.column_units import Unit, byte_unit, show_error, show_number, show_percent, show_whole, time_unit
 from zerobench.report.evidence import evidence_text
 from zerobench.report.frames.doubts import disagreements
 from zerobench.report.frames.run_frames import RunFrames
-from zerobench.report.grids import Grid, show_error
+from zerobench.report.grids import Grid
 from zerobench.report.markdown.text import bullets, paragraph, table
 from zerobench.report.memory_view import GROUPS
 from zerobench.report.recovery import distance_text

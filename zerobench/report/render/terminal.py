@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from typing import Any, TypeVar
 
 from rich import box
+from rich.console import Console
 from rich.table import Table as Grid
 from rich.text import Text
 
@@ -39,6 +40,13 @@ def part_section(part: Part, width: int) -> Section:
     else:
         lines += [Text(f"- {plain(line)}") for line in part.points]
     return Section(part.title, part.caption, grid, [*lines, *map(mark, part.warnings)])
+
+
+def print_parts(parts: Iterable[Part], console: Console | None = None) -> None:
+    """Print the parts for as many columns as `console`, or else standard output, has."""
+    console = console or Console(highlight=False)
+    for part in parts:
+        part_section(part, console.width).print(console)
 
 
 def _table(table: Table[Any] | Listing[Any], width: int) -> Grid:

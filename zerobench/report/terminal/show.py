@@ -21,13 +21,13 @@ from zerobench.report.nodes import node_name
 from zerobench.report.parity import ParityJudge
 from zerobench.report.pipeline import stages
 from zerobench.report.predictions.predicted import join
-from zerobench.report.predictions.tables import predicted_sections
 from zerobench.report.render.terminal import part_section, sections
 from zerobench.report.server import sides
 from zerobench.report.tables.batch_ramp import batch_ramp_table
 from zerobench.report.tables.checkpoints import checkpoints_table
 from zerobench.report.tables.compared import claims_part, compared_table
 from zerobench.report.tables.pipeline import pipeline_table
+from zerobench.report.tables.predictions import predicted_parts
 from zerobench.report.tables.server import server_table
 from zerobench.report.terminal.layout import Section, Shown, listed
 from zerobench.report.terminal.lines import compared_rows, of_batches, of_checkpoints, of_each
@@ -81,7 +81,7 @@ def _predicted(
     work = {trial.spec.config_hash for trial in head}
     pairs = join((trial for trial in trials if trial.spec.config_hash in work), judge)
     by_id = {trial.spec.trial_id: name for trial, name in zip(trials, names, strict=True)}
-    return predicted_sections(pairs, by_id, width)
+    return (part_section(part, width) for part in predicted_parts(pairs, by_id, width))
 
 
 def _sections(
