@@ -7,15 +7,15 @@ from collections.abc import Mapping
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from zerobench.cli.plan import Plan, predict
 from zerobench.errors import UserError
 from zerobench.records import Status
 from zerobench.report.choice import ROOM
-from zerobench.report.plan.frontier import FrontierRow, frontier_section
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.plan.view import names, read_plan
+from zerobench.report.render.terminal import print_parts
+from zerobench.report.tables.plan_frontier import FrontierRow, frontier_part
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.frontier import Frontier, search, search_together
@@ -36,8 +36,7 @@ def show_frontier(plan: Plan, axis: FrontierAxis, reports: Path) -> int:
     cells = {item.trial.trial_id: item.trial for item in plan.planned if item.skipped is None}
     folder = reports / f"{slug(plan.name)}-frontier-{axis.name}_{time.strftime(STAMP)}"
     found, rounds = search_frontiers(cells, axis, plan.cluster, folder)
-    console = Console(highlight=False)
-    frontier_section(axis, _rows(cells, found, rounds), plan.cluster, console.width).print(console)
+    print_parts([frontier_part(axis, _rows(cells, found, rounds), plan.cluster)])
     typer.echo(f"runs: {folder}")
     return 0 if len(found) == len(cells) else 1
 

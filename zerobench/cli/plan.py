@@ -21,7 +21,8 @@ from zerobench.cli.run import notes_of
 from zerobench.errors import UserError
 from zerobench.records import Status, TrialRecord
 from zerobench.report.plan.rows import PlanRow
-from zerobench.report.plan.view import show_plan
+from zerobench.report.plan.view import plan_view
+from zerobench.report.render.terminal import print_parts, screen_width
 from zerobench.run.environment import capture_environment
 from zerobench.run.runner import RunResult, run_sweep
 from zerobench.run.site import LocalSite
@@ -86,7 +87,8 @@ def plan(request: Request) -> int:
     result = predict(asked.planned, asked.name, asked.document, request.reports)
     if result.interrupted:
         return result.exit_code
-    best = show_plan(result.folder.path, asked.cluster, Console(highlight=False), tokens)
+    parts, best = plan_view(result.folder.path, asked.cluster, screen_width(), tokens)
+    print_parts(parts)
     for note in notes_of(asked.planned):
         typer.echo(f"note: {note}")
     if request.write is not None and best is not None:

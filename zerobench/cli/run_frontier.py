@@ -16,14 +16,15 @@ from pathlib import Path
 from typing import Any
 
 import typer
-from rich.console import Console
 
 from zerobench.cli import run
 from zerobench.cli.run_tries import Hunt, Rounds, measuring, predict_frontiers, searches
 from zerobench.errors import UserError
 from zerobench.folder import write_whole
 from zerobench.report.labels import labels
-from zerobench.report.run_frontier import Limit, RunFrontierRow, run_frontier_section
+from zerobench.report.render.terminal import print_parts, screen_width
+from zerobench.report.run_frontier import Limit, RunFrontierRow
+from zerobench.report.tables.run_frontier import run_frontier_table
 from zerobench.report.trials import refusing_impossible_values
 from zerobench.run.setup import new_run_folder
 from zerobench.run.site import check_site
@@ -126,9 +127,8 @@ def _search_and_show(hunt: Hunt, folder: Path) -> int:
     measured = search_together(searches(hunt, predicted), rounds.peaks)
     rows = [_row(label, predicted.get(label), measured.get(label), rounds) for label in hunt.cells]
     write_whole(folder / "frontier.json", json.dumps(_answer(hunt, rows), indent=1))
-    console = Console(highlight=False)
     with refusing_impossible_values(folder):
-        run_frontier_section(hunt.axis, rows, hunt.limit, hunt.device, console.width).print(console)
+        print_parts([run_frontier_table(hunt.axis, rows, hunt.limit, hunt.device, screen_width())])
     for label, reason in rounds.given_up.items():
         screen.say(f"given up: {label}: {reason}")
     typer.echo(f"runs: {folder}")

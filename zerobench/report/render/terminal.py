@@ -42,11 +42,23 @@ def part_section(part: Part, width: int) -> Section:
     return Section(part.title, part.caption, grid, [*lines, *map(mark, part.warnings)])
 
 
-def print_parts(parts: Iterable[Part], console: Console | None = None) -> None:
+def print_parts(parts: Iterable[Part | Table[Any] | Section], console: Console | None = None) -> None:
     """Print the parts for as many columns as `console`, or else standard output, has."""
     console = console or Console(highlight=False)
     for part in parts:
-        part_section(part, console.width).print(console)
+        for section in _sections(part, console.width):
+            section.print(console)
+
+
+def screen_width() -> int:
+    """Columns of standard output."""
+    return Console().width
+
+
+def _sections(part: Part | Table[Any] | Section, width: int) -> Iterable[Section]:
+    if isinstance(part, Table):
+        return sections(part, width)
+    return [part_section(part, width) if isinstance(part, Part) else part]
 
 
 def _table(table: Table[Any] | Listing[Any], width: int) -> Grid:
@@ -54,8 +66,12 @@ def _table(table: Table[Any] | Listing[Any], width: int) -> Grid:
 
 
 def _of_trials(table: Table[T], width: int) -> Grid:
-    columns = [Shown(_wide(column), column.narrow, column.cell, column.is_text) for column in table.columns]
-    return trial_table(columns, [(line.trial, line.figures) for line in table.lines], width)
+    kept = [column for column in table.columns if (_wide(column) if width >= WIDE else column.narrow) is not None]
+    columns = [Shown(_wide(one), one.narrow, one.cell, one.is_text and not one.is_whole) for one in kept]
+    grid = trial_table(columns, [(line.trial, line.figures) for line in table.lines], width)
+    for column, made in zip(kept, grid.columns[1:], strict=True):
+        made.justify = "left" if column.is_text else "right"
+    return grid
 
 
 def _wide(column: Column[T]) -> str | None:

@@ -28,6 +28,8 @@ class Column(Generic[T]):
     narrow: str | None = None
     """The header in 80 columns; None: left out there."""
     is_text: bool = False
+    is_whole: bool = False
+    """Whether a terminal never breaks its texts, as it breaks no number."""
     is_for_files: bool = True
     """Whether Markdown and the page have it too."""
 

@@ -1,48 +1,47 @@
-"""Terminal tables of a plan's memory: what lies where at the peak, and whether device and host hold it."""
+"""A plan's memory: what lies where at the peak, and whether device and host hold it."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-
-from rich.table import Table
+from typing import Any
 
 from zerobench.report.capacity import DeviceNeed
 from zerobench.report.choice import ROOM
 from zerobench.report.column_units import byte_unit, show_percent
 from zerobench.report.memory_view import Instant
 from zerobench.report.plan.rows import PlanRow, evidence_words
-from zerobench.report.terminal.layout import WIDE, Column, Section, Shown, table
+from zerobench.report.tables.model import Column, Line, Table, of_part
+from zerobench.report.terminal.layout import WIDE
 from zerobench.report.terminal.memory_tables import category_columns
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.trial import Evidence
 from zerobench.units import format_bytes
 
 
-def memory_sections(rows: Sequence[PlanRow], cluster: Cluster, width: int) -> Iterator[Section]:
-    """Device memory by category at the steady peak, then all that must fit against what there is."""
-    peaks = [(row.shown, row.steady) for row in rows if row.steady is not None]
-    if peaks:
-        yield _categories(peaks, evidence_words(rows), width)
-    if rows:
-        yield _fit(rows, cluster, width)
+def memory_tables(rows: Sequence[PlanRow], cluster: Cluster, width: int) -> Iterator[Table[Any]]:
+    """For `width` columns: the device by category at the steady peak, then all that must fit against what there is."""
+    peaks = [Line(row.name, row.steady) for row in rows if row.steady is not None]
+    yield _categories(peaks, evidence_words(rows), width)
+    yield _fit(rows, cluster, width)
 
 
-def _categories(peaks: Sequence[tuple[Shown, Instant]], how: str, width: int) -> Section:
-    unit = byte_unit(instant.total_bytes for _, instant in peaks)
+def _categories(peaks: Sequence[Line[Instant]], how: str, width: int) -> Table[Instant]:
+    unit = byte_unit(line.figures.total_bytes for line in peaks)
     columns = [
-        Column[Instant]("at", None, lambda instant: instant.phase.value, is_text=True),
-        *category_columns(unit),
+        Column[Instant]("at", lambda instant: instant.phase.value, is_text=True),
+        *(Column(one.wide or one.narrow or "", one.cell, "", one.wide, one.narrow) for one in category_columns(unit)),
     ]
-    return Section(
+    return Table(
         f"Predicted ({how}): device memory of one GPU at the peak of a steady step, {unit.name}",
         "The columns add up to the peak. optimizer: fp32 weights and moments. buffers: for communication, gathered "
         "parameters included. "
         + ("small: inputs, model buffers, rounding." if width >= WIDE else "temp: temporaries, inputs, rounding."),
-        table(columns, peaks, width),
+        columns,
+        peaks,
     )
 
 
-def _fit(rows: Sequence[PlanRow], cluster: Cluster, width: int) -> Section:
+def _fit(rows: Sequence[PlanRow], cluster: Cluster, width: int) -> Table[PlanRow]:
     unit = byte_unit([row.device.needed_bytes for row in rows] + [row.host.needed_bytes for row in rows])
 
     def part(size: Callable[[DeviceNeed], int]) -> Callable[[PlanRow], str]:
@@ -53,20 +52,21 @@ def _fit(rows: Sequence[PlanRow], cluster: Cluster, width: int) -> Section:
         return unit.show(None if row.need is None or row.evidence is Evidence.FORMULA else row.need.slack_bytes)
 
     columns = [
-        Column[PlanRow]("steady peak", "steady", lambda row: unit.show(row.steady.total_bytes if row.steady else None)),
-        Column[PlanRow]("start-up peak", "start", lambda row: unit.show(row.start_up_bytes)),
-        Column("allocator slack", "slack", slack),
-        Column("context + NCCL", "ctx", part(lambda need: need.context_bytes + need.collectives_bytes)),
-        Column("total", "total", part(lambda need: need.total_bytes)),
-        Column[PlanRow]("room, %", "room%", lambda row: show_percent(row.device.room)),
-        Column[PlanRow]("host a node", "host", lambda row: unit.show(row.host.needed_bytes)),
-        Column[PlanRow]("room, %", "room%", lambda row: show_percent(row.host.room)),
-        Column("fits", "fits", verdict),
+        Column("steady peak", of_part(_steady, lambda peak: unit.show(peak.total_bytes)), narrow="steady"),
+        Column[PlanRow]("start-up peak", lambda row: unit.show(row.start_up_bytes), narrow="start"),
+        Column("allocator slack", slack, narrow="slack"),
+        Column("context + NCCL", part(lambda need: need.context_bytes + need.collectives_bytes), narrow="ctx"),
+        Column("total", part(lambda need: need.total_bytes), narrow="total"),
+        Column[PlanRow]("room", lambda row: show_percent(row.device.room), "%", narrow="room%"),
+        Column[PlanRow]("host a node", lambda row: unit.show(row.host.needed_bytes), narrow="host"),
+        Column[PlanRow]("room", lambda row: show_percent(row.host.room), "%", narrow="room%"),
+        Column("fits", verdict, narrow="fits"),
     ]
-    return Section(
+    return Table(
         f"Predicted ({evidence_words(rows)}): what must fit, {unit.name}",
         _fit_caption(cluster, width),
-        _table(columns, rows, width),
+        columns,
+        [Line(row.name, row) for row in rows],
     )
 
 
@@ -80,8 +80,8 @@ def _fit_caption(cluster: Cluster, width: int) -> str:
     )
 
 
-def _table(columns: Sequence[Column[PlanRow]], rows: Sequence[PlanRow], width: int) -> Table:
-    return table(columns, [(row.shown, row) for row in rows], width)
+def _steady(row: PlanRow) -> Instant | None:
+    return row.steady
 
 
 def verdict(row: PlanRow) -> str:
