@@ -10,16 +10,24 @@ from typing import Any
 
 import pandas as pd
 
-from zerobench.report.column_units import Unit, byte_unit, show_error, show_number, show_percent, show_whole, time_unit
+from zerobench.report.column_units import (
+    Unit,
+    byte_unit,
+    plain,
+    show_error,
+    show_number,
+    show_percent,
+    show_whole,
+    time_unit,
+)
 from zerobench.report.evidence import evidence_text
 from zerobench.report.frames.doubts import disagreements
 from zerobench.report.frames.run_frames import RunFrames
-from zerobench.report.grids import Grid
 from zerobench.report.markdown.text import bullets, paragraph, table
 from zerobench.report.memory_view import GROUPS
 from zerobench.report.recovery import distance_text
 from zerobench.report.render.markdown import MOST_ROWS
-from zerobench.report.terminal.layout import WIDE, Column
+from zerobench.report.terminal.layout import Column
 
 Row = Mapping[str, Any]
 Key = tuple[str, str]
@@ -225,8 +233,8 @@ def caveat_lines(frames: RunFrames) -> list[str]:
 
 def _table(columns: Sequence[Column[Row]], rows: Sequence[Row]) -> Iterator[str]:
     """The lines of a table, the rest of a long one counted."""
-    grid = Grid.of(columns, rows[:MOST_ROWS], WIDE)
-    yield from table(grid.headers, grid.is_text, grid.rows)
+    cells = ([plain(column.cell(row)) for column in columns] for row in rows[:MOST_ROWS])
+    yield from table([column.wide or "" for column in columns], [column.is_text for column in columns], cells)
     if len(rows) > MOST_ROWS:
         yield ""
         yield paragraph(f"{len(rows) - MOST_ROWS} more rows are left out; the run's tables have them.")

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 from zerobench.report.choice import ROOM
 from zerobench.report.column_units import MISSING, byte_unit, show_whole
 from zerobench.report.plan.rows import PlanRow, evidence_words
-from zerobench.report.tables.model import Column
+from zerobench.report.tables.model import Column, of_part
 from zerobench.report.tables.part import Listing, Part
 from zerobench.report.trials import num_params
 from zerobench.spec.cluster import Cluster
@@ -33,10 +33,14 @@ def frontier_part(axis: FrontierAxis, rows: Sequence[FrontierRow], cluster: Clus
     unit = byte_unit([row.row.device.needed_bytes for row in rows if row.row and row.row.need])
     cells: dict[str, Callable[[FrontierRow], str]] = {
         "largest": lambda one: _largest(one, axis),
-        **({"parameters": _parameters} if axis.name == "model" else {}),
+        **(
+            {"parameters": of_part(_row, lambda row: format_count(num_params(row.trial)))}
+            if axis.name == "model"
+            else {}
+        ),
         "too large": lambda one: _too_large(one, axis),
-        "device": lambda one: unit.show(one.row and one.row.device.needed_bytes),
-        "host a node": lambda one: unit.show(one.row and one.row.host.needed_bytes),
+        "device": of_part(_row, lambda row: unit.show(row.device.needed_bytes)),
+        "host a node": of_part(_row, lambda row: unit.show(row.host.needed_bytes)),
         "ends": ends,
     }
     columns = [
@@ -76,8 +80,12 @@ def _too_large(one: FrontierRow, axis: FrontierAxis) -> str:
     return MISSING if one.frontier.too_large is None else show_whole(one.frontier.too_large.value * axis.unit)
 
 
-def _parameters(one: FrontierRow) -> str:
-    return MISSING if one.row is None else format_count(num_params(one.row.trial))
+def _parameters(row: PlanRow) -> str:
+    return format_count(num_params(row.trial))
+
+
+def _row(one: FrontierRow) -> PlanRow | None:
+    return one.row
 
 
 def ends(one: FrontierRow) -> str:

@@ -52,7 +52,7 @@ def _left_out(columns: Sequence[Column[RunFrontierRow]], rows: Sequence[RunFront
             del texts[name]
             yield name
     for name in SPARED:
-        if sum(2 + max(map(len, column)) for column in texts.values()) - 2 > width and texts.pop(name, None):
+        if sum(2 + max(map(len, column)) for column in texts.values()) - 2 > width and texts.pop(name, []):
             yield name
 
 
