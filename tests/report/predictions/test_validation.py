@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import io
-import re
 from collections.abc import Sequence
 
 import pytest
@@ -102,20 +101,3 @@ def test_markdown_has_the_cells_of_the_terminal() -> None:
     listing = next(part.table for part in parts if isinstance(part.table, Listing))
     headers = ["quantity", "phase", "cells", "median", "over", "under", "worst over", "worst under"]
     assert [column.header for column in listing.columns] == headers
-
-
-def test_what_a_name_says_in_html_is_shown_and_not_obeyed_in_markdown() -> None:
-    shape = asked().model.model_copy(update={"name": "<img src=x onerror=alert(1)>"})
-    trials = [measured(asked(model=shape), ledger(FORWARD, {PARAMETERS: (1000, 2000)}))]
-    trials.append(predicted(asked(model=shape), ledger(FORWARD, {PARAMETERS: (1000, 1000)})))
-    text = document("Run <script>", parts_of([*two_trials(), *trials]), level=1)
-    assert "\\<img src=x onerror" in text
-    assert not re.search(r"(?<!\\)<(img|script)", text)
-
-
-def test_a_name_with_a_bar_does_not_break_a_markdown_table() -> None:
-    shape = asked().model.model_copy(update={"name": "a|b"})
-    trials = [*two_trials(), measured(asked(model=shape), ledger(FORWARD, {PARAMETERS: (1000, 2000)}))]
-    trials.append(predicted(asked(model=shape), ledger(FORWARD, {PARAMETERS: (3000, 3000)})))
-    text = document("x", parts_of(trials), level=1)
-    assert "a\\|b" in text

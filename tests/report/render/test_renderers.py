@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from io import StringIO
@@ -154,6 +155,14 @@ def test_a_part_says_all_that_it_has_in_the_terminal_and_in_markdown() -> None:
     assert [
         word for word in ("## heading", "### title", "caption", "- point", "**!** warning") if word not in text
     ] == []
+
+
+def test_what_a_part_says_is_shown_and_not_obeyed_in_markdown() -> None:
+    evil = "<img src=x onerror=alert(1)>"
+    listing = Listing([Column[str](evil, str, is_text=True)], [evil])
+    text = markdown.document(evil, [Part(evil, evil, listing, points=[evil], warnings=[evil])], level=1)
+    assert text.count("\\<img src=x") == 7
+    assert not re.search(r"(?<!\\)<img", text)
 
 
 def test_points_without_a_table_are_a_list_whose_lines_stand_below_each_other() -> None:

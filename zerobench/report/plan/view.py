@@ -99,7 +99,7 @@ def _parts(
     environment: Environment,
 ) -> Iterator[Part | Table[Any] | Section]:
     yield _header(shown, rows, environment)
-    yield from memory_tables(rows, cluster, width)
+    yield from memory_tables(rows, cluster)
     yield from time_tables(rows, tokens)
     yield from outcome_sections(shown, width)
     if rows:

@@ -28,7 +28,8 @@ def sections(table: Table[T], width: int) -> Iterator[Section]:
     if table.lines:
         more = [table.more] if table.more and width >= WIDE else []
         below = [Text(plain(line), style="dim") for line in (*table.below, *more)]
-        yield Section(table.title, table.caption, _of_trials(table, width), below)
+        caption = table.caption if width >= WIDE or table.narrow_caption is None else table.narrow_caption
+        yield Section(table.title, caption, _of_trials(table, width), below)
 
 
 def part_section(part: Part, width: int) -> Section:

@@ -90,6 +90,8 @@ class Table(Generic[T]):
     """What the terminal says under it."""
     more: str = ""
     """More of how to read it, which 80 columns of terminal have no room for."""
+    narrow_caption: str | None = None
+    """How to read it in 80 columns of terminal, where its columns are others there."""
 
     @property
     def for_files(self) -> list[Column[T]]:

@@ -11,37 +11,39 @@ from zerobench.report.column_units import byte_unit, show_percent
 from zerobench.report.memory_view import Instant
 from zerobench.report.plan.rows import PlanRow, evidence_words
 from zerobench.report.tables.model import Column, Line, Table, of_part
-from zerobench.report.terminal.layout import WIDE
 from zerobench.report.terminal.memory_tables import category_columns
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.trial import Evidence
 from zerobench.units import format_bytes
 
 
-def memory_tables(rows: Sequence[PlanRow], cluster: Cluster, width: int) -> Iterator[Table[Any]]:
-    """For `width` columns: the device by category at the steady peak, then all that must fit against what there is."""
+def memory_tables(rows: Sequence[PlanRow], cluster: Cluster) -> Iterator[Table[Any]]:
+    """The device by category at the steady peak, then all that must fit against what there is."""
     peaks = [Line(row.name, row.steady) for row in rows if row.steady is not None]
-    yield _categories(peaks, evidence_words(rows), width)
-    yield _fit(rows, cluster, width)
+    yield _categories(peaks, evidence_words(rows))
+    yield _fit(rows, cluster)
 
 
-def _categories(peaks: Sequence[Line[Instant]], how: str, width: int) -> Table[Instant]:
+def _categories(peaks: Sequence[Line[Instant]], how: str) -> Table[Instant]:
     unit = byte_unit(line.figures.total_bytes for line in peaks)
     columns = [
         Column[Instant]("at", lambda instant: instant.phase.value, is_text=True),
         *(Column(one.wide or one.narrow or "", one.cell, "", one.wide, one.narrow) for one in category_columns(unit)),
     ]
+    caption = (
+        "The columns add up to the peak. optimizer: fp32 weights and moments. buffers: for communication, gathered "
+        "parameters included."
+    )
     return Table(
         f"Predicted ({how}): device memory of one GPU at the peak of a steady step, {unit.name}",
-        "The columns add up to the peak. optimizer: fp32 weights and moments. buffers: for communication, gathered "
-        "parameters included. "
-        + ("small: inputs, model buffers, rounding." if width >= WIDE else "temp: temporaries, inputs, rounding."),
+        f"{caption} small: inputs, model buffers, rounding.",
         columns,
         peaks,
+        narrow_caption=f"{caption} temp: temporaries, inputs, rounding.",
     )
 
 
-def _fit(rows: Sequence[PlanRow], cluster: Cluster, width: int) -> Table[PlanRow]:
+def _fit(rows: Sequence[PlanRow], cluster: Cluster) -> Table[PlanRow]:
     unit = byte_unit([row.device.needed_bytes for row in rows] + [row.host.needed_bytes for row in rows])
 
     def part(size: Callable[[DeviceNeed], int]) -> Callable[[PlanRow], str]:
@@ -64,15 +66,15 @@ def _fit(rows: Sequence[PlanRow], cluster: Cluster, width: int) -> Table[PlanRow
     ]
     return Table(
         f"Predicted ({evidence_words(rows)}): what must fit, {unit.name}",
-        _fit_caption(cluster, width),
+        _fit_caption(cluster, ""),
         columns,
         [Line(row.name, row) for row in rows],
+        narrow_caption=_fit_caption(cluster, " (ctx)"),
     )
 
 
-def _fit_caption(cluster: Cluster, width: int) -> str:
+def _fit_caption(cluster: Cluster, context: str) -> str:
     host = format_bytes(cluster.host_memory_bytes) if cluster.host_memory_bytes else "not given, and not judged"
-    context = "" if width >= WIDE else " (ctx)"
     return (
         f"One {cluster.gpu.name} has {format_bytes(cluster.device_memory_bytes)}; a node's host memory: {host}. total: "
         f"the larger peak, what the allocator cannot give back beside it (slack), CUDA context and NCCL{context}. "
