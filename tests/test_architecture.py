@@ -8,6 +8,7 @@ from __future__ import annotations
 import ast
 import re
 from collections.abc import Callable, Iterable
+from graphlib import CycleError, TopologicalSorter
 from pathlib import Path
 
 import pytest
@@ -102,11 +103,9 @@ def test_only_the_readers_of_the_driver_import_pynvml() -> None:
     assert outside({"pynvml"}, r"zerobench\.memory\.(nvml|sampler)\w*") == []
 
 
-def test_only_the_command_line_and_the_renderers_import_rich() -> None:
-    not_views_yet = (
-        r"zerobench\.report\.(grids|run_frontier|plan\..*|compare\.part|predictions\..*|\w+\.compared_tables)"
-    )
-    assert outside({"rich"}, rf"zerobench\.(cli|report\.render)(\..*)?|{not_views_yet}") == []
+def test_only_what_is_live_on_a_screen_and_the_renderers_import_rich() -> None:
+    live = r"cli\.(live|watch|status|status_view|emulate|run|commands\.show)"
+    assert outside({"rich"}, rf"zerobench\.({live}|report\.render(\..*)?)") == []
 
 
 UPWARDS = {
@@ -151,9 +150,53 @@ def test_nobody_but_the_worker_imports_the_worker() -> None:
     assert strangers == []
 
 
+def test_no_module_imports_itself_by_way_of_others() -> None:
+    """In functions neither: two modules that need each other are one, or lack a third."""
+    files = {module_name(path): path for path in PACKAGE}
+    graph = {
+        name: {module_of(found.name, files) for found in imports_of(path)} - {name} for name, path in files.items()
+    }
+    assert circles(graph) == []
+
+
+def module_of(name: str, files: Iterable[str]) -> str:
+    """The module that an import of `name` reads: the name itself, or what holds it."""
+    return name if name in files else name.rpartition(".")[0]
+
+
+def circles(graph: dict[str, set[str]]) -> list[str]:
+    """One way round, for each module from which one leads back."""
+    left = dict(graph)
+    found = []
+    while True:
+        try:
+            TopologicalSorter(left).prepare()
+        except CycleError as error:
+            round_trip = error.args[1]
+            found.append(" > ".join(reversed(round_trip)))
+            left = {name: imported for name, imported in left.items() if name not in round_trip}
+        else:
+            return found
+
+
+def test_a_circle_of_imports_is_found_with_the_way_round() -> None:
+    assert circles({"a": {"b"}, "b": {"c"}, "c": {"a", "d"}, "d": set()}) in (
+        ["a > b > c > a"],
+        ["b > c > a > b"],
+        ["c > a > b > c"],
+    )
+    assert circles({"a": {"b", "c"}, "b": {"c"}}) == []
+
+
 def test_run_and_report_do_not_know_each_other() -> None:
     assert imports_from("zerobench.run", "zerobench.report") == []
     assert imports_from("zerobench.report", "zerobench.run") == []
+
+
+def test_searches_join_run_and_report_and_know_no_command_line() -> None:
+    assert imports_from("zerobench.search", "zerobench.cli") == []
+    lower = ("zerobench.run", "zerobench.report", "zerobench.spec", "zerobench.slurm")
+    assert [line for low in lower for line in imports_from(low, "zerobench.search")] == []
 
 
 def test_slurm_builds_on_the_runner_and_nobody_below_the_command_line_knows_of_slurm() -> None:

@@ -3,24 +3,14 @@
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
 from pathlib import Path
 
 import pytest
 import yaml
 
 from tests.cli.conftest import Call
-from tests.report.plan.run import predicted_rank
-from zerobench.cli.frontier import Rounds, search_frontiers
-from zerobench.cli.plan import Request, read_plan
-from zerobench.errors import UserError
-from zerobench.folder import RunFolder, write_whole
-from zerobench.records import Status, TrialRecord
-from zerobench.run.runner import RunResult
-from zerobench.run.setup import lay_out, resolved_configs
-from zerobench.spec.expand import PlannedTrial
-from zerobench.spec.frontier_axes import frontier_axis
-from zerobench.spec.trial import TrialSpec
+from tests.search.by_arithmetic import predict_by_arithmetic
+from zerobench.records import TrialRecord
 
 PLAN = ["plan", "--model", "gpt2-1.5b", "--gpus", "8", "--gpu", "h200", "--sequence-length", "1024"]
 
@@ -28,40 +18,8 @@ PLAN = ["plan", "--model", "gpt2-1.5b", "--gpus", "8", "--gpu", "h200", "--seque
 @pytest.fixture
 def by_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
     """Predictions by the sample's arithmetic in place of the simulator, which takes seconds a trial."""
-    monkeypatch.setattr("zerobench.cli.plan.predict", predict_by_arithmetic)
-    monkeypatch.setattr("zerobench.cli.frontier.predict", predict_by_arithmetic)
-
-
-def predict_by_arithmetic(
-    planned: list[PlannedTrial], name: str, sweep: Mapping[str, object], reports: Path
-) -> RunResult:
-    """What zerobench.cli.plan.predict leaves on disk."""
-    run = RunFolder(reports / name)
-    lay_out(run_made(run), planned, resolved_configs(planned), sweep, {})
-    for item in planned:
-        if item.skipped is None:
-            complete(run, item.trial)
-    return RunResult(run)
-
-
-def run_made(run: RunFolder) -> RunFolder:
-    run.path.mkdir(parents=True)
-    return run
-
-
-def complete(run: RunFolder, trial: TrialSpec) -> None:
-    """Leave the records of a trial that completed."""
-    folder = run.trial(trial.trial_id)
-    write_whole(folder.rank_record(0), predicted_rank(trial).model_dump_json())
-    record = TrialRecord(
-        run_id=run.run_id,
-        trial_id=trial.trial_id,
-        config_hash=trial.config_hash,
-        status=Status.COMPLETED,
-        ranks_expected=1,
-        ranks_reported=1,
-    )
-    write_whole(folder.record, record.model_dump_json())
+    monkeypatch.setattr("zerobench.cli.planning.predict", predict_by_arithmetic)
+    monkeypatch.setattr("zerobench.search.predicted.predict", predict_by_arithmetic)
 
 
 @pytest.mark.parametrize(
@@ -180,33 +138,3 @@ def test_a_frontier_names_the_most_that_fits_for_each_cell(call: Call, axis: str
     assert f"the largest {axis.replace('-', ' ')} that fits" in out
     rows = [line for line in out.splitlines() if line.startswith("zero")]
     assert len(rows) == 6
-
-
-@pytest.mark.usefixtures("by_arithmetic")
-def test_what_a_frontier_names_fits_and_what_it_calls_too_large_does_not(tmp_path: Path) -> None:
-    asked = read_plan(Request(model="gpt2-1.5b", gpus="8", gpu="a100", sequence_length="1024", stage="2"))
-    cells = {item.trial.trial_id: item.trial for item in asked.planned}
-    axis = frontier_axis("micro-batch")
-    found, rounds = search_frontiers(cells, axis, asked.cluster, tmp_path)
-    for key, frontier in found.items():
-        assert frontier.largest is not None
-        assert frontier.too_large is not None
-        assert frontier.too_large.value <= 1 + 1.01 * frontier.largest.value
-        assert rounds.rows[key, frontier.largest.value].has_room
-        assert not rounds.rows[key, frontier.too_large.value].has_room
-
-
-def test_a_frontier_of_which_every_trial_fails_is_an_error_that_names_the_run(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
-) -> None:
-    def fails(planned: list[PlannedTrial], name: str, sweep: Mapping[str, object], reports: Path) -> RunResult:
-        run = run_made(RunFolder(reports / name))
-        lay_out(run, planned, resolved_configs(planned), sweep, {})
-        return RunResult(run)
-
-    monkeypatch.setattr("zerobench.cli.frontier.predict", fails)
-    asked = read_plan(Request(model="gpt2-1.5b", gpus="8", gpu="a100", sequence_length="1024", stage="2"))
-    cells = {item.trial.trial_id: item.trial for item in asked.planned}
-    rounds = Rounds(cells, frontier_axis("micro-batch"), asked.cluster, tmp_path)
-    with pytest.raises(UserError, match="round-1"):
-        rounds.peaks(dict.fromkeys(cells, 1))

@@ -17,12 +17,14 @@ import pytest
 from tests.cli.conftest import Call
 from tests.report.plan.run import predicted_rank
 from tests.report.sample_run import SampleTrial, completed_trial, failed_trial, on_cpu
-from zerobench.cli import run, run_tries
+from zerobench.cli import run
 from zerobench.folder import RunFolder, write_whole
 from zerobench.records import Failure, Status, TrialRecord
 from zerobench.report.memory_view import device_peak_bytes
+from zerobench.run.observer import Observer
 from zerobench.run.runner import RunResult
 from zerobench.run.setup import lay_out, new_run_folder, resolved_configs
+from zerobench.search import measured as measured_search
 from zerobench.spec.expand import PlannedTrial, expand
 from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.sweep import load_sweep
@@ -69,8 +71,10 @@ class Bench:
             _leave(run, self._trial(item.trial))
         return RunResult(run, interrupted=sweep_name == f"round-{self.stops_in_round}")
 
-    def predict(self, planned: Sequence[PlannedTrial], name: str, sweep: Mapping[str, Any], reports: Path) -> RunResult:
-        """What zerobench.cli.plan.predict leaves on disk."""
+    def predict(
+        self, planned: Sequence[PlannedTrial], name: str, sweep: Mapping[str, Any], reports: Path, _: Observer
+    ) -> RunResult:
+        """What zerobench.search.predict leaves on disk."""
         run = self._laid_out(planned, name, sweep, reports)
         for item in (item for item in planned if item.skipped is None):
             done = SampleTrial(item.trial, completed_trial(item.trial).record, [predicted_rank(item.trial)])
@@ -114,9 +118,9 @@ def bench(monkeypatch: pytest.MonkeyPatch, tmp_path: Path) -> Bench:
     """A laptop without GPU; a test may put another machine in its place."""
     made = Bench(LAPTOP)
     monkeypatch.setattr(run, "detect_machine", lambda num_nodes=1: made.machine)
-    monkeypatch.setattr(run_tries, "run_sweep", made.run_sweep)
-    monkeypatch.setattr(run_tries, "predict", made.predict)
-    monkeypatch.setattr(run_tries, "capture_environment", dict)
+    monkeypatch.setattr(measured_search, "run_sweep", made.run_sweep)
+    monkeypatch.setattr(measured_search, "predict", made.predict)
+    monkeypatch.setattr(measured_search, "capture_environment", dict)
     monkeypatch.setenv("COLUMNS", "140")
     monkeypatch.chdir(tmp_path)
     (tmp_path / "edge.yaml").write_text(SWEEP)

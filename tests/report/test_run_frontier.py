@@ -17,7 +17,9 @@ from tests.report.sample_run import (
 )
 from zerobench.records import Failure, Status
 from zerobench.report.memory_view import device_peak_bytes
-from zerobench.report.run_frontier import Limit, RunFrontierRow, ends, ran_out, run_frontier_section
+from zerobench.report.render.terminal import print_parts
+from zerobench.report.run_frontier import Limit, RunFrontierRow, ends, ran_out
+from zerobench.report.tables.run_frontier import run_frontier_table
 from zerobench.spec.frontier import Frontier, Try
 from zerobench.spec.frontier_axes import frontier_axis
 from zerobench.spec.trial import Evidence
@@ -60,7 +62,7 @@ def rows() -> list[RunFrontierRow]:
 def shown(axis: str, limit: Limit, device: str | None, width: int) -> str:
     console = Console(width=width, record=True, file=None, force_terminal=False)
     with console.capture() as capture:
-        run_frontier_section(frontier_axis(axis), rows(), limit, device, width).print(console)
+        print_parts([run_frontier_table(frontier_axis(axis), rows(), limit, device, width)], console)
     return "\n".join(line.rstrip() for line in capture.get().splitlines())
 
 

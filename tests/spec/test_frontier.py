@@ -8,7 +8,24 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
-from zerobench.spec.frontier import Frontier, Search, Try, largest_fitting, search, search_together, slope
+from zerobench.spec.frontier import Frontier, Search, Try, search, search_together, slope
+
+
+def largest_fitting(
+    peak_bytes: Callable[[int], int | None],
+    capacity_bytes: int,
+    *,
+    start: int,
+    most: int,
+    least: int = 1,
+    within: float = 0.0,
+) -> Frontier:
+    """The frontier of one function from a value to its peak bytes (None: out of memory)."""
+    found = search_together(
+        {"": search(capacity_bytes, start=start, most=most, least=least, within=within)},
+        lambda asked: {key: peak_bytes(value) for key, value in asked.items()},
+    )
+    return found[""]
 
 
 @given(st.integers(1, 10**6), st.integers(0, 10**9), st.integers(1, 10**5), st.integers(1, 10**7))

@@ -5,17 +5,14 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
-from rich.console import Console
-
 from zerobench.errors import UserError
 from zerobench.folder import write_whole
 from zerobench.report.compare.comparison import Comparison, compare
 from zerobench.report.compare.gate import Verdict, judge, parse_limits, refusal
-from zerobench.report.compare.tables import comparison_markdown, comparison_parts
+from zerobench.report.render.markdown import document
+from zerobench.report.render.terminal import print_parts
+from zerobench.report.tables.two_runs import TITLE, comparison_parts, gate_part
 from zerobench.store import find_run, load_run
-
-_WIDE_ENOUGH = 140
-"""Columns that a file's tables are made for: all of them."""
 
 
 @dataclass(frozen=True)
@@ -54,12 +51,13 @@ def compare_runs(request: Request) -> int:
 
 
 def _show(comparison: Comparison, verdicts: list[Verdict], markdown: Path | None) -> None:
-    console = Console(highlight=False)
-    for part in comparison_parts(comparison, verdicts, console.width):
-        part.section(console.width).print(console)
+    """The gate last in the terminal, where the eye is, and first in a file."""
+    parts = list(comparison_parts(comparison))
+    gate = [gate_part(verdicts)] if verdicts else []
+    print_parts([*parts, *gate])
     if markdown is not None:
         try:
-            write_whole(markdown, comparison_markdown(comparison, verdicts, _WIDE_ENOUGH))
+            write_whole(markdown, document(TITLE, [*gate, *parts], level=2))
         except OSError as error:
             raise UserError(f"--markdown: {markdown}: cannot be written: {error.strerror or error}") from None
 

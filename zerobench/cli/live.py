@@ -148,6 +148,31 @@ class LiveView(PlainView):
         return Text(f"{' | '.join(part for part in parts if part)}\n{name}", overflow="ellipsis", no_wrap=True)
 
 
+class _PredictingMovingView(LiveView):
+    """One line that moves; trials that completed are in the tables below and need none of their own."""
+
+    def trial_ended(self, record: TrialRecord) -> None:
+        if record.status is not Status.COMPLETED:
+            super().trial_ended(record)
+
+
+class _PredictingStillView(PlainView):
+    """One line for the run, and one for each trial that failed."""
+
+    def trial_started(self, trial: TrialSpec, number: int, to_do: int) -> None:
+        """Nothing: it ends within seconds."""
+
+    def trial_ended(self, record: TrialRecord) -> None:
+        if record.status is not Status.COMPLETED:
+            super().trial_ended(record)
+
+
+def prediction_view() -> PlainView:
+    """What shows a run of predictions on standard error."""
+    console = Console(highlight=False, stderr=True)
+    return _PredictingMovingView(console) if console.is_terminal else _PredictingStillView(console)
+
+
 def compiling(kernel: str) -> str:
     """That a kernel is being compiled before the first trial."""
     return f"compiling {kernel}, a C++ kernel of DeepSpeed's: minutes, once on a machine"

@@ -11,23 +11,29 @@ happens later: `<sweep>-frontier-<axis>_<time>/measured/round-<n>_<time>`, the s
 from __future__ import annotations
 
 import json
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from pathlib import Path
-from typing import Any
 
 import typer
-from rich.console import Console
 
 from zerobench.cli import run
-from zerobench.cli.run_tries import Hunt, Rounds, measuring, predict_frontiers, searches
+from zerobench.cli.live import prediction_view
 from zerobench.errors import UserError
 from zerobench.folder import write_whole
 from zerobench.report.labels import labels
-from zerobench.report.run_frontier import Limit, RunFrontierRow, run_frontier_section
+from zerobench.report.render.terminal import print_parts, screen_width
+from zerobench.report.run_frontier import Limit
+from zerobench.report.tables.run_frontier import run_frontier_table
 from zerobench.report.trials import refusing_impossible_values
 from zerobench.run.setup import new_run_folder
 from zerobench.run.site import check_site
-from zerobench.spec.frontier import Frontier, search_together
+from zerobench.search.measured import (
+    MeasuredSearch,
+    frontier_document,
+    measured,
+    predicted_first,
+    run_frontier_rows,
+)
 from zerobench.spec.frontier_axes import FrontierAxis, frontier_axis
 from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.trial import Evidence, StepsSpec, TrialSpec
@@ -42,19 +48,19 @@ def run_frontier(request: run.Request, *, dry_run: bool = False) -> int:
 
     Raises UserError: a mistake in the request, before anything is written or started.
     """
-    hunt = read_hunt(request, dry_run=dry_run)
+    search = read_search(request, dry_run=dry_run)
     try:
-        folder = new_run_folder(request.reports, f"{hunt.name}-frontier-{hunt.axis.name}").path
+        folder = new_run_folder(request.reports, f"{search.name}-frontier-{search.axis.name}").path
     except OSError as error:
         raise UserError(f"--reports: {request.reports}: cannot be written: {error.strerror or error}") from None
     try:
-        return _search_and_show(hunt, folder)
+        return _search_and_show(search, folder)
     except KeyboardInterrupt:
         typer.echo(f"stopped; what was measured is kept in: {folder}")
         return 130
 
 
-def read_hunt(request: run.Request, *, dry_run: bool = False) -> Hunt:
+def read_search(request: run.Request, *, dry_run: bool = False) -> MeasuredSearch:
     """All that can be wrong in a request is found here. Raises UserError, one line, for the first thing wrong."""
     axis, given_bytes = _read_options(request, dry_run=dry_run)
     asked = run.read(request)
@@ -69,7 +75,7 @@ def read_hunt(request: run.Request, *, dry_run: bool = False) -> Hunt:
     site = run.site_of(asked.machine, request)
     check_site(cells.values(), site)
     limit = _limit(given_bytes, asked.machine, cells.values())
-    return Hunt(name, axis, cells, skipped, limit, asked.machine, site)
+    return MeasuredSearch(name, axis, cells, skipped, limit, asked.machine, site)
 
 
 def _read_options(request: run.Request, *, dry_run: bool) -> tuple[FrontierAxis, int | None]:
@@ -117,57 +123,17 @@ def _cells(trials: Iterable[TrialSpec], axis: FrontierAxis) -> dict[str, TrialSp
     return dict(zip(labels(named), cells, strict=True))
 
 
-def _search_and_show(hunt: Hunt, folder: Path) -> int:
+def _search_and_show(search: MeasuredSearch, folder: Path) -> int:
     screen = run.screen()
-    for trial_id, reason in hunt.skipped.items():
+    for trial_id, reason in search.skipped.items():
         screen.say(f"  skipped {trial_id}: {reason}")
-    predicted = predict_frontiers(hunt, folder / "predicted", screen.say)
-    rounds = measuring(hunt, folder / "measured", screen)
-    measured = search_together(searches(hunt, predicted), rounds.peaks)
-    rows = [_row(label, predicted.get(label), measured.get(label), rounds) for label in hunt.cells]
-    write_whole(folder / "frontier.json", json.dumps(_answer(hunt, rows), indent=1))
-    console = Console(highlight=False)
+    predicted = predicted_first(search, folder / "predicted", prediction_view(), screen.say)
+    found = measured(search, predicted, folder / "measured", screen, screen.say)
+    rows = run_frontier_rows(search, predicted, found)
+    write_whole(folder / "frontier.json", json.dumps(frontier_document(search, rows), indent=1))
     with refusing_impossible_values(folder):
-        run_frontier_section(hunt.axis, rows, hunt.limit, hunt.device, console.width).print(console)
-    for label, reason in rounds.given_up.items():
+        print_parts([run_frontier_table(search.axis, rows, search.limit, search.device, screen_width())])
+    for label, reason in found.given_up.items():
         screen.say(f"given up: {label}: {reason}")
     typer.echo(f"runs: {folder}")
-    return 0 if len(measured) == len(hunt.cells) else 1
-
-
-def _row(label: str, predicted: Frontier | None, measured: Frontier | None, rounds: Rounds) -> RunFrontierRow:
-    edges = (None, None) if measured is None else (measured.largest, measured.too_large)
-    largest, too_large = (None if edge is None else rounds.trials[label, edge.value] for edge in edges)
-    return RunFrontierRow(label, predicted, measured, largest, too_large)
-
-
-def _answer(hunt: Hunt, rows: Sequence[RunFrontierRow]) -> dict[str, Any]:
-    """What was found, as frontier.json holds it: values of the axis, bytes of the device."""
-
-    def tries(found: Frontier | None) -> list[dict[str, int | None]]:
-        listed = () if found is None else found.tries
-        return [{"value": one.value * hunt.axis.unit, "needed_bytes": one.peak_bytes} for one in listed]
-
-    def edge(found: Frontier | None) -> int | None:
-        return None if found is None or found.largest is None else found.largest.value * hunt.axis.unit
-
-    cells = [
-        {
-            "name": row.label,
-            "config_hash": hunt.cells[row.label].config_hash,
-            "predicted": edge(row.predicted),
-            "measured": edge(row.measured),
-            "tokens_per_s": row.speed.tokens_per_s if row.speed else None,
-            "tflops_per_gpu": row.speed.tflops_per_gpu if row.speed else None,
-            "predicted_tries": tries(row.predicted),
-            "measured_tries": tries(row.measured),
-        }
-        for row in rows
-    ]
-    return {
-        "sweep": hunt.name,
-        "axis": hunt.axis.name,
-        "capacity_bytes": hunt.limit.capacity_bytes,
-        "capacity_is_given": hunt.limit.is_given,
-        "cells": cells,
-    }
+    return 0 if len(found.frontiers) == len(search.cells) else 1

@@ -11,24 +11,19 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import typer
-from rich.console import Console
 
 from zerobench.cli import run
 from zerobench.errors import UserError, unknown_choice
 from zerobench.folder import write_whole
-from zerobench.records import Status
-from zerobench.report.labels import labels
-from zerobench.report.predictions.predicted import Pair, join
-from zerobench.report.predictions.validation import Part, as_markdown, validation_parts
-from zerobench.report.trials import LazyTrial, ended_trials, refusing_impossible_values
+from zerobench.report.render.markdown import document
+from zerobench.report.render.terminal import print_parts
+from zerobench.report.trials import refusing_impossible_values
+from zerobench.search import validate as library
 from zerobench.spec.trial import Evidence
-from zerobench.store import find_run, load_run
+from zerobench.store import find_run
 
 PREDICTING: list[Evidence] = [world for world in Evidence if world is not Evidence.MEASURED]
 """The worlds that a sweep may be held against its measurement in."""
-
-_WIDE_ENOUGH = 140
-"""Columns that a file's tables are made for: all of them."""
 
 
 @dataclass(frozen=True)
@@ -110,25 +105,14 @@ def _report(path: Path, request: Request) -> int:
     """Print the errors of the run at `path`, write its tables and the Markdown file; 1 where a trial failed."""
     from zerobench.report.frames.tidy_tables import write_tables  # noqa: PLC0415 -- pandas, which a refused request need not pay for
 
-    run = load_run(path)
-    trials = list(ended_trials(run))
-    with refusing_impossible_values(run.folder.trials):
-        pairs = join(trials)
-        if request.run is not None and not pairs:
-            raise UserError(f"--run: {request.run}: no trial was both measured (or played solo) and predicted in it")
-        write_tables(run)
-        console = Console(highlight=False)
-        for part in _parts(trials, pairs, console.width):
-            part.section(console.width).print(console)
-        if request.markdown is not None:
-            title = f"Predicted against measured: {run.run_id}"
-            write_whole(request.markdown, as_markdown(title, _parts(trials, pairs, _WIDE_ENOUGH)))
+    found = library.validate(path)
+    if request.run is not None and not found.num_pairs:
+        raise UserError(f"--run: {request.run}: no trial was both measured (or played solo) and predicted in it")
+    with refusing_impossible_values(found.run.folder.trials):
+        write_tables(found.run)
+    print_parts(found.parts)
+    if request.markdown is not None:
+        title = f"Predicted against measured: {found.run.run_id}"
+        write_whole(request.markdown, document(title, found.parts, level=1))
     typer.echo(f"run: {path}")
-    return 1 if any(trial.record.status not in {Status.COMPLETED, Status.SKIPPED} for trial in trials) else 0
-
-
-def _parts(trials: Sequence[LazyTrial], pairs: Sequence[Pair], width: int) -> list[Part]:
-    """The report for tables of `width` columns."""
-    specs = [trial.spec for trial in trials]
-    names = {spec.trial_id: name for spec, name in zip(specs, labels(specs), strict=True)}
-    return list(validation_parts(trials, pairs, names, width))
+    return 1 if found.has_failed else 0

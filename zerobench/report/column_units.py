@@ -74,6 +74,15 @@ def show_percent(fraction: float | None, decimals: int = 1, *, signed: bool = Fa
     return f"{100 * fraction:+.{decimals}f}%" if signed else f"{100 * fraction:.{decimals}f}"
 
 
+def show_error(error: float | None, decimals: int = 2) -> str:
+    """A relative error in per cent with its sign; an exact zero is `0`, equal to the byte; None is not defined."""
+    if error is None:
+        return MISSING
+    if error == 0:
+        return "0"
+    return show_percent(error, decimals if abs(error) < 1 else 0, signed=True)
+
+
 def plain(text: str) -> str:
     """`text` on one line without control characters: a name from a sweep must not steer the terminal."""
     return "".join(c if c.isprintable() else "\N{REPLACEMENT CHARACTER}" for c in text)

@@ -81,23 +81,6 @@ def search(
         value = following
 
 
-def largest_fitting(
-    peak_bytes: Callable[[int], int | None],
-    capacity_bytes: int,
-    *,
-    start: int,
-    most: int,
-    least: int = 1,
-    within: float = 0.0,
-) -> Frontier:
-    """The frontier of one function from a value to its peak bytes (None: out of memory)."""
-    found = search_together(
-        {"": search(capacity_bytes, start=start, most=most, least=least, within=within)},
-        lambda asked: {key: peak_bytes(value) for key, value in asked.items()},
-    )
-    return found[""]
-
-
 def search_together(
     searches: Mapping[Key, Search], peaks: Callable[[Mapping[Key, int]], Mapping[Key, int | None]]
 ) -> dict[Key, Frontier]:

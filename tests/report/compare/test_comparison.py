@@ -27,7 +27,7 @@ from zerobench.records import Category, Place, StepKind
 from zerobench.report.compare.comparison import Comparison, compare
 from zerobench.report.compare.environment import hardware_warnings
 from zerobench.report.compare.gate import Verdict, judge, parse_limits, refusal
-from zerobench.report.compare.speed_tables import speed_parts
+from zerobench.report.tables.two_runs_speed import speed_parts
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import load_run
 
@@ -243,9 +243,9 @@ def test_gradients_of_another_scale_are_found_though_no_loss_differs(tmp_path: P
     comparison = compared(tmp_path, [with_norms([1.0, 2.0, None])], [with_norms([2.0, 4.0, 1.0])])
     assert comparison.same[0].losses_apart is None
     assert comparison.same[0].norms_apart == pytest.approx((1.0, 0.1))
-    [part] = [part for part in speed_parts(comparison, 100) if "radient" in part.title]
+    [part] = [part for part in speed_parts(comparison) if "radient" in part.title]
     assert part.title == "Gradient norms that differ between the runs"
-    assert list(part.lines) == ["zero1: by 1 (tolerance 0.1)"]
+    assert list(part.points) == ["zero1: by 1 (tolerance 0.1)"]
     agreeing = compared(tmp_path / "more", [with_norms([1.0, None])], [with_norms([1.01, 7.0])])
     assert agreeing.same[0].norms_apart is None
     older = compared(tmp_path / "older", [with_norms([])], [with_norms([1.0])])

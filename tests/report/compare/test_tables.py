@@ -20,7 +20,9 @@ from tests.report.compare.runs import after, before, compared, environment, lay_
 from tests.report.sample_run import SampleTrial, completed_trial, model, spec
 from zerobench.report.compare.comparison import Comparison, compare
 from zerobench.report.compare.gate import judge, parse_limits
-from zerobench.report.compare.tables import comparison_markdown, comparison_parts
+from zerobench.report.render.markdown import document
+from zerobench.report.render.terminal import print_parts
+from zerobench.report.tables.two_runs import TITLE, comparison_parts, gate_part
 from zerobench.store import load_run
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -38,8 +40,8 @@ def upgraded(tmp_path_factory: pytest.TempPathFactory) -> Comparison:
 def shown(comparison: Comparison, width: int, limits: str = "memory:2%,speed:5%") -> str:
     """What the terminal shows, without blanks at the ends of lines."""
     console = Console(width=width, file=io.StringIO(), color_system=None, highlight=False)
-    for part in comparison_parts(comparison, judge(comparison, parse_limits(limits)), width):
-        part.section(width).print(console)
+    verdicts = judge(comparison, parse_limits(limits))
+    print_parts([*comparison_parts(comparison), *([gate_part(verdicts)] if verdicts else [])], console)
     assert isinstance(console.file, io.StringIO)
     return re.sub(r" +$", "", console.file.getvalue(), flags=re.MULTILINE)
 
@@ -60,7 +62,8 @@ def test_the_tables_of_an_upgrade_are_those_that_were_looked_at(upgraded: Compar
 
 
 def test_the_markdown_of_an_upgrade_is_what_was_looked_at(upgraded: Comparison) -> None:
-    as_looked_at(comparison_markdown(upgraded, judge(upgraded, parse_limits("memory:2%")), 140), "compare.md")
+    gate = gate_part(judge(upgraded, parse_limits("memory:2%")))
+    as_looked_at(document(TITLE, [gate, *comparison_parts(upgraded)], level=2), "compare.md")
 
 
 def test_a_long_comparison_shows_what_grew_most_and_counts_the_rest(tmp_path: Path) -> None:
@@ -89,7 +92,7 @@ def test_names_from_a_run_are_neither_markup_nor_escapes_nor_html(tmp_path: Path
     text = shown(comparison, 140)
     assert "\x1b" not in text
     assert name.replace("\x1b", "\N{REPLACEMENT CHARACTER}")[:6] in text
-    page = MarkdownIt("gfm-like").render(comparison_markdown(comparison, judge(comparison, []), 140))
+    page = MarkdownIt("gfm-like").render(document(TITLE, list(comparison_parts(comparison)), level=2))
     assert re.search(r"<(img|a|script)\b", page) is None
     assert re.search(r"@\w", page) is None
 
@@ -102,7 +105,7 @@ def test_trials_that_were_timed_in_another_way_are_named(tmp_path: Path) -> None
 
 
 def one_line_texts(comparison: Comparison) -> Sequence[str]:
-    return [line for part in comparison_parts(comparison, [], 80) for line in (*part.lines, *part.warnings)]
+    return [line for part in comparison_parts(comparison) for line in (*part.points, *part.warnings)]
 
 
 def test_memory_that_repeats_do_not_agree_on_is_named(tmp_path: Path) -> None:

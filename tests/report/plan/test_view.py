@@ -20,11 +20,12 @@ from tests.report.plan.run import cluster, plan_trials, predicted_trial
 from tests.report.sample_run import GIB, SampleTrial, spec, write_run
 from zerobench.records import Category, Place
 from zerobench.report.environment_facts import FORMULAS_OF
-from zerobench.report.plan.memory import verdict
 from zerobench.report.plan.rows import PlanRow, recommended
-from zerobench.report.plan.time import days, gpu_hours, traffic
-from zerobench.report.plan.view import names, plan_row, show_plan
-from zerobench.report.terminal.layout import Shown
+from zerobench.report.plan.view import names, plan_row, plan_view
+from zerobench.report.render.layout import Shown
+from zerobench.report.render.terminal import print_parts
+from zerobench.report.tables.plan_memory import verdict
+from zerobench.report.tables.plan_time import days, gpu_hours, traffic
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import Optimizer
@@ -35,10 +36,11 @@ GOLDEN = Path(__file__).parent / "golden"
 def shown(
     path: Path, trials: Sequence[SampleTrial], place: Cluster, width: int = 140, tokens: float | None = None
 ) -> tuple[str, PlanRow | None]:
-    """What `show_plan` prints of a run of these trials, and the row that it recommends."""
+    """What `plan_view` shows of a run of these trials, and the row that it recommends."""
     write_run(path / "run", trials, samples=False)
     console = Console(width=width, file=io.StringIO(), color_system=None)
-    best = show_plan(path / "run", place, console, tokens)
+    parts, best = plan_view(path / "run", place, tokens)
+    print_parts(parts, console)
     assert isinstance(console.file, io.StringIO)
     return re.sub(r" +$", "", console.file.getvalue(), flags=re.MULTILINE), best
 
@@ -230,7 +232,7 @@ def test_a_plan_says_of_which_releases_it_is(tmp_path: Path) -> None:
     text, _ = shown(tmp_path, plan_trials(place), place)
     assert "predicted with" not in text
     (tmp_path / "run" / "environment.json").write_text('{"versions": {"deepspeed": "0.19.8", "torch": "2.13.0"}}')
-    show_plan(tmp_path / "run", place, console)
+    print_parts(plan_view(tmp_path / "run", place)[0], console)
     assert isinstance(console.file, io.StringIO)
     said = "predicted with: DeepSpeed 0.19.8, torch 2.13.0; other releases may hold other bytes"
     assert said in console.file.getvalue()

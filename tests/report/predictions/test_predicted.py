@@ -22,8 +22,9 @@ from tests.report.sample_run import GPU, SampleTrial, completed_trial, failed_tr
 from zerobench.records import Category, Failure, Phase, Place, Status, StepKind
 from zerobench.report.predictions.figures import Quantity
 from zerobench.report.predictions.predicted import Pair, join
-from zerobench.report.predictions.tables import predicted_sections
-from zerobench.report.predictions.validation import as_markdown, validation_parts
+from zerobench.report.render.markdown import document
+from zerobench.report.tables.predictions import predicted_parts
+from zerobench.report.tables.validation import validation_parts
 from zerobench.spec.trial import Evidence, TrialSpec
 
 PARAMETERS, ACTIVATIONS, TOTAL = Category.PARAMETERS, Category.ACTIVATIONS, Category.TOTAL
@@ -301,9 +302,9 @@ def test_tables_and_validation_say_what_was_not_predicted() -> None:
         predicted(asked(), ledger(FORWARD, {PARAMETERS: (400, 400), ACTIVATIONS: (0, 300)})),
     ]
     names = {trial.spec.trial_id: trial.spec.evidence.value for trial in trials}
-    caption = next(iter(predicted_sections(join(trials), names, 140))).caption
+    caption = next(iter(predicted_parts(join(trials), names, 140))).caption
     assert "Not predicted, and not in these peaks: what kernels and collectives work in" in caption
     assert "up to 900 B" in caption
-    document = as_markdown("errors", list(validation_parts(trials, join(trials), names, 140)))
-    assert "## Not predicted\n" in document
-    assert "- simulated, device: up to 900 B\n" in document
+    text = document("errors", list(validation_parts(trials, join(trials), names)), level=1)
+    assert "## Not predicted\n" in text
+    assert "- simulated, device: up to 900 B\n" in text

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 from io import StringIO
@@ -10,6 +11,7 @@ from typing import Any
 import pytest
 from rich.console import Console
 
+from tests.report.compared import figures as compared
 from tests.report.sample_predictions import foretelling
 from tests.report.sample_run import SampleTrial, completed_trial, failed_trial, spec
 from tests.report.test_batch_ramp import ramped
@@ -25,12 +27,14 @@ from zerobench.report.render import frame, html, markdown, terminal
 from zerobench.report.server import Side
 from zerobench.report.tables.batch_ramp import batch_ramp_table
 from zerobench.report.tables.checkpoints import checkpoints_table
+from zerobench.report.tables.compared import claims_listing, claims_part, compared_table
 from zerobench.report.tables.memory import device_table, host_table, nvme_table, over_ranks_table
 from zerobench.report.tables.model import Column, Line, Table
 from zerobench.report.tables.model_states import states_table
 from zerobench.report.tables.nvml import nvml_rows, nvml_table
 from zerobench.report.tables.outcomes import outcomes_table
 from zerobench.report.tables.parity import parity_table
+from zerobench.report.tables.part import Listing, Part
 from zerobench.report.tables.peak_errors import peak_errors_table
 from zerobench.report.tables.pipeline import pipeline_table
 from zerobench.report.tables.server import server_table
@@ -67,6 +71,19 @@ def watched(trial: SampleTrial) -> SampleTrial:
 
 
 ONE = figures(REAL, parity=REFERENCE)
+COMPARED = compared.rows(
+    compared.figures(compared.spec("single", 1)), compared.figures(compared.spec("ddp"), 0.6, sent_bytes=2**22)
+)
+LISTING = Listing(
+    [Column[int]("word", lambda n: f"w|{n}", is_text=True, narrow="w"), Column[int]("n", str, "B")], [1, 2]
+)
+
+
+def of_compared() -> Table[Any]:
+    """The table over all rows, the second alone shown, with the hostile name."""
+    return replace(compared_table(COMPARED), lines=[Line(ONE.name, COMPARED[1])])
+
+
 VIEWS: dict[str, Callable[[], Table[Any]]] = {
     "pipeline": lambda: pipeline_table([replace(ONE, stages=[STAGE])]),
     "server": lambda: server_table([replace(ONE, sides=[SIDE])]),
@@ -84,6 +101,7 @@ VIEWS: dict[str, Callable[[], Table[Any]]] = {
     "nvml": lambda: nvml_table([Line(ONE.name, row) for row in nvml_rows(REAL)], ["no driver"]),
     "watched": lambda: watched_table([Line(ONE.name, row) for row in watched_rows(watched(REAL))], ["no driver"]),
     "peak_errors": lambda: peak_errors_table([Errors(ONE, Evidence.MEASURED, CELLS)]),
+    "compared": of_compared,
 }
 SOLO = completed_trial(spec("zero1", gpus_per_node=1))
 CELLS = join([SOLO, foretelling(SOLO, "solo", 1.1)], ParityJudge([SOLO]))[0].cells
@@ -167,6 +185,69 @@ def test_what_is_said_below_is_the_terminals_alone() -> None:
     of = VIEWS["server"]()
     assert "0 x1, 1 x3" in printed(of, 120)
     assert "0 x1, 1 x3" not in "".join(markdown.lines(of))
+
+
+def shown(part: Part, width: int) -> str:
+    out = StringIO()
+    terminal.part_section(part, width).print(Console(file=out, width=width))
+    return out.getvalue()
+
+
+def test_a_listing_has_each_row_in_each_renderer_and_only_short_headers_in_80_columns() -> None:
+    assert "n, B" in shown(Part("t", table=LISTING), 120)
+    assert "n, B" not in shown(Part("t", table=LISTING), 80)
+    assert all(f"w|{n}" in shown(Part("t", table=LISTING), 80) for n in LISTING.rows)
+    assert list(markdown.listing_lines(LISTING))[2:] == ["| w\\|1 | 1 |", "| w\\|2 | 2 |"]
+    assert [list(row.cells) for row in html.listing_grid("c", LISTING).rows] == [["w|1", "1"], ["w|2", "2"]]
+
+
+def test_a_part_says_all_that_it_has_in_the_terminal_and_in_markdown() -> None:
+    part = Part("title", "caption", LISTING, ["text"], ["quiet"], ["point"], ["warning"])
+    assert [
+        word for word in ("title", "caption", "text", "quiet", "- point", "! warning") if word not in shown(part, 80)
+    ] == []
+    text = markdown.document("heading", [part], level=2)
+    assert [
+        word for word in ("## heading", "### title", "caption", "- point", "**!** warning") if word not in text
+    ] == []
+
+
+def test_what_a_part_says_is_shown_and_not_obeyed_in_markdown() -> None:
+    evil = "<img src=x onerror=alert(1)>"
+    listing = Listing([Column[str](evil, str, is_text=True)], [evil])
+    text = markdown.document(evil, [Part(evil, evil, listing, points=[evil], warnings=[evil])], level=1)
+    assert text.count("\\<img src=x") == 7
+    assert not re.search(r"(?<!\\)<img", text)
+
+
+def test_points_without_a_table_are_a_list_whose_lines_stand_below_each_other() -> None:
+    lines = [line.rstrip() for line in shown(Part("t", points=["word " * 9]), 30).splitlines()]
+    assert lines[1:3] == ["- word word word word word", "  word word word word"]
+
+
+def test_claims_that_a_run_is_silent_about_are_marked_on_the_page_and_are_one_line_in_the_terminal() -> None:
+    kinds = {row.cells[1]: row.kind for row in html.listing_grid("c", claims_listing(COMPARED)).rows}
+    assert kinds["cannot be judged"] == "skipped"
+    [part] = claims_part(COMPARED)
+    assert shown(part, 200).count("cannot be judged") == 0
+    assert shown(part, 200).count("Cannot be judged by this run: ") == 1
+
+
+def test_without_a_comparison_there_are_no_claims() -> None:
+    alone = COMPARED[:1]
+    assert (list(claims_part(alone)), compared_table(alone).lines, claims_listing(alone).rows) == ([], [], [])
+
+
+def test_how_to_read_the_rest_needs_a_wide_terminal() -> None:
+    of = VIEWS["compared"]()
+    assert "Rajbhandari" in printed(of, 140)
+    assert "Rajbhandari" not in printed(of, 80)
+    assert "Rajbhandari" in "".join(markdown.lines(of))
+    assert "Rajbhandari" in html.table_grid(of).caption
+
+
+def test_a_row_that_is_not_believed_is_marked_on_the_page() -> None:
+    assert html.table_grid(named(VIEWS["server"](), is_believed=False)).rows[0].kind == "doubted"
 
 
 def test_markdown_counts_the_rows_that_it_leaves_out() -> None:

@@ -6,8 +6,7 @@ import pytest
 
 from tests.report.predicted_trial import asked, collective, trial
 from zerobench.records import Phase, StepKind
-from zerobench.report.column_units import byte_unit
-from zerobench.report.step_time.collectives import KindTraffic, columns, traffic_by_kind, volume_psi
+from zerobench.report.step_time.collectives import KindTraffic, traffic_by_kind, volume_psi
 from zerobench.spec.trial import Precision
 
 PSI = 1_000_000
@@ -65,11 +64,3 @@ def test_without_a_count_of_parameters_there_is_no_psi() -> None:
     [one] = traffic_by_kind(rank.model_copy(update={"parameters": None}), Precision.BF16)
     assert one.volume_psi is None
     assert volume_psi([one]) is None
-
-
-def test_columns_show_what_was_counted() -> None:
-    [one] = kinds(("all_reduce", Phase.BACKWARD, 3 * 2**30))
-    cells = {column.wide: column.cell(one) for column in columns(byte_unit([one.message_bytes]))}
-    assert cells["collective"] == "all_reduce"
-    assert cells["message"] == "3072.0"
-    assert cells["leaves a rank"] == "5376.0"

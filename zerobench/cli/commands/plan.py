@@ -56,9 +56,10 @@ def plan(
     reports: Reports = REPORTS,
 ) -> int:
     """Predict what fits and how fast it can be at best, before anybody has the GPUs."""
-    from zerobench.cli import plan
+    from zerobench.cli.planning import plan
+    from zerobench.search.plan import Request
 
-    request = plan.Request(
+    request = Request(
         sweep=sweep,
         model=model,
         gpus=gpus,
@@ -81,4 +82,4 @@ def plan(
         sets=sets or [],
         reports=reports,
     )
-    return plan.plan(request)
+    return plan(request)

@@ -12,12 +12,12 @@ from typing import Any
 
 from zerobench.report.compare.comparison import Comparison
 from zerobench.report.compare.memory import Held, MemoryChange, where_name
-from zerobench.report.compare.part import first
 from zerobench.report.compare.sides import Side
 from zerobench.report.labels import brief
 from zerobench.report.memory_causes import cause
 from zerobench.report.memory_difference import CategoryDifference
 from zerobench.report.notes import listed
+from zerobench.report.tables.part import first
 from zerobench.report.trials import Trial, refusing_impossible_values
 
 _MOST_PEAKS = 10

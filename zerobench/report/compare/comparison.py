@@ -1,7 +1,7 @@
 """`zerobench compare`: the same trials in two runs, side by side, across versions of DeepSpeed, torch or the driver.
 
     comparison = compare(load_run(base), load_run(new))
-    sections = comparison_parts(comparison, [], width=80)      # tables.py
+    parts = comparison_parts(comparison)                       # report/tables/two_runs.py
     verdicts = judge(comparison, parse_limits("memory:2%"))    # gate.py
 
 Trials are the same where they did the same work (config_hash) and their figures are come by in the same way

@@ -14,16 +14,24 @@ from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
 
-from zerobench.report.compared.columns import TITLE
 from zerobench.report.environment_facts import at
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.headline.sentences import headline
-from zerobench.report.markdown.compared import claim_lines, compared_lines
 from zerobench.report.markdown.setting import configuration_lines, hardware_lines, reproduce_lines, version_lines
 from zerobench.report.markdown.text import bullets, paragraph, prose
-from zerobench.report.render.markdown import MOST_ROWS, lines
-from zerobench.report.tables import batch_ramp, checkpoints, memory, parity, peak_errors, pipeline, server, speed
+from zerobench.report.render.markdown import MOST_ROWS, lines, listing_lines
+from zerobench.report.tables import (
+    batch_ramp,
+    checkpoints,
+    compared,
+    memory,
+    parity,
+    peak_errors,
+    pipeline,
+    server,
+    speed,
+)
 from zerobench.report.tables.outcomes import outcomes_table, status_text
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.trial import slug
@@ -58,10 +66,10 @@ def _sections(frames: RunFigures) -> Iterator[tuple[str, Iterator[str] | list[st
         server.server_table(trials),
         checkpoints.checkpoints_table(trials),
         pipeline.pipeline_table(trials),
+        compared.compared_table(frames.comparison),
     ):
         yield table.title, lines(table)
-    yield TITLE, compared_lines(frames)
-    yield "What is claimed of distributed training, and what these trials say", claim_lines(frames)
+    yield compared.CLAIMS_TITLE, listing_lines(compared.claims_listing(frames.comparison))
     yield "Outcomes", _outcomes(trials)
     yield peak_errors.TITLE, lines(peak_errors.peak_errors_table(frames.predicted))
     yield "Beware", _caveats(trials)

@@ -14,7 +14,6 @@ from markupsafe import Markup
 from zerobench import __version__
 from zerobench.report.charts import figures as all_figures
 from zerobench.report.charts.palette import colours
-from zerobench.report.compared.columns import TITLE
 from zerobench.report.figure import Figure
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
@@ -22,13 +21,14 @@ from zerobench.report.headline.sentences import headline
 from zerobench.report.memory_pool import given_back
 from zerobench.report.notes import each_once, who_says
 from zerobench.report.page import configuration, outcomes, overview
-from zerobench.report.page.compared import compared_section
 from zerobench.report.page.drawing import drawing
 from zerobench.report.page.environment import environment_grids, utc_text
 from zerobench.report.page.policy import content_security_policy
 from zerobench.report.render.grid import Column, Grid, frame_grid, grid
-from zerobench.report.render.html import table_grid
+from zerobench.report.render.html import listing_grid, table_grid
 from zerobench.report.render.visible import visible
+from zerobench.report.tables.compared import CLAIMS_TITLE, claims_listing, compared_table
+from zerobench.report.tables.compared import TITLE as COMPARED
 from zerobench.report.tables.outcomes import TITLE as OUTCOMES
 from zerobench.report.tables.outcomes import outcomes_table
 from zerobench.report.tables.pipeline import TITLE as PIPELINE
@@ -97,12 +97,12 @@ def page_pieces(frames: RunFigures, figures: Iterable[Figure] | None = None) -> 
 def _sections(frames: RunFigures, drawn: Sequence[Drawn]) -> Mapping[str, Any]:
     """What the template writes, as text that it escapes."""
     runs, trials = frames.runs, frames.figures
-    compared = compared_section(frames.comparison)
+    compared = table_grid(compared_table(frames.comparison))
     stages = table_grid(pipeline_table(trials))
     failed, notes = [one for one in trials if not one.summary.is_completed], _notes(trials)
     sides = table_grid(server_table(trials))
     parts = (
-        ("compared", compared),
+        ("compared", compared.rows),
         ("pipeline", stages.rows),
         ("servers", sides.rows),
         ("outcomes", failed),
@@ -118,6 +118,7 @@ def _sections(frames: RunFigures, drawn: Sequence[Drawn]) -> Mapping[str, Any]:
         "figures": drawn,
         "legend": overview.legend(trials),
         "compared": compared,
+        "claims": listing_grid(f"{CLAIMS_TITLE}.", claims_listing(frames.comparison)),
         "trials": table_grid(trials_table(trials)),
         "remarks": [(visible(label), visible(words)) for label, words in remarks(trials)],
         "stages": stages,
@@ -153,7 +154,7 @@ def _drawn(figures: Iterable[Figure]) -> Iterator[Drawn]:
 
 
 _SECTIONS = {
-    "compared": TITLE,
+    "compared": COMPARED,
     "trials": "Trials",
     "pipeline": PIPELINE,
     "servers": SERVERS,

@@ -13,8 +13,9 @@ from zerobench.records import Place, StepKind
 from zerobench.report.capacity import Capacity, DeviceNeed, device_need, host_bytes_per_node
 from zerobench.report.choice import ROOM, Option, chosen
 from zerobench.report.memory_view import Instant, largest_peak
+from zerobench.report.render.layout import Shown
 from zerobench.report.step_time.bound import StepBound
-from zerobench.report.terminal.layout import Shown
+from zerobench.report.tables.model import TrialName
 from zerobench.report.trials import Trial
 from zerobench.spec.trial import Evidence, Offload
 
@@ -52,6 +53,11 @@ class PlanRow:
     capacity: Capacity
     bound: StepBound | None
     """What a step cannot take less than; None where no rank left a record."""
+
+    @property
+    def name(self) -> TrialName:
+        """What tables say of its trial."""
+        return TrialName.of(self.trial.record.run_id, self.trial.spec, self.shown.label, self.shown.parity)
 
     @property
     def trial(self) -> Trial:

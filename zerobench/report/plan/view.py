@@ -1,4 +1,4 @@
-"""`zerobench plan` in the terminal: what each configuration needs, which one to take, and why not the others.
+"""What `zerobench plan` shows: what each configuration needs, which one to take, and why not the others.
 
 Everything is a prediction, and every table says so; nothing here was measured.
 """
@@ -7,9 +7,7 @@ from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
 from pathlib import Path
-
-from rich.console import Console
-from rich.text import Text
+from typing import Any
 
 from zerobench import store
 from zerobench.records import Status
@@ -19,14 +17,15 @@ from zerobench.report.column_units import plain, show_percent
 from zerobench.report.environment_facts import Environment, predicted_with
 from zerobench.report.figures.trial import trial_figures
 from zerobench.report.labels import labels, shared_lines
-from zerobench.report.plan.memory import memory_sections
 from zerobench.report.plan.rows import PlanRow, evidence_words, recommended
-from zerobench.report.plan.time import time_sections
 from zerobench.report.plan.why import why_not
-from zerobench.report.render.terminal import sections
+from zerobench.report.render.layout import Section, Shown
 from zerobench.report.step_time.bound import step_bound
+from zerobench.report.tables.model import Table
 from zerobench.report.tables.outcomes import outcomes_table
-from zerobench.report.terminal.layout import Section, Shown, bullets
+from zerobench.report.tables.part import Part
+from zerobench.report.tables.plan_memory import memory_tables
+from zerobench.report.tables.plan_time import time_tables
 from zerobench.report.trials import completed, ended_trials, refusing_impossible_values
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.optimizers import Optimizer, deepspeeds_adamw
@@ -86,8 +85,10 @@ def _forms_of_adamw(specs: Sequence[TrialSpec]) -> list[str]:
     return [f"adamw: {' where states are offloaded, else '.join(sorted(forms))}"] if are_left_out else []
 
 
-def show_plan(path: Path, cluster: Cluster, console: Console, tokens: float | None = None) -> PlanRow | None:
-    """Print the plan of the run at `path`; the recommended row, or None where nothing fits with room.
+def plan_view(
+    path: Path, cluster: Cluster, tokens: float | None = None
+) -> tuple[list[Part | Table[Any] | Section], PlanRow | None]:
+    """The plan of the run at `path`, and the recommended row; None where nothing fits with room.
 
     Raises UserError: `path` is no run, or one of its records is torn.
     """
@@ -95,35 +96,30 @@ def show_plan(path: Path, cluster: Cluster, console: Console, tokens: float | No
         shown, rows = read_plan(path, cluster)
         best = recommended(rows)
         environment = store.load_run(path).environment
-        sections = list(_sections(shown, rows, best, cluster, tokens, console.width, environment))
-    for section in sections:
-        section.print(console)
-    return best
+        return list(_parts(shown, rows, best, cluster, tokens, environment)), best
 
 
-def _sections(
+def _parts(
     shown: Sequence[Shown],
     rows: Sequence[PlanRow],
     best: PlanRow | None,
     cluster: Cluster,
     tokens: float | None,
-    width: int,
     environment: Environment,
-) -> Iterator[Section]:
+) -> Iterator[Part | Table[Any] | Section]:
     yield _header(shown, rows, environment)
-    yield from memory_sections(rows, cluster, width)
-    yield from time_sections(rows, tokens, width)
-    figures = [trial_figures(one.trial).beside(one.label, None, None) for one in shown]
-    yield from sections(outcomes_table(figures), width)
+    yield from memory_tables(rows, cluster)
+    yield from time_tables(rows, tokens)
+    yield outcomes_table([trial_figures(one.trial).beside(one.label, None, None) for one in shown])
     if rows:
         yield recommendation(rows, best)
         yield from _losers(rows, best)
         yield from _bound_terms(best)
     by_formula = any(row.evidence is Evidence.FORMULA for row in rows)
-    yield Section("What is not in it", "", bullets([*([NOT_IN_FORMULAS] if by_formula else []), *NOT_INCLUDED]))
+    yield Part("What is not in it", points=[*([NOT_IN_FORMULAS] if by_formula else []), *NOT_INCLUDED])
 
 
-def _header(shown: Sequence[Shown], rows: Sequence[PlanRow], environment: Environment) -> Section:
+def _header(shown: Sequence[Shown], rows: Sequence[PlanRow], environment: Environment) -> Part:
     plural = "" if len(rows) == 1 else "s"
     how = _BY.get(evidence_words(rows), "")
     counts = [f"{len(rows)} configuration{plural} predicted{how}, none measured"]
@@ -133,14 +129,12 @@ def _header(shown: Sequence[Shown], rows: Sequence[PlanRow], environment: Enviro
     counts += [f"{failed} failed"] if failed else []
     specs = [one.trial.spec for one in shown]
     words = (*shared_lines(_named(specs)), *_forms_of_adamw(specs), *predicted_with(environment, specs))
-    lines = [Text(line) for line in words]
-    return Section("Plan", ", ".join(counts), lines=lines)
+    return Part("Plan", ", ".join(counts), text=list(words))
 
 
-def recommendation(rows: Sequence[PlanRow], best: PlanRow | None) -> Section:
+def recommendation(rows: Sequence[PlanRow], best: PlanRow | None) -> Part:
     """Which configuration to take, and the reason in a sentence."""
-    text = _nothing_fits(rows) if best is None else _reason(rows, best)
-    return Section("Recommended", "", lines=[Text(plain(text))])
+    return Part("Recommended", text=[_nothing_fits(rows) if best is None else _reason(rows, best)])
 
 
 def _reason(rows: Sequence[PlanRow], best: PlanRow) -> str:
@@ -171,24 +165,23 @@ def _nothing_fits(rows: Sequence[PlanRow]) -> str:
     return f"{words} {nearest.shown.label}, the nearest, needs {' and '.join(needs)}."
 
 
-def _losers(rows: Sequence[PlanRow], best: PlanRow | None) -> Iterator[Section]:
+def _losers(rows: Sequence[PlanRow], best: PlanRow | None) -> Iterator[Part]:
     """Why not the others, each held against the recommended one, or against the nearest where none fits."""
     held = best or max(rows, key=lambda row: row.room)
     told = [(row, _why_not(held, row)) for row in rows if row is not held]
     lines = [f"{row.shown.label}: {'; '.join(reasons[:MOST_REASONS])}" for row, reasons in told if reasons]
     if lines:
-        yield Section(f"Why not the others, against {plain(held.shown.label)}", "", bullets(lines))
+        yield Part(f"Why not the others, against {plain(held.shown.label)}", points=lines)
 
 
 def _why_not(held: PlanRow, row: PlanRow) -> list[str]:
     return why_not(held.trial, row.trial, row.capacity, best_bound=held.bound, other_bound=row.bound)
 
 
-def _bound_terms(best: PlanRow | None) -> Iterator[Section]:
+def _bound_terms(best: PlanRow | None) -> Iterator[Part]:
     """How the recommended row's bound comes about, so that it can be checked by hand."""
     if best is not None and best.bound is not None and best.bound.terms:
-        title = f"How the lower bound of {plain(best.shown.label)} comes about"
-        yield Section(title, "", bullets(best.bound.terms))
+        yield Part(f"How the lower bound of {plain(best.shown.label)} comes about", points=best.bound.terms)
 
 
 def capacity_of(cluster: Cluster) -> Capacity:

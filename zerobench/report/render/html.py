@@ -7,6 +7,7 @@ from typing import TypeVar
 from zerobench.report.render.grid import Column, Grid, grid
 from zerobench.report.tables.model import Column as Shown
 from zerobench.report.tables.model import Line, Table
+from zerobench.report.tables.part import Listing
 
 T = TypeVar("T")
 
@@ -24,6 +25,12 @@ def table_grid(table: Table[T]) -> Grid:
         *(_shown(column) for column in table.for_files),
     ]
     return grid(table.caption_for_files, columns, table.lines, lambda line: line.trial.kind)
+
+
+def listing_grid(caption: str, listing: Listing[T]) -> Grid:
+    """The listing with its caption."""
+    columns = [Column[T](column.header, column.cell, is_number=not column.is_text) for column in listing.columns]
+    return grid(caption, columns, listing.rows, listing.kind)
 
 
 def _shown(column: Shown[T]) -> Column[Line[T]]:

@@ -16,13 +16,10 @@ from rich.text import Text
 
 from zerobench.report.column_units import plain
 from zerobench.report.parity import Parity
+from zerobench.report.tables.model import WIDE
 from zerobench.report.trials import Trial
 
 T = TypeVar("T")
-
-
-WIDE = 120
-"""From this many columns on, tables have all their columns and long headers."""
 
 
 class Named(Protocol):

@@ -1,14 +1,15 @@
-"""Tables as GitHub's Markdown."""
+"""Tables and parts as GitHub's Markdown."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from typing import TypeVar
 
-from zerobench.report.column_units import MISSING
-from zerobench.report.markdown.text import paragraph
+from zerobench.report.column_units import MISSING, plain
+from zerobench.report.markdown.text import bullets, paragraph, prose
 from zerobench.report.markdown.text import table as table_lines
 from zerobench.report.tables.model import Table
+from zerobench.report.tables.part import Listing, Part
 
 T = TypeVar("T")
 
@@ -33,3 +34,26 @@ def lines(table: Table[T]) -> Iterator[str]:
     if len(table.lines) > MOST_ROWS:
         yield ""
         yield paragraph(f"{len(table.lines) - MOST_ROWS} more rows are left out; the page has them.")
+
+
+def listing_lines(listing: Listing[T]) -> Iterator[str]:
+    """The rows of a listing; nothing where it has none."""
+    if listing.rows:
+        headers = [column.header for column in listing.columns]
+        cells = ([plain(column.cell(row)) for column in listing.columns] for row in listing.rows)
+        yield from table_lines(headers, [column.is_text for column in listing.columns], cells)
+
+
+def document(heading: str, parts: Sequence[Part], level: int) -> str:
+    """Parts under a heading of `level` number signs, each under one of the next."""
+    found = [f"{'#' * level} {prose(heading)}", ""]
+    for part in parts:
+        for block in (
+            [f"{'#' * (level + 1)} {prose(part.title)}"],
+            [paragraph(part.caption)] if part.caption else [],
+            list(listing_lines(part.table)) if isinstance(part.table, Listing) else [],
+            bullets(part.points),
+            [f"- **!** {prose(line)}" for line in part.warnings],
+        ):
+            found += [*block, ""] if block else []
+    return "\n".join(found)

@@ -1,34 +1,38 @@
-"""Tables in a terminal, with as many columns as it has room for."""
+"""Tables and parts in a terminal, with as many columns as it has room for."""
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
-from typing import TypeVar
+from typing import Any, TypeVar
 
+from rich import box
 from rich.console import Console
+from rich.table import Table as Grid
 from rich.text import Text
 
 from zerobench.report.column_units import plain
-from zerobench.report.render.layout import WIDE, Section, bullets, mark
 from zerobench.report.render.layout import Column as Shown
+from zerobench.report.render.layout import Section, bullets, mark
 from zerobench.report.render.layout import table as trial_table
-from zerobench.report.tables.model import Column, Mark, Table
+from zerobench.report.tables.model import WIDE, Column, Mark, Table
+from zerobench.report.tables.part import Judged, Listing, Part
 
-__all__ = ["Console", "lines_section", "list_section", "print_sections", "sections", "shown"]
+__all__ = ["Console", "lines_section", "list_section", "part_section", "print_parts", "print_sections", "sections"]
 
 T = TypeVar("T")
+
+_WIDEST_TEXT = 24
+"""Columns of terminal that a text is given where they are short, before it wraps."""
 
 
 def sections(table: Table[T], width: int) -> Iterator[Section]:
     """The table for `width` columns of terminal; nothing where it has no lines."""
     if table.lines:
-        columns = [shown(column) for column in table.columns]
-        rows = [(line.trial, line.figures) for line in table.lines]
         more = [table.more] if table.more and width >= WIDE else []
+        below = [_below(line) for line in (*table.below, *more)]
         caption = table.caption if width >= WIDE or table.narrow_caption is None else table.narrow_caption
-        below = [_line(line) for line in (*table.below, *more)]
-        yield Section(table.heading or table.title, caption, trial_table(columns, rows, width), below)
+        yield Section(table.heading or table.title, caption, _of_trials(table, width), below)
 
 
 def lines_section(title: str, caption: str, lines: Sequence[str | Mark] = ()) -> Section:
@@ -51,12 +55,82 @@ def print_sections(sections: Sequence[Section], console: Console) -> None:
         console.file.write(capture.get().encode(encoding, "replace").decode(encoding))
 
 
-def _line(line: str | Mark) -> Text:
+def _below(line: str | Mark) -> Text:
     """A line below a table."""
     return mark(line.text) if isinstance(line, Mark) else Text(plain(line), style="dim")
 
 
-def shown(column: Column[T]) -> Shown[T]:
-    """The column with its headers in a wide terminal and in a narrow one."""
-    wide = column.header if column.wide == "" else column.wide
-    return Shown(wide, column.narrow, column.cell, is_text=column.is_text)
+def part_section(part: Part, width: int) -> Section:
+    """The part for `width` columns of terminal; points without a table before them are a list."""
+    grid = None if part.table is None else _table(part.table, width)
+    lines = [*map(_line, part.text), *(Text(plain(line), style="dim") for line in part.quiet)]
+    if grid is None and part.points:
+        grid = bullets(part.points)
+    else:
+        lines += [Text(f"- {plain(line)}") for line in part.points]
+    return Section(part.title, part.caption, grid, [*lines, *map(mark, part.warnings)])
+
+
+def print_parts(parts: Iterable[Part | Table[Any] | Section], console: Console | None = None) -> None:
+    """Print the parts for as many columns as `console`, or else standard output, has."""
+    console = console or Console(highlight=False)
+    print_sections([one for part in parts for one in _sections(part, console.width)], console)
+
+
+def screen_width() -> int:
+    """Columns of standard output."""
+    return Console().width
+
+
+def _sections(part: Part | Table[Any] | Section, width: int) -> Iterable[Section]:
+    if isinstance(part, Table):
+        return sections(part, width)
+    return [part_section(part, width) if isinstance(part, Part) else part]
+
+
+def _table(table: Table[Any] | Listing[Any], width: int) -> Grid:
+    return _listed(table, width) if isinstance(table, Listing) else _of_trials(table, width)
+
+
+def _of_trials(table: Table[T], width: int) -> Grid:
+    kept = [column for column in table.columns if (_wide(column) if width >= WIDE else column.narrow) is not None]
+    columns = [Shown(_wide(one), one.narrow, one.cell, one.is_text and not one.is_whole) for one in kept]
+    grid = trial_table(columns, [(line.trial, line.figures) for line in table.lines], width)
+    for column, made in zip(kept, grid.columns[1:], strict=True):
+        made.justify = "left" if column.is_text else "right"
+    return grid
+
+
+def _wide(column: Column[T]) -> str | None:
+    return column.header if column.wide == "" else column.wide
+
+
+def _listed(listing: Listing[T], width: int) -> Grid:
+    """Texts wrap, numbers never do."""
+    headers = [(column, _wide(column) if width >= WIDE else column.narrow) for column in listing.columns]
+    kept = [(column, header) for column, header in headers if header is not None]
+    cells = [[plain(column.cell(row)) for column, _ in kept] for row in listing.rows]
+    is_text = [column.is_text for column, _ in kept]
+    gap = 2 if _needed([[header for _, header in kept], *cells], is_text) <= width else 1
+    grid = Grid(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, gap - 1, 0, 0))
+    for column, header in kept:
+        if column.is_text:
+            grid.add_column(Text(header), overflow="fold", min_width=5)
+        else:  # a number that does not fit is cut with a mark, never silently
+            grid.add_column(Text(header), justify="right", no_wrap=True, overflow="ellipsis")
+    for line in cells:
+        grid.add_row(*map(Text, line))
+    return grid
+
+
+def _needed(lines: Sequence[Sequence[str]], is_text: Sequence[bool]) -> int:
+    """Columns of terminal that a listing takes with two spaces between its columns and no number broken."""
+    widths = [max(Text(cell).cell_len for cell in column) for column in zip(*lines, strict=True)]
+    return sum(2 + (min(size, _WIDEST_TEXT) if text else size) for size, text in zip(widths, is_text, strict=True))
+
+
+def _line(line: str | Judged) -> Text:
+    if isinstance(line, str):
+        return Text(plain(line))
+    verdict = Text(line.verdict, style="green" if line.is_good else "yellow")
+    return Text.assemble(Text(plain(line.before)), verdict, Text(plain(line.after)))

@@ -10,9 +10,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from zerobench.records import CollectiveTraffic, Phase, RankRecord, StepKind
-from zerobench.report.column_units import Unit, show_number, show_whole
 from zerobench.report.step_time.links import flow
-from zerobench.report.terminal.layout import Column
 from zerobench.spec.trial import Precision
 
 _PAPER_TIMES = {"all_reduce": 2}
@@ -79,15 +77,3 @@ def volume_psi(traffic: Iterable[KindTraffic]) -> float | None:
     volumes = [one.volume_psi for one in traffic]
     known = [volume for volume in volumes if volume is not None]
     return sum(known) if len(known) == len(volumes) else None
-
-
-def columns(unit: Unit) -> list[Column[KindTraffic]]:
-    """Columns of a table of collectives, bytes in `unit`."""
-    return [
-        Column[KindTraffic]("collective", "collective", lambda one: one.kind, is_text=True),
-        Column[KindTraffic]("ranks", "ranks", lambda one: show_whole(one.group_size)),
-        Column[KindTraffic]("calls", None, lambda one: show_whole(one.calls)),
-        Column[KindTraffic]("message", "message", lambda one: unit.show(one.message_bytes)),
-        Column[KindTraffic]("leaves a rank", "sent", lambda one: unit.show(one.link_bytes)),
-        Column[KindTraffic]("volume, params", "Psi", lambda one: show_number(one.volume_psi)),
-    ]

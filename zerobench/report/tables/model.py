@@ -13,6 +13,9 @@ from zerobench.report.figures.trial import TrialFigures
 T = TypeVar("T")
 S = TypeVar("S")
 
+WIDE = 120
+"""From this many columns of terminal on, tables have all their columns and long headers."""
+
 
 @dataclass(frozen=True)
 class Column(Generic[T]):
@@ -27,6 +30,8 @@ class Column(Generic[T]):
     narrow: str | None = None
     """The header in 80 columns; None: left out there."""
     is_text: bool = False
+    is_whole: bool = False
+    """Whether a terminal never breaks its texts, as it breaks no number."""
     is_for_files: bool = True
     """Whether Markdown and the page have it too."""
 
@@ -43,8 +48,9 @@ class Column(Generic[T]):
             self.unit,
             self.wide,
             self.narrow,
-            self.is_text,
-            self.is_for_files,
+            is_text=self.is_text,
+            is_whole=self.is_whole,
+            is_for_files=self.is_for_files,
         )
 
 

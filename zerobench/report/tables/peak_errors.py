@@ -5,9 +5,8 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from zerobench.records import Place
-from zerobench.report.column_units import show_whole
+from zerobench.report.column_units import show_error, show_whole
 from zerobench.report.figures.runs import Errors
-from zerobench.report.grids import show_error
 from zerobench.report.predictions.predicted import Cell
 from zerobench.report.tables.model import Column, Line, Table
 

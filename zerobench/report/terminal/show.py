@@ -9,6 +9,8 @@ from pathlib import Path
 from zerobench import store
 from zerobench.collection import no_collection
 from zerobench.report.column_units import plain
+from zerobench.report.compared.figures import figures_of
+from zerobench.report.compared.rows import Compared, compare
 from zerobench.report.energy import energies
 from zerobench.report.environment_facts import predicted_with
 from zerobench.report.figures.trial import TrialFigures, trial_figures
@@ -19,12 +21,19 @@ from zerobench.report.notes import each_once, listed, sentences, who_says
 from zerobench.report.nvml_view import why_no_nvml
 from zerobench.report.parity import ParityJudge
 from zerobench.report.predictions.predicted import join
-from zerobench.report.predictions.tables import predicted_sections
 from zerobench.report.recovery import loss_distance
 from zerobench.report.render.layout import Section, Shown
-from zerobench.report.render.terminal import Console, lines_section, list_section, print_sections, sections
+from zerobench.report.render.terminal import (
+    Console,
+    lines_section,
+    list_section,
+    part_section,
+    print_sections,
+    sections,
+)
 from zerobench.report.tables.batch_ramp import batch_ramp_table
 from zerobench.report.tables.checkpoints import checkpoints_table
+from zerobench.report.tables.compared import claims_part, compared_table
 from zerobench.report.tables.memory import device_table, host_table, nvme_table, over_ranks_table
 from zerobench.report.tables.model import Line
 from zerobench.report.tables.model_states import states_table
@@ -32,10 +41,10 @@ from zerobench.report.tables.nvml import nvml_rows, nvml_table
 from zerobench.report.tables.outcomes import outcomes_table
 from zerobench.report.tables.parity import disbelieved, parity_table
 from zerobench.report.tables.pipeline import pipeline_table
+from zerobench.report.tables.predictions import predicted_parts
 from zerobench.report.tables.server import server_table
 from zerobench.report.tables.speed import speed_table
 from zerobench.report.tables.watched import watched_rows, watched_table
-from zerobench.report.terminal.compared_tables import compared_sections
 from zerobench.report.trials import (
     Trial,
     ended_trials,
@@ -91,7 +100,7 @@ def _predicted(
     work = {trial.spec.config_hash for trial in head}
     pairs = join((trial for trial in trials if trial.spec.config_hash in work), judge)
     by_id = {trial.spec.trial_id: name for trial, name in zip(trials, names, strict=True)}
-    return predicted_sections(pairs, by_id, width)
+    return (part_section(part, width) for part in predicted_parts(pairs, by_id, width))
 
 
 def _sections(
@@ -115,10 +124,22 @@ def _sections(
         pipeline_table(figures),
     ):
         yield from sections(table, width)
-    yield from compared_sections(shown, width)
+    rows = _compared(shown)
+    yield from sections(compared_table(rows), width)
+    yield from (part_section(part, width) for part in claims_part(rows))
     yield from sections(parity_table(figures), width)
     yield from sections(outcomes_table(figures), width)
     yield from _notes(shown)
+
+
+def _compared(shown: Iterable[Shown]) -> list[Compared]:
+    """The sides of the trials, beside each other where a single process did their work."""
+    key = {(one.trial.record.run_id, one.trial.record.trial_id): one for one in shown}
+    return compare(
+        [found for one in key.values() for found in figures_of(one.trial)],
+        {name: one.label for name, one in key.items()},
+        {name: one.parity for name, one in key.items()},
+    )
 
 
 def _driver(shown: Sequence[Shown], figures: Sequence[TrialFigures], width: int) -> Iterator[Section]:

@@ -2,17 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 from dataclasses import dataclass
 
-from rich import box
-from rich.table import Table
-from rich.text import Text
-
 from zerobench.report.choice import ROOM
-from zerobench.report.column_units import MISSING, byte_unit, plain, show_whole
+from zerobench.report.column_units import MISSING, byte_unit, show_whole
 from zerobench.report.plan.rows import PlanRow, evidence_words
-from zerobench.report.terminal.layout import Section
+from zerobench.report.tables.model import Column, of_part
+from zerobench.report.tables.part import Listing, Part
 from zerobench.report.trials import num_params
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.frontier import Frontier
@@ -31,28 +28,28 @@ class FrontierRow:
     """The largest that fits; None where nothing does."""
 
 
-def frontier_section(axis: FrontierAxis, rows: Sequence[FrontierRow], cluster: Cluster, width: int) -> Section:
+def frontier_part(axis: FrontierAxis, rows: Sequence[FrontierRow], cluster: Cluster) -> Part:
     """The table; every figure in it is predicted."""
     unit = byte_unit([row.row.device.needed_bytes for row in rows if row.row and row.row.need])
-    headers = [
-        "largest",
-        *(["parameters"] if axis.name == "model" else []),
-        "too large",
-        "device",
-        "host a node",
-        "ends",
+    cells: dict[str, Callable[[FrontierRow], str]] = {
+        "largest": lambda one: _largest(one, axis),
+        **(
+            {"parameters": of_part(_row, lambda row: format_count(num_params(row.trial)))}
+            if axis.name == "model"
+            else {}
+        ),
+        "too large": lambda one: _too_large(one, axis),
+        "device": of_part(_row, lambda row: unit.show(row.device.needed_bytes)),
+        "host a node": of_part(_row, lambda row: unit.show(row.host.needed_bytes)),
+        "ends": ends,
+    }
+    columns = [
+        Column[FrontierRow]("trial", lambda one: one.label, narrow="trial", is_text=True),
+        *(Column(name, cell, narrow=name) for name, cell in cells.items()),
     ]
-    grid = Table(box=box.SIMPLE_HEAD, show_edge=False, pad_edge=False, padding=(0, 1 if width >= 80 else 0, 0, 0))
-    grid.add_column(Text("trial"), overflow="fold", min_width=5)
-    for header in headers:
-        grid.add_column(Text(header), justify="right", overflow="fold")
-    for one in rows:
-        cells = [_largest(one, axis), *([_parameters(one)] if axis.name == "model" else []), _too_large(one, axis)]
-        needed = [None, None] if one.row is None else [one.row.device.needed_bytes, one.row.host.needed_bytes]
-        grid.add_row(Text(plain(one.label)), *cells, *map(unit.show, needed), ends(one))
     how = evidence_words(one.row for one in rows if one.row) or Evidence.SIMULATED
     title = f"Predicted ({how}): the largest {axis.name.replace('-', ' ')} that fits, in {axis.words}"
-    return Section(title, _caption(cluster, unit.name) + _left_out(rows), grid)
+    return Part(title, _caption(cluster, unit.name) + _left_out(rows), Listing(columns, rows))
 
 
 def _caption(cluster: Cluster, unit: str) -> str:
@@ -83,8 +80,12 @@ def _too_large(one: FrontierRow, axis: FrontierAxis) -> str:
     return MISSING if one.frontier.too_large is None else show_whole(one.frontier.too_large.value * axis.unit)
 
 
-def _parameters(one: FrontierRow) -> str:
-    return MISSING if one.row is None else format_count(num_params(one.row.trial))
+def _parameters(row: PlanRow) -> str:
+    return format_count(num_params(row.trial))
+
+
+def _row(one: FrontierRow) -> PlanRow | None:
+    return one.row
 
 
 def ends(one: FrontierRow) -> str:

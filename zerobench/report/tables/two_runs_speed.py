@@ -7,12 +7,12 @@ from dataclasses import dataclass
 
 from zerobench.report.column_units import MISSING, Unit, show_percent, time_unit
 from zerobench.report.compare.comparison import Comparison
-from zerobench.report.compare.part import Part, few, first
 from zerobench.report.compare.speed import SpeedChange
 from zerobench.report.compare.stats import SIGNIFICANCE, Change, repeats_needed
-from zerobench.report.grids import Grid
+from zerobench.report.notes import listed
 from zerobench.report.stats import median
-from zerobench.report.terminal.layout import Column, listed
+from zerobench.report.tables.model import Column, in_unit
+from zerobench.report.tables.part import Listing, Part, few, first
 
 
 @dataclass(frozen=True)
@@ -23,18 +23,18 @@ class _Row:
     speed: SpeedChange
 
 
-def speed_parts(comparison: Comparison, width: int) -> Iterator[Part]:
+def speed_parts(comparison: Comparison) -> Iterator[Part]:
     """The step times of both runs, and losses and gradients that speak against comparing them."""
     rows = [_Row(same.label, same.speed) for same in comparison.same if same.speed is not None]
     if rows:
-        yield _times(rows, [*_other_steps(comparison)], width)
+        yield _times(rows, [*_other_steps(comparison)])
     for what, far in (
         ("losses", {same.label: same.losses_apart for same in comparison.same}),
         ("gradient norms", {same.label: same.norms_apart for same in comparison.same}),
     ):
         if apart := [_apart(label, *found) for label, found in far.items() if found]:
             caption = f"Equal work must have equal {what}, but for rounding: NEW does not compute what BASE computed."
-            yield Part(f"{what.capitalize()} that differ between the runs", caption, None, few(apart))
+            yield Part(f"{what.capitalize()} that differ between the runs", caption, points=few(apart))
 
 
 def _other_steps(comparison: Comparison) -> Iterator[str]:
@@ -48,7 +48,7 @@ def _other_steps(comparison: Comparison) -> Iterator[str]:
             )
 
 
-def _times(rows: Sequence[_Row], warnings: Sequence[str], width: int) -> Part:
+def _times(rows: Sequence[_Row], warnings: Sequence[str]) -> Part:
     shown, more = first(rows)
     unit = time_unit(value for row in shown for value in (median(row.speed.base_s), median(row.speed.new_s)))
     caption = (
@@ -58,9 +58,9 @@ def _times(rows: Sequence[_Row], warnings: Sequence[str], width: int) -> Part:
     return Part(
         f"Speed, {unit.name} a step",
         caption,
-        Grid.of(_columns(unit), shown, width),
-        more,
-        [*_warnings(rows), *few(warnings)],
+        Listing(_columns(unit), shown),
+        points=more,
+        warnings=[*_warnings(rows), *few(warnings)],
     )
 
 
@@ -74,14 +74,14 @@ def _chance(rows: Sequence[_Row]) -> str:
 
 def _columns(unit: Unit) -> list[Column[_Row]]:
     return [
-        Column("trial", "trial", lambda row: row.label, is_text=True),
-        Column("tested", "tested", lambda row: _tested(row.speed), is_text=True),
-        Column("BASE", "BASE", lambda row: unit.show(median(row.speed.base_s))),
-        Column("NEW", "NEW", lambda row: unit.show(median(row.speed.new_s))),
-        Column("change", "change", lambda row: show_percent(row.speed.change.ratio - 1, signed=True)),
-        Column("95 % interval", "95 %", lambda row: _interval(row.speed.change)),
-        Column("p", "p", lambda row: f"{row.speed.change.p_value:.2g}"),
-        Column("verdict", "verdict", lambda row: row.speed.verdict, is_text=True),
+        Column("trial", lambda row: row.label, narrow="trial", is_text=True),
+        Column("tested", lambda row: _tested(row.speed), narrow="tested", is_text=True),
+        Column("BASE", in_unit(unit, lambda row: median(row.speed.base_s)), narrow="BASE"),
+        Column("NEW", in_unit(unit, lambda row: median(row.speed.new_s)), narrow="NEW"),
+        Column("change", lambda row: show_percent(row.speed.change.ratio - 1, signed=True), narrow="change"),
+        Column("95 % interval", lambda row: _interval(row.speed.change), narrow="95 %"),
+        Column("p", lambda row: f"{row.speed.change.p_value:.2g}", narrow="p"),
+        Column("verdict", lambda row: row.speed.verdict, narrow="verdict", is_text=True),
     ]
 
 

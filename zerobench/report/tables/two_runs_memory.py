@@ -10,10 +10,9 @@ from zerobench.report.column_units import MISSING, Unit, byte_unit, show_percent
 from zerobench.report.compare.causes import Peak, causes
 from zerobench.report.compare.comparison import Comparison
 from zerobench.report.compare.memory import MemoryChange, where_name
-from zerobench.report.compare.part import MOST_NAMED, Part, first
-from zerobench.report.grids import Grid
 from zerobench.report.memory_difference import CategoryDifference
-from zerobench.report.terminal.layout import Column
+from zerobench.report.tables.model import Column
+from zerobench.report.tables.part import MOST_NAMED, Listing, Part, first
 from zerobench.units import format_bytes
 
 _MOST_CATEGORIES = 2 * MOST_NAMED
@@ -27,17 +26,17 @@ class _CategoryRow:
     difference: CategoryDifference
 
 
-def memory_parts(comparison: Comparison, width: int) -> Iterator[Part]:
+def memory_parts(comparison: Comparison) -> Iterator[Part]:
     """The peaks of both runs, and where they differ."""
     rows = [Peak(same.label, change) for same in comparison.same for change in same.memory]
     if not rows:
         return
-    yield _totals(rows, width)
+    yield _totals(rows)
     if differing := [_CategoryRow(row, one) for row in rows for one in _by_category(row.change)]:
-        yield _categories(differing, causes(comparison, rows), width)
+        yield _categories(differing, causes(comparison, rows))
 
 
-def _totals(rows: Sequence[Peak], width: int) -> Part:
+def _totals(rows: Sequence[Peak]) -> Part:
     listed = [
         row for row in rows if not row.change.is_equal or row.change.where == (Place.DEVICE.value, StepKind.STEADY)
     ]
@@ -50,7 +49,7 @@ def _totals(rows: Sequence[Peak], width: int) -> Part:
         f"{equal} of {len(rows)} peaks are equal to the byte, in every category. The largest growth first."
     )
     title = f"Memory at the peak of a steady step and of start-up, {unit.name}"
-    return Part(title, caption, Grid.of(_total_columns(unit), shown, width), more, _spreads(shown))
+    return Part(title, caption, Listing(_total_columns(unit), shown), points=more, warnings=_spreads(shown))
 
 
 def _by_growth(row: Peak) -> float:
@@ -60,13 +59,13 @@ def _by_growth(row: Peak) -> float:
 
 def _total_columns(unit: Unit) -> list[Column[Peak]]:
     return [
-        Column("trial", "trial", lambda row: row.label, is_text=True),
-        Column("peak of", "peak of", lambda row: where_name(row.change.where), is_text=True),
-        Column("BASE", "BASE", lambda row: unit.show(row.change.base.instant.total_bytes)),
-        Column("NEW", "NEW", lambda row: unit.show(row.change.new.instant.total_bytes)),
-        Column("difference", "diff", lambda row: _signed(unit, row.change.more_bytes)),
-        Column("%", "%", lambda row: _percent(row.change)),
-        Column("most of it", "most of it", _largest, is_text=True),
+        Column("trial", lambda row: row.label, narrow="trial", is_text=True),
+        Column("peak of", lambda row: where_name(row.change.where), narrow="peak of", is_text=True),
+        Column("BASE", lambda row: unit.show(row.change.base.instant.total_bytes), narrow="BASE"),
+        Column("NEW", lambda row: unit.show(row.change.new.instant.total_bytes), narrow="NEW"),
+        Column("difference", lambda row: _signed(unit, row.change.more_bytes), narrow="diff"),
+        Column("%", lambda row: _percent(row.change), narrow="%"),
+        Column("most of it", _largest, narrow="most of it", is_text=True),
     ]
 
 
@@ -101,17 +100,19 @@ def _spreads(rows: Sequence[Peak]) -> list[str]:
     ]
 
 
-def _categories(rows: Sequence[_CategoryRow], why: Sequence[str], width: int) -> Part:
+def _categories(rows: Sequence[_CategoryRow], why: Sequence[str]) -> Part:
     shown, more = first(rows, _MOST_CATEGORIES)
     sizes = (size for row in shown for size in (row.difference.a_bytes, row.difference.b_bytes))
     unit = byte_unit(sizes)
     columns = [
-        Column[_CategoryRow]("trial", "trial", lambda one: one.row.label, is_text=True),
-        Column[_CategoryRow]("peak of", "peak of", lambda one: where_name(one.row.change.where), is_text=True),
-        Column[_CategoryRow]("category", "category", lambda one: one.difference.category.replace("_", " "), True),
-        Column[_CategoryRow](f"BASE, {unit.name}", None, lambda one: unit.show(one.difference.a_bytes)),
-        Column[_CategoryRow](f"NEW, {unit.name}", None, lambda one: unit.show(one.difference.b_bytes)),
-        Column[_CategoryRow]("difference, bytes", "bytes", lambda one: f"{one.difference.more_bytes:+,}"),
+        Column[_CategoryRow]("trial", lambda one: one.row.label, narrow="trial", is_text=True),
+        Column[_CategoryRow]("peak of", lambda one: where_name(one.row.change.where), narrow="peak of", is_text=True),
+        Column[_CategoryRow](
+            "category", lambda one: one.difference.category.replace("_", " "), narrow="category", is_text=True
+        ),
+        Column[_CategoryRow]("BASE", lambda one: unit.show(one.difference.a_bytes), unit.name),
+        Column[_CategoryRow]("NEW", lambda one: unit.show(one.difference.b_bytes), unit.name),
+        Column[_CategoryRow]("difference", lambda one: f"{one.difference.more_bytes:+,}", "bytes", narrow="bytes"),
     ]
     caption = "NEW minus BASE, exact, at the instants of the two peaks; the lines of a peak add up to its difference."
-    return Part("Memory that differs, by category", caption, Grid.of(columns, shown, width), [*more, *why])
+    return Part("Memory that differs, by category", caption, Listing(columns, shown), points=[*more, *why])

@@ -1,21 +1,15 @@
-"""What `zerobench validate` shows: how far predictions are off, and by name those that would have cost a run.
-
-The same parts, with the same cells, go to the terminal and into a Markdown file.
-"""
+"""What `zerobench validate` shows: how far predictions are off, and by name those that would have cost a run."""
 
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, field
 from itertools import groupby
 from operator import attrgetter
 
 from zerobench.records import Place
-from zerobench.report.column_units import MISSING
-from zerobench.report.grids import Grid, show_error
+from zerobench.report.column_units import show_error
 from zerobench.report.labels import shared_lines
-from zerobench.report.markdown.text import bullets as as_points
-from zerobench.report.markdown.text import paragraph, prose
+from zerobench.report.notes import listed
 from zerobench.report.predictions.errors import (
     UNDER_PREDICTION,
     ErrorRow,
@@ -29,8 +23,9 @@ from zerobench.report.predictions.errors import (
     under_predictions,
 )
 from zerobench.report.predictions.predicted import Pair
-from zerobench.report.predictions.tables import UNFORESEEN, Names, left_out_lines, phase_name
-from zerobench.report.terminal.layout import Column, Section, bullets, listed
+from zerobench.report.tables.model import Column, of_part
+from zerobench.report.tables.part import Listing, Part
+from zerobench.report.tables.predictions import UNFORESEEN, Names, left_out_lines, phase_name
 from zerobench.report.trials import Trial, completed
 from zerobench.spec.trial import Evidence
 from zerobench.units import format_bytes
@@ -39,51 +34,25 @@ _MOST_NAMED = 20
 """Cells of one kind that are named; the rest are counted, and the table `errors` has them."""
 
 
-@dataclass(frozen=True)
-class Part:
-    """A table, or else a list, for the terminal or for a file."""
-
-    title: str
-    caption: str
-    grid: Grid | None = None
-    lines: list[str] = field(default_factory=list)
-
-    def section(self, width: int) -> Section:
-        """It for a terminal of `width` columns."""
-        grid = bullets(self.lines) if self.grid is None else self.grid.rich(width)
-        return Section(self.title, self.caption, grid)
-
-    def markdown(self) -> list[str]:
-        """Its lines in Markdown, an empty one last."""
-        blocks = [[f"## {prose(self.title)}"], [paragraph(self.caption)], self.grid.markdown() if self.grid else []]
-        blocks.append(as_points(self.lines))
-        return [line for block in blocks if any(block) for line in (*block, "")]
-
-
-def as_markdown(title: str, parts: Sequence[Part]) -> str:
-    """The parts as a Markdown document."""
-    return "\n".join([f"# {prose(title)}", "", *(line for part in parts for line in part.markdown())])
-
-
-def validation_parts(trials: Sequence[Trial], pairs: Sequence[Pair], names: Names, width: int) -> Iterator[Part]:
+def validation_parts(trials: Sequence[Trial], pairs: Sequence[Pair], names: Names) -> Iterator[Part]:
     """What was compared, the error table of each world and place, then the mistakes that cost a run."""
     yield _overview(trials, pairs)
     for (world, against, place), rows in groupby(error_rows(pairs), key=attrgetter("evidence", "against", "place")):
         title = f"{world.value} against {against.value}: {place.value} memory"
-        yield Part(title[0].upper() + title[1:], _CAPTION, _error_grid(list(rows), names, width))
+        yield Part(title[0].upper() + title[1:], _CAPTION, _errors(list(rows), names))
     if any(pair.cells for pair in pairs):
         yield _under_predictions(pairs, names)
     if pairs:
         yield _refusals(pairs, names)
     if undefined := from_nothing(pairs):
         lines = [f"{_place(one, names)}: {format_bytes(one.cell.predicted_bytes)}" for one in undefined]
-        yield Part("Predicted, and nothing of it measured", "No relative error is defined.", lines=_first(lines))
+        yield Part("Predicted, and nothing of it measured", "No relative error is defined.", points=_first(lines))
     if unforeseen := _unforeseen(pairs, names):
         yield Part(
-            "Not predicted", f"{UNFORESEEN[0].upper()}{UNFORESEEN[1:]}: not in the peaks above.", lines=unforeseen
+            "Not predicted", f"{UNFORESEEN[0].upper()}{UNFORESEEN[1:]}: not in the peaks above.", points=unforeseen
         )
     if left_out := left_out_lines(pairs, names):
-        yield Part("Not compared", "", lines=[line.plain.removeprefix("! ") for line in left_out])
+        yield Part("Not compared", points=left_out)
 
 
 _CAPTION = (
@@ -103,34 +72,32 @@ def _overview(trials: Sequence[Trial], pairs: Sequence[Pair]) -> Part:
             lines.append(f"measured: {len(asked)} trials, {ran} completed")
         elif asked:
             lines.append(f"{world.value}: {len(asked)} trials, {ran} completed, {len(compared)} predictions compared")
-    return Part("Predictions beside measurements", "", lines=lines)
+    return Part("Predictions beside measurements", points=lines)
 
 
-def _error_grid(rows: Sequence[ErrorRow], names: Names, width: int) -> Grid:
+def _errors(rows: Sequence[ErrorRow], names: Names) -> Listing[ErrorRow]:
     """A row for each quantity and phase."""
     columns = [
-        Column[ErrorRow]("quantity", "quantity", lambda row: row.quantity.value, is_text=True),
-        Column[ErrorRow]("phase", "phase", lambda row: phase_name(row.when) if row.when else "all", is_text=True),
-        Column[ErrorRow]("cells", "cells", lambda row: str(row.errors.num_cells)),
-        Column[ErrorRow]("median", "median", lambda row: _size(row.errors.median)),
-        Column[ErrorRow]("over", "over", lambda row: _worst(row.errors.worst_over)),
-        Column[ErrorRow]("under", "under", lambda row: _worst(row.errors.worst_under)),
-        Column[ErrorRow]("worst over", None, lambda row: _whose(row.errors.worst_over, names), is_text=True),
-        Column[ErrorRow]("worst under", None, lambda row: _whose(row.errors.worst_under, names), is_text=True),
+        Column[ErrorRow]("quantity", lambda row: row.quantity.value, narrow="quantity", is_text=True),
+        Column[ErrorRow](
+            "phase", lambda row: phase_name(row.when) if row.when else "all", narrow="phase", is_text=True
+        ),
+        Column[ErrorRow]("cells", lambda row: str(row.errors.num_cells), narrow="cells"),
+        Column[ErrorRow]("median", lambda row: show_error(row.errors.median).removeprefix("+"), narrow="median"),
+        Column("over", of_part(_over, lambda found: show_error(found.error)), narrow="over"),
+        Column("under", of_part(_under, lambda found: show_error(found.error)), narrow="under"),
+        Column("worst over", of_part(_over, lambda found: _name(found.pair, names)), is_text=True),
+        Column("worst under", of_part(_under, lambda found: _name(found.pair, names)), is_text=True),
     ]
-    return Grid.of(columns, rows, width)
+    return Listing(columns, rows)
 
 
-def _size(error: float | None) -> str:
-    return MISSING if error is None else show_error(error).removeprefix("+")
+def _over(row: ErrorRow) -> Found | None:
+    return row.errors.worst_over
 
 
-def _worst(found: Found | None) -> str:
-    return MISSING if found is None else show_error(found.error)
-
-
-def _whose(found: Found | None, names: Names) -> str:
-    return MISSING if found is None else _name(found.pair, names)
+def _under(row: ErrorRow) -> Found | None:
+    return row.errors.worst_under
 
 
 def _name(pair: Pair, names: Names) -> str:
@@ -156,7 +123,7 @@ def _under_predictions(pairs: Sequence[Pair], names: Names) -> Part:
         f"Under-predictions beyond {UNDER_PREDICTION:.0%}: {len(found)}",
         "Totals that have to fit (peak; with CUDA also reserved and used), in each phase, worst first: a trial planned "
         "by these may run out of memory.",
-        lines=_first(lines),
+        points=_first(lines),
     )
 
 
@@ -175,7 +142,7 @@ def _refusals(pairs: Sequence[Pair], names: Names) -> Part:
         return Part("Refusals: not applicable", "No device with a memory of its own: CPU ranks share the host's.")
     false, missed = false_refusals(pairs), missed_refusals(pairs)
     lines = [f"false: {_refusal(one, names)}" for one in false] + [f"missed: {_refusal(one, names)}" for one in missed]
-    return Part(f"Refusals: {len(false)} false, {len(missed)} missed", caption, lines=_first(lines))
+    return Part(f"Refusals: {len(false)} false, {len(missed)} missed", caption, points=_first(lines))
 
 
 def _refusal(refusal: Refusal, names: Names) -> str:

@@ -1,4 +1,4 @@
-"""Terminal tables of a plan's communication and of the shortest time that a step can take."""
+"""A plan's communication, and the shortest time that a step can take."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from collections.abc import Iterator, Sequence
 from zerobench.records import StepKind
 from zerobench.report.column_units import MISSING, Unit, byte_unit, show_number, show_whole, time_unit
 from zerobench.report.plan.rows import PlanRow, evidence_words
-from zerobench.report.terminal.layout import Column, Section, table
+from zerobench.report.tables.model import Column, Line, Table
 from zerobench.spec.trial import Evidence
 from zerobench.units import format_count
 
@@ -16,12 +16,12 @@ _KINDS = ("all_reduce", "reduce_scatter", "all_gather")
 _DAY_S = 24 * 3600.0
 
 
-def time_sections(rows: Sequence[PlanRow], tokens: float | None, width: int) -> Iterator[Section]:
+def time_tables(rows: Sequence[PlanRow], tokens: float | None) -> Iterator[Table[PlanRow]]:
     """What each collective moves in a step, then the bounds; with `tokens`, how long so many take."""
-    if rows and any(traffic(row) for row in rows):
-        yield _traffic(rows, width)
-    if rows and any(row.step_s for row in rows):
-        yield _bounds(rows, tokens, width)
+    if any(traffic(row) for row in rows):
+        yield _traffic(rows)
+    if any(row.step_s for row in rows):
+        yield _bounds(rows, tokens)
 
 
 def traffic(row: PlanRow) -> Counter[str]:
@@ -34,27 +34,28 @@ def traffic(row: PlanRow) -> Counter[str]:
     return max(by_rank, key=Counter.total, default=Counter())
 
 
-def _traffic(rows: Sequence[PlanRow], width: int) -> Section:
+def _traffic(rows: Sequence[PlanRow]) -> Table[PlanRow]:
     moved = {id(row): traffic(row) for row in rows}
     unit = byte_unit(one.total() for one in moved.values())
 
     def kind(name: str) -> Column[PlanRow]:
         header = name.replace("_", "-")
-        return Column(header, header, lambda row: unit.show(moved[id(row)][name]))
+        return Column(header, lambda row: unit.show(moved[id(row)][name]), narrow=header)
 
     def others(row: PlanRow) -> str:
         return unit.show(sum(size for name, size in moved[id(row)].items() if name not in _KINDS))
 
     columns = [
         *map(kind, _KINDS),
-        Column("others", "others", others),
-        Column[PlanRow]("all", "all", lambda row: unit.show(moved[id(row)].total())),
+        Column("others", others, narrow="others"),
+        Column[PlanRow]("all", lambda row: unit.show(moved[id(row)].total()), narrow="all"),
     ]
-    return Section(
+    return Table(
         f"Predicted ({evidence_words(rows)}): bytes that each collective moves in a step, {unit.name}",
         f"Whole messages of one rank over one optimizer step, {_counted(rows)}. A ring sends each byte "
         "of an all-reduce about twice, of the others about once.",
-        table(columns, [(row.shown, row) for row in rows], width),
+        columns,
+        [Line(row.name, row) for row in rows],
     )
 
 
@@ -74,24 +75,25 @@ def _are_formulas(rows: Sequence[PlanRow]) -> bool:
     return all(row.evidence is Evidence.FORMULA for row in rows)
 
 
-def _bounds(rows: Sequence[PlanRow], tokens: float | None, width: int) -> Section:
-    found = [(row.shown, row) for row in rows if row.bound is not None]
-    unit = time_unit([row.step_s for _, row in found])
+def _bounds(rows: Sequence[PlanRow], tokens: float | None) -> Table[PlanRow]:
+    found = [Line(row.name, row) for row in rows if row.bound is not None]
+    unit = time_unit([row.step_s for row in rows])
     columns = [
         *(_term(name, narrow, unit) for name, narrow in _terms(rows)),
-        Column[PlanRow]("step", "step", lambda row: unit.show(row.step_s)),
-        Column[PlanRow]("most tokens/s", None if tokens else "tok/s", lambda row: show_whole(tokens_per_s(row))),
-        Column[PlanRow]("by", None, lambda row: (row.bound and row.bound.limited_by) or MISSING, is_text=True),
+        Column[PlanRow]("step", lambda row: unit.show(row.step_s), narrow="step"),
+        Column[PlanRow]("most tokens/s", lambda row: show_whole(tokens_per_s(row)), narrow=None if tokens else "tok/s"),
+        Column[PlanRow]("by", lambda row: (row.bound and row.bound.limited_by) or MISSING, is_text=True),
     ]
     if tokens:
-        columns.append(Column("least days", "days", lambda row: show_number(days(row, tokens))))
-        columns.append(Column("least GPU-hours", "GPU-h", lambda row: show_whole(gpu_hours(row, tokens))))
+        columns.append(Column("least days", lambda row: show_number(days(row, tokens)), narrow="days"))
+        columns.append(Column("least GPU-hours", lambda row: show_whole(gpu_hours(row, tokens)), narrow="GPU-h"))
     note = f" Days and GPU-hours of {format_count(tokens)} tokens are lower bounds too." if tokens else ""
-    return Section(
+    return Table(
         f"Lower bound of the step time, {unit.name}",
         f"From {_figures(rows)} at the peak rates of datasheets, all that can overlap overlapping: no step is "
         f"shorter than `step`, real ones are longer. by: what most of it is.{note}",
-        table(columns, found, width),
+        columns,
+        found,
     )
 
 
@@ -102,7 +104,7 @@ def _terms(rows: Sequence[PlanRow]) -> list[tuple[str, str]]:
 
 
 def _term(name: str, narrow: str, unit: Unit) -> Column[PlanRow]:
-    return Column(name, narrow, lambda row: unit.show(_term_s(row, name)))
+    return Column(name, lambda row: unit.show(_term_s(row, name)), narrow=narrow)
 
 
 def _term_s(row: PlanRow, name: str) -> float | None:

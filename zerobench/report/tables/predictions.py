@@ -1,20 +1,19 @@
-"""Terminal tables of predictions beside what was measured: totals by phase, categories at the peak, what is missing."""
+"""Predictions beside what was measured: totals by phase, categories at the peak, what is missing."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
-from rich.text import Text
-
 from zerobench.records import Category, Phase, Place, StepKind
-from zerobench.report.column_units import MISSING, Unit, byte_unit
-from zerobench.report.grids import Grid, show_error
+from zerobench.report.column_units import Unit, byte_unit, show_error
 from zerobench.report.memory_view import GROUPS
+from zerobench.report.notes import listed
 from zerobench.report.predictions.errors import PHASES
 from zerobench.report.predictions.figures import Key, Quantity
 from zerobench.report.predictions.predicted import Cell, Pair
-from zerobench.report.terminal.layout import WIDE, Column, Section, listed, mark
+from zerobench.report.tables.model import WIDE, Column, of_part
+from zerobench.report.tables.part import Listing, Part
 from zerobench.spec.trial import Evidence
 from zerobench.units import format_bytes
 
@@ -25,8 +24,8 @@ TITLE = "Predicted beside measured"
 UNFORESEEN = "what kernels and collectives work in (kernel_workspace)"
 
 
-def predicted_sections(pairs: Sequence[Pair], names: Names, width: int) -> Iterator[Section]:
-    """The tables of the places for which both sides have totals, then the trials that could not be compared."""
+def predicted_parts(pairs: Sequence[Pair], names: Names, width: int) -> Iterator[Part]:
+    """For `width` columns: the places for which both sides have totals, then the trials that were not compared."""
     for place in Place:
         rows = [row for pair in pairs for row in _phase_rows(pair, place, names)]
         if rows:
@@ -34,7 +33,7 @@ def predicted_sections(pairs: Sequence[Pair], names: Names, width: int) -> Itera
         if blocks := _peaks(pairs, place):
             yield _by_category(place, blocks, names, width)
     if lines := left_out_lines(pairs, names):
-        yield Section(f"{TITLE}: not compared", "", lines=lines)
+        yield Part(f"{TITLE}: not compared", warnings=lines)
 
 
 @dataclass(frozen=True)
@@ -65,46 +64,37 @@ def _phase_rows(pair: Pair, place: Place, names: Names) -> list[_PhaseRow]:
     return rows
 
 
-def _shown(unit: Unit, quantity: str, name: str) -> Callable[[_PhaseRow], str]:
-    def cell(row: _PhaseRow) -> str:
-        found = getattr(row, quantity)
-        return MISSING if found is None else unit.show(getattr(found, name))
-
-    return cell
-
-
-def _error(quantity: str) -> Callable[[_PhaseRow], str]:
-    def cell(row: _PhaseRow) -> str:
-        found = getattr(row, quantity)
-        return MISSING if found is None else show_error(found.error)
-
-    return cell
+def _beside(unit: Unit, name: str, part: Callable[[_PhaseRow], Cell | None]) -> Iterator[Column[_PhaseRow]]:
+    """Measured, predicted, and the error of the prediction."""
+    yield Column(name, of_part(part, lambda cell: unit.show(cell.measured_bytes)), narrow=name)
+    yield Column("predicted", of_part(part, lambda cell: unit.show(cell.predicted_bytes)), narrow="pred")
+    yield Column("error", of_part(part, lambda cell: show_error(cell.error)), narrow="error")
 
 
-def _by_phase(place: Place, rows: Sequence[_PhaseRow], width: int, *, unforeseen: int) -> Section:
+def _peak_of(row: _PhaseRow) -> Cell | None:
+    return row.peak
+
+
+def _by_phase(place: Place, rows: Sequence[_PhaseRow], width: int, *, unforeseen: int) -> Part:
     found = [cell for row in rows for cell in (row.live, row.peak) if cell is not None]
     unit = byte_unit(size for cell in found for size in (cell.measured_bytes, cell.predicted_bytes))
     columns = [
-        Column[_PhaseRow]("prediction", "trial", lambda row: row.label, is_text=True),
-        Column[_PhaseRow]("phase", "phase", lambda row: row.phase, is_text=True),
-        Column("live", "live", _shown(unit, "live", "measured_bytes")),
-        Column("predicted", "pred", _shown(unit, "live", "predicted_bytes")),
-        Column("error", "error", _error("live")),
-        Column("peak", "peak", _shown(unit, "peak", "measured_bytes")),
-        Column("predicted", "pred", _shown(unit, "peak", "predicted_bytes")),
-        Column("error", "error", _error("peak")),
-        Column("min rank", None, _shown(unit, "peak", "measured_min_bytes")),
-        Column("max rank", None, _shown(unit, "peak", "measured_max_bytes")),
+        Column[_PhaseRow]("prediction", lambda row: row.label, narrow="trial", is_text=True),
+        Column[_PhaseRow]("phase", lambda row: row.phase, narrow="phase", is_text=True),
+        *_beside(unit, "live", lambda row: row.live),
+        *_beside(unit, "peak", _peak_of),
+        Column("min rank", of_part(_peak_of, lambda cell: unit.show(cell.measured_min_bytes))),
+        Column("max rank", of_part(_peak_of, lambda cell: unit.show(cell.measured_max_bytes))),
     ]
     host = " Host: tensors only, without the process around them." if place is Place.HOST else ""
     ranks = " min, max rank: the measured peaks over the ranks." if width >= WIDE else ""
     kernels = f" Not predicted, and not in these peaks: {UNFORESEEN}, up to {format_bytes(unforeseen)}."
-    return Section(
+    return Part(
         f"{TITLE}: {place.value} memory by phase, {unit.name}",
         "The predicted rank: measured, predicted, and the error of the prediction, below 0 where it is too small; 0 is "
         f"equal to the byte. live: at the phase's end. Phases of the steady step have no mark.{ranks}{host}"
         f"{kernels if unforeseen else ''}",
-        Grid.of(columns, rows, width).rich(width),
+        Listing(columns, rows),
     )
 
 
@@ -200,7 +190,7 @@ def _fraction(measured: int | None, predicted: int | None) -> float | None:
     return predicted / measured - 1 if measured > 0 else None
 
 
-def _by_category(place: Place, peaks: Sequence[tuple[Pair, Key]], names: Names, width: int) -> Section:
+def _by_category(place: Place, peaks: Sequence[tuple[Pair, Key]], names: Names, width: int) -> Part:
     wide = width >= WIDE
     totals = [_group(pair, total, "peak") for pair, total in peaks]
     unit = byte_unit(size for sides in totals for size in sides)
@@ -212,17 +202,17 @@ def _by_category(place: Place, peaks: Sequence[tuple[Pair, Key]], names: Names, 
         rows += _block(pair, total, unit, label, with_measured=same != before, wide=wide)
         before = same
     columns = [
-        Column[_Line]("trial", "trial", lambda line: line.label, is_text=True),
-        Column[_Line]("world", "", lambda line: line.what, is_text=True),
-        Column[_Line]("phase", None, lambda line: line.phase, is_text=True),
-        *(Column(name, _NARROW.get(name, name), _cell(name)) for name in (*_COLUMNS, "peak")),
+        Column[_Line]("trial", lambda line: line.label, narrow="trial", is_text=True),
+        Column[_Line]("world", lambda line: line.what, narrow="", is_text=True),
+        Column[_Line]("phase", lambda line: line.phase, is_text=True),
+        *(Column(name, _cell(name), narrow=_NARROW.get(name, name)) for name in (*_COLUMNS, "peak")),
     ]
     small = "temporaries" if wide else "temp"
-    return Section(
+    return Part(
         f"{TITLE}: {place.value} memory at the peak of a steady step, {unit.name}",
         f"The rank that was predicted, in the phase where it measured most. {small}: inputs, model buffers and "
         "rounding included. A column without measured bytes has no error.",
-        Grid.of(columns, rows, width).rich(width),
+        Listing(columns, rows),
     )
 
 
@@ -236,7 +226,7 @@ def _first_of_work(peaks: Sequence[tuple[Pair, Key]]) -> Callable[[tuple[Pair, K
     return lambda one: work.index((one[0].predicted.spec.config_hash, one[0].rank))
 
 
-def left_out_lines(pairs: Sequence[Pair], names: Names) -> list[Text]:
+def left_out_lines(pairs: Sequence[Pair], names: Names) -> list[str]:
     """A line for each reason why trials are not compared, each trial once."""
     labels: dict[str, list[str]] = {}
     for pair in pairs:
@@ -245,7 +235,7 @@ def left_out_lines(pairs: Sequence[Pair], names: Names) -> list[Text]:
             held = labels.setdefault(f"{one.why}{_name(one.reference, names)}", [])
             if label not in held:
                 held.append(label)
-    return [mark(f"{listed(held)}: {why}") for why, held in labels.items()]
+    return [f"{listed(held)}: {why}" for why, held in labels.items()]
 
 
 def _name(trial_id: str | None, names: Names) -> str:

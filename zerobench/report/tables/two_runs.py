@@ -1,4 +1,4 @@
-"""The tables of a comparison, in a terminal and a pull request: what ran where, memory, speed, outcomes, the gate."""
+"""What two runs ran on and how their trials ended, and what the gate says: the document of `zerobench compare`."""
 
 from __future__ import annotations
 
@@ -8,46 +8,40 @@ from zerobench.report.column_units import MISSING
 from zerobench.report.compare.comparison import Comparison, Same, ended
 from zerobench.report.compare.environment import Fact, hardware_warnings
 from zerobench.report.compare.gate import Verdict, outcome
-from zerobench.report.compare.memory_tables import memory_parts
-from zerobench.report.compare.part import MOST_NAMED, Part, few, first
-from zerobench.report.compare.speed_tables import speed_parts
-from zerobench.report.grids import Grid
-from zerobench.report.terminal.layout import Column, listed
+from zerobench.report.notes import listed
+from zerobench.report.tables.model import Column
+from zerobench.report.tables.part import MOST_NAMED, Listing, Part, few, first
+from zerobench.report.tables.two_runs_memory import memory_parts
+from zerobench.report.tables.two_runs_speed import speed_parts
 
 _ALIKE = ("torch", "deepspeed", "transformers", "python", "CUDA of torch", "driver", "GPUs", "processor", "host")
 """What is worth a word where it is the same in both runs."""
 
 
-def comparison_parts(comparison: Comparison, verdicts: Sequence[Verdict], width: int) -> Iterator[Part]:
-    """All of it, for tables of `width` columns; the gate last, where a terminal's eye is."""
-    yield _environment(comparison, width)
-    yield from memory_parts(comparison, width)
-    yield from speed_parts(comparison, width)
-    yield from _outcomes(comparison, width)
-    if verdicts:
-        yield _gate(verdicts)
+TITLE = "Memory and speed, before and after"
 
 
-def comparison_markdown(comparison: Comparison, verdicts: Sequence[Verdict], width: int) -> str:
-    """All of it as a document for a pull request, the gate first."""
-    parts = list(comparison_parts(comparison, verdicts, width))
-    ordered = [parts[-1], *parts[:-1]] if verdicts else parts
-    return "\n".join(["## Memory and speed, before and after", "", *(line for p in ordered for line in p.markdown())])
+def comparison_parts(comparison: Comparison) -> Iterator[Part]:
+    """All of it but the gate."""
+    yield _environment(comparison)
+    yield from memory_parts(comparison)
+    yield from speed_parts(comparison)
+    yield from _outcomes(comparison)
 
 
-def _environment(comparison: Comparison, width: int) -> Part:
+def _environment(comparison: Comparison) -> Part:
     differing = [fact for fact in comparison.facts if fact.differs]
     columns = [
-        Column[Fact]("what differs", "what differs", lambda fact: fact.name, is_text=True),
-        Column[Fact]("BASE", "BASE", lambda fact: fact.base or MISSING, is_text=True),
-        Column[Fact]("NEW", "NEW", lambda fact: fact.new or MISSING, is_text=True),
+        Column[Fact]("what differs", lambda fact: fact.name, narrow="what differs", is_text=True),
+        Column[Fact]("BASE", lambda fact: fact.base or MISSING, narrow="BASE", is_text=True),
+        Column[Fact]("NEW", lambda fact: fact.new or MISSING, narrow="NEW", is_text=True),
     ]
     return Part(
         "BASE and NEW",
         f"BASE: run {comparison.base.run.run_id}. NEW: run {comparison.new.run.run_id}. {_counts(comparison)}",
-        Grid.of(columns, differing, width) if differing else None,
-        [*_alike(comparison.facts), *comparison.shared],
-        hardware_warnings(comparison.facts),
+        Listing(columns, differing) if differing else None,
+        points=[*_alike(comparison.facts), *comparison.shared],
+        warnings=hardware_warnings(comparison.facts),
     )
 
 
@@ -63,13 +57,13 @@ def _alike(facts: Sequence[Fact]) -> list[str]:
     return [f"the same in both: {', '.join(said)}"] if said else []
 
 
-def _outcomes(comparison: Comparison, width: int) -> Iterator[Part]:
+def _outcomes(comparison: Comparison) -> Iterator[Part]:
     changed = [same for same in comparison.same if ended(same.base) != ended(same.new)]
     columns = [
-        Column[Same]("trial", "trial", lambda same: same.label, is_text=True),
-        Column[Same]("BASE", "BASE", lambda same: ended(same.base), is_text=True),
-        Column[Same]("NEW", "NEW", lambda same: ended(same.new), is_text=True),
-        Column[Same]("why", "why", _why, is_text=True),
+        Column[Same]("trial", lambda same: same.label, narrow="trial", is_text=True),
+        Column[Same]("BASE", lambda same: ended(same.base), narrow="BASE", is_text=True),
+        Column[Same]("NEW", lambda same: ended(same.new), narrow="NEW", is_text=True),
+        Column[Same]("why", _why, narrow="why", is_text=True),
     ]
     lines = [
         f"in {side} only: {listed(names, MOST_NAMED)}"
@@ -80,21 +74,23 @@ def _outcomes(comparison: Comparison, width: int) -> Iterator[Part]:
     if changed or lines:
         shown, more = first(changed)
         caption = "Trials that ended in another way, and trials that one of the runs does not have."
-        yield Part("Outcomes", caption, Grid.of(columns, shown, width) if changed else None, lines + more, warnings)
+        table = Listing(columns, shown) if changed else None
+        yield Part("Outcomes", caption, table, points=lines + more, warnings=warnings)
 
 
 def _why(same: Same) -> str:
     return next((one.reason for one in (*same.new, *same.base) if one.reason and not one.completed), MISSING)
 
 
-def _gate(verdicts: Sequence[Verdict]) -> Part:
+def gate_part(verdicts: Sequence[Verdict]) -> Part:
+    """What each limit says."""
     lines, warnings = [], []
     for verdict in verdicts:
         name, count = verdict.limit.written, verdict.num_judged
         lines.append(f"{name}: {_result(verdict)}, {count} {'trial' if count == 1 else 'trials'} judged")
         warnings += [f"{name}: {line}" for line in few(verdict.failures)]
         warnings += [f"{name}: not judged: {line}" for line in few(verdict.not_judged)]
-    return Part("Gate", "", None, lines, warnings)
+    return Part("Gate", points=lines, warnings=warnings)
 
 
 def _result(verdict: Verdict) -> str:

@@ -1,39 +1,21 @@
-"""What `zerobench plan` does: from the command line's words to an ordinary run of predicted trials, and what it says.
-
-All that can be wrong in a request is found before anything is written or started.
-"""
+"""From the words of `zerobench plan` to trials: all that can be wrong is found before anything is written."""
 
 from __future__ import annotations
 
-import os
-import shutil
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
-import typer
-from rich.console import Console
-
-from zerobench.cli.live import LiveView, PlainView
-from zerobench.cli.paths import shortest
-from zerobench.cli.run import notes_of
 from zerobench.errors import UserError
-from zerobench.records import Status, TrialRecord
-from zerobench.report.plan.rows import PlanRow
-from zerobench.report.plan.view import show_plan
-from zerobench.run.environment import capture_environment
-from zerobench.run.runner import RunResult, run_sweep
-from zerobench.run.site import LocalSite
-from zerobench.spec.cluster import HOST_BANDWIDTH, Cluster, read_cluster, read_tokens
+from zerobench.spec.cluster import HOST_BANDWIDTH, Cluster, read_cluster
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.frontier_axes import frontier_axis
 from zerobench.spec.plan import by_formula, cells, document, read_stages, read_work
 from zerobench.spec.plan_own import own_config
 from zerobench.spec.plan_sweep import sweep_gpu, sweep_points
 from zerobench.spec.target import GPUS_PER_NODE
-from zerobench.spec.trial import Evidence, Offload, TrialSpec, slug
-from zerobench.store import load_run
+from zerobench.spec.trial import Evidence
 
 
 @dataclass(frozen=True)
@@ -73,26 +55,6 @@ class Plan:
     """The sweep that is kept with the run."""
     planned: list[PlannedTrial]
     cluster: Cluster
-
-
-def plan(request: Request) -> int:
-    """Predict what is asked for and show it; the command's exit status: 1 where nothing fits or a trial failed."""
-    tokens = None if request.tokens is None else read_tokens("--tokens", request.tokens)
-    asked = read_plan(request)
-    if request.frontier is not None:
-        from zerobench.cli.frontier import show_frontier  # noqa: PLC0415 -- the two use each other
-
-        return show_frontier(asked, frontier_axis(request.frontier), request.reports)
-    result = predict(asked.planned, asked.name, asked.document, request.reports)
-    if result.interrupted:
-        return result.exit_code
-    best = show_plan(result.folder.path, asked.cluster, Console(highlight=False), tokens)
-    for note in notes_of(asked.planned):
-        typer.echo(f"note: {note}")
-    if request.write is not None and best is not None:
-        _write(result, best, request.write)
-    typer.echo(f"run: {shortest(result.folder.path)}")
-    return result.exit_code or (1 if best is None else 0)
 
 
 def read_plan(request: Request) -> Plan:
@@ -164,48 +126,3 @@ def _planned(request: Request, cluster: Cluster) -> list[PlannedTrial]:
     if request.stage is not None:
         raise UserError("--stage means nothing beside --ds-config: the file names one")
     return own_config(request.ds_config, {"sequence_length": 2048} | work, cluster)
-
-
-def predict(planned: Sequence[PlannedTrial], name: str, sweep: Mapping[str, Any], reports: Path) -> RunResult:
-    """Run the predicted trials `planned` into a fresh folder under `reports`. Raises UserError."""
-    console = Console(highlight=False, stderr=True)
-    return run_sweep(
-        planned,
-        sweep_name=slug(name),
-        sweep=sweep,
-        environment=capture_environment(),
-        reports=reports,
-        site=LocalSite(num_cpus=os.cpu_count() or 1, num_gpus=0),
-        observer=_MovingView(console) if console.is_terminal else _StillView(console),
-    )
-
-
-class _MovingView(LiveView):
-    """One line that moves; trials that completed are in the tables below and need none of their own."""
-
-    def trial_ended(self, record: TrialRecord) -> None:
-        if record.status is not Status.COMPLETED:
-            super().trial_ended(record)
-
-
-class _StillView(PlainView):
-    """One line for the run, and one for each trial that failed."""
-
-    def trial_started(self, trial: TrialSpec, number: int, to_do: int) -> None:
-        """Nothing: it ends within seconds."""
-
-    def trial_ended(self, record: TrialRecord) -> None:
-        if record.status is not Status.COMPLETED:
-            super().trial_ended(record)
-
-
-def _write(result: RunResult, best: PlanRow, path: Path) -> None:
-    """The recommended trial's configuration, ready for DeepSpeed."""
-    spec = best.trial.spec
-    try:
-        shutil.copyfile(load_run(result.folder.path).folder.trial(spec.trial_id).ds_config, path)
-    except OSError as error:
-        raise UserError(f"--write: {path}: {error.strerror or error}") from None
-    typer.echo(f"written: {path}, the configuration of {best.shown.label}")
-    if Offload.NVME in {spec.offload_optimizer, spec.offload_param}:
-        typer.echo("set nvme_path in it to a folder on your NVMe drive")

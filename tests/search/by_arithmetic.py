@@ -1,0 +1,47 @@
+"""Predictions by the sample's arithmetic in place of the simulator, which takes seconds a trial."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+from tests.report.plan.run import predicted_rank
+from zerobench.folder import RunFolder, write_whole
+from zerobench.records import Status, TrialRecord
+from zerobench.run.observer import Observer
+from zerobench.run.runner import RunResult
+from zerobench.run.setup import lay_out, resolved_configs
+from zerobench.spec.expand import PlannedTrial
+from zerobench.spec.trial import TrialSpec
+
+
+def predict_by_arithmetic(
+    planned: Sequence[PlannedTrial], name: str, sweep: Mapping[str, object], reports: Path, _: Observer
+) -> RunResult:
+    """What zerobench.search.predict leaves on disk."""
+    run = RunFolder(reports / name)
+    lay_out(run_made(run), planned, resolved_configs(planned), sweep, {})
+    for item in planned:
+        if item.skipped is None:
+            complete(run, item.trial)
+    return RunResult(run)
+
+
+def run_made(run: RunFolder) -> RunFolder:
+    run.path.mkdir(parents=True)
+    return run
+
+
+def complete(run: RunFolder, trial: TrialSpec) -> None:
+    """Leave the records of a trial that completed."""
+    folder = run.trial(trial.trial_id)
+    write_whole(folder.rank_record(0), predicted_rank(trial).model_dump_json())
+    record = TrialRecord(
+        run_id=run.run_id,
+        trial_id=trial.trial_id,
+        config_hash=trial.config_hash,
+        status=Status.COMPLETED,
+        ranks_expected=1,
+        ranks_reported=1,
+    )
+    write_whole(folder.record, record.model_dump_json())

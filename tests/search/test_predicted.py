@@ -1,0 +1,84 @@
+"""The frontier of a plan: what it names fits, and a search without an answer is given up and named."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+
+import pytest
+
+from tests.search.by_arithmetic import complete, predict_by_arithmetic, run_made
+from zerobench.errors import UserError
+from zerobench.folder import RunFolder
+from zerobench.report.plan.view import plan_row
+from zerobench.report.render.layout import Shown
+from zerobench.run.observer import Observer, Silent
+from zerobench.run.runner import RunResult
+from zerobench.run.setup import lay_out, resolved_configs
+from zerobench.search import predicted
+from zerobench.search.plan import Request, read_plan
+from zerobench.search.predicted import frontier_rows, plan_frontiers
+from zerobench.spec.expand import PlannedTrial
+from zerobench.spec.frontier_axes import frontier_axis
+
+REQUEST = Request(model="gpt2-1.5b", gpus="8", gpu="a100", sequence_length="1024", stage="2")
+
+
+def test_what_a_frontier_names_fits_and_what_it_calls_too_large_does_not(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setattr(predicted, "predict", predict_by_arithmetic)
+    asked = read_plan(REQUEST)
+    found = plan_frontiers(asked, frontier_axis("micro-batch"), tmp_path, Silent())
+    for key, frontier in found.frontiers.items():
+        assert frontier.largest is not None
+        assert frontier.too_large is not None
+        assert frontier.too_large.value <= 1 + 1.01 * frontier.largest.value
+        for value, has_room in ((frontier.largest, True), (frontier.too_large, False)):
+            trial = found.trial(key, value)
+            assert trial is not None
+            row = plan_row(Shown(trial, key, None), asked.cluster)
+            assert row.has_room is has_room
+    assert [row.row is not None for row in frontier_rows(asked, found)] == [True] * len(found.frontiers)
+
+
+def predicts_without(
+    strategy: str, planned: Sequence[PlannedTrial], name: str, sweep: Mapping[str, object], reports: Path
+) -> RunResult:
+    """A run whose trials of `strategy` leave nothing."""
+    run = run_made(RunFolder(reports / name))
+    lay_out(run, planned, resolved_configs(planned), sweep, {})
+    for item in planned:
+        if item.trial.strategy != strategy:
+            complete(run, item.trial)
+    return RunResult(run)
+
+
+def test_a_frontier_of_which_every_trial_fails_is_an_error_that_names_the_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails(
+        planned: Sequence[PlannedTrial], name: str, sweep: Mapping[str, object], reports: Path, _: Observer
+    ) -> RunResult:
+        return predicts_without("zero2", planned, name, sweep, reports)
+
+    monkeypatch.setattr(predicted, "predict", fails)
+    with pytest.raises(UserError, match=f"no trial of {tmp_path} completed"):
+        plan_frontiers(read_plan(REQUEST), frontier_axis("micro-batch"), tmp_path, Silent())
+
+
+def test_cells_whose_search_was_given_up_are_named_beside_those_that_were_found(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    def fails_at_last(
+        planned: Sequence[PlannedTrial], name: str, sweep: Mapping[str, object], reports: Path, _: Observer
+    ) -> RunResult:
+        return predicts_without("" if name == "round-1" else "zero3", planned, name, sweep, reports)
+
+    monkeypatch.setattr(predicted, "predict", fails_at_last)
+    asked = read_plan(Request(model="gpt2-1.5b", gpus="8", gpu="a100", sequence_length="1024", stage="2,3"))
+    found = plan_frontiers(asked, frontier_axis("micro-batch"), tmp_path, Silent())
+    strategies = {item.trial.trial_id: item.trial.strategy for item in asked.planned}
+    assert {strategies[name] for name in found.given_up} == {"zero3"}
+    assert {strategies[name] for name in found.frontiers} == {"zero2"}
+    assert all(reason.startswith("it did not end; see ") for reason in found.given_up.values())

@@ -1,0 +1,100 @@
+"""A plan's memory: what lies where at the peak, and whether device and host hold it."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from typing import Any
+
+from zerobench.report.capacity import DeviceNeed
+from zerobench.report.choice import ROOM
+from zerobench.report.column_units import byte_unit, show_percent
+from zerobench.report.memory_view import Instant
+from zerobench.report.plan.rows import PlanRow, evidence_words
+from zerobench.report.tables.memory import category_columns
+from zerobench.report.tables.model import Column, Line, Table, of_part
+from zerobench.spec.cluster import Cluster
+from zerobench.spec.trial import Evidence
+from zerobench.units import format_bytes
+
+
+def memory_tables(rows: Sequence[PlanRow], cluster: Cluster) -> Iterator[Table[Any]]:
+    """The device by category at the steady peak, then all that must fit against what there is."""
+    peaks = [Line(row.name, row.steady) for row in rows if row.steady is not None]
+    yield _categories(peaks, evidence_words(rows))
+    yield _fit(rows, cluster)
+
+
+def _categories(peaks: Sequence[Line[Instant]], how: str) -> Table[Instant]:
+    unit = byte_unit(line.figures.total_bytes for line in peaks)
+    columns = [
+        Column[Instant]("at", lambda instant: instant.phase.value, is_text=True),
+        *category_columns(unit),
+    ]
+    caption = (
+        "The columns add up to the peak. optimizer: fp32 weights and moments. buffers: for communication, gathered "
+        "parameters included."
+    )
+    return Table(
+        f"Predicted ({how}): device memory of one GPU at the peak of a steady step, {unit.name}",
+        f"{caption} small: inputs, model buffers, rounding.",
+        columns,
+        peaks,
+        narrow_caption=f"{caption} temp: temporaries, inputs, rounding.",
+    )
+
+
+def _fit(rows: Sequence[PlanRow], cluster: Cluster) -> Table[PlanRow]:
+    unit = byte_unit([row.device.needed_bytes for row in rows] + [row.host.needed_bytes for row in rows])
+
+    def part(size: Callable[[DeviceNeed], int]) -> Callable[[PlanRow], str]:
+        return lambda row: unit.show(None if row.need is None else size(row.need))
+
+    def slack(row: PlanRow) -> str:
+        """No formula knows it."""
+        return unit.show(None if row.need is None or row.evidence is Evidence.FORMULA else row.need.slack_bytes)
+
+    columns = [
+        Column("steady peak", of_part(_steady, lambda peak: unit.show(peak.total_bytes)), narrow="steady"),
+        Column[PlanRow]("start-up peak", lambda row: unit.show(row.start_up_bytes), narrow="start"),
+        Column("allocator slack", slack, narrow="slack"),
+        Column("context + NCCL", part(lambda need: need.context_bytes + need.collectives_bytes), narrow="ctx"),
+        Column("total", part(lambda need: need.total_bytes), narrow="total"),
+        Column[PlanRow]("room", lambda row: show_percent(row.device.room), "%", narrow="room%"),
+        Column[PlanRow]("host a node", lambda row: unit.show(row.host.needed_bytes), narrow="host"),
+        Column[PlanRow]("room", lambda row: show_percent(row.host.room), "%", narrow="room%"),
+        Column("fits", verdict, narrow="fits"),
+    ]
+    return Table(
+        f"Predicted ({evidence_words(rows)}): what must fit, {unit.name}",
+        _fit_caption(cluster, ""),
+        columns,
+        [Line(row.name, row) for row in rows],
+        narrow_caption=_fit_caption(cluster, " (ctx)"),
+    )
+
+
+def _fit_caption(cluster: Cluster, context: str) -> str:
+    host = format_bytes(cluster.host_memory_bytes) if cluster.host_memory_bytes else "not given, and not judged"
+    return (
+        f"One {cluster.gpu.name} has {format_bytes(cluster.device_memory_bytes)}; a node's host memory: {host}. total: "
+        f"the larger peak, what the allocator cannot give back beside it (slack), CUDA context and NCCL{context}. "
+        f"host: all ranks of a node. tight: fits with less than {ROOM:.0%} room."
+    )
+
+
+def _steady(row: PlanRow) -> Instant | None:
+    return row.steady
+
+
+def verdict(row: PlanRow) -> str:
+    """`yes`, `tight`, or which memory is too small; `-` where nothing is known of the device, `not judged` where the
+    device holds it and nobody said how much memory the host has.
+    """
+    if row.device.needed_bytes is None:
+        return "-"
+    lacking = [name for name, fit in (("device", row.device), ("host", row.host)) if not fit.fits]
+    if lacking:
+        return "no" if len(lacking) == 2 else f"no: {lacking[0]}"
+    if not row.is_judged:
+        return "not judged"
+    return "yes" if row.has_room else "tight"

@@ -1,0 +1,104 @@
+"""The table of a measured frontier."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+
+from zerobench.report.column_units import MISSING, byte_unit, show_number, show_percent, show_whole
+from zerobench.report.run_frontier import Limit, RunFrontierRow, ends, words_of
+from zerobench.report.tables.model import Column, Line, Table, TrialName
+from zerobench.report.trials import num_params
+from zerobench.spec.frontier import Frontier, Try
+from zerobench.spec.frontier_axes import FrontierAxis
+from zerobench.spec.trial import Evidence
+from zerobench.units import format_bytes, format_count
+
+SPARED = ("TFLOP/s", "room, %", "tokens/s")
+"""Columns that a narrow terminal goes without, the first of them first; and all do where they say nothing."""
+
+
+def run_frontier_table(
+    axis: FrontierAxis, rows: Sequence[RunFrontierRow], limit: Limit, device: str | None, width: int
+) -> Table[RunFrontierRow]:
+    """Predicted and measured side by side; `device` names the GPU that ranks compute on, None for CPU ranks."""
+    unit = byte_unit([_needed(one) for one in rows])
+    cells: dict[str, Callable[[RunFrontierRow], str]] = {
+        "predicted": lambda one: _edge(one.predicted, axis),
+        "measured": lambda one: _edge(one.measured, axis),
+        "error": _error,
+        "parameters": _parameters if axis.name == "model" else lambda _: MISSING,
+        "too large": lambda one: MISSING if one.measured is None else _value(one.measured.too_large, axis),
+        "needs": lambda one: unit.show(_needed(one)),
+        "room, %": lambda one: show_percent(_room(one, limit)),
+        "tokens/s": lambda one: show_whole(one.speed.tokens_per_s if one.speed else None),
+        "TFLOP/s": lambda one: show_number(one.speed.tflops_per_gpu if one.speed else None),
+        "tries": _num_tries,
+        "ends": ends,
+    }
+    columns = [Column(name, cell, narrow=name, is_text=name == "ends", is_whole=True) for name, cell in cells.items()]
+    kept = [column for column in columns if column.name not in set(_left_out(columns, rows, width))]
+    speed = ", ".join(column.name for column in kept if column.name in {"tokens/s", "TFLOP/s"})
+    title = f"Measured: the largest {axis.name.replace('-', ' ')} that fits, in {words_of(axis, device)}"
+    lines = [Line(TrialName("", "", one.label, Evidence.MEASURED.value, device), one) for one in rows]
+    return Table(title, _caption(limit, device or "the CPU", unit.name, speed), kept, lines)
+
+
+def _left_out(columns: Sequence[Column[RunFrontierRow]], rows: Sequence[RunFrontierRow], width: int) -> Iterator[str]:
+    """Columns that say nothing of those that may be spared, then as many as there is no room for."""
+    texts = {"trial": [row.label for row in rows]}
+    texts |= {column.name: [column.name, *map(column.cell, rows)] for column in columns}
+    for name in (*SPARED, "parameters"):
+        if set(texts[name][1:]) <= {MISSING}:
+            del texts[name]
+            yield name
+    for name in SPARED:
+        if sum(2 + max(map(len, column)) for column in texts.values()) - 2 > width and texts.pop(name, []):
+            yield name
+
+
+def _caption(limit: Limit, device: str, unit: str, speed: str) -> str:
+    size = format_bytes(limit.capacity_bytes)
+    if limit.is_given:
+        fits = f"It fits where a rank's tensors take at most {size} of its device ({device}) at their peak"
+        needs = f"needs: that peak of the largest, {unit}"
+    else:
+        fits = f"It fits where its trial completes on {device} of {size}"
+        needs = f"needs: tensors, CUDA context and NCCL of the largest, {unit}"
+    return (
+        f"{fits}; each try is a trial in fresh processes. predicted: by simulation, where the search begins. too "
+        f"large: the least seen not to fit. {needs}. ends: what the too large one exceeds; limit: nothing larger is "
+        "tried." + (f" {speed}: of the largest." if speed else "")
+    )
+
+
+def _edge(found: Frontier | None, axis: FrontierAxis) -> str:
+    if found is None:
+        return MISSING
+    return "none" if found.largest is None else _value(found.largest, axis)
+
+
+def _value(one: Try | None, axis: FrontierAxis) -> str:
+    return MISSING if one is None else show_whole(one.value * axis.unit)
+
+
+def _error(one: RunFrontierRow) -> str:
+    """How far the prediction is off, where both found something that fits."""
+    known = [found.largest.value for found in (one.predicted, one.measured) if found and found.largest]
+    return show_percent(known[0] / known[1] - 1, signed=True) if len(known) == 2 else MISSING
+
+
+def _parameters(one: RunFrontierRow) -> str:
+    return MISSING if one.largest is None else format_count(num_params(one.largest))
+
+
+def _needed(one: RunFrontierRow) -> int | None:
+    return None if one.measured is None or one.measured.largest is None else one.measured.largest.peak_bytes
+
+
+def _room(one: RunFrontierRow, limit: Limit) -> float | None:
+    needed_bytes = _needed(one)
+    return None if needed_bytes is None else 1 - needed_bytes / limit.capacity_bytes
+
+
+def _num_tries(one: RunFrontierRow) -> str:
+    return MISSING if one.measured is None else str(len(one.measured.tries))

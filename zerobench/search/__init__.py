@@ -1,0 +1,1 @@
+"""What is predicted, and how much fits: plans, and searches whose tries are runs, predicted or measured."""

@@ -1,0 +1,184 @@
+"""The frontier of a sweep, measured: the simulator is asked first, and the tries in fresh processes begin there."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerobench.errors import UserError
+from zerobench.report.run_frontier import Limit, RunFrontierRow, words_of
+from zerobench.run.environment import capture_environment
+from zerobench.run.observer import Observer
+from zerobench.run.runner import RunResult, run_sweep
+from zerobench.run.site import Site
+from zerobench.search.predict import predict
+from zerobench.search.rounds import Answer, Question, answer
+from zerobench.spec.axes import AUTO
+from zerobench.spec.expand import NOWHERE, PlannedTrial
+from zerobench.spec.frontier import Frontier
+from zerobench.spec.frontier_axes import FrontierAxis
+from zerobench.spec.machine import Machine
+from zerobench.spec.parameters import count_parameters
+from zerobench.spec.plan import document
+from zerobench.spec.rules import why_skipped
+from zerobench.spec.situation import Situation
+from zerobench.spec.target import Targets
+from zerobench.spec.trial import Evidence, Offload, PredictionSpec, TrialSpec
+from zerobench.store import load_run
+
+
+@dataclass(frozen=True)
+class MeasuredSearch:
+    """What is searched, where, and within what."""
+
+    name: str
+    """The sweep's."""
+    axis: FrontierAxis
+    cells: Mapping[str, TrialSpec]
+    """By label."""
+    skipped: Mapping[str, str]
+    """Trials that cannot run at all, by id, with the reason."""
+    limit: Limit
+    machine: Machine
+    site: Site
+
+    @property
+    def device(self) -> str | None:
+        """The GPU that ranks compute on; None for CPU ranks."""
+        return ", ".join(dict.fromkeys(self.machine.gpu_names)) or None
+
+    @property
+    def words(self) -> str:
+        """What the axis counts."""
+        return words_of(self.axis, self.device)
+
+    def question(self, cells: Mapping[str, TrialSpec]) -> Question:
+        """How much fits of `cells`, which are these as they are measured or as they are simulated."""
+        limit = self.limit
+        return Question(self.axis, self.words, cells, limit.capacity_bytes, limit.needed_bytes, self._planned)
+
+    def _planned(self, label: str, trial: TrialSpec) -> PlannedTrial:
+        """The trial with the rule that it breaks where it is tried: what host memory cannot hold is not."""
+        counts = count_parameters(trial.model)
+        measured = trial.model_copy(update={"evidence": self.cells[label].evidence})
+        situation = Situation(measured, self.machine, None if counts is None else counts.total)
+        return PlannedTrial(trial=trial, skipped=why_skipped(situation))
+
+
+def predicted_first(
+    search: MeasuredSearch, folder: Path, observer: Observer, say: Callable[[str], None]
+) -> dict[str, Frontier]:
+    """The frontiers by simulation of this machine's devices; those that cannot be simulated are left out."""
+    try:
+        gpu = Targets(search.machine).prediction({"evidence": Evidence.SIMULATED, "gpu": AUTO, "rank": 0})["gpu"]
+    except UserError as error:
+        say(f"not predicted, so that the search begins at the sweep's own values: {error}")
+        return {}
+
+    def make(planned: Sequence[PlannedTrial], name: str) -> RunResult:
+        return predict(planned, name, _document(name, planned), folder, observer)
+
+    cells = {label: _simulated(trial, gpu) for label, trial in search.cells.items()}
+    found = answer(search.question(cells), make)
+    for label in cells:
+        edge = _edge(found.frontiers[label], search) if label in found.frontiers else found.given_up[label]
+        say(f"  predicted: {label}: {edge}")
+    return found.frontiers
+
+
+def _edge(found: Frontier, search: MeasuredSearch) -> str:
+    if found.largest is None:
+        return "nothing fits"
+    return f"{found.largest.value * search.axis.unit:,} {search.words} fit"
+
+
+def _simulated(trial: TrialSpec, gpu: str | None) -> TrialSpec:
+    swaps = Offload.NVME in {trial.offload_optimizer, trial.offload_param}
+    how = {"evidence": Evidence.SIMULATED, "prediction": PredictionSpec(gpu=gpu)}
+    return trial.model_copy(update=how | ({"nvme_path": NOWHERE} if swaps else {}))
+
+
+def measured(
+    search: MeasuredSearch,
+    predicted: Mapping[str, Frontier],
+    folder: Path,
+    observer: Observer,
+    say: Callable[[str], None],
+) -> Answer:
+    """The frontiers by measured trials, whose runs lie in `folder`, each search begun near its prediction."""
+    environment = capture_environment()
+
+    def make(planned: Sequence[PlannedTrial], name: str) -> RunResult:
+        from zerobench.report.frames.tidy_tables import write_tables  # noqa: PLC0415 -- pandas, which a mistake need not pay for
+
+        result = run_sweep(
+            planned,
+            sweep_name=name,
+            sweep=_document(name, planned),
+            environment=environment,
+            reports=folder,
+            site=search.site,
+            observer=observer,
+        )
+        write_tables(load_run(result.folder.path))
+        return result
+
+    return answer(search.question(search.cells), make, predicted, say)
+
+
+def _document(name: str, planned: Sequence[PlannedTrial]) -> dict[str, Any]:
+    """The round as a sweep file would say it."""
+    trial = planned[0].trial
+    said = document(name, planned)
+    means_nothing = {"gpu"} if trial.evidence.needs_device else set()
+    means_nothing |= {"rank"} if not trial.evidence.plays_one_rank else set()
+    for axes in (said["axes"], *said["include"]):
+        for axis in means_nothing:
+            del axes[axis]
+    shared = trial.model_dump(mode="json", include={"data", "hyperparameters", "timeout_s", "trust_remote_code"})
+    return said | shared
+
+
+def run_frontier_rows(search: MeasuredSearch, predicted: Mapping[str, Frontier], found: Answer) -> list[RunFrontierRow]:
+    """A row of the table for each cell."""
+    rows = []
+    for label in search.cells:
+        edges = found.frontiers.get(label)
+        largest, too_large = (None, None) if edges is None else (edges.largest, edges.too_large)
+        tried = found.trial(label, largest), found.trial(label, too_large)
+        rows.append(RunFrontierRow(label, predicted.get(label), edges, *tried))
+    return rows
+
+
+def frontier_document(search: MeasuredSearch, rows: Sequence[RunFrontierRow]) -> dict[str, Any]:
+    """What was found, as frontier.json holds it: values of the axis, bytes of the device."""
+
+    def tries(found: Frontier | None) -> list[dict[str, int | None]]:
+        listed = () if found is None else found.tries
+        return [{"value": one.value * search.axis.unit, "needed_bytes": one.peak_bytes} for one in listed]
+
+    def edge(found: Frontier | None) -> int | None:
+        return None if found is None or found.largest is None else found.largest.value * search.axis.unit
+
+    cells = [
+        {
+            "name": row.label,
+            "config_hash": search.cells[row.label].config_hash,
+            "predicted": edge(row.predicted),
+            "measured": edge(row.measured),
+            "tokens_per_s": row.speed.tokens_per_s if row.speed else None,
+            "tflops_per_gpu": row.speed.tflops_per_gpu if row.speed else None,
+            "predicted_tries": tries(row.predicted),
+            "measured_tries": tries(row.measured),
+        }
+        for row in rows
+    ]
+    return {
+        "sweep": search.name,
+        "axis": search.axis.name,
+        "capacity_bytes": search.limit.capacity_bytes,
+        "capacity_is_given": search.limit.is_given,
+        "cells": cells,
+    }

@@ -1,0 +1,30 @@
+"""A run of predicted trials: no device, any number of processor cores."""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Mapping, Sequence
+from pathlib import Path
+from typing import Any
+
+from zerobench.run.environment import capture_environment
+from zerobench.run.observer import Observer
+from zerobench.run.runner import RunResult, run_sweep
+from zerobench.run.site import LocalSite
+from zerobench.spec.expand import PlannedTrial
+from zerobench.spec.trial import slug
+
+
+def predict(
+    planned: Sequence[PlannedTrial], name: str, sweep: Mapping[str, Any], reports: Path, observer: Observer
+) -> RunResult:
+    """Run the predicted trials `planned` into a fresh folder under `reports`. Raises UserError."""
+    return run_sweep(
+        planned,
+        sweep_name=slug(name),
+        sweep=sweep,
+        environment=capture_environment(),
+        reports=reports,
+        site=LocalSite(num_cpus=os.cpu_count() or 1, num_gpus=0),
+        observer=observer,
+    )

@@ -1,0 +1,59 @@
+"""The frontier of a plan: the most that is predicted to fit with room, for each of its cells."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+
+from zerobench.errors import UserError
+from zerobench.report.choice import ROOM
+from zerobench.report.plan.rows import PlanRow
+from zerobench.report.plan.view import names, plan_row
+from zerobench.report.render.layout import Shown
+from zerobench.report.tables.plan_frontier import FrontierRow
+from zerobench.report.trials import Trial
+from zerobench.run.observer import Observer
+from zerobench.run.runner import RunResult
+from zerobench.search.plan import Plan
+from zerobench.search.predict import predict
+from zerobench.search.rounds import Answer, Question, answer
+from zerobench.spec.expand import PlannedTrial
+from zerobench.spec.frontier_axes import FrontierAxis
+from zerobench.spec.plan import document
+
+
+def plan_frontiers(plan: Plan, axis: FrontierAxis, folder: Path, observer: Observer) -> Answer:
+    """The most along `axis` that fits with room, by the id of each trial of `plan`; the rounds' runs lie in `folder`.
+
+    Raises UserError: no prediction completed.
+    """
+    question = Question(
+        axis,
+        axis.words,
+        cells={item.trial.trial_id: item.trial for item in plan.planned if item.skipped is None},
+        capacity_bytes=int((1 - ROOM) * plan.cluster.device_memory_bytes),
+        needed_bytes=lambda trial: _row(plan, trial).scaled_bytes,
+    )
+
+    def make(planned: Sequence[PlannedTrial], name: str) -> RunResult:
+        return predict(planned, name, document(name, planned), folder, observer)
+
+    found = answer(question, make)
+    if question.cells and not found.frontiers:
+        raise UserError(f"--frontier: no trial of {folder} completed; its records say why")
+    return found
+
+
+def frontier_rows(plan: Plan, found: Answer) -> list[FrontierRow]:
+    """A row of the table for each cell whose frontier was found."""
+    cells = [item.trial for item in plan.planned if item.skipped is None]
+    labels = dict(zip([trial.trial_id for trial in cells], names(cells), strict=True))
+    largest = {name: found.trial(name, frontier.largest) for name, frontier in found.frontiers.items()}
+    return [
+        FrontierRow(labels[name], frontier, None if (fits := largest[name]) is None else _row(plan, fits))
+        for name, frontier in found.frontiers.items()
+    ]
+
+
+def _row(plan: Plan, trial: Trial) -> PlanRow:
+    return plan_row(Shown(trial, trial.spec.strategy, None), plan.cluster)

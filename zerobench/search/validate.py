@@ -1,0 +1,39 @@
+"""A run held against its own predictions: what `zerobench validate` shows and writes."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from pathlib import Path
+
+from zerobench.records import Status
+from zerobench.report.labels import labels
+from zerobench.report.predictions.predicted import join
+from zerobench.report.tables.part import Part
+from zerobench.report.tables.validation import validation_parts
+from zerobench.report.trials import ended_trials, refusing_impossible_values
+from zerobench.store import Run, load_run
+
+
+@dataclass(frozen=True)
+class Validation:
+    """How far the predictions of a run are off."""
+
+    run: Run
+    parts: list[Part]
+    num_pairs: int
+    """Predictions that stand beside something measured, or played solo."""
+    has_failed: bool
+    """Whether a trial ended without figures, other than by a rule."""
+
+
+def validate(path: Path) -> Validation:
+    """The run at `path`. Raises UserError: it is no run, or a record of it is torn."""
+    run = load_run(path)
+    trials = list(ended_trials(run))
+    with refusing_impossible_values(run.folder.trials):
+        pairs = join(trials)
+        specs = [trial.spec for trial in trials]
+        names = {spec.trial_id: name for spec, name in zip(specs, labels(specs), strict=True)}
+        parts = list(validation_parts(trials, pairs, names))
+    answers = {Status.COMPLETED, Status.SKIPPED}
+    return Validation(run, parts, len(pairs), any(trial.record.status not in answers for trial in trials))
