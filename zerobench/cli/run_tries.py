@@ -16,7 +16,7 @@ from zerobench.report.trials import LazyTrial, completed, ended_trials
 from zerobench.run.environment import capture_environment
 from zerobench.run.runner import RunResult, run_sweep
 from zerobench.run.site import Site
-from zerobench.spec.axes import AUTO
+from zerobench.spec.axis_readers import AUTO
 from zerobench.spec.expand import NOWHERE, PlannedTrial
 from zerobench.spec.frontier import Frontier, Search, search, search_together, slope
 from zerobench.spec.frontier_axes import FrontierAxis
