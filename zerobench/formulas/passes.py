@@ -16,6 +16,7 @@ from zerobench.formulas.tensors import Matrices, matrices
 from zerobench.records import CountedFlops, Phase, StepKind
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.batch import micro_batches_of_share, model_parallel_size
+from zerobench.spec.recomputation import recomputed_blocks
 from zerobench.spec.trial import Attention, TrialSpec
 
 _FORWARD_PRODUCTS = 2
@@ -34,8 +35,9 @@ def pass_flops(trial: TrialSpec, *, has_own_linear: bool = True) -> list[Counted
     backward_products = _BACKWARD_PRODUCTS.get(trial.attention, _FUSED_BACKWARD_PRODUCTS)
     forward = 2 * tokens * weights + _FORWARD_PRODUCTS * score
     backward = 4 * tokens * weights + backward_products * score
-    if trial.activation_checkpointing:
-        backward += 2 * tokens * _recomputed(trial, found, has_own_linear=has_own_linear) + _FORWARD_PRODUCTS * score
+    again = recomputed_blocks(trial.activation_checkpointing, found.num_blocks)
+    backward += 2 * tokens * again * _recomputed(trial, found, has_own_linear=has_own_linear)
+    backward += _FORWARD_PRODUCTS * score * again // found.num_blocks
     times, parts = micro_batches_of_share(trial), model_parallel_size(trial)
     return [
         CountedFlops(step=step, phase=phase, flops=times * flops // parts)
@@ -51,6 +53,6 @@ def _score_flops(trial: TrialSpec, tokens: int) -> int:
 
 
 def _recomputed(trial: TrialSpec, found: Matrices, *, has_own_linear: bool) -> int:
-    """Weights that the second forward pass of all blocks multiplies with; `has_own_linear`: memory_efficient_linear."""
+    """Weights that the second forward pass of a block multiplies with; `has_own_linear`: memory_efficient_linear."""
     keeps_late = trial.zero_stage == 3 and trial.model.model_type != "gpt2" and has_own_linear
-    return found.num_blocks * (sum(found.block) - (0 if keeps_late else found.block[-1]))
+    return sum(found.block) - (0 if keeps_late else found.block[-1])

@@ -42,13 +42,17 @@ OF_SOME = tuple(name for name in AXES if any(name in info.axes for info in STRAT
 SPEED = tuple(name for name, axis in AXES.items() if axis.changes_speed)
 """Axes in which trials of equal work must agree for their seconds to be compared."""
 
-DEFAULTS: Mapping[str, Any] = {
+DEFAULTS: dict[str, Any] = {
     name: axis.default for name, axis in AXES.items() if not axis.is_layout and name not in {"model", "strategy"}
 }
 """What a point has of an axis that its sweep does not name; of the layout see zerobench.spec.layout."""
 
+_ARRIVED = [
+    (axis.since if column.since is None else column.since, column) for axis in AXES.values() for column in axis.columns
+]
+
 KEY_COLUMNS: tuple[Column, ...] = tuple(
-    column for axis in sorted(AXES.values(), key=lambda axis: axis.since) for column in axis.columns if column.is_key
+    column for _, column in sorted(_ARRIVED, key=lambda one: one[0]) if column.is_key
 )
 """The columns that say what defines a trial, in the order in which they came."""
 

@@ -34,6 +34,8 @@ class Column:
     """The value that a line's name says nothing of, beside None."""
     is_key: bool = True
     """Whether it is among the first columns of every tidy table; else the page's own tables have it alone."""
+    since: int | None = None
+    """Its place among the later columns where it came after its axis (zerobench.spec.trial.Later)."""
 
 
 @dataclass(frozen=True)

@@ -17,6 +17,7 @@ from zerobench.spec.base import Spec
 from zerobench.spec.batch_ramp import BatchRamp
 from zerobench.spec.checkpoint import CheckpointSpec
 from zerobench.spec.model import ModelSpec
+from zerobench.spec.recomputation import Checkpointing
 
 Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
@@ -311,7 +312,7 @@ class TrialSpec(Spec):
     precision_is_auto: _NotWork[bool] = False
     """Whether `auto` was asked for and came to this precision on the machine that the trial was planned on."""
     optimizer: Optimizer = Optimizer.ADAMW
-    activation_checkpointing: bool = False
+    activation_checkpointing: Checkpointing = False
     attention: Attention = Attention.SDPA
     ds_config: dict[str, Any] = Field(default_factory=dict)
     """DeepSpeed keys laid over the generated config, as full dotted paths
