@@ -63,6 +63,11 @@ class Activations:
     """PUBLISHED or TALLY."""
 
     @property
+    def checkpoint_words(self) -> str:
+        """What a layer keeps that is recomputed."""
+        return "the input of a checkpointed layer"
+
+    @property
     def saved_bytes(self) -> int:
         """Live at the end of the forward pass."""
         kept = (self.num_layers - self.num_recomputed) * self.per_layer_bytes

@@ -16,7 +16,7 @@ from zerobench.formulas.tensors import Matrices, matrices
 from zerobench.records import CountedFlops, Phase, StepKind
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.batch import micro_batches_of_share, model_parallel_size
-from zerobench.spec.recomputation import recomputed_blocks
+from zerobench.spec.recomputation import attention_again, recomputed_blocks
 from zerobench.spec.trial import Attention, TrialSpec
 
 _FORWARD_PRODUCTS = 2
@@ -35,9 +35,11 @@ def pass_flops(trial: TrialSpec, *, has_own_linear: bool = True) -> list[Counted
     backward_products = _BACKWARD_PRODUCTS.get(trial.attention, _FUSED_BACKWARD_PRODUCTS)
     forward = 2 * tokens * weights + _FORWARD_PRODUCTS * score
     backward = 4 * tokens * weights + backward_products * score
-    again = recomputed_blocks(trial.activation_checkpointing, found.num_blocks)
+    asked = trial.activation_checkpointing, found.num_blocks
+    again = recomputed_blocks(*asked)
     backward += 2 * tokens * again * _recomputed(trial, found, has_own_linear=has_own_linear)
-    backward += _FORWARD_PRODUCTS * score * again // found.num_blocks
+    scored_again = again if trial.attention is Attention.EAGER else attention_again(*asked)
+    backward += _FORWARD_PRODUCTS * score * scored_again // found.num_blocks
     times, parts = micro_batches_of_share(trial), model_parallel_size(trial)
     return [
         CountedFlops(step=step, phase=phase, flops=times * flops // parts)

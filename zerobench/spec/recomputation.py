@@ -16,6 +16,11 @@ def recomputed_blocks(asked: Checkpointing, num_blocks: int) -> int:
     return sum(is_recomputed(asked, block) for block in range(num_blocks))
 
 
+def attention_again(asked: Checkpointing, num_blocks: int) -> int:
+    """In how many blocks a fused kernel's attention is computed again."""
+    return recomputed_blocks(asked, num_blocks)
+
+
 def blocks_after_the_last(asked: Checkpointing, num_blocks: int) -> int:
     """How many blocks behind the last that is run again have been passed by backward, and freed, when it gets there."""
     again = [block for block in range(num_blocks) if is_recomputed(asked, block)]

@@ -152,7 +152,7 @@ def _held_layers(checkpointing: Checkpointing, kept: Activations, layers: int) -
     of = "" if layers == kept.num_layers else f" of {kept.num_layers}"
     inputs = recomputed_blocks(checkpointing, layers)
     kinds = (
-        (inputs, kept.checkpoint_bytes, "the input of a checkpointed layer"),
+        (inputs, kept.checkpoint_bytes, kept.checkpoint_words),
         (layers - inputs, kept.per_layer_bytes, "what a layer keeps for backward"),
     )
     for number, each, what in kinds:
