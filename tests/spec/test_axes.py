@@ -62,10 +62,12 @@ def test_an_axis_changes_the_hash_of_a_trial_unless_it_is_declared_not_to_be_wor
 
 
 def test_later_axes_are_numbered_from_one_on_and_their_columns_stand_in_that_order() -> None:
-    later = sorted((axis for axis in AXES.values() if axis.since), key=lambda axis: axis.since)
-    assert [axis.since for axis in later] == list(range(1, len(later) + 1))
-    own = [column.name for axis in later for column in axis.columns]
-    assert [column.name for column in KEY_COLUMNS][-len(own) :] == own
+    columns = [
+        (axis.since if one.since is None else one.since, one.name) for axis in AXES.values() for one in axis.columns
+    ]
+    later = sorted(one for one in columns if one[0])
+    assert [place for place, _ in later] == list(range(1, len(later) + 1))
+    assert [column.name for column in KEY_COLUMNS][-len(later) :] == [name for _, name in later]
 
 
 def test_a_later_axis_at_its_default_is_not_in_the_hash_of_a_trial() -> None:
