@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import math
 import re
+from typing import Any
 
 from zerobench.errors import UserError
 
@@ -118,3 +119,13 @@ def _not_bytes(field: str, value: object) -> UserError:
         f"{field}: {shown} is no number of bytes; write for example 500MB, 80GiB, 1TB or 2e9 "
         f"(units: B, {', '.join(_DECIMAL)}, {', '.join(_BINARY)})"
     )
+
+
+def brief(value: Any) -> str:
+    """A number as briefly as it can be written exactly: 5e8 for 500000000."""
+    if isinstance(value, bool) or not isinstance(value, int | float):
+        return str(value)
+    if abs(value) >= 1e300:  # a larger integer has no float to write it as
+        return str(value)
+    exact = [text for text in (str(value), f"{value:g}") if float(text) == value]
+    return min(exact, key=len, default=str(value)).replace("e+0", "e").replace("e+", "e").replace("e-0", "e-")

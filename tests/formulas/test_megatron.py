@@ -79,11 +79,9 @@ def test_cut_logits_take_a_copy_more_than_whole_ones() -> None:
     assert cut_logits_bytes(10, 7, 4) == Logits(4 * 70 + 80, 12 * 70 + 80, 16 * 70 + 80, 4 * 70)
 
 
-@pytest.mark.parametrize(("checkpointed", "backward"), [(False, 2 * 5 + 1), (True, 3 * 5 + 1)])
-def test_each_block_reduces_twice_each_way_and_once_more_where_it_is_recomputed(
-    checkpointed: bool, backward: int
-) -> None:
-    moved = tensor_moves(5, 640, 10, 2, 3, checkpointed=checkpointed)
+@pytest.mark.parametrize(("recomputed", "backward"), [(0, 2 * 5 + 1), (2, 2 * 5 + 2 + 1), (5, 3 * 5 + 1)])
+def test_each_block_reduces_twice_each_way_and_once_more_where_it_is_recomputed(recomputed: int, backward: int) -> None:
+    moved = tensor_moves(5, 640, 10, 2, 3, recomputed=recomputed)
     assert [(one.phase, one.kind, one.calls, one.elements) for one in moved] == [
         (Phase.FORWARD, "all_gather", 3, 3 * 640),
         (Phase.FORWARD, "all_reduce", 3 * (10 + 3), 3 * (10 * 640 + 3 * 10 * 4 // 2)),

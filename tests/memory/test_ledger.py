@@ -11,7 +11,7 @@ from transformers import LlamaConfig, LlamaForCausalLM
 from zerobench.memory.engine_tensors import walk_module, walk_optimizer_states
 from zerobench.memory.ledger import Ledger
 from zerobench.records import Category, Phase, Place, StepKind
-from zerobench.worker.model import enable_checkpointing
+from zerobench.worker.recomputation import enable_checkpointing
 
 TOKENS = torch.randint(0, 512, (2, 64))
 CPU = torch.device("cpu")
@@ -25,7 +25,7 @@ class Trained:
         config = LlamaConfig(**shape, num_key_value_heads=4, vocab_size=512, use_cache=False)
         self.model = LlamaForCausalLM(config)
         if checkpointing:
-            enable_checkpointing(self.model)
+            enable_checkpointing(self.model, asked=True)
         self.optimizer = torch.optim.AdamW(self.model.parameters())
         self.ledger = Ledger(CPU, self.walk)
         self.kept = []

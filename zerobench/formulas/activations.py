@@ -17,6 +17,7 @@ from dataclasses import dataclass
 
 from zerobench.errors import UserError
 from zerobench.spec.architecture import dimensions
+from zerobench.spec.recomputation import blocks_after_the_last, recomputed_blocks
 from zerobench.spec.trial import Attention, CrossEntropy, Precision, TrialSpec
 
 PUBLISHED = "Korthikanti et al. 2022 (arXiv 2205.05198), for a GPT layer with dropout"
@@ -54,20 +55,31 @@ class Activations:
     outside_layers_bytes: int
     """Rotary tables, final norm and the head's input."""
     num_layers: int
-    checkpointed: bool
+    num_recomputed: int
+    """Layers whose forward pass backward runs again."""
+    freed_before: int
+    """Layers that backward has passed when it runs the first of them again."""
     source: str
     """PUBLISHED or TALLY."""
 
     @property
+    def checkpoint_words(self) -> str:
+        """What a layer keeps that is recomputed."""
+        return "the input of a checkpointed layer"
+
+    @property
     def saved_bytes(self) -> int:
         """Live at the end of the forward pass."""
-        layer = self.checkpoint_bytes if self.checkpointed else self.per_layer_bytes
-        return self.num_layers * layer + self.outside_layers_bytes
+        kept = (self.num_layers - self.num_recomputed) * self.per_layer_bytes
+        return kept + self.num_recomputed * self.checkpoint_bytes + self.outside_layers_bytes
 
     @property
     def recomputed_bytes(self) -> int:
-        """What the backward pass makes again of one layer at a time; 0 without checkpointing."""
-        return self.per_layer_bytes if self.checkpointed else 0
+        """What the backward pass makes again of one layer at a time, beyond `saved_bytes`; 0 without checkpointing, and
+        where backward comes to the first such layer when what others kept is gone.
+        """
+        again = self.per_layer_bytes if self.num_recomputed else 0
+        return max(0, again - self.freed_before * self.per_layer_bytes)
 
 
 @dataclass(frozen=True)
@@ -200,7 +212,8 @@ def activations(trial: TrialSpec, part: Shape | None = None) -> Activations:
         checkpoint_bytes=recomputed_layer_bytes(shape.tokens, shape.hidden_size, shape.element),
         outside_layers_bytes=outside(shape),
         num_layers=shape.num_layers,
-        checkpointed=trial.activation_checkpointing,
+        num_recomputed=recomputed_blocks(trial.activation_checkpointing, shape.num_layers),
+        freed_before=blocks_after_the_last(trial.activation_checkpointing, shape.num_layers),
         source=TALLY if trial.model.model_type in _TALLIES else PUBLISHED,
     )
 

@@ -102,13 +102,14 @@ def cut_logits_bytes(tokens: int, vocabulary: int, element: int) -> Logits:
 
 
 def tensor_moves(
-    num_layers: int, hidden_tokens: int, tokens: int, element: int, micro_steps: int, *, checkpointed: bool
+    num_layers: int, hidden_tokens: int, tokens: int, element: int, micro_steps: int, *, recomputed: int
 ) -> tuple[Moved, ...]:
     """Collectives of one step; `hidden_tokens` is b s h, `tokens` b s.
 
-    A recomputed block reduces again what its attention gives; recomputation stops before the MLP's, which nobody needs.
+    `recomputed` blocks are run again. Such a block reduces again what its attention gives; recomputation stops before
+    the MLP's, which nobody needs.
     """
-    forward, backward = 2 * num_layers, 2 * num_layers + 1 + (num_layers if checkpointed else 0)
+    forward, backward = 2 * num_layers, 2 * num_layers + 1 + recomputed
     loss = _LOSS_REDUCTIONS * tokens * 4 // element
     found = (
         (Phase.FORWARD, "all_gather", 1, hidden_tokens),

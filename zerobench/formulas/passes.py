@@ -15,6 +15,7 @@ from zerobench.formulas.tensors import Matrices, blocks_are_linear, matrices
 from zerobench.records import CountedFlops, Phase, StepKind
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.batch import micro_batches_of_share, model_parallel_size
+from zerobench.spec.recomputation import attention_again, recomputed_blocks
 from zerobench.spec.trial import Attention, TrialSpec
 
 _FORWARD_PRODUCTS = 2
@@ -34,8 +35,11 @@ def pass_flops(trial: TrialSpec, *, replaces_linear: bool) -> list[CountedFlops]
     backward_products = _BACKWARD_PRODUCTS.get(trial.attention, _FUSED_BACKWARD_PRODUCTS)
     forward = 2 * tokens * weights + _FORWARD_PRODUCTS * score
     backward = 4 * tokens * weights + backward_products * score
-    if trial.activation_checkpointing:
-        backward += 2 * tokens * _recomputed(trial, found, replaces_linear=replaces_linear) + _FORWARD_PRODUCTS * score
+    asked = trial.activation_checkpointing, found.num_blocks
+    again = recomputed_blocks(*asked)
+    backward += 2 * tokens * again * _recomputed(trial, found, replaces_linear=replaces_linear)
+    scored_again = again if trial.attention is Attention.EAGER else attention_again(*asked)
+    backward += _FORWARD_PRODUCTS * score * scored_again // found.num_blocks
     times, parts = micro_batches_of_share(trial), model_parallel_size(trial)
     return [
         CountedFlops(step=step, phase=phase, flops=times * flops // parts)
@@ -51,6 +55,6 @@ def _score_flops(trial: TrialSpec, tokens: int) -> int:
 
 
 def _recomputed(trial: TrialSpec, found: Matrices, *, replaces_linear: bool) -> int:
-    """Weights that the second forward pass of all blocks multiplies with."""
+    """Weights that the second forward pass of a block multiplies with."""
     keeps_late = replaces_linear and blocks_are_linear(trial.model)
-    return found.num_blocks * (sum(found.block) - (0 if keeps_late else found.block[-1]))
+    return sum(found.block) - (0 if keeps_late else found.block[-1])

@@ -52,6 +52,7 @@ from zerobench.spec.hardware import find_gpu
 from zerobench.spec.optimizers import OPTIMIZERS, without_deepspeed
 from zerobench.spec.overheads import overhead_of
 from zerobench.spec.parameters import ParameterCounts, count_parameters
+from zerobench.spec.recomputation import recomputed_blocks
 from zerobench.spec.sharding import nodes_of_neighbours, state_shard_size
 from zerobench.spec.strategy import STRATEGIES, strategy_info
 from zerobench.spec.tensor_parallel import why_not_cut
@@ -276,7 +277,7 @@ def _tensor_moves(trial: TrialSpec, setting: Setting) -> tuple[Moved, ...]:
         shape.tokens,
         setting.case.element,
         micro_batches_of_share(trial),
-        checkpointed=trial.activation_checkpointing,
+        recomputed=recomputed_blocks(trial.activation_checkpointing, shape.num_layers),
     )
 
 

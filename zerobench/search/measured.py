@@ -15,7 +15,7 @@ from zerobench.run.runner import RunResult, run_sweep
 from zerobench.run.site import Site
 from zerobench.search.predict import predict
 from zerobench.search.rounds import Answer, Question, answer
-from zerobench.spec.axes import AUTO
+from zerobench.spec.axis_readers import AUTO
 from zerobench.spec.expand import NOWHERE, PlannedTrial
 from zerobench.spec.frontier import Frontier
 from zerobench.spec.frontier_axes import FrontierAxis

@@ -9,7 +9,7 @@ import re
 from dataclasses import dataclass
 
 from zerobench.errors import UserError
-from zerobench.spec.axes import MAX_RANKS
+from zerobench.spec.axis_readers import MAX_RANKS
 from zerobench.spec.gpu_names import known_gpu
 from zerobench.spec.hardware import CATALOGUE_VARIABLE, Gpu
 from zerobench.spec.links import Links, links_of

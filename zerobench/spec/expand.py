@@ -3,15 +3,15 @@
 Some things are made equal before points are compared, so that a sweep may multiply freely:
 
 - `single` is one process that trains the same GLOBAL batch as the point's ranks together: its micro batch is the
-  point's, so that activations compare, and it accumulates over world_size times as many micro-batches. Offload,
-  compression, consistency, ZeRO++, MiCS and CPUAdam mean nothing to it and are dropped (for CPUAdam, AdamW does the
-  same arithmetic).
+  point's, so that activations compare, and it accumulates over world_size times as many micro-batches. What means
+  something to other strategies alone (offload, compression, consistency, ZeRO++, MiCS) is dropped, and so is CPUAdam,
+  of which AdamW does the same arithmetic.
   Of a checkpoint it is itself the rank that dies and the one that goes on.
   It is skipped with the points it is the reference of, where their ranks are more than the machine has. A prediction
   has no losses to be a reference with: there `single` is a point like any other, of rank 0.
-- What sets up one engine (ds_config and ds_config_file DeepSpeed, bucket_bytes ddp, reshard_after_forward fsdp,
-  pipeline_schedule pipeline) is dropped for every other strategy, and a key of ds_config that DeepSpeed reads in other
-  trials of the sweep for those in which it does not (zerobench.ds_config.obedience). What changes the work or where
+- What sets up one engine (axes.SETTINGS: ds_config DeepSpeed, bucket_bytes ddp, reshard_after_forward fsdp) is dropped
+  for every other strategy, and a key of ds_config that DeepSpeed reads in other trials of the sweep for those in which
+  it does not (zerobench.ds_config.obedience). What changes the work or where
   states lie (offload, compression, consistency, ZeRO++, MiCS) is not: a strategy that has no such thing is listed as
   skipped.
 - nvme_path is dropped where nothing is offloaded to NVMe, and is NOWHERE for predictions without a device, which write
@@ -36,7 +36,8 @@ from typing import Any
 
 from zerobench.ds_config import only_read
 from zerobench.errors import UserError
-from zerobench.spec.axes import AUTO, HOW, LAST, LAYOUT, MAX_POINTS, READERS, Grid
+from zerobench.spec.axes import DEFAULTS, LAYOUT, OF_SOME, SETTINGS, Grid
+from zerobench.spec.axis_readers import AUTO, LAST, MAX_POINTS
 from zerobench.spec.base import Spec
 from zerobench.spec.batch_ramp import AskedRamp
 from zerobench.spec.checkpoint import CheckpointSpec
@@ -49,10 +50,10 @@ from zerobench.spec.plain import one_line
 from zerobench.spec.precision import auto_precision
 from zerobench.spec.rules import LAYOUT_RULES, RULES, Skip, why_skipped
 from zerobench.spec.situation import Situation
-from zerobench.spec.strategy import SETTINGS, settings_of, strategy_info
+from zerobench.spec.strategy import axes_of, strategy_info
 from zerobench.spec.sweep import Sweep
 from zerobench.spec.target import Targets
-from zerobench.spec.trial import Compression, Consistency, Evidence, Offload, PredictionSpec, TrialSpec
+from zerobench.spec.trial import Evidence, Offload, PredictionSpec, TrialSpec
 
 Point = dict[str, Any]
 """Every axis to its value, as the sweep writes it, the layout resolved."""
@@ -62,12 +63,6 @@ NOWHERE = "/nvme"
 
 _RESOLVED = ("rank", "batch_ramp", "precision")
 """Axes whose `auto`, or what stands for one, comes to a value once the layout is known."""
-
-_DEFAULTS = {"evidence": Evidence.MEASURED, "gpu": AUTO, "rank": 0} | {
-    axis: TrialSpec.model_fields[axis].get_default(call_default_factory=True)
-    for axis in READERS
-    if axis not in {*LAYOUT, *HOW, "model", "strategy"}
-}
 
 
 class PlannedTrial(Spec):
@@ -135,7 +130,7 @@ def _points(sweep: Sweep, machine: Machine) -> Iterator[Point]:
 def _multiplied(grid: Grid, kind: Accelerator, sweep: Sweep, targets: Targets) -> Iterator[Point]:
     """The points of `grid` that are about devices of one kind."""
     for values in itertools.product(*grid.values()):
-        point = _DEFAULTS | dict(zip(grid, values, strict=True))
+        point = DEFAULTS | dict(zip(grid, values, strict=True))
         try:
             point |= targets.prediction(point)
             target = targets.machine_of(point)
@@ -181,7 +176,8 @@ def to_trial(point: Mapping[str, Any], sweep: Sweep) -> TrialSpec:
     if info.is_reference:
         axes |= _as_reference(point)
         rank = 0
-    axes |= {axis: _DEFAULTS[axis] for axis in SETTINGS if axis not in settings_of(info, point["pipeline_schedule"])}
+    own = axes_of(info, point["pipeline_schedule"])
+    axes |= {axis: DEFAULTS[axis] for axis in SETTINGS if axis not in own}
     if Offload.NVME not in {axes["offload_optimizer"], axes["offload_param"]}:
         axes["nvme_path"] = None
     elif not point["evidence"].needs_device:
@@ -200,19 +196,13 @@ def to_trial(point: Mapping[str, Any], sweep: Sweep) -> TrialSpec:
 
 def _as_reference(point: Mapping[str, Any]) -> Point:
     """What a point's axes become for the one process that its ranks are held against."""
+    own = strategy_info(point["strategy"]).axes
     return {
+        **{axis: DEFAULTS[axis] for axis in OF_SOME if axis not in own},
         "num_nodes": 1,
         "gpus_per_node": 1,
         "gradient_accumulation_steps": point["gradient_accumulation_steps"] * point["world_size"],
-        "offload_optimizer": Offload.NONE,
-        "offload_param": Offload.NONE,
         "optimizer": without_deepspeed(point["optimizer"]).name,
-        "compression": Compression.NONE,
-        "consistency": Consistency.SYNC,
-        "hpz_partition_size": None,
-        "quantized_weights": False,
-        "quantized_gradients": False,
-        "mics_shard_size": None,
         "checkpoint": _of_one_process(point["checkpoint"]),
     }
 

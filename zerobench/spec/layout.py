@@ -12,7 +12,8 @@ from collections.abc import Mapping
 from typing import Any
 
 from zerobench.errors import UserError
-from zerobench.spec.axes import AUTO, LAYOUT, MAX_RANKS
+from zerobench.spec.axes import LAYOUT
+from zerobench.spec.axis_readers import AUTO, MAX_RANKS
 from zerobench.spec.machine import Machine
 from zerobench.spec.target import GPUS_PER_NODE
 from zerobench.spec.trial import Evidence

@@ -15,7 +15,8 @@ from fnmatch import fnmatchcase
 from typing import Any
 
 from zerobench.errors import UserError, unknown_choice
-from zerobench.spec.axes import READERS, flat_overrides
+from zerobench.spec.axes import READERS
+from zerobench.spec.axis_readers import flat_overrides
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.plain import as_number, check_plain, one_line

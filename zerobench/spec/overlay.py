@@ -13,7 +13,8 @@ from pathlib import Path
 from typing import Any
 
 from zerobench.errors import UserError, unknown_choice
-from zerobench.spec.axes import LAYOUT, READERS, flat_overrides, replace_axes
+from zerobench.spec.axes import LAYOUT, READERS, replace_axes
+from zerobench.spec.axis_readers import flat_overrides
 from zerobench.spec.paths import absolute_axis, absolute_field
 from zerobench.spec.plain import check_plain, load_plain, one_line
 from zerobench.spec.trial import DataSpec, HyperparameterSpec, StepsSpec

@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 from zerobench.errors import UserError
-from zerobench.spec.axes import AUTO
+from zerobench.spec.axis_readers import AUTO
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.expand import PlannedTrial, expand
 from zerobench.spec.sweep import Sweep, load_sweep

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from zerobench.spec.axes import AUTO
+from zerobench.spec.axis_readers import AUTO
 from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.sweep import Sweep
 from zerobench.spec.trial import Precision, TrialSpec

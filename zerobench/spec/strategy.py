@@ -25,19 +25,6 @@ from zerobench.spec.trial import (
 
 _REORDERED = "the same sums in another order"
 
-SETTINGS = (
-    "ds_config",
-    "ds_config_file",
-    "zero_init",
-    "bucket_bytes",
-    "reshard_after_forward",
-    "pipeline_schedule",
-    "tf_strategy",
-)
-"""Axes that set up one engine and change neither the work nor where states lie: dropped for every other strategy, so
-that one sweep may set each engine up beside the others. What does change them (offload, compression) is refused where a
-strategy has no such thing."""
-
 _OWN_LOSS = ("cross_entropy",)
 """Axes of strategies under which the model computes its own loss, whole on each rank."""
 
@@ -252,10 +239,9 @@ def uses_deepspeed(trial: TrialSpec) -> bool:
     return _is_deepspeeds(strategy_info(trial.strategy), trial.pipeline_schedule)
 
 
-def settings_of(info: StrategyInfo, schedule: PipelineSchedule) -> list[str]:
-    """Which of SETTINGS mean something to a strategy, of a pipeline under its schedule."""
-    axes = {*info.axes, *(_DEEPSPEED if _is_deepspeeds(info, schedule) else ())}
-    return [axis for axis in SETTINGS if axis in axes]
+def axes_of(info: StrategyInfo, schedule: PipelineSchedule) -> set[str]:
+    """Its axes, of a pipeline under its schedule."""
+    return {*info.axes, *(_DEEPSPEED if _is_deepspeeds(info, schedule) else ())}
 
 
 def _is_deepspeeds(info: StrategyInfo, schedule: PipelineSchedule) -> bool:

@@ -3,52 +3,7 @@
     name: zero-stages               # names runs; the file's name by default
     description: one or more lines  # shown before the run
     axes:                           # each a value or a list; lists multiply, the last axis turning fastest
-      model: llama-1b               # preset, path of a config.json, hub id, or a mapping (a shape written out)
-      strategy: [single, ddp, zero0, zero1, zero2, zero3, fsdp, tensor]  # zerobench strategies: what each needs
-      offload_optimizer: none       # none, cpu, nvme
-      offload_param: none
-      nvme_path: null               # folder on the NVMe device; each run has its own in it
-      world_size: auto              # ranks; auto: every GPU there is, or two CPU ranks. Or num_nodes and
-                                    # gpus_per_node, either of which may be auto too. One of the three gives the
-                                    # rest, two give the third.
-      micro_batch_size: [1, 2]
-      gradient_accumulation_steps: 1
-      batch_ramp: none              # or {start_tokens: 4096, over_tokens: 1e6}: the global batch grows to its size in
-                                    # increments of start_tokens, or of increment_tokens. {over_batches: 4}: from
-                                    # one micro-batch a rank, over the tokens of four full batches
-      sequence_length: 1024
-      precision: bf16               # fp32, bf16, fp16; auto: bf16, or fp32 on a processor that is slow at bf16 or was
-                                    # not tried (another node's), fp16 on a GPU without bf16
-      optimizer: adamw              # `zerobench strategies` lists them, with the states that each keeps
-      activation_checkpointing: false
-      attention: sdpa               # sdpa, eager, flash_attention_2
-      cross_entropy: full           # full, chunked (logits of some tokens at a time), liger (its Triton kernel; GPUs),
-                                    # model_dtype (logits whole and never in fp32, as many loops of people's own)
-      compile: none                 # torch.compile of: none, blocks (each by itself), model
-      bucket_bytes: null            # ddp: largest bucket of gradients; null: torch's own, 1 MiB and then 25 MiB
-      compression: none             # ddp: none, fp16, bf16, powersgd, onebit
-      reshard_after_forward: true   # fsdp: free gathered parameters after a block's forward pass
-      consistency: sync             # parameter-server: sync (waits for all workers), async (for none)
-      zero_init: true               # zero3: partitioned as it is built (zero.Init); false: built whole on each rank
-      hpz_partition_size: null      # zero3: ranks that keep a second copy of the parameters to gather from (ZeRO++ hpZ)
-      quantized_weights: false      # zero3: parameters gathered in 8 bits (ZeRO++ qwZ; its kernels need GPUs)
-      quantized_gradients: false    # zero3: gradients reduced in 4 bits (ZeRO++ qgZ; GPUs on two nodes or more)
-      mics_shard_size: null         # fsdp: ranks that divide all states among them (MiCS; torch's HSDP)
-      checkpoint: null              # save after every so many steps and resume in fresh processes: a number of steps,
-                                    # or {every_steps: 4, resume_world_size: 1, fault: {rank: 1, step: 6}, folder: /x,
-                                    # keep: false}; fault: this rank is killed when so many steps are done
-      tf_strategy: multi-worker-mirrored  # tensorflow: also mirrored, parameter-server, tpu
-      pipeline_schedule: 1f1b       # pipeline: 1f1b, gpipe (torch), deepspeed (PipelineModule, 1F1B)
-      threads_per_rank: null        # threads of each rank on the host; null: the node's cores over its ranks
-      ds_config:                    # any DeepSpeed key, short where it is unique; each key's list multiplies
-        reduce_bucket_size: [5e7, 5e8]
-      ds_config_file: null          # a DeepSpeed JSON of your own instead of the generated configuration
-      evidence: [measured, simulated]   # measured: real ranks; solo: one process is one rank of many, on a real device;
-                                    # emulated: the same on torch's CUDA build without a GPU; simulated: without
-                                    # device and bytes; formula: closed forms
-      gpu: auto                     # GPU that emulated, simulated and formula trials are about: a name of the
-                                    # hardware catalogue (h200, a100), auto: this machine's, none: CPU ranks
-      rank: 0                       # rank that solo, emulated and simulated trials play; last: the highest
+      (the axes)
     on_cpu:                         # axes that replace those above where ranks are CPU processes
       model: llama-20m
     exclude:                        # drops the points of the grid that match all axes of an entry;
@@ -100,7 +55,8 @@ from pydantic import Field, ValidationError
 
 from zerobench.errors import UserError, unknown_choice
 from zerobench.resources import shipped
-from zerobench.spec.axes import AUTO, HOW, MAX_POINTS, Grid, read_grid, replace_axes
+from zerobench.spec.axes import HOW, Grid, help_lines, read_grid, replace_axes
+from zerobench.spec.axis_readers import AUTO, MAX_POINTS
 from zerobench.spec.base import Spec, user_error
 from zerobench.spec.machine import Accelerator
 from zerobench.spec.only import Only, read_only
@@ -109,6 +65,9 @@ from zerobench.spec.paths import absolute_paths
 from zerobench.spec.plain import as_written, load_plain, one_line
 from zerobench.spec.sections import check_data, check_sections, refuse_booleans
 from zerobench.spec.trial import DataSpec, Evidence, HyperparameterSpec, Positive, StepsSpec
+
+__doc__ = (__doc__ or "").replace("      (the axes)", "\n".join(help_lines()))
+"""With every axis, as its row says it: what `python -m pydoc zerobench.spec.sweep` prints."""
 
 _LARGEST_FILE_BYTES = 1_000_000
 

@@ -16,7 +16,7 @@ from functools import cached_property
 from typing import Any
 
 from zerobench.errors import UserError
-from zerobench.spec.axes import AUTO
+from zerobench.spec.axis_readers import AUTO
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.plain import one_line

@@ -6,9 +6,10 @@ import hashlib
 import json
 import os
 from collections.abc import Mapping
+from dataclasses import dataclass
 from enum import StrEnum
-from functools import cached_property
-from typing import Annotated, Any, Self
+from functools import cache, cached_property
+from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import Field
 
@@ -17,6 +18,7 @@ from zerobench.spec.batch_ramp import BatchRamp
 from zerobench.spec.checkpoint import CheckpointSpec
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.optimizers import OPTIMIZERS, Optimizer
+from zerobench.spec.recomputation import Checkpointing
 
 Positive = Annotated[int, Field(ge=1)]
 Count = Annotated[int, Field(ge=0)]
@@ -254,26 +256,22 @@ SCRIPT = "script"
 """The strategy of a script in which no ledger saw the engine; one that was seen has its ZeRO stage's."""
 
 
-_LATER_FIELDS = (
-    "bucket_bytes",
-    "compression",
-    "reshard_after_forward",
-    "consistency",
-    "batch_ramp",
-    "hpz_partition_size",
-    "quantized_weights",
-    "quantized_gradients",
-    "mics_shard_size",
-    "checkpoint",
-    "tf_strategy",
-    "pipeline_schedule",
-    "threads_per_rank",
-    "cross_entropy",
-    "compile",
-    "zero_init",
-)
-"""Fields that came after the first runs were kept: at their default they are not in the hash, so that those keep
-theirs."""
+@dataclass(frozen=True)
+class Later:
+    """Marks a field that came after the first runs were kept: at its default it is not in the hash, so that those keep
+    theirs.
+    """
+
+    place: int
+    """Which of them it is, in the order in which they came: that of their columns, which are only ever added to."""
+
+
+class NotWork:
+    """Marks a field that says nothing of the work: it is not in the hash."""
+
+
+T = TypeVar("T")
+_NotWork = Annotated[T, NotWork()]
 
 
 class TrialSpec(Spec):
@@ -286,7 +284,7 @@ class TrialSpec(Spec):
     """Name of a strategy (see zerobench.spec.strategy)."""
     offload_optimizer: Offload = Offload.NONE
     offload_param: Offload = Offload.NONE
-    nvme_path: str | None = None
+    nvme_path: _NotWork[str | None] = None
     """Folder on the NVMe device that offloaded states are swapped to."""
     num_nodes: Positive = 1
     gpus_per_node: Positive = 1
@@ -294,73 +292,73 @@ class TrialSpec(Spec):
     micro_batch_size: Positive = 1
     """Sequences per rank and forward pass."""
     gradient_accumulation_steps: Positive = 1
-    batch_ramp: BatchRamp | None = None
+    batch_ramp: Annotated[BatchRamp | None, Later(5)] = None
     """How the global batch grows to its size, by fewer steps of accumulation at first; None: it does not."""
     sequence_length: Positive = 1024
     """Tokens per sequence."""
     precision: Precision = Precision.BF16
-    precision_is_auto: bool = False
+    precision_is_auto: _NotWork[bool] = False
     """Whether `auto` was asked for and came to this precision on the machine that the trial was planned on."""
     optimizer: Optimizer = Optimizer.ADAMW
-    activation_checkpointing: bool = False
+    activation_checkpointing: Checkpointing = False
     attention: Attention = Attention.SDPA
     ds_config: dict[str, Any] = Field(default_factory=dict)
     """DeepSpeed keys laid over the generated config, as full dotted paths
     (`zero_optimization.reduce_bucket_size`), checked against DeepSpeed's own names."""
     ds_config_file: str | None = None
     """The user's own DeepSpeed JSON, used instead of the generated one."""
-    bucket_bytes: Positive | None = None
+    bucket_bytes: Annotated[Positive | None, Later(1)] = None
     """Largest bucket of gradients that `ddp` reduces at once, in bytes; None leaves it to torch (1 MiB for the first
     bucket, 25 MiB for the others). torch calls it bucket_cap_mb and means MiB, DeepSpeed's reduce_bucket_size counts
     elements: here the unit is in the name."""
-    compression: Compression = Compression.NONE
+    compression: Annotated[Compression, Later(2)] = Compression.NONE
     """How `ddp` compresses gradients on their way."""
-    reshard_after_forward: bool = True
+    reshard_after_forward: Annotated[bool, Later(3)] = True
     """Whether `fsdp` frees a block's gathered parameters after its forward pass and gathers them again in backward."""
-    consistency: Consistency = Consistency.SYNC
+    consistency: Annotated[Consistency, Later(4)] = Consistency.SYNC
     """Whether the server of `parameter-server` waits for all workers before it updates."""
-    hpz_partition_size: Positive | None = None
+    hpz_partition_size: Annotated[Positive | None, Later(6)] = None
     """ZeRO++'s hpZ (Wang et al., arXiv 2306.10209, section 3.2): neighbouring ranks that keep a second copy of the
     parameters among them, in their own type, from which backward gathers; None keeps none. DeepSpeed's
     zero_hpz_partition_size."""
-    quantized_weights: bool = False
+    quantized_weights: Annotated[bool, Later(7)] = False
     """ZeRO++'s qwZ: parameters are gathered in blocks of 8 bits. DeepSpeed's zero_quantized_weights."""
-    quantized_gradients: bool = False
+    quantized_gradients: Annotated[bool, Later(8)] = False
     """ZeRO++'s qgZ: gradients are reduced in blocks of 4 bits, within nodes and then between them. DeepSpeed's
     zero_quantized_gradients."""
-    mics_shard_size: Positive | None = None
+    mics_shard_size: Annotated[Positive | None, Later(9)] = None
     """MiCS (Zhang et al., arXiv 2205.00119): neighbouring ranks that divide all model states among them, so that each
     such group holds a whole copy; None divides them among all ranks. `fsdp` does it (torch calls it HSDP)."""
-    checkpoint: CheckpointSpec | None = None
+    checkpoint: Annotated[CheckpointSpec | None, Later(10)] = None
     """When it saves and how it is resumed; None: it does neither. Nor does a prediction, which has it all the same, to
     be joined with the measured trial."""
-    tf_strategy: TfStrategy = TfStrategy.MULTI_WORKER_MIRRORED
+    tf_strategy: Annotated[TfStrategy, Later(11)] = TfStrategy.MULTI_WORKER_MIRRORED
     """Which of tf.distribute's strategies `tensorflow` trains under."""
-    pipeline_schedule: PipelineSchedule = PipelineSchedule.ONE_F_ONE_B
+    pipeline_schedule: Annotated[PipelineSchedule, Later(12)] = PipelineSchedule.ONE_F_ONE_B
     """In what order the stages of `pipeline` take the micro-batches of a step."""
-    threads_per_rank: Positive | None = None
+    threads_per_rank: Annotated[Positive | None, Later(13)] = None
     """Threads that each rank computes with on the host (OMP_NUM_THREADS); None divides the node's cores among its
     ranks. Equal numbers make ranks equal workers, whatever their number: what a speed-up over one process needs."""
-    cross_entropy: CrossEntropy = CrossEntropy.FULL
+    cross_entropy: Annotated[CrossEntropy, Later(14)] = CrossEntropy.FULL
     """How output head and loss are computed; the loss is the same, in `model_dtype` but for the rounding of 16 bits."""
-    compile: Compile = Compile.NONE
+    compile: Annotated[Compile, Later(15)] = Compile.NONE
     """What torch.compile makes one graph of, with inductor."""
-    zero_init: bool = True
+    zero_init: Annotated[bool, Later(16)] = True
     """Whether the model of stage 3 is partitioned as it is built, under deepspeed.zero.Init, as transformers' Trainer
     does. Else every rank builds it whole on its device and deepspeed.initialize partitions it."""
     data: DataSpec = DataSpec()
     hyperparameters: HyperparameterSpec = HyperparameterSpec()
-    steps: StepsSpec = StepsSpec()
-    timeout_s: Annotated[float, Field(gt=0)] = 900.0
+    steps: _NotWork[StepsSpec] = StepsSpec()
+    timeout_s: _NotWork[Annotated[float, Field(gt=0)]] = 900.0
     """Seconds without progress of any rank (an import, a phase, a step) after which the trial is taken for hung and
     ended. As long as one rank goes on, so does the trial, on a busy machine slowly."""
     trust_remote_code: bool = False
     """Let transformers run code that ships with a model's config."""
-    evidence: Evidence = Evidence.MEASURED
-    prediction: PredictionSpec = PredictionSpec()
-    repeat: Count = 0
+    evidence: _NotWork[Evidence] = Evidence.MEASURED
+    prediction: _NotWork[PredictionSpec] = PredictionSpec()
+    repeat: _NotWork[Count] = 0
     """Which repetition of the same trial this is."""
-    own: OwnScript | None = None
+    own: _NotWork[OwnScript | None] = None
     """Set where the trial is a user's own script and not one that zerobench planned."""
 
     def knows(self, field: str) -> bool:
@@ -399,13 +397,15 @@ class TrialSpec(Spec):
     @cached_property
     def config_hash(self) -> str:
         """Twelve hex digits over all that defines the work, so that predicted joins measured."""
-        how = {"evidence", "prediction", "repeat", "steps", "timeout_s", "nvme_path", "own", "precision_is_auto"}
-        said_nothing = {name for name in _LATER_FIELDS if getattr(self, name) == type(self).model_fields[name].default}
-        work = self.model_dump(mode="json", exclude=how | said_nothing)
+        work = self.model_dump(mode="json", exclude={*_marked(NotWork), *self._unsaid()})
         if self.checkpoint is not None:  # where files lie, and whether they stay, is no work
             work["checkpoint"] = self.checkpoint.model_dump(mode="json", exclude={"folder", "keep"})
         text = json.dumps(work, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
+
+    def _unsaid(self) -> list[str]:
+        """The later fields that are at their default."""
+        return [name for name in _marked(Later) if getattr(self, name) == type(self).model_fields[name].default]
 
     @cached_property
     def parity_hash(self) -> str:
@@ -446,6 +446,13 @@ class TrialSpec(Spec):
         for name in ("config_hash", "parity_hash", "trial_id"):
             copied.__dict__.pop(name, None)
         return copied
+
+
+@cache
+def _marked(mark: type) -> tuple[str, ...]:
+    """The fields of a trial that bear the mark."""
+    fields = TrialSpec.model_fields.items()
+    return tuple(name for name, field in fields if any(isinstance(one, mark) for one in field.metadata))
 
 
 def slug(text: str) -> str:

@@ -10,6 +10,7 @@ import torch
 
 from zerobench.spec.trial import Attention, Precision, TrialSpec
 from zerobench.worker.cross_entropy import fuse_loss
+from zerobench.worker.recomputation import enable_checkpointing
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 
@@ -39,7 +40,7 @@ def prepare_model(trial: TrialSpec, device: torch.device, attention: Attention) 
             )
         model.tie_weights()  # left out with the initialisation that no_init_weights leaves out
         if trial.activation_checkpointing:
-            enable_checkpointing(model)
+            enable_checkpointing(model, trial.activation_checkpointing)
         fuse_loss(model, trial.cross_entropy)
         return model
 
@@ -55,12 +56,6 @@ def give_memory(model: torch.nn.Module, device: torch.device, dtype: torch.dtype
                 if parameter not in given:
                     given[parameter] = torch.nn.Parameter(torch.empty_like(parameter, device=device, dtype=dtype))
                 module.register_parameter(name, given[parameter])
-
-
-def enable_checkpointing(model: Any) -> None:
-    """Recompute each block in the backward pass; transformers renamed the method within the supported range."""
-    enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-    enable({"use_reentrant": False})
 
 
 @contextmanager

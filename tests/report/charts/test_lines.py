@@ -4,7 +4,6 @@ from __future__ import annotations
 
 from itertools import pairwise
 from pathlib import Path
-from typing import Any
 
 import pytest
 from hypothesis import given
@@ -12,12 +11,13 @@ from hypothesis import strategies as st
 
 from tests.report.charts.conftest import frames_of
 from tests.report.charts.drawing import said, texts
-from tests.report.sample_run import completed_trial, model, skipped_trial, spec
+from tests.report.sample_run import completed_trial, skipped_trial, spec
+from tests.spec.axis_samples import pair
 from zerobench.report.charts import efficiency, lines, model_size, series, world_size
 from zerobench.report.figure import Figure
 from zerobench.report.figures.trial import trial_figures
 from zerobench.report.frames.run_frames import RunFrames
-from zerobench.spec.axes import LAYOUT, READERS
+from zerobench.spec.axes import AXES, LAYOUT
 from zerobench.units import format_bytes
 
 
@@ -76,57 +76,9 @@ def test_keys_that_only_one_stage_reads_are_in_no_line_s_name_where_the_stages_t
     assert sorted(set(figure.table["line"])) == ["zero0", "zero2", "zero3"]
 
 
-SERIES: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
-    "model": ({}, {"model": model("gpt2-other", 3, 64)}),
-    "strategy": ({}, {"strategy": "zero1"}),
-    "offload_optimizer": ({}, {"offload_optimizer": "cpu"}),
-    "offload_param": ({"strategy": "zero3"}, {"strategy": "zero3", "offload_param": "cpu"}),
-    "nvme_path": (
-        {"strategy": "zero3", "offload_optimizer": "nvme", "nvme_path": "/one"},
-        {"strategy": "zero3", "offload_optimizer": "nvme", "nvme_path": "/two"},
-    ),
-    "micro_batch_size": ({}, {"micro_batch_size": 2}),
-    "gradient_accumulation_steps": ({}, {"gradient_accumulation_steps": 3}),
-    "batch_ramp": ({}, {"batch_ramp": {"start_tokens": 1024, "over_tokens": 4096, "increment_tokens": 1024}}),
-    "sequence_length": ({}, {"sequence_length": 512}),
-    "precision": ({}, {"precision": "fp16"}),
-    "optimizer": ({}, {"optimizer": "sgd"}),
-    "activation_checkpointing": ({}, {"activation_checkpointing": True}),
-    "attention": ({}, {"attention": "eager"}),
-    "cross_entropy": ({}, {"cross_entropy": "chunked"}),
-    "compile": ({}, {"compile": "blocks"}),
-    "bucket_bytes": ({"strategy": "ddp"}, {"strategy": "ddp", "bucket_bytes": 2**20}),
-    "compression": ({"strategy": "ddp"}, {"strategy": "ddp", "compression": "powersgd"}),
-    "reshard_after_forward": ({"strategy": "fsdp"}, {"strategy": "fsdp", "reshard_after_forward": False}),
-    "consistency": ({"strategy": "parameter-server"}, {"strategy": "parameter-server", "consistency": "async"}),
-    "hpz_partition_size": ({"strategy": "zero3"}, {"strategy": "zero3", "hpz_partition_size": 2}),
-    "quantized_weights": ({"strategy": "zero3"}, {"strategy": "zero3", "quantized_weights": True}),
-    "quantized_gradients": ({"strategy": "zero3"}, {"strategy": "zero3", "quantized_gradients": True}),
-    "mics_shard_size": ({"strategy": "fsdp"}, {"strategy": "fsdp", "mics_shard_size": 2}),
-    "checkpoint": ({}, {"checkpoint": {"every_steps": 2}}),
-    "tf_strategy": ({"strategy": "tensorflow"}, {"strategy": "tensorflow", "tf_strategy": "mirrored"}),
-    "pipeline_schedule": ({"strategy": "pipeline"}, {"strategy": "pipeline", "pipeline_schedule": "gpipe"}),
-    "threads_per_rank": ({}, {"threads_per_rank": 1}),
-    "zero_init": ({"strategy": "zero3"}, {"strategy": "zero3", "zero_init": False}),
-    "ds_config": ({}, {"ds_config": {"zero_optimization.reduce_bucket_size": 1000}}),
-    "ds_config_file": ({}, {"ds_config_file": "/my/ds.json"}),
-    "evidence": ({}, {"evidence": "solo"}),
-    "gpu": (
-        {"evidence": "simulated", "prediction": {"gpu": "H200 SXM"}},
-        {"evidence": "simulated", "prediction": {"gpu": "A100 SXM 80GB"}},
-    ),
-    "rank": ({"evidence": "simulated"}, {"evidence": "simulated", "prediction": {"rank": 1}}),
-}
-"""By axis, two trials that differ in it alone."""
-
-
-def test_every_axis_but_the_number_of_ranks_is_tried() -> None:
-    assert SERIES.keys() == READERS.keys() - set(LAYOUT)
-
-
-@pytest.mark.parametrize("axis", SERIES)
+@pytest.mark.parametrize("axis", [axis for axis in AXES if axis not in LAYOUT])
 def test_no_line_joins_trials_that_differ_in_an_axis(axis: str) -> None:
-    both = [spec(**({"strategy": "zero2"} | one), gpus_per_node=ranks) for ranks in (2, 4) for one in SERIES[axis]]
+    both = [spec(**({"strategy": "zero2"} | one), gpus_per_node=ranks) for ranks in (2, 4) for one in pair(axis)]
     trials = [trial_figures(skipped_trial(one, "a_rule")) for one in both]
     places = [series.Place(one, one.spec.world_size, 1.0) for one in trials]
     found, number = series.with_series(places, ("num_nodes", "world_size"))

@@ -11,6 +11,8 @@ from zerobench.report.column_units import plain
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.frames.rows import keys_of
 from zerobench.report.frames.schema import KEYS
+from zerobench.spec.axes import LINE_COLUMNS
+from zerobench.spec.axis import Column
 
 MOST_LINES = 16
 """Lines in one chart."""
@@ -52,46 +54,14 @@ class Series:
         return [(x, median(place.y for place in self.places if place.x == x)) for x in sorted(values)]
 
 
-def _unless(usual: Any, text: Callable[[Any], str]) -> Callable[[Any], str]:
-    """`text` of a value that is there and not the usual one."""
-    return lambda value: "" if value is None or value == usual else text(value)
+_COLUMNS = {column.name: column for column in (Column("run_id", str, line=lambda value: f"@ {value}"), *LINE_COLUMNS)}
+"""What the name of a line may say, in its order."""
 
 
-_TEXT: dict[str, Callable[[Any], str]] = {
-    "run_id": lambda value: f"@ {value}",
-    "model": str,
-    "strategy": str,
-    "offload_optimizer": lambda value: "" if value == "none" else f"opt={value}",
-    "offload_param": lambda value: "" if value == "none" else f"param={value}",
-    "world_size": lambda value: f"n{value}",
-    "micro_batch_size": lambda value: f"mb{value}",
-    "gradient_accumulation_steps": lambda value: f"ga{value}",
-    "global_batch_size": lambda value: f"batch {value}",
-    "sequence_length": lambda value: f"seq{value}",
-    "precision": str,
-    "optimizer": str,
-    "activation_checkpointing": lambda value: "ckpt" if value else "",
-    "attention": str,
-    "cross_entropy": lambda value: "" if value == "full" else f"ce={value}",
-    "compile": lambda value: "" if value == "none" else f"compile={value}",
-    "num_nodes": lambda value: f"{value} node{'' if value == 1 else 's'}",
-    "bucket_bytes": _unless(None, lambda value: f"bucket={value}"),
-    "compression": _unless("none", str),
-    "reshard_after_forward": _unless(True, lambda _: "kept"),
-    "zero_init": _unless(True, lambda _: "whole"),
-    "consistency": _unless("sync", str),
-    "hpz_partition_size": _unless(None, lambda value: f"hpz={value}"),
-    "quantized_weights": _unless(False, lambda _: "qwZ"),
-    "quantized_gradients": _unless(False, lambda _: "qgZ"),
-    "mics_shard_size": _unless(None, lambda value: f"mics={value}"),
-    "checkpoint": _unless(None, lambda value: f"saved {value}"),
-    "tf_strategy": str,
-    "pipeline_schedule": str,
-    "threads_per_rank": _unless(None, lambda value: f"t{value}"),
-    "gpu": _unless(None, lambda value: f"on {value}"),
-    "settings": str,
-    "evidence": lambda value: "" if value == "measured" else str(value),
-}
+def _text(name: str, value: Any) -> str:
+    """How a line's name writes a value of the column; nothing where there is none, or it is the usual one."""
+    column = _COLUMNS[name]
+    return "" if column.line is None or value is None or value == column.silent else column.line(value)
 
 
 def with_series(places: Sequence[Place], varying: Sequence[str], fixed: Sequence[str] = ()) -> tuple[list[Series], int]:
@@ -156,8 +126,10 @@ def left_out_sentence(drawn: Sequence[Series], number: int) -> str:
 
 def _names(lines: Sequence[Facts], alike: Sequence[str]) -> list[str]:
     """What tells each line from the others; the strategy in any case."""
-    told = [name for name in _TEXT if name in alike and (name == "strategy" or len({one[name] for one in lines}) > 1)]
+    told = [
+        name for name in _COLUMNS if name in alike and (name == "strategy" or len({one[name] for one in lines}) > 1)
+    ]
     others = [name for name in told if name != "settings"]  # each stage has its own: those that no other reads
     if len({tuple(one[name] for name in others) for one in lines}) == len(lines):
         told = others
-    return [plain(" ".join(text for name in told if (text := _TEXT[name](one[name])))) for one in lines]
+    return [plain(" ".join(text for name in told if (text := _text(name, one[name])))) for one in lines]

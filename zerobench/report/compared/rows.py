@@ -15,6 +15,7 @@ from dataclasses import dataclass
 
 from zerobench.report.compared.figures import Figures
 from zerobench.report.parity import Parity
+from zerobench.spec.axes import SPEED
 from zerobench.spec.strategy import STRATEGIES
 from zerobench.spec.trial import Compression, TrialSpec
 
@@ -104,7 +105,7 @@ def _work(one: Figures, rank_batch: int | None = None) -> Hashable:
     same = spec.model_copy(
         update={"num_nodes": 1, "gpus_per_node": 1, "micro_batch_size": batch, "gradient_accumulation_steps": 1}
     ).parity_hash
-    how = (spec.activation_checkpointing, spec.attention, spec.threads_per_rank, spec.cross_entropy, spec.compile)
+    how = (getattr(spec, axis) for axis in SPEED)
     return (one.run_id, one.device_name, same, *how)
 
 

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 
 from zerobench.errors import UserError
-from zerobench.formulas.activations import Shape, activations, chunk_rows, trial_shape
+from zerobench.formulas.activations import Activations, Shape, activations, chunk_rows, trial_shape
 from zerobench.formulas.deepspeed import Setting
 from zerobench.formulas.deepspeed.stage_0 import ALLREDUCE_ELEMENTS
 from zerobench.formulas.deepspeed.stage_3 import persistent_elements
@@ -16,6 +16,7 @@ from zerobench.report.explain import fully_sharded
 from zerobench.report.explain.terms import Account, Term, account, of_elements, of_parameters, of_partition
 from zerobench.report.labels import brief
 from zerobench.spec.parameters import count_parameters
+from zerobench.spec.recomputation import Checkpointing, recomputed_blocks
 from zerobench.spec.trial import CrossEntropy, Offload, TrialSpec
 
 _NORM_BYTES = 8
@@ -136,18 +137,28 @@ def _gathering(asked: Asked) -> Iterator[Account]:
 def _activations(asked: Asked) -> Iterator[Account]:
     """Korthikanti et al. 2022 (arXiv 2205.05198), or the tally of transformers' layers (formulas/activations.py)."""
     kept = activations(asked.spec)
-    each = kept.checkpoint_bytes if kept.checkpointed else kept.per_layer_bytes
-    what = "the input of a checkpointed layer" if kept.checkpointed else "what a layer keeps for backward"
     outside = Term(kept.outside_layers_bytes, "what lies outside the layers")
     again = Term(kept.recomputed_bytes, "one layer, computed again")
     for layers in range(kept.num_layers, 0, -1):
-        of = "" if layers == kept.num_layers else f" of {kept.num_layers}"
-        layer = Term(layers * each, f"{what}, {each:,} bytes x {layers}{of} layers")
-        yield account(layer, outside)
+        held = list(_held_layers(asked.spec.activation_checkpointing, kept, layers))
+        yield account(*held, outside)
         if asked.phase is Phase.BACKWARD:
-            yield account(layer)
-            yield account(layer, again)
-            yield account(layer, outside, again)
+            yield account(*held)
+            yield account(*held, again)
+            yield account(*held, outside, again)
+
+
+def _held_layers(checkpointing: Checkpointing, kept: Activations, layers: int) -> Iterator[Term]:
+    """What the first `layers` layers hold: those that are run again their inputs, the others all of it."""
+    of = "" if layers == kept.num_layers else f" of {kept.num_layers}"
+    inputs = recomputed_blocks(checkpointing, layers)
+    kinds = (
+        (inputs, kept.checkpoint_bytes, kept.checkpoint_words),
+        (layers - inputs, kept.per_layer_bytes, "what a layer keeps for backward"),
+    )
+    for number, each, what in kinds:
+        if number:
+            yield Term(number * each, f"{what}, {each:,} bytes x {number}{of} layers")
 
 
 def _logits(asked: Asked) -> Iterator[Account]:

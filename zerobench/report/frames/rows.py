@@ -9,9 +9,11 @@ from typing import Any
 
 from zerobench.report.figures.summary import Summary
 from zerobench.report.frames import schema
+from zerobench.report.frames.schema import KEYS
 from zerobench.report.parity import Parity
 from zerobench.report.predictions.predicted import Cell
 from zerobench.report.trials import Trial, num_params
+from zerobench.spec.axes import KEY_COLUMNS
 from zerobench.spec.trial import Evidence, TrialSpec
 
 Columns = dict[str, list[Any]]
@@ -30,40 +32,10 @@ def keys_of(spec: TrialSpec, run_id: str, config_hash: str, count: int | None) -
         "trial_id": spec.trial_id,
         "config_hash": config_hash,
         "repeat": spec.repeat,
-        "model": spec.model.name,
+        **{column.name: column.value(spec) for column in KEY_COLUMNS if column.value is not None},
         "num_params": count,
-        "strategy": spec.strategy,
-        "zero_stage": spec.zero_stage,
-        "offload_optimizer": spec.offload_optimizer.value,
-        "offload_param": spec.offload_param.value,
-        "num_nodes": spec.num_nodes,
-        "world_size": spec.world_size,
-        "micro_batch_size": spec.micro_batch_size,
-        "gradient_accumulation_steps": spec.gradient_accumulation_steps,
-        "sequence_length": spec.sequence_length,
-        "precision": spec.precision.value,
-        "optimizer": spec.optimizer.value,
-        "activation_checkpointing": spec.activation_checkpointing,
-        "attention": spec.attention.value,
-        "evidence": spec.evidence.value,
-        "bucket_bytes": spec.bucket_bytes,
-        "compression": spec.compression.value,
-        "reshard_after_forward": spec.reshard_after_forward,
-        "consistency": spec.consistency.value,
-        "batch_ramp": None if spec.batch_ramp is None else str(spec.batch_ramp),
-        "hpz_partition_size": spec.hpz_partition_size,
-        "quantized_weights": spec.quantized_weights,
-        "quantized_gradients": spec.quantized_gradients,
-        "mics_shard_size": spec.mics_shard_size,
-        "checkpoint": None if spec.checkpoint is None else str(spec.checkpoint),
-        "tf_strategy": spec.tf_strategy.value,
-        "pipeline_schedule": spec.pipeline_schedule.value,
-        "threads_per_rank": spec.threads_per_rank,
-        "cross_entropy": spec.cross_entropy.value,
-        "compile": spec.compile.value,
-        "zero_init": spec.zero_init,
     }
-    return {name: value if spec.knows(name) else None for name, value in values.items()}
+    return {name: values[name] if spec.knows(name) else None for name in KEYS}
 
 
 _OF_ROW = (

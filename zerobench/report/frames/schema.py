@@ -8,46 +8,19 @@ from __future__ import annotations
 from collections.abc import Mapping
 from typing import Any
 
+from zerobench.spec.axes import KEY_COLUMNS
+
 STRING, INTEGER, FLOAT, BOOLEAN = "string", "Int64", "Float64", "boolean"
 """pandas' nullable dtypes."""
+
+_DTYPES = {str: STRING, int: INTEGER, bool: BOOLEAN}
 
 KEYS: Mapping[str, str] = {
     "run_id": STRING,
     "trial_id": STRING,
     "config_hash": STRING,
     "repeat": INTEGER,
-    "model": STRING,
-    "num_params": INTEGER,
-    "strategy": STRING,
-    "zero_stage": INTEGER,
-    "offload_optimizer": STRING,
-    "offload_param": STRING,
-    "num_nodes": INTEGER,
-    "world_size": INTEGER,
-    "micro_batch_size": INTEGER,
-    "gradient_accumulation_steps": INTEGER,
-    "sequence_length": INTEGER,
-    "precision": STRING,
-    "optimizer": STRING,
-    "activation_checkpointing": BOOLEAN,
-    "attention": STRING,
-    "evidence": STRING,
-    "bucket_bytes": INTEGER,
-    "compression": STRING,
-    "reshard_after_forward": BOOLEAN,
-    "consistency": STRING,
-    "batch_ramp": STRING,
-    "hpz_partition_size": INTEGER,
-    "quantized_weights": BOOLEAN,
-    "quantized_gradients": BOOLEAN,
-    "mics_shard_size": INTEGER,
-    "checkpoint": STRING,
-    "tf_strategy": STRING,
-    "pipeline_schedule": STRING,
-    "threads_per_rank": INTEGER,
-    "cross_entropy": STRING,
-    "compile": STRING,
-    "zero_init": BOOLEAN,
+    **{column.name: _DTYPES[column.kind] for column in KEY_COLUMNS},
 }
 """Which trial a row belongs to, and what defines it; the first columns of `memory` and `trials`."""
 

@@ -17,6 +17,7 @@ from zerobench.report.trials import Trial
 from zerobench.spec.batch import micro_batches_per_step
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.links import Links
+from zerobench.spec.recomputation import recomputed_blocks
 from zerobench.spec.trial import Attention, Compile, Offload, TrialSpec
 from zerobench.timing.device import Device, device_of
 from zerobench.timing.passes import decoder_of, passes
@@ -49,9 +50,8 @@ def expected_step(trial: Trial, gpu: Gpu, links: Links) -> Expected | None:
     if communication is None or update is None or any(term.total_s is None for term in transfers):
         return None
     tokens = spec.micro_batch_size * spec.sequence_length
-    computing = passes(
-        decoder, device, tokens, spec.sequence_length, recomputed=float(bool(spec.activation_checkpointing))
-    )
+    again = recomputed_blocks(spec.activation_checkpointing, decoder.layers) / decoder.layers
+    computing = passes(decoder, device, tokens, spec.sequence_length, recomputed=again)
     compute, exposed, rest = step(
         computing,
         micro_batches_per_step(spec, spec.world_size - 1),

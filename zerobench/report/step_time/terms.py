@@ -18,6 +18,7 @@ from zerobench.spec.architecture import complete, dimensions
 from zerobench.spec.batch import micro_batches_per_step, model_parallel_size
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.links import Links
+from zerobench.spec.recomputation import attention_again
 from zerobench.spec.sharding import state_shard_size
 from zerobench.spec.trial import Attention, Evidence, Offload, TrialSpec
 from zerobench.units import format_bytes, format_count, format_seconds
@@ -132,17 +133,9 @@ def hidden_flops(spec: TrialSpec, counted: float) -> float:
     sizes = dimensions(spec.model)
     attention = counted
     if sizes.num_layers and sizes.num_heads and sizes.head_dim:
-        products = 18 if spec.activation_checkpointing else 14
+        products = 14 * sizes.num_layers + 4 * attention_again(spec.activation_checkpointing, sizes.num_layers)
         sequences = spec.micro_batch_size * micro_batches_per_step(spec, spec.world_size - 1)  # the last rank trains
-        attention = (
-            products
-            * sizes.num_layers
-            * sizes.num_heads
-            * sizes.head_dim
-            * length**2
-            * sequences
-            / model_parallel_size(spec)
-        )
+        attention = products * sizes.num_heads * sizes.head_dim * length**2 * sequences / model_parallel_size(spec)
     return min(attention, counted) * (1 - pairs / length**2)
 
 

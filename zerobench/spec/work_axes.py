@@ -1,0 +1,267 @@
+"""The axes that say what is trained and how, a row each; those that set up one engine are in engine_axes.py.
+
+A new axis is a field of TrialSpec, marked as Later, and a row here or there; one that not every strategy has is named
+in the `axes` of those that do (zerobench.spec.strategy).
+"""
+
+from __future__ import annotations
+
+from zerobench.spec import axis_readers as read
+from zerobench.spec import axis_words as words
+from zerobench.spec.axis import Axis, Column, Label, Told
+from zerobench.spec.axis_words import column, number, same, unusual
+from zerobench.spec.optimizers import Optimizer
+from zerobench.spec.trial import (
+    Attention,
+    Compile,
+    Consistency,
+    CrossEntropy,
+    Offload,
+    PipelineSchedule,
+    TfStrategy,
+)
+
+WORK_AXES = (
+    Axis(
+        "model",
+        read.model,
+        "llama-1b",
+        "preset, path of a config.json, hub id, or a mapping (a shape written out)",
+        (column("model", value=lambda spec: spec.model.name), Column("num_params", int)),
+        same(lambda spec: spec.model.name),
+        told=Told.BY_ENGINE,
+    ),
+    Axis(
+        "strategy",
+        read.strategy,
+        "[single, ddp, zero0, zero1, zero2, zero3, fsdp, tensor]",
+        "`zerobench strategies` has all, and what each needs",
+        (column("strategy"), column("zero_stage", int, None)),
+        same(lambda spec: spec.strategy, always=True),
+    ),
+    Axis(
+        "offload_optimizer",
+        read.choice(Offload),
+        "none",
+        "none, cpu, nvme",
+        (column("offload_optimizer", line=lambda value: f"opt={value}", silent="none"),),
+        Label(
+            words.offload_name,
+            words.offload_sentence,
+            "opt=, param=: where optimizer states and parameters are offloaded",
+        ),
+        told=Told.BY_ENGINE,
+    ),
+    Axis(
+        "offload_param",
+        read.choice(Offload),
+        "none",
+        "none, cpu, nvme",
+        (column("offload_param", line=lambda value: f"param={value}", silent="none"),),
+        said_by="offload_optimizer",
+        told=Told.BY_ENGINE,
+    ),
+    Axis(
+        "nvme_path",
+        read.text,
+        "null",
+        "folder on the NVMe device; each run has its own in it",
+        said_by="settings, and names of trials that differ in nothing else",
+    ),
+    Axis(
+        "world_size",
+        read.ranks,
+        "auto",
+        "ranks; auto: every GPU there is, or two CPU ranks. Or num_nodes and gpus_per_node, either of which may be "
+        "auto too. One of the three gives the rest, two give the third.",
+        (
+            column("num_nodes", int, lambda value: f"{value} node{'' if value == 1 else 's'}"),
+            column("world_size", int, lambda value: f"n{value}"),
+        ),
+        Label(words.ranks_name, words.ranks_sentence, "n: ranks"),
+        usual=read.AUTO,
+        is_layout=True,
+    ),
+    Axis("num_nodes", read.ranks, said_by="world_size", is_layout=True),
+    Axis("gpus_per_node", read.ranks, said_by="world_size", is_layout=True),
+    Axis(
+        "micro_batch_size",
+        read.positive,
+        "[1, 2]",
+        "sequences a rank and forward pass",
+        (column("micro_batch_size", int, lambda value: f"mb{value}"),),
+        number("mb", "micro batch", lambda spec: spec.micro_batch_size),
+        told=Told.BY_ENGINE,
+    ),
+    Axis(
+        "gradient_accumulation_steps",
+        read.positive,
+        "1",
+        "micro-batches a rank and step",
+        (
+            column("gradient_accumulation_steps", int, lambda value: f"ga{value}"),
+            Column("global_batch_size", int, line=lambda value: f"batch {value}", is_key=False),
+        ),
+        number("ga", "gradient accumulation", lambda spec: spec.gradient_accumulation_steps),
+        told=Told.BY_ENGINE,
+    ),
+    Axis(
+        "batch_ramp",
+        read.batch_ramp,
+        "none",
+        "or {start_tokens: 4096, over_tokens: 1e6}: the global batch grows to its size in increments of start_tokens, "
+        "or of increment_tokens. {over_batches: 4}: from one micro-batch a rank, over the tokens of four full batches",
+        (column("batch_ramp", line=None),),
+        unusual(
+            "batch_ramp",
+            lambda ramp: f"ramp={ramp}",
+            lambda ramp: f"batch from {ramp.start_tokens} tokens on",
+            "ramp=: tokens of the first batch + increment / tokens of training until it is full",
+            always=True,
+        ),
+    ),
+    Axis(
+        "sequence_length",
+        read.positive,
+        "1024",
+        "tokens a sequence",
+        (column("sequence_length", int, lambda value: f"seq{value}"),),
+        number("seq", "sequence length", lambda spec: spec.sequence_length),
+        told=Told.BY_ENGINE,
+    ),
+    Axis(
+        "precision",
+        read.precision,
+        "bf16",
+        "fp32, bf16, fp16; auto: bf16, or fp32 on a processor that is slow at bf16 or was not tried (another node's), "
+        "fp16 on a GPU without bf16",
+        (column("precision"),),
+        same(lambda spec: spec.precision.value),
+        told=Told.BY_ENGINE,
+    ),
+    Axis(
+        "optimizer",
+        read.choice(Optimizer),
+        "adamw",
+        ", ".join(Optimizer),
+        (column("optimizer"),),
+        same(lambda spec: spec.optimizer.value),
+        told=Told.BY_ENGINE,
+    ),
+    Axis(
+        "activation_checkpointing",
+        read.switch,
+        "false",
+        "true: each block keeps its input alone, and backward computes the rest again",
+        (column("activation_checkpointing", bool, lambda _: "ckpt", silent=False),),
+        Label(
+            lambda spec: "ckpt" if spec.activation_checkpointing else "",
+            lambda spec: f"activation checkpointing {'on' if spec.activation_checkpointing else 'off'}",
+            "ckpt: activation checkpointing",
+        ),
+        changes_speed=True,
+        told=Told.BY_ENGINE,
+    ),
+    Axis(
+        "attention",
+        read.choice(Attention),
+        "sdpa",
+        ", ".join(Attention),
+        (column("attention"),),
+        same(lambda spec: spec.attention.value),
+        changes_speed=True,
+        told=Told.BY_ENGINE,
+    ),
+    Axis(
+        "cross_entropy",
+        read.choice(CrossEntropy),
+        "full",
+        "full, chunked (logits of some tokens at a time), liger (its Triton kernel; GPUs), model_dtype (logits whole "
+        "and never in fp32, as many loops of people's own)",
+        (column("cross_entropy", line=lambda value: f"ce={value}", silent="full"),),
+        unusual(
+            "cross_entropy",
+            lambda value: f"ce={value}",
+            lambda value: f"{value} cross entropy",
+            "ce=: head and loss some tokens at a time, logits never whole; model_dtype: logits never in fp32",
+            always=True,
+        ),
+        changes_speed=True,
+        told=Told.NEVER,
+    ),
+    Axis(
+        "compile",
+        read.choice(Compile),
+        "none",
+        "torch.compile of: none, blocks (each by itself), model",
+        (column("compile", line=lambda value: f"compile={value}", silent="none"),),
+        unusual(
+            "compile",
+            lambda value: f"compile={value}",
+            lambda value: f"torch.compile of {words.COMPILED[value]}",
+            "compile=: torch.compile of the model, or of each of its blocks",
+            always=True,
+        ),
+        changes_speed=True,
+        told=Told.NEVER,
+    ),
+    Axis(
+        "consistency",
+        read.choice(Consistency),
+        "sync",
+        "parameter-server: sync (waits for all workers), async (for none)",
+        (column("consistency", silent="sync"),),
+        unusual(
+            "consistency",
+            str,
+            lambda _: "gradients applied as they come",
+            "async: the server applies each gradient as it comes",
+            always=True,
+        ),
+    ),
+    Axis(
+        "checkpoint",
+        read.checkpoint,
+        "null",
+        "save after every so many steps and resume in fresh processes: a number of steps, or {every_steps: 4, "
+        "resume_world_size: 1, fault: {rank: 1, step: 6}, folder: /x, keep: false}; fault: this rank is killed when so "
+        "many steps are done",
+        (column("checkpoint", line=lambda value: f"saved {value}"),),
+        Label(
+            words.checkpoint_name,
+            lambda spec: f"saved {spec.checkpoint}" if spec.checkpoint else "",
+            "save: a checkpoint after every so many steps; to: ranks that it is resumed on; kill=rank@step: a rank "
+            "dies",
+        ),
+    ),
+    Axis(
+        "tf_strategy",
+        read.choice(TfStrategy),
+        "multi-worker-mirrored",
+        "tensorflow: also mirrored, parameter-server, tpu",
+        (column("tf_strategy"),),
+        unusual(
+            "tf_strategy",
+            str,
+            lambda value: words.TF_STRATEGIES[value],
+            "mirrored, parameter-server, tpu: TensorFlow's replicas in one process, its server, or a TPU's cores",
+            always=True,
+        ),
+        sets_up_engine=True,
+    ),
+    Axis(
+        "pipeline_schedule",
+        read.choice(PipelineSchedule),
+        "1f1b",
+        "pipeline: 1f1b, gpipe (torch), deepspeed (PipelineModule, 1F1B)",
+        (column("pipeline_schedule"),),
+        Label(
+            lambda spec: spec.pipeline_schedule.value if spec.strategy == "pipeline" else "",
+            lambda spec: f"stages in the order of {spec.pipeline_schedule}" if spec.strategy == "pipeline" else "",
+            "1f1b, gpipe: schedule of the pipeline",
+        ),
+        sets_up_engine=True,
+    ),
+    Axis("data", label=same(lambda spec: f"{spec.data.kind.value} data", in_sentences=False)),
+)
+"""In the order of the parts of a trial's name and of the example of a sweep file."""
