@@ -26,7 +26,7 @@ from zerobench.spec.trial import Offload, slug
 from zerobench.store import STAMP, load_run
 
 
-def plan(request: Request) -> int:
+def plan(request: Request, *, details: bool = False) -> int:
     """Predict what is asked for and show it; the command's exit status: 1 where nothing fits or a trial failed."""
     tokens = None if request.tokens is None else read_tokens("--tokens", request.tokens)
     asked = read_plan(request)
@@ -35,14 +35,25 @@ def plan(request: Request) -> int:
     result = predict(asked.planned, asked.name, asked.document, request.reports, prediction_view())
     if result.interrupted:
         return result.exit_code
-    parts, best = plan_view(result.folder.path, asked.cluster, tokens)
-    print_parts(parts)
+    view = plan_view(result.folder.path, asked.cluster, tokens)
+    best = view.best
+    print_parts([*(view.details if details or not view.answer else ()), *view.answer])
     for note in notes_of(asked.planned):
         typer.echo(f"note: {note}")
     if request.write is not None and best is not None:
         _write(result, best, request.write)
-    typer.echo(f"run: {shortest(result.folder.path)}")
+    _next(result, best, request.write, details=details)
     return result.exit_code or (1 if best is None else 0)
+
+
+def _next(result: RunResult, best: PlanRow | None, written: Path | None, *, details: bool) -> None:
+    """Where the configuration lies, and what to do next."""
+    run = shortest(result.folder.path)
+    if best is not None and best.trial.spec.zero_stage is not None:
+        config = written or run / "trials" / best.trial.spec.trial_id / "ds_config.json"
+        typer.echo(f"Next: deepspeed train.py --deepspeed_config {config}")
+    more = "" if details else "; --details for reasons, categories and bounds"
+    typer.echo(f"Run: {run}{more}")
 
 
 def _frontier(asked: Plan, axis: FrontierAxis, reports: Path) -> int:

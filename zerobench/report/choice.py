@@ -1,30 +1,33 @@
 """Which configuration to take first where nothing was timed: the one rule of plans and of reports.
 
-Nothing is known then of how long a step takes but what it cannot take less than, and two lower bounds do not order two
-configurations. Memory decides alone: of what fits with room, what is offloaded least, for that costs what the host link
-and the host's memory are slower; of that the lowest stage, which partitions no more than it must; of that most room.
+Of what fits with room, the one whose step is expected to be shortest; those whose intervals overlap with its interval
+are tied with it, and of them the simplest is taken: what is offloaded least, then the lowest stage, which partitions no
+more than it must, then most room. Where the time of one is not known, all that fits with room is tied.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import TypeVar
+from typing import Generic, NamedTuple, TypeVar
 
 from zerobench.spec.trial import Offload
 
 ROOM = 0.05
 """The share of a memory that a recommended configuration leaves free: predictions err, and memory fragments."""
 
-RULE = "of those it offloads least, at the lowest stage"
-"""The rule in words; what follows may say how many those are."""
-
-UNDECIDED = "which is fastest no lower bound tells: measure"
-
 _REACH = {Offload.NONE: 0, Offload.CPU: 1, Offload.NVME: 2}
 _NO_STAGE = 4
 
 _Item = TypeVar("_Item")
+
+
+class Interval(NamedTuple):
+    """Seconds that a step is expected to take, and what they lie between in eight of ten cases."""
+
+    low_s: float
+    step_s: float
+    high_s: float
 
 
 @dataclass(frozen=True)
@@ -36,6 +39,8 @@ class Option:
     offload_param: Offload
     room: float
     """What is left of the scarcer of device and host memory, as a share of it."""
+    expected: Interval | None = None
+    """None: the time of its step is not known."""
 
     @property
     def has_room(self) -> bool:
@@ -44,13 +49,53 @@ class Option:
 
     @property
     def rank(self) -> tuple[int, int, int, float]:
-        """The smallest is taken."""
+        """The smallest is the simplest."""
         reaches = [_REACH[self.offload_optimizer], _REACH[self.offload_param]]
         stage = _NO_STAGE if self.zero_stage is None else self.zero_stage
         return max(reaches), sum(reaches), stage, -self.room
 
 
-def chosen(items: Iterable[_Item], option: Callable[[_Item], Option]) -> _Item | None:
+@dataclass(frozen=True)
+class Choice(Generic[_Item]):
+    """What is taken, and among how many."""
+
+    best: _Item
+    num_fitting: int
+    num_tied: int
+    """Those that are expected to be as fast, itself among them."""
+    is_timed: bool
+    """Whether the times of all that fit are known."""
+
+    @property
+    def reason(self) -> str:
+        """Why it is taken, in words."""
+        if self.num_fitting == 1:
+            return "it alone fits with room"
+        those = f"{self.num_fitting} fit with {ROOM:.0%} room"
+        rule = "of those it offloads least, at the lowest stage"
+        if not self.is_timed:
+            return f"{those}, {rule}; their times are not known: measure"
+        if self.num_tied == 1:
+            return f"of {those.replace(' fit', ' that fit')} it is expected to be the fastest"
+        tied = "all" if self.num_tied == self.num_fitting else f"{self.num_tied}"
+        return f"{those}, {tied} about as fast; {rule}"
+
+
+def choose(items: Iterable[_Item], option: Callable[[_Item], Option]) -> Choice[_Item] | None:
     """The one of `items` to take; None where none fits with room."""
     roomy = [item for item in items if option(item).has_room]
-    return min(roomy, key=lambda item: option(item).rank, default=None)
+    if not roomy:
+        return None
+    tied = _as_fast([option(item) for item in roomy])
+    alike = [item for item, is_tied in zip(roomy, tied or [True] * len(roomy), strict=True) if is_tied]
+    best = min(alike, key=lambda item: option(item).rank)
+    return Choice(best, len(roomy), len(alike), is_timed=tied is not None)
+
+
+def _as_fast(options: Sequence[Option]) -> list[bool] | None:
+    """Whether each is about as fast as the fastest; None where a time is missing."""
+    times = [option.expected for option in options if option.expected is not None]
+    if len(times) < len(options):
+        return None
+    fastest = min(times, key=lambda one: one.step_s)
+    return [one.low_s <= fastest.high_s for one in times]

@@ -53,9 +53,12 @@ def plan(
     sets: Annotated[
         list[str] | None, typer.Option("--set", metavar="AXIS=VALUE,...", help="Replace an axis of SWEEP.")
     ] = None,
+    details: Annotated[
+        bool, typer.Option("--details", help="Memory by category, collectives, bounds, and why not the others.")
+    ] = False,
     reports: Reports = REPORTS,
 ) -> int:
-    """Predict what fits and how fast it can be at best, before anybody has the GPUs."""
+    """Predict what fits and how fast it is expected to be, before anybody has the GPUs."""
     from zerobench.cli.planning import plan
     from zerobench.search.plan import Request
 
@@ -82,4 +85,4 @@ def plan(
         sets=sets or [],
         reports=reports,
     )
-    return plan(request)
+    return plan(request, details=details)

@@ -1,8 +1,11 @@
-"""Which GPU a trial is about, and what a predicted step takes on it at least."""
+"""Which GPU a trial is about, and what a predicted step takes on it: at least, and expected."""
 
 from __future__ import annotations
 
+from typing import NamedTuple
+
 from zerobench.report.step_time.bound import step_bound
+from zerobench.report.step_time.expected import expected_step
 from zerobench.report.trials import Trial, completed
 from zerobench.spec.cluster import HOST_BANDWIDTH, Cluster, read_rate
 from zerobench.spec.hardware import Gpu, find_gpu
@@ -15,12 +18,27 @@ def gpu_of(trial: Trial) -> Gpu | None:
     return next((gpu for name in names if (gpu := find_gpu(name)) is not None), None)
 
 
-def step_bound_s(trial: Trial) -> float | None:
-    """What a step of a predicted trial takes at least, on nodes as `zerobench plan` has them by default."""
+class PredictedStep(NamedTuple):
+    """Seconds of a predicted step; None where a figure is missing."""
+
+    bound_s: float | None = None
+    """What it takes at least."""
+    expected_s: float | None = None
+    low_s: float | None = None
+    """The tenth percentile of what is expected."""
+    high_s: float | None = None
+    """The ninetieth."""
+
+
+def predicted_step(trial: Trial) -> PredictedStep:
+    """What a step of a predicted trial takes, on nodes as `zerobench plan` has them by default."""
     gpu = gpu_of(trial)
     if gpu is None or not trial.spec.evidence.is_predicted or not completed(trial):
-        return None
+        return PredictedStep()
     rate = read_rate("host bandwidth", HOST_BANDWIDTH)
     cluster = Cluster(gpu, trial.spec.num_nodes, trial.spec.gpus_per_node, host_memory_bytes_per_s=rate)
-    bound = step_bound(trial, gpu, cluster.links)
-    return bound.step_s if bound is not None and bound.is_whole else None
+    bound, expected = step_bound(trial, gpu, cluster.links), expected_step(trial, gpu, cluster.links)
+    bound_s = bound.step_s if bound is not None and bound.is_whole else None
+    if expected is None:
+        return PredictedStep(bound_s)
+    return PredictedStep(bound_s, expected.step_s, expected.low_s, expected.high_s)

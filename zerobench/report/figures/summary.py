@@ -10,7 +10,7 @@ from zerobench.records import Category, Place, Status
 from zerobench.report.capacity import device_need, host_bytes_per_node
 from zerobench.report.column_units import plain
 from zerobench.report.ending import why_without_figures
-from zerobench.report.figures.predicted_speed import gpu_of, step_bound_s
+from zerobench.report.figures.predicted_speed import PredictedStep, gpu_of, predicted_step
 from zerobench.report.labels import setting_text
 from zerobench.report.memory_view import device_peak_bytes, host_peak_bytes
 from zerobench.report.nvml_view import devices_of, nvml_peak_bytes
@@ -62,8 +62,7 @@ class Summary:
     nvme_write_bytes_per_s: float | None
     loss_first: float | None
     loss_last: float | None
-    step_bound_s: float | None
-    """What a predicted step takes at least."""
+    predicted_step: PredictedStep
     settings: str
     """What the sweep says to DeepSpeed, and what no key column says of a trial."""
     device_name: str | None
@@ -150,7 +149,7 @@ def summary_of(trial: Trial) -> Summary:
         nvme_write_bytes_per_s=written,
         loss_first=curve[0] if curve else None,
         loss_last=curve[-1] if curve else None,
-        step_bound_s=step_bound_s(trial),
+        predicted_step=predicted_step(trial),
         settings=_settings(trial.spec),
         device_name=trial.ranks[0].device_name if trial.ranks else None,
         gpu=None if gpu is None else gpu.name,

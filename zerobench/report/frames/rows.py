@@ -97,6 +97,10 @@ def summary_values(summary: Summary, parity: Parity | None) -> Row:
     return {
         **own,
         **speed,
+        "step_bound_s": summary.predicted_step.bound_s,
+        "expected_step_s": summary.predicted_step.expected_s,
+        "expected_step_low_s": summary.predicted_step.low_s,
+        "expected_step_high_s": summary.predicted_step.high_s,
         "status": summary.status.value,
         "nodes": " ".join(summary.nodes) or None,
         "loss_parity": parity and parity.difference,

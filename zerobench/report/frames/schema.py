@@ -64,12 +64,16 @@ TRIALS: Mapping[str, str] = {
     "nodes": STRING,
     "job": STRING,
     "step_bound_s": FLOAT,
+    "expected_step_s": FLOAT,
+    "expected_step_low_s": FLOAT,
+    "expected_step_high_s": FLOAT,
 }
 """One row for each trial, skipped and failed ones included. `nodes`: the names of the nodes that it ran on, with spaces
 between; `job`: Slurm's id of the job that ran it; `loss_parity`, `norm_parity`: how far its losses, and the norms of
 its gradients before clipping, lie from those of the trial that it is held against, the latter as a fraction of them;
 `step_bound_s`: of trials predicted for a GPU, what a step takes at least (step_time/bound.py), empty where a term is
-not known."""
+not known; `expected_step_s`: what it is expected to take, between `_low_s` and `_high_s` in eight of ten cases
+(step_time/expected.py)."""
 
 ERRORS: Mapping[str, str] = {
     **KEYS,

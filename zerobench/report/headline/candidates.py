@@ -7,7 +7,8 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from zerobench.records import Status
-from zerobench.report.choice import Option
+from zerobench.report.choice import Interval, Option
+from zerobench.report.figures.predicted_speed import PredictedStep
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.summary import Summary
 from zerobench.report.figures.trial import TrialFigures
@@ -49,6 +50,8 @@ class Candidate:
     rates: Sequence[float]
     """Tokens per second of each timed step, or of each repeat where there are several; empty where void or untimed."""
     num_repeats: int
+    expected: Interval | None = None
+    """Of a prediction: what its step is expected to take."""
 
     @property
     def tokens_per_s(self) -> float | None:
@@ -65,7 +68,7 @@ class Candidate:
         """It as the rule of choice sees it; what is not known of the device has no room."""
         device = -1.0 if self.fits is None else 1 - (self.needed_bytes or 0) / (self.capacity_bytes or 1)
         room = device if self.host_room is None else min(device, self.host_room)
-        return Option(self.stage, *self.offloads, room)
+        return Option(self.stage, *self.offloads, room, self.expected)
 
     @property
     def fits(self) -> bool | None:
@@ -123,7 +126,14 @@ def _candidate(repeats: Sequence[TrialFigures]) -> Candidate:
         host_room=_host_room(first),
         rates=several if len(timed) > 1 else [rate for one in timed for rate in one],
         num_repeats=len(repeats),
+        expected=_expected(first.predicted_step),
     )
+
+
+def _expected(step: PredictedStep) -> Interval | None:
+    if step.low_s is None or step.expected_s is None or step.high_s is None:
+        return None
+    return Interval(step.low_s, step.expected_s, step.high_s)
 
 
 def _label(repeats: Sequence[TrialFigures]) -> str:

@@ -11,7 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from zerobench.records import Place, Status, StepKind
-from zerobench.report.choice import ROOM, RULE, UNDECIDED, chosen
+from zerobench.report.choice import ROOM, choose
 from zerobench.report.column_units import plain
 from zerobench.report.figures.runs import Errors, RunFigures
 from zerobench.report.figures.trial import TrialFigures
@@ -165,13 +165,12 @@ def _untimed_choice(found: Sequence[Candidate]) -> str:
     fitting = [one for one in found if one.fits and not one.is_reference]
     if not fitting or len({one.work.model for one in fitting}) > 1:
         return ""
-    best = chosen(fitting, lambda one: one.option)
-    if best is None:
+    choice = choose(fitting, lambda one: one.option)
+    if choice is None:
         return f"Nothing fits with {ROOM:.0%} room, so nothing is recommended."
-    roomy = sum(one.option.has_room for one in fitting)
-    those = f"{roomy} fit with {ROOM:.0%} room, {RULE}; {UNDECIDED}" if roomy > 1 else "it alone fits with room"
+    best = choice.best
     unjudged = "; host memory is not judged" if best.host_room is None and set(best.offloads) != {"none"} else ""
-    return f"Choose {best.label} to begin with: {those}{unjudged}."
+    return f"Choose {best.label} to begin with: {choice.reason}{unjudged}."
 
 
 def _doubts(trials: Sequence[TrialFigures], found: Sequence[Candidate]) -> str:

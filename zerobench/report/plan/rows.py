@@ -11,13 +11,14 @@ from functools import cached_property
 
 from zerobench.records import Place, StepKind
 from zerobench.report.capacity import Capacity, DeviceNeed, device_need, host_bytes_per_node
-from zerobench.report.choice import ROOM, Option, chosen
+from zerobench.report.choice import ROOM, Choice, Interval, Option, choose
 from zerobench.report.memory_view import Instant, largest_peak
 from zerobench.report.render.layout import Shown
 from zerobench.report.step_time.bound import StepBound
 from zerobench.report.tables.model import TrialName
 from zerobench.report.trials import Trial
 from zerobench.spec.trial import Evidence, Offload
+from zerobench.timing.step import Expected
 
 
 @dataclass(frozen=True)
@@ -53,6 +54,8 @@ class PlanRow:
     capacity: Capacity
     bound: StepBound | None
     """What a step cannot take less than; None where no rank left a record."""
+    expected: Expected | None = None
+    """What a step is expected to take; None where the time model does not know such work."""
 
     @property
     def name(self) -> TrialName:
@@ -126,7 +129,14 @@ class PlanRow:
         """It as the rule of choice sees it; what is not known of the device has no room."""
         spec = self.trial.spec
         room = -1.0 if self.need is None else self.room
-        return Option(spec.zero_stage, spec.offload_optimizer, spec.offload_param, room)
+        found = self.expected
+        interval = None if found is None else Interval(found.low_s, found.step_s, found.high_s)
+        return Option(spec.zero_stage, spec.offload_optimizer, spec.offload_param, room, interval)
+
+    @property
+    def expected_tokens_per_s(self) -> float | None:
+        """Over all ranks."""
+        return None if self.expected is None else self.trial.spec.global_batch_tokens / self.expected.step_s
 
     @property
     def has_room(self) -> bool:
@@ -149,6 +159,6 @@ def evidence_words(rows: Iterable[PlanRow]) -> str:
     return ", ".join(dict.fromkeys(row.evidence.value for row in rows))
 
 
-def recommended(rows: Sequence[PlanRow]) -> PlanRow | None:
+def recommended(rows: Sequence[PlanRow]) -> Choice[PlanRow] | None:
     """The row to take first, by the one rule (zerobench.report.choice); None where none fits with room."""
-    return chosen(rows, lambda row: row.option)
+    return choose(rows, lambda row: row.option)

@@ -5,32 +5,35 @@ Everything is a prediction, and every table says so; nothing here was measured.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from zerobench import store
 from zerobench.records import Status
 from zerobench.report.capacity import Capacity
-from zerobench.report.choice import ROOM, RULE, UNDECIDED
-from zerobench.report.column_units import plain, show_percent
+from zerobench.report.column_units import plain
 from zerobench.report.environment_facts import Environment, predicted_with
 from zerobench.report.figures.trial import trial_figures
 from zerobench.report.labels import labels, shared_lines
 from zerobench.report.plan.rows import PlanRow, evidence_words, recommended
 from zerobench.report.plan.why import why_not
-from zerobench.report.render.layout import Section, Shown
+from zerobench.report.render.layout import Shown
 from zerobench.report.step_time.bound import step_bound
+from zerobench.report.step_time.expected import expected_step
 from zerobench.report.tables.model import Table
 from zerobench.report.tables.outcomes import outcomes_table
 from zerobench.report.tables.part import Part
+from zerobench.report.tables.plan_answer import answer, plan_table
 from zerobench.report.tables.plan_memory import memory_tables
 from zerobench.report.tables.plan_time import time_tables
 from zerobench.report.trials import completed, ended_trials, refusing_impossible_values
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.optimizers import Optimizer, deepspeeds_adamw
 from zerobench.spec.trial import Evidence, Offload, TrialSpec
-from zerobench.units import format_bytes, format_seconds
+from zerobench.units import format_seconds
 
 NOT_INCLUDED = (
     "device: other processes on the GPU, what the driver keeps, fragmentation over many steps, saving checkpoints",
@@ -63,7 +66,8 @@ def read_plan(path: Path, cluster: Cluster) -> tuple[list[Shown], list[PlanRow]]
 
 def plan_row(shown: Shown, cluster: Cluster) -> PlanRow:
     """A completed trial on the cluster."""
-    return PlanRow(shown, capacity_of(cluster), step_bound(shown.trial, cluster.gpu, cluster.links))
+    bound, expected = (make(shown.trial, cluster.gpu, cluster.links) for make in (step_bound, expected_step))
+    return PlanRow(shown, capacity_of(cluster), bound, expected)
 
 
 def names(specs: Sequence[TrialSpec]) -> list[str]:
@@ -85,35 +89,54 @@ def _forms_of_adamw(specs: Sequence[TrialSpec]) -> list[str]:
     return [f"adamw: {' where states are offloaded, else '.join(sorted(forms))}"] if are_left_out else []
 
 
-def plan_view(
-    path: Path, cluster: Cluster, tokens: float | None = None
-) -> tuple[list[Part | Table[Any] | Section], PlanRow | None]:
-    """The plan of the run at `path`, and the recommended row; None where nothing fits with room.
+@dataclass(frozen=True)
+class PlanView:
+    """A plan as it is shown."""
 
-    Raises UserError: `path` is no run, or one of its records is torn.
-    """
+    answer: Sequence[Part | Table[Any]]
+    details: Sequence[Part | Table[Any]]
+    best: PlanRow | None
+    """None where nothing fits with room."""
+
+
+def plan_view(path: Path, cluster: Cluster, tokens: float | None = None) -> PlanView:
+    """The plan of the run at `path`. Raises UserError: `path` is no run, or one of its records is torn."""
     with refusing_impossible_values(path):
         shown, rows = read_plan(path, cluster)
-        best = recommended(rows)
+        choice = recommended(rows)
+        best = None if choice is None else choice.best
         environment = store.load_run(path).environment
-        return list(_parts(shown, rows, best, cluster, tokens, environment)), best
+        details = list(_details(shown, rows, best, cluster, tokens, environment))
+        if not rows:
+            return PlanView((), details, None)
+        return PlanView((plan_table(rows), answer(rows, choice, cluster, _others(shown))), details, best)
 
 
-def _parts(
+def _others(shown: Sequence[Shown]) -> list[str]:
+    """A line for the trials without figures."""
+    ends = Counter(one.trial.record.status for one in shown)
+    skipped = [one.trial for one in shown if one.trial.record.status is Status.SKIPPED]
+    reasons = dict.fromkeys(trial.record.reason or "" for trial in skipped)
+    lines = [f"{ends[Status.SKIPPED]} not tried: {plain('; '.join(reasons))}"] if ends[Status.SKIPPED] else []
+    failed = len(shown) - ends[Status.SKIPPED] - ends[Status.COMPLETED]
+    return [*lines, *([f"{failed} could not be predicted: see --details."] if failed else [])]
+
+
+def _details(
     shown: Sequence[Shown],
     rows: Sequence[PlanRow],
     best: PlanRow | None,
     cluster: Cluster,
     tokens: float | None,
     environment: Environment,
-) -> Iterator[Part | Table[Any] | Section]:
+) -> Iterator[Part | Table[Any]]:
     yield _header(shown, rows, environment)
     yield from memory_tables(rows, cluster)
     yield from time_tables(rows, tokens)
     yield outcomes_table([trial_figures(one.trial).beside(one.label, None, None) for one in shown])
     if rows:
-        yield recommendation(rows, best)
         yield from _losers(rows, best)
+        yield from _expected_terms(best)
         yield from _bound_terms(best)
     by_formula = any(row.evidence is Evidence.FORMULA for row in rows)
     yield Part("What is not in it", points=[*([NOT_IN_FORMULAS] if by_formula else []), *NOT_INCLUDED])
@@ -132,39 +155,6 @@ def _header(shown: Sequence[Shown], rows: Sequence[PlanRow], environment: Enviro
     return Part("Plan", ", ".join(counts), text=list(words))
 
 
-def recommendation(rows: Sequence[PlanRow], best: PlanRow | None) -> Part:
-    """Which configuration to take, and the reason in a sentence."""
-    return Part("Recommended", text=[_nothing_fits(rows) if best is None else _reason(rows, best)])
-
-
-def _reason(rows: Sequence[PlanRow], best: PlanRow) -> str:
-    num_fitting = sum(row.has_room for row in rows)
-    those = f"{num_fitting} fit with {ROOM:.0%} room, {RULE}" if num_fitting > 1 else "it alone fits with room"
-    judged = "" if best.is_judged else "; host memory is not judged, since --host-memory does not say how much there is"
-    room = f"{show_percent(best.room)} % of the scarcer memory stay free{judged}."
-    return f"{best.shown.label}: {those}; {room}{_least_time(best, num_fitting)}"
-
-
-def _least_time(best: PlanRow, num_fitting: int) -> str:
-    """What its step takes at least, and that this is no reason to take it."""
-    if best.bound is None or best.step_s is None:
-        return " Nothing is known of the times."
-    lacking = "" if best.is_bound_whole else ", terms left out"
-    others = f"; {UNDECIDED}" if num_fitting > 1 else ""
-    return f" Its step takes {format_seconds(best.step_s)} at least, by {best.bound.limited_by}{lacking}{others}."
-
-
-def _nothing_fits(rows: Sequence[PlanRow]) -> str:
-    nearest = max(rows, key=lambda row: row.room)
-    needs = [
-        f"{format_bytes(space.needed_bytes)} of {place} memory where there are {format_bytes(space.capacity_bytes)}"
-        for place, space in (("device", nearest.device), ("host", nearest.host))
-        if not space.has_room
-    ]
-    words = f"None of the {len(rows)} fits with {ROOM:.0%} room." if len(rows) > 1 else f"It lacks {ROOM:.0%} room."
-    return f"{words} {nearest.shown.label}, the nearest, needs {' and '.join(needs)}."
-
-
 def _losers(rows: Sequence[PlanRow], best: PlanRow | None) -> Iterator[Part]:
     """Why not the others, each held against the recommended one, or against the nearest where none fits."""
     held = best or max(rows, key=lambda row: row.room)
@@ -175,7 +165,22 @@ def _losers(rows: Sequence[PlanRow], best: PlanRow | None) -> Iterator[Part]:
 
 
 def _why_not(held: PlanRow, row: PlanRow) -> list[str]:
-    return why_not(held.trial, row.trial, row.capacity, best_bound=held.bound, other_bound=row.bound)
+    return why_not(held.trial, row.trial, row.capacity, best_expected=held.expected, other_expected=row.expected)
+
+
+def _expected_terms(best: PlanRow | None) -> Iterator[Part]:
+    """What the expected step of the recommended row is made of, and what it takes for granted."""
+    if best is None or best.expected is None:
+        return
+    found = best.expected
+    terms = {
+        "computing": found.compute_s,
+        "communication that computing does not hide": found.exposed_communication_s,
+        "update, and what belongs to no kernel": found.update_s,
+    }
+    lines = [f"{name}: {format_seconds(seconds)}" for name, seconds in terms.items()]
+    granted = [f"taken for granted: {words}" for words in found.assumptions]
+    yield Part(f"How the expected step of {plain(best.shown.label)} comes about", points=[*lines, *granted])
 
 
 def _bound_terms(best: PlanRow | None) -> Iterator[Part]:

@@ -16,9 +16,9 @@ from zerobench.report.labels import brief
 from zerobench.report.memory_causes import MOMENTS, SMALLER_BUCKET, cause, reduce_buckets, remedy
 from zerobench.report.memory_difference import CategoryDifference, difference, merged
 from zerobench.report.memory_view import Instant
-from zerobench.report.step_time.bound import StepBound
 from zerobench.report.trials import Trial, completed
 from zerobench.spec.trial import Offload, TrialSpec
+from zerobench.timing.step import Expected
 from zerobench.units import format_bytes, format_seconds
 
 _MOST_PARTS = 3
@@ -31,18 +31,18 @@ def why_not(
     other: Trial,
     capacity: Capacity,
     *,
-    best_bound: StepBound | None = None,
-    other_bound: StepBound | None = None,
+    best_expected: Expected | None = None,
+    other_expected: Expected | None = None,
 ) -> list[str]:
     """Why `other` loses against `best`, the weightiest reason first; empty where nothing known speaks against it.
 
-    The bounds (step_time) are those of the two trials; without both, nothing is said of times.
+    The times are those that their steps are expected to take; without both, nothing is said of times.
     """
     fit, best_fit = fits(other, capacity), fits(best, capacity)
     sentences = [*_does_not_fit(other, fit, capacity)]
     if fit.fits is None:
         sentences.append(f"{name_of(other.spec)}: what it needs is not known ({_ending(other)})")
-    sentences += _undecided(other, fit, best_bound, other_bound)
+    sentences += _time(other, fit, best_expected, other_expected)
     if completed(best) and completed(other):  # what was seen of the others is less than what they need
         sentences += _more_device_memory(best, other)
         sentences += _more_host_memory(best, other, best_fit, fit)
@@ -134,13 +134,16 @@ def _host_too_small(trial: Trial, fit: Fit, capacity: Capacity) -> Iterator[str]
                 yield f"{_words(category)}: {format_bytes(size)} of it on each rank{_because(trial, category, size)}"
 
 
-def _undecided(trial: Trial, fit: Fit, best: StepBound | None, other: StepBound | None) -> Iterator[str]:
-    """Of two that fit neither is slower by what its step cannot take less than."""
-    if not fit.fits or best is None or other is None or best.step_s is None or other.step_s is None:
+def _time(trial: Trial, fit: Fit, best: Expected | None, other: Expected | None) -> Iterator[str]:
+    """Of two that fit: which is expected to be faster, or that they are about as fast."""
+    if not fit.fits or best is None or other is None:
         return
+    is_slower = other.low_s > best.high_s
+    words = "is expected to be slower" if is_slower else "is expected to be about as fast"
     yield (
-        f"{name_of(trial.spec)} fits too, and lower bounds do not say which is faster: its step takes "
-        f"{format_seconds(other.step_s)} or more by {other.limited_by}, against {format_seconds(best.step_s)} or more"
+        f"{name_of(trial.spec)} fits too and {words}: its step takes {format_seconds(other.step_s)} "
+        f"({format_seconds(other.low_s)} to {format_seconds(other.high_s)}), against {format_seconds(best.step_s)} "
+        f"({format_seconds(best.low_s)} to {format_seconds(best.high_s)})"
     )
 
 

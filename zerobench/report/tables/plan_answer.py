@@ -1,0 +1,115 @@
+"""A plan's answer: what to take, what it needs, how fast it is expected to be, and one table of all that was tried."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from zerobench.report.choice import ROOM, Choice
+from zerobench.report.column_units import MISSING, Unit, byte_unit, plain, show_percent, show_whole, time_unit
+from zerobench.report.plan.rows import PlanRow, evidence_words
+from zerobench.report.tables.model import Column, Line, Table
+from zerobench.report.tables.part import Part
+from zerobench.report.tables.plan_memory import verdict
+from zerobench.spec.cluster import Cluster
+from zerobench.spec.trial import TrialSpec
+from zerobench.units import format_bytes, format_count, format_seconds
+
+
+def answer(rows: Sequence[PlanRow], choice: Choice[PlanRow] | None, cluster: Cluster, others: Sequence[str]) -> Part:
+    """The answer in a few lines; `others` says of trials that have no figures."""
+    if choice is None:
+        return Part(f"{_where(rows, cluster)}: nothing fits", text=[_nearest(rows), *others])
+    best = choice.best
+    title = f"{_where(rows, cluster)}: take {plain(best.shown.label)}"
+    lines = [_memory(best), _speed(best), f"Why: {choice.reason}."]
+    return Part(title, text=[*lines, *others])
+
+
+def _where(rows: Sequence[PlanRow], cluster: Cluster) -> str:
+    spec = rows[0].trial.spec
+    return f"{plain(spec.model.name)} on {spec.world_size} x {cluster.gpu.name}"
+
+
+def _memory(best: PlanRow) -> str:
+    device = f"Memory: {_of(best.device.needed_bytes, best.device.capacity_bytes)} of each GPU"
+    if not best.offloads and not best.host.needed_bytes:
+        return f"{device}."
+    if best.host.room is None:
+        needs = format_bytes(best.host.needed_bytes)
+        unknown = "; give --host-memory to have it judged" if best.offloads else ""
+        return f"{device}; {needs} of a node's host memory{unknown}."
+    return f"{device}; {_of(best.host.needed_bytes, best.host.capacity_bytes)} of a node's host memory."
+
+
+def _of(needed: int | None, capacity: int | None) -> str:
+    if needed is None or not capacity:
+        return f"{format_bytes(needed)}"
+    return f"{format_bytes(needed)} of {format_bytes(capacity)} ({show_percent(1 - needed / capacity, 0)} % free)"
+
+
+def _speed(best: PlanRow) -> str:
+    """Expected tokens/s with their interval, or, where no time is known, at most."""
+    spec, found = best.trial.spec, best.expected
+    if found is not None:
+        low, middle, high = (spec.global_batch_tokens / step for step in (found.high_s, found.step_s, found.low_s))
+        return (
+            f"Speed: {format_count(middle)} tokens/s expected ({format_count(low)} to {format_count(high)}), "
+            f"a step {format_seconds(found.step_s)}."
+        )
+    if best.bound is None or best.bound.tokens_per_s is None:
+        return "Speed: not known."
+    return f"Speed: {format_count(best.bound.tokens_per_s)} tokens/s at most; no time is expected of such work."
+
+
+def _nearest(rows: Sequence[PlanRow]) -> str:
+    nearest = max(rows, key=lambda row: row.room)
+    needs = [
+        f"{format_bytes(space.needed_bytes)} of {place} memory where there are {format_bytes(space.capacity_bytes)}"
+        for place, space in (("device", nearest.device), ("host", nearest.host))
+        if not space.has_room
+    ]
+    words = f"None of the {len(rows)} fits with {ROOM:.0%} room." if len(rows) > 1 else f"It lacks {ROOM:.0%} room."
+    return f"{words} {plain(nearest.shown.label)}, the nearest, needs {' and '.join(needs)}."
+
+
+def plan_table(rows: Sequence[PlanRow]) -> Table[PlanRow]:
+    """All that was tried: what it needs, whether it fits, how long a step is expected to take."""
+    return Table(
+        f"Predicted ({evidence_words(rows)}): memory at the worst moment, time of a step",
+        "GPU: with allocator slack, CUDA context and NCCL. tight: less than 5% room. low, high: eight of ten cases.",
+        list(_columns(rows)),
+        [Line(row.name, row) for row in rows],
+        narrow_caption="GPU, host: at the worst moment. tight: under 5% room. low, high: 8 of 10 cases.",
+    )
+
+
+def _columns(rows: Sequence[PlanRow]) -> Iterator[Column[PlanRow]]:
+    memory = byte_unit([row.device.needed_bytes for row in rows] + [row.host.needed_bytes for row in rows])
+    seconds = time_unit([row.expected.step_s if row.expected else row.step_s for row in rows])
+    yield Column("GPU", lambda row: memory.show(row.device.needed_bytes), memory.name, narrow=f"GPU {memory.name}")
+    yield Column("host", lambda row: memory.show(row.host.needed_bytes), memory.name, narrow="host")
+    yield Column[PlanRow]("fits", verdict, is_text=True, narrow="fits")
+    if any(row.expected for row in rows):
+        yield _time("step", "step_s", seconds, narrow=f"step {seconds.name}")
+        yield _time("low", "low_s", seconds)
+        yield _time("high", "high_s", seconds)
+        yield Column("tokens/s", lambda row: show_whole(row.expected_tokens_per_s), narrow="tokens/s")
+    else:
+        yield Column(
+            "step at least", lambda row: seconds.show(row.step_s), seconds.name, narrow=f"least {seconds.name}"
+        )
+
+
+def _time(name: str, field: str, unit: Unit, narrow: str | None = None) -> Column[PlanRow]:
+    def cell(row: PlanRow) -> str:
+        return MISSING if row.expected is None else unit.show(getattr(row.expected, field))
+
+    return Column(name, cell, unit.name, narrow=narrow or name)
+
+
+def work_line(spec: TrialSpec) -> str:
+    """The batch that the plan is of."""
+    return (
+        f"micro batch {spec.micro_batch_size}, {spec.gradient_accumulation_steps} accumulated, "
+        f"{spec.sequence_length:,} tokens a sequence"
+    )
