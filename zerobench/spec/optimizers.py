@@ -32,6 +32,8 @@ class Optimizer(StrEnum):
     """torch.optim.SGD without momentum: no state, and it shows gradient-scale errors that Adam hides."""
     LION = "lion"
     """Lion, a loop over tensors in torch, which DeepSpeed is handed: its own FusedLion is for GPUs alone."""
+    CPU_LION = "cpu_lion"
+    """DeepSpeedCPULion; runs where the optimizer states are offloaded."""
 
 
 class StatesPlace(StrEnum):
@@ -303,6 +305,29 @@ OPTIMIZERS: dict[Optimizer, OptimizerInfo] = {
             temporaries_note="Lion's step takes a temporary as large as the tensor that it updates (up to {largest})",
             factory="lion",
             torch_class="Lion",
+            not_on_nvme=_NEVER_SWAPPED,
+            refused={"tensorflow": _NO_KERAS},
+        ),
+        OptimizerInfo(
+            name=Optimizer.CPU_LION,
+            title="CPULion",
+            family="lion",
+            states=_ADAMS_MOMENTS,  # ops/lion/cpu_lion.py makes the second as well, and never touches it
+            states_title="Lion's moment and an unused second one",
+            place=StatesPlace.HOST,
+            instead=(Optimizer.LION,),
+            plain=Optimizer.LION,
+            deepspeed=DeepSpeedOptimizer(
+                type="Lion",
+                hyperparameters=("lr", "betas", "weight_decay"),
+                class_name="DeepSpeedCPULion",
+                kernel="cpu_lion",
+                builder="CPULionBuilder",
+            ),
+            inexact=(
+                "CPULion moves weights whose momentum and gradient are both zero, such as those of tokens that did not "
+                "occur (ops/csrc/lion, copysign); Lion leaves them"
+            ),
             not_on_nvme=_NEVER_SWAPPED,
             refused={"tensorflow": _NO_KERAS},
         ),
