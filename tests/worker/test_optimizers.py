@@ -17,10 +17,10 @@ from zerobench.formulas import formula_record
 from zerobench.memory.engine_tensors import walk_optimizer_states
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
 from zerobench.spec.model import ModelSpec
-from zerobench.spec.optimizers import OPTIMIZERS, OptimizerInfo
+from zerobench.spec.optimizers import OPTIMIZERS, Optimizer, OptimizerInfo
 from zerobench.spec.strategy import is_exact, strategy_info
 from zerobench.spec.trial import Evidence, TrialSpec
-from zerobench.worker.optimizers import make_optimizer
+from zerobench.worker.optimizers import adamw_8bit, make_optimizer
 
 CONFIG = {"model_type": "gpt2", "n_embd": 64, "n_head": 4, "n_layer": 2, "vocab_size": 500, "n_positions": 64}
 CONFIG |= dict.fromkeys(("resid_pdrop", "embd_pdrop", "attn_pdrop"), 0.0)
@@ -113,3 +113,49 @@ def test_a_plain_loop_goes_on_from_the_states_that_it_saved(info: OptimizerInfo,
     second = loop(optimizer=info.name, seed=2)
     second.load(tmp_path)
     assert stepped(second, begin=2) == expected
+
+
+def trained(name: Optimizer, elements: int, steps: int) -> tuple[torch.Tensor, torch.optim.Optimizer]:
+    """Weights after so many steps on gradients that are drawn anew for each."""
+    drawn = torch.Generator().manual_seed(3)
+    weights = torch.nn.Parameter(torch.randn(elements, generator=drawn))
+    asked = trial(OPTIMIZERS[name], "single", hyperparameters={"learning_rate": 0.01})
+    optimizer = make_optimizer([{"params": [weights]}], asked)
+    for _ in range(steps):
+        weights.grad = torch.randn(elements, generator=drawn) * torch.logspace(-4, 0, elements) + 0.01
+        optimizer.step()
+    return weights.detach(), optimizer
+
+
+@pytest.mark.parametrize("elements", [100, 5000, 8192])
+def test_adamw_in_8_bits_moves_weights_as_adamw_does(elements: int, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(adamw_8bit, "PIECE", 4 * adamw_8bit.BLOCK)
+    (plain, _), (coarse, optimizer) = (
+        trained(Optimizer.ADAMW, elements, 20),
+        trained(Optimizer.ADAMW_8BIT, elements, 20),
+    )
+    start, _ = trained(Optimizer.ADAMW, elements, 0)
+    if elements < adamw_8bit.LEAST:
+        torch.testing.assert_close(coarse, plain)
+    moved, apart = (plain - start).norm(), (coarse - plain).norm()
+    assert apart < 0.05 * moved
+    [state] = optimizer.state.values()
+    assert float(state["step"]) == 20
+
+
+def test_lion_moves_each_weight_by_the_sign_of_the_blend_and_decays_it() -> None:
+    start, _ = trained(Optimizer.LION, 6, 0)
+    weights = torch.nn.Parameter(start.clone())
+    gradient = torch.tensor([1.0, -1.0, 0.0, 2.0, -2.0, 0.0])
+    settings = {"learning_rate": 0.1, "weight_decay": 0.5, "adam_beta1": 0.9, "adam_beta2": 0.99}
+    optimizer = make_optimizer(
+        [{"params": [weights]}], trial(OPTIMIZERS[Optimizer.LION], "single", hyperparameters=settings)
+    )
+    weights.grad = gradient
+    optimizer.step()
+    torch.testing.assert_close(weights.detach(), start * (1 - 0.05) - 0.1 * gradient.sign())
+    torch.testing.assert_close(optimizer.state[weights]["exp_avg"], 0.01 * gradient)
+    weights.grad = -0.05 * gradient
+    before = weights.detach().clone()
+    optimizer.step()  # 0.9 x 0.01 - 0.1 x 0.05 is above zero still
+    torch.testing.assert_close(weights.detach(), before * (1 - 0.05) - 0.1 * gradient.sign())

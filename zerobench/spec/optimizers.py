@@ -28,6 +28,8 @@ class Optimizer(StrEnum):
     """DeepSpeed's FusedAdam under ZeRO; torch.optim.AdamW(fused=True) without DeepSpeed."""
     CPU_ADAM = "cpu_adam"
     """DeepSpeedCPUAdam; runs where the optimizer states are offloaded."""
+    ADAMW_8BIT = "adamw_8bit"
+    """AdamW with both moments in 8 bits, laid out as bitsandbytes lays them; in torch, which DeepSpeed is handed."""
     SGD = "sgd"
     """torch.optim.SGD without momentum: no state, and it shows gradient-scale errors that Adam hides."""
     LION = "lion"
@@ -81,13 +83,16 @@ class StepTemporaries(Spec):
     """For each element of the largest tensor, where it loops over them: on the host."""
     always_loops: bool = False
     """Whether it has no for-each version."""
+    piece_elements: int | None = None
+    """Elements of a tensor that it works on at a time; None: all of them."""
 
     def nbytes(self, tensors: Iterable[int], *, on_gpu: bool) -> int:
         """The most that a step over `tensors` of so many elements takes at a time."""
         sizes = list(tensors)
         if on_gpu and not self.always_loops:
             return self.foreach_bytes * sum(sizes)
-        return self.loop_bytes * max(sizes, default=0)
+        largest = max(sizes, default=0)
+        return self.loop_bytes * (largest if self.piece_elements is None else min(largest, self.piece_elements))
 
 
 class DeepSpeedOptimizer(Spec):
@@ -213,6 +218,7 @@ _ADAMS_MOMENTS = (
 )
 _NO_KERAS = "Keras' own is not set up here; use adamw or sgd"
 _NEVER_SWAPPED = "no run of it whose states came back from a drive was ever held against its reference; use cpu"
+_IN_BLOCKS: dict[str, Any] = {"element_bytes": 1, "block_elements": 256, "least_elements": 4096}
 _BETAS = ("lr", "betas", "eps", "weight_decay")
 
 _ADAMW = OptimizerInfo(
@@ -283,6 +289,27 @@ OPTIMIZERS: dict[Optimizer, OptimizerInfo] = {
                 kernel="cpu_adam",
                 builder="CPUAdamBuilder",
             ),
+        ),
+        OptimizerInfo(
+            name=Optimizer.ADAMW_8BIT,
+            title="AdamW in 8 bits",
+            family="adamw_8bit",
+            states=(
+                State(name="state1", scale_name="absmax1", category=Category.FIRST_MOMENT, **_IN_BLOCKS),
+                State(name="state2", scale_name="absmax2", category=Category.SECOND_MOMENT, **_IN_BLOCKS),
+            ),
+            states_title="Adam's moments in 8 bits",
+            # Both moments of a piece in fp32, and one of them on its way to its codes.
+            temporaries=StepTemporaries(loop_bytes=16, always_loops=True, piece_elements=2**20),
+            temporaries_note="AdamW in 8 bits decodes its moments piece by piece (up to {largest})",
+            factory="adamw_8bit",
+            torch_class="AdamW8bit",
+            inexact_in_parts="its blocks are cut from what a rank updates, and not from the model's tensors",
+            not_on_nvme=_NEVER_SWAPPED,
+            refused={
+                "tensorflow": _NO_KERAS,
+                **dict.fromkeys(("fsdp", "tensor"), "its blocks are no DTensors, of which all states must be; use ddp"),
+            },
         ),
         OptimizerInfo(
             name=Optimizer.SGD,
