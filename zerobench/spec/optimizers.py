@@ -36,6 +36,8 @@ class Optimizer(StrEnum):
     """Lion, a loop over tensors in torch, which DeepSpeed is handed: its own FusedLion is for GPUs alone."""
     CPU_LION = "cpu_lion"
     """DeepSpeedCPULion; runs where the optimizer states are offloaded."""
+    MUON = "muon"
+    """DeepSpeed's Muon: matrices by orthogonal momentum, embeddings, head and vectors by torch's AdamW."""
 
 
 class StatesPlace(StrEnum):
@@ -58,6 +60,8 @@ class State(Spec):
     """Elements that share a scale in fp32; None where there is none."""
     least_elements: int = 0
     """Tensors of fewer are kept in fp32, without scales."""
+    is_partial: bool = False
+    """Whether it is kept of some parameters alone, which is in no sum."""
     scale_name: str | None = None
     """The key of these scales, whose bytes are of the same category."""
 
@@ -116,6 +120,8 @@ class DeepSpeedOptimizer(Spec):
     """DeepSpeed's kernel that it runs, by its name under torch's extension cache; compiled at first use."""
     builder: str | None = None
     """DeepSpeed's builder of that kernel."""
+    stage_3_settings: dict[str, Any] = Field(default_factory=dict)
+    """What `zero_optimization` must say at stage 3."""
     is_flattened_in_16_bits: bool = False
     """Whether stage 0 in 16 bits flattens what it updates (engine.py, _configure_fp16_optimizer: FP16_Optimizer)."""
 
@@ -167,13 +173,24 @@ class OptimizerInfo(Spec):
     """Why they are not where states are partitioned; None: each element is updated by itself."""
     not_on_nvme: str | None = None
     """Why its states cannot be swapped to NVMe; None where they can."""
-    no_formula: str | None = None
-    """Why there is no closed form of it under ZeRO's stages 1 to 3; None where there is."""
+    inexact_where_clipped: str | None = None
+    """Why they are not where states are partitioned and gradients clipped."""
+    not_saved: str | None = None
+    """Why no checkpoint holds it; None where one can."""
+    is_compiled: bool = False
+    """Whether its step is compiled by torch.compile."""
+    unavailable: dict[str, str] = Field(default_factory=dict)
+    """Why it cannot be run in some worlds, by their evidence."""
 
     @property
     def state_bytes(self) -> float:
-        """Bytes of all states for one parameter of a large tensor."""
-        return sum(state.bytes_per_element for state in self.states)
+        """Bytes of all states for one parameter of a large tensor, without partial ones."""
+        return sum(state.bytes_per_element for state in self.states if not state.is_partial)
+
+    @property
+    def has_partial_states(self) -> bool:
+        """Whether how much it keeps depends on which parameters a model has."""
+        return any(state.is_partial for state in self.states)
 
     @property
     def kernel(self) -> str | None:
@@ -195,19 +212,21 @@ class OptimizerInfo(Spec):
         """Whether its states are Adam's two moments in fp32."""
         return {(state.name, state.element_bytes) for state in self.states} == {("exp_avg", 4), ("exp_avg_sq", 4)}
 
-    def why_inexact(self, *, in_parts: bool) -> str | None:
+    def why_inexact(self, *, in_parts: bool, is_clipped: bool) -> str | None:
         """Why its losses are not those of the reference; None: they are. `in_parts`: states are partitioned."""
-        return self.inexact or (self.inexact_in_parts if in_parts else None)
+        found = [self.inexact, self.inexact_in_parts if in_parts else None]
+        found.append(self.inexact_where_clipped if in_parts and is_clipped else None)
+        return next((why for why in found if why is not None), None)
 
     def may_lie(self, *, offloaded: bool) -> bool:
         """Whether its states can be where they are asked to be."""
         return self.place is StatesPlace.ANY or offloaded == (self.place is StatesPlace.HOST)
 
     def states_of(self, tensors: Iterable[int]) -> dict[Category, int]:
-        """Bytes of its states over `tensors` of so many elements."""
+        """Bytes of its states over `tensors` of so many elements, without partial ones."""
         sizes = list(tensors)
         found: dict[Category, int] = {}
-        for state in self.states:
+        for state in (state for state in self.states if not state.is_partial):
             found[state.category] = found.get(state.category, 0) + sum(map(state.nbytes, sizes))
         return found
 
@@ -357,6 +376,44 @@ OPTIMIZERS: dict[Optimizer, OptimizerInfo] = {
             ),
             not_on_nvme=_NEVER_SWAPPED,
             refused={"tensorflow": _NO_KERAS},
+        ),
+        OptimizerInfo(
+            name=Optimizer.MUON,
+            title="Muon",
+            family="muon",
+            states=(
+                State(name="momentum_buffer", category=Category.FIRST_MOMENT),  # or exp_avg, of the rest
+                State(name="exp_avg_sq", category=Category.SECOND_MOMENT, is_partial=True),
+            ),
+            states_title="Muon's momentum",
+            deepspeed=DeepSpeedOptimizer(
+                type="Muon",
+                hyperparameters=_BETAS,
+                settings={"torch_adam": True},
+                class_name="MuonWithAuxAdam",
+                stage_3_settings={"reduce_scatter": False},  # stage3.py, __init__
+            ),
+            factory="muon",
+            torch_class="MuonWithAuxAdam",
+            inexact_where_clipped=(
+                "DeepSpeed clips Muon's update there, to the norm that the gradients should have (stage_1_and_2.py and "
+                "stage3.py, step); with hyperparameters.gradient_clipping 0 they are"
+            ),
+            not_on_nvme=_NEVER_SWAPPED,
+            not_saved="no run of it that went on from a checkpoint was ever held against its reference",
+            is_compiled=True,
+            unavailable={
+                **dict.fromkeys(("emulated", "simulated"), "its update is compiled, which takes values"),
+                "formula": "which states a tensor has, and what its update takes, depends on its shape and its name",
+            },
+            refused={
+                "tensorflow": _NO_KERAS,
+                **dict.fromkeys(("fsdp", "tensor"), "its update needs whole matrices; use zero1 to zero3"),
+                **dict.fromkeys(
+                    ("pipeline", "rpc-pipeline", "parameter-server", "horovod"),
+                    "embeddings are told from other matrices by their names, which are not known there; use ddp",
+                ),
+            },
         ),
     )
 }
