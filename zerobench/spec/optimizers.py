@@ -325,6 +325,7 @@ OPTIMIZERS: dict[Optimizer, OptimizerInfo] = {
             torch_class="AdamW8bit",
             inexact_in_parts="its blocks are cut from what a rank updates, and not from the model's tensors",
             not_on_nvme=_NEVER_SWAPPED,
+            not_saved="a DeepSpeed engine that loads one does not go on as the engine that wrote it; use adamw",
             refused={
                 "tensorflow": _NO_KERAS,
                 **dict.fromkeys(("fsdp", "tensor"), "its blocks are no DTensors, of which all states must be; use ddp"),
