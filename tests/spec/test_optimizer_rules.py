@@ -18,7 +18,7 @@ MODEL = ModelSpec(name="tiny", hf_config={"model_type": "llama", "num_hidden_lay
 
 def reason(machine: dict[str, object], **fields: object) -> tuple[str, str] | None:
     trial = TrialSpec.model_validate({"model": MODEL, "strategy": "zero2", "gpus_per_node": 2, **fields})
-    found = why_skipped(Situation(trial, Machine(accelerator=Accelerator.CPU, cpu_cores=8, **machine), 1000))  # type: ignore[arg-type] # of several kinds
+    found = why_skipped(Situation(trial, Machine(accelerator=Accelerator.CPU, cpu_cores=8, **machine), 1000))
     return None if found is None else (found.rule, found.reason)
 
 
@@ -78,9 +78,14 @@ def test_an_optimizer_that_cannot_run_is_refused_with_what_can(
             ("optimizer_not_on_nvme", "optimizer sgd with offload_optimizer nvme: they are too small"),
         ),
         (
-            {"no_formula": "nobody has written it"},
+            {"unavailable": {"formula": "nobody has written it"}},
             {"strategy": "zero1", "evidence": "formula"},
-            ("optimizer_has_no_formula", "optimizer sgd at zero1 by formula: nobody has written it"),
+            ("optimizer_not_in_this_world", "optimizer sgd formula: nobody has written it"),
+        ),
+        (
+            {"not_saved": "nobody has tried"},
+            {"strategy": "zero1", "checkpoint": {"every_steps": 2}},
+            ("optimizer_not_saved", "checkpoint with optimizer sgd: nobody has tried"),
         ),
         (
             {"refused": {"ddp": "it is whole there"}},
@@ -96,6 +101,14 @@ def test_what_an_entry_refuses_is_refused_with_its_reason(
     monkeypatch.setitem(OPTIMIZERS, Optimizer.SGD, OPTIMIZERS[Optimizer.SGD].model_copy(update=changed))
     assert reason({}, optimizer="sgd", **fields) == expected
     assert reason({}, optimizer="adamw", **fields) is None
+
+
+def test_an_optimizer_whose_step_is_compiled_needs_a_compiler() -> None:
+    muon = {"optimizer": "muon", "precision": "fp32"}
+    found = reason({"has_inductor": False}, **muon)
+    assert found is not None
+    assert found[0] == "optimizer_needs_inductor"
+    assert reason({}, **muon) is None
 
 
 def test_a_refusal_names_a_strategy_and_each_of_them_says_why() -> None:

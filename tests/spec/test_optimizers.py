@@ -93,6 +93,8 @@ def test_every_state_has_one_name_in_the_ledger() -> None:
         ({"inexact_in_parts": "it sees whole tensors"}, "ddp", True),
         ({"inexact_in_parts": "it sees whole tensors"}, "zero1", False),
         ({"inexact_in_parts": "it sees whole tensors"}, "fsdp", False),
+        ({"inexact_where_clipped": "it clips the update"}, "zero1", False),
+        ({"inexact_where_clipped": "it clips the update"}, "zero0", True),
         ({}, "zero3", True),
     ],
 )

@@ -5,7 +5,7 @@ from __future__ import annotations
 import textwrap
 from collections.abc import Iterator
 
-from zerobench.spec.optimizers import OPTIMIZERS, OptimizerInfo, StatesPlace
+from zerobench.spec.optimizers import OPTIMIZERS, OptimizerInfo, State, StatesPlace
 
 _WIDTH = 80
 _INDENT = " " * (max(map(len, OPTIMIZERS)) + 2)
@@ -39,8 +39,12 @@ def _facts(info: OptimizerInfo) -> Iterator[tuple[str, str]]:
         yield "not judged where states are partitioned", info.inexact_in_parts
     if info.not_on_nvme is not None:
         yield "not on NVMe", info.not_on_nvme
-    if info.no_formula is not None:
-        yield "no formula at stages 1 to 3", info.no_formula
+    if info.inexact_where_clipped is not None:
+        yield "not judged where states are partitioned and gradients clipped", info.inexact_where_clipped
+    if info.not_saved is not None:
+        yield "no checkpoint", info.not_saved
+    for evidence, reason in info.unavailable.items():
+        yield f"not {evidence}", reason
     for strategy, reason in info.refused.items():
         yield f"not {strategy}", reason
 
@@ -48,5 +52,11 @@ def _facts(info: OptimizerInfo) -> Iterator[tuple[str, str]]:
 def _states(info: OptimizerInfo) -> str:
     if not info.states:
         return "none"
-    parts = (f"{state.category.replace('_', ' ')} {state.bytes_per_element:g}" for state in info.states)
-    return f"{info.state_bytes:g} bytes a parameter ({', '.join(parts)})"
+    parts = (_state(state) for state in info.states)
+    least = "at least " if info.has_partial_states else ""
+    return f"{least}{info.state_bytes:g} bytes a parameter ({', '.join(parts)})"
+
+
+def _state(state: State) -> str:
+    of_some = " of some parameters" if state.is_partial else ""
+    return f"{state.category.replace('_', ' ')} {state.bytes_per_element:g}{of_some}"

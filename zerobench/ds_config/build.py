@@ -136,6 +136,9 @@ def _optimizer(trial: TrialSpec) -> dict[str, Any]:
 
 def _zero(trial: TrialSpec) -> dict[str, Any]:
     section: dict[str, Any] = {"stage": trial.zero_stage or 0}
+    made = OPTIMIZERS[trial.optimizer].deepspeed
+    if trial.zero_stage == 3 and made is not None:
+        section |= made.stage_3_settings
     if trial.offload_optimizer is not Offload.NONE:
         section["offload_optimizer"] = _offload(trial.offload_optimizer)
     if trial.offload_param is not Offload.NONE:

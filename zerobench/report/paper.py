@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from zerobench.formulas.zero_paper import ModelStates, bytes_per_parameter, model_states, shares
 from zerobench.formulas.zeropp import second_copy_bytes
 from zerobench.spec.batch import model_parallel_size
+from zerobench.spec.optimizers import OPTIMIZERS
 from zerobench.spec.sharding import state_shard_size
 from zerobench.spec.strategy import paper_stage
 from zerobench.spec.trial import TrialSpec
@@ -27,6 +28,8 @@ def paper_terms(spec: TrialSpec, num_params: int | None) -> PaperTerms | None:
     stage = paper_stage(spec)
     cut = model_parallel_size(spec) > 1  # the paper divides states, and not the matrices of the model
     if cut or stage is None or num_params is None or not (spec.knows("precision") and spec.knows("optimizer")):
+        return None
+    if OPTIMIZERS[spec.optimizer].has_partial_states:  # of which the terms, bytes a parameter, cannot speak
         return None
     sizes, ranks = bytes_per_parameter(spec.precision, spec.optimizer), state_shard_size(spec)
     states = model_states(num_params, ranks, stage, sizes)

@@ -7,7 +7,7 @@ from functools import partial
 from zerobench.spec.optimizers import OPTIMIZERS, OptimizerInfo, StatesPlace, without_deepspeed
 from zerobench.spec.situation import Rule, Situation
 from zerobench.spec.strategy import strategy_info, uses_deepspeed
-from zerobench.spec.trial import Evidence, Offload
+from zerobench.spec.trial import Offload
 
 
 def _asks_for(s: Situation, info: OptimizerInfo) -> bool:
@@ -58,11 +58,22 @@ def _not_on_nvme(s: Situation) -> str | None:
     return f"optimizer {s.trial.optimizer} with offload_optimizer nvme: {why}"
 
 
-def _no_formula(s: Situation) -> str | None:
-    why = OPTIMIZERS[s.trial.optimizer].no_formula
-    if why is None or s.trial.evidence is not Evidence.FORMULA or not s.trial.zero_stage:
+def _not_in_this_world(s: Situation) -> str | None:
+    why = OPTIMIZERS[s.trial.optimizer].unavailable.get(s.trial.evidence)
+    return None if why is None else f"optimizer {s.trial.optimizer} {s.trial.evidence}: {why}"
+
+
+def _not_saved(s: Situation) -> str | None:
+    why = OPTIMIZERS[s.trial.optimizer].not_saved
+    return (
+        None if why is None or s.trial.checkpoint is None else f"checkpoint with optimizer {s.trial.optimizer}: {why}"
+    )
+
+
+def _needs_inductor(s: Situation) -> str | None:
+    if not OPTIMIZERS[s.trial.optimizer].is_compiled or s.machine.has_inductor:
         return None
-    return f"optimizer {s.trial.optimizer} at {s.trial.strategy} by formula: {why}"
+    return f"optimizer {s.trial.optimizer}: its step is compiled by torch.compile, which finds no compiler here"
 
 
 _ON_HOST = [info for info in OPTIMIZERS.values() if info.place is StatesPlace.HOST]
@@ -73,13 +84,15 @@ COMPILER_RULES: dict[str, Rule] = {
     for info in OPTIMIZERS.values()
     if info.kernel is not None
 }
+COMPILER_RULES["optimizer_needs_inductor"] = _needs_inductor
 
 OPTIMIZER_RULES: dict[str, Rule] = {
     **{f"{info.name}_needs_offload": partial(_needs_offload, info) for info in _ON_HOST},
     **{f"{info.name}_needs_device_states": partial(_needs_device_states, info) for info in _ON_DEVICE},
     **COMPILER_RULES,
     "optimizer_not_on_nvme": _not_on_nvme,
-    "optimizer_has_no_formula": _no_formula,
+    "optimizer_not_in_this_world": _not_in_this_world,
+    "optimizer_not_saved": _not_saved,
 }
 
 STRATEGY_OPTIMIZER_RULES: dict[str, Rule] = {

@@ -28,10 +28,16 @@ class Optimizer(StrEnum):
     """DeepSpeed's FusedAdam under ZeRO; torch.optim.AdamW(fused=True) without DeepSpeed."""
     CPU_ADAM = "cpu_adam"
     """DeepSpeedCPUAdam; runs where the optimizer states are offloaded."""
+    ADAMW_8BIT = "adamw_8bit"
+    """AdamW with both moments in 8 bits, laid out as bitsandbytes lays them; in torch, which DeepSpeed is handed."""
     SGD = "sgd"
     """torch.optim.SGD without momentum: no state, and it shows gradient-scale errors that Adam hides."""
     LION = "lion"
     """Lion, a loop over tensors in torch, which DeepSpeed is handed: its own FusedLion is for GPUs alone."""
+    CPU_LION = "cpu_lion"
+    """DeepSpeedCPULion; runs where the optimizer states are offloaded."""
+    MUON = "muon"
+    """DeepSpeed's Muon: matrices by orthogonal momentum, embeddings, head and vectors by torch's AdamW."""
 
 
 class StatesPlace(StrEnum):
@@ -54,6 +60,8 @@ class State(Spec):
     """Elements that share a scale in fp32; None where there is none."""
     least_elements: int = 0
     """Tensors of fewer are kept in fp32, without scales."""
+    is_partial: bool = False
+    """Whether it is kept of some parameters alone, which is in no sum."""
     scale_name: str | None = None
     """The key of these scales, whose bytes are of the same category."""
 
@@ -79,13 +87,16 @@ class StepTemporaries(Spec):
     """For each element of the largest tensor, where it loops over them: on the host."""
     always_loops: bool = False
     """Whether it has no for-each version."""
+    piece_elements: int | None = None
+    """Elements of a tensor that it works on at a time; None: all of them."""
 
     def nbytes(self, tensors: Iterable[int], *, on_gpu: bool) -> int:
         """The most that a step over `tensors` of so many elements takes at a time."""
         sizes = list(tensors)
         if on_gpu and not self.always_loops:
             return self.foreach_bytes * sum(sizes)
-        return self.loop_bytes * max(sizes, default=0)
+        largest = max(sizes, default=0)
+        return self.loop_bytes * (largest if self.piece_elements is None else min(largest, self.piece_elements))
 
 
 class DeepSpeedOptimizer(Spec):
@@ -109,6 +120,8 @@ class DeepSpeedOptimizer(Spec):
     """DeepSpeed's kernel that it runs, by its name under torch's extension cache; compiled at first use."""
     builder: str | None = None
     """DeepSpeed's builder of that kernel."""
+    stage_3_settings: dict[str, Any] = Field(default_factory=dict)
+    """What `zero_optimization` must say at stage 3."""
     is_flattened_in_16_bits: bool = False
     """Whether stage 0 in 16 bits flattens what it updates (engine.py, _configure_fp16_optimizer: FP16_Optimizer)."""
 
@@ -160,13 +173,24 @@ class OptimizerInfo(Spec):
     """Why they are not where states are partitioned; None: each element is updated by itself."""
     not_on_nvme: str | None = None
     """Why its states cannot be swapped to NVMe; None where they can."""
-    no_formula: str | None = None
-    """Why there is no closed form of it under ZeRO's stages 1 to 3; None where there is."""
+    inexact_where_clipped: str | None = None
+    """Why they are not where states are partitioned and gradients clipped."""
+    not_saved: str | None = None
+    """Why no checkpoint holds it; None where one can."""
+    is_compiled: bool = False
+    """Whether its step is compiled by torch.compile."""
+    unavailable: dict[str, str] = Field(default_factory=dict)
+    """Why it cannot be run in some worlds, by their evidence."""
 
     @property
     def state_bytes(self) -> float:
-        """Bytes of all states for one parameter of a large tensor."""
-        return sum(state.bytes_per_element for state in self.states)
+        """Bytes of all states for one parameter of a large tensor, without partial ones."""
+        return sum(state.bytes_per_element for state in self.states if not state.is_partial)
+
+    @property
+    def has_partial_states(self) -> bool:
+        """Whether how much it keeps depends on which parameters a model has."""
+        return any(state.is_partial for state in self.states)
 
     @property
     def kernel(self) -> str | None:
@@ -188,19 +212,21 @@ class OptimizerInfo(Spec):
         """Whether its states are Adam's two moments in fp32."""
         return {(state.name, state.element_bytes) for state in self.states} == {("exp_avg", 4), ("exp_avg_sq", 4)}
 
-    def why_inexact(self, *, in_parts: bool) -> str | None:
+    def why_inexact(self, *, in_parts: bool, is_clipped: bool) -> str | None:
         """Why its losses are not those of the reference; None: they are. `in_parts`: states are partitioned."""
-        return self.inexact or (self.inexact_in_parts if in_parts else None)
+        found = [self.inexact, self.inexact_in_parts if in_parts else None]
+        found.append(self.inexact_where_clipped if in_parts and is_clipped else None)
+        return next((why for why in found if why is not None), None)
 
     def may_lie(self, *, offloaded: bool) -> bool:
         """Whether its states can be where they are asked to be."""
         return self.place is StatesPlace.ANY or offloaded == (self.place is StatesPlace.HOST)
 
     def states_of(self, tensors: Iterable[int]) -> dict[Category, int]:
-        """Bytes of its states over `tensors` of so many elements."""
+        """Bytes of its states over `tensors` of so many elements, without partial ones."""
         sizes = list(tensors)
         found: dict[Category, int] = {}
-        for state in self.states:
+        for state in (state for state in self.states if not state.is_partial):
             found[state.category] = found.get(state.category, 0) + sum(map(state.nbytes, sizes))
         return found
 
@@ -211,6 +237,7 @@ _ADAMS_MOMENTS = (
 )
 _NO_KERAS = "Keras' own is not set up here; use adamw or sgd"
 _NEVER_SWAPPED = "no run of it whose states came back from a drive was ever held against its reference; use cpu"
+_IN_BLOCKS: dict[str, Any] = {"element_bytes": 1, "block_elements": 256, "least_elements": 4096}
 _BETAS = ("lr", "betas", "eps", "weight_decay")
 
 _ADAMW = OptimizerInfo(
@@ -283,6 +310,28 @@ OPTIMIZERS: dict[Optimizer, OptimizerInfo] = {
             ),
         ),
         OptimizerInfo(
+            name=Optimizer.ADAMW_8BIT,
+            title="AdamW in 8 bits",
+            family="adamw_8bit",
+            states=(
+                State(name="state1", scale_name="absmax1", category=Category.FIRST_MOMENT, **_IN_BLOCKS),
+                State(name="state2", scale_name="absmax2", category=Category.SECOND_MOMENT, **_IN_BLOCKS),
+            ),
+            states_title="Adam's moments in 8 bits",
+            # Both moments of a piece in fp32, and one of them on its way to its codes.
+            temporaries=StepTemporaries(loop_bytes=16, always_loops=True, piece_elements=2**20),
+            temporaries_note="AdamW in 8 bits decodes its moments piece by piece (up to {largest})",
+            factory="adamw_8bit",
+            torch_class="AdamW8bit",
+            inexact_in_parts="its blocks are cut from what a rank updates, and not from the model's tensors",
+            not_on_nvme=_NEVER_SWAPPED,
+            not_saved="a DeepSpeed engine that loads one does not go on as the engine that wrote it; use adamw",
+            refused={
+                "tensorflow": _NO_KERAS,
+                **dict.fromkeys(("fsdp", "tensor"), "its blocks are no DTensors, of which all states must be; use ddp"),
+            },
+        ),
+        OptimizerInfo(
             name=Optimizer.SGD,
             title="torch.optim.SGD",
             family="sgd",
@@ -305,6 +354,67 @@ OPTIMIZERS: dict[Optimizer, OptimizerInfo] = {
             torch_class="Lion",
             not_on_nvme=_NEVER_SWAPPED,
             refused={"tensorflow": _NO_KERAS},
+        ),
+        OptimizerInfo(
+            name=Optimizer.CPU_LION,
+            title="CPULion",
+            family="lion",
+            states=_ADAMS_MOMENTS,  # ops/lion/cpu_lion.py makes the second as well, and never touches it
+            states_title="Lion's moment and an unused second one",
+            place=StatesPlace.HOST,
+            instead=(Optimizer.LION,),
+            plain=Optimizer.LION,
+            deepspeed=DeepSpeedOptimizer(
+                type="Lion",
+                hyperparameters=("lr", "betas", "weight_decay"),
+                class_name="DeepSpeedCPULion",
+                kernel="cpu_lion",
+                builder="CPULionBuilder",
+            ),
+            inexact=(
+                "CPULion moves weights whose momentum and gradient are both zero, such as those of tokens that did not "
+                "occur (ops/csrc/lion, copysign); Lion leaves them"
+            ),
+            not_on_nvme=_NEVER_SWAPPED,
+            refused={"tensorflow": _NO_KERAS},
+        ),
+        OptimizerInfo(
+            name=Optimizer.MUON,
+            title="Muon",
+            family="muon",
+            states=(
+                State(name="momentum_buffer", category=Category.FIRST_MOMENT),  # or exp_avg, of the rest
+                State(name="exp_avg_sq", category=Category.SECOND_MOMENT, is_partial=True),
+            ),
+            states_title="Muon's momentum",
+            deepspeed=DeepSpeedOptimizer(
+                type="Muon",
+                hyperparameters=_BETAS,
+                settings={"torch_adam": True},
+                class_name="MuonWithAuxAdam",
+                stage_3_settings={"reduce_scatter": False},  # stage3.py, __init__
+            ),
+            factory="muon",
+            torch_class="MuonWithAuxAdam",
+            inexact_where_clipped=(
+                "DeepSpeed clips Muon's update there, to the norm that the gradients should have (stage_1_and_2.py and "
+                "stage3.py, step); with hyperparameters.gradient_clipping 0 they are"
+            ),
+            not_on_nvme=_NEVER_SWAPPED,
+            not_saved="no run of it that went on from a checkpoint was ever held against its reference",
+            is_compiled=True,
+            unavailable={
+                **dict.fromkeys(("emulated", "simulated"), "its update is compiled, which takes values"),
+                "formula": "which states a tensor has, and what its update takes, depends on its shape and its name",
+            },
+            refused={
+                "tensorflow": _NO_KERAS,
+                **dict.fromkeys(("fsdp", "tensor"), "its update needs whole matrices; use zero1 to zero3"),
+                **dict.fromkeys(
+                    ("pipeline", "rpc-pipeline", "parameter-server", "horovod"),
+                    "embeddings are told from other matrices by their names, which are not known there; use ddp",
+                ),
+            },
         ),
     )
 }

@@ -265,7 +265,12 @@ def is_exact(trial: TrialSpec) -> bool:
         return False  # it multiplies fp32 in bf16 (Cloud TPU, "Improve your model's performance with bfloat16")
     is_lossy = trial.compression is not Compression.NONE or trial.quantized_weights or trial.quantized_gradients
     is_lossy |= trial.cross_entropy is CrossEntropy.MODEL_DTYPE and trial.precision is not Precision.FP32
-    is_lossy |= OPTIMIZERS[trial.optimizer].why_inexact(in_parts=(paper_stage(trial) or 0) > 0) is not None
+    is_lossy |= (
+        OPTIMIZERS[trial.optimizer].why_inexact(
+            in_parts=(paper_stage(trial) or 0) > 0, is_clipped=trial.hyperparameters.gradient_clipping > 0
+        )
+        is not None
+    )
     return (info is None or info.exact) and not is_lossy and not is_stale
 
 

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Iterable
 from importlib import import_module
 from typing import Any
 
@@ -22,6 +22,21 @@ def make_optimizer(groups: list[dict[str, Any]], trial: TrialSpec) -> torch.opti
     module = import_module(f"zerobench.worker.optimizers.{info.factory}")
     optimizer: torch.optim.Optimizer = module.make(groups, trial.hyperparameters, **info.torch_settings)
     return optimizer
+
+
+_NAME = "name_in_model"
+
+
+def give_names(module: torch.nn.Module, updated: Iterable[torch.Tensor]) -> None:
+    """Tell each of `updated`, in the order of the module's trainable parameters, what it is of."""
+    names = (name for name, parameter in module.named_parameters() if parameter.requires_grad)
+    for name, tensor in zip(names, updated, strict=True):
+        setattr(tensor, _NAME, name)
+
+
+def name_of(tensor: torch.Tensor) -> str:
+    """The parameter's name in its model; empty where nobody has told it."""
+    return str(getattr(tensor, _NAME, ""))
 
 
 def handed_to_deepspeed(trial: TrialSpec) -> Callable[[list[Any]], torch.optim.Optimizer] | None:

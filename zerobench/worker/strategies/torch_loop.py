@@ -19,7 +19,7 @@ from zerobench.records import Phase
 from zerobench.spec.trial import Precision, TrialSpec
 from zerobench.worker.compilation import compile_blocks, compile_whole
 from zerobench.worker.mixed_precision import MasterWeights
-from zerobench.worker.optimizers import make_optimizer
+from zerobench.worker.optimizers import give_names, make_optimizer
 from zerobench.worker.strategies.base import Phases, Strategy, causal_loss, only_learning_rate
 from zerobench.worker.strategies.checkpoint_states import (
     States,
@@ -50,6 +50,7 @@ class TorchLoop(Strategy):
         if trial.precision is not Precision.FP32 and self._keeps_masters:
             self._masters = MasterWeights(parameters)
         self._updated: Sequence[torch.Tensor] = parameters if self._masters is None else self._masters.masters
+        give_names(self.module, self._updated)
         self._optimizer = make_optimizer(self._parameter_groups(self._updated), trial)
         self._scale = loss_scale(trial)
 
