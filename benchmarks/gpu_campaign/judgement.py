@@ -9,7 +9,7 @@ from typing import NamedTuple
 from benchmarks.gpu_campaign.cell_figures import NEEDED, Figure
 from benchmarks.prediction.simulated import origin, table
 from zerobench.records import Status
-from zerobench.report.grids import show_error
+from zerobench.report.column_units import show_error
 from zerobench.report.predictions.figures import Quantity
 from zerobench.report.trials import Trial
 from zerobench.units import format_bytes

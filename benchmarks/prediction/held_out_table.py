@@ -10,7 +10,7 @@ from typing import Any, NamedTuple
 from benchmarks.prediction.simulated import device_rows, table
 from zerobench.errors import UserError
 from zerobench.records import Category, Phase, RankRecord, StepKind
-from zerobench.report.grids import show_error
+from zerobench.report.column_units import show_error
 from zerobench.spec.trial import Offload, TrialSpec
 
 MEDIAN_GOAL, WORST_GOAL, UNDER_GOAL = 0.005, 0.03, 0.01
