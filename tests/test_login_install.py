@@ -156,10 +156,13 @@ def test_what_needs_no_rank_works(login: Login, arguments: list[str], words: str
 
 
 def test_a_plan_by_formula_ends_in_a_recommendation_that_knows_the_step(login: Login) -> None:
-    said = login("plan", "--model", "llama-7b", "--gpus", "8", "--gpu", "h200", "--host-memory", "1TB", "--formula")
+    said = login(
+        "plan", "--model", "llama-7b", "--gpus", "8", "--gpu", "h200", "--host-memory", "1TB", "--formula", "--details"
+    )
     assert said.returncode == 0, said.stderr
-    assert "9 configurations predicted by formula, none measured" in said.stdout
-    assert re.search(r"Recommended zero\d: .* Its step takes [\d.]+ ms at least", " ".join(said.stdout.split()))
+    assert "Predicted (formula): " in said.stdout
+    assert re.search(r"llama-7b on 8 x H200 SXM: take zero\d", said.stdout)
+    assert re.search(r"tokens/s expected \(.*\), a step [\d.]+ ms\.", said.stdout)
     assert "formula: what the allocator rounds and cannot give back" in said.stdout
 
 

@@ -2,7 +2,7 @@
 
 Of what fits with room, the one whose step is expected to be shortest; those whose intervals overlap with its interval
 are tied with it, and of them the simplest is taken: what is offloaded least, then the lowest stage, which partitions no
-more than it must, then most room. Where the time of one is not known, all that fits with room is tied.
+more than it must, then most room. Where no time is known, all that fits with room is tied.
 """
 
 from __future__ import annotations
@@ -64,7 +64,7 @@ class Choice(Generic[_Item]):
     num_tied: int
     """Those that are expected to be as fast, itself among them."""
     is_timed: bool
-    """Whether the times of all that fit are known."""
+    """Whether the time of any that fits is known."""
 
     @property
     def reason(self) -> str:
@@ -72,13 +72,13 @@ class Choice(Generic[_Item]):
         if self.num_fitting == 1:
             return "it alone fits with room"
         those = f"{self.num_fitting} fit with {ROOM:.0%} room"
-        rule = "of those it offloads least, at the lowest stage"
+        rule = "it offloads least, at the lowest stage"
         if not self.is_timed:
-            return f"{those}, {rule}; their times are not known: measure"
+            return f"{those}: {rule}; their times are not known, so measure"
         if self.num_tied == 1:
             return f"of {those.replace(' fit', ' that fit')} it is expected to be the fastest"
         tied = "all" if self.num_tied == self.num_fitting else f"{self.num_tied}"
-        return f"{those}, {tied} about as fast; {rule}"
+        return f"{those}, {tied} about as fast: {rule}"
 
 
 def choose(items: Iterable[_Item], option: Callable[[_Item], Option]) -> Choice[_Item] | None:
@@ -93,9 +93,9 @@ def choose(items: Iterable[_Item], option: Callable[[_Item], Option]) -> Choice[
 
 
 def _as_fast(options: Sequence[Option]) -> list[bool] | None:
-    """Whether each is about as fast as the fastest; None where a time is missing."""
+    """Whether each is about as fast as the fastest; None where no time is known. One of unknown time is not."""
     times = [option.expected for option in options if option.expected is not None]
-    if len(times) < len(options):
+    if not times:
         return None
     fastest = min(times, key=lambda one: one.step_s)
-    return [one.low_s <= fastest.high_s for one in times]
+    return [option.expected is not None and option.expected.low_s <= fastest.high_s for option in options]

@@ -245,15 +245,15 @@ def test_a_steps_least_time_is_that_of_a_completed_simulation_alone() -> None:
     bound = step_bound(made, gpu, Cluster(gpu, 1, 8, host_memory_bytes_per_s=rate).links)
     assert bound is not None
     assert bound.is_whole
-    assert summary_of(made).step_bound_s == bound.step_s
-    assert summary_of(ZERO2).step_bound_s is None
+    assert summary_of(made).predicted_step.bound_s == bound.step_s
+    assert summary_of(ZERO2).predicted_step.bound_s is None
     ended = with_record(made, status=Status.CRASH)
-    assert summary_of(ended).step_bound_s is None
+    assert summary_of(ended).predicted_step.bound_s is None
 
 
 def test_a_bound_that_lacks_a_term_is_no_least_time() -> None:
     without_flops = trial(asked(), {(StepKind.STEADY, Phase.STEP): {Category.PARAMETERS: GIB}})
-    assert summary_of(without_flops).step_bound_s is None
+    assert summary_of(without_flops).predicted_step.bound_s is None
     sent = [collective("all_reduce", Phase.BACKWARD, GIB)]
     unknown_drive = asked("zero3", offload_optimizer="nvme", nvme_path="/nvme")
     made = trial(unknown_drive, {}, flops={Phase.FORWARD: 10**15, Phase.BACKWARD: 2 * 10**15}, collectives=sent)
@@ -263,7 +263,7 @@ def test_a_bound_that_lacks_a_term_is_no_least_time() -> None:
     assert bound is not None
     assert not bound.is_whole
     assert bound.step_s is not None
-    assert summary_of(made).step_bound_s is None
+    assert summary_of(made).predicted_step.bound_s is None
 
 
 def test_of_ranks_on_unlike_devices_the_first_one_says_the_gpu() -> None:

@@ -57,7 +57,8 @@ COLUMNS = {
     samples_per_s:Float64 tokens_per_s:Float64 tflops_per_gpu:Float64 mfu:Float64 device_peak_bytes:Int64
     nvml_peak_bytes:Int64 host_peak_bytes:Int64 energy_joules:Float64 nvme_read_bytes_per_s:Float64
     nvme_write_bytes_per_s:Float64 loss_first:Float64 loss_last:Float64 loss_parity:Float64 norm_parity:Float64
-    nodes:string job:string step_bound_s:Float64
+    nodes:string job:string step_bound_s:Float64 expected_step_s:Float64 expected_step_low_s:Float64
+    expected_step_high_s:Float64
 """,
     "errors": KEYS
     + """

@@ -27,8 +27,9 @@ from zerobench.report.render.terminal import print_parts
 from zerobench.report.tables.plan_memory import verdict
 from zerobench.report.tables.plan_time import days, gpu_hours, traffic
 from zerobench.spec.cluster import Cluster
+from zerobench.spec.optimizers import Optimizer
 from zerobench.spec.presets import resolve_model
-from zerobench.spec.trial import Optimizer
+from zerobench.timing.step import Expected
 
 GOLDEN = Path(__file__).parent / "golden"
 
@@ -39,10 +40,16 @@ def shown(
     """What `plan_view` shows of a run of these trials, and the row that it recommends."""
     write_run(path / "run", trials, samples=False)
     console = Console(width=width, file=io.StringIO(), color_system=None)
-    parts, best = plan_view(path / "run", place, tokens)
-    print_parts(parts, console)
+    view = plan_view(path / "run", place, tokens)
+    print_parts([*view.details, *view.answer], console)
     assert isinstance(console.file, io.StringIO)
-    return re.sub(r" +$", "", console.file.getvalue(), flags=re.MULTILINE), best
+    return re.sub(r" +$", "", console.file.getvalue(), flags=re.MULTILINE), view.best
+
+
+def taken(rows: Sequence[PlanRow]) -> PlanRow | None:
+    """The row that is recommended."""
+    choice = recommended(rows)
+    return None if choice is None else choice.best
 
 
 def row(trial: SampleTrial, place: Cluster) -> PlanRow:
@@ -108,7 +115,7 @@ def test_no_line_is_wider_than_the_terminal_and_no_number_is_cut(
 def test_every_table_of_bytes_says_that_it_is_predicted(tmp_path: Path) -> None:
     place = cluster()
     text, _ = shown(tmp_path, plan_trials(place), place)
-    assert text.count("Predicted (simulated)") == 3
+    assert text.count("Predicted (simulated)") == 4
     assert "none measured" in text
     assert "Lower bound of the step time" in text
 
@@ -141,9 +148,8 @@ def test_the_recommended_row_is_at_the_lowest_stage_that_fits_and_offloads_nothi
     by_stage = {t.spec.zero_stage: row(t, place) for t in trials if t.ranks and not row(t, place).offloads}
     assert not by_stage[0].has_room
     assert (by_stage[3].step_s or 0) < (best.step_s or 0)
-    assert f"\n{best.shown.label}: " in text
-    assert "of those it offloads least, at the lowest stage" in " ".join(text.split())
-    assert "slower" not in text
+    assert f": take {best.shown.label}\n" in text
+    assert "it offloads least, at the lowest stage" in " ".join(text.split())
 
 
 def test_without_host_memory_offloads_are_not_judged(tmp_path: Path) -> None:
@@ -157,7 +163,7 @@ def test_without_host_memory_offloads_are_not_judged(tmp_path: Path) -> None:
     offloaded = [trial for trial in plan_trials(place) if trial.ranks and row(trial, place).offloads]
     text, best = shown(tmp_path, offloaded, place)
     assert best is not None
-    assert "host memory is not judged" in " ".join(text.split())
+    assert "give --host-memory to have it judged" in " ".join(text.split())
 
 
 def test_a_row_without_room_is_not_recommended() -> None:
@@ -166,18 +172,58 @@ def test_a_row_without_room_is_not_recommended() -> None:
     full = [replace(one, capacity=replace(one.capacity, device_bytes=one.device.needed_bytes or 0)) for one in rows]
     assert full[0].fits
     assert not full[0].has_room
-    assert recommended(full) is None
-    assert recommended([*full, rows[-1]]) is rows[-1]
+    assert taken(full) is None
+    assert taken([*full, rows[-1]]) is rows[-1]
 
 
-def test_a_bound_or_the_lack_of_one_changes_no_recommendation() -> None:
+def timed(one: PlanRow, step_s: float, spread: float = 1.1) -> PlanRow:
+    return replace(one, expected=Expected(step_s, step_s / spread, step_s * spread, step_s, 0.0, 0.0, ()))
+
+
+def test_the_fastest_is_taken_and_of_those_about_as_fast_the_simplest() -> None:
     place = cluster()
     rows = [row(trial, place) for trial in plan_trials(place) if trial.ranks]
-    best = recommended(rows)
+    stage_3 = next(one for one in rows if one.trial.spec.zero_stage == 3 and not one.offloads)
+    alone = [timed(one, 0.5 if one is stage_3 else 1.0) for one in rows]
+    assert taken(alone) is alone[rows.index(stage_3)]
+    tied = [timed(one, 0.9 if one is stage_3 else 1.0) for one in rows]
+    simplest = taken([replace(one, expected=None) for one in rows])
+    found = taken(tied)
+    assert found is not None
+    assert simplest is not None
+    assert found.shown.label == simplest.shown.label
+
+
+def test_one_of_unknown_time_is_not_taken_and_where_none_is_known_memory_decides_alone() -> None:
+    place = cluster()
+    rows = [row(trial, place) for trial in plan_trials(place) if trial.ranks]
+    offloaded = [timed(one, 0.1) if one.offloads else replace(one, expected=None) for one in rows]
+    best = taken(offloaded)
     assert best is not None
-    slow = [replace(one, bound=one.bound and replace(one.bound, step_s=1e9)) if one is best else one for one in rows]
-    assert recommended(slow) is slow[rows.index(best)]
-    assert recommended([replace(one, bound=None) for one in rows]) is not None
+    assert best.offloads
+    found = recommended([replace(one, expected=None) for one in rows])
+    assert found is not None
+    assert (found.is_timed, found.best.offloads) == (False, False)
+    assert "times are not known" in found.reason
+
+
+def test_the_answer_is_on_a_screen_of_24_lines_with_the_choice_memory_speed_and_why(tmp_path: Path) -> None:
+    place = cluster()
+    write_run(tmp_path / "run", plan_trials(place), samples=False)
+    console = Console(width=80, file=io.StringIO(), color_system=None)
+    view = plan_view(tmp_path / "run", place, tokens=300e9)
+    print_parts(view.answer, console)
+    assert isinstance(console.file, io.StringIO)
+    text = console.file.getvalue()
+    lines = text.rstrip().splitlines()
+    assert (
+        len(lines) <= 21 + 5
+    )  # five cells more than without a drive: no screen has them, but the answer, which is last
+    assert len(lines) - lines.index(next(line for line in lines if ": take " in line)) <= 7
+    assert view.best is not None
+    assert f": take {view.best.shown.label}" in text
+    assert [word for word in ("Memory: ", "Speed: ", "300 B tokens: ", "Why: ") if word not in text] == []
+    assert "tokens/s expected (" in text
 
 
 def test_where_nothing_fits_the_nearest_is_named_with_what_it_needs(tmp_path: Path) -> None:
@@ -192,6 +238,7 @@ def test_skipped_cells_are_listed_with_their_reason(tmp_path: Path) -> None:
     text, _ = shown(tmp_path, plan_trials(cluster()), cluster())
     assert "9 configurations predicted by simulation, none measured, 5 skipped" in text
     assert text.count("--nvme 7GB/s") == 5
+    assert "5 not tried: no NVMe drive is given\n" in text
 
 
 def test_each_losing_row_is_told_why(tmp_path: Path) -> None:
@@ -232,7 +279,7 @@ def test_a_plan_says_of_which_releases_it_is(tmp_path: Path) -> None:
     text, _ = shown(tmp_path, plan_trials(place), place)
     assert "predicted with" not in text
     (tmp_path / "run" / "environment.json").write_text('{"versions": {"deepspeed": "0.19.8", "torch": "2.13.0"}}')
-    print_parts(plan_view(tmp_path / "run", place)[0], console)
+    print_parts(plan_view(tmp_path / "run", place).details, console)
     assert isinstance(console.file, io.StringIO)
     said = "predicted with: DeepSpeed 0.19.8, torch 2.13.0; other releases may hold other bytes"
     assert said in console.file.getvalue()

@@ -11,17 +11,24 @@ from zerobench.report.tables.model import Column, Line, Table
 from zerobench.report.tables.part import Part
 from zerobench.report.tables.plan_memory import verdict
 from zerobench.spec.cluster import Cluster
-from zerobench.spec.trial import TrialSpec
 from zerobench.units import format_bytes, format_count, format_seconds
 
+_DAY_S = 24 * 3600.0
 
-def answer(rows: Sequence[PlanRow], choice: Choice[PlanRow] | None, cluster: Cluster, others: Sequence[str]) -> Part:
-    """The answer in a few lines; `others` says of trials that have no figures."""
+
+def answer(
+    rows: Sequence[PlanRow],
+    choice: Choice[PlanRow] | None,
+    cluster: Cluster,
+    others: Sequence[str],
+    tokens: float | None = None,
+) -> Part:
+    """The answer in a few lines; `others` says of trials without figures, `tokens` is how many are to be trained."""
     if choice is None:
         return Part(f"{_where(rows, cluster)}: nothing fits", text=[_nearest(rows), *others])
     best = choice.best
     title = f"{_where(rows, cluster)}: take {plain(best.shown.label)}"
-    lines = [_memory(best), _speed(best), f"Why: {choice.reason}."]
+    lines = [_memory(best), _speed(best), *_duration(best, tokens), f"Why: {choice.reason}."]
     return Part(title, text=[*lines, *others])
 
 
@@ -32,7 +39,7 @@ def _where(rows: Sequence[PlanRow], cluster: Cluster) -> str:
 
 def _memory(best: PlanRow) -> str:
     device = f"Memory: {_of(best.device.needed_bytes, best.device.capacity_bytes)} of each GPU"
-    if not best.offloads and not best.host.needed_bytes:
+    if not best.offloads and (best.host.room is None or best.host.room > _HARDLY):
         return f"{device}."
     if best.host.room is None:
         needs = format_bytes(best.host.needed_bytes)
@@ -59,6 +66,24 @@ def _speed(best: PlanRow) -> str:
     if best.bound is None or best.bound.tokens_per_s is None:
         return "Speed: not known."
     return f"Speed: {format_count(best.bound.tokens_per_s)} tokens/s at most; no time is expected of such work."
+
+
+_HARDLY = 0.95
+"""Of a node's memory free: what a trial needs there that offloads nothing is then not worth a word."""
+
+
+def _duration(best: PlanRow, tokens: float | None) -> Iterator[str]:
+    """How long so many tokens take, and what that is in GPU-hours."""
+    found, spec = best.expected, best.trial.spec
+    if tokens is None or found is None:
+        return
+    steps = tokens / spec.global_batch_tokens
+    middle, low, high = (steps * seconds / _DAY_S for seconds in (found.step_s, found.low_s, found.high_s))
+    hours = middle * 24 * spec.world_size
+    yield (
+        f"{format_count(tokens)} tokens: {middle:,.3g} days expected ({low:,.3g} to {high:,.3g}), "
+        f"{show_whole(hours)} GPU-hours."
+    )
 
 
 def _nearest(rows: Sequence[PlanRow]) -> str:
@@ -105,11 +130,3 @@ def _time(name: str, field: str, unit: Unit, narrow: str | None = None) -> Colum
         return MISSING if row.expected is None else unit.show(getattr(row.expected, field))
 
     return Column(name, cell, unit.name, narrow=narrow or name)
-
-
-def work_line(spec: TrialSpec) -> str:
-    """The batch that the plan is of."""
-    return (
-        f"micro batch {spec.micro_batch_size}, {spec.gradient_accumulation_steps} accumulated, "
-        f"{spec.sequence_length:,} tokens a sequence"
-    )
