@@ -116,9 +116,11 @@ def test_a_plan_ends_in_a_recommendation_and_writes_its_configuration(call: Call
     ]
 
 
-def test_details_come_before_the_answer(call: Call) -> None:
-    _, short, _ = call(*PLAN, "--host-memory", "1TB", "--formula", "--reports", "one")
-    _, out, _ = call(*PLAN, "--host-memory", "1TB", "--formula", "--reports", "two", "--details")
+@pytest.mark.usefixtures("by_arithmetic")
+@pytest.mark.parametrize("are_shown", [False, True])
+def test_details_come_before_the_answer_where_they_are_asked_for(call: Call, are_shown: bool) -> None:
+    _, out, _ = call(*PLAN, "--host-memory", "1TB", *(["--details"] if are_shown else []))
+    assert (": take " in out, "9 configurations predicted" in out) == (True, are_shown)
     assert not are_shown or out.index("Lower bound of the step time") < out.index(": take ")
 
 
