@@ -17,7 +17,7 @@ from dataclasses import dataclass
 
 from zerobench.errors import UserError
 from zerobench.spec.architecture import dimensions
-from zerobench.spec.recomputation import blocks_after_the_last, recomputed_blocks
+from zerobench.spec.recomputation import OPERATIONS, blocks_after_the_last, recomputed_blocks
 from zerobench.spec.trial import Attention, CrossEntropy, Precision, TrialSpec
 
 PUBLISHED = "Korthikanti et al. 2022 (arXiv 2205.05198), for a GPT layer with dropout"
@@ -51,7 +51,7 @@ class Activations:
     per_layer_bytes: int
     """Of one layer, where nothing is recomputed."""
     checkpoint_bytes: int
-    """Of one layer that is recomputed: its input."""
+    """Of one layer that is recomputed: its input, and what is kept beside it by operation."""
     outside_layers_bytes: int
     """Rotary tables, final norm and the head's input."""
     num_layers: int
@@ -61,11 +61,15 @@ class Activations:
     """Layers that backward has passed when it runs the first of them again."""
     source: str
     """PUBLISHED or TALLY."""
+    not_made_again_bytes: int = 0
+    """Of what one layer keeps where nothing is recomputed, what is kept by operation."""
 
     @property
     def checkpoint_words(self) -> str:
         """What a layer keeps that is recomputed."""
-        return "the input of a checkpointed layer"
+        return "the input of a checkpointed layer" + (
+            " and what it keeps by operation" if self.not_made_again_bytes else ""
+        )
 
     @property
     def saved_bytes(self) -> int:
@@ -78,7 +82,7 @@ class Activations:
         """What the backward pass makes again of one layer at a time, beyond `saved_bytes`; 0 without checkpointing, and
         where backward comes to the first such layer when what others kept is gone.
         """
-        again = self.per_layer_bytes if self.num_recomputed else 0
+        again = self.per_layer_bytes - self.not_made_again_bytes if self.num_recomputed else 0
         return max(0, again - self.freed_before * self.per_layer_bytes)
 
 
@@ -207,15 +211,44 @@ def activations(trial: TrialSpec, part: Shape | None = None) -> Activations:
     """
     shape = part or trial_shape(trial)
     layer, outside = _TALLIES.get(trial.model.model_type, (_published_layer, _published_outside))
+    kept, not_made_again = _kept_by_operation(trial, shape)
     return Activations(
         per_layer_bytes=layer(shape),
-        checkpoint_bytes=recomputed_layer_bytes(shape.tokens, shape.hidden_size, shape.element),
+        checkpoint_bytes=recomputed_layer_bytes(shape.tokens, shape.hidden_size, shape.element) + kept,
         outside_layers_bytes=outside(shape),
         num_layers=shape.num_layers,
         num_recomputed=recomputed_blocks(trial.activation_checkpointing, shape.num_layers),
         freed_before=blocks_after_the_last(trial.activation_checkpointing, shape.num_layers),
         source=TALLY if trial.model.model_type in _TALLIES else PUBLISHED,
+        not_made_again_bytes=not_made_again,
     )
+
+
+def _kept_by_operation(trial: TrialSpec, shape: Shape) -> tuple[int, int]:
+    """Bytes of attention's results and of every second matrix product's in one layer, and of those of them that
+    backward needs; 0 unless the trial keeps them.
+
+    Llama multiplies with the matrices of q, k, v, attention's output, gate, up and down in this order, GPT-2 with those
+    of q, k and v at once, attention's output, and the MLP's two. Llama's rotated queries are made of the first product
+    anew, and nobody needs the last one's result.
+    """
+    if trial.activation_checkpointing != OPERATIONS:
+        return 0, 0
+    kind, width, key_width = (
+        trial.model.model_type,
+        shape.num_heads * shape.head_dim,
+        shape.num_kv_heads * shape.head_dim,
+    )
+    if kind not in _TALLIES:
+        raise UserError(
+            f"activation_checkpointing {OPERATIONS} formula: in which order {kind} multiplies is not written down; "
+            f"choices: evidence simulated, or a model of type {', '.join(_TALLIES)}"
+        )
+    needed, others = (3 * width, 0) if kind == "gpt2" else (key_width, width + shape.hidden_size)
+    needed += shape.intermediate_size
+    attention = 0 if shape.eager else shape.element * width + 4 * shape.num_heads
+    again = shape.tokens * (shape.element * needed + attention)
+    return again + shape.tokens * shape.element * others, again
 
 
 def _published_layer(shape: Shape) -> int:

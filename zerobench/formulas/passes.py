@@ -6,7 +6,9 @@ arXiv 2205.14135, algorithm 4). The causal mask is not taken off, as the counter
 
 A checkpointed block runs forward again. torch's non-reentrant checkpointing stops at the last tensor that backward
 needs, which is what the block's last matrix is multiplied with: that product is left out. DeepSpeed's linear layer at
-stage 3 keeps its inputs after it has multiplied (runtime/zero/linear.py), so that there it is not.
+stage 3 keeps its inputs after it has multiplied (runtime/zero/linear.py), so that there it is not. Checkpointed by
+operation (zerobench.spec.recomputation.OPERATIONS), every second product of a block is computed again, and attention
+only where it is written out in products.
 """
 
 from __future__ import annotations
@@ -15,7 +17,7 @@ from zerobench.formulas.tensors import Matrices, blocks_are_linear, matrices
 from zerobench.records import CountedFlops, Phase, StepKind
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.batch import micro_batches_of_share, model_parallel_size
-from zerobench.spec.recomputation import attention_again, recomputed_blocks
+from zerobench.spec.recomputation import OPERATIONS, attention_again, recomputed_blocks
 from zerobench.spec.trial import Attention, TrialSpec
 
 _FORWARD_PRODUCTS = 2
@@ -57,4 +59,7 @@ def _score_flops(trial: TrialSpec, tokens: int) -> int:
 def _recomputed(trial: TrialSpec, found: Matrices, *, replaces_linear: bool) -> int:
     """Weights that the second forward pass of a block multiplies with."""
     keeps_late = replaces_linear and blocks_are_linear(trial.model)
-    return sum(found.block) - (0 if keeps_late else found.block[-1])
+    skipped = [] if keeps_late else [len(found.block) - 1]
+    if trial.activation_checkpointing == OPERATIONS:
+        skipped += range(0, len(found.block), 2)
+    return sum(size for index, size in enumerate(found.block) if index not in skipped)

@@ -1,13 +1,41 @@
-"""Activation checkpointing: which blocks' forward pass backward runs again."""
+"""Activation checkpointing: which blocks' forward pass backward runs again, and what of it is kept all the same."""
 
 from __future__ import annotations
 
-Checkpointing = bool
-"""What a trial asks for: false keeps all activations, true each block's input alone."""
+from typing import Annotated, Any
+
+from pydantic import StringConstraints
+
+from zerobench.errors import unknown_choice
+from zerobench.spec.plain import as_number
+
+OPERATIONS = "ops"
+"""Every block, but attention's results and every second matrix product's (the first, the third) are kept: what
+torchtitan calls selective activation checkpointing by operation."""
+
+_EVERY = "every-"
+_MOST = 1000
+
+Checkpointing = bool | Annotated[str, StringConstraints(pattern=rf"^({OPERATIONS}|{_EVERY}([2-9]|[1-9][0-9]+))$")]
+"""What a trial asks for: false keeps all activations, true each block's input alone, `every-2` the inputs of the first,
+third, fifth block and all of the others (as transformers counts), `ops` what OPERATIONS says."""
 
 
-def is_recomputed(asked: Checkpointing, _block: int) -> bool:
+def read_checkpointing(axis: str, raw: object) -> list[Any]:
+    """The value as written; `{every: 2}` is `every-2`."""
+    said = f"{_EVERY}{raw['every']}" if isinstance(raw, dict) and list(raw) == ["every"] else raw
+    number = as_number(said.removeprefix(_EVERY)) if isinstance(said, str) and said.startswith(_EVERY) else None
+    if isinstance(number, int) and not isinstance(number, bool) and 2 <= number <= _MOST:
+        return [f"{_EVERY}{number}"]
+    if isinstance(said, bool) or said == OPERATIONS:
+        return [said]
+    raise unknown_choice(axis, raw, ["true", "false", OPERATIONS, f"{_EVERY}N (one of N blocks, N from 2 to {_MOST})"])
+
+
+def is_recomputed(asked: Checkpointing, block: int) -> bool:
     """Whether a block, counted from 0, is run again."""
+    if isinstance(asked, str) and asked.startswith(_EVERY):
+        return block % int(asked.removeprefix(_EVERY)) == 0
     return bool(asked)
 
 
@@ -18,10 +46,24 @@ def recomputed_blocks(asked: Checkpointing, num_blocks: int) -> int:
 
 def attention_again(asked: Checkpointing, num_blocks: int) -> int:
     """In how many blocks a fused kernel's attention is computed again."""
-    return recomputed_blocks(asked, num_blocks)
+    return 0 if asked == OPERATIONS else recomputed_blocks(asked, num_blocks)
 
 
 def blocks_after_the_last(asked: Checkpointing, num_blocks: int) -> int:
     """How many blocks behind the last that is run again have been passed by backward, and freed, when it gets there."""
     again = [block for block in range(num_blocks) if is_recomputed(asked, block)]
     return num_blocks - 1 - again[-1] if again else num_blocks
+
+
+def checkpointing_name(asked: Checkpointing) -> str:
+    """As names of trials write it: `ckpt`, `ckpt=every-2`, or nothing."""
+    return f"ckpt={asked}" if isinstance(asked, str) else "ckpt" * asked
+
+
+def checkpointing_sentence(asked: Checkpointing) -> str:
+    """As sentences say it."""
+    if not isinstance(asked, str):
+        return f"activation checkpointing {'on' if asked else 'off'}"
+    if asked == OPERATIONS:
+        return "activation checkpointing by operation"
+    return f"activation checkpointing of one of {asked.removeprefix(_EVERY)} blocks"

@@ -1,8 +1,12 @@
-"""Why settings that trade memory or start-up time for speed (cross_entropy, compile) cannot run as a point asks."""
+"""Why settings that trade memory or start-up time for speed (cross_entropy, compile, checkpointing by operation) cannot
+run as a point asks.
+"""
 
 from __future__ import annotations
 
+from zerobench.spec.architecture import complete
 from zerobench.spec.batch import autotp_size
+from zerobench.spec.recomputation import OPERATIONS
 from zerobench.spec.situation import Rule, Situation
 from zerobench.spec.strategy import STRATEGIES, strategy_info
 from zerobench.spec.trial import Compile, CrossEntropy, Precision
@@ -82,11 +86,40 @@ def _compile_needs_device(s: Situation) -> str | None:
     return None
 
 
+def _kept_operations_need_eager_mode(s: Situation) -> str | None:
+    if s.trial.activation_checkpointing != OPERATIONS or s.trial.compile is Compile.NONE:
+        return None
+    return (
+        f"activation_checkpointing {OPERATIONS} with compile {s.trial.compile}: of compiled code inductor decides what "
+        "is kept for backward; use every-2, or compile none"
+    )
+
+
+def _kept_operations_need_no_bias(s: Situation) -> str | None:
+    """DeepSpeed's linear layer (runtime/zero/linear.py, `output += bias`): torch refuses a kept result that changes."""
+    is_own_linear = s.trial.ds_config.get("zero_optimization.memory_efficient_linear") is not False
+    if s.trial.activation_checkpointing != OPERATIONS or s.trial.zero_stage != 3 or not is_own_linear:
+        return None
+    config, kind = complete(s.trial.model), s.trial.model.model_type
+    if kind in _WITHOUT_BIAS and not any(config.get(name) for name in ("attention_bias", "mlp_bias")):
+        return None
+    return (
+        f"activation_checkpointing {OPERATIONS} at zero3: DeepSpeed's linear layer adds a bias in place to a result "
+        f"that is kept, and of {kind} so configured it is not known that it has none; use every-2, or "
+        "zero_optimization.memory_efficient_linear false"
+    )
+
+
+_WITHOUT_BIAS = ("gpt2", "llama", "mistral")
+"""Model types whose linear layers have a bias only where their configuration says so; GPT-2's are no nn.Linear."""
+
 SPEED_RULES: dict[str, Rule] = {
     "cross_entropy_needs_whole_head": _cross_entropy_needs_whole_head,
     "cross_entropy_needs_plain_head": _cross_entropy_needs_plain_head,
     "liger_needs_gpu": _liger_needs_gpu,
     "compile_needs_own_loop": _compile_needs_own_loop,
     "compile_needs_device": _compile_needs_device,
+    "kept_operations_need_eager_mode": _kept_operations_need_eager_mode,
+    "kept_operations_need_no_bias": _kept_operations_need_no_bias,
 }
 """Asked with those of the strategies."""

@@ -11,6 +11,7 @@ from zerobench.spec import axis_words as words
 from zerobench.spec.axis import Axis, Column, Label, Told
 from zerobench.spec.axis_words import column, number, same, unusual
 from zerobench.spec.optimizers import Optimizer
+from zerobench.spec.recomputation import checkpointing_name, checkpointing_sentence, read_checkpointing
 from zerobench.spec.trial import (
     Attention,
     Compile,
@@ -19,7 +20,18 @@ from zerobench.spec.trial import (
     Offload,
     PipelineSchedule,
     TfStrategy,
+    TrialSpec,
 )
+
+
+def _is_checkpointed(spec: TrialSpec) -> bool:
+    return bool(spec.activation_checkpointing)
+
+
+def _selective(spec: TrialSpec) -> str | None:
+    asked = spec.activation_checkpointing
+    return asked if isinstance(asked, str) else None
+
 
 WORK_AXES = (
     Axis(
@@ -150,13 +162,17 @@ WORK_AXES = (
     ),
     Axis(
         "activation_checkpointing",
-        read.switch,
+        read_checkpointing,
         "false",
-        "true: each block keeps its input alone, and backward computes the rest again",
-        (column("activation_checkpointing", bool, lambda _: "ckpt", silent=False),),
+        "true: each block keeps its input alone, and backward computes the rest again; every-2 (or {every: 2}): one "
+        "block of two does; ops: attention's results and every second matrix product's are kept beside it",
+        (
+            column("activation_checkpointing", bool, lambda _: "ckpt", silent=False, value=_is_checkpointed),
+            Column("selective_checkpointing", str, _selective, str, since=17),
+        ),
         Label(
-            lambda spec: "ckpt" if spec.activation_checkpointing else "",
-            lambda spec: f"activation checkpointing {'on' if spec.activation_checkpointing else 'off'}",
+            lambda spec: checkpointing_name(spec.activation_checkpointing),
+            lambda spec: checkpointing_sentence(spec.activation_checkpointing),
             "ckpt: activation checkpointing",
         ),
         changes_speed=True,

@@ -43,7 +43,7 @@ KEYS = """
     reshard_after_forward:boolean consistency:string batch_ramp:string hpz_partition_size:Int64
     quantized_weights:boolean quantized_gradients:boolean mics_shard_size:Int64 checkpoint:string tf_strategy:string
     pipeline_schedule:string threads_per_rank:Int64 cross_entropy:string compile:string
-    zero_init:boolean
+    zero_init:boolean selective_checkpointing:string
 """
 COLUMNS = {
     "memory": KEYS

@@ -20,6 +20,8 @@ import torch
 import torch.nn.functional as F  # noqa: N812 -- torch's own habit
 from torch.utils.flop_counter import sdpa_backward_flop_count, sdpa_flop_count
 
+from zerobench.worker.recomputation import as_attention, is_kept
+
 _ALIGNMENT_BYTES = 16
 _FLASH_MULTIPLE = 8
 _HALF = (torch.float16, torch.bfloat16)
@@ -93,14 +95,16 @@ class _FusedAttention(torch.autograd.Function):
     ) -> torch.Tensor:
         """Q [b, h, s, d], k and v [b, h_kv, s_kv, d] to the output [b, h, s, d], laid out as [b, s, h, d]."""
         batch, heads, length, dim = query.shape
-        output = query.new_empty((batch, length, heads, value.shape[-1])).transpose(1, 2)
         rows = _round_up(length, 32) if kernel is Kernel.EFFICIENT else length
-        logsumexp = query.new_empty((batch, heads, rows), dtype=torch.float32)
-        random_state = [query.new_empty(shape, dtype=torch.int64) for shape in _RANDOM_STATE[kernel]]
+        with as_attention():
+            output = query.new_empty((batch, length, heads, value.shape[-1])).transpose(1, 2)
+            logsumexp = query.new_empty((batch, heads, rows), dtype=torch.float32)
+            random_state = [query.new_empty(shape, dtype=torch.int64) for shape in _RANDOM_STATE[kernel]]
         kept = [t for t in (mask,) if t is not None]
         ctx.save_for_backward(query, key, value, output, logsumexp, *random_state, *kept)
         ctx.kernel = kernel
-        _count[0](sdpa_flop_count(query.shape, _expanded(key, heads), _expanded(value, heads)))
+        if not is_kept():
+            _count[0](sdpa_flop_count(query.shape, _expanded(key, heads), _expanded(value, heads)))
         ctx.dim = dim
         return output
 

@@ -1,0 +1,151 @@
+"""Selective activation checkpointing trains as without it, keeps what it says, and computes no more again."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+import torch
+
+from tests.worker.real_ranks import RunTrial, trials_in_forks
+from zerobench.errors import UserError
+from zerobench.formulas.record import formula_record
+from zerobench.records import Category, Phase, Place, RankRecord, StepKind
+from zerobench.report.labels import labels, shared_lines
+from zerobench.spec.axes import read_axis
+from zerobench.spec.machine import Accelerator, Machine
+from zerobench.spec.model import ModelSpec
+from zerobench.spec.recomputation import blocks_after_the_last, recomputed_blocks
+from zerobench.spec.rules import why_skipped
+from zerobench.spec.situation import Situation
+from zerobench.spec.trial import Evidence, TrialSpec
+
+CONFIG: dict[str, Any] = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "vocab_size": 512}
+CONFIG |= {"num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 2}
+GPT2 = {"model_type": "gpt2", "vocab_size": 512, "n_embd": 64, "n_layer": 4, "n_head": 4, "n_positions": 256}
+GPT2 |= {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+SMALL = {"zero_optimization.reduce_bucket_size": 10**6, "zero_optimization.stage3_param_persistence_threshold": 0}
+TOLERANCE = 5e-6
+CPU = Machine(accelerator=Accelerator.CPU, cpu_cores=4, host_memory_bytes=2**36)
+
+
+def spec(asked: bool | str, config: dict[str, Any] = CONFIG, **fields: Any) -> TrialSpec:
+    """Two ranks, each two micro batches of two sequences, unless `fields` say otherwise."""
+    work: dict[str, Any] = {
+        "gpus_per_node": 2,
+        "micro_batch_size": 2,
+        "gradient_accumulation_steps": 2,
+        "sequence_length": 128,
+    }
+    work |= {"precision": "fp32", "steps": {"warmup": 1, "timed": 2, "memory": 1}, "activation_checkpointing": asked}
+    if str(fields["strategy"]).startswith("zero"):
+        fields = {"ds_config": SMALL, **fields}
+    return TrialSpec.model_validate({"model": ModelSpec(name="tiny", hf_config=config), **work, **fields})
+
+
+def alone(asked: bool | str, **fields: Any) -> TrialSpec:
+    """One process on the same global batch."""
+    return spec(asked, strategy="single", gpus_per_node=1, gradient_accumulation_steps=4, **fields)
+
+
+@pytest.fixture(scope="module")
+def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> RunTrial:
+    return trials_in_forks(in_fork, tmp_path_factory)
+
+
+def kept_bytes(rank: RankRecord, category: Category = Category.ACTIVATIONS) -> int:
+    """At the end of the steady step's forward pass."""
+    where = (StepKind.STEADY, Phase.FORWARD, Place.DEVICE, category)
+    return sum(row.live_bytes for row in rank.memory if (row.step, row.phase, row.place, row.category) == where)
+
+
+def passes(rank: RankRecord) -> dict[str, float]:
+    return {row.phase: row.flops for row in rank.flops if row.step is StepKind.STEADY and row.phase is not Phase.STEP}
+
+
+@pytest.mark.parametrize(
+    ("asked", "strategy"),
+    [*(("ops", name) for name in ("ddp", "zero3", "fsdp", "tensor", "pipeline", "rpc-pipeline")), ("every-2", "zero3")],
+)
+def test_every_strategy_with_it_takes_the_steps_of_one_process_without(
+    ran: RunTrial, asked: str, strategy: str
+) -> None:
+    expected = ran(alone(asked=False))[0].losses
+    found = ran(spec(asked, strategy=strategy))[-1].losses
+    assert len(found) == len(expected) == 6
+    assert max(abs(a - b) for a, b in zip(expected, found, strict=True)) < TOLERANCE
+
+
+PREDICTED = {"evidence": "simulated", "prediction": {"gpu": "H200 SXM"}, "precision": "bf16"}
+
+
+@pytest.mark.parametrize("asked", ["every-2", "every-3", "ops"])
+@pytest.mark.parametrize("config", [CONFIG, GPT2], ids=["llama", "gpt2"])
+def test_the_simulated_world_keeps_and_computes_what_the_closed_form_says(
+    ran: RunTrial, config: dict[str, Any], asked: str
+) -> None:
+    trial = spec(asked, config, strategy="zero3", **PREDICTED)
+    [found] = ran(trial)
+    formula = formula_record(trial.model_copy(update={"evidence": Evidence.FORMULA}))
+    assert kept_bytes(found) == pytest.approx(kept_bytes(formula), rel=0.01)
+    assert passes(found) == passes(formula)
+    assert kept_bytes(found, Category.UNATTRIBUTED) + kept_bytes(found, Category.TEMPORARIES) < 64
+
+
+def test_a_real_rank_keeps_by_operation_what_a_simulated_one_does(ran: RunTrial) -> None:
+    [real], [plain] = ran(alone("ops")), ran(alone(asked=False))
+    [played], [played_plain] = (ran(alone(asked, evidence="simulated")) for asked in ("ops", False))
+    states = (
+        4 * torch.get_rng_state().nbytes
+    )  # of the random generator, one a block, which the simulated world leaves out
+    assert kept_bytes(real) == kept_bytes(played) + states
+    assert kept_bytes(plain) == kept_bytes(played_plain) > 2 * kept_bytes(real)
+    assert kept_bytes(real, Category.UNATTRIBUTED) == kept_bytes(plain, Category.UNATTRIBUTED)
+    assert real.losses == plain.losses
+
+
+def test_blocks_are_counted_from_the_first_on() -> None:
+    assert [recomputed_blocks(asked, 7) for asked in (False, True, "ops", "every-2", "every-3")] == [0, 7, 7, 4, 3]
+    assert [blocks_after_the_last(asked, 8) for asked in (False, True, "every-2", "every-3")] == [8, 0, 1, 1]
+
+
+def test_what_was_read_before_is_read_as_before_and_the_rest_is_refused_with_the_choices() -> None:
+    read = [False, True, "every-2", {"every": 4}, "every-02", "ops"]
+    assert read_axis("activation_checkpointing", read, "axes") == [False, True, "every-2", "every-4", "every-2", "ops"]
+    for wrong in ("every-1", "every-x", {"each": 2}, "op", None, 1, {"every": True}):
+        with pytest.raises(UserError, match=r"activation_checkpointing: .*choices: true, false, ops, every-N"):
+            read_axis("activation_checkpointing", wrong, "axes")
+
+
+def test_trials_are_named_by_it_and_older_ones_keep_their_hash() -> None:
+    trials = [spec(asked, strategy="fsdp") for asked in (False, True, "every-2", "ops")]
+    assert labels(trials) == ["fsdp", "ckpt", "ckpt=every-2", "ckpt=ops"]
+    assert "activation checkpointing by operation" in shared_lines(trials[3:])[0]
+    assert [trial.model_dump(mode="json")["activation_checkpointing"] for trial in trials[:2]] == [False, True]
+    assert len({trial.config_hash for trial in trials}) == 4
+    assert len({trial.parity_hash for trial in trials}) == 1
+
+
+@pytest.mark.parametrize(
+    ("fields", "reason"),
+    [
+        ({"strategy": "ddp", "compile": "blocks"}, "inductor decides"),
+        ({"strategy": "zero3", "config": CONFIG | {"model_type": "qwen2"}}, "adds a bias in place"),
+        ({"strategy": "zero3", "config": CONFIG | {"attention_bias": True}}, "adds a bias in place"),
+    ],
+)
+def test_what_cannot_keep_results_by_operation_is_refused(fields: dict[str, Any], reason: str) -> None:
+    trial = spec("ops", **fields)
+    skip = why_skipped(Situation(trial, CPU, 10**6))
+    assert skip is not None
+    assert reason in skip.reason
+    plain = trial.model_copy(update={"activation_checkpointing": "every-2"})
+    skip = why_skipped(Situation(plain, CPU.model_copy(update={"has_inductor": True}), 10**6))
+    assert skip is None
+
+
+def test_a_model_whose_products_are_not_written_down_has_no_closed_form_by_operation() -> None:
+    config = {"model_type": "opt", "hidden_size": 64, "ffn_dim": 256, "num_hidden_layers": 2, "num_attention_heads": 4}
+    with pytest.raises(UserError, match="in which order opt multiplies is not written down"):
+        formula_record(spec("ops", config, strategy="zero1", **PREDICTED | {"evidence": "formula"}))
