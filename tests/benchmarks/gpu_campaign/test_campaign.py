@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -13,8 +14,11 @@ import pytest
 from benchmarks.gpu_campaign.campaign import ENDING_S, Campaign, chosen, pack, unpack
 from benchmarks.gpu_campaign.parts import HERE, PARTS, ROOT, Part
 from benchmarks.gpu_campaign.state import Outcome, State
+from zerobench.emulator.emulator import Emulator
+from zerobench.emulator.gpu import EmulatedGpu
 from zerobench.errors import UserError
 from zerobench.spec.expand import expand
+from zerobench.spec.gpu_names import known_gpu
 from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.sweep import load_sweep
 
@@ -134,3 +138,15 @@ def test_the_command_lists_its_parts() -> None:
     command = [sys.executable, "benchmarks/gpu_campaign/campaign.py", "--list"]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert [line.split()[0] for line in said.splitlines()] == [one.name for one in PARTS]
+
+
+def test_a_part_that_times_nothing_runs_to_its_end_on_the_emulated_gpu(
+    emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in emulator.variables(EmulatedGpu.of(known_gpu("H200 SXM"))).items():
+        monkeypatch.setenv(name, value)
+    campaign = Campaign(tmp_path, minutes(300))
+    campaign.run(chosen("driver"))
+    assert campaign.state.outcome("driver") is Outcome.DONE, (tmp_path / "driver" / "output.txt").read_text()
+    told = json.loads((tmp_path / "driver" / "calls.json").read_text(encoding="utf-8"))
+    assert "NVIDIA H200" in json.dumps(told)
