@@ -2,9 +2,12 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 import torch
 
+from tests.tools.emulated import Emulated
 from zerobench.folder import NEEDS_GPU_VARIABLE
 from zerobench.memory.device import choose_device
 
@@ -39,7 +42,9 @@ print(json.dumps({"name": device.name, "chosen": chosen, "current": used()}))
 """
 
 
-def test_choosing_a_gpu_makes_no_context_so_that_its_memory_can_be_told_from_that_of_others(emulated, tmp_path) -> None:
+def test_choosing_a_gpu_makes_no_context_so_that_its_memory_can_be_told_from_that_of_others(
+    emulated: Emulated, tmp_path: Path
+) -> None:
     said = emulated(CHOSEN, account=tmp_path / "account")
     assert (said["name"], said["chosen"]) == ("NVIDIA H200", 0)
     assert said["current"] > 400 << 20
