@@ -2,9 +2,10 @@
 
     python benchmarks/emulated/against_simulated.py [--few]
 
-Cells are those of ../prediction (61, on an H200 instead of CPU ranks) and of cells.yaml (40). The emulated world's
-figures are those of torch's own caching allocator. Writes against_simulated.csv, a row for each phase of each cell, and
-prints what must hold: allocated peaks within 0.5 %, reserved within 2 %, and no more than 1 % of a peak without a name.
+Cells are those of ../prediction (61, on an H200 instead of CPU ranks), of cells.yaml (40) and of strategies.yaml (8).
+The emulated world's figures are those of torch's own caching allocator. Writes against_simulated.csv, a row for each
+phase of each cell, and prints what must hold: allocated peaks within 0.5 %, reserved within 2 %, and no more than 1 %
+of a peak without a name.
 """
 
 from __future__ import annotations
@@ -29,7 +30,12 @@ from zerobench.spec.sweep import load_sweep
 from zerobench.spec.trial import Evidence, TrialSpec
 
 HERE = Path(__file__).resolve().parent
-SWEEPS = (HERE.parent / "prediction" / "tuned.yaml", HERE.parent / "prediction" / "held_out.yaml", HERE / "cells.yaml")
+SWEEPS = (
+    HERE.parent / "prediction" / "tuned.yaml",
+    HERE.parent / "prediction" / "held_out.yaml",
+    HERE / "cells.yaml",
+    HERE / "strategies.yaml",
+)
 GPU = "h200"
 PEAK_GOAL, RESERVED_GOAL, UNATTRIBUTED_GOAL = 0.005, 0.02, 0.01
 FEW = 17

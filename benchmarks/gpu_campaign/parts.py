@@ -49,8 +49,8 @@ def _sweep(name: str, what: str, sweep: str, *options: str, least_s: float = 90.
 
 
 def _own(name: str, what: str) -> Part:
-    """A sweep that lies beside this file and was predicted."""
-    part = _sweep(name, what, str(HERE / f"{name}.yaml"), "--set", "evidence=solo")
+    """A sweep that lies beside this file and was predicted: for the GPU that it names, on the one that is there."""
+    part = _sweep(name, what, str(HERE / f"{name}.yaml"), "--set", "evidence=solo", "--set", "gpu=auto")
     return Part(part.name, what, part.argv, least_s=120.0, is_sweep=True, needs=(HERE / f"{name}_predicted.csv",))
 
 

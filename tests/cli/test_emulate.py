@@ -148,8 +148,9 @@ def test_a_nodes_memory_is_judged_by_all_of_its_ranks():
 def test_a_node_all_of_whose_ranks_were_played_is_added_up():
     fits = [rank_fit(account(), record(), HAS, None) for _ in range(4)]
     fits = [replace(one, account=one.account.model_copy(update={"rank": rank})) for rank, one in enumerate(fits)]
-    small = replace(fits[1].host, total_bytes=10 * GIB)
-    fits[1] = replace(fits[1], host=small)
+    host = fits[1].host
+    assert host is not None
+    fits[1] = replace(fits[1], host=replace(host, total_bytes=10 * GIB))
     whole, part = Verdict(tuple(fits[:2]), 2, 500 * GIB), Verdict(tuple(fits[:3]), 2, 500 * GIB)
     assert (whole.host_node_bytes, whole.host_basis) == (210 * GIB, "its 2 ranks added up")
     assert (part.host_node_bytes, part.host_basis) == (400 * GIB, "the largest rank that was played, times 2")

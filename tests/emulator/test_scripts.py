@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import importlib.util
 import json
 import os
 import subprocess
@@ -227,17 +226,6 @@ def test_a_command_that_contradicts_the_gpus_is_one_line_and_leaves_nothing(emul
             [Category.PARAMETERS, Category.FIRST_MOMENT, Category.LOGITS_AND_LOSS],
             id="mixture of experts",
         ),
-        pytest.param(
-            ["--gpus", "8"],
-            ["torchrun", "--nproc-per-node=8", "sft_lora.py"],
-            "DistributedDataParallel",
-            [Category.PARAMETERS],
-            id="TRL, LoRA",
-            marks=[
-                pytest.mark.extra,
-                pytest.mark.skipif(importlib.util.find_spec("trl") is None, reason="needs trl, peft and datasets"),
-            ],
-        ),
     ],
 )
 def test_scripts_of_many_kinds_are_followed_to_their_last_step(emulate, options, command, tracked, expected):
@@ -248,3 +236,49 @@ def test_scripts_of_many_kinds_are_followed_to_their_last_step(emulate, options,
     for rank in told["ranks"]:
         assert (rank["steps"], rank["end"], rank["tracked"]) == (3, "stopped", tracked)
         check_named(rank, *expected, unattributed=0.02)
+
+
+@pytest.fixture
+def with_packages(tmp_path_factory: pytest.TempPathFactory, monkeypatch: pytest.MonkeyPatch) -> Callable[[str], None]:
+    """Lay the packages of a list beside a script over our own, in a folder of the test's own."""
+
+    def install(wanted: str) -> None:
+        folder = tmp_path_factory.mktemp("packages")
+        command = [sys.executable, "-m", "pip", "--disable-pip-version-check", "install", "--no-deps"]
+        command += ["--target", str(folder), "--requirement", script(wanted)]
+        done = subprocess.run(command, capture_output=True, text=True, timeout=600, check=False)
+        if done.returncode:
+            pytest.skip(f"{wanted}: its packages cannot be had: {done.stderr.strip().splitlines()[-1]}")
+        monkeypatch.setenv("PYTHONPATH", str(folder))
+
+    return install
+
+
+@pytest.mark.extra
+def test_fine_tuning_of_adapters_with_trl_is_followed_and_only_they_have_gradients(emulate, with_packages):
+    with_packages("sft_lora.txt")
+    command = ["torchrun", "--nproc-per-node=8", script("sft_lora.py")]
+    code, told, errors = emulate("--gpus", "8", "--gpu", "h200", command=command)
+    assert code == 0, (errors, told)
+    rank = only_rank(told)
+    assert (told["fits"], rank["steps"], rank["end"]) == (True, 3, "stopped")
+    assert rank["tracked"] == "DistributedDataParallel"
+    check_named(rank, Category.PARAMETERS, Category.GRADIENTS, Category.FIRST_MOMENT)
+    held = rank["categories"]
+    # 17.97 million frozen parameters and 78,080 of adapters of rank 8 on every matrix of two blocks, all in fp32
+    assert held["parameters"] == pytest.approx(4 * (17_966_336 + 78_080), rel=0.01)
+    assert held["first_moment"] == held["second_moment"] == pytest.approx(4 * 78_080, rel=0.01)
+    assert held["gradients"] == pytest.approx(4 * 78_080, rel=0.01)
+
+
+@pytest.mark.extra
+def test_states_of_a_paged_optimizer_are_managed_memory_and_not_needed_on_the_gpu(emulate, with_packages):
+    with_packages("paged_optimizer.txt")
+    command = ["python", script("paged_optimizer.py")]
+    code, told, errors = emulate("--gpus", "1", "--gpu", "h200", "--gpus-per-node", "1", command=command)
+    assert code == 0, (errors, told)
+    rank = only_rank(told)
+    states = 2 * 4 * 4 * 4096**2
+    assert rank["managed_bytes"] == pytest.approx(states, rel=0.01)
+    assert rank["outside_torch_bytes"] < 0.7 * GIB  # the context alone
+    assert rank["host_bytes"] == pytest.approx(states, rel=0.01)

@@ -129,6 +129,8 @@ def _rank(one: RankFit) -> Iterator[str]:
     yield f"  torch at most: allocated {_gib(account.peak_bytes)}, reserved {_gib(account.reserved_bytes)}"
     if one.needed_bytes is not None and whole:
         yield f"  beside torch (context, NCCL): {_gib(account.outside_bytes)}; NVML would say {_gib(one.needed_bytes)}"
+    if account.managed_bytes:
+        yield f"  managed memory: {_gib(account.managed_bytes)}, on the GPU as far as it has room, the rest on the host"
     if account.start_peak_bytes is not None:
         yield f"  start-up at most: {_gib(account.start_peak_bytes)}"
     if refusal is not None and account.end is not End.OUT_OF_DEVICE_MEMORY:
@@ -248,6 +250,7 @@ def _plain_rank(one: RankFit) -> dict[str, Any]:
         "reserved_bytes": account.reserved_bytes,
         "needed_bytes": one.needed_bytes,
         "outside_torch_bytes": account.outside_bytes,
+        "managed_bytes": account.managed_bytes,
         "start_peak_bytes": account.start_peak_bytes,
         "steps": account.num_steps,
         "tracked": account.tracked,

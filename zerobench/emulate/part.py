@@ -111,7 +111,9 @@ class Account(Record):
     start_peak_bytes: int | None = None
     """The most handed out before the first forward pass."""
     outside_bytes: int | None = None
-    """What the driver says is used and torch's allocator does not hold: the context and NCCL."""
+    """What the driver says is used and torch's allocator does not hold: the context and NCCL; no managed memory."""
+    managed_bytes: int = 0
+    """Managed memory, as of paged optimizers: on the GPU as far as it has room, the rest on the host."""
     alloc_retries: int = 0
     pinned_bytes: int | None = None
     refusal: Refusal | None = None

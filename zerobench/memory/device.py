@@ -53,12 +53,11 @@ class Device:
 def choose_device(local_rank: int) -> Device:
     """The GPU of this local rank, or the CPU where there is none or DS_ACCELERATOR says cpu.
 
+    It is not made the current one yet: since CUDA 12 that makes its context, whose memory is to be read.
     Raises RuntimeError: a GPU was promised and torch finds none.
     """
     if os.environ.get("DS_ACCELERATOR") != "cpu" and torch.cuda.is_available():
-        device = torch.device("cuda", local_rank)
-        torch.cuda.set_device(device)
-        return describe_device(device)
+        return describe_device(torch.device("cuda", local_rank))
     if NEEDS_GPU_VARIABLE in os.environ:
         built = f"torch {torch.__version__}, built for CUDA {torch.version.cuda or '(none)'}"
         raise RuntimeError(f"this rank was promised a GPU, and {built}, finds none: no driver, or the wrong build")

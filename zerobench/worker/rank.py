@@ -155,6 +155,7 @@ class RankRun:
         reader = self.world.reader(device)
         before = _used(reader)
         if device.is_cuda:
+            torch.cuda.set_device(device.torch_device)
             torch.ones(1, device=device.torch_device)
             device.synchronize()
         with_context, torch_bytes = _used(reader), _reserved(device)

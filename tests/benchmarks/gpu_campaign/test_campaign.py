@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import json
 import subprocess
 import sys
 import time
@@ -10,11 +11,16 @@ from typing import Any
 
 import pytest
 
+from benchmarks.csv_rows import from_csv
 from benchmarks.gpu_campaign.campaign import ENDING_S, Campaign, chosen, pack, unpack
+from benchmarks.gpu_campaign.cell_figures import Figure
 from benchmarks.gpu_campaign.parts import HERE, PARTS, ROOT, Part
 from benchmarks.gpu_campaign.state import Outcome, State
+from zerobench.emulator.emulator import Emulator
+from zerobench.emulator.gpu import EmulatedGpu
 from zerobench.errors import UserError
 from zerobench.spec.expand import expand
+from zerobench.spec.gpu_names import known_gpu
 from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.sweep import load_sweep
 
@@ -123,14 +129,44 @@ def test_every_script_and_sweep_that_a_part_names_is_there() -> None:
     assert [name for name in files if not (ROOT / name).is_file()] == []
 
 
-@pytest.mark.parametrize("name", ["cells", "figure1", "ladder", "frontier", "frontier_solo"])
-def test_every_cell_of_the_campaigns_sweeps_can_run_on_one_h200(name: str) -> None:
-    planned = expand(load_sweep(str(HERE / f"{name}.yaml"), [], [], None), H200)
+def sweep_of(part: Part) -> tuple[str, list[str]]:
+    """The sweep that a part's command runs, and what it sets."""
+    words = list(part.argv[part.argv.index("run") + 1 :])
+    return words[0], [words[at + 1] for at, word in enumerate(words) if word == "--set"]
+
+
+RUNS = [one for one in PARTS if "run" in one.argv]
+
+
+@pytest.mark.parametrize("part", RUNS, ids=lambda part: str(part.name))
+def test_every_cell_that_a_parts_command_runs_can_run_on_one_h200(part: Part) -> None:
+    sweep, settings = sweep_of(part)
+    planned = expand(load_sweep(sweep, settings, [], None), H200)
     assert planned
     assert [item.skipped for item in planned if item.skipped] == []
+
+
+@pytest.mark.parametrize("part", [one for one in RUNS if one.needs], ids=lambda part: str(part.name))
+def test_what_a_part_runs_is_what_was_predicted(part: Part) -> None:
+    sweep, settings = sweep_of(part)
+    (file,) = part.needs
+    predicted = {row.config_hash for row in from_csv(Figure, file.read_text(encoding="utf-8"))}
+    assert {item.trial.config_hash for item in expand(load_sweep(sweep, settings, [], None), H200)} == predicted
 
 
 def test_the_command_lists_its_parts() -> None:
     command = [sys.executable, "benchmarks/gpu_campaign/campaign.py", "--list"]
     said = subprocess.run(command, cwd=ROOT, capture_output=True, text=True, check=True).stdout
     assert [line.split()[0] for line in said.splitlines()] == [one.name for one in PARTS]
+
+
+def test_a_part_that_times_nothing_runs_to_its_end_on_the_emulated_gpu(
+    emulator: Emulator, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    for name, value in emulator.variables(EmulatedGpu.of(known_gpu("H200 SXM")), 1, tmp_path / "account").items():
+        monkeypatch.setenv(name, value)
+    campaign = Campaign(tmp_path, minutes(300))
+    campaign.run(chosen("driver"))
+    assert campaign.state.outcome("driver") is Outcome.DONE, (tmp_path / "driver" / "output.txt").read_text()
+    told = json.loads((tmp_path / "driver" / "calls.json").read_text(encoding="utf-8"))
+    assert "NVIDIA H200" in json.dumps(told)

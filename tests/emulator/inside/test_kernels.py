@@ -6,6 +6,8 @@ from pathlib import Path
 
 import pytest
 
+from zerobench.emulator.inside.kernels import _load
+
 PROGRAM = Path(__file__).with_name("offload_program.py")
 PARTS = 8
 
@@ -41,3 +43,10 @@ def test_swapped_states_are_counted_and_leave_nothing_on_the_disk(swapped):
     assert 0 < seen["files"]["parameters"] <= 2 * own * 1.01
     assert seen["traffic"][1] > 2 * seen["files"]["optimizer"]  # at start-up and in each step
     assert not folder.exists()
+
+
+def test_deepcompile_is_refused_with_its_reason():
+    from deepspeed.ops.op_builder.dc import DeepCompileBuilder
+
+    with pytest.raises(NotImplementedError, match=r"set compile\.deepcompile to false"):
+        _load(DeepCompileBuilder())

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from types import SimpleNamespace
+from typing import Any
 
 import pytest
 import torch
@@ -48,10 +49,12 @@ class Engine:
     is_pipe_partitioned = False
     batch_fn = None
     training_dataloader = None
+    _recv_tensor_meta: Any = None
+    set_dataiterator: Any = None
 
     def __init__(self, start, batches=None, *, last=False):
         self.module = SimpleNamespace(_layer_specs=layers(), _local_start=start)
-        self.data_iterator = None if batches is None or not last else iter(batches)
+        self.data_iterator: Any = None if batches is None or not last else iter(batches)
         self._last = last
 
     def is_first_stage(self):

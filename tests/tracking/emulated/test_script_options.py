@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import argparse
 from dataclasses import dataclass
+from typing import Any
 
 import pytest
 
@@ -13,7 +14,7 @@ from zerobench.tracking.emulated.script_options import hear_options, launcher_op
 @pytest.fixture
 def heard(monkeypatch):
     monkeypatch.setattr(argparse.ArgumentParser, "parse_known_args", argparse.ArgumentParser.parse_known_args)
-    told = []
+    told: list[Any] = []
     hear_options(told.append)
     return told
 

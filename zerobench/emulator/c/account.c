@@ -117,14 +117,32 @@ uint64_t zb_device_bytes(const zb_process_t *slot, int physical) {
   return sum;
 }
 
-uint64_t zb_used(int physical) {
+// What all processes hold there: with managed memory, or without it.
+static uint64_t held(int physical, int with_managed) {
   zb_account_t *all = zb_account();
   uint64_t sum = 0;
   for (int i = 0; i < ZB_MAX_PROCESSES; i++) {
     zb_process_t *slot = &all->process[i];
     uint64_t bytes = slot->pid ? zb_device_bytes(slot, physical) : 0;
-    if (bytes && (slot == mine || zb_alive(slot))) sum += bytes;
+    if (!bytes || (slot != mine && !zb_alive(slot))) continue;
+    sum += with_managed ? bytes : bytes - slot->device[physical].bytes[ZB_PAGED];
   }
+  return sum;
+}
+
+uint64_t zb_used(int physical) {
+  uint64_t bytes = held(physical, 1), has = zb_gpu()->memory_bytes;
+  return bytes < has ? bytes : has;
+}
+
+uint64_t zb_unmanaged_bytes(void) {
+  int physical = zb_current();
+  return physical < 0 ? 0 : held(physical, 0);
+}
+
+uint64_t zb_managed_bytes(void) {
+  uint64_t sum = 0;
+  for (int d = 0; mine && d < ZB_MAX_DEVICES; d++) sum += mine->device[d].bytes[ZB_PAGED];
   return sum;
 }
 
@@ -136,7 +154,7 @@ static void raise_peak(_Atomic uint64_t *peak, uint64_t bytes) {
 int zb_take(int physical, int use, uint64_t bytes) {
   zb_process_t *slot = own_slot();
   slot->device[physical].bytes[use] += bytes;
-  if (zb_used(physical) > zb_gpu()->memory_bytes) {
+  if (use != ZB_PAGED && held(physical, 0) > zb_gpu()->memory_bytes) {
     slot->device[physical].bytes[use] -= bytes;
     return -1;
   }

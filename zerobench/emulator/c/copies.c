@@ -19,6 +19,25 @@ cudaError_t cudaMallocManaged(void **out, size_t bytes, unsigned flags) {
   (void)flags;
   return allocate(out, bytes, ZB_MANAGED);
 }
+
+// Where pages of managed memory should be: the account has them on the device as far as it has room (gpu.h).
+static cudaError_t managed(const void *start) {
+  return zb_find(start).kind == ZB_MANAGED ? cudaSuccess : zb_fail(cudaErrorInvalidValue);
+}
+#if CUDART_VERSION >= 13000
+#define LOCATION struct cudaMemLocation where
+#define FLAGS , unsigned flags
+#else
+#define LOCATION int where
+#define FLAGS
+#endif
+cudaError_t cudaMemPrefetchAsync(const void *start, size_t bytes, LOCATION FLAGS, cudaStream_t stream) {
+  return managed(start);
+}
+cudaError_t cudaMemAdvise(const void *start, size_t bytes, enum cudaMemoryAdvise advice, LOCATION) {
+  return managed(start);
+}
+
 cudaError_t cudaMallocHost(void **out, size_t bytes) { return allocate(out, bytes, ZB_HOST); }
 cudaError_t cudaHostAlloc(void **out, size_t bytes, unsigned flags) {
   (void)flags;

@@ -1,7 +1,10 @@
 // cuDNN. torch's attention and convolutions go through cudnn-frontend, which builds a graph of backend descriptors,
 // asks the heuristics for engines, makes a plan of the first one that is finalized, and asks it for its workspace.
 // Every graph is supported here, by one engine without knobs and notes. How much workspace a real plan wants is known
-// to cuDNN alone: it is counted as 0; what the frontend itself takes (the gradient's row sums and the like) is real.
+// to cuDNN alone, and no document of NVIDIA's gives a rule: it is counted as 0. What grows with the sequence in the
+// backward pass of attention is the frontend's own workspace and real here, since it is compiled into torch: dQ in
+// fp32, the row sums, dK and dV of every head where heads are grouped, and dP where the result must be deterministic
+// (scaled_dot_product_flash_attention.h, get_fe_workspace_size_node).
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>

@@ -43,7 +43,9 @@ void zb_uuid(int physical, unsigned char bytes[16]);
 size_t zb_copy_bytes(void);
 
 // The account: one file that all processes of an emulated node map; without a file, one for this process alone.
-enum { ZB_MEMORY, ZB_CONTEXT, ZB_NCCL, ZB_USES };
+// Managed memory (ZB_PAGED) is on the device as far as there is room beside all else, the rest of it on the host: the
+// driver moves its pages, so it is never refused and takes the room of nothing that is not managed.
+enum { ZB_MEMORY, ZB_CONTEXT, ZB_NCCL, ZB_PAGED, ZB_USES };
 typedef struct {
   _Atomic uint64_t pid;      // 0: free
   _Atomic uint64_t started;  // the process's start time in clock ticks: a pid is given out again
@@ -57,7 +59,7 @@ typedef struct {
   _Atomic uint64_t magic;
   zb_process_t process[ZB_MAX_PROCESSES];
 } zb_account_t;
-#define ZB_MAGIC 0x317562656f72657aull
+#define ZB_MAGIC 0x327562656f72657aull
 
 zb_account_t *zb_account(void);
 // Whether the process of this slot still runs; a slot whose process has ended is freed.
@@ -69,6 +71,10 @@ uint64_t zb_used(int physical);
 int zb_take(int physical, int use, uint64_t bytes);
 void zb_give(int physical, int use, uint64_t bytes);
 void zb_pinned(int64_t bytes);
+// What this process has of managed memory, wherever its pages are.
+uint64_t zb_managed_bytes(void);
+// What all processes have on the thread's current device without managed memory.
+uint64_t zb_unmanaged_bytes(void);
 // This process has a context on the device from now on (cudaSetDevice, the first call that needs one).
 int zb_make_context(int physical);
 int zb_has_context(int physical);

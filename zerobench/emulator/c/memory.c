@@ -77,10 +77,11 @@ zb_block_t zb_forget(const void *start) {
 int zb_allocate(void **out, size_t bytes, int kind, int physical) {
   size_t granule = kind == ZB_HOST ? 4096 : GRANULE;
   size_t whole = (bytes + granule - 1) / granule * granule;
-  if (kind != ZB_HOST && zb_take(physical, ZB_MEMORY, whole)) return -1;
+  int use = kind == ZB_MANAGED ? ZB_PAGED : ZB_MEMORY;
+  if (kind != ZB_HOST && zb_take(physical, use, whole)) return -1;
   void *start = zb_map(whole, granule);
   if (!start) {
-    if (kind != ZB_HOST) zb_give(physical, ZB_MEMORY, whole);
+    if (kind != ZB_HOST) zb_give(physical, use, whole);
     return -1;
   }
   if (kind == ZB_HOST) zb_pinned((int64_t)whole);
@@ -96,6 +97,6 @@ int zb_release(void *start) {
   if (block.kind == ZB_HOST)
     zb_pinned(-(int64_t)block.bytes);
   else
-    zb_give(block.physical, ZB_MEMORY, block.bytes);
+    zb_give(block.physical, block.kind == ZB_MANAGED ? ZB_PAGED : ZB_MEMORY, block.bytes);
   return 0;
 }

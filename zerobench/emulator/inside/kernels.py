@@ -182,8 +182,19 @@ _MODULES: dict[str, Callable[[], Any]] = {
 """By the name of DeepSpeed's class."""
 
 
+_REFUSED = {
+    "DeepCompileBuilder": (
+        "DeepCompile: its passes over the graph are C++ of DeepSpeed's, compiled against CUDA and NCCL on the machine,"
+        " and are not played here; set compile.deepcompile to false in the DeepSpeed configuration"
+    ),
+}
+"""What cannot be stood in for, and why."""
+
+
 def _load(self: Any, verbose: bool = True) -> Any:  # noqa: ARG001 -- DeepSpeed's own signature
     name = type(self).__name__
+    if name in _REFUSED:
+        raise NotImplementedError(_REFUSED[name])
     if name not in _MODULES:
         raise NotImplementedError(
             f"{name}: DeepSpeed's compiled kernel has no stand-in here; there are {', '.join(sorted(_MODULES))}"

@@ -42,6 +42,7 @@ def _library() -> ctypes.CDLL:
         raise RuntimeError(f"{VARIABLE} is not set: this process was not started for an emulated GPU")
     library = ctypes.CDLL(path)
     for name in ("open", "not_computed", "computed"):
-        library[f"zerobench_values_{name}"].restype = ctypes.c_int64
-        library[f"zerobench_values_{name}"].argtypes = []
+        function = getattr(library, f"zerobench_values_{name}")  # by index it would be another object each time
+        function.restype = ctypes.c_int64
+        function.argtypes = []
     return library

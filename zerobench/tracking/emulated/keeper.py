@@ -10,6 +10,7 @@ from typing import Any
 import torch
 
 from zerobench.emulate.part import Account, Part, Refusal
+from zerobench.emulator.inside.account import managed_bytes, unmanaged_bytes
 from zerobench.folder import write_whole
 from zerobench.memory.ledger import Ledger
 from zerobench.records import Category, Phase
@@ -97,8 +98,9 @@ class Keeper:
             stats = torch.cuda.memory_stats(index)
             for name, peak in self._peaks.items():
                 self._peaks[name] = max(peak, stats.get(f"{name}_bytes.all.peak", 0))
-        free, self.account.total_bytes = torch.cuda.mem_get_info()
-        outside = self.account.total_bytes - free - torch.cuda.memory_reserved()
+        _, self.account.total_bytes = torch.cuda.mem_get_info()
+        self.account.managed_bytes = max(self.account.managed_bytes, managed_bytes())
+        outside = unmanaged_bytes() - torch.cuda.memory_reserved()
         self.account.outside_bytes = max(self.account.outside_bytes or 0, outside)
 
     def _cuda_begins(self) -> None:

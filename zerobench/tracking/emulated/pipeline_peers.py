@@ -8,7 +8,7 @@ is a shape and nothing else, and a micro batch goes through them.
 from __future__ import annotations
 
 import itertools
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Iterator
 from typing import Any
 
 import torch
@@ -80,7 +80,8 @@ def _on_meta(given: Any) -> Any:
 
 def _passed_on(engine: Any, inputs: Any) -> Any:
     """What the layers before this stage's make of `inputs`."""
-    module, tied = engine.module, {}
+    module = engine.module
+    tied: dict[str, torch.nn.Module] = {}
     with torch.no_grad(), _META:
         for spec in module._layer_specs[: module._local_start]:
             inputs = _layer(spec, tied, _dtype(engine))(inputs)
@@ -115,7 +116,7 @@ def _built(spec: Any, dtype: torch.dtype | None) -> torch.nn.Module:
     return module if dtype is None else module.to(dtype)
 
 
-def _shapes(module: torch.nn.Module, dtype: torch.dtype | None) -> Mapping[str, torch.Tensor]:
+def _shapes(module: torch.nn.Module, dtype: torch.dtype | None) -> dict[str, torch.Tensor]:
     named = itertools.chain(module.named_parameters(), module.named_buffers())
     return {
         name: torch.empty_like(one, device=_META, dtype=dtype if one.is_floating_point() else None)

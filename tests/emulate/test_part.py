@@ -1,0 +1,13 @@
+"""What a playing process says of itself."""
+
+from __future__ import annotations
+
+import pytest
+
+from zerobench.emulate.part import Refusal
+
+
+@pytest.mark.parametrize(("asked", "in_pieces"), [(7, True), (8, False)])
+def test_a_request_that_all_that_is_free_together_would_hold_was_refused_for_want_of_one_piece(asked, in_pieces):
+    refusal = Refusal(bytes_asked=asked, bytes_free=2, allocated_bytes=5, reserved_bytes=10, during="start-up")
+    assert refusal.in_pieces is in_pieces

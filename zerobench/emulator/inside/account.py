@@ -1,0 +1,26 @@
+"""What the emulated device's account says beside CUDA and NVML, read in the process that holds the memory."""
+
+from __future__ import annotations
+
+import ctypes
+from functools import cache
+
+from zerobench.emulator.build import CORE
+
+
+def managed_bytes() -> int:
+    """Managed memory of this process, wherever its pages are."""
+    return int(_library().zb_managed_bytes())
+
+
+def unmanaged_bytes() -> int:
+    """All that stays on the current device: of every process, without managed memory."""
+    return int(_library().zb_unmanaged_bytes())
+
+
+@cache
+def _library() -> ctypes.CDLL:
+    library = ctypes.CDLL(CORE)  # by its name: CUDA's stand-ins have loaded it
+    for name in ("zb_managed_bytes", "zb_unmanaged_bytes"):
+        getattr(library, name).restype = ctypes.c_uint64
+    return library
