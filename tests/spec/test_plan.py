@@ -10,6 +10,7 @@ import pytest
 
 from zerobench.ds_config import build_ds_config
 from zerobench.errors import UserError
+from zerobench.spec.architecture import dimensions
 from zerobench.spec.cluster import Cluster, read_cluster, read_rate, read_tokens
 from zerobench.spec.expand import expand
 from zerobench.spec.frontier_axes import FRONTIERS, with_layers
@@ -258,6 +259,8 @@ def test_a_deeper_model_differs_in_its_layers_alone() -> None:
     assert differing == {"num_hidden_layers"}
     listed = model.model_copy(update={"hf_config": model.hf_config | {"layer_types": ["full_attention"] * 32}})
     assert len(with_layers(listed, 50).hf_config["layer_types"]) == 50
+    unsaid = model.model_copy(update={"hf_config": {"model_type": "opt"}})
+    assert dimensions(with_layers(unsaid, 5)).num_layers == 5
 
 
 @pytest.mark.parametrize("name", FRONTIERS)
