@@ -40,7 +40,7 @@ def model(model_type: str, **config: object) -> ModelSpec:
 
 @pytest.mark.usefixtures("installed")
 def test_the_types_are_the_first_of_each_pair_of_the_one_table_whatever_stands_second() -> None:
-    assert causal_model_types() == {"mamba", "rwkv"}
+    assert causal_model_types() == frozenset({"mamba", "rwkv"})
 
 
 @pytest.mark.usefixtures("installed")
