@@ -200,6 +200,13 @@ def test_zeropp_of_ones_own_configuration_is_planned_as_it_stands(tmp_path: Path
     assert not item.trial.quantized_weights
 
 
+def test_a_drive_is_asked_for_at_stage_3_alone_since_below_it_none_would_help(tmp_path: Path) -> None:
+    for stage, said in ((2, "DeepSpeed swaps to NVMe at stage 3 only"), (3, "no NVMe drive is given")):
+        config = {"zero_optimization": {"stage": stage, "offload_optimizer": {"device": "nvme"}}}
+        with pytest.raises(UserError, match=said):
+            own_config(own(tmp_path, config), work(), read_cluster(gpu="h200", gpus="8"))
+
+
 def test_every_shipped_configuration_can_be_planned() -> None:
     for path in sorted(Path("ds_configs").glob("*.json")):
         [item] = own_config(str(path), work(), cluster())
