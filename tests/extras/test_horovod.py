@@ -11,6 +11,7 @@ from zerobench.environments import environment
 from zerobench.formulas.checkpoint import checkpoint_bytes
 from zerobench.records import Category, Phase, Status, StepKind
 from zerobench.report.parity import ParityJudge
+from zerobench.report.trials import recorded_grad_norms
 from zerobench.spec.trial import Compression
 
 SWEEP = """
@@ -57,6 +58,18 @@ def test_losses_agree_with_the_single_process_to_5e_6(swept, request):
     for trial in swept.trials(strategy="horovod", compression=Compression.NONE):
         losses = trial.ranks[0].losses
         assert max(abs(a - b) for a, b in zip(losses, reference, strict=True)) <= 5e-6, trial.spec.trial_id
+
+
+@pytest.mark.parametrize("swept", ["with_adamw", "with_sgd"])
+def test_the_norm_of_the_averaged_gradients_is_that_of_the_single_process(swept, request):
+    swept = request.getfixturevalue(swept)
+    reference = swept.trial(strategy="single")
+    norms = recorded_grad_norms(reference)
+    for trial in swept.trials(strategy="horovod", compression=Compression.NONE):
+        assert recorded_grad_norms(trial) == pytest.approx(norms, rel=1e-5), trial.spec.trial_id
+        parity = ParityJudge([reference, trial]).judge(trial)
+        assert parity is not None
+        assert parity.norms_agree
 
 
 def test_halved_gradients_are_off_by_a_distance_that_is_shown_and_not_judged(with_adamw):

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from zerobench.memory.booked_phase import BookedPhase, Verdict
-from zerobench.memory.cpu_book import GLOO, Change, Pages
+from zerobench.memory.cpu_book import GLOO, HOROVOD, Change, Pages
 from zerobench.memory.storages import Storage
 from zerobench.records import Category, Place
 
@@ -31,6 +31,15 @@ def test_what_gloos_threads_take_is_a_collectives_workspace_whoever_gives_it_bac
     assert given_back.at_peak == {Category.KERNEL_WORKSPACE: 10}
     kept = booked([Change(1, 10, GLOO)], [Change(1, 10, 0)], {}).composition(Place.DEVICE)
     assert kept.at_peak == {None: 10}
+
+
+def test_what_horovods_thread_takes_is_its_buffer_for_as_long_as_it_keeps_it():
+    for taken, standing in (([Change(1, 10, HOROVOD)], [Change(1, 10, HOROVOD)]), ([], [Change(1, 10, HOROVOD)])):
+        phase = booked(taken, standing, {})
+        assert phase.composition(Place.DEVICE).live == {Category.REDUCE_BUFFERS: 10}
+        assert phase.largest_unseen_bytes() == 0
+    gradient = booked([], [Change(1, 10, HOROVOD)], {1: "weight"})
+    assert gradient.composition(Place.DEVICE).live == {Category.PARAMETERS: 10}
 
 
 def test_a_block_that_outlives_its_operation_or_had_none_has_no_name():

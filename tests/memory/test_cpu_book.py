@@ -5,12 +5,14 @@ from __future__ import annotations
 import os
 import threading
 from collections.abc import Iterator
+from contextlib import nullcontext
+from pathlib import Path
 from typing import Any
 
 import pytest
 import torch
 
-from zerobench.memory.cpu_book import CpuBook, opened_book
+from zerobench.memory.cpu_book import HOROVOD, CpuBook, opened_book, starting_horovod
 from zerobench.memory.storages import StorageCounter
 
 MEGABYTE = 1_000_000
@@ -56,6 +58,21 @@ def test_changes_come_in_order_with_the_operation_that_ran(book):
     assert [change.operation for change in pages.changes[1:]] == [outer, outer]
     assert pages.changes[0].serial in {block.serial for block in pages.standing}
     assert kept.nbytes == 400
+
+
+def test_blocks_that_stand_are_known_by_the_thread_that_took_them_where_horovod_started_it(book):
+    made: list[torch.Tensor] = []
+    own_name = Path("/proc/thread-self/comm").read_text()
+    threads = []
+    for context in (starting_horovod(), nullcontext()):
+        with context:
+            threads.append(threading.Thread(target=lambda: made.append(torch.zeros(300_000))))
+            threads[-1].start()
+            threads[-1].join()
+    book.start_phase()
+    found = [block.operation for block in book.pages().standing if block.nbytes == 1_200_000]
+    assert sorted(found) == [HOROVOD, 0]
+    assert Path("/proc/thread-self/comm").read_text() == own_name
 
 
 def test_storages_on_the_same_memory_are_one_block(book):

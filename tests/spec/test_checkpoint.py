@@ -153,6 +153,7 @@ def test_the_last_checkpoint_is_the_last_one_with_steps_left_or_before_the_fault
     [
         (0, "checkpoint.every_steps: 0; choices: an integer from 1"),
         ("often", "checkpoint.every_steps: 'often'"),
+        ({"every_steps": 0}, "every_steps: Input should be greater than or equal to 1"),
         ({"every_steps": True}, "every_steps: Input should be a valid integer"),
         ({"evry_steps": 2}, "evry_steps: unknown field; did you mean 'every_steps'?"),
         ({"every_steps": 2, "fault": {"rank": 0}}, "fault.step: Field required"),
@@ -163,6 +164,12 @@ def test_a_wrong_value_is_refused_by_name(raw: object, told: str) -> None:
         read_axis("checkpoint", raw, "axes")
     assert told in str(caught.value)
     assert "\n" not in str(caught.value)
+
+
+def test_a_checkpoint_is_named_by_when_it_is_saved_and_how_it_is_gone_on_with() -> None:
+    assert str(CheckpointSpec(every_steps=4)) == "every 4 steps"
+    asked = {"every_steps": 4, "resume_world_size": 1, "fault": {"rank": 1, "step": 6}}
+    assert str(CheckpointSpec.model_validate(asked)) == "every 4 steps; resumed on 1; rank 1 killed at 6"
 
 
 def test_a_number_a_mapping_and_null_are_values_of_the_axis() -> None:

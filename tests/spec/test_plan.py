@@ -10,6 +10,7 @@ import pytest
 
 from zerobench.ds_config import build_ds_config
 from zerobench.errors import UserError
+from zerobench.spec.architecture import dimensions
 from zerobench.spec.cluster import Cluster, read_cluster, read_rate, read_tokens
 from zerobench.spec.expand import expand
 from zerobench.spec.frontier_axes import FRONTIERS, with_layers
@@ -209,6 +210,13 @@ def test_zeropp_of_ones_own_configuration_is_planned_as_it_stands(tmp_path: Path
     assert not item.trial.quantized_weights
 
 
+def test_a_drive_is_asked_for_at_stage_3_alone_since_below_it_none_would_help(tmp_path: Path) -> None:
+    for stage, said in ((2, "DeepSpeed swaps to NVMe at stage 3 only"), (3, "no NVMe drive is given")):
+        config = {"zero_optimization": {"stage": stage, "offload_optimizer": {"device": "nvme"}}}
+        with pytest.raises(UserError, match=said):
+            own_config(own(tmp_path, config), work(), read_cluster(gpu="h200", gpus="8"))
+
+
 def test_every_shipped_configuration_can_be_planned() -> None:
     for path in sorted(Path("ds_configs").glob("*.json")):
         [item] = own_config(str(path), work(), cluster())
@@ -268,6 +276,8 @@ def test_a_deeper_model_differs_in_its_layers_alone() -> None:
     assert differing == {"num_hidden_layers"}
     listed = model.model_copy(update={"hf_config": model.hf_config | {"layer_types": ["full_attention"] * 32}})
     assert len(with_layers(listed, 50).hf_config["layer_types"]) == 50
+    unsaid = model.model_copy(update={"hf_config": {"model_type": "opt"}})
+    assert dimensions(with_layers(unsaid, 5)).num_layers == 5
 
 
 @pytest.mark.parametrize("name", FRONTIERS)

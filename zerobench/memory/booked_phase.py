@@ -2,7 +2,8 @@
 
 A block that a storage was seen to stand on is what that storage is. One that no tensor was ever seen to hold, taken and
 given back within one operation, or taken by one of gloo's threads, which run collectives and nothing else, and given
-back within the phase, is the kernel's or the collective's own working memory.
+back within the phase, is the kernel's or the collective's own working memory. What Horovod's thread takes, which
+reduces gradients and does nothing else, are its buffers.
 What else nobody saw (tensors of other threads, or that only C++ holds) has no evidence.
 """
 
@@ -10,7 +11,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 
-from zerobench.memory.cpu_book import GLOO, Change, Pages
+from zerobench.memory.cpu_book import GLOO, HOROVOD, Change, Pages
 from zerobench.memory.replay import Composition, replay
 from zerobench.memory.storages import Storage
 from zerobench.records import Category, Place
@@ -31,6 +32,9 @@ class BookedPhase:
             self._know(storage.block, verdict(storage))
         for serial in _working_memory(pages.changes) - self._known.keys():
             self._known[serial] = (unseen, Category.KERNEL_WORKSPACE)
+        for block in (*pages.standing, *pages.changes):
+            if block.operation == HOROVOD and block.nbytes > 0:
+                self._known.setdefault(block.serial, (unseen, Category.REDUCE_BUFFERS))
 
     def composition(self, place: Place) -> Composition[Category | None]:
         """The phase's categories of one place, at the peak of all and at that of what tensors hold."""

@@ -19,11 +19,13 @@ namespace {
 
 constexpr int64_t kNoOperation = 0;
 constexpr int64_t kGloo = -1;
+constexpr int64_t kHorovod = -2;
 
 struct Block {
   int64_t serial;
   int64_t bytes;
   int64_t holders;  // Of memory that is not torch's: storages that stand on it. 0 of the allocator's own blocks.
+  int64_t operation;   // Under which it was taken.
 };
 
 struct Change {
@@ -55,7 +57,7 @@ struct Book {
     auto stale = blocks.find(address);  // given back while nobody looked
     if (stale != blocks.end()) remove(stale, operation);
     int64_t serial = next_serial++;
-    blocks.emplace(address, Block{serial, bytes, holders});
+    blocks.emplace(address, Block{serial, bytes, holders, operation});
     change(serial, bytes, operation);
     return serial;
   }
@@ -70,13 +72,15 @@ std::atomic<int64_t> last_operation{kNoOperation};
 thread_local int64_t operation = kNoOperation;
 thread_local bool is_named = false;
 
-// Which operation this thread runs; threads of gloo, which name themselves, run collectives and nothing else.
+// Which operation this thread runs; threads of gloo, which name themselves, and of Horovod, which have the name of the
+// thread that started it (zerobench/worker/strategies/horovod.py), run collectives and nothing else.
 int64_t current_operation() {
   if (!is_named) {
     is_named = true;
     char name[16] = "";
     pthread_getname_np(pthread_self(), name, sizeof name);
     if (std::strncmp(name, "pt_gloo", 7) == 0) operation = kGloo;
+    if (std::strcmp(name, "horovod") == 0) operation = kHorovod;
   }
   return operation;
 }
@@ -217,7 +221,9 @@ void zerobench_book_counts(int64_t* changes, int64_t* standing) {
   std::lock_guard<std::mutex> guard(book().mutex);
   book().records = false;
   book().standing.clear();
-  for (const auto& [address, block] : book().blocks) book().standing.push_back({block.serial, block.bytes, 0});
+  for (const auto& [address, block] : book().blocks) {
+    book().standing.push_back({block.serial, block.bytes, block.operation});
+  }
   *changes = static_cast<int64_t>(book().changes.size());
   *standing = static_cast<int64_t>(book().standing.size());
 }

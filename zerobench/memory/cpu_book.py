@@ -13,16 +13,21 @@ C++). That is in the process's resident memory, and so in `rest_of_process`.
 from __future__ import annotations
 
 import ctypes
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache
+from pathlib import Path
 from typing import Any, NamedTuple
 
 from zerobench.memory.cpu_book_build import NoBookError, library
 
 
 class Change(NamedTuple):
-    """A block taken, or given back: its serial number, its bytes (negative: given back), the operation under way."""
+    """A block taken, or given back: its serial number, its bytes (negative: given back), the operation under way.
+
+    Of a block that stands: the operation under which it was taken.
+    """
 
     serial: int
     nbytes: int
@@ -83,6 +88,8 @@ class CpuBook:
 
 GLOO = -1
 """In place of an operation in gloo's threads (kGloo of cpu_book.cpp)."""
+HOROVOD = -2
+"""The same in threads that were started within `starting_horovod` (kHorovod)."""
 
 _POINTER = ctypes.POINTER(ctypes.c_int64)
 _ADDRESS_AND_COUNT = (ctypes.c_size_t, ctypes.c_int64)
@@ -105,6 +112,18 @@ def _book() -> CpuBook | NoBookError:
         return error
     except OSError as error:
         return NoBookError(str(error))
+
+
+@contextmanager
+def starting_horovod() -> Iterator[None]:
+    """Give this thread another name meanwhile: threads begin with that of who starts them, and Horovod's keep it."""
+    file = Path("/proc/thread-self/comm")
+    before = file.read_text(encoding="utf-8")
+    file.write_text("horovod", encoding="utf-8")
+    try:
+        yield
+    finally:
+        file.write_text(before.rstrip("\n"), encoding="utf-8")
 
 
 def _function(loaded: ctypes.PyDLL, name: str, returns: Any, *takes: Any) -> Any:

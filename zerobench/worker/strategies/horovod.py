@@ -7,8 +7,8 @@ Horovod's DistributedOptimizer; clipping comes after the all-reduce, on the aver
 
 - Weights are drawn from the same seed on every rank, so none are broadcast. Optimizer states are not broadcast either:
   `broadcast_optimizer_state` takes a step on a fresh AdamW to make them (horovod/torch/functions.py).
-- The fusion buffer is allocated by that thread, in C++, where a count of this thread's tensors does not see it: it is
-  no row of the ledger, and its size is a note of the record.
+- The fusion buffer is allocated by that thread, in C++, where no tensor is seen to hold it: the book of torch's
+  allocator knows it by the thread's name (memory/cpu_book.py).
 - Losses are averaged, and the end is waited for, over torch's gloo group as under every strategy.
 """
 
@@ -21,6 +21,7 @@ from typing import Any
 
 import torch
 
+from zerobench.memory.cpu_book import starting_horovod
 from zerobench.records import Phase
 from zerobench.spec.trial import Compression
 from zerobench.worker.strategies.base import Phases
@@ -39,7 +40,8 @@ class Horovod(TorchLoop):
         os.environ["HOROVOD_FUSION_THRESHOLD"] = str(self._fusion_bytes)  # its core reads it when it starts
         import horovod.torch as hvd
 
-        hvd.init()
+        with starting_horovod():
+            hvd.init()
         super().build()
         self._size = int(hvd.size())
         self._sends_halves = self.job.trial.compression is Compression.FP16
@@ -52,7 +54,7 @@ class Horovod(TorchLoop):
         )
         self._optimizer = self._hooked
         buffer = f"Horovod's fusion buffer, up to {self._fusion_bytes:,} bytes, is allocated by a thread of its own"
-        self.notes = [f"{buffer}: it is in no row of the ledger, and within the process's resident memory"]
+        self.notes = [f"{buffer}: it is among the reduce buffers where torch's allocator is watched, else in no row"]
 
     def step(self, micro_batches: Sequence[torch.Tensor], learning_rate: float, phases: Phases) -> torch.Tensor:
         """Accumulate over the micro-batches, wait for the averages of the last one's gradients, update once."""
