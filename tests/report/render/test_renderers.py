@@ -121,6 +121,8 @@ def test_markdown_and_page_have_each_cell_of_each_column_that_says_something(nam
     assert all(prose(cell) in lines[2] for cell in cells(of, said(of))[0])
     assert lines[0] == f"| trial | evidence | {' | '.join(map(prose, headers))} |"
     page = html.table_grid(of)
+    assert page.caption.endswith(of.caption_for_files[-40:])
+    assert prose(of.caption_for_files) in next(markdown.lines(of))
     assert [head.text for head in page.headers] == ["trial", *headers]
     assert [list(row.cells)[1:] for row in page.rows] == cells(of, said(of))
     assert list(frame.table_frame(of).columns) == ["trial", *(column.header for column in of.for_files)]
@@ -182,3 +184,13 @@ def test_a_trial_without_figures_of_these_kinds_has_no_lines() -> None:
     failed = [figures(failed_trial(spec("zero0"), Failure(message="full", rank=2)))]
     for make in (device_table, over_ranks_table, states_table, speed_table, parity_table):
         assert make(failed).lines == []
+
+
+@pytest.mark.parametrize("name", IN_A_TERMINAL)
+def test_a_column_that_a_view_is_given_stands_in_every_place(name: str) -> None:
+    of = VIEWS[name]()
+    more = replace(of, columns=[*of.columns, Column[Any]("new", lambda _: "told", "GiB", narrow="new")])
+    assert "new, GiB" in printed(more, 300)
+    assert "new" in printed(more, 80).split()
+    places = [*markdown.lines(more), *html.table_grid(more).rows[0].cells, *frame.table_frame(more)["new, GiB"]]
+    assert sum("told" in place for place in places) == 2 * len(of.lines) + 1

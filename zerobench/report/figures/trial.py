@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
 from zerobench.records import PhaseMark, Place, RankRecord, StepKind
@@ -174,16 +174,16 @@ class TrialFigures:
 
 def trial_figures(trial: Trial) -> TrialFigures:
     """The figures of `trial`, without its label and its parity."""
-    found = roles(trial)
+    steady, found = list(_steady(trial)), roles(trial)
     return TrialFigures(
         run_id=trial.record.run_id,
         trial_id=trial.record.trial_id,
         summary=summary_of(trial),
         roles=found,
-        steady=_each(trial, lambda place: [largest_peak(trial, StepKind.STEADY, place, role) for role in found]),
-        peaks=_each(trial, lambda place: [_fullest_instant(trial, place)]),
+        steady=steady,
+        peaks=list(_peaks(trial, steady)),
         ranks=list(_ranks(trial)),
-        phases=list(_phases(trial)),
+        phases=list(_phases(trial, steady)),
         steps=list(_steps(trial)),
         notes=[Note(rank, sys.intern(note)) for rank, note in _notes(trial)],
         sides=sides(trial),
@@ -193,18 +193,33 @@ def trial_figures(trial: Trial) -> TrialFigures:
     )
 
 
-def _each(trial: Trial, of: Callable[[Place], Iterable[Instant | None]]) -> list[tuple[Place, Instant]]:
+Peaks = Sequence[tuple[Place, Instant]]
+
+
+def _steady(trial: Trial) -> Iterator[tuple[Place, Instant]]:
     places = {row.place for rank in trial.ranks for row in rank.memory}
-    return [(place, found) for place in Place if place in places for found in of(place) if found is not None]
+    for place in (one for one in Place if one in places):
+        for role in roles(trial):
+            instant = largest_peak(trial, StepKind.STEADY, place, role)
+            if instant is not None:
+                yield place, instant
 
 
-def _fullest_instant(trial: Trial, place: Place) -> Instant | None:
-    """The steady peak; where nobody watched within the phases, as on NVMe, what lay there at that phase's end."""
-    peak = largest_peak(trial, StepKind.STEADY, place)
-    if peak is None or peak.categories:
-        return peak
-    rank = next(rank for rank in trial.ranks if rank.rank == peak.rank)
-    return end_instant(rank, StepKind.STEADY, peak.phase, place)
+def _largest_of(steady: Peaks, place: Place) -> Instant | None:
+    """The largest over the roles, the lowest rank of equals."""
+    found = [instant for where, instant in steady if where is place]
+    return max(found, key=lambda instant: (instant.total_bytes, -instant.rank), default=None)
+
+
+def _peaks(trial: Trial, steady: Peaks) -> Iterator[tuple[Place, Instant]]:
+    """The steady peaks; where nobody watched within the phases, as on NVMe, what lay there at that phase's end."""
+    for place in dict.fromkeys(place for place, _ in steady):
+        peak = _largest_of(steady, place)
+        if peak is not None and not peak.categories:
+            rank = next(rank for rank in trial.ranks if rank.rank == peak.rank)
+            peak = end_instant(rank, StepKind.STEADY, peak.phase, place)
+        if peak is not None:
+            yield place, peak
 
 
 def _ranks(trial: Trial) -> Iterator[RankFigures]:
@@ -242,8 +257,8 @@ def _largest(values: Iterable[int | None]) -> int | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def _phases(trial: Trial) -> Iterator[PhaseFigures]:
-    fullest = largest_peak(trial, StepKind.STEADY, Place.DEVICE)
+def _phases(trial: Trial, steady: Peaks) -> Iterator[PhaseFigures]:
+    fullest = _largest_of(steady, Place.DEVICE)
     rank = next((rank for rank in trial.ranks if fullest is None or rank.rank == fullest.rank), None)
     held = dict.fromkeys((row.step, row.phase, row.place) for row in rank.memory) if rank else ()
     for step, phase, place in held:
