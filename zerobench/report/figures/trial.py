@@ -239,9 +239,9 @@ def _ranks(trial: Trial) -> Iterator[RankFigures]:
             allocated_peak_bytes=_largest(row.peak_allocated_bytes for row in rows),
             reserved_peak_bytes=_largest(row.peak_reserved_bytes for row in rows),
             nvml_used_peak_bytes=_largest(row.nvml_used_bytes for row in rows),
-            context_bytes=outside and outside.context_bytes,
-            collectives_bytes=outside and outside.collectives_bytes,
-            other_processes_bytes=outside and outside.before_bytes,
+            context_bytes=None if outside is None else outside.context_bytes,
+            collectives_bytes=None if outside is None else outside.collectives_bytes,
+            other_processes_bytes=None if outside is None else outside.before_bytes,
             alloc_retries=_largest(row.alloc_retries for row in rows),
             step_time_s_median=seconds.get(rank.rank),
             states=model_states(rank),
@@ -260,9 +260,9 @@ def _largest(values: Iterable[int | None]) -> int | None:
 def _phases(trial: Trial, steady: Peaks) -> Iterator[PhaseFigures]:
     fullest = _largest_of(steady, Place.DEVICE)
     rank = next((rank for rank in trial.ranks if fullest is None or rank.rank == fullest.rank), None)
-    held = dict.fromkeys((row.step, row.phase, row.place) for row in rank.memory) if rank else ()
-    for step, phase, place in held:
-        assert rank is not None  # noqa: S101 -- without one nothing is held
+    if rank is None:
+        return
+    for step, phase, place in dict.fromkeys((row.step, row.phase, row.place) for row in rank.memory):
         peak, end = phase_peak(rank, step, phase, place), end_instant(rank, step, phase, place)
         mark = _mark(rank, step, phase)
         yield PhaseFigures(
@@ -270,10 +270,10 @@ def _phases(trial: Trial, steady: Peaks) -> Iterator[PhaseFigures]:
             step=step,
             phase=phase.value,
             place=place,
-            live_bytes=end and end.total_bytes,
-            peak_bytes=peak and peak.total_bytes,
-            start_s=mark and mark.start_s,
-            end_s=mark and mark.end_s,
+            live_bytes=None if end is None else end.total_bytes,
+            peak_bytes=None if peak is None else peak.total_bytes,
+            start_s=None if mark is None else mark.start_s,
+            end_s=None if mark is None else mark.end_s,
         )
 
 

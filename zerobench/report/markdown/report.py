@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from zerobench.report.compared.columns import TITLE
 from zerobench.report.environment_facts import at
@@ -24,6 +25,7 @@ from zerobench.report.markdown.setting import configuration_lines, hardware_line
 from zerobench.report.markdown.text import bullets, paragraph, prose
 from zerobench.report.render.markdown import MOST_ROWS, lines
 from zerobench.report.tables import batch_ramp, checkpoints, memory, parity, peak_errors, pipeline, server, speed
+from zerobench.report.tables.model import Table
 from zerobench.report.tables.outcomes import outcomes_table, status_text
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.trial import slug
@@ -50,7 +52,7 @@ def markdown_report(frames: RunFigures) -> str:
 def _sections(frames: RunFigures) -> Iterator[tuple[str, Iterator[str] | list[str]]]:
     several = len(frames.runs) > 1
     trials = frames.figures
-    for table in (
+    tables: Sequence[Table[Any]] = (
         memory.device_table(trials),
         speed.speed_table(trials),
         parity.parity_table(trials),
@@ -58,7 +60,8 @@ def _sections(frames: RunFigures) -> Iterator[tuple[str, Iterator[str] | list[st
         server.server_table(trials),
         checkpoints.checkpoints_table(trials),
         pipeline.pipeline_table(trials),
-    ):
+    )
+    for table in tables:
         yield table.title, lines(table)
     yield TITLE, compared_lines(frames)
     yield "What is claimed of distributed training, and what these trials say", claim_lines(frames)
