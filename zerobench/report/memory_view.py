@@ -74,7 +74,7 @@ def _rows(rank: RankRecord, step: StepKind, phase: Phase, place: Place) -> list[
     return [row for row in rank.memory if row.step is step and row.phase is phase and row.place is place]
 
 
-def _peak_bytes(row: MemoryRow) -> int:
+def peak_bytes_of(row: MemoryRow) -> int:
     """The peak of a `total` row; where nobody watched within the phase, what was live at its end."""
     known = (row.at_peak_bytes, row.own_peak_bytes, row.live_bytes)
     return next(value for value in known if value is not None)
@@ -85,13 +85,13 @@ def peak_instant(rank: RankRecord, step: StepKind, place: Place) -> Instant | No
     totals = [row for row in rank.memory if row.category is Category.TOTAL and row.step is step and row.place is place]
     if not totals:
         return None
-    return phase_peak(rank, step, max(totals, key=_peak_bytes).phase, place)
+    return phase_peak(rank, step, max(totals, key=peak_bytes_of).phase, place)
 
 
 def phase_peak(rank: RankRecord, step: StepKind, phase: Phase, place: Place) -> Instant | None:
     """The peak of `place` within one phase on this rank; None where it was not measured."""
     rows = _rows(rank, step, phase, place)
-    total = next((_peak_bytes(row) for row in rows if row.category is Category.TOTAL), None)
+    total = next((peak_bytes_of(row) for row in rows if row.category is Category.TOTAL), None)
     return None if total is None else Instant(rank.rank, step, phase, total, _at_peak(rows), rank.role)
 
 

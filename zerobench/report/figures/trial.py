@@ -7,7 +7,7 @@ import sys
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from zerobench.records import PhaseMark, Place, RankRecord, StepKind
+from zerobench.records import Category, MemoryRow, Phase, PhaseMark, Place, RankRecord, StepKind
 from zerobench.report.batch_ramp import BatchFigures, batch_figures
 from zerobench.report.figures.name import TrialName
 from zerobench.report.figures.summary import Summary, summary_of
@@ -17,8 +17,8 @@ from zerobench.report.memory_view import (
     end_instant,
     largest_peak,
     model_states,
+    peak_bytes_of,
     peak_instant,
-    phase_peak,
 )
 from zerobench.report.parity import Parity
 from zerobench.report.pipeline import StageRow, stages
@@ -262,16 +262,19 @@ def _phases(trial: Trial, steady: Peaks) -> Iterator[PhaseFigures]:
     rank = next((rank for rank in trial.ranks if fullest is None or rank.rank == fullest.rank), None)
     if rank is None:
         return
-    for step, phase, place in dict.fromkeys((row.step, row.phase, row.place) for row in rank.memory):
-        peak, end = phase_peak(rank, step, phase, place), end_instant(rank, step, phase, place)
+    totals: dict[tuple[StepKind, Phase, Place], MemoryRow | None] = {}
+    for row in rank.memory:
+        key = row.step, row.phase, row.place
+        totals[key] = totals.get(key) or (row if row.category is Category.TOTAL else None)
+    for (step, phase, place), total in totals.items():
         mark = _mark(rank, step, phase)
         yield PhaseFigures(
             rank=rank.rank,
             step=step,
             phase=phase.value,
             place=place,
-            live_bytes=None if end is None else end.total_bytes,
-            peak_bytes=None if peak is None else peak.total_bytes,
+            live_bytes=None if total is None else total.live_bytes,
+            peak_bytes=None if total is None else peak_bytes_of(total),
             start_s=None if mark is None else mark.start_s,
             end_s=None if mark is None else mark.end_s,
         )
