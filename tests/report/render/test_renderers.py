@@ -67,6 +67,8 @@ def watched(trial: SampleTrial) -> SampleTrial:
 
 
 ONE = figures(REAL, parity=REFERENCE)
+SOLO = completed_trial(spec("zero1", gpus_per_node=1))
+CELLS = join([SOLO, foretelling(SOLO, "solo", 1.1)], ParityJudge([SOLO]))[0].cells
 VIEWS: dict[str, Callable[[], Table[Any]]] = {
     "pipeline": lambda: pipeline_table([replace(ONE, stages=[STAGE])]),
     "server": lambda: server_table([replace(ONE, sides=[SIDE])]),
@@ -85,8 +87,6 @@ VIEWS: dict[str, Callable[[], Table[Any]]] = {
     "watched": lambda: watched_table([Line(ONE.name, row) for row in watched_rows(watched(REAL))], ["no driver"]),
     "peak_errors": lambda: peak_errors_table([Errors(ONE, Evidence.MEASURED, CELLS)]),
 }
-SOLO = completed_trial(spec("zero1", gpus_per_node=1))
-CELLS = join([SOLO, foretelling(SOLO, "solo", 1.1)], ParityJudge([SOLO]))[0].cells
 IN_A_TERMINAL = [name for name in VIEWS if name not in {"trials", "peak_errors"}]
 each_view = pytest.mark.parametrize("name", VIEWS)
 
@@ -182,8 +182,9 @@ def test_a_trial_without_figures_of_these_kinds_has_no_lines() -> None:
         assert make(none).lines == []
     assert outcomes_table(none).lines == []
     failed = [figures(failed_trial(spec("zero0"), Failure(message="full", rank=2)))]
-    for make in (device_table, over_ranks_table, states_table, speed_table, parity_table):
-        assert make(failed).lines == []
+    of_completed: Sequence[Callable[[Any], Table[Any]]] = (device_table, over_ranks_table, states_table, parity_table)
+    assert [view(failed).lines for view in of_completed] == [[]] * 4
+    assert speed_table(failed).lines == []
 
 
 @pytest.mark.parametrize("name", IN_A_TERMINAL)
