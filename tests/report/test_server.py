@@ -132,6 +132,8 @@ def test_the_terminal_shows_both_sides_in_each_table_of_memory_and_the_server_is
     for start in ("Device memory at the peak", "Model states of one rank"):
         [table] = [section for title, section in tables.items() if title.startswith(start)]
         assert table.count("0 server") == 1, table
+        label = next(line.split()[0] for line in table.splitlines() if "0 server" in line)
+        assert sum(line.startswith(label) for line in table.splitlines()) == 2, table
         assert "A server has a row of its own." in " ".join(table.split())
     [over_ranks] = [section for title, section in tables.items() if title.startswith("Device memory over the ranks")]
     assert "A server is not among the ranks" in " ".join(over_ranks.split())

@@ -75,7 +75,7 @@ def _rows(rank: RankRecord, step: StepKind, phase: Phase, place: Place) -> list[
     return [row for row in rank.memory if row.step is step and row.phase is phase and row.place is place]
 
 
-def _peak_bytes(row: MemoryRow) -> int:
+def peak_bytes_of(row: MemoryRow) -> int:
     """The peak of a `total` row; where nobody watched within the phase, what was live at its end."""
     if row.at_peak_bytes is not None:
         return row.at_peak_bytes
@@ -85,7 +85,7 @@ def _peak_bytes(row: MemoryRow) -> int:
 def peak_instant(rank: RankRecord, step: StepKind, place: Place) -> Instant | None:
     """The instant of the largest total of `place` in `step` on this rank; None where it was not measured."""
     rows = [row for row in rank.memory if row.step is step and row.place is place]
-    totals = [(_peak_bytes(row), row.phase) for row in rows if row.category is Category.TOTAL]
+    totals = [(peak_bytes_of(row), row.phase) for row in rows if row.category is Category.TOTAL]
     if not totals:
         return None
     total, phase = max(totals, key=itemgetter(0))
@@ -95,7 +95,7 @@ def peak_instant(rank: RankRecord, step: StepKind, place: Place) -> Instant | No
 def phase_peak(rank: RankRecord, step: StepKind, phase: Phase, place: Place) -> Instant | None:
     """The peak of `place` within one phase on this rank; None where it was not measured."""
     rows = _rows(rank, step, phase, place)
-    total = next((_peak_bytes(row) for row in rows if row.category is Category.TOTAL), None)
+    total = next((peak_bytes_of(row) for row in rows if row.category is Category.TOTAL), None)
     return None if total is None else Instant(rank.rank, step, phase, total, _at_peak(rows), rank.role)
 
 

@@ -84,6 +84,8 @@ def of_compared() -> Table[Any]:
     return replace(compared_table(COMPARED), lines=[Line(ONE.name, COMPARED[1])])
 
 
+SOLO = completed_trial(spec("zero1", gpus_per_node=1))
+CELLS = join([SOLO, foretelling(SOLO, "solo", 1.1)], ParityJudge([SOLO]))[0].cells
 VIEWS: dict[str, Callable[[], Table[Any]]] = {
     "pipeline": lambda: pipeline_table([replace(ONE, stages=[STAGE])]),
     "server": lambda: server_table([replace(ONE, sides=[SIDE])]),
@@ -103,8 +105,6 @@ VIEWS: dict[str, Callable[[], Table[Any]]] = {
     "peak_errors": lambda: peak_errors_table([Errors(ONE, Evidence.MEASURED, CELLS)]),
     "compared": of_compared,
 }
-SOLO = completed_trial(spec("zero1", gpus_per_node=1))
-CELLS = join([SOLO, foretelling(SOLO, "solo", 1.1)], ParityJudge([SOLO]))[0].cells
 IN_A_TERMINAL = [name for name in VIEWS if name not in {"trials", "peak_errors"}]
 each_view = pytest.mark.parametrize("name", VIEWS)
 
@@ -139,6 +139,8 @@ def test_markdown_and_page_have_each_cell_of_each_column_that_says_something(nam
     assert all(prose(cell) in lines[2] for cell in cells(of, said(of))[0])
     assert lines[0] == f"| trial | evidence | {' | '.join(map(prose, headers))} |"
     page = html.table_grid(of)
+    assert page.caption.endswith(of.caption_for_files[-40:])
+    assert prose(of.caption_for_files) in next(markdown.lines(of))
     assert [head.text for head in page.headers] == ["trial", *headers]
     assert [list(row.cells)[1:] for row in page.rows] == cells(of, said(of))
     assert list(frame.table_frame(of).columns) == ["trial", *(column.header for column in of.for_files)]
@@ -261,5 +263,16 @@ def test_a_trial_without_figures_of_these_kinds_has_no_lines() -> None:
         assert make(none).lines == []
     assert outcomes_table(none).lines == []
     failed = [figures(failed_trial(spec("zero0"), Failure(message="full", rank=2)))]
-    for make in (device_table, over_ranks_table, states_table, speed_table, parity_table):
-        assert make(failed).lines == []
+    of_completed: Sequence[Callable[[Any], Table[Any]]] = (device_table, over_ranks_table, states_table, parity_table)
+    assert [view(failed).lines for view in of_completed] == [[]] * 4
+    assert speed_table(failed).lines == []
+
+
+@pytest.mark.parametrize("name", IN_A_TERMINAL)
+def test_a_column_that_a_view_is_given_stands_in_every_place(name: str) -> None:
+    of = VIEWS[name]()
+    more = replace(of, columns=[*of.columns, Column[Any]("new", lambda _: "told", "GiB", narrow="new")])
+    assert "new, GiB" in printed(more, 300)
+    assert "new" in printed(more, 80).split()
+    places = [*markdown.lines(more), *html.table_grid(more).rows[0].cells, *frame.table_frame(more)["new, GiB"]]
+    assert sum("told" in place for place in places) == 2 * len(of.lines) + 1

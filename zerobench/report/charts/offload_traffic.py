@@ -131,8 +131,8 @@ def _places(trials: Sequence[_Held], unit: ByteAxis, y: alt.Y) -> list[Mark]:
             if end > start:
                 rows.append(_Bar(name, unit.of(start), unit.of(end), place.value, said))
             start = end
-        fill = "none" if held.one.summary.is_measured else HATCH
-        hatched.append({"name": name, "start": 0.0, "end": unit.of(start), "fill": fill})
+        over = "none" if held.one.summary.is_measured else HATCH
+        hatched.append({"name": name, "start": 0.0, "end": unit.of(start), "fill": over})
     x = alt.X("start:Q", title=f"held outside the device, a rank ({unit.name})")
     present = [place for place in _PLACES if any(row.place == place for row in rows)]
     fill = alt.Fill(

@@ -108,7 +108,8 @@ def _most_comparable(lines: Sequence[list[Place]], frame_of: Callable[[Place], A
         ranks = max(place.one.spec.world_size for place in places)
         return length, len(frames[frame]), ranks, max(place.y for place in places)
 
-    chosen, room = set(), MOST_LINES
+    chosen: set[Any] = set()
+    room = MOST_LINES
     for frame in sorted(frames, key=rank, reverse=True):
         room -= len(frames[frame])
         if chosen and room < 0:

@@ -105,7 +105,7 @@ class _OfRun:
         with refusing_impossible_values(run.folder.path):
             self.parities: list[Parity | None] = [self._judge.judge(one) for one in losses]
             self.distances = [
-                recovery and distance(recovery, uninterrupted_losses(one, losses))
+                None if recovery is None else distance(recovery, uninterrupted_losses(one, losses))
                 for one, recovery in zip(losses, recoveries, strict=True)
             ]
 

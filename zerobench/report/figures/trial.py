@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import itertools
 import sys
-from collections.abc import Callable, Iterable, Iterator, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass, replace
 
-from zerobench.records import PhaseMark, Place, RankRecord, StepKind
+from zerobench.records import Category, MemoryRow, Phase, PhaseMark, Place, RankRecord, StepKind
 from zerobench.report.batch_ramp import BatchFigures, batch_figures
 from zerobench.report.figures.name import TrialName
 from zerobench.report.figures.summary import Summary, summary_of
@@ -17,8 +17,8 @@ from zerobench.report.memory_view import (
     end_instant,
     largest_peak,
     model_states,
+    peak_bytes_of,
     peak_instant,
-    phase_peak,
 )
 from zerobench.report.parity import Parity
 from zerobench.report.pipeline import StageRow, stages
@@ -174,16 +174,16 @@ class TrialFigures:
 
 def trial_figures(trial: Trial) -> TrialFigures:
     """The figures of `trial`, without its label and its parity."""
-    found = roles(trial)
+    steady, found = list(_steady(trial)), roles(trial)
     return TrialFigures(
         run_id=trial.record.run_id,
         trial_id=trial.record.trial_id,
         summary=summary_of(trial),
         roles=found,
-        steady=_each(trial, lambda place: [largest_peak(trial, StepKind.STEADY, place, role) for role in found]),
-        peaks=_each(trial, lambda place: [_fullest_instant(trial, place)]),
+        steady=steady,
+        peaks=list(_peaks(trial, steady)),
         ranks=list(_ranks(trial)),
-        phases=list(_phases(trial)),
+        phases=list(_phases(trial, steady)),
         steps=list(_steps(trial)),
         notes=[Note(rank, sys.intern(note)) for rank, note in _notes(trial)],
         sides=sides(trial),
@@ -193,18 +193,33 @@ def trial_figures(trial: Trial) -> TrialFigures:
     )
 
 
-def _each(trial: Trial, of: Callable[[Place], Iterable[Instant | None]]) -> list[tuple[Place, Instant]]:
+Peaks = Sequence[tuple[Place, Instant]]
+
+
+def _steady(trial: Trial) -> Iterator[tuple[Place, Instant]]:
     places = {row.place for rank in trial.ranks for row in rank.memory}
-    return [(place, found) for place in Place if place in places for found in of(place) if found is not None]
+    for place in (one for one in Place if one in places):
+        for role in roles(trial):
+            instant = largest_peak(trial, StepKind.STEADY, place, role)
+            if instant is not None:
+                yield place, instant
 
 
-def _fullest_instant(trial: Trial, place: Place) -> Instant | None:
-    """The steady peak; where nobody watched within the phases, as on NVMe, what lay there at that phase's end."""
-    peak = largest_peak(trial, StepKind.STEADY, place)
-    if peak is None or peak.categories:
-        return peak
-    rank = next(rank for rank in trial.ranks if rank.rank == peak.rank)
-    return end_instant(rank, StepKind.STEADY, peak.phase, place)
+def _largest_of(steady: Peaks, place: Place) -> Instant | None:
+    """The largest over the roles, the lowest rank of equals."""
+    found = [instant for where, instant in steady if where is place]
+    return max(found, key=lambda instant: (instant.total_bytes, -instant.rank), default=None)
+
+
+def _peaks(trial: Trial, steady: Peaks) -> Iterator[tuple[Place, Instant]]:
+    """The steady peaks; where nobody watched within the phases, as on NVMe, what lay there at that phase's end."""
+    for place in dict.fromkeys(place for place, _ in steady):
+        peak = _largest_of(steady, place)
+        if peak is not None and not peak.categories:
+            rank = next(rank for rank in trial.ranks if rank.rank == peak.rank)
+            peak = end_instant(rank, StepKind.STEADY, peak.phase, place)
+        if peak is not None:
+            yield place, peak
 
 
 def _ranks(trial: Trial) -> Iterator[RankFigures]:
@@ -224,9 +239,9 @@ def _ranks(trial: Trial) -> Iterator[RankFigures]:
             allocated_peak_bytes=_largest(row.peak_allocated_bytes for row in rows),
             reserved_peak_bytes=_largest(row.peak_reserved_bytes for row in rows),
             nvml_used_peak_bytes=_largest(row.nvml_used_bytes for row in rows),
-            context_bytes=outside and outside.context_bytes,
-            collectives_bytes=outside and outside.collectives_bytes,
-            other_processes_bytes=outside and outside.before_bytes,
+            context_bytes=None if outside is None else outside.context_bytes,
+            collectives_bytes=None if outside is None else outside.collectives_bytes,
+            other_processes_bytes=None if outside is None else outside.before_bytes,
             alloc_retries=_largest(row.alloc_retries for row in rows),
             step_time_s_median=seconds.get(rank.rank),
             states=model_states(rank),
@@ -242,23 +257,26 @@ def _largest(values: Iterable[int | None]) -> int | None:
     return max((value for value in values if value is not None), default=None)
 
 
-def _phases(trial: Trial) -> Iterator[PhaseFigures]:
-    fullest = largest_peak(trial, StepKind.STEADY, Place.DEVICE)
+def _phases(trial: Trial, steady: Peaks) -> Iterator[PhaseFigures]:
+    fullest = _largest_of(steady, Place.DEVICE)
     rank = next((rank for rank in trial.ranks if fullest is None or rank.rank == fullest.rank), None)
-    held = dict.fromkeys((row.step, row.phase, row.place) for row in rank.memory) if rank else ()
-    for step, phase, place in held:
-        assert rank is not None  # noqa: S101 -- without one nothing is held
-        peak, end = phase_peak(rank, step, phase, place), end_instant(rank, step, phase, place)
+    if rank is None:
+        return
+    totals: dict[tuple[StepKind, Phase, Place], MemoryRow | None] = {}
+    for row in rank.memory:
+        key = row.step, row.phase, row.place
+        totals[key] = totals.get(key) or (row if row.category is Category.TOTAL else None)
+    for (step, phase, place), total in totals.items():
         mark = _mark(rank, step, phase)
         yield PhaseFigures(
             rank=rank.rank,
             step=step,
             phase=phase.value,
             place=place,
-            live_bytes=end and end.total_bytes,
-            peak_bytes=peak and peak.total_bytes,
-            start_s=mark and mark.start_s,
-            end_s=mark and mark.end_s,
+            live_bytes=None if total is None else total.live_bytes,
+            peak_bytes=None if total is None else peak_bytes_of(total),
+            start_s=None if mark is None else mark.start_s,
+            end_s=None if mark is None else mark.end_s,
         )
 
 

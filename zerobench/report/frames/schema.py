@@ -6,8 +6,11 @@ Every column may be empty but those that name the trial; bytes and counts are in
 from __future__ import annotations
 
 from collections.abc import Mapping
+from dataclasses import fields
 from typing import Any
 
+from zerobench.report.figures.trial import Note, PhaseFigures, RankFigures, StepFigures
+from zerobench.report.memory_view import ModelStates
 from zerobench.spec.axes import KEY_COLUMNS
 
 STRING, INTEGER, FLOAT, BOOLEAN = "string", "Int64", "Float64", "boolean"
@@ -112,6 +115,15 @@ the node's index within the trial, which tells apart nodes that share a hostname
 
 _TRIAL: Mapping[str, str] = {"run_id": STRING, "trial_id": STRING}
 
+_KINDS = {"int": INTEGER, "float": FLOAT}
+
+
+def _columns_of(figures: type[Any]) -> Mapping[str, str]:
+    """A column for each plain field of a dataclass; enumerations are their texts."""
+    kinds = {field.name: str(field.type).removesuffix(" | None") for field in fields(figures)}
+    return {name: _KINDS.get(kind, STRING) for name, kind in kinds.items() if kind != ModelStates.__name__}
+
+
 SUMMARY: Mapping[str, str] = {
     **TRIALS,
     "label": STRING,
@@ -147,23 +159,7 @@ PEAKS: Mapping[str, str] = {
 
 RANKS: Mapping[str, str] = {
     **_TRIAL,
-    "rank": INTEGER,
-    "role": STRING,
-    "hostname": STRING,
-    "node": INTEGER,
-    "device_name": STRING,
-    "device_uuid": STRING,
-    "device_peak_bytes": INTEGER,
-    "first_peak_bytes": INTEGER,
-    "host_peak_bytes": INTEGER,
-    "allocated_peak_bytes": INTEGER,
-    "reserved_peak_bytes": INTEGER,
-    "nvml_used_peak_bytes": INTEGER,
-    "context_bytes": INTEGER,
-    "collectives_bytes": INTEGER,
-    "other_processes_bytes": INTEGER,
-    "alloc_retries": INTEGER,
-    "step_time_s_median": FLOAT,
+    **_columns_of(RankFigures),
     "parameters_bytes": INTEGER,
     "gradients_bytes": INTEGER,
     "optimizer_bytes": INTEGER,
@@ -205,32 +201,14 @@ COMPARED: Mapping[str, str] = {
 """Measured trials beside the single process that trains the same global batch (zerobench.report.compared), a row for
 each side. Bytes that a ring or a tree moves of a message need not be whole; fractions are of 1."""
 
-PHASES: Mapping[str, str] = {
-    **_TRIAL,
-    "rank": INTEGER,
-    "step": STRING,
-    "phase": STRING,
-    "place": STRING,
-    "live_bytes": INTEGER,
-    "peak_bytes": INTEGER,
-    "start_s": FLOAT,
-    "end_s": FLOAT,
-}
+PHASES: Mapping[str, str] = {**_TRIAL, **_columns_of(PhaseFigures)}
 """Totals by phase, of the rank with the largest device peak; Unix times of the phase in that same step."""
 
-STEPS: Mapping[str, str] = {
-    **_TRIAL,
-    "step_index": INTEGER,
-    "step_s": FLOAT,
-    "forward_s": FLOAT,
-    "backward_s": FLOAT,
-    "optimizer_s": FLOAT,
-    "tokens": INTEGER,
-}
+STEPS: Mapping[str, str] = {**_TRIAL, **_columns_of(StepFigures)}
 """The timed steps, from 0 on, each as its slowest rank took it; `tokens`: of the step, all ranks together."""
 
 
-NOTES: Mapping[str, str] = {**_TRIAL, "rank": INTEGER, "note": STRING}
+NOTES: Mapping[str, str] = {**_TRIAL, **_columns_of(Note)}
 """What a reader of the figures must know; `rank` is empty where the trial says it as a whole."""
 
 

@@ -13,6 +13,7 @@ import re
 from collections import Counter
 from collections.abc import Iterator, Sequence
 from datetime import UTC, datetime
+from typing import Any
 
 from zerobench.report.environment_facts import at
 from zerobench.report.figures.runs import RunFigures
@@ -32,6 +33,7 @@ from zerobench.report.tables import (
     server,
     speed,
 )
+from zerobench.report.tables.model import Table
 from zerobench.report.tables.outcomes import outcomes_table, status_text
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.trial import slug
@@ -58,7 +60,7 @@ def markdown_report(frames: RunFigures) -> str:
 def _sections(frames: RunFigures) -> Iterator[tuple[str, Iterator[str] | list[str]]]:
     several = len(frames.runs) > 1
     trials = frames.figures
-    for table in (
+    tables: Sequence[Table[Any]] = (
         memory.device_table(trials),
         speed.speed_table(trials),
         parity.parity_table(trials),
@@ -67,7 +69,8 @@ def _sections(frames: RunFigures) -> Iterator[tuple[str, Iterator[str] | list[st
         checkpoints.checkpoints_table(trials),
         pipeline.pipeline_table(trials),
         compared.compared_table(frames.comparison),
-    ):
+    )
+    for table in tables:
         yield table.title, lines(table)
     yield compared.CLAIMS_TITLE, listing_lines(compared.claims_listing(frames.comparison))
     yield "Outcomes", _outcomes(trials)

@@ -46,7 +46,7 @@ def states_table(trials: Sequence[TrialFigures]) -> Table[StatesRow]:
 
     def both(name: str, narrow: str, value: Callable[[ModelStates | Terms], float]) -> list[Column[StatesRow]]:
         """Measured, and by the paper."""
-        paper = of_part(lambda row: row.paper, lambda terms: unit.show(value(terms)))
+        paper: Callable[[StatesRow], str] = of_part(lambda row: row.paper, lambda terms: unit.show(value(terms)))
         return [
             Column(name, lambda row: unit.show(value(row.states)), unit.name, name, narrow),
             Column(f"{name} by the paper", paper, unit.name, "paper", "paper"),

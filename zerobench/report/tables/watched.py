@@ -4,7 +4,7 @@ their devices. What each byte was for only a tracker inside of the script can sa
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 
 from zerobench.records import HostProcess, HostSummary, NvmlDevice
@@ -65,7 +65,7 @@ def watched_table(lines: Sequence[Line[WatchedRow]], why_not: Sequence[str]) -> 
     unit = byte_unit(
         size for row in rows for size in (row.node.peak_rss_bytes, row.node.peak_pss_bytes, row.gpu_peak_bytes)
     )
-    parts = {
+    parts: Mapping[tuple[str, str], Callable[[WatchedRow], int | None]] = {
         ("all, resident", "RSS"): lambda row: row.node.peak_rss_bytes,
         ("all, shared once", "PSS"): lambda row: row.node.peak_pss_bytes,
         ("largest rank", "rank"): lambda row: row.rank_peak_bytes,

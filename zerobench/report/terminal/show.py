@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from pathlib import Path
+from typing import Any
 
 from zerobench import store
 from zerobench.collection import no_collection
@@ -35,7 +36,7 @@ from zerobench.report.tables.batch_ramp import batch_ramp_table
 from zerobench.report.tables.checkpoints import checkpoints_table
 from zerobench.report.tables.compared import claims_part, compared_table
 from zerobench.report.tables.memory import device_table, host_table, nvme_table, over_ranks_table
-from zerobench.report.tables.model import Line
+from zerobench.report.tables.model import Line, Table
 from zerobench.report.tables.model_states import states_table
 from zerobench.report.tables.nvml import nvml_rows, nvml_table
 from zerobench.report.tables.outcomes import outcomes_table
@@ -110,20 +111,13 @@ def _sections(
     joules: Mapping[str, float],
     width: int,
 ) -> Iterator[Section]:
-    for memory in (device_table, over_ranks_table, host_table):
-        yield from sections(memory(figures), width)
-    yield from sections(nvme_table(figures), width)
+    memory = (device_table(figures), over_ranks_table(figures), host_table(figures), nvme_table(figures))
+    yield from _tables(memory, width)
     yield from predicted
     yield from sections(states_table(figures), width)
     yield from _driver(shown, figures, width)
-    for table in (
-        speed_table(figures, joules),
-        batch_ramp_table(figures),
-        server_table(figures),
-        checkpoints_table(figures),
-        pipeline_table(figures),
-    ):
-        yield from sections(table, width)
+    speed = (speed_table(figures, joules), batch_ramp_table(figures), server_table(figures))
+    yield from _tables((*speed, checkpoints_table(figures), pipeline_table(figures)), width)
     rows = _compared(shown)
     yield from sections(compared_table(rows), width)
     yield from (part_section(part, width) for part in claims_part(rows))
@@ -140,6 +134,11 @@ def _compared(shown: Iterable[Shown]) -> list[Compared]:
         {name: one.label for name, one in key.items()},
         {name: one.parity for name, one in key.items()},
     )
+
+
+def _tables(tables: Sequence[Table[Any]], width: int) -> Iterator[Section]:
+    for table in tables:
+        yield from sections(table, width)
 
 
 def _driver(shown: Sequence[Shown], figures: Sequence[TrialFigures], width: int) -> Iterator[Section]:
