@@ -20,6 +20,7 @@ import pytest
 MARKER = "fast"
 
 SLOWER = {
+    "tests/benchmarks/test_emulated_speed.py::test_processor_seconds": "processes that are measured",
     "tests/benchmarks/gpu_campaign/test_campaign.py": "parts of the campaign",
     "tests/benchmarks/gpu_campaign/test_judgement.py": "git, which says of what commit a figure is",
     "tests/benchmarks/gpu_campaign/test_ladder.py::test_a_ladder_on_this": "ranks",

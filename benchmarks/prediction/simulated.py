@@ -8,7 +8,8 @@ from __future__ import annotations
 
 import tempfile
 import time
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from pathlib import Path
 
 from zerobench.ds_config import build_ds_config
@@ -66,18 +67,40 @@ def simulate(trials: Sequence[TrialSpec], jobs: int = 2, on_end: Ended | None = 
 
     Raises UserError: a trial failed or was stopped, with its reason.
     """
+    with _played(trials, jobs, on_end) as pairs:
+        return [_read(trial, folder) for trial, folder in pairs]
+
+
+def play(trials: Sequence[TrialSpec], jobs: int, on_end: Ended) -> None:
+    """The same without their records; that a trial's device has too little memory is a result as others are.
+
+    Raises UserError: a trial failed for another reason.
+    """
+    with _played(trials, jobs, on_end) as pairs:
+        for trial, folder in pairs:
+            _check(trial, read_record(folder.record, TrialRecord), Status.COMPLETED, Status.OUT_OF_DEVICE_MEMORY)
+
+
+@contextmanager
+def _played(
+    trials: Sequence[TrialSpec], jobs: int, on_end: Ended | None
+) -> Iterator[list[tuple[TrialSpec, TrialFolder]]]:
+    """Trials and their folders, which are gone afterwards."""
     with tempfile.TemporaryDirectory(prefix="zerobench-") as place, stop_on_signals() as stop:
         pairs = [(trial, TrialFolder(Path(place, f"{index}-{trial.trial_id}"))) for index, trial in enumerate(trials)]
         for trial, folder in pairs:
             lay_out_trial(folder, trial, build_ds_config(trial) if trial.zero_stage is not None else None)
         predict(pairs, "benchmark", jobs, stop, lambda _: None, on_end or (lambda _: None))
-        return [_read(trial, folder) for trial, folder in pairs]
+        yield pairs
+
+
+def _check(trial: TrialSpec, ended: TrialRecord, *expected: Status) -> None:
+    if ended.status not in expected:
+        raise UserError(f"{trial.trial_id}: {ended.status}: {ended.reason}")
 
 
 def _read(trial: TrialSpec, folder: TrialFolder) -> RankRecord:
-    ended = read_record(folder.record, TrialRecord)
-    if ended.status is not Status.COMPLETED:
-        raise UserError(f"{trial.trial_id}: {ended.status}: {ended.reason}")
+    _check(trial, read_record(folder.record, TrialRecord), Status.COMPLETED)
     return read_record(folder.rank_record(trial.prediction.rank), RankRecord)
 
 

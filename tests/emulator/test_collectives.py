@@ -9,7 +9,7 @@ import pytest
 from tests.tools.emulated import Emulated
 
 PROGRAM = """
-import json, sys, torch, torch.distributed as dist
+import json, sys, time, torch, torch.distributed as dist
 rank, ranks = int(sys.argv[1]), int(sys.argv[2])
 torch.cuda.set_device(0)
 device = torch.device("cuda:0")
@@ -81,6 +81,24 @@ model = torch.nn.Sequential(torch.nn.Linear(64, 64), torch.nn.LayerNorm(64)).to(
 ddp = torch.nn.parallel.DistributedDataParallel(model)
 ddp(torch.randn(2, 64, device=device)).sum().backward()
 said["ddp"] = [type(ddp).__name__, all(p.grad is not None for p in model.parameters())]
+
+def held(waits):
+    "Bytes of a gathered tensor that torch has in use when nobody else holds it: at once, and when it has looked again."
+    before = torch.cuda.memory_allocated()
+    work = dist.all_gather_into_tensor(
+        torch.empty(ranks << 12, device=device), torch.empty(1 << 12, device=device), async_op=True
+    )
+    if waits:
+        work.wait()
+    del work
+    at_once, begun = torch.cuda.memory_allocated() - before, time.monotonic()
+    while torch.cuda.memory_allocated() > before and time.monotonic() < begun + 60:
+        time.sleep(0.05)
+        dist.all_reduce(x)  # NCCL's watchdog puts aside what it found done, for the next collective to let go of
+    return at_once, torch.cuda.memory_allocated() - before
+
+dist.all_reduce(x)
+said["held"] = {waits: held(waits) for waits in ("", "waits")}
 from pathlib import Path
 held = [line.split() for line in Path("/proc/self/status").read_text().splitlines() if line.startswith("VmHWM")]
 said["resident"] = int(held[0][1])  # of this program alone: getrusage's goes on from whoever started it
@@ -127,3 +145,9 @@ def test_groups_of_their_own_have_their_own_number_of_ranks(said):
 def test_ddp_agrees_with_itself_and_large_messages_cost_no_memory(said):
     assert said[2]["ddp"] == ["DistributedDataParallel", True]
     assert said[2]["resident"] < 1 << 20
+
+
+def test_nccl_holds_the_tensors_of_a_collective_that_nobody_waits_for_until_its_watchdog_looks(said):
+    _, ranks, seen = said
+    parts = 4 * (ranks << 12) + (4 << 12)
+    assert seen["held"] == {"": [parts, 0], "waits": [0, 0]}

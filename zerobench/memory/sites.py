@@ -145,6 +145,7 @@ _RULES: tuple[tuple[str, str, Category | Origin], ...] = (
     ("transformers/modeling_rope_utils.py", "", Origin.BUILD),
     ("transformers/", "", Origin.FORWARD),
     ("zerobench/worker/simulation/attention.py", "", Origin.FORWARD),
+    ("zerobench/worker/simulation/shortcuts.py", "_new_buckets", Category.GRADIENTS),
     ("zerobench/worker/simulation/shortcuts.py", "_wait", Category.GATHERED_PARAMETERS),
     ("zerobench/worker/simulation/shortcuts.py", "_reduce_scatter_coalesced", Category.REDUCE_BUFFERS),
     ("zerobench/worker/strategies/fsdp.py", "_with_memory", Category.PARAMETERS),
@@ -181,7 +182,6 @@ _TRANSPARENT = (
     # A training loop and no model.
     "transformers/trainer",
     "zerobench/worker/worlds/instant_group.py",
-    "zerobench/worker/simulation/shortcuts.py:_rebuild_buckets",
     "zerobench/worker/simulation/tensors.py",
     "zerobench/worker/simulation/memo.py",
     "zerobench/worker/simulation/device.py",

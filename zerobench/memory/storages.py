@@ -10,7 +10,7 @@ inside. And a storage may be resized in place, without an operation, as FSDP2 fr
 parameters: that is a death and a birth at the same place.
 
 A step has some hundred thousand operations, so what is done at each of them is short: torch's own wrapper around a
-mode's function, which keeps its compiler out, costs more than the function (`leave_uncompiled`).
+mode's function, which keeps its compiler out, costs more than the function (`_leave_uncompiled`).
 """
 
 from __future__ import annotations
@@ -70,10 +70,6 @@ class StorageCounter(TorchDispatchMode):
 
     _counts_fakes = False
     """Whether tensors without memory stand for ones that have some."""
-
-    def __init_subclass__(cls, **kwargs: Any) -> None:
-        super().__init_subclass__(**kwargs)
-        leave_uncompiled(cls.__torch_dispatch__)
 
     @classmethod
     def _should_skip_dynamo(cls) -> bool:
@@ -272,14 +268,14 @@ class StorageCounter(TorchDispatchMode):
         self.events.append((entry, delta))
 
 
-def leave_uncompiled(function: Any) -> None:
+def _leave_uncompiled(function: Any) -> None:
     """Let torch's compiler pass over a function, and all that it calls, for ever."""
     dynamo: Any = eval_frame
     skip = dynamo._FrameAction.SKIP
     dynamo.set_code_exec_strategy(function.__code__, dynamo._FrameExecStrategy(skip, skip))
 
 
-leave_uncompiled(StorageCounter.__torch_dispatch__)
+_leave_uncompiled(StorageCounter.__torch_dispatch__)
 
 
 @cache

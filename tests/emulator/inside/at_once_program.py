@@ -22,7 +22,12 @@ CONFIG = {
     "bf16": {"enabled": True},
     "zero_optimization": {"stage": 3, "stage3_param_persistence_threshold": 0},
 }
-SHAPES = [[(48, 1000)], [(7, 5)], [(7,), (3, 5), (1,), (1601, 333)], [(2,), (1,)]]
+SHAPES: dict[str, list[tuple[int, ...]]] = {
+    "one tensor that divides": [(48, 1000)],
+    "one tensor that does not": [(7, 5)],
+    "several, odd": [(7,), (3, 5), (1,), (1601, 333)],
+    "fewer elements than ranks": [(2,), (1,)],
+}
 
 
 def join() -> AbsentPeers:
@@ -63,7 +68,7 @@ def gathered(parameters: list[Any], side: torch.cuda.Stream) -> list[Any]:
 def reduced() -> list[Any]:
     from deepspeed.runtime.zero import stage3
 
-    for shapes in SHAPES:
+    for shapes in SHAPES.values():
         gradients = [torch.empty(shape, dtype=torch.bfloat16, device="cuda") for shape in shapes]
         stage3.reduce_scatter_coalesced(gradients, dist.group.WORLD)
         torch.cuda.synchronize()

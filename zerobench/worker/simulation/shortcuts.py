@@ -9,7 +9,7 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from collections.abc import Callable, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from types import FrameType
 from typing import Any
 from weakref import WeakSet
@@ -81,21 +81,22 @@ def _rebuild_buckets(_reducer: object) -> bool:
     if ddp in _reduced and ddp not in _dealt:
         _dealt.add(ddp)
         if any(parameter.grad is not None for parameter in ddp._module_parameters):
-            new = [torch.empty(numel, dtype=kind, device=ddp.device) for numel, kind in _buckets(ddp)]
-            del new
+            list(_new_buckets(ddp))
     if ddp.require_backward_grad_sync:
         _reduced.add(ddp)
     return False
 
 
-def _buckets(ddp: Any) -> list[tuple[int, torch.dtype]]:
-    """Elements and type of each bucket where gradients come in the reverse order of the model's parameters."""
+def _new_buckets(ddp: Any) -> Iterator[torch.Tensor]:
+    """Each bucket, empty, where gradients come in the reverse order of the model's parameters."""
     parameters = ddp._module_parameters[::-1]
     torchs: Any = dist
     first_bytes = torchs._DEFAULT_FIRST_BUCKET_BYTES if ddp.bucket_bytes_cap_default else ddp.bucket_bytes_cap
     limits = [first_bytes, ddp.bucket_bytes_cap]
-    found, _ = torchs._compute_bucket_assignment_by_size(parameters, limits, [False] * len(parameters))
-    return [(sum(parameters[i].numel() for i in bucket), parameters[bucket[0]].dtype) for bucket in found]
+    buckets, _ = torchs._compute_bucket_assignment_by_size(parameters, limits, [False] * len(parameters))
+    for bucket in buckets:
+        numel = sum(parameters[index].numel() for index in bucket)
+        yield torch.empty(numel, dtype=parameters[bucket[0]].dtype, device=ddp.device)
 
 
 def _unseen(propagate: Callable[..., Any]) -> Callable[..., Any]:
