@@ -17,6 +17,7 @@ from rich.console import Console
 
 from zerobench.cli.live import LiveView, PlainView
 from zerobench.cli.paths import shortest
+from zerobench.cli.plan_world import PlanWorld, plan_world
 from zerobench.cli.run import notes_of
 from zerobench.errors import UserError
 from zerobench.records import Status, TrialRecord
@@ -28,11 +29,11 @@ from zerobench.run.site import LocalSite
 from zerobench.spec.cluster import HOST_BANDWIDTH, Cluster, read_cluster, read_tokens
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.frontier_axes import frontier_axis
-from zerobench.spec.plan import by_formula, cells, document, read_stages, read_work
+from zerobench.spec.plan import cells, document, in_world, read_stages, read_work
 from zerobench.spec.plan_own import own_config
 from zerobench.spec.plan_sweep import sweep_gpu, sweep_points
 from zerobench.spec.target import GPUS_PER_NODE
-from zerobench.spec.trial import Evidence, Offload, TrialSpec, slug
+from zerobench.spec.trial import Offload, TrialSpec, slug
 from zerobench.store import load_run
 
 
@@ -58,8 +59,10 @@ class Request:
     write: Path | None = None
     tokens: str | None = None
     frontier: str | None = None
+    evidence: str | None = None
+    """Where figures come from; None for the best that is at hand."""
     formula: bool = False
-    """Closed forms in place of the simulator."""
+    """Short for evidence formula."""
     sets: Sequence[str] = ()
     reports: Path = Path("reports")
 
@@ -73,6 +76,7 @@ class Plan:
     """The sweep that is kept with the run."""
     planned: list[PlannedTrial]
     cluster: Cluster
+    world: PlanWorld
 
 
 def plan(request: Request) -> int:
@@ -87,12 +91,16 @@ def plan(request: Request) -> int:
     if result.interrupted:
         return result.exit_code
     best = show_plan(result.folder.path, asked.cluster, Console(highlight=False), tokens)
-    for note in notes_of(asked.planned):
+    for note in (*([asked.world.note] if asked.world.note else []), *notes_of(asked.planned)):
         typer.echo(f"note: {note}")
     if request.write is not None and best is not None:
         _write(result, best, request.write)
     typer.echo(f"run: {shortest(result.folder.path)}")
-    return result.exit_code or (1 if best is None else 0)
+    return 1 if best is None or set(result.statuses) - _ANSWERS else 0
+
+
+_ANSWERS = {Status.COMPLETED, Status.SKIPPED, Status.OUT_OF_DEVICE_MEMORY}
+"""What a trial of a plan may come to: that it does not fit is an answer too."""
 
 
 def read_plan(request: Request) -> Plan:
@@ -110,9 +118,10 @@ def read_plan(request: Request) -> Plan:
     if request.sets:
         raise UserError("--set changes a sweep, and none is named")
     cluster = _cluster(request, request.gpu or "", request.gpus or "")
-    planned = by_formula(_planned(request, cluster)) if request.formula else _planned(request, cluster)
+    world = plan_world(request.evidence, cluster.gpu, by_formula=request.formula)
+    planned = in_world(_planned(request, cluster), world.evidence)
     name = f"plan-{planned[0].trial.model.name}"
-    return Plan(name, document(name, planned), planned, cluster)
+    return Plan(name, document(name, planned), planned, cluster, world)
 
 
 _EXAMPLE = "zerobench plan --model llama-7b --gpus 8 --gpu h200 --host-memory 1TB"
@@ -126,9 +135,9 @@ def _of_sweep(request: Request, sweep: str) -> Plan:
         raise UserError("--activation-checkpointing: the sweep says it: --set activation_checkpointing=true")
     gpu = sweep_gpu(sweep) if request.gpu is None else request.gpu
     cluster = _cluster(request, gpu, request.gpus or request.gpus_per_node)
-    evidence = Evidence.FORMULA if request.formula else Evidence.SIMULATED
-    read, planned = sweep_points(sweep, cluster, request.sets, evidence)
-    return Plan(read.name, read.document, planned, cluster)
+    world = plan_world(request.evidence, cluster.gpu, by_formula=request.formula)
+    read, planned = sweep_points(sweep, cluster, request.sets, world.evidence)
+    return Plan(read.name, read.document, planned, cluster, world)
 
 
 def _refuse(request: Request, beside: str, options: Sequence[str]) -> None:
@@ -181,10 +190,10 @@ def predict(planned: Sequence[PlannedTrial], name: str, sweep: Mapping[str, Any]
 
 
 class _MovingView(LiveView):
-    """One line that moves; trials that completed are in the tables below and need none of their own."""
+    """One line that moves; trials that answered are in the tables below and need none of their own."""
 
     def trial_ended(self, record: TrialRecord) -> None:
-        if record.status is not Status.COMPLETED:
+        if record.status not in _ANSWERS:
             super().trial_ended(record)
 
 
@@ -195,7 +204,7 @@ class _StillView(PlainView):
         """Nothing: it ends within seconds."""
 
     def trial_ended(self, record: TrialRecord) -> None:
-        if record.status is not Status.COMPLETED:
+        if record.status not in _ANSWERS:
             super().trial_ended(record)
 
 

@@ -20,8 +20,6 @@ from zerobench.errors import UserError
 from zerobench.folder import TrialFolder, write_whole
 from zerobench.run.outcome import how_ended
 
-BOUNDLESS = 1 << 46
-"""Device memory (64 TiB) of a GPU on which everything fits: what a command needs in all is counted there."""
 _MODULE = "zerobench.tracking.emulated"
 
 
@@ -41,7 +39,7 @@ class Stage:
     @property
     def boundless(self) -> Stage:
         """The same with memory for everything."""
-        return replace(self, gpu=replace(self.gpu, memory_bytes=BOUNDLESS))
+        return replace(self, gpu=self.gpu.boundless)
 
     def part(self, command: Sequence[str], rank: int, folder: TrialFolder, *, under_ledger: bool) -> Part:
         """What the process of `rank` is to play; its files lie in `folder`."""

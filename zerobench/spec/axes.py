@@ -44,6 +44,9 @@ at (zerobench.spec.precision)."""
 LAST = "last"
 """Rank: that of the highest number, whatever the world size."""
 
+ALL = "all"
+"""Rank: every rank of a small world, each a process on an emulated GPU of its own."""
+
 LAYOUT = ("world_size", "num_nodes", "gpus_per_node")
 """The axes that together say how many ranks lie where."""
 
@@ -228,7 +231,7 @@ def _ranks(axis: str, raw: object) -> list[Any]:
 
 
 def _rank(axis: str, raw: object) -> list[Any]:
-    return _count(axis, raw, 0, MAX_RANKS - 1, LAST)
+    return _count(axis, raw, 0, MAX_RANKS - 1, LAST, ALL)
 
 
 def _gpu(axis: str, raw: object) -> list[Any]:

@@ -17,10 +17,12 @@ from zerobench.run import simulator_kinds
 from zerobench.run.setup import lay_out_trial
 from zerobench.run.simulations import predict
 from zerobench.run.stop import Stop
+from zerobench.spec.gpu_names import known_gpu
 from zerobench.spec.overheads import overhead_of, workspace_of
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import Evidence, PredictionSpec, StepsSpec, TrialSpec
 from zerobench.store import read_record
+from zerobench.units import format_bytes
 
 GPU = "H200 SXM"
 SHAPE: dict[str, Any] = {
@@ -164,3 +166,35 @@ def test_without_an_emulator_nothing_is_begun_and_one_line_says_how_to_get_one(t
         Status.SKIPPED,
         "emulator: not made; make it: zerobench setup emulator",
     )
+
+
+@pytest.fixture(scope="module")
+def too_large(
+    emulator: Emulator, tmp_path_factory: pytest.TempPathFactory
+) -> tuple[TrialRecord, RankRecord, RankRecord]:
+    """A trial that needs more than its GPU has: its record, and its rank's in both worlds."""
+    both = [trial(world, strategy="zero1", micro_batch_size=2**16) for world in (Evidence.EMULATED, Evidence.SIMULATED)]
+    (record, place), (_, other) = play(both, tmp_path_factory.mktemp("too-large"))
+    return record, read_record(place.rank_record(0), RankRecord), read_record(other.rank_record(0), RankRecord)
+
+
+def test_a_trial_that_does_not_fit_says_what_it_needs_of_what_there_is(too_large):
+    record, rank, _ = too_large
+    failure, context = record.failure, rank.context
+    assert record.status is rank.status is Status.OUT_OF_DEVICE_MEMORY
+    assert failure.bytes_needed == (
+        max(row.held_bytes for row in rank.device_memory) + context.context_bytes + context.collectives_bytes
+    )
+    memory = known_gpu(GPU).memory_bytes
+    assert memory is not None
+    said = f"it needs {format_bytes(failure.bytes_needed)} of {format_bytes(memory)}: OutOfMemoryError in "
+    assert record.reason.startswith(said)
+    assert failure.bytes_asked > failure.bytes_free > 0
+    assert failure.bytes_needed > memory
+
+
+def test_what_did_not_fit_is_played_on_a_gpu_with_room_to_the_bytes_of_the_simulated_world(too_large):
+    _, emulated, simulated = too_large
+    rows = rows_of(trial(Evidence.EMULATED), emulated, simulated)
+    assert {row.phase for row in rows if row.step == StepKind.STEADY} == set(Phase) - {Phase.INIT}
+    assert [row for row in rows if abs(row.emulated_peak - row.simulated_peak) > 4096] == []

@@ -65,7 +65,7 @@ def _fit(rows: Sequence[PlanRow], cluster: Cluster, width: int) -> Section:
     ]
     return Section(
         f"Predicted ({evidence_words(rows)}): what must fit, {unit.name}",
-        _fit_caption(cluster, width),
+        _fit_caption(cluster, width) + _at_most(rows),
         _table(columns, rows, width),
     )
 
@@ -78,6 +78,12 @@ def _fit_caption(cluster: Cluster, width: int) -> str:
         f"the larger peak, what the allocator cannot give back beside it (slack), CUDA context and NCCL{context}. "
         f"host: all ranks of a node. tight: fits with less than {ROOM:.0%} room."
     )
+
+
+def _at_most(rows: Sequence[PlanRow]) -> str:
+    """What torch's own counters cannot tell: when each part of the slack was largest."""
+    is_emulated = any(row.evidence is Evidence.EMULATED for row in rows)
+    return " slack of emulated GPUs: at most so much." if is_emulated else ""
 
 
 def _table(columns: Sequence[Column[PlanRow]], rows: Sequence[PlanRow], width: int) -> Table:

@@ -25,7 +25,7 @@ from zerobench.report.plan.why import why_not
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.terminal.layout import Section, Shown, bullets
 from zerobench.report.terminal.outcome_tables import outcome_sections
-from zerobench.report.trials import completed, ended_trials, refusing_impossible_values
+from zerobench.report.trials import completed, ended_trials, is_whole, refusing_impossible_values
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.trial import Evidence, Optimizer, TrialSpec
 from zerobench.units import format_bytes, format_seconds
@@ -37,30 +37,32 @@ NOT_INCLUDED = (
 )
 """What a plan says nothing of, a sentence each."""
 
-NOT_IN_FORMULAS = (
-    "formula: what the allocator rounds and cannot give back; the simulator knows it (plan without --formula)"
-)
+NOT_IN_FORMULAS = "formula: what the allocator rounds and cannot give back; a plan without --formula knows it"
 """What a plan by formula says nothing of beside that."""
 
-_BY = {Evidence.SIMULATED.value: " by simulation", Evidence.FORMULA.value: " by formula"}
+_BY = {
+    Evidence.EMULATED.value: " on an emulated GPU",
+    Evidence.SIMULATED.value: " by simulation",
+    Evidence.FORMULA.value: " by formula",
+}
 
 MOST_REASONS = 5
 """Sentences that a losing row gets; the weightiest come first."""
 
 
 def read_plan(path: Path, cluster: Cluster) -> tuple[list[Shown], list[PlanRow]]:
-    """The trials of the run at `path` by their names, and a row for each that completed.
+    """The trials of the run at `path` by their names, and a row for each whose figures are whole.
 
     Raises UserError: `path` is no run, or one of its records is torn.
     """
     trials = list(ended_trials(store.load_run(path)))
     shown = [Shown(trial, name, None) for trial, name in zip(trials, names([t.spec for t in trials]), strict=True)]
-    rows = [plan_row(one, cluster) for one in shown if completed(one.trial)]
+    rows = [plan_row(one, cluster) for one in shown if is_whole(one.trial)]
     return shown, rows
 
 
 def plan_row(shown: Shown, cluster: Cluster) -> PlanRow:
-    """A completed trial on the cluster."""
+    """A trial whose figures are whole, on the cluster."""
     return PlanRow(shown, capacity_of(cluster), step_bound(shown.trial, cluster.gpu, cluster.links))
 
 
@@ -102,7 +104,7 @@ def _sections(
     yield _header(shown, rows, environment)
     yield from memory_sections(rows, cluster, width)
     yield from time_sections(rows, tokens, width)
-    yield from outcome_sections(shown, width)
+    yield from outcome_sections([one for one in shown if completed(one.trial) or not is_whole(one.trial)], width)
     if rows:
         yield recommendation(rows, best)
         yield from _losers(rows, best)
