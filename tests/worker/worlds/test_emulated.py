@@ -169,9 +169,7 @@ def test_without_an_emulator_nothing_is_begun_and_one_line_says_how_to_get_one(t
 
 
 @pytest.fixture(scope="module")
-def too_large(
-    emulator: Emulator, tmp_path_factory: pytest.TempPathFactory
-) -> tuple[TrialRecord, RankRecord, RankRecord]:
+def too_large(emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -> tuple[TrialRecord, RankRecord]:
     """A trial that needs more than its GPU has: its record, and its rank's."""
     [(record, place)] = play(
         [trial(Evidence.EMULATED, strategy="zero1", micro_batch_size=2**16)], tmp_path_factory.mktemp("too-large")
