@@ -175,6 +175,13 @@ class DeviceMemory(Record):
     before an allocation fails. On a real device at most: the peaks of what is in use and of what is free beside it in
     the same segments, together. None in older records."""
 
+    @property
+    def held_bytes(self) -> int:
+        """The most that the allocator could not do without in the phase."""
+        if self.peak_occupied_bytes is not None:
+            return self.peak_occupied_bytes
+        return max(self.peak_reserved_bytes, self.reserved_bytes)
+
 
 class NvmeTraffic(Record):
     """Bytes that the rank moved to and from block devices in a phase (the kernel's /proc/self/io)."""
@@ -287,6 +294,9 @@ class Failure(Record):
     traceback: str | None = None
     bytes_asked: int | None = None
     bytes_free: int | None = None
+    bytes_needed: int | None = None
+    """What the rank needs of its device in all: its emulated GPU had less, and it was played once more on one that has
+    room for everything. The record's memory is then of that play."""
     evidence: str | None = None
     """What shows it, for example the kernel's oom_kill counter or the exit signal."""
     stacks: dict[str, str] = Field(default_factory=dict)

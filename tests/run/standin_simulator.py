@@ -12,7 +12,7 @@ from zerobench.folder import TrialFolder, write_whole
 from zerobench.progress import ProgressFile
 from zerobench.records import RankRecord, Status
 from zerobench.spec.trial import TrialSpec
-from zerobench.worker import simulator
+from zerobench.worker import forked_trial, simulator
 from zerobench.worker.launched import one_of
 
 
@@ -52,5 +52,5 @@ if __name__ == "__main__":
         if len(Path(begun).read_text()) <= int(os.environ["STANDIN_DEATHS"]):
             os.kill(os.getpid(), signal.SIGKILL)
     simulator._import_everything = lambda world: None
-    simulator._run_rank = play
+    forked_trial._run_rank = lambda trial, folder, rank, *, with_room: play(folder)
     simulator.main()

@@ -352,3 +352,30 @@ def test_a_gpu_given_where_nothing_is_predicted_is_refused_on_the_command_line_t
     with pytest.raises(UserError, match="with --set: gpu: H200 SXM means nothing to evidence measured"):
         plan({}, sets=["gpu=h200"])
     assert how(plan({}, sets=["gpu=h200", "evidence=simulated"])) == [("simulated", 0, "H200 SXM")]
+
+
+def test_all_ranks_of_a_small_world_are_one_emulated_trial(plan: Any) -> None:
+    axes = {"world_size": 4, "evidence": ["measured", "emulated"], "gpu": "h200", "rank": "all"}
+    measured, emulated = map(of, plan(axes))
+    assert (measured.evidence, measured.prediction.all_ranks) == (Evidence.MEASURED, False)
+    assert (emulated.prediction.all_ranks, list(emulated.played_ranks)) == (True, [0, 1, 2, 3])
+    assert emulated.trial_id != of(plan(axes | {"rank": 0})[1]).trial_id
+    assert "-all-ranks-" in emulated.trial_id
+    assert measured.config_hash == emulated.config_hash
+
+
+@pytest.mark.parametrize(
+    ("evidence", "world_size", "reason"),
+    [
+        ("simulated", 4, "rank all with evidence simulated: all ranks are played on emulated GPUs alone; name one"),
+        ("emulated", 16, "rank all with 16 ranks: at most 8 are played together; name one"),
+    ],
+)
+def test_all_ranks_that_cannot_be_played_together_are_skipped_with_the_reason(
+    plan: Any, evidence: str, world_size: int, reason: str
+) -> None:
+    axes = {"world_size": world_size, "evidence": [evidence], "gpu": "h200", "rank": ["all", 0]}
+    together, alone = plan(axes)
+    assert together.skipped is not None
+    assert (together.skipped.rule, together.skipped.reason) == ("all_ranks_need_emulation", reason)
+    assert alone.skipped is None

@@ -148,11 +148,15 @@ class LiveView(PlainView):
         return Text(f"{' | '.join(part for part in parts if part)}\n{name}", overflow="ellipsis", no_wrap=True)
 
 
+ANSWERS = {Status.COMPLETED, Status.SKIPPED, Status.OUT_OF_DEVICE_MEMORY}
+"""What a prediction may come to: that it does not fit is an answer too."""
+
+
 class _PredictingMovingView(LiveView):
-    """One line that moves; trials that completed are in the tables below and need none of their own."""
+    """One line that moves; trials that answered are in the tables below and need none of their own."""
 
     def trial_ended(self, record: TrialRecord) -> None:
-        if record.status is not Status.COMPLETED:
+        if record.status not in ANSWERS:
             super().trial_ended(record)
 
 
@@ -163,7 +167,7 @@ class _PredictingStillView(PlainView):
         """Nothing: it ends within seconds."""
 
     def trial_ended(self, record: TrialRecord) -> None:
-        if record.status is not Status.COMPLETED:
+        if record.status not in ANSWERS:
             super().trial_ended(record)
 
 

@@ -8,7 +8,7 @@ from pathlib import Path
 
 import typer
 
-from zerobench.cli.live import prediction_view
+from zerobench.cli.live import ANSWERS, prediction_view
 from zerobench.cli.paths import shortest
 from zerobench.cli.run import notes_of
 from zerobench.errors import UserError
@@ -38,12 +38,12 @@ def plan(request: Request, *, details: bool = False) -> int:
     view = plan_view(result.folder.path, asked.cluster, tokens)
     best = view.best
     print_parts([*(view.details if details or not view.answer else ()), *view.answer])
-    for note in notes_of(asked.planned):
+    for note in (*([asked.world.note] if asked.world.note else []), *notes_of(asked.planned)):
         typer.echo(f"note: {note}")
     if request.write is not None and best is not None:
         _write(result, best, request.write)
     _next(result, best, request.write, details=details)
-    return result.exit_code or (1 if best is None else 0)
+    return 1 if best is None or set(result.statuses) - ANSWERS else 0
 
 
 def _next(result: RunResult, best: PlanRow | None, written: Path | None, *, details: bool) -> None:

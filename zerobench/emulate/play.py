@@ -22,8 +22,6 @@ from zerobench.records import RankRecord
 from zerobench.run.outcome import how_ended
 from zerobench.run.readable import read_readable
 
-BOUNDLESS = 1 << 46
-"""Device memory (64 TiB) of a GPU on which everything fits: what a command needs in all is counted there."""
 _MODULE = "zerobench.tracking.emulated"
 
 
@@ -43,7 +41,7 @@ class Stage:
     @property
     def boundless(self) -> Stage:
         """The same with memory for everything."""
-        return replace(self, gpu=replace(self.gpu, memory_bytes=BOUNDLESS))
+        return replace(self, gpu=self.gpu.boundless)
 
     def part(
         self, command: Sequence[str], rank: int, folder: TrialFolder, *, under_ledger: bool, aside: bool = False

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import asdict, dataclass
+from dataclasses import asdict, dataclass, replace
 
 from zerobench.errors import UserError
 from zerobench.spec.hardware import Gpu
@@ -11,6 +11,9 @@ from zerobench.spec.overheads import overhead_of
 
 VARIABLE = "ZEROBENCH_EMULATED_GPU"
 """Environment variable with the device's facts, read by the stand-ins (c/gpu.c)."""
+
+BOUNDLESS = 1 << 46
+"""Device memory (64 TiB) of a GPU on which everything fits: what work needs in all is counted there."""
 
 _NCCL_RANKS = (1, 2, 3, 4, 8, 16, 32, 64, 128, 256, 512, 1024)
 _BUS_WIDTH = 5120
@@ -95,6 +98,11 @@ class EmulatedGpu:
             context_bytes=overhead_of(gpu.name, 1).context_bytes,
             nccl_bytes=_nccl_bytes(gpu.name),
         )
+
+    @property
+    def boundless(self) -> EmulatedGpu:
+        """The same with memory for everything."""
+        return replace(self, memory_bytes=BOUNDLESS)
 
     def variable(self, num_gpus: int) -> str:
         """The facts of a node with `num_gpus` of it, as the stand-ins read them. Raises UserError: a name with `;`."""

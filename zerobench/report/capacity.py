@@ -9,7 +9,7 @@ from __future__ import annotations
 from collections.abc import Iterable
 from dataclasses import dataclass
 
-from zerobench.records import Category, DeviceMemory, Place, RankRecord, Status, StepKind
+from zerobench.records import Category, Place, RankRecord, Status, StepKind
 from zerobench.report.memory_view import Instant, peak_instant
 from zerobench.report.trials import Trial, completed
 from zerobench.spec.trial import Evidence
@@ -114,7 +114,7 @@ def _rank_need(rank: RankRecord, steps: tuple[StepKind, ...]) -> DeviceNeed | No
     instants = [found for step in steps if (found := peak_instant(rank, step, Place.DEVICE)) is not None]
     instant = max(instants, key=lambda one: one.total_bytes, default=None)
     rows = [row for row in rank.device_memory if row.step in steps]
-    held = max(map(_held_bytes, rows), default=None)
+    held = max((row.held_bytes for row in rows), default=None)
     if instant is None and held is None:
         return None
     allocated = max((row.peak_allocated_bytes for row in rows), default=0)
@@ -127,13 +127,6 @@ def _rank_need(rank: RankRecord, steps: tuple[StepKind, ...]) -> DeviceNeed | No
         context_bytes=(outside.context_bytes if outside else None) or 0,
         collectives_bytes=(outside.collectives_bytes if outside else None) or 0,
     )
-
-
-def _held_bytes(row: DeviceMemory) -> int:
-    """The most that the allocator could not do without in a phase."""
-    if row.peak_occupied_bytes is not None:
-        return row.peak_occupied_bytes
-    return max(row.peak_reserved_bytes, row.reserved_bytes)
 
 
 def _step_peak(trial: Trial, step: StepKind) -> int | None:

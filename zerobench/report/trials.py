@@ -160,6 +160,12 @@ def completed(trial: Trial) -> bool:
     return trial.record.status is Status.COMPLETED
 
 
+def is_whole(trial: Trial) -> bool:
+    """Whether its figures are those of all the work: it completed, or did not fit and was played again with room."""
+    failure = trial.record.failure
+    return completed(trial) or (failure is not None and failure.bytes_needed is not None)
+
+
 def roles(trial: Trial) -> list[str]:
     """The roles that the trial's ranks have, those of the lowest ranks first: one, or a server and its workers."""
     return list(dict.fromkeys(rank.role for rank in trial.ranks))

@@ -42,8 +42,8 @@ _HOST = re.compile(r"\w[\w.:%@-]*", re.ASCII)
 
 
 def launched_processes(trial: TrialSpec) -> int:
-    """Processes that the launcher starts in all: every rank, or the one that plays rank 0 or holds all replicas."""
-    return 1 if trial.evidence.plays_one_rank else processes_of(trial)
+    """Processes that leave a record: every rank, or the one that plays a rank alone or holds all replicas."""
+    return 1 if trial.evidence.plays_one_rank and not trial.prediction.all_ranks else processes_of(trial)
 
 
 def deepspeed_argv(

@@ -117,8 +117,10 @@ class _Played:
 
     def look(self) -> None:
         """Take the latest word."""
-        self.word = read_progress(self.folder.progress(self.trial.prediction.rank)) or self.word
-        self.quiet.hear([] if self.word is None else [self.word])
+        said = map(read_progress, map(self.folder.progress, self.trial.played_ranks))
+        words = [word for word in said if word is not None]
+        self.word = words[0] if words else self.word
+        self.quiet.hear(words or ([] if self.word is None else [self.word]))
 
 
 class _Simulations:
@@ -192,7 +194,9 @@ class _Simulations:
         played = self._played[said.path]
         if said.verb == "begun":
             self._barren = 0
-            played.pid, played.begun_s = said.number, time.time()
+            if played.pid is None:  # else it is played again, with more room
+                played.begun_s = time.time()
+            played.pid = said.number
             played.quiet.end()
         else:
             self._end(self._played.pop(said.path), said.number)
@@ -220,7 +224,7 @@ class _Simulations:
         for played in list(self._played.values()):
             if self._stop.asked:
                 self._finish(played, None, INTERRUPTED)
-            elif _rank_record(played) is not None or played.given_up_at is not None:
+            elif _rank_records(played) or played.given_up_at is not None:
                 self._end(played, code)
             elif was_gone and played.pid is not None:
                 self._keep_words(played.folder, words)
@@ -247,9 +251,10 @@ class _Simulations:
 
     def _end(self, played: _Played, code: int) -> None:
         """The outcome of a trial whose fork is gone: what it recorded, or what can be known without."""
-        found = _rank_record(played)
-        if found is not None:
-            self._finish(played, code, (found.status, found.failure), reported=1)
+        found = _rank_records(played)
+        if found:
+            first = next((rank for rank in found if rank.failure is not None), found[0])
+            self._finish(played, code, (first.status, first.failure), reported=len(found))
         elif played.given_up_at is not None:
             self._finish(played, code, quiet_for(played.trial, played.word))
         else:
@@ -260,13 +265,15 @@ class _Simulations:
         self._ended(record)
 
 
-def _rank_record(played: _Played) -> RankRecord | None:
-    """What the trial itself left, where it is whole."""
-    path = played.folder.rank_record(played.trial.prediction.rank)
+def _rank_records(played: _Played) -> list[RankRecord]:
+    """What the trial's ranks left; none where that of one is missing or torn."""
     try:
-        return RankRecord.model_validate_json(path.read_bytes())
+        return [
+            RankRecord.model_validate_json(played.folder.rank_record(rank).read_bytes())
+            for rank in played.trial.played_ranks
+        ]
     except (OSError, ValidationError):
-        return None
+        return []
 
 
 def _record(
@@ -289,7 +296,7 @@ def _record(
         reason=failure.message if failure else None,
         failure=failure,
         exit_code=code,
-        ranks_expected=1,
+        ranks_expected=len(trial.played_ranks),
         ranks_reported=reported,
         started_at_s=begun_s,
         ended_at_s=time.time(),

@@ -1,7 +1,8 @@
 """The simulator's process (zerobench.worker.simulator) as its runner sees it: what it is sent, what it says, its end.
 
 It says `begun <process> <trial folder>` when it has forked for a trial, and `ended <exit status> <trial folder>` when
-that fork is gone. Both sides hold a pipe, and no more than a few lines are ever on their way.
+that fork is gone; where a trial is played again with more room (zerobench.worker.with_room), `begun` is said twice.
+Both sides hold a pipe, and no more than a few lines are ever on their way.
 """
 
 from __future__ import annotations

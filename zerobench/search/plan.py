@@ -8,14 +8,14 @@ from pathlib import Path
 from typing import Any
 
 from zerobench.errors import UserError
+from zerobench.search.plan_world import PlanWorld, plan_world
 from zerobench.spec.cluster import HOST_BANDWIDTH, Cluster, read_cluster
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.frontier_axes import frontier_axis
-from zerobench.spec.plan import by_formula, cells, document, read_stages, read_work
+from zerobench.spec.plan import cells, document, in_world, read_stages, read_work
 from zerobench.spec.plan_own import own_config
 from zerobench.spec.plan_sweep import sweep_gpu, sweep_points
 from zerobench.spec.target import GPUS_PER_NODE
-from zerobench.spec.trial import Evidence
 
 
 @dataclass(frozen=True)
@@ -40,8 +40,10 @@ class Request:
     write: Path | None = None
     tokens: str | None = None
     frontier: str | None = None
+    evidence: str | None = None
+    """Where figures come from; None for the best that is at hand."""
     formula: bool = False
-    """Closed forms in place of the simulator."""
+    """Short for evidence formula."""
     sets: Sequence[str] = ()
     reports: Path = Path("reports")
 
@@ -55,6 +57,7 @@ class Plan:
     """The sweep that is kept with the run."""
     planned: list[PlannedTrial]
     cluster: Cluster
+    world: PlanWorld
 
 
 def read_plan(request: Request) -> Plan:
@@ -72,9 +75,10 @@ def read_plan(request: Request) -> Plan:
     if request.sets:
         raise UserError("--set changes a sweep, and none is named")
     cluster = _cluster(request, request.gpu or "", request.gpus or "")
-    planned = by_formula(_planned(request, cluster)) if request.formula else _planned(request, cluster)
+    world = plan_world(request.evidence, cluster.gpu, by_formula=request.formula)
+    planned = in_world(_planned(request, cluster), world.evidence)
     name = f"plan-{planned[0].trial.model.name}"
-    return Plan(name, document(name, planned), planned, cluster)
+    return Plan(name, document(name, planned), planned, cluster, world)
 
 
 _EXAMPLE = "zerobench plan --model llama-7b --gpus 8 --gpu h200 --host-memory 1TB"
@@ -88,9 +92,9 @@ def _of_sweep(request: Request, sweep: str) -> Plan:
         raise UserError("--activation-checkpointing: the sweep says it: --set activation_checkpointing=true")
     gpu = sweep_gpu(sweep) if request.gpu is None else request.gpu
     cluster = _cluster(request, gpu, request.gpus or request.gpus_per_node)
-    evidence = Evidence.FORMULA if request.formula else Evidence.SIMULATED
-    read, planned = sweep_points(sweep, cluster, request.sets, evidence)
-    return Plan(read.name, read.document, planned, cluster)
+    world = plan_world(request.evidence, cluster.gpu, by_formula=request.formula)
+    read, planned = sweep_points(sweep, cluster, request.sets, world.evidence)
+    return Plan(read.name, read.document, planned, cluster, world)
 
 
 def _refuse(request: Request, beside: str, options: Sequence[str]) -> None:

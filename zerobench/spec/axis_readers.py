@@ -35,6 +35,9 @@ at (zerobench.spec.precision)."""
 LAST = "last"
 """Rank: that of the highest number, whatever the world size."""
 
+ALL = "all"
+"""Rank: every rank of a small world, each a process on an emulated GPU of its own."""
+
 MAX_RANKS = 2**20
 """Ranks that a trial may have, ten times those of the largest machine that trains one model; more is a mistake."""
 
@@ -117,7 +120,7 @@ def count(least: int, most: int, *words: str) -> Reader:
 
 positive = count(1, _LARGEST)
 ranks = count(1, MAX_RANKS, AUTO)
-rank = count(0, MAX_RANKS - 1, LAST)
+rank = count(0, MAX_RANKS - 1, LAST, ALL)
 group = count(2, MAX_RANKS)
 """Ranks of a group within the world."""
 

@@ -110,7 +110,8 @@ def checkpoint_name(spec: TrialSpec) -> str:
 def evidence_text(spec: TrialSpec) -> str:
     """How the trial's figures are come by: `measured`, `solo rank7`, `simulated on H200 SXM`, `formula`."""
     gpu, rank = spec.prediction.gpu, spec.prediction.rank
-    words = [spec.evidence.value, f"on {gpu}" if gpu is not None else "", f"rank{rank}" if rank else ""]
+    which = "all ranks" if spec.prediction.all_ranks else f"rank{rank}" if rank else ""
+    words = [spec.evidence.value, f"on {gpu}" if gpu is not None else "", which]
     return " ".join(word for word in words if word)
 
 

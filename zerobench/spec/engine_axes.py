@@ -135,7 +135,7 @@ ENGINE_AXES = (
         "rank",
         read.rank,
         "0",
-        "rank that solo, emulated and simulated trials play; last: the highest",
+        "rank that solo, emulated and simulated trials play; last; all: each of up to eight (emulated)",
         said_by="evidence",
         usual=0,
         is_evidence=True,

@@ -37,7 +37,7 @@ from typing import Any
 from zerobench.ds_config import only_read
 from zerobench.errors import UserError
 from zerobench.spec.axes import DEFAULTS, LAYOUT, OF_SOME, SETTINGS, Grid
-from zerobench.spec.axis_readers import AUTO, LAST, MAX_POINTS
+from zerobench.spec.axis_readers import ALL, AUTO, LAST, MAX_POINTS
 from zerobench.spec.base import Spec
 from zerobench.spec.batch_ramp import AskedRamp
 from zerobench.spec.checkpoint import CheckpointSpec
@@ -185,7 +185,7 @@ def to_trial(point: Mapping[str, Any], sweep: Sweep) -> TrialSpec:
     file = sweep.file
     return TrialSpec(
         **axes,
-        prediction=PredictionSpec(rank=rank, gpu=point["gpu"]),
+        prediction=PredictionSpec(rank=0 if rank == ALL else rank, gpu=point["gpu"], all_ranks=rank == ALL),
         data=file.data,
         hyperparameters=file.hyperparameters,
         steps=file.steps,

@@ -1,8 +1,8 @@
 """What `zerobench plan` tries: each ZeRO stage with each offload, for one model on one cluster, as ordinary trials.
 
-The trials are predictions (evidence simulated) of a GPU by its catalogue name. Points that cannot be are listed as
-skipped with their reason, like those of a sweep. The optimizer goes where the states are: FusedAdam where they lie on
-the device, CPUAdam where they are offloaded; everything else is DeepSpeed's default.
+The trials are predictions of a GPU by its catalogue name, in the simulated world unless another is asked for. Points
+that cannot be are listed as skipped with their reason, like those of a sweep. The optimizer goes where the states are:
+FusedAdam where they lie on the device, CPUAdam where they are offloaded; everything else is DeepSpeed's default.
 """
 
 from __future__ import annotations
@@ -108,10 +108,10 @@ def predicted(trial: TrialSpec, cluster: Cluster) -> TrialSpec:
     return trial.model_copy(update={"evidence": Evidence.SIMULATED, "prediction": prediction})
 
 
-def by_formula(planned: Sequence[PlannedTrial]) -> list[PlannedTrial]:
-    """`planned` predicted by closed forms in place of the simulator: without torch, and less exact."""
-    formula = {"evidence": Evidence.FORMULA}
-    return [item.model_copy(update={"trial": item.trial.model_copy(update=formula)}) for item in planned]
+def in_world(planned: Sequence[PlannedTrial], world: Evidence) -> list[PlannedTrial]:
+    """`planned` predicted in another world than the simulated one."""
+    there = {"evidence": world}
+    return [item.model_copy(update={"trial": item.trial.model_copy(update=there)}) for item in planned]
 
 
 def checked(trials: Sequence[TrialSpec], cluster: Cluster) -> list[PlannedTrial]:

@@ -28,6 +28,9 @@ from zerobench.spec.strategy_rules import STRATEGY_RULES
 from zerobench.spec.trial import Attention, Evidence, Offload, Precision
 from zerobench.units import format_bytes, format_count
 
+MOST_PEERS = 8
+"""Ranks that are played together on one machine, a process of half a gigabyte each."""
+
 
 class Skip(Spec):
     """Why a trial is not run."""
@@ -168,6 +171,16 @@ def _emulated_needs_gpu(s: Situation) -> str | None:
     return None
 
 
+def _all_ranks_need_emulation(s: Situation) -> str | None:
+    if not s.trial.prediction.all_ranks:
+        return None
+    if s.trial.evidence is not Evidence.EMULATED:
+        return f"rank all with evidence {s.trial.evidence}: all ranks are played on emulated GPUs alone; name one"
+    if s.trial.world_size > MOST_PEERS:
+        return f"rank all with {s.trial.world_size} ranks: at most {MOST_PEERS} are played together; name one"
+    return None
+
+
 def _ds_config_contradicts(s: Situation) -> str | None:
     if not uses_deepspeed(s.trial):
         return None
@@ -216,6 +229,7 @@ RULES: dict[str, Rule] = {
     "sequence_exceeds_positions": _sequence_exceeds_positions,
     "sdpa_needs_model": _sdpa_needs_model,
     "emulated_needs_gpu": _emulated_needs_gpu,
+    "all_ranks_need_emulation": _all_ranks_need_emulation,
     "flash_attention_needs_gpu": _flash_attention_needs_gpu,
     "ds_config_contradicts": _ds_config_contradicts,
     "ds_config_not_obeyed": _ds_config_not_obeyed,

@@ -239,6 +239,8 @@ class PredictionSpec(Spec):
     last."""
     gpu: str | None = None
     """Catalogue name of the emulated or simulated GPU; None simulates the ranks of a CPU run."""
+    all_ranks: bool = False
+    """Whether every rank of the world is played, each by a process of its own (emulated); `rank` is then 0."""
     host_memory_bytes: Annotated[int, Field(gt=0)] | None = None
     """Memory of one node that a plan was told of; None: not judged."""
 
@@ -390,6 +392,12 @@ class TrialSpec(Spec):
         return self.global_batch_size * self.sequence_length
 
     @property
+    def played_ranks(self) -> range:
+        """The ranks that a prediction plays."""
+        first = self.prediction.rank
+        return range(self.world_size) if self.prediction.all_ranks else range(first, first + 1)
+
+    @property
     def zero_stage(self) -> int | None:
         """ZeRO stage, or None for a strategy without DeepSpeed."""
         return int(self.strategy.removeprefix("zero")) if self.strategy.startswith("zero") else None
@@ -432,6 +440,8 @@ class TrialSpec(Spec):
         how = "" if self.evidence is Evidence.MEASURED else f"-{self.evidence}"
         if self.prediction.rank:
             how += f"-rank{self.prediction.rank}"
+        if self.prediction.all_ranks:
+            how += "-all-ranks"
         if self.prediction.gpu is not None:
             how += f"-{self.prediction.gpu}"
         if self.nvme_path is not None and self.evidence.needs_device:  # two devices are two trials of one config_hash

@@ -3,10 +3,10 @@
     python -m zerobench.worker.simulator --world simulated --jobs 2
 
 Reads a trial folder a line on standard input. Standard output has a line when a trial begins, `begun <process> <trial
-folder>`, and one when it has ended, `ended <exit status> <trial folder>`. Importing takes five seconds and a simulated
-trial often less, so a plan of many trials would mostly import. A fork, because DeepSpeed and torch keep much for the
-life of a process: the group, the accelerator, patches. CUDA cannot be used on both sides of a fork, so nothing here may
-touch the emulated GPU before the first one.
+folder>`, and one when it has ended, `ended <exit status> <trial folder>`; a trial that did not fit its emulated GPU
+begins twice (with_room.py). Importing takes five seconds and a simulated trial often less, so a plan of many trials
+would mostly import. A fork, because DeepSpeed and torch keep much for the life of a process: the group, accelerator,
+patches. CUDA cannot be used on both sides of a fork, so nothing here may touch the emulated GPU before the first one.
 """
 
 from __future__ import annotations
@@ -17,16 +17,13 @@ import os
 import selectors
 import signal
 import sys
-import traceback
 import warnings
 from importlib import import_module
 from pathlib import Path
 
-from zerobench.folder import TrialFolder, write_whole
-from zerobench.progress import ProgressFile
-from zerobench.spec.step_plan import plan_steps
-from zerobench.spec.trial import Evidence, TrialSpec
-from zerobench.worker.launched import one_of
+from zerobench.folder import TrialFolder
+from zerobench.spec.trial import Evidence
+from zerobench.worker.forked_trial import AGAIN, run_trial
 
 _PRELOADED = (
     "deepspeed",
@@ -105,6 +102,7 @@ class Simulator:
         self._jobs = jobs
         self._waiting: list[str] = []
         self._running: dict[int, tuple[int, str]] = {}
+        """By the descriptor of a process: its number, and the trial's folder."""
         self._selector = selectors.DefaultSelector()
         self._input = sys.stdin.fileno()
         self._text = b""
@@ -130,10 +128,10 @@ class Simulator:
             self._open = False
             self._selector.unregister(self._input)
 
-    def _start(self, folder: str) -> None:
+    def _start(self, folder: str, *, with_room: bool = False) -> None:
         pid = os.fork()
         if pid == 0:
-            os._exit(_run_trial(TrialFolder(Path(folder))))
+            os._exit(run_trial(TrialFolder(Path(folder)), with_room=with_room))
         descriptor = os.pidfd_open(pid)
         self._running[descriptor] = (pid, folder)
         self._selector.register(descriptor, selectors.EVENT_READ)
@@ -144,42 +142,14 @@ class Simulator:
         self._selector.unregister(descriptor)
         os.close(descriptor)
         code = os.waitstatus_to_exitcode(os.waitpid(pid, 0)[1])
-        _say("ended", code, folder)
+        if code == AGAIN:
+            self._start(folder, with_room=True)
+        else:
+            _say("ended", code, folder)
 
 
 def _say(verb: str, number: int, folder: str) -> None:
     os.write(sys.stdout.fileno(), os.fsencode(f"{verb} {number} {folder}\n"))
-
-
-def _run_trial(folder: TrialFolder) -> int:
-    """Run one trial in this process, its output into its folder; the exit status."""
-    for stream, path in ((1, folder.stdout), (2, folder.stderr)):
-        os.dup2(os.open(path, os.O_WRONLY | os.O_CREAT | os.O_APPEND, 0o644), stream)
-    os.dup2(os.open(os.devnull, os.O_RDONLY), 0)
-    try:
-        return _run_rank(folder)
-    except BaseException:  # noqa: BLE001 - the process ends here, and says why
-        traceback.print_exc()
-        return 1
-    finally:
-        sys.stdout.flush()
-        sys.stderr.flush()
-
-
-def _run_rank(folder: TrialFolder) -> int:
-    from zerobench.memory.failures import describe
-    from zerobench.worker.rank import RankRun
-
-    trial = TrialSpec.model_validate_json(folder.spec.read_text(encoding="utf-8"))
-    rank = one_of(trial)
-    run = RankRun(trial, folder, rank, ProgressFile(folder, rank, len(plan_steps(trial))))
-    try:
-        run.run()
-    except BaseException as error:  # noqa: BLE001 - whatever ended the rank is its result
-        run.record.status, run.record.failure = describe(error, run.marks, rank.rank, run.device)
-        traceback.print_exc()
-    write_whole(folder.rank_record(rank.rank), run.record.model_dump_json())
-    return 0 if run.record.failure is None else 1
 
 
 if __name__ == "__main__":

@@ -18,7 +18,7 @@ from rich.console import Console
 
 from tests.report.plan.run import cluster, plan_trials, predicted_trial
 from tests.report.sample_run import GIB, SampleTrial, spec, write_run
-from zerobench.records import Category, Place
+from zerobench.records import Category, Failure, Place, Status
 from zerobench.report.environment_facts import FORMULAS_OF
 from zerobench.report.plan.rows import PlanRow, recommended
 from zerobench.report.plan.view import names, plan_row, plan_view
@@ -29,6 +29,7 @@ from zerobench.report.tables.plan_time import days, gpu_hours, traffic
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.optimizers import Optimizer
 from zerobench.spec.presets import resolve_model
+from zerobench.spec.trial import Evidence
 from zerobench.timing.step import Expected
 
 GOLDEN = Path(__file__).parent / "golden"
@@ -93,7 +94,7 @@ def test_a_plan_by_formula_says_so_and_knows_nothing_of_the_allocator(tmp_path: 
     asked = spec("zero2", evidence="formula", prediction={"gpu": "H200 SXM"})
     text, best = shown(tmp_path, [predicted_trial(asked)], cluster())
     assert "1 configuration predicted by formula, none measured" in text
-    assert "simulat" not in text.replace("the simulator knows it", "")
+    assert "simulat" not in text
     assert "by formula, as DeepSpeed and torch move them" in text
     table = text.partition("Predicted (formula): what must fit")[2].partition("\n\n")[0].splitlines()
     header, cells = re.split(r"  +", table[-3].strip()), re.split(r"  +", table[-1].strip())
@@ -291,3 +292,51 @@ def test_a_plan_by_formula_says_whose_source_the_formulas_were_read_in(tmp_path:
     )
     assert f"by formula: of {FORMULAS_OF}; other releases may hold other bytes" in text
     assert "predicted with" not in text
+
+
+def refused(trial: SampleTrial, needed_bytes: int) -> SampleTrial:
+    """An emulated trial that its GPU refused, whose figures are those of a play with room for everything."""
+    failure = Failure(message="it needs more", bytes_asked=8 * GIB, bytes_free=GIB, bytes_needed=needed_bytes)
+    asked = trial.spec.model_copy(update={"evidence": Evidence.EMULATED})
+    told = {"trial_id": asked.trial_id, "status": Status.OUT_OF_DEVICE_MEMORY, "failure": failure}
+    record = trial.record.model_copy(update={**told, "reason": failure.message})
+    return SampleTrial(asked, record, [rank.model_copy(update=told) for rank in trial.ranks])
+
+
+def test_what_an_emulated_gpu_refused_is_a_row_that_says_how_much_is_missing(tmp_path: Path) -> None:
+    place = cluster(gpu="a10")
+    simulated = [one for one in plan_trials(place) if one.record.status is Status.COMPLETED]
+    too_large = [one for one in simulated if verdict(row(one, place)).startswith("no: device")]
+    assert too_large
+    emulated = [refused(one, 99) if one in too_large else as_emulated(one) for one in simulated]
+    text, best = shown(tmp_path, emulated, place)
+    other, expected = shown(tmp_path / "simulated", simulated, place)
+    assert f"{len(simulated)} configurations predicted on an emulated GPU, none measured" in text
+    assert len(rows_of(text, "emulated")) == len(simulated)
+    assert rows_of(text, "emulated") == rows_of(other, "simulated")
+    assert "slack of emulated GPUs: at most so much" in " ".join(text.split())
+    assert "at most so much" not in " ".join(other.split())
+    assert "more than the" in text
+    assert "ran out of device memory" not in text
+    assert (best and best.shown.label) == (expected and expected.shown.label)
+
+
+def as_emulated(trial: SampleTrial) -> SampleTrial:
+    asked = trial.spec.model_copy(update={"evidence": Evidence.EMULATED})
+    ranks = [rank.model_copy(update={"trial_id": asked.trial_id}) for rank in trial.ranks]
+    return SampleTrial(asked, trial.record.model_copy(update={"trial_id": asked.trial_id}), ranks)
+
+
+def rows_of(text: str, how: str) -> list[str]:
+    """The rows of what must fit."""
+    section = text.partition(f"Predicted ({how}): what must fit")[2].partition("\n\n")[0]
+    return [line for line in section.splitlines() if line.startswith("zero")]
+
+
+def test_what_was_refused_for_gaps_alone_does_not_fit(tmp_path: Path) -> None:
+    place = cluster()
+    fitting = next(one for one in plan_trials(place) if verdict(row(one, place)) == "yes")
+    judged = row(refused(fitting, 99), place)
+    assert (verdict(judged), judged.has_room, judged.device.room) == ("no: device", False, 0.0)
+    assert not judged.fits
+    assert recommended([judged]) is None

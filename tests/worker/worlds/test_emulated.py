@@ -17,10 +17,12 @@ from zerobench.run import simulator_kinds
 from zerobench.run.setup import lay_out_trial
 from zerobench.run.simulations import predict
 from zerobench.run.stop import Stop
+from zerobench.spec.gpu_names import known_gpu
 from zerobench.spec.overheads import overhead_of, workspace_of
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import Evidence, PredictionSpec, StepsSpec, TrialSpec
 from zerobench.store import read_record
+from zerobench.units import format_bytes
 
 GPU = "H200 SXM"
 SHAPE: dict[str, Any] = {
@@ -167,3 +169,37 @@ def test_without_an_emulator_nothing_is_begun_and_one_line_says_how_to_get_one(t
         Status.SKIPPED,
         "emulator: not made; make it: zerobench setup emulator",
     )
+
+
+@pytest.fixture(scope="module")
+def too_large(emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -> tuple[TrialRecord, RankRecord]:
+    """A trial that needs more than its GPU has: its record, and its rank's."""
+    [(record, place)] = play(
+        [trial(Evidence.EMULATED, strategy="zero1", micro_batch_size=2**16)], tmp_path_factory.mktemp("too-large")
+    )
+    return record, read_record(place.rank_record(0), RankRecord)
+
+
+def test_a_trial_that_does_not_fit_says_what_it_needs_of_what_there_is(too_large):
+    record, rank = too_large
+    failure, context = record.failure, rank.context
+    assert record.status is rank.status is Status.OUT_OF_DEVICE_MEMORY
+    assert failure.bytes_needed == (
+        max(row.held_bytes for row in rank.device_memory) + context.context_bytes + context.collectives_bytes
+    )
+    memory = known_gpu(GPU).memory_bytes
+    assert memory is not None
+    said = f"it needs {format_bytes(failure.bytes_needed)} of {format_bytes(memory)}: OutOfMemoryError in "
+    assert record.reason.startswith(said)
+    assert failure.bytes_asked > failure.bytes_free > 0
+    assert failure.bytes_needed > memory
+
+
+def test_what_did_not_fit_is_played_to_its_end_where_there_is_room(too_large):
+    _, rank = too_large
+    phases = {row.phase for row in rank.device_memory if row.step == StepKind.STEADY}
+    assert phases == set(Phase) - {Phase.INIT}
+    memory = known_gpu(GPU).memory_bytes
+    assert memory is not None
+    assert max(row.peak_allocated_bytes for row in rank.device_memory) > memory
+    assert rank.parameters is not None

@@ -44,6 +44,10 @@ def plan(
     frontier: Annotated[
         str | None, typer.Option(metavar="AXIS", help="The most that fits: model, micro-batch or sequence-length.")
     ] = None,
+    evidence: Annotated[
+        str | None,
+        typer.Option(metavar="NAME", help="emulated (torch's own allocator; where it is at hand), simulated, formula."),
+    ] = None,
     formula: Annotated[
         bool, typer.Option("--formula", help="By closed forms: without torch, in a second, less exact.")
     ] = False,
@@ -81,6 +85,7 @@ def plan(
         write=write,
         tokens=tokens,
         frontier=frontier,
+        evidence=evidence,
         formula=formula,
         sets=sets or [],
         reports=reports,

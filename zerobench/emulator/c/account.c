@@ -54,7 +54,12 @@ int zb_alive(zb_process_t *slot) {
   return 0;
 }
 
+// A fork of a process that has used no GPU may be one of another node.
+static void leave_node(void) { account = NULL; }
+
 static zb_account_t *map(void) {
+  static int told;
+  if (!told++) pthread_atfork(NULL, NULL, leave_node);
   const char *path = getenv("ZEROBENCH_EMULATED_ACCOUNT");
   int file = path && *path ? open(path, O_RDWR | O_CREAT | O_CLOEXEC, 0600) : -1;
   if (path && *path && (file < 0 || ftruncate(file, sizeof(zb_account_t)))) {

@@ -65,7 +65,15 @@ static void read_visible(void) {
   free(text);
 }
 
+// A fork may have been given another GPU, or another one of them, before it first uses one.
+static void forget_after_fork(void) {
+  once = (pthread_once_t)PTHREAD_ONCE_INIT;
+  memset(&gpu, 0, sizeof gpu);
+}
+
 static void read_variables(void) {
+  static int told;
+  if (!told++) pthread_atfork(NULL, NULL, forget_after_fork);
   const char *named = getenv("ZEROBENCH_EMULATED_GPU");
   if (!named) return;  // no device: cudaGetDeviceCount says so
   char *text = strdup(named), *state = NULL;

@@ -30,8 +30,8 @@ RESIDENT = "resident"
 """What a CPU rank has in memory, by the kernel: device and host in one, where the ledger's host rows are what is left
 of it and may be below 0 (memory that was allocated and never touched)."""
 
-Work = tuple[str, str, str | None, int]
-"""What makes two trials the same: config_hash, evidence, simulated GPU, the rank that was played."""
+Work = tuple[str, str, str | None, range]
+"""What makes two trials the same: config_hash, evidence, simulated GPU, the ranks that were played."""
 
 NOT_ENDED = "not ended"
 """How a planned trial without a record stands."""
@@ -105,7 +105,7 @@ def work_of(spec: TrialSpec) -> Work:
 
     The hash is that of the spec as this version reads it, so that runs of two versions of zerobench meet.
     """
-    return spec.config_hash, spec.evidence.value, spec.prediction.gpu, spec.prediction.rank
+    return spec.config_hash, spec.evidence.value, spec.prediction.gpu, spec.played_ranks
 
 
 def repeat_of(trial: Trial) -> Repeat:

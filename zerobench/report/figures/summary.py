@@ -173,7 +173,7 @@ def _settings(spec: TrialSpec) -> str:
     said = [f"{key.rpartition('.')[2]}={setting_text(spec, key)}" for key in sorted(spec.ds_config)]
     ramp = f"ramp={spec.batch_ramp}" if spec.batch_ramp else ""
     drive = f"nvme={spec.nvme_path}" if spec.nvme_path else ""
-    rank = f"rank{spec.prediction.rank}" if spec.prediction.rank else ""
+    rank = "all ranks" if spec.prediction.all_ranks else f"rank{spec.prediction.rank}" if spec.prediction.rank else ""
     return plain(" ".join(part for part in [*said, spec.ds_config_file or "", ramp, drive, rank] if part))
 
 

@@ -9,7 +9,7 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from functools import cached_property
 
-from zerobench.records import Place, StepKind
+from zerobench.records import Place, Status, StepKind
 from zerobench.report.capacity import Capacity, DeviceNeed, device_need, host_bytes_per_node
 from zerobench.report.choice import ROOM, Choice, Interval, Option, choose
 from zerobench.report.memory_view import Instant, largest_peak
@@ -27,18 +27,21 @@ class Space:
 
     needed_bytes: int | None
     capacity_bytes: int | None
+    was_refused: bool = False
+    """Whether an allocator gave up within this capacity, be it for gaps alone."""
 
     @property
     def room(self) -> float | None:
         """What is left as a share of what there is, below zero where the trial does not fit; None where not judged."""
         if self.needed_bytes is None or not self.capacity_bytes:
             return None
-        return 1 - self.needed_bytes / self.capacity_bytes
+        room = 1 - self.needed_bytes / self.capacity_bytes
+        return min(room, 0.0) if self.was_refused else room
 
     @property
     def fits(self) -> bool:
         """Whether it fits, as far as is known."""
-        return self.room is None or self.room >= 0
+        return not self.was_refused and (self.room is None or self.room >= 0)
 
     @property
     def has_room(self) -> bool:
@@ -48,7 +51,7 @@ class Space:
 
 @dataclass(frozen=True)
 class PlanRow:
-    """One completed trial of a plan, on the cluster that it is planned for."""
+    """One trial of a plan whose figures are whole, on the cluster that it is planned for."""
 
     shown: Shown
     capacity: Capacity
@@ -69,7 +72,7 @@ class PlanRow:
 
     @property
     def evidence(self) -> Evidence:
-        """How its figures were come by: simulated, or by formula."""
+        """How its figures were come by: emulated, simulated, or by formula."""
         return self.trial.spec.evidence
 
     @property
@@ -101,7 +104,8 @@ class PlanRow:
     @cached_property
     def device(self) -> Space:
         """One GPU's memory."""
-        return Space(None if self.need is None else self.need.total_bytes, self.capacity.device_bytes)
+        refused = self.trial.record.status is Status.OUT_OF_DEVICE_MEMORY
+        return Space(None if self.need is None else self.need.total_bytes, self.capacity.device_bytes, refused)
 
     @cached_property
     def host(self) -> Space:

@@ -29,7 +29,7 @@ from zerobench.report.tables.part import Part
 from zerobench.report.tables.plan_answer import answer, plan_table
 from zerobench.report.tables.plan_memory import memory_tables
 from zerobench.report.tables.plan_time import time_tables
-from zerobench.report.trials import completed, ended_trials, refusing_impossible_values
+from zerobench.report.trials import completed, ended_trials, is_whole, refusing_impossible_values
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.optimizers import Optimizer, deepspeeds_adamw
 from zerobench.spec.trial import Evidence, Offload, TrialSpec
@@ -42,30 +42,32 @@ NOT_INCLUDED = (
 )
 """What a plan says nothing of, a sentence each."""
 
-NOT_IN_FORMULAS = (
-    "formula: what the allocator rounds and cannot give back; the simulator knows it (plan without --formula)"
-)
+NOT_IN_FORMULAS = "formula: what the allocator rounds and cannot give back; a plan without --formula knows it"
 """What a plan by formula says nothing of beside that."""
 
-_BY = {Evidence.SIMULATED.value: " by simulation", Evidence.FORMULA.value: " by formula"}
+_BY = {
+    Evidence.EMULATED.value: " on an emulated GPU",
+    Evidence.SIMULATED.value: " by simulation",
+    Evidence.FORMULA.value: " by formula",
+}
 
 MOST_REASONS = 5
 """Sentences that a losing row gets; the weightiest come first."""
 
 
 def read_plan(path: Path, cluster: Cluster) -> tuple[list[Shown], list[PlanRow]]:
-    """The trials of the run at `path` by their names, and a row for each that completed.
+    """The trials of the run at `path` by their names, and a row for each whose figures are whole.
 
     Raises UserError: `path` is no run, or one of its records is torn.
     """
     trials = list(ended_trials(store.load_run(path)))
     shown = [Shown(trial, name, None) for trial, name in zip(trials, names([t.spec for t in trials]), strict=True)]
-    rows = [plan_row(one, cluster) for one in shown if completed(one.trial)]
+    rows = [plan_row(one, cluster) for one in shown if is_whole(one.trial)]
     return shown, rows
 
 
 def plan_row(shown: Shown, cluster: Cluster) -> PlanRow:
-    """A completed trial on the cluster."""
+    """A trial whose figures are whole, on the cluster."""
     bound, expected = (make(shown.trial, cluster.gpu, cluster.links) for make in (step_bound, expected_step))
     return PlanRow(shown, capacity_of(cluster), bound, expected)
 
@@ -133,7 +135,8 @@ def _details(
     yield _header(shown, rows, environment)
     yield from memory_tables(rows, cluster)
     yield from time_tables(rows, tokens)
-    yield outcomes_table([trial_figures(one.trial).beside(one.label, None, None) for one in shown])
+    ended = [one for one in shown if completed(one.trial) or not is_whole(one.trial)]
+    yield outcomes_table([trial_figures(one.trial).beside(one.label, None, None) for one in ended])
     if rows:
         yield from _losers(rows, best)
         yield from _expected_terms(best)

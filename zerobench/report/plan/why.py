@@ -16,7 +16,7 @@ from zerobench.report.labels import brief
 from zerobench.report.memory_causes import MOMENTS, SMALLER_BUCKET, cause, reduce_buckets, remedy
 from zerobench.report.memory_difference import CategoryDifference, difference, merged
 from zerobench.report.memory_view import Instant
-from zerobench.report.trials import Trial, completed
+from zerobench.report.trials import Trial, is_whole
 from zerobench.spec.trial import Offload, TrialSpec
 from zerobench.timing.step import Expected
 from zerobench.units import format_bytes, format_seconds
@@ -43,7 +43,7 @@ def why_not(
     if fit.fits is None:
         sentences.append(f"{name_of(other.spec)}: what it needs is not known ({_ending(other)})")
     sentences += _time(other, fit, best_expected, other_expected)
-    if completed(best) and completed(other):  # what was seen of the others is less than what they need
+    if is_whole(best) and is_whole(other):  # what was seen of the others is less than what they need
         sentences += _more_device_memory(best, other)
         sentences += _more_host_memory(best, other, best_fit, fit)
     return sentences
@@ -65,16 +65,17 @@ def _ending(trial: Trial) -> str:
 def _does_not_fit(trial: Trial, fit: Fit, capacity: Capacity) -> Iterator[str]:
     name = name_of(trial.spec)
     need = device_need(trial)
-    if trial.record.status is Status.OUT_OF_DEVICE_MEMORY:
+    over_bytes = -(fit.device_room_bytes or 0)
+    if trial.record.status is Status.OUT_OF_DEVICE_MEMORY and (over_bytes <= 0 or not is_whole(trial)):
         yield f"{name} ran out of device memory"
-    if need is not None and fit.device_room_bytes is not None and fit.device_room_bytes < 0:
+    if need is not None and over_bytes > 0:
         yield (
             f"{name} does not fit: it needs {format_bytes(need.total_bytes)} of device memory, "
-            f"{format_bytes(-fit.device_room_bytes)} more than the {format_bytes(capacity.device_bytes)} there are"
+            f"{format_bytes(over_bytes)} more than the {format_bytes(capacity.device_bytes)} there are"
             f"{_when(need.instant)}"
         )
         if need.instant is not None:
-            yield from _what_would_have_to_shrink(trial, need.instant, -fit.device_room_bytes)
+            yield from _what_would_have_to_shrink(trial, need.instant, over_bytes)
     if trial.record.status is Status.OUT_OF_HOST_MEMORY:
         yield f"{name} ran out of host memory"
     yield from _host_too_small(trial, fit, capacity)

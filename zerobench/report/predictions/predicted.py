@@ -174,13 +174,13 @@ def _candidates(work: Sequence[Trial], predicted: Trial) -> list[Trial]:
     return [trial for trial in work if trial.spec.prediction.rank == rank]
 
 
-def _predictions(trials: Iterable[Trial]) -> dict[tuple[str, Evidence, int, str | None], list[Trial]]:
+def _predictions(trials: Iterable[Trial]) -> dict[tuple[str, Evidence, range, str | None], list[Trial]]:
     """The predicted trials, repeats of one prediction together."""
-    groups: dict[tuple[str, Evidence, int, str | None], list[Trial]] = {}
+    groups: dict[tuple[str, Evidence, range, str | None], list[Trial]] = {}
     for trial in trials:
         spec = trial.spec
         if spec.evidence is not Evidence.MEASURED:
-            key = (spec.config_hash, spec.evidence, spec.prediction.rank, spec.prediction.gpu)
+            key = (spec.config_hash, spec.evidence, spec.played_ranks, spec.prediction.gpu)
             groups.setdefault(key, []).append(trial)
     return groups
 

@@ -13,9 +13,9 @@ def make_world(trial: TrialSpec) -> World:
 
         return SimulatedWorld(trial)
     if trial.evidence is Evidence.EMULATED:
-        from zerobench.worker.worlds.emulated import EmulatedWorld
+        from zerobench.worker.worlds.emulated import EmulatedWorld, PeersWorld
 
-        return EmulatedWorld(trial)
+        return PeersWorld(trial) if trial.prediction.all_ranks else EmulatedWorld(trial)
     if trial.evidence is Evidence.SOLO:
         from zerobench.worker.worlds.solo import SoloWorld
 

@@ -1,4 +1,4 @@
-"""The emulated world: one process is rank r of N on a GPU that is not there, under the CUDA build of torch.
+"""The emulated world: a process is rank r of N on a GPU that is not there, under the CUDA build of torch.
 
 Below torch stand libraries (zerobench/emulator) whose device memory is address space and whose kernels do nothing. All
 above them is real: the dispatcher, the caching allocator, ProcessGroupNCCL, DeepSpeed. So the bytes are torch's own,
@@ -29,12 +29,12 @@ from zerobench.spec.trial import TrialSpec
 from zerobench.worker.simulation import shortcuts
 from zerobench.worker.worlds.deviceless import DevicelessWorld
 
-_BACKENDS = "cpu:gloo,cuda:nccl"
-"""On the device NCCL's own group; on the host gloo's, which is an instant one here."""
-
 
 class EmulatedWorld(DevicelessWorld):
     """Alone, on an emulated GPU."""
+
+    _backends = "cpu:gloo,cuda:nccl"
+    """On the device NCCL's own group; on the host gloo's, which is an instant one here."""
 
     def __init__(self, trial: TrialSpec) -> None:
         super().__init__(trial)
@@ -56,15 +56,10 @@ class EmulatedWorld(DevicelessWorld):
     def join(self, rank: Rank, device: Device) -> None:
         """Start torch's NCCL group, whose other ranks are not there, and let DeepSpeed find it."""
         os.environ.update(
-            RANK=str(rank.rank),
-            LOCAL_RANK=str(rank.local_rank),
-            WORLD_SIZE=str(rank.world_size),
-            MASTER_ADDR="127.0.0.1",
-            MASTER_PORT="0",
-        )
-        instant_cpu_groups()
-        self._store = AbsentPeers()  # torch asks the Python object, and does not keep it
-        dist.init_process_group(_BACKENDS, store=self._store, rank=rank.rank, world_size=rank.world_size)
+            RANK=str(rank.rank), LOCAL_RANK="0", WORLD_SIZE=str(rank.world_size), **self._master()
+        )  # whichever of its node's it is, a process sees one GPU
+        self._store = self._find_peers(rank)  # torch asks the Python object, and does not keep it
+        dist.init_process_group(self._backends, store=self._store, rank=rank.rank, world_size=rank.world_size)
         if uses_deepspeed(self.trial):
             import deepspeed
 
@@ -72,6 +67,15 @@ class EmulatedWorld(DevicelessWorld):
         dist.all_reduce(torch.ones(1, device=device.torch_device))
         dist.barrier()
         device.synchronize()
+
+    def _master(self) -> dict[str, str]:
+        """What a launcher would have said of where ranks meet."""
+        return {"MASTER_ADDR": "127.0.0.1", "MASTER_PORT": "0"}
+
+    def _find_peers(self, _: Rank) -> Any:
+        """A store that answers for ranks that are not there."""
+        instant_cpu_groups()
+        return AbsentPeers()
 
     def notes(self) -> list[str]:
         """That no value is computed."""
@@ -92,6 +96,21 @@ class EmulatedWorld(DevicelessWorld):
         shape = (self.trial.micro_batch_size, self.trial.sequence_length)
         while True:
             yield torch.zeros(shape, dtype=torch.int64)
+
+
+class PeersWorld(EmulatedWorld):
+    """Among all ranks of the world, each on an emulated GPU of its own (zerobench.worker.peer_ranks)."""
+
+    is_alone = False
+
+    def _master(self) -> dict[str, str]:
+        """As the environment has it already."""
+        return {}
+
+    def _find_peers(self, rank: Rank) -> Any:
+        """The store of torch that the process above the ranks holds."""
+        address, port = os.environ["MASTER_ADDR"], int(os.environ["MASTER_PORT"])
+        return dist.TCPStore(address, port, rank.world_size, is_master=False)  # type: ignore[attr-defined] # public
 
 
 class EmulatedCounter(HearingCounter):
