@@ -10,7 +10,10 @@ import yaml
 
 from tests.cli.conftest import Call
 from tests.search.by_arithmetic import predict_by_arithmetic
+from tests.tools.no_emulator import MISSING, no_emulator  # noqa: F401 -- a fixture
 from zerobench.records import TrialRecord
+
+pytestmark = pytest.mark.usefixtures("no_emulator")
 
 PLAN = ["plan", "--model", "gpt2-1.5b", "--gpus", "8", "--gpu", "h200", "--sequence-length", "1024"]
 
@@ -148,3 +151,18 @@ def test_a_frontier_names_the_most_that_fits_for_each_cell(call: Call, axis: str
     assert f"the largest {axis.replace('-', ' ')} that fits" in out
     rows = [line for line in out.splitlines() if line.startswith("zero")]
     assert len(rows) == 6
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["--evidence", "emulated"], MISSING),
+        (["--evidence", "measured"], "--evidence: 'measured' is not known; choices: emulated, simulated, formula"),
+        (["--evidence", "simulated", "--formula"], "--formula contradicts --evidence simulated: give one of them"),
+    ],
+)
+def test_a_world_that_cannot_be_is_one_line(call: Call, arguments: list[str], words: str) -> None:
+    code, out, err = call(*PLAN, *arguments)
+    assert (code, out) == (2, "")
+    assert err.count("\n") == 1
+    assert words in err

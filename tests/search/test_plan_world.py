@@ -4,8 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from tests.cli.conftest import Call
-from zerobench.emulator.emulator import Emulator
+from tests.tools.no_emulator import MISSING, no_emulator  # noqa: F401 -- a fixture
 from zerobench.emulator.gpu import EmulatedGpu
 from zerobench.errors import UserError
 from zerobench.search import plan_world
@@ -13,7 +12,6 @@ from zerobench.search.plan import Request, read_plan
 from zerobench.spec.trial import Evidence
 
 ASKED = {"model": "gpt2-10m", "gpus": "8", "gpu": "h200", "sequence_length": "128"}
-MISSING = "emulator: not made for torch 2.13.0; make it: zerobench setup emulator"
 
 
 class Made:
@@ -30,14 +28,6 @@ def made(monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(plan_world, "find_emulator", Made)
 
 
-@pytest.fixture
-def not_made(monkeypatch: pytest.MonkeyPatch) -> None:
-    def find() -> Emulator:
-        raise UserError(MISSING)
-
-    monkeypatch.setattr(plan_world, "find_emulator", find)
-
-
 def worlds(**asked: object) -> set[Evidence]:
     return {item.trial.evidence for item in read_plan(Request(**(ASKED | asked))).planned}  # type: ignore[arg-type]
 
@@ -49,7 +39,7 @@ def test_a_plan_is_made_on_an_emulated_gpu_where_that_is_at_hand() -> None:
     assert read_plan(Request(**ASKED)).world.note is None  # type: ignore[arg-type]
 
 
-@pytest.mark.usefixtures("not_made")
+@pytest.mark.usefixtures("no_emulator")
 def test_elsewhere_it_is_simulated_and_one_line_says_how_to_get_the_better_one() -> None:
     plan = read_plan(Request(**ASKED))  # type: ignore[arg-type]
     assert {item.trial.evidence for item in plan.planned} == {Evidence.SIMULATED}
@@ -67,19 +57,3 @@ def test_a_gpu_that_cannot_be_emulated_is_simulated_and_the_line_says_why() -> N
 @pytest.mark.parametrize("world", plan_world.WORLDS)
 def test_the_world_that_is_asked_for_is_taken(world: Evidence) -> None:
     assert worlds(evidence=world.value) == {world}
-
-
-@pytest.mark.usefixtures("not_made")
-@pytest.mark.parametrize(
-    ("arguments", "words"),
-    [
-        (["--evidence", "emulated"], MISSING),
-        (["--evidence", "measured"], "--evidence: 'measured' is not known; choices: emulated, simulated, formula"),
-        (["--evidence", "simulated", "--formula"], "--formula contradicts --evidence simulated: give one of them"),
-    ],
-)
-def test_a_world_that_cannot_be_is_one_line(call: Call, arguments: list[str], words: str) -> None:
-    code, out, err = call("plan", "--model", "gpt2-10m", "--gpus", "8", "--gpu", "h200", *arguments)
-    assert (code, out) == (2, "")
-    assert err.count("\n") == 1
-    assert words in err

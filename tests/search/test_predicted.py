@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from tests.search.by_arithmetic import complete, predict_by_arithmetic, run_made
+from tests.tools.no_emulator import no_emulator  # noqa: F401 -- a fixture
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
 from zerobench.report.plan.view import plan_row
@@ -22,6 +23,8 @@ from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.frontier_axes import frontier_axis
 
 REQUEST = Request(model="gpt2-1.5b", gpus="8", gpu="a100", sequence_length="1024", stage="2")
+
+pytestmark = pytest.mark.usefixtures("no_emulator")
 
 
 def test_what_a_frontier_names_fits_and_what_it_calls_too_large_does_not(

@@ -75,8 +75,9 @@ def read_plan(request: Request) -> Plan:
     if request.sets:
         raise UserError("--set changes a sweep, and none is named")
     cluster = _cluster(request, request.gpu or "", request.gpus or "")
+    simulated = _planned(request, cluster)  # what is wrong in the request comes before what the machine lacks
     world = plan_world(request.evidence, cluster.gpu, by_formula=request.formula)
-    planned = in_world(_planned(request, cluster), world.evidence)
+    planned = in_world(simulated, world.evidence)
     name = f"plan-{planned[0].trial.model.name}"
     return Plan(name, document(name, planned), planned, cluster, world)
 
@@ -92,6 +93,7 @@ def _of_sweep(request: Request, sweep: str) -> Plan:
         raise UserError("--activation-checkpointing: the sweep says it: --set activation_checkpointing=true")
     gpu = sweep_gpu(sweep) if request.gpu is None else request.gpu
     cluster = _cluster(request, gpu, request.gpus or request.gpus_per_node)
+    sweep_points(sweep, cluster, request.sets)  # what is wrong in the sweep comes before what the machine lacks
     world = plan_world(request.evidence, cluster.gpu, by_formula=request.formula)
     read, planned = sweep_points(sweep, cluster, request.sets, world.evidence)
     return Plan(read.name, read.document, planned, cluster, world)

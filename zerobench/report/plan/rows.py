@@ -12,10 +12,10 @@ from functools import cached_property
 from zerobench.records import Place, Status, StepKind
 from zerobench.report.capacity import Capacity, DeviceNeed, device_need, host_bytes_per_node
 from zerobench.report.choice import ROOM, Choice, Interval, Option, choose
+from zerobench.report.figures.name import TrialName
 from zerobench.report.memory_view import Instant, largest_peak
 from zerobench.report.render.layout import Shown
 from zerobench.report.step_time.bound import StepBound
-from zerobench.report.tables.model import TrialName
 from zerobench.report.trials import Trial
 from zerobench.spec.trial import Evidence, Offload
 from zerobench.timing.step import Expected

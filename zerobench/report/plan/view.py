@@ -68,8 +68,8 @@ def read_plan(path: Path, cluster: Cluster) -> tuple[list[Shown], list[PlanRow]]
 
 def plan_row(shown: Shown, cluster: Cluster) -> PlanRow:
     """A trial whose figures are whole, on the cluster."""
-    bound, expected = (make(shown.trial, cluster.gpu, cluster.links) for make in (step_bound, expected_step))
-    return PlanRow(shown, capacity_of(cluster), bound, expected)
+    asked = (shown.trial, cluster.gpu, cluster.links)
+    return PlanRow(shown, capacity_of(cluster), step_bound(*asked), expected_step(*asked))
 
 
 def names(specs: Sequence[TrialSpec]) -> list[str]:

@@ -8,8 +8,9 @@ from zerobench.report.column_units import MISSING, byte_unit, show_number, show_
 from zerobench.report.compared.claim import Claim, Verdict
 from zerobench.report.compared.claims import claims
 from zerobench.report.compared.rows import Compared, is_comparison
+from zerobench.report.figures.name import TrialName
 from zerobench.report.parity import Parity
-from zerobench.report.tables.model import Column, Line, Table, TrialName, in_unit, of_part
+from zerobench.report.tables.model import Column, Line, Table, in_unit, of_part
 from zerobench.report.tables.part import Judged, Listing, Part
 
 TITLE = "Distributed training compared"

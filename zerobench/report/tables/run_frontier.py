@@ -5,8 +5,9 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Sequence
 
 from zerobench.report.column_units import MISSING, byte_unit, show_number, show_percent, show_whole
+from zerobench.report.figures.name import TrialName
 from zerobench.report.run_frontier import Limit, RunFrontierRow, ends, words_of
-from zerobench.report.tables.model import Column, Line, Table, TrialName
+from zerobench.report.tables.model import Column, Line, Table
 from zerobench.report.trials import num_params
 from zerobench.spec.frontier import Frontier, Try
 from zerobench.spec.frontier_axes import FrontierAxis

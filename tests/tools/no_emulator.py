@@ -1,0 +1,22 @@
+"""A machine on which nobody has made the emulated GPU, whatever the tests' own machine has."""
+
+from __future__ import annotations
+
+from typing import NoReturn
+
+import pytest
+
+from zerobench.errors import UserError
+from zerobench.search import plan_world
+
+MISSING = "emulator: not made for torch 2.13.0; make it: zerobench setup emulator"
+
+
+@pytest.fixture
+def no_emulator(monkeypatch: pytest.MonkeyPatch) -> None:
+    """`zerobench plan` finds no emulated GPU."""
+
+    def find() -> NoReturn:
+        raise UserError(MISSING)
+
+    monkeypatch.setattr(plan_world, "find_emulator", find)
