@@ -54,7 +54,7 @@ def member_words(kind: type[StrEnum]) -> dict[str, str]:
 
 
 def _sweep_files() -> str:
-    example, _, rest = (inspect.getdoc(sweep) or "").partition("\n\n`model` and `strategy`")
+    example, _, rest = (sweep.__doc__ or "").partition("\n\n`model` and `strategy`")
     lead, _, document = example.partition("\n\n")
     return f"# Sweep files\n\n{lead}\n\n{document}\n\n`model` and `strategy`{rest}\n"
 
