@@ -52,6 +52,25 @@ def test_the_cells_that_were_tuned_on_are_as_many_and_as_near_as_the_pages_say()
     assert int(tuned("Simulated against measured: device memory", "peak", "init")["cells"]) == WORDS[cells]
 
 
+def tuned_figures(world: str) -> dict[tuple[str, str, str], Figure]:
+    """The figures of the cells that were tuned on, by work, step and phase."""
+    text = (PREDICTION / f"tuned_{world}.csv").read_text(encoding="utf-8")
+    return {(one.config_hash, str(one.step), str(one.phase)): one for one in from_csv(Figure, text)}
+
+
+def test_the_kept_figures_of_the_cells_that_were_tuned_on_come_to_what_the_pages_say() -> None:
+    cells, phases, worst = said(
+        r"holds (\S+) measured cells that .* in all (\d+) phases, simulated peaks at most (\S+) % off\)"
+    )
+    measured, solo, simulated = (tuned_figures(world) for world in ("measured", "solo", "simulated"))
+    assert measured.keys() == solo.keys() == simulated.keys()
+    assert len(measured) == int(phases)
+    assert len({work for work, _, _ in measured}) == WORDS[cells]
+    assert all(solo[key].live_bytes == one.live_bytes for key, one in measured.items())
+    errors = [abs(simulated[key].peak_bytes / one.peak_bytes - 1) for key, one in measured.items()]
+    assert f"{max(errors):.2%}" == f"{worst}%"
+
+
 def test_the_cells_that_were_held_out_are_as_many_as_the_pages_say_predicted_and_measured() -> None:
     [cells] = said(r"(\S+) that it was not, whose predictions were committed before they were measured")
     works = {}
