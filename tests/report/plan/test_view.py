@@ -312,6 +312,7 @@ def test_what_an_emulated_gpu_refused_is_a_row_that_says_how_much_is_missing(tmp
     text, best = shown(tmp_path, emulated, place)
     other, expected = shown(tmp_path / "simulated", simulated, place)
     assert f"{len(simulated)} configurations predicted on an emulated GPU, none measured" in text
+    assert "could not be predicted" not in text
     assert len(rows_of(text, "emulated")) == len(simulated)
     assert rows_of(text, "emulated") == rows_of(other, "simulated")
     assert "slack of emulated GPUs: at most so much" in " ".join(text.split())

@@ -5,7 +5,6 @@ Everything is a prediction, and every table says so; nothing here was measured.
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
@@ -111,16 +110,15 @@ def plan_view(path: Path, cluster: Cluster, tokens: float | None = None) -> Plan
         details = list(_details(shown, rows, best, cluster, tokens, environment))
         if not rows:
             return PlanView((), details, None)
-        return PlanView((plan_table(rows), answer(rows, choice, cluster, _others(shown), tokens)), details, best)
+        return PlanView((plan_table(rows), answer(rows, choice, cluster, _others(shown, rows), tokens)), details, best)
 
 
-def _others(shown: Sequence[Shown]) -> list[str]:
+def _others(shown: Sequence[Shown], rows: Sequence[PlanRow]) -> list[str]:
     """A line for the trials without figures."""
-    ends = Counter(one.trial.record.status for one in shown)
     skipped = [one.trial for one in shown if one.trial.record.status is Status.SKIPPED]
     reasons = dict.fromkeys((trial.record.reason or "").partition(";")[0] for trial in skipped)
-    lines = [f"{ends[Status.SKIPPED]} not tried: {plain('; '.join(reasons))}"] if ends[Status.SKIPPED] else []
-    failed = len(shown) - ends[Status.SKIPPED] - ends[Status.COMPLETED]
+    lines = [f"{len(skipped)} not tried: {plain('; '.join(reasons))}"] if skipped else []
+    failed = len(shown) - len(skipped) - len(rows)
     return [*lines, *([f"{failed} could not be predicted: see --details."] if failed else [])]
 
 
