@@ -30,6 +30,7 @@ SLOWER = {
     "tests/benchmarks/test_prediction.py::test_the_largest_process": "processes that are measured",
     "tests/cli/test_app.py": "the command as a process",
     "tests/docs/test_site.py": "mkdocs",
+    "tests/test_api.py": "plans, by processes",
     "tests/cli/test_endings.py": "the command as a process",
     "tests/cli/test_explain.py::test_explaining_imports_neither": "an interpreter of its own",
     "tests/cli/test_export.py::test_a_run_goes_to_each_tool": "TensorBoard, which imports TensorFlow where it is",

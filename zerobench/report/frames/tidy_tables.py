@@ -19,6 +19,7 @@ import pyarrow as pa
 import pyarrow.parquet as pa_parquet
 
 from zerobench import __version__, store
+from zerobench.report.energy import energies
 from zerobench.report.figures.runs import prediction_pairs
 from zerobench.report.figures.summary import Summary, summary_of
 from zerobench.report.frames import schema
@@ -64,6 +65,19 @@ def write_tables(run: store.Run) -> list[Path]:
         for pair in prediction_pairs(ended_trials(run), rows.judge) if can_be_compared(rows.trials) else ():
             errors_sink.add(errors_table(pair))
     return memory + nvml + trials + errors
+
+
+def memory_frame(run: store.Run) -> pd.DataFrame:
+    """The memory table of `run`, made from its records. Raises UserError: a record is torn."""
+    return to_pandas(pa.concat_tables([_MEMORY.empty_table(), *map(memory_table, ended_trials(run))]))
+
+
+def trials_frame(run: store.Run) -> pd.DataFrame:
+    """The trials table of `run`, made from its records. Raises as `memory_frame` does."""
+    rows, joules = TrialRows(), energies(run)
+    for trial in run.trials():
+        rows.add(trial, energy_joules=joules.get(trial.spec.trial_id))
+    return to_pandas(rows.table())
 
 
 def tables_stand(run: store.Run) -> bool:

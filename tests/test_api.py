@@ -1,0 +1,84 @@
+"""zerobench from Python: the same answers as the command's, as objects."""
+
+from __future__ import annotations
+
+import json
+import os
+import subprocess
+import sys
+from pathlib import Path
+
+import pandas as pd
+import pytest
+
+import zerobench
+from tests.tools.imports import ROOT
+from zerobench.errors import UserError
+from zerobench.report.frames.tidy_tables import write_tables
+
+CLUSTER = {"gpus": 8, "gpu": "h200", "host_memory": "1TB", "evidence": "formula"}
+
+
+def test_a_plan_is_that_of_the_command(tmp_path: Path) -> None:
+    plan = zerobench.plan(model="llama-7b", **CLUSTER, reports=tmp_path / "reports")
+    words = ["--model", "llama-7b", "--gpus", "8", "--gpu", "h200", "--host-memory", "1TB", "--formula"]
+    command = [sys.executable, "-m", "zerobench", "plan", *words]
+    environment = os.environ | {"PYTHONPATH": str(ROOT)}
+    said = subprocess.run(command, cwd=tmp_path, env=environment, capture_output=True, text=True, check=True).stdout
+    assert plan.best is not None
+    assert f": take {plan.best.name}\n" in said
+    assert plan.reason in " ".join(said.split())
+    assert plan.best.fits
+    table = plan.table()
+    assert list(table.index) == [one.name for one in plan.predictions]
+    assert not table.loc["zero0", "fits"]
+    assert table.loc[plan.best.name, "needed_bytes"] == plan.best.needed_bytes
+    assert "<table" in plan._repr_html_()
+
+
+def test_a_prediction_of_ones_own_configuration_adds_up(tmp_path: Path) -> None:
+    config = {"bf16": {"enabled": True}, "zero_optimization": {"stage": 3}}
+    one = zerobench.predict("llama-7b", config, **CLUSTER, micro_batch_size=4, reports=tmp_path)
+    (tmp_path / "own.json").write_text(json.dumps(config))
+    same = zerobench.predict("llama-7b", tmp_path / "own.json", **CLUSTER, micro_batch_size=4, reports=tmp_path)
+    assert one.by_category == same.by_category
+    assert one.peak_bytes is not None
+    assert sum(one.by_category.values()) <= one.peak_bytes < (one.needed_bytes or 0)
+    low, high = one.expected_step_interval_s or (0.0, 0.0)
+    assert low < (one.expected_step_s or 0.0) < high
+    assert one.expected_tokens_per_s == pytest.approx(8 * 4 * 2048 / (one.expected_step_s or 0.0))
+
+
+def test_a_run_is_loaded_with_its_tables(tmp_path: Path) -> None:
+    made = zerobench.plan(model="gpt2-125m", stages=[1, 3], sequence_length=1024, **CLUSTER, reports=tmp_path)
+    run = zerobench.load(reports=tmp_path)
+    assert run.path == made.path
+    assert set(run.trials["strategy"]) == {"zero1", "zero3"}
+    assert {"category", "live_bytes"} <= set(run.memory.columns)
+    write_tables(run.run)
+    on_disk = pd.read_csv(run.path / "trials.csv")
+    assert list(run.trials.columns) == list(on_disk.columns)
+    ours, theirs = (frame["expected_step_s"].dropna().tolist() for frame in (run.trials, on_disk))
+    assert ours == pytest.approx(theirs)
+    assert ours
+
+
+def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match="did you mean 'llama-7b'"):
+        zerobench.plan(model="lama-7b", **CLUSTER, reports=tmp_path)
+    with pytest.raises(UserError, match="reduce_bucket_size"):
+        zerobench.predict("llama-7b", {"zero_optimization": {"reduce_bucket_sise": 1}}, **CLUSTER, reports=tmp_path)
+    with pytest.raises(UserError):
+        zerobench.load(reports=tmp_path / "nowhere")
+
+
+def test_importing_zerobench_imports_nothing_heavy() -> None:
+    code = "import sys, zerobench; print(sorted({'torch', 'pandas', 'deepspeed', 'rich'} & set(sys.modules)))"
+    said = subprocess.run(
+        [sys.executable, "-c", code],
+        env=os.environ | {"PYTHONPATH": str(ROOT)},
+        capture_output=True,
+        text=True,
+        check=True,
+    )
+    assert said.stdout == "[]\n"

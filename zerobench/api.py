@@ -1,0 +1,241 @@
+"""zerobench from Python: plans, predictions and runs as objects, for notebooks, scripts and gates.
+
+    plan = zerobench.plan(model="llama-7b", gpus=8, gpu="h100", host_memory="1TB")
+    plan.best.name, plan.best.expected_tokens_per_s, plan.table()
+    one = zerobench.predict("llama-7b", "ds_config.json", gpus=8, gpu="h100", micro_batch_size=4)
+    one.fits, one.peak_bytes, one.by_category
+    run = zerobench.load("reports/quickstart_20261121-101500")
+    run.trials, run.memory
+
+Each predicts or reads what the command of its name does (`zerobench plan --help`); what is wrong is a
+zerobench.errors.UserError of one line.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from functools import cached_property
+from hashlib import sha256
+from json import dumps
+from pathlib import Path
+from typing import TYPE_CHECKING, Any
+
+from zerobench.errors import UserError
+from zerobench.folder import write_whole
+from zerobench.report.choice import Choice
+from zerobench.report.plan.rows import PlanRow, recommended
+from zerobench.report.plan.view import read_plan as read_rows
+from zerobench.run.observer import Silent
+from zerobench.search.plan import Request, read_plan
+from zerobench.search.predict import predict as run_predictions
+from zerobench.store import Run, find_run, load_run
+
+if TYPE_CHECKING:
+    from zerobench.report.frames.plan_frame import Frame
+
+REPORTS = Path("reports")
+
+
+@dataclass(frozen=True)
+class Prediction:
+    """One configuration on one cluster; bytes are of one GPU and None where not known."""
+
+    row: PlanRow
+    """As `zerobench plan` has it."""
+
+    @property
+    def name(self) -> str:
+        """In the plan's tables."""
+        return self.row.shown.label
+
+    @property
+    def fits(self) -> bool:
+        """Whether device and host hold it, as far as is known."""
+        return self.row.fits
+
+    @property
+    def needed_bytes(self) -> int | None:
+        """Of the GPU's memory at the worst moment, with allocator slack, CUDA context and NCCL."""
+        return self.row.device.needed_bytes
+
+    @property
+    def capacity_bytes(self) -> int | None:
+        """What the GPU has."""
+        return self.row.device.capacity_bytes
+
+    @property
+    def peak_bytes(self) -> int | None:
+        """Of tensors, at the larger of the peaks of start-up and of a steady step."""
+        steady = None if self.row.steady is None else self.row.steady.total_bytes
+        return max((size for size in (steady, self.row.start_up_bytes) if size is not None), default=None)
+
+    @property
+    def by_category(self) -> dict[str, int]:
+        """Bytes at the peak of a steady step, by the ledger's names; empty where not known."""
+        instant = self.row.steady
+        return {} if instant is None else {name.value: size for name, size in instant.categories.items() if size}
+
+    @property
+    def host_needed_bytes(self) -> int | None:
+        """Of a node's memory, by all of its ranks."""
+        return self.row.host.needed_bytes
+
+    @property
+    def expected_step_s(self) -> float | None:
+        """None where the time model does not know such work."""
+        return None if self.row.expected is None else self.row.expected.step_s
+
+    @property
+    def expected_step_interval_s(self) -> tuple[float, float] | None:
+        """What it lies between in eight of ten cases."""
+        return None if self.row.expected is None else self.row.expected.interval_s
+
+    @property
+    def expected_tokens_per_s(self) -> float | None:
+        """Over all GPUs."""
+        return self.row.expected_tokens_per_s
+
+    def table(self) -> Frame:
+        """Its figures as a frame of one row."""
+        return _frame([self.row])
+
+    def _repr_html_(self) -> str:
+        return str(self.table().to_html())
+
+
+@dataclass(frozen=True)
+class PlanResult:
+    """What was tried, and what to take."""
+
+    path: Path
+    """The run's folder."""
+    predictions: Sequence[Prediction]
+    choice: Choice[PlanRow] | None
+
+    @property
+    def best(self) -> Prediction | None:
+        """The one to take; None where nothing fits with room."""
+        return None if self.choice is None else Prediction(self.choice.best)
+
+    @property
+    def reason(self) -> str:
+        """Why that one."""
+        return "nothing fits with room" if self.choice is None else self.choice.reason
+
+    def table(self) -> Frame:
+        """All of them."""
+        return _frame([one.row for one in self.predictions])
+
+    def _repr_html_(self) -> str:
+        return str(self.table().to_html())
+
+
+@dataclass(frozen=True)
+class RunTables:
+    """The tables of a run; their columns are those of the files beside it."""
+
+    run: Run
+
+    @property
+    def path(self) -> Path:
+        """The run's folder."""
+        return self.run.folder.path
+
+    @cached_property
+    def trials(self) -> Frame:
+        """One row for each trial that ended."""
+        from zerobench.report.frames.tidy_tables import trials_frame  # noqa: PLC0415 -- pandas is for who asks
+
+        return trials_frame(self.run)
+
+    @cached_property
+    def memory(self) -> Frame:
+        """One row for each rank, step, phase, place and category."""
+        from zerobench.report.frames.tidy_tables import memory_frame  # noqa: PLC0415 -- as above
+
+        return memory_frame(self.run)
+
+    def _repr_html_(self) -> str:
+        return str(self.trials.to_html())
+
+
+def plan(
+    *,
+    model: str,
+    gpus: int,
+    gpu: str,
+    gpus_per_node: int = 8,
+    host_memory: str | None = None,
+    nvme: str | None = None,
+    micro_batch_size: int | None = None,
+    gradient_accumulation_steps: int | None = None,
+    sequence_length: int | None = None,
+    precision: str | None = None,
+    activation_checkpointing: bool = False,
+    stages: Sequence[int] | None = None,
+    ds_config: str | Path | Mapping[str, Any] | None = None,
+    evidence: str | None = None,
+    reports: str | Path = REPORTS,
+) -> PlanResult:
+    """Each ZeRO stage and offload of `model` on the cluster, or `ds_config` alone. Raises UserError."""
+    folder = Path(reports)
+    request = Request(
+        model=model,
+        gpus=str(gpus),
+        gpu=gpu,
+        gpus_per_node=str(gpus_per_node),
+        host_memory=host_memory,
+        nvme=nvme,
+        micro_batch=_text(micro_batch_size),
+        gradient_accumulation=_text(gradient_accumulation_steps),
+        sequence_length=_text(sequence_length),
+        precision=precision,
+        activation_checkpointing=activation_checkpointing,
+        stage=None if stages is None else ",".join(map(str, stages)),
+        ds_config=None if ds_config is None else _file_of(ds_config, folder),
+        evidence=evidence,
+        reports=folder,
+    )
+    asked = read_plan(request)
+    result = run_predictions(asked.planned, asked.name, asked.document, folder, Silent())
+    _, rows = read_rows(result.folder.path, asked.cluster)
+    return PlanResult(result.folder.path, [Prediction(row) for row in rows], recommended(rows))
+
+
+def predict(model: str, ds_config: str | Path | Mapping[str, Any], *, gpus: int, gpu: str, **work: Any) -> Prediction:
+    """What `model` under `ds_config`, a file or its keys, takes on so many GPUs; `work` is as in `plan`.
+
+    Raises UserError, also where it could not be predicted, with the reason.
+    """
+    found = plan(model=model, ds_config=ds_config, gpus=gpus, gpu=gpu, **work)
+    if not found.predictions:
+        [trial, *_] = load_run(found.path).trials()
+        raise UserError(f"predict: {trial.record.reason or trial.record.status.value}")
+    return found.predictions[0]
+
+
+def load(run: str | None = None, reports: str | Path = REPORTS) -> RunTables:
+    """The run called `run`, a folder or its name; the newest one. Raises UserError: there is none."""
+    return RunTables(load_run(find_run(run, Path(reports))))
+
+
+def _text(number: int | None) -> str | None:
+    return None if number is None else str(number)
+
+
+def _file_of(ds_config: str | Path | Mapping[str, Any], reports: Path) -> str:
+    """The path of a configuration; of one that is given by its keys, of a file that is kept beside the runs."""
+    if not isinstance(ds_config, Mapping):
+        return str(ds_config)
+    text = dumps(ds_config, indent=2, sort_keys=True)
+    path = reports / "ds_configs" / f"{sha256(text.encode()).hexdigest()[:12]}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, text + "\n")
+    return str(path)
+
+
+def _frame(rows: Sequence[PlanRow]) -> Frame:
+    from zerobench.report.frames.plan_frame import plan_frame  # noqa: PLC0415 -- pandas is for who asks
+
+    return plan_frame(rows)
