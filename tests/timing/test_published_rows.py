@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from collections.abc import Callable
 
 import numpy as np
 import pytest
 
 from benchmarks.timing.llm_foundry import PER_NODE, Row, errors, fitted, held_inside, rows
+from tests.tools.imports import ROOT
 from zerobench.timing.rates import Rates, kind_rates
 
 KINDS = ("a100", "h100")
@@ -33,6 +35,15 @@ def test_rows_that_were_not_fitted_are_7_percent_off_at_the_median_and_15_at_the
     off = np.abs(errors(*unseen))
     assert np.median(off) < 0.07
     assert np.percentile(off, 90) < 0.15
+
+
+def test_the_half_that_was_not_fitted_is_as_near_as_the_pages_say() -> None:
+    page = " ".join((ROOT / "docs" / "choose.md").read_text(encoding="utf-8").split())
+    [low, high] = re.findall(r"rows that were not fitted are (\d) to (\d) % off at the median", page)[0]
+    for start in (0, 1):
+        rates = {kind: fitted(ROWS[start::2], kind) for kind in KINDS}
+        off = np.abs(errors(ROWS[1 - start :: 2], rates.__getitem__))
+        assert int(low) <= 100 * np.median(off) <= int(high)
 
 
 def test_the_interval_that_is_said_to_hold_eight_of_ten_does(unseen: Judge) -> None:
