@@ -67,7 +67,7 @@ def test_a_plan_on_an_emulated_gpu_says_of_what_does_not_fit_how_much_is_missing
     (tmp_path / "wide.json").write_text(json.dumps(WIDE))
     words = ["--model", "wide.json", "--gpus", "8", "--gpu", "a10", "--host-memory", "1TB", "--sequence-length", "128"]
     done = subprocess.run(
-        [sys.executable, "-m", "zerobench", "plan", *words, "--stage", "0,1"],
+        [sys.executable, "-m", "zerobench", "plan", *words, "--stage", "0,1", "--details"],
         cwd=tmp_path,
         env=os.environ | {"PYTHONPATH": str(REPOSITORY), "COLUMNS": "140"},
         capture_output=True,

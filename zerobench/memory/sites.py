@@ -145,7 +145,6 @@ _RULES: tuple[tuple[str, str, Category | Origin], ...] = (
     ("transformers/modeling_rope_utils.py", "", Origin.BUILD),
     ("transformers/", "", Origin.FORWARD),
     ("zerobench/worker/simulation/attention.py", "", Origin.FORWARD),
-    ("zerobench/worker/simulation/shortcuts.py", "_new_buckets", Category.GRADIENTS),
     ("zerobench/worker/simulation/shortcuts.py", "_wait", Category.GATHERED_PARAMETERS),
     ("zerobench/worker/simulation/shortcuts.py", "_reduce_scatter_coalesced", Category.REDUCE_BUFFERS),
     ("zerobench/worker/strategies/fsdp.py", "_with_memory", Category.PARAMETERS),

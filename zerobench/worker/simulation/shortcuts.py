@@ -9,10 +9,9 @@ from __future__ import annotations
 import itertools
 import math
 import sys
-from collections.abc import Callable, Iterator, Sequence
+from collections.abc import Callable, Sequence
 from types import FrameType
 from typing import Any
-from weakref import WeakSet
 
 import torch
 import torch.distributed as dist
@@ -52,7 +51,7 @@ def install() -> None:
     agree_with_absent_ranks()
     copy_at_once()
     dist._verify_params_across_processes = _agreed  # type: ignore[attr-defined]
-    dist.Reducer._rebuild_buckets = _rebuild_buckets  # type: ignore[attr-defined, method-assign, assignment]
+    dist.Reducer._rebuild_buckets = _keep_buckets  # type: ignore[attr-defined, method-assign, assignment]
     propagate = ShardingPropagator._propagate_tensor_meta_non_cached
     ShardingPropagator._propagate_tensor_meta_non_cached = _unseen(propagate)  # type: ignore[method-assign]
     # transformers makes an explicit mask for tensors without values, since it takes them for a compiler's.
@@ -63,40 +62,14 @@ def _agreed(*_: Any, **__: Any) -> None:
     """runtime/zero/utils.py compares integers with other ranks: there are none."""
 
 
-_reduced: WeakSet[torch.nn.Module] = WeakSet()
-"""DistributedDataParallels of which a forward pass was seen whose gradients are exchanged."""
-_dealt: WeakSet[torch.nn.Module] = WeakSet()
-"""Those whose buckets were dealt again."""
-
-
-def _rebuild_buckets(_reducer: object) -> bool:
-    """DDP's Reducer deals gradients into buckets again when they were exchanged once, in the order in which they came.
+def _keep_buckets(_reducer: object) -> bool:
+    """DDP's Reducer deals gradients into buckets again after the first step, in the order in which they came.
 
     It asks rank 0 for that order by a tensor's values (csrc/distributed/c10d/reducer.cpp, sync_bucket_indices). Before
     that all gradients lie in one bucket (distributed.py, _ddp_init_helper), so a simulated step reduces as many bytes
-    and keeps as many, in one call. But the new buckets are taken while gradients still lie in the old one, which goes
-    when the last of them has moved: for a moment there is twice the memory.
+    and keeps as many, in one call.
     """
-    ddp = sys._getframe(1).f_locals["self"]  # _pre_forward's
-    if ddp in _reduced and ddp not in _dealt:
-        _dealt.add(ddp)
-        if any(parameter.grad is not None for parameter in ddp._module_parameters):
-            list(_new_buckets(ddp))
-    if ddp.require_backward_grad_sync:
-        _reduced.add(ddp)
     return False
-
-
-def _new_buckets(ddp: Any) -> Iterator[torch.Tensor]:
-    """Each bucket, empty, where gradients come in the reverse order of the model's parameters."""
-    parameters = ddp._module_parameters[::-1]
-    torchs: Any = dist
-    first_bytes = torchs._DEFAULT_FIRST_BUCKET_BYTES if ddp.bucket_bytes_cap_default else ddp.bucket_bytes_cap
-    limits = [first_bytes, ddp.bucket_bytes_cap]
-    buckets, _ = torchs._compute_bucket_assignment_by_size(parameters, limits, [False] * len(parameters))
-    for bucket in buckets:
-        numel = sum(parameters[index].numel() for index in bucket)
-        yield torch.empty(numel, dtype=parameters[bucket[0]].dtype, device=ddp.device)
 
 
 def _unseen(propagate: Callable[..., Any]) -> Callable[..., Any]:
