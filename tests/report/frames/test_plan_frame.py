@@ -1,0 +1,23 @@
+"""A plan's rows as numbers."""
+
+from __future__ import annotations
+
+from tests.report.plan.run import cluster, plan_trials
+from zerobench.report.frames.plan_frame import plan_frame
+from zerobench.report.plan.view import plan_row
+from zerobench.report.render.layout import Shown
+
+
+def test_each_row_is_named_and_has_the_figures_of_the_plan() -> None:
+    place = cluster()
+    shown = [Shown(trial, trial.spec.trial_id, None) for trial in plan_trials(place) if trial.ranks]
+    rows = [plan_row(one, place) for one in shown]
+    frame = plan_frame(rows)
+    assert list(frame.index) == [one.label for one in shown]
+    assert frame["needed_bytes"].tolist() == [row.device.needed_bytes for row in rows]
+    assert frame["host_needed_bytes"].tolist() == [row.host.needed_bytes for row in rows]
+    assert frame["fits"].tolist() == [row.fits for row in rows]
+    known = [row.expected.step_s for row in rows if row.expected is not None]
+    assert frame["expected_step_s"].dropna().tolist() == known
+    assert known
+    assert all(frame["expected_step_low_s"].dropna() < frame["expected_step_high_s"].dropna())
