@@ -10,6 +10,7 @@ from dataclasses import dataclass
 from pathlib import Path
 
 import pytest
+from hypothesis import settings
 
 from tests.fast_tier import pytest_make_collect_report, pytest_runtest_protocol  # noqa: F401
 from tests.kernels import kernels, pytest_collection_finish, pytest_unconfigure  # noqa: F401 -- pytest finds them here
@@ -31,6 +32,10 @@ os.environ["PATH"] = f"{Path(sys.executable).parent}{os.pathsep}{os.environ.get(
 os.environ.setdefault("OMP_WAIT_POLICY", "passive")
 # Threads of OpenMP spin while they wait for each other: where others want the cores, a product of matrices took ten
 # times as long, and a trial of one process with two threads ran into its time limit.
+
+settings.register_profile("repeatable", derandomize=True)
+settings.load_profile("repeatable")
+# The same examples each time, so that a change is judged by itself; CONTRIBUTING.md says how to search with others.
 
 
 @dataclass(frozen=True)

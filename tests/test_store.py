@@ -19,7 +19,7 @@ from zerobench.folder import RunFolder
 from zerobench.records import SCHEMA_VERSION, RankRecord, Status, StepTime, TrialRecord
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.trial import Evidence, TrialSpec
-from zerobench.store import Plan, PlanEntry, find_run, latest_run, load_run, read_record
+from zerobench.store import Plan, PlanEntry, find_run, latest_run, load_run, read_json, read_record
 
 MODEL = ModelSpec(name="small", hf_config={"model_type": "gpt2"})
 
@@ -341,6 +341,19 @@ def test_hostile_documents_are_refused_in_one_line(tmp_path: Path, text: str) ->
     (tmp_path / "record.json").write_text(text)
     with pytest.raises(UserError, match=r"record\.json: [^\n]*$"):
         read_record(tmp_path / "record.json", TrialRecord)
+
+
+@pytest.mark.parametrize(("number", "fits"), [(2**64 - 1, True), (2**64, False), (-(10**30), False)])
+def test_a_number_of_a_record_fits_64_bits(tmp_path: Path, number: int, fits: bool) -> None:
+    path = tmp_path / "rank_0.json"
+    document: Any = json.loads(completed_rank("t", 0, losses=[1.0]).model_dump_json())
+    path.write_text(json.dumps(document | {"losses": [number]}))
+    assert ("does not fit 64 bits" in (refused(path) or "")) is not fits
+
+
+def test_a_fraction_and_a_text_may_have_as_many_digits_as_they_like(tmp_path: Path) -> None:
+    (tmp_path / "any.json").write_text('{"a": 0.00012345678901234567, "b": "1234567890123456789012345", "c": 1}')
+    assert read_json(tmp_path / "any.json") == {"a": 0.00012345678901234567, "b": "1234567890123456789012345", "c": 1}
 
 
 def test_the_specs_of_a_run_share_the_parts_that_they_have_alike(run: RunFolder) -> None:
