@@ -89,7 +89,8 @@ class Prediction:
     @property
     def expected_step_interval_s(self) -> tuple[float, float] | None:
         """What it lies between in eight of ten cases."""
-        return None if self.row.expected is None else self.row.expected.interval_s
+        found = self.row.expected
+        return None if found is None else (found.low_s, found.high_s)
 
     @property
     def expected_tokens_per_s(self) -> float | None:
