@@ -1,29 +1,52 @@
-"""The work of `zerobench explain`: find the trials, print passages or JSON."""
+"""The work of `zerobench explain`: find the trials, or read the log, print passages or JSON."""
 
 from __future__ import annotations
 
 import json
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
 
 from zerobench import store
 from zerobench.errors import UserError
-from zerobench.report.explain.passage import as_data, as_text
+from zerobench.report.explain.log import explain_log
+from zerobench.report.explain.passage import Passage, as_data, as_text
 from zerobench.report.explain.trial import explain as passages_of
 
 _WIDTHS = (40, 100)
 """Columns of a line: no wider than people read, however wide the terminal is."""
 
 
-def explain(run: str, trial: str, other: str | None, reports: Path, *, as_json: bool) -> None:
-    """Print why `trial` of `run` took what it took, or why `other` differs from it.
+_MOST_LOG_BYTES = 64 * 2**20
+"""Of the end of a log: what is to be explained stands there."""
 
-    `other` may be of another run, as `RUN:TRIAL`. Raises UserError: there is no such run or trial, or several.
+
+def explain(run: str, trial: str | None, other: str | None, reports: Path, *, as_json: bool) -> None:
+    """Print why `trial` of `run` took what it took, or why `other` differs from it; or what a log says.
+
+    `other` may be of another run, as `RUN:TRIAL`. Raises UserError: there is no such run or trial, or several, or the
+    log says nothing of memory.
     """
+    if trial is None:
+        _show(_of_log(run), as_json=as_json)
+        return
     base = store.load_run(store.find_run(run, reports))
     second = None if other is None else _second(other, base, reports)
-    found = passages_of(base, trial, second)
+    _show(passages_of(base, trial, second), as_json=as_json)
+
+
+def _of_log(name: str) -> list[Passage]:
+    """What the log in file `name` says. Raises UserError: it is no file, or says nothing of memory."""
+    path = Path(name)
+    if not path.is_file():
+        raise UserError("TRIAL is missing: name a trial of RUN, or a log file instead of RUN")
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _MOST_LOG_BYTES))
+        return explain_log(file.read().decode(errors="replace"), path.name)
+
+
+def _show(found: Sequence[Passage], *, as_json: bool) -> None:
     text = json.dumps(as_data(found), indent=2) if as_json else as_text(found, _width())
     write(text)
 

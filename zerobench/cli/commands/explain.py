@@ -12,15 +12,19 @@ from zerobench.cli.options import REPORTS, Reports
 
 
 def explain(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder or its name.")],
-    trial: Annotated[str, typer.Argument(metavar="TRIAL", help="Its name in the tables, its id, or the start of one.")],
+    run: Annotated[
+        str, typer.Argument(metavar="RUN|LOG", help="A run folder or its name; or the log of any training, alone.")
+    ],
+    trial: Annotated[
+        str | None, typer.Argument(metavar="[TRIAL]", help="Its name in the tables, its id, or the start of one.")
+    ] = None,
     other: Annotated[
         str | None, typer.Argument(metavar="[TRIAL]", help="A second one, of another run as RUN:TRIAL.")
     ] = None,
     as_json: Annotated[bool, typer.Option("--json", help="Print the figures and sentences as JSON.")] = False,
     reports: Reports = REPORTS,
 ) -> None:
-    """Say why a trial took what it took, or why it differs from another."""
+    """Say why a trial took what it took, or differs from another; or what a log says of memory that ran out."""
     from zerobench.cli.explain import explain
 
     explain(run, trial, other, reports, as_json=as_json)
