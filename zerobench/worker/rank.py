@@ -203,7 +203,10 @@ class RankRun:
         if per_token is not None and role_of(trial, record.rank) is Role.WORKER:
             record.flops_per_step = per_token * tokens / model_parallel_size(trial)
         if ds_config:
-            record.departures = departures(ds_config, trial.world_size, record.parameters.total, trial.optimizer)
+            built = record.parameters
+            record.departures = departures(
+                ds_config, trial.world_size, built.total, trial.optimizer, num_trained=built.trainable
+            )
 
     def _train(self, strategy: Strategy, device: Device) -> None:
         """All planned steps; where nothing is trained, only those that the ledger watches."""
