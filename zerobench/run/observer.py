@@ -36,5 +36,26 @@ class Observer(Protocol):
         """No trial will be started any more."""
 
 
-class Silent(Observer):
+class Silent:
     """Watches nothing."""
+
+    def run_started(self, run: RunFolder, to_do: int, kept: int, skipped: int) -> None:
+        """Say nothing."""
+
+    def compiling(self, kernel: str, spent_s: float) -> None:
+        """Say nothing."""
+
+    def note(self, line: str) -> None:
+        """Say nothing."""
+
+    def trial_started(self, trial: TrialSpec, number: int, to_do: int) -> None:
+        """Say nothing."""
+
+    def trial_progress(self, ranks: Sequence[Progress]) -> None:
+        """Say nothing."""
+
+    def trial_ended(self, record: TrialRecord) -> None:
+        """Say nothing."""
+
+    def run_ended(self) -> None:
+        """Say nothing."""
