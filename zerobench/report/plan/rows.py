@@ -80,11 +80,6 @@ class PlanRow:
         """The shortest that a step can take."""
         return None if self.bound is None else self.bound.step_s
 
-    @property
-    def is_bound_whole(self) -> bool:
-        """Whether the bound has all of its terms, so that it can be held against others."""
-        return self.bound is not None and self.bound.is_whole
-
     @cached_property
     def steady(self) -> Instant | None:
         """The device's largest instant of a steady step."""
