@@ -13,10 +13,8 @@ from zerobench.errors import UserError
 from zerobench.formulas.record import formula_record
 from zerobench.records import Category, Phase, Place, RankRecord, StepKind
 from zerobench.report.labels import labels, shared_lines
-from zerobench.spec.axes import read_axis
 from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.model import ModelSpec
-from zerobench.spec.recomputation import blocks_after_the_last, recomputed_blocks
 from zerobench.spec.rules import why_skipped
 from zerobench.spec.situation import Situation
 from zerobench.spec.trial import Evidence, TrialSpec
@@ -103,19 +101,6 @@ def test_a_real_rank_keeps_by_operation_what_a_simulated_one_does(ran: RunTrial)
     assert kept_bytes(plain) == kept_bytes(played_plain) > 2 * kept_bytes(real)
     assert kept_bytes(real, Category.UNATTRIBUTED) == kept_bytes(plain, Category.UNATTRIBUTED)
     assert real.losses == plain.losses
-
-
-def test_blocks_are_counted_from_the_first_on() -> None:
-    assert [recomputed_blocks(asked, 7) for asked in (False, True, "ops", "every-2", "every-3")] == [0, 7, 7, 4, 3]
-    assert [blocks_after_the_last(asked, 8) for asked in (False, True, "every-2", "every-3")] == [8, 0, 1, 1]
-
-
-def test_what_was_read_before_is_read_as_before_and_the_rest_is_refused_with_the_choices() -> None:
-    read = [False, True, "every-2", {"every": 4}, "every-02", "ops"]
-    assert read_axis("activation_checkpointing", read, "axes") == [False, True, "every-2", "every-4", "every-2", "ops"]
-    for wrong in ("every-1", "every-x", {"each": 2}, "op", None, 1, {"every": True}):
-        with pytest.raises(UserError, match=r"activation_checkpointing: .*choices: true, false, ops, every-N"):
-            read_axis("activation_checkpointing", wrong, "axes")
 
 
 def test_trials_are_named_by_it_and_older_ones_keep_their_hash() -> None:
