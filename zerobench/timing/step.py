@@ -25,22 +25,23 @@ class Phases:
 
 
 @dataclass(frozen=True)
-class Expected:
-    """One step: the median, and what it lies between in eight of ten cases."""
+class Interval:
+    """Seconds that a step is expected to take: the median, and what it lies between in eight of ten cases."""
 
     step_s: float
     low_s: float
     high_s: float
+
+
+@dataclass(frozen=True)
+class Expected(Interval):
+    """One step with what it is made of."""
+
     compute_s: float
     exposed_communication_s: float
     update_s: float
     assumptions: tuple[str, ...]
     """What was not fitted to runs, each of which makes the interval wider."""
-
-    @property
-    def interval_s(self) -> tuple[float, float]:
-        """The tenth and the ninetieth percentile."""
-        return self.low_s, self.high_s
 
 
 def step(

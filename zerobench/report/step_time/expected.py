@@ -68,6 +68,7 @@ def expected_step(trial: Trial, gpu: Gpu, links: Links) -> Expected | None:
 def _is_known(spec: TrialSpec) -> bool:
     return (
         spec.own is None
+        and spec.trains_all
         and spec.strategy in _STRATEGIES
         and spec.attention is not Attention.EAGER
         and spec.compile is Compile.NONE
