@@ -89,10 +89,8 @@ def test_a_number_has_bounds_that_its_refusal_names() -> None:
             read_axis("micro_batch_size", wrong, "axes")
 
 
-def test_what_is_usual_is_said_of_few_axes_and_what_a_sweep_leaves_out_is_the_trials_own_default() -> None:
-    always = {"strategy", "batch_ramp", "cross_entropy", "compile", "consistency", "tf_strategy", "compression"}
-    always |= {"zero_init", "hpz_partition_size", "mics_shard_size"}
-    assert {name for name, label in LABELS.items() if label.always} == always
+def test_what_is_usual_is_not_in_a_name_unless_asked_and_what_a_sweep_leaves_out_is_the_trials_own_default() -> None:
+    assert (LABELS["strategy"].always, LABELS["precision"].always) == (True, False)
     assert {name: getattr(TRIAL, name) for name in DEFAULTS if name in TrialSpec.model_fields} == {
         name: value for name, value in DEFAULTS.items() if name in TrialSpec.model_fields
     }
