@@ -19,7 +19,7 @@ GPU = Machine(accelerator=Accelerator.CUDA, num_gpus=4, cpu_cores=64, host_memor
 BARE_GPU = GPU.model_copy(update={"has_liger": False})
 NO_COMPILER = CPU.model_copy(update={"has_inductor": False})
 OTHER = {"model_type": "gemma2", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
-LLAMA = {"model_type": "llama", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+LLAMA = OTHER | {"model_type": "llama", "num_key_value_heads": 4}
 QWEN2 = LLAMA | {"model_type": "qwen2"}
 OPERATIONS = {"activation_checkpointing": "ops"}
 CHUNKED, LIGER = {"cross_entropy": "chunked"}, {"cross_entropy": "liger"}
