@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from pathlib import Path
 
 from zerobench import store
+from zerobench.cli.answer import Answer
 from zerobench.errors import UserError
 from zerobench.report.explain.passage import as_data, as_text
 from zerobench.report.explain.trial import explain as passages_of
@@ -16,16 +16,15 @@ _WIDTHS = (40, 100)
 """Columns of a line: no wider than people read, however wide the terminal is."""
 
 
-def explain(run: str, trial: str, other: str | None, reports: Path, *, as_json: bool) -> None:
-    """Print why `trial` of `run` took what it took, or why `other` differs from it.
+def explain(run: str, trial: str, other: str | None, reports: Path) -> Answer:
+    """Why `trial` of `run` took what it took, or why `other` differs from it.
 
     `other` may be of another run, as `RUN:TRIAL`. Raises UserError: there is no such run or trial, or several.
     """
     base = store.load_run(store.find_run(run, reports))
     second = None if other is None else _second(other, base, reports)
     found = passages_of(base, trial, second)
-    text = json.dumps(as_data(found), indent=2) if as_json else as_text(found, _width())
-    write(text)
+    return Answer(lambda: as_data(found), lambda: write(as_text(found, _width())))
 
 
 def _second(name: str, base: store.Run, reports: Path) -> tuple[store.Run, str]:

@@ -8,19 +8,20 @@ from typing import Annotated
 
 import typer
 
+from zerobench.cli.answer import Answer, answering
 from zerobench.cli.options import REPORTS, Reports
 
 
+@answering
 def explain(
     run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder or its name.")],
     trial: Annotated[str, typer.Argument(metavar="TRIAL", help="Its name in the tables, its id, or the start of one.")],
     other: Annotated[
         str | None, typer.Argument(metavar="[TRIAL]", help="A second one, of another run as RUN:TRIAL.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures and sentences as JSON.")] = False,
     reports: Reports = REPORTS,
-) -> None:
+) -> Answer:
     """Say why a trial took what it took, or why it differs from another."""
     from zerobench.cli.explain import explain
 
-    explain(run, trial, other, reports, as_json=as_json)
+    return explain(run, trial, other, reports)
