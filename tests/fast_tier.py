@@ -34,6 +34,7 @@ SLOWER = {
     "tests/cli/test_endings.py": "the command as a process",
     "tests/cli/test_explain.py::test_explaining_imports_neither": "an interpreter of its own",
     "tests/cli/test_export.py::test_a_run_goes_to_each_tool": "TensorBoard, which imports TensorFlow where it is",
+    "tests/cli/test_json.py": "plans and runs, which ask the machine's programs",
     "tests/cli/test_plan.py::test_what_a_plan_does_not_read": "a run, which asks the machine's programs",
     "tests/cli/test_plan.py::test_a_sweep_is_planned_by_formula": "a run, which asks the machine's programs",
     "tests/cli/test_report.py::test_a_page_is_written_without": "an interpreter of its own",
