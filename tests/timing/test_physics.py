@@ -100,6 +100,12 @@ def test_more_ranks_never_make_the_passes_shorter(strategy: str) -> None:
         assert updates == sorted(updates)
 
 
+@pytest.mark.parametrize(("strategy", "times"), [("ddp", 1), ("zero1", 1), ("zero2", 4), ("fsdp", 4)])
+def test_gradients_are_reduced_once_a_step_or_in_each_micro_batch(strategy: str, times: int) -> None:
+    one, four = (expected(predicted(strategy=strategy, gradient_accumulation_steps=steps)) for steps in (1, 4))
+    assert four.exposed_communication_s == pytest.approx(times * one.exposed_communication_s, rel=0.01)
+
+
 @pytest.mark.parametrize("rate", ["network_gb_per_s", "host_link_gb_per_s"])
 def test_a_faster_link_is_never_slower(rate: str) -> None:
     trial = predicted(num_nodes=4, offload_optimizer="cpu", optimizer="cpu_adam")
