@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from zerobench.errors import UserError
 from zerobench.report.choice import Choice
+from zerobench.report.plan.document import categories_of
 from zerobench.report.plan.rows import PlanRow, recommended
 from zerobench.report.plan.view import read_plan as read_rows
 from zerobench.run.observer import Silent
@@ -71,8 +72,7 @@ class Prediction:
     @property
     def by_category(self) -> dict[str, int]:
         """Bytes at the peak of a steady step, by the ledger's names; empty where not known."""
-        instant = self.row.steady
-        return {} if instant is None else {name.value: size for name, size in instant.categories.items() if size}
+        return categories_of(self.row)
 
     @property
     def host_needed_bytes(self) -> int | None:
