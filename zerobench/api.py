@@ -21,6 +21,7 @@ from typing import TYPE_CHECKING, Any
 
 from zerobench.errors import UserError
 from zerobench.report.choice import Choice
+from zerobench.report.plan.document import categories_of
 from zerobench.report.plan.rows import PlanRow, recommended
 from zerobench.report.plan.view import read_plan as read_rows
 from zerobench.run.observer import Silent
@@ -71,8 +72,7 @@ class Prediction:
     @property
     def by_category(self) -> dict[str, int]:
         """Bytes at the peak of a steady step, by the ledger's names; empty where not known."""
-        instant = self.row.steady
-        return {} if instant is None else {name.value: size for name, size in instant.categories.items() if size}
+        return categories_of(self.row)
 
     @property
     def host_needed_bytes(self) -> int | None:
@@ -87,7 +87,8 @@ class Prediction:
     @property
     def expected_step_interval_s(self) -> tuple[float, float] | None:
         """What it lies between in eight of ten cases."""
-        return None if self.row.expected is None else self.row.expected.interval_s
+        found = self.row.expected
+        return None if found is None else (found.low_s, found.high_s)
 
     @property
     def expected_tokens_per_s(self) -> float | None:
@@ -171,6 +172,7 @@ def plan(
     sequence_length: int | None = None,
     precision: str | None = None,
     activation_checkpointing: bool = False,
+    lora: int | None = None,
     stages: Sequence[int] | None = None,
     ds_config: str | Path | Mapping[str, Any] | None = None,
     evidence: str | None = None,
@@ -190,6 +192,7 @@ def plan(
         sequence_length=_text(sequence_length),
         precision=precision,
         activation_checkpointing=activation_checkpointing,
+        lora=_text(lora),
         stage=None if stages is None else ",".join(map(str, stages)),
         ds_config=None if ds_config is None else _file_of(ds_config, folder),
         evidence=evidence,

@@ -97,7 +97,7 @@ def test_a_terminal_without_a_character_gets_a_question_mark(monkeypatch: pytest
 def test_explaining_imports_neither_pandas_nor_a_training_framework() -> None:
     script = (
         "import sys; from pathlib import Path; from zerobench.cli.explain import explain\n"
-        f"explain({str(BUCKETS)!r}, {LARGE_3!r}, None, Path(), as_json=False)\n"
+        f"explain({str(BUCKETS)!r}, {LARGE_3!r}, None, Path()).show()\n"
         "print(sorted(set(sys.modules) & {'torch', 'deepspeed', 'transformers', 'pandas', 'pyarrow', 'scipy'}))"
     )
     shown = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
 from collections.abc import Sequence
@@ -10,6 +9,7 @@ from pathlib import Path
 from typing import Any
 
 from zerobench import store
+from zerobench.cli.answer import Answer
 from zerobench.cli.live import prediction_view
 from zerobench.errors import UserError
 from zerobench.report.changes import changes_passage, unchanged_passage
@@ -36,11 +36,10 @@ def explain(
     other: str | None,
     reports: Path,
     *,
-    as_json: bool,
     changes: bool = False,
     asked: Request | None = None,
-) -> None:
-    """Print why `trial` of `run` took what it took, or why `other` differs from it; or what a log says.
+) -> Answer:
+    """Why `trial` of `run` took what it took, or why `other` differs from it; or what a log says.
 
     `other` may be of another run, as `RUN:TRIAL`. Raises UserError: there is no such run or trial, or several, or the
     log says nothing of memory. `changes`: predict what makes the trial fit; `asked`: what the log's training was, of
@@ -51,15 +50,14 @@ def explain(
         wanted = None if asked is None else read_plan(asked)
         if wanted is not None:
             found += _changes(wanted.planned[0].trial, wanted.cluster, reports)
-        _show(found, as_json=as_json)
-        return
+        return _answer(found)
     base = store.load_run(store.find_run(run, reports))
     second = None if other is None else _second(other, base, reports)
     found = passages_of(base, trial, second)
     if changes:
         named = find_trial(trial, named_trials(base)).trial
         found += _changes(named.spec, cluster_of(named), reports)
-    _show(found, as_json=as_json)
+    return _answer(found)
 
 
 def _changes(trial: TrialSpec, cluster: Cluster, reports: Path) -> list[Passage]:
@@ -90,9 +88,8 @@ def _of_log(name: str) -> list[Passage]:
         return explain_log(file.read().decode(errors="replace"), path.name)
 
 
-def _show(found: Sequence[Passage], *, as_json: bool) -> None:
-    text = json.dumps(as_data(found), indent=2) if as_json else as_text(found, _width())
-    write(text)
+def _answer(found: Sequence[Passage]) -> Answer:
+    return Answer(lambda: as_data(found), lambda: write(as_text(found, _width())))
 
 
 def _second(name: str, base: store.Run, reports: Path) -> tuple[store.Run, str]:

@@ -8,9 +8,11 @@ from typing import Annotated
 
 import typer
 
+from zerobench.cli.answer import Answer, answering
 from zerobench.cli.options import REPORTS, Reports
 
 
+@answering
 def explain(
     run: Annotated[
         str, typer.Argument(metavar="RUN|LOG", help="A run folder or its name; or the log of any training, alone.")
@@ -21,7 +23,6 @@ def explain(
     other: Annotated[
         str | None, typer.Argument(metavar="[TRIAL]", help="A second one, of another run as RUN:TRIAL.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the figures and sentences as JSON.")] = False,
     changes: Annotated[
         bool, typer.Option("--changes", help="Predict what makes the trial fit its GPUs, and what that costs in time.")
     ] = False,
@@ -36,7 +37,7 @@ def explain(
     micro_batch: Annotated[str | None, typer.Option(metavar="N", help="Of a LOG: sequences a pass.")] = None,
     sequence_length: Annotated[str | None, typer.Option(metavar="N", help="Of a LOG: tokens a sequence.")] = None,
     reports: Reports = REPORTS,
-) -> None:
+) -> Answer:
     """Say why a trial took what it took, or differs from another; or what a log says of memory that ran out."""
     from zerobench.cli.explain import explain, of_log
 
@@ -52,4 +53,4 @@ def explain(
         sequence_length=sequence_length,
         reports=reports,
     )
-    explain(run, trial, other, reports, as_json=as_json, changes=changes, asked=asked)
+    return explain(run, trial, other, reports, changes=changes, asked=asked)
