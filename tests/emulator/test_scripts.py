@@ -98,6 +98,7 @@ def test_a_script_that_asks_for_too_much_is_told_by_how_much_and_what_was_held(e
     layer = 4 * 100_000**2
     assert rank["refusal"]["bytes_asked"] == pytest.approx(layer, rel=1e-3)
     assert rank["refusal"]["held"] == {"parameters": 3 * layer, "unattributed": 0}
+    assert rank["refusal"]["by_site"] == {"made before anybody looked": 3 * layer}
     assert rank["refusal"]["message"].startswith("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 37.25")
     # All twelve layers with their gradients: what the same script needs where there is room.
     assert rank["needed_bytes"] == pytest.approx(2 * 12 * layer, rel=0.06)
@@ -114,7 +115,11 @@ def test_a_change_that_makes_it_fit_is_found_by_trying(emulate):
     (tried,) = told["tries"]
     assert (tried["changes"], tried["fits"]) == (["micro batch 1 instead of 8"], True)
     assert tried["needed_bytes"] < has
-    assert only_rank(told)["refusal"]["held"]["activations"] > 4 * GIB  # that GPU has no flash attention
+    refusal = only_rank(told)["refusal"]
+    assert refusal["held"]["activations"] > 4 * GIB  # that GPU has no flash attention
+    assert max(refusal["by_module"], key=refusal["by_module"].get) == "sdpa_attention_forward"
+    assert "LlamaMLP" in refusal["by_module"]
+    assert sum(refusal["by_site"].values()) == pytest.approx(refusal["allocated_bytes"], rel=0.01)
 
 
 def test_memory_in_pieces_is_seen_and_segments_that_grow_are_tried(emulate):
@@ -122,6 +127,7 @@ def test_memory_in_pieces_is_seen_and_segments_that_grow_are_tried(emulate):
     assert code == 1, errors
     refusal = only_rank(told)["refusal"]
     assert (refusal["bytes_asked"], refusal["allocated_bytes"]) == (4 * GIB, 6 * 5 * GIB // 4)
+    assert refusal["largest_free_bytes"] == 3 * GIB // 4  # beside each in 2 GiB
     (tried,) = told["tries"]
     assert tried["changes"] == ["PYTORCH_ALLOC_CONF=expandable_segments:True in the environment"]
     assert tried["fits"]
