@@ -7,8 +7,12 @@ from typing import Any
 
 import pytest
 
+from tests.report.sample_run import SampleTrial, trial_record
 from tests.worker.real_ranks import Ranks, RunTrial, trials_in_forks
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
+from zerobench.report.explain.category import Explainer
+from zerobench.report.explain.states import MOMENTS
+from zerobench.report.memory_view import end_instant
 from zerobench.spec.flops import FROZEN_FORMULA
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.trial import TrialSpec
@@ -127,3 +131,18 @@ def test_flops_are_those_of_the_products_that_are_computed(ran: RunTrial, work: 
     assert (rank.flops_formula, rank.flops_per_step is None) == (FROZEN_FORMULA, False)
     counted = sum(row.flops for row in rank.flops if row.step is StepKind.STEADY)
     assert counted == pytest.approx(rank.flops_per_step, rel=0.005)
+
+
+@pytest.mark.parametrize("strategy", ["zero2", "zero3"])
+def test_explain_gives_every_state_of_a_frozen_model_to_the_byte(ran: RunTrial, strategy: str) -> None:
+    asked = spec(strategy=strategy, evidence="simulated", precision="bf16", **LORA)
+    explainer = Explainer(SampleTrial(asked, trial_record(asked), list(ran(asked))), rank=0)
+    assert explainer.setting is None  # the closed forms are of models that are trained whole
+    instant = end_instant(ran(asked)[0], StepKind.STEADY, Phase.STEP, Place.DEVICE)
+    assert instant is not None
+    found = {one.category: one for one in explainer.instant(instant)}
+    states = [Category.PARAMETERS, *MOMENTS, *[Category.GRADIENTS] * (strategy == "zero3")]
+    assert {category: found[category].not_explained_bytes for category in states} == dict.fromkeys(states, 0)
+    frozen, trained = (term.text for term in found[Category.PARAMETERS].terms)
+    assert f"{TRAINED:,} trained parameters" in trained
+    assert ("frozen parameters / 2 ranks" in frozen) == (strategy == "zero3")
