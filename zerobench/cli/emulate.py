@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,6 +10,7 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from zerobench.cli.answer import Answer
 from zerobench.emulate.emulation import NO_VALUES, Emulation, emulate
 from zerobench.emulate.figures import Peak, RankFit, Try, Verdict
 from zerobench.emulate.part import End
@@ -26,16 +26,12 @@ _SMALLEST_SHOWN = 0.001
 """Categories below this part of a peak are shown together."""
 
 
-def emulate_command(request: Request, *, as_json: bool) -> int:
-    """Emulate and print; the exit status."""
+def emulate_command(request: Request) -> Answer:
+    """Emulate what is asked for."""
     console = Console(stderr=True, highlight=False)
     with console.status("") as status:
         made = emulate(request, lambda doing: status.update(Text(doing)))
-    if as_json:
-        print(json.dumps(as_plain(made), indent=1))  # noqa: T201 -- what was asked for
-    else:
-        sys.stdout.write("\n".join(lines(made)) + "\n")
-    return exit_code(made)
+    return Answer(lambda: as_plain(made), lambda: sys.stdout.write("\n".join(lines(made)) + "\n"), exit_code(made))
 
 
 def exit_code(made: Emulation) -> int:

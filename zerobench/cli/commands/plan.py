@@ -9,9 +9,11 @@ from typing import Annotated
 
 import typer
 
+from zerobench.cli.answer import Answer, answering
 from zerobench.cli.options import REPORTS, Reports
 
 
+@answering
 def plan(
     sweep: Annotated[
         str | None, typer.Argument(metavar="[SWEEP]", help="A sweep to predict, instead of stages and offloads.")
@@ -64,7 +66,7 @@ def plan(
         bool, typer.Option("--details", help="Memory by category, collectives, bounds, and why not the others.")
     ] = False,
     reports: Reports = REPORTS,
-) -> int:
+) -> Answer:
     """Predict what fits and how fast it is expected to be, before anybody has the GPUs."""
     from zerobench.cli.planning import plan
     from zerobench.search.plan import Request
