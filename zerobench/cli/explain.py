@@ -19,8 +19,12 @@ _WIDTHS = (40, 100)
 def explain(run: str, trial: str, other: str | None, reports: Path, *, as_json: bool) -> None:
     """Print why `trial` of `run` took what it took, or why `other` differs from it.
 
-    `other` may be of another run, as `RUN:TRIAL`. Raises UserError: there is no such run or trial, or several.
+    `other` may be of another run, as `RUN:TRIAL`; without it `run` and `trial` may both be such.
+
+    Raises UserError: there is no such run or trial, or several.
     """
+    if other is None and ":" in run and not (reports / run).exists() and not Path(run).exists():
+        (run, _, trial), other = run.rpartition(":"), trial
     base = store.load_run(store.find_run(run, reports))
     second = None if other is None else _second(other, base, reports)
     found = passages_of(base, trial, second)

@@ -12,7 +12,9 @@ from zerobench.cli.options import REPORTS, Reports
 
 
 def explain(
-    run: Annotated[str, typer.Argument(metavar="RUN", help="A run folder or its name.")],
+    run: Annotated[
+        str, typer.Argument(metavar="RUN", help="A run folder or its name; or RUN:TRIAL, then a second one.")
+    ],
     trial: Annotated[str, typer.Argument(metavar="TRIAL", help="Its name in the tables, its id, or the start of one.")],
     other: Annotated[
         str | None, typer.Argument(metavar="[TRIAL]", help="A second one, of another run as RUN:TRIAL.")
