@@ -189,7 +189,7 @@ def test_what_needs_ranks_says_so_in_one_line_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["explain", "RUN", "zero1", "zero2"], "What it comes to"),
+        (["explain", "RUN", "zero1", "zero2"], "Summary"),
         (["compare", "RUN", "RUN"], "zero2"),
     ],
 )

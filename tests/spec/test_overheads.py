@@ -71,8 +71,8 @@ def test_every_gpu_and_world_size_has_figures_of_a_plausible_size(gpu: str, worl
 
 def test_a_figure_says_whether_anybody_measured_it_on_this_gpu() -> None:
     assert "CUDA context 481.28 MiB, measured (github.com/stas00" in overhead_of("NVIDIA A100-SXM4-80GB", 8).source
-    assert "CUDA context 600.00 MiB, recalled (" in overhead_of("NVIDIA H200", 8).source
-    assert "CUDA context 481.28 MiB, transferred (" in overhead_of("L4", 8).source
+    assert "CUDA context 600.00 MiB, assumed (" in overhead_of("NVIDIA H200", 8).source
+    assert "CUDA context 481.28 MiB, from published figures (" in overhead_of("L4", 8).source
 
 
 def test_more_ranks_never_take_less_of_the_published_figures() -> None:

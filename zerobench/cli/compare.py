@@ -41,7 +41,8 @@ def compare_runs(request: Request) -> Answer:
     comparison = compare(*(load_run(path) for path in paths))
     if not comparison.same:
         raise UserError(
-            f"BASE, NEW: {request.base} and {request.new} have no trial in common; run the same sweep for both"
+            f"BASE, NEW: {request.base} and {request.new} have no trial in common; run the same sweep for both, or"
+            f" compare two trials: `zerobench explain {request.base}:TRIAL {request.new}:TRIAL`"
         )
     verdicts = judge(comparison, limits)
     parts = list(comparison_parts(comparison))

@@ -41,10 +41,12 @@ def explain(
 ) -> Answer:
     """Why `trial` of `run` took what it took, or why `other` differs from it; or what a log says.
 
-    `other` may be of another run, as `RUN:TRIAL`. Raises UserError: there is no such run or trial, or several, or the
-    log says nothing of memory. `changes`: predict what makes the trial fit; `asked`: what the log's training was, of
+    Both trials may be given as `RUN:TRIAL`. Raises UserError: there is no such run or trial, or several, or the log
+    says nothing of memory. `changes`: predict what makes the trial fit; `asked`: what the log's training was, of
     which the same is predicted.
     """
+    if other is None and ":" in run and not (reports / run).exists() and not Path(run).exists():
+        (run, _, trial), other = run.rpartition(":"), trial
     if trial is None:
         found = _of_log(run)
         wanted = None if asked is None else read_plan(asked)

@@ -158,8 +158,8 @@ def shared_lines(specs: Sequence[TrialSpec]) -> list[str]:
     lines = {
         "all predicted, not measured": [evidences.pop()] if len(evidences) == 1 and evidences != {MEASURED} else [],
         "all": all_agree,
-        "unless a name says otherwise": most_agree,
-        "DeepSpeed's settings, unless a name says otherwise": DeepSpeedSettings(specs).usual(),
+        "unless a trial's name says otherwise": most_agree,
+        "DeepSpeed's settings, unless a trial's name says otherwise": DeepSpeedSettings(specs).usual(),
         "in names": legends,
     }
     return [f"{start}: {plain(', '.join(parts))}" for start, parts in lines.items() if parts]

@@ -64,7 +64,7 @@ class RankSpread:
 def spread_over_ranks(by_rank: Mapping[int, float]) -> RankSpread | None:
     """Minimum, median, maximum and the odd rank of `by_rank` (rank to value); None for no ranks.
 
-    Of two ranks equally far off the higher value is the odd one, because it is the one that runs out first.
+    Of two ranks equally far off the higher value is the outlier, because it is the one that runs out first.
     """
     if not by_rank:
         return None

@@ -28,6 +28,8 @@ CALIBRATION_VARIABLE = "ZEROBENCH_CALIBRATION"
 _SHIPPED = Path(__file__).with_name("overheads.yaml")
 
 Status = Literal["measured", "derived", "transferred", "recalled"]
+_STATUS_WORDS = {"transferred": "from published figures", "recalled": "assumed"}
+"""What people read in place of two of them."""
 
 
 def _read_bytes(value: Any) -> Any:
@@ -214,7 +216,7 @@ def _measured_here(entry: CalibratedGpu, file: Path | None) -> str:
 
 
 def _published(entry: _Sourced) -> str:
-    return f"{entry.status} ({entry.source})"
+    return f"{_STATUS_WORDS.get(entry.status, entry.status)} ({entry.source})"
 
 
 _Entry = TypeVar("_Entry", bound=_Sourced)

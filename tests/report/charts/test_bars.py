@@ -123,7 +123,7 @@ def test_a_trial_that_did_not_fit_is_named_and_one_that_is_not_believed_marked(d
     assert "zero0 mb64" in texts(device)
     assert "did not fit: out of device memory" in texts(device)
     assert "! zero1 mb4 ga2" in texts(device)
-    assert "leave those of the reference" in device.caption
+    assert "differ from the reference" in device.caption
 
 
 def test_a_pale_tail_reaches_from_the_peak_to_what_the_trial_needs(gpu_frames: RunFrames, device: Figure) -> None:

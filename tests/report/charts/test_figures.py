@@ -175,4 +175,4 @@ def test_a_chart_of_many_trials_shows_thirty_of_every_stage_and_says_so(tmp_path
     assert figure is not None
     assert len(figure.table) == 30
     assert {label.split()[0] for label in figure.table["trial"]} == {f"zero{stage}" for stage in range(4)}
-    assert "Of 44 trials 30 are drawn" in figure.caption
+    assert "30 of 44 trials" in figure.caption

@@ -104,7 +104,7 @@ def test_start_up_is_told_where_it_needs_more_than_the_steady_state(tmp_path: Pa
     trials = [_with_start_up(completed_trial(spec(strategy)), 10**12) for strategy in ("zero2", "zero3")]
     write_run(tmp_path / RUN_ID, trials, samples=False)
     said = text(tmp_path / RUN_ID, "zero2", "zero3")
-    fit = "What has to fit, start-up included, is another matter: zero2 931.32 GiB (initialisation) and zero3"
+    fit = "Including start-up: zero2 931.32 GiB (initialisation) and zero3"
     assert fit in said
     assert "Start-up needs more and is what has to fit: 931.32 GiB, in initialisation" in text(
         tmp_path / RUN_ID, "zero2"
@@ -126,7 +126,7 @@ def _with_start_up(sample: SampleTrial, nbytes: int) -> SampleTrial:
 
 
 def test_repeats_differ_in_nothing_that_was_asked() -> None:
-    assert "Nothing that was asked" in text(BUCKETS, LARGE_2, LARGE_2)
+    assert "No setting." in text(BUCKETS, LARGE_2, LARGE_2)
     assert "as much as" in text(BUCKETS, LARGE_2, LARGE_2)
 
 
@@ -157,7 +157,7 @@ def test_a_difference_of_speed_within_the_spread_is_not_called_one(tmp_path: Pat
 
 
 def test_what_was_not_timed_is_not_compared_in_time() -> None:
-    assert "Not both were timed, so nothing is said of measured speed." in text(BUCKETS, LARGE_2, LARGE_3)
+    assert "Measured speed: not timed in both trials." in text(BUCKETS, LARGE_2, LARGE_3)
 
 
 def test_passages_have_no_empty_lines_and_no_empty_titles() -> None:

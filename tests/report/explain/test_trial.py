@@ -163,7 +163,7 @@ def test_the_odd_rank_and_what_nvml_saw_are_told(sample: Path) -> None:
 
 def test_a_rank_that_is_off_the_median_is_named(tmp_path: Path) -> None:
     write_run(tmp_path / RUN_ID, [completed_trial(spec("zero3", micro_batch_size=1))], samples=False)
-    assert "rank 3 is the odd one, +2." in text(tmp_path / RUN_ID, "zero3")
+    assert "rank 3 is the outlier, +2." in text(tmp_path / RUN_ID, "zero3")
 
 
 def test_a_trial_that_ran_out_of_memory_says_what_it_asked_for_and_what_was_free(sample: Path) -> None:
@@ -244,3 +244,27 @@ def test_what_predictions_said_stands_beside_a_trial_that_ran_out(tmp_path: Path
     predicted = failed.spec.model_copy(update={"evidence": asked().evidence, "prediction": asked().prediction})
     write_run(tmp_path / RUN_ID, [failed, completed_trial(predicted), completed_trial(spec("zero1"))])
     assert "The simulated trial of the same work needs " in text(tmp_path / RUN_ID, failed.spec.trial_id)
+
+
+def test_an_explanation_opens_with_the_answer_and_the_settings_that_change_it() -> None:
+    run = load_run(QUICKSTART)
+    assert explain(run, "zero3")[0].title == "Answer"
+    assert explain(run, "zero3")[0].lines[0].text.startswith("zero3 needs ")
+    answer, *settings = [line.text for line in explain(run, "zero2", (run, "zero3"))[0].lines]
+    assert answer == (
+        "zero2 needs 37.20 MiB more device memory than zero3: temporaries +80.53 MiB, gradients +20.13 MiB, "
+        "parameters +20.13 MiB."
+    )
+    assert settings == [
+        "Less parameters: stage 3 or offload_param: cpu at stage 3.",
+        "Largest saving of one setting: offload_optimizer: cpu, -158.14 MiB at this peak.",
+    ]
+
+
+def test_a_name_of_a_plans_table_and_a_marked_one_are_taken(tmp_path: Path) -> None:
+    fields: list[dict[str, Any]] = [{"optimizer": "sgd"}, {"optimizer": "sgd", "offload_optimizer": "cpu"}, {}]
+    trials = [completed_trial(spec("zero1" if one else "zero2", **one)) for one in fields]
+    write_run(tmp_path / RUN_ID, trials, samples=False)
+    known = named_trials(load_run(tmp_path / RUN_ID))
+    assert known[0].label != "zero1"
+    assert find_trial("! zero1", known) is known[0]

@@ -232,7 +232,7 @@ def test_claims_that_a_run_is_silent_about_are_marked_on_the_page_and_are_one_li
     assert kinds["cannot be judged"] == "skipped"
     [part] = claims_part(COMPARED)
     assert shown(part, 200).count("cannot be judged") == 0
-    assert shown(part, 200).count("Cannot be judged by this run: ") == 1
+    assert shown(part, 200).count("Not covered by this run: ") == 1
 
 
 def test_without_a_comparison_there_are_no_claims() -> None:

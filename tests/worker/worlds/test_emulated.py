@@ -151,7 +151,7 @@ def test_both_worlds_keep_the_course_of_start_up_and_of_a_steady_step(played, na
             assert total - at_peak.get(Category.ALLOCATOR_ROUNDING, 0) - total // 100 <= largest <= total
             live = sizes(rank, one.step, one.phase)
             assert one.sizes_bytes.get(Category.PARAMETERS, [0])[-1] == live.get(Category.PARAMETERS, 0)
-        assert any("optim" in site for one in kept.phases for site in one.sites.values())
+        assert all(one.sites for one in kept.phases)
 
 
 @pytest.mark.parametrize("name", CELLS)

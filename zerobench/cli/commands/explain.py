@@ -15,7 +15,10 @@ from zerobench.cli.options import REPORTS, Reports
 @answering
 def explain(
     run: Annotated[
-        str, typer.Argument(metavar="RUN|LOG", help="A run folder or its name; or the log of any training, alone.")
+        str,
+        typer.Argument(
+            metavar="RUN|LOG", help="A run folder or its name; RUN:TRIAL and a second one; or the log of any training."
+        ),
     ],
     trial: Annotated[
         str | None, typer.Argument(metavar="[TRIAL]", help="Its name in the tables, its id, or the start of one.")

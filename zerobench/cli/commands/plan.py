@@ -31,7 +31,7 @@ def plan(
     nvme: Annotated[
         str | None, typer.Option(metavar="RATE", help="What the NVMe drives of one node read: 7GB/s.")
     ] = None,
-    micro_batch: Annotated[str | None, typer.Option(metavar="N", help="Sequences a GPU and pass (1).")] = None,
+    micro_batch: Annotated[str | None, typer.Option(metavar="N", help="Micro-batch size per GPU (1).")] = None,
     gradient_accumulation: Annotated[str | None, typer.Option(metavar="N", help="Passes a step (1).")] = None,
     sequence_length: Annotated[str | None, typer.Option(metavar="N", help="Tokens a sequence (2048).")] = None,
     precision: Annotated[str | None, typer.Option(metavar="NAME", help="bf16 (default), fp16 or fp32.")] = None,

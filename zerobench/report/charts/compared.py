@@ -25,10 +25,10 @@ def speed_figure(frames: RunFigures) -> Figure | None:
     rows = [row for row in _shown(frames) if row.speed_up is not None and not row.is_reference]
     if not rows:
         return None
-    key, title = "speed-up", "Speed-up over one process that trains the same global batch"
+    key, title = "speed-up", "Speed-up over one process with the same global batch"
     caption = (
-        "The single process's step over the trial's, medians; the upright mark is as many times as there are ranks,"
-        " servers counted too." + _left_out(frames)
+        "Single-process step time over the trial's (medians). Upright mark: linear speed-up, servers included."
+        + _left_out(frames)
     )
     return Figure(key, title, caption, svg(_speed_chart(rows), key, title), _speed_table(rows))
 
@@ -38,11 +38,11 @@ def states_figure(frames: RunFigures) -> Figure | None:
     rows = [row for row in _shown(frames) if row.figures.states is not None]
     if not rows:
         return None
-    key, title = "model-states-compared", "What a rank holds of the model's states"
+    key, title = "model-states-compared", "Model states per rank"
     unit = byte_axis(row.figures.states_bytes or 0 for row in rows)
     caption = (
-        "Parameters and optimizer states after a step, gradients before it, on the rank that holds most. A parameter"
-        " server's side stands apart from its workers'." + _left_out(frames)
+        "Parameters and optimizer states after a step, gradients before it, on the rank with the most. Parameter"
+        " servers apart from their workers." + _left_out(frames)
     )
     return Figure(key, title, caption, svg(_states_chart(rows, unit), key, title), _states_table(rows, unit))
 
@@ -53,7 +53,7 @@ def _shown(frames: RunFigures) -> Sequence[Compared]:
 
 def _left_out(frames: RunFigures) -> str:
     known = len(frames.comparison)
-    return "" if known <= _MOST_ROWS else f" The first {_MOST_ROWS} of {known} are drawn."
+    return "" if known <= _MOST_ROWS else f" The first {_MOST_ROWS} of {known} trials."
 
 
 def _name(row: Compared) -> str:
@@ -98,9 +98,7 @@ def _speed_chart(rows: Sequence[Compared]) -> Specification:
 def _states_chart(rows: Sequence[Compared], unit: ByteAxis) -> Specification:
     names = [_name(row) for row in rows]
     widest = max(unit.of(row.figures.states_bytes or 0) for row in rows) * 1.14
-    x = alt.X(
-        "start:Q", title=f"model states of one rank ({unit.name})", scale=alt.Scale(domain=[0, widest], nice=False)
-    )
+    x = alt.X("start:Q", title=f"model states per rank ({unit.name})", scale=alt.Scale(domain=[0, widest], nice=False))
     y = alt.Y("name:N", title=None, sort=None, scale=alt.Scale(domain=names, paddingInner=0.28))
     colour = alt.Color(
         "group:N",

@@ -47,7 +47,7 @@ def memory_lines(
     unit = byte_axis(place.y for place in places)
     capacity = sorted({one.summary.capacity_bytes for one in trials if one.summary.capacity_bytes is not None})
     rules = [
-        (unit.of(size), f"capacity of one device: {format_bytes(size)}")
+        (unit.of(size), f"device capacity: {format_bytes(size)}")
         for size in capacity[:2]
         if size < _CAPACITY_REACH * max(place.y for place in places)
     ]
@@ -57,14 +57,14 @@ def memory_lines(
         peak = format_bytes(place.one.summary.device_peak_bytes)
         return f"{place.one.marked_label}, {say(place.x)}: {peak} at the peak"
 
-    y_axis = alt.Axis(title=f"peak memory of one device ({unit.name})", format="~g", tickCount=6)
+    y_axis = alt.Axis(title=f"peak memory per device ({unit.name})", format="~g", tickCount=6)
     x_axis, x_size = axis([place.x for place in places])
     chart = lines.chart(scaled, said, x_axis, y_axis, x_size=x_size, rules=rules)
     title = f"Device memory over {words}"
     caption = (
         "Largest peak of any rank, start-up included; both axes are logarithmic. "
         + strategies_sentence(trials)
-        + " Lines join trials that are alike in all else."
+        + " Lines join trials that differ in nothing else."
         + evidence_sentence(trials)
         + doubt_sentence(trials)
         + series.left_out_sentence(drawn, number)

@@ -70,7 +70,7 @@ def figure(runs: RunFigures) -> Figure | None:
     chosen = [by_trial[id(one)] for one in trials]
     rates = _rates(trials)
     unit = byte_axis(one.whole for one in chosen)
-    title = "Where offloaded states lie, and what moves to NVMe" if rates else "Where offloaded states lie"
+    title = "Offloaded states and NVMe traffic" if rates else "Where offloaded states lie"
     drawn = _chart(chosen, rates, unit)
     caption = _caption(trials, len(offloading), has_rates=bool(rates))
     return Figure(_KEY, title, caption, svg(drawn, _KEY, title), _table(chosen, unit))
@@ -133,7 +133,7 @@ def _places(trials: Sequence[_Held], unit: ByteAxis, y: alt.Y) -> list[Mark]:
             start = end
         over = "none" if held.one.summary.is_measured else HATCH
         hatched.append({"name": name, "start": 0.0, "end": unit.of(start), "fill": over})
-    x = alt.X("start:Q", title=f"held outside the device, a rank ({unit.name})")
+    x = alt.X("start:Q", title=f"offloaded memory per rank ({unit.name})")
     present = [place for place in _PLACES if any(row.place == place for row in rows)]
     fill = alt.Fill(
         "place:N",
@@ -163,12 +163,9 @@ def _traffic(rates: Sequence[dict[str, Any]], y: alt.Y) -> Mark:
 
 
 def _caption(trials: Sequence[TrialFigures], known: int, *, has_rates: bool) -> str:
-    text = (
-        "What one rank keeps for its training on the host (at its peak in a steady step) and on NVMe: states, pinned"
-        " buffers, copies on their way."
-    )
+    text = "Host memory at the steady step's peak, and NVMe, of one rank: states, pinned and staging buffers."
     if has_rates:
-        text += " On the right the bytes that all ranks read and wrote in a step over its time, compute included."
+        text += " Right: NVMe throughput of all ranks over the whole step, compute included."
     return text + evidence_sentence(trials) + doubt_sentence(trials) + shown_sentence(len(trials), known)
 
 

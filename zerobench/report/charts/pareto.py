@@ -105,7 +105,7 @@ def _plot(
     y_title = "tokens per second and GPU" if is_first or alone else None
     top = max(place.speed for place in places) * 1.12
     x_top = max(place.size for place in places) * 1.12
-    x = alt.X("x:Q", title=f"peak memory of one device ({unit.name})", scale=alt.Scale(domain=[0, x_top], nice=False))
+    x = alt.X("x:Q", title=f"peak memory per device ({unit.name})", scale=alt.Scale(domain=[0, x_top], nice=False))
     y = alt.Y("y:Q", title=y_title, axis=alt.Axis(format="~s"), scale=alt.Scale(domain=[0, top], nice=False))
     height = 330 if alone else 250
     rows = [point(place.one, place.size, place.speed, _said(place)) for place in places]
@@ -120,7 +120,7 @@ def _plot(
 
 def _said(place: Place) -> str:
     best, peak = ", on the front" if place.is_best else "", format_bytes(place.one.summary.device_peak_bytes)
-    return f"{place.one.marked_label}: {place.speed:,.0f} tokens/s and GPU, {peak}{best}"
+    return f"{place.one.marked_label}: {place.speed:,.0f} tokens/s per GPU, {peak}{best}"
 
 
 def _front(front: Sequence[Place], x: alt.X, y: alt.Y) -> Mark:
@@ -179,14 +179,13 @@ class _Name:
 
 def _caption(places: Sequence[Place], number: int) -> str:
     text = (
-        f"{strategies_sentence([place.one for place in places])} The dotted line joins those that none of the same"
-        " model, device and sequence length beats in both memory and speed (the Pareto front). Memory is the largest"
-        " peak, start-up included."
+        f"{strategies_sentence([place.one for place in places])} Dotted: the Pareto front of memory and speed for each"
+        " model, device and sequence length. Memory: the largest peak, start-up included."
     )
     if not all(place.one.is_believed for place in places):
-        text += " Trials marked `!` (their losses or gradient norms leave the reference's) are on no front."
+        text += " Trials marked `!` (losses or gradient norms differ from the reference) are excluded from the front."
     if number > _MOST_PANELS:
-        text += f" Of {number} plots the {_MOST_PANELS} with most trials are drawn."
+        text += f" {_MOST_PANELS} of {number} plots: those with most trials."
     return text
 
 
@@ -196,7 +195,7 @@ def _table(places: Sequence[Place], unit: ByteAxis) -> pd.DataFrame:
             "trial": place.one.marked_label,
             "model": plain(place.one.spec.model.name),
             f"peak ({unit.name})": unit.show(place.one.summary.device_peak_bytes),
-            "tokens/s and GPU": f"{place.speed:,.1f}",
+            "tokens/s per GPU": f"{place.speed:,.1f}",
             "on the front": "yes" if place.is_best else "",
         }
         for place in sorted(places, key=lambda place: (place.one.spec.model.name, place.size))

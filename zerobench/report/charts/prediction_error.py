@@ -66,12 +66,11 @@ def figure(runs: RunFigures) -> Figure | None:
         sizes.setdefault(pair.one.spec.evidence.value, []).append(abs(pair.error))
     by_world = ", ".join(f"{name} {_percent(median(errors))}" for name, errors in sizes.items())
     off = by_world if len(sizes) > 1 else _percent(median(abs(pair.error) for pair in found))
-    title = f"Predicted peaks lie {off} off those measured (median)"
+    title = f"Median error of predicted peaks: {off}"
     caption = (
-        f"{counted(len(found), 'peak')} of a steady step, each the phase that was measured as the largest, beside the"
-        " prediction of the same work; on the line both are equal. Beside it, how many lie how far off, below 0 where"
-        f" the prediction is too small. The worst: {_percent(worst.error, signed=True)} ({worst.one.marked_label},"
-        f" {worst.cell.place})."
+        f"Left: {counted(len(found), 'steady-step peak')}, measured against predicted; line: equality. Right: number of"
+        " peaks by error, below 0 where the prediction is too small. Worst:"
+        f" {_percent(worst.error, signed=True)} ({worst.one.marked_label}, {worst.cell.place})."
     )
     return Figure(_KEY, title, caption, svg(drawn, _KEY, title), _table(found, unit))
 

@@ -14,7 +14,7 @@ import pandas as pd
 from zerobench.report.charts.marks import SIDES
 from zerobench.report.charts.render import WIDTH, Specification, data, layered, svg
 from zerobench.report.charts.shown import MOST_ROWS, completed, doubt_sentence
-from zerobench.report.charts.words import ByteAxis, byte_axis
+from zerobench.report.charts.words import ByteAxis, byte_axis, counted
 from zerobench.report.figure import Figure
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
@@ -34,20 +34,20 @@ def figure(runs: RunFigures) -> Figure | None:
     found = spreads(runs)
     if not found:
         return None
-    title = "Spread of the device peak over ranks"
+    title = "Spread of device peaks over ranks"
     uneven = [(one, spread) for one, spread in found if spread.odd_rank is not None]
     if not uneven:
-        caption = f"In each of the {len(found)} trials with several ranks, all ranks have the same device peak."
+        caption = f"All ranks have the same device peak in {counted(len(found), 'trial')}."
         return Figure(_KEY, title, caption, None, _table(found, byte_axis(spread.median for _, spread in found)))
     widest = {id(one) for one, _ in sorted(uneven, key=lambda pair: -_reach(pair[1]))[:MOST_ROWS]}
     shown = [(one, spread) for one, spread in uneven if id(one) in widest]
     unit = byte_axis(_reach(spread) for _, spread in shown)
     caption = (
-        "Peak of each rank in the steady step, less the median rank's; the rank farthest from the median is named."
+        "Steady-step peak of each rank minus the median; the outlier is labelled."
         f" {_even_sentence(len(found) - len(uneven))}"
     )
     if len(uneven) > len(shown):
-        caption += f" Of {len(uneven):,} uneven trials the {len(shown)} widest are drawn."
+        caption += f" {len(shown)} of {len(uneven):,} uneven trials: the widest."
     caption += doubt_sentence([one for one, _ in shown])
     table = _table(shown, byte_axis(spread.maximum for _, spread in shown))
     return Figure(_KEY, title, caption.strip(), svg(_chart(shown, unit), _KEY, title), table)
@@ -71,7 +71,7 @@ def _reach(spread: RankSpread) -> float:
 
 
 def _even_sentence(number: int) -> str:
-    return "" if not number else f"In {number:,} more all ranks have the same."
+    return "" if not number else f"No spread in {number:,} more trials."
 
 
 def _chart(shown: Sequence[Spread], unit: ByteAxis) -> Specification:
@@ -90,7 +90,7 @@ def _chart(shown: Sequence[Spread], unit: ByteAxis) -> Specification:
     room = (high - low) * 0.12
     x = alt.X(
         "start:Q",
-        title=f"device peak less the median rank's ({unit.name})",
+        title=f"device peak minus the median ({unit.name})",
         scale=alt.Scale(domain=[low - room, high + room * 1.6], nice=False),
     )
     y = alt.Y("name:N", title=None, sort=None, scale=alt.Scale(domain=names))
@@ -151,7 +151,7 @@ def _points(one: TrialFigures, spread: RankSpread, unit: ByteAxis) -> list[_Rank
             fill="var(--limit)" if rank == spread.odd_rank else "var(--paper)",
             text=f"rank {rank}" if rank == spread.odd_rank else "",
             is_right=size >= spread.median,
-            said=f"{name}, rank {rank}: {format_bytes(size)}{', the odd one' if rank == spread.odd_rank else ''}",
+            said=f"{name}, rank {rank}: {format_bytes(size)}{', outlier' if rank == spread.odd_rank else ''}",
         )
         for rank, size in peaks.items()
     ]
@@ -166,8 +166,8 @@ def _table(found: Sequence[Spread], unit: ByteAxis) -> pd.DataFrame:
                 f"least ({unit.name})": unit.show(spread.minimum),
                 f"median ({unit.name})": unit.show(spread.median),
                 f"most ({unit.name})": unit.show(spread.maximum),
-                "odd rank": "-" if spread.odd_rank is None else str(spread.odd_rank),
-                f"odd less median ({less.name})": less.show(
+                "outlier rank": "-" if spread.odd_rank is None else str(spread.odd_rank),
+                f"outlier less median ({less.name})": less.show(
                     None if spread.odd_value is None else spread.odd_value - spread.median
                 ),
             }

@@ -47,7 +47,7 @@ def shown_sentence(shown: int, known: int) -> str:
     """What a caption says of trials that are left out; empty where none are."""
     if shown >= known:
         return ""
-    return f" Of {known:,} trials {shown} are drawn: of each stage and offload in turn the largest, equal ones once."
+    return f" {shown} of {known:,} trials: the largest of each stage and offload."
 
 
 def evidence_sentence(trials: Sequence[TrialFigures]) -> str:
@@ -65,4 +65,4 @@ def doubt_sentence(trials: Sequence[TrialFigures]) -> str:
     """How a caption explains the mark of trials that are not believed."""
     if all(one.is_believed for one in trials):
         return ""
-    return " `!`: losses or gradient norms leave those of the reference."
+    return " `!`: losses or gradient norms differ from the reference."

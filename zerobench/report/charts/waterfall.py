@@ -46,17 +46,14 @@ class Step:
 
 
 def figure(runs: RunFigures) -> Figure | None:
-    """The waterfall of the measured trial with the largest use of a device; without a drawing where NVML saw none."""
+    """The waterfall of the measured trial with the largest use of a device; None where NVML saw none."""
     measured = [one for one in completed(runs.figures) if one.summary.is_measured]
     if not measured:
         return None
     used = [(size, one) for one in measured for rank in one.ranks if (size := rank.nvml_used_peak_bytes) is not None]
-    title = "From NVML's figure down to tensors"
+    title = "NVML memory breakdown"
     if not used:
-        caption = (
-            "No device was read by NVML in this run, as on a machine without a GPU, so there is nothing to lead from."
-        )
-        return Figure(_KEY, title, caption, None, pd.DataFrame())
+        return None
     _, chosen = max(used, key=lambda pair: pair[0])
     found = waterfall(runs.run(chosen.run_id).trial(chosen.trial_id))
     if found is None:
@@ -64,9 +61,9 @@ def figure(runs: RunFigures) -> Figure | None:
     steps = steps_of(found)
     unit = byte_axis([found.used_bytes])
     caption = (
-        f"{chosen.marked_label}, rank {found.rank}, the measured trial whose device was fullest: from what the driver"
-        " says is used (outlined) to what torch has reserved, to what is in tensors at the peak, to what those are."
-        f" Unexplained is what no reading names: {format_bytes(found.unexplained_bytes)}."
+        f"{chosen.marked_label}, rank {found.rank}, the measured trial with the fullest device: used memory by NVML"
+        " (outlined), torch's reserve, tensors at the peak, tensors by category."
+        f" Unexplained: {format_bytes(found.unexplained_bytes)}."
     )
     return Figure(_KEY, title, caption, svg(_chart(steps, unit), _KEY, title), _table(steps, unit))
 
@@ -122,7 +119,7 @@ def _chart(steps: list[Step], unit: ByteAxis) -> Specification:
     names = [step.name for step in steps]
     low, high = min(0, *(step.start for step in steps)), max(step.tip for step in steps)
     reach = [unit.of(low), unit.of(high) * 1.14]
-    x = alt.X("start:Q", title=f"memory of one device ({unit.name})", scale=alt.Scale(domain=reach, nice=False))
+    x = alt.X("start:Q", title=f"memory per device ({unit.name})", scale=alt.Scale(domain=reach, nice=False))
     y = alt.Y("name:N", title=None, sort=None, scale=alt.Scale(domain=names, paddingInner=0.25))
     bars = alt.Chart(data(rows)).mark_bar(stroke="var(--ink)", strokeWidth=0.8)
     texts = alt.Chart(data(rows)).mark_text(align="left", dx=6)

@@ -118,7 +118,7 @@ def refusal(verdicts: Sequence[Verdict]) -> str | None:
 
 def _verdict(comparison: Comparison, limit: Limit) -> Verdict:
     verdict = Verdict(limit, not_judged=[f"{name}: NEW's plan lacks it" for name in comparison.only_base])
-    for same in comparison.same:
+    for same in sorted(comparison.same, key=_badness, reverse=True):
         if same.stopped_completing:
             verdict.num_judged += 1
             verdict.failures.append(f"{same.label}: {outcome(same)}")
@@ -127,6 +127,11 @@ def _verdict(comparison: Comparison, limit: Limit) -> Verdict:
         elif same.ran_in_both:
             _judge_speed(verdict, same)
     return verdict
+
+
+def _badness(same: Same) -> tuple[bool, float]:
+    """What makes a trial the worst of all: that it no longer completes, then the largest growth of a peak."""
+    return same.stopped_completing, max((change.fraction or 0.0 for change in same.memory), default=0.0)
 
 
 def outcome(same: Same) -> str:

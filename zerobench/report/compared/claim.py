@@ -19,8 +19,8 @@ NEAR = 0.05
 class Verdict(StrEnum):
     """What the run says of a claim."""
 
-    HOLDS = "borne out"
-    FAILS = "not borne out"
+    HOLDS = "confirmed"
+    FAILS = "not confirmed on this machine"
     UNJUDGED = "cannot be judged"
 
 

@@ -33,7 +33,7 @@ def find_trial(name: str, known: Sequence[Named]) -> Named:
 
     Raises UserError: none or several match, with the choices.
     """
-    wanted = " ".join(name.split())
+    wanted = " ".join(name.removeprefix("! ").split())
     for matches in _ways(wanted, known):
         if len(matches) == 1:
             return matches[0]
@@ -49,10 +49,16 @@ def _ways(wanted: str, known: Sequence[Named]) -> list[list[Named]]:
     return [
         [one for one in known if wanted == one.trial.trial_id],
         [one for one in known if wanted == one.label],
+        [one for one in known if wanted == _without_optimizer(one)],
         [one for one in known if one.trial.trial_id.startswith(wanted)],
         [one for one in known if one.label.startswith(wanted)],
         [one for one in known if _words_in(wanted, one.label)],
     ]
+
+
+def _without_optimizer(one: Named) -> str:
+    """Its name as a plan's tables have it, which choose the optimizer by the offload."""
+    return " ".join(word for word in one.label.split() if word != one.trial.spec.optimizer)
 
 
 def _words_in(wanted: str, label: str) -> bool:

@@ -69,7 +69,7 @@ def _over_ranks(trial: Trial) -> str | None:
     odd = spread.odd_deviation
     if odd is None or abs(odd) <= _ODD:
         return f"{said}: no rank is off the median by more than {100 * _ODD:g} %."
-    return f"{said}; rank {spread.odd_rank} is the odd one, {100 * odd:+.1f} % off the median."
+    return f"{said}; rank {spread.odd_rank} is the outlier, {100 * odd:+.1f} % off the median."
 
 
 def _start_up(trial: Trial, steady: Instant) -> Iterator[str]:

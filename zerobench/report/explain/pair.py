@@ -55,7 +55,7 @@ def pair_of(a: Named, b: Named) -> Pair | None:
 def specs_passage(a: Named, b: Named) -> Passage:
     """The settings in which the two differ."""
     found = setting_differences(a.trial, b.trial)
-    lines = says(*found) or says("Nothing that was asked.")
+    lines = says(*found) or says("No setting.")
     return Passage(f"{a.label} and {b.label} differ in", lines, {"differ_in": found})
 
 
@@ -95,7 +95,7 @@ def _start_up(pair: Pair) -> str | None:
         for name, need in zip(pair.names, needs, strict=True)
     ]
     more = signed_bytes(needs[1].total_bytes - needs[0].total_bytes)
-    return f"What has to fit, start-up included, is another matter: {' and '.join(told)}, {more}."
+    return f"Including start-up: {' and '.join(told)}, {more}."
 
 
 def _instants(pair: Pair) -> str:

@@ -42,7 +42,7 @@ def story_passage(pair: Pair) -> Passage:
     lines = says(_balance(pair), _gathered_again(pair), *_other_instants(pair))
     if _buckets_matter(pair):
         lines += says(*_held(pair), *_unfilled(pair), *_with_other_bucket(pair))
-    return Passage("What it comes to", lines)
+    return Passage("Summary", lines)
 
 
 def _balance(pair: Pair) -> str | None:

@@ -13,6 +13,7 @@ from zerobench import store
 from zerobench.records import Category, Place, StepKind, TrialRecord
 from zerobench.report.column_units import plain
 from zerobench.report.environment_facts import at
+from zerobench.report.explain.answer import pair_answer, trial_answer
 from zerobench.report.explain.category import Explainer
 from zerobench.report.explain.ending import ending_passage
 from zerobench.report.explain.find import Named, find_trial, named_trials
@@ -45,8 +46,7 @@ def explain(run: store.Run, name: str, other: tuple[store.Run, str] | None = Non
             first, second = (
                 replace(one, label=f"{one.label} @ {of.run_id}") for one, of in ((first, run), (second, second_run))
             )
-        differ, *rest = explain_pair(first, second)
-        return [differ, *_software(run, second_run), *rest]
+        return explain_pair(first, second, _software(run, second_run))
 
 
 def _software(a: store.Run, b: store.Run) -> list[Passage]:
@@ -63,7 +63,8 @@ def explain_trial(one: Named, known: Sequence[Named] = ()) -> list[Passage]:
     trial = one.trial
     work = trial.spec.config_hash
     alike = (other.trial for other in known if other.trial.spec.config_hash == work and other is not one)
-    passages = [_heading(one), ending_passage(trial, alike), peak_passage(trial)]
+    answer = trial_answer(trial, one.label)
+    passages = [answer, _heading(one), ending_passage(trial, alike), peak_passage(trial)]
     seen = largest_peak(trial, StepKind.STEADY, Place.DEVICE)
     if seen is not None:
         passages += [categories_passage(Explainer(trial, seen.rank), seen), knobs_passage(trial, seen)]
@@ -117,14 +118,13 @@ def _host(one: Named) -> Passage | None:
     return categories_passage(Explainer(one.trial, instant.rank), instant, Place.HOST)
 
 
-def explain_pair(a: Named, b: Named) -> list[Passage]:
-    """Two trials: what was asked differently, and what that made of memory and time."""
-    passages: list[Passage | None] = [specs_passage(a, b)]
+def explain_pair(a: Named, b: Named, software: Sequence[Passage] = ()) -> list[Passage]:
+    """Two trials: which needs more and why, what was asked differently, and what that made of memory and time."""
     pair = pair_of(a, b)
     if pair is None:
-        return [specs_passage(a, b), *_endings(a, b)]
-    passages += [memory_passage(pair), story_passage(pair), speed_difference(a.trial, b.trial, pair.names)]
-    return [passage for passage in passages if passage is not None]
+        return [specs_passage(a, b), *software, *_endings(a, b)]
+    found = [memory_passage(pair), story_passage(pair), speed_difference(a.trial, b.trial, pair.names)]
+    return [pair_answer(pair), specs_passage(a, b), *software, *found]
 
 
 def _endings(a: Named, b: Named) -> list[Passage]:

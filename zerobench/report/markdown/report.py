@@ -75,7 +75,7 @@ def _sections(frames: RunFigures) -> Iterator[tuple[str, Iterator[str] | list[st
     yield compared.CLAIMS_TITLE, listing_lines(compared.claims_listing(frames.comparison))
     yield "Outcomes", _outcomes(trials)
     yield peak_errors.TITLE, lines(peak_errors.peak_errors_table(frames.predicted))
-    yield "Beware", _caveats(trials)
+    yield "Notes", _caveats(trials)
     for run in frames.runs:
         of_run = f" of {run.run_id}" if several else ""
         yield f"Hardware{of_run}", hardware_lines(frames, run)
@@ -98,12 +98,12 @@ def _caveats(trials: Sequence[TrialFigures]) -> list[str]:
     """What a reader must know before believing a figure: void throughput, disagreement, notes of the run."""
     said = [f"{one.label}: throughput is void: {one.summary.void}" for one in trials if one.summary.void]
     said += [
-        f"{one.label}: its {name} disagree with those of the reference by {far:.2g}: do not believe its figures"
+        f"{one.label}: its {name} disagree with those of the reference by {far:.2g}: treat its figures as invalid"
         for one in trials
         for name, far, _ in (one.parity.disagreements if one.parity else ())
     ]
     if not all(one.summary.is_measured for one in trials):
-        said.append("Rows marked predicted were not measured: their ranks did not run together.")
+        said.append("Predicted rows: not measured.")
     said += dict.fromkeys(note.note for one in trials for note in one.notes)
     rest = len(said) - MOST_ROWS
     return bullets([*said[:MOST_ROWS], *([f"and {rest} more"] if rest > 0 else [])])

@@ -77,7 +77,7 @@ def _blocks(key: str, trial: TrialFigures, folder: TrialFolder) -> Iterator[Bloc
         config = store.read_record(record, RankRecord).effective_config
         if config:
             text = redact_text(json.dumps(config, indent=1))
-            yield Block(f"{key}-effective", "what the engine says it runs with, read back from it", visible(text))
+            yield Block(f"{key}-effective", "effective engine configuration", visible(text))
 
 
 def _read(path: Path) -> str:
@@ -97,7 +97,7 @@ def note(num_trials: int) -> str:
     """What stands here and what does not."""
     rest = num_trials - MOST_IN_FULL
     if rest <= 0:
-        return "Each trial as asked, the config that DeepSpeed was handed, and what the engine says it made of it."
+        return "Each trial's spec, DeepSpeed config and effective engine configuration."
     return (
         f"The first {MOST_IN_FULL} trials as asked, with the config that DeepSpeed was handed and what the engine says "
         f"it made of it. The same files of the other {rest:,} lie in the run's folder, where the table below says."

@@ -16,7 +16,7 @@ from zerobench.report.render.grid import Column, Grid, grid
 from zerobench.units import format_bytes
 
 _SECTIONS = {
-    "versions": "Software versions; what is not installed is left out",
+    "versions": "Software versions",
     "hardware": "Hardware and driver",
     "source": "Source, builds and environment variables",
 }

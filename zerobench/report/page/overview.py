@@ -54,7 +54,7 @@ def _facts(runs: Sequence[store.Run], trials: Sequence[TrialFigures]) -> Iterato
     yield "Trials", f"{len(trials):,} ended: {counted([status_text(one.summary) for one in trials])}"
     pending = sum(len(run.pending()) for run in runs)
     if pending:
-        yield "Not ended", f"{pending:,} planned trials have no record: they never ran, or run now"
+        yield "Pending", f"{pending:,} trials without a record (not run yet, or running)"
     yield "Evidence", counted([one.spec.evidence.value for one in trials])
     ran = (one.summary.device_name for one in trials if one.spec.evidence is not Evidence.FORMULA)
     devices = dict.fromkeys(filter(None, ran))

@@ -14,7 +14,7 @@ from zerobench.report.tables.model import Column, Line, Table, in_unit, of_part
 from zerobench.report.tables.part import Judged, Listing, Part
 
 TITLE = "Distributed training compared"
-CLAIMS_TITLE = "What is claimed of distributed training, and what this run says"
+CLAIMS_TITLE = "Claims about distributed training, checked on this run"
 
 HOW_TO_READ = (
     "Against the single process with the same global batch. speed-up: its step over the trial's; eff: efficiency, that "
@@ -63,7 +63,7 @@ def claims_part(rows: Sequence[Compared]) -> Iterator[Part]:
         if claim.verdict is not Verdict.UNJUDGED
     ]
     if found:
-        more = [f"Cannot be judged by this run: {'; '.join(silent)}."] if silent else []
+        more = [f"Not covered by this run: {'; '.join(silent)}."] if silent else []
         yield Part(CLAIMS_TITLE, text=said, quiet=more)
 
 

@@ -92,12 +92,12 @@ def device_table(trials: Sequence[TrialFigures]) -> Table[Peak]:
     unit = byte_unit(line.figures.instant.total_bytes for line in lines)
     has_server = any(line.figures.instant.role == Role.SERVER for line in lines)
     caption = (
-        "The rank with the largest peak, at the instant of it; the columns add up to the peak. optimizer: fp32 weights "
-        "and moments. buffers: for communication, gathered parameters included. "
+        "Rank with the largest peak, at that instant; columns add up to the peak. optimizer: fp32 weights and moments. "
+        "buffers: communication, with gathered parameters. "
     )
-    server = " A server has a row of its own." if has_server else ""
-    many = "temporaries: what kernels work in on a CPU included. small: inputs, model buffers, rounding."
-    few = "temp: temporaries, what kernels work in on a CPU, inputs, rounding."
+    server = " Servers have their own row." if has_server else ""
+    many = "temporaries: including CPU kernel workspace. small: inputs, model buffers, rounding."
+    few = "temp: temporaries, CPU kernel workspace, inputs, rounding."
     columns = [
         *(column.over(lambda row: row.instant) for column in (*WHERE, *category_columns(unit))),
         _for_files("start-up", in_unit(unit, lambda row: row.start_up_bytes), unit.name),
@@ -158,15 +158,15 @@ def over_ranks_table(trials: Sequence[TrialFigures]) -> Table[OverRanks]:
         Column[OverRanks]("min", lambda row: unit.show(row.spread.minimum), unit.name, "min", "min"),
         Column[OverRanks]("median", lambda row: unit.show(row.spread.median), unit.name, "median", "median"),
         Column[OverRanks]("max", lambda row: unit.show(row.spread.maximum), unit.name, "max", "max"),
-        Column[OverRanks]("odd rank", lambda row: odd_rank(row.spread), narrow="odd rank"),
+        Column[OverRanks]("outlier rank", lambda row: odd_rank(row.spread), narrow="outlier rank"),
         Column[OverRanks](
             "start-up max", in_unit(unit, lambda row: row.start_up_bytes), unit.name, "start-up max", "start-up"
         ),
     ]
     return Table(
         RANKS,
-        "Peaks of a steady step; the odd rank lies farthest from the median. start-up: the largest peak of "
-        "initialization and the first step." + (" A server is not among the ranks." if has_server else ""),
+        "Peaks of a steady step; outlier rank: farthest from the median. start-up: the largest peak of "
+        "initialization and the first step." + (" Without servers." if has_server else ""),
         columns,
         lines,
         heading=f"Device memory over the ranks, {unit.name}",

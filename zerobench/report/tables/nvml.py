@@ -12,7 +12,7 @@ from zerobench.report.tables.model import Column, Line, Mark, Table, figures_of,
 from zerobench.report.trials import Trial
 from zerobench.units import format_bytes, format_seconds
 
-TITLE = "From NVML's used memory down to tensors"
+TITLE = "NVML memory breakdown"
 
 
 @dataclass(frozen=True)

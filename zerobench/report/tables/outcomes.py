@@ -10,8 +10,8 @@ from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.tables.model import Column, Table, lines_of
 from zerobench.units import format_seconds
 
-TITLE = "Trials without figures"
-HOW_TO_READ = "Each with its reason; a skipped trial was not started, and names the rule that it breaks."
+TITLE = "Trials that did not complete"
+HOW_TO_READ = "Reason for each; skipped trials name the rule that they break."
 
 
 def outcomes_table(trials: Sequence[TrialFigures]) -> Table[Summary]:

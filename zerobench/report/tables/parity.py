@@ -75,7 +75,7 @@ def disbelieved(trials: Sequence[TrialFigures]) -> list[Mark]:
         Mark(
             f"{one.label}: its {one.parity.disagreeing} differ from those of "
             f"{names.get(one.parity.reference, one.parity.reference)} by {_apart(one.parity)}: "
-            "do not believe its figures"
+            "treat its figures as invalid"
         )
         for one in trials
         if one.parity is not None and not one.parity.agrees

@@ -45,7 +45,7 @@ def speed_table(trials: Sequence[TrialFigures], energies: Mapping[str, float] = 
         _seconds("forward", unit, lambda speed: speed.forward_s, "fwd"),
         _seconds("backward", unit, lambda speed: speed.backward_s, "bwd"),
         _seconds("update", unit, lambda speed: speed.step_s, "update"),
-        Column[SpeedRow]("odd rank", lambda row: odd_rank(row.over_ranks)),
+        Column[SpeedRow]("outlier rank", lambda row: odd_rank(row.over_ranks)),
         Column[SpeedRow]("J/token", lambda row: show_number(row.joules_per_token)),
         Column[SpeedRow]("samples/s", _unless_void(lambda speed: show_number(speed.samples_per_s))),
         Column[SpeedRow]("tokens/s", _unless_void(lambda speed: show_whole(speed.tokens_per_s)), narrow="tokens/s"),
@@ -99,7 +99,7 @@ def _alone(lines: Sequence[Line[SpeedRow]]) -> list[str]:
     """Solo steps wait for nobody: said where they stand among others."""
     if not any(line.figures.one.summary.is_alone for line in lines):
         return []
-    return ["Where tokens/s is missing one rank ran alone: compute time without communication."]
+    return ["Without tokens/s: one rank alone, compute time without communication."]
 
 
 def _sources(lines: Sequence[Line[SpeedRow]]) -> list[str]:

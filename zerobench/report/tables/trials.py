@@ -78,11 +78,9 @@ def _caption(trials: Sequence[TrialFigures]) -> str:
     """How to read the table, as far as its columns go."""
     sentences = [
         "All trials, in the order of the sweep.",
-        "Peaks are those of the rank that needed most, start-up included; the host's is of one rank.",
-        "NVML's peak also counts what other processes held."
-        if any(one.summary.nvml_peak_bytes for one in trials)
-        else "",
-        "Off: largest distance from the reference's, of gradients' norms as a fraction."
+        "Peaks: the rank with the largest one, start-up included; host: per rank.",
+        "NVML's peak includes other processes." if any(one.summary.nvml_peak_bytes for one in trials) else "",
+        "Off: largest difference from the reference (gradient norms: relative)."
         if any(one.parity is not None for one in trials)
         else "",
         "All were measured." if all(one.summary.is_measured for one in trials) else "Italics: predicted, not measured.",
@@ -100,7 +98,7 @@ def _doubts(one: TrialFigures) -> list[tuple[str, str]]:
     doubts = []
     for name, far, _ in one.parity.disagreements if one.parity else ():
         difference = f"its {name} differ from the reference's by {far:.2g}"
-        doubts.append((f"{name} disagree", f"{difference}, more than rounding can: do not believe its figures"))
+        doubts.append((f"{name} disagree", f"{difference}, more than rounding can: treat its figures as invalid"))
     if one.summary.void:
         doubts.append(("speed void", f"its speed is void: {one.summary.void}"))
     return doubts

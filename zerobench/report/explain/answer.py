@@ -1,0 +1,68 @@
+"""The sentence that answers, before all that it rests on, and the settings to change, each with what it saves."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+
+from zerobench.records import Category, Place, StepKind
+from zerobench.report.explain.knobs import knobs
+from zerobench.report.explain.memory import signed_bytes, words
+from zerobench.report.explain.pair import Pair
+from zerobench.report.explain.passage import Line, Passage, phase_words
+from zerobench.report.memory_causes import remedy
+from zerobench.report.memory_view import Instant, largest_peak
+from zerobench.report.trials import Trial
+from zerobench.units import format_bytes
+
+TITLE = "Answer"
+_MOST_CAUSES = 3
+_TELLING = 0.1
+"""Of the difference, or of the peak: smaller parts are no causes worth a setting."""
+
+
+def pair_answer(pair: Pair) -> Passage:
+    """Which of the two needs more, by what, and what would make the larger one smaller."""
+    more = pair.more_bytes
+    if not more:
+        return _passage([f"{pair.names[0]} and {pair.names[1]} have equal device peaks."])
+    at = 1 if more > 0 else 0
+    sizes = {one.category: abs(one.more_bytes) for one in pair.found if one.more_bytes * more > 0}
+    causes = _largest(sizes, abs(more))
+    mostly = ", ".join(f"{words(category)} {signed_bytes(sizes[category])}" for category in causes)
+    said = f"{pair.names[at]} needs {format_bytes(abs(more))} more device memory than {pair.names[1 - at]}"
+    return _passage([f"{said}{f': {mostly}' if mostly else ''}.", *_ways_out(pair.trials[at], pair.peaks[at], causes)])
+
+
+def trial_answer(trial: Trial, label: str) -> Passage | None:
+    """Where the peak lies and what it is mostly made of; None where there is no steady peak."""
+    seen = largest_peak(trial, StepKind.STEADY, Place.DEVICE)
+    if seen is None:
+        return None
+    causes = _largest(seen.categories, seen.total_bytes)
+    mostly = ", ".join(f"{words(category)} {format_bytes(seen.categories[category])}" for category in causes)
+    said = (
+        f"{label} needs {format_bytes(seen.total_bytes)} of device memory in {phase_words('steady', seen.phase.value)}"
+    )
+    return _passage([f"{said}{f': {mostly}' if mostly else ''}.", *_ways_out(trial, seen, causes)])
+
+
+def _passage(sentences: Sequence[str]) -> Passage:
+    first, *rest = sentences
+    return Passage(TITLE, [Line(first), *(Line(one, 1) for one in rest)], {"answer": first, "settings": rest})
+
+
+def _largest(sizes: Mapping[Category, int], whole: int) -> list[Category]:
+    ranked = sorted(sizes, key=lambda category: -sizes[category])
+    return [category for category in ranked if sizes[category] >= _TELLING * whole][:_MOST_CAUSES]
+
+
+def _ways_out(trial: Trial, seen: Instant, causes: Sequence[Category]) -> Iterator[str]:
+    """For each cause the setting that makes it smaller, then the saving of the single best setting."""
+    for category in causes:
+        change = remedy(trial, category, seen.categories.get(category, 0))
+        if change is not None:
+            yield f"Less {words(category)}: {change}."
+    found = knobs(trial, seen)
+    if found is not None and found.effects:
+        best = found.effects[0]
+        yield f"Largest saving of one setting: {best.text}, {signed_bytes(best.more_bytes)} at this peak."
