@@ -143,6 +143,30 @@ class MemoryRow(Record):
         return self.at_peak_bytes if self.at_tensor_peak_bytes is None else self.at_tensor_peak_bytes
 
 
+class MemoryCourse(Record):
+    """Device memory of one rank over one phase as it ran, at a few instants, that of the largest total among them."""
+
+    step: StepKind
+    phase: Phase
+    num_events: int
+    """Allocations and frees within the phase."""
+    events: list[int]
+    """For each instant the number of events before it, in order."""
+    sizes_bytes: dict[Category, list[int]]
+    """Bytes at each instant, as tensors asked for them; only the emulator's and the simulator's blocks are rounded."""
+    sites: dict[Category, str]
+    """Where most bytes of the category were allocated: file and function, or the autograd node."""
+
+
+class MemoryCourses(Record):
+    """A rank's memory over start-up and a steady step."""
+
+    schema_version: int = SCHEMA_VERSION
+    trial_id: str
+    rank: int
+    phases: list[MemoryCourse]
+
+
 class ProcessMemory(Record):
     """What the kernel says of the rank's process at the end of a phase."""
 

@@ -20,6 +20,7 @@ import torch
 
 from zerobench.memory import cuda, host
 from zerobench.memory.booked_phase import BookedPhase
+from zerobench.memory.course import Courses
 from zerobench.memory.cpu_book import CpuBook, opened_book
 from zerobench.memory.cpu_book_build import NoBookError
 from zerobench.memory.engine_tensors import Named
@@ -29,7 +30,7 @@ from zerobench.memory.random_states import told_of_random_states
 from zerobench.memory.replay import replay
 from zerobench.memory.sites import SiteFinder
 from zerobench.memory.storages import Event, Storage, StorageCounter, is_wrapper
-from zerobench.records import Category, MemoryRow, Phase, Place, ProcessMemory, StepKind
+from zerobench.records import Category, MemoryCourse, MemoryRow, Phase, Place, ProcessMemory, StepKind
 
 _UNSEEN = "no tensor seen (another thread, or C++)"
 
@@ -64,6 +65,7 @@ class Ledger:
         self.counter = make_counter(sites or SiteFinder())
         self.names = Names(self.counter)
         self._rows = LedgerRows()
+        self._courses = Courses()
         self._process: dict[tuple[StepKind, Phase], ProcessMemory] = {}
         self._unattributed_sites: dict[str, int] = {}
         self._logits: torch.Tensor | None = None
@@ -160,6 +162,7 @@ class Ledger:
     def forget(self, step: StepKind) -> None:
         """Drop the rows of a kind of step, so that only its last repetition is reported."""
         self._rows.forget(step)
+        self._courses.forget(step)
         self._process = {key: row for key, row in self._process.items() if key[0] is not step}
 
     def leave_process(self) -> None:
@@ -178,6 +181,10 @@ class Ledger:
     def rows(self) -> list[MemoryRow]:
         """All rows so far, a `total` row for each phase and place among them."""
         return self._rows.all()
+
+    def courses(self) -> list[MemoryCourse]:
+        """Device memory by category over start-up and each phase of the steady step."""
+        return self._courses.all()
 
     def process_rows(self) -> list[ProcessMemory]:
         """What the kernel said of the process at the end of each phase."""
@@ -213,10 +220,13 @@ class Ledger:
                     self._in_blocks((s, s.nbytes) for s in live if verdict(s)[0] is place),
                     list(self._in_blocks((s, delta) for s, delta in events if verdict(s)[0] is place)),
                     lambda part: Category.ALLOCATOR_ROUNDING if part[1] else verdict(part[0])[1],
+                    lambda part: "" if part[1] else part[0].birth.name,
                 )
             totals = self._device_totals() if place is Place.DEVICE else None
             if totals is not None:
                 here = cuda.with_totals(here, totals)
+            if place is Place.DEVICE:
+                self._courses.enter(step, phase, here)
             self._rows.enter((step, phase, place), here, self._rest_of_process(place))
         for storage, (_, category) in verdicts.items():
             if category is None:

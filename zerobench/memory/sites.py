@@ -155,6 +155,8 @@ _RULES: tuple[tuple[str, str, Category | Origin], ...] = (
     ("zerobench/worker/strategies/pipeline.py", "_one_batch", Category.INPUTS),
     ("zerobench/worker/strategies/pipeline.py", "_loss", Origin.LOSS),
     ("zerobench/worker/strategies/pipeline.py", "clip_over_stages", Category.TEMPORARIES),
+    ("zerobench/worker/adapters.py", "__init__", Origin.BUILD),
+    ("zerobench/worker/adapters.py", "forward", Origin.FORWARD),
     ("zerobench/worker/cross_entropy.py", "_weight_gradient", Category.GRADIENTS),
     ("zerobench/worker/cross_entropy.py", "_hidden_gradient", Origin.FORWARD),
     ("zerobench/worker/cross_entropy.py", "", Origin.LOSS),

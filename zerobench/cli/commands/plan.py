@@ -38,6 +38,9 @@ def plan(
     activation_checkpointing: Annotated[
         bool, typer.Option("--activation-checkpointing", help="Keep each layer's input alone, compute the rest again.")
     ] = False,
+    lora: Annotated[
+        str | None, typer.Option(metavar="RANK", help="Train adapters of this rank beside the frozen model: 16.")
+    ] = None,
     stage: Annotated[str | None, typer.Option(metavar="N,...", help="Only these ZeRO stages.")] = None,
     ds_config: Annotated[
         str | None, typer.Option(metavar="FILE", help="Predict this DeepSpeed configuration of your own.")
@@ -82,6 +85,7 @@ def plan(
         sequence_length=sequence_length,
         precision=precision,
         activation_checkpointing=activation_checkpointing,
+        lora=lora,
         stage=stage,
         ds_config=ds_config,
         write=write,
