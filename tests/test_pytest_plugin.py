@@ -7,6 +7,7 @@ import tomllib
 import pytest
 
 from tests.tools.imports import ROOT
+from zerobench.report.compare import gate  # noqa: F401 -- it brings NumPy, which a process loads once, and pytester unloads
 
 pytest_plugins = ["pytester"]
 GIB = 2**30
