@@ -1,4 +1,6 @@
-"""The tests that judge mutants where those that mirror the module take minutes: of them, the ones that take seconds."""
+"""The tests that judge mutants where those that mirror the module take minutes (of them, the ones that take seconds)
+or import it only in a process that they start.
+"""
 
 from __future__ import annotations
 
@@ -24,6 +26,9 @@ _ENGINE = (f"{_MARKED}[zero2]", f"{_MARKED}[zero0 fp16]", f"{_MARKED}[zero3]")
 _IN_ENGINE = (f"{_MARKED}[pipeline deepspeed]", f"{_MARKED}[pipeline bf16 deepspeed]")
 
 JUDGES: dict[str, tuple[str, ...]] = {
+    "memory/host.py": ("tests/memory/test_host.py", "tests/memory/test_storages.py"),
+    "memory/nvml_driver.py": ("tests/memory/test_device_track.py", "tests/memory/test_nvml.py"),
+    "memory/topology.py": ("tests/memory/test_topology.py",),
     "worker/strategies/__init__.py": (f"{_MARKED}[ddp]",),
     "worker/strategies/base.py": (*_LOOP, "tests/worker/test_stages.py"),
     "worker/strategies/checkpoint_states.py": _LOOP,

@@ -52,8 +52,8 @@ class Mirror:
 def mirror_of(module: Path) -> Mirror:
     """The test files that mirror `module`: of the folder that mirrors its own, the nearest to it first.
 
-    Where none of that folder reaches it, those of the fast tier elsewhere that import it themselves; where they take
-    minutes, the judges that are named for it.
+    Where none of that folder reaches it, those of the fast tier elsewhere that import it themselves; where judges are
+    named for it, these alone.
     """
     if judges := JUDGES.get(module.relative_to(ROOT / "zerobench").as_posix()):
         return Mirror(judges, ())

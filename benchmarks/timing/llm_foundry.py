@@ -167,7 +167,7 @@ def predicted_s(row: Row, rates: Rates) -> float:
     """The step of `row` by the model."""
     gpu = find_gpu(row.gpu)
     device = None if gpu is None else device_of(gpu, Precision.BF16, rates)
-    model = _model(row.model)
+    model = model_of(row.model)
     decoder, counts = decoder_of(model), count_parameters(model)
     if gpu is None or device is None or decoder is None or counts is None:
         raise SystemExit(f"{row.gpu}: the catalogue lacks a figure")
@@ -194,7 +194,7 @@ def predicted_s(row: Row, rates: Rates) -> float:
     return compute + exposed + update
 
 
-def _model(name: str) -> ModelSpec:
+def model_of(name: str) -> ModelSpec:
     """MPT's of such a size, or a preset."""
     if name not in SHAPES:
         return resolve_model(name)

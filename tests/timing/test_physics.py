@@ -8,41 +8,15 @@ from typing import Any
 
 import pytest
 
-from tests.report.sample_run import SampleTrial, trial_record
-from zerobench.formulas.record import formula_record
+from tests.report.sample_run import SampleTrial
+from tests.timing.predicted_trials import expected, gpu, links, predicted
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.expected import expected_step
-from zerobench.spec.hardware import Gpu, find_gpu
-from zerobench.spec.links import Links, links_of
 from zerobench.spec.presets import resolve_model
-from zerobench.spec.trial import Evidence, PredictionSpec, TrialSpec
 from zerobench.timing.step import Expected
 
 GPUS = ("A100 SXM 80GB", "H100 SXM", "H200 SXM", "B200 SXM", "L40S")
 STRATEGIES = ("ddp", "zero0", "zero1", "zero2", "zero3", "fsdp")
-
-
-def gpu(name: str = "H100 SXM") -> Gpu:
-    found = find_gpu(name)
-    assert found is not None
-    return found
-
-
-def links(name: str = "H100 SXM", **given: Any) -> Links:
-    return links_of(gpu(name), host_memory_gb_per_s=900, nvme_gb_per_s=20, **given)
-
-
-def predicted(name: str = "H100 SXM", **axes: Any) -> SampleTrial:
-    asked: dict[str, Any] = {"model": resolve_model("llama-7b"), "strategy": "zero3", "gpus_per_node": 8}
-    asked |= {"sequence_length": 2048, "evidence": Evidence.FORMULA, "prediction": PredictionSpec(gpu=name)}
-    spec = TrialSpec.model_validate(asked | axes)
-    return SampleTrial(spec, trial_record(spec), [formula_record(spec)])
-
-
-def expected(trial: SampleTrial, name: str = "H100 SXM", at: Links | None = None) -> Expected:
-    found = expected_step(trial, gpu(name), at or links(name))
-    assert found is not None
-    return found
 
 
 def tokens_per_s(trial: SampleTrial, **given: Any) -> float:
@@ -98,6 +72,12 @@ def test_more_ranks_never_make_the_passes_shorter(strategy: str) -> None:
     updates = [one.update_s for one in times]
     if strategy in {"ddp", "zero0"}:
         assert updates == sorted(updates)
+
+
+@pytest.mark.parametrize(("strategy", "times"), [("ddp", 1), ("zero1", 1), ("zero2", 4), ("fsdp", 4)])
+def test_gradients_are_reduced_once_a_step_or_in_each_micro_batch(strategy: str, times: int) -> None:
+    one, four = (expected(predicted(strategy=strategy, gradient_accumulation_steps=steps)) for steps in (1, 4))
+    assert four.exposed_communication_s == pytest.approx(times * one.exposed_communication_s, rel=0.01)
 
 
 @pytest.mark.parametrize("rate", ["network_gb_per_s", "host_link_gb_per_s"])

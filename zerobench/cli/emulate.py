@@ -13,9 +13,10 @@ from rich.text import Text
 from zerobench.cli.answer import Answer
 from zerobench.emulate.emulation import NO_VALUES, Emulation, emulate
 from zerobench.emulate.figures import Peak, RankFit, Try, Verdict
-from zerobench.emulate.part import End
+from zerobench.emulate.part import End, Refusal
 from zerobench.emulate.request import Request
 from zerobench.records import Category, StepKind
+from zerobench.report.standing import standing_lines
 from zerobench.units import format_bytes
 
 FITS = 0
@@ -116,6 +117,7 @@ def _rank(one: RankFit) -> Iterator[str]:
         )
         yield from _categories(refusal.held, refusal.allocated_bytes)
         yield f"  torch: {refusal.message}"
+        yield from _standing(refusal)
     elif one.peak is not None:
         yield f"  peak {_gib(one.peak.total_bytes)}, {_when(one.peak)}:"
         yield from _categories(one.peak.categories, one.peak.total_bytes)
@@ -133,6 +135,14 @@ def _rank(one: RankFit) -> Iterator[str]:
         yield f"  note: {_gib(refusal.bytes_asked)} were refused in {refusal.during}, and the script went on"
     for note in account.notes:
         yield f"  note: {note}"
+
+
+def _standing(refusal: Refusal) -> Iterator[str]:
+    """The rest of the post-mortem; the categories stand above."""
+    found = refusal.standing.model_copy(update={"by_category": {}})
+    for title, lines in standing_lines(found, refusal.bytes_asked, refusal.bytes_free):
+        yield f"  {title}:"
+        yield from (f"    {line}" for line in lines)
 
 
 def _when(peak: Peak) -> str:

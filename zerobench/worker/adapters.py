@@ -37,8 +37,8 @@ class LoraLayer(torch.nn.Module):
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """What the matrix gives, and B A x times the scaling."""
-        given: torch.Tensor = self.base_layer(hidden)
-        return given + self.lora_B(self.lora_A(hidden)) * SCALING
+        given: torch.Tensor = self.base_layer(hidden) + self.lora_B(self.lora_A(hidden)) * SCALING
+        return given
 
 
 def add_adapters(model: Any, trial: TrialSpec) -> None:

@@ -131,6 +131,8 @@ class RankRun:
 
     def _open_device(self) -> Device:
         self.device = device = self.world.open_device(self.rank)
+        device.held = lambda: self._ledger.held(self.marks.phase)
+        device.snapshot = self.folder.memory_snapshot(self.rank.rank)
         device.watch_refusals()
         self.record.device_type = device.torch_device.type
         self.record.device_name = device.name
