@@ -10,7 +10,7 @@ from zerobench.run.doctor import Finding, Standing
 
 def test_the_exit_status_is_1_where_nothing_can_run(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     nothing = [Finding("torch", Standing.MISSING, "not installed", "python -m pip install torch")]
-    monkeypatch.setattr("zerobench.cli.doctor.examine", lambda _: nothing)
+    monkeypatch.setattr("zerobench.cli.doctor.examine", lambda *_: nothing)
     code, out, _ = call("doctor")
     assert code == 1
     assert "python -m pip install torch" in " ".join(out.split())

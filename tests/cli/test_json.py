@@ -35,7 +35,13 @@ WITHOUT = {
     "setup": "makes an environment",
     "watch": "standard output is the watched command's",
 }
-KINDS = {"text": str, "integer": int, "number": (int, float), "boolean": bool, "object": object}
+KINDS: dict[str, type | tuple[type, ...]] = {
+    "text": str,
+    "integer": int,
+    "number": (int, float),
+    "boolean": bool,
+    "object": object,
+}
 
 
 @pytest.fixture
@@ -87,6 +93,7 @@ def declared(path: str, value: Any, fields: Mapping[str, Field]) -> bool:
     [
         (["models"], 0, "models"),
         (["models", "llama-7b"], 0, "components"),
+        (["baseline", "set", "main", "before"], 0, "baselines"),
         (["doctor"], 0, "checks"),
         (["strategies"], 0, "optimizers"),
         (["sweeps"], 0, "sweeps"),

@@ -15,6 +15,7 @@ import typer
 
 from zerobench import __version__
 from zerobench.cli.commands import (
+    baseline,
     calibrate,
     compare,
     doctor,
@@ -145,6 +146,7 @@ DECLARED: Mapping[str, Callable[..., Any]] = {
         report.report,
         compare.compare,
         validate.validate,
+        baseline.baseline,
         export.export,
         calibrate.calibrate,
         sweeps.sweeps,

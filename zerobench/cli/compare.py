@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from zerobench.baselines import find_baseline
 from zerobench.cli.answer import Answer
 from zerobench.errors import UserError
 from zerobench.folder import write_whole
@@ -22,8 +23,10 @@ from zerobench.store import find_run, load_run
 class Request:
     """What the command line asks for."""
 
-    base: str
-    new: str
+    base: str | None
+    new: str | None
+    against: str | None
+    """A baseline; BASE is then the run after."""
     fail_on: str | None
     markdown: Path | None
     reports: Path
@@ -37,12 +40,12 @@ def compare_runs(request: Request) -> Answer:
     """
     limits = [] if request.fail_on is None else parse_limits(request.fail_on)
     _check_writable(request.markdown)
-    paths = [find_run(name, request.reports) for name in (request.base, request.new)]
+    paths = _paths(request)
     comparison = compare(*(load_run(path) for path in paths))
     if not comparison.same:
         raise UserError(
-            f"BASE, NEW: {request.base} and {request.new} have no trial in common; run the same sweep for both, or"
-            f" compare two trials: `zerobench explain {request.base}:TRIAL {request.new}:TRIAL`"
+            f"BASE, NEW: {paths[0].name} and {paths[1].name} have no trial in common; run the same sweep for both, or"
+            f" compare two trials: `zerobench explain {paths[0].name}:TRIAL {paths[1].name}:TRIAL`"
         )
     verdicts = judge(comparison, limits)
     parts = list(comparison_parts(comparison))
@@ -56,6 +59,17 @@ def compare_runs(request: Request) -> Answer:
     return Answer(
         lambda: comparison_document(comparison, verdicts), lambda: print_parts([*parts, *gate]), 0 if passed else 1
     )
+
+
+def _paths(request: Request) -> tuple[Path, Path]:
+    """The folders of the run before and the run after."""
+    if request.against is not None:
+        if request.new is not None:
+            raise UserError(f"--against: {request.against} stands for BASE; name NEW alone")
+        return find_baseline(request.against, request.reports), find_run(request.base, request.reports)
+    if request.base is None or request.new is None:
+        raise UserError("NEW is missing: zerobench compare BASE NEW, or compare NEW --against NAME")
+    return find_run(request.base, request.reports), find_run(request.new, request.reports)
 
 
 def _write(markdown: Path | None, parts: list[Part]) -> None:

@@ -11,6 +11,7 @@ from zerobench.report.render.terminal import print_parts
 from zerobench.report.tables.model import Column
 from zerobench.report.tables.part import Listing, Part
 from zerobench.run.doctor import Finding, can_run, examine
+from zerobench.slurm.presence import slurm_check
 
 _COLUMNS = [
     Column[Finding]("check", lambda one: one.what, narrow="check", is_text=True, is_whole=True),
@@ -22,7 +23,7 @@ _COLUMNS = [
 
 def doctor(reports: Path) -> Answer:
     """What can run here and what to mend; exit status 1 where nothing can, not by simulation either."""
-    findings = examine(reports)
+    findings = examine(reports, {"Slurm": slurm_check})
     kinds = can_run(findings)
 
     def show() -> None:

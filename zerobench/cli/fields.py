@@ -150,6 +150,11 @@ arrays[].time_limit_s  number   with --dry-run: of one task
 arrays[].node_hours    number   with --dry-run: asked for at most
 skipped                integer  with --dry-run: trials that rules skip
 """),
+    "baseline": _fields("""
+baselines[].baseline  text  name
+baselines[].run_id    text  of the run that was kept
+baselines[].folder    text  where the copy lies
+"""),
     "doctor": _fields("""
 can_run.*          boolean  what can run here
 checks[].what      text     what was looked at

@@ -11,7 +11,7 @@ GROUPS: Mapping[str, tuple[str, ...]] = {
     "Predict": ("plan", "emulate"),
     "Measure": ("run", "watch", "submit", "status"),
     "Read": ("show", "explain", "report", "export"),
-    "Compare": ("compare", "validate"),
+    "Compare": ("compare", "baseline", "validate"),
     "Prepare": ("doctor", "setup", "calibrate"),
     "List": ("models", "strategies", "sweeps"),
 }
@@ -38,7 +38,11 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
     "explain": ("explain RUN zero2 zero3",),
     "report": ("report RUN --markdown --out -",),
     "export": ("export RUN --prometheus zerobench.prom",),
-    "compare": ("compare BASE NEW --fail-on memory:2%,speed:5%",),
+    "compare": (
+        "compare BASE NEW --fail-on memory:2%,speed:5%",
+        "compare --against main --fail-on memory:2% --markdown pr.md",
+    ),
+    "baseline": ("baseline set main RUN", "baseline list"),
     "validate": ("validate quickstart --worlds simulated",),
     "setup": ("setup emulator",),
     "calibrate": ("calibrate RUN --out calibration.yaml",),

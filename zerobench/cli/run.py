@@ -20,7 +20,7 @@ from zerobench.report.terminal.show import show_run
 from zerobench.run.arithmetic import tried
 from zerobench.run.environment import capture_environment
 from zerobench.run.launcher import read_hosts
-from zerobench.run.runner import RunResult, refuse_other_plan, resume_run, run_sweep, standing
+from zerobench.run.runner import RunResult, refuse_other_plan, resume_run, standing, start_sweep
 from zerobench.run.setup import resolved_configs
 from zerobench.run.site import LocalSite
 from zerobench.spec.expand import PlannedTrial, expand
@@ -158,15 +158,7 @@ def _run_new(asked: Asked, reports: Path, site: LocalSite) -> RunResult:
         view.say(line)
     for note in notes_of(asked.planned):
         view.say(f"note: {note}")
-    return run_sweep(
-        asked.planned,
-        sweep_name=asked.sweep.name,
-        sweep=asked.sweep.document,
-        environment=capture_environment() | {"bf16_slowdown": asked.machine.bf16_slowdown},
-        reports=reports,
-        site=site,
-        observer=view,
-    )
+    return start_sweep(asked.sweep, asked.planned, asked.machine, reports=reports, site=site, observer=view)
 
 
 def _resume(earlier: Path, planned: Sequence[PlannedTrial], site: LocalSite) -> RunResult:

@@ -21,7 +21,6 @@ from zerobench.run.environment import emulated_torch, packages
 from zerobench.run.installed import requirement
 from zerobench.run.machine import limits
 from zerobench.run.shared_memory import PLACE, shortage
-from zerobench.slurm.client import run_client
 from zerobench.spec.availability import FRAMEWORKS
 from zerobench.spec.machine import DEFAULT_CPU_RANKS
 from zerobench.spec.toolchain import (
@@ -43,7 +42,6 @@ _WRITTEN_BYTES = 64 * 2**20
 _WRITING_S = 2.0
 _CHUNK_BYTES = 4 * 2**20
 SHARED_MEMORY = str(PLACE)
-_SLURM = ("sbatch", "squeue", "scontrol", "srun")
 
 
 class Standing(StrEnum):
@@ -68,8 +66,8 @@ class Finding:
 Check = Callable[[], Iterator[Finding]]
 
 
-def examine(reports: Path, patience_s: float = PATIENCE_S) -> list[Finding]:
-    """All findings, in the order of the checks; `reports` is where runs would lie."""
+def examine(reports: Path, more: Mapping[str, Check]) -> list[Finding]:
+    """All findings, in the order of the checks, with `more` at the end; `reports` is where runs would lie."""
     return run_checks(
         {
             "packages": _packages,
@@ -81,9 +79,9 @@ def examine(reports: Path, patience_s: float = PATIENCE_S) -> list[Finding]:
             SHARED_MEMORY: _shared_memory,
             "disk": lambda: _disk(reports),
             "emulated GPU": _emulator,
-            "Slurm": _slurm,
+            **more,
         },
-        patience_s,
+        PATIENCE_S,
     )
 
 
@@ -251,18 +249,3 @@ def _emulator() -> Iterator[Finding]:
         yield Finding("emulated GPU", Standing.MISSING, "not made", "zerobench setup emulator")
     else:
         yield Finding("emulated GPU", Standing.GOOD, f"torch {made}")
-
-
-def _slurm() -> Iterator[Finding]:
-    missing = [name for name in _SLURM if shutil.which(name) is None]
-    if len(missing) == len(_SLURM):
-        yield Finding(
-            "Slurm", Standing.MISSING, "its programs are not installed", "not needed, but for zerobench submit"
-        )
-    elif missing:
-        yield Finding("Slurm", Standing.MISSING, f"{', '.join(missing)} not found", "load Slurm's module")
-    elif run_client(["scontrol", "ping"], PATIENCE_S / 2) is None:
-        yield Finding("Slurm", Standing.MISSING, "its controller does not answer", "ask whoever runs the cluster")
-    else:
-        version = (run_client(["scontrol", "--version"], PATIENCE_S / 4) or "").strip()
-        yield Finding("Slurm", Standing.GOOD, f"{version} answers".strip())
