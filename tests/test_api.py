@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import json
 import os
+import re
 import subprocess
 import sys
 from pathlib import Path
@@ -61,6 +62,22 @@ def test_a_run_is_loaded_with_its_tables(tmp_path: Path) -> None:
     ours, theirs = (frame["expected_step_s"].dropna().tolist() for frame in (run.trials, on_disk))
     assert ours == pytest.approx(theirs)
     assert ours
+
+
+def test_a_sweep_runs_from_python_and_its_charts_draw_themselves(tmp_path: Path) -> None:
+    sets = ["evidence=formula"]
+    run = zerobench.run_sweep("predicted-7b", sets=sets, only=["strategy=zero2,zero3"], reports=tmp_path)
+    assert dict(zip(run.trials["strategy"], run.trials["status"], strict=True)) == {
+        "zero2": "completed",
+        "zero3": "completed",
+    }
+    assert run.charts
+    for chart in run.charts.values():
+        assert "<svg" in chart._repr_html_()
+        assert not chart.table.empty
+    used = {name for chart in run.charts.values() for name in re.findall(r"var\((--[\w-]+)", chart._repr_html_())}
+    shown = next(iter(run.charts.values()))._repr_html_()
+    assert [name for name in used if f"{name}:" not in shown] == []
 
 
 def test_what_is_wrong_is_one_line(tmp_path: Path) -> None:

@@ -5,7 +5,8 @@
     one = zerobench.predict("llama-7b", "ds_config.json", gpus=8, gpu="h100", micro_batch_size=4)
     one.fits, one.peak_bytes, one.by_category
     run = zerobench.load("reports/quickstart_20261121-101500")
-    run.trials, run.memory
+    run.trials, run.memory, run.charts
+    run = zerobench.run_sweep("zero-stages", only=["strategy=zero2,zero3"])
 
 Each predicts or reads what the command of its name does (`zerobench plan --help`); what is wrong is a
 zerobench.errors.UserError of one line.
@@ -16,22 +17,30 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import sha256
-from json import dumps
+from html import escape
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerobench.errors import UserError
-from zerobench.folder import write_whole
 from zerobench.report.choice import Choice
+from zerobench.report.plan.document import categories_of
 from zerobench.report.plan.rows import PlanRow, recommended
 from zerobench.report.plan.view import read_plan as read_rows
+from zerobench.run.arithmetic import tried
 from zerobench.run.observer import Silent
+from zerobench.run.runner import start_sweep
+from zerobench.run.setup import resolved_configs
+from zerobench.run.site import LocalSite
+from zerobench.search.changes import keep_config
 from zerobench.search.plan import Request, read_plan
 from zerobench.search.predict import predict as run_predictions
+from zerobench.spec.expand import expand
+from zerobench.spec.machine import detect_machine
+from zerobench.spec.sweep import load_sweep
 from zerobench.store import Run, find_run, load_run
 
 if TYPE_CHECKING:
+    from zerobench.report.figure import Figure
     from zerobench.report.frames.plan_frame import Frame
 
 REPORTS = Path("reports")
@@ -73,8 +82,7 @@ class Prediction:
     @property
     def by_category(self) -> dict[str, int]:
         """Bytes at the peak of a steady step, by the ledger's names; empty where not known."""
-        instant = self.row.steady
-        return {} if instant is None else {name.value: size for name, size in instant.categories.items() if size}
+        return categories_of(self.row)
 
     @property
     def host_needed_bytes(self) -> int | None:
@@ -89,7 +97,8 @@ class Prediction:
     @property
     def expected_step_interval_s(self) -> tuple[float, float] | None:
         """What it lies between in eight of ten cases."""
-        return None if self.row.expected is None else self.row.expected.interval_s
+        found = self.row.expected
+        return None if found is None else (found.low_s, found.high_s)
 
     @property
     def expected_tokens_per_s(self) -> float | None:
@@ -156,8 +165,36 @@ class RunTables:
 
         return memory_frame(self.run)
 
+    @cached_property
+    def charts(self) -> dict[str, Chart]:
+        """The charts of its page, by their keys (needs the extra `report`)."""
+        from zerobench.report.charts import figures  # noqa: PLC0415 -- altair is for who asks
+        from zerobench.report.frames.run_frames import run_frames  # noqa: PLC0415 -- as above
+
+        return {one.key: Chart(one) for one in figures(run_frames([self.run])) if one.svg is not None}
+
     def _repr_html_(self) -> str:
         return str(self.trials.to_html())
+
+
+@dataclass(frozen=True)
+class Chart:
+    """One chart of a run, which a notebook draws."""
+
+    figure: Figure
+
+    @property
+    def table(self) -> Frame:
+        """The figures that it shows, as people read them."""
+        return self.figure.table
+
+    def _repr_html_(self) -> str:
+        from zerobench.report.charts.palette import colours  # noqa: PLC0415 -- altair is for who asks
+
+        declared = ";".join(f"{name}:{colour}" for name, colour in colours("light").items())
+        title, caption = escape(self.figure.title), escape(self.figure.caption)
+        style = f"{declared};color:var(--ink);background:var(--paper)"
+        return f'<figure style="{style}"><b>{title}</b>{self.figure.svg}<figcaption>{caption}</figcaption></figure>'
 
 
 def plan(
@@ -173,6 +210,7 @@ def plan(
     sequence_length: int | None = None,
     precision: str | None = None,
     activation_checkpointing: bool = False,
+    lora: int | None = None,
     stages: Sequence[int] | None = None,
     ds_config: str | Path | Mapping[str, Any] | None = None,
     evidence: str | None = None,
@@ -192,6 +230,7 @@ def plan(
         sequence_length=_text(sequence_length),
         precision=precision,
         activation_checkpointing=activation_checkpointing,
+        lora=_text(lora),
         stage=None if stages is None else ",".join(map(str, stages)),
         ds_config=None if ds_config is None else _file_of(ds_config, folder),
         evidence=evidence,
@@ -220,19 +259,35 @@ def load(run: str | None = None, reports: str | Path = REPORTS) -> RunTables:
     return RunTables(load_run(find_run(run, Path(reports))))
 
 
+def run_sweep(
+    sweep: str | Path,
+    *,
+    sets: Sequence[str] = (),
+    only: Sequence[str] = (),
+    repeats: int | None = None,
+    reports: str | Path = REPORTS,
+) -> RunTables:
+    """Run a sweep file, or a shipped sweep, on this machine as `zerobench run` does, in silence; its tables.
+
+    `sets` and `only` are as the options: `["micro_batch_size=1,2"]`. How each trial ended stands in `trials`. Raises
+    UserError: a mistake in the request, before anything is started.
+    """
+    asked = load_sweep(str(sweep), list(sets), list(only), repeats)
+    machine = tried(detect_machine(), asked)
+    planned = expand(asked, machine)
+    resolved_configs(planned)
+    site = LocalSite(machine.cpu_cores, machine.num_gpus, None)
+    result = start_sweep(asked, planned, machine, reports=Path(reports), site=site, observer=Silent())
+    return load(str(result.folder.path))
+
+
 def _text(number: int | None) -> str | None:
     return None if number is None else str(number)
 
 
 def _file_of(ds_config: str | Path | Mapping[str, Any], reports: Path) -> str:
     """The path of a configuration; of one that is given by its keys, of a file that is kept beside the runs."""
-    if not isinstance(ds_config, Mapping):
-        return str(ds_config)
-    text = dumps(ds_config, indent=2, sort_keys=True)
-    path = reports / "ds_configs" / f"{sha256(text.encode()).hexdigest()[:12]}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, text + "\n")
-    return str(path)
+    return keep_config(ds_config, reports) if isinstance(ds_config, Mapping) else str(ds_config)
 
 
 def _frame(rows: Sequence[PlanRow]) -> Frame:

@@ -24,6 +24,7 @@ from zerobench.memory.course import Courses
 from zerobench.memory.cpu_book import CpuBook, opened_book
 from zerobench.memory.cpu_book_build import NoBookError
 from zerobench.memory.engine_tensors import Named
+from zerobench.memory.held import Held
 from zerobench.memory.ledger_rows import LedgerRows
 from zerobench.memory.naming import Names
 from zerobench.memory.random_states import told_of_random_states
@@ -69,6 +70,7 @@ class Ledger:
         self._process: dict[tuple[StepKind, Phase], ProcessMemory] = {}
         self._unattributed_sites: dict[str, int] = {}
         self._logits: torch.Tensor | None = None
+        self._model: torch.nn.Module | None = None
         self.notes: list[str] = []
         """What could not be counted, and why."""
         self._book = self._open_book() if in_own_process else None
@@ -85,6 +87,7 @@ class Ledger:
         self.counter.adopt_reachable()
         with ExitStack() as stack:
             if model is not None:
+                self._model = model
                 stack.callback(_remove, self._hook_gradients(model) + self._hook_logits(model))
             if self._device.type == "cuda":
                 stack.enter_context(cuda.recorded_history())
@@ -130,16 +133,19 @@ class Ledger:
         self.names.identify(self._walk())
         self._account(step, phase)
 
-    def held(self, phase: Phase) -> dict[Category, int]:
+    def held(self, phase: Phase) -> Held:
         """What the tensors that live now hold on the device, within `phase`; what has no name is unattributed."""
+        seen = set(self.counter.live)
         self.counter.adopt_reachable()
         self.names.identify(self._walk())
-        found: dict[Category, int] = {}
-        for storage in self.counter.live.values():
+        found = Held()
+        for key, storage in self.counter.live.items():
             place, category = self._verdict(storage, phase)
             if place is Place.DEVICE and storage.device == self._device.type:
-                name = category or Category.UNATTRIBUTED
-                found[name] = found.get(name, 0) + storage.nbytes
+                born = storage.birth if key in seen else None  # what is adopted now was born elsewhere
+                found.add(storage.nbytes, category or Category.UNATTRIBUTED, born)
+        if self._model is not None:
+            found.add_states(self._model, self._device.type)
         return found
 
     def name_inputs(self, tensors: Iterable[torch.Tensor]) -> None:

@@ -17,6 +17,7 @@ from zerobench.errors import UserError, unknown_choice
 from zerobench.folder import RunFolder, write_whole
 from zerobench.records import Status, TrialRecord
 from zerobench.run.attempt import not_started, note_start, run_trial
+from zerobench.run.environment import capture_environment
 from zerobench.run.installed import check_installed
 from zerobench.run.kernels import compile_first, kernels_of
 from zerobench.run.links import refuse_links
@@ -31,6 +32,8 @@ from zerobench.run.simulations import predict
 from zerobench.run.site import Site, check_site
 from zerobench.run.stop import Stop, stop_on_signals
 from zerobench.spec.expand import PlannedTrial
+from zerobench.spec.machine import Machine
+from zerobench.spec.sweep import Sweep
 from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.store import STAMP, Run, TornError, load_run
 
@@ -81,6 +84,21 @@ def run_sweep(
     except OSError as error:
         raise UserError(f"--reports: {reports}: cannot be written: {error.strerror or error}") from None
     return _run_pending(run, site, observer)
+
+
+def start_sweep(
+    sweep: Sweep, planned: Sequence[PlannedTrial], machine: Machine, *, reports: Path, site: Site, observer: Observer
+) -> RunResult:
+    """Run `sweep` as it was planned for `machine`, in a new folder under `reports`. Raises UserError as `run_sweep`."""
+    return run_sweep(
+        planned,
+        sweep_name=sweep.name,
+        sweep=sweep.document,
+        environment=capture_environment() | {"bf16_slowdown": machine.bf16_slowdown},
+        reports=reports,
+        site=site,
+        observer=observer,
+    )
 
 
 def resume_run(

@@ -16,6 +16,7 @@ from zerobench.spec.plan import cells, document, in_world, read_stages, read_wor
 from zerobench.spec.plan_own import own_config
 from zerobench.spec.plan_sweep import sweep_gpu, sweep_points
 from zerobench.spec.target import GPUS_PER_NODE
+from zerobench.spec.trial import Evidence
 
 
 @dataclass(frozen=True)
@@ -35,6 +36,8 @@ class Request:
     sequence_length: str | None = None
     precision: str | None = None
     activation_checkpointing: bool = False
+    lora: str | None = None
+    """Rank of the adapters that are trained beside a frozen model."""
     stage: str | None = None
     ds_config: str | None = None
     write: Path | None = None
@@ -77,6 +80,8 @@ def read_plan(request: Request) -> Plan:
     cluster = _cluster(request, request.gpu or "", request.gpus or "")
     simulated = _planned(request, cluster)  # what is wrong in the request comes before what the machine lacks
     world = plan_world(request.evidence, cluster.gpu, by_formula=request.formula)
+    if request.lora is not None and world.evidence is Evidence.FORMULA:
+        raise UserError("--lora by formula: closed forms are of models that are trained whole; use another evidence")
     planned = in_world(simulated, world.evidence)
     name = f"plan-{planned[0].trial.model.name}"
     return Plan(name, document(name, planned), planned, cluster, world)
@@ -84,7 +89,7 @@ def read_plan(request: Request) -> Plan:
 
 _EXAMPLE = "zerobench plan --model llama-7b --gpus 8 --gpu h200 --host-memory 1TB"
 
-_WORK = ("model", "micro_batch", "gradient_accumulation", "sequence_length", "precision", "stage", "ds_config")
+_WORK = ("model", "micro_batch", "gradient_accumulation", "sequence_length", "precision", "lora", "stage", "ds_config")
 
 
 def _of_sweep(request: Request, sweep: str) -> Plan:
@@ -93,7 +98,6 @@ def _of_sweep(request: Request, sweep: str) -> Plan:
         raise UserError("--activation-checkpointing: the sweep says it: --set activation_checkpointing=true")
     gpu = sweep_gpu(sweep) if request.gpu is None else request.gpu
     cluster = _cluster(request, gpu, request.gpus or request.gpus_per_node)
-    sweep_points(sweep, cluster, request.sets)  # what is wrong in the sweep comes before what the machine lacks
     world = plan_world(request.evidence, cluster.gpu, by_formula=request.formula)
     read, planned = sweep_points(sweep, cluster, request.sets, world.evidence)
     return Plan(read.name, read.document, planned, cluster, world)
@@ -125,6 +129,7 @@ def _planned(request: Request, cluster: Cluster) -> list[PlannedTrial]:
             "sequence_length": request.sequence_length,
             "precision": request.precision,
             "activation_checkpointing": request.activation_checkpointing,
+            "adapter": None if request.lora is None else f"lora-{request.lora}",
         }
     )
     if request.ds_config is None:

@@ -93,11 +93,6 @@ class Axis:
     told: Told = Told.ALWAYS
 
     @property
-    def is_field(self) -> bool:
-        """Whether it is a field of TrialSpec by the same name."""
-        return self.name in TrialSpec.model_fields
-
-    @property
     def default(self) -> Any:
         """Its value where a sweep does not name it; None where there is none."""
         field = TrialSpec.model_fields.get(self.name)

@@ -131,6 +131,8 @@ class RankRun:
 
     def _open_device(self) -> Device:
         self.device = device = self.world.open_device(self.rank)
+        device.held = lambda: self._ledger.held(self.marks.phase)
+        device.snapshot = self.folder.memory_snapshot(self.rank.rank)
         device.watch_refusals()
         self.record.device_type = device.torch_device.type
         self.record.device_name = device.name
@@ -204,7 +206,10 @@ class RankRun:
         if per_token is not None and role_of(trial, record.rank) is Role.WORKER:
             record.flops_per_step = per_token * tokens / model_parallel_size(trial)
         if ds_config:
-            record.departures = departures(ds_config, trial.world_size, record.parameters.total, trial.optimizer)
+            built = record.parameters
+            record.departures = departures(
+                ds_config, trial.world_size, built.total, trial.optimizer, num_trained=built.trainable
+            )
 
     def _train(self, strategy: Strategy, device: Device) -> None:
         """All planned steps; where nothing is trained, only those that the ledger watches."""

@@ -9,12 +9,19 @@ from typing import Annotated
 
 import typer
 
+from zerobench.cli.answer import Answer, answering
 from zerobench.cli.options import REPORTS, Reports
 
 
+@answering
 def compare(
-    base: Annotated[str, typer.Argument(metavar="BASE", help="The run before: a run folder or its name.")],
-    new: Annotated[str, typer.Argument(metavar="NEW", help="The run after, of the same sweep.")],
+    base: Annotated[
+        str | None, typer.Argument(metavar="BASE", help="The run before; with --against the one after, the newest.")
+    ] = None,
+    new: Annotated[str | None, typer.Argument(metavar="NEW", help="The run after, of the same sweep.")] = None,
+    against: Annotated[
+        str | None, typer.Option("--against", metavar="NAME", help="Compare NEW with this baseline instead of BASE.")
+    ] = None,
     fail_on: Annotated[
         str | None,
         typer.Option(
@@ -27,8 +34,8 @@ def compare(
         Path | None, typer.Option("--markdown", metavar="FILE", help="Write it for a pull request too.")
     ] = None,
     reports: Reports = REPORTS,
-) -> int:
+) -> Answer:
     """Show the same trials of two runs side by side: memory to the byte, speed with its test."""
     from zerobench.cli.compare import Request, compare_runs
 
-    return compare_runs(Request(base=base, new=new, fail_on=fail_on, markdown=markdown, reports=reports))
+    return compare_runs(Request(base, new, against, fail_on=fail_on, markdown=markdown, reports=reports))

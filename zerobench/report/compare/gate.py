@@ -44,9 +44,13 @@ class Limit:
 
     def is_exceeded(self, change: MemoryChange) -> bool:
         """Whether a peak grew by more than this; a share of a peak that is not above 0 is not defined."""
+        return self.is_beyond(change.more_bytes, change.base.instant.total_bytes)
+
+    def is_beyond(self, more_bytes: int, base_bytes: int) -> bool:
+        """Whether so many bytes more than `base_bytes` are more than this."""
         if self.nbytes is not None:
-            return change.more_bytes > self.nbytes
-        return change.fraction is not None and change.fraction > (self.fraction or 0.0)
+            return more_bytes > self.nbytes
+        return base_bytes > 0 and more_bytes / base_bytes > (self.fraction or 0.0)
 
 
 @dataclass

@@ -11,7 +11,7 @@ from functools import cached_property
 
 from zerobench.records import Place, Status, StepKind
 from zerobench.report.capacity import Capacity, DeviceNeed, device_need, host_bytes_per_node
-from zerobench.report.choice import ROOM, Choice, Interval, Option, choose
+from zerobench.report.choice import ROOM, Choice, Option, choose
 from zerobench.report.figures.name import TrialName
 from zerobench.report.memory_view import Instant, largest_peak
 from zerobench.report.render.layout import Shown
@@ -80,11 +80,6 @@ class PlanRow:
         """The shortest that a step can take."""
         return None if self.bound is None else self.bound.step_s
 
-    @property
-    def is_bound_whole(self) -> bool:
-        """Whether the bound has all of its terms, so that it can be held against others."""
-        return self.bound is not None and self.bound.is_whole
-
     @cached_property
     def steady(self) -> Instant | None:
         """The device's largest instant of a steady step."""
@@ -133,9 +128,7 @@ class PlanRow:
         """It as the rule of choice sees it; what is not known of the device has no room."""
         spec = self.trial.spec
         room = -1.0 if self.need is None else self.room
-        found = self.expected
-        interval = None if found is None else Interval(found.low_s, found.step_s, found.high_s)
-        return Option(spec.zero_stage, spec.offload_optimizer, spec.offload_param, room, interval)
+        return Option(spec.zero_stage, spec.offload_optimizer, spec.offload_param, room, self.expected)
 
     @property
     def expected_tokens_per_s(self) -> float | None:

@@ -1,0 +1,73 @@
+"""A run kept by a name is what later runs are held against, whatever becomes of the run itself."""
+
+from __future__ import annotations
+
+import shlex
+import shutil
+from pathlib import Path
+
+import pytest
+import yaml
+
+from tests.cli.conftest import Call
+from tests.report.compare.runs import BASE_S, SLOWER_S, lay_out, repeats
+from tests.report.sample_run import spec
+from tests.tools.imports import ROOT
+from zerobench.cli.app import commands
+
+SMALL = spec("zero1", gpus_per_node=1)
+GATE = ("--fail-on", "memory:2%,speed:5%")
+
+
+@pytest.fixture
+def kept(call: Call, tmp_path: Path) -> Call:
+    """Runs a command where the run before is the baseline main, and is gone; same and slower are there."""
+    reports = tmp_path / "reports"
+    before = lay_out(reports, "before", repeats(SMALL, BASE_S))
+    lay_out(reports, "same", repeats(SMALL, tuple(reversed(BASE_S))))
+    lay_out(reports, "slower", repeats(SMALL, SLOWER_S))
+    assert call("baseline", "set", "main", "before") == (0, "main: before, in reports/baselines/main\n", "")
+    shutil.rmtree(before)
+    return call
+
+
+def test_a_run_is_held_against_the_baseline(kept: Call) -> None:
+    assert kept("compare", "same", "--against", "main", *GATE)[0] == 0
+    assert kept("compare", "--against", "main", "--fail-on", "memory:2%")[0] == 0, "the newest run"
+    code, out, _ = kept("compare", "slower", "--against", "main", *GATE)
+    assert code == 1
+    assert "BASE: run before. NEW: run slower." in " ".join(out.split())
+
+
+def test_a_baseline_is_no_run_of_its_own_and_is_replaced_by_the_next(kept: Call) -> None:
+    assert kept("show", "main")[0] == 2
+    assert kept("baseline", "set", "main", "slower")[0] == 0
+    assert kept("compare", "slower", "--against", "main", *GATE)[0] == 0
+    assert kept("baseline") == (0, "main: slower, in reports/baselines/main\n", "")
+
+
+def test_the_workflow_to_copy_has_commands_that_are_understood() -> None:
+    [job] = yaml.safe_load((ROOT / "docs/memory-gate.yml").read_text())["jobs"].values()
+    lines = [shlex.split(step["run"]) for step in job["steps"] if step.get("run", "").startswith("zerobench ")]
+    assert [words[1] for words in lines] == ["doctor", "run", "compare"]
+    known = {command.name: command for command in commands()}
+    for _, name, *words in lines:
+        known[name].make_context(name, words)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "words"),
+    [
+        (["compare", "same", "--against", "mian"], "did you mean 'main'"),
+        (["compare", "same", "slower", "--against", "main"], "name NEW alone"),
+        (["compare", "same"], "NEW is missing"),
+        (["baseline", "set"], "NAME is missing"),
+        (["baseline", "set", "../main", "same"], "NAME: '../main'"),
+        (["baseline", "sett", "main"], "did you mean 'set'"),
+        (["baseline", "set", "main", "before"], "'before' is not a run folder"),
+    ],
+)
+def test_a_mistake_is_one_line_and_exit_status_2(kept: Call, arguments: list[str], words: str) -> None:
+    code, out, err = kept(*arguments)
+    assert (code, out, err.count("\n")) == (2, "", 1)
+    assert words in err

@@ -1,0 +1,46 @@
+"""`zerobench baseline`: runs kept by a name, for `compare --against`."""
+
+# ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
+
+from __future__ import annotations
+
+from typing import Annotated
+
+import typer
+
+from zerobench.cli.answer import Answer, answering
+from zerobench.cli.options import REPORTS, Reports
+from zerobench.errors import UserError, unknown_choice
+
+
+@answering
+def baseline(
+    action: Annotated[str, typer.Argument(metavar="ACTION", help="`set`, or `list` (the default).")] = "list",
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="What to call it: main.")] = None,
+    run: Annotated[str | None, typer.Argument(metavar="RUN", help="A run folder or its name; the newest one.")] = None,
+    reports: Reports = REPORTS,
+) -> Answer:
+    """Keep a run by a name, which later runs are compared with by `compare --against NAME`; or list those kept."""
+    from zerobench.baselines import baselines, set_baseline
+    from zerobench.store import find_run, load_run
+
+    if action not in {"set", "list"}:
+        raise unknown_choice("ACTION", action, ["set", "list"])
+    if action == "set":
+        if name is None:
+            raise UserError("NAME is missing: zerobench baseline set NAME [RUN]")
+        set_baseline(name, find_run(run, reports), reports)
+    elif name is not None:
+        raise UserError(f"NAME: {name!r}: list takes none")
+    kept = [
+        {"baseline": one, "run_id": load_run(path).run_id, "folder": str(path)}
+        for one, path in baselines(reports).items()
+    ]
+
+    def show() -> None:
+        for one in kept:
+            typer.echo(f"{one['baseline']}: {one['run_id']}, in {one['folder']}")
+        if not kept:
+            typer.echo("no baseline yet; keep one with: zerobench baseline set NAME RUN")
+
+    return Answer(lambda: {"baselines": kept}, show)
