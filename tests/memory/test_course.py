@@ -24,6 +24,7 @@ def entered(deltas, points=8):
             events.append((dead, -dead[2]))
     live = [(thing, thing[2]) for thing in alive]
     here = replay(live, events, lambda thing: thing[0], lambda thing: f"model.py:{thing[2] % 2}")
+    assert here.walk is not None
     return course(STEADY, BACKWARD, here.walk, points), here
 
 

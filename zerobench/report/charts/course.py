@@ -8,6 +8,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 from itertools import accumulate
+from typing import Any
 
 import altair as alt
 import pandas as pd
@@ -211,7 +212,7 @@ def _peak(panel: _Panel, unit: ByteAxis, x: alt.X, y: alt.Y) -> list[Mark]:
     is_right = at > len(panel.phases) * 0.7
     place = {"x": x, "y": y}
     dot = alt.Chart(data(rows)).mark_point(color="var(--ink)", filled=True, size=45, opacity=1, aria=False)
-    text = {"align": "right" if is_right else "left", "dx": -6 if is_right else 6, "dy": -9}
+    text: dict[str, Any] = {"align": "right" if is_right else "left", "dx": -6 if is_right else 6, "dy": -9}
     halo = alt.Chart(data(rows)).mark_text(stroke="var(--paper)", strokeWidth=3, **text)
     plain = alt.Chart(data(rows)).mark_text(**text)
     said = {**place, "text": alt.Text("text:N")}
