@@ -29,6 +29,7 @@ from zerobench.cli.commands import (
     strategies,
     submit,
     sweeps,
+    tune,
     validate,
     watch,
 )
@@ -134,6 +135,7 @@ _COMMANDS = (
     watch.watch,
     emulate.emulate,
     plan.plan,
+    tune.tune,
     status.status,
     show.show,
     explain.explain,

@@ -11,6 +11,7 @@ from zerobench.report.tables.model import Column, Line, Table
 from zerobench.report.tables.part import Part
 from zerobench.report.tables.plan_memory import verdict
 from zerobench.spec.cluster import Cluster
+from zerobench.spec.recomputation import checkpointing_code
 from zerobench.units import format_bytes, format_count, format_seconds
 
 _DAY_S = 24 * 3600.0
@@ -28,13 +29,25 @@ def answer(
         return Part(f"{_where(rows, cluster)}: nothing fits", text=[_nearest(rows), *others])
     best = choice.best
     title = f"{_where(rows, cluster)}: take {plain(best.shown.label)}"
-    lines = [_memory(best), _speed(best), *_duration(best, tokens), f"Why: {choice.reason}."]
+    lines = [*_batch(rows, best), _memory(best), _speed(best), *_duration(best, tokens), f"Why: {choice.reason}."]
     return Part(title, text=[*lines, *others])
 
 
 def _where(rows: Sequence[PlanRow], cluster: Cluster) -> str:
     spec = rows[0].trial.spec
     return f"{plain(spec.model.name)} on {spec.world_size} x {cluster.gpu.name}"
+
+
+def _batch(rows: Sequence[PlanRow], best: PlanRow) -> Iterator[str]:
+    """How the global batch comes about, where rows differ in it; checkpointing as the line of code that turns it on."""
+    spec = best.trial.spec
+    if len({row.trial.spec.micro_batch_size for row in rows}) > 1:
+        yield (
+            f"Batch: {spec.global_batch_size:,} sequences = micro batch {spec.micro_batch_size} x accumulation "
+            f"{spec.gradient_accumulation_steps} x {spec.world_size} GPUs."
+        )
+    if len({row.trial.spec.activation_checkpointing for row in rows}) > 1 and spec.activation_checkpointing:
+        yield f"In your script: {checkpointing_code(spec.activation_checkpointing)}"
 
 
 def _memory(best: PlanRow) -> str:
