@@ -46,7 +46,7 @@ def _batch(rows: Sequence[PlanRow], best: PlanRow) -> Iterator[str]:
             f"Batch: {spec.global_batch_size:,} sequences = micro batch {spec.micro_batch_size} x accumulation "
             f"{spec.gradient_accumulation_steps} x {spec.world_size} GPUs."
         )
-    if len({row.trial.spec.activation_checkpointing for row in rows}) > 1 and spec.activation_checkpointing:
+    if spec.activation_checkpointing:
         yield f"In your script: {checkpointing_code(spec.activation_checkpointing)}"
 
 
