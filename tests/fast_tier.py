@@ -38,6 +38,7 @@ SLOWER = {
     "tests/cli/test_plan.py::test_a_sweep_is_planned_by_formula": "a run, which asks the machine's programs",
     "tests/cli/test_plan.py::test_a_global_batch": "runs, which ask the machine's programs",
     "tests/search/test_fastest.py::test_a_run_holds": "a run, which asks the machine's programs",
+    "tests/search/test_fastest.py::test_a_world_where": "a run, which asks the machine's programs",
     "tests/search/test_fastest.py::test_rounds_join": "a run, which asks the machine's programs",
     "tests/ds_config/test_written.py": "transformers and DeepSpeed",
     "tests/cli/test_report.py::test_a_page_is_written_without": "an interpreter of its own",

@@ -21,7 +21,7 @@ from zerobench.spec.trial import TrialSpec
 pytestmark = pytest.mark.usefixtures("no_emulator")
 
 REQUEST = Request(
-    model="llama-7b", gpus="8", gpu="h100", host_memory="1TB", global_batch="64", tunes=True, formula=True, stage="1,3"
+    model="llama-7b", gpus="8", gpu="h100", host_memory="1TB", global_batch="512", tunes=True, formula=True, stage="1,3"
 )
 
 
@@ -107,7 +107,7 @@ def test_a_run_holds_all_rounds_with_two_micro_batches_each_and_rows_are_of_the_
     assert plan.varied is not None
     found = searched(plan, plan.varied, tmp_path, Silent(), 2)
     assert found.num_rounds >= 1
-    assert {row.trial.spec.global_batch_size for row in found.rows} == {64}
+    assert {row.trial.spec.global_batch_size for row in found.rows} == {512}
     trials = list((found.result.folder.path / "trials").iterdir())
     assert len(trials) == found.num_tried + sum(one.skipped is not None for one in plan.planned)
     assert found.result.statuses.total() >= found.num_tried
@@ -123,6 +123,19 @@ def test_rounds_join_one_run(tmp_path: Path, plan: Plan, cells: list[Cell]) -> N
     made = [*rounds.make([first]), *rounds.make([second])]
     assert [row.trial.spec.micro_batch_size for row in made] == [1, 2]
     assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_world_where_every_trial_fails_ends_the_search_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: Plan
+) -> None:
+    assert plan.varied is not None
+    monkeypatch.setattr("zerobench.run.simulations.formula_record", _fails)
+    with pytest.raises(UserError, match=f"no trial of {tmp_path}/tune-llama-7b_.* completed; its records say why$"):
+        searched(plan, plan.varied, tmp_path, Silent())
+
+
+def _fails(trial: TrialSpec) -> None:
+    raise UserError(f"{trial.strategy}: a formula that is not there")
 
 
 def test_a_model_without_a_closed_form_is_refused_in_one_line(tmp_path: Path, plan: Plan) -> None:

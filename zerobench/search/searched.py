@@ -22,7 +22,7 @@ from zerobench.search.plan import Plan
 from zerobench.search.predict import extend, predict
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.plan import checked, document, in_world
-from zerobench.spec.trial import TrialSpec
+from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.spec.varied import Varied
 from zerobench.store import load_run
 
@@ -97,7 +97,11 @@ class Rounds:
             raise KeyboardInterrupt
         trials = {one.spec.config_hash: one for one in ended_trials(load_run(self.result.folder.path)) if is_whole(one)}
         pairs = ((row, trials.get(short[row.trial.spec.config_hash].config_hash)) for row in variants)
-        return [lengthened(row, trial, self._plan.cluster) for row, trial in pairs if trial is not None]
+        rows = [lengthened(row, trial, self._plan.cluster) for row, trial in pairs if trial is not None]
+        if not trials:
+            other = "; another world may: --evidence simulated" if world is Evidence.EMULATED else ""
+            raise UserError(f"no trial of {self.result.folder.path} completed; its records say why{other}")
+        return rows
 
     def _run(self, sweep: dict[str, Any]) -> RunResult:
         if self.result is None:
