@@ -99,8 +99,8 @@ def of_grid(case: Case, world: str, reports: Path) -> Iterator[Figure]:
 def of_tune(case: Case, world: str, reports: Path) -> Iterator[Figure]:
     """What tune tried, its choice first."""
     plan = asked(case, world)
-    found = searched(plan, plan.varied, reports, Silent(), WIDTH) if plan.varied is not None else None
-    if found is None or found.best is None:
+    found = searched(plan, reports, Silent(), WIDTH)
+    if found.best is None:
         return
     yield figure(case, world, "tune", found.best, tried=True)
     for cell in found.cells:

@@ -140,7 +140,11 @@ def test_a_global_batch_is_answered_with_micro_batch_and_accumulation_on_one_scr
         f"per_device_train_batch_size={micro}, gradient_accumulation_steps={accumulation}, learning_rate=2e-05" in out
     )
     assert json.loads((tmp_path / "ds.json").read_text())["train_batch_size"] == "auto"
-    assert "variants by formula" in out
+    [search] = tmp_path.glob("reports/*/search.json")
+    found = json.loads(search.read_text())
+    assert found["chosen"] in found["tried"]
+    assert (found["num_variants"] > found["num_tried"]) is (len(found["tried"]) < found["num_variants"])
+    assert f"Searched: {found['num_variants']:,} variants by formula" in out
     assert len(out.splitlines()) <= 26
 
 

@@ -13,6 +13,7 @@ from zerobench.cli.paths import shortest
 from zerobench.cli.run import notes_of
 from zerobench.ds_config.written import training_arguments, written_config
 from zerobench.errors import UserError, unknown_choice
+from zerobench.folder import write_whole
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.plan.view import Found, PlanView, plan_view
 from zerobench.report.render.terminal import print_parts
@@ -68,8 +69,9 @@ def _predicted(asked: Plan, reports: Path, tokens: float | None) -> tuple[RunRes
     if asked.varied is None:
         result = predict(asked.planned, asked.name, asked.document, reports, prediction_view())
         return result, None if result.interrupted else plan_view(result.folder.path, asked.cluster, tokens)
-    found = searched(asked, asked.varied, reports, prediction_view(), WIDTH if asked.varied.sets_keys else None)
+    found = searched(asked, reports, prediction_view(), WIDTH if asked.varied.sets_keys else None)
     words = f"Searched: {found.num_variants:,} variants by formula, {found.num_tried} of them {tried_in(asked)}."
+    write_whole(found.result.folder.path / "search.json", json.dumps(found.document, indent=2) + "\n")
     shown = Found(found.rows, words, AS_FAST if asked.varied.sets_keys else None)
     return found.result, plan_view(found.result.folder.path, asked.cluster, tokens, shown)
 

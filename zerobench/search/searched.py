@@ -23,7 +23,6 @@ from zerobench.search.predict import extend, predict
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.plan import checked, document, in_world
 from zerobench.spec.trial import Evidence, TrialSpec
-from zerobench.spec.varied import Varied
 from zerobench.store import load_run
 
 MICRO_BATCHES_PLAYED = 2
@@ -60,13 +59,52 @@ class Searched:
         """The fastest of all, the simplest of those that are as fast."""
         return fastest(cell.best for cell in self.cells)
 
+    @property
+    def document(self) -> dict[str, Any]:
+        """The evidence as JSON: what was chosen, all that was tried, how it was searched; bytes and seconds."""
+        tried = [_figures(row) for cell in self.cells for row in cell.tried.values()]
+        return {
+            "chosen": None if self.best is None else _figures(self.best),
+            "assumptions": [] if self.best is None or self.best.expected is None else self.best.expected.assumptions,
+            "num_variants": self.num_variants,
+            "num_tried": self.num_tried,
+            "num_rounds": self.num_rounds,
+            "tried": sorted(tried, key=lambda one: (not one["has_room"], one["expected_step_s"] or 0.0)),
+        }
 
-def searched(plan: Plan, varied: Varied, reports: Path, observer: Observer, width: int | None = None) -> Searched:
+
+_VARIED = (
+    "strategy",
+    "offload_optimizer",
+    "offload_param",
+    "micro_batch_size",
+    "gradient_accumulation_steps",
+    "activation_checkpointing",
+    "ds_config",
+)
+
+
+def _figures(row: PlanRow) -> dict[str, Any]:
+    found = row.expected
+    return row.trial.spec.model_dump(mode="json", include=set(_VARIED)) | {
+        "evidence": row.evidence.value,
+        "needed_bytes": row.device.needed_bytes,
+        "capacity_bytes": row.device.capacity_bytes,
+        "host_needed_bytes": row.host.needed_bytes,
+        "has_room": row.has_room,
+        "expected_step_s": None if found is None else found.step_s,
+        "expected_step_interval_s": None if found is None else found.interval_s,
+        "expected_tokens_per_s": row.expected_tokens_per_s,
+    }
+
+
+def searched(plan: Plan, reports: Path, observer: Observer, width: int | None = None) -> Searched:
     """Search the cells of `plan`, each for itself or (`width`) for the fastest of all, in a run under `reports`.
 
     Raises UserError: no closed form is known of the model, which the search begins with.
     """
-    cells = asked_of_formulas([item.trial for item in plan.planned if item.skipped is None], varied, plan.cluster)
+    trials = [item.trial for item in plan.planned if item.skipped is None]
+    cells = [] if plan.varied is None else asked_of_formulas(trials, plan.varied, plan.cluster)
     if not cells:
         raise UserError(
             f"--global-batch: no closed form is known of {plan.planned[0].trial.model.name}, so that nothing can be "

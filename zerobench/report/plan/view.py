@@ -121,7 +121,7 @@ def plan_view(path: Path, cluster: Cluster, tokens: float | None = None, found: 
         shown, rows = read_plan(path, cluster)
         others = _others(shown)
         if found is not None:
-            rows = _named_rows(found.rows)
+            rows = named_rows(found.rows)
             shown = [row.shown for row in rows] + [one for one in shown if one.trial.record.status is Status.SKIPPED]
             others = [found.words, *others]
         choice = recommended(rows, None if found is None else found.within)
@@ -133,7 +133,8 @@ def plan_view(path: Path, cluster: Cluster, tokens: float | None = None, found: 
         return PlanView((plan_table(rows), answer(rows, choice, cluster, others, tokens)), details, best)
 
 
-def _named_rows(rows: Sequence[PlanRow]) -> list[PlanRow]:
+def named_rows(rows: Sequence[PlanRow]) -> list[PlanRow]:
+    """`rows` of a search with the names of `names`."""
     told = names([row.trial.spec for row in rows])
     return [replace(row, shown=replace(row.shown, label=name)) for row, name in zip(rows, told, strict=True)]
 

@@ -28,9 +28,15 @@ def answer(
     if choice is None:
         return Part(f"{_where(rows, cluster)}: nothing fits", text=[_nearest(rows), *others])
     best = choice.best
-    title = f"{_where(rows, cluster)}: take {plain(best.shown.label)}"
+    title = f"{_where(rows, cluster)}: take {_taken(best)}"
     lines = [*_batch(rows, best), _memory(best), _speed(best), *_duration(best, tokens), f"Why: {choice.reason}."]
     return Part(title, text=[*lines, *others])
+
+
+def _taken(best: PlanRow) -> str:
+    """Its name, and its strategy where that is in no name because all have it."""
+    strategy, label = best.trial.spec.strategy, plain(best.shown.label)
+    return label if strategy in label.split() else f"{strategy} {label}"
 
 
 def _where(rows: Sequence[PlanRow], cluster: Cluster) -> str:
