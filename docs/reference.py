@@ -5,12 +5,13 @@ from __future__ import annotations
 import ast
 import inspect
 import itertools
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from enum import StrEnum
 from typing import Any
 
 import typer
 
+from zerobench.cli import fields
 from zerobench.cli.app import app
 from zerobench.records import Category
 from zerobench.report.frames import schema
@@ -30,6 +31,7 @@ def pages() -> dict[str, str]:
         "categories": _categories(),
         "columns": _columns(),
         "commands": _commands(),
+        "json": _json(),
         "models": _models(),
         "gpus": _gpus(),
     }
@@ -92,6 +94,17 @@ def _commands() -> str:
         command = group.get_command(context, name)  # type: ignore[attr-defined]
         parts.append(f"## {name}\n\n{_help(command, type(context)(command, info_name=f'zerobench {name}'))}")
     return "\n\n".join(parts) + "\n"
+
+
+def _json() -> str:
+    lead = "What `--json` prints, one document a command. `zerobench report --json` writes that of `show` to a file."
+    parts = [f"# JSON documents\n\n{lead}\n\n{inspect.getdoc(fields)}", _field_table(fields.EVERY)]
+    parts += [f"## {command}\n\n{_field_table(found)}" for command, found in fields.FIELDS.items()]
+    return "\n\n".join(parts) + "\n"
+
+
+def _field_table(found: Mapping[str, fields.Field]) -> str:
+    return table(["field", "kind", "what it is"], [[f"`{path}`", one.kind, one.words] for path, one in found.items()])
 
 
 def _help(command: Any, context: Any) -> str:

@@ -17,18 +17,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 from functools import cached_property
-from hashlib import sha256
-from json import dumps
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
 
 from zerobench.errors import UserError
-from zerobench.folder import write_whole
 from zerobench.report.choice import Choice
+from zerobench.report.plan.document import categories_of
 from zerobench.report.plan.rows import PlanRow, recommended
 from zerobench.report.plan.view import named_rows
 from zerobench.report.plan.view import read_plan as read_rows
 from zerobench.run.observer import Silent
+from zerobench.search.changes import keep_config
 from zerobench.search.fastest import AS_FAST
 from zerobench.search.plan import Request, read_plan
 from zerobench.search.predict import predict as run_predictions
@@ -77,8 +76,7 @@ class Prediction:
     @property
     def by_category(self) -> dict[str, int]:
         """Bytes at the peak of a steady step, by the ledger's names; empty where not known."""
-        instant = self.row.steady
-        return {} if instant is None else {name.value: size for name, size in instant.categories.items() if size}
+        return categories_of(self.row)
 
     @property
     def host_needed_bytes(self) -> int | None:
@@ -93,7 +91,8 @@ class Prediction:
     @property
     def expected_step_interval_s(self) -> tuple[float, float] | None:
         """What it lies between in eight of ten cases."""
-        return None if self.row.expected is None else self.row.expected.interval_s
+        found = self.row.expected
+        return None if found is None else (found.low_s, found.high_s)
 
     @property
     def expected_tokens_per_s(self) -> float | None:
@@ -177,6 +176,7 @@ def plan(
     sequence_length: int | None = None,
     precision: str | None = None,
     activation_checkpointing: bool = False,
+    lora: int | None = None,
     stages: Sequence[int] | None = None,
     ds_config: str | Path | Mapping[str, Any] | None = None,
     evidence: str | None = None,
@@ -196,6 +196,7 @@ def plan(
         sequence_length=_text(sequence_length),
         precision=precision,
         activation_checkpointing=activation_checkpointing,
+        lora=_text(lora),
         stage=None if stages is None else ",".join(map(str, stages)),
         ds_config=None if ds_config is None else _file_of(ds_config, folder),
         evidence=evidence,
@@ -266,13 +267,7 @@ def _text(number: int | None) -> str | None:
 
 def _file_of(ds_config: str | Path | Mapping[str, Any], reports: Path) -> str:
     """The path of a configuration; of one that is given by its keys, of a file that is kept beside the runs."""
-    if not isinstance(ds_config, Mapping):
-        return str(ds_config)
-    text = dumps(ds_config, indent=2, sort_keys=True)
-    path = reports / "ds_configs" / f"{sha256(text.encode()).hexdigest()[:12]}.json"
-    path.parent.mkdir(parents=True, exist_ok=True)
-    write_whole(path, text + "\n")
-    return str(path)
+    return keep_config(ds_config, reports) if isinstance(ds_config, Mapping) else str(ds_config)
 
 
 def _frame(rows: Sequence[PlanRow]) -> Frame:

@@ -105,6 +105,10 @@ class TrialFolder:
         ranks = [name[5:-5] for name in names if name.startswith("rank_") and name.endswith(".json")]
         return [self.rank_record(rank) for rank in sorted(map(int, ranks))]
 
+    def memory_courses(self, rank: int) -> Path:
+        """Device memory of rank `rank` over start-up and a steady step (MemoryCourses)."""
+        return self.path / f"memory_course_{rank}.json"
+
     def progress(self, rank: int) -> Path:
         """Where rank `rank` is: pid, hostname, phase, step, memory (Progress); rewritten as it goes."""
         return self.path / f"progress_{rank}.json"

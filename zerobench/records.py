@@ -143,6 +143,30 @@ class MemoryRow(Record):
         return self.at_peak_bytes if self.at_tensor_peak_bytes is None else self.at_tensor_peak_bytes
 
 
+class MemoryCourse(Record):
+    """Device memory of one rank over one phase as it ran, at a few instants, that of the largest total among them."""
+
+    step: StepKind
+    phase: Phase
+    num_events: int
+    """Allocations and frees within the phase."""
+    events: list[int]
+    """For each instant the number of events before it, in order."""
+    sizes_bytes: dict[Category, list[int]]
+    """Bytes at each instant, as tensors asked for them; only the emulator's and the simulator's blocks are rounded."""
+    sites: dict[Category, str]
+    """Where most bytes of the category were allocated: file and function, or the autograd node."""
+
+
+class MemoryCourses(Record):
+    """A rank's memory over start-up and a steady step."""
+
+    schema_version: int = SCHEMA_VERSION
+    trial_id: str
+    rank: int
+    phases: list[MemoryCourse]
+
+
 class ProcessMemory(Record):
     """What the kernel says of the rank's process at the end of a phase."""
 
@@ -282,6 +306,27 @@ class ContextMemory(Record):
     """What NCCL took at its first collectives."""
 
 
+class Standing(Record):
+    """What stood on a device when its allocator refused a request, asked at that instant."""
+
+    allocated_bytes: int
+    """Given out by torch's allocator."""
+    reserved_bytes: int
+    """Taken by it from the driver; what is not given out of it is free in pieces."""
+    largest_free_bytes: int
+    """The largest of those pieces."""
+    by_category: dict[Category, int] = Field(default_factory=dict)
+    """Empty, like the next two, where no ledger looked on; what the names do not cover is unattributed."""
+    by_module: dict[str, int] = Field(default_factory=dict)
+    """By the class of the model's module: its parameters and gradients, and what its code allocated."""
+    by_site: dict[str, int] = Field(default_factory=dict)
+    """By the function that allocated it."""
+
+    def in_pieces(self, bytes_asked: int, bytes_free: int) -> bool:
+        """Whether there was room for what was asked in all, and not in one piece."""
+        return self.reserved_bytes - self.allocated_bytes + bytes_free >= bytes_asked
+
+
 class Failure(Record):
     """Why a rank, or a trial, did not complete."""
 
@@ -297,6 +342,8 @@ class Failure(Record):
     bytes_needed: int | None = None
     """What the rank needs of its device in all: its emulated GPU had less, and it was played once more on one that has
     room for everything. The record's memory is then of that play."""
+    standing: Standing | None = None
+    """What stood on the device when it refused. None in older records."""
     evidence: str | None = None
     """What shows it, for example the kernel's oom_kill counter or the exit signal."""
     stacks: dict[str, str] = Field(default_factory=dict)

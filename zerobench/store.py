@@ -23,7 +23,7 @@ from pydantic_core import from_json
 
 from zerobench.errors import UserError, nearest
 from zerobench.folder import RunFolder, TrialFolder
-from zerobench.records import SCHEMA_VERSION, RankRecord, Record, Start, Status, TrialRecord
+from zerobench.records import SCHEMA_VERSION, MemoryCourses, RankRecord, Record, Start, Status, TrialRecord
 from zerobench.spec.base import user_error
 from zerobench.spec.trial import TrialSpec
 
@@ -84,6 +84,7 @@ UPGRADES: dict[type[BaseModel], dict[int, Callable[[Document], Document]]] = {
     Start: {},
     TrialRecord: {},
     RankRecord: {},
+    MemoryCourses: {},
 }
 """For each kind of document: from schema version to the function that makes the next version's document of it.
 A trial's spec carries no version; it has its run's (plan.json)."""

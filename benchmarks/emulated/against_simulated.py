@@ -2,7 +2,7 @@
 
     python benchmarks/emulated/against_simulated.py [--few]
 
-Cells are those of ../prediction (61, on an H200 instead of CPU ranks), of cells.yaml (40) and of strategies.yaml (8).
+Cells are those of ../prediction (61, on an H200 instead of CPU ranks), of cells.yaml (38) and of strategies.yaml (10).
 The emulated world's figures are those of torch's own caching allocator. Writes against_simulated.csv, a row for each
 phase of each cell, and prints what must hold: allocated peaks within 0.5 %, reserved within 2 %, and no more than 1 %
 of a peak without a name.

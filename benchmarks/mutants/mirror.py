@@ -8,6 +8,7 @@ from dataclasses import dataclass
 from functools import cache
 from pathlib import Path
 
+from benchmarks.mutants.judges import JUDGES
 from tests.fast_tier import is_fast
 from tests.tools.imports import ROOT, imports_of, module_name, python_files
 
@@ -51,8 +52,11 @@ class Mirror:
 def mirror_of(module: Path) -> Mirror:
     """The test files that mirror `module`: of the folder that mirrors its own, the nearest to it first.
 
-    Where none of that folder reaches it, those of the fast tier elsewhere that import it themselves.
+    Where none of that folder reaches it, those of the fast tier elsewhere that import it themselves; where judges are
+    named for it, these alone.
     """
+    if judges := JUDGES.get(module.relative_to(ROOT / "zerobench").as_posix()):
+        return Mirror(judges, ())
     folder = _mirrored_folder(module)
     own = folder / f"test_{module.stem}.py"
     reached = _reaching(module, _test_files(folder)) or _reaching(module, _fast_files(), most=1)
@@ -61,6 +65,11 @@ def mirror_of(module: Path) -> Mirror:
     nearest.sort(key=lambda path: path != own)
     others = sorted(set(reached) - set(nearest), key=lambda path: (reached[path], path))
     return Mirror(*(tuple(path.relative_to(ROOT).as_posix() for path in paths) for paths in (nearest, others)))
+
+
+def file_of(test: str) -> Path:
+    """The file of a test, or of files of tests that are named as pytest does."""
+    return ROOT / test.partition("::")[0]
 
 
 def _reaching(module: Path, files: Iterable[Path], most: int | None = None) -> dict[Path, int]:
@@ -105,7 +114,7 @@ def without(module: Path, tests: Mirror) -> list[str]:
     wanted = module_name(module)
     reached = set[str]()
     for name in (*tests.nearest, *tests.others):
-        reached |= _started_by(module_name(ROOT / name))
+        reached |= _started_by(module_name(file_of(name)))
     mine = {name for name in reached if name.startswith("zerobench")}
     return sorted(name for name in mine if wanted not in _started_by(name))
 

@@ -26,7 +26,7 @@ from benchmarks.mutants.mirror import PACKAGES, Mirror, Package, mirror_of, with
 from benchmarks.mutants.positions import Mutant, mutants_of, sample
 from benchmarks.mutants.state import Key, Verdicts, key_of
 from benchmarks.mutants.table import Row, survivors, table
-from benchmarks.mutants.trial import Case, Round, Verdict, begin, verdict_of
+from benchmarks.mutants.trial import SECONDS, Case, Round, Verdict, begin, verdict_of
 from tests.fast_tier import MARKER, is_fast
 from tests.tools.imports import ROOT, module_name
 from zerobench.errors import UserError, unknown_choice
@@ -79,7 +79,7 @@ def _try_module(package: Package, module: Path, asked: Asked, verdicts: Verdicts
     if not child:
         status = 1
         try:
-            _import(_imported_unmutated(waiting[0].case))
+            _import(imported_unmutated(waiting[0].case))
             _import(without(module, mirror_of(module)))
             _try_all(waiting, asked.processes, verdicts)
             status = 0
@@ -93,14 +93,19 @@ def _try_module(package: Package, module: Path, asked: Asked, verdicts: Verdicts
     verdicts.read()
 
 
-def _imported_unmutated(case: Case) -> list[str]:
+def imported_unmutated(case: Case) -> list[str]:
     """Modules of others that the tests import. Raises UserError: without any mutant the tests do not pass."""
     with tempfile.TemporaryDirectory() as folder:
-        names = Path(folder) / "imported"
-        _, status = os.waitpid(begin(replace(case, source=None), names), 0)
+        names, said = Path(folder) / "imported", Path(folder) / "said"
+        _, status, used = os.wait4(begin(replace(case, source=None), names, said), 0)
         if verdict_of(status) is not Verdict.SURVIVED:
-            files = " ".join(file for one in case.rounds for file in one.files)
-            raise UserError(f"{case.name}: its tests fail as it is, so nothing can be said of its mutants: {files}")
+            printed = said.read_text(encoding="utf-8", errors="replace").splitlines()
+            failed = "; ".join(line for line in printed if line.startswith(("FAILED", "ERROR"))) or printed[-1:]
+            raise UserError(f"{case.name}: its tests fail as it is, so nothing can be said of its mutants: {failed}")
+        if used.ru_utime + used.ru_stime > SECONDS / 2:
+            raise UserError(
+                f"{case.name}: its tests as it is take more than half of a mutant's {SECONDS} s; see JUDGES"
+            )
         found = names.read_text(encoding="utf-8").splitlines()
     return [name for name in found if name.partition(".")[0] not in OWN]
 

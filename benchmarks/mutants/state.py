@@ -8,10 +8,9 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from pathlib import Path
 
-from benchmarks.mutants.mirror import Mirror
+from benchmarks.mutants.mirror import Mirror, file_of
 from benchmarks.mutants.positions import Mutant
 from benchmarks.mutants.trial import Verdict
-from tests.tools.imports import ROOT
 
 
 @dataclass(frozen=True)
@@ -63,7 +62,7 @@ class Verdicts:
 
 def key_of(module: Path, tests: Mirror) -> Key:
     """What verdicts on a module's mutants depend on."""
-    return Key(_digest([module]), _digest(ROOT / name for name in (*tests.nearest, *tests.others)))
+    return Key(_digest([module]), _digest(file_of(name) for name in (*tests.nearest, *tests.others)))
 
 
 def _digest(files: Iterable[Path]) -> str:

@@ -54,16 +54,17 @@ class Case:
     """One after the other, until one kills."""
 
 
-def begin(case: Case, imported: Path | None = None) -> int:
+def begin(case: Case, imported: Path | None = None, said: Path | None = None) -> int:
     """Fork a process that tries `case`; its id. It never returns here.
 
-    The names of the modules that it has imported in the end go to the file `imported`.
+    The names of the modules that it has imported in the end go to the file `imported`, what pytest prints to `said`.
     """
     child = os.fork()
     if child:
         return child
     status = 1
     try:
+        _print_to(said or Path(os.devnull))
         status = _try(case)
         if imported is not None:
             imported.write_text("\n".join(sys.modules), encoding="utf-8")
@@ -80,7 +81,6 @@ def verdict_of(wait_status: int) -> Verdict:
 
 
 def _try(case: Case) -> int:
-    _silence()
     if case.source is not None:
         resource.setrlimit(resource.RLIMIT_CPU, (SECONDS, SECONDS))
         put_in_place(case.name, case.path, case.source)
@@ -98,8 +98,9 @@ def _try(case: Case) -> int:
     return _EXIT_STATUS[Verdict.SURVIVED] if passes else 1
 
 
-def _silence() -> None:
-    """What tests of a mutant print is nobody's matter."""
-    nowhere = os.open(os.devnull, os.O_RDWR)
+def _print_to(file: Path) -> None:
+    """What tests of a mutant print is nobody's matter; of a module as it is, which of them fails."""
+    opened = os.open(file, os.O_RDWR | os.O_CREAT)
     for descriptor in (0, 1, 2):
-        os.dup2(nowhere, descriptor)
+        os.dup2(opened, descriptor)
+    sys.stdout = sys.stderr = os.fdopen(1, "w", buffering=1, encoding="utf-8", closefd=False)

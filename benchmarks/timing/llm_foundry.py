@@ -14,7 +14,9 @@ import argparse
 import csv
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
+from functools import cache
+from itertools import permutations
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
@@ -25,14 +27,20 @@ from scipy.optimize import least_squares
 from zerobench.report.step_time.links import transfer_s
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.links import Links
+from zerobench.spec.model import ModelSpec
+from zerobench.spec.parameters import count_parameters
+from zerobench.spec.presets import resolve_model
 from zerobench.spec.shapes import Shape
 from zerobench.spec.trial import Precision
 from zerobench.timing.device import Device, device_of
+from zerobench.timing.kernels import WORD_BYTES
+from zerobench.timing.latency import latency_s
 from zerobench.timing.passes import decoder_of, passes
 from zerobench.timing.rates import Rates, kind_rates
 from zerobench.timing.step import Phases, expected, step
 
 FILE = Path(__file__).with_name("llm_foundry.csv")
+JUDGED = Path(__file__).with_name("judged_only.csv")
 GPUS = {"a100_40gb": "A100 SXM 40GB", "a100_80gb": "A100 SXM 80GB", "h100_80gb": "H100 SXM"}
 KINDS = {"a100_40gb": "a100", "a100_80gb": "a100", "h100_80gb": "h100"}
 SHAPES = {
@@ -49,8 +57,6 @@ SHAPES = {
 """Hidden size, layers and heads of MPT's models."""
 VOCABULARY = 50368
 PER_NODE = 8
-NETWORK_GB_PER_S = 25.0
-"""1600 Gbit/s a node, for eight GPUs."""
 
 PRIOR: dict[str, tuple[float, float]] = {
     "gemm_share": (0.75, 0.2),
@@ -65,9 +71,12 @@ PRIOR: dict[str, tuple[float, float]] = {
     "step_s": (0.02, 1.0),
     "link_share": (0.75, 0.1),
     "network_share": (0.7, 0.15),
+    "contention": (0.2, 0.5),
+    "jitter": (0.01, 0.7),
 }
 """Each constant's middle, and how far (of its logarithm) it may well lie from it. Words: counted by hand over the block
 that LLM Foundry runs (norms, residuals, GELU and copies read and written once each)."""
+_SAME = 1e-3
 NOISE = 0.04
 """Of a row's time, by which rows of one configuration differ between releases."""
 
@@ -83,15 +92,48 @@ class Row:
     world_size: int
     micro_batch_size: int
     micro_batches: int
-    recomputes: bool
+    recomputed: float
+    """The share of blocks whose forward pass runs again."""
+    gradient_bytes: int
+    """Of one gradient as it is reduced: MosaicML's Composer, FSDP's mixed_precision DEFAULT reduces in fp32, PURE in
+    16 bits (composer/trainer/mosaic_fsdp_utils.py)."""
     step_s: float
     tokens_per_s: float
+    gathers: int = 2
+    """All-gathers of each block in a micro-batch: one where SHARD_GRAD_OP keeps it until the backward pass."""
+    source: str = ""
 
 
 def rows() -> list[Row]:
     """The rows in 16 bits."""
-    with FILE.open(newline="", encoding="utf-8") as file:
-        return [_row(one) for one in csv.DictReader(file) if "fp8" not in one["precision"]]
+    return [_row(one) for one in _read(FILE) if "fp8" not in one["precision"]]
+
+
+def judged_only() -> list[Row]:
+    """Rows of other tables, none of which is ever fitted."""
+    return [
+        Row(
+            KINDS[one["gpu"]],
+            GPUS[one["gpu"]],
+            one["model"],
+            int(one["seq_len"]),
+            int(one["gpus"]),
+            int(one["micro_batch"]),
+            int(one["grad_accum"]),
+            float(one["recomputed"]),
+            int(one["gradient_bytes"]),
+            int(one["micro_batch"]) * int(one["grad_accum"]) * int(one["seq_len"]) / float(one["tok_s_gpu"]),
+            float(one["tok_s_gpu"]) * int(one["gpus"]),
+            int(one["gathers"]),
+            one["source"],
+        )
+        for one in _read(JUDGED)
+    ]
+
+
+def _read(path: Path) -> list[dict[str, str]]:
+    with path.open(newline="", encoding="utf-8") as file:
+        return list(csv.DictReader(file))
 
 
 def _row(one: dict[str, str]) -> Row:
@@ -104,7 +146,8 @@ def _row(one: dict[str, str]) -> Row:
         int(one["gpus"]),
         int(one["micro_batch"]),
         int(one["grad_accum"]),
-        one["act_ckpt"] == "True",
+        float(one["act_ckpt"] == "True"),
+        4 if one["mp_mode"] == "DEFAULT" else WORD_BYTES,
         tokens / float(one["tok_s"]),
         float(one["tok_s"]),
     )
@@ -124,29 +167,40 @@ def predicted_s(row: Row, rates: Rates) -> float:
     """The step of `row` by the model."""
     gpu = find_gpu(row.gpu)
     device = None if gpu is None else device_of(gpu, Precision.BF16, rates)
-    hidden, layers, heads = SHAPES[row.model]
-    shape = Shape(family="gpt2", num_layers=layers, hidden_size=hidden, num_heads=heads, vocab_size=VOCABULARY)
-    decoder = decoder_of(shape.to_model())
-    if gpu is None or device is None or decoder is None:
+    model = model_of(row.model)
+    decoder, counts = decoder_of(model), count_parameters(model)
+    if gpu is None or device is None or decoder is None or counts is None:
         raise SystemExit(f"{row.gpu}: the catalogue lacks a figure")
     tokens = row.micro_batch_size * row.sequence_length
-    computing = passes(decoder, device, tokens, row.sequence_length, recomputed=float(row.recomputes))
-    parameters = 12 * hidden * hidden * layers + VOCABULARY * hidden
+    computing = passes(decoder, device, tokens, row.sequence_length, recomputed=row.recomputed)
     links = Links(
         link_gb_per_s=(gpu.link_gb_per_s or 0) / 2 * rates.link_share,
-        network_gb_per_s=NETWORK_GB_PER_S * rates.network_share,
+        network_gb_per_s=(gpu.network_gb_per_s or 0) * rates.network_share,
     )
-    whole = [Message(kind, row.world_size, 2 * parameters) for kind in ("all_gather", "reduce_scatter")]
-    gather, reduce = (transfer_s([one], PER_NODE, links) or 0.0 for one in whole)
+    gather, reduce = (
+        (transfer_s([Message(kind, row.world_size, nbytes * counts.total)], PER_NODE, links, in_rings=True) or 0.0)
+        + (decoder.layers + 1) * latency_s(kind, row.world_size, max(1, row.world_size // PER_NODE))
+        for kind, nbytes in (("all_gather", WORD_BYTES), ("reduce_scatter", row.gradient_bytes))
+    )
     compute, exposed, update = step(
         computing,
         row.micro_batches,
-        Phases(gather, gather + reduce),
-        _update_s(parameters / row.world_size, device),
+        Phases(gather, (row.gathers - 1) * gather + reduce),
+        _update_s(counts.total / row.world_size, device),
+        rates,
+        ranks=row.world_size,
         overlaps=True,
-        step_s=rates.step_s,
     )
     return compute + exposed + update
+
+
+def model_of(name: str) -> ModelSpec:
+    """MPT's of such a size, or a preset."""
+    if name not in SHAPES:
+        return resolve_model(name)
+    hidden, layers, heads = SHAPES[name]
+    shape = Shape(family="gpt2", num_layers=layers, hidden_size=hidden, num_heads=heads, vocab_size=VOCABULARY)
+    return shape.to_model()
 
 
 def _update_s(parameters: float, device: Device) -> float:
@@ -155,15 +209,23 @@ def _update_s(parameters: float, device: Device) -> float:
 
 
 def fitted(chosen: Sequence[Row], kind: str) -> Rates:
-    """The rates of `kind` on its rows among `chosen`."""
+    """The rates of `kind` on its rows among `chosen`; what the network brings is that of the A100s' for all."""
+    return _fitted(tuple(chosen), kind)
+
+
+@cache
+def _fitted(chosen: tuple[Row, ...], kind: str) -> Rates:
     mine = [row for row in chosen if row.kind == kind]
-    base, sigma = np.array([middle for middle, _ in PRIOR.values()]), np.array([spread for _, spread in PRIOR.values()])
+    prior = dict(PRIOR)
+    if kind != "a100":
+        prior |= {name: (getattr(_fitted(chosen, "a100"), name), _SAME) for name in ("network_share", "jitter")}
+    base, sigma = (np.array(column) for column in zip(*prior.values(), strict=True))
     truth = np.log([row.step_s for row in mine])
 
     def rates(z: np.ndarray) -> Rates:
         values = base * np.exp(z)
         shares = {
-            name: float(min(value, 1.0) if name.endswith("share") else value)
+            name: float(min(value, 1.0) if name.endswith("share") or name == "contention" else value)
             for name, value in zip(PRIOR, values, strict=True)
         }
         return Rates(**shares, spread=0.1, source="fit")
@@ -187,12 +249,16 @@ def _line(words: str, judged: Sequence[Row], by_kind: Callable[[str], Rates]) ->
     far = np.abs(off)
     return (
         f"| {words} | {len(judged)} | {np.median(far):.1%} | {np.percentile(far, 90):.1%} | {far.max():.1%} | "
-        f"{np.median(off):+.1%} | {held_inside(judged, by_kind):.0%} | {_ordered(judged, by_kind)} |"
+        f"{np.median(off):+.1%} | {held_inside(judged, by_kind):.0%} | {_said(*ordered(judged, by_kind))} |"
     )
 
 
-def _ordered(judged: Sequence[Row], by_kind: Callable[[str], Rates]) -> str:
-    """Pairs of one model, GPU and length whose tokens/s a GPU differ by more than 5 %, and how many are in order."""
+def _said(right: int, pairs: int) -> str:
+    return f"{right} of {pairs}" if pairs else "-"
+
+
+def ordered(judged: Sequence[Row], by_kind: Callable[[str], Rates]) -> tuple[int, int]:
+    """Pairs of one model, GPU and length whose tokens/s a GPU differ by more than 5 %: those in order, and all."""
     speeds = [(row, row.tokens_per_s / row.world_size, _speed(row, by_kind)) for row in judged]
     right = pairs = 0
     for at, (a, true_a, said_a) in enumerate(speeds):
@@ -201,7 +267,19 @@ def _ordered(judged: Sequence[Row], by_kind: Callable[[str], Rates]) -> str:
             if alike and abs(true_a - true_b) > 0.05 * min(true_a, true_b):
                 pairs += 1
                 right += (true_a > true_b) == (said_a > said_b)
-    return f"{right} of {pairs}" if pairs else "-"
+    return right, pairs
+
+
+def efficiencies(judged: Sequence[Row], by_kind: Callable[[str], Rates]) -> np.ndarray:
+    """(predicted - published) efficiency with which the same work a GPU goes from some ranks to more."""
+    work = [replace(row, world_size=0, step_s=0.0, tokens_per_s=0.0, source="") for row in judged]
+    said = [predicted_s(row, by_kind(row.kind)) for row in judged]
+    alike = [
+        (a, b)
+        for a, b in permutations(range(len(judged)), 2)
+        if work[a] == work[b] and judged[a].world_size < judged[b].world_size
+    ]
+    return np.array([said[a] / said[b] - judged[a].step_s / judged[b].step_s for a, b in alike])
 
 
 def _speed(row: Row, by_kind: Callable[[str], Rates]) -> float:
@@ -231,7 +309,15 @@ def judge() -> str:
     rates = {kind: fitted(one, kind) for kind in ("a100", "h100")}
     lines.append(_line("one node | 2 to 16 nodes", [row for row in everything if row not in one], rates.__getitem__))
     lines.append(_line("shipped (all rows) | all rows", everything, kind_rates))
-    return "\n".join(lines)
+    return "\n".join([*lines, *judged_only_lines()])
+
+
+def judged_only_lines() -> list[str]:
+    """The lines of the rows that are never fitted, by where they come from."""
+    by_source: dict[str, list[Row]] = {}
+    for row in judged_only():
+        by_source.setdefault(row.source.partition("@")[0].removeprefix("github:"), []).append(row)
+    return [_line(f"shipped | {source}", found, kind_rates) for source, found in by_source.items()]
 
 
 def main() -> None:

@@ -48,12 +48,13 @@ def test_tune_is_at_most_three_per_cent_slower_than_the_best_of_the_grid(key: tu
 
 @EACH
 def test_tune_is_never_slower_than_deepspeeds_defaults(key: tuple[str, str]) -> None:
-    """A stage, micro batches of one and nothing else: whether or not they fit."""
+    """A stage, micro batches of one and nothing else, where they fit with room."""
     [choice] = of(FIGURES[key], "tune")
     plain = [
         row
         for row in of(FIGURES[key], "grid")
-        if (row.micro_batch, row.offload_optimizer, row.checkpointing) == (1, "none", "false") and float(row.room) > 0
+        if (row.micro_batch, row.offload_optimizer, row.checkpointing) == (1, "none", "false")
+        and float(row.room) >= ROOM
     ]
     assert all(float(choice.expected_step_ms) <= 1.01 * float(row.expected_step_ms) for row in plain)
 

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import os
+import shlex
 import subprocess
 import sys
 import time
@@ -12,6 +14,8 @@ import pytest
 
 from tests.cli.conftest import Call
 from zerobench import __version__
+from zerobench.cli.app import DECLARED, commands
+from zerobench.cli.help import EXAMPLES, GROUPS
 
 MORE_RANKS_THAN_CORES = ["quickstart", "--set", "world_size=4096", "--only", "strategy=zero1,zero2"]
 
@@ -67,7 +71,39 @@ def test_every_verb_has_help(call: Call, verb: str) -> None:
 def test_no_verb_at_all_is_help(call: Call) -> None:
     code, out, _ = call()
     assert code == 0
-    assert "Commands:" in out
+    assert [line for line in out.splitlines() if line.rstrip(":") in GROUPS] == [f"{name}:" for name in GROUPS]
+
+
+def test_the_doctor_imports_no_training_framework() -> None:
+    script = "import sys; from zerobench.cli import main\ntry: main(['doctor'])\nfinally: print(sorted(sys.modules))"
+    shown = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
+    assert "What can run here" in shown.stdout
+    assert [name for name in ("torch", "deepspeed", "transformers", "pandas") if f"'{name}'" in shown.stdout] == []
+
+
+@pytest.mark.parametrize("line", [line for lines in EXAMPLES.values() for line in lines])
+def test_an_example_of_the_help_is_a_command_line_that_is_understood(call: Call, line: str) -> None:
+    name, *words = shlex.split(line)
+    command = next(one for one in commands() if one.name == name)
+    command.make_context(name, words)
+    assert f"  zerobench {line}\n" in call(name, "--help")[1]
+
+
+def test_a_shell_completes_commands_and_options() -> None:
+    def completed(words: str) -> list[str]:
+        asked = {"_ZEROBENCH_COMPLETE": "complete_bash", "COMP_WORDS": words, "COMP_CWORD": str(words.count(" "))}
+        command = [sys.executable, "-m", "zerobench"]
+        done = subprocess.run(command, env=os.environ | asked, capture_output=True, text=True, check=False)
+        return done.stdout.split()
+
+    assert completed("zerobench comp") == ["compare"]
+    assert completed("zerobench compare --fa") == ["--fail-on"]
+
+
+def test_every_command_stands_under_one_heading_of_the_help() -> None:
+    grouped = [name for names in GROUPS.values() for name in names]
+    assert sorted(grouped) == sorted(DECLARED)
+    assert [command.name for command in commands()] == grouped
 
 
 def test_the_version_is_shown(call: Call) -> None:

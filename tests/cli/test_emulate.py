@@ -35,6 +35,8 @@ def refused(**more):
         allocated_bytes=120 * GIB,
         reserved_bytes=121 * GIB,
         held=held,
+        by_module={"LlamaMLP": 80 * GIB},
+        largest_free_bytes=GIB // 2,
         message="torch.OutOfMemoryError: CUDA out of memory.",
         during="the forward phase of step 1",
     )
@@ -112,6 +114,13 @@ def test_what_does_not_fit_is_said_with_what_it_needs_and_what_was_held():
         "    parameters                  90.00 GiB   75.0%",
         "    activations                 30.00 GiB   25.0%",
         "  torch: torch.OutOfMemoryError: CUDA out of memory.",
+    ]
+    assert told[at + 4 : at + 9] == [
+        "  torch held 120.00 GiB of 121.00 GiB that it had reserved:",
+        "    free in pieces: 1.00 GiB, the largest of 512.00 MiB",
+        "    really full: 19.00 GiB were missing, had all that was free lain together",
+        "  held by module:",
+        "    LlamaMLP: 80.00 GiB, 66.7 %",
     ]
     assert told[told.index("Changes, each tried in emulation:") + 1 :][:3] == [
         "  ZeRO stage 3: does not fit the GPU",

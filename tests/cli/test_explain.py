@@ -6,6 +6,7 @@ import io
 import json
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
 
@@ -71,6 +72,20 @@ def test_a_mistake_is_one_line_with_the_choices(call: Call, arguments: list[str]
     assert words in err
 
 
+def test_a_log_is_explained_without_a_trial(call: Call, tmp_path: Path) -> None:
+    log = tmp_path / "train.log"
+    log.write_text(
+        "torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 2.00 GiB. GPU 0 has a total capacity of 79.11"
+        " GiB of which 1.00 GiB is free. Of the allocated memory 70.00 GiB is allocated by PyTorch, and 0.50 GiB is"
+        " reserved by PyTorch but unallocated."
+    )
+    code, out, _ = call("explain", str(log), "--json")
+    assert (code, json.loads(out)["refusal"]["asked_bytes"]) == (0, 2 * 2**30)
+    log.write_text("loss 2.1")
+    code, out, err = call("explain", str(log))
+    assert (code, out, err.count("\n")) == (2, "", 1)
+
+
 def test_a_terminal_without_a_character_gets_a_question_mark(monkeypatch: pytest.MonkeyPatch) -> None:
     ascii_only = io.TextIOWrapper(io.BytesIO(), encoding="ascii")
     monkeypatch.setattr(sys, "stdout", ascii_only)
@@ -82,7 +97,7 @@ def test_a_terminal_without_a_character_gets_a_question_mark(monkeypatch: pytest
 def test_explaining_imports_neither_pandas_nor_a_training_framework() -> None:
     script = (
         "import sys; from pathlib import Path; from zerobench.cli.explain import explain\n"
-        f"explain({str(BUCKETS)!r}, {LARGE_3!r}, None, Path(), as_json=False)\n"
+        f"explain({str(BUCKETS)!r}, {LARGE_3!r}, None, Path()).show()\n"
         "print(sorted(set(sys.modules) & {'torch', 'deepspeed', 'transformers', 'pandas', 'pyarrow', 'scipy'}))"
     )
     shown = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)

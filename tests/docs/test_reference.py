@@ -7,6 +7,7 @@ from typer.main import get_command
 
 from docs import reference
 from zerobench.cli.app import app
+from zerobench.cli.fields import FIELDS
 from zerobench.records import Category
 from zerobench.report.frames import schema
 from zerobench.spec.presets import PRESETS
@@ -22,6 +23,7 @@ PAGES = reference.pages()
         ("categories", [str(category) for category in Category]),
         ("columns", [*schema.MEMORY, *schema.TRIALS, *schema.ERRORS, *schema.NVML]),
         ("models", PRESETS),
+        ("json", [path for found in FIELDS.values() for path in found]),
     ],
 )
 def test_a_page_of_the_reference_names_all_that_there_is(page: str, names: object) -> None:

@@ -12,8 +12,11 @@ from typing import Any
 
 import pytest
 
+from benchmarks.prediction.simulated import simulate
 from zerobench.emulator.emulator import Emulator
-from zerobench.records import Category, Phase, Status
+from zerobench.records import Category, Phase, Place, Status, StepKind
+from zerobench.spec.presets import resolve_model
+from zerobench.spec.trial import Evidence, PredictionSpec, StepsSpec, TrialSpec
 from zerobench.store import load_run
 
 SCRIPTS = Path(__file__).with_name("scripts")
@@ -98,6 +101,7 @@ def test_a_script_that_asks_for_too_much_is_told_by_how_much_and_what_was_held(e
     layer = 4 * 100_000**2
     assert rank["refusal"]["bytes_asked"] == pytest.approx(layer, rel=1e-3)
     assert rank["refusal"]["held"] == {"parameters": 3 * layer, "unattributed": 0}
+    assert rank["refusal"]["by_site"] == {"made before anybody looked": 3 * layer}
     assert rank["refusal"]["message"].startswith("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 37.25")
     # All twelve layers with their gradients: what the same script needs where there is room.
     assert rank["needed_bytes"] == pytest.approx(2 * 12 * layer, rel=0.06)
@@ -114,7 +118,11 @@ def test_a_change_that_makes_it_fit_is_found_by_trying(emulate):
     (tried,) = told["tries"]
     assert (tried["changes"], tried["fits"]) == (["micro batch 1 instead of 8"], True)
     assert tried["needed_bytes"] < has
-    assert only_rank(told)["refusal"]["held"]["activations"] > 4 * GIB  # that GPU has no flash attention
+    refusal = only_rank(told)["refusal"]
+    assert refusal["held"]["activations"] > 4 * GIB  # that GPU has no flash attention
+    assert max(refusal["by_module"], key=refusal["by_module"].get) == "sdpa_attention_forward"
+    assert "LlamaMLP" in refusal["by_module"]
+    assert sum(refusal["by_site"].values()) == pytest.approx(refusal["allocated_bytes"], rel=0.01)
 
 
 def test_memory_in_pieces_is_seen_and_segments_that_grow_are_tried(emulate):
@@ -122,6 +130,7 @@ def test_memory_in_pieces_is_seen_and_segments_that_grow_are_tried(emulate):
     assert code == 1, errors
     refusal = only_rank(told)["refusal"]
     assert (refusal["bytes_asked"], refusal["allocated_bytes"]) == (4 * GIB, 6 * 5 * GIB // 4)
+    assert refusal["largest_free_bytes"] == 3 * GIB // 4  # beside each in 2 GiB
     (tried,) = told["tries"]
     assert tried["changes"] == ["PYTORCH_ALLOC_CONF=expandable_segments:True in the environment"]
     assert tried["fits"]
@@ -269,6 +278,40 @@ def test_fine_tuning_of_adapters_with_trl_is_followed_and_only_they_have_gradien
     assert held["parameters"] == pytest.approx(4 * (17_966_336 + 78_080), rel=0.01)
     assert held["first_moment"] == held["second_moment"] == pytest.approx(4 * 78_080, rel=0.01)
     assert held["gradients"] == pytest.approx(4 * 78_080, rel=0.01)
+
+
+@pytest.mark.extra
+@pytest.mark.parametrize(("stage", "in_fp32"), [(2, True), (3, False)])
+def test_a_trial_with_adapters_peaks_where_peft_under_the_trainer_does(emulate, with_packages, stage, in_fp32):
+    """PEFT makes adapters in fp32, and the engine casts them with the model; at stage 3 it casts nothing."""
+    with_packages("peft_trainer.txt")
+    options = ["--deepspeed", script(f"ds_zero{stage}.json"), "--per_device_train_batch_size", "2"]
+    options += ["--adapters_in_fp32", str(in_fp32)]
+    command = ["torchrun", "--nproc-per-node=8", script("peft_trainer.py"), *TRAINER, *options]
+    code, told, errors = emulate("--gpus", "8", "--gpu", "h100", command=command)
+    assert code == 0, (errors, told)
+    [ours] = simulate([_as_peft_trainer(stage)])
+    totals = [
+        row.at_peak_bytes or 0
+        for row in ours.memory
+        if (row.category, row.place, row.step) == (Category.TOTAL, Place.DEVICE, StepKind.STEADY)
+    ]
+    assert max(totals) == pytest.approx(only_rank(told)["peak_bytes"], rel=0.005)
+
+
+def _as_peft_trainer(stage: int) -> TrialSpec:
+    """The work of peft_trainer.py, with the Trainer's default update in one kernel."""
+    shape = {"family": "llama", "name": "small", "num_layers": 8, "hidden_size": 1024, "num_heads": 8}
+    work = {"micro_batch_size": 2, "sequence_length": 512, "adapter": "lora-16", "optimizer": "fused_adamw"}
+    asked = {
+        "model": resolve_model(shape | {"intermediate_size": 2816}),
+        "strategy": f"zero{stage}",
+        "gpus_per_node": 8,
+        "steps": StepsSpec(warmup=0, memory=1, timed=1),
+        "evidence": Evidence.EMULATED,
+        "prediction": PredictionSpec(gpu="H100 SXM"),
+    }
+    return TrialSpec.model_validate(asked | work)
 
 
 @pytest.mark.extra

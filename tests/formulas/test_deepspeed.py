@@ -15,6 +15,7 @@ from zerobench.ds_config.case import Case
 from zerobench.formulas import formula_record
 from zerobench.formulas.deepspeed import Setting, deepspeed_moments, stage_0, stage_3, swapping
 from zerobench.formulas.deepspeed import setting as setting_module
+from zerobench.formulas.deepspeed.swapped import swapped
 from zerobench.records import Category, MemoryRow, Phase, Place, StepKind
 from zerobench.spec.optimizers import Optimizer
 from zerobench.spec.trial import TrialSpec
@@ -120,6 +121,7 @@ def test_a_bucket_takes_gradients_from_the_last_and_a_larger_tensor_goes_alone()
     assert setting(2, 2, (900, 30, 40, 50)).bucket_fill(100) == 900
     assert setting(2, 2, (60, 30, 40, 50)).bucket_fill(100) == 90
     assert setting(3, 2, (900, 30, 40, 50)).shared_bucket_fill(100) == 90
+    assert setting(3, 2, (900, 30)).shared_bucket_fill(20) == 0
 
 
 def test_sub_groups_are_closed_by_the_tensor_that_fills_them() -> None:
@@ -188,6 +190,7 @@ def test_what_is_swapped_lies_on_nvme_and_what_is_too_small_on_the_device() -> N
     assert moments[STEADY][Place.HOST].step[-1][Category.PINNED_BUFFERS] >= 4 * 4 * asked.sub_group
 
 
+NVME = {"device": "nvme", "nvme_path": "/nvme"}
 LARGE, UNEVEN = 2 * 2**20, 2**10 + 2
 """Elements whose half, a rank's part, is swapped in 16 bits, and whose half is not, nor a multiple of a block."""
 PART, SMALL_PART = 2**20, 513
@@ -195,7 +198,7 @@ PART, SMALL_PART = 2**20, 513
 
 def swapping_parameters(max_in_cpu: float, **more: Any) -> dict[Place, dict[Category, int]]:
     """What lies on the host and on the drive, of a large and a small tensor that two ranks swap in 16 bits."""
-    param = {"device": "nvme", "nvme_path": "/nvme", "max_in_cpu": max_in_cpu, "buffer_count": 3, "buffer_size": 1000}
+    param = {**NVME, "max_in_cpu": max_in_cpu, "buffer_count": 3, "buffer_size": 1000}
     moments = deepspeed_moments(setting(3, 2, (LARGE, UNEVEN), offload_param=param, **more), STEADY)
     return {place: dict(moments[place].step[-1]) for place in (Place.HOST, Place.NVME)}
 
@@ -228,17 +231,16 @@ def test_without_a_swapped_parameter_no_buffer_is_made_to_swap_it_out_from() -> 
 
 
 def test_a_swapped_optimizer_has_four_buffers_of_whole_blocks_and_16_bit_gradients_on_the_host() -> None:
-    swap = {"offload_optimizer": {"device": "nvme", "nvme_path": "/nvme"}}
-    asked = setting(3, 2, (LARGE, UNEVEN), **swap)
+    asked = setting(3, 2, (LARGE, UNEVEN), offload_optimizer=NVME)
     buffers = 4 * (PART + 768)  # the sub-group in whole blocks of 256 elements
+    assert swapping.aligned(asked, 512, 4) == 512
     held = {Category.GRADIENTS: 2 * (PART + SMALL_PART), Category.PINNED_BUFFERS: 4 * buffers}
     assert dict(deepspeed_moments(asked, STEADY)[Place.HOST].step[-1]) == held
 
 
 @pytest.mark.parametrize(("part", "is_swapped"), [(2**18, True), (2**18 - 1, False)])
 def test_an_fp32_gradient_of_a_megabyte_is_swapped_and_a_smaller_one_is_not(part: int, is_swapped: bool) -> None:
-    swap = {"offload_optimizer": {"device": "nvme", "nvme_path": "/nvme"}}
-    asked = setting(3, 2, (LARGE, 2 * part), sub_group_size=LARGE, **swap)
+    asked = setting(3, 2, (LARGE, 2 * part), sub_group_size=LARGE, offload_optimizer=NVME)
     gradients = 4 * (PART + part if is_swapped else PART)
     states = 3 * 4 * (PART + part)
     assert deepspeed_moments(asked, STEADY)[Place.NVME].step[-1] == {
@@ -246,9 +248,36 @@ def test_an_fp32_gradient_of_a_megabyte_is_swapped_and_a_smaller_one_is_not(part
     }
 
 
+@pytest.mark.parametrize(
+    ("params", "swapped_parameters"), [({"device": "cpu"}, 0), (NVME | {"max_in_cpu": 0}, 2 * PART)]
+)
+def test_a_step_reads_what_lies_on_the_drive_and_writes_what_it_made(params: Any, swapped_parameters: int) -> None:
+    limits = {"sub_group_size": LARGE, "offload_param": params}
+    asked = setting(3, 2, (LARGE, UNEVEN), offload_optimizer=NVME, **limits)
+    weights = 4 * (PART + 768)  # the one sub-group in whole blocks of 256 elements
+    gradients = 4 * PART  # the small tensor's stays on the device
+    rows = [(row.step, row.phase, row.read_bytes, row.written_bytes, row.seconds) for row in swapped(asked)]
+    written = 3 * weights + gradients + swapped_parameters
+    assert rows == [
+        (step, phase, read, all_written, 0)
+        for step, states in ((FIRST, weights), (STEADY, 3 * weights))
+        for phase, read, all_written in (
+            (Phase.FORWARD, swapped_parameters, 0),
+            (Phase.BACKWARD, 0, 0),
+            (Phase.STEP, states + gradients, written),
+        )
+    ]
+
+
+def test_states_below_a_megabyte_are_not_swapped_and_without_a_drive_nothing_is() -> None:
+    small = setting(3, 2, (2 * (2**18 - 1),), offload_optimizer=NVME)
+    assert {(row.read_bytes, row.written_bytes) for row in swapped(small)} == {(0, 0)}
+    assert swapped(setting(3, 2, (LARGE,), offload_optimizer={"device": "cpu"})) == []
+
+
 @pytest.mark.parametrize("device", ["cpu", "nvme"])
 def test_moments_come_with_the_first_update_and_stand_in_every_phase_of_later_steps(device: str) -> None:
-    offload = {"device": device, "nvme_path": "/nvme"} if device == "nvme" else {"device": device}
+    offload = NVME if device == "nvme" else {"device": device}
     asked = setting(3, 2, (LARGE,), offload_optimizer=offload)
     place = Place.NVME if device == "nvme" else Place.HOST
 

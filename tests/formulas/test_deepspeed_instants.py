@@ -43,13 +43,14 @@ def setting(
     tied: bool = False,
     on_gpu: bool = True,
     rank: int = 0,
+    zero_init: bool = True,
     config: Mapping[str, Any] | None = None,
     **zero: Any,
 ) -> Setting:
     numbers = {} if precision == "fp32" else {precision: {"enabled": True}}
     whole = {**numbers, "gradient_accumulation_steps": micro_steps, **(config or {})}
     case = Case({**whole, "zero_optimization": {"stage": stage, **SMALL, **zero}}, world_size, sum(TENSORS))
-    return Setting(case, TENSORS, optimizer, rank, on_gpu, tied)
+    return Setting(case, TENSORS, optimizer, rank, on_gpu, tied, zero_init=zero_init)
 
 
 FP32_SUMS: dict[str, Any] = {"data_types": {"grad_accum_dtype": "fp32"}}
@@ -95,6 +96,8 @@ STAGE_3: dict[str, dict[str, Any]] = {
     " nvme params cpu": {**NVME, **PARAMS},
     " hpz": {"zero_hpz_partition_size": 2},
     " hpz ga2": {"zero_hpz_partition_size": 2, "micro_steps": 2},
+    " built whole": {"zero_init": False},
+    " built whole params cpu": {"zero_init": False, **PARAMS},
     " leaf of one group": {"sub_group_size": 10**9},
 }
 SETTINGS: dict[str, tuple[int, dict[str, Any]]] = {

@@ -112,6 +112,11 @@ def test_offloaded_states_lie_where_they_were_sent() -> None:
     assert Place.NVME in places(Category.PARAMETERS, **NVME)
 
 
+def test_what_stage_3_swaps_is_in_the_record_and_a_lower_stage_swaps_nothing() -> None:
+    swapped = [formula_record(trial(strategy=name, **NVME)).nvme for name in ("zero3", "zero2")]
+    assert [sum(row.read_bytes for row in rows) > 0 for rows in swapped] == [True, False]
+
+
 def test_the_record_is_complete_and_says_what_it_rests_on() -> None:
     asked = trial(strategy="zero2", micro_batch_size=4)
     record = formula_record(asked)

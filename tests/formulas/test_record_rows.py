@@ -63,6 +63,13 @@ TRIALS: dict[str, dict[str, Any]] = {
         "attention": "eager",
         "activation_checkpointing": True,
     },
+    "zero3 eager ckpt of one block": {"strategy": "zero3", "attention": "eager", "activation_checkpointing": "every-2"},
+    "zero2 ckpt of operations": {"strategy": "zero2", "activation_checkpointing": "ops"},
+    "zero3 eager ckpt of operations": {
+        "strategy": "zero3",
+        "attention": "eager",
+        "activation_checkpointing": "ops",
+    },
     "zero1 tied": {"strategy": "zero1", "tied": True, "precision": "fp16"},
 }
 
@@ -96,6 +103,7 @@ def told(name: str) -> dict[str, Any]:
         name: getattr(record, name) for name in ("rank", "local_rank", "world_size", "device_name", "flops_per_step")
     }
     counts = {"parameters": record.parameters and record.parameters.total}
+    counts["flops"] = ", ".join(f"{row.step.value} {row.phase.value} {row.flops}" for row in record.flops)
     return {**about, **counts, "notes": record.notes, "collectives": collectives, "memory": memory}
 
 

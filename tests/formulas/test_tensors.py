@@ -7,7 +7,7 @@ from typing import Any
 import pytest
 
 from zerobench.errors import UserError
-from zerobench.formulas.tensors import parameter_tensors
+from zerobench.formulas.tensors import matrices, parameter_tensors
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.presets import PRESETS, resolve_model
@@ -42,6 +42,13 @@ def test_the_tensors_are_those_of_the_model_in_the_models_order(config: dict[str
     with torch.device("meta"):
         model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**spec.hf_config))
     assert list(parameter_tensors(spec)) == [parameter.numel() for parameter in model.parameters()]
+
+
+@pytest.mark.parametrize("tied", [True, False])
+def test_tokens_are_multiplied_with_the_head_once_tied_or_not_and_never_with_positions(tied: bool) -> None:
+    config = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 2, "vocab_size": 300}
+    found = matrices(resolve_model(config | {"tie_word_embeddings": tied}))
+    assert (found.block, found.num_blocks, found.outside) == ((64 * 192, 64 * 64, 64 * 256, 256 * 64), 2, 300 * 64)
 
 
 NO_LIST = {"mixtral", "gemma2", "phi3"}

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import mmap
 import os
+from pathlib import Path
 
 import pytest
 
@@ -35,3 +36,11 @@ def test_swap_files_are_sorted_by_what_they_hold_and_by_rank(tmp_path):
         folder.mkdir(parents=True)
         (folder / "0.tensor.swp").write_bytes(b"x" * size)
     assert swap_file_bytes(tmp_path, 1) == {"optimizer": 100, "parameters": 20}
+
+
+def test_a_kernel_without_counters_tells_none(monkeypatch):
+    def refused(*_arguments: object, **_named: object) -> str:
+        raise PermissionError
+
+    monkeypatch.setattr(Path, "read_text", refused)
+    assert read_block_io() is None

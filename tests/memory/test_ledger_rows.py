@@ -64,6 +64,17 @@ def test_a_category_that_a_larger_second_entry_lacks_is_nought_at_the_peak_and_n
     assert rows_of(rows)[Category.TOTAL].at_peak_bytes == 50
 
 
+def test_a_category_that_a_larger_first_entry_lacks_is_nought_at_both_peaks():
+    rows = LedgerRows()
+    rows.enter(WHERE, entry(20, 5), None)
+    small = Counter[Category | None]({Category.INPUTS: 3})
+    later: Composition[Category | None] = Composition(Counter(), small, dict(small))
+    later.at_tensor_peak = Counter(small)
+    rows.enter(WHERE, later, None)
+    found = rows_of(rows)[Category.INPUTS]
+    assert (found.at_peak_bytes, found.at_tensor_peak_bytes, found.own_peak_bytes) == (0, 0, 3)
+
+
 def test_bytes_without_evidence_have_a_row_even_where_there_are_none():
     rows = LedgerRows()
     rows.enter(WHERE, of_one(Category.GRADIENTS, 50), None)

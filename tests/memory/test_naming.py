@@ -141,3 +141,19 @@ def test_gradients_between_logits_and_loss_belong_to_the_loss_of_each_micro_batc
             tensor = watched.born()
             assert watched.category(tensor, Phase.BACKWARD) is expected
             del tensor
+
+
+def test_who_is_identified_lies_where_it_was_said_to_and_else_where_its_device_is():
+    watched = Watched()
+    here, there = watched.born(), watched.born()
+    watched.names.identify([Named(here, Category.PARAMETERS), Named(there, Category.PARAMETERS, Place.DEVICE)])
+    found = [watched.names.verdict(watched.storage(tensor), Phase.FORWARD)[0] for tensor in (here, there)]
+    assert found == [Place.HOST, Place.DEVICE]
+
+
+def test_logits_that_live_on_after_the_step_lose_their_name_and_parameters_do_not():
+    watched = Watched()
+    logits, weights = watched.born(), watched.born()
+    watched.names.identify([Named(logits, Category.LOGITS_AND_LOSS), Named(weights, Category.PARAMETERS)])
+    watched.names.end_of(Phase.STEP)
+    assert [watched.category(tensor) for tensor in (logits, weights)] == [None, Category.PARAMETERS]

@@ -33,6 +33,12 @@ def worlds(**asked: object) -> set[Evidence]:
 
 
 @pytest.mark.usefixtures("made")
+def test_every_trial_of_a_plan_with_adapters_has_them() -> None:
+    planned = read_plan(Request(**ASKED, lora="16")).planned  # type: ignore[arg-type]
+    assert {item.trial.adapter for item in planned} == {"lora-16"}
+
+
+@pytest.mark.usefixtures("made")
 def test_a_plan_is_made_on_an_emulated_gpu_where_that_is_at_hand() -> None:
     assert worlds() == {Evidence.EMULATED}
     assert worlds(model=None, gpus=None, gpu=None, sequence_length=None, sweep="trillion") == {Evidence.EMULATED}

@@ -19,6 +19,8 @@ PAIRS: dict[str, tuple[dict[str, Any], dict[str, Any]]] = {
     ),
     "batch_ramp": ({}, {"batch_ramp": {"start_tokens": 1024, "over_tokens": 4096, "increment_tokens": 1024}}),
     "checkpoint": ({}, {"checkpoint": {"every_steps": 2}}),
+    "adapter": ({}, {"adapter": "lora-8"}),
+    "frozen": ({}, {"frozen": "embed"}),
     "ds_config": ({}, {"ds_config": {"zero_optimization.reduce_bucket_size": 1000}}),
     "ds_config_file": ({}, {"ds_config_file": "/my/ds.json"}),
     "gpu": (

@@ -82,6 +82,20 @@ def test_every_row_stands_once_and_every_label_is_a_text() -> None:
     assert all(isinstance(label.short(TRIAL) + label.sentence(TRIAL), str) for label in LABELS.values())
 
 
+def test_a_number_has_bounds_that_its_refusal_names() -> None:
+    assert read_axis("micro_batch_size", [1, 2**31 - 1], "axes") == [1, 2**31 - 1]
+    for wrong in (0, 2**31):
+        with pytest.raises(UserError, match=f"micro_batch_size: {wrong}; choices: an integer from 1 to {2**31 - 1}"):
+            read_axis("micro_batch_size", wrong, "axes")
+
+
+def test_what_is_usual_is_not_in_a_name_unless_asked_and_what_a_sweep_leaves_out_is_the_trials_own_default() -> None:
+    assert (LABELS["strategy"].always, LABELS["precision"].always) == (True, False)
+    assert {name: getattr(TRIAL, name) for name in DEFAULTS if name in TrialSpec.model_fields} == {
+        name: value for name, value in DEFAULTS.items() if name in TrialSpec.model_fields
+    }
+
+
 def test_what_strategies_and_settings_call_axes_are_axes() -> None:
     named = {axis for info in STRATEGIES.values() for axis in info.axes}
     assert named == set(OF_SOME)

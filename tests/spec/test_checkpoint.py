@@ -124,6 +124,8 @@ def test_the_second_launch_on_other_ranks_has_the_same_global_batch() -> None:
     assert (resumed.global_batch_size, resumed.parity_hash) == (trial.global_batch_size, trial.parity_hash)
     assert skip(trial) is None
     assert resumed_trial(spec()) == spec()
+    on_more = spec(checkpoint={"resume_world_size": 6}, gradient_accumulation_steps=3)
+    assert resumed_trial(on_more).gradient_accumulation_steps == 1
 
 
 @pytest.mark.parametrize(

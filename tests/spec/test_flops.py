@@ -7,13 +7,11 @@ from typing import Any
 import pytest
 
 from zerobench.spec.flops import (
-    HARDWARE_FORMULA,
     MODEL_FORMULA,
-    hardware_flops_per_token,
     model_flops_per_token,
 )
 from zerobench.spec.model import ModelSpec
-from zerobench.spec.parameters import ParameterCounts, count_parameters
+from zerobench.spec.parameters import ParameterCounts
 from zerobench.spec.presets import resolve_model
 
 SEQUENCE = 32
@@ -27,7 +25,7 @@ SHAPES: list[dict[str, Any]] = [
 ]
 
 
-def counted_by_torch(spec: ModelSpec, *, checkpointing: bool) -> float:
+def counted_by_torch(spec: ModelSpec) -> float:
     """FLOPs of every matrix product of one forward and backward, per token."""
     import torch
     from torch.utils.flop_counter import FlopCounterMode
@@ -35,8 +33,6 @@ def counted_by_torch(spec: ModelSpec, *, checkpointing: bool) -> float:
 
     # Eager attention shows its products to the counter one by one.
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**spec.hf_config), attn_implementation="eager")
-    if checkpointing:
-        model.train().gradient_checkpointing_enable(gradient_checkpointing_kwargs={"use_reentrant": True})
     tokens = torch.zeros(2, SEQUENCE, dtype=torch.long)
     with FlopCounterMode(display=False) as counter:
         model(input_ids=tokens).logits.sum().backward()
@@ -58,33 +54,15 @@ def test_model_flops_are_the_matrix_products_that_torch_counts(shape: dict[str, 
     spec = resolve_model(shape)
     flops, formula = model_flops_per_token(spec, SEQUENCE)
     assert flops is not None
-    assert flops - 6 * vectors(spec) == pytest.approx(counted_by_torch(spec, checkpointing=False), rel=ROTARY)
+    assert flops - 6 * vectors(spec) == pytest.approx(counted_by_torch(spec), rel=ROTARY)
     assert formula == MODEL_FORMULA
 
 
-@pytest.mark.filterwarnings("ignore:.gradient_checkpointing_enable. is deprecated")  # its new name came after 5.17
-def test_hardware_flops_with_checkpointing_are_the_matrix_products_that_torch_counts() -> None:
-    spec = resolve_model(SMALL | {"family": "llama"})
-    flops, formula = hardware_flops_per_token(spec, SEQUENCE, activation_checkpointing=True)
-    counts = count_parameters(spec)
-    assert flops is not None
-    assert counts is not None
-    norms_again = 8 * counts.norms
-    assert flops - norms_again == pytest.approx(counted_by_torch(spec, checkpointing=True), rel=ROTARY)
-    assert formula == HARDWARE_FORMULA
-
-
-def test_without_checkpointing_hardware_flops_are_model_flops() -> None:
-    spec = resolve_model("llama-7b")
-    found = hardware_flops_per_token(spec, 4096, activation_checkpointing=False)
-    assert found == model_flops_per_token(spec, 4096)
-
-
-def test_gpt3_with_checkpointing_costs_what_megatron_says() -> None:
+def test_gpt3_costs_what_megatron_says() -> None:
     layers, hidden, vocab, sequence = 96, 12288, 50257, 2048
-    # Narayanan et al. 2021 (arXiv:2104.04473), equation 3, per token
-    megatron = 96 * layers * hidden**2 * (1 + sequence / (6 * hidden) + vocab / (16 * layers * hidden))
-    flops, _ = hardware_flops_per_token(resolve_model("gpt3-175b"), sequence, activation_checkpointing=True)
+    # Narayanan et al. 2021 (arXiv:2104.04473), equation 3, per token, without its second forward pass
+    megatron = 72 * layers * hidden**2 * (1 + sequence / (6 * hidden) + vocab / (12 * layers * hidden))
+    flops, _ = model_flops_per_token(resolve_model("gpt3-175b"), sequence)
     assert flops == pytest.approx(megatron, rel=2e-4)
 
 
@@ -113,4 +91,3 @@ def test_flops_are_not_available_where_the_formula_or_a_size_is_not(config: dict
     spec = resolve_model(config)
     counts = ParameterCounts(mlp=1)
     assert model_flops_per_token(spec, 16, counts) == (None, None)
-    assert hardware_flops_per_token(spec, 16, activation_checkpointing=True, counts=counts) == (None, None)

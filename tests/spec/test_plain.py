@@ -89,6 +89,8 @@ def test_merges_that_unfold_into_millions_of_keys_are_refused_at_once():
         ("x", "x"),
         (True, True),
         ("", ""),
+        ("9" * 100, 10**100 - 1),
+        ("9" * 101, "9" * 101),
     ],
 )
 def test_a_text_that_writes_a_number_is_that_number(written: object, number: object):

@@ -19,6 +19,9 @@ GPU = Machine(accelerator=Accelerator.CUDA, num_gpus=4, cpu_cores=64, host_memor
 BARE_GPU = GPU.model_copy(update={"has_liger": False})
 NO_COMPILER = CPU.model_copy(update={"has_inductor": False})
 OTHER = {"model_type": "gemma2", "hidden_size": 64, "num_hidden_layers": 2, "num_attention_heads": 4}
+LLAMA = OTHER | {"model_type": "llama", "num_key_value_heads": 4}
+QWEN2 = LLAMA | {"model_type": "qwen2"}
+OPERATIONS = {"activation_checkpointing": "ops"}
 CHUNKED, LIGER = {"cross_entropy": "chunked"}, {"cross_entropy": "liger"}
 SIMULATED = {"evidence": "simulated", "prediction": {"gpu": "h200"}}
 
@@ -51,6 +54,9 @@ def skip(machine: Machine, **fields: Any) -> Skip | None:
         (NO_COMPILER, {"compile": "blocks"}, "compile_needs_device", "a C++ compiler, which is not there"),
         (CPU, {"compile": "blocks", "steps": {"warmup": 0}}, "compile_needs_device", "set 1"),
         (GPU, {**LIGER, **SIMULATED}, "liger_needs_gpu", "chunked is, by its method"),
+        (CPU, {**OPERATIONS, "strategy": "ddp", "compile": "blocks"}, "kept_operations_need_eager_mode", "inductor"),
+        (CPU, {**OPERATIONS, "model": QWEN2}, "kept_operations_need_no_bias", "adds a bias in place"),
+        (CPU, {**OPERATIONS, "model": LLAMA | {"mlp_bias": True}}, "kept_operations_need_no_bias", "use every-2"),
     ],
 )
 def test_what_would_fail_or_be_ignored_is_refused_with_its_reason(
@@ -74,6 +80,11 @@ def test_what_would_fail_or_be_ignored_is_refused_with_its_reason(
         (CPU, {"strategy": "ddp", "compile": "model", **CHUNKED}),
         (GPU, LIGER),
         (GPU, {**LIGER, "evidence": "solo"}),
+        (CPU, {**OPERATIONS, "strategy": "ddp"}),
+        (CPU, {**OPERATIONS, "model": LLAMA}),
+        (CPU, {**OPERATIONS, "model": QWEN2, "strategy": "zero2"}),
+        (CPU, {**OPERATIONS, "model": QWEN2, "ds_config": {"zero_optimization.memory_efficient_linear": False}}),
+        (CPU, {"model": QWEN2, "activation_checkpointing": "every-2"}),
     ],
 )
 def test_what_runs_is_not_refused(machine: Machine, fields: dict[str, Any]) -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import math
+
 import pytest
 
 from zerobench.spec.hardware import find_gpu
@@ -9,7 +11,8 @@ from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import Precision
 from zerobench.timing.device import Device, device_of
 from zerobench.timing.kernels import attention_s, gemm_s, linear_s, moved_s
-from zerobench.timing.passes import decoder_of, passes
+from zerobench.timing.latency import latency_s
+from zerobench.timing.passes import Passes, decoder_of, passes
 from zerobench.timing.rates import kind_rates
 from zerobench.timing.step import Phases, expected, step
 
@@ -74,15 +77,37 @@ def test_hidden_communication_leaves_one_block_and_open_communication_all() -> N
     device = device_of(gpu, Precision.BF16)
     assert device is not None
     computing = passes(decoder, device, 4096, 2048)
+    calm = device.rates.model_copy(update={"contention": 0.0, "jitter": 0.0, "step_s": 0.25})
     short = Phases(forward_s=0.032, backward_s=0.064, update_s=0.5)
-    compute, hidden, update = step(computing, 2, short, 0.25, overlaps=True, step_s=0.25)
+    compute, hidden, update = step(computing, 2, short, 0.25, calm, ranks=8, overlaps=True)
     assert hidden == pytest.approx(2 * (0.032 + 0.064) / 32)
     assert update == pytest.approx(1.0)
     assert compute == pytest.approx(2 * (computing.forward_s + computing.backward_s))
-    assert step(computing, 2, short, 0.0, overlaps=False, step_s=0.0)[1] == pytest.approx(2 * 0.096)
+    assert step(computing, 2, short, 0.0, calm, ranks=8, overlaps=False)[1] == pytest.approx(2 * 0.096)
     long = Phases(forward_s=10.0)
     blocks = computing.layers * computing.block_forward_s
-    assert step(computing, 1, long, 0.0, overlaps=True, step_s=0.0)[1] == pytest.approx(10 - blocks * 31 / 32)
+    assert step(computing, 1, long, 0.0, calm, ranks=8, overlaps=True)[1] == pytest.approx(10 - blocks * 31 / 32)
+    once = Phases(backward_s=0.064, rounds=1)
+    assert step(computing, 4, once, 0.0, calm, ranks=8, overlaps=False)[1] == pytest.approx(0.064)
+
+
+def test_hidden_communication_slows_computing_and_all_wait_for_the_slowest_rank() -> None:
+    computing = Passes(block_forward_s=0.1, block_backward_s=0.2, layers=10, head_s=0.0)
+    rates = DEVICE.rates.model_copy(update={"contention": 0.5, "jitter": 0.01})
+    compute, exposed, _ = step(computing, 1, Phases(forward_s=0.4), 0.0, rates, ranks=1, overlaps=True)
+    assert exposed == pytest.approx(0.4 / 10 + 0.5 * 0.4 * 9 / 10)
+    slower, _, _ = step(computing, 1, Phases(), 0.0, rates, ranks=100, overlaps=True)
+    assert compute == pytest.approx(3.0)
+    assert slower == pytest.approx(3.0 * (1 + 0.01 * math.log(100)))
+
+
+def test_a_ring_passes_on_once_for_each_other_rank_and_a_tree_is_taken_where_it_is_shorter() -> None:
+    assert latency_s("all_gather", 1, 1) == 0.0
+    assert latency_s("all_gather", 8, 1) == pytest.approx(8.4e-6 + 7 * 3.4e-6)
+    assert latency_s("reduce_scatter", 16, 2) == pytest.approx(8.4e-6 + 14 * 3.4e-6 + 14e-6)
+    assert latency_s("all_reduce", 2, 1) == pytest.approx(8.4e-6 + 2 * 3.4e-6)
+    assert latency_s("all_reduce", 512, 64) == pytest.approx(8.4e-6 + 2 * (7 * 4.0e-6 + 6 * 14e-6))
+    assert latency_s("send", 2, 2) > latency_s("send", 2, 1) > 0
 
 
 def test_an_interval_is_even_on_both_sides_and_grows_with_what_is_assumed() -> None:

@@ -2,63 +2,65 @@
 
 from __future__ import annotations
 
+import random
+from itertools import product
 from typing import Any
 
 import pytest
 
-from tests.report.sample_run import SampleTrial, trial_record
-from zerobench.formulas.record import formula_record
+from tests.report.sample_run import SampleTrial
+from tests.timing.predicted_trials import expected, gpu, links, predicted
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.expected import expected_step
-from zerobench.spec.hardware import Gpu, find_gpu
-from zerobench.spec.links import Links, links_of
 from zerobench.spec.presets import resolve_model
-from zerobench.spec.trial import Evidence, PredictionSpec, TrialSpec
 from zerobench.timing.step import Expected
 
 GPUS = ("A100 SXM 80GB", "H100 SXM", "H200 SXM", "B200 SXM", "L40S")
 STRATEGIES = ("ddp", "zero0", "zero1", "zero2", "zero3", "fsdp")
 
 
-def gpu(name: str = "H100 SXM") -> Gpu:
-    found = find_gpu(name)
-    assert found is not None
-    return found
-
-
-def links(name: str = "H100 SXM", **given: Any) -> Links:
-    return links_of(gpu(name), host_memory_gb_per_s=900, nvme_gb_per_s=20, **given)
-
-
-def predicted(name: str = "H100 SXM", **axes: Any) -> SampleTrial:
-    asked: dict[str, Any] = {"model": resolve_model("llama-7b"), "strategy": "zero3", "gpus_per_node": 8}
-    asked |= {"sequence_length": 2048, "evidence": Evidence.FORMULA, "prediction": PredictionSpec(gpu=name)}
-    spec = TrialSpec.model_validate(asked | axes)
-    return SampleTrial(spec, trial_record(spec), [formula_record(spec)])
-
-
-def expected(trial: SampleTrial, name: str = "H100 SXM", at: Links | None = None) -> Expected:
-    found = expected_step(trial, gpu(name), at or links(name))
-    assert found is not None
-    return found
-
-
 def tokens_per_s(trial: SampleTrial, **given: Any) -> float:
     return trial.spec.global_batch_tokens / expected(trial, **given).step_s
 
 
-@pytest.mark.parametrize("name", GPUS)
-@pytest.mark.parametrize("strategy", STRATEGIES)
-@pytest.mark.parametrize("micro_batch_size", [1, 8])
-@pytest.mark.parametrize("num_nodes", [1, 8])
-def test_a_step_is_never_faster_than_its_bound(name: str, strategy: str, micro_batch_size: int, num_nodes: int) -> None:
-    trial = predicted(name, strategy=strategy, micro_batch_size=micro_batch_size, num_nodes=num_nodes)
-    at = links(name, network_gb_per_s=50)
-    bound = step_bound(trial, gpu(name), at)
+WIDE = random.Random(17).sample(  # noqa: S311 -- the same points each time
+    list(
+        product(
+            (*GPUS, "A100 SXM 40GB", "H100 PCIe", "RTX 4090"),
+            ("gpt2-125m", "llama-1b", "llama-13b", "llama-70b"),
+            (512, 4096, 65536),
+            (1, 8, 64),
+            (1, 4, 128),
+            STRATEGIES,
+        )
+    ),
+    60,
+)
+"""Far beyond the rows: 125M to 70B, 512 to 65,536 tokens, micro batches of 1 to 64, 8 to 1024 GPUs."""
+
+
+@pytest.mark.parametrize(("name", "model", "length", "batch", "nodes", "strategy"), WIDE)
+def test_physics_holds_far_beyond_the_rows(
+    name: str, model: str, length: int, batch: int, nodes: int, strategy: str
+) -> None:
+    at = links(name, network_gb_per_s=25)
+    axes = {"model": resolve_model(model), "sequence_length": length, "micro_batch_size": batch, "strategy": strategy}
+
+    def step_s(**changed: Any) -> float:
+        return expected(predicted(name, **axes | {"num_nodes": nodes} | changed), name, at).step_s
+
+    trial = predicted(name, **axes, num_nodes=nodes)
+    bound, here = step_bound(trial, gpu(name), at), expected(trial, name, at)
     assert bound is not None
-    assert bound.step_s is not None
-    assert expected(trial, name, at).low_s > 0
-    assert expected(trial, name, at).step_s > bound.step_s
+    assert bound.compute_s is not None, "a floor: all FLOPs at 100 % of the matrix peak"
+    assert here.compute_s > bound.compute_s
+    assert here.low_s > (bound.step_s or 0.0)
+    assert step_s(num_nodes=2 * nodes) >= here.step_s
+    assert step_s(activation_checkpointing=True) > here.step_s
+    assert here.step_s < step_s(sequence_length=2 * length)
+    assert here.step_s < step_s(micro_batch_size=2 * batch) <= 2 * here.step_s
+    fast = at.model_copy(update={"link_gb_per_s": 2 * (at.link_gb_per_s or 0), "network_gb_per_s": 50.0})
+    assert expected(trial, name, fast).step_s <= here.step_s
 
 
 @pytest.mark.parametrize("strategy", STRATEGIES)
@@ -72,10 +74,10 @@ def test_more_ranks_never_make_the_passes_shorter(strategy: str) -> None:
         assert updates == sorted(updates)
 
 
-@pytest.mark.parametrize("strategy", STRATEGIES)
-def test_checkpointing_is_never_faster_at_the_same_micro_batch(strategy: str) -> None:
-    plain, again = (predicted(strategy=strategy, activation_checkpointing=on) for on in (False, True))
-    assert expected(again).step_s > expected(plain).step_s
+@pytest.mark.parametrize(("strategy", "times"), [("ddp", 1), ("zero1", 1), ("zero2", 4), ("fsdp", 4)])
+def test_gradients_are_reduced_once_a_step_or_in_each_micro_batch(strategy: str, times: int) -> None:
+    one, four = (expected(predicted(strategy=strategy, gradient_accumulation_steps=steps)) for steps in (1, 4))
+    assert four.exposed_communication_s == pytest.approx(times * one.exposed_communication_s, rel=0.01)
 
 
 @pytest.mark.parametrize("rate", ["network_gb_per_s", "host_link_gb_per_s"])

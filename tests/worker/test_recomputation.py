@@ -13,12 +13,7 @@ from zerobench.errors import UserError
 from zerobench.formulas.record import formula_record
 from zerobench.records import Category, Phase, Place, RankRecord, StepKind
 from zerobench.report.labels import labels, shared_lines
-from zerobench.spec.axes import read_axis
-from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.model import ModelSpec
-from zerobench.spec.recomputation import blocks_after_the_last, recomputed_blocks
-from zerobench.spec.rules import why_skipped
-from zerobench.spec.situation import Situation
 from zerobench.spec.trial import Evidence, TrialSpec
 
 CONFIG: dict[str, Any] = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "vocab_size": 512}
@@ -27,7 +22,6 @@ GPT2 = {"model_type": "gpt2", "vocab_size": 512, "n_embd": 64, "n_layer": 4, "n_
 GPT2 |= {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 SMALL = {"zero_optimization.reduce_bucket_size": 10**6, "zero_optimization.stage3_param_persistence_threshold": 0}
 TOLERANCE = 5e-6
-CPU = Machine(accelerator=Accelerator.CPU, cpu_cores=4, host_memory_bytes=2**36)
 
 
 def spec(asked: bool | str, config: dict[str, Any] = CONFIG, **fields: Any) -> TrialSpec:
@@ -105,19 +99,6 @@ def test_a_real_rank_keeps_by_operation_what_a_simulated_one_does(ran: RunTrial)
     assert real.losses == plain.losses
 
 
-def test_blocks_are_counted_from_the_first_on() -> None:
-    assert [recomputed_blocks(asked, 7) for asked in (False, True, "ops", "every-2", "every-3")] == [0, 7, 7, 4, 3]
-    assert [blocks_after_the_last(asked, 8) for asked in (False, True, "every-2", "every-3")] == [8, 0, 1, 1]
-
-
-def test_what_was_read_before_is_read_as_before_and_the_rest_is_refused_with_the_choices() -> None:
-    read = [False, True, "every-2", {"every": 4}, "every-02", "ops"]
-    assert read_axis("activation_checkpointing", read, "axes") == [False, True, "every-2", "every-4", "every-2", "ops"]
-    for wrong in ("every-1", "every-x", {"each": 2}, "op", None, 1, {"every": True}):
-        with pytest.raises(UserError, match=r"activation_checkpointing: .*choices: true, false, ops, every-N"):
-            read_axis("activation_checkpointing", wrong, "axes")
-
-
 def test_trials_are_named_by_it_and_older_ones_keep_their_hash() -> None:
     trials = [spec(asked, strategy="fsdp") for asked in (False, True, "every-2", "ops")]
     assert labels(trials) == ["fsdp", "ckpt", "ckpt=every-2", "ckpt=ops"]
@@ -125,24 +106,6 @@ def test_trials_are_named_by_it_and_older_ones_keep_their_hash() -> None:
     assert [trial.model_dump(mode="json")["activation_checkpointing"] for trial in trials[:2]] == [False, True]
     assert len({trial.config_hash for trial in trials}) == 4
     assert len({trial.parity_hash for trial in trials}) == 1
-
-
-@pytest.mark.parametrize(
-    ("fields", "reason"),
-    [
-        ({"strategy": "ddp", "compile": "blocks"}, "inductor decides"),
-        ({"strategy": "zero3", "config": CONFIG | {"model_type": "qwen2"}}, "adds a bias in place"),
-        ({"strategy": "zero3", "config": CONFIG | {"attention_bias": True}}, "adds a bias in place"),
-    ],
-)
-def test_what_cannot_keep_results_by_operation_is_refused(fields: dict[str, Any], reason: str) -> None:
-    trial = spec("ops", **fields)
-    skip = why_skipped(Situation(trial, CPU, 10**6))
-    assert skip is not None
-    assert reason in skip.reason
-    plain = trial.model_copy(update={"activation_checkpointing": "every-2"})
-    skip = why_skipped(Situation(plain, CPU.model_copy(update={"has_inductor": True}), 10**6))
-    assert skip is None
 
 
 def test_a_model_whose_products_are_not_written_down_has_no_closed_form_by_operation() -> None:

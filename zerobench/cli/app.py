@@ -7,7 +7,8 @@ from __future__ import annotations
 
 import os
 import sys
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
+from itertools import chain
 from typing import Annotated, Any, NoReturn
 
 import typer
@@ -16,6 +17,7 @@ from zerobench import __version__
 from zerobench.cli.commands import (
     calibrate,
     compare,
+    doctor,
     emulate,
     explain,
     export,
@@ -33,6 +35,7 @@ from zerobench.cli.commands import (
     validate,
     watch,
 )
+from zerobench.cli.help import GROUPS, Grouped, epilog
 from zerobench.errors import UserError, nearest
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -43,7 +46,7 @@ app = typer.Typer(
     name="zerobench",
     help="Where every byte of a DeepSpeed ZeRO training run goes, and how fast it runs.",
     epilog="Begin with: zerobench run quickstart",
-    add_completion=False,
+    cls=Grouped,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},
@@ -129,27 +132,36 @@ def _start(
         typer.echo(context.get_help())
 
 
-_COMMANDS = (
-    run.run,
-    submit.submit,
-    watch.watch,
-    emulate.emulate,
-    plan.plan,
-    tune.tune,
-    status.status,
-    show.show,
-    explain.explain,
-    report.report,
-    compare.compare,
-    validate.validate,
-    export.export,
-    calibrate.calibrate,
-    sweeps.sweeps,
-    strategies.strategies,
-    setup.setup,
-    models.models,
-)
-"""In the order that the help lists them."""
+DECLARED: Mapping[str, Callable[..., Any]] = {
+    command.__name__: command
+    for command in (
+        run.run,
+        submit.submit,
+        watch.watch,
+        emulate.emulate,
+        plan.plan,
+        tune.tune,
+        status.status,
+        show.show,
+        explain.explain,
+        report.report,
+        compare.compare,
+        validate.validate,
+        export.export,
+        calibrate.calibrate,
+        sweeps.sweeps,
+        strategies.strategies,
+        setup.setup,
+        doctor.doctor,
+        models.models,
+    )
+}
+"""By name; help.py says under which heading and in which order."""
 
-for _command in _COMMANDS:
-    app.command()(_command)
+for _name in chain.from_iterable(GROUPS.values()):
+    app.command(_name, epilog=epilog(_name))(DECLARED[_name])
+
+
+def commands() -> list[Any]:
+    """The commands as typer makes them."""
+    return list(typer.main.get_command(app).commands.values())  # type: ignore[attr-defined] # the app is a group

@@ -5,12 +5,15 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+from zerobench.cli.answer import Answer
 from zerobench.errors import UserError
 from zerobench.folder import write_whole
-from zerobench.report.compare.comparison import Comparison, compare
-from zerobench.report.compare.gate import Verdict, judge, parse_limits, refusal
+from zerobench.report.compare.comparison import compare
+from zerobench.report.compare.document import comparison_document
+from zerobench.report.compare.gate import judge, parse_limits, refusal
 from zerobench.report.render.markdown import document
 from zerobench.report.render.terminal import print_parts
+from zerobench.report.tables.part import Part
 from zerobench.report.tables.two_runs import TITLE, comparison_parts, gate_part
 from zerobench.store import find_run, load_run
 
@@ -26,10 +29,8 @@ class Request:
     reports: Path
 
 
-def compare_runs(request: Request) -> int:
-    """Print the two runs side by side and judge them; the command's exit status.
-
-    0, or 1 where a limit is exceeded.
+def compare_runs(request: Request) -> Answer:
+    """The two runs side by side, judged; the exit status is 1 where a limit is exceeded.
 
     Raises UserError: a mistake in the request, no trial in both runs, a torn record, or a gate that can never fire
     (after the tables, which are true all the same).
@@ -43,21 +44,24 @@ def compare_runs(request: Request) -> int:
             f"BASE, NEW: {request.base} and {request.new} have no trial in common; run the same sweep for both"
         )
     verdicts = judge(comparison, limits)
-    _show(comparison, verdicts, request.markdown)
-    refused = refusal(verdicts)
-    if refused is not None:
-        raise UserError(refused)
-    return 0 if all(verdict.passed for verdict in verdicts) else 1
-
-
-def _show(comparison: Comparison, verdicts: list[Verdict], markdown: Path | None) -> None:
-    """The gate last in the terminal, where the eye is, and first in a file."""
     parts = list(comparison_parts(comparison))
     gate = [gate_part(verdicts)] if verdicts else []
-    print_parts([*parts, *gate])
+    _write(request.markdown, [*gate, *parts])
+    refused = refusal(verdicts)
+    if refused is not None:
+        print_parts([*parts, *gate])
+        raise UserError(refused)
+    passed = all(verdict.passed for verdict in verdicts)
+    return Answer(
+        lambda: comparison_document(comparison, verdicts), lambda: print_parts([*parts, *gate]), 0 if passed else 1
+    )
+
+
+def _write(markdown: Path | None, parts: list[Part]) -> None:
+    """The gate, which is last in the terminal, where the eye is, comes first in a file."""
     if markdown is not None:
         try:
-            write_whole(markdown, document(TITLE, [*gate, *parts], level=2))
+            write_whole(markdown, document(TITLE, parts, level=2))
         except OSError as error:
             raise UserError(f"--markdown: {markdown}: cannot be written: {error.strerror or error}") from None
 

@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import json
 import sys
 from collections.abc import Iterator, Mapping
 from pathlib import Path
@@ -11,11 +10,13 @@ from typing import Any
 from rich.console import Console
 from rich.text import Text
 
+from zerobench.cli.answer import Answer
 from zerobench.emulate.emulation import NO_VALUES, Emulation, emulate
 from zerobench.emulate.figures import Peak, RankFit, Try, Verdict
-from zerobench.emulate.part import End
+from zerobench.emulate.part import End, Refusal
 from zerobench.emulate.request import Request
 from zerobench.records import Category, StepKind
+from zerobench.report.standing import standing_lines
 from zerobench.units import format_bytes
 
 FITS = 0
@@ -26,16 +27,12 @@ _SMALLEST_SHOWN = 0.001
 """Categories below this part of a peak are shown together."""
 
 
-def emulate_command(request: Request, *, as_json: bool) -> int:
-    """Emulate and print; the exit status."""
+def emulate_command(request: Request) -> Answer:
+    """Emulate what is asked for."""
     console = Console(stderr=True, highlight=False)
     with console.status("") as status:
         made = emulate(request, lambda doing: status.update(Text(doing)))
-    if as_json:
-        print(json.dumps(as_plain(made), indent=1))  # noqa: T201 -- what was asked for
-    else:
-        sys.stdout.write("\n".join(lines(made)) + "\n")
-    return exit_code(made)
+    return Answer(lambda: as_plain(made), lambda: sys.stdout.write("\n".join(lines(made)) + "\n"), exit_code(made))
 
 
 def exit_code(made: Emulation) -> int:
@@ -120,6 +117,7 @@ def _rank(one: RankFit) -> Iterator[str]:
         )
         yield from _categories(refusal.held, refusal.allocated_bytes)
         yield f"  torch: {refusal.message}"
+        yield from _standing(refusal)
     elif one.peak is not None:
         yield f"  peak {_gib(one.peak.total_bytes)}, {_when(one.peak)}:"
         yield from _categories(one.peak.categories, one.peak.total_bytes)
@@ -137,6 +135,14 @@ def _rank(one: RankFit) -> Iterator[str]:
         yield f"  note: {_gib(refusal.bytes_asked)} were refused in {refusal.during}, and the script went on"
     for note in account.notes:
         yield f"  note: {note}"
+
+
+def _standing(refusal: Refusal) -> Iterator[str]:
+    """The rest of the post-mortem; the categories stand above."""
+    found = refusal.standing.model_copy(update={"by_category": {}})
+    for title, lines in standing_lines(found, refusal.bytes_asked, refusal.bytes_free):
+        yield f"  {title}:"
+        yield from (f"    {line}" for line in lines)
 
 
 def _when(peak: Peak) -> str:

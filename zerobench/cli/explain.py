@@ -1,31 +1,95 @@
-"""The work of `zerobench explain`: find the trials, print passages or JSON."""
+"""The work of `zerobench explain`: find the trials, or read the log, print passages or JSON."""
 
 from __future__ import annotations
 
-import json
 import shutil
 import sys
+from collections.abc import Sequence
 from pathlib import Path
+from typing import Any
 
 from zerobench import store
+from zerobench.cli.answer import Answer
+from zerobench.cli.live import prediction_view
 from zerobench.errors import UserError
-from zerobench.report.explain.passage import as_data, as_text
+from zerobench.report.changes import changes_passage, unchanged_passage
+from zerobench.report.explain.find import find_trial, named_trials
+from zerobench.report.explain.log import explain_log
+from zerobench.report.explain.passage import Passage, as_data, as_text
 from zerobench.report.explain.trial import explain as passages_of
+from zerobench.search.changes import cluster_of, predict_changes
+from zerobench.search.plan import Request, read_plan
+from zerobench.spec.cluster import Cluster
+from zerobench.spec.trial import TrialSpec
 
 _WIDTHS = (40, 100)
 """Columns of a line: no wider than people read, however wide the terminal is."""
 
 
-def explain(run: str, trial: str, other: str | None, reports: Path, *, as_json: bool) -> None:
-    """Print why `trial` of `run` took what it took, or why `other` differs from it.
+_MOST_LOG_BYTES = 64 * 2**20
+"""Of the end of a log: what is to be explained stands there."""
 
-    `other` may be of another run, as `RUN:TRIAL`. Raises UserError: there is no such run or trial, or several.
+
+def explain(
+    run: str,
+    trial: str | None,
+    other: str | None,
+    reports: Path,
+    *,
+    changes: bool = False,
+    asked: Request | None = None,
+) -> Answer:
+    """Why `trial` of `run` took what it took, or why `other` differs from it; or what a log says.
+
+    `other` may be of another run, as `RUN:TRIAL`. Raises UserError: there is no such run or trial, or several, or the
+    log says nothing of memory. `changes`: predict what makes the trial fit; `asked`: what the log's training was, of
+    which the same is predicted.
     """
+    if trial is None:
+        found = _of_log(run)
+        wanted = None if asked is None else read_plan(asked)
+        if wanted is not None:
+            found += _changes(wanted.planned[0].trial, wanted.cluster, reports)
+        return _answer(found)
     base = store.load_run(store.find_run(run, reports))
     second = None if other is None else _second(other, base, reports)
     found = passages_of(base, trial, second)
-    text = json.dumps(as_data(found), indent=2) if as_json else as_text(found, _width())
-    write(text)
+    if changes:
+        named = find_trial(trial, named_trials(base)).trial
+        found += _changes(named.spec, cluster_of(named), reports)
+    return _answer(found)
+
+
+def _changes(trial: TrialSpec, cluster: Cluster, reports: Path) -> list[Passage]:
+    """What `trial` needs by prediction, and which changes make it fit."""
+    made = predict_changes(trial, cluster, reports, prediction_view())
+    return [*unchanged_passage(made.unchanged), changes_passage(made.changes, "predicted")]
+
+
+def of_log(trial: str | None, **words: Any) -> Request | None:
+    """What a log's training was, as the options say; None where they do not. Raises UserError: they do not fit."""
+    given = [name for name in ("model", "ds_config", "gpus", "gpu") if words[name] is not None]
+    if not given:
+        return None
+    if trial is not None:
+        raise UserError(f"--{given[0].replace('_', '-')} is of a log; of a trial --changes predicts what makes it fit")
+    if words["ds_config"] is None:
+        raise UserError("--ds-config is missing: what is predicted is the file that the log's training ran with")
+    return Request(**words)
+
+
+def _of_log(name: str) -> list[Passage]:
+    """What the log in file `name` says. Raises UserError: it is no file, or says nothing of memory."""
+    path = Path(name)
+    if not path.is_file():
+        raise UserError("TRIAL is missing: name a trial of RUN, or a log file instead of RUN")
+    with path.open("rb") as file:
+        file.seek(max(0, path.stat().st_size - _MOST_LOG_BYTES))
+        return explain_log(file.read().decode(errors="replace"), path.name)
+
+
+def _answer(found: Sequence[Passage]) -> Answer:
+    return Answer(lambda: as_data(found), lambda: write(as_text(found, _width())))
 
 
 def _second(name: str, base: store.Run, reports: Path) -> tuple[store.Run, str]:

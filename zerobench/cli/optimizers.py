@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from typing import Any
 
 from zerobench.spec.optimizers import OPTIMIZERS, OptimizerInfo, State, StatesPlace
 
@@ -14,6 +15,14 @@ _INDENT = " " * (max(map(len, OPTIMIZERS)) + 2)
 def listing() -> list[str]:
     """The lines for every optimizer."""
     return [line for info in OPTIMIZERS.values() for line in entry(info)]
+
+
+def as_plain() -> list[dict[str, Any]]:
+    """The same facts of each, for programs."""
+    return [
+        {"optimizer": info.name, "title": info.title, "state_bytes": info.state_bytes, "facts": dict(_facts(info))}
+        for info in OPTIMIZERS.values()
+    ]
 
 
 def entry(info: OptimizerInfo) -> list[str]:

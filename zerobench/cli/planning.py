@@ -4,20 +4,24 @@ from __future__ import annotations
 
 import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 import typer
 
+from zerobench.cli.answer import Answer
 from zerobench.cli.live import ANSWERS, prediction_view
 from zerobench.cli.paths import shortest
 from zerobench.cli.run import notes_of
 from zerobench.ds_config.written import training_arguments, written_config
 from zerobench.errors import UserError, unknown_choice
 from zerobench.folder import write_whole
+from zerobench.report.plan.document import plan_document
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.plan.view import Found, PlanView, plan_view
 from zerobench.report.render.terminal import print_parts
-from zerobench.report.tables.plan_frontier import frontier_part
+from zerobench.report.tables.plan_frontier import FrontierRow, frontier_part
 from zerobench.run.runner import RunResult
 from zerobench.search.fastest import AS_FAST
 from zerobench.search.plan import Plan, Request, read_plan
@@ -27,30 +31,39 @@ from zerobench.search.searched import WIDTH, searched
 from zerobench.spec.cluster import read_tokens
 from zerobench.spec.frontier_axes import FrontierAxis, frontier_axis
 from zerobench.spec.trial import Evidence, Offload, slug
-from zerobench.store import STAMP
+from zerobench.store import STAMP, read_json
 
 _TRAINER = "trainer"
+_SEARCH = "search.json"
 
 
-def plan(request: Request, *, details: bool = False) -> int:
-    """Predict what is asked for and show it; the command's exit status: 1 where nothing fits or a trial failed."""
+def plan(request: Request, *, details: bool = False) -> Answer:
+    """Predict what is asked for; the exit status is 1 where nothing fits or a trial failed."""
     tokens = None if request.tokens is None else read_tokens("--tokens", request.tokens)
     asked = read_plan(request)
     if request.frontier is not None:
         return _frontier(asked, frontier_axis(request.frontier), request.reports)
     result, view = _predicted(asked, request.reports, tokens)
     if view is None:
-        return result.exit_code
+        return Answer(lambda: {"run": str(result.folder.path)}, exit_code=result.exit_code)
     best = view.best
-    print_parts([*(view.details if details or not view.answer else ()), *view.answer])
-    for note in (*([asked.world.note] if asked.world.note else []), *notes_of(asked.planned)):
-        typer.echo(f"note: {note}")
+    notes = [*([asked.world.note] if asked.world.note else []), *notes_of(asked.planned)]
     written = None if best is None else _written(result, best, request)
-    _next(result, best, written, request, details=details)
-    return 1 if best is None or set(result.statuses) - ANSWERS else 0
+
+    def show() -> None:
+        print_parts([*(view.details if details or not view.answer else ()), *view.answer])
+        for line in (*(f"note: {note}" for note in notes), *_said(best, request)):
+            typer.echo(line)
+        _next(result, best, written, request, details=details)
+
+    def document() -> dict[str, Any]:
+        searched_for = {} if asked.varied is None else {"search": read_json(result.folder.path / _SEARCH)}
+        return {**plan_document(result.folder.path, asked.cluster), **searched_for, "notes": notes}
+
+    return Answer(document, show, 1 if best is None or set(result.statuses) - ANSWERS else 0)
 
 
-def tune(request: Request, *, details: bool = False) -> int:
+def tune(request: Request, *, details: bool = False) -> Answer:
     """Search for the fastest configuration of all and show what was tried; 1 where nothing fits or a trial failed."""
     if request.global_batch is None and request.tokens_per_step is None:
         raise UserError("--global-batch is missing (or --tokens-per-step): the same steps are to be trained faster")
@@ -71,7 +84,7 @@ def _predicted(asked: Plan, reports: Path, tokens: float | None) -> tuple[RunRes
         return result, None if result.interrupted else plan_view(result.folder.path, asked.cluster, tokens)
     found = searched(asked, reports, prediction_view(), WIDTH if asked.varied.sets_keys else None)
     words = f"Searched: {found.num_variants:,} variants by formula, {found.num_tried} of them {tried_in(asked)}."
-    write_whole(found.result.folder.path / "search.json", json.dumps(found.document, indent=2) + "\n")
+    write_whole(found.result.folder.path / _SEARCH, json.dumps(found.document, indent=2) + "\n")
     shown = Found(found.rows, words, AS_FAST if asked.varied.sets_keys else None)
     return found.result, plan_view(found.result.folder.path, asked.cluster, tokens, shown)
 
@@ -94,15 +107,37 @@ def _next(result: RunResult, best: PlanRow | None, written: Path | None, request
     typer.echo(f"Run: {shortest(result.folder.path)}{more}")
 
 
-def _frontier(asked: Plan, axis: FrontierAxis, reports: Path) -> int:
-    """Print what fits along `axis`, in a folder for the whole search; 1 where a prediction failed."""
+def _frontier(asked: Plan, axis: FrontierAxis, reports: Path) -> Answer:
+    """What fits along `axis`, in a folder for the whole search; 1 where a prediction failed."""
     folder = reports / f"{slug(asked.name)}-frontier-{axis.name}_{time.strftime(STAMP)}"
     found = plan_frontiers(asked, axis, folder, prediction_view())
-    print_parts([frontier_part(axis, frontier_rows(asked, found), asked.cluster)])
-    for name, reason in found.given_up.items():
-        typer.echo(f"given up: {name}: {reason}")
-    typer.echo(f"runs: {folder}")
-    return 1 if found.given_up else 0
+    rows = frontier_rows(asked, found)
+
+    def show() -> None:
+        print_parts([frontier_part(axis, rows, asked.cluster)])
+        for name, reason in found.given_up.items():
+            typer.echo(f"given up: {name}: {reason}")
+        typer.echo(f"runs: {folder}")
+
+    def document() -> dict[str, Any]:
+        return {
+            "runs": str(folder),
+            "axis": axis.name,
+            "frontier": [_edge(axis, row) for row in rows],
+            "given_up": found.given_up,
+        }
+
+    return Answer(document, show, 1 if found.given_up else 0)
+
+
+def _edge(axis: FrontierAxis, row: FrontierRow) -> dict[str, Any]:
+    """Where fitting ends, in values of the axis."""
+    edges = {"largest": row.frontier.largest, "too_large": row.frontier.too_large}
+    return {
+        "configuration": row.label,
+        **{name: None if one is None else one.value * axis.unit for name, one in edges.items()},
+        "needed_bytes": None if row.row is None else row.row.device.needed_bytes,
+    }
 
 
 def _written(result: RunResult, best: PlanRow, request: Request) -> Path | None:
@@ -116,8 +151,14 @@ def _written(result: RunResult, best: PlanRow, request: Request) -> Path | None:
         path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise UserError(f"--write: {path}: {error.strerror or error}") from None
-    if request.write is not None:
-        typer.echo(f"written: {path}, the configuration of {best.shown.label}")
-    if Offload.NVME in {spec.offload_optimizer, spec.offload_param}:
-        typer.echo(f"set nvme_path in {path} to a folder on your NVMe drive")
     return path
+
+
+def _said(best: PlanRow | None, request: Request) -> Iterator[str]:
+    """What was written where it was asked for, and what is left to be set in it."""
+    if best is None or best.trial.spec.zero_stage is None or request.write is None:
+        return
+    spec = best.trial.spec
+    yield f"written: {request.write}, the configuration of {best.shown.label}"
+    if Offload.NVME in {spec.offload_optimizer, spec.offload_param}:
+        yield "set nvme_path in it to a folder on your NVMe drive"

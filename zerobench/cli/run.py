@@ -5,10 +5,12 @@ from __future__ import annotations
 from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import typer
 from rich.console import Console
 
+from zerobench.cli.answer import Answer
 from zerobench.cli.live import LiveView, PlainView
 from zerobench.cli.paths import shortest
 from zerobench.ds_config import file_notes
@@ -54,11 +56,11 @@ class Asked:
     earlier: Path | None
 
 
-def run(request: Request) -> int:
-    """Run what is asked for and show its tables; the command's exit status."""
+def run(request: Request) -> Answer:
+    """Run what is asked for."""
     result = start(request)
-    _show(result)
-    return result.exit_code
+    _write_tables(result)
+    return Answer(lambda: document(result), lambda: _show(result), result.exit_code)
 
 
 def start(request: Request) -> RunResult:
@@ -73,11 +75,31 @@ def site_of(machine: Machine, request: Request) -> LocalSite:
     return LocalSite(machine.cpu_cores, machine.num_gpus, request.hostfile.resolve() if request.hostfile else None)
 
 
-def list_trials(request: Request) -> int:
-    """Print each trial on a line and start none; the command's exit status."""
-    for line in _lines(read(request)):
-        typer.echo(line)
-    return 0
+def document(result: RunResult) -> dict[str, Any]:
+    """What was run, for programs."""
+    trials = [{"trial_id": name, "status": kept} for name, kept in standing(load_run(result.folder.path))]
+    return {"run": str(result.folder.path), "interrupted": result.interrupted, "trials": trials}
+
+
+def list_trials(request: Request) -> Answer:
+    """Each trial; none is started."""
+    asked = read(request)
+
+    def show() -> None:
+        for line in _lines(asked):
+            typer.echo(line)
+
+    return Answer(lambda: {"trials": list(_listed(asked)), "notes": notes_of(asked.planned)}, show)
+
+
+def _listed(asked: Asked) -> Iterator[dict[str, Any]]:
+    if asked.earlier is not None:
+        for trial_id, kept in standing(load_run(asked.earlier)):
+            yield {"trial_id": trial_id, "runs": kept is None, "status": kept, "rule": None, "reason": None}
+        return
+    for item in asked.planned:
+        rule, reason = (item.skipped.rule, item.skipped.reason) if item.skipped else (None, None)
+        yield {"trial_id": item.trial.trial_id, "runs": rule is None, "status": None, "rule": rule, "reason": reason}
 
 
 def _lines(asked: Asked) -> Iterator[str]:
@@ -157,13 +179,17 @@ def screen() -> PlainView:
     return LiveView(console) if console.is_terminal else PlainView(console)
 
 
-def _show(result: RunResult) -> None:
-    """The tables, then where the run lies and how to go on with it."""
+def _write_tables(result: RunResult) -> None:
     from zerobench.report.frames.tidy_tables import tables_stand, write_tables  # noqa: PLC0415 -- pandas, which a dry run need not pay for
 
-    path, opened = shortest(result.folder.path), load_run(result.folder.path)
+    opened = load_run(result.folder.path)
     if not tables_stand(opened):
         write_tables(opened)
+
+
+def _show(result: RunResult) -> None:
+    """The tables, then where the run lies and how to go on with it."""
+    path = shortest(result.folder.path)
     if not result.interrupted:
         show_run(result.folder.path, Console(highlight=False))
     typer.echo(f"run: {path}")

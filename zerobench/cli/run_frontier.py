@@ -17,6 +17,7 @@ from pathlib import Path
 import typer
 
 from zerobench.cli import run
+from zerobench.cli.answer import Answer
 from zerobench.cli.live import prediction_view
 from zerobench.errors import UserError
 from zerobench.folder import write_whole
@@ -43,8 +44,8 @@ TRY_STEPS = StepsSpec(warmup=1, memory=1, timed=2)
 """Of each try: one step says whether it fits, two more how fast the largest that does would train."""
 
 
-def run_frontier(request: run.Request, *, dry_run: bool = False) -> int:
-    """Measure what is asked for and show it; the command's exit status: 1 where a search had to be given up.
+def run_frontier(request: run.Request, *, dry_run: bool = False) -> Answer:
+    """Measure what is asked for and show it; the exit status is 1 where a search had to be given up.
 
     Raises UserError: a mistake in the request, before anything is written or started.
     """
@@ -57,7 +58,7 @@ def run_frontier(request: run.Request, *, dry_run: bool = False) -> int:
         return _search_and_show(search, folder)
     except KeyboardInterrupt:
         typer.echo(f"stopped; what was measured is kept in: {folder}")
-        return 130
+        return Answer(lambda: {"runs": str(folder)}, exit_code=130)
 
 
 def read_search(request: run.Request, *, dry_run: bool = False) -> MeasuredSearch:
@@ -123,17 +124,19 @@ def _cells(trials: Iterable[TrialSpec], axis: FrontierAxis) -> dict[str, TrialSp
     return dict(zip(labels(named), cells, strict=True))
 
 
-def _search_and_show(search: MeasuredSearch, folder: Path) -> int:
+def _search_and_show(search: MeasuredSearch, folder: Path) -> Answer:
     screen = run.screen()
     for trial_id, reason in search.skipped.items():
         screen.say(f"  skipped {trial_id}: {reason}")
     predicted = predicted_first(search, folder / "predicted", prediction_view(), screen.say)
     found = measured(search, predicted, folder / "measured", screen, screen.say)
     rows = run_frontier_rows(search, predicted, found)
-    write_whole(folder / "frontier.json", json.dumps(frontier_document(search, rows), indent=1))
+    found_all = frontier_document(search, rows)
+    write_whole(folder / "frontier.json", json.dumps(found_all, indent=1))
     with refusing_impossible_values(folder):
         print_parts([run_frontier_table(search.axis, rows, search.limit, search.device, screen_width())])
     for label, reason in found.given_up.items():
         screen.say(f"given up: {label}: {reason}")
     typer.echo(f"runs: {folder}")
-    return 0 if len(found.frontiers) == len(search.cells) else 1
+    exit_code = 0 if len(found.frontiers) == len(search.cells) else 1
+    return Answer(lambda: {"runs": str(folder), **found_all}, exit_code=exit_code)

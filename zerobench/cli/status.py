@@ -5,11 +5,13 @@ from __future__ import annotations
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import Any
 
 from rich.console import Console
 from rich.live import Live
 from rich.text import Text
 
+from zerobench.cli.answer import Answer
 from zerobench.cli.status_view import details, headline, next_step, status_view
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
@@ -19,17 +21,20 @@ from zerobench.slurm.watch.watching import Watcher
 from zerobench.store import find_run
 
 
-def show_status(name: str | None, reports: Path) -> int:
-    """Print how the run stands; the command's exit status."""
+def show_status(name: str | None, reports: Path) -> Answer:
+    """How the run stands."""
     watcher, console = _watcher(name, reports), Console(highlight=False)
     submission, status = watcher.look()
-    console.print(status_view(watcher.run, submission, status))
-    _print_next_step(console, watcher.run, status)
-    return status.exit_code
+
+    def show() -> None:
+        console.print(status_view(watcher.run, submission, status))
+        _print_next_step(console, watcher.run, status)
+
+    return Answer(lambda: _document(watcher.run, status), show, status.exit_code)
 
 
-def follow_run(name: str | None, reports: Path, every_s: float) -> int:
-    """Show how the run stands every `every_s` seconds until it is over; the command's exit status.
+def follow_run(name: str | None, reports: Path, every_s: float) -> Answer:
+    """Show how the run stands every `every_s` seconds until it is over.
 
     On a terminal the view is redrawn in place; elsewhere a line is printed whenever the counts have changed, and the
     rest of the view at the end.
@@ -37,7 +42,7 @@ def follow_run(name: str | None, reports: Path, every_s: float) -> int:
     watcher, console = _watcher(name, reports), Console(highlight=False)
     status = (_redraw if console.is_terminal else _print_changes)(watcher, console, every_s)
     _print_next_step(console, watcher.run, status)
-    return status.exit_code
+    return Answer(lambda: _document(watcher.run, status), exit_code=status.exit_code)
 
 
 def _redraw(watcher: Watcher, console: Console, every_s: float) -> RunStatus:
@@ -72,6 +77,38 @@ def _print_next_step(console: Console, run: RunFolder, status: RunStatus) -> Non
     step = next_step(run, status)
     if step is not None:
         console.print(Text(step), soft_wrap=True)  # one line however long, to be copied
+
+
+def _document(run: RunFolder, status: RunStatus) -> dict[str, Any]:
+    """The run as it stands, for programs."""
+    return {
+        "run": str(run.path),
+        "is_going": status.is_going,
+        "slurm_answers": status.slurm_answers,
+        "counts": {standing.value: count for standing, count in status.counts.items()},
+        "trials": [
+            {
+                "trial_id": one.trial_id,
+                "standing": one.standing.value,
+                "reason": one.reason,
+                "job": None if one.job is None else one.job.name,
+                "task_id": one.task_id,
+                "silence_s": one.silence_s,
+            }
+            for one in status.trials
+        ],
+        "jobs": [
+            {
+                "name": one.job.name,
+                "job_id": one.job.job_id,
+                "tasks": one.job.num_tasks,
+                "states": one.states,
+                "time_left_s": one.time_left_s,
+            }
+            for one in status.jobs
+        ],
+        "next": next_step(run, status),
+    }
 
 
 def _watcher(name: str | None, reports: Path) -> Watcher:

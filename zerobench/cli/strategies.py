@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Iterator
+from typing import Any
 
 from zerobench.spec.availability import needs, unavailable
 from zerobench.spec.machine import Machine
@@ -16,6 +17,19 @@ _INDENT = " " * (max(map(len, STRATEGIES)) + 2)
 def listing(machine: Machine) -> list[str]:
     """The lines for every strategy on `machine`."""
     return [line for info in STRATEGIES.values() for line in entry(info, machine)]
+
+
+def as_plain(machine: Machine) -> list[dict[str, Any]]:
+    """The same facts of each, for programs."""
+    return [
+        {
+            "strategy": info.name,
+            "summary": info.summary,
+            "can_run_here": unavailable(info, machine) is None,
+            "facts": dict(_facts(info, machine)),
+        }
+        for info in STRATEGIES.values()
+    ]
 
 
 def entry(info: StrategyInfo, machine: Machine) -> list[str]:

@@ -10,6 +10,7 @@ from typing import Any
 
 import typer
 
+from zerobench.cli.answer import Answer
 from zerobench.cli.paths import shortest
 from zerobench.cli.run import notes_of, running
 from zerobench.collection import no_collection
@@ -78,8 +79,8 @@ class Asked:
     machine: Machine | None = None
 
 
-def submit(request: Request) -> int:
-    """Lay out what is asked for and hand it to Slurm, or run it here; the command's exit status."""
+def submit(request: Request) -> Answer:
+    """Lay out what is asked for and hand it to Slurm, or run it here."""
     with no_collection():
         asked = read(request)
     try:
@@ -87,7 +88,7 @@ def submit(request: Request) -> int:
             mend_skipped(asked.earlier)
         if not asked.arrays:
             typer.echo("nothing is missing")
-            return 0
+            return Answer(lambda: {"run": str(asked.earlier and asked.earlier.folder.path), "jobs": []})
         _warn(asked)
         run = asked.earlier.folder if asked.earlier else _lay_out(asked, request.reports)
         keep_options(run, asked.options)
@@ -96,13 +97,16 @@ def submit(request: Request) -> int:
         raise UserError(f"{error.filename or request.reports}: cannot be written: {error.strerror or error}") from None
 
 
-def show(request: Request) -> int:
-    """Print what would be submitted; the command's exit status."""
+def show(request: Request) -> Answer:
+    """What would be submitted."""
     asked = read(request, dry=True)
-    for line in _lines(asked):
-        typer.echo(line)
-    _warn(asked)
-    return 0
+
+    def lines() -> None:
+        for line in _lines(asked):
+            typer.echo(line)
+        _warn(asked)
+
+    return Answer(lambda: _document(asked), lines)
 
 
 def _notes(asked: Asked) -> Iterator[str]:
@@ -215,31 +219,50 @@ def _lay_out(asked: Asked, reports: Path) -> RunFolder:
     return run
 
 
-def _submit(run: RunFolder, asked: Asked) -> int:
+def _submit(run: RunFolder, asked: Asked) -> Answer:
+    jobs = []
     for job in submit_jobs(run, asked.arrays, asked.options, asked.limits):
         typer.echo(_taken(job))
+        jobs.append({"name": job.name, "job_id": job.job_id, "tasks": job.num_tasks})
     typer.echo(f"run: {shortest(run.path)}")
     typer.echo(f"watch it with: zerobench status {shlex.quote(str(shortest(run.path)))}")
-    return 0
+    return Answer(lambda: {"run": str(run.path), "jobs": jobs})
 
 
-def _run_here(run: RunFolder, asked: Asked) -> int:
+def _run_here(run: RunFolder, asked: Asked) -> Answer:
     """Run the jobs here; 1 where one of them failed, 130 where someone stopped us."""
     options = asked.options.model_copy(update={"launcher": Launcher.LOCAL})
-    failed = False
+    failed, jobs = False, []
     with stop_on_signals() as stop:
         for ended in run_here(run, asked.arrays, options, asked.limits, stop):
             failed |= ended.exit_code != 0
+            jobs.append({"name": ended.job.name, "task_id": ended.task_id, "exit_code": ended.exit_code})
             task = f" task {ended.task_id + 1} of {ended.job.num_tasks}" if ended.job.num_tasks > 1 else ""
             how = "done" if ended.exit_code == 0 else f"exit status {ended.exit_code}, see {shortest(ended.log)}"
             typer.echo(f"{ended.job.name}{task}: {how}")
     typer.echo(f"run: {shortest(run.path)}")
-    return 130 if stop.asked else int(failed)
+    return Answer(lambda: {"run": str(run.path), "jobs": jobs}, exit_code=130 if stop.asked else int(failed))
 
 
 def _taken(job: SubmittedJob) -> str:
     tasks = f", {job.num_tasks} tasks" if job.num_tasks > 1 else ""
     return f"submitted {job.name}: job {job.job_id}{tasks}"
+
+
+def _document(asked: Asked) -> dict[str, Any]:
+    """What would be submitted, for programs."""
+    arrays = [
+        {
+            "kind": str(array.kind),
+            "nodes": array.num_nodes,
+            "tasks": len(array.tasks),
+            "trials": array.num_trials,
+            "time_limit_s": array.time_limit_s,
+            "node_hours": array.node_hours,
+        }
+        for array in asked.arrays
+    ]
+    return {"arrays": arrays, "skipped": asked.num_skipped}
 
 
 def _lines(asked: Asked) -> Iterator[str]:

@@ -6,13 +6,16 @@ run it leaves is an ordinary one: `zerobench show` has its tables, `errors.csv` 
 
 from __future__ import annotations
 
+import json
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 import typer
 
 from zerobench.cli import run
+from zerobench.cli.answer import Answer
 from zerobench.errors import UserError, unknown_choice
 from zerobench.folder import write_whole
 from zerobench.report.render.markdown import document
@@ -39,10 +42,10 @@ class Request:
     markdown: Path | None
 
 
-def validate(request: Request) -> int:
-    """Run what is asked for, or read it, and print the errors of its predictions; the command's exit status.
+def validate(request: Request) -> Answer:
+    """Run what is asked for, or read it: the errors of its predictions.
 
-    0, or 1 where a trial failed; 130 where someone stopped the run.
+    The exit status is 0, or 1 where a trial failed; 130 where someone stopped the run.
 
     Raises UserError: a mistake in the request, a run without anything to compare, or a torn record.
     """
@@ -62,7 +65,9 @@ def validate(request: Request) -> int:
         hostfile=None,
     )
     result = run.start(asked)
-    return result.exit_code if result.interrupted else _report(result.folder.path, request)
+    path = result.folder.path
+    stopped = Answer(lambda: {"run": str(path)}, exit_code=result.exit_code)
+    return stopped if result.interrupted else _report(path, request)
 
 
 def _sets(request: Request) -> list[str]:
@@ -101,8 +106,8 @@ def _check_writable(path: Path) -> None:
         raise UserError(f"--markdown: {path}: not a file in a folder that is there")
 
 
-def _report(path: Path, request: Request) -> int:
-    """Print the errors of the run at `path`, write its tables and the Markdown file; 1 where a trial failed."""
+def _report(path: Path, request: Request) -> Answer:
+    """The errors of the run at `path`, its tables and the Markdown file written."""
     from zerobench.report.frames.tidy_tables import write_tables  # noqa: PLC0415 -- pandas, which a refused request need not pay for
 
     found = library.validate(path)
@@ -110,9 +115,25 @@ def _report(path: Path, request: Request) -> int:
         raise UserError(f"--run: {request.run}: no trial was both measured (or played solo) and predicted in it")
     with refusing_impossible_values(found.run.folder.trials):
         write_tables(found.run)
-    print_parts(found.parts)
     if request.markdown is not None:
         title = f"Predicted against measured: {found.run.run_id}"
         write_whole(request.markdown, document(title, found.parts, level=1))
-    typer.echo(f"run: {path}")
-    return 1 if found.has_failed else 0
+
+    def show() -> None:
+        print_parts(found.parts)
+        typer.echo(f"run: {path}")
+
+    return Answer(lambda: _document(found), show, 1 if found.has_failed else 0)
+
+
+def _document(found: library.Validation) -> dict[str, Any]:
+    from zerobench.report.frames.document import json_rows  # noqa: PLC0415 -- as above
+    from zerobench.report.frames.run_frames import run_frames  # noqa: PLC0415 -- as above
+
+    rows = json_rows(run_frames([found.run]).errors, depth=0)
+    return {
+        "run": str(found.run.folder.path),
+        "predictions": found.num_pairs,
+        "has_failed": found.has_failed,
+        "errors": [json.loads(row) for row in rows],
+    }

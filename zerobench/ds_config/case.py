@@ -26,9 +26,16 @@ class Case:
     config: Mapping[str, Any]
     world_size: int
     num_params: int
-    """Parameters of the whole model, all of them trained."""
+    """Parameters of the whole model."""
     handed: Optimizer | None = None
     """The optimizer that DeepSpeed is handed; None where it makes it of the configuration."""
+    num_trained: int | None = None
+    """Those of them that are trained, of which there are gradients and states; None: all."""
+
+    @property
+    def trained(self) -> int:
+        """Parameters that are trained."""
+        return self.num_params if self.num_trained is None else self.num_trained
 
     @property
     def optimizer(self) -> OptimizerInfo:
@@ -97,13 +104,13 @@ class Case:
 
     @property
     def share(self) -> int:
-        """Parameters of one partition."""
-        return -(-self.num_params // self.world_size)
+        """Trained parameters of one partition."""
+        return -(-self.trained // self.world_size)
 
     @property
     def states(self) -> int:
         """Parameters whose optimizer states one rank keeps."""
-        return self.share if self.stage > 0 else self.num_params
+        return self.share if self.stage > 0 else self.trained
 
     @property
     def sub_group(self) -> int:

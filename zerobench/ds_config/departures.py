@@ -26,8 +26,10 @@ def departures(
     world_size: int | None = None,
     num_params: int = 0,
     optimizer: Optimizer | None = None,
+    num_trained: int | None = None,
 ) -> list[str]:
-    """Sentences for one rank of `world_size` and a model of `num_params` parameters, all of them trained.
+    """Sentences for one rank of `world_size` and a model of `num_params` parameters, of which `num_trained` are
+    trained; None: all.
 
     `config` is a DeepSpeed configuration without `auto` values, or a trial, whose configuration is then built and
     whose ranks count where `world_size` is None. `optimizer` says what an engine was handed of which its configuration
@@ -37,7 +39,7 @@ def departures(
         world_size = config.world_size if world_size is None else world_size
         optimizer, config = config.optimizer, build_ds_config(config)
     is_handed = optimizer is not None and OPTIMIZERS[optimizer].deepspeed is None
-    case = Case(config, world_size or 1, num_params, handed=optimizer if is_handed else None)
+    case = Case(config, world_size or 1, num_params, handed=optimizer if is_handed else None, num_trained=num_trained)
     by_stage = (_stage_0, _stage_1_and_2, _stage_1_and_2, _stage_3)
     return [*by_stage[case.stage](case), *_step(case), *host_departures(case), *nvme_departures(case)]
 
@@ -49,7 +51,7 @@ def _stage_0(case: Case) -> Iterator[str]:
     yield (
         f"stage 0 copies the gradients into a flat buffer to all-reduce them at the end of the last accumulated "
         f"backward, up to {_STAGE_0_BUCKET:,} elements at a time "
-        f"({size(min(case.num_params, _STAGE_0_BUCKET), case.element)} here)"
+        f"({size(min(case.trained, _STAGE_0_BUCKET), case.element)} here)"
     )
     if case.element == 4:
         return
@@ -57,17 +59,15 @@ def _stage_0(case: Case) -> Iterator[str]:
     if info.states:
         yield (
             "stage 0 in 16 bits runs an optimizer step on zero gradients while the engine is built, so that "
-            f"{info.states_title} ({_states(info, case.num_params)}) are there from initialisation on"
+            f"{info.states_title} ({_states(info, case.trained)}) are there from initialisation on"
         )
     if info.is_flattened_in_16_bits:
         yield (
             "stage 0 holds the gradients twice in fp32 during the step, one by one and flattened, beside the 16-bit "
-            f"ones ({size(8, case.num_params)})"
+            f"ones ({size(8, case.trained)})"
         )
     else:
-        yield (
-            f"stage 0 holds the gradients in fp32 during the step, beside the 16-bit ones ({size(4, case.num_params)})"
-        )
+        yield (f"stage 0 holds the gradients in fp32 during the step, beside the 16-bit ones ({size(4, case.trained)})")
 
 
 def _stage_1_and_2(case: Case) -> Iterator[str]:
@@ -82,7 +82,7 @@ def _stage_1_and_2(case: Case) -> Iterator[str]:
     partition = size(case.share, case.gradient_element)
     if case.stage == 1:
         yield (
-            f"stage 1 holds all gradients ({size(case.num_params, case.gradient_element)}) in backward, as in the "
+            f"stage 1 holds all gradients ({size(case.trained, case.gradient_element)}) in backward, as in the "
             f"paper, and from its end to the step those of its own partition ({partition}) alone"
         )
     elif case.micro_steps > 1 and case.gradient_element == case.element:
@@ -109,7 +109,7 @@ def _bf16_optimizer(case: Case) -> Iterator[str]:
     """runtime/bf16_optimizer.py, _setup_for_real_optimizer."""
     yield (
         "stage 1 in bf16 with fp32 accumulation keeps all gradients in fp32 on every rank for the whole run "
-        f"({size(case.num_params, 4)}), in DeepSpeed's BF16_Optimizer, and has no reduce bucket"
+        f"({size(case.trained, 4)}), in DeepSpeed's BF16_Optimizer, and has no reduce bucket"
     )
     yield "BF16_Optimizer resets the device's peak counters while it is built: the peak of initialisation is too low"
 

@@ -102,11 +102,6 @@ class Logits:
     """The gradient of the head's input where forward computes it: beside that input, whose place it then takes."""
 
 
-def gpt_layer_bytes(tokens: int, hidden_size: int, num_heads: int, sequence_length: int) -> int:
-    """One GPT layer: s b h (34 + 5 a s / h) bytes, in 16 bits with dropout, nothing recomputed (equation 1)."""
-    return flash_layer_bytes(tokens, hidden_size) + 5 * num_heads * sequence_length * tokens
-
-
 def flash_layer_bytes(tokens: int, hidden_size: int) -> int:
     """One GPT layer, 34 s b h: selective recomputation, or attention that never keeps its scores (section 5)."""
     return 34 * tokens * hidden_size

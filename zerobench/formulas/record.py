@@ -110,6 +110,8 @@ def formula_setting(trial: TrialSpec) -> Setting:
 
 def _tensors(trial: TrialSpec) -> tuple[int, ...]:
     """The parameter tensors that this rank holds or holds shares of: where ranks divide the model, its parts."""
+    if not trial.trains_all:
+        raise UserError(f"adapter, frozen: {trial.adapter or trial.frozen}: closed forms are of models trained whole")
     why = why_not_cut(trial, trial.world_size) if trial.strategy == "tensor" else None
     if why is not None:
         raise UserError(f"strategy: tensor: {why}")

@@ -10,6 +10,7 @@ What else nobody saw (tensors of other threads, or that only C++ holds) has no e
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
+from typing import Any
 
 from zerobench.memory.cpu_book import GLOO, HOROVOD, Change, Pages
 from zerobench.memory.replay import Composition, replay
@@ -28,8 +29,10 @@ class BookedPhase:
         self._pages = pages
         self._nobody: Verdict = (unseen, None)
         self._known: dict[int, Verdict] = {}
+        self._births: dict[int, Any] = {}
         for storage in storages:
             self._know(storage.block, verdict(storage))
+            self._births.setdefault(storage.block, storage.birth)
         for serial in _working_memory(pages.changes) - self._known.keys():
             self._known[serial] = (unseen, Category.KERNEL_WORKSPACE)
         for block in (*pages.standing, *pages.changes):
@@ -39,7 +42,7 @@ class BookedPhase:
     def composition(self, place: Place) -> Composition[Category | None]:
         """The phase's categories of one place, at the peak of all and at that of what tensors hold."""
         changes, standing = (self._of(place, blocks) for blocks in (self._pages.changes, self._pages.standing))
-        whole = replay(_bytes(standing), _bytes(changes), self._category)
+        whole = replay(_bytes(standing), _bytes(changes), self._category, self._site)
         tensors = replay(_bytes(self._tensors(standing)), _bytes(self._tensors(changes)), self._category)
         whole.at_tensor_peak = tensors.at_peak
         return whole
@@ -56,6 +59,11 @@ class BookedPhase:
 
     def _category(self, serial: int) -> Category | None:
         return self._known.get(serial, self._nobody)[1]
+
+    def _site(self, serial: int) -> str:
+        """Where what stands on a block was allocated; nothing of a block that no tensor was seen to hold."""
+        birth = self._births.get(serial)
+        return "" if birth is None else str(birth.name)
 
     def _of(self, place: Place, blocks: Iterable[Change]) -> list[Change]:
         return [block for block in blocks if self._known.get(block.serial, self._nobody)[0] is place]

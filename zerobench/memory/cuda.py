@@ -120,7 +120,10 @@ def compose(
     known = {block.address for block in standing}
     standing += [Block(at, nbytes, from_before=True) for at, nbytes in held if at not in known]
     return replay(
-        [(block, block.nbytes) for block in standing], changes, lambda block: _category(block, category_of, workspaces)
+        [(block, block.nbytes) for block in standing],
+        changes,
+        lambda block: _category(block, category_of, workspaces),
+        lambda block: "" if block.storage is None else block.storage.birth.name,
     )
 
 

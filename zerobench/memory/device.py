@@ -4,13 +4,18 @@ from __future__ import annotations
 
 import os
 import time
+import warnings
+from collections.abc import Callable
 from dataclasses import dataclass, field
+from pathlib import Path
 from typing import Any
 
 import torch
 
 from zerobench.folder import NEEDS_GPU_VARIABLE
+from zerobench.memory.held import Held, standing
 from zerobench.processor import processor_name
+from zerobench.records import Standing
 
 
 @dataclass
@@ -24,6 +29,12 @@ class Device:
     """Collectives library of torch.distributed: `nccl` or `gloo`."""
     last_refusal: dict[str, int] = field(default_factory=dict)
     """What the allocator was asked for and had free when it last refused."""
+    held: Callable[[], Held | None] = lambda: None
+    """Asked at a refusal: what tensors hold then."""
+    snapshot: Path | None = None
+    """Where torch's snapshot of the allocator goes at a refusal; None: nowhere."""
+    last_standing: Standing | None = None
+    """What stood when it last refused."""
 
     @property
     def is_cuda(self) -> bool:
@@ -46,8 +57,18 @@ class Device:
 
         def refused(_device: int, asked: int, _total: int, free: int) -> None:
             self.last_refusal.update(bytes_asked=int(asked), bytes_free=int(free))
+            self._look_around()
 
         torch._C._cuda_attach_out_of_memory_observer(refused)  # type: ignore[attr-defined] # absent from the CPU build
+
+    def _look_around(self) -> None:
+        """Take down what stands, and keep torch's snapshot; nothing of it may hide what torch is about to say."""
+        try:
+            self.last_standing = standing(self.torch_device, self.held())
+            if self.snapshot is not None:
+                torch.cuda.memory._dump_snapshot(str(self.snapshot))
+        except Exception as error:  # noqa: BLE001 -- see above
+            warnings.warn(f"zerobench could not tell what is held: {error}", stacklevel=2)
 
 
 def choose_device(local_rank: int) -> Device:

@@ -19,11 +19,12 @@ def describe(
 ) -> tuple[Status, Failure]:
     """Status and failure for an exception that ended the rank; `between_calls`: outside of what `marks` bracket."""
     status = Status.CRASH
-    asked = free = None
+    asked = free = standing = None
     if isinstance(error, torch.OutOfMemoryError):
         status = Status.OUT_OF_DEVICE_MEMORY
         refusal = device.last_refusal if device is not None else {}
         asked, free = refusal.get("bytes_asked"), refusal.get("bytes_free")
+        standing = device.last_standing if device is not None else None
     elif isinstance(error, MemoryError):
         status = Status.OUT_OF_HOST_MEMORY
     elif (refused := cpu_allocator_refusal(error)) is not None:
@@ -42,6 +43,7 @@ def describe(
         traceback=redact_text("".join(traceback.format_exception(error)), known)[-20_000:],
         bytes_asked=asked,
         bytes_free=free,
+        standing=standing,
         evidence=evidence,
     )
 

@@ -46,7 +46,8 @@ def _groups(module: torch.nn.Module) -> Iterator[Any]:
 
 def _walk_parameter(parameter: Any, kept: Category, place: Place | None) -> Iterator[Named]:
     """FSDPParam: its padded part, what it is gathered into, and its gradients, sharded and whole."""
-    yield Named(parameter._sharded_param_data, kept, place)
+    is_frozen = not parameter.sharded_param.requires_grad  # what is not updated is no master weight
+    yield Named(parameter._sharded_param_data, Category.PARAMETERS if is_frozen else kept, place)
     for gathered in getattr(parameter, "all_gather_outputs", []):
         yield Named(gathered, Category.GATHERED_PARAMETERS)
     sharded = parameter.sharded_param.grad

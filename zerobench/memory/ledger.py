@@ -20,16 +20,18 @@ import torch
 
 from zerobench.memory import cuda, host
 from zerobench.memory.booked_phase import BookedPhase
+from zerobench.memory.course import Courses
 from zerobench.memory.cpu_book import CpuBook, opened_book
 from zerobench.memory.cpu_book_build import NoBookError
 from zerobench.memory.engine_tensors import Named
+from zerobench.memory.held import Held
 from zerobench.memory.ledger_rows import LedgerRows
 from zerobench.memory.naming import Names
 from zerobench.memory.random_states import told_of_random_states
 from zerobench.memory.replay import replay
 from zerobench.memory.sites import SiteFinder
 from zerobench.memory.storages import Event, Storage, StorageCounter, is_wrapper
-from zerobench.records import Category, MemoryRow, Phase, Place, ProcessMemory, StepKind
+from zerobench.records import Category, MemoryCourse, MemoryRow, Phase, Place, ProcessMemory, StepKind
 
 _UNSEEN = "no tensor seen (another thread, or C++)"
 
@@ -64,9 +66,11 @@ class Ledger:
         self.counter = make_counter(sites or SiteFinder())
         self.names = Names(self.counter)
         self._rows = LedgerRows()
+        self._courses = Courses()
         self._process: dict[tuple[StepKind, Phase], ProcessMemory] = {}
         self._unattributed_sites: dict[str, int] = {}
         self._logits: torch.Tensor | None = None
+        self._model: torch.nn.Module | None = None
         self.notes: list[str] = []
         """What could not be counted, and why."""
         self._book = self._open_book() if in_own_process else None
@@ -83,6 +87,7 @@ class Ledger:
         self.counter.adopt_reachable()
         with ExitStack() as stack:
             if model is not None:
+                self._model = model
                 stack.callback(_remove, self._hook_gradients(model) + self._hook_logits(model))
             if self._device.type == "cuda":
                 stack.enter_context(cuda.recorded_history())
@@ -128,16 +133,19 @@ class Ledger:
         self.names.identify(self._walk())
         self._account(step, phase)
 
-    def held(self, phase: Phase) -> dict[Category, int]:
+    def held(self, phase: Phase) -> Held:
         """What the tensors that live now hold on the device, within `phase`; what has no name is unattributed."""
+        seen = set(self.counter.live)
         self.counter.adopt_reachable()
         self.names.identify(self._walk())
-        found: dict[Category, int] = {}
-        for storage in self.counter.live.values():
+        found = Held()
+        for key, storage in self.counter.live.items():
             place, category = self._verdict(storage, phase)
             if place is Place.DEVICE and storage.device == self._device.type:
-                name = category or Category.UNATTRIBUTED
-                found[name] = found.get(name, 0) + storage.nbytes
+                born = storage.birth if key in seen else None  # what is adopted now was born elsewhere
+                found.add(storage.nbytes, category or Category.UNATTRIBUTED, born)
+        if self._model is not None:
+            found.add_states(self._model, self._device.type)
         return found
 
     def name_inputs(self, tensors: Iterable[torch.Tensor]) -> None:
@@ -160,6 +168,7 @@ class Ledger:
     def forget(self, step: StepKind) -> None:
         """Drop the rows of a kind of step, so that only its last repetition is reported."""
         self._rows.forget(step)
+        self._courses.forget(step)
         self._process = {key: row for key, row in self._process.items() if key[0] is not step}
 
     def leave_process(self) -> None:
@@ -178,6 +187,10 @@ class Ledger:
     def rows(self) -> list[MemoryRow]:
         """All rows so far, a `total` row for each phase and place among them."""
         return self._rows.all()
+
+    def courses(self) -> list[MemoryCourse]:
+        """Device memory by category over start-up and each phase of the steady step."""
+        return self._courses.all()
 
     def process_rows(self) -> list[ProcessMemory]:
         """What the kernel said of the process at the end of each phase."""
@@ -213,10 +226,13 @@ class Ledger:
                     self._in_blocks((s, s.nbytes) for s in live if verdict(s)[0] is place),
                     list(self._in_blocks((s, delta) for s, delta in events if verdict(s)[0] is place)),
                     lambda part: Category.ALLOCATOR_ROUNDING if part[1] else verdict(part[0])[1],
+                    lambda part: "" if part[1] else part[0].birth.name,
                 )
             totals = self._device_totals() if place is Place.DEVICE else None
             if totals is not None:
                 here = cuda.with_totals(here, totals)
+            if place is Place.DEVICE:
+                self._courses.enter(step, phase, here)
             self._rows.enter((step, phase, place), here, self._rest_of_process(place))
         for storage, (_, category) in verdicts.items():
             if category is None:

@@ -13,7 +13,7 @@ from types import CodeType
 import torch
 from torch.nn.parallel import DistributedDataParallel
 
-from zerobench.memory.sites import Origin, Site, SiteFinder
+from zerobench.memory.sites import Origin, Site, SiteFinder, of_module
 from zerobench.records import Category
 
 _AFTER_FORWARD = Site("between the forward and the backward pass", Origin.LOSS)
@@ -48,7 +48,7 @@ class ModelSites(SiteFinder):
         origin = self._origins.get((code.co_filename, owner))
         if origin is None:
             return None
-        return Site(f"{PurePath(code.co_filename).name}:{code.co_qualname}", origin)
+        return of_module(Site(f"{PurePath(code.co_filename).name}:{code.co_qualname}", origin), code.co_qualname)
 
 
 def _origins(model: torch.nn.Module) -> dict[tuple[str, str], Origin]:

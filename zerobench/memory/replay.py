@@ -5,10 +5,24 @@ from __future__ import annotations
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
 from dataclasses import dataclass, field
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
 Thing = TypeVar("Thing")
+
+
+def _no_site(_thing: Any) -> str:
+    return ""
+
+
+@dataclass(frozen=True)
+class Walk(Generic[Thing, Key]):
+    """What a composition was made of, for who wants more of the phase than its peak (memory/course.py)."""
+
+    live: Sequence[tuple[Thing, int]]
+    events: Sequence[tuple[Thing, int]]
+    category_of: Callable[[Thing], Key]
+    site_of: Callable[[Thing], str]
 
 
 @dataclass
@@ -22,23 +36,27 @@ class Composition(Generic[Key]):
     total_peak: int = 0
     at_tensor_peak: Counter[Key] | None = None
     """At the instant when tensors held most, kernels' own working memory left out; None where it is not known apart."""
+    walk: Walk[Any, Key] | None = None
 
 
 def replay(
     live: Iterable[tuple[Thing, int]],
     events: Sequence[tuple[Thing, int]],
     category_of: Callable[[Thing], Key],
+    site_of: Callable[[Thing], str] = _no_site,
 ) -> Composition[Key]:
     """Walk a phase backwards from its end, so that names learnt late count from the start.
 
     `live` holds what is alive at the end with its bytes, `events` the changes in bytes in order of time. The totals
-    are sums over all things whatever their category.
+    are sums over all things whatever their category. `site_of` says where a thing was allocated.
     """
+    live = list(live)
     now: Counter[Key] = Counter()
     for thing, nbytes in live:
         now[category_of(thing)] += nbytes
     total = now.total()
-    result = Composition(Counter(now), Counter(now), dict(now), total, total)
+    walk = Walk(live, events, category_of, site_of)
+    result = Composition(Counter(now), Counter(now), dict(now), total, total, walk=walk)
     for thing, delta in reversed(events):
         key = category_of(thing)
         now[key] -= delta

@@ -8,7 +8,7 @@ bytes stay unattributed.
 from __future__ import annotations
 
 import sys
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import StrEnum
 from types import CodeType, FrameType
 
@@ -40,6 +40,8 @@ class Site:
     """Sequence number of the autograd node that ran, for births in the backward pass."""
     on_host: bool = False
     """What is born here is offloaded, which a CPU run can tell from nothing else."""
+    module: str | None = None
+    """The class of the model's module, or the function, whose forward pass it is."""
 
 
 # Where a device has a thread of its own for the backward pass (CUDA), the frames below a node are not on its stack.
@@ -155,6 +157,8 @@ _RULES: tuple[tuple[str, str, Category | Origin], ...] = (
     ("zerobench/worker/strategies/pipeline.py", "_one_batch", Category.INPUTS),
     ("zerobench/worker/strategies/pipeline.py", "_loss", Origin.LOSS),
     ("zerobench/worker/strategies/pipeline.py", "clip_over_stages", Category.TEMPORARIES),
+    ("zerobench/worker/adapters.py", "__init__", Origin.BUILD),
+    ("zerobench/worker/adapters.py", "forward", Origin.FORWARD),
     ("zerobench/worker/cross_entropy.py", "_weight_gradient", Category.GRADIENTS),
     ("zerobench/worker/cross_entropy.py", "_hidden_gradient", Origin.FORWARD),
     ("zerobench/worker/cross_entropy.py", "", Origin.LOSS),
@@ -230,8 +234,17 @@ class SiteFinder:
 
     def _judge(self, code: CodeType) -> Site | None:
         if code not in self._judged:
-            self._judged[code] = judge(code.co_filename, code.co_name)
+            site = judge(code.co_filename, code.co_name)
+            self._judged[code] = site if site is None else of_module(site, code.co_qualname)
         return self._judged[code]
+
+
+def of_module(site: Site, qualified: str) -> Site:
+    """`site` with the class that its function is a method of, where it is a part of the model."""
+    if site.proves not in {Origin.FORWARD, Origin.LOSS}:
+        return site
+    owner, _, name = qualified.rpartition(".")
+    return replace(site, module=owner or name)
 
 
 def judge(filename: str, function: str) -> Site | None:

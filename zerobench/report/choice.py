@@ -10,9 +10,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Generic, NamedTuple, TypeVar
+from typing import Generic, TypeVar
 
 from zerobench.spec.trial import Offload
+from zerobench.timing.step import Interval
 
 ROOM = 0.05
 """The share of a memory that a recommended configuration leaves free: predictions err, and memory fragments."""
@@ -21,14 +22,6 @@ _REACH = {Offload.NONE: 0, Offload.CPU: 1, Offload.NVME: 2}
 _NO_STAGE = 4
 
 _Item = TypeVar("_Item")
-
-
-class Interval(NamedTuple):
-    """Seconds that a step is expected to take, and what they lie between in eight of ten cases."""
-
-    low_s: float
-    step_s: float
-    high_s: float
 
 
 @dataclass(frozen=True)

@@ -5,7 +5,7 @@ from __future__ import annotations
 from zerobench.ds_config import build_ds_config
 from zerobench.ds_config.case import Case
 from zerobench.errors import UserError
-from zerobench.report.trials import Trial, num_params
+from zerobench.report.trials import Trial, num_params, num_trained
 
 
 def case_of(trial: Trial) -> Case | None:
@@ -14,4 +14,4 @@ def case_of(trial: Trial) -> Case | None:
         config = build_ds_config(trial.spec)
     except UserError:
         return None
-    return Case(config, trial.spec.world_size, num_params(trial) or 0)
+    return Case(config, trial.spec.world_size, num_params(trial) or 0, num_trained=num_trained(trial))

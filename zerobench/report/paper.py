@@ -24,10 +24,18 @@ class PaperTerms(ModelStates):
 
 
 def paper_terms(spec: TrialSpec, num_params: int | None) -> PaperTerms | None:
-    """The paper's bytes per rank for `spec`; None for strategies it does not speak of or an unknown size."""
+    """The paper's bytes per rank for `spec`; None for strategies it does not speak of, an unknown size, and
+    models of which some weights are frozen.
+    """
     stage = paper_stage(spec)
     cut = model_parallel_size(spec) > 1  # the paper divides states, and not the matrices of the model
-    if cut or stage is None or num_params is None or not (spec.knows("precision") and spec.knows("optimizer")):
+    if (
+        cut
+        or stage is None
+        or num_params is None
+        or not spec.trains_all
+        or not (spec.knows("precision") and spec.knows("optimizer"))
+    ):
         return None
     if OPTIMIZERS[spec.optimizer].has_partial_states:  # of which the terms, bytes a parameter, cannot speak
         return None

@@ -16,7 +16,7 @@ from typing import Protocol, cast
 
 from zerobench import store
 from zerobench.errors import UserError
-from zerobench.records import RankRecord, Status, TrialRecord
+from zerobench.records import ParameterTensor, RankRecord, Status, TrialRecord
 from zerobench.spec.architecture import has_dropout
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.parameters import ParameterCounts, count_parameters
@@ -182,9 +182,20 @@ def all_ranks_ran(trial: Trial) -> bool:
     return evidence is Evidence.MEASURED or (evidence is Evidence.SOLO and trial.spec.world_size == 1)
 
 
+def parameters_built(trial: Trial) -> ParameterTensor | None:
+    """The model's parameters as its first rank built it; None where no rank came so far."""
+    return next((rank.parameters for rank in trial.ranks if rank.parameters is not None), None)
+
+
+def num_trained(trial: Trial) -> int | None:
+    """Parameters that are trained; None where no rank built the model."""
+    built = parameters_built(trial)
+    return None if built is None else built.trainable
+
+
 def parameter_counts(trial: Trial) -> ParameterCounts | None:
     """The model's parameters as its first rank built it, else by the closed form; None where neither is known."""
-    built = next((rank.parameters for rank in trial.ranks if rank.parameters is not None), None)
+    built = parameters_built(trial)
     if built is not None:
         return ParameterCounts.from_components(built.by_component)
     with _reading_config(trial.spec.model):

@@ -57,6 +57,12 @@ def locks(environ: Mapping[str, str]) -> list[Path]:
     return [path for pattern in ("*/lock", "*/*/lock") for path in root.glob(pattern)]
 
 
+def holder_of(lock: Path) -> Holder:
+    """Who holds it; nothing is changed."""
+    with _asked(lock) as holder:
+        return holder
+
+
 @contextmanager
 def _asked(lock: Path) -> Iterator[Holder]:
     """Who holds it; where nobody does, nobody else can come to believe the same within."""

@@ -52,9 +52,9 @@ def capture_environment() -> dict[str, Any]:
     return {
         "captured_at_s": time.time(),
         "hostname": socket.gethostname(),
-        "versions": {"zerobench": zerobench.__version__, "python": platform.python_version()} | _packages(),
+        "versions": {"zerobench": zerobench.__version__, "python": platform.python_version()} | packages(),
         "torch_build": torch_build(),
-        "emulator": {"torch": _emulated_torch()},
+        "emulator": {"torch": emulated_torch()},
         "driver": _driver(listing),
         "gpus": [asdict(device) for device in listing.devices],
         "topology": gpu_topology(listing.devices),
@@ -64,7 +64,7 @@ def capture_environment() -> dict[str, Any]:
     }
 
 
-def _emulated_torch() -> str | None:
+def emulated_torch() -> str | None:
     """Version of the CUDA build that emulated ranks run; None where no emulator is made."""
     own = environment(ENVIRONMENT)
     try:
@@ -85,7 +85,7 @@ def _driver(listing: DeviceListing) -> dict[str, Any]:
     }
 
 
-def _packages() -> dict[str, str | None]:
+def packages() -> dict[str, str | None]:
     """Versions of PACKAGES and of NVIDIA's libraries as installed; None for what is not."""
     found = {name: _version(name) for name in PACKAGES}
     names = {str(one.metadata["Name"]).lower() for one in importlib.metadata.distributions() if one.metadata["Name"]}

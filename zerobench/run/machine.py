@@ -25,7 +25,7 @@ def machine(root: Path = Path("/")) -> dict[str, Any]:
         "kernel": platform.release(),
         "os": _os_name(),
         "architecture": platform.machine(),
-        "limits": _limits(root),
+        "limits": limits(root),
     }
 
 
@@ -68,7 +68,7 @@ def _os_name() -> str | None:
         return None
 
 
-def _limits(root: Path) -> dict[str, Any]:
+def limits(root: Path) -> dict[str, Any]:
     """What is left of the machine to this process."""
     shared_memory = root / "dev/shm"
     shared = os.statvfs(shared_memory) if shared_memory.is_dir() else None

@@ -16,7 +16,7 @@ from zerobench.spec.plan import cells, document, in_world, read_stages, read_wor
 from zerobench.spec.plan_own import own_config
 from zerobench.spec.plan_sweep import sweep_gpu, sweep_points
 from zerobench.spec.target import GPUS_PER_NODE
-from zerobench.spec.trial import FINE_TUNING
+from zerobench.spec.trial import FINE_TUNING, Evidence
 from zerobench.spec.varied import Varied, read_global_batch, varied
 
 
@@ -43,6 +43,8 @@ class Request:
     sequence_length: str | None = None
     precision: str | None = None
     activation_checkpointing: bool = False
+    lora: str | None = None
+    """Rank of the adapters that are trained beside a frozen model."""
     stage: str | None = None
     ds_config: str | None = None
     write: Path | None = None
@@ -93,6 +95,8 @@ def read_plan(request: Request) -> Plan:
     variants = _varied(request, work, cluster)
     simulated = _planned(request, work, cluster)
     world = plan_world(request.evidence, cluster.gpu, by_formula=request.formula)
+    if request.lora is not None and world.evidence is Evidence.FORMULA:
+        raise UserError("--lora by formula: closed forms are of models that are trained whole; use another evidence")
     planned = in_world(simulated, world.evidence)
     name = f"{'tune' if request.tunes else 'plan'}-{planned[0].trial.model.name}"
     return Plan(name, document(name, planned), planned, cluster, world, variants)
@@ -101,7 +105,8 @@ def read_plan(request: Request) -> Plan:
 _EXAMPLE = "zerobench plan --model llama-7b --gpus 8 --gpu h200 --host-memory 1TB"
 
 _BATCH = ("global_batch", "tokens_per_step")
-_WORK = ("model", "micro_batch", "gradient_accumulation", *_BATCH, "sequence_length", "precision", "stage", "ds_config")
+_SIZES = ("model", "micro_batch", "gradient_accumulation", *_BATCH, "sequence_length", "precision")
+_WORK = (*_SIZES, "lora", "stage", "ds_config")
 _SEQUENCE_LENGTH = 2048
 
 
@@ -142,6 +147,7 @@ def _work(request: Request) -> dict[str, Any]:
             "sequence_length": request.sequence_length,
             "precision": request.precision,
             "activation_checkpointing": request.activation_checkpointing,
+            "adapter": None if request.lora is None else f"lora-{request.lora}",
         }
     )
     return work | ({"hyperparameters": FINE_TUNING} if request.fine_tunes else {})

@@ -93,7 +93,7 @@ def _figures(row: PlanRow) -> dict[str, Any]:
         "host_needed_bytes": row.host.needed_bytes,
         "has_room": row.has_room,
         "expected_step_s": None if found is None else found.step_s,
-        "expected_step_interval_s": None if found is None else found.interval_s,
+        "expected_step_interval_s": None if found is None else (found.low_s, found.high_s),
         "expected_tokens_per_s": row.expected_tokens_per_s,
     }
 

@@ -1,4 +1,4 @@
-"""How many floating-point operations a token costs in training: the numerator of MFU and HFU, in closed form.
+"""How many floating-point operations a token costs in training: the numerator of MFU, in closed form.
 
 PaLM (Chowdhery et al. 2022, arXiv:2204.02311, appendix B) counts 6 N + 12 L H Q T FLOPs a token for forward and
 backward: every weight is multiplied and added once forward and twice backward, and so is every attention score
@@ -29,9 +29,6 @@ FROZEN_FORMULA = (
     "passed on to trained ones before them; share: of attention's backward products)"
 )
 """The same where some weights are frozen; with none of them it is 6*N + 12*L*H*Q*s."""
-
-HARDWARE_FORMULA = f"{MODEL_FORMULA} + 2*N_layers + 4*L*H*Q*s for the layers' second forward pass"
-"""N_layers: parameters of attention, MLP and norms, which activation checkpointing runs forward twice."""
 
 Flops = tuple[float, str] | tuple[None, None]
 """FLOPs per token and the formula's name; both None where not available."""
@@ -66,30 +63,6 @@ def model_flops_per_token(
         return 6.0 * _multiplied(counts) + 12.0 * attention, MODEL_FORMULA
     products = 2.0 * (_multiplied(counts) + backward.trained + backward.passed)
     return products + (4.0 + 8.0 * backward.attention_share) * attention, FROZEN_FORMULA
-
-
-def hardware_flops_per_token(
-    spec: ModelSpec,
-    sequence_length: int,
-    *,
-    activation_checkpointing: bool,
-    counts: ParameterCounts | None = None,
-) -> Flops:
-    """FLOPs that the hardware does for one token: the model's, and each layer's forward pass again if checkpointed.
-
-    As `model_flops_per_token`. Checkpointing is per layer, as transformers does it: the head is not run again,
-    and the layers cost the 96/72 of Narayanan et al. 2021. Torch's non-reentrant checkpointing does a little
-    less: it stops a layer's second pass at the last tensor that backward needs.
-    """
-    attention = _attention_products(spec, sequence_length)
-    counts = counts or count_parameters(spec)
-    if attention is None or counts is None:
-        return None, None
-    model = 6.0 * _multiplied(counts) + 12.0 * attention
-    if not activation_checkpointing:
-        return model, MODEL_FORMULA
-    layers = counts.attention + counts.mlp + counts.norms
-    return model + 2.0 * layers + 4.0 * attention, HARDWARE_FORMULA
 
 
 def _multiplied(counts: ParameterCounts) -> int:

@@ -12,6 +12,7 @@ from __future__ import annotations
 
 from zerobench.ds_config import build_ds_config, why_not_obeyed
 from zerobench.errors import UserError
+from zerobench.spec.adapter_rules import ADAPTER_RULES
 from zerobench.spec.architecture import position_limit
 from zerobench.spec.base import Spec
 from zerobench.spec.causal_models import is_causal_model, takes_sdpa
@@ -196,8 +197,8 @@ def _ds_config_not_obeyed(s: Situation) -> str | None:
 
 
 def _host_memory(s: Situation) -> str | None:
-    if s.num_params is None or s.machine.host_memory_bytes is None:
-        return None
+    if s.num_params is None or s.machine.host_memory_bytes is None or not s.trial.trains_all:
+        return None  # of frozen weights there are no states
     ranks = s.processes_per_node
     needed = host_state_bytes(s.trial, s.num_params, s.machine.accelerator) // s.trial.gpus_per_node * ranks
     if needed <= s.machine.host_memory_bytes:
@@ -214,6 +215,7 @@ RULES: dict[str, Rule] = {
     **RAMP_RULES,
     **CHECKPOINT_RULES,
     **SPEED_RULES,
+    **ADAPTER_RULES,
     "model_is_not_causal": _model_is_not_causal,
     "offload_needs_stage_1": _offload_needs_stage_1,
     "param_offload_needs_stage_3": _param_offload_needs_stage_3,

@@ -28,7 +28,7 @@ _REORDERED = "the same sums in another order"
 _OWN_LOSS = ("cross_entropy",)
 """Axes of strategies under which the model computes its own loss, whole on each rank."""
 
-_OWN_FORWARD = (*_OWN_LOSS, "compile")
+_OWN_FORWARD = (*_OWN_LOSS, "compile", "adapter", "frozen")
 """And of those under which its forward and backward pass are torch's own."""
 
 _OWN_ENVIRONMENT = "its ranks are processes of an environment of its own, which no other world plays"

@@ -13,6 +13,7 @@ from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import Field
 
+from zerobench.spec.adapter import Adapter
 from zerobench.spec.base import Spec
 from zerobench.spec.batch_ramp import BatchRamp
 from zerobench.spec.checkpoint import CheckpointSpec
@@ -352,6 +353,10 @@ class TrialSpec(Spec):
     zero_init: Annotated[bool, Later(16)] = True
     """Whether the model of stage 3 is partitioned as it is built, under deepspeed.zero.Init, as transformers' Trainer
     does. Else every rank builds it whole on its device and deepspeed.initialize partitions it."""
+    adapter: Annotated[Adapter | None, Later(18)] = None
+    """Low-rank adapters that are trained beside a frozen model (LoRA); None: the model's own weights are trained."""
+    frozen: Annotated[str | None, Later(19)] = None
+    """A regular expression; weights in whose names it is found are not trained. None: all are."""
     data: DataSpec = DataSpec()
     hyperparameters: HyperparameterSpec = HyperparameterSpec()
     steps: _NotWork[StepsSpec] = StepsSpec()
@@ -370,6 +375,11 @@ class TrialSpec(Spec):
     def knows(self, field: str) -> bool:
         """Whether the value of `field` is the work's; always so but for users' own scripts."""
         return self.own is None or field not in self.own.unknown
+
+    @property
+    def trains_all(self) -> bool:
+        """Whether every weight is trained."""
+        return self.adapter is None and self.frozen is None
 
     @property
     def world_size(self) -> int:
@@ -430,6 +440,7 @@ class TrialSpec(Spec):
         same["global_batch_size"] = self.global_batch_size
         if self.batch_ramp is not None:  # older runs have none: theirs stays as it was
             same["batch_ramp"] = self.batch_ramp.model_dump(mode="json")
+        same |= {name: value for name in ("adapter", "frozen") if (value := getattr(self, name)) is not None}
         text = json.dumps(same, sort_keys=True, separators=(",", ":"))
         return hashlib.sha256(text.encode()).hexdigest()[:12]
 

@@ -8,6 +8,7 @@ from __future__ import annotations
 
 from zerobench.spec import axis_readers as read
 from zerobench.spec import axis_words as words
+from zerobench.spec.adapter import read_adapter, read_frozen
 from zerobench.spec.axis import Axis, Column, Label, Told
 from zerobench.spec.axis_words import column, number, same, unusual
 from zerobench.spec.optimizers import Optimizer
@@ -159,6 +160,33 @@ WORK_AXES = (
         (column("optimizer"),),
         same(lambda spec: spec.optimizer.value),
         told=Told.BY_ENGINE,
+    ),
+    Axis(
+        "adapter",
+        read_adapter,
+        "none",
+        "none, or lora-16: adapters of rank 16 beside every matrix but the head's are trained, and nothing else "
+        "(LoRA); lora-16:q_proj+v_proj, or {lora: {rank: 16, targets: [q_proj, v_proj]}}: beside these alone",
+        (column("adapter"),),
+        unusual(
+            "adapter", str, lambda value: f"{value} beside a frozen model", "lora-: rank of the adapters", always=True
+        ),
+        told=Told.NEVER,
+    ),
+    Axis(
+        "frozen",
+        read_frozen,
+        "null",
+        "a regular expression: weights in whose names it is found are not trained",
+        (column("frozen", line=lambda value: f"frozen={value}"),),
+        unusual(
+            "frozen",
+            lambda value: f"frozen={value}",
+            lambda value: f"weights called {value} frozen",
+            "frozen=: weights that are not trained",
+            always=True,
+        ),
+        told=Told.NEVER,
     ),
     Axis(
         "activation_checkpointing",

@@ -43,6 +43,12 @@ class Rates(Spec):
     link_share: float = Field(gt=0, le=1)
     """Of the link between GPUs of a node, by collectives of whole blocks."""
     network_share: float = Field(gt=0, le=1)
+    contention: float = Field(ge=0, le=1)
+    """Of the time of collectives that computing hides, by which it takes longer: they take multiprocessors and memory
+    bandwidth from it."""
+    jitter: float = Field(ge=0)
+    """By which computing takes longer for each e-fold of ranks: all wait for the slowest. Of delays that are
+    exponentially distributed the longest of N is about ln N times their mean."""
     spread: float = Field(gt=0)
     """Standard deviation of the logarithm of a step's time, on rows that were not fitted."""
     source: str

@@ -1,7 +1,8 @@
 """The expected time of a step: computing, what communication adds to it, the update, and how sure that is.
 
 Communication that overlaps with computing adds what is longer than the computing of all blocks but one, and the one
-block that nothing runs beside: the first gather, or the last reduction. What does not overlap adds up whole.
+block that nothing runs beside: the first gather, or the last reduction. What is hidden makes computing slower, since
+both use the GPU. What does not overlap adds up whole. All ranks wait for the slowest, the longer the more there are.
 """
 
 from __future__ import annotations
@@ -10,6 +11,7 @@ import math
 from dataclasses import dataclass
 
 from zerobench.timing.passes import Passes
+from zerobench.timing.rates import Rates
 
 _TENTH = 1.2816
 """Standard deviations between the median of a normal distribution and its tenth and ninetieth percentiles."""
@@ -17,52 +19,63 @@ _TENTH = 1.2816
 
 @dataclass(frozen=True)
 class Phases:
-    """Seconds that something takes in a micro-batch's forward and backward pass, and in the update after them."""
+    """Seconds of collectives in the passes of a micro-batch that has any, and in the update after them."""
 
     forward_s: float = 0.0
     backward_s: float = 0.0
     update_s: float = 0.0
+    rounds: int | None = None
+    """Micro-batches that have any; None: all."""
 
 
 @dataclass(frozen=True)
-class Expected:
-    """One step: the median, and what it lies between in eight of ten cases."""
+class Interval:
+    """Seconds that a step is expected to take: the median, and what it lies between in eight of ten cases."""
 
     step_s: float
     low_s: float
     high_s: float
+
+
+@dataclass(frozen=True)
+class Expected(Interval):
+    """One step with what it is made of."""
+
     compute_s: float
     exposed_communication_s: float
     update_s: float
     assumptions: tuple[str, ...]
     """What was not fitted to runs, each of which makes the interval wider."""
 
-    @property
-    def interval_s(self) -> tuple[float, float]:
-        """The tenth and the ninetieth percentile."""
-        return self.low_s, self.high_s
-
 
 def step(
-    computing: Passes, micro_batches: int, communication: Phases, update_s: float, *, overlaps: bool, step_s: float
+    computing: Passes,
+    micro_batches: int,
+    communication: Phases,
+    update_s: float,
+    rates: Rates,
+    *,
+    ranks: int,
+    overlaps: bool,
 ) -> tuple[float, float, float]:
     """Seconds of computing, of communication that nothing hides, and of the update with its own communication.
 
-    `communication` is that of one micro-batch's passes, and of the update.
+    `communication` is that of the passes of one micro-batch that has any, and of the update.
     """
-    compute = micro_batches * (computing.forward_s + computing.backward_s)
-    exposed = micro_batches * (
-        _exposed(communication.forward_s, computing.layers * computing.block_forward_s, computing.layers, overlaps)
-        + _exposed(communication.backward_s, computing.layers * computing.block_backward_s, computing.layers, overlaps)
+    compute = micro_batches * (computing.forward_s + computing.backward_s) * (1 + rates.jitter * math.log(ranks))
+    passes = (
+        (communication.forward_s, computing.layers * computing.block_forward_s),
+        (communication.backward_s, computing.layers * computing.block_backward_s),
     )
-    return compute, exposed, update_s + communication.update_s + step_s
+    hides = 1 - rates.contention if overlaps else 0.0
+    exposed = sum(moved - hides * _hidden(moved, beside, computing.layers) for moved, beside in passes)
+    rounds = micro_batches if communication.rounds is None else communication.rounds
+    return compute, rounds * exposed, update_s + communication.update_s + rates.step_s
 
 
-def _exposed(communication_s: float, compute_s: float, layers: int, overlaps: bool) -> float:
-    if not overlaps:
-        return communication_s
-    first = communication_s / layers
-    return first + max(0.0, communication_s - first - compute_s * (layers - 1) / layers)
+def _hidden(communication_s: float, compute_s: float, layers: int) -> float:
+    """Seconds of communication beside the computing of all blocks but one."""
+    return min(communication_s, compute_s) * (layers - 1) / layers
 
 
 def expected(

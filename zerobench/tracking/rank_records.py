@@ -13,11 +13,12 @@ from typing import Any, Self
 import torch
 
 from zerobench.folder import TrialFolder, write_whole
+from zerobench.memory.course import write_courses
 from zerobench.memory.device import Device
 from zerobench.memory.engine_config import count_parameters_built, weights_built
 from zerobench.memory.sampler import Sampler
 from zerobench.progress import Rank
-from zerobench.records import Failure, NvmlSummary, ParameterTensor, RankRecord, Status, TrialRecord
+from zerobench.records import Failure, MemoryCourse, NvmlSummary, ParameterTensor, RankRecord, Status, TrialRecord
 from zerobench.spec.backward import BackwardPass, backward_pass
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.parameters import ParameterCounts
@@ -75,6 +76,7 @@ class Found:
     """Notes on bytes without a name in the tracked steps."""
     measured: dict[str, Any] = field(default_factory=dict)
     """Fields of the rank's record, as the phases left them."""
+    courses: list[MemoryCourse] = field(default_factory=list)
     sequence_lengths: set[int] = field(default_factory=set)
 
     @classmethod
@@ -113,6 +115,7 @@ class Found:
             "device_memory": [] if steps.rows is None else list(steps.rows.rows.values()),
             "nvme": list(steps.nvme.traffic.values()),
         }
+        self.courses = steps.ledger.courses()
         for note in steps.ledger.notes:
             self.note_once(note)
         noted = (item for item in steps.ledger.unattributed_sites() if item[1] >= _NOTED_BYTES)
@@ -159,6 +162,8 @@ def write_records(found: Found, work: Work, device: Device, *, is_last: bool = T
         write_whole(found.folder.ds_config, json.dumps(work.given(), indent=1))
     record = _rank_record(found, trial, work, device, [] if is_last else [LEDGER_ALONE])
     write_whole(found.folder.rank_record(found.rank.rank), record.model_dump_json())
+    if found.speaks:
+        write_courses(found.folder, record, found.courses)
     if found.sampler is not None and is_last:
         found.sampler.stop()
     if found.speaks and not found.is_watched:

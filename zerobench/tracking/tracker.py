@@ -31,10 +31,11 @@ from pydantic import ValidationError
 from zerobench.errors import UserError
 from zerobench.memory.device import describe_device
 from zerobench.memory.failures import describe
+from zerobench.memory.held import Held
 from zerobench.memory.host import resident_bytes
 from zerobench.memory.recorder import NvmeAccount
 from zerobench.progress import ProgressFile
-from zerobench.records import Category, Phase, Status
+from zerobench.records import Phase, Status
 from zerobench.spec.base import user_error
 from zerobench.spec.step_plan import step_kinds
 from zerobench.spec.trial import StepsSpec, TrialSpec
@@ -120,6 +121,9 @@ class Tracker:
         self._found = Found.begin(agreed, self._rank, work, trial)
         self._progress = ProgressFile(self.folder, self._rank, len(kinds))
         self._device = describe_device(work.device)
+        self._device.held = self.held
+        if in_own_process:  # where it is not, who plays the rank keeps one
+            self._device.snapshot = self.folder.memory_snapshot(self._rank.rank)
         self._device.watch_refusals()
         self._steps = StepPhases(
             self._device,
@@ -178,7 +182,7 @@ class Tracker:
         """Account for start-up, by the history that the allocator has kept of it."""
         self._steps.look_back()
 
-    def held(self) -> dict[Category, int] | None:
+    def held(self) -> Held | None:
         """What tensors hold on the device now; None outside of a step under the ledger."""
         if self._finished or not self._steps.under_ledger:
             return None

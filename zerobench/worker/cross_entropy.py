@@ -128,7 +128,8 @@ class _ChunkedLoss(torch.autograd.Function):
         labels: torch.Tensor,
     ) -> torch.Tensor:
         """Add up the losses of the chunks."""
-        of_hidden, of_weight = _hidden_gradient(hidden), _weight_gradient(weight)
+        of_hidden = _hidden_gradient(hidden)
+        of_weight = _weight_gradient(weight) if ctx.needs_input_grad[1] else None  # the head may be frozen
         total = hidden.new_zeros((), dtype=torch.float32)
         rows = chunk_rows(hidden.shape[0], hidden.shape[1], weight.shape[0])
         for begin in range(0, hidden.shape[0], rows):
@@ -143,7 +144,7 @@ class _ChunkedLoss(torch.autograd.Function):
         """Scale what forward has computed."""
         of_hidden, of_weight, count = ctx.saved_tensors
         factor = gradient / count
-        return of_hidden.mul_(factor), of_weight.mul_(factor), None
+        return of_hidden.mul_(factor), None if of_weight is None else of_weight.mul_(factor), None
 
 
 def _one_chunk(
@@ -151,7 +152,7 @@ def _one_chunk(
     weight: torch.Tensor,
     labels: torch.Tensor,
     of_hidden: torch.Tensor,
-    of_weight: torch.Tensor,
+    of_weight: torch.Tensor | None,
 ) -> torch.Tensor:
     """The sum of the chunk's losses; its gradients go into `of_hidden` and are added to `of_weight`.
 
@@ -167,7 +168,8 @@ def _one_chunk(
     logits.mul_(counts / sums).scatter_add_(1, labels, -counts.float())
     of_logits = logits.to(hidden.dtype)
     torch.mm(of_logits, weight, out=of_hidden)
-    of_weight.addmm_(of_logits.t(), hidden)
+    if of_weight is not None:
+        of_weight.addmm_(of_logits.t(), hidden)
     return losses.sum()
 
 

@@ -9,6 +9,7 @@ from typing import Any
 import torch
 
 from zerobench.spec.trial import Attention, Precision, TrialSpec
+from zerobench.worker.adapters import add_adapters, freeze
 from zerobench.worker.cross_entropy import fuse_loss
 from zerobench.worker.recomputation import enable_checkpointing
 
@@ -18,7 +19,8 @@ DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precisi
 def prepare_model(trial: TrialSpec, device: torch.device, attention: Attention) -> Callable[..., Any]:
     """A function that makes the model on the device, its weights not set, in the trial's precision.
 
-    Called with `on_meta=True` it makes one in fp32 whose parameters have no memory, but whose buffers have.
+    Called with `on_meta=True` it makes one in fp32 whose parameters have no memory, but whose buffers have; frozen ones
+    are in the trial's precision all the same.
 
     The model's module is imported here and not when the model is made: zero.Init replaces torch's tensor constructors
     while it is open, and importing transformers under it fails.
@@ -38,7 +40,9 @@ def prepare_model(trial: TrialSpec, device: torch.device, attention: Attention) 
                 attn_implementation=attention.value,
                 trust_remote_code=trial.trust_remote_code,
             )
+            add_adapters(model, trial)
         model.tie_weights()  # left out with the initialisation that no_init_weights leaves out
+        freeze(model, trial, DTYPES[trial.precision] if on_meta else None)
         if trial.activation_checkpointing:
             enable_checkpointing(model, trial.activation_checkpointing)
         fuse_loss(model, trial.cross_entropy)

@@ -16,6 +16,7 @@ from zerobench.checkpoint_saves import Checkpoints
 from zerobench.ds_config import departures, swap_folder
 from zerobench.environments import running_in
 from zerobench.folder import TrialFolder
+from zerobench.memory.course import write_courses
 from zerobench.memory.device import Device
 from zerobench.memory.engine_config import count_parameters_built, weights_built
 from zerobench.memory.host import resident_bytes, unpin_malloc
@@ -130,6 +131,8 @@ class RankRun:
 
     def _open_device(self) -> Device:
         self.device = device = self.world.open_device(self.rank)
+        device.held = lambda: self._ledger.held(self.marks.phase)
+        device.snapshot = self.folder.memory_snapshot(self.rank.rank)
         device.watch_refusals()
         self.record.device_type = device.torch_device.type
         self.record.device_name = device.name
@@ -203,7 +206,10 @@ class RankRun:
         if per_token is not None and role_of(trial, record.rank) is Role.WORKER:
             record.flops_per_step = per_token * tokens / model_parallel_size(trial)
         if ds_config:
-            record.departures = departures(ds_config, trial.world_size, record.parameters.total, trial.optimizer)
+            built = record.parameters
+            record.departures = departures(
+                ds_config, trial.world_size, built.total, trial.optimizer, num_trained=built.trainable
+            )
 
     def _train(self, strategy: Strategy, device: Device) -> None:
         """All planned steps; where nothing is trained, only those that the ledger watches."""
@@ -310,6 +316,8 @@ class RankRun:
         record.marks = self.marks.marks
         record.memory = self._ledger.rows() + list(self._nvme.rows.values())
         record.process_memory = self._ledger.process_rows()
+        if self.rank.rank in {0, self.trial.prediction.rank}:
+            write_courses(self.folder, record, self._ledger.courses())
         record.device_memory = [] if self._rows is None else list(self._rows.rows.values())
         record.collectives = self.world.traffic.collectives()
         record.staleness_steps = None if self.world.is_alone else strategy.staleness_steps

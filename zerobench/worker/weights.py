@@ -4,7 +4,7 @@ Two strategies that start from different weights cannot be compared, and a model
 whatever its empty partitions held. So nothing is left to the model's own initialisation: each parameter is drawn by a
 generator seeded with its name, on the device that it lives on. Distribution: normal with the config's
 initializer_range, the residual projections of GPT-2 divided by sqrt(2 L) (GPT-2 paper, section 2.3), norms one, biases
-zero.
+and the second matrix of an adapter zero.
 """
 
 from __future__ import annotations
@@ -15,6 +15,8 @@ from collections.abc import Callable
 from typing import Any
 
 import torch
+
+from zerobench.worker.adapters import BASE, ZERO_AT_FIRST
 
 _DRAWN_ELEMENTS = 2**24
 """Drawn at a time: a large embedding drawn whole in fp32 would be the start-up peak, and none of the engine's."""
@@ -39,7 +41,8 @@ def fill_weights(
     """
     std = float(getattr(model.config, "initializer_range", 0.02))
     layers = int(getattr(model.config, "num_hidden_layers", 1))
-    for name, parameter in model.named_parameters():
+    for full_name, parameter in model.named_parameters():
+        name = full_name.replace(BASE, ".")  # a weight starts alike with and without an adapter beside it
         if hasattr(parameter, "ds_tensor"):
             _fill_partitioned(parameter, name, seed, std, layers, make_generator)
         elif hasattr(parameter, "device_mesh"):
@@ -55,7 +58,7 @@ def draw(
     target: torch.Tensor, name: str, seed: int, std: float, layers: int, make_generator: MakeGenerator = seeded
 ) -> None:
     """Fill `target` (any shape) with the initial values of the parameter called `name`, drawn in fp32."""
-    if name.endswith(".bias"):
+    if name.endswith((".bias", ZERO_AT_FIRST)):
         target.zero_()
     elif is_norm(name, target):
         target.fill_(1.0)

@@ -4,7 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.mutants.mirror import PACKAGES, mirror_of, without
+from benchmarks.mutants.judges import JUDGES
+from benchmarks.mutants.mirror import PACKAGES, file_of, mirror_of, without
 from tests.tools.imports import ROOT
 
 MODULES = ROOT / "zerobench"
@@ -35,7 +36,16 @@ def test_what_imports_the_module_is_not_imported_before_its_mutants() -> None:
     assert "zerobench.spec.trial" in before
 
 
-@pytest.mark.parametrize("package", [one for one in PACKAGES if one.name != "memory"], ids=lambda one: one.name)
+@pytest.mark.parametrize("module", JUDGES)
+def test_judges_that_are_named_for_a_module_stand_in_their_files_and_judge_alone(module: str) -> None:
+    found = mirror_of(MODULES / module)
+    assert (found.nearest, found.others) == (JUDGES[module], ())
+    for test in found.nearest:
+        name = test.partition("::")[2].partition("[")[0] or "test_"
+        assert f"def {name}" in file_of(test).read_text(encoding="utf-8")
+
+
+@pytest.mark.parametrize("package", PACKAGES, ids=lambda one: one.name)
 def test_every_module_that_does_anything_has_tests(package) -> None:
     modules = [path for path in package.modules() if path.name != "__init__.py"]
     assert modules

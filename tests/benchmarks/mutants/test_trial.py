@@ -7,7 +7,9 @@ from pathlib import Path
 
 import pytest
 
+from benchmarks.mutants.mutants import imported_unmutated
 from benchmarks.mutants.trial import Case, Round, Verdict, begin, verdict_of
+from zerobench.errors import UserError
 
 MODULE = "def double(value: int) -> int:\n    return value * 2\n"
 TEST = "from mutated_module import double\n\n\ndef test_it() -> None:\n    assert double(2) == 4\n"
@@ -72,3 +74,12 @@ def test_a_process_that_a_test_starts_has_the_mutant_too(folder: Path) -> None:
     assert verdict(folder, None) is Verdict.SURVIVED
     assert verdict(folder, MODULE.replace("* 2", "+ 2")) is Verdict.SURVIVED
     assert verdict(folder, MODULE.replace("* 2", "* 3")) is Verdict.KILLED
+
+
+def test_of_a_module_as_it_is_the_failing_test_is_named(folder: Path) -> None:
+    (folder / "test_mutated_module.py").write_text(TEST.replace("== 4", "== 5"))
+    case = Case(
+        folder / "mutated_module.py", "mutated_module", None, (Round((str(folder / "test_mutated_module.py"),), ""),)
+    )
+    with pytest.raises(UserError, match=r"its tests fail as it is.*FAILED test_mutated_module\.py::test_it"):
+        imported_unmutated(case)

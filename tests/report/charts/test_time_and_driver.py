@@ -3,9 +3,15 @@
 from __future__ import annotations
 
 from dataclasses import replace
+from pathlib import Path
 
+from tests.report.charts.conftest import frames_of
 from tests.report.charts.drawing import numbers, said, texts
-from zerobench.report.charts import timeline, waterfall
+from tests.report.sample_predictions import predicted_trials
+from tests.report.sample_run import RUN_ID
+from zerobench.folder import write_whole
+from zerobench.records import Category, MemoryCourse, MemoryCourses, Phase, StepKind
+from zerobench.report.charts import course, timeline, waterfall
 from zerobench.report.figure import Figure
 from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.nvml_view import waterfall as waterfall_of
@@ -40,7 +46,7 @@ def test_samples_of_the_driver_lie_over_the_step_they_were_taken_in(gpu_figures:
     inside = [tick for tick in range(400) if begin <= tick / 10 <= begin + 1.52]
     found = [text for text in said(figure) if text.startswith("single n1 ga8, NVML: ")]
     assert [round(numbers(text.partition("NVML:")[2])[0]) for text in found] == inside
-    assert "what NVML sampled" in figure.caption
+    assert "used memory by NVML" in figure.caption
 
 
 def test_of_many_samples_the_peak_is_never_lost() -> None:
@@ -93,3 +99,36 @@ def test_on_cpus_the_step_is_drawn_without_samples(cpu_frames: RunFrames) -> Non
     assert not any("NVML" in text for text in said(figure))
     assert set(figure.table.iloc[:, -1]) == {"-"}
     assert set(figure.table["trial"]) == set(cpu_frames.trials["label"])
+
+
+def test_the_course_of_a_step_is_drawn_by_category_with_its_peak_and_sites(tmp_path: Path) -> None:
+    trials = predicted_trials()
+    frames = frames_of(tmp_path, trials, samples=False)
+    assert course.figure(frames) is None
+    folder = frames.run(RUN_ID).folder
+    for one, top in ((trials[0].spec, 3), (trials[1].spec, 900), (trials[2].spec, 4)):
+        write_whole(folder.trial(one.trial_id).memory_courses(0), courses(one.trial_id, top * MIB).model_dump_json())
+    figure = course.figure(frames)
+    assert figure is not None
+    label = {one.trial_id: one.marked_label for one in frames.figures}[trials[0].spec.trial_id]
+    site = "allocated mostly at deepspeed/engine.py:step"
+    assert f"{label}, optimizer step, gradients: up to 3.00 MiB\n{site}" in said(figure)
+    assert {"start-up", "forward", "backward", "optimizer step", "peak 4.00 MiB", "peak 901.00 MiB"} <= set(
+        texts(figure)
+    )
+    assert [text for text in texts(figure) if "(own axis)" in text] != []
+    assert list(figure.table.columns) == ["trial", "phase", "category", "largest (MiB)", "mostly allocated at"]
+    drawn_by_blocks = timeline.figure(frames)
+    assert drawn_by_blocks is not None
+    assert label not in set(drawn_by_blocks.table["trial"])
+
+
+def courses(trial_id: str, top: int) -> MemoryCourses:
+    """A step that holds 1 MiB of parameters, and up to `top` bytes of gradients at the end of each phase."""
+    held = {Category.PARAMETERS: [MIB] * 3, Category.GRADIENTS: [0, top // 2, top]}
+    sites = {Category.GRADIENTS: "deepspeed/engine.py:step"}
+    phases = [
+        MemoryCourse(step=step, phase=phase, num_events=9, events=[0, 4, 9], sizes_bytes=held, sites=sites)
+        for step, phase in [(StepKind.FIRST, Phase.INIT), *((StepKind.STEADY, p) for p in Phase if p is not Phase.INIT)]
+    ]
+    return MemoryCourses(trial_id=trial_id, rank=0, phases=phases)

@@ -44,6 +44,7 @@ KEYS = """
     quantized_weights:boolean quantized_gradients:boolean mics_shard_size:Int64 checkpoint:string tf_strategy:string
     pipeline_schedule:string threads_per_rank:Int64 cross_entropy:string compile:string
     zero_init:boolean selective_checkpointing:string
+    adapter:string frozen:string
 """
 COLUMNS = {
     "memory": KEYS

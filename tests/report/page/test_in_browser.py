@@ -30,6 +30,13 @@ def test_the_page_loads_nothing_but_itself_and_complains_of_nothing(opened: Brow
     assert opened.console() == []
 
 
+def test_the_page_opens_on_its_first_drawing(browser: Browser, sample_page: Path) -> None:
+    browser.open(sample_page, width=1440)
+    top = browser.ask("return document.querySelector('figure svg').getBoundingClientRect().top")
+    assert 0 < top < 600
+    assert browser.ask("return document.querySelector('.lead').getBoundingClientRect().top") < top
+
+
 def test_every_figure_is_drawn_and_seen(opened: Browser) -> None:
     sizes = opened.ask("""
         return [...document.querySelectorAll("figure svg")].map((svg) => {

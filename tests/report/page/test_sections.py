@@ -205,7 +205,7 @@ def test_a_figure_brings_its_caption_and_its_table_folded(sample_frames: RunFram
     details = first.find("details")
     assert details is not None
     assert details.get("open") is None
-    assert words(second) == "Not drawn. Figure 2. Two. No data."
+    assert words(second) == "Two. No data."
     assert [link.get("href") for link in page.findall(".//nav//a")][:2] == ["#a", "#b"]
 
 
@@ -242,4 +242,4 @@ def test_two_runs_make_one_page(tmp_path: Path) -> None:
     labels = [line[0] for line in rows(section(page, "trials"))]
     assert len(set(labels)) == len(labels) == 4
     assert sum("20260103" in label for label in labels) == 2
-    assert "sample_20260102-030405, sample_20260103-030405" in words(page.find(".//header"))  # type: ignore[arg-type]
+    assert "sample_20260102-030405, sample_20260103-030405" in words(page.find(".//details[@class='about']"))  # type: ignore[arg-type]

@@ -255,8 +255,8 @@ def test_days_and_gpu_hours_follow_from_the_bound() -> None:
     one = row(plan_trials(cluster())[0], cluster())
     assert one.step_s is not None
     tokens_a_step = 8 * 2 * 1024
-    assert days(one, 300e9) == pytest.approx(300e9 / tokens_a_step * one.step_s / 86400)
-    assert gpu_hours(one, 300e9) == pytest.approx(8 * 300e9 / tokens_a_step * one.step_s / 3600)
+    assert days(one, 300e9, one.step_s) == pytest.approx(300e9 / tokens_a_step * one.step_s / 86400)
+    assert gpu_hours(one, 300e9, one.step_s) == pytest.approx(8 * 300e9 / tokens_a_step * one.step_s / 3600)
 
 
 def test_traffic_is_that_of_one_steady_step() -> None:

@@ -45,7 +45,7 @@ def test_phases_and_calls_of_a_kind_add_up_and_the_largest_comes_first() -> None
         ("all_gather", Phase.BACKWARD, BF16),
     )
     assert one == KindTraffic("all_gather", 8, 2, 2 * BF16, 2.0)
-    assert (other.kind, other.link_bytes) == ("reduce_scatter", BF16 * 7 / 8)
+    assert (other.kind, other.message_bytes) == ("reduce_scatter", BF16)
 
 
 def test_groups_of_another_size_and_the_first_step_are_kept_apart() -> None:

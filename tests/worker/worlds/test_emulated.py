@@ -12,7 +12,7 @@ from zerobench.ds_config import build_ds_config
 from zerobench.emulator.emulator import Emulator
 from zerobench.errors import UserError
 from zerobench.folder import TrialFolder
-from zerobench.records import Category, Phase, Place, RankRecord, Status, StepKind, TrialRecord
+from zerobench.records import Category, MemoryCourses, Phase, Place, RankRecord, Status, StepKind, TrialRecord
 from zerobench.run import simulator_kinds
 from zerobench.run.setup import lay_out_trial
 from zerobench.run.simulations import predict
@@ -54,6 +54,7 @@ class Played(NamedTuple):
     trial: TrialSpec
     emulated: RankRecord
     simulated: RankRecord
+    courses: tuple[MemoryCourses, MemoryCourses]
 
 
 def trial(world: Evidence, **axes: Any) -> TrialSpec:
@@ -90,7 +91,12 @@ def played(emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -> dict
         read_record(place.rank_record(one.prediction.rank), RankRecord)
         for one, (_, place) in zip([*both[Evidence.EMULATED], *both[Evidence.SIMULATED]], ended, strict=True)
     ]
-    pairs = zip(ranks[: len(CELLS)], ranks[len(CELLS) :], strict=True)
+    kept = [
+        read_record(place.memory_courses(rank.rank), MemoryCourses)
+        for (_, place), rank in zip(ended, ranks, strict=True)
+    ]
+    courses = zip(kept[: len(CELLS)], kept[len(CELLS) :], strict=True)
+    pairs = zip(ranks[: len(CELLS)], ranks[len(CELLS) :], courses, strict=True)
     trials = both[Evidence.SIMULATED]
     return {name: Played(one, *pair) for name, one, pair in zip(CELLS, trials, pairs, strict=True)}
 
@@ -129,6 +135,23 @@ def test_both_worlds_name_the_same_bytes_alike(played, name):
         assert {state: emulated.get(state, 0) for state in states} == {
             state: simulated.get(state, 0) for state in states
         }
+
+
+@pytest.mark.parametrize("name", CELLS)
+def test_both_worlds_keep_the_course_of_start_up_and_of_a_steady_step(played, name):
+    for rank, kept in zip((played[name].emulated, played[name].simulated), played[name].courses, strict=True):
+        assert [one.phase for one in kept.phases] == [Phase.INIT, Phase.FORWARD, Phase.BACKWARD, Phase.STEP]
+        for one in kept.phases:
+            rows = [
+                row for row in rank.memory if (row.step, row.phase, row.place) == (one.step, one.phase, Place.DEVICE)
+            ]
+            at_peak = {row.category: row.at_peak_bytes or 0 for row in rows}
+            largest = max(map(sum, zip(*one.sizes_bytes.values(), strict=True)))
+            total = at_peak[Category.TOTAL]
+            assert total - at_peak.get(Category.ALLOCATOR_ROUNDING, 0) - total // 100 <= largest <= total
+            live = sizes(rank, one.step, one.phase)
+            assert one.sizes_bytes.get(Category.PARAMETERS, [0])[-1] == live.get(Category.PARAMETERS, 0)
+        assert any("optim" in site for one in kept.phases for site in one.sites.values())
 
 
 @pytest.mark.parametrize("name", CELLS)

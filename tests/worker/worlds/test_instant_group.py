@@ -273,3 +273,26 @@ def test_a_collective_has_a_future_with_its_result_and_a_mesh_finds_the_group(in
     assert reduced == [1.0, 2.0]
     assert rank == 2
     assert name
+
+
+def _kept_of_an_input(device: str) -> list[bool]:
+    """Whether the input of an asynchronous gather lives before and after the wait, when nobody else has it."""
+    import weakref
+
+    import torch
+
+    from zerobench.worker.worlds.instant_group import InstantGroup
+
+    join(rank=0)
+    own, gathered = torch.zeros(2, device=device), torch.zeros(2 * WORLD, device=device)
+    work = InstantGroup(0, WORLD).all_gather_single(gathered, own)
+    alive = weakref.ref(own)
+    del own
+    kept = [alive() is not None]
+    work.wait()
+    return [*kept, alive() is not None]
+
+
+@pytest.mark.parametrize(("device", "kept"), [("meta", [True, False]), ("cpu", [False, False])])
+def test_a_gpus_input_lives_until_somebody_waits_as_nccls_work_has_it(in_fork, device, kept):
+    assert in_fork(_kept_of_an_input, device) == kept

@@ -5,26 +5,36 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from zerobench.cli.answer import Answer, answering
 from zerobench.cli.options import REPORTS, Reports, RunName
 
 
+@answering
 def calibrate(
     run: RunName = None,
     out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The calibration file to write.")] = Path(
         "calibration.yaml"
     ),
     reports: Reports = REPORTS,
-) -> None:
+) -> Answer:
     """Write what a run on GPUs measured beside the tensors: CUDA context, NCCL, host process."""
     from zerobench.report.calibrate import write_calibration
     from zerobench.spec.overheads import CALIBRATION_VARIABLE
     from zerobench.store import find_run
 
     calibration = write_calibration(find_run(run, reports), out)
-    for entry in calibration.gpus:
-        typer.echo(f"{entry.gpu}, {entry.world_size} ranks: from {entry.num_ranks} rank records")
-    typer.echo(f"\nPredictions use it with: export {CALIBRATION_VARIABLE}={out.resolve()}")
+
+    def show() -> None:
+        for entry in calibration.gpus:
+            typer.echo(f"{entry.gpu}, {entry.world_size} ranks: from {entry.num_ranks} rank records")
+        typer.echo(f"\nPredictions use it with: export {CALIBRATION_VARIABLE}={out.resolve()}")
+
+    def document() -> dict[str, Any]:
+        gpus = [{"gpu": one.gpu, "world_size": one.world_size, "ranks": one.num_ranks} for one in calibration.gpus]
+        return {"file": str(out.resolve()), "variable": CALIBRATION_VARIABLE, "gpus": gpus}
+
+    return Answer(document, show)

@@ -9,9 +9,11 @@ from typing import Annotated
 
 import typer
 
+from zerobench.cli.answer import Answer, answering
 from zerobench.cli.options import REPORTS, Reports
 
 
+@answering
 def compare(
     base: Annotated[str, typer.Argument(metavar="BASE", help="The run before: a run folder or its name.")],
     new: Annotated[str, typer.Argument(metavar="NEW", help="The run after, of the same sweep.")],
@@ -27,7 +29,7 @@ def compare(
         Path | None, typer.Option("--markdown", metavar="FILE", help="Write it for a pull request too.")
     ] = None,
     reports: Reports = REPORTS,
-) -> int:
+) -> Answer:
     """Show the same trials of two runs side by side: memory to the byte, speed with its test."""
     from zerobench.cli.compare import Request, compare_runs
 

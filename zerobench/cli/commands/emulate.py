@@ -8,9 +8,11 @@ from typing import Annotated
 
 import typer
 
+from zerobench.cli.answer import Answer, answering
 from zerobench.cli.options import REPORTS, Reports
 
 
+@answering
 def emulate(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What to run, as on the cluster.")],
     gpus: Annotated[str, typer.Option(metavar="N", help="GPUs of all nodes.")],
@@ -22,17 +24,12 @@ def emulate(
     tries: Annotated[
         bool, typer.Option("--tries/--no-tries", help="Where it does not fit, try changes that make it fit.")
     ] = True,
-    as_json: Annotated[bool, typer.Option("--json", help="Print figures for programs.")] = False,
     name: Annotated[str | None, typer.Option(metavar="NAME", help="The run's name; the script's.")] = None,
     reports: Reports = REPORTS,
-) -> int:
+) -> Answer:
     """See the memory of a training script of your own on GPUs that you do not have, not a line of it changed.
 
-    One rank at a time plays on an emulated GPU: torch's own CUDA build, nothing computed. For example:
-
-    zerobench emulate --gpus 64 --gpu h200 --host-memory 1TB -- deepspeed train.py --deepspeed_config ds.json
-
-    zerobench emulate --gpus 8 --gpu a100-40 -- torchrun --nproc-per-node 8 train.py
+    One rank at a time plays on an emulated GPU: torch's own CUDA build, nothing computed.
 
     Exits with 0 where it fits, 1 where it does not, and with the script's own status where that failed.
     """
@@ -51,4 +48,4 @@ def emulate(
         reports=reports,
         tries=tries,
     )
-    return emulate.emulate_command(request, as_json=as_json)
+    return emulate.emulate_command(request)

@@ -9,9 +9,11 @@ from typing import Annotated
 
 import typer
 
+from zerobench.cli.answer import Answer, answering
 from zerobench.cli.options import REPORTS, Reports, RunName
 
 
+@answering
 def export(
     run: RunName = None,
     prometheus: Annotated[
@@ -24,10 +26,13 @@ def export(
         str | None, typer.Option("--wandb", metavar="PROJECT", help="A Weights & Biases project; WANDB_MODE counts.")
     ] = None,
     reports: Reports = REPORTS,
-) -> None:
+) -> Answer:
     """Export a run's records to Prometheus, TensorBoard or Weights & Biases."""
     from zerobench.cli import export
 
     request = export.Request(run=run, reports=reports, prometheus=prometheus, tensorboard=tensorboard, wandb=wandb)
+    done = []
     for line in export.export(request):
         typer.echo(line)
+        done.append(line)
+    return Answer(lambda: {"exported": done})

@@ -4,40 +4,60 @@
 
 from __future__ import annotations
 
-from typing import Annotated
+from typing import Annotated, Any
 
 import typer
 
+from zerobench.cli.answer import Answer, answering
 from zerobench.errors import UserError
 
 
+@answering
 def models(
     model: Annotated[
         str | None, typer.Argument(metavar="MODEL", help="A preset, a config.json or a hub id: its components.")
     ] = None,
-) -> None:
+) -> Answer:
     """List the model presets with their exact parameter counts, or one model's by component."""
     from zerobench.spec.presets import PRESETS
 
     if model is not None:
-        _list_components(model)
-        return
-    typer.echo(_line("model", "family", "parameters", "layers", "hidden", "heads", "vocabulary", "context"))
-    for name in PRESETS:
-        typer.echo(_preset_line(name))
+        return _components(model)
+    rows = [_preset(name) for name in PRESETS]
+
+    def show() -> None:
+        typer.echo(_line("model", "family", "parameters", "layers", "hidden", "heads", "vocabulary", "context"))
+        for row in rows:
+            typer.echo(_preset_line(**row))
+
+    return Answer(lambda: {"models": rows}, show)
 
 
-def _preset_line(name: str) -> str:
+def _preset(name: str) -> dict[str, Any]:
     from zerobench.spec.architecture import dimensions
     from zerobench.spec.parameters import count_parameters
     from zerobench.spec.presets import family_of, resolve_model
 
     spec = resolve_model(name)
     size, counts = dimensions(spec), count_parameters(spec)
-    numbers = (size.num_layers, size.hidden_size, size.num_heads)
-    context = "-" if size.max_positions is None else f"{size.max_positions:,}"
-    total = "-" if counts is None else f"{counts.total:,}"
-    return _line(name, family_of(name), total, *map(str, numbers), f"{size.vocab_size:,}", context)
+    return {
+        "model": name,
+        "family": family_of(name),
+        "parameters": None if counts is None else counts.total,
+        "num_layers": size.num_layers,
+        "hidden_size": size.hidden_size,
+        "num_heads": size.num_heads,
+        "vocab_size": size.vocab_size,
+        "max_positions": size.max_positions,
+    }
+
+
+def _preset_line(model: str, family: str, parameters: int | None, **sizes: int | None) -> str:
+    shape = ["-" if size is None else str(size) for size in list(sizes.values())[:3]]
+    counts = [
+        "-" if size is None else f"{size:,}" for size in (parameters, sizes["vocab_size"], sizes["max_positions"])
+    ]
+    return _line(model, family, counts[0], *shape, *counts[1:])
 
 
 def _line(name: str, family: str, total: str, *sizes: str) -> str:
@@ -49,7 +69,7 @@ def _line(name: str, family: str, total: str, *sizes: str) -> str:
 _WIDTHS = (8, 8, 7, 12, 9)
 
 
-def _list_components(model: str) -> None:
+def _components(model: str) -> Answer:
     from zerobench.spec.parameters import count_parameters
     from zerobench.spec.presets import resolve_model
 
@@ -57,5 +77,10 @@ def _list_components(model: str) -> None:
     counts = count_parameters(spec)
     if counts is None:
         raise UserError(f"MODEL: {model}: no closed form is known for {spec.model_type}; a trial counts its parameters")
-    for name, count in {**counts.by_component(), "total": counts.total}.items():
-        typer.echo(f"{name:<24}{count:>18,}")
+    found = {**counts.by_component(), "total": counts.total}
+
+    def show() -> None:
+        for name, count in found.items():
+            typer.echo(f"{name:<24}{count:>18,}")
+
+    return Answer(lambda: {"model": model, "components": found}, show)

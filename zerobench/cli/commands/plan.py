@@ -9,9 +9,11 @@ from typing import Annotated
 
 import typer
 
+from zerobench.cli.answer import Answer, answering
 from zerobench.cli.options import REPORTS, Reports
 
 
+@answering
 def plan(
     sweep: Annotated[
         str | None, typer.Argument(metavar="[SWEEP]", help="A sweep to predict, instead of stages and offloads.")
@@ -41,6 +43,9 @@ def plan(
     activation_checkpointing: Annotated[
         bool, typer.Option("--activation-checkpointing", help="Keep each layer's input alone, compute the rest again.")
     ] = False,
+    lora: Annotated[
+        str | None, typer.Option(metavar="RANK", help="Train adapters of this rank beside the frozen model: 16.")
+    ] = None,
     stage: Annotated[str | None, typer.Option(metavar="N,...", help="Only these ZeRO stages.")] = None,
     ds_config: Annotated[
         str | None, typer.Option(metavar="FILE", help="Predict this DeepSpeed configuration of your own.")
@@ -73,7 +78,7 @@ def plan(
         bool, typer.Option("--details", help="Memory by category, collectives, bounds, and why not the others.")
     ] = False,
     reports: Reports = REPORTS,
-) -> int:
+) -> Answer:
     """Predict what fits and how fast it is expected to be, before anybody has the GPUs."""
     from zerobench.cli.planning import is_for_trainer, plan
     from zerobench.search.plan import Request
@@ -94,6 +99,7 @@ def plan(
         sequence_length=sequence_length,
         precision=precision,
         activation_checkpointing=activation_checkpointing,
+        lora=lora,
         stage=stage,
         ds_config=ds_config,
         write=write,

@@ -9,9 +9,11 @@ from typing import Annotated
 
 import typer
 
+from zerobench.cli.answer import Answer, answering
 from zerobench.cli.options import REPORTS, Only, Reports, Sets, SweepName
 
 
+@answering
 def run(
     sweep: SweepName = None,
     sets: Sets = None,
@@ -34,7 +36,7 @@ def run(
     capacity: Annotated[
         str | None, typer.Option(metavar="SIZE", help="What a rank may take of its device; the GPU's memory.")
     ] = None,
-) -> int:
+) -> Answer:
     """Run a sweep, show its tables and say where the run lies."""
     from zerobench.cli import run
 

@@ -4,13 +4,18 @@
 
 from __future__ import annotations
 
+import json
+from typing import Any
+
+from zerobench.cli.answer import Answer, answering
 from zerobench.cli.options import REPORTS, Reports, RunName
 
 
+@answering
 def show(
     run: RunName = None,
     reports: Reports = REPORTS,
-) -> None:
+) -> Answer:
     """Show the tables of a run."""
     from zerobench.collection import no_collection
 
@@ -18,6 +23,19 @@ def show(
         from rich.console import Console
 
         from zerobench.report.terminal.show import show_run
-        from zerobench.store import find_run
+        from zerobench.store import find_run, load_run
 
-        show_run(find_run(run, reports), Console(highlight=False))
+        path = find_run(run, reports)
+
+    def tables() -> None:
+        with no_collection():
+            show_run(path, Console(highlight=False))
+
+    def document() -> dict[str, Any]:
+        from zerobench.report.frames.document import json_document
+        from zerobench.report.frames.run_frames import run_frames
+
+        with no_collection():
+            return {"run": str(path), **json.loads(json_document(run_frames([load_run(path)])))}
+
+    return Answer(document, tables)

@@ -8,9 +8,11 @@ from typing import Annotated
 
 import typer
 
+from zerobench.cli.answer import Answer, answering
 from zerobench.cli.options import REPORTS, Reports, RunName
 
 
+@answering
 def status(
     run: RunName = None,
     reports: Reports = REPORTS,
@@ -18,7 +20,7 @@ def status(
         float | None,
         typer.Option("--follow", metavar="SECONDS", min=1.0, help="Look again after so long, until all is done."),
     ] = None,
-) -> int:
+) -> Answer:
     """Say how a run stands, on a cluster or here; exit with 0 if all is well, 1 if not, 3 while it goes on."""
     from zerobench.cli.status import follow_run, show_status
 

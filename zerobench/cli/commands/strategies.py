@@ -6,11 +6,18 @@ from __future__ import annotations
 
 import typer
 
+from zerobench.cli.answer import Answer, answering
 
-def strategies() -> None:
+
+@answering
+def strategies() -> Answer:
     """List strategies and optimizers: what each is and needs, whether it can run here, and what it keeps."""
-    from zerobench.cli.optimizers import listing as optimizers
-    from zerobench.cli.strategies import listing
+    from zerobench.cli import optimizers
+    from zerobench.cli.strategies import as_plain, listing
     from zerobench.spec.machine import detect_machine
 
-    typer.echo("\n".join([*listing(detect_machine()), *optimizers()]))
+    machine = detect_machine()
+    return Answer(
+        lambda: {"strategies": as_plain(machine), "optimizers": optimizers.as_plain()},
+        lambda: typer.echo("\n".join([*listing(machine), *optimizers.listing()])),
+    )

@@ -8,11 +8,13 @@ from typing import Annotated
 
 import typer
 
+from zerobench.cli.answer import Answer, answering
 from zerobench.cli.options import REPORTS, Only, Reports, Sets, SweepName
 
 _Count = Annotated[int | None, typer.Option(metavar="N", min=1)]
 
 
+@answering
 def submit(
     sweep: SweepName = None,
     sets: Sets = None,
@@ -65,7 +67,7 @@ def submit(
         str | None, typer.Option("--resume", metavar="RUN", help="Submit what is missing in an earlier run.")
     ] = None,
     reports: Reports = REPORTS,
-) -> int:
+) -> Answer:
     """Hand a sweep to Slurm: the same trials, records and reports as `run`."""
     from zerobench.cli import submit
 

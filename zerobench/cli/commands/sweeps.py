@@ -4,18 +4,31 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 import typer
 
+from zerobench.cli.answer import Answer, answering
 
-def sweeps() -> None:
+
+@answering
+def sweeps() -> Answer:
     """List the shipped sweeps."""
     from zerobench.spec.sweep import load_sweep, shipped_sweeps
 
     paths = shipped_sweeps()
-    width = max(map(len, paths)) + 2
-    for name in paths:
-        typer.echo(f"{name:<{width}}{_first_sentence(load_sweep(name).description)}")
-    typer.echo(f"\nTheir files lie in {next(iter(paths.values())).parent}")
+    told = {name: _first_sentence(load_sweep(name).description) for name in paths}
+
+    def show() -> None:
+        width = max(map(len, paths)) + 2
+        for name, sentence in told.items():
+            typer.echo(f"{name:<{width}}{sentence}")
+        typer.echo(f"\nTheir files lie in {next(iter(paths.values())).parent}")
+
+    def document() -> dict[str, Any]:
+        return {"sweeps": [{"sweep": name, "file": str(paths[name]), "about": told[name]} for name in paths]}
+
+    return Answer(document, show)
 
 
 def _first_sentence(text: str) -> str:

@@ -9,9 +9,11 @@ from typing import Annotated
 
 import typer
 
+from zerobench.cli.answer import Answer, answering
 from zerobench.cli.options import REPORTS, Reports
 
 
+@answering
 def tune(
     model: Annotated[str, typer.Argument(metavar="MODEL", help="A preset, a transformers config.json or a hub id.")],
     gpus: Annotated[str, typer.Option(metavar="N", help="GPUs of all nodes.")],
@@ -46,7 +48,7 @@ def tune(
         bool, typer.Option("--details", help="Memory by category, collectives, bounds, and why not the others.")
     ] = False,
     reports: Reports = REPORTS,
-) -> int:
+) -> Answer:
     """Find the stage, offload, batch, checkpointing and keys with the most expected tokens/s at a global batch."""
     from zerobench.cli.planning import is_for_trainer, tune
     from zerobench.search.plan import Request

@@ -9,9 +9,11 @@ from typing import Annotated
 
 import typer
 
+from zerobench.cli.answer import Answer, answering
 from zerobench.cli.options import REPORTS, Only, Reports, Sets, SweepName
 
 
+@answering
 def validate(
     sweep: SweepName = None,
     sets: Sets = None,
@@ -27,7 +29,7 @@ def validate(
     markdown: Annotated[
         Path | None, typer.Option("--markdown", metavar="FILE", help="Write the tables as Markdown too.")
     ] = None,
-) -> int:
+) -> Answer:
     """Run a sweep measured and predicted, and print how far the predictions are off."""
     from zerobench.cli import validate
 

@@ -15,6 +15,7 @@ from zerobench.report.charts import (
     bars,
     batch_ramp,
     compared,
+    course,
     efficiency,
     model_size,
     offload_traffic,
@@ -34,6 +35,7 @@ __all__ = ["colours", "figures", "resolved"]
 
 _MAKERS: Sequence[Callable[[RunFigures], Figure | None]] = (
     bars.device_figure,
+    course.figure,
     bars.host_figure,
     model_size.figure,
     world_size.figure,

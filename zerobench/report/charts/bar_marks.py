@@ -17,8 +17,10 @@ _LETTER = 6.6
 """About the width of a letter of a row's label."""
 _THINNEST = 0.2
 """Pixels of a part that is drawn."""
-_ROOM = 1.14
+_ROOM = 1.2
 """How far the axis goes on beyond the longest bar, for the figure at its end."""
+_APART = 0.2
+"""Of the axis: capacities closer than this share one label."""
 _NAME_WIDTH = 7.0
 """About what a letter of a name within a bar takes."""
 
@@ -31,12 +33,13 @@ def chart(
     `capacity` is empty where no line is to be drawn; `axis` is the words of the axis of bytes.
     """
     names = [*(bar.name for bar in bars), *failed]
-    widest = unit.of(max([bar.drawn for bar in bars] + list(capacity)))
+    widest = unit.of(max([bar.reach for bar in bars] + list(capacity)))
     x = alt.X("start:Q", title=axis, scale=alt.Scale(domain=[0, widest * _ROOM], nice=False))
     y = alt.Y("name:N", title=None, sort=None, scale=alt.Scale(domain=names, paddingInner=0.28))
     scale = _plot_width(names) / (widest * _ROOM)
     layers = [
         _segments(bars, unit, x, y, scale),
+        _tails(bars, unit, y),
         _hatch(bars, unit, y),
         *_names(bars, unit, y, scale),
         *_totals(bars, unit, y),
@@ -148,14 +151,36 @@ def _span(bar: Bar, group: str) -> tuple[int, int]:
     return parts[0].start, parts[-1].end
 
 
+def _tails(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y) -> Mark:
+    """Beyond the peak by category, pale: what else a device has to hold."""
+    rows = [
+        {
+            "name": bar.name,
+            "start": unit.of(bar.drawn),
+            "end": unit.of(bar.reach),
+            "said": f"{bar.name}, start-up, slack, CUDA context, NCCL: {format_bytes(bar.reach - bar.drawn)}",
+        }
+        for bar in bars
+        if bar.reach > bar.drawn
+    ]
+    mark = alt.Chart(data(rows)).mark_bar(fill="var(--grid)", stroke="var(--muted)", strokeWidth=0.7)
+    x, x2 = alt.X("start:Q"), alt.X2("end:Q")
+    return mark.encode(x=x, x2=x2, y=y, description=alt.Description("said:N"))
+
+
 def _totals(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y) -> list[Mark]:
-    """The whole, written at the end of each bar."""
-    rows = [{"name": bar.name, "at": unit.of(bar.drawn), "text": format_bytes(bar.whole)} for bar in bars]
+    """At the end of each bar its peak, and what is needed where that is more, in the unit of the axis."""
+    rows = [{"name": bar.name, "at": unit.of(bar.reach), "text": _total(bar, unit)} for bar in bars]
     # A border in the colour of the paper keeps the figure readable where a limit runs through it.
     halo = alt.Chart(data(rows)).mark_text(align="left", dx=6, stroke="var(--paper)", strokeWidth=3)
     plain = alt.Chart(data(rows)).mark_text(align="left", dx=6)
     place = {"x": alt.X("at:Q"), "y": y, "text": alt.Text("text:N")}
     return [halo.encode(**place), plain.encode(**place)]
+
+
+def _total(bar: Bar, unit: ByteAxis) -> str:
+    needed = f", needs {unit.label(bar.reach)}" if bar.reach > bar.drawn else ""
+    return f"{unit.label(bar.whole)}{needed} {unit.name}"
 
 
 def _capacity(bars: Sequence[Bar], capacity: Sequence[int], unit: ByteAxis, y: alt.Y) -> list[Mark]:
@@ -164,7 +189,9 @@ def _capacity(bars: Sequence[Bar], capacity: Sequence[int], unit: ByteAxis, y: a
     texts = [
         {"at": unit.of(size), "text": f"capacity {format_bytes(size, 0)}", "said": _holds(size)} for size in capacity
     ]
-    text = alt.Chart(data(texts[:3])).mark_text(color="var(--limit)", dy=-8, align="right", baseline="bottom")
+    widest = max([bar.reach for bar in bars] + list(capacity))
+    apart = [one for at, one in enumerate(texts) if not at or capacity[at] - capacity[at - 1] > _APART * widest]
+    text = alt.Chart(data(apart)).mark_text(color="var(--limit)", dy=-8, align="right", baseline="bottom")
     said = text.encode(x=alt.X("at:Q"), y=alt.value(0), text=alt.Text("text:N"))
     if len(capacity) == 1:
         rule = alt.Chart(data(texts)).mark_rule(color="var(--limit)", strokeWidth=2)
@@ -175,4 +202,4 @@ def _capacity(bars: Sequence[Bar], capacity: Sequence[int], unit: ByteAxis, y: a
 
 
 def _holds(size: int) -> str:
-    return f"capacity of one device: {format_bytes(size)}"
+    return f"device capacity: {format_bytes(size)}"

@@ -5,13 +5,11 @@ A part is a category; its colour is that of its group, so the three optimizer st
 
 from __future__ import annotations
 
-from collections import Counter
 from collections.abc import Sequence
 
 import pandas as pd
 
 from zerobench.records import Category, Place, Status
-from zerobench.report.charts import palette
 from zerobench.report.charts.bar_marks import chart as bar_chart
 from zerobench.report.charts.render import svg
 from zerobench.report.charts.shown import (
@@ -21,7 +19,7 @@ from zerobench.report.charts.shown import (
     shown_sentence,
 )
 from zerobench.report.charts.stack import ORDER, Bar, stacked
-from zerobench.report.charts.words import ByteAxis, byte_axis, share
+from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.figure import Figure
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
@@ -40,13 +38,13 @@ def device_figure(runs: RunFigures) -> Figure | None:
     unit = byte_axis(bar.whole for bar in bars)
     failed = [one.marked_label for one in runs.figures if one.summary.status is Status.OUT_OF_DEVICE_MEMORY][:5]
     capacity = sorted({one.summary.capacity_bytes for one in _trials(bars) if one.summary.capacity_bytes is not None})
-    is_seen = bool(capacity) and max(bar.whole for bar in bars) >= _CAPACITY_SEEN * capacity[0]
-    axis = f"peak memory of one device ({unit.name})"
+    is_seen = bool(capacity) and max(bar.reach for bar in bars) >= _CAPACITY_SEEN * capacity[0]
+    axis = f"peak memory per device ({unit.name})"
     chart = bar_chart(bars, failed, unit, axis, capacity if is_seen else [])
-    title = _title(bars)
+    title = "Peak device memory by category"
     caption = (
-        "Device memory by category at the peak of a steady step, on the rank where it is largest."
-        " What is too thin to be seen is in the table alone."
+        "Peak of a steady step on the rank with the largest one. Pale tail: start-up, allocator slack, CUDA context and"
+        " NCCL, up to the memory that the trial needs."
         + _capacity_sentence(capacity, is_seen=is_seen)
         + _ending(bars, len(known))
     )
@@ -64,11 +62,11 @@ def host_figure(runs: RunFigures) -> Figure | None:
         return None
     bars = _chosen(known)
     unit = byte_axis(bar.whole for bar in bars)
-    chart = bar_chart(bars, [], unit, f"host memory of one rank ({unit.name})", [])
-    title = "What offloading keeps on the host"
+    chart = bar_chart(bars, [], unit, f"host memory per rank ({unit.name})", [])
+    title = "Host memory of offloaded states by category"
     caption = (
-        "Host memory by category at its peak in a steady step, on the rank where it is largest; interpreter, libraries"
-        " and what malloc keeps are left out." + _ending(bars, len(known))
+        "Peak of a steady step on the rank with the largest one, without interpreter, libraries and malloc's cache."
+        + _ending(bars, len(known))
     )
     return Figure("memory-of-host", title, caption, svg(chart, "memory-of-host", title), _table(bars, unit))
 
@@ -94,24 +92,8 @@ def _capacity_sentence(capacity: Sequence[int], *, is_seen: bool) -> str:
         return ""
     sizes = " or ".join(map(format_bytes, capacity))
     if is_seen:
-        return (
-            f" The upright line is the memory of one device: {sizes}; start-up, the allocator's reserve, CUDA context"
-            " and NCCL may need more than a bar shows."
-        )
-    return f" One device holds {sizes}, far to the right of what is drawn."
-
-
-def _title(bars: Sequence[Bar]) -> str:
-    """What the largest peak is mostly made of."""
-    largest = max(bars, key=lambda bar: bar.whole)
-    by_group: Counter[str] = Counter()
-    for part in largest.parts:
-        by_group[part.group] += part.num_bytes
-    [(group, size)] = by_group.most_common(1)
-    name = palette.CATEGORY_NAMES[group]
-    verb = "are" if name.endswith("s") else "is"
-    part_of = share(size, largest.whole)
-    return f"{name[0].upper()}{name[1:]} {verb} {part_of} of the largest device peak ({largest.one.label})"
+        return f" Red line: device capacity, {sizes}."
+    return f" Device capacity: {sizes}, far outside the chart."
 
 
 def _table(bars: Sequence[Bar], unit: ByteAxis) -> pd.DataFrame:

@@ -34,6 +34,7 @@ class Bar:
     one: TrialFigures
     instant: Instant
     parts: Sequence[Part]
+    place: Place = Place.DEVICE
 
     @property
     def name(self) -> str:
@@ -44,6 +45,12 @@ class Bar:
     def whole(self) -> int:
         """The peak that the parts add up to."""
         return sum(part.num_bytes for part in self.parts)
+
+    @property
+    def reach(self) -> int:
+        """Bytes from the axis to all that a device has to hold for the trial, where that is known to be more."""
+        needed = self.one.summary.device_needed_bytes if self.place is Place.DEVICE else None
+        return max(self.drawn, needed or 0)
 
     @property
     def drawn(self) -> int:
@@ -57,7 +64,7 @@ def stacked(trials: Sequence[TrialFigures], place: Place, without: Collection[Ca
     A part below zero (resident memory that was never touched) is in the whole and takes no room.
     """
     found = ((one, one.peak(place)) for one in completed(trials))
-    bars = (Bar(one, instant, _parts(instant, without)) for one, instant in found if instant is not None)
+    bars = (Bar(one, instant, _parts(instant, without), place) for one, instant in found if instant is not None)
     return [bar for bar in bars if bar.parts]
 
 

@@ -13,7 +13,7 @@ import altair as alt
 import pandas as pd
 
 from zerobench.records import Place, StepKind
-from zerobench.report.charts import palette
+from zerobench.report.charts import course, palette
 from zerobench.report.charts.render import WIDTH, Mark, Specification, arranged, data, layered, svg
 from zerobench.report.charts.shown import completed, doubt_sentence, most_telling
 from zerobench.report.charts.words import ByteAxis, byte_axis
@@ -70,8 +70,12 @@ class _Panel:
 
 
 def figure(runs: RunFigures) -> Figure | None:
-    """The steady step of a few trials; None where no trial completed with phases."""
-    trials = [one for one in completed(runs.figures) if _steady(one)]
+    """The steady step of a few trials that NVML watched, or that kept no course by category; None where none did."""
+    trials = [
+        one
+        for one in completed(runs.figures)
+        if _steady(one) and (one.summary.nvml_peak_bytes is not None or course.kept_by(runs, one) is None)
+    ]
     if not trials:
         return None
     preferred = [one for one in trials if one.summary.is_measured] or trials
@@ -144,7 +148,7 @@ def _drawn(panel: _Panel, unit: ByteAxis, panels: Sequence[_Panel]) -> Specifica
         scale=alt.Scale(domain=[0, unit.of(top) * 1.2], nice=False),
     )
     end = panel.phases[-1].end
-    title = "seconds from the step's begin" if panel is panels[-1] else None
+    title = "seconds since the start of the step" if panel is panels[-1] else None
     axis = alt.Axis(title=title, tickCount=8) if panel.is_timed else None
     x = alt.X("begin:Q", axis=axis, scale=alt.Scale(domain=[0, end], nice=False))
     layers = [_peaks(panel, unit, x, y), *_live(panel, unit, x, y), *_phase_names(panel, x)]
@@ -210,23 +214,21 @@ def _nvml(panel: _Panel, unit: ByteAxis, x: alt.X, y: alt.Y) -> list[Mark]:
 
 def _caption(panels: Sequence[_Panel], chosen: Sequence[TrialFigures], known: int, predicted: int) -> str:
     text = (
-        "A block is as high as the most that a phase of a steady step held on the device, on the rank with the largest"
-        " peak; the line joins what is live at the phases' ends."
+        "Block height: the phase's peak in a steady step, on the rank with the largest peak. Line: live memory at the"
+        " end of each phase."
     )
     if any(panel.samples for panel in panels):
-        text += " Dashed, with points: what NVML sampled as used, torch's reserve and all else on the device included."
+        text += " Dashed, with points: used memory by NVML, which includes the allocator's reserve and other processes."
     elif any(panel.is_timed for panel in panels):
-        text += " There are no samples of NVML in these steps."
+        text += " No NVML samples."
     if any(panel.is_timed for panel in panels):
-        text += " This step is watched by the ledger, which slows it."
+        text += " The ledger slows this step."
     if not all(panel.is_timed for panel in panels):
-        text += " Phases of equal width: predicted steps have no times."
+        text += " Phases of equal width: no times for predicted steps."
     left_out = (
-        f" {len(panels)} of {known:,} trials: of each stage and offload in turn the largest."
-        if known > len(panels)
-        else ""
+        f" {len(panels)} of {known:,} trials: the largest of each stage and offload." if known > len(panels) else ""
     )
-    beside = f" The {predicted:,} predicted beside them are not drawn." if predicted else ""
+    beside = f" Measured trials only; {predicted:,} predicted." if predicted else ""
     return text + doubt_sentence(chosen) + left_out + beside
 
 

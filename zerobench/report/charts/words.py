@@ -30,6 +30,10 @@ class ByteAxis:
             return "-"
         return "0" if num_bytes == 0 else f"{self.of(num_bytes):,.{self.digits}f}"
 
+    def label(self, num_bytes: float) -> str:
+        """`num_bytes` in this unit, without its name, beside a mark."""
+        return f"{self.of(num_bytes):,.{min(2, self.digits)}f}"
+
     @property
     def digits(self) -> int:
         """Decimals in tables: none in plain bytes."""

@@ -45,7 +45,7 @@ def by_closed_form(trial: TrialSpec, rank: RankRecord) -> Flow | None:
     """What the papers say leaves and enters `rank` in a step; None where no closed form is written."""
     if trial.world_size == 1:
         return Flow()
-    if rank.parameters is None or AUTOTP_SIZE in trial.ds_config or _groups_ranks(trial):
+    if rank.parameters is None or AUTOTP_SIZE in trial.ds_config or _groups_ranks(trial) or not trial.trains_all:
         return None
     if num_servers(trial):
         return _server_flow(trial, rank)

@@ -11,7 +11,7 @@ from zerobench.formulas.deepspeed import Setting
 from zerobench.formulas.record import formula_setting
 from zerobench.records import Category, Phase, Place
 from zerobench.report.ds_case import case_of
-from zerobench.report.explain import fully_sharded
+from zerobench.report.explain import fully_sharded, partly_trained
 from zerobench.report.explain.states import MOMENTS, states_accounts
 from zerobench.report.explain.terms import Account, Explained, account, nearest_account
 from zerobench.report.explain.work import Asked, bucket_terms, has_dimensions, work_accounts
@@ -90,14 +90,15 @@ class Explainer:
 
     @cached_property
     def outline(self) -> Setting | None:
-        """The setting as if all parameters were one tensor: all that is known of a model without a closed form.
+        """The setting as if all trained parameters were one tensor: all that is known of a model without a closed form.
 
         It gives what depends on the number of parameters alone, but for padding; None without DeepSpeed.
         """
         case = case_of(self.trial)
-        if case is None or not case.num_params or not self.trial.spec.knows("precision") or not self._trains_all:
+        if case is None or not case.trained or not self.trial.spec.knows("precision"):
             return None
-        return Setting(case, (case.num_params,), self.trial.spec.optimizer, self.rank)
+        trained = replace(case, num_params=case.trained)
+        return Setting(trained, (case.trained,), self.trial.spec.optimizer, self.rank)
 
     def explain(self, category: Category, nbytes: int, instant: Instant, place: Place = Place.DEVICE) -> Explained:
         """`category`, of which `nbytes` lie in `place` at `instant`."""
@@ -125,9 +126,12 @@ class Explainer:
     def _outlined(self, category: Category, instant: Instant, place: Place) -> Iterator[Account]:
         if self.outline is None:
             return
-        if category in {Category.PARAMETERS, *MOMENTS}:
+        case = case_of(self.trial)
+        if case is not None and case.trained < case.num_params:
+            yield from partly_trained.accounts(case, self.outline, category, place)
+        elif category in {Category.PARAMETERS, *MOMENTS}:
             yield from states_accounts(self.outline, category, instant.phase, place)
-        elif category is Category.REDUCE_BUFFERS:
+        if category is Category.REDUCE_BUFFERS:
             yield account(*bucket_terms(self.outline))
         elif category in _OF_A_BATCH and knows_work(self.trial.spec) and has_dimensions(self.trial.spec):
             yield from work_accounts(Asked(self.trial.spec, self.outline, instant.phase, place), category)

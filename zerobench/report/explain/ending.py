@@ -7,8 +7,9 @@ from collections.abc import Iterable, Iterator
 from zerobench.records import Failure, Place, Status, StepKind
 from zerobench.report.capacity import device_need
 from zerobench.report.explain.knobs import formula_peak_bytes
-from zerobench.report.explain.passage import Passage, phase_words, says
+from zerobench.report.explain.passage import Line, Passage, phase_words, says
 from zerobench.report.predictions.errors import PHASES
+from zerobench.report.standing import standing_lines
 from zerobench.report.trials import Trial, completed
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.trial import Evidence
@@ -29,7 +30,8 @@ def ending_passage(trial: Trial, alike: Iterable[Trial]) -> Passage | None:
         return Passage("Why it did not run", lines)
     failure = record.failure
     lines = says(f"{said}{_where(failure)}: {record.reason or (failure.message if failure else 'no reason is known')}.")
-    lines += says(*_asked(failure), *_reached(trial), *_predicted(trial, alike))
+    lines += [*says(*_asked(failure)), *_standing(failure)]
+    lines += says(*_reached(trial), *_predicted(trial, alike))
     return Passage("Why it did not complete", lines)
 
 
@@ -57,6 +59,15 @@ def _asked(failure: Failure | None) -> Iterator[str]:
         yield f"The exception was {failure.exception}."
     for rank, stack in sorted(failure.stacks.items())[:_MOST_STACKS]:
         yield f"Rank {rank} was at: {_innermost(stack)}"
+
+
+def _standing(failure: Failure | None) -> Iterator[Line]:
+    """What stood on the device when it refused."""
+    if failure is None or failure.standing is None:
+        return
+    for title, found in standing_lines(failure.standing, failure.bytes_asked, failure.bytes_free):
+        yield from says(f"At the refusal, {title}:")
+        yield from says(*found, depth=1)
 
 
 def _innermost(stack: str) -> str:

@@ -16,7 +16,7 @@ from zerobench.report.memory_view import Instant, largest_peak, peaks_by_rank
 from zerobench.report.nvml_view import waterfall
 from zerobench.report.stats import spread_over_ranks
 from zerobench.report.step_time.collectives import bytes_per_element
-from zerobench.report.trials import Trial, num_params, roles, workers
+from zerobench.report.trials import Trial, num_params, num_trained, roles, workers
 from zerobench.spec.roles import Role
 from zerobench.units import format_bytes
 
@@ -95,7 +95,7 @@ def _copies_of_parameters(trial: Trial, nbytes: int) -> Iterator[str]:
     """DeepSpeed flattens the parameters of stages 0 to 2 while the model still holds them (stage_1_and_2.py, __init__;
     fp16/fused_optimizer.py, __init__, clones them too).
     """
-    count = num_params(trial)
+    count = num_trained(trial) or num_params(trial)  # frozen ones are not flattened
     stage = trial.spec.zero_stage
     if not count or stage is None or stage == 3:
         return

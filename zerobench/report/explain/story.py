@@ -172,12 +172,13 @@ def _unfilled(pair: Pair) -> Iterator[str]:
     said = set()
     for trial in pair.trials:
         case = case_of(trial)
-        if case is None or not case.stage or not 0 < case.num_params < case.bucket_elements:
+        if case is None or not case.stage or not 0 < case.trained < case.bucket_elements:
             continue
-        spare = case.bucket_bytes - case.bucket_bytes * case.num_params // case.bucket_elements
+        spare = case.bucket_bytes - case.bucket_bytes * case.trained // case.bucket_elements
+        whole = "the model" if case.trained == case.num_params else "all that is trained"
         said.add(
-            f"A reduce bucket of {brief(case.bucket_elements)} elements is larger than the model: of its "
-            f"{format_bytes(case.bucket_bytes)} the {case.num_params:,} gradients never fill {format_bytes(spare)}."
+            f"A reduce bucket of {brief(case.bucket_elements)} elements is larger than {whole}: of its "
+            f"{format_bytes(case.bucket_bytes)} the {case.trained:,} gradients never fill {format_bytes(spare)}."
         )
     yield from sorted(said)
 

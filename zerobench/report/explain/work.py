@@ -91,28 +91,40 @@ def _gathered(asked: Asked) -> Iterator[Account]:
         yield from fully_sharded.gathered(asked.spec, case.element)
     if case.stage != 3:
         return
-    element, most = case.element, int(case.zero("stage3_max_live_parameters"))
-    prefetched = int(case.zero("stage3_prefetch_bucket_size"))
-    ahead = min(prefetched, setting.num_params)
-    kept = persistent_elements(setting)
-    whole = of_parameters(setting, element, f"all of them (stage3_max_live_parameters {brief(most)})")
-    limit = f"stage3_max_live_parameters {brief(most)}"
-    live = whole if most >= setting.num_params else account(of_elements(element, most, limit))
-    twice = (
-        f"prefetched ones a second time, while cut from their buffer (stage3_prefetch_bucket_size {brief(prefetched)})"
-    )
-    cut = of_elements(element, ahead, twice)
+    element, kept = case.element, persistent_elements(setting)
     held = _held_by_autograd(asked)
     if held is not None:
         yield account(held)
-        yield account(held, cut)
+        yield account(held, _cut(setting))
         return
-    yield live
-    yield account(*live, cut)
-    yield whole
+    yield from live_accounts(setting)
+    yield _all_gathered(setting)
     yield account(of_elements(element, kept, "small ones that stay gathered (stage3_param_persistence_threshold)"))
     yield account(of_elements(element, setting.largest_tensor, "the largest tensor"))
     yield account(of_elements(element, 2 * setting.largest_tensor, "the largest tensor, twice while cut"))
+
+
+def live_accounts(setting: Setting) -> Iterator[Account]:
+    """As many parameters as stage 3 keeps gathered at the most; and with what is being cut from its buffer."""
+    most = int(setting.case.zero("stage3_max_live_parameters"))
+    limit = f"stage3_max_live_parameters {brief(most)}"
+    is_all = most >= setting.num_params
+    live = _all_gathered(setting) if is_all else account(of_elements(setting.case.element, most, limit))
+    yield live
+    yield account(*live, _cut(setting))
+
+
+def _all_gathered(setting: Setting) -> Account:
+    most = brief(int(setting.case.zero("stage3_max_live_parameters")))
+    return of_parameters(setting, setting.case.element, f"all of them (stage3_max_live_parameters {most})")
+
+
+def _cut(setting: Setting) -> Term:
+    prefetched = int(setting.case.zero("stage3_prefetch_bucket_size"))
+    twice = (
+        f"prefetched ones a second time, while cut from their buffer (stage3_prefetch_bucket_size {brief(prefetched)})"
+    )
+    return of_elements(setting.case.element, min(prefetched, setting.num_params), twice)
 
 
 def _held_by_autograd(asked: Asked) -> Term | None:

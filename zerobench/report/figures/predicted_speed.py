@@ -9,6 +9,7 @@ from zerobench.report.step_time.expected import expected_step
 from zerobench.report.trials import Trial, completed
 from zerobench.spec.cluster import HOST_BANDWIDTH, Cluster, read_rate
 from zerobench.spec.hardware import Gpu, find_gpu
+from zerobench.timing.step import Interval
 
 
 def gpu_of(trial: Trial) -> Gpu | None:
@@ -23,11 +24,7 @@ class PredictedStep(NamedTuple):
 
     bound_s: float | None = None
     """What it takes at least."""
-    expected_s: float | None = None
-    low_s: float | None = None
-    """The tenth percentile of what is expected."""
-    high_s: float | None = None
-    """The ninetieth."""
+    expected: Interval | None = None
 
 
 def predicted_step(trial: Trial) -> PredictedStep:
@@ -37,8 +34,6 @@ def predicted_step(trial: Trial) -> PredictedStep:
         return PredictedStep()
     rate = read_rate("host bandwidth", HOST_BANDWIDTH)
     cluster = Cluster(gpu, trial.spec.num_nodes, trial.spec.gpus_per_node, host_memory_bytes_per_s=rate)
-    bound, expected = step_bound(trial, gpu, cluster.links), expected_step(trial, gpu, cluster.links)
+    bound = step_bound(trial, gpu, cluster.links)
     bound_s = bound.step_s if bound is not None and bound.is_whole else None
-    if expected is None:
-        return PredictedStep(bound_s)
-    return PredictedStep(bound_s, expected.step_s, expected.low_s, expected.high_s)
+    return PredictedStep(bound_s, expected_step(trial, gpu, cluster.links))

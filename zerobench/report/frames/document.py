@@ -7,7 +7,6 @@ available is null, and so is a number that JSON cannot write (NaN, infinity).
 from __future__ import annotations
 
 import json
-import math
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any
@@ -15,6 +14,7 @@ from typing import Any
 import pandas as pd
 
 from zerobench import __version__
+from zerobench.plain_values import plain_value
 from zerobench.records import SCHEMA_VERSION
 from zerobench.redaction import redact_value
 from zerobench.report.frames.run_frames import RunFrames
@@ -47,7 +47,7 @@ def json_pieces(frames: RunFrames) -> Iterator[str]:
             for run in frames.runs
         ],
     }
-    yield json.dumps(_writable(about), indent=1, allow_nan=False).removesuffix("\n}")
+    yield json.dumps(plain_value(about), indent=1, allow_nan=False).removesuffix("\n}")
     yield from _member("trials", _trials(frames))
     yield from _member("errors", json_rows(frames.errors, depth=2))
     yield "\n}\n"
@@ -109,20 +109,9 @@ def _texts(column: pd.Series[Any]) -> list[str]:
     try:
         text = _ENCODER.encode(plain)
     except ValueError:  # NaN or infinity
-        text = _ENCODER.encode(_writable(plain))
+        text = _ENCODER.encode(plain_value(plain))
     # JSON has no bare end of a line within a value: what stands between two is one value.
     return text[1:-1].split("\n")
 
 
 _ENCODER = json.JSONEncoder(separators=("\n", ": "), allow_nan=False)
-
-
-def _writable(value: Any) -> Any:
-    """`value` as JSON has it; a date in a sweep is its text."""
-    if isinstance(value, Mapping):
-        return {str(key): _writable(inner) for key, inner in value.items()}
-    if isinstance(value, list | tuple):
-        return [_writable(inner) for inner in value]
-    if isinstance(value, float) and not math.isfinite(value):
-        return None
-    return value if value is None or isinstance(value, str | int | float | bool) else str(value)

@@ -94,13 +94,14 @@ def summary_values(summary: Summary, parity: Parity | None) -> Row:
     speed = {name: None if summary.speed is None else getattr(summary.speed, name) for name in _SPEED}
     judged = parity if parity is not None and parity.is_judged else None
     has_norms = judged is not None and judged.norm_difference is not None
+    expected = summary.predicted_step.expected
     return {
         **own,
         **speed,
         "step_bound_s": summary.predicted_step.bound_s,
-        "expected_step_s": summary.predicted_step.expected_s,
-        "expected_step_low_s": summary.predicted_step.low_s,
-        "expected_step_high_s": summary.predicted_step.high_s,
+        "expected_step_s": expected and expected.step_s,
+        "expected_step_low_s": expected and expected.low_s,
+        "expected_step_high_s": expected and expected.high_s,
         "status": summary.status.value,
         "nodes": " ".join(summary.nodes) or None,
         "loss_parity": parity and parity.difference,

@@ -7,14 +7,14 @@ from dataclasses import dataclass
 from typing import NamedTuple
 
 from zerobench.records import Status
-from zerobench.report.choice import Interval, Option
-from zerobench.report.figures.predicted_speed import PredictedStep
+from zerobench.report.choice import Option
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.summary import Summary
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.stats import median, median_interval
 from zerobench.spec.strategy import STRATEGIES
 from zerobench.spec.trial import Evidence, Offload, TrialSpec
+from zerobench.timing.step import Interval
 
 _REFERENCES = {name for name, info in STRATEGIES.items() if info.is_reference}
 _MEASURED = Evidence.MEASURED.value
@@ -126,14 +126,8 @@ def _candidate(repeats: Sequence[TrialFigures]) -> Candidate:
         host_room=_host_room(first),
         rates=several if len(timed) > 1 else [rate for one in timed for rate in one],
         num_repeats=len(repeats),
-        expected=_expected(first.predicted_step),
+        expected=first.predicted_step.expected,
     )
-
-
-def _expected(step: PredictedStep) -> Interval | None:
-    if step.low_s is None or step.expected_s is None or step.high_s is None:
-        return None
-    return Interval(step.low_s, step.expected_s, step.high_s)
 
 
 def _label(repeats: Sequence[TrialFigures]) -> str:

@@ -1,4 +1,4 @@
-"""What a run comes to, in three to six sentences: what fits, what is fastest, what to choose, and how sure that is.
+"""Summary of a run in three to six sentences: what fits, what is fastest, what to choose, and how sure that is.
 
 Nothing is ranked inside noise: trials whose times overlap are equally fast, and the one with less memory is chosen. A
 trial whose losses disagree, or whose throughput is void, is no choice. Where nothing was timed, the choice is that of a
@@ -11,6 +11,7 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from zerobench.records import Place, Status, StepKind
+from zerobench.report.charts.words import counted
 from zerobench.report.choice import ROOM, choose
 from zerobench.report.column_units import plain
 from zerobench.report.figures.runs import Errors, RunFigures
@@ -35,8 +36,13 @@ def headline(runs: RunFigures) -> list[str]:
     found = candidates(runs)
     groups = timed_groups(found)
     speed = [_fastest(groups), _choice(groups) or _untimed_choice(found)]
-    sentences = [_evidence(runs), _endings(trials), _fit(trials, found), *speed, _doubts(trials, found)]
-    return [plain(sentence[0].upper() + sentence[1:]) for sentence in sentences if sentence]
+    sentences = [_fit(trials, found), *speed, _evidence(runs), _endings(trials), _doubts(trials, found)]
+    names = tuple(one.label for one in trials)
+    return [plain(sentence if sentence.startswith(names) else _capital(sentence)) for sentence in sentences if sentence]
+
+
+def _capital(sentence: str) -> str:
+    return sentence[0].upper() + sentence[1:]
 
 
 def _evidence(runs: RunFigures) -> str:
@@ -47,13 +53,12 @@ def _evidence(runs: RunFigures) -> str:
     measured = counts.pop(Evidence.MEASURED, 0)
     predicted = " and ".join(f"{count} {evidence.value}" for evidence, count in counts.most_common())
     if not predicted:
-        return f"All figures are measured ({measured} trials)." if measured > 1 else "All figures are measured."
+        return f"All figures are measured ({counted(measured, 'trial')})."
     if not measured:
-        return f"Nothing here was measured: all figures are predicted ({predicted})."
+        return f"All figures are predicted ({predicted})."
     error = _median_error(runs.predicted)
-    off = "" if error is None else f"; predicted peaks of device memory are {100 * error:.2f} % off in the median"
-    trials = f"{measured} trials are" if measured > 1 else "1 trial is"
-    return f"{trials} measured, {predicted} are predicted{off}."
+    off = "" if error is None else f"; median error of predicted device peaks: {100 * error:.2f} %"
+    return f"{counted(measured, 'trial')} measured; predicted: {predicted}{off}."
 
 
 def _median_error(predicted: Sequence[Errors]) -> float | None:
@@ -74,12 +79,12 @@ def _endings(trials: Sequence[TrialFigures]) -> str:
     """How many completed, and why the others did not, the commonest reason first."""
     others = [one.summary for one in trials if not one.summary.is_completed]
     if not others:
-        return f"All {len(trials)} trials completed." if len(trials) > 1 else "The one trial completed."
+        return f"{'All ' if len(trials) > 1 else ''}{counted(len(trials), 'trial')} completed."
     counts = Counter(map(status_text, others))
     said = ", ".join(f"{count} {status}" for status, count in counts.most_common())
     reasons = Counter(reason for one in others if (reason := one.rule or one.reason))
-    common = "".join(f"; the commonest reason: {_short(reason)} ({count})" for reason, count in reasons.most_common(1))
-    return f"Of {len(trials)} trials {len(trials) - len(others)} completed, {said}{common}."
+    common = "".join(f"; most common reason: {_short(reason)} ({count})" for reason, count in reasons.most_common(1))
+    return f"{len(trials) - len(others)} of {counted(len(trials), 'trial')} completed; {said}{common}."
 
 
 def _short(text: str) -> str:
@@ -91,24 +96,44 @@ def _fit(trials: Sequence[TrialFigures], found: Sequence[Candidate]) -> str:
     """What fits and what does not, between the least and the most that is needed."""
     known = [one for one in found if one.needed_bytes is not None]
     if not known:
-        return "No trial left a figure of device memory."
+        return "Device memory was not recorded."
     judged = [one for one in known if one.fits is not None]
-    least = min(judged or known, key=lambda one: one.needed_bytes or 0)
-    most = max(judged or known, key=lambda one: one.needed_bytes or 0)
-    extremes = f"{_need(least)} needs least" + (f", {_need(most)} most" if most is not least else "")
-    failed = [one for one in trials if one.summary.status is Status.OUT_OF_DEVICE_MEMORY]
-    works: dict[object, str] = {}
-    for one in failed:
-        works.setdefault((one.run_id, one.summary.config_hash, one.spec.evidence), one.label)
-    ran_out = list(works.values())
+    ran_out = _ran_out(trials)
     if not judged:
-        full = f"; {_names(ran_out)} ran out of it" if ran_out else ""
-        return f"Of device memory {extremes}; how much there is is not known, so nothing is said of what fits{full}."
-    too_large = [one.label for one in judged if not one.fits] + ran_out
-    total = len(judged) + len(ran_out)
+        on_cpu = all(one.summary.device_name in {None, "cpu"} for one in trials)
+        limit = "CPU run: no device limit" if on_cpu else "Device capacity unknown"
+        full = f"; {_names(ran_out)} ran out of memory" if ran_out else ""
+        return f"{limit}; device memory {_range(known)}{full}."
+    fitting = [one for one in judged if one.fits]
+    too_large = [_need(one) for one in judged if not one.fits] + [f"{label} (out of memory)" for label in ran_out]
+    total, capacity = len(judged) + len(ran_out), _capacities(judged)
     if not too_large:
-        return f"All {total} that completed fit in {_capacities(judged)}: {extremes}."
-    return f"{total - len(too_large)} of {total} fit in {_capacities(judged)}, {_names(too_large)} not: {extremes}."
+        if total > 1:
+            return f"All {total} trials fit in {capacity}: {_range(fitting)}."
+        return f"{judged[0].label} fits in {format_bytes(judged[0].needed_bytes)} of {capacity}."
+    refused = f"{_names(too_large)} {'do' if len(too_large) > 1 else 'does'} not fit"
+    if not fitting:
+        return f"Nothing fits in {capacity}: {_names(too_large)}."
+    least = min(fitting, key=lambda one: one.needed_bytes or 0)
+    return (
+        f"{least.label} fits in {format_bytes(least.needed_bytes)} of {capacity}; {refused}"
+        f" ({len(fitting)} of {total} trials fit)."
+    )
+
+
+def _ran_out(trials: Sequence[TrialFigures]) -> list[str]:
+    """The trials that ran out of device memory, repeats once."""
+    works: dict[object, str] = {}
+    for one in trials:
+        if one.summary.status is Status.OUT_OF_DEVICE_MEMORY:
+            works.setdefault((one.run_id, one.summary.config_hash, one.spec.evidence), one.label)
+    return list(works.values())
+
+
+def _range(found: Sequence[Candidate]) -> str:
+    """`8.15 GiB (zero3) to 30.1 GiB (zero1)`."""
+    ends = [pick(found, key=lambda one: one.needed_bytes or 0) for pick in (min, max)]
+    return " to ".join(dict.fromkeys(f"{format_bytes(one.needed_bytes)} ({one.label})" for one in ends))
 
 
 def _need(one: Candidate) -> str:
@@ -117,7 +142,7 @@ def _need(one: Candidate) -> str:
 
 def _capacities(found: Sequence[Candidate]) -> str:
     sizes = sorted({one.capacity_bytes for one in found if one.capacity_bytes is not None})
-    return " or ".join(format_bytes(size) for size in sizes) + " a device"
+    return " or ".join(format_bytes(size) for size in sizes) + " per device"
 
 
 def _names(labels: Sequence[str]) -> str:
@@ -127,10 +152,10 @@ def _names(labels: Sequence[str]) -> str:
 
 def _fastest(groups: Mapping[str, Sequence[Candidate]]) -> str:
     if not groups:
-        return "Nothing was timed, so nothing is said of speed."
+        return ""
     told = [_fastest_of(name, group) for name, group in list(groups.items())[:_MOST_GROUPS]]
     left = len(groups) - len(told)
-    return "; ".join(told) + (f"; and {left} other kinds of work." if left else ".")
+    return "; ".join(told) + (f"; {left} more kinds of work in the tables." if left else ".")
 
 
 def _fastest_of(name: str, group: Sequence[Candidate]) -> str:
@@ -139,12 +164,12 @@ def _fastest_of(name: str, group: Sequence[Candidate]) -> str:
     of = f" {name}" if name else ""
     rate = f"{format_count(best.tokens_per_s)} tokens/s"
     if len(group) == 1:
-        return f"the only one timed{of} is {best.label}, with {rate}"
+        return f"{best.label} is the only timed trial{of}: {rate}"
     if len(alike) == len(group):
-        return f"no trial{of} is faster than another beyond the spread of its steps, and {best.label} reaches {rate}"
+        return f"all trials{of} are equally fast within step-time spread: {rate} ({best.label})"
     others = _names([one.label for one in alike if one is not best])
-    spread = f" (as fast within the spread: {others})" if others else ", beyond the spread of the steps"
-    return f"the fastest{of} is {best.label} with {rate}{spread}"
+    spread = f" (a tie within step-time spread: {others})" if others else ", outside step-time spread"
+    return f"fastest{of}: {best.label}, {rate}{spread}"
 
 
 def _choice(groups: Mapping[str, Sequence[Candidate]]) -> str:
@@ -156,8 +181,8 @@ def _chosen(alike: Sequence[Candidate]) -> str:
     one = alike[0]
     needs = "" if one.needed_bytes is None else f", {format_bytes(one.needed_bytes)}"
     if len(alike) > 1:
-        return f"{one.label}: of {len(alike)} equally fast ones it needs the least device memory{needs}"
-    return f"{one.label}: it is the fastest{needs and f', with{needs[1:]} of device memory'}"
+        return f"{one.label}: least device memory of {len(alike)} equally fast trials{needs}"
+    return f"{one.label}: fastest{needs and f'{needs} of device memory'}"
 
 
 def _untimed_choice(found: Sequence[Candidate]) -> str:
@@ -167,10 +192,10 @@ def _untimed_choice(found: Sequence[Candidate]) -> str:
         return ""
     choice = choose(fitting, lambda one: one.option)
     if choice is None:
-        return f"Nothing fits with {ROOM:.0%} room, so nothing is recommended."
+        return f"No recommendation: nothing fits with {ROOM:.0%} free."
     best = choice.best
-    unjudged = "; host memory is not judged" if best.host_room is None and set(best.offloads) != {"none"} else ""
-    return f"Choose {best.label} to begin with: {choice.reason}{unjudged}."
+    unjudged = "; host memory unknown" if best.host_room is None and set(best.offloads) != {"none"} else ""
+    return f"Choose {best.label}: {choice.reason}{unjudged}."
 
 
 def _doubts(trials: Sequence[TrialFigures], found: Sequence[Candidate]) -> str:
@@ -180,13 +205,12 @@ def _doubts(trials: Sequence[TrialFigures], found: Sequence[Candidate]) -> str:
         for what, _, _ in one.parity.disagreements if one.parity else ():
             wrong.setdefault(what, []).append(one.label)
     parts = [
-        f"left out because their {what} disagree with the reference: {_names(wrong[what])}"
-        for what in sorted(wrong, reverse=True)
+        f"excluded, {what} differ from the reference: {_names(wrong[what])}" for what in sorted(wrong, reverse=True)
     ]
     void = [one.label for one in trials if one.summary.void]
     if void:
-        parts.append(f"not ranked because the allocator had to retry: {_names(void)}")
+        parts.append(f"not ranked, allocator retries: {_names(void)}")
     timed = [one for one in found if one.rates]
     if timed and all(one.num_repeats == 1 for one in timed):
-        parts.append("each was run once, so that the spread is that of steps within a run and not between runs")
+        parts.append("one repeat per trial: spread is within a run, not between runs")
     return f"{'; '.join(parts)}." if parts else ""

@@ -5,6 +5,7 @@ from __future__ import annotations
 import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from itertools import count
 from pathlib import Path
 from typing import Any
 
@@ -14,6 +15,7 @@ from markupsafe import Markup
 from zerobench import __version__
 from zerobench.report.charts import figures as all_figures
 from zerobench.report.charts.palette import colours
+from zerobench.report.charts.words import counted
 from zerobench.report.figure import Figure
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
@@ -42,20 +44,24 @@ ASSETS = Path(__file__).parent / "assets"
 
 @dataclass(frozen=True)
 class Drawn:
-    """A figure as the template takes it."""
+    """A figure as the template takes it; one without a drawing has no number."""
 
     key: str
-    number: int
+    number: int | None
     title: str
     caption: str
     drawing: Markup | None
     grid: Grid
 
     @property
+    def heading(self) -> str:
+        """What its caption begins with."""
+        return f"{self.title}." if self.number is None else f"Figure {self.number}. {self.title}."
+
+    @property
     def rows(self) -> str:
         """How long its table is."""
-        count = len(self.grid.rows)
-        return f"{count:,} row{'' if count == 1 else 's'}"
+        return counted(len(self.grid.rows), "row")
 
 
 @dataclass(frozen=True)
@@ -143,14 +149,16 @@ def _notes(trials: Sequence[TrialFigures]) -> Grid:
         Column("note", lambda note: note[0], is_number=False),
         Column("trials", lambda note: who_says(note[1], len(trials), 4), is_number=False),
     ]
-    return grid("What was not available, and why, and what else bears on the figures.", columns, list(said.items()))
+    return grid("Unavailable figures with their reasons, and other remarks.", columns, list(said.items()))
 
 
 def _drawn(figures: Iterable[Figure]) -> Iterator[Drawn]:
-    for number, figure in enumerate(figures, start=1):
+    numbers = count(1)
+    for figure in figures:
+        number = None if figure.svg is None else next(numbers)
         svg = None if figure.svg is None else Markup(drawing(figure.svg, figure.key))  # noqa: S704 -- drawing() checks
         title, caption = visible(figure.title.rstrip(".")), visible(figure.caption)
-        yield Drawn(figure.key, number, title, caption, svg, frame_grid(f"Figure {number}. {title}.", figure.table))
+        yield Drawn(figure.key, number, title, caption, svg, frame_grid(f"{title}.", figure.table))
 
 
 _SECTIONS = {
@@ -168,7 +176,7 @@ _SECTIONS = {
 
 def _contents(drawn: Sequence[Drawn], absent: Collection[str]) -> Iterator[Entry]:
     for figure in drawn:
-        yield Entry(figure.key, str(figure.number), figure.title)
+        yield Entry(figure.key, str(figure.number or ""), figure.title)
     for key, title in _SECTIONS.items():
         if key not in absent:
             yield Entry(key, "", title)

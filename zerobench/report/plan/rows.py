@@ -11,7 +11,7 @@ from functools import cached_property
 
 from zerobench.records import Place, Status, StepKind
 from zerobench.report.capacity import Capacity, DeviceNeed, device_need, host_bytes_per_node
-from zerobench.report.choice import ROOM, Choice, Interval, Option, choose
+from zerobench.report.choice import ROOM, Choice, Option, choose
 from zerobench.report.figures.name import TrialName
 from zerobench.report.memory_view import Instant, largest_peak
 from zerobench.report.render.layout import Shown
@@ -130,12 +130,10 @@ class PlanRow:
         """It as the rule of choice sees it; what is not known of the device has no room."""
         spec = self.trial.spec
         room = -1.0 if self.need is None else self.room
-        found = self.expected
-        interval = None if found is None else Interval(found.low_s, found.step_s, found.high_s)
         blocks = dimensions(spec.model).num_layers or 1
         again = recomputed_blocks(spec.activation_checkpointing, blocks) / blocks
         return Option(
-            spec.zero_stage, spec.offload_optimizer, spec.offload_param, room, interval, again, len(spec.ds_config)
+            spec.zero_stage, spec.offload_optimizer, spec.offload_param, room, self.expected, again, len(spec.ds_config)
         )
 
     @property

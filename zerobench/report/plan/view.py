@@ -205,7 +205,7 @@ def _expected_terms(best: PlanRow | None) -> Iterator[Part]:
         "communication that computing does not hide": found.exposed_communication_s,
         "update, and what belongs to no kernel": found.update_s,
     }
-    lines = [f"{name}: {format_seconds(seconds)}" for name, seconds in terms.items()]
+    lines = [f"{name}: {format_seconds(took)} ({took / found.step_s:.0%})" for name, took in terms.items()]
     granted = [f"taken for granted: {words}" for words in found.assumptions]
     yield Part(f"How the expected step of {plain(best.shown.label)} comes about", points=[*lines, *granted])
 

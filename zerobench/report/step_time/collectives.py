@@ -10,7 +10,6 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
 from zerobench.records import CollectiveTraffic, Phase, RankRecord, StepKind
-from zerobench.report.step_time.links import flow
 from zerobench.spec.trial import Precision
 
 _PAPER_TIMES = {"all_reduce": 2}
@@ -33,12 +32,6 @@ class KindTraffic:
     def volume_psi(self) -> float | None:
         """Data volume in the paper's unit, Psi parameters: an all-reduce counts twice."""
         return None if self.message_psi is None else self.message_psi * _PAPER_TIMES.get(self.kind, 1)
-
-    @property
-    def link_bytes(self) -> float | None:
-        """Bytes that leave a rank at the least, without help of a switch; None for a kind that is not known."""
-        moved = flow(self.kind, self.group_size, self.message_bytes)
-        return None if moved is None else moved.slower_bytes
 
 
 def bytes_per_element(precision: Precision) -> int:

@@ -10,7 +10,7 @@ from __future__ import annotations
 from zerobench.records import Phase
 from zerobench.report.ds_case import case_of
 from zerobench.report.step_time.collectives import traffic_by_kind
-from zerobench.report.step_time.links import transfer_s
+from zerobench.report.step_time.links import nodes_of, transfer_s
 from zerobench.report.step_time.terms import Term, Work, optimizer
 from zerobench.report.step_time.transfers import nvme, offload
 from zerobench.report.trials import Trial
@@ -20,6 +20,7 @@ from zerobench.spec.links import Links
 from zerobench.spec.recomputation import recomputed_blocks
 from zerobench.spec.trial import Attention, Compile, Offload, TrialSpec
 from zerobench.timing.device import Device, device_of
+from zerobench.timing.latency import latency_s
 from zerobench.timing.passes import decoder_of, passes
 from zerobench.timing.rates import Rates
 from zerobench.timing.step import Expected, Phases, expected, step
@@ -29,6 +30,12 @@ _FITTED = ("fsdp", "zero3")
 
 _STRATEGIES = ("single", "ddp", "zero0", "zero1", "zero2", *_FITTED)
 """Those whose ranks each run the whole decoder; of others no time is given."""
+
+_REDUCE_ONCE = ("ddp", "zero0", "zero1")
+"""Those that reduce gradients in a step's last micro-batch only (no_sync; engine.py, allreduce_gradients)."""
+
+_JUDGED_RANKS = 512
+"""The most ranks of a row that the model was held against."""
 
 _HOST_SHARE = 0.5
 """Of the host memory's bandwidth, by DeepSpeed's CPUAdam: assumed."""
@@ -57,8 +64,9 @@ def expected_step(trial: Trial, gpu: Gpu, links: Links) -> Expected | None:
         micro_batches_per_step(spec, spec.world_size - 1),
         communication,
         update,
+        device.rates,
+        ranks=spec.world_size,
         overlaps=_overlaps(work),
-        step_s=device.rates.step_s,
     )
     exposed += sum(max(0.0, (term.passes_s or 0.0) - compute) for term in transfers)
     rest += max((term.update_s or 0.0) for term in transfers)
@@ -68,6 +76,7 @@ def expected_step(trial: Trial, gpu: Gpu, links: Links) -> Expected | None:
 def _is_known(spec: TrialSpec) -> bool:
     return (
         spec.own is None
+        and spec.trains_all
         and spec.strategy in _STRATEGIES
         and spec.attention is not Attention.EAGER
         and spec.compile is Compile.NONE
@@ -89,22 +98,26 @@ def _achieved(links: Links, rates: Rates) -> Links:
 
 
 def _communication(work: Work) -> Phases | None:
-    """Seconds of the collectives of one micro-batch's passes, and of the update."""
+    """Seconds of the collectives of the passes of one micro-batch that has any, and of the update."""
     if work.spec.world_size == 1:
         return Phases()
     if not work.rank.collectives:
         return None
-    seconds = [
-        transfer_s(
-            traffic_by_kind(work.rank, work.spec.precision, phases=(phase,)), work.spec.gpus_per_node, work.links
-        )
-        for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.STEP)
-    ]
+    seconds = [_collectives_s(work, phase) for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.STEP)]
     if None in seconds:
         return None
     forward, backward, update = (one or 0.0 for one in seconds)
-    micro_batches = micro_batches_per_step(work.spec, work.spec.world_size - 1)
-    return Phases(forward / micro_batches, backward / micro_batches, update)
+    once = work.spec.strategy in _REDUCE_ONCE
+    rounds = 1 if once else micro_batches_per_step(work.spec, work.spec.world_size - 1)
+    return Phases(forward / rounds, backward / rounds, update, rounds)
+
+
+def _collectives_s(work: Work, phase: Phase) -> float | None:
+    """Seconds of a phase's collectives: their bytes over the links, and each call's latency."""
+    traffic, per_node = traffic_by_kind(work.rank, work.spec.precision, phases=(phase,)), work.spec.gpus_per_node
+    moved = transfer_s(traffic, per_node, work.links, in_rings=True)
+    waits = [one.calls * latency_s(one.kind, one.group_size, nodes_of(one, per_node)) for one in traffic]
+    return None if moved is None else moved + sum(waits)
 
 
 def _overlaps(work: Work) -> bool:
@@ -130,6 +143,8 @@ def _assumptions(spec: TrialSpec) -> dict[str, float]:
         found["DeepSpeed's hooks cost what FSDP's do"] = 0.1
     if spec.offload_optimizer is not Offload.NONE or spec.offload_param is not Offload.NONE:
         found["copies reach 80 % of the host link, CPUAdam half of the host's memory bandwidth"] = 0.25
+    if spec.world_size > _JUDGED_RANKS:
+        found[f"stragglers grow beyond {_JUDGED_RANKS} ranks as up to them"] = 0.05
     if spec.model.model_type not in {"gpt2", "gpt_neox"}:
         found[f"elementwise work of {spec.model.model_type} grows with its widths as a GPT's does"] = 0.04
     return found

@@ -84,19 +84,22 @@ def flow(kind: str, size: int, message_bytes: float, *, switch_reduces: bool = F
     return None
 
 
-def transfer_s(messages: Iterable[Message], gpus_per_node: int, links: Links) -> float | None:
+def transfer_s(
+    messages: Iterable[Message], gpus_per_node: int, links: Links, *, in_rings: bool = False
+) -> float | None:
     """The least seconds in which `messages` can pass, all of them at once; None where a rate, or a kind, is not known.
 
     Where a record does not say which nodes a group lies on, one that a node can hold is taken to lie in one, and a
     larger one to fill nodes. Three things bind, and the slowest
     counts: what stays in the node goes over a rank's link; all that a rank sends goes over its link and its share of
     the network together; what crosses the edge of a node, once for all of its ranks, over the network of all of them.
+    `in_rings`, as NCCL passes them, all that a rank sends goes over its link, to its neighbour or to the network card.
     """
     kept = [one for one in messages if one.message_bytes and one.group_size > 1 and one.kind not in _SILENT]
     inside = [one for one in kept if nodes_of(one, gpus_per_node) == 1]
     across = [one for one in kept if nodes_of(one, gpus_per_node) > 1]
     reduces = links.link_reduces or (bool(across) and links.network_reduces)
-    of_links, of_all = _rank_flow(inside, reduces), _rank_flow(kept, reduces)
+    of_links, of_all = _rank_flow(kept if in_rings else inside, reduces), _rank_flow(kept, reduces)
     of_node = _node_flow(across, gpus_per_node, links.network_reduces)
     if of_links is None or of_all is None or of_node is None:
         return None

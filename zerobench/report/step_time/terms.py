@@ -220,6 +220,8 @@ def _update_bytes(work: Work) -> float:
         return 0.0
     element = bytes_per_element(work.spec.precision)
     parameters = work.live_bytes(Phase.STEP, Place.DEVICE, Category.PARAMETERS)
+    if work.rank.parameters is not None:  # frozen ones stay as they are
+        parameters = min(parameters, work.rank.parameters.trainable * element)
     # With master weights (4 bytes each) the parameters are written from them; without, they are updated in place.
     updated = master / 4 * element if master else float(parameters)
     gradients = work.live_bytes(Phase.BACKWARD, Place.DEVICE, Category.GRADIENTS)

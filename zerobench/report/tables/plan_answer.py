@@ -10,11 +10,10 @@ from zerobench.report.plan.rows import PlanRow, evidence_words
 from zerobench.report.tables.model import Column, Line, Table
 from zerobench.report.tables.part import Part
 from zerobench.report.tables.plan_memory import verdict
+from zerobench.report.tables.plan_time import days, gpu_hours
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.recomputation import checkpointing_code
 from zerobench.units import format_bytes, format_count, format_seconds
-
-_DAY_S = 24 * 3600.0
 
 
 def answer(
@@ -93,15 +92,13 @@ _HARDLY = 0.95
 
 def _duration(best: PlanRow, tokens: float | None) -> Iterator[str]:
     """How long so many tokens take, and what that is in GPU-hours."""
-    found, spec = best.expected, best.trial.spec
+    found = best.expected
     if tokens is None or found is None:
         return
-    steps = tokens / spec.global_batch_tokens
-    middle, low, high = (steps * seconds / _DAY_S for seconds in (found.step_s, found.low_s, found.high_s))
-    hours = middle * 24 * spec.world_size
+    middle, low, high = (days(best, tokens, seconds) for seconds in (found.step_s, found.low_s, found.high_s))
     yield (
         f"{format_count(tokens)} tokens: {middle:,.3g} days expected ({low:,.3g} to {high:,.3g}), "
-        f"{show_whole(hours)} GPU-hours."
+        f"{show_whole(gpu_hours(best, tokens, found.step_s))} GPU-hours."
     )
 
 

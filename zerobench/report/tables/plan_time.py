@@ -85,8 +85,10 @@ def _bounds(rows: Sequence[PlanRow], tokens: float | None) -> Table[PlanRow]:
         Column[PlanRow]("by", lambda row: (row.bound and row.bound.limited_by) or MISSING, is_text=True),
     ]
     if tokens:
-        columns.append(Column("least days", lambda row: show_number(days(row, tokens)), narrow="days"))
-        columns.append(Column("least GPU-hours", lambda row: show_whole(gpu_hours(row, tokens)), narrow="GPU-h"))
+        columns.append(Column("least days", lambda row: show_number(days(row, tokens, row.step_s)), narrow="days"))
+        columns.append(
+            Column("least GPU-hours", lambda row: show_whole(gpu_hours(row, tokens, row.step_s)), narrow="GPU-h")
+        )
     note = f" Days and GPU-hours of {format_count(tokens)} tokens are lower bounds too." if tokens else ""
     return Table(
         f"Lower bound of the step time, {unit.name}",
@@ -117,13 +119,12 @@ def tokens_per_s(row: PlanRow) -> float | None:
     return None if row.bound is None else row.bound.tokens_per_s
 
 
-def days(row: PlanRow, tokens: float) -> float | None:
-    """Days that `tokens` take at least."""
-    rate = tokens_per_s(row)
-    return tokens / rate / _DAY_S if rate else None
+def days(row: PlanRow, tokens: float, step_s: float | None) -> float | None:
+    """Days that `tokens` take in steps of `step_s`."""
+    return tokens / row.trial.spec.global_batch_tokens * step_s / _DAY_S if step_s else None
 
 
-def gpu_hours(row: PlanRow, tokens: float) -> float | None:
-    """GPU-hours that `tokens` take at least: the days, on all GPUs."""
-    least = days(row, tokens)
-    return None if least is None else least * 24 * row.trial.spec.world_size
+def gpu_hours(row: PlanRow, tokens: float, step_s: float | None) -> float | None:
+    """GPU-hours that `tokens` take in steps of `step_s`: the days, on all GPUs."""
+    found = days(row, tokens, step_s)
+    return None if found is None else found * 24 * row.trial.spec.world_size

@@ -35,6 +35,7 @@ from zerobench.report.render.terminal import (
 from zerobench.report.tables.batch_ramp import batch_ramp_table
 from zerobench.report.tables.checkpoints import checkpoints_table
 from zerobench.report.tables.compared import claims_part, compared_table
+from zerobench.report.tables.host_parameters import holders, host_parameters_table
 from zerobench.report.tables.memory import device_table, host_table, nvme_table, over_ranks_table
 from zerobench.report.tables.model import Line, Table
 from zerobench.report.tables.model_states import states_table
@@ -113,6 +114,8 @@ def _sections(
 ) -> Iterator[Section]:
     memory = (device_table(figures), over_ranks_table(figures), host_table(figures), nvme_table(figures))
     yield from _tables(memory, width)
+    lines = [Line(found.name, row) for one, found in zip(shown, figures, strict=True) for row in holders(one.trial)]
+    yield from sections(host_parameters_table(lines), width)
     yield from predicted
     yield from sections(states_table(figures), width)
     yield from _driver(shown, figures, width)

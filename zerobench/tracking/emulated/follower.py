@@ -20,8 +20,8 @@ import torch
 from zerobench.emulate.part import Part
 from zerobench.emulator.inside import kernels
 from zerobench.folder import TRIAL_VARIABLE, TrialFolder
+from zerobench.memory.held import Held
 from zerobench.memory.recorder import NvmeAccount
-from zerobench.records import Category
 from zerobench.spec.trial import StepsSpec
 from zerobench.tracking.agreement import Agreed
 from zerobench.tracking.emulated.keeper import Keeper
@@ -112,7 +112,7 @@ class Follower:
         self._tracker = Tracker(work, trial, agreed, _kinds(part.steps), in_own_process=False, nvme=_nvme)
         self._tracker.look_back()
 
-    def _held(self) -> tuple[dict[Category, int], str]:
+    def _held(self) -> tuple[Held, str]:
         tracker = self._tracker
         if tracker is None:
             at = "start-up" if self._keeper.account.tracked is None else f"step {self._keeper.account.num_steps + 1}"

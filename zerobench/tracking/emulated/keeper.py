@@ -12,10 +12,11 @@ import torch
 from zerobench.emulate.part import Account, Part, Refusal
 from zerobench.emulator.inside.account import managed_bytes, unmanaged_bytes
 from zerobench.folder import write_whole
+from zerobench.memory.held import Held, standing
 from zerobench.memory.ledger import Ledger
-from zerobench.records import Category, Phase
+from zerobench.records import Phase
 
-Held = Callable[[], tuple[dict[Category, int], str]]
+AskHeld = Callable[[], tuple[Held, str]]
 """What tensors hold now, and where the training is."""
 
 _HISTORY_ENTRIES = 1_000_000
@@ -26,7 +27,7 @@ class Keeper:
 
     def __init__(self, part: Part, account: Account) -> None:
         self.account = account
-        self.held: Held | None = None
+        self.held: AskHeld | None = None
         """Asked at a refusal; by default what the garbage collector reaches."""
         self._part = part
         self._peaks = {"allocated": 0, "reserved": 0}
@@ -113,26 +114,26 @@ class Keeper:
             held, during = (self.held or self._reachable)()
         except Exception as error:  # noqa: BLE001 -- torch is about to say what matters
             warnings.warn(f"zerobench could not tell what is held: {error}", stacklevel=2)
-            held, during = {}, "training"
-        allocated, reserved = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
-        if held:
-            rest = allocated - sum(held.values())
-            held[Category.UNATTRIBUTED] = max(held.get(Category.UNATTRIBUTED, 0) + rest, 0)
+            held, during = None, "training"
+        found = standing(torch.device("cuda", device), held)
         self.account.refusal = Refusal(
             bytes_asked=int(asked),
             bytes_free=int(free),
-            allocated_bytes=allocated,
-            reserved_bytes=reserved,
-            held=held,
+            allocated_bytes=found.allocated_bytes,
+            reserved_bytes=found.reserved_bytes,
+            held=found.by_category,
+            by_module=found.by_module,
+            by_site=found.by_site,
+            largest_free_bytes=found.largest_free_bytes,
             during=during,
         )
         if self.account.touched_device is False:
-            self.account.touched_device = reserved > 0
+            self.account.touched_device = found.reserved_bytes > 0
 
-    def _reachable(self) -> tuple[dict[Category, int], str]:
+    def _reachable(self) -> tuple[Held, str]:
         return self.reachable(), "start-up"
 
-    def reachable(self) -> dict[Category, int]:
+    def reachable(self) -> Held:
         """What the tensors hold that the garbage collector reaches, named by whose they are."""
         from zerobench.tracking.emulated.works import walk_everything
 

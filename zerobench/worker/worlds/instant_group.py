@@ -7,7 +7,7 @@ Losses mean nothing in such a world, but all numbers stay finite, and no path is
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Sequence
 from typing import Any
 
 import torch
@@ -39,9 +39,12 @@ def _create(_store: Any, rank: int, world_size: int, _timeout: Any) -> InstantGr
 class _Done(dist.Work):
     """A collective that is over, with its tensors for those who ask for them by a future (DDP's reducer)."""
 
-    def __init__(self, results: list[torch.Tensor]) -> None:
+    def __init__(self, results: list[torch.Tensor], inputs: Sequence[torch.Tensor] = ()) -> None:
         super().__init__()
         self._results = results
+        self._inputs = [tensor for tensor in inputs if tensor.device.type != "cpu"]
+        """NCCL's work keeps them until somebody waits for it, since another stream reads them
+        (c10d/ProcessGroupNCCL.cpp, `stashed_for_allocator_safety_`)."""
 
     def get_future(self) -> Any:
         future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
@@ -49,6 +52,7 @@ class _Done(dist.Work):
         return future
 
     def wait(self, timeout: Any = None) -> bool:
+        self.synchronize()
         return True
 
     def _source_rank(self) -> int:
@@ -62,7 +66,7 @@ class _Done(dist.Work):
         return True
 
     def synchronize(self) -> None:
-        return None
+        self._inputs.clear()
 
 
 # torch's stubs overload these methods with signatures that no release calls alone.
@@ -100,10 +104,12 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
         """As registered."""
         return BACKEND
 
-    def _heard(self, kind: str, message_bytes: int, results: list[torch.Tensor]) -> _Done:
+    def _heard(
+        self, kind: str, message_bytes: int, results: list[torch.Tensor], inputs: Sequence[torch.Tensor] = ()
+    ) -> _Done:
         for listener in _listeners:
             listener(kind, self._world_size, message_bytes, self.num_nodes())
-        return _Done(results)
+        return _Done(results, inputs)
 
     def allreduce(self, tensors: list[torch.Tensor], *_: Any, **__: Any) -> Any:
         """Each keeps its own."""
@@ -126,7 +132,7 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
     def allgather(self, outputs: list[list[torch.Tensor]], inputs: list[torch.Tensor], *_: Any, **__: Any) -> Any:
         """Every rank's part is this rank's."""
         _repeat(outputs, inputs)
-        return self._heard("all_gather", self._world_size * _nbytes(inputs), _flat(outputs))
+        return self._heard("all_gather", self._world_size * _nbytes(inputs), _flat(outputs), inputs)
 
     def _allgather_base(self, output: torch.Tensor, own: torch.Tensor, *_: Any, **__: Any) -> Any:
         """The same into one tensor of N parts."""
@@ -137,7 +143,7 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
             parts[self._rank + 1 :].copy_(own.reshape(1, -1))
             if parts[self._rank].data_ptr() != own.data_ptr():
                 parts[self._rank].copy_(own.reshape(-1))
-        return self._heard("all_gather", output.nbytes, [output])
+        return self._heard("all_gather", output.nbytes, [output], [own])
 
     all_gather_single = _allgather_base
 
@@ -147,14 +153,14 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
         """The same for several."""
         for output, own in zip(outputs, inputs, strict=True):
             self._allgather_base(output, own)
-        return _Done(outputs)
+        return _Done(outputs, inputs)
 
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
     def reduce_scatter(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]], *_: Any, **__: Any) -> Any:
         """The rank gets its own part."""
         self._take_own(outputs, inputs)
-        return self._heard("reduce_scatter", self._world_size * _nbytes(outputs), outputs)
+        return self._heard("reduce_scatter", self._world_size * _nbytes(outputs), outputs, _flat(inputs))
 
     def _take_own(self, outputs: list[torch.Tensor], inputs: list[list[torch.Tensor]]) -> None:
         for output, parts in zip(outputs, inputs, strict=True):
@@ -169,7 +175,7 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
             if part.data_ptr() != output.data_ptr():
                 output.view(-1).copy_(part)
         del scratch
-        return self._heard("reduce_scatter", whole.nbytes, [output])
+        return self._heard("reduce_scatter", whole.nbytes, [output], [whole])
 
     reduce_scatter_single = _reduce_scatter_base
 
@@ -179,7 +185,7 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
         """The same for several."""
         for output, whole in zip(outputs, inputs, strict=True):
             self._reduce_scatter_base(output, whole)
-        return _Done(outputs)
+        return _Done(outputs, inputs)
 
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
 
@@ -187,7 +193,7 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
         """Every rank sends what this one would."""
         if not _is_simulated(own) and output.numel() == own.numel():
             output.copy_(own.view_as(output))
-        return self._heard("all_to_all", own.nbytes, [output])
+        return self._heard("all_to_all", own.nbytes, [output], [own])
 
     all_to_all_single = alltoall_base
 
@@ -198,7 +204,7 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
         return self._heard("gather", self._world_size * _nbytes(inputs), _flat(outputs))
 
     def send(self, tensors: list[torch.Tensor], _to: int, _tag: int) -> Any:
-        """Gone. Who sends and receives says so himself (strategies/server_link.py), as among ranks that are there."""
+        """Nothing to move; strategies/server_link.py tells the listeners, as it does among real ranks."""
         return _Done(tensors)
 
     def recv(self, tensors: list[torch.Tensor], _from: int, _tag: int) -> Any:

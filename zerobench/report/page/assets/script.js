@@ -58,7 +58,7 @@
     for (const other of head.parentElement.cells) other.removeAttribute("aria-sort");
     head.setAttribute("aria-sort", ascending ? "ascending" : "descending");
   };
-  for (const head of document.querySelectorAll("section[aria-labelledby=trials] thead th, figure thead th")) {
+  for (const head of document.querySelectorAll("thead th")) {
     const button = document.createElement("button");
     button.type = "button";
     button.append(...head.childNodes);

@@ -1,0 +1,17 @@
+"""`zerobench doctor` as it is met: a table, and an exit status."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.cli.conftest import Call
+from zerobench.run.doctor import Finding, Standing
+
+
+def test_the_exit_status_is_1_where_nothing_can_run(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    nothing = [Finding("torch", Standing.MISSING, "not installed", "python -m pip install torch")]
+    monkeypatch.setattr("zerobench.cli.doctor.examine", lambda _: nothing)
+    code, out, _ = call("doctor")
+    assert code == 1
+    assert "python -m pip install torch" in " ".join(out.split())
+    assert "yes  formula" in out

@@ -1,0 +1,49 @@
+"""Host memory for each parameter: who holds how many bytes, and what page-locking rounds up."""
+
+from __future__ import annotations
+
+import pytest
+
+from benchmarks.prediction.simulated import TINY, gpu_trial, simulate
+from tests.report.explain.runs import BUCKETS, OFFLOADED, QUICKSTART, named
+from tests.report.sample_run import SampleTrial, trial_record
+from zerobench.report.tables.host_parameters import holders
+from zerobench.spec.model import ModelSpec
+from zerobench.spec.optimizers import deepspeeds_adamw
+from zerobench.spec.parameters import count_parameters
+
+
+def test_offloaded_states_take_four_bytes_a_parameter_each_however_many_ranks_divide_them():
+    found = {one.name: one for one in holders(named(BUCKETS, OFFLOADED).trial)}
+    for name in ("fp32 masters", "first moment", "second moment", "fp32 gradients"):
+        assert found[name].steady == pytest.approx(4, rel=1e-3)
+    parts = [one.steady for name, one in found.items() if name != "together"]
+    assert sum(part or 0 for part in parts) == pytest.approx(found["together"].steady, rel=1e-3)
+    assert found["together"].node_bytes == 8 * found["together"].rank_bytes
+
+
+def test_a_trial_that_offloads_nothing_has_no_such_table():
+    assert list(holders(named(QUICKSTART, "zero2").trial)) == []
+
+
+def test_sixteen_bytes_become_twenty_eight_where_page_locking_rounds_up_to_powers_of_two():
+    """10 bytes a parameter are pinned at start-up (fp32 masters and gradients, a 16-bit copy), 8 come with the first
+    step: 18 without page-locking, and close to twice 10 and 8 where the rank's part lies just above a power of two.
+    """
+    model = ModelSpec(**{**TINY, "vocab_size": 509, "hidden_size": 256, "num_layers": 10})
+    for _ in range(2):  # its parameters grow with the vocabulary in a straight line
+        counted = count_parameters(model)
+        assert counted is not None
+        missing = 2**23 + 4096 - counted.total
+        model = model.model_copy(update={"vocab_size": model.vocab_size + -(-missing // 512)})
+    offloaded = {"offload_optimizer": "cpu", "optimizer": deepspeeds_adamw(offloaded=True)}
+    pinned = gpu_trial(model, 2, 1, **offloaded)
+    not_pinned = gpu_trial(
+        model, 2, 1, **offloaded, ds_config={"zero_optimization.offload_optimizer.pin_memory": False}
+    )
+    totals = []
+    for trial, rank in zip((pinned, not_pinned), simulate([pinned, not_pinned]), strict=True):
+        found = {one.name: one.steady or 0 for one in holders(SampleTrial(trial, trial_record(trial), [rank]))}
+        totals.append(found["together"] - 2 * (found["staging copies"] - 2))  # a gradient on its way
+    assert totals[0] == pytest.approx(28, abs=0.2)
+    assert totals[1] == pytest.approx(18, abs=0.2)

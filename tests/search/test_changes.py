@@ -1,0 +1,81 @@
+"""Changes that make a trial fit: those that are shown fit, cost what the time model says, and are as few as can be."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+
+import pytest
+
+from tests.search.by_arithmetic import predict_by_arithmetic
+from tests.tools.no_emulator import no_emulator  # noqa: F401 -- a fixture
+from zerobench.errors import UserError
+from zerobench.report.changes import Changed, changes_passage, share_slower, smallest
+from zerobench.run.observer import Silent
+from zerobench.search import changes
+from zerobench.search.changes import changed_trials, predict_changes
+from zerobench.search.plan import Plan, Request, read_plan
+
+pytestmark = pytest.mark.usefixtures("no_emulator")
+
+
+def asked(**more: str) -> Plan:
+    words = {"model": "gpt2-1.5b", "gpus": "8", "gpu": "a100-40", "sequence_length": "1024"}
+    return read_plan(Request(**(words | more)))  # type: ignore[arg-type] # words, as the command line gives them
+
+
+def test_the_changes_of_a_trial_and_of_its_own_file_are_the_same_trials(tmp_path: Path) -> None:
+    plan = asked(stage="1", micro_batch="4")
+    file = tmp_path / "ds.json"
+    config = {"train_micro_batch_size_per_gpu": 4, "bf16": {"enabled": True}, "zero_optimization": {"stage": 1}}
+    file.write_text(json.dumps(config))
+    own = asked(ds_config=str(file))
+    axes = ("strategy", "offload_optimizer", "offload_param", "micro_batch_size", "gradient_accumulation_steps")
+    found = [
+        {
+            says: [getattr(trial, axis) for axis in (*axes, "activation_checkpointing", "optimizer")]
+            for says, trial in changed_trials(one.planned[0].trial, one.cluster, tmp_path)
+        }
+        for one in (plan, own)
+    ]
+    assert found[0] == found[1]
+    alone = {says[0]: values for says, values in found[0].items() if len(says) == 1}
+    assert alone["micro batch 1 instead of 4"][3:5] == [1, 4]
+    assert alone["activation checkpointing"][-2] is True
+    assert alone["ZeRO stage 3"][0] == "zero3"
+    assert alone["optimizer states offloaded to the host"][1] == "cpu"
+    assert {trial.global_batch_size for _, trial in changed_trials(plan.planned[0].trial, plan.cluster, tmp_path)} == {
+        32
+    }
+
+
+def test_what_is_shown_fits_and_says_what_it_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setattr(changes, "predict", predict_by_arithmetic)
+    plan = asked(stage="0", micro_batch="8")
+    found = predict_changes(plan.planned[0].trial, plan.cluster, tmp_path, Silent())
+    assert found.unchanged is not None
+    shown = smallest(found.changes)
+    assert shown
+    for one in shown:
+        assert one.fits
+        assert one.needed_bytes is not None
+        assert one.needed_bytes <= plan.cluster.device_memory_bytes
+    passage = changes_passage(found.changes, "predicted")
+    assert [line.text for line in passage.lines] == [one.text for one in shown]
+
+
+def test_single_changes_come_first_and_of_as_many_the_fastest() -> None:
+    slow, fast = Changed(("a",), True, 1, slower=0.2), Changed(("b",), True, 2, slower=0.1)
+    both, unknown = Changed(("a", "b"), True, 1, slower=-0.1), Changed(("c",), True, 1)
+    assert smallest([Changed(("d",), False, 9), both, unknown, slow, fast], 4) == [fast, slow, unknown, both]
+    assert fast.text == "b: 2 B of each GPU, 10 % slower"
+    assert unknown.text.endswith("what it costs in time is not known")
+    assert share_slower(3.0, 2.0) == 0.5
+    assert changes_passage([Changed(("d",), False, 9)], "predicted").title == "No change fits, of 1 predicted"
+
+
+def test_what_has_no_stage_is_refused_in_one_line(tmp_path: Path) -> None:
+    plan = asked(stage="1")
+    trial = plan.planned[0].trial.model_copy(update={"strategy": "pipeline"})
+    with pytest.raises(UserError, match="changes are known for ZeRO's stages, and this trial is pipeline"):
+        predict_changes(trial, plan.cluster, tmp_path, Silent())

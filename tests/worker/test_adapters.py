@@ -1,0 +1,174 @@
+"""Adapters and partly frozen models train alike under every strategy, and only what is trained has states."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.report.sample_run import SampleTrial, trial_record
+from tests.worker.real_ranks import Ranks, RunTrial, trials_in_forks
+from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
+from zerobench.report.explain.category import Explainer
+from zerobench.report.explain.states import MOMENTS
+from zerobench.report.memory_view import end_instant
+from zerobench.spec.flops import FROZEN_FORMULA
+from zerobench.spec.model import ModelSpec
+from zerobench.spec.trial import TrialSpec
+
+HIDDEN, INNER, LAYERS, RANK = 64, 128, 2, 8
+LLAMA: dict[str, Any] = {"model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": INNER, "vocab_size": 512}
+LLAMA |= {"num_hidden_layers": LAYERS, "num_attention_heads": 4, "num_key_value_heads": 4}
+GPT2: dict[str, Any] = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 509}
+GPT2 |= {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
+LORA = {"adapter": f"lora-{RANK}"}
+LOWER = {"frozen": r"embed_tokens|layers\.0\."}
+SMALL = {"zero_optimization.reduce_bucket_size": 10**5, "zero_optimization.stage3_param_persistence_threshold": 0}
+TOLERANCE = 5e-6
+EVERY_STRATEGY = ["ddp", "zero0", "zero1", "zero2", "zero3", "fsdp"]
+TRAINED = LAYERS * RANK * (4 * 2 * HIDDEN + 3 * (HIDDEN + INNER))
+"""Elements of the adapters: A and B of queries, keys, values and output, and of the three matrices of the MLP."""
+
+
+def spec(**fields: Any) -> TrialSpec:
+    work = {"gpus_per_node": 2, "gradient_accumulation_steps": 2, "sequence_length": 32, "precision": "fp32"}
+    more = {"steps": {"warmup": 1, "timed": 1, "memory": 1}, "hyperparameters": {"learning_rate": 1e-2}}
+    config = fields.pop("config", LLAMA)
+    if str(fields["strategy"]).startswith("zero"):
+        fields = {"ds_config": SMALL, **fields}
+    return TrialSpec.model_validate({"model": ModelSpec(name="tiny", hf_config=config), **work, **more, **fields})
+
+
+def alone(**fields: Any) -> TrialSpec:
+    return spec(strategy="single", gpus_per_node=1, gradient_accumulation_steps=4, **fields)
+
+
+@pytest.fixture(scope="module")
+def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> RunTrial:
+    return trials_in_forks(in_fork, tmp_path_factory)
+
+
+def rows(rank: RankRecord, category: Category, step: StepKind = StepKind.STEADY) -> list[MemoryRow]:
+    device = [row for row in rank.memory if (row.step, row.place) == (step, Place.DEVICE)]
+    return [row for row in device if row.category is category]
+
+
+def held(rank: RankRecord, category: Category) -> int:
+    """Bytes of the category when the steady step is over."""
+    return sum(row.live_bytes for row in rows(rank, category) if row.phase is Phase.STEP)
+
+
+def most(rank: RankRecord, category: Category) -> int:
+    return max((row.own_peak_bytes or 0 for row in rows(rank, category)), default=0)
+
+
+def check_parity(ranks: Ranks, reference: Ranks) -> None:
+    [one] = reference
+    assert (one.grad_norms[0] or 0) > 0
+    assert len(set(one.losses)) > 1
+    assert ranks[0].losses == pytest.approx(one.losses, abs=TOLERANCE)
+    assert ranks[0].grad_norms == pytest.approx(one.grad_norms, rel=1e-4)
+
+
+@pytest.mark.parametrize("kind", ["Linear", "Conv1D"])
+def test_an_adapter_adds_its_scaled_product_and_passes_gradients_on(kind: str) -> None:
+    """Hu et al. 2021, equation 3, with alpha twice the rank."""
+    import torch
+    from transformers.pytorch_utils import Conv1D
+
+    from zerobench.worker.adapters import LoraLayer
+
+    torch.manual_seed(0)
+    base = torch.nn.Linear(6, 4) if kind == "Linear" else Conv1D(4, 6)
+    layer = LoraLayer(base.requires_grad_(requires_grad=False), 2)
+    one, other = (torch.randn(3, 6, generator=torch.Generator().manual_seed(1)).requires_grad_() for _ in range(2))
+    weight = base.weight if kind == "Linear" else base.weight.T
+    down, up = (matrix.weight.detach().clone().requires_grad_() for matrix in (layer.lora_A, layer.lora_B))
+    expected = other @ weight.T + base.bias + 2 * other @ down.T @ up.T
+    given = layer(one)
+    torch.testing.assert_close(given, expected)
+    (given**2).sum().backward()
+    (expected**2).sum().backward()
+    torch.testing.assert_close(
+        [one.grad, layer.lora_A.weight.grad, layer.lora_B.weight.grad], [other.grad, down.grad, up.grad]
+    )
+    assert base.weight.grad is None
+
+
+@pytest.mark.parametrize("strategy", EVERY_STRATEGY)
+@pytest.mark.parametrize("work", [LORA, LOWER], ids=["lora", "frozen"])
+def test_losses_and_gradient_norms_are_those_of_the_single_process(
+    ran: RunTrial, strategy: str, work: dict[str, Any]
+) -> None:
+    ranks = ran(spec(strategy=strategy, **work))
+    check_parity(ranks, ran(alone(**work)))
+    for rank in ranks:
+        for row in rows(rank, Category.UNATTRIBUTED):
+            assert (row.own_peak_bytes or 0) <= 0.01 * most(rank, Category.TOTAL)
+
+
+@pytest.mark.parametrize("strategy", ["zero2", "zero3"])
+def test_gpt2s_matrices_have_adapters_too_and_other_options_change_nothing_of_the_losses(
+    ran: RunTrial, strategy: str
+) -> None:
+    work = {"config": GPT2, "adapter": "lora-4:c_attn+c_proj"}
+    more = {"zero_init": False} if strategy == "zero3" else {"activation_checkpointing": True}
+    check_parity(ran(spec(strategy=strategy, **work, **more)), ran(alone(**work)))
+
+
+@pytest.mark.parametrize("strategy", ["single", *EVERY_STRATEGY])
+def test_states_are_of_the_adapters_alone_and_the_frozen_model_is_parameters(ran: RunTrial, strategy: str) -> None:
+    trial = alone(**LORA) if strategy == "single" else spec(strategy=strategy, **LORA)
+    rank = ran(trial)[0]
+    assert rank.parameters is not None
+    assert rank.parameters.trainable == TRAINED
+    states = TRAINED if strategy in {"single", "ddp", "zero0"} else TRAINED / 2
+    weights = rank.parameters.total if strategy not in {"zero3", "fsdp"} else rank.parameters.total / 2
+    assert (
+        held(rank, Category.FIRST_MOMENT) == held(rank, Category.SECOND_MOMENT) == pytest.approx(4 * states, rel=0.01)
+    )
+    assert held(rank, Category.PARAMETERS) == pytest.approx(4 * weights, rel=0.01)
+    assert 0 < most(rank, Category.GRADIENTS) <= 2 * 4 * TRAINED * 1.01
+
+
+def test_in_16_bits_the_frozen_weights_of_fsdp_are_no_master_weights(ran: RunTrial) -> None:
+    rank = ran(spec(strategy="fsdp", precision="bf16", **LORA))[0]
+    assert rank.parameters is not None
+    assert held(rank, Category.MASTER_WEIGHTS) == pytest.approx(4 * TRAINED / 2, rel=0.01)
+    assert held(rank, Category.PARAMETERS) == pytest.approx(2 * (rank.parameters.total - TRAINED) / 2, rel=0.01)
+
+
+@pytest.mark.parametrize("evidence", ["solo", "simulated"])
+@pytest.mark.parametrize("strategy", ["zero2", "zero3", "fsdp"])
+def test_other_worlds_have_the_same_peak(ran: RunTrial, strategy: str, evidence: str) -> None:
+    measured, other = (ran(spec(strategy=strategy, evidence=one, **LORA))[0] for one in ("measured", evidence))
+    for step in StepKind:
+        theirs, ours = (
+            max(row.foreseeable_peak_bytes or 0 for row in rows(rank, Category.TOTAL, step))
+            for rank in (measured, other)
+        )
+        assert ours == pytest.approx(theirs, rel=0.01)
+
+
+@pytest.mark.parametrize("work", [LORA, LOWER, LORA | {"cross_entropy": "chunked"}], ids=["lora", "frozen", "chunked"])
+def test_flops_are_those_of_the_products_that_are_computed(ran: RunTrial, work: dict[str, Any]) -> None:
+    [rank] = ran(spec(strategy="zero3", evidence="simulated", attention="eager", **work))
+    assert (rank.flops_formula, rank.flops_per_step is None) == (FROZEN_FORMULA, False)
+    counted = sum(row.flops for row in rank.flops if row.step is StepKind.STEADY)
+    assert counted == pytest.approx(rank.flops_per_step, rel=0.005)
+
+
+@pytest.mark.parametrize("strategy", ["zero2", "zero3"])
+def test_explain_gives_every_state_of_a_frozen_model_to_the_byte(ran: RunTrial, strategy: str) -> None:
+    asked = spec(strategy=strategy, evidence="simulated", precision="bf16", **LORA)
+    explainer = Explainer(SampleTrial(asked, trial_record(asked), list(ran(asked))), rank=0)
+    assert explainer.setting is None  # the closed forms are of models that are trained whole
+    instant = end_instant(ran(asked)[0], StepKind.STEADY, Phase.STEP, Place.DEVICE)
+    assert instant is not None
+    found = {one.category: one for one in explainer.instant(instant)}
+    states = [Category.PARAMETERS, *MOMENTS, *[Category.GRADIENTS] * (strategy == "zero3")]
+    assert {category: found[category].not_explained_bytes for category in states} == dict.fromkeys(states, 0)
+    frozen, trained = (term.text for term in found[Category.PARAMETERS].terms)
+    assert f"{TRAINED:,} trained parameters" in trained
+    assert ("frozen parameters / 2 ranks" in frozen) == (strategy == "zero3")

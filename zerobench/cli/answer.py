@@ -1,0 +1,83 @@
+"""How a command's answer reaches whoever asked: tables for people, one JSON document for programs.
+
+A command returns an `Answer`; `answering` gives it `--json` and `--quiet` and prints what was asked for. Under `--json`
+standard output holds the document alone, and whatever else a command says (progress, notes) goes to standard error.
+"""
+
+from __future__ import annotations
+
+import inspect
+import json
+import os
+import sys
+from collections.abc import Callable, Iterator, Mapping
+from contextlib import contextmanager, redirect_stderr, redirect_stdout
+from dataclasses import dataclass
+from functools import wraps
+from pathlib import Path
+from typing import Annotated, Any
+
+import typer
+
+from zerobench import __version__
+from zerobench.plain_values import plain_value
+
+
+def _nothing() -> None:
+    """A command that showed all while it worked has nothing left to show."""
+
+
+@dataclass(frozen=True)
+class Answer:
+    """What a command found out."""
+
+    document: Callable[[], Mapping[str, Any]]
+    """For programs; fields.py says what each of its fields is."""
+    show: Callable[[], object] = _nothing
+    """Prints it for people."""
+    exit_code: int = 0
+
+
+def answering(command: Callable[..., Answer]) -> Callable[..., int]:
+    """`command` with the options `--json` and `--quiet`; it returns its exit status."""
+    signature = inspect.signature(command, eval_str=True)
+
+    @wraps(command)
+    def answered(*, as_json: bool = False, quiet: bool = False, **options: Any) -> int:
+        with _aside(as_json=as_json, quiet=quiet):
+            answer = command(**options)
+            if not as_json:
+                answer.show()
+        if as_json:
+            document = {"zerobench": __version__, "command": command.__name__, **answer.document()}
+            print(json.dumps(plain_value(document), indent=1, allow_nan=False))  # noqa: T201 -- what was asked for
+        return answer.exit_code
+
+    added = [inspect.Parameter(name, _KEYWORD, default=False, annotation=kind) for name, kind in _OPTIONS.items()]
+    parameters = [one.replace(kind=_KEYWORD) for one in signature.parameters.values()]
+    answered.__signature__ = signature.replace(parameters=[*parameters, *added], return_annotation=int)  # type: ignore[attr-defined] # inspect reads it
+    return answered
+
+
+_KEYWORD = inspect.Parameter.KEYWORD_ONLY
+_OPTIONS = {
+    "as_json": Annotated[bool, typer.Option("--json", help="Print one JSON document, and nothing else.")],
+    "quiet": Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors, and --json's document.")],
+}
+
+
+@contextmanager
+def _aside(*, as_json: bool, quiet: bool) -> Iterator[None]:
+    """Where what is printed meanwhile goes."""
+    if quiet:
+        with (
+            Path(os.devnull).open("w", encoding="utf-8") as nowhere,
+            redirect_stdout(nowhere),
+            redirect_stderr(nowhere),
+        ):
+            yield  # errors are raised, and printed by app.py
+    elif as_json:
+        with redirect_stdout(sys.stderr):
+            yield
+    else:
+        yield

@@ -1,0 +1,16 @@
+"""`zerobench doctor`: what can run on this machine, and what to mend."""
+
+# ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
+
+from __future__ import annotations
+
+from zerobench.cli.answer import Answer, answering
+from zerobench.cli.options import REPORTS, Reports
+
+
+@answering
+def doctor(reports: Reports = REPORTS) -> Answer:
+    """Say what can run on this machine and what to mend; exit with 1 where nothing can."""
+    from zerobench.cli.doctor import doctor
+
+    return doctor(reports)

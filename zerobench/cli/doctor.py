@@ -1,0 +1,35 @@
+"""What `zerobench doctor` does: the findings as a table, what can run first."""
+
+from __future__ import annotations
+
+from dataclasses import asdict
+from pathlib import Path
+from typing import Any
+
+from zerobench.cli.answer import Answer
+from zerobench.report.render.terminal import print_parts
+from zerobench.report.tables.model import Column
+from zerobench.report.tables.part import Listing, Part
+from zerobench.run.doctor import Finding, can_run, examine
+
+_COLUMNS = [
+    Column[Finding]("check", lambda one: one.what, narrow="check", is_text=True, is_whole=True),
+    Column[Finding]("status", lambda one: one.standing.value, narrow="status", is_text=True),
+    Column[Finding]("finding", lambda one: one.finding, narrow="finding", is_text=True),
+    Column[Finding]("remedy", lambda one: one.remedy, narrow="remedy", is_text=True),
+]
+
+
+def doctor(reports: Path) -> Answer:
+    """What can run here and what to mend; exit status 1 where nothing can, not by simulation either."""
+    findings = examine(reports)
+    kinds = can_run(findings)
+
+    def show() -> None:
+        words = [f"{'yes' if can else 'no ':<4} {kind}" for kind, can in kinds.items()]
+        print_parts([Part("What can run here", text=words), Part("Checks", table=Listing(_COLUMNS, findings))])
+
+    def document() -> dict[str, Any]:
+        return {"can_run": kinds, "checks": [asdict(one) for one in findings]}
+
+    return Answer(document, show, 0 if any(can for kind, can in kinds.items() if kind != "formula") else 1)

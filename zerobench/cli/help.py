@@ -1,0 +1,65 @@
+"""What `--help` says beside the options: the commands by errand, and for each a line or two to copy."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from typing import Any
+
+from typer.core import TyperGroup
+
+GROUPS: Mapping[str, tuple[str, ...]] = {
+    "Predict": ("plan", "tune", "emulate"),
+    "Measure": ("run", "watch", "submit", "status"),
+    "Read": ("show", "explain", "report", "export"),
+    "Compare": ("compare", "validate"),
+    "Prepare": ("doctor", "setup", "calibrate"),
+    "List": ("models", "strategies", "sweeps"),
+}
+"""The commands under their headings, in the order that the help lists them."""
+
+EXAMPLES: Mapping[str, tuple[str, ...]] = {
+    "plan": (
+        "plan --model llama-7b --gpus 8 --gpu h200 --host-memory 1TB --write ds_config.json",
+        "plan --model llama-7b --gpus 8 --gpu h100 --ds-config my.json --json",
+    ),
+    "tune": ("tune llama-7b --gpus 8 --gpu h100 --host-memory 1TB --global-batch 256 --write ds.json",),
+    "emulate": (
+        "emulate --gpus 64 --gpu h200 --host-memory 1TB -- deepspeed train.py --deepspeed_config ds.json",
+        "emulate --gpus 8 --gpu a100-40 -- torchrun --nproc-per-node 8 train.py",
+    ),
+    "run": (
+        "run zero-stages",
+        "run my.yaml --set micro_batch_size=1,2,4 --only strategy=zero2,zero3",
+        "run --resume RUN",
+    ),
+    "watch": ("watch -- deepspeed train.py --deepspeed_config my.json",),
+    "submit": ("submit zero-stages --nodes 4 --gpus-per-node 8 --dry-run",),
+    "status": ("status --follow 10",),
+    "show": ("show RUN", "show RUN --json"),
+    "explain": ("explain RUN zero2 zero3",),
+    "report": ("report RUN --markdown --out -",),
+    "export": ("export RUN --prometheus zerobench.prom",),
+    "compare": ("compare BASE NEW --fail-on memory:2%,speed:5%",),
+    "validate": ("validate quickstart --worlds simulated",),
+    "setup": ("setup emulator",),
+    "calibrate": ("calibrate RUN --out calibration.yaml",),
+    "models": ("models", "models llama-7b"),
+}
+"""For each command, what to type after `zerobench`."""
+
+
+def epilog(command: str) -> str | None:
+    r"""The examples as the help ends with them; `\b` keeps their lines as they are."""
+    lines = [f"  zerobench {line}" for line in EXAMPLES.get(command, ())]
+    return "\n".join(["\b", "Examples:", *lines]) if lines else None
+
+
+class Grouped(TyperGroup):
+    """The commands under the headings of `GROUPS`."""
+
+    def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 -- click's signature
+        """Write each group; the help of a command is its first sentence."""
+        room = formatter.width - 6 - max(map(len, self.commands))
+        for heading, names in GROUPS.items():
+            with formatter.section(heading):
+                formatter.write_dl([(name, self.commands[name].get_short_help_str(room)) for name in names])

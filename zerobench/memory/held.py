@@ -1,0 +1,71 @@
+"""What tensors hold at one instant, by what for, by module, and by who allocated it: asked when memory is refused."""
+
+from __future__ import annotations
+
+import re
+from collections import Counter
+from collections.abc import Iterator
+from dataclasses import dataclass, field
+
+import torch
+
+from zerobench.memory.sites import Site
+from zerobench.records import Category, Standing
+
+UNSEEN = "made before anybody looked"
+_MOST_SITES = 40
+_NODE = re.compile(r"^autograd:")
+
+
+@dataclass
+class Held:
+    """Bytes by each of the three; each sums to what was seen, modules to the part that a module has."""
+
+    by_category: Counter[Category] = field(default_factory=Counter)
+    by_module: Counter[str] = field(default_factory=Counter)
+    by_site: Counter[str] = field(default_factory=Counter)
+
+    def add(self, nbytes: int, category: Category, born: Site | None) -> None:
+        """One storage; `born` is None where nobody saw its birth."""
+        self.by_category[category] += nbytes
+        self.by_site[UNSEEN if born is None else _NODE.sub("backward of ", born.name)] += nbytes
+        if born is not None and born.module is not None:
+            self.by_module[born.module] += nbytes
+
+    def add_states(self, model: torch.nn.Module, device_type: str) -> None:
+        """Parameters and gradients of the model's modules, also where many lie in one storage."""
+        for owner, tensor in _states(model):
+            if tensor.device.type == device_type:
+                self.by_module[owner] += tensor.nbytes
+
+
+def standing(device: torch.device, held: Held | None) -> Standing:
+    """What stands on the CUDA device now, with what the allocator has reserved and not given out."""
+    allocated, reserved = torch.cuda.memory_allocated(device), torch.cuda.memory_reserved(device)
+    found = Standing(allocated_bytes=allocated, reserved_bytes=reserved, largest_free_bytes=_largest_free(device))
+    if held is None or not held.by_category:
+        return found
+    categories = dict(held.by_category.most_common())
+    rest = allocated - held.by_category.total()
+    categories[Category.UNATTRIBUTED] = max(categories.get(Category.UNATTRIBUTED, 0) + rest, 0)
+    modules, sites = dict(held.by_module.most_common(_MOST_SITES)), dict(held.by_site.most_common(_MOST_SITES))
+    return found.model_copy(update={"by_category": categories, "by_module": modules, "by_site": sites})
+
+
+def _largest_free(device: torch.device) -> int:
+    index = device.index if device.index is not None else torch.cuda.current_device()
+    segments = torch.cuda.memory._snapshot(device)["segments"]
+    here = (block for segment in segments if segment["device"] == index for block in segment["blocks"])
+    return max((block["size"] for block in here if block["state"] == "inactive"), default=0)
+
+
+def _states(model: torch.nn.Module) -> Iterator[tuple[str, torch.Tensor]]:
+    """Each parameter, or this rank's part of it, and its gradient, under the class of the block that has it."""
+    classes = {name: type(module) for name, module in model.named_modules(remove_duplicate=False)}
+    for name, parameter in model.named_parameters():
+        owner = name.rpartition(".")[0]
+        while owner and classes[owner].__module__.startswith("torch.nn."):
+            owner = owner.rpartition(".")[0]
+        for tensor in (getattr(parameter, "ds_tensor", parameter), parameter.grad):
+            if isinstance(tensor, torch.Tensor):
+                yield classes[owner].__name__, tensor

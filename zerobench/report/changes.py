@@ -1,0 +1,99 @@
+"""Changes that make a training fit, as they are shown wherever one ran out of memory: what each needs and costs.
+
+Who tries them, in which world, is no matter here: a plan's prediction and a script's emulation come to the same rows.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from zerobench.report.explain.passage import Passage, says
+from zerobench.report.plan.rows import PlanRow
+from zerobench.units import format_bytes
+
+MOST = 3
+"""Changes that are shown: those that change least, and of these the fastest."""
+_AS_FAST = 0.005
+_MOST_PARTS = 6
+
+
+@dataclass(frozen=True)
+class Changed:
+    """One change, or several together, that was tried."""
+
+    says: tuple[str, ...]
+    fits: bool
+    needed_bytes: int | None
+    """Of one GPU, in all."""
+    host_node_bytes: int | None = None
+    """Of a node's memory, where it holds anything that is judged."""
+    slower: float | None = None
+    """By how much a step is expected to take longer than unchanged, as a share; None where the time model knows
+    either not."""
+
+    @property
+    def text(self) -> str:
+        """`micro batch 1 instead of 4: 58.10 GiB of each GPU, 9 % slower`."""
+        host = "" if not self.host_node_bytes else f" and {format_bytes(self.host_node_bytes)} of a node's memory"
+        return (
+            f"{', '.join(self.says)}: {format_bytes(self.needed_bytes)} of each GPU{host}, {slower_text(self.slower)}"
+        )
+
+
+def share_slower(step_s: float | None, unchanged_s: float | None) -> float | None:
+    """By which share the one is longer than the other."""
+    return None if step_s is None or not unchanged_s else step_s / unchanged_s - 1
+
+
+def slower_text(slower: float | None) -> str:
+    """What a change costs in expected time."""
+    if slower is None:
+        return "what it costs in time is not known"
+    if abs(slower) < _AS_FAST:
+        return "as fast"
+    return f"{abs(slower):.0%} {'slower' if slower > 0 else 'faster'}".replace("%", " %")
+
+
+def smallest(tried: Sequence[Changed], most: int = MOST) -> list[Changed]:
+    """Of those that fit: single changes before several together, and of as many the fastest first."""
+    fitting = [one for one in tried if one.fits]
+    order = {id(one): at for at, one in enumerate(fitting)}
+    return sorted(fitting, key=lambda one: (len(one.says), one.slower is None, one.slower or 0, order[id(one)]))[:most]
+
+
+def changes_passage(tried: Sequence[Changed], how: str) -> Passage:
+    """The smallest that fit; `how` they were tried: predicted, emulated."""
+    found = smallest(tried)
+    title = f"Changes that fit, each {how}" if found else f"No change fits, of {len(tried)} {how}"
+    near = min((one for one in tried if one.needed_bytes is not None), key=_needed, default=None)
+    least = [] if found or near is None else says(f"The least: {near.text}.")
+    return Passage(title, [*says(*(one.text for one in found)), *least], {"changes": list(plain_changes(found))})
+
+
+def unchanged_passage(row: PlanRow | None) -> list[Passage]:
+    """What a configuration needs as it is, and what for."""
+    if row is None or row.device.needed_bytes is None:
+        return []
+    space, instant = row.device, row.steady
+    held = sorted(() if instant is None else instant.categories.items(), key=lambda item: -item[1])
+    parts = [f"{name.replace('_', ' ')}: {format_bytes(size)}" for name, size in held[:_MOST_PARTS] if size]
+    needs = f"It needs {format_bytes(space.needed_bytes)} of each GPU's {format_bytes(space.capacity_bytes)}"
+    lines = [*says(f"{needs}: it {'fits' if row.fits else 'does not fit'}."), *says(*parts, depth=1)]
+    return [Passage("As it is, by prediction", lines, {"needed_bytes": space.needed_bytes, "fits": row.fits})]
+
+
+def plain_changes(found: Sequence[Changed]) -> Iterator[dict[str, Any]]:
+    """The same for programs."""
+    for one in found:
+        yield {
+            "changes": list(one.says),
+            "needed_bytes": one.needed_bytes,
+            "host_node_bytes": one.host_node_bytes,
+            "expected_slower": one.slower,
+        }
+
+
+def _needed(one: Changed) -> int:
+    return one.needed_bytes or 0

@@ -1,0 +1,235 @@
+"""Device memory over start-up and one step, by category, as it ran: areas over the order of allocations and frees.
+
+Each phase has the same width, so that trials whose phases differ in length can be laid side by side.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass
+from itertools import accumulate
+
+import altair as alt
+import pandas as pd
+
+from zerobench import store
+from zerobench.records import Category, MemoryCourse, MemoryCourses, Phase
+from zerobench.report.charts import palette
+from zerobench.report.charts.render import WIDTH, Mark, Specification, arranged, data, layered, svg
+from zerobench.report.charts.shown import completed, doubt_sentence, evidence_sentence, most_telling, shown_sentence
+from zerobench.report.charts.stack import ORDER
+from zerobench.report.charts.words import ByteAxis, byte_axis
+from zerobench.report.figure import Figure
+from zerobench.report.figures.runs import RunFigures
+from zerobench.report.figures.trial import TrialFigures
+from zerobench.units import format_bytes
+
+KEY = "memory-over-the-step"
+MOST_TRIALS = 6
+_HEIGHT = 170
+_THINNEST = 0.003
+"""Of the axis: what is thinner at its thickest is left to the table."""
+_FLATTENS = 3
+_TITLES = {Phase.INIT: "start-up", Phase.STEP: "optimizer step"}
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """One trial's course."""
+
+    one: TrialFigures
+    rank: int
+    phases: Sequence[MemoryCourse]
+
+    @property
+    def peak(self) -> tuple[float, int]:
+        """Where on the axis most was held after start-up, and how much."""
+        steady = [index for index, one in enumerate(self.phases) if one.phase is not Phase.INIT]
+        found = ((at, total) for index in steady for at, total in _totals(index, self.phases[index]))
+        return max(found, key=lambda instant: instant[1])
+
+    @property
+    def top(self) -> int:
+        """The most that is drawn."""
+        return max(total for index, one in enumerate(self.phases) for _, total in _totals(index, one))
+
+
+def _totals(index: int, course: MemoryCourse) -> Iterator[tuple[float, int]]:
+    return zip(_places(index, course), map(sum, zip(*course.sizes_bytes.values(), strict=True)), strict=True)
+
+
+def _places(index: int, course: MemoryCourse) -> list[float]:
+    return [index + event / max(1, course.num_events) for event in course.events]
+
+
+def figure(runs: RunFigures) -> Figure | None:
+    """The courses of a few trials; None where none kept one.
+
+    Raises UserError: a course is torn, corrupt or newer than this version.
+    """
+    known = [one for one in completed(runs.figures) if kept_by(runs, one) is not None]
+    chosen = most_telling(known, lambda one: one.summary.device_peak_bytes or 0, MOST_TRIALS)
+    panels = [panel for one in chosen if (panel := _panel(runs, one)) is not None]
+    if not panels:
+        return None
+    unit = byte_axis(panel.top for panel in panels)
+    drawn = arranged([_drawn(panel, unit, panels) for panel in panels], 2, 18, y="independent", x="independent")
+    title = "Device memory over the step, by category"
+    caption = (
+        "Start-up, then one steady step; left to right in the order of allocations and frees, phases of equal width."
+        " Shared memory axis, except for a trial that would flatten the others. Dot: the step's peak. Hover for"
+        " category and allocation site."
+        + _sources(panels)
+        + evidence_sentence(chosen).replace("Hatched or hollow: ", "Some are ")
+        + doubt_sentence(chosen)
+        + shown_sentence(len(panels), len(known))
+    )
+    return Figure(KEY, title, caption, svg(drawn, KEY, title), _table(panels, unit))
+
+
+def kept_by(runs: RunFigures, one: TrialFigures) -> int | None:
+    """The lowest rank that kept a course."""
+    folder = runs.run(one.run_id).folder.trial(one.trial_id)
+    ranks = (rank.rank for rank in one.ranks)
+    return next((rank for rank in ranks if folder.memory_courses(rank).exists()), None)
+
+
+def _panel(runs: RunFigures, one: TrialFigures) -> _Panel | None:
+    rank = kept_by(runs, one)
+    if rank is None:
+        return None
+    path = runs.run(one.run_id).folder.trial(one.trial_id).memory_courses(rank)
+    phases = [phase for phase in store.read_record(path, MemoryCourses).phases if phase.sizes_bytes]
+    order = list(Phase)
+    if all(phase.phase is Phase.INIT for phase in phases):
+        return None
+    return _Panel(one, rank, sorted(phases, key=lambda phase: order.index(phase.phase)))
+
+
+def _drawn(panel: _Panel, unit: ByteAxis, panels: Sequence[_Panel]) -> Specification:
+    own = _has_own_axis(panel, panels)
+    top = unit.of(panel.top if own else max(one.top for one in panels if not _has_own_axis(one, panels))) * 1.16
+    y = alt.Y(
+        "low:Q",
+        title=unit.name,
+        axis=alt.Axis(tickCount=4, titleAngle=0, titleAlign="right", titleY=-6, titleX=-6),
+        scale=alt.Scale(domain=[0, top], nice=False),
+    )
+    x = alt.X("at:Q", axis=None, scale=alt.Scale(domain=[0, len(panel.phases)], nice=False))
+    layers = [_areas(panel, unit, top, (x, y), _colours(panels)), *_phases(panel, x), *_peak(panel, unit, x, y)]
+    width = (WIDTH - 130) / 2 if len(panels) > 1 else WIDTH - 70
+    return layered(layers, width, _HEIGHT, panel.one.marked_label + (" (own axis)" if own else ""))
+
+
+def _has_own_axis(panel: _Panel, panels: Sequence[_Panel]) -> bool:
+    """Whether it would flatten the others: the largest, and more than thrice the next."""
+    others = [one.top for one in panels if one is not panel]
+    return len(others) > 1 and panel.top > _FLATTENS * max(others)
+
+
+def _areas(panel: _Panel, unit: ByteAxis, top: float, axes: tuple[alt.X, alt.Y], scale: alt.Scale) -> Mark:
+    """An area for each category and phase, stacked in the order of the bars of the first figure."""
+    rows = [row for index in range(len(panel.phases)) for row in _rows(panel, index, unit, top)]
+    colour = alt.Color("group:N", title=None, scale=scale, legend=alt.Legend(columns=5, symbolType="square", offset=24))
+    return (
+        alt.Chart(data(rows))
+        .mark_area(line=False)
+        .encode(
+            x=axes[0],
+            y=axes[1],
+            y2=alt.Y2("high:Q"),
+            color=colour,
+            detail=alt.Detail("area:N"),
+            description=alt.Description("said:N"),
+        )
+    )
+
+
+def _colours(panels: Sequence[_Panel]) -> alt.Scale:
+    """The same for all, so that they share a legend."""
+    kept = {
+        palette.GROUP_OF[category.value] for one in panels for phase in one.phases for category in phase.sizes_bytes
+    }
+    present = [group for group in palette.CATEGORY_COLOURS if group in kept]
+    return alt.Scale(
+        domain=[palette.CATEGORY_NAMES[group] for group in present],
+        range=[palette.category_colour(group) for group in present],
+    )
+
+
+def _rows(panel: _Panel, index: int, unit: ByteAxis, top: float) -> Iterator[dict[str, object]]:
+    course = panel.phases[index]
+    places = _places(index, course)
+    ordered = sorted(course.sizes_bytes, key=lambda category: ORDER.index(palette.GROUP_OF[category.value]))
+    heights = [[max(0, size) for size in course.sizes_bytes[category]] for category in ordered]
+    stack = list(accumulate(heights, lambda low, size: [a + b for a, b in zip(low, size, strict=True)]))
+    for category, sizes, ends in zip(ordered, heights, stack, strict=True):
+        if unit.of(max(sizes)) < _THINNEST * top:
+            continue
+        said = _said(panel, course, category)
+        for place, size, end in zip(places, sizes, ends, strict=True):
+            yield {
+                "at": round(place, 4),
+                "low": round(unit.of(end - size), 4),
+                "high": round(unit.of(end), 4),
+                "group": palette.CATEGORY_NAMES[palette.GROUP_OF[category.value]],
+                "area": f"{index} {category.value}",
+                "said": said,
+            }
+
+
+def _said(panel: _Panel, course: MemoryCourse, category: Category) -> str:
+    most = format_bytes(max(course.sizes_bytes[category]))
+    site = course.sites.get(category)
+    where = f"\nallocated mostly at {site}" if site else ""
+    return f"{panel.one.marked_label}, {_name(course)}, {_words(category)}: up to {most}{where}"
+
+
+def _name(course: MemoryCourse) -> str:
+    return _TITLES.get(course.phase, course.phase.value)
+
+
+def _words(category: Category) -> str:
+    return category.value.replace("_", " ")
+
+
+def _phases(panel: _Panel, x: alt.X) -> list[Mark]:
+    """The names of the phases, and lines between them."""
+    names = [{"at": index + 0.5, "text": _name(one)} for index, one in enumerate(panel.phases)]
+    text = alt.Chart(data(names)).mark_text(fontSize=11, baseline="top", color="var(--muted)")
+    lines = alt.Chart(data([{"at": index} for index in range(1, len(panel.phases))]))
+    return [
+        lines.mark_rule(color="var(--muted)", strokeDash=[2, 3], aria=False).encode(x=x),
+        text.encode(x=x, y=alt.value(_HEIGHT + 5), text=alt.Text("text:N")),
+    ]
+
+
+def _peak(panel: _Panel, unit: ByteAxis, x: alt.X, y: alt.Y) -> list[Mark]:
+    """A dot at the step's peak with its size."""
+    at, total = panel.peak
+    rows = [{"at": at, "low": unit.of(total), "text": f"peak {format_bytes(total)}"}]
+    is_right = at > len(panel.phases) * 0.7
+    place = {"x": x, "y": y}
+    dot = alt.Chart(data(rows)).mark_point(color="var(--ink)", filled=True, size=45, opacity=1, aria=False)
+    text = {"align": "right" if is_right else "left", "dx": -6 if is_right else 6, "dy": -9}
+    halo = alt.Chart(data(rows)).mark_text(stroke="var(--paper)", strokeWidth=3, **text)
+    plain = alt.Chart(data(rows)).mark_text(**text)
+    said = {**place, "text": alt.Text("text:N")}
+    return [dot.encode(**place), halo.encode(**said), plain.encode(**said)]
+
+
+def _sources(panels: Sequence[_Panel]) -> str:
+    ranks = sorted({panel.rank for panel in panels})
+    which = f" Rank {ranks[0]}" if len(ranks) == 1 else " The lowest rank"
+    return f"{which}, in the bytes that tensors asked for; the allocator may round them up."
+
+
+def _table(panels: Sequence[_Panel], unit: ByteAxis) -> pd.DataFrame:
+    """A row for each category of each phase: its largest size, and where it was allocated."""
+    rows = [
+        (panel.one.marked_label, _name(one), _words(category), unit.show(max(sizes)), one.sites.get(category, ""))
+        for panel in panels
+        for one in panel.phases
+        for category, sizes in one.sizes_bytes.items()
+    ]
+    return pd.DataFrame(rows, columns=["trial", "phase", "category", f"largest ({unit.name})", "mostly allocated at"])

@@ -1,0 +1,64 @@
+"""A comparison as plain values, for gates that are programs."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+from zerobench.report.compare.comparison import Comparison, Same, ended
+from zerobench.report.compare.gate import Verdict
+from zerobench.report.compare.memory import MemoryChange
+from zerobench.report.compare.speed import SpeedChange
+
+
+def comparison_document(comparison: Comparison, verdicts: Sequence[Verdict]) -> dict[str, Any]:
+    """Both runs, their trials side by side, and what each limit comes to."""
+    return {
+        "base": str(comparison.base.run.folder.path),
+        "new": str(comparison.new.run.folder.path),
+        "passed": all(verdict.passed for verdict in verdicts),
+        "limits": [_verdict(verdict) for verdict in verdicts],
+        "trials": [_trial(same) for same in comparison.same],
+        "only_base": comparison.only_base,
+        "only_new": comparison.only_new,
+        "environment": [
+            {"name": one.name, "base": one.base, "new": one.new} for one in comparison.facts if one.differs
+        ],
+    }
+
+
+def _verdict(verdict: Verdict) -> dict[str, Any]:
+    return {
+        "limit": verdict.limit.written,
+        "passed": verdict.passed,
+        "trials_judged": verdict.num_judged,
+        "failures": verdict.failures,
+        "not_judged": verdict.not_judged,
+    }
+
+
+def _trial(same: Same) -> dict[str, Any]:
+    return {
+        "trial": same.label,
+        "base_status": ended(same.base),
+        "new_status": ended(same.new),
+        "memory": [_memory(change) for change in same.memory],
+        "speed": None if same.speed is None else _speed(same.speed),
+    }
+
+
+def _memory(change: MemoryChange) -> dict[str, Any]:
+    place, step = change.where
+    return {
+        "place": place,
+        "step": step.value,
+        "base_bytes": change.base.instant.total_bytes,
+        "new_bytes": change.new.instant.total_bytes,
+        "more_bytes": change.more_bytes,
+        "fraction": change.fraction,
+        "categories": {str(one.category): one.more_bytes for one in change.differences},
+    }
+
+
+def _speed(speed: SpeedChange) -> dict[str, Any]:
+    return {"verdict": speed.verdict, "ratio": speed.change.ratio, "p_value": speed.change.p_value}

@@ -1,0 +1,122 @@
+"""Which part of a training asked for memory, by the frames of a traceback, and which settings that part has.
+
+Innermost first; the first row that fits a frame decides. Sources: DeepSpeed 0.9 to 0.19, torch 2.0 to 2.13,
+transformers 4 and 5, accelerate.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+from zerobench.report.explain.torch_message import Frame
+
+_BATCH = "the micro batch, the sequence length and activation checkpointing"
+
+
+@dataclass(frozen=True)
+class Asker:
+    """A part of a training that takes memory."""
+
+    does: str
+    """What it was doing, after "it"."""
+    settings: str
+    """What its size depends on."""
+
+
+_GATHERS = Asker(
+    "gathered parameters that other ranks hold (ZeRO-3)",
+    "stage3_prefetch_bucket_size, stage3_max_live_parameters and the size of the largest layer",
+)
+_REDUCES = Asker(
+    "put gradients together to reduce them over the ranks",
+    "reduce_bucket_size, once more with overlap_comm, and the size of the largest parameter",
+)
+_STATES = Asker(
+    "made the optimizer's fp32 weights and states at start-up",
+    "the ZeRO stage, the number of GPUs that divide them, and offload_optimizer",
+)
+_UPDATES = Asker(
+    "updated the weights: Adam's moments are made in the first step, and temporary copies of gradients in each",
+    "the ZeRO stage, offload_optimizer, and at stage 3 sub_group_size",
+)
+_MOVES = Asker(
+    "moved the whole model to the GPU, each rank for itself",
+    "the model alone: at stage 3 build it under deepspeed.zero.Init (transformers: make TrainingArguments before the "
+    "model), else take a 16-bit torch_dtype",
+)
+_LOADS = Asker(
+    "loaded the model's weights", "torch_dtype, and whether zero.Init or low_cpu_mem_usage builds it in parts"
+)
+_LOSS = Asker(
+    "computed the logits' loss, whose size is micro batch x sequence x vocabulary, in fp32 more than once",
+    "the micro batch, the sequence length, and a loss that works in pieces (Liger's fused cross entropy)",
+)
+_RECOMPUTES = Asker("computed a block once more for its backward pass (activation checkpointing)", _BATCH)
+_SAVES = Asker(
+    "put the whole model together to save it", "stage3_gather_16bit_weights_on_model_save, and saving shards instead"
+)
+
+_FORWARD = Asker("computed activations of the forward pass", _BATCH)
+_BACKWARD = Asker("computed gradients of activations in the backward pass", _BATCH)
+
+_ASKERS: tuple[tuple[str, tuple[str, ...], Asker], ...] = (
+    ("deepspeed/runtime/zero/partitioned_param_coordinator.py", ("",), _GATHERS),
+    ("deepspeed/runtime/zero/partition_parameters.py", ("all_gather", "_all_gather", "_allgather", "_dist_"), _GATHERS),
+    ("deepspeed/runtime/zero/partition_parameters.py", ("__enter__",), _GATHERS),
+    ("deepspeed/runtime/zero/partition_parameters.py", ("",), _LOADS),
+    ("deepspeed/runtime/zero/stage", ("__init__", "_setup", "_create", "initialize_optimizer"), _STATES),
+    ("deepspeed/runtime/zero/stage", ("step", "_optimizer", "_prepare", "get_flat", "unscale", "_unflatten"), _UPDATES),
+    ("deepspeed/runtime/zero/stage", ("get_grad_norm", "scaled_global", "_release", "_get_norm"), _UPDATES),
+    ("deepspeed/runtime/zero/stage", ("backward",), _BACKWARD),
+    ("deepspeed/runtime/zero/stage", ("",), _REDUCES),
+    ("deepspeed/runtime/bf16_optimizer.py", ("step", "get_grads", "update"), _UPDATES),
+    ("deepspeed/runtime/bf16_optimizer.py", ("",), _STATES),
+    ("deepspeed/runtime/engine.py", ("_configure_distributed_model",), _MOVES),
+    ("deepspeed/runtime/engine.py", ("_configure",), _STATES),
+    ("deepspeed/runtime/engine.py", ("save", "_save", "_zero3_consolidated"), _SAVES),
+    ("torch/optim/", ("",), _UPDATES),
+    ("deepspeed/ops/adam/", ("",), _UPDATES),
+    ("transformers/modeling_utils.py", ("from_pretrained", "_load", "load_"), _LOADS),
+    ("transformers/loss/", ("",), _LOSS),
+    ("torch/nn/functional.py", ("cross_entropy",), _LOSS),
+    ("accelerate/utils/operations.py", ("convert_to_fp32", "_convert_to_fp32"), _LOSS),
+    ("torch/utils/checkpoint.py", ("recompute", "unpack", "backward"), _RECOMPUTES),
+    ("torch/autograd/graph.py", ("_engine_run_backward",), _BACKWARD),
+    ("torch/distributed/fsdp/", ("",), Asker("gathered or reduced a block's parameters (FSDP)", "its units' size")),
+    ("torch/nn/modules/module.py", ("to", "cuda", "_apply", "convert", "half", "bfloat16", "<lambda>"), _MOVES),
+)
+
+_PHASES: tuple[tuple[str, tuple[tuple[str, str], ...]], ...] = (
+    ("saving", (("deepspeed/runtime/engine.py", "save"), ("transformers/trainer.py", "_save"))),
+    ("loading", (("transformers/modeling_utils.py", "from_pretrained"),)),
+    ("initialisation", (("deepspeed/__init__.py", "initialize"), ("accelerate/accelerator.py", "prepare"))),
+    ("backward", (("torch/_tensor.py", "backward"), ("torch/autograd/", ""), ("deepspeed/runtime/engine.py", "back"))),
+    ("the update", (("torch/optim/", ""), ("deepspeed/runtime/engine.py", "_take_model_step"))),
+    ("generation", (("transformers/generation/", ""),)),
+    ("evaluation", (("transformers/trainer.py", "evaluat"),)),
+    ("forward", (("deepspeed/runtime/engine.py", "forward"), ("torch/nn/modules/", "forward"))),
+    ("forward", (("torch/nn/modules/module.py", "_call_impl"), ("transformers/models/", ""))),
+    ("initialisation", (("torch/nn/modules/module.py", "_apply"),)),
+)
+"""By which frames, wherever they stand; the first phase that has one decides."""
+
+
+def phase_of(frames: Sequence[Frame]) -> str | None:
+    """Where the training was; None where no frame tells."""
+    return next(
+        (phase for phase, rules in _PHASES if any(_fits(frame, *rule) for frame in frames for rule in rules)), None
+    )
+
+
+def asker_of(frames: Sequence[Frame]) -> Asker | None:
+    """What asked; None where no frame tells."""
+    for frame in reversed(frames):
+        for file, functions, asker in _ASKERS:
+            if any(_fits(frame, file, function) for function in functions):
+                return asker
+    return {"forward": _FORWARD, "backward": _BACKWARD}.get(phase_of(frames) or "")
+
+
+def _fits(frame: Frame, file: str, function: str) -> bool:
+    return f"/{file}" in f"/{frame.file}" and frame.function.lstrip("_").startswith(function.lstrip("_"))

@@ -1,0 +1,64 @@
+"""A plan as plain values: what frames of notebooks and `zerobench plan --json` have of each configuration."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from pathlib import Path
+from typing import Any
+
+from zerobench.report.plan.rows import PlanRow, recommended
+from zerobench.report.plan.view import read_plan
+from zerobench.report.trials import refusing_impossible_values
+from zerobench.spec.cluster import Cluster
+
+
+def row_values(row: PlanRow) -> dict[str, Any]:
+    """A configuration by its name: bytes, whether it fits, seconds and tokens/s; None where not known."""
+    return {
+        "configuration": row.shown.label,
+        "fits": row.fits,
+        "needed_bytes": row.device.needed_bytes,
+        "capacity_bytes": row.device.capacity_bytes,
+        "host_needed_bytes": row.host.needed_bytes,
+        "expected_step_s": row.expected and row.expected.step_s,
+        "expected_step_low_s": row.expected and row.expected.low_s,
+        "expected_step_high_s": row.expected and row.expected.high_s,
+        "tokens_per_s": row.expected_tokens_per_s,
+        "step_bound_s": row.step_s,
+    }
+
+
+def categories_of(row: PlanRow) -> dict[str, int]:
+    """Bytes at the peak of a steady step, by the ledger's names; empty where not known."""
+    instant = row.steady
+    return {} if instant is None else {name.value: size for name, size in instant.categories.items() if size}
+
+
+def plan_document(path: Path, cluster: Cluster) -> dict[str, Any]:
+    """The plan of the run at `path`. Raises UserError: `path` is no run, or one of its records is torn."""
+    with refusing_impossible_values(path):
+        shown, rows = read_plan(path, cluster)
+        choice = recommended(rows)
+        return {
+            "run": str(path),
+            "best": None if choice is None else choice.best.shown.label,
+            "reason": None if choice is None else choice.reason,
+            "ds_config": _config_of(path, None if choice is None else choice.best),
+            "configurations": [{**row_values(row), "categories": categories_of(row)} for row in rows],
+            "without_figures": [
+                {"trial_id": trial.record.trial_id, "status": trial.record.status.value, "reason": trial.record.reason}
+                for trial in _others([one.trial for one in shown], rows)
+            ],
+        }
+
+
+def _others(trials: Sequence[Any], rows: Sequence[PlanRow]) -> list[Any]:
+    known = {row.trial.spec.trial_id for row in rows}
+    return [trial for trial in trials if trial.spec.trial_id not in known]
+
+
+def _config_of(path: Path, best: PlanRow | None) -> str | None:
+    """The file of the recommended DeepSpeed configuration; None without one."""
+    if best is None or best.trial.spec.zero_stage is None:
+        return None
+    return str(path / "trials" / best.trial.spec.trial_id / "ds_config.json")

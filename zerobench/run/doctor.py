@@ -1,0 +1,268 @@
+"""What of this machine a trial would meet: each fact as the preflight checks of a run know it, with what to mend.
+
+Nothing here imports torch, and nothing can hang: every check has a thread that is given up when its time is over (a
+driver that is broken may never answer).
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import threading
+import time
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from enum import StrEnum
+from pathlib import Path
+
+from zerobench.memory.nvml import DeviceListing, DeviceReader, list_devices
+from zerobench.run.compile_locks import Holder, holder_of, locks
+from zerobench.run.environment import emulated_torch, packages
+from zerobench.run.installed import requirement
+from zerobench.run.machine import limits
+from zerobench.run.shared_memory import PLACE, shortage
+from zerobench.slurm.client import run_client
+from zerobench.spec.availability import FRAMEWORKS
+from zerobench.spec.machine import DEFAULT_CPU_RANKS
+from zerobench.spec.toolchain import (
+    can_build_ops,
+    can_compile_graphs,
+    has_libaio,
+    op_is_built,
+    package_folder,
+    torch_has_cuda,
+)
+from zerobench.units import format_bytes
+
+PATIENCE_S = 20.0
+"""For all checks together."""
+_LOCKED_BYTES = 2**30
+_OPEN_FILES = 4096
+"""What a rank that pins buffers and opens a file for each swapped tensor wants at least."""
+_WRITTEN_BYTES = 64 * 2**20
+_WRITING_S = 2.0
+_CHUNK_BYTES = 4 * 2**20
+SHARED_MEMORY = str(PLACE)
+_SLURM = ("sbatch", "squeue", "scontrol", "srun")
+
+
+class Standing(StrEnum):
+    """How a finding stands."""
+
+    GOOD = "ok"
+    LIMITED = "limited"
+    """Something cannot run, or runs worse."""
+    MISSING = "missing"
+
+
+@dataclass(frozen=True)
+class Finding:
+    """One thing that was looked at."""
+
+    what: str
+    standing: Standing
+    finding: str
+    remedy: str = ""
+
+
+Check = Callable[[], Iterator[Finding]]
+
+
+def examine(reports: Path, patience_s: float = PATIENCE_S) -> list[Finding]:
+    """All findings, in the order of the checks; `reports` is where runs would lie."""
+    return run_checks(
+        {
+            "packages": _packages,
+            "GPUs": _gpus,
+            "compilers": _compilers,
+            "libaio": _libaio,
+            "kernel locks": _locks,
+            "limits": _limits,
+            SHARED_MEMORY: _shared_memory,
+            "disk": lambda: _disk(reports),
+            "emulated GPU": _emulator,
+            "Slurm": _slurm,
+        },
+        patience_s,
+    )
+
+
+def run_checks(checks: Mapping[str, Check], patience_s: float) -> list[Finding]:
+    """Do `checks` side by side; one that has not ended after `patience_s` seconds is a finding by its name."""
+    found: dict[str, list[Finding]] = {}
+
+    def do(name: str, check: Check) -> None:
+        try:
+            found[name] = list(check())
+        except OSError as error:
+            found[name] = [Finding(name, Standing.LIMITED, str(error))]
+
+    threads = [threading.Thread(target=do, args=item, daemon=True) for item in checks.items()]
+    for thread in threads:
+        thread.start()
+    end_s = time.monotonic() + patience_s
+    for thread in threads:
+        thread.join(max(0.0, end_s - time.monotonic()))
+    silent = f"no answer within {patience_s:g} s"
+    return [one for name in checks for one in found.get(name, [Finding(name, Standing.MISSING, silent)])]
+
+
+def can_run(findings: Sequence[Finding]) -> dict[str, bool]:
+    """What can run here, by the evidence that it gives; formulas need nothing."""
+    good = {one.what for one in findings if one.standing is Standing.GOOD}
+    frameworks = set(FRAMEWORKS) <= good
+    return {
+        "measured on GPUs": frameworks and {"GPUs", "torch for CUDA"} <= good,
+        "measured on CPU ranks": frameworks and {"compilers", SHARED_MEMORY} <= good,
+        "simulated": frameworks,
+        "emulated": frameworks and "emulated GPU" in good,
+        "formula": True,
+        "submitted to Slurm": "Slurm" in good,
+    }
+
+
+def _packages() -> Iterator[Finding]:
+    versions = packages()
+    for name in FRAMEWORKS:
+        if package_folder(name) is None:
+            yield Finding(name, Standing.MISSING, "not installed", f"python -m pip install '{requirement(name)}'")
+        else:
+            yield Finding(name, Standing.GOOD, versions.get(name) or "installed")
+    if package_folder("torch") is not None and torch_has_cuda():
+        nccl = next((f", NCCL {one}" for name, one in versions.items() if name.startswith("nvidia-nccl")), "")
+        yield Finding("torch for CUDA", Standing.GOOD, f"built for CUDA{nccl}")
+
+
+def _gpus() -> Iterator[Finding]:
+    listing = list_devices()
+    if not listing.devices:
+        why = listing.reason or "none"
+        yield Finding("GPUs", Standing.MISSING, why, "trials run on CPU ranks; zerobench plan predicts GPUs")
+        return
+    names = ", ".join(dict.fromkeys(device.name for device in listing.devices))
+    driver = f"driver {listing.driver_version}, CUDA {listing.cuda_version}"
+    yield Finding("GPUs", Standing.GOOD, f"{len(listing.devices)}: {names}; {driver}")
+    if not torch_has_cuda():
+        yield Finding("torch for CUDA", Standing.MISSING, "torch was built without CUDA", "install torch's CUDA build")
+    for fault in listing.faults:
+        yield Finding("GPU fault", Standing.LIMITED, fault)
+    yield from _other_processes(listing)
+
+
+def _other_processes(listing: DeviceListing) -> Iterator[Finding]:
+    for device in listing.devices:
+        for process in DeviceReader.open(device.uuid, device.pci_bus_id).processes():
+            holds = "" if process.used_bytes is None else f" holds {format_bytes(process.used_bytes)}"
+            text = f"process {process.pid} ({process.name or 'not visible here'}){holds}"
+            yield Finding(f"GPU {device.index} in use", Standing.LIMITED, text, "wait for it, or CUDA_VISIBLE_DEVICES")
+
+
+def _compilers() -> Iterator[Finding]:
+    on_cuda = torch_has_cuda() and bool(list_devices().devices)
+    if can_build_ops(for_cuda=on_cuda):
+        yield Finding("compilers", Standing.GOOD, "DeepSpeed's kernels can be compiled")
+    else:
+        needs = "c++, ninja and nvcc" if on_cuda else "c++ and ninja"
+        yield Finding("compilers", Standing.MISSING, "DeepSpeed's kernels cannot be compiled", f"install {needs}")
+    if not can_compile_graphs(for_cuda=on_cuda):
+        yield Finding("torch.compile", Standing.LIMITED, "finds no compiler", "install g++")
+
+
+def _libaio() -> Iterator[Finding]:
+    if op_is_built("async_io") or has_libaio():
+        yield Finding("libaio", Standing.GOOD, "offload to NVMe can run")
+    else:
+        yield Finding("libaio", Standing.LIMITED, "no offload to NVMe", "install libaio-dev (libaio-devel)")
+
+
+def _locks() -> Iterator[Finding]:
+    """A lock that a dead compilation left, which run removes itself, and those of which nobody can know."""
+    for lock in locks(os.environ):
+        holder = holder_of(lock)
+        if holder is Holder.DEAD:
+            yield Finding("kernel lock", Standing.GOOD, f"left over, the next run removes it: {lock}")
+        elif holder is Holder.UNKNOWN:
+            yield Finding(
+                "kernel lock", Standing.LIMITED, f"held by {holder.value}: {lock}", f"if nobody compiles: rm {lock}"
+            )
+
+
+def _limits() -> Iterator[Finding]:
+    found = limits(Path("/"))
+    yield _at_least(
+        "locked memory",
+        found["locked_memory_bytes"],
+        _LOCKED_BYTES,
+        "ulimit -l unlimited, for NVMe offload and InfiniBand",
+        format_bytes,
+    )
+    yield _at_least("open files", found["open_files"], _OPEN_FILES, f"ulimit -n {16 * _OPEN_FILES}", str)
+    memory, cores = found["cgroup_memory_bytes"], found["cgroup_cores"]
+    words = [f"{format_bytes(memory)} of memory"] if memory is not None else []
+    words += [f"{cores:g} cores"] if cores is not None else []
+    yield Finding("control group", Standing.GOOD, " and ".join(words) or "no limit")
+
+
+def _at_least(what: str, value: int | None, least: int, remedy: str, show: Callable[[int], str]) -> Finding:
+    if value is None:
+        return Finding(what, Standing.GOOD, "no limit")
+    if value >= least:
+        return Finding(what, Standing.GOOD, show(value))
+    return Finding(what, Standing.LIMITED, f"{show(value)}, and {show(least)} are wanted", remedy)
+
+
+def _shared_memory() -> Iterator[Finding]:
+    lacks = shortage(DEFAULT_CPU_RANKS)
+    if lacks is None:
+        yield Finding(SHARED_MEMORY, Standing.GOOD, f"room for {DEFAULT_CPU_RANKS} CPU ranks")
+    else:
+        yield Finding(SHARED_MEMORY, Standing.MISSING, lacks.message.partition(";")[0], "docker run --shm-size=1g")
+
+
+def _disk(reports: Path) -> Iterator[Finding]:
+    """What the folder of runs takes in, by at most 64 MiB or two seconds of writing."""
+    folder = next(path for path in (reports.absolute(), *reports.absolute().parents) if path.is_dir())
+    free = shutil.disk_usage(folder).free
+    if free < 2 * _WRITTEN_BYTES:
+        yield Finding("disk", Standing.MISSING, f"{format_bytes(free)} free in {folder}", "choose another --reports")
+        return
+    rate = format_bytes(int(write_bytes_per_s(folder)))
+    yield Finding("disk", Standing.GOOD, f"writes {rate} a second, {format_bytes(free)} free in {folder}")
+
+
+def write_bytes_per_s(folder: Path) -> float:
+    """How fast `folder` takes bytes in, down to its device."""
+    chunk, written = bytes(_CHUNK_BYTES), 0
+    path = folder / f".zerobench-{os.getpid()}-{threading.get_ident()}"
+    began_s = time.monotonic()
+    try:
+        with path.open("xb", buffering=0) as file:
+            while written < _WRITTEN_BYTES and time.monotonic() - began_s < _WRITING_S:
+                written += file.write(chunk)
+            os.fsync(file.fileno())
+    finally:
+        path.unlink(missing_ok=True)
+    return written / (time.monotonic() - began_s)
+
+
+def _emulator() -> Iterator[Finding]:
+    made = emulated_torch()
+    if made is None:
+        yield Finding("emulated GPU", Standing.MISSING, "not made", "zerobench setup emulator")
+    else:
+        yield Finding("emulated GPU", Standing.GOOD, f"torch {made}")
+
+
+def _slurm() -> Iterator[Finding]:
+    missing = [name for name in _SLURM if shutil.which(name) is None]
+    if len(missing) == len(_SLURM):
+        yield Finding(
+            "Slurm", Standing.MISSING, "its programs are not installed", "not needed, but for zerobench submit"
+        )
+    elif missing:
+        yield Finding("Slurm", Standing.MISSING, f"{', '.join(missing)} not found", "load Slurm's module")
+    elif run_client(["scontrol", "ping"], PATIENCE_S / 2) is None:
+        yield Finding("Slurm", Standing.MISSING, "its controller does not answer", "ask whoever runs the cluster")
+    else:
+        version = (run_client(["scontrol", "--version"], PATIENCE_S / 4) or "").strip()
+        yield Finding("Slurm", Standing.GOOD, f"{version} answers".strip())

@@ -1,0 +1,169 @@
+"""Changes of a trial that make it fit, all predicted in one run: those that a script's command is changed by, too."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from hashlib import sha256
+from json import dumps
+from pathlib import Path
+from typing import Any
+
+from zerobench.ds_config import load_user_config
+from zerobench.emulate.changes import for_device
+from zerobench.emulate.drafts import Draft
+from zerobench.emulate.options import Kind, Option
+from zerobench.errors import UserError
+from zerobench.folder import write_whole
+from zerobench.report.changes import MOST, Changed, share_slower
+from zerobench.report.plan.rows import PlanRow
+from zerobench.report.plan.view import plan_row
+from zerobench.report.render.layout import Shown
+from zerobench.report.trials import Trial, ended_trials, is_whole
+from zerobench.run.observer import Observer
+from zerobench.search.plan_world import plan_world
+from zerobench.search.predict import predict
+from zerobench.spec.cluster import Cluster
+from zerobench.spec.expand import PlannedTrial
+from zerobench.spec.hardware import find_gpu
+from zerobench.spec.optimizers import deepspeeds_adamw
+from zerobench.spec.plan import STEPS, checked, document, in_world, predicted
+from zerobench.spec.plan_own import own_config
+from zerobench.spec.trial import Offload, TrialSpec
+from zerobench.store import load_run
+
+_CHECKPOINTING = Option(dest="activation_checkpointing", names=["activation_checkpointing"], is_flag=True)
+_OFFLOADS = ("offload_optimizer", "offload_param")
+
+
+Says = tuple[str, ...]
+Wanted = tuple[Says, TrialSpec]
+"""What is changed, and the trial that it makes."""
+
+
+@dataclass(frozen=True)
+class Predicted:
+    """What the trial itself needs, and each change of it."""
+
+    run: Path
+    unchanged: PlanRow | None
+    """None where it could not be predicted."""
+    changes: Sequence[Changed]
+
+
+def cluster_of(trial: Trial) -> Cluster:
+    """The GPUs that a trial ran on, or was predicted for. Raises UserError: the catalogue knows no such GPU."""
+    spec = trial.spec
+    name = spec.prediction.gpu or next((rank.device_name for rank in trial.ranks), "")
+    gpu = find_gpu(name)
+    if gpu is None:
+        raise UserError(
+            f"--changes: changes are predicted for GPUs of the catalogue, and {name or 'this one'!r} is none"
+        )
+    return Cluster(gpu, spec.num_nodes, spec.gpus_per_node, spec.prediction.host_memory_bytes)
+
+
+def predict_changes(trial: TrialSpec, cluster: Cluster, reports: Path, observer: Observer) -> Predicted:
+    """`trial` and what makes it smaller, on `cluster`; several changes together where too few single ones do.
+
+    Raises UserError: nothing of it can be changed from here.
+    """
+    if trial.zero_stage is None:
+        raise UserError(f"--changes: changes are known for ZeRO's stages, and this trial is {trial.strategy}")
+    wanted = list(changed_trials(trial, cluster, reports))
+    single = [((), trial), *(one for one in wanted if len(one[0]) == 1)]
+    path, rows = _predicted(single, cluster, reports, observer)
+    unchanged = rows.pop((), None)
+    if sum(row is not None and row.fits for row in rows.values()) < MOST:
+        several = [one for one in wanted if len(one[0]) > 1]
+        rows |= _predicted(several, cluster, reports, observer)[1] if several else {}
+    usual_s = _step_s(unchanged)
+    return Predicted(path, unchanged, [_changed(says, row, usual_s) for says, row in rows.items()])
+
+
+def _predicted(
+    wanted: Sequence[Wanted], cluster: Cluster, reports: Path, observer: Observer
+) -> tuple[Path, dict[Says, PlanRow | None]]:
+    """A row for each that could be tried; None of one that failed."""
+    asked = {"steps": STEPS, "repeat": 0, "own": None, "checkpoint": None}
+    specs = [predicted(spec.model_copy(update=asked), cluster) for _, spec in wanted]
+    planned = in_world(checked(specs, cluster), plan_world(None, cluster.gpu, by_formula=False).evidence)
+    name = f"changes-{planned[0].trial.model.name}"
+    path = predict(planned, name, document(name, planned), reports, observer).folder.path
+    rows = _rows(path, planned, cluster)
+    tried = ((says, one) for (says, _), one in zip(wanted, planned, strict=True) if one.skipped is None)
+    return path, {says: rows.get(one.trial.trial_id) for says, one in tried}
+
+
+def changed_trials(trial: TrialSpec, cluster: Cluster, reports: Path) -> Iterator[tuple[tuple[str, ...], TrialSpec]]:
+    """Each change of a trial of ZeRO's with what it says, the cheapest first, then more and more together."""
+    own = None if trial.ds_config_file is None else load_user_config(trial.ds_config_file)
+    option = _CHECKPOINTING.model_copy(update={"value": bool(trial.activation_checkpointing)})
+    start = Draft((), {**(own or {}), **_as_config(trial, own)}, options=(option,))
+    for candidate in for_device(start):
+        keeps = candidate.draft.option(Kind.CHECKPOINTING)
+        recomputes = trial.activation_checkpointing or (keeps is not None and keeps.value is True)
+        says = tuple(words.partition(" (")[0] for words in candidate.says)
+        config = candidate.draft.ds or {}
+        if own is None:
+            yield says, _with_config(trial, config).model_copy(update={"activation_checkpointing": recomputes})
+        else:
+            work = {"model": trial.model, "sequence_length": trial.sequence_length, "attention": trial.attention}
+            work |= {"activation_checkpointing": recomputes}
+            [made] = own_config(keep_config(config, reports), work, cluster)
+            yield says, made.trial
+
+
+def keep_config(config: Mapping[str, Any], reports: Path) -> str:
+    """The path of a file with these keys, which is kept beside the runs."""
+    text = dumps(config, indent=2, sort_keys=True)
+    path = reports / "ds_configs" / f"{sha256(text.encode()).hexdigest()[:12]}.json"
+    path.parent.mkdir(parents=True, exist_ok=True)
+    write_whole(path, text + "\n")
+    return str(path)
+
+
+def _as_config(trial: TrialSpec, own: Mapping[str, Any] | None) -> dict[str, Any]:
+    """What of the trial can be changed, in DeepSpeed's words."""
+    zero = dict((own or {}).get("zero_optimization", {}))
+    places = {name: {"device": getattr(trial, name).value} for name in _OFFLOADS if name not in zero}
+    return {
+        "train_micro_batch_size_per_gpu": trial.micro_batch_size,
+        "gradient_accumulation_steps": trial.gradient_accumulation_steps,
+        "zero_optimization": {**zero, "stage": trial.zero_stage, **places},
+    }
+
+
+def _with_config(trial: TrialSpec, config: Mapping[str, Any]) -> TrialSpec:
+    """The trial with what a changed configuration says."""
+    zero = config["zero_optimization"]
+    places = {name: Offload(zero[name]["device"]) for name in _OFFLOADS}
+    was, is_on_host = (place is not Offload.NONE for place in (trial.offload_optimizer, places["offload_optimizer"]))
+    usual = trial.optimizer is deepspeeds_adamw(offloaded=was)
+    return trial.model_copy(
+        update={
+            **places,
+            "micro_batch_size": config["train_micro_batch_size_per_gpu"],
+            "gradient_accumulation_steps": config["gradient_accumulation_steps"],
+            "strategy": f"zero{zero['stage']}",
+            "optimizer": deepspeeds_adamw(offloaded=is_on_host) if usual else trial.optimizer,
+        }
+    )
+
+
+def _rows(path: Path, planned: Sequence[PlannedTrial], cluster: Cluster) -> dict[str, PlanRow]:
+    """The figures of the trials that could be predicted, by their ids."""
+    known = {one.trial.trial_id for one in planned}
+    whole = (trial for trial in ended_trials(load_run(path)) if trial.trial_id in known and is_whole(trial))
+    return {trial.trial_id: plan_row(Shown(trial, trial.trial_id, None), cluster) for trial in whole}
+
+
+def _changed(says: Says, row: PlanRow | None, usual_s: float | None) -> Changed:
+    if row is None:
+        return Changed(says, fits=False, needed_bytes=None)
+    host = row.host.needed_bytes if row.offloads else None
+    return Changed(says, row.fits, row.device.needed_bytes, host, share_slower(_step_s(row), usual_s))
+
+
+def _step_s(row: PlanRow | None) -> float | None:
+    return None if row is None or row.expected is None else row.expected.step_s

@@ -1,0 +1,108 @@
+"""Which weights of a model are trained: LoRA's adapters beside a frozen model, or all but those of some names.
+
+The adapters are those of Hu et al. 2021 (arXiv:2106.09685), written out here so that they run in every world; tests
+hold them against PEFT's, whose names they have: `base_layer`, `lora_A`, `lora_B`. They are in the model's own type, and
+their fp32 copies are the optimizer's master weights.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from typing import Any
+
+import torch
+
+from zerobench.spec.adapter import ALL_LINEAR, Lora, lora_of
+from zerobench.spec.trial import TrialSpec
+
+BASE = ".base_layer."
+"""In the name of a weight that has an adapter beside it, and in no other."""
+ZERO_AT_FIRST = ".lora_B.weight"
+"""Ends the names of the weights that start at zero, so that training starts from the model as it was."""
+SCALING = 2.0
+"""What the adapter's product is multiplied by before it is added: alpha / rank, with alpha twice the rank."""
+
+
+class LoraLayer(torch.nn.Module):
+    """A frozen matrix and its adapter."""
+
+    def __init__(self, base: Any, rank: int) -> None:
+        super().__init__()
+        inputs, outputs = sizes_of(base)
+        weight = base.weight  # under zero.Init it is partitioned already, but has its type and device
+        self.base_layer = base
+        self.lora_A = torch.nn.Linear(inputs, rank, bias=False, device=weight.device, dtype=weight.dtype)
+        self.lora_B = torch.nn.Linear(rank, outputs, bias=False, device=weight.device, dtype=weight.dtype)
+
+    def forward(self, hidden: torch.Tensor) -> torch.Tensor:
+        """What the matrix gives, and B A x times the scaling."""
+        given: torch.Tensor = self.base_layer(hidden) + self.lora_B(self.lora_A(hidden)) * SCALING
+        return given
+
+
+def add_adapters(model: Any, trial: TrialSpec) -> None:
+    """Put an adapter beside each matrix that the trial names. Raises ValueError where there is none of these names."""
+    if trial.adapter is None:
+        return
+    lora = lora_of(trial.adapter)
+    found = list(_targets(model, lora))
+    missing = set(lora.targets) - {name for _, name, _ in found}
+    if missing or not found:
+        there = sorted({name for _, name, _ in _targets(model, Lora(lora.rank, ()))})
+        raise ValueError(
+            f"adapter {trial.adapter}: the model has no matrix called {' or '.join(sorted(missing)) or ALL_LINEAR}; "
+            f"choices: {', '.join(there)}"
+        )
+    for parent, name, base in found:
+        setattr(parent, name, LoraLayer(base, lora.rank))
+
+
+def freeze(model: torch.nn.Module, trial: TrialSpec, dtype: torch.dtype | None = None) -> None:
+    """Leave trained what the trial trains, and give what it does not `dtype`, where one is told.
+
+    Raises ValueError where `frozen` is in no parameter's name, or in all of them.
+    """
+    if trial.adapter is None and trial.frozen is None:
+        return
+    trained = 0
+    frozen = []
+    for name, parameter in model.named_parameters():
+        is_trained = _is_trained(name, trial)
+        parameter.requires_grad_(is_trained)
+        trained += is_trained
+        frozen += [] if is_trained else [parameter]
+    if not frozen or not trained:
+        which = "no" if trained else "every"
+        raise ValueError(f"frozen {trial.frozen!r}: it is found in {which} parameter's name")
+    for parameter in frozen:
+        if dtype is not None:
+            parameter.data = parameter.data.to(dtype)
+
+
+def _is_trained(name: str, trial: TrialSpec) -> bool:
+    if trial.adapter is not None:
+        return ".lora_" in name
+    return re.search(str(trial.frozen), name) is None
+
+
+def _targets(model: Any, lora: Lora) -> Iterator[tuple[torch.nn.Module, str, Any]]:
+    """Module, name in it and matrix, for each that is to have an adapter; found before any is replaced."""
+    head = model.get_output_embeddings()
+    for parent in list(model.modules()):
+        for name, child in list(parent.named_children()):
+            if _is_matrix(child) and child is not head and (not lora.targets or name in lora.targets):
+                yield parent, name, child
+
+
+def _is_matrix(module: torch.nn.Module) -> bool:
+    from transformers.pytorch_utils import Conv1D
+
+    return isinstance(module, torch.nn.Linear | Conv1D)
+
+
+def sizes_of(base: Any) -> tuple[int, int]:
+    """Inputs and outputs of a matrix: torch's, or GPT-2's, which is stored the other way round."""
+    if isinstance(base, torch.nn.Linear):
+        return base.in_features, base.out_features
+    return int(base.nx), int(base.nf)
