@@ -31,7 +31,7 @@ from zerobench.search.searched import WIDTH, searched
 from zerobench.spec.cluster import read_tokens
 from zerobench.spec.frontier_axes import FrontierAxis, frontier_axis
 from zerobench.spec.trial import Evidence, Offload, slug
-from zerobench.store import STAMP, read_json
+from zerobench.store import STAMP
 
 _TRAINER = "trainer"
 _SEARCH = "search.json"
@@ -57,8 +57,15 @@ def plan(request: Request, *, details: bool = False) -> Answer:
         _next(result, best, written, request, details=details)
 
     def document() -> dict[str, Any]:
-        searched_for = {} if asked.varied is None else {"search": read_json(result.folder.path / _SEARCH)}
-        return {**plan_document(result.folder.path, asked.cluster), **searched_for, "notes": notes}
+        if asked.varied is None:
+            return {**plan_document(result.folder.path, asked.cluster), "notes": notes}
+        return {
+            "run": str(result.folder.path),
+            "best": None if best is None else best.shown.label,
+            "ds_config": None if written is None else str(written),
+            "search": str(result.folder.path / _SEARCH),
+            "notes": notes,
+        }
 
     return Answer(document, show, 1 if best is None or set(result.statuses) - ANSWERS else 0)
 
