@@ -99,3 +99,11 @@ def test_importing_zerobench_imports_nothing_heavy() -> None:
         check=True,
     )
     assert said.stdout == "[]\n"
+
+
+def test_tuning_gives_the_fastest_of_what_was_tried(tmp_path: Path) -> None:
+    found = zerobench.tune("llama-7b", gpus=8, gpu="h100", global_batch=64, evidence="formula", reports=tmp_path)
+    assert found.best is not None
+    times = [one.expected_step_s for one in found.predictions if one.fits and one.expected_step_s is not None]
+    assert found.best.expected_step_s is not None
+    assert found.best.expected_step_s <= 1.01 * min(times)

@@ -2,6 +2,7 @@
 
     plan = zerobench.plan(model="llama-7b", gpus=8, gpu="h100", host_memory="1TB")
     plan.best.name, plan.best.expected_tokens_per_s, plan.table()
+    fastest = zerobench.tune("llama-7b", gpus=8, gpu="h100", host_memory="1TB", global_batch=256).best
     one = zerobench.predict("llama-7b", "ds_config.json", gpus=8, gpu="h100", micro_batch_size=4)
     one.fits, one.peak_bytes, one.by_category
     run = zerobench.load("reports/quickstart_20261121-101500")
@@ -25,6 +26,7 @@ from zerobench.errors import UserError
 from zerobench.report.choice import Choice
 from zerobench.report.plan.document import categories_of
 from zerobench.report.plan.rows import PlanRow, recommended
+from zerobench.report.plan.view import named_rows
 from zerobench.report.plan.view import read_plan as read_rows
 from zerobench.run.arithmetic import tried
 from zerobench.run.observer import Silent
@@ -32,8 +34,10 @@ from zerobench.run.runner import start_sweep
 from zerobench.run.setup import resolved_configs
 from zerobench.run.site import LocalSite
 from zerobench.search.changes import keep_config
+from zerobench.search.fastest import AS_FAST
 from zerobench.search.plan import Request, read_plan
 from zerobench.search.predict import predict as run_predictions
+from zerobench.search.searched import WIDTH, searched
 from zerobench.spec.expand import expand
 from zerobench.spec.machine import detect_machine
 from zerobench.spec.sweep import load_sweep
@@ -240,6 +244,42 @@ def plan(
     result = run_predictions(asked.planned, asked.name, asked.document, folder, Silent())
     _, rows = read_rows(result.folder.path, asked.cluster)
     return PlanResult(result.folder.path, [Prediction(row) for row in rows], recommended(rows))
+
+
+def tune(
+    model: str,
+    *,
+    gpus: int,
+    gpu: str,
+    global_batch: int,
+    gpus_per_node: int = 8,
+    host_memory: str | None = None,
+    nvme: str | None = None,
+    sequence_length: int | None = None,
+    precision: str | None = None,
+    stages: Sequence[int] | None = None,
+    evidence: str | None = None,
+    reports: str | Path = REPORTS,
+) -> PlanResult:
+    """The configuration with the most expected tokens/s at `global_batch` sequences a step. Raises UserError."""
+    request = Request(
+        model=model,
+        gpus=str(gpus),
+        gpu=gpu,
+        global_batch=str(global_batch),
+        tunes=True,
+        gpus_per_node=str(gpus_per_node),
+        host_memory=host_memory,
+        nvme=nvme,
+        sequence_length=_text(sequence_length),
+        precision=precision,
+        stage=None if stages is None else ",".join(map(str, stages)),
+        evidence=evidence,
+    )
+    asked = read_plan(request)
+    found = searched(asked, Path(reports), Silent(), WIDTH)
+    rows = named_rows(found.rows)
+    return PlanResult(found.result.folder.path, [Prediction(row) for row in rows], recommended(rows, AS_FAST))
 
 
 def predict(model: str, ds_config: str | Path | Mapping[str, Any], *, gpus: int, gpu: str, **work: Any) -> Prediction:

@@ -3,12 +3,13 @@
 from __future__ import annotations
 
 import io
+import sys
 from pathlib import Path
 
 import pytest
 from rich.console import Console
 
-from zerobench.cli.live import COMPILING, LiveView, PlainView, describe, memory
+from zerobench.cli.live import COMPILING, LiveView, PlainView, describe, memory, prediction_view
 from zerobench.folder import RunFolder
 from zerobench.progress import Progress
 from zerobench.records import Status, TrialRecord
@@ -166,3 +167,15 @@ def test_a_terminal_is_not_repainted_more_often_than_twice_a_second() -> None:
 def test_both_views_are_what_the_runner_expects() -> None:
     views: list[Observer] = [PlainView(Console(file=io.StringIO())), LiveView(Console(file=io.StringIO()))]
     assert len(views) == 2
+
+
+def test_a_plan_in_a_pipe_counts_what_is_predicted_every_few_seconds(monkeypatch: pytest.MonkeyPatch) -> None:
+    said, now = io.StringIO(), [0.0]
+    monkeypatch.setattr(sys, "stderr", said)
+    monkeypatch.setattr("zerobench.cli.live.time.monotonic", lambda: now[0])
+    view = prediction_view()
+    view.run_started(RUN, 9, 0, 2)
+    for _ in range(9):
+        now[0] += 2
+        view.trial_ended(record(Status.COMPLETED, 2.0))
+    assert said.getvalue().splitlines()[1:] == ["3 of 9 predicted", "6 of 9 predicted"]

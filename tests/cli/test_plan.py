@@ -46,6 +46,11 @@ def by_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
         ([*PLAN, "--ds-config", "zero2.json", "--stage", "1"], "--stage means nothing beside --ds-config"),
         ([*PLAN, "--sequence-length", "4096"], "gpt2-1.5b has 1024 positions"),
         ([*PLAN, "--set", "strategy=zero1"], "--set changes a sweep"),
+        ([*PLAN, "--global-batch", "12"], "--global-batch: 8 GPUs cannot share 12 sequences; choices: 8, 16"),
+        ([*PLAN, "--global-batch", "16", "--frontier", "model"], "--global-batch means nothing beside --frontier"),
+        ([*PLAN, "--global-batch", "16", "--ds-config", "a.json"], "--global-batch means nothing beside --ds-config"),
+        ([*PLAN, "--for", "lightning"], "--for: 'lightning' is not known; choices: trainer"),
+        (["tune", "gpt2-1.5b", "--gpus", "8", "--gpu", "h200"], "--global-batch is missing"),
         (["plan", "quikstart", "--gpu", "h200"], "did you mean 'quickstart'"),
         (["plan", "zero-stages"], "--gpu is missing: the sweep names none"),
         ([*PLAN, "--lora", "0"], "adapter: 'lora-0' is not known"),
@@ -120,6 +125,30 @@ def test_a_plan_ends_in_a_recommendation_and_writes_its_configuration(call: Call
         "Next: deepspeed train.py --deepspeed_config ds.json",
         "Run: reports/plan-gpt2-1.5b; --details for reasons, categories and bounds",
     ]
+
+
+@pytest.mark.parametrize("verb", ["plan", "tune"])
+def test_a_global_batch_is_answered_with_micro_batch_and_accumulation_on_one_screen(
+    call: Call, tmp_path: Path, verb: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    cluster = ["--gpus", "8", "--gpu", "h100", "--host-memory", "1TB", "--global-batch", "64", "--evidence", "formula"]
+    model = ["--model", "llama-7b"] if verb == "plan" else ["llama-7b"]
+    code, out, _ = call(verb, *model, *cluster, "--for", "trainer", "--fine-tune", "--write", "ds.json")
+    assert code == 0
+    [batch] = [line for line in out.splitlines() if line.startswith("Batch: ")]
+    micro, accumulation = (int(batch.partition(f"{word} ")[2].split()[0]) for word in ("micro batch", "accumulation"))
+    assert 8 * micro * accumulation == 64
+    assert (
+        f"per_device_train_batch_size={micro}, gradient_accumulation_steps={accumulation}, learning_rate=2e-05" in out
+    )
+    assert json.loads((tmp_path / "ds.json").read_text())["train_batch_size"] == "auto"
+    [search] = tmp_path.glob("reports/*/search.json")
+    found = json.loads(search.read_text())
+    assert found["chosen"] in found["tried"]
+    assert (found["num_variants"] > found["num_tried"]) is (len(found["tried"]) < found["num_variants"])
+    assert f"Searched: {found['num_variants']:,} variants by formula" in out
+    assert len(out.splitlines()) <= 26
 
 
 @pytest.mark.usefixtures("by_arithmetic")

@@ -32,6 +32,7 @@ from zerobench.cli.commands import (
     strategies,
     submit,
     sweeps,
+    tune,
     validate,
     watch,
 )
@@ -140,6 +141,7 @@ DECLARED: Mapping[str, Callable[..., Any]] = {
         watch.watch,
         emulate.emulate,
         plan.plan,
+        tune.tune,
         status.status,
         show.show,
         explain.explain,

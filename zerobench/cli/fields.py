@@ -30,6 +30,13 @@ command    text  the command
 """What each document has."""
 
 FIELDS: Mapping[str, Mapping[str, Field]] = {
+    "tune": _fields("""
+run                                     text     folder of the predictions
+best                                    text?    the configuration to take; null where nothing fits with room
+ds_config                               text?    file of its DeepSpeed configuration
+search                                  text     file of all that was tried
+notes[]                                 text     what a reader of the figures must know
+"""),
     "plan": _fields("""
 run                                     text     folder of the predictions
 best                                    text?    the configuration to take; null where nothing fits with room
@@ -50,6 +57,7 @@ configurations[].categories.*           integer  bytes at the peak of a steady s
 without_figures[].trial_id              text     a trial that was skipped or could not be predicted
 without_figures[].status                text     how it ended
 without_figures[].reason                text?    why
+search                                  text     with a global batch: file of all that was tried
 runs                                    text     with --frontier: folder of the search
 axis                                    text     with --frontier: what grows
 frontier[].configuration                text     name

@@ -8,7 +8,7 @@ from typing import Any
 from typer.core import TyperGroup
 
 GROUPS: Mapping[str, tuple[str, ...]] = {
-    "Predict": ("plan", "emulate"),
+    "Predict": ("plan", "tune", "emulate"),
     "Measure": ("run", "watch", "submit", "status"),
     "Read": ("show", "explain", "report", "export"),
     "Compare": ("compare", "baseline", "validate"),
@@ -22,6 +22,7 @@ EXAMPLES: Mapping[str, tuple[str, ...]] = {
         "plan --model llama-7b --gpus 8 --gpu h200 --host-memory 1TB --write ds_config.json",
         "plan --model llama-7b --gpus 8 --gpu h100 --ds-config my.json --json",
     ),
+    "tune": ("tune llama-7b --gpus 8 --gpu h100 --host-memory 1TB --global-batch 256 --write ds.json",),
     "emulate": (
         "emulate --gpus 64 --gpu h200 --host-memory 1TB -- deepspeed train.py --deepspeed_config ds.json",
         "emulate --gpus 8 --gpu a100-40 -- torchrun --nproc-per-node 8 train.py",

@@ -22,6 +22,8 @@ from zerobench.spec.trial import TrialSpec
 from zerobench.units import format_bytes, format_seconds
 
 REPAINT_S = 0.5
+SAID_EVERY_S = 5.0
+"""Seconds between two lines where nothing can move."""
 COMPILING = "DeepSpeed compiles its C++ ops: minutes, once on a machine"
 _GOOD = {Status.COMPLETED: "green", Status.SKIPPED: "dim"}
 
@@ -152,23 +154,60 @@ ANSWERS = {Status.COMPLETED, Status.SKIPPED, Status.OUT_OF_DEVICE_MEMORY}
 """What a prediction may come to: that it does not fit is an answer too."""
 
 
-class _PredictingMovingView(LiveView):
-    """One line that moves; trials that answered are in the tables below and need none of their own."""
+class _Counted(PlainView):
+    """Counts the predictions that ended; those that answered are in the tables below and need no line of their own."""
+
+    _done = _of = 0
+
+    def run_started(self, run: RunFolder, to_do: int, kept: int, skipped: int) -> None:
+        """Begin to count."""
+        self._done, self._of = 0, to_do
+        super().run_started(run, to_do, kept, skipped)
 
     def trial_ended(self, record: TrialRecord) -> None:
+        """Count it, and name it where it failed."""
+        self._done += 1
         if record.status not in ANSWERS:
             super().trial_ended(record)
 
+    @property
+    def counted(self) -> str:
+        """`3 of 9 predicted`."""
+        return f"{self._done} of {self._of} predicted"
 
-class _PredictingStillView(PlainView):
-    """One line for the run, and one for each trial that failed."""
+
+class _PredictingMovingView(_Counted, LiveView):
+    """One line that moves."""
+
+    def trial_ended(self, record: TrialRecord) -> None:
+        super().trial_ended(record)
+        self._painted_s = 0.0
+        self.trial_progress([])
+
+    def _line(self, ranks: Sequence[Progress], spent_s: float) -> Text:  # noqa: ARG002 -- several trials at once
+        name = self._trial.trial_id if self._trial is not None else ""
+        return Text(f"{self.counted}\n{name}", overflow="ellipsis", no_wrap=True)
+
+
+class _PredictingStillView(_Counted):
+    """A line every few seconds, and one for each trial that failed."""
+
+    _said_s = 0.0
+
+    def run_started(self, run: RunFolder, to_do: int, kept: int, skipped: int) -> None:
+        """Begin to count, from now on."""
+        self._said_s = time.monotonic()
+        super().run_started(run, to_do, kept, skipped)
 
     def trial_started(self, trial: TrialSpec, number: int, to_do: int) -> None:
         """Nothing: it ends within seconds."""
 
     def trial_ended(self, record: TrialRecord) -> None:
-        if record.status not in ANSWERS:
-            super().trial_ended(record)
+        super().trial_ended(record)
+        now = time.monotonic()
+        if now - self._said_s >= SAID_EVERY_S and self._done < self._of:
+            self._said_s = now
+            self.say(self.counted)
 
 
 def prediction_view() -> PlainView:

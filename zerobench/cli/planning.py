@@ -2,8 +2,9 @@
 
 from __future__ import annotations
 
-import shutil
+import json
 import time
+from collections.abc import Iterator
 from pathlib import Path
 from typing import Any
 
@@ -13,20 +14,27 @@ from zerobench.cli.answer import Answer
 from zerobench.cli.live import ANSWERS, prediction_view
 from zerobench.cli.paths import shortest
 from zerobench.cli.run import notes_of
-from zerobench.errors import UserError
+from zerobench.ds_config.written import training_arguments, written_config
+from zerobench.errors import UserError, unknown_choice
+from zerobench.folder import write_whole
 from zerobench.report.plan.document import plan_document
 from zerobench.report.plan.rows import PlanRow
-from zerobench.report.plan.view import plan_view
+from zerobench.report.plan.view import Found, PlanView, plan_view
 from zerobench.report.render.terminal import print_parts
 from zerobench.report.tables.plan_frontier import FrontierRow, frontier_part
 from zerobench.run.runner import RunResult
+from zerobench.search.fastest import AS_FAST
 from zerobench.search.plan import Plan, Request, read_plan
 from zerobench.search.predict import predict
 from zerobench.search.predicted import frontier_rows, plan_frontiers
+from zerobench.search.searched import WIDTH, searched
 from zerobench.spec.cluster import read_tokens
 from zerobench.spec.frontier_axes import FrontierAxis, frontier_axis
-from zerobench.spec.trial import Offload, slug
-from zerobench.store import STAMP, load_run
+from zerobench.spec.trial import Evidence, Offload, slug
+from zerobench.store import STAMP
+
+_TRAINER = "trainer"
+_SEARCH = "search.json"
 
 
 def plan(request: Request, *, details: bool = False) -> Answer:
@@ -35,34 +43,75 @@ def plan(request: Request, *, details: bool = False) -> Answer:
     asked = read_plan(request)
     if request.frontier is not None:
         return _frontier(asked, frontier_axis(request.frontier), request.reports)
-    result = predict(asked.planned, asked.name, asked.document, request.reports, prediction_view())
-    if result.interrupted:
+    result, view = _predicted(asked, request.reports, tokens)
+    if view is None:
         return Answer(lambda: {"run": str(result.folder.path)}, exit_code=result.exit_code)
-    view = plan_view(result.folder.path, asked.cluster, tokens)
     best = view.best
     notes = [*([asked.world.note] if asked.world.note else []), *notes_of(asked.planned)]
-    written = [] if request.write is None or best is None else _write(result, best, request.write)
+    written = None if best is None else _written(result, best, request)
 
     def show() -> None:
         print_parts([*(view.details if details or not view.answer else ()), *view.answer])
-        for line in (*(f"note: {note}" for note in notes), *written):
+        for line in (*(f"note: {note}" for note in notes), *_said(best, request)):
             typer.echo(line)
-        _next(result, best, request.write, details=details)
+        _next(result, best, written, request, details=details)
 
     def document() -> dict[str, Any]:
-        return {**plan_document(result.folder.path, asked.cluster), "notes": notes}
+        if asked.varied is None:
+            return {**plan_document(result.folder.path, asked.cluster), "notes": notes}
+        return {
+            "run": str(result.folder.path),
+            "best": None if best is None else best.shown.label,
+            "ds_config": None if written is None else str(written),
+            "search": str(result.folder.path / _SEARCH),
+            "notes": notes,
+        }
 
     return Answer(document, show, 1 if best is None or set(result.statuses) - ANSWERS else 0)
 
 
-def _next(result: RunResult, best: PlanRow | None, written: Path | None, *, details: bool) -> None:
+def tune(request: Request, *, details: bool = False) -> Answer:
+    """Search for the fastest configuration of all and show what was tried; 1 where nothing fits or a trial failed."""
+    if request.global_batch is None and request.tokens_per_step is None:
+        raise UserError("--global-batch is missing (or --tokens-per-step): the same steps are to be trained faster")
+    return plan(request, details=details)
+
+
+def is_for_trainer(name: str | None) -> bool:
+    """Whether `--for` names transformers' Trainer. Raises UserError for anything else that it names."""
+    if name is not None and name != _TRAINER:
+        raise unknown_choice("--for", name, [_TRAINER])
+    return name is not None
+
+
+def _predicted(asked: Plan, reports: Path, tokens: float | None) -> tuple[RunResult, PlanView | None]:
+    """The run, and what it says; None where someone stopped it."""
+    if asked.varied is None:
+        result = predict(asked.planned, asked.name, asked.document, reports, prediction_view())
+        return result, None if result.interrupted else plan_view(result.folder.path, asked.cluster, tokens)
+    found = searched(asked, reports, prediction_view(), WIDTH if asked.varied.sets_keys else None)
+    words = f"Searched: {found.num_variants:,} variants by formula, {found.num_tried} of them {tried_in(asked)}."
+    write_whole(found.result.folder.path / _SEARCH, json.dumps(found.document, indent=2) + "\n")
+    shown = Found(found.rows, words, AS_FAST if asked.varied.sets_keys else None)
+    return found.result, plan_view(found.result.folder.path, asked.cluster, tokens, shown)
+
+
+def tried_in(asked: Plan) -> str:
+    """`tried on an emulated GPU`."""
+    ways = {Evidence.EMULATED: "tried on an emulated GPU", Evidence.SIMULATED: "simulated"}
+    return ways.get(asked.world.evidence, "in the table")
+
+
+def _next(result: RunResult, best: PlanRow | None, written: Path | None, request: Request, *, details: bool) -> None:
     """Where the configuration lies, and what to do next."""
-    run = shortest(result.folder.path)
-    if best is not None and best.trial.spec.zero_stage is not None:
-        config = written or run / "trials" / best.trial.spec.trial_id / "ds_config.json"
-        typer.echo(f"Next: deepspeed train.py --deepspeed_config {config}")
+    if best is not None and written is not None:
+        if request.for_trainer:
+            arguments = training_arguments(best.trial.spec)
+            typer.echo(f'Next: TrainingArguments({arguments}, deepspeed="{written}")')
+        else:
+            typer.echo(f"Next: deepspeed train.py --deepspeed_config {written}")
     more = "" if details else "; --details for reasons, categories and bounds"
-    typer.echo(f"Run: {run}{more}")
+    typer.echo(f"Run: {shortest(result.folder.path)}{more}")
 
 
 def _frontier(asked: Plan, axis: FrontierAxis, reports: Path) -> Answer:
@@ -98,15 +147,25 @@ def _edge(axis: FrontierAxis, row: FrontierRow) -> dict[str, Any]:
     }
 
 
-def _write(result: RunResult, best: PlanRow, path: Path) -> list[str]:
-    """Write the recommended trial's configuration, ready for DeepSpeed; lines that say so."""
+def _written(result: RunResult, best: PlanRow, request: Request) -> Path | None:
+    """Where the recommended configuration was written, ready for DeepSpeed: `--write`, else with the run."""
     spec = best.trial.spec
+    if spec.zero_stage is None:
+        return None
+    path = request.write or shortest(result.folder.path / "ds_config.json")
+    config = written_config(spec, for_trainer=request.for_trainer)
     try:
-        shutil.copyfile(load_run(result.folder.path).folder.trial(spec.trial_id).ds_config, path)
+        path.write_text(json.dumps(config, indent=2) + "\n", encoding="utf-8")
     except OSError as error:
         raise UserError(f"--write: {path}: {error.strerror or error}") from None
-    on_nvme = Offload.NVME in {spec.offload_optimizer, spec.offload_param}
-    return [
-        f"written: {path}, the configuration of {best.shown.label}",
-        *(["set nvme_path in it to a folder on your NVMe drive"] if on_nvme else []),
-    ]
+    return path
+
+
+def _said(best: PlanRow | None, request: Request) -> Iterator[str]:
+    """What was written where it was asked for, and what is left to be set in it."""
+    if best is None or best.trial.spec.zero_stage is None or request.write is None:
+        return
+    spec = best.trial.spec
+    yield f"written: {request.write}, the configuration of {best.shown.label}"
+    if Offload.NVME in {spec.offload_optimizer, spec.offload_param}:
+        yield "set nvme_path in it to a folder on your NVMe drive"

@@ -1,8 +1,9 @@
 """Which configuration to take first where nothing was timed: the one rule of plans and of reports.
 
 Of what fits with room, the one whose step is expected to be shortest; those whose intervals overlap with its interval
-are tied with it, and of them the simplest is taken: what is offloaded least, then the lowest stage, which partitions no
-more than it must, then most room. Where no time is known, all that fits with room is tied.
+are tied with it, and of them the simplest is taken: what is offloaded least, then what recomputes least and sets fewest
+keys, then the lowest stage, which partitions no more than it must, then most room. Where no time is known, all that
+fits with room is tied. A search for the fastest (`within`) takes less for a tie: variants on one GPU err alike.
 """
 
 from __future__ import annotations
@@ -34,6 +35,10 @@ class Option:
     """What is left of the scarcer of device and host memory, as a share of it."""
     expected: Interval | None = None
     """None: the time of its step is not known."""
+    recomputed: float = 0.0
+    """The share of blocks whose forward pass runs again."""
+    num_settings: int = 0
+    """DeepSpeed's keys that are set otherwise than by default."""
 
     @property
     def has_room(self) -> bool:
@@ -41,11 +46,11 @@ class Option:
         return self.room >= ROOM
 
     @property
-    def rank(self) -> tuple[int, int, int, float]:
+    def rank(self) -> tuple[float, ...]:
         """The smallest is the simplest."""
         reaches = [_REACH[self.offload_optimizer], _REACH[self.offload_param]]
         stage = _NO_STAGE if self.zero_stage is None else self.zero_stage
-        return max(reaches), sum(reaches), stage, -self.room
+        return max(reaches), sum(reaches), self.recomputed, self.num_settings, stage, -self.room
 
 
 @dataclass(frozen=True)
@@ -74,21 +79,28 @@ class Choice(Generic[_Item]):
         return f"{those}, {tied} about as fast: {rule}"
 
 
-def choose(items: Iterable[_Item], option: Callable[[_Item], Option]) -> Choice[_Item] | None:
-    """The one of `items` to take; None where none fits with room."""
+def choose(
+    items: Iterable[_Item], option: Callable[[_Item], Option], within: float | None = None
+) -> Choice[_Item] | None:
+    """The one of `items` to take; None where none fits with room. `within`: the share of the shortest time by which
+    others may be longer and are tied all the same; None: intervals that overlap are.
+    """
     roomy = [item for item in items if option(item).has_room]
     if not roomy:
         return None
-    tied = _as_fast([option(item) for item in roomy])
+    tied = _as_fast([option(item) for item in roomy], within)
     alike = [item for item, is_tied in zip(roomy, tied or [True] * len(roomy), strict=True) if is_tied]
     best = min(alike, key=lambda item: option(item).rank)
     return Choice(best, len(roomy), len(alike), is_timed=tied is not None)
 
 
-def _as_fast(options: Sequence[Option]) -> list[bool] | None:
+def _as_fast(options: Sequence[Option], within: float | None) -> list[bool] | None:
     """Whether each is about as fast as the fastest; None where no time is known. One of unknown time is not."""
     times = [option.expected for option in options if option.expected is not None]
     if not times:
         return None
     fastest = min(times, key=lambda one: one.step_s)
+    if within is not None:
+        longest_s = (1 + within) * fastest.step_s
+        return [option.expected is not None and option.expected.step_s <= longest_s for option in options]
     return [option.expected is not None and option.expected.low_s <= fastest.high_s for option in options]

@@ -101,6 +101,29 @@ def start_sweep(
     )
 
 
+def extend_run(
+    run: RunFolder,
+    planned: Sequence[PlannedTrial],
+    *,
+    sweep: Mapping[str, Any],
+    environment: Mapping[str, Any],
+    site: Site,
+    observer: Observer,
+) -> RunResult:
+    """Run those of `planned` that the run does not have yet; `planned` and `sweep` are of the run as it will be.
+
+    Raises UserError where `run_sweep` does.
+    """
+    there = {entry.trial_id for entry in load_run(run.path).plan.trials}
+    try:
+        lay_out(run, planned, resolved_configs(planned), sweep, environment)
+    except OSError as error:
+        raise UserError(f"{run.path}: cannot be written: {error.strerror or error}") from None
+    new = [item.trial.trial_id for item in planned if item.trial.trial_id not in there]
+    with stop_on_signals() as stop:
+        return run_beside_others(run.path, new, site=site, observer=observer, stop=stop)
+
+
 def resume_run(
     path: Path,
     *,

@@ -79,9 +79,9 @@ def lay_out(
     write_whole(run.environment, json.dumps(environment, indent=1))
     keep_asked(run, planned, configs)
     for item in planned:
-        if item.skipped is None and not make_folders:
-            continue
         folder = run.trial(item.trial.trial_id)
+        if (item.skipped is None and not make_folders) or folder.path.exists():  # a run that is extended has some
+            continue
         lay_out_trial(folder, item.trial, configs.get(item.trial.trial_id))
         if item.skipped is not None:
             # Not to the disk at once, which takes seconds for thousands: without its plan the folder is no run yet.

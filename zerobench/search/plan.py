@@ -16,7 +16,8 @@ from zerobench.spec.plan import cells, document, in_world, read_stages, read_wor
 from zerobench.spec.plan_own import own_config
 from zerobench.spec.plan_sweep import sweep_gpu, sweep_points
 from zerobench.spec.target import GPUS_PER_NODE
-from zerobench.spec.trial import Evidence
+from zerobench.spec.trial import FINE_TUNING, Evidence
+from zerobench.spec.varied import Varied, read_global_batch, varied
 
 
 @dataclass(frozen=True)
@@ -33,6 +34,12 @@ class Request:
     nvme: str | None = None
     micro_batch: str | None = None
     gradient_accumulation: str | None = None
+    global_batch: str | None = None
+    """Sequences a step; micro batch, accumulation and checkpointing are then varied, as far as they are not given."""
+    tokens_per_step: str | None = None
+    """The same in tokens."""
+    tunes: bool = False
+    """Whether selective checkpointing and DeepSpeed's keys are varied too."""
     sequence_length: str | None = None
     precision: str | None = None
     activation_checkpointing: bool = False
@@ -41,6 +48,10 @@ class Request:
     stage: str | None = None
     ds_config: str | None = None
     write: Path | None = None
+    for_trainer: bool = False
+    """Whether the configuration is written for transformers' Trainer, which fills in what its arguments say."""
+    fine_tunes: bool = False
+    """Whether the hyperparameters are those of fine-tuning, not of training from the start."""
     tokens: str | None = None
     frontier: str | None = None
     evidence: str | None = None
@@ -61,6 +72,8 @@ class Plan:
     planned: list[PlannedTrial]
     cluster: Cluster
     world: PlanWorld
+    varied: Varied | None = None
+    """What is varied of each of `planned`; None: each is predicted as it stands."""
 
 
 def read_plan(request: Request) -> Plan:
@@ -69,7 +82,7 @@ def read_plan(request: Request) -> Plan:
         raise UserError(f"--write: {request.write}: there is no folder {request.write.parent}")
     if request.frontier is not None:
         frontier_axis(request.frontier)
-        _refuse(request, "--frontier", ("write", "tokens"))
+        _refuse(request, "--frontier", ("write", "tokens", *_BATCH))
     if request.sweep is not None:
         return _of_sweep(request, request.sweep)
     for option in ("model", "gpus", "gpu"):
@@ -78,18 +91,23 @@ def read_plan(request: Request) -> Plan:
     if request.sets:
         raise UserError("--set changes a sweep, and none is named")
     cluster = _cluster(request, request.gpu or "", request.gpus or "")
-    simulated = _planned(request, cluster)  # what is wrong in the request comes before what the machine lacks
+    work = {"sequence_length": _SEQUENCE_LENGTH} | _work(request)  # what is wrong in it comes before what is lacking
+    variants = _varied(request, work, cluster)
+    simulated = _planned(request, work, cluster)
     world = plan_world(request.evidence, cluster.gpu, by_formula=request.formula)
     if request.lora is not None and world.evidence is Evidence.FORMULA:
         raise UserError("--lora by formula: closed forms are of models that are trained whole; use another evidence")
     planned = in_world(simulated, world.evidence)
-    name = f"plan-{planned[0].trial.model.name}"
-    return Plan(name, document(name, planned), planned, cluster, world)
+    name = f"{'tune' if request.tunes else 'plan'}-{planned[0].trial.model.name}"
+    return Plan(name, document(name, planned), planned, cluster, world, variants)
 
 
 _EXAMPLE = "zerobench plan --model llama-7b --gpus 8 --gpu h200 --host-memory 1TB"
 
-_WORK = ("model", "micro_batch", "gradient_accumulation", "sequence_length", "precision", "lora", "stage", "ds_config")
+_BATCH = ("global_batch", "tokens_per_step")
+_SIZES = ("model", "micro_batch", "gradient_accumulation", *_BATCH, "sequence_length", "precision")
+_WORK = (*_SIZES, "lora", "stage", "ds_config")
+_SEQUENCE_LENGTH = 2048
 
 
 def _of_sweep(request: Request, sweep: str) -> Plan:
@@ -120,7 +138,7 @@ def _cluster(request: Request, gpu: str, gpus: str) -> Cluster:
     )
 
 
-def _planned(request: Request, cluster: Cluster) -> list[PlannedTrial]:
+def _work(request: Request) -> dict[str, Any]:
     work = read_work(
         {
             "model": request.model,
@@ -132,8 +150,23 @@ def _planned(request: Request, cluster: Cluster) -> list[PlannedTrial]:
             "adapter": None if request.lora is None else f"lora-{request.lora}",
         }
     )
+    return work | ({"hyperparameters": FINE_TUNING} if request.fine_tunes else {})
+
+
+def _varied(request: Request, work: Mapping[str, Any], cluster: Cluster) -> Varied | None:
+    """What is varied where a global batch is given; each of the cells then begins at the first of the variants."""
+    length, ranks = work["sequence_length"], cluster.num_gpus
+    batch = read_global_batch(request.global_batch, request.tokens_per_step, sequence_length=length, ranks=ranks)
+    if batch is None:
+        return None
+    if request.ds_config is not None:
+        _refuse(request, "--ds-config", _BATCH)
+    return varied(batch, ranks, work, tunes=request.tunes)
+
+
+def _planned(request: Request, work: Mapping[str, Any], cluster: Cluster) -> list[PlannedTrial]:
     if request.ds_config is None:
-        return cells({"sequence_length": 2048} | work, cluster, read_stages(request.stage))
+        return cells(work, cluster, read_stages(request.stage))
     if request.stage is not None:
         raise UserError("--stage means nothing beside --ds-config: the file names one")
-    return own_config(request.ds_config, {"sequence_length": 2048} | work, cluster)
+    return own_config(request.ds_config, work, cluster)

@@ -7,9 +7,10 @@ from collections.abc import Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
+from zerobench.folder import RunFolder
 from zerobench.run.environment import capture_environment
 from zerobench.run.observer import Observer
-from zerobench.run.runner import RunResult, run_sweep
+from zerobench.run.runner import RunResult, extend_run, run_sweep
 from zerobench.run.site import LocalSite
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.trial import slug
@@ -25,6 +26,16 @@ def predict(
         sweep=sweep,
         environment=capture_environment(),
         reports=reports,
-        site=LocalSite(num_cpus=os.cpu_count() or 1, num_gpus=0),
+        site=_site(),
         observer=observer,
     )
+
+
+def extend(run: RunFolder, planned: Sequence[PlannedTrial], sweep: Mapping[str, Any], observer: Observer) -> RunResult:
+    """Run those of `planned` that `run` does not have yet. Raises UserError."""
+    environment = capture_environment()
+    return extend_run(run, planned, sweep=sweep, environment=environment, site=_site(), observer=observer)
+
+
+def _site() -> LocalSite:
+    return LocalSite(num_cpus=os.cpu_count() or 1, num_gpus=0)

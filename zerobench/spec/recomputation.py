@@ -67,3 +67,13 @@ def checkpointing_sentence(asked: Checkpointing) -> str:
     if asked == OPERATIONS:
         return "activation checkpointing by operation"
     return f"activation checkpointing of one of {asked.removeprefix(_EVERY)} blocks"
+
+
+def checkpointing_code(asked: Checkpointing) -> str:
+    """The line of a training script that turns it on, for a transformers model; which blocks, where not all are."""
+    if isinstance(asked, str) and asked.startswith(_EVERY):
+        number = asked.removeprefix(_EVERY)
+        return f"torch.utils.checkpoint around one block of {number}: if index % {number} == 0"
+    if asked == OPERATIONS:
+        return "torch.utils.checkpoint(block, ..., context_fn=create_selective_checkpoint_contexts(...)) in each block"
+    return "model.gradient_checkpointing_enable()"

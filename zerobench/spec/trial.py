@@ -208,6 +208,10 @@ class HyperparameterSpec(Spec):
     """Seeds the weights, the data and every random generator."""
 
 
+FINE_TUNING = HyperparameterSpec(learning_rate=2e-5, weight_decay=0.0, adam_beta2=0.999)
+"""Of full fine-tuning, as Stanford Alpaca and most recipes since have them; the defaults are of pre-training."""
+
+
 class StepsSpec(Spec):
     """How many steps a trial takes: the first one, which makes the optimizer states and is recorded apart, warm-up,
     memory steps, warm-up again, timed steps, and steps under a profiler where they are asked for.

@@ -33,6 +33,11 @@ def plan(
     ] = None,
     micro_batch: Annotated[str | None, typer.Option(metavar="N", help="Micro-batch size per GPU (1).")] = None,
     gradient_accumulation: Annotated[str | None, typer.Option(metavar="N", help="Passes a step (1).")] = None,
+    global_batch: Annotated[
+        str | None,
+        typer.Option(metavar="N", help="Sequences a step: micro batch, accumulation and checkpointing are searched."),
+    ] = None,
+    tokens_per_step: Annotated[str | None, typer.Option(metavar="N", help="The same in tokens: 4M.")] = None,
     sequence_length: Annotated[str | None, typer.Option(metavar="N", help="Tokens a sequence (2048).")] = None,
     precision: Annotated[str | None, typer.Option(metavar="NAME", help="bf16 (default), fp16 or fp32.")] = None,
     activation_checkpointing: Annotated[
@@ -59,6 +64,13 @@ def plan(
     write: Annotated[
         Path | None, typer.Option(metavar="FILE", help="Write the recommended DeepSpeed configuration.")
     ] = None,
+    write_for: Annotated[
+        str | None,
+        typer.Option("--for", metavar="NAME", help="trainer: what transformers' TrainingArguments say is auto in it."),
+    ] = None,
+    fine_tune: Annotated[
+        bool, typer.Option("--fine-tune", help="Learning rate and weight decay of fine-tuning in it.")
+    ] = False,
     sets: Annotated[
         list[str] | None, typer.Option("--set", metavar="AXIS=VALUE,...", help="Replace an axis of SWEEP.")
     ] = None,
@@ -68,7 +80,7 @@ def plan(
     reports: Reports = REPORTS,
 ) -> Answer:
     """Predict what fits and how fast it is expected to be, before anybody has the GPUs."""
-    from zerobench.cli.planning import plan
+    from zerobench.cli.planning import is_for_trainer, plan
     from zerobench.search.plan import Request
 
     request = Request(
@@ -82,6 +94,8 @@ def plan(
         nvme=nvme,
         micro_batch=micro_batch,
         gradient_accumulation=gradient_accumulation,
+        global_batch=global_batch,
+        tokens_per_step=tokens_per_step,
         sequence_length=sequence_length,
         precision=precision,
         activation_checkpointing=activation_checkpointing,
@@ -89,6 +103,8 @@ def plan(
         stage=stage,
         ds_config=ds_config,
         write=write,
+        for_trainer=is_for_trainer(write_for),
+        fine_tunes=fine_tune,
         tokens=tokens,
         frontier=frontier,
         evidence=evidence,

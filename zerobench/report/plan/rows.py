@@ -5,7 +5,7 @@ What must fit is said by zerobench.report.capacity; here it is held against what
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable
 from dataclasses import dataclass
 from functools import cached_property
 
@@ -17,6 +17,8 @@ from zerobench.report.memory_view import Instant, largest_peak
 from zerobench.report.render.layout import Shown
 from zerobench.report.step_time.bound import StepBound
 from zerobench.report.trials import Trial
+from zerobench.spec.architecture import dimensions
+from zerobench.spec.recomputation import recomputed_blocks
 from zerobench.spec.trial import Evidence, Offload
 from zerobench.timing.step import Expected
 
@@ -123,12 +125,16 @@ class PlanRow:
         """Whether device and host hold it."""
         return self.need is not None and self.device.fits and self.host.fits
 
-    @property
+    @cached_property
     def option(self) -> Option:
         """It as the rule of choice sees it; what is not known of the device has no room."""
         spec = self.trial.spec
         room = -1.0 if self.need is None else self.room
-        return Option(spec.zero_stage, spec.offload_optimizer, spec.offload_param, room, self.expected)
+        blocks = dimensions(spec.model).num_layers or 1
+        again = recomputed_blocks(spec.activation_checkpointing, blocks) / blocks
+        return Option(
+            spec.zero_stage, spec.offload_optimizer, spec.offload_param, room, self.expected, again, len(spec.ds_config)
+        )
 
     @property
     def expected_tokens_per_s(self) -> float | None:
@@ -156,6 +162,6 @@ def evidence_words(rows: Iterable[PlanRow]) -> str:
     return ", ".join(dict.fromkeys(row.evidence.value for row in rows))
 
 
-def recommended(rows: Sequence[PlanRow]) -> Choice[PlanRow] | None:
+def recommended(rows: Iterable[PlanRow], within: float | None = None) -> Choice[PlanRow] | None:
     """The row to take first, by the one rule (zerobench.report.choice); None where none fits with room."""
-    return choose(rows, lambda row: row.option)
+    return choose(rows, lambda row: row.option, within)

@@ -6,7 +6,7 @@ Everything is a prediction, and every table says so; nothing here was measured.
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -72,8 +72,11 @@ def plan_row(shown: Shown, cluster: Cluster) -> PlanRow:
 
 
 def names(specs: Sequence[TrialSpec]) -> list[str]:
-    """Names, without the optimizer where it follows from the offload in every row."""
-    return labels(_named(specs))
+    """Names, without what follows in every row: the optimizer from the offload, accumulation from the micro batch."""
+    named = _named(specs)
+    if len({spec.global_batch_size for spec in specs}) == 1:
+        named = [spec.model_copy(update={"gradient_accumulation_steps": 1}) for spec in named]
+    return labels(named)
 
 
 def _named(specs: Sequence[TrialSpec]) -> Sequence[TrialSpec]:
@@ -100,25 +103,48 @@ class PlanView:
     """None where nothing fits with room."""
 
 
-def plan_view(path: Path, cluster: Cluster, tokens: float | None = None) -> PlanView:
+@dataclass(frozen=True)
+class Found:
+    """What a search came to, of which its run has no more than the trials."""
+
+    rows: Sequence[PlanRow]
+    """Those that are shown, of all that were tried."""
+    words: str
+    """How it was searched."""
+    within: float | None = None
+    """As in `choose`."""
+
+
+def plan_view(path: Path, cluster: Cluster, tokens: float | None = None, found: Found | None = None) -> PlanView:
     """The plan of the run at `path`. Raises UserError: `path` is no run, or one of its records is torn."""
     with refusing_impossible_values(path):
         shown, rows = read_plan(path, cluster)
-        choice = recommended(rows)
+        others = _others(shown)
+        if found is not None:
+            rows = named_rows(found.rows)
+            shown = [row.shown for row in rows] + [one for one in shown if one.trial.record.status is Status.SKIPPED]
+            others = [found.words, *others]
+        choice = recommended(rows, None if found is None else found.within)
         best = None if choice is None else choice.best
         environment = store.load_run(path).environment
         details = list(_details(shown, rows, best, cluster, tokens, environment))
         if not rows:
             return PlanView((), details, None)
-        return PlanView((plan_table(rows), answer(rows, choice, cluster, _others(shown, rows), tokens)), details, best)
+        return PlanView((plan_table(rows), answer(rows, choice, cluster, others, tokens)), details, best)
 
 
-def _others(shown: Sequence[Shown], rows: Sequence[PlanRow]) -> list[str]:
+def named_rows(rows: Sequence[PlanRow]) -> list[PlanRow]:
+    """`rows` of a search with the names of `names`."""
+    told = names([row.trial.spec for row in rows])
+    return [replace(row, shown=replace(row.shown, label=name)) for row, name in zip(rows, told, strict=True)]
+
+
+def _others(shown: Sequence[Shown]) -> list[str]:
     """A line for the trials without figures."""
     skipped = [one.trial for one in shown if one.trial.record.status is Status.SKIPPED]
     reasons = dict.fromkeys((trial.record.reason or "").partition(";")[0] for trial in skipped)
     lines = [f"{len(skipped)} not tried: {plain('; '.join(reasons))}"] if skipped else []
-    failed = len(shown) - len(skipped) - len(rows)
+    failed = len(shown) - len(skipped) - sum(is_whole(one.trial) for one in shown)
     return [*lines, *([f"{failed} could not be predicted: see --details."] if failed else [])]
 
 

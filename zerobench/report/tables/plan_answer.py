@@ -12,6 +12,7 @@ from zerobench.report.tables.part import Part
 from zerobench.report.tables.plan_memory import verdict
 from zerobench.report.tables.plan_time import days, gpu_hours
 from zerobench.spec.cluster import Cluster
+from zerobench.spec.recomputation import checkpointing_code
 from zerobench.units import format_bytes, format_count, format_seconds
 
 
@@ -26,14 +27,32 @@ def answer(
     if choice is None:
         return Part(f"{_where(rows, cluster)}: nothing fits", text=[_nearest(rows), *others])
     best = choice.best
-    title = f"{_where(rows, cluster)}: take {plain(best.shown.label)}"
-    lines = [_memory(best), _speed(best), *_duration(best, tokens), f"Why: {choice.reason}."]
+    title = f"{_where(rows, cluster)}: take {_taken(best)}"
+    lines = [*_batch(rows, best), _memory(best), _speed(best), *_duration(best, tokens), f"Why: {choice.reason}."]
     return Part(title, text=[*lines, *others])
+
+
+def _taken(best: PlanRow) -> str:
+    """Its name, and its strategy where that is in no name because all have it."""
+    strategy, label = best.trial.spec.strategy, plain(best.shown.label)
+    return label if strategy in label.split() else f"{strategy} {label}"
 
 
 def _where(rows: Sequence[PlanRow], cluster: Cluster) -> str:
     spec = rows[0].trial.spec
     return f"{plain(spec.model.name)} on {spec.world_size} x {cluster.gpu.name}"
+
+
+def _batch(rows: Sequence[PlanRow], best: PlanRow) -> Iterator[str]:
+    """How the global batch comes about, where rows differ in it; checkpointing as the line of code that turns it on."""
+    spec = best.trial.spec
+    if len({row.trial.spec.micro_batch_size for row in rows}) > 1:
+        yield (
+            f"Batch: {spec.global_batch_size:,} sequences = micro batch {spec.micro_batch_size} x accumulation "
+            f"{spec.gradient_accumulation_steps} x {spec.world_size} GPUs."
+        )
+    if spec.activation_checkpointing:
+        yield f"In your script: {checkpointing_code(spec.activation_checkpointing)}"
 
 
 def _memory(best: PlanRow) -> str:

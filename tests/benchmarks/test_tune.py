@@ -1,0 +1,81 @@
+"""What the docs say of `zerobench tune` against a full grid is worked out of the committed figures."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from itertools import groupby
+
+import pytest
+
+from benchmarks.tune.cases import CASES, MICRO_BATCHES, PLACES, SHARE, grid
+from benchmarks.tune.grid import Figure, committed, figure
+from zerobench.report.choice import ROOM
+from zerobench.search.formula import formula_row
+
+FIGURES = {key: list(rows) for key, rows in groupby(committed(), lambda one: (one.world, one.case))}
+EACH = pytest.mark.parametrize("key", FIGURES, ids=lambda key: f"{key[0]}: {key[1]}")
+
+
+def step_ms(rows: Sequence[Figure]) -> float:
+    """Of the fastest that was seen to fit with room."""
+    return min(float(row.expected_step_ms) for row in rows if row.tried == "true" and float(row.room) >= ROOM)
+
+
+def of(rows: Sequence[Figure], *names: str) -> list[Figure]:
+    return [row for row in rows if row.of in names]
+
+
+def test_all_twelve_cases_were_searched() -> None:
+    assert {case for world, case in FIGURES if world == "formula"} == {case.name for case in CASES}
+
+
+@EACH
+def test_the_grid_is_full_and_its_best_is_known(key: tuple[str, str]) -> None:
+    """All that are faster than the best were tried, or are far too large."""
+    rows = of(FIGURES[key], "grid")
+    assert len(rows) == 60 == 2 * len(PLACES) * len(MICRO_BATCHES)
+    best = step_ms(rows)
+    faster = [row for row in rows if row.expected_step_ms and float(row.expected_step_ms) < best]
+    assert all(row.tried == "true" or float(row.room) < -0.3 for row in faster)
+
+
+@EACH
+def test_tune_is_at_most_three_per_cent_slower_than_the_best_of_the_grid(key: tuple[str, str]) -> None:
+    [choice] = of(FIGURES[key], "tune")
+    assert float(choice.room) >= ROOM
+    assert float(choice.expected_step_ms) <= 1.03 * step_ms(of(FIGURES[key], "grid"))
+
+
+@EACH
+def test_tune_is_never_slower_than_deepspeeds_defaults(key: tuple[str, str]) -> None:
+    """A stage, micro batches of one and nothing else, where they fit with room."""
+    [choice] = of(FIGURES[key], "tune")
+    plain = [
+        row
+        for row in of(FIGURES[key], "grid")
+        if (row.micro_batch, row.offload_optimizer, row.checkpointing) == (1, "none", "false")
+        and float(row.room) >= ROOM
+    ]
+    assert all(float(choice.expected_step_ms) <= 1.01 * float(row.expected_step_ms) for row in plain)
+
+
+@EACH
+def test_tune_takes_a_fraction_of_the_grids_trials(key: tuple[str, str]) -> None:
+    assert len(of(FIGURES[key], "tune", "tune tried")) <= 12
+
+
+def test_the_figures_by_formula_are_those_of_today() -> None:
+    """A change of the time model or of a formula is written anew: python -m benchmarks.tune.grid formula REPORTS."""
+    case = CASES[3]
+    [choice] = of(FIGURES["formula", case.name], "tune")
+    request = next(
+        trial
+        for trial in grid(case)
+        if (trial.strategy, trial.micro_batch_size) == (choice.strategy, choice.micro_batch)
+        and str(trial.activation_checkpointing).lower() == choice.checkpointing
+        and trial.offload_optimizer.value == choice.offload_optimizer
+    )
+    row = formula_row(request, case.cluster)
+    assert row is not None
+    assert figure(case, "formula", "tune", row, tried=True) == choice
+    assert request.micro_batch_size * request.gradient_accumulation_steps == SHARE

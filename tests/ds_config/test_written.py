@@ -1,0 +1,71 @@
+"""The configuration that a plan writes is one that DeepSpeed and transformers' Trainer take as it stands."""
+
+from __future__ import annotations
+
+import json
+from ast import literal_eval
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from zerobench.ds_config import build_ds_config
+from zerobench.ds_config.written import training_arguments, written_config
+from zerobench.spec.optimizers import deepspeeds_adamw
+from zerobench.spec.presets import resolve_model
+from zerobench.spec.trial import FINE_TUNING, Offload, Precision, TrialSpec
+
+CASES = [(0, Offload.NONE), (1, Offload.CPU), (2, Offload.NONE), (3, Offload.CPU)]
+
+
+def spec(stage: int, offload: Offload, **fields: Any) -> TrialSpec:
+    return TrialSpec(
+        model=resolve_model("llama-10m"),
+        strategy=f"zero{stage}",
+        offload_optimizer=offload,
+        optimizer=deepspeeds_adamw(offloaded=offload is not Offload.NONE),
+        micro_batch_size=2,
+        gradient_accumulation_steps=4,
+        hyperparameters=FINE_TUNING,
+        **fields,
+    )
+
+
+def arguments(trial: TrialSpec, config: Path, folder: Path) -> Any:
+    from transformers import TrainingArguments
+
+    pairs = (pair.split("=") for pair in training_arguments(trial).split(", "))
+    told = {name: literal_eval(value) for name, value in pairs}
+    return TrainingArguments(output_dir=str(folder), deepspeed=str(config), use_cpu=True, **told)
+
+
+@pytest.mark.parametrize(("stage", "offload"), CASES)
+def test_trainer_fills_in_what_is_auto_and_the_whole_is_what_was_planned(
+    tmp_path: Path, stage: int, offload: Offload
+) -> None:
+    trial = spec(stage, offload)
+    path = tmp_path / "ds.json"
+    path.write_text(json.dumps(written_config(trial, for_trainer=True)))
+    told = arguments(trial, path, tmp_path)
+    told.hf_deepspeed_config.trainer_config_finalize(told, None, num_training_steps=10)
+    filled = told.hf_deepspeed_config.config
+    assert "auto" not in json.dumps(filled)
+    planned = written_config(trial)
+    assert {key: filled[key] for key in planned} == planned
+
+
+@pytest.mark.parametrize("precision", [Precision.BF16, Precision.FP16])
+@pytest.mark.parametrize(("stage", "offload"), CASES)
+def test_deepspeed_reads_it_as_the_configuration_that_was_predicted(
+    stage: int, offload: Offload, precision: Precision
+) -> None:
+    from deepspeed.runtime.config import DeepSpeedConfig
+
+    trial = spec(stage, offload, precision=precision)
+    read, built = (DeepSpeedConfig(dict(one)) for one in (written_config(trial), build_ds_config(trial)))
+    assert read.train_micro_batch_size_per_gpu == 2
+    assert read.gradient_accumulation_steps == 4
+    of_saving = "gather_16bit_weights_on_model_save"
+    assert read.zero_config.model_dump(exclude={of_saving}) == built.zero_config.model_dump(exclude={of_saving})
+    assert getattr(read.zero_config, of_saving) is (stage == 3)
+    assert read.steps_per_print is None

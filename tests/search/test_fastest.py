@@ -1,0 +1,147 @@
+"""The search for the fastest: what it takes fits, nothing that fits is faster, and few trials tell."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from pathlib import Path
+
+import pytest
+
+from tests.tools.no_emulator import no_emulator  # noqa: F401 -- a fixture
+from zerobench.errors import UserError
+from zerobench.report.plan.rows import PlanRow
+from zerobench.run.observer import Silent
+from zerobench.search.fastest import AS_FAST, Cell, asked_of_formulas, fastest, search
+from zerobench.search.formula import formula_row
+from zerobench.search.plan import Plan, Request, read_plan
+from zerobench.search.searched import Rounds, searched, shortened
+from zerobench.spec.trial import TrialSpec
+
+pytestmark = pytest.mark.usefixtures("no_emulator")
+
+REQUEST = Request(
+    model="llama-7b", gpus="8", gpu="h100", host_memory="1TB", global_batch="512", tunes=True, formula=True, stage="1,3"
+)
+
+
+@pytest.fixture(scope="module")
+def plan() -> Plan:
+    return read_plan(REQUEST)
+
+
+@pytest.fixture(scope="module")
+def asked(plan: Plan) -> list[Cell]:
+    assert plan.varied is not None
+    return asked_of_formulas([one.trial for one in plan.planned if one.skipped is None], plan.varied, plan.cluster)
+
+
+@pytest.fixture
+def cells(asked: list[Cell]) -> list[Cell]:
+    """Of which none was tried."""
+    return [Cell(one.by_formula) for one in asked]
+
+
+def needing(share: Callable[[TrialSpec], float], tried: list[PlanRow]) -> Callable[[Sequence[PlanRow]], list[PlanRow]]:
+    """A world where a trial needs `share` times the memory that the formula says."""
+
+    def make(rows: Sequence[PlanRow]) -> list[PlanRow]:
+        found = []
+        for row in rows:
+            capacity = replace(row.capacity, device_bytes=int(row.capacity.device_bytes / share(row.trial.spec)))
+            found.append(PlanRow(row.shown, capacity, row.bound, row.expected))
+        tried.extend(found)
+        return found
+
+    return make
+
+
+def true_best(cells: Sequence[Cell], share: Callable[[TrialSpec], float]) -> PlanRow:
+    """By trying all."""
+    everything = [row for cell in cells for row in cell.by_formula.values()]
+    best = fastest(needing(share, [])(everything))
+    assert best is not None
+    return best
+
+
+def step_s(row: PlanRow | None) -> float:
+    assert row is not None
+    assert row.expected is not None
+    return row.expected.step_s
+
+
+@pytest.mark.parametrize("factor", [1.0, 1.2, 1.6])
+@pytest.mark.parametrize("width", [None, 4])
+def test_the_choice_is_within_two_per_cent_of_the_best_of_all_by_a_fraction_of_the_trials(
+    cells: list[Cell], factor: float, width: int | None
+) -> None:
+    def share(spec: TrialSpec) -> float:
+        return factor if spec.activation_checkpointing is False else factor + 0.1
+
+    tried: list[PlanRow] = []
+    search(cells, needing(share, tried), lambda _: None, width)
+    found = fastest(cell.best for cell in cells)
+    assert found is not None
+    assert found.has_room
+    assert step_s(found) <= (1 + AS_FAST) ** 2 * step_s(true_best(cells, share))
+    assert len(tried) <= 16
+    assert sum(len(cell.by_formula) for cell in cells) > 16 * len(tried)
+
+
+def test_a_cell_whose_first_choice_fails_goes_on_with_the_next(cells: list[Cell]) -> None:
+    search(cells, lambda rows: needing(lambda _: 1.0, [])(rows[1:]), lambda _: None, width=None)
+    assert cells[0].failed
+    assert cells[0].best is None
+    assert all(cell.best is not None for cell in cells[1:])
+
+
+def test_where_nothing_fits_that_which_comes_nearest_is_tried_and_shown(cells: list[Cell]) -> None:
+    search(cells, needing(lambda _: 10.0, []), lambda _: None)
+    assert all(cell.best is None for cell in cells)
+    assert all(cell.shown is not None for cell in cells)
+
+
+def test_a_run_holds_all_rounds_with_two_micro_batches_each_and_rows_are_of_the_whole_step(
+    tmp_path: Path, plan: Plan
+) -> None:
+    assert plan.varied is not None
+    found = searched(plan, tmp_path, Silent(), 2)
+    assert found.num_rounds >= 1
+    assert {row.trial.spec.global_batch_size for row in found.rows} == {512}
+    trials = list((found.result.folder.path / "trials").iterdir())
+    assert len(trials) == found.num_tried + sum(one.skipped is not None for one in plan.planned)
+    assert found.result.statuses.total() >= found.num_tried
+    for row in found.rows:
+        whole = formula_row(row.trial.spec, plan.cluster)
+        assert step_s(row) == pytest.approx(step_s(whole), rel=1e-9)
+        assert shortened(row.trial.spec).gradient_accumulation_steps <= 2
+
+
+def test_rounds_join_one_run(tmp_path: Path, plan: Plan, cells: list[Cell]) -> None:
+    rounds = Rounds(plan, tmp_path, Silent())
+    first, second = list(cells[0].by_formula.values())[:2]
+    made = [*rounds.make([first]), *rounds.make([second])]
+    assert [row.trial.spec.micro_batch_size for row in made] == [1, 2]
+    assert len(list(tmp_path.iterdir())) == 1
+
+
+def test_a_world_where_every_trial_fails_ends_the_search_in_one_line(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, plan: Plan
+) -> None:
+    assert plan.varied is not None
+    monkeypatch.setattr("zerobench.run.simulations.formula_record", _fails)
+    with pytest.raises(UserError, match=f"no trial of {tmp_path}/tune-llama-7b_.* completed; its records say why$"):
+        searched(plan, tmp_path, Silent())
+
+
+def _fails(trial: TrialSpec) -> None:
+    raise UserError(f"{trial.strategy}: a formula that is not there")
+
+
+def test_a_model_without_a_closed_form_is_refused_in_one_line(tmp_path: Path, plan: Plan) -> None:
+    assert plan.varied is not None
+    unknown = [
+        one.model_copy(update={"trial": one.trial.model_copy(update={"strategy": "pipeline"})}) for one in plan.planned
+    ]
+    with pytest.raises(UserError, match="no closed form is known of llama-7b"):
+        searched(replace(plan, planned=unknown), tmp_path, Silent())

@@ -1,0 +1,40 @@
+"""What the closed forms say of a trial, in this process and in milliseconds: thousands can be asked."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zerobench.errors import UserError
+from zerobench.formulas.record import formula_record
+from zerobench.records import RankRecord, Status, TrialRecord
+from zerobench.report.plan.rows import PlanRow
+from zerobench.report.plan.view import plan_row
+from zerobench.report.render.layout import Shown
+from zerobench.spec.cluster import Cluster
+from zerobench.spec.trial import Evidence, TrialSpec
+
+
+@dataclass(frozen=True)
+class Told:
+    """A trial that no run holds as it is told."""
+
+    spec: TrialSpec
+    record: TrialRecord
+    ranks: tuple[RankRecord, ...]
+
+
+def formula_row(trial: TrialSpec, cluster: Cluster) -> PlanRow | None:
+    """`trial` on the cluster by formula; None where no closed form is known of such work."""
+    asked = trial.model_copy(update={"evidence": Evidence.FORMULA})
+    try:
+        rank = formula_record(asked)
+    except UserError:
+        return None
+    record = TrialRecord(
+        run_id="formula",
+        trial_id=asked.trial_id,
+        config_hash=asked.config_hash,
+        status=Status.COMPLETED,
+        ranks_expected=1,
+    )
+    return plan_row(Shown(Told(asked, record, (rank,)), asked.strategy, None), cluster)

@@ -1,0 +1,167 @@
+"""A plan whose cells are searched: each round's trials join one run, which then holds all that was tried."""
+
+from __future__ import annotations
+
+from collections import Counter
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerobench.errors import UserError
+from zerobench.records import Status
+from zerobench.report.plan.rows import PlanRow
+from zerobench.report.plan.view import plan_row
+from zerobench.report.render.layout import Shown
+from zerobench.report.trials import Trial, ended_trials, is_whole
+from zerobench.run.observer import Observer
+from zerobench.run.runner import RunResult
+from zerobench.search.fastest import Cell, asked_of_formulas, fastest, search
+from zerobench.search.formula import Told
+from zerobench.search.plan import Plan
+from zerobench.search.predict import extend, predict
+from zerobench.spec.cluster import Cluster
+from zerobench.spec.plan import checked, document, in_world
+from zerobench.spec.trial import Evidence, TrialSpec
+from zerobench.store import load_run
+
+MICRO_BATCHES_PLAYED = 2
+"""Of a step, in a trial: the first one makes gradients, the second adds to them, and all others are like it."""
+WIDTH = 4
+"""Trials of a round of `tune`: what two cores predict in ten seconds."""
+
+
+@dataclass(frozen=True)
+class Searched:
+    """What was found."""
+
+    result: RunResult
+    cells: Sequence[Cell]
+    num_rounds: int
+
+    @property
+    def num_variants(self) -> int:
+        """All that the closed forms were asked for."""
+        return sum(len(cell.by_formula) for cell in self.cells)
+
+    @property
+    def num_tried(self) -> int:
+        """Those that were tried in the plan's world."""
+        return sum(len(cell.tried) + len(cell.failed) for cell in self.cells)
+
+    @property
+    def rows(self) -> list[PlanRow]:
+        """Of each cell that was tried the best."""
+        return [row for cell in self.cells if (row := cell.shown) is not None]
+
+    @property
+    def best(self) -> PlanRow | None:
+        """The fastest of all, the simplest of those that are as fast."""
+        return fastest(cell.best for cell in self.cells)
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """The evidence as JSON: what was chosen, all that was tried, how it was searched; bytes and seconds."""
+        tried = [_figures(row) for cell in self.cells for row in cell.tried.values()]
+        return {
+            "chosen": None if self.best is None else _figures(self.best),
+            "assumptions": [] if self.best is None or self.best.expected is None else self.best.expected.assumptions,
+            "num_variants": self.num_variants,
+            "num_tried": self.num_tried,
+            "num_rounds": self.num_rounds,
+            "tried": sorted(tried, key=lambda one: (not one["has_room"], one["expected_step_s"] or 0.0)),
+        }
+
+
+_VARIED = (
+    "strategy",
+    "offload_optimizer",
+    "offload_param",
+    "micro_batch_size",
+    "gradient_accumulation_steps",
+    "activation_checkpointing",
+    "ds_config",
+)
+
+
+def _figures(row: PlanRow) -> dict[str, Any]:
+    found = row.expected
+    return row.trial.spec.model_dump(mode="json", include=set(_VARIED)) | {
+        "evidence": row.evidence.value,
+        "needed_bytes": row.device.needed_bytes,
+        "capacity_bytes": row.device.capacity_bytes,
+        "host_needed_bytes": row.host.needed_bytes,
+        "has_room": row.has_room,
+        "expected_step_s": None if found is None else found.step_s,
+        "expected_step_interval_s": None if found is None else (found.low_s, found.high_s),
+        "expected_tokens_per_s": row.expected_tokens_per_s,
+    }
+
+
+def searched(plan: Plan, reports: Path, observer: Observer, width: int | None = None) -> Searched:
+    """Search the cells of `plan`, each for itself or (`width`) for the fastest of all, in a run under `reports`.
+
+    Raises UserError: no closed form is known of the model, which the search begins with.
+    """
+    trials = [item.trial for item in plan.planned if item.skipped is None]
+    cells = [] if plan.varied is None else asked_of_formulas(trials, plan.varied, plan.cluster)
+    if not cells:
+        raise UserError(
+            f"--global-batch: no closed form is known of {plan.planned[0].trial.model.name}, so that nothing can be "
+            "searched; give --micro-batch and --gradient-accumulation instead"
+        )
+    rounds = Rounds(plan, reports, observer)
+    number = search(cells, rounds.make, observer.note, width)
+    if rounds.result is None or rounds.result.interrupted:
+        raise KeyboardInterrupt
+    return Searched(rounds.result, cells, number)
+
+
+class Rounds:
+    """Predicts the trials of each round, in one run."""
+
+    def __init__(self, plan: Plan, reports: Path, observer: Observer) -> None:
+        self._plan, self._reports, self._observer = plan, reports, observer
+        self._planned = [item for item in plan.planned if item.skipped is not None]
+        self.result: RunResult | None = None
+
+    def make(self, variants: Sequence[PlanRow]) -> Sequence[PlanRow]:
+        """The rows of `variants`, which are by formula, as the plan's world has them; without those that failed."""
+        short = {row.trial.spec.config_hash: shortened(row.trial.spec) for row in variants}
+        world = self._plan.world.evidence
+        self._planned += in_world(checked(list(short.values()), self._plan.cluster), world)
+        self.result = self._run(document(self._plan.name, self._planned))
+        if self.result.interrupted:
+            raise KeyboardInterrupt
+        trials = {one.spec.config_hash: one for one in ended_trials(load_run(self.result.folder.path)) if is_whole(one)}
+        pairs = ((row, trials.get(short[row.trial.spec.config_hash].config_hash)) for row in variants)
+        rows = [lengthened(row, trial, self._plan.cluster) for row, trial in pairs if trial is not None]
+        if not trials:
+            other = "; another world may: --evidence simulated" if world is Evidence.EMULATED else ""
+            raise UserError(f"no trial of {self.result.folder.path} completed; its records say why{other}")
+        return rows
+
+    def _run(self, sweep: dict[str, Any]) -> RunResult:
+        if self.result is None:
+            return predict(self._planned, self._plan.name, sweep, self._reports, self._observer)
+        more = extend(self.result.folder, self._planned, sweep, self._observer)
+        statuses: Counter[Status] = self.result.statuses + more.statuses
+        return RunResult(self.result.folder, statuses, interrupted=more.interrupted)
+
+
+def shortened(spec: TrialSpec) -> TrialSpec:
+    """`spec` with as many micro-batches as it takes to see all that its memory ever holds."""
+    micro_batches = min(spec.gradient_accumulation_steps, MICRO_BATCHES_PLAYED)
+    return spec.model_copy(update={"gradient_accumulation_steps": micro_batches})
+
+
+def lengthened(by_formula: PlanRow, played: Trial, cluster: Cluster) -> PlanRow:
+    """The variant as it was asked for: memory as its shortened trial has it, collectives and FLOPs of all of its
+    micro-batches as the formula counts them.
+    """
+    said = by_formula.trial.ranks[0]
+    counted = {name: getattr(said, name) for name in ("collectives", "flops", "flops_per_step", "flops_formula")}
+    spec = by_formula.trial.spec.model_copy(update={"evidence": played.spec.evidence})
+    record = played.record.model_copy(update={"trial_id": spec.trial_id, "config_hash": spec.config_hash})
+    ranks = tuple(rank.model_copy(update=counted) for rank in played.ranks)
+    return plan_row(Shown(Told(spec, record, ranks), spec.strategy, None), cluster)

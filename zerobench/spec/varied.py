@@ -1,0 +1,104 @@
+"""What a search varies at a fixed global batch: micro batch (accumulation follows), checkpointing, DeepSpeed's keys.
+
+Stage and offload are the cells of a plan (zerobench.spec.plan); each cell has all of these variants.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any
+
+from zerobench.errors import UserError
+from zerobench.spec.cluster import read_count, read_tokens
+from zerobench.spec.recomputation import OPERATIONS, Checkpointing
+from zerobench.spec.trial import Offload, TrialSpec
+
+WHOLE: tuple[Checkpointing, ...] = (False, True)
+"""Checkpointing as `plan` varies it."""
+SELECTIVE: tuple[Checkpointing, ...] = (False, "every-4", "every-2", OPERATIONS, True)
+"""As `tune` does."""
+
+_MOST_SEQUENCES = 10**7
+
+
+@dataclass(frozen=True)
+class Varied:
+    """What is varied of a cell's trial."""
+
+    micro_batches: tuple[int, ...]
+    """Each divides `sequences`."""
+    sequences: int
+    """Of the global batch that each rank trains in a step."""
+    checkpointings: tuple[Checkpointing, ...]
+    sets_keys: bool = False
+    """Whether DeepSpeed's keys are varied too."""
+
+    def families(self, cell: TrialSpec) -> Iterator[list[TrialSpec]]:
+        """The cell's variants: those of each family differ in their micro batch alone, the smallest first."""
+        for keys in _settings(cell) if self.sets_keys else [{}]:
+            for checkpointing in self.checkpointings:
+                same = {"activation_checkpointing": checkpointing, "ds_config": {**cell.ds_config, **keys}}
+                yield [cell.model_copy(update=same | self._batch(micro)) for micro in self.micro_batches]
+
+    def _batch(self, micro: int) -> dict[str, int]:
+        return {"micro_batch_size": micro, "gradient_accumulation_steps": self.sequences // micro}
+
+
+def read_global_batch(sequences: str | None, tokens: str | None, *, sequence_length: int, ranks: int) -> int | None:
+    """Sequences a step, by `--global-batch` or, to the nearest batch that the ranks share, by `--tokens-per-step`.
+
+    Raises UserError: both are given, or the ranks cannot share so many.
+    """
+    if tokens is not None:
+        if sequences is not None:
+            raise UserError("--tokens-per-step contradicts --global-batch: give one of them")
+        asked = read_tokens("--tokens-per-step", tokens)
+        return max(1, round(asked / (sequence_length * ranks))) * ranks
+    if sequences is None:
+        return None
+    batch = read_count("--global-batch", sequences, _MOST_SEQUENCES)
+    if batch % ranks:
+        near = [str(one) for one in (batch // ranks * ranks, (batch // ranks + 1) * ranks) if one]
+        raise UserError(f"--global-batch: {ranks} GPUs cannot share {batch} sequences; choices: {', '.join(near)}")
+    return batch
+
+
+def varied(batch: int, ranks: int, work: Mapping[str, Any], *, tunes: bool) -> Varied:
+    """What is varied at `batch` sequences a step, `work` saying what is not. Raises UserError: it does not come out."""
+    sequences = batch // ranks
+    micro, accumulation = work.get("micro_batch_size"), work.get("gradient_accumulation_steps")
+    found = [one for one in range(1, sequences + 1) if sequences % one == 0]
+    if micro is not None:
+        found = [one for one in found if one == micro]
+    if accumulation is not None:
+        found = [one for one in found if one * accumulation == sequences]
+    if not found:
+        given = {"--micro-batch": micro, "--gradient-accumulation": accumulation}
+        said = " and ".join(f"{option} {value}" for option, value in given.items() if value is not None)
+        raise UserError(f"--global-batch: {batch} sequences on {ranks} GPUs are {sequences} each, not by {said}")
+    checkpointings = (True,) if work.get("activation_checkpointing") else SELECTIVE if tunes else WHOLE
+    return Varied(tuple(found), sequences, checkpointings, sets_keys=tunes)
+
+
+_BUCKETS = {
+    1: ("reduce_bucket_size", "allgather_bucket_size"),
+    2: ("reduce_bucket_size", "allgather_bucket_size"),
+    3: ("reduce_bucket_size", "stage3_prefetch_bucket_size", "stage3_max_live_parameters"),
+}
+_SMALL = 50_000_000
+"""Elements: a tenth of DeepSpeed's buckets, still some milliseconds of a link."""
+
+
+def _settings(cell: TrialSpec) -> Sequence[dict[str, Any]]:
+    """DeepSpeed's defaults first; reduction beside the backward pass, which stages 1 and 2 do not do by themselves;
+    small buckets, which no expected time is better for, so that they are taken where they make something else fit.
+    """
+    stage = cell.zero_stage or 0
+    if stage == 0:
+        return [{}]
+    overlaps: list[dict[str, Any]] = [{}]
+    if stage in {1, 2} and cell.offload_optimizer is Offload.NONE:
+        overlaps.append({"zero_optimization.overlap_comm": True})
+    small = {f"zero_optimization.{name}": _SMALL for name in _BUCKETS[stage]}
+    return [one | more for more in ({}, small) for one in overlaps]
