@@ -202,7 +202,6 @@ def test_the_docstring_names_every_axis_and_field_of_a_sweep_file():
         ({"hyperparameters": {"learning_rate": True}}, "hyperparameters: learning_rate: true is no number"),
         ({"hyperparameters": {"learning_rate": "inf"}}, "hyperparameters: learning_rate: inf is no finite number"),
         ({"hyperparameters": {"seed": -1}}, "hyperparameters: seed: -1 is out of range"),
-        ({"hyperparameters": {"seed": 2**63}}, "hyperparameters: seed: 9223372036854775808 is out of range"),
         ({"hyperparameters": 3}, "hyperparameters: 3: no mapping; choices: learning_rate,"),
         ({"steps": {"timed": 0}}, "steps: timed: Input should be greater than or equal to 1 (got 0)"),
         ({"timeout_s": 1e9}, "timeout_s: Input should be less than or equal to 2592000"),
