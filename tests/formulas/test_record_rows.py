@@ -102,7 +102,7 @@ def told(name: str) -> dict[str, Any]:
     about = {
         name: getattr(record, name) for name in ("rank", "local_rank", "world_size", "device_name", "flops_per_step")
     }
-    counts = {"parameters": record.parameters and record.parameters.total}
+    counts: dict[str, Any] = {"parameters": record.parameters and record.parameters.total}
     counts["flops"] = ", ".join(f"{row.step.value} {row.phase.value} {row.flops}" for row in record.flops)
     return {**about, **counts, "notes": record.notes, "collectives": collectives, "memory": memory}
 

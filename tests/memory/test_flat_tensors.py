@@ -20,7 +20,7 @@ def held_after_a_pass(halves: bool) -> Held:
 
     from zerobench.memory.flat_tensors import walk_flat
 
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)  # type: ignore[attr-defined]
     precision = MixedPrecision(param_dtype=torch.bfloat16) if halves else None
     wrapped: Any = FullyShardedDataParallel(
         torch.nn.Linear(3, 5), device_id=torch.device("cpu"), mixed_precision=precision, use_orig_params=False

@@ -90,7 +90,7 @@ def test_a_number_has_bounds_that_its_refusal_names() -> None:
 
 
 def test_what_is_usual_is_not_in_a_name_unless_asked_and_what_a_sweep_leaves_out_is_the_trials_own_default() -> None:
-    assert (LABELS["strategy"].always, LABELS["precision"].always) == (True, False)
+    assert (LABELS["strategy"].always, LABELS["micro_batch_size"].always) == (True, False)
     assert {name: getattr(TRIAL, name) for name in DEFAULTS if name in TrialSpec.model_fields} == {
         name: value for name, value in DEFAULTS.items() if name in TrialSpec.model_fields
     }
