@@ -1,8 +1,9 @@
 """zerobench: where every byte of a DeepSpeed ZeRO training run goes, and how fast it runs.
 
 From Python: `zerobench.plan(...)`, `zerobench.tune(...)`, `zerobench.predict(...)`, `zerobench.run_sweep(...)`,
-`zerobench.load(...)` (zerobench/api.py). Two names are for users' own training scripts, and need torch: `zerobench.track(engine)` and, for
-the Hugging Face Trainer, `zerobench.TrainerCallback()`. All are imported when they are asked for.
+`zerobench.load(...)` (zerobench/api.py). Two names are for users' own training scripts, and need torch:
+`zerobench.track(engine)` and, for the Hugging Face Trainer, `zerobench.TrainerCallback()`. All are imported when they
+are asked for.
 """
 
 from __future__ import annotations

@@ -134,9 +134,9 @@ def test_the_terminal_shows_both_sides_in_each_table_of_memory_and_the_server_is
         assert table.count("0 server") == 1, table
         label = next(line.split()[0] for line in table.splitlines() if "0 server" in line)
         assert sum(line.startswith(label) for line in table.splitlines()) == 2, table
-        assert "A server has a row of its own." in " ".join(table.split())
+        assert "Servers have their own row." in " ".join(table.split())
     [over_ranks] = [section for title, section in tables.items() if title.startswith("Device memory over the ranks")]
-    assert "A server is not among the ranks" in " ".join(over_ranks.split())
+    assert "Without servers." in " ".join(over_ranks.split())
     [apart] = [section for title, section in tables.items() if title.startswith("Parameter server, side by side")]
     assert "server" in apart
     assert "worker" in apart
