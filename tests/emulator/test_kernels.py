@@ -134,3 +134,21 @@ def test_what_needs_a_size_that_only_the_library_knows_is_refused(said):
     assert "_bufferSize" in refused["eigh"]
     assert refused["fft"] == "cuFFT error: CUFFT_NOT_SUPPORTED"
     assert refused["share"] == "CUDA error: operation not supported on the emulated GPU"
+
+
+DISPATCHED = """
+import json, torch
+x = torch.ones(64, 1000, device="cuda")
+found = [x.cumsum(-1), *x.sort(), *x.topk(5), torch.multinomial(x[0], 2), torch.unique(x)]
+print(json.dumps([list(one.shape) for one in found]))
+"""
+
+
+@pytest.mark.parametrize("gpu", ["RTX 4090", "B300 SXM"])
+def test_what_is_dispatched_by_compiled_code_runs_where_code_for_that_very_gpu_was_not_compiled(
+    emulated: Emulated, gpu: str
+) -> None:
+    """Torch is compiled for 8.6 and 10.0, not for 8.9 and 10.3: CUB knows the code's architecture and no other."""
+    shapes = emulated(DISPATCHED, gpu=gpu)
+    assert shapes[:3] == [[64, 1000]] * 3
+    assert shapes[3:6] == [[64, 5], [64, 5], [2]]

@@ -1,14 +1,65 @@
 // Kernels: registered by the compiler's start-up code, asked about, launched into nothing.
+#include <stdint.h>
 #include <stdlib.h>
 #include <string.h>
 
 #include "runtime.h"
 
+// What a translation unit was compiled for, as nvcc writes it (fatbinary_section.h; the parts' layout as cuobjdump
+// reads it): a head, then parts, each with a head of its own and the architecture of its code, 86 for sm_86.
+typedef struct {
+  uint32_t magic, version;
+  const uint8_t *head;
+} wrapper_t;
+typedef struct {
+  uint32_t magic;
+  uint16_t version, head_bytes;
+  uint64_t parts_bytes;
+} head_t;
+typedef struct {
+  uint16_t kind, version;
+  uint32_t head_bytes;
+  uint64_t code_bytes;
+  uint32_t compressed_bytes, options;
+  uint16_t minor, major;
+  uint32_t architecture;
+} part_t;
+enum { WRAPPER = 0x466243b1, HEAD = (int)0xba55ed50, MACHINE_CODE = 2 };
+
+// All of torch's units are compiled for one list: a few of them tell it, and the others' pages are not read.
+enum { ASKED = 16 };
+static const uint8_t *binaries[ASKED];
+static int num_binaries;
+
 // The compiler's start-up code registers each translation unit's kernels; the handles only need to be there.
 void **__cudaRegisterFatBinary(void *binary) {
-  (void)binary;
   static void *handle[4];
+  const wrapper_t *wrapper = binary;
+  if (wrapper && wrapper->magic == WRAPPER && wrapper->head && num_binaries < ASKED)
+    binaries[num_binaries++] = wrapper->head;
   return handle;
+}
+
+// The architecture whose code this GPU runs: of its generation the newest that was compiled, none newer than itself.
+// CUB dispatches by it, and knows none that nobody compiled for (89 in a build for 86).
+static int code_architecture(void) {
+  const zb_gpu_t *gpu = zb_gpu();
+  int own = 10 * gpu->major + gpu->minor, found = 0;
+  for (int i = 0; i < num_binaries; i++) {
+    head_t head;
+    memcpy(&head, binaries[i], sizeof head);
+    if (head.magic != (uint32_t)HEAD) continue;
+    const uint8_t *at = binaries[i] + head.head_bytes, *end = at + head.parts_bytes;
+    while (at + sizeof(part_t) <= end) {
+      part_t part;
+      memcpy(&part, at, sizeof part);
+      int of = (int)part.architecture;
+      if (part.kind == MACHINE_CODE && of / 10 == gpu->major && of <= own && of > found) found = of;
+      if (part.head_bytes == 0) break;
+      at += part.head_bytes + part.code_bytes;
+    }
+  }
+  return found ? found : own;
 }
 void __cudaRegisterFatBinaryEnd(void **handle) { (void)handle; }
 void __cudaUnregisterFatBinary(void **handle) { (void)handle; }
@@ -79,7 +130,7 @@ cudaError_t cudaFuncGetAttributes(struct cudaFuncAttributes *attributes, const v
   memset(attributes, 0, sizeof *attributes);
   attributes->maxThreadsPerBlock = 1024;
   attributes->numRegs = 32;
-  attributes->binaryVersion = attributes->ptxVersion = 10 * gpu->major + gpu->minor;
+  attributes->binaryVersion = attributes->ptxVersion = code_architecture();
   attributes->maxDynamicSharedSizeBytes = gpu->shared_per_block;
   return cudaSuccess;
 }
