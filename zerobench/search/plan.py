@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
@@ -15,6 +15,7 @@ from zerobench.spec.frontier_axes import frontier_axis
 from zerobench.spec.plan import cells, document, in_world, read_stages, read_work
 from zerobench.spec.plan_own import own_config
 from zerobench.spec.plan_sweep import sweep_gpu, sweep_points
+from zerobench.spec.presets import is_model
 from zerobench.spec.target import GPUS_PER_NODE
 from zerobench.spec.trial import FINE_TUNING, Evidence
 from zerobench.spec.varied import Varied, read_global_batch, varied
@@ -25,6 +26,7 @@ class Request:
     """What the command line asks for, as written."""
 
     sweep: str | None = None
+    """A model's name here means the model."""
     model: str | None = None
     gpus: str | None = None
     gpu: str | None = None
@@ -83,6 +85,8 @@ def read_plan(request: Request) -> Plan:
     if request.frontier is not None:
         frontier_axis(request.frontier)
         _refuse(request, "--frontier", ("write", "tokens", *_BATCH))
+    if request.sweep is not None and request.model is None and is_model(request.sweep):
+        request = replace(request, sweep=None, model=request.sweep)
     if request.sweep is not None:
         return _of_sweep(request, request.sweep)
     for option in ("model", "gpus", "gpu"):

@@ -86,6 +86,11 @@ def family_of(name: str) -> str:
     return {"gpt2": "GPT-2", "gpt3": "GPT-3", "llama": "Llama"}[name.partition("-")[0]]
 
 
+def is_model(name: str) -> bool:
+    """Whether `name` is a preset's, a hub id of one, or the path of a transformers config."""
+    return name in PRESETS or by_hub_id(name) is not None or Path(name).name == "config.json"
+
+
 def resolve_model(value: str | Mapping[str, Any]) -> ModelSpec:
     """The model that `value` names.
 

@@ -21,3 +21,10 @@ def test_each_row_is_named_and_has_the_figures_of_the_plan() -> None:
     assert frame["expected_step_s"].dropna().tolist() == known
     assert known
     assert all(frame["expected_step_low_s"].dropna() < frame["expected_step_high_s"].dropna())
+
+
+def test_a_plan_without_a_row_is_an_empty_frame_of_the_same_columns() -> None:
+    place = cluster()
+    rows = [plan_row(Shown(trial, "", None), place) for trial in plan_trials(place) if trial.ranks]
+    assert list(plan_frame([]).columns) == list(plan_frame(rows).columns)
+    assert plan_frame([]).empty

@@ -103,15 +103,15 @@ def played(emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -> dict
 
 @pytest.mark.parametrize("name", CELLS)
 def test_the_simulated_worlds_peaks_are_those_of_torchs_own_allocator(played, name):
-    rows = rows_of(*played[name])
+    rows = rows_of(*played[name][:3])
     assert [row for row in rows if misses(row)] == []
     assert max(abs(row.simulated_peak - row.emulated_peak) for row in rows) <= 4096
 
 
 @pytest.mark.parametrize("name", CELLS)
 def test_torchs_own_allocator_reserves_what_its_model_does(played, name):
-    assert {(row.emulated_reserved, row.simulated_reserved) for row in rows_of(*played[name])} == {
-        (row.emulated_reserved, row.emulated_reserved) for row in rows_of(*played[name])
+    assert {(row.emulated_reserved, row.simulated_reserved) for row in rows_of(*played[name][:3])} == {
+        (row.emulated_reserved, row.emulated_reserved) for row in rows_of(*played[name][:3])
     }
 
 

@@ -16,7 +16,8 @@ from zerobench.cli.options import REPORTS, Reports
 @answering
 def plan(
     sweep: Annotated[
-        str | None, typer.Argument(metavar="[SWEEP]", help="A sweep to predict, instead of stages and offloads.")
+        str | None,
+        typer.Argument(metavar="[MODEL|SWEEP]", help="A model; or a sweep to predict, instead of stages and offloads."),
     ] = None,
     model: Annotated[
         str | None, typer.Option(metavar="MODEL", help="A preset, a transformers config.json or a hub id.")

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import pandas as pd
 
-from zerobench.report.plan.document import row_values
+from zerobench.report.plan.document import VALUES, row_values
 from zerobench.report.plan.rows import PlanRow
 
 Frame = pd.DataFrame
@@ -15,4 +15,5 @@ Frame = pd.DataFrame
 
 def plan_frame(rows: Sequence[PlanRow]) -> pd.DataFrame:
     """A row for each configuration, by its name: bytes, whether it fits, seconds and tokens/s; None where not known."""
-    return pd.DataFrame([row_values(row) for row in rows]).set_index("configuration").convert_dtypes()
+    figures = pd.DataFrame([row_values(row) for row in rows], columns=list(VALUES))
+    return figures.set_index("configuration").convert_dtypes()

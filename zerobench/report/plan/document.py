@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Mapping, Sequence
 from pathlib import Path
 from typing import Any
 
@@ -11,21 +11,24 @@ from zerobench.report.plan.view import read_plan
 from zerobench.report.trials import refusing_impossible_values
 from zerobench.spec.cluster import Cluster
 
+VALUES: Mapping[str, Callable[[PlanRow], Any]] = {
+    "configuration": lambda row: row.shown.label,
+    "fits": lambda row: row.fits,
+    "needed_bytes": lambda row: row.device.needed_bytes,
+    "capacity_bytes": lambda row: row.device.capacity_bytes,
+    "host_needed_bytes": lambda row: row.host.needed_bytes,
+    "expected_step_s": lambda row: row.expected and row.expected.step_s,
+    "expected_step_low_s": lambda row: row.expected and row.expected.low_s,
+    "expected_step_high_s": lambda row: row.expected and row.expected.high_s,
+    "tokens_per_s": lambda row: row.expected_tokens_per_s,
+    "step_bound_s": lambda row: row.step_s,
+}
+"""A configuration's name and figures: bytes, whether it fits, seconds and tokens/s; None where not known."""
+
 
 def row_values(row: PlanRow) -> dict[str, Any]:
-    """A configuration by its name: bytes, whether it fits, seconds and tokens/s; None where not known."""
-    return {
-        "configuration": row.shown.label,
-        "fits": row.fits,
-        "needed_bytes": row.device.needed_bytes,
-        "capacity_bytes": row.device.capacity_bytes,
-        "host_needed_bytes": row.host.needed_bytes,
-        "expected_step_s": row.expected and row.expected.step_s,
-        "expected_step_low_s": row.expected and row.expected.low_s,
-        "expected_step_high_s": row.expected and row.expected.high_s,
-        "tokens_per_s": row.expected_tokens_per_s,
-        "step_bound_s": row.step_s,
-    }
+    """VALUES of one configuration."""
+    return {name: read(row) for name, read in VALUES.items()}
 
 
 def categories_of(row: PlanRow) -> dict[str, int]:

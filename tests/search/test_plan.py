@@ -1,0 +1,29 @@
+"""From the words of a request to the trials that are to be predicted."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from zerobench.search.plan import Request, read_plan
+
+
+@pytest.mark.parametrize("name", ["llama-7b", "meta-llama/Llama-2-7b-hf"])
+def test_a_models_name_where_a_sweeps_is_expected_is_the_model(name: str) -> None:
+    by_place = read_plan(Request(sweep=name, gpus="8", gpu="h200", formula=True, sequence_length="512"))
+    by_option = read_plan(Request(model=name, gpus="8", gpu="h200", formula=True, sequence_length="512"))
+    assert by_place == by_option
+    assert {item.trial.sequence_length for item in by_place.planned} == {512}
+
+
+def test_a_path_of_a_transformers_config_is_a_model_too(tmp_path: Path) -> None:
+    (tmp_path / "config.json").write_text('{"model_type": "gpt2", "n_layer": 2, "n_embd": 64, "n_head": 4}')
+    plan = read_plan(
+        Request(sweep=str(tmp_path / "config.json"), gpus="8", gpu="h200", formula=True, sequence_length="64")
+    )
+    assert {item.trial.model.hf_config["n_layer"] for item in plan.planned} == {2}
+
+
+def test_a_sweep_stays_a_sweep() -> None:
+    assert read_plan(Request(sweep="predicted-7b", formula=True)).name == "predicted-7b"
