@@ -6,6 +6,7 @@ from pathlib import Path
 
 import pytest
 
+from zerobench.errors import UserError
 from zerobench.search.plan import Request, read_plan
 
 
@@ -27,3 +28,12 @@ def test_a_path_of_a_transformers_config_is_a_model_too(tmp_path: Path) -> None:
 
 def test_a_sweep_stays_a_sweep() -> None:
     assert read_plan(Request(sweep="predicted-7b", formula=True)).name == "predicted-7b"
+
+
+def test_a_name_that_is_almost_a_models_is_refused_with_the_model() -> None:
+    with pytest.raises(UserError, match=r"'llama-7bb' is neither a model nor a sweep; did you mean llama-7b or "):
+        read_plan(Request(sweep="llama-7bb", gpus="8", gpu="h200"))
+    with pytest.raises(UserError, match=r"llama-7b.yaml': no such file"):
+        read_plan(Request(sweep="llama-7b.yaml", gpus="8", gpu="h200"))
+    with pytest.raises(UserError, match=r"sweep: 'trillionn'.*did you mean 'trillion'"):
+        read_plan(Request(sweep="trillionn", formula=True))

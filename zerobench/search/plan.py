@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from zerobench.errors import UserError
+from zerobench.errors import UserError, nearest
 from zerobench.search.plan_world import PlanWorld, plan_world
 from zerobench.spec.cluster import HOST_BANDWIDTH, Cluster, read_cluster
 from zerobench.spec.expand import PlannedTrial
@@ -15,7 +15,8 @@ from zerobench.spec.frontier_axes import frontier_axis
 from zerobench.spec.plan import cells, document, in_world, read_stages, read_work
 from zerobench.spec.plan_own import own_config
 from zerobench.spec.plan_sweep import sweep_gpu, sweep_points
-from zerobench.spec.presets import is_model
+from zerobench.spec.presets import PRESETS, is_model
+from zerobench.spec.sweep import shipped_sweeps
 from zerobench.spec.target import GPUS_PER_NODE
 from zerobench.spec.trial import FINE_TUNING, Evidence
 from zerobench.spec.varied import Varied, read_global_batch, varied
@@ -115,6 +116,7 @@ _SEQUENCE_LENGTH = 2048
 
 
 def _of_sweep(request: Request, sweep: str) -> Plan:
+    _refuse_almost_model(sweep)
     _refuse(request, "a sweep", _WORK)
     if request.activation_checkpointing:
         raise UserError("--activation-checkpointing: the sweep says it: --set activation_checkpointing=true")
@@ -123,6 +125,12 @@ def _of_sweep(request: Request, sweep: str) -> Plan:
     world = plan_world(request.evidence, cluster.gpu, by_formula=request.formula)
     read, planned = sweep_points(sweep, cluster, request.sets, world.evidence)
     return Plan(read.name, read.document, planned, cluster, world)
+
+
+def _refuse_almost_model(name: str) -> None:
+    models = nearest(name, PRESETS)
+    if models and not nearest(name, shipped_sweeps()) and not name.endswith((".yaml", ".yml")):
+        raise UserError(f"{name!r} is neither a model nor a sweep; did you mean {' or '.join(models)}?")
 
 
 def _refuse(request: Request, beside: str, options: Sequence[str]) -> None:

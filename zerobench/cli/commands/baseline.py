@@ -20,7 +20,7 @@ def baseline(
     run: Annotated[str | None, typer.Argument(metavar="RUN", help="A run folder or its name; the newest one.")] = None,
     reports: Reports = REPORTS,
 ) -> Answer:
-    """Keep a run by a name, which later runs are compared with by `compare --against NAME`; or list those kept."""
+    """Keep a run by a name, or list those kept. Later runs are held against it by `compare --against NAME`."""
     from zerobench.baselines import baselines, set_baseline
     from zerobench.store import find_run, load_run
 

@@ -21,7 +21,7 @@ def calibrate(
     ),
     reports: Reports = REPORTS,
 ) -> Answer:
-    """Write what a run on GPUs measured beside the tensors: CUDA context, NCCL, host process."""
+    """Write what a GPU run measured beside the tensors. CUDA context, NCCL, host process."""
     from zerobench.report.calibrate import write_calibration
     from zerobench.spec.overheads import CALIBRATION_VARIABLE
     from zerobench.store import find_run

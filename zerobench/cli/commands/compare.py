@@ -35,7 +35,7 @@ def compare(
     ] = None,
     reports: Reports = REPORTS,
 ) -> Answer:
-    """Show the same trials of two runs side by side: memory to the byte, speed with its test."""
+    """Show two runs side by side. Memory to the byte, speed with its test."""
     from zerobench.cli.compare import Request, compare_runs
 
     return compare_runs(Request(base, new, against, fail_on=fail_on, markdown=markdown, reports=reports))

@@ -27,7 +27,7 @@ def emulate(
     name: Annotated[str | None, typer.Option(metavar="NAME", help="The run's name; the script's.")] = None,
     reports: Reports = REPORTS,
 ) -> Answer:
-    """See the memory of a training script of your own on GPUs that you do not have, not a line of it changed.
+    """See your own script's memory on GPUs you do not have. Not a line of it is changed.
 
     One rank at a time plays on an emulated GPU: torch's own CUDA build, nothing computed.
 

@@ -41,7 +41,7 @@ def explain(
     sequence_length: Annotated[str | None, typer.Option(metavar="N", help="Of a LOG: tokens a sequence.")] = None,
     reports: Reports = REPORTS,
 ) -> Answer:
-    """Say why a trial took what it took, or differs from another; or what a log says of memory that ran out."""
+    """Say why a trial took what it took, or differs from another. Or what a log says of memory that ran out."""
     from zerobench.cli.explain import explain, of_log
 
     asked = of_log(

@@ -27,7 +27,7 @@ def export(
     ] = None,
     reports: Reports = REPORTS,
 ) -> Answer:
-    """Export a run's records to Prometheus, TensorBoard or Weights & Biases."""
+    """Export a run to Prometheus, TensorBoard or Weights & Biases."""
     from zerobench.cli import export
 
     request = export.Request(run=run, reports=reports, prometheus=prometheus, tensorboard=tensorboard, wandb=wandb)

@@ -18,7 +18,7 @@ def models(
         str | None, typer.Argument(metavar="MODEL", help="A preset, a config.json or a hub id: its components.")
     ] = None,
 ) -> Answer:
-    """List the model presets with their exact parameter counts, or one model's by component."""
+    """List the model presets, or one model's components. With exact parameter counts."""
     from zerobench.spec.presets import PRESETS
 
     if model is not None:

@@ -80,7 +80,7 @@ def plan(
     ] = False,
     reports: Reports = REPORTS,
 ) -> Answer:
-    """Predict what fits and how fast it is expected to be, before anybody has the GPUs."""
+    """Predict what fits and how fast it is expected to be. No GPU is needed."""
     from zerobench.cli.planning import is_for_trainer, plan
     from zerobench.search.plan import Request
 

@@ -26,7 +26,7 @@ def report(
     ] = None,
     reports: Reports = REPORTS,
 ) -> None:
-    """Write what a run, or several runs together, came to: a page, Markdown, CSV or JSON."""
+    """Write a run as a page, Markdown, CSV or JSON. Or several runs together."""
     from zerobench.cli.report import Request, write_reports
 
     chosen = {"html": html, "markdown": markdown, "csv": csv, "json": json}

@@ -18,7 +18,7 @@ def setup(
     ] = None,
     jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=1, help="Compilers at a time.")] = 1,
 ) -> None:
-    """Make the environment of its own that a strategy, or the emulated GPU, needs, or go on where that was left."""
+    """Make the environment that a strategy or emulated GPU needs. Or go on where that was left."""
     from zerobench.run.environments import set_up
 
     set_up(name, folder, typer.echo, jobs)

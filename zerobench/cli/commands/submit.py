@@ -68,7 +68,7 @@ def submit(
     ] = None,
     reports: Reports = REPORTS,
 ) -> Answer:
-    """Hand a sweep to Slurm: the same trials, records and reports as `run`."""
+    """Hand a sweep to Slurm. The same trials, records and reports as `run`."""
     from zerobench.cli import submit
 
     options = {

@@ -49,7 +49,7 @@ def tune(
     ] = False,
     reports: Reports = REPORTS,
 ) -> Answer:
-    """Find the stage, offload, batch, checkpointing and keys with the most expected tokens/s at a global batch."""
+    """Find the fastest configuration at a global batch. Stage, offload, batch, checkpointing and keys are varied."""
     from zerobench.cli.planning import is_for_trainer, tune
     from zerobench.search.plan import Request
 

@@ -30,7 +30,7 @@ def validate(
         Path | None, typer.Option("--markdown", metavar="FILE", help="Write the tables as Markdown too.")
     ] = None,
 ) -> Answer:
-    """Run a sweep measured and predicted, and print how far the predictions are off."""
+    """Run a sweep measured and predicted, and print the errors."""
     from zerobench.cli import validate
 
     return validate.validate(

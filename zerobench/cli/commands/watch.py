@@ -17,7 +17,7 @@ def watch(
     interval: Annotated[str, typer.Option(metavar="TIME", help="Between two NVML samples; 83 bytes each.")] = "100ms",
     reports: Reports = REPORTS,
 ) -> int:
-    """Run a command of your own, unmodified, and watch its GPUs and its host memory."""
+    """Run a command of your own and watch its GPUs and memory. It is not modified."""
     from zerobench.cli import watch
 
     return watch.watch_command(command, name, interval, reports)
