@@ -129,7 +129,8 @@ def _of_sweep(request: Request, sweep: str) -> Plan:
 
 def _refuse_almost_model(name: str) -> None:
     models = nearest(name, PRESETS)
-    if models and not nearest(name, shipped_sweeps()) and not name.endswith((".yaml", ".yml")):
+    is_file = name.endswith((".yaml", ".yml")) or (bool(models) and Path(name).is_file())
+    if models and not is_file and not nearest(name, shipped_sweeps()):
         raise UserError(f"{name!r} is neither a model nor a sweep; did you mean {' or '.join(models)}?")
 
 
