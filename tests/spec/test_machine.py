@@ -72,9 +72,12 @@ def test_without_cuda_visible_devices_all_are_seen():
 )
 def test_fp16_on_a_cpu_needs_its_instructions(tmp_path: Path, flags: str, taken: bool, monkeypatch: pytest.MonkeyPatch):
     monkeypatch.setattr("platform.machine", lambda: "x86_64")
+    monkeypatch.delenv("ONEDNN_MAX_CPU_ISA", raising=False)
     (tmp_path / "cpuinfo").write_text(f"processor\t: 0\nflags\t\t: {flags}\n")
     assert cpu_supports_fp16(tmp_path / "cpuinfo") is taken
     assert not cpu_supports_fp16(tmp_path / "absent")
+    monkeypatch.setenv("ONEDNN_MAX_CPU_ISA", "AVX2")
+    assert not cpu_supports_fp16(tmp_path / "cpuinfo")
 
 
 def test_fp16_on_an_arm_cpu_is_not_taken(tmp_path: Path, monkeypatch: pytest.MonkeyPatch):

@@ -8,7 +8,7 @@ from zerobench.spec.architecture import complete, dimensions
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.parameters import count_parameters
 from zerobench.timing.device import Device
-from zerobench.timing.kernels import WORD_BYTES, attention_s, linear_s, moved_s
+from zerobench.timing.kernels import WORD_BYTES, attention_s, gemm_s, linear_s, moved_s
 
 
 @dataclass(frozen=True)
@@ -61,15 +61,26 @@ class Passes:
         return self.layers * self.block_backward_s + self.head_s * 2 / 3
 
 
-def passes(decoder: Decoder, device: Device, tokens: int, positions: int, *, recomputed: float = 0.0) -> Passes:
+def passes(
+    decoder: Decoder,
+    device: Device,
+    tokens: int,
+    positions: int,
+    *,
+    recomputed: float = 0.0,
+    adapter_rank: int | None = None,
+) -> Passes:
     """The passes of `tokens` tokens in sequences of `positions`; `recomputed` is the share of blocks run forward again.
 
-    The host launches a block's kernels in `block_launch_s` forward and twice that backward: small work waits for it.
+    With an `adapter_rank` every weight is frozen, and each of a block's matrices has a low-rank adapter beside it. The
+    host launches a block's kernels in `block_launch_s` forward and twice that backward: small work waits for it.
     """
-    forward, backward = _block(decoder, device, tokens, positions)
+    forward, backward = _block(decoder, device, tokens, positions, adapter_rank)
     again = recomputed * forward
-    launch = device.rates.block_launch_s
+    launch = device.rates.block_launch_s * (1 if adapter_rank is None else _ADAPTERS_LAUNCHES)
     head_forward, head_backward = linear_s(device, tokens, decoder.hidden, decoder.vocabulary)
+    if adapter_rank is not None:
+        head_backward = _input_gradient_s(device, tokens, decoder.hidden, decoder.vocabulary)
     loss = moved_s(device, device.rates.loss_words * tokens * decoder.vocabulary * WORD_BYTES)
     return Passes(
         max(forward, launch),
@@ -79,18 +90,49 @@ def passes(decoder: Decoder, device: Device, tokens: int, positions: int, *, rec
     )
 
 
-def _block(decoder: Decoder, device: Device, tokens: int, positions: int) -> tuple[float, float]:
+_ADAPTERS_LAUNCHES = 2.0
+"""A Llama's block launches some 25 kernels forward, and the adapters of its seven matrices four more each."""
+
+
+def _block(
+    decoder: Decoder, device: Device, tokens: int, positions: int, adapter_rank: int | None
+) -> tuple[float, float]:
     """A block's kernels forward and backward, one after another."""
     hidden, inner = decoder.hidden, decoder.mlp_width
     linears = [(hidden, decoder.qkv_width), (decoder.attention_width, hidden), (inner, hidden)]
     linears.append((hidden, (decoder.mlp_matrices - 1) * inner))  # a gate's product is launched with its neighbour's
     times = [linear_s(device, tokens, inputs, outputs) for inputs, outputs in linears]
+    if adapter_rank is not None:
+        matrices = (3, 1, 1, decoder.mlp_matrices - 1)  # queries, keys and values have an adapter each
+        times = [
+            _adapted_s(device, tokens, inputs, outputs, adapter_rank * count, count)
+            for (inputs, outputs), count in zip(linears, matrices, strict=True)
+        ]
     times.append(attention_s(device, tokens, positions, decoder.attention_width))
     width = _elementwise_width(decoder)
     for words, at in ((device.rates.forward_words, 0), (device.rates.backward_words, 1)):
         moved = moved_s(device, words * tokens * width * WORD_BYTES)
         times.append((moved, 0.0) if at == 0 else (0.0, moved))
     return sum(forward for forward, _ in times), sum(backward for _, backward in times)
+
+
+def _adapted_s(device: Device, tokens: int, inputs: int, outputs: int, rank: int, count: int) -> tuple[float, float]:
+    """A frozen linear layer and its adapters, `count` of them with the same input, `rank` wide together.
+
+    The adapters' products are so thin that they take what their bytes take. Forward, A reads the input and B, the
+    scaling and the addition pass over the output six times; backward, the scaling and both gradients of B read the
+    output's gradient or write it, four times, and A's two and the addition to the base's pass over the input five times
+    (worker/adapters.py, PEFT's layer alike).
+    """
+    forward, _ = linear_s(device, tokens, inputs, outputs)
+    words = (count * inputs + 2 * rank + 6 * outputs, 5 * count * inputs + 4 * rank + 4 * outputs)
+    added = [moved_s(device, tokens * one * WORD_BYTES) for one in words]
+    return forward + added[0], _input_gradient_s(device, tokens, inputs, outputs) + added[1]
+
+
+def _input_gradient_s(device: Device, tokens: int, inputs: int, outputs: int) -> float:
+    """The backward pass of a frozen linear layer: the gradient goes through, and none is its own."""
+    return gemm_s(device, tokens, inputs, outputs)
 
 
 def _elementwise_width(decoder: Decoder) -> float:

@@ -14,6 +14,7 @@ from zerobench.report.step_time.links import nodes_of, transfer_s
 from zerobench.report.step_time.terms import Term, Work, optimizer
 from zerobench.report.step_time.transfers import nvme, offload
 from zerobench.report.trials import Trial
+from zerobench.spec.adapter import lora_of
 from zerobench.spec.batch import micro_batches_per_step
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.links import Links
@@ -58,7 +59,8 @@ def expected_step(trial: Trial, gpu: Gpu, links: Links) -> Expected | None:
         return None
     tokens = spec.micro_batch_size * spec.sequence_length
     again = recomputed_blocks(spec.activation_checkpointing, decoder.layers) / decoder.layers
-    computing = passes(decoder, device, tokens, spec.sequence_length, recomputed=again)
+    rank = None if spec.adapter is None else lora_of(spec.adapter).rank
+    computing = passes(decoder, device, tokens, spec.sequence_length, recomputed=again, adapter_rank=rank)
     compute, exposed, rest = step(
         computing,
         micro_batches_per_step(spec, spec.world_size - 1),
@@ -76,12 +78,16 @@ def expected_step(trial: Trial, gpu: Gpu, links: Links) -> Expected | None:
 def _is_known(spec: TrialSpec) -> bool:
     return (
         spec.own is None
-        and spec.trains_all
+        and (spec.trains_all or _adapts_every_matrix(spec))
         and spec.strategy in _STRATEGIES
         and spec.attention is not Attention.EAGER
         and spec.compile is Compile.NONE
         and spec.batch_ramp is None
     )
+
+
+def _adapts_every_matrix(spec: TrialSpec) -> bool:
+    return spec.adapter is not None and not lora_of(spec.adapter).targets
 
 
 def _achieved(links: Links, rates: Rates) -> Links:
@@ -143,6 +149,8 @@ def _assumptions(spec: TrialSpec) -> dict[str, float]:
         found["DeepSpeed's hooks cost what FSDP's do"] = 0.1
     if spec.offload_optimizer is not Offload.NONE or spec.offload_param is not Offload.NONE:
         found["copies reach 80 % of the host link, CPUAdam half of the host's memory bandwidth"] = 0.25
+    if spec.adapter is not None:
+        found["thin products of adapters take what their bytes take"] = 0.15
     if spec.world_size > _JUDGED_RANKS:
         found[f"stragglers grow beyond {_JUDGED_RANKS} ranks as up to them"] = 0.05
     if spec.model.model_type not in {"gpt2", "gpt_neox"}:
