@@ -39,3 +39,36 @@ Only = Annotated[
 ]
 REPORTS = Path("reports")
 """Where run folders lie unless said otherwise."""
+
+# What is planned, tuned and emulated: the cluster and the work.
+Model = Annotated[str | None, typer.Option(metavar="MODEL", help="A preset, a transformers config.json or a hub id.")]
+GPUS = typer.Option(metavar="N", help="GPUs of all nodes.")
+GPU = typer.Option(metavar="NAME", help="Their name in the hardware catalogue: h200.")
+GpusPerNode = Annotated[str, typer.Option(metavar="N", help="GPUs of one node.")]
+HostMemory = Annotated[str | None, typer.Option(metavar="SIZE", help="Host memory of one node: 1TB.")]
+HostBandwidth = Annotated[
+    str, typer.Option(metavar="RATE", help="What that memory moves; two sockets of EPYC 9004 by default.")
+]
+Nvme = Annotated[str | None, typer.Option(metavar="RATE", help="What the NVMe drives of one node read: 7GB/s.")]
+GlobalBatch = Annotated[
+    str | None,
+    typer.Option(metavar="N", help="Sequences a step: micro batch, accumulation and checkpointing are searched."),
+]
+TokensPerStep = Annotated[str | None, typer.Option(metavar="N", help="The same in tokens: 4M.")]
+SequenceLength = Annotated[str | None, typer.Option(metavar="N", help="Tokens a sequence (2048).")]
+PrecisionName = Annotated[str | None, typer.Option(metavar="NAME", help="bf16 (default), fp16 or fp32.")]
+Stages = Annotated[str | None, typer.Option(metavar="N,...", help="Only these ZeRO stages.")]
+Tokens = Annotated[str | None, typer.Option(metavar="N", help="How long training on so many takes: 300B.")]
+EvidenceName = Annotated[
+    str | None,
+    typer.Option(metavar="NAME", help="emulated (torch's own allocator; where it is at hand), simulated, formula."),
+]
+Write = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the recommended DeepSpeed configuration.")]
+WriteFor = Annotated[
+    str | None,
+    typer.Option("--for", metavar="NAME", help="trainer: what transformers' TrainingArguments say is auto in it."),
+]
+FineTune = Annotated[bool, typer.Option("--fine-tune", help="Learning rate and weight decay of fine-tuning in it.")]
+Details = Annotated[
+    bool, typer.Option("--details", help="Memory by category, collectives, bounds, and why not the others.")
+]

@@ -9,16 +9,16 @@ from typing import Annotated
 import typer
 
 from zerobench.cli.answer import Answer, answering
-from zerobench.cli.options import REPORTS, Reports
+from zerobench.cli.options import GPU, GPUS, REPORTS, GpusPerNode, HostMemory, Reports
 
 
 @answering
 def emulate(
     command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What to run, as on the cluster.")],
-    gpus: Annotated[str, typer.Option(metavar="N", help="GPUs of all nodes.")],
-    gpu: Annotated[str, typer.Option(metavar="NAME", help="Their name in the hardware catalogue: h200.")],
-    gpus_per_node: Annotated[str, typer.Option(metavar="N", help="GPUs of one node.")] = "8",
-    host_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Host memory of one node: 1TB.")] = None,
+    gpus: Annotated[str, GPUS],
+    gpu: Annotated[str, GPU],
+    gpus_per_node: GpusPerNode = "8",
+    host_memory: HostMemory = None,
     ranks: Annotated[str, typer.Option(metavar="N,...", help="Which ranks play: 0,last or all.")] = "0",
     steps: Annotated[str, typer.Option(metavar="N", help="Optimizer steps, after which the script is ended.")] = "3",
     tries: Annotated[
