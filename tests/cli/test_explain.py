@@ -59,6 +59,12 @@ def test_the_second_trial_may_be_of_another_run(call: Call) -> None:
     assert "model: llama-20m -> gpt2-350m" in out
 
 
+def test_both_trials_may_be_named_with_their_runs(call: Call) -> None:
+    apart = call("explain", str(QUICKSTART), "zero2", f"{BUCKETS}:{LARGE_3}")
+    assert call("explain", f"{QUICKSTART}:zero2", f"{BUCKETS}:{LARGE_3}") == apart
+    assert call("explain", f"{QUICKSTART}:zero2") == call("explain", str(QUICKSTART), "zero2")
+
+
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
