@@ -11,7 +11,7 @@ from tests.report.sample_run import SampleTrial, trial_record
 from tests.worker.real_ranks import Ranks, RunTrial, trials_in_forks
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
 from zerobench.report.explain.category import Explainer
-from zerobench.report.explain.states import MOMENTS
+from zerobench.report.memory_causes import MOMENTS
 from zerobench.report.memory_view import end_instant
 from zerobench.spec.flops import FROZEN_FORMULA
 from zerobench.spec.model import ModelSpec
@@ -169,6 +169,6 @@ def test_explain_gives_every_state_of_a_frozen_model_to_the_byte(ran: RunTrial, 
     found = {one.category: one for one in explainer.instant(instant)}
     states = [Category.PARAMETERS, *MOMENTS, *[Category.GRADIENTS] * (strategy == "zero3")]
     assert {category: found[category].not_explained_bytes for category in states} == dict.fromkeys(states, 0)
-    frozen, trained = (term.text for term in found[Category.PARAMETERS].terms)
+    frozen, trained = (term.words for term in found[Category.PARAMETERS].terms)
     assert f"{TRAINED:,} trained parameters" in trained
     assert ("frozen parameters / 2 ranks" in frozen) == (strategy == "zero3")
