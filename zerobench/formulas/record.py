@@ -11,12 +11,13 @@ import os
 import platform
 from typing import Any
 
-from zerobench.ds_config import build_ds_config, departures
+from zerobench.ds_config import build_ds_config
 from zerobench.ds_config.case import Case
 from zerobench.ds_config.reading import optimizer_of
 from zerobench.errors import UserError
 from zerobench.formulas.activations import activations, trial_logits, trial_shape
 from zerobench.formulas.deepspeed import Moments, Setting, deepspeed_moments
+from zerobench.formulas.deepspeed.departures import departures
 from zerobench.formulas.deepspeed.setting import NOTHING
 from zerobench.formulas.deepspeed.stage_0 import plain_device
 from zerobench.formulas.deepspeed.swapped import swapped

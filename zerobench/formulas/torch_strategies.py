@@ -141,7 +141,7 @@ def _blocks(element: int, shards: Shards, *, at_work: bool = False) -> Held:
 
     if not at_work:
         return term(shards.num_blocks, f"all {shards.num_blocks} blocks, kept gathered")
-    return term(1, "the block at work", lambda: term(2, "the block at work, and the next one").terms)
+    return term(1, "the block at work", term(2, "the block at work, and the next one").terms.__iter__)
 
 
 def _gathering(element: int, shards: Shards) -> Held:
@@ -152,7 +152,7 @@ def _gathering(element: int, shards: Shards) -> Held:
         return of_elements(Category.ALL_GATHER_BUFFERS, element, elements, what, others=others)
 
     others = (term(2 * shards.block, "two blocks'"), term(shards.root, "the root's"))
-    return term(shards.block, "a block's", lambda: add(*others).terms)
+    return term(shards.block, "a block's", add(*others).terms.__iter__)
 
 
 def _reducing(setting: Setting, shards: Shards) -> Held:
@@ -166,7 +166,7 @@ def _reducing(setting: Setting, shards: Shards) -> Held:
     blocks = terms(shards.block, "a block's")
     return Held(
         *(
-            replace(root.terms[0], others=lambda block=block: block.terms)
+            replace(root.terms[0], others=block.terms.__iter__)
             for root, block in zip(terms(shards.root, "the root's"), blocks, strict=True)
         )
     )

@@ -2,7 +2,7 @@
 
 A phrase states a formula only where the ledger's bytes are what it gives (within 2 %, for padding and rounding); else
 it names the settings that the category depends on and claims nothing of how much. The figures of DeepSpeed are those
-of zerobench.ds_config.departures, which names the source of each.
+of zerobench.formulas.deepspeed, which names the source of each.
 """
 
 from __future__ import annotations

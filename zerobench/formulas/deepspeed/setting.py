@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 from zerobench.ds_config.case import Case
 from zerobench.formulas.terms import Bytes, Held, Term, add, hold, of_elements
@@ -13,6 +13,9 @@ from zerobench.spec.optimizers import OPTIMIZERS, Optimizer, OptimizerInfo
 from zerobench.spec.trial import Offload
 from zerobench.units import brief
 
+ALLREDUCE_ELEMENTS = 500_000_000
+"""Elements all-reduced at a time without ZeRO (runtime/engine.py, MEMORY_OPT_ALLREDUCE_SIZE); no key sets it."""
+_MOST_PIECES = 4096
 ALIGNMENT = 2
 """Elements that a flat partition is a multiple of (stage_1_and_2.py, nccl_start_alignment_factor)."""
 
@@ -90,6 +93,11 @@ class Setting:
         partition_parameters.py, _aligned_size and _partition_numel.
         """
         return sum(self.parts)
+
+    @property
+    def partition(self) -> int:
+        """Parameters whose optimizer states one rank keeps."""
+        return (self.num_params, self.flat_partition, self.flat_partition, self.sharded)[self.case.stage]
 
     @cached_property
     def own_tensors(self) -> tuple[tuple[int, int], ...]:
@@ -240,14 +248,27 @@ class Setting:
 
     def copied(self, element: int, limit: int, what: str, source: str, *, fill: int | None = None) -> Held:
         """What fills a bucket, once more, flattened to be reduced: the largest fill, and at other instants another."""
+        one = partial(of_elements, Category.REDUCE_BUFFERS, element, what=what, source=source)
 
-        def one(elements: int, others: Callable[[], Iterable[Term]] | None = None) -> Held:
-            return of_elements(Category.REDUCE_BUFFERS, element, elements, what, source, others)
+        def others() -> Iterator[Term]:
+            for elements in sorted({*self.fills(limit)}, reverse=True):
+                yield from one(elements).terms
 
-        others = lambda: (term for elements in sorted({*self.fills(limit)}) for term in one(elements).terms)  # noqa: E731
-        return one(self.bucket_fill(limit) if fill is None else fill, others)
+        return one(self.bucket_fill(limit) if fill is None else fill, others=others)
 
     @property
     def offloads(self) -> bool:
         """Whether the optimizer's states leave the device."""
         return self.case.offload_optimizer is not Offload.NONE
+
+
+def outline(case: Case, optimizer: Optimizer, rank: int = 0) -> Setting:
+    """The setting of a model of which no more is known than how many parameters are trained.
+
+    They lie in pieces that DeepSpeed all-reduces or updates at a time.
+    """
+    known = {0: ALLREDUCE_ELEMENTS, 3: int(case.zero("sub_group_size"))}.get(case.stage) or case.trained
+    piece = max(known, case.trained // _MOST_PIECES, 1)
+    count, rest = divmod(case.trained, piece)
+    tensors = (*[piece] * count, *([rest] if rest or not count else []))
+    return Setting(replace(case, num_params=case.trained), tensors, optimizer, rank)

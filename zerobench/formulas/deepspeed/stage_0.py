@@ -7,13 +7,9 @@ optimizer step on zero gradients while the engine is built, so that the moments 
 
 from __future__ import annotations
 
-from zerobench.formulas.deepspeed.setting import Moments, Setting
+from zerobench.formulas.deepspeed.setting import ALLREDUCE_ELEMENTS, Moments, Setting
 from zerobench.formulas.terms import Bytes, Held, add
 from zerobench.records import Category, StepKind
-
-ALLREDUCE_ELEMENTS = 500_000_000
-"""runtime/engine.py, MEMORY_OPT_ALLREDUCE_SIZE; no key sets it."""
-
 
 _CASTS = "their fp32 copies"
 
@@ -21,11 +17,11 @@ _CASTS = "their fp32 copies"
 def device(setting: Setting, step: StepKind) -> Moments:
     """The device's bytes under DeepSpeed."""
     if setting.case.element == 4:
-        return _loop(setting, step, _copied(setting))
+        return _loop(setting, step, copied(setting))
     before = add(_parameters(setting), setting.master_and_moments(setting.tensors, None))
     states = add(before, setting.moments(setting.tensors))
     init = (_wrapping(setting), add(states, _start_up(setting)), states)
-    return _moments(setting, states, init, _half_precision_step(setting, states), _copied(setting))
+    return _moments(setting, states, init, _half_precision_step(setting, states), copied(setting))
 
 
 def plain_device(setting: Setting, step: StepKind) -> Moments:
@@ -41,7 +37,8 @@ def _gradients(setting: Setting, element: int, what: str = "") -> Held:
     return setting.share(Category.GRADIENTS, element, setting.num_params, what)
 
 
-def _copied(setting: Setting) -> Held:
+def copied(setting: Setting) -> Held:
+    """What is all-reduced."""
     what = "gradients flattened into one copy to be all-reduced"
     return setting.copied(setting.case.element, ALLREDUCE_ELEMENTS, what, "runtime/engine.py, allreduce_bucket")
 
@@ -65,14 +62,18 @@ def _start_up(setting: Setting) -> Bytes:
     return add(_gradients(setting, 4, "zeros in fp32"), in_16_bits, setting.update_temporaries(setting.tensors))
 
 
-def _half_precision_step(setting: Setting, states: Bytes) -> tuple[Bytes, ...]:
+def half_precision_casts(setting: Setting) -> Held:
     """fused_optimizer.py, step: fp32 gradients twice, one by one and flat; unfused_optimizer.py: once."""
+    flat = setting.share(Category.TEMPORARIES, 4, setting.num_params, "fp32 copies made in the step")
+    return add(_gradients(setting, 4, _CASTS), flat if _is_flattened(setting) else {})
+
+
+def _half_precision_step(setting: Setting, states: Bytes) -> tuple[Bytes, ...]:
+    """The flat copy, or the casts beside the 16-bit gradients, are what is updated with."""
     whole, casts = _gradients(setting, setting.case.element), _gradients(setting, 4, _CASTS)
-    update = setting.update_temporaries(setting.tensors)
-    if _is_flattened(setting):
-        flat = setting.share(Category.TEMPORARIES, 4, setting.num_params, "fp32 copies made in the step")
-        return add(states, whole, casts, flat), add(states, casts, update), states
-    return add(states, whole, casts), add(states, whole, casts, update), states
+    left = casts if _is_flattened(setting) else add(whole, casts)
+    update = add(states, left, setting.update_temporaries(setting.tensors))
+    return add(states, whole, half_precision_casts(setting)), update, states
 
 
 def _loop(setting: Setting, step: StepKind, copied: Bytes) -> Moments:

@@ -31,8 +31,8 @@ def device(setting: Setting, step: StepKind) -> Moments:
         gathering=between,
         forward=between,
         first_gradient=add(between, first),
-        bucketed=add({} if stays else _bucket(setting), between, first),
-        reduction=tuple(add(_bucket(setting), held, one) for one in _reduction(setting)),
+        bucketed=add({} if stays else bucket(setting), between, first),
+        reduction=tuple(add(bucket(setting), held, one) for one in _reduction(setting)),
         backward_end=add(held, _backward_end(setting)),
         step=(_held(setting, step),) if setting.offloads else _step(setting, step),
     )
@@ -110,7 +110,7 @@ def _init(setting: Setting) -> tuple[Bytes, ...]:
     return *flattening, add(built, clone), add(built, zeros), built
 
 
-def _bucket(setting: Setting) -> Held:
+def bucket(setting: Setting) -> Held:
     """setup_buckets: one bucket, two with overlap_comm; none without contiguous_gradients."""
     if not setting.case.zero("contiguous_gradients") and not setting.offloads:
         return Held()
@@ -153,7 +153,7 @@ def _between_micro_steps(setting: Setting) -> Bytes:
     """What earlier backward passes of the same step leave: sums of gradients, and stage 1's bucket."""
     if setting.case.micro_steps == 1:
         return {}
-    return _own_gradients(setting) if setting.case.stage == 2 else add(_whole(setting), _bucket(setting))
+    return _own_gradients(setting) if setting.case.stage == 2 else add(_whole(setting), bucket(setting))
 
 
 def _whole(setting: Setting) -> Held:

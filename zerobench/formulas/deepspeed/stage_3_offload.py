@@ -21,7 +21,7 @@ def host(setting: Setting, step: StepKind) -> Moments:
     element = setting.case.gradient_element
     gradients = setting.share(Category.GRADIENTS, element, setting.sharded, "as they were reduced")
     if swaps_optimizer(setting):
-        return constant(add(always, gradients, _optimizer_buffers(setting)))
+        return constant(add(always, gradients, optimizer_buffers(setting)))
     in_fp32 = setting.share(Category.GRADIENTS, 4, setting.sharded, "in fp32, for the update")
     built = add(always, in_fp32, gradients, setting.master_and_moments(setting.sub_groups, None))
     updated = add(built, setting.moments(setting.sub_groups))
@@ -44,14 +44,14 @@ def nvme(setting: Setting, step: StepKind) -> Moments:
     return Moments((built,), held, held, held, held, (), held, (end,))
 
 
-def _kept_on_host(setting: Setting) -> int:
+def kept_on_host(setting: Setting) -> int:
     """Elements of parameters up to max_in_cpu, whole sub-groups (_create_param_groups_fp16_flat_cpu_memory)."""
     return min(int(setting.case.zero("offload_param.max_in_cpu")), setting.sharded)
 
 
 def swapped_parameters(setting: Setting) -> int:
     """Elements of this rank's parameters that lie in swap files."""
-    if setting.case.offload_param is not Offload.NVME or _kept_on_host(setting) >= setting.sharded:
+    if setting.case.offload_param is not Offload.NVME or kept_on_host(setting) >= setting.sharded:
         return 0
     return sum(part for part in setting.parts if is_swappable(setting, part, setting.case.element))
 
@@ -61,7 +61,7 @@ def _parameters_on_host(setting: Setting) -> Bytes:
     if setting.case.offload_param is Offload.NONE:
         return {}
     unswapped = setting.sharded - swapped_parameters(setting)
-    elements = max(unswapped, _kept_on_host(setting)) if swapped_parameters(setting) else setting.sharded
+    elements = max(unswapped, kept_on_host(setting)) if swapped_parameters(setting) else setting.sharded
     return setting.share(Category.PARAMETERS, setting.case.element, elements)
 
 
@@ -80,7 +80,7 @@ def _param_buffers(setting: Setting) -> Bytes:
     )
 
 
-def _optimizer_buffers(setting: Setting) -> Bytes:
+def optimizer_buffers(setting: Setting) -> Bytes:
     """Buffers of the largest sub-group in fp32."""
     count = int(setting.case.zero("offload_optimizer.buffer_count"))
     what, source = f"{count} buffers to swap optimizer states", "swap_tensor/optimizer_utils.py, OptimizerSwapper"

@@ -10,6 +10,7 @@ from zerobench.ds_config.case import Case
 from zerobench.errors import UserError
 from zerobench.formulas.activations import Activations, Logits
 from zerobench.formulas.deepspeed import Setting, deepspeed_moments
+from zerobench.formulas.deepspeed.setting import outline
 from zerobench.formulas.record import formula_setting, input_tokens, trial_moments
 from zerobench.formulas.terms import Bytes, Term
 from zerobench.formulas.timeline import device_phases, other_phases
@@ -94,15 +95,13 @@ class Explainer:
 
     @cached_property
     def outline(self) -> Setting | None:
-        """The setting as if all trained parameters were one tensor: all that is known of a model without a closed form.
-
-        It gives what depends on the number of parameters alone, but for padding; None without DeepSpeed.
+        """All that is known of a model without a closed form: what depends on the number of trained parameters alone,
+        but for padding; None without DeepSpeed.
         """
         case = case_of(self.trial)
         if case is None or not case.trained or not self.trial.spec.knows("precision"):
             return None
-        trained = replace(case, num_params=case.trained)
-        return Setting(trained, (case.trained,), self.trial.spec.optimizer, self.rank)
+        return outline(case, self.trial.spec.optimizer, self.rank)
 
     def explain(self, category: Category, nbytes: int, instant: Instant, place: Place = Place.DEVICE) -> Explained:
         """`category`, of which `nbytes` lie in `place` at `instant`."""
