@@ -11,9 +11,9 @@ import pandas as pd
 from zerobench.report.charts import palette
 from zerobench.report.charts.render import WIDTH, Mark, Specification, data, layered, svg
 from zerobench.report.charts.words import ByteAxis, byte_axis, counted
-from zerobench.report.compared.rows import Compared, is_comparison
 from zerobench.report.figure import Figure
 from zerobench.report.figures.runs import RunFigures
+from zerobench.report.strategies.rows import Compared, is_comparison
 from zerobench.units import format_bytes, format_seconds
 
 _ROW_HEIGHT, _LETTER, _MOST_ROWS = 24, 6.6, 40
