@@ -15,7 +15,8 @@ import pytest
 from rich.console import Console
 
 from zerobench.records import Category, Place, StepKind
-from zerobench.report.charts.compared import speed_figure, states_figure
+from zerobench.report.charts import model_states
+from zerobench.report.charts.compared import speed_figure
 from zerobench.report.compared.claim import Verdict
 from zerobench.report.compared.claims import claims
 from zerobench.report.compared.rows import Compared
@@ -107,7 +108,7 @@ def test_the_page_has_the_section_and_both_charts(frames: RunFrames):
     html = page_html(frames)
     assert '<h2 id="compared">Distributed training compared</h2>' in html
     assert html.count('href="#compared"') == 1
-    for figure in (speed_figure(frames), states_figure(frames)):
+    for figure in (speed_figure(frames), model_states.figure(frames)):
         assert figure is not None
         assert figure.svg is not None
         assert f'<figure id="{figure.key}"' in html

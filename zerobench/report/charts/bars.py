@@ -57,8 +57,9 @@ def host_figure(runs: RunFigures) -> Figure | None:
     The rest of the process (interpreter, libraries, malloc's own) is left out: it is the same for every stage, and no
     prediction has it.
     """
-    known = [bar for bar in stacked(runs.figures, Place.HOST, {Category.REST_OF_PROCESS}) if bar.whole > 0]
-    if not known or not any(one.summary.offloads() for one in runs.figures):
+    offloading = [one for one in runs.figures if one.summary.offloads()]
+    known = [bar for bar in stacked(offloading, Place.HOST, {Category.REST_OF_PROCESS}) if bar.whole > 0]
+    if not known:
         return None
     bars = _chosen(known)
     unit = byte_axis(bar.whole for bar in bars)

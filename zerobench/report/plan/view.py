@@ -139,7 +139,7 @@ def _details(
     ended = [one for one in shown if completed(one.trial) or not is_whole(one.trial)]
     yield outcomes_table([trial_figures(one.trial).beside(one.label, None, None) for one in ended])
     if rows:
-        yield from _losers(rows, best)
+        yield from losers(rows, best)
         yield from _expected_terms(best)
         yield from _bound_terms(best)
     by_formula = any(row.evidence is Evidence.FORMULA for row in rows)
@@ -159,7 +159,7 @@ def _header(shown: Sequence[Shown], rows: Sequence[PlanRow], environment: Enviro
     return Part("Plan", ", ".join(counts), text=list(words))
 
 
-def _losers(rows: Sequence[PlanRow], best: PlanRow | None) -> Iterator[Part]:
+def losers(rows: Sequence[PlanRow], best: PlanRow | None) -> Iterator[Part]:
     """Why not the others, each held against the recommended one, or against the nearest where none fits."""
     held = best or max(rows, key=lambda row: row.room)
     told = [(row, _why_not(held, row)) for row in rows if row is not held]
