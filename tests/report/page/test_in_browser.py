@@ -135,6 +135,17 @@ def test_a_click_on_a_head_sorts_the_trials_and_leaves_blanks_last(opened: Brows
     assert down == [*(f"{value:,}" for value in reversed(numbers)), *["-"] * (len(up) - len(numbers))]
 
 
+def test_a_click_on_a_bar_leads_to_its_trials_row(opened: Browser) -> None:
+    found = opened.ask("""
+        const bars = [...document.querySelectorAll("#memory-per-gpu .role-mark [aria-label^='zero3 opt=nvme param=cpu,']")];
+        bars[0].dispatchEvent(new MouseEvent("click", { bubbles: true }));
+        const rows = [...document.querySelectorAll("tr.found")];
+        const box = rows[0].getBoundingClientRect();
+        return [rows.map((row) => row.cells[0].textContent), box.top >= 0 && box.bottom <= innerHeight];
+    """)
+    assert found == [["zero3 opt=nvme param=cpu"], True]
+
+
 def test_paper_has_the_answer_every_figure_and_the_trials_and_what_the_reader_opened(opened: Browser) -> None:
     def printed() -> tuple[int, str]:
         pages = PdfReader(io.BytesIO(opened.pdf())).pages
