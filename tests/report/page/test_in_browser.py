@@ -137,8 +137,8 @@ def test_a_click_on_a_head_sorts_the_trials_and_leaves_blanks_last(opened: Brows
 
 def test_a_click_on_a_bar_leads_to_its_trials_row(opened: Browser) -> None:
     found = opened.ask("""
-        const bars = [...document.querySelectorAll("#memory-per-gpu .role-mark [aria-label^='zero3 opt=nvme param=cpu,']")];
-        bars[0].dispatchEvent(new MouseEvent("click", { bubbles: true }));
+        const bar = document.querySelector("#memory-per-gpu .role-mark [aria-label^='zero3 opt=nvme param=cpu,']");
+        bar.dispatchEvent(new MouseEvent("click", { bubbles: true }));
         const rows = [...document.querySelectorAll("tr.found")];
         const box = rows[0].getBoundingClientRect();
         return [rows.map((row) => row.cells[0].textContent), box.top >= 0 && box.bottom <= innerHeight];

@@ -37,7 +37,7 @@ def headline(runs: RunFigures) -> list[str]:
     groups = timed_groups(found)
     untimed = None if groups else _untimed_choice(found)
     speed = [_fastest(groups), _choice(groups) if groups else _untimed_sentence(found, untimed)]
-    best = untimed and untimed.best
+    best = None if untimed is None else untimed.best
     sentences = [_fit(trials, found, best), *speed, _evidence(runs), _endings(trials), _doubts(trials, found)]
     names = tuple(one.label for one in trials)
     return [plain(sentence if sentence.startswith(names) else _capital(sentence)) for sentence in sentences if sentence]
