@@ -36,10 +36,10 @@ _ENGINE = _alone("zero0", "zero0 bf16", "zero0 fp16", "zero2", "zero3")
 
 JUDGES: dict[str, tuple[str, ...]] = {
     "memory/device.py": ("tests/memory/test_device.py",),
-    "memory/engine_config.py": ("tests/memory/test_engine_config.py",),
+    "memory/engine_config.py": ("tests/memory/test_engine_config.py", *_alone("zero2")),
     "memory/engine_tensors.py": ("tests/memory/test_engine_tensors.py",),
     "memory/expandable_segments.py": ("tests/memory/test_expandable_segments.py",),
-    "memory/held.py": ("tests/memory/test_failures.py",),
+    "memory/held.py": ("tests/memory/test_held.py", "tests/memory/test_device.py"),
     "memory/host.py": ("tests/memory/test_host.py", "tests/memory/test_storages.py"),
     "memory/ledger.py": ("tests/memory/test_ledger.py", "tests/memory/test_ledger_process.py"),
     "memory/model_sites.py": ("tests/memory/test_model_sites.py",),
