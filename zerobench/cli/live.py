@@ -18,6 +18,7 @@ from zerobench.errors import UserError
 from zerobench.folder import RunFolder
 from zerobench.progress import Progress
 from zerobench.records import Status, TrialRecord
+from zerobench.run.observer import Observer
 from zerobench.spec.trial import TrialSpec
 from zerobench.units import format_bytes, format_seconds
 
@@ -28,7 +29,7 @@ COMPILING = "DeepSpeed compiles its C++ ops: minutes, once on a machine"
 _GOOD = {Status.COMPLETED: "green", Status.SKIPPED: "dim"}
 
 
-class PlainView:
+class PlainView(Observer):
     """A line when a trial begins, one when it compiles, one when it ends."""
 
     def __init__(self, console: Console) -> None:
@@ -75,9 +76,6 @@ class PlainView:
         reason = f": {record.reason}" if record.reason else ""
         status = (f"{record.status:>9} ", _GOOD.get(record.status, "bold red"))
         self._print(Text.assemble(status, f"{record.trial_id} in {format_seconds(duration_s)}{reason}"))
-
-    def run_ended(self) -> None:
-        """Nothing more to say."""
 
     def say(self, text: str) -> None:
         """Print one line, as it is."""

@@ -7,7 +7,8 @@ from typing import Any
 
 import pytest
 
-from zerobench.ds_config import departures, load_user_config
+from zerobench.ds_config import load_user_config
+from zerobench.formulas.deepspeed.departures import departures
 from zerobench.resources import shipped
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.trial import TrialSpec

@@ -1,6 +1,6 @@
 """Every sentence about what DeepSpeed does otherwise than the paper, for settings that take each of their branches.
 
-golden/departures.json has the sentences; `python -m tests.ds_config.test_departure_sentences` writes it again, and
+golden/departures.json has the sentences; `python -m tests.formulas.test_departure_sentences` writes it again, and
 whoever does so explains each line that then differs.
 """
 
@@ -12,7 +12,7 @@ from typing import Any
 
 import pytest
 
-from zerobench.ds_config import departures
+from zerobench.formulas.deepspeed.departures import departures
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.trial import TrialSpec
 
