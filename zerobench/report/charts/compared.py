@@ -27,9 +27,9 @@ def speed_figure(frames: RunFigures) -> Figure | None:
         return None
     key, title = "speed-up", "Speed-up over one process with the same global batch"
     caption = (
-        "Single-process step time over the trial's (medians). Upright mark: linear speed-up, servers included."
-        + _left_out(frames)
-    )
+        "Single-process step time divided by the trial's (medians). Vertical mark: linear speed-up, "
+        "servers counted as ranks."
+    ) + _left_out(frames)
     return Figure(key, title, caption, svg(_speed_chart(rows), key, title), _speed_table(rows))
 
 
@@ -41,9 +41,9 @@ def states_figure(frames: RunFigures) -> Figure | None:
     key, title = "model-states-compared", "Model states per rank"
     unit = byte_axis(row.figures.states_bytes or 0 for row in rows)
     caption = (
-        "Parameters and optimizer states after a step, gradients before it, on the rank with the most. Parameter"
-        " servers apart from their workers." + _left_out(frames)
-    )
+        "Parameters and optimizer states after a step, gradients before it; largest rank. "
+        "Parameter servers separate from their workers."
+    ) + _left_out(frames)
     return Figure(key, title, caption, svg(_states_chart(rows, unit), key, title), _states_table(rows, unit))
 
 
