@@ -180,10 +180,10 @@ def shared_lines(specs: Sequence[TrialSpec]) -> list[str]:
             legends.append(label.legend)
     evidences = {evidence_text(spec) for spec in specs}
     lines = {
-        "all predicted, not measured": [evidences.pop()] if len(evidences) == 1 and evidences != {MEASURED} else [],
+        "predicted, not measured": [evidences.pop()] if len(evidences) == 1 and evidences != {MEASURED} else [],
         "all": all_agree,
-        "unless a trial's name says otherwise": most_agree,
-        "DeepSpeed's settings, unless a trial's name says otherwise": DeepSpeedSettings(specs).usual(),
+        "unless named otherwise": most_agree,
+        "DeepSpeed settings, unless named otherwise": DeepSpeedSettings(specs).usual(),
         "in names": legends,
     }
     return [f"{start}: {plain(', '.join(parts))}" for start, parts in lines.items() if parts]

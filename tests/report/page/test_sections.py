@@ -81,7 +81,7 @@ def test_each_trial_without_figures_has_its_reason(page: ET.Element) -> None:
     outcomes = section(page, "outcomes")
     assert "3 of the trials above: 1 out of device memory, 1 timeout, 1 skipped." in words(outcomes)
     why = {line[0]: line[-1] for line in rows(outcomes)}
-    assert why["zero0 mb64"].startswith("the device ran out of memory (rank 2, backward, step 0, asked 12.00 GiB")
+    assert why["zero0 mb64"].startswith("the device ran out of memory (rank 2, backward, step 0, requested 12.00 GiB")
     assert "rule offload_param_needs_stage_3" in why["zero2 param=cpu"]
     assert "rank 1:\nall_gather" in "".join(outcomes.itertext())
 
@@ -89,9 +89,9 @@ def test_each_trial_without_figures_has_its_reason(page: ET.Element) -> None:
 def test_a_row_that_is_not_to_be_believed_says_so_in_words(page: ET.Element) -> None:
     trials = section(page, "trials")
     by_label = {line[0]: line[-1] for line in rows(trials)}
-    assert by_label["zero1 mb4 ga2"] == "losses disagree"
+    assert by_label["zero1 mb4 ga2"] == "losses differ"
     assert by_label["zero2 reduce_bucket=5e8"] == "speed void"
-    assert "zero1 mb4 ga2: its losses differ from the reference's by 0.31" in words(trials)
+    assert "zero1 mb4 ga2: losses differ from the reference by 0.31" in words(trials)
 
 
 def test_gradients_of_another_size_are_a_doubt_of_their_own(tmp_path: Path) -> None:
@@ -99,7 +99,7 @@ def test_gradients_of_another_size_are_a_doubt_of_their_own(tmp_path: Path) -> N
     write_run(tmp_path / RUN_ID, trials, samples=False)
     element = parsed(page_html(run_frames([load_run(tmp_path / RUN_ID)]), figures=[]))
     right, wrong = rows(section(element, "trials"))
-    assert (right[-1], wrong[-1]) == ("", "gradient norms disagree")
+    assert (right[-1], wrong[-1]) == ("", "gradient norms differ")
     assert wrong[-3:-1] == ["1.0e-04", "1.0e+00"]
 
 

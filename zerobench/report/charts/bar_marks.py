@@ -48,7 +48,7 @@ def chart(
         _breaks(bars, unit, y),
     ]
     if failed:
-        rows = [{"name": name, "text": "did not fit: out of device memory"} for name in failed]
+        rows = [{"name": name, "text": "out of device memory"} for name in failed]
         words = alt.Chart(data(rows)).mark_text(align="left", dx=6, color="var(--limit)")
         layers.append(words.encode(x=alt.datum(0), y=y, text=alt.Text("text:N")))
     if capacity:
@@ -181,7 +181,9 @@ def _tails(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y) -> Mark:
             "name": bar.name,
             "start": unit.of(bar.drawn),
             "end": unit.of(bar.reach),
-            "said": f"{bar.name}, start-up, slack, CUDA context, NCCL: {format_bytes(bar.reach - bar.drawn)}",
+            "said": (
+                f"{bar.name}, start-up, allocator slack, CUDA context, NCCL: {format_bytes(bar.reach - bar.drawn)}"
+            ),
         }
         for bar in bars
         if bar.reach > bar.drawn

@@ -45,8 +45,7 @@ def device_figure(runs: RunFigures) -> Figure | None:
     chart = bar_chart(bars, failed, unit, axis, capacity if is_seen else [])
     title = "Peak device memory by category"
     caption = (
-        "Peak of a steady step on the rank with the largest one. Pale tail: start-up, allocator slack, CUDA context and"
-        " NCCL, up to the memory that the trial needs."
+        "Steady-step peak of the largest rank. Pale tail: start-up, allocator slack, CUDA context and NCCL."
         + _capacity_sentence(capacity, is_seen=is_seen)
         + _ending(bars, len(known))
     )
@@ -66,10 +65,9 @@ def host_figure(runs: RunFigures) -> Figure | None:
     bars = cut(_chosen(known), 0)
     unit = byte_axis(min(bar.whole, bar.reach) for bar in bars)
     chart = bar_chart(bars, [], unit, f"host memory per rank ({unit.name})", [])
-    title = "Host memory of offloaded states by category"
-    caption = (
-        "Peak of a steady step on the rank with the largest one, without interpreter, libraries and malloc's cache."
-        + _ending(bars, len(known))
+    title = "Host memory of offloaded states, by category"
+    caption = "Steady-step peak of the largest rank, without interpreter, libraries and malloc cache." + _ending(
+        bars, len(known)
     )
     return Figure("memory-of-host", title, caption, svg(chart, "memory-of-host", title), _table(bars, unit))
 
@@ -97,7 +95,7 @@ def _capacity_sentence(capacity: Sequence[int], *, is_seen: bool) -> str:
     sizes = " or ".join(map(format_bytes, capacity))
     if is_seen:
         return f" Red line: device capacity, {sizes}."
-    return f" Device capacity: {sizes}, far outside the chart."
+    return f" Device capacity: {sizes}, beyond the chart's range."
 
 
 def _table(bars: Sequence[Bar], unit: ByteAxis) -> pd.DataFrame:
@@ -110,4 +108,4 @@ def _table(bars: Sequence[Bar], unit: ByteAxis) -> pd.DataFrame:
         where = (bar.name, unit.show(bar.whole), str(bar.instant.rank), bar.instant.phase.value)
         rows.append((*where, *(unit.show(sizes.get(category)) for category in categories)))
     names = [f"{category.replace('_', ' ')} ({unit.name})" for category in categories]
-    return pd.DataFrame(rows, columns=["trial", f"peak ({unit.name})", "largest on rank", "in phase", *names])
+    return pd.DataFrame(rows, columns=["trial", f"peak ({unit.name})", "largest rank", "phase", *names])

@@ -25,9 +25,9 @@ def speed_figure(frames: RunFigures) -> Figure | None:
         return None
     key, title = "speed-up", "Speed-up over one process with the same global batch"
     caption = (
-        "Single-process step time over the trial's (medians). Upright mark: linear speed-up, servers included."
-        + _left_out(frames)
-    )
+        "Single-process step time divided by the trial's (medians). Vertical mark: linear speed-up, "
+        "servers counted as ranks."
+    ) + _left_out(frames)
     return Figure(key, title, caption, svg(_speed_chart(rows), key, title), _speed_table(rows))
 
 

@@ -168,7 +168,7 @@ def _fastest_of(name: str, group: Sequence[Candidate]) -> str:
     if len(group) == 1:
         return f"{best.label} is the only timed trial{of}: {rate}"
     if len(alike) == len(group):
-        return f"all trials{of} are equally fast within step-time spread: {rate} ({best.label})"
+        return f"all trials{of} equally fast within step-time spread: {rate} ({best.label})"
     others = _names([one.label for one in alike if one is not best])
     spread = f" (a tie within step-time spread: {others})" if others else ", outside step-time spread"
     return f"fastest{of}: {best.label}, {rate}{spread}"
@@ -221,5 +221,5 @@ def _doubts(trials: Sequence[TrialFigures], found: Sequence[Candidate]) -> str:
         parts.append(f"not ranked, allocator retries: {_names(void)}")
     timed = [one for one in found if one.rates]
     if timed and all(one.num_repeats == 1 for one in timed):
-        parts.append("one repeat per trial: spread is within a run, not between runs")
+        parts.append("one repeat per trial: spread within a run, not between runs")
     return f"{'; '.join(parts)}." if parts else ""

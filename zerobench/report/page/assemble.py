@@ -153,7 +153,7 @@ def _notes(trials: Sequence[TrialFigures]) -> Grid:
         Column("note", lambda note: note[0], is_number=False),
         Column("trials", lambda note: who_says(note[1], len(trials), 4), is_number=False),
     ]
-    return grid("Unavailable figures with their reasons, and other remarks.", columns, list(said.items()))
+    return grid("Unavailable figures and other remarks.", columns, list(said.items()))
 
 
 def _drawn(figures: Iterable[Figure]) -> Iterator[Drawn]:

@@ -34,13 +34,16 @@ from zerobench.spec.trial import Evidence
 from zerobench.units import format_seconds
 
 NOT_INCLUDED = (
-    "device: other processes on the GPU, what the driver keeps, fragmentation over many steps, saving checkpoints",
-    "host: interpreter and libraries (some GB a rank), loading data, the page cache",
-    "lower bound of the step: launching kernels, computing and communicating in each other's way, slow ranks, input",
+    "device: other processes on the GPU, driver reservations, fragmentation over many steps, checkpoint saving",
+    "host: interpreter and libraries (some GB per rank), data loading, page cache",
+    (
+        "lower bound of the step: kernel launches, contention between compute and communication, "
+        "stragglers, data loading"
+    ),
 )
 """What a plan says nothing of, a sentence each."""
 
-NOT_IN_FORMULAS = "formula: what the allocator rounds and cannot give back; a plan without --formula knows it"
+NOT_IN_FORMULAS = "formula: allocator rounding and fragmentation; plan without --formula to include them"
 """What a plan by formula says nothing of beside that."""
 
 _BY = {
@@ -143,7 +146,7 @@ def _details(
         yield from _expected_terms(best)
         yield from _bound_terms(best)
     by_formula = any(row.evidence is Evidence.FORMULA for row in rows)
-    yield Part("What is not in it", points=[*([NOT_IN_FORMULAS] if by_formula else []), *NOT_INCLUDED])
+    yield Part("Not included", points=[*([NOT_IN_FORMULAS] if by_formula else []), *NOT_INCLUDED])
 
 
 def _header(shown: Sequence[Shown], rows: Sequence[PlanRow], environment: Environment) -> Part:
@@ -165,7 +168,7 @@ def losers(rows: Sequence[PlanRow], best: PlanRow | None) -> Iterator[Part]:
     told = [(row, _why_not(held, row)) for row in rows if row is not held]
     lines = [f"{row.shown.label}: {'; '.join(reasons[:MOST_REASONS])}" for row, reasons in told if reasons]
     if lines:
-        yield Part(f"Why not the others, against {plain(held.shown.label)}", points=lines)
+        yield Part(f"Why not the others, compared with {plain(held.shown.label)}", points=lines)
 
 
 def _why_not(held: PlanRow, row: PlanRow) -> list[str]:
@@ -179,18 +182,18 @@ def _expected_terms(best: PlanRow | None) -> Iterator[Part]:
     found = best.expected
     terms = {
         "computing": found.compute_s,
-        "communication that computing does not hide": found.exposed_communication_s,
-        "update, and what belongs to no kernel": found.update_s,
+        "exposed communication": found.exposed_communication_s,
+        "update and host overhead": found.update_s,
     }
     lines = [f"{name}: {format_seconds(took)} ({took / found.step_s:.0%})" for name, took in terms.items()]
-    granted = [f"taken for granted: {words}" for words in found.assumptions]
-    yield Part(f"How the expected step of {plain(best.shown.label)} comes about", points=[*lines, *granted])
+    granted = [f"assumed: {words}" for words in found.assumptions]
+    yield Part(f"Expected step time of {plain(best.shown.label)}", points=[*lines, *granted])
 
 
 def _bound_terms(best: PlanRow | None) -> Iterator[Part]:
     """How the recommended row's bound comes about, so that it can be checked by hand."""
     if best is not None and best.bound is not None and best.bound.terms:
-        yield Part(f"How the lower bound of {plain(best.shown.label)} comes about", points=best.bound.terms)
+        yield Part(f"Lower bound of the step time of {plain(best.shown.label)}", points=best.bound.terms)
 
 
 def capacity_of(cluster: Cluster) -> Capacity:

@@ -64,9 +64,12 @@ def states_table(trials: Sequence[TrialFigures]) -> Table[StatesRow]:
     ]
     return Table(
         TITLE,
-        "The rank that holds most, device and host together; gradients at the end of backward, when stage 1 too has "
-        "freed all but its partition's, the rest after the step. paper: arXiv 1910.02054, section 5, without padding; "
-        "P is the number of parameters." + (" Servers have their own row." if has_server else ""),
+        (
+            "Largest rank, device and host together; gradients at the end of backward (stage 1 has "
+            "then freed all but its partition's), the rest after the step. paper: arXiv 1910.02054, "
+            "section 5, without padding; P: number of parameters."
+        )
+        + (" Servers: separate rows." if has_server else ""),
         columns,
         lines,
         heading=f"Model states of one rank beside the ZeRO paper, {unit.name}",

@@ -114,13 +114,13 @@ def _fine_enough(values: Sequence[int | None]) -> Unit:
 def _caption(trials: Sequence[TrialFigures]) -> str:
     """How to read the table, as far as its columns go."""
     sentences = [
-        "All trials, in the order of the sweep.",
-        "Peaks: the rank with the largest one, start-up included; host: per rank.",
+        "All trials, in sweep order.",
+        "Peaks: largest rank, including start-up; host: per rank.",
         "NVML's peak includes other processes." if any(one.summary.nvml_peak_bytes for one in trials) else "",
         "Off: largest difference from the reference (gradient norms: relative)."
         if any(one.parity is not None for one in trials)
         else "",
-        "All were measured." if all(one.summary.is_measured for one in trials) else "Italics: predicted, not measured.",
+        "All measured." if all(one.summary.is_measured for one in trials) else "Italics: predicted, not measured.",
     ]
     return " ".join(filter(None, sentences))
 
@@ -134,10 +134,10 @@ def _doubts(one: TrialFigures) -> list[tuple[str, str]]:
     """What speaks against a trial's figures, in two words and in full."""
     doubts = []
     for name, far, _ in one.parity.disagreements if one.parity else ():
-        difference = f"its {name} differ from the reference's by {far:.2g}"
-        doubts.append((f"{name} disagree", f"{difference}, more than rounding can: treat its figures as invalid"))
+        difference = f"{name} differ from the reference by {far:.2g}"
+        doubts.append((f"{name} differ", f"{difference}, more than rounding: figures invalid"))
     if one.summary.void:
-        doubts.append(("speed void", f"its speed is void: {one.summary.void}"))
+        doubts.append(("speed void", f"speed void: {one.summary.void}"))
     return doubts
 
 
