@@ -140,7 +140,7 @@ def test_the_page_of_a_plan_says_why_not_the_others(tmp_path: Path) -> None:
     html = page_html(frames, [])
     best = recommended(read_plan(tmp_path / RUN_ID, place)[1])
     assert best is not None
-    assert f"Why not the others, against {best.best.shown.label}" in html
+    assert f"Why not the others, compared with {best.best.shown.label}" in html
     assert "is expected to be slower" in html
 
 
