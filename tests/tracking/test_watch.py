@@ -134,8 +134,8 @@ def test_what_nobody_knows_of_the_work_is_said_nowhere(watch_python):
 
 def test_show_has_a_table_of_what_was_seen_from_outside(watch_python):
     text = shown(watch_python(TWO_RANKS).watched.folder.path)
-    assert "Watched from outside, MiB" in text
-    assert "Host memory was sampled every 100 ms" in text
+    assert "Sampled process tree, MiB" in text
+    assert "Host memory sampling interval: 100 ms" in text
 
 
 def shown(path: Path) -> str:

@@ -88,7 +88,7 @@ def _activations(spec: TrialSpec, _nbytes: int) -> str:
 
 
 def _batch(spec: TrialSpec) -> str:
-    return f"{spec.micro_batch_size} x {spec.sequence_length:,} tokens of a micro batch"
+    return f"{spec.micro_batch_size} x {spec.sequence_length:,} tokens per micro batch"
 
 
 def _logits(spec: TrialSpec, nbytes: int) -> str:
@@ -96,14 +96,14 @@ def _logits(spec: TrialSpec, nbytes: int) -> str:
     if not vocabulary:
         return _batch(spec)
     each = nbytes / (vocabulary * spec.micro_batch_size * spec.sequence_length)
-    return f"{each:.3g} bytes for each of {vocabulary:,} words and {_batch(spec)}"
+    return f"{each:.3g} bytes x vocabulary of {vocabulary:,} x {_batch(spec)}"
 
 
 _BY_WORK: Mapping[Category, Callable[[TrialSpec, int], str]] = {
     Category.ACTIVATIONS: _activations,
     Category.LOGITS_AND_LOSS: _logits,
     Category.INPUTS: lambda spec, _: _batch(spec),
-    Category.ALLOCATOR_ROUNDING: lambda _spec, _: "what the allocator hands out beyond what is asked",
+    Category.ALLOCATOR_ROUNDING: lambda _spec, _: "allocator rounding of requested sizes",
 }
 
 
@@ -135,7 +135,7 @@ def remedy(trial: Trial, category: Category, nbytes: int) -> str | None:
         return "stage 2 or higher"
     if category is Category.GATHERED_PARAMETERS and stage == 3:
         if case is not None and not case.replaces_linear:
-            return "memory_efficient_linear: true, with which autograd holds no gathered weights"
+            return "memory_efficient_linear: true, so that autograd holds no gathered weights"
         return "a smaller stage3_max_live_parameters or stage3_prefetch_bucket_size"
     return None
 
@@ -145,9 +145,9 @@ def _beyond_stages(spec: TrialSpec) -> str | None:
     the model have divided them.
     """
     if num_servers(spec):
-        return "a strategy that divides states among ranks (zero1 to zero3, fsdp)"
+        return "a strategy that partitions states (zero1 to zero3, fsdp)"
     info = STRATEGIES.get(spec.strategy)  # a user's own script has another name
-    return None if info is None or info.divides_batch else "more ranks to divide the model among"
+    return None if info is None or info.divides_batch else "more ranks to partition the model over"
 
 
 def smaller_bucket(case: Case | None, nbytes: int) -> str | None:
@@ -157,4 +157,4 @@ def smaller_bucket(case: Case | None, nbytes: int) -> str | None:
     if case.bucket_elements <= SMALLER_BUCKET:
         return None
     would_be = nbytes * SMALLER_BUCKET / case.bucket_elements
-    return f"reduce_bucket_size {brief(SMALLER_BUCKET)}, with which it would be {format_bytes(would_be)}"
+    return f"reduce_bucket_size {brief(SMALLER_BUCKET)}, which makes it {format_bytes(would_be)}"

@@ -183,7 +183,7 @@ def _read(path: Path, where: str) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"{where}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{where}: no UTF-8 text: {error.reason} at byte {error.start}") from None
+        raise UserError(f"{where}: not UTF-8 text: {error.reason} at byte {error.start}") from None
     document = load_plain(text, where)
     if not isinstance(document, dict):
         raise UserError(f"{where}: a sweep is a mapping with the keys {', '.join(SweepFile.model_fields)}")

@@ -15,7 +15,8 @@ import pytest
 from rich.console import Console
 
 from zerobench.records import Category, Place, StepKind
-from zerobench.report.charts.strategies import speed_figure, states_figure
+from zerobench.report.charts import model_states
+from zerobench.report.charts.strategies import speed_figure
 from zerobench.report.explain.category import Explainer
 from zerobench.report.frames import schema
 from zerobench.report.frames.compared_table import compared_frame
@@ -91,8 +92,8 @@ def test_exact_strategies_agree_and_others_differ_by_design(frames: RunFrames):
 
 def test_the_run_judges_every_claim_but_that_of_pipelines_which_it_has_none_of(frames: RunFrames):
     found = claims(frames.comparison)
-    assert [claim.text.split("'")[0] for claim in found if claim.verdict is Verdict.UNJUDGED] == ["A pipeline"]
-    assert {claim.text.split()[0] for claim in found if claim.verdict is Verdict.HOLDS} >= {"An", "Data", "A"}
+    assert [claim.text.split(":")[0] for claim in found if claim.verdict is Verdict.UNJUDGED] == ["Pipeline bubble"]
+    assert {claim.text.split()[0] for claim in found if claim.verdict is Verdict.HOLDS} >= {"Exact", "Data", "A"}
 
 
 def test_markdown_has_the_same_rows_and_claims(frames: RunFrames):
@@ -107,7 +108,7 @@ def test_the_page_has_the_section_and_both_charts(frames: RunFrames):
     html = page_html(frames)
     assert '<h2 id="compared">Distributed training compared</h2>' in html
     assert html.count('href="#compared"') == 1
-    for figure in (speed_figure(frames), states_figure(frames)):
+    for figure in (speed_figure(frames), model_states.figure(frames)):
         assert figure is not None
         assert figure.svg is not None
         assert f'<figure id="{figure.key}"' in html

@@ -17,6 +17,7 @@ from zerobench.report.charts import (
     course,
     efficiency,
     model_size,
+    model_states,
     offload_traffic,
     pareto,
     prediction_error,
@@ -36,6 +37,7 @@ __all__ = ["colours", "figures", "resolved"]
 _MAKERS: Sequence[Callable[[RunFigures], Figure | None]] = (
     bars.device_figure,
     course.figure,
+    model_states.figure,
     bars.host_figure,
     model_size.figure,
     world_size.figure,
@@ -43,7 +45,6 @@ _MAKERS: Sequence[Callable[[RunFigures], Figure | None]] = (
     waterfall.figure,
     pareto.figure,
     strategies.speed_figure,
-    strategies.states_figure,
     efficiency.weak_figure,
     efficiency.strong_figure,
     batch_ramp.figure,

@@ -50,7 +50,7 @@ CATEGORY_NAMES: Mapping[str, str] = {
     "logits": "logits and loss",
     "temporaries": "temporaries",
     "small": "inputs, workspaces, rounding",
-    "process": "other memory of the process",
+    "process": "other process memory",
     "unattributed": "unattributed",
 }
 """What people read, by group."""

@@ -141,9 +141,8 @@ def _check_addresses() -> None:
         mmap.mmap(-1, _RESERVED_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE, prot=0).close()
     except (OSError, OverflowError):
         raise UserError(
-            f"report: charts are drawn by V8, which reserves {_RESERVED_BYTES / 2**30:.0f} GiB of addresses (no memory)"
-            " at once, and this process may not: raise `ulimit -v`, or write --markdown, --csv or --json, which draw"
-            " nothing"
+            f"report: drawing charts needs {_RESERVED_BYTES / 2**30:.0f} GiB of address space (V8): raise "
+            "`ulimit -v`, or write --markdown, --csv or --json, which need no charts"
         ) from None
 
 

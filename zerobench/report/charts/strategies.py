@@ -1,23 +1,21 @@
-"""Two charts of ways to train beside one process: speed-up, and model states of a rank with the server's apart."""
+"""Speed-up of ways to train over one process."""
 
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Any
 
 import altair as alt
 import pandas as pd
 
 from zerobench.report.charts import palette
 from zerobench.report.charts.render import WIDTH, Mark, Specification, data, layered, svg
-from zerobench.report.charts.words import ByteAxis, byte_axis, counted
+from zerobench.report.charts.words import counted
 from zerobench.report.figure import Figure
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.strategies.rows import Compared, is_comparison
-from zerobench.units import format_bytes, format_seconds
+from zerobench.units import format_seconds
 
 _ROW_HEIGHT, _LETTER, _MOST_ROWS = 24, 6.6, 40
-_STATES = ("parameters", "gradients", "optimizer")
 
 
 def speed_figure(frames: RunFigures) -> Figure | None:
@@ -27,24 +25,10 @@ def speed_figure(frames: RunFigures) -> Figure | None:
         return None
     key, title = "speed-up", "Speed-up over one process with the same global batch"
     caption = (
-        "Single-process step time over the trial's (medians). Upright mark: linear speed-up, servers included."
-        + _left_out(frames)
-    )
+        "Single-process step time divided by the trial's (medians). Vertical mark: linear speed-up, "
+        "servers counted as ranks."
+    ) + _left_out(frames)
     return Figure(key, title, caption, svg(_speed_chart(rows), key, title), _speed_table(rows))
-
-
-def states_figure(frames: RunFigures) -> Figure | None:
-    """Model states of one rank, stacked, a server's beside its workers'; None where nothing is compared."""
-    rows = [row for row in _shown(frames) if row.figures.states is not None]
-    if not rows:
-        return None
-    key, title = "model-states-compared", "Model states per rank"
-    unit = byte_axis(row.figures.states_bytes or 0 for row in rows)
-    caption = (
-        "Parameters and optimizer states after a step, gradients before it, on the rank with the most. Parameter"
-        " servers apart from their workers." + _left_out(frames)
-    )
-    return Figure(key, title, caption, svg(_states_chart(rows, unit), key, title), _states_table(rows, unit))
 
 
 def _shown(frames: RunFigures) -> Sequence[Compared]:
@@ -95,52 +79,6 @@ def _speed_chart(rows: Sequence[Compared]) -> Specification:
     return layered(layers, _plot_width(names), _ROW_HEIGHT * len(names))
 
 
-def _states_chart(rows: Sequence[Compared], unit: ByteAxis) -> Specification:
-    names = [_name(row) for row in rows]
-    widest = max(unit.of(row.figures.states_bytes or 0) for row in rows) * 1.14
-    x = alt.X("start:Q", title=f"model states per rank ({unit.name})", scale=alt.Scale(domain=[0, widest], nice=False))
-    y = alt.Y("name:N", title=None, sort=None, scale=alt.Scale(domain=names, paddingInner=0.28))
-    colour = alt.Color(
-        "group:N",
-        title=None,
-        scale=alt.Scale(
-            domain=[palette.CATEGORY_NAMES[group] for group in _STATES],
-            range=[palette.category_colour(group) for group in _STATES],
-        ),
-        legend=alt.Legend(symbolType="square", offset=24),
-    )
-    parts = alt.Chart(data([part for row in rows for part in _parts(row, unit)])).mark_bar(
-        stroke="var(--paper)", strokeWidth=0.7
-    )
-    totals = [
-        {
-            "name": _name(row),
-            "at": unit.of(row.figures.states_bytes or 0),
-            "text": format_bytes(row.figures.states_bytes),
-        }
-        for row in rows
-    ]
-    words = alt.Chart(data(totals)).mark_text(align="left", dx=6)
-    layers: list[Mark] = [
-        parts.encode(x=x, x2=alt.X2("end:Q"), y=y, color=colour, description=alt.Description("said:N")),
-        words.encode(x=alt.X("at:Q"), y=y, text=alt.Text("text:N")),
-    ]
-    return layered(layers, _plot_width(names), _ROW_HEIGHT * len(names))
-
-
-def _parts(row: Compared, unit: ByteAxis) -> list[dict[str, Any]]:
-    """The three states of a row, one behind the other; what is not there is left out."""
-    found, end = [], 0
-    for group in _STATES:
-        size: int = getattr(row.figures.states, f"{group}_bytes")
-        if size:
-            said = f"{_name(row)}, {palette.CATEGORY_NAMES[group]}: {format_bytes(size)}"
-            place = {"start": unit.of(end), "end": unit.of(end + size)}
-            found.append({"name": _name(row), "group": palette.CATEGORY_NAMES[group], "said": said, **place})
-        end += size
-    return found
-
-
 def _speed_table(rows: Sequence[Compared]) -> pd.DataFrame:
     return pd.DataFrame(
         {
@@ -151,12 +89,3 @@ def _speed_table(rows: Sequence[Compared]) -> pd.DataFrame:
             "efficiency (%)": [f"{100 * (row.efficiency or 0):.0f}" for row in rows],
         }
     )
-
-
-def _states_table(rows: Sequence[Compared], unit: ByteAxis) -> pd.DataFrame:
-    table = pd.DataFrame({"trial": [_name(row) for row in rows]})
-    for group in _STATES:
-        sizes = [getattr(row.figures.states, f"{group}_bytes") for row in rows]
-        table[f"{palette.CATEGORY_NAMES[group]} ({unit.name})"] = [unit.show(size) for size in sizes]
-    table[f"all ({unit.name})"] = [unit.show(row.figures.states_bytes) for row in rows]
-    return table

@@ -9,6 +9,7 @@ from zerobench.report.step_time.expected import expected_step
 from zerobench.report.trials import Trial, completed
 from zerobench.spec.cluster import HOST_BANDWIDTH, Cluster, read_rate
 from zerobench.spec.hardware import Gpu, find_gpu
+from zerobench.spec.trial import TrialSpec
 from zerobench.timing.step import Interval
 
 
@@ -32,8 +33,14 @@ def predicted_step(trial: Trial) -> PredictedStep:
     gpu = gpu_of(trial)
     if gpu is None or not trial.spec.evidence.is_predicted or not completed(trial):
         return PredictedStep()
-    rate = read_rate("host bandwidth", HOST_BANDWIDTH)
-    cluster = Cluster(gpu, trial.spec.num_nodes, trial.spec.gpus_per_node, host_memory_bytes_per_s=rate)
+    cluster = usual_cluster(trial.spec, gpu)
     bound = step_bound(trial, gpu, cluster.links)
     bound_s = bound.step_s if bound is not None and bound.is_whole else None
     return PredictedStep(bound_s, expected_step(trial, gpu, cluster.links))
+
+
+def usual_cluster(spec: TrialSpec, gpu: Gpu) -> Cluster:
+    """The trial's nodes as `zerobench plan` has them by default, with the host memory that the trial was told of."""
+    rate = read_rate("host bandwidth", HOST_BANDWIDTH)
+    host = spec.prediction.host_memory_bytes
+    return Cluster(gpu, spec.num_nodes, spec.gpus_per_node, host, host_memory_bytes_per_s=rate)

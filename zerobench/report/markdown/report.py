@@ -98,7 +98,7 @@ def _caveats(trials: Sequence[TrialFigures]) -> list[str]:
     """What a reader must know before believing a figure: void throughput, disagreement, notes of the run."""
     said = [f"{one.label}: throughput is void: {one.summary.void}" for one in trials if one.summary.void]
     said += [
-        f"{one.label}: its {name} disagree with those of the reference by {far:.2g}: treat its figures as invalid"
+        f"{one.label}: {name} differ from the reference by {far:.2g}: figures invalid"
         for one in trials
         for name, far, _ in (one.parity.disagreements if one.parity else ())
     ]

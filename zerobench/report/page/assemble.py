@@ -26,6 +26,7 @@ from zerobench.report.page import configuration, outcomes, overview
 from zerobench.report.page.drawing import drawing
 from zerobench.report.page.environment import environment_grids, utc_text
 from zerobench.report.page.policy import content_security_policy
+from zerobench.report.page.reasons import reasons
 from zerobench.report.render.grid import Column, Grid, frame_grid, grid
 from zerobench.report.render.html import listing_grid, table_grid
 from zerobench.report.render.visible import visible
@@ -107,8 +108,10 @@ def _sections(frames: RunFigures, drawn: Sequence[Drawn]) -> Mapping[str, Any]:
     stages = table_grid(pipeline_table(trials))
     failed, notes = [one for one in trials if not one.summary.is_completed], _notes(trials)
     sides = table_grid(server_table(trials))
+    against = reasons(runs, trials)
     parts = (
         ("compared", compared.rows),
+        ("reasons", against),
         ("pipeline", stages.rows),
         ("servers", sides.rows),
         ("outcomes", failed),
@@ -127,6 +130,7 @@ def _sections(frames: RunFigures, drawn: Sequence[Drawn]) -> Mapping[str, Any]:
         "claims": listing_grid(f"{CLAIMS_TITLE}.", claims_listing(frames.comparison)),
         "trials": table_grid(trials_table(trials)),
         "remarks": [(visible(label), visible(words)) for label, words in remarks(trials)],
+        "reasons": against and {"title": visible(against.title), "points": [visible(line) for line in against.points]},
         "stages": stages,
         "sides": sides,
         "notes": notes,
@@ -149,7 +153,7 @@ def _notes(trials: Sequence[TrialFigures]) -> Grid:
         Column("note", lambda note: note[0], is_number=False),
         Column("trials", lambda note: who_says(note[1], len(trials), 4), is_number=False),
     ]
-    return grid("Unavailable figures with their reasons, and other remarks.", columns, list(said.items()))
+    return grid("Unavailable figures and other remarks.", columns, list(said.items()))
 
 
 def _drawn(figures: Iterable[Figure]) -> Iterator[Drawn]:
@@ -164,6 +168,7 @@ def _drawn(figures: Iterable[Figure]) -> Iterator[Drawn]:
 _SECTIONS = {
     "compared": COMPARED,
     "trials": "Trials",
+    "reasons": "Why not the others",
     "pipeline": PIPELINE,
     "servers": SERVERS,
     "outcomes": OUTCOMES,

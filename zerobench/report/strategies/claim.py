@@ -21,7 +21,7 @@ class Verdict(StrEnum):
 
     HOLDS = "confirmed"
     FAILS = "not confirmed on this machine"
-    UNJUDGED = "cannot be judged"
+    UNJUDGED = "not testable"
 
 
 @dataclass(frozen=True)

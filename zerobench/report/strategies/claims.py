@@ -20,16 +20,16 @@ def claims(rows: Rows) -> list[Claim]:
 
 
 def exact(known: Known) -> Claim:
-    text = "An exact strategy computes what one process computes"
+    text = "Exact strategies compute what one process computes"
     held = [row for row in known.rows if row.parity is not None and row.parity.is_judged and not row.figures.is_server]
     if not held:
-        return unjudged(text, "no trial's losses were held against those of another")
+        return unjudged(text, "no losses to compare")
     far = max(held, key=lambda row: row.parity.difference if row.parity else 0.0)
     agreeing = sum(row.is_believed for row in held)
     difference = far.parity.difference if far.parity else 0.0
-    said = f"{agreeing} of {len(held)} agree; the farthest, {far.label}, is {difference:.1g} away in its loss"
+    said = f"{agreeing} of {len(held)} agree; largest loss difference {difference:.1g} ({far.label})"
     if wrong := [row for row in held if row.parity is not None and not row.parity.norms_agree]:
-        said += f"; {wrong[0].label} has gradients of another size, by a factor of {_factor(wrong[0]):.2g}"
+        said += f"; {wrong[0].label} has gradients that differ by a factor of {_factor(wrong[0]):.2g}"
     return judged(text, agreeing == len(held), said)
 
 

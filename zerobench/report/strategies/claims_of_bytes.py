@@ -11,32 +11,32 @@ from zerobench.units import format_bytes
 
 
 def all_reduce(known: Known) -> Claim:
-    text = "An all-reduce of gradients sends 2 (n-1)/n of them from each rank"
+    text = "An all-reduce of gradients sends 2 (n-1)/n of their size per rank"
     return _against_form(text, known.of("ddp", "zero0"))
 
 
 def small_stages_move_no_more(known: Known) -> Claim:
-    text = "ZeRO-1 and ZeRO-2 send no more than data parallelism (2 Psi)"
+    text = "ZeRO-1 and ZeRO-2 communicate no more than data parallelism (2 Psi)"
     return _against_ddp(text, known, ("zero1", "zero2"), lambda ratio: ratio <= 1 + NEAR)
 
 
 def stage_3_moves_more(known: Known) -> Claim:
-    text = "Stage 3 sends 1.5 x what data parallelism does (3 Psi)"
+    text = "ZeRO-3 communicates 1.5 x as much as data parallelism (3 Psi)"
     return _against_ddp(text, known, ("zero3",), lambda ratio: abs(ratio / 1.5 - 1) <= NEAR)
 
 
 def fsdp_moves_no_more(known: Known) -> Claim:
     """Less where what lies outside the blocks stays gathered after forward, as FSDP2 has it by default."""
-    text = "FSDP sends no more than 1.5 x what data parallelism does"
+    text = "FSDP communicates at most 1.5 x as much as data parallelism"
     return _against_ddp(text, known, ("fsdp",), lambda ratio: ratio <= 1.5 * (1 + NEAR))
 
 
 def server_moves(known: Known) -> Claim:
-    text = "A parameter server costs each worker 2 x the weights a step, and the server that for all of them"
+    text = "A parameter server moves 2 x the weights per worker and step, all through the server"
     sides = [row for row in known.rows if row.spec.strategy == "parameter-server" and row.is_believed]
     counted = [row for row in sides if row.figures.sent_bytes is not None and row.figures.received_bytes is not None]
     if not counted:
-        return unjudged(text, "no trial of a parameter server counted what it sent")
+        return unjudged(text, "needs a parameter-server trial with counted bytes")
     most = max(num_workers(row.spec) for row in counted)
     shown = {row.figures.role: row for row in reversed(counted) if num_workers(row.spec) == most}
     said = "; ".join(
@@ -51,10 +51,12 @@ def server_moves(known: Known) -> Claim:
 def _against_form(text: str, rows: Iterable[Compared]) -> Claim:
     counted = [row for row in rows if row.figures.sent_bytes is not None and row.figures.formula_sent_bytes]
     if not counted:
-        return unjudged(text, "no trial counted what it sent")
+        return unjudged(text, "needs a trial with counted bytes")
     said = "; ".join(
-        f"{row.label} sends {format_bytes(round(row.figures.sent_bytes or 0))} a rank and step, "
-        f"{format_bytes(round(row.figures.formula_sent_bytes or 0))} by the closed form"
+        (
+            f"{row.label} sends {format_bytes(round(row.figures.sent_bytes or 0))} per rank and step, "
+            f"{format_bytes(round(row.figures.formula_sent_bytes or 0))} by the closed form"
+        )
         for row in counted
     )
     return judged(text, all(agrees_with_form(row.figures) for row in counted), said)
@@ -64,7 +66,7 @@ def _against_ddp(text: str, known: Known, strategies: Sequence[str], holds: Call
     """Bytes sent over those of ddp on as many ranks, or of its closed form where ddp was not run so."""
     ratios = [(row, ratio) for row in known.of(*strategies) if (ratio := _to_ddp(known, row)) is not None]
     if not ratios:
-        return unjudged(text, f"it takes ddp and {' or '.join(strategies)} on as many ranks, with what they sent")
+        return unjudged(text, f"needs ddp and {' or '.join(strategies)} on equally many ranks, with counted bytes")
     said = "; ".join(
         f"{row.label} sends {format_bytes(round(row.figures.sent_bytes or 0))}, {ratio:.2f} x ddp"
         for row, ratio in ratios

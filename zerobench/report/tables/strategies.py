@@ -17,19 +17,20 @@ TITLE = "Distributed training compared"
 CLAIMS_TITLE = "Claims about distributed training, checked on this run"
 
 HOW_TO_READ = (
-    "Against the single process with the same global batch. speed-up: its step over the trial's; eff: efficiency, that "
-    "over all ranks, servers too. sent: by a rank in a step; form: by the papers' closed form. states: of a rank; "
-    "saved: against ddp. sync: share of a step in which a rank waits or communicates and computes nothing."
+    "Against the single process with the same global batch. speed-up: its step time over the trial's; "
+    "eff: efficiency, speed-up per rank, servers included. sent: per rank and step; form: by the papers' "
+    "closed form. states: per rank; saved: against ddp. sync: exposed communication and waiting, share "
+    "of a step."
 )
 
 WHERE_FROM = (
-    "losses: exact strategies agree with the single process, others differ by design; loss: the largest difference; "
-    "norm: the largest distance of gradients' norms before clipping, a fraction. +-: half of the timed steps lie "
-    "within it. Bytes: of the rank that sends most, in a memory step; closed forms: "
-    "Rajbhandari et al. 2020, section 7 (ddp, ZeRO, FSDP), Li et al. 2014 (parameter server), Shoeybi et al. 2019 "
-    "(tensor), Narayanan et al. 2021 (pipeline). sync: of the rank where it is largest, in a step under torch's "
-    "profiler that is not timed; in brackets: the waiting that the strategy itself timed, where no library tells. "
-    "stale: staleness, mean updates that weights were behind."
+    "losses: exact strategies agree with the single process, others differ by design; loss: largest "
+    "difference; norm: largest relative difference of gradient norms before clipping. +-: half of the "
+    "timed steps are within it. Bytes: of the rank that sends most, in a memory step; closed forms: "
+    "Rajbhandari et al. 2020, section 7 (ddp, ZeRO, FSDP), Li et al. 2014 (parameter server), Shoeybi et "
+    "al. 2019 (tensor), Narayanan et al. 2021 (pipeline). sync: largest rank, in an untimed step under "
+    "torch's profiler; in brackets: waiting timed by the strategy itself. stale: mean staleness of "
+    "weights in updates."
 )
 
 

@@ -150,8 +150,8 @@ def _driver(shown: Sequence[Shown], figures: Sequence[TrialFigures], width: int)
     rows = [Line(name, row) for trial, name in both for row in (nvml_rows(trial) if trial.ranks else ())]
     reasons = why_no_nvml(trial for trial, _ in both if trial.ranks)
     if not rows and any(trial.ranks for trial, _ in both):
-        why = listed(reasons) or "the ranks ran on no NVIDIA device"
-        yield lines_section("NVML", f"Nothing was read from the driver: {plain(why)}.")
+        why = listed(reasons) or "no NVIDIA device used"
+        yield lines_section("NVML", f"No driver readings: {plain(why)}.")
     yield from sections(nvml_table(rows, reasons), width)
     watched = [Line(name, row) for trial, name in both for row in watched_rows(trial)]
     why_not = why_no_nvml(trial for trial, _ in both if trial.record.host and not trial.ranks)
@@ -163,7 +163,7 @@ def _notes(shown: Sequence[Shown]) -> Iterator[Section]:
     found = each_once((one.label, sentence) for one in shown for sentence in sentences(one.trial))
     if found:
         lines = [f"{sentence} ({who_says(names, len(shown), 6)})" for sentence, names in found.items()]
-        caption = "Buffers in use (sizes in elements), where DeepSpeed departs from the paper, what was not available."
+        caption = "Buffer sizes in elements, departures of DeepSpeed from the paper, unavailable figures."
         yield list_section("Notes", caption, lines)
 
 
