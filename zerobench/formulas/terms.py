@@ -7,14 +7,13 @@ Whoever reads sums alone has them by category; explanations, departures from the
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping
-from dataclasses import dataclass
 from functools import cached_property
+from typing import NamedTuple
 
 from zerobench.records import Category
 
 
-@dataclass(frozen=True)
-class Term:
+class Term(NamedTuple):
     """One summand of a category."""
 
     category: Category

@@ -7,7 +7,7 @@ Neither needs a configuration: what they are functions of is the trial. Compress
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 
 from zerobench.formulas.deepspeed.setting import NOTHING, Moments, Setting
 from zerobench.formulas.terms import Bytes, Held, Term, add, hold, of_elements
@@ -166,7 +166,7 @@ def _reducing(setting: Setting, shards: Shards) -> Held:
     blocks = terms(shards.block, "a block's")
     return Held(
         *(
-            replace(root.terms[0], others=block.terms.__iter__)
+            root.terms[0]._replace(others=block.terms.__iter__)
             for root, block in zip(terms(shards.root, "the root's"), blocks, strict=True)
         )
     )

@@ -18,7 +18,7 @@ from zerobench.report.explain.trial import explain
 from zerobench.store import load_run
 
 GOLDEN = Path(__file__).parent / "golden" / "explained.json"
-COMPARED = Path(__file__).parents[1] / "compared" / "records"
+COMPARED = Path(__file__).parents[1] / "strategies" / "records"
 
 
 def told(path: Path) -> dict[str, list[str]]:

@@ -10,13 +10,13 @@ from pypdf import PdfReader
 
 from tests.report.page.browser import Browser
 from zerobench.report.charts import model_states
-from zerobench.report.charts.compared import speed_figure
-from zerobench.report.compared.claims import claims
+from zerobench.report.charts.strategies import speed_figure
 from zerobench.report.frames.run_frames import RunFrames, run_frames
 from zerobench.report.page import page_html
+from zerobench.report.strategies.claims import claims
 from zerobench.store import load_run
 
-RECORDS = Path(__file__).parent.with_name("compared") / "records"
+RECORDS = Path(__file__).parent.with_name("strategies") / "records"
 TABLES = "section[aria-labelledby=compared] .scroll"
 
 

@@ -2,9 +2,9 @@
 
 Where the ZeRO paper counts model states, DeepSpeed has buckets, copies, padding and an order in which they come and go.
 Each function or term names the file and the function of DeepSpeed that it follows; `departures` says in sentences what
-the paper does not count. Not followed: round_robin_gradients, parameter_alignment, quantized weights and gradients, ZenFlow,
-mixtures of experts, and hpZ where parameters are offloaded. Allocator rounding and fragmentation are no formula's
-matter.
+the paper does not count. Not followed: round_robin_gradients, parameter_alignment, quantized weights and gradients,
+ZenFlow, mixtures of experts, and hpZ where parameters are offloaded. Allocator rounding and fragmentation are no
+formula's matter.
 """
 
 from __future__ import annotations

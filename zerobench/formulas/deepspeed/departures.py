@@ -13,8 +13,8 @@ from typing import Any
 from zerobench.ds_config import build_ds_config
 from zerobench.ds_config.case import Case
 from zerobench.formulas.deepspeed import stage_1_and_2, stage_3_offload
-from zerobench.formulas.deepspeed.setting import Setting, outline
-from zerobench.formulas.deepspeed.stage_0 import ALLREDUCE_ELEMENTS, copied, half_precision_casts
+from zerobench.formulas.deepspeed.setting import ALLREDUCE_ELEMENTS, Setting, outline
+from zerobench.formulas.deepspeed.stage_0 import copied, half_precision_casts
 from zerobench.formulas.deepspeed.swapping import smallest_swapped_bytes
 from zerobench.formulas.terms import Bytes
 from zerobench.records import Category

@@ -164,20 +164,23 @@ class Setting:
 
     def fills(self, limit: int) -> list[int]:
         """What lies in such a bucket each time that it is reduced."""
-        return [sum(fill) for fill in self._filled(limit)]
-
-    def _filled(self, limit: int) -> list[list[int]]:
-        fills: list[list[int]] = [[]]
-        for tensor in reversed(self.tensors):
-            if fills[-1] and sum(fills[-1]) + tensor > limit:
-                fills.append([])
-            fills[-1].append(tensor)
-        return fills
+        return [elements for _, elements in self._filled(limit)]
 
     def shared_bucket_fill(self, limit: int) -> int:
         """As `bucket_fill`, of buckets that are copied to be reduced: one tensor that all ranks share evenly is not."""
-        copied = (fill for fill in self._filled(limit) if len(fill) > 1 or fill[0] % self.case.world_size)
-        return max(map(sum, copied), default=0)
+        fills = self._filled(limit)
+        return max((fill for count, fill in fills if count > 1 or fill % self.case.world_size), default=0)
+
+    def _filled(self, limit: int) -> list[tuple[int, int]]:
+        """Tensors, and elements, of each fill."""
+        fills = [(0, 0)]
+        for tensor in reversed(self.tensors):
+            count, filled = fills[-1]
+            if count and filled + tensor > limit:
+                fills.append((1, tensor))
+            else:
+                fills[-1] = (count + 1, filled + tensor)
+        return fills
 
     @property
     def optimizer_info(self) -> OptimizerInfo:

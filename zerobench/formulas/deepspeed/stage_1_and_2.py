@@ -7,8 +7,6 @@ at the end of the last backward pass, stage 2 (and stage 1 with overlap_comm) wi
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from zerobench.formulas.deepspeed.setting import Moments, Setting
 from zerobench.formulas.terms import Bytes, Held, Term, add, of_elements
 from zerobench.records import Category, StepKind
@@ -181,7 +179,7 @@ def _reduction(setting: Setting) -> tuple[Bytes, ...]:
 
 
 def _summed(own: Held) -> Held:
-    return Held(*(replace(term, words=f"summed over micro steps, {term.words}") for term in own.terms))
+    return Held(*(term._replace(words=f"summed over micro steps, {term.words}") for term in own.terms))
 
 
 def _largest_own(setting: Setting) -> int:

@@ -10,7 +10,7 @@ rest is then `not explained`, however large.
 from __future__ import annotations
 
 from collections.abc import Iterable, Iterator, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import dataclass
 from itertools import combinations
 
 from zerobench.formulas.terms import Bytes, Held, Term
@@ -97,4 +97,4 @@ def account_of(instant: Bytes, category: Category) -> Account:
 
 def renamed(account: Account, old: str, new: str) -> Account:
     """The same with other words."""
-    return tuple(replace(one, words=one.words.replace(old, new)) for one in account)
+    return tuple(one._replace(words=one.words.replace(old, new)) for one in account)

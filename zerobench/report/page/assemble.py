@@ -30,14 +30,14 @@ from zerobench.report.palette import colours
 from zerobench.report.render.grid import Column, Grid, frame_grid, grid
 from zerobench.report.render.html import listing_grid, table_grid
 from zerobench.report.render.visible import visible
-from zerobench.report.tables.compared import CLAIMS_TITLE, claims_listing, compared_table
-from zerobench.report.tables.compared import TITLE as COMPARED
 from zerobench.report.tables.outcomes import TITLE as OUTCOMES
 from zerobench.report.tables.outcomes import outcomes_table
 from zerobench.report.tables.pipeline import TITLE as PIPELINE
 from zerobench.report.tables.pipeline import pipeline_table
 from zerobench.report.tables.server import TITLE as SERVERS
 from zerobench.report.tables.server import server_table
+from zerobench.report.tables.strategies import CLAIMS_TITLE, claims_listing, compared_table
+from zerobench.report.tables.strategies import TITLE as COMPARED
 from zerobench.report.tables.trials import remarks, trials_table
 
 ASSETS = Path(__file__).parent / "assets"

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.report.compared.figures import WEIGHTS, figures, rows, spec
-from zerobench.report.compared.claim import Claim, Verdict
-from zerobench.report.compared.claims import claims
-from zerobench.report.compared.figures import Figures
+from tests.report.strategies.figures import WEIGHTS, figures, rows, spec
+from zerobench.report.strategies.claim import Claim, Verdict
+from zerobench.report.strategies.claims import claims
+from zerobench.report.strategies.figures import Figures
 
 SINGLE = figures(spec("single", 1), 2.0)
 RING = 1.0 * WEIGHTS

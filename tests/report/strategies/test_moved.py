@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from tests.report.compared.figures import WEIGHTS, P, spec
 from tests.report.sample_run import completed_trial
 from tests.report.sample_run import spec as sample_spec
+from tests.report.strategies.figures import WEIGHTS, P, spec
 from zerobench.records import CollectiveTraffic, ParameterTensor, Phase, RankRecord, StepKind
-from zerobench.report.compared.moved import by_closed_form, counted
+from zerobench.report.strategies.moved import by_closed_form, counted
 from zerobench.spec.trial import TrialSpec
 
 RANK = completed_trial(sample_spec("zero0", gpus_per_node=2)).ranks[0]

@@ -10,9 +10,9 @@ import pandas as pd
 from zerobench.report import palette
 from zerobench.report.charts.render import WIDTH, Mark, Specification, data, layered, svg
 from zerobench.report.charts.words import counted
-from zerobench.report.compared.rows import Compared, is_comparison
 from zerobench.report.figure import Figure
 from zerobench.report.figures.runs import RunFigures
+from zerobench.report.strategies.rows import Compared, is_comparison
 from zerobench.units import format_seconds
 
 _ROW_HEIGHT, _LETTER, _MOST_ROWS = 24, 6.6, 40

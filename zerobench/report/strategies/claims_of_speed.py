@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from zerobench.formulas.pipeline import bubble_fraction
-from zerobench.report.compared.claim import NEAR, Claim, Known, judged_speed, ratio, unjudged
-from zerobench.report.compared.rows import Compared
+from zerobench.report.strategies.claim import NEAR, Claim, Known, judged_speed, ratio, unjudged
+from zerobench.report.strategies.rows import Compared
 from zerobench.spec.strategy import STRATEGIES
 from zerobench.spec.trial import Compression, Consistency
 from zerobench.units import format_seconds

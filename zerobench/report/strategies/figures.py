@@ -9,11 +9,11 @@ from collections.abc import Iterator, Sequence
 from dataclasses import dataclass
 
 from zerobench.records import Place, RankRecord, StepKind
-from zerobench.report.compared.moved import by_closed_form, counted
 from zerobench.report.memory_view import ModelStates, largest_model_states, largest_peak
 from zerobench.report.speed import speed_of
 from zerobench.report.stats import median, median_absolute_deviation
 from zerobench.report.step_time.links import Flow
+from zerobench.report.strategies.moved import by_closed_form, counted
 from zerobench.report.trials import Trial, completed, roles
 from zerobench.spec.roles import Role
 from zerobench.spec.trial import Evidence, TrialSpec

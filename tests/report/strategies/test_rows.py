@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from tests.report.compared.figures import WEIGHTS, by_label, figures, rows, spec
-from zerobench.report.compared.rows import is_comparison
+from tests.report.strategies.figures import WEIGHTS, by_label, figures, rows, spec
+from zerobench.report.strategies.rows import is_comparison
 
 SINGLE = spec("single", 1)
 

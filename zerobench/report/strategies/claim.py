@@ -6,8 +6,8 @@ from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
 
-from zerobench.report.compared.figures import Figures
-from zerobench.report.compared.rows import Compared
+from zerobench.report.strategies.figures import Figures
+from zerobench.report.strategies.rows import Compared
 from zerobench.spec.batch import autotp_size
 from zerobench.spec.strategy import is_exact
 from zerobench.spec.trial import TrialSpec

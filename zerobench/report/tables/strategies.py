@@ -5,11 +5,11 @@ from __future__ import annotations
 from collections.abc import Iterator, Sequence
 
 from zerobench.report.column_units import MISSING, byte_unit, show_number, show_percent, show_whole, time_unit
-from zerobench.report.compared.claim import Claim, Verdict
-from zerobench.report.compared.claims import claims
-from zerobench.report.compared.rows import Compared, is_comparison
 from zerobench.report.figures.name import TrialName
 from zerobench.report.parity import Parity
+from zerobench.report.strategies.claim import Claim, Verdict
+from zerobench.report.strategies.claims import claims
+from zerobench.report.strategies.rows import Compared, is_comparison
 from zerobench.report.tables.model import Column, Line, Table, in_unit, of_part
 from zerobench.report.tables.part import Judged, Listing, Part
 

@@ -16,10 +16,7 @@ from rich.console import Console
 
 from zerobench.records import Category, Place, StepKind
 from zerobench.report.charts import model_states
-from zerobench.report.charts.compared import speed_figure
-from zerobench.report.compared.claim import Verdict
-from zerobench.report.compared.claims import claims
-from zerobench.report.compared.rows import Compared
+from zerobench.report.charts.strategies import speed_figure
 from zerobench.report.explain.category import Explainer
 from zerobench.report.frames import schema
 from zerobench.report.frames.compared_table import compared_frame
@@ -28,6 +25,9 @@ from zerobench.report.frames.run_frames import RunFrames, run_frames
 from zerobench.report.markdown.report import markdown_report
 from zerobench.report.memory_view import largest_peak
 from zerobench.report.page import page_html
+from zerobench.report.strategies.claim import Verdict
+from zerobench.report.strategies.claims import claims
+from zerobench.report.strategies.rows import Compared
 from zerobench.report.terminal.show import show_run
 from zerobench.store import load_run
 

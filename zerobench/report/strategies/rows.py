@@ -13,8 +13,8 @@ from __future__ import annotations
 from collections.abc import Hashable, Mapping, Sequence
 from dataclasses import dataclass
 
-from zerobench.report.compared.figures import Figures
 from zerobench.report.parity import Parity
+from zerobench.report.strategies.figures import Figures
 from zerobench.spec.axes import SPEED
 from zerobench.spec.strategy import STRATEGIES
 from zerobench.spec.trial import Compression, TrialSpec

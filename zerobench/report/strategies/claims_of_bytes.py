@@ -4,8 +4,8 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 
-from zerobench.report.compared.claim import NEAR, Claim, Known, agrees_with_form, judged, ratio, unjudged
-from zerobench.report.compared.rows import Compared
+from zerobench.report.strategies.claim import NEAR, Claim, Known, agrees_with_form, judged, ratio, unjudged
+from zerobench.report.strategies.rows import Compared
 from zerobench.spec.roles import num_workers
 from zerobench.units import format_bytes
 

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from zerobench.report.compared.claim import NEAR, Claim, Known, is_near, judged, unjudged
-from zerobench.report.compared.rows import Compared
 from zerobench.report.paper import PaperTerms, paper_terms
+from zerobench.report.strategies.claim import NEAR, Claim, Known, is_near, judged, unjudged
+from zerobench.report.strategies.rows import Compared
 from zerobench.units import format_bytes
 
 

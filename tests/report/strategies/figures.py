@@ -6,10 +6,10 @@ from collections.abc import Sequence
 from typing import Any
 
 from tests.report.sample_run import RUN_ID, model
-from zerobench.report.compared.figures import Figures
-from zerobench.report.compared.rows import Compared, compare
 from zerobench.report.memory_view import ModelStates
 from zerobench.report.parity import Parity
+from zerobench.report.strategies.figures import Figures
+from zerobench.report.strategies.rows import Compared, compare
 from zerobench.spec.trial import TrialSpec
 
 P = 1_000_000

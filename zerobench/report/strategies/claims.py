@@ -8,9 +8,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from zerobench.report.compared import claims_of_bytes, claims_of_memory, claims_of_speed
-from zerobench.report.compared.claim import Claim, Known, Rows, judged, unjudged
-from zerobench.report.compared.rows import Compared
+from zerobench.report.strategies import claims_of_bytes, claims_of_memory, claims_of_speed
+from zerobench.report.strategies.claim import Claim, Known, Rows, judged, unjudged
+from zerobench.report.strategies.rows import Compared
 
 
 def claims(rows: Rows) -> list[Claim]:
