@@ -30,7 +30,7 @@ _STAGES = _part(
     "pipeline 1 of 2 gradient_accumulation_steps tied",
 )
 _SERVER = _part("parameter-server 0 of 3 ", "parameter-server 0 of 3 consistency", "parameter-server 2 of 3 ")
-_DDP = _alone("ddp", "ddp fp16", "ddp onebit", "ddp powersgd 1048576")
+_DDP = _alone("ddp", "ddp fp16_0", "ddp onebit", "ddp powersgd 1048576")
 _TORCH = _alone("pipeline", "pipeline gpipe fp16")
 _IN_ENGINE = _alone("pipeline deepspeed", "pipeline deepspeed bf16")
 _ENGINE = _alone("zero0", "zero0 bf16", "zero0 fp16", "zero2", "zero3")
@@ -46,7 +46,7 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "memory/model_sites.py": ("tests/memory/test_model_sites.py",),
     "memory/nvml_driver.py": ("tests/memory/test_device_track.py", "tests/memory/test_nvml.py"),
     "memory/random_states.py": ("tests/memory/test_ledger.py",),
-    "memory/recorder.py": ("tests/memory/test_recorder.py",),
+    "memory/recorder.py": ("tests/memory/test_recorder.py", "tests/memory/test_failures.py"),
     "memory/sites.py": ("tests/memory/test_sites.py", "tests/memory/test_site_births.py"),
     "memory/storages.py": ("tests/memory/test_storages.py",),
     "memory/topology.py": ("tests/memory/test_topology.py",),

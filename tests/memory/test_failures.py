@@ -69,8 +69,8 @@ def test_a_failure_between_the_engines_calls_is_in_none_of_its_phases():
 
 
 def test_a_failure_at_start_up_is_in_no_step():
-    _, failure = describe(ValueError(), marks(Phase.INIT, -1), 0, CPU)
-    assert failure.message == "ValueError in init: "
+    _, failure = describe(ValueError(), Marks(), 0, CPU)
+    assert (failure.message, failure.step_index) == ("ValueError in init: ", -1)
 
 
 def test_a_traceback_keeps_its_end_and_no_secret(monkeypatch: pytest.MonkeyPatch):
