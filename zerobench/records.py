@@ -462,7 +462,7 @@ class RankRecord(Record):
     """One for each step that was run under the profiler."""
     flops: list[CountedFlops] = Field(default_factory=list)
     step_trace: str | None = None
-    """Of a simulated rank on a GPU: what its steady step issued, in order, packed (zerobench.timing.trace)."""
+    """Of a simulated rank: what its steady step issued, in order, packed (zerobench.timing.trace)."""
     context: ContextMemory | None = None
     effective_config: dict[str, Any] = Field(default_factory=dict)
     """What the engine says it runs with, read back from it after it was built."""

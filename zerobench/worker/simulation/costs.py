@@ -47,7 +47,7 @@ class Cost(NamedTuple):
 
     where: Where
     product: Product | None = None
-    count: int = 1
+    times: int = 1
     """Products of that shape."""
     moved_bytes: int = 0
     blocks: bool = False
@@ -68,7 +68,7 @@ def cost_of(func: Any, args: Any, kwargs: Any, out: Any) -> Cost | None:
             return Cost(crossing, moved_bytes=min(source.nbytes, results[0].nbytes), blocks=not is_free)
     read, written = _touched(func, packet, args, kwargs, results)
     where = Where.DEVICE if any(one.device.type == DEVICE for one in (*results, *read, *written)) else Where.HOST
-    if packet in _MATRICES and where is Where.DEVICE:
+    if packet in _MATRICES:
         left, right = args[_MATRICES[packet]], args[_MATRICES[packet] + 1]
         count = left.shape[0] if left.dim() == 3 else 1
         return Cost(where, (left.shape[-2], right.shape[-1], left.shape[-1]), count)

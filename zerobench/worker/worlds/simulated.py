@@ -55,12 +55,12 @@ class SimulatedWorld(DevicelessWorld):
     def open_device(self, rank: Rank) -> Device:
         """The simulated GPU, or the CPU for comparison with CPU runs."""
         gpu = self.trial.prediction.gpu
+        self._record_order()
         if gpu is None:
             simulation.use_cpu()
             return Device(torch.device("cpu"), "cpu", None, instant_group.BACKEND)
         known = find_gpu(gpu)
         simulation.use_gpu(self, self._attention_flops, None if known is None else known.compute_capability)
-        self._record_order()
         device = torch.device(simulation.DEVICE, 0)
         self._tensors.keep_workspaces(device, workspace_of(gpu).workspace_bytes)
         return Device(device, gpu, None, instant_group.BACKEND)
@@ -85,8 +85,8 @@ class SimulatedWorld(DevicelessWorld):
         issued, stream = self.traffic.issued, streams.current_number()
         if issued is None:
             return
-        if cost.where is Where.DEVICE:
-            issued.kernel(stream, cost.product, cost.moved_bytes, cost.count)
+        if cost.where is Where.DEVICE or self.trial.prediction.gpu is None:
+            issued.kernel(stream, cost.product, cost.moved_bytes, cost.times)
         elif cost.where is not Where.HOST:
             issued.add(Copied(stream, cost.where is Where.UP, cost.moved_bytes, cost.blocks))
         elif cost.moved_bytes > _SMALL_BYTES:
