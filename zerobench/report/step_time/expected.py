@@ -111,7 +111,8 @@ def _in_closed_form(asked: _Asked) -> tuple[float, float, float] | None:
         ranks=spec.world_size,
         overlaps=_overlaps(work),
     )
-    exposed += sum(max(0.0, (term.passes_s or 0.0) - compute) for term in transfers)
+    copies, swaps = (term.passes_s or 0.0 for term in transfers)
+    exposed += copies * _copied_times(spec) + max(0.0, swaps - compute)
     return compute, exposed, rest + max((term.update_s or 0.0) for term in transfers)
 
 
@@ -177,7 +178,26 @@ def _update_s(work: Work, device: Device) -> float | None:
     if term.update_s is None:
         return None
     on_host = work.spec.offload_optimizer is not Offload.NONE
-    return term.update_s if on_host else term.update_s / device.rates.memory_share
+    return term.update_s * _host_passes(work.spec) if on_host else term.update_s / device.rates.memory_share
+
+
+def _copied_times(spec: TrialSpec) -> int:
+    """Over the bound's 16 bits: how often gradients go to the host, as simulated engines copy them.
+
+    DeepSpeed's stages 1 and 2 copy them in fp32, stage 3 in 16 bits and in fp32; little runs beside it.
+    """
+    if spec.zero_stage is None or spec.offload_param is not Offload.NONE:
+        return 1
+    return 3 if spec.zero_stage == 3 else 2
+
+
+def _host_passes(spec: TrialSpec) -> float:
+    """Bytes of the host's memory that an update there moves over those of the states alone, 24 a parameter.
+
+    Gradients are unscaled and clipped (8), new weights cast to 16 bits (6) unless the copy to the device casts them.
+    """
+    casts = spec.zero_stage != 3 or spec.offload_param is not Offload.NONE
+    return (24 + 8 + 6 * casts) / 24
 
 
 def _assumptions(spec: TrialSpec) -> dict[str, float]:

@@ -14,6 +14,7 @@ from zerobench.records import Phase
 from zerobench.report.step_time.collectives import KindTraffic
 from zerobench.report.step_time.links import nodes_of, transfer_s
 from zerobench.report.step_time.terms import Work
+from zerobench.spec.trial import Offload
 from zerobench.timing.device import Device
 from zerobench.timing.kernels import attention_flops, moved_s
 from zerobench.timing.latency import latency_s
@@ -26,7 +27,7 @@ _GIGA = 1e9
 
 
 def timeline_of(work: Work, device: Device, decoder: Decoder, update_s: float) -> Timeline | None:
-    """The replay of the trace in the rank's record at the links of `work`; `update_s` is of the update on the device.
+    """The replay of the trace in the rank's record at the links of `work`; `update_s` is of an update on the device.
 
     None where there is no trace, or it does not tell enough. Raises UserError where the trace is none.
     """
@@ -52,7 +53,8 @@ def _pace(trace: StepTrace, work: Work, device: Device, decoder: Decoder, update
     byte_s, launch_s = passes
     moved = sum(one.moved_bytes for phase, one in _works(trace) if phase == Phase.STEP)
     per_byte = {Phase.FORWARD.value: byte_s, Phase.BACKWARD.value: byte_s}
-    per_byte[Phase.STEP.value] = update_s / moved if moved else 0.0
+    on_host = work.spec.offload_optimizer is not Offload.NONE
+    per_byte[Phase.STEP.value] = moved_s(device, 1) if on_host else update_s / moved if moved else 0.0
     links, ranks = work.links, work.spec.gpus_per_node
     return Pace(
         device,
