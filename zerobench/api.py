@@ -193,7 +193,7 @@ class Chart:
         return self.figure.table
 
     def _repr_html_(self) -> str:
-        from zerobench.report.charts.palette import colours  # noqa: PLC0415 -- altair is for who asks
+        from zerobench.report.palette import colours  # noqa: PLC0415 -- altair is for who asks
 
         declared = ";".join(f"{name}:{colour}" for name, colour in colours("light").items())
         title, caption = escape(self.figure.title), escape(self.figure.caption)

@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import cache
 from importlib import import_module
@@ -160,16 +160,29 @@ def alone() -> Iterator[None]:
         torch.distributed.destroy_process_group()
 
 
-def made(strategy: str, seed: int = 1, **fields: Any) -> Any:
+def unheard(_kind: str, _ranks: int, _nbytes: int) -> None:
+    """Nobody counts."""
+
+
+def made(
+    strategy: str, seed: int = 1, heard: Callable[[str, int, int], None] = unheard, *, tied: bool = False, **fields: Any
+) -> Any:
     asked = {"precision": "fp32", "gradient_accumulation_steps": 3, "micro_batch_size": 2, "sequence_length": 16}
     asked |= {"hyperparameters": {"gradient_clipping": CLIPPING, **ADAM}, **fields}
-    trial = TrialSpec.model_validate({"model": ModelSpec(name="tiny", hf_config=CONFIG), "strategy": strategy, **asked})
+    trial = TrialSpec.model_validate(
+        {
+            "model": ModelSpec(name="tiny", hf_config=CONFIG | {"tie_word_embeddings": tied}),
+            "strategy": strategy,
+            **asked,
+        }
+    )
     job = Job(
         trial=trial,
         device=Device(CPU, "cpu", None, "gloo"),
         ds_config=build_ds_config(trial) if uses_deepspeed(trial) else {},
         shape_model=prepare_model(trial, CPU, trial.attention),
         fill_weights=lambda model: fill_weights(model, seed),
+        heard=heard,
         norms=GradNorms(CLIPPING),
     )
     found = make_strategy(job)
@@ -198,12 +211,12 @@ class Heard(PlainPhases):
 Taken = tuple[list[float], str, list[float]]
 
 
-def stepped(ours: Strategy, begin: int = 0, steps: int = 2) -> Taken:
-    """The losses, the phases and the norms of some steps."""
+def stepped(ours: Strategy, begin: int = 0, steps: int = 2, each: int = 3) -> Taken:
+    """The losses, the phases and the norms of some steps of `each` micro-batches."""
     losses, heard = [], Heard()
     for number in range(begin, begin + steps):
         ours.job.norms.begin("memory")
-        losses.append(float(ours.step(batches(number), RATES[number % 2], heard)))
+        losses.append(float(ours.step(batches(number, each), RATES[number % 2], heard)))
     return losses, heard.said, [float(norm or 0) for norm in ours.job.norms.values()]
 
 

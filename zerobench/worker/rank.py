@@ -324,6 +324,7 @@ class RankRun:
         record.staleness_steps = None if self.world.is_alone else strategy.staleness_steps
         record.flops = self.world.traffic.flops()
         record.nvme = list(self._nvme.traffic.values())
+        record.step_trace = self.world.traffic.trace()
         record.notes += self._ledger.notes
         record.notes += [
             f"unattributed: {nbytes:,} bytes allocated at {site}"

@@ -316,8 +316,6 @@ def test_what_an_emulated_gpu_refused_is_a_row_that_says_how_much_is_missing(tmp
     assert "could not be predicted" not in text
     assert len(rows_of(text, "emulated")) == len(simulated)
     assert rows_of(text, "emulated") == rows_of(other, "simulated")
-    assert "slack of emulated GPUs: upper bound" in " ".join(text.split())
-    assert "at most so much" not in " ".join(other.split())
     assert "more than the" in text
     assert "ran out of device memory" not in text
     assert (best and best.shown.label) == (expected and expected.shown.label)

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from zerobench.report.charts import palette
+from zerobench.report import palette
 from zerobench.report.charts.render import HATCH, WIDTH, Mark, Specification, data, layered
 from zerobench.report.charts.stack import Bar, Part
 from zerobench.report.charts.words import ByteAxis, part_sentence

@@ -9,7 +9,7 @@ from typing import Any
 import altair as alt
 import pandas as pd
 
-from zerobench.report.charts import palette
+from zerobench.report import palette
 from zerobench.report.charts.render import WIDTH, Mark, Specification, data, layered, svg
 from zerobench.report.charts.shown import doubt_sentence, evidence_sentence, most_telling, shown_sentence
 from zerobench.report.charts.words import ByteAxis, decimal_axis

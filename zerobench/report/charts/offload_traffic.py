@@ -10,7 +10,7 @@ import altair as alt
 import pandas as pd
 
 from zerobench.records import Category, Place, StepKind
-from zerobench.report.charts import palette
+from zerobench.report import palette
 from zerobench.report.charts.render import HATCH, WIDTH, Mark, Specification, arranged, data, layered, svg
 from zerobench.report.charts.shown import (
     completed,

@@ -6,7 +6,7 @@ from collections.abc import Collection, Sequence
 from dataclasses import dataclass, replace
 
 from zerobench.records import Category, Place
-from zerobench.report.charts import palette
+from zerobench.report import palette
 from zerobench.report.charts.shown import completed
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.memory_view import Instant

@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import altair as alt
 import pandas as pd
 
-from zerobench.report.charts import palette
+from zerobench.report import palette
 from zerobench.report.charts.render import WIDTH, Mark, Specification, data, layered, svg
 from zerobench.report.charts.words import counted
 from zerobench.report.figure import Figure

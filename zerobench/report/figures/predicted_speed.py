@@ -5,11 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from zerobench.report.step_time.bound import step_bound
-from zerobench.report.step_time.expected import expected_step
+from zerobench.report.step_time.expected import expected_step, timeline
 from zerobench.report.trials import Trial, completed
 from zerobench.spec.cluster import HOST_BANDWIDTH, Cluster, read_rate
 from zerobench.spec.hardware import Gpu, find_gpu
+from zerobench.spec.links import Links
 from zerobench.spec.trial import TrialSpec
+from zerobench.timing.replay import Timeline
 from zerobench.timing.step import Interval
 
 
@@ -30,13 +32,26 @@ class PredictedStep(NamedTuple):
 
 def predicted_step(trial: Trial) -> PredictedStep:
     """What a step of a predicted trial takes, on nodes as `zerobench plan` has them by default."""
+    found = place_of(trial)
+    if found is None:
+        return PredictedStep()
+    bound = step_bound(trial, *found)
+    bound_s = bound.step_s if bound is not None and bound.is_whole else None
+    return PredictedStep(bound_s, expected_step(trial, *found))
+
+
+def predicted_timeline(trial: Trial) -> Timeline | None:
+    """Its step as it is replayed on such nodes; None for a trial without a trace."""
+    found = place_of(trial)
+    return None if found is None else timeline(trial, *found)
+
+
+def place_of(trial: Trial) -> tuple[Gpu, Links] | None:
+    """The GPU and links of a prediction; None of what is none."""
     gpu = gpu_of(trial)
     if gpu is None or not trial.spec.evidence.is_predicted or not completed(trial):
-        return PredictedStep()
-    cluster = usual_cluster(trial.spec, gpu)
-    bound = step_bound(trial, gpu, cluster.links)
-    bound_s = bound.step_s if bound is not None and bound.is_whole else None
-    return PredictedStep(bound_s, expected_step(trial, gpu, cluster.links))
+        return None
+    return gpu, usual_cluster(trial.spec, gpu).links
 
 
 def usual_cluster(spec: TrialSpec, gpu: Gpu) -> Cluster:

@@ -14,7 +14,6 @@ from markupsafe import Markup
 
 from zerobench import __version__
 from zerobench.report.charts import figures as all_figures
-from zerobench.report.charts.palette import colours
 from zerobench.report.charts.words import counted
 from zerobench.report.figure import Figure
 from zerobench.report.figures.runs import RunFigures
@@ -27,6 +26,7 @@ from zerobench.report.page.drawing import drawing
 from zerobench.report.page.environment import environment_grids, utc_text
 from zerobench.report.page.policy import content_security_policy
 from zerobench.report.page.reasons import reasons
+from zerobench.report.palette import colours
 from zerobench.report.render.grid import Column, Grid, frame_grid, grid
 from zerobench.report.render.html import listing_grid, table_grid
 from zerobench.report.render.visible import visible

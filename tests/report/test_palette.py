@@ -10,7 +10,7 @@ import pytest
 from colorspacious import cspace_convert  # type: ignore[import-untyped]  # it publishes none
 
 from zerobench.records import Category
-from zerobench.report.charts import palette
+from zerobench.report import palette
 from zerobench.report.memory_view import GROUPS
 
 THEMES = ("light", "dark")
