@@ -54,7 +54,7 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "worker/strategies/base.py": (*_LOOP, "tests/worker/test_stages.py"),
     "worker/strategies/checkpoint_states.py": _LOOP,
     "worker/strategies/compression.py": _DDP,
-    "worker/strategies/ddp.py": _DDP,
+    "worker/strategies/ddp.py": (*_DDP, *_part("ddp 1 of 2 ")),
     "worker/strategies/deepspeed_pipeline.py": (*_IN_ENGINE, f"{_MARKED}[pipeline deepspeed]"),
     "worker/strategies/engine_checkpoint.py": _alone("zero0", "pipeline deepspeed bf16"),
     "worker/strategies/engine_norm.py": _ENGINE,

@@ -17,7 +17,12 @@ DTYPES = {"fp32": torch.float32, "bf16": torch.bfloat16, "fp16": torch.float16}
 def test_a_gradient_is_unscaled_clipped_applied_at_the_rate_and_let_go(
     precision: str, scale: float, clip: float
 ) -> None:
-    trial = TrialSpec(model=ModelSpec(name="gpt2", hf_config={"model_type": "gpt2"}), strategy="rpc-pipeline", optimizer="sgd", precision=precision)
+    trial = TrialSpec(
+        model=ModelSpec(name="gpt2", hf_config={"model_type": "gpt2"}),
+        strategy="rpc-pipeline",
+        optimizer="sgd",
+        precision=precision,
+    )
     weight = torch.nn.Parameter(torch.ones(3, dtype=DTYPES[precision]))
     idle = torch.nn.Parameter(torch.ones(1, dtype=DTYPES[precision]))
     made = StageOptimizer([weight, idle], trial)
