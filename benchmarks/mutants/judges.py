@@ -70,7 +70,7 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "worker/strategies/single.py": _LOOP,
     "worker/strategies/stages.py": ("tests/worker/test_stages.py",),
     "worker/strategies/tensor.py": (*_alone("tensor", "tensor bf16"), *_part("tensor 0 of 2 ")),
-    "worker/strategies/torch_loop.py": _LOOP,
+    "worker/strategies/torch_loop.py": (*_LOOP, *_alone("ddp")),
     "worker/strategies/zero.py": _ENGINE,
 }
 """By module, from `zerobench/`: files of tests, or one test of a file."""
