@@ -231,7 +231,7 @@ def plain(precision: str) -> Taken:
 
 def held(strategy: Strategy) -> Bytes:
     """Bytes by category, of each storage once; what is offloaded apart."""
-    found = {}
+    found: dict[int, tuple[str, int]] = {}
     for one in strategy.walk():
         tensor: Any = one.tensor
         storage = (tensor.to_local() if hasattr(tensor, "to_local") else tensor).untyped_storage()
