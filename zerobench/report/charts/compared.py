@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from typing import Any
 
 import altair as alt
-import pandas as pd
 
 from zerobench.report.charts import palette
 from zerobench.report.charts.render import WIDTH, Mark, Specification, data, layered, svg
 from zerobench.report.charts.words import ByteAxis, byte_axis, counted
 from zerobench.report.compared.rows import Compared, is_comparison
-from zerobench.report.figure import Figure
+from zerobench.report.figure import Columns, Figure
 from zerobench.report.figures.runs import RunFigures
 from zerobench.units import format_bytes, format_seconds
 
@@ -141,20 +140,18 @@ def _parts(row: Compared, unit: ByteAxis) -> list[dict[str, Any]]:
     return found
 
 
-def _speed_table(rows: Sequence[Compared]) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "trial": [_name(row) for row in rows],
-            "ranks": [f"{row.spec.world_size:,}" for row in rows],
-            "step": [format_seconds(row.figures.step_s) for row in rows],
-            "speed-up": [f"{row.speed_up or 0:.2f}" for row in rows],
-            "efficiency (%)": [f"{100 * (row.efficiency or 0):.0f}" for row in rows],
-        }
-    )
+def _speed_table(rows: Sequence[Compared]) -> Columns:
+    return {
+        "trial": [_name(row) for row in rows],
+        "ranks": [f"{row.spec.world_size:,}" for row in rows],
+        "step": [format_seconds(row.figures.step_s) for row in rows],
+        "speed-up": [f"{row.speed_up or 0:.2f}" for row in rows],
+        "efficiency (%)": [f"{100 * (row.efficiency or 0):.0f}" for row in rows],
+    }
 
 
-def _states_table(rows: Sequence[Compared], unit: ByteAxis) -> pd.DataFrame:
-    table = pd.DataFrame({"trial": [_name(row) for row in rows]})
+def _states_table(rows: Sequence[Compared], unit: ByteAxis) -> Columns:
+    table = {"trial": [_name(row) for row in rows]}
     for group in _STATES:
         sizes = [getattr(row.figures.states, f"{group}_bytes") for row in rows]
         table[f"{palette.CATEGORY_NAMES[group]} ({unit.name})"] = [unit.show(size) for size in sizes]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zerobench.report.figure import Figure
 from zerobench.report.figures.runs import RunFigures
-from zerobench.report.render.frame import table_frame
+from zerobench.report.render.columns import table_columns
 from zerobench.report.tables.checkpoints import checkpoints_table
 
 
@@ -14,4 +14,4 @@ def figure(runs: RunFigures) -> Figure | None:
     if not table.lines:
         return None
     caption = f"A table, since its figures have no axis in common. {table.caption}"
-    return Figure("checkpoints", "Checkpoints and faults", caption, None, table_frame(table))
+    return Figure("checkpoints", "Checkpoints and faults", caption, None, table_columns(table))
