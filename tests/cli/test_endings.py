@@ -69,7 +69,7 @@ def test_a_report_where_addresses_are_scarce_says_which_limit_and_what_goes_with
         [*ZEROBENCH, "report"], check=False, cwd=tmp_path, preexec_fn=limited, capture_output=True, text=True
     )
     assert ended.returncode == 2
-    assert ended.stderr.startswith("zerobench: report: charts are drawn by V8, which reserves 65 GiB of addresses")
+    assert ended.stderr.startswith("zerobench: report: drawing charts needs 65 GiB of addresses")
     assert ended.stderr.count("\n") == 1
     assert not list(tmp_path.rglob("*.html"))
 
