@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -245,6 +246,8 @@ SHAPE = {"family": "llama", "num_layers": 2, "hidden_size": 64, "num_heads": 4}
         (SHAPE | {"num_layers": 10**8}, "num_hidden_layers: 100000000; at most 100000"),
         ({"model_type": "\ud800"}, r"'\\ud800' is no text"),
         ({"model_type": "gpt2", "a": {"b": ["x\udfff"]}}, r"a: b: 'x\\udfff' is no text"),
+        ({"model_type": "llama", "rms_norm_eps": math.nan}, "rms_norm_eps: nan is no number that a model can have"),
+        ({"model_type": "gpt2", "a": [{"b": -math.inf}]}, "a: b: -inf is no number"),
         ({"model_type": "gpt2", "\ud800": 1}, r"'\\ud800' is no text"),
         ({"name": "x", "hf_config": {"vocab_size": 5}}, "model_type"),
         ({"name": "", "hf_config": {"model_type": "gpt2"}}, "name: .*at least 1 character"),
