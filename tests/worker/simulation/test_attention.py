@@ -208,7 +208,7 @@ def test_grouped_queries_that_no_kernel_takes_keep_their_s_by_s_matrices(in_fork
 
 @pytest.mark.parametrize("capability", ["8.9", "9.0"])
 def test_more_sequences_than_flash_has_a_grid_for_are_refused_as_on_a_gpu(in_fork, capability):
-    """cuDNN is asked for no more either; the memory-efficient kernel takes them in pieces."""
+    """CuDNN is asked for no more either; the memory-efficient kernel takes them in pieces."""
     assert in_fork(attend, Case(1, 1, 8, capability=capability), 65_535)["output"][0][0] == 65_535
     with pytest.raises(RuntimeError, match=r"invalid configuration argument: attention over 65,536 sequences"):
         in_fork(attend, Case(1, 1, 8, capability=capability), 65_536)

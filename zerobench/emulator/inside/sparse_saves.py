@@ -26,7 +26,7 @@ class _SparseFile(io.FileIO):
 
 
 def save_sparsely() -> None:
-    """From now on torch.save leaves holes in the files that it opens itself, in its zipped format; they read back the same."""
+    """From now on torch.save leaves holes in the files that it opens itself, but in its older format."""
     save = torch.save
 
     @wraps(save)
