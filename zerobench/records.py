@@ -461,6 +461,8 @@ class RankRecord(Record):
     communication: list[CommunicationTime] = Field(default_factory=list)
     """One for each step that was run under the profiler."""
     flops: list[CountedFlops] = Field(default_factory=list)
+    step_trace: str | None = None
+    """Of a simulated rank: what its steady step issued, in order, packed (zerobench.timing.trace)."""
     context: ContextMemory | None = None
     effective_config: dict[str, Any] = Field(default_factory=dict)
     """What the engine says it runs with, read back from it after it was built."""

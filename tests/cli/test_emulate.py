@@ -118,9 +118,9 @@ def test_what_does_not_fit_is_said_with_what_it_needs_and_what_was_held():
         "  torch: torch.OutOfMemoryError: CUDA out of memory.",
     ]
     assert told[at + 4 : at + 9] == [
-        "  torch held 120.00 GiB of 121.00 GiB that it had reserved:",
+        "  torch held 120.00 GiB of 121.00 GiB reserved by torch:",
         "    free in pieces: 1.00 GiB, the largest of 512.00 MiB",
-        "    really full: 19.00 GiB were missing, had all that was free lain together",
+        "    really full: 19.00 GiB missing even without fragmentation",
         "  held by module:",
         "    LlamaMLP: 80.00 GiB, 66.7 %",
     ]

@@ -31,8 +31,8 @@ def _categories(peaks: Sequence[Line[Instant]], how: str) -> Table[Instant]:
         *category_columns(unit),
     ]
     caption = (
-        "The columns add up to the peak. optimizer: fp32 weights and moments. buffers: for communication, gathered "
-        "parameters included."
+        "The columns add up to the peak. optimizer: fp32 weights and moments. buffers: communication, "
+        "including gathered parameters."
     )
     return Table(
         f"Predicted ({how}): device memory of one GPU at the peak of a steady step, {unit.name}",
@@ -60,7 +60,7 @@ def _fit(rows: Sequence[PlanRow], cluster: Cluster) -> Table[PlanRow]:
         Column("context + NCCL", part(lambda need: need.context_bytes + need.collectives_bytes), narrow="ctx"),
         Column("total", part(lambda need: need.total_bytes), narrow="total"),
         Column[PlanRow]("room", lambda row: show_percent(row.device.room), "%", narrow="room%"),
-        Column[PlanRow]("host a node", lambda row: unit.show(row.host.needed_bytes), narrow="host"),
+        Column[PlanRow]("host per node", lambda row: unit.show(row.host.needed_bytes), narrow="host"),
         Column[PlanRow]("room", lambda row: show_percent(row.host.room), "%", narrow="room%"),
         Column("fits", verdict, narrow="fits"),
     ]
@@ -74,11 +74,11 @@ def _fit(rows: Sequence[PlanRow], cluster: Cluster) -> Table[PlanRow]:
 
 
 def _fit_caption(cluster: Cluster, context: str) -> str:
-    host = format_bytes(cluster.host_memory_bytes) if cluster.host_memory_bytes else "not given, and not judged"
+    host = format_bytes(cluster.host_memory_bytes) if cluster.host_memory_bytes else "not given, not checked"
     return (
-        f"One {cluster.gpu.name} has {format_bytes(cluster.device_memory_bytes)}; a node's host memory: {host}. total: "
-        f"the larger peak, what the allocator cannot give back beside it (slack), CUDA context and NCCL{context}. "
-        f"host: all ranks of a node. tight: fits with less than {ROOM:.0%} room."
+        f"One {cluster.gpu.name} has {format_bytes(cluster.device_memory_bytes)}; a node's host memory: "
+        f"{host}. total: larger peak + allocator slack + CUDA context and NCCL{context}. host: all ranks "
+        f"of a node. tight: fits with less than {ROOM:.0%} room."
     )
 
 
@@ -96,5 +96,5 @@ def verdict(row: PlanRow) -> str:
     if lacking:
         return "no" if len(lacking) == 2 else f"no: {lacking[0]}"
     if not row.is_judged:
-        return "not judged"
+        return "not checked"
     return "yes" if row.has_room else "tight"
