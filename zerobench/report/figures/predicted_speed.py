@@ -10,6 +10,7 @@ from zerobench.report.trials import Trial, completed
 from zerobench.spec.cluster import HOST_BANDWIDTH, Cluster, read_rate
 from zerobench.spec.hardware import Gpu, find_gpu
 from zerobench.spec.links import Links
+from zerobench.spec.trial import TrialSpec
 from zerobench.timing.replay import Timeline
 from zerobench.timing.step import Interval
 
@@ -50,6 +51,11 @@ def place_of(trial: Trial) -> tuple[Gpu, Links] | None:
     gpu = gpu_of(trial)
     if gpu is None or not trial.spec.evidence.is_predicted or not completed(trial):
         return None
+    return gpu, usual_cluster(trial.spec, gpu).links
+
+
+def usual_cluster(spec: TrialSpec, gpu: Gpu) -> Cluster:
+    """The trial's nodes as `zerobench plan` has them by default, with the host memory that the trial was told of."""
     rate = read_rate("host bandwidth", HOST_BANDWIDTH)
-    cluster = Cluster(gpu, trial.spec.num_nodes, trial.spec.gpus_per_node, host_memory_bytes_per_s=rate)
-    return gpu, cluster.links
+    host = spec.prediction.host_memory_bytes
+    return Cluster(gpu, spec.num_nodes, spec.gpus_per_node, host, host_memory_bytes_per_s=rate)

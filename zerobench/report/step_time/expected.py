@@ -206,13 +206,13 @@ def _assumptions(spec: TrialSpec) -> dict[str, float]:
     if spec.strategy not in _FITTED:
         found[f"{spec.strategy} takes as long beside its collectives as FSDP does"] = 0.08
     if spec.strategy == "zero3":
-        found["DeepSpeed's hooks cost what FSDP's do"] = 0.1
+        found["DeepSpeed's hooks cost as much as FSDP's"] = 0.1
     if spec.offload_optimizer is not Offload.NONE or spec.offload_param is not Offload.NONE:
         found["copies reach 80 % of the host link, CPUAdam half of the host's memory bandwidth"] = 0.25
     if spec.adapter is not None:
-        found["thin products of adapters take what their bytes take"] = 0.15
+        found["adapter matmuls are memory-bound"] = 0.15
     if spec.world_size > _JUDGED_RANKS:
-        found[f"stragglers grow beyond {_JUDGED_RANKS} ranks as up to them"] = 0.05
+        found[f"stragglers grow beyond {_JUDGED_RANKS} ranks as they do up to that size"] = 0.05
     if spec.model.model_type not in {"gpt2", "gpt_neox"}:
         found[f"elementwise work of {spec.model.model_type} grows with its widths as a GPT's does"] = 0.04
     return found

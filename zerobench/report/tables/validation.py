@@ -49,7 +49,7 @@ def validation_parts(trials: Sequence[Trial], pairs: Sequence[Pair], names: Name
         yield _refusals(pairs, names)
     if undefined := from_nothing(pairs):
         lines = [f"{_place(one, names)}: {format_bytes(one.cell.predicted_bytes)}" for one in undefined]
-        yield Part("Predicted, and nothing of it measured", "No relative error is defined.", points=_first(lines))
+        yield Part("Predicted, not measured", "No relative error defined.", points=_first(lines))
     if unforeseen := _unforeseen(pairs, names):
         yield Part(
             "Not predicted", f"{UNFORESEEN[0].upper()}{UNFORESEEN[1:]}: not in the peaks above.", points=unforeseen
@@ -59,8 +59,8 @@ def validation_parts(trials: Sequence[Trial], pairs: Sequence[Pair], names: Name
 
 
 _CAPTION = (
-    "Totals of the rank that was predicted. median: of the absolute relative errors, |predicted - measured| / measured."
-    " over, under: the error of the worst prediction above, below what was measured. 0: equal to the byte."
+    "Totals of the predicted rank. median: of the absolute relative errors, |predicted - measured| / "
+    "measured. over, under: worst error above and below the measurement. 0: equal to the byte."
 )
 
 
@@ -75,7 +75,7 @@ def _overview(trials: Sequence[Trial], pairs: Sequence[Pair]) -> Part:
             lines.append(f"measured: {len(asked)} trials, {ran} completed")
         elif asked:
             lines.append(f"{world.value}: {len(asked)} trials, {ran} completed, {len(compared)} predictions compared")
-    return Part("Predictions beside measurements", points=lines)
+    return Part("Predictions against measurements", points=lines)
 
 
 def _errors(rows: Sequence[ErrorRow], names: Names) -> Listing[ErrorRow]:
@@ -145,8 +145,10 @@ def _under_predictions(pairs: Sequence[Pair], names: Names) -> Part:
     ]
     return Part(
         f"Under-predictions beyond {UNDER_PREDICTION:.0%}: {len(found)}",
-        "Totals that have to fit (peak; with CUDA also reserved and used), in each phase, worst first: a trial planned "
-        "by these may run out of memory.",
+        (
+            "Totals that must fit (peak; with CUDA also reserved and used), in each phase, worst first: a "
+            "trial planned by these may run out of memory."
+        ),
         points=_first(lines),
     )
 
@@ -161,9 +163,9 @@ def _unforeseen(pairs: Sequence[Pair], names: Names) -> list[str]:
 
 def _refusals(pairs: Sequence[Pair], names: Names) -> Part:
     """Both mistakes about whether a trial fits."""
-    caption = "False: the prediction says it does not fit, and it ran. Missed: it says it fits, and it ran out."
+    caption = "False: predicted not to fit, but ran. Missed: predicted to fit, but ran out of memory."
     if not has_capacity(pairs):
-        return Part("Refusals: not applicable", "No device with a memory of its own: CPU ranks share the host's.")
+        return Part("Refusals: not applicable", "CPU ranks share host memory: no device limit.")
     false, missed = false_refusals(pairs), missed_refusals(pairs)
     lines = [f"false: {_refusal(one, names)}" for one in false] + [f"missed: {_refusal(one, names)}" for one in missed]
     return Part(f"Refusals: {len(false)} false, {len(missed)} missed", caption, points=_first(lines))
@@ -173,7 +175,7 @@ def _refusal(refusal: Refusal, names: Names) -> str:
     needed = "ran out of memory" if refusal.needed_bytes is None else f"needs {format_bytes(refusal.needed_bytes)}"
     capacity = "" if refusal.capacity_bytes is None else f" of the device's {format_bytes(refusal.capacity_bytes)}"
     ran = listed([names[trial.spec.trial_id] for trial in refusal.pair.candidates], most=3)
-    return f"{_name(refusal.pair, names)} {needed}{capacity}; measured by {ran}"
+    return f"{_name(refusal.pair, names)} {needed}{capacity}; measured: {ran}"
 
 
 def _first(lines: Sequence[str]) -> list[str]:
