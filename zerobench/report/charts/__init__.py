@@ -23,11 +23,8 @@ from zerobench.report.charts import (
     prediction_error,
     rank_spread,
     recovery,
-<<<<<<< HEAD
     step_streams,
-=======
     strategies,
->>>>>>> main
     timeline,
     waterfall,
     world_size,

@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import altair as alt
 import pandas as pd
 
-from zerobench.report.charts import palette
+from zerobench.report import palette
 from zerobench.report.charts.render import WIDTH, Specification, arranged, data, layered, svg
 from zerobench.report.charts.shown import completed, most_telling, shown_sentence
 from zerobench.report.column_units import time_unit
