@@ -31,9 +31,9 @@ def export(request: Request) -> Iterator[str]:
     Raises UserError: no tool is asked for, one's library is missing or refuses, or a record is torn.
     """
     if request.prometheus is None and request.tensorboard is None and request.wandb is None:
-        raise UserError("export: says not where to; choices: --prometheus FILE, --tensorboard DIR, --wandb PROJECT")
+        raise UserError("export: destination missing; choices: --prometheus FILE, --tensorboard DIR, --wandb PROJECT")
     if request.wandb is not None and not request.wandb.strip():
-        raise UserError("--wandb: a project has a name; for example zerobench")
+        raise UserError("--wandb: project name missing; for example zerobench")
     run = load_run(find_run(request.run, request.reports))
     if request.prometheus is not None:
         count = write_prometheus(exported_trials(run), request.prometheus)
