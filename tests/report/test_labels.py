@@ -213,3 +213,12 @@ def test_what_tensorflow_trains_under_is_in_the_names_unless_it_is_a_process_for
     kinds = ("multi-worker-mirrored", "mirrored", "parameter-server", "tpu")
     specs = [spec("ddp"), *(spec("tensorflow", tf_strategy=kind) for kind in kinds)]
     assert labels(specs)[1:] == ["tensorflow", *(f"tensorflow {kind}" for kind in kinds[1:])]
+
+
+def test_accumulation_that_follows_from_the_global_batch_is_in_no_name() -> None:
+    alike = [spec("zero1", micro_batch_size=size, gradient_accumulation_steps=8 // size) for size in (1, 2, 4)]
+    assert labels(alike) == ["mb1", "mb2", "mb4"]
+    assert "global batch 64" in shared_lines(alike)[0]
+    assert "accumulation" not in " ".join(shared_lines(alike))
+    other = [*alike, spec("zero1", micro_batch_size=4)]
+    assert len([name for name in labels(other) if "ga" in name]) >= 2

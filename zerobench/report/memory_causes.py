@@ -2,7 +2,7 @@
 
 A phrase states a formula only where the ledger's bytes are what it gives (within 2 %, for padding and rounding); else
 it names the settings that the category depends on and claims nothing of how much. The figures of DeepSpeed are those
-of zerobench.ds_config.departures, which names the source of each.
+of zerobench.formulas.deepspeed, which names the source of each.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _CLOSE = 0.02
 SMALLER_BUCKET = 50_000_000
 """A reduce bucket of a tenth of DeepSpeed's default."""
 
-MOMENTS = {Category.MASTER_WEIGHTS, Category.FIRST_MOMENT, Category.SECOND_MOMENT}
+MOMENTS = (Category.MASTER_WEIGHTS, Category.FIRST_MOMENT, Category.SECOND_MOMENT)
 """What Adam keeps in fp32, four bytes a parameter each."""
 
 
-_MODEL_STATES = {Category.PARAMETERS, Category.GRADIENTS, Category.OTHER_OPTIMIZER_STATES} | MOMENTS
+_MODEL_STATES = {Category.PARAMETERS, Category.GRADIENTS, Category.OTHER_OPTIMIZER_STATES, *MOMENTS}
 
 
 def cause(trial: Trial, category: Category, nbytes: int, alike: int = 1) -> str | None:
@@ -38,7 +38,7 @@ def cause(trial: Trial, category: Category, nbytes: int, alike: int = 1) -> str 
     `alike`: how many categories of this kind are taken together, each of them as large.
     """
     spec, case = trial.spec, case_of(trial)
-    if category in {Category.PARAMETERS, Category.GRADIENTS} | MOMENTS:
+    if category in {Category.PARAMETERS, Category.GRADIENTS, *MOMENTS}:
         return _model_states(trial, category, nbytes, alike)
     if category is Category.REDUCE_BUFFERS:
         return None if case is None else _reduce_buffers(case, nbytes)
@@ -125,7 +125,7 @@ def remedy(trial: Trial, category: Category, nbytes: int) -> str | None:
         )
     if category in {Category.ACTIVATIONS, Category.LOGITS_AND_LOSS}:
         return "a smaller micro_batch_size" if spec.micro_batch_size > 1 else "a shorter sequence_length"
-    if category in MOMENTS | {Category.OTHER_OPTIMIZER_STATES} and spec.offload_optimizer == "none":
+    if category in {*MOMENTS, Category.OTHER_OPTIMIZER_STATES} and spec.offload_optimizer == "none":
         dividing = ["stage 1 or higher"] if stage == 0 and spec.world_size > 1 else []
         return " or ".join([*dividing, "offload_optimizer: cpu" if stage else "offload_optimizer: cpu from stage 1 on"])
     if category is Category.PARAMETERS and spec.offload_param == "none":

@@ -20,7 +20,7 @@ from zerobench.spec.trial import Evidence
 
 
 def auto_ranks(axis: str, machine: Machine) -> int:
-    """What `auto` means for one axis of the layout: all of the machine."""
+    """What `auto` means for one axis of the layout: all GPUs."""
     counts = {"num_nodes": machine.num_nodes, "gpus_per_node": machine.ranks_per_node}
     return counts.get(axis, machine.num_nodes * machine.ranks_per_node)
 

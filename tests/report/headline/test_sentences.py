@@ -128,7 +128,7 @@ def test_predictions_alone_say_that_nothing_was_measured_and_choose_what_the_pla
     [choice] = [sentence for sentence in said if sentence.startswith("Choose ")]
     taken = recommended(read_plan(tmp_path / RUN_ID, place)[1])
     assert taken is not None
-    assert choice.startswith(f"Choose {taken.best.trial.spec.strategy} ")
+    assert choice.startswith(f"Choose {taken.best.shown.label}:")
     assert taken.reason in choice
 
 

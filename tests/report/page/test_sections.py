@@ -15,12 +15,16 @@ import pytest
 import yaml
 
 from tests.report.page.conftest import ENVIRONMENT, write_frames
+from tests.report.plan.run import cluster, plan_trials
 from tests.report.sample_run import RUN_ID, completed_trial, cpu_trials, sample_trials, spec, write_run
+from zerobench.records import Status
 from zerobench.report.figure import Figure
 from zerobench.report.frames.run_frames import RunFrames, run_frames
 from zerobench.report.page import page_html
 from zerobench.report.page.configuration import MOST_IN_FULL
 from zerobench.report.page.environment import environment_grids
+from zerobench.report.plan.rows import recommended
+from zerobench.report.plan.view import read_plan
 from zerobench.report.render.grid import MANY_ROWS, frame_grid
 from zerobench.report.render.html import table_grid
 from zerobench.report.render.visible import visible
@@ -114,6 +118,34 @@ def test_what_is_predicted_says_so_in_every_row(predicted_frames: RunFrames) -> 
         expected = "measured" if evidence == "measured" else f"predicted ({evidence}"
         assert row.cells[at].startswith(expected)
     assert {row.kind for row in table.rows} >= {"", "predicted"}
+
+
+def test_predictions_of_one_kind_say_so_once_and_their_table_has_fit_and_expected_time(tmp_path: Path) -> None:
+    trials = [t for t in plan_trials(cluster(gpu="h200")) if t.record.status is Status.COMPLETED]
+    frames = write_frames(tmp_path / RUN_ID, trials, samples=False)
+    table = table_grid(trials_table(frames.figures))
+    heads = [head.text for head in table.headers]
+    assert "figures are" not in heads
+    assert table.caption.endswith("All figures are predicted (simulated on H200 SXM).")
+    first, expected = frames.figures[0], frames.figures[0].summary.predicted_step.expected
+    assert expected is not None
+    cells = dict(zip(heads, table.rows[0].cells, strict=True))
+    assert cells["fits"] == "yes"
+    assert cells["expected tokens/s"] == f"{round(first.spec.global_batch_tokens / expected.step_s):,}"
+
+
+def test_the_page_of_a_plan_says_why_not_the_others(tmp_path: Path) -> None:
+    place = cluster(gpu="h200")
+    frames = write_frames(tmp_path / RUN_ID, plan_trials(place), samples=False)
+    html = page_html(frames, [])
+    best = recommended(read_plan(tmp_path / RUN_ID, place)[1])
+    assert best is not None
+    assert f"Why not the others, compared with {best.best.shown.label}" in html
+    assert "is expected to be slower" in html
+
+
+def test_measured_trials_have_no_reasons(sample_frames: RunFrames) -> None:
+    assert "Why not the others" not in page_html(sample_frames, [])
 
 
 def test_a_column_that_nobody_fills_is_left_out(tmp_path: Path) -> None:

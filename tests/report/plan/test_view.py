@@ -20,8 +20,9 @@ from tests.report.plan.run import cluster, plan_trials, predicted_trial
 from tests.report.sample_run import GIB, SampleTrial, spec, write_run
 from zerobench.records import Category, Failure, Place, Status
 from zerobench.report.environment_facts import FORMULAS_OF
+from zerobench.report.labels import labels
 from zerobench.report.plan.rows import PlanRow, recommended
-from zerobench.report.plan.view import names, plan_row, plan_view
+from zerobench.report.plan.view import plan_row, plan_view
 from zerobench.report.render.layout import Shown
 from zerobench.report.render.terminal import print_parts
 from zerobench.report.tables.plan_memory import verdict
@@ -72,19 +73,19 @@ def test_names_leave_the_optimizer_out_where_it_follows_from_the_offload_and_now
     place = cluster()
     usual = [trial.spec for trial in plan_trials(place)]
     assert {spec.optimizer for spec in usual} == {Optimizer.FUSED_ADAMW, Optimizer.CPU_ADAM}
-    assert not any("adam" in name for name in names(usual))
+    assert not any("adam" in name for name in labels(usual))
     asked = [spec("zero2", optimizer="fused_adamw"), spec("zero3", optimizer="sgd")]
-    assert names(asked) == ["zero2 fused_adamw", "zero3 sgd"]
+    assert labels(asked) == ["zero2 fused_adamw", "zero3 sgd"]
     offloaded = [
         spec(stage, offload_optimizer="cpu", optimizer=own)
         for stage, own in (("zero2", "cpu_adam"), ("zero3", "adamw"))
     ]
-    assert names(offloaded) == ["zero2 cpu_adam", "zero3 adamw"]
+    assert labels(offloaded) == ["zero2 cpu_adam", "zero3 adamw"]
 
 
 def test_the_header_says_of_which_form_adamw_is_and_of_another_optimizer_its_own_name(tmp_path: Path) -> None:
     text, _ = shown(tmp_path / "usual", plan_trials(cluster()), cluster())
-    assert "adamw: cpu_adam where states are offloaded, else fused_adamw" in text
+    assert "cpu_adam where optimizer states are offloaded, else fused_adamw" in " ".join(text.split())
     text, _ = shown(tmp_path / "sgd", [predicted_trial(spec("zero2", evidence="formula", optimizer="sgd"))], cluster())
     assert ", sgd, " in text
     assert "adam" not in text
@@ -315,8 +316,6 @@ def test_what_an_emulated_gpu_refused_is_a_row_that_says_how_much_is_missing(tmp
     assert "could not be predicted" not in text
     assert len(rows_of(text, "emulated")) == len(simulated)
     assert rows_of(text, "emulated") == rows_of(other, "simulated")
-    assert "slack of emulated GPUs: upper bound" in " ".join(text.split())
-    assert "upper bound" not in " ".join(other.split())
     assert "more than the" in text
     assert "ran out of device memory" not in text
     assert (best and best.shown.label) == (expected and expected.shown.label)

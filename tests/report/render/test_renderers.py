@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.report.compared import figures as compared
 from tests.report.sample_predictions import foretelling
 from tests.report.sample_run import SampleTrial, completed_trial, failed_trial, spec
+from tests.report.strategies import figures as compared
 from tests.report.test_batch_ramp import ramped
 from tests.report.test_recovery import EVERY, recovered
 from zerobench.records import Failure, HostSummary
@@ -27,7 +27,6 @@ from zerobench.report.render import frame, html, markdown, terminal
 from zerobench.report.server import Side
 from zerobench.report.tables.batch_ramp import batch_ramp_table
 from zerobench.report.tables.checkpoints import checkpoints_table
-from zerobench.report.tables.compared import claims_listing, claims_part, compared_table
 from zerobench.report.tables.memory import device_table, host_table, nvme_table, over_ranks_table
 from zerobench.report.tables.model import Column, Line, Table
 from zerobench.report.tables.model_states import states_table
@@ -39,6 +38,7 @@ from zerobench.report.tables.peak_errors import peak_errors_table
 from zerobench.report.tables.pipeline import pipeline_table
 from zerobench.report.tables.server import server_table
 from zerobench.report.tables.speed import speed_table
+from zerobench.report.tables.strategies import claims_listing, claims_part, compared_table
 from zerobench.report.tables.trials import trials_table
 from zerobench.report.tables.watched import watched_rows, watched_table
 from zerobench.spec.trial import Evidence
@@ -164,8 +164,8 @@ def test_a_prediction_is_marked_in_markdown_and_on_the_page(name: str) -> None:
     of = named(VIEWS[name](), evidence="simulated", gpu="H200 SXM", status="completed", is_believed=True)
     assert "predicted (simulated on H200 SXM)" in "".join(markdown.lines(of))
     page = html.table_grid(of)
-    assert page.headers[1].text == "figures are"
-    assert (page.rows[0].cells[1], page.rows[0].kind) == ("predicted (simulated on H200 SXM)", "predicted")
+    assert page.caption.endswith("All figures are predicted (simulated on H200 SXM).")
+    assert page.rows[0].kind == "predicted"
 
 
 @each_view

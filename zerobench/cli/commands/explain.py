@@ -28,6 +28,13 @@ def explain(
         bool,
         typer.Option("--changes", help="Predict changes that make the trial fit its GPUs, with their cost in time."),
     ] = False,
+    what_if: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME=VALUE,...",
+            help="What a predicted step would take: link=2x, network=50GB/s, host-link, host-memory, nvme, gpu=NAME.",
+        ),
+    ] = None,
     model: Annotated[
         str | None, typer.Option(metavar="MODEL", help="For a log: the model; predicts changes that fit.")
     ] = None,
@@ -59,4 +66,4 @@ def explain(
         sequence_length=sequence_length,
         reports=reports,
     )
-    return explain(run, trial, other, reports, changes=changes, asked=asked)
+    return explain(run, trial, other, reports, changes=changes, what_if=what_if, asked=asked)

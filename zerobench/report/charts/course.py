@@ -15,7 +15,7 @@ import pandas as pd
 
 from zerobench import store
 from zerobench.records import Category, MemoryCourse, MemoryCourses, Phase
-from zerobench.report.charts import palette
+from zerobench.report import palette
 from zerobench.report.charts.render import WIDTH, Mark, Specification, arranged, data, layered, svg
 from zerobench.report.charts.shown import completed, doubt_sentence, evidence_sentence, most_telling, shown_sentence
 from zerobench.report.charts.stack import ORDER

@@ -8,7 +8,7 @@ from typing import Literal
 
 import altair as alt
 
-from zerobench.report.charts import palette
+from zerobench.report import palette
 from zerobench.report.charts.render import Mark, data
 from zerobench.report.figures.trial import TrialFigures
 

@@ -10,7 +10,7 @@ import altair as alt
 import pandas as pd
 
 from zerobench.records import Category, Place, StepKind
-from zerobench.report.charts import palette
+from zerobench.report import palette
 from zerobench.report.charts.render import HATCH, WIDTH, Mark, Specification, arranged, data, layered, svg
 from zerobench.report.charts.shown import (
     completed,
@@ -61,9 +61,9 @@ class _Held:
 
 
 def figure(runs: RunFigures) -> Figure | None:
-    """Traffic and offloaded bytes of the trials that offload; None where none does."""
+    """Traffic and offloaded bytes of the trials that offload; None where none uses NVMe (bars.py has the host)."""
     offloading = [_held(one) for one in completed(runs.figures) if one.summary.offloads()]
-    if not any(one.sizes for one in offloading):
+    if not any(Place.NVME in one.sizes for one in offloading):
         return None
     by_trial = {id(one.one): one for one in offloading}
     trials = most_telling([one.one for one in offloading], lambda one: by_trial[id(one)].whole)

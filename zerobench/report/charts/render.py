@@ -1,7 +1,7 @@
 """From an altair chart to a static `<svg>` element, drawn by Vega-Lite in this process; nothing is fetched.
 
 What a chart says of a value goes into its data and from there through Vega's own escaping; no specification holds an
-expression that is built from a value. Colours are CSS variables (palette.py), which Vega hands through.
+expression that is built from a value. Colours are CSS variables (report/palette.py), which Vega hands through.
 """
 
 from __future__ import annotations

@@ -13,7 +13,8 @@ import altair as alt
 import pandas as pd
 
 from zerobench.records import Place, StepKind
-from zerobench.report.charts import course, palette
+from zerobench.report import palette
+from zerobench.report.charts import course
 from zerobench.report.charts.render import WIDTH, Mark, Specification, arranged, data, layered, svg
 from zerobench.report.charts.shown import completed, doubt_sentence, most_telling
 from zerobench.report.charts.words import ByteAxis, byte_axis

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import altair as alt
 import pandas as pd
 
-from zerobench.report.charts import palette
+from zerobench.report import palette
 from zerobench.report.charts.render import WIDTH, Specification, data, layered, svg
 from zerobench.report.charts.shown import completed
 from zerobench.report.charts.words import ByteAxis, byte_axis, share

@@ -30,8 +30,7 @@ from zerobench.report.tables.plan_memory import memory_tables
 from zerobench.report.tables.plan_time import time_tables
 from zerobench.report.trials import completed, ended_trials, is_whole, refusing_impossible_values
 from zerobench.spec.cluster import Cluster
-from zerobench.spec.optimizers import Optimizer, deepspeeds_adamw
-from zerobench.spec.trial import Evidence, Offload, TrialSpec
+from zerobench.spec.trial import Evidence
 from zerobench.units import format_seconds
 
 NOT_INCLUDED = (
@@ -63,7 +62,7 @@ def read_plan(path: Path, cluster: Cluster) -> tuple[list[Shown], list[PlanRow]]
     Raises UserError: `path` is no run, or one of its records is torn.
     """
     trials = list(ended_trials(store.load_run(path)))
-    shown = [Shown(trial, name, None) for trial, name in zip(trials, names([t.spec for t in trials]), strict=True)]
+    shown = [Shown(trial, name, None) for trial, name in zip(trials, labels([t.spec for t in trials]), strict=True)]
     rows = [plan_row(one, cluster) for one in shown if is_whole(one.trial)]
     return shown, rows
 
@@ -72,28 +71,6 @@ def plan_row(shown: Shown, cluster: Cluster) -> PlanRow:
     """A trial whose figures are whole, on the cluster."""
     asked = (shown.trial, cluster.gpu, cluster.links)
     return PlanRow(shown, capacity_of(cluster), step_bound(*asked), expected_step(*asked))
-
-
-def names(specs: Sequence[TrialSpec]) -> list[str]:
-    """Names, without what follows in every row: the optimizer from the offload, accumulation from the micro batch."""
-    named = _named(specs)
-    if len({spec.global_batch_size for spec in specs}) == 1:
-        named = [spec.model_copy(update={"gradient_accumulation_steps": 1}) for spec in named]
-    return labels(named)
-
-
-def _named(specs: Sequence[TrialSpec]) -> Sequence[TrialSpec]:
-    """What names and the header are made of: two forms of AdamW are one where the offload says which is meant."""
-    if all(spec.optimizer is deepspeeds_adamw(offloaded=spec.offload_optimizer is not Offload.NONE) for spec in specs):
-        return [spec.model_copy(update={"optimizer": Optimizer.ADAMW}) for spec in specs]
-    return specs
-
-
-def _forms_of_adamw(specs: Sequence[TrialSpec]) -> list[str]:
-    """What `_named` left out of the names."""
-    forms = {spec.optimizer for spec in specs}
-    are_left_out = len(forms) > 1 and {spec.optimizer for spec in _named(specs)} == {Optimizer.ADAMW}
-    return [f"adamw: {' where states are offloaded, else '.join(sorted(forms))}"] if are_left_out else []
 
 
 @dataclass(frozen=True)
@@ -137,8 +114,8 @@ def plan_view(path: Path, cluster: Cluster, tokens: float | None = None, found: 
 
 
 def named_rows(rows: Sequence[PlanRow]) -> list[PlanRow]:
-    """`rows` of a search with the names of `names`."""
-    told = names([row.trial.spec for row in rows])
+    """`rows` of a search, named together."""
+    told = labels([row.trial.spec for row in rows])
     return [replace(row, shown=replace(row.shown, label=name)) for row, name in zip(rows, told, strict=True)]
 
 
@@ -165,7 +142,7 @@ def _details(
     ended = [one for one in shown if completed(one.trial) or not is_whole(one.trial)]
     yield outcomes_table([trial_figures(one.trial).beside(one.label, None, None) for one in ended])
     if rows:
-        yield from _losers(rows, best)
+        yield from losers(rows, best)
         yield from _expected_terms(best)
         yield from _bound_terms(best)
     by_formula = any(row.evidence is Evidence.FORMULA for row in rows)
@@ -181,11 +158,11 @@ def _header(shown: Sequence[Shown], rows: Sequence[PlanRow], environment: Enviro
     counts += [f"{skipped} skipped"] if skipped else []
     counts += [f"{failed} failed"] if failed else []
     specs = [one.trial.spec for one in shown]
-    words = (*shared_lines(_named(specs)), *_forms_of_adamw(specs), *predicted_with(environment, specs))
+    words = (*shared_lines(specs), *predicted_with(environment, specs))
     return Part("Plan", ", ".join(counts), text=list(words))
 
 
-def _losers(rows: Sequence[PlanRow], best: PlanRow | None) -> Iterator[Part]:
+def losers(rows: Sequence[PlanRow], best: PlanRow | None) -> Iterator[Part]:
     """Why not the others, each held against the recommended one, or against the nearest where none fits."""
     held = best or max(rows, key=lambda row: row.room)
     told = [(row, _why_not(held, row)) for row in rows if row is not held]

@@ -66,10 +66,10 @@ def _fit(rows: Sequence[PlanRow], cluster: Cluster) -> Table[PlanRow]:
     ]
     return Table(
         f"Predicted ({evidence_words(rows)}): what must fit, {unit.name}",
-        _fit_caption(cluster, "") + _at_most(rows),
+        _fit_caption(cluster, ""),
         columns,
         [Line(row.name, row) for row in rows],
-        narrow_caption=_fit_caption(cluster, " (ctx)") + _at_most(rows),
+        narrow_caption=_fit_caption(cluster, " (ctx)"),
     )
 
 
@@ -84,12 +84,6 @@ def _fit_caption(cluster: Cluster, context: str) -> str:
 
 def _steady(row: PlanRow) -> Instant | None:
     return row.steady
-
-
-def _at_most(rows: Sequence[PlanRow]) -> str:
-    """What torch's own counters cannot tell: when each part of the slack was largest."""
-    is_emulated = any(row.evidence is Evidence.EMULATED for row in rows)
-    return " slack of emulated GPUs: upper bound." if is_emulated else ""
 
 
 def verdict(row: PlanRow) -> str:

@@ -7,7 +7,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from zerobench.records import Place
-from zerobench.report.column_units import show_error
+from zerobench.report.column_units import show_error, time_unit
 from zerobench.report.labels import shared_lines
 from zerobench.report.notes import listed
 from zerobench.report.predictions.errors import (
@@ -23,6 +23,7 @@ from zerobench.report.predictions.errors import (
     under_predictions,
 )
 from zerobench.report.predictions.predicted import Pair
+from zerobench.report.predictions.times import TimeRow, step_times
 from zerobench.report.tables.model import Column, of_part
 from zerobench.report.tables.part import Listing, Part
 from zerobench.report.tables.predictions import UNFORESEEN, Names, left_out_lines, phase_name
@@ -40,6 +41,8 @@ def validation_parts(trials: Sequence[Trial], pairs: Sequence[Pair], names: Name
     for (world, against, place), rows in groupby(error_rows(pairs), key=attrgetter("evidence", "against", "place")):
         title = f"{world.value} against {against.value}: {place.value} memory"
         yield Part(title[0].upper() + title[1:], _CAPTION, _errors(list(rows), names))
+    if times := list(step_times(pairs)):
+        yield Part("Step time", _TIME_CAPTION, _times(times, names))
     if any(pair.cells for pair in pairs):
         yield _under_predictions(pairs, names)
     if pairs:
@@ -88,6 +91,27 @@ def _errors(rows: Sequence[ErrorRow], names: Names) -> Listing[ErrorRow]:
         Column("under", of_part(_under, lambda found: show_error(found.error)), narrow="under"),
         Column("worst over", of_part(_over, lambda found: _name(found.pair, names)), is_text=True),
         Column("worst under", of_part(_under, lambda found: _name(found.pair, names)), is_text=True),
+    ]
+    return Listing(columns, rows)
+
+
+_TIME_CAPTION = (
+    "expected: of a steady step by the time model, which says that eight of ten lie between low and high."
+    " measured: median over the timed steps of the slowest rank, then over repeats."
+)
+
+
+def _times(rows: Sequence[TimeRow], names: Names) -> Listing[TimeRow]:
+    """A row for each prediction."""
+    unit = time_unit([row.measured_s for row in rows])
+    columns = [
+        Column[TimeRow]("trial", lambda row: _name(row.pair, names), is_text=True),
+        Column[TimeRow](f"expected {unit.name}", lambda row: unit.show(row.expected.step_s), narrow="expected"),
+        Column[TimeRow]("low", lambda row: unit.show(row.expected.low_s)),
+        Column[TimeRow]("high", lambda row: unit.show(row.expected.high_s)),
+        Column[TimeRow](f"measured {unit.name}", lambda row: unit.show(row.measured_s), narrow="measured"),
+        Column[TimeRow]("error", lambda row: show_error(row.error), narrow="error"),
+        Column[TimeRow]("inside", lambda row: "yes" if row.is_inside else "no", narrow="inside", is_text=True),
     ]
     return Listing(columns, rows)
 

@@ -10,8 +10,6 @@ from typing import Any
 from zerobench import store
 from zerobench.collection import no_collection
 from zerobench.report.column_units import plain
-from zerobench.report.compared.figures import figures_of
-from zerobench.report.compared.rows import Compared, compare
 from zerobench.report.energy import energies
 from zerobench.report.environment_facts import predicted_with
 from zerobench.report.figures.trial import TrialFigures, trial_figures
@@ -32,9 +30,10 @@ from zerobench.report.render.terminal import (
     print_sections,
     sections,
 )
+from zerobench.report.strategies.figures import figures_of
+from zerobench.report.strategies.rows import Compared, compare
 from zerobench.report.tables.batch_ramp import batch_ramp_table
 from zerobench.report.tables.checkpoints import checkpoints_table
-from zerobench.report.tables.compared import claims_part, compared_table
 from zerobench.report.tables.host_parameters import holders, host_parameters_table
 from zerobench.report.tables.memory import device_table, host_table, nvme_table, over_ranks_table
 from zerobench.report.tables.model import Line, Table
@@ -46,6 +45,7 @@ from zerobench.report.tables.pipeline import pipeline_table
 from zerobench.report.tables.predictions import predicted_parts
 from zerobench.report.tables.server import server_table
 from zerobench.report.tables.speed import speed_table
+from zerobench.report.tables.strategies import claims_part, compared_table
 from zerobench.report.tables.watched import watched_rows, watched_table
 from zerobench.report.trials import (
     Trial,
