@@ -68,7 +68,7 @@ def test_several_runs_make_one_report_and_a_run_named_twice_counts_once(report: 
     ("arguments", "complaint"),
     [
         (["nonsense"], "RUN: 'nonsense' is not a run folder"),
-        (["--html", "--json", "--out", "x"], "--out: x: one path takes one format, not --html, --json"),
+        (["--html", "--json", "--out", "x"], "--out: x: one file takes one format, not --html, --json"),
         (["--csv", "--out", "-"], "--out: '-': --csv writes several tables; give a folder"),
         (["--json", "--out", "no/such/folder/x.json"], "--out: no/such/folder/x.json: cannot be written: No such file"),
     ],

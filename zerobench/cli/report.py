@@ -57,7 +57,9 @@ def _check(request: Request) -> None:
         return
     if len(request.formats) > 1:
         shown = ", ".join(f"--{name}" for name in request.formats)
-        raise UserError(f"--out: {request.out}: one path takes one format, not {shown}; leave --out or all but one out")
+        raise UserError(
+            f"--out: {request.out}: one file takes one format, not {shown}; drop --out or all formats but one"
+        )
     if request.out == _STANDARD_OUTPUT and request.formats == ["csv"]:
         raise UserError("--out: '-': --csv writes several tables; give a folder")
 
@@ -70,7 +72,7 @@ def _runs(request: Request) -> list[Run]:
     runs = [load_run(path) for path in known.values()]
     twice = [name for name, count in Counter(run.run_id for run in runs).items() if count > 1]
     if twice:
-        raise UserError(f"RUN: {', '.join(twice)}: several folders hold this run; name one of them")
+        raise UserError(f"RUN: {', '.join(twice)}: several folders hold this run; choose one")
     return runs
 
 
@@ -82,7 +84,7 @@ def _default_path(name: str, found: RunFigures) -> Path:
 
         path = folder.parent / kept_name(found)
         if path.exists() and not all(run.run_id in path.read_text("utf-8", "replace") for run in found.runs):
-            raise UserError(f"--out: {path} is there already and of another run; name another path")
+            raise UserError(f"--out: {path} belongs to another run; choose another path")
         return path
     stem = "report" if len(found.runs) == 1 else f"report_of_{len(found.runs)}_runs"
     return folder / (f"{stem}_csv" if name == "csv" else f"{stem}.{name}")
