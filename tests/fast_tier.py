@@ -62,6 +62,8 @@ SLOWER = {
     "tests/formulas/test_tensors.py::test_the_tensors": "torch",
     "tests/memory/": "torch, and the sampler's process",
     "tests/report/exporters/test_tensorboard_events.py": "TensorBoard, which imports TensorFlow where it is",
+    "tests/report/exporters/test_memory_viz.py::test_torch_s_viewer": "torch",
+    "tests/report/exporters/test_perfetto.py::test_the_viewer": "a browser",
     "tests/report/page/test_compared_in_browser.py": "a browser",
     "tests/report/test_host_parameters.py::test_sixteen_bytes": "a simulator",
     "tests/report/page/test_hostile.py": "a browser",

@@ -8,10 +8,15 @@ from pathlib import Path
 
 from zerobench.errors import UserError
 from zerobench.report.exporters.exported import exported_trials
+from zerobench.report.exporters.memory_viz import write_memory_viz
+from zerobench.report.exporters.perfetto import write_perfetto
 from zerobench.report.exporters.prometheus_file import write_prometheus
 from zerobench.report.exporters.tensorboard_events import write_tensorboard
+from zerobench.report.exporters.timelines import timelines
 from zerobench.report.exporters.wandb_runs import write_wandb
 from zerobench.store import find_run, load_run
+
+_CHOICES = "--prometheus FILE, --tensorboard DIR, --wandb PROJECT, --memory-viz DIR, --perfetto FILE"
 
 
 @dataclass(frozen=True)
@@ -23,6 +28,14 @@ class Request:
     prometheus: Path | None = None
     tensorboard: Path | None = None
     wandb: str | None = None
+    memory_viz: Path | None = None
+    perfetto: Path | None = None
+
+    @property
+    def wants_something(self) -> bool:
+        """Whether any tool is asked for."""
+        places = (self.prometheus, self.tensorboard, self.wandb, self.memory_viz, self.perfetto)
+        return any(place is not None for place in places)
 
 
 def export(request: Request) -> Iterator[str]:
@@ -30,8 +43,8 @@ def export(request: Request) -> Iterator[str]:
 
     Raises UserError: no tool is asked for, one's library is missing or refuses, or a record is torn.
     """
-    if request.prometheus is None and request.tensorboard is None and request.wandb is None:
-        raise UserError("export: says not where to; choices: --prometheus FILE, --tensorboard DIR, --wandb PROJECT")
+    if not request.wants_something:
+        raise UserError(f"export: says not where to; choices: {_CHOICES}")
     if request.wandb is not None and not request.wandb.strip():
         raise UserError("--wandb: a project has a name; for example zerobench")
     run = load_run(find_run(request.run, request.reports))
@@ -44,3 +57,9 @@ def export(request: Request) -> Iterator[str]:
     if request.wandb is not None:
         count = write_wandb(exported_trials(run), request.wandb)
         yield f"{count} trials in the project {request.wandb}"
+    if request.memory_viz is not None:
+        count = write_memory_viz(timelines(run), request.memory_viz)
+        yield f"{count} trials in {request.memory_viz}: drop a file on pytorch.org/memory_viz"
+    if request.perfetto is not None:
+        count = write_perfetto(timelines(run), request.perfetto)
+        yield f"{count} ranks in {request.perfetto}: open it at ui.perfetto.dev"

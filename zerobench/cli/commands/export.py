@@ -1,4 +1,4 @@
-"""`zerobench export`: the records of a run for Prometheus, TensorBoard and Weights & Biases."""
+"""`zerobench export`: the records of a run for the tools that people already look at their training with."""
 
 # ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
 
@@ -25,12 +25,22 @@ def export(
     wandb: Annotated[
         str | None, typer.Option("--wandb", metavar="PROJECT", help="A Weights & Biases project; WANDB_MODE counts.")
     ] = None,
+    memory_viz: Annotated[
+        Path | None,
+        typer.Option(
+            "--memory-viz", metavar="DIR", help="Memory by category for pytorch.org/memory_viz, a file a trial."
+        ),
+    ] = None,
+    perfetto: Annotated[
+        Path | None,
+        typer.Option("--perfetto", metavar="FILE", help="Memory by category and phases for ui.perfetto.dev."),
+    ] = None,
     reports: Reports = REPORTS,
 ) -> Answer:
-    """Export a run to Prometheus, TensorBoard or Weights & Biases."""
+    """Export a run to Prometheus, TensorBoard, Weights & Biases, torch's memory_viz or Perfetto."""
     from zerobench.cli import export
 
-    request = export.Request(run=run, reports=reports, prometheus=prometheus, tensorboard=tensorboard, wandb=wandb)
+    request = export.Request(run, reports, prometheus, tensorboard, wandb, memory_viz, perfetto)
     done = []
     for line in export.export(request):
         typer.echo(line)
