@@ -176,7 +176,7 @@ def _setting(trial: TrialSpec, config: dict[str, Any], tensors: tuple[int, ...],
         optimizer=optimizer,
         rank=trial.prediction.rank,
         on_gpu=trial.prediction.gpu is not None,
-        zero_init=trial.zero_init,
+        zero_init=trial.partitions_as_built,
         tied_head=tied_head,
         capacity_bytes=None if gpu is None else gpu.memory_bytes,
     )

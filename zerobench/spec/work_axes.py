@@ -166,7 +166,8 @@ WORK_AXES = (
         read_adapter,
         "none",
         "none, or lora-16: adapters of rank 16 beside every matrix but the head's are trained, and nothing else "
-        "(LoRA); lora-16:q_proj+v_proj, or {lora: {rank: 16, targets: [q_proj, v_proj]}}: beside these alone",
+        "(LoRA); lora-16:q_proj+v_proj, or {lora: {rank: 16, targets: [q_proj, v_proj]}}: beside these alone; "
+        "lora-16-nf4, lora-16-int8, or base: nf4: beside matrices in 4 or 8 bits (QLoRA)",
         (column("adapter"),),
         unusual(
             "adapter", str, lambda value: f"{value} beside a frozen model", "lora-: rank of the adapters", always=True

@@ -9,6 +9,7 @@ from functools import cached_property
 from zerobench.errors import UserError
 from zerobench.formulas.deepspeed import Setting
 from zerobench.formulas.record import formula_setting
+from zerobench.formulas.tensors import quantised_elements
 from zerobench.records import Category, Phase, Place
 from zerobench.report.ds_case import case_of
 from zerobench.report.explain import fully_sharded, partly_trained
@@ -18,6 +19,7 @@ from zerobench.report.explain.work import Asked, bucket_terms, has_dimensions, w
 from zerobench.report.memory_causes import cause
 from zerobench.report.memory_view import Instant
 from zerobench.report.trials import Trial, num_params
+from zerobench.spec.adapter import base_of
 from zerobench.spec.trial import TrialSpec
 
 _STATES = {Category.PARAMETERS, Category.GRADIENTS, *MOMENTS}
@@ -32,7 +34,7 @@ _WORDS = {
     Category.KERNEL_WORKSPACE: "what kernels take while they run, and gloo's copies; no prediction knows it",
     Category.WORKSPACES: "what the matrix library works in, the same for every model",
     Category.ALLOCATOR_ROUNDING: "what the allocator hands out beyond what is asked",
-    Category.MODEL_BUFFERS: "the module's registered buffers (rotary frequencies, masks)",
+    Category.MODEL_BUFFERS: "the module's registered buffers (rotary frequencies, masks, what codes are scaled by)",
     Category.PIPELINE_BUFFERS: "what the stage receives and sends: hidden states and their gradients",
     Category.OTHER_OPTIMIZER_STATES: "step counters and the like",
     Category.REST_OF_PROCESS: "interpreter, libraries and stacks",
@@ -128,13 +130,22 @@ class Explainer:
             return
         case = case_of(self.trial)
         if case is not None and case.trained < case.num_params:
-            yield from partly_trained.accounts(case, self.outline, category, place)
+            yield from partly_trained.accounts(case, self.outline, category, place, self._codes)
         elif category in {Category.PARAMETERS, *MOMENTS}:
             yield from states_accounts(self.outline, category, instant.phase, place)
         if category is Category.REDUCE_BUFFERS:
             yield account(*bucket_terms(self.outline))
         elif category in _OF_A_BATCH and knows_work(self.trial.spec) and has_dimensions(self.trial.spec):
             yield from work_accounts(Asked(self.trial.spec, self.outline, instant.phase, place), category)
+
+    @property
+    def _codes(self) -> partly_trained.Codes | None:
+        """What lies quantised; None too of a model whose matrices no closed form tells."""
+        base = base_of(self.trial.spec.adapter)
+        try:
+            return None if base is None else partly_trained.Codes(base, quantised_elements(self.trial.spec.model, base))
+        except UserError:
+            return None
 
     def instant(self, instant: Instant, place: Place = Place.DEVICE) -> list[Explained]:
         """All categories that hold anything at `instant`, the largest first."""
