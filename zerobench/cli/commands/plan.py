@@ -56,7 +56,10 @@ def plan(
         bool, typer.Option("--activation-checkpointing", help="Keep each layer's input alone, compute the rest again.")
     ] = False,
     lora: Annotated[
-        str | None, typer.Option(metavar="RANK", help="Train adapters of this rank beside the frozen model: 16; in 4 bits: 16-nf4.")
+        str | None,
+        typer.Option(
+            metavar="RANK", help="Train adapters of this rank beside the frozen model: 16; in 4 bits: 16-nf4."
+        ),
     ] = None,
     stage: Stages = None,
     ds_config: Annotated[

@@ -26,12 +26,14 @@ from zerobench.report.tables import (
     batch_ramp,
     checkpoints,
     compared,
+    host_parameters,
     memory,
     parity,
     peak_errors,
     pipeline,
     server,
     speed,
+    standing,
 )
 from zerobench.report.tables.model import Table
 from zerobench.report.tables.outcomes import outcomes_table, status_text
@@ -62,6 +64,7 @@ def _sections(frames: RunFigures) -> Iterator[tuple[str, Iterator[str] | list[st
     trials = frames.figures
     tables: Sequence[Table[Any]] = (
         memory.device_table(trials),
+        host_parameters.host_parameters_table(trials),
         speed.speed_table(trials),
         parity.parity_table(trials),
         batch_ramp.batch_ramp_table(trials),
@@ -74,6 +77,7 @@ def _sections(frames: RunFigures) -> Iterator[tuple[str, Iterator[str] | list[st
         yield table.title, lines(table)
     yield compared.CLAIMS_TITLE, listing_lines(compared.claims_listing(frames.comparison))
     yield "Outcomes", _outcomes(trials)
+    yield standing.TITLE, lines(standing.standing_table(trials))
     yield peak_errors.TITLE, lines(peak_errors.peak_errors_table(frames.predicted))
     yield "Notes", _caveats(trials)
     for run in frames.runs:

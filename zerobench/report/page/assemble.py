@@ -31,12 +31,16 @@ from zerobench.report.render.html import listing_grid, table_grid
 from zerobench.report.render.visible import visible
 from zerobench.report.tables.compared import CLAIMS_TITLE, claims_listing, compared_table
 from zerobench.report.tables.compared import TITLE as COMPARED
+from zerobench.report.tables.host_parameters import TITLE as HOST
+from zerobench.report.tables.host_parameters import host_parameters_table
 from zerobench.report.tables.outcomes import TITLE as OUTCOMES
 from zerobench.report.tables.outcomes import outcomes_table
 from zerobench.report.tables.pipeline import TITLE as PIPELINE
 from zerobench.report.tables.pipeline import pipeline_table
 from zerobench.report.tables.server import TITLE as SERVERS
 from zerobench.report.tables.server import server_table
+from zerobench.report.tables.standing import TITLE as STOOD
+from zerobench.report.tables.standing import standing_table
 from zerobench.report.tables.trials import remarks, trials_table
 
 ASSETS = Path(__file__).parent / "assets"
@@ -106,12 +110,15 @@ def _sections(frames: RunFigures, drawn: Sequence[Drawn]) -> Mapping[str, Any]:
     compared = table_grid(compared_table(frames.comparison))
     stages = table_grid(pipeline_table(trials))
     failed, notes = [one for one in trials if not one.summary.is_completed], _notes(trials)
-    sides = table_grid(server_table(trials))
+    sides, held = table_grid(server_table(trials)), table_grid(host_parameters_table(trials))
+    stood = table_grid(standing_table(failed))
     parts = (
         ("compared", compared.rows),
         ("pipeline", stages.rows),
         ("servers", sides.rows),
+        ("host", held.rows),
         ("outcomes", failed),
+        ("stood", stood.rows),
         ("notes", notes.rows),
     )
     absent = {key for key, is_there in parts if not is_there}
@@ -129,6 +136,8 @@ def _sections(frames: RunFigures, drawn: Sequence[Drawn]) -> Mapping[str, Any]:
         "remarks": [(visible(label), visible(words)) for label, words in remarks(trials)],
         "stages": stages,
         "sides": sides,
+        "held": held,
+        "stood": stood,
         "notes": notes,
         "outcomes": table_grid(outcomes_table(failed)),
         "outcome_counts": outcomes.outcome_counts(failed),
@@ -166,7 +175,9 @@ _SECTIONS = {
     "trials": "Trials",
     "pipeline": PIPELINE,
     "servers": SERVERS,
+    "host": HOST,
     "outcomes": OUTCOMES,
+    "stood": STOOD,
     "notes": "Notes",
     "environment": "Environment",
     "configuration": "Configuration",
