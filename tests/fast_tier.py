@@ -46,6 +46,7 @@ SLOWER = {
     "tests/cli/test_status.py": "Slurm's programs, played by a script",
     "tests/cli/test_strategies.py": "a compiler that is asked",
     "tests/cli/test_submit.py": "Slurm's programs, played by a script",
+    "tests/cli/test_tune.py": "runs, which ask the machine's programs",
     "tests/cli/test_validate.py::test_a_sweep_is_run_with_evidence": "a run, which asks the machine's programs",
     "tests/cli/test_watch.py": "watched commands",
     "tests/ds_config/test_facts.py": "DeepSpeed",

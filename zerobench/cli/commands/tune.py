@@ -51,6 +51,9 @@ def tune(
     write: Write = None,
     write_for: WriteFor = None,
     fine_tune: FineTune = False,
+    measure: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Measure the N best on this machine, and take the fastest.")
+    ] = None,
     details: Details = False,
     reports: Reports = REPORTS,
 ) -> Answer:
@@ -77,6 +80,7 @@ def tune(
         write=write,
         for_trainer=is_for_trainer(write_for),
         fine_tunes=fine_tune,
+        measure=measure,
         reports=reports,
     )
     return tune(request, details=details)
