@@ -39,7 +39,7 @@ class Measured:
 
     row: PlanRow
     trial: Trial | None
-    """None where somebody stopped the run before it."""
+    """None where it cannot run here."""
     skipped: str | None = None
 
     @property
@@ -119,6 +119,8 @@ def measure_best(found: Searched, most: int, machine: Machine, reports: Path, ob
         site=LocalSite(machine.cpu_cores, machine.num_gpus, None),
         observer=observer,
     )
+    if result.interrupted:
+        raise KeyboardInterrupt
     there = {trial.trial_id: trial for trial in ended_trials(load_run(result.folder.path))}
     told = [
         Measured(row, there.get(one.trial.trial_id), one.skipped.reason if one.skipped else None)
