@@ -22,6 +22,7 @@ MARKER = "fast"
 SLOWER = {
     "tests/benchmarks/test_emulated_speed.py::test_processor_seconds": "processes that are measured",
     "tests/benchmarks/gpu_campaign/test_campaign.py": "parts of the campaign",
+    "tests/benchmarks/test_loading.py": "torch",
     "tests/benchmarks/gpu_campaign/test_judgement.py": "git, which says of what commit a figure is",
     "tests/benchmarks/gpu_campaign/test_ladder.py::test_a_ladder_on_this": "ranks",
     "tests/benchmarks/mutants/test_trial.py": "forks, each a mutant",

@@ -13,7 +13,7 @@ from zerobench.emulate.figures import Try, Verdict, rank_fit
 from zerobench.emulate.part import Account, End, Refusal
 from zerobench.emulate.request import Request
 from zerobench.folder import RunFolder
-from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, Status, StepKind
+from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, Standing, Status, StepKind
 from zerobench.spec.cluster import read_cluster
 
 GIB = 1 << 30
@@ -28,15 +28,17 @@ def account(end=End.STOPPED, reserved=100, **more):
 
 
 def refused(**more):
-    held = {Category.PARAMETERS: 90 * GIB, Category.ACTIVATIONS: 30 * GIB}
+    standing = Standing(
+        allocated_bytes=120 * GIB,
+        reserved_bytes=121 * GIB,
+        largest_free_bytes=GIB // 2,
+        by_category={Category.PARAMETERS: 90 * GIB, Category.ACTIVATIONS: 30 * GIB},
+        by_module={"LlamaMLP": 80 * GIB},
+    )
     refusal = Refusal(
         bytes_asked=40 * GIB,
         bytes_free=20 * GIB,
-        allocated_bytes=120 * GIB,
-        reserved_bytes=121 * GIB,
-        held=held,
-        by_module={"LlamaMLP": 80 * GIB},
-        largest_free_bytes=GIB // 2,
+        standing=standing,
         message="torch.OutOfMemoryError: CUDA out of memory.",
         during="the forward phase of step 1",
     )
@@ -116,9 +118,9 @@ def test_what_does_not_fit_is_said_with_what_it_needs_and_what_was_held():
         "  torch: torch.OutOfMemoryError: CUDA out of memory.",
     ]
     assert told[at + 4 : at + 9] == [
-        "  torch held 120.00 GiB of 121.00 GiB that it had reserved:",
+        "  torch held 120.00 GiB of 121.00 GiB reserved by torch:",
         "    free in pieces: 1.00 GiB, the largest of 512.00 MiB",
-        "    really full: 19.00 GiB were missing, had all that was free lain together",
+        "    really full: 19.00 GiB missing even without fragmentation",
         "  held by module:",
         "    LlamaMLP: 80.00 GiB, 66.7 %",
     ]
@@ -128,6 +130,19 @@ def test_what_does_not_fit_is_said_with_what_it_needs_and_what_was_held():
         "  activation checkpointing: could not be played: error: unrecognized arguments",
     ]
     assert exit_code(made) == 1
+    (rank,) = as_plain(made)["ranks"]
+    assert rank["refusal"] == {
+        "bytes_asked": 40 * GIB,
+        "bytes_free": 20 * GIB,
+        "message": "torch.OutOfMemoryError: CUDA out of memory.",
+        "during": "the forward phase of step 1",
+        "held": {"parameters": 90 * GIB, "activations": 30 * GIB},
+        "allocated_bytes": 120 * GIB,
+        "reserved_bytes": 121 * GIB,
+        "largest_free_bytes": GIB // 2,
+        "by_module": {"LlamaMLP": 80 * GIB},
+        "by_site": {},
+    }
 
 
 def test_a_script_that_went_on_after_a_refusal_fits_and_is_said_to_have_been_refused():

@@ -149,7 +149,7 @@ def rounds() -> list[Path]:
         (["run", "edge.yaml", "--frontier", "modle", "--capacity", "1GiB"], "did you mean 'model'"),
         (["run", "edge.yaml", "--capacity", "1GiB"], "--capacity means nothing without --frontier"),
         (MICRO_BATCH, "--capacity is missing: nothing else bounds CPU ranks"),
-        ([*MICRO_BATCH, "--capacity", "lots"], "--capacity: 'lots' is no number of bytes"),
+        ([*MICRO_BATCH, "--capacity", "lots"], "--capacity: 'lots' is not a number of bytes"),
         ([*MICRO_BATCH, "--capacity", "0"], "--capacity: '0': nothing fits into nothing"),
         ([*MICRO_BATCH, "--capacity", "12GiB"], "2 ranks of 12.00 GiB are more than the machine has: 16.00 GiB"),
         ([*MICRO_BATCH, "--resume", "earlier"], "--resume means nothing beside --frontier"),
@@ -173,7 +173,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(call: Call, arguments: lis
 def test_what_is_named_fits_and_one_step_more_does_not(call: Call, axis: str, unit: int) -> None:
     code, out, _ = call("run", "edge.yaml", "--frontier", axis, "--capacity", "1GiB")
     assert code == 0
-    assert f"Measured: the largest {axis.replace('-', ' ')} that fits" in out
+    assert f"Measured: largest {axis.replace('-', ' ')} that fits" in out
     for cell in answer()["cells"]:
         largest, next_one = (tries(cell)[cell["measured"] + more] for more in (0, unit))
         assert largest is not None
@@ -199,7 +199,7 @@ def test_the_measured_search_begins_at_the_prediction_and_needs_three_tries_at_m
 def test_predicted_and_measured_stand_in_one_table(call: Call) -> None:
     _, out, _ = call(*MICRO_BATCH, "--capacity", "3GiB")
     table = out.partition("Measured: ")[2].splitlines()
-    assert "in sequences a rank" in table[0]
+    assert "in sequences per rank" in table[0]
     header = next(line for line in table if line.startswith("trial "))
     assert header.split()[:5] == ["trial", "predicted", "measured", "error", "too"]
     for cell in answer()["cells"]:

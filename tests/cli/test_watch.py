@@ -35,7 +35,7 @@ def test_show_reads_the_run_again(tmp_path):
     zerobench("watch", "--", sys.executable, "-c", "import time; time.sleep(0.5)", cwd=tmp_path)
     done = zerobench("show", cwd=tmp_path)
     assert done.returncode == 0
-    assert "Watched from outside" in done.stdout
+    assert "Sampled process tree" in done.stdout
     reported = zerobench("report", "--html", "--markdown", cwd=tmp_path)
     assert (reported.returncode, reported.stderr) == (0, "")
     page, markdown = (Path(tmp_path, path).read_text() for path in reported.stdout.split())

@@ -42,7 +42,7 @@ def test_the_ranks_that_play(text, ranks):
         ({"ranks": "first"}, "--ranks: 'first'; choices"),
         ({"steps": "0"}, "--steps: '0'; choices: a whole number from 1 to 1000"),
         ({"gpus": "12"}, "--gpus: 12 GPUs do not fill nodes of 8; see --gpus-per-node"),
-        ({"gpu": "h2000"}, "--gpu: 'h2000' is in no hardware catalogue; did you mean"),
+        ({"gpu": "h2000"}, "--gpu: 'h2000' is not in the hardware catalogue; did you mean"),
         ({"host_memory": "1"}, "--host-memory: "),
     ],
 )

@@ -47,11 +47,11 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
 @pytest.mark.parametrize("where", ["terminal", "markdown", "page"])
 def test_each_way_of_showing_a_run_has_both_tables(shown: dict[str, str], where: str) -> None:
     text = shown[where]
-    of_host = "Host memory in bytes for each parameter" if where == "terminal" else HOST
+    of_host = "Host memory in bytes per model parameter" if where == "terminal" else HOST
     assert of_host in text
     assert "fp32 masters" in text
     _, _, stood = text.rpartition(STOOD)
     for said in ("activations", "45.00", "75.0", "LlamaMLP", "30.00", "24.00", "40.0"):
         assert said in stood, said
-    assert "inputs" not in stood.partition("who allocated it")[0]
+    assert "inputs" not in stood.partition("allocation site")[0]
     assert where == "terminal" or "<b>transformers" not in stood

@@ -21,7 +21,7 @@ from zerobench.kernels import missing
 from zerobench.records import Status
 from zerobench.run import kernels
 from zerobench.run.kernels import Failures, compile_first
-from zerobench.run.observer import Silent
+from zerobench.run.observer import Observer
 from zerobench.run.runner import run_sweep
 from zerobench.run.setup import lay_out_trial
 from zerobench.run.site import LocalSite
@@ -46,7 +46,7 @@ class StandinSite(LocalSite):
 SITE = StandinSite(2, 0, worker_module="standin_worker")
 
 
-class Heard(Silent):
+class Heard(Observer):
     """What a person is told before the first trial, in order; how long it was said to take."""
 
     def __init__(self) -> None:

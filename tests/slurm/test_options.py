@@ -73,7 +73,7 @@ def test_an_option_of_sbatch_that_would_break_a_job_is_refused(word: str, told: 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"gpu": "h2000"}, "--gpu: 'h2000' is in no hardware catalogue"),
+        ({"gpu": "h2000"}, "--gpu: 'h2000' is not in the hardware catalogue"),
         ({"time": "soon"}, "--time: 'soon' is no time"),
         ({"launcher": "mpirun"}, "--launcher: Input should be 'srun', 'deepspeed'"),
         ({"launcher": "local"}, "--launcher: 'local' is not known; choices: srun, deepspeed"),

@@ -178,8 +178,8 @@ def test_filters_take_a_ramp_as_names_write_it() -> None:
         ({"start_tokens": 8}, "it takes one of over_tokens, over_batches"),
         ({"over_batches": 2, "over_tokens": 8}, "it takes one of"),
         ({"start_tokens": 0, "over_tokens": 8}, "start_tokens"),
-        ({"start_tokens": True, "over_tokens": 8}, "start_tokens: true is no number"),
-        ({"start_tokens": True, "over_tokens": False}, "start_tokens: true is no number"),
+        ({"start_tokens": True, "over_tokens": 8}, "start_tokens: true is not a number"),
+        ({"start_tokens": True, "over_tokens": False}, "start_tokens: true is not a number"),
         ({"start_tokens": 8, "over_token": 8}, "did you mean 'over_tokens'"),
     ],
 )

@@ -319,8 +319,11 @@ def test_a_prediction_swaps_to_nowhere_and_joins_a_measurement_that_swaps_to_a_d
         ),
         ({"evidence": "simulate"}, "axes: evidence: 'simulate' is not known; did you mean 'simulated'?"),
         ({"evidence": None}, "axes: evidence: None is not known"),
-        ({"evidence": "simulated", "gpu": "h201"}, "axes: gpu: 'h201' is in no hardware catalogue; did you mean 'H200"),
-        ({"evidence": "simulated", "gpu": 200}, "axes: gpu: 200 is in no hardware catalogue"),
+        (
+            {"evidence": "simulated", "gpu": "h201"},
+            "axes: gpu: 'h201' is not in the hardware catalogue; did you mean 'H200",
+        ),
+        ({"evidence": "simulated", "gpu": 200}, "axes: gpu: 200 is not in the hardware catalogue"),
         ({"evidence": "solo", "rank": -1}, "axes: rank: -1; choices: an integer from 0 to 1048575, or last"),
         ({"evidence": "solo", "rank": True}, "axes: rank: true; choices: an integer from 0"),
         ({"evidence": "solo", "rank": "first"}, "axes: rank: 'first'; choices: an integer from 0 to 1048575, or last"),

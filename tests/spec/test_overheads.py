@@ -136,7 +136,7 @@ def test_the_environment_names_a_calibration_too(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("world_size", [0, -1])
 def test_a_world_without_ranks_is_refused(world_size: int) -> None:
-    with pytest.raises(UserError, match=f"world_size: {world_size} is no number of ranks"):
+    with pytest.raises(UserError, match=f"world_size: {world_size} is not a number of ranks"):
         overhead_of("H200", world_size)
 
 

@@ -35,14 +35,14 @@ def test_anchors_and_merges_work_as_in_yaml():
 @pytest.mark.parametrize(
     ("text", "told"),
     [
-        ("a: 1\nb: 2\na: 3", "f: line 3: no YAML: the key 'a' stands twice"),
+        ("a: 1\nb: 2\na: 3", "f: line 3: invalid YAML: the key 'a' stands twice"),
         ("a: {b: 1, 'b': 2}", "the key 'b' stands twice"),
         ("a: [1", "line 1: no YAML"),
         ("a: !!python/object/apply:os.system [ls]", "could not determine a constructor"),
         ("a: !!binary aGk=", "a: a bytes is no plain value"),
         ("a: !!timestamp 2020-01-01", "a: a date is no plain value"),
-        ("a: .nan", "a: nan is no finite number"),
-        ("a: 1e999", "a: inf is no finite number"),
+        ("a: .nan", "a: nan is not a finite number"),
+        ("a: 1e999", "a: inf is not a finite number"),
         ("a: {b: 99999999999999999999}", "a.b: the number does not fit 64 bits"),
         ("a: " + "9" * 5000, "no YAML"),
         ("1: a", "the key 1 is no text"),

@@ -199,13 +199,13 @@ def test_the_docstring_names_every_axis_and_field_of_a_sweep_file():
             {"hyperparameters": {"lerning_rate": 1}},
             "hyperparameters: lerning_rate: unknown field; did you mean 'learning_rate'?",
         ),
-        ({"hyperparameters": {"learning_rate": True}}, "hyperparameters: learning_rate: true is no number"),
-        ({"hyperparameters": {"learning_rate": "inf"}}, "hyperparameters: learning_rate: inf is no finite number"),
+        ({"hyperparameters": {"learning_rate": True}}, "hyperparameters: learning_rate: true is not a number"),
+        ({"hyperparameters": {"learning_rate": "inf"}}, "hyperparameters: learning_rate: inf is not a finite number"),
         ({"hyperparameters": {"seed": -1}}, "hyperparameters: seed: -1 is out of range"),
         ({"hyperparameters": 3}, "hyperparameters: 3: no mapping; choices: learning_rate,"),
         ({"steps": {"timed": 0}}, "steps: timed: Input should be greater than or equal to 1 (got 0)"),
         ({"timeout_s": 1e9}, "timeout_s: Input should be less than or equal to 2592000"),
-        ({"repeats": True}, "repeats: true is no number"),
+        ({"repeats": True}, "repeats: true is not a number"),
         ({"include": {"strategy": "zero1"}}, "include: Input should be a valid list (got {'strategy': 'zero1'})"),
         ({"include": [{}]}, "include[0]: {} names no axis"),
         ({"exclude": [{"strategi": "zero1"}]}, "exclude[0]: axis: 'strategi' is not known; did you mean 'strategy'?"),
@@ -317,9 +317,9 @@ def test_a_sweep_file_may_have_any_name_that_a_file_can_have(tmp_path: Path):
 def test_a_file_that_is_no_sweep_is_refused_by_what_is_wrong_with_it(tmp_path: Path):
     file = tmp_path / "s.yaml"
     for content, told in [
-        (b"\xff\xfe", "no UTF-8 text"),
+        (b"\xff\xfe", "not UTF-8 text"),
         (b"- 1", "a sweep is a mapping with the keys name,"),
-        (b"a: 1\na: 2", "line 2: no YAML: the key 'a' stands twice"),
+        (b"a: 1\na: 2", "line 2: invalid YAML: the key 'a' stands twice"),
         (b"#" * 1_000_001, "1000001 bytes are no sweep"),
     ]:
         file.write_bytes(content)

@@ -59,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
     141 where nobody reads what is printed any more, without a word, as a shell shows a program ended by SIGPIPE.
     """
+    _open_what_is_closed()
     try:
         _refuse_bytes(sys.argv[1:] if arguments is None else arguments)
         code = app(args=arguments, prog_name="zerobench", standalone_mode=False)
@@ -79,6 +80,17 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
         code = _complain("out of memory: this process may take no more of it (ulimit -v, the machine's, its group's)")
     _let_go_of_output()
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _open_what_is_closed() -> None:
+    """Lead a standard stream that is closed to nowhere; else the next file that is opened would get its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8"))
 
 
 def _refuse_bytes(arguments: Sequence[str]) -> None:

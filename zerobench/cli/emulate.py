@@ -113,9 +113,9 @@ def _rank(one: RankFit) -> Iterator[str]:
     if refusal is not None and account.end is End.OUT_OF_DEVICE_MEMORY:
         yield (
             f"  refused {_gib(refusal.bytes_asked)} in {refusal.during}, {_gib(refusal.bytes_free)} free;"
-            f" held then {_gib(refusal.allocated_bytes)}:"
+            f" held then {_gib(refusal.standing.allocated_bytes)}:"
         )
-        yield from _categories(refusal.held, refusal.allocated_bytes)
+        yield from _categories(refusal.standing.by_category, refusal.standing.allocated_bytes)
         yield f"  torch: {refusal.message}"
         yield from _standing(refusal)
     elif one.peak is not None:
@@ -263,7 +263,14 @@ def _plain_rank(one: RankFit) -> dict[str, Any]:
         "end": account.end,
         "message": account.message,
         "categories": {} if one.peak is None else one.peak.categories,
-        "refusal": None if account.refusal is None else account.refusal.model_dump(mode="json"),
+        "refusal": None if account.refusal is None else _plain_refusal(account.refusal),
         "host_bytes": None if one.host is None else one.host.total_bytes,
         "notes": account.notes,
     }
+
+
+def _plain_refusal(refusal: Refusal) -> dict[str, Any]:
+    """What stood then beside what was asked, in one level."""
+    told = refusal.model_dump(mode="json")
+    stood = told.pop("standing")
+    return {**told, "held": stood.pop("by_category"), **stood}

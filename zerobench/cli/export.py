@@ -9,6 +9,7 @@ from pathlib import Path
 from zerobench.errors import UserError
 from zerobench.report.exporters.exported import exported_trials
 from zerobench.report.exporters.prometheus_file import write_prometheus
+from zerobench.report.exporters.step_timeline import write_step_timelines
 from zerobench.report.exporters.tensorboard_events import write_tensorboard
 from zerobench.report.exporters.wandb_runs import write_wandb
 from zerobench.store import find_run, load_run
@@ -23,6 +24,7 @@ class Request:
     prometheus: Path | None = None
     tensorboard: Path | None = None
     wandb: str | None = None
+    step_timeline: Path | None = None
 
 
 def export(request: Request) -> Iterator[str]:
@@ -30,8 +32,9 @@ def export(request: Request) -> Iterator[str]:
 
     Raises UserError: no tool is asked for, one's library is missing or refuses, or a record is torn.
     """
-    if request.prometheus is None and request.tensorboard is None and request.wandb is None:
-        raise UserError("export: says not where to; choices: --prometheus FILE, --tensorboard DIR, --wandb PROJECT")
+    if (request.prometheus, request.tensorboard, request.wandb, request.step_timeline) == (None,) * 4:
+        choices = "--prometheus FILE, --tensorboard DIR, --wandb PROJECT, --step-timeline FILE"
+        raise UserError(f"export: says not where to; choices: {choices}")
     if request.wandb is not None and not request.wandb.strip():
         raise UserError("--wandb: a project has a name; for example zerobench")
     run = load_run(find_run(request.run, request.reports))
@@ -44,3 +47,6 @@ def export(request: Request) -> Iterator[str]:
     if request.wandb is not None:
         count = write_wandb(exported_trials(run), request.wandb)
         yield f"{count} trials in the project {request.wandb}"
+    if request.step_timeline is not None:
+        count = write_step_timelines(run, request.step_timeline)
+        yield f"{count} steps in {request.step_timeline}: open it at ui.perfetto.dev"

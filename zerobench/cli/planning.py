@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -25,7 +25,7 @@ from zerobench.report.tables.plan_frontier import FrontierRow, frontier_part
 from zerobench.run.runner import RunResult
 from zerobench.search.fastest import AS_FAST
 from zerobench.search.measured_best import Evidences, check_measurable, measure_best
-from zerobench.search.plan import Plan, Request, read_plan
+from zerobench.search.plan import Plan, Request, read_plan, request_of
 from zerobench.search.predict import predict
 from zerobench.search.predicted import frontier_rows, plan_frontiers
 from zerobench.search.searched import WIDTH, Searched, searched
@@ -53,7 +53,7 @@ def plan(request: Request, *, details: bool = False) -> Answer:
         return Answer(lambda: {"run": str(result.folder.path)}, exit_code=result.exit_code)
     best, proved = view.best, None
     if found is not None and machine is not None and request.measure is not None:
-        proved = measure_best(found, request.measure, machine, request.reports, screen())
+        proved = measure_best(found, int(request.measure), machine, request.reports, screen())
         best = proved.best or best
         _keep(result.folder.path, found, proved)
     notes = [*([asked.world.note] if asked.world.note else []), *notes_of(asked.planned)]
@@ -91,8 +91,13 @@ def tune(request: Request, *, details: bool = False) -> Answer:
     return plan(request, details=details)
 
 
-def is_for_trainer(name: str | None) -> bool:
-    """Whether `--for` names transformers' Trainer. Raises UserError for anything else that it names."""
+def requested(arguments: Mapping[str, Any]) -> Request:
+    """What the arguments of `plan` or `tune` ask for. Raises UserError: there is nothing to write for `--for`."""
+    words = {name: value for name, value in arguments.items() if name not in {"details", "write_for"}}
+    return request_of(words | {"for_trainer": _is_for_trainer(arguments["write_for"])})
+
+
+def _is_for_trainer(name: str | None) -> bool:
     if name is not None and name != _TRAINER:
         raise unknown_choice("--for", name, [_TRAINER])
     return name is not None

@@ -90,7 +90,7 @@ def _read_options(request: run.Request, *, dry_run: bool) -> tuple[FrontierAxis,
             raise UserError(f"{option} means nothing beside --frontier: which trials are run is found as they run")
     given_bytes = None if request.capacity is None else parse_bytes(request.capacity, "--capacity")
     if given_bytes == 0:
-        raise UserError(f"--capacity: {request.capacity!r}: nothing fits into nothing; write for example 2GiB")
+        raise UserError(f"--capacity: {request.capacity!r}: nothing fits into nothing; for example 2GiB")
     return axis, given_bytes
 
 

@@ -164,6 +164,7 @@ def _status(made: Emulation) -> tuple[Status, Failure | None]:
                 message=f"rank {one.account.rank}: {one.account.message}",
                 bytes_asked=refusal.bytes_asked,
                 bytes_free=refusal.bytes_free,
+                standing=refusal.standing,
                 evidence="the exception of the allocator itself",
             )
     if made.verdict.fits_host is False:

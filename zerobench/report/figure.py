@@ -3,8 +3,8 @@
 It lies apart from the charts and from the page so that neither knows how the other is made.
 
 Colours are CSS variables, so that one drawing serves light, dark and print. The page declares `--ink` (text), `--muted`
-(axis labels), `--grid` (lines) and `--paper` (background); a chart's own variables stand in `charts.palette.LIGHT` and
-`charts.palette.DARK`: mappings from the variable's name (`--category-parameters`) to a colour, with the same names in
+(axis labels), `--grid` (lines) and `--paper` (background); a chart's own variables stand in `report.palette.LIGHT` and
+`report.palette.DARK`: mappings from the variable's name (`--category-parameters`) to a colour, with the same names in
 both, which the page declares too.
 """
 

@@ -16,7 +16,7 @@ _LEAST = 0.01
 
 @dataclass(frozen=True)
 class Stood:
-    """One line of what stood: by what it is told (what for, module, allocated by), and of what."""
+    """One line of what stood: told by category, module or allocation site."""
 
     by: str
     name: str
@@ -34,31 +34,33 @@ def stood(failure: Failure | None) -> Iterator[Stood]:
 def standing_lines(found: Standing, bytes_asked: int | None, bytes_free: int | None) -> Iterator[tuple[str, list[str]]]:
     """Each list under what it is of; empty ones are left out."""
     given_out, reserved = format_bytes(found.allocated_bytes), format_bytes(found.reserved_bytes)
-    yield f"torch held {given_out} of {reserved} that it had reserved", list(_pieces(found, bytes_asked, bytes_free))
+    yield f"allocated {given_out} of {reserved} reserved by torch", list(_pieces(found, bytes_asked, bytes_free))
     lists: dict[str, list[str]] = {}
     for one in _stood(found):
         text = f"{one.name}: {format_bytes(one.size_bytes)}, {one.share:.1%}".replace("%", " %")
-        lists.setdefault(f"held by {one.by}", []).append(text)
+        lists.setdefault(f"by {one.by}", []).append(text)
     yield from lists.items()
 
 
 def _pieces(found: Standing, bytes_asked: int | None, bytes_free: int | None) -> Iterator[str]:
     loose = found.reserved_bytes - found.allocated_bytes
-    yield f"free in pieces: {format_bytes(loose)}, the largest of {format_bytes(found.largest_free_bytes)}"
+    yield (
+        f"reserved but unallocated: {format_bytes(loose)}, largest free block {format_bytes(found.largest_free_bytes)}"
+    )
     if bytes_asked is None or bytes_free is None:
         return
     if found.in_pieces(bytes_asked, bytes_free):
-        yield f"fragmentation: {format_bytes(bytes_asked)} would have found room, had all that was free lain together"
+        yield f"fragmentation: {format_bytes(bytes_asked)} would have fit in one contiguous free block"
     else:
         missing = bytes_asked - bytes_free - loose
-        yield f"really full: {format_bytes(missing)} were missing, had all that was free lain together"
+        yield f"full: {format_bytes(missing)} missing even without fragmentation"
 
 
 def _stood(found: Standing) -> Iterator[Stood]:
     lists: tuple[tuple[str, Mapping[str, int]], ...] = (
-        ("what for", {name.value.replace("_", " "): size for name, size in found.by_category.items()}),
+        ("category", {name.value.replace("_", " "): size for name, size in found.by_category.items()}),
         ("module", found.by_module),
-        ("who allocated it", found.by_site),
+        ("allocation site", found.by_site),
     )
     total = max(found.allocated_bytes, 1)
     for by, sizes in lists:

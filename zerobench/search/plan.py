@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from zerobench.errors import UserError, nearest
+from zerobench.errors import UserError
 from zerobench.search.plan_world import PlanWorld, plan_world
 from zerobench.spec.cluster import HOST_BANDWIDTH, Cluster, read_cluster
 from zerobench.spec.expand import PlannedTrial
@@ -16,7 +16,7 @@ from zerobench.spec.plan import cells, document, in_world, read_stages, read_wor
 from zerobench.spec.plan_own import own_config
 from zerobench.spec.plan_sweep import sweep_gpu, sweep_points
 from zerobench.spec.presets import PRESETS, is_model
-from zerobench.spec.sweep import shipped_sweeps
+from zerobench.spec.sweep import find_sweep
 from zerobench.spec.target import GPUS_PER_NODE
 from zerobench.spec.trial import FINE_TUNING, Evidence
 from zerobench.spec.varied import Varied, read_global_batch, varied
@@ -61,10 +61,31 @@ class Request:
     """Where figures come from; None for the best that is at hand."""
     formula: bool = False
     """Short for evidence formula."""
-    measure: int | None = None
+    measure: str | None = None
     """How many of the best of a search are measured on this machine afterwards."""
     sets: Sequence[str] = ()
     reports: Path = Path("reports")
+
+
+_AS_OPTIONS = {
+    "micro_batch_size": "micro_batch",
+    "gradient_accumulation_steps": "gradient_accumulation",
+    "stages": "stage",
+    "fine_tune": "fine_tunes",
+}
+"""Arguments whose names are not those of Request."""
+
+
+def request_of(arguments: Mapping[str, Any]) -> Request:
+    """What a command's or a function's arguments ask for, None left out, numbers as a command line has them."""
+    given = {_AS_OPTIONS.get(name, name): value for name, value in arguments.items() if value is not None}
+    return Request(**{name: _as_written(value) for name, value in given.items()})
+
+
+def _as_written(value: Any) -> Any:
+    if isinstance(value, Sequence) and value and all(isinstance(one, int) for one in value):
+        return ",".join(map(str, value))
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
 
 
 @dataclass(frozen=True)
@@ -118,7 +139,7 @@ _SEQUENCE_LENGTH = 2048
 
 
 def _of_sweep(request: Request, sweep: str) -> Plan:
-    _refuse_almost_model(sweep)
+    find_sweep(sweep, or_models=PRESETS)
     _refuse(request, "a sweep", _WORK)
     if request.activation_checkpointing:
         raise UserError("--activation-checkpointing: the sweep says it: --set activation_checkpointing=true")
@@ -127,13 +148,6 @@ def _of_sweep(request: Request, sweep: str) -> Plan:
     world = plan_world(request.evidence, cluster.gpu, by_formula=request.formula)
     read, planned = sweep_points(sweep, cluster, request.sets, world.evidence)
     return Plan(read.name, read.document, planned, cluster, world)
-
-
-def _refuse_almost_model(name: str) -> None:
-    models = nearest(name, PRESETS)
-    is_file = name.endswith((".yaml", ".yml")) or (bool(models) and Path(name).is_file())
-    if models and not is_file and not nearest(name, shipped_sweeps()):
-        raise UserError(f"{name!r} is neither a model nor a sweep; did you mean {' or '.join(models)}?")
 
 
 def _refuse(request: Request, beside: str, options: Sequence[str]) -> None:

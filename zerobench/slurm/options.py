@@ -170,7 +170,7 @@ def read_extra(word: str) -> tuple[str, str | bool]:
     """
     key, equals, value = word.removeprefix("--").partition("=")
     if not _KEY.fullmatch(key):
-        raise UserError(one_line(f"--sbatch: {word!r} is no option; write for example --sbatch comment=zerobench"))
+        raise UserError(one_line(f"--sbatch: {word!r} is no option; for example --sbatch comment=zerobench"))
     if key in _OURS:
         instead = f"; use {_OURS[key]}" if _OURS[key] else ""
         raise UserError(f"--sbatch: {key}: zerobench sets it itself{instead}")
@@ -189,7 +189,7 @@ def read_time(text: str) -> int:
     """
     match = _TIME.fullmatch(text.strip())
     if match is None:
-        raise UserError(f"--time: {text!r} is no time; write for example 90 (minutes), 1:30:00 or 1-12 (days-hours)")
+        raise UserError(f"--time: {text!r} is no time; for example 90 (minutes), 1:30:00 or 1-12 (days-hours)")
     days, *rest = match.groups()
     parts = [int(part) for part in rest if part is not None]
     if days is not None:

@@ -57,15 +57,20 @@ def base_of(adapter: str | None) -> str | None:
     return None if adapter is None else lora_of(adapter).base
 
 
+def codes_bytes(base: str, elements: int) -> int:
+    """Bytes of the codes of so many elements."""
+    return -(-elements // 2) if base == "nf4" else elements
+
+
 def quantised_bytes(base: str, rows: int, columns: int) -> tuple[int, int]:
     """Bytes of a matrix's codes, and of what they are scaled by (bitsandbytes/functional.py, quantize_4bit with
     compress_statistics, and int8_vectorwise_quant).
     """
     elements = rows * columns
     if base == "int8":
-        return elements, 4 * rows
+        return codes_bytes(base, elements), 4 * rows
     blocks = -(-elements // BLOCK)
-    return -(-elements // 2), blocks + 4 * -(-blocks // SCALES) + _TABLES_BYTES
+    return codes_bytes(base, elements), blocks + 4 * -(-blocks // SCALES) + _TABLES_BYTES
 
 
 def read_adapter(axis: str, raw: object) -> list[Any]:

@@ -55,7 +55,7 @@ def flat_overrides(raw: object) -> dict[str, Any]:
     if raw is None:
         return {}
     if not isinstance(raw, dict):
-        raise UserError(f"ds_config: {as_written(raw)}: no mapping of DeepSpeed's keys; write for example {_EXAMPLE}")
+        raise UserError(f"ds_config: {as_written(raw)}: no mapping of DeepSpeed's keys; for example {_EXAMPLE}")
     flat: dict[str, Any] = {}
     for name, value in _leaves(raw):
         path = resolve_key(name)
@@ -140,7 +140,7 @@ def batch_ramp(axis: str, raw: object) -> list[Any]:
     written = {name: as_number(value) for name, value in raw.items()}
     switched = [name for name, value in written.items() if isinstance(value, bool)]
     if switched:  # pydantic would take it for 1
-        raise UserError(f"{axis}: {switched[0]}: {as_written(written[switched[0]])} is no number")
+        raise UserError(f"{axis}: {switched[0]}: {as_written(written[switched[0]])} is not a number")
     try:
         return [AskedRamp.model_validate(written)]
     except ValidationError as error:

@@ -101,7 +101,7 @@ def read_cluster(
         raise UserError(f"--gpus: {ranks} GPUs do not fill nodes of {per_node}; see --gpus-per-node")
     memory = None if host_memory is None else _read_size("--host-memory", host_memory)
     if memory == 0:
-        raise UserError(f"--host-memory: {host_memory!r}: a node has some; write for example 1TB")
+        raise UserError(f"--host-memory: {host_memory!r}: a node has some; for example 1TB")
     rate = None if nvme is None else read_rate("--nvme", nvme)
     bandwidth = None if host_bandwidth is None else read_rate("--host-bandwidth", host_bandwidth)
     cluster = Cluster(found, ranks // per_node, per_node, memory, rate, bandwidth)
@@ -121,7 +121,7 @@ def _read_size(option: str, text: str) -> int:
     """Bytes with their unit. Raises UserError, which begins with `option`, without one: nobody means single bytes."""
     number = as_number(text.strip())
     if isinstance(number, int | float) and number > 0:
-        raise UserError(one_line(f"{option}: {as_written(text)} has no unit; write for example 1TB or 512GiB"))
+        raise UserError(one_line(f"{option}: {as_written(text)} has no unit; for example 1TB or 512GiB"))
     return parse_bytes(text, option)
 
 
@@ -129,7 +129,7 @@ def read_rate(option: str, text: str) -> float:
     """Bytes per second, written as `7GB/s`. Raises UserError, which begins with `option`, for anything else."""
     size, slash, per = text.strip().rpartition("/")
     if not slash or per.strip() != "s":
-        raise UserError(one_line(f"{option}: {as_written(text)} is no rate; write for example 7GB/s"))
+        raise UserError(one_line(f"{option}: {as_written(text)} is no rate; for example 7GB/s"))
     rate = _read_size(option, size)
     if rate == 0:
         raise UserError(f"{option}: {as_written(text)}: nothing would ever arrive; leave the option out for no drive")
@@ -141,9 +141,7 @@ def read_tokens(option: str, text: str) -> float:
     match = _TOKENS.fullmatch(text.strip())
     number = as_number(match[1]) if match else None
     if match is None or isinstance(number, bool) or not isinstance(number, int | float):
-        raise UserError(
-            one_line(f"{option}: {as_written(text)} is no number of tokens; write for example 300B or 1.5T")
-        )
+        raise UserError(one_line(f"{option}: {as_written(text)} is not a number of tokens; for example 300B or 1.5T"))
     tokens = number * _TIMES[match[2].lower()]
     if not 1 <= tokens <= _MOST_TOKENS:
         raise UserError(

@@ -104,7 +104,7 @@ FRONTIERS: dict[str, FrontierAxis] = {
     "micro-batch": FrontierAxis(
         "micro-batch",
         1,
-        "sequences a GPU",
+        "sequences per GPU",
         lambda trial: trial.micro_batch_size,
         lambda _: MOST_SEQUENCES,
         _with_micro_batch,
@@ -112,7 +112,7 @@ FRONTIERS: dict[str, FrontierAxis] = {
     "sequence-length": FrontierAxis(
         "sequence-length",
         SEQUENCE_UNIT,
-        "tokens a sequence",
+        "tokens per sequence",
         lambda trial: trial.sequence_length,
         _most_tokens,
         _with_sequence,

@@ -115,7 +115,7 @@ def _read(file: Path) -> tuple[Gpu, ...]:
     except OSError as error:
         raise UserError(f"hardware: {file}: {error.strerror or error}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UserError(f"hardware: {file}: no YAML: {' '.join(str(error).split())}") from None
+        raise UserError(f"hardware: {file}: invalid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, Mapping) or set(content) != {"gpus"}:
         raise UserError(f"hardware: {file}: a catalogue is a mapping with the one key gpus, a list of GPUs")
     try:

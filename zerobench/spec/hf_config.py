@@ -158,7 +158,7 @@ def _read_json(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"model: {str(file)!r}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"model: {str(file)!r}: no JSON: {' '.join(str(error).split())}") from None
+        raise UserError(f"model: {str(file)!r}: invalid JSON: {' '.join(str(error).split())}") from None
     if not isinstance(config, dict):
         raise UserError(f"model: {str(file)!r}: a transformers config is a JSON object, not {type(config).__name__}")
     return config

@@ -66,14 +66,14 @@ def load_plain(text: str, where: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = "" if mark is None else f"line {mark.line + 1}: "
-        raise UserError(one_line(f"{where}: {line}no YAML: {error.problem or error.context}")) from None
+        raise UserError(one_line(f"{where}: {line}invalid YAML: {error.problem or error.context}")) from None
     except RecursionError:
         raise UserError(f"{where}: nested too deeply; at most {MAX_DEPTH} levels") from None
     except OverflowError as error:
         raise UserError(f"{where}: {error}") from None
     # Explicit tags (`!!int x`) and unprintable characters end in whatever the constructor stumbles over.
     except (yaml.YAMLError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise UserError(one_line(f"{where}: no YAML: {error}")) from None
+        raise UserError(one_line(f"{where}: invalid YAML: {error}")) from None
     check_plain(value, where)
     return value
 
@@ -140,7 +140,7 @@ def _fault(part: object) -> str | None:
     if isinstance(part, int):
         return None if abs(part) <= _LARGEST else "the number does not fit 64 bits"
     if isinstance(part, float):
-        return None if math.isfinite(part) else f"{part!r} is no finite number"
+        return None if math.isfinite(part) else f"{part!r} is not a finite number"
     return f"a {type(part).__name__} is no plain value; choices: text, number, true, false, null, list, mapping"
 
 

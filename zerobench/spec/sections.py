@@ -42,7 +42,7 @@ def refuse_booleans(fields: Mapping[str, Any], owner: type[BaseModel], where: st
     for name, value in fields.items():
         field = owner.model_fields.get(name)
         if isinstance(value, bool) and field is not None and field.annotation in {int, float}:
-            raise UserError(f"{where}: {name}: {str(value).lower()} is no number")
+            raise UserError(f"{where}: {name}: {str(value).lower()} is not a number")
 
 
 def check_data(data: DataSpec, where: str) -> None:
@@ -64,7 +64,7 @@ def check_data(data: DataSpec, where: str) -> None:
 def _refuse_infinite(values: Mapping[str, Any], where: str) -> None:
     for name, value in values.items():
         if isinstance(value, float) and not math.isfinite(value):
-            raise UserError(f"{where}: {name}: {value!r} is no finite number")
+            raise UserError(f"{where}: {name}: {value!r} is not a finite number")
 
 
 def _check_seed(hyperparameters: Mapping[str, Any], where: str) -> None:

@@ -46,14 +46,14 @@ on the command line from the current one. No key may stand twice, and `5e8` is a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, ValidationError
 
-from zerobench.errors import UserError, unknown_choice
+from zerobench.errors import UserError, nearest, unknown_choice
 from zerobench.resources import shipped
 from zerobench.spec.axes import HOW, Grid, help_lines, read_grid, replace_axes
 from zerobench.spec.axis_readers import AUTO, MAX_POINTS
@@ -143,7 +143,7 @@ def load_sweep(
     `sets` are `axis=value,...` laid over the file (see overlay), `only` are filters (see only), `repeats` is how
     often each trial runs. Raises UserError, one line, for whatever is wrong in any of them.
     """
-    path = _find(str(name))
+    path = find_sweep(str(name))
     where = f"sweep {name}" if str(name) in shipped_sweeps() else one_line(str(path))
     document = {"name": one_line(path.stem)[:100]} | _read(path, where)
     _validate(document, where)
@@ -156,7 +156,8 @@ def load_sweep(
     return _build(_validate(document, where), where)
 
 
-def _find(name: str) -> Path:
+def find_sweep(name: str, or_models: Iterable[str] = ()) -> Path:
+    """The sweep file called `name`. Raises UserError, for what is almost one of the models that might be meant too."""
     known = shipped_sweeps()
     if name in known:
         return known[name]
@@ -168,6 +169,8 @@ def _find(name: str) -> Path:
         pass
     if "/" in name or name.endswith((".yaml", ".yml")):
         raise UserError(one_line(f"sweep: {name!r}: no such file; shipped sweeps: {', '.join(known)}"))
+    if (models := nearest(name, or_models)) and not nearest(name, known):
+        raise UserError(f"{name!r} is neither a model nor a sweep; did you mean {' or '.join(models)}?")
     raise UserError(one_line(str(unknown_choice("sweep", name, known))))
 
 
@@ -180,7 +183,7 @@ def _read(path: Path, where: str) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"{where}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{where}: no UTF-8 text: {error.reason} at byte {error.start}") from None
+        raise UserError(f"{where}: not UTF-8 text: {error.reason} at byte {error.start}") from None
     document = load_plain(text, where)
     if not isinstance(document, dict):
         raise UserError(f"{where}: a sweep is a mapping with the keys {', '.join(SweepFile.model_fields)}")

@@ -13,9 +13,10 @@ import torch
 
 from zerobench import kernels
 from zerobench.checkpoint_saves import Checkpoints
-from zerobench.ds_config import departures, swap_folder
+from zerobench.ds_config import swap_folder
 from zerobench.environments import running_in
 from zerobench.folder import TrialFolder
+from zerobench.formulas.deepspeed.departures import departures
 from zerobench.memory.course import write_courses
 from zerobench.memory.device import Device
 from zerobench.memory.engine_config import count_parameters_built, weights_built
@@ -323,6 +324,7 @@ class RankRun:
         record.staleness_steps = None if self.world.is_alone else strategy.staleness_steps
         record.flops = self.world.traffic.flops()
         record.nvme = list(self._nvme.traffic.values())
+        record.step_trace = self.world.traffic.trace()
         record.notes += self._ledger.notes
         record.notes += [
             f"unattributed: {nbytes:,} bytes allocated at {site}"

@@ -120,7 +120,7 @@ def test_a_model_without_closed_forms_is_explained_by_its_number_of_parameters()
     seen = Instant(0, StepKind.STEADY, Phase.BACKWARD, sum(ledger.values()), ledger)
     made = SampleTrial(wanted, base.record, base.ranks)
     by_category = {one.category: one for one in Explainer(made, 0).instant(seen)}
-    assert by_category[Category.PARAMETERS].terms[0].text == "2 bytes x 8,000,000 parameters / 8 ranks"
+    assert by_category[Category.PARAMETERS].terms[0].words == "2 bytes x 8,000,000 parameters / 8 ranks"
     assert by_category[Category.REDUCE_BUFFERS].not_explained_bytes == 0
     assert by_category[Category.ACTIVATIONS].terms == ()
     assert knobs(made, seen) is None

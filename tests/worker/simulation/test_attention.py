@@ -74,7 +74,7 @@ def attend(case: Case) -> dict[str, Any]:
     from zerobench.worker.simulation.tensors import SimulatedTensors
 
     flops: list[int] = []
-    attention.install(flops.append, case.capability)
+    attention.install(lambda counted, _: flops.append(counted), case.capability)
     tensors = SimulatedTensors(lambda _flops: None)
     counter = SimulatedCounter(lambda: None, tensors)
     saved: dict[int, int] = {}

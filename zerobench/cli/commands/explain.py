@@ -29,6 +29,13 @@ def explain(
     changes: Annotated[
         bool, typer.Option("--changes", help="Predict what makes the trial fit its GPUs, and what that costs in time.")
     ] = False,
+    what_if: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME=VALUE,...",
+            help="What a predicted step would take: link=2x, network=50GB/s, host-link, host-memory, nvme, gpu=NAME.",
+        ),
+    ] = None,
     model: Annotated[
         str | None, typer.Option(metavar="MODEL", help="Of a LOG: what was trained; predicts the changes that fit.")
     ] = None,
@@ -56,4 +63,4 @@ def explain(
         sequence_length=sequence_length,
         reports=reports,
     )
-    return explain(run, trial, other, reports, changes=changes, asked=asked)
+    return explain(run, trial, other, reports, changes=changes, what_if=what_if, asked=asked)

@@ -1,4 +1,4 @@
-"""`zerobench export`: the records of a run for Prometheus, TensorBoard and Weights & Biases."""
+"""`zerobench export`: the records of a run for Prometheus, TensorBoard and Weights & Biases, steps for Perfetto."""
 
 # ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
 
@@ -25,12 +25,23 @@ def export(
     wandb: Annotated[
         str | None, typer.Option("--wandb", metavar="PROJECT", help="A Weights & Biases project; WANDB_MODE counts.")
     ] = None,
+    step_timeline: Annotated[
+        Path | None,
+        typer.Option("--step-timeline", metavar="FILE", help="Streams over each expected step, for ui.perfetto.dev."),
+    ] = None,
     reports: Reports = REPORTS,
 ) -> Answer:
     """Export a run to Prometheus, TensorBoard or Weights & Biases."""
     from zerobench.cli import export
 
-    request = export.Request(run=run, reports=reports, prometheus=prometheus, tensorboard=tensorboard, wandb=wandb)
+    request = export.Request(
+        run=run,
+        reports=reports,
+        prometheus=prometheus,
+        tensorboard=tensorboard,
+        wandb=wandb,
+        step_timeline=step_timeline,
+    )
     done = []
     for line in export.export(request):
         typer.echo(line)

@@ -83,36 +83,7 @@ def plan(
     reports: Reports = REPORTS,
 ) -> Answer:
     """Predict what fits and how fast it is expected to be. No GPU is needed."""
-    from zerobench.cli.planning import is_for_trainer, plan
-    from zerobench.search.plan import Request
+    arguments = locals()
+    from zerobench.cli.planning import plan, requested
 
-    request = Request(
-        sweep=sweep,
-        model=model,
-        gpus=gpus,
-        gpu=gpu,
-        gpus_per_node=gpus_per_node,
-        host_memory=host_memory,
-        host_bandwidth=host_bandwidth,
-        nvme=nvme,
-        micro_batch=micro_batch,
-        gradient_accumulation=gradient_accumulation,
-        global_batch=global_batch,
-        tokens_per_step=tokens_per_step,
-        sequence_length=sequence_length,
-        precision=precision,
-        activation_checkpointing=activation_checkpointing,
-        lora=lora,
-        stage=stage,
-        ds_config=ds_config,
-        write=write,
-        for_trainer=is_for_trainer(write_for),
-        fine_tunes=fine_tune,
-        tokens=tokens,
-        frontier=frontier,
-        evidence=evidence,
-        formula=formula,
-        sets=sets or [],
-        reports=reports,
-    )
-    return plan(request, details=details)
+    return plan(requested(arguments), details=details)

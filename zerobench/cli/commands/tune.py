@@ -58,29 +58,7 @@ def tune(
     reports: Reports = REPORTS,
 ) -> Answer:
     """Find the fastest configuration at a global batch. Stage, offload, batch, checkpointing and keys are varied."""
-    from zerobench.cli.planning import is_for_trainer, tune
-    from zerobench.search.plan import Request
+    arguments = locals()
+    from zerobench.cli.planning import requested, tune
 
-    request = Request(
-        model=model,
-        gpus=gpus,
-        gpu=gpu,
-        global_batch=global_batch,
-        tokens_per_step=tokens_per_step,
-        tunes=True,
-        gpus_per_node=gpus_per_node,
-        host_memory=host_memory,
-        host_bandwidth=host_bandwidth,
-        nvme=nvme,
-        sequence_length=sequence_length,
-        precision=precision,
-        stage=stage,
-        tokens=tokens,
-        evidence=evidence,
-        write=write,
-        for_trainer=is_for_trainer(write_for),
-        fine_tunes=fine_tune,
-        measure=measure,
-        reports=reports,
-    )
-    return tune(request, details=details)
+    return tune(requested({**arguments, "tunes": True}), details=details)

@@ -28,12 +28,12 @@ _BATCH = ("micro_batch_size", "gradient_accumulation_steps")
 
 def weak_figure(runs: RunFigures) -> Figure | None:
     """Efficiency of trials whose batch per rank is the same; None where no two world sizes were timed alike."""
-    return _figure(runs, "weak", VARYING, "the batch of each rank")
+    return _figure(runs, "weak", VARYING, "per-rank batch")
 
 
 def strong_figure(runs: RunFigures) -> Figure | None:
     """Efficiency of trials whose global batch is the same; None where no two world sizes were timed alike."""
-    return _figure(runs, "strong", (*VARYING, *_BATCH), "the global batch")
+    return _figure(runs, "strong", (*VARYING, *_BATCH), "global batch")
 
 
 def _figure(runs: RunFigures, kind: str, varying: tuple[str, ...], fixed: str) -> Figure | None:
@@ -48,7 +48,7 @@ def _figure(runs: RunFigures, kind: str, varying: tuple[str, ...], fixed: str) -
     chart = lines.chart(drawn, _said, x_axis, y_axis, y_domain=(0.0, top), rules=[ideal])
     key, title = f"{kind}-scaling-efficiency", f"{kind.capitalize()} scaling efficiency"
     caption = (
-        f"Throughput per GPU on N ranks over that on the fewest ranks of the same line; {fixed} is held fixed. "
+        f"Throughput per GPU on N ranks relative to the line's smallest number of ranks; fixed {fixed}. "
         + strategies_sentence(trials)
         + doubt_sentence(trials)
         + series.left_out_sentence(drawn, number)

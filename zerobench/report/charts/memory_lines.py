@@ -62,9 +62,9 @@ def memory_lines(
     chart = lines.chart(scaled, said, x_axis, y_axis, x_size=x_size, rules=rules)
     title = f"Device memory over {words}"
     caption = (
-        "Largest peak of any rank, start-up included; both axes are logarithmic. "
+        "Largest peak of any rank, including start-up; logarithmic axes. "
         + strategies_sentence(trials)
-        + " Lines join trials that differ in nothing else."
+        + " Lines join otherwise equal trials."
         + evidence_sentence(trials)
         + doubt_sentence(trials)
         + series.left_out_sentence(drawn, number)

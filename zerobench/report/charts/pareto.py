@@ -102,7 +102,7 @@ def on_front(places: Sequence[Place]) -> list[Place]:
 def _plot(
     places: Sequence[Place], name: str, unit: ByteAxis, width: float, *, is_first: bool, alone: bool
 ) -> Specification:
-    y_title = "tokens per second and GPU" if is_first or alone else None
+    y_title = "tokens/s per GPU" if is_first or alone else None
     top = max(place.speed for place in places) * 1.12
     x_top = max(place.size for place in places) * 1.12
     x = alt.X("x:Q", title=f"peak memory per device ({unit.name})", scale=alt.Scale(domain=[0, x_top], nice=False))
@@ -179,13 +179,13 @@ class _Name:
 
 def _caption(places: Sequence[Place], number: int) -> str:
     text = (
-        f"{strategies_sentence([place.one for place in places])} Dotted: the Pareto front of memory and speed for each"
-        " model, device and sequence length. Memory: the largest peak, start-up included."
+        f"{strategies_sentence([place.one for place in places])} Dotted: Pareto front for each model, "
+        "device and sequence length. Memory: largest peak, including start-up."
     )
     if not all(place.one.is_believed for place in places):
         text += " Trials marked `!` (losses or gradient norms differ from the reference) are excluded from the front."
     if number > _MOST_PANELS:
-        text += f" {_MOST_PANELS} of {number} plots: those with most trials."
+        text += f" {_MOST_PANELS} of {number} panels, those with most trials."
     return text
 
 

@@ -68,9 +68,9 @@ def figure(runs: RunFigures) -> Figure | None:
     off = by_world if len(sizes) > 1 else _percent(median(abs(pair.error) for pair in found))
     title = f"Median error of predicted peaks: {off}"
     caption = (
-        f"Left: {counted(len(found), 'steady-step peak')}, measured against predicted; line: equality. Right: number of"
-        " peaks by error, below 0 where the prediction is too small. Worst:"
-        f" {_percent(worst.error, signed=True)} ({worst.one.marked_label}, {worst.cell.place})."
+        f"Left: {counted(len(found), 'steady-step peak')}, predicted against measured; line: equality. "
+        "Right: distribution of errors, negative where the prediction is too small. Worst: "
+        f"{_percent(worst.error, signed=True)} ({worst.one.marked_label}, {worst.cell.place})."
     )
     return Figure(_KEY, title, caption, svg(drawn, _KEY, title), _table(found, unit))
 

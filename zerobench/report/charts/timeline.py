@@ -13,7 +13,8 @@ import altair as alt
 import pandas as pd
 
 from zerobench.records import Place, StepKind
-from zerobench.report.charts import course, palette
+from zerobench.report import palette
+from zerobench.report.charts import course
 from zerobench.report.charts.render import WIDTH, Mark, Specification, arranged, data, layered, svg
 from zerobench.report.charts.shown import completed, doubt_sentence, most_telling
 from zerobench.report.charts.words import ByteAxis, byte_axis
@@ -171,7 +172,7 @@ def _peaks(panel: _Panel, unit: ByteAxis, x: alt.X, y: alt.Y) -> Mark:
 def _said(panel: _Panel, phase: _Phase) -> str:
     took = f" in {format_seconds(phase.end - phase.begin)}" if panel.is_timed else ""
     peak, live = format_bytes(phase.peak_bytes), format_bytes(phase.live_bytes)
-    return f"{panel.name}, {phase.name}{took}: {peak} at the peak, {live} at the end"
+    return f"{panel.name}, {phase.name}{took}: peak {peak}, {live} at the end"
 
 
 def _live(panel: _Panel, unit: ByteAxis, x: alt.X, y: alt.Y) -> list[Mark]:
@@ -213,18 +214,15 @@ def _nvml(panel: _Panel, unit: ByteAxis, x: alt.X, y: alt.Y) -> list[Mark]:
 
 
 def _caption(panels: Sequence[_Panel], chosen: Sequence[TrialFigures], known: int, predicted: int) -> str:
-    text = (
-        "Block height: the phase's peak in a steady step, on the rank with the largest peak. Line: live memory at the"
-        " end of each phase."
-    )
+    text = "Block height: the phase's peak in a steady step, largest rank. Line: live memory at the end of each phase."
     if any(panel.samples for panel in panels):
-        text += " Dashed, with points: used memory by NVML, which includes the allocator's reserve and other processes."
+        text += " Dashed, with points: memory used by NVML, including reserved memory and other processes."
     elif any(panel.is_timed for panel in panels):
         text += " No NVML samples."
     if any(panel.is_timed for panel in panels):
-        text += " The ledger slows this step."
+        text += " Steps under the memory ledger are slower than timed ones."
     if not all(panel.is_timed for panel in panels):
-        text += " Phases of equal width: no times for predicted steps."
+        text += " Predicted steps have no times: phases of equal width."
     left_out = (
         f" {len(panels)} of {known:,} trials: the largest of each stage and offload." if known > len(panels) else ""
     )

@@ -9,8 +9,8 @@ from zerobench.records import Category, Phase, Place, StepKind
 from zerobench.report.explain.category import Explainer
 from zerobench.report.explain.knobs import FAR, Knobs, knobs
 from zerobench.report.explain.passage import Line, Passage, phase_words, says, signed
-from zerobench.report.explain.states import MOMENTS
 from zerobench.report.explain.terms import CLOSE, Explained
+from zerobench.report.memory_causes import MOMENTS
 from zerobench.report.memory_difference import difference
 from zerobench.report.memory_view import Instant, largest_peak, peaks_by_rank
 from zerobench.report.nvml_view import waterfall
@@ -167,7 +167,7 @@ def categories_passage(explainer: Explainer, instant: Instant, place: Place = Pl
 def _alike(found: Sequence[Explained]) -> list[list[Explained]]:
     """Master weights and moments together where each is as large as the others, all else alone; the largest first."""
     moments = [one for one in found if one.category in MOMENTS]
-    if len({(one.seen_bytes, one.terms) for one in moments}) != 1:
+    if len({(one.seen_bytes, *(term.words for term in one.terms)) for one in moments}) != 1:
         return [[one] for one in found]
     groups = [moments, *([one] for one in found if one.category not in MOMENTS)]
     return sorted(groups, key=lambda group: -sum(one.seen_bytes for one in group))
@@ -186,7 +186,7 @@ def reason_lines(one: Explained) -> list[Line]:
     """The terms, their sum held against what was seen, and what is not explained."""
     if not one.terms:
         return says(f"no exact account: {one.depends_on}" if one.depends_on else "not explained", depth=1)
-    lines = [Line(f"{term.nbytes:,} B = {term.text}", 1) for term in one.terms]
+    lines = [Line(f"{term.nbytes:,} B = {term.words}", 1) for term in one.terms]
     return [*lines, Line(_check(one), 1)]
 
 
@@ -216,7 +216,10 @@ def _balance(found: Sequence[Explained], total_bytes: int) -> str:
 
 
 def _data(one: Explained) -> dict[str, Any]:
-    terms = [{"bytes": term.nbytes, "text": term.text} for term in one.terms]
+    terms = [
+        {"bytes": term.nbytes, "text": term.words, **({"source": term.source} if term.source else {})}
+        for term in one.terms
+    ]
     sizes = {"seen_bytes": one.seen_bytes, "not_explained_bytes": one.not_explained_bytes}
     return {"category": one.category.value, **sizes, "terms": terms, "depends_on": one.depends_on}
 

@@ -14,8 +14,8 @@ from zerobench.report.explain.find import Named
 from zerobench.report.explain.memory import signed_bytes, words
 from zerobench.report.explain.passage import Line, Passage, phase_words, says
 from zerobench.report.explain.specs import setting_differences
-from zerobench.report.explain.states import MOMENTS
 from zerobench.report.explain.terms import Explained
+from zerobench.report.memory_causes import MOMENTS
 from zerobench.report.memory_difference import CategoryDifference, difference, merged
 from zerobench.report.memory_view import Instant, largest_peak
 from zerobench.units import format_bytes
@@ -152,4 +152,4 @@ def _reason(one: Explained) -> str:
         if one.is_whole or one.not_explained_bytes <= 0
         else (f"; not explained: {format_bytes(one.not_explained_bytes)}")
     )
-    return f"{' + '.join(term.text for term in one.terms)}{left}"
+    return f"{' + '.join(term.words for term in one.terms)}{left}"

@@ -14,7 +14,6 @@ from markupsafe import Markup
 
 from zerobench import __version__
 from zerobench.report.charts import figures as all_figures
-from zerobench.report.charts.palette import colours
 from zerobench.report.charts.words import counted
 from zerobench.report.figure import Figure
 from zerobench.report.figures.runs import RunFigures
@@ -26,11 +25,11 @@ from zerobench.report.page import configuration, outcomes, overview
 from zerobench.report.page.drawing import drawing
 from zerobench.report.page.environment import environment_grids, utc_text
 from zerobench.report.page.policy import content_security_policy
+from zerobench.report.page.reasons import reasons
+from zerobench.report.palette import colours
 from zerobench.report.render.grid import Column, Grid, frame_grid, grid
 from zerobench.report.render.html import listing_grid, table_grid
 from zerobench.report.render.visible import visible
-from zerobench.report.tables.compared import CLAIMS_TITLE, claims_listing, compared_table
-from zerobench.report.tables.compared import TITLE as COMPARED
 from zerobench.report.tables.host_parameters import TITLE as HOST
 from zerobench.report.tables.host_parameters import host_parameters_table
 from zerobench.report.tables.outcomes import TITLE as OUTCOMES
@@ -41,6 +40,8 @@ from zerobench.report.tables.server import TITLE as SERVERS
 from zerobench.report.tables.server import server_table
 from zerobench.report.tables.standing import TITLE as STOOD
 from zerobench.report.tables.standing import standing_table
+from zerobench.report.tables.strategies import CLAIMS_TITLE, claims_listing, compared_table
+from zerobench.report.tables.strategies import TITLE as COMPARED
 from zerobench.report.tables.trials import remarks, trials_table
 
 ASSETS = Path(__file__).parent / "assets"
@@ -112,8 +113,10 @@ def _sections(frames: RunFigures, drawn: Sequence[Drawn]) -> Mapping[str, Any]:
     failed, notes = [one for one in trials if not one.summary.is_completed], _notes(trials)
     sides, held = table_grid(server_table(trials)), table_grid(host_parameters_table(trials))
     stood = table_grid(standing_table(failed))
+    against = reasons(runs, trials)
     parts = (
         ("compared", compared.rows),
+        ("reasons", against),
         ("pipeline", stages.rows),
         ("servers", sides.rows),
         ("host", held.rows),
@@ -134,6 +137,7 @@ def _sections(frames: RunFigures, drawn: Sequence[Drawn]) -> Mapping[str, Any]:
         "claims": listing_grid(f"{CLAIMS_TITLE}.", claims_listing(frames.comparison)),
         "trials": table_grid(trials_table(trials)),
         "remarks": [(visible(label), visible(words)) for label, words in remarks(trials)],
+        "reasons": against and {"title": visible(against.title), "points": [visible(line) for line in against.points]},
         "stages": stages,
         "sides": sides,
         "held": held,
@@ -158,7 +162,7 @@ def _notes(trials: Sequence[TrialFigures]) -> Grid:
         Column("note", lambda note: note[0], is_number=False),
         Column("trials", lambda note: who_says(note[1], len(trials), 4), is_number=False),
     ]
-    return grid("Unavailable figures with their reasons, and other remarks.", columns, list(said.items()))
+    return grid("Unavailable figures and other remarks.", columns, list(said.items()))
 
 
 def _drawn(figures: Iterable[Figure]) -> Iterator[Drawn]:
@@ -173,6 +177,7 @@ def _drawn(figures: Iterable[Figure]) -> Iterator[Drawn]:
 _SECTIONS = {
     "compared": COMPARED,
     "trials": "Trials",
+    "reasons": "Why not the others",
     "pipeline": PIPELINE,
     "servers": SERVERS,
     "host": HOST,

@@ -11,8 +11,8 @@ from zerobench.report.tables.model import Column, Table, figures_of, in_unit, li
 
 TITLE = "What stood when memory was refused"
 HOW_TO_READ = (
-    "Of the rank that asked, at that instant: each list is all that torch had given out, told by what it was for, by "
-    "the class of the model's code, and by the function that allocated it; the six largest of each, from 1 % on."
+    "Of the rank that asked, at that instant: what torch had allocated, by category, by the class of the "
+    "model's module, and by the function that allocated it; the six largest of each, from 1 % on."
 )
 
 

@@ -7,12 +7,12 @@ import time
 
 from zerobench.folder import RunFolder
 from zerobench.records import TrialRecord
-from zerobench.run.observer import Silent
+from zerobench.run.observer import Observer
 from zerobench.spec.trial import TrialSpec
 from zerobench.units import format_seconds
 
 
-class Log(Silent):
+class Log(Observer):
     """Plain lines on standard output, which Slurm keeps."""
 
     def __init__(self, job: str | None) -> None:

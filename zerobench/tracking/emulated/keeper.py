@@ -119,12 +119,7 @@ class Keeper:
         self.account.refusal = Refusal(
             bytes_asked=int(asked),
             bytes_free=int(free),
-            allocated_bytes=found.allocated_bytes,
-            reserved_bytes=found.reserved_bytes,
-            held=found.by_category,
-            by_module=found.by_module,
-            by_site=found.by_site,
-            largest_free_bytes=found.largest_free_bytes,
+            standing=found,
             during=during,
         )
         if self.account.touched_device is False:

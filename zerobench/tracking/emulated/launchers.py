@@ -86,7 +86,7 @@ def _python(arguments: Sequence[str], part: Part) -> Launch:
         elif len(option) > 2 and option[1] != "-" and option[-1] in "mc":  # -um
             rest.insert(0, f"-{option[-1]}")
     if not rest or rest[0] == "-" or (rest[0] in ("-m", "-c") and len(rest) == 1):
-        raise UserError("COMMAND: python is given no script; write for example: python train.py")
+        raise UserError("COMMAND: python is given no script; for example: python train.py")
     if rest[0] == "-c":
         raise UserError("COMMAND: python -c is not played; put the code into a file")
     if rest[0] == "-m":
@@ -136,7 +136,7 @@ def _of_torchrun(args: Any, arguments: Sequence[str], part: Part) -> Launch:
     if _names(arguments, "nnodes"):
         most = str(args.nnodes).rpartition(":")[2]
         if not most.isdecimal():
-            raise UserError(f"COMMAND: torchrun: --nnodes {args.nnodes} is no number of nodes")
+            raise UserError(f"COMMAND: torchrun: --nnodes {args.nnodes} is not a number of nodes")
         nodes = (f"--nnodes {args.nnodes}", int(most))
     script = _script("torchrun", args, args.training_script, args.training_script_args, part)
     return Launch("torchrun", script, processes, nodes)

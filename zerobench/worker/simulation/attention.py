@@ -29,7 +29,8 @@ _LARGEST_HEAD = 256
 """Of cuDNN and flash."""
 _CUDNN_MAJORS = (9, 10)
 """Compute capabilities on which torch prefers cuDNN's kernel (check_prefer_cudnn_attention)."""
-_count: list[Callable[[int], None]] = []
+_count: list[Callable[[int, bool], None]] = []
+"""Hears of FLOPs, and whether they are of the backward pass."""
 _prefers_cudnn = [False]
 _textbook = torch._scaled_dot_product_attention_math
 
@@ -43,7 +44,7 @@ class Kernel(Enum):
     TEXTBOOK = auto()
 
 
-def install(count_flops: Callable[[int], None], compute_capability: str | None = None) -> None:
+def install(count_flops: Callable[[int, bool], None], compute_capability: str | None = None) -> None:
     """Put the stand-in where models look for the function, for the rest of the process."""
     _count[:] = [count_flops]
     _prefers_cudnn[:] = [compute_capability is not None and int(compute_capability.split(".")[0]) in _CUDNN_MAJORS]
@@ -104,7 +105,7 @@ class _FusedAttention(torch.autograd.Function):
         ctx.save_for_backward(query, key, value, output, logsumexp, *random_state, *kept)
         ctx.kernel = kernel
         if not is_kept():
-            _count[0](sdpa_flop_count(query.shape, _expanded(key, heads), _expanded(value, heads)))
+            _count[0](sdpa_flop_count(query.shape, _expanded(key, heads), _expanded(value, heads)), False)
         ctx.dim = dim
         return output
 
@@ -114,7 +115,7 @@ class _FusedAttention(torch.autograd.Function):
         query, key, value, *_ = ctx.saved_tensors
         heads = query.shape[1]
         shapes = query.shape, _expanded(key, heads), _expanded(value, heads)
-        _count[0](sdpa_backward_flop_count(gradient.shape, *shapes))
+        _count[0](sdpa_backward_flop_count(gradient.shape, *shapes), True)
         if ctx.kernel is Kernel.CUDNN:
             gradients = _like(query), _like(key), _like(value)
             working = [query.new_empty(_cudnn_workspace(query), dtype=torch.float32)]
