@@ -39,7 +39,7 @@ _WORDS = {
     Category.KERNEL_WORKSPACE: "what kernels take while they run, and gloo's copies; no prediction knows it",
     Category.WORKSPACES: "what the matrix library works in, the same for every model",
     Category.ALLOCATOR_ROUNDING: "what the allocator hands out beyond what is asked",
-    Category.MODEL_BUFFERS: "the module's registered buffers (rotary frequencies, masks, what codes are scaled by)",
+    Category.MODEL_BUFFERS: "the module's registered buffers (rotary frequencies, masks)",
     Category.PIPELINE_BUFFERS: "what the stage receives and sends: hidden states and their gradients",
     Category.OTHER_OPTIMIZER_STATES: "step counters and the like",
     Category.REST_OF_PROCESS: "interpreter, libraries and stacks",
