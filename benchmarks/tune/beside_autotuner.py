@@ -94,7 +94,7 @@ def timed(folder: Path, ranks: int, config: Mapping[str, Any] | None) -> float |
         return None
     passes = int(config.get("gradient_accumulation_steps", 1))
     tokens = ranks * int(config["train_micro_batch_size_per_gpu"]) * passes * SEQUENCE_LENGTH
-    return tokens / median(json.loads(times.read_text(encoding="utf-8")))
+    return float(tokens / median(json.loads(times.read_text(encoding="utf-8"))))
 
 
 def _deepspeed(
@@ -122,7 +122,7 @@ def table(sides: list[Side]) -> list[str]:
 
 def main(ranks: int, gpu: str, batch: int, reports: Path) -> None:
     """Both, and the defaults."""
-    plain = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": batch // ranks}
+    plain: dict[str, Any] = {"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": batch // ranks}
     plain |= {"bf16": {"enabled": True}, "zero_optimization": {"stage": 0}}
     with tempfile.TemporaryDirectory(prefix="zerobench-tuners-") as name:
         folder = Path(name)

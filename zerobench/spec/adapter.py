@@ -24,8 +24,14 @@ _NAME = r"[A-Za-z_]\w*"
 BASES = ("nf4", "int8")
 """How bitsandbytes quantises a frozen matrix: in blocks of 64 elements whose scales are quantised too, or by rows."""
 _FORM = rf"^lora-([1-9][0-9]{{0,3}})(-({'|'.join(BASES)}))?(:{_NAME}(\+{_NAME})*)?$"
-_CHOICES = ("none", "lora-RANK", "lora-RANK-nf4", "lora-RANK-int8", "lora-RANK:NAME+NAME")
-_CHOICES += ("{lora: {rank: 16, targets: [q_proj, v_proj], base: nf4}}",)
+_CHOICES = (
+    "none",
+    "lora-RANK",
+    "lora-RANK-nf4",
+    "lora-RANK-int8",
+    "lora-RANK:NAME+NAME",
+    "{lora: {rank: 16, targets: [q_proj, v_proj], base: nf4}}",
+)
 BLOCK, SCALES = 64, 256
 """Elements of a block of nf4 that share a scale, and scales that share one of their own."""
 _TABLES_BYTES = 4 * (16 + 256 + 1)
