@@ -22,6 +22,7 @@ MARKER = "fast"
 SLOWER = {
     "tests/benchmarks/test_emulated_speed.py::test_processor_seconds": "processes that are measured",
     "tests/benchmarks/gpu_campaign/test_campaign.py": "parts of the campaign",
+    "tests/benchmarks/test_loading.py": "torch",
     "tests/benchmarks/gpu_campaign/test_judgement.py": "git, which says of what commit a figure is",
     "tests/benchmarks/gpu_campaign/test_ladder.py::test_a_ladder_on_this": "ranks",
     "tests/benchmarks/mutants/test_trial.py": "forks, each a mutant",
@@ -46,6 +47,7 @@ SLOWER = {
     "tests/cli/test_status.py": "Slurm's programs, played by a script",
     "tests/cli/test_strategies.py": "a compiler that is asked",
     "tests/cli/test_submit.py": "Slurm's programs, played by a script",
+    "tests/cli/test_tune.py": "runs, which ask the machine's programs",
     "tests/cli/test_validate.py::test_a_sweep_is_run_with_evidence": "a run, which asks the machine's programs",
     "tests/cli/test_watch.py": "watched commands",
     "tests/ds_config/test_facts.py": "DeepSpeed",

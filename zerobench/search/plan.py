@@ -61,6 +61,8 @@ class Request:
     """Where figures come from; None for the best that is at hand."""
     formula: bool = False
     """Short for evidence formula."""
+    measure: str | None = None
+    """How many of the best of a search are measured on this machine afterwards."""
     sets: Sequence[str] = ()
     reports: Path = Path("reports")
 

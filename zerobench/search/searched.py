@@ -62,9 +62,9 @@ class Searched:
     @property
     def document(self) -> dict[str, Any]:
         """The evidence as JSON: what was chosen, all that was tried, how it was searched; bytes and seconds."""
-        tried = [_figures(row) for cell in self.cells for row in cell.tried.values()]
+        tried = [figures(row) for cell in self.cells for row in cell.tried.values()]
         return {
-            "chosen": None if self.best is None else _figures(self.best),
+            "chosen": None if self.best is None else figures(self.best),
             "assumptions": [] if self.best is None or self.best.expected is None else self.best.expected.assumptions,
             "num_variants": self.num_variants,
             "num_tried": self.num_tried,
@@ -84,7 +84,8 @@ _VARIED = (
 )
 
 
-def _figures(row: PlanRow) -> dict[str, Any]:
+def figures(row: PlanRow) -> dict[str, Any]:
+    """What was asked of a variant and what it came to, as JSON; bytes and seconds."""
     found = row.expected
     return row.trial.spec.model_dump(mode="json", include=set(_VARIED)) | {
         "evidence": row.evidence.value,

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from zerobench.spec.adapter import base_of
 from zerobench.spec.batch import autotp_size
 from zerobench.spec.situation import Rule, Situation
 from zerobench.spec.strategy import STRATEGIES, strategy_info
-from zerobench.spec.trial import Evidence
+from zerobench.spec.trial import Compile, Evidence
 
 
 def _frozen_needs_loop(s: Situation) -> str | None:
@@ -37,6 +38,24 @@ def _frozen_is_not_saved(s: Situation) -> str | None:
     return f"{what} with checkpoint: not supported for partly trained models"
 
 
+def _base_is_not_divided(s: Situation) -> str | None:
+    divided = s.trial.strategy == "fsdp" or s.trial.zero_stage == 3
+    if base_of(s.trial.adapter) != "int8" or not divided:
+        return None
+    return (
+        f"adapter {s.trial.adapter} at {s.trial.strategy}: bitsandbytes holds the whole int8 matrix beside the divided "
+        "parameter (nn/modules.py, Linear8bitLt, state.CB); use nf4, or a strategy that divides no parameters"
+    )
+
+
+def _base_is_not_compiled(s: Situation) -> str | None:
+    if base_of(s.trial.adapter) is None or s.trial.compile is Compile.NONE:
+        return None
+    return (
+        f"adapter {s.trial.adapter} with compile {s.trial.compile}: torch.compile breaks its graph at every such matrix"
+    )
+
+
 def _adapter_freezes_all(s: Situation) -> str | None:
     if s.trial.adapter is None or s.trial.frozen is None:
         return None
@@ -55,5 +74,7 @@ ADAPTER_RULES: dict[str, Rule] = {
     "frozen_has_no_formula": _frozen_has_no_formula,
     "frozen_is_not_saved": _frozen_is_not_saved,
     "adapter_freezes_all": _adapter_freezes_all,
+    "base_is_not_divided": _base_is_not_divided,
+    "base_is_not_compiled": _base_is_not_compiled,
 }
 """Asked with those of settings for speed."""

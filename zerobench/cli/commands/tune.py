@@ -51,6 +51,9 @@ def tune(
     write: Write = None,
     write_for: WriteFor = None,
     fine_tune: FineTune = False,
+    measure: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Measure the N best on this machine, and take the fastest.")
+    ] = None,
     details: Details = False,
     reports: Reports = REPORTS,
 ) -> Answer:
@@ -58,4 +61,4 @@ def tune(
     arguments = locals()
     from zerobench.cli.planning import requested, tune
 
-    return tune(requested(arguments), details=details)
+    return tune(requested({**arguments, "tunes": True}), details=details)
