@@ -63,6 +63,7 @@ SLOWER = {
     "tests/memory/": "torch, and the sampler's process",
     "tests/report/exporters/test_tensorboard_events.py": "TensorBoard, which imports TensorFlow where it is",
     "tests/report/page/test_compared_in_browser.py": "a browser",
+    "tests/report/step_time/test_replayed.py": "a simulator",
     "tests/report/test_host_parameters.py::test_sixteen_bytes": "a simulator",
     "tests/report/page/test_hostile.py": "a browser",
     "tests/report/page/test_in_browser.py": "a browser",
