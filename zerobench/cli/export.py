@@ -34,9 +34,9 @@ def export(request: Request) -> Iterator[str]:
     """
     if (request.prometheus, request.tensorboard, request.wandb, request.step_timeline) == (None,) * 4:
         choices = "--prometheus FILE, --tensorboard DIR, --wandb PROJECT, --step-timeline FILE"
-        raise UserError(f"export: says not where to; choices: {choices}")
+        raise UserError(f"export: destination missing; choices: {choices}")
     if request.wandb is not None and not request.wandb.strip():
-        raise UserError("--wandb: a project has a name; for example zerobench")
+        raise UserError("--wandb: project name missing; for example zerobench")
     run = load_run(find_run(request.run, request.reports))
     if request.prometheus is not None:
         count = write_prometheus(exported_trials(run), request.prometheus)

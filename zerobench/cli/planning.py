@@ -73,7 +73,7 @@ def plan(request: Request, *, details: bool = False) -> Answer:
 def tune(request: Request, *, details: bool = False) -> Answer:
     """Search for the fastest configuration of all and show what was tried; 1 where nothing fits or a trial failed."""
     if request.global_batch is None and request.tokens_per_step is None:
-        raise UserError("--global-batch is missing (or --tokens-per-step): the same steps are to be trained faster")
+        raise UserError("--global-batch is missing (or --tokens-per-step): the batch to keep")
     return plan(request, details=details)
 
 
@@ -115,7 +115,7 @@ def _next(result: RunResult, best: PlanRow | None, written: Path | None, request
             typer.echo(f'Next: TrainingArguments({arguments}, deepspeed="{written}")')
         else:
             typer.echo(f"Next: deepspeed train.py --deepspeed_config {written}")
-    more = "" if details else "; --details for reasons, categories and bounds"
+    more = "" if details else "; --details: reasons, categories, bounds"
     typer.echo(f"Run: {shortest(result.folder.path)}{more}")
 
 
@@ -173,4 +173,4 @@ def _said(best: PlanRow | None, request: Request) -> Iterator[str]:
     spec = best.trial.spec
     yield f"written: {request.write}, the configuration of {best.shown.label}"
     if Offload.NVME in {spec.offload_optimizer, spec.offload_param}:
-        yield "set nvme_path in it to a folder on your NVMe drive"
+        yield "set its nvme_path to a folder on your NVMe drive"

@@ -34,7 +34,7 @@ from zerobench.cli.options import (
 
 @answering
 def tune(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A preset, a transformers config.json or a hub id.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Preset, transformers config.json or hub id.")],
     gpus: Annotated[str, GPUS],
     gpu: Annotated[str, GPU],
     global_batch: GlobalBatch = None,
@@ -54,7 +54,7 @@ def tune(
     details: Details = False,
     reports: Reports = REPORTS,
 ) -> Answer:
-    """Find the fastest configuration at a global batch. Stage, offload, batch, checkpointing and keys are varied."""
+    """Find the fastest configuration at a global batch. Varies stage, offload, micro batch, checkpointing and keys."""
     arguments = locals()
     from zerobench.cli.planning import requested, tune
 

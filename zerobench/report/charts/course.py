@@ -11,7 +11,6 @@ from itertools import accumulate
 from typing import Any
 
 import altair as alt
-import pandas as pd
 
 from zerobench import store
 from zerobench.records import Category, MemoryCourse, MemoryCourses, Phase
@@ -20,7 +19,7 @@ from zerobench.report.charts.render import WIDTH, Mark, Specification, arranged,
 from zerobench.report.charts.shown import completed, doubt_sentence, evidence_sentence, most_telling, shown_sentence
 from zerobench.report.charts.stack import ORDER
 from zerobench.report.charts.words import ByteAxis, byte_axis
-from zerobench.report.figure import Figure
+from zerobench.report.figure import Columns, Figure, columns_of
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.units import format_bytes
@@ -227,7 +226,7 @@ def _sources(panels: Sequence[_Panel]) -> str:
     return f"{which}; requested bytes, before the allocator's rounding."
 
 
-def _table(panels: Sequence[_Panel], unit: ByteAxis) -> pd.DataFrame:
+def _table(panels: Sequence[_Panel], unit: ByteAxis) -> Columns:
     """A row for each category of each phase: its largest size, and where it was allocated."""
     rows = [
         (panel.one.marked_label, _name(one), _words(category), unit.show(max(sizes)), one.sites.get(category, ""))
@@ -235,4 +234,4 @@ def _table(panels: Sequence[_Panel], unit: ByteAxis) -> pd.DataFrame:
         for one in panel.phases
         for category, sizes in one.sizes_bytes.items()
     ]
-    return pd.DataFrame(rows, columns=["trial", "phase", "category", f"largest ({unit.name})", "main allocation site"])
+    return columns_of(["trial", "phase", "category", f"largest ({unit.name})", "main allocation site"], rows)

@@ -34,15 +34,15 @@ _OF_ANY_MODEL = {Category.PARAMETERS, *MOMENTS, Category.REDUCE_BUFFERS, Categor
 
 _WORDS = {
     Category.TEMPORARIES: "made and freed by kernels, the optimizer and collectives; it depends on the micro batch",
-    Category.KERNEL_WORKSPACE: "what kernels take while they run, and gloo's copies; no prediction knows it",
-    Category.WORKSPACES: "what the matrix library works in, the same for every model",
-    Category.ALLOCATOR_ROUNDING: "what the allocator hands out beyond what is asked",
+    Category.KERNEL_WORKSPACE: "workspace of running kernels and gloo's copies; not predicted",
+    Category.WORKSPACES: "workspace of the matrix library, the same for every model",
+    Category.ALLOCATOR_ROUNDING: "allocator rounding of requested sizes",
     Category.MODEL_BUFFERS: "the module's registered buffers (rotary frequencies, masks)",
-    Category.PIPELINE_BUFFERS: "what the stage receives and sends: hidden states and their gradients",
+    Category.PIPELINE_BUFFERS: "hidden states and their gradients, received and sent by the stage",
     Category.OTHER_OPTIMIZER_STATES: "step counters and the like",
     Category.REST_OF_PROCESS: "interpreter, libraries and stacks",
     Category.OPTIMIZER_STATES_ON_NVME: "swap files of master weights, moments and gradients",
-    Category.UNATTRIBUTED: "no name was found for it",
+    Category.UNATTRIBUTED: "unattributed",
 }
 
 
@@ -110,7 +110,7 @@ class Explainer:
         terms = explaining(nbytes, accounts, part=category in _SURELY_THERE, between=between)
         said = None if terms else _WORDS.get(category) or self._cause(category, nbytes)
         if not terms and not said and (category, instant.phase) == (Category.GRADIENTS, Phase.BACKWARD):
-            said = "an instant in the midst of backward, while gradients come and go"
+            said = "a point within backward, while gradients come and go"
         return Explained(category, nbytes, terms, said)
 
     def _cause(self, category: Category, nbytes: int) -> str | None:
