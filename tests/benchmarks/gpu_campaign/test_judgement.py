@@ -46,8 +46,8 @@ def test_what_was_predicted_too_small_is_named_and_live_bytes_are_not() -> None:
     assert "| 7B zero1 n8 | steady backward | peak | -50.000% | 1,000 | 2,000 |" in text
 
 
-def _ran(*, out_of_memory: bool) -> Trial:
-    asked = spec("zero1")
+def _ran(*, out_of_memory: bool, **how: object) -> Trial:
+    asked = spec("zero1").model_copy(update=how)
     trial = failed_trial(asked, Failure(message="no room")) if out_of_memory else completed_trial(asked)
     device = NvmlDevice(
         gpu_uuid="GPU-1",
@@ -79,9 +79,8 @@ def test_cells_that_do_not_fit_are_held_against_what_was_said(
 
 
 def test_a_run_on_emulated_gpus_says_so_and_is_held_against_the_catalogues_memory() -> None:
-    trial = _ran(out_of_memory=True)
-    how = {"evidence": Evidence.EMULATED, "prediction": PredictionSpec(gpu="A100 SXM 40GB")}
-    trial = replace(trial, spec=trial.spec.model_copy(update=how))
+    gpu = PredictionSpec(gpu="A100 SXM 40GB")
+    trial = _ran(out_of_memory=True, evidence=Evidence.EMULATED, prediction=gpu)
     said = Figure(trial.spec.config_hash, "7B zero1 n1", 0, "", "", "device", NEEDED, 100 * GIB)
     text = as_markdown([said], [trial], [], "abc")
     assert "# Predicted by simulation, then played on an emulated GPU" in text
