@@ -1,4 +1,4 @@
-"""Predicted against measured: the figures, their join by config_hash, and the table of errors."""
+"""Predicted beside measured: the figures, their join by config_hash, and the table of errors."""
 
 from __future__ import annotations
 

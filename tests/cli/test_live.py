@@ -85,7 +85,7 @@ def test_each_kernel_that_is_compiled_before_the_first_trial_is_said_once_and_ho
         view.compiling("cpu_adam", spent_s)
     view.note("compiled cpu_adam in 1.0 s")
     assert screen.getvalue().splitlines() == [
-        "compiling cpu_adam, a C++ kernel of DeepSpeed's: minutes, once on a machine",
+        "compiling cpu_adam, a DeepSpeed C++ kernel: minutes, once per machine",
         "compiled cpu_adam in 1.0 s",
     ]
 
@@ -153,7 +153,7 @@ def test_a_terminal_shows_for_how_long_a_kernel_is_being_compiled(live: tuple[Li
     view.compiling("cpu_adam", 42.4)
     view.note("compiled cpu_adam in 43.0 s")
     view.run_ended()
-    assert "minutes, once on a machine | 42.0 s" in screen.getvalue()
+    assert "minutes, once per machine | 42.0 s" in screen.getvalue()
     assert "\x1b[2Kcompiled cpu_adam in 43.0 s\n" in screen.getvalue()
 
 

@@ -147,14 +147,14 @@ def rounds() -> list[Path]:
     ("arguments", "words"),
     [
         (["run", "edge.yaml", "--frontier", "modle", "--capacity", "1GiB"], "did you mean 'model'"),
-        (["run", "edge.yaml", "--capacity", "1GiB"], "--capacity means nothing without --frontier"),
-        (MICRO_BATCH, "--capacity is missing: nothing else bounds CPU ranks"),
+        (["run", "edge.yaml", "--capacity", "1GiB"], "--capacity needs --frontier"),
+        (MICRO_BATCH, "--capacity is missing: CPU ranks have no device limit"),
         ([*MICRO_BATCH, "--capacity", "lots"], "--capacity: 'lots' is not a number of bytes"),
-        ([*MICRO_BATCH, "--capacity", "0"], "--capacity: '0': nothing fits into nothing"),
+        ([*MICRO_BATCH, "--capacity", "0"], "--capacity: '0': must be above 0"),
         ([*MICRO_BATCH, "--capacity", "12GiB"], "2 ranks of 12.00 GiB are more than the machine has: 16.00 GiB"),
-        ([*MICRO_BATCH, "--resume", "earlier"], "--resume means nothing beside --frontier"),
-        ([*MICRO_BATCH, "--dry-run"], "--dry-run means nothing beside --frontier"),
-        ([*MICRO_BATCH, "--repeats", "2"], "--repeats means nothing beside --frontier"),
+        ([*MICRO_BATCH, "--resume", "earlier"], "--resume does not go with --frontier"),
+        ([*MICRO_BATCH, "--dry-run"], "--dry-run does not go with --frontier"),
+        ([*MICRO_BATCH, "--repeats", "2"], "--repeats does not go with --frontier"),
         (["run", "--frontier", "model", "--capacity", "1GiB"], "SWEEP is missing"),
         ([*MICRO_BATCH, "--capacity", "1GiB", "--set", "evidence=simulated"], "edge measures nothing"),
         ([*MICRO_BATCH, "--capacity", "1GiB", "--set", "world_size=4096"], "no trial of edge can run: 4096 ranks"),
@@ -285,7 +285,7 @@ def test_a_gpu_that_nobody_has_catalogued_is_searched_without_a_prediction(call:
     bench.machine = NODE.model_copy(update={"gpu_names": ("NVIDIA Unheard-Of 9000",) * 2})
     code, out, _ = call(*MICRO_BATCH)
     assert code == 0
-    assert "not predicted, so that the search begins at the sweep's own values" in out
+    assert "not predicted; the search starts at the sweep's own values" in out
     for cell in answer()["cells"]:
         assert cell["predicted"] is None
         assert next(iter(tries(cell))) == 1
@@ -319,7 +319,7 @@ def test_stopped_in_a_round_what_was_measured_stays_and_the_exit_status_is_130(c
     code, out, err = call(*MICRO_BATCH, "--capacity", "3GiB")
     assert (code, err) == (130, "")
     [folder] = Path("reports").iterdir()
-    assert out.splitlines()[-1] == f"stopped; what was measured is kept in: {folder.resolve()}"
+    assert out.splitlines()[-1] == f"stopped; measurements are kept in: {folder.resolve()}"
     assert len(rounds()) == 2
     assert find_run(None, folder / "measured").name.startswith("round-2")
     assert all(load_run(rounds()[0]).trials())

@@ -30,7 +30,7 @@ def test_torchs_own_refusal_of_host_memory_tells_the_bytes_that_were_asked():
     status, failure = describe(refused_by_torch(), marks(), 2, CPU)
     assert status is Status.OUT_OF_HOST_MEMORY
     assert (failure.bytes_asked, failure.bytes_free) == (2**62, None)
-    assert failure.evidence == "the exception of the allocator itself"
+    assert failure.evidence == "the allocator's exception"
     assert failure.rank == 2
 
 

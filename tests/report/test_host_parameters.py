@@ -7,7 +7,7 @@ import pytest
 from benchmarks.prediction.simulated import TINY, gpu_trial, simulate
 from tests.report.explain.runs import BUCKETS, OFFLOADED, QUICKSTART, named
 from tests.report.sample_run import SampleTrial, trial_record
-from zerobench.report.tables.host_parameters import holders
+from zerobench.report.host_parameters import holders
 from zerobench.spec.optimizers import deepspeeds_adamw
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.presets import resolve_model

@@ -186,14 +186,14 @@ def test_what_is_computed_in_another_way_for_speed_is_in_the_names() -> None:
     ]
     assert labels(specs) == ["ddp", "ddp ce=chunked", "zero1 ce=liger compile=blocks"]
     said = " ".join(shared_lines(specs))
-    assert "ce=: head and loss some tokens at a time" in said
+    assert "ce=: head and loss computed in chunks of tokens" in said
     assert "compile=: torch.compile of the model" in said
 
 
 def test_how_a_model_comes_to_be_at_stage_3_is_in_the_names_where_it_is_built_whole() -> None:
     specs = [spec("zero3"), spec("zero3", zero_init=False)]
     assert labels(specs) == ["zero3", "whole"]
-    assert "whole: stage 3 of a model that every rank built whole first" in " ".join(shared_lines(specs))
+    assert "whole: stage 3 of a model built in full on every rank first" in " ".join(shared_lines(specs))
 
 
 def test_groups_of_ranks_and_quantization_are_in_the_names_as_their_papers_call_them() -> None:
@@ -205,8 +205,8 @@ def test_groups_of_ranks_and_quantization_are_in_the_names_as_their_papers_call_
     ]
     assert labels(specs) == ["zero3", "zero3 hpz=8", "zero3 hpz=8 qwZ qgZ", "fsdp mics=4"]
     said = " ".join(shared_lines(specs))
-    assert "hpz=: ranks that keep a second copy of the parameters" in said
-    assert "mics=: ranks that divide model states among them" in said
+    assert "hpz=: group of ranks that holds a second copy of the parameters" in said
+    assert "mics=: size of the group that states are sharded over" in said
 
 
 def test_what_tensorflow_trains_under_is_in_the_names_unless_it_is_a_process_for_each_replica() -> None:

@@ -144,7 +144,7 @@ def test_a_lock_left_by_a_killed_compilation_is_told_and_taken(root: Path, compi
     lock.touch()
     os.utime(lock, (0, 0))
     assert compile_all() == {}
-    freed = f"removed the lock of a compilation that was cut short: {lock}"
+    freed = f"removed the lock of an interrupted compilation: {lock}"
     assert untimed(heard.told) == [freed, *(f"compiled {name}" for name in NEEDED)]
 
 
@@ -160,7 +160,7 @@ def test_a_compilation_that_dies_while_it_is_waited_for_is_done_in_its_place(
 
         threading.Thread(target=kill).start()
         assert compile_all() == {}
-    assert f"removed the lock of a compilation that was cut short: {lock}" in heard.told
+    assert f"removed the lock of an interrupted compilation: {lock}" in heard.told
     assert missing(NEEDED, os.environ) == []
 
 

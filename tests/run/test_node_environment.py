@@ -47,7 +47,7 @@ def test_a_node_that_is_there_is_not_captured_again(tmp_path: Path) -> None:
 def test_a_name_that_is_no_file_of_that_folder_is_refused(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(UserError, match=r"NAME: .* is no node's name"):
+    with pytest.raises(UserError, match=r"NAME: .* is not a node name"):
         record_node(tmp_path, name)
     assert main([str(tmp_path), name]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1

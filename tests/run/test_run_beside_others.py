@@ -123,7 +123,7 @@ def test_a_trial_whose_machine_was_taken_says_so_and_no_other_begins(run: RunFol
     trial = next(load_run(run.path).trials())
     assert trial.record.failure is not None
     assert trial.record.failure.evidence is not None
-    assert trial.record.failure.evidence.startswith("Slurm says; the ranks' own end: rank 0: ValueError")
+    assert trial.record.failure.evidence.startswith("Slurm says; the ranks ended: rank 0: ValueError")
     assert begun(run) == ["second"]
 
 

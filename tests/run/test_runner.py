@@ -327,7 +327,7 @@ def test_several_nodes_without_a_hostfile_are_refused_before_anything_is_written
 
 
 def test_the_same_trial_twice_is_refused(tmp_path: Path, make_trial: MakeTrial) -> None:
-    with pytest.raises(UserError, match="comes up twice"):
+    with pytest.raises(UserError, match="appears twice"):
         run([PlannedTrial(trial=make_trial()), PlannedTrial(trial=make_trial())], tmp_path)
 
 
@@ -366,7 +366,7 @@ def test_a_full_disk_is_one_line_that_says_how_to_go_on(small_disk: Path, make_t
     [folder] = small_disk.glob("a_sweep_*")
     message = str(caught.value)
     assert "No space left on device" in message
-    assert message.endswith(f"what was measured is kept, go on with: zerobench run --resume {folder}")
+    assert message.endswith(f"measurements are kept, continue with: zerobench run --resume {folder}")
     assert "\n" not in message
     assert len(load_run(folder).pending()) == 1
     assert list(folder.rglob("*.tmp")) == []

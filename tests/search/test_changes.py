@@ -77,5 +77,5 @@ def test_single_changes_come_first_and_of_as_many_the_fastest() -> None:
 def test_what_has_no_stage_is_refused_in_one_line(tmp_path: Path) -> None:
     plan = asked(stage="1")
     trial = plan.planned[0].trial.model_copy(update={"strategy": "pipeline"})
-    with pytest.raises(UserError, match="changes are known for ZeRO's stages, and this trial is pipeline"):
+    with pytest.raises(UserError, match="ZeRO stages only; this trial is pipeline"):
         predict_changes(trial, plan.cluster, tmp_path, Observer())

@@ -84,4 +84,4 @@ def test_cells_whose_search_was_given_up_are_named_beside_those_that_were_found(
     strategies = {item.trial.trial_id: item.trial.strategy for item in asked.planned}
     assert {strategies[name] for name in found.given_up} == {"zero3"}
     assert {strategies[name] for name in found.frontiers} == {"zero2"}
-    assert all(reason.startswith("it did not end; see ") for reason in found.given_up.values())
+    assert all(reason.startswith("not ended; see ") for reason in found.given_up.values())

@@ -22,7 +22,9 @@ LORA = {"adapter": "lora-8"}
         (None, None),
         ("lora-16", "lora-16"),
         ("lora-16:q_proj+v_proj", "lora-16:q_proj+v_proj"),
+        ("lora-16-nf4", "lora-16-nf4"),
         ({"lora": {"rank": 8}}, "lora-8"),
+        ({"lora": {"rank": 8, "base": "int8", "targets": ["q_proj"]}}, "lora-8-int8:q_proj"),
         ({"lora": {"rank": 8, "targets": "all-linear"}}, "lora-8"),
         ({"lora": {"rank": "8", "targets": ["q_proj", "v_proj"]}}, "lora-8:q_proj+v_proj"),
     ],
@@ -34,6 +36,7 @@ def test_an_adapter_is_one_text_however_it_is_written(written: object, read: str
 def test_its_text_says_rank_and_targets() -> None:
     assert lora_of("lora-16") == Lora(16, ())
     assert lora_of("lora-4:q_proj+v_proj") == Lora(4, ("q_proj", "v_proj"))
+    assert lora_of("lora-4-nf4:q_proj") == Lora(4, ("q_proj",), "nf4")
 
 
 @pytest.mark.parametrize(
@@ -43,8 +46,10 @@ def test_its_text_says_rank_and_targets() -> None:
         ("adapter", "lora-0", "lora-RANK"),
         ("adapter", "lora-9999", "lora-RANK"),
         ("adapter", 16, "choices: none, lora-RANK"),
-        ("adapter", "qlora-16", "bitsandbytes' kernels, which hold it, need GPUs"),
-        ("adapter", {"lora": {"targets": ["q_proj"]}}, "a mapping of rank and targets"),
+        ("adapter", "qlora-16", "are written lora-16-nf4"),
+        ("adapter", "lora-16-fp4", "lora-RANK-nf4"),
+        ("adapter", {"lora": {"rank": 8, "base": "bf16"}}, "choices: nf4, int8"),
+        ("adapter", {"lora": {"targets": ["q_proj"]}}, "a mapping of rank, targets and base"),
         ("adapter", {"lora": {"rank": 8, "targets": [1]}}, "all-linear, or a list of names"),
         ("adapter", {"dora": {}}, "choices: none"),
         ("frozen", "layers.(", "a regular expression"),
@@ -67,6 +72,8 @@ def test_what_is_none_is_refused_in_one_line_with_what_may_be(axis: str, written
         ({"evidence": "formula", **LORA}, "frozen_has_no_formula", "use simulated or emulated"),
         ({"checkpoint": {"every_steps": 2}, **LORA}, "frozen_is_not_saved", "with checkpoint"),
         ({"frozen": "embed", **LORA}, "adapter_freezes_all", "freezes all weights"),
+        ({"strategy": "zero3", "adapter": "lora-8-int8"}, "base_is_not_divided", "use nf4"),
+        ({"strategy": "zero2", "adapter": "lora-8-nf4", "compile": "blocks"}, "base_is_not_compiled", "graph"),
     ],
 )
 def test_what_cannot_be_is_refused_before_launch_with_its_reason(

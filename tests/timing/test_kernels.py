@@ -7,6 +7,7 @@ from dataclasses import replace
 
 import pytest
 
+from zerobench.spec.adapter import Lora
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import Precision
@@ -78,13 +79,13 @@ def test_frozen_matrices_have_no_gradient_of_their_own_and_adapters_take_what_th
     device = device_of(gpu, Precision.BF16)
     assert device is not None
     endless = replace(device, memory_bytes_per_s=1e30)
-    full, frozen = passes(decoder, endless, 4096, 2048), passes(decoder, endless, 4096, 2048, adapter_rank=16)
+    full, frozen = passes(decoder, endless, 4096, 2048), passes(decoder, endless, 4096, 2048, lora=Lora(16, ()))
     shapes = [(4096, 3 * 4096), (4096, 4096), (11008, 4096), (4096, 2 * 11008)]
     own = sum(gemm_s(endless, inputs, outputs, 4096) for inputs, outputs in shapes)
     assert full.block_backward_s - frozen.block_backward_s == pytest.approx(own)
     assert full.block_forward_s == pytest.approx(frozen.block_forward_s)
     assert full.head_s - frozen.head_s == pytest.approx(gemm_s(endless, 4096, 32000, 4096))
-    thin, wide = (passes(decoder, device, 4096, 2048, adapter_rank=rank) for rank in (8, 512))
+    thin, wide = (passes(decoder, device, 4096, 2048, lora=Lora(rank, ())) for rank in (8, 512))
     assert thin.block_forward_s < wide.block_forward_s
     assert thin.block_forward_s > passes(decoder, device, 4096, 2048).block_forward_s
 

@@ -152,7 +152,7 @@ def test_a_run_of_an_own_script_cannot_be_resumed(watch_python):
 
 
 def test_a_command_that_is_not_there_is_refused_before_a_folder_is_made(tmp_path):
-    for command, words in (["no-such-program-zb"], "not found"), ([], "none was given"):
+    for command, words in (["no-such-program-zb"], "not found"), ([], "COMMAND is missing"):
         with pytest.raises(UserError, match=words):
             watch(command, name=None, interval_s=0.01, reports=tmp_path / "r", show=Show(print, print, print))
     assert not (tmp_path / "r").exists()

@@ -21,6 +21,7 @@ LLAMA |= {"num_hidden_layers": LAYERS, "num_attention_heads": 4, "num_key_value_
 GPT2: dict[str, Any] = {"model_type": "gpt2", "n_embd": 64, "n_layer": 2, "n_head": 4, "vocab_size": 509}
 GPT2 |= {"resid_pdrop": 0.0, "embd_pdrop": 0.0, "attn_pdrop": 0.0}
 LORA = {"adapter": f"lora-{RANK}"}
+NF4, INT8 = ({"adapter": f"lora-{RANK}-{base}"} for base in ("nf4", "int8"))
 LOWER = {"frozen": r"embed_tokens|layers\.0\."}
 SMALL = {"zero_optimization.reduce_bucket_size": 10**5, "zero_optimization.stage3_param_persistence_threshold": 0}
 TOLERANCE = 5e-6
@@ -68,7 +69,7 @@ def test_an_adapter_adds_its_scaled_product_and_passes_gradients_on(kind: str) -
 
     torch.manual_seed(0)
     base = torch.nn.Linear(6, 4) if kind == "Linear" else Conv1D(4, 6)
-    layer = LoraLayer(base.requires_grad_(requires_grad=False), 2)
+    layer = LoraLayer(base.requires_grad_(requires_grad=False), 2, torch.float32)
     one, other = (torch.randn(3, 6, generator=torch.Generator().manual_seed(1)).requires_grad_() for _ in range(2))
     weight = base.weight if kind == "Linear" else base.weight.T
     down, up = (matrix.weight.detach().clone().requires_grad_() for matrix in (layer.lora_A, layer.lora_B))
@@ -84,7 +85,7 @@ def test_an_adapter_adds_its_scaled_product_and_passes_gradients_on(kind: str) -
 
 
 @pytest.mark.parametrize("strategy", EVERY_STRATEGY)
-@pytest.mark.parametrize("work", [LORA, LOWER], ids=["lora", "frozen"])
+@pytest.mark.parametrize("work", [LORA, LOWER, NF4], ids=["lora", "frozen", "nf4"])
 def test_losses_and_gradient_norms_are_those_of_the_single_process(
     ran: RunTrial, strategy: str, work: dict[str, Any]
 ) -> None:
@@ -93,6 +94,11 @@ def test_losses_and_gradient_norms_are_those_of_the_single_process(
     for rank in ranks:
         for row in rows(rank, Category.UNATTRIBUTED):
             assert (row.own_peak_bytes or 0) <= 0.01 * most(rank, Category.TOTAL)
+
+
+@pytest.mark.parametrize("strategy", ["ddp", "zero2"])
+def test_a_base_in_8_bits_trains_as_it_does_in_the_single_process(ran: RunTrial, strategy: str) -> None:
+    check_parity(ran(spec(strategy=strategy, **INT8)), ran(alone(**INT8)))
 
 
 @pytest.mark.parametrize("strategy", ["zero2", "zero3"])
@@ -128,8 +134,9 @@ def test_in_16_bits_the_frozen_weights_of_fsdp_are_no_master_weights(ran: RunTri
 
 @pytest.mark.parametrize("evidence", ["solo", "simulated"])
 @pytest.mark.parametrize("strategy", ["zero2", "zero3", "fsdp"])
-def test_other_worlds_have_the_same_peak(ran: RunTrial, strategy: str, evidence: str) -> None:
-    measured, other = (ran(spec(strategy=strategy, evidence=one, **LORA))[0] for one in ("measured", evidence))
+@pytest.mark.parametrize("work", [LORA, NF4], ids=["lora", "nf4"])
+def test_other_worlds_have_the_same_peak(ran: RunTrial, work: dict[str, Any], strategy: str, evidence: str) -> None:
+    measured, other = (ran(spec(strategy=strategy, evidence=one, **work))[0] for one in ("measured", evidence))
     for step in StepKind:
         theirs, ours = (
             max(row.foreseeable_peak_bytes or 0 for row in rows(rank, Category.TOTAL, step))
@@ -147,8 +154,11 @@ def test_flops_are_those_of_the_products_that_are_computed(ran: RunTrial, work: 
 
 
 @pytest.mark.parametrize("strategy", ["zero2", "zero3"])
-def test_explain_gives_every_state_of_a_frozen_model_to_the_byte(ran: RunTrial, strategy: str) -> None:
-    asked = spec(strategy=strategy, evidence="simulated", precision="bf16", **LORA)
+@pytest.mark.parametrize("work", [LORA, NF4], ids=["lora", "nf4"])
+def test_explain_gives_every_state_of_a_frozen_model_to_the_byte(
+    ran: RunTrial, work: dict[str, Any], strategy: str
+) -> None:
+    asked = spec(strategy=strategy, evidence="simulated", precision="bf16", **work)
     explainer = Explainer(SampleTrial(asked, trial_record(asked), list(ran(asked))), rank=0)
     assert explainer.setting is None  # the closed forms are of models that are trained whole
     instant = end_instant(ran(asked)[0], StepKind.STEADY, Phase.STEP, Place.DEVICE)
@@ -156,6 +166,7 @@ def test_explain_gives_every_state_of_a_frozen_model_to_the_byte(ran: RunTrial, 
     found = {one.category: one for one in explainer.instant(instant)}
     states = [Category.PARAMETERS, *MOMENTS, *[Category.GRADIENTS] * (strategy == "zero3")]
     assert {category: found[category].not_explained_bytes for category in states} == dict.fromkeys(states, 0)
-    frozen, trained = (term.words for term in found[Category.PARAMETERS].terms)
+    frozen, *codes, trained = (term.words for term in found[Category.PARAMETERS].terms)
+    assert ["in nf4" in text for text in codes] == [True] * (work is NF4)
     assert f"{TRAINED:,} trained parameters" in trained
     assert ("frozen parameters / 2 ranks" in frozen) == (strategy == "zero3")

@@ -93,7 +93,7 @@ def test_a_compilation_that_fails_is_told_from_a_crash_of_the_training() -> None
     status, failure = describe(raised.value, marks, 0, None)
     assert status is Status.CRASH
     assert failure.message.startswith("torch.compile failed (BackendCompilerFailed) in forward of step 1: ")
-    assert failure.evidence == "torch.compile failed: the exception is the compiler's own"
+    assert failure.evidence == "torch.compile failed with the compiler's exception"
 
 
 @pytest.mark.slow

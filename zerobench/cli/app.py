@@ -45,7 +45,7 @@ differs between its versions."""
 
 app = typer.Typer(
     name="zerobench",
-    help="Where every byte of a DeepSpeed ZeRO training run goes, and how fast it runs.",
+    help="Memory and speed of DeepSpeed ZeRO training, measured and predicted: where every byte goes.",
     epilog="Begin with: zerobench run quickstart",
     cls=Grouped,
     pretty_exceptions_enable=False,
@@ -77,7 +77,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except OSError as error:  # Python names no file where a write failed
         code = _complain(f"{error.filename or 'standard output, or a file'}: {error.strerror or error}")
     except MemoryError:
-        code = _complain("out of memory: this process may take no more of it (ulimit -v, the machine's, its group's)")
+        code = _complain("out of host memory; check ulimit -v, the cgroup limit and free memory")
     _let_go_of_output()
     sys.exit(code if isinstance(code, int) else 0)
 
@@ -99,7 +99,7 @@ def _refuse_bytes(arguments: Sequence[str]) -> None:
         try:
             argument.encode()
         except UnicodeEncodeError:
-            raise UserError(f"{argument!a}: it holds bytes that are no UTF-8") from None
+            raise UserError(f"{argument!a}: not valid UTF-8") from None
 
 
 def _let_go_of_output() -> None:

@@ -80,9 +80,9 @@ def of_log(trial: str | None, **words: Any) -> Request | None:
     if not given:
         return None
     if trial is not None:
-        raise UserError(f"--{given[0].replace('_', '-')} is of a log; of a trial --changes predicts what makes it fit")
+        raise UserError(f"--{given[0].replace('_', '-')} applies to logs; for a trial use --changes")
     if words["ds_config"] is None:
-        raise UserError("--ds-config is missing: what is predicted is the file that the log's training ran with")
+        raise UserError("--ds-config is missing: the DeepSpeed configuration of the logged training")
     return Request(**words)
 
 

@@ -28,7 +28,7 @@ from zerobench.units import format_bytes, format_seconds
 REPAINT_S = 0.5
 SAID_EVERY_S = 5.0
 """Seconds between two lines where nothing can move."""
-COMPILING = "DeepSpeed compiles its C++ ops: minutes, once on a machine"
+COMPILING = "DeepSpeed compiles its C++ ops: minutes, once per machine"
 _GOOD = {Status.COMPLETED: "green", Status.SKIPPED: "dim"}
 
 
@@ -91,7 +91,7 @@ class PlainView(Observer):
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise UserError(f"standard output: {error.strerror}; what was measured is kept") from None
+            raise UserError(f"standard output: {error.strerror}; measurements are kept") from None
 
     def time_left_s(self, trials_left: int, spent_s: float = 0.0) -> float | None:
         """Seconds for `trials_left` trials, of which the first has run `spent_s`; None before any has ended."""
@@ -246,7 +246,7 @@ def prediction_view() -> PlainView:
 
 def compiling(kernel: str) -> str:
     """That a kernel is being compiled before the first trial."""
-    return f"compiling {kernel}, a C++ kernel of DeepSpeed's: minutes, once on a machine"
+    return f"compiling {kernel}, a DeepSpeed C++ kernel: minutes, once per machine"
 
 
 def describe(ranks: Sequence[Progress]) -> str:

@@ -13,7 +13,7 @@ import typer
 from zerobench.cli.answer import Answer
 from zerobench.cli.live import ANSWERS, prediction_view
 from zerobench.cli.paths import shortest
-from zerobench.cli.run import notes_of
+from zerobench.cli.run import notes_of, screen
 from zerobench.ds_config.written import training_arguments, written_config
 from zerobench.errors import UserError, unknown_choice
 from zerobench.folder import write_whole
@@ -24,12 +24,14 @@ from zerobench.report.render.terminal import print_parts
 from zerobench.report.tables.plan_frontier import FrontierRow, frontier_part
 from zerobench.run.runner import RunResult
 from zerobench.search.fastest import AS_FAST
+from zerobench.search.measured_best import Evidences, check_measurable, measure_best
 from zerobench.search.plan import Plan, Request, read_plan, request_of
 from zerobench.search.predict import predict
 from zerobench.search.predicted import frontier_rows, plan_frontiers
-from zerobench.search.searched import WIDTH, searched
+from zerobench.search.searched import WIDTH, Searched, searched
 from zerobench.spec.cluster import read_tokens
 from zerobench.spec.frontier_axes import FrontierAxis, frontier_axis
+from zerobench.spec.machine import detect_machine
 from zerobench.spec.trial import Evidence, Offload, slug
 from zerobench.store import STAMP
 
@@ -43,10 +45,17 @@ def plan(request: Request, *, details: bool = False) -> Answer:
     asked = read_plan(request)
     if request.frontier is not None:
         return _frontier(asked, frontier_axis(request.frontier), request.reports)
-    result, view = _predicted(asked, request.reports, tokens)
+    machine = None if request.measure is None else detect_machine()
+    if machine is not None:
+        check_measurable(asked.cluster, machine)
+    result, view, found = _predicted(asked, request.reports, tokens)
     if view is None:
         return Answer(lambda: {"run": str(result.folder.path)}, exit_code=result.exit_code)
-    best = view.best
+    best, proved = view.best, None
+    if found is not None and machine is not None and request.measure is not None:
+        proved = measure_best(found, int(request.measure), machine, request.reports, screen())
+        best = proved.best or best
+        _keep(result.folder.path, found, proved)
     notes = [*([asked.world.note] if asked.world.note else []), *notes_of(asked.planned)]
     written = None if best is None else _written(result, best, request)
 
@@ -54,6 +63,10 @@ def plan(request: Request, *, details: bool = False) -> Answer:
         print_parts([*(view.details if details or not view.answer else ()), *view.answer])
         for line in (*(f"note: {note}" for note in notes), *_said(best, request)):
             typer.echo(line)
+        for text in (
+            () if proved is None else (f"Measured on {proved.device}:", *(f"  {one.text}" for one in proved.rows))
+        ):
+            typer.echo(text)
         _next(result, best, written, request, details=details)
 
     def document() -> dict[str, Any]:
@@ -64,6 +77,7 @@ def plan(request: Request, *, details: bool = False) -> Answer:
             "best": None if best is None else best.shown.label,
             "ds_config": None if written is None else str(written),
             "search": str(result.folder.path / _SEARCH),
+            "measured": None if proved is None else proved.document,
             "notes": notes,
         }
 
@@ -73,7 +87,7 @@ def plan(request: Request, *, details: bool = False) -> Answer:
 def tune(request: Request, *, details: bool = False) -> Answer:
     """Search for the fastest configuration of all and show what was tried; 1 where nothing fits or a trial failed."""
     if request.global_batch is None and request.tokens_per_step is None:
-        raise UserError("--global-batch is missing (or --tokens-per-step): the same steps are to be trained faster")
+        raise UserError("--global-batch is missing (or --tokens-per-step): the batch to keep")
     return plan(request, details=details)
 
 
@@ -89,16 +103,22 @@ def _is_for_trainer(name: str | None) -> bool:
     return name is not None
 
 
-def _predicted(asked: Plan, reports: Path, tokens: float | None) -> tuple[RunResult, PlanView | None]:
-    """The run, and what it says; None where someone stopped it."""
+def _predicted(asked: Plan, reports: Path, tokens: float | None) -> tuple[RunResult, PlanView | None, Searched | None]:
+    """The run, what it says (None where someone stopped it), and the search where there was one."""
     if asked.varied is None:
         result = predict(asked.planned, asked.name, asked.document, reports, prediction_view())
-        return result, None if result.interrupted else plan_view(result.folder.path, asked.cluster, tokens)
+        return result, None if result.interrupted else plan_view(result.folder.path, asked.cluster, tokens), None
     found = searched(asked, reports, prediction_view(), WIDTH if asked.varied.sets_keys else None)
     words = f"Searched: {found.num_variants:,} variants by formula, {found.num_tried} of them {tried_in(asked)}."
-    write_whole(found.result.folder.path / _SEARCH, json.dumps(found.document, indent=2) + "\n")
+    _keep(found.result.folder.path, found)
     shown = Found(found.rows, words, AS_FAST if asked.varied.sets_keys else None)
-    return found.result, plan_view(found.result.folder.path, asked.cluster, tokens, shown)
+    return found.result, plan_view(found.result.folder.path, asked.cluster, tokens, shown), found
+
+
+def _keep(folder: Path, found: Searched, proved: Evidences | None = None) -> None:
+    """The evidence beside the run."""
+    document = found.document | ({} if proved is None else {"measured": proved.document})
+    write_whole(folder / _SEARCH, json.dumps(document, indent=2) + "\n")
 
 
 def tried_in(asked: Plan) -> str:
@@ -115,7 +135,7 @@ def _next(result: RunResult, best: PlanRow | None, written: Path | None, request
             typer.echo(f'Next: TrainingArguments({arguments}, deepspeed="{written}")')
         else:
             typer.echo(f"Next: deepspeed train.py --deepspeed_config {written}")
-    more = "" if details else "; --details for reasons, categories and bounds"
+    more = "" if details else "; --details: reasons, categories, bounds"
     typer.echo(f"Run: {shortest(result.folder.path)}{more}")
 
 
@@ -173,4 +193,4 @@ def _said(best: PlanRow | None, request: Request) -> Iterator[str]:
     spec = best.trial.spec
     yield f"written: {request.write}, the configuration of {best.shown.label}"
     if Offload.NVME in {spec.offload_optimizer, spec.offload_param}:
-        yield "set nvme_path in it to a folder on your NVMe drive"
+        yield "set its nvme_path to a folder on your NVMe drive"

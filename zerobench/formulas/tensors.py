@@ -67,6 +67,13 @@ def matrices(spec: ModelSpec) -> Matrices:
     return Matrices(block, layout.num_layers, sum(outside) + tied)
 
 
+def quantised_elements(spec: ModelSpec, base: str | None) -> int:
+    """Elements that lie as codes where every frozen matrix but the head is quantised. Raises as `parameter_tensors`."""
+    layout = _layout(spec)
+    inside = sum(size for size in layout.layer if isinstance(size, Matrix)) * layout.num_layers
+    return 0 if base is None else inside + sum(size for size in layout.before if isinstance(size, Matrix))
+
+
 def _layout(spec: ModelSpec) -> _Layout:
     layout_of = _LAYOUTS.get(spec.model_type)
     config = complete(spec)

@@ -84,11 +84,18 @@ def weights_built(model: torch.nn.Module) -> list[Weight]:
     return [
         Weight(
             name,
-            int(getattr(parameter, "ds_numel", parameter.numel())) * _autotp_parts(parameter),
+            _elements(model, name, parameter) * _autotp_parts(parameter),
             is_trained=parameter.requires_grad,
         )
         for name, parameter in model.named_parameters()
     ]
+
+
+def _elements(model: torch.nn.Module, name: str, parameter: torch.nn.Parameter) -> int:
+    """Of the whole tensor; of a quantised one those that its codes stand for (zerobench/worker/quantised.py)."""
+    module, _, own = name.rpartition(".")
+    quantised = getattr(model.get_submodule(module), "weight_elements", None) if own == "weight" else None
+    return int(quantised or getattr(parameter, "ds_numel", parameter.numel()))
 
 
 def _autotp_parts(parameter: torch.nn.Parameter) -> int:

@@ -246,8 +246,8 @@ class Ledger:
             book = opened_book()
         except NoBookError as error:
             self.notes.append(
-                "CPU memory is that of the tensors that operations gave: what kernels, gloo and other threads allocate "
-                f"is missing, because torch's allocator cannot be watched ({error})"
+                "CPU memory counts operation results only, without allocations of kernels, gloo and "
+                f"other threads: torch's allocator cannot be watched ({error})"
             )
             return None
         self.counter.keep_book(book)

@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping
+from dataclasses import dataclass
 
-from zerobench.records import Standing
+from zerobench.records import Failure, Standing
 from zerobench.report.column_units import plain
 from zerobench.units import format_bytes
 
@@ -13,19 +14,32 @@ _LEAST = 0.01
 """Below this share of what was given out, a line says nothing."""
 
 
+@dataclass(frozen=True)
+class Stood:
+    """One line of what stood: told by category, module or allocation site."""
+
+    by: str
+    name: str
+    size_bytes: int
+    share: float
+    """Of all that torch had given out."""
+
+
+def stood(failure: Failure | None) -> Iterator[Stood]:
+    """What stood when memory was refused, the largest of each kind first; nothing where nobody looked on."""
+    if failure is not None and failure.standing is not None:
+        yield from _stood(failure.standing)
+
+
 def standing_lines(found: Standing, bytes_asked: int | None, bytes_free: int | None) -> Iterator[tuple[str, list[str]]]:
     """Each list under what it is of; empty ones are left out."""
     given_out, reserved = format_bytes(found.allocated_bytes), format_bytes(found.reserved_bytes)
     yield f"allocated {given_out} of {reserved} reserved by torch", list(_pieces(found, bytes_asked, bytes_free))
-    lists: tuple[tuple[str, Mapping[str, int]], ...] = (
-        ("by category", {name.value.replace("_", " "): size for name, size in found.by_category.items()}),
-        ("by module", found.by_module),
-        ("by allocation site", found.by_site),
-    )
-    for title, sizes in lists:
-        lines = list(_largest(sizes, found.allocated_bytes))
-        if lines:
-            yield title, lines
+    lists: dict[str, list[str]] = {}
+    for one in _stood(found):
+        text = f"{one.name}: {format_bytes(one.size_bytes)}, {one.share:.1%}".replace("%", " %")
+        lists.setdefault(f"by {one.by}", []).append(text)
+    yield from lists.items()
 
 
 def _pieces(found: Standing, bytes_asked: int | None, bytes_free: int | None) -> Iterator[str]:
@@ -42,8 +56,14 @@ def _pieces(found: Standing, bytes_asked: int | None, bytes_free: int | None) ->
         yield f"full: {format_bytes(missing)} missing even without fragmentation"
 
 
-def _largest(sizes: Mapping[str, int], total: int) -> Iterator[str]:
-    ranked = sorted(sizes.items(), key=lambda item: -item[1])[:_MOST]
-    for name, size in ranked:
-        if size and size >= _LEAST * total:
-            yield f"{plain(name)}: {format_bytes(size)}, {size / max(total, 1):.1%}".replace("%", " %")
+def _stood(found: Standing) -> Iterator[Stood]:
+    lists: tuple[tuple[str, Mapping[str, int]], ...] = (
+        ("category", {name.value.replace("_", " "): size for name, size in found.by_category.items()}),
+        ("module", found.by_module),
+        ("allocation site", found.by_site),
+    )
+    total = max(found.allocated_bytes, 1)
+    for by, sizes in lists:
+        for name, size in sorted(sizes.items(), key=lambda item: -item[1])[:_MOST]:
+            if size and size >= _LEAST * total:
+                yield Stood(by, plain(name), size, size / total)

@@ -74,11 +74,11 @@ def predicted_first(
     try:
         gpu = Targets(search.machine).prediction({"evidence": Evidence.SIMULATED, "gpu": AUTO, "rank": 0})["gpu"]
     except UserError as error:
-        say(f"not predicted, so that the search begins at the sweep's own values: {error}")
+        say(f"not predicted; the search starts at the sweep's own values: {error}")
         return {}
 
     def make(planned: Sequence[PlannedTrial], name: str) -> RunResult:
-        return predict(planned, name, _document(name, planned), folder, observer)
+        return predict(planned, name, measured_document(name, planned), folder, observer)
 
     cells = {label: _simulated(trial, gpu) for label, trial in search.cells.items()}
     found = answer(search.question(cells), make)
@@ -116,7 +116,7 @@ def measured(
         result = run_sweep(
             planned,
             sweep_name=name,
-            sweep=_document(name, planned),
+            sweep=measured_document(name, planned),
             environment=environment,
             reports=folder,
             site=search.site,
@@ -128,7 +128,7 @@ def measured(
     return answer(search.question(search.cells), make, predicted, say)
 
 
-def _document(name: str, planned: Sequence[PlannedTrial]) -> dict[str, Any]:
+def measured_document(name: str, planned: Sequence[PlannedTrial]) -> dict[str, Any]:
     """The round as a sweep file would say it."""
     trial = planned[0].trial
     said = document(name, planned)

@@ -61,6 +61,8 @@ class Request:
     """Where figures come from; None for the best that is at hand."""
     formula: bool = False
     """Short for evidence formula."""
+    measure: str | None = None
+    """How many of the best of a search are measured on this machine afterwards."""
     sets: Sequence[str] = ()
     reports: Path = Path("reports")
 
@@ -103,7 +105,7 @@ class Plan:
 def read_plan(request: Request) -> Plan:
     """The plan that `request` asks for. Raises UserError, one line, for the first thing wrong in it."""
     if request.write is not None and not request.write.absolute().parent.is_dir():
-        raise UserError(f"--write: {request.write}: there is no folder {request.write.parent}")
+        raise UserError(f"--write: {request.write}: no folder {request.write.parent}")
     if request.frontier is not None:
         frontier_axis(request.frontier)
         _refuse(request, "--frontier", ("write", "tokens", *_BATCH))
@@ -115,14 +117,14 @@ def read_plan(request: Request) -> Plan:
         if getattr(request, option) is None:
             raise UserError(f"--{option} is missing; for example: {_EXAMPLE}")
     if request.sets:
-        raise UserError("--set changes a sweep, and none is named")
+        raise UserError("--set needs a sweep")
     cluster = _cluster(request, request.gpu or "", request.gpus or "")
     work = {"sequence_length": _SEQUENCE_LENGTH} | _work(request)  # what is wrong in it comes before what is lacking
     variants = _varied(request, work, cluster)
     simulated = _planned(request, work, cluster)
     world = plan_world(request.evidence, cluster.gpu, by_formula=request.formula)
     if request.lora is not None and world.evidence is Evidence.FORMULA:
-        raise UserError("--lora by formula: closed forms are of models that are trained whole; use another evidence")
+        raise UserError("--lora: no closed forms for adapters; use --evidence simulated")
     planned = in_world(simulated, world.evidence)
     name = f"{'tune' if request.tunes else 'plan'}-{planned[0].trial.model.name}"
     return Plan(name, document(name, planned), planned, cluster, world, variants)
@@ -140,7 +142,7 @@ def _of_sweep(request: Request, sweep: str) -> Plan:
     find_sweep(sweep, or_models=PRESETS)
     _refuse(request, "a sweep", _WORK)
     if request.activation_checkpointing:
-        raise UserError("--activation-checkpointing: the sweep says it: --set activation_checkpointing=true")
+        raise UserError("--activation-checkpointing: set by the sweep: --set activation_checkpointing=true")
     gpu = sweep_gpu(sweep) if request.gpu is None else request.gpu
     cluster = _cluster(request, gpu, request.gpus or request.gpus_per_node)
     world = plan_world(request.evidence, cluster.gpu, by_formula=request.formula)
@@ -151,7 +153,7 @@ def _of_sweep(request: Request, sweep: str) -> Plan:
 def _refuse(request: Request, beside: str, options: Sequence[str]) -> None:
     for option in options:
         if getattr(request, option) is not None:
-            raise UserError(f"--{option.replace('_', '-')} means nothing beside {beside}")
+            raise UserError(f"--{option.replace('_', '-')} does not go with {beside}")
 
 
 def _cluster(request: Request, gpu: str, gpus: str) -> Cluster:
@@ -195,5 +197,5 @@ def _planned(request: Request, work: Mapping[str, Any], cluster: Cluster) -> lis
     if request.ds_config is None:
         return cells(work, cluster, read_stages(request.stage))
     if request.stage is not None:
-        raise UserError("--stage means nothing beside --ds-config: the file names one")
+        raise UserError("--stage does not go with --ds-config, which sets it")
     return own_config(request.ds_config, work, cluster)

@@ -41,7 +41,7 @@ def plan_frontiers(plan: Plan, axis: FrontierAxis, folder: Path, observer: Obser
 
     found = answer(question, make)
     if question.cells and not found.frontiers:
-        raise UserError(f"--frontier: no trial of {folder} completed; its records say why")
+        raise UserError(f"--frontier: no trial of {folder} completed; see its records")
     return found
 
 

@@ -62,9 +62,9 @@ class Searched:
     @property
     def document(self) -> dict[str, Any]:
         """The evidence as JSON: what was chosen, all that was tried, how it was searched; bytes and seconds."""
-        tried = [_figures(row) for cell in self.cells for row in cell.tried.values()]
+        tried = [figures(row) for cell in self.cells for row in cell.tried.values()]
         return {
-            "chosen": None if self.best is None else _figures(self.best),
+            "chosen": None if self.best is None else figures(self.best),
             "assumptions": [] if self.best is None or self.best.expected is None else self.best.expected.assumptions,
             "num_variants": self.num_variants,
             "num_tried": self.num_tried,
@@ -84,7 +84,8 @@ _VARIED = (
 )
 
 
-def _figures(row: PlanRow) -> dict[str, Any]:
+def figures(row: PlanRow) -> dict[str, Any]:
+    """What was asked of a variant and what it came to, as JSON; bytes and seconds."""
     found = row.expected
     return row.trial.spec.model_dump(mode="json", include=set(_VARIED)) | {
         "evidence": row.evidence.value,
@@ -107,8 +108,8 @@ def searched(plan: Plan, reports: Path, observer: Observer, width: int | None = 
     cells = [] if plan.varied is None else asked_of_formulas(trials, plan.varied, plan.cluster)
     if not cells:
         raise UserError(
-            f"--global-batch: no closed form is known of {plan.planned[0].trial.model.name}, so that nothing can be "
-            "searched; give --micro-batch and --gradient-accumulation instead"
+            f"--global-batch: no closed form for {plan.planned[0].trial.model.name}, which the search "
+            "needs; give --micro-batch and --gradient-accumulation instead"
         )
     rounds = Rounds(plan, reports, observer)
     number = search(cells, rounds.make, observer.note, width)
@@ -137,8 +138,8 @@ class Rounds:
         pairs = ((row, trials.get(short[row.trial.spec.config_hash].config_hash)) for row in variants)
         rows = [lengthened(row, trial, self._plan.cluster) for row, trial in pairs if trial is not None]
         if not trials:
-            other = "; another world may: --evidence simulated" if world is Evidence.EMULATED else ""
-            raise UserError(f"no trial of {self.result.folder.path} completed; its records say why{other}")
+            other = "; or try --evidence simulated" if world is Evidence.EMULATED else ""
+            raise UserError(f"no trial of {self.result.folder.path} completed; see its records{other}")
         return rows
 
     def _run(self, sweep: dict[str, Any]) -> RunResult:

@@ -2,7 +2,8 @@
 
 LoRA (Hu et al. 2021, arXiv:2106.09685, section 4.1) leaves a matrix W as it is and trains two thin ones beside it: what
 W gives has B A x added, where A has `rank` rows and B, which starts at zero, as many columns. A trial writes it as one
-text: `lora-16`, or `lora-16:q_proj+v_proj` where only matrices of these names have adapters.
+text: `lora-16`, or `lora-16:q_proj+v_proj` where only matrices of these names have adapters; `lora-16-nf4` where the
+frozen matrices lie in 4 bits (QLoRA, Dettmers et al. 2023, arXiv:2305.14314, section 3), `lora-16-int8` in 8.
 """
 
 from __future__ import annotations
@@ -20,8 +21,21 @@ ALL_LINEAR = "all-linear"
 """Every matrix but the output head's, as PEFT means it by the same word."""
 _MOST = 8192
 _NAME = r"[A-Za-z_]\w*"
-_FORM = rf"^lora-([1-9][0-9]{{0,3}})(:{_NAME}(\+{_NAME})*)?$"
-_CHOICES = ("none", "lora-RANK", "lora-RANK:NAME+NAME", "{lora: {rank: 16, targets: [q_proj, v_proj]}}")
+BASES = ("nf4", "int8")
+"""How bitsandbytes quantises a frozen matrix: in blocks of 64 elements whose scales are quantised too, or by rows."""
+_FORM = rf"^lora-([1-9][0-9]{{0,3}})(-({'|'.join(BASES)}))?(:{_NAME}(\+{_NAME})*)?$"
+_CHOICES = (
+    "none",
+    "lora-RANK",
+    "lora-RANK-nf4",
+    "lora-RANK-int8",
+    "lora-RANK:NAME+NAME",
+    "{lora: {rank: 16, targets: [q_proj, v_proj], base: nf4}}",
+)
+BLOCK, SCALES = 64, 256
+"""Elements of a block of nf4 that share a scale, and scales that share one of their own."""
+_TABLES_BYTES = 4 * (16 + 256 + 1)
+"""What each matrix in nf4 has of its own: the values of its codes and of its scales' codes, and the scales' mean."""
 
 Adapter = Annotated[str, StringConstraints(pattern=_FORM)]
 
@@ -33,12 +47,36 @@ class Lora:
     rank: int
     targets: tuple[str, ...]
     """Last parts of the names of the matrices that have adapters; none: ALL_LINEAR."""
+    base: str | None = None
+    """One of BASES, where every frozen matrix but the head is quantised."""
 
 
 def lora_of(adapter: str) -> Lora:
     """What `adapter`, as a trial has it, says."""
-    rank, _, targets = adapter.removeprefix("lora-").partition(":")
-    return Lora(int(rank), tuple(targets.split("+")) if targets else ())
+    said, _, targets = adapter.removeprefix("lora-").partition(":")
+    rank, _, base = said.partition("-")
+    return Lora(int(rank), tuple(targets.split("+")) if targets else (), base or None)
+
+
+def base_of(adapter: str | None) -> str | None:
+    """How the frozen matrices are quantised beside `adapter`; None: not at all."""
+    return None if adapter is None else lora_of(adapter).base
+
+
+def codes_bytes(base: str, elements: int) -> int:
+    """Bytes of the codes of so many elements."""
+    return -(-elements // 2) if base == "nf4" else elements
+
+
+def quantised_bytes(base: str, rows: int, columns: int) -> tuple[int, int]:
+    """Bytes of a matrix's codes, and of what they are scaled by (bitsandbytes/functional.py, quantize_4bit with
+    compress_statistics, and int8_vectorwise_quant).
+    """
+    elements = rows * columns
+    if base == "int8":
+        return codes_bytes(base, elements), 4 * rows
+    blocks = -(-elements // BLOCK)
+    return codes_bytes(base, elements), blocks + 4 * -(-blocks // SCALES) + _TABLES_BYTES
 
 
 def read_adapter(axis: str, raw: object) -> list[Any]:
@@ -47,8 +85,7 @@ def read_adapter(axis: str, raw: object) -> list[Any]:
         return [None]
     if isinstance(raw, str) and raw.startswith("qlora"):
         raise UserError(
-            f"{axis}: {as_written(raw)}: a base quantised to int8 or nf4 is not there: bitsandbytes' kernels, which "
-            "hold it, need GPUs; a frozen base in the trial's precision is lora-16"
+            f"{axis}: {as_written(raw)}: adapters beside a quantised model are written lora-16-nf4 or lora-16-int8"
         )
     said = _of_mapping(axis, raw["lora"]) if isinstance(raw, dict) and list(raw) == ["lora"] else raw
     if isinstance(said, str) and re.fullmatch(_FORM, said) and lora_of(said).rank <= _MOST:
@@ -57,13 +94,17 @@ def read_adapter(axis: str, raw: object) -> list[Any]:
 
 
 def _of_mapping(axis: str, fields: object) -> str:
-    if not isinstance(fields, dict) or not {"rank"} <= set(fields) <= {"rank", "targets"}:
-        raise UserError(f"{axis}.lora: {as_written(fields)}; choices: a mapping of rank and targets")
+    if not isinstance(fields, dict) or not {"rank"} <= set(fields) <= {"rank", "targets", "base"}:
+        raise UserError(f"{axis}.lora: {as_written(fields)}; choices: a mapping of rank, targets and base")
     targets = fields.get("targets") or []
     names = [] if targets == ALL_LINEAR else targets
     if not isinstance(names, list) or not all(isinstance(name, str) for name in names):
         raise UserError(f"{axis}.lora.targets: {as_written(targets)}; choices: {ALL_LINEAR}, or a list of names")
-    return f"lora-{as_number(fields['rank'])}" + (f":{'+'.join(names)}" if names else "")
+    base = fields.get("base")
+    if base is not None and base not in BASES:
+        raise unknown_choice(f"{axis}.lora.base", base, BASES)
+    said = f"lora-{as_number(fields['rank'])}" + (f"-{base}" if base else "")
+    return said + (f":{'+'.join(names)}" if names else "")
 
 
 def read_frozen(axis: str, raw: object) -> list[Any]:
@@ -77,4 +118,4 @@ def read_frozen(axis: str, raw: object) -> list[Any]:
         why = ""
     except re.error as error:
         why = f": {error}"
-    raise UserError(f"{axis}: {as_written(raw)}{why}; choices: null, or a regular expression that is searched for")
+    raise UserError(f"{axis}: {as_written(raw)}{why}; choices: null, or a regular expression")

@@ -2,10 +2,11 @@
 
 from __future__ import annotations
 
+from zerobench.spec.adapter import base_of
 from zerobench.spec.batch import autotp_size
 from zerobench.spec.situation import Rule, Situation
 from zerobench.spec.strategy import STRATEGIES, strategy_info
-from zerobench.spec.trial import Evidence
+from zerobench.spec.trial import Compile, Evidence
 
 
 def _frozen_needs_loop(s: Situation) -> str | None:
@@ -13,28 +14,46 @@ def _frozen_needs_loop(s: Situation) -> str | None:
     if what is None or "frozen" in strategy_info(s.trial.strategy).axes:
         return None
     able = ", ".join(name for name, info in STRATEGIES.items() if "frozen" in info.axes)
-    return f"{what} at {s.trial.strategy}: it trains every weight that it divides or sends; use {able}"
+    return f"{what} at {s.trial.strategy}: this strategy trains all weights; use {able}"
 
 
 def _frozen_is_not_cut(s: Situation) -> str | None:
     what = _asked(s)
     if what is None or autotp_size(s.trial) == 1:
         return None
-    return f"{what} with AutoTP: it cuts the matrices that it knows, and the adapter's two are none of them"
+    return f"{what} with AutoTP: AutoTP does not cut adapter matrices"
 
 
 def _frozen_has_no_formula(s: Situation) -> str | None:
     what = _asked(s)
     if what is None or s.trial.evidence is not Evidence.FORMULA:
         return None
-    return f"{what} formula: closed forms are written for models that are trained whole; use simulated or emulated"
+    return f"{what} formula: no closed form for partly trained models; use simulated or emulated"
 
 
 def _frozen_is_not_saved(s: Situation) -> str | None:
     what = _asked(s)
     if what is None or s.trial.checkpoint is None:
         return None
-    return f"{what} with checkpoint: what is saved and resumed is known of models that are trained whole"
+    return f"{what} with checkpoint: not supported for partly trained models"
+
+
+def _base_is_not_divided(s: Situation) -> str | None:
+    divided = s.trial.strategy == "fsdp" or s.trial.zero_stage == 3
+    if base_of(s.trial.adapter) != "int8" or not divided:
+        return None
+    return (
+        f"adapter {s.trial.adapter} at {s.trial.strategy}: bitsandbytes holds the whole int8 matrix beside the divided "
+        "parameter (nn/modules.py, Linear8bitLt, state.CB); use nf4, or a strategy that divides no parameters"
+    )
+
+
+def _base_is_not_compiled(s: Situation) -> str | None:
+    if base_of(s.trial.adapter) is None or s.trial.compile is Compile.NONE:
+        return None
+    return (
+        f"adapter {s.trial.adapter} with compile {s.trial.compile}: torch.compile breaks its graph at every such matrix"
+    )
 
 
 def _adapter_freezes_all(s: Situation) -> str | None:
@@ -55,5 +74,7 @@ ADAPTER_RULES: dict[str, Rule] = {
     "frozen_has_no_formula": _frozen_has_no_formula,
     "frozen_is_not_saved": _frozen_is_not_saved,
     "adapter_freezes_all": _adapter_freezes_all,
+    "base_is_not_divided": _base_is_not_divided,
+    "base_is_not_compiled": _base_is_not_compiled,
 }
 """Asked with those of settings for speed."""

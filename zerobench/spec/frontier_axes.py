@@ -77,7 +77,7 @@ def _with_sequence(trial: TrialSpec, value: int) -> TrialSpec:
 def _num_layers(trial: TrialSpec) -> int:
     layers = dimensions(trial.model).num_layers
     if layers is None:
-        raise UserError(f"--frontier: model: the config of {trial.model.name} does not say how many layers it has")
+        raise UserError(f"--frontier: model: number of layers unknown for {trial.model.name}")
     return layers
 
 

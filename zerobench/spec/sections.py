@@ -27,7 +27,7 @@ def check_sections(document: Mapping[str, Any], where: str) -> None:
         fields = document.get(section, {})
         if not isinstance(fields, dict):
             known = ", ".join(owner.model_fields)
-            raise UserError(one_line(f"{where}: {section}: {as_written(fields)}: no mapping; choices: {known}"))
+            raise UserError(one_line(f"{where}: {section}: {as_written(fields)}: not a mapping; choices: {known}"))
         refuse_booleans(fields, owner, f"{where}: {section}")
         try:
             values = owner.model_validate(fields).model_dump()
@@ -55,7 +55,7 @@ def check_data(data: DataSpec, where: str) -> None:
         if field not in needed and value:
             kinds = "tokens, text" if field == "path" else "text"
             raise UserError(
-                one_line(f"{where}: data: {field}: {value!r} means nothing to kind {data.kind}; kinds: {kinds}")
+                one_line(f"{where}: data: {field}: {value!r} does not apply to kind {data.kind}; kinds: {kinds}")
             )
         if value and not Path(value).exists():
             raise UserError(one_line(f"{where}: data: {field}: {value!r}: no such file"))

@@ -178,7 +178,9 @@ def _read(path: Path, where: str) -> dict[str, Any]:
     """The file's mapping; a key with nothing behind it counts as left out."""
     try:
         if path.stat().st_size > _LARGEST_FILE_BYTES:
-            raise UserError(f"{where}: {path.stat().st_size} bytes are no sweep; at most {_LARGEST_FILE_BYTES}")
+            raise UserError(
+                f"{where}: {path.stat().st_size} bytes, too large for a sweep; at most {_LARGEST_FILE_BYTES}"
+            )
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"{where}: {error.strerror or error}") from None
@@ -208,7 +210,7 @@ def _build(file: SweepFile, where: str) -> Sweep:
     axes = read_grid(file.axes, f"{where}: axes")
     for axis in ("model", "strategy"):
         if axis not in axes:
-            raise UserError(f"{where}: axes: {axis} is missing; a sweep names at least model and strategy")
+            raise UserError(f"{where}: axes: {axis} is missing; a sweep needs at least model and strategy")
     on_cpu = replace_axes(axes, read_grid(file.on_cpu, f"{where}: on_cpu"))
     check_data(file.data, where)
     include = [_entry(entry, f"{where}: include[{i}]") for i, entry in enumerate(file.include)]
@@ -226,7 +228,7 @@ def _build(file: SweepFile, where: str) -> Sweep:
 
 def _entry(axes: dict[str, Any], where: str) -> Grid:
     if not axes:
-        raise UserError(f"{where}: {{}} names no axis")
+        raise UserError(f"{where}: {{}} is empty")
     return read_grid(axes, where)
 
 
@@ -253,6 +255,7 @@ def _refuse_idle_axes(sweep: Sweep) -> None:
         if asked and not evidences & set(able):
             there = ", ".join(evidence for evidence in Evidence if evidence in evidences)
             raise UserError(
-                f"{sweep.where}: {axis}: {asked[0]} means nothing to evidence {there}; choices: {', '.join(able)} "
-                f"(--set evidence={Evidence.SIMULATED}), or leave it out (--set {axis}={usual})"
+                f"{sweep.where}: {axis}: {asked[0]} does not apply to evidence {there}; choices: "
+                f"{', '.join(able)} (--set evidence={Evidence.SIMULATED}), or drop it (--set "
+                f"{axis}={usual})"
             )

@@ -13,7 +13,7 @@ from typing import Annotated, Any, Self, TypeVar
 
 from pydantic import Field
 
-from zerobench.spec.adapter import Adapter
+from zerobench.spec.adapter import Adapter, base_of
 from zerobench.spec.base import Spec
 from zerobench.spec.batch_ramp import BatchRamp
 from zerobench.spec.checkpoint import CheckpointSpec
@@ -380,6 +380,13 @@ class TrialSpec(Spec):
     def trains_all(self) -> bool:
         """Whether every weight is trained."""
         return self.adapter is None and self.frozen is None
+
+    @property
+    def partitions_as_built(self) -> bool:
+        """Whether stage 3 runs zero.Init. transformers does without for what is quantised (modeling_utils.py, `if
+        is_deepspeed_zero3_enabled() and not is_quantized`): every rank has the quantised model whole at first.
+        """
+        return self.zero_init and base_of(self.adapter) is None
 
     @property
     def world_size(self) -> int:

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from dataclasses import dataclass
 
+from zerobench.spec.adapter import Lora
 from zerobench.spec.architecture import complete, dimensions
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.parameters import count_parameters
@@ -69,18 +70,18 @@ def passes(
     positions: int,
     *,
     recomputed: float = 0.0,
-    adapter_rank: int | None = None,
+    lora: Lora | None = None,
 ) -> Passes:
     """The passes of `tokens` tokens in sequences of `positions`; `recomputed` is the share of blocks run forward again.
 
-    With an `adapter_rank` every weight is frozen, and each of a block's matrices has a low-rank adapter beside it. The
-    host launches a block's kernels in `block_launch_s` forward and twice that backward: small work waits for it.
+    With `lora` every weight is frozen, and each of a block's matrices has a low-rank adapter beside it. The host
+    launches a block's kernels in `block_launch_s` forward and twice that backward: small work waits for it.
     """
-    forward, backward = _block(decoder, device, tokens, positions, adapter_rank)
+    forward, backward = _block(decoder, device, tokens, positions, lora)
     again = recomputed * forward
-    launch = device.rates.block_launch_s * (1 if adapter_rank is None else _ADAPTERS_LAUNCHES)
+    launch = device.rates.block_launch_s * (1 if lora is None else _ADAPTERS_LAUNCHES)
     head_forward, head_backward = linear_s(device, tokens, decoder.hidden, decoder.vocabulary)
-    if adapter_rank is not None:
+    if lora is not None:
         head_backward = _input_gradient_s(device, tokens, decoder.hidden, decoder.vocabulary)
     return Passes(
         max(forward, launch),
@@ -93,19 +94,22 @@ def passes(
 _ADAPTERS_LAUNCHES = 2.0
 """A Llama's block launches some 25 kernels forward, and the adapters of its seven matrices four more each."""
 
+_MADE_WHOLE_BYTES = {None: 0.0, "nf4": 0.52 + WORD_BYTES, "int8": 1 + WORD_BYTES}
+"""Moved for each element of a quantised matrix when it is made whole: its codes are read, 16 bits are written."""
 
-def _block(
-    decoder: Decoder, device: Device, tokens: int, positions: int, adapter_rank: int | None
-) -> tuple[float, float]:
+
+def _block(decoder: Decoder, device: Device, tokens: int, positions: int, lora: Lora | None) -> tuple[float, float]:
     """A block's kernels forward and backward, one after another."""
     matrices = linears(decoder)
     times = [linear_s(device, tokens, inputs, outputs) for inputs, outputs in matrices]
-    if adapter_rank is not None:
+    if lora is not None:
         counts = (3, 1, 1, decoder.mlp_matrices - 1)  # queries, keys and values have an adapter each
         times = [
-            _adapted_s(device, tokens, inputs, outputs, adapter_rank * count, count)
+            _adapted_s(device, tokens, inputs, outputs, lora.rank * count, count)
             for (inputs, outputs), count in zip(matrices, counts, strict=True)
         ]
+        whole = sum(moved_s(device, inputs * outputs * _MADE_WHOLE_BYTES[lora.base]) for inputs, outputs in matrices)
+        times.append((whole, whole))
     times.append(attention_s(device, tokens, positions, decoder.attention_width))
     moved_forward, moved_backward = elementwise_bytes(decoder, device.rates, tokens)
     times.append((moved_s(device, moved_forward), moved_s(device, moved_backward)))

@@ -13,8 +13,9 @@ from typing import Any
 
 import torch
 
-from zerobench.spec.adapter import ALL_LINEAR, Lora, lora_of
+from zerobench.spec.adapter import ALL_LINEAR, lora_of
 from zerobench.spec.trial import TrialSpec
+from zerobench.worker.quantised import QuantisedLinear
 
 BASE = ".base_layer."
 """In the name of a weight that has an adapter beside it, and in no other."""
@@ -27,13 +28,13 @@ SCALING = 2.0
 class LoraLayer(torch.nn.Module):
     """A frozen matrix and its adapter."""
 
-    def __init__(self, base: Any, rank: int) -> None:
+    def __init__(self, base: Any, rank: int, dtype: torch.dtype) -> None:
         super().__init__()
         inputs, outputs = sizes_of(base)
-        weight = base.weight  # under zero.Init it is partitioned already, but has its type and device
+        device = base.weight.device  # under zero.Init it is partitioned already, but has its device
         self.base_layer = base
-        self.lora_A = torch.nn.Linear(inputs, rank, bias=False, device=weight.device, dtype=weight.dtype)
-        self.lora_B = torch.nn.Linear(rank, outputs, bias=False, device=weight.device, dtype=weight.dtype)
+        self.lora_A = torch.nn.Linear(inputs, rank, bias=False, device=device, dtype=dtype)
+        self.lora_B = torch.nn.Linear(rank, outputs, bias=False, device=device, dtype=dtype)
 
     def forward(self, hidden: torch.Tensor) -> torch.Tensor:
         """What the matrix gives, and B A x times the scaling."""
@@ -41,21 +42,21 @@ class LoraLayer(torch.nn.Module):
         return given
 
 
-def add_adapters(model: Any, trial: TrialSpec) -> None:
-    """Put an adapter beside each matrix that the trial names. Raises ValueError where there is none of these names."""
+def add_adapters(model: Any, trial: TrialSpec, dtype: torch.dtype) -> None:
+    """Put an adapter of the type beside each matrix that the trial names. Raises ValueError where it names none."""
     if trial.adapter is None:
         return
     lora = lora_of(trial.adapter)
-    found = list(_targets(model, lora))
+    there = list(matrices(model))
+    found = [one for one in there if not lora.targets or one[1] in lora.targets]
     missing = set(lora.targets) - {name for _, name, _ in found}
     if missing or not found:
-        there = sorted({name for _, name, _ in _targets(model, Lora(lora.rank, ()))})
         raise ValueError(
             f"adapter {trial.adapter}: the model has no matrix called {' or '.join(sorted(missing)) or ALL_LINEAR}; "
-            f"choices: {', '.join(there)}"
+            f"choices: {', '.join(sorted({name for _, name, _ in there}))}"
         )
     for parent, name, base in found:
-        setattr(parent, name, LoraLayer(base, lora.rank))
+        setattr(parent, name, LoraLayer(base, lora.rank, dtype))
 
 
 def freeze(model: torch.nn.Module, trial: TrialSpec, dtype: torch.dtype | None = None) -> None:
@@ -86,23 +87,29 @@ def _is_trained(name: str, trial: TrialSpec) -> bool:
     return re.search(str(trial.frozen), name) is None
 
 
-def _targets(model: Any, lora: Lora) -> Iterator[tuple[torch.nn.Module, str, Any]]:
-    """Module, name in it and matrix, for each that is to have an adapter; found before any is replaced."""
+def matrices(model: Any) -> Iterator[tuple[torch.nn.Module, str, Any]]:
+    """Module, name in it and matrix, for each but the head; as it was before any was replaced."""
     head = model.get_output_embeddings()
     for parent in list(model.modules()):
         for name, child in list(parent.named_children()):
-            if _is_matrix(child) and child is not head and (not lora.targets or name in lora.targets):
+            if _is_matrix(child) and child is not head:
                 yield parent, name, child
 
 
 def _is_matrix(module: torch.nn.Module) -> bool:
     from transformers.pytorch_utils import Conv1D
 
-    return isinstance(module, torch.nn.Linear | Conv1D)
+    return isinstance(module, torch.nn.Linear | Conv1D | QuantisedLinear)
 
 
 def sizes_of(base: Any) -> tuple[int, int]:
     """Inputs and outputs of a matrix: torch's, or GPT-2's, which is stored the other way round."""
-    if isinstance(base, torch.nn.Linear):
+    if isinstance(base, torch.nn.Linear | QuantisedLinear):
         return base.in_features, base.out_features
     return int(base.nx), int(base.nf)
+
+
+def quantise_matrices(model: Any, kind: str | None, device: torch.device, dtype: torch.dtype) -> None:
+    """Hold every matrix but the head in the codes of `kind`, which transformers quantises alike; None: leave them."""
+    for parent, name, base in list(matrices(model)) if kind else []:
+        setattr(parent, name, QuantisedLinear(base, sizes_of(base), str(kind), device, dtype))

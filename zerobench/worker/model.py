@@ -8,8 +8,9 @@ from typing import Any
 
 import torch
 
+from zerobench.spec.adapter import base_of
 from zerobench.spec.trial import Attention, Precision, TrialSpec
-from zerobench.worker.adapters import add_adapters, freeze
+from zerobench.worker.adapters import add_adapters, freeze, quantise_matrices
 from zerobench.worker.cross_entropy import fuse_loss
 from zerobench.worker.recomputation import enable_checkpointing
 
@@ -32,17 +33,23 @@ def prepare_model(trial: TrialSpec, device: torch.device, attention: Attention) 
     config.use_cache = False
     _ = AutoModelForCausalLM._model_mapping[type(config)]
 
+    base, dtype = base_of(trial.adapter), DTYPES[trial.precision]
+
     def make(*, on_meta: bool = False) -> Any:
-        with no_init_weights(), torch.device(device), _parameters_on_meta() if on_meta else nullcontext():
+        without = on_meta or base is not None  # what is quantised is never there in the trial's precision
+        with no_init_weights(), torch.device(device), _parameters_on_meta() if without else nullcontext():
             model = AutoModelForCausalLM.from_config(
                 config,
-                dtype=torch.float32 if on_meta else DTYPES[trial.precision],
+                dtype=torch.float32 if on_meta else dtype,
                 attn_implementation=attention.value,
                 trust_remote_code=trial.trust_remote_code,
             )
-            add_adapters(model, trial)
+            quantise_matrices(model, base, device, dtype)
+            add_adapters(model, trial, torch.float32 if on_meta else dtype)
         model.tie_weights()  # left out with the initialisation that no_init_weights leaves out
-        freeze(model, trial, DTYPES[trial.precision] if on_meta else None)
+        if without and not on_meta:
+            give_memory(model, device, dtype)
+        freeze(model, trial, dtype if on_meta else None)
         if trial.activation_checkpointing:
             enable_checkpointing(model, trial.activation_checkpointing)
         fuse_loss(model, trial.cross_entropy)
@@ -58,7 +65,9 @@ def give_memory(model: torch.nn.Module, device: torch.device, dtype: torch.dtype
         for name, parameter in list(module._parameters.items()):
             if parameter is not None:
                 if parameter not in given:
-                    given[parameter] = torch.nn.Parameter(torch.empty_like(parameter, device=device, dtype=dtype))
+                    own = dtype if parameter.is_floating_point() else parameter.dtype
+                    memory = torch.empty_like(parameter, device=device, dtype=own)
+                    given[parameter] = torch.nn.Parameter(memory, requires_grad=parameter.requires_grad)
                 module.register_parameter(name, given[parameter])
 
 

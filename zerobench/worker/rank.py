@@ -49,8 +49,8 @@ from zerobench.worker.worlds import make_world
 _UNDER_LEDGER = {"first": StepKind.FIRST, "memory": StepKind.STEADY}
 
 _UNKNOWN_PROCESS = (
-    "batch_ramp: the steady step comes after steps were timed, when malloc keeps what is freed: what the kernel tells "
-    "of the process (rest_of_process, resident bytes) is not available for it"
+    "batch_ramp: the steady step runs after timed steps, when malloc keeps freed memory: rest_of_process "
+    "and resident bytes are not available for it"
 )
 
 _NOTED_BYTES = 64 * 1024

@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from zerobench.worker.adapters import BASE, ZERO_AT_FIRST
+from zerobench.worker.quantised import QuantisedLinear
 
 _DRAWN_ELEMENTS = 2**24
 """Drawn at a time: a large embedding drawn whole in fp32 would be the start-up peak, and none of the engine's."""
@@ -43,7 +44,13 @@ def fill_weights(
     layers = int(getattr(model.config, "num_hidden_layers", 1))
     for full_name, parameter in model.named_parameters():
         name = full_name.replace(BASE, ".")  # a weight starts alike with and without an adapter beside it
-        if hasattr(parameter, "ds_tensor"):
+        owner = model.get_submodule(full_name.rpartition(".")[0])
+        if isinstance(owner, QuantisedLinear) and parameter is owner.weight:
+            whole = torch.empty(owner.out_features, owner.in_features, dtype=owner.dtype, device=owner.scale.device)
+            draw(whole, name, seed, std, layers, make_generator)
+            codes = owner.quantise(whole)
+            keep_part(parameter, codes) if hasattr(parameter, "device_mesh") else parameter.data.copy_(codes)
+        elif hasattr(parameter, "ds_tensor"):
             _fill_partitioned(parameter, name, seed, std, layers, make_generator)
         elif hasattr(parameter, "device_mesh"):
             whole = torch.empty(parameter.shape, dtype=dtype, device=_computes_on(parameter))

@@ -63,6 +63,7 @@ def test_it_says_what_a_submission_must_say(sample: RunFrames) -> None:
     headings = re.findall(r"^## (.*)", text, re.MULTILINE)
     assert headings == [
         "Memory by category",
+        "Host memory per parameter",
         "Throughput",
         "Loss parity",
         "Outcomes",

@@ -37,7 +37,7 @@ from zerobench.cli.options import (
 def plan(
     sweep: Annotated[
         str | None,
-        typer.Argument(metavar="[MODEL|SWEEP]", help="A model; or a sweep to predict, instead of stages and offloads."),
+        typer.Argument(metavar="[MODEL|SWEEP]", help="Model, or sweep to predict instead of stages and offloads."),
     ] = None,
     model: Model = None,
     gpus: Annotated[str | None, GPUS] = None,
@@ -47,28 +47,34 @@ def plan(
     host_bandwidth: HostBandwidth = "921.6GB/s",
     nvme: Nvme = None,
     micro_batch: Annotated[str | None, typer.Option(metavar="N", help="Micro-batch size per GPU (1).")] = None,
-    gradient_accumulation: Annotated[str | None, typer.Option(metavar="N", help="Passes a step (1).")] = None,
+    gradient_accumulation: Annotated[
+        str | None, typer.Option(metavar="N", help="Gradient accumulation steps (1).")
+    ] = None,
     global_batch: GlobalBatch = None,
     tokens_per_step: TokensPerStep = None,
     sequence_length: SequenceLength = None,
     precision: PrecisionName = None,
     activation_checkpointing: Annotated[
-        bool, typer.Option("--activation-checkpointing", help="Keep each layer's input alone, compute the rest again.")
+        bool,
+        typer.Option(
+            "--activation-checkpointing", help="Activation checkpointing: keep each layer's input, recompute the rest."
+        ),
     ] = False,
     lora: Annotated[
-        str | None, typer.Option(metavar="RANK", help="Train adapters of this rank beside the frozen model: 16.")
+        str | None,
+        typer.Option(metavar="RANK", help="Train LoRA adapters of this rank on a frozen model: 16; in 4 bits: 16-nf4."),
     ] = None,
     stage: Stages = None,
     ds_config: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Predict this DeepSpeed configuration of your own.")
+        str | None, typer.Option(metavar="FILE", help="Predict your own DeepSpeed configuration.")
     ] = None,
     tokens: Tokens = None,
     frontier: Annotated[
-        str | None, typer.Option(metavar="AXIS", help="The most that fits: model, micro-batch or sequence-length.")
+        str | None, typer.Option(metavar="AXIS", help="Largest that fits: model, micro-batch or sequence-length.")
     ] = None,
     evidence: EvidenceName = None,
     formula: Annotated[
-        bool, typer.Option("--formula", help="By closed forms: without torch, in a second, less exact.")
+        bool, typer.Option("--formula", help="Use closed forms: no torch, one second, less exact.")
     ] = False,
     write: Write = None,
     write_for: WriteFor = None,
@@ -79,7 +85,7 @@ def plan(
     details: Details = False,
     reports: Reports = REPORTS,
 ) -> Answer:
-    """Predict what fits and how fast it is expected to be. No GPU is needed."""
+    """Predict what fits and how fast it is expected to be. No GPU needed."""
     arguments = locals()
     from zerobench.cli.planning import plan, requested
 

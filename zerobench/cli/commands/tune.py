@@ -34,7 +34,7 @@ from zerobench.cli.options import (
 
 @answering
 def tune(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A preset, a transformers config.json or a hub id.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Preset, transformers config.json or hub id.")],
     gpus: Annotated[str, GPUS],
     gpu: Annotated[str, GPU],
     global_batch: GlobalBatch = None,
@@ -51,11 +51,14 @@ def tune(
     write: Write = None,
     write_for: WriteFor = None,
     fine_tune: FineTune = False,
+    measure: Annotated[
+        int | None, typer.Option(metavar="N", min=1, help="Measure the N best on this machine, and take the fastest.")
+    ] = None,
     details: Details = False,
     reports: Reports = REPORTS,
 ) -> Answer:
-    """Find the fastest configuration at a global batch. Stage, offload, batch, checkpointing and keys are varied."""
+    """Find the fastest configuration at a global batch. Varies stage, offload, micro batch, checkpointing and keys."""
     arguments = locals()
     from zerobench.cli.planning import requested, tune
 
-    return tune(requested(arguments), details=details)
+    return tune(requested({**arguments, "tunes": True}), details=details)

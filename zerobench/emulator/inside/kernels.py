@@ -215,8 +215,8 @@ _MODULES: dict[str, Callable[[], Any]] = {
 
 _REFUSED = {
     "DeepCompileBuilder": (
-        "DeepCompile: its passes over the graph are C++ of DeepSpeed's, compiled against CUDA and NCCL on the machine,"
-        " and are not played here; set compile.deepcompile to false in the DeepSpeed configuration"
+        "DeepCompile: its graph passes are DeepSpeed C++ compiled against CUDA and NCCL, which are not "
+        "emulated; set compile.deepcompile to false in the DeepSpeed configuration"
     ),
 }
 """What cannot be stood in for, and why."""
@@ -228,6 +228,6 @@ def _load(self: Any, verbose: bool = True) -> Any:  # noqa: ARG001 -- DeepSpeed'
         raise NotImplementedError(_REFUSED[name])
     if name not in _MODULES:
         raise NotImplementedError(
-            f"{name}: DeepSpeed's compiled kernel has no stand-in here; there are {', '.join(sorted(_MODULES))}"
+            f"{name}: this compiled DeepSpeed kernel is not emulated; choices: {', '.join(sorted(_MODULES))}"
         )
     return _MODULES[name]()

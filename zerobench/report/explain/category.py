@@ -12,6 +12,7 @@ from zerobench.formulas.activations import Activations, Logits
 from zerobench.formulas.deepspeed import Setting, deepspeed_moments
 from zerobench.formulas.deepspeed.setting import outline
 from zerobench.formulas.record import formula_setting, input_tokens, trial_moments
+from zerobench.formulas.tensors import quantised_elements
 from zerobench.formulas.terms import Bytes, Term
 from zerobench.formulas.timeline import device_phases, other_phases
 from zerobench.records import Category, Phase, Place, StepKind
@@ -21,6 +22,7 @@ from zerobench.report.explain.terms import Account, Explained, account_of, expla
 from zerobench.report.memory_causes import MOMENTS, cause
 from zerobench.report.memory_view import Instant
 from zerobench.report.trials import Trial, num_params
+from zerobench.spec.adapter import base_of, codes_bytes
 from zerobench.spec.trial import TrialSpec
 
 _NO_WORK = (Activations(0, 0, 0, 0, 0, 0, ""), Logits(0, 0, 0, 0))
@@ -34,15 +36,15 @@ _OF_ANY_MODEL = {Category.PARAMETERS, *MOMENTS, Category.REDUCE_BUFFERS, Categor
 
 _WORDS = {
     Category.TEMPORARIES: "made and freed by kernels, the optimizer and collectives; it depends on the micro batch",
-    Category.KERNEL_WORKSPACE: "what kernels take while they run, and gloo's copies; no prediction knows it",
-    Category.WORKSPACES: "what the matrix library works in, the same for every model",
-    Category.ALLOCATOR_ROUNDING: "what the allocator hands out beyond what is asked",
+    Category.KERNEL_WORKSPACE: "workspace of running kernels and gloo's copies; not predicted",
+    Category.WORKSPACES: "workspace of the matrix library, the same for every model",
+    Category.ALLOCATOR_ROUNDING: "allocator rounding of requested sizes",
     Category.MODEL_BUFFERS: "the module's registered buffers (rotary frequencies, masks)",
-    Category.PIPELINE_BUFFERS: "what the stage receives and sends: hidden states and their gradients",
+    Category.PIPELINE_BUFFERS: "hidden states and their gradients, received and sent by the stage",
     Category.OTHER_OPTIMIZER_STATES: "step counters and the like",
     Category.REST_OF_PROCESS: "interpreter, libraries and stacks",
     Category.OPTIMIZER_STATES_ON_NVME: "swap files of master weights, moments and gradients",
-    Category.UNATTRIBUTED: "no name was found for it",
+    Category.UNATTRIBUTED: "unattributed",
 }
 
 
@@ -110,7 +112,7 @@ class Explainer:
         terms = explaining(nbytes, accounts, part=category in _SURELY_THERE, between=between)
         said = None if terms else _WORDS.get(category) or self._cause(category, nbytes)
         if not terms and not said and (category, instant.phase) == (Category.GRADIENTS, Phase.BACKWARD):
-            said = "an instant in the midst of backward, while gradients come and go"
+            said = "a point within backward, while gradients come and go"
         return Explained(category, nbytes, terms, said)
 
     def _cause(self, category: Category, nbytes: int) -> str | None:
@@ -153,7 +155,9 @@ class Explainer:
         What is trained is looked at as one tensor, so that sums miss no more than the padding of single tensors.
         """
         if category is Category.GATHERED_PARAMETERS:
-            whole = replace(trained, case=case, tensors=(case.num_params,))
+            base, codes = self._codes
+            stored = case.num_params - codes + codes_bytes(base, codes) // case.element
+            whole = replace(trained, case=replace(case, num_params=stored), tensors=(stored,))
             yield from self._named(whole, category, replace(instant, phase=Phase.FORWARD), place)
         elif category is Category.GRADIENTS and case.stage >= 2 and not trained.offloads:
             elements = trained.sharded if case.stage == 3 else trained.flat_partition
@@ -161,8 +165,17 @@ class Explainer:
             yield renamed(own.terms, " parameters", " trained parameters")
         elif category in _OF_ANY_MODEL:
             for one in self._named(trained, category, instant, place):
-                frozen = (_frozen(case),) if category is Category.PARAMETERS and one else ()
+                frozen = _frozen(case, *self._codes) if category is Category.PARAMETERS and one else ()
                 yield (*frozen, *renamed(one, " parameters", " trained parameters"))
+
+    @property
+    def _codes(self) -> tuple[str, int]:
+        """How frozen matrices are quantised, and elements that lie so; none of a model whose matrices are not known."""
+        base = base_of(self.trial.spec.adapter)
+        try:
+            return base or "", quantised_elements(self.trial.spec.model, base)
+        except UserError:
+            return "", 0
 
     def instant(self, instant: Instant, place: Place = Place.DEVICE) -> list[Explained]:
         """All categories that hold anything at `instant`, the largest first."""
@@ -170,9 +183,12 @@ class Explainer:
         return [self.explain(category, nbytes, instant, place) for category, nbytes in held if nbytes]
 
 
-def _frozen(case: Case) -> Term:
-    frozen = case.num_params - case.trained
+def _frozen(case: Case, base: str, codes: int) -> Iterator[Term]:
+    frozen = case.num_params - case.trained - codes
     ranks = case.world_size if case.stage == 3 else 1
     of = f" / {ranks} ranks" if ranks > 1 else ""
     words = f"{case.element} bytes x {frozen:,} frozen parameters{of}"
-    return Term(Category.PARAMETERS, case.element * frozen // ranks, words)
+    yield Term(Category.PARAMETERS, case.element * frozen // ranks, words)
+    if codes:
+        nbytes = codes_bytes(base, codes) // ranks
+        yield Term(Category.PARAMETERS, nbytes, f"{codes:,} frozen parameters in {base}{of}")

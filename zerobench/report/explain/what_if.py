@@ -41,17 +41,17 @@ def what_if_passage(trial: Trial, asked: str) -> Passage:
     place = place_of(trial)
     now = None if place is None else expected_step(trial, *place)
     if place is None or now is None:
-        raise UserError(f"{_OPTION}: no time is expected of this trial; of one that was predicted for a GPU it is")
+        raise UserError(f"{_OPTION}: no expected time for this trial; use one predicted for a GPU")
     changed = _changed(place, asked)
     then = expected_step(trial, *changed)
     if then is None:
-        raise UserError(f"{_OPTION}: the catalogue lacks a rate of {changed[0].name} that this trial needs")
+        raise UserError(f"{_OPTION}: the catalogue lacks a rate of {changed[0].name}")
     factor = then.step_s / now.step_s
     return Passage(
         f"With {asked}",
         says(
-            f"Now a step is expected to take {_said(now)}.",
-            f"Then {_said(then)}: {100 * (factor - 1):+.1f} %.",
+            f"Expected step: {_said(now)}.",
+            f"Changed: {_said(then)}: {100 * (factor - 1):+.1f} %.",
         ),
         {"what_if": {"asked": asked, "expected_step_s": now.step_s, "changed_step_s": then.step_s}},
     )
@@ -60,8 +60,8 @@ def what_if_passage(trial: Trial, asked: str) -> Passage:
 def _said(found: Expected) -> str:
     parts = {
         "computing": found.compute_s,
-        "communication and copies that nothing hides": found.exposed_communication_s,
-        "the update and the rest": found.update_s,
+        "exposed communication and copies": found.exposed_communication_s,
+        "update and host overhead": found.update_s,
     }
     told = ", ".join(f"{format_seconds(seconds)} {name}" for name, seconds in parts.items())
     return f"{format_seconds(found.step_s)} ({format_seconds(found.low_s)} to {format_seconds(found.high_s)}): {told}"
@@ -83,7 +83,7 @@ def _changed(place: tuple[Gpu, Links], asked: str) -> tuple[Gpu, Links]:
 def _split(part: str) -> tuple[str, str]:
     name, equals, value = (text.strip() for text in part.partition("="))
     if not equals or not value:
-        raise UserError(f"{_OPTION}: {part!r} is no change; write for example link=2x")
+        raise UserError(f"{_OPTION}: {part!r} is not a change; for example link=2x")
     if name not in {"gpu", *_LINKS}:
         raise unknown_choice(_OPTION, name, ["gpu", *_LINKS])
     return name, value
@@ -96,7 +96,7 @@ def _rate(name: str, value: str, links: Links) -> float:
         return read_rate(f"{_OPTION} {name}", value) / 1e9
     rate = getattr(links, _LINKS[name])
     if not float(times[1]):
-        raise UserError(f"{_OPTION} {name}: {value!r}: nothing would ever arrive")
+        raise UserError(f"{_OPTION} {name}: {value!r}: must be above 0")
     if rate is None:
-        raise UserError(f"{_OPTION} {name}: {value!r}: the rate that it multiplies is not known; write one, as 50GB/s")
+        raise UserError(f"{_OPTION} {name}: {value!r}: base rate unknown; give a rate such as 50GB/s")
     return float(rate) * float(times[1])

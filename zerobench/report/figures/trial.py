@@ -11,6 +11,7 @@ from zerobench.records import Category, MemoryRow, Phase, PhaseMark, Place, Rank
 from zerobench.report.batch_ramp import BatchFigures, batch_figures
 from zerobench.report.figures.name import TrialName
 from zerobench.report.figures.summary import Summary, summary_of
+from zerobench.report.host_parameters import Holder, holders
 from zerobench.report.memory_view import (
     Instant,
     ModelStates,
@@ -25,6 +26,7 @@ from zerobench.report.pipeline import StageRow, stages
 from zerobench.report.recovery import Resumed, resumed
 from zerobench.report.server import Side, side_sentences, sides
 from zerobench.report.speed import slowest_steps, step_seconds_by_rank, timed_tokens
+from zerobench.report.standing import Stood, stood
 from zerobench.report.trials import Trial, roles
 from zerobench.spec.roles import Role
 from zerobench.spec.trial import TrialSpec
@@ -131,6 +133,10 @@ class TrialFigures:
     stages: Sequence[StageRow]
     """Of a pipeline."""
     batches: Sequence[BatchFigures]
+    holders: Sequence[Holder]
+    """Of host memory, where states are offloaded."""
+    standing: Sequence[Stood]
+    """What stood when memory was refused."""
     resumed: Resumed | None
     """What its checkpoints cost; without the distance of its losses, which takes another trial."""
 
@@ -189,6 +195,8 @@ def trial_figures(trial: Trial) -> TrialFigures:
         sides=sides(trial),
         stages=stages(trial),
         batches=batch_figures(trial),
+        holders=list(holders(trial)),
+        standing=list(stood(trial.record.failure)),
         resumed=resumed(trial, ()),
     )
 

@@ -25,12 +25,14 @@ from zerobench.report.render.markdown import MOST_ROWS, lines, listing_lines
 from zerobench.report.tables import (
     batch_ramp,
     checkpoints,
+    host_parameters,
     memory,
     parity,
     peak_errors,
     pipeline,
     server,
     speed,
+    standing,
     strategies,
 )
 from zerobench.report.tables.model import Table
@@ -62,6 +64,7 @@ def _sections(frames: RunFigures) -> Iterator[tuple[str, Iterator[str] | list[st
     trials = frames.figures
     tables: Sequence[Table[Any]] = (
         memory.device_table(trials),
+        host_parameters.host_parameters_table(trials),
         speed.speed_table(trials),
         parity.parity_table(trials),
         batch_ramp.batch_ramp_table(trials),
@@ -74,6 +77,7 @@ def _sections(frames: RunFigures) -> Iterator[tuple[str, Iterator[str] | list[st
         yield table.title, lines(table)
     yield strategies.CLAIMS_TITLE, listing_lines(strategies.claims_listing(frames.comparison))
     yield "Outcomes", _outcomes(trials)
+    yield standing.TITLE, lines(standing.standing_table(trials))
     yield peak_errors.TITLE, lines(peak_errors.peak_errors_table(frames.predicted))
     yield "Notes", _caveats(trials)
     for run in frames.runs:

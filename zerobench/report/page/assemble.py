@@ -27,15 +27,19 @@ from zerobench.report.page.environment import environment_grids, utc_text
 from zerobench.report.page.policy import content_security_policy
 from zerobench.report.page.reasons import reasons
 from zerobench.report.palette import colours
-from zerobench.report.render.grid import Column, Grid, frame_grid, grid
+from zerobench.report.render.grid import Column, Grid, columns_grid, grid
 from zerobench.report.render.html import listing_grid, table_grid
 from zerobench.report.render.visible import visible
+from zerobench.report.tables.host_parameters import TITLE as HOST
+from zerobench.report.tables.host_parameters import host_parameters_table
 from zerobench.report.tables.outcomes import TITLE as OUTCOMES
 from zerobench.report.tables.outcomes import outcomes_table
 from zerobench.report.tables.pipeline import TITLE as PIPELINE
 from zerobench.report.tables.pipeline import pipeline_table
 from zerobench.report.tables.server import TITLE as SERVERS
 from zerobench.report.tables.server import server_table
+from zerobench.report.tables.standing import TITLE as STOOD
+from zerobench.report.tables.standing import standing_table
 from zerobench.report.tables.strategies import CLAIMS_TITLE, claims_listing, compared_table
 from zerobench.report.tables.strategies import TITLE as COMPARED
 from zerobench.report.tables.trials import remarks, trials_table
@@ -107,14 +111,17 @@ def _sections(frames: RunFigures, drawn: Sequence[Drawn]) -> Mapping[str, Any]:
     compared = table_grid(compared_table(frames.comparison))
     stages = table_grid(pipeline_table(trials))
     failed, notes = [one for one in trials if not one.summary.is_completed], _notes(trials)
-    sides = table_grid(server_table(trials))
+    sides, held = table_grid(server_table(trials)), table_grid(host_parameters_table(trials))
+    stood = table_grid(standing_table(failed))
     against = reasons(runs, trials)
     parts = (
         ("compared", compared.rows),
         ("reasons", against),
         ("pipeline", stages.rows),
         ("servers", sides.rows),
+        ("host", held.rows),
         ("outcomes", failed),
+        ("stood", stood.rows),
         ("notes", notes.rows),
     )
     absent = {key for key, is_there in parts if not is_there}
@@ -133,6 +140,8 @@ def _sections(frames: RunFigures, drawn: Sequence[Drawn]) -> Mapping[str, Any]:
         "reasons": against and {"title": visible(against.title), "points": [visible(line) for line in against.points]},
         "stages": stages,
         "sides": sides,
+        "held": held,
+        "stood": stood,
         "notes": notes,
         "outcomes": table_grid(outcomes_table(failed)),
         "outcome_counts": outcomes.outcome_counts(failed),
@@ -162,7 +171,7 @@ def _drawn(figures: Iterable[Figure]) -> Iterator[Drawn]:
         number = None if figure.svg is None else next(numbers)
         svg = None if figure.svg is None else Markup(drawing(figure.svg, figure.key))  # noqa: S704 -- drawing() checks
         title, caption = visible(figure.title.rstrip(".")), visible(figure.caption)
-        yield Drawn(figure.key, number, title, caption, svg, frame_grid(f"{title}.", figure.table))
+        yield Drawn(figure.key, number, title, caption, svg, columns_grid(f"{title}.", figure.columns))
 
 
 _SECTIONS = {
@@ -171,7 +180,9 @@ _SECTIONS = {
     "reasons": "Why not the others",
     "pipeline": PIPELINE,
     "servers": SERVERS,
+    "host": HOST,
     "outcomes": OUTCOMES,
+    "stood": STOOD,
     "notes": "Notes",
     "environment": "Environment",
     "configuration": "Configuration",

@@ -1,4 +1,4 @@
-"""What was run, exactly: the sweep's YAML, each trial as asked, the config handed to DeepSpeed and what it made of it.
+"""What was run, exactly: the sweep's YAML, each trial as asked, the config passed to DeepSpeed and what it made of it.
 
 Documents of the first trials stand in full; a page of a thousand trials says where the others' lie.
 """

@@ -100,8 +100,8 @@ def _in_closed_form(asked: _Asked) -> tuple[float, float, float] | None:
         return None
     tokens = spec.micro_batch_size * spec.sequence_length
     again = recomputed_blocks(spec.activation_checkpointing, decoder.layers) / decoder.layers
-    rank = None if spec.adapter is None else lora_of(spec.adapter).rank
-    computing = passes(decoder, device, tokens, spec.sequence_length, recomputed=again, adapter_rank=rank)
+    lora = None if spec.adapter is None else lora_of(spec.adapter)
+    computing = passes(decoder, device, tokens, spec.sequence_length, recomputed=again, lora=lora)
     compute, exposed, rest = step(
         computing,
         micro_batches_per_step(spec, spec.world_size - 1),
@@ -211,6 +211,8 @@ def _assumptions(spec: TrialSpec) -> dict[str, float]:
         found["copies reach 80 % of the host link, CPUAdam half of the host's memory bandwidth"] = 0.25
     if spec.adapter is not None:
         found["adapter matmuls are memory-bound"] = 0.15
+        if lora_of(spec.adapter).base is not None:
+            found["dequantising a matrix for each product is memory-bound"] = 0.1
     if spec.world_size > _JUDGED_RANKS:
         found[f"stragglers grow beyond {_JUDGED_RANKS} ranks as they do up to that size"] = 0.05
     if spec.model.model_type not in {"gpt2", "gpt_neox"}:

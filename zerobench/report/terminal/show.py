@@ -34,7 +34,7 @@ from zerobench.report.strategies.figures import figures_of
 from zerobench.report.strategies.rows import Compared, compare
 from zerobench.report.tables.batch_ramp import batch_ramp_table
 from zerobench.report.tables.checkpoints import checkpoints_table
-from zerobench.report.tables.host_parameters import holders, host_parameters_table
+from zerobench.report.tables.host_parameters import host_parameters_table
 from zerobench.report.tables.memory import device_table, host_table, nvme_table, over_ranks_table
 from zerobench.report.tables.model import Line, Table
 from zerobench.report.tables.model_states import states_table
@@ -45,6 +45,7 @@ from zerobench.report.tables.pipeline import pipeline_table
 from zerobench.report.tables.predictions import predicted_parts
 from zerobench.report.tables.server import server_table
 from zerobench.report.tables.speed import speed_table
+from zerobench.report.tables.standing import standing_table
 from zerobench.report.tables.strategies import claims_part, compared_table
 from zerobench.report.tables.watched import watched_rows, watched_table
 from zerobench.report.trials import (
@@ -114,8 +115,7 @@ def _sections(
 ) -> Iterator[Section]:
     memory = (device_table(figures), over_ranks_table(figures), host_table(figures), nvme_table(figures))
     yield from _tables(memory, width)
-    lines = [Line(found.name, row) for one, found in zip(shown, figures, strict=True) for row in holders(one.trial)]
-    yield from sections(host_parameters_table(lines), width)
+    yield from sections(host_parameters_table(figures), width)
     yield from predicted
     yield from sections(states_table(figures), width)
     yield from _driver(shown, figures, width)
@@ -125,7 +125,7 @@ def _sections(
     yield from sections(compared_table(rows), width)
     yield from (part_section(part, width) for part in claims_part(rows))
     yield from sections(parity_table(figures), width)
-    yield from sections(outcomes_table(figures), width)
+    yield from _tables((outcomes_table(figures), standing_table(figures)), width)
     yield from _notes(shown)
 
 

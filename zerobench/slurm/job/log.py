@@ -26,7 +26,7 @@ class Log(Observer):
 
     def run_started(self, run: RunFolder, to_do: int, kept: int, skipped: int) -> None:
         """Say how much there is to do."""
-        done = f", {kept + skipped} done already" if kept + skipped else ""
+        done = f", {kept + skipped} already done" if kept + skipped else ""
         self.say(f"{run.run_id}: {to_do} trial{'' if to_do == 1 else 's'} to run{done}")
 
     def note(self, line: str) -> None:

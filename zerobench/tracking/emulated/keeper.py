@@ -113,7 +113,7 @@ class Keeper:
         try:
             held, during = (self.held or self._reachable)()
         except Exception as error:  # noqa: BLE001 -- torch is about to say what matters
-            warnings.warn(f"zerobench could not tell what is held: {error}", stacklevel=2)
+            warnings.warn(f"zerobench could not list what is allocated: {error}", stacklevel=2)
             held, during = None, "training"
         found = standing(torch.device("cuda", device), held)
         self.account.refusal = Refusal(

@@ -32,7 +32,7 @@ class Zero(Strategy):
         import deepspeed
 
         config = self.job.ds_config
-        if config["zero_optimization"]["stage"] == 3 and self.job.trial.zero_init:
+        if config["zero_optimization"]["stage"] == 3 and self.job.trial.partitions_as_built:
             with deepspeed.zero.Init(config_dict_or_path=config):
                 model = self.job.shape_model()
             self.job.fill_weights(model)

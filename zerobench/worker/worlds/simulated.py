@@ -98,7 +98,7 @@ class SimulatedWorld(DevicelessWorld):
         gpu = self.trial.prediction.gpu
         known = None if gpu is None else find_gpu(gpu)
         if known is None or known.memory_bytes is None:
-            raise RuntimeError(f"prediction.gpu: the catalogue has no memory size of {gpu!r}")
+            raise RuntimeError(f"prediction.gpu: the catalogue has no memory size for {gpu!r}")
         return known.memory_bytes
 
     @property

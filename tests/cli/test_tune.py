@@ -1,0 +1,86 @@
+"""`zerobench tune --measure`: the best few are measured on this machine, and the fastest of them is what is written."""
+
+from __future__ import annotations
+
+import json
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.cli.conftest import Call
+from tests.cli.test_run_frontier import LAPTOP, NODE, Bench
+from zerobench.cli import planning
+from zerobench.records import Failure
+from zerobench.search import measured_best, predict
+from zerobench.spec.trial import TrialSpec
+
+TUNE = ["tune", "llama-20m", "--gpus", "2", "--gpus-per-node", "2", "--gpu", "h100", "--global-batch", "8"]
+TUNE += ["--sequence-length", "256", "--evidence", "formula", "--write", "ds.json"]
+
+
+@pytest.fixture
+def bench(monkeypatch: pytest.MonkeyPatch) -> Bench:
+    """Trials by the sample's arithmetic on a laptop without GPU; a test may put another machine in its place."""
+    made = Bench(LAPTOP)
+    monkeypatch.setattr(planning, "detect_machine", lambda: made.machine)
+    monkeypatch.setattr(measured_best, "run_sweep", made.run_sweep)
+    for module in (measured_best, predict):
+        monkeypatch.setattr(module, "capture_environment", dict)
+    return made
+
+
+def found() -> dict[str, Any]:
+    [path] = Path("reports").glob("tune-*/search.json")
+    read: dict[str, Any] = json.loads(path.read_text())
+    return read
+
+
+def test_what_fails_is_told_and_the_fastest_of_the_others_is_written(call: Call, bench: Bench) -> None:
+    asked: list[TrialSpec] = []
+
+    def first_fails(trial: TrialSpec) -> Failure | None:
+        asked.append(trial)
+        return Failure(message="it fell over") if len(asked) == 1 else None
+
+    bench.fails = first_fails
+    code, out, _ = call(*TUNE, "--measure", "2")
+    assert code == 0
+    assert "Measured on 2 CPU ranks:" in out
+    assert ": it fell over" in out
+    failed, done = found()["measured"]["trials"]
+    assert (failed["status"], failed["step_s"]) == ("crash", None)
+    assert (done["status"], done["step_s"], done["tokens_per_s"]) == (
+        "completed",
+        0.2525,
+        pytest.approx(8 * 256 / 0.2525),
+    )
+    assert failed["expected_step_s"] <= done["expected_step_s"]
+    written = json.loads(Path("ds.json").read_text())
+    taken = asked[1]
+    assert (f"zero{written['zero_optimization']['stage']}", written["train_micro_batch_size_per_gpu"]) == (
+        taken.strategy,
+        taken.micro_batch_size,
+    )
+
+
+def test_without_it_nothing_is_measured(call: Call, bench: Bench) -> None:
+    bench.fails = lambda trial: pytest.fail(f"{trial.trial_id} was run")
+    code, out, _ = call(*TUNE)
+    assert (code, "Measured" in out, "measured" in found()) == (0, False, False)
+
+
+@pytest.mark.parametrize(
+    ("options", "words"),
+    [
+        (["--gpus", "4", "--gpus-per-node", "4"], "the plan is of 4 GPUs, and this machine has 2"),
+        (["--gpus", "4", "--gpus-per-node", "2"], "the plan is of 2 nodes"),
+    ],
+)
+def test_a_machine_that_is_too_small_is_refused_before_anything_is_predicted(
+    call: Call, bench: Bench, options: list[str], words: str
+) -> None:
+    bench.machine = NODE
+    code, _, err = call(*TUNE, *options, "--measure", "2")
+    assert (code, words in err) == (2, True), err
+    assert not Path("reports").exists()

@@ -1,0 +1,120 @@
+"""Timelines of steps of the real engines, as simulated ranks issued them."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from benchmarks.prediction.simulated import gpu_trial, simulate
+from tests.report.sample_run import SampleTrial, trial_record
+from tests.timing.predicted_trials import expected, gpu, links
+from zerobench.errors import UserError
+from zerobench.records import Phase
+from zerobench.report.step_time.bound import step_bound
+from zerobench.report.step_time.expected import timeline
+from zerobench.spec.optimizers import Optimizer
+from zerobench.spec.shapes import Shape
+from zerobench.timing.replay import Timeline
+from zerobench.timing.trace import Kernels, unpack
+
+SHAPE = Shape(family="gpt2", num_layers=6, hidden_size=2048, num_heads=16, vocab_size=32000)
+AXES: dict[str, dict[str, Any]] = {
+    "zero1": {"stage": 1, "gradient_accumulation_steps": 2},
+    "zero2": {"stage": 2, "gradient_accumulation_steps": 2},
+    "zero3": {"stage": 3},
+    "zero3 kept": {"stage": 3, "activation_checkpointing": False},
+    "fsdp": {"stage": 3, "strategy": "fsdp", "optimizer": Optimizer.ADAMW, "gradient_accumulation_steps": 2},
+    "offloaded": {"stage": 2, "offload_optimizer": "cpu", "optimizer": Optimizer.CPU_ADAM},
+    "swapped": {"stage": 3, "offload_optimizer": "nvme", "nvme_path": "/nvme", "optimizer": Optimizer.CPU_ADAM},
+}
+PLACES: tuple[tuple[str, dict[str, Any]], ...] = (
+    ("H200 SXM", {}),
+    ("A100 SXM 80GB", {}),
+    ("A100 SXM 80GB", {"network_gb_per_s": 2.0}),
+)
+"""GPUs that a trace is replayed on, and links; the last so slow that communication binds."""
+
+
+@pytest.fixture(scope="module")
+def trials() -> dict[str, SampleTrial]:
+    asked = {
+        name: gpu_trial(SHAPE.to_model(), world_size=16, **{"sequence_length": 1024, "micro_batch_size": 8} | axes)
+        for name, axes in AXES.items()
+    }
+    records = simulate(list(asked.values()))
+    return {
+        name: SampleTrial(spec, trial_record(spec), [record])
+        for (name, spec), record in zip(asked.items(), records, strict=True)
+    }
+
+
+def line(trial: SampleTrial, name: str = "H200 SXM", **given: Any) -> Timeline:
+    found = timeline(trial, gpu(name), links(name, **given))
+    assert found is not None
+    return found
+
+
+def closed(trial: SampleTrial) -> SampleTrial:
+    """The same without its trace, as on a login node."""
+    return replace(trial, ranks=[trial.ranks[0].model_copy(update={"step_trace": None})])
+
+
+@pytest.mark.parametrize("place", PLACES)
+@pytest.mark.parametrize("name", [name for name in AXES if name != "swapped"])
+def test_the_closed_form_is_within_ten_percent_of_the_replay(
+    trials: dict[str, SampleTrial], name: str, place: tuple[str, dict[str, Any]]
+) -> None:
+    there, at = place[0], links(place[0], **place[1])
+    whole, form = (expected(trial, there, at).step_s for trial in (trials[name], closed(trials[name])))
+    assert form == pytest.approx(whole, rel=0.1)
+
+
+@pytest.mark.parametrize("name", AXES)
+def test_no_replay_is_below_the_bound_nor_beyond_the_matrix_peak(trials: dict[str, SampleTrial], name: str) -> None:
+    for there, given in PLACES:
+        at, trial = links(there, **given), trials[name]
+        found, bound = expected(trial, there, at), step_bound(trial, gpu(there), at)
+        assert bound is not None
+        assert found.step_s > (bound.step_s or 0)
+        assert found.compute_s > (bound.compute_s or 0)
+        fast = at.model_copy(update={"link_gb_per_s": 900.0, "network_gb_per_s": 100.0})
+        assert expected(trial, there, fast).step_s <= found.step_s
+
+
+def test_a_trace_holds_the_products_that_were_counted(trials: dict[str, SampleTrial]) -> None:
+    rank = trials["zero3"].ranks[0]
+    trace = unpack(rank.step_trace or "")
+    works = [trace.works[item.work] for _, item in trace.in_phases() if isinstance(item, Kernels)]
+    products = sum(2 * a * b * c * count for work in works for (a, b, c), count in work.products)
+    counted = sum(row.flops for row in rank.flops if row.step == "steady")
+    assert products + sum(sum(work.attention) for work in works) == counted
+    assert len(rank.step_trace or "") < 20_000
+
+
+def test_stage_3_gathers_beside_its_passes_and_stage_2_without_overlap_waits(trials: dict[str, SampleTrial]) -> None:
+    three, two = line(trials["zero3"]), line(trials["zero2"])
+    gathered = sum(one.end_s - one.start_s for one in three.spans if one.name == "all_gather" and one.phase != "step")
+    assert three.exposed()["all_gather"] < gathered / 2
+    reduced = [one for one in two.spans if one.lane == "communication" and one.phase == Phase.BACKWARD]
+    assert sum(two.exposed().values()) == pytest.approx(sum(one.end_s - one.start_s for one in reduced), rel=0.05)
+
+
+def test_recomputing_costs_about_a_forward_pass(trials: dict[str, SampleTrial]) -> None:
+    again, kept = (sum(line(trials[name]).classes.values()) for name in ("zero3", "zero3 kept"))
+    assert 1.15 < again / kept < 1.4
+
+
+def test_offload_takes_the_host_link_and_the_processor_and_swapping_the_drives(trials: dict[str, SampleTrial]) -> None:
+    lanes = {name: {one.lane for one in line(trials[name]).spans} for name in ("zero2", "offloaded", "swapped")}
+    assert lanes["offloaded"] - lanes["zero2"] >= {"to host", "to device", "host"}
+    assert lanes["swapped"] >= {"NVMe reads", "NVMe writes", "host"}
+    slow, fast = (line(trials["offloaded"], host_link_gb_per_s=rate).step_s for rate in (10, 50))
+    assert slow > 1.1 * fast
+
+
+def test_a_torn_trace_is_an_error_that_names_its_rank(trials: dict[str, SampleTrial]) -> None:
+    torn = replace(trials["zero3"], ranks=[trials["zero3"].ranks[0].model_copy(update={"step_trace": "torn"})])
+    with pytest.raises(UserError, match="step_trace of rank 0 of"):
+        expected(torn)

@@ -1,0 +1,29 @@
+"""Trials whose memory was refused: what stood on the device at that instant."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from zerobench.report.column_units import byte_unit, show_percent
+from zerobench.report.figures.trial import TrialFigures
+from zerobench.report.standing import Stood
+from zerobench.report.tables.model import Column, Table, figures_of, in_unit, lines_of
+
+TITLE = "What stood when memory was refused"
+HOW_TO_READ = (
+    "Of the rank that asked, at that instant: what torch had allocated, by category, by the class of the "
+    "model's module, and by the function that allocated it; the six largest of each, from 1 % on."
+)
+
+
+def standing_table(trials: Sequence[TrialFigures]) -> Table[Stood]:
+    """The largest of what each trial held."""
+    lines = lines_of(trials, lambda one: one.standing)
+    unit = byte_unit(one.size_bytes for one in figures_of(lines))
+    columns = [
+        Column[Stood]("by", lambda one: one.by, narrow="by", is_text=True),
+        Column[Stood]("of", lambda one: one.name, narrow="of", is_text=True),
+        Column[Stood]("held", in_unit(unit, lambda one: one.size_bytes), unit.name, narrow=unit.name),
+        Column[Stood]("share", lambda one: show_percent(one.share), "%", narrow="%"),
+    ]
+    return Table(TITLE, HOW_TO_READ, columns, lines)

@@ -1,0 +1,141 @@
+"""The best few of a search measured on this machine: which of them is really the fastest, and how far off each was.
+
+On CPU ranks, where the machine has no GPU, the order of the times is what is measured, and not the times: the search
+predicted those of a GPU.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from pathlib import Path
+from typing import Any
+
+from zerobench.errors import UserError
+from zerobench.report.plan.rows import PlanRow
+from zerobench.report.speed import Speed, speed_of
+from zerobench.report.trials import Trial, ended_trials
+from zerobench.run.environment import capture_environment
+from zerobench.run.observer import Observer
+from zerobench.run.runner import run_sweep
+from zerobench.run.site import LocalSite
+from zerobench.search.measured import measured_document
+from zerobench.search.searched import Searched, figures
+from zerobench.spec.cluster import Cluster
+from zerobench.spec.expand import PlannedTrial
+from zerobench.spec.machine import Accelerator, Machine
+from zerobench.spec.optimizers import Optimizer, deepspeeds_adamw
+from zerobench.spec.rules import why_skipped
+from zerobench.spec.situation import Situation
+from zerobench.spec.trial import Evidence, Offload, PredictionSpec, StepsSpec, TrialSpec
+from zerobench.store import load_run
+
+STEPS = StepsSpec(warmup=2, timed=5, memory=1)
+
+
+@dataclass(frozen=True)
+class Measured:
+    """One of the best few, as it was predicted and what became of it."""
+
+    row: PlanRow
+    trial: Trial | None
+    """None where it cannot run here."""
+    skipped: str | None = None
+
+    @property
+    def speed(self) -> Speed | None:
+        """None where it did not complete."""
+        return None if self.trial is None else speed_of(self.trial)
+
+    @property
+    def text(self) -> str:
+        """`zero2 mb4: 0.52 s a step (0.48 s expected of the GPU), 7,900 tokens/s`."""
+        name, speed, told = self.row.shown.label, self.speed, self.row.expected
+        if speed is None:
+            record = None if self.trial is None else self.trial.record
+            return f"{name}: {self.skipped or (record and record.reason) or 'not measured'}"
+        expected = "" if told is None else f" ({told.step_s:.3g} s expected)"
+        rate = "" if speed.tokens_per_s is None else f", {speed.tokens_per_s:,.0f} tokens/s"
+        return f"{name}: {speed.step_time_s_median:.3g} s a step{expected}{rate}"
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """What was asked and expected, and what was measured; seconds."""
+        speed, record = self.speed, None if self.trial is None else self.trial.record
+        return figures(self.row) | {
+            "status": "skipped" if self.skipped else None if record is None else record.status.value,
+            "reason": self.skipped or (None if record is None else record.reason),
+            "step_s": None if speed is None else speed.step_time_s_median,
+            "tokens_per_s": None if speed is None else speed.tokens_per_s,
+        }
+
+
+@dataclass(frozen=True)
+class Evidences:
+    """All that were measured, in the order of what was expected of them."""
+
+    run: Path
+    device: str
+    rows: Sequence[Measured]
+
+    @property
+    def best(self) -> PlanRow | None:
+        """The one whose steps were the shortest."""
+        timed = [(one.speed.step_time_s_median, at) for at, one in enumerate(self.rows) if one.speed is not None]
+        return self.rows[min(timed)[1]].row if timed else None
+
+    @property
+    def document(self) -> dict[str, Any]:
+        """As JSON, beside what the search found."""
+        return {"run": str(self.run), "device": self.device, "trials": [one.document for one in self.rows]}
+
+
+def check_measurable(cluster: Cluster, machine: Machine) -> None:
+    """Raises UserError where this machine cannot run the cluster's ranks."""
+    if cluster.num_nodes > 1:
+        raise UserError(f"--measure: the plan is of {cluster.num_nodes} nodes, and measured is on this machine alone")
+    if machine.accelerator is Accelerator.CUDA and machine.num_gpus < cluster.num_gpus:
+        raise UserError(f"--measure: the plan is of {cluster.num_gpus} GPUs, and this machine has {machine.num_gpus}")
+
+
+def measure_best(found: Searched, most: int, machine: Machine, reports: Path, observer: Observer) -> Evidences:
+    """Run the `most` of those tried that fit with room and are expected to be fastest.
+
+    Raises UserError: none fits with room, or none can run here.
+    """
+    fitting = [row for cell in found.cells for row in cell.tried.values() if row.has_room and row.expected is not None]
+    rows = sorted(fitting, key=lambda row: row.expected.step_s if row.expected else 0.0)[:most]
+    planned = [_here(row.trial.spec, machine) for row in rows]
+    if all(item.skipped for item in planned):
+        whys = [item.skipped.reason for item in planned if item.skipped] or ["none of the variants fits with room"]
+        raise UserError(f"--measure: {whys[0]}")
+    name = f"measured-{planned[0].trial.model.name}"
+    result = run_sweep(
+        planned,
+        sweep_name=name,
+        sweep=measured_document(name, planned),
+        environment=capture_environment(),
+        reports=reports,
+        site=LocalSite(machine.cpu_cores, machine.num_gpus, None),
+        observer=observer,
+    )
+    if result.interrupted:
+        raise KeyboardInterrupt
+    there = {trial.trial_id: trial for trial in ended_trials(load_run(result.folder.path))}
+    told = [
+        Measured(row, there.get(one.trial.trial_id), one.skipped.reason if one.skipped else None)
+        for row, one in zip(rows, planned, strict=True)
+    ]
+    ranks = planned[0].trial.world_size
+    device = ", ".join(dict.fromkeys(machine.gpu_names)) or "CPU"
+    return Evidences(result.folder.path, f"{ranks} {device} ranks", told)
+
+
+def _here(spec: TrialSpec, machine: Machine) -> PlannedTrial:
+    """The trial as this machine measures it, with the rule that it breaks here. CPU ranks have no fused Adam."""
+    how = {"evidence": Evidence.MEASURED, "prediction": PredictionSpec(), "steps": STEPS, "repeat": 0}
+    offloads = spec.offload_optimizer is not Offload.NONE
+    if machine.accelerator is Accelerator.CPU and spec.optimizer is deepspeeds_adamw(offloaded=False):
+        how["optimizer"] = deepspeeds_adamw(offloaded=True) if offloads else Optimizer.ADAMW
+    trial = spec.model_copy(update=how)
+    return PlannedTrial(trial=trial, skipped=why_skipped(Situation(trial, machine, None)))
