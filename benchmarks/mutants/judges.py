@@ -47,7 +47,6 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "memory/nvml_driver.py": ("tests/memory/test_device_track.py", "tests/memory/test_nvml.py"),
     "memory/random_states.py": ("tests/memory/test_ledger.py",),
     "memory/recorder.py": ("tests/memory/test_recorder.py", "tests/memory/test_failures.py"),
-    "memory/sites.py": ("tests/memory/test_sites.py", "tests/memory/test_site_births.py"),
     "memory/storages.py": ("tests/memory/test_storages.py",),
     "memory/topology.py": ("tests/memory/test_topology.py",),
     "worker/strategies/__init__.py": ("tests/worker/test_one_rank.py",),

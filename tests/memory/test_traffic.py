@@ -14,6 +14,7 @@ def heard(traffic: Traffic) -> list[tuple[StepKind, Phase, str, int, int | None,
 
 def test_calls_of_one_kind_and_group_add_up_and_others_stay_apart():
     traffic = Traffic()
+    assert traffic.trace() is None  # nobody takes its order down
     with traffic.counted(StepKind.STEADY, Phase.BACKWARD):
         traffic.collective("all_reduce", 2, 100)
         traffic.collective("all_reduce", 2, 50)
