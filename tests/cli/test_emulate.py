@@ -161,8 +161,8 @@ def test_a_nodes_memory_is_judged_by_all_of_its_ranks():
     )
     (host,) = [line for line in told if line.startswith("host memory")]
     assert host == (
-        "host memory: tensors hold 200.00 GiB per rank, 1600.00 GiB per node of 8 of 931.32 GiB: does not fit, 668.68 GiB"
-        " too much (the emulated rank, times 8); plus Python and its libraries"
+        "host memory: tensors hold 200.00 GiB per rank, 1600.00 GiB per node of 8 of 931.32 GiB: does not fit, "
+        "668.68 GiB too much (the emulated rank, times 8); plus Python and its libraries"
     )
     plain = as_plain(emulation(account(), record(), host_memory="1TB"))
     assert (plain["fits"], plain["causes"]) == (False, ["host"])
