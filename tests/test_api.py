@@ -75,6 +75,8 @@ def test_a_sweep_runs_from_python_and_its_charts_draw_themselves(tmp_path: Path)
     for chart in run.charts.values():
         assert "<svg" in chart._repr_html_()
         assert not chart.table.empty
+        assert re.findall(r"var\(--|#hatch", chart.altair.to_json()) == []
+        assert "vega" in chart.altair._repr_mimebundle_()["text/html"]
     used = {name for chart in run.charts.values() for name in re.findall(r"var\((--[\w-]+)", chart._repr_html_())}
     shown = next(iter(run.charts.values()))._repr_html_()
     assert [name for name in used if f"{name}:" not in shown] == []

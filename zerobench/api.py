@@ -192,6 +192,14 @@ class Chart:
         """The figures that it shows, as people read them."""
         return self.figure.table
 
+    @property
+    def altair(self) -> Any:
+        """The chart as altair's own object, in light colours: to change, to combine, to save."""
+        from zerobench.report.charts.palette import resolved  # noqa: PLC0415 -- altair is for who asks
+        from zerobench.report.charts.render import chart_of  # noqa: PLC0415 -- as above
+
+        return chart_of(self.figure.svg, resolved)
+
     def _repr_html_(self) -> str:
         from zerobench.report.palette import colours  # noqa: PLC0415 -- altair is for who asks
 

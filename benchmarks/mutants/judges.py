@@ -54,7 +54,7 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "worker/strategies/base.py": (*_LOOP, "tests/worker/test_stages.py"),
     "worker/strategies/checkpoint_states.py": _LOOP,
     "worker/strategies/compression.py": _DDP,
-    "worker/strategies/ddp.py": _DDP,
+    "worker/strategies/ddp.py": (*_DDP, *_part("ddp 1 of 2 ")),
     "worker/strategies/deepspeed_pipeline.py": (*_IN_ENGINE, f"{_MARKED}[pipeline deepspeed]"),
     "worker/strategies/engine_checkpoint.py": _alone("zero0", "pipeline deepspeed bf16"),
     "worker/strategies/engine_norm.py": _ENGINE,
@@ -70,7 +70,7 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "worker/strategies/single.py": _LOOP,
     "worker/strategies/stages.py": ("tests/worker/test_stages.py",),
     "worker/strategies/tensor.py": (*_alone("tensor", "tensor bf16"), *_part("tensor 0 of 2 ")),
-    "worker/strategies/torch_loop.py": _LOOP,
+    "worker/strategies/torch_loop.py": (*_LOOP, *_alone("ddp")),
     "worker/strategies/zero.py": _ENGINE,
 }
 """By module, from `zerobench/`: files of tests, or one test of a file."""

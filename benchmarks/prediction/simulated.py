@@ -71,6 +71,15 @@ def simulate(trials: Sequence[TrialSpec], jobs: int = 2, on_end: Ended | None = 
         return [_read(trial, folder) for trial, folder in pairs]
 
 
+def attempt(trials: Sequence[TrialSpec], jobs: int) -> Iterator[RankRecord | str]:
+    """For each trial, in their order, its record, or why there is none. Raises UserError: it was stopped."""
+    with _played(trials, jobs, None) as pairs:
+        for trial, folder in pairs:
+            ended = read_record(folder.record, TrialRecord)
+            _check(trial, ended, *(status for status in Status if status is not Status.INTERRUPTED))
+            yield _read(trial, folder) if ended.status is Status.COMPLETED else f"{ended.status}: {ended.reason}"
+
+
 def play(trials: Sequence[TrialSpec], jobs: int, on_end: Ended) -> None:
     """The same without their records; that a trial's device has too little memory is a result as others are.
 

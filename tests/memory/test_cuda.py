@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 import torch
 
-from zerobench.memory.cuda import AllocatorTotals, _blocks_in_use, compose, with_totals
+from zerobench.memory.cuda import AllocatorTotals, compose, with_totals
 from zerobench.memory.ledger import Ledger
 from zerobench.memory.storages import Storage
 from zerobench.records import Category, Phase, Place, StepKind
@@ -115,14 +115,6 @@ def test_a_block_as_large_as_a_workspace_that_is_given_back_is_a_temporary():
     trace = [entry("alloc", 0x5000, WORKSPACE), entry("free_requested", 0x5000, WORKSPACE)]
     result = compose(trace, [], [], named({}), workspaces={WORKSPACE})
     assert result.at_peak == {Category.TEMPORARIES: WORKSPACE}
-
-
-@pytest.mark.parametrize(("device", "found"), [("cuda", [1]), ("cuda:0", [1]), ("cuda:1", [3])])
-def test_blocks_in_use_are_those_of_one_device_the_first_where_none_is_named(device, found):
-    blocks = [[{"state": "active_allocated", "address": 1}, {"state": "inactive", "address": 2}]]
-    blocks += [[{"state": "active_allocated", "address": 3}]]
-    snapshot = {"segments": [{"device": index, "blocks": held} for index, held in enumerate(blocks)]}
-    assert [block["address"] for block in _blocks_in_use(snapshot, torch.device(device))] == found
 
 
 @pytest.mark.gpu

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
 from pathlib import Path
@@ -53,17 +54,17 @@ class Libc:
 
 def test_malloc_is_let_loose_by_the_numbers_of_mallopt(monkeypatch: pytest.MonkeyPatch) -> None:
     libc, refuses = Libc(), Libc(takes=False)
-    monkeypatch.setattr(host.ctypes, "CDLL", lambda _: libc)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: libc)
     assert host.unpin_malloc()
     assert libc.given == {-3: 32 * 2**20, -1: 64 * 2**20, -2: 128 * 2**10}  # malloc.h; mallopt(3)
-    monkeypatch.setattr(host.ctypes, "CDLL", lambda _: refuses)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: refuses)
     assert not host.unpin_malloc()
 
 
 def test_what_the_library_or_the_kernel_does_not_tell_is_not_known(
     monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
-    monkeypatch.setattr(host.ctypes, "CDLL", lambda _: object())
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
     assert (host.malloc_bytes(), host.unpin_malloc()) == (None, False)
     monkeypatch.setattr(host, "Path", lambda _: tmp_path / "no" / "such")
     assert (host.reset_peak_resident(), host.peak_resident_bytes(), host.proportional_bytes()) == (False, None, None)

@@ -244,13 +244,16 @@ def test_the_bindings_mismatch_error_is_a_fault_like_any_other(standin: Standin)
     assert "too old" in standin.run(code, "gpus 1\nproc 0 4000001 0:700", "old")
 
 
-def test_a_function_that_the_binding_lacks_is_a_fault(standin: Standin) -> None:
+def test_a_function_that_the_binding_lacks_is_a_fault_and_one_that_the_library_lacks_is_not_bound(
+    standin: Standin,
+) -> None:
     code = """
         import json
         from zerobench.memory.nvml_driver import NvmlFault, driver
+        unbound = driver().bind("nvmlNoSuchFunction", None, None)
         try:
             driver().call("nvmlNoSuchFunction")
         except NvmlFault as fault:
-            print(json.dumps(str(fault)))
+            print(json.dumps([unbound, str(fault)]))
     """
-    assert standin.run(code) == "nvidia-ml-py is too old: no nvmlNoSuchFunction"
+    assert standin.run(code) == [None, "nvidia-ml-py is too old: no nvmlNoSuchFunction"]

@@ -71,7 +71,7 @@ def outcome(folder: Path) -> Outcome:
     trial = TrialFolder(folder)
     samples, summary = trial.nvml_samples(NODE), trial.nvml_summary(NODE)
     return Outcome(
-        NvmlSummary.model_validate_json(summary.read_text()), read_samples(samples) if samples.exists() else []
+        NvmlSummary.model_validate_json(summary.read_text()), list(read_samples(samples)) if samples.exists() else []
     )
 
 

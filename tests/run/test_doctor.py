@@ -9,6 +9,7 @@ from pathlib import Path
 
 import pytest
 
+from tests.nvml_standin.standin import Standin
 from zerobench.run import doctor
 from zerobench.run.doctor import SHARED_MEMORY, Finding, Standing, can_run, run_checks, write_bytes_per_s
 from zerobench.spec.availability import FRAMEWORKS
@@ -69,3 +70,58 @@ def test_a_lock_that_nobody_holds_is_told_of_and_left_alone(tmp_path: Path, monk
 def test_the_disk_is_tried_within_bounds_and_left_as_it_was(tmp_path: Path) -> None:
     assert write_bytes_per_s(tmp_path) > 0
     assert list(tmp_path.iterdir()) == []
+
+
+GPU_ROWS = """
+    import json, os, sys
+    from zerobench.run import doctor
+    doctor.torch_cuda_version = lambda: sys.argv[1]
+    if sys.argv[2:]:
+        os.environ["CUDA_VISIBLE_DEVICES"] = sys.argv[2]
+    print(json.dumps([[one.what, one.standing.value, one.finding, one.remedy] for one in doctor._gpus()]))
+"""
+BUSY = """
+    gpus 5 name=NVIDIA_H200
+    proc 0 4194000 0:8589934592
+    mem 1 0:25769803776
+    mem 2 0:536870912
+    gpu 3 mig=1
+    mig 3 slot=0 gi=1 ci=0 uuid=MIG-aaaaaaaa-0000-0000-0000-000000000000 total=21474836480 name=H200_MIG_2g.20gb
+    err 4 * 15
+"""
+
+
+@pytest.fixture(scope="module")
+def standin(tmp_path_factory: pytest.TempPathFactory) -> Standin:
+    return Standin.build(tmp_path_factory.mktemp("nvml"))
+
+
+def test_gpus_are_told_with_their_driver_their_faults_and_who_holds_their_memory(standin: Standin) -> None:
+    wait = "wait for it, or choose others with CUDA_VISIBLE_DEVICES"
+    mend = "nvidia-smi -q says more; often a reset or a reboot mends it"
+    assert standin.run(GPU_ROWS, BUSY, "new", "12.8") == [
+        ["GPUs", "ok", "4: NVIDIA H200; driver 550.163.01, CUDA 12.4; GPU 3 split into 1 by MIG", ""],
+        ["GPU fault", "limited", "GPU 4: GPU is lost (nvmlDeviceGetHandleByIndex)", mend],
+        ["GPU 0 in use", "limited", "process 4194000 (not visible here) holds 8.00 GiB", wait],
+        ["GPU 1 in use", "limited", "24.00 GiB used, by no process that is visible here", wait],
+    ]
+
+
+@pytest.mark.parametrize(
+    ("scenario", "driver", "given", "what", "words"),
+    [
+        ("gpus 2", "new", ("13.0",), "driver", "runs CUDA 12.4, and torch was built for 13.0"),
+        ("gpus 2", "new", ("12.8", "-1"), "GPUs", "2 hidden by CUDA_VISIBLE_DEVICES=-1"),
+        ("init_error 18", "new", ("12.8",), "GPUs", "differ in version"),
+        ("", "broken", ("12.8",), "GPUs", "no NVIDIA driver is installed here"),
+    ],
+)
+def test_a_machine_whose_gpus_torch_cannot_use_says_why(
+    standin: Standin, scenario: str, driver: str, given: tuple[str, ...], what: str, words: str
+) -> None:
+    rows = standin.run(GPU_ROWS, scenario, driver, *given)
+    [found] = [finding for name, standing, finding, remedy in rows if name == what and standing == "missing" and remedy]
+    assert words in found
+    findings = [Finding(name, Standing(standing), finding) for name, standing, finding, _ in rows]
+    others = [Finding(name, Standing.GOOD, "") for name in ALL - {"GPUs"}]
+    assert not can_run([*findings, *others])["measured on GPUs"]

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -248,6 +249,8 @@ SHAPE = {"family": "llama", "num_layers": 2, "hidden_size": 64, "num_heads": 4}
         (SHAPE | {"num_layers": 10**8}, "num_hidden_layers: 100000000; at most 100000"),
         ({"model_type": "\ud800"}, r"'\\ud800' is not valid text"),
         ({"model_type": "gpt2", "a": {"b": ["x\udfff"]}}, r"a: b: 'x\\udfff' is not valid text"),
+        ({"model_type": "llama", "rms_norm_eps": math.nan}, "rms_norm_eps: nan is not a finite number"),
+        ({"model_type": "gpt2", "a": [{"b": -math.inf}]}, "a: b: -inf is not a finite number"),
         ({"model_type": "gpt2", "\ud800": 1}, r"'\\ud800' is not valid text"),
         ({"name": "x", "hf_config": {"vocab_size": 5}}, "model_type"),
         ({"name": "", "hf_config": {"model_type": "gpt2"}}, "name: .*at least 1 character"),

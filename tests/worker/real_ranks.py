@@ -68,6 +68,17 @@ def run_rank(asked: str, folder: str, rank: int, port: int) -> str:
     return run.record.model_dump_json()
 
 
+def run_rank_with_fp16(asked: str, folder: str, rank: int, port: int) -> str:
+    """`run_rank` on a CPU that is said to have fp16: DeepSpeed asks for instructions, torch computes in software."""
+    import torch
+    from deepspeed.accelerator import get_accelerator
+
+    kind = type(get_accelerator())
+    kind.is_fp16_supported = lambda _self: True
+    kind.supported_dtypes = lambda _self: [torch.float, torch.bfloat16, torch.half]
+    return run_rank(asked, folder, rank, port)
+
+
 def trials_in_forks(in_fork: Callable[..., Any], folders: pytest.TempPathFactory) -> RunTrial:
     """A function that runs a trial's ranks, each in a process of its own, once however often it is asked."""
     done: dict[str, Ranks] = {}

@@ -15,8 +15,7 @@ import pytest
 import torch
 
 from tests.report.sample_run import SampleTrial, trial_record
-from tests.worker import test_fp16
-from tests.worker.real_ranks import Ranks, RunTrial, trials_in_forks
+from tests.worker.real_ranks import Ranks, RunTrial, run_rank_with_fp16, trials_in_forks
 from zerobench.records import Status
 from zerobench.report.gradient_parity import distance
 from zerobench.report.parity import ParityJudge
@@ -96,7 +95,7 @@ def run_wrong(asked: str, folder: str, rank: int, port: int) -> str:
         return found if next(calls) < right_calls else wrong
 
     LOSS_MAPPING["ForCausalLM"] = loss
-    return test_fp16.run_rank(asked, folder, rank, port)
+    return run_rank_with_fp16(asked, folder, rank, port)
 
 
 def ran_by(in_fork: Callable[..., Any], folders: pytest.TempPathFactory, rank: Callable[..., str]) -> RunTrial:
@@ -105,7 +104,7 @@ def ran_by(in_fork: Callable[..., Any], folders: pytest.TempPathFactory, rank: C
 
 @pytest.fixture(scope="module")
 def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> RunTrial:
-    return ran_by(in_fork, tmp_path_factory, test_fp16.run_rank)
+    return ran_by(in_fork, tmp_path_factory, run_rank_with_fp16)
 
 
 @pytest.fixture(scope="module")

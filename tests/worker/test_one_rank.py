@@ -18,7 +18,7 @@ from tests.worker.test_torch_loop import ADAM, CLIPPING, CONFIG, CPU, RATES, bat
 from zerobench.ds_config import build_ds_config
 from zerobench.memory.device import Device
 from zerobench.memory.recorder import Marks, PlainPhases
-from zerobench.records import Phase
+from zerobench.records import Phase, Place
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.strategy import uses_deepspeed
 from zerobench.spec.trial import TrialSpec
@@ -136,6 +136,7 @@ WAYS = [
     Way("zero0", {}, "Zero", FP32, zero("AdamW")),
     Way("zero0", BF16, "Zero", HALVES, zero("FP16_UnfusedOptimizer")),
     Way("zero0", FP16, "Zero", HALVES, zero("FP16_UnfusedOptimizer")),
+    Way("zero1", FP16, "Zero", FLAT | {"parameters": 2 * N}, zero("DeepSpeedZeroOptimizer")),
     Way("zero1", BF16, "Zero", FLAT | {"parameters": 2 * N}, zero("DeepSpeedZeroOptimizer")),
     Way("zero2", SMALL, "Zero", FLAT | {"parameters": 4 * N}, zero("DeepSpeedZeroOptimizer")),
     Way("zero3", SMALL, "Zero", STAGE_3, zero("DeepSpeedZeroOptimizer_Stage3", zero_init=True)),
@@ -149,6 +150,9 @@ def alone() -> Iterator[None]:
     import deepspeed
 
     with pytest.MonkeyPatch.context() as patch:
+        kind = type(import_module("deepspeed.accelerator").get_accelerator())
+        patch.setattr(kind, "is_fp16_supported", lambda _self: True)  # torch computes in it on any CPU
+        patch.setattr(kind, "supported_dtypes", lambda _self: [torch.float, torch.bfloat16, torch.half])
         comm = import_module("deepspeed.comm.torch")
         patch.setattr(comm, "build_shm_op", lambda: None)  # no part of training, and would have to be compiled
         for name, value in {"RANK": 0, "LOCAL_RANK": 0, "WORLD_SIZE": 1, "MASTER_PORT": free_port()}.items():
@@ -226,12 +230,13 @@ def plain(precision: str) -> Taken:
 
 
 def held(strategy: Strategy) -> Bytes:
-    """Bytes by category, of each storage once."""
-    found = {}
+    """Bytes by category, of each storage once; what is offloaded apart."""
+    found: dict[int, tuple[str, int]] = {}
     for one in strategy.walk():
         tensor: Any = one.tensor
         storage = (tensor.to_local() if hasattr(tensor, "to_local") else tensor).untyped_storage()
-        found.setdefault(storage.data_ptr(), (one.category.value, storage.nbytes()))
+        where = " on the host" if one.place is Place.HOST else ""
+        found.setdefault(storage.data_ptr(), (one.category.value + where, storage.nbytes()))
     counted = Counter[str]()
     for category, nbytes in found.values():
         counted[category] += nbytes

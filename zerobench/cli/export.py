@@ -8,11 +8,18 @@ from pathlib import Path
 
 from zerobench.errors import UserError
 from zerobench.report.exporters.exported import exported_trials
+from zerobench.report.exporters.memory_viz import write_memory_viz
+from zerobench.report.exporters.perfetto import write_perfetto
 from zerobench.report.exporters.prometheus_file import write_prometheus
 from zerobench.report.exporters.step_timeline import write_step_timelines
 from zerobench.report.exporters.tensorboard_events import write_tensorboard
+from zerobench.report.exporters.timelines import timelines
 from zerobench.report.exporters.wandb_runs import write_wandb
 from zerobench.store import find_run, load_run
+
+_CHOICES = (
+    "--prometheus FILE, --tensorboard DIR, --wandb PROJECT, --memory-viz DIR, --perfetto FILE, --step-timeline FILE"
+)
 
 
 @dataclass(frozen=True)
@@ -24,7 +31,15 @@ class Request:
     prometheus: Path | None = None
     tensorboard: Path | None = None
     wandb: str | None = None
+    memory_viz: Path | None = None
+    perfetto: Path | None = None
     step_timeline: Path | None = None
+
+    @property
+    def wants_something(self) -> bool:
+        """Whether any tool is asked for."""
+        places = (self.prometheus, self.tensorboard, self.memory_viz, self.perfetto, self.step_timeline)
+        return self.wandb is not None or any(place is not None for place in places)
 
 
 def export(request: Request) -> Iterator[str]:
@@ -32,9 +47,8 @@ def export(request: Request) -> Iterator[str]:
 
     Raises UserError: no tool is asked for, one's library is missing or refuses, or a record is torn.
     """
-    if (request.prometheus, request.tensorboard, request.wandb, request.step_timeline) == (None,) * 4:
-        choices = "--prometheus FILE, --tensorboard DIR, --wandb PROJECT, --step-timeline FILE"
-        raise UserError(f"export: destination missing; choices: {choices}")
+    if not request.wants_something:
+        raise UserError(f"export: destination missing; choices: {_CHOICES}")
     if request.wandb is not None and not request.wandb.strip():
         raise UserError("--wandb: project name missing; for example zerobench")
     run = load_run(find_run(request.run, request.reports))
@@ -47,6 +61,12 @@ def export(request: Request) -> Iterator[str]:
     if request.wandb is not None:
         count = write_wandb(exported_trials(run), request.wandb)
         yield f"{count} trials in the project {request.wandb}"
+    if request.memory_viz is not None:
+        count = write_memory_viz(timelines(run), request.memory_viz)
+        yield f"{count} trials in {request.memory_viz}: drop a file on pytorch.org/memory_viz"
+    if request.perfetto is not None:
+        count = write_perfetto(timelines(run), request.perfetto)
+        yield f"{count} ranks in {request.perfetto}: open it at ui.perfetto.dev"
     if request.step_timeline is not None:
         count = write_step_timelines(run, request.step_timeline)
         yield f"{count} steps in {request.step_timeline}: open it at ui.perfetto.dev"

@@ -127,10 +127,10 @@ def _report(path: Path, request: Request) -> Answer:
 
 
 def _document(found: library.Validation) -> dict[str, Any]:
-    from zerobench.report.frames.document import json_rows  # noqa: PLC0415 -- as above
-    from zerobench.report.frames.run_frames import run_frames  # noqa: PLC0415 -- as above
+    from zerobench.report.figures.runs import run_figures  # noqa: PLC0415 -- as above
+    from zerobench.report.frames.document import json_errors  # noqa: PLC0415 -- as above
 
-    rows = json_rows(run_frames([found.run]).errors, depth=0)
+    rows = json_errors(run_figures([found.run]), depth=0)
     return {
         "run": str(found.run.folder.path),
         "predictions": found.num_pairs,

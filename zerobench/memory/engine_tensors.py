@@ -75,11 +75,12 @@ def walk_zero12(zero: Any) -> Iterator[Named]:
     yield from walk_masters(zero.single_partition_of_fp32_groups, place)
     yield from _name(zero.averaged_gradients.values(), Category.GRADIENTS)
     yield from _name([zero.__dict__.get("grads_in_partition")], Category.GRADIENTS)
-    yield from _name(zero.extra_large_param_to_reduce.values(), Category.GRADIENTS)
-    yield from _name([bucket.buffer for bucket in zero.ipg_buckets.values()], Category.REDUCE_BUFFERS)
+    large = zero.extra_large_param_to_reduce  # one, before DeepSpeed had a bucket for each data type
+    yield from _name(large.values() if isinstance(large, Mapping) else [large], Category.GRADIENTS)
+    yield from _name(_reduce_buckets(zero), Category.REDUCE_BUFFERS)
     if zero.cpu_offload:
         yield from _name(zero.accumulated_grads_in_cpu.values(), Category.GRADIENTS, place)
-        yield from _name(zero.param_buffer_of_bit16_for_cpu_offload_groups, Category.STAGING, place)
+        yield from _name(getattr(zero, "param_buffer_of_bit16_for_cpu_offload_groups", []), Category.STAGING, place)
         yield from _name([zero.temp_grad_buffer_for_cpu_offload], Category.STAGING, place)
         yield from _name([zero.temp_grad_buffer_for_gpu_offload], Category.REDUCE_BUFFERS)
     yield from walk_optimizer_states(zero.optimizer, place)
@@ -98,11 +99,21 @@ def walk_zero3(zero: Any) -> Iterator[Named]:
         yield from _walk_state(zero.optimizer.state.get(master, {}), place)
     yield from _name([zero.grad_partitions_flat_buffer], Category.GRADIENTS, optimizer_place)
     yield from _name(zero.averaged_gradients.values(), Category.GRADIENTS, optimizer_place)
-    yield from _name([bucket.buffer for bucket in zero.ipg_buckets.values()], Category.REDUCE_BUFFERS)
+    yield from _name(_reduce_buckets(zero), Category.REDUCE_BUFFERS)
     backup = zero.__dict__.get("backup_optimizer")
     if backup is not None:
         yield from walk_optimizer_states(backup)
     yield from _walk_swappers(zero)
+
+
+def _reduce_buckets(zero: Any) -> list[Any]:
+    """Their buffers, one for each data type of reduction; DeepSpeed before 0.17.2 has a single one."""
+    if hasattr(zero, "ipg_buckets"):
+        return [bucket.buffer for bucket in zero.ipg_buckets.values()]
+    return [
+        getattr(zero, "ipg_buffer", None),
+        getattr(zero, "_DeepSpeedZeroOptimizer_Stage3__ipg_bucket_flat_buffer", None),
+    ]
 
 
 def _places_of_sub_groups(zero: Any) -> list[Place | None]:

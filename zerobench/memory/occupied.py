@@ -36,7 +36,7 @@ class _Walk:
     """The segments at one instant, which goes backwards."""
 
     def __init__(self, segments: Sequence[Mapping[str, Any]]) -> None:
-        self._starts = sorted(segment["address"] for segment in segments)
+        self._starts: list[int] = sorted(segment["address"] for segment in segments)
         self._bytes = {segment["address"]: segment["total_size"] for segment in segments}
         self._blocks = dict.fromkeys(self._starts, 0)
         self._occupied = self.peak = self._requested = self.requested_peak = 0

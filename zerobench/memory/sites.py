@@ -51,6 +51,7 @@ _BACKWARD_ENTRY = "torch/autograd/graph.py:_engine_run_backward"
 # package's name on. Sources: DeepSpeed 0.19.8, torch 2.13, transformers 5.23.
 _RULES: tuple[tuple[str, str, Category | Origin], ...] = (
     ("deepspeed/runtime/zero/stage_1_and_2.py", "setup_buckets", Category.REDUCE_BUFFERS),
+    ("deepspeed/runtime/zero/stage_1_and_2.py", "backward", Category.REDUCE_BUFFERS),  # the same, before 0.18.3
     ("deepspeed/runtime/zero/stage_1_and_2.py", "copy_grads_in_partition", Category.GRADIENTS),
     ("deepspeed/runtime/zero/stage_1_and_2.py", "get_flat_partition", Category.GRADIENTS),
     ("deepspeed/runtime/zero/stage_1_and_2.py", "_get_flat_partition_unpadded", Category.GRADIENTS),

@@ -6,6 +6,7 @@ driver that is broken may never answer).
 
 from __future__ import annotations
 
+import math
 import os
 import shutil
 import threading
@@ -15,7 +16,8 @@ from dataclasses import dataclass
 from enum import StrEnum
 from pathlib import Path
 
-from zerobench.memory.nvml import DeviceListing, DeviceReader, list_devices
+from zerobench.memory.nvml import DeviceInfo, DeviceListing, DeviceReader, list_devices
+from zerobench.memory.nvml_visible import VARIABLE, choose_visible
 from zerobench.run.compile_locks import Holder, holder_of, locks
 from zerobench.run.environment import emulated_torch, packages
 from zerobench.run.installed import requirement
@@ -29,6 +31,7 @@ from zerobench.spec.toolchain import (
     has_libaio,
     op_is_built,
     package_folder,
+    torch_cuda_version,
     torch_has_cuda,
 )
 from zerobench.units import format_bytes
@@ -42,6 +45,13 @@ _WRITTEN_BYTES = 64 * 2**20
 _WRITING_S = 2.0
 _CHUNK_BYTES = 4 * 2**20
 SHARED_MEMORY = str(PLACE)
+DRIVER = "driver"
+_IDLE_BYTES = 2**30
+"""More than a driver and its display take of an idle GPU."""
+_WITHOUT_GPUS = (
+    "where there are GPUs, make nvidia-smi answer; else trials run on CPU ranks, and zerobench plan predicts"
+)
+_WAIT = f"wait for it, or choose others with {VARIABLE}"
 
 
 class Standing(StrEnum):
@@ -108,9 +118,10 @@ def run_checks(checks: Mapping[str, Check], patience_s: float) -> list[Finding]:
 def can_run(findings: Sequence[Finding]) -> dict[str, bool]:
     """What can run here, by the evidence that it gives; formulas need nothing."""
     good = {one.what for one in findings if one.standing is Standing.GOOD}
+    bad = {one.what for one in findings if one.standing is Standing.MISSING}
     frameworks = set(FRAMEWORKS) <= good
     return {
-        "measured on GPUs": frameworks and {"GPUs", "torch for CUDA"} <= good,
+        "measured on GPUs": frameworks and {"GPUs", "torch for CUDA"} <= good and DRIVER not in bad,
         "measured on CPU ranks": frameworks and {"compilers", SHARED_MEMORY} <= good,
         "simulated": frameworks,
         "emulated": frameworks and "emulated GPU" in good,
@@ -126,33 +137,62 @@ def _packages() -> Iterator[Finding]:
             yield Finding(name, Standing.MISSING, "not installed", f"python -m pip install '{requirement(name)}'")
         else:
             yield Finding(name, Standing.GOOD, versions.get(name) or "installed")
-    if package_folder("torch") is not None and torch_has_cuda():
+    cuda = torch_cuda_version()
+    if cuda is not None:
         nccl = next((f", NCCL {one}" for name, one in versions.items() if name.startswith("nvidia-nccl")), "")
-        yield Finding("torch for CUDA", Standing.GOOD, f"built for CUDA{nccl}")
+        yield Finding("torch for CUDA", Standing.GOOD, f"built for CUDA {cuda}{nccl}")
 
 
 def _gpus() -> Iterator[Finding]:
     listing = list_devices()
     if not listing.devices:
-        why = listing.reason or "none"
-        yield Finding("GPUs", Standing.MISSING, why, "trials run on CPU ranks; zerobench plan predicts GPUs")
+        yield Finding("GPUs", Standing.MISSING, listing.reason or "none", _WITHOUT_GPUS)
         return
-    names = ", ".join(dict.fromkeys(device.name for device in listing.devices))
-    driver = f"driver {listing.driver_version}, CUDA {listing.cuda_version}"
-    yield Finding("GPUs", Standing.GOOD, f"{len(listing.devices)}: {names}; {driver}")
-    if not torch_has_cuda():
+    yield _visible(listing)
+    cuda = torch_cuda_version()
+    if cuda is None:
         yield Finding("torch for CUDA", Standing.MISSING, "torch was built without CUDA", "install torch's CUDA build")
+    elif _major(listing.cuda_version) < _major(cuda):
+        text = f"runs CUDA {listing.cuda_version}, and torch was built for {cuda}"
+        yield Finding(DRIVER, Standing.MISSING, text, "update the driver, or install an older CUDA build of torch")
     for fault in listing.faults:
-        yield Finding("GPU fault", Standing.LIMITED, fault)
-    yield from _other_processes(listing)
-
-
-def _other_processes(listing: DeviceListing) -> Iterator[Finding]:
+        yield Finding(
+            "GPU fault", Standing.LIMITED, fault, "nvidia-smi -q says more; often a reset or a reboot mends it"
+        )
     for device in listing.devices:
-        for process in DeviceReader.open(device.uuid, device.pci_bus_id).processes():
-            holds = "" if process.used_bytes is None else f" holds {format_bytes(process.used_bytes)}"
-            text = f"process {process.pid} ({process.name or 'not visible here'}){holds}"
-            yield Finding(f"GPU {device.index} in use", Standing.LIMITED, text, "wait for it, or CUDA_VISIBLE_DEVICES")
+        yield from _use(device)
+
+
+def _visible(listing: DeviceListing) -> Finding:
+    """The GPUs by their names, those that are split, and what CUDA_VISIBLE_DEVICES leaves of them."""
+    names = ", ".join(dict.fromkeys(device.name for device in listing.devices))
+    parts = [f"{len(listing.devices)}: {names}", f"driver {listing.driver_version}, CUDA {listing.cuda_version}"]
+    parts += [f"GPU {one.index} split into {len(one.mig_uuids)} by MIG" for one in listing.devices if one.mig_uuids]
+    hidden = choose_visible(listing, os.environ)
+    if hidden.not_sampled:
+        parts.append(f"{len(hidden.not_sampled)} hidden by {VARIABLE}={os.environ[VARIABLE]}")
+    if hidden.sampled:
+        return Finding("GPUs", Standing.GOOD, "; ".join(parts))
+    return Finding("GPUs", Standing.MISSING, "; ".join(parts), f"unset {VARIABLE}")
+
+
+def _use(device: DeviceInfo) -> Iterator[Finding]:
+    """Who holds memory of it; a container sees the memory that is used and not the processes outside of it."""
+    reader = DeviceReader.open(device.uuid, device.pci_bus_id)
+    processes, used = reader.processes(), reader.read(power=False).used_bytes
+    for process in processes:
+        holds = "" if process.used_bytes is None else f" holds {format_bytes(process.used_bytes)}"
+        text = f"process {process.pid} ({process.name or 'not visible here'}){holds}"
+        yield Finding(f"GPU {device.index} in use", Standing.LIMITED, text, _WAIT)
+    if not processes and used is not None and used > _IDLE_BYTES:
+        text = f"{format_bytes(used)} used, by no process that is visible here"
+        yield Finding(f"GPU {device.index} in use", Standing.LIMITED, text, _WAIT)
+
+
+def _major(version: str | None) -> float:
+    """A driver runs what was built for any minor version of its CUDA; one that does not say is taken to be new."""
+    first = (version or "").partition(".")[0]
+    return int(first) if first.isdigit() else math.inf
 
 
 def _compilers() -> Iterator[Finding]:
@@ -163,7 +203,8 @@ def _compilers() -> Iterator[Finding]:
         needs = "c++, ninja and nvcc" if on_cuda else "c++ and ninja"
         yield Finding("compilers", Standing.MISSING, "DeepSpeed's kernels cannot be compiled", f"install {needs}")
     if not can_compile_graphs(for_cuda=on_cuda):
-        yield Finding("torch.compile", Standing.LIMITED, "finds no compiler", "install g++")
+        needs = "g++ and Triton" if on_cuda else "g++"
+        yield Finding("torch.compile", Standing.LIMITED, f"needs {needs}", f"install {needs}")
 
 
 def _libaio() -> Iterator[Finding]:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -101,7 +102,7 @@ def spec_from_config(config: dict[str, Any], *, name: str, where: str, origin: P
         raise UserError(
             f"{where}: model_type: {model_type!r}; must be a transformers architecture, for example llama or gpt2"
         )
-    _check_texts({"name": name, **config}, where)
+    _check_values({"name": name, **config}, where)
     kept = _only_the_work(config)
     kept["use_cache"] = False
     if isinstance(kept.get("text_config"), dict):
@@ -116,17 +117,19 @@ def spec_from_config(config: dict[str, Any], *, name: str, where: str, origin: P
     return spec
 
 
-def _check_texts(value: object, where: str) -> None:
-    """JSON can write half a character of two halves, a file's name any bytes; no record can hold either."""
+def _check_values(value: object, where: str) -> None:
+    """JSON can write half a character of two halves, a file's name any bytes, and Python reads NaN: none is taken."""
     if isinstance(value, str) and not _is_text(value):
         raise UserError(f"{where}: {value!a} is not valid text: unpaired surrogate")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{where}: {value} is not a finite number")
     if isinstance(value, dict):
         for key, inner in value.items():
-            _check_texts(key, where)
-            _check_texts(inner, f"{where}: {key}" if _is_text(str(key)) else where)
+            _check_values(key, where)
+            _check_values(inner, f"{where}: {key}" if _is_text(str(key)) else where)
     if isinstance(value, list):
         for inner in value:
-            _check_texts(inner, where)
+            _check_values(inner, where)
 
 
 def _is_text(text: str) -> bool:

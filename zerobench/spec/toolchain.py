@@ -35,14 +35,20 @@ def torch_has_rpc() -> bool:
     return folder is None or (sys.platform == "linux" and (folder / "distributed" / "rpc").is_dir())
 
 
-def torch_has_cuda() -> bool:
-    """Whether the installed torch was built for CUDA, read from its version.py."""
+def torch_cuda_version() -> str | None:
+    """`13.0`: the CUDA that the installed torch was built for, read from its version.py; None where for none."""
     folder = package_folder("torch")
     try:
         text = "" if folder is None else (folder / "version.py").read_text(encoding="utf-8")
     except OSError:
-        return False
-    return re.search(r"^cuda\b[^=\n]*=\s*['\"]", text, re.MULTILINE) is not None
+        return None
+    found = re.search(r"^cuda\b[^=\n]*=\s*['\"]([\d.]*)", text, re.MULTILINE)
+    return None if found is None else found[1]
+
+
+def torch_has_cuda() -> bool:
+    """Whether the installed torch was built for CUDA."""
+    return torch_cuda_version() is not None
 
 
 def can_build_ops(*, for_cuda: bool) -> bool:

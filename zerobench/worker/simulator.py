@@ -67,9 +67,11 @@ def main() -> None:
     parser.add_argument("--world", type=Evidence, choices=list(_OF_ITS_WORLD), default=Evidence.SIMULATED)
     parser.add_argument("--jobs", type=int, default=1, help="trials at the same time")
     asked = parser.parse_args()
+    speaker = os.dup(sys.stdout.fileno())
+    os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is not taken for what is said here
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; standard input says when to end
     _import_everything(asked.world)
-    Simulator(asked.jobs).serve()
+    Simulator(asked.jobs, speaker).serve()
 
 
 def _import_everything(world: Evidence) -> None:
@@ -98,8 +100,9 @@ def _import_everything(world: Evidence) -> None:
 class Simulator:
     """Takes trials from standard input and keeps at most `jobs` of them running."""
 
-    def __init__(self, jobs: int) -> None:
+    def __init__(self, jobs: int, speaker: int) -> None:
         self._jobs = jobs
+        self._speaker = speaker
         self._waiting: list[str] = []
         self._running: dict[int, tuple[int, str]] = {}
         """By the descriptor of a process: its number, and the trial's folder."""
@@ -135,7 +138,7 @@ class Simulator:
         descriptor = os.pidfd_open(pid)
         self._running[descriptor] = (pid, folder)
         self._selector.register(descriptor, selectors.EVENT_READ)
-        _say("begun", pid, folder)
+        self._say("begun", pid, folder)
 
     def _reap(self, descriptor: int) -> None:
         pid, folder = self._running.pop(descriptor)
@@ -145,11 +148,10 @@ class Simulator:
         if code == AGAIN:
             self._start(folder, with_room=True)
         else:
-            _say("ended", code, folder)
+            self._say("ended", code, folder)
 
-
-def _say(verb: str, number: int, folder: str) -> None:
-    os.write(sys.stdout.fileno(), os.fsencode(f"{verb} {number} {folder}\n"))
+    def _say(self, verb: str, number: int, folder: str) -> None:
+        os.write(self._speaker, os.fsencode(f"{verb} {number} {folder}\n"))
 
 
 if __name__ == "__main__":

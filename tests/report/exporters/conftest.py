@@ -4,9 +4,10 @@ from __future__ import annotations
 
 import pytest
 
-from tests.report.sample_run import completed_trial, failed_trial, model, skipped_trial, spec, write_run
+from tests.report.sample_run import GIB, MIB, completed_trial, failed_trial, model, skipped_trial, spec, write_run
 from zerobench import store
-from zerobench.records import Failure, Phase
+from zerobench.folder import write_whole
+from zerobench.records import Category, Failure, MemoryCourse, MemoryCourses, Phase, StepKind
 from zerobench.report.exporters.exported import ExportedTrial, exported_trials
 
 HOSTILE = 'a"b\\c\n# HELP x\nfake_metric{x="1"} 9\n\x1b[31m<script>{{7*7}}'
@@ -32,3 +33,39 @@ def run(tmp_path_factory: pytest.TempPathFactory) -> store.Run:
 def exported(run: store.Run) -> list[ExportedTrial]:
     """Its trials, ready to be exported."""
     return list(exported_trials(run))
+
+
+@pytest.fixture(scope="session")
+def kept(run: store.Run) -> store.Run:
+    """The same run, of whose first trial two ranks kept their memory over start-up and a step."""
+    trial = run.plan.trials[0].trial_id
+    folder = run.folder.trial(trial)
+    for rank, largest in enumerate((700 * MIB, 5 * GIB)):
+        write_whole(folder.memory_courses(rank), _courses(trial, rank, largest).model_dump_json())
+    return run
+
+
+def _courses(trial_id: str, rank: int, largest: int) -> MemoryCourses:
+    """Parameters that stay, gradients that grow and go in two parts, and a temporary that is there between them."""
+    held = {
+        Phase.INIT: {Category.PARAMETERS: [0, 300 * MIB, 200 * MIB]},
+        Phase.FORWARD: {Category.PARAMETERS: [200 * MIB] * 3, Category.ACTIVATIONS: [0, 40 * MIB, 60 * MIB]},
+        Phase.BACKWARD: {
+            Category.PARAMETERS: [200 * MIB] * 3,
+            Category.ACTIVATIONS: [60 * MIB, 10 * MIB, 0],
+            Category.GRADIENTS: [0, largest, largest // 2],
+        },
+        Phase.STEP: {Category.PARAMETERS: [200 * MIB] * 3, Category.GRADIENTS: [largest // 2, 0, 0]},
+    }
+    phases = [
+        MemoryCourse(
+            step=StepKind.FIRST if phase is Phase.INIT else StepKind.STEADY,
+            phase=phase,
+            num_events=20,
+            events=[0, 7, 20],
+            sizes_bytes=sizes,
+            sites={Category.GRADIENTS: "deepspeed/runtime/engine.py:backward"},
+        )
+        for phase, sizes in reversed(held.items())  # as they were first entered is not as they ran
+    ]
+    return MemoryCourses(trial_id=trial_id, rank=rank, phases=phases)

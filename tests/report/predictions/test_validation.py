@@ -105,7 +105,7 @@ def test_markdown_has_the_cells_of_the_terminal() -> None:
     assert [column.header for column in listing.columns] == headers
 
 
-@pytest.mark.parametrize(("times", "error", "inside"), [(1.0, -0.055, "yes"), (2.0, -0.53, "no")])
+@pytest.mark.parametrize(("times", "error", "inside"), [(0.5, 0.89, "no"), (1.0, -0.055, "yes"), (2.0, -0.53, "no")])
 def test_expected_steps_stand_beside_measured_ones_inside_of_their_interval_or_not(
     times: float, error: float, inside: str
 ) -> None:

@@ -37,7 +37,7 @@ def ask() -> dict[str, Any]:
     from zerobench.worker.simulation.tensors import SimulatedTensors
 
     gpu = Gpu()
-    simulation.use_gpu(gpu, lambda _flops: None)
+    simulation.use_gpu(gpu, lambda _flops, _is_backward: None)
     accelerator = get_accelerator()
     gpu.allocated = 300
     with SimulatedTensors(lambda _flops: None):
@@ -100,7 +100,7 @@ def lock_pages() -> dict[str, Any]:
     from zerobench.worker.simulation.tensors import SimulatedTensors
 
     gpu = Gpu()
-    simulation.use_gpu(gpu, lambda _flops: None)
+    simulation.use_gpu(gpu, lambda _flops, _is_backward: None)
     accelerator = get_accelerator()
     with SimulatedTensors(lambda _flops: None):
         plain = torch.empty(30)

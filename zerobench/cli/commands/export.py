@@ -1,4 +1,4 @@
-"""`zerobench export`: the records of a run for Prometheus, TensorBoard and Weights & Biases, steps for Perfetto."""
+"""`zerobench export`: the records of a run for the tools that people already look at their training with."""
 
 # ruff: noqa: PLC0415 -- imports stand in the command: `zerobench --help` waits for none of them
 
@@ -30,19 +30,22 @@ def export(
         Path | None,
         typer.Option("--step-timeline", metavar="FILE", help="Streams over each expected step, for ui.perfetto.dev."),
     ] = None,
+    memory_viz: Annotated[
+        Path | None,
+        typer.Option(
+            "--memory-viz", metavar="DIR", help="Memory by category for pytorch.org/memory_viz, a file a trial."
+        ),
+    ] = None,
+    perfetto: Annotated[
+        Path | None,
+        typer.Option("--perfetto", metavar="FILE", help="Memory by category and phases for ui.perfetto.dev."),
+    ] = None,
     reports: Reports = REPORTS,
 ) -> Answer:
-    """Export a run to Prometheus, TensorBoard or Weights & Biases."""
+    """Export a run to Prometheus, TensorBoard, Weights & Biases, torch's memory_viz or Perfetto."""
     from zerobench.cli import export
 
-    request = export.Request(
-        run=run,
-        reports=reports,
-        prometheus=prometheus,
-        tensorboard=tensorboard,
-        wandb=wandb,
-        step_timeline=step_timeline,
-    )
+    request = export.Request(run, reports, prometheus, tensorboard, wandb, memory_viz, perfetto, step_timeline)
     done = []
     for line in export.export(request):
         typer.echo(line)

@@ -7,6 +7,7 @@ its moments, and SuperOffload's buffer for gradients. Updates are done at once, 
 
 from __future__ import annotations
 
+from contextlib import suppress
 from types import SimpleNamespace
 from typing import Any
 
@@ -17,12 +18,15 @@ _CONTROL_BYTES = 256
 
 def install() -> None:
     """Take the place of both processes, for the rest of this one."""
-    from deepspeed.runtime.superoffload import superoffload_stage3
-    from deepspeed.runtime.zenflow import engine_stage3, zenflow_stage_1_and_2
+    with suppress(ModuleNotFoundError):  # DeepSpeed before 0.18 has none, nor ZenFlow before 0.17.5
+        from deepspeed.runtime.superoffload import superoffload_stage3
 
-    superoffload_stage3.SuperOffloadCPUOptimizer = HelperOptimizer
-    engine_stage3.start_optimizer_process = start_zenflow
-    zenflow_stage_1_and_2.start_optimizer_process = start_zenflow
+        superoffload_stage3.SuperOffloadCPUOptimizer = HelperOptimizer
+    with suppress(ModuleNotFoundError):
+        from deepspeed.runtime.zenflow import engine_stage3, zenflow_stage_1_and_2
+
+        engine_stage3.start_optimizer_process = start_zenflow
+        zenflow_stage_1_and_2.start_optimizer_process = start_zenflow
 
 
 class HelperOptimizer:

@@ -7,8 +7,6 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pandas as pd
-
 from zerobench.records import Category, Place, Status
 from zerobench.report.charts.bar_marks import chart as bar_chart
 from zerobench.report.charts.bar_marks import cut
@@ -21,7 +19,7 @@ from zerobench.report.charts.shown import (
 )
 from zerobench.report.charts.stack import ORDER, Bar, stacked
 from zerobench.report.charts.words import ByteAxis, byte_axis
-from zerobench.report.figure import Figure
+from zerobench.report.figure import Columns, Figure, columns_of
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.units import format_bytes
@@ -98,7 +96,7 @@ def _capacity_sentence(capacity: Sequence[int], *, is_seen: bool) -> str:
     return f" Device capacity: {sizes}, beyond the chart's range."
 
 
-def _table(bars: Sequence[Bar], unit: ByteAxis) -> pd.DataFrame:
+def _table(bars: Sequence[Bar], unit: ByteAxis) -> Columns:
     """A row for each trial that is drawn, a column for each category that any of them has."""
     parts = sorted((part for bar in bars for part in bar.parts), key=lambda part: ORDER.index(part.group))
     categories = dict.fromkeys(part.category for part in parts)
@@ -108,4 +106,4 @@ def _table(bars: Sequence[Bar], unit: ByteAxis) -> pd.DataFrame:
         where = (bar.name, unit.show(bar.whole), str(bar.instant.rank), bar.instant.phase.value)
         rows.append((*where, *(unit.show(sizes.get(category)) for category in categories)))
     names = [f"{category.replace('_', ' ')} ({unit.name})" for category in categories]
-    return pd.DataFrame(rows, columns=["trial", f"peak ({unit.name})", "largest rank", "phase", *names])
+    return columns_of(["trial", f"peak ({unit.name})", "largest rank", "phase", *names], rows)

@@ -14,7 +14,7 @@ from zerobench.report.charts.words import byte_axis
 from zerobench.report.figure import Figure
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
-from zerobench.report.render.frame import table_frame
+from zerobench.report.render.columns import table_columns
 from zerobench.report.tables.batch_ramp import batch_ramp_table
 from zerobench.units import format_bytes
 
@@ -40,7 +40,7 @@ def figure(runs: RunFigures) -> Figure | None:
     caption += evidence_sentence(trials) + doubt_sentence(trials)
     plots = list(_plots(found))
     drawn = svg(arranged(plots, 2, 40), _KEY, title) if plots else None
-    return Figure(_KEY, title, caption, drawn, table_frame(batch_ramp_table(runs.figures)))
+    return Figure(_KEY, title, caption, drawn, table_columns(batch_ramp_table(runs.figures)))
 
 
 def _plots(found: Sequence[Size]) -> Iterator[Specification]:

@@ -11,18 +11,17 @@ from itertools import accumulate
 from typing import Any
 
 import altair as alt
-import pandas as pd
 
-from zerobench import store
-from zerobench.records import Category, MemoryCourse, MemoryCourses, Phase
+from zerobench.records import Category, MemoryCourse, Phase
 from zerobench.report import palette
 from zerobench.report.charts.render import WIDTH, Mark, Specification, arranged, data, layered, svg
 from zerobench.report.charts.shown import completed, doubt_sentence, evidence_sentence, most_telling, shown_sentence
 from zerobench.report.charts.stack import ORDER
 from zerobench.report.charts.words import ByteAxis, byte_axis
-from zerobench.report.figure import Figure
+from zerobench.report.figure import Columns, Figure, columns_of
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
+from zerobench.report.memory_courses import ranks_with_courses, read_courses, title
 from zerobench.units import format_bytes
 
 KEY = "memory-over-the-step"
@@ -31,7 +30,6 @@ _HEIGHT = 170
 _THINNEST = 0.003
 """Of the axis: what is thinner at its thickest is left to the table."""
 _FLATTENS = 3
-_TITLES = {Phase.INIT: "start-up", Phase.STEP: "optimizer step"}
 
 
 @dataclass(frozen=True)
@@ -75,7 +73,7 @@ def figure(runs: RunFigures) -> Figure | None:
         return None
     unit = byte_axis(panel.top for panel in panels)
     drawn = arranged([_drawn(panel, unit, panels) for panel in panels], 2, 18, y="independent", x="independent")
-    title = "Device memory over the step, by category"
+    heading = "Device memory over the step, by category"
     caption = (
         (
             "Start-up, then one steady step, in the order of allocations and frees; phases of equal width. "
@@ -87,26 +85,21 @@ def figure(runs: RunFigures) -> Figure | None:
         + doubt_sentence(chosen)
         + shown_sentence(len(panels), len(known))
     )
-    return Figure(KEY, title, caption, svg(drawn, KEY, title), _table(panels, unit))
+    return Figure(KEY, heading, caption, svg(drawn, KEY, heading), _table(panels, unit))
 
 
 def kept_by(runs: RunFigures, one: TrialFigures) -> int | None:
     """The lowest rank that kept a course."""
     folder = runs.run(one.run_id).folder.trial(one.trial_id)
-    ranks = (rank.rank for rank in one.ranks)
-    return next((rank for rank in ranks if folder.memory_courses(rank).exists()), None)
+    return next(iter(ranks_with_courses(folder, (rank.rank for rank in one.ranks))), None)
 
 
 def _panel(runs: RunFigures, one: TrialFigures) -> _Panel | None:
     rank = kept_by(runs, one)
     if rank is None:
         return None
-    path = runs.run(one.run_id).folder.trial(one.trial_id).memory_courses(rank)
-    phases = [phase for phase in store.read_record(path, MemoryCourses).phases if phase.sizes_bytes]
-    order = list(Phase)
-    if all(phase.phase is Phase.INIT for phase in phases):
-        return None
-    return _Panel(one, rank, sorted(phases, key=lambda phase: order.index(phase.phase)))
+    phases = read_courses(runs.run(one.run_id).folder.trial(one.trial_id), rank)
+    return None if all(phase.phase is Phase.INIT for phase in phases) else _Panel(one, rank, phases)
 
 
 def _drawn(panel: _Panel, unit: ByteAxis, panels: Sequence[_Panel]) -> Specification:
@@ -185,11 +178,7 @@ def _said(panel: _Panel, course: MemoryCourse, category: Category) -> str:
     most = format_bytes(max(course.sizes_bytes[category]))
     site = course.sites.get(category)
     where = f"\nmain allocation site: {site}" if site else ""
-    return f"{panel.one.marked_label}, {_name(course)}, {_words(category)}: up to {most}{where}"
-
-
-def _name(course: MemoryCourse) -> str:
-    return _TITLES.get(course.phase, course.phase.value)
+    return f"{panel.one.marked_label}, {title(course)}, {_words(category)}: up to {most}{where}"
 
 
 def _words(category: Category) -> str:
@@ -198,7 +187,7 @@ def _words(category: Category) -> str:
 
 def _phases(panel: _Panel, x: alt.X) -> list[Mark]:
     """The names of the phases, and lines between them."""
-    names = [{"at": index + 0.5, "text": _name(one)} for index, one in enumerate(panel.phases)]
+    names = [{"at": index + 0.5, "text": title(one)} for index, one in enumerate(panel.phases)]
     text = alt.Chart(data(names)).mark_text(fontSize=11, baseline="top", color="var(--muted)")
     lines = alt.Chart(data([{"at": index} for index in range(1, len(panel.phases))]))
     return [
@@ -227,12 +216,12 @@ def _sources(panels: Sequence[_Panel]) -> str:
     return f"{which}; requested bytes, before the allocator's rounding."
 
 
-def _table(panels: Sequence[_Panel], unit: ByteAxis) -> pd.DataFrame:
+def _table(panels: Sequence[_Panel], unit: ByteAxis) -> Columns:
     """A row for each category of each phase: its largest size, and where it was allocated."""
     rows = [
-        (panel.one.marked_label, _name(one), _words(category), unit.show(max(sizes)), one.sites.get(category, ""))
+        (panel.one.marked_label, title(one), _words(category), unit.show(max(sizes)), one.sites.get(category, ""))
         for panel in panels
         for one in panel.phases
         for category, sizes in one.sizes_bytes.items()
     ]
-    return pd.DataFrame(rows, columns=["trial", "phase", "category", f"largest ({unit.name})", "main allocation site"])
+    return columns_of(["trial", "phase", "category", f"largest ({unit.name})", "main allocation site"], rows)

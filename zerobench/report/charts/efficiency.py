@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from statistics import median
 
 import altair as alt
-import pandas as pd
 
 from zerobench.report.charts import lines, series
 from zerobench.report.charts.marks import strategies_sentence
@@ -20,7 +19,7 @@ from zerobench.report.charts.series import Place, Series
 from zerobench.report.charts.shown import completed, doubt_sentence
 from zerobench.report.charts.words import counted
 from zerobench.report.charts.world_size import VARYING, ranks_axis
-from zerobench.report.figure import Figure
+from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
 
 _BATCH = ("micro_batch_size", "gradient_accumulation_steps")
@@ -75,7 +74,7 @@ def _said(place: Place) -> str:
     return f"{place.one.marked_label}: {place.y:.0f} % on {ranks}, {rate:,.0f} tokens/s"
 
 
-def _table(drawn: Sequence[Series]) -> pd.DataFrame:
+def _table(drawn: Sequence[Series]) -> Columns:
     rows = [
         {
             "line": line.name,
@@ -88,4 +87,4 @@ def _table(drawn: Sequence[Series]) -> pd.DataFrame:
         for line in drawn
         for place in sorted(line.places, key=lambda place: place.x)
     ]
-    return pd.DataFrame(rows)
+    return columns_of_named(rows)

@@ -7,13 +7,12 @@ from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
-import pandas as pd
 
 from zerobench.report import palette
 from zerobench.report.charts.render import WIDTH, Mark, Specification, data, layered, svg
 from zerobench.report.charts.shown import doubt_sentence, evidence_sentence, most_telling, shown_sentence
 from zerobench.report.charts.words import ByteAxis, decimal_axis
-from zerobench.report.figure import Figure
+from zerobench.report.figure import Columns, Figure
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.tables.model_states import StatesRow, states_rows
@@ -126,11 +125,11 @@ def _sums(bar: _Bar, unit: ByteAxis) -> str:
     return f"{unit.label(bar.row.states.total_bytes)}{paper} {unit.name}"
 
 
-def _table(bars: Sequence[_Bar], unit: ByteAxis) -> pd.DataFrame:
-    table = pd.DataFrame({"trial": [bar.name for bar in bars]})
+def _table(bars: Sequence[_Bar], unit: ByteAxis) -> Columns:
+    table = {"trial": [bar.name for bar in bars]}
     for group in (*_STATES, "total"):
         name = palette.CATEGORY_NAMES.get(group, group)
         table[f"{name} ({unit.name})"] = [unit.show(getattr(bar.row.states, f"{group}_bytes")) for bar in bars]
         paper = [None if bar.row.paper is None else getattr(bar.row.paper, f"{group}_bytes") for bar in bars]
         table[f"{name} by the paper ({unit.name})"] = [unit.show(size) for size in paper]
-    return table.assign(terms=[bar.row.paper.text if bar.row.paper else "-" for bar in bars])
+    return table | {"terms": [bar.row.paper.text if bar.row.paper else "-" for bar in bars]}

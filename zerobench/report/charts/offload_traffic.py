@@ -7,7 +7,6 @@ from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
-import pandas as pd
 
 from zerobench.records import Category, Place, StepKind
 from zerobench.report import palette
@@ -21,7 +20,7 @@ from zerobench.report.charts.shown import (
 )
 from zerobench.report.charts.stack import stacked
 from zerobench.report.charts.words import ByteAxis, byte_axis, part_sentence
-from zerobench.report.figure import Figure
+from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
 
@@ -169,7 +168,7 @@ def _caption(trials: Sequence[TrialFigures], known: int, *, has_rates: bool) -> 
     return text + evidence_sentence(trials) + doubt_sentence(trials) + shown_sentence(len(trials), known)
 
 
-def _table(trials: Sequence[_Held], unit: ByteAxis) -> pd.DataFrame:
+def _table(trials: Sequence[_Held], unit: ByteAxis) -> Columns:
     rows = [
         {
             "trial": held.one.marked_label,
@@ -181,4 +180,4 @@ def _table(trials: Sequence[_Held], unit: ByteAxis) -> pd.DataFrame:
         }
         for held in trials
     ]
-    return pd.DataFrame(rows)
+    return columns_of_named(rows)

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import altair as alt
-import pandas as pd
 
 from zerobench.report.charts.marks import SIDES, point, points, strategies_sentence
 from zerobench.report.charts.render import WIDTH, Mark, Specification, arranged, data, layered, svg
 from zerobench.report.charts.shown import completed
 from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.column_units import plain
-from zerobench.report.figure import Figure
+from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.units import format_bytes
@@ -189,7 +188,7 @@ def _caption(places: Sequence[Place], number: int) -> str:
     return text
 
 
-def _table(places: Sequence[Place], unit: ByteAxis) -> pd.DataFrame:
+def _table(places: Sequence[Place], unit: ByteAxis) -> Columns:
     rows = [
         {
             "trial": place.one.marked_label,
@@ -200,4 +199,4 @@ def _table(places: Sequence[Place], unit: ByteAxis) -> pd.DataFrame:
         }
         for place in sorted(places, key=lambda place: (place.one.spec.model.name, place.size))
     ]
-    return pd.DataFrame(rows)
+    return columns_of_named(rows)

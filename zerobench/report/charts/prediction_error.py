@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from statistics import median
 
 import altair as alt
-import pandas as pd
 
 from zerobench.records import Place, StepKind
 from zerobench.report.charts.render import WIDTH, Specification, arranged, data, layered, svg
 from zerobench.report.charts.words import ByteAxis, byte_axis, counted
-from zerobench.report.figure import Figure
+from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.predictions.predicted import Cell
@@ -150,7 +149,7 @@ def _percent(error: float, *, signed: bool = False) -> str:
     return f"{percent:+.{digits}f} %" if signed else f"{percent:.{digits}f} %"
 
 
-def _table(found: Sequence[Pair], unit: ByteAxis) -> pd.DataFrame:
+def _table(found: Sequence[Pair], unit: ByteAxis) -> Columns:
     rows = [
         {
             "trial": pair.one.marked_label,
@@ -163,4 +162,4 @@ def _table(found: Sequence[Pair], unit: ByteAxis) -> pd.DataFrame:
         }
         for pair in found
     ]
-    return pd.DataFrame(rows)
+    return columns_of_named(rows)

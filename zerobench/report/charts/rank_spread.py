@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import altair as alt
-import pandas as pd
 
 from zerobench.report.charts.marks import SIDES
 from zerobench.report.charts.render import WIDTH, Specification, data, layered, svg
 from zerobench.report.charts.shown import MOST_ROWS, completed, doubt_sentence
 from zerobench.report.charts.words import ByteAxis, byte_axis, counted
-from zerobench.report.figure import Figure
+from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.stats import RankSpread, spread_over_ranks
@@ -157,9 +156,9 @@ def _points(one: TrialFigures, spread: RankSpread, unit: ByteAxis) -> list[_Rank
     ]
 
 
-def _table(found: Sequence[Spread], unit: ByteAxis) -> pd.DataFrame:
+def _table(found: Sequence[Spread], unit: ByteAxis) -> Columns:
     less = byte_axis(_reach(spread) for _, spread in found)
-    return pd.DataFrame(
+    return columns_of_named(
         [
             {
                 "trial": one.marked_label,

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from zerobench.report.figure import Figure
 from zerobench.report.figures.runs import RunFigures
-from zerobench.report.render.frame import table_frame
+from zerobench.report.render.columns import table_columns
 from zerobench.report.tables.checkpoints import checkpoints_table
 
 
@@ -13,4 +13,4 @@ def figure(runs: RunFigures) -> Figure | None:
     table = checkpoints_table(runs.figures)
     if not table.lines:
         return None
-    return Figure("checkpoints", "Checkpoints and faults", table.caption, None, table_frame(table))
+    return Figure("checkpoints", "Checkpoints and faults", table.caption, None, table_columns(table))

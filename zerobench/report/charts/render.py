@@ -9,7 +9,7 @@ from __future__ import annotations
 import json
 import mmap
 import re
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from functools import cache
 from typing import Any
 from xml.sax.saxutils import quoteattr
@@ -108,7 +108,14 @@ def arranged(plots: Sequence[Specification], columns: int, spacing: float, **ind
     return {"concat": bare, "columns": columns, "spacing": spacing, "datasets": datasets, **resolve}
 
 
-def svg(plot: Specification, key: str, label: str) -> str:
+class Drawing(str):
+    """An `<svg>` element that knows what it was drawn of, Vega-Lite with variables for colours."""
+
+    __slots__ = ("specification",)
+    specification: Specification
+
+
+def svg(plot: Specification, key: str, label: str) -> Drawing:
     """`plot` (layered or arranged) as an `<svg>` element that takes the width it is given; `label` names it as a whole.
 
     Raises ValueError: Vega-Lite refuses the specification. Raises UserError: this process may not draw.
@@ -126,9 +133,19 @@ def svg(plot: Specification, key: str, label: str) -> str:
     body = _GEOMETRY.sub(lambda found: _DIGITS.sub(r"\1", found[0]), body)
     body = _SILENT.sub(r'\g<0> pointer-events="none"', body)
     hatched = f'fill="{HATCH}"'
-    if hatched not in body:
-        return opening + body
-    return opening + _pattern(key) + body.replace(hatched, f'fill="url(#{key}-hatch)"')
+    pattern = _pattern(key) if hatched in body else ""
+    drawing = Drawing(opening + pattern + body.replace(hatched, f'fill="url(#{key}-hatch)"'))
+    drawing.specification = specification
+    return drawing
+
+
+def chart_of(drawing: Drawing, replaced: Callable[[str], str]) -> Any:
+    """The altair chart that `drawing` was made of, `replaced` putting colours where its variables stand.
+
+    Hatching is a pattern of our drawings' own: what is predicted is pale instead.
+    """
+    text = replaced(json.dumps(drawing.specification)).replace(HATCH, "#ffffff80")
+    return alt.Chart.from_dict(json.loads(text))
 
 
 @cache

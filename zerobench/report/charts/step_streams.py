@@ -6,13 +6,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import altair as alt
-import pandas as pd
 
 from zerobench.report import palette
 from zerobench.report.charts.render import WIDTH, Specification, arranged, data, layered, svg
 from zerobench.report.charts.shown import completed, most_telling, shown_sentence
 from zerobench.report.column_units import time_unit
-from zerobench.report.figure import Figure
+from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.predicted_speed import predicted_timeline
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
@@ -83,7 +82,7 @@ def _drawn(panel: _Panel) -> Specification:
     return layered([bars], WIDTH - 170, _ROW * len(lanes), panel.one.marked_label)
 
 
-def _table(panels: Sequence[_Panel]) -> pd.DataFrame:
+def _table(panels: Sequence[_Panel]) -> Columns:
     unit = time_unit(panel.step.step_s for panel in panels)
     rows = []
     for panel in panels:
@@ -92,4 +91,4 @@ def _table(panels: Sequence[_Panel]) -> pd.DataFrame:
         for name, value in [("whole step", panel.step.step_s), *seconds.items()]:
             share = f"{value / panel.step.step_s:.1%}"
             rows.append({"trial": panel.one.marked_label, "what": name, unit.name: unit.show(value), "share": share})
-    return pd.DataFrame(rows)
+    return columns_of_named(rows)

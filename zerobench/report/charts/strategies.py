@@ -5,12 +5,11 @@ from __future__ import annotations
 from collections.abc import Sequence
 
 import altair as alt
-import pandas as pd
 
 from zerobench.report import palette
 from zerobench.report.charts.render import WIDTH, Mark, Specification, data, layered, svg
 from zerobench.report.charts.words import counted
-from zerobench.report.figure import Figure
+from zerobench.report.figure import Columns, Figure
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.strategies.rows import Compared, is_comparison
 from zerobench.units import format_seconds
@@ -79,13 +78,11 @@ def _speed_chart(rows: Sequence[Compared]) -> Specification:
     return layered(layers, _plot_width(names), _ROW_HEIGHT * len(names))
 
 
-def _speed_table(rows: Sequence[Compared]) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "trial": [_name(row) for row in rows],
-            "ranks": [f"{row.spec.world_size:,}" for row in rows],
-            "step": [format_seconds(row.figures.step_s) for row in rows],
-            "speed-up": [f"{row.speed_up or 0:.2f}" for row in rows],
-            "efficiency (%)": [f"{100 * (row.efficiency or 0):.0f}" for row in rows],
-        }
-    )
+def _speed_table(rows: Sequence[Compared]) -> Columns:
+    return {
+        "trial": [_name(row) for row in rows],
+        "ranks": [f"{row.spec.world_size:,}" for row in rows],
+        "step": [format_seconds(row.figures.step_s) for row in rows],
+        "speed-up": [f"{row.speed_up or 0:.2f}" for row in rows],
+        "efficiency (%)": [f"{100 * (row.efficiency or 0):.0f}" for row in rows],
+    }

@@ -8,13 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import altair as alt
-import pandas as pd
 
 from zerobench.report import palette
 from zerobench.report.charts.render import WIDTH, Specification, data, layered, svg
 from zerobench.report.charts.shown import completed
 from zerobench.report.charts.words import ByteAxis, byte_axis, share
-from zerobench.report.figure import Figure
+from zerobench.report.figure import Columns, Figure
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.nvml_view import Waterfall, waterfall
 from zerobench.units import format_bytes
@@ -129,11 +128,9 @@ def _chart(steps: list[Step], unit: ByteAxis) -> Specification:
     return layered([parts, sizes], WIDTH - 170, _ROW_HEIGHT * len(names))
 
 
-def _table(steps: list[Step], unit: ByteAxis) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "what": [step.name for step in steps],
-            f"bytes ({unit.name})": [unit.show(step.num_bytes) for step in steps],
-            "of used": [share(step.num_bytes, steps[0].num_bytes) for step in steps],
-        }
-    )
+def _table(steps: list[Step], unit: ByteAxis) -> Columns:
+    return {
+        "what": [step.name for step in steps],
+        f"bytes ({unit.name})": [unit.show(step.num_bytes) for step in steps],
+        "of used": [share(step.num_bytes, steps[0].num_bytes) for step in steps],
+    }

@@ -6,8 +6,6 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
 
-import pandas as pd
-
 from zerobench.units import format_bytes
 
 _SIZES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
@@ -27,7 +25,7 @@ class ByteAxis:
 
     def show(self, num_bytes: Any) -> str:
         """`num_bytes` in this unit, without its name, for a table whose header names it; `-` where not available."""
-        if num_bytes is None or pd.isna(num_bytes):
+        if num_bytes is None or num_bytes != num_bytes:  # noqa: PLR0124 -- only NaN differs from itself
             return "-"
         return "0" if num_bytes == 0 else f"{self.of(num_bytes):,.{self.digits}f}"
 

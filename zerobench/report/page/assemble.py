@@ -27,7 +27,7 @@ from zerobench.report.page.environment import environment_grids, utc_text
 from zerobench.report.page.policy import content_security_policy
 from zerobench.report.page.reasons import reasons
 from zerobench.report.palette import colours
-from zerobench.report.render.grid import Column, Grid, frame_grid, grid
+from zerobench.report.render.grid import Column, Grid, columns_grid, grid
 from zerobench.report.render.html import listing_grid, table_grid
 from zerobench.report.render.visible import visible
 from zerobench.report.tables.outcomes import TITLE as OUTCOMES
@@ -162,7 +162,7 @@ def _drawn(figures: Iterable[Figure]) -> Iterator[Drawn]:
         number = None if figure.svg is None else next(numbers)
         svg = None if figure.svg is None else Markup(drawing(figure.svg, figure.key))  # noqa: S704 -- drawing() checks
         title, caption = visible(figure.title.rstrip(".")), visible(figure.caption)
-        yield Drawn(figure.key, number, title, caption, svg, frame_grid(f"{title}.", figure.table))
+        yield Drawn(figure.key, number, title, caption, svg, columns_grid(f"{title}.", figure.columns))
 
 
 _SECTIONS = {

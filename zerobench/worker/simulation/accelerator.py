@@ -138,7 +138,13 @@ class SimulatedAccelerator(CPU_Accelerator):  # type: ignore[misc] # DeepSpeed p
         """Every GPU's."""
         return True
 
-    pin_memory = DeepSpeedAccelerator.pin_memory
+    if hasattr(DeepSpeedAccelerator, "_torch_pin_memory"):
+        pin_memory = DeepSpeedAccelerator.pin_memory
+    else:  # DeepSpeed before 0.19.6, which benchmarks/versions plays too
+
+        def pin_memory(self, tensor: torch.Tensor, align_bytes: int = 1) -> torch.Tensor:  # noqa: ARG002 -- DeepSpeed's
+            """A copy in page-locked memory."""
+            return self._torch_pin_memory(tensor)
 
     def _torch_pin_memory(self, tensor: torch.Tensor) -> torch.Tensor:
         """A copy in page-locked memory (at::native::_pin_memory)."""

@@ -27,6 +27,8 @@ _FLASH_MULTIPLE = 8
 _HALF = (torch.float16, torch.bfloat16)
 _LARGEST_HEAD = 256
 """Of cuDNN and flash."""
+_MOST_SEQUENCES = 65_535
+"""torch asks cuDNN for no more, and flash, which it takes then, has no grid for them."""
 _CUDNN_MAJORS = (9, 10)
 """Compute capabilities on which torch prefers cuDNN's kernel (check_prefer_cudnn_attention)."""
 _count: list[Callable[[int, bool], None]] = []
@@ -64,6 +66,8 @@ def _attention(
     kernel = _choice(query, key, attn_mask is not None)
     if kernel is Kernel.TEXTBOOK:
         return _textbook(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)[0]
+    if kernel is Kernel.FLASH and query.shape[0] > _MOST_SEQUENCES:
+        raise RuntimeError(f"CUDA error: invalid configuration argument: attention over {query.shape[0]:,} sequences")
     dim = query.shape[-1]
     if kernel is Kernel.FLASH and dim % _FLASH_MULTIPLE:
         added = _FLASH_MULTIPLE - dim % _FLASH_MULTIPLE
@@ -76,7 +80,7 @@ def _choice(query: torch.Tensor, key: torch.Tensor, has_mask: bool) -> Kernel:
     """The kernel that torch would choose, for values of the same head size."""
     dim, is_half = query.shape[-1], query.dtype in _HALF
     if is_half and dim <= _LARGEST_HEAD:
-        if _prefers_cudnn[0] and dim % _FLASH_MULTIPLE == 0:
+        if _prefers_cudnn[0] and dim % _FLASH_MULTIPLE == 0 and query.shape[0] <= _MOST_SEQUENCES:
             return Kernel.CUDNN
         if not has_mask:
             return Kernel.FLASH

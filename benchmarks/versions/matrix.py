@@ -1,0 +1,108 @@
+"""What each DeepSpeed release takes for the same forty configurations, by simulation: which upgrade cost whom what.
+
+    python benchmarks/versions/matrix.py measure 0.18.9 0.19.8     # peaks.csv; some minutes a release on two cores
+    python benchmarks/versions/matrix.py show                      # docs/deepspeed-versions.md and its chart
+
+Each release is installed by pip, without what it depends on, into a folder of its own (--folder), and plays with the
+torch and transformers that are here. Its rows of peaks.csv take the place of earlier ones. Where a release cannot play
+a configuration, its row says why.
+"""
+
+from __future__ import annotations
+
+import argparse
+import csv
+import os
+import subprocess
+import sys
+from collections.abc import Iterable, Mapping
+from pathlib import Path
+
+ROOT = Path(__file__).resolve().parents[2]
+sys.path.insert(0, str(ROOT))
+
+from benchmarks.prediction.simulated import attempt  # noqa: E402 -- as a script it is started from anywhere
+from benchmarks.versions.cells import cells, figures  # noqa: E402
+from benchmarks.versions.pages import write_pages  # noqa: E402
+from zerobench.records import RankRecord  # noqa: E402
+
+PEAKS = Path(__file__).with_name("peaks.csv")
+_KEYS = ("deepspeed", "cell", "failure")
+_CACHE = Path.home() / ".cache" / "zerobench" / "deepspeed"
+
+Row = dict[str, str]
+
+
+def main() -> None:
+    """Measure releases, play the cells in one of them, or write the page."""
+    parser = argparse.ArgumentParser(description=__doc__, formatter_class=argparse.RawDescriptionHelpFormatter)
+    verbs = parser.add_subparsers(dest="verb", required=True)
+    measure = verbs.add_parser("measure", help="install releases and play the cells in each")
+    measure.add_argument("releases", nargs="+", metavar="RELEASE")
+    measure.add_argument("--folder", type=Path, default=_CACHE, help="where releases are installed")
+    play = verbs.add_parser("play", help="play the cells with the DeepSpeed that is found first")
+    for one in (measure, play):
+        one.add_argument("--jobs", type=int, default=2)
+        one.add_argument("--only", default="", help="cells whose name has this in it")
+        one.add_argument("--peaks", type=Path, default=PEAKS, help="the table that rows are added to")
+    verbs.add_parser("show", help="write the page of docs/ and its chart")
+    asked = parser.parse_args()
+    if asked.verb == "show":
+        write_pages(read(PEAKS))
+    elif asked.verb == "play":
+        _play(asked.jobs, asked.only, asked.peaks)
+    else:
+        for release in asked.releases:
+            _measure(release, asked.folder, ["--jobs", str(asked.jobs), "--only", asked.only, "--peaks", asked.peaks])
+
+
+def _measure(release: str, folder: Path, options: list[str | Path]) -> None:
+    """In a process of its own, in which that release is found before any other, and compiles nothing of ours anew."""
+    place = folder / release
+    if not (place / "deepspeed").is_dir():
+        command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-build-isolation", "--target", place]
+        subprocess.run([*command, f"deepspeed=={release}"], env=os.environ | {"DS_BUILD_OPS": "0"}, check=True)
+    added = {"PYTHONPATH": f"{place}{os.pathsep}{ROOT}", "TORCH_EXTENSIONS_DIR": str(folder / "kernels" / release)}
+    subprocess.run([sys.executable, __file__, "play", *options], env=os.environ | added, check=True)
+
+
+def _play(jobs: int, only: str, peaks: Path) -> None:
+    from deepspeed import __version__ as release  # noqa: PLC0415 -- of this process alone
+
+    chosen = {name: trial for name, trial in cells().items() if only in name}
+    rows = [_row(release, name, found) for name, found in zip(chosen, attempt([*chosen.values()], jobs), strict=True)]
+    kept = [row for row in read(peaks) if row["deepspeed"] != release or row["cell"] not in chosen]
+    _write(peaks, [*kept, *rows])
+    print(f"DeepSpeed {release}: {sum(not row['failure'] for row in rows)} of {len(rows)} configurations")
+
+
+def _row(release: str, name: str, found: RankRecord | str) -> Row:
+    row = {"deepspeed": release, "cell": name, "failure": found if isinstance(found, str) else ""}
+    return row | ({} if isinstance(found, str) else {key: str(value) for key, value in figures(found).items()})
+
+
+def read(peaks: Path) -> list[Row]:
+    """The rows of `peaks`, none where it is not there; what a row does not have is empty."""
+    if not peaks.exists():
+        return []
+    with peaks.open(encoding="utf-8", newline="") as file:
+        return list(csv.DictReader(file))
+
+
+def _write(peaks: Path, rows: Iterable[Mapping[str, str]]) -> None:
+    """In the order of releases and cells."""
+    order = list(cells())
+    ordered = sorted(rows, key=lambda row: (_numbers(row["deepspeed"]), order.index(row["cell"])))
+    columns = list(dict.fromkeys([*_KEYS, *(key for row in ordered for key in row)]))
+    with peaks.open("w", encoding="utf-8", newline="") as file:
+        table = csv.DictWriter(file, columns, restval="", lineterminator="\n")
+        table.writeheader()
+        table.writerows(ordered)
+
+
+def _numbers(release: str) -> list[int]:
+    return [int(part) for part in release.partition("+")[0].split(".")]
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,89 @@
+"""The snapshots of torch, read by torch's own viewer."""
+
+from __future__ import annotations
+
+import pickle
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from tests.report.exporters.conftest import GIB, MIB
+from zerobench import store
+from zerobench.errors import UserError
+from zerobench.report.exporters.memory_viz import snapshot, write_memory_viz
+from zerobench.report.exporters.timelines import timelines
+
+LARGEST = (700 * MIB, 5 * GIB)
+
+
+@pytest.fixture(scope="module")
+def read(kept: store.Run, tmp_path_factory: pytest.TempPathFactory) -> dict[str, Any]:
+    folder = tmp_path_factory.mktemp("memory-viz") / "made"
+    assert write_memory_viz(timelines(kept), folder) == 1
+    [path] = folder.iterdir()
+    text = path.read_bytes()
+    assert text[:2] == b"\x80\x04", "the viewer's own reader knows no newer protocol"
+    loaded: dict[str, Any] = pickle.loads(text)  # noqa: S301 -- written above
+    return loaded
+
+
+def totals(events: list[dict[str, Any]]) -> list[int]:
+    """Bytes that are live after each instant; every free is of a block that is live, at its address and size."""
+    live: dict[int, int] = {}
+    found: dict[int, int] = {}
+    for event in events:
+        if event["action"] == "alloc":
+            end = event["addr"] + event["size"]
+            assert not [one for one, size in live.items() if one < end and event["addr"] < one + size], "blocks overlap"
+            live[event["addr"]] = event["size"]
+        elif event["action"] == "free_completed":
+            assert live.pop(event["addr"]) == event["size"]
+        found[event["time_us"]] = sum(live.values())
+    return [found[at] for at in sorted(found) if at]
+
+
+def test_every_rank_is_a_device_whose_total_is_that_of_its_course(read: dict[str, Any]) -> None:
+    assert len(read["device_traces"]) == len(LARGEST)
+    for trace, largest in zip(read["device_traces"], LARGEST, strict=True):
+        activations = [200 + more for more in (0, 40, 60)]
+        backward = [260 * MIB, 210 * MIB + largest, 200 * MIB + largest // 2]
+        step = [200 * MIB + largest // 2, 200 * MIB]
+        expected = [*(mib * MIB for mib in (300, 200, *activations)), *backward, *step]
+        seen = totals(trace)
+        assert [size for i, size in enumerate(seen) if not i or size != seen[i - 1]] == [
+            size for i, size in enumerate(expected) if not i or size != expected[i - 1]
+        ]
+
+
+def test_a_block_s_top_frame_and_its_colour_are_its_category_and_its_site_stands_below(read: dict[str, Any]) -> None:
+    events = [event for event in read["device_traces"][0] if event["action"] == "alloc"]
+    assert {event["frames"][0]["name"] for event in events} == {"parameters", "activations", "gradients"}
+    assert all(event["category"] == event["frames"][0]["name"] for event in events)
+    [site] = {
+        tuple(frame.values()) for event in events if event["category"] == "gradients" for frame in event["frames"][1:2]
+    }
+    assert site == ("backward", "deepspeed/runtime/engine.py", 0)
+    assert any(event.get("category") == "unknown" for event in read["device_traces"][0])
+
+
+def test_torch_s_viewer_accounts_for_every_byte_by_category(read: dict[str, Any]) -> None:
+    viewer = pytest.importorskip("torch.cuda._memory_viz")
+    lines = viewer.memory(read, format_flamegraph=str)
+    assert "active_allocated" in lines
+    assert f":0:parameters {200 * MIB}" in lines
+    said = viewer.segsum(read)  # raises where blocks do not add up to segments
+    assert "segments: 6" in said
+    traced = viewer.trace(read)
+    assert "Device 1 ----------------" in traced
+    assert f"a = cudaMalloc({2**42}, 300.0MiB)" in traced
+    assert "= a[0:200.0MiB]" in traced
+    for page in (viewer.trace_plot(read), viewer.segment_plot(read)):
+        assert "add_local_files" in page
+
+
+def test_a_run_that_kept_nothing_is_one_line(tmp_path: Path) -> None:
+    with pytest.raises(UserError, match=r"^--memory-viz: no trial has kept its memory over the step"):
+        write_memory_viz([], tmp_path / "none")
+    assert not (tmp_path / "none").exists()
+    assert snapshot([])["device_traces"] == []

@@ -1,0 +1,31 @@
+"""The memory over start-up and a step that trials kept, in the order in which it ran."""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from zerobench import store
+from zerobench.folder import TrialFolder
+from zerobench.records import MemoryCourse, MemoryCourses, Phase
+
+_ORDER = list(Phase)
+_TITLES = {Phase.INIT: "start-up", Phase.STEP: "optimizer step"}
+
+
+def ranks_with_courses(folder: TrialFolder, ranks: Iterable[int]) -> list[int]:
+    """Those of `ranks` that kept one."""
+    return [rank for rank in ranks if folder.memory_courses(rank).exists()]
+
+
+def read_courses(folder: TrialFolder, rank: int) -> list[MemoryCourse]:
+    """Its phases, without those that held nothing.
+
+    Raises UserError: it is torn, corrupt or newer than this version.
+    """
+    phases = store.read_record(folder.memory_courses(rank), MemoryCourses).phases
+    return sorted((one for one in phases if one.sizes_bytes), key=lambda one: _ORDER.index(one.phase))
+
+
+def title(course: MemoryCourse) -> str:
+    """The phase in words."""
+    return _TITLES.get(course.phase, course.phase.value)
