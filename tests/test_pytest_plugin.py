@@ -68,7 +68,7 @@ def test_a_gate_without_anything_kept_is_red(pytester: pytest.Pytester) -> None:
 
 def test_a_limit_that_is_none_is_said_in_a_line(pytester: pytest.Pytester) -> None:
     write(pytester, "2", GIB)
-    run(pytester).stdout.fnmatch_lines(["*zerobench_memory('2'): *has no unit*"])
+    run(pytester).stdout.fnmatch_lines(["*zerobench_memory('2'): *unit missing*"])
 
 
 def test_pip_makes_it_known_to_pytest() -> None:

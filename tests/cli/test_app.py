@@ -169,7 +169,7 @@ def test_resuming_with_another_sweep_is_refused_and_with_the_same_goes_on(call: 
     [path] = (tmp_path / "reports").iterdir()
     code, _, err = call("run", "quickstart", "--resume", path.name)
     assert code == 2
-    assert "was planned otherwise" in err
+    assert "has another plan" in err
     assert call("run", *MORE_RANKS_THAN_CORES, "--resume", path.name)[0] == 0
 
 

@@ -83,7 +83,7 @@ def test_a_run_on_a_cluster_is_told_in_80_columns(tmp_path: Path) -> None:
         "",
         "Waiting",
         "job     trials  reason",
-        "─" * 60,
+        "─" * 56,
         "1-node       1  their task is running other trials first",
         "1-node       1  waiting for nodes (Resources)",
         "",

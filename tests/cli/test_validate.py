@@ -27,7 +27,7 @@ def test_an_earlier_run_is_read_and_its_errors_are_printed_and_written(validate:
     assert (code, err) == (0, "")
     assert "Simulated against measured: device memory" in out
     assert "Solo against measured: device memory" in out
-    assert "- zero3: was measured, but its losses differ from those of single n1 ga2" in out
+    assert "- zero3: was measured, but its losses differ from those of single n1" in out
     row = next(line.split() for line in out.splitlines() if line.startswith("peak") and " all " in line)
     markdown = (tmp_path / "errors.md").read_text()
     assert markdown.startswith(f"# Predicted against measured: {RUN_ID}\n")

@@ -32,9 +32,9 @@ def theirs(tmp_path: Path) -> Path:
 def test_a_lock_that_is_a_link_is_refused_and_its_target_stays(run: RunFolder, theirs: Path, link) -> None:
     link(theirs, run.path / ".lock")
     link(theirs, run.trial("first").lock)
-    with pytest.raises(UserError, match=r"^RUN: .*/\.lock is a link or no plain file"):
+    with pytest.raises(UserError, match=r"^RUN: .*/\.lock is a link or not a regular file"):
         locked(run).__enter__()
-    with pytest.raises(UserError, match=r"^RUN: .*/first/\.lock is a link or no plain file"):
+    with pytest.raises(UserError, match=r"^RUN: .*/first/\.lock is a link or not a regular file"):
         trial_locked(run.trial("first")).__enter__()
     assert theirs.read_text() == "precious"
 
@@ -42,7 +42,7 @@ def test_a_lock_that_is_a_link_is_refused_and_its_target_stays(run: RunFolder, t
 @pytest.mark.parametrize("make", [Path.mkdir, os.mkfifo])
 def test_a_lock_that_is_no_plain_file_is_refused_at_once(run: RunFolder, make) -> None:
     make(run.path / ".lock")
-    with pytest.raises(UserError, match=r"no plain file"):
+    with pytest.raises(UserError, match=r"not a regular file"):
         locked(run).__enter__()
 
 

@@ -269,7 +269,7 @@ def _disk(reports: Path) -> Iterator[Finding]:
         yield Finding("disk", Standing.MISSING, f"{format_bytes(free)} free in {folder}", "choose another --reports")
         return
     rate = format_bytes(int(write_bytes_per_s(folder)))
-    yield Finding("disk", Standing.GOOD, f"writes {rate} a second, {format_bytes(free)} free in {folder}")
+    yield Finding("disk", Standing.GOOD, f"writes {rate}/s, {format_bytes(free)} free in {folder}")
 
 
 def write_bytes_per_s(folder: Path) -> float:

@@ -102,7 +102,7 @@ def test_accelerates_options_become_its_environment(train):
         (["python", "-c", "print()"], {}, "python -c is not supported; put the code into a file"),
         (["python", "missing.py"], {}, "COMMAND: missing.py: no such script"),
         (["bash", "train.sh"], {}, "'bash' is not a launcher that zerobench emulate supports; choices: deepspeed"),
-        (["no_such_command"], {}, "'no_such_command' is not found"),
+        (["no_such_command"], {}, "'no_such_command' not found"),
         (["torchrun", "--no-python", "deepspeed", "train.py"], {}, "nested launchers are not supported"),
     ],
 )
