@@ -42,7 +42,7 @@ SLOWER = {
     "tests/search/test_fastest.py::test_a_world_where": "a run, which asks the machine's programs",
     "tests/search/test_fastest.py::test_rounds_join": "a run, which asks the machine's programs",
     "tests/ds_config/test_written.py": "transformers and DeepSpeed",
-    "tests/cli/test_report.py::test_a_page_is_written_without": "an interpreter of its own",
+    "tests/cli/test_report.py::test_a_page_and_json_are_written": "an interpreter of its own",
     "tests/cli/test_status.py": "Slurm's programs, played by a script",
     "tests/cli/test_strategies.py": "a compiler that is asked",
     "tests/cli/test_submit.py": "Slurm's programs, played by a script",

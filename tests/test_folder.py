@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from zerobench.folder import write_whole
+from zerobench.folder import write_pieces, write_whole
 
 
 @pytest.mark.parametrize("failing", ["fsync", "replace"])
@@ -22,3 +22,15 @@ def test_a_write_that_fails_leaves_the_old_file_and_nothing_beside_it(
     with pytest.raises(OSError, match="No space left"):
         write_whole(tmp_path / "record.json", "new")
     assert {path.name: path.read_text() for path in tmp_path.iterdir()} == {"record.json": "old"}
+
+
+def test_a_pipe_that_somebody_names_is_written_to_and_stays_a_pipe(tmp_path: Path) -> None:
+    """As /dev/stdout and /dev/null, which root would else replace by a file."""
+    pipe = tmp_path / "pipe"
+    os.mkfifo(pipe)
+    reader = os.open(pipe, os.O_RDONLY | os.O_NONBLOCK)
+    write_pieces(pipe, ["a", "b"])
+    assert os.read(reader, 9) == b"ab"
+    os.close(reader)
+    assert pipe.is_fifo()
+    assert list(tmp_path.iterdir()) == [pipe]

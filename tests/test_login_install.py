@@ -163,7 +163,7 @@ def test_a_plan_by_formula_ends_in_a_recommendation_that_knows_the_step(login: L
     assert "Predicted (formula): " in said.stdout
     assert re.search(r"llama-7b on 8 x H200 SXM: take zero\d", said.stdout)
     assert re.search(r"tokens/s expected \(.*\), a step [\d.]+ ms\.", said.stdout)
-    assert "formula: what the allocator rounds and cannot give back" in said.stdout
+    assert "formula: allocator rounding and fragmentation" in said.stdout
 
 
 @pytest.mark.parametrize(
@@ -215,13 +215,11 @@ def test_a_sweep_by_formula_is_submitted_run_by_the_batch_scripts_and_reported(l
 def test_measured_trials_are_submitted_only_with_the_interpreter_of_their_ranks(login: Login, tmp_path: Path) -> None:
     said = login("submit", "quickstart", "--gpus-per-node", "8")
     assert said.returncode == 2
-    assert said.stderr.endswith(
-        "name the interpreter of the ranks, --python PATH, or their container, --container IMAGE\n"
-    )
+    assert said.stderr.endswith("give the ranks' interpreter (--python PATH) or container (--container IMAGE)\n")
     assert not list(tmp_path.iterdir())
 
 
 def test_a_model_of_the_hub_says_what_reading_it_takes(login: Login) -> None:
     said = login("plan", "--model", "organisation/name", "--gpus", "8", "--gpu", "h200", "--formula")
     assert said.returncode == 2
-    assert "huggingface_hub is not installed; name a config.json, or: python -m pip install" in said.stderr
+    assert "huggingface_hub is not installed; give a config.json, or: python -m pip install" in said.stderr

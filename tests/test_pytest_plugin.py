@@ -63,7 +63,7 @@ def test_a_gate_without_anything_kept_is_red(pytester: pytest.Pytester) -> None:
     write(pytester, "2%", GIB)
     found = run(pytester)
     found.assert_outcomes(failed=1)
-    found.stdout.fnmatch_lines(["*nothing is kept of this test*pytest --zerobench-update*"])
+    found.stdout.fnmatch_lines(["*no stored value for this test*pytest --zerobench-update*"])
 
 
 def test_a_limit_that_is_none_is_said_in_a_line(pytester: pytest.Pytester) -> None:

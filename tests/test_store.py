@@ -216,7 +216,7 @@ def test_a_torn_record_names_the_way_to_a_whole_run(run: RunFolder, submitted: b
     if submitted:
         run.slurm.mkdir()
         run.submission.touch()
-    way = f"to set the trial aside and do it again: zerobench {'submit' if submitted else 'run'} --resume {run.path}"
+    way = f"to set the trial aside and run it again: zerobench {'submit' if submitted else 'run'} --resume {run.path}"
     with pytest.raises(UserError, match=rf"rank_1\.json: torn or corrupt: .*; {way}$"):
         list(load_run(run.path).trials())
 
@@ -232,7 +232,7 @@ def test_a_torn_spec_names_the_way_to_a_whole_run(run: RunFolder, text: str) -> 
     trial_id = trial_spec(0).trial_id
     asked = {"trial_id": trial_id, "trial": trial_spec(0).model_dump(mode="json"), "ds_config": None}
     run.trial(trial_id).spec.write_text(text)
-    way = rf"trial\.json: torn or corrupt: [^\n]*; to set the trial aside and do it again: zerobench run %s{run.path}$"
+    way = rf"trial\.json: torn or corrupt: [^\n]*; to set the trial aside and run it again: zerobench run %s{run.path}$"
     with pytest.raises(UserError, match=way % f"{run.sweep} --resume "):
         list(load_run(run.path).trials())
     run.asked.write_text(json.dumps(asked) + "\n")

@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from zerobench.errors import UserError
 from zerobench.report.choice import Choice
@@ -29,13 +29,13 @@ from zerobench.report.plan.rows import PlanRow, recommended
 from zerobench.report.plan.view import named_rows
 from zerobench.report.plan.view import read_plan as read_rows
 from zerobench.run.arithmetic import tried
-from zerobench.run.observer import Silent
+from zerobench.run.observer import Observer
 from zerobench.run.runner import start_sweep
 from zerobench.run.setup import resolved_configs
 from zerobench.run.site import LocalSite
 from zerobench.search.changes import keep_config
 from zerobench.search.fastest import AS_FAST
-from zerobench.search.plan import Request, read_plan
+from zerobench.search.plan import read_plan, request_of
 from zerobench.search.predict import predict as run_predictions
 from zerobench.search.searched import WIDTH, searched
 from zerobench.spec.expand import expand
@@ -195,13 +195,13 @@ class Chart:
     @property
     def altair(self) -> Any:
         """The chart as altair's own object, in light colours: to change, to combine, to save."""
-        from zerobench.report.charts.palette import resolved  # noqa: PLC0415 -- altair is for who asks
-        from zerobench.report.charts.render import chart_of  # noqa: PLC0415 -- as above
+        from zerobench.report.charts.render import Drawing, chart_of  # noqa: PLC0415 -- altair is for who asks
+        from zerobench.report.palette import resolved  # noqa: PLC0415 -- as above
 
-        return chart_of(self.figure.svg, resolved)
+        return chart_of(cast("Drawing", self.figure.svg), resolved)
 
     def _repr_html_(self) -> str:
-        from zerobench.report.charts.palette import colours  # noqa: PLC0415 -- altair is for who asks
+        from zerobench.report.palette import colours  # noqa: PLC0415 -- altair is for who asks
 
         declared = ";".join(f"{name}:{colour}" for name, colour in colours("light").items())
         title, caption = escape(self.figure.title), escape(self.figure.caption)
@@ -229,27 +229,10 @@ def plan(
     reports: str | Path = REPORTS,
 ) -> PlanResult:
     """Each ZeRO stage and offload of `model` on the cluster, or `ds_config` alone. Raises UserError."""
-    folder = Path(reports)
-    request = Request(
-        model=model,
-        gpus=str(gpus),
-        gpu=gpu,
-        gpus_per_node=str(gpus_per_node),
-        host_memory=host_memory,
-        nvme=nvme,
-        micro_batch=_text(micro_batch_size),
-        gradient_accumulation=_text(gradient_accumulation_steps),
-        sequence_length=_text(sequence_length),
-        precision=precision,
-        activation_checkpointing=activation_checkpointing,
-        lora=_text(lora),
-        stage=None if stages is None else ",".join(map(str, stages)),
-        ds_config=None if ds_config is None else _file_of(ds_config, folder),
-        evidence=evidence,
-        reports=folder,
-    )
-    asked = read_plan(request)
-    result = run_predictions(asked.planned, asked.name, asked.document, folder, Silent())
+    arguments, folder = locals(), Path(reports)
+    own = None if ds_config is None else _file_of(ds_config, folder)
+    asked = read_plan(request_of(arguments | {"ds_config": own, "reports": folder}))
+    result = run_predictions(asked.planned, asked.name, asked.document, folder, Observer())
     _, rows = read_rows(result.folder.path, asked.cluster)
     return PlanResult(result.folder.path, [Prediction(row) for row in rows], recommended(rows))
 
@@ -270,22 +253,8 @@ def tune(
     reports: str | Path = REPORTS,
 ) -> PlanResult:
     """The configuration with the most expected tokens/s at `global_batch` sequences a step. Raises UserError."""
-    request = Request(
-        model=model,
-        gpus=str(gpus),
-        gpu=gpu,
-        global_batch=str(global_batch),
-        tunes=True,
-        gpus_per_node=str(gpus_per_node),
-        host_memory=host_memory,
-        nvme=nvme,
-        sequence_length=_text(sequence_length),
-        precision=precision,
-        stage=None if stages is None else ",".join(map(str, stages)),
-        evidence=evidence,
-    )
-    asked = read_plan(request)
-    found = searched(asked, Path(reports), Silent(), WIDTH)
+    asked = read_plan(request_of(locals() | {"reports": Path(reports), "tunes": True}))
+    found = searched(asked, Path(reports), Observer(), WIDTH)
     rows = named_rows(found.rows)
     return PlanResult(found.result.folder.path, [Prediction(row) for row in rows], recommended(rows, AS_FAST))
 
@@ -325,12 +294,8 @@ def run_sweep(
     planned = expand(asked, machine)
     resolved_configs(planned)
     site = LocalSite(machine.cpu_cores, machine.num_gpus, None)
-    result = start_sweep(asked, planned, machine, reports=Path(reports), site=site, observer=Silent())
+    result = start_sweep(asked, planned, machine, reports=Path(reports), site=site, observer=Observer())
     return load(str(result.folder.path))
-
-
-def _text(number: int | None) -> str | None:
-    return None if number is None else str(number)
 
 
 def _file_of(ds_config: str | Path | Mapping[str, Any], reports: Path) -> str:

@@ -233,8 +233,12 @@ def replacing(path: Path) -> Iterator[Path]:
     """A name beside `path` for what is to take its place: it does when the block ends, and goes where it fails.
 
     On a full disk above all: what was begun would take room there for good. The name is drawn at random: on a shared
-    folder another node's process may have our number.
+    folder another node's process may have our number. A device or a pipe (/dev/null, /dev/stdout) is written to as it
+    is: nothing takes its place.
     """
+    if path.is_char_device() or path.is_fifo():
+        yield path
+        return
     temporary = path.with_name(f".{path.name}.{os.getpid()}.{os.urandom(4).hex()}.tmp")
     try:
         yield temporary
@@ -268,4 +272,5 @@ def write_pieces(path: Path, pieces: Iterable[str]) -> None:
     with replacing(path) as temporary, temporary.open("w", encoding="utf-8") as file:
         file.writelines(pieces)
         file.flush()
-        os.fsync(file.fileno())
+        if temporary != path:  # neither a device nor a pipe
+            os.fsync(file.fileno())

@@ -31,7 +31,7 @@ Declare = Callable[["Prediction | Mapping[str, int]"], None]
 
 def pytest_addoption(parser: pytest.Parser) -> None:
     """Add the option that keeps what tests declare."""
-    parser.addoption(_UPDATE, action="store_true", help=f"Keep the memory that tests declare in {KEPT}.")
+    parser.addoption(_UPDATE, action="store_true", help=f"Store the memory that tests declare in {KEPT}.")
 
 
 def pytest_configure(config: pytest.Config) -> None:
@@ -46,7 +46,7 @@ def zerobench_memory(request: pytest.FixtureRequest) -> Declare:
     """Hold the memory that a test declares against what was kept of it."""
     marker = request.node.get_closest_marker(MARKER)
     if marker is None or len(marker.args) != 1:
-        pytest.fail(f'@pytest.mark.{MARKER}("2%") is missing: it says by how much the memory may grow', pytrace=False)
+        pytest.fail(f'@pytest.mark.{MARKER}("2%") is missing: the allowed growth of memory', pytrace=False)
     path, name = Path(request.path).parent / KEPT, f"{request.path.name}::{request.node.name}"
 
     def declare(found: Prediction | Mapping[str, int]) -> None:
@@ -62,7 +62,7 @@ def zerobench_memory(request: pytest.FixtureRequest) -> Declare:
 def _sizes(found: Prediction) -> Sizes:
     """By category at the peak, and what a GPU needs beside that."""
     if found.needed_bytes is None:
-        pytest.fail(f"{found.name}: what it needs is not known", pytrace=False)
+        pytest.fail(f"{found.name}: memory need unknown", pytrace=False)
     categories = found.by_category
     return {**categories, "beside the peak of a steady step": found.needed_bytes - sum(categories.values())}
 
@@ -88,7 +88,7 @@ def _judge(kept: Sizes | None, sizes: Sizes, written: str) -> None:
     except (UserError, ValueError) as error:
         pytest.fail(f"{MARKER}({written!r}): {error}", pytrace=False)
     if kept is None:
-        pytest.fail(f"nothing is kept of this test in {KEPT}: pytest {_UPDATE}", pytrace=False)
+        pytest.fail(f"no stored value for this test in {KEPT}: pytest {_UPDATE}", pytrace=False)
     before, now = sum(kept.values()), sum(sizes.values())
     if limit.is_beyond(now - before, before):
         grown = {name: sizes.get(name, 0) - kept.get(name, 0) for name in {**kept, **sizes}}

@@ -196,8 +196,8 @@ class DeviceMemory(Record):
     nvml_process_bytes: int | None
     peak_occupied_bytes: int | None = None
     """The most that segments held in which anything lay: of what is reserved, all that the allocator cannot give back
-    before an allocation fails. On a real device at most: the peaks of what is in use and of what is free beside it in
-    the same segments, together. None in older records."""
+    before an allocation fails; by its history, at most so much where its segments are expandable or the history is not
+    whole. None in older records."""
 
     @property
     def held_bytes(self) -> int:
@@ -461,6 +461,8 @@ class RankRecord(Record):
     communication: list[CommunicationTime] = Field(default_factory=list)
     """One for each step that was run under the profiler."""
     flops: list[CountedFlops] = Field(default_factory=list)
+    step_trace: str | None = None
+    """Of a simulated rank: what its steady step issued, in order, packed (zerobench.timing.trace)."""
     context: ContextMemory | None = None
     effective_config: dict[str, Any] = Field(default_factory=dict)
     """What the engine says it runs with, read back from it after it was built."""

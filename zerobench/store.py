@@ -226,7 +226,7 @@ class Run:
         verb = "submit" if self.folder.submission.exists() else "run"
         sweep = "" if trial_id is None or self._knows(trial_id) else f"{shlex.quote(str(self.folder.sweep))} "
         where = shlex.quote(str(self.folder.path))
-        return f"to set the trial aside and do it again: zerobench {verb} {sweep}--resume {where}"
+        return f"to set the trial aside and run it again: zerobench {verb} {sweep}--resume {where}"
 
     def spec(self, trial_id: str) -> TrialSpec:
         """What trial `trial_id` was asked to do.

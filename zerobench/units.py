@@ -116,7 +116,7 @@ def _split(text: str) -> tuple[str | None, str]:
 def _not_bytes(field: str, value: object) -> UserError:
     shown = repr(value if isinstance(value, str | int | float) else type(value).__name__)[:60]
     return UserError(
-        f"{field}: {shown} is no number of bytes; write for example 500MB, 80GiB, 1TB or 2e9 "
+        f"{field}: {shown} is not a number of bytes; for example 500MB, 80GiB, 1TB or 2e9 "
         f"(units: B, {', '.join(_DECIMAL)}, {', '.join(_BINARY)})"
     )
 

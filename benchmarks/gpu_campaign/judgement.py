@@ -12,6 +12,8 @@ from zerobench.records import Status
 from zerobench.report.column_units import show_error
 from zerobench.report.predictions.figures import Quantity
 from zerobench.report.trials import Trial
+from zerobench.spec.gpu_names import known_gpu
+from zerobench.spec.trial import Evidence
 from zerobench.units import format_bytes
 
 GOALS: dict[str, tuple[float | None, float]] = {
@@ -46,10 +48,11 @@ def as_markdown(predicted: Sequence[Figure], ran: Sequence[Trial], measured: Seq
     joined = join(predicted, measured)
     cells = len({one.measured.config_hash for one in joined})
     counts = f"{len(ran)} cells ran, {cells} completed and were predicted; predictions committed {commit}."
+    is_emulated = any(trial.spec.evidence is Evidence.EMULATED for trial in ran)
     meaning = "Totals of the device; error: (predicted - measured) / measured; median: of the absolute errors."
     return "\n".join(
         [
-            "# Predicted by simulation, then measured on a GPU",
+            f"# Predicted by simulation, then {'played on an emulated GPU' if is_emulated else 'measured on a GPU'}",
             "",
             *origin(),
             f"{counts} {meaning}",
@@ -136,6 +139,8 @@ def _fit_lines(predicted: Sequence[Figure], ran: Sequence[Trial]) -> list[str]:
 
 
 def _capacity(trial: Trial) -> int | None:
-    """The device's memory as NVML saw it."""
+    """The device's memory as NVML saw it, or as the catalogue has it of one that was emulated."""
+    if trial.spec.prediction.gpu is not None:
+        return known_gpu(trial.spec.prediction.gpu).memory_bytes
     sizes = [device.total_bytes for node in trial.record.nvml for device in node.devices]
     return min((size for size in sizes if size is not None), default=None)

@@ -6,7 +6,8 @@
 `predict` simulates every cell of the sweep and writes `<sweep>_predicted.csv`, which is then committed. `judge` reads
 it beside a run of the same sweep on a GPU, whose ranks were real or played alone (solo), and writes
 `<sweep>_judged.md`: errors by quantity, each prediction that was too small, and cells that were said to fit and did
-not. It refuses predictions that are not committed, and `predict` new ones once there is a judgement.
+not. It refuses predictions that are not committed, and `predict` new ones once there is a judgement. A run on emulated
+GPUs is judged in the same way into ../emulated/ and hinders no prediction.
 """
 
 from __future__ import annotations
@@ -28,6 +29,9 @@ from zerobench.report.trials import completed
 from zerobench.spec.trial import Evidence
 from zerobench.store import find_run, load_run
 
+EMULATED = Path(__file__).resolve().parent.parent / "emulated"
+"""Where judgements of emulated runs lie."""
+
 
 def predict(sweep: Path, reports: Path) -> None:
     """Write the predictions. Raises UserError: there is a judgement already, or a cell could not be simulated."""
@@ -45,13 +49,14 @@ def judge(sweep: Path, run: str | None, reports: Path, *, uncommitted: bool) -> 
     path = beside(sweep, "predicted.csv")
     commit = "by nobody" if uncommitted else commit_of(path)
     predicted = from_csv(Figure, path.read_text(encoding="utf-8"))
-    found = [
-        t for t in load_run(find_run(run, reports)).trials() if t.spec.evidence in {Evidence.MEASURED, Evidence.SOLO}
-    ]
+    trials = load_run(find_run(run, reports)).trials()
+    emulated = [trial for trial in trials if trial.spec.evidence is Evidence.EMULATED]
+    found = emulated or [trial for trial in trials if trial.spec.evidence in {Evidence.MEASURED, Evidence.SOLO}]
     if not found:
-        raise UserError(f"{run}: nothing was measured or played solo in it")
+        raise UserError(f"{run}: nothing was measured, played solo or emulated in it")
     text = as_markdown(predicted, found, figures_of_cells([trial for trial in found if completed(trial)]), commit)
-    write_whole(beside(sweep, "judged.md"), text)
+    place = beside(sweep, "judged.md")
+    write_whole(EMULATED / place.name if emulated else place, text)
     print(text)
 
 

@@ -4,50 +4,73 @@ or import it only in a process that they start.
 
 from __future__ import annotations
 
+_ALONE = (
+    "tests/worker/test_one_rank.py"
+    "::test_a_strategy_alone_takes_the_plain_steps_holds_what_it_names_and_goes_on_from_its_file"
+)
 _MARKED = "tests/worker/test_grad_norms.py::test_gradients_twice_too_large_are_marked"
-_HEARD = (
-    "tests/worker/test_communication.py::test_real_ranks_are_heard_to_move_what_a_rank_alone_hands_to_its_collectives"
-)
-_STAGES = tuple(
-    f"tests/worker/test_pipeline.py::{name}"
-    for name in (
-        "test_stages_lose_what_one_process_loses_to_5e_6[adamw-1f1b]",
-        "test_every_byte_at_every_peak_of_every_stage_has_a_name[1f1b]",
-        "test_each_rank_holds_its_stage_and_nothing_of_the_others_to_the_byte",
-        "test_what_passes_between_two_stages_is_the_hidden_states_and_their_gradients",
-        "test_every_rank_tells_how_long_it_waited_within_each_timed_step[1f1b]",
-        "test_a_stage_played_alone_holds_what_it_holds_among_others_to_the_byte[solo-0]",
-    )
-)
-_SERVER = ("tests/worker/test_parameter_server.py",)
 _DRIVEN = ("tests/worker/test_rpc_pipeline.py",)
 _LOOP = ("tests/worker/test_torch_loop.py",)
-_ENGINE = (f"{_MARKED}[zero2]", f"{_MARKED}[zero0 fp16]", f"{_MARKED}[zero3]")
-_IN_ENGINE = (f"{_MARKED}[pipeline deepspeed]", f"{_MARKED}[pipeline bf16 deepspeed]")
+
+
+def _alone(*ways: str) -> tuple[str, ...]:
+    return tuple(f"{_ALONE}[{way}]" for way in ways)
+
+
+_PART = "tests/worker/test_one_of_many.py::test_one_of_many_moves_and_holds_what_its_strategy_says_to_the_byte"
+
+
+def _part(*parts: str) -> tuple[str, ...]:
+    return tuple(f"{_PART}[{part}]" for part in parts)
+
+
+_STAGES = _part(
+    "pipeline 0 of 2 gradient_accumulation_steps",
+    "pipeline 1 of 2 gradient_accumulation_steps",
+    "pipeline 1 of 2 gradient_accumulation_steps tied",
+)
+_SERVER = _part("parameter-server 0 of 3 ", "parameter-server 0 of 3 consistency", "parameter-server 2 of 3 ")
+_DDP = _alone("ddp", "ddp fp16_0", "ddp onebit", "ddp powersgd 1048576")
+_TORCH = _alone("pipeline", "pipeline gpipe fp16")
+_IN_ENGINE = _alone("pipeline deepspeed", "pipeline deepspeed bf16")
+_ENGINE = _alone("zero0", "zero0 bf16", "zero0 fp16", "zero2", "zero3")
 
 JUDGES: dict[str, tuple[str, ...]] = {
+    "memory/device.py": ("tests/memory/test_device.py",),
+    "memory/engine_config.py": ("tests/memory/test_engine_config.py", *_alone("zero2")),
+    "memory/engine_tensors.py": ("tests/memory/test_engine_tensors.py",),
+    "memory/expandable_segments.py": ("tests/memory/test_expandable_segments.py",),
+    "memory/held.py": ("tests/memory/test_held.py", "tests/memory/test_device.py"),
     "memory/host.py": ("tests/memory/test_host.py", "tests/memory/test_storages.py"),
+    "memory/ledger.py": ("tests/memory/test_ledger.py", "tests/memory/test_ledger_process.py"),
+    "memory/model_sites.py": ("tests/memory/test_model_sites.py",),
     "memory/nvml_driver.py": ("tests/memory/test_device_track.py", "tests/memory/test_nvml.py"),
+    "memory/random_states.py": ("tests/memory/test_ledger.py",),
+    "memory/recorder.py": ("tests/memory/test_recorder.py", "tests/memory/test_failures.py"),
+    "memory/sites.py": ("tests/memory/test_sites.py", "tests/memory/test_site_births.py"),
+    "memory/storages.py": ("tests/memory/test_storages.py",),
     "memory/topology.py": ("tests/memory/test_topology.py",),
-    "worker/strategies/__init__.py": (f"{_MARKED}[ddp]",),
+    "worker/strategies/__init__.py": ("tests/worker/test_one_rank.py",),
     "worker/strategies/base.py": (*_LOOP, "tests/worker/test_stages.py"),
     "worker/strategies/checkpoint_states.py": _LOOP,
-    "worker/strategies/ddp.py": (f"{_MARKED}[ddp]", f"{_HEARD}[ddp]", f"{_MARKED}[ddp fp16 sgd]"),
-    "worker/strategies/deepspeed_pipeline.py": _IN_ENGINE,
-    "worker/strategies/engine_norm.py": (*_ENGINE, *_IN_ENGINE),
-    "worker/strategies/fsdp.py": (f"{_MARKED}[fsdp]", f"{_HEARD}[fsdp]", f"{_MARKED}[fsdp 2 4]"),
+    "worker/strategies/compression.py": _DDP,
+    "worker/strategies/ddp.py": (*_DDP, *_part("ddp 1 of 2 ")),
+    "worker/strategies/deepspeed_pipeline.py": (*_IN_ENGINE, f"{_MARKED}[pipeline deepspeed]"),
+    "worker/strategies/engine_checkpoint.py": _alone("zero0", "pipeline deepspeed bf16"),
+    "worker/strategies/engine_norm.py": _ENGINE,
+    "worker/strategies/fsdp.py": (*_alone("fsdp", "fsdp bf16"), *_part("fsdp 0 of 4 mics_shard_size")),
     "worker/strategies/one_bit.py": ("tests/worker/test_one_bit.py",),
     "worker/strategies/parameter_server.py": _SERVER,
-    "worker/strategies/phased_stage.py": _STAGES,
-    "worker/strategies/pipeline.py": _STAGES,
-    "worker/strategies/rpc_optimizer.py": _SERVER,
+    "worker/strategies/phased_stage.py": (*_TORCH, *_STAGES),
+    "worker/strategies/pipeline.py": (*_TORCH, *_STAGES),
+    "worker/strategies/rpc_optimizer.py": ("tests/worker/test_rpc_optimizer.py",),
     "worker/strategies/rpc_pipeline.py": _DRIVEN,
     "worker/strategies/rpc_stage.py": _DRIVEN,
     "worker/strategies/server_link.py": _SERVER,
     "worker/strategies/single.py": _LOOP,
     "worker/strategies/stages.py": ("tests/worker/test_stages.py",),
-    "worker/strategies/tensor.py": (f"{_MARKED}[tensor]", f"{_HEARD}[tensor]"),
-    "worker/strategies/torch_loop.py": _LOOP,
+    "worker/strategies/tensor.py": (*_alone("tensor", "tensor bf16"), *_part("tensor 0 of 2 ")),
+    "worker/strategies/torch_loop.py": (*_LOOP, *_alone("ddp")),
     "worker/strategies/zero.py": _ENGINE,
 }
 """By module, from `zerobench/`: files of tests, or one test of a file."""

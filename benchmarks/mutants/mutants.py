@@ -197,7 +197,7 @@ def main() -> int:
         print(error, file=sys.stderr)
         return 2
     how = "every mutant" if asked.each is None else f"at most {asked.each} of each module, seed {asked.seed}"
-    text = table(rows, how)
+    text = table(rows, f"{how}, what was last said of each" if arguments.known else how)
     print(*survivors(rows), text, sep="\n")
     if arguments.table:
         write_whole(arguments.table, text)

@@ -25,7 +25,7 @@ MORE_RANKS_THAN_CORES = ["quickstart", "--set", "world_size=4096", "--only", "st
     [
         (["rnu"], "did you mean 'run'"),
         (["run", "--onyl", "x"], "--only"),
-        (["run"], "SWEEP is missing: a sweep file, or one of the shipped: "),
+        (["run"], "SWEEP is missing: a sweep file, or a shipped one: "),
         (["run", "quikstart"], "did you mean 'quickstart'"),
         (["run", "here.yaml"], "no such file"),
         (["run", "quickstart", "--repeats", "many"], "--repeats"),
@@ -184,7 +184,7 @@ def test_a_dry_run_says_what_it_does_not_read_of_ones_own_configuration(call: Ca
     assert code == 0
     trial, note = out.splitlines()
     assert trial.startswith("run ")
-    assert note == f"note      {tmp_path / 'own.json'}: dump_state: left out of this trial: it is about what is printed"
+    assert note == f"note      {tmp_path / 'own.json'}: dump_state: not used in this trial: it is about what is printed"
 
 
 def test_a_resume_with_nothing_to_do_leaves_the_tables_as_they_are(call: Call, tmp_path: Path) -> None:

@@ -59,7 +59,7 @@ def test_the_workflow_to_copy_has_commands_that_are_understood() -> None:
     ("arguments", "words"),
     [
         (["compare", "same", "--against", "mian"], "did you mean 'main'"),
-        (["compare", "same", "slower", "--against", "main"], "name NEW alone"),
+        (["compare", "same", "slower", "--against", "main"], "give NEW only"),
         (["compare", "same"], "NEW is missing"),
         (["baseline", "set"], "NAME is missing"),
         (["baseline", "set", "../main", "same"], "NAME: '../main'"),

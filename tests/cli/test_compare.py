@@ -55,7 +55,7 @@ def test_a_gate_that_can_never_fire_is_exit_status_2_after_the_tables(compare: C
     code, out, err = compare("before", "once", "--fail-on", "speed:5%")
     assert code == 2
     assert "speed:5%: CANNOT FIRE" in out
-    assert err.startswith("zerobench: --fail-on: speed:5%: this gate can never fire here: ")
+    assert err.startswith("zerobench: --fail-on: speed:5%: cannot be checked on these runs: ")
     assert err.count("\n") == 1
 
 
@@ -64,7 +64,7 @@ def test_a_gate_that_can_never_fire_is_exit_status_2_after_the_tables(compare: C
     [
         (["before"], "NEW"),
         (["before", "befor"], "did you mean 'before'"),
-        (["before", "other"], "before and other have no trial in common"),
+        (["before", "other"], "before and other have no common trial"),
         (["before", "same", "--fail-on", "spede:5%"], "did you mean 'speed'"),
         (["before", "same", "--markdown", "no/such/folder.md"], "--markdown: no/such/folder.md"),
     ],

@@ -13,7 +13,7 @@ from zerobench.emulate.figures import Try, Verdict, rank_fit
 from zerobench.emulate.part import Account, End, Refusal
 from zerobench.emulate.request import Request
 from zerobench.folder import RunFolder
-from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, Status, StepKind
+from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, Standing, Status, StepKind
 from zerobench.spec.cluster import read_cluster
 
 GIB = 1 << 30
@@ -28,15 +28,17 @@ def account(end=End.STOPPED, reserved=100, **more):
 
 
 def refused(**more):
-    held = {Category.PARAMETERS: 90 * GIB, Category.ACTIVATIONS: 30 * GIB}
+    standing = Standing(
+        allocated_bytes=120 * GIB,
+        reserved_bytes=121 * GIB,
+        largest_free_bytes=GIB // 2,
+        by_category={Category.PARAMETERS: 90 * GIB, Category.ACTIVATIONS: 30 * GIB},
+        by_module={"LlamaMLP": 80 * GIB},
+    )
     refusal = Refusal(
         bytes_asked=40 * GIB,
         bytes_free=20 * GIB,
-        allocated_bytes=120 * GIB,
-        reserved_bytes=121 * GIB,
-        held=held,
-        by_module={"LlamaMLP": 80 * GIB},
-        largest_free_bytes=GIB // 2,
+        standing=standing,
         message="torch.OutOfMemoryError: CUDA out of memory.",
         during="the forward phase of step 1",
     )
@@ -95,8 +97,8 @@ def test_what_fits_is_said_with_what_is_left_and_by_category():
     assert "  peak 90.00 GiB, in the step phase of the first step:" in told
     assert "    parameters                  60.00 GiB   66.7%" in told
     assert "    others                       4.00 KiB" in told
-    assert "  beside torch (context, NCCL): 1.00 GiB; NVML would say 101.00 GiB" in told
-    assert "Emulated: no value is computed, so that losses, norms and times mean nothing." in told
+    assert "  outside torch (context, NCCL): 1.00 GiB; NVML total 101.00 GiB" in told
+    assert "Emulated: no values are computed; ignore losses, norms and times." in told
     assert exit_code(made) == 0
 
 
@@ -109,43 +111,58 @@ def test_what_does_not_fit_is_said_with_what_it_needs_and_what_was_held():
     made = emulation(refused(), needed=account(reserved=160), tries=tries)
     told = list(lines(made))
     assert told[0] == "Does not fit on 8 x H200 SXM: needs 161.00 GiB of 140.40 GiB, 20.60 GiB too much."
-    at = told.index("  refused 40.00 GiB in the forward phase of step 1, 20.00 GiB free; held then 120.00 GiB:")
+    at = told.index(
+        "  out of memory: 40.00 GiB requested in the forward phase of step 1, 20.00 GiB free; allocated 120.00 GiB:"
+    )
     assert told[at + 1 : at + 4] == [
         "    parameters                  90.00 GiB   75.0%",
         "    activations                 30.00 GiB   25.0%",
         "  torch: torch.OutOfMemoryError: CUDA out of memory.",
     ]
     assert told[at + 4 : at + 9] == [
-        "  torch held 120.00 GiB of 121.00 GiB that it had reserved:",
-        "    free in pieces: 1.00 GiB, the largest of 512.00 MiB",
-        "    really full: 19.00 GiB were missing, had all that was free lain together",
-        "  held by module:",
+        "  allocated 120.00 GiB of 121.00 GiB reserved by torch:",
+        "    reserved but unallocated: 1.00 GiB, largest free block 512.00 MiB",
+        "    full: 19.00 GiB missing even without fragmentation",
+        "  by module:",
         "    LlamaMLP: 80.00 GiB, 66.7 %",
     ]
-    assert told[told.index("Changes, each tried in emulation:") + 1 :][:3] == [
+    assert told[told.index("Changes, each emulated:") + 1 :][:3] == [
         "  ZeRO stage 3: does not fit the GPU",
         "  micro batch 1 instead of 8, ZeRO stage 3: fits, 71.00 GiB of each GPU",
-        "  activation checkpointing: could not be played: error: unrecognized arguments",
+        "  activation checkpointing: could not be emulated: error: unrecognized arguments",
     ]
     assert exit_code(made) == 1
+    (rank,) = as_plain(made)["ranks"]
+    assert rank["refusal"] == {
+        "bytes_asked": 40 * GIB,
+        "bytes_free": 20 * GIB,
+        "message": "torch.OutOfMemoryError: CUDA out of memory.",
+        "during": "the forward phase of step 1",
+        "held": {"parameters": 90 * GIB, "activations": 30 * GIB},
+        "allocated_bytes": 120 * GIB,
+        "reserved_bytes": 121 * GIB,
+        "largest_free_bytes": GIB // 2,
+        "by_module": {"LlamaMLP": 80 * GIB},
+        "by_site": {},
+    }
 
 
 def test_a_script_that_went_on_after_a_refusal_fits_and_is_said_to_have_been_refused():
     told = list(lines(emulation(account(refusal=refused().refusal), record())))
     assert told[0].startswith("Fits on 8 x H200 SXM")
-    assert "  note: 40.00 GiB were refused in the forward phase of step 1, and the script went on" in told
+    assert "  note: 40.00 GiB refused in the forward phase of step 1; the script went on" in told
 
 
 def test_a_nodes_memory_is_judged_by_all_of_its_ranks():
     told = list(lines(emulation(account(), record(), host_memory="1TB")))
     assert told[0] == (
-        "Does not fit on 8 x H200 SXM: the GPUs hold it, a node's memory does not: needs 1600.00 GiB of 931.32 GiB,"
+        "Does not fit on 8 x H200 SXM: GPU memory suffices, host memory does not: needs 1600.00 GiB of 931.32 GiB,"
         " 668.68 GiB too much."
     )
     (host,) = [line for line in told if line.startswith("host memory")]
     assert host == (
-        "host memory: tensors hold 200.00 GiB a rank, 1600.00 GiB a node of 8 of 931.32 GiB: does not fit, 668.68 GiB"
-        " too much (the rank that was played, times 8); Python and its libraries come on top"
+        "host memory: tensors hold 200.00 GiB per rank, 1600.00 GiB per node of 8 of 931.32 GiB: does not fit, 668.68 GiB"
+        " too much (the emulated rank, times 8); plus Python and its libraries"
     )
     plain = as_plain(emulation(account(), record(), host_memory="1TB"))
     assert (plain["fits"], plain["causes"]) == (False, ["host"])
@@ -161,8 +178,8 @@ def test_a_node_all_of_whose_ranks_were_played_is_added_up():
     assert host is not None
     fits[1] = replace(fits[1], host=replace(host, total_bytes=10 * GIB))
     whole, part = Verdict(tuple(fits[:2]), 2, 500 * GIB), Verdict(tuple(fits[:3]), 2, 500 * GIB)
-    assert (whole.host_node_bytes, whole.host_basis) == (210 * GIB, "its 2 ranks added up")
-    assert (part.host_node_bytes, part.host_basis) == (400 * GIB, "the largest rank that was played, times 2")
+    assert (whole.host_node_bytes, whole.host_basis) == (210 * GIB, "sum of its 2 ranks")
+    assert (part.host_node_bytes, part.host_basis) == (400 * GIB, "the largest emulated rank, times 2")
     assert Verdict(tuple(fits), 2, 300 * GIB).host_over_bytes == 100 * GIB  # the fuller of two nodes
 
 
@@ -179,8 +196,7 @@ def test_a_change_that_the_host_has_no_room_for_is_none_that_fits():
     assert not node.fits
     told = list(lines(emulation(refused(), needed=account(reserved=160), tries=(node,))))
     assert (
-        "  optimizer states offloaded to the host: fits the GPU, and not a node's memory: 1600.00 GiB of 1000.00 GiB"
-        in told
+        "  optimizer states offloaded to the host: fits the GPU but not host memory: 1600.00 GiB of 1000.00 GiB" in told
     )
     assert replace(node, host_memory_bytes=None).fits
 
@@ -195,7 +211,7 @@ def test_a_change_that_the_host_has_no_room_for_is_none_that_fits():
         ),
         (
             Account(rank=0, end=End.FINISHED),
-            "The script never used the GPU, so nothing was held on 8 x H200 SXM.",
+            "The script never used the GPU: no memory allocated on 8 x H200 SXM.",
             0,
         ),
     ],

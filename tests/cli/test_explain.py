@@ -27,7 +27,7 @@ def test_one_trial_is_explained_in_eighty_columns(call: Call, monkeypatch: pytes
         "",
         "What lies there",
         "",
-        "What would change the steady peak most",
+        "Settings that change the steady peak most",
         "",
         "Time",
     ]
@@ -68,7 +68,7 @@ def test_both_trials_may_be_named_with_their_runs(call: Call) -> None:
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["zero2"], "'zero2' is of several trials; choices: 'zero2 reduce_bucket=5e7'"),
+        (["zero2"], "'zero2' matches several trials; choices: 'zero2 reduce_bucket=5e7'"),
         (["zero3 reduce_buckets=5e8"], "did you mean 'zero3 reduce_bucket=5e8'"),
         ([LARGE_3, "nowhere:zero2"], "'nowhere' is not a run folder"),
         ([], "TRIAL"),

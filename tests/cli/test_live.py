@@ -9,13 +9,18 @@ from pathlib import Path
 import pytest
 from rich.console import Console
 
+from tests.report.sample_run import RUN_ID, sample_trials, write_run
 from zerobench.cli.live import COMPILING, LiveView, PlainView, describe, memory, prediction_view
+from zerobench.cli.live_bars import EndedTrial, bars
 from zerobench.folder import RunFolder
 from zerobench.progress import Progress
-from zerobench.records import Status, TrialRecord
+from zerobench.records import Place, Status, TrialRecord
+from zerobench.report.frames.run_frames import run_frames
 from zerobench.run.observer import Observer
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.trial import TrialSpec
+from zerobench.store import load_run
+from zerobench.units import format_bytes
 
 RUN = RunFolder(Path("/reports/stages_20250101-120000"))
 TRIAL = TrialSpec(model=ModelSpec(name="small", hf_config={"model_type": "gpt2"}), strategy="zero2")
@@ -80,7 +85,7 @@ def test_each_kernel_that_is_compiled_before_the_first_trial_is_said_once_and_ho
         view.compiling("cpu_adam", spent_s)
     view.note("compiled cpu_adam in 1.0 s")
     assert screen.getvalue().splitlines() == [
-        "compiling cpu_adam, a C++ kernel of DeepSpeed's: minutes, once on a machine",
+        "compiling cpu_adam, a DeepSpeed C++ kernel: minutes, once per machine",
         "compiled cpu_adam in 1.0 s",
     ]
 
@@ -148,7 +153,7 @@ def test_a_terminal_shows_for_how_long_a_kernel_is_being_compiled(live: tuple[Li
     view.compiling("cpu_adam", 42.4)
     view.note("compiled cpu_adam in 43.0 s")
     view.run_ended()
-    assert "minutes, once on a machine | 42.0 s" in screen.getvalue()
+    assert "minutes, once per machine | 42.0 s" in screen.getvalue()
     assert "\x1b[2Kcompiled cpu_adam in 43.0 s\n" in screen.getvalue()
 
 
@@ -179,3 +184,39 @@ def test_a_plan_in_a_pipe_counts_what_is_predicted_every_few_seconds(monkeypatch
         now[0] += 2
         view.trial_ended(record(Status.COMPLETED, 2.0))
     assert said.getvalue().splitlines()[1:] == ["3 of 9 predicted", "6 of 9 predicted"]
+
+
+def test_a_terminal_keeps_the_memory_by_category_of_the_trials_that_ended(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    trials = sample_trials()
+    folder = write_run(tmp_path / RUN_ID, trials)
+    screen = io.StringIO()
+    monkeypatch.setattr("zerobench.cli.live.MOST_BARS", len(trials))
+    view = LiveView(Console(file=screen, width=140, force_terminal=True, color_system=None))
+    view.run_started(folder, to_do=len(trials), kept=0, skipped=0)
+    for number, trial in enumerate(trials, start=1):
+        view.trial_started(trial.spec, number, len(trials))
+        view.trial_ended(trial.record)
+    view.trial_started(trials[0].spec, len(trials), len(trials))
+    view.run_ended()
+    last = screen.getvalue()[screen.getvalue().rindex(f"trial {len(trials)} of") :]
+    (line,) = [line for line in last.splitlines() if line.startswith("zero0  ")]
+    zero0 = next(one for one in run_frames([load_run(folder.path)]).figures if one.label == "zero0")
+    peak = zero0.peak(Place.DEVICE)
+    assert peak is not None
+    assert f"{format_bytes(peak.total_bytes)}  {zero0.summary.tokens_per_s:,.0f} tokens/s" in line
+    assert "parameters" in last
+    assert "optimizer" in last
+    assert any("out of device memory" in line and "\N{FULL BLOCK}" not in line for line in last.splitlines())
+
+
+def test_bars_are_as_long_as_their_bytes_whatever_their_parts_round_to() -> None:
+    parts = [("parameters", 7), ("gradients", 7), ("optimizer", 7), ("activations", 79)]
+    whole = EndedTrial(TRIAL, parts, "")
+    half = EndedTrial(TRIAL, [("parameters", 50)], "")
+    screen = io.StringIO()
+    Console(file=screen, width=200).print(bars([whole, half], None, 200))
+    long, short = [line.count("\N{FULL BLOCK}") for line in screen.getvalue().splitlines()[:2]]
+    assert abs(long - 2 * short) <= 1
+    assert long > 100

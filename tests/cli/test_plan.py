@@ -32,31 +32,31 @@ def by_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
         (["plan", "--model", "llama-7b"], "--gpus is missing"),
         (["plan", "--model", "llama-7b", "--gpus", "8"], "--gpu is missing"),
         ([*PLAN, "--gpus", "0"], "--gpus: '0'; choices: a whole number from 1"),
-        ([*PLAN, "--gpu", "h300"], "--gpu: 'h300' is in no hardware catalogue"),
+        ([*PLAN, "--gpu", "h300"], "--gpu: 'h300' is not in the hardware catalogue"),
         ([*PLAN, "--model", "gpt2-1.5c"], "did you mean 'gpt2-1.5b'"),
-        ([*PLAN, "--host-memory", "lots"], "--host-memory: 'lots' is no number of bytes"),
-        ([*PLAN, "--nvme", "7"], "--nvme: '7' is no rate; write for example 7GB/s"),
-        ([*PLAN, "--tokens", "300 trillion"], "--tokens: '300 trillion' is no number of tokens"),
+        ([*PLAN, "--host-memory", "lots"], "--host-memory: 'lots' is not a number of bytes"),
+        ([*PLAN, "--nvme", "7"], "--nvme: '7' is not a rate; for example 7GB/s"),
+        ([*PLAN, "--tokens", "300 trillion"], "--tokens: '300 trillion' is not a number of tokens"),
         ([*PLAN, "--tokens", "1e30"], "--tokens: '1e30' is out of range"),
         ([*PLAN, "--stage", "3,5"], "--stage: '5' is not known"),
         ([*PLAN, "--frontier", "modle"], "did you mean 'model'"),
-        ([*PLAN, "--frontier", "model", "--tokens", "1B"], "--tokens means nothing beside --frontier"),
-        ([*PLAN, "--write", "nowhere/ds.json"], "--write: nowhere/ds.json: there is no folder nowhere"),
+        ([*PLAN, "--frontier", "model", "--tokens", "1B"], "--tokens does not go with --frontier"),
+        ([*PLAN, "--write", "nowhere/ds.json"], "--write: nowhere/ds.json: no folder nowhere"),
         ([*PLAN, "--ds-config", "nowhere.json"], "no such file"),
-        ([*PLAN, "--ds-config", "zero2.json", "--stage", "1"], "--stage means nothing beside --ds-config"),
+        ([*PLAN, "--ds-config", "zero2.json", "--stage", "1"], "--stage does not go with --ds-config"),
         ([*PLAN, "--sequence-length", "4096"], "gpt2-1.5b has 1024 positions"),
-        ([*PLAN, "--set", "strategy=zero1"], "--set changes a sweep"),
+        ([*PLAN, "--set", "strategy=zero1"], "--set needs a sweep"),
         ([*PLAN, "--global-batch", "12"], "--global-batch: 8 GPUs cannot share 12 sequences; choices: 8, 16"),
-        ([*PLAN, "--global-batch", "16", "--frontier", "model"], "--global-batch means nothing beside --frontier"),
-        ([*PLAN, "--global-batch", "16", "--ds-config", "a.json"], "--global-batch means nothing beside --ds-config"),
+        ([*PLAN, "--global-batch", "16", "--frontier", "model"], "--global-batch does not go with --frontier"),
+        ([*PLAN, "--global-batch", "16", "--ds-config", "a.json"], "--global-batch does not go with --ds-config"),
         ([*PLAN, "--for", "lightning"], "--for: 'lightning' is not known; choices: trainer"),
         (["tune", "gpt2-1.5b", "--gpus", "8", "--gpu", "h200"], "--global-batch is missing"),
         (["plan", "quikstart", "--gpu", "h200"], "did you mean 'quickstart'"),
-        (["plan", "zero-stages"], "--gpu is missing: the sweep names none"),
+        (["plan", "zero-stages"], "--gpu is missing: the sweep has none"),
         ([*PLAN, "--lora", "0"], "adapter: 'lora-0' is not known"),
-        ([*PLAN, "--lora", "16", "--formula"], "--lora by formula: closed forms are of models that are trained whole"),
-        (["plan", "trillion", "--lora", "16"], "--lora means nothing beside a sweep"),
-        (["plan", "trillion", "--model", "llama-7b"], "--model means nothing beside a sweep"),
+        ([*PLAN, "--lora", "16", "--formula"], "--lora: no closed forms for adapters"),
+        (["plan", "trillion", "--lora", "16"], "--lora does not go with a sweep"),
+        (["plan", "trillion", "--model", "llama-7b"], "--model does not go with a sweep"),
         (["plan", "--modle", "llama-7b"], "--model"),
     ],
 )
@@ -96,7 +96,7 @@ def test_what_a_plan_does_not_read_of_ones_own_configuration_is_said_on_screen_a
     code, out, _ = call(*PLAN, "--formula", "--ds-config", "own.json")
     assert code == 0
     [note] = [line.removeprefix("note: ") for line in out.splitlines() if line.startswith("note: ")]
-    assert note.startswith(f"{tmp_path / 'own.json'}: wandb.enabled, wandb.project: left out of this trial: ")
+    assert note.startswith(f"{tmp_path / 'own.json'}: wandb.enabled, wandb.project: not used in this trial: ")
     [record] = tmp_path.glob("reports/*/trials/*/record.json")
     assert TrialRecord.model_validate_json(record.read_bytes()).notes == [note]
     handed = json.loads(record.with_name("ds_config.json").read_text())
@@ -108,7 +108,7 @@ def test_a_configuration_of_ones_own_that_trains_something_else_is_one_line(call
     (tmp_path / "own.json").write_text(json.dumps(own))
     code, _, err = call(*PLAN, "--ds-config", "own.json")
     assert code == 2
-    assert "torch_autocast.enabled: it cannot be run here: autocast keeps fp32 parameters" in err
+    assert "torch_autocast.enabled: not supported here: autocast keeps fp32 parameters" in err
     assert err.count("\n") == 1
 
 
@@ -123,7 +123,7 @@ def test_a_plan_ends_in_a_recommendation_and_writes_its_configuration(call: Call
     assert "days" in out
     assert out.splitlines()[-2:] == [
         "Next: deepspeed train.py --deepspeed_config ds.json",
-        "Run: reports/plan-gpt2-1.5b; --details for reasons, categories and bounds",
+        "Run: reports/plan-gpt2-1.5b; --details: reasons, categories, bounds",
     ]
 
 
@@ -163,7 +163,7 @@ def test_details_come_before_the_answer_where_they_are_asked_for(call: Call, are
 def test_where_nothing_fits_the_plan_says_so_writes_nothing_and_exits_with_1(call: Call, tmp_path: Path) -> None:
     code, out, _ = call(*PLAN, "--gpu", "t4", "--micro-batch", "512", "--write", "ds.json")
     assert code == 1
-    assert "None of the 9 fits" in out
+    assert "None of 9 fits" in out
     assert not (tmp_path / "ds.json").exists()
 
 

@@ -68,7 +68,7 @@ def test_several_runs_make_one_report_and_a_run_named_twice_counts_once(report: 
     ("arguments", "complaint"),
     [
         (["nonsense"], "RUN: 'nonsense' is not a run folder"),
-        (["--html", "--json", "--out", "x"], "--out: x: one path takes one format, not --html, --json"),
+        (["--html", "--json", "--out", "x"], "--out: x: one file takes one format, not --html, --json"),
         (["--csv", "--out", "-"], "--out: '-': --csv writes several tables; give a folder"),
         (["--json", "--out", "no/such/folder/x.json"], "--out: no/such/folder/x.json: cannot be written: No such file"),
     ],
@@ -86,16 +86,20 @@ def test_a_run_of_which_nothing_has_ended_says_so(report: Call, tmp_path: Path) 
     assert "no trial has ended yet" in report()[2]
 
 
-def test_a_page_is_written_without_the_training_frameworks(report: Call, tmp_path: Path) -> None:
+def test_a_page_and_json_are_written_without_training_frameworks_and_without_libraries_of_frames(
+    report: Call, tmp_path: Path
+) -> None:
     code = (
         "import sys; from zerobench.cli.report import Request, write_reports; from pathlib import Path\n"
         f"reports = Path({str(tmp_path / 'reports')!r})\n"
-        "request = Request(runs=[], formats=['html', 'json', 'csv'], out=None, reports=reports)\n"
-        "assert len(list(write_reports(request))) == 3\n"
-        "print(sorted({'torch', 'deepspeed', 'transformers', 'zerobench.worker'} & set(sys.modules)))"
+        "def loaded(*formats):\n"
+        "    assert len(list(write_reports(Request([], formats, None, reports)))) == len(formats)\n"
+        "    names = {'torch', 'deepspeed', 'transformers', 'zerobench.worker', 'pandas', 'pyarrow'}\n"
+        "    print(sorted(names & set(sys.modules)))\n"
+        "loaded('html', 'json', 'markdown'); loaded('csv')"
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, timeout=120, check=False)
-    assert (done.stdout, done.returncode) == ("[]\n", 0), done.stderr
+    assert (done.stdout, done.returncode) == ("[]\n['pandas', 'pyarrow']\n", 0), done.stderr
 
 
 @pytest.mark.parametrize(("module", "package"), [("altair", "altair"), ("vl_convert", "vl-convert-python")])

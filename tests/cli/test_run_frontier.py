@@ -147,14 +147,14 @@ def rounds() -> list[Path]:
     ("arguments", "words"),
     [
         (["run", "edge.yaml", "--frontier", "modle", "--capacity", "1GiB"], "did you mean 'model'"),
-        (["run", "edge.yaml", "--capacity", "1GiB"], "--capacity means nothing without --frontier"),
-        (MICRO_BATCH, "--capacity is missing: nothing else bounds CPU ranks"),
-        ([*MICRO_BATCH, "--capacity", "lots"], "--capacity: 'lots' is no number of bytes"),
-        ([*MICRO_BATCH, "--capacity", "0"], "--capacity: '0': nothing fits into nothing"),
+        (["run", "edge.yaml", "--capacity", "1GiB"], "--capacity needs --frontier"),
+        (MICRO_BATCH, "--capacity is missing: CPU ranks have no device limit"),
+        ([*MICRO_BATCH, "--capacity", "lots"], "--capacity: 'lots' is not a number of bytes"),
+        ([*MICRO_BATCH, "--capacity", "0"], "--capacity: '0': must be above 0"),
         ([*MICRO_BATCH, "--capacity", "12GiB"], "2 ranks of 12.00 GiB are more than the machine has: 16.00 GiB"),
-        ([*MICRO_BATCH, "--resume", "earlier"], "--resume means nothing beside --frontier"),
-        ([*MICRO_BATCH, "--dry-run"], "--dry-run means nothing beside --frontier"),
-        ([*MICRO_BATCH, "--repeats", "2"], "--repeats means nothing beside --frontier"),
+        ([*MICRO_BATCH, "--resume", "earlier"], "--resume does not go with --frontier"),
+        ([*MICRO_BATCH, "--dry-run"], "--dry-run does not go with --frontier"),
+        ([*MICRO_BATCH, "--repeats", "2"], "--repeats does not go with --frontier"),
         (["run", "--frontier", "model", "--capacity", "1GiB"], "SWEEP is missing"),
         ([*MICRO_BATCH, "--capacity", "1GiB", "--set", "evidence=simulated"], "edge measures nothing"),
         ([*MICRO_BATCH, "--capacity", "1GiB", "--set", "world_size=4096"], "no trial of edge can run: 4096 ranks"),
@@ -173,7 +173,7 @@ def test_a_mistake_is_one_line_and_nothing_is_written(call: Call, arguments: lis
 def test_what_is_named_fits_and_one_step_more_does_not(call: Call, axis: str, unit: int) -> None:
     code, out, _ = call("run", "edge.yaml", "--frontier", axis, "--capacity", "1GiB")
     assert code == 0
-    assert f"Measured: the largest {axis.replace('-', ' ')} that fits" in out
+    assert f"Measured: largest {axis.replace('-', ' ')} that fits" in out
     for cell in answer()["cells"]:
         largest, next_one = (tries(cell)[cell["measured"] + more] for more in (0, unit))
         assert largest is not None
@@ -199,7 +199,7 @@ def test_the_measured_search_begins_at_the_prediction_and_needs_three_tries_at_m
 def test_predicted_and_measured_stand_in_one_table(call: Call) -> None:
     _, out, _ = call(*MICRO_BATCH, "--capacity", "3GiB")
     table = out.partition("Measured: ")[2].splitlines()
-    assert "in sequences a rank" in table[0]
+    assert "in sequences per rank" in table[0]
     header = next(line for line in table if line.startswith("trial "))
     assert header.split()[:5] == ["trial", "predicted", "measured", "error", "too"]
     for cell in answer()["cells"]:
@@ -285,7 +285,7 @@ def test_a_gpu_that_nobody_has_catalogued_is_searched_without_a_prediction(call:
     bench.machine = NODE.model_copy(update={"gpu_names": ("NVIDIA Unheard-Of 9000",) * 2})
     code, out, _ = call(*MICRO_BATCH)
     assert code == 0
-    assert "not predicted, so that the search begins at the sweep's own values" in out
+    assert "not predicted; the search starts at the sweep's own values" in out
     for cell in answer()["cells"]:
         assert cell["predicted"] is None
         assert next(iter(tries(cell))) == 1
@@ -319,7 +319,7 @@ def test_stopped_in_a_round_what_was_measured_stays_and_the_exit_status_is_130(c
     code, out, err = call(*MICRO_BATCH, "--capacity", "3GiB")
     assert (code, err) == (130, "")
     [folder] = Path("reports").iterdir()
-    assert out.splitlines()[-1] == f"stopped; what was measured is kept in: {folder.resolve()}"
+    assert out.splitlines()[-1] == f"stopped; measurements are kept in: {folder.resolve()}"
     assert len(rounds()) == 2
     assert find_run(None, folder / "measured").name.startswith("round-2")
     assert all(load_run(rounds()[0]).trials())

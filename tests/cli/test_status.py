@@ -76,24 +76,23 @@ def test_a_run_on_a_cluster_is_told_in_80_columns(tmp_path: Path) -> None:
         "report          43      1  1 pending                                           -",
         "",
         "Running",
-        "trial  task  where it is            silent for",
+        "trial  task  phase                  silent for",
         "─" * 46,
         "c      42_1  timed, step 3 of 9  11 min 40 s !",
-        "! no rank has said anything for 10 min 00 s: it may hang; its folder has its",
-        "logs",
+        "! no progress for 10 min 00 s: it may hang; logs are in its folder",
         "",
         "Waiting",
-        "job     trials  what for",
+        "job     trials  reason",
         "─" * 60,
-        "1-node       1  their task runs, and does other trials first",
-        "1-node       1  nodes are not free yet (Resources)",
+        "1-node       1  their task is running other trials first",
+        "1-node       1  waiting for nodes (Resources)",
         "",
         "Failed: 1 out of device memory",
         "trial  how                   why",
         "─" * 66,
         "b      out of device memory  rank 3: asked 2.50 GiB, 1.10 GiB free",
         "",
-        "1 lost: begun and without a record, and what ran them is over: f",
+        "1 lost: started, without a record, and their job is over: f",
     ]
 
 
@@ -124,7 +123,7 @@ def test_long_lists_are_cut_and_what_is_left_out_is_counted(tmp_path: Path) -> N
         end(run, trial_id, Status.CRASH, "no")
     lines = view(run, {}, Submission(run_id="run", cluster=None, jobs=[]))
     assert "and 10 more" in lines
-    assert "20 not started: never begun, and in no job: t30, t31, t32 and 17 more" in lines
+    assert "20 not started: never started, and in no job: t30, t31, t32 and 17 more" in lines
 
 
 def test_an_ordinary_run_says_that_nothing_was_submitted(call: Call, tmp_path: Path) -> None:
@@ -133,7 +132,7 @@ def test_an_ordinary_run_says_that_nothing_was_submitted(call: Call, tmp_path: P
     end(run, "b", Status.COMPLETED)
     assert call("status") == (
         0,
-        "stages_20250101-120000: 2 trials, 2 completed\nNothing of it was submitted to Slurm.\n",
+        "stages_20250101-120000: 2 trials, 2 completed\nNot submitted to Slurm.\n",
         "",
     )
 
@@ -144,7 +143,7 @@ def test_an_ordinary_run_that_was_left_says_how_to_go_on(call: Call, tmp_path: P
     code, out, _ = call("status")
     assert code == 1
     assert "1 lost" in out
-    assert "go on with: zerobench run --resume reports/stages_20250101-120000\n" in out
+    assert "continue with: zerobench run --resume reports/stages_20250101-120000\n" in out
 
 
 def test_what_to_type_next_is_one_line_quoted_for_a_shell(call: Call, tmp_path: Path) -> None:
@@ -152,7 +151,7 @@ def test_what_to_type_next_is_one_line_quoted_for_a_shell(call: Call, tmp_path: 
     submit(run, job("1-node", 42, 1), tasks={"1-node": [["a"]]})
     end(run, "a", Status.CRASH, "no")
     code, out, _ = call("status")
-    assert (code, out.splitlines()[-1]) == (1, f"go on with: zerobench submit --resume 'reports/{run.path.name}'")
+    assert (code, out.splitlines()[-1]) == (1, f"continue with: zerobench submit --resume 'reports/{run.path.name}'")
 
 
 @pytest.mark.parametrize(("jobs", "verb"), [([], "submit"), ([None], "submit --local"), ([42, None], "submit")])
@@ -161,7 +160,7 @@ def test_a_run_goes_on_the_way_it_was_begun(call: Call, tmp_path: Path, jobs: li
     named = [job(f"1-node-{number}", job_id, 1) for number, job_id in enumerate(jobs)]
     submit(run, *named, tasks={one.name: [[]] for one in named})
     _, out, _ = call("status")
-    assert out.splitlines()[-1] == f"go on with: zerobench {verb} --resume reports/stages_20250101-120000"
+    assert out.splitlines()[-1] == f"continue with: zerobench {verb} --resume reports/stages_20250101-120000"
 
 
 def test_a_silent_slurm_is_said_and_the_folder_shown(call: Call, tmp_path: Path) -> None:
@@ -173,7 +172,7 @@ def test_a_silent_slurm_is_said_and_the_folder_shown(call: Call, tmp_path: Path)
     assert code == 3
     assert "3 trials, 1 completed, 1 begun, 1 submitted" in out
     assert "! Slurm does not answer here" in out
-    assert "Begun, without a record" in out
+    assert "Started, without a record" in out
     assert "timed, step 3 of 9" in out
     assert "go on with" not in out
 

@@ -29,7 +29,7 @@ def test_every_strategy_is_listed_in_80_columns_with_what_it_needs_and_that_it_r
     own = [info.environment for info in STRATEGIES.values() if info.environment]
     assert out.count("here: yes") == len(STRATEGIES) - len(own)
     for name in own:
-        assert f"here: no: its environment is not made (zerobench setup {name})" in " ".join(out.split())
+        assert f"here: no: its environment is not set up (zerobench setup {name})" in " ".join(out.split())
     assert "its own axes: bucket_bytes, compression" in out
 
 
@@ -45,7 +45,7 @@ def test_one_that_cannot_run_here_says_why_and_in_which_worlds_it_cannot_be() ->
         tolerance_reason="stale weights",
     )
     text = "\n".join(entry(info, CPU))
-    assert "here: no: it needs GPUs, and there is none here" in text
+    assert "here: no: needs a GPU" in text
     assert "not solo: its ranks speak to each other" in text
     assert "no batch_ramp: its schedule is made once" in text
     assert "losses: not those of single: stale weights" in text

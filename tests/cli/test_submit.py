@@ -41,7 +41,7 @@ def test_a_sweep_becomes_a_run_folder_and_jobs(call: Call, slurm: Standins, tmp_
         "submitted 2-nodes: job 102",
         "submitted report: job 103",
         f"run: {shown}",
-        f"watch it with: zerobench status {shown}",
+        f"watch with: zerobench status {shown}",
     ]
     opened = load_run(run.path)
     trials = [entry.trial_id for entry in opened.plan.trials]
@@ -122,15 +122,15 @@ def test_nobody_submits_twice_what_may_still_be_queued(call: Call, slurm: Standi
     [
         (["submit"], "SWEEP is missing"),
         (["submit", "quickstart"], "--gpus-per-node is missing"),
-        ([*SUBMIT, "--time", "soon"], "--time: 'soon' is no time"),
+        ([*SUBMIT, "--time", "soon"], "--time: 'soon' is not a time"),
         ([*SUBMIT, "--sbatch", "array=0-9"], "--sbatch: array: zerobench sets it itself; use --throttle"),
-        ([*SUBMIT, "--partition", "nowhere"], "--partition: 'nowhere' is no partition of this cluster"),
-        ([*SUBMIT, "--resume", "x"], "--resume goes on with a run as it was planned"),
-        ([*SUBMIT, "--local"], "--local: 8 trials take 2 nodes or more"),
-        ([*SUBMIT, "--local", "--launcher", "srun"], "--launcher means nothing to --local"),
+        ([*SUBMIT, "--partition", "nowhere"], "--partition: 'nowhere' is not a partition of this cluster"),
+        ([*SUBMIT, "--resume", "x"], "--resume continues a run as planned"),
+        ([*SUBMIT, "--local"], "--local: 8 trials take 2 or more nodes"),
+        ([*SUBMIT, "--local", "--launcher", "srun"], "--launcher does not go with --local"),
         ([*SUBMIT, "--set", "num_nodes=3", "--only", "strategy=zero1"], "every trial is skipped"),
-        ([*SUBMIT, "--account", "a\nb"], "--account: it holds a character that cannot be printed"),
-        ([*SUBMIT, "--reports", "a\\b"], "holds a backslash"),
+        ([*SUBMIT, "--account", "a\nb"], "--account: unprintable character"),
+        ([*SUBMIT, "--reports", "a\\b"], "contains a backslash"),
     ],
 )
 def test_a_mistake_is_one_line_and_nothing_is_written(

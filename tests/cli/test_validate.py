@@ -27,7 +27,7 @@ def test_an_earlier_run_is_read_and_its_errors_are_printed_and_written(validate:
     assert (code, err) == (0, "")
     assert "Simulated against measured: device memory" in out
     assert "Solo against measured: device memory" in out
-    assert "- zero3: was measured, but its losses disagree with those of single n1 ga2" in out
+    assert "- zero3: was measured, but its losses differ from those of single n1 ga2" in out
     row = next(line.split() for line in out.splitlines() if line.startswith("peak") and " all " in line)
     markdown = (tmp_path / "errors.md").read_text()
     assert markdown.startswith(f"# Predicted against measured: {RUN_ID}\n")
@@ -67,13 +67,13 @@ def test_the_verb_has_help(validate: Call) -> None:
     ("arguments", "words"),
     [
         ([], "SWEEP is missing: a sweep file or a shipped one; or an earlier run, with --run RUN"),
-        (["quickstart", "--run", "here"], "leave SWEEP out"),
-        (["--run", "here", "--set", "x=1"], "leave --set out"),
-        (["--run", "here", "--worlds", "solo"], "leave --worlds out"),
+        (["quickstart", "--run", "here"], "drop SWEEP"),
+        (["--run", "here", "--set", "x=1"], "drop --set"),
+        (["--run", "here", "--worlds", "solo"], "drop --worlds"),
         (["--run", "here"], "'here' is not a run folder"),
         (["quickstart", "--worlds", "simulatd"], "did you mean 'simulated'"),
         (["quickstart", "--worlds", "measured"], "choices: solo, emulated, simulated, formula"),
-        (["quickstart", "--worlds", ","], "names no world"),
+        (["quickstart", "--worlds", ","], "no world given"),
         (["quickstart", "--set", "evidence=solo"], "choose worlds with --worlds"),
         (["quickstart", "--markdown", "no/such/folder.md"], "--markdown: no/such/folder.md"),
         (["quikstart"], "did you mean 'quickstart'"),
@@ -91,4 +91,4 @@ def test_a_run_without_predictions_is_a_mistake(validate: Call, tmp_path: Path) 
     write_run(tmp_path / "run", sample_trials()[:2], samples=False)
     code, _, err = validate("--run", "run")
     assert code == 2
-    assert "no trial was both measured (or played solo) and predicted" in err
+    assert "no trial both measured (or solo) and predicted" in err

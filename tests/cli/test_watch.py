@@ -35,7 +35,7 @@ def test_show_reads_the_run_again(tmp_path):
     zerobench("watch", "--", sys.executable, "-c", "import time; time.sleep(0.5)", cwd=tmp_path)
     done = zerobench("show", cwd=tmp_path)
     assert done.returncode == 0
-    assert "Watched from outside" in done.stdout
+    assert "Sampled process tree" in done.stdout
     reported = zerobench("report", "--html", "--markdown", cwd=tmp_path)
     assert (reported.returncode, reported.stderr) == (0, "")
     page, markdown = (Path(tmp_path, path).read_text() for path in reported.stdout.split())
@@ -47,7 +47,7 @@ def test_show_reads_the_run_again(tmp_path):
     ("arguments", "words"),
     [
         (["--", "no-such-program-zb"], "COMMAND: 'no-such-program-zb' is not found"),
-        (["--interval", "0", "--", "true"], "--interval: '0'; choices: a time of 1ms or more"),
+        (["--interval", "0", "--", "true"], "--interval: '0'; choices: 1ms or more"),
         ([], "COMMAND"),
     ],
 )
@@ -78,7 +78,7 @@ def test_the_line_says_what_is_known():
     spoken = [Progress(rank=0, pid=1, hostname="h", **where)]
     assert line(Watching(5.2, [], 0, 0, None)) == "5.00 s"
     assert line(Watching(65.2, spoken, 8, GIB, nvml)) == (
-        "1 min 05 s | 8 ranks | host 1.00 GiB | 3.00 GiB at most on a GPU | tracked: memory, step 4 of 11"
+        "1 min 05 s | 8 ranks | host 1.00 GiB | GPU peak 3.00 GiB | tracked: memory, step 4 of 11"
     )
 
 

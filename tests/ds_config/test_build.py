@@ -109,10 +109,13 @@ def test_a_trial_s_config_swaps_into_its_own_folder_and_stays_as_it_is_otherwise
         ({"strategy": "zero9"}, "strategy: 'zero9' is not known"),
         (
             {"optimizer": "cpu_adam"},
-            "cpu_adam runs on the host; offload_optimizer is none; choices: adamw, fused_adamw",
+            "cpu_adam runs on the host, but offload_optimizer is none; choices: adamw, fused_adamw",
         ),
-        ({"optimizer": "fused_adamw", "offload_optimizer": "cpu"}, "fused_adamw runs on the device; offload_optimizer"),
-        ({"strategy": "zero3", "offload_optimizer": "nvme"}, "nvme_path: none given, and offload_optimizer is nvme"),
+        (
+            {"optimizer": "fused_adamw", "offload_optimizer": "cpu"},
+            "fused_adamw runs on the device, but offload_optimizer",
+        ),
+        ({"strategy": "zero3", "offload_optimizer": "nvme"}, "nvme_path: missing, but offload_optimizer is nvme"),
         (
             {"ds_config": {"zero_optimization.stage": 3}},
             "zero_optimization.stage is 3, but the trial's zero_stage is 2",

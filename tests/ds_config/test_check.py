@@ -47,7 +47,7 @@ def test_nested_overrides_are_laid_out_flat() -> None:
         ({"zero_optimization": 3}, "3 is not a section of keys"),
         ({"offload_optimizer": {"devise": "cpu"}}, "did you mean 'zero_optimization.offload_optimizer.device'?"),
         ({"prefetch_bucket_size": 1, "stage3_prefetch_bucket_size": 2}, "is given twice"),
-        ({3: 4}, "3 is no key"),
+        ({3: 4}, "3 is not a DeepSpeed key"),
     ],
 )
 def test_a_wrong_override_is_refused_with_what_would_be_right(overrides: dict[Any, Any], message: str) -> None:
@@ -64,8 +64,8 @@ def test_a_wrong_override_is_refused_with_what_would_be_right(overrides: dict[An
         ({"reduce_bucket_size": 1}, "did you mean 'zero_optimization.reduce_bucket_size'?"),
         ({"zero_optimization": {"offload_param": {"devise": "cpu"}}}, "'zero_optimization.offload_param.device'"),
         ({"zero_optimization": True}, "zero_optimization: True is not a section of keys"),
-        ({"zero_optimization.stage": 2}, "'zero_optimization.stage' is no key"),
-        ({"zero_optimization": {"cpu_offload": True}}, "write zero_optimization.offload_optimizer"),
+        ({"zero_optimization.stage": 2}, "'zero_optimization.stage' is not a key"),
+        ({"zero_optimization": {"cpu_offload": True}}, "use zero_optimization.offload_optimizer"),
         ({"zero_optimization": {"reduce_bucket_size": "5e8"}}, "'5e8' is not a whole number"),
         ({"train_batch_size": "8"}, "train_batch_size: '8' is not a whole number"),
         ({"amp": {"enabled": True}}, "Apex AMP integration has been removed"),

@@ -76,7 +76,7 @@ def test_an_ambiguous_name_is_refused_with_all_that_it_may_mean() -> None:
         ("zero_optimisation.stage", "did you mean 'zero_optimization.stage'?"),
         ("gradient_clip", "did you mean 'gradient_clipping'?"),
         ("offload_optimiser.device", "did you mean 'zero_optimization.offload_optimizer.device'?"),
-        ("cpu_offload", "write zero_optimization.offload_optimizer"),
+        ("cpu_offload", "use zero_optimization.offload_optimizer"),
         ("elasticity", "Elastic training has been removed"),
         ("mics_shard_size", "MiCS ZeRO-3 sharding has been removed"),
         ("aio.", "did you mean 'aio'?"),

@@ -56,7 +56,7 @@ def test_an_ordinary_file_is_used_and_each_key_that_the_trial_does_not_read_is_n
         "steps_per_print",
         "scheduler.type, scheduler.params.warmup_num_steps",
     ):
-        assert any(key in note and "left out of this trial: " in note for note in file_notes(spec)), key
+        assert any(key in note and "not used in this trial: " in note for note in file_notes(spec)), key
     assert "zero_optimization.stage3_prefetch_bucket_size: not read by this trial: DeepSpeed reads it only" in said
     assert "activation_checkpointing.partition_activations: not read by this trial: only deepspeed.checkpoin" in said
     assert "aio.queue_depth: not read by this trial: DeepSpeed reads it only at ZeRO stage 3 where states are" in said
@@ -84,13 +84,13 @@ def test_what_deepspeed_would_act_on_beside_the_training_is_not_in_the_trial_s_c
 @pytest.mark.parametrize(
     ("section", "fields", "told"),
     [
-        ({"torch_autocast": {"enabled": True, "dtype": "bfloat16"}}, {}, "torch_autocast.enabled: it cannot be run"),
-        ({"sequence_parallel_size": 2}, {}, "sequence_parallel_size: it cannot be run here: Ulysses"),
+        ({"torch_autocast": {"enabled": True, "dtype": "bfloat16"}}, {}, "torch_autocast.enabled: not supported"),
+        ({"sequence_parallel_size": 2}, {}, "sequence_parallel_size: not supported here: Ulysses"),
         ({"expert_parallel": {"enabled": True, "autoep_size": 2}}, {}, "AutoEP replaces the experts of a mixture"),
-        ({"zero_optimization": {"stage": 2, "zenflow": {}}}, {}, "zero_optimization.zenflow: it cannot be run here"),
+        ({"zero_optimization": {"stage": 2, "zenflow": {}}}, {}, "zero_optimization.zenflow: not supported here"),
         ({"zero_optimization": {"stage": 2, "zenflow": {"topk_ratio": 0.1}}}, {}, "ZenFlow updates most weights"),
-        ({"hybrid_engine": {"enabled": True}}, {}, "hybrid_engine.enabled: it cannot be run here"),
-        ({"compile": {"deepcompile": True}}, {"compile": "model"}, "compile.deepcompile: it cannot be run here"),
+        ({"hybrid_engine": {"enabled": True}}, {}, "hybrid_engine.enabled: not supported here"),
+        ({"compile": {"deepcompile": True}}, {"compile": "model"}, "compile.deepcompile: not supported here"),
         ({"communication_data_type": "float16"}, {}, "'float16' is not known to DeepSpeed; choices: fp16, bf16, fp32"),
         ({"gradient_predivide_factor": 2.0}, {}, "reduce_scatter false"),
         (
@@ -99,7 +99,7 @@ def test_what_deepspeed_would_act_on_beside_the_training_is_not_in_the_trial_s_c
             "optimizer has none of it",
         ),
         ({"zero_optimization": {"stage": 2, "compute_grad_norm": False}}, {}, "and would fail here"),
-        ({"gradient_allreduce_op": "sum"}, {}, "gradient_allreduce_op: it cannot be run here: the reference sums"),
+        ({"gradient_allreduce_op": "sum"}, {}, "gradient_allreduce_op: not supported here: the reference sums"),
         (
             {"optimizer": {"type": "AdamW", "params": {"torch_adam": True, "warmup": 9}}},
             {},
@@ -154,7 +154,7 @@ def test_a_value_with_which_deepspeed_would_fail_is_refused_before_it_does() -> 
     key = "zero_optimization.offload_optimizer.buffer_count"
     assert why_not_obeyed(trial("zero3", ds_config={key: 4}, **swapped)) is None
     assert why_not_obeyed(trial("zero3", ds_config={key: 3}, **swapped)) == (
-        f"ds_config: {key}: 3 must be at least 4, the tensors that Adam's step has in hand at a time"
+        f"ds_config: {key}: 3 must be at least 4, the number of tensors in Adam's step"
     )
 
 

@@ -127,13 +127,13 @@ def test_a_file_that_contradicts_the_trial_is_refused_with_both_sides(
     ("text", "message"),
     [
         ('{\n  "fp16": {,}\n}', "line 2 column 12: "),
-        ('{"a": 1} // comment', "line 1 column 10: Extra data; it must be plain JSON, without comments"),
+        ('{"a": 1} // comment', "line 1 column 10: Extra data; must be plain JSON, without comments"),
         ('{"bf16": {}, "bf16": {}}', "key 'bf16' is given twice in one section"),
         ('{"gradient_clipping": NaN}', "NaN is not JSON"),
         ("[1]", "is a JSON object, not a list"),
         ("", "line 1 column 1"),
         ("[" * 100_000, "recursion"),
-        ('{"optimizer": ' * 30 + "1" + "}" * 30, "more than 20 sections within each other"),
+        ('{"optimizer": ' * 30 + "1" + "}" * 30, "more than 20 nested sections"),
     ],
 )
 def test_a_file_that_cannot_be_read_is_refused_in_one_line(tmp_path: Path, text: str, message: str) -> None:

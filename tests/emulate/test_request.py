@@ -38,11 +38,14 @@ def test_the_ranks_that_play(text, ranks):
 @pytest.mark.parametrize(
     ("asked", "says"),
     [
-        ({"ranks": "16"}, "--ranks: '16'; choices: ranks from 0 to 15, last, with commas between, or all"),
+        (
+            {"ranks": "16"},
+            "--ranks: '16'; choices: comma-separated ranks from 0 to 15, last, or all",
+        ),
         ({"ranks": "first"}, "--ranks: 'first'; choices"),
         ({"steps": "0"}, "--steps: '0'; choices: a whole number from 1 to 1000"),
-        ({"gpus": "12"}, "--gpus: 12 GPUs do not fill nodes of 8; see --gpus-per-node"),
-        ({"gpu": "h2000"}, "--gpu: 'h2000' is in no hardware catalogue; did you mean"),
+        ({"gpus": "12"}, "--gpus: 12 GPUs are not a multiple of 8 per node; see --gpus-per-node"),
+        ({"gpu": "h2000"}, "--gpu: 'h2000' is not in the hardware catalogue; did you mean"),
         ({"host_memory": "1"}, "--host-memory: "),
     ],
 )
@@ -54,5 +57,5 @@ def test_a_wrong_word_is_one_clear_line(asked, says):
 
 
 def test_no_command_is_shown_an_example():
-    with pytest.raises(UserError, match="COMMAND: none was given; write it after two dashes: zerobench emulate"):
+    with pytest.raises(UserError, match="COMMAND is missing; give it after two dashes: zerobench emulate"):
         read_request([], **ASKED)

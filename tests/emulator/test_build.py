@@ -129,5 +129,5 @@ def test_a_file_that_does_not_compile_is_one_line_with_the_compilers_error(torch
 
 def test_what_is_no_library_is_refused(tmp_path: Path) -> None:
     (tmp_path / "libtorch.so").write_bytes(b"not one")
-    with pytest.raises(UserError, match=r"libtorch\.so: no library for 64-bit Linux$"):
+    with pytest.raises(UserError, match=r"libtorch\.so: not a library for 64-bit Linux$"):
         wanted_by(tmp_path / "libtorch.so")

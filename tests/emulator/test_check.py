@@ -29,9 +29,9 @@ def test_a_driver_of_the_machines_that_comes_first_is_found_out(emulator: Emulat
     subprocess.run([*driver, "-Wl,-soname,libcuda.so.1"], check=True)
     variables = emulator.variables(H200)
     wrong = {**variables, "LD_LIBRARY_PATH": f"{tmp_path}:{variables['LD_LIBRARY_PATH']}"}
-    with pytest.raises(UserError, match=r"^emulator: 'NVIDIA H200' must answer, not 'NVIDIA A10': another CUDA driver"):
+    with pytest.raises(UserError, match=r"^emulator: 'NVIDIA H200' expected, not 'NVIDIA A10': another CUDA driver"):
         emulator.check(wrong, H200)
-    with pytest.raises(UserError, match=r"^emulator: 'NVIDIA H200' must answer, not none"):
+    with pytest.raises(UserError, match=r"^emulator: 'NVIDIA H200' expected, not none"):
         emulator.check({**variables, "CUDA_VISIBLE_DEVICES": ""}, H200)
 
 

@@ -110,13 +110,13 @@ def test_a_node_has_one_to_sixteen_gpus(count):
 
 
 def test_a_gpu_that_cuda_13_has_left_behind_is_refused():
-    with pytest.raises(UserError, match=r"CUDA 13 and torch 2\.13\.0\+cu130 have nothing for compute capability 7\.0$"):
+    with pytest.raises(UserError, match=r"CUDA 13 and torch 2\.13\.0\+cu130 have no code for compute capability 7\.0$"):
         EMULATOR.variables(EmulatedGpu.of(known_gpu("V100")))
 
 
 def test_one_that_is_not_made_says_how_to_make_it(users):
     with pytest.raises(
-        UserError, match=r"^emulator: not made for torch 2\.13\.0\+cpu in .*: zerobench setup emulator$"
+        UserError, match=r"^emulator: not set up for torch 2\.13\.0\+cpu in .*: zerobench setup emulator$"
     ):
         find_emulator(users())
 

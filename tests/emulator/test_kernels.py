@@ -66,7 +66,10 @@ said["after"] = (x + 1).shape[0]
 norm = torch.nn.BatchNorm2d(8).cuda()
 said["normalized"] = grown(lambda: norm(torch.empty(4, 8, 16, 16, device="cuda", requires_grad=True)))
 said["refused"] = {}
+F.scaled_dot_product_attention(*[torch.empty(65536, 1, 8, 8, device="cuda")] * 3)
 refused = {"eigh": lambda: torch.linalg.eigh(x), "fft": lambda: torch.fft.fft(x)}
+many = torch.empty(65536, 1, 8, 8, device="cuda", dtype=torch.bfloat16)
+refused["sequences"] = lambda: F.scaled_dot_product_attention(many, many, many)
 refused["share"] = lambda: x.untyped_storage()._share_cuda_()
 for name, action in refused.items():
     try:
@@ -126,6 +129,10 @@ def test_capturing_a_cuda_graph_is_refused_with_a_clear_sentence_and_the_device_
 def test_batch_norm_keeps_its_input_and_two_statistics_and_no_size_is_made_up(said):
     output = 4 * 8 * 16 * 16 * 4
     assert 2 * output <= said[1]["normalized"] <= 2 * output + 4096
+
+
+def test_a_grid_that_no_gpu_takes_is_refused_as_flash_attentions_of_65_536_sequences(said):
+    assert said[1]["refused"]["sequences"] == "CUDA error: invalid configuration argument"
 
 
 def test_what_needs_a_size_that_only_the_library_knows_is_refused(said):

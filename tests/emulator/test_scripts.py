@@ -101,7 +101,7 @@ def test_a_script_that_asks_for_too_much_is_told_by_how_much_and_what_was_held(e
     layer = 4 * 100_000**2
     assert rank["refusal"]["bytes_asked"] == pytest.approx(layer, rel=1e-3)
     assert rank["refusal"]["held"] == {"parameters": 3 * layer, "unattributed": 0}
-    assert rank["refusal"]["by_site"] == {"made before anybody looked": 3 * layer}
+    assert rank["refusal"]["by_site"] == {"allocated before tracking": 3 * layer}
     assert rank["refusal"]["message"].startswith("torch.OutOfMemoryError: CUDA out of memory. Tried to allocate 37.25")
     # All twelve layers with their gradients: what the same script needs where there is room.
     assert rank["needed_bytes"] == pytest.approx(2 * 12 * layer, rel=0.06)
@@ -159,7 +159,7 @@ def test_a_node_without_room_for_what_is_offloaded_does_not_fit_and_the_states_g
     host = told["host"]
     assert (told["fits"], told["causes"], host["fits"], only_rank(told)["fits"]) == (False, ["host"], False, True)
     assert host["over_bytes"] == host["node_bytes"] - 10**8 > 10**8
-    assert host["basis"] == "the rank that was played, times 8"
+    assert host["basis"] == "the emulated rank, times 8"
     (tried,) = told["tries"]
     assert (tried["changes"], tried["fits"]) == (["optimizer states on the GPU"], True)
     assert tried["host_node_bytes"] < 10**8

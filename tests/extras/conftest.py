@@ -19,4 +19,4 @@ def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
         name = item.path.stem.removeprefix("test_").partition("_")[0]
         item.add_marker("extra")
         if not environment(name).is_made:
-            item.add_marker(pytest.mark.skip(reason=f"its environment is not made: zerobench setup {name}"))
+            item.add_marker(pytest.mark.skip(reason=f"its environment is not set up: zerobench setup {name}"))

@@ -102,7 +102,7 @@ def test_variables_are_named_to_the_byte_and_the_rest_is_said_to_have_no_name(wi
             total = memory_row(rank, Phase.STEP, Category.TOTAL)
             assert sum(row.at_peak_bytes or 0 for row in named) == 2 * (total.at_peak_bytes or 0)
             assert memory_row(rank, Phase.STEP, Category.UNATTRIBUTED).live_bytes > 0
-            assert any("only variables have names" in note for note in rank.notes)
+            assert any("only variables are named" in note for note in rank.notes)
 
 
 def test_the_server_holds_all_variables_and_the_workers_none(with_adamw):
@@ -113,7 +113,7 @@ def test_the_server_holds_all_variables_and_the_workers_none(with_adamw):
             assert memory_row(server, Phase.STEP, category).live_bytes == 4 * server.parameters.total, category
         for worker in workers:
             assert {row.category for row in worker.memory if row.place == "device"} == {"unattributed", "total"}
-            assert any("holds no variables" in note for note in worker.notes)
+            assert any("has no variables" in note for note in worker.notes)
         assert (server.flops_per_step, server.learning_rates) != (None, [])
         assert all(worker.flops_per_step and not worker.learning_rates for worker in workers)
 

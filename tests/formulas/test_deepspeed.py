@@ -13,7 +13,7 @@ import pytest
 
 from zerobench.ds_config.case import Case
 from zerobench.formulas import formula_record
-from zerobench.formulas.deepspeed import Setting, deepspeed_moments, stage_0, stage_3, swapping
+from zerobench.formulas.deepspeed import Setting, deepspeed_moments, stage_3, swapping
 from zerobench.formulas.deepspeed import setting as setting_module
 from zerobench.formulas.deepspeed.swapped import swapped
 from zerobench.records import Category, MemoryRow, Phase, Place, StepKind
@@ -82,7 +82,7 @@ def test_stage_3_comes_to_what_deepspeeds_examples_publish(
 @pytest.mark.parametrize(
     ("file", "constant", "ours"),
     [
-        ("engine.py", r"^MEMORY_OPT_ALLREDUCE_SIZE = (.*)$", stage_0.ALLREDUCE_ELEMENTS),
+        ("engine.py", r"^MEMORY_OPT_ALLREDUCE_SIZE = (.*)$", setting_module.ALLREDUCE_ELEMENTS),
         ("swap_tensor/utils.py", r"^MIN_AIO_BYTES = (.*)$", swapping._MIN_AIO_BYTES),
         ("swap_tensor/utils.py", r"^AIO_ALIGNED_BYTES = (.*)$", swapping._ALIGNED_BYTES),
         ("zero/stage3.py", r"_constant_buffered_norm2\(self, input, buffer_size=(\d+)\)", stage_3._NORM_ELEMENTS),

@@ -17,8 +17,9 @@ import pytest
 
 from zerobench.ds_config.case import Case
 from zerobench.formulas.deepspeed import deepspeed_moments
-from zerobench.formulas.deepspeed.setting import Bytes, Moments, Setting
+from zerobench.formulas.deepspeed.setting import Moments, Setting
 from zerobench.formulas.deepspeed.stage_0 import plain_device
+from zerobench.formulas.terms import Bytes
 from zerobench.records import StepKind
 from zerobench.spec.optimizers import Optimizer
 

@@ -24,8 +24,8 @@ LOGITS = Logits(11, 13, 17, 19, head_gradient_bytes=23, input_gradient_bytes=29)
 
 
 def test_activations_and_logits_lie_over_the_states_from_forward_to_the_heads_gradient() -> None:
-    saved = {I: 1, A: 2 * 5 + 3}
-    assert device_phases(MOMENTS, KEPT, LOGITS, inputs_bytes=1) == {
+    saved = {I: 8, A: 2 * 5 + 3}
+    assert device_phases(MOMENTS, KEPT, LOGITS, input_tokens=1) == {
         Phase.INIT: [{P: 300}, {P: 100}],
         Phase.FORWARD: [
             {P: 101, **saved},
@@ -35,12 +35,12 @@ def test_activations_and_logits_lie_over_the_states_from_forward_to_the_heads_gr
         Phase.BACKWARD: [
             {P: 102, **saved, G: 23, L: 17},
             {P: 103, **saved, L: 19},
-            {P: 104, I: 1, A: 13 + 50},
-            {P: 105, B: 7, I: 1},
-            {P: 106, I: 1},
-            {P: 107, I: 1},
+            {P: 104, I: 8, A: 13 + 50},
+            {P: 105, B: 7, I: 8},
+            {P: 106, I: 8},
+            {P: 107, I: 8},
         ],
-        Phase.STEP: [{P: 108, G: 9, I: 1}, {P: 109, I: 1}],
+        Phase.STEP: [{P: 108, G: 9, I: 8}, {P: 109, I: 8}],
     }
 
 

@@ -20,12 +20,22 @@ def test_it_is_compiled_once_into_torchs_extension_cache(tmp_path, monkeypatch):
     assert path.stat().st_mtime_ns == made_at
 
 
-@pytest.mark.parametrize(("compiler", "why"), [("/no/such/compiler", "No such file"), ("false", "exit status 1")])
-def test_without_a_compiler_that_works_the_reason_is_said(tmp_path, monkeypatch, compiler, why):
-    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path))
-    monkeypatch.setenv("CXX", compiler)
-    with pytest.raises(NoBookError, match=f"{compiler}: .*{why}"):
-        library()
+SAYS_WHY = "#!/bin/sh\necho 'in file a.cpp' >&2\necho 'fatal error: no such header' >&2\nexit 1\n"
+
+
+@pytest.mark.parametrize(
+    ("compiler", "why"),
+    [("/no/such", "No such file"), ("false", "exit status 1"), ("", "fatal error: no such header$")],
+)
+def test_without_a_compiler_that_works_the_reason_is_said_each_time(tmp_path, monkeypatch, compiler, why):
+    script = tmp_path / "compiler"
+    script.write_text(SAYS_WHY, encoding="utf-8")
+    script.chmod(0o755)
+    monkeypatch.setenv("TORCH_EXTENSIONS_DIR", str(tmp_path / "cache"))
+    monkeypatch.setenv("CXX", compiler or str(script))
+    for _ in range(2):  # the folder is there already
+        with pytest.raises(NoBookError, match=f"{compiler or script}: .*{why}"):
+            library()
 
 
 def test_without_a_book_the_ledger_counts_tensors_and_says_what_is_missing(tmp_path, monkeypatch):
@@ -38,7 +48,7 @@ def test_without_a_book_the_ledger_counts_tensors_and_says_what_is_missing(tmp_p
     finally:
         cpu_book._book.cache_clear()
     [note] = run.ledger.notes
-    assert "what kernels, gloo and other threads allocate is missing" in note
+    assert "without allocations of kernels, gloo and other threads" in note
     assert "/no/such/compiler" in note
     rows = [row for row in run.ledger.rows() if (row.phase, row.place) == (Phase.FORWARD, Place.DEVICE)]
     by_category = {row.category: row for row in rows}

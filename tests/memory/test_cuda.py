@@ -16,7 +16,7 @@ def storage(serial, pointer, nbytes, *, alive=True):
 
 
 def entry(action, address, nbytes):
-    return {"action": action, "addr": address, "size": nbytes}
+    return {"action": "".join(list(action)), "addr": address, "size": nbytes}  # torch's words are strings of its own
 
 
 def named(storages):

@@ -63,6 +63,13 @@ def test_a_reading_that_told_nothing_is_no_sample():
     assert found.record().peak_used_bytes is None
 
 
+def test_power_alone_is_a_reading_that_counts_as_energy():
+    found = track()
+    rows = [found.note((t_s, None, None, 100.0, None)) for t_s in (1.0, 3.0)]
+    assert rows == ["1.000000,GPU-0,,,100.0,\n", "3.000000,GPU-0,,,100.0,\n"]
+    assert (found.record().energy_joules, found.num_samples) == (200, 2)
+
+
 def test_reserved_bytes_that_the_driver_does_not_know_are_not_available():
     found = track()
     row = found.note((1.0, 5, NOT_AVAILABLE, None, None))

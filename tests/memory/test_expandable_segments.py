@@ -32,6 +32,14 @@ def test_what_was_freed_serves_a_larger_block_together_with_its_neighbour() -> N
     assert allocator.reserved_bytes == 4 * PAGE
 
 
+def test_a_freed_block_is_taken_again_by_one_of_its_size() -> None:
+    allocator = ExpandableAllocator()
+    allocator.malloc(1, PAGE)
+    allocator.free(1)
+    allocator.malloc(2, PAGE)
+    assert (allocator.reserved_bytes, allocator.occupied_bytes) == (PAGE, PAGE)
+
+
 def test_small_blocks_lie_in_pages_of_their_own() -> None:
     allocator = ExpandableAllocator()
     allocator.malloc(1, 1000)

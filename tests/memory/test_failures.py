@@ -13,7 +13,7 @@ from zerobench.records import Phase, Status
 CPU = Device(torch.device("cpu"), "cpu", None, "gloo")
 
 
-def marks(phase: Phase = Phase.BACKWARD, step_index: int = 3) -> Marks:
+def marks(phase: Phase = Phase.BACKWARD, step_index: int = 0) -> Marks:
     found = Marks()
     found.phase, found.step_index = phase, step_index
     return found
@@ -30,7 +30,7 @@ def test_torchs_own_refusal_of_host_memory_tells_the_bytes_that_were_asked():
     status, failure = describe(refused_by_torch(), marks(), 2, CPU)
     assert status is Status.OUT_OF_HOST_MEMORY
     assert (failure.bytes_asked, failure.bytes_free) == (2**62, None)
-    assert failure.evidence == "the exception of the allocator itself"
+    assert failure.evidence == "the allocator's exception"
     assert failure.rank == 2
 
 
@@ -58,19 +58,19 @@ def test_a_device_that_is_full_tells_what_its_allocator_last_refused(device: Dev
 def test_a_failure_says_the_phase_and_step_in_which_it_was():
     status, failure = describe(ValueError("first line\nsecond line"), marks(), 0, CPU)
     assert status is Status.CRASH
-    assert (failure.phase, failure.step_index, failure.exception) == (Phase.BACKWARD, 3, "ValueError")
-    assert failure.message == "ValueError in backward of step 3: first line"
+    assert (failure.phase, failure.step_index, failure.exception) == (Phase.BACKWARD, 0, "ValueError")
+    assert failure.message == "ValueError in backward of step 0: first line"
 
 
 def test_a_failure_between_the_engines_calls_is_in_none_of_its_phases():
     _, failure = describe(ValueError("it"), marks(), 0, CPU, between_calls=True)
     assert failure.phase is None
-    assert failure.message == "ValueError outside of the engine's calls, after backward of step 3: it"
+    assert failure.message == "ValueError outside of the engine's calls, after backward of step 0: it"
 
 
 def test_a_failure_at_start_up_is_in_no_step():
-    _, failure = describe(ValueError(), marks(Phase.INIT, -1), 0, CPU)
-    assert failure.message == "ValueError in init: "
+    _, failure = describe(ValueError(), Marks(), 0, CPU)
+    assert (failure.message, failure.step_index) == ("ValueError in init: ", -1)
 
 
 def test_a_traceback_keeps_its_end_and_no_secret(monkeypatch: pytest.MonkeyPatch):

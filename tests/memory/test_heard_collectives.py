@@ -49,6 +49,9 @@ def collectives(rank: int, port: int) -> dict[str, Heard]:
         "functional all_gather": lambda: functional.all_gather_tensor(part, 0, group),
         "functional reduce_scatter": lambda: functional.reduce_scatter_tensor(whole, "sum", 0, group),
         "functional broadcast": lambda: functional.broadcast(part, 0, group),
+        "several all_reduce": lambda: functional.all_reduce_coalesced([part, part], "sum", group),
+        "several all_gather": lambda: functional.all_gather_into_tensor_coalesced([part, part], group),
+        "several reduce_scatter": lambda: functional.reduce_scatter_tensor_coalesced([whole], "sum", [0], group),
         "no collective": lambda: part + part,
     }
     found: dict[str, Heard] = {}
@@ -89,6 +92,9 @@ def heard(in_fork: Callable[..., Any]) -> list[dict[str, Heard]]:  # noqa: F811
         ("functional all_gather", "all_gather", RANKS * PART),
         ("functional reduce_scatter", "reduce_scatter", RANKS * PART),
         ("functional broadcast", "broadcast", PART),
+        ("several all_reduce", "all_reduce", 2 * PART),
+        ("several all_gather", "all_gather", 2 * RANKS * PART),
+        ("several reduce_scatter", "reduce_scatter", RANKS * PART),
     ],
 )
 def test_a_collective_is_heard_once_on_each_rank_with_its_whole_message(heard, call, kind, nbytes):

@@ -2,10 +2,14 @@
 
 from __future__ import annotations
 
+import ctypes
 import subprocess
 import sys
+from pathlib import Path
 
 import pytest
+
+from zerobench.memory import host
 
 SCRIPT = """
 from zerobench.memory import host
@@ -34,3 +38,37 @@ def test_proportional_size_is_at_most_the_resident_size(figures):
 
 def test_malloc_counts_what_it_handed_out(figures):
     assert figures[3] >= 50_000_000
+
+
+class Libc:
+    """A C library's mallopt, which takes what it is given or does not, and no mallinfo2."""
+
+    def __init__(self, *, takes: bool = True) -> None:
+        self.given: dict[int, int] = {}
+        self.takes = takes
+
+    def mallopt(self, parameter: int, value: int) -> int:
+        self.given[parameter] = value
+        return int(self.takes)
+
+
+def test_malloc_is_let_loose_by_the_numbers_of_mallopt(monkeypatch: pytest.MonkeyPatch) -> None:
+    libc, refuses = Libc(), Libc(takes=False)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: libc)
+    assert host.unpin_malloc()
+    assert libc.given == {-3: 32 * 2**20, -1: 64 * 2**20, -2: 128 * 2**10}  # malloc.h; mallopt(3)
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: refuses)
+    assert not host.unpin_malloc()
+
+
+def test_what_the_library_or_the_kernel_does_not_tell_is_not_known(
+    monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setattr(ctypes, "CDLL", lambda _: object())
+    assert (host.malloc_bytes(), host.unpin_malloc()) == (None, False)
+    monkeypatch.setattr(host, "Path", lambda _: tmp_path / "no" / "such")
+    assert (host.reset_peak_resident(), host.peak_resident_bytes(), host.proportional_bytes()) == (False, None, None)
+    status = tmp_path / "status"
+    status.write_text("Name: python\nVmHWM:\t 12 kB\n", encoding="ascii")
+    monkeypatch.setattr(host, "Path", lambda _: status)
+    assert (host.peak_resident_bytes(), host.proportional_bytes()) == (12 * 1024, None)

@@ -139,7 +139,7 @@ def test_a_failing_device_does_not_settle_how_the_others_are_read(standin: Stand
 def test_a_number_that_the_driver_does_not_know_is_none(standin: Standin) -> None:
     answer = read(standin, "gpus 1\nmem 0 0:na")
     assert answer["reading"]["used_bytes"] is None
-    assert "does not know" in answer["fault"]
+    assert "does not report" in answer["fault"]
 
 
 def test_after_the_first_reading_the_driver_is_asked_without_the_binding(standin: Standin) -> None:
@@ -169,7 +169,7 @@ def test_a_number_that_the_driver_knows_no_longer_is_none_until_it_knows_it_agai
         print(json.dumps(told))
     """
     told = standin.run(code, "gpus 1\nmem 0 0:77 1500:na 2000:88")
-    assert told == [[77, None], [None, "the driver does not know the memory in use"], [88, None]]
+    assert told == [[77, None], [None, "the driver does not report used memory"], [88, None]]
 
 
 def test_a_lost_gpu_reads_none_and_says_so(standin: Standin) -> None:
@@ -244,13 +244,16 @@ def test_the_bindings_mismatch_error_is_a_fault_like_any_other(standin: Standin)
     assert "too old" in standin.run(code, "gpus 1\nproc 0 4000001 0:700", "old")
 
 
-def test_a_function_that_the_binding_lacks_is_a_fault(standin: Standin) -> None:
+def test_a_function_that_the_binding_lacks_is_a_fault_and_one_that_the_library_lacks_is_not_bound(
+    standin: Standin,
+) -> None:
     code = """
         import json
         from zerobench.memory.nvml_driver import NvmlFault, driver
+        unbound = driver().bind("nvmlNoSuchFunction", None, None)
         try:
             driver().call("nvmlNoSuchFunction")
         except NvmlFault as fault:
-            print(json.dumps(str(fault)))
+            print(json.dumps([unbound, str(fault)]))
     """
-    assert standin.run(code) == "nvidia-ml-py is too old: it has no nvmlNoSuchFunction"
+    assert standin.run(code) == [None, "nvidia-ml-py is too old: no nvmlNoSuchFunction"]

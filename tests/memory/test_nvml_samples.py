@@ -35,7 +35,7 @@ def test_a_file_cut_at_any_byte_reads_as_the_samples_whose_lines_are_whole(
     cut = whole[: data.draw(st.integers(0, len(whole)))]
     path.write_text(cut)
     num_whole = max(0, cut.count("\n") - 1)
-    assert read_samples(path) == [as_sample(*reading) for reading in readings[:num_whole]]
+    assert list(read_samples(path)) == [as_sample(*reading) for reading in readings[:num_whole]]
 
 
 @pytest.mark.parametrize(
@@ -53,7 +53,7 @@ def test_a_corrupt_file_is_one_line_that_names_file_and_line(tmp_path: Path, tex
     path = tmp_path / "nvml_node0.csv"
     path.write_text(text)
     with pytest.raises(UserError) as raised:
-        read_samples(path)
+        list(read_samples(path))
     assert str(raised.value).startswith(f"{path}: {names}")
     assert "\n" not in str(raised.value)
 
@@ -62,4 +62,4 @@ def test_a_file_of_other_bytes_is_refused_by_name(tmp_path: Path) -> None:
     path = tmp_path / "nvml_node0.csv"
     path.write_bytes(b"\xff\xfe\x00\n")
     with pytest.raises(UserError, match=r"nvml_node0.csv: not readable as NVML samples"):
-        read_samples(path)
+        list(read_samples(path))

@@ -71,7 +71,7 @@ def outcome(folder: Path) -> Outcome:
     trial = TrialFolder(folder)
     samples, summary = trial.nvml_samples(NODE), trial.nvml_summary(NODE)
     return Outcome(
-        NvmlSummary.model_validate_json(summary.read_text()), read_samples(samples) if samples.exists() else []
+        NvmlSummary.model_validate_json(summary.read_text()), list(read_samples(samples)) if samples.exists() else []
     )
 
 
@@ -234,7 +234,7 @@ def test_mig_devices_are_sampled_in_place_of_their_gpu(standin: Standin, tmp_pat
     assert [device.index for device in left.summary.devices] == [0, 0, 1]
     assert (left.device(first).peak_used_bytes, left.device(first).total_bytes) == (1073741824, 21474836480)
     assert left.device(first).energy_joules is None
-    assert f"{first}: no power: the driver measures it for whole GPUs only" in left.summary.faults
+    assert f"{first}: no power: the driver measures whole GPUs only" in left.summary.faults
     assert left.device(uuid(1)).energy_joules is not None
 
 
@@ -394,7 +394,7 @@ print(json.dumps([sampler.wait_ready(1.0), sampler.stop().reason]))
     ready, reason = standin.run(code, "latency_us 60000000", "new", str(tmp_path))
     assert ready is False
     # 15 where the machine is so busy that the sampler had not come to the driver yet.
-    assert reason in {f"the sampler was ended by signal {n} before its first reading: it said nothing" for n in (9, 15)}
+    assert reason in {f"the sampler was ended by signal {n} before its first reading: no output" for n in (9, 15)}
 
 
 def test_a_sampler_that_cannot_be_started_says_why(standin: Standin, tmp_path: Path) -> None:

@@ -10,12 +10,15 @@ PAIRS = """
     import json
     from zerobench.memory.nvml import list_devices
     from zerobench.memory.topology import gpu_topology
-    print(json.dumps(gpu_topology(list_devices().devices)))
+    devices = list_devices().devices
+    print(json.dumps(gpu_topology(devices) + gpu_topology(devices[:1] * 2)))
 """
 
 
 def pairs(standin: Standin, scenario: str) -> dict[tuple[str, str], dict[str, Any]]:
-    return {tuple(pair["gpus"]): pair for pair in standin.run(PAIRS, scenario)}
+    found = {tuple(pair["gpus"]): pair for pair in standin.run(PAIRS, scenario)}
+    assert found.pop((uuid(0), uuid(0)))["pcie"] == "same board"
+    return found
 
 
 def test_gpus_on_a_switch_have_as_many_links_as_the_one_with_fewer(standin: Standin) -> None:

@@ -126,8 +126,8 @@ def test_the_figure_has_a_point_and_a_row_for_each_size(frames: RunFrames) -> No
     figure = chart.figure(frames)
     assert figure is not None
     assert figure.svg is not None
-    assert "tokens a step" in figure.svg
-    assert list(figure.table["tokens a step"]) == ["65,536", "16,384", "32,768", "65,536"]
+    assert "tokens per step" in figure.svg
+    assert list(figure.table["tokens per step"]) == ["65,536", "16,384", "32,768", "65,536"]
     assert f"{FULL / 0.6:,.0f}" in set(figure.table["tokens/s"])
 
 

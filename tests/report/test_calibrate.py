@@ -98,7 +98,7 @@ def test_a_written_calibration_is_read_back_and_used_by_predictions(tmp_path: Pa
     out = tmp_path / "own.yaml"
     written = write_calibration(folder.path, out)
     assert load_calibration(out) == written
-    assert f"measured by the run {written.run_id}" in out.read_text()
+    assert f"measured in run {written.run_id}" in out.read_text()
     overhead = overhead_of("H100 SXM", 8, out)
     assert (overhead.context_bytes, overhead.collectives_bytes) == (514 * MIB, 320 * MIB)
     assert overhead.rest_of_process_bytes == 3 * GIB
@@ -107,7 +107,7 @@ def test_a_written_calibration_is_read_back_and_used_by_predictions(tmp_path: Pa
 
 def test_a_run_on_cpus_says_that_a_gpu_is_missing(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", cpu_trials(), samples=False)
-    with pytest.raises(UserError, match=r"RUN: .*no rank of its 5 trials ran on a GPU") as error:
+    with pytest.raises(UserError, match=r"RUN: .*none of its 5 trials ran on a GPU") as error:
         write_calibration(folder.path, tmp_path / "out.yaml")
     assert "\n" not in str(error.value)
     assert not (tmp_path / "out.yaml").exists()
@@ -122,7 +122,7 @@ def test_a_run_whose_ranks_could_not_read_the_driver_says_so_with_nvmls_reason(
     (nvml,) = whole.record.nvml
     blind = whole.record.model_copy(update={"nvml": [nvml.model_copy(update={"reason": "no library"})]})
     folder = write_run(tmp_path / "run", [SampleTrial(whole.spec, blind, ranks)], samples=False)
-    with pytest.raises(UserError, match="no reading of the CUDA context; NVML said: no library"):
+    with pytest.raises(UserError, match=r"CUDA context size not recorded .*; NVML: no library"):
         calibration_of(load_run(folder.path))
 
 

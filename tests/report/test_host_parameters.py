@@ -1,4 +1,4 @@
-"""Host memory for each parameter: who holds how many bytes, and what page-locking rounds up."""
+"""Host memory per parameter: who holds how many bytes, and what page-locking rounds up."""
 
 from __future__ import annotations
 

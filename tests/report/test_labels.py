@@ -19,7 +19,7 @@ def test_a_name_holds_only_what_varies() -> None:
 def test_what_most_trials_share_is_in_the_names_of_the_others_only() -> None:
     specs = [spec("single", gpus_per_node=1), *(spec(f"zero{stage}") for stage in range(4))]
     assert labels(specs) == ["single n1", "zero0", "zero1", "zero2", "zero3"]
-    assert "unless a trial's name says otherwise: 8 ranks" in shared_lines(specs)
+    assert "unless named otherwise: 8 ranks" in shared_lines(specs)
     assert "in names: n: ranks" in shared_lines(specs)
 
 
@@ -47,7 +47,7 @@ def test_settings_that_most_share_are_said_once_and_none_at_all_are_defaults() -
     specs = [spec("single"), *(spec(f"zero{stage}", ds_config=settings) for stage in range(4)), spec("zero3")]
     assert labels(specs) == ["single", "zero0", "zero1", "zero2", "zero3", "zero3 defaults"]
     said = "reduce_bucket_size 1e6, sub_group_size 4e6, overlap_comm False"
-    assert f"DeepSpeed's settings, unless a trial's name says otherwise: {said}" in shared_lines(specs)
+    assert f"DeepSpeed settings, unless named otherwise: {said}" in shared_lines(specs)
 
 
 def test_settings_that_only_some_stages_read_are_named_where_those_that_read_them_differ() -> None:
@@ -57,7 +57,7 @@ def test_settings_that_only_some_stages_read_are_named_where_those_that_read_the
     specs = [*lower, spec("zero3", ds_config=buckets | prefetch), spec("zero3")]
     assert labels(specs) == ["zero0", "zero1", "zero2", "zero3", "zero3 defaults"]
     said = "reduce_bucket_size 1e6, stage3_prefetch_bucket_size 0, sub_group_size 4e6"
-    assert f"DeepSpeed's settings, unless a trial's name says otherwise: {said}" in shared_lines(specs)
+    assert f"DeepSpeed settings, unless named otherwise: {said}" in shared_lines(specs)
     other = spec("zero3", ds_config=buckets | prefetch | {"zero_optimization.sub_group_size": 8e6})
     assert labels([*lower, specs[3], other]) == [
         "zero0",
@@ -99,16 +99,13 @@ def test_a_predicted_trial_says_so_beside_measured_ones_however_many_it_is_among
         assert names[:3] == ["zero3", "zero3 solo rank7", "zero3 formula"]
         assert all("simulated on H200 SXM" in name for name in names[3:])
         assert "solo, emulated, simulated, formula: predicted, not measured" in shared_lines(specs)[-1]
-        assert any(
-            line.startswith("unless a trial's name says otherwise") and "measured" in line
-            for line in shared_lines(specs)
-        )
+        assert any(line.startswith("unless named otherwise") and "measured" in line for line in shared_lines(specs))
 
 
 def test_a_run_without_measurements_says_so_in_a_line_of_its_own() -> None:
     specs = [predicted(f"zero{stage}", "simulated", gpu="H200 SXM") for stage in range(4)]
     assert labels(specs) == ["zero0", "zero1", "zero2", "zero3"]
-    assert shared_lines(specs)[0] == "all predicted, not measured: simulated on H200 SXM"
+    assert shared_lines(specs)[0] == "predicted, not measured: simulated on H200 SXM"
     assert not any(line.endswith((", ", "measured")) for line in shared_lines(specs)[1:])
     two = [*specs, predicted("zero3", "simulated", gpu="A100 SXM 80GB")]
     assert labels(two)[-2:] == ["zero3 simulated on H200 SXM", "zero3 simulated on A100 SXM 80GB"]
@@ -189,14 +186,14 @@ def test_what_is_computed_in_another_way_for_speed_is_in_the_names() -> None:
     ]
     assert labels(specs) == ["ddp", "ddp ce=chunked", "zero1 ce=liger compile=blocks"]
     said = " ".join(shared_lines(specs))
-    assert "ce=: head and loss some tokens at a time" in said
+    assert "ce=: head and loss computed in chunks of tokens" in said
     assert "compile=: torch.compile of the model" in said
 
 
 def test_how_a_model_comes_to_be_at_stage_3_is_in_the_names_where_it_is_built_whole() -> None:
     specs = [spec("zero3"), spec("zero3", zero_init=False)]
     assert labels(specs) == ["zero3", "whole"]
-    assert "whole: stage 3 of a model that every rank built whole first" in " ".join(shared_lines(specs))
+    assert "whole: stage 3 of a model built in full on every rank first" in " ".join(shared_lines(specs))
 
 
 def test_groups_of_ranks_and_quantization_are_in_the_names_as_their_papers_call_them() -> None:
@@ -208,11 +205,20 @@ def test_groups_of_ranks_and_quantization_are_in_the_names_as_their_papers_call_
     ]
     assert labels(specs) == ["zero3", "zero3 hpz=8", "zero3 hpz=8 qwZ qgZ", "fsdp mics=4"]
     said = " ".join(shared_lines(specs))
-    assert "hpz=: ranks that keep a second copy of the parameters" in said
-    assert "mics=: ranks that divide model states among them" in said
+    assert "hpz=: group of ranks that holds a second copy of the parameters" in said
+    assert "mics=: size of the group that states are sharded over" in said
 
 
 def test_what_tensorflow_trains_under_is_in_the_names_unless_it_is_a_process_for_each_replica() -> None:
     kinds = ("multi-worker-mirrored", "mirrored", "parameter-server", "tpu")
     specs = [spec("ddp"), *(spec("tensorflow", tf_strategy=kind) for kind in kinds)]
     assert labels(specs)[1:] == ["tensorflow", *(f"tensorflow {kind}" for kind in kinds[1:])]
+
+
+def test_accumulation_that_follows_from_the_global_batch_is_in_no_name() -> None:
+    alike = [spec("zero1", micro_batch_size=size, gradient_accumulation_steps=8 // size) for size in (1, 2, 4)]
+    assert labels(alike) == ["mb1", "mb2", "mb4"]
+    assert "global batch 64" in shared_lines(alike)[0]
+    assert "accumulation" not in " ".join(shared_lines(alike))
+    other = [*alike, spec("zero1", micro_batch_size=4)]
+    assert len([name for name in labels(other) if "ga" in name]) >= 2

@@ -26,9 +26,9 @@ def trial(tmp_path: Path, strategy: str) -> Trial:
 @pytest.mark.parametrize(
     ("strategy", "told"),
     [
-        ("parameter-server", "a strategy that divides states among ranks (zero1 to zero3, fsdp)"),
-        ("tensor", "more ranks to divide the model among"),
-        ("rpc-pipeline", "more ranks to divide the model among"),
+        ("parameter-server", "a strategy that partitions states (zero1 to zero3, fsdp)"),
+        ("tensor", "more ranks to partition the model over"),
+        ("rpc-pipeline", "more ranks to partition the model over"),
     ],
 )
 def test_strategies_without_stages_are_not_told_to_take_a_higher_one(

@@ -69,8 +69,8 @@ def test_the_page_has_a_section_with_a_row_for_each_stage_and_none_where_there_a
     folder: Path, tmp_path: Path
 ) -> None:
     page = page_html(run_frames([load_run(folder)]), figures=[])
-    assert page.count("Pipeline, stage by stage") == 2  # the contents and the section
+    assert page.count("Pipeline stages") == 2  # the contents and the section
     assert "0-3" in page
     assert "4-7" in page
     other = write_run(tmp_path / "run", [completed_trial(spec("zero1", gpus_per_node=2))], samples=False).path
-    assert "Pipeline, stage by stage" not in page_html(run_frames([load_run(other)]), figures=[])
+    assert "Pipeline stages" not in page_html(run_frames([load_run(other)]), figures=[])

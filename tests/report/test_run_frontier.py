@@ -29,11 +29,11 @@ GPU = Limit(80 * GIB, is_given=False)
 GIVEN = Limit(10 * GIB, is_given=True)
 
 TABLE = """\
-Measured: the largest micro batch that fits, in sequences a GPU
-It fits where its trial completes on NVIDIA H100 80GB HBM3 of 80.00 GiB; each try is a trial in
-fresh processes. predicted: by simulation, where the search begins. too large: the least seen not to
-fit. needs: tensors, CUDA context and NCCL of the largest, GiB. ends: what the too large one
-exceeds; limit: nothing larger is tried. tokens/s: of the largest.
+Measured: largest micro batch that fits, in sequences per GPU
+Fits: the trial completes on NVIDIA H100 80GB HBM3 of 80.00 GiB; each try is a trial in fresh
+processes. predicted: by simulation, start of the search. too large: smallest seen not to fit.
+needs: tensors, CUDA context and NCCL of the largest, GiB. ends: the memory that `too large`
+exceeds; limit: end of the search range. tokens/s: of the largest.
 trial          predicted  measured  error  too large  needs  room, %  tokens/s  tries  ends
 ────────────────────────────────────────────────────────────────────────────────────────────────────
 zero1                 30        32  -6.2%         33  75.00      6.2   247,306      5  device memory
@@ -72,7 +72,7 @@ def test_predicted_and_measured_stand_side_by_side() -> None:
 
 def test_along_the_model_the_table_has_its_parameters() -> None:
     lines = shown("model", GPU, "NVIDIA H100 80GB HBM3", 110).splitlines()
-    assert lines[0] == "Measured: the largest model that fits, in layers"
+    assert lines[0] == "Measured: largest model that fits, in layers"
     [row] = [line.split() for line in lines if line.startswith("zero1")]
     assert row[:6] == ["zero1", "30", "32", "-6.2%", "355", "M"]
 
@@ -90,8 +90,8 @@ def test_how_fast_the_largest_trains_stands_beside_it_and_of_a_rank_alone_only_w
 
 def test_on_a_cpu_ranks_have_sequences_and_the_capacity_is_named() -> None:
     text = " ".join(shown("micro-batch", GIVEN, None, 100).split())
-    assert "in sequences a rank" in text
-    assert "take at most 10.00 GiB of its device (the CPU) at their peak" in text
+    assert "in sequences per rank" in text
+    assert "tensors at most 10.00 GiB of its device (the CPU)" in text
 
 
 def test_what_ended_a_search_is_named() -> None:

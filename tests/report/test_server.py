@@ -134,10 +134,10 @@ def test_the_terminal_shows_both_sides_in_each_table_of_memory_and_the_server_is
         assert table.count("0 server") == 1, table
         label = next(line.split()[0] for line in table.splitlines() if "0 server" in line)
         assert sum(line.startswith(label) for line in table.splitlines()) == 2, table
-        assert "Servers have their own row." in " ".join(table.split())
-    [over_ranks] = [section for title, section in tables.items() if title.startswith("Device memory over the ranks")]
+        assert "Servers: separate rows." in " ".join(table.split())
+    [over_ranks] = [section for title, section in tables.items() if title.startswith("Device memory across ranks")]
     assert "Without servers." in " ".join(over_ranks.split())
-    [apart] = [section for title, section in tables.items() if title.startswith("Parameter server, side by side")]
+    [apart] = [section for title, section in tables.items() if title.startswith("Parameter server and workers")]
     assert "server" in apart
     assert "worker" in apart
     assert "gradients by staleness in updates: 0 x1, 1 x3" in " ".join(apart.split())
@@ -148,10 +148,10 @@ def test_the_frames_keep_the_role_of_each_rank_and_leave_a_server_out_of_the_spr
     assert frames.ranks["role"].tolist() == ["server", "worker", "worker"]
     [(_, spread)] = spreads(frames)
     assert spread.maximum == spread.minimum  # the two workers hold the same
-    notes = [note for note in frames.notes["note"] if note.startswith("the device peak of")]
+    notes = [note for note in frames.notes["note"] if note.startswith("device peak of")]
     assert [note.split("(")[0].strip() for note in notes] == [
-        "the device peak of the server",
-        "the device peak of a worker",
+        "device peak of the server",
+        "device peak of a worker",
     ]
 
 

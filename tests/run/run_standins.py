@@ -6,7 +6,7 @@ import signal
 import sys
 from pathlib import Path
 
-from zerobench.run.observer import Silent
+from zerobench.run.observer import Observer
 from zerobench.run.runner import resume_run, run_sweep
 from zerobench.run.site import LocalSite
 from zerobench.spec.expand import PlannedTrial
@@ -23,7 +23,7 @@ def main(verb: str, path: Path) -> int:
     site, plan = LocalSite(2, 0, worker_module="standin_worker"), [planned("first", "complete")]
     plan += [planned("second", "hang_the_first_time"), planned("third", "complete")]
     if verb == "resume":
-        return resume_run(path, environment={"when": "later"}, site=site, observer=Silent()).exit_code
+        return resume_run(path, environment={"when": "later"}, site=site, observer=Observer()).exit_code
     result = run_sweep(
         plan,
         sweep_name="interrupted",
@@ -31,7 +31,7 @@ def main(verb: str, path: Path) -> int:
         environment={"when": "first"},
         reports=path,
         site=site,
-        observer=Silent(),
+        observer=Observer(),
     )
     return result.exit_code
 

@@ -18,7 +18,7 @@ from zerobench.folder import RunFolder, TrialFolder
 from zerobench.progress import Progress
 from zerobench.records import RankRecord, Status, TrialRecord
 from zerobench.run.attempt import run_trial
-from zerobench.run.observer import Silent
+from zerobench.run.observer import Observer
 from zerobench.run.site import Launch, LocalSite
 from zerobench.run.stop import Stop
 from zerobench.spec.trial import TrialSpec
@@ -100,7 +100,7 @@ def ended(
         settle_s = 4.0 if name == "hang_at_exit" else 60.0
         site_type = SiteOfShells if name == "ended_by_us" else LocalSite
         site = site_type(num_cpus=2, num_gpus=0, worker_module=worker, settle_s=settle_s)
-        return Ended(folder, run_trial(trial, folder, "a_run", site, Stop(), Silent()))
+        return Ended(folder, run_trial(trial, folder, "a_run", site, Stop(), Observer()))
 
     with ThreadPoolExecutor(5) as pool:
         yield dict(zip(CASES, pool.map(one, CASES), strict=True))
@@ -172,22 +172,22 @@ def test_a_killed_rank_is_named_with_its_signal_and_not_the_peer_that_lost_it(en
     assert record.status is Status.CRASH
     assert record.failure is not None
     assert record.failure.rank == 1
-    assert record.reason == "rank 1 was killed by SIGKILL in timed (step 4 of 8) and left no record"
+    assert record.reason == "rank 1 was killed by SIGKILL in timed (step 4 of 8) without a record"
 
 
 def test_a_killed_launcher_is_named_and_not_its_status_of_0(ended: dict[str, Ended]) -> None:
     record = ended["no_launcher"].record
     assert (record.status, record.exit_code) == (Status.LAUNCHER_FAULT, 0)
     assert record.reason == (
-        "the launcher exited with 0 before its ranks, so that it, or a process of it, was killed;"
-        " left behind: rank 0 in timed (step 4 of 8); rank 1 in timed (step 4 of 8)"
+        "the launcher exited with 0 before its ranks: it or one of its processes was killed,"
+        " leaving rank 0 in timed (step 4 of 8); rank 1 in timed (step 4 of 8)"
     )
 
 
 def test_a_rank_that_leaves_without_a_record_is_a_crash_with_its_exit_status(ended: dict[str, Ended]) -> None:
     record = ended["no_record"].record
     assert record.status is Status.CRASH
-    assert record.reason == "rank 1 exited with 3 in timed (step 4 of 8) and left no record"
+    assert record.reason == "rank 1 exited with 3 in timed (step 4 of 8) without a record"
 
 
 def test_a_ranks_own_typed_failure_is_the_trials(ended: dict[str, Ended]) -> None:
@@ -211,7 +211,7 @@ def test_the_record_says_which_keys_of_a_users_own_configuration_were_not_read(e
 def test_a_rank_that_hangs_after_its_record_does_not_hold_the_sweep_until_the_limit(ended: dict[str, Ended]) -> None:
     record = ended["hang_at_exit"].record
     assert record.status is Status.COMPLETED
-    assert record.notes == ["the launcher did not end by itself and was ended"]
+    assert record.notes == ["the launcher did not exit and was killed"]
 
 
 def test_a_worker_that_never_speaks_is_a_launcher_fault_with_the_last_words(ended: dict[str, Ended]) -> None:
@@ -224,7 +224,7 @@ def test_a_worker_that_never_speaks_is_a_launcher_fault_with_the_last_words(ende
 def test_a_helper_that_outlives_the_launcher_is_ended_and_noted(ended: dict[str, Ended]) -> None:
     record = ended["helper"].record
     assert record.status is Status.COMPLETED
-    assert [note for note in record.notes if note.startswith("ended processes that outlived the launcher: ")]
+    assert [note for note in record.notes if note.startswith("killed processes left by the launcher: ")]
 
 
 def test_no_process_of_any_trial_is_left(
@@ -241,7 +241,7 @@ def test_a_rank_killed_for_want_of_memory_is_typed_by_the_kernels_counter(
         patch.setenv("STANDIN_CGROUP", str(group))
         trial = make_trial("oom", {0: "crash_when_a_peer_is_gone", 1: "exhaust_host_memory"})
         folder = put(trial, tmp_path)
-        record = run_trial(trial, folder, "a_run", LocalSite(2, 0, worker_module=WORKER), Stop(), Silent())
+        record = run_trial(trial, folder, "a_run", LocalSite(2, 0, worker_module=WORKER), Stop(), Observer())
     assert record.status is Status.OUT_OF_HOST_MEMORY
     assert record.failure is not None
     assert record.failure.rank == 1

@@ -57,7 +57,7 @@ def test_a_lock_is_kept_while_its_process_lives_and_removed_once_that_was_killed
     with compiling(lock):
         assert free_left_over(environ) == []
         assert lock.exists()
-    assert free_left_over(environ) == [f"removed the lock of a compilation that was cut short: {lock}"]
+    assert free_left_over(environ) == [f"removed the lock of an interrupted compilation: {lock}"]
     assert not lock.exists()
 
 
@@ -78,7 +78,7 @@ def test_a_lock_that_another_machine_may_hold_is_told_of_and_left_alone(
     monkeypatch.setattr(compile_locks, "_LOCAL", {"none"})
     assert free_left_over(environ, tell_unknown=False) == []
     [line] = free_left_over(environ)
-    assert line.startswith(f"{lock}: whether somebody compiles under this lock cannot be known")
+    assert line.startswith(f"{lock}: cannot tell whether its compilation still runs")
     assert lock.exists()
 
 
@@ -88,7 +88,7 @@ def test_a_lock_whose_holder_cannot_be_known_is_told_of_and_left_alone(lock: Pat
     elsewhere.touch()
     lock.symlink_to(elsewhere)
     [line] = free_left_over(environ)
-    assert line.startswith(f"{lock}: whether somebody compiles under this lock cannot be known")
+    assert line.startswith(f"{lock}: cannot tell whether its compilation still runs")
     assert lock.is_symlink()
     assert elsewhere.exists()
 

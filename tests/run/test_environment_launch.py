@@ -38,5 +38,5 @@ def test_a_trial_gets_its_environments_python_zerobench_and_nothing_of_our_packa
 
 def test_one_that_is_gone_since_the_plan_was_made_is_refused_with_the_remedy(tmp_path, make_trial, monkeypatch):
     monkeypatch.setenv(VARIABLE, str(tmp_path))
-    with pytest.raises(UserError, match=r"not made in .*; make it: zerobench setup horovod"):
+    with pytest.raises(UserError, match=r"not set up in .*; run: zerobench setup horovod"):
         LocalSite(num_cpus=4, num_gpus=0).launch(make_trial(strategy="horovod"), TrialFolder(tmp_path))

@@ -80,16 +80,16 @@ def test_setup_goes_on_at_the_step_that_failed_and_says_why_in_one_line(make, tm
         make(packages="", build="raise SystemExit('no compiler')", check="")
     assert not own.made.exists()
     said = make(packages="", build="pass", check="")
-    assert "  packages: done before" in said
-    assert "  build: done before" not in said
+    assert "  packages: already done" in said
+    assert "  build: already done" not in said
     assert json.loads(own.made.read_text())["made_at_s"] > 0
 
 
 def test_a_step_that_has_changed_is_done_again_with_all_that_follow_and_the_check_always(make):
     make(packages="", build="", check="")
     assert [line for line in make(packages="", build="", check="") if "done before" in line] == [
-        "  packages: done before",
-        "  build: done before",
+        "  packages: already done",
+        "  build: already done",
     ]
     assert [line for line in make(packages="pass", build="", check="") if "done before" in line] == []
 

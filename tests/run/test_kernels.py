@@ -21,7 +21,7 @@ from zerobench.kernels import missing
 from zerobench.records import Status
 from zerobench.run import kernels
 from zerobench.run.kernels import Failures, compile_first
-from zerobench.run.observer import Silent
+from zerobench.run.observer import Observer
 from zerobench.run.runner import run_sweep
 from zerobench.run.setup import lay_out_trial
 from zerobench.run.site import LocalSite
@@ -46,7 +46,7 @@ class StandinSite(LocalSite):
 SITE = StandinSite(2, 0, worker_module="standin_worker")
 
 
-class Heard(Silent):
+class Heard(Observer):
     """What a person is told before the first trial, in order; how long it was said to take."""
 
     def __init__(self) -> None:
@@ -144,7 +144,7 @@ def test_a_lock_left_by_a_killed_compilation_is_told_and_taken(root: Path, compi
     lock.touch()
     os.utime(lock, (0, 0))
     assert compile_all() == {}
-    freed = f"removed the lock of a compilation that was cut short: {lock}"
+    freed = f"removed the lock of an interrupted compilation: {lock}"
     assert untimed(heard.told) == [freed, *(f"compiled {name}" for name in NEEDED)]
 
 
@@ -160,7 +160,7 @@ def test_a_compilation_that_dies_while_it_is_waited_for_is_done_in_its_place(
 
         threading.Thread(target=kill).start()
         assert compile_all() == {}
-    assert f"removed the lock of a compilation that was cut short: {lock}" in heard.told
+    assert f"removed the lock of an interrupted compilation: {lock}" in heard.told
     assert missing(NEEDED, os.environ) == []
 
 

@@ -123,7 +123,7 @@ def test_a_hostfile_of_another_form_is_refused_in_one_line(tmp_path: Path, text:
 @pytest.mark.parametrize("host", ["-oProxyCommand=touch${IFS}x", "--help", "n1;reboot", "$(reboot)", "n1,n2"])
 def test_a_host_that_a_shell_or_ssh_would_take_for_something_else_is_refused(tmp_path: Path, host: str) -> None:
     (tmp_path / "nodes").write_text(f"n1 slots=2\n{host} slots=2\n")
-    with pytest.raises(UserError, match=rf"^--hostfile: .*: '{re.escape(host)}' is no host; a name or an address"):
+    with pytest.raises(UserError, match=rf"^--hostfile: .*: '{re.escape(host)}' is not a host name or address"):
         read_hosts(tmp_path / "nodes")
 
 

@@ -51,7 +51,7 @@ def test_a_lock_that_is_no_plain_file_is_refused_at_once(run: RunFolder, make) -
 )
 def test_a_link_out_of_the_run_is_refused_by_name(run: RunFolder, theirs: Path, place: str) -> None:
     (run.path / place).symlink_to(theirs)
-    with pytest.raises(UserError, match=rf"^RUN: .*/{place} is a link out of the run \(.*theirs\.txt\)"):
+    with pytest.raises(UserError, match=rf"^RUN: .*/{place} is a link out of the run folder \(.*theirs\.txt\)"):
         refuse_links(run, ["first"])
 
 

@@ -10,7 +10,7 @@ import pytest
 from tests.run.standin_talker import LINES
 from zerobench.redaction import MARK
 from zerobench.run.environment import capture_environment
-from zerobench.run.observer import Silent
+from zerobench.run.observer import Observer
 from zerobench.run.runner import run_sweep
 from zerobench.run.site import LocalSite
 from zerobench.spec.expand import PlannedTrial
@@ -44,7 +44,7 @@ def folder(tmp_path_factory: pytest.TempPathFactory, make_trial: Callable[..., T
             environment=capture_environment(),
             reports=tmp_path_factory.mktemp("reports"),
             site=LocalSite(num_cpus=2, num_gpus=0, worker_module="standin_talker"),
-            observer=Silent(),
+            observer=Observer(),
         )
     return result.folder.path
 

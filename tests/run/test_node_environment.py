@@ -14,7 +14,7 @@ import pytest
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
 from zerobench.run.node_environment import is_captured, main, node_file, record_hosts, record_node
-from zerobench.run.observer import Silent
+from zerobench.run.observer import Observer
 from zerobench.run.runner import run_sweep
 from zerobench.run.site import LocalSite
 from zerobench.spec.expand import PlannedTrial
@@ -47,7 +47,7 @@ def test_a_node_that_is_there_is_not_captured_again(tmp_path: Path) -> None:
 def test_a_name_that_is_no_file_of_that_folder_is_refused(
     tmp_path: Path, name: str, capsys: pytest.CaptureFixture[str]
 ) -> None:
-    with pytest.raises(UserError, match=r"NAME: .* is no node's name"):
+    with pytest.raises(UserError, match=r"NAME: .* is not a node name"):
         record_node(tmp_path, name)
     assert main([str(tmp_path), name]) == 2
     assert len(capsys.readouterr().err.splitlines()) == 1
@@ -88,7 +88,7 @@ def test_a_host_that_is_there_is_not_asked(tmp_path: Path, monkeypatch: pytest.M
     assert is_captured(node_file(tmp_path, "node-a"))
 
 
-class _BeginsNoTrial(Silent):
+class _BeginsNoTrial(Observer):
     """Ends the run when it is about to begin."""
 
     def run_started(self, run: RunFolder, to_do: int, kept: int, skipped: int) -> None:

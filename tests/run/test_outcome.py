@@ -85,7 +85,7 @@ def test_a_killed_rank_is_the_cause_though_its_peer_recorded_the_closed_connecti
     assert status is Status.CRASH
     assert failure is not None
     assert failure.rank == 1
-    assert failure.message == "rank 1 was killed by SIGKILL in timed (step 4 of 8) and left no record"
+    assert failure.message == "rank 1 was killed by SIGKILL in timed (step 4 of 8) without a record"
 
 
 def test_a_crash_well_before_a_peer_was_killed_is_the_cause() -> None:
@@ -187,8 +187,8 @@ def test_a_launcher_that_ends_before_its_ranks_was_killed_whatever_its_status(ex
     assert status is Status.LAUNCHER_FAULT
     assert failure is not None
     assert failure.message == (
-        f"the launcher {words} before its ranks, so that it, or a process of it, was killed;"
-        " left behind: rank 0 in timed (step 4 of 8); rank 1 in timed (step 4 of 8)"
+        f"the launcher {words} before its ranks: it or one of its processes was killed,"
+        " leaving rank 0 in timed (step 4 of 8); rank 1 in timed (step 4 of 8)"
     )
 
 

@@ -122,7 +122,7 @@ def test_a_save_that_was_cut_short_is_no_checkpoint(tmp_path: Path) -> None:
     record = run(spec(**FAULT), tmp_path, cut_short)
     assert record.status is Status.CRASH
     assert record.reason is not None
-    assert "no checkpoint of the first launch is whole" in record.reason
+    assert "the first launch left no complete checkpoint" in record.reason
 
 
 @pytest.mark.parametrize("keep", [False, True])

@@ -16,7 +16,7 @@ from zerobench.folder import TrialFolder
 from zerobench.records import RankRecord, Status, TrialRecord
 from zerobench.run import remote
 from zerobench.run.attempt import run_trial
-from zerobench.run.observer import Silent
+from zerobench.run.observer import Observer
 from zerobench.run.site import LocalSite
 from zerobench.run.stop import Stop
 from zerobench.spec.trial import TrialSpec
@@ -48,7 +48,7 @@ def ended(
         acts, fields = CASES[name]
         trial = make_trial(name, acts, num_nodes=2, gpus_per_node=1, **fields)
         folder = put(trial, runs)
-        return folder, run_trial(trial, folder, "a_run", site, Stop(), Silent())
+        return folder, run_trial(trial, folder, "a_run", site, Stop(), Observer())
 
     with pytest.MonkeyPatch.context() as patch, ThreadPoolExecutor(3) as pool:
         patch.setattr(tempfile, "tempdir", str(runs))

@@ -15,7 +15,7 @@ from zerobench.folder import RunFolder, TrialFolder
 from zerobench.records import Start, Status
 from zerobench.run.launcher import launch_environment
 from zerobench.run.lock import locked, trial_locked
-from zerobench.run.observer import Silent
+from zerobench.run.observer import Observer
 from zerobench.run.runner import RunResult, run_beside_others
 from zerobench.run.setup import lay_out, resolved_configs
 from zerobench.run.site import Interruption, Launch, LocalSite
@@ -69,7 +69,7 @@ def ids(run: RunFolder, *names: str) -> list[str]:
 
 
 def go(run: RunFolder, trial_ids: Sequence[str], site: OneRankSite, stop: Stop | None = None) -> RunResult:
-    return run_beside_others(run.path, trial_ids, site=site, observer=Silent(), stop=stop or Stop())
+    return run_beside_others(run.path, trial_ids, site=site, observer=Observer(), stop=stop or Stop())
 
 
 SITE = OneRankSite(1, 0)
@@ -123,7 +123,7 @@ def test_a_trial_whose_machine_was_taken_says_so_and_no_other_begins(run: RunFol
     trial = next(load_run(run.path).trials())
     assert trial.record.failure is not None
     assert trial.record.failure.evidence is not None
-    assert trial.record.failure.evidence.startswith("Slurm says; the ranks' own end: rank 0: ValueError")
+    assert trial.record.failure.evidence.startswith("Slurm says; the ranks ended: rank 0: ValueError")
     assert begun(run) == ["second"]
 
 
@@ -142,7 +142,7 @@ def test_a_simulated_trial_that_is_cut_off_says_by_what_and_in_which_job(tmp_pat
     folder.path.mkdir()
     lay_out(folder, [PlannedTrial(trial=trial)], resolved_configs([PlannedTrial(trial=trial)]), {}, {})
 
-    class Stops(Silent):
+    class Stops(Observer):
         def trial_started(self, trial: TrialSpec, number: int, to_do: int) -> None:
             stop.ask()
 

@@ -21,7 +21,7 @@ from zerobench.records import Status, TrialRecord
 from zerobench.run.launcher import MARK
 from zerobench.run.lock import locked
 from zerobench.run.lost import renew
-from zerobench.run.observer import Silent
+from zerobench.run.observer import Observer
 from zerobench.run.runner import RunResult, refuse_other_plan, resume_run, run_sweep, standing
 from zerobench.run.site import LocalSite
 from zerobench.spec.expand import PlannedTrial
@@ -35,7 +35,7 @@ SKIP = Skip(rule="too_many_ranks", reason="8 ranks on 2 devices")
 MakeTrial = Callable[..., TrialSpec]
 
 
-class Heard(Silent):
+class Heard(Observer):
     """Keeps what it is told."""
 
     def __init__(self) -> None:
@@ -58,7 +58,7 @@ class Heard(Silent):
         self.told.append("end")
 
 
-def run(planned: Sequence[PlannedTrial], reports: Path, observer: Silent | None = None) -> RunResult:
+def run(planned: Sequence[PlannedTrial], reports: Path, observer: Observer | None = None) -> RunResult:
     return run_sweep(
         planned,
         sweep_name="a sweep",
@@ -66,7 +66,7 @@ def run(planned: Sequence[PlannedTrial], reports: Path, observer: Silent | None 
         environment={"python": "3.11"},
         reports=reports,
         site=SITE,
-        observer=observer or Silent(),
+        observer=observer or Observer(),
     )
 
 
@@ -207,7 +207,7 @@ def test_a_resumed_run_sets_a_torn_trial_aside_and_does_it_again(tmp_path: Path)
     with pytest.raises(UserError, match="torn or corrupt"):
         list(load_run(folder.path).trials())
     assert [status for _, status in standing(load_run(folder.path))] == [Status.COMPLETED, None, Status.SKIPPED]
-    assert resume_run(folder.path, environment={}, site=SITE, observer=Silent()).exit_code == 0
+    assert resume_run(folder.path, environment={}, site=SITE, observer=Observer()).exit_code == 0
     records = [trial.record for trial in load_run(folder.path).trials()]
     assert [record.status for record in records] == [Status.COMPLETED, Status.COMPLETED, Status.SKIPPED]
     assert (records[2].rule, records[2].reason) == ("too_many_ranks", "8 ranks on 2 devices")
@@ -236,7 +236,7 @@ def test_a_resumed_run_knows_what_a_trial_was_whose_spec_is_torn(tmp_path: Path,
     with pytest.raises(UserError, match=r"trial\.json: torn or corrupt: [^\n]*zerobench run --resume"):
         list(load_run(folder.path).trials())
 
-    assert resume_run(folder.path, environment={}, site=SITE, observer=Silent()).exit_code == 0
+    assert resume_run(folder.path, environment={}, site=SITE, observer=Observer()).exit_code == 0
     assert [trial.spec for trial in load_run(folder.path).trials()] == [item.trial for item in planned]
     assert [path.read_bytes() for path in (torn.spec, *torn.rank_records())] == before
     aside = [path / "trial.json" for path in (folder.path / "set_aside").glob("*")]
@@ -249,8 +249,8 @@ def test_a_spec_that_is_torn_in_an_older_run_is_told_by_the_sweep(tmp_path: Path
     folder.trial(planned[1].trial.trial_id).spec.write_text("")
     refuse_other_plan(folder.path, planned)
     with pytest.raises(UserError, match=rf"zerobench run {folder.sweep} --resume {folder.path}$"):
-        resume_run(folder.path, environment={}, site=SITE, observer=Silent())
-    asked = resume_run(folder.path, planned=planned, environment={}, site=SITE, observer=Silent())
+        resume_run(folder.path, environment={}, site=SITE, observer=Observer())
+    asked = resume_run(folder.path, planned=planned, environment={}, site=SITE, observer=Observer())
     assert asked.exit_code == 0
     assert [trial.spec for trial in load_run(folder.path).trials()] == [item.trial for item in planned]
 
@@ -265,7 +265,7 @@ def test_nothing_is_written_through_the_folder_of_a_skipped_trial_that_is_a_link
     (theirs / "record.json").write_text("torn")
     folder.trial(trial.trial_id).path.symlink_to(theirs)
     with pytest.raises(UserError, match=r"is a link out of the run"):
-        resume_run(folder.path, environment={}, site=SITE, observer=Silent())
+        resume_run(folder.path, environment={}, site=SITE, observer=Observer())
     assert (theirs / "record.json").read_text() == "torn"
 
 
@@ -278,7 +278,7 @@ def test_a_link_in_a_foreign_run_is_refused_before_a_trial_begins(tmp_path: Path
     theirs.write_text("precious")
     folder.trial(trial.trial_id).stdout.symlink_to(theirs)
     with pytest.raises(UserError, match=r"stdout\.txt is a link out of the run"):
-        resume_run(folder.path, environment={}, site=SITE, observer=Silent())
+        resume_run(folder.path, environment={}, site=SITE, observer=Observer())
     assert theirs.read_text() == "precious"
 
 
@@ -302,7 +302,7 @@ def test_what_still_runs_of_a_trial_whose_runner_was_killed_is_ended_before_it_i
 def test_a_run_folder_in_use_is_refused_in_one_line(tmp_path: Path, make_trial: MakeTrial) -> None:
     folder = run([PlannedTrial(trial=make_trial(), skipped=SKIP)], tmp_path).folder
     with locked(folder), pytest.raises(UserError, match=rf"is in use by another zerobench \(process {os.getpid()} on"):
-        resume_run(folder.path, environment={}, site=SITE, observer=Silent())
+        resume_run(folder.path, environment={}, site=SITE, observer=Observer())
 
 
 def test_a_lock_is_let_go_with_its_holder(tmp_path: Path) -> None:
@@ -327,7 +327,7 @@ def test_several_nodes_without_a_hostfile_are_refused_before_anything_is_written
 
 
 def test_the_same_trial_twice_is_refused(tmp_path: Path, make_trial: MakeTrial) -> None:
-    with pytest.raises(UserError, match="comes up twice"):
+    with pytest.raises(UserError, match="appears twice"):
         run([PlannedTrial(trial=make_trial()), PlannedTrial(trial=make_trial())], tmp_path)
 
 
@@ -345,7 +345,7 @@ def small_disk(tmp_path: Path) -> Iterator[Path]:
     subprocess.run(["umount", str(path)], check=True)
 
 
-class FillsTheDisk(Silent):
+class FillsTheDisk(Observer):
     """Takes all space once the first trial begins."""
 
     def __init__(self, disk: Path) -> None:
@@ -366,7 +366,7 @@ def test_a_full_disk_is_one_line_that_says_how_to_go_on(small_disk: Path, make_t
     [folder] = small_disk.glob("a_sweep_*")
     message = str(caught.value)
     assert "No space left on device" in message
-    assert message.endswith(f"what was measured is kept, go on with: zerobench run --resume {folder}")
+    assert message.endswith(f"measurements are kept, continue with: zerobench run --resume {folder}")
     assert "\n" not in message
     assert len(load_run(folder).pending()) == 1
     assert list(folder.rglob("*.tmp")) == []

@@ -51,7 +51,7 @@ def test_a_description_and_a_name_are_kept_without_their_secrets(tmp_path: Path)
 def test_a_secret_that_a_trial_needs_as_it_stands_is_refused_before_anything_is_written(
     tmp_path: Path, fields: dict[str, Any], place: str
 ) -> None:
-    with pytest.raises(UserError, match=rf"^{place}: holds what looks like a secret[^\n]*$") as refusal:
+    with pytest.raises(UserError, match=rf"^{place}: looks like a secret[^\n]*$") as refusal:
         laid_out(tmp_path, trial(**fields))
     assert SECRET not in str(refusal.value)
     assert list(tmp_path.iterdir()) == []
@@ -59,7 +59,7 @@ def test_a_secret_that_a_trial_needs_as_it_stands_is_refused_before_anything_is_
 
 def test_a_secret_in_the_deepspeed_config_of_a_trial_is_refused() -> None:
     config = {"zero_optimization": {"stage": 3, "offload_param": {"device": "nvme", "nvme_path": URL}}}
-    refusal = r"^ds_config\.zero_optimization\.offload_param\.nvme_path: holds what looks like a secret"
+    refusal = r"^ds_config\.zero_optimization\.offload_param\.nvme_path: looks like a secret"
     with pytest.raises(UserError, match=refusal):
         refuse_secrets(trial(strategy="zero3"), config)
 

@@ -38,7 +38,7 @@ def within(mount: str) -> str:
 )
 def test_a_small_and_a_read_only_mount_are_named_with_what_is_needed(mount: str, what: str) -> None:
     assert within(mount) == (
-        f"{what}, and DeepSpeed's shared-memory all-reduce needs 132.01 MiB there for its CPU ranks;"
+        f"{what}; DeepSpeed's shared-memory all-reduce for CPU ranks needs 132.01 MiB;"
         " in a container: docker run --shm-size=1g"
     )
 

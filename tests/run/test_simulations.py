@@ -222,7 +222,7 @@ def test_what_was_done_before_the_stop_stands_and_the_rest_is_interrupted(stoppe
     for name in ("under way", "also", "never begun"):
         record = done.record(name)
         assert record.status is Status.INTERRUPTED, name
-        assert record.reason == "stopped before it ended"
+        assert record.reason == "stopped before its end"
         assert (record.exit_code, record.ranks_reported) == (None, 0)
 
 

@@ -87,7 +87,7 @@ def test_a_killed_simulator_fails_the_trial_it_was_at_and_the_rest_goes_on_in_an
     records = play(["hang", "complete"], then=kill_simulator)
     hung = records["hang"]
     assert (hung.status, hung.exit_code) == (Status.CRASH, -signal.SIGKILL)
-    assert hung.reason == "the simulator that was at it was killed by SIGKILL"
+    assert hung.reason == "the simulator was killed by SIGKILL"
     assert records["complete"].status is Status.COMPLETED
 
 

@@ -11,7 +11,7 @@ from tests.search.by_arithmetic import predict_by_arithmetic
 from tests.tools.no_emulator import no_emulator  # noqa: F401 -- a fixture
 from zerobench.errors import UserError
 from zerobench.report.changes import Changed, changes_passage, share_slower, smallest
-from zerobench.run.observer import Silent
+from zerobench.run.observer import Observer
 from zerobench.search import changes
 from zerobench.search.changes import changed_trials, predict_changes
 from zerobench.search.plan import Plan, Request, read_plan
@@ -52,7 +52,7 @@ def test_the_changes_of_a_trial_and_of_its_own_file_are_the_same_trials(tmp_path
 def test_what_is_shown_fits_and_says_what_it_costs(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setattr(changes, "predict", predict_by_arithmetic)
     plan = asked(stage="0", micro_batch="8")
-    found = predict_changes(plan.planned[0].trial, plan.cluster, tmp_path, Silent())
+    found = predict_changes(plan.planned[0].trial, plan.cluster, tmp_path, Observer())
     assert found.unchanged is not None
     shown = smallest(found.changes)
     assert shown
@@ -69,7 +69,7 @@ def test_single_changes_come_first_and_of_as_many_the_fastest() -> None:
     both, unknown = Changed(("a", "b"), True, 1, slower=-0.1), Changed(("c",), True, 1)
     assert smallest([Changed(("d",), False, 9), both, unknown, slow, fast], 4) == [fast, slow, unknown, both]
     assert fast.text == "b: 2 B of each GPU, 10 % slower"
-    assert unknown.text.endswith("what it costs in time is not known")
+    assert unknown.text.endswith("step time unknown")
     assert share_slower(3.0, 2.0) == 0.5
     assert changes_passage([Changed(("d",), False, 9)], "predicted").title == "No change fits, of 1 predicted"
 
@@ -77,5 +77,5 @@ def test_single_changes_come_first_and_of_as_many_the_fastest() -> None:
 def test_what_has_no_stage_is_refused_in_one_line(tmp_path: Path) -> None:
     plan = asked(stage="1")
     trial = plan.planned[0].trial.model_copy(update={"strategy": "pipeline"})
-    with pytest.raises(UserError, match="changes are known for ZeRO's stages, and this trial is pipeline"):
-        predict_changes(trial, plan.cluster, tmp_path, Silent())
+    with pytest.raises(UserError, match="ZeRO stages only; this trial is pipeline"):
+        predict_changes(trial, plan.cluster, tmp_path, Observer())

@@ -11,7 +11,7 @@ import pytest
 from tests.tools.no_emulator import no_emulator  # noqa: F401 -- a fixture
 from zerobench.errors import UserError
 from zerobench.report.plan.rows import PlanRow
-from zerobench.run.observer import Silent
+from zerobench.run.observer import Observer
 from zerobench.search.fastest import AS_FAST, Cell, asked_of_formulas, fastest, search
 from zerobench.search.formula import formula_row
 from zerobench.search.plan import Plan, Request, read_plan
@@ -105,7 +105,7 @@ def test_a_run_holds_all_rounds_with_two_micro_batches_each_and_rows_are_of_the_
     tmp_path: Path, plan: Plan
 ) -> None:
     assert plan.varied is not None
-    found = searched(plan, tmp_path, Silent(), 2)
+    found = searched(plan, tmp_path, Observer(), 2)
     assert found.num_rounds >= 1
     assert {row.trial.spec.global_batch_size for row in found.rows} == {512}
     trials = list((found.result.folder.path / "trials").iterdir())
@@ -118,7 +118,7 @@ def test_a_run_holds_all_rounds_with_two_micro_batches_each_and_rows_are_of_the_
 
 
 def test_rounds_join_one_run(tmp_path: Path, plan: Plan, cells: list[Cell]) -> None:
-    rounds = Rounds(plan, tmp_path, Silent())
+    rounds = Rounds(plan, tmp_path, Observer())
     first, second = list(cells[0].by_formula.values())[:2]
     made = [*rounds.make([first]), *rounds.make([second])]
     assert [row.trial.spec.micro_batch_size for row in made] == [1, 2]
@@ -130,8 +130,8 @@ def test_a_world_where_every_trial_fails_ends_the_search_in_one_line(
 ) -> None:
     assert plan.varied is not None
     monkeypatch.setattr("zerobench.run.simulations.formula_record", _fails)
-    with pytest.raises(UserError, match=f"no trial of {tmp_path}/tune-llama-7b_.* completed; its records say why$"):
-        searched(plan, tmp_path, Silent())
+    with pytest.raises(UserError, match=f"no trial of {tmp_path}/tune-llama-7b_.* completed; see its records$"):
+        searched(plan, tmp_path, Observer())
 
 
 def _fails(trial: TrialSpec) -> None:
@@ -143,5 +143,5 @@ def test_a_model_without_a_closed_form_is_refused_in_one_line(tmp_path: Path, pl
     unknown = [
         one.model_copy(update={"trial": one.trial.model_copy(update={"strategy": "pipeline"})}) for one in plan.planned
     ]
-    with pytest.raises(UserError, match="no closed form is known of llama-7b"):
-        searched(replace(plan, planned=unknown), tmp_path, Silent())
+    with pytest.raises(UserError, match="no closed form for llama-7b"):
+        searched(replace(plan, planned=unknown), tmp_path, Observer())

@@ -19,7 +19,7 @@ class Made:
 
     def variables(self, gpu: EmulatedGpu) -> dict[str, str]:
         if "V100" in gpu.name:
-            raise UserError("gpu: V100: nothing for compute capability 7.0")
+            raise UserError("gpu: V100: no code for compute capability 7.0")
         return {}
 
 
@@ -49,14 +49,14 @@ def test_a_plan_is_made_on_an_emulated_gpu_where_that_is_at_hand() -> None:
 def test_elsewhere_it_is_simulated_and_one_line_says_how_to_get_the_better_one() -> None:
     plan = read_plan(Request(**ASKED))  # type: ignore[arg-type]
     assert {item.trial.evidence for item in plan.planned} == {Evidence.SIMULATED}
-    assert plan.world.note == f"simulated, since torch's own allocator is not at hand: {MISSING}"
+    assert plan.world.note == f"simulated, since torch's own allocator is not available: {MISSING}"
 
 
 @pytest.mark.usefixtures("made")
 def test_a_gpu_that_cannot_be_emulated_is_simulated_and_the_line_says_why() -> None:
     plan = read_plan(Request(**ASKED | {"gpu": "V100 SXM2 32GB"}, precision="fp16"))  # type: ignore[arg-type]
     assert {item.trial.evidence for item in plan.planned} == {Evidence.SIMULATED}
-    assert str(plan.world.note).endswith("nothing for compute capability 7.0")
+    assert str(plan.world.note).endswith("no code for compute capability 7.0")
 
 
 @pytest.mark.usefixtures("made")

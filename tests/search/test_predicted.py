@@ -13,7 +13,7 @@ from zerobench.errors import UserError
 from zerobench.folder import RunFolder
 from zerobench.report.plan.view import plan_row
 from zerobench.report.render.layout import Shown
-from zerobench.run.observer import Observer, Silent
+from zerobench.run.observer import Observer
 from zerobench.run.runner import RunResult
 from zerobench.run.setup import lay_out, resolved_configs
 from zerobench.search import predicted
@@ -32,7 +32,7 @@ def test_what_a_frontier_names_fits_and_what_it_calls_too_large_does_not(
 ) -> None:
     monkeypatch.setattr(predicted, "predict", predict_by_arithmetic)
     asked = read_plan(REQUEST)
-    found = plan_frontiers(asked, frontier_axis("micro-batch"), tmp_path, Silent())
+    found = plan_frontiers(asked, frontier_axis("micro-batch"), tmp_path, Observer())
     for key, frontier in found.frontiers.items():
         assert frontier.largest is not None
         assert frontier.too_large is not None
@@ -67,7 +67,7 @@ def test_a_frontier_of_which_every_trial_fails_is_an_error_that_names_the_runs(
 
     monkeypatch.setattr(predicted, "predict", fails)
     with pytest.raises(UserError, match=f"no trial of {tmp_path} completed"):
-        plan_frontiers(read_plan(REQUEST), frontier_axis("micro-batch"), tmp_path, Silent())
+        plan_frontiers(read_plan(REQUEST), frontier_axis("micro-batch"), tmp_path, Observer())
 
 
 def test_cells_whose_search_was_given_up_are_named_beside_those_that_were_found(
@@ -80,8 +80,8 @@ def test_cells_whose_search_was_given_up_are_named_beside_those_that_were_found(
 
     monkeypatch.setattr(predicted, "predict", fails_at_last)
     asked = read_plan(Request(model="gpt2-1.5b", gpus="8", gpu="a100", sequence_length="1024", stage="2,3"))
-    found = plan_frontiers(asked, frontier_axis("micro-batch"), tmp_path, Silent())
+    found = plan_frontiers(asked, frontier_axis("micro-batch"), tmp_path, Observer())
     strategies = {item.trial.trial_id: item.trial.strategy for item in asked.planned}
     assert {strategies[name] for name in found.given_up} == {"zero3"}
     assert {strategies[name] for name in found.frontiers} == {"zero2"}
-    assert all(reason.startswith("it did not end; see ") for reason in found.given_up.values())
+    assert all(reason.startswith("not ended; see ") for reason in found.given_up.values())

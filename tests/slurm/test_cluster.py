@@ -122,7 +122,7 @@ def test_a_requeued_job_says_how_a_trial_ended_whose_runner_was_killed(killed_an
     assert_done_by_the_second_start(killed_and_requeued, Status.INTERRUPTED)
     aside = killed_and_requeued.of.aside_record("second")
     assert aside.reason == f"job {killed_and_requeued.of.task} was requeued"
-    assert "its runner ended before it could write this record" in aside.notes[0]
+    assert "its runner ended before writing this record" in aside.notes[0]
 
 
 def test_a_job_preempted_with_grace_is_requeued_and_completed(preempted_with_grace: Played) -> None:
@@ -149,7 +149,7 @@ def test_the_time_limit_types_the_trial_in_flight_and_resume_submits_only_what_i
     assert run.record("third").job == f"{run.job_ids[1]}_0"
     aside = run.aside_record("second")
     assert (aside.status, aside.job) == (Status.TIMEOUT, run.task)
-    assert aside.reason == f"the time limit of job {run.task} came before the trial was done"
+    assert aside.reason == f"job {run.task} reached its time limit before the trial was done"
 
 
 def test_a_rank_that_fails_on_the_second_node_ends_the_others_and_the_next_trial_goes_on(failing_rank: Played) -> None:
@@ -157,7 +157,7 @@ def test_a_rank_that_fails_on_the_second_node_ends_the_others_and_the_next_trial
     assert (first.status, second.status) == (Status.CRASH, Status.COMPLETED)
     assert first.failure is not None
     assert first.failure.rank == 3
-    assert first.reason == "rank 3 exited with 3 in timed (step 4 of 8) and left no record"
+    assert first.reason == "rank 3 exited with 3 in timed (step 4 of 8) without a record"
     assert failing_rank.of.folder("first").rank_exit(3).read_text() == "3\n"
     assert failing_rank.seen["left"] == ""
 
@@ -172,7 +172,7 @@ def test_a_cancelled_job_leaves_its_trial_typed(cancelled: Played) -> None:
     assert not run.folder("third").record.exists()
     assert cancelled.said["finish"].exit_code == 0
     assert cancelled.said["status"].exit_code == 1
-    assert f"go on with: zerobench submit --resume {run.run.path}" in cancelled.said["status"].output
+    assert f"continue with: zerobench submit --resume {run.run.path}" in cancelled.said["status"].output
 
 
 def test_the_report_says_how_a_trial_ended_whose_runner_was_killed(runner_killed: Played) -> None:

@@ -60,8 +60,8 @@ def test_other_options_of_sbatch_are_taken_with_and_without_a_value() -> None:
         ("nodes=9", "use --nodes"),
         ("time=9", "use --time"),
         ("output=/tmp/x", "zerobench sets it itself"),
-        ("x; touch y", "is no option"),
-        ("=5", "is no option"),
+        ("x; touch y", "is not an option"),
+        ("=5", "is not an option"),
         ("export=ALL,TOKEN=1234", "secret"),
     ],
 )
@@ -73,8 +73,8 @@ def test_an_option_of_sbatch_that_would_break_a_job_is_refused(word: str, told: 
 @pytest.mark.parametrize(
     ("given", "told"),
     [
-        ({"gpu": "h2000"}, "--gpu: 'h2000' is in no hardware catalogue"),
-        ({"time": "soon"}, "--time: 'soon' is no time"),
+        ({"gpu": "h2000"}, "--gpu: 'h2000' is not in the hardware catalogue"),
+        ({"time": "soon"}, "--time: 'soon' is not a time"),
         ({"launcher": "mpirun"}, "--launcher: Input should be 'srun', 'deepspeed'"),
         ({"launcher": "local"}, "--launcher: 'local' is not known; choices: srun, deepspeed"),
         ({"container_runtime": "docker"}, "--container-runtime: Input should be"),

@@ -43,7 +43,7 @@ def test_its_text_says_rank_and_targets() -> None:
         ("adapter", "lora-0", "lora-RANK"),
         ("adapter", "lora-9999", "lora-RANK"),
         ("adapter", 16, "choices: none, lora-RANK"),
-        ("adapter", "qlora-16", "bitsandbytes' kernels, which hold it, need GPUs"),
+        ("adapter", "qlora-16", "bitsandbytes' int8 and nf4 kernels need GPUs"),
         ("adapter", {"lora": {"targets": ["q_proj"]}}, "a mapping of rank and targets"),
         ("adapter", {"lora": {"rank": 8, "targets": [1]}}, "all-linear, or a list of names"),
         ("adapter", {"dora": {}}, "choices: none"),

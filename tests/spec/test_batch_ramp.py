@@ -88,9 +88,13 @@ def test_a_single_process_takes_the_steps_of_all_ranks() -> None:
     ("spec", "rule", "reason"),
     [
         (trial(start=192), "ramp_starts_above_batch", "the full batch has 192 (2 ranks x micro_batch_size 1"),
-        (trial(start=32), "ramp_not_divisible", "start_tokens 32 cannot be shared in whole micro-batches"),
-        (trial(increment=96), "ramp_not_divisible", "increment_tokens 96 cannot be shared"),
-        (trial(increment=128, gradient_accumulation_steps=4), "ramp_not_divisible", "never has the 256 of the full"),
+        (trial(start=32), "ramp_not_divisible", "start_tokens 32 is not a whole number of micro-batches"),
+        (trial(increment=96), "ramp_not_divisible", "increment_tokens 96 is not a whole number"),
+        (
+            trial(increment=128, gradient_accumulation_steps=4),
+            "ramp_not_divisible",
+            "never reaches the 256 of the full",
+        ),
         (trial(over=10**6), "ramp_outlasts_trial", "or over_tokens to"),
         (trial(evidence="formula"), "ramp_has_no_formula", "use simulated"),
     ],
@@ -178,8 +182,8 @@ def test_filters_take_a_ramp_as_names_write_it() -> None:
         ({"start_tokens": 8}, "it takes one of over_tokens, over_batches"),
         ({"over_batches": 2, "over_tokens": 8}, "it takes one of"),
         ({"start_tokens": 0, "over_tokens": 8}, "start_tokens"),
-        ({"start_tokens": True, "over_tokens": 8}, "start_tokens: true is no number"),
-        ({"start_tokens": True, "over_tokens": False}, "start_tokens: true is no number"),
+        ({"start_tokens": True, "over_tokens": 8}, "start_tokens: true is not a number"),
+        ({"start_tokens": True, "over_tokens": False}, "start_tokens: true is not a number"),
         ({"start_tokens": 8, "over_token": 8}, "did you mean 'over_tokens'"),
     ],
 )

@@ -40,8 +40,8 @@ def test_without_its_environment_a_strategy_is_refused_with_the_command_that_mak
     ("fields", "rule", "reason"),
     [
         ({"precision": "bf16"}, "horovod_needs_fp32", "horovod with precision bf16"),
-        ({"compression": "powersgd"}, "horovod_compresses_to_fp16", "Horovod has none and fp16"),
-        ({"evidence": "solo"}, "strategy_not_in_this_world", "horovod solo: its ranks are processes of an environment"),
+        ({"compression": "powersgd"}, "horovod_compresses_to_fp16", "Horovod supports none and fp16"),
+        ({"evidence": "solo"}, "strategy_not_in_this_world", "horovod solo: its ranks run in a separate environment"),
         ({"evidence": "formula"}, "strategy_not_in_this_world", "horovod formula"),
         ({"offload_optimizer": "cpu"}, "offload_needs_engine", "offload_optimizer cpu at horovod"),
         ({"consistency": "async"}, "consistency_needs_server", "consistency async at horovod"),
@@ -58,8 +58,8 @@ def test_what_horovod_has_not_is_refused(fields: dict[str, Any], rule: str, reas
     ("fields", "rule", "reason"),
     [
         ({"precision": "bf16"}, "tensorflow_needs_fp32", "tensorflow with precision bf16"),
-        ({"activation_checkpointing": True}, "tensorflow_needs_fp32", "the models in Keras keep all activations"),
-        ({"tf_strategy": "tpu"}, "tensorflow_needs_a_tpu", "tf_strategy tpu: no TPU answers here"),
+        ({"activation_checkpointing": True}, "tensorflow_needs_fp32", "the Keras models keep all activations"),
+        ({"tf_strategy": "tpu"}, "tensorflow_needs_a_tpu", "tf_strategy tpu: no TPU found"),
         (
             {"tf_strategy": "parameter-server", "consistency": "async"},
             "tensorflow_server_waits_for_all",
@@ -69,7 +69,7 @@ def test_what_horovod_has_not_is_refused(fields: dict[str, Any], rule: str, reas
         (
             {"tf_strategy": "parameter-server", "gpus_per_node": 3, "gradient_accumulation_steps": 1},
             "workers_cannot_share_batch",
-            "2 workers cannot share a step's 3 micro-batches",
+            "2 workers cannot evenly share a step's 3 micro-batches",
         ),
         (
             {
@@ -80,9 +80,9 @@ def test_what_horovod_has_not_is_refused(fields: dict[str, Any], rule: str, reas
             "rank 1 of 1",
         ),
         ({"compression": "fp16"}, "compression_needs_ddp", "compression fp16 at tensorflow"),
-        ({"optimizer": "fused_adamw"}, "tensorflow_has_one_of_each", "Keras has one AdamW"),
+        ({"optimizer": "fused_adamw"}, "tensorflow_has_one_of_each", "Keras has no fused AdamW"),
         ({"attention": "eager"}, "tensorflow_has_one_of_each", "leave it at sdpa"),
-        ({"model": OPT}, "tensorflow_needs_its_models", "in Keras there are gpt2 and llama"),
+        ({"model": OPT}, "tensorflow_needs_its_models", "Keras models exist for gpt2 and llama"),
         ({"model": DROPS}, "tensorflow_needs_its_models", "a dropout of 0.1"),
         ({"evidence": "simulated"}, "strategy_not_in_this_world", "tensorflow simulated"),
     ],
@@ -125,7 +125,7 @@ def test_ranks_in_an_environment_of_their_own_are_on_the_cpu_of_one_node(name: s
 def test_jobs_of_a_cluster_refuse_them_before_anything_is_submitted() -> None:
     trials = [TrialSpec(model=resolve_model("llama-10m"), strategy=name) for name in ("ddp", *OWN)]
     refuse_own_environments(trials[:1])
-    with pytest.raises(UserError, match=r"strategy: horovod.*run it with zerobench run"):
+    with pytest.raises(UserError, match=r"strategy: horovod.*use zerobench run"):
         refuse_own_environments(trials)
 
 

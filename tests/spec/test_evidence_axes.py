@@ -154,7 +154,7 @@ def test_without_a_gpu_named_a_prediction_is_for_this_machine_s(plan: Any):
 
 
 def test_a_gpu_that_nobody_has_catalogued_cannot_be_predicted_unnamed(plan: Any):
-    with pytest.raises(UserError, match=r"gpu: auto: evidence simulated: this machine's GPU, NVIDIA Abacus, is in no"):
+    with pytest.raises(UserError, match=r"gpu: auto: evidence simulated: this machine's GPU, NVIDIA Abacus, is not in"):
         plan({"evidence": "simulated"}, UNKNOWN)
     assert how(plan({"evidence": ["simulated", "solo"], "gpu": "h200"}, UNKNOWN))[0] == ("simulated", 0, "H200 SXM")
 
@@ -319,20 +319,26 @@ def test_a_prediction_swaps_to_nowhere_and_joins_a_measurement_that_swaps_to_a_d
         ),
         ({"evidence": "simulate"}, "axes: evidence: 'simulate' is not known; did you mean 'simulated'?"),
         ({"evidence": None}, "axes: evidence: None is not known"),
-        ({"evidence": "simulated", "gpu": "h201"}, "axes: gpu: 'h201' is in no hardware catalogue; did you mean 'H200"),
-        ({"evidence": "simulated", "gpu": 200}, "axes: gpu: 200 is in no hardware catalogue"),
+        (
+            {"evidence": "simulated", "gpu": "h201"},
+            "axes: gpu: 'h201' is not in the hardware catalogue; did you mean 'H200",
+        ),
+        ({"evidence": "simulated", "gpu": 200}, "axes: gpu: 200 is not in the hardware catalogue"),
         ({"evidence": "solo", "rank": -1}, "axes: rank: -1; choices: an integer from 0 to 1048575, or last"),
         ({"evidence": "solo", "rank": True}, "axes: rank: true; choices: an integer from 0"),
         ({"evidence": "solo", "rank": "first"}, "axes: rank: 'first'; choices: an integer from 0 to 1048575, or last"),
         (
             {"gpu": "h200"},
             (
-                "gpu: H200 SXM means nothing to evidence measured; choices: emulated, simulated, formula "
+                "gpu: H200 SXM does not apply to evidence measured; choices: emulated, simulated, formula "
                 "(--set evidence=simulated)"
             ),
         ),
-        ({"evidence": "solo", "gpu": "h200"}, "gpu: H200 SXM means nothing to evidence solo;"),
-        ({"evidence": ["measured", "formula"], "rank": [0, 1]}, "rank: 1 means nothing to evidence measured, formula;"),
+        ({"evidence": "solo", "gpu": "h200"}, "gpu: H200 SXM does not apply to evidence solo;"),
+        (
+            {"evidence": ["measured", "formula"], "rank": [0, 1]},
+            "rank: 1 does not apply to evidence measured, formula;",
+        ),
         ({"world_size": 0}, "axes: world_size: 0; choices: an integer from 1 to 1048576, or auto"),
         ({"world_size": 2**40}, "axes: world_size: 1099511627776; choices: an integer from 1 to 1048576, or auto"),
         (
@@ -349,7 +355,7 @@ def test_a_mistake_is_one_line_that_names_axis_value_and_choices(plan: Any, axes
 
 
 def test_a_gpu_given_where_nothing_is_predicted_is_refused_on_the_command_line_too(plan: Any):
-    with pytest.raises(UserError, match="with --set: gpu: H200 SXM means nothing to evidence measured"):
+    with pytest.raises(UserError, match="with --set: gpu: H200 SXM does not apply to evidence measured"):
         plan({}, sets=["gpu=h200"])
     assert how(plan({}, sets=["gpu=h200", "evidence=simulated"])) == [("simulated", 0, "H200 SXM")]
 
@@ -367,8 +373,8 @@ def test_all_ranks_of_a_small_world_are_one_emulated_trial(plan: Any) -> None:
 @pytest.mark.parametrize(
     ("evidence", "world_size", "reason"),
     [
-        ("simulated", 4, "rank all with evidence simulated: all ranks are played on emulated GPUs alone; name one"),
-        ("emulated", 16, "rank all with 16 ranks: at most 8 are played together; name one"),
+        ("simulated", 4, "rank all with evidence simulated: only emulated trials run all ranks; give one rank"),
+        ("emulated", 16, "rank all with 16 ranks: at most 8 run together; give one rank"),
     ],
 )
 def test_all_ranks_that_cannot_be_played_together_are_skipped_with_the_reason(

@@ -127,7 +127,7 @@ def test_where_the_least_is_too_large_nothing_fits() -> None:
 
 @pytest.mark.parametrize(("least", "start", "most"), [(0, 1, 2), (2, 1, 3), (1, 4, 3)])
 def test_bounds_that_do_not_rise_are_refused(least: int, start: int, most: int) -> None:
-    with pytest.raises(ValueError, match="must rise"):
+    with pytest.raises(ValueError, match="must increase"):
         next(search(1, least=least, start=start, most=most))
 
 

@@ -25,9 +25,9 @@ def test_a_gpu_has_one_short_name_however_it_is_written(name: str):
         ("4090", "did you mean 'RTX 4090'"),
         ("a100-90gb", "did you mean 'A100 SXM 80GB' or 'A100 SXM 40GB'"),
         ("abacus", "choices: B300 SXM, "),
-        (7, "gpu: 7 is in no hardware catalogue; choices: "),
-        (None, "gpu: null is in no hardware catalogue"),
-        (True, "gpu: true is in no hardware catalogue"),
+        (7, "gpu: 7 is not in the hardware catalogue; choices: "),
+        (None, "gpu: null is not in the hardware catalogue"),
+        (True, "gpu: true is not in the hardware catalogue"),
     ],
 )
 def test_an_unknown_gpu_is_one_line_with_the_nearest_names(name: object, hint: str):

@@ -171,9 +171,9 @@ def test_a_file_of_the_users_own_adds_gpus_and_goes_before_ours(
 @pytest.mark.parametrize(
     ("content", "said"),
     [
-        ("", "a mapping with the one key gpus"),
-        ("gpu: []", "a mapping with the one key gpus"),
-        ("gpus: [", "no YAML"),
+        ("", "a mapping with the key gpus"),
+        ("gpu: []", "a mapping with the key gpus"),
+        ("gpus: [", "invalid YAML"),
         ("gpus: 5", "gpus"),
         ("gpus: [{name: X}]", "source: Field required"),
         ("gpus: [{name: X, source: y, peek_tflops: {}}]", "did you mean 'peak_tflops'"),

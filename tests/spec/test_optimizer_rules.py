@@ -33,14 +33,14 @@ def test_each_rule_of_an_optimizer_is_asked_and_those_of_compilers_where_somethi
         (
             {},
             {"optimizer": "cpu_adam"},
-            "optimizer cpu_adam with offload_optimizer none: CPUAdam updates states that lie in host memory",
+            "optimizer cpu_adam with offload_optimizer none: CPUAdam updates states in host memory",
         ),
         (
             {},
             {"optimizer": "fused_adamw", "offload_optimizer": "cpu"},
             (
-                "optimizer fused_adamw with offload_optimizer cpu: DeepSpeed would run CPUAdam in its place; "
-                "ask for cpu_adam or adamw"
+                "optimizer fused_adamw with offload_optimizer cpu: DeepSpeed would run CPUAdam instead; "
+                "use cpu_adam or adamw"
             ),
         ),
         (
@@ -56,7 +56,7 @@ def test_each_rule_of_an_optimizer_is_asked_and_those_of_compilers_where_somethi
         (
             {},
             {"strategy": "tensorflow", "optimizer": "fused_adamw", "precision": "fp32"},
-            "optimizer fused_adamw at tensorflow: Keras has one AdamW, which it does not fuse; use adamw",
+            "optimizer fused_adamw at tensorflow: Keras has no fused AdamW; use adamw",
         ),
     ],
 )

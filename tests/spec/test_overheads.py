@@ -136,7 +136,7 @@ def test_the_environment_names_a_calibration_too(tmp_path: Path, monkeypatch: py
 
 @pytest.mark.parametrize("world_size", [0, -1])
 def test_a_world_without_ranks_is_refused(world_size: int) -> None:
-    with pytest.raises(UserError, match=f"world_size: {world_size} is no number of ranks"):
+    with pytest.raises(UserError, match=f"world_size: {world_size} is not a number of ranks"):
         overhead_of("H200", world_size)
 
 
@@ -148,14 +148,14 @@ ENTRY = "gpu: X, world_size: 1, num_ranks: 1"
     [
         ("", "not a calibration; write one with: zerobench calibrate RUN"),
         ("[1]", "not a calibration"),
-        ("gpus: [", "no YAML"),
+        ("gpus: [", "invalid YAML"),
         ("{run_id: a, gpus: []}", "gpus: .*at least 1"),
         (f"{{gpus: [{{{ENTRY}}}]}}", "run_id: Field required"),
         (f"{{run_id: a, calibration_version: 2, gpus: [{{{ENTRY}}}]}}", "calibration_version: .*got 2"),
         ("{run_id: a, gpus: [{gpu: X, world_size: 0, num_ranks: 1}]}", "world_size: .*greater than or equal to 1"),
         (f"{{run_id: a, gpus: [{{{ENTRY}, context: 3}}]}}", "gpus.0.context: unknown field"),
         (f"{{run_id: a, gpus: [{{{ENTRY}, context_bytes: 5}}]}}", "context_bytes"),
-        ("{run_id: a, run_id: b, gpus: []}", "stands twice"),
+        ("{run_id: a, run_id: b, gpus: []}", "is given twice"),
     ],
 )
 def test_a_file_that_is_no_calibration_is_refused_in_one_line_with_its_path(

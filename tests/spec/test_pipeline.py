@@ -94,12 +94,12 @@ def test_a_pipeline_with_a_block_for_each_rank_is_not_refused():
         (
             {"pipeline_schedule": "deepspeed", "ds_config": {"tensor_parallel.autotp_size": 2}},
             "deepspeed_pipeline_cuts_no_matrices",
-            "the stages take all ranks",
+            "the stages use all ranks",
         ),
         (
             {"pipeline_schedule": "deepspeed", "precision": "fp16"},
             "deepspeed_pipeline_leaves_fp16_unscaled",
-            "leaves all stages but the first out of their norm",
+            "takes their norm on the first stage only",
         ),
     ],
 )

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import subprocess
 import sys
 from collections.abc import Iterator
@@ -223,29 +224,34 @@ SHAPE = {"family": "llama", "num_layers": 2, "hidden_size": 64, "num_heads": 4}
         (SHAPE | {"vocab_size": 1.5}, "vocab_size: .*valid integer"),
         (SHAPE | {"num_layers": True}, "num_layers: .*valid integer"),
         ({"config": "llama-7b", "nam": "x"}, "did you mean 'name'"),
-        ({"config": 7}, "config: 7 is no name"),
+        ({"config": 7}, "config: 7 is not a name"),
         ({"model_type": ""}, "model_type"),
-        ({"model_type": "llama", "hidden_size": "big"}, "hidden_size: 'big'; it must be a positive integer"),
-        ({"model_type": "llama", "num_hidden_layers": 0}, "num_hidden_layers: 0; it must be a positive integer"),
+        ({"model_type": "llama", "hidden_size": "big"}, "hidden_size: 'big'; must be a positive integer"),
+        ({"model_type": "llama", "num_hidden_layers": 0}, "num_hidden_layers: 0; must be a positive integer"),
         ({"model_type": "llama", "hidden_size": 100}, "hidden size 100 is not divisible by the number of heads 32"),
         ({"model_type": "qwen2", "num_attention_heads": 16}, "16 is not divisible by num_key_value_heads 32"),
-        ({"model_type": "gpt2", "n_embd": 64, "hidden_size": 32}, "name the same size"),
+        ({"model_type": "gpt2", "n_embd": 64, "hidden_size": 32}, "mean the same size"),
         ({"model_type": "gpt2", 3: 4}, "valid string"),
         (
             {"model_type": "gpt2", "n_layer": None},
-            "n_layer: null; it must be a positive integer; without the key it is 12",
+            "n_layer: null; must be a positive integer; without the key: 12",
         ),
-        ({"model_type": "gpt2", "num_hidden_layers": None}, "n_layer: null; it must be a positive integer"),
-        ({"model_type": "gpt2", "n_positions": None}, "n_positions: null; it must be a positive integer"),
-        ({"model_type": "llama", "intermediate_size": None}, "intermediate_size: null; it must be a positive integer"),
-        ({"model_type": "llama", "hidden_size": 10**400}, "hidden_size: a number of many digits; at most 2147483647"),
+        ({"model_type": "gpt2", "num_hidden_layers": None}, "n_layer: null; must be a positive integer"),
+        ({"model_type": "gpt2", "n_positions": None}, "n_positions: null; must be a positive integer"),
+        ({"model_type": "llama", "intermediate_size": None}, "intermediate_size: null; must be a positive integer"),
+        (
+            {"model_type": "llama", "hidden_size": 10**400},
+            "hidden_size: a number with too many digits; at most 2147483647",
+        ),
         ({"model_type": "llama", "num_hidden_layers": 10**12}, "num_hidden_layers: 1000000000000; at most 100000"),
         ({"model_type": "gpt2", "n_layer": 10**8}, "n_layer: 100000000; at most 100000"),
         ({"model_type": "unheard-of", "n_layers": 10**8}, "n_layers: 100000000; at most 100000"),
         (SHAPE | {"num_layers": 10**8}, "num_hidden_layers: 100000000; at most 100000"),
-        ({"model_type": "\ud800"}, r"'\\ud800' is no text"),
-        ({"model_type": "gpt2", "a": {"b": ["x\udfff"]}}, r"a: b: 'x\\udfff' is no text"),
-        ({"model_type": "gpt2", "\ud800": 1}, r"'\\ud800' is no text"),
+        ({"model_type": "\ud800"}, r"'\\ud800' is not valid text"),
+        ({"model_type": "gpt2", "a": {"b": ["x\udfff"]}}, r"a: b: 'x\\udfff' is not valid text"),
+        ({"model_type": "llama", "rms_norm_eps": math.nan}, "rms_norm_eps: nan is not a finite number"),
+        ({"model_type": "gpt2", "a": [{"b": -math.inf}]}, "a: b: -inf is not a finite number"),
+        ({"model_type": "gpt2", "\ud800": 1}, r"'\\ud800' is not valid text"),
         ({"name": "x", "hf_config": {"vocab_size": 5}}, "model_type"),
         ({"name": "", "hf_config": {"model_type": "gpt2"}}, "name: .*at least 1 character"),
     ],
@@ -271,7 +277,7 @@ def test_a_null_that_means_the_usual_size_is_no_nonsense(config: dict[str, Any])
 
 @pytest.mark.parametrize(
     ("content", "said"),
-    [("{", "no JSON"), ("[1]", "a JSON object, not list"), ("{}", "model_type: None"), ("\ud800", "no JSON")],
+    [("{", "invalid JSON"), ("[1]", "a JSON object, not list"), ("{}", "model_type: None"), ("\ud800", "invalid JSON")],
 )
 def test_a_config_file_that_is_none_is_refused_with_its_path(tmp_path: Path, content: str, said: str) -> None:
     file = tmp_path / "config.json"

@@ -51,7 +51,7 @@ def test_without_a_server_each_rank_takes_its_own() -> None:
         (
             {"gpus_per_node": 3},
             "workers_cannot_share_batch",
-            "2 workers cannot share a step's 3 micro-batches",
+            "2 workers cannot evenly share a step's 3 micro-batches",
         ),
         (
             {"gpus_per_node": 4, "gradient_accumulation_steps": 2},

@@ -45,8 +45,8 @@ def test_two_cpu_ranks_of_one_node_can_run_it() -> None:
         (CPU, {"model": "gpt2-125m"}, "rpc_not_tied", "untied"),
         (CPU, {"gpus_per_node": 1}, "too_few_processes", "it needs 2 or more"),
         (CPU, {"offload_optimizer": "cpu"}, "offload_needs_engine", "rpc-pipeline"),
-        (CPU, {"evidence": "solo"}, "strategy_not_in_this_world", "alone there is nobody to answer"),
-        (CPU, {"evidence": "simulated"}, "strategy_not_in_this_world", "alone there is nobody to answer"),
+        (CPU, {"evidence": "solo"}, "strategy_not_in_this_world", "waits for the other stages"),
+        (CPU, {"evidence": "simulated"}, "strategy_not_in_this_world", "waits for the other stages"),
         (CPU, {"evidence": "formula"}, "strategy_not_in_this_world", "no closed form"),
     ],
 )

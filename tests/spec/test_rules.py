@@ -43,19 +43,19 @@ def skip(machine: Machine = CPU, *, model: str | ModelSpec = "llama-10m", **tria
         (
             {"strategy": "zero0", "offload_optimizer": "cpu"},
             "offload_needs_stage_1",
-            "offload_optimizer cpu at zero0: DeepSpeed ignores offload at stage 0 without a word; use stage 1 to 3",
+            "offload_optimizer cpu at zero0: DeepSpeed silently ignores offload at stage 0; use stage 1 to 3",
         ),
         (
             {"strategy": "zero2", "offload_param": "cpu"},
             "param_offload_needs_stage_3",
-            "offload_param cpu at zero2: parameters are partitioned, and can be offloaded, at stage 3 only",
+            "offload_param cpu at zero2: parameter offload needs stage 3",
         ),
         (
             {"strategy": "zero1", "offload_optimizer": "nvme", "nvme_path": "/nvme"},
             "nvme_needs_stage_3",
             (
-                "offload_optimizer nvme at zero1: DeepSpeed swaps to NVMe at stage 3 only "
-                "and keeps the states in host memory at stages 1 and 2"
+                "offload_optimizer nvme at zero1: DeepSpeed swaps to NVMe at stage 3 only; "
+                "stages 1 and 2 would keep the states in host memory"
             ),
         ),
         (
@@ -63,7 +63,7 @@ def skip(machine: Machine = CPU, *, model: str | ModelSpec = "llama-10m", **tria
             "nvme_needs_path",
             (
                 "offload_optimizer cpu and offload_param nvme: nvme_path is not set; "
-                "name a folder on the NVMe device (--set nvme_path=...)"
+                "give a folder on the NVMe device (--set nvme_path=...)"
             ),
         ),
         (
@@ -71,23 +71,23 @@ def skip(machine: Machine = CPU, *, model: str | ModelSpec = "llama-10m", **tria
             "precision_needs_device",
             "precision fp16: DeepSpeed does not support it on this CPU; use bf16 or fp32",
         ),
-        ({"num_nodes": 2}, "nodes_exceed_machine", "num_nodes 2: only 1 at hand"),
+        ({"num_nodes": 2}, "nodes_exceed_machine", "num_nodes 2: only 1 available"),
         (
             {"gpus_per_node": 9},
             "ranks_exceed_cores",
-            "9 ranks on 2 CPU cores: at most 8 (4 a core) are started",
+            "9 ranks on 2 CPU cores: at most 8 (4 per core)",
         ),
         (
             {"optimizer": "cpu_adam"},
             "cpu_adam_needs_offload",
-            "optimizer cpu_adam with offload_optimizer none: CPUAdam updates states that lie in host memory",
+            "optimizer cpu_adam with offload_optimizer none: CPUAdam updates states in host memory",
         ),
         (
             {"optimizer": "fused_adamw", "offload_optimizer": "cpu"},
             "fused_adamw_needs_device_states",
             (
-                "optimizer fused_adamw with offload_optimizer cpu: DeepSpeed would run CPUAdam in its place; "
-                "ask for cpu_adam or adamw"
+                "optimizer fused_adamw with offload_optimizer cpu: DeepSpeed would run CPUAdam instead; "
+                "use cpu_adam or adamw"
             ),
         ),
         (
@@ -103,7 +103,7 @@ def skip(machine: Machine = CPU, *, model: str | ModelSpec = "llama-10m", **tria
         (
             {"attention": "flash_attention_2"},
             "flash_attention_needs_gpu",
-            "attention flash_attention_2: it runs on GPUs only; use sdpa",
+            "attention flash_attention_2: needs GPUs; use sdpa",
         ),
     ],
 )
@@ -116,7 +116,7 @@ def test_a_point_that_cannot_run_on_cpu_ranks_is_skipped_by_its_rule_in_a_senten
 @pytest.mark.parametrize(
     ("machine", "trial", "rule", "told"),
     [
-        ({}, {"gpus_per_node": 9}, "ranks_exceed_gpus", "9 ranks on a node that has 8 GPUs"),
+        ({}, {"gpus_per_node": 9}, "ranks_exceed_gpus", "9 ranks on a node with 8 GPUs"),
         ({"supports_bf16": False}, {}, "precision_needs_device", "precision bf16: .* on NVIDIA A100"),
         (
             {"has_libaio": False},
@@ -257,8 +257,8 @@ def test_a_model_that_is_no_causal_language_model_is_skipped_with_its_type(evide
     found = skip(model=vit, evidence=evidence)
     assert found == Skip(
         rule="model_is_not_causal",
-        reason="model vit-tiny: transformers has no causal language model of type vit, and a sweep trains no other; "
-        "a training script of your own can be watched (zerobench watch)",
+        reason="model vit-tiny: transformers has no causal language model of type vit; "
+        "sweeps train causal language models only; for your own script use zerobench watch",
     )
     own_code = vit.model_copy(update={"hf_config": vit.hf_config | {"auto_map": {"AutoModelForCausalLM": "m.Model"}}})
     assert skip(model=own_code, evidence=evidence) is None
@@ -270,8 +270,8 @@ def test_cpu_ranks_whose_states_exceed_the_host_are_skipped_with_the_figures():
     assert found.rule == "host_memory"
     # 2 ranks x (2 + 2 + 12/2) bytes x 6.74e9, and two processes: 126 GiB.
     assert found.reason == (
-        "llama-7b (6.74 B parameters): the states that 2 ranks hold in host memory take at least 126.16 GiB, "
-        "and the node has 16.00 GiB"
+        "llama-7b (6.74 B parameters): the states 2 ranks hold in host memory take at least 126.16 GiB; "
+        "the node has 16.00 GiB"
     )
 
 
@@ -354,7 +354,7 @@ def test_a_7b_model_whose_page_locked_states_exceed_the_host_is_skipped():
     found = skip(node, model="llama-7b", strategy="zero1", **offloaded)
     assert found is not None
     # 2 x 32 GiB of fp32 weights and gradients, 16 GiB in 16 bits, 8 bytes x 6.74e9 of moments, and the process.
-    assert "take at least 130.53 GiB, and the node has 128.00 GiB" in found.reason
+    assert "take at least 130.53 GiB; the node has 128.00 GiB" in found.reason
 
 
 def test_the_rules_about_ranks_are_rules():
@@ -428,7 +428,7 @@ def test_flash_attention_is_predicted_for_a_gpu_and_not_for_cpu_ranks():
     for machine in (CPU, GPU):
         found = skip(machine, **flash)
         assert found == Skip(
-            rule="flash_attention_needs_gpu", reason="attention flash_attention_2: it runs on GPUs only; use sdpa"
+            rule="flash_attention_needs_gpu", reason="attention flash_attention_2: needs GPUs; use sdpa"
         )
 
 
@@ -466,7 +466,7 @@ def test_a_solo_trial_needs_the_host_memory_of_one_rank():
     found = skip(enough.model_copy(update={"host_memory_bytes": needed // 8 - 1}), evidence="solo", **trial)
     assert found is not None
     assert found.rule == "host_memory"
-    assert "the states that one rank holds in host memory take at least 12.87 GiB" in found.reason
+    assert "the states one rank holds in host memory take at least 12.87 GiB" in found.reason
     measured = skip(enough, **trial)
     assert measured is not None
     assert "8 ranks hold in host memory take at least 102.99 GiB" in measured.reason

@@ -199,21 +199,21 @@ def test_the_docstring_names_every_axis_and_field_of_a_sweep_file():
             {"hyperparameters": {"lerning_rate": 1}},
             "hyperparameters: lerning_rate: unknown field; did you mean 'learning_rate'?",
         ),
-        ({"hyperparameters": {"learning_rate": True}}, "hyperparameters: learning_rate: true is no number"),
-        ({"hyperparameters": {"learning_rate": "inf"}}, "hyperparameters: learning_rate: inf is no finite number"),
+        ({"hyperparameters": {"learning_rate": True}}, "hyperparameters: learning_rate: true is not a number"),
+        ({"hyperparameters": {"learning_rate": "inf"}}, "hyperparameters: learning_rate: inf is not a finite number"),
         ({"hyperparameters": {"seed": -1}}, "hyperparameters: seed: -1 is out of range"),
-        ({"hyperparameters": 3}, "hyperparameters: 3: no mapping; choices: learning_rate,"),
+        ({"hyperparameters": 3}, "hyperparameters: 3: not a mapping; choices: learning_rate,"),
         ({"steps": {"timed": 0}}, "steps: timed: Input should be greater than or equal to 1 (got 0)"),
         ({"timeout_s": 1e9}, "timeout_s: Input should be less than or equal to 2592000"),
-        ({"repeats": True}, "repeats: true is no number"),
+        ({"repeats": True}, "repeats: true is not a number"),
         ({"include": {"strategy": "zero1"}}, "include: Input should be a valid list (got {'strategy': 'zero1'})"),
-        ({"include": [{}]}, "include[0]: {} names no axis"),
+        ({"include": [{}]}, "include[0]: {} is empty"),
         ({"exclude": [{"strategi": "zero1"}]}, "exclude[0]: axis: 'strategi' is not known; did you mean 'strategy'?"),
         ({"on_cpu": {"precision": "int8"}}, "on_cpu: precision: 'int8' is not known; choices: fp32, bf16, fp16"),
         ({"data": {"kind": "tokens"}}, "data: path is missing; data of kind tokens needs it"),
         ({"data": {"kind": "text", "path": "/dev/null"}}, "data: tokenizer is missing"),
         ({"data": {"kind": "tokens", "path": "/no/such"}}, "data: path: '/no/such': no such file"),
-        ({"data": {"path": "/dev/null"}}, "data: path: '/dev/null' means nothing to kind synthetic"),
+        ({"data": {"path": "/dev/null"}}, "data: path: '/dev/null' does not apply to kind synthetic"),
         ({"only": ["strategy="]}, "--only: 'strategy=' has no value"),
         ({"only": ["world=2"]}, "--only: axis: 'world' is not known; did you mean 'world_size'?"),
     ],
@@ -232,7 +232,7 @@ def test_a_mistake_in_a_field_is_one_line_with_file_field_and_choices(
     ("axes", "told"),
     [
         ({"model": "lama-10m"}, "axes: model: 'lama-10m' is not known; did you mean 'llama-10m'?"),
-        ({"strategy": []}, "axes: strategy: [] has no value"),
+        ({"strategy": []}, "axes: strategy: [] is empty"),
         ({"modell": 1}, "axes: axis: 'modell' is not known; did you mean 'model'?"),
         ({"micro_batch_size": 0}, "axes: micro_batch_size: 0; choices: an integer from 1"),
         ({"micro_batch_size": True}, "axes: micro_batch_size: true; choices: an integer from 1"),
@@ -245,8 +245,8 @@ def test_a_mistake_in_a_field_is_one_line_with_file_field_and_choices(
         ({"offload_param": "disk"}, "axes: offload_param: 'disk' is not known; choices: none, cpu, nvme"),
         ({"nvme_path": 3}, "axes: nvme_path: 3; choices: a path, or null"),
         ({"ds_config": {"reduce_buckt_size": 1}}, "did you mean 'zero_optimization.reduce_bucket_size'?"),
-        ({"ds_config": {"stage": []}}, "ds_config: zero_optimization.stage: [] has no value"),
-        ({"ds_config": {"stage": 1, "zero_optimization": {"stage": 2}}}, "zero_optimization.stage stands twice"),
+        ({"ds_config": {"stage": []}}, "ds_config: zero_optimization.stage: [] is empty"),
+        ({"ds_config": {"stage": 1, "zero_optimization": {"stage": 2}}}, "zero_optimization.stage is given twice"),
         ({"ds_config_file": "absent.json"}, "ds_config_file: "),
         (
             {"micro_batch_size": list(range(1, 200)), "sequence_length": list(range(1, 200))},
@@ -275,13 +275,13 @@ def test_what_a_file_lacks_may_be_set(tmp_path: Path):
 @pytest.mark.parametrize(
     ("setting", "told"),
     [
-        ("micro_batch_size", "--set: 'micro_batch_size' is not of the form name=value"),
+        ("micro_batch_size", "--set: 'micro_batch_size' is not name=value"),
         ("micro_batch_sise=1", "--set: name: 'micro_batch_sise' is not known; did you mean 'micro_batch_size'?"),
         ("hyperparameters.lr=1", "--set: hyperparameters: 'lr' is not known; choices: learning_rate,"),
-        ("steps.timed=1,2", "--set steps.timed: '1,2' is a list, but it takes one value"),
+        ("steps.timed=1,2", "--set steps.timed: '1,2' is a list; give one value"),
         ("strategy=", "--set strategy: '' has no value"),
         ("strategy=zer1", "with --set: axes: strategy: 'zer1' is not known; did you mean 'zero1'?"),
-        ("model={a: [}", "--set model: line 1: no YAML"),
+        ("model={a: [}", "--set model: line 1: invalid YAML"),
         ("ds_config.overlap_com=1", "did you mean 'zero_optimization.overlap_comm'?"),
         ("include=[]", "--set: name: 'include' is not known"),
     ],
@@ -317,10 +317,10 @@ def test_a_sweep_file_may_have_any_name_that_a_file_can_have(tmp_path: Path):
 def test_a_file_that_is_no_sweep_is_refused_by_what_is_wrong_with_it(tmp_path: Path):
     file = tmp_path / "s.yaml"
     for content, told in [
-        (b"\xff\xfe", "no UTF-8 text"),
+        (b"\xff\xfe", "not UTF-8 text"),
         (b"- 1", "a sweep is a mapping with the keys name,"),
-        (b"a: 1\na: 2", "line 2: no YAML: the key 'a' stands twice"),
-        (b"#" * 1_000_001, "1000001 bytes are no sweep"),
+        (b"a: 1\na: 2", "line 2: invalid YAML: the key 'a' is given twice"),
+        (b"#" * 1_000_001, "1000001 bytes, too large"),
     ]:
         file.write_bytes(content)
         with pytest.raises(UserError, match=told):

@@ -60,7 +60,7 @@ def skip(machine: Machine = CPU, **fields: Any) -> Skip | None:
             "zeropp_groups_ignore_autotp",
             "different parts of the model",
         ),
-        (CPU, {"quantized_weights": True}, "quantizer_needs_gpu", "it needs GPUs"),
+        (CPU, {"quantized_weights": True}, "quantizer_needs_gpu", "needs GPUs"),
         (
             GPU.model_copy(update={"missing_kernels": ("fused_adam",)}),
             {"quantized_weights": True},
@@ -73,7 +73,7 @@ def skip(machine: Machine = CPU, **fields: Any) -> Skip | None:
             "quantized_parts_not_even",
             "part of a norm of 384 elements is 3",
         ),
-        (GPU, {"quantized_gradients": True}, "quantized_gradients_need_nodes", "unquantized without a word"),
+        (GPU, {"quantized_gradients": True}, "quantized_gradients_need_nodes", "silently does not quantize"),
         (
             GPU,
             {"quantized_gradients": True, **TWO_NODES, "precision": "bf16"},

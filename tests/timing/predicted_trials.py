@@ -2,15 +2,20 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from typing import Any
 
+from benchmarks.timing.fsdp_trace import Fsdp
 from tests.report.sample_run import SampleTrial, trial_record
 from zerobench.formulas.record import formula_record
 from zerobench.report.step_time.expected import expected_step
 from zerobench.spec.hardware import Gpu, find_gpu
 from zerobench.spec.links import Links, links_of
+from zerobench.spec.parameters import count_parameters
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import Evidence, PredictionSpec, TrialSpec
+from zerobench.timing.passes import decoder_of
+from zerobench.timing.rates import kind_rates
 from zerobench.timing.step import Expected
 
 
@@ -35,3 +40,28 @@ def expected(trial: SampleTrial, name: str = "H100 SXM", at: Links | None = None
     found = expected_step(trial, gpu(name), at or links(name))
     assert found is not None
     return found
+
+
+def traced(trial: SampleTrial) -> SampleTrial:
+    """`trial` with the trace that torch's FSDP, which divides all that stage 3 does, would leave."""
+    spec, [rank] = trial.spec, trial.ranks
+    decoder, counts = decoder_of(spec.model), count_parameters(spec.model)
+    assert decoder is not None
+    assert counts is not None
+    block = (counts.attention + counts.mlp) // decoder.layers
+    engine = Fsdp(
+        decoder,
+        kind_rates("h100"),
+        spec.micro_batch_size * spec.sequence_length,
+        spec.sequence_length,
+        float(spec.activation_checkpointing is True),
+        spec.world_size,
+        spec.num_nodes,
+        2 * block,
+        2 * (counts.total - block * decoder.layers),
+        gradient_scale=1,
+        gathers=2,
+        update_bytes=1.0,
+    )
+    packed = engine.trace(spec.gradient_accumulation_steps).pack()
+    return replace(trial, ranks=[rank.model_copy(update={"step_trace": packed})])

@@ -9,7 +9,7 @@ import pytest
 from zerobench.errors import UserError
 from zerobench.search import plan_world
 
-MISSING = "emulator: not made for torch 2.13.0; make it: zerobench setup emulator"
+MISSING = "emulator: not set up for torch 2.13.0; run: zerobench setup emulator"
 
 
 @pytest.fixture

@@ -33,8 +33,8 @@ def record(rank, status=Status.COMPLETED, message=None):
         (3, "the command exited with 3"),
         (255, "the command exited with 255"),  # sys.exit(-1), ssh: more often that than 256 - SIGHUP
         (-signal.SIGSEGV, "the command was killed by SIGSEGV"),
-        (256 - signal.SIGKILL, "the first of the command's processes to fail was killed by SIGKILL"),
-        (128 + signal.SIGABRT, "the first of the command's processes to fail was killed by SIGABRT"),
+        (256 - signal.SIGKILL, "the first process to fail was killed by SIGKILL"),
+        (128 + signal.SIGABRT, "the first process to fail was killed by SIGABRT"),
     ],
 )
 def test_a_crash_names_the_exit_status_or_the_signal_behind_it(code, words):
@@ -69,14 +69,14 @@ def test_a_rank_that_died_after_its_tracked_steps_is_found_all_the_same():
 
 def test_a_script_that_was_stopped_is_interrupted():
     status, failure, _ = classify_script(Ending(ranks_expected=1, exit_code=-2, stopped=Stopped.INTERRUPTED))
-    assert (status, message_of(failure)) == (Status.INTERRUPTED, "stopped before it had ended")
+    assert (status, message_of(failure)) == (Status.INTERRUPTED, "stopped before its end")
 
 
 def test_a_script_that_was_stopped_after_all_tracked_steps_has_given_its_figures():
     ending = Ending(ranks_expected=2, exit_code=-2, records=[record(0), record(1)], stopped=Stopped.INTERRUPTED)
     status, failure, notes = classify_script(ending)
     assert (status, failure) == (Status.COMPLETED, None)
-    assert notes == ["the script was stopped after all of its tracked steps had been measured"]
+    assert notes == ["the script was stopped after its last tracked step"]
 
 
 def test_a_script_that_was_stopped_with_its_ledger_alone_is_interrupted():

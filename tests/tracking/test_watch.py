@@ -18,7 +18,7 @@ from tests.report.frames.at_hand import trials_frame
 from zerobench.errors import UserError
 from zerobench.records import Status, TrialRecord
 from zerobench.report.terminal.show import show_run
-from zerobench.run.observer import Silent
+from zerobench.run.observer import Observer
 from zerobench.run.runner import resume_run
 from zerobench.run.site import LocalSite
 from zerobench.store import load_run
@@ -134,8 +134,8 @@ def test_what_nobody_knows_of_the_work_is_said_nowhere(watch_python):
 
 def test_show_has_a_table_of_what_was_seen_from_outside(watch_python):
     text = shown(watch_python(TWO_RANKS).watched.folder.path)
-    assert "Watched from outside, MiB" in text
-    assert "Host memory was sampled every 100 ms" in text
+    assert "Sampled process tree, MiB" in text
+    assert "Host memory sampling interval: 100 ms" in text
 
 
 def shown(path: Path) -> str:
@@ -148,11 +148,11 @@ def test_a_run_of_an_own_script_cannot_be_resumed(watch_python):
     seen = watch_python("raise SystemExit(1)")
     site = LocalSite(num_cpus=1, num_gpus=0)
     with pytest.raises(UserError, match="zerobench watch"):
-        resume_run(seen.watched.folder.path, environment={}, site=site, observer=Silent())
+        resume_run(seen.watched.folder.path, environment={}, site=site, observer=Observer())
 
 
 def test_a_command_that_is_not_there_is_refused_before_a_folder_is_made(tmp_path):
-    for command, words in (["no-such-program-zb"], "not found"), ([], "none was given"):
+    for command, words in (["no-such-program-zb"], "not found"), ([], "COMMAND is missing"):
         with pytest.raises(UserError, match=words):
             watch(command, name=None, interval_s=0.01, reports=tmp_path / "r", show=Show(print, print, print))
     assert not (tmp_path / "r").exists()

@@ -7,6 +7,7 @@ import os
 import socket
 from collections.abc import Callable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass, field
 from pathlib import Path
 from typing import Any
 
@@ -15,11 +16,36 @@ import pytest
 from zerobench.ds_config import build_ds_config
 from zerobench.folder import TrialFolder
 from zerobench.records import RankRecord
+from zerobench.spec.model import ModelSpec
 from zerobench.spec.strategy import uses_deepspeed
 from zerobench.spec.trial import Evidence, TrialSpec
 
 Ranks = list[RankRecord]
 RunTrial = Callable[[TrialSpec], Ranks]
+
+
+@dataclass(frozen=True)
+class Tiny:
+    """Trials of a model that is trained in seconds."""
+
+    config: dict[str, Any]
+    keys: dict[str, Any] = field(default_factory=dict)
+    """Of the DeepSpeed configuration."""
+    work: dict[str, Any] = field(default_factory=dict)
+
+    def spec(self, **fields: Any) -> TrialSpec:
+        """Two ranks, each two micro batches of one sequence, unless `fields` say otherwise."""
+        rate = 0.1 if fields.get("optimizer") == "sgd" else 1e-3
+        work = {"gpus_per_node": 2, "gradient_accumulation_steps": 2, "sequence_length": 32, "precision": "fp32"}
+        work |= {"steps": {"warmup": 1, "timed": 2, "memory": 1}, "hyperparameters": {"learning_rate": rate}}
+        if str(fields["strategy"]).startswith("zero") and self.keys:
+            work["ds_config"] = self.keys
+        model = ModelSpec(name="tiny", hf_config=fields.pop("config", self.config))
+        return TrialSpec.model_validate({"model": model, **work, **self.work, **fields})
+
+    def alone(self, **fields: Any) -> TrialSpec:
+        """One process on the same global batch."""
+        return self.spec(strategy="single", gpus_per_node=1, gradient_accumulation_steps=4, **fields)
 
 
 def run_rank(asked: str, folder: str, rank: int, port: int) -> str:
@@ -40,6 +66,17 @@ def run_rank(asked: str, folder: str, rank: int, port: int) -> str:
     run.run()
     run.world.leave()
     return run.record.model_dump_json()
+
+
+def run_rank_with_fp16(asked: str, folder: str, rank: int, port: int) -> str:
+    """`run_rank` on a CPU that is said to have fp16: DeepSpeed asks for instructions, torch computes in software."""
+    import torch
+    from deepspeed.accelerator import get_accelerator
+
+    kind = type(get_accelerator())
+    kind.is_fp16_supported = lambda _self: True
+    kind.supported_dtypes = lambda _self: [torch.float, torch.bfloat16, torch.half]
+    return run_rank(asked, folder, rank, port)
 
 
 def trials_in_forks(in_fork: Callable[..., Any], folders: pytest.TempPathFactory) -> RunTrial:

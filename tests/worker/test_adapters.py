@@ -8,14 +8,12 @@ from typing import Any
 import pytest
 
 from tests.report.sample_run import SampleTrial, trial_record
-from tests.worker.real_ranks import Ranks, RunTrial, trials_in_forks
+from tests.worker.real_ranks import Ranks, RunTrial, Tiny, trials_in_forks
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
 from zerobench.report.explain.category import Explainer
-from zerobench.report.explain.states import MOMENTS
+from zerobench.report.memory_causes import MOMENTS
 from zerobench.report.memory_view import end_instant
 from zerobench.spec.flops import FROZEN_FORMULA
-from zerobench.spec.model import ModelSpec
-from zerobench.spec.trial import TrialSpec
 
 HIDDEN, INNER, LAYERS, RANK = 64, 128, 2, 8
 LLAMA: dict[str, Any] = {"model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": INNER, "vocab_size": 512}
@@ -29,19 +27,8 @@ TOLERANCE = 5e-6
 EVERY_STRATEGY = ["ddp", "zero0", "zero1", "zero2", "zero3", "fsdp"]
 TRAINED = LAYERS * RANK * (4 * 2 * HIDDEN + 3 * (HIDDEN + INNER))
 """Elements of the adapters: A and B of queries, keys, values and output, and of the three matrices of the MLP."""
-
-
-def spec(**fields: Any) -> TrialSpec:
-    work = {"gpus_per_node": 2, "gradient_accumulation_steps": 2, "sequence_length": 32, "precision": "fp32"}
-    more = {"steps": {"warmup": 1, "timed": 1, "memory": 1}, "hyperparameters": {"learning_rate": 1e-2}}
-    config = fields.pop("config", LLAMA)
-    if str(fields["strategy"]).startswith("zero"):
-        fields = {"ds_config": SMALL, **fields}
-    return TrialSpec.model_validate({"model": ModelSpec(name="tiny", hf_config=config), **work, **more, **fields})
-
-
-def alone(**fields: Any) -> TrialSpec:
-    return spec(strategy="single", gpus_per_node=1, gradient_accumulation_steps=4, **fields)
+TINY = Tiny(LLAMA, SMALL, {"steps": {"warmup": 1, "timed": 1, "memory": 1}, "hyperparameters": {"learning_rate": 1e-2}})
+spec, alone = TINY.spec, TINY.alone
 
 
 @pytest.fixture(scope="module")
@@ -169,6 +156,6 @@ def test_explain_gives_every_state_of_a_frozen_model_to_the_byte(ran: RunTrial, 
     found = {one.category: one for one in explainer.instant(instant)}
     states = [Category.PARAMETERS, *MOMENTS, *[Category.GRADIENTS] * (strategy == "zero3")]
     assert {category: found[category].not_explained_bytes for category in states} == dict.fromkeys(states, 0)
-    frozen, trained = (term.text for term in found[Category.PARAMETERS].terms)
+    frozen, trained = (term.words for term in found[Category.PARAMETERS].terms)
     assert f"{TRAINED:,} trained parameters" in trained
     assert ("frozen parameters / 2 ranks" in frozen) == (strategy == "zero3")

@@ -12,7 +12,8 @@ from tests.worker.test_parameter_server import ran, single, spec
 from zerobench.records import RankRecord, StepKind
 from zerobench.spec.roles import Role
 from zerobench.spec.trial import TrialSpec
-from zerobench.worker.communication import Event, merged, summary
+from zerobench.timing.replay import merged
+from zerobench.worker.communication import Event, summary
 
 __all__ = ["ran"]
 

@@ -11,13 +11,12 @@ from typing import Any
 import pytest
 import torch
 
-from tests.worker.real_ranks import RunTrial, free_port, run_rank, trials_in_forks
+from tests.worker.real_ranks import RunTrial, Tiny, free_port, run_rank, trials_in_forks
 from zerobench.ds_config import build_ds_config
 from zerobench.folder import TrialFolder
 from zerobench.memory.failures import describe
 from zerobench.memory.recorder import Marks
 from zerobench.records import Phase, RankRecord, Status
-from zerobench.spec.model import ModelSpec
 from zerobench.spec.trial import TrialSpec
 
 CONFIG: dict[str, Any] = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "vocab_size": 500}
@@ -26,18 +25,8 @@ TOLERANCE = 5e-6
 """Fused kernels round in other places than the operations one by one; a fault is larger by orders of magnitude."""
 TRACED = "aot_eager"
 """A backend that does all that inductor does up to generating code, which takes a C++ compiler half a minute."""
-
-
-def spec(**fields: Any) -> TrialSpec:
-    """Two ranks, each two micro batches of one sequence."""
-    work = {"gpus_per_node": 2, "gradient_accumulation_steps": 2, "sequence_length": 32, "precision": "fp32"}
-    more = {"steps": {"warmup": 1, "timed": 2, "memory": 1}, "hyperparameters": {"learning_rate": 1e-3}}
-    return TrialSpec.model_validate({"model": ModelSpec(name="tiny", hf_config=CONFIG), **work, **more, **fields})
-
-
-def alone(**fields: Any) -> TrialSpec:
-    """One process on the same global batch."""
-    return spec(strategy="single", gpus_per_node=1, gradient_accumulation_steps=4, **fields)
+TINY = Tiny(CONFIG)
+spec, alone = TINY.spec, TINY.alone
 
 
 def run_traced(asked: str, folder: str, rank: int, port: int) -> str:
@@ -104,7 +93,7 @@ def test_a_compilation_that_fails_is_told_from_a_crash_of_the_training() -> None
     status, failure = describe(raised.value, marks, 0, None)
     assert status is Status.CRASH
     assert failure.message.startswith("torch.compile failed (BackendCompilerFailed) in forward of step 1: ")
-    assert failure.evidence == "torch.compile failed: the exception is the compiler's own"
+    assert failure.evidence == "torch.compile failed with the compiler's exception"
 
 
 @pytest.mark.slow

@@ -9,12 +9,11 @@ from typing import Any
 import pytest
 import torch
 
-from tests.worker.real_ranks import RunTrial, trials_in_forks
+from tests.worker.real_ranks import RunTrial, Tiny, trials_in_forks
 from zerobench.formulas.record import formula_record
 from zerobench.records import Category, Phase, Place, RankRecord, StepKind
-from zerobench.spec.model import ModelSpec
 from zerobench.spec.strategy import is_exact
-from zerobench.spec.trial import Evidence, TrialSpec
+from zerobench.spec.trial import Evidence
 from zerobench.worker.cross_entropy import IGNORED, chunked_loss, liger_loss, next_tokens
 
 VOCABULARY, HIDDEN, TOKENS = 2048, 64, 256
@@ -23,22 +22,8 @@ CONFIG |= {"num_hidden_layers": 2, "num_attention_heads": 4, "num_key_value_head
 TIED = CONFIG | {"tie_word_embeddings": True}
 SMALL = {"zero_optimization.reduce_bucket_size": 10**6, "zero_optimization.stage3_param_persistence_threshold": 0}
 TOLERANCE = 5e-6
-
-
-def spec(**fields: Any) -> TrialSpec:
-    """Two ranks, each two micro batches of one sequence."""
-    rate = 0.1 if fields.get("optimizer") == "sgd" else 1e-3
-    work = {"gpus_per_node": 2, "gradient_accumulation_steps": 2, "sequence_length": TOKENS, "precision": "fp32"}
-    more = {"steps": {"warmup": 1, "timed": 2, "memory": 1}, "hyperparameters": {"learning_rate": rate}}
-    config = fields.pop("config", CONFIG)
-    if str(fields["strategy"]).startswith("zero"):
-        fields = {"ds_config": SMALL, **fields}
-    return TrialSpec.model_validate({"model": ModelSpec(name="tiny", hf_config=config), **work, **more, **fields})
-
-
-def alone(**fields: Any) -> TrialSpec:
-    """One process on the same global batch."""
-    return spec(strategy="single", gpus_per_node=1, gradient_accumulation_steps=4, **fields)
+TINY = Tiny(CONFIG, SMALL, {"sequence_length": TOKENS})
+spec, alone = TINY.spec, TINY.alone
 
 
 @pytest.fixture(scope="module")

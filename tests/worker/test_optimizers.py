@@ -1,4 +1,4 @@
-"""Every optimizer keeps, takes and computes what its entry says: in the plain loop, and handed to DeepSpeed."""
+"""Every optimizer keeps, takes and computes what its entry says: in the plain loop, and passed to DeepSpeed."""
 
 from __future__ import annotations
 

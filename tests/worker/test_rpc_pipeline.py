@@ -146,7 +146,7 @@ def test_the_first_rank_drives_and_every_stage_says_what_it_runs_with(ran):
         assert said["micro_batches_in_flight"] == 6
         assert 4 * said["parameters"] == stage_weights_bytes(rank)
         assert rank.effective_config["optimizer"] == "AdamW"
-        assert any("what RPC has received has a name from" in note for note in rank.notes)
+        assert any("received tensors are unattributed until" in note for note in rank.notes)
 
 
 def test_every_rank_tells_how_long_it_computed_nothing_within_each_timed_step(ran):

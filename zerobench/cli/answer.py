@@ -61,8 +61,8 @@ def answering(command: Callable[..., Answer]) -> Callable[..., int]:
 
 _KEYWORD = inspect.Parameter.KEYWORD_ONLY
 _OPTIONS = {
-    "as_json": Annotated[bool, typer.Option("--json", help="Print one JSON document, and nothing else.")],
-    "quiet": Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors, and --json's document.")],
+    "as_json": Annotated[bool, typer.Option("--json", help="Print one JSON document and nothing else.")],
+    "quiet": Annotated[bool, typer.Option("--quiet", "-q", help="Print nothing but errors (and --json's document).")],
 }
 
 

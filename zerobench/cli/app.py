@@ -45,7 +45,7 @@ differs between its versions."""
 
 app = typer.Typer(
     name="zerobench",
-    help="Where every byte of a DeepSpeed ZeRO training run goes, and how fast it runs.",
+    help="Memory and speed of DeepSpeed ZeRO training, measured and predicted: where every byte goes.",
     epilog="Begin with: zerobench run quickstart",
     cls=Grouped,
     pretty_exceptions_enable=False,
@@ -59,6 +59,7 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
 
     141 where nobody reads what is printed any more, without a word, as a shell shows a program ended by SIGPIPE.
     """
+    _open_what_is_closed()
     try:
         _refuse_bytes(sys.argv[1:] if arguments is None else arguments)
         code = app(args=arguments, prog_name="zerobench", standalone_mode=False)
@@ -76,9 +77,20 @@ def main(arguments: Sequence[str] | None = None) -> NoReturn:
     except OSError as error:  # Python names no file where a write failed
         code = _complain(f"{error.filename or 'standard output, or a file'}: {error.strerror or error}")
     except MemoryError:
-        code = _complain("out of memory: this process may take no more of it (ulimit -v, the machine's, its group's)")
+        code = _complain("out of host memory; check ulimit -v, the cgroup limit and free memory")
     _let_go_of_output()
     sys.exit(code if isinstance(code, int) else 0)
+
+
+def _open_what_is_closed() -> None:
+    """Lead a standard stream that is closed to nowhere; else the next file that is opened would get its number."""
+    for number, name in enumerate(("stdin", "stdout", "stderr")):
+        if getattr(sys, name) is None:
+            nowhere = os.open(os.devnull, os.O_RDWR)  # the lowest number that is free
+            if nowhere != number:
+                os.dup2(nowhere, number)
+                os.close(nowhere)
+            setattr(sys, name, os.fdopen(number, "w" if number else "r", encoding="utf-8"))
 
 
 def _refuse_bytes(arguments: Sequence[str]) -> None:
@@ -87,7 +99,7 @@ def _refuse_bytes(arguments: Sequence[str]) -> None:
         try:
             argument.encode()
         except UnicodeEncodeError:
-            raise UserError(f"{argument!a}: it holds bytes that are no UTF-8") from None
+            raise UserError(f"{argument!a}: not valid UTF-8") from None
 
 
 def _let_go_of_output() -> None:

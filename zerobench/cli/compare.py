@@ -44,8 +44,8 @@ def compare_runs(request: Request) -> Answer:
     comparison = compare(*(load_run(path) for path in paths))
     if not comparison.same:
         raise UserError(
-            f"BASE, NEW: {paths[0].name} and {paths[1].name} have no trial in common; run the same sweep for both, or"
-            f" compare two trials: `zerobench explain {paths[0].name}:TRIAL {paths[1].name}:TRIAL`"
+            f"BASE, NEW: {paths[0].name} and {paths[1].name} have no common trial; run the same sweep for "
+            f"both, or compare two trials: `zerobench explain {paths[0].name}:TRIAL {paths[1].name}:TRIAL`"
         )
     verdicts = judge(comparison, limits)
     parts = list(comparison_parts(comparison))
@@ -65,7 +65,7 @@ def _paths(request: Request) -> tuple[Path, Path]:
     """The folders of the run before and the run after."""
     if request.against is not None:
         if request.new is not None:
-            raise UserError(f"--against: {request.against} stands for BASE; name NEW alone")
+            raise UserError(f"--against: {request.against} replaces BASE; give NEW only")
         return find_baseline(request.against, request.reports), find_run(request.base, request.reports)
     if request.base is None or request.new is None:
         raise UserError("NEW is missing: zerobench compare BASE NEW, or compare NEW --against NAME")
@@ -84,4 +84,4 @@ def _write(markdown: Path | None, parts: list[Part]) -> None:
 def _check_writable(path: Path | None) -> None:
     """A comparison must not end in a file that cannot be written."""
     if path is not None and (path.is_dir() or not path.parent.is_dir()):
-        raise UserError(f"--markdown: {path}: not a file in a folder that is there")
+        raise UserError(f"--markdown: {path}: its folder does not exist")

@@ -66,11 +66,11 @@ def _answer(made: Emulation) -> Iterator[str]:
     where = f"{cluster.num_gpus} x {cluster.gpu.name}"
     failed = verdict.failed
     if made.interrupted:
-        yield f"Stopped: nothing can be said of {where}."
+        yield f"Stopped: no verdict for {where}."
     elif failed is not None:
         yield f"The script failed on rank {failed.rank} (exit status {failed.exit_code}): {failed.message}"
     elif verdict.fits_devices is None:
-        yield f"The script never used the GPU, so nothing was held on {where}."
+        yield f"The script never used the GPU: no memory allocated on {where}."
     elif verdict.fits is False:
         yield _fits_not(verdict, where)
     else:
@@ -85,21 +85,21 @@ def _fits_not(verdict: Verdict, where: str) -> str:
     if worst is None:
         needed, has = verdict.host_node_bytes or 0, verdict.host_memory_bytes or 0
         return (
-            f"Does not fit on {where}: the GPUs hold it, a node's memory does not: {_of(needed, has)},"
-            f" {_gib(verdict.host_over_bytes)} too much."
+            f"Does not fit on {where}: GPU memory suffices, host memory does not: {_of(needed, has)}, "
+            f"{_gib(verdict.host_over_bytes)} too much."
         )
-    too = " Neither does it fit a node's memory, see below." if verdict.fits_host is False else ""
+    too = " Host memory does not suffice either, see below." if verdict.fits_host is False else ""
     return _fits_no_device(worst, where) + too
 
 
 def _fits_no_device(worst: RankFit, where: str) -> str:
     if worst.needed_bytes is None:
-        return f"Does not fit on {where}: a GPU has {_gib(worst.memory_bytes)}; what it needs in all is not known."
+        return f"Does not fit on {where}: a GPU has {_gib(worst.memory_bytes)}; total need unknown."
     over = worst.needed_bytes - worst.memory_bytes
     if over <= 0:
         return (
-            f"Does not fit on {where}: {_of(worst.needed_bytes, worst.memory_bytes)} would be enough, and what the "
-            "allocator holds in pieces leaves no room for a request."
+            f"Does not fit on {where}: {_of(worst.needed_bytes, worst.memory_bytes)} would be enough, but "
+            "fragmentation leaves no room for a request."
         )
     return f"Does not fit on {where}: {_of(worst.needed_bytes, worst.memory_bytes)}, {_gib(over)} too much."
 
@@ -107,15 +107,15 @@ def _fits_no_device(worst: RankFit, where: str) -> str:
 def _rank(one: RankFit) -> Iterator[str]:
     account = one.account
     steps = f"{account.num_steps} {'step' if account.num_steps == 1 else 'steps'}"
-    seen = f"tracked by {account.tracked}" if account.tracked else "no optimizer step was seen"
+    seen = f"tracked by {account.tracked}" if account.tracked else "no optimizer step seen"
     yield f"rank {account.rank}: {steps}, {seen}"
     refusal = account.refusal
     if refusal is not None and account.end is End.OUT_OF_DEVICE_MEMORY:
         yield (
-            f"  refused {_gib(refusal.bytes_asked)} in {refusal.during}, {_gib(refusal.bytes_free)} free;"
-            f" held then {_gib(refusal.allocated_bytes)}:"
+            f"  out of memory: {_gib(refusal.bytes_asked)} requested in {refusal.during}, "
+            f"{_gib(refusal.bytes_free)} free; allocated {_gib(refusal.standing.allocated_bytes)}:"
         )
-        yield from _categories(refusal.held, refusal.allocated_bytes)
+        yield from _categories(refusal.standing.by_category, refusal.standing.allocated_bytes)
         yield f"  torch: {refusal.message}"
         yield from _standing(refusal)
     elif one.peak is not None:
@@ -124,15 +124,15 @@ def _rank(one: RankFit) -> Iterator[str]:
     if account.peak_bytes is None:
         return
     whole = account.end is not End.OUT_OF_DEVICE_MEMORY
-    yield f"  torch at most: allocated {_gib(account.peak_bytes)}, reserved {_gib(account.reserved_bytes)}"
+    yield f"  peak allocated {_gib(account.peak_bytes)}, peak reserved {_gib(account.reserved_bytes)}"
     if one.needed_bytes is not None and whole:
-        yield f"  beside torch (context, NCCL): {_gib(account.outside_bytes)}; NVML would say {_gib(one.needed_bytes)}"
+        yield (f"  outside torch (context, NCCL): {_gib(account.outside_bytes)}; NVML total {_gib(one.needed_bytes)}")
     if account.managed_bytes:
-        yield f"  managed memory: {_gib(account.managed_bytes)}, on the GPU as far as it has room, the rest on the host"
+        yield f"  managed memory: {_gib(account.managed_bytes)}, on the GPU as far as it fits, the rest on the host"
     if account.start_peak_bytes is not None:
-        yield f"  start-up at most: {_gib(account.start_peak_bytes)}"
+        yield f"  start-up peak: {_gib(account.start_peak_bytes)}"
     if refusal is not None and account.end is not End.OUT_OF_DEVICE_MEMORY:
-        yield f"  note: {_gib(refusal.bytes_asked)} were refused in {refusal.during}, and the script went on"
+        yield f"  note: {_gib(refusal.bytes_asked)} refused in {refusal.during}; the script went on"
     for note in account.notes:
         yield f"  note: {note}"
 
@@ -163,13 +163,13 @@ def _host(verdict: Verdict) -> Iterator[str]:
     needed, has = verdict.host_node_bytes, verdict.host_memory_bytes
     yield ""
     if needed is None:
-        yield "host memory: not known"
+        yield "host memory: unknown"
     else:
         per_rank = needed // verdict.ranks_per_node
         judged = "" if has is None else f" of {_gib(has)}: {_judged(verdict)}"
         yield (
-            f"host memory: tensors hold {_gib(per_rank)} a rank, {_gib(needed)} a node of"
-            f" {verdict.ranks_per_node}{judged} ({verdict.host_basis}); Python and its libraries come on top"
+            f"host memory: tensors hold {_gib(per_rank)} per rank, {_gib(needed)} per node of "
+            f"{verdict.ranks_per_node}{judged} ({verdict.host_basis}); plus Python and its libraries"
         )
 
 
@@ -181,10 +181,10 @@ def _judged(verdict: Verdict) -> str:
 def _tries(verdict: Verdict) -> Iterator[str]:
     if verdict.not_tried is not None:
         yield ""
-        yield f"No change was tried: {verdict.not_tried}."
+        yield f"No changes tried: {verdict.not_tried}."
     if verdict.tries:
         yield ""
-        yield "Changes, each tried in emulation:"
+        yield "Changes, each emulated:"
         for one in verdict.tries:
             yield f"  {', '.join(one.changes)}: {_came_of(one)}"
 
@@ -194,15 +194,15 @@ def _came_of(one: Try) -> str:
     if one.fits:
         return f"fits, {_gib(one.needed_bytes)} of each GPU{held}"
     if one.fits_device:
-        return f"fits the GPU, and not a node's memory: {_gib(one.host_node_bytes)} of {_gib(one.host_memory_bytes)}"
+        return f"fits the GPU but not host memory: {_gib(one.host_node_bytes)} of {_gib(one.host_memory_bytes)}"
     if one.account.end is End.OUT_OF_DEVICE_MEMORY:
         return "does not fit the GPU"
-    return f"could not be played: {one.account.message}"
+    return f"could not be emulated: {one.account.message}"
 
 
 def _gib(num_bytes: int | None) -> str:
     if num_bytes is None:
-        return "not known"
+        return "unknown"
     return f"{num_bytes / _GIB:.2f} GiB" if num_bytes >= _GIB / 100 else format_bytes(num_bytes)
 
 
@@ -211,7 +211,7 @@ def _of(needed: int, has: int) -> str:
 
 
 def as_plain(made: Emulation) -> dict[str, Any]:
-    """The same for programs: bytes, None for what is not known."""
+    """The same for programs: bytes, None for what is unknown."""
     verdict, cluster = made.verdict, made.request.cluster
     failed = verdict.failed
     return {
@@ -263,7 +263,14 @@ def _plain_rank(one: RankFit) -> dict[str, Any]:
         "end": account.end,
         "message": account.message,
         "categories": {} if one.peak is None else one.peak.categories,
-        "refusal": None if account.refusal is None else account.refusal.model_dump(mode="json"),
+        "refusal": None if account.refusal is None else _plain_refusal(account.refusal),
         "host_bytes": None if one.host is None else one.host.total_bytes,
         "notes": account.notes,
     }
+
+
+def _plain_refusal(refusal: Refusal) -> dict[str, Any]:
+    """What stood then beside what was asked, in one level."""
+    told = refusal.model_dump(mode="json")
+    stood = told.pop("standing")
+    return {**told, "held": stood.pop("by_category"), **stood}

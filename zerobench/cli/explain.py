@@ -17,6 +17,7 @@ from zerobench.report.explain.find import find_trial, named_trials
 from zerobench.report.explain.log import explain_log
 from zerobench.report.explain.passage import Passage, as_data, as_text
 from zerobench.report.explain.trial import explain as passages_of
+from zerobench.report.explain.what_if import what_if_passage
 from zerobench.search.changes import cluster_of, predict_changes
 from zerobench.search.plan import Request, read_plan
 from zerobench.spec.cluster import Cluster
@@ -37,17 +38,20 @@ def explain(
     reports: Path,
     *,
     changes: bool = False,
+    what_if: str | None = None,
     asked: Request | None = None,
 ) -> Answer:
     """Why `trial` of `run` took what it took, or why `other` differs from it; or what a log says.
 
     Both trials may be given as `RUN:TRIAL`. Raises UserError: there is no such run or trial, or several, or the log
-    says nothing of memory. `changes`: predict what makes the trial fit; `asked`: what the log's training was, of
-    which the same is predicted.
+    says nothing of memory. `changes`: predict what makes the trial fit; `what_if`: other hardware, by which its
+    expected step is told; `asked`: what the log's training was, of which the same is predicted.
     """
     if other is None and ":" in run and not (reports / run).exists() and not Path(run).exists():
         (run, _, trial), other = run.rpartition(":"), trial
     if trial is None:
+        if what_if is not None:
+            raise UserError("--what-if: is of a trial; name it behind RUN")
         found = _of_log(run)
         wanted = None if asked is None else read_plan(asked)
         if wanted is not None:
@@ -56,6 +60,8 @@ def explain(
     base = store.load_run(store.find_run(run, reports))
     second = None if other is None else _second(other, base, reports)
     found = passages_of(base, trial, second)
+    if what_if is not None:
+        found = [what_if_passage(find_trial(trial, named_trials(base)).trial, what_if)]
     if changes:
         named = find_trial(trial, named_trials(base)).trial
         found += _changes(named.spec, cluster_of(named), reports)
@@ -74,9 +80,9 @@ def of_log(trial: str | None, **words: Any) -> Request | None:
     if not given:
         return None
     if trial is not None:
-        raise UserError(f"--{given[0].replace('_', '-')} is of a log; of a trial --changes predicts what makes it fit")
+        raise UserError(f"--{given[0].replace('_', '-')} applies to logs; for a trial use --changes")
     if words["ds_config"] is None:
-        raise UserError("--ds-config is missing: what is predicted is the file that the log's training ran with")
+        raise UserError("--ds-config is missing: the DeepSpeed configuration of the logged training")
     return Request(**words)
 
 

@@ -11,12 +11,15 @@ from zerobench.report.exporters.exported import exported_trials
 from zerobench.report.exporters.memory_viz import write_memory_viz
 from zerobench.report.exporters.perfetto import write_perfetto
 from zerobench.report.exporters.prometheus_file import write_prometheus
+from zerobench.report.exporters.step_timeline import write_step_timelines
 from zerobench.report.exporters.tensorboard_events import write_tensorboard
 from zerobench.report.exporters.timelines import timelines
 from zerobench.report.exporters.wandb_runs import write_wandb
 from zerobench.store import find_run, load_run
 
-_CHOICES = "--prometheus FILE, --tensorboard DIR, --wandb PROJECT, --memory-viz DIR, --perfetto FILE"
+_CHOICES = (
+    "--prometheus FILE, --tensorboard DIR, --wandb PROJECT, --step-timeline FILE, --memory-viz DIR, --perfetto FILE"
+)
 
 
 @dataclass(frozen=True)
@@ -28,13 +31,14 @@ class Request:
     prometheus: Path | None = None
     tensorboard: Path | None = None
     wandb: str | None = None
+    step_timeline: Path | None = None
     memory_viz: Path | None = None
     perfetto: Path | None = None
 
     @property
     def wants_something(self) -> bool:
         """Whether any tool is asked for."""
-        places = (self.prometheus, self.tensorboard, self.wandb, self.memory_viz, self.perfetto)
+        places = (self.prometheus, self.tensorboard, self.wandb, self.step_timeline, self.memory_viz, self.perfetto)
         return any(place is not None for place in places)
 
 
@@ -44,9 +48,9 @@ def export(request: Request) -> Iterator[str]:
     Raises UserError: no tool is asked for, one's library is missing or refuses, or a record is torn.
     """
     if not request.wants_something:
-        raise UserError(f"export: says not where to; choices: {_CHOICES}")
+        raise UserError(f"export: destination missing; choices: {_CHOICES}")
     if request.wandb is not None and not request.wandb.strip():
-        raise UserError("--wandb: a project has a name; for example zerobench")
+        raise UserError("--wandb: project name missing; for example zerobench")
     run = load_run(find_run(request.run, request.reports))
     if request.prometheus is not None:
         count = write_prometheus(exported_trials(run), request.prometheus)
@@ -57,6 +61,9 @@ def export(request: Request) -> Iterator[str]:
     if request.wandb is not None:
         count = write_wandb(exported_trials(run), request.wandb)
         yield f"{count} trials in the project {request.wandb}"
+    if request.step_timeline is not None:
+        count = write_step_timelines(run, request.step_timeline)
+        yield f"{count} steps in {request.step_timeline}: open it at ui.perfetto.dev"
     if request.memory_viz is not None:
         count = write_memory_viz(timelines(run), request.memory_viz)
         yield f"{count} trials in {request.memory_viz}: drop a file on pytorch.org/memory_viz"

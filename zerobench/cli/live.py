@@ -1,4 +1,5 @@
-"""What the screen shows while a sweep runs: one line that moves on a terminal, plain lines elsewhere.
+"""What the screen shows while a sweep runs: on a terminal the trial in hand below the bars of those that ended, plain
+lines elsewhere.
 
 It only repaints what the runner tells it, twice a second at most, so that watching does not load the cores that
 are being measured.
@@ -10,25 +11,28 @@ import statistics
 import time
 from collections.abc import Sequence
 
-from rich.console import Console
+from rich.console import Console, Group, RenderableType
 from rich.live import Live
 from rich.text import Text
 
+from zerobench import store
+from zerobench.cli.live_bars import EndedTrial, bars, ended_trial
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
 from zerobench.progress import Progress
 from zerobench.records import Status, TrialRecord
+from zerobench.run.observer import Observer
 from zerobench.spec.trial import TrialSpec
 from zerobench.units import format_bytes, format_seconds
 
 REPAINT_S = 0.5
 SAID_EVERY_S = 5.0
 """Seconds between two lines where nothing can move."""
-COMPILING = "DeepSpeed compiles its C++ ops: minutes, once on a machine"
+COMPILING = "DeepSpeed compiles its C++ ops: minutes, once per machine"
 _GOOD = {Status.COMPLETED: "green", Status.SKIPPED: "dim"}
 
 
-class PlainView:
+class PlainView(Observer):
     """A line when a trial begins, one when it compiles, one when it ends."""
 
     def __init__(self, console: Console) -> None:
@@ -76,9 +80,6 @@ class PlainView:
         status = (f"{record.status:>9} ", _GOOD.get(record.status, "bold red"))
         self._print(Text.assemble(status, f"{record.trial_id} in {format_seconds(duration_s)}{reason}"))
 
-    def run_ended(self) -> None:
-        """Nothing more to say."""
-
     def say(self, text: str) -> None:
         """Print one line, as it is."""
         self._print(Text(text))
@@ -90,7 +91,7 @@ class PlainView:
         except BrokenPipeError:
             raise
         except OSError as error:
-            raise UserError(f"standard output: {error.strerror}; what was measured is kept") from None
+            raise UserError(f"standard output: {error.strerror}; measurements are kept") from None
 
     def time_left_s(self, trials_left: int, spent_s: float = 0.0) -> float | None:
         """Seconds for `trials_left` trials, of which the first has run `spent_s`; None before any has ended."""
@@ -100,8 +101,12 @@ class PlainView:
         return max(0.0, one_s - spent_s) + one_s * (trials_left - 1)
 
 
+MOST_BARS = 12
+"""Trials that ended of which the screen still shows the bars."""
+
+
 class LiveView(PlainView):
-    """The plain view's lines, with the trial in hand moving below them."""
+    """The plain view's lines; below them, moving, memory by category of the trials that ended and the trial in hand."""
 
     def __init__(self, console: Console) -> None:
         super().__init__(console)
@@ -109,11 +114,25 @@ class LiveView(PlainView):
         self._trial: TrialSpec | None = None
         self._number = self._to_do = 0
         self._began_s = self._painted_s = 0.0
+        self._run: store.Run | None = None
+        self._ended: list[EndedTrial] = []
 
     def run_started(self, run: RunFolder, to_do: int, kept: int, skipped: int) -> None:
         """Begin to move."""
         super().run_started(run, to_do, kept, skipped)
+        if self.draws_bars and run.plan.exists():
+            self._run = store.load_run(run.path)
         self._live.start()
+
+    draws_bars = True
+    """Whether the trials that ended stay on the screen."""
+
+    def trial_ended(self, record: TrialRecord) -> None:
+        """Say how it ended, and draw its memory."""
+        super().trial_ended(record)
+        found = ended_trial(self._run, record.trial_id) if self._run and record.status is not Status.SKIPPED else None
+        if found is not None:
+            self._ended = [*self._ended, found][-MOST_BARS:]
 
     def compiling(self, kernel: str, spent_s: float) -> None:
         """Show for how long."""
@@ -131,11 +150,18 @@ class LiveView(PlainView):
         now = time.monotonic()
         if now - self._painted_s >= REPAINT_S and self._trial is not None:
             self._painted_s = now
-            self._live.update(self._line(ranks, now - self._began_s), refresh=True)
+            self._live.update(self._screen(ranks, now - self._began_s), refresh=True)
 
     def run_ended(self) -> None:
         """Give the terminal back."""
         self._live.stop()
+
+    def _screen(self, ranks: Sequence[Progress], spent_s: float) -> RenderableType:
+        line = self._line(ranks, spent_s)
+        if not self._ended or self._trial is None:
+            return line
+        now = (self._trial, _largest_bytes(ranks) or 0, describe(ranks))
+        return Group(line, bars(self._ended, now, self.console.width))
 
     def _line(self, ranks: Sequence[Progress], spent_s: float) -> Text:
         left_s = self.time_left_s(self._to_do - self._number + 1, spent_s)
@@ -179,6 +205,8 @@ class _Counted(PlainView):
 class _PredictingMovingView(_Counted, LiveView):
     """One line that moves."""
 
+    draws_bars = False
+
     def trial_ended(self, record: TrialRecord) -> None:
         super().trial_ended(record)
         self._painted_s = 0.0
@@ -218,7 +246,7 @@ def prediction_view() -> PlainView:
 
 def compiling(kernel: str) -> str:
     """That a kernel is being compiled before the first trial."""
-    return f"compiling {kernel}, a C++ kernel of DeepSpeed's: minutes, once on a machine"
+    return f"compiling {kernel}, a DeepSpeed C++ kernel: minutes, once per machine"
 
 
 def describe(ranks: Sequence[Progress]) -> str:
@@ -235,8 +263,12 @@ def describe(ranks: Sequence[Progress]) -> str:
 
 def memory(ranks: Sequence[Progress]) -> str:
     """The memory of the rank that holds most; empty where none has said."""
-    known = [rank.memory_bytes for rank in ranks if rank.memory_bytes is not None]
-    return f"{format_bytes(max(known))} on the largest rank" if known else ""
+    largest = _largest_bytes(ranks)
+    return "" if largest is None else f"{format_bytes(largest)} on the largest rank"
+
+
+def _largest_bytes(ranks: Sequence[Progress]) -> int | None:
+    return max((rank.memory_bytes for rank in ranks if rank.memory_bytes is not None), default=None)
 
 
 def _duration_s(record: TrialRecord) -> float | None:

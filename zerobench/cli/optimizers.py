@@ -38,18 +38,18 @@ def _facts(info: OptimizerInfo) -> Iterator[tuple[str, str]]:
     if info.place is not StatesPlace.ANY:
         yield "under DeepSpeed", "offloaded only" if info.place is StatesPlace.HOST else "on the device only"
     if info.deepspeed is None:
-        yield "under DeepSpeed", "handed to it, which has none"
+        yield "under DeepSpeed", "passed to it (client optimizer)"
     if info.plain is not None:
         yield "without DeepSpeed", info.plain
-    yield "losses", f"held against those of single with an optimizer of the family {info.family}"
+    yield "losses", f"compared with single, optimizer family {info.family}"
     if info.inexact is not None:
-        yield "not judged", info.inexact
+        yield "not compared", info.inexact
     if info.inexact_in_parts is not None:
-        yield "not judged where states are partitioned", info.inexact_in_parts
+        yield "not compared where states are partitioned", info.inexact_in_parts
     if info.not_on_nvme is not None:
         yield "not on NVMe", info.not_on_nvme
     if info.inexact_where_clipped is not None:
-        yield "not judged where states are partitioned and gradients clipped", info.inexact_where_clipped
+        yield "not compared where states are partitioned and gradients clipped", info.inexact_where_clipped
     if info.not_saved is not None:
         yield "no checkpoint", info.not_saved
     for evidence, reason in info.unavailable.items():
@@ -63,7 +63,7 @@ def _states(info: OptimizerInfo) -> str:
         return "none"
     parts = (_state(state) for state in info.states)
     least = "at least " if info.has_partial_states else ""
-    return f"{least}{info.state_bytes:g} bytes a parameter ({', '.join(parts)})"
+    return f"{least}{info.state_bytes:g} bytes per parameter ({', '.join(parts)})"
 
 
 def _state(state: State) -> str:

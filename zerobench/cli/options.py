@@ -23,52 +23,50 @@ def _can_be(path: Path) -> Path:
 
 
 _LONGEST = 100
-Reports = Annotated[Path, typer.Option("--reports", metavar="DIR", help="Where run folders lie.", callback=_can_be)]
-RunName = Annotated[str | None, typer.Argument(metavar="RUN", help="A run folder or its name; the newest one.")]
-SweepName = Annotated[str | None, typer.Argument(metavar="SWEEP", help="A sweep file, or the name of a shipped one.")]
+Reports = Annotated[Path, typer.Option("--reports", metavar="DIR", help="Folder of runs.", callback=_can_be)]
+RunName = Annotated[str | None, typer.Argument(metavar="RUN", help="Run folder or name (newest run).")]
+SweepName = Annotated[str | None, typer.Argument(metavar="SWEEP", help="Sweep file, or name of a shipped sweep.")]
 Sets = Annotated[
     list[str] | None,
     typer.Option(
         "--set",
         metavar="AXIS=VALUE,...",
-        help="Replace an axis or a value (timeout_s=900: seconds without progress) of the sweep; may be repeated.",
+        help="Replace a sweep axis or setting (timeout_s=900: seconds without progress); may be repeated.",
     ),
 ]
 Only = Annotated[
-    list[str] | None, typer.Option("--only", metavar="AXIS=VALUE,...", help="Keep only these points; may be repeated.")
+    list[str] | None, typer.Option("--only", metavar="AXIS=VALUE,...", help="Keep only these trials; may be repeated.")
 ]
 REPORTS = Path("reports")
 """Where run folders lie unless said otherwise."""
 
 # What is planned, tuned and emulated: the cluster and the work.
-Model = Annotated[str | None, typer.Option(metavar="MODEL", help="A preset, a transformers config.json or a hub id.")]
-GPUS = typer.Option(metavar="N", help="GPUs of all nodes.")
-GPU = typer.Option(metavar="NAME", help="Their name in the hardware catalogue: h200.")
-GpusPerNode = Annotated[str, typer.Option(metavar="N", help="GPUs of one node.")]
-HostMemory = Annotated[str | None, typer.Option(metavar="SIZE", help="Host memory of one node: 1TB.")]
-HostBandwidth = Annotated[
-    str, typer.Option(metavar="RATE", help="What that memory moves; two sockets of EPYC 9004 by default.")
-]
-Nvme = Annotated[str | None, typer.Option(metavar="RATE", help="What the NVMe drives of one node read: 7GB/s.")]
+Model = Annotated[str | None, typer.Option(metavar="MODEL", help="Preset, transformers config.json or hub id.")]
+GPUS = typer.Option(metavar="N", help="Total number of GPUs.")
+GPU = typer.Option(metavar="NAME", help="GPU name in the hardware catalogue: h200.")
+GpusPerNode = Annotated[str, typer.Option(metavar="N", help="GPUs per node.")]
+HostMemory = Annotated[str | None, typer.Option(metavar="SIZE", help="Host memory per node: 1TB.")]
+HostBandwidth = Annotated[str, typer.Option(metavar="RATE", help="Host memory bandwidth (two EPYC 9004 sockets).")]
+Nvme = Annotated[str | None, typer.Option(metavar="RATE", help="NVMe read rate per node: 7GB/s.")]
 GlobalBatch = Annotated[
     str | None,
-    typer.Option(metavar="N", help="Sequences a step: micro batch, accumulation and checkpointing are searched."),
+    typer.Option(metavar="N", help="Sequences per step; micro batch, accumulation and checkpointing are searched."),
 ]
-TokensPerStep = Annotated[str | None, typer.Option(metavar="N", help="The same in tokens: 4M.")]
-SequenceLength = Annotated[str | None, typer.Option(metavar="N", help="Tokens a sequence (2048).")]
+TokensPerStep = Annotated[str | None, typer.Option(metavar="N", help="Global batch in tokens: 4M.")]
+SequenceLength = Annotated[str | None, typer.Option(metavar="N", help="Sequence length in tokens (2048).")]
 PrecisionName = Annotated[str | None, typer.Option(metavar="NAME", help="bf16 (default), fp16 or fp32.")]
 Stages = Annotated[str | None, typer.Option(metavar="N,...", help="Only these ZeRO stages.")]
-Tokens = Annotated[str | None, typer.Option(metavar="N", help="How long training on so many takes: 300B.")]
+Tokens = Annotated[str | None, typer.Option(metavar="N", help="Training length, for days and GPU-hours: 300B.")]
 EvidenceName = Annotated[
     str | None,
-    typer.Option(metavar="NAME", help="emulated (torch's own allocator; where it is at hand), simulated, formula."),
+    typer.Option(metavar="NAME", help="emulated (torch's own allocator, if set up), simulated or formula."),
 ]
 Write = Annotated[Path | None, typer.Option(metavar="FILE", help="Write the recommended DeepSpeed configuration.")]
 WriteFor = Annotated[
     str | None,
-    typer.Option("--for", metavar="NAME", help="trainer: what transformers' TrainingArguments say is auto in it."),
+    typer.Option("--for", metavar="NAME", help='trainer: "auto" for what TrainingArguments set.'),
 ]
-FineTune = Annotated[bool, typer.Option("--fine-tune", help="Learning rate and weight decay of fine-tuning in it.")]
+FineTune = Annotated[bool, typer.Option("--fine-tune", help="Write fine-tuning learning rate and weight decay.")]
 Details = Annotated[
-    bool, typer.Option("--details", help="Memory by category, collectives, bounds, and why not the others.")
+    bool, typer.Option("--details", help="Show memory by category, collectives, bounds and why not the others.")
 ]

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import json
 import time
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -24,7 +24,7 @@ from zerobench.report.render.terminal import print_parts
 from zerobench.report.tables.plan_frontier import FrontierRow, frontier_part
 from zerobench.run.runner import RunResult
 from zerobench.search.fastest import AS_FAST
-from zerobench.search.plan import Plan, Request, read_plan
+from zerobench.search.plan import Plan, Request, read_plan, request_of
 from zerobench.search.predict import predict
 from zerobench.search.predicted import frontier_rows, plan_frontiers
 from zerobench.search.searched import WIDTH, searched
@@ -73,12 +73,17 @@ def plan(request: Request, *, details: bool = False) -> Answer:
 def tune(request: Request, *, details: bool = False) -> Answer:
     """Search for the fastest configuration of all and show what was tried; 1 where nothing fits or a trial failed."""
     if request.global_batch is None and request.tokens_per_step is None:
-        raise UserError("--global-batch is missing (or --tokens-per-step): the same steps are to be trained faster")
+        raise UserError("--global-batch is missing (or --tokens-per-step): the batch to keep")
     return plan(request, details=details)
 
 
-def is_for_trainer(name: str | None) -> bool:
-    """Whether `--for` names transformers' Trainer. Raises UserError for anything else that it names."""
+def requested(arguments: Mapping[str, Any]) -> Request:
+    """What the arguments of `plan` or `tune` ask for. Raises UserError: there is nothing to write for `--for`."""
+    words = {name: value for name, value in arguments.items() if name not in {"details", "write_for"}}
+    return request_of(words | {"for_trainer": _is_for_trainer(arguments["write_for"])})
+
+
+def _is_for_trainer(name: str | None) -> bool:
     if name is not None and name != _TRAINER:
         raise unknown_choice("--for", name, [_TRAINER])
     return name is not None
@@ -110,7 +115,7 @@ def _next(result: RunResult, best: PlanRow | None, written: Path | None, request
             typer.echo(f'Next: TrainingArguments({arguments}, deepspeed="{written}")')
         else:
             typer.echo(f"Next: deepspeed train.py --deepspeed_config {written}")
-    more = "" if details else "; --details for reasons, categories and bounds"
+    more = "" if details else "; --details: reasons, categories, bounds"
     typer.echo(f"Run: {shortest(result.folder.path)}{more}")
 
 
@@ -168,4 +173,4 @@ def _said(best: PlanRow | None, request: Request) -> Iterator[str]:
     spec = best.trial.spec
     yield f"written: {request.write}, the configuration of {best.shown.label}"
     if Offload.NVME in {spec.offload_optimizer, spec.offload_param}:
-        yield "set nvme_path in it to a folder on your NVMe drive"
+        yield "set its nvme_path to a folder on your NVMe drive"

@@ -10,7 +10,7 @@ from pathlib import Path
 from zerobench.collection import no_collection
 from zerobench.errors import UserError
 from zerobench.folder import write_pieces
-from zerobench.report.frames.run_frames import RunFrames, run_frames
+from zerobench.report.figures.runs import RunFigures, run_figures
 from zerobench.report.memory_pool import given_back
 from zerobench.store import Run, find_run, load_run
 
@@ -40,15 +40,15 @@ def write_reports(request: Request) -> Iterator[str]:
     _check(request)
     with given_back(), no_collection():
         runs = _runs(request)
-        frames = run_frames(runs)
-    if not frames.figures:
-        raise UserError(f"RUN: {', '.join(run.run_id for run in frames.runs)}: no trial has ended yet")
+        found = run_figures(runs)
+    if not found.figures:
+        raise UserError(f"RUN: {', '.join(run.run_id for run in found.runs)}: no trial has ended yet")
     for name in request.formats:
         if request.out == _STANDARD_OUTPUT:
-            yield "".join(_pieces(name, frames))
+            yield "".join(_pieces(name, found))
         else:
-            path = request.out or _default_path(name, frames)
-            _write(name, frames, path)
+            path = request.out or _default_path(name, found)
+            _write(name, found, path)
             yield str(path)
 
 
@@ -57,7 +57,9 @@ def _check(request: Request) -> None:
         return
     if len(request.formats) > 1:
         shown = ", ".join(f"--{name}" for name in request.formats)
-        raise UserError(f"--out: {request.out}: one path takes one format, not {shown}; leave --out or all but one out")
+        raise UserError(
+            f"--out: {request.out}: one file takes one format, not {shown}; drop --out or all formats but one"
+        )
     if request.out == _STANDARD_OUTPUT and request.formats == ["csv"]:
         raise UserError("--out: '-': --csv writes several tables; give a folder")
 
@@ -70,42 +72,43 @@ def _runs(request: Request) -> list[Run]:
     runs = [load_run(path) for path in known.values()]
     twice = [name for name, count in Counter(run.run_id for run in runs).items() if count > 1]
     if twice:
-        raise UserError(f"RUN: {', '.join(twice)}: several folders hold this run; name one of them")
+        raise UserError(f"RUN: {', '.join(twice)}: several folders hold this run; choose one")
     return runs
 
 
-def _default_path(name: str, frames: RunFrames) -> Path:
+def _default_path(name: str, found: RunFigures) -> Path:
     """Beside the tables of the run, or of the last of several; Markdown, which is made to be kept, beside the runs."""
-    folder = frames.runs[-1].folder.path
+    folder = found.runs[-1].folder.path
     if name == "markdown":
         from zerobench.report.markdown.report import kept_name  # noqa: PLC0415 -- only this format needs it
 
-        path = folder.parent / kept_name(frames)
-        if path.exists() and not all(run.run_id in path.read_text("utf-8", "replace") for run in frames.runs):
-            raise UserError(f"--out: {path} is there already and of another run; name another path")
+        path = folder.parent / kept_name(found)
+        if path.exists() and not all(run.run_id in path.read_text("utf-8", "replace") for run in found.runs):
+            raise UserError(f"--out: {path} belongs to another run; choose another path")
         return path
-    stem = "report" if len(frames.runs) == 1 else f"report_of_{len(frames.runs)}_runs"
+    stem = "report" if len(found.runs) == 1 else f"report_of_{len(found.runs)}_runs"
     return folder / (f"{stem}_csv" if name == "csv" else f"{stem}.{name}")
 
 
-def _write(name: str, frames: RunFrames, path: Path) -> None:
+def _write(name: str, found: RunFigures, path: Path) -> None:
     try:
         if name == "csv":
             from zerobench.report.frames.joined_tables import write_csv  # noqa: PLC0415 -- as above
+            from zerobench.report.frames.run_frames import frames_of  # noqa: PLC0415 -- as above
 
-            write_csv(frames, path)
+            write_csv(frames_of(found), path)
         else:
-            write_pieces(path, _pieces(name, frames))
+            write_pieces(path, _pieces(name, found))
     except OSError as error:
         raise UserError(f"--out: {path}: cannot be written: {error.strerror}") from None
 
 
-def _pieces(name: str, frames: RunFrames) -> Iterable[str]:
+def _pieces(name: str, found: RunFigures) -> Iterable[str]:
     """The document of one format, in one piece or more; what only it needs is imported here."""
     if name == "json":
         from zerobench.report.frames.document import json_pieces  # noqa: PLC0415 -- as above
 
-        return json_pieces(frames)
+        return json_pieces(found)
     if name == "html":
         from zerobench.report.exporters.libraries import require  # noqa: PLC0415 -- as above
 
@@ -113,7 +116,7 @@ def _pieces(name: str, frames: RunFrames) -> Iterable[str]:
             require(module, package, "--html", extra="report")
         from zerobench.report.page import page_pieces  # noqa: PLC0415 -- as above
 
-        return page_pieces(frames)
+        return page_pieces(found)
     from zerobench.report.markdown.report import markdown_report  # noqa: PLC0415 -- as above
 
-    return [markdown_report(frames)]
+    return [markdown_report(found)]

@@ -142,9 +142,9 @@ def _sweep(request: Request) -> Sweep | None:
     if request.sweep is not None:
         return load_sweep(request.sweep, request.sets, request.only, request.repeats)
     if request.resume is None:
-        raise UserError(f"SWEEP is missing: a sweep file, or one of the shipped: {', '.join(shipped_sweeps())}")
+        raise UserError(f"SWEEP is missing: a sweep file, or a shipped one: {', '.join(shipped_sweeps())}")
     if request.sets or request.only or request.repeats is not None:
-        raise UserError("SWEEP is missing: --set, --only and --repeats change a sweep, which must be named")
+        raise UserError("SWEEP is missing: --set, --only and --repeats need a sweep")
     return None
 
 
@@ -186,4 +186,4 @@ def _show(result: RunResult) -> None:
         show_run(result.folder.path, Console(highlight=False))
     typer.echo(f"run: {path}")
     if result.exit_code:
-        typer.echo(f"go on with: zerobench run --resume {path}")
+        typer.echo(f"continue with: zerobench run --resume {path}")

@@ -57,7 +57,7 @@ def run_frontier(request: run.Request, *, dry_run: bool = False) -> Answer:
     try:
         return _search_and_show(search, folder)
     except KeyboardInterrupt:
-        typer.echo(f"stopped; what was measured is kept in: {folder}")
+        typer.echo(f"stopped; measurements are kept in: {folder}")
         return Answer(lambda: {"runs": str(folder)}, exit_code=130)
 
 
@@ -82,15 +82,15 @@ def read_search(request: run.Request, *, dry_run: bool = False) -> MeasuredSearc
 def _read_options(request: run.Request, *, dry_run: bool) -> tuple[FrontierAxis, int | None]:
     """The axis, and the capacity where it is given."""
     if request.frontier is None:
-        raise UserError("--capacity means nothing without --frontier AXIS")
+        raise UserError("--capacity needs --frontier AXIS")
     axis = frontier_axis(request.frontier)
     others = {"--resume": request.resume, "--dry-run": dry_run or None, "--repeats": request.repeats}
     for option, value in others.items():
         if value is not None:
-            raise UserError(f"{option} means nothing beside --frontier: which trials are run is found as they run")
+            raise UserError(f"{option} does not go with --frontier: the search chooses its trials")
     given_bytes = None if request.capacity is None else parse_bytes(request.capacity, "--capacity")
     if given_bytes == 0:
-        raise UserError(f"--capacity: {request.capacity!r}: nothing fits into nothing; write for example 2GiB")
+        raise UserError(f"--capacity: {request.capacity!r}: must be above 0; for example 2GiB")
     return axis, given_bytes
 
 
@@ -99,8 +99,8 @@ def _limit(given_bytes: int | None, machine: Machine, cells: Iterable[TrialSpec]
     if given_bytes is None:
         if on_gpu and machine.device_memory_bytes is not None:
             return Limit(machine.device_memory_bytes, is_given=False)
-        why = "the driver does not say how much memory the GPU has" if on_gpu else "nothing else bounds CPU ranks"
-        raise UserError(f"--capacity is missing: {why}; say what one rank may take, for example --capacity 2GiB")
+        why = "the driver does not report the GPU's memory" if on_gpu else "CPU ranks have no device limit"
+        raise UserError(f"--capacity is missing: {why}; give the limit per rank, for example --capacity 2GiB")
     ranks = 1 if on_gpu else max(1 if trial.evidence.plays_one_rank else trial.gpus_per_node for trial in cells)
     there_bytes = machine.device_memory_bytes if on_gpu else machine.host_memory_bytes
     if there_bytes is not None and ranks * given_bytes > there_bytes:

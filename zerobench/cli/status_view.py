@@ -35,24 +35,24 @@ _STYLES = {
     Standing.SKIPPED: "dim",
 }
 _WAITS = {
-    "Resources": "nodes are not free yet",
-    "Priority": "other jobs come first",
-    "Dependency": "the jobs it depends on are not over",
-    "DependencyNeverSatisfied": "a job it depends on failed: it will never begin",
-    "JobArrayTaskLimit": "as many of its array run as may at once: --throttle",
-    "BeginTime": "a requeued job waits two minutes, or its --begin is later",
+    "Resources": "waiting for nodes",
+    "Priority": "other jobs have priority",
+    "Dependency": "waiting for jobs it depends on",
+    "DependencyNeverSatisfied": "a job it depends on failed: it will never start",
+    "JobArrayTaskLimit": "array task limit reached: --throttle",
+    "BeginTime": "requeued jobs wait two minutes, or --begin is later",
     "JobHeldUser": "held: scontrol release JOB",
     "JobHeldAdmin": "held by an administrator",
     "ReqNodeNotAvail": "its nodes are down, drained or reserved",
-    "PartitionNodeLimit": "it asks for more nodes than the partition gives: it will never begin",
-    "PartitionTimeLimit": "it asks for more time than the partition gives: it will never begin",
+    "PartitionNodeLimit": "more nodes than the partition allows: it will never start",
+    "PartitionTimeLimit": "more time than the partition allows: it will never start",
     "PartitionDown": "the partition is down",
     "PartitionInactive": "the partition is closed",
-    "BadConstraints": "no node has what it asks for: it will never begin",
-    "Reservation": "its reservation has not begun",
+    "BadConstraints": "no node has the requested resources: it will never start",
+    "Reservation": "its reservation has not started",
     "AssociationJobLimit": "your account's limit of jobs",
     "QOSJobLimit": "the QOS's limit of jobs",
-    "launch_failed_requeued_held": "its start failed and it is held: scontrol release JOB",
+    "launch_failed_requeued_held": "launch failed, held: scontrol release JOB",
 }
 """What Slurm's words for why a job waits come to (squeue(1), section JOB REASON CODES), the common ones."""
 
@@ -83,10 +83,10 @@ def headline(run: RunFolder, status: RunStatus) -> Text:
 
 def _about_slurm(submission: Submission, status: RunStatus) -> Iterator[RenderableType]:
     if not any(job.job_id is not None for job in submission.jobs):
-        yield Text("Nothing of it was submitted to Slurm.", style="dim")
+        yield Text("Not submitted to Slurm.", style="dim")
     elif not status.slurm_answers:
-        open_ends = " What has begun may run or be lost, what was submitted may wait or be cancelled."
-        said = "! Slurm does not answer here: this is what the folder alone tells."
+        open_ends = " Started trials may be running or lost, submitted ones waiting or cancelled."
+        said = "! Slurm does not answer here: status from the run folder only."
         yield Text(said + (open_ends if status.is_going else ""), style="yellow")
 
 
@@ -107,10 +107,12 @@ def _running(status: RunStatus) -> Iterator[RenderableType]:
     open_trials = [trial for trial in status.trials if trial.standing in {Standing.RUNNING, Standing.BEGUN}]
     open_trials.sort(key=lambda trial: -(trial.silence_s or 0.0))
     rows = [[trial.trial_id, _task(trial), describe(trial.ranks), _silence(trial)] for trial in open_trials]
-    title = "Running" if any(trial.standing is Standing.RUNNING for trial in open_trials) else "Begun, without a record"
-    yield from _section(title, ("trial", "task", "where it is", "silent for"), rows, numbers={3})
+    title = (
+        "Running" if any(trial.standing is Standing.RUNNING for trial in open_trials) else "Started, without a record"
+    )
+    yield from _section(title, ("trial", "task", "phase", "silent for"), rows, numbers={3})
     if any(_is_long_silent(trial) for trial in open_trials):
-        yield Text(f"! no rank has said anything for {_rounded(SILENT_S)}: it may hang; its folder has its logs")
+        yield Text(f"! no progress for {_rounded(SILENT_S)}: it may hang; logs are in its folder")
 
 
 def _task(trial: TrialStatus) -> str:
@@ -133,14 +135,14 @@ def _waiting(status: RunStatus) -> Iterator[RenderableType]:
         if trial.job is not None and trial.standing in {Standing.QUEUED, Standing.SUBMITTED}
     )
     rows = [[name, str(count), why] for (name, why), count in groups.items()]
-    yield from _section("Waiting", ("job", "trials", "what for"), rows, numbers={1})
+    yield from _section("Waiting", ("job", "trials", "reason"), rows, numbers={1})
 
 
 def _why(trial: TrialStatus) -> str:
     if trial.standing is Standing.SUBMITTED:
-        return "not known"
+        return "unknown"
     if not trial.reason:
-        return "their task runs, and does other trials first"
+        return "their task is running other trials first"
     return f"{_WAITS[trial.reason]} ({trial.reason})" if trial.reason in _WAITS else trial.reason
 
 
@@ -158,9 +160,9 @@ def _words(status: str | None) -> str:
 
 def _undone(status: RunStatus) -> Iterator[RenderableType]:
     sentences = {
-        Standing.LOST: "begun and without a record, and what ran them is over",
-        Standing.LEFT_OVER: "never begun, and their jobs are over",
-        Standing.NOT_STARTED: "never begun, and in no job",
+        Standing.LOST: "started, without a record, and their job is over",
+        Standing.LEFT_OVER: "never started, and their jobs are over",
+        Standing.NOT_STARTED: "never started, and in no job",
     }
     for standing, sentence in sentences.items():
         names = [trial.trial_id for trial in status.trials if trial.standing is standing]
@@ -179,7 +181,7 @@ def next_step(run: RunFolder, status: RunStatus) -> str | None:
     if not any(counts[standing] for standing in UNDONE) and (status.is_going or not counts[Standing.FAILED]):
         return None
     return plain(
-        f"go on with: zerobench {_verb(run, status)} --resume {shlex.quote(str(shortest(run.path.resolve())))}"
+        f"continue with: zerobench {_verb(run, status)} --resume {shlex.quote(str(shortest(run.path.resolve())))}"
     )
 
 

@@ -127,7 +127,7 @@ def read(request: Request, *, dry: bool = False) -> Asked:
 
 def _planned(request: Request, *, dry: bool) -> Asked:
     if request.sweep is None:
-        raise UserError(f"SWEEP is missing: a sweep file, or one of the shipped: {', '.join(shipped_sweeps())}")
+        raise UserError(f"SWEEP is missing: a sweep file, or a shipped one: {', '.join(shipped_sweeps())}")
     options = _options(request, {})
     sweep = load_sweep(request.sweep, request.sets, request.only, request.repeats)
     machine = _machine(options, sweep if request.local else None)
@@ -135,7 +135,7 @@ def _planned(request: Request, *, dry: bool) -> Asked:
     trials = [item.trial for item in planned if item.skipped is None]
     reasons = [item.skipped.reason for item in planned if item.skipped]
     if not trials:
-        raise UserError(f"{sweep.where}: every trial is skipped, the first one since {reasons[0]}")
+        raise UserError(f"{sweep.where}: every trial is skipped; the first: {reasons[0]}")
     if not request.local:
         refuse_own_environments(trials)
     if not dry:
@@ -147,7 +147,7 @@ def _planned(request: Request, *, dry: bool) -> Asked:
 
 def _resumed(request: Request, *, dry: bool) -> Asked:
     if request.sweep is not None or request.sets or request.only or request.repeats is not None:
-        raise UserError("--resume goes on with a run as it was planned; leave SWEEP, --set, --only and --repeats out")
+        raise UserError("--resume continues a run as planned; drop SWEEP, --set, --only and --repeats")
     run = load_run(find_run(request.resume, request.reports).resolve())
     refuse_links(run.folder, ())
     options = _options(request, kept_options(run.folder))
@@ -171,7 +171,7 @@ def _options(request: Request, kept: Mapping[str, Any]) -> SubmitOptions:
     elsewhere = {"launcher", "container", "container_runtime"} if request.local else set()
     refused = sorted(elsewhere & set(said))
     if refused:
-        raise UserError(f"--{refused[0].replace('_', '-')} means nothing to --local; leave one of them out")
+        raise UserError(f"--{refused[0].replace('_', '-')} does not go with --local; drop one of them")
     if "/" in (said.get("python") or "") and not said.get("container"):
         said["python"] = str(Path(said["python"]).absolute())
     return read_options({name: value for name, value in kept.items() if name not in elsewhere} | said)
@@ -192,12 +192,10 @@ def _check_interpreter(options: SubmitOptions, trials: Sequence[TrialSpec]) -> N
     if options.container is not None:
         simulated = [trial for trial in trials if trial.evidence.is_forked]
         check_installed(
-            simulated, "they run outside of the container; leave them out, or submit them alone with --python PATH"
+            simulated, "they run outside the container; drop them, or submit them separately with --python PATH"
         )
     elif options.python is None:
-        check_installed(
-            trials, "name the interpreter of the ranks, --python PATH, or their container, --container IMAGE"
-        )
+        check_installed(trials, "give the ranks' interpreter (--python PATH) or container (--container IMAGE)")
 
 
 def _limits(options: SubmitOptions, *, required: bool) -> Limits:
@@ -225,7 +223,7 @@ def _submit(run: RunFolder, asked: Asked) -> Answer:
         typer.echo(_taken(job))
         jobs.append({"name": job.name, "job_id": job.job_id, "tasks": job.num_tasks})
     typer.echo(f"run: {shortest(run.path)}")
-    typer.echo(f"watch it with: zerobench status {shlex.quote(str(shortest(run.path)))}")
+    typer.echo(f"watch with: zerobench status {shlex.quote(str(shortest(run.path)))}")
     return Answer(lambda: {"run": str(run.path), "jobs": jobs})
 
 
@@ -288,9 +286,9 @@ def _warn(asked: Asked) -> None:
         if array.time_limit_s <= WARNED_BEFORE_S:
             what = "predictions" if array.kind is JobKind.PREDICTIONS else "trials"
             typer.echo(
-                f"warning: jobs of {what} get {time_text(array.time_limit_s)} (the partition's limit, or --time), and"
-                f" Slurm tells them up to {WARNED_BEFORE_S} s before to end: their trials would end as they begin; take"
-                " another --partition, or a longer --time",
+                f"warning: jobs of {what} get {time_text(array.time_limit_s)} (the partition's limit, or "
+                f"--time), and Slurm warns them up to {WARNED_BEFORE_S} s before the end: their trials "
+                "would stop as they start; use another --partition or a longer --time",
                 err=True,
             )
 

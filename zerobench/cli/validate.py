@@ -76,7 +76,7 @@ def _sets(request: Request) -> list[str]:
         given = {"SWEEP": request.sweep, "--set": request.sets, "--only": request.only, "--worlds": request.worlds}
         for name, value in given.items():
             if value:
-                raise UserError(f"--run: {request.run}: an earlier run is read as it is; leave {name} out")
+                raise UserError(f"--run: {request.run}: an earlier run is read as it is; drop {name}")
         return []
     if request.sweep is None:
         raise UserError("SWEEP is missing: a sweep file or a shipped one; or an earlier run, with --run RUN")
@@ -96,14 +96,14 @@ def _worlds(written: str | None) -> list[Evidence]:
         if name not in PREDICTING:
             raise unknown_choice("--worlds", name, map(str, PREDICTING))
     if not names:
-        raise UserError(f"--worlds: {written!r} names no world; choices: {', '.join(PREDICTING)}")
+        raise UserError(f"--worlds: {written!r} no world given; choices: {', '.join(PREDICTING)}")
     return [Evidence(name) for name in names]
 
 
 def _check_writable(path: Path) -> None:
     """Hours of trials must not end in a file that cannot be written."""
     if path.is_dir() or not path.parent.is_dir():
-        raise UserError(f"--markdown: {path}: not a file in a folder that is there")
+        raise UserError(f"--markdown: {path}: its folder does not exist")
 
 
 def _report(path: Path, request: Request) -> Answer:
@@ -112,7 +112,7 @@ def _report(path: Path, request: Request) -> Answer:
 
     found = library.validate(path)
     if request.run is not None and not found.num_pairs:
-        raise UserError(f"--run: {request.run}: no trial was both measured (or played solo) and predicted in it")
+        raise UserError(f"--run: {request.run}: it has no trial both measured (or solo) and predicted")
     with refusing_impossible_values(found.run.folder.trials):
         write_tables(found.run)
     if request.markdown is not None:
@@ -127,10 +127,10 @@ def _report(path: Path, request: Request) -> Answer:
 
 
 def _document(found: library.Validation) -> dict[str, Any]:
-    from zerobench.report.frames.document import json_rows  # noqa: PLC0415 -- as above
-    from zerobench.report.frames.run_frames import run_frames  # noqa: PLC0415 -- as above
+    from zerobench.report.figures.runs import run_figures  # noqa: PLC0415 -- as above
+    from zerobench.report.frames.document import json_errors  # noqa: PLC0415 -- as above
 
-    rows = json_rows(run_frames([found.run]).errors, depth=0)
+    rows = json_errors(run_figures([found.run]), depth=0)
     return {
         "run": str(found.run.folder.path),
         "predictions": found.num_pairs,

@@ -53,7 +53,7 @@ def seconds(text: str) -> float:
     found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(us|ms|s)?", text.strip())
     value = float(found[1]) * _UNITS[found[2] or "s"] if found else 0.0
     if value < _SHORTEST_S:
-        raise UserError(f"--interval: {text!r}; choices: a time of 1ms or more, such as 10ms or 0.5s")
+        raise UserError(f"--interval: {text!r}; choices: 1ms or more, such as 10ms or 0.5s")
     return value
 
 
@@ -137,7 +137,7 @@ def line(watching: Watching) -> str:
 def _devices(nvml: NvmlSummary | None) -> str:
     """The device on which most was used so far."""
     peaks = [device.peak_used_bytes for device in (nvml.devices if nvml else []) if device.peak_used_bytes is not None]
-    return f"{format_bytes(max(peaks))} at most on a GPU" if peaks else ""
+    return f"GPU peak {format_bytes(max(peaks))}" if peaks else ""
 
 
 def _write(stream: object, chunk: bytes) -> None:

@@ -7,7 +7,6 @@ from __future__ import annotations
 
 from zerobench.ds_config.build import build_ds_config, in_own_swap_folder, swap_folder
 from zerobench.ds_config.check import check_ds_config, check_overrides
-from zerobench.ds_config.departures import departures
 from zerobench.ds_config.keys import resolve_key
 from zerobench.ds_config.obedience import file_notes, only_read, why_not_obeyed, would_read
 from zerobench.ds_config.user_file import load_user_config
@@ -16,7 +15,6 @@ __all__ = [
     "build_ds_config",
     "check_ds_config",
     "check_overrides",
-    "departures",
     "file_notes",
     "in_own_swap_folder",
     "load_user_config",

@@ -120,8 +120,8 @@ def _optimizer(trial: TrialSpec) -> dict[str, Any]:
     if not info.may_lie(offloaded=offloaded):
         where = "host" if info.place is StatesPlace.HOST else "device"
         raise UserError(
-            f"optimizer: {info.name} runs on the {where}; offload_optimizer is {trial.offload_optimizer}; "
-            f"choices: {', '.join(info.instead)}"
+            f"optimizer: {info.name} runs on the {where}, but offload_optimizer is "
+            f"{trial.offload_optimizer}; choices: {', '.join(info.instead)}"
         )
     values = trial.hyperparameters
     said = {
@@ -186,7 +186,7 @@ def _swap_to(config: dict[str, Any], folder: str | None) -> None:
         section = config.get("zero_optimization", {}).get(name)
         if isinstance(section, dict) and section.get("device") == Offload.NVME.value:
             if folder is None:
-                raise UserError(f"nvme_path: none given, and {name} is nvme; give a folder on the NVMe device")
+                raise UserError(f"nvme_path: missing, but {name} is nvme; give a folder on the NVMe device")
             section["nvme_path"] = folder
 
 

@@ -1,4 +1,4 @@
-"""One DeepSpeed configuration on so many ranks with so many parameters: the figures that departures speak of."""
+"""One DeepSpeed configuration on so many ranks with so many parameters: what it means, in figures."""
 
 from __future__ import annotations
 
@@ -16,7 +16,6 @@ from zerobench.ds_config.reading import (
 )
 from zerobench.spec.optimizers import OPTIMIZERS, Optimizer, OptimizerInfo
 from zerobench.spec.trial import Offload, Precision
-from zerobench.units import format_bytes
 
 
 @dataclass(frozen=True)
@@ -103,21 +102,6 @@ class Case:
         )
 
     @property
-    def share(self) -> int:
-        """Trained parameters of one partition."""
-        return -(-self.trained // self.world_size)
-
-    @property
-    def states(self) -> int:
-        """Parameters whose optimizer states one rank keeps."""
-        return self.share if self.stage > 0 else self.trained
-
-    @property
-    def sub_group(self) -> int:
-        """Parameters that stage 3 updates at a time."""
-        return min(int(self.zero("sub_group_size")) or self.share, self.share)
-
-    @property
     def offload_optimizer(self) -> Offload:
         """Where the optimizer's states go; DeepSpeed ignores it at stage 0."""
         return Offload(device_of(self.config, "offload_optimizer")) if self.stage else Offload.NONE
@@ -131,8 +115,3 @@ class Case:
     def micro_steps(self) -> int:
         """Backward passes for one step."""
         return int(get(self.config, "gradient_accumulation_steps") or 1)
-
-
-def size(elements: int, element: int) -> str:
-    """Bytes of so many elements, for people."""
-    return format_bytes(elements * element)

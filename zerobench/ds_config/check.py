@@ -21,7 +21,7 @@ def check_overrides(overrides: Mapping[str, Any]) -> dict[str, Any]:
     resolved: dict[str, Any] = {}
     for name, value in overrides.items():
         if not isinstance(name, str) or not name.strip("."):
-            raise UserError(f"ds_config: {name!r} is no key; write one of DeepSpeed's, for example reduce_bucket_size")
+            raise UserError(f"ds_config: {name!r} is not a DeepSpeed key; for example reduce_bucket_size")
         for path, leaf in _leaves(resolve_key(name), value):
             if path in resolved:
                 raise UserError(f"ds_config: {path} is given twice, the second time as {name!r}")
@@ -118,7 +118,7 @@ _CONVERT: dict[str, tuple[Callable[[Any], Any], str]] = {
     "int": (_whole, "a whole number of 64 bits"),
     "float": (_number, "a number"),
     "bool": (_instance(bool), "true or false"),
-    "str": (_instance(str), "a text"),
+    "str": (_instance(str), "text"),
     "list": (_instance(list, tuple), "a list"),
     "section": (_MAPPING, "a section of keys"),
     "free": (_MAPPING, "a section of keys"),
@@ -143,7 +143,7 @@ def _default(key: Key) -> str:
 
 
 def _kind(value: object) -> str:
-    return {list: "a list", str: "a text", type(None): "nothing"}.get(type(value), f"a {type(value).__name__}")
+    return {list: "a list", str: "text", type(None): "nothing"}.get(type(value), f"a {type(value).__name__}")
 
 
 def _shown(value: object) -> str:

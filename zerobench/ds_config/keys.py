@@ -94,7 +94,7 @@ def resolve_key(name: str) -> str:
     if len(found) == 1:
         return found[0]
     if found:
-        raise UserError(f"ds_config: {name!r} is in several sections of DeepSpeed; write one of {', '.join(found)}")
+        raise UserError(f"ds_config: {name!r} is in several sections; give one of {', '.join(found)}")
     for old in [*known_keys().deprecated, *known_keys().removed]:
         if old.endswith(f".{name}"):
             refuse_old(old, "ds_config")
@@ -105,9 +105,9 @@ def refuse_old(path: str, where: str) -> None:
     """Raise UserError for a key that DeepSpeed has replaced or removed."""
     known = known_keys()
     if path in known.deprecated:
-        raise UserError(f"{where}: {path}: DeepSpeed has replaced this key; write {known.deprecated[path]}")
+        raise UserError(f"{where}: {path}: deprecated by DeepSpeed; use {known.deprecated[path]}")
     if path in known.removed:
-        raise UserError(f"{where}: {path}: DeepSpeed refuses this key: {known.removed[path]}")
+        raise UserError(f"{where}: {path}: rejected by DeepSpeed: {known.removed[path]}")
 
 
 def unknown_key(where: str, path: str) -> UserError:
@@ -118,7 +118,7 @@ def unknown_key(where: str, path: str) -> UserError:
     beside = [_last(key) for key in known.keys if key.rpartition(".")[0] == section and section in known.keys]
     names = beside or [key for key in known.keys if "." not in key]
     hint = f"did you mean {close!r}?" if close else f"choices: {', '.join(names)}"
-    return UserError(f"{where}: {path!r} is no key of DeepSpeed {known.deepspeed}; {hint}")
+    return UserError(f"{where}: {path!r} is not a key of DeepSpeed {known.deepspeed}; {hint}")
 
 
 def _close_in(section: str, name: str) -> str | None:

@@ -79,7 +79,7 @@ def _note(fact: KeyFact, look: Look) -> str | None:
     if fact.switch is not None and look(fact.switch) is not True:
         return None
     if fact.fate is Fate.LEFT_OUT:
-        return f"left out of this trial: {fact.why}"
+        return f"not used in this trial: {fact.why}"
     if fact.fate is Fate.UNREAD:
         return f"not read by this trial: {fact.why}"
     if fact.fate is Fate.CONDITIONAL and not holds(fact.when, look):
@@ -94,12 +94,12 @@ def _refused(where: str, path: str, value: Any, look: Look) -> str | None:
     fact = fact_of(path)
     what = f"{where}: {path}"
     if fact.fate is Fate.SECTION:
-        return f"{what}: a section without keys says nothing; leave it out"
+        return f"{what}: empty section; drop it"
     if fact.fate is Fate.AXIS:
-        return f"{what}: {fact.axis} decides it; set that"
+        return f"{what}: set by the axis {fact.axis}; use that"
     if fact.fate in {Fate.UNREAD, Fate.LEFT_OUT, Fate.UNSUPPORTED}:
-        heads = {Fate.UNREAD: "nothing in a trial reads it", Fate.LEFT_OUT: "it is no part of a trial"}
-        return f"{what}: {heads.get(fact.fate, 'it cannot be run here')}: {fact.why}"
+        heads = {Fate.UNREAD: "not read in a trial", Fate.LEFT_OUT: "not part of a trial"}
+        return f"{what}: {heads.get(fact.fate, 'not supported here')}: {fact.why}"
     if not holds(fact.when, look):
         return f"{what}: {_only(fact)}; here it would {'fail' if fact.fails else 'do nothing'}"
     return _bad_value(what, value, fact)
@@ -113,7 +113,7 @@ def _refused_in_file(where: str, path: str, value: Any, look: Look) -> str | Non
     if says_nothing or (fact.switch is not None and look(fact.switch) is not True):
         return None
     if fact.fate is Fate.UNSUPPORTED and holds(fact.when, look):
-        return f"{what}: it cannot be run here: {fact.why}"
+        return f"{what}: not supported here: {fact.why}"
     if fact.fate is not Fate.CONDITIONAL:
         return None
     if not holds(fact.when, look):
@@ -128,7 +128,7 @@ def _only(fact: KeyFact) -> str:
 def _bad_value(what: str, value: Any, fact: KeyFact) -> str | None:
     """Why DeepSpeed would fail with this value, though not with another."""
     if fact.least is not None and isinstance(value, int) and value < fact.least:
-        return f"{what}: {value} must be at least {fact.least}, the tensors that Adam's step has in hand at a time"
+        return f"{what}: {value} must be at least {fact.least}, the number of tensors in Adam's step"
     if not fact.choices or value is None or str(value).lower() in fact.choices:
         return None
     close = nearest(str(value), fact.choices, 1)

@@ -44,13 +44,13 @@ def load_user_config(path: str | Path) -> dict[str, Any]:
     file = _existing(Path(path))
     try:
         if file.stat().st_size > _LARGEST_FILE_BYTES:
-            raise UserError(f"{file}: larger than {_LARGEST_FILE_BYTES} bytes; that is no DeepSpeed configuration")
+            raise UserError(f"{file}: larger than {_LARGEST_FILE_BYTES} bytes; not a DeepSpeed configuration")
         config = json.loads(
             file.read_text(encoding="utf-8"), object_pairs_hook=_without_duplicates, parse_constant=_no_constant
         )
     except json.JSONDecodeError as error:
         where = f"{file}: line {error.lineno} column {error.colno}"
-        raise UserError(f"{where}: {error.msg}; it must be plain JSON, without comments") from None
+        raise UserError(f"{where}: {error.msg}; must be plain JSON, without comments") from None
     except (ValueError, RecursionError) as error:  # not UTF-8, a key twice, NaN, nested without end
         raise UserError(f"{file}: {' '.join(str(error).split())[:200]}") from None
     except OSError as error:
@@ -58,7 +58,7 @@ def load_user_config(path: str | Path) -> dict[str, Any]:
     if not isinstance(config, dict):
         raise UserError(f"{file}: a DeepSpeed configuration is a JSON object, not a {type(config).__name__}")
     if _deeper_than(config, _DEEPEST):
-        raise UserError(f"{file}: more than {_DEEPEST} sections within each other")
+        raise UserError(f"{file}: more than {_DEEPEST} nested sections")
     return config
 
 

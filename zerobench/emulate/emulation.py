@@ -29,7 +29,7 @@ from zerobench.tracking.own_run import lay_out_own
 from zerobench.tracking.own_trial import laid_out, unknown_trial
 from zerobench.tracking.watch import script_name
 
-NO_VALUES = "emulated: no value is computed, so that losses, norms and times mean nothing"
+NO_VALUES = "emulated: no values are computed; ignore losses, norms and times"
 
 
 @dataclass
@@ -72,7 +72,7 @@ def _play(stage: Stage, folder: TrialFolder, made: Emulation, stop: Stop, say: S
     """Every rank in turn, its memory named; those after one that failed are left out."""
     accounts: list[Account] = []
     for rank in stage.request.ranks:
-        say(f"rank {rank} of {stage.request.cluster.num_gpus} plays on an emulated {stage.gpu.name}")
+        say(f"rank {rank} of {stage.request.cluster.num_gpus} runs on an emulated {stage.gpu.name}")
         part = stage.part(stage.request.command, rank, folder, under_ledger=True)
         command = stage.command()
         quiet = Show(out=_unseen, err=_unseen, progress=lambda _: None)
@@ -100,7 +100,7 @@ def _judge(
     for account in accounts:
         needed: Played | None = None
         if account.end is End.OUT_OF_DEVICE_MEMORY and not interrupted:
-            say(f"rank {account.rank} does not fit; once more on a GPU of boundless memory, to see what it needs")
+            say(f"rank {account.rank} does not fit; running again with unlimited GPU memory to see what it needs")
             needed = play_aside(stage.boundless, request.command, account.rank)
         record = records.get(account.rank)
         more = (None, None) if needed is None else (needed.account, needed.record)
@@ -131,7 +131,7 @@ def _write(
         ranks_expected=len(made.verdict.ranks),
         ranks_reported=len(records),
         host=made.hosts,
-        notes=[NO_VALUES, f"ranks played: {', '.join(map(str, request.ranks))} of {request.cluster.num_gpus}"],
+        notes=[NO_VALUES, f"ranks emulated: {', '.join(map(str, request.ranks))} of {request.cluster.num_gpus}"],
     )
     write_whole(folder.record, record.model_dump_json(indent=1))
 
@@ -151,7 +151,7 @@ def _settled(folder: TrialFolder, asked: TrialSpec, request: Request) -> TrialSp
 
 def _status(made: Emulation) -> tuple[Status, Failure | None]:
     if made.interrupted:
-        return Status.INTERRUPTED, Failure(message="stopped before it had ended")
+        return Status.INTERRUPTED, Failure(message="stopped before its end")
     failed = made.verdict.failed
     if failed is not None:
         message = failed.message or f"exit status {failed.exit_code}"
@@ -164,14 +164,15 @@ def _status(made: Emulation) -> tuple[Status, Failure | None]:
                 message=f"rank {one.account.rank}: {one.account.message}",
                 bytes_asked=refusal.bytes_asked,
                 bytes_free=refusal.bytes_free,
-                evidence="the exception of the allocator itself",
+                standing=refusal.standing,
+                evidence="the allocator's exception",
             )
     if made.verdict.fits_host is False:
         needed, has = made.verdict.host_node_bytes, made.verdict.host_memory_bytes
         return Status.OUT_OF_HOST_MEMORY, Failure(
-            message=f"a node's memory: tensors want {needed} bytes ({made.verdict.host_basis}), and it has {has}",
+            message=(f"host memory per node: tensors need {needed} bytes ({made.verdict.host_basis}), available {has}"),
             bytes_asked=needed,
             bytes_free=has,
-            evidence="what the ledger counted in host memory",
+            evidence="host memory counted by the ledger",
         )
     return Status.COMPLETED, None

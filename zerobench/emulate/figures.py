@@ -174,8 +174,8 @@ class Verdict:
         """How that was come by, in words."""
         whole = self.whole_nodes
         if whole and len(whole) * self.ranks_per_node == len(self.ranks):
-            return f"its {self.ranks_per_node} ranks added up" if self.ranks_per_node > 1 else "its one rank"
-        which = "the rank that was played" if len(self.ranks) == 1 else "the largest rank that was played"
+            return f"sum of its {self.ranks_per_node} ranks" if self.ranks_per_node > 1 else "its one rank"
+        which = "the emulated rank" if len(self.ranks) == 1 else "the largest emulated rank"
         return f"{which}, times {self.ranks_per_node}"
 
     @property

@@ -8,7 +8,7 @@ from pathlib import Path
 from pydantic import Field
 
 from zerobench.emulate.options import Option
-from zerobench.records import Category, Record, Standing
+from zerobench.records import Record, Standing
 from zerobench.spec.trial import Evidence, PredictionSpec, TrialSpec
 
 PART_VARIABLE = "ZEROBENCH_EMULATED_PART"
@@ -74,30 +74,11 @@ class Refusal(Record):
     bytes_asked: int
     bytes_free: int
     """As the driver says."""
-    allocated_bytes: int
-    reserved_bytes: int
-    held: dict[Category, int] = Field(default_factory=dict)
-    """What tensors held on the device then; empty where it could not be told."""
-    by_module: dict[str, int] = Field(default_factory=dict)
-    """As Standing's, like the next two."""
-    by_site: dict[str, int] = Field(default_factory=dict)
-    largest_free_bytes: int = 0
+    standing: Standing
     message: str | None = None
     """What torch said of it."""
     during: str
     """Where the training was."""
-
-    @property
-    def standing(self) -> Standing:
-        """What stood then."""
-        return Standing(
-            allocated_bytes=self.allocated_bytes,
-            reserved_bytes=self.reserved_bytes,
-            largest_free_bytes=self.largest_free_bytes,
-            by_category=self.held,
-            by_module=self.by_module,
-            by_site=self.by_site,
-        )
 
     @property
     def in_pieces(self) -> bool:

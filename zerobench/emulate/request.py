@@ -46,7 +46,7 @@ def read_request(
     """The command line's words, checked. Raises UserError, one line that begins with the option."""
     if not command:
         example = "zerobench emulate --gpus 8 --gpu h200 -- torchrun --nproc-per-node 8 train.py"
-        raise UserError(f"COMMAND: none was given; write it after two dashes: {example}")
+        raise UserError(f"COMMAND is missing; give it after two dashes: {example}")
     cluster = read_cluster(gpu=gpu, gpus=gpus, gpus_per_node=gpus_per_node, host_memory=host_memory)
     return Request(
         command=tuple(command),
@@ -65,6 +65,6 @@ def _read_ranks(text: str, world_size: int) -> tuple[int, ...]:
         return tuple(range(world_size))
     named = [str(world_size - 1) if word.strip() == _LAST else word.strip() for word in text.split(",")]
     if not all(word.isascii() and word.isdecimal() and int(word) < world_size for word in named):
-        choices = f"choices: ranks from 0 to {world_size - 1}, {_LAST}, with commas between, or {_ALL}"
+        choices = f"choices: comma-separated ranks from 0 to {world_size - 1}, {_LAST}, or {_ALL}"
         raise UserError(one_line(f"--ranks: {as_written(text)}; {choices}"))
     return tuple(dict.fromkeys(map(int, named)))

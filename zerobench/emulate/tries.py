@@ -13,10 +13,10 @@ from zerobench.emulate.play import Stage, play_aside
 
 MOST_TRIES = 12
 _NOTHING_TO_CHANGE = (
-    "the command names no DeepSpeed configuration file, and its script has no option that zerobench knows and that"
-    " could be varied: no batch size above 1, no gradient checkpointing, no bf16"
+    "the command has no DeepSpeed configuration file, and no known option to vary (batch size above 1, "
+    "gradient checkpointing, bf16)"
 )
-_NOTHING_TO_MOVE = "nothing that its DeepSpeed configuration file keeps in host memory could go back to the GPU"
+_NOTHING_TO_MOVE = "its DeepSpeed configuration offloads nothing that could move back to the GPU"
 
 Say = Callable[[str], None]
 """Told what is being done."""

@@ -38,7 +38,7 @@ def wanted_by(library: Path) -> Wanted:
     """What `library` wants. Raises UserError: it is no 64-bit library; OSError."""
     data = library.read_bytes()
     if data[:6] != b"\x7fELF\x02\x01":
-        raise UserError(f"{library}: no library for 64-bit Linux")
+        raise UserError(f"{library}: not a library for 64-bit Linux")
     sections = _sections(data)
     of = {section.kind: section for section in sections}
     if _DYNAMIC not in of or _DYNSYM not in of:

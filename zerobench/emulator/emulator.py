@@ -26,7 +26,7 @@ MAX_GPUS = 16
 """Of one node (ZB_MAX_DEVICES of c/gpu.h)."""
 
 _CUDA_MAJOR = "13"
-_REMEDY = "make it: zerobench setup emulator"
+_REMEDY = "run: zerobench setup emulator"
 _ROOTS = 1_000_000
 
 _ASK = """
@@ -68,7 +68,7 @@ class Emulator:
         if gpu.compute_capability < (7, 5):
             capability = "{}.{}".format(*gpu.compute_capability)
             raise UserError(
-                f"gpu: {gpu.name}: CUDA 13 and torch {self.torch} have nothing for compute capability {capability}"
+                f"gpu: {gpu.name}: CUDA 13 and torch {self.torch} have no code for compute capability {capability}"
             )
         added = {
             VARIABLE: gpu.variable(num_gpus),
@@ -101,7 +101,7 @@ class Emulator:
         if done.returncode or done.stdout.strip() != gpu.name:
             found = repr(done.stdout.strip()) if not done.returncode else "none"
             raise UserError(
-                f"emulator: {gpu.name!r} must answer, not {found}: another CUDA driver comes before {self.stand_ins}"
+                f"emulator: {gpu.name!r} expected, not {found}: another CUDA driver precedes {self.stand_ins}"
             )
 
 
@@ -119,7 +119,7 @@ def find_emulator(own: Environment | None = None) -> Emulator:
     torch = usable_torch(own.path)
     where = places(own, torch)
     if not is_made(where, torch):
-        raise UserError(f"emulator: not made for torch {torch.version} in {where.folder}; {_REMEDY}")
+        raise UserError(f"emulator: not set up for torch {torch.version} in {where.folder}; {_REMEDY}")
     over = torch if torch.cuda else check_cuda_build(where.overlay)
     try:
         build_missing(where, over.lib)
@@ -167,5 +167,5 @@ def check_cuda_build(overlay: Path) -> Torch:
         raise UserError(f"emulator: no torch in {overlay}; {_REMEDY}")
     if not torch.cuda or torch.cuda.split(".")[0] != _CUDA_MAJOR:
         kind = f"a build for CUDA {torch.cuda}" if torch.cuda else "a build without CUDA"
-        raise UserError(f"emulator: the index's torch {torch.version} is {kind}; one for CUDA {_CUDA_MAJOR} is needed")
+        raise UserError(f"emulator: the index's torch {torch.version} is {kind}; needs one for CUDA {_CUDA_MAJOR}")
     return torch

@@ -82,7 +82,7 @@ class Places:
         """CUDA's headers. Raises UserError: they are not there."""
         found = sorted(self.headers.glob("**/cuda_runtime_api.h"))
         if not found:
-            raise UserError(f"emulator: CUDA's headers are not in {self.headers}; make it: zerobench setup emulator")
+            raise UserError(f"emulator: CUDA's headers are not in {self.headers}; run: zerobench setup emulator")
         return found[0].parent
 
     @property

@@ -21,16 +21,15 @@ from dataclasses import dataclass, replace
 from itertools import chain
 
 from zerobench.formulas.activations import Logits, Shape
-from zerobench.formulas.deepspeed.setting import Moments, Setting, add
+from zerobench.formulas.deepspeed.setting import Moments, Setting
 from zerobench.formulas.deepspeed.stage_0 import plain_device
 from zerobench.formulas.tensors import block_tensors, parameter_tensors
-from zerobench.formulas.torch_strategies import Moved
+from zerobench.formulas.terms import add
+from zerobench.formulas.torch_strategies import Moved, drawing
 from zerobench.records import Category, Phase, StepKind
 from zerobench.spec.architecture import complete
 from zerobench.spec.model import ModelSpec
 
-_DRAWN_ELEMENTS = 2**24
-"""Initial values that are drawn at a time (worker/weights.py)."""
 _LOSS_REDUCTIONS = 3
 
 
@@ -85,9 +84,8 @@ def tensor_device(setting: Setting, step: StepKind, largest_tensor: int) -> Mome
     `largest_tensor` is the largest of the whole model in elements, `setting` that of the parts.
     """
     moments = plain_device(setting, step)
-    drawn = setting.case.element * largest_tensor + 4 * min(largest_tensor, _DRAWN_ELEMENTS)
-    parts = {Category.PARAMETERS: setting.case.element * setting.num_params}
-    return replace(moments, init=(add(parts, {Category.TEMPORARIES: drawn}), *moments.init))
+    parts = setting.share(Category.PARAMETERS, setting.case.element, setting.num_params)
+    return replace(moments, init=(add(parts, drawing(setting.case.element, largest_tensor)), *moments.init))
 
 
 def cut_logits_bytes(tokens: int, vocabulary: int, element: int) -> Logits:

@@ -11,18 +11,19 @@ import os
 import platform
 from typing import Any
 
-from zerobench.ds_config import build_ds_config, departures
+from zerobench.ds_config import build_ds_config
 from zerobench.ds_config.case import Case
 from zerobench.ds_config.reading import optimizer_of
 from zerobench.errors import UserError
 from zerobench.formulas.activations import activations, trial_logits, trial_shape
 from zerobench.formulas.deepspeed import Moments, Setting, deepspeed_moments
+from zerobench.formulas.deepspeed.departures import departures
 from zerobench.formulas.deepspeed.setting import NOTHING
 from zerobench.formulas.deepspeed.stage_0 import plain_device
 from zerobench.formulas.deepspeed.swapped import swapped
 from zerobench.formulas.megatron import Parts, cut_logits_bytes, own_tensors, tensor_device, tensor_moves
 from zerobench.formulas.passes import pass_flops
-from zerobench.formulas.tensors import block_tensors, parameter_tensors
+from zerobench.formulas.tensors import block_tensors, blocks_are_linear, matrices, parameter_tensors
 from zerobench.formulas.timeline import device_phases, memory_rows, other_phases
 from zerobench.formulas.torch_strategies import (
     Moved,
@@ -59,8 +60,6 @@ from zerobench.spec.tensor_parallel import why_not_cut
 from zerobench.spec.trial import Evidence, Offload, TrialSpec
 
 DEVICE_TYPE = "formula"
-_INPUT_BYTES = 8
-"""Token ids are int64."""
 
 
 def formula_record(trial: TrialSpec) -> RankRecord:
@@ -170,8 +169,10 @@ def _setting(trial: TrialSpec, config: dict[str, Any], tensors: tuple[int, ...],
         }
         optimizer = without_deepspeed(optimizer).name
     gpu = None if trial.prediction.gpu is None else find_gpu(trial.prediction.gpu)
+    case = Case(config, state_shard_size(trial), sum(tensors))
+    holds = case.stage == 3 and not case.replaces_linear and not trial.activation_checkpointing
     return Setting(
-        case=Case(config, state_shard_size(trial), sum(tensors)),
+        case=case,
         tensors=tensors,
         optimizer=optimizer,
         rank=trial.prediction.rank,
@@ -179,7 +180,16 @@ def _setting(trial: TrialSpec, config: dict[str, Any], tensors: tuple[int, ...],
         zero_init=trial.zero_init,
         tied_head=tied_head,
         capacity_bytes=None if gpu is None else gpu.memory_bytes,
+        linear_elements=_linear_elements(trial) if holds else 0,
     )
+
+
+def _linear_elements(trial: TrialSpec) -> int:
+    """Elements of the matrices of nn.Linear, the head's among them; none in GPT-2's blocks, which are Conv1D."""
+    if not blocks_are_linear(trial.model):
+        return 0
+    block, num_blocks, outside = matrices(trial.model)
+    return num_blocks * sum(block) + outside
 
 
 def _context(trial: TrialSpec) -> ContextMemory | None:
@@ -190,7 +200,8 @@ def _context(trial: TrialSpec) -> ContextMemory | None:
     return ContextMemory(before_bytes=0, context_bytes=found.context_bytes, collectives_bytes=found.collectives_bytes)
 
 
-def _moments(trial: TrialSpec, setting: Setting, step: StepKind) -> dict[Place, Moments]:
+def trial_moments(trial: TrialSpec, setting: Setting, step: StepKind) -> dict[Place, Moments]:
+    """What lies in each place on the rank of `setting`, of all but a pass's own work."""
     nowhere = {Place.HOST: NOTHING, Place.NVME: NOTHING}
     if trial.strategy == "ddp":
         return nowhere | {Place.DEVICE: ddp_device(setting, step)}
@@ -218,14 +229,19 @@ def _memory(trial: TrialSpec, setting: Setting, step: StepKind) -> list[MemoryRo
         logits = cut_logits_bytes(shape.tokens, _part(trial).vocabulary, shape.element)
     else:
         logits = trial_logits(trial)
-    places = _moments(trial, setting, step)
-    inputs = _INPUT_BYTES * shape.tokens * micro_batches_of_share(trial)
+    places = trial_moments(trial, setting, step)
+    inputs = input_tokens(trial)
     kept = activations(trial, None if trial.strategy != "tensor" else _part(trial).shape(shape))
     device = device_phases(places[Place.DEVICE], kept, logits, inputs)
     rows = memory_rows(step, Place.DEVICE, device)
     for place in (Place.HOST, Place.NVME):
         rows += memory_rows(step, place, other_phases(places[place]))
     return rows
+
+
+def input_tokens(trial: TrialSpec) -> int:
+    """Of all micro batches of a step on one rank."""
+    return trial.micro_batch_size * trial.sequence_length * micro_batches_of_share(trial)
 
 
 def _collectives(trial: TrialSpec, setting: Setting, step: StepKind) -> list[CollectiveTraffic]:

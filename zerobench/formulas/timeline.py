@@ -9,16 +9,17 @@ from __future__ import annotations
 from collections.abc import Mapping, Sequence
 
 from zerobench.formulas.activations import Activations, Logits
-from zerobench.formulas.deepspeed.setting import Bytes, Moments, add
+from zerobench.formulas.deepspeed.setting import Moments
+from zerobench.formulas.terms import Bytes, add, hold
 from zerobench.records import Category, MemoryRow, Phase, Place, StepKind
 
 
-def device_phases(moments: Moments, kept: Activations, logits: Logits, inputs_bytes: int) -> dict[Phase, list[Bytes]]:
+def device_phases(moments: Moments, kept: Activations, logits: Logits, input_tokens: int) -> dict[Phase, list[Bytes]]:
     """Instants of each phase on the device; forward and backward with what a micro batch leaves for backward.
 
-    `inputs_bytes` are the token ids of all micro batches, which live until the step's end.
+    The token ids of all micro batches, int64, live until the step's end.
     """
-    inputs = {Category.INPUTS: inputs_bytes}
+    inputs = hold(Category.INPUTS, 8 * input_tokens, f"token ids: 8 bytes x {input_tokens:,} tokens")
     saved = add(inputs, {Category.ACTIVATIONS: kept.saved_bytes})
     layer = {Category.ACTIVATIONS: kept.recomputed_bytes}
     headed = add(moments.forward, saved, {Category.GRADIENTS: logits.head_gradient_bytes})

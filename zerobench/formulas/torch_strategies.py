@@ -6,10 +6,11 @@ Neither needs a configuration: what they are functions of is the trial. Compress
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
 
-from zerobench.formulas.deepspeed.setting import Bytes, Moments, Setting, add
+from zerobench.formulas.deepspeed.setting import NOTHING, Moments, Setting
+from zerobench.formulas.terms import Bytes, Held, Term, add, hold, of_elements
 from zerobench.records import Category, Phase, StepKind
 
 _SYNC_BYTES = 250 * 2**20
@@ -17,34 +18,32 @@ _SYNC_BYTES = 250 * 2**20
 
 _DRAWN_ELEMENTS = 2**24
 """Elements of initial weights that are drawn at a time."""
+_UNEVEN = "what the ranks do not divide evenly"
 
 
 def ddp_device(setting: Setting, step: StepKind) -> Moments:
     """As the plain loop, with gradients that are there from the first moment to the last: they are DDP's buckets."""
-    built = add(_parameters(setting), _gradients(setting, setting.num_params), _masters(setting))
+    element, count = setting.case.element, setting.num_params
+    parameters, gradients = (setting.share(one, element, count) for one in (Category.PARAMETERS, Category.GRADIENTS))
+    masters = {} if element == 4 else setting.master_and_moments(setting.tensors, None)
+    built = add(parameters, gradients, masters)
     states = add(built, setting.moments(setting.tensors))
     held = built if step is StepKind.FIRST else states
-    first = add(held, _gradients(setting, setting.first_gradient))
-    between = _outside_of_buckets(setting, step)
-    fp32_gradients = {} if setting.case.element == 4 else {Category.GRADIENTS: 4 * setting.num_params}
-    temporaries = {Category.TEMPORARIES: setting.update_temporaries(setting.tensors)}
-    sync = {Category.TEMPORARIES: min(setting.case.element * setting.num_params, _SYNC_BYTES)}
+    # Micro-batches that are not reduced yet find no views into the buckets in the very first step.
+    between = gradients if setting.case.micro_steps > 1 and step is StepKind.FIRST else {}
+    casts = {} if element == 4 else setting.share(Category.GRADIENTS, 4, count, "their fp32 copies")
+    sync = hold(Category.TEMPORARIES, min(element * count, _SYNC_BYTES), "flat copies of the weights, to be broadcast")
+    first = add(held, setting.first_gradient_whole, between)
     return Moments(
-        init=(add(_parameters(setting), sync), built),
+        init=(add(parameters, sync), built),
         gathering=add(held, between),
         forward=add(held, between),
-        first_gradient=add(first, between),
-        bucketed=add(first, between),
+        first_gradient=first,
+        bucketed=first,
         reduction=(add(held, between),),
         backward_end=held,
-        step=(add(states, fp32_gradients, temporaries), states),
+        step=(add(states, casts, setting.update_temporaries(setting.tensors)), states),
     )
-
-
-def _outside_of_buckets(setting: Setting, step: StepKind) -> Bytes:
-    """Micro-batches that are not reduced yet find no views into the buckets in the very first step."""
-    accumulates = setting.case.micro_steps > 1 and step is StepKind.FIRST
-    return _gradients(setting, setting.num_params) if accumulates else {}
 
 
 @dataclass(frozen=True)
@@ -75,38 +74,27 @@ def fsdp(setting: Setting, step: StepKind, shards: Shards, *, offloads: bool) ->
     FSDP2 pads whole rows (_fsdp_param.py, _init_sharded_param), so a tensor whose first dimension the ranks do not
     divide takes up to a row more.
     """
-    element, own = setting.case.element, setting.sharded
-    built = {Category.MASTER_WEIGHTS if element == 2 else Category.PARAMETERS: 4 * own}
-    states = add(built, setting.moments(setting.parts))
+    own = setting.sharded
+
+    def in_parts(category: Category) -> Held:
+        return setting.share(category, 4, own, padding=_UNEVEN)
+
+    built = in_parts(Category.MASTER_WEIGHTS if setting.case.element == 2 else Category.PARAMETERS)
+    states = add(built, setting.moments(setting.parts, padding=_UNEVEN))
     held = built if step is StepKind.FIRST else states
-    sharded_gradients = {Category.GRADIENTS: 4 * own}
-    update = add(
-        states,
-        sharded_gradients,
-        {Category.TEMPORARIES: setting.update_temporaries(setting.parts, on_host=offloads)},
-    )
-    init = _drawing(setting)
-    between = sharded_gradients if setting.case.micro_steps > 1 else {}
+    gradients = in_parts(Category.GRADIENTS)
+    update = add(states, gradients, setting.update_temporaries(setting.parts, on_host=offloads))
+    init = drawing(setting.case.element, setting.largest_tensor)
+    kept, end = add(held, gradients if setting.case.micro_steps > 1 else {}), add(held, gradients)
     if not offloads:
-        kept, end = add(held, between), add(held, sharded_gradients)
-        return _on_device(setting, shards, kept, end, (add(built, init), built), (update, states)), _nothing()
-    host = Moments(
-        init=(built,),
-        gathering=add(held, between),
-        forward=add(held, between),
-        first_gradient=add(held, between),
-        bucketed=add(held, between),
-        reduction=(),
-        backward_end=add(held, sharded_gradients),
-        step=(update, states),
-    )
+        return _on_device(setting, shards, kept, end, (add(built, init), built), (update, states)), NOTHING
+    host = Moments((built,), kept, kept, kept, kept, (), end, (update, states))
     return _on_device(setting, shards, {}, {}, (init, {}), ({},)), host
 
 
-def _drawing(setting: Setting) -> Bytes:
+def drawing(element: int, largest: int) -> Held:
     """One tensor at a time is drawn whole, in pieces in fp32 (zerobench/worker/weights.py)."""
-    largest = setting.largest_tensor
-    return {Category.TEMPORARIES: setting.case.element * largest + 4 * min(largest, _DRAWN_ELEMENTS)}
+    return hold(Category.TEMPORARIES, element * largest + 4 * min(largest, _DRAWN_ELEMENTS), "initial weights, drawn")
 
 
 def _on_device(
@@ -116,47 +104,72 @@ def _on_device(
 
     The buffer is let go when the next has been gathered (_fsdp_param_group.py, AllGatherState).
     """
-    gathered, buffer = _gathered(setting, shards.gathered), _gathering(setting, shards.block)
-    in_block = add(held, _gathered(setting, shards.gathered if not shards.reshards else shards.root + shards.block))
-    whole = _gradients(setting, shards.root)
-    output = {
-        Category.REDUCE_BUFFERS: setting.case.element * (shards.root + -(-shards.root // setting.case.world_size))
-    }
-    first = _gradients(setting, setting.first_gradient)
+    element = setting.case.element
+    root = _root(element, shards)
+    blocks = _blocks(element, shards)
+    gathered = root if shards.reshards else add(root, blocks)
+    in_block = add(held, root, _blocks(element, shards, at_work=shards.reshards))
+    buffer = _gathering(element, shards)
+    block_gradients, root_gradients = (
+        of_elements(Category.GRADIENTS, element, elements, what)
+        for elements, what in ((shards.block, "a block's, whole"), (shards.root, "the root's, whole"))
+    )
     return Moments(
         init=init,
         gathering=add(in_block, buffer),
         forward=add(held, gathered, buffer),
-        first_gradient=add(held, gathered, buffer, first),
-        bucketed=add(in_block, buffer if shards.reshards else {}, _gradients(setting, shards.block), whole),
-        reduction=(add(end, _gathered(setting, shards.root), whole, output),),
+        first_gradient=add(held, gathered, buffer, setting.first_gradient_whole),
+        bucketed=add(in_block, buffer if shards.reshards else {}, block_gradients, root_gradients),
+        reduction=(add(end, root, root_gradients, _reducing(setting, shards)),),
         backward_end=end,
         step=step,
     )
 
 
-def _parameters(setting: Setting) -> Bytes:
-    return {Category.PARAMETERS: setting.case.element * setting.num_params}
+def _root(element: int, shards: Shards) -> Held:
+    what = "embedding, last norm and head, the root's group, gathered as one"
+    return of_elements(Category.GATHERED_PARAMETERS, element, shards.root, what)
 
 
-def _gradients(setting: Setting, elements: int) -> Bytes:
-    return {Category.GRADIENTS: setting.case.element * elements}
+def _blocks(element: int, shards: Shards, *, at_work: bool = False) -> Held:
+    """All of them, or the one at work; the next one in backward is gathered before the last is freed
+    (_fsdp_param_group.py, _prefetch_unshard).
+    """
+
+    def term(count: int, what: str, others: Callable[[], Iterable[Term]] | None = None) -> Held:
+        return of_elements(Category.GATHERED_PARAMETERS, element, count * shards.block, what, others=others)
+
+    if not at_work:
+        return term(shards.num_blocks, f"all {shards.num_blocks} blocks, kept gathered")
+    return term(1, "the block at work", term(2, "the block at work, and the next one").terms.__iter__)
 
 
-def _masters(setting: Setting) -> Bytes:
-    return {} if setting.case.element == 4 else {Category.MASTER_WEIGHTS: 4 * setting.num_params}
+def _gathering(element: int, shards: Shards) -> Held:
+    """The flat buffer that a group is gathered into and then cut from (_fsdp_collectives.py, foreach_all_gather)."""
+
+    def term(elements: int, whose: str, others: Callable[[], Iterable[Term]] | None = None) -> Held:
+        what = f"{whose} parameters, gathered flat before they are cut"
+        return of_elements(Category.ALL_GATHER_BUFFERS, element, elements, what, others=others)
+
+    others = (term(2 * shards.block, "two blocks'"), term(shards.root, "the root's"))
+    return term(shards.block, "a block's", add(*others).terms.__iter__)
 
 
-def _gathered(setting: Setting, elements: int) -> Bytes:
-    return {Category.GATHERED_PARAMETERS: setting.case.element * elements}
+def _reducing(setting: Setting, shards: Shards) -> Held:
+    """The gradients of a group flattened, and this rank's part of their mean (foreach_reduce)."""
 
+    def terms(elements: int, whose: str) -> list[Held]:
+        parts = {f"{whose} gradients, flattened to be reduced": elements}
+        parts["this rank's part of them"] = -(-elements // setting.case.world_size)
+        return [of_elements(Category.REDUCE_BUFFERS, setting.case.element, size, what) for what, size in parts.items()]
 
-def _gathering(setting: Setting, elements: int) -> Bytes:
-    return {Category.ALL_GATHER_BUFFERS: setting.case.element * elements}
-
-
-def _nothing() -> Moments:
-    return Moments(({},), {}, {}, {}, {}, (), {}, ({},))
+    blocks = terms(shards.block, "a block's")
+    return Held(
+        *(
+            root.terms[0]._replace(others=block.terms.__iter__)
+            for root, block in zip(terms(shards.root, "the root's"), blocks, strict=True)
+        )
+    )
 
 
 @dataclass(frozen=True)

@@ -48,7 +48,7 @@ def settings_notes(environ: Mapping[str, str]) -> list[str]:
     ]
     if left_out:
         notes.append(
-            f"torch's allocator is modelled without {', '.join(left_out)}, which this environment asks for: "
-            "what is reserved may be another (evidence emulated obeys it)"
+            f"torch's allocator is modelled without {', '.join(left_out)}, set in this environment: "
+            "reserved memory may differ (evidence emulated obeys it)"
         )
     return notes

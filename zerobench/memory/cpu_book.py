@@ -70,7 +70,7 @@ class CpuBook:
     def open(self) -> None:
         """From now on every block is booked. Raises NoBookError."""
         if not self._open():
-            raise NoBookError("another allocator stands in the place of torch's own")
+            raise NoBookError("another allocator replaces torch's own")
 
     def start_phase(self) -> None:
         """Forget the changes so far, and keep those to come."""

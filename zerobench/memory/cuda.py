@@ -9,7 +9,7 @@ evidence and is unattributed.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Container, Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Container, Iterable, Iterator, Sequence
 from contextlib import contextmanager
 from dataclasses import dataclass
 from typing import Any
@@ -17,6 +17,7 @@ from typing import Any
 import torch
 
 from zerobench.memory.matrix_workspaces import workspace_sizes
+from zerobench.memory.occupied import peak_occupied
 from zerobench.memory.replay import Composition, replay
 from zerobench.memory.storages import Storage
 from zerobench.records import Category, DeviceMemory, Phase, StepKind
@@ -85,7 +86,8 @@ def composition(
     stats = torch.cuda.memory_stats(device)
     snapshot = torch.cuda.memory._snapshot(device)
     trace = snapshot["device_traces"][device.index or 0]
-    blocks = list(_blocks_in_use(snapshot, device))
+    segments = [segment for segment in snapshot["segments"] if segment["device"] == (device.index or 0)]
+    blocks = [block for segment in segments for block in segment["blocks"] if block["state"] == _IN_USE]
     held = [(block["address"], block["requested_size"]) for block in blocks]
     result = compose(trace, live, events, category_of, held, workspace_sizes(device))
     # A block that another stream still uses counts as requested after it was given back, and as allocated no longer.
@@ -96,6 +98,7 @@ def composition(
         live_rounding_bytes=sum(block["size"] - block["requested_size"] for block in blocks),
         peak_rounding_bytes=stats["allocated_bytes.all.peak"] - requested_peak_bytes,
     )
+    result.peak_occupied = peak_occupied(trace, segments, stats)
     return with_totals(result, totals)
 
 
@@ -146,8 +149,9 @@ def device_memory(
     *,
     nvml_used_bytes: int | None,
     nvml_process_bytes: int | None,
+    peak_occupied_bytes: int | None,
 ) -> DeviceMemory:
-    """The allocator's and the driver's figures at the end of a phase."""
+    """The allocator's and the driver's figures at the end of a phase, beside those that its history told."""
     stats = torch.cuda.memory_stats(device)
     return DeviceMemory(
         step=step,
@@ -159,10 +163,7 @@ def device_memory(
         alloc_retries=stats["num_alloc_retries"],
         nvml_used_bytes=nvml_used_bytes,
         nvml_process_bytes=nvml_process_bytes,
-        peak_occupied_bytes=min(
-            stats["reserved_bytes.all.peak"],
-            stats["allocated_bytes.all.peak"] + stats["inactive_split_bytes.all.peak"],
-        ),
+        peak_occupied_bytes=peak_occupied_bytes,
     )
 
 
@@ -211,13 +212,6 @@ def _take(waiting: dict[int, list[Storage]], address: int, nbytes: int) -> Stora
             waiting[address].remove(storage)
             return storage
     return None
-
-
-def _blocks_in_use(snapshot: Mapping[str, Any], device: torch.device) -> Iterator[dict[str, Any]]:
-    """Every block that is given out now."""
-    for segment in snapshot["segments"]:
-        if segment["device"] == (device.index or 0):
-            yield from (block for block in segment["blocks"] if block["state"] == _IN_USE)
 
 
 def _category(

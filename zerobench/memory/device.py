@@ -68,7 +68,7 @@ class Device:
             if self.snapshot is not None:
                 torch.cuda.memory._dump_snapshot(str(self.snapshot))
         except Exception as error:  # noqa: BLE001 -- see above
-            warnings.warn(f"zerobench could not tell what is held: {error}", stacklevel=2)
+            warnings.warn(f"zerobench could not list what is allocated: {error}", stacklevel=2)
 
 
 def choose_device(local_rank: int) -> Device:
@@ -81,7 +81,7 @@ def choose_device(local_rank: int) -> Device:
         return describe_device(torch.device("cuda", local_rank))
     if NEEDS_GPU_VARIABLE in os.environ:
         built = f"torch {torch.__version__}, built for CUDA {torch.version.cuda or '(none)'}"
-        raise RuntimeError(f"this rank was promised a GPU, and {built}, finds none: no driver, or the wrong build")
+        raise RuntimeError(f"this rank needs a GPU, but {built}, finds none: no driver, or the wrong build")
     return describe_device(torch.device("cpu"))
 
 

@@ -31,9 +31,9 @@ def describe(
         status, asked = Status.OUT_OF_HOST_MEMORY, refused
     known = secret_values(os.environ)
     first_line = redact_text((str(error).strip().splitlines() or [""])[0], known)[:300]
-    evidence = "the exception of the allocator itself" if asked is not None else None
+    evidence = "the allocator's exception" if asked is not None else None
     if is_compilers(error):
-        evidence = "torch.compile failed: the exception is the compiler's own"
+        evidence = "torch.compile failed with the compiler's exception"
     return status, Failure(
         phase=None if between_calls else marks.phase,
         step_index=marks.step_index,

@@ -28,7 +28,7 @@ def walk_flat(module: torch.nn.Module) -> Iterator[Named]:
     for inner in module.modules():
         handle = getattr(inner, "_handle", None)
         flat = getattr(handle, "flat_param", None)
-        if handle is None or not isinstance(flat, torch.Tensor):
+        if not isinstance(flat, torch.Tensor):
             continue
         low = getattr(handle, "_fwd_bwd_param_dtype", None)
         shard = getattr(flat, "_local_shard", None)

@@ -17,7 +17,7 @@ import torch.distributed as dist
 
 from zerobench.memory.storages import Listener, StorageCounter
 
-Heard = Callable[[str, int, int, int | None], None]
+Heard = Callable[[str, int, int, int | None], object]
 """Hears of each collective: its kind, the size of its group, the bytes of its whole message, the group's nodes."""
 
 

@@ -12,7 +12,7 @@ import torch
 from zerobench.memory.sites import Site
 from zerobench.records import Category, Standing
 
-UNSEEN = "made before anybody looked"
+UNSEEN = "allocated before tracking"
 _MOST_SITES = 40
 _NODE = re.compile(r"^autograd:")
 

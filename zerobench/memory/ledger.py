@@ -73,6 +73,8 @@ class Ledger:
         self._model: torch.nn.Module | None = None
         self.notes: list[str] = []
         """What could not be counted, and why."""
+        self.peak_occupied_bytes: int | None = None
+        """Of the phase that ended last: the most that a CUDA allocator's segments held in which anything lay."""
         self._book = self._open_book() if in_own_process else None
 
     @contextmanager
@@ -232,6 +234,7 @@ class Ledger:
             if totals is not None:
                 here = cuda.with_totals(here, totals)
             if place is Place.DEVICE:
+                self.peak_occupied_bytes = here.peak_occupied
                 self._courses.enter(step, phase, here)
             self._rows.enter((step, phase, place), here, self._rest_of_process(place))
         for storage, (_, category) in verdicts.items():
@@ -243,8 +246,8 @@ class Ledger:
             book = opened_book()
         except NoBookError as error:
             self.notes.append(
-                "CPU memory is that of the tensors that operations gave: what kernels, gloo and other threads allocate "
-                f"is missing, because torch's allocator cannot be watched ({error})"
+                "CPU memory counts operation results only, without allocations of kernels, gloo and "
+                f"other threads: torch's allocator cannot be watched ({error})"
             )
             return None
         self.counter.keep_book(book)

@@ -173,7 +173,7 @@ def _find(uuid: str | None, pci_bus_id: str | None) -> Any:
     tries = [("nvmlDeviceGetHandleByUUID", form) for form in uuid_forms(uuid)]
     if pci_bus_id is not None:
         tries.append(("nvmlDeviceGetHandleByPciBusId", pci_bus_id))
-    fault = NvmlFault("no device was named")
+    fault = NvmlFault("no device given")
     for name, key in tries:
         try:
             return driver().call(name, key)
@@ -218,7 +218,7 @@ class DeviceReader:
         """Why the device could not be opened, or why its memory was not told at the last reading."""
         self.lost = False
         """The device fell off the bus; nothing more will come from it."""
-        whole_gpu = "the driver measures it for whole GPUs only"
+        whole_gpu = "the driver measures whole GPUs only"
         self.absent: dict[str, str] = {"power": whole_gpu, "energy": whole_gpu} if device and device.is_mig else {}
         """What this device does not tell, `power`, `energy` or `processes`, and why."""
         self.memory_call: BoundCall | None = None
@@ -283,7 +283,7 @@ class DeviceReader:
             self.fault, self.lost = str(fault), fault.lost
             return None, None
         if used is None:
-            self.fault = "the driver does not know the memory in use"
+            self.fault = "the driver does not report used memory"
             return None, reserved
         self.fault = None
         self.memory_call = driver().bind_memory(self._handle)

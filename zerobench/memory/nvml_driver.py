@@ -21,7 +21,7 @@ NO_PERMISSION, DRIVER_NOT_LOADED, LIBRARY_NOT_FOUND, FUNCTION_NOT_FOUND = 4, 9, 
 GPU_IS_LOST, RESET_REQUIRED, VERSION_MISMATCH, ARGUMENT_VERSION_MISMATCH = 15, 16, 18, 25
 
 _WORDS = {
-    NO_PERMISSION: "no permission to ask the NVIDIA driver",
+    NO_PERMISSION: "no permission to query the NVIDIA driver",
     DRIVER_NOT_LOADED: "the NVIDIA driver is not loaded",
     LIBRARY_NOT_FOUND: "libnvidia-ml.so.1 was not found: no NVIDIA driver is installed here",
     FUNCTION_NOT_FOUND: "the NVIDIA driver is too old for this call",
@@ -77,7 +77,7 @@ class Driver:
         """
         function = getattr(self._binding, name, None)
         if function is None:
-            raise NvmlFault(f"nvidia-ml-py is too old: it has no {name}", FUNCTION_NOT_FOUND)
+            raise NvmlFault(f"nvidia-ml-py is too old: no {name}", FUNCTION_NOT_FOUND)
         try:
             return function(*args, **options)
         except self._errors as error:
@@ -122,7 +122,7 @@ class Driver:
     def _memory_v2(self, handle: Any) -> tuple[int | None, int | None, int | None]:
         version = getattr(self._binding, "nvmlMemory_v2", None)
         if version is None:
-            raise NvmlFault("nvidia-ml-py is too old: it has no nvmlMemory_v2", FUNCTION_NOT_FOUND)
+            raise NvmlFault("nvidia-ml-py is too old: no nvmlMemory_v2", FUNCTION_NOT_FOUND)
         told = self.call("nvmlDeviceGetMemoryInfo", handle, version=version)
         self.memory_api = "v2"
         return known(told.total), known(told.used), known(told.reserved)

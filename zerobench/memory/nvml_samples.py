@@ -41,8 +41,8 @@ def _cell(value: float | None) -> float | str:
     return "" if value is None else value
 
 
-def read_samples(path: Path) -> list[NvmlSample]:
-    """The samples in `path`, in the order they were taken.
+def read_samples(path: Path) -> Iterator[NvmlSample]:
+    """The samples in `path`, in the order they were taken; a file of a million takes the memory of one.
 
     A last line without its newline is left out: that is what a sampler leaves that was killed while writing.
 
@@ -51,26 +51,23 @@ def read_samples(path: Path) -> list[NvmlSample]:
 
     """
     try:
-        text = path.read_text(encoding="utf-8")
+        with path.open(encoding="utf-8", newline="\n") as file:
+            yield from _parse(path, (line for line in file if line.endswith("\n")))
     except (OSError, UnicodeDecodeError) as error:
         raise UserError(f"{path}: not readable as NVML samples: {error}") from None
-    whole = text[: text.rfind("\n") + 1]
-    if not whole:
-        return []
-    if not whole.startswith(HEADER):
-        first = whole.partition("\n")[0]
-        raise UserError(f"{path}: line 1: columns {first[:200]!r}; choices: {HEADER.strip()!r}")
-    return list(_parse(path, whole.split("\n")[1:-1]))
 
 
-def _parse(path: Path, lines: list[str]) -> Iterator[NvmlSample]:
+def _parse(path: Path, lines: Iterator[str]) -> Iterator[NvmlSample]:
+    first = next(lines, HEADER)
+    if first != HEADER:
+        raise UserError(f"{path}: line 1: columns {first[:200].rstrip()!r}; choices: {HEADER.strip()!r}")
     for number, line in enumerate(lines, start=2):
         try:
-            t_s, gpu_uuid, used, reserved, power, energy = line.split(",")
+            t_s, gpu_uuid, used, reserved, power, energy = line[:-1].split(",")
             yield NvmlSample(_finite(t_s), gpu_uuid, _int(used), _int(reserved), _float(power), _float(energy))
         except ValueError:
             asked = HEADER.strip()
-            raise UserError(f"{path}: line {number}: {line[:200]!r} is not a sample of {asked!r}") from None
+            raise UserError(f"{path}: line {number}: {line[:200].rstrip()!r} is not a sample of {asked!r}") from None
 
 
 def _int(cell: str) -> int | None:

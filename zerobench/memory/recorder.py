@@ -160,8 +160,8 @@ class DeviceRows:
     def start(self) -> None:
         """The ledger itself lets the allocator's peaks begin anew."""
 
-    def note(self, step: StepKind, phase: Phase) -> None:
-        """Read both."""
+    def note(self, step: StepKind, phase: Phase, peak_occupied_bytes: int | None) -> None:
+        """Read both; the ledger has had the last figure from the allocator's history."""
         reading = self._nvml.read(power=False) if self._nvml is not None else None
         self.keep(
             cuda.device_memory(
@@ -170,6 +170,7 @@ class DeviceRows:
                 phase,
                 nvml_used_bytes=None if reading is None else reading.used_bytes,
                 nvml_process_bytes=None if self._nvml is None else self._nvml.process_bytes(os.getpid()),
+                peak_occupied_bytes=peak_occupied_bytes,
             )
         )
 
@@ -216,7 +217,7 @@ class MemoryPhases:
                 self._device.synchronize()
             self._settle()  # within what is accounted for, and not within the time that swapping took
         if self._rows is not None:
-            self._rows.note(self.kind, phase)
+            self._rows.note(self.kind, phase, self._ledger.peak_occupied_bytes)
 
     def mark_loss(self, loss: torch.Tensor) -> None:
         """The ledger needs to know which part of the graph is the loss."""

@@ -37,6 +37,8 @@ class Composition(Generic[Key]):
     at_tensor_peak: Counter[Key] | None = None
     """At the instant when tensors held most, kernels' own working memory left out; None where it is not known apart."""
     walk: Walk[Any, Key] | None = None
+    peak_occupied: int | None = None
+    """The most that segments held in which anything lay; None where there is no CUDA allocator to say."""
 
 
 def replay(

@@ -68,7 +68,7 @@ class Sampler:
         samples, summary = trial_folder.nvml_samples(node), trial_folder.nvml_summary(node)
         for stale in (samples, summary):
             stale.unlink(missing_ok=True)
-        reason = "no device was named" if uuids is not None and not uuids else why_unavailable()
+        reason = "no device given" if uuids is not None and not uuids else why_unavailable()
         if reason is None:
             reason = sampler._launch(sampler_command(samples, summary, node, uuids, interval_s))
         if reason is not None:
@@ -94,7 +94,7 @@ class Sampler:
             summary = self._nothing(f"the sampler {_how(code)} before its first reading: {self._last_words()}")
             self._write(summary)
         elif code != 0 and not any(fault.startswith(_DEATH) for fault in summary.faults):
-            summary.faults.append(f"{_DEATH} {_how(code)}: {self._last_words()}; up to a second before that is missing")
+            summary.faults.append(f"{_DEATH} {_how(code)}: {self._last_words()}; up to one second of samples lost")
             self._write(summary)
         return summary
 
@@ -130,7 +130,7 @@ class Sampler:
             return ""
         self._errors.seek(0)
         lines = self._errors.read().decode(errors="replace").strip().splitlines()
-        return lines[-1] if lines else "it said nothing"
+        return lines[-1] if lines else "no output"
 
 
 def wait_for_baseline(trial_folder: TrialFolder, node: int, timeout_s: float) -> bool:
@@ -184,10 +184,8 @@ def _parse(arguments: Sequence[str] | None) -> argparse.Namespace:
     parser.add_argument("--summary", type=Path, required=True, help="where the summary goes (JSON)")
     parser.add_argument("--node", type=int, required=True, help="index of this node within the trial")
     parser.add_argument("--interval-ms", type=_milliseconds, default=10.0)
-    parser.add_argument(
-        "--uuids", nargs="*", help="devices to sample; those that CUDA_VISIBLE_DEVICES leaves, where left out"
-    )
-    parser.add_argument("--parent-pid", type=int, required=True, help="the sampler ends when this process is gone")
+    parser.add_argument("--uuids", nargs="*", help="devices to sample (those of CUDA_VISIBLE_DEVICES)")
+    parser.add_argument("--parent-pid", type=int, required=True, help="the sampler ends with this process")
     return parser.parse_args(arguments)
 
 

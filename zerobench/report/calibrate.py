@@ -59,9 +59,11 @@ def calibration_of(run: Run) -> Calibration:
                 key = (rank.device_name, trial.spec.world_size)
                 readings.setdefault(key, _Readings()).add(rank, trial.spec.evidence)
     if not readings:
-        raise UserError(f"RUN: {run.run_id}: no rank of its {num_trials} trials ran on a GPU; calibrate needs one")
+        raise UserError(
+            f"RUN: {run.run_id}: none of its {num_trials} trials ran on a GPU; calibrate needs one that did"
+        )
     if not any(found.context for found in readings.values()):
-        raise UserError(f"RUN: {run.run_id}: its GPU ranks have no reading of the CUDA context; {_why_none(run)}")
+        raise UserError(f"RUN: {run.run_id}: CUDA context size not recorded on its GPU ranks; {_why_none(run)}")
     gpus = tuple(_calibrated(gpu, size, found) for (gpu, size), found in sorted(readings.items()))
     return Calibration(run_id=run.run_id, versions=_versions(run.environment), gpus=gpus)
 
@@ -82,8 +84,8 @@ def write_calibration(run_path: Path, out: Path) -> Calibration:
 def calibration_text(calibration: Calibration) -> str:
     """The YAML of a calibration file, which begins by saying what it is for."""
     head = (
-        f"# Memory beside the tensors, measured by the run {calibration.run_id}. Predictions use it where\n"
-        f"# {CALIBRATION_VARIABLE} names this file. Bytes; rest_of_process is host memory.\n"
+        f"# CUDA context and NCCL memory, measured in run {calibration.run_id}. Predictions use it "
+        f"where\n# {CALIBRATION_VARIABLE} names this file. Bytes; rest_of_process is host memory.\n"
     )
     return head + yaml.safe_dump(calibration.model_dump(mode="json"), sort_keys=False, width=110)
 
@@ -119,7 +121,7 @@ def _why_none(run: Run) -> str:
     """What the samplers gave as reason for reading nothing."""
     summaries: Iterable[Any] = (summary for trial in run.trials() for summary in trial.record.nvml)
     reason = next((summary.reason for summary in summaries if summary.reason), None)
-    return f"NVML said: {reason}" if reason else "NVML gave no reason"
+    return f"NVML: {reason}" if reason else "NVML gives no reason"
 
 
 def _versions(environment: Mapping[str, Any]) -> dict[str, str]:

@@ -50,9 +50,9 @@ def share_slower(step_s: float | None, unchanged_s: float | None) -> float | Non
 def slower_text(slower: float | None) -> str:
     """What a change costs in expected time."""
     if slower is None:
-        return "what it costs in time is not known"
+        return "step time unknown"
     if abs(slower) < _AS_FAST:
-        return "as fast"
+        return "same speed"
     return f"{abs(slower):.0%} {'slower' if slower > 0 else 'faster'}".replace("%", " %")
 
 
@@ -66,9 +66,9 @@ def smallest(tried: Sequence[Changed], most: int = MOST) -> list[Changed]:
 def changes_passage(tried: Sequence[Changed], how: str) -> Passage:
     """The smallest that fit; `how` they were tried: predicted, emulated."""
     found = smallest(tried)
-    title = f"Changes that fit, each {how}" if found else f"No change fits, of {len(tried)} {how}"
+    title = f"Changes that fit ({how})" if found else f"No change fits, of {len(tried)} {how}"
     near = min((one for one in tried if one.needed_bytes is not None), key=_needed, default=None)
-    least = [] if found or near is None else says(f"The least: {near.text}.")
+    least = [] if found or near is None else says(f"Closest: {near.text}.")
     return Passage(title, [*says(*(one.text for one in found)), *least], {"changes": list(plain_changes(found))})
 
 
@@ -79,9 +79,9 @@ def unchanged_passage(row: PlanRow | None) -> list[Passage]:
     space, instant = row.device, row.steady
     held = sorted(() if instant is None else instant.categories.items(), key=lambda item: -item[1])
     parts = [f"{name.replace('_', ' ')}: {format_bytes(size)}" for name, size in held[:_MOST_PARTS] if size]
-    needs = f"It needs {format_bytes(space.needed_bytes)} of each GPU's {format_bytes(space.capacity_bytes)}"
-    lines = [*says(f"{needs}: it {'fits' if row.fits else 'does not fit'}."), *says(*parts, depth=1)]
-    return [Passage("As it is, by prediction", lines, {"needed_bytes": space.needed_bytes, "fits": row.fits})]
+    needs = f"Needs {format_bytes(space.needed_bytes)} of each GPU's {format_bytes(space.capacity_bytes)}"
+    lines = [*says(f"{needs}: {'fits' if row.fits else 'does not fit'}."), *says(*parts, depth=1)]
+    return [Passage("Unchanged, predicted", lines, {"needed_bytes": space.needed_bytes, "fits": row.fits})]
 
 
 def plain_changes(found: Sequence[Changed]) -> Iterator[dict[str, Any]]:

@@ -68,13 +68,13 @@ class Choice(Generic[_Item]):
     def reason(self) -> str:
         """Why it is taken, in words."""
         if self.num_fitting == 1:
-            return "it alone fits with room"
+            return "the only one that fits with room"
         those = f"{self.num_fitting} fit with {ROOM:.0%} room"
-        rule = "it offloads least, at the lowest stage"
+        rule = "least offload, lowest stage"
         if not self.is_timed:
-            return f"{those}: {rule}; their times are not known, so measure"
+            return f"{those}: {rule}; step times unknown, so measure them"
         if self.num_tied == 1:
-            return f"of {those.replace(' fit', ' that fit')} it is expected to be the fastest"
+            return f"expected to be the fastest of {self.num_fitting} that fit with {ROOM:.0%} room"
         tied = "all" if self.num_tied == self.num_fitting else f"{self.num_tied}"
         return f"{those}, {tied} about as fast: {rule}"
 

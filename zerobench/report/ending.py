@@ -21,9 +21,9 @@ def _detail(failure: Failure) -> str:
         (failure.rank is not None, f"rank {failure.rank}"),
         (failure.phase is not None, str(failure.phase)),
         (failure.step_index is not None, f"step {failure.step_index}"),
-        (failure.bytes_asked is not None, f"asked {format_bytes(failure.bytes_asked)}"),
+        (failure.bytes_asked is not None, f"requested {format_bytes(failure.bytes_asked)}"),
         (failure.bytes_free is not None, f"free {format_bytes(failure.bytes_free)}"),
-        (bool(failure.stacks), f"the record has the stacks of {len(failure.stacks)} ranks"),
+        (bool(failure.stacks), f"stacks of {len(failure.stacks)} ranks in the record"),
     ]
     known = [text for is_known, text in parts if is_known]
     return f" ({', '.join(known)})" if known else ""

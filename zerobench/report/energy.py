@@ -24,7 +24,7 @@ def energies(run: store.Run) -> dict[str, float]:
             told = {row["trial_id"]: row["energy_joules"] for row in csv.DictReader(file)}
         joules = {trial_id: float(value) for trial_id, value in told.items() if value}
     except (KeyError, ValueError, csv.Error) as error:
-        raise UserError(f"{path}: torn or corrupt: {error}; delete it: it is made from the records") from None
+        raise UserError(f"{path}: torn or corrupt: {error}; delete it; it is rebuilt from the records") from None
     return {trial_id: value for trial_id, value in joules.items() if not _is_newer(run, trial_id, path)}
 
 

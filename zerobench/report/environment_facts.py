@@ -21,7 +21,7 @@ FACTS: Mapping[str, tuple[str, ...]] = {
     "driver": ("driver", "version"),
     "CUDA of driver": ("driver", "cuda_version"),
     "processor": ("machine", "cpu", "model"),
-    "bf16 against fp32, times as long": ("bf16_slowdown",),
+    "bf16 time / fp32 time": ("bf16_slowdown",),
     "cores": ("machine", "cpu", "usable_cores"),
     "kernel": ("machine", "kernel"),
     "system": ("machine", "os"),
@@ -84,9 +84,9 @@ def predicted_with(environment: Environment, specs: Iterable[TrialSpec]) -> list
     said = {
         f"predicted with: {', '.join(engine)}": engine and evidences & set(_ENGINE_RUNS),
         f"emulated with: torch {emulated}": emulated,
-        f"by formula: of {FORMULAS_OF}": Evidence.FORMULA in evidences,
+        f"by formula: for {FORMULAS_OF}": Evidence.FORMULA in evidences,
     }
-    return [f"{line}; other releases may hold other bytes" for line, is_said in said.items() if is_said]
+    return [f"{line}; other releases may differ" for line, is_said in said.items() if is_said]
 
 
 FORMULAS_OF = "DeepSpeed 0.19.8 and torch 2.13"

@@ -3,16 +3,33 @@
 It lies apart from the charts and from the page so that neither knows how the other is made.
 
 Colours are CSS variables, so that one drawing serves light, dark and print. The page declares `--ink` (text), `--muted`
-(axis labels), `--grid` (lines) and `--paper` (background); a chart's own variables stand in `charts.palette.LIGHT` and
-`charts.palette.DARK`: mappings from the variable's name (`--category-parameters`) to a colour, with the same names in
+(axis labels), `--grid` (lines) and `--paper` (background); a chart's own variables stand in `report.palette.LIGHT` and
+`report.palette.DARK`: mappings from the variable's name (`--category-parameters`) to a colour, with the same names in
 both, which the page declares too.
 """
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
+from typing import TYPE_CHECKING
 
-import pandas as pd
+if TYPE_CHECKING:
+    import pandas as pd
+
+Columns = Mapping[str, Sequence[str]]
+"""A table of texts, by the names of its columns."""
+
+
+def columns_of(names: Iterable[str], rows: Iterable[Sequence[str]]) -> Columns:
+    """The table that has these columns and rows."""
+    lines = list(rows)
+    return {name: [line[index] for line in lines] for index, name in enumerate(names)}
+
+
+def columns_of_named(rows: Sequence[Mapping[str, str]]) -> Columns:
+    """The table of rows that each name their cells alike."""
+    return {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
 
 
 @dataclass(frozen=True)
@@ -27,5 +44,12 @@ class Figure:
     svg: str | None
     """A whole static `<svg>` element, drawn with `var(--...)` and `currentColor`; None where the data allow no chart.
     Values in it are escaped by whoever makes it. A mark's `aria-label` is what hovering it shows."""
-    table: pd.DataFrame
+    columns: Columns
     """What the chart shows, its columns named and its cells formatted for people."""
+
+    @property
+    def table(self) -> pd.DataFrame:
+        """The same as a frame."""
+        import pandas as pd  # noqa: PLC0415 -- a page asks for none, and is 80 MiB smaller without
+
+        return pd.DataFrame(self.columns)

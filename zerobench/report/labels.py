@@ -19,7 +19,8 @@ from zerobench.report.column_units import plain
 from zerobench.spec.axes import LABELS, ROWS
 from zerobench.spec.axis import Label, Told
 from zerobench.spec.axis_words import MEASURED, evidence_text
-from zerobench.spec.trial import TrialSpec
+from zerobench.spec.optimizers import Optimizer, deepspeeds_adamw
+from zerobench.spec.trial import Offload, TrialSpec
 from zerobench.units import brief
 
 __all__ = ["DeepSpeedSettings", "brief", "evidence_text", "labels", "setting_text", "shared_lines"]
@@ -47,14 +48,33 @@ def labels(specs: Sequence[TrialSpec]) -> list[str]:
     Where the axes do not tell two trials apart the folder on NVMe does, or the start of the config hash (another
     seed, say), and where even that is equal, the position.
     """
-    usual = {name: _usual(label, [label.short(spec) for spec in specs]) for name, label in _LABELS.items()}
+    told = {name: label for name, label in _LABELS.items() if name not in _implied(specs)}
+    usual = {name: _usual(label, [label.short(spec) for spec in specs]) for name, label in told.items()}
     settings = DeepSpeedSettings(specs)
     names = [_label(spec, usual, settings) for spec in specs]
-    told = names
     if len({spec.nvme_path for spec in specs} - {None}) > 1:
-        told = [plain(name) for name in _tell_apart(names, lambda index: specs[index].nvme_path or "")]
-    told = _tell_apart(told, lambda index: specs[index].config_hash[:6])
-    return _tell_apart(told, lambda index: f"#{index + 1}")
+        names = [plain(name) for name in _tell_apart(names, lambda index: specs[index].nvme_path or "")]
+    names = _tell_apart(names, lambda index: specs[index].config_hash[:6])
+    return _tell_apart(names, lambda index: f"#{index + 1}")
+
+
+def _implied(specs: Sequence[TrialSpec]) -> Mapping[str, str]:
+    """The axes whose different values follow from the rest of a name, with the rule: AdamW's kernel from where its
+    states lie, gradient accumulation from the micro-batch size under one global batch size.
+    """
+    implied = {}
+    kernels = {spec.offload_optimizer is not Offload.NONE: spec.optimizer for spec in specs}
+    if len(kernels) > 1 and all(spec.optimizer is _deepspeeds_adamw(spec) for spec in specs):
+        implied["optimizer"] = f"{kernels[True]} where optimizer states are offloaded, else {kernels[False]}"
+    accumulation = "gradient_accumulation_steps"
+    sizes = {spec.global_batch_size if spec.knows(accumulation) else None for spec in specs}
+    if len(sizes) == 1 and sizes != {None} and len({spec.gradient_accumulation_steps for spec in specs}) > 1:
+        implied[accumulation] = f"global batch {sizes.pop():,}"
+    return implied
+
+
+def _deepspeeds_adamw(spec: TrialSpec) -> Optimizer:
+    return deepspeeds_adamw(offloaded=spec.offload_optimizer is not Offload.NONE)
 
 
 def _usual(label: Label, values: Sequence[str]) -> str | None:
@@ -72,7 +92,7 @@ def _most_common(values: Sequence[str]) -> str | None:
 
 
 def _label(spec: TrialSpec, usual: Mapping[str, str | None], settings: DeepSpeedSettings) -> str:
-    parts = [value for name, label in _LABELS.items() if (value := label.short(spec)) != usual[name]]
+    parts = [value for name, common in usual.items() if (value := _LABELS[name].short(spec)) != common]
     return plain(" ".join(part for part in [*parts, settings.label(spec)] if part)) or plain(spec.strategy)
 
 
@@ -143,7 +163,11 @@ def _tell_apart(names: Sequence[str], mark: Callable[[int], str]) -> list[str]:
 def shared_lines(specs: Sequence[TrialSpec]) -> list[str]:
     """What names leave out and what their letters mean, a line for each; none for no trials."""
     all_agree, most_agree, legends = [], [], []
-    for label in _LABELS.values():
+    implied = _implied(specs)
+    for name, label in _LABELS.items():
+        if name in implied:
+            all_agree.append(implied[name])
+            continue
         values = [label.short(spec) for spec in specs]
         usual = _usual(label, values)
         spec = next((spec for spec, value in zip(specs, values, strict=True) if value == usual), None)
@@ -156,10 +180,10 @@ def shared_lines(specs: Sequence[TrialSpec]) -> list[str]:
             legends.append(label.legend)
     evidences = {evidence_text(spec) for spec in specs}
     lines = {
-        "all predicted, not measured": [evidences.pop()] if len(evidences) == 1 and evidences != {MEASURED} else [],
+        "predicted, not measured": [evidences.pop()] if len(evidences) == 1 and evidences != {MEASURED} else [],
         "all": all_agree,
-        "unless a trial's name says otherwise": most_agree,
-        "DeepSpeed's settings, unless a trial's name says otherwise": DeepSpeedSettings(specs).usual(),
+        "unless named otherwise": most_agree,
+        "DeepSpeed settings, unless named otherwise": DeepSpeedSettings(specs).usual(),
         "in names": legends,
     }
     return [f"{start}: {plain(', '.join(parts))}" for start, parts in lines.items() if parts]

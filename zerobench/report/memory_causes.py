@@ -2,7 +2,7 @@
 
 A phrase states a formula only where the ledger's bytes are what it gives (within 2 %, for padding and rounding); else
 it names the settings that the category depends on and claims nothing of how much. The figures of DeepSpeed are those
-of zerobench.ds_config.departures, which names the source of each.
+of zerobench.formulas.deepspeed, which names the source of each.
 """
 
 from __future__ import annotations
@@ -25,11 +25,11 @@ _CLOSE = 0.02
 SMALLER_BUCKET = 50_000_000
 """A reduce bucket of a tenth of DeepSpeed's default."""
 
-MOMENTS = {Category.MASTER_WEIGHTS, Category.FIRST_MOMENT, Category.SECOND_MOMENT}
+MOMENTS = (Category.MASTER_WEIGHTS, Category.FIRST_MOMENT, Category.SECOND_MOMENT)
 """What Adam keeps in fp32, four bytes a parameter each."""
 
 
-_MODEL_STATES = {Category.PARAMETERS, Category.GRADIENTS, Category.OTHER_OPTIMIZER_STATES} | MOMENTS
+_MODEL_STATES = {Category.PARAMETERS, Category.GRADIENTS, Category.OTHER_OPTIMIZER_STATES, *MOMENTS}
 
 
 def cause(trial: Trial, category: Category, nbytes: int, alike: int = 1) -> str | None:
@@ -38,7 +38,7 @@ def cause(trial: Trial, category: Category, nbytes: int, alike: int = 1) -> str 
     `alike`: how many categories of this kind are taken together, each of them as large.
     """
     spec, case = trial.spec, case_of(trial)
-    if category in {Category.PARAMETERS, Category.GRADIENTS} | MOMENTS:
+    if category in {Category.PARAMETERS, Category.GRADIENTS, *MOMENTS}:
         return _model_states(trial, category, nbytes, alike)
     if category is Category.REDUCE_BUFFERS:
         return None if case is None else _reduce_buffers(case, nbytes)
@@ -88,7 +88,7 @@ def _activations(spec: TrialSpec, _nbytes: int) -> str:
 
 
 def _batch(spec: TrialSpec) -> str:
-    return f"{spec.micro_batch_size} x {spec.sequence_length:,} tokens of a micro batch"
+    return f"{spec.micro_batch_size} x {spec.sequence_length:,} tokens per micro batch"
 
 
 def _logits(spec: TrialSpec, nbytes: int) -> str:
@@ -96,14 +96,14 @@ def _logits(spec: TrialSpec, nbytes: int) -> str:
     if not vocabulary:
         return _batch(spec)
     each = nbytes / (vocabulary * spec.micro_batch_size * spec.sequence_length)
-    return f"{each:.3g} bytes for each of {vocabulary:,} words and {_batch(spec)}"
+    return f"{each:.3g} bytes x vocabulary of {vocabulary:,} x {_batch(spec)}"
 
 
 _BY_WORK: Mapping[Category, Callable[[TrialSpec, int], str]] = {
     Category.ACTIVATIONS: _activations,
     Category.LOGITS_AND_LOSS: _logits,
     Category.INPUTS: lambda spec, _: _batch(spec),
-    Category.ALLOCATOR_ROUNDING: lambda _spec, _: "what the allocator hands out beyond what is asked",
+    Category.ALLOCATOR_ROUNDING: lambda _spec, _: "allocator rounding of requested sizes",
 }
 
 
@@ -125,7 +125,7 @@ def remedy(trial: Trial, category: Category, nbytes: int) -> str | None:
         )
     if category in {Category.ACTIVATIONS, Category.LOGITS_AND_LOSS}:
         return "a smaller micro_batch_size" if spec.micro_batch_size > 1 else "a shorter sequence_length"
-    if category in MOMENTS | {Category.OTHER_OPTIMIZER_STATES} and spec.offload_optimizer == "none":
+    if category in {*MOMENTS, Category.OTHER_OPTIMIZER_STATES} and spec.offload_optimizer == "none":
         dividing = ["stage 1 or higher"] if stage == 0 and spec.world_size > 1 else []
         return " or ".join([*dividing, "offload_optimizer: cpu" if stage else "offload_optimizer: cpu from stage 1 on"])
     if category is Category.PARAMETERS and spec.offload_param == "none":
@@ -135,7 +135,7 @@ def remedy(trial: Trial, category: Category, nbytes: int) -> str | None:
         return "stage 2 or higher"
     if category is Category.GATHERED_PARAMETERS and stage == 3:
         if case is not None and not case.replaces_linear:
-            return "memory_efficient_linear: true, with which autograd holds no gathered weights"
+            return "memory_efficient_linear: true, so that autograd holds no gathered weights"
         return "a smaller stage3_max_live_parameters or stage3_prefetch_bucket_size"
     return None
 
@@ -145,9 +145,9 @@ def _beyond_stages(spec: TrialSpec) -> str | None:
     the model have divided them.
     """
     if num_servers(spec):
-        return "a strategy that divides states among ranks (zero1 to zero3, fsdp)"
+        return "a strategy that partitions states (zero1 to zero3, fsdp)"
     info = STRATEGIES.get(spec.strategy)  # a user's own script has another name
-    return None if info is None or info.divides_batch else "more ranks to divide the model among"
+    return None if info is None or info.divides_batch else "more ranks to partition the model over"
 
 
 def smaller_bucket(case: Case | None, nbytes: int) -> str | None:
@@ -157,4 +157,4 @@ def smaller_bucket(case: Case | None, nbytes: int) -> str | None:
     if case.bucket_elements <= SMALLER_BUCKET:
         return None
     would_be = nbytes * SMALLER_BUCKET / case.bucket_elements
-    return f"reduce_bucket_size {brief(SMALLER_BUCKET)}, with which it would be {format_bytes(would_be)}"
+    return f"reduce_bucket_size {brief(SMALLER_BUCKET)}, which makes it {format_bytes(would_be)}"

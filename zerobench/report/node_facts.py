@@ -53,7 +53,7 @@ def nodes_sentence(run: store.Run) -> str:
     whence = None if run.submitted_from is None else text(at(run.submitted_from, "hostname"))
     count = len(run.nodes)
     said = f"{count:,} node{'' if count == 1 else 's'}: {node_list(run.nodes)}"
-    return said + (f"; begun from {whence}" if whence else "")
+    return said + (f"; launched from {whence}" if whence else "")
 
 
 def node_list(nodes: Nodes) -> str:

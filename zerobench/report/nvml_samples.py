@@ -62,7 +62,7 @@ def write_samples(trial: Trial, sink: TableSink) -> float | None:
     return meter.joules()
 
 
-_WAY_OUT = "remove it, and what is lost is the curve and the energy of its trial"
+_WAY_OUT = "removing it loses only the memory curve and energy of its trial"
 
 
 def read_samples(path: Path) -> Iterator[Any]:

@@ -84,4 +84,4 @@ def ends(one: RunFrontierRow) -> str:
 
 def words_of(axis: FrontierAxis, device: str | None) -> str:
     """What the axis counts; where there is no GPU, it is ranks that have it."""
-    return axis.words if device else axis.words.replace("a GPU", "a rank")
+    return axis.words if device else axis.words.replace("per GPU", "per rank")

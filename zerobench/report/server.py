@@ -108,6 +108,6 @@ def side_sentences(trial: Trial) -> Iterator[str]:
         if side.peak is not None:
             who = "the server" if side.role == Role.SERVER else "a worker"
             yield (
-                f"the device peak of {who} (rank {side.peak.rank}) is {format_bytes(side.peak.total_bytes)}; "
-                "the trial's is the larger of both sides'"
+                f"device peak of {who} (rank {side.peak.rank}): {format_bytes(side.peak.total_bytes)}; "
+                "the trial's peak is the larger of both sides"
             )

@@ -108,7 +108,7 @@ def speed_of(trial: Trial) -> Speed | None:
 def why_void(trial: Trial) -> str | None:
     """Why the speed of `trial` is void; None where it is not, or nothing was timed."""
     retries = alloc_retries(trial)
-    return f"the allocator retried {retries} times" if retries and _timed(trial) else None
+    return f"{retries} allocator retries" if retries and _timed(trial) else None
 
 
 def _timed(trial: Trial) -> list[StepTime]:

@@ -16,11 +16,11 @@ _LEAST = 0.01
 def standing_lines(found: Standing, bytes_asked: int | None, bytes_free: int | None) -> Iterator[tuple[str, list[str]]]:
     """Each list under what it is of; empty ones are left out."""
     given_out, reserved = format_bytes(found.allocated_bytes), format_bytes(found.reserved_bytes)
-    yield f"torch held {given_out} of {reserved} that it had reserved", list(_pieces(found, bytes_asked, bytes_free))
+    yield f"allocated {given_out} of {reserved} reserved by torch", list(_pieces(found, bytes_asked, bytes_free))
     lists: tuple[tuple[str, Mapping[str, int]], ...] = (
-        ("held by what for", {name.value.replace("_", " "): size for name, size in found.by_category.items()}),
-        ("held by module", found.by_module),
-        ("held by who allocated it", found.by_site),
+        ("by category", {name.value.replace("_", " "): size for name, size in found.by_category.items()}),
+        ("by module", found.by_module),
+        ("by allocation site", found.by_site),
     )
     for title, sizes in lists:
         lines = list(_largest(sizes, found.allocated_bytes))
@@ -30,14 +30,16 @@ def standing_lines(found: Standing, bytes_asked: int | None, bytes_free: int | N
 
 def _pieces(found: Standing, bytes_asked: int | None, bytes_free: int | None) -> Iterator[str]:
     loose = found.reserved_bytes - found.allocated_bytes
-    yield f"free in pieces: {format_bytes(loose)}, the largest of {format_bytes(found.largest_free_bytes)}"
+    yield (
+        f"reserved but unallocated: {format_bytes(loose)}, largest free block {format_bytes(found.largest_free_bytes)}"
+    )
     if bytes_asked is None or bytes_free is None:
         return
     if found.in_pieces(bytes_asked, bytes_free):
-        yield f"fragmentation: {format_bytes(bytes_asked)} would have found room, had all that was free lain together"
+        yield f"fragmentation: {format_bytes(bytes_asked)} would have fit in one contiguous free block"
     else:
         missing = bytes_asked - bytes_free - loose
-        yield f"really full: {format_bytes(missing)} were missing, had all that was free lain together"
+        yield f"full: {format_bytes(missing)} missing even without fragmentation"
 
 
 def _largest(sizes: Mapping[str, int], total: int) -> Iterator[str]:

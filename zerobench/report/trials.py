@@ -132,7 +132,7 @@ def refusing_impossible_values(where: Path) -> Iterator[None]:
     try:
         yield
     except (OverflowError, ValueError, ZeroDivisionError) as error:
-        raise UserError(f"{where}: a record holds an impossible value: {' '.join(str(error).split())}") from None
+        raise UserError(f"{where}: invalid value in a record: {' '.join(str(error).split())}") from None
 
 
 def recorded_losses(trial: Trial) -> Sequence[float]:

@@ -41,9 +41,9 @@ def bf16_slowdown() -> float:
         said = (
             str(error) if isinstance(error, subprocess.TimeoutExpired) else getattr(error, "stderr", None) or str(error)
         )
-        last = said.strip().splitlines()[-1] if said.strip() else "it said nothing"
+        last = said.strip().splitlines()[-1] if said.strip() else "no output"
         raise UserError(
-            f"precision: auto: how fast this processor multiplies bf16 cannot be tried ({last}); "
-            "choices: --set precision=fp32, --set precision=bf16"
+            f"precision: auto: this processor's bf16 speed could not be measured ({last}); choices: --set "
+            "precision=fp32, --set precision=bf16"
         ) from None
     return found if math.isfinite(found) else 1.0

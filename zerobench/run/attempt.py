@@ -146,7 +146,7 @@ def _record(
     status, failure = interrupted(classify(ending), site.interruption)
     nvml, unreadable = read_readable(folder.nvml_summaries(), NvmlSummary)
     if ending.stopped is Stopped.SETTLED:
-        notes = [*notes, "the launcher did not end by itself and was ended"]
+        notes = [*notes, "the launcher did not exit and was killed"]
     elif failure is None and ending.exit_code:
         notes = [*notes, f"the launcher exited with {ending.exit_code} after every rank had completed"]
     return TrialRecord(

@@ -24,9 +24,9 @@ from zerobench.kernels import build_root
 class Holder(Enum):
     """Who has a lock file open."""
 
-    ALIVE = "a process that lives"
-    DEAD = "nobody any more"
-    UNKNOWN = "who can say"
+    ALIVE = "a running process"
+    DEAD = "no running process"
+    UNKNOWN = "unknown"
 
 
 _LOCAL = {"btrfs", "ext2", "ext3", "ext4", "f2fs", "overlay", "tmpfs", "xfs", "zfs"}
@@ -42,11 +42,11 @@ def free_left_over(environ: Mapping[str, str], *, tell_unknown: bool = True) -> 
         with _asked(lock) as holder:
             if holder is Holder.DEAD:
                 lock.unlink(missing_ok=True)
-                lines.append(f"removed the lock of a compilation that was cut short: {lock}")
+                lines.append(f"removed the lock of an interrupted compilation: {lock}")
             elif holder is Holder.UNKNOWN and tell_unknown:
                 lines.append(
-                    f"{lock}: whether somebody compiles under this lock cannot be known here; if nobody does, remove"
-                    " it, or whoever needs that kernel waits for ever"
+                    f"{lock}: cannot tell whether its compilation still runs; if not, remove it: runs that "
+                    "need this kernel would wait forever"
                 )
     return lines
 

@@ -219,10 +219,13 @@ def _locks() -> Iterator[Finding]:
     for lock in locks(os.environ):
         holder = holder_of(lock)
         if holder is Holder.DEAD:
-            yield Finding("kernel lock", Standing.GOOD, f"left over, the next run removes it: {lock}")
+            yield Finding("kernel lock", Standing.GOOD, f"stale, removed by the next run: {lock}")
         elif holder is Holder.UNKNOWN:
             yield Finding(
-                "kernel lock", Standing.LIMITED, f"held by {holder.value}: {lock}", f"if nobody compiles: rm {lock}"
+                "kernel lock",
+                Standing.LIMITED,
+                f"held by {holder.value}: {lock}",
+                f"if no compilation is running: rm {lock}",
             )
 
 
@@ -247,7 +250,7 @@ def _at_least(what: str, value: int | None, least: int, remedy: str, show: Calla
         return Finding(what, Standing.GOOD, "no limit")
     if value >= least:
         return Finding(what, Standing.GOOD, show(value))
-    return Finding(what, Standing.LIMITED, f"{show(value)}, and {show(least)} are wanted", remedy)
+    return Finding(what, Standing.LIMITED, f"{show(value)}, {show(least)} recommended", remedy)
 
 
 def _shared_memory() -> Iterator[Finding]:
@@ -287,6 +290,6 @@ def write_bytes_per_s(folder: Path) -> float:
 def _emulator() -> Iterator[Finding]:
     made = emulated_torch()
     if made is None:
-        yield Finding("emulated GPU", Standing.MISSING, "not made", "zerobench setup emulator")
+        yield Finding("emulated GPU", Standing.MISSING, "not set up", "zerobench setup emulator")
     else:
         yield Finding("emulated GPU", Standing.GOOD, f"torch {made}")

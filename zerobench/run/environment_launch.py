@@ -42,9 +42,7 @@ def made_environment(name: str) -> tuple[Environment, Path]:
     """
     found = environment(name)
     if not found.is_made:
-        raise UserError(
-            f"strategy: {name}: its environment is not made in {found.path}; make it: zerobench setup {name}"
-        )
+        raise UserError(f"strategy: {name}: its environment is not set up in {found.path}; run: zerobench setup {name}")
     try:
         return found, found.code()
     except OSError as error:

@@ -104,7 +104,7 @@ def unpack_and_patch(folder: Path) -> None:
     for name in _PATCHED:
         text = (source / name).read_text(encoding="utf-8")
         if _STANDARDS[0] not in text:
-            raise UserError(f"setup horovod: {source / name} does not say {_STANDARDS[0]}: not the source of {HOROVOD}")
+            raise UserError(f"setup horovod: {source / name} lacks {_STANDARDS[0]}: not the source of {HOROVOD}")
         (source / name).write_text(text.replace(*_STANDARDS), encoding="utf-8")
 
 
@@ -138,7 +138,7 @@ def _make(own: Environment, todo: Iterable[Step], say: Say) -> None:
     (own.path / "logs").mkdir(exist_ok=True)
     for step in todo:
         if before.get(step.name) == step.digest and step.name != CHECK:
-            say(f"  {step.name}: done before")
+            say(f"  {step.name}: already done")
         else:
             before = {}
             own.made.unlink(missing_ok=True)
@@ -146,7 +146,7 @@ def _make(own: Environment, todo: Iterable[Step], say: Say) -> None:
         done[step.name] = step.digest
         write_whole(_done_file(own), json.dumps(done, indent=1))
     write_whole(own.made, json.dumps({"made_at_s": time.time(), "python": platform.python_version()}, indent=1))
-    say(f"environment {own.name} is made")
+    say(f"environment {own.name} is set up")
 
 
 def _do(own: Environment, step: Step, say: Say) -> None:
@@ -195,4 +195,4 @@ def _read_done(own: Environment) -> dict[str, str]:
 
 def _last_line(log: Path) -> str:
     lines = log.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return lines[-1][:300] if lines else "it printed nothing"
+    return lines[-1][:300] if lines else "no output"

@@ -161,7 +161,7 @@ class LaunchedTrial:
         tree.wait_gone(self.members, LAST_WORDS_S)
         outlived = tree.end(self.members)
         if outlived:
-            self.notes.append(f"ended processes that outlived the launcher: {', '.join(outlived)}")
+            self.notes.append(f"killed processes left by the launcher: {', '.join(outlived)}")
 
     def _end_nodes(self) -> None:
         """End the trial on all nodes. The launcher goes first, and unasked: asked politely it would `pkill` on each."""

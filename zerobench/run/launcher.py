@@ -124,8 +124,7 @@ def visible_devices(trial: TrialSpec, environ: Mapping[str, str]) -> list[int] |
     names = [name.strip() for name in value.split(",")]
     if not all(name.isdecimal() for name in names):
         raise UserError(
-            f"CUDA_VISIBLE_DEVICES: {value!r} does not name devices by index,"
-            " the one way that the deepspeed launcher takes; set it to indices such as 0,1"
+            f"CUDA_VISIBLE_DEVICES: {value!r} must list device indices for the deepspeed launcher, for example 0,1"
         )
     needed = launched_processes(trial)
     if len(names) < needed:
@@ -163,11 +162,11 @@ def read_hosts(hostfile: Path) -> list[str]:
             raise UserError(f"--hostfile: {hostfile}: {' '.join(words)!r} is not of the form 'name slots=N'")
         if _HOST.fullmatch(words[0]) is None:
             raise UserError(
-                f"--hostfile: {hostfile}: {words[0]!r} is no host; a name or an address: letters and digits first,"
-                " then also . - _ : % @"
+                f"--hostfile: {hostfile}: {words[0]!r} is not a host name or address (letters or digits "
+                "first, then also . - _ : % @)"
             )
     if not entries:
-        raise UserError(f"--hostfile: {hostfile} names no host; one a line: 'name slots=N'")
+        raise UserError(f"--hostfile: {hostfile} has no hosts; one per line: 'name slots=N'")
     return [words[0] for words in entries]
 
 

@@ -18,7 +18,7 @@ def refuse_links(run: RunFolder, trial_ids: Iterable[str]) -> None:
     inside = Path(os.path.realpath(run.path))
     for path in _links(run, trial_ids):
         if not Path(os.path.realpath(path)).is_relative_to(inside):
-            raise UserError(f"RUN: {path} is a link out of the run ({path.readlink()}), which would be written through")
+            raise UserError(f"RUN: {path} is a link out of the run folder ({path.readlink()})")
 
 
 def _links(run: RunFolder, trial_ids: Iterable[str]) -> Iterator[Path]:

@@ -94,4 +94,4 @@ def _opened(path: Path) -> int:
 
 
 def _no_lock(path: Path) -> UserError:
-    return UserError(f"RUN: {path} is a link or no plain file, which no lock of ours is; remove it and try again")
+    return UserError(f"RUN: {path} is not a regular file; remove it and try again")

@@ -63,7 +63,7 @@ def close(run: Run, trial: TrialSpec, folder: TrialFolder, lost: Callable[[Start
         ended_at_s=_last_sign_of_life_s(folder),
         nodes=start.nodes if start else [],
         job=start.job if start else None,
-        notes=["its runner ended before it could write this record; when it ended is its last sign of life"],
+        notes=["its runner ended before writing this record; end time: last sign of life"],
     )
     write_whole(folder.record, record.model_dump_json(indent=1))
     return record

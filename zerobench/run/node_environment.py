@@ -59,7 +59,7 @@ def _write(folder: Path, name: str, document: Mapping[str, Any]) -> None:
 def node_file(folder: Path, name: str) -> Path:
     """The document of node `name`. Raises UserError: `name` is no name of a file."""
     if not name or Path(name).name != name or name.startswith(".") or not name.isprintable():
-        raise UserError(f"NAME: {name!r} is no node's name; choices: a name without '/' that begins with no dot")
+        raise UserError(f"NAME: {name!r} is not a node name; choices: no '/', no leading dot")
     return folder / f"{name}.json"
 
 

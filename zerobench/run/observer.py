@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
-from typing import Protocol
 
 from zerobench.folder import RunFolder
 from zerobench.progress import Progress
@@ -11,8 +10,11 @@ from zerobench.records import TrialRecord
 from zerobench.spec.trial import TrialSpec
 
 
-class Observer(Protocol):
-    """Called from the runner's thread, a few times a second at most; it must return at once."""
+class Observer:
+    """Watches nothing: whoever watches overrides what it wants to hear of.
+
+    Called from the runner's thread, a few times a second at most; it must return at once.
+    """
 
     def run_started(self, run: RunFolder, to_do: int, kept: int, skipped: int) -> None:
         """A run begins: `to_do` trials will be started, `kept` are there already, `skipped` cannot run."""
@@ -34,28 +36,3 @@ class Observer(Protocol):
 
     def run_ended(self) -> None:
         """No trial will be started any more."""
-
-
-class Silent:
-    """Watches nothing."""
-
-    def run_started(self, run: RunFolder, to_do: int, kept: int, skipped: int) -> None:
-        """Say nothing."""
-
-    def compiling(self, kernel: str, spent_s: float) -> None:
-        """Say nothing."""
-
-    def note(self, line: str) -> None:
-        """Say nothing."""
-
-    def trial_started(self, trial: TrialSpec, number: int, to_do: int) -> None:
-        """Say nothing."""
-
-    def trial_progress(self, ranks: Sequence[Progress]) -> None:
-        """Say nothing."""
-
-    def trial_ended(self, record: TrialRecord) -> None:
-        """Say nothing."""
-
-    def run_ended(self) -> None:
-        """Say nothing."""

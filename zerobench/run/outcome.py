@@ -88,7 +88,7 @@ def classify(ending: Ending) -> Outcome:
     if not ending.missing and all(record.status is Status.COMPLETED for record in ending.records):
         return Status.COMPLETED, None
     if ending.stopped is Stopped.INTERRUPTED:
-        return Status.INTERRUPTED, Failure(message="stopped before it had ended")
+        return Status.INTERRUPTED, Failure(message="stopped before its end")
     rules = (first_failure, _timeout, _launcher_killed, _killed_unseen, _launcher_fault)
     return next((outcome for rule in rules if (outcome := rule(ending))), None) or _left_no_record(ending)
 
@@ -118,7 +118,7 @@ def _died_by_itself(death: RankDeath) -> bool:
 
 
 def _recorded(record: RankRecord) -> Outcome:
-    failure = record.failure or Failure(message=f"ended as {record.status} and did not say why")
+    failure = record.failure or Failure(message=f"ended as {record.status} without a reason")
     message = failure.message if failure.rank is not None else f"rank {record.rank}: {failure.message}"
     line = " ".join(message.split())
     return record.status, failure.model_copy(update={"rank": record.rank, "message": line})
@@ -129,7 +129,7 @@ def _death(death: RankDeath, ending: Ending) -> Outcome:
         return _out_of_host_memory(death.rank, ending)
     return Status.CRASH, Failure(
         rank=death.rank,
-        message=f"rank {death.rank} {how_ended(death.exit_code)}{_during(death.rank, ending)} and left no record",
+        message=f"rank {death.rank} {how_ended(death.exit_code)}{_during(death.rank, ending)} without a record",
         evidence=with_last_lines(f"exit status {death.exit_code}", ending),
     )
 
@@ -158,11 +158,13 @@ def _launcher_killed(ending: Ending) -> Outcome | None:
         return None
     ranks = "; ".join(f"rank {rank}{_during(rank, ending)}" for rank in left[:8])
     if ending.oom and ending.exit_code in _MAY_HIDE_A_KILL:
-        message = f"the launcher was killed by the kernel for want of host memory, and left behind {ranks}"
+        message = f"the launcher was killed by the kernel (out of host memory), leaving {ranks}"
         return Status.OUT_OF_HOST_MEMORY, Failure(message=message, evidence=ending.oom)
     return Status.LAUNCHER_FAULT, Failure(
-        message=f"the launcher {how_ended(ending.exit_code)} before its ranks, so that it, or a process of it,"
-        f" was killed; left behind: {ranks}",
+        message=(
+            f"the launcher {how_ended(ending.exit_code)} before its ranks: it or one of its processes "
+            f"was killed, leaving {ranks}"
+        ),
         evidence=with_last_lines(f"launcher exit status {ending.exit_code}", ending),
     )
 
@@ -179,7 +181,7 @@ def _killed_unseen(ending: Ending) -> Outcome | None:
 def _out_of_host_memory(rank: int, ending: Ending) -> Outcome:
     return Status.OUT_OF_HOST_MEMORY, Failure(
         rank=rank,
-        message=f"rank {rank} was killed by the kernel for want of host memory{_during(rank, ending)}",
+        message=f"rank {rank} was killed by the kernel (out of host memory){_during(rank, ending)}",
         evidence=ending.oom,
     )
 
@@ -204,7 +206,7 @@ def interrupted(outcome: Outcome, ask: Callable[[], Interruption | None]) -> Out
     taken = ask()
     if taken is None:
         return outcome
-    seen = f"{taken.evidence or taken.message}; the ranks' own end: {failure.message if failure else status}"
+    seen = f"{taken.evidence or taken.message}; the ranks ended: {failure.message if failure else status}"
     return taken.status, Failure(message=taken.message, evidence=seen)
 
 

@@ -98,7 +98,7 @@ def _resume(trial: TrialSpec, folder: TrialFolder, launch: Launch, stop: Stop, r
     """Load the last whole checkpoint in fresh processes, and go on to the end."""
     checkpoint = last(checkpoints_folder(trial, folder))
     if checkpoint is None:
-        return recovery.model_copy(update={"reason": "no checkpoint of the first launch is whole"})
+        return recovery.model_copy(update={"reason": "the first launch left no complete checkpoint"})
     resumed = resumed_trial(trial)
     if needs_universal(trial):
         converted = _convert(checkpoint, folder, trial.timeout_s, stop)
@@ -174,7 +174,7 @@ def _written_bytes(folder: Path) -> int:
 
 def _last_line(path: Path) -> str:
     lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
-    return lines[-1][:300] if lines else "it said nothing"
+    return lines[-1][:300] if lines else "no output"
 
 
 def _ended(recovery: Recovery, second: TrialRecord, position: Position, ranks: Sequence[RankRecord]) -> Recovery:
@@ -230,7 +230,7 @@ def _lacks_room(trial: TrialSpec, folder: TrialFolder) -> str | None:
     needed = 0 if counts is None else room_bytes(trial, counts.total)
     if needed <= free:
         return None
-    return f"checkpoint: {where.parent} has {format_bytes(free)} free, and {format_bytes(needed)} are needed"
+    return f"checkpoint: {where.parent} has {format_bytes(free)} free, needs {format_bytes(needed)}"
 
 
 def _refused(trial: TrialSpec, run_id: str, reason: str) -> TrialRecord:

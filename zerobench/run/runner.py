@@ -153,7 +153,7 @@ def resume_run(
 def refuse_own_script(run: Run) -> None:
     """Raises UserError where the run is of a user's own script, which zerobench cannot start anew."""
     if run.is_own_script:
-        raise UserError(f"--resume: {run.folder.path} is of a script of your own; start it again with: zerobench watch")
+        raise UserError(f"--resume: {run.folder.path} watched your own script; run it again with: zerobench watch")
 
 
 def _run_pending(folder: RunFolder, site: Site, observer: Observer, planned: Sequence[PlannedTrial] = ()) -> RunResult:
@@ -191,8 +191,8 @@ def _run(
         raise
     except OSError as error:
         raise UserError(
-            f"{error.filename or run.folder.path}: {error.strerror or error};"
-            f" what was measured is kept, go on with: zerobench run --resume {run.folder.path}"
+            f"{error.filename or run.folder.path}: {error.strerror or error}; measurements are kept, "
+            f"continue with: zerobench run --resume {run.folder.path}"
         ) from None
     finally:
         observer.run_ended()
@@ -252,8 +252,8 @@ def refuse_other_plan(path: Path, planned: Sequence[PlannedTrial]) -> None:
     others += [item.trial.trial_id for item in planned if not others and _is_other(item.trial, run)]
     if others:
         raise UserError(
-            f"--resume: {path} was planned otherwise: {len(others)} trials differ, the first is {others[0]};"
-            " without a sweep, --resume goes on as it began"
+            f"--resume: {path} has another plan: {len(others)} trials differ, the first is {others[0]}; "
+            "without a sweep, --resume continues the run's own plan"
         )
 
 

@@ -27,8 +27,8 @@ def refuse_secrets(trial: TrialSpec, ds_config: Mapping[str, Any] | None) -> Non
         name = place.rpartition(".")[2]
         if not _plain(text) or (place.startswith("ds_config.") and is_secret_name(name)):
             raise UserError(
-                f"{place}: holds what looks like a secret (a password in a URL, a token), and a run keeps and shows it;"
-                " take it out, or name it where only your programs look: ~/.netrc, a variable of the environment"
+                f"{place}: looks like a secret (a password in a URL, a token), which the run would store "
+                "and show; remove it, or keep it in ~/.netrc or an environment variable"
             )
 
 

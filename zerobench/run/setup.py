@@ -38,7 +38,7 @@ def new_run_folder(reports: Path, sweep_name: str) -> RunFolder:
         except FileExistsError:
             continue
         return RunFolder(path)
-    raise UserError(f"--reports: {reports}: a hundred runs of {sweep_name} began within a second")
+    raise UserError(f"--reports: {reports}: a hundred runs of {sweep_name} started within a second")
 
 
 def resolved_configs(planned: Sequence[PlannedTrial]) -> dict[str, dict[str, Any]]:
@@ -50,7 +50,7 @@ def resolved_configs(planned: Sequence[PlannedTrial]) -> dict[str, dict[str, Any
     seen: set[str] = set()
     for item in planned:
         if item.trial.trial_id in seen:
-            raise UserError(f"sweep: trial {item.trial.trial_id} comes up twice")
+            raise UserError(f"sweep: trial {item.trial.trial_id} appears twice")
         seen.add(item.trial.trial_id)
         if item.skipped is None and uses_deepspeed(item.trial):
             configs[item.trial.trial_id] = build_ds_config(item.trial)

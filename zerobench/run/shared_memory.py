@@ -43,7 +43,7 @@ def shortage(num_ranks: int, place: Path = PLACE) -> Failure | None:
 
 
 def _failure(what: str, asked: int, free: int | None) -> Failure:
-    why = f"{what}, and DeepSpeed's shared-memory all-reduce needs {format_bytes(asked)} there for its CPU ranks"
+    why = f"{what}; DeepSpeed's shared-memory all-reduce for CPU ranks needs {format_bytes(asked)}"
     return Failure(
         message=f"{why}; in a container: docker run --shm-size=1g", bytes_asked=asked, bytes_free=free, evidence=what
     )

@@ -13,7 +13,7 @@ from zerobench.run.quiet import no_progress, read_load
 from zerobench.spec.trial import TrialSpec
 
 _TAIL_LINES = 3
-INTERRUPTED: Outcome = Status.INTERRUPTED, Failure(message="stopped before it ended")
+INTERRUPTED: Outcome = Status.INTERRUPTED, Failure(message="stopped before its end")
 
 
 def died(code: int, folder: TrialFolder, oom: str | None) -> Outcome:
@@ -28,20 +28,20 @@ def simulator_died(code: int, words: str, oom: str | None) -> Outcome:
     """The process that played the trial, and others, is gone; `words` is what it said of it."""
     if code >= 0 and words.strip():
         last = words.strip().splitlines()[-1]
-        return Status.CRASH, Failure(message=f"the simulator that was at it {how_ended(code)}: {last}", evidence=words)
+        return Status.CRASH, Failure(message=f"the simulator {how_ended(code)}: {last}", evidence=words)
     return _by_signal("the simulator that was at it", code, oom)
 
 
 def quiet_for(trial: TrialSpec, word: Progress | None) -> Outcome:
     """It made no progress after `word` for as long as it may."""
-    place = "the simulator had not begun it, or it had said nothing" if word is None else f"in {where(word)}"
+    place = "no progress reported" if word is None else f"in {where(word)}"
     return Status.TIMEOUT, Failure(message=no_progress(trial.timeout_s, place, read_load()))
 
 
 def _by_signal(who: str, code: int, oom: str | None) -> Outcome:
     if code == -signal.SIGKILL and oom:
         return Status.OUT_OF_HOST_MEMORY, Failure(
-            message=f"{who} was killed by the kernel for want of host memory", evidence=oom
+            message=f"{who} was killed by the kernel (out of host memory)", evidence=oom
         )
     return Status.CRASH, Failure(message=f"{who} {how_ended(code)}", evidence=f"exit status {code}")
 
@@ -51,4 +51,4 @@ def _last_words(path: Path) -> str:
         lines = path.read_text(encoding="utf-8", errors="replace").strip().splitlines()
     except OSError:
         lines = []
-    return " | ".join(lines[-_TAIL_LINES:]) or "it said nothing"
+    return " | ".join(lines[-_TAIL_LINES:]) or "no output"

@@ -60,7 +60,7 @@ class Interruption:
 def without_a_word(start: Start | None) -> Interruption:
     """What is said of a trial of whose runner nothing is known but that it is gone."""
     runner = "its runner" if start is None else f"its runner ({start.runner})"
-    return Interruption(Status.INTERRUPTED, f"{runner} ended before it did, and left no word")
+    return Interruption(Status.INTERRUPTED, f"{runner} ended first, without a message")
 
 
 class Site(Protocol):
@@ -135,10 +135,10 @@ class LocalSite:
         if trial.num_nodes == 1 or launched_processes(trial) == 1:
             return []
         if self.hostfile is None:
-            raise UserError(f"num_nodes: {trial.num_nodes}: the nodes are named by --hostfile FILE, and none was given")
+            raise UserError(f"num_nodes: {trial.num_nodes}: needs --hostfile FILE")
         hosts = read_hosts(self.hostfile)
         if len(hosts) < trial.num_nodes:
-            raise UserError(f"--hostfile: {self.hostfile} names {len(hosts)} hosts; a trial needs {trial.num_nodes}")
+            raise UserError(f"--hostfile: {self.hostfile} names {len(hosts)} hosts; the trial needs {trial.num_nodes}")
         return hosts[: trial.num_nodes]
 
     def compiles_for(self, trial: TrialSpec) -> bool:

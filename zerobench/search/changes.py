@@ -57,9 +57,7 @@ def cluster_of(trial: Trial) -> Cluster:
     name = spec.prediction.gpu or next((rank.device_name for rank in trial.ranks), "")
     gpu = find_gpu(name)
     if gpu is None:
-        raise UserError(
-            f"--changes: changes are predicted for GPUs of the catalogue, and {name or 'this one'!r} is none"
-        )
+        raise UserError(f"--changes: {name or 'this GPU'!r} is not in the hardware catalogue, which predictions need")
     return Cluster(gpu, spec.num_nodes, spec.gpus_per_node, spec.prediction.host_memory_bytes)
 
 
@@ -69,7 +67,7 @@ def predict_changes(trial: TrialSpec, cluster: Cluster, reports: Path, observer:
     Raises UserError: nothing of it can be changed from here.
     """
     if trial.zero_stage is None:
-        raise UserError(f"--changes: changes are known for ZeRO's stages, and this trial is {trial.strategy}")
+        raise UserError(f"--changes: ZeRO stages only; this trial is {trial.strategy}")
     wanted = list(changed_trials(trial, cluster, reports))
     single = [((), trial), *(one for one in wanted if len(one[0]) == 1)]
     path, rows = _predicted(single, cluster, reports, observer)

@@ -113,7 +113,7 @@ def search(cells: Sequence[Cell], make: Try, say: Say, width: int | None = None)
         chosen = _promising([row for _, row in picks.values()], cells, width)
         if not chosen:
             return number - 1
-        say(f"round {number}: {len(chosen)} of {sum(len(cell.by_formula) for cell in cells):,} variants are tried")
+        say(f"round {number}: {len(chosen)} of {sum(len(cell.by_formula) for cell in cells):,} variants")
         rows = {row.trial.spec.config_hash: row for row in make(chosen)}
         for pick in chosen:
             cell, key = picks[id(pick)][0], pick.trial.spec.config_hash

@@ -74,7 +74,7 @@ def predicted_first(
     try:
         gpu = Targets(search.machine).prediction({"evidence": Evidence.SIMULATED, "gpu": AUTO, "rank": 0})["gpu"]
     except UserError as error:
-        say(f"not predicted, so that the search begins at the sweep's own values: {error}")
+        say(f"not predicted; the search starts at the sweep's own values: {error}")
         return {}
 
     def make(planned: Sequence[PlannedTrial], name: str) -> RunResult:

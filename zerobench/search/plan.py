@@ -7,7 +7,7 @@ from dataclasses import dataclass, replace
 from pathlib import Path
 from typing import Any
 
-from zerobench.errors import UserError, nearest
+from zerobench.errors import UserError
 from zerobench.search.plan_world import PlanWorld, plan_world
 from zerobench.spec.cluster import HOST_BANDWIDTH, Cluster, read_cluster
 from zerobench.spec.expand import PlannedTrial
@@ -16,7 +16,7 @@ from zerobench.spec.plan import cells, document, in_world, read_stages, read_wor
 from zerobench.spec.plan_own import own_config
 from zerobench.spec.plan_sweep import sweep_gpu, sweep_points
 from zerobench.spec.presets import PRESETS, is_model
-from zerobench.spec.sweep import shipped_sweeps
+from zerobench.spec.sweep import find_sweep
 from zerobench.spec.target import GPUS_PER_NODE
 from zerobench.spec.trial import FINE_TUNING, Evidence
 from zerobench.spec.varied import Varied, read_global_batch, varied
@@ -65,6 +65,27 @@ class Request:
     reports: Path = Path("reports")
 
 
+_AS_OPTIONS = {
+    "micro_batch_size": "micro_batch",
+    "gradient_accumulation_steps": "gradient_accumulation",
+    "stages": "stage",
+    "fine_tune": "fine_tunes",
+}
+"""Arguments whose names are not those of Request."""
+
+
+def request_of(arguments: Mapping[str, Any]) -> Request:
+    """What a command's or a function's arguments ask for, None left out, numbers as a command line has them."""
+    given = {_AS_OPTIONS.get(name, name): value for name, value in arguments.items() if value is not None}
+    return Request(**{name: _as_written(value) for name, value in given.items()})
+
+
+def _as_written(value: Any) -> Any:
+    if isinstance(value, Sequence) and value and all(isinstance(one, int) for one in value):
+        return ",".join(map(str, value))
+    return str(value) if isinstance(value, int) and not isinstance(value, bool) else value
+
+
 @dataclass(frozen=True)
 class Plan:
     """What is to be predicted, and for what."""
@@ -82,7 +103,7 @@ class Plan:
 def read_plan(request: Request) -> Plan:
     """The plan that `request` asks for. Raises UserError, one line, for the first thing wrong in it."""
     if request.write is not None and not request.write.absolute().parent.is_dir():
-        raise UserError(f"--write: {request.write}: there is no folder {request.write.parent}")
+        raise UserError(f"--write: {request.write}: no folder {request.write.parent}")
     if request.frontier is not None:
         frontier_axis(request.frontier)
         _refuse(request, "--frontier", ("write", "tokens", *_BATCH))
@@ -94,14 +115,14 @@ def read_plan(request: Request) -> Plan:
         if getattr(request, option) is None:
             raise UserError(f"--{option} is missing; for example: {_EXAMPLE}")
     if request.sets:
-        raise UserError("--set changes a sweep, and none is named")
+        raise UserError("--set needs a sweep")
     cluster = _cluster(request, request.gpu or "", request.gpus or "")
     work = {"sequence_length": _SEQUENCE_LENGTH} | _work(request)  # what is wrong in it comes before what is lacking
     variants = _varied(request, work, cluster)
     simulated = _planned(request, work, cluster)
     world = plan_world(request.evidence, cluster.gpu, by_formula=request.formula)
     if request.lora is not None and world.evidence is Evidence.FORMULA:
-        raise UserError("--lora by formula: closed forms are of models that are trained whole; use another evidence")
+        raise UserError("--lora: no closed forms for adapters; use --evidence simulated")
     planned = in_world(simulated, world.evidence)
     name = f"{'tune' if request.tunes else 'plan'}-{planned[0].trial.model.name}"
     return Plan(name, document(name, planned), planned, cluster, world, variants)
@@ -116,10 +137,10 @@ _SEQUENCE_LENGTH = 2048
 
 
 def _of_sweep(request: Request, sweep: str) -> Plan:
-    _refuse_almost_model(sweep)
+    find_sweep(sweep, or_models=PRESETS)
     _refuse(request, "a sweep", _WORK)
     if request.activation_checkpointing:
-        raise UserError("--activation-checkpointing: the sweep says it: --set activation_checkpointing=true")
+        raise UserError("--activation-checkpointing: set by the sweep: --set activation_checkpointing=true")
     gpu = sweep_gpu(sweep) if request.gpu is None else request.gpu
     cluster = _cluster(request, gpu, request.gpus or request.gpus_per_node)
     world = plan_world(request.evidence, cluster.gpu, by_formula=request.formula)
@@ -127,17 +148,10 @@ def _of_sweep(request: Request, sweep: str) -> Plan:
     return Plan(read.name, read.document, planned, cluster, world)
 
 
-def _refuse_almost_model(name: str) -> None:
-    models = nearest(name, PRESETS)
-    is_file = name.endswith((".yaml", ".yml")) or (bool(models) and Path(name).is_file())
-    if models and not is_file and not nearest(name, shipped_sweeps()):
-        raise UserError(f"{name!r} is neither a model nor a sweep; did you mean {' or '.join(models)}?")
-
-
 def _refuse(request: Request, beside: str, options: Sequence[str]) -> None:
     for option in options:
         if getattr(request, option) is not None:
-            raise UserError(f"--{option.replace('_', '-')} means nothing beside {beside}")
+            raise UserError(f"--{option.replace('_', '-')} does not go with {beside}")
 
 
 def _cluster(request: Request, gpu: str, gpus: str) -> Cluster:
@@ -181,5 +195,5 @@ def _planned(request: Request, work: Mapping[str, Any], cluster: Cluster) -> lis
     if request.ds_config is None:
         return cells(work, cluster, read_stages(request.stage))
     if request.stage is not None:
-        raise UserError("--stage means nothing beside --ds-config: the file names one")
+        raise UserError("--stage does not go with --ds-config, which sets it")
     return own_config(request.ds_config, work, cluster)

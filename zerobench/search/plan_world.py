@@ -46,5 +46,5 @@ def plan_world(asked: str | None, gpu: Gpu, *, by_formula: bool) -> PlanWorld:
     except UserError as error:
         if asked is not None:
             raise
-        return PlanWorld(Evidence.SIMULATED, f"simulated, since torch's own allocator is not at hand: {error}")
+        return PlanWorld(Evidence.SIMULATED, f"simulated, since torch's own allocator is not available: {error}")
     return PlanWorld(Evidence.EMULATED)

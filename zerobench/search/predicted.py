@@ -7,8 +7,9 @@ from pathlib import Path
 
 from zerobench.errors import UserError
 from zerobench.report.choice import ROOM
+from zerobench.report.labels import labels
 from zerobench.report.plan.rows import PlanRow
-from zerobench.report.plan.view import names, plan_row
+from zerobench.report.plan.view import plan_row
 from zerobench.report.render.layout import Shown
 from zerobench.report.tables.plan_frontier import FrontierRow
 from zerobench.report.trials import Trial
@@ -40,17 +41,17 @@ def plan_frontiers(plan: Plan, axis: FrontierAxis, folder: Path, observer: Obser
 
     found = answer(question, make)
     if question.cells and not found.frontiers:
-        raise UserError(f"--frontier: no trial of {folder} completed; its records say why")
+        raise UserError(f"--frontier: no trial of {folder} completed; see its records")
     return found
 
 
 def frontier_rows(plan: Plan, found: Answer) -> list[FrontierRow]:
     """A row of the table for each cell whose frontier was found."""
     cells = [item.trial for item in plan.planned if item.skipped is None]
-    labels = dict(zip([trial.trial_id for trial in cells], names(cells), strict=True))
+    names = dict(zip([trial.trial_id for trial in cells], labels(cells), strict=True))
     largest = {name: found.trial(name, frontier.largest) for name, frontier in found.frontiers.items()}
     return [
-        FrontierRow(labels[name], frontier, None if (fits := largest[name]) is None else _row(plan, fits))
+        FrontierRow(names[name], frontier, None if (fits := largest[name]) is None else _row(plan, fits))
         for name, frontier in found.frontiers.items()
     ]
 

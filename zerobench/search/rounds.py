@@ -124,5 +124,5 @@ class _Rounds:
 def _why(trial: Trial | None) -> str:
     """Why a try is no answer."""
     if trial is None:
-        return "it did not end"
-    return trial.record.reason or f"{trial.record.status}, and nobody watched its memory"
+        return "not ended"
+    return trial.record.reason or f"{trial.record.status}, memory not sampled"

@@ -107,8 +107,8 @@ def searched(plan: Plan, reports: Path, observer: Observer, width: int | None = 
     cells = [] if plan.varied is None else asked_of_formulas(trials, plan.varied, plan.cluster)
     if not cells:
         raise UserError(
-            f"--global-batch: no closed form is known of {plan.planned[0].trial.model.name}, so that nothing can be "
-            "searched; give --micro-batch and --gradient-accumulation instead"
+            f"--global-batch: no closed form for {plan.planned[0].trial.model.name}, which the search "
+            "needs; give --micro-batch and --gradient-accumulation instead"
         )
     rounds = Rounds(plan, reports, observer)
     number = search(cells, rounds.make, observer.note, width)
@@ -137,8 +137,8 @@ class Rounds:
         pairs = ((row, trials.get(short[row.trial.spec.config_hash].config_hash)) for row in variants)
         rows = [lengthened(row, trial, self._plan.cluster) for row, trial in pairs if trial is not None]
         if not trials:
-            other = "; another world may: --evidence simulated" if world is Evidence.EMULATED else ""
-            raise UserError(f"no trial of {self.result.folder.path} completed; its records say why{other}")
+            other = "; or try --evidence simulated" if world is Evidence.EMULATED else ""
+            raise UserError(f"no trial of {self.result.folder.path} completed; see its records{other}")
         return rows
 
     def _run(self, sweep: dict[str, Any]) -> RunResult:

@@ -55,7 +55,7 @@ _TIME = re.compile(r"(?:(\d+)-)?(\d+)(?::(\d+))?(?::(\d+))?")
 
 def _printable(text: str) -> str:
     if not text.isprintable():
-        raise ValueError("it holds a character that cannot be printed, and a batch script takes none")
+        raise ValueError("unprintable character, not allowed in a batch script")
     return text
 
 
@@ -170,14 +170,14 @@ def read_extra(word: str) -> tuple[str, str | bool]:
     """
     key, equals, value = word.removeprefix("--").partition("=")
     if not _KEY.fullmatch(key):
-        raise UserError(one_line(f"--sbatch: {word!r} is no option; write for example --sbatch comment=zerobench"))
+        raise UserError(one_line(f"--sbatch: {word!r} is not an option; for example --sbatch comment=zerobench"))
     if key in _OURS:
         instead = f"; use {_OURS[key]}" if _OURS[key] else ""
         raise UserError(f"--sbatch: {key}: zerobench sets it itself{instead}")
     if key == "export" and "=" in value:
         raise UserError(
-            "--sbatch: export: a value would be written down with the run, and may be a secret; set the variable in"
-            " your shell, whose variables sbatch passes on"
+            "--sbatch: export: values would be stored with the run and may be secret; set the variable "
+            "in your shell, sbatch passes it on"
         )
     return key, value if equals else True
 
@@ -189,7 +189,7 @@ def read_time(text: str) -> int:
     """
     match = _TIME.fullmatch(text.strip())
     if match is None:
-        raise UserError(f"--time: {text!r} is no time; write for example 90 (minutes), 1:30:00 or 1-12 (days-hours)")
+        raise UserError(f"--time: {text!r} is not a time; for example 90 (minutes), 1:30:00 or 1-12 (days-hours)")
     days, *rest = match.groups()
     parts = [int(part) for part in rest if part is not None]
     if days is not None:
@@ -200,7 +200,7 @@ def read_time(text: str) -> int:
         hours, minutes, seconds = 0, *[*parts, 0][:2]
     total = ((int(days or 0) * 24 + hours) * 60 + minutes) * 60 + seconds
     if total == 0:
-        raise UserError(f"--time: {text!r}: a job needs some time")
+        raise UserError(f"--time: {text!r}: must be above 0")
     return total
 
 
@@ -217,7 +217,7 @@ def cluster_machine(options: SubmitOptions) -> Machine:
     Raises UserError: nobody said how many GPUs a node has.
     """
     if options.gpus_per_node is None:
-        raise UserError("--gpus-per-node is missing: the GPUs of one node, 0 for nodes without")
+        raise UserError("--gpus-per-node is missing: GPUs per node, 0 for CPU nodes")
     gpu = known_gpu(options.gpu, "--gpu") if options.gpu else None
     on_gpu = options.gpus_per_node > 0
     return Machine(

@@ -16,6 +16,6 @@ def refuse_own_environments(trials: Iterable[TrialSpec]) -> None:
     }
     if own:
         raise UserError(
-            f"strategy: {', '.join(sorted(own))}: jobs start ranks by the suite's own Python, and this one runs in an "
-            "environment of its own; leave it out here (--only), and run it with zerobench run"
+            f"strategy: {', '.join(sorted(own))}: jobs cannot use its separate environment; exclude it "
+            "here (--only) and use zerobench run"
         )

@@ -16,13 +16,11 @@ def slurm_check() -> Iterator[Finding]:
     """Whether Slurm's programs are there, and its controller answers."""
     missing = [name for name in _PROGRAMS if shutil.which(name) is None]
     if len(missing) == len(_PROGRAMS):
-        yield Finding(
-            "Slurm", Standing.MISSING, "its programs are not installed", "not needed, but for zerobench submit"
-        )
+        yield Finding("Slurm", Standing.MISSING, "its programs are not installed", "needed for zerobench submit only")
     elif missing:
         yield Finding("Slurm", Standing.MISSING, f"{', '.join(missing)} not found", "load Slurm's module")
     elif run_client(["scontrol", "ping"], _PATIENCE_S) is None:
-        yield Finding("Slurm", Standing.MISSING, "its controller does not answer", "ask whoever runs the cluster")
+        yield Finding("Slurm", Standing.MISSING, "its controller does not answer", "ask the cluster's administrator")
     else:
         version = (run_client(["scontrol", "--version"], _PATIENCE_S) or "").strip()
         yield Finding("Slurm", Standing.GOOD, f"{version} answers".strip())

@@ -47,8 +47,8 @@ def read_adapter(axis: str, raw: object) -> list[Any]:
         return [None]
     if isinstance(raw, str) and raw.startswith("qlora"):
         raise UserError(
-            f"{axis}: {as_written(raw)}: a base quantised to int8 or nf4 is not there: bitsandbytes' kernels, which "
-            "hold it, need GPUs; a frozen base in the trial's precision is lora-16"
+            f"{axis}: {as_written(raw)}: QLoRA is not supported (bitsandbytes' int8 and nf4 kernels need "
+            "GPUs); use lora-16, with a base in the trial's precision"
         )
     said = _of_mapping(axis, raw["lora"]) if isinstance(raw, dict) and list(raw) == ["lora"] else raw
     if isinstance(said, str) and re.fullmatch(_FORM, said) and lora_of(said).rank <= _MOST:
@@ -77,4 +77,4 @@ def read_frozen(axis: str, raw: object) -> list[Any]:
         why = ""
     except re.error as error:
         why = f": {error}"
-    raise UserError(f"{axis}: {as_written(raw)}{why}; choices: null, or a regular expression that is searched for")
+    raise UserError(f"{axis}: {as_written(raw)}{why}; choices: null, or a regular expression")

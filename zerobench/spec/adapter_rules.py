@@ -13,28 +13,28 @@ def _frozen_needs_loop(s: Situation) -> str | None:
     if what is None or "frozen" in strategy_info(s.trial.strategy).axes:
         return None
     able = ", ".join(name for name, info in STRATEGIES.items() if "frozen" in info.axes)
-    return f"{what} at {s.trial.strategy}: it trains every weight that it divides or sends; use {able}"
+    return f"{what} at {s.trial.strategy}: this strategy trains all weights; use {able}"
 
 
 def _frozen_is_not_cut(s: Situation) -> str | None:
     what = _asked(s)
     if what is None or autotp_size(s.trial) == 1:
         return None
-    return f"{what} with AutoTP: it cuts the matrices that it knows, and the adapter's two are none of them"
+    return f"{what} with AutoTP: AutoTP does not cut adapter matrices"
 
 
 def _frozen_has_no_formula(s: Situation) -> str | None:
     what = _asked(s)
     if what is None or s.trial.evidence is not Evidence.FORMULA:
         return None
-    return f"{what} formula: closed forms are written for models that are trained whole; use simulated or emulated"
+    return f"{what} formula: no closed form for partly trained models; use simulated or emulated"
 
 
 def _frozen_is_not_saved(s: Situation) -> str | None:
     what = _asked(s)
     if what is None or s.trial.checkpoint is None:
         return None
-    return f"{what} with checkpoint: what is saved and resumed is known of models that are trained whole"
+    return f"{what} with checkpoint: not supported for partly trained models"
 
 
 def _adapter_freezes_all(s: Situation) -> str | None:

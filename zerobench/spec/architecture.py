@@ -283,7 +283,7 @@ def _check_aliases(spec: ModelSpec, where: str) -> None:
         both = spec.hf_config.get(alias), spec.hf_config.get(native)
         if None not in both and both[0] != both[1]:
             raise UserError(
-                f"{where}: {alias} {both[0]!r} and {native} {both[1]!r} name the same size; give one of them"
+                f"{where}: {alias} {both[0]!r} and {native} {both[1]!r} mean the same size; give one of them"
             )
 
 
@@ -292,12 +292,12 @@ def _check_given(spec: ModelSpec, config: dict[str, Any], where: str) -> None:
     for key, usual in DEFAULTS.get(spec.model_type, {}).items():
         named = any(key in keys for name, keys in _SPELLINGS.items() if name not in _MAY_BE_NULL)
         if named and usual is not None and config[key] is None:
-            raise UserError(f"{where}: {key}: null; it must be a positive integer; without the key it is {usual}")
+            raise UserError(f"{where}: {key}: null; must be a positive integer; without the key: {usual}")
 
 
 def _check_size(value: object, where: str, largest: int) -> None:
     if value is not None and (isinstance(value, bool) or not isinstance(value, int) or value < 1):
-        raise UserError(f"{where}: {value!r}; it must be a positive integer")
+        raise UserError(f"{where}: {value!r}; must be a positive integer")
     if isinstance(value, int) and value > largest:
-        shown = str(value) if value < _PRINTED else "a number of many digits"
+        shown = str(value) if value < _PRINTED else "a number with too many digits"
         raise UserError(f"{where}: {shown}; at most {largest}")

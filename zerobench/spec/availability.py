@@ -21,13 +21,13 @@ def needs(info: StrategyInfo) -> str:
 def unavailable(info: StrategyInfo, machine: Machine) -> str | None:
     """Why it cannot be measured on `machine`, as a sentence with the remedy where there is one; None where it can."""
     if info.environment in machine.missing_environments:
-        return f"its environment is not made (zerobench setup {info.environment})"
+        return f"its environment is not set up (zerobench setup {info.environment})"
     missing = [name for name in info.packages if name in machine.missing_packages]
     if missing:
         return f"the package {missing[0]} is not installed (pip install {' '.join(missing)})"
     if info.needs_gpu and machine.accelerator is not Accelerator.CUDA:
-        return "it needs GPUs, and there is none here"
+        return "needs a GPU"
     most = machine.num_nodes * machine.most_ranks_per_node
     if most < info.least_processes:
-        return f"it needs {info.least_processes} ranks, and {most} can run here"
+        return f"needs {info.least_processes} ranks; {most} can run here"
     return None

@@ -104,7 +104,7 @@ def read_axis(axis: str, raw: object, where: str) -> list[Any]:
         raise UserError(one_line(f"{where}: {unknown_choice('axis', axis, READERS)}"))
     written = raw if isinstance(raw, list) else [raw]
     if not written:
-        raise UserError(f"{where}: {axis}: [] has no value; write one or more, or leave the axis out")
+        raise UserError(f"{where}: {axis}: [] is empty; give one or more values, or drop the axis")
     try:
         return [value for one in written for value in READERS[axis](axis, one)]
     except UserError as error:

@@ -85,7 +85,7 @@ class Axis:
     is refused where a strategy has no such thing."""
     changes_speed: bool = False
     """Whether equal work is done in another way, for as good a loss: seconds are compared only where trials agree in
-    it (zerobench.report.compared.rows). What losses depend on is in TrialSpec.parity_hash."""
+    it (zerobench.report.strategies.rows). What losses depend on is in TrialSpec.parity_hash."""
     is_layout: bool = False
     """Whether it is one of those that together say how many ranks lie where."""
     is_evidence: bool = False

@@ -55,12 +55,12 @@ def flat_overrides(raw: object) -> dict[str, Any]:
     if raw is None:
         return {}
     if not isinstance(raw, dict):
-        raise UserError(f"ds_config: {as_written(raw)}: no mapping of DeepSpeed's keys; write for example {_EXAMPLE}")
+        raise UserError(f"ds_config: {as_written(raw)}: not a mapping of DeepSpeed keys; for example {_EXAMPLE}")
     flat: dict[str, Any] = {}
     for name, value in _leaves(raw):
         path = resolve_key(name)
         if path in flat:
-            raise UserError(f"ds_config: {name}: {path} stands twice")
+            raise UserError(f"ds_config: {name}: {path} is given twice")
         flat[path] = value
     return flat
 
@@ -140,7 +140,7 @@ def batch_ramp(axis: str, raw: object) -> list[Any]:
     written = {name: as_number(value) for name, value in raw.items()}
     switched = [name for name, value in written.items() if isinstance(value, bool)]
     if switched:  # pydantic would take it for 1
-        raise UserError(f"{axis}: {switched[0]}: {as_written(written[switched[0]])} is no number")
+        raise UserError(f"{axis}: {switched[0]}: {as_written(written[switched[0]])} is not a number")
     try:
         return [AskedRamp.model_validate(written)]
     except ValidationError as error:
@@ -193,7 +193,7 @@ def overrides(axis: str, raw: object) -> list[Any]:
     choices = {path: value if isinstance(value, list) else [value] for path, value in flat.items()}
     for path, values in choices.items():
         if not values:
-            raise UserError(f"{axis}: {path}: [] has no value; write one or more, or leave the key out")
+            raise UserError(f"{axis}: {path}: [] is empty; give one or more values, or drop the key")
     if math.prod(len(values) for values in choices.values()) > MAX_POINTS:
         raise UserError(f"{axis}: the lists multiply to more than {MAX_POINTS} points")
     points = itertools.product(*choices.values())

@@ -28,17 +28,17 @@ def _strategy_saves_nothing(s: Situation) -> str | None:
     info = strategy_info(s.trial.strategy)
     if s.trial.checkpoint is None or info.checkpoint is not None:
         return None
-    return f"checkpoint at {info.name}: no way to save and load it is written"
+    return f"checkpoint at {info.name}: not supported"
 
 
 def _swapped_states(s: Situation) -> str | None:
     if s.trial.checkpoint is None or not s.swaps:
         return None
     if s.trial.offload_optimizer is not Offload.NVME:
-        return f"checkpoint with {s.offloads}: saving parameters that lie on NVMe is not measured here; use cpu"
+        return f"checkpoint with {s.offloads}: saving parameters from NVMe is not supported; use cpu"
     return (
-        f"checkpoint with {s.offloads}: DeepSpeed brings the optimizer's swap files back and not Adam's step counts "
-        "with them (runtime/engine.py, load_checkpoint), so training would go on otherwise; use cpu"
+        f"checkpoint with {s.offloads}: DeepSpeed restores the optimizer's swap files without Adam's step "
+        "counts (runtime/engine.py, load_checkpoint), so training would differ; use cpu"
     )
 
 
@@ -47,7 +47,7 @@ def _nothing_to_resume(s: Situation) -> str | None:
     total = 0 if checkpoint is None else len(plan_steps(s.trial))
     if checkpoint is None or checkpoint.every_steps < total:
         return None
-    return f"checkpoint every {checkpoint.every_steps} steps of {total}: none is saved before the last step"
+    return f"checkpoint every {checkpoint.every_steps} steps of {total}: no checkpoint before the last step"
 
 
 def _fault_out_of_place(s: Situation) -> str | None:
@@ -59,8 +59,8 @@ def _fault_out_of_place(s: Situation) -> str | None:
         return f"checkpoint.fault: rank {fault.rank} of {processes_of(s.trial)}: ranks are numbered from 0"
     if not checkpoint.every_steps <= fault.step < total:
         return (
-            f"checkpoint.fault: step {fault.step}: a checkpoint must be there, from step {checkpoint.every_steps} on, "
-            f"and a step left of {total}"
+            f"checkpoint.fault: step {fault.step}: choices: from the first checkpoint (step "
+            f"{checkpoint.every_steps}) to step {total - 1}"
         )
     measured = 1 + steps.warmup + steps.memory
     if fault.step < measured:
@@ -74,8 +74,8 @@ def _bound_to_its_ranks(s: Situation) -> str | None:
         return None
     if info.divides_layers and uses_deepspeed(s.trial):
         return (
-            f"checkpoint.resume_world_size {ranks} at pipeline_schedule deepspeed: it writes a file of optimizer "
-            "states for each stage, which no other division of the model can read; use 1f1b or gpipe"
+            f"checkpoint.resume_world_size {ranks} at pipeline_schedule deepspeed: optimizer states are "
+            "saved per stage and load only into the same stages; use 1f1b or gpipe"
         )
     if info.bound_to_ranks is None:
         return None
@@ -86,8 +86,8 @@ def _universal_needs_adam(s: Situation) -> str | None:
     if not needs_universal(s.trial) or OPTIMIZERS[s.trial.optimizer].has_adams_moments:
         return None
     return (
-        f"checkpoint.resume_world_size {resume_world_size(s.trial)} with optimizer {s.trial.optimizer}: DeepSpeed's "
-        "universal checkpoint is made of Adam's moments (ds_to_universal.py); use adamw"
+        f"checkpoint.resume_world_size {resume_world_size(s.trial)} with optimizer {s.trial.optimizer}: "
+        "DeepSpeed's universal checkpoint needs Adam's moments (ds_to_universal.py); use adamw"
     )
 
 
@@ -95,9 +95,9 @@ def _universal_takes_no_cut_partitions(s: Situation) -> str | None:
     if not needs_universal(s.trial) or s.trial.zero_stage != 3 or autotp_size(s.trial) == 1:
         return None
     return (
-        f"checkpoint.resume_world_size {resume_world_size(s.trial)} with {AUTOTP_SIZE} at zero3: DeepSpeed's universal "
-        "checkpoint takes parts that AutoTP cut and stage 3 partitioned for partitions of the whole, and fails; "
-        "use zero1 or zero2"
+        f"checkpoint.resume_world_size {resume_world_size(s.trial)} with {AUTOTP_SIZE} at zero3: "
+        "DeepSpeed's universal checkpoint fails on tensors both cut by AutoTP and partitioned by stage "
+        "3; use zero1 or zero2"
     )
 
 
@@ -107,7 +107,10 @@ def _resumed_cannot_run(s: Situation) -> str | None:
         return None
     what = f"checkpoint.resume_world_size {ranks}"
     if trial.num_nodes > 1:
-        return f"{what} of {trial.world_size} ranks on {trial.num_nodes} nodes: other ranks are those of one node"
+        return (
+            f"{what} of {trial.world_size} ranks on {trial.num_nodes} nodes: resuming on another "
+            "number of ranks works on one node only"
+        )
     if trial.world_size * trial.gradient_accumulation_steps % ranks:
         micro_batches = trial.world_size * trial.gradient_accumulation_steps
         return f"{what}: a step's {micro_batches} micro-batches cannot be divided among {ranks} ranks"

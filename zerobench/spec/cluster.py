@@ -51,8 +51,7 @@ class Cluster:
         """Memory of one GPU. Raises UserError where the catalogue does not know it."""
         if self.gpu.memory_bytes is None:
             raise UserError(
-                f"--gpu: the memory size of {self.gpu.name} is not known; name it in a catalogue of your own, which "
-                f"{CATALOGUE_VARIABLE} names"
+                f"--gpu: memory size of {self.gpu.name} unknown; add it to your own catalogue ({CATALOGUE_VARIABLE})"
             )
         return self.gpu.memory_bytes
 
@@ -98,10 +97,10 @@ def read_cluster(
     ranks, per_node = read_count("--gpus", gpus), read_count("--gpus-per-node", gpus_per_node)
     per_node = min(ranks, per_node)
     if ranks % per_node:
-        raise UserError(f"--gpus: {ranks} GPUs do not fill nodes of {per_node}; see --gpus-per-node")
+        raise UserError(f"--gpus: {ranks} GPUs are not a multiple of {per_node} per node; see --gpus-per-node")
     memory = None if host_memory is None else _read_size("--host-memory", host_memory)
     if memory == 0:
-        raise UserError(f"--host-memory: {host_memory!r}: a node has some; write for example 1TB")
+        raise UserError(f"--host-memory: {host_memory!r}: must be above 0; for example 1TB")
     rate = None if nvme is None else read_rate("--nvme", nvme)
     bandwidth = None if host_bandwidth is None else read_rate("--host-bandwidth", host_bandwidth)
     cluster = Cluster(found, ranks // per_node, per_node, memory, rate, bandwidth)
@@ -121,7 +120,7 @@ def _read_size(option: str, text: str) -> int:
     """Bytes with their unit. Raises UserError, which begins with `option`, without one: nobody means single bytes."""
     number = as_number(text.strip())
     if isinstance(number, int | float) and number > 0:
-        raise UserError(one_line(f"{option}: {as_written(text)} has no unit; write for example 1TB or 512GiB"))
+        raise UserError(one_line(f"{option}: {as_written(text)} has no unit; for example 1TB or 512GiB"))
     return parse_bytes(text, option)
 
 
@@ -129,10 +128,10 @@ def read_rate(option: str, text: str) -> float:
     """Bytes per second, written as `7GB/s`. Raises UserError, which begins with `option`, for anything else."""
     size, slash, per = text.strip().rpartition("/")
     if not slash or per.strip() != "s":
-        raise UserError(one_line(f"{option}: {as_written(text)} is no rate; write for example 7GB/s"))
+        raise UserError(one_line(f"{option}: {as_written(text)} is not a rate; for example 7GB/s"))
     rate = _read_size(option, size)
     if rate == 0:
-        raise UserError(f"{option}: {as_written(text)}: nothing would ever arrive; leave the option out for no drive")
+        raise UserError(f"{option}: {as_written(text)}: must be above 0; drop the option for no drive")
     return float(rate)
 
 
@@ -141,9 +140,7 @@ def read_tokens(option: str, text: str) -> float:
     match = _TOKENS.fullmatch(text.strip())
     number = as_number(match[1]) if match else None
     if match is None or isinstance(number, bool) or not isinstance(number, int | float):
-        raise UserError(
-            one_line(f"{option}: {as_written(text)} is no number of tokens; write for example 300B or 1.5T")
-        )
+        raise UserError(one_line(f"{option}: {as_written(text)} is not a number of tokens; for example 300B or 1.5T"))
     tokens = number * _TIMES[match[2].lower()]
     if not 1 <= tokens <= _MOST_TOKENS:
         raise UserError(

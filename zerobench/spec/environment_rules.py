@@ -22,9 +22,7 @@ def _environment_needs_one_node(s: Situation) -> str | None:
     info = strategy_info(s.trial.strategy)
     if info.environment is None or s.trial.num_nodes == 1:
         return None
-    return (
-        f"{info.name} on {s.trial.num_nodes} nodes: ranks in an environment of their own are started on one node only"
-    )
+    return f"{info.name} on {s.trial.num_nodes} nodes: separate environments work on one node only"
 
 
 def _environment_needs_cpu(s: Situation) -> str | None:
@@ -32,8 +30,8 @@ def _environment_needs_cpu(s: Situation) -> str | None:
     if info.environment is None or not s.on_gpu:
         return None
     return (
-        f"{info.name} on GPUs: zerobench setup {info.environment} makes an environment for CPU ranks; "
-        "set DS_ACCELERATOR=cpu to run all strategies on the CPU"
+        f"{info.name} on GPUs: zerobench setup {info.environment} makes a CPU environment; set "
+        "DS_ACCELERATOR=cpu to run all strategies on the CPU"
     )
 
 
@@ -41,15 +39,15 @@ def _horovod_needs_fp32(s: Situation) -> str | None:
     if s.trial.strategy != "horovod" or s.trial.precision is Precision.FP32:
         return None
     return (
-        f"horovod with precision {s.trial.precision}: its optimizer reduces the gradients of what it updates, which "
-        "are fp32 masters beside a 16-bit model, and its core knows no bf16; use fp32"
+        f"horovod with precision {s.trial.precision}: Horovod would reduce fp32 gradients of master "
+        "weights, and does not support bf16; use fp32"
     )
 
 
 def _horovod_compresses_to_fp16(s: Situation) -> str | None:
     if s.trial.strategy != "horovod" or s.trial.compression in _HOROVOD_COMPRESSIONS:
         return None
-    return f"compression {s.trial.compression} at horovod: Horovod has none and fp16"
+    return f"compression {s.trial.compression} at horovod: Horovod supports none and fp16"
 
 
 def _tensorflow_needs_a_tpu(s: Situation) -> str | None:
@@ -57,10 +55,7 @@ def _tensorflow_needs_a_tpu(s: Situation) -> str | None:
     if trial.strategy != "tensorflow" or trial.tf_strategy is not TfStrategy.TPU or s.machine.has_tpu:
         return None
     others = ", ".join(name for name in TfStrategy if name is not TfStrategy.TPU)
-    return (
-        f"tf_strategy tpu: no TPU answers here: {', '.join(tpu.VARIABLES)} name none, and there is no /dev/accel0; "
-        f"use {others}"
-    )
+    return f"tf_strategy tpu: no TPU found ({', '.join(tpu.VARIABLES)}, /dev/accel0); use {others}"
 
 
 def _tensorflow_server_waits_for_all(s: Situation) -> str | None:
@@ -68,8 +63,8 @@ def _tensorflow_server_waits_for_all(s: Situation) -> str | None:
     if trial.strategy != "tensorflow" or trial.consistency is Consistency.SYNC or not num_servers(trial):
         return None
     return (
-        f"consistency {trial.consistency} at tensorflow: a step of its parameter server is one update here, of all "
-        "workers' gradients; use the strategy parameter-server"
+        f"consistency {trial.consistency} at tensorflow: its parameter server makes one update per step "
+        "from all workers' gradients; use the strategy parameter-server"
     )
 
 
@@ -78,9 +73,11 @@ def _tensorflow_needs_its_models(s: Situation) -> str | None:
     if trial.strategy != "tensorflow":
         return None
     if trial.model.model_type not in _KERAS_MODELS:
-        return f"tensorflow with a model of type {trial.model.model_type}: in Keras there are {_listed(_KERAS_MODELS)}"
+        return (
+            f"tensorflow with a model of type {trial.model.model_type}: Keras models exist for {_listed(_KERAS_MODELS)}"
+        )
     dropout = max(float(complete(trial.model).get(key) or 0) for key in _DROPOUTS)
-    return f"tensorflow with a dropout of {dropout}: the models in Keras have none; set it to 0" if dropout else None
+    return f"tensorflow with a dropout of {dropout}: the Keras models have no dropout; set it to 0" if dropout else None
 
 
 def _tensorflow_needs_fp32(s: Situation) -> str | None:
@@ -88,9 +85,12 @@ def _tensorflow_needs_fp32(s: Situation) -> str | None:
     if trial.strategy != "tensorflow":
         return None
     if trial.precision is not Precision.FP32:
-        return f"tensorflow with precision {trial.precision}: Keras keeps fp32 variables in 16 bits too; use fp32"
+        return (
+            f"tensorflow with precision {trial.precision}: Keras keeps fp32 variables even with 16-bit "
+            "compute; use fp32"
+        )
     if trial.activation_checkpointing:
-        return "activation_checkpointing at tensorflow: the models in Keras keep all activations; set it to false"
+        return "activation_checkpointing at tensorflow: the Keras models keep all activations; set it to false"
     return None
 
 
@@ -101,10 +101,7 @@ def _tensorflow_has_one_of_each(s: Situation) -> str | None:
     if (refused := optimizer_refused(s)) is not None:
         return refused
     if trial.attention is not Attention.SDPA:
-        return (
-            f"attention {trial.attention} at tensorflow: the models in Keras have one attention of their own, written "
-            "out; leave it at sdpa"
-        )
+        return f"attention {trial.attention} at tensorflow: the Keras models have their own attention; leave it at sdpa"
     return None
 
 

@@ -110,7 +110,7 @@ def _candidates(sweep: Sweep, machine: Machine) -> list[_Candidate]:
         identity = (trial.config_hash, trial.evidence, trial.prediction, trial.nvme_path)
         found.setdefault(identity, _Candidate(trial, [])).points.append(point)
     if not found:
-        raise UserError(f"{sweep.where}: exclude: its entries drop every point of the sweep")
+        raise UserError(f"{sweep.where}: exclude: drops every trial of the sweep")
     return sorted(found.values(), key=lambda one: not strategy_info(one.trial.strategy).is_reference)
 
 

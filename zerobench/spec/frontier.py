@@ -69,7 +69,7 @@ def search(
     own, it leads on from the nearest of them. Raises ValueError unless least <= start <= most.
     """
     if not 1 <= least <= start <= most:
-        raise ValueError(f"least {least}, start {start}, most {most}: they must rise from 1")
+        raise ValueError(f"least {least}, start {start}, most {most}: must increase from 1")
     bracket = _Bracket(capacity_bytes, least, most, within, bytes_per_step)
     value = start
     while True:

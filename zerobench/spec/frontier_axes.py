@@ -77,7 +77,7 @@ def _with_sequence(trial: TrialSpec, value: int) -> TrialSpec:
 def _num_layers(trial: TrialSpec) -> int:
     layers = dimensions(trial.model).num_layers
     if layers is None:
-        raise UserError(f"--frontier: model: the config of {trial.model.name} does not say how many layers it has")
+        raise UserError(f"--frontier: model: number of layers unknown for {trial.model.name}")
     return layers
 
 
@@ -104,7 +104,7 @@ FRONTIERS: dict[str, FrontierAxis] = {
     "micro-batch": FrontierAxis(
         "micro-batch",
         1,
-        "sequences a GPU",
+        "sequences per GPU",
         lambda trial: trial.micro_batch_size,
         lambda _: MOST_SEQUENCES,
         _with_micro_batch,
@@ -112,7 +112,7 @@ FRONTIERS: dict[str, FrontierAxis] = {
     "sequence-length": FrontierAxis(
         "sequence-length",
         SEQUENCE_UNIT,
-        "tokens a sequence",
+        "tokens per sequence",
         lambda trial: trial.sequence_length,
         _most_tokens,
         _with_sequence,

@@ -24,7 +24,9 @@ def known_gpu(name: object, field: str = "gpu", also: Sequence[str] = ()) -> Gpu
     choices = list(dict.fromkeys(gpu.name for gpu in catalogue))
     close = _close(name, catalogue) if isinstance(name, str) else []
     hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
-    told = f"{field}: {as_written(name)} is in no hardware catalogue; {hint}choices: {', '.join([*choices, *also])}"
+    told = (
+        f"{field}: {as_written(name)} is not in the hardware catalogue; {hint}choices: {', '.join([*choices, *also])}"
+    )
     raise UserError(one_line(told))
 
 

@@ -115,9 +115,9 @@ def _read(file: Path) -> tuple[Gpu, ...]:
     except OSError as error:
         raise UserError(f"hardware: {file}: {error.strerror or error}") from None
     except (yaml.YAMLError, ValueError, RecursionError) as error:
-        raise UserError(f"hardware: {file}: no YAML: {' '.join(str(error).split())}") from None
+        raise UserError(f"hardware: {file}: invalid YAML: {' '.join(str(error).split())}") from None
     if not isinstance(content, Mapping) or set(content) != {"gpus"}:
-        raise UserError(f"hardware: {file}: a catalogue is a mapping with the one key gpus, a list of GPUs")
+        raise UserError(f"hardware: {file}: a catalogue is a mapping with the key gpus, a list of GPUs")
     try:
         return Catalogue.model_validate(content).gpus
     except ValidationError as error:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 import re
 from pathlib import Path
 from typing import Any
@@ -53,7 +54,7 @@ def load_from_hub(hub_id: str) -> ModelSpec:
     except Exception as error:  # noqa: BLE001 - the client's errors share no base class, and all mean: not there
         reason = _without_client(error) or " ".join(str(error).split())[:200] or type(error).__name__
         raise UserError(
-            f"model: {hub_id!r} is neither a preset nor a path, and its config.json could not be had "
+            f"model: {hub_id!r} is neither a preset nor a path, and its config.json could not be loaded "
             f"from the Hugging Face hub: {reason}"
         ) from None
     return spec_from_config(_read_json(file), name=hub_id, where=f"{hub_id}/config.json", origin=hub_id)
@@ -63,7 +64,7 @@ def _without_client(error: Exception) -> str | None:
     """What to do where the hub's client is not installed; it comes with transformers, which a login node lacks."""
     if not isinstance(error, ModuleNotFoundError) or error.name != "huggingface_hub":
         return None
-    return "huggingface_hub is not installed; name a config.json, or: python -m pip install huggingface_hub"
+    return "huggingface_hub is not installed; give a config.json, or: python -m pip install huggingface_hub"
 
 
 def _config_of_hub(hub_id: str) -> Path:
@@ -99,10 +100,9 @@ def spec_from_config(config: dict[str, Any], *, name: str, where: str, origin: P
     model_type = config.get("model_type")
     if not isinstance(model_type, str) or not model_type:
         raise UserError(
-            f"{where}: model_type: {model_type!r}; it must name the transformers architecture, "
-            "for example llama or gpt2"
+            f"{where}: model_type: {model_type!r}; must be a transformers architecture, for example llama or gpt2"
         )
-    _check_texts({"name": name, **config}, where)
+    _check_values({"name": name, **config}, where)
     kept = _only_the_work(config)
     kept["use_cache"] = False
     if isinstance(kept.get("text_config"), dict):
@@ -117,17 +117,19 @@ def spec_from_config(config: dict[str, Any], *, name: str, where: str, origin: P
     return spec
 
 
-def _check_texts(value: object, where: str) -> None:
-    """JSON can write half a character of two halves, a file's name any bytes; no record can hold either."""
+def _check_values(value: object, where: str) -> None:
+    """JSON can write half a character of two halves, a file's name any bytes, and Python reads NaN: none is taken."""
     if isinstance(value, str) and not _is_text(value):
-        raise UserError(f"{where}: {value!a} is no text: it holds half a character")
+        raise UserError(f"{where}: {value!a} is not valid text: unpaired surrogate")
+    if isinstance(value, float) and not math.isfinite(value):
+        raise UserError(f"{where}: {value} is not a finite number")
     if isinstance(value, dict):
         for key, inner in value.items():
-            _check_texts(key, where)
-            _check_texts(inner, f"{where}: {key}" if _is_text(str(key)) else where)
+            _check_values(key, where)
+            _check_values(inner, f"{where}: {key}" if _is_text(str(key)) else where)
     if isinstance(value, list):
         for inner in value:
-            _check_texts(inner, where)
+            _check_values(inner, where)
 
 
 def _is_text(text: str) -> bool:
@@ -158,7 +160,7 @@ def _read_json(file: Path) -> dict[str, Any]:
     except OSError as error:
         raise UserError(f"model: {str(file)!r}: {error.strerror or error}") from None
     except (ValueError, RecursionError) as error:
-        raise UserError(f"model: {str(file)!r}: no JSON: {' '.join(str(error).split())}") from None
+        raise UserError(f"model: {str(file)!r}: invalid JSON: {' '.join(str(error).split())}") from None
     if not isinstance(config, dict):
         raise UserError(f"model: {str(file)!r}: a transformers config is a JSON object, not {type(config).__name__}")
     return config

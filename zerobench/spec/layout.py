@@ -20,7 +20,7 @@ from zerobench.spec.trial import Evidence
 
 
 def auto_ranks(axis: str, machine: Machine) -> int:
-    """What `auto` means for one axis of the layout: all of the machine."""
+    """What `auto` means for one axis of the layout: all GPUs."""
     counts = {"num_nodes": machine.num_nodes, "gpus_per_node": machine.ranks_per_node}
     return counts.get(axis, machine.num_nodes * machine.ranks_per_node)
 
@@ -41,11 +41,11 @@ def resolve_layout(point: Mapping[str, Any], machine: Machine) -> dict[str, int]
         world = nodes * per_node
     shown = ", ".join(f"{axis} {count}" for axis, count in given.items())
     if world > MAX_RANKS:
-        raise UserError(f"{shown or 'all of the machine'}: {world} ranks; at most {MAX_RANKS}")
+        raise UserError(f"{shown or 'all GPUs'}: {world} ranks; at most {MAX_RANKS}")
     if nodes is None:
         nodes = _nodes(world, per_node, machine, point["evidence"])
     if world % nodes or (per_node is not None and world != nodes * per_node and world >= per_node):
-        raise UserError(f"{shown}: do not multiply; world_size is num_nodes x gpus_per_node")
+        raise UserError(f"{shown}: world_size must be num_nodes x gpus_per_node")
     return {"world_size": world, "num_nodes": nodes, "gpus_per_node": world // nodes}
 
 

@@ -47,7 +47,7 @@ def read_only(text: str) -> Only:
     name = _axis(axis.strip()) if equals else TRIAL_ID
     patterns = tuple(_pattern(name, part) for part in parts)
     if not patterns:
-        raise UserError(one_line(f"--only: {text!r} has no value; write axis=value,... or the start of a trial's id"))
+        raise UserError(one_line(f"--only: {text!r} has no value; give axis=value,... or the start of a trial id"))
     return Only(name, patterns)
 
 

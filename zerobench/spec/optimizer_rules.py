@@ -16,15 +16,15 @@ def _asks_for(s: Situation, info: OptimizerInfo) -> bool:
 
 def _needs_offload(info: OptimizerInfo, s: Situation) -> str | None:
     if _asks_for(s, info) and s.trial.offload_optimizer is Offload.NONE:
-        return f"optimizer {info.name} with offload_optimizer none: {info.title} updates states that lie in host memory"
+        return f"optimizer {info.name} with offload_optimizer none: {info.title} updates states in host memory"
     return None
 
 
 def _needs_device_states(info: OptimizerInfo, s: Situation) -> str | None:
     if _asks_for(s, info) and s.trial.offload_optimizer is not Offload.NONE:
         return (
-            f"optimizer {info.name} with offload_optimizer {s.trial.offload_optimizer}: DeepSpeed would run "
-            f"{OPTIMIZERS[info.instead[0]].title} in its place; ask for {' or '.join(info.instead)}"
+            f"optimizer {info.name} with offload_optimizer {s.trial.offload_optimizer}: DeepSpeed would "
+            f"run {OPTIMIZERS[info.instead[0]].title} instead; use {' or '.join(info.instead)}"
         )
     return None
 
@@ -73,7 +73,7 @@ def _not_saved(s: Situation) -> str | None:
 def _needs_inductor(s: Situation) -> str | None:
     if not OPTIMIZERS[s.trial.optimizer].is_compiled or s.machine.has_inductor:
         return None
-    return f"optimizer {s.trial.optimizer}: its step is compiled by torch.compile, which finds no compiler here"
+    return f"optimizer {s.trial.optimizer}: its step needs torch.compile, which finds no compiler here"
 
 
 _ON_HOST = [info for info in OPTIMIZERS.values() if info.place is StatesPlace.HOST]

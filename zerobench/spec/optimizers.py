@@ -235,8 +235,8 @@ _ADAMS_MOMENTS = (
     State(name="exp_avg", category=Category.FIRST_MOMENT),
     State(name="exp_avg_sq", category=Category.SECOND_MOMENT),
 )
-_NO_KERAS = "Keras' own is not set up here; use adamw or sgd"
-_NEVER_SWAPPED = "no run of it whose states came back from a drive was ever held against its reference; use cpu"
+_NO_KERAS = "not set up for Keras; use adamw or sgd"
+_NEVER_SWAPPED = "not verified with states on NVMe; use cpu"
 _IN_BLOCKS: dict[str, Any] = {"element_bytes": 1, "block_elements": 256, "least_elements": 4096}
 _BETAS = ("lr", "betas", "eps", "weight_decay")
 
@@ -288,7 +288,7 @@ OPTIMIZERS: dict[Optimizer, OptimizerInfo] = {
             factory="adamw",
             torch_class="AdamW",
             torch_settings={"fused": True},
-            refused={"tensorflow": "Keras has one AdamW, which it does not fuse; use adamw"},
+            refused={"tensorflow": "Keras has no fused AdamW; use adamw"},
         ),
         OptimizerInfo(
             name=Optimizer.CPU_ADAM,
@@ -323,12 +323,12 @@ OPTIMIZERS: dict[Optimizer, OptimizerInfo] = {
             temporaries_note="AdamW in 8 bits decodes its moments piece by piece (up to {largest})",
             factory="adamw_8bit",
             torch_class="AdamW8bit",
-            inexact_in_parts="its blocks are cut from what a rank updates, and not from the model's tensors",
+            inexact_in_parts="its quantization blocks are cut from a rank's partition, not from the model's tensors",
             not_on_nvme=_NEVER_SWAPPED,
-            not_saved="a DeepSpeed engine that loads one does not go on as the engine that wrote it; use adamw",
+            not_saved="a DeepSpeed engine does not resume it exactly; use adamw",
             refused={
                 "tensorflow": _NO_KERAS,
-                **dict.fromkeys(("fsdp", "tensor"), "its blocks are no DTensors, of which all states must be; use ddp"),
+                **dict.fromkeys(("fsdp", "tensor"), "its states are not DTensors; use ddp"),
             },
         ),
         OptimizerInfo(
@@ -401,18 +401,18 @@ OPTIMIZERS: dict[Optimizer, OptimizerInfo] = {
                 "stage3.py, step); with hyperparameters.gradient_clipping 0 they are"
             ),
             not_on_nvme=_NEVER_SWAPPED,
-            not_saved="no run of it that went on from a checkpoint was ever held against its reference",
+            not_saved="not verified across a checkpoint",
             is_compiled=True,
             unavailable={
-                **dict.fromkeys(("emulated", "simulated"), "its update is compiled, which takes values"),
-                "formula": "which states a tensor has, and what its update takes, depends on its shape and its name",
+                **dict.fromkeys(("emulated", "simulated"), "its update is compiled, which needs real values"),
+                "formula": "its states and temporaries depend on each tensor's shape and name",
             },
             refused={
                 "tensorflow": _NO_KERAS,
                 **dict.fromkeys(("fsdp", "tensor"), "its update needs whole matrices; use zero1 to zero3"),
                 **dict.fromkeys(
                     ("pipeline", "rpc-pipeline", "parameter-server", "horovod"),
-                    "embeddings are told from other matrices by their names, which are not known there; use ddp",
+                    "it tells embeddings from other matrices by name, and names are unknown there; use ddp",
                 ),
             },
         ),

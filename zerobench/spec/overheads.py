@@ -135,7 +135,7 @@ def overhead_of(gpu_name: str, world_size: int, calibration: Path | None = None)
     Raises UserError: `world_size` below 1, or a calibration file that is not there or not of its form.
     """
     if world_size < 1:
-        raise UserError(f"world_size: {world_size} is no number of ranks; give 1 or more")
+        raise UserError(f"world_size: {world_size} is not a number of ranks; give 1 or more")
     file = calibration or _named_by_environment()
     own = _calibrated(load_calibration(file), gpu_name, world_size) if file else []
     context, context_source = _context(own, gpu_name, file)
@@ -172,7 +172,7 @@ def load_calibration(file: Path) -> Calibration:
     except OSError as error:
         raise UserError(f"calibration: {file}: {error.strerror or error}") from None
     except ValueError:
-        raise UserError(f"calibration: {file}: no YAML: it is not UTF-8 text") from None
+        raise UserError(f"calibration: {file}: invalid YAML: it is not UTF-8 text") from None
     content = load_plain(text, f"calibration: {file}")
     if not isinstance(content, dict) or "gpus" not in content:
         raise UserError(f"calibration: {file}: not a calibration; write one with: zerobench calibrate RUN --out {file}")

@@ -37,11 +37,11 @@ def read_sets(texts: Sequence[str], base: Path) -> Sets:
         name, equals, written = text.partition("=")
         where = f"--set {name.strip()}"
         if not equals:
-            raise UserError(one_line(f"--set: {text!r} is not of the form name=value or name=value,value"))
+            raise UserError(one_line(f"--set: {text!r} is not name=value or name=value,value"))
         name = _full_name(name.strip())
         values = _values(written, where)
         if name not in READERS and not name.startswith("ds_config.") and len(values) > 1:
-            raise UserError(one_line(f"{where}: {written!r} is a list, but it takes one value"))
+            raise UserError(one_line(f"{where}: {written!r} is a list; give one value"))
         sets[name] = _absolute(name, values, base)
     return sets
 

@@ -59,9 +59,7 @@ def _ends(sums: Sequence[int], beside: Sequence[int]) -> list[int]:
 def why_not_divided(trial: TrialSpec, num_stages: int) -> str | None:
     """Why the trial's model cannot be divided into `num_stages` stages; None where it can."""
     if trial.model.model_type not in MODEL_TYPES:
-        return (
-            f"a model of type {trial.model.model_type}: its blocks are not known; use one of {', '.join(MODEL_TYPES)}"
-        )
+        return f"a model of type {trial.model.model_type}: its blocks are unknown; use one of {', '.join(MODEL_TYPES)}"
     num_blocks = dimensions(trial.model).num_layers
     if num_blocks is not None and num_blocks < num_stages:
         return f"its {num_blocks} blocks cannot be divided among {num_stages} stages, which need one each"

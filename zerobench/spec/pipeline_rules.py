@@ -21,8 +21,8 @@ def _deepspeed_pipeline_needs_ranks(s: Situation) -> str | None:
     if not _is_deepspeeds(s) or s.trial.evidence is Evidence.MEASURED:
         return None
     return (
-        f"pipeline_schedule deepspeed {s.trial.evidence}: its engine asks the stage before for the shapes that it "
-        "receives; use 1f1b, or gpipe"
+        f"pipeline_schedule deepspeed {s.trial.evidence}: its engine receives tensor shapes from the "
+        "previous stage; use 1f1b or gpipe"
     )
 
 
@@ -30,8 +30,8 @@ def _deepspeed_pipeline_unties(s: Situation) -> str | None:
     if not _is_deepspeeds(s) or not complete(s.trial.model).get("tie_word_embeddings"):
         return None
     return (
-        "pipeline_schedule deepspeed with tie_word_embeddings true: DeepSpeed's norm of all gradients would count the "
-        "tied one on both stages that hold it; use 1f1b or gpipe, or set it to false"
+        "pipeline_schedule deepspeed with tie_word_embeddings true: DeepSpeed's gradient norm would "
+        "count the tied weight on both stages; use 1f1b or gpipe, or set it to false"
     )
 
 
@@ -42,8 +42,9 @@ def _deepspeed_pipeline_leaves_fp16_unscaled(s: Situation) -> str | None:
     if not _is_deepspeeds(s) or s.trial.precision is not Precision.FP16:
         return None
     return (
-        "pipeline_schedule deepspeed with precision fp16: DeepSpeed divides gradients by the loss scale and does not "
-        "multiply the loss by it, and leaves all stages but the first out of their norm; use 1f1b or gpipe, or bf16"
+        "pipeline_schedule deepspeed with precision fp16: DeepSpeed does not scale the loss but divides "
+        "gradients by the loss scale, and takes their norm on the first stage only; use 1f1b or gpipe, "
+        "or bf16"
     )
 
 
@@ -51,7 +52,7 @@ def _deepspeed_pipeline_cuts_no_matrices(s: Situation) -> str | None:
     parts = autotp_size(s.trial)
     if not _is_deepspeeds(s) or parts == 1:
         return None
-    return f"pipeline_schedule deepspeed with {AUTOTP_SIZE} {parts}: the stages take all ranks; cut matrices at zero0"
+    return f"pipeline_schedule deepspeed with {AUTOTP_SIZE} {parts}: the stages use all ranks; use AutoTP at zero0"
 
 
 def _is_deepspeeds(s: Situation) -> bool:

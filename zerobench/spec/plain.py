@@ -44,7 +44,7 @@ class _Loader(yaml.SafeLoader):
             name = key.value if isinstance(key, yaml.ScalarNode) else None
             if name in seen and name is not None:
                 raise yaml.constructor.ConstructorError(
-                    problem=f"the key {name!r} stands twice", problem_mark=key.start_mark
+                    problem=f"the key {name!r} is given twice", problem_mark=key.start_mark
                 )
             seen.update([name] if name is not None else [])
         return super().construct_mapping(node, deep=deep)
@@ -66,14 +66,14 @@ def load_plain(text: str, where: str) -> Any:
     except yaml.MarkedYAMLError as error:
         mark = error.problem_mark or error.context_mark
         line = "" if mark is None else f"line {mark.line + 1}: "
-        raise UserError(one_line(f"{where}: {line}no YAML: {error.problem or error.context}")) from None
+        raise UserError(one_line(f"{where}: {line}invalid YAML: {error.problem or error.context}")) from None
     except RecursionError:
         raise UserError(f"{where}: nested too deeply; at most {MAX_DEPTH} levels") from None
     except OverflowError as error:
         raise UserError(f"{where}: {error}") from None
     # Explicit tags (`!!int x`) and unprintable characters end in whatever the constructor stumbles over.
     except (yaml.YAMLError, ArithmeticError, AttributeError, LookupError, TypeError, ValueError) as error:
-        raise UserError(one_line(f"{where}: no YAML: {error}")) from None
+        raise UserError(one_line(f"{where}: invalid YAML: {error}")) from None
     check_plain(value, where)
     return value
 
@@ -140,13 +140,13 @@ def _fault(part: object) -> str | None:
     if isinstance(part, int):
         return None if abs(part) <= _LARGEST else "the number does not fit 64 bits"
     if isinstance(part, float):
-        return None if math.isfinite(part) else f"{part!r} is no finite number"
-    return f"a {type(part).__name__} is no plain value; choices: text, number, true, false, null, list, mapping"
+        return None if math.isfinite(part) else f"{part!r} is not a finite number"
+    return f"a {type(part).__name__} is not a plain value; choices: text, number, true, false, null, list, mapping"
 
 
 def _key_fault(key: object) -> str | None:
     if not isinstance(key, str):
-        return f"the key {key!r} is no text; write it in quotes"
+        return f"the key {key!r} is not text; put it in quotes"
     return None if key.isprintable() and key else f"the key {key!r} is empty or unprintable"
 
 

@@ -20,8 +20,8 @@ def sweep_gpu(name: str) -> str:
     """The one GPU that the sweep called `name` names itself. Raises UserError where it names none, or several."""
     names = {gpu for gpu in load_sweep(name).on_cuda.grid.get("gpu", []) if gpu not in {None, AUTO}}
     if len(names) != 1:
-        several = f"the sweep names {len(names)}" if names else "the sweep names none"
-        raise UserError(f"--gpu is missing: {several}; name the one to plan for, for example --gpu h200")
+        several = f"the sweep has {len(names)}" if names else "the sweep has none"
+        raise UserError(f"--gpu is missing: {several}; give the one to plan for, for example --gpu h200")
     return str(names.pop())
 
 

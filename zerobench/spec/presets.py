@@ -170,5 +170,5 @@ def _from_config_field(value: dict[Any, Any]) -> ModelSpec:
 
 def _text(field: str, value: object) -> str:
     if not isinstance(value, str) or not value:
-        raise UserError(f"model: {field}: {value!r} is no name; write a text of at least one character")
+        raise UserError(f"model: {field}: {value!r} is not a name; give at least one character")
     return value

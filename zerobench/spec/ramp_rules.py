@@ -26,14 +26,14 @@ def _ramp_needs_variable_accumulation(s: Situation) -> str | None:
 def _ramp_has_no_formula(s: Situation) -> str | None:
     if s.trial.batch_ramp is None or s.trial.evidence is not Evidence.FORMULA:
         return None
-    return "batch_ramp formula: the closed forms are those of one batch; use simulated, or leave the ramp out"
+    return "batch_ramp formula: closed forms have a fixed batch; use simulated, or drop the ramp"
 
 
 def _ramp_starts_above_batch(s: Situation) -> str | None:
     ramp, full = s.trial.batch_ramp, s.trial.global_batch_tokens
     if ramp is None or ramp.start_tokens < full:
         return None
-    return f"batch_ramp: it starts with {ramp.start_tokens} tokens, and the full batch has {full} ({_product(s.trial)})"
+    return f"batch_ramp: starts with {ramp.start_tokens} tokens; the full batch has {full} ({_product(s.trial)})"
 
 
 def _ramp_not_divisible(s: Situation) -> str | None:
@@ -44,13 +44,14 @@ def _ramp_not_divisible(s: Situation) -> str | None:
     for name, tokens in (("start_tokens", ramp.start_tokens), ("increment_tokens", ramp.increment)):
         if tokens % share:
             return (
-                f"batch_ramp: {name} {tokens} cannot be shared in whole micro-batches; they take multiples of {share} "
-                f"(micro_batch_size x sequence_length x {data_parallel_size(s.trial)} ranks with samples of their own)"
+                f"batch_ramp: {name} {tokens} is not a whole number of micro-batches; use multiples of "
+                f"{share} (micro_batch_size x sequence_length x {data_parallel_size(s.trial)} "
+                "data-parallel ranks)"
             )
     if (full - ramp.start_tokens) % ramp.increment:
         return (
-            f"batch_ramp: from {ramp.start_tokens} tokens in increments of {ramp.increment} it never has the {full} of "
-            f"the full batch ({_product(s.trial)})"
+            f"batch_ramp: from {ramp.start_tokens} tokens in increments of {ramp.increment} never reaches "
+            f"the {full} of the full batch ({_product(s.trial)})"
         )
     return None
 
@@ -63,8 +64,8 @@ def _ramp_outlasts_trial(s: Situation) -> str | None:
     needed = _timed_steps_needed(s.trial, ramp)
     more = "" if needed is None else f"steps.timed to {needed} or more, or "
     return (
-        f"batch_ramp over {ramp.over_tokens} tokens: the trial's last step comes after {seen}, when the batch is not "
-        f"full; set {more}over_tokens to {seen} or less"
+        f"batch_ramp over {ramp.over_tokens} tokens: the trial's last step comes after {seen}, before the "
+        f"batch is full; set {more}over_tokens to {seen} or less"
     )
 
 

@@ -24,18 +24,15 @@ def _not_in_torch(s: Situation) -> str | None:
 
 def _no_gpus(s: Situation) -> str | None:
     if s.on_gpu:
-        return (
-            "on GPUs: torch's RPC is in maintenance mode and what it moves between GPUs is not verified here; "
-            "use pipeline, or CPU ranks (DS_ACCELERATOR=cpu)"
-        )
+        return "on GPUs: torch's RPC is not verified on GPUs; use pipeline, or CPU ranks (DS_ACCELERATOR=cpu)"
     return None
 
 
 def _one_node(s: Situation) -> str | None:
     if s.trial.num_nodes > 1:
         return (
-            f"on {s.trial.num_nodes} nodes: RPC runs whatever is sent to its port, so it listens on the loopback "
-            "interface of one node alone; use pipeline"
+            f"on {s.trial.num_nodes} nodes: RPC executes code from the network, so it is limited to one "
+            "node's loopback interface; use pipeline"
         )
     return None
 
@@ -43,8 +40,8 @@ def _one_node(s: Situation) -> str | None:
 def _tied(s: Situation) -> str | None:
     if complete(s.trial.model).get("tie_word_embeddings"):
         return (
-            "of a model whose head is its embedding: first and last stage would each need the other's gradient of it, "
-            "which distributed autograd does not add up; use a model with untied embeddings"
+            "with tied embeddings: distributed autograd does not sum their gradients across stages; use "
+            "a model with untied embeddings"
         )
     return None
 

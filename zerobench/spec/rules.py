@@ -53,33 +53,28 @@ def why_skipped(situation: Situation) -> Skip | None:
 
 def _offload_needs_stage_1(s: Situation) -> str | None:
     if s.offloads and s.trial.zero_stage == 0:
-        return (
-            f"{s.offloads} at {s.trial.strategy}: DeepSpeed ignores offload at stage 0 without a word; use stage 1 to 3"
-        )
+        return f"{s.offloads} at {s.trial.strategy}: DeepSpeed silently ignores offload at stage 0; use stage 1 to 3"
     return None
 
 
 def _param_offload_needs_stage_3(s: Situation) -> str | None:
     if s.trial.offload_param is not Offload.NONE and s.trial.zero_stage in {0, 1, 2}:
-        return (
-            f"offload_param {s.trial.offload_param} at {s.trial.strategy}: "
-            "parameters are partitioned, and can be offloaded, at stage 3 only"
-        )
+        return f"offload_param {s.trial.offload_param} at {s.trial.strategy}: parameter offload needs stage 3"
     return None
 
 
 def _nvme_needs_stage_3(s: Situation) -> str | None:
     if s.trial.offload_optimizer is Offload.NVME and s.trial.zero_stage in {0, 1, 2}:
         return (
-            f"offload_optimizer nvme at {s.trial.strategy}: DeepSpeed swaps to NVMe at stage 3 only "
-            "and keeps the states in host memory at stages 1 and 2"
+            f"offload_optimizer nvme at {s.trial.strategy}: DeepSpeed swaps to NVMe at stage 3 only; "
+            "stages 1 and 2 would keep the states in host memory"
         )
     return None
 
 
 def _nvme_needs_path(s: Situation) -> str | None:
     if s.swaps and s.trial.nvme_path is None:
-        return f"{s.offloads}: nvme_path is not set; name a folder on the NVMe device (--set nvme_path=...)"
+        return f"{s.offloads}: nvme_path is not set; give a folder on the NVMe device (--set nvme_path=...)"
     return None
 
 
@@ -104,14 +99,14 @@ def _precision_needs_device(s: Situation) -> str | None:
 
 def _nodes_exceed_machine(s: Situation) -> str | None:
     if s.trial.num_nodes > s.machine.num_nodes:
-        return f"num_nodes {s.trial.num_nodes}: only {s.machine.num_nodes} at hand"
+        return f"num_nodes {s.trial.num_nodes}: only {s.machine.num_nodes} available"
     return None
 
 
 def _ranks_exceed_gpus(s: Situation) -> str | None:
     if s.on_gpu and s.trial.gpus_per_node > s.machine.num_gpus:
         gpus = "1 GPU" if s.machine.num_gpus == 1 else f"{s.machine.num_gpus} GPUs"
-        return f"{s.trial.gpus_per_node} ranks on a node that has {gpus}; a rank needs one of its own"
+        return f"{s.trial.gpus_per_node} ranks on a node with {gpus}; each rank needs its own GPU"
     return None
 
 
@@ -119,8 +114,8 @@ def _ranks_exceed_cores(s: Situation) -> str | None:
     most = CPU_RANKS_PER_CORE * s.machine.cpu_cores
     if not s.on_gpu and s.trial.gpus_per_node > most:
         return (
-            f"{s.trial.gpus_per_node} ranks on {s.machine.cpu_cores} CPU cores: "
-            f"at most {most} ({CPU_RANKS_PER_CORE} a core) are started"
+            f"{s.trial.gpus_per_node} ranks on {s.machine.cpu_cores} CPU cores: at most {most} "
+            f"({CPU_RANKS_PER_CORE} per core)"
         )
     return None
 
@@ -136,8 +131,8 @@ def _model_is_not_causal(s: Situation) -> str | None:
         return None
     kind = s.trial.model.model_type
     return (
-        f"model {s.trial.model.name}: transformers has no causal language model of type {kind}, and a sweep trains no "
-        "other; a training script of your own can be watched (zerobench watch)"
+        f"model {s.trial.model.name}: transformers has no causal language model of type {kind}; sweeps "
+        "train causal language models only; for your own script use zerobench watch"
     )
 
 
@@ -158,9 +153,9 @@ def _flash_attention_needs_gpu(s: Situation) -> str | None:
     if s.trial.attention is not Attention.FLASH_ATTENTION_2:
         return None
     if not s.on_gpu:
-        return "attention flash_attention_2: it runs on GPUs only; use sdpa"
+        return "attention flash_attention_2: needs GPUs; use sdpa"
     if s.trial.precision is Precision.FP32:
-        return "attention flash_attention_2 with precision fp32: it computes in fp16 and bf16 only"
+        return "attention flash_attention_2 with precision fp32: supports fp16 and bf16 only"
     if s.trial.evidence.needs_device and not s.machine.has_flash_attention:
         return "attention flash_attention_2: the package flash-attn is not installed"
     return None
@@ -168,7 +163,7 @@ def _flash_attention_needs_gpu(s: Situation) -> str | None:
 
 def _emulated_needs_gpu(s: Situation) -> str | None:
     if s.trial.evidence is Evidence.EMULATED and not s.on_gpu:
-        return "evidence emulated: it is about CPU ranks, and CUDA is emulated; name a GPU (--set gpu=h200)"
+        return "evidence emulated: emulation needs a GPU (--set gpu=h200)"
     return None
 
 
@@ -176,9 +171,9 @@ def _all_ranks_need_emulation(s: Situation) -> str | None:
     if not s.trial.prediction.all_ranks:
         return None
     if s.trial.evidence is not Evidence.EMULATED:
-        return f"rank all with evidence {s.trial.evidence}: all ranks are played on emulated GPUs alone; name one"
+        return f"rank all with evidence {s.trial.evidence}: only emulated trials run all ranks; give one rank"
     if s.trial.world_size > MOST_PEERS:
-        return f"rank all with {s.trial.world_size} ranks: at most {MOST_PEERS} are played together; name one"
+        return f"rank all with {s.trial.world_size} ranks: at most {MOST_PEERS} run together; give one rank"
     return None
 
 
@@ -205,8 +200,9 @@ def _host_memory(s: Situation) -> str | None:
         return None
     whose = f"{ranks} ranks hold" if s.trial.evidence is Evidence.MEASURED else "one rank holds"
     return (
-        f"{s.trial.model.name} ({format_count(s.num_params)} parameters): the states that {whose} in host memory take "
-        f"at least {format_bytes(needed)}, and the node has {format_bytes(s.machine.host_memory_bytes)}"
+        f"{s.trial.model.name} ({format_count(s.num_params)} parameters): the states {whose} in host "
+        f"memory take at least {format_bytes(needed)}; the node has "
+        f"{format_bytes(s.machine.host_memory_bytes)}"
     )
 
 

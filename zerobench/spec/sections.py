@@ -27,7 +27,7 @@ def check_sections(document: Mapping[str, Any], where: str) -> None:
         fields = document.get(section, {})
         if not isinstance(fields, dict):
             known = ", ".join(owner.model_fields)
-            raise UserError(one_line(f"{where}: {section}: {as_written(fields)}: no mapping; choices: {known}"))
+            raise UserError(one_line(f"{where}: {section}: {as_written(fields)}: not a mapping; choices: {known}"))
         refuse_booleans(fields, owner, f"{where}: {section}")
         try:
             values = owner.model_validate(fields).model_dump()
@@ -42,7 +42,7 @@ def refuse_booleans(fields: Mapping[str, Any], owner: type[BaseModel], where: st
     for name, value in fields.items():
         field = owner.model_fields.get(name)
         if isinstance(value, bool) and field is not None and field.annotation in {int, float}:
-            raise UserError(f"{where}: {name}: {str(value).lower()} is no number")
+            raise UserError(f"{where}: {name}: {str(value).lower()} is not a number")
 
 
 def check_data(data: DataSpec, where: str) -> None:
@@ -55,7 +55,7 @@ def check_data(data: DataSpec, where: str) -> None:
         if field not in needed and value:
             kinds = "tokens, text" if field == "path" else "text"
             raise UserError(
-                one_line(f"{where}: data: {field}: {value!r} means nothing to kind {data.kind}; kinds: {kinds}")
+                one_line(f"{where}: data: {field}: {value!r} does not apply to kind {data.kind}; kinds: {kinds}")
             )
         if value and not Path(value).exists():
             raise UserError(one_line(f"{where}: data: {field}: {value!r}: no such file"))
@@ -64,7 +64,7 @@ def check_data(data: DataSpec, where: str) -> None:
 def _refuse_infinite(values: Mapping[str, Any], where: str) -> None:
     for name, value in values.items():
         if isinstance(value, float) and not math.isfinite(value):
-            raise UserError(f"{where}: {name}: {value!r} is no finite number")
+            raise UserError(f"{where}: {name}: {value!r} is not a finite number")
 
 
 def _check_seed(hyperparameters: Mapping[str, Any], where: str) -> None:

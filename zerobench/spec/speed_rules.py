@@ -25,9 +25,9 @@ def _cross_entropy_needs_whole_head(s: Situation) -> str | None:
         return None
     what = f"cross_entropy {s.trial.cross_entropy} at {s.trial.strategy}"
     if "cross_entropy" not in strategy_info(s.trial.strategy).axes:
-        return f"{what}: it computes the loss in a way of its own; use it with {_with('cross_entropy')}"
+        return f"{what}: this strategy has its own loss; use it with {_with('cross_entropy')}"
     if autotp_size(s.trial) > 1:
-        return f"{what}: AutoTP cuts the output head, and each rank has logits of its own words alone"
+        return f"{what}: AutoTP splits the output head's vocabulary across ranks"
     return None
 
 
@@ -35,10 +35,7 @@ def _cross_entropy_needs_plain_head(s: Situation) -> str | None:
     kind = s.trial.model.model_type
     if s.trial.cross_entropy is CrossEntropy.FULL or kind in PLAIN_HEADS:
         return None
-    return (
-        f"cross_entropy {s.trial.cross_entropy}: of {kind} it is not known that its loss is the cross entropy of one "
-        f"matrix's output; it is of {', '.join(PLAIN_HEADS)}"
-    )
+    return f"cross_entropy {s.trial.cross_entropy}: not verified for {kind}; verified for {', '.join(PLAIN_HEADS)}"
 
 
 def _liger_needs_gpu(s: Situation) -> str | None:
@@ -46,13 +43,13 @@ def _liger_needs_gpu(s: Situation) -> str | None:
         return None
     what = "cross_entropy liger"
     if not s.trial.evidence.needs_device:
-        return f"{what} {s.trial.evidence}: what a Triton kernel allocates is not known here; chunked is, by its method"
+        return f"{what} {s.trial.evidence}: Triton kernel allocations are not predicted; use chunked"
     if not s.on_gpu:
-        return f"{what}: a Triton kernel, which needs GPUs; use chunked"
+        return f"{what}: its Triton kernel needs GPUs; use chunked"
     if not s.machine.has_liger:
         return f"{what}: the package liger-kernel is not installed (pip install liger-kernel)"
     if s.trial.precision is Precision.FP16:
-        return f"{what} with precision fp16: it computes gradients before the loss is scaled, and they vanish; use bf16"
+        return f"{what} with precision fp16: gradients are computed before loss scaling and underflow; use bf16"
     return None
 
 
@@ -61,11 +58,11 @@ def _compile_needs_own_loop(s: Situation) -> str | None:
         return None
     what = f"compile {s.trial.compile} at {s.trial.strategy}"
     if "compile" not in strategy_info(s.trial.strategy).axes:
-        return f"{what}: its parts are not compiled here; use it with {_with('compile')}"
+        return f"{what}: not supported; use it with {_with('compile')}"
     if autotp_size(s.trial) > 1:
-        return f"{what}: DeepSpeed compiles a model that AutoTP cuts by a pass of its own, which is not set up here"
+        return f"{what}: not supported with AutoTP"
     if s.trial.compile is Compile.MODEL and s.trial.strategy == "fsdp":
-        return f"{what}: FSDP2 gathers each block's parameters by hooks, which no graph of the whole holds; use blocks"
+        return f"{what}: FSDP2's per-block hooks do not fit into one graph; use blocks"
     return None
 
 
@@ -76,13 +73,13 @@ def _compile_needs_device(s: Situation) -> str | None:
     what = f"compile {s.trial.compile}"
     if not s.trial.evidence.needs_device:
         return (
-            f"{what} {s.trial.evidence}: what inductor's code keeps for backward is decided when it is generated for a "
-            "real device; predict compile none, which is what the ledger measures of a compiled model too"
+            f"{what} {s.trial.evidence}: inductor decides on a real device what is saved for backward; "
+            "predict compile none, which is what the ledger measures of a compiled model too"
         )
     if not s.machine.has_inductor:
-        return f"{what}: torch.compile needs a C++ compiler{' and Triton' if s.on_gpu else ''}, which is not there"
+        return f"{what}: torch.compile needs a C++ compiler{' and Triton' if s.on_gpu else ''}"
     if s.trial.steps.warmup < 1:
-        return f"{what} with steps.warmup 0: it is compiled in the first step that is not under the ledger; set 1"
+        return f"{what} with steps.warmup 0: compilation happens in the first step after the memory step; set 1 or more"
     return None
 
 
@@ -90,8 +87,8 @@ def _kept_operations_need_eager_mode(s: Situation) -> str | None:
     if s.trial.activation_checkpointing != OPERATIONS or s.trial.compile is Compile.NONE:
         return None
     return (
-        f"activation_checkpointing {OPERATIONS} with compile {s.trial.compile}: of compiled code inductor decides what "
-        "is kept for backward; use every-2, or compile none"
+        f"activation_checkpointing {OPERATIONS} with compile {s.trial.compile}: inductor decides what is "
+        "saved for backward; use every-2, or compile none"
     )
 
 
@@ -104,8 +101,8 @@ def _kept_operations_need_no_bias(s: Situation) -> str | None:
     if kind in _WITHOUT_BIAS and not any(config.get(name) for name in ("attention_bias", "mlp_bias")):
         return None
     return (
-        f"activation_checkpointing {OPERATIONS} at zero3: DeepSpeed's linear layer adds a bias in place to a result "
-        f"that is kept, and of {kind} so configured it is not known that it has none; use every-2, or "
+        f"activation_checkpointing {OPERATIONS} at zero3: DeepSpeed's linear layer adds a bias in place "
+        f"to a saved result, and {kind} so configured may have biases; use every-2, or "
         "zero_optimization.memory_efficient_linear false"
     )
 

@@ -31,7 +31,7 @@ _OWN_LOSS = ("cross_entropy",)
 _OWN_FORWARD = (*_OWN_LOSS, "compile", "adapter", "frozen")
 """And of those under which its forward and backward pass are torch's own."""
 
-_OWN_ENVIRONMENT = "its ranks are processes of an environment of its own, which no other world plays"
+_OWN_ENVIRONMENT = "its ranks run in a separate environment; use measured"
 
 _DEEPSPEED = ("ds_config", "ds_config_file")
 
@@ -96,11 +96,11 @@ class StrategyInfo(Spec):
     """Why a checkpoint of it cannot be resumed on another number of ranks; None where it can."""
 
 
-_ALONE = "the driver waits for what other stages compute, and alone there is nobody to answer"
+_ALONE = "the driver waits for the other stages; use measured"
 _PREDICTED = tuple(world for world in Evidence if world is not Evidence.MEASURED)
 _RPC_UNAVAILABLE = {
     **dict.fromkeys(_PREDICTED, _ALONE),
-    Evidence.FORMULA: "no closed form of its memory is written",
+    Evidence.FORMULA: "no closed form for its memory",
 }
 
 
@@ -126,7 +126,7 @@ STRATEGIES: dict[str, StrategyInfo] = {
             is_reference=True,
             paper_stage=0,
             loss_tolerance=0.0,
-            tolerance_reason="it is what the others are held against",
+            tolerance_reason="it is the reference",
             axes=_OWN_FORWARD,
             checkpoint=_TORCH_SAVE,
         ),
@@ -157,10 +157,10 @@ STRATEGIES: dict[str, StrategyInfo] = {
             least_processes=2,
             num_servers=1,
             evidences=tuple(world for world in Evidence if world is not Evidence.FORMULA),
-            unavailable={Evidence.FORMULA: "no closed form of its memory is written; use simulated"},
+            unavailable={Evidence.FORMULA: "no closed form for its memory; use simulated"},
             axes=("consistency", *_OWN_LOSS),
             checkpoint=f"{_TORCH_SAVE} by the server",
-            tolerance_reason="the server adds the workers' gradients in another order than one process accumulates in",
+            tolerance_reason="the server sums the workers' gradients in another order than one process",
         ),
         StrategyInfo(
             name="tensor",
@@ -176,15 +176,15 @@ STRATEGIES: dict[str, StrategyInfo] = {
             least_processes=2,
             divides_batch=False,
             divides_layers=True,
-            fixed_batch="its schedule is made for one number of micro-batches",
+            fixed_batch="its schedule has a fixed number of micro-batches",
             evidences=tuple(world for world in Evidence if world is not Evidence.FORMULA),
-            unavailable={Evidence.FORMULA: "no closed form of a stage's memory is written; use simulated"},
+            unavailable={Evidence.FORMULA: "no closed form for a stage's memory; use simulated"},
             axes=("pipeline_schedule",),
             checkpoint=f"{_DCP}; DeepSpeed's save_checkpoint, for as many stages, where it runs the schedule",
         ),
         StrategyInfo(
             name="rpc-pipeline",
-            summary="stages of layers on remote workers over torch.distributed.rpc, with distributed autograd",
+            summary="pipeline stages on remote workers over torch.distributed.rpc, with distributed autograd",
             uses_deepspeed=False,
             least_processes=2,
             evidences=(Evidence.MEASURED,),
@@ -193,7 +193,7 @@ STRATEGIES: dict[str, StrategyInfo] = {
             divides_layers=True,
             is_driven=True,
             checkpoint=_DCP,
-            tolerance_reason="distributed autograd adds micro-batches' gradients in the order in which they come",
+            tolerance_reason="distributed autograd sums micro-batch gradients in order of arrival",
         ),
         StrategyInfo(
             name="horovod",
@@ -215,7 +215,7 @@ STRATEGIES: dict[str, StrategyInfo] = {
             paper_stage=0,
             packages=("tensorflow",),
             environment="tensorflow",
-            fixed_batch="a step is one graph, traced for one number of micro-batches",
+            fixed_batch="a step is one graph with a fixed number of micro-batches",
             evidences=(Evidence.MEASURED,),
             unavailable=dict.fromkeys(_PREDICTED, _OWN_ENVIRONMENT),
             axes=("tf_strategy",),

@@ -34,7 +34,7 @@ def _strategy_not_in_this_world(s: Situation) -> str | None:
     info, evidence = strategy_info(s.trial.strategy), s.trial.evidence
     if evidence in info.evidences:
         return None
-    return f"{s.trial.strategy} {evidence}: {info.unavailable.get(evidence, 'it cannot be come by in this way')}"
+    return f"{s.trial.strategy} {evidence}: {info.unavailable.get(evidence, 'not supported')}"
 
 
 def _too_few_processes(s: Situation) -> str | None:
@@ -47,7 +47,7 @@ def _too_few_processes(s: Situation) -> str | None:
 def _offload_needs_engine(s: Situation) -> str | None:
     info = strategy_info(s.trial.strategy)
     if s.offloads and info.zero_stage is None and not {"offload_optimizer", "offload_param"} & set(info.axes):
-        return f"{s.offloads} at {s.trial.strategy}: it keeps all states on the device of each rank; use zero1 to zero3"
+        return f"{s.offloads} at {s.trial.strategy}: it cannot offload; use zero1 to zero3"
     return None
 
 
@@ -58,26 +58,26 @@ def _fsdp_offloads_together(s: Situation) -> str | None:
     if Offload.NVME in places:
         return f"{s.offloads} at fsdp: FSDP2 offloads to the CPU only; use zero3"
     return (
-        f"{s.offloads} alone at fsdp: CPUOffloadPolicy keeps parameters, gradients and optimizer states on the host "
-        "together; set both offload_optimizer and offload_param to cpu"
+        f"{s.offloads} alone at fsdp: CPUOffloadPolicy offloads parameters, gradients and optimizer "
+        "states together; set both offload_optimizer and offload_param to cpu"
     )
 
 
 def _compression_needs_ddp(s: Situation) -> str | None:
     if s.trial.compression is not Compression.NONE and "compression" not in strategy_info(s.trial.strategy).axes:
-        return f"compression {s.trial.compression} at {s.trial.strategy}: torch's communication hooks are those of ddp"
+        return f"compression {s.trial.compression} at {s.trial.strategy}: compression hooks need ddp"
     return None
 
 
 def _compression_needs_fp32(s: Situation) -> str | None:
     if s.trial.compression in _BEYOND_FP32 and s.trial.precision is not Precision.FP32:
-        return f"compression {s.trial.compression} with precision {s.trial.precision}: gradients have 16 bits already"
+        return f"compression {s.trial.compression} with precision {s.trial.precision}: gradients are 16-bit already"
     return None
 
 
 def _bf16_compression_needs_nccl(s: Situation) -> str | None:
     if s.trial.compression is Compression.BF16 and not s.on_gpu:
-        return "compression bf16 on gloo: torch's hook takes NCCL alone, which needs GPUs; use fp16"
+        return "compression bf16 on gloo: torch's hook needs NCCL and GPUs; use fp16"
     return None
 
 
@@ -88,14 +88,14 @@ def _powersgd_needs_one_bucket(s: Situation) -> str | None:
     if (s.trial.bucket_bytes or 0) >= needed:
         return None
     return (
-        "compression powersgd on gloo: torch's hook runs its callbacks in another order on each rank where there are "
-        f"several buckets, and hangs; set bucket_bytes to {needed} or more ({format_bytes(needed)}: all gradients)"
+        "compression powersgd on gloo: torch's hook hangs with several buckets (callbacks in different "
+        f"order per rank); set bucket_bytes to {needed} or more ({format_bytes(needed)}: all gradients)"
     )
 
 
 def _compression_needs_warmup(s: Situation) -> str | None:
     if s.trial.compression.starts_late and s.trial.steps.warmup < 1:
-        late = "it begins with the third step, after the memory step"
+        late = "compression starts with the third step, after the memory step"
         return f"compression {s.trial.compression} with steps.warmup 0: {late}"
     return None
 
@@ -103,7 +103,7 @@ def _compression_needs_warmup(s: Situation) -> str | None:
 def _compression_needs_values(s: Situation) -> str | None:
     if s.trial.compression is not Compression.NONE and s.trial.evidence.is_predicted:
         return (
-            f"compression {s.trial.compression} {s.trial.evidence}: what a hook keeps appears over real steps; "
+            f"compression {s.trial.compression} {s.trial.evidence}: hook memory appears over real steps; "
             "use measured or solo"
         )
     return None
@@ -115,9 +115,9 @@ def _workers_cannot_share_batch(s: Situation) -> str | None:
     if not num_servers(trial) or workers < 1 or micro_batches % workers == 0:
         return None
     return (
-        f"{trial.strategy} on {trial.world_size} ranks: {workers} workers cannot share a step's {micro_batches} "
-        f"micro-batches (world_size x gradient_accumulation_steps) evenly, which must stay as many; "
-        f"set gradient_accumulation_steps to a multiple of {workers}"
+        f"{trial.strategy} on {trial.world_size} ranks: {workers} workers cannot evenly share a step's "
+        f"{micro_batches} micro-batches (world_size x gradient_accumulation_steps); set "
+        f"gradient_accumulation_steps to a multiple of {workers}"
     )
 
 
@@ -125,8 +125,8 @@ def _consistency_needs_server(s: Situation) -> str | None:
     if s.trial.consistency is Consistency.SYNC or num_servers(s.trial):
         return None
     return (
-        f"consistency {s.trial.consistency} at {s.trial.strategy}: only the workers of a server can run ahead of each "
-        "other; use parameter-server"
+        f"consistency {s.trial.consistency} at {s.trial.strategy}: only parameter-server workers can run "
+        "asynchronously; use parameter-server"
     )
 
 
@@ -143,10 +143,10 @@ def _autotp_not_divisible(s: Situation) -> str | None:
     if s.trial.world_size % parts:
         return f"{what}: {s.trial.world_size} ranks cannot be divided into groups of {parts}"
     if s.trial.evidence is not Evidence.MEASURED:
-        return f"{what} {s.trial.evidence}: how AutoTP cuts is known of real ranks only; use strategy tensor"
+        return f"{what} {s.trial.evidence}: AutoTP is not predicted; use strategy tensor"
     vocabulary = dimensions(s.trial.model).vocab_size
     if vocabulary is not None and vocabulary % parts:
-        return f"{what}: a vocabulary of {vocabulary} is cut into unequal parts; pad it, or use strategy tensor"
+        return f"{what}: a vocabulary of {vocabulary} splits unevenly; pad it, or use strategy tensor"
     why = why_not_cut(s.trial, parts)
     return None if why is None else f"{what}: {why}"
 

@@ -46,14 +46,14 @@ on the command line from the current one. No key may stand twice, and `5e8` is a
 from __future__ import annotations
 
 import math
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
 from pydantic import Field, ValidationError
 
-from zerobench.errors import UserError, unknown_choice
+from zerobench.errors import UserError, nearest, unknown_choice
 from zerobench.resources import shipped
 from zerobench.spec.axes import HOW, Grid, help_lines, read_grid, replace_axes
 from zerobench.spec.axis_readers import AUTO, MAX_POINTS
@@ -143,7 +143,7 @@ def load_sweep(
     `sets` are `axis=value,...` laid over the file (see overlay), `only` are filters (see only), `repeats` is how
     often each trial runs. Raises UserError, one line, for whatever is wrong in any of them.
     """
-    path = _find(str(name))
+    path = find_sweep(str(name))
     where = f"sweep {name}" if str(name) in shipped_sweeps() else one_line(str(path))
     document = {"name": one_line(path.stem)[:100]} | _read(path, where)
     _validate(document, where)
@@ -156,7 +156,8 @@ def load_sweep(
     return _build(_validate(document, where), where)
 
 
-def _find(name: str) -> Path:
+def find_sweep(name: str, or_models: Iterable[str] = ()) -> Path:
+    """The sweep file called `name`. Raises UserError, for what is almost one of the models that might be meant too."""
     known = shipped_sweeps()
     if name in known:
         return known[name]
@@ -168,6 +169,8 @@ def _find(name: str) -> Path:
         pass
     if "/" in name or name.endswith((".yaml", ".yml")):
         raise UserError(one_line(f"sweep: {name!r}: no such file; shipped sweeps: {', '.join(known)}"))
+    if (models := nearest(name, or_models)) and not nearest(name, known):
+        raise UserError(f"{name!r} is neither a model nor a sweep; did you mean {' or '.join(models)}?")
     raise UserError(one_line(str(unknown_choice("sweep", name, known))))
 
 
@@ -175,12 +178,14 @@ def _read(path: Path, where: str) -> dict[str, Any]:
     """The file's mapping; a key with nothing behind it counts as left out."""
     try:
         if path.stat().st_size > _LARGEST_FILE_BYTES:
-            raise UserError(f"{where}: {path.stat().st_size} bytes are no sweep; at most {_LARGEST_FILE_BYTES}")
+            raise UserError(
+                f"{where}: {path.stat().st_size} bytes, too large for a sweep; at most {_LARGEST_FILE_BYTES}"
+            )
         text = path.read_text(encoding="utf-8")
     except OSError as error:
         raise UserError(f"{where}: {error.strerror or error}") from None
     except UnicodeDecodeError as error:
-        raise UserError(f"{where}: no UTF-8 text: {error.reason} at byte {error.start}") from None
+        raise UserError(f"{where}: not UTF-8 text: {error.reason} at byte {error.start}") from None
     document = load_plain(text, where)
     if not isinstance(document, dict):
         raise UserError(f"{where}: a sweep is a mapping with the keys {', '.join(SweepFile.model_fields)}")
@@ -205,7 +210,7 @@ def _build(file: SweepFile, where: str) -> Sweep:
     axes = read_grid(file.axes, f"{where}: axes")
     for axis in ("model", "strategy"):
         if axis not in axes:
-            raise UserError(f"{where}: axes: {axis} is missing; a sweep names at least model and strategy")
+            raise UserError(f"{where}: axes: {axis} is missing; a sweep needs at least model and strategy")
     on_cpu = replace_axes(axes, read_grid(file.on_cpu, f"{where}: on_cpu"))
     check_data(file.data, where)
     include = [_entry(entry, f"{where}: include[{i}]") for i, entry in enumerate(file.include)]
@@ -223,7 +228,7 @@ def _build(file: SweepFile, where: str) -> Sweep:
 
 def _entry(axes: dict[str, Any], where: str) -> Grid:
     if not axes:
-        raise UserError(f"{where}: {{}} names no axis")
+        raise UserError(f"{where}: {{}} is empty")
     return read_grid(axes, where)
 
 
@@ -250,6 +255,7 @@ def _refuse_idle_axes(sweep: Sweep) -> None:
         if asked and not evidences & set(able):
             there = ", ".join(evidence for evidence in Evidence if evidence in evidences)
             raise UserError(
-                f"{sweep.where}: {axis}: {asked[0]} means nothing to evidence {there}; choices: {', '.join(able)} "
-                f"(--set evidence={Evidence.SIMULATED}), or leave it out (--set {axis}={usual})"
+                f"{sweep.where}: {axis}: {asked[0]} does not apply to evidence {there}; choices: "
+                f"{', '.join(able)} (--set evidence={Evidence.SIMULATED}), or drop it (--set "
+                f"{axis}={usual})"
             )

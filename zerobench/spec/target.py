@@ -75,7 +75,7 @@ class Targets:
         names = ", ".join(dict.fromkeys(self.machine.gpu_names)) or "of unknown name"
         raise UserError(
             one_line(
-                f"gpu: auto: evidence {evidence}: this machine's GPU, {names}, is in no hardware catalogue; name one "
-                "(gpu: h200), or add yours to a file that ZEROBENCH_HARDWARE names"
+                f"gpu: auto: evidence {evidence}: this machine's GPU, {names}, is not in the hardware "
+                "catalogue; give one (gpu: h200), or add yours to the file in ZEROBENCH_HARDWARE"
             )
         )

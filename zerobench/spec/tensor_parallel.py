@@ -15,7 +15,7 @@ MODEL_TYPES = ("llama", "mistral", "qwen2")
 _WHY_NOT = {
     "gpt2": "one projection makes queries, keys and values together, which a cut by columns does not cut by heads",
     "gpt_neox": "one projection makes queries, keys and values together, which a cut by columns does not cut by heads",
-    "qwen3": "each rank would see the gradients of the norms of queries and keys from its own heads only",
+    "qwen3": "query and key norms would get gradients from each rank's own heads only",
 }
 
 
@@ -23,10 +23,10 @@ def why_not_cut(trial: TrialSpec, parts: int) -> str | None:
     """Why the trial's model cannot be cut into `parts`; None where it can."""
     model = trial.model
     if model.model_type not in MODEL_TYPES:
-        because = _WHY_NOT.get(model.model_type, "the plan knows the names of Llama's blocks only")
+        because = _WHY_NOT.get(model.model_type, "only Llama's block names are known")
         return f"a model of type {model.model_type}: {because}; use one of type {', '.join(MODEL_TYPES)}"
     if complete(model).get("tie_word_embeddings"):
-        return "tie_word_embeddings true: the head is cut by rows and the embedding by columns; set it to false"
+        return "tie_word_embeddings true: the head is split by rows, the embedding by columns; set it to false"
     size = dimensions(model)
     for name, value in (
         ("attention heads", size.num_heads),

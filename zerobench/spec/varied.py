@@ -76,7 +76,9 @@ def varied(batch: int, ranks: int, work: Mapping[str, Any], *, tunes: bool) -> V
     if not found:
         given = {"--micro-batch": micro, "--gradient-accumulation": accumulation}
         said = " and ".join(f"{option} {value}" for option, value in given.items() if value is not None)
-        raise UserError(f"--global-batch: {batch} sequences on {ranks} GPUs are {sequences} each, not by {said}")
+        raise UserError(
+            f"--global-batch: {batch} sequences on {ranks} GPUs are {sequences} each, not divisible by {said}"
+        )
     checkpointings = (True,) if work.get("activation_checkpointing") else SELECTIVE if tunes else WHOLE
     return Varied(tuple(found), sequences, checkpointings, sets_keys=tunes)
 

@@ -39,7 +39,7 @@ WORK_AXES = (
         "model",
         read.model,
         "llama-1b",
-        "preset, path of a config.json, hub id, or a mapping (a shape written out)",
+        "preset, path of a config.json, hub id, or a mapping of sizes",
         (column("model", value=lambda spec: spec.model.name), Column("num_params", int)),
         same(lambda spec: spec.model.name),
         told=Told.BY_ENGINE,
@@ -48,7 +48,7 @@ WORK_AXES = (
         "strategy",
         read.strategy,
         "[single, ddp, zero0, zero1, zero2, zero3, fsdp, tensor]",
-        "`zerobench strategies` has all, and what each needs",
+        "all, with requirements: `zerobench strategies`",
         (column("strategy"), column("zero_stage", int, None)),
         same(lambda spec: spec.strategy, always=True),
     ),
@@ -78,15 +78,17 @@ WORK_AXES = (
         "nvme_path",
         read.text,
         "null",
-        "folder on the NVMe device; each run has its own in it",
-        said_by="settings, and names of trials that differ in nothing else",
+        "folder on the NVMe device; runs use subfolders",
+        said_by="settings, and names of otherwise equal trials",
     ),
     Axis(
         "world_size",
         read.ranks,
         "auto",
-        "ranks; auto: every GPU there is, or two CPU ranks. Or num_nodes and gpus_per_node, either of which may be "
-        "auto too. One of the three gives the rest, two give the third.",
+        (
+            "ranks; auto: all GPUs, or two CPU ranks. Or num_nodes and gpus_per_node, also auto; any one or "
+            "two of the three determine the rest."
+        ),
         (
             column("num_nodes", int, lambda value: f"{value} node{'' if value == 1 else 's'}"),
             column("world_size", int, lambda value: f"n{value}"),
@@ -101,7 +103,7 @@ WORK_AXES = (
         "micro_batch_size",
         read.positive,
         "[1, 2]",
-        "sequences a rank and forward pass",
+        "micro-batch size per GPU, in sequences",
         (column("micro_batch_size", int, lambda value: f"mb{value}"),),
         number("mb", "micro batch", lambda spec: spec.micro_batch_size),
         told=Told.BY_ENGINE,
@@ -110,7 +112,7 @@ WORK_AXES = (
         "gradient_accumulation_steps",
         read.positive,
         "1",
-        "micro-batches a rank and step",
+        "gradient accumulation steps",
         (
             column("gradient_accumulation_steps", int, lambda value: f"ga{value}"),
             Column("global_batch_size", int, line=lambda value: f"batch {value}", is_key=False),
@@ -122,8 +124,11 @@ WORK_AXES = (
         "batch_ramp",
         read.batch_ramp,
         "none",
-        "or {start_tokens: 4096, over_tokens: 1e6}: the global batch grows to its size in increments of start_tokens, "
-        "or of increment_tokens. {over_batches: 4}: from one micro-batch a rank, over the tokens of four full batches",
+        (
+            "or {start_tokens: 4096, over_tokens: 1e6}: the global batch grows in increments of "
+            "start_tokens, or of increment_tokens. {over_batches: 4}: from one micro-batch per rank, over "
+            "the tokens of four full batches"
+        ),
         (column("batch_ramp", line=None),),
         unusual(
             "batch_ramp",
@@ -137,7 +142,7 @@ WORK_AXES = (
         "sequence_length",
         read.positive,
         "1024",
-        "tokens a sequence",
+        "tokens per sequence",
         (column("sequence_length", int, lambda value: f"seq{value}"),),
         number("seq", "sequence length", lambda spec: spec.sequence_length),
         told=Told.BY_ENGINE,
@@ -146,8 +151,7 @@ WORK_AXES = (
         "precision",
         read.precision,
         "bf16",
-        "fp32, bf16, fp16; auto: bf16, or fp32 on a processor that is slow at bf16 or was not tried (another node's), "
-        "fp16 on a GPU without bf16",
+        "fp32, bf16, fp16; auto: bf16; fp32 on CPUs with slow or unmeasured bf16; fp16 on GPUs without bf16",
         (column("precision"),),
         same(lambda spec: spec.precision.value),
         told=Told.BY_ENGINE,
@@ -165,24 +169,24 @@ WORK_AXES = (
         "adapter",
         read_adapter,
         "none",
-        "none, or lora-16: adapters of rank 16 beside every matrix but the head's are trained, and nothing else "
-        "(LoRA); lora-16:q_proj+v_proj, or {lora: {rank: 16, targets: [q_proj, v_proj]}}: beside these alone",
-        (column("adapter"),),
-        unusual(
-            "adapter", str, lambda value: f"{value} beside a frozen model", "lora-: rank of the adapters", always=True
+        (
+            "none, or lora-16: LoRA adapters of rank 16 on every matrix but the head; "
+            "lora-16:q_proj+v_proj, or {lora: {rank: 16, targets: [q_proj, v_proj]}}: on these only"
         ),
+        (column("adapter"),),
+        unusual("adapter", str, lambda value: f"{value} on a frozen model", "lora-: rank of the adapters", always=True),
         told=Told.NEVER,
     ),
     Axis(
         "frozen",
         read_frozen,
         "null",
-        "a regular expression: weights in whose names it is found are not trained",
+        "regular expression: weights with matching names are frozen",
         (column("frozen", line=lambda value: f"frozen={value}"),),
         unusual(
             "frozen",
             lambda value: f"frozen={value}",
-            lambda value: f"weights called {value} frozen",
+            lambda value: f"frozen weights: {value}",
             "frozen=: weights that are not trained",
             always=True,
         ),
@@ -192,8 +196,10 @@ WORK_AXES = (
         "activation_checkpointing",
         read_checkpointing,
         "false",
-        "true: each block keeps its input alone, and backward computes the rest again; every-2 (or {every: 2}): one "
-        "block of two does; ops: attention's results and every second matrix product's are kept beside it",
+        (
+            "true: each block keeps only its input and recomputes the rest in backward; every-2 (or {every: "
+            "2}): every second block; ops: also keeps attention outputs and every second matmul output"
+        ),
         (
             column("activation_checkpointing", bool, lambda _: "ckpt", silent=False, value=_is_checkpointed),
             Column("selective_checkpointing", str, _selective, str, since=17),
@@ -220,14 +226,16 @@ WORK_AXES = (
         "cross_entropy",
         read.choice(CrossEntropy),
         "full",
-        "full, chunked (logits of some tokens at a time), liger (its Triton kernel; GPUs), model_dtype (logits whole "
-        "and never in fp32, as many loops of people's own)",
+        (
+            "full, chunked (logits of some tokens at a time), liger (Triton kernel; GPUs), model_dtype "
+            "(full logits, never in fp32, as in many custom loops)"
+        ),
         (column("cross_entropy", line=lambda value: f"ce={value}", silent="full"),),
         unusual(
             "cross_entropy",
             lambda value: f"ce={value}",
             lambda value: f"{value} cross entropy",
-            "ce=: head and loss some tokens at a time, logits never whole; model_dtype: logits never in fp32",
+            "ce=: head and loss computed in chunks of tokens; model_dtype: logits never in fp32",
             always=True,
         ),
         changes_speed=True,
@@ -237,7 +245,7 @@ WORK_AXES = (
         "compile",
         read.choice(Compile),
         "none",
-        "torch.compile of: none, blocks (each by itself), model",
+        "torch.compile: none, blocks (each block), model",
         (column("compile", line=lambda value: f"compile={value}", silent="none"),),
         unusual(
             "compile",
@@ -253,13 +261,13 @@ WORK_AXES = (
         "consistency",
         read.choice(Consistency),
         "sync",
-        "parameter-server: sync (waits for all workers), async (for none)",
+        "parameter-server: sync (waits for all workers) or async",
         (column("consistency", silent="sync"),),
         unusual(
             "consistency",
             str,
-            lambda _: "gradients applied as they come",
-            "async: the server applies each gradient as it comes",
+            lambda _: "asynchronous updates",
+            "async: the server applies each gradient on arrival",
             always=True,
         ),
     ),
@@ -267,15 +275,18 @@ WORK_AXES = (
         "checkpoint",
         read.checkpoint,
         "null",
-        "save after every so many steps and resume in fresh processes: a number of steps, or {every_steps: 4, "
-        "resume_world_size: 1, fault: {rank: 1, step: 6}, folder: /x, keep: false}; fault: this rank is killed when so "
-        "many steps are done",
+        (
+            "save every N steps and resume in fresh processes: N, or {every_steps: 4, resume_world_size: 1, "
+            "fault: {rank: 1, step: 6}, folder: /x, keep: false}; fault: kill this rank after that step"
+        ),
         (column("checkpoint", line=lambda value: f"saved {value}"),),
         Label(
             words.checkpoint_name,
             lambda spec: f"saved {spec.checkpoint}" if spec.checkpoint else "",
-            "save: a checkpoint after every so many steps; to: ranks that it is resumed on; kill=rank@step: a rank "
-            "dies",
+            (
+                "save: checkpoint interval in steps; to: ranks after the resume; kill=rank@step: rank "
+                "killed after that step"
+            ),
         ),
     ),
     Axis(
@@ -301,8 +312,8 @@ WORK_AXES = (
         (column("pipeline_schedule"),),
         Label(
             lambda spec: spec.pipeline_schedule.value if spec.strategy == "pipeline" else "",
-            lambda spec: f"stages in the order of {spec.pipeline_schedule}" if spec.strategy == "pipeline" else "",
-            "1f1b, gpipe: schedule of the pipeline",
+            lambda spec: f"pipeline schedule {spec.pipeline_schedule}" if spec.strategy == "pipeline" else "",
+            "1f1b, gpipe: pipeline schedule",
         ),
         sets_up_engine=True,
     ),

@@ -22,7 +22,7 @@ def _asked(s: Situation) -> str:
 
 def _zeropp_needs_stage_3(s: Situation) -> str | None:
     if _asked(s) and ZEROPP[0] not in strategy_info(s.trial.strategy).axes:
-        return f"{_asked(s)} at {s.trial.strategy}: ZeRO++ changes how DeepSpeed's stage 3 communicates; use zero3"
+        return f"{_asked(s)} at {s.trial.strategy}: ZeRO++ changes stage 3 only; use zero3"
     return None
 
 
@@ -32,10 +32,10 @@ def _mics_needs_fsdp(s: Situation) -> str | None:
     what = f"mics_shard_size {s.trial.mics_shard_size} at {s.trial.strategy}"
     if s.trial.zero_stage == 3:
         return (
-            f"{what}: DeepSpeed has removed MiCS (0.19.8 refuses the key: runtime/config.py, "
-            "_REMOVED_ZERO_CONFIG_KEYS); fsdp divides states in the same way"
+            f"{what}: DeepSpeed has removed MiCS (0.19.8, runtime/config.py, _REMOVED_ZERO_CONFIG_KEYS); "
+            "use fsdp, which shards in the same way"
         )
-    return f"{what}: it does not divide all model states; use fsdp"
+    return f"{what}: this strategy does not shard all model states; use fsdp"
 
 
 def _groups_not_even(s: Situation) -> str | None:
@@ -54,8 +54,8 @@ def _zeropp_groups_ignore_autotp(s: Situation) -> str | None:
     if not grouped or autotp_size(s.trial) == 1:
         return None
     return (
-        f"{_asked(s)} with {AUTOTP_SIZE} {autotp_size(s.trial)}: ZeRO++'s groups are neighbours in the world, to which "
-        "AutoTP has given different parts of the model; use one of the two"
+        f"{_asked(s)} with {AUTOTP_SIZE} {autotp_size(s.trial)}: ZeRO++ groups neighbouring ranks, which "
+        "hold different parts of the model under AutoTP; use one of the two"
     )
 
 
@@ -64,8 +64,8 @@ def _hpz_is_not_swapped(s: Situation) -> str | None:
     if s.trial.hpz_partition_size is None or s.trial.offload_param is not Offload.NVME:
         return None
     return (
-        f"hpz_partition_size {s.trial.hpz_partition_size} with offload_param nvme: DeepSpeed has no swapping of the "
-        "second copy and fails to allocate it; use cpu or none"
+        f"hpz_partition_size {s.trial.hpz_partition_size} with offload_param nvme: DeepSpeed fails to "
+        "allocate the second copy on NVMe; use cpu or none"
     )
 
 
@@ -73,9 +73,9 @@ def _quantizer_needs_gpu(s: Situation) -> str | None:
     if not (s.trial.quantized_weights or s.trial.quantized_gradients):
         return None
     if not s.on_gpu:
-        return f"{_asked(s)} on the CPU: DeepSpeed's quantizer is a CUDA kernel (csrc/quantization); it needs GPUs"
+        return f"{_asked(s)} on the CPU: DeepSpeed's quantizer (csrc/quantization) needs GPUs"
     if s.trial.evidence.needs_device and "fused_adam" in s.machine.missing_kernels:
-        return f"{_asked(s)}: DeepSpeed compiles its quantizer at first use, and the CUDA toolkit (nvcc) is missing"
+        return f"{_asked(s)}: DeepSpeed's quantizer is compiled at first use; the CUDA toolkit (nvcc) is missing"
     return None
 
 
@@ -94,8 +94,8 @@ def _quantized_gradients_need_nodes(s: Situation) -> str | None:
     """stage3.py, __avg_scatter_grads: `num_nodes > 1`."""
     if s.trial.quantized_gradients and s.trial.num_nodes == 1:
         return (
-            "quantized_gradients true on one node: DeepSpeed then reduces unquantized without a word; "
-            "use two nodes or more"
+            "quantized_gradients true on one node: DeepSpeed silently does not quantize on one node; use "
+            "two or more nodes"
         )
     return None
 
@@ -108,8 +108,8 @@ def _quantized_gradients_need_fp16(s: Situation) -> str | None:
     if not s.trial.quantized_gradients or sent_as in {Precision.FP16.value, "float16", "half"}:
         return None
     return (
-        f"quantized_gradients true with gradients sent as {sent_as}: DeepSpeed's kernel reads them as fp16 without "
-        f"converting them; use precision fp16, or ds_config {_COMMUNICATION_TYPE}: fp16"
+        f"quantized_gradients true with gradients sent as {sent_as}: DeepSpeed's kernel reads them as "
+        f"fp16 unconverted; use precision fp16, or ds_config {_COMMUNICATION_TYPE}: fp16"
     )
 
 
@@ -121,7 +121,7 @@ def _zeropp_beyond_formula(s: Situation) -> str | None:
     if not quantized and not offloaded:
         return None
     what = "quantized buffers" if quantized else "an offloaded second copy"
-    return f"{_asked(s)} formula: no closed form of {what} is written; use simulated"
+    return f"{_asked(s)} formula: no closed form for {what}; use simulated"
 
 
 ZEROPP_RULES: dict[str, Rule] = {

@@ -33,11 +33,24 @@ def linear_s(device: Device, tokens: float, inputs: float, outputs: float) -> tu
     return forward, gemm_s(device, tokens, inputs, outputs) + gemm_s(device, inputs, outputs, tokens)
 
 
+def counted_attention_s(device: Device, forward_flops: float, backward_flops: float) -> tuple[float, float]:
+    """The same by the FLOPs that torch counts, of which the causal mask hides half."""
+    rates, peak = device.rates, 2 * device.peak_flops
+    return forward_flops / (peak * rates.attention_forward_share), backward_flops / (
+        peak * rates.attention_backward_share
+    )
+
+
 def attention_s(device: Device, tokens: float, positions: float, width: float) -> tuple[float, float]:
     """Seconds of causal attention forward and backward; `width` is heads times their size."""
-    product = tokens * positions * width  # 2 FLOPs, half of them behind the mask
-    rates, peak = device.rates, device.peak_flops
-    return 2 * product / (peak * rates.attention_forward_share), 5 * product / (peak * rates.attention_backward_share)
+    forward, backward = attention_flops(tokens, positions, width)
+    return counted_attention_s(device, forward, backward)
+
+
+def attention_flops(tokens: float, positions: float, width: float) -> tuple[float, float]:
+    """As torch counts them, forward and backward."""
+    product = 2 * tokens * positions * width
+    return 2 * product, 5 * product
 
 
 def moved_s(device: Device, nbytes: float) -> float:

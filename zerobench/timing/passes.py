@@ -9,6 +9,7 @@ from zerobench.spec.model import ModelSpec
 from zerobench.spec.parameters import count_parameters
 from zerobench.timing.device import Device
 from zerobench.timing.kernels import WORD_BYTES, attention_s, gemm_s, linear_s, moved_s
+from zerobench.timing.rates import Rates
 
 
 @dataclass(frozen=True)
@@ -81,12 +82,11 @@ def passes(
     head_forward, head_backward = linear_s(device, tokens, decoder.hidden, decoder.vocabulary)
     if adapter_rank is not None:
         head_backward = _input_gradient_s(device, tokens, decoder.hidden, decoder.vocabulary)
-    loss = moved_s(device, device.rates.loss_words * tokens * decoder.vocabulary * WORD_BYTES)
     return Passes(
         max(forward, launch),
         max(backward + again, (2 + recomputed) * launch),
         decoder.layers,
-        head_forward + head_backward + loss,
+        head_forward + head_backward + moved_s(device, loss_bytes(decoder, device.rates, tokens)),
     )
 
 
@@ -98,22 +98,29 @@ def _block(
     decoder: Decoder, device: Device, tokens: int, positions: int, adapter_rank: int | None
 ) -> tuple[float, float]:
     """A block's kernels forward and backward, one after another."""
-    hidden, inner = decoder.hidden, decoder.mlp_width
-    linears = [(hidden, decoder.qkv_width), (decoder.attention_width, hidden), (inner, hidden)]
-    linears.append((hidden, (decoder.mlp_matrices - 1) * inner))  # a gate's product is launched with its neighbour's
-    times = [linear_s(device, tokens, inputs, outputs) for inputs, outputs in linears]
+    matrices = linears(decoder)
+    times = [linear_s(device, tokens, inputs, outputs) for inputs, outputs in matrices]
     if adapter_rank is not None:
-        matrices = (3, 1, 1, decoder.mlp_matrices - 1)  # queries, keys and values have an adapter each
+        counts = (3, 1, 1, decoder.mlp_matrices - 1)  # queries, keys and values have an adapter each
         times = [
             _adapted_s(device, tokens, inputs, outputs, adapter_rank * count, count)
-            for (inputs, outputs), count in zip(linears, matrices, strict=True)
+            for (inputs, outputs), count in zip(matrices, counts, strict=True)
         ]
     times.append(attention_s(device, tokens, positions, decoder.attention_width))
-    width = _elementwise_width(decoder)
-    for words, at in ((device.rates.forward_words, 0), (device.rates.backward_words, 1)):
-        moved = moved_s(device, words * tokens * width * WORD_BYTES)
-        times.append((moved, 0.0) if at == 0 else (0.0, moved))
+    moved_forward, moved_backward = elementwise_bytes(decoder, device.rates, tokens)
+    times.append((moved_s(device, moved_forward), moved_s(device, moved_backward)))
     return sum(forward for forward, _ in times), sum(backward for _, backward in times)
+
+
+def linears(decoder: Decoder) -> list[tuple[int, int]]:
+    """Inputs and outputs of a block's matrices; a gate's product is launched with its neighbour's."""
+    hidden, inner = decoder.hidden, decoder.mlp_width
+    return [
+        (hidden, decoder.qkv_width),
+        (decoder.attention_width, hidden),
+        (inner, hidden),
+        (hidden, (decoder.mlp_matrices - 1) * inner),
+    ]
 
 
 def _adapted_s(device: Device, tokens: int, inputs: int, outputs: int, rank: int, count: int) -> tuple[float, float]:
@@ -133,6 +140,17 @@ def _adapted_s(device: Device, tokens: int, inputs: int, outputs: int, rank: int
 def _input_gradient_s(device: Device, tokens: int, inputs: int, outputs: int) -> float:
     """The backward pass of a frozen linear layer: the gradient goes through, and none is its own."""
     return gemm_s(device, tokens, inputs, outputs)
+
+
+def elementwise_bytes(decoder: Decoder, rates: Rates, tokens: float) -> tuple[float, float]:
+    """That a block's elementwise work moves, forward and backward."""
+    moved = tokens * _elementwise_width(decoder) * WORD_BYTES
+    return rates.forward_words * moved, rates.backward_words * moved
+
+
+def loss_bytes(decoder: Decoder, rates: Rates, tokens: float) -> float:
+    """That the loss and its gradient move."""
+    return rates.loss_words * tokens * decoder.vocabulary * WORD_BYTES
 
 
 def _elementwise_width(decoder: Decoder) -> float:

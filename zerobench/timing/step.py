@@ -12,6 +12,7 @@ from dataclasses import dataclass
 
 from zerobench.timing.passes import Passes
 from zerobench.timing.rates import Rates
+from zerobench.timing.replay import UPDATE_CLASS, Timeline
 
 _TENTH = 1.2816
 """Standard deviations between the median of a normal distribution and its tenth and ninetieth percentiles."""
@@ -71,6 +72,18 @@ def step(
     exposed = sum(moved - hides * _hidden(moved, beside, computing.layers) for moved, beside in passes)
     rounds = micro_batches if communication.rounds is None else communication.rounds
     return compute, rounds * exposed, update_s + communication.update_s + rates.step_s
+
+
+def replayed(timeline: Timeline, rates: Rates) -> tuple[float, float, float]:
+    """The same of a step that was replayed; what is not computing in its passes is exposed, whatever it waits for.
+
+    Hidden is what kernels and collectives together take longer than the passes: so long both must have run at once.
+    """
+    exposed = sum(timeline.exposed().values())
+    kernels = sum(seconds for name, seconds in timeline.classes.items() if name != UPDATE_CLASS)
+    hidden = max(0.0, timeline.total_s("communication") + kernels - timeline.passes_s)
+    update = timeline.step_s - timeline.passes_s
+    return timeline.passes_s - exposed, exposed + rates.contention * hidden, update + rates.step_s
 
 
 def _hidden(communication_s: float, compute_s: float, layers: int) -> float:

@@ -94,7 +94,9 @@ def agree(rank: Rank, make: Callable[[], TrialFolder]) -> Agreed:
     if are_several:
         dist.broadcast_object_list(said, src=0)
     if said[0] is None:
-        raise UserError(said[1] or f"rank {rank.rank}: torch.distributed does not run, and only rank 0 makes a folder")
+        raise UserError(
+            said[1] or f"rank {rank.rank}: torch.distributed is not initialized, and only rank 0 makes a folder"
+        )
     folder = TrialFolder(Path(said[0]))
     here = _Here(_Node(rank.hostname, rank.node), _fault_of_making(folder))
     everywhere = [here]
@@ -103,7 +105,7 @@ def agree(rank: Rank, make: Callable[[], TrialFolder]) -> Agreed:
         dist.all_gather_object(everywhere, here)
     for node, fault in everywhere:
         if fault is not None:
-            raise UserError(f"{folder.path}: cannot be made on {node.hostname}: {fault}")
+            raise UserError(f"{folder.path}: cannot be created on {node.hostname}: {fault}")
     nodes = [node for node, _ in everywhere]
     is_first = not are_several or nodes.index(here.node) == dist.get_rank()
     per_node = max(Counter(nodes).values())

@@ -36,7 +36,7 @@ class Passed(threading.Thread):
                     taker(chunk)
                 except (OSError, ValueError) as error:
                     takers.remove(taker)
-                    self.faults.append(f"{self._path.name}: not passed on or not kept from here on: {error}")
+                    self.faults.append(f"{self._path.name}: not passed on or not stored from here: {error}")
         os.close(self._from)
 
     def _keep(self, chunk: bytes) -> None:

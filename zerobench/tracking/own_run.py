@@ -18,8 +18,7 @@ from zerobench.spec.trial import TrialSpec
 from zerobench.store import Plan, PlanEntry
 
 LEDGER_ALONE = (
-    "written when the steps under the ledger were done: the training ended without a word after that, or goes on still;"
-    " the figures of timed steps are not there"
+    "written after the memory steps: the training ended silently after them or is still running; no timed steps"
 )
 """A note of records that nothing has taken the place of."""
 

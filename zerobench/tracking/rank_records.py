@@ -91,10 +91,12 @@ class Found:
         found = cls(folder, agreed.ranks_per_node, rank, trial, watched_folder() == folder, path, None, agreed.speaks)
         found.sampler = found._start_sampler() if agreed.is_first_of_node else None
         if work.has_stepped:
-            found.notes.append("the engine had stepped before: its first step, which makes the states, was not seen")
-        found.notes.append("a step's time begins with its forward pass: waiting for data between steps is not in it")
+            found.notes.append(
+                "the engine had stepped before: its first step, which creates the optimizer states, was not tracked"
+            )
+        found.notes.append("step times start with the forward pass and exclude data loading")
         if _PINNED not in os.environ:
-            found.notes.append("malloc is not pinned: resident sizes hold memory that was freed and kept")
+            found.notes.append("malloc is not pinned: RSS includes freed memory")
         return found
 
     def _start_sampler(self) -> Sampler | None:
@@ -235,7 +237,7 @@ def _write_trial(found: Found, trial: TrialSpec, notes: Sequence[str]) -> None:
         ranks_expected=trial.world_size,
         ranks_reported=len(ranks),
         nvml=read_nvml(folder),
-        notes=[*notes, *([f"{missing} ranks had written no record {patience_s:g} s after rank 0"] if missing else [])],
+        notes=[*notes, *([f"{missing} ranks without a record {patience_s:g} s after rank 0"] if missing else [])],
     )
     write_whole(folder.record, record.model_dump_json(indent=1))
 

@@ -25,16 +25,16 @@ def classify_script(ending: Ending) -> ScriptOutcome:
         return _interrupted(tracked=bool(ending.records) and is_whole and not failed and not ending.missing)
     code = _real_code(ending.exit_code)
     if code == 0:
-        notes = [f"rank {record.rank} recorded a failure, and the script ended well all the same" for record in failed]
+        notes = [f"rank {record.rank} recorded a failure, but the script succeeded" for record in failed]
         return Status.COMPLETED, None, notes
     if ending.oom and code == -signal.SIGKILL:
-        message = "a process of the script was killed by the kernel for want of host memory"
+        message = "a process of the script was killed by the kernel (out of host memory)"
         return Status.OUT_OF_HOST_MEMORY, Failure(message=message, evidence=ending.oom), []
     # A record of tracked steps that went well says nothing of how the rank's process ended later.
     cause = first_failure(replace(ending, records=failed))
     if cause is not None:
         return *cause, []
-    who = "the command" if code == ending.exit_code else "the first of the command's processes to fail"
+    who = "the command" if code == ending.exit_code else "the first process to fail"
     message = f"{who} {how_ended(code)}"
     evidence = with_last_lines(f"exit status {ending.exit_code}", ending)
     return Status.CRASH, Failure(message=message, evidence=evidence), []
@@ -42,8 +42,8 @@ def classify_script(ending: Ending) -> ScriptOutcome:
 
 def _interrupted(*, tracked: bool) -> ScriptOutcome:
     if tracked:
-        return Status.COMPLETED, None, ["the script was stopped after all of its tracked steps had been measured"]
-    return Status.INTERRUPTED, Failure(message="stopped before it had ended"), []
+        return Status.COMPLETED, None, ["the script was stopped after its last tracked step"]
+    return Status.INTERRUPTED, Failure(message="stopped before its end"), []
 
 
 def _real_code(code: int | None) -> int | None:

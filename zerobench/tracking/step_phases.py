@@ -92,7 +92,7 @@ class StepPhases:
         """Account for start-up after it, by the allocator's history of it (Ledger.look_back)."""
         self.ledger.look_back(StepKind.FIRST, Phase.INIT)
         if self.rows is not None:
-            self.rows.note(StepKind.FIRST, Phase.INIT)
+            self.rows.note(StepKind.FIRST, Phase.INIT, self.ledger.peak_occupied_bytes)
 
     def open(self) -> None:
         """Begin a step."""

@@ -69,7 +69,9 @@ def track(
 
     """
     if not all(hasattr(engine, method) for method in ("backward", "step", "is_gradient_accumulation_boundary")):
-        raise UserError(f"engine: {type(engine).__name__} is no DeepSpeed engine; give what deepspeed.initialize gave")
+        raise UserError(
+            f"engine: {type(engine).__name__} is not a DeepSpeed engine; give the engine from deepspeed.initialize"
+        )
     try:
         steps = StepsSpec(warmup=warmup, memory=memory, timed=timed)
     except ValidationError as error:
@@ -172,8 +174,7 @@ class Tracker:
         steps = self._steps
         steps.drop(None)
         self._found.notes.append(
-            f"the training ended after {steps.index} of {len(steps.kinds)} tracked steps:"
-            " the figures of the others are not there"
+            f"the training ended after {steps.index} of {len(steps.kinds)} tracked steps: no figures of the others"
         )
         self._finish()
 
@@ -241,7 +242,7 @@ class Tracker:
     def step_begins(self) -> None:
         """The update begins; where no backward pass was seen, the phases cannot be told apart."""
         if self._steps.phase is Phase.FORWARD:
-            self._found.note_once("loss.backward() went past engine.backward(): its pass stands in the forward phase")
+            self._found.note_once("loss.backward() was called instead of engine.backward(): its pass counts as forward")
         self._steps.sites.after_forward = False
         if self._steps.is_open:
             self._steps.enter(Phase.STEP)
@@ -265,11 +266,11 @@ class Tracker:
 
     def _give_up(self, error: Exception) -> None:
         """The tracker itself failed: say so, and let the training go on without it."""
-        self._found.notes.append(f"the tracker failed and let go of the engine: {type(error).__name__}: {error}")
+        self._found.notes.append(f"the tracker failed and detached from the engine: {type(error).__name__}: {error}")
         try:
             self._steps.drop(error)
         except Exception as second:  # noqa: BLE001 -- the engine must be let go of whatever happens
-            self._found.notes.append(f"and again while letting go: {type(second).__name__}: {second}")
+            self._found.notes.append(f"and again while detaching: {type(second).__name__}: {second}")
         self._finish()
 
     def _finish(self) -> None:

@@ -27,7 +27,7 @@ class TrainerCallback(transformers.TrainerCallback):  # type: ignore[misc] # tra
         """The engine stands: begin."""
         engine = find_engine(kwargs.get("model"))
         if engine is None:
-            warnings.warn("zerobench: this Trainer runs no DeepSpeed engine; nothing is tracked", stacklevel=2)
+            warnings.warn("zerobench: this Trainer does not use DeepSpeed; nothing is tracked", stacklevel=2)
             return
         self.tracker = track(engine, **self._options)
 

@@ -80,7 +80,7 @@ def watch(command: Sequence[str], *, name: str | None, interval_s: float, report
 def _program(command: Sequence[str]) -> str:
     """Where the command lies. Raises UserError: nowhere."""
     if not command:
-        raise UserError("COMMAND: none was given; write it after two dashes: zerobench watch -- deepspeed train.py")
+        raise UserError("COMMAND is missing; give it after two dashes: zerobench watch -- deepspeed train.py")
     found = shutil.which(command[0])
     if found is None:
         raise UserError(f"COMMAND: {command[0]!r} is not found, or is not executable")
@@ -115,7 +115,7 @@ def _record(
 ) -> TrialRecord:
     status, failure, more = classify_script(ending)
     if trial.num_nodes > 1:
-        more = [*more, f"host memory was watched on {host.hostname} alone, one of {trial.num_nodes} nodes"]
+        more = [*more, f"host memory sampled on {host.hostname} only, one of {trial.num_nodes} nodes"]
     others = [found for path in folder.nvml_summaries() if (found := _read_summary(path)) is not None]
     record = TrialRecord(
         run_id=run.run_id,

@@ -7,8 +7,8 @@ from typing import Any, Protocol
 
 import torch
 
-from zerobench.ds_config import departures
 from zerobench.errors import UserError
+from zerobench.formulas.deepspeed.departures import departures
 from zerobench.memory.engine_config import engine_config
 from zerobench.memory.engine_tensors import Named, walk_deepspeed
 from zerobench.spec.trial import StepsSpec, TrialSpec

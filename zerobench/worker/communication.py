@@ -24,6 +24,7 @@ from torch._C._autograd import DeviceType
 
 from zerobench.memory.device import Device
 from zerobench.records import CommunicationTime
+from zerobench.timing.replay import merged, outside
 
 Span = tuple[float, float]
 """Start and end in nanoseconds."""
@@ -75,37 +76,13 @@ def summary(events: Iterable[Event], step_s: float) -> CommunicationTime:
     works = [event for event in known if event.on_device or event.name.startswith("aten::")]
     under_way = merged((one.start_ns, one.end_ns) for one in talks)
     computing = merged((one.start_ns, one.end_ns) for one in works if not one.name.startswith(_LIBRARIES))
-    in_flight = _length(under_way)
     return CommunicationTime(
         step_s=step_s,
         calls=len(talks),
-        in_flight_s=in_flight / 1e9,
-        exposed_s=(in_flight - _common(under_way, computing)) / 1e9,
+        in_flight_s=_length(under_way) / 1e9,
+        exposed_s=_length(part for span in under_way for part in outside(*span, computing)) / 1e9,
     )
-
-
-def merged(spans: Iterable[Span]) -> list[Span]:
-    """The same time in spans that do not touch, in order."""
-    found: list[Span] = []
-    for start, end in sorted(spans):
-        if found and start <= found[-1][1]:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
-        else:
-            found.append((start, end))
-    return found
 
 
 def _length(spans: Iterable[Span]) -> float:
     return sum(end - start for start, end in spans)
-
-
-def _common(one: list[Span], other: list[Span]) -> float:
-    """How long both are; each merged."""
-    total, i, j = 0.0, 0, 0
-    while i < len(one) and j < len(other):
-        total += max(0.0, min(one[i][1], other[j][1]) - max(one[i][0], other[j][0]))
-        if one[i][1] <= other[j][1]:
-            i += 1
-        else:
-            j += 1
-    return total

@@ -103,13 +103,13 @@ class CompilationWatch:
         found = self.record()
         if found is None:
             return []
-        said = ["compile: memory rows are those of the uncompiled model, which the steps under the ledger run"]
+        said = ["compile: memory rows are of the uncompiled model, which runs in the memory steps"]
         if found.num_graphs == 0:
-            said.append("compile: torch.compile made no graph of anything")
+            said.append("compile: torch.compile captured no graph")
         if found.num_graphs_in_timed_steps:
             said.append(
-                f"compile: {found.num_graphs_in_timed_steps} graphs were compiled within timed steps, whose times hold "
-                "that; more warm-up steps would take them out"
+                f"compile: {found.num_graphs_in_timed_steps} graphs were compiled during timed steps; "
+                "more warm-up steps would exclude that"
             )
         return said
 

@@ -13,9 +13,7 @@ import torch
 
 GradNorm = torch.Tensor | float
 
-_NOT_CLIPPED = (
-    "gradient_clipping is 0: the norm of the gradients is computed in warm-up steps alone, where it slows no timed step"
-)
+_NOT_CLIPPED = "gradient_clipping is 0: gradient norms are computed in warm-up steps only, to keep timed steps fast"
 
 
 class GradNorms:
@@ -64,5 +62,5 @@ class GradNorms:
         if not self._are_kept:
             return []
         if self._unknown is not None:
-            return [f"the norm of the gradients is not known: {self._unknown}"]
+            return [f"gradient norm unknown: {self._unknown}"]
         return [_NOT_CLIPPED] if not self._clipping and None in self.values() else []

@@ -13,9 +13,10 @@ import torch
 
 from zerobench import kernels
 from zerobench.checkpoint_saves import Checkpoints
-from zerobench.ds_config import departures, swap_folder
+from zerobench.ds_config import swap_folder
 from zerobench.environments import running_in
 from zerobench.folder import TrialFolder
+from zerobench.formulas.deepspeed.departures import departures
 from zerobench.memory.course import write_courses
 from zerobench.memory.device import Device
 from zerobench.memory.engine_config import count_parameters_built, weights_built
@@ -48,8 +49,8 @@ from zerobench.worker.worlds import make_world
 _UNDER_LEDGER = {"first": StepKind.FIRST, "memory": StepKind.STEADY}
 
 _UNKNOWN_PROCESS = (
-    "batch_ramp: the steady step comes after steps were timed, when malloc keeps what is freed: what the kernel tells "
-    "of the process (rest_of_process, resident bytes) is not available for it"
+    "batch_ramp: the steady step runs after timed steps, when malloc keeps freed memory: rest_of_process "
+    "and resident bytes are not available for it"
 )
 
 _NOTED_BYTES = 64 * 1024
@@ -323,6 +324,7 @@ class RankRun:
         record.staleness_steps = None if self.world.is_alone else strategy.staleness_steps
         record.flops = self.world.traffic.flops()
         record.nvme = list(self._nvme.traffic.values())
+        record.step_trace = self.world.traffic.trace()
         record.notes += self._ledger.notes
         record.notes += [
             f"unattributed: {nbytes:,} bytes allocated at {site}"

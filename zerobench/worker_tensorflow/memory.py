@@ -58,8 +58,8 @@ class ProcessGrowth:
     """Of a CPU: what the process has grown by since this was made."""
 
     note = (
-        "device memory is what the process grew by since before the model was built; of it only variables have names: "
-        "gradients and activations live inside TensorFlow's graph and are in unattributed"
+        "device memory is process growth since before the model was built; only variables are named: "
+        "gradients and activations are inside TensorFlow's graph, in unattributed"
     )
 
     def __init__(self) -> None:
@@ -89,8 +89,8 @@ class TpuMemory:
     """
 
     note = (
-        "device memory is what TensorFlow says that the TPU's cores hold; of it only variables have names: gradients "
-        "and activations live inside XLA's program and are in unattributed"
+        "device memory is TensorFlow's figure for the TPU cores; only variables are named: gradients and "
+        "activations are inside XLA's program, in unattributed"
     )
 
     def __init__(self, devices: Sequence[str]) -> None:

@@ -39,12 +39,12 @@ from zerobench.worker_tensorflow.start import Start, samples_of
 _ON_SERVER = "/job:ps/task:0/device:CPU:0"
 
 SERVER_NOTE = (
-    "the server's process is the coordinator's too: what its graphs take is within unattributed; gradients are the "
+    "the server process is also the coordinator: its graphs are in unattributed; gradients are the "
     "accumulators that the workers add to"
 )
 WORKER_NOTE = (
-    "a worker of TensorFlow's parameter server holds no variables: the weights that it reads for a step, its gradients "
-    "and activations live inside TensorFlow's graph and are in unattributed"
+    "a worker of TensorFlow's parameter server has no variables: its weights for a step, gradients and "
+    "activations are inside TensorFlow's graph, in unattributed"
 )
 
 

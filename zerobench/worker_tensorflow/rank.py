@@ -33,8 +33,8 @@ from zerobench.worker_tensorflow.start import Start
 
 _UNDER_LEDGER = {"first": StepKind.FIRST, "memory": StepKind.STEADY}
 _ONE_GRAPH = (
-    "a step is one graph: forward, backward and update are one phase, step, and have no times of their own; the norm "
-    "of the gradients stays within it and is not known"
+    "a step is one graph: forward, backward and update are one phase, step, without separate times; "
+    "gradient norm unknown"
 )
 
 

@@ -13,6 +13,7 @@ from tests.report.sample_run import completed_trial, failed_trial, spec
 from zerobench.errors import UserError
 from zerobench.records import Failure, NvmlDevice, NvmlSummary
 from zerobench.report.trials import Trial
+from zerobench.spec.trial import Evidence, PredictionSpec
 
 GIB = 2**30
 PEAK = Figure("work", "7B zero1 n8", 0, "steady", "backward", "device", "peak", 1000)
@@ -75,6 +76,16 @@ def test_cells_that_do_not_fit_are_held_against_what_was_said(
     said = Figure(trial.spec.config_hash, "7B zero1 n1", 0, "", "", "device", NEEDED, needed_gib * GIB)
     [line] = [line for line in as_markdown([said], [trial], [], "abc").splitlines() if "7B zero1 n1" in line]
     assert verdict in line
+
+
+def test_a_run_on_emulated_gpus_says_so_and_is_held_against_the_catalogues_memory() -> None:
+    trial = _ran(out_of_memory=True)
+    how = {"evidence": Evidence.EMULATED, "prediction": PredictionSpec(gpu="A100 SXM 40GB")}
+    trial = replace(trial, spec=trial.spec.model_copy(update=how))
+    said = Figure(trial.spec.config_hash, "7B zero1 n1", 0, "", "", "device", NEEDED, 100 * GIB)
+    text = as_markdown([said], [trial], [], "abc")
+    assert "# Predicted by simulation, then played on an emulated GPU" in text
+    assert "as predicted" in next(line for line in text.splitlines() if "7B zero1 n1" in line)
 
 
 def test_a_cell_that_was_said_to_fit_and_did_is_not_listed() -> None:

@@ -3,12 +3,14 @@
 from __future__ import annotations
 
 import re
+from dataclasses import replace
 
 import pytest
 
 from tests.report.charts.drawing import root_of, said, texts
 from zerobench.records import Place
 from zerobench.report.charts import bars
+from zerobench.report.charts.bar_marks import cut
 from zerobench.report.charts.stack import ORDER, stacked
 from zerobench.report.figure import Figure
 from zerobench.report.frames.run_frames import RunFrames
@@ -93,7 +95,7 @@ def test_the_capacity_is_a_line_where_bars_reach_near_it_and_else_a_sentence(
     assert max(bar.whole for bar in stacked(scaling_frames.figures, Place.DEVICE)) > 0.25 * 80 * GIB
     assert "device capacity: 80.00 GiB" in said(near)
     assert "capacity 80 GiB" in texts(near)
-    assert "far outside the chart" in device.caption
+    assert "beyond the chart" in device.caption
     assert not any("capacity" in text for text in [*said(device), *texts(device)])
 
 
@@ -121,7 +123,7 @@ def test_predictions_are_hatched_and_measurements_are_not(
 
 def test_a_trial_that_did_not_fit_is_named_and_one_that_is_not_believed_marked(device: Figure) -> None:
     assert "zero0 mb64" in texts(device)
-    assert "did not fit: out of device memory" in texts(device)
+    assert "out of device memory" in texts(device)
     assert "! zero1 mb4 ga2" in texts(device)
     assert "differ from the reference" in device.caption
 
@@ -131,7 +133,7 @@ def test_a_pale_tail_reaches_from_the_peak_to_what_the_trial_needs(gpu_frames: R
     needed = bar.one.summary.device_needed_bytes
     assert needed is not None
     assert bar.reach == needed > bar.whole
-    assert f"zero3, start-up, slack, CUDA context, NCCL: {format_bytes(needed - bar.whole)}" in said(device)
+    assert f"zero3, start-up, allocator slack, CUDA context, NCCL: {format_bytes(needed - bar.whole)}" in said(device)
     assert f"{bar.whole / GIB:.2f}, needs {needed / GIB:.2f} GiB" in texts(device)
 
 
@@ -142,3 +144,18 @@ def test_memory_of_the_host_is_drawn_where_something_is_offloaded(
     assert any("first moment (optimizer states)" in text for text in said(figure))
     assert not any("process" in text for text in said(figure))
     assert bars.host_figure(cpu_frames) is None
+
+
+def test_a_bar_of_another_order_of_magnitude_is_cut_off_and_keeps_its_figure(gpu_frames: RunFrames) -> None:
+    known = stacked(gpu_frames.figures, Place.DEVICE)
+    giant = max(known, key=lambda bar: bar.reach)
+    small = [bar for bar in known if bar is not giant]
+    longest = max(bar.reach for bar in small)
+    grown = [replace(part, end=50 * longest) if part is giant.parts[-1] else part for part in giant.parts]
+    bars = cut([*small, replace(giant, parts=grown)], 0)
+    (shown,) = [bar for bar in bars if bar.is_cut]
+    assert shown.name == giant.name
+    assert shown.reach == round(1.3 * longest)
+    assert shown.needed == 50 * longest
+    assert not any(bar.is_cut for bar in cut(known, 0))
+    assert not any(bar.is_cut for bar in cut([*small, replace(giant, parts=grown)], 30 * longest))

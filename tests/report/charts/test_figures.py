@@ -16,6 +16,7 @@ from zerobench.report.frames.run_frames import RunFrames, run_frames
 
 GPU = [
     "memory-per-gpu",
+    "model-states",
     "memory-of-host",
     "memory-within-a-step",
     "nvml-to-categories",
@@ -25,6 +26,7 @@ GPU = [
 ]
 SCALING = [
     "memory-per-gpu",
+    "model-states",
     "memory-over-model-size",
     "memory-over-world-size",
     "memory-within-a-step",

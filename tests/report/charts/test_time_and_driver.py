@@ -34,7 +34,7 @@ def test_a_phase_says_its_peak_and_what_is_left_at_its_end(
         if (row["step"], row["place"]) == ("steady", "device")
     ]
     peak, live = format_bytes(row["peak_bytes"]), format_bytes(row["live_bytes"])
-    assert f"zero3, backward in 158 ms: {peak} at the peak, {live} at the end" in said(figure)
+    assert f"zero3, backward in 158 ms: peak {peak}, {live} at the end" in said(figure)
     assert {"forward", "backward", "step"} <= set(texts(figure))
 
 
@@ -46,7 +46,7 @@ def test_samples_of_the_driver_lie_over_the_step_they_were_taken_in(gpu_figures:
     inside = [tick for tick in range(400) if begin <= tick / 10 <= begin + 1.52]
     found = [text for text in said(figure) if text.startswith("single n1 ga8, NVML: ")]
     assert [round(numbers(text.partition("NVML:")[2])[0]) for text in found] == inside
-    assert "used memory by NVML" in figure.caption
+    assert "memory used by NVML" in figure.caption
 
 
 def test_of_many_samples_the_peak_is_never_lost() -> None:
@@ -77,11 +77,11 @@ def test_the_waterfall_is_that_of_the_fullest_device_and_adds_up(
     assert found is not None
     steps = waterfall.steps_of(found)
     levels = [step for step in steps if step.is_level]
-    assert [step.name for step in levels] == ["used (NVML)", "reserved by torch", "in tensors"]
+    assert [step.name for step in levels] == ["used (NVML)", "reserved by torch", "tensors"]
     for level, below in zip(levels, [*levels[1:], None], strict=True):
         parts = steps[steps.index(level) + 1 : steps.index(below) if below else None]
         assert level.num_bytes - sum(part.num_bytes for part in parts) == (below.num_bytes if below else 0)
-    assert f"used (NVML): {format_bytes(found.used_bytes)}, 100 % of what is used" in said(figure)
+    assert f"used (NVML): {format_bytes(found.used_bytes)}, 100 % of used memory" in said(figure)
     assert f"CUDA context: {format_bytes(514 * MIB)}" in " ".join(said(figure))
     assert len(figure.table) == len(steps)
 
@@ -108,13 +108,13 @@ def test_the_course_of_a_step_is_drawn_by_category_with_its_peak_and_sites(tmp_p
     figure = course.figure(frames)
     assert figure is not None
     label = {one.trial_id: one.marked_label for one in frames.figures}[trials[0].spec.trial_id]
-    site = "allocated mostly at deepspeed/engine.py:step"
+    site = "main allocation site: deepspeed/engine.py:step"
     assert f"{label}, optimizer step, gradients: up to 3.00 MiB\n{site}" in said(figure)
     assert {"start-up", "forward", "backward", "optimizer step", "peak 4.00 MiB", "peak 901.00 MiB"} <= set(
         texts(figure)
     )
     assert [text for text in texts(figure) if "(own axis)" in text] != []
-    assert list(figure.table.columns) == ["trial", "phase", "category", "largest (MiB)", "mostly allocated at"]
+    assert list(figure.table.columns) == ["trial", "phase", "category", "largest (MiB)", "main allocation site"]
     drawn_by_blocks = timeline.figure(frames)
     assert drawn_by_blocks is not None
     assert label not in set(drawn_by_blocks.table["trial"])

@@ -138,7 +138,7 @@ def test_memory_fails_above_its_limit_and_not_at_it(tmp_path: Path, limit: str, 
     found = verdict(comparison, limit)
     assert (found.passed, found.num_judged) == (passes, 1)
     assert passes or "device peak" in found.failures[0]
-    assert passes or "most of it activations" in found.failures[0]
+    assert passes or "mostly activations" in found.failures[0]
 
 
 def test_less_memory_and_faster_steps_pass(tmp_path: Path) -> None:
@@ -197,9 +197,7 @@ def test_void_throughput_is_not_compared(tmp_path: Path) -> None:
     comparison = compared(tmp_path, repeats(SMALL, BASE_S), new)
     assert comparison.same[0].speed is not None
     assert comparison.same[0].speed.verdict == "void"
-    assert verdict(comparison, "speed:5%").not_judged == [
-        "zero1: its throughput is void: the allocator retried 2 times"
-    ]
+    assert verdict(comparison, "speed:5%").not_judged == ["zero1: its throughput is void: 2 allocator retries"]
 
 
 @pytest.mark.parametrize("limit", ["memory:90%", "speed:90%"])
@@ -282,16 +280,16 @@ def test_an_environment_in_another_form_is_not_recorded_and_no_error(
 @pytest.mark.parametrize(
     ("written", "words"),
     [
-        ("", "names no limit; write for example memory:2%,speed:5% or memory:100MiB"),
-        ("memory", "'memory' has no limit"),
+        ("", "limit missing; for example memory:2%,speed:5% or memory:100MiB"),
+        ("memory", "'memory': limit missing"),
         ("memry:2%", "did you mean 'memory'? choices: memory, speed"),
-        ("memory:2", "has no unit"),
-        ("memory:-2%", "'-2' is no per cent from 0 on"),
-        ("memory:nan%", "'nan' is no per cent"),
-        ("memory:2 parsecs", "is no number of bytes"),
+        ("memory:2", "unit missing"),
+        ("memory:-2%", "'-2' is not a percentage of 0 or more"),
+        ("memory:nan%", "'nan' is not a percentage"),
+        ("memory:2 parsecs", "is not a number of bytes"),
         ("memory:100G", "is ambiguous"),
-        ("speed:100MiB", "a limit on speed is in per cent"),
-        ("speed:x%", "'x' is no per cent"),
+        ("speed:100MiB", "speed takes a percentage"),
+        ("speed:x%", "'x' is not a percentage"),
     ],
 )
 def test_a_limit_that_is_none_is_refused_in_one_line_that_says_what_to_write(written: str, words: str) -> None:
@@ -321,7 +319,7 @@ def test_a_memory_gate_without_any_peak_is_refused(tmp_path: Path, count: int) -
     trials: Sequence[SampleTrial] = [without_memory(spec(f"zero{stage}", gpus_per_node=1)) for stage in range(count)]
     refused = refusal(judge(compared(tmp_path, trials, trials), parse_limits("memory:2%")))
     assert refused is not None
-    assert "can never fire" in refused
+    assert "cannot be checked" in refused
 
 
 def without_memory(asked: TrialSpec) -> SampleTrial:

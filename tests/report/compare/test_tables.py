@@ -69,7 +69,7 @@ def test_the_markdown_of_an_upgrade_is_what_was_looked_at(upgraded: Comparison) 
 def test_a_long_comparison_shows_what_grew_most_and_counts_the_rest(tmp_path: Path) -> None:
     trials = [completed_trial(spec("zero1", gpus_per_node=1, micro_batch_size=1 + index)) for index in range(25)]
     text = shown(compared(tmp_path, trials, trials), 80, "memory:2%")
-    assert "- 5 more rows are left out" in text
+    assert "- 5 more rows not shown" in text
     assert "memory:2%: passed, 25 trials judged" in text
 
 
@@ -101,7 +101,7 @@ def test_trials_that_were_timed_in_another_way_are_named(tmp_path: Path) -> None
     asked = spec("zero1", gpus_per_node=1)
     longer = asked.model_copy(update={"steps": asked.steps.model_copy(update={"timed": 50, "warmup": 9})})
     comparison = compared(tmp_path, [completed_trial(asked)], [completed_trial(longer)])
-    assert "zero1: BASE timed 5 steps after 2 of warm-up, NEW 50 after 9" in one_line_texts(comparison)
+    assert "zero1: BASE timed 5 steps after 2 warm-up steps, NEW 50 after 9" in one_line_texts(comparison)
 
 
 def one_line_texts(comparison: Comparison) -> Sequence[str]:
@@ -120,6 +120,6 @@ def test_memory_that_repeats_do_not_agree_on_is_named(tmp_path: Path) -> None:
     said = [line for line in one_line_texts(compared(tmp_path, trials, trials)) if "not deterministic" in line]
     assert said == [
         f"zero3: host{when}: not deterministic: repeats of BASE differ by up to 4.00 KiB, of NEW by up to 4.00 KiB; "
-        "the difference of the runs is no larger"
+        "the runs differ by no more"
         for when in ("", " start-up")
     ]

@@ -55,10 +55,10 @@ def test_model_states_and_buffers_of_a_simulated_peak_are_explained_to_a_thousan
 def test_arithmetic_is_shown_with_what_was_seen_beside_it() -> None:
     said = text(QUICKSTART, "zero3 defaults")
     assert "reduce buffers: 953.67 MiB, 75.2 % 1,000,000,000 B = reduce_bucket_size 5e8 x 2 bytes" in said
-    assert "seen 1,000,000,000 B: exactly that" in said
+    assert "seen 1,000,000,000 B: exact" in said
     assert "master weights, first moment, second moment: 3 x 40.26 MiB, 9.5 %" in said
     assert "42,218,496 B = 4 bytes x 21,109,248 parameters / 2 ranks" in said
-    assert "Not explained by a closed form: 2.01 MiB, 0.16 % of it" in said
+    assert "Not explained by closed forms: 2.01 MiB, 0.16 % of it" in said
 
 
 def test_bytes_that_no_closed_form_gives_are_said_and_not_hidden() -> None:
@@ -68,7 +68,7 @@ def test_bytes_that_no_closed_form_gives_are_said_and_not_hidden() -> None:
     explainer = Explainer(named(QUICKSTART, "zero3").trial, seen.rank)
     lines = [line.text for line in categories_passage(explainer, swollen).lines]
     assert any(f"not explained: {5 * MIB:,} B" in line for line in lines)
-    assert lines[-1].startswith("Not explained by a closed form: 5.")
+    assert lines[-1].startswith("Not explained by closed forms: 5.")
 
 
 def test_the_formulas_own_record_is_explained_by_the_same_arithmetic() -> None:
@@ -120,7 +120,7 @@ def test_a_model_without_closed_forms_is_explained_by_its_number_of_parameters()
     seen = Instant(0, StepKind.STEADY, Phase.BACKWARD, sum(ledger.values()), ledger)
     made = SampleTrial(wanted, base.record, base.ranks)
     by_category = {one.category: one for one in Explainer(made, 0).instant(seen)}
-    assert by_category[Category.PARAMETERS].terms[0].text == "2 bytes x 8,000,000 parameters / 8 ranks"
+    assert by_category[Category.PARAMETERS].terms[0].words == "2 bytes x 8,000,000 parameters / 8 ranks"
     assert by_category[Category.REDUCE_BUFFERS].not_explained_bytes == 0
     assert by_category[Category.ACTIVATIONS].terms == ()
     assert knobs(made, seen) is None
@@ -144,7 +144,7 @@ def test_offloaded_states_are_explained_where_they_lie() -> None:
     said = text(BUCKETS, OFFLOADED)
     assert "What lies in host memory, on rank 0" in said
     assert "88,705,792 B = the updated partition on its way to the device: 2 bytes x 354,823,168 parameters / 8" in said
-    assert "seen 191,632,128 B: exactly that" in said
+    assert "seen 191,632,128 B: exact" in said
 
 
 @pytest.fixture(scope="module")
@@ -169,7 +169,7 @@ def test_a_rank_that_is_off_the_median_is_named(tmp_path: Path) -> None:
 def test_a_trial_that_ran_out_of_memory_says_what_it_asked_for_and_what_was_free(sample: Path) -> None:
     said = text(sample, "zero0 mb64")
     assert "ended as out of device memory, in backward of step 1, on rank 2: the device ran out of memory." in said
-    assert "It asked for 12.00 GiB, 3.00 GiB were free. At the least 9.00 GiB were missing." in said
+    assert "Requested: 12.00 GiB, 3.00 GiB free. At least 9.00 GiB were missing." in said
     assert "By closed forms its tensors need 125." in said
 
 
@@ -188,7 +188,7 @@ def test_a_skipped_trial_says_its_rule(sample: Path) -> None:
 def test_a_failed_trial_beside_one_that_ran_is_told_by_its_ending(sample: Path) -> None:
     said = text(sample, "zero0", "zero0 mb64")
     assert "micro_batch_size: 8 -> 64" in said
-    assert "It asked for 12.00 GiB" in said
+    assert "Requested: 12.00 GiB" in said
     assert "The steady peak of device memory is" in said
 
 
@@ -210,7 +210,7 @@ def test_a_trial_is_found_by_id_by_the_start_of_it_by_label_and_by_words_of_it()
 def test_a_name_of_several_trials_is_refused_with_those() -> None:
     with pytest.raises(UserError) as caught:
         find_trial("zero2", named_trials(load_run(BUCKETS)))
-    assert str(caught.value).startswith("TRIAL: 'zero2' is of several trials; choices: 'zero2 reduce_bucket=5e7', ")
+    assert str(caught.value).startswith("TRIAL: 'zero2' matches several trials; choices: 'zero2 reduce_bucket=5e7', ")
     assert "zero3" not in str(caught.value)
 
 
@@ -236,7 +236,7 @@ def test_a_peak_without_categories_is_told_by_its_total_alone() -> None:
     blind = trial(asked("zero2"), {(StepKind.STEADY, Phase.BACKWARD): {}})
     seen = Instant(0, StepKind.STEADY, Phase.BACKWARD, GIB, {})
     [line] = categories_passage(Explainer(blind, 0), seen).lines
-    assert line.text == "The ledger could not look at this instant: its total alone is known."
+    assert line.text == "Total only: the ledger could not resolve this point."
 
 
 def test_what_predictions_said_stands_beside_a_trial_that_ran_out(tmp_path: Path) -> None:

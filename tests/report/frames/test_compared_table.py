@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.report.compared.figures import figures, rows, spec
+from tests.report.strategies.figures import figures, rows, spec
 from zerobench.report.frames import schema
 from zerobench.report.frames.compared_table import compared_frame
 

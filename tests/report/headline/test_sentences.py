@@ -49,7 +49,7 @@ def test_a_whole_run_is_told_in_six_sentences(tmp_path: Path) -> None:
     common = "most common reason: the device ran out of memory (1)"
     least = "zero3 opt=nvme param=cpu fits in 11.02 GiB of 80.00 GiB per device"
     void = "not ranked, allocator retries: zero2 reduce_bucket=5e8"
-    once = "one repeat per trial: spread is within a run, not between runs"
+    once = "one repeat per trial: spread within a run, not between runs"
     assert told(tmp_path, *sample_trials()) == [
         f"{least}; zero0 mb64 (out of memory) does not fit (8 of 9 trials fit).",
         "Fastest: zero1, 284 K tokens/s (a tie within step-time spread: zero2).",
@@ -68,7 +68,7 @@ def test_a_trial_that_is_faster_beyond_the_spread_is_chosen_whatever_its_memory(
 
 def test_nothing_is_ranked_inside_the_spread(tmp_path: Path) -> None:
     said = told(tmp_path, *(completed_trial(small(f"zero{stage}"), step_s=0.2 + stage / 1e4) for stage in range(4)))
-    assert any(sentence.startswith("All trials are equally fast within step-time spread") for sentence in said)
+    assert any(sentence.startswith("All trials equally fast within step-time spread") for sentence in said)
     assert any(sentence.startswith("Choose zero3: least device memory of 4 equally fast trials") for sentence in said)
 
 
@@ -128,7 +128,7 @@ def test_predictions_alone_say_that_nothing_was_measured_and_choose_what_the_pla
     [choice] = [sentence for sentence in said if sentence.startswith("Choose ")]
     taken = recommended(read_plan(tmp_path / RUN_ID, place)[1])
     assert taken is not None
-    assert choice.startswith(f"Choose {taken.best.trial.spec.strategy} ")
+    assert choice.startswith(f"Choose {taken.best.shown.label}:")
     assert taken.reason in choice
 
 

@@ -9,13 +9,14 @@ import pytest
 from pypdf import PdfReader
 
 from tests.report.page.browser import Browser
-from zerobench.report.charts.compared import speed_figure, states_figure
-from zerobench.report.compared.claims import claims
+from zerobench.report.charts import model_states
+from zerobench.report.charts.strategies import speed_figure
 from zerobench.report.frames.run_frames import RunFrames, run_frames
 from zerobench.report.page import page_html
+from zerobench.report.strategies.claims import claims
 from zerobench.store import load_run
 
-RECORDS = Path(__file__).parent.with_name("compared") / "records"
+RECORDS = Path(__file__).parent.with_name("strategies") / "records"
 TABLES = "section[aria-labelledby=compared] .scroll"
 
 
@@ -26,7 +27,7 @@ def frames() -> RunFrames:
 
 @pytest.fixture
 def opened(browser: Browser, frames: RunFrames, tmp_path: Path) -> Browser:
-    figures = [figure for make in (speed_figure, states_figure) if (figure := make(frames)) is not None]
+    figures = [figure for make in (speed_figure, model_states.figure) if (figure := make(frames)) is not None]
     page = tmp_path / "page.html"
     page.write_text(page_html(frames, figures), encoding="utf-8")
     browser.open(page)
@@ -35,7 +36,7 @@ def opened(browser: Browser, frames: RunFrames, tmp_path: Path) -> Browser:
 
 def test_both_charts_and_both_tables_are_seen_whole_on_the_screen(opened: Browser) -> None:
     drawn = opened.ask("""
-        return ["speed-up", "model-states-compared"].map((id) => {
+        return ["speed-up", "model-states"].map((id) => {
           const svg = document.querySelector(`#${id} svg`);
           svg.scrollIntoView();
           return [svg.getBoundingClientRect().width, svg.querySelectorAll("path").length];

@@ -135,14 +135,31 @@ def test_a_click_on_a_head_sorts_the_trials_and_leaves_blanks_last(opened: Brows
     assert down == [*(f"{value:,}" for value in reversed(numbers)), *["-"] * (len(up) - len(numbers))]
 
 
-def test_print_opens_what_is_folded_and_leaves_the_buttons_out(opened: Browser) -> None:
-    printed = PdfReader(io.BytesIO(opened.pdf())).pages
-    text = "\n".join(page.extract_text() for page in printed)
-    num_figures = opened.ask("return document.querySelectorAll('figure').length")
-    assert len(printed) > num_figures
-    assert '"micro_batch_size"' in text
+def test_a_click_on_a_bar_leads_to_its_trials_row(opened: Browser) -> None:
+    found = opened.ask("""
+        const bar = document.querySelector("#memory-per-gpu .role-mark [aria-label^='zero3 opt=nvme param=cpu,']");
+        bar.dispatchEvent(new MouseEvent("click", { bubbles: true }));
+        const rows = [...document.querySelectorAll("tr.found")];
+        const box = rows[0].getBoundingClientRect();
+        return [rows.map((row) => row.cells[0].textContent), box.top >= 0 && box.bottom <= innerHeight];
+    """)
+    assert found == [["zero3 opt=nvme param=cpu"], True]
+
+
+def test_paper_has_the_answer_every_figure_and_the_trials_and_what_the_reader_opened(opened: Browser) -> None:
+    def printed() -> tuple[int, str]:
+        pages = PdfReader(io.BytesIO(opened.pdf())).pages
+        return len(pages), "\n".join(page.extract_text() for page in pages)
+
+    num_pages, text = printed()
+    num_figures = opened.ask("return document.querySelectorAll('figure svg').length")
+    assert num_pages <= 3 + num_figures / 2
+    assert all(f"Figure {number}." in text for number in range(1, num_figures + 1))
+    assert "zero3 opt=nvme" in text
+    assert '"micro_batch_size"' not in text
     assert "Copy" not in text
-    assert "as the system" not in text
+    opened.ask("for (const one of document.querySelectorAll('#configuration ~ * details')) one.open = true")
+    assert '"micro_batch_size"' in printed()[1]
 
 
 def test_on_a_telephone_only_tables_and_charts_scroll_sideways(browser: Browser, sample_page: Path) -> None:

@@ -75,4 +75,4 @@ def test_a_page_of_a_thousand_trials_lists_all_and_says_where_their_documents_li
     assert browser.ask(count, "pre[id$='-trial']") == MOST_IN_FULL
     assert browser.ask(count, "section[aria-labelledby=configuration] tbody tr") == NUM_TRIALS - MOST_IN_FULL
     words = browser.ask("return document.querySelector('#configuration').parentElement.textContent")
-    assert f"The same files of the other {NUM_TRIALS - MOST_IN_FULL}" in words
+    assert f"the files of the other {NUM_TRIALS - MOST_IN_FULL}" in words

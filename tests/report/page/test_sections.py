@@ -10,18 +10,21 @@ from dataclasses import replace
 from pathlib import Path
 from xml.etree import ElementTree as ET
 
-import pandas as pd
 import pytest
 import yaml
 
 from tests.report.page.conftest import ENVIRONMENT, write_frames
+from tests.report.plan.run import cluster, plan_trials
 from tests.report.sample_run import RUN_ID, completed_trial, cpu_trials, sample_trials, spec, write_run
+from zerobench.records import Status
 from zerobench.report.figure import Figure
 from zerobench.report.frames.run_frames import RunFrames, run_frames
 from zerobench.report.page import page_html
 from zerobench.report.page.configuration import MOST_IN_FULL
 from zerobench.report.page.environment import environment_grids
-from zerobench.report.render.grid import MANY_ROWS, frame_grid
+from zerobench.report.plan.rows import recommended
+from zerobench.report.plan.view import read_plan
+from zerobench.report.render.grid import MANY_ROWS, columns_grid
 from zerobench.report.render.html import table_grid
 from zerobench.report.render.visible import visible
 from zerobench.report.tables.trials import trials_table
@@ -77,7 +80,7 @@ def test_each_trial_without_figures_has_its_reason(page: ET.Element) -> None:
     outcomes = section(page, "outcomes")
     assert "3 of the trials above: 1 out of device memory, 1 timeout, 1 skipped." in words(outcomes)
     why = {line[0]: line[-1] for line in rows(outcomes)}
-    assert why["zero0 mb64"].startswith("the device ran out of memory (rank 2, backward, step 0, asked 12.00 GiB")
+    assert why["zero0 mb64"].startswith("the device ran out of memory (rank 2, backward, step 0, requested 12.00 GiB")
     assert "rule offload_param_needs_stage_3" in why["zero2 param=cpu"]
     assert "rank 1:\nall_gather" in "".join(outcomes.itertext())
 
@@ -85,9 +88,9 @@ def test_each_trial_without_figures_has_its_reason(page: ET.Element) -> None:
 def test_a_row_that_is_not_to_be_believed_says_so_in_words(page: ET.Element) -> None:
     trials = section(page, "trials")
     by_label = {line[0]: line[-1] for line in rows(trials)}
-    assert by_label["zero1 mb4 ga2"] == "losses disagree"
+    assert by_label["zero1 mb4 ga2"] == "losses differ"
     assert by_label["zero2 reduce_bucket=5e8"] == "speed void"
-    assert "zero1 mb4 ga2: its losses differ from the reference's by 0.31" in words(trials)
+    assert "zero1 mb4 ga2: losses differ from the reference by 0.31" in words(trials)
 
 
 def test_gradients_of_another_size_are_a_doubt_of_their_own(tmp_path: Path) -> None:
@@ -95,7 +98,7 @@ def test_gradients_of_another_size_are_a_doubt_of_their_own(tmp_path: Path) -> N
     write_run(tmp_path / RUN_ID, trials, samples=False)
     element = parsed(page_html(run_frames([load_run(tmp_path / RUN_ID)]), figures=[]))
     right, wrong = rows(section(element, "trials"))
-    assert (right[-1], wrong[-1]) == ("", "gradient norms disagree")
+    assert (right[-1], wrong[-1]) == ("", "gradient norms differ")
     assert wrong[-3:-1] == ["1.0e-04", "1.0e+00"]
 
 
@@ -114,6 +117,34 @@ def test_what_is_predicted_says_so_in_every_row(predicted_frames: RunFrames) -> 
         expected = "measured" if evidence == "measured" else f"predicted ({evidence}"
         assert row.cells[at].startswith(expected)
     assert {row.kind for row in table.rows} >= {"", "predicted"}
+
+
+def test_predictions_of_one_kind_say_so_once_and_their_table_has_fit_and_expected_time(tmp_path: Path) -> None:
+    trials = [t for t in plan_trials(cluster(gpu="h200")) if t.record.status is Status.COMPLETED]
+    frames = write_frames(tmp_path / RUN_ID, trials, samples=False)
+    table = table_grid(trials_table(frames.figures))
+    heads = [head.text for head in table.headers]
+    assert "figures are" not in heads
+    assert table.caption.endswith("All figures are predicted (simulated on H200 SXM).")
+    first, expected = frames.figures[0], frames.figures[0].summary.predicted_step.expected
+    assert expected is not None
+    cells = dict(zip(heads, table.rows[0].cells, strict=True))
+    assert cells["fits"] == "yes"
+    assert cells["expected tokens/s"] == f"{round(first.spec.global_batch_tokens / expected.step_s):,}"
+
+
+def test_the_page_of_a_plan_says_why_not_the_others(tmp_path: Path) -> None:
+    place = cluster(gpu="h200")
+    frames = write_frames(tmp_path / RUN_ID, plan_trials(place), samples=False)
+    html = page_html(frames, [])
+    best = recommended(read_plan(tmp_path / RUN_ID, place)[1])
+    assert best is not None
+    assert f"Why not the others, compared with {best.best.shown.label}" in html
+    assert "is expected to be slower" in html
+
+
+def test_measured_trials_have_no_reasons(sample_frames: RunFrames) -> None:
+    assert "Why not the others" not in page_html(sample_frames, [])
 
 
 def test_a_column_that_nobody_fills_is_left_out(tmp_path: Path) -> None:
@@ -195,8 +226,9 @@ def test_the_policy_allows_the_pages_own_script_and_no_other(sample_frames: RunF
 
 def test_a_figure_brings_its_caption_and_its_table_folded(sample_frames: RunFrames) -> None:
     svg = '<svg xmlns="http://www.w3.org/2000/svg"><path d="M0,0h9"/></svg>'
-    table = pd.DataFrame({"trial": ["zero1", "zero2"], "peak, GiB": ["1.5", "-"], "note": ["", "<b>"]})
-    figures = [Figure("a", "One.", "Read it so.", svg, table), Figure("b", "Two", "No data.", None, table[:0])]
+    table = {"trial": ["zero1", "zero2"], "peak, GiB": ["1.5", "-"], "note": ["", "<b>"]}
+    empty: dict[str, list[str]] = {name: [] for name in table}
+    figures = [Figure("a", "One.", "Read it so.", svg, table), Figure("b", "Two", "No data.", None, empty)]
     page = parsed(page_html(sample_frames, figures=figures))
     first, second = page.findall(".//figure")
     assert words(first.find("figcaption")) == "Figure 1. One. Read it so."  # type: ignore[arg-type]
@@ -220,15 +252,8 @@ def test_every_entry_of_the_contents_leads_somewhere(sample_frames: RunFrames) -
 
 
 def test_a_long_table_scrolls_within_its_frame() -> None:
-    short, long = (frame_grid("x", pd.DataFrame({"a": range(size)})) for size in (MANY_ROWS, MANY_ROWS + 1))
+    short, long = (columns_grid("x", {"a": ["x"] * size}) for size in (MANY_ROWS, MANY_ROWS + 1))
     assert (short.is_long, long.is_long) == (False, True)
-
-
-def test_cells_that_nobody_formatted_are_made_readable() -> None:
-    frame = pd.DataFrame({"a": [1.0, 2.5, float("nan")], "b": pd.array([1, None, 3], "Int64"), "c": ["x", None, "y"]})
-    grid = frame_grid("x", frame)
-    assert [list(row.cells) for row in grid.rows] == [["1", "1", "x"], ["2.50", "-", "-"], ["-", "3", "y"]]
-    assert [head.is_number for head in grid.headers] == [True, True, False]
 
 
 def test_two_runs_make_one_page(tmp_path: Path) -> None:

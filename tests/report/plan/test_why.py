@@ -37,9 +37,9 @@ def stage_3(**fields: Any) -> SampleTrial:
 
 def test_a_bucket_that_eats_what_sharding_saves_is_told_with_the_setting_that_undoes_it() -> None:
     bucket = "its reduce bucket of 5e8 elements of 2 bytes (reduce_bucket_size)"
-    larger = "its reduce bucket of 5e8 elements makes it larger by more than the 166.89 MiB by which other categories "
-    larger += "are smaller"
-    smaller = "with reduce_bucket_size 5e7 its tensors at that instant would be 71.53 MiB less than those of stage 2"
+    larger = "its reduce bucket of 5e8 elements makes it larger by more than the 166.89 MiB saved in other "
+    larger += "categories"
+    smaller = "with reduce_bucket_size 5e7 its tensors at that point would be 71.53 MiB less than those of stage 2"
     sentences = why_not(stage_2(), stage_3(), H100)
     assert sentences == [
         "stage 3 needs 786.78 MiB more device memory than stage 2",
@@ -76,21 +76,21 @@ def test_a_trial_that_does_not_fit_says_by_how_much_and_what_would_have_to_shrin
     large = trial(asked("zero2", micro_batch_size=8), at_peak(parameters=2 * GIB, activations=90 * GIB), num_params=GIB)
     sentences = why_not(stage_2(), large, H100)
     assert sentences[0] == (
-        "stage 2 does not fit: it needs 92.00 GiB of device memory, 12.00 GiB more than the 80.00 GiB there are, "
+        "stage 2 does not fit: it needs 92.00 GiB of device memory, 12.00 GiB more than the available 80.00 GiB, "
         "at the peak of backward of the steady step"
     )
     assert sentences[1] == (
-        "activations: 90.00 GiB of it, 98 % of the tensors (8 x 1,024 tokens of a micro batch, without activation "
+        "activations: 90.00 GiB, 98 % of the tensors (8 x 1,024 tokens per micro batch, without activation "
         "checkpointing); less with activation_checkpointing: true or a smaller micro_batch_size"
     )
-    assert sentences[2] == "everything else as it is, it would fit at that instant with activations of 78.00 GiB"
+    assert sentences[2] == "all else equal, it would fit at that point with activations of 78.00 GiB"
 
 
 def test_adams_states_are_one_part_of_twelve_bytes() -> None:
     sizes = dict.fromkeys(("master_weights", "first_moment", "second_moment"), 40 * GIB)
     large = trial(asked("zero0"), at_peak(**sizes), num_params=10 * GIB)
     assert why_not(stage_2(), large, H100)[1] == (
-        "master weights and moments: 120.00 GiB of it, 100 % of the tensors (12 bytes x 10.7 B parameters); less with "
+        "master weights and moments: 120.00 GiB, 100 % of the tensors (12 bytes x 10.7 B parameters); less with "
         "stage 1 or higher or offload_optimizer: cpu from stage 1 on"
     )
 
@@ -98,8 +98,8 @@ def test_adams_states_are_one_part_of_twelve_bytes() -> None:
 def test_where_no_part_alone_is_what_is_over_several_are_named() -> None:
     large = trial(asked("zero1"), at_peak(parameters=60 * GIB, gradients=60 * GIB, activations=60 * GIB))
     sentences = why_not(stage_2(), large, H100)
-    assert sum("of it, 33 % of the tensors" in sentence for sentence in sentences) == 2
-    assert not any(sentence.startswith("everything else") for sentence in sentences)
+    assert sum(", 33 % of the tensors" in sentence for sentence in sentences) == 2
+    assert not any(sentence.startswith("all else") for sentence in sentences)
 
 
 def test_context_and_nccl_count_and_are_told() -> None:
@@ -121,7 +121,7 @@ def test_of_two_that_fit_the_expected_times_say_which_is_slower_or_that_none_is(
     ours, theirs = trial(asked("zero2"), device), trial(offloaded, device)
     times = {"best_expected": lasting(1.0), "other_expected": lasting(other_s)}
     assert why_not(ours, theirs, H100, **times)[0].startswith(
-        f"stage 2 with optimizer states on cpu fits too and is expected to be {words}: its step takes "
+        f"stage 2 with optimizer states on cpu also fits and is expected to be {words}: its step takes "
     )
     assert not any("fits too" in sentence for sentence in why_not(ours, theirs, H100))
     small = Capacity(device_bytes=GIB // 2)
@@ -138,8 +138,8 @@ def test_more_host_memory_is_told_with_what_lies_there() -> None:
     best = trial(asked("zero2"), device, small, num_params=PSI)
     other = trial(asked("zero2", offload_optimizer="cpu", optimizer="cpu_adam"), device, states, num_params=PSI)
     assert why_not(best, other, H100) == [
-        "stage 2 with optimizer states on cpu needs 8.37 GiB of host memory a node, stage 2 8.00 GiB",
-        "master weights on the host: +47.68 MiB a rank (4 bytes x 100 M parameters / 8 ranks)",
+        "stage 2 with optimizer states on cpu needs 8.37 GiB of host memory per node, stage 2 8.00 GiB",
+        "master weights on the host: +47.68 MiB per rank (4 bytes x 100 M parameters / 8 ranks)",
     ]
 
 
@@ -148,7 +148,7 @@ def test_a_host_that_is_too_small_is_told_for_the_whole_node() -> None:
     sample = trial(asked("zero2", offload_optimizer="cpu", optimizer="cpu_adam"), at_peak(parameters=GIB), host)
     sentences = why_not(stage_2(), sample, Capacity(80 * GIB, host_bytes_per_node=700 * GIB))
     assert sentences[0] == (
-        "stage 2 with optimizer states on cpu does not fit: its 8 ranks a node need 800.00 GiB of host memory, "
+        "stage 2 with optimizer states on cpu does not fit: its 8 ranks per node need 800.00 GiB of host memory, "
         "100.00 GiB more than the 700.00 GiB of a node"
     )
 
@@ -160,7 +160,7 @@ def test_nothing_speaks_against_an_equal_trial() -> None:
 def test_a_trial_without_figures_says_how_it_ended() -> None:
     crashed = failed_trial(asked("zero3"), Failure(message="the engine stopped"), Status.CRASH)
     [sentence] = why_not(stage_2(), crashed, H100)
-    assert sentence == "stage 3: what it needs is not known (the engine stopped)"
+    assert sentence == "stage 3: memory need unknown (the engine stopped)"
 
 
 @pytest.mark.parametrize(
@@ -174,7 +174,7 @@ def test_a_trial_without_figures_says_how_it_ended() -> None:
             {"micro_batch_size": 2},
             Category.LOGITS_AND_LOSS,
             8 * 2 * 1024 * 50257,
-            "8 bytes for each of 50,257 words and 2 x 1,024 tokens of a micro batch",
+            "8 bytes x vocabulary of 50,257 x 2 x 1,024 tokens per micro batch",
         ),
         ({}, Category.GATHERED_PARAMETERS, 5, None),
         (
@@ -201,7 +201,7 @@ def test_a_cause_is_a_formula_only_where_the_bytes_are_what_it_gives(
         ({}, Category.GRADIENTS, None),
         ({}, Category.PARAMETERS, "stage 3 or offload_param: cpu at stage 3"),
         ({"activation_checkpointing": True}, Category.ACTIVATIONS, "a shorter sequence_length"),
-        ({}, Category.REDUCE_BUFFERS, "reduce_bucket_size 5e7, with which it would be 95.37 MiB"),
+        ({}, Category.REDUCE_BUFFERS, "reduce_bucket_size 5e7, which makes it 95.37 MiB"),
         ({}, Category.UNATTRIBUTED, None),
     ],
 )
@@ -221,6 +221,6 @@ def test_names_say_the_stage_and_what_is_offloaded() -> None:
 def test_a_crash_after_some_rows_is_no_proof_that_it_fits_nor_of_what_it_needs() -> None:
     half = stage_3()
     crashed = dataclasses.replace(half, record=half.record.model_copy(update={"status": Status.CRASH, "reason": "x"}))
-    assert why_not(stage_2(), crashed, H100) == ["stage 3: what it needs is not known (x)"]
+    assert why_not(stage_2(), crashed, H100) == ["stage 3: memory need unknown (x)"]
     [first, *_] = why_not(stage_2(), crashed, Capacity(device_bytes=GIB))
     assert first.startswith("stage 3 does not fit")

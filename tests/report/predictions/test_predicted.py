@@ -143,7 +143,7 @@ def test_what_neither_side_has_a_byte_of_is_no_cell() -> None:
     rows = ledger(HOST, {Category.UNATTRIBUTED: (0, 0)})
     pair = only(join([measured(asked(), rows), predicted(asked(), rows)]))
     assert pair.cells == ()
-    assert [one.why for one in pair.left_out] == ["has no figure that was measured"]
+    assert [one.why for one in pair.left_out] == ["has no measured counterpart"]
 
 
 def test_a_peak_that_was_not_watched_is_not_compared() -> None:
@@ -181,7 +181,7 @@ def test_a_measured_trial_whose_losses_disagree_is_not_compared_and_its_repeat_t
     assert pair.measured == (good,)
     [left_out] = pair.left_out
     assert left_out.trial is wrong
-    assert left_out.why == "was measured, but its losses disagree with those of"
+    assert left_out.why == "was measured, but its losses differ from those of"
     assert left_out.reference == single.spec.trial_id
     assert only(join([single, wrong, said])).cells == ()
 
@@ -189,7 +189,7 @@ def test_a_measured_trial_whose_losses_disagree_is_not_compared_and_its_repeat_t
 def test_a_measured_trial_without_the_predicted_rank_is_not_compared() -> None:
     rows = ledger(FORWARD, {PARAMETERS: (1, 1)})
     pair = only(join([measured(asked(), rows), predicted(asked(), rows, rank=1)]))
-    assert [one.why for one in pair.left_out] == ["was measured, but left no record of rank 1, which was predicted"]
+    assert [one.why for one in pair.left_out] == ["was measured, but has no record of the predicted rank 1"]
 
 
 @pytest.mark.parametrize(
@@ -214,7 +214,7 @@ def test_a_prediction_for_another_device_is_not_compared(
     pair = only(join([real, trial_of(like, real.ranks[0].model_copy(update={"losses": []}))]))
     assert bool(pair.cells) is compared
     device = GPU if on_gpu else "cpu"
-    wanted = [] if compared else [f"was measured on {device}, and the prediction is for {gpu or 'CPU ranks'}"]
+    wanted = [] if compared else [f"was measured on {device}, but the prediction is for {gpu or 'CPU ranks'}"]
     assert [one.why for one in pair.left_out] == wanted
 
 
@@ -303,7 +303,7 @@ def test_tables_and_validation_say_what_was_not_predicted() -> None:
     ]
     names = {trial.spec.trial_id: trial.spec.evidence.value for trial in trials}
     caption = next(iter(predicted_parts(join(trials), names, 140))).caption
-    assert "Not predicted, and not in these peaks: what kernels and collectives work in" in caption
+    assert "Not predicted and not in these peaks: workspace of kernels and collectives" in caption
     assert "up to 900 B" in caption
     text = document("errors", list(validation_parts(trials, join(trials), names)), level=1)
     assert "## Not predicted\n" in text

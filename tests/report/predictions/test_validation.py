@@ -10,7 +10,8 @@ from rich.cells import cell_len
 from rich.console import Console
 
 from tests.report.sample_predictions import FORWARD, asked, ledger, measured, predicted, predicted_trials
-from tests.report.sample_run import SampleTrial, failed_trial
+from tests.report.sample_run import SampleTrial, completed_trial, failed_trial
+from tests.timing import predicted_trials as predicted_trials_of_gpus
 from zerobench.records import Category, Failure
 from zerobench.report.labels import labels
 from zerobench.report.predictions.predicted import join
@@ -18,6 +19,7 @@ from zerobench.report.render.markdown import document
 from zerobench.report.render.terminal import print_parts
 from zerobench.report.tables.part import Listing, Part
 from zerobench.report.tables.validation import validation_parts
+from zerobench.spec.trial import TrialSpec
 
 PARAMETERS = Category.PARAMETERS
 
@@ -101,3 +103,21 @@ def test_markdown_has_the_cells_of_the_terminal() -> None:
     listing = next(part.table for part in parts if isinstance(part.table, Listing))
     headers = ["quantity", "phase", "cells", "median", "over", "under", "worst over", "worst under"]
     assert [column.header for column in listing.columns] == headers
+
+
+@pytest.mark.parametrize(("times", "error", "inside"), [(0.5, 0.89, "no"), (1.0, -0.055, "yes"), (2.0, -0.53, "no")])
+def test_expected_steps_stand_beside_measured_ones_inside_of_their_interval_or_not(
+    times: float, error: float, inside: str
+) -> None:
+    """The sample's slowest rank takes a little longer than its step."""
+    said = predicted_trials_of_gpus.predicted(micro_batch_size=2)
+    expected = predicted_trials_of_gpus.expected(said).step_s
+    work = TrialSpec.model_validate({**said.spec.model_dump(), "evidence": "measured"})
+    text = printed(parts_of([completed_trial(work, step_s=expected * times), said]), 140)
+    [line] = [line.split() for line in text.partition("Step time")[2].splitlines() if line.startswith("formula")]
+    assert float(line[-2].rstrip("%")) / 100 == pytest.approx(error, abs=0.01)
+    assert line[-1] == inside
+
+
+def test_on_cpus_no_step_time_is_expected() -> None:
+    assert "Step time" not in printed(parts_of(two_trials()))

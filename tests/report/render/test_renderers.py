@@ -11,9 +11,9 @@ from typing import Any
 import pytest
 from rich.console import Console
 
-from tests.report.compared import figures as compared
 from tests.report.sample_predictions import foretelling
 from tests.report.sample_run import SampleTrial, completed_trial, failed_trial, spec
+from tests.report.strategies import figures as compared
 from tests.report.test_batch_ramp import ramped
 from tests.report.test_recovery import EVERY, recovered
 from zerobench.records import Failure, HostSummary
@@ -23,11 +23,10 @@ from zerobench.report.markdown.text import prose
 from zerobench.report.parity import Parity, ParityJudge
 from zerobench.report.pipeline import StageRow
 from zerobench.report.predictions.predicted import join
-from zerobench.report.render import frame, html, markdown, terminal
+from zerobench.report.render import columns, html, markdown, terminal
 from zerobench.report.server import Side
 from zerobench.report.tables.batch_ramp import batch_ramp_table
 from zerobench.report.tables.checkpoints import checkpoints_table
-from zerobench.report.tables.compared import claims_listing, claims_part, compared_table
 from zerobench.report.tables.memory import device_table, host_table, nvme_table, over_ranks_table
 from zerobench.report.tables.model import Column, Line, Table
 from zerobench.report.tables.model_states import states_table
@@ -39,6 +38,7 @@ from zerobench.report.tables.peak_errors import peak_errors_table
 from zerobench.report.tables.pipeline import pipeline_table
 from zerobench.report.tables.server import server_table
 from zerobench.report.tables.speed import speed_table
+from zerobench.report.tables.strategies import claims_listing, claims_part, compared_table
 from zerobench.report.tables.trials import trials_table
 from zerobench.report.tables.watched import watched_rows, watched_table
 from zerobench.spec.trial import Evidence
@@ -143,7 +143,7 @@ def test_markdown_and_page_have_each_cell_of_each_column_that_says_something(nam
     assert prose(of.caption_for_files) in next(markdown.lines(of))
     assert [head.text for head in page.headers] == ["trial", *headers]
     assert [list(row.cells)[1:] for row in page.rows] == cells(of, said(of))
-    assert list(frame.table_frame(of).columns) == ["trial", *(column.header for column in of.for_files)]
+    assert list(columns.table_columns(of)) == ["trial", *(column.header for column in of.for_files)]
 
 
 @pytest.mark.parametrize("name", IN_A_TERMINAL)
@@ -164,8 +164,8 @@ def test_a_prediction_is_marked_in_markdown_and_on_the_page(name: str) -> None:
     of = named(VIEWS[name](), evidence="simulated", gpu="H200 SXM", status="completed", is_believed=True)
     assert "predicted (simulated on H200 SXM)" in "".join(markdown.lines(of))
     page = html.table_grid(of)
-    assert page.headers[1].text == "figures are"
-    assert (page.rows[0].cells[1], page.rows[0].kind) == ("predicted (simulated on H200 SXM)", "predicted")
+    assert page.caption.endswith("All figures are predicted (simulated on H200 SXM).")
+    assert page.rows[0].kind == "predicted"
 
 
 @each_view
@@ -229,9 +229,9 @@ def test_points_without_a_table_are_a_list_whose_lines_stand_below_each_other() 
 
 def test_claims_that_a_run_is_silent_about_are_marked_on_the_page_and_are_one_line_in_the_terminal() -> None:
     kinds = {row.cells[1]: row.kind for row in html.listing_grid("c", claims_listing(COMPARED)).rows}
-    assert kinds["cannot be judged"] == "skipped"
+    assert kinds["not testable"] == "skipped"
     [part] = claims_part(COMPARED)
-    assert shown(part, 200).count("cannot be judged") == 0
+    assert shown(part, 200).count("not testable") == 0
     assert shown(part, 200).count("Not covered by this run: ") == 1
 
 
@@ -254,7 +254,7 @@ def test_a_row_that_is_not_believed_is_marked_on_the_page() -> None:
 
 def test_markdown_counts_the_rows_that_it_leaves_out() -> None:
     of = Table("t", "c", [Column[int]("n", str)], [Line(ONE.name, n) for n in range(markdown.MOST_ROWS + 3)])
-    assert list(markdown.lines(of))[-1] == "3 more rows are left out; the page has them."
+    assert list(markdown.lines(of))[-1] == "3 more rows on the page."
 
 
 def test_a_trial_without_figures_of_these_kinds_has_no_lines() -> None:
@@ -274,5 +274,5 @@ def test_a_column_that_a_view_is_given_stands_in_every_place(name: str) -> None:
     more = replace(of, columns=[*of.columns, Column[Any]("new", lambda _: "told", "GiB", narrow="new")])
     assert "new, GiB" in printed(more, 300)
     assert "new" in printed(more, 80).split()
-    places = [*markdown.lines(more), *html.table_grid(more).rows[0].cells, *frame.table_frame(more)["new, GiB"]]
+    places = [*markdown.lines(more), *html.table_grid(more).rows[0].cells, *columns.table_columns(more)["new, GiB"]]
     assert sum("told" in place for place in places) == 2 * len(of.lines) + 1

@@ -49,7 +49,7 @@ def test_the_signal_before_the_limit_means_the_time_limit(slurm: Standins) -> No
     told = taken(ALLOCATION, stopped_by(signal.SIGUSR1))
     assert told == Interruption(
         Status.TIMEOUT,
-        "the time limit of job 41_3 came before the trial was done",
+        "job 41_3 reached its time limit before the trial was done",
         "Slurm sent SIGUSR1 before the limit",
     )
 
@@ -153,7 +153,7 @@ def test_what_nobody_knows_any_more_is_an_interruption(slurm: Standins) -> None:
     slurm.answer("sacct", "exit 1")
     nodes_are(slurm, "idle", "idle")
     told = lost(START)
-    assert (told.status, told.evidence) == (Status.INTERRUPTED, "Slurm has forgotten it")
+    assert (told.status, told.evidence) == (Status.INTERRUPTED, "Slurm no longer knows it")
 
 
 def test_without_slurms_answer_a_lost_trial_is_an_interruption_and_its_job_may_live(slurm: Standins) -> None:
@@ -173,8 +173,8 @@ def test_a_job_of_another_scheduler_is_none_that_slurm_knows(slurm: Standins) ->
 
 def test_a_trial_of_no_job_is_not_asked_for(slurm: Standins) -> None:
     told = lost(START.model_copy(update={"job": None}))
-    assert told.message == "its runner (process 7 on n1) ended before it did, and left no word"
-    assert lost(None).message == "its runner ended before it did, and left no word"
+    assert told.message == "its runner (process 7 on n1) ended first, without a message"
+    assert lost(None).message == "its runner ended first, without a message"
     assert slurm.calls("squeue") == []
 
 

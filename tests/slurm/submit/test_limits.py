@@ -20,7 +20,7 @@ def test_the_limits_are_the_controllers_and_the_partitions(slurm: Standins) -> N
 
 def test_an_unknown_partition_is_refused_with_those_there_are(slurm: Standins) -> None:
     with pytest.raises(
-        UserError, match="--partition: 'gpu' is no partition of this cluster; choices: main, short, cpu"
+        UserError, match="--partition: 'gpu' is not a partition of this cluster; choices: main, short, cpu"
     ):
         read_limits(SubmitOptions(partition="gpu"))
 

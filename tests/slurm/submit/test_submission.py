@@ -73,7 +73,7 @@ def test_arrays_are_submitted_and_the_report_follows_all_of_them(slurm: Standins
 
 def test_a_job_that_slurm_refuses_leaves_those_before_it_written_down(slurm: Standins, run: RunFolder) -> None:
     slurm.take_jobs(refuse="2-nodes")
-    told = r"^sbatch: error: no such account; go on with: zerobench submit --resume .*stages_20260101-120000$"
+    told = r"^sbatch: error: no such account; continue with: zerobench submit --resume .*stages_20260101-120000$"
     with pytest.raises(UserError, match=told):
         list(submit(run, [*arrays(IDS[:1]), *arrays(IDS[1:2], nodes=2)], OPTIONS, Limits()))
     assert [job.name for job in read_submission(run).jobs] == ["1-node"]

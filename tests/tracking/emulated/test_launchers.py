@@ -98,12 +98,12 @@ def test_accelerates_options_become_its_environment(train):
         (["accelerate", "launch", "--num_processes", "4", "--multi_gpu", "train.py"], {}, "starts 4 processes a node"),
         (["torchrun", "--nproc-per-nod", "x", "train.py"], {}, "COMMAND: torchrun"),
         (["torchrun"], {}, "COMMAND: torchrun: error: the following arguments are required: training_script"),
-        (["python"], {}, "python is given no script"),
-        (["python", "-c", "print()"], {}, "python -c is not played; put the code into a file"),
-        (["python", "missing.py"], {}, "COMMAND: missing.py: there is no such script"),
-        (["bash", "train.sh"], {}, "'bash' is no launcher that zerobench emulate can read; it reads: deepspeed"),
+        (["python"], {}, "python without a script"),
+        (["python", "-c", "print()"], {}, "python -c is not supported; put the code into a file"),
+        (["python", "missing.py"], {}, "COMMAND: missing.py: no such script"),
+        (["bash", "train.sh"], {}, "'bash' is not a launcher that zerobench emulate supports; choices: deepspeed"),
         (["no_such_command"], {}, "'no_such_command' is not found"),
-        (["torchrun", "--no-python", "deepspeed", "train.py"], {}, "one launcher within another is not read"),
+        (["torchrun", "--no-python", "deepspeed", "train.py"], {}, "nested launchers are not supported"),
     ],
 )
 def test_what_cannot_be_played_is_one_clear_line(train, command, layout, says):

@@ -37,7 +37,7 @@ def ask() -> dict[str, Any]:
     from zerobench.worker.simulation.tensors import SimulatedTensors
 
     gpu = Gpu()
-    simulation.use_gpu(gpu, lambda _flops: None)
+    simulation.use_gpu(gpu, lambda _flops, _is_backward: None)
     accelerator = get_accelerator()
     gpu.allocated = 300
     with SimulatedTensors(lambda _flops: None):
@@ -100,7 +100,7 @@ def lock_pages() -> dict[str, Any]:
     from zerobench.worker.simulation.tensors import SimulatedTensors
 
     gpu = Gpu()
-    simulation.use_gpu(gpu, lambda _flops: None)
+    simulation.use_gpu(gpu, lambda _flops, _is_backward: None)
     accelerator = get_accelerator()
     with SimulatedTensors(lambda _flops: None):
         plain = torch.empty(30)
@@ -141,7 +141,7 @@ def make_streams() -> list[Any]:
     from zerobench.worker import simulation
     from zerobench.worker.simulation.tensors import SimulatedTensors
 
-    simulation.use_gpu(Gpu(), lambda _flops: None)
+    simulation.use_gpu(Gpu(), lambda _flops, _is_backward: None)
     accelerator = get_accelerator()
     with SimulatedTensors(lambda _flops: None):
         side, event = accelerator.Stream(), accelerator.Event()
@@ -194,7 +194,7 @@ def assign() -> dict[str, Any]:
     from zerobench.worker import simulation
     from zerobench.worker.simulation.tensors import SimulatedTensors
 
-    simulation.use_gpu(Gpu(), lambda _flops: None)
+    simulation.use_gpu(Gpu(), lambda _flops, _is_backward: None)
     with SimulatedTensors(lambda _flops: None):
         with torch.device(GPU):
             module = torch.nn.BatchNorm1d(4)

@@ -64,7 +64,7 @@ WITHOUT_KERNEL = Case(8, 2, 64, dtype="float32")
 """Grouped queries that the flash kernel does not take; the memory-efficient one takes none."""
 
 
-def attend(case: Case) -> dict[str, Any]:
+def attend(case: Case, batch: int = BATCH) -> dict[str, Any]:
     """Run attention forward and backward as a model on the simulated GPU does."""
     import torch
     import torch.nn.functional as F  # noqa: N812 -- torch's own habit
@@ -74,7 +74,7 @@ def attend(case: Case) -> dict[str, Any]:
     from zerobench.worker.simulation.tensors import SimulatedTensors
 
     flops: list[int] = []
-    attention.install(flops.append, case.capability)
+    attention.install(lambda counted, _: flops.append(counted), case.capability)
     tensors = SimulatedTensors(lambda _flops: None)
     counter = SimulatedCounter(lambda: None, tensors)
     saved: dict[int, int] = {}
@@ -86,12 +86,12 @@ def attend(case: Case) -> dict[str, Any]:
         return tensor
 
     def make(heads: int) -> torch.Tensor:
-        made = torch.empty(BATCH, LENGTH, heads, case.dim, dtype=dtype, device=GPU).transpose(1, 2)
+        made = torch.empty(batch, LENGTH, heads, case.dim, dtype=dtype, device=GPU).transpose(1, 2)
         return made.detach().requires_grad_()
 
     with tensors, torch.autograd.set_multithreading_enabled(False):
         query, key, value = make(case.heads), make(case.key_heads), make(case.key_heads)
-        mask = torch.empty(BATCH, 1, LENGTH, LENGTH, dtype=dtype, device=GPU) if case.mask else None
+        mask = torch.empty(batch, 1, LENGTH, LENGTH, dtype=dtype, device=GPU) if case.mask else None
         counter.see([query, key, value, mask])
         counter.start_phase()
         with counter, torch.autograd.graph.saved_tensors_hooks(keep, lambda tensor: tensor):
@@ -204,3 +204,12 @@ def test_grouped_queries_that_no_kernel_takes_keep_their_s_by_s_matrices(in_fork
     assert max(seen["saved"]) == matrix
     assert seen["output"][0] == (BATCH, WITHOUT_KERNEL.heads, LENGTH, WITHOUT_KERNEL.dim)
     assert seen["gradients"] == [True, True, True]
+
+
+@pytest.mark.parametrize("capability", ["8.9", "9.0"])
+def test_more_sequences_than_flash_has_a_grid_for_are_refused_as_on_a_gpu(in_fork, capability):
+    """CuDNN is asked for no more either; the memory-efficient kernel takes them in pieces."""
+    assert in_fork(attend, Case(1, 1, 8, capability=capability), 65_535)["output"][0][0] == 65_535
+    with pytest.raises(RuntimeError, match=r"invalid configuration argument: attention over 65,536 sequences"):
+        in_fork(attend, Case(1, 1, 8, capability=capability), 65_536)
+    assert in_fork(attend, Case(1, 1, 8, dtype="float32", capability=capability), 65_536)["gradients"] == [True] * 3

@@ -37,7 +37,7 @@ def open_world(world_size: int, rank: int, device: str, *, original: bool) -> tu
 
     wait = partition_parameters.AllGatherCoalescedHandle.wait
     if device == GPU:
-        simulation.use_gpu(EndlessGpu(), lambda _flops: None)
+        simulation.use_gpu(EndlessGpu(), lambda _flops, _is_backward: None)
     else:
         simulation.use_cpu()
     if original:

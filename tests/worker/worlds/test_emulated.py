@@ -181,13 +181,13 @@ def test_memory_outside_torch_is_what_others_have_measured(played):
 
 def test_without_an_emulator_nothing_is_begun_and_one_line_says_how_to_get_one(tmp_path, monkeypatch):
     def missing() -> Emulator:
-        raise UserError("emulator: not made; make it: zerobench setup emulator")
+        raise UserError("emulator: not set up; run: zerobench setup emulator")
 
     monkeypatch.setattr(simulator_kinds, "find_emulator", missing)
     [(record, _)] = play([trial(Evidence.EMULATED, strategy="zero1")], tmp_path)
     assert (record.status, record.reason) == (
         Status.SKIPPED,
-        "emulator: not made; make it: zerobench setup emulator",
+        "emulator: not set up; run: zerobench setup emulator",
     )
 
 

@@ -15,12 +15,12 @@ from zerobench.errors import UserError, unknown_choice
 
 @answering
 def baseline(
-    action: Annotated[str, typer.Argument(metavar="ACTION", help="`set`, or `list` (the default).")] = "list",
-    name: Annotated[str | None, typer.Argument(metavar="NAME", help="What to call it: main.")] = None,
-    run: Annotated[str | None, typer.Argument(metavar="RUN", help="A run folder or its name; the newest one.")] = None,
+    action: Annotated[str, typer.Argument(metavar="ACTION", help="`set` or `list` (the default).")] = "list",
+    name: Annotated[str | None, typer.Argument(metavar="NAME", help="Name of the baseline, for example main.")] = None,
+    run: Annotated[str | None, typer.Argument(metavar="RUN", help="Run folder or name (newest run).")] = None,
     reports: Reports = REPORTS,
 ) -> Answer:
-    """Keep a run by a name, or list those kept. Later runs are held against it by `compare --against NAME`."""
+    """Store a run as a named baseline, or list baselines. Compare with it by `compare --against NAME`."""
     from zerobench.baselines import baselines, set_baseline
     from zerobench.store import find_run, load_run
 
@@ -31,7 +31,7 @@ def baseline(
             raise UserError("NAME is missing: zerobench baseline set NAME [RUN]")
         set_baseline(name, find_run(run, reports), reports)
     elif name is not None:
-        raise UserError(f"NAME: {name!r}: list takes none")
+        raise UserError(f"NAME: {name!r}: list takes no name")
     kept = [
         {"baseline": one, "run_id": load_run(path).run_id, "folder": str(path)}
         for one, path in baselines(reports).items()

@@ -16,12 +16,12 @@ from zerobench.cli.options import REPORTS, Reports, RunName
 @answering
 def calibrate(
     run: RunName = None,
-    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="The calibration file to write.")] = Path(
+    out: Annotated[Path, typer.Option("--out", metavar="FILE", help="Calibration file to write.")] = Path(
         "calibration.yaml"
     ),
     reports: Reports = REPORTS,
 ) -> Answer:
-    """Write what a GPU run measured beside the tensors. CUDA context, NCCL, host process."""
+    """Write a calibration for predictions from a GPU run. CUDA context, NCCL and host process memory."""
     from zerobench.report.calibrate import write_calibration
     from zerobench.spec.overheads import CALIBRATION_VARIABLE
     from zerobench.store import find_run
@@ -31,7 +31,7 @@ def calibrate(
     def show() -> None:
         for entry in calibration.gpus:
             typer.echo(f"{entry.gpu}, {entry.world_size} ranks: from {entry.num_ranks} rank records")
-        typer.echo(f"\nPredictions use it with: export {CALIBRATION_VARIABLE}={out.resolve()}")
+        typer.echo(f"\nUse it for predictions: export {CALIBRATION_VARIABLE}={out.resolve()}")
 
     def document() -> dict[str, Any]:
         gpus = [{"gpu": one.gpu, "world_size": one.world_size, "ranks": one.num_ranks} for one in calibration.gpus]

@@ -16,7 +16,7 @@ from zerobench.cli.options import REPORTS, Reports
 @answering
 def compare(
     base: Annotated[
-        str | None, typer.Argument(metavar="BASE", help="The run before; with --against the one after, the newest.")
+        str | None, typer.Argument(metavar="BASE", help="The run before; with --against, the run after (newest).")
     ] = None,
     new: Annotated[str | None, typer.Argument(metavar="NEW", help="The run after, of the same sweep.")] = None,
     against: Annotated[
@@ -27,15 +27,15 @@ def compare(
         typer.Option(
             "--fail-on",
             metavar="LIMIT,...",
-            help="Exit with 1 beyond these: memory:2%, memory:100MiB, speed:5%.",
+            help="Limits; exit code 1 beyond: memory:2%, memory:100MiB, speed:5%.",
         ),
     ] = None,
     markdown: Annotated[
-        Path | None, typer.Option("--markdown", metavar="FILE", help="Write it for a pull request too.")
+        Path | None, typer.Option("--markdown", metavar="FILE", help="Write Markdown for a pull request too.")
     ] = None,
     reports: Reports = REPORTS,
 ) -> Answer:
-    """Show two runs side by side. Memory to the byte, speed with its test."""
+    """Compare two runs. Memory to the byte, speed with a significance test."""
     from zerobench.cli.compare import Request, compare_runs
 
     return compare_runs(Request(base, new, against, fail_on=fail_on, markdown=markdown, reports=reports))

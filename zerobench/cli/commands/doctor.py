@@ -10,7 +10,7 @@ from zerobench.cli.options import REPORTS, Reports
 
 @answering
 def doctor(reports: Reports = REPORTS) -> Answer:
-    """Say what can run on this machine, and what to mend. Exits with 1 where nothing can."""
+    """Check what can run on this machine and what to fix. Exits with 1 if nothing can."""
     from zerobench.cli.doctor import doctor
 
     return doctor(reports)

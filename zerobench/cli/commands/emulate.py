@@ -14,24 +14,24 @@ from zerobench.cli.options import GPU, GPUS, REPORTS, GpusPerNode, HostMemory, R
 
 @answering
 def emulate(
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What to run, as on the cluster.")],
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="Command to run, as on the cluster.")],
     gpus: Annotated[str, GPUS],
     gpu: Annotated[str, GPU],
     gpus_per_node: GpusPerNode = "8",
     host_memory: HostMemory = None,
-    ranks: Annotated[str, typer.Option(metavar="N,...", help="Which ranks play: 0,last or all.")] = "0",
-    steps: Annotated[str, typer.Option(metavar="N", help="Optimizer steps, after which the script is ended.")] = "3",
+    ranks: Annotated[str, typer.Option(metavar="N,...", help="Ranks to run: 0,last or all.")] = "0",
+    steps: Annotated[str, typer.Option(metavar="N", help="Stop the script after this many optimizer steps.")] = "3",
     tries: Annotated[
-        bool, typer.Option("--tries/--no-tries", help="Where it does not fit, try changes that make it fit.")
+        bool, typer.Option("--tries/--no-tries", help="If it does not fit, try changes that make it fit.")
     ] = True,
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="The run's name; the script's.")] = None,
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Run name (the script's).")] = None,
     reports: Reports = REPORTS,
 ) -> Answer:
-    """See your own script's memory on GPUs you do not have. Not a line of it is changed.
+    """Check whether your own script fits GPUs you do not have. The script is not modified.
 
-    One rank at a time plays on an emulated GPU: torch's own CUDA build, nothing computed.
+    One rank at a time runs on an emulated GPU: torch's own CUDA build, no values computed.
 
-    Exits with 0 where it fits, 1 where it does not, and with the script's own status where that failed.
+    Exits with 0 if it fits, 1 if not, or the script's own status if that failed.
     """
     from zerobench.cli import emulate
     from zerobench.emulate.request import read_request

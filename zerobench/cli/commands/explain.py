@@ -16,32 +16,42 @@ from zerobench.cli.options import REPORTS, Reports
 def explain(
     run: Annotated[
         str,
-        typer.Argument(
-            metavar="RUN|LOG", help="A run folder or its name; RUN:TRIAL and a second one; or the log of any training."
-        ),
+        typer.Argument(metavar="RUN|LOG", help="Run folder or name; two of RUN:TRIAL; or the log of any training."),
     ],
     trial: Annotated[
-        str | None, typer.Argument(metavar="[TRIAL]", help="Its name in the tables, its id, or the start of one.")
+        str | None, typer.Argument(metavar="[TRIAL]", help="Trial name in the tables, id, or a prefix of either.")
     ] = None,
     other: Annotated[
-        str | None, typer.Argument(metavar="[TRIAL]", help="A second one, of another run as RUN:TRIAL.")
+        str | None, typer.Argument(metavar="[TRIAL]", help="Second trial; RUN:TRIAL for another run.")
     ] = None,
     changes: Annotated[
-        bool, typer.Option("--changes", help="Predict what makes the trial fit its GPUs, and what that costs in time.")
+        bool,
+        typer.Option("--changes", help="Predict changes that make the trial fit its GPUs, with their cost in time."),
     ] = False,
-    model: Annotated[
-        str | None, typer.Option(metavar="MODEL", help="Of a LOG: what was trained; predicts the changes that fit.")
+    what_if: Annotated[
+        str | None,
+        typer.Option(
+            metavar="NAME=VALUE,...",
+            help="What a predicted step would take: link=2x, network=50GB/s, host-link, host-memory, nvme, gpu=NAME.",
+        ),
     ] = None,
-    ds_config: Annotated[str | None, typer.Option(metavar="FILE", help="Of a LOG: its DeepSpeed file.")] = None,
-    gpus: Annotated[str | None, typer.Option(metavar="N", help="Of a LOG: GPUs of all nodes.")] = None,
-    gpu: Annotated[str | None, typer.Option(metavar="NAME", help="Of a LOG: their name in the catalogue.")] = None,
-    gpus_per_node: Annotated[str, typer.Option(metavar="N", help="Of a LOG: GPUs of one node.")] = "8",
-    host_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="Of a LOG: a node's memory.")] = None,
-    micro_batch: Annotated[str | None, typer.Option(metavar="N", help="Of a LOG: sequences a pass.")] = None,
-    sequence_length: Annotated[str | None, typer.Option(metavar="N", help="Of a LOG: tokens a sequence.")] = None,
+    model: Annotated[
+        str | None, typer.Option(metavar="MODEL", help="For a log: the model; predicts changes that fit.")
+    ] = None,
+    ds_config: Annotated[
+        str | None, typer.Option(metavar="FILE", help="For a log: its DeepSpeed configuration.")
+    ] = None,
+    gpus: Annotated[str | None, typer.Option(metavar="N", help="For a log: total number of GPUs.")] = None,
+    gpu: Annotated[
+        str | None, typer.Option(metavar="NAME", help="For a log: GPU name in the hardware catalogue.")
+    ] = None,
+    gpus_per_node: Annotated[str, typer.Option(metavar="N", help="For a log: GPUs per node.")] = "8",
+    host_memory: Annotated[str | None, typer.Option(metavar="SIZE", help="For a log: host memory per node.")] = None,
+    micro_batch: Annotated[str | None, typer.Option(metavar="N", help="For a log: micro-batch size per GPU.")] = None,
+    sequence_length: Annotated[str | None, typer.Option(metavar="N", help="For a log: sequence length.")] = None,
     reports: Reports = REPORTS,
 ) -> Answer:
-    """Say why a trial took what it took, or differs from another. Or what a log says of memory that ran out."""
+    """Explain a trial's memory and time, two trials' difference, or an out-of-memory log."""
     from zerobench.cli.explain import explain, of_log
 
     asked = of_log(
@@ -56,4 +66,4 @@ def explain(
         sequence_length=sequence_length,
         reports=reports,
     )
-    return explain(run, trial, other, reports, changes=changes, asked=asked)
+    return explain(run, trial, other, reports, changes=changes, what_if=what_if, asked=asked)

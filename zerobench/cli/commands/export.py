@@ -17,13 +17,18 @@ from zerobench.cli.options import REPORTS, Reports, RunName
 def export(
     run: RunName = None,
     prometheus: Annotated[
-        Path | None, typer.Option("--prometheus", metavar="FILE", help="A .prom file for node_exporter's collector.")
+        Path | None,
+        typer.Option("--prometheus", metavar="FILE", help=".prom file for node_exporter's textfile collector."),
     ] = None,
     tensorboard: Annotated[
-        Path | None, typer.Option("--tensorboard", metavar="DIR", help="A folder for TensorBoard, one run a trial.")
+        Path | None, typer.Option("--tensorboard", metavar="DIR", help="TensorBoard log folder, one run per trial.")
     ] = None,
     wandb: Annotated[
-        str | None, typer.Option("--wandb", metavar="PROJECT", help="A Weights & Biases project; WANDB_MODE counts.")
+        str | None, typer.Option("--wandb", metavar="PROJECT", help="Weights & Biases project; WANDB_MODE applies.")
+    ] = None,
+    step_timeline: Annotated[
+        Path | None,
+        typer.Option("--step-timeline", metavar="FILE", help="Streams over each expected step, for ui.perfetto.dev."),
     ] = None,
     memory_viz: Annotated[
         Path | None,
@@ -40,7 +45,7 @@ def export(
     """Export a run to Prometheus, TensorBoard, Weights & Biases, torch's memory_viz or Perfetto."""
     from zerobench.cli import export
 
-    request = export.Request(run, reports, prometheus, tensorboard, wandb, memory_viz, perfetto)
+    request = export.Request(run, reports, prometheus, tensorboard, wandb, step_timeline, memory_viz, perfetto)
     done = []
     for line in export.export(request):
         typer.echo(line)

@@ -15,10 +15,10 @@ from zerobench.errors import UserError
 @answering
 def models(
     model: Annotated[
-        str | None, typer.Argument(metavar="MODEL", help="A preset, a config.json or a hub id: its components.")
+        str | None, typer.Argument(metavar="MODEL", help="Preset, config.json or hub id: parameters by component.")
     ] = None,
 ) -> Answer:
-    """List the model presets, or one model's components. With exact parameter counts."""
+    """List model presets, or one model's components. With exact parameter counts."""
     from zerobench.spec.presets import PRESETS
 
     if model is not None:

@@ -37,7 +37,7 @@ from zerobench.cli.options import (
 def plan(
     sweep: Annotated[
         str | None,
-        typer.Argument(metavar="[MODEL|SWEEP]", help="A model; or a sweep to predict, instead of stages and offloads."),
+        typer.Argument(metavar="[MODEL|SWEEP]", help="Model, or sweep to predict instead of stages and offloads."),
     ] = None,
     model: Model = None,
     gpus: Annotated[str | None, GPUS] = None,
@@ -47,28 +47,33 @@ def plan(
     host_bandwidth: HostBandwidth = "921.6GB/s",
     nvme: Nvme = None,
     micro_batch: Annotated[str | None, typer.Option(metavar="N", help="Micro-batch size per GPU (1).")] = None,
-    gradient_accumulation: Annotated[str | None, typer.Option(metavar="N", help="Passes a step (1).")] = None,
+    gradient_accumulation: Annotated[
+        str | None, typer.Option(metavar="N", help="Gradient accumulation steps (1).")
+    ] = None,
     global_batch: GlobalBatch = None,
     tokens_per_step: TokensPerStep = None,
     sequence_length: SequenceLength = None,
     precision: PrecisionName = None,
     activation_checkpointing: Annotated[
-        bool, typer.Option("--activation-checkpointing", help="Keep each layer's input alone, compute the rest again.")
+        bool,
+        typer.Option(
+            "--activation-checkpointing", help="Activation checkpointing: keep each layer's input, recompute the rest."
+        ),
     ] = False,
     lora: Annotated[
-        str | None, typer.Option(metavar="RANK", help="Train adapters of this rank beside the frozen model: 16.")
+        str | None, typer.Option(metavar="RANK", help="Train LoRA adapters of this rank on a frozen model: 16.")
     ] = None,
     stage: Stages = None,
     ds_config: Annotated[
-        str | None, typer.Option(metavar="FILE", help="Predict this DeepSpeed configuration of your own.")
+        str | None, typer.Option(metavar="FILE", help="Predict your own DeepSpeed configuration.")
     ] = None,
     tokens: Tokens = None,
     frontier: Annotated[
-        str | None, typer.Option(metavar="AXIS", help="The most that fits: model, micro-batch or sequence-length.")
+        str | None, typer.Option(metavar="AXIS", help="Largest that fits: model, micro-batch or sequence-length.")
     ] = None,
     evidence: EvidenceName = None,
     formula: Annotated[
-        bool, typer.Option("--formula", help="By closed forms: without torch, in a second, less exact.")
+        bool, typer.Option("--formula", help="Use closed forms: no torch, one second, less exact.")
     ] = False,
     write: Write = None,
     write_for: WriteFor = None,
@@ -79,37 +84,8 @@ def plan(
     details: Details = False,
     reports: Reports = REPORTS,
 ) -> Answer:
-    """Predict what fits and how fast it is expected to be. No GPU is needed."""
-    from zerobench.cli.planning import is_for_trainer, plan
-    from zerobench.search.plan import Request
+    """Predict what fits and how fast it is expected to be. No GPU needed."""
+    arguments = locals()
+    from zerobench.cli.planning import plan, requested
 
-    request = Request(
-        sweep=sweep,
-        model=model,
-        gpus=gpus,
-        gpu=gpu,
-        gpus_per_node=gpus_per_node,
-        host_memory=host_memory,
-        host_bandwidth=host_bandwidth,
-        nvme=nvme,
-        micro_batch=micro_batch,
-        gradient_accumulation=gradient_accumulation,
-        global_batch=global_batch,
-        tokens_per_step=tokens_per_step,
-        sequence_length=sequence_length,
-        precision=precision,
-        activation_checkpointing=activation_checkpointing,
-        lora=lora,
-        stage=stage,
-        ds_config=ds_config,
-        write=write,
-        for_trainer=is_for_trainer(write_for),
-        fine_tunes=fine_tune,
-        tokens=tokens,
-        frontier=frontier,
-        evidence=evidence,
-        formula=formula,
-        sets=sets or [],
-        reports=reports,
-    )
-    return plan(request, details=details)
+    return plan(requested(arguments), details=details)

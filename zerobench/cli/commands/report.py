@@ -13,20 +13,18 @@ from zerobench.cli.options import REPORTS, Reports
 
 
 def report(
-    runs: Annotated[
-        list[str] | None, typer.Argument(metavar="RUN", help="Run folders or their names; the newest one.")
-    ] = None,
+    runs: Annotated[list[str] | None, typer.Argument(metavar="RUN", help="Run folders or names (newest run).")] = None,
     html: Annotated[bool, typer.Option("--html", help="One page with every chart and table (the default).")] = False,
     markdown: Annotated[bool, typer.Option("--markdown", help="For a pull request or a model card.")] = False,
-    csv: Annotated[bool, typer.Option("--csv", help="The tidy tables of all runs, in a folder.")] = False,
-    json: Annotated[bool, typer.Option("--json", help="One document: the trials with their peaks.")] = False,
+    csv: Annotated[bool, typer.Option("--csv", help="Tidy tables of all runs, into a folder.")] = False,
+    json: Annotated[bool, typer.Option("--json", help="One document: trials and their peaks.")] = False,
     out: Annotated[
         Path | None,
-        typer.Option("--out", metavar="PATH", help="Where to write; `-` prints it (not for --csv). Beside the run."),
+        typer.Option("--out", metavar="PATH", help="Output path (beside the run); `-` prints, except --csv."),
     ] = None,
     reports: Reports = REPORTS,
 ) -> None:
-    """Write a run as a page, Markdown, CSV or JSON. Or several runs together."""
+    """Write a report as a page, Markdown, CSV or JSON. For one run or several."""
     from zerobench.cli.report import Request, write_reports
 
     chosen = {"html": html, "markdown": markdown, "csv": csv, "json": json}

@@ -21,23 +21,23 @@ def run(
     repeats: Annotated[
         int | None, typer.Option("--repeats", metavar="N", min=1, help="Run each trial N times.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the trials and start none.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="List the trials without running them.")] = False,
     resume: Annotated[
-        str | None, typer.Option("--resume", metavar="RUN", help="Run what is missing or failed in an earlier run.")
+        str | None, typer.Option("--resume", metavar="RUN", help="Run missing and failed trials of an earlier run.")
     ] = None,
     reports: Reports = REPORTS,
     hostfile: Annotated[
-        Path | None, typer.Option("--hostfile", metavar="FILE", help="The nodes, one `name slots=N` a line.")
+        Path | None, typer.Option("--hostfile", metavar="FILE", help="Nodes, one `name slots=N` per line.")
     ] = None,
     frontier: Annotated[
         str | None,
-        typer.Option(metavar="AXIS", help="Measure the most that fits: model, micro-batch or sequence-length."),
+        typer.Option(metavar="AXIS", help="Measure the largest that fits: model, micro-batch or sequence-length."),
     ] = None,
     capacity: Annotated[
-        str | None, typer.Option(metavar="SIZE", help="What a rank may take of its device; the GPU's memory.")
+        str | None, typer.Option(metavar="SIZE", help="Memory limit per rank (the GPU's memory).")
     ] = None,
 ) -> Answer:
-    """Run a sweep, show its tables and say where the run lies."""
+    """Run a sweep and show its tables."""
     from zerobench.cli import run
 
     request = run.Request(

@@ -11,14 +11,14 @@ import typer
 
 
 def setup(
-    name: Annotated[str, typer.Argument(metavar="NAME", help="The environment: horovod, tensorflow or emulator.")],
+    name: Annotated[str, typer.Argument(metavar="NAME", help="Environment: horovod, tensorflow or emulator.")],
     folder: Annotated[
         Path | None,
-        typer.Option("--folder", metavar="DIR", help="Where environments lie; ZEROBENCH_ENVIRONMENTS, or user data."),
+        typer.Option("--folder", metavar="DIR", help="Folder of environments (ZEROBENCH_ENVIRONMENTS, or user data)."),
     ] = None,
-    jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=1, help="Compilers at a time.")] = 1,
+    jobs: Annotated[int, typer.Option("--jobs", metavar="N", min=1, help="Parallel compilers.")] = 1,
 ) -> None:
-    """Make the environment that a strategy or emulated GPU needs. Or go on where that was left."""
+    """Set up the environment of a strategy or of the emulated GPU. Resumes where it was interrupted."""
     from zerobench.run.environments import set_up
 
     set_up(name, folder, typer.echo, jobs)

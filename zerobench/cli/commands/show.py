@@ -32,10 +32,10 @@ def show(
             show_run(path, Console(highlight=False))
 
     def document() -> dict[str, Any]:
+        from zerobench.report.figures.runs import run_figures
         from zerobench.report.frames.document import json_document
-        from zerobench.report.frames.run_frames import run_frames
 
         with no_collection():
-            return {"run": str(path), **json.loads(json_document(run_frames([load_run(path)])))}
+            return {"run": str(path), **json.loads(json_document(run_figures([load_run(path)])))}
 
     return Answer(document, tables)

@@ -18,10 +18,10 @@ def status(
     reports: Reports = REPORTS,
     follow: Annotated[
         float | None,
-        typer.Option("--follow", metavar="SECONDS", min=1.0, help="Look again after so long, until all is done."),
+        typer.Option("--follow", metavar="SECONDS", min=1.0, help="Refresh at this interval until all is done."),
     ] = None,
 ) -> Answer:
-    """Say how a run stands, on a cluster or here. Exits with 0 if all is well, 1 if not, 3 while it goes on."""
+    """Show the status of a run, on a cluster or here. Exits with 0 if all is well, 1 if not, 3 while it runs."""
     from zerobench.cli.status import follow_run, show_status
 
     return show_status(run, reports) if follow is None else follow_run(run, reports, follow)

@@ -11,7 +11,7 @@ from zerobench.cli.answer import Answer, answering
 
 @answering
 def strategies() -> Answer:
-    """List strategies and optimizers, and which can run here. What each is, needs and keeps."""
+    """List strategies and optimizers, and which can run here. With requirements and states."""
     from zerobench.cli import optimizers
     from zerobench.cli.strategies import as_plain, listing
     from zerobench.spec.machine import detect_machine

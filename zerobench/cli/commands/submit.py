@@ -22,53 +22,51 @@ def submit(
     repeats: Annotated[
         int | None, typer.Option("--repeats", metavar="N", min=1, help="Run each trial N times.")
     ] = None,
-    nodes: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="The most nodes that a trial may take; 1.")
-    ] = None,
+    nodes: Annotated[int | None, typer.Option(metavar="N", min=1, help="Most nodes per trial (1).")] = None,
     gpus_per_node: Annotated[
-        int | None, typer.Option(metavar="N", min=0, help="GPUs of one node; 0 for nodes without.")
+        int | None, typer.Option(metavar="N", min=0, help="GPUs per node; 0 for CPU nodes.")
     ] = None,
-    gpu: Annotated[str | None, typer.Option(metavar="NAME", help="The nodes' GPU, for predictions: h200.")] = None,
+    gpu: Annotated[str | None, typer.Option(metavar="NAME", help="GPU name, for predictions: h200.")] = None,
     cpus_per_node: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Cores of one node; all that Slurm gives.")
+        int | None, typer.Option(metavar="N", min=1, help="Cores per node (all that Slurm gives).")
     ] = None,
-    partition: Annotated[str | None, typer.Option(metavar="NAME", help="Where trials run.")] = None,
+    partition: Annotated[str | None, typer.Option(metavar="NAME", help="Partition for trials.")] = None,
     cpu_partition: Annotated[
-        str | None, typer.Option(metavar="NAME", help="Where predictions and the report run; --partition.")
+        str | None, typer.Option(metavar="NAME", help="Partition for predictions and the report (--partition).")
     ] = None,
     account: Annotated[str | None, typer.Option(metavar="NAME", help="As for sbatch.")] = None,
     qos: Annotated[str | None, typer.Option(metavar="NAME", help="As for sbatch.")] = None,
     time: Annotated[
-        str | None, typer.Option(metavar="TIME", help="Time limit of one job; what its trials may take.")
+        str | None, typer.Option(metavar="TIME", help="Time limit per job (from its trials' timeouts).")
     ] = None,
-    constraint: Annotated[str | None, typer.Option(metavar="LIST", help="As for sbatch; for trials.")] = None,
+    constraint: Annotated[str | None, typer.Option(metavar="LIST", help="As for sbatch; trials only.")] = None,
     reservation: Annotated[str | None, typer.Option(metavar="NAME", help="As for sbatch.")] = None,
-    mem: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory of one node; all of it.")] = None,
-    container: Annotated[str | None, typer.Option(metavar="IMAGE", help="Run the ranks in this image.")] = None,
+    mem: Annotated[str | None, typer.Option(metavar="SIZE", help="Memory per node (all of it).")] = None,
+    container: Annotated[str | None, typer.Option(metavar="IMAGE", help="Container image for the ranks.")] = None,
     container_runtime: Annotated[
         str | None, typer.Option(metavar="NAME", help="pyxis (the default) or apptainer.")
     ] = None,
     launcher: Annotated[
-        str | None, typer.Option(metavar="NAME", help="What starts the ranks: srun (the default) or deepspeed.")
+        str | None, typer.Option(metavar="NAME", help="Launcher: srun (the default) or deepspeed.")
     ] = None,
-    python: Annotated[str | None, typer.Option(metavar="PATH", help="The ranks' interpreter; this one.")] = None,
+    python: Annotated[
+        str | None, typer.Option(metavar="PATH", help="Python interpreter of the ranks (this one).")
+    ] = None,
     trials_per_job: Annotated[
-        int | None, typer.Option(metavar="N", min=1, help="Trials that a job runs one after another.")
+        int | None, typer.Option(metavar="N", min=1, help="Trials per job, run in sequence.")
     ] = None,
-    throttle: Annotated[
-        int | None, typer.Option(metavar="K", min=1, help="Jobs of an array that run at a time.")
-    ] = None,
+    throttle: Annotated[int | None, typer.Option(metavar="K", min=1, help="Array tasks running at a time.")] = None,
     sbatch: Annotated[
-        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Any other option of sbatch; may be repeated.")
+        list[str] | None, typer.Option(metavar="KEY=VALUE", help="Any other sbatch option; may be repeated.")
     ] = None,
-    dry_run: Annotated[bool, typer.Option("--dry-run", help="Say what would be submitted; write nothing.")] = False,
+    dry_run: Annotated[bool, typer.Option("--dry-run", help="Show what would be submitted; write nothing.")] = False,
     local: Annotated[bool, typer.Option("--local", help="Run the same scripts here, without Slurm.")] = False,
     resume: Annotated[
-        str | None, typer.Option("--resume", metavar="RUN", help="Submit what is missing in an earlier run.")
+        str | None, typer.Option("--resume", metavar="RUN", help="Submit missing trials of an earlier run.")
     ] = None,
     reports: Reports = REPORTS,
 ) -> Answer:
-    """Hand a sweep to Slurm. The same trials, records and reports as `run`."""
+    """Submit a sweep to Slurm. The same trials, records and reports as `run`."""
     from zerobench.cli import submit
 
     options = {

@@ -23,7 +23,7 @@ def sweeps() -> Answer:
         width = max(map(len, paths)) + 2
         for name, sentence in told.items():
             typer.echo(f"{name:<{width}}{sentence}")
-        typer.echo(f"\nTheir files lie in {next(iter(paths.values())).parent}")
+        typer.echo(f"\nFiles: {next(iter(paths.values())).parent}")
 
     def document() -> dict[str, Any]:
         return {"sweeps": [{"sweep": name, "file": str(paths[name]), "about": told[name]} for name in paths]}

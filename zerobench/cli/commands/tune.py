@@ -34,7 +34,7 @@ from zerobench.cli.options import (
 
 @answering
 def tune(
-    model: Annotated[str, typer.Argument(metavar="MODEL", help="A preset, a transformers config.json or a hub id.")],
+    model: Annotated[str, typer.Argument(metavar="MODEL", help="Preset, transformers config.json or hub id.")],
     gpus: Annotated[str, GPUS],
     gpu: Annotated[str, GPU],
     global_batch: GlobalBatch = None,
@@ -54,29 +54,8 @@ def tune(
     details: Details = False,
     reports: Reports = REPORTS,
 ) -> Answer:
-    """Find the fastest configuration at a global batch. Stage, offload, batch, checkpointing and keys are varied."""
-    from zerobench.cli.planning import is_for_trainer, tune
-    from zerobench.search.plan import Request
+    """Find the fastest configuration at a global batch. Varies stage, offload, micro batch, checkpointing and keys."""
+    arguments = locals()
+    from zerobench.cli.planning import requested, tune
 
-    request = Request(
-        model=model,
-        gpus=gpus,
-        gpu=gpu,
-        global_batch=global_batch,
-        tokens_per_step=tokens_per_step,
-        tunes=True,
-        gpus_per_node=gpus_per_node,
-        host_memory=host_memory,
-        host_bandwidth=host_bandwidth,
-        nvme=nvme,
-        sequence_length=sequence_length,
-        precision=precision,
-        stage=stage,
-        tokens=tokens,
-        evidence=evidence,
-        write=write,
-        for_trainer=is_for_trainer(write_for),
-        fine_tunes=fine_tune,
-        reports=reports,
-    )
-    return tune(request, details=details)
+    return tune(requested(arguments), details=details)

@@ -20,17 +20,17 @@ def validate(
     only: Only = None,
     worlds: Annotated[
         str | None,
-        typer.Option("--worlds", metavar="WORLD,...", help="Of solo, simulated, formula, and emulated; all but that."),
+        typer.Option("--worlds", metavar="WORLD,...", help="solo, simulated, formula, emulated (all but emulated)."),
     ] = None,
     run: Annotated[
-        str | None, typer.Option("--run", metavar="RUN", help="Start nothing: read an earlier run that has both.")
+        str | None, typer.Option("--run", metavar="RUN", help="Read an earlier run instead of running.")
     ] = None,
     reports: Reports = REPORTS,
     markdown: Annotated[
         Path | None, typer.Option("--markdown", metavar="FILE", help="Write the tables as Markdown too.")
     ] = None,
 ) -> Answer:
-    """Run a sweep measured and predicted, and print the errors."""
+    """Run a sweep measured and predicted, and show prediction errors."""
     from zerobench.cli import validate
 
     return validate.validate(

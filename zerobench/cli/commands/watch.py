@@ -12,12 +12,14 @@ from zerobench.cli.options import REPORTS, Reports
 
 
 def watch(
-    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="What to run, as it would be alone.")],
-    name: Annotated[str | None, typer.Option(metavar="NAME", help="The run's name; the script's.")] = None,
-    interval: Annotated[str, typer.Option(metavar="TIME", help="Between two NVML samples; 83 bytes each.")] = "100ms",
+    command: Annotated[list[str], typer.Argument(metavar="-- COMMAND...", help="Command to run, unchanged.")],
+    name: Annotated[str | None, typer.Option(metavar="NAME", help="Run name (the script's).")] = None,
+    interval: Annotated[
+        str, typer.Option(metavar="TIME", help="NVML sampling interval; 83 bytes per sample.")
+    ] = "100ms",
     reports: Reports = REPORTS,
 ) -> int:
-    """Run a command of your own and watch its GPUs and memory. It is not modified."""
+    """Run your own command and record its GPU and host memory. The command is not modified."""
     from zerobench.cli import watch
 
     return watch.watch_command(command, name, interval, reports)

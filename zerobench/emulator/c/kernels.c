@@ -101,26 +101,31 @@ cudaError_t __cudaGetKernel(cudaKernel_t *kernel, const void *host) {
   return cudaSuccess;
 }
 
-static cudaError_t launch(void) { return zb_current() < 0 ? zb_fail(cudaErrorMemoryAllocation) : cudaSuccess; }
+// A grid that no GPU takes is refused, as flash attention's of more than 65,535 sequences.
+static cudaError_t launch(dim3 grid, dim3 block) {
+  if (grid.y > 0xffff || grid.z > 0xffff || (size_t)block.x * block.y * block.z > 1024)
+    return zb_fail(cudaErrorInvalidConfiguration);
+  return zb_current() < 0 ? zb_fail(cudaErrorMemoryAllocation) : cudaSuccess;
+}
 
 cudaError_t __cudaLaunchKernel(cudaKernel_t kernel, dim3 grid, dim3 block, void **arguments, size_t bytes,
                                cudaStream_t stream) {
-  (void)kernel, (void)grid, (void)block, (void)arguments, (void)bytes, (void)stream;
-  return launch();
+  (void)kernel, (void)arguments, (void)bytes, (void)stream;
+  return launch(grid, block);
 }
 cudaError_t cudaLaunchKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t bytes,
                              cudaStream_t stream) {
-  (void)function, (void)grid, (void)block, (void)arguments, (void)bytes, (void)stream;
-  return launch();
+  (void)function, (void)arguments, (void)bytes, (void)stream;
+  return launch(grid, block);
 }
 cudaError_t cudaLaunchKernelExC(const cudaLaunchConfig_t *config, const void *function, void **arguments) {
-  (void)config, (void)function, (void)arguments;
-  return launch();
+  (void)function, (void)arguments;
+  return launch(config->gridDim, config->blockDim);
 }
 cudaError_t cudaLaunchCooperativeKernel(const void *function, dim3 grid, dim3 block, void **arguments, size_t bytes,
                                         cudaStream_t stream) {
-  (void)function, (void)grid, (void)block, (void)arguments, (void)bytes, (void)stream;
-  return launch();
+  (void)function, (void)arguments, (void)bytes, (void)stream;
+  return launch(grid, block);
 }
 
 // A kernel that nobody compiled for this GPU has no facts; these let any launch pass.

@@ -19,10 +19,22 @@ import torch
 
 from zerobench.emulator.inside import helpers
 from zerobench.memory.block_io import BlockIo
+from zerobench.timing.trace import Drained, Drive, Host, Item
 
 _swapped_bytes: dict[str, int] = {}
 """Size of each file that a swapper has written, by its path. No file exists."""
 _traffic = {"read": 0, "written": 0}
+_listeners: list[Callable[[Item], None]] = []
+
+
+def listen(listener: Callable[[Item], None]) -> None:
+    """Let `listener` hear of updates on the host, and of what drives read and write."""
+    _listeners[:] = [listener]
+
+
+def _tell(item: Item) -> None:
+    for listener in _listeners:
+        listener(item)
 
 
 def install() -> None:
@@ -76,13 +88,29 @@ def _in_place(*_: Any) -> int:
     return 0
 
 
+def _on_host(*given: Any) -> int:
+    """The same by the processor: states and weights, which come with the gradients as their second, are read and
+    written once.
+    """
+    tensors = [one for one in given if isinstance(one, torch.Tensor)]
+    if len(tensors) > 1:
+        _tell(Host(2 * (sum(tensor.nbytes for tensor in tensors) - tensors[1].nbytes)))
+    return 0
+
+
 def _lamb(weights: torch.Tensor, *_: Any) -> torch.Tensor:
     """csrc/lamb/fused_lamb_cuda.cpp gives the coefficient that it scaled the update by."""
     return torch.zeros(1, dtype=torch.float32, device=weights.device)
 
 
-def _optimizer(*functions: str) -> Callable[[], Any]:
-    return lambda: SimpleNamespace(**dict.fromkeys(functions, _in_place))
+def _optimizer(*functions: str, update: Callable[..., int] = _in_place) -> Callable[[], Any]:
+    return lambda: SimpleNamespace(**dict.fromkeys(functions, update))
+
+
+def _moved(read_bytes: int = 0, written_bytes: int = 0) -> None:
+    _traffic["read"] += read_bytes
+    _traffic["written"] += written_bytes
+    _tell(Drive(read_bytes, written_bytes))
 
 
 class _AioHandle:
@@ -106,27 +134,30 @@ class _AioHandle:
         return tensor.untyped_storage() in self._locked or getattr(tensor, "ds_pinned", False)
 
     def async_pread(self, buffer: torch.Tensor, _path: str, _offset: int = 0) -> int:
-        _traffic["read"] += buffer.nbytes
+        _moved(read_bytes=buffer.nbytes)
         self._pending += 1
         return 0
 
     def async_pwrite(self, buffer: torch.Tensor, path: str, _offset: int = 0) -> int:
-        _traffic["written"] += buffer.nbytes
+        _moved(written_bytes=buffer.nbytes)
         _swapped_bytes[path] = max(_swapped_bytes.get(path, 0), buffer.nbytes)
         self._pending += 1
         return 0
 
     def sync_pread(self, buffer: torch.Tensor, _path: str, _offset: int = 0) -> int:
-        _traffic["read"] += buffer.nbytes
+        _moved(read_bytes=buffer.nbytes)
+        _tell(Drained())
         return 1
 
     def sync_pwrite(self, buffer: torch.Tensor, path: str, _offset: int = 0) -> int:
-        _traffic["written"] += buffer.nbytes
+        _moved(written_bytes=buffer.nbytes)
         _swapped_bytes[path] = max(_swapped_bytes.get(path, 0), buffer.nbytes)
+        _tell(Drained())
         return 1
 
     def wait(self) -> int:
         done, self._pending = self._pending, 0
+        _tell(Drained())
         return done
 
 
@@ -170,9 +201,9 @@ def _scales(like: torch.Tensor, groups: int) -> torch.Tensor:
 
 
 _MODULES: dict[str, Callable[[], Any]] = {
-    "CPUAdamBuilder": _optimizer("create_adam", "destroy_adam", "adam_update", "adam_rollback"),
-    "CPUAdagradBuilder": _optimizer("create_adagrad", "destroy_adagrad", "adagrad_update"),
-    "CPULionBuilder": _optimizer("create_lion", "destroy_lion", "lion_update"),
+    "CPUAdamBuilder": _optimizer("create_adam", "destroy_adam", "adam_update", "adam_rollback", update=_on_host),
+    "CPUAdagradBuilder": _optimizer("create_adagrad", "destroy_adagrad", "adagrad_update", update=_on_host),
+    "CPULionBuilder": _optimizer("create_lion", "destroy_lion", "lion_update", update=_on_host),
     "FusedAdamBuilder": _optimizer("multi_tensor_adam"),
     "FusedLionBuilder": _optimizer("multi_tensor_lion"),
     "FusedLambBuilder": lambda: SimpleNamespace(lamb=_lamb),
@@ -184,8 +215,8 @@ _MODULES: dict[str, Callable[[], Any]] = {
 
 _REFUSED = {
     "DeepCompileBuilder": (
-        "DeepCompile: its passes over the graph are C++ of DeepSpeed's, compiled against CUDA and NCCL on the machine,"
-        " and are not played here; set compile.deepcompile to false in the DeepSpeed configuration"
+        "DeepCompile: its graph passes are DeepSpeed C++ compiled against CUDA and NCCL, which are not "
+        "emulated; set compile.deepcompile to false in the DeepSpeed configuration"
     ),
 }
 """What cannot be stood in for, and why."""
@@ -197,6 +228,6 @@ def _load(self: Any, verbose: bool = True) -> Any:  # noqa: ARG001 -- DeepSpeed'
         raise NotImplementedError(_REFUSED[name])
     if name not in _MODULES:
         raise NotImplementedError(
-            f"{name}: DeepSpeed's compiled kernel has no stand-in here; there are {', '.join(sorted(_MODULES))}"
+            f"{name}: this compiled DeepSpeed kernel is not emulated; choices: {', '.join(sorted(_MODULES))}"
         )
     return _MODULES[name]()

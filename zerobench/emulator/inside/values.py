@@ -26,7 +26,7 @@ def open_values() -> None:
     Raises RuntimeError: this process was not started for an emulated GPU, or another allocator is there already.
     """
     if _library().zerobench_values_open() == 0:
-        raise RuntimeError("another allocator stands in the place of torch's own, so large host memory would be real")
+        raise RuntimeError("another allocator replaces torch's own, so large host memory would be real")
 
 
 def counts() -> Counts:

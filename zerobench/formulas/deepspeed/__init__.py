@@ -1,10 +1,10 @@
 """What DeepSpeed really allocates per stage and offload, in closed form: read in the source of DeepSpeed 0.19.8.
 
 Where the ZeRO paper counts model states, DeepSpeed has buckets, copies, padding and an order in which they come and go.
-Each function names the file and the function of DeepSpeed that it follows; zerobench.ds_config.departures says the same
-in sentences. Not followed: round_robin_gradients, parameter_alignment, quantized weights and gradients, ZenFlow,
-mixtures of experts, and hpZ where parameters are offloaded. Allocator rounding and fragmentation are no formula's
-matter.
+Each function or term names the file and the function of DeepSpeed that it follows; `departures` says in sentences what
+the paper does not count. Not followed: round_robin_gradients, parameter_alignment, quantized weights and gradients,
+ZenFlow, mixtures of experts, and hpZ where parameters are offloaded. Allocator rounding and fragmentation are no
+formula's matter.
 """
 
 from __future__ import annotations

@@ -2,20 +2,22 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass
-from functools import cached_property
+from collections.abc import Iterator, Sequence
+from dataclasses import dataclass, replace
+from functools import cached_property, partial
 
 from zerobench.ds_config.case import Case
+from zerobench.formulas.terms import Bytes, Held, Term, add, hold, of_elements
 from zerobench.records import Category, StepKind
 from zerobench.spec.optimizers import OPTIMIZERS, Optimizer, OptimizerInfo
 from zerobench.spec.trial import Offload
+from zerobench.units import brief
 
+ALLREDUCE_ELEMENTS = 500_000_000
+"""Elements all-reduced at a time without ZeRO (runtime/engine.py, MEMORY_OPT_ALLREDUCE_SIZE); no key sets it."""
+_MOST_PIECES = 4096
 ALIGNMENT = 2
 """Elements that a flat partition is a multiple of (stage_1_and_2.py, nccl_start_alignment_factor)."""
-
-Bytes = Mapping[Category, int]
-"""What lies in one place at one instant."""
 
 
 @dataclass(frozen=True)
@@ -68,6 +70,8 @@ class Setting:
     """Memory of the device; None where it is no bound."""
     zero_init: bool = True
     """Whether stage 3 partitions the model as it is built."""
+    linear_elements: int = 0
+    """Of weights that autograd holds gathered from forward to backward, where torch's linear layers run at stage 3."""
 
     @property
     def num_params(self) -> int:
@@ -89,6 +93,11 @@ class Setting:
         partition_parameters.py, _aligned_size and _partition_numel.
         """
         return sum(self.parts)
+
+    @property
+    def partition(self) -> int:
+        """Parameters whose optimizer states one rank keeps."""
+        return (self.num_params, self.flat_partition, self.flat_partition, self.sharded)[self.case.stage]
 
     @cached_property
     def own_tensors(self) -> tuple[tuple[int, int], ...]:
@@ -114,6 +123,12 @@ class Setting:
     def first_gradient(self) -> int:
         """Elements of the gradient that backward makes first, the head's; a tied one waits for the embedding's."""
         return self.tensors[0] if self.tied_head else self.tensors[-1]
+
+    @property
+    def first_gradient_whole(self) -> Held:
+        """That gradient, before anything is done with it."""
+        what = "the first gradient of backward, the head's"
+        return of_elements(Category.GRADIENTS, self.case.element, self.first_gradient, what)
 
     @cached_property
     def parts(self) -> tuple[int, ...]:
@@ -145,39 +160,104 @@ class Setting:
 
         A tensor larger than the bucket is reduced alone (extra_large_param_to_reduce).
         """
-        fill = most = 0
-        for tensor in reversed(self.tensors):
-            fill = tensor if fill + tensor > limit else fill + tensor
-            most = max(most, fill)
-        return most
+        return max(self.fills(limit))
+
+    def fills(self, limit: int) -> list[int]:
+        """What lies in such a bucket each time that it is reduced."""
+        return [elements for _, elements in self._filled(limit)]
 
     def shared_bucket_fill(self, limit: int) -> int:
         """As `bucket_fill`, of buckets that are copied to be reduced: one tensor that all ranks share evenly is not."""
-        fills: list[list[int]] = [[]]
+        fills = self._filled(limit)
+        return max((fill for count, fill in fills if count > 1 or fill % self.case.world_size), default=0)
+
+    def _filled(self, limit: int) -> list[tuple[int, int]]:
+        """Tensors, and elements, of each fill."""
+        fills = [(0, 0)]
         for tensor in reversed(self.tensors):
-            if fills[-1] and sum(fills[-1]) + tensor > limit:
-                fills.append([])
-            fills[-1].append(tensor)
-        copied = (fill for fill in fills if len(fill) > 1 or fill[0] % self.case.world_size)
-        return max(map(sum, copied), default=0)
+            count, filled = fills[-1]
+            if count and filled + tensor > limit:
+                fills.append((1, tensor))
+            else:
+                fills[-1] = (count + 1, filled + tensor)
+        return fills
 
     @property
     def optimizer_info(self) -> OptimizerInfo:
         """What is known of the optimizer."""
         return OPTIMIZERS[self.optimizer]
 
-    def master_and_moments(self, tensors: Sequence[int], step: StepKind | None) -> dict[Category, int]:
+    def share(
+        self,
+        category: Category,
+        element: int,
+        elements: int,
+        what: str = "",
+        source: str = "",
+        *,
+        padding: str = "padding of the partition",
+    ) -> Held:
+        """`element` bytes of each parameter, or of those that are one rank's, of which there are `elements` padded."""
+        ranks = self.case.world_size if elements < self.num_params else 1
+        if elements * ranks < self.num_params:
+            return of_elements(category, element, elements, what or "the groups updated so far", source)
+        prefix, of = f"{what}: " if what else "", f" / {ranks} ranks" if ranks > 1 else ""
+        whole = element * self.num_params // ranks
+        return Held(
+            Term(category, whole, f"{prefix}{element} bytes x {self.num_params:,} parameters{of}", source),
+            Term(category, element * elements - whole, f"{prefix}{padding}", source),
+        )
+
+    def master_and_moments(self, tensors: Sequence[int], step: StepKind | None) -> Held:
         """fp32 master weights and, from the first step on, moments; `step` None is before it."""
-        states = {Category.MASTER_WEIGHTS: 4 * sum(tensors)}
-        return states if step is None else states | self.moments(tensors)
+        states = self.share(Category.MASTER_WEIGHTS, 4, sum(tensors))
+        return states if step is None else add(states, self.moments(tensors))
 
-    def moments(self, tensors: Iterable[int]) -> dict[Category, int]:
+    def moments(self, tensors: Sequence[int], padding: str = "padding of the partition") -> Held:
         """What the optimizer keeps of `tensors`, each as it updates it: by itself, or flattened with others."""
-        return self.optimizer_info.states_of(tensors)
+        count = sum(tensors)
+        sizes = self.optimizer_info.states_of(tensors).items()
+        words = "{:.4g} bytes x {:,} elements, scales among them"
+        return add(
+            *(
+                self.share(category, 4, count, padding=padding)
+                if nbytes == 4 * count
+                else hold(category, nbytes, words.format(nbytes / count, count))
+                for category, nbytes in sizes
+                if nbytes
+            )
+        )
 
-    def update_temporaries(self, tensors: Iterable[int], *, on_host: bool = False) -> int:
-        """Bytes that the optimizer's step makes and frees over fp32 `tensors`."""
-        return self.optimizer_info.temporaries.nbytes(tensors, on_gpu=self.on_gpu and not on_host)
+    def update_temporaries(self, tensors: Sequence[int], *, on_host: bool = False) -> Held:
+        """What the optimizer's step makes and frees over fp32 `tensors`."""
+        in_loop = on_host or not self.on_gpu
+        nbytes = self.optimizer_info.temporaries.nbytes(tensors, on_gpu=not in_loop)
+        elements = max(tensors) if in_loop else sum(tensors)
+        words = f"temporaries of the {self.optimizer} step: {nbytes / elements:g} bytes x {elements:,} elements"
+        return hold(Category.TEMPORARIES, nbytes, words)
+
+    def norm(self, elements: int) -> Held:
+        """The fp64 temporary in which a gradient's norm is taken (runtime/utils.py, get_norm_dtype)."""
+        return of_elements(Category.TEMPORARIES, 8, elements, "a gradient's norm, taken in fp64")
+
+    def bucket(self, source: str, *, is_double: bool = False) -> Held:
+        """The reduce bucket."""
+        case = self.case
+        if not case.bucket_elements:
+            return Held()
+        each = f"reduce_bucket_size {brief(case.bucket_elements)} x {case.bucket_bytes // case.bucket_elements} bytes"
+        words = f"{each} x 2 (overlap_comm)" if is_double else each
+        return hold(Category.REDUCE_BUFFERS, (2 if is_double else 1) * case.bucket_bytes, words, source)
+
+    def copied(self, element: int, limit: int, what: str, source: str, *, fill: int | None = None) -> Held:
+        """What fills a bucket, once more, flattened to be reduced: the largest fill, and at other instants another."""
+        one = partial(of_elements, Category.REDUCE_BUFFERS, element, what=what, source=source)
+
+        def others() -> Iterator[Term]:
+            for elements in sorted({*self.fills(limit)}, reverse=True):
+                yield from one(elements).terms
+
+        return one(self.bucket_fill(limit) if fill is None else fill, others=others)
 
     @property
     def offloads(self) -> bool:
@@ -185,10 +265,13 @@ class Setting:
         return self.case.offload_optimizer is not Offload.NONE
 
 
-def add(*parts: Bytes) -> dict[Category, int]:
-    """The sum of several accounts, without the categories that hold nothing."""
-    total: dict[Category, int] = {}
-    for part in parts:
-        for category, nbytes in part.items():
-            total[category] = total.get(category, 0) + nbytes
-    return {category: nbytes for category, nbytes in total.items() if nbytes}
+def outline(case: Case, optimizer: Optimizer, rank: int = 0) -> Setting:
+    """The setting of a model of which no more is known than how many parameters are trained.
+
+    They lie in pieces that DeepSpeed all-reduces or updates at a time.
+    """
+    known = {0: ALLREDUCE_ELEMENTS, 3: int(case.zero("sub_group_size"))}.get(case.stage) or case.trained
+    piece = max(known, case.trained // _MOST_PIECES, 1)
+    count, rest = divmod(case.trained, piece)
+    tensors = (*[piece] * count, *([rest] if rest or not count else []))
+    return Setting(replace(case, num_params=case.trained), tensors, optimizer, rank)

@@ -7,98 +7,98 @@ optimizer step on zero gradients while the engine is built, so that the moments 
 
 from __future__ import annotations
 
-from zerobench.formulas.deepspeed.setting import Bytes, Moments, Setting, add
+from zerobench.formulas.deepspeed.setting import ALLREDUCE_ELEMENTS, Moments, Setting
+from zerobench.formulas.terms import Bytes, Held, add
 from zerobench.records import Category, StepKind
 
-ALLREDUCE_ELEMENTS = 500_000_000
-"""runtime/engine.py, MEMORY_OPT_ALLREDUCE_SIZE; no key sets it."""
+_CASTS = "their fp32 copies"
 
 
 def device(setting: Setting, step: StepKind) -> Moments:
     """The device's bytes under DeepSpeed."""
     if setting.case.element == 4:
-        return _loop(setting, step, reduce_bytes=_reduce_bytes(setting))
-    parameters = _parameters(setting)
-    before = add(parameters, setting.master_and_moments(setting.tensors, None))
+        return _loop(setting, step, copied(setting))
+    before = add(_parameters(setting), setting.master_and_moments(setting.tensors, None))
     states = add(before, setting.moments(setting.tensors))
-    init = (*_wrapping(setting), add(states, _start_up(setting)), states)
-    return _moments(setting, states, init, _half_precision_step(setting, states), _reduce_bytes(setting))
+    init = (_wrapping(setting), add(states, _start_up(setting)), states)
+    return _moments(setting, states, init, _half_precision_step(setting, states), copied(setting))
 
 
 def plain_device(setting: Setting, step: StepKind) -> Moments:
     """The device's bytes of a plain torch loop with fp32 masters beside a 16-bit model (the strategy `single`)."""
-    return _loop(setting, step, reduce_bytes=0)
+    return _loop(setting, step, {})
 
 
-def _parameters(setting: Setting) -> Bytes:
-    return {Category.PARAMETERS: setting.case.element * setting.num_params}
+def _parameters(setting: Setting) -> Held:
+    return setting.share(Category.PARAMETERS, setting.case.element, setting.num_params)
 
 
-def _gradients(elements: int, element: int) -> Bytes:
-    return {Category.GRADIENTS: element * elements}
+def _gradients(setting: Setting, element: int, what: str = "") -> Held:
+    return setting.share(Category.GRADIENTS, element, setting.num_params, what)
 
 
-def _reduce_bytes(setting: Setting) -> int:
-    """runtime/engine.py, allreduce_bucket: the gradients' flat copy."""
-    return setting.case.element * setting.bucket_fill(ALLREDUCE_ELEMENTS)
+def copied(setting: Setting) -> Held:
+    """What is all-reduced."""
+    what = "gradients flattened into one copy to be all-reduced"
+    return setting.copied(setting.case.element, ALLREDUCE_ELEMENTS, what, "runtime/engine.py, allreduce_bucket")
 
 
 def _is_flattened(setting: Setting) -> bool:
     return setting.optimizer_info.is_flattened_in_16_bits
 
 
-def _wrapping(setting: Setting) -> tuple[Bytes, ...]:
+def _wrapping(setting: Setting) -> Bytes:
     """FP16_Optimizer holds the model, clones of its tensors and their flat copy for a moment."""
-    copies = 3 if _is_flattened(setting) else 1
-    return ({Category.PARAMETERS: copies * setting.case.element * setting.num_params},)
+    copies = add(
+        setting.share(Category.PARAMETERS, setting.case.element, setting.num_params, "clones of its tensors"),
+        setting.share(Category.PARAMETERS, setting.case.element, setting.num_params, "their flat copy"),
+    )
+    return add(_parameters(setting), copies if _is_flattened(setting) else {})
 
 
 def _start_up(setting: Setting) -> Bytes:
     """initialize_optimizer_states: zero gradients in fp32, and in the unfused version in 16 bits too."""
-    fused = _is_flattened(setting)
-    gradients = _gradients(setting.num_params, 4 if fused else 4 + setting.case.element)
-    return add(gradients, {Category.TEMPORARIES: setting.update_temporaries(setting.tensors)})
+    in_16_bits = {} if _is_flattened(setting) else _gradients(setting, setting.case.element)
+    return add(_gradients(setting, 4, "zeros in fp32"), in_16_bits, setting.update_temporaries(setting.tensors))
+
+
+def half_precision_casts(setting: Setting) -> Held:
+    """fused_optimizer.py, step: fp32 gradients twice, one by one and flat; unfused_optimizer.py: once."""
+    flat = setting.share(Category.TEMPORARIES, 4, setting.num_params, "fp32 copies made in the step")
+    return add(_gradients(setting, 4, _CASTS), flat if _is_flattened(setting) else {})
 
 
 def _half_precision_step(setting: Setting, states: Bytes) -> tuple[Bytes, ...]:
-    """fused_optimizer.py, step: fp32 gradients twice, one by one and flat; unfused_optimizer.py: once."""
-    fused, element = _is_flattened(setting), setting.case.element
-    casts = _gradients(setting.num_params, element + (8 if fused else 4))
-    update = add(
-        _gradients(setting.num_params, 4 if fused else 4 + element),
-        {Category.TEMPORARIES: setting.update_temporaries(setting.tensors)},
-    )
-    return add(states, casts), add(states, update), states
+    """The flat copy, or the casts beside the 16-bit gradients, are what is updated with."""
+    whole, casts = _gradients(setting, setting.case.element), _gradients(setting, 4, _CASTS)
+    left = casts if _is_flattened(setting) else add(whole, casts)
+    update = add(states, left, setting.update_temporaries(setting.tensors))
+    return add(states, whole, half_precision_casts(setting)), update, states
 
 
-def _loop(setting: Setting, step: StepKind, reduce_bytes: int) -> Moments:
+def _loop(setting: Setting, step: StepKind, copied: Bytes) -> Moments:
     """The torch optimizer over the parameters, or over their fp32 masters; the moments appear in the first step."""
-    parameters, num_params, element = _parameters(setting), setting.num_params, setting.case.element
-    masters = {} if element == 4 else {Category.MASTER_WEIGHTS: 4 * num_params}
-    built = add(parameters, masters)
+    in_fp32 = setting.case.element == 4
+    built = add(_parameters(setting), {} if in_fp32 else setting.master_and_moments(setting.tensors, None))
     states = add(built, setting.moments(setting.tensors))
     held = built if step is StepKind.FIRST else states
-    update = add(states, _gradients(num_params, 4), {Category.TEMPORARIES: setting.update_temporaries(setting.tensors)})
-    return _moments(setting, held, (built,), (update, states), reduce_bytes)
+    gradients = _gradients(setting, 4, "" if in_fp32 else _CASTS)
+    update = add(states, gradients, setting.update_temporaries(setting.tensors))
+    return _moments(setting, held, (built,), (update, states), copied)
 
 
-def _moments(
-    setting: Setting, held: Bytes, init: tuple[Bytes, ...], step: tuple[Bytes, ...], reduce_bytes: int
-) -> Moments:
+def _moments(setting: Setting, held: Bytes, init: tuple[Bytes, ...], step: tuple[Bytes, ...], copied: Bytes) -> Moments:
     """Gradients grow in backward, stay between micro steps and are freed after the update."""
-    whole = _gradients(setting.num_params, setting.case.element)
-    between = add(held, whole) if setting.case.micro_steps > 1 else held
-    first = (
-        between if setting.case.micro_steps > 1 else add(held, _gradients(setting.first_gradient, setting.case.element))
-    )
-    end = add(held, whole)
+    end = add(held, _gradients(setting, setting.case.element))
+    between = end if setting.case.micro_steps > 1 else held
+    first = end if setting.case.micro_steps > 1 else add(held, setting.first_gradient_whole)
     return Moments(
         init=init,
         gathering=between,
         forward=between,
         first_gradient=first,
         bucketed=first,
-        reduction=(add(end, {Category.REDUCE_BUFFERS: reduce_bytes}),),
+        reduction=(add(end, copied),),
         backward_end=end,
         step=step,
     )

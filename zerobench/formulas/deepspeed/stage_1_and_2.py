@@ -7,11 +7,9 @@ at the end of the last backward pass, stage 2 (and stage 1 with overlap_comm) wi
 
 from __future__ import annotations
 
-from zerobench.formulas.deepspeed.setting import Bytes, Moments, Setting, add
+from zerobench.formulas.deepspeed.setting import Moments, Setting
+from zerobench.formulas.terms import Bytes, Held, Term, add, of_elements
 from zerobench.records import Category, StepKind
-
-_NORM_BYTES = 8
-"""get_norm_dtype() is fp64 (runtime/utils.py)."""
 
 
 def device(setting: Setting, step: StepKind) -> Moments:
@@ -20,50 +18,60 @@ def device(setting: Setting, step: StepKind) -> Moments:
         return _bf16_optimizer(setting, step)
     held = _held(setting, None if step is StepKind.FIRST else step)
     between = add(held, _between_micro_steps(setting))
-    bucket = {Category.REDUCE_BUFFERS: _bucket_bytes(setting)}
-    first = {Category.GRADIENTS: _gradient_element(setting) * setting.first_gradient}
-    end = add(held, _backward_end(setting))
+    first = setting.first_gradient_whole
+    if setting.case.stage == 1 and setting.case.gradient_element != setting.case.element:
+        first = of_elements(  # use_grad_accum_attribute casts each gradient as it comes
+            Category.GRADIENTS, setting.case.gradient_element, setting.first_gradient, "the head's gradient, cast"
+        )
+    stays = setting.case.stage == 1 and setting.case.micro_steps > 1  # from the first backward pass of the step
     return Moments(
         init=_init(setting),
         gathering=between,
         forward=between,
         first_gradient=add(between, first),
-        bucketed=add(_with_bucket(setting, between, bucket), first),
-        reduction=tuple(add(held, one) for one in _reduction(setting)),
-        backward_end=end,
+        bucketed=add({} if stays else bucket(setting), between, first),
+        reduction=tuple(add(bucket(setting), held, one) for one in _reduction(setting)),
+        backward_end=add(held, _backward_end(setting)),
         step=(_held(setting, step),) if setting.offloads else _step(setting, step),
     )
 
 
 def host(setting: Setting, step: StepKind) -> Moments:
-    """What offloading keeps in host memory (__init__ and initialize_optimizer_states; nvme is treated as cpu).
-
-    Master weights, fp32 gradients, a staging copy of the updated 16-bit partition, a buffer for the largest tensor's
-    gradient, and from the first step on the moments.
-    """
+    """What offloading keeps in host memory (__init__ and initialize_optimizer_states; nvme is treated as cpu)."""
     partition, element = setting.flat_partition, setting.case.element
-    built = {
-        Category.MASTER_WEIGHTS: 4 * partition,
-        Category.GRADIENTS: 4 * partition,
-        Category.STAGING: element * (partition + setting.largest_tensor),
-    }
+    staged, source = "the updated partition on its way to the device", "stage_1_and_2.py, __init__"
+    built = add(
+        setting.master_and_moments([partition], None),
+        setting.share(Category.GRADIENTS, 4, partition, "in fp32, for the update"),
+        setting.share(Category.STAGING, element, partition, staged, source),
+        of_elements(Category.STAGING, element, setting.largest_tensor, "the largest gradient", source),
+    )
     updated = add(built, setting.moments([partition]))
     held = built if step is StepKind.FIRST else updated
-    accumulated = {Category.GRADIENTS: _accumulated_on_host(setting)}
+    accumulated = _accumulated_on_host(setting)
     before = held if step is StepKind.FIRST else add(held, accumulated)
     after = add(held, accumulated)
-    update = {Category.TEMPORARIES: setting.update_temporaries([partition], on_host=True)}
     end = add(updated, accumulated)
     init = (flattening_host(setting), built)
-    return Moments(init, before, before, before, after, (after,), after, (add(end, update), end))
+    update = add(end, setting.update_temporaries([partition], on_host=True))
+    return Moments(init, before, before, before, after, (after,), after, (update, end))
 
 
-def _held(setting: Setting, step: StepKind | None) -> Bytes:
+def _held(setting: Setting, step: StepKind | None) -> Held:
     """What lies on the device for the whole run; `step` None is before the first step's end."""
-    parameters = {Category.PARAMETERS: setting.case.element * setting.flat_partition * setting.case.world_size}
-    if setting.offloads:  # temp_grad_buffer_for_gpu_offload
-        return add(parameters, {Category.REDUCE_BUFFERS: setting.case.element * setting.largest_tensor})
-    return add(parameters, setting.master_and_moments([setting.flat_partition], step))
+    if setting.offloads:
+        what, element = "a buffer for the largest gradient, on its way", setting.case.element
+        source = "stage_1_and_2.py, temp_grad_buffer_for_gpu_offload"
+        moved = of_elements(Category.REDUCE_BUFFERS, element, setting.largest_tensor, what, source)
+        return add(_flat(setting), moved)
+    return add(_flat(setting), setting.master_and_moments([setting.flat_partition], step))
+
+
+def _flat(setting: Setting) -> Held:
+    """All parameters, flat."""
+    ranks = setting.case.world_size
+    padding = f"padding to a multiple of 2 x {ranks} ranks"
+    return setting.share(Category.PARAMETERS, setting.case.element, setting.flat_partition * ranks, padding=padding)
 
 
 def flattens_on_host(setting: Setting) -> bool:
@@ -88,20 +96,23 @@ def _init(setting: Setting) -> tuple[Bytes, ...]:
     partition on its way to fp32; zero gradients of the partition.
     """
     partition, element = setting.flat_partition, setting.case.element
-    model, flat = ({Category.PARAMETERS: nbytes} for nbytes in _flattened(setting))
+    model = setting.share(Category.PARAMETERS, element, setting.num_params, "the model's tensors")
+    flat = _flat(setting)
     flattening = (model, flat) if flattens_on_host(setting) else (add(model, flat),)
-    clone = {Category.PARAMETERS: element * partition if element == 2 or setting.offloads else 0}
+    clones = element == 2 or setting.offloads
+    clone = setting.share(Category.PARAMETERS, element, partition if clones else 0, "a clone on its way to fp32")
     built = _held(setting, None)
     if setting.offloads:  # a blocking copy to the host is cast there (aten/src/ATen/native/cuda/Copy.cu)
         return *flattening, add(flat, clone), built
-    return *flattening, add(built, clone), add(built, {Category.GRADIENTS: 4 * partition}), built
+    zeros = setting.share(Category.GRADIENTS, 4, partition, "zeros in fp32")
+    return *flattening, add(built, clone), add(built, zeros), built
 
 
-def _bucket_bytes(setting: Setting) -> int:
+def bucket(setting: Setting) -> Held:
     """setup_buckets: one bucket, two with overlap_comm; none without contiguous_gradients."""
     if not setting.case.zero("contiguous_gradients") and not setting.offloads:
-        return 0
-    return setting.case.bucket_bytes * (2 if setting.case.zero("overlap_comm") else 1)
+        return Held()
+    return setting.bucket("stage_1_and_2.py, setup_buckets", is_double=bool(setting.case.zero("overlap_comm")))
 
 
 def _streams(setting: Setting) -> bool:
@@ -119,95 +130,105 @@ def _gradient_element(setting: Setting) -> int:
     return setting.case.gradient_element if setting.case.stage == 1 else setting.case.element
 
 
-def _own_gradients(setting: Setting) -> int:
-    """Bytes of gradients copied out of the bucket (copy_grads_in_partition); nothing where they go to the host."""
+def _own_gradients(setting: Setting, padding: int = 0) -> Held:
+    """Gradients copied out of the bucket (copy_grads_in_partition); nothing where they go to the host. `padding`: bytes
+    of zeros where the partition is that.
+    """
     if _is_compact(setting):
-        return 4 * setting.flat_partition
-    return 0 if setting.offloads else setting.case.element * sum(tensor for tensor, _ in setting.own_tensors)
+        return setting.share(Category.GRADIENTS, 4, setting.flat_partition, "of the partition, summed in fp32")
+    if setting.offloads:
+        return Held()
+    element, inside = setting.case.element, sum(inside for _, inside in setting.own_tensors)
+    across = sum(tensor for tensor, _ in setting.own_tensors) - inside
+    return Held(
+        Term(Category.GRADIENTS, element * inside, f"of the partition: {element} bytes x {inside:,} elements"),
+        Term(Category.GRADIENTS, padding, "padding of the partition"),
+        Term(Category.GRADIENTS, element * across, "tensors across the partition's edge, kept whole"),
+    )
 
 
 def _between_micro_steps(setting: Setting) -> Bytes:
     """What earlier backward passes of the same step leave: sums of gradients, and stage 1's bucket."""
     if setting.case.micro_steps == 1:
         return {}
-    if setting.case.stage == 2:
-        return {Category.GRADIENTS: _own_gradients(setting)}
-    whole = {Category.GRADIENTS: _gradient_element(setting) * setting.num_params}
-    return add(whole, {Category.REDUCE_BUFFERS: _bucket_bytes(setting)})
+    return _own_gradients(setting) if setting.case.stage == 2 else add(_whole(setting), bucket(setting))
 
 
-def _with_bucket(setting: Setting, between: Bytes, bucket: Bytes) -> Bytes:
-    """Stage 1's bucket has stayed from the first backward pass of the step."""
-    return between if setting.case.stage == 1 and setting.case.micro_steps > 1 else add(between, bucket)
+def _whole(setting: Setting) -> Held:
+    """Stage 1's gradients."""
+    what = "kept whole until the end of backward"
+    return setting.share(Category.GRADIENTS, _gradient_element(setting), setting.num_params, what)
 
 
 def _reduction(setting: Setting) -> tuple[Bytes, ...]:
-    """Instants of reduce_ipg_grads, without what is held.
+    """Instants of reduce_ipg_grads, without what is held, and the bucket.
 
     The bucket's slices are flattened into a copy to be all-reduced (allreduce_bucket) where they go to several ranks.
     """
-    bucket = {Category.REDUCE_BUFFERS: _bucket_bytes(setting)}
-    fill = setting.bucket_fill(setting.case.bucket_elements)
-    copies = setting.case.world_size > 1
-    flat = {Category.REDUCE_BUFFERS: _gradient_element(setting) * fill if copies else 0}
-    own = {Category.GRADIENTS: _own_gradients(setting)}
-    norm = {Category.TEMPORARIES: _NORM_BYTES * _largest_own(setting) if setting.offloads else 0}
+    own, element = _own_gradients(setting), _gradient_element(setting)
+    limit = setting.case.bucket_elements
+    what, source = "the bucket's content copied to be reduced", "stage_1_and_2.py, allreduce_bucket"
+    copied = setting.copied(element, limit, what, source) if setting.case.world_size > 1 else {}
+    norm = setting.norm(_largest_own(setting)) if setting.offloads else {}
     if _streams(setting):
-        sums = own if setting.case.micro_steps > 1 and not _is_compact(setting) else {}
-        return add(bucket, flat, own, sums), add(bucket, own, sums, norm)
-    element = _gradient_element(setting)
-    whole = {Category.GRADIENTS: element * setting.num_params}
-    rest = {Category.GRADIENTS: element * (setting.num_params - fill)}
-    return add(bucket, whole), add(bucket, rest, flat, own), add(bucket, rest, own, norm)
+        sums = _summed(own) if setting.case.micro_steps > 1 and not _is_compact(setting) else {}
+        return add(copied, own, sums), add(own, sums, norm)
+    left = setting.num_params - setting.bucket_fill(limit)
+    rest = of_elements(Category.GRADIENTS, element, left, "not yet in the bucket")
+    return _whole(setting), add(rest, copied, own), add(rest, own, norm)
+
+
+def _summed(own: Held) -> Held:
+    return Held(*(term._replace(words=f"summed over micro steps, {term.words}") for term in own.terms))
 
 
 def _largest_own(setting: Setting) -> int:
     return max((inside for _, inside in setting.own_tensors), default=0)
 
 
-def _backward_end(setting: Setting) -> Bytes:
+def _backward_end(setting: Setting) -> Held:
     """independent_gradient_partition_epilogue: views of the own gradients, zeros where the partition is padding."""
-    if setting.offloads and not _is_compact(setting):
-        return {}
-    own = _own_gradients(setting)
-    if _is_compact(setting):
-        return {Category.GRADIENTS: own}
     padding = setting.flat_partition - sum(inside for _, inside in setting.own_tensors)
-    return {Category.GRADIENTS: own + setting.case.element * padding}
+    return _own_gradients(setting, setting.case.element * padding)
 
 
 def _step(setting: Setting, step: StepKind) -> tuple[Bytes, ...]:
     """step(): the norm in fp64, tensor by tensor; the partition's gradients flattened and cast to fp32; the update."""
     partition, element = setting.flat_partition, setting.case.element
-    before = _held(setting, None if step is StepKind.FIRST else step)
+    before = add(_held(setting, None if step is StepKind.FIRST else step), _backward_end(setting))
     after = _held(setting, step)
-    gradients = _backward_end(setting)
-    flat = 0 if _is_compact(setting) else element * partition
-    cast = 4 * partition if element == 2 and not _is_compact(setting) else 0
-    temporaries = {Category.TEMPORARIES: setting.update_temporaries([partition])}
+    flat = setting.share(Category.GRADIENTS, element, partition, "flattened into one copy", "get_flat_partition")
+    cast = setting.share(Category.GRADIENTS, 4, partition, "cast to fp32 for the update", "stage_1_and_2.py, step")
+    if _is_compact(setting):
+        copies, updated = Held(), _own_gradients(setting)
+    else:
+        copies, updated = (add(flat, cast), cast) if element == 2 else (flat, flat)
     return (
-        add(before, gradients, {Category.TEMPORARIES: _NORM_BYTES * _largest_own(setting)}),
-        add(before, gradients, {Category.GRADIENTS: flat + cast}),
-        add(after, {Category.GRADIENTS: 4 * partition}, temporaries),
+        add(before, setting.norm(_largest_own(setting))),
+        add(before, copies),
+        add(after, updated, setting.update_temporaries([partition])),
         after,
     )
 
 
-def _accumulated_on_host(setting: Setting) -> int:
+def _accumulated_on_host(setting: Setting) -> Bytes:
     """buffer_to_accumulate_to_in_cpu: with accumulation, the own tensors' gradients whole, for the rest of the run."""
     if setting.case.micro_steps == 1 or _is_compact(setting) or setting.case.stage == 1:
-        return 0
-    return setting.case.element * sum(tensor for tensor, _ in setting.own_tensors)
+        return {}
+    elements = sum(tensor for tensor, _ in setting.own_tensors)
+    return of_elements(Category.GRADIENTS, setting.case.element, elements, "as they were reduced")
 
 
 def _bf16_optimizer(setting: Setting, step: StepKind) -> Moments:
     """Stage 1 in bf16 that accumulates in fp32 keeps all gradients in fp32 for good (runtime/bf16_optimizer.py)."""
     elements = setting.flat_partition * setting.case.world_size
-    whole = {Category.GRADIENTS: 4 * elements}
+    what = "kept in fp32 for the whole run (BF16_Optimizer)"
+    whole = setting.share(Category.GRADIENTS, 4, elements, what, "bf16_optimizer.py")
     built = add(_held(setting, None), whole)
     updated = add(_held(setting, StepKind.STEADY), whole)
     held = built if step is StepKind.FIRST else updated
-    first = add(held, {Category.GRADIENTS: setting.case.element * setting.first_gradient})
-    update = {Category.TEMPORARIES: setting.update_temporaries([setting.flat_partition])}
-    flattening = {Category.PARAMETERS: setting.case.element * (elements + setting.num_params)}
-    return Moments((flattening, built), held, held, first, first, (held,), held, (add(updated, update), updated))
+    first = add(held, setting.first_gradient_whole)
+    update = add(updated, setting.update_temporaries([setting.flat_partition]))
+    model = setting.share(Category.PARAMETERS, setting.case.element, setting.num_params, "the model's tensors")
+    init = (add(_flat(setting), model), built)
+    return Moments(init, held, held, first, first, (held,), held, (update, updated))

@@ -11,14 +11,14 @@ again of each tensor when it is released: in forward, or in backward where it st
 
 from __future__ import annotations
 
-from zerobench.formulas.deepspeed.setting import Bytes, Moments, Setting, add
+from zerobench.formulas.deepspeed.setting import Moments, Setting
 from zerobench.formulas.deepspeed.swapping import is_swappable, swaps_optimizer
+from zerobench.formulas.terms import Bytes, Held, Term, add, of_elements
 from zerobench.formulas.zeropp import second_copy_elements
 from zerobench.records import Category, StepKind
 from zerobench.spec.trial import Offload
+from zerobench.units import brief
 
-_NORM_BYTES = 8
-"""get_norm_dtype() is fp64 (runtime/utils.py)."""
 _NORM_ELEMENTS = 250_000_000
 """Elements that an offloaded gradient's norm is taken over at a time (_constant_buffered_norm2)."""
 
@@ -26,17 +26,20 @@ _NORM_ELEMENTS = 250_000_000
 def device(setting: Setting, step: StepKind) -> Moments:
     """The device's bytes; what is offloaded is not among them."""
     traced = step is StepKind.STEADY or setting.case.micro_steps > 1
-    live = live_elements(setting) if traced else 0
+    live = max(live_elements(setting) if traced else 0, setting.linear_elements)
     alone = _held(setting, None if step is StepKind.FIRST else step)
     copied = _released_copy(setting, step)
     held = add(alone, copied if step is StepKind.FIRST else _released_copy(setting, step, live))
-    gradient = {Category.GRADIENTS: setting.case.element * setting.first_gradient}
+    gradient = setting.first_gradient_whole
+    ahead = add(_live(setting, live), _cut(setting))
+    largest = _gathered(setting, setting.largest_tensor, "the largest tensor")
+    head = _gathered(setting, setting.first_gradient, "the head")
     return Moments(
         init=_init(setting),
-        gathering=add(held, _gathered(setting, live + _cut_elements(setting) if traced else setting.largest_tensor)),
-        forward=add(held, _gathered(setting, live)),
-        first_gradient=add(held, _gathered(setting, max(live, setting.first_gradient)), gradient),
-        bucketed=add(held, _gathered(setting, max(live - setting.first_gradient, 0)), gradient, _first_norm(setting)),
+        gathering=add(held, ahead if traced or setting.linear_elements else largest),
+        forward=add(held, _live(setting, live)),
+        first_gradient=add(held, head if setting.first_gradient > live else _live(setting, live), gradient),
+        bucketed=add(held, _live(setting, max(live - setting.first_gradient, 0)), gradient, _first_norm(setting)),
         reduction=_reduction(setting, add(alone, copied), live),
         backward_end=_backward_end(setting, add(alone, copied), traced=traced),
         step=_step(setting, step, _released_copy(setting, None)),
@@ -58,7 +61,8 @@ def _released_copy(setting: Setting, step: StepKind | None, kept: int = 0) -> By
         small = second_copy_elements(persistent_tensors(setting), world, size)
         gone = -(-kept // size) if setting.case.micro_steps == 1 else 0
         whole -= max(small, min(gone, whole))
-    return {Category.PARAMETERS: setting.case.element * whole}
+    what, source = f"hpZ's second copy among {size} ranks", "partition_parameters.py, _partition_param_sec"
+    return of_elements(Category.PARAMETERS, setting.case.element, whole, what, source)
 
 
 def persistent_elements(setting: Setting) -> int:
@@ -80,15 +84,16 @@ def persistent_tensors(setting: Setting) -> tuple[int, ...]:
     return tuple(found)
 
 
-def _held(setting: Setting, step: StepKind | None) -> Bytes:
+def _held(setting: Setting, step: StepKind | None) -> Held:
     """What lies on the device for the whole run; `step` None is before the first step's end."""
     case, elements = setting.case, setting.sharded
-    parameters = 0 if case.offload_param is not Offload.NONE else case.element * elements
-    bucket = case.bucket_bytes if case.zero("contiguous_gradients") else 0
-    held = {Category.PARAMETERS: parameters, Category.REDUCE_BUFFERS: bucket}
+    parameters = elements if case.offload_param is Offload.NONE else 0
+    bucket = setting.bucket("stage3.py, _setup_for_real_optimizer") if case.zero("contiguous_gradients") else {}
+    held = add(setting.share(Category.PARAMETERS, case.element, parameters), bucket)
     if setting.offloads:
-        return add(held)
-    gradients = {Category.GRADIENTS: case.gradient_element * elements}
+        return held
+    source = "stage3.py, grad_partitions_flat_buffer"
+    gradients = setting.share(Category.GRADIENTS, case.gradient_element, elements, source=source)
     return add(held, gradients, setting.master_and_moments(setting.sub_groups, step))
 
 
@@ -104,18 +109,20 @@ def _built_whole(setting: Setting) -> tuple[Bytes, ...]:
     if setting.zero_init:
         return ()
     part = 0 if setting.case.offload_param is not Offload.NONE else setting.parts[0]
-    return ({Category.PARAMETERS: setting.case.element * (setting.num_params + part)},)
+    element = setting.case.element
+    whole = setting.share(Category.PARAMETERS, element, setting.num_params, "the whole model")
+    return (add(whole, of_elements(Category.PARAMETERS, element, part, "the first part cut from it")),)
 
 
 def _partitioned(setting: Setting) -> tuple[Bytes, ...]:
-    built: Bytes = add(_held(setting, None), _released_copy(setting, None))
-    cast = 4 * setting.sub_group if setting.case.element == 2 else 0
-    before = {key: built[key] for key in (Category.PARAMETERS, Category.MASTER_WEIGHTS) if key in built}
+    built = add(_held(setting, None), _released_copy(setting, None))
+    before = built.of(Category.PARAMETERS, Category.MASTER_WEIGHTS)
     if setting.offloads:  # a blocking copy to the host is cast there (aten/src/ATen/native/cuda/Copy.cu)
         return before, built
+    cast = setting.sub_group if setting.case.element == 2 else 0
     return (
-        add(before, {Category.MASTER_WEIGHTS: cast}),
-        add(before, {Category.GRADIENTS: 4 * setting.sub_group}),
+        add(before, of_elements(Category.MASTER_WEIGHTS, 4, cast, "a sub-group cast to fp32, to be cloned")),
+        add(before, of_elements(Category.GRADIENTS, 4, setting.sub_group, "zeros in fp32 for a sub-group")),
         built,
     )
 
@@ -134,44 +141,70 @@ def live_elements(setting: Setting) -> int:
     return min(setting.num_params, max(live, persistent_elements(setting)))
 
 
-def _gathered(setting: Setting, elements: int) -> Bytes:
+def _gathered(setting: Setting, elements: int, what: str, source: str = "") -> Held:
     """Gathered parameters; one rank alone uses its partition in place (partition_parameters.py, NoGatherHandle)."""
     in_place = setting.case.world_size == 1 and setting.case.offload_param is Offload.NONE
-    return {Category.GATHERED_PARAMETERS: 0 if in_place else setting.case.element * elements}
+    element = 0 if in_place else setting.case.element
+    return of_elements(Category.GATHERED_PARAMETERS, element, elements, what, source)
 
 
-def _cut_elements(setting: Setting) -> int:
-    """Elements that exist twice, as gathered and as the tensors cut from it, until all of a bucket have been used.
+def _live(setting: Setting, elements: int) -> Held:
+    """What stays gathered for use, or is held by autograd."""
+    if 0 < elements <= setting.linear_elements:
+        what = "weights of nn.Linear that autograd holds for backward (memory_efficient_linear false)"
+        return _gathered(setting, elements, what, "runtime/zero/linear.py")
+    limit = f"stage3_max_live_parameters {brief(int(setting.case.zero('stage3_max_live_parameters')))}"
+    source = "partitioned_param_coordinator.py, _fetch_sub_module_impl"
+    if elements < setting.num_params:
+        return _gathered(setting, elements, limit, source)
+    all_of_them = _gathered(setting, elements, limit, source).get(Category.GATHERED_PARAMETERS, 0)
+    words = f"all of them ({limit}): {setting.case.element} bytes x {setting.num_params:,} parameters"
+    return Held(Term(Category.GATHERED_PARAMETERS, all_of_them, words, source))
 
-    partition_parameters.py, AllGatherCoalescedHandle.wait; the coordinator keeps the handle for each tensor.
+
+def _persistent(setting: Setting) -> Held:
+    """Small parameters, which stay gathered."""
+    what = "small ones that stay gathered (stage3_param_persistence_threshold)"
+    return _gathered(setting, persistent_elements(setting), what, "parameter_offload.py, mark_persistent_parameters")
+
+
+def _cut(setting: Setting) -> Held:
+    """Elements that exist twice, as gathered and as the tensors cut from it, until all of a bucket have been used; the
+    coordinator keeps the handle for each tensor.
     """
-    return min(int(setting.case.zero("stage3_prefetch_bucket_size")), live_elements(setting))
+    ahead = int(setting.case.zero("stage3_prefetch_bucket_size"))
+    what = f"prefetched ones a second time, while cut from their buffer (stage3_prefetch_bucket_size {brief(ahead)})"
+    source = "partition_parameters.py, AllGatherCoalescedHandle.wait"
+    return _gathered(setting, min(ahead, live_elements(setting)), what, source)
 
 
 def _reduction(setting: Setting, held: Bytes, live: int) -> tuple[Bytes, ...]:
-    """A full bucket, interleaved into a copy to be reduce-scattered; then the last tensor, the embedding, on its way.
-
-    comm/coalesced_collectives.py, reduce_scatter_coalesced; gloo reduces in one more copy.
+    """A full bucket, interleaved into a copy to be reduce-scattered; then the last tensor, the embedding, on its
+    way.
     """
-    left = max(min(setting.num_params - setting.bucket_fill(setting.case.bucket_elements), live), 0)
-    copies = setting.case.element * setting.shared_bucket_fill(setting.case.bucket_elements)
-    full = {Category.REDUCE_BUFFERS: copies if setting.on_gpu else 2 * copies}
-    swapped = {Category.GRADIENTS: 4 * max(setting.parts) if swaps_optimizer(setting) else 0}
-    last = add(_unswapped_gradients(setting), swapped, _norm(setting, max(setting.parts)))
-    return add(held, _gathered(setting, left), full), add(held, _gathered(setting, setting.tensors[0]), last)
+    limit, element = setting.case.bucket_elements, setting.case.element
+    left = max(min(setting.num_params - setting.bucket_fill(limit), live), 0)
+    fill, source = setting.shared_bucket_fill(limit), "comm/coalesced_collectives.py, reduce_scatter_coalesced"
+    full = setting.copied(element, limit, "the bucket's content copied to be reduced", source, fill=fill)
+    gloo = {} if setting.on_gpu else setting.copied(element, limit, "and once more, for gloo", source, fill=fill)
+    swapped = max(setting.parts) if swaps_optimizer(setting) else 0
+    last = add(
+        _unswapped_gradients(setting),
+        of_elements(Category.GRADIENTS, 4, swapped, "the largest part in fp32, on its way to be swapped"),
+        _norm(setting, max(setting.parts)),
+    )
+    embedding = _gathered(setting, setting.tensors[0], "the embedding")
+    return add(held, _live(setting, left), full, gloo), add(held, embedding, last)
 
 
 def _backward_end(setting: Setting, held: Bytes, *, traced: bool) -> Bytes:
     """Small parameters stay gathered once DeepSpeed has a trace of the modules."""
-    persistent = _gathered(setting, persistent_elements(setting) if traced else 0)
-    return add(held, persistent, _unswapped_gradients(setting))
+    return add(held, _persistent(setting) if traced else {}, _unswapped_gradients(setting))
 
 
 def _norm(setting: Setting, elements: int) -> Bytes:
     """Where the optimizer is offloaded, norms are taken on the device on the way (_constant_buffered_norm2)."""
-    if not setting.offloads:
-        return {}
-    return {Category.TEMPORARIES: _NORM_BYTES * min(elements, _NORM_ELEMENTS)}
+    return setting.norm(min(elements, _NORM_ELEMENTS)) if setting.offloads else {}
 
 
 def _first_norm(setting: Setting) -> Bytes:
@@ -188,29 +221,32 @@ def _unswapped_gradients(setting: Setting) -> Bytes:
     """
     if not swaps_optimizer(setting):
         return {}
-    return {Category.GRADIENTS: 4 * sum(part for part in setting.parts if not is_swappable(setting, part, 4))}
+    small = sum(part for part in setting.parts if not is_swappable(setting, part, 4))
+    return of_elements(Category.GRADIENTS, 4, small, "in fp32, too small to be swapped")
 
 
 def _step(setting: Setting, step: StepKind, copied: Bytes) -> tuple[Bytes, ...]:
     """step(): everything is released, sub-groups are updated one after the other, small parameters gathered again."""
     after = _held(setting, step)
-    end = add(after, _gathered(setting, persistent_elements(setting)))
+    end = add(after, _persistent(setting))
     if setting.offloads:
         return add(after, copied, _unswapped_gradients(setting)), end
     before = add(_held(setting, None if step is StepKind.FIRST else step), copied)
-    norm = {Category.TEMPORARIES: _NORM_BYTES * max(setting.parts)}
+    norm = setting.norm(max(setting.parts))
     return (add(before, norm), *_sub_group_updates(setting, before, step), end)
 
 
 def _sub_group_updates(setting: Setting, before: Bytes, step: StepKind) -> list[Bytes]:
     """_prepare_fp32_grad_for_sub_group: a flat copy, cast to fp32; then the update, which makes the first moments."""
-    element = setting.case.gradient_element
+    element, source = setting.case.gradient_element, "stage3.py, _prepare_fp32_grad_for_sub_group"
     instants: list[Bytes] = []
     for i, group in enumerate(setting.sub_groups):
+        flat = of_elements(Category.GRADIENTS, element, group, "a sub-group flattened into one copy", source)
+        cast = of_elements(Category.GRADIENTS, 4, group, "a sub-group cast to fp32 for the update", source)
+        if element == 4:
+            cast, flat = flat, Held()
         made = setting.moments(setting.sub_groups[:i]) if step is StepKind.FIRST else {}
-        copies = element * group + (4 * group if element == 2 else 0)
-        instants.append(add(before, made, {Category.GRADIENTS: copies}))
+        instants.append(add(before, made, flat, cast))
         made = setting.moments(setting.sub_groups[: i + 1]) if step is StepKind.FIRST else {}
-        temporaries = {Category.TEMPORARIES: setting.update_temporaries([group])}
-        instants.append(add(before, made, {Category.GRADIENTS: 4 * group}, temporaries))
+        instants.append(add(before, made, cast, setting.update_temporaries([group])))
     return instants

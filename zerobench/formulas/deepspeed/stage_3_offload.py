@@ -6,8 +6,9 @@ runtime/swap_tensor (optimizer_utils.py, partitioned_param_swapper.py) of DeepSp
 
 from __future__ import annotations
 
-from zerobench.formulas.deepspeed.setting import Bytes, Moments, Setting, add, constant
+from zerobench.formulas.deepspeed.setting import Moments, Setting, constant
 from zerobench.formulas.deepspeed.swapping import aligned, is_swappable, swaps_optimizer
+from zerobench.formulas.terms import Bytes, add, of_elements
 from zerobench.records import Category, StepKind
 from zerobench.spec.trial import Offload
 
@@ -17,15 +18,15 @@ def host(setting: Setting, step: StepKind) -> Moments:
     always = add(_parameters_on_host(setting), _param_buffers(setting))
     if not setting.offloads:
         return constant(always)
-    gradients = {Category.GRADIENTS: setting.case.gradient_element * setting.sharded}
+    element = setting.case.gradient_element
+    gradients = setting.share(Category.GRADIENTS, element, setting.sharded, "as they were reduced")
     if swaps_optimizer(setting):
-        return constant(add(always, gradients, _optimizer_buffers(setting)))
-    built = add(
-        always, gradients, {Category.MASTER_WEIGHTS: 4 * setting.sharded, Category.GRADIENTS: 4 * setting.sharded}
-    )
+        return constant(add(always, gradients, optimizer_buffers(setting)))
+    in_fp32 = setting.share(Category.GRADIENTS, 4, setting.sharded, "in fp32, for the update")
+    built = add(always, in_fp32, gradients, setting.master_and_moments(setting.sub_groups, None))
     updated = add(built, setting.moments(setting.sub_groups))
     held = built if step is StepKind.FIRST else updated
-    update = {Category.TEMPORARIES: setting.update_temporaries([setting.sub_group], on_host=True)}
+    update = setting.update_temporaries([setting.sub_group], on_host=True)
     return Moments((built,), held, held, held, held, (), held, (add(updated, update), updated))
 
 
@@ -43,14 +44,14 @@ def nvme(setting: Setting, step: StepKind) -> Moments:
     return Moments((built,), held, held, held, held, (), held, (end,))
 
 
-def _kept_on_host(setting: Setting) -> int:
+def kept_on_host(setting: Setting) -> int:
     """Elements of parameters up to max_in_cpu, whole sub-groups (_create_param_groups_fp16_flat_cpu_memory)."""
     return min(int(setting.case.zero("offload_param.max_in_cpu")), setting.sharded)
 
 
 def swapped_parameters(setting: Setting) -> int:
     """Elements of this rank's parameters that lie in swap files."""
-    if setting.case.offload_param is not Offload.NVME or _kept_on_host(setting) >= setting.sharded:
+    if setting.case.offload_param is not Offload.NVME or kept_on_host(setting) >= setting.sharded:
         return 0
     return sum(part for part in setting.parts if is_swappable(setting, part, setting.case.element))
 
@@ -60,8 +61,8 @@ def _parameters_on_host(setting: Setting) -> Bytes:
     if setting.case.offload_param is Offload.NONE:
         return {}
     unswapped = setting.sharded - swapped_parameters(setting)
-    elements = max(unswapped, _kept_on_host(setting)) if swapped_parameters(setting) else setting.sharded
-    return {Category.PARAMETERS: setting.case.element * elements}
+    elements = max(unswapped, kept_on_host(setting)) if swapped_parameters(setting) else setting.sharded
+    return setting.share(Category.PARAMETERS, setting.case.element, elements)
 
 
 def _param_buffers(setting: Setting) -> Bytes:
@@ -72,10 +73,16 @@ def _param_buffers(setting: Setting) -> Bytes:
     each = aligned(setting, int(case.zero("offload_param.buffer_size")), case.element)
     count = int(case.zero("offload_param.buffer_count"))
     reuse = aligned(setting, setting.sub_group, case.element) if swapped_parameters(setting) else 0
-    return {Category.PINNED_BUFFERS: case.element * (count * each + reuse)}
+    source = "partitioned_param_swapper.py, _configure_aio"
+    return add(
+        of_elements(Category.PINNED_BUFFERS, case.element, count * each, f"{count} buffers to swap parameters", source),
+        of_elements(Category.PINNED_BUFFERS, case.element, reuse, "a buffer to swap a sub-group of them out", source),
+    )
 
 
-def _optimizer_buffers(setting: Setting) -> Bytes:
-    """optimizer_utils.py, OptimizerSwapper: buffer_count buffers of the largest sub-group in fp32."""
+def optimizer_buffers(setting: Setting) -> Bytes:
+    """Buffers of the largest sub-group in fp32."""
     count = int(setting.case.zero("offload_optimizer.buffer_count"))
-    return {Category.PINNED_BUFFERS: 4 * count * aligned(setting, setting.sub_group, 4)}
+    what, source = f"{count} buffers to swap optimizer states", "swap_tensor/optimizer_utils.py, OptimizerSwapper"
+    elements = count * aligned(setting, setting.sub_group, 4)
+    return of_elements(Category.PINNED_BUFFERS, 4, elements, what, source)

@@ -12,10 +12,14 @@ _ALIGNED_BYTES = 1024
 """Buffers are multiples of it, times aio's intra_op_parallelism (utils.py, AIO_ALIGNED_BYTES)."""
 
 
+def smallest_swapped_bytes(setting: Setting) -> int:
+    """Smaller tensors stay in memory."""
+    return max(_MIN_AIO_BYTES, int(get(setting.case.config, "aio.block_size")))
+
+
 def is_swappable(setting: Setting, elements: int, element: int) -> bool:
     """Whether a tensor of so many elements of `element` bytes is swapped (is_swappable_tensor)."""
-    smallest = max(_MIN_AIO_BYTES, int(get(setting.case.config, "aio.block_size")))
-    return elements * element >= smallest
+    return elements * element >= smallest_swapped_bytes(setting)
 
 
 def swaps_optimizer(setting: Setting) -> bool:

@@ -4,7 +4,7 @@
         print(figure.title, figure.table)
 
 Drawn by Vega-Lite through altair and vl-convert, so the page that shows them needs no chart library. One file a chart;
-colours are CSS variables (palette.py), which the page declares.
+colours are CSS variables (report/palette.py), which the page declares.
 """
 
 from __future__ import annotations
@@ -14,36 +14,39 @@ from collections.abc import Callable, Iterator, Sequence
 from zerobench.report.charts import (
     bars,
     batch_ramp,
-    compared,
     course,
     efficiency,
     model_size,
+    model_states,
     offload_traffic,
     pareto,
     prediction_error,
     rank_spread,
     recovery,
+    step_streams,
+    strategies,
     timeline,
     waterfall,
     world_size,
 )
-from zerobench.report.charts.palette import colours, resolved
 from zerobench.report.figure import Figure
 from zerobench.report.figures.runs import RunFigures
+from zerobench.report.palette import colours, resolved
 
 __all__ = ["colours", "figures", "resolved"]
 
 _MAKERS: Sequence[Callable[[RunFigures], Figure | None]] = (
     bars.device_figure,
     course.figure,
+    model_states.figure,
     bars.host_figure,
     model_size.figure,
     world_size.figure,
     timeline.figure,
+    step_streams.figure,
     waterfall.figure,
     pareto.figure,
-    compared.speed_figure,
-    compared.states_figure,
+    strategies.speed_figure,
     efficiency.weak_figure,
     efficiency.strong_figure,
     batch_ramp.figure,

@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 import altair as alt
 
-from zerobench.report.charts import palette
+from zerobench.report import palette
 from zerobench.report.charts.render import HATCH, WIDTH, Mark, Specification, data, layered
 from zerobench.report.charts.stack import Bar, Part
 from zerobench.report.charts.words import ByteAxis, part_sentence
@@ -19,6 +19,8 @@ _THINNEST = 0.2
 """Pixels of a part that is drawn."""
 _ROOM = 1.2
 """How far the axis goes on beyond the longest bar, for the figure at its end."""
+_BEYOND = 2.0
+"""A bar that is this many times as long as all that is to be seen beside it is cut off."""
 _APART = 0.2
 """Of the axis: capacities closer than this share one label."""
 _NAME_WIDTH = 7.0
@@ -43,14 +45,31 @@ def chart(
         _hatch(bars, unit, y),
         *_names(bars, unit, y, scale),
         *_totals(bars, unit, y),
+        _breaks(bars, unit, y),
     ]
     if failed:
-        rows = [{"name": name, "text": "did not fit: out of device memory"} for name in failed]
+        rows = [{"name": name, "text": "out of device memory"} for name in failed]
         words = alt.Chart(data(rows)).mark_text(align="left", dx=6, color="var(--limit)")
         layers.append(words.encode(x=alt.datum(0), y=y, text=alt.Text("text:N")))
     if capacity:
         layers += _capacity(bars, capacity, unit, y)
     return layered(layers, _plot_width(names), _ROW_HEIGHT * len(names))
+
+
+def cut(bars: Sequence[Bar], capacity: int) -> list[Bar]:
+    """The bars, the longest cut off a little behind the others and the capacity where it would make slivers of them."""
+    if len(bars) < 3:
+        return list(bars)
+    *_, second, longest = sorted(bar.reach for bar in bars)
+    limit = round(max(1.3 * second, 1.1 * capacity))
+    return [bar.cut_at(limit) for bar in bars] if longest > _BEYOND * limit else list(bars)
+
+
+def _breaks(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y) -> Mark:
+    """Two strokes through a bar that is cut off."""
+    rows = [{"name": bar.name, "at": unit.of(0.97 * bar.reach), "text": "//"} for bar in bars if bar.is_cut]
+    mark = alt.Chart(data(rows)).mark_text(fontSize=22, fontWeight="bold", color="var(--paper)")
+    return mark.encode(x=alt.X("at:Q"), y=y, text=alt.Text("text:N"))
 
 
 def _plot_width(names: list[str]) -> float:
@@ -61,19 +80,23 @@ def _plot_width(names: list[str]) -> float:
 def _segments(bars: Sequence[Bar], unit: ByteAxis, x: alt.X, y: alt.Y, scale: float) -> Mark:
     """The parts that are wide enough to be seen; `scale` is pixels for one of `unit`."""
     drawn = [
-        (bar, part) for bar in bars for part in bar.parts if (part.end - part.start) * scale / unit.size >= _THINNEST
+        (bar, part, start, end)
+        for bar in bars
+        for part in bar.parts
+        for start, end in [bar.span(part)]
+        if (end - start) * scale / unit.size >= _THINNEST
     ]
     rows = [
         {
             "name": bar.name,
-            "start": unit.of(part.start),
-            "end": unit.of(part.end),
+            "start": unit.of(start),
+            "end": unit.of(end),
             "group": palette.CATEGORY_NAMES[part.group],
             "said": _said(bar, part),
         }
-        for bar, part in drawn
+        for bar, part, start, end in drawn
     ]
-    groups = {part.group for _, part in drawn}
+    groups = {part.group for _, part, _, _ in drawn}
     present = [group for group in palette.CATEGORY_COLOURS if group in groups]
     colour = alt.Color(
         "group:N",
@@ -148,7 +171,7 @@ def _names(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y, scale: float) -> list[
 def _span(bar: Bar, group: str) -> tuple[int, int]:
     """From where to where the parts of a group lie."""
     parts = [part for part in bar.parts if part.group == group]
-    return parts[0].start, parts[-1].end
+    return bar.span(parts[0])[0], bar.span(parts[-1])[1]
 
 
 def _tails(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y) -> Mark:
@@ -158,7 +181,9 @@ def _tails(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y) -> Mark:
             "name": bar.name,
             "start": unit.of(bar.drawn),
             "end": unit.of(bar.reach),
-            "said": f"{bar.name}, start-up, slack, CUDA context, NCCL: {format_bytes(bar.reach - bar.drawn)}",
+            "said": (
+                f"{bar.name}, start-up, allocator slack, CUDA context, NCCL: {format_bytes(bar.reach - bar.drawn)}"
+            ),
         }
         for bar in bars
         if bar.reach > bar.drawn
@@ -179,7 +204,7 @@ def _totals(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y) -> list[Mark]:
 
 
 def _total(bar: Bar, unit: ByteAxis) -> str:
-    needed = f", needs {unit.label(bar.reach)}" if bar.reach > bar.drawn else ""
+    needed = f", needs {unit.label(bar.needed)}" if bar.needed > bar.parts[-1].end else ""
     return f"{unit.label(bar.whole)}{needed} {unit.name}"
 
 

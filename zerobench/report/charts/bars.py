@@ -7,10 +7,9 @@ from __future__ import annotations
 
 from collections.abc import Sequence
 
-import pandas as pd
-
 from zerobench.records import Category, Place, Status
 from zerobench.report.charts.bar_marks import chart as bar_chart
+from zerobench.report.charts.bar_marks import cut
 from zerobench.report.charts.render import svg
 from zerobench.report.charts.shown import (
     doubt_sentence,
@@ -20,7 +19,7 @@ from zerobench.report.charts.shown import (
 )
 from zerobench.report.charts.stack import ORDER, Bar, stacked
 from zerobench.report.charts.words import ByteAxis, byte_axis
-from zerobench.report.figure import Figure
+from zerobench.report.figure import Columns, Figure, columns_of
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.units import format_bytes
@@ -35,16 +34,16 @@ def device_figure(runs: RunFigures) -> Figure | None:
     bars = _chosen(known)
     if not bars:
         return None
-    unit = byte_axis(bar.whole for bar in bars)
     failed = [one.marked_label for one in runs.figures if one.summary.status is Status.OUT_OF_DEVICE_MEMORY][:5]
     capacity = sorted({one.summary.capacity_bytes for one in _trials(bars) if one.summary.capacity_bytes is not None})
     is_seen = bool(capacity) and max(bar.reach for bar in bars) >= _CAPACITY_SEEN * capacity[0]
+    bars = cut(bars, capacity[0] if is_seen else 0)
+    unit = byte_axis(min(bar.whole, bar.reach) for bar in bars)
     axis = f"peak memory per device ({unit.name})"
     chart = bar_chart(bars, failed, unit, axis, capacity if is_seen else [])
     title = "Peak device memory by category"
     caption = (
-        "Peak of a steady step on the rank with the largest one. Pale tail: start-up, allocator slack, CUDA context and"
-        " NCCL, up to the memory that the trial needs."
+        "Steady-step peak of the largest rank. Pale tail: start-up, allocator slack, CUDA context and NCCL."
         + _capacity_sentence(capacity, is_seen=is_seen)
         + _ending(bars, len(known))
     )
@@ -57,16 +56,16 @@ def host_figure(runs: RunFigures) -> Figure | None:
     The rest of the process (interpreter, libraries, malloc's own) is left out: it is the same for every stage, and no
     prediction has it.
     """
-    known = [bar for bar in stacked(runs.figures, Place.HOST, {Category.REST_OF_PROCESS}) if bar.whole > 0]
-    if not known or not any(one.summary.offloads() for one in runs.figures):
+    offloading = [one for one in runs.figures if one.summary.offloads()]
+    known = [bar for bar in stacked(offloading, Place.HOST, {Category.REST_OF_PROCESS}) if bar.whole > 0]
+    if not known:
         return None
-    bars = _chosen(known)
-    unit = byte_axis(bar.whole for bar in bars)
+    bars = cut(_chosen(known), 0)
+    unit = byte_axis(min(bar.whole, bar.reach) for bar in bars)
     chart = bar_chart(bars, [], unit, f"host memory per rank ({unit.name})", [])
-    title = "Host memory of offloaded states by category"
-    caption = (
-        "Peak of a steady step on the rank with the largest one, without interpreter, libraries and malloc's cache."
-        + _ending(bars, len(known))
+    title = "Host memory of offloaded states, by category"
+    caption = "Steady-step peak of the largest rank, without interpreter, libraries and malloc cache." + _ending(
+        bars, len(known)
     )
     return Figure("memory-of-host", title, caption, svg(chart, "memory-of-host", title), _table(bars, unit))
 
@@ -84,7 +83,8 @@ def _trials(bars: Sequence[Bar]) -> list[TrialFigures]:
 def _ending(bars: Sequence[Bar], num_known: int) -> str:
     """What a caption ends with."""
     trials = _trials(bars)
-    return evidence_sentence(trials) + doubt_sentence(trials) + shown_sentence(len(bars), num_known)
+    broken = " //: bar cut off, its figure at its end." if any(bar.is_cut for bar in bars) else ""
+    return broken + evidence_sentence(trials) + doubt_sentence(trials) + shown_sentence(len(bars), num_known)
 
 
 def _capacity_sentence(capacity: Sequence[int], *, is_seen: bool) -> str:
@@ -93,10 +93,10 @@ def _capacity_sentence(capacity: Sequence[int], *, is_seen: bool) -> str:
     sizes = " or ".join(map(format_bytes, capacity))
     if is_seen:
         return f" Red line: device capacity, {sizes}."
-    return f" Device capacity: {sizes}, far outside the chart."
+    return f" Device capacity: {sizes}, beyond the chart's range."
 
 
-def _table(bars: Sequence[Bar], unit: ByteAxis) -> pd.DataFrame:
+def _table(bars: Sequence[Bar], unit: ByteAxis) -> Columns:
     """A row for each trial that is drawn, a column for each category that any of them has."""
     parts = sorted((part for bar in bars for part in bar.parts), key=lambda part: ORDER.index(part.group))
     categories = dict.fromkeys(part.category for part in parts)
@@ -106,4 +106,4 @@ def _table(bars: Sequence[Bar], unit: ByteAxis) -> pd.DataFrame:
         where = (bar.name, unit.show(bar.whole), str(bar.instant.rank), bar.instant.phase.value)
         rows.append((*where, *(unit.show(sizes.get(category)) for category in categories)))
     names = [f"{category.replace('_', ' ')} ({unit.name})" for category in categories]
-    return pd.DataFrame(rows, columns=["trial", f"peak ({unit.name})", "largest on rank", "in phase", *names])
+    return columns_of(["trial", f"peak ({unit.name})", "largest rank", "phase", *names], rows)

@@ -14,7 +14,7 @@ from zerobench.report.charts.words import byte_axis
 from zerobench.report.figure import Figure
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
-from zerobench.report.render.frame import table_frame
+from zerobench.report.render.columns import table_columns
 from zerobench.report.tables.batch_ramp import batch_ramp_table
 from zerobench.units import format_bytes
 
@@ -32,15 +32,15 @@ def figure(runs: RunFigures) -> Figure | None:
         return None
     title = "Batch ramp"
     caption = (
-        "Throughput and device peak over the tokens of a step. A line joins the sizes of a batch that grows, from its "
-        "first to the full one; a point without a line is the same work with a fixed batch. The micro-batch stays, so "
-        "what grows is the number of micro-batches that gradients are accumulated over."
+        "Throughput and device peak against tokens per step. Lines: growing global batch, constant "
+        "micro-batch size, more gradient accumulation steps. Single points: the same work at a fixed "
+        "batch size."
     )
     trials = [one for one, _ in found]
     caption += evidence_sentence(trials) + doubt_sentence(trials)
     plots = list(_plots(found))
     drawn = svg(arranged(plots, 2, 40), _KEY, title) if plots else None
-    return Figure(_KEY, title, caption, drawn, table_frame(batch_ramp_table(runs.figures)))
+    return Figure(_KEY, title, caption, drawn, table_columns(batch_ramp_table(runs.figures)))
 
 
 def _plots(found: Sequence[Size]) -> Iterator[Specification]:
@@ -64,11 +64,13 @@ def _plot(
     sizes = sorted({size.tokens for _, size, _ in found})
     room = max(1.0, 0.06 * (sizes[-1] - sizes[0]))
     x_scale = alt.Scale(domain=[sizes[0] - room, sizes[-1] + room], nice=False)
-    x = alt.X("x:Q", axis=alt.Axis(title="tokens a step", values=sizes, format=",d", labelOverlap=True), scale=x_scale)
+    x = alt.X(
+        "x:Q", axis=alt.Axis(title="tokens per step", values=sizes, format=",d", labelOverlap=True), scale=x_scale
+    )
     y_scale = alt.Scale(domain=[0, max(y for _, _, y in found) / unit * 1.15], nice=False)
     y = alt.Y("y:Q", axis=alt.Axis(title=title, tickCount=5), scale=y_scale)
     rows = [
-        point(one, size.tokens, y / unit, f"{one.marked_label}, {size.tokens:,} tokens a step: {say(y)}")
+        point(one, size.tokens, y / unit, f"{one.marked_label}, {size.tokens:,} tokens per step: {say(y)}")
         for one, size, y in found
     ]
     stroke = strategy_stroke([row.strategy for row in rows], legend=legend)

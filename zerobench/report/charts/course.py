@@ -11,15 +11,14 @@ from itertools import accumulate
 from typing import Any
 
 import altair as alt
-import pandas as pd
 
 from zerobench.records import Category, MemoryCourse, Phase
-from zerobench.report.charts import palette
+from zerobench.report import palette
 from zerobench.report.charts.render import WIDTH, Mark, Specification, arranged, data, layered, svg
 from zerobench.report.charts.shown import completed, doubt_sentence, evidence_sentence, most_telling, shown_sentence
 from zerobench.report.charts.stack import ORDER
 from zerobench.report.charts.words import ByteAxis, byte_axis
-from zerobench.report.figure import Figure
+from zerobench.report.figure import Columns, Figure, columns_of
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.memory_courses import ranks_with_courses, read_courses, title
@@ -76,9 +75,11 @@ def figure(runs: RunFigures) -> Figure | None:
     drawn = arranged([_drawn(panel, unit, panels) for panel in panels], 2, 18, y="independent", x="independent")
     heading = "Device memory over the step, by category"
     caption = (
-        "Start-up, then one steady step; left to right in the order of allocations and frees, phases of equal width."
-        " Shared memory axis, except for a trial that would flatten the others. Dot: the step's peak. Hover for"
-        " category and allocation site."
+        (
+            "Start-up, then one steady step, in the order of allocations and frees; phases of equal width. "
+            "Shared memory axis, except for outliers. Dot: the step's peak. Hover for category and "
+            "allocation site."
+        )
         + _sources(panels)
         + evidence_sentence(chosen).replace("Hatched or hollow: ", "Some are ")
         + doubt_sentence(chosen)
@@ -176,7 +177,7 @@ def _rows(panel: _Panel, index: int, unit: ByteAxis, top: float) -> Iterator[dic
 def _said(panel: _Panel, course: MemoryCourse, category: Category) -> str:
     most = format_bytes(max(course.sizes_bytes[category]))
     site = course.sites.get(category)
-    where = f"\nallocated mostly at {site}" if site else ""
+    where = f"\nmain allocation site: {site}" if site else ""
     return f"{panel.one.marked_label}, {title(course)}, {_words(category)}: up to {most}{where}"
 
 
@@ -212,10 +213,10 @@ def _peak(panel: _Panel, unit: ByteAxis, x: alt.X, y: alt.Y) -> list[Mark]:
 def _sources(panels: Sequence[_Panel]) -> str:
     ranks = sorted({panel.rank for panel in panels})
     which = f" Rank {ranks[0]}" if len(ranks) == 1 else " The lowest rank"
-    return f"{which}, in the bytes that tensors asked for; the allocator may round them up."
+    return f"{which}; requested bytes, before the allocator's rounding."
 
 
-def _table(panels: Sequence[_Panel], unit: ByteAxis) -> pd.DataFrame:
+def _table(panels: Sequence[_Panel], unit: ByteAxis) -> Columns:
     """A row for each category of each phase: its largest size, and where it was allocated."""
     rows = [
         (panel.one.marked_label, title(one), _words(category), unit.show(max(sizes)), one.sites.get(category, ""))
@@ -223,4 +224,4 @@ def _table(panels: Sequence[_Panel], unit: ByteAxis) -> pd.DataFrame:
         for one in panel.phases
         for category, sizes in one.sizes_bytes.items()
     ]
-    return pd.DataFrame(rows, columns=["trial", "phase", "category", f"largest ({unit.name})", "mostly allocated at"])
+    return columns_of(["trial", "phase", "category", f"largest ({unit.name})", "main allocation site"], rows)

@@ -11,7 +11,6 @@ from collections.abc import Sequence
 from statistics import median
 
 import altair as alt
-import pandas as pd
 
 from zerobench.report.charts import lines, series
 from zerobench.report.charts.marks import strategies_sentence
@@ -20,7 +19,7 @@ from zerobench.report.charts.series import Place, Series
 from zerobench.report.charts.shown import completed, doubt_sentence
 from zerobench.report.charts.words import counted
 from zerobench.report.charts.world_size import VARYING, ranks_axis
-from zerobench.report.figure import Figure
+from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
 
 _BATCH = ("micro_batch_size", "gradient_accumulation_steps")
@@ -28,12 +27,12 @@ _BATCH = ("micro_batch_size", "gradient_accumulation_steps")
 
 def weak_figure(runs: RunFigures) -> Figure | None:
     """Efficiency of trials whose batch per rank is the same; None where no two world sizes were timed alike."""
-    return _figure(runs, "weak", VARYING, "the batch of each rank")
+    return _figure(runs, "weak", VARYING, "per-rank batch")
 
 
 def strong_figure(runs: RunFigures) -> Figure | None:
     """Efficiency of trials whose global batch is the same; None where no two world sizes were timed alike."""
-    return _figure(runs, "strong", (*VARYING, *_BATCH), "the global batch")
+    return _figure(runs, "strong", (*VARYING, *_BATCH), "global batch")
 
 
 def _figure(runs: RunFigures, kind: str, varying: tuple[str, ...], fixed: str) -> Figure | None:
@@ -48,7 +47,7 @@ def _figure(runs: RunFigures, kind: str, varying: tuple[str, ...], fixed: str) -
     chart = lines.chart(drawn, _said, x_axis, y_axis, y_domain=(0.0, top), rules=[ideal])
     key, title = f"{kind}-scaling-efficiency", f"{kind.capitalize()} scaling efficiency"
     caption = (
-        f"Throughput per GPU on N ranks over that on the fewest ranks of the same line; {fixed} is held fixed. "
+        f"Throughput per GPU on N ranks relative to the line's smallest number of ranks; fixed {fixed}. "
         + strategies_sentence(trials)
         + doubt_sentence(trials)
         + series.left_out_sentence(drawn, number)
@@ -75,7 +74,7 @@ def _said(place: Place) -> str:
     return f"{place.one.marked_label}: {place.y:.0f} % on {ranks}, {rate:,.0f} tokens/s"
 
 
-def _table(drawn: Sequence[Series]) -> pd.DataFrame:
+def _table(drawn: Sequence[Series]) -> Columns:
     rows = [
         {
             "line": line.name,
@@ -88,4 +87,4 @@ def _table(drawn: Sequence[Series]) -> pd.DataFrame:
         for line in drawn
         for place in sorted(line.places, key=lambda place: place.x)
     ]
-    return pd.DataFrame(rows)
+    return columns_of_named(rows)

@@ -8,7 +8,7 @@ from typing import Literal
 
 import altair as alt
 
-from zerobench.report.charts import palette
+from zerobench.report import palette
 from zerobench.report.charts.render import Mark, data
 from zerobench.report.figures.trial import TrialFigures
 
@@ -97,7 +97,7 @@ def points(rows: Sequence[Point], x: alt.X, y: alt.Y, *, legend: bool = True) ->
 
 def strategies_sentence(trials: Sequence[TrialFigures]) -> str:
     """How a caption reads the points."""
-    parts = ["A point is a trial; its figure is the ZeRO stage (s: one process)"]
+    parts = ["One point per trial, labelled with its ZeRO stage (s: one process)"]
     if any(one.summary.offloads() for one in trials):
-        parts.append("its shape where states are offloaded to")
+        parts.append("shape: offload")
     return ", ".join(parts) + "."

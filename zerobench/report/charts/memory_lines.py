@@ -5,7 +5,6 @@ from __future__ import annotations
 from collections.abc import Callable, Sequence
 
 import altair as alt
-import pandas as pd
 
 from zerobench.report.charts import lines, series
 from zerobench.report.charts.marks import strategies_sentence
@@ -13,7 +12,7 @@ from zerobench.report.charts.render import svg
 from zerobench.report.charts.series import Place, Series
 from zerobench.report.charts.shown import completed, doubt_sentence, evidence_sentence
 from zerobench.report.charts.words import ByteAxis, byte_axis
-from zerobench.report.figure import Figure
+from zerobench.report.figure import Columns, Figure, columns_of
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.summary import Summary
 from zerobench.units import format_bytes
@@ -62,9 +61,9 @@ def memory_lines(
     chart = lines.chart(scaled, said, x_axis, y_axis, x_size=x_size, rules=rules)
     title = f"Device memory over {words}"
     caption = (
-        "Largest peak of any rank, start-up included; both axes are logarithmic. "
+        "Largest peak of any rank, including start-up; logarithmic axes. "
         + strategies_sentence(trials)
-        + " Lines join trials that differ in nothing else."
+        + " Lines join otherwise equal trials."
         + evidence_sentence(trials)
         + doubt_sentence(trials)
         + series.left_out_sentence(drawn, number)
@@ -72,11 +71,11 @@ def memory_lines(
     return Figure(key, title, caption, svg(chart, key, title), _table(drawn, words, unit))
 
 
-def _table(drawn: Sequence[Series], words: str, unit: ByteAxis) -> pd.DataFrame:
+def _table(drawn: Sequence[Series], words: str, unit: ByteAxis) -> Columns:
     rows = [
         (line.name, place.one.marked_label, f"{place.x:,}", unit.show(place.y), place.one.spec.evidence.value)
         for line in drawn
         for place in sorted(line.places, key=lambda place: place.x)
     ]
     names = ["line", "trial", words.removeprefix("the "), f"peak ({unit.name})", "evidence"]
-    return pd.DataFrame(rows, columns=names)
+    return columns_of(names, rows)

@@ -28,4 +28,4 @@ def figure(runs: RunFigures) -> Figure | None:
 def _axis(sizes: Sequence[float]) -> tuple[alt.Axis, float]:
     """Billions where the largest model has one, else millions."""
     word, size = ("billions", 1e9) if max(sizes) >= 1e9 else ("millions", 1e6)
-    return alt.Axis(title=f"parameters of the model ({word})", format="~g", tickCount=8, labelOverlap=True), size
+    return alt.Axis(title=f"model parameters ({word})", format="~g", tickCount=8, labelOverlap=True), size

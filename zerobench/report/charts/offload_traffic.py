@@ -7,10 +7,9 @@ from dataclasses import dataclass
 from typing import Any
 
 import altair as alt
-import pandas as pd
 
 from zerobench.records import Category, Place, StepKind
-from zerobench.report.charts import palette
+from zerobench.report import palette
 from zerobench.report.charts.render import HATCH, WIDTH, Mark, Specification, arranged, data, layered, svg
 from zerobench.report.charts.shown import (
     completed,
@@ -21,7 +20,7 @@ from zerobench.report.charts.shown import (
 )
 from zerobench.report.charts.stack import stacked
 from zerobench.report.charts.words import ByteAxis, byte_axis, part_sentence
-from zerobench.report.figure import Figure
+from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
 
@@ -61,16 +60,16 @@ class _Held:
 
 
 def figure(runs: RunFigures) -> Figure | None:
-    """Traffic and offloaded bytes of the trials that offload; None where none does."""
+    """Traffic and offloaded bytes of the trials that offload; None where none uses NVMe (bars.py has the host)."""
     offloading = [_held(one) for one in completed(runs.figures) if one.summary.offloads()]
-    if not any(one.sizes for one in offloading):
+    if not any(Place.NVME in one.sizes for one in offloading):
         return None
     by_trial = {id(one.one): one for one in offloading}
     trials = most_telling([one.one for one in offloading], lambda one: by_trial[id(one)].whole)
     chosen = [by_trial[id(one)] for one in trials]
     rates = _rates(trials)
     unit = byte_axis(one.whole for one in chosen)
-    title = "Offloaded states and NVMe traffic" if rates else "Where offloaded states lie"
+    title = "Offloaded states and NVMe traffic" if rates else "Location of offloaded states"
     drawn = _chart(chosen, rates, unit)
     caption = _caption(trials, len(offloading), has_rates=bool(rates))
     return Figure(_KEY, title, caption, svg(drawn, _KEY, title), _table(chosen, unit))
@@ -163,13 +162,13 @@ def _traffic(rates: Sequence[dict[str, Any]], y: alt.Y) -> Mark:
 
 
 def _caption(trials: Sequence[TrialFigures], known: int, *, has_rates: bool) -> str:
-    text = "Host memory at the steady step's peak, and NVMe, of one rank: states, pinned and staging buffers."
+    text = "Per rank, at the steady-step peak: states, pinned and staging buffers in host memory and on NVMe."
     if has_rates:
-        text += " Right: NVMe throughput of all ranks over the whole step, compute included."
+        text += " Right: NVMe throughput of all ranks, averaged over the whole step."
     return text + evidence_sentence(trials) + doubt_sentence(trials) + shown_sentence(len(trials), known)
 
 
-def _table(trials: Sequence[_Held], unit: ByteAxis) -> pd.DataFrame:
+def _table(trials: Sequence[_Held], unit: ByteAxis) -> Columns:
     rows = [
         {
             "trial": held.one.marked_label,
@@ -181,4 +180,4 @@ def _table(trials: Sequence[_Held], unit: ByteAxis) -> pd.DataFrame:
         }
         for held in trials
     ]
-    return pd.DataFrame(rows)
+    return columns_of_named(rows)

@@ -6,14 +6,13 @@ from collections.abc import Sequence
 from dataclasses import dataclass, replace
 
 import altair as alt
-import pandas as pd
 
 from zerobench.report.charts.marks import SIDES, point, points, strategies_sentence
 from zerobench.report.charts.render import WIDTH, Mark, Specification, arranged, data, layered, svg
 from zerobench.report.charts.shown import completed
 from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.column_units import plain
-from zerobench.report.figure import Figure
+from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.units import format_bytes
@@ -102,7 +101,7 @@ def on_front(places: Sequence[Place]) -> list[Place]:
 def _plot(
     places: Sequence[Place], name: str, unit: ByteAxis, width: float, *, is_first: bool, alone: bool
 ) -> Specification:
-    y_title = "tokens per second and GPU" if is_first or alone else None
+    y_title = "tokens/s per GPU" if is_first or alone else None
     top = max(place.speed for place in places) * 1.12
     x_top = max(place.size for place in places) * 1.12
     x = alt.X("x:Q", title=f"peak memory per device ({unit.name})", scale=alt.Scale(domain=[0, x_top], nice=False))
@@ -179,17 +178,17 @@ class _Name:
 
 def _caption(places: Sequence[Place], number: int) -> str:
     text = (
-        f"{strategies_sentence([place.one for place in places])} Dotted: the Pareto front of memory and speed for each"
-        " model, device and sequence length. Memory: the largest peak, start-up included."
+        f"{strategies_sentence([place.one for place in places])} Dotted: Pareto front for each model, "
+        "device and sequence length. Memory: largest peak, including start-up."
     )
     if not all(place.one.is_believed for place in places):
         text += " Trials marked `!` (losses or gradient norms differ from the reference) are excluded from the front."
     if number > _MOST_PANELS:
-        text += f" {_MOST_PANELS} of {number} plots: those with most trials."
+        text += f" {_MOST_PANELS} of {number} panels, those with most trials."
     return text
 
 
-def _table(places: Sequence[Place], unit: ByteAxis) -> pd.DataFrame:
+def _table(places: Sequence[Place], unit: ByteAxis) -> Columns:
     rows = [
         {
             "trial": place.one.marked_label,
@@ -200,4 +199,4 @@ def _table(places: Sequence[Place], unit: ByteAxis) -> pd.DataFrame:
         }
         for place in sorted(places, key=lambda place: (place.one.spec.model.name, place.size))
     ]
-    return pd.DataFrame(rows)
+    return columns_of_named(rows)

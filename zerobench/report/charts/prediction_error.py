@@ -9,12 +9,11 @@ from dataclasses import dataclass
 from statistics import median
 
 import altair as alt
-import pandas as pd
 
 from zerobench.records import Place, StepKind
 from zerobench.report.charts.render import WIDTH, Specification, arranged, data, layered, svg
 from zerobench.report.charts.words import ByteAxis, byte_axis, counted
-from zerobench.report.figure import Figure
+from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.predictions.predicted import Cell
@@ -68,9 +67,9 @@ def figure(runs: RunFigures) -> Figure | None:
     off = by_world if len(sizes) > 1 else _percent(median(abs(pair.error) for pair in found))
     title = f"Median error of predicted peaks: {off}"
     caption = (
-        f"Left: {counted(len(found), 'steady-step peak')}, measured against predicted; line: equality. Right: number of"
-        " peaks by error, below 0 where the prediction is too small. Worst:"
-        f" {_percent(worst.error, signed=True)} ({worst.one.marked_label}, {worst.cell.place})."
+        f"Left: {counted(len(found), 'steady-step peak')}, predicted against measured; line: equality. "
+        "Right: distribution of errors, negative where the prediction is too small. Worst: "
+        f"{_percent(worst.error, signed=True)} ({worst.one.marked_label}, {worst.cell.place})."
     )
     return Figure(_KEY, title, caption, svg(drawn, _KEY, title), _table(found, unit))
 
@@ -150,7 +149,7 @@ def _percent(error: float, *, signed: bool = False) -> str:
     return f"{percent:+.{digits}f} %" if signed else f"{percent:.{digits}f} %"
 
 
-def _table(found: Sequence[Pair], unit: ByteAxis) -> pd.DataFrame:
+def _table(found: Sequence[Pair], unit: ByteAxis) -> Columns:
     rows = [
         {
             "trial": pair.one.marked_label,
@@ -163,4 +162,4 @@ def _table(found: Sequence[Pair], unit: ByteAxis) -> pd.DataFrame:
         }
         for pair in found
     ]
-    return pd.DataFrame(rows)
+    return columns_of_named(rows)

@@ -9,13 +9,12 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import altair as alt
-import pandas as pd
 
 from zerobench.report.charts.marks import SIDES
 from zerobench.report.charts.render import WIDTH, Specification, data, layered, svg
 from zerobench.report.charts.shown import MOST_ROWS, completed, doubt_sentence
 from zerobench.report.charts.words import ByteAxis, byte_axis, counted
-from zerobench.report.figure import Figure
+from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.stats import RankSpread, spread_over_ranks
@@ -37,17 +36,17 @@ def figure(runs: RunFigures) -> Figure | None:
     title = "Spread of device peaks over ranks"
     uneven = [(one, spread) for one, spread in found if spread.odd_rank is not None]
     if not uneven:
-        caption = f"All ranks have the same device peak in {counted(len(found), 'trial')}."
+        caption = f"Equal device peaks on all ranks in {counted(len(found), 'trial')}."
         return Figure(_KEY, title, caption, None, _table(found, byte_axis(spread.median for _, spread in found)))
     widest = {id(one) for one, _ in sorted(uneven, key=lambda pair: -_reach(pair[1]))[:MOST_ROWS]}
     shown = [(one, spread) for one, spread in uneven if id(one) in widest]
     unit = byte_axis(_reach(spread) for _, spread in shown)
     caption = (
-        "Steady-step peak of each rank minus the median; the outlier is labelled."
-        f" {_even_sentence(len(found) - len(uneven))}"
+        "Steady-step peak of each rank minus the median; outlier rank labelled. "
+        f"{_even_sentence(len(found) - len(uneven))}"
     )
     if len(uneven) > len(shown):
-        caption += f" {len(shown)} of {len(uneven):,} uneven trials: the widest."
+        caption += f" {len(shown)} of {len(uneven):,} uneven trials, those with the widest spread."
     caption += doubt_sentence([one for one, _ in shown])
     table = _table(shown, byte_axis(spread.maximum for _, spread in shown))
     return Figure(_KEY, title, caption.strip(), svg(_chart(shown, unit), _KEY, title), table)
@@ -71,7 +70,7 @@ def _reach(spread: RankSpread) -> float:
 
 
 def _even_sentence(number: int) -> str:
-    return "" if not number else f"No spread in {number:,} more trials."
+    return "" if not number else f"Equal on all ranks in {number:,} more trials."
 
 
 def _chart(shown: Sequence[Spread], unit: ByteAxis) -> Specification:
@@ -157,17 +156,17 @@ def _points(one: TrialFigures, spread: RankSpread, unit: ByteAxis) -> list[_Rank
     ]
 
 
-def _table(found: Sequence[Spread], unit: ByteAxis) -> pd.DataFrame:
+def _table(found: Sequence[Spread], unit: ByteAxis) -> Columns:
     less = byte_axis(_reach(spread) for _, spread in found)
-    return pd.DataFrame(
+    return columns_of_named(
         [
             {
                 "trial": one.marked_label,
-                f"least ({unit.name})": unit.show(spread.minimum),
+                f"minimum ({unit.name})": unit.show(spread.minimum),
                 f"median ({unit.name})": unit.show(spread.median),
-                f"most ({unit.name})": unit.show(spread.maximum),
+                f"maximum ({unit.name})": unit.show(spread.maximum),
                 "outlier rank": "-" if spread.odd_rank is None else str(spread.odd_rank),
-                f"outlier less median ({less.name})": less.show(
+                f"outlier minus median ({less.name})": less.show(
                     None if spread.odd_value is None else spread.odd_value - spread.median
                 ),
             }

@@ -1,10 +1,10 @@
-"""The page's table of checkpoints and faults. It has no drawing: its figures have no axis in common."""
+"""The page's table of checkpoints and faults."""
 
 from __future__ import annotations
 
 from zerobench.report.figure import Figure
 from zerobench.report.figures.runs import RunFigures
-from zerobench.report.render.frame import table_frame
+from zerobench.report.render.columns import table_columns
 from zerobench.report.tables.checkpoints import checkpoints_table
 
 
@@ -13,5 +13,4 @@ def figure(runs: RunFigures) -> Figure | None:
     table = checkpoints_table(runs.figures)
     if not table.lines:
         return None
-    caption = f"A table, since its figures have no axis in common. {table.caption}"
-    return Figure("checkpoints", "Checkpoints and faults", caption, None, table_frame(table))
+    return Figure("checkpoints", "Checkpoints and faults", table.caption, None, table_columns(table))

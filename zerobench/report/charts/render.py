@@ -1,7 +1,7 @@
 """From an altair chart to a static `<svg>` element, drawn by Vega-Lite in this process; nothing is fetched.
 
 What a chart says of a value goes into its data and from there through Vega's own escaping; no specification holds an
-expression that is built from a value. Colours are CSS variables (palette.py), which Vega hands through.
+expression that is built from a value. Colours are CSS variables (report/palette.py), which Vega hands through.
 """
 
 from __future__ import annotations
@@ -158,9 +158,8 @@ def _check_addresses() -> None:
         mmap.mmap(-1, _RESERVED_BYTES, mmap.MAP_PRIVATE | mmap.MAP_ANONYMOUS | _NO_RESERVE, prot=0).close()
     except (OSError, OverflowError):
         raise UserError(
-            f"report: charts are drawn by V8, which reserves {_RESERVED_BYTES / 2**30:.0f} GiB of addresses (no memory)"
-            " at once, and this process may not: raise `ulimit -v`, or write --markdown, --csv or --json, which draw"
-            " nothing"
+            f"report: drawing charts needs {_RESERVED_BYTES / 2**30:.0f} GiB of address space (V8): raise "
+            "`ulimit -v`, or write --markdown, --csv or --json, which need no charts"
         ) from None
 
 

@@ -122,7 +122,7 @@ def left_out_sentence(drawn: Sequence[Series], number: int) -> str:
     """What a caption says of lines that are not drawn."""
     if len(drawn) >= number:
         return ""
-    return f" Of {number:,} lines {len(drawn)} are drawn: those that differ least in other things."
+    return f" {len(drawn)} of {number:,} lines: those with the fewest other differences."
 
 
 def _names(lines: Sequence[Facts], alike: Sequence[str]) -> list[str]:

@@ -3,10 +3,10 @@
 from __future__ import annotations
 
 from collections.abc import Collection, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zerobench.records import Category, Place
-from zerobench.report.charts import palette
+from zerobench.report import palette
 from zerobench.report.charts.shown import completed
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.memory_view import Instant
@@ -35,6 +35,8 @@ class Bar:
     instant: Instant
     parts: Sequence[Part]
     place: Place = Place.DEVICE
+    limit: int | None = None
+    """Where a bar of another order of magnitude is cut off, for the others to be seen."""
 
     @property
     def name(self) -> str:
@@ -47,15 +49,36 @@ class Bar:
         return sum(part.num_bytes for part in self.parts)
 
     @property
-    def reach(self) -> int:
-        """Bytes from the axis to all that a device has to hold for the trial, where that is known to be more."""
+    def needed(self) -> int:
+        """All that a device has to hold for the trial, where that is known to be more than its peak."""
         needed = self.one.summary.device_needed_bytes if self.place is Place.DEVICE else None
-        return max(self.drawn, needed or 0)
+        return max(self.parts[-1].end, needed or 0)
+
+    @property
+    def reach(self) -> int:
+        """Bytes from the axis to the end of what is needed, as drawn."""
+        return self._cut(self.needed)
 
     @property
     def drawn(self) -> int:
         """Bytes from the axis to the bar's end."""
-        return self.parts[-1].end
+        return self._cut(self.parts[-1].end)
+
+    @property
+    def is_cut(self) -> bool:
+        """Whether it is drawn shorter than it is."""
+        return self.reach < self.needed
+
+    def cut_at(self, limit: int) -> Bar:
+        """It as far as `limit` bytes from the axis."""
+        return replace(self, limit=limit)
+
+    def span(self, part: Part) -> tuple[int, int]:
+        """From where to where a part is drawn."""
+        return self._cut(part.start), self._cut(part.end)
+
+    def _cut(self, num_bytes: int) -> int:
+        return num_bytes if self.limit is None else min(num_bytes, self.limit)
 
 
 def stacked(trials: Sequence[TrialFigures], place: Place, without: Collection[Category] = ()) -> list[Bar]:

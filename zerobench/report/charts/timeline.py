@@ -10,18 +10,18 @@ from collections.abc import Sequence
 from dataclasses import dataclass
 
 import altair as alt
-import pandas as pd
 
+from zerobench.memory.nvml_samples import read_samples
 from zerobench.records import Place, StepKind
-from zerobench.report.charts import course, palette
+from zerobench.report import palette
+from zerobench.report.charts import course
 from zerobench.report.charts.render import WIDTH, Mark, Specification, arranged, data, layered, svg
 from zerobench.report.charts.shown import completed, doubt_sentence, most_telling
 from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.column_units import time_unit
-from zerobench.report.figure import Figure
+from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import PhaseFigures, TrialFigures
-from zerobench.report.nvml_samples import read_samples
 from zerobench.report.nvml_view import bare_uuid
 from zerobench.units import format_bytes, format_seconds
 
@@ -118,16 +118,13 @@ def _samples(runs: RunFigures, one: TrialFigures, rank: int, origin: float, leng
     path = folder.nvml_samples(own.hostname if own.node is None else own.node)
     if not path.exists():
         return []
-    found: list[Sample] = []
-    for batch in read_samples(path):
-        columns = (batch.column(name).to_pylist() for name in ("gpu_uuid", "t_s", "used_bytes"))
-        found += [
-            Sample(at - origin, used)
-            for uuid, at, used in zip(*columns, strict=True)
-            if used is not None
-            and origin <= at <= origin + length
-            and bare_uuid(str(uuid)) == bare_uuid(own.device_uuid)
-        ]
+    found = [
+        Sample(one.t_s - origin, one.used_bytes)
+        for one in read_samples(path)
+        if one.used_bytes is not None
+        and origin <= one.t_s <= origin + length
+        and bare_uuid(one.gpu_uuid) == bare_uuid(own.device_uuid)
+    ]
     return thinned(found, _MOST_SAMPLES)
 
 
@@ -171,7 +168,7 @@ def _peaks(panel: _Panel, unit: ByteAxis, x: alt.X, y: alt.Y) -> Mark:
 def _said(panel: _Panel, phase: _Phase) -> str:
     took = f" in {format_seconds(phase.end - phase.begin)}" if panel.is_timed else ""
     peak, live = format_bytes(phase.peak_bytes), format_bytes(phase.live_bytes)
-    return f"{panel.name}, {phase.name}{took}: {peak} at the peak, {live} at the end"
+    return f"{panel.name}, {phase.name}{took}: peak {peak}, {live} at the end"
 
 
 def _live(panel: _Panel, unit: ByteAxis, x: alt.X, y: alt.Y) -> list[Mark]:
@@ -213,18 +210,15 @@ def _nvml(panel: _Panel, unit: ByteAxis, x: alt.X, y: alt.Y) -> list[Mark]:
 
 
 def _caption(panels: Sequence[_Panel], chosen: Sequence[TrialFigures], known: int, predicted: int) -> str:
-    text = (
-        "Block height: the phase's peak in a steady step, on the rank with the largest peak. Line: live memory at the"
-        " end of each phase."
-    )
+    text = "Block height: the phase's peak in a steady step, largest rank. Line: live memory at the end of each phase."
     if any(panel.samples for panel in panels):
-        text += " Dashed, with points: used memory by NVML, which includes the allocator's reserve and other processes."
+        text += " Dashed, with points: memory used by NVML, including reserved memory and other processes."
     elif any(panel.is_timed for panel in panels):
         text += " No NVML samples."
     if any(panel.is_timed for panel in panels):
-        text += " The ledger slows this step."
+        text += " Steps under the memory ledger are slower than timed ones."
     if not all(panel.is_timed for panel in panels):
-        text += " Phases of equal width: no times for predicted steps."
+        text += " Predicted steps have no times: phases of equal width."
     left_out = (
         f" {len(panels)} of {known:,} trials: the largest of each stage and offload." if known > len(panels) else ""
     )
@@ -232,7 +226,7 @@ def _caption(panels: Sequence[_Panel], chosen: Sequence[TrialFigures], known: in
     return text + doubt_sentence(chosen) + left_out + beside
 
 
-def _table(panels: Sequence[_Panel], unit: ByteAxis) -> pd.DataFrame:
+def _table(panels: Sequence[_Panel], unit: ByteAxis) -> Columns:
     time = time_unit(phase.end - phase.begin for panel in panels if panel.is_timed for phase in panel.phases)
     rows = []
     for panel in panels:
@@ -248,4 +242,4 @@ def _table(panels: Sequence[_Panel], unit: ByteAxis) -> pd.DataFrame:
                     f"largest NVML sample ({unit.name})": unit.show(max(used, default=None)),
                 }
             )
-    return pd.DataFrame(rows)
+    return columns_of_named(rows)

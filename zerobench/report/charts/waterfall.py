@@ -8,13 +8,12 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 import altair as alt
-import pandas as pd
 
-from zerobench.report.charts import palette
+from zerobench.report import palette
 from zerobench.report.charts.render import WIDTH, Specification, data, layered, svg
 from zerobench.report.charts.shown import completed
 from zerobench.report.charts.words import ByteAxis, byte_axis, share
-from zerobench.report.figure import Figure
+from zerobench.report.figure import Columns, Figure
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.nvml_view import Waterfall, waterfall
 from zerobench.units import format_bytes
@@ -61,9 +60,9 @@ def figure(runs: RunFigures) -> Figure | None:
     steps = steps_of(found)
     unit = byte_axis([found.used_bytes])
     caption = (
-        f"{chosen.marked_label}, rank {found.rank}, the measured trial with the fullest device: used memory by NVML"
-        " (outlined), torch's reserve, tensors at the peak, tensors by category."
-        f" Unexplained: {format_bytes(found.unexplained_bytes)}."
+        f"{chosen.marked_label}, rank {found.rank}, the measured trial with the fullest device: memory "
+        "used by NVML (outlined), reserved by torch, tensors at the peak, tensors by category. "
+        f"Unexplained: {format_bytes(found.unexplained_bytes)}."
     )
     return Figure(_KEY, title, caption, svg(_chart(steps, unit), _KEY, title), _table(steps, unit))
 
@@ -81,7 +80,7 @@ def steps_of(found: Waterfall) -> list[Step]:
     steps += _falling([(n, size, "var(--muted)") for n, size in outside if size], found.used_bytes)
     steps.append(Step("reserved by torch", reserved, is_level=True, colour="none", end=reserved))
     steps += _falling([("allocator slack", found.slack_bytes, "var(--muted)")], reserved)
-    steps.append(Step("in tensors", found.allocated_bytes, is_level=True, colour="none", end=found.allocated_bytes))
+    steps.append(Step("tensors", found.allocated_bytes, is_level=True, colour="none", end=found.allocated_bytes))
     return steps + _falling(_categories(found), found.allocated_bytes)
 
 
@@ -112,7 +111,7 @@ def _chart(steps: list[Step], unit: ByteAxis) -> Specification:
             "fill": step.colour,
             "text": format_bytes(step.num_bytes),
             "tip": unit.of(step.tip),
-            "said": f"{step.name}: {format_bytes(step.num_bytes)}, {share(step.num_bytes, used)} of what is used",
+            "said": f"{step.name}: {format_bytes(step.num_bytes)}, {share(step.num_bytes, used)} of used memory",
         }
         for step in steps
     ]
@@ -129,11 +128,9 @@ def _chart(steps: list[Step], unit: ByteAxis) -> Specification:
     return layered([parts, sizes], WIDTH - 170, _ROW_HEIGHT * len(names))
 
 
-def _table(steps: list[Step], unit: ByteAxis) -> pd.DataFrame:
-    return pd.DataFrame(
-        {
-            "what": [step.name for step in steps],
-            f"bytes ({unit.name})": [unit.show(step.num_bytes) for step in steps],
-            "of used": [share(step.num_bytes, steps[0].num_bytes) for step in steps],
-        }
-    )
+def _table(steps: list[Step], unit: ByteAxis) -> Columns:
+    return {
+        "what": [step.name for step in steps],
+        f"bytes ({unit.name})": [unit.show(step.num_bytes) for step in steps],
+        "of used": [share(step.num_bytes, steps[0].num_bytes) for step in steps],
+    }

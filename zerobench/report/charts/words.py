@@ -2,15 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import Any
-
-import pandas as pd
 
 from zerobench.units import format_bytes
 
 _SIZES = {"B": 1, "KiB": 2**10, "MiB": 2**20, "GiB": 2**30, "TiB": 2**40}
+_DECIMAL = {"B": 1, "kB": 10**3, "MB": 10**6, "GB": 10**9, "TB": 10**12}
 
 
 @dataclass(frozen=True)
@@ -26,7 +25,7 @@ class ByteAxis:
 
     def show(self, num_bytes: Any) -> str:
         """`num_bytes` in this unit, without its name, for a table whose header names it; `-` where not available."""
-        if num_bytes is None or pd.isna(num_bytes):
+        if num_bytes is None or num_bytes != num_bytes:  # noqa: PLR0124 -- only NaN differs from itself
             return "-"
         return "0" if num_bytes == 0 else f"{self.of(num_bytes):,.{self.digits}f}"
 
@@ -42,9 +41,18 @@ class ByteAxis:
 
 def byte_axis(values: Iterable[float]) -> ByteAxis:
     """The largest unit in which the largest of `values` is at least 1."""
+    return _axis(values, _SIZES)
+
+
+def decimal_axis(values: Iterable[float]) -> ByteAxis:
+    """The same in the powers of ten that papers and disks are measured in."""
+    return _axis(values, _DECIMAL)
+
+
+def _axis(values: Iterable[float], sizes: Mapping[str, int]) -> ByteAxis:
     largest = max((abs(value) for value in values), default=0)
-    fitting = [name for name, size in _SIZES.items() if largest >= size] or ["B"]
-    return ByteAxis(fitting[-1], _SIZES[fitting[-1]])
+    name = [name for name, size in sizes.items() if largest >= size or size == 1][-1]
+    return ByteAxis(name, sizes[name])
 
 
 def share(part: float, whole: float) -> str:

@@ -44,7 +44,7 @@ def causes(comparison: Comparison, peaks: Sequence[Peak]) -> list[str]:
         if why is not None:
             found.setdefault((peak.label, why), f"{peak.label}: {where_name(peak.change.where)}: {why}")
         if settings := changed_settings(base, new):
-            found[peak.label, "settings"] = f"{peak.label}: DeepSpeed says it ran with {listed(settings)}"
+            found[peak.label, "settings"] = f"{peak.label}: DeepSpeed reports {listed(settings)}"
     return list(found.values())
 
 

@@ -29,7 +29,7 @@ _NOTHING = {
     "memory": "no trial completed in both runs",
     "speed": "no trial timed steps in both runs",
 }
-_EXAMPLE = "write for example memory:2%,speed:5% or memory:100MiB"
+_EXAMPLE = "for example memory:2%,speed:5% or memory:100MiB"
 
 
 @dataclass(frozen=True)
@@ -77,7 +77,7 @@ def parse_limits(written: str) -> list[Limit]:
     """
     parts = [part.strip() for part in written.split(",") if part.strip()]
     if not parts:
-        raise UserError(f"--fail-on: {written!r} names no limit; {_EXAMPLE}")
+        raise UserError(f"--fail-on: {written!r}: limit missing; {_EXAMPLE}")
     return [_limit(part) for part in parts]
 
 
@@ -86,13 +86,13 @@ def _limit(part: str) -> Limit:
     if metric not in METRICS:
         raise unknown_choice("--fail-on", metric, METRICS)
     if not colon or not amount:
-        raise UserError(f"--fail-on: {part!r} has no limit; {_EXAMPLE}")
+        raise UserError(f"--fail-on: {part!r}: limit missing; {_EXAMPLE}")
     if amount.endswith("%"):
         return Limit(metric, part, fraction=_fraction(part, amount.removesuffix("%")))
     if metric == "speed":
-        raise UserError(f"--fail-on: {part!r}: a limit on speed is in per cent; {_EXAMPLE}")
+        raise UserError(f"--fail-on: {part!r}: speed takes a percentage; {_EXAMPLE}")
     if not amount[-1].isalpha():
-        raise UserError(f"--fail-on: {part!r} has no unit; {_EXAMPLE}")
+        raise UserError(f"--fail-on: {part!r}: unit missing; {_EXAMPLE}")
     return Limit(metric, part, nbytes=parse_bytes(amount, f"--fail-on: {part!r}"))
 
 
@@ -102,7 +102,7 @@ def _fraction(part: str, number: str) -> float:
     except ValueError:
         percent = math.nan
     if not (math.isfinite(percent) and percent >= 0):
-        raise UserError(f"--fail-on: {part!r}: {number!r} is no per cent from 0 on; {_EXAMPLE}")
+        raise UserError(f"--fail-on: {part!r}: {number!r} is not a percentage of 0 or more; {_EXAMPLE}")
     return percent / 100
 
 
@@ -116,12 +116,12 @@ def refusal(verdicts: Sequence[Verdict]) -> str | None:
     for verdict in verdicts:
         if verdict.num_judged == 0 and not verdict.failures:
             why = verdict.not_judged[0] if verdict.not_judged else _NOTHING[verdict.limit.metric]
-            return f"--fail-on: {verdict.limit.written}: this gate can never fire here: {why}"
+            return f"--fail-on: {verdict.limit.written}: cannot be checked on these runs: {why}"
     return None
 
 
 def _verdict(comparison: Comparison, limit: Limit) -> Verdict:
-    verdict = Verdict(limit, not_judged=[f"{name}: NEW's plan lacks it" for name in comparison.only_base])
+    verdict = Verdict(limit, not_judged=[f"{name}: missing in NEW" for name in comparison.only_base])
     for same in sorted(comparison.same, key=_badness, reverse=True):
         if same.stopped_completing:
             verdict.num_judged += 1
@@ -145,7 +145,7 @@ def outcome(same: Same) -> str:
 
 def _judge_memory(verdict: Verdict, same: Same) -> None:
     if not same.memory:
-        verdict.not_judged.append(f"{same.label}: no peak in both runs")
+        verdict.not_judged.append(f"{same.label}: no peak in common")
         return
     verdict.num_judged += 1
     exceeded = [change for change in same.memory if verdict.limit.is_exceeded(change)]
@@ -158,7 +158,7 @@ def memory_sentence(change: MemoryChange) -> str:
     grown = f"{'+' if change.more_bytes > 0 else ''}{format_bytes(change.more_bytes)}"
     share = "" if change.fraction is None else f" ({show_percent(change.fraction, 2, signed=True)})"
     largest = next((one.category for one in change.differences if one.category is not Category.TOTAL), None)
-    most = f", most of it {largest.replace('_', ' ')}" if largest else ""
+    most = f", mostly {largest.replace('_', ' ')}" if largest else ""
     return f"{where_name(change.where)} peak {format_bytes(base)} to {format_bytes(new)}, {grown}{share}{most}"
 
 
@@ -178,13 +178,13 @@ def _judge_speed(verdict: Verdict, same: Same) -> None:
 def _unjudged(same: Same) -> str:
     speed = same.speed
     if speed is None:
-        return "one of the runs timed no steps of it"
+        return "no timed steps in one of the runs"
     if speed.void is not None:
         return f"its throughput is void: {speed.void}"
     counts = (sum(bool(one.step_times_s) for one in repeats) for repeats in (same.base, same.new))
     repeats = " and ".join(map(str, counts))
-    smallest = f", whose smallest p is {speed.change.smallest_p:.2g}" if speed.over_processes else ""
+    smallest = f", smallest possible p {speed.change.smallest_p:.2g}" if speed.over_processes else ""
     return (
-        f"{repeats} repeats{smallest}, can never be significant at {SIGNIFICANCE}; "
-        f"run both with --repeats {repeats_needed()} or more"
+        f"{repeats} repeats{smallest}: too few for significance at {SIGNIFICANCE}; run both with "
+        f"--repeats {repeats_needed()} or more"
     )

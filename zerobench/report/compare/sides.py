@@ -120,7 +120,7 @@ def repeat_of(trial: Trial) -> Repeat:
         reason=record.reason or (record.failure.message if record.failure else None),
         peaks=_peaks(trial) if ran else {},
         step_times_s=_step_times_s(trial) if ran else (),
-        void=f"the allocator retried {retries} times" if retries else None,
+        void=f"{retries} allocator retries" if retries else None,
         losses=tuple(losses(trial)) if is_same else (),
         grad_norms=tuple(grad_norms(trial)) if is_same else (),
         devices=frozenset(rank.device_name for rank in trial.ranks if trial.spec.evidence.needs_device),

@@ -2,42 +2,47 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property
 
+from zerobench.ds_config.case import Case
 from zerobench.errors import UserError
-from zerobench.formulas.deepspeed import Setting
-from zerobench.formulas.record import formula_setting
-from zerobench.records import Category, Phase, Place
+from zerobench.formulas.activations import Activations, Logits
+from zerobench.formulas.deepspeed import Setting, deepspeed_moments
+from zerobench.formulas.deepspeed.setting import outline
+from zerobench.formulas.record import formula_setting, input_tokens, trial_moments
+from zerobench.formulas.terms import Bytes, Term
+from zerobench.formulas.timeline import device_phases, other_phases
+from zerobench.records import Category, Phase, Place, StepKind
 from zerobench.report.ds_case import case_of
-from zerobench.report.explain import fully_sharded, partly_trained
-from zerobench.report.explain.states import MOMENTS, states_accounts
-from zerobench.report.explain.terms import Account, Explained, account, nearest_account
-from zerobench.report.explain.work import Asked, bucket_terms, has_dimensions, work_accounts
-from zerobench.report.memory_causes import cause
+from zerobench.report.explain.passes import has_dimensions, pass_accounts
+from zerobench.report.explain.terms import Account, Explained, account_of, explaining, renamed
+from zerobench.report.memory_causes import MOMENTS, cause
 from zerobench.report.memory_view import Instant
 from zerobench.report.trials import Trial, num_params
 from zerobench.spec.trial import TrialSpec
 
-_STATES = {Category.PARAMETERS, Category.GRADIENTS, *MOMENTS}
+_NO_WORK = (Activations(0, 0, 0, 0, 0, 0, ""), Logits(0, 0, 0, 0))
+"""A pass that leaves nothing: what remains is what the strategy holds."""
 _SURELY_THERE = {Category.PARAMETERS, *MOMENTS, Category.REDUCE_BUFFERS, Category.GATHERED_PARAMETERS, Category.STAGING}
 """Categories of which an account is a part wherever it is no larger than they are."""
 _OF_A_PASS = {Category.ACTIVATIONS, Category.LOGITS_AND_LOSS}
-_OF_A_BATCH = {*_OF_A_PASS, Category.INPUTS}
 """Categories that depend on the batch and the model's dimensions, and not on how its tensors are cut."""
+_OF_ANY_MODEL = {Category.PARAMETERS, *MOMENTS, Category.REDUCE_BUFFERS, Category.INPUTS}
+"""Categories whose bytes the number of parameters gives, but for padding."""
 
 _WORDS = {
     Category.TEMPORARIES: "made and freed by kernels, the optimizer and collectives; it depends on the micro batch",
-    Category.KERNEL_WORKSPACE: "what kernels take while they run, and gloo's copies; no prediction knows it",
-    Category.WORKSPACES: "what the matrix library works in, the same for every model",
-    Category.ALLOCATOR_ROUNDING: "what the allocator hands out beyond what is asked",
+    Category.KERNEL_WORKSPACE: "workspace of running kernels and gloo's copies; not predicted",
+    Category.WORKSPACES: "workspace of the matrix library, the same for every model",
+    Category.ALLOCATOR_ROUNDING: "allocator rounding of requested sizes",
     Category.MODEL_BUFFERS: "the module's registered buffers (rotary frequencies, masks)",
-    Category.PIPELINE_BUFFERS: "what the stage receives and sends: hidden states and their gradients",
+    Category.PIPELINE_BUFFERS: "hidden states and their gradients, received and sent by the stage",
     Category.OTHER_OPTIMIZER_STATES: "step counters and the like",
     Category.REST_OF_PROCESS: "interpreter, libraries and stacks",
     Category.OPTIMIZER_STATES_ON_NVME: "swap files of master weights, moments and gradients",
-    Category.UNATTRIBUTED: "no name was found for it",
+    Category.UNATTRIBUTED: "unattributed",
 }
 
 
@@ -90,53 +95,84 @@ class Explainer:
 
     @cached_property
     def outline(self) -> Setting | None:
-        """The setting as if all trained parameters were one tensor: all that is known of a model without a closed form.
-
-        It gives what depends on the number of parameters alone, but for padding; None without DeepSpeed.
+        """All that is known of a model without a closed form: what depends on the number of trained parameters alone,
+        but for padding; None without DeepSpeed.
         """
         case = case_of(self.trial)
         if case is None or not case.trained or not self.trial.spec.knows("precision"):
             return None
-        trained = replace(case, num_params=case.trained)
-        return Setting(trained, (case.trained,), self.trial.spec.optimizer, self.rank)
+        return outline(case, self.trial.spec.optimizer, self.rank)
 
     def explain(self, category: Category, nbytes: int, instant: Instant, place: Place = Place.DEVICE) -> Explained:
         """`category`, of which `nbytes` lie in `place` at `instant`."""
         accounts = self._accounts(category, instant, place)
-        terms = nearest_account(nbytes, accounts, part=category in _SURELY_THERE)
+        between = category not in _OF_A_PASS
+        terms = explaining(nbytes, accounts, part=category in _SURELY_THERE, between=between)
         said = None if terms else _WORDS.get(category) or self._cause(category, nbytes)
         if not terms and not said and (category, instant.phase) == (Category.GRADIENTS, Phase.BACKWARD):
-            said = "an instant in the midst of backward, while gradients come and go"
+            said = "a point within backward, while gradients come and go"
         return Explained(category, nbytes, terms, said)
 
     def _cause(self, category: Category, nbytes: int) -> str | None:
         return cause(self.trial, category, nbytes) if knows_work(self.trial.spec) and self._trains_all else None
 
     def _accounts(self, category: Category, instant: Instant, place: Place) -> Iterator[Account]:
-        spec, setting = self.trial.spec, self.setting
+        spec, setting = self.trial.spec, self.setting or self.outline
         if setting is None:
-            yield from self._outlined(category, instant, place)
-        elif category in _STATES and spec.strategy == fully_sharded.STRATEGY:
-            yield from fully_sharded.states(setting, instant.phase, category)
-        elif category in _STATES:
-            yield from states_accounts(setting, category, instant.phase, place)
-        elif category not in _OF_A_PASS or has_dimensions(spec):
-            yield from work_accounts(Asked(spec, setting, instant.phase, place), category)
-
-    def _outlined(self, category: Category, instant: Instant, place: Place) -> Iterator[Account]:
-        if self.outline is None:
             return
         case = case_of(self.trial)
-        if case is not None and case.trained < case.num_params:
-            yield from partly_trained.accounts(case, self.outline, category, place)
-        elif category in {Category.PARAMETERS, *MOMENTS}:
-            yield from states_accounts(self.outline, category, instant.phase, place)
-        if category is Category.REDUCE_BUFFERS:
-            yield account(*bucket_terms(self.outline))
-        elif category in _OF_A_BATCH and knows_work(self.trial.spec) and has_dimensions(self.trial.spec):
-            yield from work_accounts(Asked(self.trial.spec, self.outline, instant.phase, place), category)
+        if category in _OF_A_PASS:
+            if knows_work(spec) and has_dimensions(spec):
+                yield from pass_accounts(spec, category, instant.phase)
+        elif self.setting is None and case is not None and case.trained < case.num_params:
+            yield from self._partly_trained(case, setting, category, instant, place)
+        elif self.setting is not None or category in _OF_ANY_MODEL:
+            yield from self._named(setting, category, instant, place)
+
+    def _named(self, setting: Setting, category: Category, instant: Instant, place: Place) -> Iterator[Account]:
+        """The category at each instant of the phase that the formulas name."""
+        key = (setting.num_params, instant.step, place)
+        if key not in self._known:
+            spec, step = self.trial.spec, instant.step
+            at = (trial_moments(spec, setting, step) if self.setting else deepspeed_moments(setting, step))[place]
+            tokens = input_tokens(spec) if knows_work(spec) else 0
+            is_device = place is Place.DEVICE
+            self._known[key] = device_phases(at, *_NO_WORK, tokens) if is_device else other_phases(at)
+        yield from (account_of(one, category) for one in self._known[key][instant.phase])
+
+    @cached_property
+    def _known(self) -> dict[tuple[int, StepKind, Place], Mapping[Phase, Sequence[Bytes]]]:
+        """The instants that the formulas name, as far as they were asked for."""
+        return {}
+
+    def _partly_trained(
+        self, case: Case, trained: Setting, category: Category, instant: Instant, place: Place
+    ) -> Iterator[Account]:
+        """Of a model of which some weights are frozen: these are parameters and nothing else, divided at stage 3 alone.
+
+        What is trained is looked at as one tensor, so that sums miss no more than the padding of single tensors.
+        """
+        if category is Category.GATHERED_PARAMETERS:
+            whole = replace(trained, case=case, tensors=(case.num_params,))
+            yield from self._named(whole, category, replace(instant, phase=Phase.FORWARD), place)
+        elif category is Category.GRADIENTS and case.stage >= 2 and not trained.offloads:
+            elements = trained.sharded if case.stage == 3 else trained.flat_partition
+            own = trained.share(category, case.gradient_element, elements)
+            yield renamed(own.terms, " parameters", " trained parameters")
+        elif category in _OF_ANY_MODEL:
+            for one in self._named(trained, category, instant, place):
+                frozen = (_frozen(case),) if category is Category.PARAMETERS and one else ()
+                yield (*frozen, *renamed(one, " parameters", " trained parameters"))
 
     def instant(self, instant: Instant, place: Place = Place.DEVICE) -> list[Explained]:
         """All categories that hold anything at `instant`, the largest first."""
         held = sorted(instant.categories.items(), key=lambda item: -item[1])
         return [self.explain(category, nbytes, instant, place) for category, nbytes in held if nbytes]
+
+
+def _frozen(case: Case) -> Term:
+    frozen = case.num_params - case.trained
+    ranks = case.world_size if case.stage == 3 else 1
+    of = f" / {ranks} ranks" if ranks > 1 else ""
+    words = f"{case.element} bytes x {frozen:,} frozen parameters{of}"
+    return Term(Category.PARAMETERS, case.element * frozen // ranks, words)

@@ -26,10 +26,10 @@ def ending_passage(trial: Trial, alike: Iterable[Trial]) -> Passage | None:
     said = f"The trial ended as {record.status.value.replace('_', ' ')}"
     if record.status is Status.SKIPPED:
         rule = f" by the rule {record.rule}" if record.rule else ""
-        lines = says(f"The trial was skipped{rule}: {record.reason or 'no reason was given'}.")
+        lines = says(f"The trial was skipped{rule}: {record.reason or 'no reason recorded'}.")
         return Passage("Why it did not run", lines)
     failure = record.failure
-    lines = says(f"{said}{_where(failure)}: {record.reason or (failure.message if failure else 'no reason is known')}.")
+    lines = says(f"{said}{_where(failure)}: {record.reason or (failure.message if failure else 'no reason recorded')}.")
     lines += [*says(*_asked(failure)), *_standing(failure)]
     lines += says(*_reached(trial), *_predicted(trial, alike))
     return Passage("Why it did not complete", lines)
@@ -47,16 +47,16 @@ def _asked(failure: Failure | None) -> Iterator[str]:
     if failure is None:
         return
     if failure.bytes_asked is not None:
-        free = "" if failure.bytes_free is None else f", {format_bytes(failure.bytes_free)} were free"
-        yield f"It asked for {format_bytes(failure.bytes_asked)}{free}."
+        free = "" if failure.bytes_free is None else f", {format_bytes(failure.bytes_free)} free"
+        yield f"Requested: {format_bytes(failure.bytes_asked)}{free}."
         if failure.bytes_free is not None and failure.bytes_asked > failure.bytes_free:
-            yield f"At the least {format_bytes(failure.bytes_asked - failure.bytes_free)} were missing."
+            yield f"At least {format_bytes(failure.bytes_asked - failure.bytes_free)} were missing."
         elif failure.bytes_free is not None:
-            yield "As much was free by the driver's count; the record does not say why it was refused."
+            yield "The driver counted as much free; reason of the failure not recorded."
     if failure.evidence:
-        yield f"What shows it: {failure.evidence}."
+        yield f"Evidence: {failure.evidence}."
     if failure.exception:
-        yield f"The exception was {failure.exception}."
+        yield f"Exception: {failure.exception}."
     for rank, stack in sorted(failure.stacks.items())[:_MOST_STACKS]:
         yield f"Rank {rank} was at: {_innermost(stack)}"
 
@@ -66,7 +66,7 @@ def _standing(failure: Failure | None) -> Iterator[Line]:
     if failure is None or failure.standing is None:
         return
     for title, found in standing_lines(failure.standing, failure.bytes_asked, failure.bytes_free):
-        yield from says(f"At the refusal, {title}:")
+        yield from says(f"At the failed allocation, {title}:")
         yield from says(*found, depth=1)
 
 
@@ -74,7 +74,7 @@ def _innermost(stack: str) -> str:
     """The innermost frame of the thread that took the signal, as faulthandler writes it."""
     lines = [line.strip() for line in stack.splitlines() if line.strip()]
     own = next((at for at, line in enumerate(lines) if line.startswith("Current thread")), -1)
-    return next((line for line in lines[own + 1 :] if line.startswith("File ")), lines[0] if lines else "nobody knows")
+    return next((line for line in lines[own + 1 :] if line.startswith("File ")), lines[0] if lines else "unknown")
 
 
 def _reached(trial: Trial) -> Iterator[str]:
@@ -87,7 +87,7 @@ def _reached(trial: Trial) -> Iterator[str]:
         step, phase = PHASES[last]
         nbytes, rank = max(of_last)
         yield (
-            f"The last phase that the ledger closed is {phase_words(step.value, phase.value)}, with "
+            f"Last phase completed by the ledger: {phase_words(step.value, phase.value)}, with "
             f"{format_bytes(nbytes)} live at its end on rank {rank}."
         )
 

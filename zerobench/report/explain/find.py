@@ -38,10 +38,10 @@ def find_trial(name: str, known: Sequence[Named]) -> Named:
         if len(matches) == 1:
             return matches[0]
         if matches:
-            raise UserError(f"TRIAL: {name!r} is of several trials; choices: {_listed(matches)}")
+            raise UserError(f"TRIAL: {name!r} matches several trials; choices: {_listed(matches)}")
     close = nearest(wanted, [text for one in known for text in (one.label, one.trial.trial_id)], count=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
-    raise UserError(f"TRIAL: {name!r} is no trial of this run that has ended; {hint}choices: {_listed(known)}")
+    raise UserError(f"TRIAL: {name!r} is not an ended trial of this run; {hint}choices: {_listed(known)}")
 
 
 def _ways(wanted: str, known: Sequence[Named]) -> list[list[Named]]:

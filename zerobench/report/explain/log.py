@@ -30,31 +30,30 @@ def explain_log(text: str, name: str) -> list[Passage]:
     if "CUDA error: out of memory" in text:
         return [_outside()]
     raise UserError(
-        f"RUN: {name}: it holds no out-of-memory message that torch, DeepSpeed's launcher, torchrun, Slurm or the"
-        " kernel writes"
+        f"RUN: {name}: no out-of-memory message of torch, DeepSpeed's launcher, torchrun, Slurm or the kernel found"
     )
 
 
 def _refused(one: TorchMessage, all_of_them: list[TorchMessage]) -> Passage:
     told_apart = one.process_bytes is not None
-    others = "held by other processes" if told_apart else "held by processes, this one perhaps among them"
+    others = "held by other processes" if told_apart else "held by processes, perhaps including this one"
     sizes = {
-        "asked for": one.asked_bytes,
-        "the device has": one.total_bytes,
-        "this process may have": one.allowed_bytes,
+        "requested": one.asked_bytes,
+        "device capacity": one.total_bytes,
+        "limit of this process": one.allowed_bytes,
         "free by the driver's count": one.free_bytes,
         "allocated by torch": one.allocated_bytes,
-        "of that in CUDA graphs' pools": one.private_pools_bytes,
-        "reserved by torch, and free in pieces": one.unallocated_bytes,
+        "of which in CUDA graph pools": one.private_pools_bytes,
+        "reserved but unallocated": one.unallocated_bytes,
         "outside torch: context, NCCL": one.outside_torch_bytes,
         others: one.other_processes_bytes,
     }
     ranks = sorted({each.rank for each in all_of_them if each.rank is not None})
     lines = says(
         *(f"{what}: {format_bytes(size)}" for what, size in sizes.items() if size is not None),
-        f"refused on rank{'s' if len(ranks) > 1 else ''} {listed(list(map(str, ranks)))}" if ranks else None,
+        f"failed on rank{'s' if len(ranks) > 1 else ''} {listed(list(map(str, ranks)))}" if ranks else None,
     )
-    where = "The host's memory was refused" if one.on_host else "GPU memory was refused"
+    where = "Out of host memory" if one.on_host else "Out of GPU memory"
     return Passage(where, lines, {"refusal": {**_figures(one), "ranks": ranks}})
 
 
@@ -72,42 +71,42 @@ def _figures(one: TorchMessage) -> dict[str, Any]:
 
 
 def _meaning(one: TorchMessage) -> Passage:
-    return Passage("What it means", says(*_sentences(one)))
+    return Passage("Diagnosis", says(*_sentences(one)))
 
 
 def _sentences(one: TorchMessage) -> Iterator[str]:
     asked, free, unallocated = one.asked_bytes or 0, one.free_bytes or 0, one.unallocated_bytes or 0
     if one.on_host:
-        yield "torch asked the operating system for host memory and got none: a limit (ulimit, a control group) or the "
+        yield "the operating system gave torch no host memory: a limit (ulimit, a control group) or the "
         "machine's memory is reached."
     elif one.is_in_pieces:
         yield (
-            f"Fragmentation: {format_bytes(free + unallocated)} were free in all, and not in one piece. Segments that "
-            f"grow keep what is free together: {_EXPANDABLE}. It costs nothing that is worth a measurement."
+            f"Fragmentation: {format_bytes(free + unallocated)} were free in total, but not in one block. "
+            f"Expandable segments avoid this at practically no cost: {_EXPANDABLE}."
         )
     elif one.is_in_pieces is False:
         missing = format_bytes(asked - free - unallocated)
-        yield f"Really full: had all that was free lain in one piece, {missing} were missing for this request alone."
+        yield f"Full: {missing} missing for this request even without fragmentation."
         if unallocated > _MUCH * (one.total_bytes or 0):
-            yield f"{format_bytes(unallocated)} lay free in pieces: {_EXPANDABLE} helps, and is not enough."
+            yield f"{format_bytes(unallocated)} was fragmented: {_EXPANDABLE} helps, but is not enough."
     if one.process_bytes is not None and (one.other_processes_bytes or 0) > _MUCH * (one.total_bytes or 0):
         yield f"Other processes hold {format_bytes(one.other_processes_bytes)} of this GPU: nvidia-smi names them."
     if one.allowed_bytes is not None and one.total_bytes and one.allowed_bytes < one.total_bytes:
-        yield "The process is held below what the device has by torch.cuda.set_per_process_memory_fraction."
+        yield "torch.cuda.set_per_process_memory_fraction limits the process below the device's capacity."
 
 
 def _asked(one: TorchMessage) -> Passage:
     phase, asker = phase_of(one.frames), asker_of(one.frames)
     if not one.frames:
-        return Passage("Who asked", says("The log has no traceback before the message, so nobody knows who asked."))
+        return Passage("Who asked", says("No traceback before the message: the requesting code is unknown."))
     last = one.frames[-1]
     return Passage(
         "Who asked",
         says(
-            None if phase is None else f"The training was in {phase}.",
-            None if asker is None else f"It {asker.does}.",
-            None if asker is None else f"How much that takes depends on: {asker.settings}.",
-            f"The innermost line: {last.file}:{last.line}, {last.function}.",
+            None if phase is None else f"Phase: {phase}.",
+            None if asker is None else f"The code {asker.does}.",
+            None if asker is None else f"Size depends on: {asker.settings}.",
+            f"Innermost line: {last.file}:{last.line}, {last.function}.",
         ),
         {"phase": phase, "doing": None if asker is None else asker.does},
     )
@@ -115,18 +114,23 @@ def _asked(one: TorchMessage) -> Passage:
 
 def _killed(one: Killed) -> Passage:
     proof = (
-        f"A process was killed because the host's memory ran out: {one.proof} says so."
+        f"A process was killed because host memory ran out, according to {one.proof}."
         if one.proof
-        else "A process was killed by SIGKILL. Most often that is the kernel's out-of-memory killer, but anybody may "
-        "send it: `dmesg -T | grep -i 'killed process'` or the scheduler's record says whether it was."
+        else (
+            "A process was killed by SIGKILL. Usually that is the kernel's out-of-memory killer; check "
+            "with `dmesg -T | grep -i 'killed process'` or the scheduler's record."
+        )
     )
     lines = says(
         proof,
-        f"The line: {one.line}",
-        None if one.resident_bytes is None else f"It held {format_bytes(one.resident_bytes)} then.",
-        None if one.last_reading is None else f"DeepSpeed's last word of host memory: {one.last_reading}.",
-        "What takes host memory: a checkpoint that each rank of a node loads whole; offloaded states (16 to 18 bytes a "
-        "parameter, divided by the ranks); page-locked copies, which are rounded up to powers of two; data workers.",
+        f"Line: {one.line}",
+        None if one.resident_bytes is None else f"Resident: {format_bytes(one.resident_bytes)}.",
+        None if one.last_reading is None else f"Last host memory reported by DeepSpeed: {one.last_reading}.",
+        (
+            "Common causes: a full checkpoint loaded by each rank of a node; offloaded states (16 to 18 "
+            "bytes per parameter, divided by the ranks); page-locked copies, rounded up to powers of two; "
+            "data loader workers."
+        ),
     )
     figures = {"killed": {"proof": one.proof, "resident_bytes": one.resident_bytes}}
     return Passage("Host memory ran out" if one.proof else "A process was killed", lines, figures)
@@ -134,10 +138,11 @@ def _killed(one: Killed) -> Passage:
 
 def _outside() -> Passage:
     return Passage(
-        "CUDA itself had no memory",
+        "The CUDA driver is out of memory",
         says(
-            "`CUDA error: out of memory` comes from the driver and not from torch's allocator: making the context, "
-            "page-locking host memory (pin_memory of offload), or a library's own request. No figures are told.",
-            "Look for other processes on the GPU (nvidia-smi), and for page-locked host memory above the node's.",
+            "`CUDA error: out of memory` comes from the driver, not from torch's allocator: creating "
+            "the context, page-locking host memory (pin_memory of offload), or a library's own request. "
+            "It has no figures.",
+            "Check for other processes on the GPU (nvidia-smi), and for more page-locked memory than the node has.",
         ),
     )

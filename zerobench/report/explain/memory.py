@@ -9,8 +9,8 @@ from zerobench.records import Category, Phase, Place, StepKind
 from zerobench.report.explain.category import Explainer
 from zerobench.report.explain.knobs import FAR, Knobs, knobs
 from zerobench.report.explain.passage import Line, Passage, phase_words, says, signed
-from zerobench.report.explain.states import MOMENTS
 from zerobench.report.explain.terms import CLOSE, Explained
+from zerobench.report.memory_causes import MOMENTS
 from zerobench.report.memory_difference import difference
 from zerobench.report.memory_view import Instant, largest_peak, peaks_by_rank
 from zerobench.report.nvml_view import waterfall
@@ -62,7 +62,7 @@ def _over_ranks(trial: Trial) -> str | None:
     spread = spread_over_ranks(peaks)
     if spread is None or len(peaks) < 2:
         only = next(iter(peaks), None)
-        return None if trial.spec.world_size == 1 else f"Only rank {only} of {trial.spec.world_size} was looked at."
+        return None if trial.spec.world_size == 1 else f"Only rank {only} of {trial.spec.world_size} was tracked."
     if spread.odd_rank is None:
         return f"All {len(peaks)} {who} have the same peak."
     said = f"Over {len(peaks)} {who} it is {format_bytes(spread.minimum)} to {format_bytes(spread.maximum)}"
@@ -84,7 +84,7 @@ def _start_up(trial: Trial, steady: Instant) -> Iterator[str]:
         yield f"Start-up needs no more: {format_bytes(first.total_bytes)}, in {when}, {less} a steady step."
         return
     yield (
-        f"Start-up needs more and is what has to fit: {format_bytes(first.total_bytes)}, in {when}, "
+        f"Start-up needs more and must fit: {format_bytes(first.total_bytes)}, in {when}, "
         f"{format_bytes(more)} beyond the steady peak ({_largest_differences(steady, first)})."
     )
     if first.phase is Phase.INIT:
@@ -103,8 +103,8 @@ def _copies_of_parameters(trial: Trial, nbytes: int) -> Iterator[str]:
     copies = next((n for n in (2, 3) if abs(nbytes - n * element * count) <= CLOSE * nbytes), None)
     if copies is not None:
         yield (
-            f"That is {copies} x {element} bytes x {count:,} parameters: while the engine is built they exist "
-            f"{copies} times, as the model's tensors and as copies that DeepSpeed flattens."
+            f"That is {copies} x {element} bytes x {count:,} parameters: they exist {copies} times while "
+            "the engine is built, as the model's tensors and as DeepSpeed's flattened copies."
         )
 
 
@@ -124,7 +124,7 @@ def _outside(trial: Trial) -> Iterator[str]:
     if seen is not None:
         parts = {
             "in tensors": seen.allocated_bytes,
-            "reserved by the allocator and in no tensor": seen.slack_bytes,
+            "reserved but unallocated": seen.slack_bytes,
             "CUDA context": seen.context_bytes,
             "NCCL": seen.collectives_bytes,
             "other processes": seen.other_processes_bytes,
@@ -145,8 +145,9 @@ def _outside(trial: Trial) -> Iterator[str]:
     }
     beside = [f"{what} {format_bytes(nbytes)}" for what, nbytes in known.items() if nbytes]
     yield (
-        f"The allocator holds up to {format_bytes(row.peak_reserved_bytes)} in a steady step on rank {rank.rank}, what "
-        "it kept from start-up included" + (f"; beside it {' and '.join(beside)}." if beside else ".")
+        f"The allocator holds up to {format_bytes(row.peak_reserved_bytes)} in a steady step on "
+        f"rank {rank.rank}, including what start-up left"
+        + (f"; in addition {' and '.join(beside)}." if beside else ".")
     )
 
 
@@ -154,7 +155,7 @@ def categories_passage(explainer: Explainer, instant: Instant, place: Place = Pl
     """Each category at `instant`, the largest first, as arithmetic that is held against the ledger's bytes."""
     title = "What lies there" if place is Place.DEVICE else f"What lies in {place.value} memory, on rank {instant.rank}"
     if not instant.categories:
-        return Passage(title, says("The ledger could not look at this instant: its total alone is known."))
+        return Passage(title, says("Total only: the ledger could not resolve this point."))
     found = explainer.instant(instant, place)
     least = _TELLING * instant.total_bytes
     told = [one for one in found if one.seen_bytes >= least]
@@ -167,7 +168,7 @@ def categories_passage(explainer: Explainer, instant: Instant, place: Place = Pl
 def _alike(found: Sequence[Explained]) -> list[list[Explained]]:
     """Master weights and moments together where each is as large as the others, all else alone; the largest first."""
     moments = [one for one in found if one.category in MOMENTS]
-    if len({(one.seen_bytes, one.terms) for one in moments}) != 1:
+    if len({(one.seen_bytes, *(term.words for term in one.terms)) for one in moments}) != 1:
         return [[one] for one in found]
     groups = [moments, *([one] for one in found if one.category not in MOMENTS)]
     return sorted(groups, key=lambda group: -sum(one.seen_bytes for one in group))
@@ -185,15 +186,15 @@ def category_lines(alike: Sequence[Explained], total_bytes: int) -> list[Line]:
 def reason_lines(one: Explained) -> list[Line]:
     """The terms, their sum held against what was seen, and what is not explained."""
     if not one.terms:
-        return says(f"no exact account: {one.depends_on}" if one.depends_on else "not explained", depth=1)
-    lines = [Line(f"{term.nbytes:,} B = {term.text}", 1) for term in one.terms]
+        return says(f"no exact formula: {one.depends_on}" if one.depends_on else "not explained", depth=1)
+    lines = [Line(f"{term.nbytes:,} B = {term.words}", 1) for term in one.terms]
     return [*lines, Line(_check(one), 1)]
 
 
 def _check(one: Explained) -> str:
     left = one.not_explained_bytes
     if left == 0:
-        return f"seen {one.seen_bytes:,} B: exactly that"
+        return f"seen {one.seen_bytes:,} B: exact"
     if left < 0:
         return f"seen {one.seen_bytes:,} B: {-left:,} B less"
     return f"seen {one.seen_bytes:,} B; not explained: {left:,} B"
@@ -211,12 +212,15 @@ def _balance(found: Sequence[Explained], total_bytes: int) -> str:
     """How much of the peak the closed forms give, and what they do not."""
     missed = sum(max(one.not_explained_bytes, 0) for one in found)
     over = sum(max(-one.not_explained_bytes, 0) for one in found)
-    said = f"Not explained by a closed form: {format_bytes(missed)}, {100 * missed / max(total_bytes, 1):.2f} % of it"
+    said = f"Not explained by closed forms: {format_bytes(missed)}, {100 * missed / max(total_bytes, 1):.2f} % of it"
     return f"{said}; closed forms say {format_bytes(over)} too much." if over else f"{said}."
 
 
 def _data(one: Explained) -> dict[str, Any]:
-    terms = [{"bytes": term.nbytes, "text": term.text} for term in one.terms]
+    terms = [
+        {"bytes": term.nbytes, "text": term.words, **({"source": term.source} if term.source else {})}
+        for term in one.terms
+    ]
     sizes = {"seen_bytes": one.seen_bytes, "not_explained_bytes": one.not_explained_bytes}
     return {"category": one.category.value, **sizes, "terms": terms, "depends_on": one.depends_on}
 
@@ -224,9 +228,9 @@ def _data(one: Explained) -> dict[str, Any]:
 def knobs_passage(trial: Trial, seen: Instant) -> Passage:
     """Which setting would change the steady peak most, by the closed forms."""
     found = knobs(trial, seen)
-    title = "What would change the steady peak most"
+    title = "Settings that change the steady peak most"
     if found is None:
-        return Passage(title, says("There are no closed forms for this model or strategy."))
+        return Passage(title, says("No closed forms for this model or strategy."))
     return Passage(title, [*_knob_lines(found), *says(_start_up_stays(trial, seen))], {"knobs": _knob_data(found)})
 
 
@@ -235,17 +239,17 @@ def _start_up_stays(trial: Trial, seen: Instant) -> str | None:
     first = largest_peak(trial, StepKind.FIRST, Place.DEVICE)
     if first is None or first.total_bytes <= seen.total_bytes:
         return None
-    return f"Start-up, {format_bytes(first.total_bytes)}, is what has to fit: none of this says that it becomes less."
+    return f"Start-up, {format_bytes(first.total_bytes)}, must fit too: these changes may not reduce it."
 
 
 def _knob_lines(found: Knobs) -> list[Line]:
     off = f"the closed forms give {format_bytes(found.formula_bytes)} for this peak, {100 * found.error:+.1f} % off"
     if abs(found.error) > FAR:
-        return says(f"Nothing is said: {off}, and are not asked where that is more than {100 * FAR:g} %.")
+        return says(f"Not available: {off}; used only below {100 * FAR:g} %.")
     if not found.effects:
-        return says(f"No single setting would, by more than the closed forms err ({off}).")
+        return says(f"No single setting does, beyond the error of the closed forms ({off}).")
     lines = [Line(f"{one.text}: {signed_bytes(one.more_bytes)}") for one in found.effects[:_MOST_KNOBS]]
-    return [*lines, Line(f"By difference of closed forms, one setting changed and all else as it is; {off}.")]
+    return [*lines, Line(f"By difference of closed forms, one setting changed, all else equal; {off}.")]
 
 
 def _knob_data(found: Knobs) -> dict[str, Any]:

@@ -14,8 +14,8 @@ from zerobench.report.explain.find import Named
 from zerobench.report.explain.memory import signed_bytes, words
 from zerobench.report.explain.passage import Line, Passage, phase_words, says
 from zerobench.report.explain.specs import setting_differences
-from zerobench.report.explain.states import MOMENTS
 from zerobench.report.explain.terms import Explained
+from zerobench.report.memory_causes import MOMENTS
 from zerobench.report.memory_difference import CategoryDifference, difference, merged
 from zerobench.report.memory_view import Instant, largest_peak
 from zerobench.units import format_bytes
@@ -102,7 +102,7 @@ def _instants(pair: Pair) -> str:
     when = [phase_words(one.step.value, one.phase.value) for one in pair.peaks]
     if when[0] == when[1]:
         return f"Both peaks are in {when[0]}."
-    return f"{pair.names[0]} peaks in {when[0]}, {pair.names[1]} in {when[1]}: what lives in one phase alone differs."
+    return f"{pair.names[0]} peaks in {when[0]}, {pair.names[1]} in {when[1]}: tensors of a single phase differ."
 
 
 def _rest(pair: Pair) -> str | None:
@@ -110,7 +110,7 @@ def _rest(pair: Pair) -> str | None:
     small = [one for one in pair.found if one not in told]
     nbytes = sum(one.more_bytes for one in small)
     names = ", ".join(words(one.category) for one in small)
-    return f"{signed_bytes(nbytes)} in all that is smaller ({names})" if small else None
+    return f"{signed_bytes(nbytes)} in smaller ones ({names})" if small else None
 
 
 def _sum(pair: Pair) -> str | None:
@@ -152,4 +152,4 @@ def _reason(one: Explained) -> str:
         if one.is_whole or one.not_explained_bytes <= 0
         else (f"; not explained: {format_bytes(one.not_explained_bytes)}")
     )
-    return f"{' + '.join(term.text for term in one.terms)}{left}"
+    return f"{' + '.join(term.words for term in one.terms)}{left}"

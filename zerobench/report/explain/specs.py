@@ -14,7 +14,7 @@ from zerobench.report.trials import Trial
 from zerobench.spec.trial import TrialSpec
 
 _DEFAULT = " (default)"
-_NOT_KNOWN = "not known"
+_NOT_KNOWN = "unknown"
 _NOT_SETTINGS = {"ds_config", "model", "own", "repeat", "steps", "timeout_s"}
 
 

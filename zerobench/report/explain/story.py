@@ -46,7 +46,7 @@ def story_passage(pair: Pair) -> Passage:
 
 
 def _balance(pair: Pair) -> str | None:
-    groups = {"model states": 0, "communication buffers and gathered parameters": 0, "the work of a pass": 0}
+    groups = {"model states": 0, "communication buffers and gathered parameters": 0, "activations and temporaries": 0}
     names = list(groups)
     for one in pair.found:
         kind = names[0] if one.category in _STATES else names[1] if one.category in _BUFFERS else names[2]
@@ -69,12 +69,12 @@ def _gathered_again(pair: Pair) -> str | None:
     name, case = pair.names[at], case_of(pair.trials[at])
     limit = int(case.zero("stage3_max_live_parameters")) if case else 0
     why = (
-        f": stage3_max_live_parameters {brief(limit)} is more than the model has, so that all of it stays gathered"
+        f": stage3_max_live_parameters {brief(limit)} exceeds the model: all of it stays gathered"
         if case and limit >= case.num_params
         else f" (stage3_max_live_parameters {brief(limit)})"
     )
     less, held = format_bytes(abs(parameters.more_bytes)), format_bytes(abs(gathered.more_bytes))
-    return f"{name} divides the parameters among its ranks, {less} less, and holds {held} gathered at its peak{why}."
+    return f"{name} partitions the parameters, {less} less, and holds {held} gathered at its peak{why}."
 
 
 def _other_instants(pair: Pair) -> Iterator[str]:
@@ -88,8 +88,8 @@ def _other_instants(pair: Pair) -> Iterator[str]:
             continue
         name = pair.names[0] if one.a_bytes < one.b_bytes else pair.names[1]
         yield (
-            f"{words(one.category).capitalize()} reach {format_bytes(larger)} in {pair.peaks[0].phase.value} of both; "
-            f"when {name} is at its peak, that is over or yet to come."
+            f"{words(one.category).capitalize()} reach {format_bytes(larger)} in "
+            f"{pair.peaks[0].phase.value} of both; at the peak of {name} they are smaller."
         )
 
 
@@ -162,8 +162,8 @@ def _held(pair: Pair) -> Iterator[str]:
     if len(known) == 2 and known[0].is_always != known[1].is_always:
         always, passing = sorted(known, key=lambda one: not one.is_always)
         yield (
-            f"So in {always.name} the bucket lies beside everything else's largest moment; in {passing.name} only "
-            "beside what backward has not freed by then."
+            f"So in {always.name} the bucket adds to the peak of everything else; in {passing.name} only "
+            "to what backward has not freed by then."
         )
 
 
@@ -175,7 +175,7 @@ def _unfilled(pair: Pair) -> Iterator[str]:
         if case is None or not case.stage or not 0 < case.trained < case.bucket_elements:
             continue
         spare = case.bucket_bytes - case.bucket_bytes * case.trained // case.bucket_elements
-        whole = "the model" if case.trained == case.num_params else "all that is trained"
+        whole = "the model" if case.trained == case.num_params else "all trained parameters"
         said.add(
             f"A reduce bucket of {brief(case.bucket_elements)} elements is larger than {whole}: of its "
             f"{format_bytes(case.bucket_bytes)} the {case.trained:,} gradients never fill {format_bytes(spare)}."

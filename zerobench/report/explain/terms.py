@@ -1,17 +1,19 @@
-"""Arithmetic that is held against the ledger: terms whose bytes must add up to what a category holds.
+"""Terms of the formulas that are held against the ledger: their bytes must add up to what a category holds.
 
-An account is a list of terms that could be all that lies in a category at some instant, each with the closed form that
-gives its bytes. Of the accounts that the configuration allows, the one nearest to the ledger's bytes is taken, if it
-comes within CLOSE of them: what merely could be a part of them is no explanation. Only where something surely lies
-there (the bucket, a partition) may it be a smaller part; the rest is then `not explained`, however large.
+An account is a list of terms that could be all that lies in a category at some instant. Of those that the formulas name
+the one nearest to the ledger's bytes is taken, if it comes within CLOSE of them; where none is exact, instants between
+those that they name are looked at too: some of the terms, or other fills of a bucket. What merely could be a part is
+no explanation: only where something surely lies there (the bucket, a partition) may an account be a smaller part; the
+rest is then `not explained`, however large.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
+from itertools import combinations
 
-from zerobench.formulas.deepspeed import Setting
+from zerobench.formulas.terms import Bytes, Held, Term
 from zerobench.records import Category
 
 CLOSE = 0.02
@@ -20,15 +22,6 @@ _FEW = 6
 """Accounts from which on each has to come nearer than CLOSE, so that all together fit no more by chance."""
 TELLING = 0.001
 """What is not explained and is less than this part of a category is rounding and goes unsaid in sentences."""
-
-
-@dataclass(frozen=True)
-class Term:
-    """One summand: its bytes, and how they come about."""
-
-    nbytes: int
-    text: str
-
 
 Account = tuple[Term, ...]
 
@@ -46,7 +39,7 @@ class Explained:
     @property
     def explained_bytes(self) -> int:
         """The sum of the terms."""
-        return sum(term.nbytes for term in self.terms)
+        return _sum(self.terms)
 
     @property
     def not_explained_bytes(self) -> int:
@@ -59,46 +52,49 @@ class Explained:
         return bool(self.terms) and abs(self.not_explained_bytes) <= TELLING * self.seen_bytes
 
 
-def account(*terms: Term | None) -> Account:
-    """The terms that hold anything."""
-    return tuple(term for term in terms if term is not None and term.nbytes > 0)
-
-
-def nearest_account(seen_bytes: int, accounts: Iterable[Sequence[Term]], *, part: bool = False) -> Account:
+def explaining(seen_bytes: int, named: Iterable[Account], *, part: bool, between: bool) -> Account:
     """The account that comes nearest to `seen_bytes`, within CLOSE; empty where there is none.
 
-    With `part` it may be smaller by any amount. Of equals the first, so that the likeliest stands first.
+    With `part` it may be smaller by any amount, with `between` it may lie between those named. Of equals the first, so
+    that the likeliest stands first.
     """
-    known = [tuple(one) for one in accounts if one]
+    known = list(dict.fromkeys(one for one in named if one))
+    found = _nearest(seen_bytes, known, part=part)
+    if (found and _sum(found) == seen_bytes) or not between:
+        return found
+    return _nearest(seen_bytes, list(dict.fromkeys([*known, *_between(known)])), part=part) or found
+
+
+def _nearest(seen_bytes: int, known: Sequence[Account], *, part: bool) -> Account:
     close = CLOSE * min(1.0, _FEW / max(len(known), 1))  # of many accounts one is always near
     least, most = (0 if part else seen_bytes * (1 - close)), seen_bytes * (1 + close)
-    possible = [one for one in known if least <= sum(term.nbytes for term in one) <= most]
-    return min(possible, key=lambda one: abs(seen_bytes - sum(term.nbytes for term in one)), default=())
+    possible = [one for one in known if least <= _sum(one) <= most]
+    return min(possible, key=lambda one: abs(seen_bytes - _sum(one)), default=())
 
 
-def of_parameters(setting: Setting, element: int, what: str = "") -> Account:
-    """`element` bytes for every parameter."""
-    words = f"{what}: " if what else ""
-    return account(Term(element * setting.num_params, f"{words}{element} bytes x {setting.num_params:,} parameters"))
+def _between(known: Sequence[Account]) -> Iterator[Account]:
+    """Others in the places of terms, and some of the terms of an account."""
+    whole = list(known)
+    for account in known:
+        for others in zip(*(one.others() for one in account if one.others is not None), strict=False):
+            instead = iter(others)
+            whole.append(tuple(one if one.others is None else next(instead) for one in account))
+    yield from whole
+    for account in whole:
+        for count in range(len(account) - 1, 0, -1):
+            yield from combinations(account, count)
 
 
-def of_partition(setting: Setting, element: int, what: str = "") -> Account:
-    """`element` bytes for every parameter of one rank's partition, and its padding.
-
-    Stages 1 and 2 pad the flat buffer to two elements a rank (stage_1_and_2.py, nccl_start_alignment_factor), stage 3
-    each tensor to a multiple of the ranks (partition_parameters.py, _aligned_size).
-    """
-    ranks = setting.case.world_size
-    held = setting.sharded if setting.case.stage == 3 else setting.flat_partition
-    words = f"{what}: " if what else ""
-    whole = element * setting.num_params // ranks
-    of = f" / {ranks} ranks" if ranks > 1 else ""
-    return account(
-        Term(whole, f"{words}{element} bytes x {setting.num_params:,} parameters{of}"),
-        Term(element * held - whole, f"{words}padding of the partition"),
-    )
+def _sum(account: Account) -> int:
+    return sum(term.nbytes for term in account)
 
 
-def of_elements(element: int, elements: int, what: str) -> Term:
-    """`element` bytes for each of so many elements of something."""
-    return Term(element * elements, f"{what}: {element} bytes x {elements:,} elements")
+def account_of(instant: Bytes, category: Category) -> Account:
+    """The terms of one category, with what is to be said of them; empty where a part of it has no words."""
+    terms = [one for one in instant.terms if one.category is category] if isinstance(instant, Held) else []
+    return tuple(terms) if all(one.words for one in terms) else ()
+
+
+def renamed(account: Account, old: str, new: str) -> Account:
+    """The same with other words."""
+    return tuple(one._replace(words=one.words.replace(old, new)) for one in account)

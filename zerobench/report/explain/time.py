@@ -61,12 +61,12 @@ def _shares(speed: Speed) -> str:
     """`most of it backward: forward 1 s (33 %), ...`."""
     phases = parts(speed)
     if not phases:
-        return "all of it one graph, whose phases nobody can tell apart"
+        return "one graph, without separate phases"
     shares = ", ".join(
         f"{name} {format_seconds(value)} ({100 * value / speed.step_time_s_median:.0f} %)"
         for name, value in phases.items()
     )
-    return f"most of it {max(phases.items(), key=lambda part: part[1])[0]}: {shares}"
+    return f"mostly {max(phases.items(), key=lambda part: part[1])[0]}: {shares}"
 
 
 def _traffic(trial: Trial) -> Iterator[str]:
@@ -118,7 +118,7 @@ def _limits(trial: Trial, speed: Speed | None) -> Iterator[str]:
         return
     times = "" if speed is None else f"; it takes {speed.step_time_s_median / bound.step_s:.2f} times that"
     least = format_seconds(bound.step_s)
-    yield f"The hardware's peak rates allow no step under {least}, for {bound.limited_by}{times}."
+    yield f"Lower bound by the hardware's peak rates: {least}, limited by {bound.limited_by}{times}."
     for sentence in bound.terms:
         if not sentence.endswith(": none"):
             yield sentence
@@ -130,22 +130,22 @@ def speed_difference(a: Trial, b: Trial, names: tuple[str, str]) -> Passage:
     if ours is None or theirs is None:
         return Passage("Time", says(*_untimed_difference(a, b, names)))
     more = theirs.step_time_s_median - ours.step_time_s_median
-    said = f"{names[1]} takes {format_seconds(theirs.step_time_s_median)} a step, {names[0]} "
+    said = f"{names[1]} takes {format_seconds(theirs.step_time_s_median)} per step, {names[0]} "
     said += f"{format_seconds(ours.step_time_s_median)} ({100 * more / ours.step_time_s_median:+.1f} %)"
     phases = {name: value - parts(ours)[name] for name, value in parts(theirs).items() if name in parts(ours)}
     figures = {"step_s": {names[0]: ours.step_time_s_median, names[1]: theirs.step_time_s_median}}
     void = [f"{name}: {one.void}" for name, one in zip(names, (ours, theirs), strict=True) if one.void]
     if void:
-        said += f", but a throughput is void ({'; '.join(void)}): nothing is compared."
+        said += f", but a throughput is void ({'; '.join(void)}): not compared."
         return Passage("Time", says(said), figures)
     ranges = _range(ours), _range(theirs)
     if ranges[0][1] >= ranges[1][0] and ranges[1][1] >= ranges[0][0]:
         spread = " and ".join(f"{format_seconds(low)} to {format_seconds(high)}" for low, high in reversed(ranges))
-        said += f", but their timed steps overlap ({spread}), so that neither can be called faster."
+        said += f", but their timed steps overlap ({spread}): neither is measurably faster."
         return Passage("Time", says(said), figures)
     by_size = sorted(phases.items(), key=lambda part: -abs(part[1]))
     told = ", ".join(f"{name} {signed(format_seconds(abs(value)), value)}" for name, value in by_size)
-    by_phase = f": {told}" if told else ", and of one of them the phases of a step are not known"
+    by_phase = f": {told}" if told else "; phases unknown in one of them"
     return Passage("Time", says(f"{said}{by_phase}.", *_traffic_difference(a, b, names)), figures)
 
 

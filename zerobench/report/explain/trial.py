@@ -132,6 +132,6 @@ def _endings(a: Named, b: Named) -> list[Passage]:
     told = []
     for one in (a, b):
         found = ending_passage(one.trial, ()) or peak_passage(one.trial)
-        lines = found.lines if found else says("It left no memory rows.")
+        lines = found.lines if found else says("No memory recorded.")
         told.append(Passage(one.label, lines))
     return told

@@ -25,23 +25,23 @@ class Asker:
 
 
 _GATHERS = Asker(
-    "gathered parameters that other ranks hold (ZeRO-3)",
+    "gathered parameters of other ranks (ZeRO-3)",
     "stage3_prefetch_bucket_size, stage3_max_live_parameters and the size of the largest layer",
 )
 _REDUCES = Asker(
-    "put gradients together to reduce them over the ranks",
-    "reduce_bucket_size, once more with overlap_comm, and the size of the largest parameter",
+    "packed gradients for the reduction over ranks",
+    "reduce_bucket_size (twice with overlap_comm) and the size of the largest parameter",
 )
 _STATES = Asker(
-    "made the optimizer's fp32 weights and states at start-up",
-    "the ZeRO stage, the number of GPUs that divide them, and offload_optimizer",
+    "created the optimizer's fp32 weights and states at start-up",
+    "the ZeRO stage, the number of GPUs, and offload_optimizer",
 )
 _UPDATES = Asker(
-    "updated the weights: Adam's moments are made in the first step, and temporary copies of gradients in each",
+    "updated the weights: Adam's moments are created in the first step, temporary copies of gradients in each",
     "the ZeRO stage, offload_optimizer, and at stage 3 sub_group_size",
 )
 _MOVES = Asker(
-    "moved the whole model to the GPU, each rank for itself",
+    "moved the whole model to the GPU, on each rank",
     "the model alone: at stage 3 build it under deepspeed.zero.Init (transformers: make TrainingArguments before the "
     "model), else take a 16-bit torch_dtype",
 )
@@ -49,12 +49,12 @@ _LOADS = Asker(
     "loaded the model's weights", "torch_dtype, and whether zero.Init or low_cpu_mem_usage builds it in parts"
 )
 _LOSS = Asker(
-    "computed the logits' loss, whose size is micro batch x sequence x vocabulary, in fp32 more than once",
-    "the micro batch, the sequence length, and a loss that works in pieces (Liger's fused cross entropy)",
+    "computed the loss from logits (micro batch x sequence length x vocabulary, in fp32 more than once)",
+    "the micro batch, the sequence length, and a chunked loss (Liger's fused cross entropy)",
 )
-_RECOMPUTES = Asker("computed a block once more for its backward pass (activation checkpointing)", _BATCH)
+_RECOMPUTES = Asker("recomputed a block for its backward pass (activation checkpointing)", _BATCH)
 _SAVES = Asker(
-    "put the whole model together to save it", "stage3_gather_16bit_weights_on_model_save, and saving shards instead"
+    "gathered the whole model to save it", "stage3_gather_16bit_weights_on_model_save, and saving shards instead"
 )
 
 _FORWARD = Asker("computed activations of the forward pass", _BATCH)
@@ -83,7 +83,11 @@ _ASKERS: tuple[tuple[str, tuple[str, ...], Asker], ...] = (
     ("accelerate/utils/operations.py", ("convert_to_fp32", "_convert_to_fp32"), _LOSS),
     ("torch/utils/checkpoint.py", ("recompute", "unpack", "backward"), _RECOMPUTES),
     ("torch/autograd/graph.py", ("_engine_run_backward",), _BACKWARD),
-    ("torch/distributed/fsdp/", ("",), Asker("gathered or reduced a block's parameters (FSDP)", "its units' size")),
+    (
+        "torch/distributed/fsdp/",
+        ("",),
+        Asker("gathered or reduced a block's parameters (FSDP)", "the size of its units"),
+    ),
     ("torch/nn/modules/module.py", ("to", "cuda", "_apply", "convert", "half", "bfloat16", "<lambda>"), _MOVES),
 )
 

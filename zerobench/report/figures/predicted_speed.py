@@ -5,10 +5,13 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from zerobench.report.step_time.bound import step_bound
-from zerobench.report.step_time.expected import expected_step
+from zerobench.report.step_time.expected import expected_step, timeline
 from zerobench.report.trials import Trial, completed
 from zerobench.spec.cluster import HOST_BANDWIDTH, Cluster, read_rate
 from zerobench.spec.hardware import Gpu, find_gpu
+from zerobench.spec.links import Links
+from zerobench.spec.trial import TrialSpec
+from zerobench.timing.replay import Timeline
 from zerobench.timing.step import Interval
 
 
@@ -29,11 +32,30 @@ class PredictedStep(NamedTuple):
 
 def predicted_step(trial: Trial) -> PredictedStep:
     """What a step of a predicted trial takes, on nodes as `zerobench plan` has them by default."""
+    found = place_of(trial)
+    if found is None:
+        return PredictedStep()
+    bound = step_bound(trial, *found)
+    bound_s = bound.step_s if bound is not None and bound.is_whole else None
+    return PredictedStep(bound_s, expected_step(trial, *found))
+
+
+def predicted_timeline(trial: Trial) -> Timeline | None:
+    """Its step as it is replayed on such nodes; None for a trial without a trace."""
+    found = place_of(trial)
+    return None if found is None else timeline(trial, *found)
+
+
+def place_of(trial: Trial) -> tuple[Gpu, Links] | None:
+    """The GPU and links of a prediction; None of what is none."""
     gpu = gpu_of(trial)
     if gpu is None or not trial.spec.evidence.is_predicted or not completed(trial):
-        return PredictedStep()
+        return None
+    return gpu, usual_cluster(trial.spec, gpu).links
+
+
+def usual_cluster(spec: TrialSpec, gpu: Gpu) -> Cluster:
+    """The trial's nodes as `zerobench plan` has them by default, with the host memory that the trial was told of."""
     rate = read_rate("host bandwidth", HOST_BANDWIDTH)
-    cluster = Cluster(gpu, trial.spec.num_nodes, trial.spec.gpus_per_node, host_memory_bytes_per_s=rate)
-    bound = step_bound(trial, gpu, cluster.links)
-    bound_s = bound.step_s if bound is not None and bound.is_whole else None
-    return PredictedStep(bound_s, expected_step(trial, gpu, cluster.links))
+    host = spec.prediction.host_memory_bytes
+    return Cluster(gpu, spec.num_nodes, spec.gpus_per_node, host, host_memory_bytes_per_s=rate)

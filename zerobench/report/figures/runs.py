@@ -12,13 +12,13 @@ from dataclasses import dataclass
 
 from zerobench import store
 from zerobench.records import Category, Place, Recovery
-from zerobench.report.compared.figures import Figures, figures_of
-from zerobench.report.compared.rows import Compared, compare
 from zerobench.report.figures.trial import TrialFigures, trial_figures
 from zerobench.report.labels import labels
 from zerobench.report.parity import Parity, ParityJudge
 from zerobench.report.predictions.predicted import Cell, Pair, join
 from zerobench.report.recovery import distance, uninterrupted_losses
+from zerobench.report.strategies.figures import Figures, figures_of
+from zerobench.report.strategies.rows import Compared, compare
 from zerobench.report.trials import LossesOnly, Trial, can_be_compared, ended_trials, refusing_impossible_values
 from zerobench.spec.trial import Evidence, TrialSpec
 

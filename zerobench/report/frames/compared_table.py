@@ -8,9 +8,9 @@ from typing import Any
 import pandas as pd
 import pyarrow as pa
 
-from zerobench.report.compared.rows import Compared
 from zerobench.report.frames import schema
 from zerobench.report.frames.tidy_tables import to_pandas
+from zerobench.report.strategies.rows import Compared
 
 
 def compared_frame(rows: Sequence[Compared]) -> pd.DataFrame:

@@ -11,26 +11,27 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import chain, islice
 from typing import Any
 
-import pandas as pd
-
 from zerobench import __version__
 from zerobench.plain_values import plain_value
 from zerobench.records import SCHEMA_VERSION
 from zerobench.redaction import redact_value
-from zerobench.report.frames.run_frames import RunFrames
+from zerobench.report.figures.runs import RunFigures
+from zerobench.report.figures.trial import TrialFigures
+from zerobench.report.frames import schema
+from zerobench.report.frames.rows import PARTS, Row, error_rows, summary_row
 
-_KEY = ["run_id", "trial_id"]
+_KEY = {"run_id", "trial_id"}
 _OF_TRIAL = ("peaks", "ranks", "notes")
-"""The frames whose rows lie under the trial that they belong to."""
-_TRIALS_AT_ONCE = 1000
+"""The tables whose rows lie under the trial that they belong to."""
+_ROWS_AT_ONCE = 1000
 
 
-def json_document(frames: RunFrames) -> str:
+def json_document(found: RunFigures) -> str:
     """The document, as text that ends in a newline."""
-    return "".join(json_pieces(frames))
+    return "".join(json_pieces(found))
 
 
-def json_pieces(frames: RunFrames) -> Iterator[str]:
+def json_pieces(found: RunFigures) -> Iterator[str]:
     """The document a piece at a time: as plain values a run of ten thousand trials is ten times its frames."""
     about = {
         "schema_version": SCHEMA_VERSION,
@@ -44,12 +45,12 @@ def json_pieces(frames: RunFrames) -> Iterator[str]:
                 "submitted_from": run.submitted_from,
                 "not_ended": run.pending(),
             }
-            for run in frames.runs
+            for run in found.runs
         ],
     }
     yield json.dumps(plain_value(about), indent=1, allow_nan=False).removesuffix("\n}")
-    yield from _member("trials", _trials(frames))
-    yield from _member("errors", json_rows(frames.errors, depth=2))
+    yield from _member("trials", _trials(found.figures))
+    yield from _member("errors", json_errors(found, depth=2))
     yield "\n}\n"
 
 
@@ -64,46 +65,55 @@ def _member(name: str, values: Iterable[str]) -> Iterator[str]:
     yield "]" if separator == "\n  " else "\n ]"
 
 
-def _trials(frames: RunFrames) -> Iterator[str]:
-    """Each trial with its rows in the other frames, some trials at a time."""
-    parts = {name: getattr(frames, name) for name in _OF_TRIAL}
-    places = {name: _places(frame) for name, frame in parts.items()}
-    for start in range(0, len(frames.trials), _TRIALS_AT_ONCE):
-        some = frames.trials.iloc[start : start + _TRIALS_AT_ONCE]
-        keys = list(zip(*(some[name] for name in _KEY), strict=True))
-        lists = [_lists(name, parts[name], [places[name].get(key, ()) for key in keys]) for name in parts]
-        for text, *of_trial in zip(json_rows(some, depth=2), *lists, strict=True):
+def json_errors(found: RunFigures, depth: int) -> Iterator[str]:
+    """Each prediction's rows beside what measured the same work (schema.ERRORS)."""
+    rows = chain.from_iterable(map(error_rows, found.predicted))
+    return chain.from_iterable(json_rows(schema.ERRORS, some, depth) for some in _some_at_a_time(rows))
+
+
+def _some_at_a_time(rows: Iterable[Any]) -> Iterator[list[Any]]:
+    waiting = iter(rows)
+    return iter(lambda: list(islice(waiting, _ROWS_AT_ONCE)), [])
+
+
+def _trials(figures: Sequence[TrialFigures]) -> Iterator[str]:
+    """Each trial with its rows in the other tables, some trials at a time."""
+    for some in _some_at_a_time(figures):
+        lists = [_lists(name, some) for name in _OF_TRIAL]
+        for text, *of_trial in zip(json_rows(schema.SUMMARY, map(summary_row, some), depth=2), *lists, strict=True):
             yield "".join([text.removesuffix("\n  }"), *of_trial, "\n  }"])
 
 
-def _places(frame: pd.DataFrame) -> Mapping[Any, Any]:
-    """In which rows of `frame` each trial is."""
-    places: Mapping[Any, Any] = frame.groupby(_KEY, sort=False).indices
-    return places
+def _lists(name: str, figures: Sequence[TrialFigures]) -> Iterator[str]:
+    """For each trial its member `name`, a list of its rows in that table without their key."""
+    columns, rows_of = PARTS[name]
+    rows = [list(rows_of(one)) for one in figures]
+    kinds = {column: kind for column, kind in columns.items() if column not in _KEY}
+    texts = json_rows(kinds, chain.from_iterable(rows), depth=4)
+    for mine in rows:
+        listed = ",\n    ".join(islice(texts, len(mine)))
+        yield f",\n   {json.dumps(name)}: [\n    {listed}\n   ]" if listed else f",\n   {json.dumps(name)}: []"
 
 
-def _lists(name: str, frame: pd.DataFrame, places: Sequence[Sequence[int]]) -> Iterator[str]:
-    """For each trial its member `name`, a list of its rows in `frame` without their key."""
-    rows = iter(json_rows(frame.iloc[list(chain.from_iterable(places))].drop(columns=_KEY), depth=4))
-    for mine in places:
-        texts = ",\n    ".join(islice(rows, len(mine)))
-        yield f",\n   {json.dumps(name)}: [\n    {texts}\n   ]" if texts else f",\n   {json.dumps(name)}: []"
-
-
-def json_rows(frame: pd.DataFrame, depth: int) -> Iterator[str]:
-    """Each row as a JSON object in lines, those after the first `depth` places in.
+def json_rows(kinds: Mapping[str, str], rows: Iterable[Row], depth: int) -> Iterator[str]:
+    """Each row, of columns of these `kinds`, as a JSON object in lines, those after the first `depth` places in.
 
     A column at a time: json's own writer of lines takes five times as long.
     """
-    pad = "\n" + " " * depth
-    names = (json.dumps(str(name)).replace("%", "%%") for name in frame)
+    pad, lines = "\n" + " " * depth, list(rows)
+    names = (json.dumps(name).replace("%", "%%") for name in kinds)
     form = "{" + ",".join(f"{pad} {name}: %s" for name in names) + f"{pad}}}"
-    return map(form.__mod__, zip(*(_texts(frame[name]) for name in frame), strict=True))
+    columns = (_texts(_CASTS.get(kind), [row.get(name) for row in lines]) for name, kind in kinds.items())
+    return map(form.__mod__, zip(*columns, strict=True))
 
 
-def _texts(column: pd.Series[Any]) -> list[str]:
+_CASTS = {schema.INTEGER: int, schema.FLOAT: float}
+"""A sum of whole numbers may be a count where a fraction is due, and is written as one then."""
+
+
+def _texts(cast: type[int | float] | None, values: list[Any]) -> list[str]:
     """The values of a column as JSON, null for what is not available."""
-    plain = column.astype(object).where(column.notna(), None).tolist()
+    plain = values if cast is None else [None if value is None else cast(value) for value in values]
     if not plain:
         return []
     try:

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import fields
 from operator import attrgetter
 from typing import Any
 
+from zerobench.report.figures.runs import Errors
 from zerobench.report.figures.summary import Summary
+from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.frames import schema
 from zerobench.report.frames.schema import KEYS
 from zerobench.report.parity import Parity
@@ -123,3 +125,43 @@ _SPEED = (
     "tflops_per_gpu",
     "mfu",
 )
+
+
+def trial_keys(one: TrialFigures) -> Row:
+    """The key columns of `one` (schema.KEYS)."""
+    return keys_of(one.spec, one.run_id, one.summary.config_hash, one.summary.num_params)
+
+
+def summary_row(one: TrialFigures) -> Row:
+    """The row of `one` in schema.SUMMARY."""
+    return {**trial_keys(one), **summary_values(one.summary, one.parity), "label": one.label}
+
+
+def error_rows(errors: Errors) -> Iterator[Row]:
+    """The rows of a prediction in schema.ERRORS."""
+    keys, columns = trial_keys(errors.trial), error_columns(errors.cells, errors.against)
+    return ({**keys, **dict(zip(columns, cells, strict=True))} for cells in zip(*columns.values(), strict=True))
+
+
+def _peak_rows(one: TrialFigures) -> Iterator[Row]:
+    for place, instant in one.peaks:
+        where = {"rank": instant.rank, "place": place.value, "phase": instant.phase.value}
+        yield from ({**where, "category": c.value, "bytes": size} for c, size in instant.categories.items())
+
+
+def _rows_of(columns: Mapping[str, str], figures: Callable[[TrialFigures], Sequence[Any]]) -> _Rows:
+    """Rows whose columns are attributes of what `figures` has."""
+    names = [name for name in columns if name not in {"run_id", "trial_id"}]
+    return lambda one: ({name: getattr(found, name) for name in names} for found in figures(one))
+
+
+_Rows = Callable[[TrialFigures], Iterable[Row]]
+
+PARTS: Mapping[str, tuple[Mapping[str, str], _Rows]] = {
+    "peaks": (schema.PEAKS, _peak_rows),
+    "ranks": (schema.RANKS, _rows_of(schema.RANKS, lambda one: one.ranks)),
+    "phases": (schema.PHASES, _rows_of(schema.PHASES, lambda one: one.phases)),
+    "steps": (schema.STEPS, _rows_of(schema.STEPS, lambda one: one.steps)),
+    "notes": (schema.NOTES, _rows_of(schema.NOTES, lambda one: one.notes)),
+}
+"""Tables with several rows of each trial: their columns, and the rows of one trial without its key."""

@@ -198,7 +198,7 @@ COMPARED: Mapping[str, str] = {
     "wait_fraction": FLOAT,
     "mean_staleness": FLOAT,
 }
-"""Measured trials beside the single process that trains the same global batch (zerobench.report.compared), a row for
+"""Measured trials beside the single process that trains the same global batch (zerobench.report.strategies), a row for
 each side. Bytes that a ring or a tree moves of a message need not be whole; fractions are of 1."""
 
 PHASES: Mapping[str, str] = {**_TRIAL, **_columns_of(PhaseFigures)}

@@ -146,12 +146,12 @@ def _host_room(summary: Summary) -> float | None:
 
 def _work(spec: TrialSpec) -> Work:
     size = spec.world_size
-    sequence = f"of {spec.sequence_length:,} tokens a sequence"
+    sequence = f"at sequence length {spec.sequence_length:,}"
     precision = spec.precision.value if spec.knows("precision") else "unknown"
     return Work(
         f"of {spec.model.name if spec.knows('model') else 'unknown'}",
         f"on {size} rank{'' if size == 1 else 's'}",
-        sequence if spec.knows("sequence_length") else "of sequences of unknown length",
+        sequence if spec.knows("sequence_length") else "at unknown sequence length",
         f"in {precision}",
     )
 

@@ -12,7 +12,7 @@ from collections.abc import Mapping, Sequence
 
 from zerobench.records import Place, Status, StepKind
 from zerobench.report.charts.words import counted
-from zerobench.report.choice import ROOM, choose
+from zerobench.report.choice import ROOM, Choice, choose
 from zerobench.report.column_units import plain
 from zerobench.report.figures.runs import Errors, RunFigures
 from zerobench.report.figures.trial import TrialFigures
@@ -35,8 +35,10 @@ def headline(runs: RunFigures) -> list[str]:
         return ["No trial has ended yet."]
     found = candidates(runs)
     groups = timed_groups(found)
-    speed = [_fastest(groups), _choice(groups) or _untimed_choice(found)]
-    sentences = [_fit(trials, found), *speed, _evidence(runs), _endings(trials), _doubts(trials, found)]
+    untimed = None if groups else _untimed_choice(found)
+    speed = [_fastest(groups), _choice(groups) if groups else _untimed_sentence(found, untimed)]
+    best = None if untimed is None else untimed.best
+    sentences = [_fit(trials, found, best), *speed, _evidence(runs), _endings(trials), _doubts(trials, found)]
     names = tuple(one.label for one in trials)
     return [plain(sentence if sentence.startswith(names) else _capital(sentence)) for sentence in sentences if sentence]
 
@@ -92,8 +94,8 @@ def _short(text: str) -> str:
     return line if len(line) <= _MOST_REASON else f"{line[: _MOST_REASON - 3]}..."
 
 
-def _fit(trials: Sequence[TrialFigures], found: Sequence[Candidate]) -> str:
-    """What fits and what does not, between the least and the most that is needed."""
+def _fit(trials: Sequence[TrialFigures], found: Sequence[Candidate], best: Candidate | None) -> str:
+    """What fits, the recommended trial or else that with the least memory, and what does not."""
     known = [one for one in found if one.needed_bytes is not None]
     if not known:
         return "Device memory was not recorded."
@@ -114,9 +116,9 @@ def _fit(trials: Sequence[TrialFigures], found: Sequence[Candidate]) -> str:
     refused = f"{_names(too_large)} {'do' if len(too_large) > 1 else 'does'} not fit"
     if not fitting:
         return f"Nothing fits in {capacity}: {_names(too_large)}."
-    least = min(fitting, key=lambda one: one.needed_bytes or 0)
+    named = best or min(fitting, key=lambda one: one.needed_bytes or 0)
     return (
-        f"{least.label} fits in {format_bytes(least.needed_bytes)} of {capacity}; {refused}"
+        f"{named.label} fits in {format_bytes(named.needed_bytes)} of {capacity}; {refused}"
         f" ({len(fitting)} of {total} trials fit)."
     )
 
@@ -166,7 +168,7 @@ def _fastest_of(name: str, group: Sequence[Candidate]) -> str:
     if len(group) == 1:
         return f"{best.label} is the only timed trial{of}: {rate}"
     if len(alike) == len(group):
-        return f"all trials{of} are equally fast within step-time spread: {rate} ({best.label})"
+        return f"all trials{of} equally fast within step-time spread: {rate} ({best.label})"
     others = _names([one.label for one in alike if one is not best])
     spread = f" (a tie within step-time spread: {others})" if others else ", outside step-time spread"
     return f"fastest{of}: {best.label}, {rate}{spread}"
@@ -185,14 +187,21 @@ def _chosen(alike: Sequence[Candidate]) -> str:
     return f"{one.label}: fastest{needs and f'{needs} of device memory'}"
 
 
-def _untimed_choice(found: Sequence[Candidate]) -> str:
-    """Without times: what `zerobench plan` recommends, by the same rule."""
+def _untimed_choice(found: Sequence[Candidate]) -> Choice[Candidate] | None:
+    """Without times: what `zerobench plan` recommends, by the same rule; None where it recommends nothing."""
+    fitting = _choosable(found)
+    return choose(fitting, lambda one: one.option) if fitting else None
+
+
+def _choosable(found: Sequence[Candidate]) -> list[Candidate]:
+    """Those that fit, where all train one model."""
     fitting = [one for one in found if one.fits and not one.is_reference]
-    if not fitting or len({one.work.model for one in fitting}) > 1:
-        return ""
-    choice = choose(fitting, lambda one: one.option)
+    return fitting if len({one.work.model for one in fitting}) == 1 else []
+
+
+def _untimed_sentence(found: Sequence[Candidate], choice: Choice[Candidate] | None) -> str:
     if choice is None:
-        return f"No recommendation: nothing fits with {ROOM:.0%} free."
+        return f"No recommendation: nothing fits with {ROOM:.0%} free." if _choosable(found) else ""
     best = choice.best
     unjudged = "; host memory unknown" if best.host_room is None and set(best.offloads) != {"none"} else ""
     return f"Choose {best.label}: {choice.reason}{unjudged}."
@@ -212,5 +221,5 @@ def _doubts(trials: Sequence[TrialFigures], found: Sequence[Candidate]) -> str:
         parts.append(f"not ranked, allocator retries: {_names(void)}")
     timed = [one for one in found if one.rates]
     if timed and all(one.num_repeats == 1 for one in timed):
-        parts.append("one repeat per trial: spread is within a run, not between runs")
+        parts.append("one repeat per trial: spread within a run, not between runs")
     return f"{'; '.join(parts)}." if parts else ""

@@ -25,13 +25,13 @@ from zerobench.report.render.markdown import MOST_ROWS, lines, listing_lines
 from zerobench.report.tables import (
     batch_ramp,
     checkpoints,
-    compared,
     memory,
     parity,
     peak_errors,
     pipeline,
     server,
     speed,
+    strategies,
 )
 from zerobench.report.tables.model import Table
 from zerobench.report.tables.outcomes import outcomes_table, status_text
@@ -68,11 +68,11 @@ def _sections(frames: RunFigures) -> Iterator[tuple[str, Iterator[str] | list[st
         server.server_table(trials),
         checkpoints.checkpoints_table(trials),
         pipeline.pipeline_table(trials),
-        compared.compared_table(frames.comparison),
+        strategies.compared_table(frames.comparison),
     )
     for table in tables:
         yield table.title, lines(table)
-    yield compared.CLAIMS_TITLE, listing_lines(compared.claims_listing(frames.comparison))
+    yield strategies.CLAIMS_TITLE, listing_lines(strategies.claims_listing(frames.comparison))
     yield "Outcomes", _outcomes(trials)
     yield peak_errors.TITLE, lines(peak_errors.peak_errors_table(frames.predicted))
     yield "Notes", _caveats(trials)
@@ -98,7 +98,7 @@ def _caveats(trials: Sequence[TrialFigures]) -> list[str]:
     """What a reader must know before believing a figure: void throughput, disagreement, notes of the run."""
     said = [f"{one.label}: throughput is void: {one.summary.void}" for one in trials if one.summary.void]
     said += [
-        f"{one.label}: its {name} disagree with those of the reference by {far:.2g}: treat its figures as invalid"
+        f"{one.label}: {name} differ from the reference by {far:.2g}: figures invalid"
         for one in trials
         for name, far, _ in (one.parity.disagreements if one.parity else ())
     ]

@@ -33,8 +33,8 @@ def hardware_lines(frames: RunFigures, run: Run) -> list[str]:
     environment = run.environment
     said = {
         "GPUs": _gpus(environment),
-        "links between them": gpu_links(environment),
-        "emulated or simulated, not there": _not_there(frames, run),
+        "links between GPUs": gpu_links(environment),
+        "emulated or simulated": _not_there(frames, run),
         "processor": _processor(environment),
         "host memory": _size(at(environment, "machine", "memory_bytes")),
         "system": _joined(environment, ("machine", "os"), ("machine", "kernel"), ("machine", "architecture")),
@@ -62,7 +62,7 @@ def _not_there(frames: RunFigures, run: Run) -> str | None:
 
 def _processor(environment: Environment) -> str | None:
     model, cores = text(at(environment, "machine", "cpu", "model")), at(environment, "machine", "cpu", "usable_cores")
-    return model and (f"{model}, {cores} cores for this run" if isinstance(cores, int) else model)
+    return model and (f"{model}, {cores} cores available" if isinstance(cores, int) else model)
 
 
 def _size(value: object) -> str | None:
@@ -85,7 +85,7 @@ def version_lines(run: Run) -> list[str]:
         "date": _date(run),
     }
     rows += [(name, value) for name, value in more.items() if value]
-    return table(("what", "version"), (True, True), rows) if rows else ["No versions were recorded."]
+    return table(("what", "version"), (True, True), rows) if rows else ["Versions not recorded."]
 
 
 def _date(run: Run) -> str | None:
@@ -99,7 +99,7 @@ def _date(run: Run) -> str | None:
 def configuration_lines(frames: RunFigures, run: Run) -> Iterator[str]:
     """What the trials share, and the whole sweep as it was asked."""
     yield from bullets(shared_lines([one.spec for one in frames.figures if one.run_id == run.run_id]))
-    yield from ("", "The sweep as asked, `sweep.yaml`:", "")
+    yield from ("", "The sweep, `sweep.yaml`:", "")
     yield from block(redact_text(yaml.safe_dump(dict(run.sweep), sort_keys=False, allow_unicode=True)), "yaml")
 
 
@@ -115,8 +115,8 @@ def reproduce_lines(run: Run) -> Iterator[str]:
     yield from block("\n".join([*install, "zerobench run sweep.yaml", "zerobench report --markdown"]), "sh")
     yield ""
     yield (
-        f"Run {code(run.run_id)}. Each trial's folder holds its whole DeepSpeed configuration "
-        "(`ds_config.json`), its command line (`cmd.txt`) and the raw measurements of every rank."
+        f"Run {code(run.run_id)}. Each trial's folder holds its DeepSpeed configuration "
+        "(`ds_config.json`), its command line (`cmd.txt`) and each rank's raw measurements."
     )
 
 

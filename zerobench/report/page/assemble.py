@@ -14,7 +14,6 @@ from markupsafe import Markup
 
 from zerobench import __version__
 from zerobench.report.charts import figures as all_figures
-from zerobench.report.charts.palette import colours
 from zerobench.report.charts.words import counted
 from zerobench.report.figure import Figure
 from zerobench.report.figures.runs import RunFigures
@@ -26,17 +25,19 @@ from zerobench.report.page import configuration, outcomes, overview
 from zerobench.report.page.drawing import drawing
 from zerobench.report.page.environment import environment_grids, utc_text
 from zerobench.report.page.policy import content_security_policy
-from zerobench.report.render.grid import Column, Grid, frame_grid, grid
+from zerobench.report.page.reasons import reasons
+from zerobench.report.palette import colours
+from zerobench.report.render.grid import Column, Grid, columns_grid, grid
 from zerobench.report.render.html import listing_grid, table_grid
 from zerobench.report.render.visible import visible
-from zerobench.report.tables.compared import CLAIMS_TITLE, claims_listing, compared_table
-from zerobench.report.tables.compared import TITLE as COMPARED
 from zerobench.report.tables.outcomes import TITLE as OUTCOMES
 from zerobench.report.tables.outcomes import outcomes_table
 from zerobench.report.tables.pipeline import TITLE as PIPELINE
 from zerobench.report.tables.pipeline import pipeline_table
 from zerobench.report.tables.server import TITLE as SERVERS
 from zerobench.report.tables.server import server_table
+from zerobench.report.tables.strategies import CLAIMS_TITLE, claims_listing, compared_table
+from zerobench.report.tables.strategies import TITLE as COMPARED
 from zerobench.report.tables.trials import remarks, trials_table
 
 ASSETS = Path(__file__).parent / "assets"
@@ -107,8 +108,10 @@ def _sections(frames: RunFigures, drawn: Sequence[Drawn]) -> Mapping[str, Any]:
     stages = table_grid(pipeline_table(trials))
     failed, notes = [one for one in trials if not one.summary.is_completed], _notes(trials)
     sides = table_grid(server_table(trials))
+    against = reasons(runs, trials)
     parts = (
         ("compared", compared.rows),
+        ("reasons", against),
         ("pipeline", stages.rows),
         ("servers", sides.rows),
         ("outcomes", failed),
@@ -127,6 +130,7 @@ def _sections(frames: RunFigures, drawn: Sequence[Drawn]) -> Mapping[str, Any]:
         "claims": listing_grid(f"{CLAIMS_TITLE}.", claims_listing(frames.comparison)),
         "trials": table_grid(trials_table(trials)),
         "remarks": [(visible(label), visible(words)) for label, words in remarks(trials)],
+        "reasons": against and {"title": visible(against.title), "points": [visible(line) for line in against.points]},
         "stages": stages,
         "sides": sides,
         "notes": notes,
@@ -149,7 +153,7 @@ def _notes(trials: Sequence[TrialFigures]) -> Grid:
         Column("note", lambda note: note[0], is_number=False),
         Column("trials", lambda note: who_says(note[1], len(trials), 4), is_number=False),
     ]
-    return grid("Unavailable figures with their reasons, and other remarks.", columns, list(said.items()))
+    return grid("Unavailable figures and other remarks.", columns, list(said.items()))
 
 
 def _drawn(figures: Iterable[Figure]) -> Iterator[Drawn]:
@@ -158,12 +162,13 @@ def _drawn(figures: Iterable[Figure]) -> Iterator[Drawn]:
         number = None if figure.svg is None else next(numbers)
         svg = None if figure.svg is None else Markup(drawing(figure.svg, figure.key))  # noqa: S704 -- drawing() checks
         title, caption = visible(figure.title.rstrip(".")), visible(figure.caption)
-        yield Drawn(figure.key, number, title, caption, svg, frame_grid(f"{title}.", figure.table))
+        yield Drawn(figure.key, number, title, caption, svg, columns_grid(f"{title}.", figure.columns))
 
 
 _SECTIONS = {
     "compared": COMPARED,
     "trials": "Trials",
+    "reasons": "Why not the others",
     "pipeline": PIPELINE,
     "servers": SERVERS,
     "outcomes": OUTCOMES,

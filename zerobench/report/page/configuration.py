@@ -1,4 +1,4 @@
-"""What was run, exactly: the sweep's YAML, each trial as asked, the config handed to DeepSpeed and what it made of it.
+"""What was run, exactly: the sweep's YAML, each trial as asked, the config passed to DeepSpeed and what it made of it.
 
 Documents of the first trials stand in full; a page of a thousand trials says where the others' lie.
 """
@@ -69,7 +69,7 @@ def configurations(runs: Sequence[store.Run], trials: Sequence[TrialFigures]) ->
 
 def _blocks(key: str, trial: TrialFigures, folder: TrialFolder) -> Iterator[Block]:
     where = f"{trial.run_id}/{folder.path.parent.name}/{folder.path.name}"
-    for path, what in ((folder.spec, "the trial as asked"), (folder.ds_config, "handed to DeepSpeed")):
+    for path, what in ((folder.spec, "trial specification"), (folder.ds_config, "passed to DeepSpeed")):
         if path.exists():
             title = visible(f"{what}: {where}/{path.name}")
             yield Block(f"{key}-{path.stem}", title, visible(_read(path)))
@@ -90,7 +90,7 @@ def more_grid(trials: Sequence[TrialFigures]) -> Grid:
         Column("trial", lambda trial: trial.label, is_number=False),
         Column("folder", lambda trial: f"{trial.run_id}/trials/{trial.trial_id}/", is_number=False),
     ]
-    return grid("Trials whose documents lie in the run's folder only.", columns, trials[MOST_IN_FULL:])
+    return grid("Trials whose files are only in the run folder.", columns, trials[MOST_IN_FULL:])
 
 
 def note(num_trials: int) -> str:
@@ -99,6 +99,6 @@ def note(num_trials: int) -> str:
     if rest <= 0:
         return "Each trial's spec, DeepSpeed config and effective engine configuration."
     return (
-        f"The first {MOST_IN_FULL} trials as asked, with the config that DeepSpeed was handed and what the engine says "
-        f"it made of it. The same files of the other {rest:,} lie in the run's folder, where the table below says."
+        f"Spec, DeepSpeed config and effective engine configuration of the first {MOST_IN_FULL} trials; "
+        f"the table below gives the files of the other {rest:,}."
     )

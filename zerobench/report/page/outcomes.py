@@ -29,7 +29,7 @@ def evidence_blocks(runs: RunFigures, failed: Sequence[TrialFigures]) -> Iterato
     """The tracebacks and stacks of the first failures that left any."""
     told = ((one, text) for one in failed if (text := _told(_failure(runs, one))))
     for index, (one, text) in enumerate(islice(told, MOST_EVIDENCE), start=1):
-        yield Block(f"failure-{index}", visible(f"{one.label}: what it left"), visible(text[-_MOST_CHARACTERS:]))
+        yield Block(f"failure-{index}", visible(f"{one.label}: output"), visible(text[-_MOST_CHARACTERS:]))
 
 
 def _failure(runs: RunFigures, one: TrialFigures) -> Failure | None:

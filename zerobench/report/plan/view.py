@@ -30,18 +30,20 @@ from zerobench.report.tables.plan_memory import memory_tables
 from zerobench.report.tables.plan_time import time_tables
 from zerobench.report.trials import completed, ended_trials, is_whole, refusing_impossible_values
 from zerobench.spec.cluster import Cluster
-from zerobench.spec.optimizers import Optimizer, deepspeeds_adamw
-from zerobench.spec.trial import Evidence, Offload, TrialSpec
+from zerobench.spec.trial import Evidence
 from zerobench.units import format_seconds
 
 NOT_INCLUDED = (
-    "device: other processes on the GPU, what the driver keeps, fragmentation over many steps, saving checkpoints",
-    "host: interpreter and libraries (some GB a rank), loading data, the page cache",
-    "lower bound of the step: launching kernels, computing and communicating in each other's way, slow ranks, input",
+    "device: other processes on the GPU, driver reservations, fragmentation over many steps, checkpoint saving",
+    "host: interpreter and libraries (some GB per rank), data loading, page cache",
+    (
+        "lower bound of the step: kernel launches, contention between compute and communication, "
+        "stragglers, data loading"
+    ),
 )
 """What a plan says nothing of, a sentence each."""
 
-NOT_IN_FORMULAS = "formula: what the allocator rounds and cannot give back; a plan without --formula knows it"
+NOT_IN_FORMULAS = "formula: allocator rounding and fragmentation; plan without --formula to include them"
 """What a plan by formula says nothing of beside that."""
 
 _BY = {
@@ -60,7 +62,7 @@ def read_plan(path: Path, cluster: Cluster) -> tuple[list[Shown], list[PlanRow]]
     Raises UserError: `path` is no run, or one of its records is torn.
     """
     trials = list(ended_trials(store.load_run(path)))
-    shown = [Shown(trial, name, None) for trial, name in zip(trials, names([t.spec for t in trials]), strict=True)]
+    shown = [Shown(trial, name, None) for trial, name in zip(trials, labels([t.spec for t in trials]), strict=True)]
     rows = [plan_row(one, cluster) for one in shown if is_whole(one.trial)]
     return shown, rows
 
@@ -69,28 +71,6 @@ def plan_row(shown: Shown, cluster: Cluster) -> PlanRow:
     """A trial whose figures are whole, on the cluster."""
     asked = (shown.trial, cluster.gpu, cluster.links)
     return PlanRow(shown, capacity_of(cluster), step_bound(*asked), expected_step(*asked))
-
-
-def names(specs: Sequence[TrialSpec]) -> list[str]:
-    """Names, without what follows in every row: the optimizer from the offload, accumulation from the micro batch."""
-    named = _named(specs)
-    if len({spec.global_batch_size for spec in specs}) == 1:
-        named = [spec.model_copy(update={"gradient_accumulation_steps": 1}) for spec in named]
-    return labels(named)
-
-
-def _named(specs: Sequence[TrialSpec]) -> Sequence[TrialSpec]:
-    """What names and the header are made of: two forms of AdamW are one where the offload says which is meant."""
-    if all(spec.optimizer is deepspeeds_adamw(offloaded=spec.offload_optimizer is not Offload.NONE) for spec in specs):
-        return [spec.model_copy(update={"optimizer": Optimizer.ADAMW}) for spec in specs]
-    return specs
-
-
-def _forms_of_adamw(specs: Sequence[TrialSpec]) -> list[str]:
-    """What `_named` left out of the names."""
-    forms = {spec.optimizer for spec in specs}
-    are_left_out = len(forms) > 1 and {spec.optimizer for spec in _named(specs)} == {Optimizer.ADAMW}
-    return [f"adamw: {' where states are offloaded, else '.join(sorted(forms))}"] if are_left_out else []
 
 
 @dataclass(frozen=True)
@@ -134,8 +114,8 @@ def plan_view(path: Path, cluster: Cluster, tokens: float | None = None, found: 
 
 
 def named_rows(rows: Sequence[PlanRow]) -> list[PlanRow]:
-    """`rows` of a search with the names of `names`."""
-    told = names([row.trial.spec for row in rows])
+    """`rows` of a search, named together."""
+    told = labels([row.trial.spec for row in rows])
     return [replace(row, shown=replace(row.shown, label=name)) for row, name in zip(rows, told, strict=True)]
 
 
@@ -162,11 +142,11 @@ def _details(
     ended = [one for one in shown if completed(one.trial) or not is_whole(one.trial)]
     yield outcomes_table([trial_figures(one.trial).beside(one.label, None, None) for one in ended])
     if rows:
-        yield from _losers(rows, best)
+        yield from losers(rows, best)
         yield from _expected_terms(best)
         yield from _bound_terms(best)
     by_formula = any(row.evidence is Evidence.FORMULA for row in rows)
-    yield Part("What is not in it", points=[*([NOT_IN_FORMULAS] if by_formula else []), *NOT_INCLUDED])
+    yield Part("Not included", points=[*([NOT_IN_FORMULAS] if by_formula else []), *NOT_INCLUDED])
 
 
 def _header(shown: Sequence[Shown], rows: Sequence[PlanRow], environment: Environment) -> Part:
@@ -178,17 +158,17 @@ def _header(shown: Sequence[Shown], rows: Sequence[PlanRow], environment: Enviro
     counts += [f"{skipped} skipped"] if skipped else []
     counts += [f"{failed} failed"] if failed else []
     specs = [one.trial.spec for one in shown]
-    words = (*shared_lines(_named(specs)), *_forms_of_adamw(specs), *predicted_with(environment, specs))
+    words = (*shared_lines(specs), *predicted_with(environment, specs))
     return Part("Plan", ", ".join(counts), text=list(words))
 
 
-def _losers(rows: Sequence[PlanRow], best: PlanRow | None) -> Iterator[Part]:
+def losers(rows: Sequence[PlanRow], best: PlanRow | None) -> Iterator[Part]:
     """Why not the others, each held against the recommended one, or against the nearest where none fits."""
     held = best or max(rows, key=lambda row: row.room)
     told = [(row, _why_not(held, row)) for row in rows if row is not held]
     lines = [f"{row.shown.label}: {'; '.join(reasons[:MOST_REASONS])}" for row, reasons in told if reasons]
     if lines:
-        yield Part(f"Why not the others, against {plain(held.shown.label)}", points=lines)
+        yield Part(f"Why not the others, compared with {plain(held.shown.label)}", points=lines)
 
 
 def _why_not(held: PlanRow, row: PlanRow) -> list[str]:
@@ -202,18 +182,18 @@ def _expected_terms(best: PlanRow | None) -> Iterator[Part]:
     found = best.expected
     terms = {
         "computing": found.compute_s,
-        "communication that computing does not hide": found.exposed_communication_s,
-        "update, and what belongs to no kernel": found.update_s,
+        "exposed communication": found.exposed_communication_s,
+        "update and host overhead": found.update_s,
     }
     lines = [f"{name}: {format_seconds(took)} ({took / found.step_s:.0%})" for name, took in terms.items()]
-    granted = [f"taken for granted: {words}" for words in found.assumptions]
-    yield Part(f"How the expected step of {plain(best.shown.label)} comes about", points=[*lines, *granted])
+    granted = [f"assumed: {words}" for words in found.assumptions]
+    yield Part(f"Expected step time of {plain(best.shown.label)}", points=[*lines, *granted])
 
 
 def _bound_terms(best: PlanRow | None) -> Iterator[Part]:
     """How the recommended row's bound comes about, so that it can be checked by hand."""
     if best is not None and best.bound is not None and best.bound.terms:
-        yield Part(f"How the lower bound of {plain(best.shown.label)} comes about", points=best.bound.terms)
+        yield Part(f"Lower bound of the step time of {plain(best.shown.label)}", points=best.bound.terms)
 
 
 def capacity_of(cluster: Cluster) -> Capacity:

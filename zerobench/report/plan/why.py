@@ -41,7 +41,7 @@ def why_not(
     fit, best_fit = fits(other, capacity), fits(best, capacity)
     sentences = [*_does_not_fit(other, fit, capacity)]
     if fit.fits is None:
-        sentences.append(f"{name_of(other.spec)}: what it needs is not known ({_ending(other)})")
+        sentences.append(f"{name_of(other.spec)}: memory need unknown ({_ending(other)})")
     sentences += _time(other, fit, best_expected, other_expected)
     if is_whole(best) and is_whole(other):  # what was seen of the others is less than what they need
         sentences += _more_device_memory(best, other)
@@ -59,7 +59,7 @@ def name_of(spec: TrialSpec) -> str:
 
 def _ending(trial: Trial) -> str:
     status = trial.record.status
-    return trial.record.reason or ("it left no memory rows" if status is Status.COMPLETED else status.value)
+    return trial.record.reason or ("no memory recorded" if status is Status.COMPLETED else status.value)
 
 
 def _does_not_fit(trial: Trial, fit: Fit, capacity: Capacity) -> Iterator[str]:
@@ -71,8 +71,8 @@ def _does_not_fit(trial: Trial, fit: Fit, capacity: Capacity) -> Iterator[str]:
     if need is not None and over_bytes > 0:
         yield (
             f"{name} does not fit: it needs {format_bytes(need.total_bytes)} of device memory, "
-            f"{format_bytes(over_bytes)} more than the {format_bytes(capacity.device_bytes)} there are"
-            f"{_when(need.instant)}"
+            f"{format_bytes(over_bytes)} more than the available "
+            f"{format_bytes(capacity.device_bytes)}{_when(need.instant)}"
         )
         if need.instant is not None:
             yield from _what_would_have_to_shrink(trial, need.instant, over_bytes)
@@ -101,12 +101,12 @@ def _what_would_have_to_shrink(trial: Trial, instant: Instant, over_bytes: int) 
         percent = 100 * one.b_bytes / instant.total_bytes
         less = remedy(trial, one.category, one.b_bytes)
         yield (
-            f"{_words(one.category, alike)}: {format_bytes(one.b_bytes)} of it, {percent:.0f} % of the tensors"
-            f"{_because(trial, one.category, one.b_bytes, alike)}{f'; less with {less}' if less else ''}"
+            f"{_words(one.category, alike)}: {format_bytes(one.b_bytes)}, {percent:.0f} % of the "
+            f"tensors{_because(trial, one.category, one.b_bytes, alike)}{f'; less with {less}' if less else ''}"
         )
     if parts and len(named) == 1 and named[0] > over_bytes:
         what, size = _words(parts[0][0].category, parts[0][1]), format_bytes(named[0] - over_bytes)
-        yield f"everything else as it is, it would fit at that instant with {what} of {size}"
+        yield f"all else equal, it would fit at that point with {what} of {size}"
 
 
 def _because(trial: Trial, category: Category, size: int, alike: int = 1) -> str:
@@ -126,13 +126,14 @@ def _host_too_small(trial: Trial, fit: Fit, capacity: Capacity) -> Iterator[str]
     for what, needed, room, there in rooms:
         if needed is not None and room is not None and room < 0:
             yield (
-                f"{name_of(trial.spec)} does not fit: its {trial.spec.gpus_per_node} ranks a node need "
-                f"{format_bytes(needed)} of {what}, {format_bytes(-room)} more than the {format_bytes(there)} of a node"
+                f"{name_of(trial.spec)} does not fit: its {trial.spec.gpus_per_node} ranks per node need "
+                f"{format_bytes(needed)} of {what}, {format_bytes(-room)} more than the "
+                f"{format_bytes(there)} of a node"
             )
             instant = host_instant(trial) if what == "host memory" else None
             if instant is not None and instant.categories:
                 category, size = max(instant.categories.items(), key=lambda part: part[1])
-                yield f"{_words(category)}: {format_bytes(size)} of it on each rank{_because(trial, category, size)}"
+                yield f"{_words(category)}: {format_bytes(size)} per rank{_because(trial, category, size)}"
 
 
 def _time(trial: Trial, fit: Fit, best: Expected | None, other: Expected | None) -> Iterator[str]:
@@ -142,9 +143,9 @@ def _time(trial: Trial, fit: Fit, best: Expected | None, other: Expected | None)
     is_slower = other.low_s > best.high_s
     words = "is expected to be slower" if is_slower else "is expected to be about as fast"
     yield (
-        f"{name_of(trial.spec)} fits too and {words}: its step takes {format_seconds(other.step_s)} "
-        f"({format_seconds(other.low_s)} to {format_seconds(other.high_s)}), against {format_seconds(best.step_s)} "
-        f"({format_seconds(best.low_s)} to {format_seconds(best.high_s)})"
+        f"{name_of(trial.spec)} also fits and {words}: its step takes {format_seconds(other.step_s)} "
+        f"({format_seconds(other.low_s)} to {format_seconds(other.high_s)}), against "
+        f"{format_seconds(best.step_s)} ({format_seconds(best.low_s)} to {format_seconds(best.high_s)})"
     )
 
 
@@ -170,7 +171,7 @@ def _told_apart(spec: TrialSpec, best: TrialSpec) -> tuple[str, str]:
 def _outside(ours: DeviceNeed, theirs: DeviceNeed) -> str:
     """What of the difference is no tensor, where that is telling."""
     parts = {
-        "reserved by the allocator and not used": theirs.slack_bytes - ours.slack_bytes,
+        "reserved but unallocated": theirs.slack_bytes - ours.slack_bytes,
         "CUDA context": theirs.context_bytes - ours.context_bytes,
         "NCCL": theirs.collectives_bytes - ours.collectives_bytes,
     }
@@ -211,12 +212,13 @@ def _bucket_against_savings(
     if bucket.more_bytes <= saved or case.bucket_elements <= SMALLER_BUCKET:
         return
     less = bucket.b_bytes - bucket.b_bytes * SMALLER_BUCKET // case.bucket_elements
-    by = f" by more than the {format_bytes(saved)} by which other categories are smaller" if saved else ""
+    by = f" by more than the {format_bytes(saved)} saved in other categories" if saved else ""
     left = instants[1].total_bytes - less - instants[0].total_bytes
     yield (
-        f"its reduce bucket of {brief(case.bucket_elements)} elements makes it larger{by}; with reduce_bucket_size "
-        f"{brief(SMALLER_BUCKET)} its tensors at that instant would be {format_bytes(abs(left))} "
-        f"{'more' if left > 0 else 'less'} than those of {_told_apart(other.spec, best.spec)[1]}"
+        f"its reduce bucket of {brief(case.bucket_elements)} elements makes it larger{by}; with "
+        f"reduce_bucket_size {brief(SMALLER_BUCKET)} its tensors at that point would be "
+        f"{format_bytes(abs(left))} {'more' if left > 0 else 'less'} than those of "
+        f"{_told_apart(other.spec, best.spec)[1]}"
     )
 
 
@@ -225,11 +227,11 @@ def _more_host_memory(best: Trial, other: Trial, best_fit: Fit, fit: Fit) -> Ite
     if theirs is None or ours is None or theirs <= ours:
         return
     name, best_name = _told_apart(other.spec, best.spec)
-    yield f"{name} needs {format_bytes(theirs)} of host memory a node, {best_name} {format_bytes(ours)}"
+    yield f"{name} needs {format_bytes(theirs)} of host memory per node, {best_name} {format_bytes(ours)}"
     before, after = host_instant(best), host_instant(other)
     if before is None or after is None:
         return
     for one in difference(before, after)[:1]:
         if one.more_bytes > 0:
             because = _because(other, one.category, one.b_bytes)
-            yield f"{_words(one.category)} on the host: {_signed(one.more_bytes)} a rank{because}"
+            yield f"{_words(one.category)} on the host: {_signed(one.more_bytes)} per rank{because}"

@@ -43,7 +43,7 @@ class Found:
         """The cell's error, which is defined."""
         error = self.cell.error
         if error is None:
-            raise ValueError("nothing was measured here, so there is no relative error")
+            raise ValueError("nothing measured, so no relative error")
         return error
 
 

@@ -194,7 +194,7 @@ def _pair(predictions: Sequence[Trial], candidates: Sequence[Trial], judge: Pari
     if not usable:
         left_out.append(LeftOut(first, _ending(first)))
     elif not _ranks(usable, first.spec.prediction.rank):
-        left_out.append(LeftOut(first, f"left no record of rank {first.spec.prediction.rank}"))
+        left_out.append(LeftOut(first, f"has no record of rank {first.spec.prediction.rank}"))
     number = first.spec.prediction.rank
     pair = Pair(
         predicted=first,
@@ -206,7 +206,7 @@ def _pair(predictions: Sequence[Trial], candidates: Sequence[Trial], judge: Pari
     )
     if pair.cells or left_out:
         return pair
-    return replace(pair, left_out=(LeftOut(first, "has no figure that was measured"),))
+    return replace(pair, left_out=(LeftOut(first, "has no measured counterpart"),))
 
 
 def _figures(repeats: Iterable[Trial], rank: int) -> Figures:
@@ -220,10 +220,10 @@ def _left_out(measured: Trial, predicted: Trial, judge: ParityJudge) -> LeftOut 
         return LeftOut(measured, _ending(measured))
     parity = judge.judge(measured)
     if parity is not None and not parity.agrees:
-        return LeftOut(measured, f"was measured, but its {parity.disagreeing} disagree with those of", parity.reference)
+        return LeftOut(measured, f"was measured, but its {parity.disagreeing} differ from those of", parity.reference)
     rank = predicted.spec.prediction.rank
     if not _ranks([measured], rank):
-        return LeftOut(measured, f"was measured, but left no record of rank {rank}, which was predicted")
+        return LeftOut(measured, f"was measured, but has no record of the predicted rank {rank}")
     other = other_device(measured, predicted)
     return None if other is None else LeftOut(measured, other)
 
@@ -251,7 +251,7 @@ def other_device(measured: Trial, predicted: Trial) -> str | None:
         alike = played_on.is_gpu == device.is_gpu and (not device.is_gpu or _same_gpu(asked, device.name))
     else:
         return None
-    return None if alike else f"was measured on {plain(device.name)}, and the prediction is for {plain(asked)}"
+    return None if alike else f"was measured on {plain(device.name)}, but the prediction is for {plain(asked)}"
 
 
 class _Device(NamedTuple):

@@ -4,11 +4,10 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import dataclass
-from typing import Any, Generic, TypeVar
+from typing import Generic, TypeVar
 
-import pandas as pd
-
-from zerobench.report.column_units import MISSING, show_number
+from zerobench.report.column_units import MISSING
+from zerobench.report.figure import Columns
 from zerobench.report.render.visible import visible
 
 T = TypeVar("T")
@@ -77,26 +76,17 @@ def grid(
     return Grid(caption, headers, [Row(line, kind(row)) for line, row in zip(lines, rows, strict=True)])
 
 
-def frame_grid(caption: str, frame: pd.DataFrame) -> Grid:
-    """A table of a frame whose columns and cells are written for people already."""
-    columns = [_each_once(_text(value) for value in frame.iloc[:, index]) for index in range(frame.shape[1])]
-    headers = [Header(visible(str(name)), _is_numeric(cells)) for name, cells in zip(frame, columns, strict=True)]
-    return Grid(caption, headers, [Row(line) for line in zip(*columns, strict=True)])
+def columns_grid(caption: str, columns: Columns) -> Grid:
+    """A table whose columns and cells are written for people already."""
+    shown = [_each_once(map(visible, cells)) for cells in columns.values()]
+    headers = [Header(visible(name), _is_numeric(cells)) for name, cells in zip(columns, shown, strict=True)]
+    return Grid(caption, headers, [Row(line) for line in zip(*shown, strict=True)])
 
 
 def _each_once(texts: Iterable[str]) -> list[str]:
     """`texts` with one object for all that are alike: of ten thousand cells most are."""
     seen: dict[str, str] = {}
     return [seen.setdefault(text, text) for text in texts]
-
-
-def _text(value: Any) -> str:
-    """A cell's text; numbers that nobody formatted get three digits that say something."""
-    if value is None or value is pd.NA or value is pd.NaT or value != value:  # noqa: PLR0124 -- only NaN differs
-        return MISSING
-    if isinstance(value, float):
-        return str(int(value)) if value.is_integer() else show_number(value)
-    return visible(str(value))
 
 
 def _is_numeric(cells: Iterable[str]) -> bool:

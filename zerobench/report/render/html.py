@@ -13,18 +13,16 @@ T = TypeVar("T")
 
 
 def table_grid(table: Table[T]) -> Grid:
-    """The table with its caption; whether its figures are predicted is said where some are."""
-    some_predicted = any(line.trial.is_predicted for line in table.lines)
+    """The table with its caption, which says how all figures came to be; where rows differ in it, each row does."""
+    evidence = {line.trial.evidence_text: line.trial.is_predicted for line in table.lines}
+    differs = len(evidence) > 1 and any(evidence.values())
     columns: list[Column[Line[T]]] = [
         Column("trial", lambda line: line.trial.label, is_number=False),
-        Column(
-            "figures are",
-            lambda line: line.trial.evidence_text if some_predicted else "",
-            is_number=False,
-        ),
+        Column("figures are", lambda line: line.trial.evidence_text if differs else "", is_number=False),
         *(_shown(column) for column in table.for_files),
     ]
-    return grid(table.caption_for_files, columns, table.lines, lambda line: line.trial.kind)
+    alike = [f"All figures are {text}." for text, is_predicted in evidence.items() if is_predicted and not differs]
+    return grid(" ".join([table.caption_for_files, *alike]), columns, table.lines, lambda line: line.trial.kind)
 
 
 def listing_grid(caption: str, listing: Listing[T]) -> Grid:

@@ -33,7 +33,7 @@ def lines(table: Table[T]) -> Iterator[str]:
     yield from table_lines(headers, is_text, ([*name, *row] for name, row in zip(names, rows, strict=True)))
     if len(table.lines) > MOST_ROWS:
         yield ""
-        yield paragraph(f"{len(table.lines) - MOST_ROWS} more rows are left out; the page has them.")
+        yield paragraph(f"{len(table.lines) - MOST_ROWS} more rows on the page.")
 
 
 def listing_lines(listing: Listing[T]) -> Iterator[str]:

@@ -1,16 +1,20 @@
 """The expected time of a predicted step: the time model (zerobench.timing) over what a rank's record counted.
 
-Computing comes from the model's sizes, collectives, offload and the update from the record, by the terms of the lower
-bound over the shares of the datasheets' rates that published runs achieve. Engines, places and models that the rates
-were not fitted to make the interval wider, and are named.
+Where the record has a trace of the step, it is replayed (replayed.py). Elsewhere, as on a login node, computing comes
+from the model's sizes, collectives, offload and the update from the record, by the terms of the lower bound over the
+shares of the datasheets' rates that published runs achieve. Engines, places and models that the rates were not fitted
+to make the interval wider, and are named.
 """
 
 from __future__ import annotations
+
+from typing import NamedTuple
 
 from zerobench.records import Phase
 from zerobench.report.ds_case import case_of
 from zerobench.report.step_time.collectives import traffic_by_kind
 from zerobench.report.step_time.links import nodes_of, transfer_s
+from zerobench.report.step_time.replayed import timeline_of
 from zerobench.report.step_time.terms import Term, Work, optimizer
 from zerobench.report.step_time.transfers import nvme, offload
 from zerobench.report.trials import Trial
@@ -22,9 +26,10 @@ from zerobench.spec.recomputation import recomputed_blocks
 from zerobench.spec.trial import Attention, Compile, Offload, TrialSpec
 from zerobench.timing.device import Device, device_of
 from zerobench.timing.latency import latency_s
-from zerobench.timing.passes import decoder_of, passes
+from zerobench.timing.passes import Decoder, decoder_of, passes
 from zerobench.timing.rates import Rates
-from zerobench.timing.step import Expected, Phases, expected, step
+from zerobench.timing.replay import Timeline
+from zerobench.timing.step import Expected, Phases, expected, replayed, step
 
 _FITTED = ("fsdp", "zero3")
 """Engines that gather and reduce block by block, as the rows' FSDP does."""
@@ -45,17 +50,53 @@ _HOST_LINK_SHARE = 0.8
 _NVME_SHARE = 0.8
 
 
+class _Asked(NamedTuple):
+    """What a time is asked of."""
+
+    work: Work
+    device: Device
+    decoder: Decoder
+    update_s: float
+    """Of the update, without its communication: on the device, or else on the host."""
+
+
 def expected_step(trial: Trial, gpu: Gpu, links: Links) -> Expected | None:
     """What a steady step of `trial` is expected to take; None where the model does not know such work."""
+    asked = _asked(trial, gpu, links)
+    if asked is None:
+        return None
+    rates, granted = asked.device.rates, {**asked.device.assumptions, **_assumptions(trial.spec)}
+    found = timeline(trial, gpu, links)
+    parts = _in_closed_form(asked) if found is None else replayed(found, rates)
+    return None if parts is None else expected(*parts, rates.spread, granted)
+
+
+def timeline(trial: Trial, gpu: Gpu, links: Links) -> Timeline | None:
+    """The step as its trace is replayed; None without one.
+
+    Nor for DDP, whose simulated gradients lie in one bucket (worker/simulation/shortcuts.py), and thin products.
+    """
+    asked = _asked(trial, gpu, links)
+    if asked is None or trial.spec.strategy == "ddp" or trial.spec.adapter is not None:
+        return None
+    return timeline_of(asked.work, asked.device, asked.decoder, asked.update_s)
+
+
+def _asked(trial: Trial, gpu: Gpu, links: Links) -> _Asked | None:
     spec = trial.spec
     device, decoder = device_of(gpu, spec.precision), decoder_of(spec.model)
     if device is None or decoder is None or not trial.ranks or not _is_known(spec):
         return None
     work = Work(trial.ranks[0], spec, gpu, _achieved(links, device.rates), case_of(trial))
-    communication = _communication(work)
-    transfers = [offload(work), nvme(work)]
     update = _update_s(work, device)
-    if communication is None or update is None or any(term.total_s is None for term in transfers):
+    return None if update is None else _Asked(work, device, decoder, update)
+
+
+def _in_closed_form(asked: _Asked) -> tuple[float, float, float] | None:
+    """Seconds of computing, of communication that nothing hides, and of the update."""
+    work, device, decoder, spec = asked.work, asked.device, asked.decoder, asked.work.spec
+    communication, transfers = _communication(work), [offload(work), nvme(work)]
+    if communication is None or any(term.total_s is None for term in transfers):
         return None
     tokens = spec.micro_batch_size * spec.sequence_length
     again = recomputed_blocks(spec.activation_checkpointing, decoder.layers) / decoder.layers
@@ -65,14 +106,14 @@ def expected_step(trial: Trial, gpu: Gpu, links: Links) -> Expected | None:
         computing,
         micro_batches_per_step(spec, spec.world_size - 1),
         communication,
-        update,
+        asked.update_s,
         device.rates,
         ranks=spec.world_size,
         overlaps=_overlaps(work),
     )
-    exposed += sum(max(0.0, (term.passes_s or 0.0) - compute) for term in transfers)
-    rest += max((term.update_s or 0.0) for term in transfers)
-    return expected(compute, exposed, rest, device.rates.spread, {**device.assumptions, **_assumptions(spec)})
+    copies, swaps = (term.passes_s or 0.0 for term in transfers)
+    exposed += copies * _copied_times(spec) + max(0.0, swaps - compute)
+    return compute, exposed, rest + max((term.update_s or 0.0) for term in transfers)
 
 
 def _is_known(spec: TrialSpec) -> bool:
@@ -137,7 +178,26 @@ def _update_s(work: Work, device: Device) -> float | None:
     if term.update_s is None:
         return None
     on_host = work.spec.offload_optimizer is not Offload.NONE
-    return term.update_s if on_host else term.update_s / device.rates.memory_share
+    return term.update_s * _host_passes(work.spec) if on_host else term.update_s / device.rates.memory_share
+
+
+def _copied_times(spec: TrialSpec) -> int:
+    """Over the bound's 16 bits: how often gradients go to the host, as simulated engines copy them.
+
+    DeepSpeed's stages 1 and 2 copy them in fp32, stage 3 in 16 bits and in fp32; little runs beside it.
+    """
+    if spec.zero_stage is None or spec.offload_param is not Offload.NONE:
+        return 1
+    return 3 if spec.zero_stage == 3 else 2
+
+
+def _host_passes(spec: TrialSpec) -> float:
+    """Bytes of the host's memory that an update there moves over those of the states alone, 24 a parameter.
+
+    Gradients are unscaled and clipped (8), new weights cast to 16 bits (6) unless the copy to the device casts them.
+    """
+    casts = spec.zero_stage != 3 or spec.offload_param is not Offload.NONE
+    return (24 + 8 + 6 * casts) / 24
 
 
 def _assumptions(spec: TrialSpec) -> dict[str, float]:
@@ -146,13 +206,13 @@ def _assumptions(spec: TrialSpec) -> dict[str, float]:
     if spec.strategy not in _FITTED:
         found[f"{spec.strategy} takes as long beside its collectives as FSDP does"] = 0.08
     if spec.strategy == "zero3":
-        found["DeepSpeed's hooks cost what FSDP's do"] = 0.1
+        found["DeepSpeed's hooks cost as much as FSDP's"] = 0.1
     if spec.offload_optimizer is not Offload.NONE or spec.offload_param is not Offload.NONE:
         found["copies reach 80 % of the host link, CPUAdam half of the host's memory bandwidth"] = 0.25
     if spec.adapter is not None:
-        found["thin products of adapters take what their bytes take"] = 0.15
+        found["adapter matmuls are memory-bound"] = 0.15
     if spec.world_size > _JUDGED_RANKS:
-        found[f"stragglers grow beyond {_JUDGED_RANKS} ranks as up to them"] = 0.05
+        found[f"stragglers grow beyond {_JUDGED_RANKS} ranks as they do up to that size"] = 0.05
     if spec.model.model_type not in {"gpt2", "gpt_neox"}:
         found[f"elementwise work of {spec.model.model_type} grows with its widths as a GPT's does"] = 0.04
     return found

@@ -99,7 +99,7 @@ def compute(work: Work) -> Term:
     update = float(counted.get(Phase.STEP, 0))
     sentence = (
         f"compute: {format_count(passes + update)} FLOP {'by formula' if _is_formula(work) else 'counted'}"
-        + (f", less {format_count(hidden)} that causal attention need not do," if hidden else "")
+        + (f", less {format_count(hidden)} skipped by causal attention," if hidden else "")
         + f" at {peak:g} TFLOP/s ({work.spec.precision.value}, dense)"
     )
     return timed("compute", (passes - hidden) / (peak * 1e12), update / (peak * 1e12), sentence)
@@ -142,7 +142,7 @@ def hidden_flops(spec: TrialSpec, counted: float) -> float:
 def communication(work: Work) -> Term:
     """Collectives over the links by the bounds of links.py, those of the passes and those of the update apart."""
     if work.spec.world_size == 1:
-        return Term("communication", 0.0, 0.0, "communication: none, with one rank")
+        return Term("communication", 0.0, 0.0, "communication: none with one rank")
     traffic = traffic_by_kind(work.rank, work.spec.precision)
     if not traffic:
         return missing("communication", "no collectives were counted")
@@ -205,10 +205,10 @@ def optimizer(work: Work) -> Term:
     if times:
         return timed("optimizer", 0.0, max(times), f"optimizer: {' beside '.join(said)}")
     if on_host:
-        return missing("optimizer", "the host's memory bandwidth is not given")
+        return missing("optimizer", "host memory bandwidth not given")
     if on_device:
         return missing("optimizer", f"the catalogue has no memory bandwidth for {work.gpu.name}")
-    return missing("optimizer", "no ledger of a steady step")
+    return missing("optimizer", "no memory ledger of a steady step")
 
 
 def _update_bytes(work: Work) -> float:

@@ -22,7 +22,7 @@ def offload(work: Work) -> Term:
     share = work.partition_bytes
     rate = work.links.host_link_gb_per_s
     if share is None:
-        return missing("offload", "the number of parameters is not known")
+        return missing("offload", "number of parameters unknown")
     if rate is None:
         return missing("offload", f"the catalogue has no host link for {work.gpu.name}")
     moved = _host_link_bytes(work, share)
@@ -73,7 +73,7 @@ def nvme(work: Work) -> Term:
     if not rows:
         return missing("nvme", "no bytes were counted")
     if rate is None:
-        return missing("nvme", "the rate of the drives is not given")
+        return missing("nvme", "drive rate not given")
     ranks = work.spec.gpus_per_node
     read, written = ([ranks * getattr(row, name) for row in rows] for name in ("read_bytes", "written_bytes"))
     passes, update = (

@@ -9,11 +9,11 @@ from zerobench.report.column_units import byte_unit, show_whole, time_unit
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.tables.model import Column, Table, figures_of, in_unit, lines_of
 
-TITLE = "Batch ramp, size by size"
+TITLE = "Batch ramp by size"
 HOW_TO_READ = (
-    "The global batch as it grows, beside the same work with a fixed batch: median of the timed steps of each "
-    "size, the slowest rank of each; peak of a step under the ledger, on the rank with the largest. Other tables "
-    "have the figures of the full batch."
+    "Growing global batch beside the same work at a fixed batch size. step: median of the timed steps of "
+    "each size, slowest rank; peak: of a step under the memory ledger, largest rank. Other tables show "
+    "the full batch."
 )
 
 
@@ -23,7 +23,7 @@ def batch_ramp_table(trials: Sequence[TrialFigures]) -> Table[BatchFigures]:
     rows = figures_of(lines)
     held, seconds = byte_unit(row.peak_bytes for row in rows), time_unit(row.step_s for row in rows)
     columns = [
-        Column[BatchFigures]("tokens a step", lambda row: show_whole(row.tokens), narrow="tokens"),
+        Column[BatchFigures]("tokens per step", lambda row: show_whole(row.tokens), narrow="tokens"),
         Column[BatchFigures]("steps", lambda row: f"{row.first_step}-{row.last_step}", narrow="steps"),
         Column[BatchFigures]("timed", lambda row: show_whole(row.timed_steps)),
         Column[BatchFigures](

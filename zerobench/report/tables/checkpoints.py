@@ -11,12 +11,12 @@ from zerobench.report.tables.model import Column, Table, figures_of, lines_of, o
 
 TITLE = "Checkpoints"
 HOW_TO_READ = (
-    "A save lasts until every file is on the disk (fsync), a load begins with files that the kernel was asked to "
-    "forget; GB/s: the checkpoint's size over that. more: memory that a rank takes more meanwhile, resident and on its "
-    "GPU; in a load that is also optimizer states, which are made then, and what it has read of a mapped file. loss "
-    "diff: largest difference of a loss after the resume from the uninterrupted one; 0 is equal to the bit. "
-    "lost: steps done again after a rank was killed; recovered: from its death to the end of the first step that is "
-    "new; restart: from the end of the first launch to that of the second's first step."
+    "Saves include fsync, loads start with a cold page cache; GB/s: checkpoint size over that time. "
+    "more: additional memory of a rank meanwhile, resident and on its GPU; for a load including "
+    "optimizer states created then and pages read of a mapped file. loss diff: largest loss difference "
+    "after the resume from the uninterrupted run; 0: bitwise equal. lost: steps repeated after a rank "
+    "was killed; recov: from its death to the end of the first new step; restart: from the end of the "
+    "first launch to the end of the second launch's first step."
 )
 
 

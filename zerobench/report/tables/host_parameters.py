@@ -15,7 +15,7 @@ from zerobench.report.tables.model import Column, Line, Table
 from zerobench.report.trials import Trial, num_params
 from zerobench.spec.trial import Offload
 
-TITLE = "Host memory for each parameter"
+TITLE = "Host memory per parameter"
 _HOLDERS = {
     Category.MASTER_WEIGHTS: "fp32 masters",
     Category.GRADIENTS: "fp32 gradients",
@@ -86,8 +86,10 @@ def host_parameters_table(lines: Sequence[Line[Holder]]) -> Table[Holder]:
     unit = byte_unit(line.figures.node_bytes for line in lines if line.figures.node_bytes is not None)
     return Table(
         TITLE,
-        "Bytes a parameter of the model, of all ranks together: at the worst moment of start-up (load), at its end "
-        "(init), at the worst of a steady step. node: that of all ranks of a node. Without interpreter and libraries.",
+        (
+            "Bytes per model parameter, summed over all ranks: peak of start-up (load), end of start-up "
+            "(init), peak of a steady step. node: all ranks of a node. Without interpreter and libraries."
+        ),
         [
             Column[Holder]("held by", lambda one: one.name, narrow="held by", is_text=True),
             Column[Holder]("load", lambda one: _figure(one.load_peak), "B", "load", "load"),
@@ -101,7 +103,7 @@ def host_parameters_table(lines: Sequence[Line[Holder]]) -> Table[Holder]:
             ),
         ],
         lines,
-        heading="Host memory in bytes for each parameter of the model, by who holds them",
+        heading="Host memory in bytes per model parameter, by holder",
     )
 
 

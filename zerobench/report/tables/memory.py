@@ -15,7 +15,7 @@ from zerobench.spec.roles import Role
 from zerobench.spec.trial import Offload
 
 DEVICE = "Memory by category"
-RANKS = "Memory over the ranks"
+RANKS = "Memory across ranks"
 HOST = "Host memory"
 NVME = "NVMe offload"
 
@@ -92,10 +92,10 @@ def device_table(trials: Sequence[TrialFigures]) -> Table[Peak]:
     unit = byte_unit(line.figures.instant.total_bytes for line in lines)
     has_server = any(line.figures.instant.role == Role.SERVER for line in lines)
     caption = (
-        "Rank with the largest peak, at that instant; columns add up to the peak. optimizer: fp32 weights and moments. "
-        "buffers: communication, with gathered parameters. "
+        "Rank with the largest peak, at the peak; columns add up to it. optimizer: fp32 weights and "
+        "moments. buffers: communication, including gathered parameters. "
     )
-    server = " Servers have their own row." if has_server else ""
+    server = " Servers: separate rows." if has_server else ""
     many = "temporaries: including CPU kernel workspace. small: inputs, model buffers, rounding."
     few = "temp: temporaries, CPU kernel workspace, inputs, rounding."
     columns = [
@@ -110,8 +110,10 @@ def device_table(trials: Sequence[TrialFigures]) -> Table[Peak]:
         columns,
         lines,
         narrow_caption=f"{caption}{few}{server}",
-        more_for_files="start-up: the peak of initialization and the first step. host peak: of one rank, over all "
-        "steps. of the GPU: the larger of the device peaks.",
+        more_for_files=(
+            "start-up: peak of initialization and the first step. host peak: largest rank, over all "
+            "steps. of the GPU: larger device peak over capacity."
+        ),
         heading=f"Device memory at the peak of a steady step, {unit.name}",
     )
 
@@ -165,11 +167,14 @@ def over_ranks_table(trials: Sequence[TrialFigures]) -> Table[OverRanks]:
     ]
     return Table(
         RANKS,
-        "Peaks of a steady step; outlier rank: farthest from the median. start-up: the largest peak of "
-        "initialization and the first step." + (" Without servers." if has_server else ""),
+        (
+            "Peaks of a steady step; outlier rank: farthest from the median. start-up: largest peak "
+            "of initialization and the first step."
+        )
+        + (" Without servers." if has_server else ""),
         columns,
         lines,
-        heading=f"Device memory over the ranks, {unit.name}",
+        heading=f"Device memory across ranks, {unit.name}",
     )
 
 
@@ -220,7 +225,7 @@ def nvme_table(trials: Sequence[TrialFigures]) -> Table[TrialFigures]:
     ]
     return Table(
         NVME,
-        "held: on the rank that has most there. GB/s: bytes of all ranks over the whole steady step, compute included.",
+        "held: largest rank. GB/s: all ranks, averaged over the whole steady step.",
         columns,
         lines,
     )

@@ -38,7 +38,7 @@ class StatesRow:
 
 def states_table(trials: Sequence[TrialFigures]) -> Table[StatesRow]:
     """A row for each completed trial that measured them, two for one with a server."""
-    lines = lines_of(trials, _rows)
+    lines = lines_of(trials, states_rows)
     rows = figures_of(lines)
     unit = byte_unit(row.states.total_bytes for row in rows)
     has_server = any(row.states.role == Role.SERVER for row in rows)
@@ -64,16 +64,20 @@ def states_table(trials: Sequence[TrialFigures]) -> Table[StatesRow]:
     ]
     return Table(
         TITLE,
-        "The rank that holds most, device and host together; gradients at the end of backward, when stage 1 too has "
-        "freed all but its partition's, the rest after the step. paper: arXiv 1910.02054, section 5, without padding; "
-        "P is the number of parameters." + (" Servers have their own row." if has_server else ""),
+        (
+            "Largest rank, device and host together; gradients at the end of backward (stage 1 has "
+            "then freed all but its partition's), the rest after the step. paper: arXiv 1910.02054, "
+            "section 5, without padding; P: number of parameters."
+        )
+        + (" Servers: separate rows." if has_server else ""),
         columns,
         lines,
         heading=f"Model states of one rank beside the ZeRO paper, {unit.name}",
     )
 
 
-def _rows(one: TrialFigures) -> Iterator[StatesRow]:
+def states_rows(one: TrialFigures) -> Iterator[StatesRow]:
+    """The largest rank of each role of a completed trial that measured them."""
     terms = paper_terms(one.spec, one.summary.num_params)
     for role in one.roles if one.summary.is_completed else ():
         held = [rank.states for rank in one.ranks if rank.states is not None and rank.role == role]

@@ -64,17 +64,18 @@ def nvml_table(lines: Sequence[Line[NvmlRow]], why_not: Sequence[str]) -> Table[
         _bytes("NVML peak", unit, lambda row: row.peak_bytes),
     ]
     caption = (
-        "The phase where NVML read most: used = others (other processes) + CUDA context + NCCL + slack (reserved by "
-        "torch, never in a tensor) + tensors at the peak (rest: activations, logits, temporaries, inputs). "
+        "The phase with NVML's highest reading: used = others (other processes) + CUDA context + NCCL + "
+        "slack (reserved but unallocated) + tensors at the peak (rest: activations, logits, temporaries, "
+        "inputs). "
     )
     missing = [Mark(f"Not sampled in some trials: {reason}") for reason in why_not]
     return Table(
         TITLE,
-        f"{caption}unexplained: used less all of these.",
+        f"{caption}unexplained: used minus all of these.",
         columns,
         lines,
         [*_sampling(figures_of(lines)), *missing, *_spikes(lines)],
-        narrow_caption=f"{caption}unexpl: what none of these explains.",
+        narrow_caption=f"{caption}unexpl: unexplained, used minus all of these.",
         heading=f"{TITLE}, {unit.name}",
     )
 
@@ -100,13 +101,13 @@ def _sampling(rows: Sequence[NvmlRow]) -> list[str]:
     if not gaps or not intervals:
         return []
     every, gap = format_seconds(max(intervals)), format_seconds(max(gaps))
-    return [f"NVML was sampled every {every}; the largest gap between two samples was {gap}."]
+    return [f"NVML sampling interval: {every}; largest gap: {gap}."]
 
 
 def _spikes(lines: Sequence[Line[NvmlRow]]) -> list[Mark]:
     missed = [(line.trial.label, line.figures.missed_spike_bytes) for line in lines]
     return [
-        Mark(f"{label}: NVML's peak lies {format_bytes(size)} under the allocator's: a spike fell between samples")
+        Mark(f"{label}: NVML's peak is {format_bytes(size)} below the allocator's: a spike between samples")
         for label, size in missed
         if size is not None
     ]

@@ -11,7 +11,7 @@ from zerobench.report.tables.model import Column, Table, lines_of
 from zerobench.units import format_seconds
 
 TITLE = "Trials that did not complete"
-HOW_TO_READ = "Reason for each; skipped trials name the rule that they break."
+HOW_TO_READ = "Skipped trials name the rule they violate."
 
 
 def outcomes_table(trials: Sequence[TrialFigures]) -> Table[Summary]:

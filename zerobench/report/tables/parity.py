@@ -12,9 +12,9 @@ from zerobench.report.tables.model import Column, Mark, Table, lines_of, of_part
 
 TITLE = "Loss parity"
 HOW_TO_READ = (
-    "Equal weights, data and global batch, so strategies may differ by rounding only. The loss of the first and "
-    "the last step; the largest difference over all steps. Gradient norm: the largest distance of the norms before "
-    "clipping, as a fraction of the smaller one."
+    "Equal weights, data and global batch: strategies may differ by rounding only. Loss of the first and "
+    "the last step; largest difference over all steps. Gradient norm: largest relative difference of the "
+    "norms before clipping."
 )
 
 
@@ -44,7 +44,7 @@ def parity_table(trials: Sequence[TrialFigures]) -> Table[Losses]:
         Column[Losses]("difference", _of(lambda parity: parity.difference), narrow="diff"),
         Column[Losses]("tolerance", _of(lambda parity: parity.tolerance), narrow="tolerance"),
         Column[Losses]("gradient norm", _of(lambda parity: parity.norm_difference), narrow="norm"),
-        Column[Losses]("norm's tolerance", _of(lambda parity: parity.norm_tolerance), wide="tolerance"),
+        Column[Losses]("norm tolerance", _of(lambda parity: parity.norm_tolerance), wide="tolerance"),
         Column[Losses]("verdict", lambda row: row.verdict, narrow="verdict", is_text=True),
     ]
     return Table(TITLE, HOW_TO_READ, columns, lines_of(trials, rows))
@@ -65,7 +65,7 @@ def _verdict(one: TrialFigures, references: set[str], names: dict[str, str]) -> 
         if not one.parity.is_judged:
             return "unjudged" + (f", beside {reference}" if whom else "")
         return f"{'agrees' if one.parity.agrees else 'DISAGREES'}{whom}"
-    return "reference" if one.trial_id in references else "nothing to compare with"
+    return "reference" if one.trial_id in references else "no reference"
 
 
 def disbelieved(trials: Sequence[TrialFigures]) -> list[Mark]:
@@ -73,9 +73,9 @@ def disbelieved(trials: Sequence[TrialFigures]) -> list[Mark]:
     names = _names(trials)
     return [
         Mark(
-            f"{one.label}: its {one.parity.disagreeing} differ from those of "
-            f"{names.get(one.parity.reference, one.parity.reference)} by {_apart(one.parity)}: "
-            "treat its figures as invalid"
+            f"{one.label}: {one.parity.disagreeing} differ from those of "
+            f"{names.get(one.parity.reference, one.parity.reference)} by {_apart(one.parity)}: figures "
+            "invalid"
         )
         for one in trials
         if one.parity is not None and not one.parity.agrees

@@ -58,4 +58,4 @@ def few(sentences: Sequence[str]) -> list[str]:
 def first(rows: Sequence[T], most: int = MOST_NAMED) -> tuple[Sequence[T], list[str]]:
     """The first rows of a long table, and a line that counts the rest."""
     rest = len(rows) - most
-    return rows[:most], [f"{rest} more rows are left out"] if rest > 0 else []
+    return rows[:most], [f"{rest} more rows not shown"] if rest > 0 else []

@@ -12,8 +12,8 @@ from zerobench.report.tables.model import Column, Line, Table
 
 TITLE = "Predicted against measured"
 HOW_TO_READ = (
-    "Totals of device memory by phase, predicted against measured; the largest error of each trial, + where the "
-    "prediction was too large."
+    "Device memory by phase, predicted against measured; largest error of each trial, positive where the "
+    "prediction is too large."
 )
 _COLUMNS = (
     Column[Cell]("phase", lambda cell: f"{cell.step.value} {cell.phase.value}", is_text=True),

@@ -10,13 +10,13 @@ from zerobench.report.pipeline import StageRow
 from zerobench.report.tables.model import Column, Table, figures_of, in_unit, lines_of
 from zerobench.report.tables.states import states_columns
 
-TITLE = "Pipeline, stage by stage"
+TITLE = "Pipeline stages"
 HOW_TO_READ = (
-    "One row a stage; bytes of a steady step on the device. in flight: micro-batches whose activations a stage keeps "
-    "at once, at most (GPipe all, 1F1B those of the stages from it on). bubble: part of a step in which the rank "
-    "neither computes nor updates, sending and receiving included; ideal: (p - 1) / (m + p - 1) of p stages that take "
-    "equally long and m micro-batches (Huang et al. 2019; Narayanan et al. 2021). passed: sent and received in a step, "
-    "beside the hidden states and their gradients by formula."
+    "One row per stage; device memory of a steady step. in flight: most micro-batches whose activations "
+    "a stage holds at once (GPipe: all; 1F1B: number of stages from it on). bubble: share of a step in "
+    "which the rank neither computes nor updates, including send and receive; ideal: (p - 1) / (m + p - "
+    "1) for p equal stages and m micro-batches (Huang et al. 2019; Narayanan et al. 2021). passed: sent "
+    "and received per step, beside hidden states and their gradients by formula."
 )
 
 

@@ -61,7 +61,7 @@ def _memory(best: PlanRow) -> str:
         return f"{device}."
     if best.host.room is None:
         needs = format_bytes(best.host.needed_bytes)
-        unknown = "; give --host-memory to have it judged" if best.offloads else ""
+        unknown = "; give --host-memory to check it" if best.offloads else ""
         return f"{device}; {needs} of a node's host memory{unknown}."
     return f"{device}; {_of(best.host.needed_bytes, best.host.capacity_bytes)} of a node's host memory."
 
@@ -82,8 +82,8 @@ def _speed(best: PlanRow) -> str:
             f"a step {format_seconds(found.step_s)}."
         )
     if best.bound is None or best.bound.tokens_per_s is None:
-        return "Speed: not known."
-    return f"Speed: {format_count(best.bound.tokens_per_s)} tokens/s at most; no time is expected of such work."
+        return "Speed: unknown."
+    return f"Speed: {format_count(best.bound.tokens_per_s)} tokens/s at most; no expected time for this work."
 
 
 _HARDLY = 0.95
@@ -105,22 +105,22 @@ def _duration(best: PlanRow, tokens: float | None) -> Iterator[str]:
 def _nearest(rows: Sequence[PlanRow]) -> str:
     nearest = max(rows, key=lambda row: row.room)
     needs = [
-        f"{format_bytes(space.needed_bytes)} of {place} memory where there are {format_bytes(space.capacity_bytes)}"
+        f"{format_bytes(space.needed_bytes)} of {place} memory, {format_bytes(space.capacity_bytes)} available"
         for place, space in (("device", nearest.device), ("host", nearest.host))
         if not space.has_room
     ]
-    words = f"None of the {len(rows)} fits with {ROOM:.0%} room." if len(rows) > 1 else f"It lacks {ROOM:.0%} room."
-    return f"{words} {plain(nearest.shown.label)}, the nearest, needs {' and '.join(needs)}."
+    words = f"None of {len(rows)} fits with {ROOM:.0%} room." if len(rows) > 1 else f"It has less than {ROOM:.0%} room."
+    return f"{words} {plain(nearest.shown.label)}, the closest, needs {' and '.join(needs)}."
 
 
 def plan_table(rows: Sequence[PlanRow]) -> Table[PlanRow]:
     """All that was tried: what it needs, whether it fits, how long a step is expected to take."""
     return Table(
-        f"Predicted ({evidence_words(rows)}): memory at the worst moment, time of a step",
-        "GPU: with allocator slack, CUDA context and NCCL. tight: less than 5% room. low, high: eight of ten cases.",
+        f"Predicted ({evidence_words(rows)}): peak memory and step time",
+        "GPU: including allocator slack, CUDA context and NCCL. tight: under 5% room. low, high: 80% interval.",
         list(_columns(rows)),
         [Line(row.name, row) for row in rows],
-        narrow_caption="GPU, host: at the worst moment. tight: under 5% room. low, high: 8 of 10 cases.",
+        narrow_caption="GPU, host: peaks. tight: under 5% room. low, high: 80% interval.",
     )
 
 

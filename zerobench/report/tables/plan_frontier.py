@@ -40,7 +40,7 @@ def frontier_part(axis: FrontierAxis, rows: Sequence[FrontierRow], cluster: Clus
         ),
         "too large": lambda one: _too_large(one, axis),
         "device": of_part(_row, lambda row: unit.show(row.device.needed_bytes)),
-        "host a node": of_part(_row, lambda row: unit.show(row.host.needed_bytes)),
+        "host per node": of_part(_row, lambda row: unit.show(row.host.needed_bytes)),
         "ends": ends,
     }
     columns = [
@@ -48,17 +48,17 @@ def frontier_part(axis: FrontierAxis, rows: Sequence[FrontierRow], cluster: Clus
         *(Column(name, cell, narrow=name) for name, cell in cells.items()),
     ]
     how = evidence_words(one.row for one in rows if one.row) or Evidence.SIMULATED
-    title = f"Predicted ({how}): the largest {axis.name.replace('-', ' ')} that fits, in {axis.words}"
+    title = f"Predicted ({how}): largest {axis.name.replace('-', ' ')} that fits, in {axis.words}"
     return Part(title, _caption(cluster, unit.name) + _left_out(rows), Listing(columns, rows))
 
 
 def _caption(cluster: Cluster, unit: str) -> str:
-    host = format_bytes(cluster.host_memory_bytes) if cluster.host_memory_bytes else "not given, and not judged"
+    host = format_bytes(cluster.host_memory_bytes) if cluster.host_memory_bytes else "not given, not checked"
     device = format_bytes(cluster.device_memory_bytes)
     return (
-        f"It fits with {ROOM:.0%} room: one {cluster.gpu.name} has {device}; a node's host memory: {host}. device, "
-        f"host a node: what the largest needs, {unit}. ends: the memory that `too large` would exceed; limit: nothing "
-        "larger is tried."
+        f"It fits with {ROOM:.0%} room: one {cluster.gpu.name} has {device}; a node's host memory: "
+        f"{host}. device, host per node: needed by the largest, {unit}. ends: the memory that `too large` "
+        "exceeds; limit: end of the search range."
     )
 
 
@@ -67,8 +67,8 @@ def _left_out(rows: Sequence[FrontierRow]) -> str:
     if not any(one.row and one.row.evidence is Evidence.FORMULA for one in rows):
         return ""
     return (
-        " By formula memory has no gaps, as with PYTORCH_ALLOC_CONF=expandable_segments:True. With torch's defaults up "
-        "to a quarter is lost in gaps: the simulator knows them."
+        " Formulas leave out fragmentation, as with PYTORCH_ALLOC_CONF=expandable_segments:True. With "
+        "torch's defaults it costs up to a quarter; --evidence simulated includes it."
     )
 
 

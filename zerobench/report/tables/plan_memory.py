@@ -31,8 +31,8 @@ def _categories(peaks: Sequence[Line[Instant]], how: str) -> Table[Instant]:
         *category_columns(unit),
     ]
     caption = (
-        "The columns add up to the peak. optimizer: fp32 weights and moments. buffers: for communication, gathered "
-        "parameters included."
+        "The columns add up to the peak. optimizer: fp32 weights and moments. buffers: communication, "
+        "including gathered parameters."
     )
     return Table(
         f"Predicted ({how}): device memory of one GPU at the peak of a steady step, {unit.name}",
@@ -60,36 +60,30 @@ def _fit(rows: Sequence[PlanRow], cluster: Cluster) -> Table[PlanRow]:
         Column("context + NCCL", part(lambda need: need.context_bytes + need.collectives_bytes), narrow="ctx"),
         Column("total", part(lambda need: need.total_bytes), narrow="total"),
         Column[PlanRow]("room", lambda row: show_percent(row.device.room), "%", narrow="room%"),
-        Column[PlanRow]("host a node", lambda row: unit.show(row.host.needed_bytes), narrow="host"),
+        Column[PlanRow]("host per node", lambda row: unit.show(row.host.needed_bytes), narrow="host"),
         Column[PlanRow]("room", lambda row: show_percent(row.host.room), "%", narrow="room%"),
         Column("fits", verdict, narrow="fits"),
     ]
     return Table(
         f"Predicted ({evidence_words(rows)}): what must fit, {unit.name}",
-        _fit_caption(cluster, "") + _at_most(rows),
+        _fit_caption(cluster, ""),
         columns,
         [Line(row.name, row) for row in rows],
-        narrow_caption=_fit_caption(cluster, " (ctx)") + _at_most(rows),
+        narrow_caption=_fit_caption(cluster, " (ctx)"),
     )
 
 
 def _fit_caption(cluster: Cluster, context: str) -> str:
-    host = format_bytes(cluster.host_memory_bytes) if cluster.host_memory_bytes else "not given, and not judged"
+    host = format_bytes(cluster.host_memory_bytes) if cluster.host_memory_bytes else "not given, not checked"
     return (
-        f"One {cluster.gpu.name} has {format_bytes(cluster.device_memory_bytes)}; a node's host memory: {host}. total: "
-        f"the larger peak, what the allocator cannot give back beside it (slack), CUDA context and NCCL{context}. "
-        f"host: all ranks of a node. tight: fits with less than {ROOM:.0%} room."
+        f"One {cluster.gpu.name} has {format_bytes(cluster.device_memory_bytes)}; a node's host memory: "
+        f"{host}. total: larger peak + allocator slack + CUDA context and NCCL{context}. host: all ranks "
+        f"of a node. tight: fits with less than {ROOM:.0%} room."
     )
 
 
 def _steady(row: PlanRow) -> Instant | None:
     return row.steady
-
-
-def _at_most(rows: Sequence[PlanRow]) -> str:
-    """What torch's own counters cannot tell: when each part of the slack was largest."""
-    is_emulated = any(row.evidence is Evidence.EMULATED for row in rows)
-    return " slack of emulated GPUs: at most so much." if is_emulated else ""
 
 
 def verdict(row: PlanRow) -> str:
@@ -102,5 +96,5 @@ def verdict(row: PlanRow) -> str:
     if lacking:
         return "no" if len(lacking) == 2 else f"no: {lacking[0]}"
     if not row.is_judged:
-        return "not judged"
+        return "not checked"
     return "yes" if row.has_room else "tight"

@@ -51,9 +51,11 @@ def _traffic(rows: Sequence[PlanRow]) -> Table[PlanRow]:
         Column[PlanRow]("all", lambda row: unit.show(moved[id(row)].total()), narrow="all"),
     ]
     return Table(
-        f"Predicted ({evidence_words(rows)}): bytes that each collective moves in a step, {unit.name}",
-        f"Whole messages of one rank over one optimizer step, {_counted(rows)}. A ring sends each byte "
-        "of an all-reduce about twice, of the others about once.",
+        f"Predicted ({evidence_words(rows)}): bytes per collective and step, {unit.name}",
+        (
+            f"Message sizes of one rank over one optimizer step, {_counted(rows)}. A ring sends each byte of "
+            "an all-reduce about twice, of the others about once."
+        ),
         columns,
         [Line(row.name, row) for row in rows],
     )
@@ -61,14 +63,14 @@ def _traffic(rows: Sequence[PlanRow]) -> Table[PlanRow]:
 
 def _figures(rows: Sequence[PlanRow]) -> str:
     """What the bounds of `rows` are worked out from."""
-    return "the formulas' FLOPs and bytes" if _are_formulas(rows) else "counted FLOPs and bytes"
+    return "FLOPs and bytes by formula" if _are_formulas(rows) else "counted FLOPs and bytes"
 
 
 def _counted(rows: Sequence[PlanRow]) -> str:
     """Where the bytes of `rows` come from."""
     if _are_formulas(rows):
         return "by formula, as DeepSpeed and torch move them"
-    return "as counted at the engine's calls"
+    return "counted at the engine's calls"
 
 
 def _are_formulas(rows: Sequence[PlanRow]) -> bool:
@@ -89,11 +91,13 @@ def _bounds(rows: Sequence[PlanRow], tokens: float | None) -> Table[PlanRow]:
         columns.append(
             Column("least GPU-hours", lambda row: show_whole(gpu_hours(row, tokens, row.step_s)), narrow="GPU-h")
         )
-    note = f" Days and GPU-hours of {format_count(tokens)} tokens are lower bounds too." if tokens else ""
+    note = f" Days and GPU-hours of {format_count(tokens)} tokens: lower bounds too." if tokens else ""
     return Table(
         f"Lower bound of the step time, {unit.name}",
-        f"From {_figures(rows)} at the peak rates of datasheets, all that can overlap overlapping: no step is "
-        f"shorter than `step`, real ones are longer. by: what most of it is.{note}",
+        (
+            f"From {_figures(rows)} at datasheet peak rates with perfect overlap; real steps are longer. by: "
+            f"largest part.{note}"
+        ),
         columns,
         found,
     )

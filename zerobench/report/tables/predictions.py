@@ -20,8 +20,8 @@ from zerobench.units import format_bytes
 Names = Mapping[str, str]
 """Labels of a run's trials by trial_id."""
 
-TITLE = "Predicted beside measured"
-UNFORESEEN = "what kernels and collectives work in (kernel_workspace)"
+TITLE = "Predicted against measured"
+UNFORESEEN = "workspace of kernels and collectives (kernel_workspace)"
 
 
 def predicted_parts(pairs: Sequence[Pair], names: Names, width: int) -> Iterator[Part]:
@@ -86,14 +86,16 @@ def _by_phase(place: Place, rows: Sequence[_PhaseRow], width: int, *, unforeseen
         Column("min rank", of_part(_peak_of, lambda cell: unit.show(cell.measured_min_bytes))),
         Column("max rank", of_part(_peak_of, lambda cell: unit.show(cell.measured_max_bytes))),
     ]
-    host = " Host: tensors only, without the process around them." if place is Place.HOST else ""
-    ranks = " min, max rank: the measured peaks over the ranks." if width >= WIDE else ""
-    kernels = f" Not predicted, and not in these peaks: {UNFORESEEN}, up to {format_bytes(unforeseen)}."
+    host = " Host: tensors only." if place is Place.HOST else ""
+    ranks = " min, max rank: measured peaks across ranks." if width >= WIDE else ""
+    kernels = f" Not predicted and not in these peaks: {UNFORESEEN}, up to {format_bytes(unforeseen)}."
     return Part(
         f"{TITLE}: {place.value} memory by phase, {unit.name}",
-        "The predicted rank: measured, predicted, and the error of the prediction, below 0 where it is too small; 0 is "
-        f"equal to the byte. live: at the phase's end. Phases of the steady step have no mark.{ranks}{host}"
-        f"{kernels if unforeseen else ''}",
+        (
+            "The predicted rank: measured, predicted, relative error of the prediction (negative: too "
+            "small; 0: equal to the byte). live: at the phase's end. Unmarked phases: steady "
+            f"step.{ranks}{host}{kernels if unforeseen else ''}"
+        ),
         Listing(columns, rows),
     )
 
@@ -210,8 +212,10 @@ def _by_category(place: Place, peaks: Sequence[tuple[Pair, Key]], names: Names, 
     small = "temporaries" if wide else "temp"
     return Part(
         f"{TITLE}: {place.value} memory at the peak of a steady step, {unit.name}",
-        f"The rank that was predicted, in the phase where it measured most. {small}: inputs, model buffers and "
-        "rounding included. A column without measured bytes has no error.",
+        (
+            f"The predicted rank, in the phase with the largest measured peak. {small}: including inputs, "
+            "model buffers and rounding. No error without measured bytes."
+        ),
         Listing(columns, rows),
     )
 

@@ -39,7 +39,7 @@ def run_frontier_table(
     columns = [Column(name, cell, narrow=name, is_text=name == "ends", is_whole=True) for name, cell in cells.items()]
     kept = [column for column in columns if column.name not in set(_left_out(columns, rows, width))]
     speed = ", ".join(column.name for column in kept if column.name in {"tokens/s", "TFLOP/s"})
-    title = f"Measured: the largest {axis.name.replace('-', ' ')} that fits, in {words_of(axis, device)}"
+    title = f"Measured: largest {axis.name.replace('-', ' ')} that fits, in {words_of(axis, device)}"
     lines = [Line(TrialName("", "", one.label, Evidence.MEASURED.value, device), one) for one in rows]
     return Table(title, _caption(limit, device or "the CPU", unit.name, speed), kept, lines)
 
@@ -60,15 +60,15 @@ def _left_out(columns: Sequence[Column[RunFrontierRow]], rows: Sequence[RunFront
 def _caption(limit: Limit, device: str, unit: str, speed: str) -> str:
     size = format_bytes(limit.capacity_bytes)
     if limit.is_given:
-        fits = f"It fits where a rank's tensors take at most {size} of its device ({device}) at their peak"
-        needs = f"needs: that peak of the largest, {unit}"
+        fits = f"Fits: peak of a rank's tensors at most {size} of its device ({device})"
+        needs = f"needs: peak of the largest, {unit}"
     else:
-        fits = f"It fits where its trial completes on {device} of {size}"
+        fits = f"Fits: the trial completes on {device} of {size}"
         needs = f"needs: tensors, CUDA context and NCCL of the largest, {unit}"
     return (
-        f"{fits}; each try is a trial in fresh processes. predicted: by simulation, where the search begins. too "
-        f"large: the least seen not to fit. {needs}. ends: what the too large one exceeds; limit: nothing larger is "
-        "tried." + (f" {speed}: of the largest." if speed else "")
+        f"{fits}; each try is a trial in fresh processes. predicted: by simulation, start of the "
+        f"search. too large: smallest seen not to fit. {needs}. ends: the memory that `too large` "
+        "exceeds; limit: end of the search range." + (f" {speed}: of the largest." if speed else "")
     )
 
 

@@ -10,11 +10,11 @@ from zerobench.report.server import Side
 from zerobench.report.tables.model import Column, Table, figures_of, in_unit, lines_of
 from zerobench.report.tables.states import states_columns
 
-TITLE = "Parameter server, side by side"
+TITLE = "Parameter server and workers"
 HOW_TO_READ = (
-    "Of each side the rank with the largest peak; bytes of one rank in a steady step, beside 2 x weights a worker "
-    "(Li et al., OSDI 2014, push and pull: sent and received together). staleness: mean updates that the weights "
-    "of a gradient were behind."
+    "Largest rank of server and workers; bytes of one rank in a steady step, beside 2 x weights per "
+    "worker (Li et al., OSDI 2014, push and pull: sent and received together). staleness: mean age in "
+    "updates of the weights behind a gradient."
 )
 
 

@@ -56,12 +56,14 @@ def speed_table(trials: Sequence[TrialFigures], energies: Mapping[str, float] = 
     ]
     return Table(
         TITLE,
-        "Medians over the timed steps, the slowest rank of each; +-: half of the steps lie within it. tokens/s: all "
-        "ranks. TFLOP/s: model FLOPs of one GPU. MFU: that over the GPU's peak.",
+        (
+            "Medians over the timed steps, slowest rank of each; +-: half of the steps are within it. "
+            "tokens/s: all ranks. TFLOP/s: model FLOP/s per GPU. MFU: TFLOP/s over the GPU's peak."
+        ),
         columns,
         lines,
         [*_voids(lines), *_alone(lines), *_sources(lines)],
-        heading=f"Speed, {unit.name} a step",
+        heading=f"Speed, {unit.name} per step",
     )
 
 
@@ -99,7 +101,7 @@ def _alone(lines: Sequence[Line[SpeedRow]]) -> list[str]:
     """Solo steps wait for nobody: said where they stand among others."""
     if not any(line.figures.one.summary.is_alone for line in lines):
         return []
-    return ["Without tokens/s: one rank alone, compute time without communication."]
+    return ["No tokens/s: one rank alone, compute time without communication."]
 
 
 def _sources(lines: Sequence[Line[SpeedRow]]) -> list[str]:

@@ -19,10 +19,12 @@ from zerobench.report.figures.summary import Summary
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.notes import listed
 from zerobench.report.parity import Parity
+from zerobench.report.plan.rows import Space
 from zerobench.report.recovery import distance_text
 from zerobench.report.speed import Speed
 from zerobench.report.tables.model import Column, Table, figures_of, in_unit, lines_of, of_part
 from zerobench.report.tables.outcomes import status_text
+from zerobench.timing.step import Interval
 
 
 def trials_table(trials: Sequence[TrialFigures]) -> Table[TrialFigures]:
@@ -34,10 +36,13 @@ def trials_table(trials: Sequence[TrialFigures]) -> Table[TrialFigures]:
         Column[TrialFigures]("ranks", lambda one: show_whole(one.spec.world_size)),
         _bytes("device peak", lambda summary: summary.device_peak_bytes, trials),
         Column[TrialFigures]("of capacity", lambda one: show_percent(one.summary.share_of_capacity), "%"),
+        _bytes("device need", lambda summary: summary.device_needed_bytes, trials),
+        _text("fits", _fits),
         _bytes("NVML peak", lambda summary: summary.nvml_peak_bytes, trials),
         _bytes("host peak", lambda summary: summary.host_peak_bytes, trials),
         _speed("step", lambda speed: time.show(speed.step_time_s_median), time.name),
         _speed("tokens/s", lambda speed: show_whole(speed.tokens_per_s)),
+        *_expected(trials),
         _speed("TFLOP/s per GPU", lambda speed: show_number(speed.tflops_per_gpu)),
         _speed("MFU", lambda speed: show_percent(speed.mfu), "%"),
         _parity("loss off", lambda parity: parity.difference),
@@ -55,6 +60,38 @@ def _text(name: str, cell: Callable[[Summary], str]) -> Column[TrialFigures]:
 
 def _speed(name: str, show: Callable[[Speed], str], unit: str = "") -> Column[TrialFigures]:
     return Column(name, of_part(lambda one: one.summary.speed, show), unit)
+
+
+def _expected(trials: Sequence[TrialFigures]) -> list[Column[TrialFigures]]:
+    """What a predicted step is expected to take; columns that measured trials leave empty."""
+    steps = [one.summary.predicted_step.expected for one in trials]
+    unit = time_unit(found.step_s for found in steps if found)
+
+    def interval(found: Interval) -> str:
+        return f"{unit.show(found.low_s)} to {unit.show(found.high_s)}"
+
+    def cell(show: Callable[[TrialFigures, Interval], str]) -> Callable[[TrialFigures], str]:
+        return lambda one: show(one, found) if (found := one.summary.predicted_step.expected) else MISSING
+
+    return [
+        Column("expected step", cell(lambda _, found: unit.show(found.step_s)), unit.name),
+        Column(
+            "low to high", cell(lambda _, found: f"{unit.show(found.low_s)} to {unit.show(found.high_s)}"), unit.name
+        ),
+        Column("expected tokens/s", cell(lambda one, found: show_whole(one.spec.global_batch_tokens / found.step_s))),
+    ]
+
+
+def _fits(summary: Summary) -> str:
+    """Whether one GPU and one node hold it, by the rule of a plan; nothing where the device's memory is not known."""
+    device = Space(summary.device_needed_bytes, summary.capacity_bytes)
+    host = Space(summary.host_needed_bytes, summary.host_capacity_bytes)
+    if device.room is None:
+        return ""
+    lacking = [name for name, space in (("device", device), ("host", host)) if not space.fits]
+    if lacking:
+        return f"no: {', '.join(lacking)}"
+    return "yes" if device.has_room and host.has_room else "tight"
 
 
 def _parity(name: str, value: Callable[[Parity], float | None]) -> Column[TrialFigures]:
@@ -77,13 +114,13 @@ def _fine_enough(values: Sequence[int | None]) -> Unit:
 def _caption(trials: Sequence[TrialFigures]) -> str:
     """How to read the table, as far as its columns go."""
     sentences = [
-        "All trials, in the order of the sweep.",
-        "Peaks: the rank with the largest one, start-up included; host: per rank.",
+        "All trials, in sweep order.",
+        "Peaks: largest rank, including start-up; host: per rank.",
         "NVML's peak includes other processes." if any(one.summary.nvml_peak_bytes for one in trials) else "",
         "Off: largest difference from the reference (gradient norms: relative)."
         if any(one.parity is not None for one in trials)
         else "",
-        "All were measured." if all(one.summary.is_measured for one in trials) else "Italics: predicted, not measured.",
+        "All measured." if all(one.summary.is_measured for one in trials) else "Italics: predicted, not measured.",
     ]
     return " ".join(filter(None, sentences))
 
@@ -97,10 +134,10 @@ def _doubts(one: TrialFigures) -> list[tuple[str, str]]:
     """What speaks against a trial's figures, in two words and in full."""
     doubts = []
     for name, far, _ in one.parity.disagreements if one.parity else ():
-        difference = f"its {name} differ from the reference's by {far:.2g}"
-        doubts.append((f"{name} disagree", f"{difference}, more than rounding can: treat its figures as invalid"))
+        difference = f"{name} differ from the reference by {far:.2g}"
+        doubts.append((f"{name} differ", f"{difference}, more than rounding: figures invalid"))
     if one.summary.void:
-        doubts.append(("speed void", f"its speed is void: {one.summary.void}"))
+        doubts.append(("speed void", f"speed void: {one.summary.void}"))
     return doubts
 
 

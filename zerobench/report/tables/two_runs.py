@@ -73,7 +73,7 @@ def _outcomes(comparison: Comparison) -> Iterator[Part]:
     warnings = [f"{same.label}: {outcome(same)}" for same in changed if same.stopped_completing]
     if changed or lines:
         shown, more = first(changed)
-        caption = "Trials that ended in another way, and trials that one of the runs does not have."
+        caption = "Trials with different outcomes, and trials in one run only."
         table = Listing(columns, shown) if changed else None
         yield Part("Outcomes", caption, table, points=lines + more, warnings=warnings)
 

@@ -44,9 +44,9 @@ def _totals(rows: Sequence[Peak]) -> Part:
     unit = byte_unit(size for row in shown for size in (row.change.base.largest_bytes, row.change.new.largest_bytes))
     equal = sum(row.change.is_equal for row in rows)
     caption = (
-        "The rank with the largest peak; of several repeats the middle one. device: tensors; reserved: what the "
-        "allocator holds; used: what NVML saw, less what was there before; resident: the process of a CPU rank. "
-        f"{equal} of {len(rows)} peaks are equal to the byte, in every category. The largest growth first."
+        "Largest rank, median repeat. device: tensors; reserved: by the allocator; used: by NVML, less "
+        f"what was in use before; resident: the process of a CPU rank. {equal} of {len(rows)} peaks equal "
+        "to the byte in every category. Largest growth first."
     )
     title = f"Memory at the peak of a steady step and of start-up, {unit.name}"
     return Part(title, caption, Listing(_total_columns(unit), shown), points=more, warnings=_spreads(shown))
@@ -65,7 +65,7 @@ def _total_columns(unit: Unit) -> list[Column[Peak]]:
         Column("NEW", lambda row: unit.show(row.change.new.instant.total_bytes), narrow="NEW"),
         Column("difference", lambda row: _signed(unit, row.change.more_bytes), narrow="diff"),
         Column("%", lambda row: _percent(row.change), narrow="%"),
-        Column("most of it", _largest, narrow="most of it", is_text=True),
+        Column("largest part", _largest, narrow="largest part", is_text=True),
     ]
 
 
@@ -94,7 +94,7 @@ def _spreads(rows: Sequence[Peak]) -> list[str]:
     return [
         f"{row.label}: {where_name(row.change.where)}: not deterministic: repeats of BASE differ by up to "
         f"{format_bytes(row.change.base.spread_bytes)}, of NEW by up to {format_bytes(row.change.new.spread_bytes)}"
-        + ("; the difference of the runs is no larger" if row.change.is_within_spread else "")
+        + ("; the runs differ by no more" if row.change.is_within_spread else "")
         for row in rows
         if row.change.base.spread_bytes or row.change.new.spread_bytes
     ]
@@ -114,5 +114,5 @@ def _categories(rows: Sequence[_CategoryRow], why: Sequence[str]) -> Part:
         Column[_CategoryRow]("NEW", lambda one: unit.show(one.difference.b_bytes), unit.name),
         Column[_CategoryRow]("difference", lambda one: f"{one.difference.more_bytes:+,}", "bytes", narrow="bytes"),
     ]
-    caption = "NEW minus BASE, exact, at the instants of the two peaks; the lines of a peak add up to its difference."
+    caption = "NEW minus BASE at the two peaks; the lines of a peak add up to its difference."
     return Part("Memory that differs, by category", caption, Listing(columns, shown), points=[*more, *why])

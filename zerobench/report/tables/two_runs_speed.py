@@ -33,7 +33,7 @@ def speed_parts(comparison: Comparison) -> Iterator[Part]:
         ("gradient norms", {same.label: same.norms_apart for same in comparison.same}),
     ):
         if apart := [_apart(label, *found) for label, found in far.items() if found]:
-            caption = f"Equal work must have equal {what}, but for rounding: NEW does not compute what BASE computed."
+            caption = f"Equal work must have equal {what} up to rounding: NEW does not compute what BASE computed."
             yield Part(f"{what.capitalize()} that differ between the runs", caption, points=few(apart))
 
 
@@ -43,8 +43,8 @@ def _other_steps(comparison: Comparison) -> Iterator[str]:
         base, new = same.base[0].spec.steps, same.new[0].spec.steps
         if base != new and same.speed is not None:
             yield (
-                f"{same.label}: BASE timed {base.timed} steps after {base.warmup} of warm-up, NEW {new.timed} after "
-                f"{new.warmup}"
+                f"{same.label}: BASE timed {base.timed} steps after {base.warmup} warm-up steps, NEW "
+                f"{new.timed} after {new.warmup}"
             )
 
 
@@ -52,11 +52,12 @@ def _times(rows: Sequence[_Row], warnings: Sequence[str]) -> Part:
     shown, more = first(rows)
     unit = time_unit(value for row in shown for value in (median(row.speed.base_s), median(row.speed.new_s)))
     caption = (
-        "Medians of the repeats' median steps. change: Hodges-Lehmann ratio of NEW to BASE with its 95 % interval, + "
-        "is slower; p: Mann-Whitney U test, two-sided, over repeats in processes of their own." + _chance(rows)
+        "Medians of the repeats' median steps. change: Hodges-Lehmann ratio of NEW to BASE with "
+        "its 95 % interval, + is slower; p: two-sided Mann-Whitney U test over repeats in "
+        "separate processes." + _chance(rows)
     )
     return Part(
-        f"Speed, {unit.name} a step",
+        f"Speed, {unit.name} per step",
         caption,
         Listing(_columns(unit), shown),
         points=more,
@@ -69,7 +70,7 @@ def _chance(rows: Sequence[_Row]) -> str:
     tested = sum(row.speed.can_be_judged for row in rows)
     if tested < 2:
         return ""
-    return f" Of {tested} trials tested, chance alone would call {tested * SIGNIFICANCE:.1f} different."
+    return f" Expected false positives among {tested} trials: {tested * SIGNIFICANCE:.1f}."
 
 
 def _columns(unit: Unit) -> list[Column[_Row]]:
@@ -104,14 +105,14 @@ def _warnings(rows: Sequence[_Row]) -> Iterator[str]:
         by_verdict.setdefault(row.speed.verdict, []).append(row.label)
     if names := by_verdict.get("steps only"):
         yield (
-            f"steps only ({listed(names)}): one repeat in a run, so the test is about the steps of one process of "
-            "each, which are not independent: it tells these two processes apart and says nothing of the next two; run "
-            f"both with --repeats {repeats_needed()} or more"
+            f"steps only ({listed(names)}): one repeat per run, so the test compares the steps of two "
+            f"single processes, which are not independent; run both with --repeats {repeats_needed()} or "
+            "more"
         )
     if names := by_verdict.get("too few"):
         yield (
-            f"too few ({listed(names)}): no outcome of so few repeats has p < {SIGNIFICANCE}; run both with --repeats "
-            f"{repeats_needed()} or more"
+            f"too few ({listed(names)}): p < {SIGNIFICANCE} is impossible with so few repeats; run both "
+            f"with --repeats {repeats_needed()} or more"
         )
     yield from few([f"void: {row.label}: {row.speed.void}" for row in rows if row.speed.void is not None])
 

@@ -7,7 +7,7 @@ from itertools import groupby
 from operator import attrgetter
 
 from zerobench.records import Place
-from zerobench.report.column_units import show_error
+from zerobench.report.column_units import show_error, time_unit
 from zerobench.report.labels import shared_lines
 from zerobench.report.notes import listed
 from zerobench.report.predictions.errors import (
@@ -23,6 +23,7 @@ from zerobench.report.predictions.errors import (
     under_predictions,
 )
 from zerobench.report.predictions.predicted import Pair
+from zerobench.report.predictions.times import TimeRow, step_times
 from zerobench.report.tables.model import Column, of_part
 from zerobench.report.tables.part import Listing, Part
 from zerobench.report.tables.predictions import UNFORESEEN, Names, left_out_lines, phase_name
@@ -40,13 +41,15 @@ def validation_parts(trials: Sequence[Trial], pairs: Sequence[Pair], names: Name
     for (world, against, place), rows in groupby(error_rows(pairs), key=attrgetter("evidence", "against", "place")):
         title = f"{world.value} against {against.value}: {place.value} memory"
         yield Part(title[0].upper() + title[1:], _CAPTION, _errors(list(rows), names))
+    if times := list(step_times(pairs)):
+        yield Part("Step time", _TIME_CAPTION, _times(times, names))
     if any(pair.cells for pair in pairs):
         yield _under_predictions(pairs, names)
     if pairs:
         yield _refusals(pairs, names)
     if undefined := from_nothing(pairs):
         lines = [f"{_place(one, names)}: {format_bytes(one.cell.predicted_bytes)}" for one in undefined]
-        yield Part("Predicted, and nothing of it measured", "No relative error is defined.", points=_first(lines))
+        yield Part("Predicted, not measured", "No relative error defined.", points=_first(lines))
     if unforeseen := _unforeseen(pairs, names):
         yield Part(
             "Not predicted", f"{UNFORESEEN[0].upper()}{UNFORESEEN[1:]}: not in the peaks above.", points=unforeseen
@@ -56,8 +59,8 @@ def validation_parts(trials: Sequence[Trial], pairs: Sequence[Pair], names: Name
 
 
 _CAPTION = (
-    "Totals of the rank that was predicted. median: of the absolute relative errors, |predicted - measured| / measured."
-    " over, under: the error of the worst prediction above, below what was measured. 0: equal to the byte."
+    "Totals of the predicted rank. median: of the absolute relative errors, |predicted - measured| / "
+    "measured. over, under: worst error above and below the measurement. 0: equal to the byte."
 )
 
 
@@ -72,7 +75,7 @@ def _overview(trials: Sequence[Trial], pairs: Sequence[Pair]) -> Part:
             lines.append(f"measured: {len(asked)} trials, {ran} completed")
         elif asked:
             lines.append(f"{world.value}: {len(asked)} trials, {ran} completed, {len(compared)} predictions compared")
-    return Part("Predictions beside measurements", points=lines)
+    return Part("Predictions against measurements", points=lines)
 
 
 def _errors(rows: Sequence[ErrorRow], names: Names) -> Listing[ErrorRow]:
@@ -88,6 +91,27 @@ def _errors(rows: Sequence[ErrorRow], names: Names) -> Listing[ErrorRow]:
         Column("under", of_part(_under, lambda found: show_error(found.error)), narrow="under"),
         Column("worst over", of_part(_over, lambda found: _name(found.pair, names)), is_text=True),
         Column("worst under", of_part(_under, lambda found: _name(found.pair, names)), is_text=True),
+    ]
+    return Listing(columns, rows)
+
+
+_TIME_CAPTION = (
+    "expected: of a steady step by the time model, which says that eight of ten lie between low and high."
+    " measured: median over the timed steps of the slowest rank, then over repeats."
+)
+
+
+def _times(rows: Sequence[TimeRow], names: Names) -> Listing[TimeRow]:
+    """A row for each prediction."""
+    unit = time_unit([row.measured_s for row in rows])
+    columns = [
+        Column[TimeRow]("trial", lambda row: _name(row.pair, names), is_text=True),
+        Column[TimeRow](f"expected {unit.name}", lambda row: unit.show(row.expected.step_s), narrow="expected"),
+        Column[TimeRow]("low", lambda row: unit.show(row.expected.low_s)),
+        Column[TimeRow]("high", lambda row: unit.show(row.expected.high_s)),
+        Column[TimeRow](f"measured {unit.name}", lambda row: unit.show(row.measured_s), narrow="measured"),
+        Column[TimeRow]("error", lambda row: show_error(row.error), narrow="error"),
+        Column[TimeRow]("inside", lambda row: "yes" if row.is_inside else "no", narrow="inside", is_text=True),
     ]
     return Listing(columns, rows)
 
@@ -121,8 +145,10 @@ def _under_predictions(pairs: Sequence[Pair], names: Names) -> Part:
     ]
     return Part(
         f"Under-predictions beyond {UNDER_PREDICTION:.0%}: {len(found)}",
-        "Totals that have to fit (peak; with CUDA also reserved and used), in each phase, worst first: a trial planned "
-        "by these may run out of memory.",
+        (
+            "Totals that must fit (peak; with CUDA also reserved and used), in each phase, worst first: a "
+            "trial planned by these may run out of memory."
+        ),
         points=_first(lines),
     )
 
@@ -137,9 +163,9 @@ def _unforeseen(pairs: Sequence[Pair], names: Names) -> list[str]:
 
 def _refusals(pairs: Sequence[Pair], names: Names) -> Part:
     """Both mistakes about whether a trial fits."""
-    caption = "False: the prediction says it does not fit, and it ran. Missed: it says it fits, and it ran out."
+    caption = "False: predicted not to fit, but ran. Missed: predicted to fit, but ran out of memory."
     if not has_capacity(pairs):
-        return Part("Refusals: not applicable", "No device with a memory of its own: CPU ranks share the host's.")
+        return Part("Refusals: not applicable", "CPU ranks share host memory: no device limit.")
     false, missed = false_refusals(pairs), missed_refusals(pairs)
     lines = [f"false: {_refusal(one, names)}" for one in false] + [f"missed: {_refusal(one, names)}" for one in missed]
     return Part(f"Refusals: {len(false)} false, {len(missed)} missed", caption, points=_first(lines))
@@ -149,7 +175,7 @@ def _refusal(refusal: Refusal, names: Names) -> str:
     needed = "ran out of memory" if refusal.needed_bytes is None else f"needs {format_bytes(refusal.needed_bytes)}"
     capacity = "" if refusal.capacity_bytes is None else f" of the device's {format_bytes(refusal.capacity_bytes)}"
     ran = listed([names[trial.spec.trial_id] for trial in refusal.pair.candidates], most=3)
-    return f"{_name(refusal.pair, names)} {needed}{capacity}; measured by {ran}"
+    return f"{_name(refusal.pair, names)} {needed}{capacity}; measured: {ran}"
 
 
 def _first(lines: Sequence[str]) -> list[str]:

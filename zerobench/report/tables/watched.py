@@ -14,7 +14,7 @@ from zerobench.report.tables.model import Column, Line, Table, figures_of, in_un
 from zerobench.report.trials import Trial
 from zerobench.units import format_seconds
 
-TITLE = "Watched from outside"
+TITLE = "Sampled process tree"
 
 
 @dataclass(frozen=True)
@@ -66,10 +66,10 @@ def watched_table(lines: Sequence[Line[WatchedRow]], why_not: Sequence[str]) -> 
         size for row in rows for size in (row.node.peak_rss_bytes, row.node.peak_pss_bytes, row.gpu_peak_bytes)
     )
     parts: Mapping[tuple[str, str], Callable[[WatchedRow], int | None]] = {
-        ("all, resident", "RSS"): lambda row: row.node.peak_rss_bytes,
-        ("all, shared once", "PSS"): lambda row: row.node.peak_pss_bytes,
+        ("all, RSS", "RSS"): lambda row: row.node.peak_rss_bytes,
+        ("all, PSS", "PSS"): lambda row: row.node.peak_pss_bytes,
         ("largest rank", "rank"): lambda row: row.rank_peak_bytes,
-        ("control group", "group"): lambda row: row.node.group_peak_bytes,
+        ("cgroup", "cgroup"): lambda row: row.node.group_peak_bytes,
         ("GPU before", "before"): lambda row: row.gpu_before_bytes,
         ("GPU peak", "GPU"): lambda row: row.gpu_peak_bytes,
     }
@@ -82,11 +82,14 @@ def watched_table(lines: Sequence[Line[WatchedRow]], why_not: Sequence[str]) -> 
     ]
     return Table(
         TITLE,
-        "Peaks of the whole process tree on the node that held most, sampled; the rank's is the kernel's own. The "
-        "control group's has the page cache and strangers in it. GPU: the device to which most was added, by NVML.",
+        (
+            "Sampled peaks of the whole process tree, largest node; largest rank: the kernel's own peak. "
+            "cgroup: includes page cache and other processes. GPU: by NVML, device with the largest "
+            "increase."
+        ),
         columns,
         lines,
-        [*_sampling(rows), *(f"No GPU was sampled: {reason}." for reason in why_not)],
+        [*_sampling(rows), *(f"No GPU sampled: {reason}." for reason in why_not)],
         heading=f"{TITLE}, {unit.name}",
     )
 
@@ -96,4 +99,4 @@ def _sampling(rows: Sequence[WatchedRow]) -> Iterator[str]:
     if rows:
         every = max(row.node.interval_s for row in rows)
         gap = max(row.node.largest_gap_s or 0.0 for row in rows)
-        yield f"Host memory was sampled every {format_seconds(every)}; the largest gap was {format_seconds(gap)}."
+        yield f"Host memory sampling interval: {format_seconds(every)}; largest gap: {format_seconds(gap)}."

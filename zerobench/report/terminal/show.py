@@ -10,8 +10,6 @@ from typing import Any
 from zerobench import store
 from zerobench.collection import no_collection
 from zerobench.report.column_units import plain
-from zerobench.report.compared.figures import figures_of
-from zerobench.report.compared.rows import Compared, compare
 from zerobench.report.energy import energies
 from zerobench.report.environment_facts import predicted_with
 from zerobench.report.figures.trial import TrialFigures, trial_figures
@@ -32,9 +30,10 @@ from zerobench.report.render.terminal import (
     print_sections,
     sections,
 )
+from zerobench.report.strategies.figures import figures_of
+from zerobench.report.strategies.rows import Compared, compare
 from zerobench.report.tables.batch_ramp import batch_ramp_table
 from zerobench.report.tables.checkpoints import checkpoints_table
-from zerobench.report.tables.compared import claims_part, compared_table
 from zerobench.report.tables.host_parameters import holders, host_parameters_table
 from zerobench.report.tables.memory import device_table, host_table, nvme_table, over_ranks_table
 from zerobench.report.tables.model import Line, Table
@@ -46,6 +45,7 @@ from zerobench.report.tables.pipeline import pipeline_table
 from zerobench.report.tables.predictions import predicted_parts
 from zerobench.report.tables.server import server_table
 from zerobench.report.tables.speed import speed_table
+from zerobench.report.tables.strategies import claims_part, compared_table
 from zerobench.report.tables.watched import watched_rows, watched_table
 from zerobench.report.trials import (
     Trial,
@@ -150,8 +150,8 @@ def _driver(shown: Sequence[Shown], figures: Sequence[TrialFigures], width: int)
     rows = [Line(name, row) for trial, name in both for row in (nvml_rows(trial) if trial.ranks else ())]
     reasons = why_no_nvml(trial for trial, _ in both if trial.ranks)
     if not rows and any(trial.ranks for trial, _ in both):
-        why = listed(reasons) or "the ranks ran on no NVIDIA device"
-        yield lines_section("NVML", f"Nothing was read from the driver: {plain(why)}.")
+        why = listed(reasons) or "no NVIDIA device used"
+        yield lines_section("NVML", f"No driver readings: {plain(why)}.")
     yield from sections(nvml_table(rows, reasons), width)
     watched = [Line(name, row) for trial, name in both for row in watched_rows(trial)]
     why_not = why_no_nvml(trial for trial, _ in both if trial.record.host and not trial.ranks)
@@ -163,7 +163,7 @@ def _notes(shown: Sequence[Shown]) -> Iterator[Section]:
     found = each_once((one.label, sentence) for one in shown for sentence in sentences(one.trial))
     if found:
         lines = [f"{sentence} ({who_says(names, len(shown), 6)})" for sentence, names in found.items()]
-        caption = "Buffers in use (sizes in elements), where DeepSpeed departs from the paper, what was not available."
+        caption = "Buffer sizes in elements, departures of DeepSpeed from the paper, unavailable figures."
         yield list_section("Notes", caption, lines)
 
 

@@ -60,17 +60,17 @@ def main(arguments: Sequence[str] | None = None) -> int:
 def _parser() -> argparse.ArgumentParser:
     parser = argparse.ArgumentParser(prog="python -m zerobench.slurm.job", description="Run the trials of one job.")
     parser.add_argument("run", type=Path, help="the run folder")
-    parser.add_argument("tasks", type=Path, nargs="?", help="a line for each array task: the ids of its trials")
-    parser.add_argument("--trial", action="append", default=[], help="one trial's id; may be repeated")
-    parser.add_argument("--finish", action="store_true", help="type the trials whose job is over, and start none")
+    parser.add_argument("tasks", type=Path, nargs="?", help="one line per array task: its trial ids")
+    parser.add_argument("--trial", action="append", default=[], help="trial id; may be repeated")
+    parser.add_argument("--finish", action="store_true", help="classify trials whose job is over, without starting any")
     parser.add_argument("--launcher", type=Launcher, choices=list(Launcher), default=Launcher.SRUN)
-    parser.add_argument("--worker-python", default=sys.executable, help="the interpreter of the ranks")
-    parser.add_argument("--container", help="an image in which the ranks run")
+    parser.add_argument("--worker-python", default=sys.executable, help="Python interpreter of the ranks")
+    parser.add_argument("--container", help="container image of the ranks")
     parser.add_argument(
         "--container-runtime", type=ContainerRuntime, choices=list(ContainerRuntime), default=ContainerRuntime.PYXIS
     )
-    parser.add_argument("--cpus-per-node", type=int, help="cores for the ranks of one node; all that Slurm gives")
-    parser.add_argument("--gpus-per-node", type=int, help="its GPUs, 0 for ranks on the CPU; all that Slurm gives")
+    parser.add_argument("--cpus-per-node", type=int, help="cores per node (all that Slurm gives)")
+    parser.add_argument("--gpus-per-node", type=int, help="GPUs per node, 0 for CPU ranks (all that Slurm gives)")
     return parser
 
 
@@ -78,7 +78,7 @@ def _trial_ids(asked: argparse.Namespace, environ: Mapping[str, str]) -> list[st
     if asked.trial:
         return list(asked.trial)
     if asked.tasks is None:
-        raise UserError("TASKS is missing: a file with a line of trial ids for each array task, or --trial ID")
+        raise UserError("TASKS is missing: a file with one line of trial ids per array task, or --trial ID")
     tasks = read_tasks(asked.tasks)
     number = int(environ.get("SLURM_ARRAY_TASK_ID") or 0)
     if number >= len(tasks):

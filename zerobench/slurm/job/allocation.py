@@ -84,7 +84,7 @@ def read_allocation(environ: Mapping[str, str]) -> Allocation:
     """
     job_id = environ.get("SLURM_ARRAY_JOB_ID") or environ.get("SLURM_JOB_ID")
     if job_id is None:
-        raise UserError("SLURM_JOB_ID is not set: this runs in a job of Slurm's; outside of one: zerobench run SWEEP")
+        raise UserError("SLURM_JOB_ID is not set: this command runs inside a Slurm job; elsewhere: zerobench run SWEEP")
     task_id = environ.get("SLURM_ARRAY_TASK_ID")
     return Allocation(
         job_id=int(job_id),
@@ -102,7 +102,7 @@ def _node_names(nodelist: str) -> tuple[str, ...]:
     """`n[1-2]` as its nodes: only Slurm can read all the forms that it writes."""
     text = run_client(["scontrol", "show", "hostnames", nodelist], _PATIENCE_S)
     if not text:
-        raise UserError(f"SLURM_JOB_NODELIST: {nodelist!r}: scontrol show hostnames did not tell its nodes")
+        raise UserError(f"SLURM_JOB_NODELIST: {nodelist!r}: scontrol show hostnames failed")
     return tuple(text.split())
 
 

@@ -36,10 +36,10 @@ _ENDS = {
 _WORDS = {
     Status.PREEMPTED: "a job of higher priority took the nodes of job {job}",
     Status.NODE_FAILURE: "job {job} lost a node",
-    Status.TIMEOUT: "the time limit of job {job} came before the trial was done",
+    Status.TIMEOUT: "job {job} reached its time limit before the trial was done",
     Status.CANCELLED: "job {job} was cancelled",
-    Status.OUT_OF_HOST_MEMORY: "Slurm ended job {job} for want of host memory",
-    Status.INTERRUPTED: "job {job} ended before the trial did, and Slurm does not say why",
+    Status.OUT_OF_HOST_MEMORY: "Slurm killed job {job} (out of host memory)",
+    Status.INTERRUPTED: "job {job} ended before the trial; Slurm gives no reason",
 }
 _REQUEUED = "job {job} was requeued"
 
@@ -70,7 +70,7 @@ def _by_signs(allocation: Allocation, state: TaskState | None) -> Interruption:
     if state is None:
         return _told(Status.INTERRUPTED, allocation.job, "SIGTERM, and Slurm did not answer")
     if (state.restart_count or 0) > allocation.restarts:
-        return Interruption(Status.INTERRUPTED, _REQUEUED.format(job=allocation.job), "Slurm says: one restart more")
+        return Interruption(Status.INTERRUPTED, _REQUEUED.format(job=allocation.job), "Slurm says: one more restart")
     return _told(Status.CANCELLED, allocation.job, f"SIGTERM; Slurm says: {state.state.lower()}, nodes up, limit ahead")
 
 
@@ -137,7 +137,7 @@ class _Later:
         """What Slurm says of it."""
         if not self.answers:
             return "Slurm does not answer"
-        return "Slurm has forgotten it" if self.state is None else f"Slurm says: {self.state.state}"
+        return "Slurm no longer knows it" if self.state is None else f"Slurm says: {self.state.state}"
 
 
 def _look_later(job: str) -> _Later:

@@ -7,12 +7,12 @@ import time
 
 from zerobench.folder import RunFolder
 from zerobench.records import TrialRecord
-from zerobench.run.observer import Silent
+from zerobench.run.observer import Observer
 from zerobench.spec.trial import TrialSpec
 from zerobench.units import format_seconds
 
 
-class Log(Silent):
+class Log(Observer):
     """Plain lines on standard output, which Slurm keeps."""
 
     def __init__(self, job: str | None) -> None:
@@ -26,7 +26,7 @@ class Log(Silent):
 
     def run_started(self, run: RunFolder, to_do: int, kept: int, skipped: int) -> None:
         """Say how much there is to do."""
-        done = f", {kept + skipped} done already" if kept + skipped else ""
+        done = f", {kept + skipped} already done" if kept + skipped else ""
         self.say(f"{run.run_id}: {to_do} trial{'' if to_do == 1 else 's'} to run{done}")
 
     def note(self, line: str) -> None:

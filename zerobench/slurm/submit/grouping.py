@@ -151,8 +151,8 @@ def _smallest_that_fits(groups: dict[Shape, list[TrialSpec]], most: int) -> int:
     """
     if len(groups) > most:
         raise UserError(
-            f"submit: {len(groups)} jobs and a report are more than Slurm takes from you now"
-            f" ({most + 1}: MaxSubmitJobs, MaxJobCount); try again when others have ended"
+            f"submit: {len(groups)} jobs and a report exceed what Slurm accepts from you now ({most + 1}: "
+            "MaxSubmitJobs, MaxJobCount); try again when others have ended"
         )
     low, high = 1, max((len(members) for members in groups.values()), default=1)
     while low < high:
@@ -165,6 +165,6 @@ def _refuse_too_many(groups: dict[Shape, list[TrialSpec]], per_job: int, most: i
     if most is None or (tasks := _num_tasks(groups, per_job)) <= most:
         return
     raise UserError(
-        f"--trials-per-job: {per_job} makes {tasks} jobs and a report, and Slurm takes {most + 1} from you now"
-        f" (MaxSubmitJobs, MaxJobCount); the smallest that will do: {_smallest_that_fits(groups, most)}"
+        f"--trials-per-job: {per_job} makes {tasks} jobs and a report; Slurm accepts {most + 1} from you "
+        f"now (MaxSubmitJobs, MaxJobCount); the smallest that fits: {_smallest_that_fits(groups, most)}"
     )

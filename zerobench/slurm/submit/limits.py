@@ -114,7 +114,7 @@ def _time_limit(times: dict[str, int | None], asked: str | None, option: str) ->
     names = asked.split(",") if asked else [name.removesuffix("*") for name in times if name.endswith("*")]
     unknown = [name for name in names if name not in by_name]
     if unknown and by_name:
-        raise UserError(f"{option}: {unknown[0]!r} is no partition of this cluster; choices: {', '.join(by_name)}")
+        raise UserError(f"{option}: {unknown[0]!r} is not a partition of this cluster; choices: {', '.join(by_name)}")
     return min((limit for name in names if (limit := by_name.get(name)) is not None), default=None)
 
 

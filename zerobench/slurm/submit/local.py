@@ -41,7 +41,7 @@ def refuse_several_nodes(arrays: Sequence[JobArray]) -> None:
     several = [array for array in arrays if array.num_nodes > 1]
     if several:
         trials = sum(array.num_trials for array in several)
-        raise UserError(f"--local: {trials} trials take {several[0].num_nodes} nodes or more, and here is one")
+        raise UserError(f"--local: {trials} trials take {several[0].num_nodes} or more nodes; --local has one")
 
 
 def run_here(

@@ -43,7 +43,7 @@ def sbatch(script: Path) -> int:
     except OSError as error:
         raise UserError(f"sbatch: {error.strerror or error}; --local runs the same without Slurm") from None
     except subprocess.TimeoutExpired:
-        raise UserError(f"sbatch: no answer within {TIMEOUT_S:g} s; squeue tells whether it took the job") from None
+        raise UserError(f"sbatch: no answer within {TIMEOUT_S:g} s; squeue shows whether it was accepted") from None
     number = answer.stdout.decode(errors="replace").strip().partition(";")[0]
     if answer.returncode or not number.isdecimal():
         raise UserError(_refusal(answer))

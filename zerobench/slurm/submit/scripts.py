@@ -72,7 +72,7 @@ def log_pattern(path: Path, pattern: str) -> str:
     """
     _refuse_control("--reports", str(path))
     if "\\" in str(path):
-        raise UserError(f"--reports: {str(path)!r} holds a backslash, which Slurm takes for a mark of its own")
+        raise UserError(f"--reports: {str(path)!r} contains a backslash, which Slurm interprets")
     return f"{str(path).replace('%', '%%')}/{pattern}"
 
 
@@ -128,4 +128,4 @@ def _beside(text: str, line: str, at: int) -> str:
 
 def _refuse_control(name: str, value: str) -> None:
     if not value.isprintable():
-        raise UserError(f"{name}: {value!r} holds a character that cannot be printed; a batch script takes none")
+        raise UserError(f"{name}: {value!r} contains an unprintable character, not allowed in a batch script")

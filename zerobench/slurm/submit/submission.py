@@ -135,7 +135,7 @@ def _hand_over(run: RunFolder, job: Job, limits: Limits) -> SubmittedJob:
             submitted = job.submitted(sbatch(run.slurm_script(job.name)))
         except UserError as error:
             run.slurm_script(job.name).unlink()  # its name is free again
-            raise UserError(f"{error}; go on with: zerobench submit --resume {shlex.quote(str(run.path))}") from None
+            raise UserError(f"{error}; continue with: zerobench submit --resume {shlex.quote(str(run.path))}") from None
         record(run, submitted, limits.cluster)
     if stop.asked:
         raise KeyboardInterrupt

@@ -93,12 +93,14 @@ class Player:
 
     def _torch_is_there(self, _torch: ModuleType) -> None:
         """Torch has just been imported: stand in for the other ranks, count, follow."""
+        from zerobench.emulator.inside.sparse_saves import save_sparsely
         from zerobench.emulator.inside.values import open_values
         from zerobench.tracking.emulated.alone import leave, stand_alone
         from zerobench.tracking.emulated.follower import Follower
         from zerobench.tracking.emulated.keeper import Keeper
 
         open_values()
+        save_sparsely()
         self._keeper = Keeper(self._part, self._account)
         self._keeper.begin()
         atexit.register(leave)

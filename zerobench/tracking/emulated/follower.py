@@ -76,7 +76,7 @@ class Follower:
 
     def _begin_engine(self, engine: Any) -> None:
         if self._engine is not None or self._keeper.account.tracked is not None:
-            note = "several trainings in one process: only the first one's steps were followed"
+            note = "several trainings in one process: only the first was tracked"
             self._keeper.account.notes.append(note)
             return
         self._engine = engine

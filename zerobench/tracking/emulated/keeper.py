@@ -113,18 +113,13 @@ class Keeper:
         try:
             held, during = (self.held or self._reachable)()
         except Exception as error:  # noqa: BLE001 -- torch is about to say what matters
-            warnings.warn(f"zerobench could not tell what is held: {error}", stacklevel=2)
+            warnings.warn(f"zerobench could not list what is allocated: {error}", stacklevel=2)
             held, during = None, "training"
         found = standing(torch.device("cuda", device), held)
         self.account.refusal = Refusal(
             bytes_asked=int(asked),
             bytes_free=int(free),
-            allocated_bytes=found.allocated_bytes,
-            reserved_bytes=found.reserved_bytes,
-            held=found.by_category,
-            by_module=found.by_module,
-            by_site=found.by_site,
-            largest_free_bytes=found.largest_free_bytes,
+            standing=found,
             during=during,
         )
         if self.account.touched_device is False:

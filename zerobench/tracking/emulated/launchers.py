@@ -59,8 +59,8 @@ def _read(base: str, name: str, arguments: Sequence[str], part: Part) -> Launch:
     if base.endswith(".py") or _runs_python(Path(name)):
         return Launch(PLAIN, find_script(name, arguments))
     if shutil.which(name) is None:
-        raise UserError(f"COMMAND: {name!r} is not found; zerobench emulate reads: {UNDERSTOOD}")
-    raise UserError(f"COMMAND: {name!r} is no launcher that zerobench emulate can read; it reads: {UNDERSTOOD}")
+        raise UserError(f"COMMAND: {name!r} not found; zerobench emulate supports: {UNDERSTOOD}")
+    raise UserError(f"COMMAND: {name!r} is not a launcher that zerobench emulate supports; choices: {UNDERSTOOD}")
 
 
 def _runs_python(path: Path) -> bool:
@@ -86,9 +86,9 @@ def _python(arguments: Sequence[str], part: Part) -> Launch:
         elif len(option) > 2 and option[1] != "-" and option[-1] in "mc":  # -um
             rest.insert(0, f"-{option[-1]}")
     if not rest or rest[0] == "-" or (rest[0] in ("-m", "-c") and len(rest) == 1):
-        raise UserError("COMMAND: python is given no script; write for example: python train.py")
+        raise UserError("COMMAND: python without a script; for example: python train.py")
     if rest[0] == "-c":
-        raise UserError("COMMAND: python -c is not played; put the code into a file")
+        raise UserError("COMMAND: python -c is not supported; put the code into a file")
     if rest[0] == "-m":
         return _by_launcher(rest, part) or Launch(PLAIN, Script(Kind.MODULE, rest[1], tuple(rest[2:])))
     return Launch(PLAIN, find_script(rest[0], rest[1:]))
@@ -136,7 +136,7 @@ def _of_torchrun(args: Any, arguments: Sequence[str], part: Part) -> Launch:
     if _names(arguments, "nnodes"):
         most = str(args.nnodes).rpartition(":")[2]
         if not most.isdecimal():
-            raise UserError(f"COMMAND: torchrun: --nnodes {args.nnodes} is no number of nodes")
+            raise UserError(f"COMMAND: torchrun: --nnodes {args.nnodes} is not a number of nodes")
         nodes = (f"--nnodes {args.nnodes}", int(most))
     script = _script("torchrun", args, args.training_script, args.training_script_args, part)
     return Launch("torchrun", script, processes, nodes)
@@ -153,7 +153,7 @@ def _script(launcher: str, args: Any, target: str, arguments: Sequence[str], par
     if args.no_python:
         inner = _read(Path(target).name, target, list(arguments), part)
         if inner.launcher != PLAIN:
-            raise UserError(f"COMMAND: {launcher} starts {inner.launcher}: one launcher within another is not read")
+            raise UserError(f"COMMAND: {launcher} starts {inner.launcher}: nested launchers are not supported")
         return inner.script
     return find_script(target, arguments)
 
@@ -218,9 +218,7 @@ def _accelerate(arguments: Sequence[str], part: Part) -> Launch:
         if machines > 1 or total > 1:
             nodes = (f"--num_machines {machines}", machines)
     if args.cpu or getattr(args, "use_cpu", False):
-        raise UserError(
-            "COMMAND: accelerate launch: it is told to train on the CPU, of which there is nothing to emulate"
-        )
+        raise UserError("COMMAND: accelerate launch: configured for CPU training; nothing to emulate")
     script = _script("accelerate launch", args, args.training_script, args.training_script_args, part)
     return Launch("accelerate launch", script, processes, nodes, _added(environment))
 
@@ -242,7 +240,7 @@ def _parsed(launcher: str, parse: Callable[..., Any], arguments: list[str]) -> A
     except SystemExit as left:
         lines = [line.strip() for line in said.getvalue().splitlines() if line.strip()]
         if not left.code:
-            raise UserError(f"COMMAND: {launcher}: it only prints its help; give it a script") from None
+            raise UserError(f"COMMAND: {launcher}: prints its help only; give it a script") from None
         raise UserError(f"COMMAND: {lines[-1] if lines else launcher}") from None
 
 

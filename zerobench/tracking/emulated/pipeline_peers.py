@@ -43,8 +43,8 @@ class StagesBefore:
         engine = self._engine
         if engine.is_pipe_partitioned:
             raise NotImplementedError(
-                "zerobench emulate: a pipeline whose activations are divided among ranks that cut its layers can be"
-                " played as its first stage alone: --ranks 0"
+                "zerobench emulate: with activations partitioned over tensor-parallel ranks, only the "
+                "first pipeline stage can be emulated: --ranks 0"
             )
         sent = _passed_on(engine, _on_meta(self._batch()[0]))
         if isinstance(sent, torch.Tensor):
@@ -63,8 +63,8 @@ class StagesBefore:
         own = engine.data_iterator if engine.is_last_stage() else self._iterator
         if own is None:
             raise RuntimeError(
-                "zerobench emulate: what comes to this stage of the pipeline can only be told from a batch, and the"
-                " script gives it none; play the first or the last stage: --ranks 0,last"
+                "zerobench emulate: the input of this pipeline stage needs a batch, which the script "
+                "does not give it; emulate the first or the last stage: --ranks 0,last"
             )
         batch = next(own)
         if engine.is_last_stage():  # which loads it, labels and all

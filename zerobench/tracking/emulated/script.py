@@ -35,7 +35,7 @@ def find_script(target: str, arguments: Sequence[str]) -> Script:
     """The script in the file `target`. Raises UserError: it is not there, or is no Python."""
     path = Path(target)
     if not path.exists():
-        raise UserError(f"COMMAND: {target}: there is no such script")
+        raise UserError(f"COMMAND: {target}: no such script")
     if path.is_dir() and not (path / "__main__.py").is_file():
         raise UserError(f"COMMAND: {target}: a folder without __main__.py cannot be run")
     return Script(Kind.FILE, target, tuple(arguments))

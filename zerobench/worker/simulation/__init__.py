@@ -26,7 +26,7 @@ def use_cpu() -> None:
     shortcuts.install()
 
 
-def use_gpu(gpu: Any, count_flops: Callable[[int], None], compute_capability: str | None = None) -> None:
+def use_gpu(gpu: Any, count_flops: Callable[[int, bool], None], compute_capability: str | None = None) -> None:
     """Simulate a GPU: a device of its own, an accelerator that drives it, fused attention.
 
     `gpu` tells what the accelerator must know (accelerator.SimulatedGpu).

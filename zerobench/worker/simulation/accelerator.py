@@ -15,6 +15,7 @@ import torch
 from deepspeed.accelerator.abstract_accelerator import DeepSpeedAccelerator
 from deepspeed.accelerator.cpu_accelerator import CPU_Accelerator
 
+from zerobench.timing.trace import Waits
 from zerobench.worker.simulation import streams
 from zerobench.worker.simulation.device import DEVICE
 
@@ -62,6 +63,10 @@ class SimulatedAccelerator(CPU_Accelerator):  # type: ignore[misc] # DeepSpeed p
     def is_synchronized_device(self) -> bool:
         """A GPU is not."""
         return False
+
+    def synchronize(self, _device_index: int | None = None) -> None:
+        """Done."""
+        streams.tell(Waits(None, None))
 
     def use_host_timers(self) -> bool:
         """Device events take no time here."""

@@ -26,7 +26,7 @@ class SimulatedRows(DeviceRows):
         self._replay()
         self._allocator.reset_peaks()
 
-    def note(self, step: StepKind, phase: Phase) -> None:
+    def note(self, step: StepKind, phase: Phase, peak_occupied_bytes: int | None = None) -> None:  # noqa: ARG002 -- as promised
         """Bring the model up to date and keep its figures."""
         self._replay()
         allocator = self._allocator

@@ -27,9 +27,12 @@ _FLASH_MULTIPLE = 8
 _HALF = (torch.float16, torch.bfloat16)
 _LARGEST_HEAD = 256
 """Of cuDNN and flash."""
+_MOST_SEQUENCES = 65_535
+"""torch asks cuDNN for no more, and flash, which it takes then, has no grid for them."""
 _CUDNN_MAJORS = (9, 10)
 """Compute capabilities on which torch prefers cuDNN's kernel (check_prefer_cudnn_attention)."""
-_count: list[Callable[[int], None]] = []
+_count: list[Callable[[int, bool], None]] = []
+"""Hears of FLOPs, and whether they are of the backward pass."""
 _prefers_cudnn = [False]
 _textbook = torch._scaled_dot_product_attention_math
 
@@ -43,7 +46,7 @@ class Kernel(Enum):
     TEXTBOOK = auto()
 
 
-def install(count_flops: Callable[[int], None], compute_capability: str | None = None) -> None:
+def install(count_flops: Callable[[int, bool], None], compute_capability: str | None = None) -> None:
     """Put the stand-in where models look for the function, for the rest of the process."""
     _count[:] = [count_flops]
     _prefers_cudnn[:] = [compute_capability is not None and int(compute_capability.split(".")[0]) in _CUDNN_MAJORS]
@@ -63,6 +66,8 @@ def _attention(
     kernel = _choice(query, key, attn_mask is not None)
     if kernel is Kernel.TEXTBOOK:
         return _textbook(query, key, value, attn_mask, dropout_p, is_causal, scale=scale, enable_gqa=enable_gqa)[0]
+    if kernel is Kernel.FLASH and query.shape[0] > _MOST_SEQUENCES:
+        raise RuntimeError(f"CUDA error: invalid configuration argument: attention over {query.shape[0]:,} sequences")
     dim = query.shape[-1]
     if kernel is Kernel.FLASH and dim % _FLASH_MULTIPLE:
         added = _FLASH_MULTIPLE - dim % _FLASH_MULTIPLE
@@ -75,7 +80,7 @@ def _choice(query: torch.Tensor, key: torch.Tensor, has_mask: bool) -> Kernel:
     """The kernel that torch would choose, for values of the same head size."""
     dim, is_half = query.shape[-1], query.dtype in _HALF
     if is_half and dim <= _LARGEST_HEAD:
-        if _prefers_cudnn[0] and dim % _FLASH_MULTIPLE == 0:
+        if _prefers_cudnn[0] and dim % _FLASH_MULTIPLE == 0 and query.shape[0] <= _MOST_SEQUENCES:
             return Kernel.CUDNN
         if not has_mask:
             return Kernel.FLASH
@@ -104,7 +109,7 @@ class _FusedAttention(torch.autograd.Function):
         ctx.save_for_backward(query, key, value, output, logsumexp, *random_state, *kept)
         ctx.kernel = kernel
         if not is_kept():
-            _count[0](sdpa_flop_count(query.shape, _expanded(key, heads), _expanded(value, heads)))
+            _count[0](sdpa_flop_count(query.shape, _expanded(key, heads), _expanded(value, heads)), False)
         ctx.dim = dim
         return output
 
@@ -114,7 +119,7 @@ class _FusedAttention(torch.autograd.Function):
         query, key, value, *_ = ctx.saved_tensors
         heads = query.shape[1]
         shapes = query.shape, _expanded(key, heads), _expanded(value, heads)
-        _count[0](sdpa_backward_flop_count(gradient.shape, *shapes))
+        _count[0](sdpa_backward_flop_count(gradient.shape, *shapes), True)
         if ctx.kernel is Kernel.CUDNN:
             gradients = _like(query), _like(key), _like(value)
             working = [query.new_empty(_cudnn_workspace(query), dtype=torch.float32)]

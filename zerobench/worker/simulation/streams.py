@@ -5,32 +5,52 @@ That is what the caching allocator asks: blocks that were given out on one strea
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
+from zerobench.timing.trace import Item, Recorded, Waits
+
 _numbers = count()
+_events = count()
+_listeners: list[Callable[[Item], None]] = []
+
+
+def listen(listener: Callable[[Item], None]) -> None:
+    """Let `listener` hear what waits for what."""
+    _listeners[:] = [listener]
+
+
+def tell(item: Item) -> None:
+    """To whom it may concern."""
+    for listener in _listeners:
+        listener(item)
 
 
 class Stream:
-    """Everything is done at once, so there is nothing to wait for."""
+    """Everything is done at once, so there is nothing to wait for; who would wait is told."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
         self.number = next(_numbers)
 
     def synchronize(self) -> None:
         """Done."""
+        self.record_event().synchronize()
 
-    def wait_stream(self, _other: Any) -> None:
+    def wait_stream(self, other: Stream) -> None:
         """Done."""
+        self.wait_event(other.record_event())
 
-    def wait_event(self, _event: Any) -> None:
+    def wait_event(self, event: Event) -> None:
         """Done."""
+        event.wait(self)
 
-    def record_event(self, event: Any = None) -> Any:
+    def record_event(self, event: Event | None = None) -> Event:
         """An event that has happened."""
-        return event or Event()
+        event = event or Event()
+        event.record(self)
+        return event
 
     def query(self) -> bool:
         """Done."""
@@ -41,16 +61,22 @@ class Event:
     """It has happened."""
 
     def __init__(self, *_: Any, **__: Any) -> None:
-        """Any event."""
+        self._number: int | None = None
 
-    def record(self, _stream: Any = None) -> None:
+    def record(self, stream: Stream | None = None) -> None:
         """Done."""
+        self._number = next(_events)
+        tell(Recorded((stream or current()).number, self._number))
 
-    def wait(self, _stream: Any = None) -> None:
+    def wait(self, stream: Stream | None = None) -> None:
         """Done."""
+        if self._number is not None:
+            tell(Waits((stream or current()).number, self._number))
 
     def synchronize(self) -> None:
         """Done."""
+        if self._number is not None:
+            tell(Waits(None, self._number))
 
     def query(self) -> bool:
         """Done."""

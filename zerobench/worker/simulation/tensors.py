@@ -26,11 +26,16 @@ from torch.utils.flop_counter import flop_registry
 from zerobench.memory.storages import is_wrapper
 from zerobench.worker.simulation.answers import answer
 from zerobench.worker.simulation.collectives import KINDS, message
+from zerobench.worker.simulation.costs import Cost, Where, cost_of
+from zerobench.worker.simulation.device import DEVICE
 from zerobench.worker.simulation.memo import Make, NoKeyError, key_of, may_remember, recipe
 
 _DATA: Any = torch.Tensor.data
 _DEVICE = torch.ops.prim.device.default
 _ITEM = torch.ops.aten._local_scalar_dense.default
+_WAIT = torch.ops._c10d_functional.wait_tensor.default
+_VALUE = Cost(Where.DOWN, blocks=True)
+"""Of a number that the host asks the device for."""
 
 Observer = Callable[[Any], None]
 """Called with each operation's result."""
@@ -42,10 +47,13 @@ class SimulatedTensors(FakeTensorMode):
     def __init__(self, count_flops: Callable[[int], None]) -> None:
         super().__init__(allow_non_fake_inputs=True)
         self.observer: Observer | None = None
-        self.listener: Callable[[str, int, int, int | None], None] | None = None
+        self.listener: Callable[[str, int, int, int | None], Callable[[], None] | None] | None = None
         """Hears of collectives that reach no process group (collectives.py)."""
+        self.charge: Callable[[Cost], None] | None = None
+        """Hears what each operation costs."""
+        self._under_way: list[Callable[[], None]] = []
         self._count_flops = count_flops
-        self._memo: dict[tuple[Any, ...], Make] = {}
+        self._memo: dict[tuple[Any, ...], tuple[Make, Cost | None]] = {}
         self.workspaces: dict[str, FakeTensor] = {}
         self._workspace: tuple[torch.device, int] | None = None
         self._working = False
@@ -56,6 +64,8 @@ class SimulatedTensors(FakeTensorMode):
         if func is _DEVICE:
             return torch.device("meta") if self.in_kernel_invocation else args[0].fake_device
         if func is _ITEM and args[0].constant is None:
+            if args[0].fake_device.type == DEVICE:
+                self._charge(_VALUE)
             return _as_type(answer(), args[0].dtype)
         if any(map(is_wrapper, types)):  # it comes again for what is inside
             return NotImplemented
@@ -69,8 +79,19 @@ class SimulatedTensors(FakeTensorMode):
             self._count_flops(formula(*args, **(kwargs or {}), out_val=out))
             self._note_product(out)
         if func in KINDS and self.listener is not None:
-            self.listener(*message(func, args, out))
+            waited = self.listener(*message(func, args, out))
+            self._under_way += [] if waited is None else [waited]
+        elif func is _WAIT:
+            while self._under_way:
+                self._under_way.pop(0)()
         return out
+
+    def _cost(self, func: Any, args: Any, kwargs: Any, out: Any) -> Cost | None:
+        return None if self.charge is None else cost_of(func, args, kwargs, out)
+
+    def _charge(self, cost: Cost | None) -> None:
+        if cost is not None and self.charge is not None:
+            self.charge(cost)
 
     def keep_workspaces(self, device: torch.device, nbytes: int) -> None:
         """Let the first matrix product on each of torch's threads take a workspace of `nbytes`, as cuBLAS does.
@@ -101,16 +122,21 @@ class SimulatedTensors(FakeTensorMode):
         tensors: list[FakeTensor] = []
         try:
             key = key_of(func, args, kwargs, tensors)
-            make = self._memo.get(key)
+            known = self._memo.get(key)
         except (NoKeyError, TypeError):  # a value that counts, or an argument that has no hash
-            return self._work_out(func, types, args, kwargs)
-        if make is not None:
-            return make(tensors)
+            out = self._work_out(func, types, args, kwargs)
+            self._charge(self._cost(func, args, kwargs, out))
+            return out
+        if known is not None:
+            self._charge(known[1])
+            return known[0](tensors)
         out = self._work_out(func, types, args, kwargs)
+        cost = self._cost(func, args, kwargs, out)
+        self._charge(cost)
         if may_remember(func):
             made = recipe(out, tensors)
             if made is not None:
-                self._memo[key] = made
+                self._memo[key] = made, cost
         return out
 
 

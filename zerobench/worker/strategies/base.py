@@ -53,7 +53,7 @@ class Job:
     fill_weights: Callable[[torch.nn.Module], None]
     """Sets the initial weights of a model, partitioned or not."""
 
-    heard: Callable[[str, int, int], None] = field(default=lambda _kind, _group_size, _message_bytes: None)
+    heard: Callable[[str, int, int], object] = field(default=lambda _kind, _group_size, _message_bytes: None)
     """Hears of what a strategy itself sends and receives: its kind, ranks of the group, bytes."""
 
     norms: GradNorms = field(default_factory=GradNorms)

@@ -53,8 +53,8 @@ class Horovod(TorchLoop):
             op=hvd.Average,
         )
         self._optimizer = self._hooked
-        buffer = f"Horovod's fusion buffer, up to {self._fusion_bytes:,} bytes, is allocated by a thread of its own"
-        self.notes = [f"{buffer}: it is among the reduce buffers where torch's allocator is watched, else in no row"]
+        buffer = f"Horovod's fusion buffer, up to {self._fusion_bytes:,} bytes, is allocated by a separate thread"
+        self.notes = [f"{buffer}: counted in reduce_buffers where torch's allocator is watched, otherwise not"]
 
     def step(self, micro_batches: Sequence[torch.Tensor], learning_rate: float, phases: Phases) -> torch.Tensor:
         """Accumulate over the micro-batches, wait for the averages of the last one's gradients, update once."""

@@ -184,7 +184,7 @@ class Worker(_Side):
     def _gradients(self) -> Iterator[tuple[torch.nn.Parameter, torch.Tensor]]:
         for parameter in self._sent:
             if parameter.grad is None:
-                raise RuntimeError("a parameter got no gradient, and parameter-server sends one for each")
+                raise RuntimeError("a parameter has no gradient; parameter-server needs one for each")
             yield parameter, parameter.grad.contiguous()
 
     @torch.no_grad()

@@ -43,7 +43,6 @@ class StageOptimizer:
         for group in self.inner.param_groups:
             group["lr"] = learning_rate
 
-    @torch.no_grad()
     def step(self) -> None:
         """Update; the gradients are let go."""
         start = time.perf_counter()

@@ -46,10 +46,7 @@ _THREADS = 1
 
 _backward: Any = dist_autograd.backward  # type: ignore[attr-defined] # not exported by name
 
-_RECEIVED = (
-    "rpc-pipeline: what RPC has received has a name from when the stage takes it up; what waits behind other "
-    "micro-batches is until then unattributed"
-)
+_RECEIVED = "rpc-pipeline: received tensors are unattributed until the stage takes them up"
 
 
 class RpcPipeline(Strategy):

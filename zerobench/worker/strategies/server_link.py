@@ -20,7 +20,7 @@ _TOKEN_TAG = 1
 class Link:
     """One side of it. `heard` is told of every tensor that is sent or received."""
 
-    def __init__(self, backend: str, synchronize: Callable[[], None], heard: Callable[[str, int, int], None]) -> None:
+    def __init__(self, backend: str, synchronize: Callable[[], None], heard: Callable[[str, int, int], object]) -> None:
         self._tokens = dist.new_group(backend="gloo") if backend == "nccl" else None
         self._synchronize = synchronize
         self._heard = heard

@@ -50,7 +50,7 @@ class EmulatedWorld(DevicelessWorld):
         properties: Any = torch.cuda.get_device_properties(device)
         gpu = self.trial.prediction.gpu
         if gpu is None or find_gpu(properties.name) != find_gpu(gpu):
-            raise RuntimeError(f"prediction.gpu: {gpu!r} was to be emulated, and torch finds {properties.name!r}")
+            raise RuntimeError(f"prediction.gpu: {gpu!r} should be emulated, but torch finds {properties.name!r}")
         return Device(device, gpu, None, "nccl")
 
     def join(self, rank: Rank, device: Device) -> None:
@@ -136,6 +136,6 @@ class EmulatedCounter(HearingCounter):
 def no_values() -> str:
     """What a reader of an emulated rank's figures must know."""
     return (
-        f"emulated: torch {torch.__version__} built for CUDA {torch.version.cuda}; no value is computed, so that there "
-        "are no losses and no times"
+        f"emulated: torch {torch.__version__} built for CUDA {torch.version.cuda}; no values are "
+        "computed: no losses, no times"
     )

@@ -16,8 +16,9 @@ from torch.testing._internal.distributed.fake_pg import FakeStore
 
 BACKEND = "instant"
 
-Listener = Callable[[str, int, int, int | None], None]
-"""Hears of each collective: its kind, the size of its group, the bytes of its whole message, the group's nodes."""
+Listener = Callable[[str, int, int, int | None], Callable[[], None] | None]
+"""Hears of each collective: its kind, the size of its group, the bytes of its whole message, the group's nodes. It may
+give what is to be called where somebody waits for it."""
 
 _listeners: list[Listener] = []
 _ranks_per_node = [1]
@@ -39,9 +40,15 @@ def _create(_store: Any, rank: int, world_size: int, _timeout: Any) -> InstantGr
 class _Done(dist.Work):
     """A collective that is over, with its tensors for those who ask for them by a future (DDP's reducer)."""
 
-    def __init__(self, results: list[torch.Tensor], inputs: Sequence[torch.Tensor] = ()) -> None:
+    def __init__(
+        self,
+        results: list[torch.Tensor],
+        inputs: Sequence[torch.Tensor] = (),
+        waited: Sequence[Callable[[], None]] = (),
+    ) -> None:
         super().__init__()
         self._results = results
+        self.waited = list(waited)
         self._inputs = [tensor for tensor in inputs if tensor.device.type != "cpu"]
         """NCCL's work keeps them until somebody waits for it, since another stream reads them
         (c10d/ProcessGroupNCCL.cpp, `stashed_for_allocator_safety_`)."""
@@ -67,6 +74,8 @@ class _Done(dist.Work):
 
     def synchronize(self) -> None:
         self._inputs.clear()
+        while self.waited:
+            self.waited.pop(0)()
 
 
 # torch's stubs overload these methods with signatures that no release calls alone.
@@ -107,9 +116,8 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
     def _heard(
         self, kind: str, message_bytes: int, results: list[torch.Tensor], inputs: Sequence[torch.Tensor] = ()
     ) -> _Done:
-        for listener in _listeners:
-            listener(kind, self._world_size, message_bytes, self.num_nodes())
-        return _Done(results, inputs)
+        heard = [listener(kind, self._world_size, message_bytes, self.num_nodes()) for listener in _listeners]
+        return _Done(results, inputs, [waited for waited in heard if waited is not None])
 
     def allreduce(self, tensors: list[torch.Tensor], *_: Any, **__: Any) -> Any:
         """Each keeps its own."""
@@ -151,9 +159,8 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], *_: Any, **__: Any
     ) -> Any:
         """The same for several."""
-        for output, own in zip(outputs, inputs, strict=True):
-            self._allgather_base(output, own)
-        return _Done(outputs, inputs)
+        parts = [self._allgather_base(output, own) for output, own in zip(outputs, inputs, strict=True)]
+        return _Done(outputs, inputs, [waited for part in parts for waited in part.waited])
 
     all_gather_single_coalesced = allgather_into_tensor_coalesced
 
@@ -183,9 +190,8 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
         self, outputs: list[torch.Tensor], inputs: list[torch.Tensor], *_: Any, **__: Any
     ) -> Any:
         """The same for several."""
-        for output, whole in zip(outputs, inputs, strict=True):
-            self._reduce_scatter_base(output, whole)
-        return _Done(outputs, inputs)
+        parts = [self._reduce_scatter_base(output, whole) for output, whole in zip(outputs, inputs, strict=True)]
+        return _Done(outputs, inputs, [waited for part in parts for waited in part.waited])
 
     reduce_scatter_single_coalesced = reduce_scatter_tensor_coalesced
 

@@ -12,6 +12,7 @@ from contextlib import contextmanager
 
 import torch
 
+from zerobench.emulator.inside import kernels
 from zerobench.memory.allocator_settings import settings_notes
 from zerobench.memory.caching_allocator import pinned_block_bytes
 from zerobench.memory.cuda import AllocatorTotals
@@ -25,13 +26,19 @@ from zerobench.records import Category
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.overheads import workspace_of
 from zerobench.spec.trial import TrialSpec
+from zerobench.timing.trace import Copied, Host, Item
 from zerobench.worker import simulation
+from zerobench.worker.simulation import streams
 from zerobench.worker.simulation.allocator import SimulatedRows
+from zerobench.worker.simulation.costs import Cost, Where
 from zerobench.worker.simulation.storages import SimulatedCounter
 from zerobench.worker.simulation.tensors import SimulatedTensors
 from zerobench.worker.worlds import instant_group
 from zerobench.worker.worlds.deviceless import DevicelessWorld
 from zerobench.worker.worlds.solo import join_alone
+
+_SMALL_BYTES = 1 << 16
+"""Of host work that takes no time to speak of: step counters, a norm."""
 
 
 class SimulatedWorld(DevicelessWorld):
@@ -48,14 +55,42 @@ class SimulatedWorld(DevicelessWorld):
     def open_device(self, rank: Rank) -> Device:
         """The simulated GPU, or the CPU for comparison with CPU runs."""
         gpu = self.trial.prediction.gpu
+        self._record_order()
         if gpu is None:
             simulation.use_cpu()
             return Device(torch.device("cpu"), "cpu", None, instant_group.BACKEND)
         known = find_gpu(gpu)
-        simulation.use_gpu(self, self.traffic.add_flops, None if known is None else known.compute_capability)
+        simulation.use_gpu(self, self._attention_flops, None if known is None else known.compute_capability)
         device = torch.device(simulation.DEVICE, 0)
         self._tensors.keep_workspaces(device, workspace_of(gpu).workspace_bytes)
         return Device(device, gpu, None, instant_group.BACKEND)
+
+    def _record_order(self) -> None:
+        """Take down the order in which the steady step issues its work."""
+        self.traffic.record_order(streams.current_number)
+        self._tensors.charge = self._charge
+        streams.listen(self._issue)
+        kernels.listen(self._issue)
+
+    def _issue(self, item: Item) -> None:
+        if self.traffic.issued is not None:
+            self.traffic.issued.add(item)
+
+    def _attention_flops(self, flops: int, is_backward: bool) -> None:
+        self.traffic.add_flops(flops)
+        if self.traffic.issued is not None:
+            self.traffic.issued.attention(streams.current_number(), flops, is_backward=is_backward)
+
+    def _charge(self, cost: Cost) -> None:
+        issued, stream = self.traffic.issued, streams.current_number()
+        if issued is None:
+            return
+        if cost.where is Where.DEVICE or self.trial.prediction.gpu is None:
+            issued.kernel(stream, cost.product, cost.moved_bytes, cost.times)
+        elif cost.where is not Where.HOST:
+            issued.add(Copied(stream, cost.where is Where.UP, cost.moved_bytes, cost.blocks))
+        elif cost.moved_bytes > _SMALL_BYTES:
+            issued.add(Host(cost.moved_bytes))
 
     @property
     def capacity_bytes(self) -> int:
@@ -63,7 +98,7 @@ class SimulatedWorld(DevicelessWorld):
         gpu = self.trial.prediction.gpu
         known = None if gpu is None else find_gpu(gpu)
         if known is None or known.memory_bytes is None:
-            raise RuntimeError(f"prediction.gpu: the catalogue has no memory size of {gpu!r}")
+            raise RuntimeError(f"prediction.gpu: the catalogue has no memory size for {gpu!r}")
         return known.memory_bytes
 
     @property

@@ -1,6 +1,7 @@
 "use strict";
 // What a mark says (its aria-label) beside the pointer or, by the arrow keys, beside the mark; buttons that copy; tables
-// that a click on a head sorts. Without this script the page lacks these three and nothing else.
+// that a click on a head sorts; a click on a mark that leads to its trial's row. Without this script the page lacks these
+// four and nothing else.
 (() => {
   const tip = document.getElementById("tip");
   const marksOf = (svg) => [...svg.querySelectorAll(".role-mark [aria-label]")];
@@ -44,6 +45,18 @@
       show(mark, box.left + box.width / 2, box.top);
     });
   }
+  const rows = [...document.querySelectorAll("section[aria-labelledby=trials] tbody tr")];
+  const rowOf = (said) => {
+    const names = (row) => [",", ":"].some((end) => said.startsWith(row.cells[0].textContent + end));
+    return rows.filter(names).sort((a, b) => b.cells[0].textContent.length - a.cells[0].textContent.length)[0];
+  };
+  addEventListener("click", (event) => {
+    const mark = event.target instanceof Element && event.target.closest("figure .role-mark [aria-label]");
+    const row = mark && rowOf(mark.getAttribute("aria-label").replace(/^! /, ""));
+    if (!row) return;
+    for (const other of rows) other.classList.toggle("found", other === row);
+    row.scrollIntoView({ block: "center" });
+  });
   const number = (text) => (/^[-+]?[\d.,]+( ?%)?$/.test(text) ? parseFloat(text.replaceAll(",", "")) : NaN);
   const sort = (table, head) => {
     const ascending = head.getAttribute("aria-sort") !== "ascending";

@@ -1,0 +1,47 @@
+"""What tensors hold is told by what for, by module and by place of birth; each sums to what was seen."""
+
+from __future__ import annotations
+
+import torch
+
+from zerobench.memory.held import UNSEEN, Held
+from zerobench.memory.sites import Site
+from zerobench.records import Category
+
+CPU = "cpu"
+
+
+class Block(torch.nn.Module):
+    """A module of nobody's library around torch's own."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.inner = torch.nn.Sequential(torch.nn.Linear(3, 5))
+        self.scale = torch.nn.Parameter(torch.ones(2))
+
+
+def test_bytes_are_counted_by_category_by_site_and_by_the_module_where_one_is_known() -> None:
+    held = Held()
+    held.add(10, Category.ACTIVATIONS, Site("autograd:MulBackward0", None, on_host=False, module="Mlp"))
+    held.add(5, Category.ACTIVATIONS, Site("autograd:MulBackward0", None, on_host=False))
+    held.add(2, Category.PARAMETERS, None)
+    assert held.by_category == {Category.ACTIVATIONS: 15, Category.PARAMETERS: 2}
+    assert held.by_site == {"backward of MulBackward0": 15, UNSEEN: 2}
+    assert held.by_module == {"Mlp": 10}
+
+
+def test_weights_and_gradients_on_a_device_go_to_the_nearest_module_that_is_not_torchs() -> None:
+    model, held = torch.nn.Module(), Held()
+    model.block, model.head = Block(), torch.nn.Linear(5, 7, bias=False)
+    model.block.scale.grad = torch.ones(2)
+    held.add_states(model, "cuda")
+    assert held.by_module == {}
+    held.add_states(model, CPU)
+    assert held.by_module == {"Block": 4 * (3 * 5 + 5 + 2 + 2), "Module": 4 * 5 * 7}
+
+
+def test_of_a_partitioned_weight_this_ranks_part_counts() -> None:
+    block, held = Block(), Held()
+    block.scale.ds_tensor = torch.ones(1)  # type: ignore[attr-defined] # as stage 3 says it
+    held.add_states(block, CPU)
+    assert held.by_module == {"Block": 4 * (3 * 5 + 5 + 1)}

@@ -1,0 +1,35 @@
+"""The chart of streams over the expected step."""
+
+from __future__ import annotations
+
+from pathlib import Path
+
+import pytest
+
+from tests.report.sample_run import write_run
+from tests.timing.predicted_trials import predicted, traced
+from zerobench import store
+from zerobench.report.charts import step_streams
+from zerobench.report.figures.predicted_speed import predicted_timeline
+from zerobench.report.figures.runs import run_figures
+
+
+def test_lanes_of_trials_with_a_trace_are_drawn_and_told_in_seconds(tmp_path: Path) -> None:
+    trial = traced(predicted(num_nodes=4))
+    run = store.load_run(write_run(tmp_path / "run", [trial, predicted()], samples=False).path)
+    found = step_streams.figure(run_figures([run]))
+    step = predicted_timeline(trial)
+    assert found is not None
+    assert step is not None
+    told = found.table.set_index("what")["share"].str.rstrip("%").astype(float)
+    assert told.index[0] == "whole step"
+    assert told["exposed"] == pytest.approx(100 * sum(step.exposed().values()) / step.step_s, abs=0.1)
+    assert told["products"] + told["attention"] + told["elementwise"] + told["update"] == pytest.approx(
+        told["compute"], abs=0.3
+    )
+    assert "exposed: 0 s to" in found.svg, "the first gather, which nothing runs beside"
+
+
+def test_a_run_without_a_trace_has_no_such_chart(tmp_path: Path) -> None:
+    run = store.load_run(write_run(tmp_path / "run", [predicted()], samples=False).path)
+    assert step_streams.figure(run_figures([run])) is None

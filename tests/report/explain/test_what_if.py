@@ -1,0 +1,54 @@
+"""What a predicted step would take on other hardware."""
+
+from __future__ import annotations
+
+import pytest
+
+from tests.report.sample_run import completed_trial, spec
+from tests.timing.predicted_trials import predicted, traced
+from zerobench.errors import UserError
+from zerobench.report.explain.passage import as_text
+from zerobench.report.explain.what_if import what_if_passage
+
+TRIAL = traced(predicted(num_nodes=4))
+
+
+def seconds(asked: str) -> tuple[float, float]:
+    figures = what_if_passage(TRIAL, asked).figures["what_if"]
+    return figures["expected_step_s"], figures["changed_step_s"]
+
+
+@pytest.mark.parametrize("asked", ["link=2x", "link=900GB/s", "gpu=B200 SXM", "gpu=h200,link=2x"])
+def test_faster_hardware_makes_the_step_shorter(asked: str) -> None:
+    now, then = seconds(asked)
+    assert then < now
+
+
+def test_a_slower_network_is_told_with_its_share() -> None:
+    now, then = seconds("network=0.1x")
+    assert then > 1.5 * now
+    words = as_text([what_if_passage(TRIAL, "network=0.1x")])
+    assert f"{100 * (then / now - 1):+.1f} %" in words
+    assert "exposed communication and copies" in " ".join(words.split())
+
+
+@pytest.mark.parametrize(
+    ("asked", "words"),
+    [
+        ("link", "is not a change"),
+        ("speed=2x", "choices: gpu, link"),
+        ("link=0x", "must be above 0"),
+        ("nvme=2x", "base rate unknown"),
+        ("link=fast", "is not a rate"),
+        ("gpu=abacus", "--what-if gpu.*abacus"),
+    ],
+)
+def test_what_is_no_change_is_one_line_with_the_choices(asked: str, words: str) -> None:
+    with pytest.raises(UserError, match=words) as found:
+        what_if_passage(TRIAL, asked)
+    assert "--what-if" in str(found.value)
+
+
+def test_of_a_measured_trial_no_time_is_expected() -> None:
+    with pytest.raises(UserError, match="no expected time for this trial"):
+        what_if_passage(completed_trial(spec("zero3")), "link=2x")

@@ -1,0 +1,178 @@
+"""Timelines of small steps, by hand, and what every timeline must keep to."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import replace
+from typing import Any
+
+import pytest
+
+from tests.timing.test_kernels import DEVICE
+from zerobench.timing.rates import kind_rates
+from zerobench.timing.replay import Pace, Timeline, replay
+from zerobench.timing.step import replayed
+from zerobench.timing.trace import (
+    Awaited,
+    Begins,
+    Copied,
+    Drained,
+    Drive,
+    Host,
+    Recorded,
+    Recorder,
+    StepTrace,
+    Waits,
+)
+
+PACE = Pace(
+    DEVICE,
+    slower=1.0,
+    launch_s=0.0,
+    byte_s={"forward": 1.0, "backward": 1.0, "step": 1.0},
+    call_s=lambda call: float(call.message_bytes),
+    copied_bytes_per_s=1.0,
+    host_bytes_per_s=1.0,
+    drive_bytes_per_s=1.0,
+)
+"""A byte of anything takes a second."""
+Write = Callable[[Recorder], Any]
+
+
+def played(*parts: Write, pace: Pace = PACE) -> Timeline:
+    found = replay(written(*parts), pace)
+    assert found is not None
+    return found
+
+
+def written(*parts: Write) -> StepTrace:
+    recorder = Recorder()
+    recorder.add(Begins("forward"))
+    for part in parts:
+        part(recorder)
+    trace = recorder.trace()
+    assert trace is not None
+    return trace
+
+
+def kernel(seconds: int, stream: int = 0) -> Write:
+    return lambda recorder: recorder.kernel(stream, moved_bytes=seconds)
+
+
+def call(seconds: int, stream: int = 0, kind: str = "all_gather") -> Write:
+    return lambda recorder: recorder.call(stream, kind, 8, 1, seconds)
+
+
+def item(what: Any) -> Write:
+    return lambda recorder: recorder.add(what)
+
+
+def test_a_collective_that_nobody_waits_for_runs_beside_the_kernels_after_it() -> None:
+    found = played(call(3), kernel(5), item(Awaited(0, 0)), kernel(2))
+    assert found.step_s == 7
+    assert found.exposed() == {"all_gather": 0}
+
+
+def test_what_a_stream_waits_for_and_no_kernel_covers_is_exposed() -> None:
+    found = played(kernel(1), call(3), kernel(2), item(Awaited(0, 0)), kernel(2))
+    assert found.step_s == 6
+    assert found.exposed() == {"all_gather": 1}
+    compute, exposed, _ = replayed(found, kind_rates("a100").model_copy(update={"contention": 0.5, "step_s": 0.0}))
+    assert compute == 5
+    assert exposed == 1 + 0.5 * 2, "half of what is hidden is lost all the same"
+
+
+def test_collectives_take_turns_on_the_links_and_begin_when_their_stream_has_come_to_them() -> None:
+    found = played(kernel(1), call(3), call(2, stream=1), item(Awaited(0, 1)), kernel(1))
+    assert [(one.start_s, one.end_s) for one in found.spans if one.lane == "communication"] == [(1, 4), (4, 6)]
+    assert found.step_s == 7
+
+
+def test_events_order_streams() -> None:
+    ordered = played(kernel(2), item(Recorded(0, 0)), kernel(3), item(Waits(1, 0)), kernel(2, stream=1))
+    assert ordered.spans[-1].start_s == 2
+    assert ordered.step_s == 5
+
+
+def test_the_host_issues_nothing_while_it_waits() -> None:
+    waiting = played(kernel(4), item(Recorded(0, 0)), item(Waits(None, 0)), kernel(1, stream=1))
+    assert waiting.step_s == 5
+    assert played(kernel(4), item(Waits(None, None)), kernel(1, stream=1)).step_s == 5
+    assert played(kernel(4), kernel(1, stream=1)).step_s == 4
+
+
+def test_small_kernels_wait_for_the_host_to_launch_them() -> None:
+    assert played(kernel(1), pace=replace(PACE, launch_s=3.0)).step_s == 3
+    assert played(kernel(5), kernel(1), pace=replace(PACE, launch_s=1.0)).step_s == 6
+
+
+def test_copies_share_a_direction_of_the_link_and_those_that_block_hold_the_host() -> None:
+    both = played(item(Copied(0, True, 3, False)), item(Copied(1, True, 3, False)), item(Copied(2, False, 4, False)))
+    assert both.step_s == 6
+    assert played(item(Copied(1, False, 3, True)), kernel(2)).step_s == 5
+    assert played(item(Copied(1, False, 3, False)), kernel(2)).step_s == 3
+    assert both.exposed() == {"to device": 6, "to host": 0}
+
+
+def test_updates_on_the_host_and_drives_take_their_time_beside_each_other() -> None:
+    found = played(item(Begins("step")), item(Drive(4, 2)), item(Host(3)), item(Drained()), item(Host(1)))
+    assert found.step_s == 5
+    assert found.passes_s == 0
+
+
+def test_nothing_is_said_where_a_rate_is_missing() -> None:
+    bare = replace(PACE, copied_bytes_per_s=None, host_bytes_per_s=None, drive_bytes_per_s=None)
+    for what in (Copied(0, True, 1, False), Host(1), Drive(1, 0)):
+        assert replay(written(item(what)), bare) is None
+
+
+@pytest.mark.parametrize("seed", range(20))
+def test_nothing_faster_ever_makes_a_step_slower(seed: int) -> None:
+    """Of any step: faster links, kernels, copies, host and drives, one at a time."""
+    drawn = random.Random(seed)  # noqa: S311 -- the same steps each time
+    trace, rates = written(*_drawn(drawn)), kind_rates("a100")
+
+    def total(pace: Pace) -> float:
+        found = replay(trace, pace)
+        assert found is not None
+        return sum(replayed(found, rates))
+
+    changes: list[dict[str, Any]] = [
+        {"call_s": lambda one: one.message_bytes / 2},
+        {"byte_s": dict.fromkeys(PACE.byte_s, 0.5)},
+        {"launch_s": 0.0},
+        {"copied_bytes_per_s": 2.0},
+        {"host_bytes_per_s": 2.0},
+        {"drive_bytes_per_s": 2.0},
+    ]
+    for changed in changes:
+        slow = replace(PACE, launch_s=0.2)
+        assert total(replace(slow, **changed)) <= total(slow) + 1e-9
+    found = replay(trace, PACE)
+    assert found is not None
+    assert found.step_s >= max(found.total_s("compute") / 3, found.total_s("communication"))
+
+
+def _drawn(drawn: random.Random) -> list[Write]:
+    parts, calls, events = [], 0, 0
+    for _ in range(60):
+        stream, size = drawn.randrange(3), drawn.randrange(1, 9)
+        match drawn.randrange(8):
+            case 0:
+                parts.append(call(size, stream))
+                calls += 1
+            case 1 if calls:
+                parts.append(item(Awaited(stream, drawn.randrange(calls))))
+            case 2:
+                parts.append(item(Recorded(stream, events)))
+                events += 1
+            case 3 if events:
+                parts.append(item(Waits(drawn.choice([0, 1, 2, None]), drawn.randrange(events))))
+            case 4:
+                parts.append(item(Copied(stream, drawn.random() < 0.5, size, drawn.random() < 0.3)))
+            case 5:
+                parts.append(item(drawn.choice([Host(size), Drive(size, 1), Drained()])))
+            case _:
+                parts.append(kernel(size, stream))
+    return parts

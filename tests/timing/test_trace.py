@@ -1,0 +1,65 @@
+"""A step's issue order as it is taken down and kept."""
+
+from __future__ import annotations
+
+import base64
+import zlib
+
+import pytest
+
+from zerobench.timing.trace import Awaited, Begins, Call, Copied, Host, Kernels, Recorder, Waits, Work, unpack
+
+
+def recorder() -> Recorder:
+    made = Recorder()
+    made.add(Begins("forward"))
+    for _ in range(2):
+        number = made.call(1, "all_gather", 8, 1, 1000)
+        made.kernel(0, (4, 5, 6))
+        made.kernel(0, (4, 5, 6), count=2)
+        made.kernel(0, moved_bytes=70)
+        made.attention(0, 80, is_backward=True)
+        made.add(Awaited(0, number))
+    made.add(Host(5))
+    made.add(Host(6))
+    made.add(Copied(0, True, 9, False))
+    made.add(Waits(None, None))
+    return made
+
+
+def test_kernels_between_two_waits_are_one_piece_of_work_and_equal_pieces_are_kept_once() -> None:
+    trace = recorder().trace()
+    assert trace is not None
+    assert trace.works == (Work((((4, 5, 6), 3),), (0, 80), 70, 4),)
+    assert [item for item in trace.items if isinstance(item, Kernels)] == [Kernels(0, 0), Kernels(0, 0)]
+    assert [item.message_bytes for item in trace.items if isinstance(item, Call)] == [1000, 1000]
+    assert Host(11) in trace.items
+
+
+def test_work_on_another_stream_is_another_piece() -> None:
+    made = Recorder()
+    made.kernel(0, moved_bytes=1)
+    made.kernel(1, moved_bytes=1)
+    made.kernel(0, moved_bytes=1)
+    trace = made.trace()
+    assert trace is not None
+    assert trace.items == (Kernels(0, 0), Kernels(1, 0), Kernels(0, 0))
+
+
+def test_a_trace_reads_back_as_it_was() -> None:
+    trace = recorder().trace()
+    assert trace is not None
+    assert unpack(trace.pack()) == trace
+    assert Recorder().trace() is None
+
+
+@pytest.mark.parametrize("text", ["no base64", base64.b64encode(b"not compressed").decode(), "", "eJyLjgUAARUAuQ=="])
+def test_what_is_no_trace_is_refused(text: str) -> None:
+    with pytest.raises(ValueError, match="no trace of a step"):
+        unpack(text)
+
+
+def test_no_trace_makes_memory_run_out() -> None:
+    bomb = base64.b64encode(zlib.compress(b"[" * (100 << 20), 9)).decode()
+    with pytest.raises(ValueError, match="no trace of a step"):
+        unpack(bomb)

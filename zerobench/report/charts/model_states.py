@@ -1,0 +1,135 @@
+"""Model states of one rank beside the terms of the ZeRO paper (arXiv 1910.02054, figure 1), in the paper's GB."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+from typing import Any
+
+import altair as alt
+
+from zerobench.report import palette
+from zerobench.report.charts.render import WIDTH, Mark, Specification, data, layered, svg
+from zerobench.report.charts.shown import doubt_sentence, evidence_sentence, most_telling, shown_sentence
+from zerobench.report.charts.words import ByteAxis, decimal_axis
+from zerobench.report.figure import Columns, Figure
+from zerobench.report.figures.runs import RunFigures
+from zerobench.report.figures.trial import TrialFigures
+from zerobench.report.tables.model_states import StatesRow, states_rows
+from zerobench.spec.roles import Role
+
+_KEY = "model-states"
+_ROW_HEIGHT, _LETTER = 24, 6.6
+_STATES = ("parameters", "gradients", "optimizer")
+
+
+@dataclass(frozen=True)
+class _Bar:
+    """The states of a trial's largest rank; a parameter server's apart from its workers'."""
+
+    one: TrialFigures
+    row: StatesRow
+
+    @property
+    def name(self) -> str:
+        return f"{self.one.marked_label}{': server' if self.row.states.role == Role.SERVER else ''}"
+
+
+def figure(runs: RunFigures) -> Figure | None:
+    """Parameters, gradients and optimizer states as bars, the paper's sum as an upright mark; None without any."""
+    held = {id(one): [_Bar(one, row) for row in states_rows(one)] for one in runs.figures}
+    known = [one for one in runs.figures if held[id(one)]]
+    if not known:
+        return None
+    shown = most_telling(known, lambda one: held[id(one)][0].row.states.total_bytes)
+    bars = [bar for one in shown for bar in held[id(one)]]
+    unit = decimal_axis(bar.row.states.total_bytes for bar in bars)
+    has_paper = any(bar.row.paper for bar in bars)
+    title = "Model states per rank" + (", beside the ZeRO paper" if has_paper else "")
+    caption = (
+        "Parameters and optimizer states after a step, gradients before it, on the rank with the most, device and host "
+        "together."
+        + (" Upright mark: the paper's sum, without padding." if has_paper else "")
+        + evidence_sentence(shown)
+        + doubt_sentence(shown)
+        + shown_sentence(len(shown), len(known))
+    )
+    return Figure(_KEY, title, caption, svg(_chart(bars, unit), _KEY, title), _table(bars, unit))
+
+
+def _chart(bars: Sequence[_Bar], unit: ByteAxis) -> Specification:
+    names = [bar.name for bar in bars]
+    largest = max(max(bar.row.states.total_bytes, bar.row.paper.total_bytes if bar.row.paper else 0) for bar in bars)
+    scale = alt.Scale(domain=[0, unit.of(largest) * 1.3], nice=False)
+    x = alt.X("start:Q", title=f"model states per rank ({unit.name})", scale=scale)
+    y = alt.Y("name:N", title=None, sort=None, scale=alt.Scale(domain=names, paddingInner=0.28))
+    colour = alt.Color(
+        "group:N",
+        title=None,
+        scale=alt.Scale(
+            domain=[palette.CATEGORY_NAMES[group] for group in _STATES],
+            range=[palette.category_colour(group) for group in _STATES],
+        ),
+        legend=alt.Legend(symbolType="square", offset=24),
+    )
+    parts = alt.Chart(data([part for bar in bars for part in _parts(bar, unit)])).mark_bar(
+        stroke="var(--paper)", strokeWidth=0.7
+    )
+    layers: list[Mark] = [
+        parts.encode(x=x, x2=alt.X2("end:Q"), y=y, color=colour, description=alt.Description("said:N")),
+        *_ends(bars, unit, y),
+    ]
+    return layered(layers, WIDTH - min(340.0, _LETTER * max(map(len, names))) - 24, _ROW_HEIGHT * len(names))
+
+
+def _parts(bar: _Bar, unit: ByteAxis) -> list[dict[str, Any]]:
+    """The three states, end to end; what is not there is left out."""
+    found, end = [], 0
+    for group in _STATES:
+        size: int = getattr(bar.row.states, f"{group}_bytes")
+        if size:
+            group_name = palette.CATEGORY_NAMES[group]
+            said = f"{bar.name}, {group_name}: {unit.label(size)} {unit.name}"
+            place = {"start": unit.of(end), "end": unit.of(end + size)}
+            found.append({"name": bar.name, "group": group_name, "said": said, **place})
+        end += size
+    return found
+
+
+def _ends(bars: Sequence[_Bar], unit: ByteAxis, y: alt.Y) -> list[Mark]:
+    """Each sum in figures behind its bar, and the paper's as a mark where the paper speaks of the strategy."""
+    sums = [
+        {"name": bar.name, "at": unit.of(max(bar.row.states.total_bytes, paper or 0)), "text": _sums(bar, unit)}
+        for bar in bars
+        for paper in [bar.row.paper and bar.row.paper.total_bytes]
+    ]
+    marks = [
+        {
+            "name": bar.name,
+            "at": unit.of(paper.total_bytes),
+            "said": f"{bar.name}, ZeRO paper: {unit.label(paper.total_bytes)} {unit.name} = {paper.text}",
+        }
+        for bar in bars
+        if (paper := bar.row.paper)
+    ]
+    tick = alt.Chart(data(marks)).mark_tick(orient="vertical", thickness=2, size=_ROW_HEIGHT - 4, color="var(--limit)")
+    text = alt.Chart(data(sums)).mark_text(align="left", dx=6)
+    return [
+        tick.encode(x=alt.X("at:Q"), y=y, description=alt.Description("said:N")),
+        text.encode(x=alt.X("at:Q"), y=y, text=alt.Text("text:N")),
+    ]
+
+
+def _sums(bar: _Bar, unit: ByteAxis) -> str:
+    paper = f", paper {unit.label(bar.row.paper.total_bytes)}" if bar.row.paper else ""
+    return f"{unit.label(bar.row.states.total_bytes)}{paper} {unit.name}"
+
+
+def _table(bars: Sequence[_Bar], unit: ByteAxis) -> Columns:
+    table = {"trial": [bar.name for bar in bars]}
+    for group in (*_STATES, "total"):
+        name = palette.CATEGORY_NAMES.get(group, group)
+        table[f"{name} ({unit.name})"] = [unit.show(getattr(bar.row.states, f"{group}_bytes")) for bar in bars]
+        paper = [None if bar.row.paper is None else getattr(bar.row.paper, f"{group}_bytes") for bar in bars]
+        table[f"{name} by the paper ({unit.name})"] = [unit.show(size) for size in paper]
+    return table | {"terms": [bar.row.paper.text if bar.row.paper else "-" for bar in bars]}

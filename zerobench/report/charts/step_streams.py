@@ -1,0 +1,94 @@
+"""The expected step of simulated trials as it is replayed: what runs on which lane, exposed communication marked."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from dataclasses import dataclass
+
+import altair as alt
+
+from zerobench.report import palette
+from zerobench.report.charts.render import WIDTH, Specification, arranged, data, layered, svg
+from zerobench.report.charts.shown import completed, most_telling, shown_sentence
+from zerobench.report.column_units import time_unit
+from zerobench.report.figure import Columns, Figure, columns_of_named
+from zerobench.report.figures.predicted_speed import predicted_timeline
+from zerobench.report.figures.runs import RunFigures
+from zerobench.report.figures.trial import TrialFigures
+from zerobench.timing.replay import Timeline
+from zerobench.units import format_seconds
+
+KEY = "streams-over-the-step"
+MOST_TRIALS = 4
+_ROW = 20
+_THINNEST = 1 / 800
+"""Of the step: gaps that no drawing could show."""
+_COLOURS = {
+    "compute": palette.category_colour("parameters"),
+    "communication": palette.category_colour("buffers"),
+    "exposed": "var(--limit)",
+}
+_OTHER = palette.category_colour("gradients")
+
+
+@dataclass(frozen=True)
+class _Panel:
+    """One trial's step."""
+
+    one: TrialFigures
+    step: Timeline
+
+
+def figure(runs: RunFigures) -> Figure | None:
+    """The steps of a few trials; None where none has a trace."""
+    known = [one for one in completed(runs.figures) if one.summary.predicted_step.expected is not None]
+    chosen = most_telling(known, lambda one: one.summary.device_peak_bytes or 0, MOST_TRIALS)
+    panels = [_Panel(one, step) for one in chosen if (step := _step(runs, one)) is not None]
+    if not panels:
+        return None
+    drawn = arranged([_drawn(panel) for panel in panels], 1, 14, y="independent", x="independent")
+    title = "Streams over the expected step"
+    caption = (
+        "The order in which the engine issued its work, replayed at the rates of the GPU and its links. exposed:"
+        " collectives beside which no kernel runs. What belongs to no kernel (data, logging) is left out."
+        + shown_sentence(len(panels), len(known))
+    )
+    return Figure(KEY, title, caption, svg(drawn, KEY, title), _table(panels))
+
+
+def _step(runs: RunFigures, one: TrialFigures) -> Timeline | None:
+    return predicted_timeline(runs.run(one.run_id).trial(one.trial_id))
+
+
+def _drawn(panel: _Panel) -> Specification:
+    lanes = panel.step.lanes(panel.step.step_s * _THINNEST)
+    unit = time_unit([panel.step.step_s])
+    rows = [
+        {
+            "lane": lane,
+            "begin": begin / unit.size,
+            "end": end / unit.size,
+            "colour": _COLOURS.get(lane, _OTHER),
+            "said": f"{panel.one.marked_label}, {lane}: {format_seconds(begin)} to {format_seconds(end)}",
+        }
+        for lane, spans in lanes.items()
+        for begin, end in spans
+    ]
+    x = alt.X("begin:Q", title=unit.name, scale=alt.Scale(domain=[0, panel.step.step_s / unit.size], nice=False))
+    y = alt.Y("lane:N", title=None, sort=list(lanes), axis=alt.Axis(ticks=False, domain=False))
+    mark = alt.Chart(data(rows)).mark_bar(height=_ROW - 6)
+    colour = alt.Color("colour:N", scale=None)
+    bars = mark.encode(x=x, x2=alt.X2("end:Q"), y=y, color=colour, description=alt.Description("said:N"))
+    return layered([bars], WIDTH - 170, _ROW * len(lanes), panel.one.marked_label)
+
+
+def _table(panels: Sequence[_Panel]) -> Columns:
+    unit = time_unit(panel.step.step_s for panel in panels)
+    rows = []
+    for panel in panels:
+        seconds = {lane: sum(end - begin for begin, end in spans) for lane, spans in panel.step.lanes().items()}
+        seconds = {**panel.step.classes, **seconds}
+        for name, value in [("whole step", panel.step.step_s), *seconds.items()]:
+            share = f"{value / panel.step.step_s:.1%}"
+            rows.append({"trial": panel.one.marked_label, "what": name, unit.name: unit.show(value), "share": share})
+    return columns_of_named(rows)

@@ -1,0 +1,88 @@
+"""Speed-up of ways to train over one process."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import altair as alt
+
+from zerobench.report import palette
+from zerobench.report.charts.render import WIDTH, Mark, Specification, data, layered, svg
+from zerobench.report.charts.words import counted
+from zerobench.report.figure import Columns, Figure
+from zerobench.report.figures.runs import RunFigures
+from zerobench.report.strategies.rows import Compared, is_comparison
+from zerobench.units import format_seconds
+
+_ROW_HEIGHT, _LETTER, _MOST_ROWS = 24, 6.6, 40
+
+
+def speed_figure(frames: RunFigures) -> Figure | None:
+    """Speed-up over the single process, beside what n ranks would bring; None where nothing is compared."""
+    rows = [row for row in _shown(frames) if row.speed_up is not None and not row.is_reference]
+    if not rows:
+        return None
+    key, title = "speed-up", "Speed-up over one process with the same global batch"
+    caption = (
+        "Single-process step time divided by the trial's (medians). Vertical mark: linear speed-up, "
+        "servers counted as ranks."
+    ) + _left_out(frames)
+    return Figure(key, title, caption, svg(_speed_chart(rows), key, title), _speed_table(rows))
+
+
+def _shown(frames: RunFigures) -> Sequence[Compared]:
+    return frames.comparison[:_MOST_ROWS] if is_comparison(frames.comparison) else ()
+
+
+def _left_out(frames: RunFigures) -> str:
+    known = len(frames.comparison)
+    return "" if known <= _MOST_ROWS else f" The first {_MOST_ROWS} of {known} trials."
+
+
+def _name(row: Compared) -> str:
+    """The label as other charts write it, with the side where it is the server's."""
+    return f"{'' if row.is_believed else '! '}{row.label}{': server' if row.figures.is_server else ''}"
+
+
+def _plot_width(names: Sequence[str]) -> float:
+    return WIDTH - min(340.0, _LETTER * max(map(len, names))) - 70
+
+
+def _speed_chart(rows: Sequence[Compared]) -> Specification:
+    names = [_name(row) for row in rows]
+    points = [
+        {
+            "name": _name(row),
+            "speed": row.speed_up,
+            "ideal": row.spec.world_size,
+            "colour": palette.strategy_colour(row.spec.strategy),
+            "text": f"{row.speed_up or 0:.2f} x",
+            "said": f"{_name(row)}: {row.speed_up or 0:.2f} x on {counted(row.spec.world_size, 'rank')},"
+            f" {format_seconds(row.figures.step_s)} a step",
+        }
+        for row in rows
+    ]
+    top = max(max(row.spec.world_size, row.speed_up or 0) for row in rows) * 1.12
+    x = alt.X("speed:Q", title="speed-up over one process", scale=alt.Scale(domain=[0, top], nice=False))
+    y = alt.Y("name:N", title=None, sort=None, scale=alt.Scale(domain=names, paddingInner=0.28))
+    bars = alt.Chart(data(points)).mark_bar(stroke="var(--ink)", strokeWidth=0.6)
+    ideal = alt.Chart(data(points)).mark_tick(
+        orient="vertical", thickness=2, size=_ROW_HEIGHT - 6, color="var(--limit)"
+    )
+    words = alt.Chart(data(points)).mark_text(align="left", dx=5)
+    layers: list[Mark] = [
+        bars.encode(x=x, y=y, fill=alt.Fill("colour:N", scale=None), description=alt.Description("said:N")),
+        ideal.encode(x=alt.X("ideal:Q"), y=y),
+        words.encode(x=alt.X("speed:Q"), y=y, text=alt.Text("text:N")),
+    ]
+    return layered(layers, _plot_width(names), _ROW_HEIGHT * len(names))
+
+
+def _speed_table(rows: Sequence[Compared]) -> Columns:
+    return {
+        "trial": [_name(row) for row in rows],
+        "ranks": [f"{row.spec.world_size:,}" for row in rows],
+        "step": [format_seconds(row.figures.step_s) for row in rows],
+        "speed-up": [f"{row.speed_up or 0:.2f}" for row in rows],
+        "efficiency (%)": [f"{100 * (row.efficiency or 0):.0f}" for row in rows],
+    }

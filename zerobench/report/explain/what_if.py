@@ -1,0 +1,102 @@
+"""What a predicted step would take on other hardware: the same trace, or closed form, at other rates; nothing is run.
+
+zerobench explain RUN TRIAL --what-if link=2x
+zerobench explain RUN TRIAL --what-if gpu="B200 SXM",network=100GB/s
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Mapping
+
+from zerobench.errors import UserError, unknown_choice
+from zerobench.report.explain.passage import Passage, says
+from zerobench.report.figures.predicted_speed import place_of
+from zerobench.report.step_time.expected import expected_step
+from zerobench.report.trials import Trial
+from zerobench.spec.cluster import read_rate
+from zerobench.spec.gpu_names import known_gpu
+from zerobench.spec.hardware import Gpu
+from zerobench.spec.links import Links, links_of
+from zerobench.timing.step import Expected
+from zerobench.units import format_seconds
+
+_OPTION = "--what-if"
+_LINKS: Mapping[str, str] = {
+    "link": "link_gb_per_s",
+    "network": "network_gb_per_s",
+    "host-link": "host_link_gb_per_s",
+    "host-memory": "host_memory_gb_per_s",
+    "nvme": "nvme_gb_per_s",
+}
+"""Rates by the words of the option: those of Links."""
+_TIMES = re.compile(r"(\d+(?:\.\d+)?)x")
+
+
+def what_if_passage(trial: Trial, asked: str) -> Passage:
+    """The expected step of `trial`, and that with the changes `asked`, as `NAME=VALUE,...`.
+
+    Raises UserError: a change that is none, or a trial that no time is expected of.
+    """
+    place = place_of(trial)
+    now = None if place is None else expected_step(trial, *place)
+    if place is None or now is None:
+        raise UserError(f"{_OPTION}: no expected time for this trial; use one predicted for a GPU")
+    changed = _changed(place, asked)
+    then = expected_step(trial, *changed)
+    if then is None:
+        raise UserError(f"{_OPTION}: the catalogue lacks a rate of {changed[0].name}")
+    factor = then.step_s / now.step_s
+    return Passage(
+        f"With {asked}",
+        says(
+            f"Expected step: {_said(now)}.",
+            f"Changed: {_said(then)}: {100 * (factor - 1):+.1f} %.",
+        ),
+        {"what_if": {"asked": asked, "expected_step_s": now.step_s, "changed_step_s": then.step_s}},
+    )
+
+
+def _said(found: Expected) -> str:
+    parts = {
+        "computing": found.compute_s,
+        "exposed communication and copies": found.exposed_communication_s,
+        "update and host overhead": found.update_s,
+    }
+    told = ", ".join(f"{format_seconds(seconds)} {name}" for name, seconds in parts.items())
+    return f"{format_seconds(found.step_s)} ({format_seconds(found.low_s)} to {format_seconds(found.high_s)}): {told}"
+
+
+def _changed(place: tuple[Gpu, Links], asked: str) -> tuple[Gpu, Links]:
+    """Another GPU first, with its links; then the rates."""
+    changes = [_split(part) for part in asked.split(",")]
+    gpu, links = place
+    for name, value in changes:
+        if name == "gpu":
+            gpu = known_gpu(value, f"{_OPTION} gpu")
+            others = {"host_memory_gb_per_s": links.host_memory_gb_per_s, "nvme_gb_per_s": links.nvme_gb_per_s}
+            links = links_of(gpu).model_copy(update=others)
+    rates = {_LINKS[name]: _rate(name, value, links) for name, value in changes if name != "gpu"}
+    return gpu, links.model_copy(update=rates)
+
+
+def _split(part: str) -> tuple[str, str]:
+    name, equals, value = (text.strip() for text in part.partition("="))
+    if not equals or not value:
+        raise UserError(f"{_OPTION}: {part!r} is not a change; for example link=2x")
+    if name not in {"gpu", *_LINKS}:
+        raise unknown_choice(_OPTION, name, ["gpu", *_LINKS])
+    return name, value
+
+
+def _rate(name: str, value: str, links: Links) -> float:
+    """`2x` of what it is, or a rate with its unit; 10^9 bytes a second."""
+    times = _TIMES.fullmatch(value)
+    if times is None:
+        return read_rate(f"{_OPTION} {name}", value) / 1e9
+    rate = getattr(links, _LINKS[name])
+    if not float(times[1]):
+        raise UserError(f"{_OPTION} {name}: {value!r}: must be above 0")
+    if rate is None:
+        raise UserError(f"{_OPTION} {name}: {value!r}: base rate unknown; give a rate such as 50GB/s")
+    return float(rate) * float(times[1])

@@ -1,0 +1,34 @@
+"""Why not the others: the reasons of `zerobench plan`, on the page of a run that predicted."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+from zerobench import store
+from zerobench.report.figures.predicted_speed import gpu_of, usual_cluster
+from zerobench.report.figures.trial import TrialFigures
+from zerobench.report.plan.rows import recommended
+from zerobench.report.plan.view import losers, plan_row
+from zerobench.report.render.grid import MANY_ROWS
+from zerobench.report.render.layout import Shown
+from zerobench.report.tables.part import Part
+from zerobench.report.trials import ended_trials, is_whole
+
+
+def reasons(runs: Sequence[store.Run], trials: Sequence[TrialFigures]) -> Part | None:
+    """What speaks against each trial but the recommended one; None where not all of one run's trials predict one
+    model on GPUs of one kind, or there are too many to read.
+    """
+    predicted = [one for one in trials if not one.summary.is_measured]
+    works = {(one.spec.model.name, one.summary.gpu, one.spec.world_size) for one in trials}
+    if len(runs) > 1 or len(works) > 1 or len(predicted) < len(trials) or not 1 < len(trials) <= MANY_ROWS:
+        return None
+    labels = {one.spec.trial_id: one.label for one in trials}
+    whole = [trial for trial in ended_trials(runs[0]) if is_whole(trial) and trial.spec.trial_id in labels]
+    gpu = gpu_of(whole[0]) if whole else None
+    if gpu is None:
+        return None
+    shown = [Shown(trial, labels[trial.spec.trial_id], None) for trial in whole]
+    rows = [plan_row(one, usual_cluster(one.trial.spec, gpu)) for one in shown]
+    choice = recommended(rows)
+    return next(losers(rows, None if choice is None else choice.best), None)

@@ -1,0 +1,108 @@
+"""The timeline of a simulated step: its trace replayed at the rates of a GPU and its links.
+
+Products, attention, collectives and transfers take what the closed form says of each. Of elementwise work the trace's
+bytes say how much falls where; how long it takes together the words a block that the rates were fitted on. So with
+launches. (Eager modules of transformers move two to three times as many bytes as the fitted ones, which fuse more.)
+"""
+
+from __future__ import annotations
+
+import math
+
+from zerobench.errors import UserError
+from zerobench.records import Phase
+from zerobench.report.step_time.collectives import KindTraffic
+from zerobench.report.step_time.links import nodes_of, transfer_s
+from zerobench.report.step_time.terms import Work
+from zerobench.spec.trial import Offload
+from zerobench.timing.device import Device
+from zerobench.timing.kernels import attention_flops, moved_s
+from zerobench.timing.latency import latency_s
+from zerobench.timing.passes import Decoder, elementwise_bytes, loss_bytes
+from zerobench.timing.replay import Pace, Timeline, replay
+from zerobench.timing.trace import Call, Kernels, StepTrace, unpack
+from zerobench.timing.trace import Work as Gathered
+
+_GIGA = 1e9
+
+
+def timeline_of(work: Work, device: Device, decoder: Decoder, update_s: float) -> Timeline | None:
+    """The replay of the trace in the rank's record at the links of `work`; `update_s` is of an update on the device.
+
+    None where there is no trace, or it does not tell enough. Raises UserError where the trace is none.
+    """
+    if work.rank.step_trace is None:
+        return None
+    try:
+        trace = unpack(work.rank.step_trace)
+    except ValueError as error:
+        raise UserError(f"step_trace of rank {work.rank.rank} of {work.rank.trial_id}: {error}") from error
+    pace = _pace(trace, work, device, decoder, update_s)
+    return None if pace is None else replay(trace, pace)
+
+
+def _pace(trace: StepTrace, work: Work, device: Device, decoder: Decoder, update_s: float) -> Pace | None:
+    seconds: dict[Call, float | None] = {}
+    for item in trace.items:
+        if isinstance(item, Call):
+            seconds.setdefault(item, _call_s(item, work))
+    known = {call: one for call, one in seconds.items() if one is not None}
+    passes = _passes(trace, work, device, decoder)
+    if passes is None or len(known) < len(seconds):
+        return None
+    byte_s, launch_s = passes
+    moved = sum(one.moved_bytes for phase, one in _works(trace) if phase == Phase.STEP)
+    per_byte = {Phase.FORWARD.value: byte_s, Phase.BACKWARD.value: byte_s}
+    on_host = work.spec.offload_optimizer is not Offload.NONE
+    per_byte[Phase.STEP.value] = moved_s(device, 1) if on_host else update_s / moved if moved else 0.0
+    links, ranks = work.links, work.spec.gpus_per_node
+    return Pace(
+        device,
+        1 + device.rates.jitter * math.log(work.spec.world_size),
+        launch_s,
+        per_byte,
+        known.__getitem__,
+        _rate(links.host_link_gb_per_s),
+        _rate(links.host_memory_gb_per_s, ranks),
+        _rate(links.nvme_gb_per_s, ranks),
+    )
+
+
+def _rate(gb_per_s: float | None, ranks: int = 1) -> float | None:
+    return None if gb_per_s is None else gb_per_s * _GIGA / ranks
+
+
+def _call_s(call: Call, work: Work) -> float | None:
+    """Seconds of one collective: its bytes over the links, and its latency."""
+    one = KindTraffic(call.kind, call.group_size, 1, call.message_bytes, None, call.num_nodes)
+    per_node = work.spec.gpus_per_node
+    moved = transfer_s([one], per_node, work.links, in_rings=True)
+    return None if moved is None else moved + latency_s(call.kind, call.group_size, nodes_of(one, per_node))
+
+
+def _works(trace: StepTrace) -> list[tuple[str, Gathered]]:
+    return [(phase, trace.works[item.work]) for phase, item in trace.in_phases() if isinstance(item, Kernels)]
+
+
+def _passes(trace: StepTrace, work: Work, device: Device, decoder: Decoder) -> tuple[float, float] | None:
+    """Seconds of a moved byte and of a launch in the passes; None where the blocks that are run cannot be told.
+
+    How many blocks run forward and backward is told by their attention, whether the head does by its product.
+    """
+    spec = work.spec
+    tokens = spec.micro_batch_size * spec.sequence_length
+    of_block = attention_flops(tokens, spec.sequence_length, decoder.attention_width)
+    works = [one for phase, one in _works(trace) if phase != Phase.STEP]
+    forward, backward = (sum(one.attention[at] for one in works) / of_block[at] for at in (0, 1))
+    moved, launches = sum(one.moved_bytes for one in works), sum(one.launches for one in works)
+    if not forward or not moved:
+        return None
+    heads = sum(
+        count * rows / tokens
+        for one in works
+        for (rows, columns, _), count in one.products
+        if columns == decoder.vocabulary
+    )
+    each = elementwise_bytes(decoder, device.rates, tokens)
+    fitted = forward * each[0] + backward * each[1] + heads * loss_bytes(decoder, device.rates, tokens)
+    return moved_s(device, fitted / moved), device.rates.block_launch_s * (forward + 2 * backward) / launches

@@ -1,0 +1,270 @@
+"""A step's timeline: its issue order (trace.py) replayed on the host's clock, streams, links and drives.
+
+The host issues items one after another and waits where the engine waits. A stream's kernels run in order, no earlier
+than they were issued; a collective begins once its stream has come to it and the one before it has left the links, and
+goes on beside its stream until somebody waits for it. Copies take turns on each direction of the host link, transfers
+on the drives. All clocks only ever move forward by sums and maxima, so that nothing faster can make a step slower.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Callable, Iterable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import NamedTuple
+
+from zerobench.timing.device import Device
+from zerobench.timing.kernels import counted_attention_s, gemm_s
+from zerobench.timing.trace import (
+    Awaited,
+    Begins,
+    Call,
+    Copied,
+    Drained,
+    Drive,
+    Host,
+    Item,
+    Kernels,
+    Recorded,
+    StepTrace,
+    Waits,
+    Work,
+)
+
+UPDATE = "step"
+"""The phase after the passes (zerobench.records.Phase)."""
+UPDATE_CLASS = "update"
+"""The class of all kernels in it."""
+POINT_TO_POINT = frozenset({"send", "recv"})
+
+
+@dataclass(frozen=True)
+class Pace:
+    """How fast all that a trace names goes."""
+
+    device: Device
+    slower: float
+    """By which computing takes longer, since all ranks wait for the slowest."""
+    launch_s: float
+    """In which the host launches one kernel of the passes."""
+    byte_s: Mapping[str, float]
+    """Of elementwise work, by phase."""
+    call_s: Callable[[Call], float]
+    copied_bytes_per_s: float | None = None
+    host_bytes_per_s: float | None = None
+    """This rank's share of the host memory's rate."""
+    drive_bytes_per_s: float | None = None
+
+    def work_s(self, phase: str, work: Work) -> dict[str, float]:
+        """Seconds of kernels by class."""
+        products = sum(count * gemm_s(self.device, *shape) for shape, count in work.products)
+        attention = sum(counted_attention_s(self.device, *work.attention))
+        found = {"products": products, "attention": attention, "elementwise": work.moved_bytes * self.byte_s[phase]}
+        return {name: seconds * self.slower for name, seconds in found.items() if seconds}
+
+
+class Span(NamedTuple):
+    """Something that was under way."""
+
+    lane: str
+    """`compute`, `communication`, `to device`, `to host`, `host` or `drives`."""
+    name: str
+    phase: str
+    start_s: float
+    end_s: float
+
+
+@dataclass(frozen=True)
+class Timeline:
+    """One step as it was replayed."""
+
+    spans: tuple[Span, ...]
+    classes: Mapping[str, float]
+    """Seconds of kernels by class: products, attention, elementwise, update."""
+    passes_s: float
+    """Until the last kernel and collective of the passes has ended."""
+    step_s: float
+
+    def exposed(self) -> dict[str, float]:
+        """Seconds of the passes in which no kernel runs and something else does, by collectives' kinds and lanes.
+
+        Of what goes on beside a collective the collective is named.
+        """
+        computing = merged((one.start_s, one.end_s) for one in self.spans if one.lane == "compute")
+        lanes: dict[str, list[Span]] = {"communication": []}
+        for one in self.spans:
+            if one.phase != UPDATE and one.lane != "compute":
+                lanes.setdefault(one.lane, []).append(one)
+        found: dict[str, float] = defaultdict(float)
+        for spans in lanes.values():
+            for one in spans:
+                found[one.name] += sum(end - start for start, end in outside(one.start_s, one.end_s, computing))
+            computing = merged((*computing, *((one.start_s, one.end_s) for one in spans)))
+        return dict(found)
+
+    def lanes(self, gap_s: float = 0.0) -> dict[str, list[tuple[float, float]]]:
+        """When something is under way on each lane; what lies closer than `gap_s` is one.
+
+        `exposed` is when a collective is and no kernel, in the update too.
+        """
+        found: dict[str, list[tuple[float, float]]] = {"compute": [], "communication": []}
+        for one in self.spans:
+            found.setdefault(one.lane, []).append((one.start_s, one.end_s))
+        computing = merged(found["compute"])
+        found["exposed"] = [part for span in merged(found["communication"]) for part in outside(*span, computing)]
+        return {lane: merged(spans, gap_s) for lane, spans in found.items() if spans}
+
+    def total_s(self, lane: str, *, passes: bool = True) -> float:
+        """Seconds of a lane's spans in the passes, or in the update."""
+        return sum(
+            one.end_s - one.start_s for one in self.spans if one.lane == lane and (one.phase != UPDATE) is passes
+        )
+
+
+def replay(trace: StepTrace, pace: Pace) -> Timeline | None:
+    """The timeline of `trace`; None where the rate of something in it is not known."""
+    clocks = _Clocks(trace.works, pace)
+    for item in trace.items:
+        if not clocks.take(item):
+            return None
+    return Timeline(
+        tuple(clocks.spans),
+        dict(clocks.classes),
+        clocks.last_s if clocks.passes_s is None else clocks.passes_s,
+        clocks.last_s,
+    )
+
+
+class _Clocks:
+    """When each resource is free again."""
+
+    def __init__(self, works: Sequence[Work], pace: Pace) -> None:
+        self._pace, self._works = pace, works
+        self._seconds: dict[tuple[str, int], dict[str, float]] = {}
+        self._host = 0.0
+        self._streams: dict[int, float] = defaultdict(float)
+        self._lanes: dict[str, float] = defaultdict(float)
+        self._events: dict[int, float] = {}
+        self._ends: list[float] = []
+        self._phase = ""
+        self.spans: list[Span] = []
+        self.classes: dict[str, float] = defaultdict(float)
+        self.passes_s: float | None = None
+
+    @property
+    def last_s(self) -> float:
+        """When all is done."""
+        return max((self._host, *self._streams.values(), *self._lanes.values()))
+
+    def take(self, item: Item) -> bool:
+        """Go on by one item; False where it cannot be timed."""
+        match item:
+            case Kernels(stream, work):
+                self._kernels(stream, work)
+            case Call():
+                self._call(item)
+            case Awaited(stream, call):
+                self._streams[stream] = max(self._streams[stream], self._ends[call])
+            case Recorded(stream, event):
+                self._events[event] = max(self._streams[stream], self._host)
+            case Waits(stream, event):
+                self._wait(stream, self.last_s if event is None else self._events.get(event, 0.0))
+            case Copied():
+                return self._copy(item)
+            case Host(nbytes):
+                if (seconds := _seconds(nbytes, self._pace.host_bytes_per_s)) is None:
+                    return False
+                self._host = self._occupy("host", "host memory", self._host, seconds)
+            case Drive(read, written):
+                times = [_seconds(nbytes, self._pace.drive_bytes_per_s) for nbytes in (read, written)]
+                if None in times:
+                    return False
+                for name, seconds in zip(("NVMe reads", "NVMe writes"), times, strict=True):
+                    self._occupy(name, name, self._host, seconds or 0.0)
+            case Drained():
+                self._host = max(self._host, self._lanes["NVMe reads"], self._lanes["NVMe writes"])
+            case Begins(phase):
+                if phase == UPDATE and self._phase != UPDATE:
+                    self.passes_s = self.last_s
+                self._phase = phase
+        return True
+
+    def _kernels(self, stream: int, number: int) -> None:
+        key = self._phase, number
+        if key not in self._seconds:
+            self._seconds[key] = self._pace.work_s(self._phase, self._works[number])
+        seconds = self._seconds[key]
+        for name, value in seconds.items():
+            self.classes[UPDATE_CLASS if self._phase == UPDATE else name] += value
+        start = max(self._streams[stream], self._host)
+        if self._phase != UPDATE:
+            self._host += self._works[number].launches * self._pace.launch_s
+        self._streams[stream] = max(start + sum(seconds.values()), self._host)
+        self._note(
+            "compute", max(seconds, key=lambda name: seconds[name], default="launches"), start, self._streams[stream]
+        )
+
+    def _call(self, call: Call) -> None:
+        start = max(self._streams[call.stream], self._host)
+        end = self._occupy("communication", call.kind, start, self._pace.call_s(call))
+        self._ends.append(end)
+        if call.kind in POINT_TO_POINT:
+            self._streams[call.stream] = end
+
+    def _copy(self, copy: Copied) -> bool:
+        seconds = _seconds(copy.nbytes, self._pace.copied_bytes_per_s)
+        if seconds is None:
+            return False
+        name = "to device" if copy.is_up else "to host"
+        start = max(self._streams[copy.stream], self._host)
+        self._streams[copy.stream] = self._occupy(name, name, start, seconds) if copy.nbytes else start
+        if copy.blocks:
+            self._host = self._streams[copy.stream]
+        return True
+
+    def _wait(self, stream: int | None, until: float) -> None:
+        if stream is None:
+            self._host = max(self._host, until)
+        else:
+            self._streams[stream] = max(self._streams[stream], until)
+
+    def _occupy(self, lane: str, name: str, ready: float, seconds: float) -> float:
+        start = max(ready, self._lanes[lane])
+        self._lanes[lane] = start + seconds
+        self._note(lane, name, start, start + seconds)
+        return start + seconds
+
+    def _note(self, lane: str, name: str, start: float, end: float) -> None:
+        if end > start:
+            self.spans.append(Span(lane, name, self._phase, start, end))
+
+
+def _seconds(nbytes: int, rate: float | None) -> float | None:
+    if not nbytes:
+        return 0.0
+    return None if rate is None else nbytes / rate
+
+
+def merged(spans: Iterable[tuple[float, float]], gap_s: float = 0.0) -> list[tuple[float, float]]:
+    """The same time in spans that lie further apart than `gap_s`, in order."""
+    found: list[tuple[float, float]] = []
+    for start, end in sorted(spans):
+        if found and start <= found[-1][1] + gap_s:
+            found[-1] = (found[-1][0], max(found[-1][1], end))
+        else:
+            found.append((start, end))
+    return found
+
+
+def outside(start: float, end: float, spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
+    """What of `start` to `end` none of `spans`, merged, covers."""
+    found = []
+    for index in range(bisect_right(spans, start, key=lambda span: span[1]), len(spans)):
+        begun, done = spans[index]
+        if begun >= end:
+            break
+        if begun > start:
+            found.append((start, begun))
+        start = max(start, done)
+    return [*found, (start, end)] if start < end else found

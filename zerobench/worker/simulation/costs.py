@@ -1,0 +1,111 @@
+"""What a simulated operation costs a real GPU: a matrix product's shape, or the bytes that its kernel moves.
+
+Views and allocations cost nothing. Every other operation is taken for one kernel that reads its arguments and writes
+its results once each, which is what eager elementwise kernels do.
+"""
+
+from __future__ import annotations
+
+from enum import StrEnum
+from typing import Any, NamedTuple
+
+import torch
+from torch.utils._pytree import tree_leaves
+
+from zerobench.timing.trace import Product
+from zerobench.worker.simulation.device import DEVICE
+
+_ATEN = torch.ops.aten
+_FREE = {
+    getattr(_ATEN, name)
+    for name in (
+        "empty", "new_empty", "empty_like", "empty_strided", "new_empty_strided", "_unsafe_view", "detach_", "set_",
+        "resize_", "lift_fresh", "_reshape_alias", "t_", "record_stream", "is_pinned", "_local_scalar_dense",
+    )
+}  # fmt: skip
+_MATRICES = {_ATEN.mm: 0, _ATEN.addmm: 1, _ATEN.bmm: 0, _ATEN.baddbmm: 1}
+"""Where their first matrix stands among the arguments."""
+_FILLS = (_ATEN.copy_, _ATEN.fill_, _ATEN.zero_, _ATEN._foreach_copy_, _ATEN._foreach_zero_)
+"""What they write they do not read."""
+_GATHERS = (_ATEN.embedding, _ATEN.nll_loss_forward, _ATEN.index_select, _ATEN.gather)
+"""They read as much as they write, wherever it lies."""
+_COPIES = (_ATEN.copy_, _ATEN._to_copy)
+
+
+class Where(StrEnum):
+    """What works on an operation."""
+
+    DEVICE = "device"
+    HOST = "host"
+    UP = "up"
+    """The link to the device."""
+    DOWN = "down"
+
+
+class Cost(NamedTuple):
+    """Of one operation."""
+
+    where: Where
+    product: Product | None = None
+    times: int = 1
+    """Products of that shape."""
+    moved_bytes: int = 0
+    blocks: bool = False
+    """Of a copy: whether the host waits for it."""
+
+
+def cost_of(func: Any, args: Any, kwargs: Any, out: Any) -> Cost | None:
+    """None where nothing runs."""
+    packet = func._overloadpacket
+    if func.is_view or packet in _FREE or func.namespace != "aten":
+        return None
+    results = _tensors(out)
+    if packet in _COPIES:
+        source = args[1] if packet is _ATEN.copy_ else args[0]
+        crossing = _crossing(source, results[0]) if isinstance(source, torch.Tensor) and results else None
+        if crossing is not None:
+            is_free = bool(kwargs.get("non_blocking", args[2] if packet is _ATEN.copy_ and len(args) > 2 else False))
+            return Cost(crossing, moved_bytes=min(source.nbytes, results[0].nbytes), blocks=not is_free)
+    read, written = _touched(func, packet, args, kwargs, results)
+    where = Where.DEVICE if any(one.device.type == DEVICE for one in (*results, *read, *written)) else Where.HOST
+    if packet in _MATRICES:
+        left, right = args[_MATRICES[packet]], args[_MATRICES[packet] + 1]
+        count = left.shape[0] if left.dim() == 3 else 1
+        return Cost(where, (left.shape[-2], right.shape[-1], left.shape[-1]), count)
+    moved = sum(map(_held_bytes, written))
+    moved += moved if packet in _GATHERS else sum(map(_held_bytes, read))
+    return Cost(where, moved_bytes=moved)
+
+
+def _crossing(source: torch.Tensor, result: torch.Tensor) -> Where | None:
+    on_device = source.device.type == DEVICE, result.device.type == DEVICE
+    return {(True, False): Where.DOWN, (False, True): Where.UP}.get(on_device)
+
+
+def _touched(
+    func: Any, packet: Any, args: Any, kwargs: Any, results: list[torch.Tensor]
+) -> tuple[list[torch.Tensor], list[torch.Tensor]]:
+    """Tensors that a kernel reads and writes."""
+    read, written, changed = [], [], False
+    for index, argument in enumerate(func._schema.arguments):
+        given = args[index] if index < len(args) else kwargs.get(argument.name)
+        is_written = argument.alias_info is not None and argument.alias_info.is_write
+        tensors = _tensors(given)
+        if is_written:
+            written += tensors
+            changed = True
+        if not (is_written and packet in _FILLS):
+            read += tensors
+    return read, written if changed else results
+
+
+def _tensors(value: Any) -> list[torch.Tensor]:
+    return [one for one in tree_leaves(value) if isinstance(one, torch.Tensor)]
+
+
+def _held_bytes(tensor: torch.Tensor) -> int:
+    """Bytes of distinct elements: an expanded tensor repeats some."""
+    numel = 1
+    for size, stride in zip(tensor.shape, tensor.stride(), strict=True):
+        numel *= size if stride else 1
+    return numel * tensor.element_size() if tensor.numel() else 0
