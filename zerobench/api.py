@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any
+from typing import TYPE_CHECKING, Any, cast
 
 from zerobench.errors import UserError
 from zerobench.report.choice import Choice
@@ -195,10 +195,10 @@ class Chart:
     @property
     def altair(self) -> Any:
         """The chart as altair's own object, in light colours: to change, to combine, to save."""
-        from zerobench.report.charts.palette import resolved  # noqa: PLC0415 -- altair is for who asks
-        from zerobench.report.charts.render import chart_of  # noqa: PLC0415 -- as above
+        from zerobench.report.charts.render import Drawing, chart_of  # noqa: PLC0415 -- altair is for who asks
+        from zerobench.report.palette import resolved  # noqa: PLC0415 -- as above
 
-        return chart_of(self.figure.svg, resolved)
+        return chart_of(cast("Drawing", self.figure.svg), resolved)
 
     def _repr_html_(self) -> str:
         from zerobench.report.palette import colours  # noqa: PLC0415 -- altair is for who asks

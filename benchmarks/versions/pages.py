@@ -13,6 +13,7 @@ from zerobench.report.charts.palette import resolved
 from benchmarks.prediction.simulated import gb, table
 from zerobench.report.charts.render import data, layered, svg
 from zerobench.report.memory_view import GROUPS
+from zerobench.report.palette import resolved
 
 _DOCS = Path(__file__).resolve().parents[2] / "docs"
 PAGE = _DOCS / "deepspeed-versions.md"
