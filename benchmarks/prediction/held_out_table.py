@@ -1,4 +1,4 @@
-"""Predicted beside measured: the figures, their join by config_hash, and the table of errors."""
+"""Predicted against measured: the figures, their join by config_hash, and the table of errors."""
 
 from __future__ import annotations
 

@@ -13,10 +13,12 @@ from __future__ import annotations
 import argparse
 import csv
 import sys
+from collections import defaultdict
 from collections.abc import Callable, Sequence
 from dataclasses import dataclass, replace
 from functools import cache
 from itertools import permutations
+from math import log
 from pathlib import Path
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
@@ -24,8 +26,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 import numpy as np
 from scipy.optimize import least_squares
 
+from benchmarks.timing.fsdp_trace import Fsdp
 from zerobench.report.step_time.links import transfer_s
-from zerobench.spec.hardware import find_gpu
+from zerobench.spec.hardware import Gpu, find_gpu
 from zerobench.spec.links import Links
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.parameters import count_parameters
@@ -33,11 +36,13 @@ from zerobench.spec.presets import resolve_model
 from zerobench.spec.shapes import Shape
 from zerobench.spec.trial import Precision
 from zerobench.timing.device import Device, device_of
-from zerobench.timing.kernels import WORD_BYTES
+from zerobench.timing.kernels import WORD_BYTES, moved_s
 from zerobench.timing.latency import latency_s
 from zerobench.timing.passes import decoder_of, passes
 from zerobench.timing.rates import Rates, kind_rates
-from zerobench.timing.step import Phases, expected, step
+from zerobench.timing.replay import Pace, replay
+from zerobench.timing.step import Phases, expected, replayed, step
+from zerobench.timing.trace import Call, Kernels
 
 FILE = Path(__file__).with_name("llm_foundry.csv")
 JUDGED = Path(__file__).with_name("judged_only.csv")
@@ -77,6 +82,8 @@ PRIOR: dict[str, tuple[float, float]] = {
 """Each constant's middle, and how far (of its logarithm) it may well lie from it. Words: counted by hand over the block
 that LLM Foundry runs (norms, residuals, GELU and copies read and written once each)."""
 _SAME = 1e-3
+_UPDATE_BYTES = 20
+"""Lion with fp32 states: weights and one moment read and written, a gradient read, 16-bit weights written."""
 NOISE = 0.04
 """Of a row's time, by which rows of one configuration differ between releases."""
 
@@ -173,10 +180,7 @@ def predicted_s(row: Row, rates: Rates) -> float:
         raise SystemExit(f"{row.gpu}: the catalogue lacks a figure")
     tokens = row.micro_batch_size * row.sequence_length
     computing = passes(decoder, device, tokens, row.sequence_length, recomputed=row.recomputed)
-    links = Links(
-        link_gb_per_s=(gpu.link_gb_per_s or 0) / 2 * rates.link_share,
-        network_gb_per_s=(gpu.network_gb_per_s or 0) * rates.network_share,
-    )
+    links = _links(gpu, rates)
     gather, reduce = (
         (transfer_s([Message(kind, row.world_size, nbytes * counts.total)], PER_NODE, links, in_rings=True) or 0.0)
         + (decoder.layers + 1) * latency_s(kind, row.world_size, max(1, row.world_size // PER_NODE))
@@ -194,6 +198,62 @@ def predicted_s(row: Row, rates: Rates) -> float:
     return compute + exposed + update
 
 
+def replayed_s(row: Row, rates: Rates) -> float:
+    """The step of `row` by a replay of FSDP's issue order."""
+    gpu = find_gpu(row.gpu)
+    device = None if gpu is None else device_of(gpu, Precision.BF16, rates)
+    model = model_of(row.model)
+    decoder, counts = decoder_of(model), count_parameters(model)
+    if gpu is None or device is None or decoder is None or counts is None:
+        raise SystemExit(f"{row.gpu}: the catalogue lacks a figure")
+    nodes = max(1, row.world_size // PER_NODE)
+    block = (counts.attention + counts.mlp) // decoder.layers
+    engine = Fsdp(
+        decoder,
+        rates,
+        row.micro_batch_size * row.sequence_length,
+        row.sequence_length,
+        row.recomputed,
+        row.world_size,
+        nodes,
+        WORD_BYTES * block,
+        WORD_BYTES * (counts.total - block * decoder.layers),
+        row.gradient_bytes / WORD_BYTES,
+        row.gathers,
+        counts.total / row.world_size * _UPDATE_BYTES,
+    )
+    links = _links(gpu, rates)
+    byte_s = moved_s(device, 1)
+    trace = engine.trace(row.micro_batches)
+    seconds = {
+        call: (
+            transfer_s([Message(call.kind, call.group_size, call.message_bytes)], PER_NODE, links, in_rings=True) or 0
+        )
+        + latency_s(call.kind, row.world_size, nodes)
+        for call in set(trace.items)
+        if isinstance(call, Call)
+    }
+    slower = 1 + rates.jitter * log(row.world_size)
+    launch_s = rates.block_launch_s * row.micro_batches * decoder.layers * (3 + row.recomputed)
+    launches = sum(
+        trace.works[item.work].launches
+        for phase, item in trace.in_phases()
+        if isinstance(item, Kernels) and phase != "step"
+    )
+    pace = Pace(device, slower, launch_s / launches, defaultdict(lambda: byte_s), seconds.__getitem__)
+    timeline = replay(trace, pace)
+    if timeline is None:
+        raise SystemExit("a rate is missing")
+    return sum(replayed(timeline, rates))
+
+
+def _links(gpu: Gpu, rates: Rates) -> Links:
+    return Links(
+        link_gb_per_s=(gpu.link_gb_per_s or 0) / 2 * rates.link_share,
+        network_gb_per_s=(gpu.network_gb_per_s or 0) * rates.network_share,
+    )
+
+
 def model_of(name: str) -> ModelSpec:
     """MPT's of such a size, or a preset."""
     if name not in SHAPES:
@@ -204,8 +264,11 @@ def model_of(name: str) -> ModelSpec:
 
 
 def _update_s(parameters: float, device: Device) -> float:
-    """Lion with fp32 states: weights and one moment read and written, a gradient read, 16-bit weights written."""
-    return parameters * 20 / (device.memory_bytes_per_s * device.rates.memory_share)
+    return parameters * _UPDATE_BYTES / (device.memory_bytes_per_s * device.rates.memory_share)
+
+
+TimeOf = Callable[[Row, Rates], float]
+"""A step's seconds: by the closed form, which the rates are fitted with, or by a replay."""
 
 
 def fitted(chosen: Sequence[Row], kind: str) -> Rates:
@@ -239,9 +302,9 @@ def _fitted(chosen: tuple[Row, ...], kind: str) -> Rates:
     return rates(least_squares(residuals, np.zeros(len(base)), diff_step=1e-3).x)
 
 
-def errors(judged: Sequence[Row], by_kind: Callable[[str], Rates]) -> np.ndarray:
+def errors(judged: Sequence[Row], by_kind: Callable[[str], Rates], time_of: TimeOf = predicted_s) -> np.ndarray:
     """(predicted - published) / published of each row's step."""
-    return np.array([predicted_s(row, by_kind(row.kind)) / row.step_s - 1 for row in judged])
+    return np.array([time_of(row, by_kind(row.kind)) / row.step_s - 1 for row in judged])
 
 
 def _line(words: str, judged: Sequence[Row], by_kind: Callable[[str], Rates]) -> str:

@@ -18,7 +18,7 @@ from pathlib import Path
 from benchmarks.csv_rows import as_csv, from_csv
 from benchmarks.tune.cases import CASES, HOST_MEMORY, SHARE, Case, grid
 from zerobench.report.plan.rows import PlanRow
-from zerobench.run.observer import Silent
+from zerobench.run.observer import Observer
 from zerobench.search.formula import formula_row
 from zerobench.search.plan import Plan, Request, read_plan
 from zerobench.search.searched import WIDTH, Rounds, searched
@@ -85,7 +85,7 @@ def of_grid(case: Case, world: str, reports: Path) -> Iterator[Figure]:
     """All sixty, the fastest first."""
     rows = [row for trial in grid(case) if (row := formula_row(trial, case.cluster)) is not None]
     rows.sort(key=lambda row: row.expected.step_s if row.expected is not None else float("inf"))
-    rounds = Rounds(asked(case, world), reports, Silent())
+    rounds = Rounds(asked(case, world), reports, Observer())
     is_found = False
     for row in rows:
         if is_found or 1 - row.option.room > FAR_TOO_LARGE:
@@ -99,7 +99,7 @@ def of_grid(case: Case, world: str, reports: Path) -> Iterator[Figure]:
 def of_tune(case: Case, world: str, reports: Path) -> Iterator[Figure]:
     """What tune tried, its choice first."""
     plan = asked(case, world)
-    found = searched(plan, reports, Silent(), WIDTH)
+    found = searched(plan, reports, Observer(), WIDTH)
     if found.best is None:
         return
     yield figure(case, world, "tune", found.best, tried=True)
