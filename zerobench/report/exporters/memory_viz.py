@@ -155,7 +155,7 @@ def _trace(stacks: list[_Stack]) -> list[Event]:
     found.sort(key=lambda event: (event["time_us"], order[event["action"]]))
     last = found[-1]["time_us"] if found else 0
     # The viewer wants the category `unknown` to be there where there are categories.
-    end = {"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "time_us": last, "frames": []}
+    end: Event = {"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "time_us": last, "frames": []}
     return [*found, {**end, "category": "unknown"}]
 
 
