@@ -271,7 +271,8 @@ def test_nobody_hands_text_to_a_shell_or_to_the_interpreter() -> None:
 
 def test_nobody_unpickles() -> None:
     importing = {"pickle", "_pickle", "cloudpickle", "dill", "shelve", "joblib", "marshal"}
-    assert [found.where for found in all_imports(SHIPPED) if found.package in importing] == []
+    found = [one for one in all_imports(SHIPPED) if one.package in importing]
+    assert [one.where for one in found if one.name != "pickle.dumps"] == []  # writing one runs nothing
     assert calls(SHIPPED, lambda name, call: name == "torch.load" and not has_true(call, "weights_only")) == []
     assert calls(SHIPPED, lambda _, call: has_true(call, "allow_pickle")) == []
 

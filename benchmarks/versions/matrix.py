@@ -60,7 +60,7 @@ def _measure(release: str, folder: Path, options: list[str | Path]) -> None:
     """In a process of its own, in which that release is found before any other, and compiles nothing of ours anew."""
     place = folder / release
     if not (place / "deepspeed").is_dir():
-        command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-build-isolation", "--target", place]
+        command = [sys.executable, "-m", "pip", "install", "--no-deps", "--no-build-isolation", "--target", str(place)]
         subprocess.run([*command, f"deepspeed=={release}"], env=os.environ | {"DS_BUILD_OPS": "0"}, check=True)
     added = {"PYTHONPATH": f"{place}{os.pathsep}{ROOT}", "TORCH_EXTENSIONS_DIR": str(folder / "kernels" / release)}
     subprocess.run([sys.executable, __file__, "play", *options], env=os.environ | added, check=True)

@@ -8,7 +8,7 @@ from typing import Any
 
 import pytest
 
-from tests.report.exporters.conftest import GIB, MIB
+from tests.report.sample_run import GIB, MIB
 from zerobench import store
 from zerobench.errors import UserError
 from zerobench.report.exporters.memory_viz import snapshot, write_memory_viz

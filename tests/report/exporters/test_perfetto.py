@@ -12,8 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from tests.report.exporters.conftest import GIB, MIB
 from tests.report.page.browser import Browser, missing
+from tests.report.sample_run import GIB, MIB
 from zerobench import store
 from zerobench.report.exporters.perfetto import write_perfetto
 from zerobench.report.exporters.timelines import timelines

@@ -18,15 +18,18 @@ _CONTROL_BYTES = 256
 
 def install() -> None:
     """Take the place of both processes, for the rest of this one."""
-    with suppress(ModuleNotFoundError):  # DeepSpeed before 0.18 has none, nor ZenFlow before 0.17.5
+    with suppress(ImportError):  # DeepSpeed before 0.18 has none
         from deepspeed.runtime.superoffload import superoffload_stage3
 
         superoffload_stage3.SuperOffloadCPUOptimizer = HelperOptimizer
-    with suppress(ModuleNotFoundError):
-        from deepspeed.runtime.zenflow import engine_stage3, zenflow_stage_1_and_2
+    with suppress(ImportError):  # before 0.17.5
+        from deepspeed.runtime.zenflow import zenflow_stage_1_and_2
+
+        zenflow_stage_1_and_2.start_optimizer_process = start_zenflow
+    with suppress(ImportError):  # whose stage 3 came later
+        from deepspeed.runtime.zenflow import engine_stage3
 
         engine_stage3.start_optimizer_process = start_zenflow
-        zenflow_stage_1_and_2.start_optimizer_process = start_zenflow
 
 
 class HelperOptimizer:

@@ -9,11 +9,11 @@ segment of its own, as large as the category ever was, so that segments add up t
 
 from __future__ import annotations
 
-import pickle
 from collections.abc import Iterable, Iterator
 from dataclasses import dataclass, field
 from itertools import groupby
 from pathlib import Path
+from pickle import dumps
 from typing import Any
 
 from zerobench.errors import UserError
@@ -41,7 +41,7 @@ def write_memory_viz(timelines: Iterable[Timeline], folder: Path) -> int:
         for trial_id, ranks in groupby(timelines, lambda one: one.trial_id):
             folder.mkdir(parents=True, exist_ok=True)
             path = folder / f"{slug(trial_id)}.pickle"
-            path.write_bytes(pickle.dumps(snapshot(ranks), protocol=_PROTOCOL))
+            path.write_bytes(dumps(snapshot(ranks), protocol=_PROTOCOL))
             count += 1
     except OSError as error:
         raise UserError(f"--memory-viz: {folder}: cannot be written: {error.strerror or error}") from None
@@ -155,7 +155,7 @@ def _trace(stacks: list[_Stack]) -> list[Event]:
     found.sort(key=lambda event: (event["time_us"], order[event["action"]]))
     last = found[-1]["time_us"] if found else 0
     # The viewer wants the category `unknown` to be there where there are categories.
-    end = {"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "time_us": last, "frames": []}
+    end: Event = {"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "time_us": last, "frames": []}
     return [*found, {**end, "category": "unknown"}]
 
 
