@@ -33,7 +33,7 @@ def write_checkpoint(
     for name, shard in zip(names, shards, strict=True):
         values = {key: torch.empty(shapes[key]).normal_(0, 0.02, generator=generator).to(dtype) for key in shard}
         save_file(values, folder / name, metadata={"format": "pt"})
-    total = sum(shape.numel() for shape in shapes.values()) * dtype.itemsize
+    total: int = sum(shape.numel() for shape in shapes.values()) * dtype.itemsize
     weight_map = {key: name for name, shard in zip(names, shards, strict=True) for key in shard}
     said = {"metadata": {"total_size": total}, "weight_map": weight_map}
     (folder / INDEX).write_text(json.dumps(said, indent=2), encoding="utf-8")

@@ -122,8 +122,8 @@ def measure(way: str, checkpoint: Path, ranks: int, parameters: int) -> Figure:
         finally:
             node.end()
     beyond = (max(load_peak, loaded), loaded, max(init_peak, ready), ready)
-    found = [max(size - own, 0) for size in beyond]
-    return Figure(way, ranks, parameters, *found, file_peak_bytes=max(file_peak - files, 0))
+    load, held, init, steady = (max(size - own, 0) for size in beyond)
+    return Figure(way, ranks, parameters, load, held, init, steady, max(file_peak - files, 0))
 
 
 def table(figures: Sequence[Figure]) -> list[str]:

@@ -38,9 +38,10 @@ def shown(tmp_path_factory: pytest.TempPathFactory) -> dict[str, str]:
     offloads = SampleTrial(known.spec, trial_record(known.spec), list(known.ranks))
     run = lay_out(path, "sample_20260102-030405", [refused, offloads])
     frames = run_frames([load_run(run)])
-    console = Console(file=io.StringIO(), width=140)
+    screen = io.StringIO()
+    console = Console(file=screen, width=140)
     show_run(Path(run), console)
-    terminal = console.file.getvalue()
+    terminal = screen.getvalue()
     return {"terminal": terminal, "markdown": markdown_report(frames), "page": page_html(frames, [])}
 
 

@@ -95,7 +95,9 @@ def _elements(model: torch.nn.Module, name: str, parameter: torch.nn.Parameter) 
     """Of the whole tensor; of a quantised one those that its codes stand for (zerobench/worker/quantised.py)."""
     module, _, own = name.rpartition(".")
     quantised = getattr(model.get_submodule(module), "weight_elements", None) if own == "weight" else None
-    return int(quantised or getattr(parameter, "ds_numel", parameter.numel()))
+    if isinstance(quantised, int):
+        return quantised
+    return int(getattr(parameter, "ds_numel", parameter.numel()))
 
 
 def _autotp_parts(parameter: torch.nn.Parameter) -> int:

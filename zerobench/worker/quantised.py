@@ -19,9 +19,11 @@ import torch
 
 from zerobench.spec.adapter import BLOCK, SCALES
 
-NF4 = (-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635)
-NF4 += (-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725)
-NF4 += (0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0)
+NF4: tuple[float, ...] = (
+    *(-1.0, -0.6961928009986877, -0.5250730514526367, -0.39491748809814453, -0.28444138169288635),
+    *(-0.18477343022823334, -0.09105003625154495, 0.0, 0.07958029955625534, 0.16093020141124725),
+    *(0.24611230194568634, 0.33791524171829224, 0.44070982933044434, 0.5626170039176941, 0.7229568362236023, 1.0),
+)
 """The values of the sixteen codes: quantiles of a normal distribution (arXiv:2305.14314, appendix E)."""
 _PIECE = 2**20
 """Elements that are encoded or decoded at a time: a multiple of SCALES blocks."""
@@ -30,6 +32,12 @@ _INT8 = 127
 
 class QuantisedLinear(torch.nn.Module):
     """A frozen matrix whose parameter `weight` is its codes; what they are scaled by are buffers."""
+
+    scale: torch.Tensor
+    scale_of_scales: torch.Tensor
+    mean: torch.Tensor
+    table: torch.Tensor
+    values: torch.Tensor
 
     def __init__(self, base: Any, sizes: tuple[int, int], kind: str, device: torch.device, dtype: torch.dtype) -> None:
         """In place of `base`, whose bias it takes over; values are not set."""
