@@ -8,7 +8,6 @@ from itertools import pairwise
 from pathlib import Path
 
 import altair as alt
-from zerobench.report.palette import resolved
 
 from benchmarks.prediction.simulated import gb, table
 from zerobench.report.charts.render import data, layered, svg

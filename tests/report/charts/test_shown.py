@@ -42,7 +42,7 @@ def test_of_too_many_lines_those_are_drawn_that_differ_in_strategy_alone() -> No
     assert {place.one.spec.strategy for line in found for place in line.places} == {
         f"zero{stage}" for stage in range(4)
     }
-    assert "Of 20 lines 16 are drawn" in left_out_sentence(found, number)
+    assert "16 of 20 lines" in left_out_sentence(found, number)
     apart = [Place(one, one.spec.world_size, 1.0) for one in (trial("zero1", 8, ranks, "x") for ranks in (1, 2))]
     assert len(with_series([*places[-8:], *apart], ("num_nodes", "world_size"))[0]) == 5
 
