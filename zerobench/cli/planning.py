@@ -24,7 +24,7 @@ from zerobench.report.render.terminal import print_parts
 from zerobench.report.tables.plan_frontier import FrontierRow, frontier_part
 from zerobench.run.runner import RunResult
 from zerobench.search.fastest import AS_FAST
-from zerobench.search.measured_best import Evidences, check_measurable, measure_best
+from zerobench.search.measured_best import MeasuredBest, check_measurable, measure_best
 from zerobench.search.plan import Plan, Request, read_plan, request_of
 from zerobench.search.predict import predict
 from zerobench.search.predicted import frontier_rows, plan_frontiers
@@ -115,7 +115,7 @@ def _predicted(asked: Plan, reports: Path, tokens: float | None) -> tuple[RunRes
     return found.result, plan_view(found.result.folder.path, asked.cluster, tokens, shown), found
 
 
-def _keep(folder: Path, found: Searched, proved: Evidences | None = None) -> None:
+def _keep(folder: Path, found: Searched, proved: MeasuredBest | None = None) -> None:
     """The evidence beside the run."""
     document = found.document | ({} if proved is None else {"measured": proved.document})
     write_whole(folder / _SEARCH, json.dumps(document, indent=2) + "\n")

@@ -71,7 +71,7 @@ class Measured:
 
 
 @dataclass(frozen=True)
-class Evidences:
+class MeasuredBest:
     """All that were measured, in the order of what was expected of them."""
 
     run: Path
@@ -98,7 +98,7 @@ def check_measurable(cluster: Cluster, machine: Machine) -> None:
         raise UserError(f"--measure: the plan is of {cluster.num_gpus} GPUs, and this machine has {machine.num_gpus}")
 
 
-def measure_best(found: Searched, most: int, machine: Machine, reports: Path, observer: Observer) -> Evidences:
+def measure_best(found: Searched, most: int, machine: Machine, reports: Path, observer: Observer) -> MeasuredBest:
     """Run the `most` of those tried that fit with room and are expected to be fastest.
 
     Raises UserError: none fits with room, or none can run here.
@@ -128,7 +128,7 @@ def measure_best(found: Searched, most: int, machine: Machine, reports: Path, ob
     ]
     ranks = planned[0].trial.world_size
     device = ", ".join(dict.fromkeys(machine.gpu_names)) or "CPU"
-    return Evidences(result.folder.path, f"{ranks} {device} ranks", told)
+    return MeasuredBest(result.folder.path, f"{ranks} {device} ranks", told)
 
 
 def _here(spec: TrialSpec, machine: Machine) -> PlannedTrial:

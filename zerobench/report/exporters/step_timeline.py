@@ -7,14 +7,12 @@ A process is a trial, a thread one of its lanes (zerobench.timing.replay).
 
 from __future__ import annotations
 
-import json
 from collections.abc import Iterator
 from pathlib import Path
-from typing import Any
 
 from zerobench import store
 from zerobench.errors import UserError
-from zerobench.folder import write_whole
+from zerobench.report.exporters.chrome_trace import Event, piece, process_name, thread_name, write_trace
 from zerobench.report.figures.predicted_speed import predicted_timeline
 from zerobench.report.labels import labels
 from zerobench.report.trials import ended_trials
@@ -29,7 +27,7 @@ def write_step_timelines(run: store.Run, path: Path) -> int:
     Raises UserError: no trial has a trace, or `path` cannot be written.
     """
     trials = list(ended_trials(run))
-    events: list[dict[str, Any]] = []
+    events: list[Event] = []
     written = 0
     for label, trial in zip(labels([one.spec for one in trials]), trials, strict=True):
         found = predicted_timeline(trial)
@@ -38,22 +36,18 @@ def write_step_timelines(run: store.Run, path: Path) -> int:
             events += step_events(found, label, written)
     if not written:
         raise UserError("--step-timeline: no trial has a trace of its step; simulated ones on a GPU do")
-    try:
-        write_whole(path, json.dumps({"traceEvents": events}))
-    except OSError as error:
-        raise UserError(f"--step-timeline: {path}: cannot be written: {error.strerror or error}") from None
+    write_trace("--step-timeline", path, events)
     return written
 
 
-def step_events(timeline: Timeline, label: str, process: int) -> Iterator[dict[str, Any]]:
+def step_events(timeline: Timeline, label: str, process: int) -> Iterator[Event]:
     """One step's lanes, named, and what was under way on them; times in microseconds."""
-    yield {"ph": "M", "name": "process_name", "pid": process, "tid": 0, "args": {"name": f"{label}, expected step"}}
+    yield process_name(process, f"{label}, expected step")
     lanes = timeline.lanes()
     threads = {lane: thread for thread, lane in enumerate(lanes)}
-    for lane, thread in threads.items():
-        yield {"ph": "M", "name": "thread_name", "pid": process, "tid": thread, "args": {"name": lane}}
+    yield from (thread_name(process, thread, lane) for lane, thread in threads.items())
     named = [(one.lane, one.name, one.phase, one.start_s, one.end_s) for one in timeline.spans]
     named += [("exposed", "exposed communication", "", start, end) for start, end in lanes.get("exposed", [])]
     for lane, name, phase, start, end in named:
-        times = {"ts": start * _MICROSECONDS, "dur": (end - start) * _MICROSECONDS}
-        yield {"ph": "X", "name": name, "cat": phase, "pid": process, "tid": threads[lane], **times}
+        times = start * _MICROSECONDS, (end - start) * _MICROSECONDS
+        yield piece(process, threads[lane], name, *times, cat=phase)
