@@ -79,7 +79,7 @@ def _speed(best: PlanRow) -> str:
         low, middle, high = (spec.global_batch_tokens / step for step in (found.high_s, found.step_s, found.low_s))
         return (
             f"Speed: {format_count(middle)} tokens/s expected ({format_count(low)} to {format_count(high)}), "
-            f"a step {format_seconds(found.step_s)}."
+            f"{format_seconds(found.step_s)} per step."
         )
     if best.bound is None or best.bound.tokens_per_s is None:
         return "Speed: unknown."
