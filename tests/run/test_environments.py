@@ -87,11 +87,11 @@ def test_setup_goes_on_at_the_step_that_failed_and_says_why_in_one_line(make, tm
 
 def test_a_step_that_has_changed_is_done_again_with_all_that_follow_and_the_check_always(make):
     make(packages="", build="", check="")
-    assert [line for line in make(packages="", build="", check="") if "done before" in line] == [
+    assert [line for line in make(packages="", build="", check="") if "already done" in line] == [
         "  packages: already done",
         "  build: already done",
     ]
-    assert [line for line in make(packages="pass", build="", check="") if "done before" in line] == []
+    assert [line for line in make(packages="pass", build="", check="") if "already done" in line] == []
 
 
 def test_a_folder_other_than_the_usual_one_is_told_how_to_be_used(make, tmp_path):

@@ -134,6 +134,7 @@ class Simulator:
     def _start(self, folder: str, *, with_room: bool = False) -> None:
         pid = os.fork()
         if pid == 0:
+            os.close(self._speaker)  # whose end says that the simulator is no more
             os._exit(run_trial(TrialFolder(Path(folder)), with_room=with_room))
         descriptor = os.pidfd_open(pid)
         self._running[descriptor] = (pid, folder)
