@@ -29,7 +29,7 @@ def simulator_died(code: int, words: str, oom: str | None) -> Outcome:
     if code >= 0 and words.strip():
         last = words.strip().splitlines()[-1]
         return Status.CRASH, Failure(message=f"the simulator {how_ended(code)}: {last}", evidence=words)
-    return _by_signal("the simulator that was at it", code, oom)
+    return _by_signal("the simulator", code, oom)
 
 
 def quiet_for(trial: TrialSpec, word: Progress | None) -> Outcome:
