@@ -36,6 +36,25 @@ def test_an_unknown_gpu_is_one_line_with_the_nearest_names(name: object, hint: s
     assert hint in str(error.value)
 
 
+@pytest.mark.parametrize(
+    ("name", "means"),
+    [
+        ("h100-80gb", "H100 SXM"),
+        ("v100 32GB", "V100 SXM2 32GB"),
+        ("h200-141gb", "H200 SXM"),
+        ("h100-40gb", None),
+        ("h100-0gb", None),
+        ("H100 80GB HBM3 MIG 1g.10gb", None),
+    ],
+)
+def test_a_size_behind_a_name_is_the_gpus_own_or_the_name_is_unknown(name: str, means: str | None):
+    if means is None:
+        with pytest.raises(UserError, match="not in the hardware catalogue"):
+            known_gpu(name)
+    else:
+        assert known_gpu(name).name == means
+
+
 def test_the_option_and_its_other_words_are_in_the_line():
     with pytest.raises(UserError, match=r"^--gpu: 'x' .* MI300X, auto$"):
         known_gpu("x", "--gpu", also=("auto",))

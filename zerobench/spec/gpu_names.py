@@ -10,6 +10,9 @@ from zerobench.spec.hardware import Gpu, find_gpu, load_catalogue
 from zerobench.spec.plain import as_written, one_line
 
 _MOST_HINTS = 3
+_SIZE = re.compile(r"(\d{1,3})gb?")
+_NOMINAL = 0.07
+"""How far what NVML calls a GPU's memory may be from what its name calls it."""
 
 
 def known_gpu(name: object, field: str = "gpu", also: Sequence[str] = ()) -> Gpu:
@@ -18,7 +21,7 @@ def known_gpu(name: object, field: str = "gpu", also: Sequence[str] = ()) -> Gpu
     Raises UserError, one line that begins with `field`, with the nearest names and all choices, `also` among them.
     """
     catalogue = load_catalogue()
-    gpu = find_gpu(name, catalogue) if isinstance(name, str) else None
+    gpu = (find_gpu(name, catalogue) or _of_size(name, catalogue)) if isinstance(name, str) else None
     if gpu is not None:
         return gpu
     choices = list(dict.fromkeys(gpu.name for gpu in catalogue))
@@ -28,6 +31,21 @@ def known_gpu(name: object, field: str = "gpu", also: Sequence[str] = ()) -> Gpu
         f"{field}: {as_written(name)} is not in the hardware catalogue; {hint}choices: {', '.join([*choices, *also])}"
     )
     raise UserError(one_line(told))
+
+
+def _of_size(name: str, catalogue: Sequence[Gpu]) -> Gpu | None:
+    """`h100-80gb`, `v100 32gb`: the first GPU with the other words in its name that has so much memory."""
+    words = _words(name)
+    sizes = [int(found[1]) for word in words if (found := _SIZE.fullmatch(word))]
+    rest = {word for word in words if not _SIZE.fullmatch(word)}
+    if len(sizes) != 1 or not rest:
+        return None
+    named = (gpu for gpu in catalogue if any(rest <= set(_words(other)) for other in (gpu.name, *gpu.names)))
+    return next((gpu for gpu in named if gpu.memory_bytes and _is_called(gpu.memory_bytes / 2**30, sizes[0])), None)
+
+
+def _is_called(memory_gib: float, size: int) -> bool:
+    return abs(size - memory_gib) < _NOMINAL * memory_gib
 
 
 def _close(name: str, catalogue: Sequence[Gpu]) -> list[str]:
