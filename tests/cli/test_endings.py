@@ -27,7 +27,7 @@ def test_output_that_cannot_be_written_is_one_line_and_exit_status_2(tmp_path: P
         )
     assert ended.returncode == 2
     assert ended.stderr.startswith("zerobench: standard output")
-    assert ended.stderr.endswith("No space left on device\n" if arguments != NOTHING_TO_DO else "is kept\n")
+    assert ended.stderr.endswith("No space left on device\n" if arguments != NOTHING_TO_DO else "are kept\n")
     assert ended.stderr.count("\n") == 1
 
 
@@ -69,7 +69,7 @@ def test_a_report_where_addresses_are_scarce_says_which_limit_and_what_goes_with
         [*ZEROBENCH, "report"], check=False, cwd=tmp_path, preexec_fn=limited, capture_output=True, text=True
     )
     assert ended.returncode == 2
-    assert ended.stderr.startswith("zerobench: report: drawing charts needs 65 GiB of addresses")
+    assert ended.stderr.startswith("zerobench: report: drawing charts needs 65 GiB of address space")
     assert ended.stderr.count("\n") == 1
     assert not list(tmp_path.rglob("*.html"))
 
