@@ -106,7 +106,7 @@ def test_tasks_grow_where_slurm_takes_few_jobs() -> None:
 
 def test_too_many_jobs_are_refused_with_the_smallest_number_that_will_do() -> None:
     limits = Limits(max_submit_jobs=21, max_job_count=10_000)
-    with pytest.raises(UserError, match=r"--trials-per-job: 2 makes 50 jobs .* takes 21 .* will do: 5$"):
+    with pytest.raises(UserError, match=r"--trials-per-job: 2 makes 50 jobs .* accepts 21 .* fits: 5$"):
         group(trials(100), limits, trials_per_job=2)
     assert [len(array.tasks) for array in group(trials(100), limits, trials_per_job=5)] == [20]
 

@@ -89,7 +89,7 @@ def test_who_asks_to_stop_stops_the_task_that_runs_and_those_after_it(run: RunFo
 
 def test_trials_on_several_nodes_are_refused() -> None:
     arrays = [*tasks("a"), JobArray(JobKind.TRIALS, 2, [["b", "c"]], 600)]
-    with pytest.raises(UserError, match="--local: 2 trials take 2 nodes"):
+    with pytest.raises(UserError, match="--local: 2 trials take 2 or more nodes"):
         refuse_several_nodes(arrays)
     refuse_several_nodes(tasks("a"))
 

@@ -169,7 +169,7 @@ def test_both_worlds_hear_the_same_collectives(played, name):
 
 def test_a_record_says_that_no_value_was_computed_by_which_torch_and_judges_nothing(played):
     rank = played["zero2"].emulated
-    assert any("no value is computed" in note and "built for CUDA" in note for note in rank.notes)
+    assert any("no values are computed" in note and "built for CUDA" in note for note in rank.notes)
     assert (rank.losses, rank.step_times, rank.grad_norms) == ([], [], [])
     assert (rank.device_type, rank.backend, rank.process_memory) == ("cuda", "nccl", [])
 
