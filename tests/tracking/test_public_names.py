@@ -38,7 +38,7 @@ def test_a_name_that_is_not_there_is_refused_as_by_any_module():
 
 
 def test_what_is_no_engine_is_refused_by_its_type():
-    with pytest.raises(UserError, match="engine: dict is no DeepSpeed engine"):
+    with pytest.raises(UserError, match="engine: dict is not a DeepSpeed engine"):
         zerobench.track({})
 
 
