@@ -22,7 +22,8 @@ def _held_by_others() -> int:
     gc.collect()
     tensors = [one for one in gc.get_objects() if issubclass(type(one), torch.Tensor)]
     storages = {one.untyped_storage().data_ptr(): one.untyped_storage().nbytes() for one in tensors}
-    return sum(storages.values()) - TOKENS.nbytes
+    held: int = sum(storages.values()) - TOKENS.nbytes
+    return held
 
 
 class Trained:
