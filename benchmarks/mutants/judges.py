@@ -56,7 +56,7 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "memory/sampler.py": _SAMPLER,
     "memory/sampler_process.py": _SAMPLER,
     "memory/sites.py": ("tests/memory/test_sites.py",),
-    "memory/storages.py": ("tests/memory/test_storages.py",),
+    "memory/storages.py": ("tests/memory/test_storages.py", "tests/memory/test_cpu_book.py"),
     "memory/topology.py": ("tests/memory/test_topology.py",),
     "worker/strategies/__init__.py": ("tests/worker/test_one_rank.py",),
     "worker/strategies/base.py": (*_LOOP, "tests/worker/test_stages.py"),
