@@ -26,7 +26,6 @@ from zerobench.report.plan.takes import takes
 from zerobench.report.plan.view import plan_row, plan_view
 from zerobench.report.render.layout import Shown
 from zerobench.report.render.terminal import print_parts
-from zerobench.report.tables.plan_memory import verdict
 from zerobench.report.tables.plan_time import traffic
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.optimizers import Optimizer
@@ -159,11 +158,11 @@ def test_the_recommended_row_is_at_the_lowest_stage_that_fits_and_offloads_nothi
 def test_without_host_memory_offloads_are_not_judged(tmp_path: Path) -> None:
     place = replace(cluster(), host_memory_bytes=None)
     rows = [row(trial, place) for trial in plan_trials(place) if trial.ranks]
-    assert {verdict(one) for one in rows if one.offloads} == {"not checked"}
-    assert {verdict(one) for one in rows if not one.offloads} == {"yes"}
+    assert {one.verdict for one in rows if one.offloads} == {"not checked"}
+    assert {one.verdict for one in rows if not one.offloads} == {"yes"}
     small = replace(place, gpu=cluster(gpu="t4").gpu)
     larger = [row(trial, small) for trial in plan_trials(small, micro_batch_size=64) if trial.ranks]
-    assert {verdict(one) for one in larger if one.offloads} == {"no: device"}
+    assert {one.verdict for one in larger if one.offloads} == {"no: device"}
     offloaded = [trial for trial in plan_trials(place) if trial.ranks and row(trial, place).offloads]
     text, best = shown(tmp_path, offloaded, place)
     assert best is not None
@@ -318,7 +317,7 @@ def refused(trial: SampleTrial, needed_bytes: int) -> SampleTrial:
 def test_what_an_emulated_gpu_refused_is_a_row_that_says_how_much_is_missing(tmp_path: Path) -> None:
     place = cluster(gpu="a10")
     simulated = [one for one in plan_trials(place) if one.record.status is Status.COMPLETED]
-    too_large = [one for one in simulated if verdict(row(one, place)).startswith("no: device")]
+    too_large = [one for one in simulated if row(one, place).verdict.startswith("no: device")]
     assert too_large
     emulated = [refused(one, 99) if one in too_large else as_emulated(one) for one in simulated]
     text, best = shown(tmp_path, emulated, place)
@@ -346,8 +345,8 @@ def rows_of(text: str, how: str) -> list[str]:
 
 def test_what_was_refused_for_gaps_alone_does_not_fit(tmp_path: Path) -> None:
     place = cluster()
-    fitting = next(one for one in plan_trials(place) if verdict(row(one, place)) == "yes")
+    fitting = next(one for one in plan_trials(place) if row(one, place).verdict == "yes")
     judged = row(refused(fitting, 99), place)
-    assert (verdict(judged), judged.has_room, judged.device.room) == ("no: device", False, 0.0)
+    assert (judged.verdict, judged.has_room, judged.device.room) == ("no: device", False, 0.0)
     assert not judged.fits
     assert recommended([judged]) is None
