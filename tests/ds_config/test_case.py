@@ -84,3 +84,11 @@ def test_the_optimizer_is_the_one_that_deepspeed_is_handed_else_that_of_the_conf
     made = Case({"optimizer": {"type": "SGD"}}, world_size=2, num_params=10)
     assert made.optimizer is OPTIMIZERS[Optimizer.SGD]
     assert replace(made, handed=Optimizer.LION).optimizer is OPTIMIZERS[Optimizer.LION]
+
+
+@pytest.mark.parametrize(
+    ("nbytes", "names"), [(4, ("fp32", "float32", "float")), (2, ("fp16", "float16", "half", "bf16", "bfloat16"))]
+)
+def test_each_of_deepspeeds_names_of_a_data_type_has_its_bytes(nbytes: int, names: tuple[str, ...]) -> None:
+    cases = [Case({"data_types": {"grad_accum_dtype": name}}, world_size=2, num_params=10) for name in names]
+    assert {case.gradient_element for case in cases} == {nbytes}
