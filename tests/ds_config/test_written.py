@@ -105,6 +105,7 @@ def test_below_stage_3_nothing_is_gathered_to_be_saved_and_a_file_of_the_users_o
     [
         ({}, ", bf16=True"),
         ({"precision": Precision.FP32}, ""),
+        ({"activation_checkpointing": "every-2"}, ", bf16=True"),
         ({"precision": Precision.FP16, "activation_checkpointing": True}, ", fp16=True, gradient_checkpointing=True"),
     ],
     ids=str,
