@@ -1,5 +1,5 @@
-"""The tests that judge mutants where those that mirror the module take minutes (of them, the ones that take seconds)
-or import it only in a process that they start.
+"""The tests that judge mutants where those that mirror the module take minutes (of them, the ones that take seconds),
+import it only in a process that they start, or lie nearer by imports than those that hold each of its terms.
 """
 
 from __future__ import annotations
@@ -35,7 +35,13 @@ _TORCH = _alone("pipeline", "pipeline gpipe fp16")
 _IN_ENGINE = _alone("pipeline deepspeed", "pipeline deepspeed bf16")
 _ENGINE = _alone("zero0", "zero0 bf16", "zero0 fp16", "zero2", "zero3")
 
+_INSTANTS = ("tests/formulas/test_deepspeed_instants.py", "tests/formulas/test_departures.py")
+
 JUDGES: dict[str, tuple[str, ...]] = {
+    "formulas/deepspeed/stage_3.py": _INSTANTS,
+    "formulas/deepspeed/stage_3_offload.py": _INSTANTS,
+    "formulas/deepspeed/swapped.py": _INSTANTS,
+    "formulas/deepspeed/swapping.py": _INSTANTS,
     "memory/device.py": ("tests/memory/test_device.py",),
     "memory/engine_config.py": ("tests/memory/test_engine_config.py", *_alone("zero2")),
     "memory/engine_tensors.py": ("tests/memory/test_engine_tensors.py",),
