@@ -20,7 +20,7 @@ from zerobench.folder import write_whole
 from zerobench.report.plan.document import plan_document
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.plan.view import Found, PlanView, plan_view
-from zerobench.report.render.terminal import print_parts
+from zerobench.report.render.terminal import print_parts, screen_width
 from zerobench.report.tables.plan_frontier import FrontierRow, frontier_part
 from zerobench.run.runner import RunResult
 from zerobench.search.fastest import AS_FAST
@@ -134,11 +134,16 @@ def _next(result: RunResult, best: PlanRow | None, written: Path | None, request
     if best is not None and written is not None:
         if request.for_trainer:
             arguments = training_arguments(best.trial.spec)
-            typer.echo(f'Next: TrainingArguments({arguments}, deepspeed="{written}")')
+            typer.echo(_in_width("Next: TrainingArguments(", "\n    ", f'{arguments}, deepspeed="{written}")'))
         else:
-            typer.echo(f"Next: deepspeed train.py --deepspeed_config {written}")
-    more = "" if details else "; --details: reasons, categories, bounds"
+            typer.echo(_in_width("Next: deepspeed train.py ", "\\\n    ", f"--deepspeed_config {written}"))
+    more = "" if details else "; --details for the reasons"
     typer.echo(f"Run: {shortest(result.folder.path)}{more}")
+
+
+def _in_width(head: str, break_: str, tail: str) -> str:
+    """One line, or two that can be copied as one where the terminal is narrower."""
+    return head + ("" if len(head + tail) <= screen_width() else break_) + tail
 
 
 def _frontier(asked: Plan, axis: FrontierAxis, reports: Path) -> Answer:
