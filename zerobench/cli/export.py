@@ -2,9 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass
 from pathlib import Path
+from typing import Any
 
 from zerobench.errors import UserError
 from zerobench.report.exporters.exported import exported_trials
@@ -15,58 +16,62 @@ from zerobench.report.exporters.step_timeline import write_step_timelines
 from zerobench.report.exporters.tensorboard_events import write_tensorboard
 from zerobench.report.exporters.timelines import timelines
 from zerobench.report.exporters.wandb_runs import write_wandb
-from zerobench.store import find_run, load_run
+from zerobench.store import Run, find_run, load_run
 
-_CHOICES = (
-    "--prometheus FILE, --tensorboard DIR, --wandb PROJECT, --memory-viz DIR, --perfetto FILE, --step-timeline FILE"
-)
+Destination = Path | str
+"""A file, a folder, or the name of a project."""
 
 
 @dataclass(frozen=True)
-class Request:
-    """What the command line asks for; None for a tool that is not wanted."""
+class _Tool:
+    """What a run is written for."""
 
-    run: str | None
-    reports: Path
-    prometheus: Path | None = None
-    tensorboard: Path | None = None
-    wandb: str | None = None
-    memory_viz: Path | None = None
-    perfetto: Path | None = None
-    step_timeline: Path | None = None
-
-    @property
-    def wants_something(self) -> bool:
-        """Whether any tool is asked for."""
-        places = (self.prometheus, self.tensorboard, self.memory_viz, self.perfetto, self.step_timeline)
-        return self.wandb is not None or any(place is not None for place in places)
+    metavar: str
+    write: Callable[[Run, Any], int]
+    """To a destination; returns how much."""
+    done: str
+    """What is said then, of that `count` and that destination, `to`."""
 
 
-def export(request: Request) -> Iterator[str]:
-    """Export the run to each tool that is asked for; yields a line of what was done after each.
+_TOOLS = {
+    "prometheus": _Tool("FILE", lambda run, to: write_prometheus(exported_trials(run), to), "{count} samples in {to}"),
+    "tensorboard": _Tool(
+        "DIR",
+        lambda run, to: write_tensorboard(exported_trials(run), to),
+        "{count} trials in {to}: tensorboard --logdir {to}",
+    ),
+    "wandb": _Tool(
+        "PROJECT", lambda run, to: write_wandb(exported_trials(run), to), "{count} trials in the project {to}"
+    ),
+    "memory-viz": _Tool(
+        "DIR",
+        lambda run, to: write_memory_viz(timelines(run), to),
+        "{count} trials in {to}: drop a file on pytorch.org/memory_viz",
+    ),
+    "perfetto": _Tool(
+        "FILE",
+        lambda run, to: write_perfetto(timelines(run), to),
+        "{count} ranks in {to}: open it at ui.perfetto.dev",
+    ),
+    "step-timeline": _Tool("FILE", write_step_timelines, "{count} steps in {to}: open it at ui.perfetto.dev"),
+}
+"""By the names of their options."""
+
+
+def export(name: str | None, reports: Path, asked: Mapping[str, Destination | None]) -> Iterator[str]:
+    """Export the run called `name` to each tool that `asked` has a destination for, by the names of the options; yields
+    a line of what was done after each.
 
     Raises UserError: no tool is asked for, one's library is missing or refuses, or a record is torn.
     """
-    if not request.wants_something:
-        raise UserError(f"export: destination missing; choices: {_CHOICES}")
-    if request.wandb is not None and not request.wandb.strip():
+    wanted = {option: to for option, to in asked.items() if to is not None}
+    if not wanted:
+        choices = ", ".join(f"--{option} {tool.metavar}" for option, tool in _TOOLS.items())
+        raise UserError(f"export: destination missing; choices: {choices}")
+    if not str(wanted.get("wandb", "zerobench")).strip():
         raise UserError("--wandb: project name missing; for example zerobench")
-    run = load_run(find_run(request.run, request.reports))
-    if request.prometheus is not None:
-        count = write_prometheus(exported_trials(run), request.prometheus)
-        yield f"{count} samples in {request.prometheus}"
-    if request.tensorboard is not None:
-        count = write_tensorboard(exported_trials(run), request.tensorboard)
-        yield f"{count} trials in {request.tensorboard}: tensorboard --logdir {request.tensorboard}"
-    if request.wandb is not None:
-        count = write_wandb(exported_trials(run), request.wandb)
-        yield f"{count} trials in the project {request.wandb}"
-    if request.memory_viz is not None:
-        count = write_memory_viz(timelines(run), request.memory_viz)
-        yield f"{count} trials in {request.memory_viz}: drop a file on pytorch.org/memory_viz"
-    if request.perfetto is not None:
-        count = write_perfetto(timelines(run), request.perfetto)
-        yield f"{count} ranks in {request.perfetto}: open it at ui.perfetto.dev"
-    if request.step_timeline is not None:
-        count = write_step_timelines(run, request.step_timeline)
-        yield f"{count} steps in {request.step_timeline}: open it at ui.perfetto.dev"
+    run = load_run(find_run(name, reports))
+    for option, tool in _TOOLS.items():
+        if option in wanted:
+            to = wanted[option]
+            yield tool.done.format(count=tool.write(run, to), to=to)
