@@ -22,13 +22,15 @@ from zerobench.records import Category, Failure, Place, Status
 from zerobench.report.environment_facts import FORMULAS_OF
 from zerobench.report.labels import labels
 from zerobench.report.plan.rows import PlanRow, recommended
+from zerobench.report.plan.takes import takes
 from zerobench.report.plan.view import plan_row, plan_view
 from zerobench.report.render.layout import Shown
 from zerobench.report.render.terminal import print_parts
-from zerobench.report.tables.plan_time import days, gpu_hours, traffic
+from zerobench.report.tables.plan_time import traffic
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.optimizers import Optimizer
 from zerobench.spec.presets import resolve_model
+from zerobench.spec.training import Training
 from zerobench.spec.trial import Evidence
 from zerobench.timing.step import Expected
 
@@ -41,7 +43,7 @@ def shown(
     """What `plan_view` shows of a run of these trials, and the row that it recommends."""
     write_run(path / "run", trials, samples=False)
     console = Console(width=width, file=io.StringIO(), color_system=None)
-    view = plan_view(path / "run", place, tokens)
+    view = plan_view(path / "run", place, None if tokens is None else Training(tokens))
     print_parts([*view.details, *view.answer], console)
     assert isinstance(console.file, io.StringIO)
     return re.sub(r" +$", "", console.file.getvalue(), flags=re.MULTILINE), view.best
@@ -212,7 +214,7 @@ def test_the_answer_is_on_a_screen_of_24_lines_with_the_choice_memory_speed_and_
     place = cluster()
     write_run(tmp_path / "run", plan_trials(place), samples=False)
     console = Console(width=80, file=io.StringIO(), color_system=None)
-    view = plan_view(tmp_path / "run", place, tokens=300e9)
+    view = plan_view(tmp_path / "run", place, Training(300e9, 2.5))
     print_parts(view.answer, console)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
@@ -220,10 +222,12 @@ def test_the_answer_is_on_a_screen_of_24_lines_with_the_choice_memory_speed_and_
     assert (
         len(lines) <= 21 + 5
     )  # five cells more than without a drive: no screen has them, but the answer, which is last
-    assert len(lines) - lines.index(next(line for line in lines if ": take " in line)) <= 7
+    assert len(lines) - lines.index(next(line for line in lines if ": take " in line)) <= 10
     assert view.best is not None
     assert f": take {view.best.shown.label}" in text
-    assert [word for word in ("Memory: ", "Speed: ", "300 B tokens: ", "Why: ") if word not in text] == []
+    assert [
+        word for word in ("Memory: ", "Speed: ", "300 B tokens: ", "Cost: ", "Energy: ", "Why: ") if word not in text
+    ] == []
     assert "tokens/s expected (" in text
 
 
@@ -251,12 +255,19 @@ def test_each_losing_row_is_told_why(tmp_path: Path) -> None:
     assert "stage 3" in said
 
 
-def test_days_and_gpu_hours_follow_from_the_bound() -> None:
-    one = row(plan_trials(cluster())[0], cluster())
-    assert one.step_s is not None
-    tokens_a_step = 8 * 2 * 1024
-    assert days(one, 300e9, one.step_s) == pytest.approx(300e9 / tokens_a_step * one.step_s / 86400)
-    assert gpu_hours(one, 300e9, one.step_s) == pytest.approx(8 * 300e9 / tokens_a_step * one.step_s / 3600)
+def test_a_training_takes_as_long_as_its_steps_and_costs_and_draws_as_its_gpu_hours() -> None:
+    place = cluster()
+    one = row(plan_trials(place)[0], place)
+    found = takes(one, place.gpu, Training(300e9, 2.5))
+    assert found is not None
+    assert one.expected is not None
+    steps = 300e9 / (8 * 2 * 1024)
+    for told, step_s in zip(found, (one.expected.low_s, one.expected.step_s, one.expected.high_s), strict=True):
+        assert told.days == pytest.approx(steps * step_s / 86400)
+        assert told.gpu_hours == pytest.approx(8 * steps * step_s / 3600)
+        assert told.cost == pytest.approx(2.5 * told.gpu_hours)
+        assert told.most_energy_kwh == pytest.approx(0.7 * told.gpu_hours)  # an H200's 700 W
+    assert takes(replace(one, expected=None), place.gpu, Training(300e9)) is None
 
 
 def test_traffic_is_that_of_one_steady_step() -> None:
