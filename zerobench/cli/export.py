@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
-from dataclasses import dataclass
 from pathlib import Path
 from typing import Any
 
@@ -18,47 +17,30 @@ from zerobench.report.exporters.timelines import timelines
 from zerobench.report.exporters.wandb_runs import write_wandb
 from zerobench.store import Run, find_run, load_run
 
-Destination = Path | str
-"""A file, a folder, or the name of a project."""
-
-
-@dataclass(frozen=True)
-class _Tool:
-    """What a run is written for."""
-
-    metavar: str
-    write: Callable[[Run, Any], int]
-    """To a destination; returns how much."""
-    done: str
-    """What is said then, of that `count` and that destination, `to`."""
-
-
-_TOOLS = {
-    "prometheus": _Tool("FILE", lambda run, to: write_prometheus(exported_trials(run), to), "{count} samples in {to}"),
-    "tensorboard": _Tool(
+_TOOLS: Mapping[str, tuple[str, Callable[[Run, Any], int], str]] = {
+    "prometheus": ("FILE", lambda run, to: write_prometheus(exported_trials(run), to), "samples in {to}"),
+    "tensorboard": (
         "DIR",
         lambda run, to: write_tensorboard(exported_trials(run), to),
-        "{count} trials in {to}: tensorboard --logdir {to}",
+        "trials in {to}: tensorboard --logdir {to}",
     ),
-    "wandb": _Tool(
-        "PROJECT", lambda run, to: write_wandb(exported_trials(run), to), "{count} trials in the project {to}"
-    ),
-    "memory-viz": _Tool(
+    "wandb": ("PROJECT", lambda run, to: write_wandb(exported_trials(run), to), "trials in the project {to}"),
+    "memory-viz": (
         "DIR",
         lambda run, to: write_memory_viz(timelines(run), to),
-        "{count} trials in {to}: drop a file on pytorch.org/memory_viz",
+        "trials in {to}: drop a file on pytorch.org/memory_viz",
     ),
-    "perfetto": _Tool(
+    "perfetto": (
         "FILE",
         lambda run, to: write_perfetto(timelines(run), to),
-        "{count} ranks in {to}: open it at ui.perfetto.dev",
+        "ranks in {to}: open it at ui.perfetto.dev",
     ),
-    "step-timeline": _Tool("FILE", write_step_timelines, "{count} steps in {to}: open it at ui.perfetto.dev"),
+    "step-timeline": ("FILE", write_step_timelines, "steps in {to}: open it at ui.perfetto.dev"),
 }
-"""By the names of their options."""
+"""By an option: what it takes, what writes a run there and counts, and what of."""
 
 
-def export(name: str | None, reports: Path, asked: Mapping[str, Destination | None]) -> Iterator[str]:
+def export(name: str | None, reports: Path, asked: Mapping[str, Path | str | None]) -> Iterator[str]:
     """Export the run called `name` to each tool that `asked` has a destination for, by the names of the options; yields
     a line of what was done after each.
 
@@ -66,12 +48,11 @@ def export(name: str | None, reports: Path, asked: Mapping[str, Destination | No
     """
     wanted = {option: to for option, to in asked.items() if to is not None}
     if not wanted:
-        choices = ", ".join(f"--{option} {tool.metavar}" for option, tool in _TOOLS.items())
+        choices = ", ".join(f"--{option} {metavar}" for option, (metavar, _, _) in _TOOLS.items())
         raise UserError(f"export: destination missing; choices: {choices}")
     if not str(wanted.get("wandb", "zerobench")).strip():
         raise UserError("--wandb: project name missing; for example zerobench")
     run = load_run(find_run(name, reports))
-    for option, tool in _TOOLS.items():
+    for option, (_, write, what) in _TOOLS.items():
         if option in wanted:
-            to = wanted[option]
-            yield tool.done.format(count=tool.write(run, to), to=to)
+            yield f"{write(run, wanted[option])} {what.format(to=wanted[option])}"
