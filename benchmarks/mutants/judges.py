@@ -47,7 +47,7 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "memory/cuda.py": ("tests/memory/test_cuda.py", "tests/memory/test_cuda_ledger.py"),
     "memory/device.py": ("tests/memory/test_device.py",),
     "memory/engine_config.py": ("tests/memory/test_engine_config.py", *_alone("zero2")),
-    "memory/engine_tensors.py": ("tests/memory/test_engine_tensors.py",),
+    "memory/engine_tensors.py": ("tests/memory/test_engine_walks.py", "tests/memory/test_engine_tensors.py"),
     "memory/expandable_segments.py": ("tests/memory/test_expandable_segments.py",),
     "memory/held.py": ("tests/memory/test_held.py", "tests/memory/test_device.py"),
     "memory/host.py": ("tests/memory/test_host.py", "tests/memory/test_storages.py"),
