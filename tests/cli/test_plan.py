@@ -37,6 +37,7 @@ def by_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
         ([*PLAN, "--host-memory", "lots"], "--host-memory: 'lots' is not a number of bytes"),
         ([*PLAN, "--nvme", "7"], "--nvme: '7' is not a rate; for example 7GB/s"),
         ([*PLAN, "--tokens", "300 trillion"], "--tokens: '300 trillion' is not a number of tokens"),
+        ([*PLAN, "--price", "2"], "--price: needs --tokens"),
         ([*PLAN, "--tokens", "1e30"], "--tokens: '1e30' is out of range"),
         ([*PLAN, "--stage", "3,5"], "--stage: '5' is not known"),
         ([*PLAN, "--frontier", "modle"], "did you mean 'model'"),

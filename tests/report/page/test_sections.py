@@ -133,6 +133,16 @@ def test_predictions_of_one_kind_say_so_once_and_their_table_has_fit_and_expecte
     assert cells["expected tokens/s"] == f"{round(first.spec.global_batch_tokens / expected.step_s):,}"
 
 
+def test_trials_fit_as_their_plan_says_though_nobody_gave_the_hosts_memory(tmp_path: Path) -> None:
+    place = replace(cluster(gpu="h200"), host_memory_bytes=None)
+    frames = write_frames(tmp_path / RUN_ID, plan_trials(place), samples=False)
+    table = table_grid(trials_table([one for one in frames.figures if one.summary.is_completed]))
+    at = [head.text for head in table.headers].index("fits")
+    said = [row.verdict for row in read_plan(tmp_path / RUN_ID, place)[1]]
+    assert [row.cells[at] for row in table.rows] == said
+    assert {"yes", "not checked"} <= set(said)
+
+
 def test_the_page_of_a_plan_says_why_not_the_others(tmp_path: Path) -> None:
     place = cluster(gpu="h200")
     frames = write_frames(tmp_path / RUN_ID, plan_trials(place), samples=False)

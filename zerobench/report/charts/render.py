@@ -28,6 +28,9 @@ Specification = dict[str, Any]
 WIDTH = 900
 """Of a drawing, in its own units; a page scales it."""
 
+_LABEL_LIMIT, _LETTER = 340, 6.6
+"""The most that the label of a row takes of a drawing, and about what one of its letters does."""
+
 HATCH = "url(#hatch)"
 """The fill that marks what is predicted; each drawing has its own pattern of that name, told apart by its key."""
 
@@ -53,7 +56,7 @@ _AXIS = {
     "titleFontSize": 12,
     "titleFontWeight": "normal",
     "titlePadding": 8,
-    "labelLimit": 340,
+    "labelLimit": _LABEL_LIMIT,
 }
 _LEGEND = {
     "labelColor": "var(--ink)",
@@ -86,6 +89,11 @@ def data(rows: Iterable[Any]) -> alt.InlineData:
     """
     plain = [row if isinstance(row, dict) else vars(row) for row in rows]
     return alt.InlineData(values=json.dumps(plain, allow_nan=False), format=alt.JsonDataFormat(type="json"))
+
+
+def plot_width(names: Iterable[str], beside: float = 24) -> float:
+    """What of a drawing rows of these names leave to its plot, with so much `beside` it."""
+    return WIDTH - min(_LABEL_LIMIT, _LETTER * max(map(len, names))) - beside
 
 
 def layered(marks: Sequence[Mark], width: float, height: float, title: str | None = None) -> Specification:
