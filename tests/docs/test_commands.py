@@ -1,4 +1,4 @@
-"""Every `zerobench` command that a page shows is one that zerobench takes: its name, options and their kinds of value."""
+"""Every `zerobench` command on a page is one that zerobench takes: its name, options and kinds of value."""
 
 from __future__ import annotations
 
