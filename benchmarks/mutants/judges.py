@@ -11,7 +11,6 @@ _ALONE = (
 _MARKED = "tests/worker/test_grad_norms.py::test_gradients_twice_too_large_are_marked"
 _DRIVEN = ("tests/worker/test_rpc_pipeline.py",)
 _LOOP = ("tests/worker/test_torch_loop.py",)
-_LEDGER = "tests/memory/test_ledger.py::test_"
 _SAMPLER = ("tests/memory/test_sampler_process.py", "tests/memory/test_sampler_record.py")
 
 
@@ -57,13 +56,12 @@ JUDGES: dict[str, tuple[str, ...]] = {
     "memory/expandable_segments.py": ("tests/memory/test_expandable_segments.py",),
     "memory/held.py": ("tests/memory/test_held.py", "tests/memory/test_device.py"),
     "memory/host.py": ("tests/memory/test_host.py", "tests/memory/test_storages.py"),
-    "memory/ledger.py": ("tests/memory/test_ledger_process.py", f"{_LEDGER}states_are_counted_to_the_byte"),
+    "memory/ledger.py": (
+        "tests/memory/test_ledger_process.py",
+        "tests/memory/test_ledger.py::test_states_are_counted_to_the_byte",
+    ),
     "memory/model_sites.py": ("tests/memory/test_model_sites.py",),
     "memory/nvml_driver.py": ("tests/memory/test_device_track.py", "tests/memory/test_nvml.py"),
-    "memory/occupied.py": ("tests/memory/test_occupied.py",),
-    "memory/random_states.py": (
-        f"{_LEDGER}the_random_states_that_checkpointing_keeps_are_activations_until_backward_has_used_them",
-    ),
     "memory/recorder.py": ("tests/memory/test_recorder.py", "tests/memory/test_failures.py"),
     "memory/sampler.py": _SAMPLER,
     "memory/sampler_process.py": _SAMPLER,

@@ -1,0 +1,20 @@
+"""Of the states of the CPU's generator those that checkpointing keeps are told, whichever way it works."""
+
+from __future__ import annotations
+
+import pytest
+import torch
+from torch.utils.checkpoint import checkpoint
+
+from zerobench.memory.random_states import told_of_random_states
+
+
+@pytest.mark.parametrize("reentrant", [True, False])
+def test_the_state_that_checkpointing_keeps_is_told_and_no_other(reentrant: bool) -> None:
+    told: list[torch.Tensor] = []
+    original = torch.get_rng_state
+    with told_of_random_states(told.append):
+        torch.get_rng_state()
+        checkpoint(torch.tanh, torch.ones(2, requires_grad=True), use_reentrant=reentrant)
+    assert [torch.equal(state, original()) for state in told] == [True]
+    assert torch.get_rng_state is original
