@@ -2,11 +2,13 @@
 
 from __future__ import annotations
 
+from typing import Any
+
 from hypothesis import given
 from hypothesis import strategies as st
 
 from zerobench.memory.course import Courses, course
-from zerobench.memory.replay import replay
+from zerobench.memory.replay import Walk, replay
 from zerobench.records import Category, Phase, StepKind
 
 STEADY, BACKWARD = StepKind.STEADY, Phase.BACKWARD
@@ -50,9 +52,8 @@ def test_a_category_names_the_site_that_most_of_its_bytes_came_from():
 
 def test_a_tensor_of_no_bytes_names_no_site():
     live = [(("a kernel's", ""), 8), (("an empty tensor", "model.py:3"), 0)]
-    here = replay(live, [], lambda _: Category.TEMPORARIES, lambda thing: thing[1])
-    assert here.walk is not None
-    assert course(STEADY, BACKWARD, here.walk).sites == {}
+    walk = Walk[Any, Category | None](live, [], lambda _: Category.TEMPORARIES, lambda thing: thing[1])
+    assert course(STEADY, BACKWARD, walk).sites == {}
 
 
 def test_of_a_phase_that_is_entered_twice_the_larger_peak_is_kept_and_first_steps_are_not():

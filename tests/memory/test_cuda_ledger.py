@@ -66,6 +66,7 @@ def unattributed(seen: dict[int, dict[str, Any]], planted: int) -> list[int]:
 def test_but_for_scalars_of_the_program_itself_nothing_is_without_a_name(seen):
     assert max(map(abs, unattributed(seen, 0))) <= 16
     assert seen[0]["rows"]["steady backward workspaces"] == [2 * 2**25] * 2
+    assert seen[0]["rows"]["steady backward temporaries"][1] >= 20_000_000
 
 
 def test_fifty_megabytes_that_nobody_named_are_seen(seen):

@@ -102,8 +102,8 @@ def test_what_no_code_claims_is_the_losss_from_the_forward_pass_to_the_backward_
 
 
 @pytest.fixture
-def group():
-    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+def group(tmp_path):
+    dist.init_process_group("gloo", f"file://{tmp_path}/store", rank=0, world_size=1)
     yield
     dist.destroy_process_group()
 

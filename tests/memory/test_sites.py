@@ -33,7 +33,7 @@ def test_within_the_backward_pass_the_node_that_runs_is_the_site_where_no_known_
     product = weight * 3
     product.register_hook(lambda _gradient: born.append(sites.SiteFinder()()))
     # As CUDA's thread does, past `torch.autograd.graph`.
-    run = torch.autograd.Variable._execution_engine.run_backward  # type: ignore[attr-defined]
+    run = torch.autograd.Variable._execution_engine.run_backward
     run((product,), (torch.ones(2),), False, False, (), True, True)
     assert [(site.name, site.proves, site.node is None) for site in born] == [
         ("autograd:MulBackward0", sites.Origin.AUTOGRAD, False)
