@@ -1,5 +1,5 @@
-"""The tests that judge mutants where those that mirror the module take minutes (of them, the ones that take seconds)
-or import it only in a process that they start.
+"""The tests that judge mutants where those that mirror the module take minutes (of them, the ones that take seconds),
+import it only in a process that they start, or lie nearer by imports than those that hold each of its terms.
 """
 
 from __future__ import annotations
@@ -11,6 +11,8 @@ _ALONE = (
 _MARKED = "tests/worker/test_grad_norms.py::test_gradients_twice_too_large_are_marked"
 _DRIVEN = ("tests/worker/test_rpc_pipeline.py",)
 _LOOP = ("tests/worker/test_torch_loop.py",)
+_LEDGER = "tests/memory/test_ledger.py::test_"
+_SAMPLER = ("tests/memory/test_sampler_process.py", "tests/memory/test_sampler_record.py")
 
 
 def _alone(*ways: str) -> tuple[str, ...]:
@@ -41,18 +43,31 @@ _TORCH = _alone("pipeline", "pipeline gpipe fp16")
 _IN_ENGINE = _alone("pipeline deepspeed", "pipeline deepspeed bf16")
 _ENGINE = _alone("zero0", "zero0 bf16 fused_adamw", "zero0 fp16", "zero2", "zero3")
 
+_INSTANTS = ("tests/formulas/test_deepspeed_instants.py", "tests/formulas/test_departures.py")
+
 JUDGES: dict[str, tuple[str, ...]] = {
+    "formulas/deepspeed/stage_3.py": _INSTANTS,
+    "formulas/deepspeed/stage_3_offload.py": _INSTANTS,
+    "formulas/deepspeed/swapped.py": _INSTANTS,
+    "formulas/deepspeed/swapping.py": _INSTANTS,
+    "memory/cuda.py": ("tests/memory/test_cuda.py", "tests/memory/test_cuda_ledger.py"),
     "memory/device.py": ("tests/memory/test_device.py",),
     "memory/engine_config.py": ("tests/memory/test_engine_config.py", *_alone("zero2")),
-    "memory/engine_tensors.py": ("tests/memory/test_engine_tensors.py",),
+    "memory/engine_tensors.py": ("tests/memory/test_engine_walks.py", "tests/memory/test_engine_tensors.py"),
     "memory/expandable_segments.py": ("tests/memory/test_expandable_segments.py",),
     "memory/held.py": ("tests/memory/test_held.py", "tests/memory/test_device.py"),
     "memory/host.py": ("tests/memory/test_host.py", "tests/memory/test_storages.py"),
-    "memory/ledger.py": ("tests/memory/test_ledger.py", "tests/memory/test_ledger_process.py"),
+    "memory/ledger.py": ("tests/memory/test_ledger_process.py", f"{_LEDGER}states_are_counted_to_the_byte"),
     "memory/model_sites.py": ("tests/memory/test_model_sites.py",),
     "memory/nvml_driver.py": ("tests/memory/test_device_track.py", "tests/memory/test_nvml.py"),
-    "memory/random_states.py": ("tests/memory/test_ledger.py",),
+    "memory/occupied.py": ("tests/memory/test_occupied.py",),
+    "memory/random_states.py": (
+        f"{_LEDGER}the_random_states_that_checkpointing_keeps_are_activations_until_backward_has_used_them",
+    ),
     "memory/recorder.py": ("tests/memory/test_recorder.py", "tests/memory/test_failures.py"),
+    "memory/sampler.py": _SAMPLER,
+    "memory/sampler_process.py": _SAMPLER,
+    "memory/sites.py": ("tests/memory/test_sites.py",),
     "memory/storages.py": ("tests/memory/test_storages.py",),
     "memory/topology.py": ("tests/memory/test_topology.py",),
     "worker/strategies/__init__.py": _PLAIN,

@@ -66,20 +66,20 @@ def sample(code: str, mutants: Iterable[Mutant], number: int | None, seed: int) 
     """
     in_order = sorted(mutants, key=lambda one: (one.span, one.name))
     if number is None or not in_order:
-        return [one for one in in_order if _compiles(one.source(code))]
+        return [one for one in in_order if _is_python(one, code)]
     draw = random.Random(f"{seed} {in_order[0].module}")  # noqa: S311 -- a sample that can be drawn again
     places = [list(same) for _, same in groupby(in_order, key=lambda one: one.span)]
     draw.shuffle(places)
     for place in places:
         draw.shuffle(place)
     rounds = (place[turn] for turn in range(max(map(len, places))) for place in places if turn < len(place))
-    return list(islice((one for one in rounds if _compiles(one.source(code))), number))
+    return list(islice((one for one in rounds if _is_python(one, code)), number))
 
 
-def _compiles(source: str) -> bool:
+def _is_python(mutant: Mutant, code: str) -> bool:
     try:
-        ast.parse(source)
-    except SyntaxError:
+        ast.parse(mutant.source(code))
+    except (SyntaxError, AttributeError):  # the latter of Cosmic Ray itself, at `except module.Error`
         return False
     return True
 

@@ -21,7 +21,13 @@ def trial(**fields: Any) -> TrialSpec:
 CUT = {"ds_config": {"tensor_parallel.autotp_size": 2}}
 
 
-@pytest.mark.parametrize("fields", [{}, CUT, {"strategy": "zero3", "hpz_partition_size": 2}, {"precision": "fp32"}])
+LION = {"optimizer": "lion"}
+"""DeepSpeed makes none of it and is handed one."""
+
+
+@pytest.mark.parametrize(
+    "fields", [{}, CUT, LION, {"strategy": "zero3", "hpz_partition_size": 2}, {"precision": "fp32"}]
+)
 def test_a_trials_own_configuration_agrees_with_it(fields: dict[str, Any]) -> None:
     refuse_conflicts(build_ds_config(trial(**fields)), trial(**fields), "here")
 
@@ -37,6 +43,7 @@ def test_a_trials_own_configuration_agrees_with_it(fields: dict[str, Any]) -> No
         ({}, {"tensor_parallel": {"autotp_size": 2}}, "tensor_parallel.autotp_size is 2, but the trial's"),
         (CUT, {"tensor_parallel": {"autotp_size": 4}}, "autotp_size is 4, but the trial's"),
         ({}, {"gradient_clipping": 0.5}, "gradient_clipping is 0.5"),
+        (LION, {"optimizer": {"type": "SGD"}}, "the optimizer it makes is 'sgd', but the trial's optimizer is 'lion'"),
         ({}, {"memory_breakdown": True}, "memory_breakdown: true resets the peaks"),
     ],
 )

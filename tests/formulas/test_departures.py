@@ -36,6 +36,7 @@ SETTINGS: dict[str, dict[str, Any]] = {
     " ga2": {"gradient_accumulation_steps": 2},
     " fp32 ga2": {"gradient_accumulation_steps": 2, "precision": "fp32"},
     " sgd": {"optimizer": "sgd"},
+    " lion": {"optimizer": "lion"},
     " cpu": {"offload_optimizer": "cpu"},
     " cpu ga2": {"offload_optimizer": "cpu", "gradient_accumulation_steps": 2},
     " cpu fp32": {"offload_optimizer": "cpu", "precision": "fp32"},

@@ -347,7 +347,7 @@ OPTIMIZERS: dict[Optimizer, OptimizerInfo] = {
             title="Lion",
             family="lion",
             states=(State(name="exp_avg", category=Category.FIRST_MOMENT),),
-            states_title="Lion's moment",
+            states_title="Lion's moments",
             temporaries=StepTemporaries(loop_bytes=4, always_loops=True),
             temporaries_note="Lion's step takes a temporary as large as the tensor that it updates (up to {largest})",
             factory="lion",
@@ -360,7 +360,7 @@ OPTIMIZERS: dict[Optimizer, OptimizerInfo] = {
             title="CPULion",
             family="lion",
             states=_ADAMS_MOMENTS,  # ops/lion/cpu_lion.py makes the second as well, and never touches it
-            states_title="Lion's moment and an unused second one",
+            states_title="Lion's moments and unused second ones",
             place=StatesPlace.HOST,
             instead=(Optimizer.LION,),
             plain=Optimizer.LION,
@@ -386,7 +386,7 @@ OPTIMIZERS: dict[Optimizer, OptimizerInfo] = {
                 State(name="momentum_buffer", category=Category.FIRST_MOMENT),  # or exp_avg, of the rest
                 State(name="exp_avg_sq", category=Category.SECOND_MOMENT, is_partial=True),
             ),
-            states_title="Muon's momentum",
+            states_title="Muon's momentum buffers",
             deepspeed=DeepSpeedOptimizer(
                 type="Muon",
                 hyperparameters=_BETAS,

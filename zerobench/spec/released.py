@@ -9,7 +9,6 @@ from pathlib import Path
 from typing import Any
 
 import yaml
-from pydantic import Field
 
 from zerobench.spec.base import Spec
 from zerobench.spec.model import ModelSpec
@@ -18,7 +17,7 @@ from zerobench.spec.model import ModelSpec
 class Released(Spec):
     """One released model."""
 
-    name: str = Field(min_length=1)
+    name: str
     """That of the preset."""
     family: str
     """For people: `Qwen 2.5`."""
