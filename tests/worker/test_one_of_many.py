@@ -5,6 +5,7 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
 from typing import NamedTuple
@@ -13,6 +14,9 @@ import pytest
 import torch
 
 from tests.worker.test_one_rank import DEEPSPEED, SMALL, Bytes, Fields, N, held, made, stepped
+from tests.worker.test_torch_loop import batches
+from zerobench.memory.recorder import Marks, PlainPhases
+from zerobench.records import Phase
 from zerobench.worker.worlds import instant_group
 
 Traffic = dict[str, tuple[int, int]]
@@ -165,3 +169,21 @@ def test_one_of_many_moves_and_holds_what_its_strategy_says_to_the_byte(
     if part.strategy == "parameter-server" and part.rank == 0:  # the imagined workers always have the first weights
         assert ours.staleness_steps == ([0, 1, 2, 3] if part.fields else [0, 0, 1, 1])
     assert all(math.isfinite(one) for one in (*losses, *norms))
+
+
+def test_a_gradient_on_its_way_back_is_held_within_the_pass_that_made_it(
+    join: Callable[[int, int], None],
+) -> None:
+    join(1, 2)
+    ours, passed = made("pipeline", gpus_per_node=2, **ONE_EACH), []
+
+    class Watching(PlainPhases):
+        @contextmanager
+        def phase(self, phase: Phase) -> Iterator[None]:
+            with super().phase(phase):
+                yield
+            passed.append(held(ours)["pipeline_buffers"] // 4096)
+
+    ours.job.norms.begin("memory")
+    ours.step(batches(0, 2), 1e-3, Watching(Marks()))
+    assert passed == [2, 2, 3, 2, 2, 3, 2]
