@@ -31,14 +31,14 @@ from zerobench.report.step_time.links import transfer_s
 from zerobench.spec.hardware import Gpu, find_gpu
 from zerobench.spec.links import Links
 from zerobench.spec.model import ModelSpec
-from zerobench.spec.parameters import count_parameters
+from zerobench.spec.parameters import ParameterCounts, count_parameters
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.shapes import Shape
 from zerobench.spec.trial import Precision
 from zerobench.timing.device import Device, device_of
 from zerobench.timing.kernels import WORD_BYTES, moved_s
 from zerobench.timing.latency import latency_s
-from zerobench.timing.passes import decoder_of, passes
+from zerobench.timing.passes import Decoder, decoder_of, passes
 from zerobench.timing.rates import Rates, kind_rates
 from zerobench.timing.replay import Pace, replay
 from zerobench.timing.step import Phases, expected, replayed, step
@@ -172,12 +172,7 @@ class Message:
 
 def predicted_s(row: Row, rates: Rates) -> float:
     """The step of `row` by the model."""
-    gpu = find_gpu(row.gpu)
-    device = None if gpu is None else device_of(gpu, Precision.BF16, rates)
-    model = model_of(row.model)
-    decoder, counts = decoder_of(model), count_parameters(model)
-    if gpu is None or device is None or decoder is None or counts is None:
-        raise SystemExit(f"{row.gpu}: the catalogue lacks a figure")
+    gpu, device, decoder, counts = _known(row, rates)
     tokens = row.micro_batch_size * row.sequence_length
     computing = passes(decoder, device, tokens, row.sequence_length, recomputed=row.recomputed)
     links = _links(gpu, rates)
@@ -200,12 +195,7 @@ def predicted_s(row: Row, rates: Rates) -> float:
 
 def replayed_s(row: Row, rates: Rates) -> float:
     """The step of `row` by a replay of FSDP's issue order."""
-    gpu = find_gpu(row.gpu)
-    device = None if gpu is None else device_of(gpu, Precision.BF16, rates)
-    model = model_of(row.model)
-    decoder, counts = decoder_of(model), count_parameters(model)
-    if gpu is None or device is None or decoder is None or counts is None:
-        raise SystemExit(f"{row.gpu}: the catalogue lacks a figure")
+    gpu, device, decoder, counts = _known(row, rates)
     nodes = max(1, row.world_size // PER_NODE)
     block = (counts.attention + counts.mlp) // decoder.layers
     engine = Fsdp(
@@ -245,6 +235,17 @@ def replayed_s(row: Row, rates: Rates) -> float:
     if timeline is None:
         raise SystemExit("a rate is missing")
     return sum(replayed(timeline, rates))
+
+
+def _known(row: Row, rates: Rates) -> tuple[Gpu, Device, Decoder, ParameterCounts]:
+    """What the catalogue has of `row`, the device at these rates."""
+    gpu = find_gpu(row.gpu)
+    device = None if gpu is None else device_of(gpu, Precision.BF16, rates)
+    model = model_of(row.model)
+    decoder, counts = decoder_of(model), count_parameters(model)
+    if gpu is None or device is None or decoder is None or counts is None:
+        raise SystemExit(f"{row.gpu}: the catalogue lacks a figure")
+    return gpu, device, decoder, counts
 
 
 def _links(gpu: Gpu, rates: Rates) -> Links:

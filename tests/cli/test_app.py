@@ -124,16 +124,31 @@ def test_the_shipped_sweeps_are_listed_with_what_they_show(call: Call) -> None:
 
 def test_models_are_listed_with_their_exact_parameters(call: Call) -> None:
     _, out, _ = call("models")
-    lines = {line.split()[0]: line for line in out.splitlines()}
-    assert "  6,738,415,616  " in lines["llama-7b"]
-    assert "  124,439,808  " in lines["gpt2-125m"]
+    lines = {line.split()[0]: line for line in out.splitlines() if line}
+    assert " 6,738,415,616 " in lines["llama-7b"]
+    assert " 124,439,808 " in lines["gpt2-125m"]
 
 
 def test_a_model_is_shown_by_component_and_the_components_add_up(call: Call) -> None:
     _, out, _ = call("models", "llama-7b")
-    counts = {name: int(count.replace(",", "")) for name, count in map(str.split, out.splitlines())}
+    lines = [line.rsplit(maxsplit=2) for line in out.splitlines()]
+    counts = {name: int(count.replace(",", "")) for name, count, _ in lines}
     assert counts["mlp"] == 4_328_521_728
     assert counts.pop("total") == sum(counts.values())
+    assert {name: share for name, _, share in lines}["mlp"] == "64.2%"
+
+
+@pytest.mark.parametrize("arguments", [["models"], ["models", "llama-7b"], ["sweeps"], ["doctor"]], ids=" ".join)
+def test_a_listing_is_no_wider_than_the_terminal_and_breaks_no_word(
+    call: Call, arguments: list[str], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    words = {}
+    for columns in (80, 300):
+        monkeypatch.setenv("COLUMNS", str(columns))
+        _, out, _ = call(*arguments)
+        assert max(map(len, out.splitlines())) <= columns
+        words[columns] = {word for word in out.split() if word.isalpha()}
+    assert words[80] == words[300]
 
 
 def test_a_dry_run_lists_each_trial_with_the_rule_it_breaks_and_writes_nothing(call: Call, tmp_path: Path) -> None:

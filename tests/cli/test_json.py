@@ -98,6 +98,7 @@ def declared(path: str, value: Any, fields: Mapping[str, Field]) -> bool:
         (["strategies"], 0, "optimizers"),
         (["sweeps"], 0, "sweeps"),
         (["plan", *PLAN], 0, "configurations"),
+        (["plan", *PLAN, "--tokens", "1B", "--price", "2"], 0, "configurations"),
         (["plan", *PLAN, "--stage", "1", "--frontier", "micro-batch"], 0, "frontier"),
         (["run", "offload", "--dry-run"], 0, "trials"),
         (["run", "quickstart", "--set", "world_size=4096", "--only", "strategy=zero1"], 0, "run"),

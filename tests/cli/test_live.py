@@ -216,7 +216,7 @@ def test_bars_are_as_long_as_their_bytes_whatever_their_parts_round_to() -> None
     whole = EndedTrial(TRIAL, parts, "")
     half = EndedTrial(TRIAL, [("parameters", 50)], "")
     screen = io.StringIO()
-    Console(file=screen, width=200).print(bars([whole, half], None, 200))
+    Console(file=screen, width=200).print(bars([whole, half], ["whole", "half"], None, 200))
     long, short = [line.count("\N{FULL BLOCK}") for line in screen.getvalue().splitlines()[:2]]
     assert abs(long - 2 * short) <= 1
     assert long > 100

@@ -37,6 +37,7 @@ def by_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
         ([*PLAN, "--host-memory", "lots"], "--host-memory: 'lots' is not a number of bytes"),
         ([*PLAN, "--nvme", "7"], "--nvme: '7' is not a rate; for example 7GB/s"),
         ([*PLAN, "--tokens", "300 trillion"], "--tokens: '300 trillion' is not a number of tokens"),
+        ([*PLAN, "--price", "2"], "--price: needs --tokens"),
         ([*PLAN, "--tokens", "1e30"], "--tokens: '1e30' is out of range"),
         ([*PLAN, "--stage", "3,5"], "--stage: '5' is not known"),
         ([*PLAN, "--frontier", "modle"], "did you mean 'model'"),
@@ -123,8 +124,15 @@ def test_a_plan_ends_in_a_recommendation_and_writes_its_configuration(call: Call
     assert "days" in out
     assert out.splitlines()[-2:] == [
         "Next: deepspeed train.py --deepspeed_config ds.json",
-        "Run: reports/plan-gpt2-1.5b; --details: reasons, categories, bounds",
+        "Run: reports/plan-gpt2-1.5b; --details for the reasons",
     ]
+
+
+@pytest.mark.usefixtures("by_arithmetic")
+def test_the_next_command_fits_the_terminal_and_can_be_copied(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    _, out, _ = call(*PLAN, "--host-memory", "1TB", "--write", f"{'a' * 40}.json")
+    assert f"Next: deepspeed train.py \\\n    --deepspeed_config {'a' * 40}.json\n" in out
 
 
 @pytest.mark.parametrize("verb", ["plan", "tune"])

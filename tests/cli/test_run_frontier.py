@@ -17,7 +17,9 @@ import pytest
 from tests.cli.conftest import Call
 from tests.report.plan.run import predicted_rank
 from tests.report.sample_run import SampleTrial, completed_trial, failed_trial, on_cpu
+from tests.search.test_plan_world import Made
 from zerobench.cli import run
+from zerobench.errors import UserError
 from zerobench.folder import RunFolder, write_whole
 from zerobench.records import Failure, Status, TrialRecord
 from zerobench.report.memory_view import device_peak_bytes
@@ -25,6 +27,7 @@ from zerobench.run.observer import Observer
 from zerobench.run.runner import RunResult
 from zerobench.run.setup import lay_out, new_run_folder, resolved_configs
 from zerobench.search import measured as measured_search
+from zerobench.search import plan_world
 from zerobench.spec.expand import PlannedTrial, expand
 from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.sweep import load_sweep
@@ -266,6 +269,24 @@ def test_on_gpus_running_out_of_memory_is_the_answer(call: Call, bench: Bench) -
         assert 1 <= too_large - cell["measured"] <= max(1, 0.01 * cell["measured"])
         assert len(cell["measured_tries"]) <= 7
         assert cell["predicted"] == pytest.approx(cell["measured"], rel=0.1)
+
+
+@pytest.mark.parametrize(("is_there", "world"), [(True, Evidence.EMULATED), (False, Evidence.SIMULATED)])
+def test_the_search_begins_in_the_world_that_plans_are_made_in(
+    call: Call, bench: Bench, monkeypatch: pytest.MonkeyPatch, is_there: bool, world: Evidence
+) -> None:
+    def find() -> Made:
+        if is_there:
+            return Made()
+        raise UserError("emulator: not set up")
+
+    bench.machine = NODE
+    monkeypatch.setattr(plan_world, "find_emulator", find)
+    code, out, _ = call(*MICRO_BATCH)
+    assert code == 0
+    runs = [load_run(path.parent) for path in Path("reports").glob("*/predicted/*/plan.json")]
+    assert {trial.spec.evidence for one in runs for trial in one.trials()} == {world}
+    assert f"predicted, {world}: zero1: " in out
 
 
 def test_a_capacity_below_the_gpus_is_held_against_the_tensors_peak(call: Call, bench: Bench) -> None:

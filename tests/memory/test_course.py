@@ -33,7 +33,7 @@ def test_its_largest_instant_is_the_ledgers_peak_and_its_last_what_is_live(delta
     found, here = entered(deltas)
     totals = [sum(sizes) for sizes in zip(*found.sizes_bytes.values(), strict=True)]
     assert max(totals) == here.total_peak
-    assert totals[-1] == here.total_live
+    assert totals[-1] == here.live.total()
     assert found.events[0] == 0
     assert found.events[-1] == found.num_events
     assert found.events == sorted(set(found.events))
@@ -46,6 +46,13 @@ def test_its_largest_instant_is_the_ledgers_peak_and_its_last_what_is_live(delta
 def test_a_category_names_the_site_that_most_of_its_bytes_came_from():
     found, _ = entered([(Category.GRADIENTS, 10), (Category.GRADIENTS, 21), (None, 4)])
     assert found.sites == {Category.GRADIENTS: "model.py:1", Category.UNATTRIBUTED: "model.py:0"}
+
+
+def test_a_tensor_of_no_bytes_names_no_site():
+    live = [(("a kernel's", ""), 8), (("an empty tensor", "model.py:3"), 0)]
+    here = replay(live, [], lambda _: Category.TEMPORARIES, lambda thing: thing[1])
+    assert here.walk is not None
+    assert course(STEADY, BACKWARD, here.walk).sites == {}
 
 
 def test_of_a_phase_that_is_entered_twice_the_larger_peak_is_kept_and_first_steps_are_not():

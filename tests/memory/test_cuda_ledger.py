@@ -11,6 +11,7 @@ PLANTED = 50_000_000
 PROGRAM = """
 import json, sys
 import torch
+from zerobench.memory.cuda import pinned_bytes
 from zerobench.memory.engine_tensors import walk_module
 from zerobench.memory.ledger import Ledger
 from zerobench.records import Category, Phase, Place, StepKind
@@ -33,6 +34,7 @@ with ledger.tracking(layer):
             loss.backward()
             if planted and kind is StepKind.STEADY:
                 torch.cuda.caching_allocator_alloc(planted, device)
+            torch.cuda.caching_allocator_delete(torch.cuda.caching_allocator_alloc(20_000_000, device))  # as kernels do
         last = torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device)
         layer.zero_grad()
 rows = {
@@ -40,13 +42,15 @@ rows = {
     for row in ledger.rows()
     if row.place is Place.DEVICE
 }
-print(json.dumps({"rows": rows, "allocator": last}))
+none = pinned_bytes()
+pinned = torch.empty(2**20, dtype=torch.uint8, pin_memory=True)
+print(json.dumps({"rows": rows, "allocator": last, "pinned": [none, pinned_bytes()]}))
 """
 
 
 @pytest.fixture(scope="module")
 def seen(emulated) -> dict[int, dict[str, Any]]:
-    return {planted: emulated(PROGRAM, str(planted)) for planted in (0, PLANTED)}
+    return {planted: emulated(PROGRAM, str(planted), num_gpus=2) for planted in (0, PLANTED)}
 
 
 @pytest.mark.parametrize("planted", [0, PLANTED])
@@ -75,3 +79,7 @@ def test_a_block_that_another_stream_still_uses_is_no_byte_without_a_name(seen):
     output = 4 * 512 * 2048  # which the program made, and no package that is known
     assert rows["first forward unattributed"][1] - output <= 16
     assert rows["first forward allocator_rounding"][1] >= 0
+
+
+def test_page_locked_memory_is_what_its_own_allocator_holds(seen):
+    assert seen[0]["pinned"] == [0, 2**20]

@@ -10,6 +10,7 @@ import torch
 
 from zerobench.memory import host
 from zerobench.memory.engine_tensors import walk_module
+from zerobench.memory.held import UNSEEN
 from zerobench.memory.ledger import Ledger
 from zerobench.memory.sites import Origin, Site
 from zerobench.records import Category, MemoryRow, Phase, Place, ProcessMemory, StepKind
@@ -165,7 +166,7 @@ def test_what_a_block_has_beyond_its_storage_is_rounding_for_as_long_as_the_stor
         with ledger.phase(STEADY, Phase.FORWARD):
             pass
         with ledger.phase(STEADY, Phase.BACKWARD):
-            kept.append(torch.empty(100, dtype=torch.uint8))
+            kept.append(torch.empty(1, dtype=torch.uint8))
             gone = torch.empty(700, dtype=torch.uint8)
             del gone
     rounding = {
@@ -173,5 +174,22 @@ def test_what_a_block_has_beyond_its_storage_is_rounding_for_as_long_as_the_stor
     }
     before = rounding[Phase.FORWARD].live_bytes if Phase.FORWARD in rounding else 0  # of what other tests left
     after = rounding[Phase.BACKWARD]
-    assert after.live_bytes - before == 512 - 100
+    assert after.live_bytes - before == 512 - 1
     assert after.own_peak_bytes == after.live_bytes + 1024 - 700
+
+
+def test_what_is_held_now_is_told_by_what_for_and_by_place_of_birth_where_that_was_seen():
+    kept, places = list[torch.Tensor](), Places()
+    unseen = threading.Thread(target=lambda: kept.append(torch.ones(5 * MEGABYTE)))
+    model = torch.nn.Linear(512, 512, bias=False)
+    ledger = Ledger(CPU, lambda: walk_module(model), in_own_process=False, sites=places)  # type: ignore[arg-type] # it is only called
+    with ledger.tracking(model), ledger.phase(STEADY, Phase.FORWARD):
+        places.name = "here"
+        kept.append(torch.ones(3 * MEGABYTE))
+        unseen.start()
+        unseen.join()
+        held = ledger.held(Phase.FORWARD)
+    assert held.by_site["here"] == 12 * MEGABYTE
+    assert held.by_site[UNSEEN] >= 20 * MEGABYTE
+    assert held.by_category[Category.PARAMETERS] == held.by_module["Linear"] == 512 * 512 * 4
+    assert Category.ALLOCATOR_ROUNDING not in {row.category for row in ledger.rows()}  # no block was asked for its size

@@ -11,10 +11,12 @@ from zerobench.records import Category, MemoryRow, Phase, Place, StepKind
 WHERE = (StepKind.STEADY, Phase.FORWARD, Place.HOST)
 
 
+def held(at_peak: dict[Category | None, int], live: dict[Category | None, int]) -> Composition[Category | None]:
+    return Composition(Counter(live), Counter(at_peak), Counter(at_peak), sum(at_peak.values()))
+
+
 def entry(activations: int, workspace: int, live: int = 0) -> Composition[Category | None]:
-    at_peak: Counter[Category | None] = Counter()
-    at_peak.update({Category.ACTIVATIONS: activations, Category.KERNEL_WORKSPACE: workspace})
-    here: Composition[Category | None] = Composition(Counter({Category.ACTIVATIONS: live}), at_peak, dict(at_peak))
+    here = held({Category.ACTIVATIONS: activations, Category.KERNEL_WORKSPACE: workspace}, {Category.ACTIVATIONS: live})
     here.at_tensor_peak = Counter({Category.ACTIVATIONS: activations})
     return here
 
@@ -52,7 +54,7 @@ def test_a_ledger_that_cannot_tell_the_two_peaks_apart_says_one():
 
 
 def of_one(category: Category | None, nbytes: int) -> Composition[Category | None]:
-    return Composition(Counter({category: nbytes}), Counter({category: nbytes}), {category: nbytes})
+    return held({category: nbytes}, {category: nbytes})
 
 
 def test_a_category_that_a_larger_second_entry_lacks_is_nought_at_the_peak_and_no_longer_live():
@@ -67,9 +69,8 @@ def test_a_category_that_a_larger_second_entry_lacks_is_nought_at_the_peak_and_n
 def test_a_category_that_a_larger_first_entry_lacks_is_nought_at_both_peaks():
     rows = LedgerRows()
     rows.enter(WHERE, entry(20, 5), None)
-    small = Counter[Category | None]({Category.INPUTS: 3})
-    later: Composition[Category | None] = Composition(Counter(), small, dict(small))
-    later.at_tensor_peak = Counter(small)
+    later = held({Category.INPUTS: 3}, {})
+    later.at_tensor_peak = later.at_peak
     rows.enter(WHERE, later, None)
     found = rows_of(rows)[Category.INPUTS]
     assert (found.at_peak_bytes, found.at_tensor_peak_bytes, found.own_peak_bytes) == (0, 0, 3)

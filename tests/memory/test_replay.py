@@ -37,7 +37,7 @@ def test_at_every_peak_the_categories_sum_to_the_total(births, random):
             events.append((dead, -sizes[dead]))
             running -= sizes[dead]
     result = replay([(t, sizes[t]) for t in alive], events, lambda thing: thing[0])
-    assert result.total_live == running
+    assert result.live.total() == running
     assert result.total_peak == peak
     assert result.at_peak.total() == peak
     assert all(result.own_peak[c] >= result.at_peak[c] for c in result.own_peak)

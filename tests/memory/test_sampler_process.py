@@ -31,6 +31,7 @@ def test_each_deadline_comes_once_however_often_it_is_asked_for():
 def test_a_device_that_is_named_twice_is_sampled_once(standin: Standin, tmp_path: Path) -> None:
     found = sample(standin, tmp_path, "gpus 2", uuid(1), uuid(1))
     assert [device.gpu_uuid for device in found.summary.devices] == [uuid(1)]
+    assert (found.summary.largest_gap_s or 0) > 0
 
 
 EARLY = """

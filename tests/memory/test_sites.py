@@ -27,6 +27,25 @@ def test_an_unknown_function_of_an_unknown_package_is_no_site():
     assert sites.judge("/home/someone/train.py", "step") is None
 
 
+def test_within_the_backward_pass_the_node_that_runs_is_the_site_where_no_known_function_is_on_the_stack():
+    born: list[sites.Site] = []
+    weight = torch.ones(2, requires_grad=True)
+    product = weight * 3
+    product.register_hook(lambda _gradient: born.append(sites.SiteFinder()()))
+    # As CUDA's thread does, past `torch.autograd.graph`.
+    run = torch.autograd.Variable._execution_engine.run_backward  # type: ignore[attr-defined]
+    run((product,), (torch.ones(2),), False, False, (), True, True)
+    assert [(site.name, site.proves, site.node is None) for site in born] == [
+        ("autograd:MulBackward0", sites.Origin.AUTOGRAD, False)
+    ]
+    assert sites.SiteFinder()() == sites.Site("unknown", None)
+
+
+def test_of_torchs_graph_the_entry_of_the_backward_pass_alone_is_a_site():
+    found = [sites.judge("/x/torch/autograd/graph.py", name) for name in ("_engine_run_backward", "save_on_cpu")]
+    assert [site is None for site in found] == [False, True]
+
+
 def test_a_wrapper_is_passed_over_for_its_caller():
     assert sites.judge("/x/deepspeed/utils/nvtx.py", "wrapped_fn") is None
 

@@ -31,9 +31,9 @@ GIVEN = Limit(10 * GIB, is_given=True)
 TABLE = """\
 Measured: largest micro batch that fits, in sequences per GPU
 Fits: the trial completes on NVIDIA H100 80GB HBM3 of 80.00 GiB; each try is a trial in fresh
-processes. predicted: by simulation, start of the search. too large: smallest seen not to fit.
-needs: tensors, CUDA context and NCCL of the largest, GiB. ends: the memory that `too large`
-exceeds; limit: end of the search range. tokens/s: of the largest.
+processes. predicted: start of the search. too large: smallest seen not to fit. needs: tensors, CUDA
+context and NCCL of the largest, GiB. ends: the memory that `too large` exceeds; limit: end of the
+search range. tokens/s: of the largest.
 trial          predicted  measured  error  too large  needs  room, %  tokens/s  tries  ends
 ────────────────────────────────────────────────────────────────────────────────────────────────────
 zero1                 30        32  -6.2%         33  75.00      6.2   247,306      5  device memory

@@ -111,6 +111,20 @@ def test_a_host_link_has_a_bandwidth_and_a_network_a_source(gpu: Gpu) -> None:
     assert gpu.network_source is None or "https://" in gpu.network_source
 
 
+@pytest.mark.parametrize("gpu", load_catalogue(), ids=lambda gpu: str(gpu.name))
+def test_a_board_computes_as_much_per_watt_as_boards_of_its_kind_do(gpu: Gpu) -> None:
+    """From a V100 (0.42 TFLOP/s of fp16 per watt) over the cut tensor cores of a desktop's GPU to a B200 (2.25)."""
+    if gpu.power_watts is not None:
+        assert 0.15 <= gpu.peak_tflops["fp16"] / gpu.power_watts <= 2.5
+
+
+@pytest.mark.parametrize(("name", "watts"), [("H100 SXM", 700), ("A100 PCIe 40GB", 250), ("L4", 72), ("B300", None)])
+def test_rated_power_is_that_of_the_datasheet(name: str, watts: float | None) -> None:
+    gpu = find_gpu(name)
+    assert gpu is not None
+    assert gpu.power_watts == watts
+
+
 _PCIE_X16 = {"PCIe 3 x16": 32, "PCIe 4 x16": 64, "PCIe 5 x16": 128}
 
 

@@ -1,4 +1,4 @@
-"""What `zerobench doctor` does: the findings as a table, what can run first."""
+"""What `zerobench doctor` does: the findings as a table, and at its end what can run."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ def doctor(reports: Path) -> Answer:
 
     def show() -> None:
         words = [f"{'yes' if can else 'no ':<4} {kind}" for kind, can in kinds.items()]
-        print_parts([Part("What can run here", text=words), Part("Checks", table=Listing(_COLUMNS, findings))])
+        print_parts([Part("Checks", table=Listing(_COLUMNS, findings)), Part("What can run here", text=words)])
 
     def document() -> dict[str, Any]:
         return {"can_run": kinds, "checks": [asdict(one) for one in findings]}

@@ -53,6 +53,7 @@ configurations[].expected_step_low_s    number?  eight of ten steps lie above
 configurations[].expected_step_high_s   number?  eight of ten steps lie below
 configurations[].tokens_per_s           number?  of all GPUs, expected
 configurations[].step_bound_s           number?  what a step takes at least
+configurations[].training               object?  days, GPU-hours, cost, energy of --tokens: low, expected, high
 configurations[].categories.*           integer  bytes at the peak of a steady step, by category
 without_figures[].trial_id              text     a trial that was skipped or could not be predicted
 without_figures[].status                text     how it ended

@@ -21,6 +21,7 @@ from zerobench.errors import UserError
 from zerobench.folder import RunFolder
 from zerobench.progress import Progress
 from zerobench.records import Status, TrialRecord
+from zerobench.report.labels import labels
 from zerobench.run.observer import Observer
 from zerobench.spec.trial import TrialSpec
 from zerobench.units import format_bytes, format_seconds
@@ -116,6 +117,7 @@ class LiveView(PlainView):
         self._began_s = self._painted_s = 0.0
         self._run: store.Run | None = None
         self._ended: list[EndedTrial] = []
+        self._names: list[str] = []
 
     def run_started(self, run: RunFolder, to_do: int, kept: int, skipped: int) -> None:
         """Begin to move."""
@@ -142,6 +144,7 @@ class LiveView(PlainView):
     def trial_started(self, trial: TrialSpec, number: int, to_do: int) -> None:
         """Show the trial."""
         self._trial, self._number, self._to_do = trial, number, to_do
+        self._names = labels([*(one.spec for one in self._ended), trial]) if self._ended else []
         self._began_s, self._painted_s = time.monotonic(), 0.0
         self.trial_progress([])
 
@@ -158,10 +161,10 @@ class LiveView(PlainView):
 
     def _screen(self, ranks: Sequence[Progress], spent_s: float) -> RenderableType:
         line = self._line(ranks, spent_s)
-        if not self._ended or self._trial is None:
+        if not self._names:
             return line
-        now = (self._trial, _largest_bytes(ranks) or 0, describe(ranks))
-        return Group(line, bars(self._ended, now, self.console.width))
+        now = (_largest_bytes(ranks) or 0, describe(ranks))
+        return Group(line, bars(self._ended, self._names, now, self.console.width))
 
     def _line(self, ranks: Sequence[Progress], spent_s: float) -> Text:
         left_s = self.time_left_s(self._to_do - self._number + 1, spent_s)

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass
 
+from rich.console import Group
 from rich.table import Table
 from rich.text import Text
 
@@ -14,7 +15,6 @@ from zerobench.records import Place
 from zerobench.report import palette
 from zerobench.report.column_units import show_whole
 from zerobench.report.figures.trial import trial_figures
-from zerobench.report.labels import labels
 from zerobench.report.trials import LazyTrial
 from zerobench.spec.trial import TrialSpec
 from zerobench.units import format_bytes
@@ -58,15 +58,14 @@ def ended_trial(run: store.Run, trial_id: str) -> EndedTrial | None:
     return EndedTrial(trial.spec, groups, f"{format_bytes(peak.total_bytes)}{speed}", summary.capacity_bytes)
 
 
-def bars(trials: Sequence[EndedTrial], now: tuple[TrialSpec, int, str] | None, width: int) -> Table:
-    """A row for each trial and one for the trial that runs `now` (its memory, and where it is), all of one scale: the
-    device's capacity where some trial comes near it, else the largest peak. Below them what the colours mean.
+def bars(trials: Sequence[EndedTrial], names: Sequence[str], now: tuple[int, str] | None, width: int) -> Group:
+    """A row for each trial and one for the trial that runs `now` (its memory, and where it is), with their `names`, all
+    of one scale: the device's capacity where some trial comes near it, else the largest peak. Below them what the
+    colours mean.
     """
-    specs = [one.spec for one in trials] + ([now[0]] if now else [])
-    names = labels(specs)
     label = min(_MOST_LABEL, max(map(len, names)))
     room = max(8, width - label - _FIGURES - 4)
-    scale = _scale([one.total_bytes for one in trials] + [now[1] if now else 0], [one.capacity_bytes for one in trials])
+    scale = _scale([one.total_bytes for one in trials] + [now[0] if now else 0], [one.capacity_bytes for one in trials])
     table = Table.grid(padding=(0, 1))
     table.add_column(width=label, no_wrap=True, overflow="ellipsis")
     table.add_column(width=room, no_wrap=True)
@@ -75,18 +74,13 @@ def bars(trials: Sequence[EndedTrial], now: tuple[TrialSpec, int, str] | None, w
         style = "" if one.groups else "bold red"
         table.add_row(Text(name), _stack(one.groups, scale, room), Text(one.figures, style))
     if now:
-        running = Text(_FULL * _columns(now[1], scale, room), "dim")
-        table.add_row(Text(names[-1], "bold"), running, Text(now[2], "bold"))
+        running = Text(_FULL * _columns(now[0], scale, room), "dim")
+        table.add_row(Text(names[-1], "bold"), running, Text(now[1], "bold"))
     seen = {group for one in trials for group, size in one.groups if size > _SEEN * scale}
     legend = [(group, palette.SHORT_NAMES[group]) for group in palette.CATEGORY_COLOURS if group in seen]
-    if legend:
-        words = Text.assemble(*(part for group, name in legend for part in ((_FULL, _style(group)), f" {name}  ")))
-        words.overflow, words.no_wrap = "ellipsis", True
-        outer = Table.grid()
-        outer.add_row(table)
-        outer.add_row(words)
-        return outer
-    return table
+    words = Text.assemble(*(part for group, name in legend for part in ((_FULL, _style(group)), f" {name}  ")))
+    words.overflow, words.no_wrap = "ellipsis", True
+    return Group(table, *([words] if legend else []))
 
 
 def _scale(peaks: Sequence[int], capacities: Sequence[int | None]) -> int:

@@ -56,7 +56,8 @@ TokensPerStep = Annotated[str | None, typer.Option(metavar="N", help="Global bat
 SequenceLength = Annotated[str | None, typer.Option(metavar="N", help="Sequence length in tokens (2048).")]
 PrecisionName = Annotated[str | None, typer.Option(metavar="NAME", help="bf16 (default), fp16 or fp32.")]
 Stages = Annotated[str | None, typer.Option(metavar="N,...", help="Only these ZeRO stages.")]
-Tokens = Annotated[str | None, typer.Option(metavar="N", help="Training length, for days and GPU-hours: 300B.")]
+Tokens = Annotated[str | None, typer.Option(metavar="N", help="Training length, for days, GPU-hours, energy: 300B.")]
+Price = Annotated[str | None, typer.Option(metavar="N", help="Price per GPU-hour, for the cost of --tokens: 2.5.")]
 EvidenceName = Annotated[
     str | None,
     typer.Option(metavar="NAME", help="emulated (torch's own allocator, if set up), simulated or formula."),

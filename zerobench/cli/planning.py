@@ -20,7 +20,7 @@ from zerobench.folder import write_whole
 from zerobench.report.plan.document import plan_document
 from zerobench.report.plan.rows import PlanRow
 from zerobench.report.plan.view import Found, PlanView, plan_view
-from zerobench.report.render.terminal import print_parts
+from zerobench.report.render.terminal import print_parts, screen_width
 from zerobench.report.tables.plan_frontier import FrontierRow, frontier_part
 from zerobench.run.runner import RunResult
 from zerobench.search.fastest import AS_FAST
@@ -29,9 +29,9 @@ from zerobench.search.plan import Plan, Request, read_plan, request_of
 from zerobench.search.predict import predict
 from zerobench.search.predicted import frontier_rows, plan_frontiers
 from zerobench.search.searched import WIDTH, Searched, searched
-from zerobench.spec.cluster import read_tokens
 from zerobench.spec.frontier_axes import FrontierAxis, frontier_axis
 from zerobench.spec.machine import detect_machine
+from zerobench.spec.training import Training, read_training
 from zerobench.spec.trial import Evidence, Offload, slug
 from zerobench.store import STAMP
 
@@ -41,14 +41,14 @@ _SEARCH = "search.json"
 
 def plan(request: Request, *, details: bool = False) -> Answer:
     """Predict what is asked for; the exit status is 1 where nothing fits or a trial failed."""
-    tokens = None if request.tokens is None else read_tokens("--tokens", request.tokens)
+    training = read_training(request.tokens, request.price)
     asked = read_plan(request)
     if request.frontier is not None:
         return _frontier(asked, frontier_axis(request.frontier), request.reports)
     machine = None if request.measure is None else detect_machine()
     if machine is not None:
         check_measurable(asked.cluster, machine)
-    result, view, found = _predicted(asked, request.reports, tokens)
+    result, view, found = _predicted(asked, request.reports, training)
     if view is None:
         return Answer(lambda: {"run": str(result.folder.path)}, exit_code=result.exit_code)
     best, proved = view.best, None
@@ -71,7 +71,7 @@ def plan(request: Request, *, details: bool = False) -> Answer:
 
     def document() -> dict[str, Any]:
         if asked.varied is None:
-            return {**plan_document(result.folder.path, asked.cluster), "notes": notes}
+            return {**plan_document(result.folder.path, asked.cluster, training), "notes": notes}
         return {
             "run": str(result.folder.path),
             "best": None if best is None else best.shown.label,
@@ -103,16 +103,18 @@ def _is_for_trainer(name: str | None) -> bool:
     return name is not None
 
 
-def _predicted(asked: Plan, reports: Path, tokens: float | None) -> tuple[RunResult, PlanView | None, Searched | None]:
+def _predicted(
+    asked: Plan, reports: Path, training: Training | None
+) -> tuple[RunResult, PlanView | None, Searched | None]:
     """The run, what it says (None where someone stopped it), and the search where there was one."""
     if asked.varied is None:
         result = predict(asked.planned, asked.name, asked.document, reports, prediction_view())
-        return result, None if result.interrupted else plan_view(result.folder.path, asked.cluster, tokens), None
+        return result, None if result.interrupted else plan_view(result.folder.path, asked.cluster, training), None
     found = searched(asked, reports, prediction_view(), WIDTH if asked.varied.sets_keys else None)
     words = f"Searched: {found.num_variants:,} variants by formula, {found.num_tried} of them {tried_in(asked)}."
     _keep(found.result.folder.path, found)
     shown = Found(found.rows, words, AS_FAST if asked.varied.sets_keys else None)
-    return found.result, plan_view(found.result.folder.path, asked.cluster, tokens, shown), found
+    return found.result, plan_view(found.result.folder.path, asked.cluster, training, shown), found
 
 
 def _keep(folder: Path, found: Searched, proved: MeasuredBest | None = None) -> None:
@@ -132,11 +134,16 @@ def _next(result: RunResult, best: PlanRow | None, written: Path | None, request
     if best is not None and written is not None:
         if request.for_trainer:
             arguments = training_arguments(best.trial.spec)
-            typer.echo(f'Next: TrainingArguments({arguments}, deepspeed="{written}")')
+            typer.echo(_in_width("Next: TrainingArguments(", "\n    ", f'{arguments}, deepspeed="{written}")'))
         else:
-            typer.echo(f"Next: deepspeed train.py --deepspeed_config {written}")
-    more = "" if details else "; --details: reasons, categories, bounds"
+            typer.echo(_in_width("Next: deepspeed train.py ", "\\\n    ", f"--deepspeed_config {written}"))
+    more = "" if details else "; --details for the reasons"
     typer.echo(f"Run: {shortest(result.folder.path)}{more}")
+
+
+def _in_width(head: str, break_: str, tail: str) -> str:
+    """One line, or two that can be copied as one where the terminal is narrower."""
+    return head + ("" if len(head + tail) <= screen_width() else break_) + tail
 
 
 def _frontier(asked: Plan, axis: FrontierAxis, reports: Path) -> Answer:

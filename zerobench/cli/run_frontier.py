@@ -1,10 +1,11 @@
 """What `zerobench run SWEEP --frontier AXIS` does: finds by measurement how much fits, each try in fresh processes.
 
-The simulator is asked first, which takes seconds a try and no device. The measured search begins at its answer and
-with its slope, so that a prediction that is right costs two measured trials a cell: one that fits, one that does not.
+The world that plans are made in is asked first (search/plan_world.py), which takes seconds a try and no device. The
+measured search begins at its answer and with its slope, so that a prediction that is right costs two measured trials a
+cell: one that fits, one that does not.
 
 A round makes the next tries of all searches in one ordinary run, so all that was measured lies in run folders whatever
-happens later: `<sweep>-frontier-<axis>_<time>/measured/round-<n>_<time>`, the simulated ones beside it under
+happens later: `<sweep>-frontier-<axis>_<time>/measured/round-<n>_<time>`, the predicted ones beside it under
 `predicted`, and the answer in `frontier.json`.
 """
 

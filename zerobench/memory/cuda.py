@@ -137,8 +137,8 @@ def with_totals(result: Composition[Category | None], totals: AllocatorTotals) -
     result.own_peak[Category.ALLOCATOR_ROUNDING] = max(totals.live_rounding_bytes, totals.peak_rounding_bytes)
     result.live[None] = totals.live_bytes - (result.live.total() - result.live[None])
     result.at_peak[None] = totals.peak_bytes - (result.at_peak.total() - result.at_peak[None])
-    result.own_peak[None] = max(result.own_peak.get(None, 0), result.live[None], result.at_peak[None])
-    result.total_live, result.total_peak = totals.live_bytes, totals.peak_bytes
+    result.own_peak[None] = max(result.own_peak[None], result.live[None], result.at_peak[None])
+    result.total_peak = totals.peak_bytes
     return result
 
 

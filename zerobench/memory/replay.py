@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Hashable, Iterable, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import Any, Generic, TypeVar
 
 Key = TypeVar("Key", bound=Hashable)
@@ -29,11 +29,10 @@ class Walk(Generic[Thing, Key]):
 class Composition(Generic[Key]):
     """Bytes of each category of one place over one phase."""
 
-    live: Counter[Key] = field(default_factory=Counter)
-    at_peak: Counter[Key] = field(default_factory=Counter)
-    own_peak: dict[Key, int] = field(default_factory=dict)
-    total_live: int = 0
-    total_peak: int = 0
+    live: Counter[Key]
+    at_peak: Counter[Key]
+    own_peak: Counter[Key]
+    total_peak: int
     at_tensor_peak: Counter[Key] | None = None
     """At the instant when tensors held most, kernels' own working memory left out; None where it is not known apart."""
     walk: Walk[Any, Key] | None = None
@@ -58,12 +57,12 @@ def replay(
         now[category_of(thing)] += nbytes
     total = now.total()
     walk = Walk(live, events, category_of, site_of)
-    result = Composition(Counter(now), Counter(now), dict(now), total, total, walk=walk)
+    result = Composition(Counter(now), Counter(now), Counter(now), total, walk=walk)
     for thing, delta in reversed(events):
         key = category_of(thing)
         now[key] -= delta
         total -= delta
-        result.own_peak[key] = max(result.own_peak.get(key, 0), now[key])
+        result.own_peak[key] = max(result.own_peak[key], now[key])
         if total > result.total_peak:
             result.total_peak = total
             result.at_peak = Counter(now)

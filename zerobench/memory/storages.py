@@ -19,7 +19,7 @@ import gc
 import weakref
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from functools import cache, partial, wraps
 from typing import TYPE_CHECKING, Any, Self
 
@@ -46,7 +46,7 @@ class Storage:
     block: int = 0
     """Serial number of its block in the book of torch's CPU allocator; 0 where it is in none."""
     alive: bool = True
-    reference: Any = field(default=None, repr=False)
+    reference: Any = None
 
 
 _NO_OPERATIONS = ("frombuffer", "from_dlpack")

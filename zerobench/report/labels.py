@@ -19,7 +19,7 @@ from zerobench.report.column_units import plain
 from zerobench.spec.axes import LABELS, ROWS
 from zerobench.spec.axis import Label, Told
 from zerobench.spec.axis_words import MEASURED, evidence_text
-from zerobench.spec.optimizers import Optimizer, deepspeeds_adamw
+from zerobench.spec.optimizers import deepspeeds_adamw
 from zerobench.spec.trial import Offload, TrialSpec
 from zerobench.units import brief
 
@@ -48,7 +48,8 @@ def labels(specs: Sequence[TrialSpec]) -> list[str]:
     Where the axes do not tell two trials apart the folder on NVMe does, or the start of the config hash (another
     seed, say), and where even that is equal, the position.
     """
-    told = {name: label for name, label in _LABELS.items() if name not in _implied(specs)}
+    implied = _implied(specs)
+    told = {name: label for name, label in _LABELS.items() if name not in implied}
     usual = {name: _usual(label, [label.short(spec) for spec in specs]) for name, label in told.items()}
     settings = DeepSpeedSettings(specs)
     names = [_label(spec, usual, settings) for spec in specs]
@@ -63,18 +64,15 @@ def _implied(specs: Sequence[TrialSpec]) -> Mapping[str, str]:
     states lie, gradient accumulation from the micro-batch size under one global batch size.
     """
     implied = {}
-    kernels = {spec.offload_optimizer is not Offload.NONE: spec.optimizer for spec in specs}
-    if len(kernels) > 1 and all(spec.optimizer is _deepspeeds_adamw(spec) for spec in specs):
+    chosen = {(spec.offload_optimizer is not Offload.NONE, spec.optimizer) for spec in specs}
+    kernels = dict(chosen)
+    if len(kernels) > 1 and all(kernel is deepspeeds_adamw(offloaded=offloaded) for offloaded, kernel in chosen):
         implied["optimizer"] = f"{kernels[True]} where optimizer states are offloaded, else {kernels[False]}"
     accumulation = "gradient_accumulation_steps"
     sizes = {spec.global_batch_size if spec.knows(accumulation) else None for spec in specs}
     if len(sizes) == 1 and sizes != {None} and len({spec.gradient_accumulation_steps for spec in specs}) > 1:
         implied[accumulation] = f"global batch {sizes.pop():,}"
     return implied
-
-
-def _deepspeeds_adamw(spec: TrialSpec) -> Optimizer:
-    return deepspeeds_adamw(offloaded=spec.offload_optimizer is not Offload.NONE)
 
 
 def _usual(label: Label, values: Sequence[str]) -> str | None:

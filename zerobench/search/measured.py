@@ -13,12 +13,14 @@ from zerobench.run.environment import capture_environment
 from zerobench.run.observer import Observer
 from zerobench.run.runner import RunResult, run_sweep
 from zerobench.run.site import Site
+from zerobench.search.plan_world import plan_world
 from zerobench.search.predict import predict
 from zerobench.search.rounds import Answer, Question, answer
 from zerobench.spec.axis_readers import AUTO
 from zerobench.spec.expand import NOWHERE, PlannedTrial
 from zerobench.spec.frontier import Frontier
 from zerobench.spec.frontier_axes import FrontierAxis
+from zerobench.spec.gpu_names import known_gpu
 from zerobench.spec.machine import Machine
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.plan import document
@@ -70,9 +72,10 @@ class MeasuredSearch:
 def predicted_first(
     search: MeasuredSearch, folder: Path, observer: Observer, say: Callable[[str], None]
 ) -> dict[str, Frontier]:
-    """The frontiers by simulation of this machine's devices; those that cannot be simulated are left out."""
+    """The frontiers in the best world of this machine's devices (plan_world.py); those that have none are left out."""
     try:
         gpu = Targets(search.machine).prediction({"evidence": Evidence.SIMULATED, "gpu": AUTO, "rank": 0})["gpu"]
+        world = Evidence.SIMULATED if gpu is None else plan_world(None, known_gpu(gpu), by_formula=False).evidence
     except UserError as error:
         say(f"not predicted; the search starts at the sweep's own values: {error}")
         return {}
@@ -80,11 +83,11 @@ def predicted_first(
     def make(planned: Sequence[PlannedTrial], name: str) -> RunResult:
         return predict(planned, name, measured_document(name, planned), folder, observer)
 
-    cells = {label: _simulated(trial, gpu) for label, trial in search.cells.items()}
+    cells = {label: _predicted(trial, gpu, world) for label, trial in search.cells.items()}
     found = answer(search.question(cells), make)
     for label in cells:
         edge = _edge(found.frontiers[label], search) if label in found.frontiers else found.given_up[label]
-        say(f"  predicted: {label}: {edge}")
+        say(f"  predicted, {world}: {label}: {edge}")
     return found.frontiers
 
 
@@ -94,9 +97,9 @@ def _edge(found: Frontier, search: MeasuredSearch) -> str:
     return f"{found.largest.value * search.axis.unit:,} {search.words} fit"
 
 
-def _simulated(trial: TrialSpec, gpu: str | None) -> TrialSpec:
+def _predicted(trial: TrialSpec, gpu: str | None, world: Evidence) -> TrialSpec:
     swaps = Offload.NVME in {trial.offload_optimizer, trial.offload_param}
-    how = {"evidence": Evidence.SIMULATED, "prediction": PredictionSpec(gpu=gpu)}
+    how = {"evidence": world, "prediction": PredictionSpec(gpu=gpu)}
     return trial.model_copy(update=how | ({"nvme_path": NOWHERE} if swaps else {}))
 
 

@@ -56,6 +56,8 @@ class Request:
     fine_tunes: bool = False
     """Whether the hyperparameters are those of fine-tuning, not of training from the start."""
     tokens: str | None = None
+    price: str | None = None
+    """Per GPU-hour, for what a training of `tokens` costs."""
     frontier: str | None = None
     evidence: str | None = None
     """Where figures come from; None for the best that is at hand."""
@@ -108,7 +110,7 @@ def read_plan(request: Request) -> Plan:
         raise UserError(f"--write: {request.write}: no folder {request.write.parent}")
     if request.frontier is not None:
         frontier_axis(request.frontier)
-        _refuse(request, "--frontier", ("write", "tokens", *_BATCH))
+        _refuse(request, "--frontier", ("write", "tokens", "price", *_BATCH))
     if request.sweep is not None and request.model is None and is_model(request.sweep):
         request = replace(request, sweep=None, model=request.sweep)
     if request.sweep is not None:

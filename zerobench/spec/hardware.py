@@ -75,8 +75,10 @@ class Gpu(Spec):
     """Its bandwidth, both directions together, 10^9 bytes a second."""
     network_gb_per_s: Rate | None = None
     """Bandwidth of the network card that a usual node has for each GPU, one direction, 10^9 bytes a second."""
+    power_watts: Rate | None = None
+    """What the board draws at most."""
     source: str = Field(min_length=1)
-    """Where the peaks and bandwidths come from."""
+    """Where the peaks, the bandwidths and the power come from."""
     device_source: str | None = None
     """Where multiprocessors and the second level's cache come from."""
     memory_source: str | None = None

@@ -141,6 +141,16 @@ def test_memory_fails_above_its_limit_and_not_at_it(tmp_path: Path, limit: str, 
     assert passes or "mostly activations" in found.failures[0]
 
 
+def test_growth_is_explained_by_what_grew_though_something_else_shrank_by_more(tmp_path: Path) -> None:
+    base = grown_by(completed_trial(SMALL), 3 * 2**20, Category.GRADIENTS)
+    new = completed_trial(SMALL)
+    for category in (Category.ACTIVATIONS, Category.TEMPORARIES):
+        new = grown_by(new, 2 * 2**20, category)
+    [failure] = verdict(compared(tmp_path, [base], [new]), "memory:0%").failures
+    assert "+1.00 MiB" in failure
+    assert failure.endswith("mostly activations")
+
+
 def test_less_memory_and_faster_steps_pass(tmp_path: Path) -> None:
     base = [grown_by(trial, 2**30) for trial in repeats(SMALL, SLOWER_S)]
     comparison = compared(tmp_path, base, repeats(SMALL, BASE_S))

@@ -3,27 +3,35 @@
 from __future__ import annotations
 
 from collections.abc import Iterable
+from pathlib import Path
+from typing import Any
 
 import pandas as pd
 import pyarrow as pa
 
 from zerobench.report.figures.runs import prediction_pairs
 from zerobench.report.frames import schema
-from zerobench.report.frames.tidy_tables import TrialRows, errors_table, memory_table, to_pandas
+from zerobench.report.frames.rows import key_values, memory_columns
+from zerobench.report.frames.tidy_tables import TrialRows, error_tables, to_pandas, with_keys
 from zerobench.report.parity import ParityJudge
 from zerobench.report.trials import Trial
 
 
 def memory_frame(trials: Iterable[Trial]) -> pd.DataFrame:
     """The table `memory`."""
-    empty = schema.arrow_schema(schema.MEMORY).empty_table()
-    return to_pandas(pa.concat_tables([empty, *map(memory_table, trials)]))
+    return to_pandas(memory_table(*trials))
+
+
+def memory_table(*trials: Trial) -> Any:
+    """The same as a pyarrow table."""
+    types, rows = schema.arrow_schema(schema.MEMORY), [(key_values(one), memory_columns(one)) for one in trials]
+    return with_keys(rows, types) if rows else types.empty_table()
 
 
 def errors_frame(trials: Iterable[Trial]) -> pd.DataFrame:
     """The table `errors`."""
     known, empty = list(trials), schema.arrow_schema(schema.ERRORS).empty_table()
-    return to_pandas(pa.concat_tables([empty, *map(errors_table, prediction_pairs(known, ParityJudge(known)))]))
+    return to_pandas(pa.concat_tables([empty, *error_tables(prediction_pairs(known, ParityJudge(known)), Path())]))
 
 
 def trials_frame(trials: Iterable[Trial]) -> pd.DataFrame:

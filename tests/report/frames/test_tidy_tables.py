@@ -12,7 +12,7 @@ import pandas as pd
 import pyarrow.parquet as pa_parquet
 import pytest
 
-from tests.report.frames.at_hand import errors_frame, memory_frame, trials_frame
+from tests.report.frames.at_hand import errors_frame, memory_frame, memory_table, trials_frame
 from tests.report.plan.run import predicted_trial
 from tests.report.sample_predictions import foretelling
 from tests.report.sample_run import (
@@ -27,12 +27,7 @@ from tests.report.sample_run import (
 from zerobench.errors import UserError
 from zerobench.report.frames import schema
 from zerobench.report.frames.sinks import ROWS_PER_GROUP, WRITER, table_files
-from zerobench.report.frames.tidy_tables import (
-    memory_table,
-    read_frame,
-    tables_stand,
-    write_tables,
-)
+from zerobench.report.frames.tidy_tables import read_frame, tables_stand, write_tables
 from zerobench.store import load_run
 
 KEYS = """
@@ -277,7 +272,8 @@ def test_numbers_beyond_sixty_four_bits_are_an_error_that_names_the_trial(tmp_pa
     rank = rank_record(asked, 0)
     rank.memory[0].live_bytes = 2**63
     trial = completed_trial(asked)
-    write_run(tmp_path / "run", [type(trial)(asked, trial.record, [rank])])
+    sound = completed_trial(spec("zero2", gpus_per_node=1))
+    write_run(tmp_path / "run", [sound, type(trial)(asked, trial.record, [rank])])
     with pytest.raises(UserError, match=asked.trial_id):
         write_tables(load_run(tmp_path / "run"))
 
@@ -307,6 +303,7 @@ def test_trials_beyond_one_batch_are_all_there_and_in_order(tmp_path: Path, monk
     pd.testing.assert_frame_equal(trials_frame(trials), whole)
     path = write_run(tmp_path / "run", trials, samples=False).path
     write_tables(load_run(path))
+    pd.testing.assert_frame_equal(read_frame(path / "memory.parquet"), memory_frame(trials))
     assert b"\0" not in (path / "trials.csv").read_bytes()
     assert list(read_frame(path / "trials.parquet")["loss_parity"].dropna()) == pytest.approx([1e-3, 2e-3, 3e-3])
 

@@ -22,14 +22,15 @@ from zerobench.records import Category, Failure, Place, Status
 from zerobench.report.environment_facts import FORMULAS_OF
 from zerobench.report.labels import labels
 from zerobench.report.plan.rows import PlanRow, recommended
+from zerobench.report.plan.takes import takes
 from zerobench.report.plan.view import plan_row, plan_view
 from zerobench.report.render.layout import Shown
 from zerobench.report.render.terminal import print_parts
-from zerobench.report.tables.plan_memory import verdict
-from zerobench.report.tables.plan_time import days, gpu_hours, traffic
+from zerobench.report.tables.plan_time import traffic
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.optimizers import Optimizer
 from zerobench.spec.presets import resolve_model
+from zerobench.spec.training import Training
 from zerobench.spec.trial import Evidence
 from zerobench.timing.step import Expected
 
@@ -42,7 +43,7 @@ def shown(
     """What `plan_view` shows of a run of these trials, and the row that it recommends."""
     write_run(path / "run", trials, samples=False)
     console = Console(width=width, file=io.StringIO(), color_system=None)
-    view = plan_view(path / "run", place, tokens)
+    view = plan_view(path / "run", place, None if tokens is None else Training(tokens))
     print_parts([*view.details, *view.answer], console)
     assert isinstance(console.file, io.StringIO)
     return re.sub(r" +$", "", console.file.getvalue(), flags=re.MULTILINE), view.best
@@ -157,11 +158,11 @@ def test_the_recommended_row_is_at_the_lowest_stage_that_fits_and_offloads_nothi
 def test_without_host_memory_offloads_are_not_judged(tmp_path: Path) -> None:
     place = replace(cluster(), host_memory_bytes=None)
     rows = [row(trial, place) for trial in plan_trials(place) if trial.ranks]
-    assert {verdict(one) for one in rows if one.offloads} == {"not checked"}
-    assert {verdict(one) for one in rows if not one.offloads} == {"yes"}
+    assert {one.verdict for one in rows if one.offloads} == {"not checked"}
+    assert {one.verdict for one in rows if not one.offloads} == {"yes"}
     small = replace(place, gpu=cluster(gpu="t4").gpu)
     larger = [row(trial, small) for trial in plan_trials(small, micro_batch_size=64) if trial.ranks]
-    assert {verdict(one) for one in larger if one.offloads} == {"no: device"}
+    assert {one.verdict for one in larger if one.offloads} == {"no: device"}
     offloaded = [trial for trial in plan_trials(place) if trial.ranks and row(trial, place).offloads]
     text, best = shown(tmp_path, offloaded, place)
     assert best is not None
@@ -213,7 +214,7 @@ def test_the_answer_is_on_a_screen_of_24_lines_with_the_choice_memory_speed_and_
     place = cluster()
     write_run(tmp_path / "run", plan_trials(place), samples=False)
     console = Console(width=80, file=io.StringIO(), color_system=None)
-    view = plan_view(tmp_path / "run", place, tokens=300e9)
+    view = plan_view(tmp_path / "run", place, Training(300e9, 2.5))
     print_parts(view.answer, console)
     assert isinstance(console.file, io.StringIO)
     text = console.file.getvalue()
@@ -221,10 +222,12 @@ def test_the_answer_is_on_a_screen_of_24_lines_with_the_choice_memory_speed_and_
     assert (
         len(lines) <= 21 + 5
     )  # five cells more than without a drive: no screen has them, but the answer, which is last
-    assert len(lines) - lines.index(next(line for line in lines if ": take " in line)) <= 7
+    assert len(lines) - lines.index(next(line for line in lines if ": take " in line)) <= 10
     assert view.best is not None
     assert f": take {view.best.shown.label}" in text
-    assert [word for word in ("Memory: ", "Speed: ", "300 B tokens: ", "Why: ") if word not in text] == []
+    assert [
+        word for word in ("Memory: ", "Speed: ", "300 B tokens: ", "Cost: ", "Energy: ", "Why: ") if word not in text
+    ] == []
     assert "tokens/s expected (" in text
 
 
@@ -252,12 +255,19 @@ def test_each_losing_row_is_told_why(tmp_path: Path) -> None:
     assert "stage 3" in said
 
 
-def test_days_and_gpu_hours_follow_from_the_bound() -> None:
-    one = row(plan_trials(cluster())[0], cluster())
-    assert one.step_s is not None
-    tokens_a_step = 8 * 2 * 1024
-    assert days(one, 300e9, one.step_s) == pytest.approx(300e9 / tokens_a_step * one.step_s / 86400)
-    assert gpu_hours(one, 300e9, one.step_s) == pytest.approx(8 * 300e9 / tokens_a_step * one.step_s / 3600)
+def test_a_training_takes_as_long_as_its_steps_and_costs_and_draws_as_its_gpu_hours() -> None:
+    place = cluster()
+    one = row(plan_trials(place)[0], place)
+    found = takes(one, place.gpu, Training(300e9, 2.5))
+    assert found is not None
+    assert one.expected is not None
+    steps = 300e9 / (8 * 2 * 1024)
+    for told, step_s in zip(found, (one.expected.low_s, one.expected.step_s, one.expected.high_s), strict=True):
+        assert told.days == pytest.approx(steps * step_s / 86400)
+        assert told.gpu_hours == pytest.approx(8 * steps * step_s / 3600)
+        assert told.cost == pytest.approx(2.5 * told.gpu_hours)
+        assert told.most_energy_kwh == pytest.approx(0.7 * told.gpu_hours)  # an H200's 700 W
+    assert takes(replace(one, expected=None), place.gpu, Training(300e9)) is None
 
 
 def test_traffic_is_that_of_one_steady_step() -> None:
@@ -307,7 +317,7 @@ def refused(trial: SampleTrial, needed_bytes: int) -> SampleTrial:
 def test_what_an_emulated_gpu_refused_is_a_row_that_says_how_much_is_missing(tmp_path: Path) -> None:
     place = cluster(gpu="a10")
     simulated = [one for one in plan_trials(place) if one.record.status is Status.COMPLETED]
-    too_large = [one for one in simulated if verdict(row(one, place)).startswith("no: device")]
+    too_large = [one for one in simulated if row(one, place).verdict.startswith("no: device")]
     assert too_large
     emulated = [refused(one, 99) if one in too_large else as_emulated(one) for one in simulated]
     text, best = shown(tmp_path, emulated, place)
@@ -335,8 +345,8 @@ def rows_of(text: str, how: str) -> list[str]:
 
 def test_what_was_refused_for_gaps_alone_does_not_fit(tmp_path: Path) -> None:
     place = cluster()
-    fitting = next(one for one in plan_trials(place) if verdict(row(one, place)) == "yes")
+    fitting = next(one for one in plan_trials(place) if row(one, place).verdict == "yes")
     judged = row(refused(fitting, 99), place)
-    assert (verdict(judged), judged.has_room, judged.device.room) == ("no: device", False, 0.0)
+    assert (judged.verdict, judged.has_room, judged.device.room) == ("no: device", False, 0.0)
     assert not judged.fits
     assert recommended([judged]) is None

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping, Sequence
 from typing import Annotated, Any
 
 import typer
@@ -25,12 +26,7 @@ def models(
         return _components(model)
     rows = [_preset(name) for name in PRESETS]
 
-    def show() -> None:
-        typer.echo(_line("model", "family", "parameters", "layers", "hidden", "heads", "vocabulary", "context"))
-        for row in rows:
-            typer.echo(_preset_line(**row))
-
-    return Answer(lambda: {"models": rows}, show)
+    return Answer(lambda: {"models": rows}, lambda: _print_presets(rows))
 
 
 def _preset(name: str) -> dict[str, Any]:
@@ -52,21 +48,20 @@ def _preset(name: str) -> dict[str, Any]:
     }
 
 
-def _preset_line(model: str, family: str, parameters: int | None, **sizes: int | None) -> str:
-    shape = ["-" if size is None else str(size) for size in list(sizes.values())[:3]]
-    counts = [
-        "-" if size is None else f"{size:,}" for size in (parameters, sizes["vocab_size"], sizes["max_positions"])
-    ]
-    return _line(model, family, counts[0], *shape, *counts[1:])
+def _print_presets(rows: Sequence[Mapping[str, Any]]) -> None:
+    from zerobench.report.render.terminal import print_parts
+    from zerobench.report.tables.model import Column
+    from zerobench.report.tables.part import Listing, Part
+
+    def column(header: str, field: str) -> Column[Mapping[str, Any]]:
+        return Column(header, lambda row: _shown(row[field]), narrow=header, is_text=field in ("model", "family"))
+
+    headers = ["model", "family", "parameters", "layers", "hidden", "heads", "vocabulary", "context"]
+    print_parts([Part("Presets", table=Listing([*map(column, headers, rows[0])], rows))])
 
 
-def _line(name: str, family: str, total: str, *sizes: str) -> str:
-    return f"{name:<16}{family:<9}{total:>16}" + "".join(
-        f"{size:>{width}}" for size, width in zip(sizes, _WIDTHS, strict=True)
-    )
-
-
-_WIDTHS = (8, 8, 7, 12, 9)
+def _shown(value: str | int | None) -> str:
+    return "-" if value is None else value if isinstance(value, str) else f"{value:,}"
 
 
 def _components(model: str) -> Answer:
@@ -81,6 +76,6 @@ def _components(model: str) -> Answer:
 
     def show() -> None:
         for name, count in found.items():
-            typer.echo(f"{name:<24}{count:>18,}")
+            typer.echo(f"{name.replace('_', ' '):<24}{count:>18,}{count / counts.total:>8.1%}")
 
     return Answer(lambda: {"model": model, "components": found}, show)

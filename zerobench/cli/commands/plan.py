@@ -23,6 +23,7 @@ from zerobench.cli.options import (
     Model,
     Nvme,
     PrecisionName,
+    Price,
     Reports,
     SequenceLength,
     Stages,
@@ -69,6 +70,7 @@ def plan(
         str | None, typer.Option(metavar="FILE", help="Predict your own DeepSpeed configuration.")
     ] = None,
     tokens: Tokens = None,
+    price: Price = None,
     frontier: Annotated[
         str | None, typer.Option(metavar="AXIS", help="Largest that fits: model, micro-batch or sequence-length.")
     ] = None,

@@ -4,6 +4,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from typing import Any
 
 import typer
@@ -14,15 +15,17 @@ from zerobench.cli.answer import Answer, answering
 @answering
 def sweeps() -> Answer:
     """List the shipped sweeps."""
+    from zerobench.report.render.terminal import screen_width
     from zerobench.spec.sweep import load_sweep, shipped_sweeps
 
     paths = shipped_sweeps()
     told = {name: _first_sentence(load_sweep(name).description) for name in paths}
 
     def show() -> None:
-        width = max(map(len, paths)) + 2
+        indent = " " * (max(map(len, paths)) + 2)
         for name, sentence in told.items():
-            typer.echo(f"{name:<{width}}{sentence}")
+            first = f"{name:<{len(indent)}}"
+            typer.echo(textwrap.fill(sentence, screen_width(), initial_indent=first, subsequent_indent=indent))
         typer.echo(f"\nFiles: {next(iter(paths.values())).parent}")
 
     def document() -> dict[str, Any]:

@@ -3,18 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import altair as alt
 
 from zerobench.report import palette
-from zerobench.report.charts.render import HATCH, WIDTH, Mark, Specification, data, layered
+from zerobench.report.charts.render import HATCH, Mark, Specification, data, layered, plot_width
 from zerobench.report.charts.stack import Bar, Part
 from zerobench.report.charts.words import ByteAxis, part_sentence
 from zerobench.units import format_bytes
 
 _ROW_HEIGHT = 26
-_LETTER = 6.6
-"""About the width of a letter of a row's label."""
 _THINNEST = 0.2
 """Pixels of a part that is drawn."""
 _ROOM = 1.2
@@ -38,7 +37,7 @@ def chart(
     widest = unit.of(max([bar.reach for bar in bars] + list(capacity)))
     x = alt.X("start:Q", title=axis, scale=alt.Scale(domain=[0, widest * _ROOM], nice=False))
     y = alt.Y("name:N", title=None, sort=None, scale=alt.Scale(domain=names, paddingInner=0.28))
-    scale = _plot_width(names) / (widest * _ROOM)
+    scale = plot_width(names) / (widest * _ROOM)
     layers = [
         _segments(bars, unit, x, y, scale),
         _tails(bars, unit, y),
@@ -53,7 +52,7 @@ def chart(
         layers.append(words.encode(x=alt.datum(0), y=y, text=alt.Text("text:N")))
     if capacity:
         layers += _capacity(bars, capacity, unit, y)
-    return layered(layers, _plot_width(names), _ROW_HEIGHT * len(names))
+    return layered(layers, plot_width(names), _ROW_HEIGHT * len(names))
 
 
 def cut(bars: Sequence[Bar], capacity: int) -> list[Bar]:
@@ -70,11 +69,6 @@ def _breaks(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y) -> Mark:
     rows = [{"name": bar.name, "at": unit.of(0.97 * bar.reach), "text": "//"} for bar in bars if bar.is_cut]
     mark = alt.Chart(data(rows)).mark_text(fontSize=22, fontWeight="bold", color="var(--paper)")
     return mark.encode(x=alt.X("at:Q"), y=y, text=alt.Text("text:N"))
-
-
-def _plot_width(names: list[str]) -> float:
-    """What the labels leave of the drawing's width."""
-    return WIDTH - min(340.0, _LETTER * max(map(len, names))) - 24
 
 
 def _segments(bars: Sequence[Bar], unit: ByteAxis, x: alt.X, y: alt.Y, scale: float) -> Mark:
@@ -98,19 +92,24 @@ def _segments(bars: Sequence[Bar], unit: ByteAxis, x: alt.X, y: alt.Y, scale: fl
     ]
     groups = {part.group for _, part, _, _ in drawn}
     present = [group for group in palette.CATEGORY_COLOURS if group in groups]
-    colour = alt.Color(
-        "group:N",
-        title=None,
-        scale=alt.Scale(
-            domain=[palette.CATEGORY_NAMES[group] for group in present],
-            range=[palette.category_colour(group) for group in present],
-        ),
-        legend=alt.Legend(columns=5, symbolType="square", offset=24),
-    )
+    colour = group_colour(present, columns=5)
     return (
         alt.Chart(data(rows))
         .mark_bar(stroke="var(--paper)", strokeWidth=0.7)
         .encode(x=x, x2=alt.X2("end:Q"), y=y, color=colour, description=alt.Description("said:N"))
+    )
+
+
+def group_colour(groups: Sequence[str], **legend: Any) -> alt.Color:
+    """The colours of groups of categories, which rows name in `group`."""
+    return alt.Color(
+        "group:N",
+        title=None,
+        scale=alt.Scale(
+            domain=[palette.CATEGORY_NAMES[group] for group in groups],
+            range=[palette.category_colour(group) for group in groups],
+        ),
+        legend=alt.Legend(symbolType="square", offset=24, **legend),
     )
 
 

@@ -9,7 +9,8 @@ from typing import Any
 import altair as alt
 
 from zerobench.report import palette
-from zerobench.report.charts.render import WIDTH, Mark, Specification, data, layered, svg
+from zerobench.report.charts.bar_marks import group_colour
+from zerobench.report.charts.render import Mark, Specification, data, layered, plot_width, svg
 from zerobench.report.charts.shown import doubt_sentence, evidence_sentence, most_telling, shown_sentence
 from zerobench.report.charts.words import ByteAxis, decimal_axis
 from zerobench.report.figure import Columns, Figure
@@ -19,7 +20,7 @@ from zerobench.report.tables.model_states import StatesRow, states_rows
 from zerobench.spec.roles import Role
 
 _KEY = "model-states"
-_ROW_HEIGHT, _LETTER = 24, 6.6
+_ROW_HEIGHT = 24
 _STATES = ("parameters", "gradients", "optimizer")
 
 
@@ -63,23 +64,14 @@ def _chart(bars: Sequence[_Bar], unit: ByteAxis) -> Specification:
     scale = alt.Scale(domain=[0, unit.of(largest) * 1.3], nice=False)
     x = alt.X("start:Q", title=f"model states per rank ({unit.name})", scale=scale)
     y = alt.Y("name:N", title=None, sort=None, scale=alt.Scale(domain=names, paddingInner=0.28))
-    colour = alt.Color(
-        "group:N",
-        title=None,
-        scale=alt.Scale(
-            domain=[palette.CATEGORY_NAMES[group] for group in _STATES],
-            range=[palette.category_colour(group) for group in _STATES],
-        ),
-        legend=alt.Legend(symbolType="square", offset=24),
-    )
     parts = alt.Chart(data([part for bar in bars for part in _parts(bar, unit)])).mark_bar(
         stroke="var(--paper)", strokeWidth=0.7
     )
     layers: list[Mark] = [
-        parts.encode(x=x, x2=alt.X2("end:Q"), y=y, color=colour, description=alt.Description("said:N")),
+        parts.encode(x=x, x2=alt.X2("end:Q"), y=y, color=group_colour(_STATES), description=alt.Description("said:N")),
         *_ends(bars, unit, y),
     ]
-    return layered(layers, WIDTH - min(340.0, _LETTER * max(map(len, names))) - 24, _ROW_HEIGHT * len(names))
+    return layered(layers, plot_width(names), _ROW_HEIGHT * len(names))
 
 
 def _parts(bar: _Bar, unit: ByteAxis) -> list[dict[str, Any]]:

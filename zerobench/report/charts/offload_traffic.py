@@ -10,7 +10,7 @@ import altair as alt
 
 from zerobench.records import Category, Place, StepKind
 from zerobench.report import palette
-from zerobench.report.charts.render import HATCH, WIDTH, Mark, Specification, arranged, data, layered, svg
+from zerobench.report.charts.render import HATCH, Mark, Specification, arranged, data, layered, plot_width, svg
 from zerobench.report.charts.shown import (
     completed,
     doubt_sentence,
@@ -109,7 +109,7 @@ def _directions(one: TrialFigures) -> list[tuple[str, float | None]]:
 
 def _chart(trials: Sequence[_Held], rates: Sequence[dict[str, Any]], unit: ByteAxis) -> Specification:
     names = [held.one.marked_label for held in trials]
-    room = WIDTH - min(340.0, 6.6 * max(map(len, names))) - 30
+    room = plot_width(names, 30)
     y = alt.Y("name:N", title=None, sort=None, scale=alt.Scale(domain=names, paddingInner=0.3))
     height = _ROW_HEIGHT * len(names)
     if not rates:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import altair as alt
 
 from zerobench.report.charts.marks import SIDES
-from zerobench.report.charts.render import WIDTH, Specification, data, layered, svg
+from zerobench.report.charts.render import Specification, data, layered, plot_width, svg
 from zerobench.report.charts.shown import MOST_ROWS, completed, doubt_sentence
 from zerobench.report.charts.words import ByteAxis, byte_axis, counted
 from zerobench.report.figure import Columns, Figure, columns_of_named
@@ -106,8 +106,7 @@ def _chart(shown: Sequence[Spread], unit: ByteAxis) -> Specification:
     for align, dx, is_right in SIDES:
         texts = alt.Chart(data([row for row in odd if row.is_right == is_right]))
         layers.append(texts.mark_text(align=align, dx=dx, fontSize=11).encode(x=x, y=y, text=alt.Text("text:N")))
-    width = WIDTH - min(340.0, 6.6 * max(map(len, names))) - 24
-    return layered(layers, width, _ROW_HEIGHT * len(names))
+    return layered(layers, plot_width(names), _ROW_HEIGHT * len(names))
 
 
 _MOST_RANKS = 64

@@ -18,6 +18,7 @@ import altair as alt
 import vl_convert
 
 from zerobench.errors import UserError
+from zerobench.report.figure import Drawing
 
 Mark = Any
 """One layer of a plot, an altair chart: its methods publish no types."""
@@ -27,6 +28,9 @@ Specification = dict[str, Any]
 
 WIDTH = 900
 """Of a drawing, in its own units; a page scales it."""
+
+_LABEL_LIMIT, _LETTER = 340, 6.6
+"""The most that the label of a row takes of a drawing, and about what one of its letters does."""
 
 HATCH = "url(#hatch)"
 """The fill that marks what is predicted; each drawing has its own pattern of that name, told apart by its key."""
@@ -53,7 +57,7 @@ _AXIS = {
     "titleFontSize": 12,
     "titleFontWeight": "normal",
     "titlePadding": 8,
-    "labelLimit": 340,
+    "labelLimit": _LABEL_LIMIT,
 }
 _LEGEND = {
     "labelColor": "var(--ink)",
@@ -88,6 +92,11 @@ def data(rows: Iterable[Any]) -> alt.InlineData:
     return alt.InlineData(values=json.dumps(plain, allow_nan=False), format=alt.JsonDataFormat(type="json"))
 
 
+def plot_width(names: Iterable[str], beside: float = 24) -> float:
+    """What of a drawing rows of these names leave to its plot, with so much `beside` it."""
+    return WIDTH - min(_LABEL_LIMIT, _LETTER * max(map(len, names))) - beside
+
+
 def layered(marks: Sequence[Mark], width: float, height: float, title: str | None = None) -> Specification:
     """`marks` over each other, the first one lowest, as a plot of this size.
 
@@ -106,13 +115,6 @@ def arranged(plots: Sequence[Specification], columns: int, spacing: float, **ind
     bare = [{key: part for key, part in plot.items() if key != "datasets"} for plot in plots]
     resolve = {"resolve": {"scale": independent}} if independent else {}
     return {"concat": bare, "columns": columns, "spacing": spacing, "datasets": datasets, **resolve}
-
-
-class Drawing(str):
-    """An `<svg>` element that knows what it was drawn of, Vega-Lite with variables for colours."""
-
-    __slots__ = ("specification",)
-    specification: Specification
 
 
 def svg(plot: Specification, key: str, label: str) -> Drawing:

@@ -7,14 +7,14 @@ from collections.abc import Sequence
 import altair as alt
 
 from zerobench.report import palette
-from zerobench.report.charts.render import WIDTH, Mark, Specification, data, layered, svg
+from zerobench.report.charts.render import Mark, Specification, data, layered, plot_width, svg
 from zerobench.report.charts.words import counted
 from zerobench.report.figure import Columns, Figure
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.strategies.rows import Compared, is_comparison
 from zerobench.units import format_seconds
 
-_ROW_HEIGHT, _LETTER, _MOST_ROWS = 24, 6.6, 40
+_ROW_HEIGHT, _MOST_ROWS = 24, 40
 
 
 def speed_figure(frames: RunFigures) -> Figure | None:
@@ -44,10 +44,6 @@ def _name(row: Compared) -> str:
     return f"{'' if row.is_believed else '! '}{row.label}{': server' if row.figures.is_server else ''}"
 
 
-def _plot_width(names: Sequence[str]) -> float:
-    return WIDTH - min(340.0, _LETTER * max(map(len, names))) - 70
-
-
 def _speed_chart(rows: Sequence[Compared]) -> Specification:
     names = [_name(row) for row in rows]
     points = [
@@ -75,7 +71,7 @@ def _speed_chart(rows: Sequence[Compared]) -> Specification:
         ideal.encode(x=alt.X("ideal:Q"), y=y),
         words.encode(x=alt.X("speed:Q"), y=y, text=alt.Text("text:N")),
     ]
-    return layered(layers, _plot_width(names), _ROW_HEIGHT * len(names))
+    return layered(layers, plot_width(names, 70), _ROW_HEIGHT * len(names))
 
 
 def _speed_table(rows: Sequence[Compared]) -> Columns:

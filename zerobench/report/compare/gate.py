@@ -17,7 +17,6 @@ from collections.abc import Sequence
 from dataclasses import dataclass, field
 
 from zerobench.errors import UserError, unknown_choice
-from zerobench.records import Category
 from zerobench.report.column_units import show_percent
 from zerobench.report.compare.comparison import Comparison, Same, ended
 from zerobench.report.compare.memory import MemoryChange, where_name
@@ -157,8 +156,7 @@ def memory_sentence(change: MemoryChange) -> str:
     base, new = change.base.instant.total_bytes, change.new.instant.total_bytes
     grown = f"{'+' if change.more_bytes > 0 else ''}{format_bytes(change.more_bytes)}"
     share = "" if change.fraction is None else f" ({show_percent(change.fraction, 2, signed=True)})"
-    largest = next((one.category for one in change.differences if one.category is not Category.TOTAL), None)
-    most = f", mostly {largest.replace('_', ' ')}" if largest else ""
+    most = f", mostly {change.largest.replace('_', ' ')}" if change.largest else ""
     return f"{where_name(change.where)} peak {format_bytes(base)} to {format_bytes(new)}, {grown}{share}{most}"
 
 

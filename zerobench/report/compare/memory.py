@@ -11,7 +11,7 @@ import statistics
 from collections.abc import Sequence
 from dataclasses import dataclass
 
-from zerobench.records import Place, StepKind
+from zerobench.records import Category, Place, StepKind
 from zerobench.report.compare.sides import RESERVED, RESIDENT, USED, Repeat, Where
 from zerobench.report.memory_difference import CategoryDifference, difference
 from zerobench.report.memory_view import Instant
@@ -76,6 +76,13 @@ class MemoryChange:
     def differences(self) -> list[CategoryDifference]:
         """The categories that differ, the largest difference first; they add up to `more_bytes`."""
         return difference(self.base.instant, self.new.instant)
+
+    @property
+    def largest(self) -> Category | None:
+        """The category that explains most of `more_bytes`: of those that went the same way, where the peak moved."""
+        named = [one for one in self.differences if one.category is not Category.TOTAL]
+        causes = [one for one in named if one.more_bytes * self.more_bytes > 0] or named
+        return causes[0].category if causes else None
 
 
 def memory_changes(base: Sequence[Repeat], new: Sequence[Repeat]) -> list[MemoryChange]:

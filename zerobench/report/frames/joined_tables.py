@@ -14,8 +14,7 @@ from zerobench.report.frames import schema
 from zerobench.report.frames.compared_table import compared_frame
 from zerobench.report.frames.run_frames import RunFrames
 from zerobench.report.frames.sinks import table_files
-from zerobench.report.frames.tidy_tables import memory_table
-from zerobench.report.trials import refusing_impossible_values
+from zerobench.report.frames.tidy_tables import memory_tables
 
 
 def write_csv(frames: RunFrames, folder: Path) -> list[Path]:
@@ -46,9 +45,8 @@ def write_csv(frames: RunFrames, folder: Path) -> list[Path]:
 def _write_memory(frames: RunFrames, path: Path) -> None:
     with table_files(schema.MEMORY, path) as sink:
         for run in frames.runs:
-            for trial in run.trials():
-                with refusing_impossible_values(trial.folder.path):
-                    sink.add(memory_table(trial))
+            for table in memory_tables(run.trials()):
+                sink.add(table)
 
 
 def _write(path: Path, frame: pd.DataFrame) -> Path:

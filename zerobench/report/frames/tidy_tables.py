@@ -9,7 +9,7 @@ one at a time, so a run may be larger than memory.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from itertools import islice
 from pathlib import Path
 from typing import Any
@@ -24,7 +24,7 @@ from zerobench.report.figures.runs import prediction_pairs
 from zerobench.report.figures.summary import Summary, summary_of
 from zerobench.report.frames import schema
 from zerobench.report.frames.rows import Columns, Row, error_columns, key_values, memory_columns, trial_values
-from zerobench.report.frames.sinks import WRITER, table_files
+from zerobench.report.frames.sinks import WRITER, TableSink, table_files
 from zerobench.report.nvml_samples import write_samples
 from zerobench.report.parity import ParityJudge
 from zerobench.report.predictions.predicted import Pair
@@ -55,21 +55,20 @@ def write_tables(run: store.Run) -> list[Path]:
     errors = [folder / "errors.parquet", folder / "errors.csv"]
     rows = TrialRows()
     with table_files(schema.MEMORY, *memory) as memory_sink, table_files(schema.NVML, *nvml) as nvml_sink:
-        for trial in run.trials():
-            with refusing_impossible_values(trial.folder.path):
-                memory_sink.add(memory_table(trial))
-            rows.add(trial, energy_joules=write_samples(trial, nvml_sink))
+        for table in memory_tables(rows.passing(run.trials(), nvml_sink)):
+            memory_sink.add(table)
     with table_files(schema.TRIALS, *trials) as trials_sink, refusing_impossible_values(folder):
         trials_sink.add(rows.table())
     with table_files(schema.ERRORS, *errors) as errors_sink, refusing_impossible_values(folder):
-        for pair in prediction_pairs(ended_trials(run), rows.judge) if can_be_compared(rows.trials) else ():
-            errors_sink.add(errors_table(pair))
+        pairs = prediction_pairs(ended_trials(run), rows.judge) if can_be_compared(rows.trials) else ()
+        for table in error_tables(pairs, folder):
+            errors_sink.add(table)
     return memory + nvml + trials + errors
 
 
 def memory_frame(run: store.Run) -> pd.DataFrame:
     """The memory table of `run`, made from its records. Raises UserError: a record is torn."""
-    return to_pandas(pa.concat_tables([_MEMORY.empty_table(), *map(memory_table, ended_trials(run))]))
+    return to_pandas(pa.concat_tables([_MEMORY.empty_table(), *memory_tables(run.trials())]))
 
 
 def trials_frame(run: store.Run) -> pd.DataFrame:
@@ -124,23 +123,58 @@ def to_pandas(table: Any) -> pd.DataFrame:
     return frame
 
 
-def memory_table(trial: Trial) -> Any:
-    """The rows of one trial in the table `memory`, as a pyarrow table."""
-    return with_keys(key_values(trial), memory_columns(trial), _MEMORY)
+def memory_tables(trials: Iterable[store.Trial]) -> Iterator[Any]:
+    """The rows of `trials` in the table `memory`, as pyarrow tables. Raises UserError: a value is impossible."""
+    return _tables(map(_memory_rows, trials), _MEMORY)
 
 
-def errors_table(pair: Pair) -> Any:
-    """The rows of one prediction in the table `errors`, as a pyarrow table."""
-    return with_keys(key_values(pair.predicted), error_columns(pair.cells, pair.against), _ERRORS)
+def _memory_rows(trial: store.Trial) -> _Rows:
+    with refusing_impossible_values(trial.folder.path):
+        return trial.folder.path, key_values(trial), memory_columns(trial)
 
 
-def with_keys(values: Mapping[str, Any], columns: Columns, types: Any) -> Any:
-    """A pyarrow table of `columns`, all of equal length and a `rank` among them, after keys of these `values`."""
-    num_rows = len(columns["rank"])
-    keys = {name: pa.scalar(value, types.field(name).type) for name, value in values.items()}
-    arrays = {name: pa.repeat(value, num_rows) for name, value in keys.items()}
-    arrays |= {name: pa.array(values, types.field(name).type) for name, values in columns.items()}
-    return pa.table([arrays[name] for name in types.names], schema=types)
+def error_tables(pairs: Iterable[Pair], folder: Path) -> Iterator[Any]:
+    """The rows of the predictions of the run in `folder` in the table `errors`, as pyarrow tables."""
+    rows = ((folder, key_values(pair.predicted), error_columns(pair.cells, pair.against)) for pair in pairs)
+    return _tables(rows, _ERRORS)
+
+
+_Rows = tuple[Path, Mapping[str, Any], Columns]
+"""Where an error says that rows are from, the keys of all of them, and the columns after the keys."""
+
+
+def _tables(found: Iterable[_Rows], types: Any) -> Iterator[Any]:
+    """`found` as tables of many rows each: one of ten rows takes pyarrow 40 kB and a millisecond."""
+    waiting: list[_Rows] = []
+    num_waiting = 0
+    for rows in found:
+        waiting.append(rows)
+        num_waiting += 1 + len(rows[-1]["rank"])
+        if num_waiting > _ROWS_AT_ONCE:
+            yield _table(waiting, types)
+            waiting, num_waiting = [], 0
+    if waiting:
+        yield _table(waiting, types)
+
+
+def _table(found: Sequence[_Rows], types: Any) -> Any:
+    try:
+        return with_keys([rows for _, *rows in found], types)
+    except (OverflowError, ValueError):
+        for where, *rows in found:
+            with refusing_impossible_values(where):
+                with_keys([rows], types)
+        raise
+
+
+def with_keys(found: Iterable[Sequence[Any]], types: Any) -> Any:
+    """A pyarrow table of keys and, behind them, columns that all have these keys: equally long, a `rank` among them."""
+    keys, columns = zip(*found, strict=True)
+    indices = pa.array([index for index, one in enumerate(columns) for _ in one["rank"]], pa.int64())
+    repeated = pa.Table.from_pylist(keys, schema=pa.schema([types.field(name) for name in schema.KEYS])).take(indices)
+    joined = ((name, [value for one in columns for value in one[name]]) for name in columns[0])
+    own = {name: pa.array(values, types.field(name).type) for name, values in joined}
+    return pa.table([*repeated.columns, *map(own.__getitem__, types.names[len(schema.KEYS) :])], schema=types)
 
 
 def rows_table(columns: Mapping[str, str], rows: Iterable[Row]) -> Any:
@@ -162,6 +196,12 @@ class TrialRows:
         """Take the next trial, and the energy of its timed steps."""
         self.trials.append(LossesOnly.of(trial))
         self._summaries.append((trial.record.run_id, summary_of(trial), energy_joules))
+
+    def passing(self, trials: Iterable[store.Trial], samples: TableSink) -> Iterator[store.Trial]:
+        """Each of `trials`, taken, with its NVML samples written."""
+        for trial in trials:
+            self.add(trial, energy_joules=write_samples(trial, samples))
+            yield trial
 
     @property
     def judge(self) -> ParityJudge:

@@ -3,13 +3,16 @@
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict
 from pathlib import Path
 from typing import Any
 
 from zerobench.report.plan.rows import PlanRow, recommended
+from zerobench.report.plan.takes import takes
 from zerobench.report.plan.view import read_plan
 from zerobench.report.trials import refusing_impossible_values
 from zerobench.spec.cluster import Cluster
+from zerobench.spec.training import Training
 
 VALUES: Mapping[str, Callable[[PlanRow], Any]] = {
     "configuration": lambda row: row.shown.label,
@@ -31,14 +34,26 @@ def row_values(row: PlanRow) -> dict[str, Any]:
     return {name: read(row) for name, read in VALUES.items()}
 
 
+def training_values(row: PlanRow, cluster: Cluster, training: Training | None) -> dict[str, Any]:
+    """What the training takes, by field of Takes, each `low`, `expected` and `high`; empty without one."""
+    if training is None:
+        return {}
+    found = takes(row, cluster.gpu, training)
+    ends = dict(zip(("low", "expected", "high"), map(asdict, found), strict=True)) if found else None
+    return {"training": ends}
+
+
 def categories_of(row: PlanRow) -> dict[str, int]:
     """Bytes at the peak of a steady step, by the ledger's names; empty where not known."""
     instant = row.steady
     return {} if instant is None else {name.value: size for name, size in instant.categories.items() if size}
 
 
-def plan_document(path: Path, cluster: Cluster) -> dict[str, Any]:
-    """The plan of the run at `path`. Raises UserError: `path` is no run, or one of its records is torn."""
+def plan_document(path: Path, cluster: Cluster, training: Training | None = None) -> dict[str, Any]:
+    """The plan of the run at `path`, with what a training takes.
+
+    Raises UserError: `path` is no run, or one of its records is torn.
+    """
     with refusing_impossible_values(path):
         shown, rows = read_plan(path, cluster)
         choice = recommended(rows)
@@ -47,7 +62,10 @@ def plan_document(path: Path, cluster: Cluster) -> dict[str, Any]:
             "best": None if choice is None else choice.best.shown.label,
             "reason": None if choice is None else choice.reason,
             "ds_config": _config_of(path, None if choice is None else choice.best),
-            "configurations": [{**row_values(row), "categories": categories_of(row)} for row in rows],
+            "configurations": [
+                {**row_values(row), **training_values(row, cluster, training), "categories": categories_of(row)}
+                for row in rows
+            ],
             "without_figures": [
                 {"trial_id": trial.record.trial_id, "status": trial.record.status.value, "reason": trial.record.reason}
                 for trial in _others([one.trial for one in shown], rows)

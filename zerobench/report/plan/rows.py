@@ -51,6 +51,20 @@ class Space:
         return self.room is None or self.room >= ROOM
 
 
+def verdict(device: Space, host: Space, *, needs_host: bool) -> str:
+    """`yes`, `tight`, or which memory is too small; empty where nothing is known of the device, `not checked` where the
+    device holds it and nobody said how much memory the host has, whose memory or drive it needs.
+    """
+    if device.room is None:
+        return ""
+    lacking = [name for name, space in (("device", device), ("host", host)) if not space.fits]
+    if lacking:
+        return "no" if len(lacking) == 2 else f"no: {lacking[0]}"
+    if needs_host and host.room is None:
+        return "not checked"
+    return "yes" if device.has_room and host.has_room else "tight"
+
+
 @dataclass(frozen=True)
 class PlanRow:
     """One trial of a plan whose figures are whole, on the cluster that it is planned for."""
@@ -116,9 +130,9 @@ class PlanRow:
         return {spec.offload_optimizer, spec.offload_param} != {Offload.NONE}
 
     @property
-    def is_judged(self) -> bool:
-        """Whether all memory that it needs was held against what there is."""
-        return not self.offloads or self.host.room is not None
+    def verdict(self) -> str:
+        """Whether it fits, in a word or two; empty where nothing is known of the device."""
+        return verdict(self.device, self.host, needs_host=self.offloads)
 
     @property
     def fits(self) -> bool:

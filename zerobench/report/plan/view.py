@@ -30,6 +30,7 @@ from zerobench.report.tables.plan_memory import memory_tables
 from zerobench.report.tables.plan_time import time_tables
 from zerobench.report.trials import completed, ended_trials, is_whole, refusing_impossible_values
 from zerobench.spec.cluster import Cluster
+from zerobench.spec.training import Training
 from zerobench.spec.trial import Evidence
 from zerobench.units import format_seconds
 
@@ -43,7 +44,10 @@ NOT_INCLUDED = (
 )
 """What a plan says nothing of, a sentence each."""
 
-NOT_IN_FORMULAS = "formula: allocator rounding and fragmentation; plan without --formula to include them"
+NOT_IN_FORMULAS = (
+    "formula: allocator rounding and fragmentation (what fits is told 2 to 30% too large); plan without --formula to "
+    "include them"
+)
 """What a plan by formula says nothing of beside that."""
 
 _BY = {
@@ -95,7 +99,7 @@ class Found:
     """As in `choose`."""
 
 
-def plan_view(path: Path, cluster: Cluster, tokens: float | None = None, found: Found | None = None) -> PlanView:
+def plan_view(path: Path, cluster: Cluster, training: Training | None = None, found: Found | None = None) -> PlanView:
     """The plan of the run at `path`. Raises UserError: `path` is no run, or one of its records is torn."""
     with refusing_impossible_values(path):
         shown, rows = read_plan(path, cluster)
@@ -107,10 +111,10 @@ def plan_view(path: Path, cluster: Cluster, tokens: float | None = None, found: 
         choice = recommended(rows, None if found is None else found.within)
         best = None if choice is None else choice.best
         environment = store.load_run(path).environment
-        details = list(_details(shown, rows, best, cluster, tokens, environment))
+        details = list(_details(shown, rows, best, cluster, training, environment))
         if not rows:
             return PlanView((), details, None)
-        return PlanView((plan_table(rows), answer(rows, choice, cluster, others, tokens)), details, best)
+        return PlanView((plan_table(rows), answer(rows, choice, cluster, others, training)), details, best)
 
 
 def named_rows(rows: Sequence[PlanRow]) -> list[PlanRow]:
@@ -133,12 +137,12 @@ def _details(
     rows: Sequence[PlanRow],
     best: PlanRow | None,
     cluster: Cluster,
-    tokens: float | None,
+    training: Training | None,
     environment: Environment,
 ) -> Iterator[Part | Table[Any]]:
     yield _header(shown, rows, environment)
     yield from memory_tables(rows, cluster)
-    yield from time_tables(rows, tokens)
+    yield from time_tables(rows, training)
     ended = [one for one in shown if completed(one.trial) or not is_whole(one.trial)]
     yield outcomes_table([trial_figures(one.trial).beside(one.label, None, None) for one in ended])
     if rows:

@@ -66,7 +66,7 @@ def expected_step(trial: Trial, gpu: Gpu, links: Links) -> Expected | None:
     if asked is None:
         return None
     rates, granted = asked.device.rates, {**asked.device.assumptions, **_assumptions(trial.spec)}
-    found = timeline(trial, gpu, links)
+    found = _replay(asked)
     parts = _in_closed_form(asked) if found is None else replayed(found, rates)
     return None if parts is None else expected(*parts, rates.spread, granted)
 
@@ -77,7 +77,11 @@ def timeline(trial: Trial, gpu: Gpu, links: Links) -> Timeline | None:
     Nor for DDP, whose simulated gradients lie in one bucket (worker/simulation/shortcuts.py), and thin products.
     """
     asked = _asked(trial, gpu, links)
-    if asked is None or trial.spec.strategy == "ddp" or trial.spec.adapter is not None:
+    return None if asked is None else _replay(asked)
+
+
+def _replay(asked: _Asked) -> Timeline | None:
+    if asked.work.spec.strategy == "ddp" or asked.work.spec.adapter is not None:
         return None
     return timeline_of(asked.work, asked.device, asked.decoder, asked.update_s)
 

@@ -7,12 +7,12 @@ from collections.abc import Iterator, Sequence
 from zerobench.report.choice import ROOM, Choice
 from zerobench.report.column_units import MISSING, Unit, byte_unit, plain, show_percent, show_whole, time_unit
 from zerobench.report.plan.rows import PlanRow, evidence_words
+from zerobench.report.plan.takes import Takes, takes
 from zerobench.report.tables.model import Column, Line, Table
 from zerobench.report.tables.part import Part
-from zerobench.report.tables.plan_memory import verdict
-from zerobench.report.tables.plan_time import days, gpu_hours
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.recomputation import checkpointing_code
+from zerobench.spec.training import Training
 from zerobench.units import format_bytes, format_count, format_seconds
 
 
@@ -21,14 +21,20 @@ def answer(
     choice: Choice[PlanRow] | None,
     cluster: Cluster,
     others: Sequence[str],
-    tokens: float | None = None,
+    training: Training | None = None,
 ) -> Part:
-    """The answer in a few lines; `others` says of trials without figures, `tokens` is how many are to be trained."""
+    """The answer in a few lines; `others` says of trials without figures, `training` what is to be trained."""
     if choice is None:
         return Part(f"{_where(rows, cluster)}: nothing fits", text=[_nearest(rows), *others])
     best = choice.best
     title = f"{_where(rows, cluster)}: take {_taken(best)}"
-    lines = [*_batch(rows, best), _memory(best), _speed(best), *_duration(best, tokens), f"Why: {choice.reason}."]
+    lines = [
+        *_batch(rows, best),
+        _memory(best),
+        _speed(best),
+        *_training(best, cluster, training),
+        f"Why: {choice.reason}.",
+    ]
     return Part(title, text=[*lines, *others])
 
 
@@ -90,16 +96,28 @@ _HARDLY = 0.95
 """Of a node's memory free: what a trial needs there that offloads nothing is then not worth a word."""
 
 
-def _duration(best: PlanRow, tokens: float | None) -> Iterator[str]:
-    """How long so many tokens take, and what that is in GPU-hours."""
-    found = best.expected
-    if tokens is None or found is None:
+def _training(best: PlanRow, cluster: Cluster, training: Training | None) -> Iterator[str]:
+    """What the training takes: days, GPU-hours, money and energy."""
+    found = None if training is None else takes(best, cluster.gpu, training)
+    if training is None or found is None:
         return
-    middle, low, high = (days(best, tokens, seconds) for seconds in (found.step_s, found.low_s, found.high_s))
-    yield (
-        f"{format_count(tokens)} tokens: {middle:,.3g} days expected ({low:,.3g} to {high:,.3g}), "
-        f"{show_whole(gpu_hours(best, tokens, found.step_s))} GPU-hours."
-    )
+    low, middle, high = found
+    days = f"{middle.days:,.3g} days expected ({low.days:,.3g} to {high.days:,.3g})"
+    hours = f"{format_count(middle.gpu_hours)} GPU-hours"
+    yield f"{format_count(training.tokens)} tokens: {days}, {hours}."
+    yield from _cost(training, low, middle, high)
+
+
+def _cost(training: Training, low: Takes, middle: Takes, high: Takes) -> Iterator[str]:
+    lines = []
+    if middle.cost is not None and low.cost is not None and high.cost is not None:
+        ends = f"{format_count(low.cost)} to {format_count(high.cost)}"
+        lines.append(f"Cost: {format_count(middle.cost)} ({ends}) at {training.price_per_gpu_hour:,.15g} per GPU-hour.")
+    if middle.most_energy_kwh is not None:
+        energy = f"{middle.most_energy_kwh / 1000:,.3g} MWh"
+        lines.append(f"Energy: at most {energy}, the GPUs' rated power.")
+    if lines:
+        yield " ".join(lines)
 
 
 def _nearest(rows: Sequence[PlanRow]) -> str:
@@ -129,7 +147,7 @@ def _columns(rows: Sequence[PlanRow]) -> Iterator[Column[PlanRow]]:
     seconds = time_unit([row.expected.step_s if row.expected else row.step_s for row in rows])
     yield Column("GPU", lambda row: memory.show(row.device.needed_bytes), memory.name, narrow=f"GPU {memory.name}")
     yield Column("host", lambda row: memory.show(row.host.needed_bytes), memory.name, narrow="host")
-    yield Column[PlanRow]("fits", verdict, is_text=True, narrow="fits")
+    yield Column[PlanRow]("fits", lambda row: row.verdict or MISSING, is_text=True, narrow="fits")
     if any(row.expected for row in rows):
         yield _time("step", "step_s", seconds, narrow=f"step {seconds.name}")
         yield _time("low", "low_s", seconds)

@@ -7,7 +7,7 @@ from typing import Any
 
 from zerobench.report.capacity import DeviceNeed
 from zerobench.report.choice import ROOM
-from zerobench.report.column_units import byte_unit, show_percent
+from zerobench.report.column_units import MISSING, byte_unit, show_percent
 from zerobench.report.memory_view import Instant
 from zerobench.report.plan.rows import PlanRow, evidence_words
 from zerobench.report.tables.memory import category_columns
@@ -62,7 +62,7 @@ def _fit(rows: Sequence[PlanRow], cluster: Cluster) -> Table[PlanRow]:
         Column[PlanRow]("room", lambda row: show_percent(row.device.room), "%", narrow="room%"),
         Column[PlanRow]("host per node", lambda row: unit.show(row.host.needed_bytes), narrow="host"),
         Column[PlanRow]("room", lambda row: show_percent(row.host.room), "%", narrow="room%"),
-        Column("fits", verdict, narrow="fits"),
+        Column[PlanRow]("fits", lambda row: row.verdict or MISSING, narrow="fits"),
     ]
     return Table(
         f"Predicted ({evidence_words(rows)}): what must fit, {unit.name}",
@@ -84,17 +84,3 @@ def _fit_caption(cluster: Cluster, context: str) -> str:
 
 def _steady(row: PlanRow) -> Instant | None:
     return row.steady
-
-
-def verdict(row: PlanRow) -> str:
-    """`yes`, `tight`, or which memory is too small; `-` where nothing is known of the device, `not judged` where the
-    device holds it and nobody said how much memory the host has.
-    """
-    if row.device.needed_bytes is None:
-        return "-"
-    lacking = [name for name, fit in (("device", row.device), ("host", row.host)) if not fit.fits]
-    if lacking:
-        return "no" if len(lacking) == 2 else f"no: {lacking[0]}"
-    if not row.is_judged:
-        return "not checked"
-    return "yes" if row.has_room else "tight"

@@ -9,19 +9,19 @@ from zerobench.records import StepKind
 from zerobench.report.column_units import MISSING, Unit, byte_unit, show_number, show_whole, time_unit
 from zerobench.report.plan.rows import PlanRow, evidence_words
 from zerobench.report.tables.model import Column, Line, Table
+from zerobench.spec.training import Training
 from zerobench.spec.trial import Evidence
 from zerobench.units import format_count
 
 _KINDS = ("all_reduce", "reduce_scatter", "all_gather")
-_DAY_S = 24 * 3600.0
 
 
-def time_tables(rows: Sequence[PlanRow], tokens: float | None) -> Iterator[Table[PlanRow]]:
-    """What each collective moves in a step, then the bounds; with `tokens`, how long so many take."""
+def time_tables(rows: Sequence[PlanRow], training: Training | None) -> Iterator[Table[PlanRow]]:
+    """What each collective moves in a step, then the bounds; with a training, how long it takes."""
     if any(traffic(row) for row in rows):
         yield _traffic(rows)
     if any(row.step_s for row in rows):
-        yield _bounds(rows, tokens)
+        yield _bounds(rows, training)
 
 
 def traffic(row: PlanRow) -> Counter[str]:
@@ -77,21 +77,21 @@ def _are_formulas(rows: Sequence[PlanRow]) -> bool:
     return all(row.evidence is Evidence.FORMULA for row in rows)
 
 
-def _bounds(rows: Sequence[PlanRow], tokens: float | None) -> Table[PlanRow]:
+def _bounds(rows: Sequence[PlanRow], training: Training | None) -> Table[PlanRow]:
     found = [Line(row.name, row) for row in rows if row.bound is not None]
     unit = time_unit([row.step_s for row in rows])
     columns = [
         *(_term(name, narrow, unit) for name, narrow in _terms(rows)),
         Column[PlanRow]("step", lambda row: unit.show(row.step_s), narrow="step"),
-        Column[PlanRow]("most tokens/s", lambda row: show_whole(tokens_per_s(row)), narrow=None if tokens else "tok/s"),
+        Column[PlanRow](
+            "most tokens/s", lambda row: show_whole(tokens_per_s(row)), narrow=None if training else "tok/s"
+        ),
         Column[PlanRow]("by", lambda row: (row.bound and row.bound.limited_by) or MISSING, is_text=True),
     ]
-    if tokens:
-        columns.append(Column("least days", lambda row: show_number(days(row, tokens, row.step_s)), narrow="days"))
-        columns.append(
-            Column("least GPU-hours", lambda row: show_whole(gpu_hours(row, tokens, row.step_s)), narrow="GPU-h")
-        )
-    note = f" Days and GPU-hours of {format_count(tokens)} tokens: lower bounds too." if tokens else ""
+    note = ""
+    if training:
+        columns += _duration(training)
+        note = f" Days and GPU-hours of {format_count(training.tokens)} tokens: lower bounds too."
     return Table(
         f"Lower bound of the step time, {unit.name}",
         (
@@ -123,12 +123,18 @@ def tokens_per_s(row: PlanRow) -> float | None:
     return None if row.bound is None else row.bound.tokens_per_s
 
 
-def days(row: PlanRow, tokens: float, step_s: float | None) -> float | None:
-    """Days that `tokens` take in steps of `step_s`."""
-    return tokens / row.trial.spec.global_batch_tokens * step_s / _DAY_S if step_s else None
+def _duration(training: Training) -> Iterator[Column[PlanRow]]:
+    """Days and GPU-hours in the shortest steps."""
 
+    def days(row: PlanRow) -> str:
+        spec = row.trial.spec
+        return show_number(training.days(row.step_s, spec.global_batch_tokens) if row.step_s else None)
 
-def gpu_hours(row: PlanRow, tokens: float, step_s: float | None) -> float | None:
-    """GPU-hours that `tokens` take in steps of `step_s`: the days, on all GPUs."""
-    found = days(row, tokens, step_s)
-    return None if found is None else found * 24 * row.trial.spec.world_size
+    def gpu_hours(row: PlanRow) -> str:
+        spec = row.trial.spec
+        return show_whole(
+            training.gpu_hours(row.step_s, spec.global_batch_tokens, spec.world_size) if row.step_s else None
+        )
+
+    yield Column("least days", days, narrow="days")
+    yield Column("least GPU-hours", gpu_hours, narrow="GPU-h")

@@ -66,8 +66,8 @@ def _caption(limit: Limit, device: str, unit: str, speed: str) -> str:
         fits = f"Fits: the trial completes on {device} of {size}"
         needs = f"needs: tensors, CUDA context and NCCL of the largest, {unit}"
     return (
-        f"{fits}; each try is a trial in fresh processes. predicted: by simulation, start of the "
-        f"search. too large: smallest seen not to fit. {needs}. ends: the memory that `too large` "
+        f"{fits}; each try is a trial in fresh processes. predicted: start of the search. too large: "
+        f"smallest seen not to fit. {needs}. ends: the memory that `too large` "
         "exceeds; limit: end of the search range." + (f" {speed}: of the largest." if speed else "")
     )
 

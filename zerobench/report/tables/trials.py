@@ -6,6 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Sequence
 from dataclasses import replace
 
+from zerobench.records import Status
 from zerobench.report.column_units import (
     MISSING,
     Unit,
@@ -19,7 +20,7 @@ from zerobench.report.figures.summary import Summary
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.notes import listed
 from zerobench.report.parity import Parity
-from zerobench.report.plan.rows import Space
+from zerobench.report.plan.rows import Space, verdict
 from zerobench.report.recovery import distance_text
 from zerobench.report.speed import Speed
 from zerobench.report.tables.model import Column, Table, figures_of, in_unit, lines_of, of_part
@@ -67,9 +68,6 @@ def _expected(trials: Sequence[TrialFigures]) -> list[Column[TrialFigures]]:
     steps = [one.summary.predicted_step.expected for one in trials]
     unit = time_unit(found.step_s for found in steps if found)
 
-    def interval(found: Interval) -> str:
-        return f"{unit.show(found.low_s)} to {unit.show(found.high_s)}"
-
     def cell(show: Callable[[TrialFigures, Interval], str]) -> Callable[[TrialFigures], str]:
         return lambda one: show(one, found) if (found := one.summary.predicted_step.expected) else MISSING
 
@@ -83,15 +81,11 @@ def _expected(trials: Sequence[TrialFigures]) -> list[Column[TrialFigures]]:
 
 
 def _fits(summary: Summary) -> str:
-    """Whether one GPU and one node hold it, by the rule of a plan; nothing where the device's memory is not known."""
-    device = Space(summary.device_needed_bytes, summary.capacity_bytes)
+    """Whether one GPU and one node hold it, as a plan says it; the host of a measured trial held it."""
+    refused = summary.status is Status.OUT_OF_DEVICE_MEMORY
+    device = Space(summary.device_needed_bytes, summary.capacity_bytes, refused)
     host = Space(summary.host_needed_bytes, summary.host_capacity_bytes)
-    if device.room is None:
-        return ""
-    lacking = [name for name, space in (("device", device), ("host", host)) if not space.fits]
-    if lacking:
-        return f"no: {', '.join(lacking)}"
-    return "yes" if device.has_room and host.has_room else "tight"
+    return verdict(device, host, needs_host=summary.offloads() and not summary.is_measured)
 
 
 def _parity(name: str, value: Callable[[Parity], float | None]) -> Column[TrialFigures]:

@@ -80,8 +80,7 @@ def _percent(change: MemoryChange) -> str:
 
 
 def _largest(row: Peak) -> str:
-    found = _by_category(row.change)
-    return found[0].category.replace("_", " ") if found else MISSING
+    return row.change.largest.replace("_", " ") if row.change.largest else MISSING
 
 
 def _by_category(change: MemoryChange) -> list[CategoryDifference]:

@@ -14,18 +14,19 @@ from zerobench.timing.trace import Item, Recorded, Waits
 
 _numbers = count()
 _events = count()
-_listeners: list[Callable[[Item], None]] = []
+_listener: Callable[[Item], None] | None = None
 
 
 def listen(listener: Callable[[Item], None]) -> None:
     """Let `listener` hear what waits for what."""
-    _listeners[:] = [listener]
+    global _listener  # noqa: PLW0603 -- one for the process
+    _listener = listener
 
 
 def tell(item: Item) -> None:
     """To whom it may concern."""
-    for listener in _listeners:
-        listener(item)
+    if _listener is not None:
+        _listener(item)
 
 
 class Stream:

@@ -25,6 +25,7 @@ from zerobench.progress import Rank
 from zerobench.records import Category
 from zerobench.spec.hardware import find_gpu
 from zerobench.spec.overheads import workspace_of
+from zerobench.spec.strategy import uses_deepspeed
 from zerobench.spec.trial import TrialSpec
 from zerobench.timing.trace import Copied, Host, Item
 from zerobench.worker import simulation
@@ -125,7 +126,7 @@ class SimulatedWorld(DevicelessWorld):
 
     def join(self, rank: Rank, device: Device) -> None:
         """Make the group of which this is the only member that is there."""
-        under_deepspeed, per_node = self.trial.zero_stage is not None, self.trial.gpus_per_node
+        under_deepspeed, per_node = uses_deepspeed(self.trial), self.trial.gpus_per_node
         join_alone(rank, under_deepspeed, self.traffic.collective, device.torch_device.type, per_node)
 
     def notes(self) -> list[str]:

@@ -10,6 +10,7 @@ from importlib import import_module
 
 from zerobench.memory.device import Device, choose_device
 from zerobench.progress import Rank
+from zerobench.spec.strategy import uses_deepspeed
 from zerobench.worker.worlds import instant_group
 from zerobench.worker.worlds.base import World
 
@@ -27,7 +28,7 @@ class SoloWorld(World):
 
     def join(self, rank: Rank, device: Device) -> None:
         """Make the group of which this is the only member that is there."""
-        under_deepspeed, per_node = self.trial.zero_stage is not None, self.trial.gpus_per_node
+        under_deepspeed, per_node = uses_deepspeed(self.trial), self.trial.gpus_per_node
         join_alone(rank, under_deepspeed, self.traffic.collective, device.torch_device.type, per_node)
         device.synchronize()
 

@@ -1,0 +1,40 @@
+"""Every `zerobench` command on a page is one that zerobench takes: its name, options and kinds of value."""
+
+from __future__ import annotations
+
+import re
+import shlex
+from pathlib import Path
+
+import pytest
+from typer.main import get_command
+
+from tests.tools.imports import ROOT
+from zerobench.cli.app import app
+
+ERRANDS = ROOT / "docs" / "errands.md"
+PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md")), ROOT / "slurm" / "CLUSTER.md"]
+_COMMAND = re.compile(r"^ {4}(?:\$ )?(?:\w+=\S+ )?(zerobench .*)$", re.MULTILINE)
+_ENDS = {"|", ">", "--", "2>&1"}
+"""After these stands another program."""
+
+
+def commands(text: str) -> list[list[str]]:
+    """The arguments of each command in an indented block, without its comment."""
+    lines = _COMMAND.findall(re.sub(r"\\\n\s*", "", text))
+    return [_own(shlex.split(line, comments=True)) for line in lines]
+
+
+def _own(words: list[str]) -> list[str]:
+    last = next((index for index, word in enumerate(words) if word in _ENDS), len(words))
+    return words[1:last]
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: page.name)
+def test_a_page_shows_no_command_that_zerobench_refuses(page: Path) -> None:
+    known = get_command(app).commands  # type: ignore[attr-defined] # a group's
+    for name, *arguments in commands(page.read_text(encoding="utf-8")):
+        if not name.startswith("-") and name != "COMMAND":
+            assert name in known, name
+            own = [*arguments, "--", "true"] if name in {"emulate", "watch"} else arguments
+            known[name].make_context(name, list(own)).close()  # raises what the user would be told

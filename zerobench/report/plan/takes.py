@@ -1,0 +1,37 @@
+"""What a training takes with one configuration of a plan."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from zerobench.report.plan.rows import PlanRow
+from zerobench.spec.hardware import Gpu
+from zerobench.spec.training import Training, most_energy_kwh
+
+
+@dataclass(frozen=True)
+class Takes:
+    """At one length of the step."""
+
+    days: float
+    gpu_hours: float
+    cost: float | None
+    """None without a price."""
+    most_energy_kwh: float | None
+    """None where the GPU's power is not known."""
+
+
+def takes(row: PlanRow, gpu: Gpu, training: Training) -> tuple[Takes, Takes, Takes] | None:
+    """At the low end of the step's interval, at the expected step and at the high end; None without expected time."""
+    found = row.expected
+    if found is None:
+        return None
+    low, middle, high = (_at(row, gpu, training, seconds) for seconds in (found.low_s, found.step_s, found.high_s))
+    return low, middle, high
+
+
+def _at(row: PlanRow, gpu: Gpu, training: Training, step_s: float) -> Takes:
+    spec = row.trial.spec
+    hours = training.gpu_hours(step_s, spec.global_batch_tokens, spec.world_size)
+    days = training.days(step_s, spec.global_batch_tokens)
+    return Takes(days, hours, training.cost(hours), most_energy_kwh(gpu, hours))
