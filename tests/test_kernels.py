@@ -10,6 +10,7 @@ from typing import Any
 import pytest
 
 from zerobench.kernels import BUILDERS, missing, needed, touch
+from zerobench.spec.toolchain import package_folder
 
 ADAM = {"optimizer": {"type": "AdamW"}}
 
@@ -51,6 +52,14 @@ def test_a_kernel_older_than_the_packages_is_missing_until_it_was_found_to_do(tm
     assert missing(["cpu_adam"], environ) == ["cpu_adam"]
     touch("cpu_adam", environ)
     assert missing(["cpu_adam"], environ) == []
+
+
+def test_a_kernel_that_another_environment_compiled_is_missing(tmp_path: Path) -> None:
+    environ = {"TORCH_EXTENSIONS_DIR": str(tmp_path)}
+    build = put(tmp_path / "cpu_adam" / "cpu_adam.so").with_name("build.ninja")
+    for torch, is_missing in ((package_folder("torch"), False), (f"/elsewhere{package_folder('torch')}", True)):
+        build.write_text(f"cflags = -isystem {torch}/include -O3\n", encoding="utf-8")
+        assert missing(["cpu_adam"], environ) == ["cpu_adam"] * is_missing
 
 
 def put(path: Path) -> Path:

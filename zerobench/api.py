@@ -20,7 +20,7 @@ from dataclasses import dataclass
 from functools import cached_property
 from html import escape
 from pathlib import Path
-from typing import TYPE_CHECKING, Any, cast
+from typing import TYPE_CHECKING, Any
 
 from zerobench.errors import UserError
 from zerobench.report.choice import Choice
@@ -44,7 +44,7 @@ from zerobench.spec.sweep import load_sweep
 from zerobench.store import Run, find_run, load_run
 
 if TYPE_CHECKING:
-    from zerobench.report.figure import Figure
+    from zerobench.report.figure import Drawing, Figure
     from zerobench.report.frames.plan_frame import Frame
 
 REPORTS = Path("reports")
@@ -175,7 +175,7 @@ class RunTables:
         from zerobench.report.charts import figures  # noqa: PLC0415 -- altair is for who asks
         from zerobench.report.frames.run_frames import run_frames  # noqa: PLC0415 -- as above
 
-        return {one.key: Chart(one) for one in figures(run_frames([self.run])) if one.svg is not None}
+        return {one.key: Chart(one, one.svg) for one in figures(run_frames([self.run])) if one.svg is not None}
 
     def _repr_html_(self) -> str:
         return str(self.trials.to_html())
@@ -186,6 +186,8 @@ class Chart:
     """One chart of a run, which a notebook draws."""
 
     figure: Figure
+    drawing: Drawing
+    """Of the figure, which has one."""
 
     @property
     def table(self) -> Frame:
@@ -195,10 +197,10 @@ class Chart:
     @property
     def altair(self) -> Any:
         """The chart as altair's own object, in light colours: to change, to combine, to save."""
-        from zerobench.report.charts.render import Drawing, chart_of  # noqa: PLC0415 -- altair is for who asks
+        from zerobench.report.charts.render import chart_of  # noqa: PLC0415 -- altair is for who asks
         from zerobench.report.palette import resolved  # noqa: PLC0415 -- as above
 
-        return chart_of(cast("Drawing", self.figure.svg), resolved)
+        return chart_of(self.drawing, resolved)
 
     def _repr_html_(self) -> str:
         from zerobench.report.palette import colours  # noqa: PLC0415 -- altair is for who asks
@@ -206,7 +208,7 @@ class Chart:
         declared = ";".join(f"{name}:{colour}" for name, colour in colours("light").items())
         title, caption = escape(self.figure.title), escape(self.figure.caption)
         style = f"{declared};color:var(--ink);background:var(--paper)"
-        return f'<figure style="{style}"><b>{title}</b>{self.figure.svg}<figcaption>{caption}</figcaption></figure>'
+        return f'<figure style="{style}"><b>{title}</b>{self.drawing}<figcaption>{caption}</figcaption></figure>'
 
 
 def plan(

@@ -54,7 +54,8 @@ def needed(ds_config: Mapping[str, Any], *, is_cuda: bool) -> list[str]:
 def missing(names: Iterable[str], environ: Mapping[str, str]) -> list[str]:
     """Those of `names` that nobody has compiled with the packages that are installed now."""
     installed_s = max(map(_installed_at_s, _STAMPS), default=0.0)
-    return [name for name in names if not any(_made_at_s(path) > installed_s for path in compiled(name, environ))]
+    made = {name: [path for path in compiled(name, environ) if _made_at_s(path) > installed_s] for name in names}
+    return [name for name, paths in made.items() if not any(map(_is_of_this_torch, paths))]
 
 
 def compiled(name: str, environ: Mapping[str, str]) -> list[Path]:
@@ -83,6 +84,12 @@ def touch(name: str, environ: Mapping[str, str]) -> None:
 def _installed_at_s(package: str) -> float:
     folder = package_folder(package)
     return 0.0 if folder is None else _made_at_s(folder / _STAMPS[package])
+
+
+def _is_of_this_torch(path: Path) -> bool:
+    """Whether the kernel was compiled in this environment: torch's ninja takes another's for stale (`build.ninja`)."""
+    torch, build = package_folder("torch"), path.with_name("build.ninja")
+    return torch is None or not build.exists() or f" {torch}/" in build.read_text(encoding="utf-8").replace("$ ", " ")
 
 
 def _made_at_s(path: Path) -> float:

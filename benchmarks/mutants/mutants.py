@@ -33,7 +33,7 @@ from zerobench.errors import UserError, unknown_choice
 from zerobench.folder import write_whole
 
 VERDICTS = ROOT / "reports" / "mutants.jsonl"
-SLOWER_TESTS = f"not {MARKER} and not alone and not extra"
+SLOWER_TESTS = f"not {MARKER} and not alone"
 OWN = ("zerobench", "tests", "benchmarks", "__main__")
 
 

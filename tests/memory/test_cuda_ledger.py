@@ -34,6 +34,7 @@ with ledger.tracking(layer):
             loss.backward()
             if planted and kind is StepKind.STEADY:
                 torch.cuda.caching_allocator_alloc(planted, device)
+            torch.cuda.caching_allocator_delete(torch.cuda.caching_allocator_alloc(20_000_000, device))  # as kernels do
         last = torch.cuda.memory_allocated(device), torch.cuda.max_memory_allocated(device)
         layer.zero_grad()
 rows = {

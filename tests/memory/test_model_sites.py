@@ -4,12 +4,16 @@ from __future__ import annotations
 
 import gc
 
+import pytest
 import torch
+import torch.distributed as dist
 from torch.nn import functional
+from torch.nn.parallel import DistributedDataParallel
 
 from zerobench.memory.engine_tensors import walk_module, walk_optimizer_states
 from zerobench.memory.ledger import Ledger
 from zerobench.memory.model_sites import ModelSites
+from zerobench.memory.sites import Origin
 from zerobench.records import Category, Phase, Place, StepKind
 
 ROWS, WIDTH, CLASSES = 64, 128, 1000
@@ -88,6 +92,29 @@ def test_at_the_peak_of_the_backward_pass_no_byte_of_the_step_is_without_a_name(
     strangers = rows[Phase.STEP, Category.UNATTRIBUTED].live_bytes  # what other tests left in this process
     assert rows[Phase.BACKWARD, Category.UNATTRIBUTED].at_peak_bytes - strangers <= 64
     assert rows[Phase.BACKWARD, Category.TOTAL].at_peak_bytes > 2 * ROWS * CLASSES * 4
+
+
+def test_what_no_code_claims_is_the_losss_from_the_forward_pass_to_the_backward_pass_alone():
+    sites = ModelSites(Classifier())
+    assert sites().proves is None
+    sites.after_forward = True
+    assert sites().proves is Origin.LOSS
+
+
+@pytest.fixture
+def group():
+    dist.init_process_group("gloo", store=dist.HashStore(), rank=0, world_size=1)
+    yield
+    dist.destroy_process_group()
+
+
+@pytest.mark.parametrize(("has_buckets", "proves"), [(True, Category.GRADIENTS), (False, Origin.AUTOGRAD)])
+def test_what_is_born_where_a_gradient_is_added_up_is_a_bucket_under_ddp_alone(group, has_buckets, proves):
+    layer, born = torch.nn.Linear(2, 2, bias=False), []
+    sites = ModelSites(DistributedDataParallel(layer) if has_buckets else layer)
+    layer.weight.register_post_accumulate_grad_hook(lambda _: born.append(sites().proves))
+    layer(torch.ones(1, 2)).sum().backward()
+    assert born == [proves]
 
 
 def test_a_known_package_still_speaks_before_the_models_own_classes():

@@ -37,6 +37,18 @@ def test_free_segments_that_start_up_left_are_no_need() -> None:
     assert (need.tensors_bytes, need.slack_bytes, need.total_bytes) == (14 * GIB, GIB, 18 * GIB)
 
 
+def test_a_device_needs_no_less_than_was_in_use_and_asked_for_when_it_refused() -> None:
+    """Where there is room from the beginning, less may do."""
+    sample = trial(asked(), DEVICE, allocator=ALLOCATOR, context=CONTEXT)
+    for needed_bytes in (17 * GIB, 25 * GIB):
+        told = Failure(message="it needs more", bytes_needed=needed_bytes)
+        refused = [rank.model_copy(update={"failure": told}) for rank in sample.ranks]
+        need = device_need(dataclasses.replace(sample, ranks=refused))
+        assert need is not None
+        assert need.total_bytes == max(needed_bytes, 18 * GIB)
+        assert need.tensors_bytes == 14 * GIB
+
+
 def test_one_byte_too_many_does_not_fit() -> None:
     sample = trial(asked(), DEVICE)
     assert fits(sample, Capacity(device_bytes=14 * GIB)).fits

@@ -8,10 +8,10 @@ import pytest
 
 from zerobench.progress import Progress
 from zerobench.records import Failure, Phase, RankRecord, Status
-from zerobench.run.outcome import Ending, Stopped, classify
+from zerobench.run.outcome import Ending, Stopped, classify, how_ended, interrupted
 from zerobench.run.quiet import Load
 from zerobench.run.ranks import RankDeath
-from zerobench.run.site import LocalSite
+from zerobench.run.site import Interruption, LocalSite
 
 
 def rank_record(rank: int, status: Status = Status.COMPLETED, message: str = "") -> RankRecord:
@@ -265,3 +265,34 @@ def test_the_last_line_is_told_up_to_two_hundred_characters() -> None:
     _, failure = classify(Ending(2, exit_code=1, last_lines="first\n  " + "x" * 300 + "  \n"))
     assert failure is not None
     assert failure.message.endswith("; last line: " + "x" * 200)
+
+
+@pytest.mark.parametrize(
+    ("code", "words"),
+    [
+        (None, "ended"),
+        (3, "exited with 3"),
+        (-1, "was killed by SIGHUP"),
+        (-64, "was killed by SIGRTMAX"),
+        (-65, "exited with -65"),
+    ],
+)
+def test_an_exit_status_that_is_no_signals_is_told_as_a_number(code: int | None, words: str) -> None:
+    assert how_ended(code) == words
+
+
+TAKEN = Interruption(Status.INTERRUPTED, "the node went away", "NODE_FAIL")
+
+
+@pytest.mark.parametrize("status", [Status.COMPLETED, Status.OUT_OF_DEVICE_MEMORY, Status.OUT_OF_HOST_MEMORY])
+def test_an_interruption_is_no_reason_of_a_trial_that_completed_or_ran_out_of_memory(status: Status) -> None:
+    assert interrupted((status, None), lambda: TAKEN) == (status, None)
+
+
+def test_what_took_the_machine_is_the_reason_of_a_trial_that_crashed() -> None:
+    crash = (Status.CRASH, Failure(message="exited with 1"))
+    assert interrupted(crash, lambda: None) == crash
+    status, failure = interrupted(crash, lambda: TAKEN)
+    assert failure is not None
+    assert (status, failure.message) == (Status.INTERRUPTED, "the node went away")
+    assert failure.evidence == "NODE_FAIL; the ranks ended: exited with 1"

@@ -253,10 +253,19 @@ def test_every_shipped_sweep_can_be_planned(name: str) -> None:
 
 def test_the_gpu_of_a_sweep_is_its_own_unless_another_is_named() -> None:
     assert sweep_gpu("trillion") == "H200 SXM"
-    with pytest.raises(UserError, match="--gpu is missing"):
+    with pytest.raises(UserError, match="--gpu is missing: the sweep has none"):
         sweep_gpu("zero-stages")
     _, planned = sweep_points("trillion", cluster(gpu="b200"))
     assert {item.trial.prediction.gpu for item in planned} == {"B200 SXM"}
+
+
+def test_a_sweep_of_several_gpus_is_planned_for_one_that_is_named_and_each_point_once(tmp_path: Path) -> None:
+    file = tmp_path / "two.yaml"
+    axes = {"model": ["llama-10m"], "strategy": ["zero2"], "evidence": ["simulated"], "gpu": ["H200 SXM", "B200 SXM"]}
+    file.write_text(json.dumps({"repeats": 3, "axes": axes}))
+    with pytest.raises(UserError, match="--gpu is missing: the sweep has 2;"):
+        sweep_gpu(str(file))
+    assert len(sweep_points(str(file), cluster())[1]) == 1
 
 
 def test_the_trillion_is_a_trillion_on_1024_gpus() -> None:

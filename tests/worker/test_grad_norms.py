@@ -117,9 +117,12 @@ def trial_of(asked: TrialSpec, ranks: Ranks) -> SampleTrial:
     return SampleTrial(asked, trial_record(asked), ranks)
 
 
-@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("case", EVERY, ids=name_of)
-def test_gradients_twice_too_large_are_marked(ran: RunTrial, ran_wrong: RunTrial, case: Case):
+def test_gradients_twice_too_large_are_marked(
+    ran: RunTrial, ran_wrong: RunTrial, case: Case, request: pytest.FixtureRequest
+):
+    if case[0].startswith("zero") and case[1].get("optimizer") in ("cpu_adam", "fused_adamw"):
+        request.getfixturevalue("kernels")
     wrong = spec(case[0], **case[1])
     alone = spec("single", precision=wrong.precision, optimizer="sgd" if wrong.optimizer == "sgd" else "adamw")
     reference, judged = trial_of(alone, ran(alone)), trial_of(wrong, ran_wrong(wrong))
@@ -142,19 +145,6 @@ def test_gradients_twice_too_large_are_marked(ran: RunTrial, ran_wrong: RunTrial
 def test_a_server_knows_the_norm_and_its_workers_know_none(ran_wrong: RunTrial):
     server, worker = ran_wrong(spec("parameter-server"))
     assert (len(server.grad_norms), worker.grad_norms) == (ALL_STEPS, [])
-
-
-@pytest.mark.parametrize("case", [("ddp", {}), ("zero0", {}), ("zero2", {}), ("pipeline", DEEPSPEED)], ids=name_of)
-def test_without_clipping_norms_are_told_by_whom_they_cost_nothing_and_else_in_warm_up_steps(ran: RunTrial, case: Case):
-    unclipped = {"hyperparameters": {"gradient_clipping": 0.0}, "steps": {"warmup": 1, "timed": 1, "memory": 1}}
-    reference = ran(spec("single", **unclipped))[0]
-    rank = ran(spec(case[0], **case[1], **unclipped))[0]
-    known = [index for index, norm in enumerate(rank.grad_norms) if norm is not None]
-    kinds = ["first", "warmup", "memory", "warmup", "timed"]
-    assert known == ([*range(5)] if case[0] == "zero2" else [1, 3]), kinds
-    for index in (1, 3):
-        assert rank.grad_norms[index] == pytest.approx(reference.grad_norms[index], rel=1e-5)
-    assert any("warm-up steps only" in note for note in rank.notes) == (case[0] != "zero2")
 
 
 def test_a_norm_that_deepspeed_is_told_not_to_compute_is_missing_with_its_reason(ran: RunTrial):

@@ -26,6 +26,8 @@ from zerobench.worker.grad_norms import GradNorms
 from zerobench.worker.model import prepare_model
 from zerobench.worker.strategies import make_strategy
 from zerobench.worker.strategies.base import Job, Strategy
+from zerobench.worker.strategies.pipeline import clip_over_stages
+from zerobench.worker.strategies.tensor import clip_cut_gradients
 from zerobench.worker.weights import fill_weights
 
 Fields = dict[str, Any]
@@ -40,7 +42,10 @@ FLAT = MOMENTS | {"other_optimizer_states": 4, "master_weights": 4 * N}
 """Of ZeRO's optimizers, which update one flat tensor."""
 FP32 = MOMENTS | {"parameters": 4 * N}
 HALVES = MOMENTS | {"parameters": 2 * N, "master_weights": 4 * N}
+COUNTED_ONCE = {category: nbytes for category, nbytes in HALVES.items() if category != "other_optimizer_states"}
+"""Of DeepSpeed's FusedAdam, which counts its steps in no tensor."""
 FP16, BF16 = {"precision": "fp16"}, {"precision": "bf16"}
+FUSED = {"optimizer": "fused_adamw"}
 SMALL = {"ds_config": {"zero_optimization.reduce_bucket_size": 1000}}
 STAGE_3 = FLAT | {"parameters": 4 * N, "gradients": 4 * N, "reduce_buffers": 4 * 1000}
 
@@ -136,6 +141,7 @@ WAYS = [
     Way("zero0", {}, "Zero", FP32, zero("AdamW")),
     Way("zero0", BF16, "Zero", HALVES, zero("FP16_UnfusedOptimizer")),
     Way("zero0", FP16, "Zero", HALVES, zero("FP16_UnfusedOptimizer")),
+    Way("zero0", BF16 | FUSED, "Zero", COUNTED_ONCE, zero("FP16_Optimizer") | {"optimizer": "FusedAdam"}),
     Way("zero1", FP16, "Zero", FLAT | {"parameters": 2 * N}, zero("DeepSpeedZeroOptimizer")),
     Way("zero1", BF16, "Zero", FLAT | {"parameters": 2 * N}, zero("DeepSpeedZeroOptimizer")),
     Way("zero2", SMALL, "Zero", FLAT | {"parameters": 4 * N}, zero("DeepSpeedZeroOptimizer")),
@@ -169,10 +175,16 @@ def unheard(_kind: str, _ranks: int, _nbytes: int) -> None:
 
 
 def made(
-    strategy: str, seed: int = 1, heard: Callable[[str, int, int], None] = unheard, *, tied: bool = False, **fields: Any
+    strategy: str,
+    seed: int = 1,
+    heard: Callable[[str, int, int], None] = unheard,
+    *,
+    tied: bool = False,
+    clipping: float = CLIPPING,
+    **fields: Any,
 ) -> Any:
     asked = {"precision": "fp32", "gradient_accumulation_steps": 3, "micro_batch_size": 2, "sequence_length": 16}
-    asked |= {"hyperparameters": {"gradient_clipping": CLIPPING, **ADAM}, **fields}
+    asked |= {"hyperparameters": {"gradient_clipping": clipping, **ADAM}, **fields}
     trial = TrialSpec.model_validate(
         {
             "model": ModelSpec(name="tiny", hf_config=CONFIG | {"tie_word_embeddings": tied}),
@@ -187,7 +199,7 @@ def made(
         shape_model=prepare_model(trial, CPU, trial.attention),
         fill_weights=lambda model: fill_weights(model, seed),
         heard=heard,
-        norms=GradNorms(CLIPPING),
+        norms=GradNorms(clipping),
     )
     found = make_strategy(job)
     found.build()
@@ -247,11 +259,12 @@ def name_of(way: Way) -> str:
     return " ".join([way.strategy, *(str(value) for value in way.fields.values() if not isinstance(value, dict))])
 
 
-@pytest.mark.usefixtures("kernels")
 @pytest.mark.parametrize("way", WAYS, ids=name_of)
 def test_a_strategy_alone_takes_the_plain_steps_holds_what_it_names_and_goes_on_from_its_file(
-    way: Way, tmp_path: Path
+    way: Way, tmp_path: Path, request: pytest.FixtureRequest
 ) -> None:
+    if way.fields.get("optimizer"):
+        request.getfixturevalue("kernels")
     precision = way.fields.get("precision", "fp32")
     losses, _, norms = plain(precision)
     apart = 1e-6 if precision == "fp32" else 3e-5
@@ -264,6 +277,7 @@ def test_a_strategy_alone_takes_the_plain_steps_holds_what_it_names_and_goes_on_
     is_compressed = "compression" in way.fields
     if not is_compressed:  # what a hook left out is in no file
         ours.save(tmp_path)
+        assert not (tmp_path / "latest").exists()  # of DeepSpeed: who reads it names what it reads
     found, heard, _ = stepped(ours, begin=2)
     assert heard == 2 * way.phases
     assert found == pytest.approx(losses[2:], rel=2e-3 if is_compressed else 2 * apart)
@@ -275,3 +289,40 @@ def test_a_strategy_alone_takes_the_plain_steps_holds_what_it_names_and_goes_on_
         other = made(way.strategy, seed=2, **way.fields)
         other.load(tmp_path)
         assert stepped(other, begin=2)[0] == found
+
+
+@pytest.mark.parametrize(
+    ("strategy", "fields", "is_free"),
+    [("ddp", {}, False), ("zero0", {}, False), ("zero2", SMALL, True), ("pipeline", DEEPSPEED, False)],
+)
+def test_without_clipping_norms_are_told_by_whom_they_cost_nothing_and_else_in_warm_up_steps(
+    strategy: str, fields: Fields, *, is_free: bool
+) -> None:
+    told, notes = unclipped(strategy, **fields)
+    reference, _ = unclipped("single")
+    known = range(len(KINDS)) if is_free else [1, 3]
+    assert [index for index, norm in enumerate(told) if norm is not None] == [*known]
+    for index in (1, 3):
+        assert told[index] == pytest.approx(reference[index], rel=1e-5)
+    assert any("warm-up steps only" in note for note in notes) != is_free
+
+
+KINDS = ("first", "warmup", "memory", "warmup", "timed")
+
+
+def unclipped(strategy: str, **fields: Any) -> tuple[list[float | None], list[str]]:
+    """The norms that a strategy tells of steps of `KINDS`, and what its reader must know of them."""
+    ours = made(strategy, clipping=0.0, **fields)
+    for number, kind in enumerate(KINDS):
+        ours.job.norms.begin(kind)
+        ours.step(batches(number), RATES[0], PlainPhases(Marks()))
+    return ours.job.norms.values(), ours.job.norms.notes()
+
+
+@pytest.mark.parametrize("clip", [clip_cut_gradients, lambda all_, largest: clip_over_stages(all_, all_, largest)])
+def test_gradients_are_scaled_down_to_the_largest_norm_and_never_up(clip: Callable[..., torch.Tensor]) -> None:
+    parameter = torch.nn.Parameter(torch.zeros(2))
+    for largest, left in ((10.0, [3.0, 4.0]), (2.5, [1.5, 2.0])):
+        parameter.grad = torch.tensor([3.0, 4.0])
+        assert float(clip([parameter], largest)) == 5
+        assert parameter.grad.tolist() == pytest.approx(left)

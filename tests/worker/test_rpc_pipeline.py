@@ -6,12 +6,17 @@ from collections.abc import Callable
 from typing import Any
 
 import pytest
+import torch
 
 from tests.worker.real_ranks import RunTrial, trials_in_forks
+from tests.worker.test_stages import job
 from zerobench.formulas.pipeline import passed_per_step
+from zerobench.memory.recorder import Marks, PlainPhases
 from zerobench.records import Category, MemoryRow, Phase, RankRecord, Status, StepKind
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.trial import TrialSpec
+from zerobench.worker.strategies import rpc_pipeline
+from zerobench.worker.strategies.rpc_stage import HeldStage
 
 CONFIG: dict[str, Any] = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 4}
 CONFIG |= {"num_attention_heads": 4, "num_key_value_heads": 4, "vocab_size": 509, "max_position_embeddings": 64}
@@ -25,6 +30,7 @@ def spec(strategy: str = "rpc-pipeline", **fields: Any) -> TrialSpec:
     """A trial of few and short sequences, six micro-batches a step."""
     rates = {"learning_rate": 0.1 if fields.get("optimizer") == "sgd" else 1e-3}
     work = {"strategy": strategy, "sequence_length": 32, "precision": "fp32", "steps": STEPS, "hyperparameters": rates}
+    work |= {"timeout_s": 30}  # whoever waits for a rank that never answers gives up after four times that
     return TrialSpec.model_validate({"model": ModelSpec(name="tiny", hf_config=CONFIG), **work, **ON_THREE, **fields})
 
 
@@ -153,3 +159,13 @@ def test_every_rank_tells_how_long_it_computed_nothing_within_each_timed_step(ra
     for rank in ran(spec()):
         assert [0 < time.wait_s < time.step_s for time in rank.step_times] == [True] * STEPS["timed"], rank.rank
         assert all(min(time.forward_s, time.backward_s, time.optimizer_s) > 0 for time in rank.step_times)
+
+
+def test_what_goes_wrong_in_a_stage_that_nobody_waits_for_ends_its_rank(monkeypatch):
+    stage = HeldStage(job("llama"), 0, lambda *_: None)
+    monkeypatch.setattr(rpc_pipeline, "_held", stage)
+    no_token = torch.tensor([[10**6]])
+    with pytest.raises(IndexError):
+        rpc_pipeline._forward(0, no_token)
+    with pytest.raises(IndexError):
+        stage.follow(PlainPhases(Marks()))

@@ -2,9 +2,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator
-from dataclasses import dataclass
+from collections.abc import Callable, Iterator, Mapping
 from pathlib import Path
+from typing import Any
 
 from zerobench.errors import UserError
 from zerobench.report.exporters.exported import exported_trials
@@ -15,58 +15,44 @@ from zerobench.report.exporters.step_timeline import write_step_timelines
 from zerobench.report.exporters.tensorboard_events import write_tensorboard
 from zerobench.report.exporters.timelines import timelines
 from zerobench.report.exporters.wandb_runs import write_wandb
-from zerobench.store import find_run, load_run
+from zerobench.store import Run, find_run, load_run
 
-_CHOICES = (
-    "--prometheus FILE, --tensorboard DIR, --wandb PROJECT, --memory-viz DIR, --perfetto FILE, --step-timeline FILE"
-)
-
-
-@dataclass(frozen=True)
-class Request:
-    """What the command line asks for; None for a tool that is not wanted."""
-
-    run: str | None
-    reports: Path
-    prometheus: Path | None = None
-    tensorboard: Path | None = None
-    wandb: str | None = None
-    memory_viz: Path | None = None
-    perfetto: Path | None = None
-    step_timeline: Path | None = None
-
-    @property
-    def wants_something(self) -> bool:
-        """Whether any tool is asked for."""
-        places = (self.prometheus, self.tensorboard, self.memory_viz, self.perfetto, self.step_timeline)
-        return self.wandb is not None or any(place is not None for place in places)
+_TOOLS: Mapping[str, tuple[str, Callable[[Run, Any], int], str]] = {
+    "prometheus": ("FILE", lambda run, to: write_prometheus(exported_trials(run), to), "samples in {to}"),
+    "tensorboard": (
+        "DIR",
+        lambda run, to: write_tensorboard(exported_trials(run), to),
+        "trials in {to}: tensorboard --logdir {to}",
+    ),
+    "wandb": ("PROJECT", lambda run, to: write_wandb(exported_trials(run), to), "trials in the project {to}"),
+    "memory-viz": (
+        "DIR",
+        lambda run, to: write_memory_viz(timelines(run), to),
+        "trials in {to}: drop a file on pytorch.org/memory_viz",
+    ),
+    "perfetto": (
+        "FILE",
+        lambda run, to: write_perfetto(timelines(run), to),
+        "ranks in {to}: open it at ui.perfetto.dev",
+    ),
+    "step-timeline": ("FILE", write_step_timelines, "steps in {to}: open it at ui.perfetto.dev"),
+}
+"""By an option: what it takes, what writes a run there and counts, and what of."""
 
 
-def export(request: Request) -> Iterator[str]:
-    """Export the run to each tool that is asked for; yields a line of what was done after each.
+def export(name: str | None, reports: Path, asked: Mapping[str, Path | str | None]) -> Iterator[str]:
+    """Export the run called `name` to each tool that `asked` has a destination for, by the names of the options; yields
+    a line of what was done after each.
 
     Raises UserError: no tool is asked for, one's library is missing or refuses, or a record is torn.
     """
-    if not request.wants_something:
-        raise UserError(f"export: destination missing; choices: {_CHOICES}")
-    if request.wandb is not None and not request.wandb.strip():
+    wanted = {option: to for option, to in asked.items() if to is not None}
+    if not wanted:
+        choices = ", ".join(f"--{option} {metavar}" for option, (metavar, _, _) in _TOOLS.items())
+        raise UserError(f"export: destination missing; choices: {choices}")
+    if not str(wanted.get("wandb", "zerobench")).strip():
         raise UserError("--wandb: project name missing; for example zerobench")
-    run = load_run(find_run(request.run, request.reports))
-    if request.prometheus is not None:
-        count = write_prometheus(exported_trials(run), request.prometheus)
-        yield f"{count} samples in {request.prometheus}"
-    if request.tensorboard is not None:
-        count = write_tensorboard(exported_trials(run), request.tensorboard)
-        yield f"{count} trials in {request.tensorboard}: tensorboard --logdir {request.tensorboard}"
-    if request.wandb is not None:
-        count = write_wandb(exported_trials(run), request.wandb)
-        yield f"{count} trials in the project {request.wandb}"
-    if request.memory_viz is not None:
-        count = write_memory_viz(timelines(run), request.memory_viz)
-        yield f"{count} trials in {request.memory_viz}: drop a file on pytorch.org/memory_viz"
-    if request.perfetto is not None:
-        count = write_perfetto(timelines(run), request.perfetto)
-        yield f"{count} ranks in {request.perfetto}: open it at ui.perfetto.dev"
-    if request.step_timeline is not None:
-        count = write_step_timelines(run, request.step_timeline)
-        yield f"{count} steps in {request.step_timeline}: open it at ui.perfetto.dev"
+    run = load_run(find_run(name, reports))
+    for option, (_, write, what) in _TOOLS.items():
+        if option in wanted:
+            yield f"{write(run, wanted[option])} {what.format(to=wanted[option])}"

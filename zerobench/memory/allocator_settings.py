@@ -19,6 +19,8 @@ _SETTING = re.compile(r"\s*([^:,\[\]]+):(\[[^\]]*\]|[^,]*)")
 _OF_HOST = ("pinned_", "use_background_threads")
 """What settings of the host's allocator begin with: the device's is the same with any of them."""
 
+AllocatorModel = CachingAllocator | ExpandableAllocator
+
 
 def asked_settings(environ: Mapping[str, str]) -> dict[str, str]:
     """The settings by name, as written; none where neither variable is set."""
@@ -31,7 +33,7 @@ def is_expandable(environ: Mapping[str, str]) -> bool:
     return asked_settings(environ).get(_EXPANDABLE) == "True"
 
 
-def allocator_model(capacity_bytes: int, environ: Mapping[str, str]) -> CachingAllocator | ExpandableAllocator:
+def allocator_model(capacity_bytes: int | None, environ: Mapping[str, str]) -> AllocatorModel:
     """The model of the allocator that torch would make."""
     return ExpandableAllocator(capacity_bytes) if is_expandable(environ) else CachingAllocator(capacity_bytes)
 

@@ -119,13 +119,16 @@ def _rank_need(rank: RankRecord, steps: tuple[StepKind, ...]) -> DeviceNeed | No
         return None
     allocated = max((row.peak_allocated_bytes for row in rows), default=0)
     tensors = allocated if instant is None else instant.total_bytes
-    outside = rank.context
+    outside, failure = rank.context, rank.failure
+    context = (outside.context_bytes if outside else None) or 0
+    collectives = (outside.collectives_bytes if outside else None) or 0
+    refused = ((failure.bytes_needed if failure else None) or 0) - context - collectives
     return DeviceNeed(
         instant=instant,
         tensors_bytes=tensors,
-        slack_bytes=max(0, (held or 0) - tensors),
-        context_bytes=(outside.context_bytes if outside else None) or 0,
-        collectives_bytes=(outside.collectives_bytes if outside else None) or 0,
+        slack_bytes=max(0, (held or 0) - tensors, refused - tensors),
+        context_bytes=context,
+        collectives_bytes=collectives,
     )
 
 

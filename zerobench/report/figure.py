@@ -12,7 +12,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass
-from typing import TYPE_CHECKING
+from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
     import pandas as pd
@@ -32,6 +32,13 @@ def columns_of_named(rows: Sequence[Mapping[str, str]]) -> Columns:
     return {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
 
 
+class Drawing(str):
+    """An `<svg>` element that knows what it was drawn of, Vega-Lite with variables for colours."""
+
+    __slots__ = ("specification",)
+    specification: dict[str, Any]
+
+
 @dataclass(frozen=True)
 class Figure:
     """One chart of the report."""
@@ -41,7 +48,7 @@ class Figure:
     title: str
     caption: str
     """One or two sentences that say how to read it; without a drawing, why there is none."""
-    svg: str | None
+    svg: Drawing | None
     """A whole static `<svg>` element, drawn with `var(--...)` and `currentColor`; None where the data allow no chart.
     Values in it are escaped by whoever makes it. A mark's `aria-label` is what hovering it shows."""
     columns: Columns

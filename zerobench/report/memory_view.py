@@ -40,7 +40,7 @@ GROUPS: Mapping[str, tuple[Category, ...]] = {
 """Columns of the terminal's memory tables: each category but the total is in exactly one."""
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class Instant:
     """The bytes of one place on one rank at one instant."""
 
@@ -159,7 +159,7 @@ def host_peak_bytes(trial: Trial) -> int | None:
     return max(peaks, default=None)
 
 
-@dataclass(frozen=True)
+@dataclass(frozen=True, slots=True)
 class ModelStates:
     """Model states of one rank in steady state, wherever they lie (device, host and NVMe together)."""
 

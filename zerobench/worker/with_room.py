@@ -30,13 +30,19 @@ def make_room(trial: TrialSpec) -> None:
 
 
 def with_need(trial: TrialSpec, refused: RankRecord, played: RankRecord) -> RankRecord:
-    """The record of the play with room, which did not fit as `refused` says; `refused` where that play failed too."""
+    """The record of the play with room, which did not fit as `refused` says; `refused` where that play failed too.
+
+    It needs no less than was in use and asked for when it was refused: an allocator that has given segments back may
+    lay what follows out worse than one that never had to.
+    """
     failure, outside = refused.failure, played.context
     if played.status is not Status.COMPLETED or failure is None:
         return refused
     held = max((row.held_bytes for row in played.device_memory), default=0)
     needed = held + ((outside.context_bytes or 0) + (outside.collectives_bytes or 0) if outside else 0)
     there = _gpu(trial).memory_bytes
+    if failure.bytes_asked is not None and failure.bytes_free is not None:
+        needed = max(needed, there - failure.bytes_free + failure.bytes_asked)
     message = f"it needs {format_bytes(needed)} of {format_bytes(there)}: {failure.message}"
     told = failure.model_copy(update={"message": message, "bytes_needed": needed})
     return played.model_copy(update={"status": refused.status, "failure": told})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import pickle
+import resource
 from pathlib import Path
 from typing import Any
 
@@ -80,6 +81,19 @@ def test_torch_s_viewer_accounts_for_every_byte_by_category(read: dict[str, Any]
     assert "= a[0:200.0MiB]" in traced
     for page in (viewer.trace_plot(read), viewer.segment_plot(read)):
         assert "add_local_files" in page
+
+
+def test_a_full_disk_leaves_the_older_file_whole(kept: store.Run, tmp_path: Path) -> None:
+    write_memory_viz(timelines(kept), tmp_path)
+    [path] = tmp_path.iterdir()
+    before, (soft, hard) = path.read_bytes(), resource.getrlimit(resource.RLIMIT_FSIZE)
+    resource.setrlimit(resource.RLIMIT_FSIZE, (len(before) // 2, hard))
+    try:
+        with pytest.raises(UserError, match=r"^--memory-viz: .*: cannot be written: "):
+            write_memory_viz(timelines(kept), tmp_path)
+    finally:
+        resource.setrlimit(resource.RLIMIT_FSIZE, (soft, hard))
+    assert [(one, one.read_bytes()) for one in tmp_path.iterdir()] == [(path, before)]
 
 
 def test_a_run_that_kept_nothing_is_one_line(tmp_path: Path) -> None:

@@ -256,3 +256,35 @@ def test_no_rank_is_asked_whether_it_has_the_same_parameters(in_fork):
         "assert_ints_same_as_other_ranks",
         "assert_lst_len_same_as_other_ranks",
     }
+
+
+def train_by_ddp(passes: int) -> list[Any]:
+    """Of each forward pass by which bytes the device's storages grew and shrank, and what was all-reduced after it."""
+    import torch
+    from torch.nn.parallel import DistributedDataParallel
+
+    from zerobench.worker.simulation.device import DEVICE
+
+    tensors, counter, heard = open_world(2, 0, GPU, original=False)
+    device, found = torch.device(DEVICE, 0), []
+    with tensors, torch.autograd.set_multithreading_enabled(False), counter:
+        layers = (torch.nn.Linear(300, size, bias=False, device=device) for size in (300, 300, 100))
+        ddp = DistributedDataParallel(torch.nn.Sequential(*layers), bucket_cap_mb=0.4, gradient_as_bucket_view=True)
+        batch = torch.empty(1, 300, device=device)
+        for _ in range(passes):
+            counter.take_device_events()
+            heard.clear()
+            out = ddp(batch)
+            grown = [delta for _, delta, _ in counter.take_device_events()]
+            out.sum().backward()
+            found.append((grown, [call[2] for call in heard if call[0] == "all_reduce"]))
+    return found
+
+
+def test_ddp_deals_its_buckets_anew_in_the_second_pass_and_holds_both_for_a_moment(in_fork):
+    matrix, last = 4 * 300 * 300, 4 * 300 * 100
+    (first, together), (second, apart), (third, still_apart) = in_fork(train_by_ddp, 3)
+    made = [matrix + last, matrix, -2 * matrix - last]
+    assert (together, apart, still_apart) == ([2 * matrix + last], made[:2], made[:2])
+    assert [delta for delta in second if abs(delta) >= matrix] == made
+    assert not [delta for delta in first + third if abs(delta) >= matrix]

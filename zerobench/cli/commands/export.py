@@ -43,11 +43,18 @@ def export(
     reports: Reports = REPORTS,
 ) -> Answer:
     """Export a run to Prometheus, TensorBoard, Weights & Biases, torch's memory_viz or Perfetto."""
-    from zerobench.cli import export
+    from zerobench.cli.export import export
 
-    request = export.Request(run, reports, prometheus, tensorboard, wandb, memory_viz, perfetto, step_timeline)
+    asked = {
+        "prometheus": prometheus,
+        "tensorboard": tensorboard,
+        "wandb": wandb,
+        "memory-viz": memory_viz,
+        "perfetto": perfetto,
+        "step-timeline": step_timeline,
+    }
     done = []
-    for line in export.export(request):
+    for line in export(run, reports, asked):
         typer.echo(line)
         done.append(line)
     return Answer(lambda: {"exported": done})

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Sequence
+from typing import Any
 
 import altair as alt
 
@@ -99,7 +100,7 @@ def _segments(bars: Sequence[Bar], unit: ByteAxis, x: alt.X, y: alt.Y, scale: fl
     )
 
 
-def group_colour(groups: Sequence[str], **legend: int) -> alt.Color:
+def group_colour(groups: Sequence[str], **legend: Any) -> alt.Color:
     """The colours of groups of categories, which rows name in `group`."""
     return alt.Color(
         "group:N",

@@ -18,6 +18,7 @@ import altair as alt
 import vl_convert
 
 from zerobench.errors import UserError
+from zerobench.report.figure import Drawing
 
 Mark = Any
 """One layer of a plot, an altair chart: its methods publish no types."""
@@ -114,13 +115,6 @@ def arranged(plots: Sequence[Specification], columns: int, spacing: float, **ind
     bare = [{key: part for key, part in plot.items() if key != "datasets"} for plot in plots]
     resolve = {"resolve": {"scale": independent}} if independent else {}
     return {"concat": bare, "columns": columns, "spacing": spacing, "datasets": datasets, **resolve}
-
-
-class Drawing(str):
-    """An `<svg>` element that knows what it was drawn of, Vega-Lite with variables for colours."""
-
-    __slots__ = ("specification",)
-    specification: Specification
 
 
 def svg(plot: Specification, key: str, label: str) -> Drawing:

@@ -17,6 +17,7 @@ from pickle import dumps
 from typing import Any
 
 from zerobench.errors import UserError
+from zerobench.folder import replacing
 from zerobench.records import Category
 from zerobench.report.exporters.timelines import NOTHING_KEPT, Timeline, sizes, words
 from zerobench.report.memory_courses import title
@@ -41,7 +42,8 @@ def write_memory_viz(timelines: Iterable[Timeline], folder: Path) -> int:
         for trial_id, ranks in groupby(timelines, lambda one: one.trial_id):
             folder.mkdir(parents=True, exist_ok=True)
             path = folder / f"{slug(trial_id)}.pickle"
-            path.write_bytes(dumps(snapshot(ranks), protocol=_PROTOCOL))
+            with replacing(path) as temporary:
+                temporary.write_bytes(dumps(snapshot(ranks), protocol=_PROTOCOL))
             count += 1
     except OSError as error:
         raise UserError(f"--memory-viz: {folder}: cannot be written: {error.strerror or error}") from None

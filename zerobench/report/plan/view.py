@@ -44,7 +44,10 @@ NOT_INCLUDED = (
 )
 """What a plan says nothing of, a sentence each."""
 
-NOT_IN_FORMULAS = "formula: allocator rounding and fragmentation; plan without --formula to include them"
+NOT_IN_FORMULAS = (
+    "formula: allocator rounding and fragmentation (what fits is told 2 to 30% too large); plan without --formula to "
+    "include them"
+)
 """What a plan by formula says nothing of beside that."""
 
 _BY = {

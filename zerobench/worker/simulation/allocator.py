@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from zerobench.memory.allocator_settings import allocator_model
+from zerobench.memory.allocator_settings import AllocatorModel, allocator_model
 from zerobench.memory.caching_allocator import OutOfMemory
 from zerobench.memory.cuda import AllocatorTotals
 from zerobench.memory.recorder import DeviceRows, RowKey
@@ -12,24 +12,16 @@ from zerobench.records import DeviceMemory, Phase, StepKind
 from zerobench.worker.simulation.storages import SimulatedCounter
 
 
-class SimulatedRows(DeviceRows):
-    """Figures of the allocator's model at the end of each phase."""
+class _Play(DeviceRows):
+    """One allocator's figures at the end of each phase."""
 
-    def __init__(self, counter: SimulatedCounter, capacity_bytes: int) -> None:
+    def __init__(self, capacity_bytes: int | None) -> None:
         self.rows: dict[RowKey, DeviceMemory] = {}
-        self._counter = counter
-        self._allocator = allocator_model(capacity_bytes, os.environ)
-        self._sizes: dict[int, int] = {}
-
-    def start(self) -> None:
-        """Let peaks begin anew."""
-        self._replay()
-        self._allocator.reset_peaks()
+        self.allocator = allocator_model(capacity_bytes, os.environ)
 
     def note(self, step: StepKind, phase: Phase, peak_occupied_bytes: int | None = None) -> None:  # noqa: ARG002 -- as promised
-        """Bring the model up to date and keep its figures."""
-        self._replay()
-        allocator = self._allocator
+        """Keep the allocator's figures."""
+        allocator = self.allocator
         self.keep(
             DeviceMemory(
                 step=step,
@@ -45,10 +37,35 @@ class SimulatedRows(DeviceRows):
             )
         )
 
+
+class SimulatedRows(DeviceRows):
+    """Figures of the GPU's allocator, or, once that has refused, of one that has had room from the beginning.
+
+    How much is missing is what a plan asks. The allocator that refuses has given back its free segments before, which
+    one with room keeps and fills: what is left and what is asked for then say too little. Emulated trials are played
+    again for the same reason (zerobench.worker.with_room).
+    """
+
+    def __init__(self, counter: SimulatedCounter, capacity_bytes: int) -> None:
+        self._counter = counter
+        self._plays = [_Play(capacity_bytes), _Play(None)]
+        self._sizes: dict[int, int] = {}
+        self.rows = self._plays[0].rows
+
+    def start(self) -> None:
+        """Let peaks begin anew."""
+        for allocator in self._allocators():
+            allocator.reset_peaks()
+
+    def note(self, step: StepKind, phase: Phase, peak_occupied_bytes: int | None = None) -> None:  # noqa: ARG002 -- as promised
+        """Bring the model up to date and keep its figures."""
+        self._allocators()
+        for play in self._plays:
+            play.note(step, phase)
+
     def totals(self) -> AllocatorTotals:
         """Of the phase under way, until now."""
-        self._replay()
-        allocator = self._allocator
+        allocator = self._allocators()[0]
         return AllocatorTotals(
             live_bytes=allocator.allocated_bytes,
             peak_bytes=allocator.peak_allocated_bytes,
@@ -58,24 +75,33 @@ class SimulatedRows(DeviceRows):
 
     def empty_cache(self) -> None:
         """Free segments go back."""
-        self._replay()
-        self._allocator.empty_cache()
+        for allocator in self._allocators():
+            allocator.empty_cache()
 
-    def _replay(self) -> None:
-        """A storage that changes its size is given back and asked for anew, as `resize_` does."""
-        sizes, allocator = self._sizes, self._allocator
+    def _allocators(self) -> list[AllocatorModel]:
+        """The GPU's, unless it has refused, and the one with room, after all that has happened until now.
+
+        A storage that changes its size is given back and asked for anew, as `resize_` does.
+        """
+        sizes = self._sizes
         for entry, delta, stream in self._counter.take_device_events():
             old = sizes.pop(entry.serial, 0)
             if old:
-                allocator.free(entry.serial)
+                for play in self._plays:
+                    play.allocator.free(entry.serial)
             if old + delta:
                 sizes[entry.serial] = old + delta
                 self._malloc(entry.serial, old + delta, stream)
+        return [play.allocator for play in self._plays]
 
     def _malloc(self, key: int, nbytes: int, stream: int) -> None:
-        """Beyond the GPU's capacity the figures go on, since how much is missing is what a plan asks."""
-        try:
-            self._allocator.malloc(key, nbytes, stream)
-        except OutOfMemory:
-            self._allocator.capacity_bytes = None
-            self._allocator.malloc(key, nbytes, stream)
+        """After a refusal the one with room goes on alone; it needs no less than was held and asked for then."""
+        *bounded, with_room = self._plays
+        with_room.allocator.malloc(key, nbytes, stream)
+        for play in bounded:
+            try:
+                play.allocator.malloc(key, nbytes, stream)
+            except OutOfMemory as refusal:
+                least = play.allocator.reserved_bytes + refusal.bytes_asked
+                with_room.allocator.peak_occupied_bytes = max(with_room.allocator.peak_occupied_bytes, least)
+                self._plays, self.rows = [with_room], with_room.rows

@@ -15,7 +15,8 @@ from typing import Any
 
 import torch
 import torch.distributed as dist
-from torch.utils._python_dispatch import _disable_current_modes
+from torch._subclasses.fake_tensor import FakeTensor
+from torch.utils._python_dispatch import TorchDispatchMode, _disable_current_modes
 
 
 def agree_with_absent_ranks() -> None:
@@ -51,7 +52,7 @@ def install() -> None:
     agree_with_absent_ranks()
     copy_at_once()
     dist._verify_params_across_processes = _agreed  # type: ignore[attr-defined]
-    dist.Reducer._rebuild_buckets = _keep_buckets  # type: ignore[attr-defined, method-assign, assignment]
+    dist.Reducer._rebuild_buckets = _with_integers(dist.Reducer._rebuild_buckets)  # type: ignore[attr-defined, method-assign]
     propagate = ShardingPropagator._propagate_tensor_meta_non_cached
     ShardingPropagator._propagate_tensor_meta_non_cached = _unseen(propagate)  # type: ignore[method-assign]
     # transformers makes an explicit mask for tensors without values, since it takes them for a compiler's.
@@ -62,14 +63,33 @@ def _agreed(*_: Any, **__: Any) -> None:
     """runtime/zero/utils.py compares integers with other ranks: there are none."""
 
 
-def _keep_buckets(_reducer: object) -> bool:
+class _HostIntegers(TorchDispatchMode):
+    """Integers that C++ writes on the host, tells the other ranks by way of the device, and reads on the host again:
+    they have values, and rank 0's are this rank's own.
+    """
+
+    def __torch_dispatch__(self, func: Any, _types: Any, args: Any = (), kwargs: Any = None) -> Any:
+        kwargs = kwargs or {}
+        on_host = kwargs.get("device") in {None, torch.device("cpu")}
+        if func is torch.ops.aten.empty.memory_format and kwargs.get("dtype") is torch.int32 and on_host:
+            with _disable_current_modes():
+                return func(*args, **kwargs)
+        if func is torch.ops.aten.copy_.default and not isinstance(args[0], FakeTensor):
+            return args[0]
+        return func(*args, **kwargs)
+
+
+def _with_integers(rebuild: Callable[[Any], bool]) -> Callable[[Any], bool]:
     """DDP's Reducer deals gradients into buckets again after the first step, in the order in which they came.
 
-    It asks rank 0 for that order by a tensor's values (csrc/distributed/c10d/reducer.cpp, sync_bucket_indices). Before
-    that all gradients lie in one bucket (distributed.py, _ddp_init_helper), so a simulated step reduces as many bytes
-    and keeps as many, in one call.
+    It asks rank 0 for that order by a tensor's values (csrc/distributed/c10d/reducer.cpp, sync_bucket_indices).
     """
-    return False
+
+    def rebuilt(reducer: Any) -> bool:
+        with _HostIntegers():
+            return rebuild(reducer)
+
+    return rebuilt
 
 
 def _unseen(propagate: Callable[..., Any]) -> Callable[..., Any]:

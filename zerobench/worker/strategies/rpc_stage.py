@@ -43,6 +43,8 @@ class HeldStage:
 
     phases: Phases
     """Of the step under way; set before the driver is answered."""
+    busy_s: float
+    """Seconds spent in forward, backward and update; whoever takes steps sets it to 0 before."""
 
     def __init__(self, job: Job, rank: int, send: Send) -> None:
         """Build the stage, with its initial weights, and its optimizer."""
@@ -54,8 +56,6 @@ class HeldStage:
         """To the main thread: the phase that begins, None where the step has ended, or what went wrong."""
         self.losses = SimpleQueue[torch.Tensor]()
         """On the driver: losses of micro-batches, as they come."""
-        self.busy_s = 0.0
-        """Seconds spent in forward, backward and update; whoever takes steps sets it back."""
         self._heard = job.heard
         self._send = send
         self._labels: Sequence[torch.Tensor] = ()

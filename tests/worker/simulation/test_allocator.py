@@ -1,0 +1,39 @@
+"""What the simulated world says is needed where its GPU's allocator refuses: no guess from what was left then."""
+
+from __future__ import annotations
+
+from types import SimpleNamespace
+from typing import Any
+
+import pytest
+
+from zerobench.records import Phase, StepKind
+
+MIB = 2**20
+CAPACITY = 100 * MIB
+GIVEN_BACK_FIRST = [(1, 60, 0), (1, -60, 0), (2, 70, 0), (3, 15, 0), (4, 30, 0)]
+"""Storage, MiB that it grows by, stream. The first one's segment goes back to make room for the second."""
+BETTER_WITH_ROOM = [(1, 20, 0), (1, -20, 0), (2, 90, 0), (2, -90, 0), (3, 20, 0), (4, 75, 1)]
+"""Where the first segment went back, the third storage pins the second one, which the fourth cannot have."""
+
+
+def rows(events: list[tuple[int, int, int]], capacity_bytes: int) -> Any:
+    from zerobench.worker.simulation.allocator import SimulatedRows
+
+    waiting = [(SimpleNamespace(serial=serial, birth=None), size * MIB, stream) for serial, size, stream in events]
+    counter: Any = SimpleNamespace(take_device_events=lambda: [waiting.pop(0) for _ in list(waiting)])
+    found = SimulatedRows(counter, capacity_bytes)
+    found.note(StepKind.FIRST, Phase.FORWARD)
+    return found.rows[StepKind.FIRST, Phase.FORWARD]
+
+
+@pytest.mark.parametrize(("events", "needed"), [(GIVEN_BACK_FIRST, 130), (BETTER_WITH_ROOM, 166)])
+def test_what_does_not_fit_needs_what_a_gpu_with_room_holds_and_no_less_than_was_refused(events, needed):
+    assert rows(events, CAPACITY).held_bytes == needed * MIB
+
+
+@pytest.mark.parametrize("events", [GIVEN_BACK_FIRST, BETTER_WITH_ROOM])
+def test_what_fits_is_told_by_the_gpus_own_allocator(events):
+    """Also where segments had to be given back for it."""
+    fitting = rows(events[:3], CAPACITY)
+    assert (fitting.alloc_retries, fitting.held_bytes) == (1, events[2][1] * MIB)
