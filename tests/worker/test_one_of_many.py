@@ -8,7 +8,7 @@ from collections.abc import Callable, Iterator
 from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
@@ -42,7 +42,7 @@ def states(share: int, tensors: int = 21, **more: int) -> Bytes:
     return {"parameters": 4 * share, "model_buffers": 64, **moments, **more}
 
 
-ONE_EACH = {"gradient_accumulation_steps": 1}
+ONE_EACH: dict[str, Any] = {"gradient_accumulation_steps": 1}
 STEP = "fLb" * 3 + "s"
 ROOT, BLOCK = 2 * 64 * 32 + 32, (N - 2 * 64 * 32 - 32) // 2
 TIED = 4 * 64 * 32
