@@ -2,7 +2,9 @@
 
 from __future__ import annotations
 
+import csv
 import re
+import statistics
 from pathlib import Path
 
 import pytest
@@ -11,6 +13,7 @@ from benchmarks.csv_rows import from_csv
 from benchmarks.prediction import held_out
 from benchmarks.prediction.held_out_table import Figure
 from tests.tools.imports import ROOT
+from zerobench.report.plan.view import NOT_IN_FORMULAS
 
 PAGES = [ROOT / "README.md", *sorted((ROOT / "docs").glob("*.md"))]
 TEXT = " ".join(" ".join(page.read_text(encoding="utf-8") for page in PAGES).split())
@@ -130,3 +133,12 @@ def test_each_finding_names_a_test_a_table_a_command_or_the_source_that_was_read
     shown = any(name.startswith("zerobench run ") for name in named)
     read = re.search(r"\bread in (the source|`[\w/]+\.py`)", finding) is not None
     assert held or shown or read or "not covered by a test" in finding
+
+
+def test_by_how_much_formulas_find_room_for_too_much_is_the_kept_tables() -> None:
+    rows = list(csv.DictReader((PREDICTION / "formula_frontier.csv").read_text(encoding="utf-8").splitlines()))
+    errors = [100 * (int(row["formula_micro_batch"]) / int(row["simulated_micro_batch"]) - 1) for row in rows]
+    found = (len(errors), round(min(errors)), round(max(errors)), round(statistics.median(errors)))
+    told = said(r"for (\d+) configurations on eight H200 .* was (\d+) to (\d+) % above the simulated one, (\d+) % in")
+    assert tuple(map(int, told)) == found
+    assert f"told {found[1]} to {found[2]}% too large" in NOT_IN_FORMULAS

@@ -7,7 +7,7 @@ from pathlib import Path
 
 import pytest
 
-from zerobench.cli.emulate import as_plain, exit_code, lines
+from zerobench.cli.emulate import as_plain, exit_code, in_width, lines
 from zerobench.emulate.emulation import Emulation
 from zerobench.emulate.figures import Try, Verdict, rank_fit
 from zerobench.emulate.part import Account, End, Refusal
@@ -93,7 +93,7 @@ def emulation(one, ranks_record=None, needed=None, host_memory=None, **verdict):
 def test_what_fits_is_said_with_what_is_left_and_by_category():
     made = emulation(account(), record())
     told = list(lines(made))
-    assert told[0] == "Fits on 8 x H200 SXM: needs 101.00 GiB of 140.40 GiB of each GPU, 39.40 GiB to spare."
+    assert told[-2] == "Fits on 8 x H200 SXM: needs 101.00 GiB of 140.40 GiB of each GPU, 39.40 GiB to spare."
     assert "  peak 90.00 GiB, in the step phase of the first step:" in told
     assert "    parameters                  60.00 GiB   66.7%" in told
     assert "    others                       4.00 KiB" in told
@@ -110,7 +110,7 @@ def test_what_does_not_fit_is_said_with_what_it_needs_and_what_was_held():
     )
     made = emulation(refused(), needed=account(reserved=160), tries=tries)
     told = list(lines(made))
-    assert told[0] == "Does not fit on 8 x H200 SXM: needs 161.00 GiB of 140.40 GiB, 20.60 GiB too much."
+    assert told[-2] == "Does not fit on 8 x H200 SXM: needs 161.00 GiB of 140.40 GiB, 20.60 GiB too much."
     at = told.index(
         "  out of memory: 40.00 GiB requested in the forward phase of step 1, 20.00 GiB free; allocated 120.00 GiB:"
     )
@@ -149,13 +149,13 @@ def test_what_does_not_fit_is_said_with_what_it_needs_and_what_was_held():
 
 def test_a_script_that_went_on_after_a_refusal_fits_and_is_said_to_have_been_refused():
     told = list(lines(emulation(account(refusal=refused().refusal), record())))
-    assert told[0].startswith("Fits on 8 x H200 SXM")
+    assert told[-2].startswith("Fits on 8 x H200 SXM")
     assert "  note: 40.00 GiB refused in the forward phase of step 1; the script went on" in told
 
 
 def test_a_nodes_memory_is_judged_by_all_of_its_ranks():
     told = list(lines(emulation(account(), record(), host_memory="1TB")))
-    assert told[0] == (
+    assert told[-2] == (
         "Does not fit on 8 x H200 SXM: GPU memory suffices, host memory does not: needs 1600.00 GiB of 931.32 GiB,"
         " 668.68 GiB too much."
     )
@@ -218,7 +218,7 @@ def test_a_change_that_the_host_has_no_room_for_is_none_that_fits():
 )
 def test_what_cannot_be_judged_is_said_to_be_so(one, first, code):
     made = emulation(one)
-    assert next(lines(made)) == first
+    assert list(lines(made))[-2] == first
     assert exit_code(made) == code
     assert as_plain(made)["fits"] is None
 
@@ -233,3 +233,12 @@ def test_programs_get_bytes_and_none_for_what_is_not_known():
         121 * GIB,
     )
     assert (rank["needed_bytes"], rank["start_peak_bytes"], told["host"]["node_bytes"]) == (None, None, None)
+
+
+def test_lines_are_wrapped_at_words_for_the_terminal(monkeypatch):
+    monkeypatch.setenv("COLUMNS", "80")
+    told = list(lines(emulation(account(), record(), host_memory="1TB")))
+    shown = in_width(told)
+    assert max(map(len, told)) > 80
+    assert max(map(len, shown.splitlines())) <= 80
+    assert shown.split() == " ".join(told).split()

@@ -38,3 +38,17 @@ def test_a_page_shows_no_command_that_zerobench_refuses(page: Path) -> None:
             assert name in known, name
             own = [*arguments, "--", "true"] if name in {"emulate", "watch"} else arguments
             known[name].make_context(name, list(own)).close()  # raises what the user would be told
+
+
+def test_the_errands_take_as_many_commands_as_their_table_says() -> None:
+    page = ERRANDS.read_text(encoding="utf-8")
+    said = {title: int(count) for title, count in re.findall(r"^\| \[([^]]+)\].*?\) \| (\d+) \|", page, re.MULTILINE)}
+    counted = {}
+    for section in page.split("\n## ")[1:]:
+        title, _, text = section.partition("\n")
+        block = re.search(r"(?:^ {4}.+\n)+", text, re.MULTILINE)
+        assert block, title
+        before = 1 if "make login" in block[0] else 2  # git clone, and pip install but on a login node
+        counted[title] = before + len(block[0].splitlines())
+    assert len(said) == len(counted) == 5
+    assert list(said.values()) == list(counted.values())

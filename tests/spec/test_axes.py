@@ -9,7 +9,7 @@ from tests.spec.axis_samples import pair
 from zerobench.errors import UserError
 from zerobench.report.frames.schema import KEYS
 from zerobench.spec import sweep
-from zerobench.spec.axes import AXES, DEFAULTS, KEY_COLUMNS, LABELS, LAYOUT, OF_SOME, ROWS, help_lines, read_axis
+from zerobench.spec.axes import AXES, DEFAULTS, HOW, KEY_COLUMNS, LABELS, LAYOUT, OF_SOME, ROWS, help_lines, read_axis
 from zerobench.spec.axis import Axis
 from zerobench.spec.engine_axes import ENGINE_AXES
 from zerobench.spec.model import ModelSpec
@@ -20,6 +20,9 @@ from zerobench.spec.work_axes import WORK_AXES
 
 TRIAL = TrialSpec(model=ModelSpec(name="m", hf_config={"model_type": "llama"}), strategy="zero3")
 OF_PREDICTION = {"gpu", "rank"}
+ALWAYS = {"strategy", "batch_ramp", "adapter", "frozen", "cross_entropy", "compile", "consistency", "tf_strategy"}
+ALWAYS |= {"compression", "zero_init", "hpz_partition_size", "mics_shard_size"}
+"""Axes whose value a trial's name has though it is the usual one."""
 NOT_WORK = {"nvme_path", "evidence"}
 """Axes that are fields and not of the work: which drive it swaps to, and how its figures are come by."""
 EACH = pytest.mark.parametrize("axis", AXES.values(), ids=lambda axis: axis.name)
@@ -90,7 +93,7 @@ def test_a_number_has_bounds_that_its_refusal_names() -> None:
 
 
 def test_what_is_usual_is_not_in_a_name_unless_asked_and_what_a_sweep_leaves_out_is_the_trials_own_default() -> None:
-    assert (LABELS["strategy"].always, LABELS["micro_batch_size"].always) == (True, False)
+    assert {name for name, label in LABELS.items() if label.always} == ALWAYS
     assert {name: getattr(TRIAL, name) for name in DEFAULTS if name in TrialSpec.model_fields} == {
         name: value for name, value in DEFAULTS.items() if name in TrialSpec.model_fields
     }
@@ -107,3 +110,7 @@ def test_a_word_that_is_no_axis_is_refused_with_the_nearest_and_all() -> None:
     with pytest.raises(UserError, match="did you mean 'precision'") as refused:
         read_axis("precison", "bf16", "axes")
     assert all(name in str(refused.value) for name in AXES)
+
+
+def test_evidence_and_what_a_prediction_is_for_say_how_figures_are_come_by() -> None:
+    assert set(HOW) == OF_PREDICTION | {"evidence"}

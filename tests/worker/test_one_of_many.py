@@ -5,14 +5,18 @@ from __future__ import annotations
 import math
 from collections import Counter
 from collections.abc import Callable, Iterator
+from contextlib import contextmanager
 from functools import partial
 from importlib import import_module
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 import pytest
 import torch
 
 from tests.worker.test_one_rank import DEEPSPEED, SMALL, Bytes, Fields, N, held, made, stepped
+from tests.worker.test_torch_loop import batches
+from zerobench.memory.recorder import Marks, PlainPhases
+from zerobench.records import Phase
 from zerobench.worker.worlds import instant_group
 
 Traffic = dict[str, tuple[int, int]]
@@ -38,7 +42,7 @@ def states(share: int, tensors: int = 21, **more: int) -> Bytes:
     return {"parameters": 4 * share, "model_buffers": 64, **moments, **more}
 
 
-ONE_EACH = {"gradient_accumulation_steps": 1}
+ONE_EACH: dict[str, Any] = {"gradient_accumulation_steps": 1}
 STEP = "fLb" * 3 + "s"
 ROOT, BLOCK = 2 * 64 * 32 + 32, (N - 2 * 64 * 32 - 32) // 2
 TIED = 4 * 64 * 32
@@ -165,3 +169,21 @@ def test_one_of_many_moves_and_holds_what_its_strategy_says_to_the_byte(
     if part.strategy == "parameter-server" and part.rank == 0:  # the imagined workers always have the first weights
         assert ours.staleness_steps == ([0, 1, 2, 3] if part.fields else [0, 0, 1, 1])
     assert all(math.isfinite(one) for one in (*losses, *norms))
+
+
+def test_a_gradient_on_its_way_back_is_held_within_the_pass_that_made_it(
+    join: Callable[[int, int], None],
+) -> None:
+    join(1, 2)
+    ours, passed = made("pipeline", gpus_per_node=2, **ONE_EACH), []
+
+    class Watching(PlainPhases):
+        @contextmanager
+        def phase(self, phase: Phase) -> Iterator[None]:
+            with super().phase(phase):
+                yield
+            passed.append(held(ours)["pipeline_buffers"] // 4096)
+
+    ours.job.norms.begin("memory")
+    ours.step(batches(0, 2), 1e-3, Watching(Marks()))
+    assert passed == [2, 2, 3, 2, 2, 3, 2]

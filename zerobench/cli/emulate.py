@@ -1,9 +1,10 @@
-"""What `zerobench emulate` does: the ranks played, then the answer first and what it stands on."""
+"""What `zerobench emulate` does: the ranks played, then what the answer stands on, and the answer."""
 
 from __future__ import annotations
 
 import sys
-from collections.abc import Iterator, Mapping
+import textwrap
+from collections.abc import Iterable, Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -16,6 +17,7 @@ from zerobench.emulate.figures import Peak, RankFit, Try, Verdict
 from zerobench.emulate.part import End, Refusal
 from zerobench.emulate.request import Request
 from zerobench.records import Category, StepKind
+from zerobench.report.render.terminal import screen_width
 from zerobench.report.standing import standing_lines
 from zerobench.units import format_bytes
 
@@ -32,7 +34,16 @@ def emulate_command(request: Request) -> Answer:
     console = Console(stderr=True, highlight=False)
     with console.status("") as status:
         made = emulate(request, lambda doing: status.update(Text(doing)))
-    return Answer(lambda: as_plain(made), lambda: sys.stdout.write("\n".join(lines(made)) + "\n"), exit_code(made))
+    return Answer(lambda: as_plain(made), lambda: sys.stdout.write(in_width(lines(made))), exit_code(made))
+
+
+def in_width(told: Iterable[str]) -> str:
+    """The lines, wrapped at words where the terminal is narrower; what goes on stands two columns in."""
+    width = screen_width()
+    return "".join(
+        textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False) + "\n"
+        for line in told
+    )
 
 
 def exit_code(made: Emulation) -> int:
@@ -46,16 +57,16 @@ def exit_code(made: Emulation) -> int:
 
 
 def lines(made: Emulation) -> Iterator[str]:
-    """The answer, then the figures behind it."""
+    """The figures, then the answer that they come to: it is on the screen when the command ends."""
     verdict = made.verdict
-    yield from _answer(made)
     for one in verdict.ranks:
-        yield ""
         yield from _rank(one)
+        yield ""
     yield from _host(verdict)
     yield from _tries(verdict)
-    yield ""
     yield f"{NO_VALUES[0].upper()}{NO_VALUES[1:]}."
+    yield ""
+    yield from _answer(made)
     path = made.run.path
     shortest = path.relative_to(Path.cwd()) if path.is_relative_to(Path.cwd()) else path
     yield f"run: {shortest}"
@@ -161,7 +172,6 @@ def _categories(held: Mapping[Category, int], total: int) -> Iterator[str]:
 
 def _host(verdict: Verdict) -> Iterator[str]:
     needed, has = verdict.host_node_bytes, verdict.host_memory_bytes
-    yield ""
     if needed is None:
         yield "host memory: unknown"
     else:

@@ -256,7 +256,7 @@ def test_an_explanation_opens_with_the_answer_and_the_settings_that_change_it() 
         "parameters +20.13 MiB."
     )
     assert settings == [
-        "To reduce parameters: stage 3 or offload_param: cpu at stage 3.",
+        "To shrink parameters: stage 3 or offload_param: cpu at stage 3.",
         "Largest saving of one setting: offload_optimizer: cpu, -158.14 MiB at this peak.",
     ]
 

@@ -46,9 +46,6 @@ CELLS: dict[str, dict[str, Any]] = {
     "ddp": {"strategy": "ddp", "bucket_bytes": 500_000},
     "fp32": {"strategy": "zero1", "precision": "fp32", "model": resolve_model(SHAPE | {"num_kv_heads": 8})},
 }
-WIDE = resolve_model(SHAPE | {"hidden_size": 8192, "num_heads": 64, "num_kv_heads": 64, "intermediate_size": 32768})
-"""Two billion parameters in two layers: quick to play, and all states of them are more than an A10 has."""
-SMALL_GPU = "A10"
 MOST_RESIDENT_BYTES = 10**9
 
 
@@ -164,6 +161,7 @@ def test_both_worlds_hear_the_same_collectives(played, name):
         return {
             (one.step, one.phase, one.kind, str(one.group_size), str(one.num_nodes)): one.message_bytes
             for one in rank.collectives
+            if name != "ddp" or one.phase is not Phase.INIT  # in which DDP asks whether all ranks are alike
         }
 
     if name != "fsdp":  # whose barrier-free prefetches the instant group is asked for by other names
@@ -196,27 +194,17 @@ def test_without_an_emulator_nothing_is_begun_and_one_line_says_how_to_get_one(t
 
 
 @pytest.fixture(scope="module")
-def refused(emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -> list[tuple[TrialRecord, RankRecord]]:
-    """A trial that needs more than its GPU has, emulated and simulated: its records, and its ranks'."""
-    how = {"strategy": "zero0", "model": WIDE, "prediction": PredictionSpec(gpu=SMALL_GPU)}
-    trials = [trial(world, **how) for world in (Evidence.EMULATED, Evidence.SIMULATED)]
-    ended = play(trials, tmp_path_factory.mktemp("too-large"))
-    return [(record, read_record(place.rank_record(0), RankRecord)) for record, place in ended]
-
-
-@pytest.fixture(scope="module")
-def too_large(refused: list[tuple[TrialRecord, RankRecord]]) -> tuple[TrialRecord, RankRecord]:
-    return refused[0]
-
-
-def test_both_worlds_say_the_same_of_what_a_trial_needs_that_does_not_fit(refused):
-    emulated, simulated = ([row.held_bytes for row in rank.device_memory] for _, rank in refused)
-    assert simulated == pytest.approx(emulated, rel=0.001)
+def too_large(emulator: Emulator, tmp_path_factory: pytest.TempPathFactory) -> tuple[TrialRecord, RankRecord]:
+    """A trial that needs more than its GPU has: its record, and its rank's."""
+    [(record, place)] = play(
+        [trial(Evidence.EMULATED, strategy="zero1", micro_batch_size=2**16)], tmp_path_factory.mktemp("too-large")
+    )
+    return record, read_record(place.rank_record(0), RankRecord)
 
 
 def test_a_trial_that_does_not_fit_says_what_it_needs_of_what_there_is(too_large):
     record, rank = too_large
-    failure, context, memory = record.failure, rank.context, known_gpu(SMALL_GPU).memory_bytes
+    failure, context, memory = record.failure, rank.context, known_gpu(GPU).memory_bytes
     assert record.status is rank.status is Status.OUT_OF_DEVICE_MEMORY
     assert memory is not None
     with_room = max(row.held_bytes for row in rank.device_memory) + context.context_bytes + context.collectives_bytes
@@ -231,7 +219,7 @@ def test_what_did_not_fit_is_played_to_its_end_where_there_is_room(too_large):
     _, rank = too_large
     phases = {row.phase for row in rank.device_memory if row.step == StepKind.STEADY}
     assert phases == set(Phase) - {Phase.INIT}
-    memory = known_gpu(SMALL_GPU).memory_bytes
+    memory = known_gpu(GPU).memory_bytes
     assert memory is not None
     assert max(row.peak_allocated_bytes for row in rank.device_memory) > memory
     assert rank.parameters is not None

@@ -61,7 +61,7 @@ def _ways_out(trial: Trial, seen: Instant, causes: Sequence[Category]) -> Iterat
     for category in causes:
         change = remedy(trial, category, seen.categories.get(category, 0))
         if change is not None:
-            yield f"To reduce {words(category)}: {change}."
+            yield f"To shrink {words(category)}: {change}."
     found = knobs(trial, seen)
     if found is not None and found.effects:
         best = found.effects[0]

@@ -45,7 +45,7 @@ NOT_INCLUDED = (
 """What a plan says nothing of, a sentence each."""
 
 NOT_IN_FORMULAS = (
-    "formula: allocator rounding and fragmentation (what fits is told 2 to 30% too large); plan without --formula to "
+    "formula: allocator rounding and fragmentation (what fits is told 2 to 29% too large); plan without --formula to "
     "include them"
 )
 """What a plan by formula says nothing of beside that."""
