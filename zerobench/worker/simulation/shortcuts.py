@@ -52,7 +52,7 @@ def install() -> None:
     agree_with_absent_ranks()
     copy_at_once()
     dist._verify_params_across_processes = _agreed  # type: ignore[attr-defined]
-    dist.Reducer._rebuild_buckets = _with_integers(dist.Reducer._rebuild_buckets)  # type: ignore[attr-defined, method-assign]
+    dist.Reducer._rebuild_buckets = _with_integers(dist.Reducer._rebuild_buckets)  # type: ignore[attr-defined, method-assign, assignment]
     propagate = ShardingPropagator._propagate_tensor_meta_non_cached
     ShardingPropagator._propagate_tensor_meta_non_cached = _unseen(propagate)  # type: ignore[method-assign]
     # transformers makes an explicit mask for tensors without values, since it takes them for a compiler's.
@@ -86,7 +86,7 @@ def _with_integers(rebuild: Callable[[Any], bool]) -> Callable[[Any], bool]:
     """
 
     def rebuilt(reducer: Any) -> bool:
-        with _HostIntegers():
+        with _HostIntegers():  # type: ignore[no-untyped-call]
             return rebuild(reducer)
 
     return rebuilt
