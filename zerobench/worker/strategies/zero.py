@@ -145,9 +145,6 @@ def undo_start_up_step(optimizer: Any) -> None:
             state["step"].zero_()
         elif "step" in state:
             state["step"] = 0
-    for group in optimizer.optimizer.param_groups:
-        if "step" in group:
-            group["step"] = 0
     halves = getattr(optimizer, "fp16_groups_flat", None) or [p for group in optimizer.fp16_groups for p in group]
     masters = getattr(optimizer, "fp32_groups_flat", None) or [p for group in optimizer.fp32_groups for p in group]
     for half, master in zip(halves, masters, strict=True):
