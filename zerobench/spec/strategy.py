@@ -79,6 +79,8 @@ class StrategyInfo(Spec):
     """Why the number of micro-batches cannot change from step to step; None where it can, as a batch ramp needs."""
     divides_layers: bool = False
     """Whether its ranks are the stages of a pipeline: each has some of the blocks, and the last alone the loss."""
+    settled_after_steps: int = 1
+    """Steps after which each further one allocates and moves the same."""
     is_driven: bool = False
     """Whether rank 0 alone reads the data and tells the others what to do."""
     exact: bool = True
@@ -135,6 +137,7 @@ STRATEGIES: dict[str, StrategyInfo] = {
             summary="torch DistributedDataParallel: all model states on every rank, bucketed all-reduce",
             uses_deepspeed=False,
             paper_stage=0,
+            settled_after_steps=2,  # it deals gradients into other buckets in the second forward pass
             axes=("bucket_bytes", "compression", *_OWN_FORWARD),
             checkpoint=f"{_TORCH_SAVE} by rank 0",
         ),

@@ -213,10 +213,10 @@ class RankRun:
             )
 
     def _train(self, strategy: Strategy, device: Device) -> None:
-        """All planned steps; where nothing is trained, only those that the ledger watches."""
+        """All planned steps; where nothing is trained, those watched and those that settle the strategy."""
         vocab_size = int(strategy.module.config.vocab_size)  # type: ignore[union-attr, arg-type] # transformers is untyped
         data = self.world.micro_batches(self.rank, vocab_size)
-        planned = [step for step in plan_steps(self.trial) if self._takes(step.kind)]
+        planned = [step for at, step in enumerate(plan_steps(self.trial)) if self._takes(at, step.kind)]
         if self.trial.batch_ramp is not None and self.world.trains:
             self.record.notes.append(_UNKNOWN_PROCESS)
         self._timed = TimedPhases(device, self.marks)
@@ -237,11 +237,12 @@ class RankRun:
         with eagerly(self.trial), self._ledger.tracking(strategy.module):
             yield
 
-    def _takes(self, kind: str) -> bool:
-        """Whether steps of this kind tell anything in this world: a rank alone communicates with nobody."""
+    def _takes(self, index: int, kind: str) -> bool:
+        """Whether such a step tells anything in this world: a rank alone communicates with nobody."""
         if kind == "communication":
             return self.world.trains and not self.world.is_alone
-        return self.world.trains or kind in _UNDER_LEDGER
+        settles = index < strategy_info(self.trial.strategy).settled_after_steps
+        return self.world.trains or kind in _UNDER_LEDGER or settles
 
     def _begin(self, kind: str) -> None:
         """Steps of another kind: timed ones come without the book of the allocator, and without a pinned malloc.
