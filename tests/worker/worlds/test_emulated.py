@@ -43,7 +43,8 @@ CELLS: dict[str, dict[str, Any]] = {
     "zero3": {"strategy": "zero3", "prediction": PredictionSpec(gpu=GPU, rank=15)},
     "offload": {"strategy": "zero2", "offload_optimizer": "cpu", "optimizer": "cpu_adam"},
     "fsdp": {"strategy": "fsdp"},
-    "ddp": {"strategy": "ddp", "bucket_bytes": 500_000},
+    # Its second step holds old buckets for as long as the watchdog of NCCL keeps the first step's work: up to 100 ms.
+    "ddp": {"strategy": "ddp", "bucket_bytes": 500_000, "steps": StepsSpec(warmup=1, memory=1, timed=1)},
     "fp32": {"strategy": "zero1", "precision": "fp32", "model": resolve_model(SHAPE | {"num_kv_heads": 8})},
 }
 MOST_RESIDENT_BYTES = 10**9
