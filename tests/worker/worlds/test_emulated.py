@@ -43,8 +43,6 @@ CELLS: dict[str, dict[str, Any]] = {
     "zero3": {"strategy": "zero3", "prediction": PredictionSpec(gpu=GPU, rank=15)},
     "offload": {"strategy": "zero2", "offload_optimizer": "cpu", "optimizer": "cpu_adam"},
     "fsdp": {"strategy": "fsdp"},
-    # Its second step holds old buckets for as long as the watchdog of NCCL keeps the first step's work: up to 100 ms.
-    "ddp": {"strategy": "ddp", "bucket_bytes": 500_000, "steps": StepsSpec(warmup=1, memory=1, timed=1)},
     "fp32": {"strategy": "zero1", "precision": "fp32", "model": resolve_model(SHAPE | {"num_kv_heads": 8})},
 }
 MOST_RESIDENT_BYTES = 10**9
@@ -162,7 +160,6 @@ def test_both_worlds_hear_the_same_collectives(played, name):
         return {
             (one.step, one.phase, one.kind, str(one.group_size), str(one.num_nodes)): one.message_bytes
             for one in rank.collectives
-            if name != "ddp" or one.phase is not Phase.INIT  # in which DDP asks whether all ranks are alike
         }
 
     if name != "fsdp":  # whose barrier-free prefetches the instant group is asked for by other names
