@@ -73,7 +73,6 @@ def main() -> None:
     )
     torch.distributed.init_process_group("nccl", store=HashStore(), rank=0, world_size=8)
     print(json.dumps(host_rows(sys.argv[1])), flush=True)
-    os._exit(0)  # the group has no peers to take leave of
 
 
 if __name__ == "__main__":

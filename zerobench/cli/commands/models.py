@@ -49,19 +49,19 @@ def _preset(name: str) -> dict[str, Any]:
 
 
 def _print_presets(rows: Sequence[Mapping[str, Any]]) -> None:
+    from zerobench.report.column_units import show_whole
     from zerobench.report.render.terminal import print_parts
     from zerobench.report.tables.model import Column
     from zerobench.report.tables.part import Listing, Part
 
     def column(header: str, field: str) -> Column[Mapping[str, Any]]:
-        return Column(header, lambda row: _shown(row[field]), narrow=header, is_text=field in ("model", "family"))
+        is_text = field in {"model", "family"}
+        return Column(
+            header, lambda row: row[field] if is_text else show_whole(row[field]), narrow=header, is_text=is_text
+        )
 
     headers = ["model", "family", "parameters", "layers", "hidden", "heads", "vocabulary", "context"]
     print_parts([Part("Presets", table=Listing([*map(column, headers, rows[0])], rows))])
-
-
-def _shown(value: str | int | None) -> str:
-    return "-" if value is None else value if isinstance(value, str) else f"{value:,}"
 
 
 def _components(model: str) -> Answer:

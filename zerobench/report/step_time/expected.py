@@ -74,7 +74,7 @@ def expected_step(trial: Trial, gpu: Gpu, links: Links) -> Expected | None:
 def timeline(trial: Trial, gpu: Gpu, links: Links) -> Timeline | None:
     """The step as its trace is replayed; None without one.
 
-    Nor for DDP, whose simulated gradients lie in one bucket (worker/simulation/shortcuts.py), and thin products.
+    Nor for DDP, whose replay was last judged when simulated gradients lay in one bucket, and thin products.
     """
     asked = _asked(trial, gpu, links)
     return None if asked is None else _replay(asked)
