@@ -18,8 +18,10 @@ sweep: $(VENV)/installed
 	test $$measured -ne 130 || exit 130; \
 	$(BIN)/zerobench plan $(PREDICTED) && exit $$measured
 
+# With AGAIN=yes what failed is tried once more by itself, named and in one process (CONTRIBUTING.md says when).
 test: $(VENV)/installed-dev
-	$(BIN)/python -m pytest -m "not alone and not extra" --numprocesses $(PROCESSES) --dist loadgroup --no-loadscope-reorder
+	$(BIN)/python -m pytest -m "not alone and not extra" --numprocesses $(PROCESSES) --dist loadgroup --no-loadscope-reorder \
+		|| { test "$$?$(AGAIN)" = 1yes && $(BIN)/python -m pytest --last-failed --last-failed-no-failures none -v --numprocesses 1; }
 	$(BIN)/python -m pytest -m alone
 
 # What starts no process, opens no browser and imports no training framework: under 90 seconds on two cores.

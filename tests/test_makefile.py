@@ -55,3 +55,32 @@ def test_the_wait_for_pip_shows_progress(tmp_path: Path) -> None:
     installs = [line for line in said.stdout.splitlines() if " pip install " in line]
     assert len(installs) == 2
     assert not [line for line in installs if "--quiet" in line or " -q" in line]
+
+
+@pytest.mark.parametrize(
+    ("exits", "again", "runs", "ended"),
+    [
+        ([0, 0], "yes", ["together", "alone"], 0),
+        ([1, 0, 0], "yes", ["together", "failed", "alone"], 0),
+        ([1, 1], "yes", ["together", "failed"], 2),
+        ([3], "yes", ["together"], 2),  # pytest itself broke: what it did not run is in no list of failures
+        ([1], "", ["together"], 2),
+    ],
+)
+def test_what_failed_is_tried_once_more_where_that_is_asked_and_must_pass_then(
+    tmp_path: Path, exits: list[int], again: str, runs: list[str], ended: int
+) -> None:
+    pytest_of = tmp_path / "python"
+    (tmp_path / "exits").write_text("".join(f"{code}\n" for code in exits))
+    pytest_of.write_text(
+        f'#!/bin/sh\necho "$*" >> {tmp_path}/ran\ncode=$(head -1 {tmp_path}/exits)\n'
+        f"sed -i 1d {tmp_path}/exits\nexit $code\n"
+    )
+    pytest_of.chmod(0o755)
+    done = make(*THIS, f"--assume-old={ENVIRONMENT / 'installed-dev'}", "test", f"BIN={tmp_path}", f"AGAIN={again}")
+    ways = {"-m not alone": "together", "--last-failed": "failed", "-m alone": "alone"}
+    ran = [
+        next(way for mark, way in ways.items() if mark in line)
+        for line in (tmp_path / "ran").read_text().split("\n")[:-1]
+    ]
+    assert (ran, done.returncode) == (runs, ended)

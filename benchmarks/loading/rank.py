@@ -94,6 +94,7 @@ def main(way: str, checkpoint: Path, marks: Path) -> None:
     dist.barrier()
     _wait(marks, rank, "ready", "end")
     del engine
+    dist.destroy_process_group()
 
 
 def _wait(marks: Path, rank: int, moment: str, until: str) -> None:

@@ -42,6 +42,7 @@ def main() -> None:
         seconds.append(time.perf_counter() - begun)
     if asked.times is not None and torch.distributed.get_rank() == 0:
         asked.times.write_text(json.dumps(seconds[_WARMUP:]), encoding="utf-8")
+    torch.distributed.destroy_process_group()
 
 
 if __name__ == "__main__":

@@ -49,4 +49,5 @@ for step in range(steps):
     loss = functional.mse_loss(engine(torch.randn(8, 256)), torch.randn(8, 256))
     engine.backward(loss)
     engine.step()
+deepspeed.comm.destroy_process_group()
 print("done", flush=True)

@@ -47,3 +47,4 @@ deepspeed.init_distributed()
 for name in sys.argv[2:]:
     train(Path(sys.argv[1]), Path(name))
     gc.collect()
+deepspeed.comm.destroy_process_group()

@@ -35,6 +35,7 @@ heard = [c.laddr.ip for c in psutil.Process().net_connections("inet") if c.statu
 rpc.shutdown()
 print(json.dumps({"sum": ones.item(), "heard": heard}))
 dist.barrier()
+dist.destroy_process_group()
 """
 
 
