@@ -39,10 +39,10 @@ _TELLING = 0.01
 
 def story_passage(pair: Pair) -> Passage:
     """What the differences come to, in a few sentences."""
-    lines = says(_balance(pair), _gathered_again(pair), *_other_instants(pair))
+    lines = says(_balance(pair), *_other_instants(pair))
     if _buckets_matter(pair):
         lines += says(*_held(pair), *_unfilled(pair), *_with_other_bucket(pair))
-    return Passage("Summary", lines)
+    return Passage("Summary", lines, brief=[])
 
 
 def _balance(pair: Pair) -> str | None:
@@ -55,7 +55,7 @@ def _balance(pair: Pair) -> str | None:
     return f"{pair.names[1]} against {pair.names[0]}: {', '.join(told)}." if told else None
 
 
-def _gathered_again(pair: Pair) -> str | None:
+def gathered_again(pair: Pair) -> str | None:
     """Where parameters are divided and gathered again, so that dividing them saves little or nothing at the peak."""
     found = {one.category: one for one in pair.found}
     parameters, gathered = found.get(Category.PARAMETERS), found.get(Category.GATHERED_PARAMETERS)
