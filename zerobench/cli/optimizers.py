@@ -3,18 +3,22 @@
 from __future__ import annotations
 
 import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
 from zerobench.spec.optimizers import OPTIMIZERS, OptimizerInfo, State, StatesPlace
 
-_WIDTH = 80
-_INDENT = " " * (max(map(len, OPTIMIZERS)) + 2)
+WIDTH = 80
 
 
-def listing() -> list[str]:
-    """The lines for every optimizer."""
-    return [line for info in OPTIMIZERS.values() for line in entry(info)]
+def paragraph(name: str, title: str, facts: Iterable[tuple[str, str]], column: int) -> list[str]:
+    """`title` beside `name` from `column` on, and a line or more for each fact."""
+    head, *more = textwrap.wrap(title, WIDTH - column)
+    indent = " " * column
+    lines = [f"{name:<{column}}{head}", *(indent + line for line in more)]
+    for word, text in facts:
+        lines += textwrap.wrap(f"{word}: {text}", WIDTH, initial_indent=indent, subsequent_indent=indent + "  ")
+    return lines
 
 
 def as_plain() -> list[dict[str, Any]]:
@@ -27,10 +31,7 @@ def as_plain() -> list[dict[str, Any]]:
 
 def entry(info: OptimizerInfo) -> list[str]:
     """One optimizer: who makes it, its states, where they may lie, with whose losses its own must agree."""
-    lines = [f"{info.name:<{len(_INDENT)}}{info.title}"]
-    for word, text in _facts(info):
-        lines += textwrap.wrap(f"{word}: {text}", _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT + "  ")
-    return lines
+    return paragraph(info.name, info.title, _facts(info), max(map(len, OPTIMIZERS)) + 2)
 
 
 def _facts(info: OptimizerInfo) -> Iterator[tuple[str, str]]:
