@@ -9,6 +9,7 @@ from typing import Any
 
 from zerobench.errors import UserError
 from zerobench.search.plan_world import PlanWorld, plan_world
+from zerobench.spec.architecture import position_limit
 from zerobench.spec.cluster import HOST_BANDWIDTH, Cluster, read_cluster
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.frontier_axes import frontier_axis
@@ -121,7 +122,8 @@ def read_plan(request: Request) -> Plan:
     if request.sets:
         raise UserError("--set needs a sweep")
     cluster = _cluster(request, request.gpu or "", request.gpus or "")
-    work = {"sequence_length": _SEQUENCE_LENGTH} | _work(request)  # what is wrong in it comes before what is lacking
+    work = _work(request)  # what is wrong in it comes before what is lacking
+    work = {"sequence_length": min(_SEQUENCE_LENGTH, position_limit(work["model"]) or _SEQUENCE_LENGTH)} | work
     variants = _varied(request, work, cluster)
     simulated = _planned(request, work, cluster)
     world = plan_world(request.evidence, cluster.gpu, by_formula=request.formula)

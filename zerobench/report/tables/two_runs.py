@@ -83,21 +83,21 @@ def _why(same: Same) -> str:
 
 
 def gate_part(verdicts: Sequence[Verdict]) -> Part:
-    """What each limit says."""
-    lines, warnings = [_first(verdicts)], []
+    """What each limit says; the worst failure stands once, in the first line."""
+    worst = next((verdict for verdict in verdicts if not verdict.passed), None)
+    lines, warnings = [_first(verdicts, worst)], []
     for verdict in verdicts:
         name, count = verdict.limit.written, verdict.num_judged
         lines.append(f"{name}: {_result(verdict)}, {count} {'trial' if count == 1 else 'trials'} judged")
-        warnings += [f"{name}: {line}" for line in few(verdict.failures)]
+        warnings += [f"{name}: {line}" for line in few(verdict.failures[verdict is worst :])]
         warnings += [f"{name}: not judged: {line}" for line in few(verdict.not_judged)]
     return Part("Gate", points=lines, warnings=warnings)
 
 
-def _first(verdicts: Sequence[Verdict]) -> str:
+def _first(verdicts: Sequence[Verdict], worst: Verdict | None) -> str:
     """Whether the gate passed, and where it did not, the worst that fails it."""
-    failed = [verdict for verdict in verdicts if not verdict.passed]
-    if failed:
-        return f"FAILED: {failed[0].limit.written}: {failed[0].failures[0]}"
+    if worst is not None:
+        return f"FAILED: {worst.limit.written}: {worst.failures[0]}"
     return "Passed" if all(verdict.num_judged for verdict in verdicts) else "CANNOT FIRE"
 
 
