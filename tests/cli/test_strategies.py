@@ -9,6 +9,7 @@ import pytest
 from tests.cli.conftest import Call
 from zerobench.cli.strategies import entry
 from zerobench.environments import VARIABLE
+from zerobench.report.explain.passage import as_text
 from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.optimizers import OPTIMIZERS
 from zerobench.spec.strategy import STRATEGIES, StrategyInfo
@@ -25,7 +26,7 @@ def test_every_strategy_is_listed_in_80_columns_with_what_it_needs_and_that_it_r
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert max(map(len, lines)) <= 80
-    assert [line.split()[0] for line in lines if not line.startswith(" ")] == [*STRATEGIES, *OPTIMIZERS]
+    assert [line.partition(":")[0] for line in lines if line[:1].strip()] == [*STRATEGIES, *OPTIMIZERS]
     own = [info.environment for info in STRATEGIES.values() if info.environment]
     assert out.count("here: yes") == len(STRATEGIES) - len(own)
     for name in own:
@@ -54,7 +55,7 @@ def test_on_80_by_24_each_has_a_line_and_those_that_cannot_run_here_their_reason
 def test_a_named_one_is_told_whole_and_alone(call: Call, name: str, fact: str) -> None:
     _, out, _ = call("strategies", name)
     assert fact in out
-    assert [line.split()[0] for line in out.splitlines() if not line.startswith(" ")] == [name]
+    assert [line.partition(":")[0] for line in out.splitlines() if not line.startswith(" ")] == [name]
     code, out, err = call("strategies", f"{name}x")
     assert (code, out) == (2, "")
     assert f"NAME: '{name}x' is not known; did you mean" in err
@@ -71,7 +72,7 @@ def test_one_that_cannot_run_here_says_why_and_in_which_worlds_it_cannot_be() ->
         exact=False,
         tolerance_reason="stale weights",
     )
-    text = "\n".join(entry(info, CPU))
+    text = as_text([entry(info, CPU)])
     assert "here: no: needs a GPU" in text
     assert "not solo: its ranks speak to each other" in text
     assert "no batch_ramp: its schedule is made once" in text

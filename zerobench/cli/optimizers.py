@@ -2,23 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
 from collections.abc import Iterable, Iterator
 from typing import Any
 
+from zerobench.report.explain.passage import Passage, says
 from zerobench.spec.optimizers import OPTIMIZERS, OptimizerInfo, State, StatesPlace
-
-WIDTH = 80
-
-
-def paragraph(name: str, title: str, facts: Iterable[tuple[str, str]], column: int) -> list[str]:
-    """`title` beside `name` from `column` on, and a line or more for each fact."""
-    head, *more = textwrap.wrap(title, WIDTH - column)
-    indent = " " * column
-    lines = [f"{name:<{column}}{head}", *(indent + line for line in more)]
-    for word, text in facts:
-        lines += textwrap.wrap(f"{word}: {text}", WIDTH, initial_indent=indent, subsequent_indent=indent + "  ")
-    return lines
 
 
 def as_plain() -> list[dict[str, Any]]:
@@ -29,9 +17,14 @@ def as_plain() -> list[dict[str, Any]]:
     ]
 
 
-def entry(info: OptimizerInfo) -> list[str]:
+def entry(info: OptimizerInfo) -> Passage:
     """One optimizer: who makes it, its states, where they may lie, with whose losses its own must agree."""
-    return paragraph(info.name, info.title, _facts(info), max(map(len, OPTIMIZERS)) + 2)
+    return told(info.name, info.title, _facts(info))
+
+
+def told(name: str, title: str, facts: Iterable[tuple[str, str]]) -> Passage:
+    """A line for each fact of what `name` is."""
+    return Passage(f"{name}: {title}", says(*(f"{word}: {text}" for word, text in facts)))
 
 
 def _facts(info: OptimizerInfo) -> Iterator[tuple[str, str]]:

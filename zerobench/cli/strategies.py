@@ -7,17 +7,18 @@ from collections.abc import Iterator
 from typing import Any
 
 from zerobench.cli import optimizers
-from zerobench.cli.optimizers import WIDTH, paragraph
 from zerobench.errors import unknown_choice
+from zerobench.report.explain.passage import Passage, as_text
 from zerobench.spec.availability import needs, unavailable
 from zerobench.spec.machine import Machine
 from zerobench.spec.optimizers import OPTIMIZERS
 from zerobench.spec.strategy import STRATEGIES, StrategyInfo
 
+_WIDTH = 80
 _COLUMN = max(map(len, STRATEGIES)) + 2
 
 
-def brief(machine: Machine, width: int = WIDTH) -> list[str]:
+def brief(machine: Machine, width: int = _WIDTH) -> list[str]:
     """A line for each strategy, those that cannot run here, and the optimizers: on 80 columns less than 24 lines."""
     room = width - _COLUMN
     why_not = {info.name: unavailable(info, machine) for info in STRATEGIES.values()}
@@ -36,14 +37,13 @@ def _shortened(text: str, width: int) -> str:
     return textwrap.shorten(text, width, placeholder=" ...", break_on_hyphens=False)
 
 
-def listing(machine: Machine, name: str | None = None) -> list[str]:
+def listing(machine: Machine, name: str | None = None) -> str:
     """All that is known of the strategy or optimizer `name`, or of each. Raises UserError: it is neither."""
     if name is not None and name not in {**STRATEGIES, **OPTIMIZERS}:
         raise unknown_choice("NAME", name, [*STRATEGIES, *OPTIMIZERS])
     ways = (info for info in STRATEGIES.values() if name in {None, info.name})
     updates = (info for info in OPTIMIZERS.values() if name in {None, info.name})
-    found = [*(entry(info, machine) for info in ways), *map(optimizers.entry, updates)]
-    return [line for lines in found for line in lines]
+    return as_text([*(entry(info, machine) for info in ways), *map(optimizers.entry, updates)], _WIDTH)
 
 
 def as_plain(machine: Machine) -> list[dict[str, Any]]:
@@ -59,9 +59,9 @@ def as_plain(machine: Machine) -> list[dict[str, Any]]:
     ]
 
 
-def entry(info: StrategyInfo, machine: Machine) -> list[str]:
+def entry(info: StrategyInfo, machine: Machine) -> Passage:
     """One strategy: what it is, what it needs, whether it can run, its worlds, its own axes, its losses."""
-    return paragraph(info.name, info.summary, _facts(info, machine), _COLUMN)
+    return optimizers.told(info.name, info.summary, _facts(info, machine))
 
 
 def _facts(info: StrategyInfo, machine: Machine) -> Iterator[tuple[str, str]]:

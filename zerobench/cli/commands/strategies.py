@@ -25,8 +25,9 @@ def strategies(
     from zerobench.spec.machine import detect_machine
 
     machine = detect_machine()
-    lines = brief(machine, screen_width()) if name is None and not details else listing(machine, name)
+    is_brief = name is None and not details
+    text = "\n".join(brief(machine, screen_width())) if is_brief else listing(machine, name)
     return Answer(
         lambda: {"strategies": as_plain(machine), "optimizers": optimizers.as_plain()},
-        lambda: typer.echo("\n".join(lines)),
+        lambda: typer.echo(text),
     )
