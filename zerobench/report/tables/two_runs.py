@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from zerobench.report.column_units import MISSING
 from zerobench.report.compare.comparison import Comparison, Same, ended
@@ -21,10 +22,10 @@ _ALIKE = ("torch", "deepspeed", "transformers", "python", "CUDA of torch", "driv
 TITLE = "Memory and speed, before and after"
 
 
-def comparison_parts(comparison: Comparison) -> Iterator[Part]:
-    """All of it but the gate."""
+def comparison_parts(comparison: Comparison, *, details: bool = True) -> Iterator[Part]:
+    """All of it but the gate; without `details` less the categories of each peak."""
     yield _environment(comparison)
-    yield from memory_parts(comparison)
+    yield from islice(memory_parts(comparison), None if details else 1)
     yield from speed_parts(comparison)
     yield from _outcomes(comparison)
 
