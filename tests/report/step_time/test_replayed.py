@@ -16,11 +16,15 @@ from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.expected import timeline
 from zerobench.spec.optimizers import Optimizer
 from zerobench.spec.shapes import Shape
+from zerobench.spec.trial import StepsSpec
 from zerobench.timing.replay import Timeline
-from zerobench.timing.trace import Kernels, unpack
+from zerobench.timing.trace import Call, Kernels, StepTrace, unpack
 
 SHAPE = Shape(family="gpt2", num_layers=6, hidden_size=2048, num_heads=16, vocab_size=32000)
+SETTLED = StepsSpec(warmup=1, memory=1, timed=1)
+"""DDP deals its buckets anew in the second step."""
 AXES: dict[str, dict[str, Any]] = {
+    "ddp": {"stage": 0, "strategy": "ddp", "optimizer": Optimizer.ADAMW, "steps": SETTLED},
     "zero1": {"stage": 1, "gradient_accumulation_steps": 2},
     "zero2": {"stage": 2, "gradient_accumulation_steps": 2},
     "zero3": {"stage": 3},
@@ -99,6 +103,35 @@ def test_stage_3_gathers_beside_its_passes_and_stage_2_without_overlap_waits(tri
     assert three.exposed()["all_gather"] < gathered / 2
     reduced = [one for one in two.spans if one.lane == "communication" and one.phase == Phase.BACKWARD]
     assert sum(two.exposed().values()) == pytest.approx(sum(one.end_s - one.start_s for one in reduced), rel=0.05)
+
+
+def test_ddp_reduces_beside_its_backward_pass_and_updates_once_all_buckets_are_there(
+    trials: dict[str, SampleTrial],
+) -> None:
+    for at in ({}, {"network_gb_per_s": 2.0}):
+        found = line(trials["ddp"], "A100 SXM 80GB", **at)
+        reduced = [one for one in found.spans if one.name == "all_reduce"]
+        assert len(reduced) > 10
+        assert reduced[0].start_s < max(one.end_s for one in found.spans if one.phase == Phase.BACKWARD)
+        updates = [one.start_s for one in found.spans if one.lane == "compute" and one.phase == Phase.STEP]
+        assert min(updates) >= max(one.end_s for one in reduced)
+
+
+def test_more_ranks_never_raise_the_efficiency_of_ddp(trials: dict[str, SampleTrial]) -> None:
+    """Nothing of it is divided, so that its order on more nodes is the same among more ranks."""
+    times = [expected(_on_nodes(trials["ddp"], nodes)).step_s for nodes in (2, 4, 32, 256)]
+    assert times == sorted(times)
+    assert times[0] < times[-1]
+
+
+def _on_nodes(trial: SampleTrial, nodes: int) -> SampleTrial:
+    [rank], size = trial.ranks, 8 * nodes
+    trace = unpack(rank.step_trace or "")
+    items = (one._replace(group_size=size, num_nodes=nodes) if isinstance(one, Call) else one for one in trace.items)
+    moved = [one.model_copy(update={"group_size": size, "num_nodes": nodes}) for one in rank.collectives]
+    packed = StepTrace(trace.works, tuple(items)).pack()
+    there = rank.model_copy(update={"step_trace": packed, "collectives": moved})
+    return replace(trial, spec=trial.spec.model_copy(update={"num_nodes": nodes}), ranks=[there])
 
 
 def test_recomputing_costs_about_a_forward_pass(trials: dict[str, SampleTrial]) -> None:

@@ -72,16 +72,13 @@ def expected_step(trial: Trial, gpu: Gpu, links: Links) -> Expected | None:
 
 
 def timeline(trial: Trial, gpu: Gpu, links: Links) -> Timeline | None:
-    """The step as its trace is replayed; None without one.
-
-    Nor for DDP, whose replay was last judged when simulated gradients lay in one bucket, and thin products.
-    """
+    """The step as its trace is replayed; None without one, and with adapters, whose thin products were not judged."""
     asked = _asked(trial, gpu, links)
     return None if asked is None else _replay(asked)
 
 
 def _replay(asked: _Asked) -> Timeline | None:
-    if asked.work.spec.strategy == "ddp" or asked.work.spec.adapter is not None:
+    if asked.work.spec.adapter is not None:
         return None
     return timeline_of(asked.work, asked.device, asked.decoder, asked.update_s)
 
