@@ -14,6 +14,7 @@ from zerobench.errors import UserError
 from zerobench.records import Phase
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.expected import timeline
+from zerobench.report.step_time.stages import divided
 from zerobench.spec.optimizers import Optimizer
 from zerobench.spec.shapes import Shape
 from zerobench.spec.trial import StepsSpec
@@ -23,6 +24,7 @@ from zerobench.timing.trace import Call, Kernels, StepTrace, unpack
 SHAPE = Shape(family="gpt2", num_layers=6, hidden_size=2048, num_heads=16, vocab_size=32000)
 SETTLED = StepsSpec(warmup=1, memory=1, timed=1)
 """DDP deals its buckets anew in the second step."""
+LLAMA = Shape(family="llama", num_layers=9, hidden_size=2048, num_heads=16, vocab_size=32000)
 AXES: dict[str, dict[str, Any]] = {
     "ddp": {"stage": 0, "strategy": "ddp", "optimizer": Optimizer.ADAMW, "steps": SETTLED},
     "zero1": {"stage": 1, "gradient_accumulation_steps": 2},
@@ -31,6 +33,21 @@ AXES: dict[str, dict[str, Any]] = {
     "zero3 kept": {"stage": 3, "activation_checkpointing": False},
     "fsdp": {"stage": 3, "strategy": "fsdp", "optimizer": Optimizer.ADAMW, "gradient_accumulation_steps": 2},
     "offloaded": {"stage": 2, "offload_optimizer": "cpu", "optimizer": Optimizer.CPU_ADAM},
+    "tensor": {
+        "stage": 0,
+        "model": LLAMA.to_model(),
+        "strategy": "tensor",
+        "optimizer": Optimizer.ADAMW,
+        "world_size": 8,
+    },
+    "pipeline": {
+        "stage": 0,
+        "model": LLAMA.to_model(),
+        "strategy": "pipeline",
+        "optimizer": Optimizer.ADAMW,
+        "world_size": 4,
+        "gradient_accumulation_steps": 2,
+    },
     "swapped": {"stage": 3, "offload_optimizer": "nvme", "nvme_path": "/nvme", "optimizer": Optimizer.CPU_ADAM},
 }
 PLACES: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -43,10 +60,13 @@ PLACES: tuple[tuple[str, dict[str, Any]], ...] = (
 
 @pytest.fixture(scope="module")
 def trials() -> dict[str, SampleTrial]:
-    asked = {
-        name: gpu_trial(SHAPE.to_model(), world_size=16, **{"sequence_length": 1024, "micro_batch_size": 8} | axes)
-        for name, axes in AXES.items()
+    usual: dict[str, Any] = {
+        "model": SHAPE.to_model(),
+        "world_size": 16,
+        "sequence_length": 1024,
+        "micro_batch_size": 8,
     }
+    asked = {name: gpu_trial(**usual | axes) for name, axes in AXES.items()}
     records = simulate(list(asked.values()))
     return {
         name: SampleTrial(spec, trial_record(spec), [record])
@@ -103,6 +123,39 @@ def test_stage_3_gathers_beside_its_passes_and_stage_2_without_overlap_waits(tri
     assert three.exposed()["all_gather"] < gathered / 2
     reduced = [one for one in two.spans if one.lane == "communication" and one.phase == Phase.BACKWARD]
     assert sum(two.exposed().values()) == pytest.approx(sum(one.end_s - one.start_s for one in reduced), rel=0.05)
+
+
+def test_the_blocks_of_a_stage_are_those_that_the_worker_gave_it(trials: dict[str, SampleTrial]) -> None:
+    [rank] = trials["pipeline"].ranks
+    division, sizes = divided(trials["pipeline"].spec)
+    part = rank.effective_config["pipeline"]
+    assert [division[0].start, division[0].stop] == part["blocks"]
+    assert sizes[0] == part["parameters"]
+
+
+def test_the_last_stage_computes_the_head(trials: dict[str, SampleTrial]) -> None:
+    trial = closed(trials["pipeline"])
+    model = LLAMA.model_copy(update={"vocab_size": 256000}).to_model()
+    wide = replace(trial, spec=trial.spec.model_copy(update={"model": model}))
+    assert expected(wide).compute_s > 2 * expected(trial).compute_s
+
+
+def test_a_pipeline_has_bubbles_and_no_timeline_of_its_own(trials: dict[str, SampleTrial]) -> None:
+    trial = trials["pipeline"]
+    found = expected(trial)
+    assert 0.05 * found.compute_s < found.bubble_s < found.compute_s
+    assert sum(found.parts.values()) == pytest.approx(found.step_s)
+    assert timeline(trial, gpu(), links()) is None
+    slow = expected(trial, at=links().model_copy(update={"link_gb_per_s": 1.0}))
+    assert slow.exposed_communication_s > 50 * found.exposed_communication_s > 0
+    assert slow.bubble_s == found.bubble_s
+
+
+def test_tensor_parallel_ranks_wait_for_each_of_their_collectives(trials: dict[str, SampleTrial]) -> None:
+    trial, found = trials["tensor"], line(trials["tensor"])
+    communication = found.total_s("communication")
+    assert sum(found.exposed().values()) == pytest.approx(communication, rel=0.01)
+    assert expected(closed(trial)).exposed_communication_s == pytest.approx(communication, rel=0.01)
 
 
 def test_ddp_reduces_beside_its_backward_pass_and_updates_once_all_buckets_are_there(
