@@ -46,10 +46,15 @@ class Expected(Interval):
     compute_s: float
     exposed_communication_s: float
     update_s: float
-    assumptions: tuple[str, ...]
-    """What was not fitted to runs, each of which makes the interval wider."""
+    assumed: Mapping[str, float]
+    """What was not fitted to runs, and the spread (of the time's logarithm) that each makes the interval wider by."""
     bubble_s: float = 0.0
     """In which a pipeline's slowest stage waits for others."""
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What was not fitted to runs."""
+        return tuple(self.assumed)
 
     @property
     def parts(self) -> dict[str, float]:
@@ -111,5 +116,4 @@ def expected(parts: Sequence[float], spread: float, assumptions: Mapping[str, fl
     """
     total, (compute_s, exposed_s, update_s, *bubbles) = sum(parts), parts
     factor = math.exp(_TENTH * math.hypot(spread, *assumptions.values()))
-    named = tuple(assumptions)
-    return Expected(total, total / factor, total * factor, compute_s, exposed_s, update_s, named, sum(bubbles))
+    return Expected(total, total / factor, total * factor, compute_s, exposed_s, update_s, assumptions, sum(bubbles))

@@ -12,6 +12,7 @@ from typing import NamedTuple
 
 from zerobench.records import Phase
 from zerobench.report.ds_case import case_of
+from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.collectives import traffic_by_kind
 from zerobench.report.step_time.known import assumptions, why_unknown
 from zerobench.report.step_time.links import nodes_of, transfer_s
@@ -24,6 +25,7 @@ from zerobench.spec.adapter import lora_of
 from zerobench.spec.batch import micro_batches_per_step
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.links import Links
+from zerobench.spec.overheads import calibrated_steps
 from zerobench.spec.recomputation import recomputed_blocks
 from zerobench.spec.trial import Offload, TrialSpec
 from zerobench.timing.device import Device, device_of
@@ -54,7 +56,25 @@ class _Asked(NamedTuple):
 
 
 def expected_step(trial: Trial, gpu: Gpu, links: Links) -> Expected | None:
-    """What a steady step of `trial` is expected to take; None where the model does not know such work."""
+    """What a steady step of `trial` is expected to take; None where the model does not know such work.
+
+    Where a run of one's own was timed on such a GPU (`zerobench calibrate`), that says by how much the rates are off,
+    and the interval is as wide as its trials differed. No factor makes a step shorter than its lower bound.
+    """
+    found, own = uncalibrated_step(trial, gpu, links), calibrated_steps(gpu.name)
+    if found is None or own is None:
+        return found
+    (steps, run_id), bound = own, step_bound(trial, gpu, links)
+    factor = max(steps.factor, 0.0 if bound is None else (bound.step_s or 0.0) / found.step_s)
+    trials = f"{steps.num_trials} trial{'s' if steps.num_trials > 1 else ''}"
+    said = f"steps take {factor:.3g} times as long as published rates say, as did {trials} of {run_id}"
+    others = {words: spread for words, spread in found.assumed.items() if words not in steps.covered}
+    seconds = (found.compute_s, found.exposed_communication_s, found.update_s, found.bubble_s)
+    return expected([factor * one for one in seconds], 0.0, {said: steps.spread, **others})
+
+
+def uncalibrated_step(trial: Trial, gpu: Gpu, links: Links) -> Expected | None:
+    """The same by the shipped rates alone."""
     asked = _asked(trial, gpu, links)
     if asked is None:
         return None
