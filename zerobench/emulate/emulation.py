@@ -41,6 +41,8 @@ class Emulation:
     verdict: Verdict
     interrupted: bool = False
     hosts: list[HostSummary] = field(default_factory=list)
+    trial: TrialSpec | None = None
+    """The work, as far as a tracker saw it."""
 
 
 def emulate(request: Request, say: Say) -> Emulation:
@@ -117,7 +119,7 @@ def _write(
 ) -> None:
     """The trial as it was found, and its record."""
     request = made.request
-    trial = _settled(folder, asked, request)
+    made.trial = trial = _settled(folder, asked, request)
     status, failure = _status(made)
     record = TrialRecord(
         run_id=made.run.run_id,
