@@ -29,7 +29,9 @@ def tried_slower(trial: TrialSpec, before: Draft, after: Draft, cluster: Cluster
         return None
     nodes = {"num_nodes": cluster.num_nodes, "gpus_per_node": cluster.gpus_per_node}
     now = trial.model_copy(update={**nodes, "own": None, "ds_config": {}, "ds_config_file": None})
-    return share_slower(_token_s(now.model_copy(update=_changed(now, before, after)), cluster), _token_s(now, cluster))
+    return share_slower(
+        _token_s(now.model_copy(update=changed_fields(now, before, after)), cluster), _token_s(now, cluster)
+    )
 
 
 def _token_s(trial: TrialSpec, cluster: Cluster) -> float | None:
@@ -38,8 +40,8 @@ def _token_s(trial: TrialSpec, cluster: Cluster) -> float | None:
     return None if row is None or row.expected is None else row.expected.step_s / trial.global_batch_tokens
 
 
-def _changed(trial: TrialSpec, before: Draft, after: Draft) -> dict[str, Any]:
-    """Fields of the trial that `after` has otherwise."""
+def changed_fields(trial: TrialSpec, before: Draft, after: Draft) -> dict[str, Any]:
+    """Fields of the trial, the work of `before`, that `after` has otherwise."""
     found: dict[str, Any] = {}
     for name, (key, kind) in _NUMBERS.items():
         value = _number(after, key, kind)
