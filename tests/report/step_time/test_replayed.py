@@ -11,13 +11,14 @@ from benchmarks.prediction.simulated import gpu_trial, simulate
 from tests.report.sample_run import SampleTrial, trial_record
 from tests.timing.predicted_trials import expected, gpu, links
 from zerobench.errors import UserError
+from zerobench.formulas.record import formula_record
 from zerobench.records import Phase
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.expected import timeline
 from zerobench.report.step_time.stages import divided
 from zerobench.spec.optimizers import Optimizer
 from zerobench.spec.shapes import Shape
-from zerobench.spec.trial import StepsSpec
+from zerobench.spec.trial import Evidence, PipelineSchedule, StepsSpec
 from zerobench.timing.replay import Timeline
 from zerobench.timing.trace import Call, Kernels, StepTrace, unpack
 
@@ -95,6 +96,15 @@ def test_the_closed_form_is_within_ten_percent_of_the_replay(
     assert form == pytest.approx(whole, rel=0.1)
 
 
+@pytest.mark.parametrize("name", [name for name in AXES if name not in {"swapped", "pipeline"}])
+def test_by_formula_alone_a_step_is_within_ten_percent_of_the_simulated_one(
+    trials: dict[str, SampleTrial], name: str
+) -> None:
+    spec = trials[name].spec.model_copy(update={"evidence": Evidence.FORMULA})
+    by_formula = SampleTrial(spec, trial_record(spec), [formula_record(spec)])
+    assert expected(by_formula).step_s == pytest.approx(expected(trials[name]).step_s, rel=0.1)
+
+
 @pytest.mark.parametrize("name", AXES)
 def test_no_replay_is_below_the_bound_nor_beyond_the_matrix_peak(trials: dict[str, SampleTrial], name: str) -> None:
     for there, given in PLACES:
@@ -138,6 +148,21 @@ def test_the_last_stage_computes_the_head(trials: dict[str, SampleTrial]) -> Non
     model = LLAMA.model_copy(update={"vocab_size": 256000}).to_model()
     wide = replace(trial, spec=trial.spec.model_copy(update={"model": model}))
     assert expected(wide).compute_s > 2 * expected(trial).compute_s
+
+
+@pytest.mark.parametrize("schedule", [PipelineSchedule.GPIPE, PipelineSchedule.ONE_F_ONE_B])
+def test_more_micro_batches_never_lower_the_efficiency_of_a_pipeline_and_checkpointing_is_never_faster(
+    trials: dict[str, SampleTrial], schedule: PipelineSchedule
+) -> None:
+    trial = closed(trials["pipeline"])
+
+    def token_s(**axes: Any) -> float:
+        spec = trial.spec.model_copy(update={"pipeline_schedule": schedule, **axes})
+        return expected(replace(trial, spec=spec)).step_s / spec.global_batch_tokens
+
+    times = [token_s(gradient_accumulation_steps=steps) for steps in (1, 2, 4, 16)]
+    assert times == sorted(times, reverse=True)
+    assert token_s(activation_checkpointing=False) < token_s(activation_checkpointing=True)
 
 
 def test_a_pipeline_has_bubbles_and_no_timeline_of_its_own(trials: dict[str, SampleTrial]) -> None:

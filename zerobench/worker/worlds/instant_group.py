@@ -59,7 +59,7 @@ class _Done(dist.Work):
         future.set_result(self._results)
         if self.waited:
             told, self.waited = self.waited, []
-            torch.autograd.Variable._execution_engine.queue_callback(lambda: _tell(told))  # type: ignore[attr-defined]
+            torch.autograd.Variable._execution_engine.queue_callback(lambda: _tell(told))
         return future
 
     def wait(self, timeout: Any = None) -> bool:
