@@ -54,8 +54,12 @@ class _Done(dist.Work):
         (c10d/ProcessGroupNCCL.cpp, `stashed_for_allocator_safety_`)."""
 
     def get_future(self) -> Any:
+        """DDP's reducer waits for those of its buckets when backward ends, and tells no `Work` (reducer.cpp)."""
         future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
         future.set_result(self._results)
+        if self.waited:
+            told, self.waited = self.waited, []
+            torch.autograd.Variable._execution_engine.queue_callback(lambda: _tell(told))
         return future
 
     def wait(self, timeout: Any = None) -> bool:
@@ -74,8 +78,13 @@ class _Done(dist.Work):
 
     def synchronize(self) -> None:
         self._inputs.clear()
-        while self.waited:
-            self.waited.pop(0)()
+        _tell(self.waited)
+        self.waited.clear()
+
+
+def _tell(waited: Sequence[Callable[[], None]]) -> None:
+    for one in waited:
+        one()
 
 
 # torch's stubs overload these methods with signatures that no release calls alone.
