@@ -17,6 +17,7 @@ from zerobench.ds_config.case import Case
 from zerobench.ds_config.reading import optimizer_of
 from zerobench.errors import UserError
 from zerobench.formulas.activations import activations, trial_logits, trial_shape
+from zerobench.formulas.allocator import allocator_rows
 from zerobench.formulas.deepspeed import Moments, Setting, deepspeed_moments
 from zerobench.formulas.deepspeed.departures import departures
 from zerobench.formulas.deepspeed.setting import NOTHING
@@ -46,6 +47,7 @@ from zerobench.formulas.zero_moves import zero_moves
 from zerobench.records import (
     CollectiveTraffic,
     ContextMemory,
+    DeviceMemory,
     MemoryRow,
     ParameterTensor,
     Phase,
@@ -71,8 +73,10 @@ from zerobench.spec.trial import Evidence, Offload, TrialSpec
 DEVICE_TYPE = "formula"
 
 
-def formula_record(trial: TrialSpec) -> RankRecord:
+def formula_record(trial: TrialSpec, *, plays_allocator: bool = True) -> RankRecord:
     """The record of rank `trial.prediction.rank` by formula: memory, collectives, parameters, FLOPs, and no times.
+
+    `plays_allocator`: with what the allocator holds beyond tensors, which takes as long as all the rest and longer.
 
     Raises UserError for a model without a closed form, a rank that is not there, a strategy that no formula is known
     for, and a configuration that DeepSpeed would refuse.
@@ -87,6 +91,7 @@ def formula_record(trial: TrialSpec) -> RankRecord:
     trained = setting.num_params if setting.frozen else counts.total
     flops, formula = model_flops_per_token(trial.model, trial.sequence_length, counts, frozen_backward(trial))
     tokens = trial.micro_batch_size * trial.gradient_accumulation_steps * trial.sequence_length
+    allocated = _allocated(trial, setting) if plays_allocator else []
     return RankRecord(
         trial_id=trial.trial_id,
         rank=rank,
@@ -102,12 +107,13 @@ def formula_record(trial: TrialSpec) -> RankRecord:
         flops_per_step=None if flops is None else flops * tokens,
         flops_formula=formula,
         memory=[row for step in StepKind for row in _memory(trial, setting, step)],
+        device_memory=allocated,
         collectives=[row for step in StepKind for row in _collectives(trial, setting, step)],
         flops=pass_flops(trial, replaces_linear=setting.case.replaces_linear),
         nvme=swapped(setting) if trial.zero_stage == 3 else [],
         context=_context(trial),
         departures=departures(config, trial.world_size, counts.total, trial.optimizer, trained) if config else [],
-        notes=_notes(trial),
+        notes=_notes(trial, allocator_is_played=bool(allocated)),
     )
 
 
@@ -215,6 +221,16 @@ def _context(trial: TrialSpec) -> ContextMemory | None:
         return None
     found = overhead_of(trial.prediction.gpu, trial.world_size)
     return ContextMemory(before_bytes=0, context_bytes=found.context_bytes, collectives_bytes=found.collectives_bytes)
+
+
+def _allocated(trial: TrialSpec, setting: Setting) -> list[DeviceMemory]:
+    """What the allocator holds on a GPU."""
+    context = _context(trial)
+    if context is None:
+        return []
+    outside = (context.context_bytes or 0) + (context.collectives_bytes or 0)
+    moments = {step: trial_moments(trial, setting, step)[Place.DEVICE] for step in StepKind}
+    return allocator_rows(trial, setting, moments, outside)
 
 
 def trial_moments(trial: TrialSpec, setting: Setting, step: StepKind) -> dict[Place, Moments]:
@@ -351,7 +367,7 @@ def _group_calls(trial: TrialSpec, step: StepKind, one: Moved) -> list[tuple[int
     return [(group, calls) for group, calls in ((world, from_all), (size, one.calls - from_all)) if calls]
 
 
-def _notes(trial: TrialSpec) -> list[str]:
+def _notes(trial: TrialSpec, *, allocator_is_played: bool) -> list[str]:
     whose, collectives = "of a plain torch loop (zerobench.formulas.deepspeed)", "none"
     if trial.zero_stage is not None:
         whose, collectives = "as DeepSpeed 0.19.8 allocates them (zerobench.formulas.deepspeed)", "DeepSpeed's"
@@ -364,7 +380,5 @@ def _notes(trial: TrialSpec) -> list[str]:
         f"by formula: model states and buffers {whose}; "
         f"activations: {activations(trial).source}; collectives: {collectives}"
     )
-    return [
-        sources,
-        "by formula: without what the allocator rounds and reserves beyond tensors, and the rest of the process",
-    ]
+    beyond = "" if allocator_is_played else "what the allocator rounds and reserves beyond tensors, and "
+    return [sources, f"by formula: without {beyond}the rest of the process"]

@@ -16,6 +16,8 @@ from zerobench.units import brief
 ALLREDUCE_ELEMENTS = 500_000_000
 """Elements all-reduced at a time without ZeRO (runtime/engine.py, MEMORY_OPT_ALLREDUCE_SIZE); no key sets it."""
 _MOST_PIECES = 4096
+MODEL_TENSORS = "the model's tensors"
+"""How words begin of what lies there tensor by tensor, as the model was built."""
 ALIGNMENT = 2
 """Elements that a flat partition is a multiple of (stage_1_and_2.py, nccl_start_alignment_factor)."""
 
