@@ -19,7 +19,6 @@ import pytest
 from tests.fast_tier import MARKER, holds_fast_tests, is_fast
 
 ALONE = {
-    "tests/cli/test_app.py::test_help_stands_at_once_and_imports_nothing_heavy": "a limit of two seconds",
     "tests/memory/test_sampler.py": "intervals of milliseconds, kept by a process of its own",
     "tests/benchmarks/test_sampler_cost.py": "processor time of one sampler",
     "tests/report/page/test_scale.py": "a page opens in a second",

@@ -189,7 +189,7 @@ def test_what_needs_ranks_says_so_in_one_line_and_leaves_nothing(
 @pytest.mark.parametrize(
     ("arguments", "words"),
     [
-        (["explain", "RUN", "zero1", "zero2"], "Summary"),
+        (["explain", "RUN", "zero1", "zero2"], "Answer"),
         (["compare", "RUN", "RUN"], "zero2"),
     ],
 )

@@ -15,7 +15,9 @@ import csv
 import os
 import subprocess
 import sys
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
+from fnmatch import fnmatch
+from importlib.metadata import version
 from pathlib import Path
 
 ROOT = Path(__file__).resolve().parents[2]
@@ -23,7 +25,6 @@ sys.path.insert(0, str(ROOT))
 
 from benchmarks.prediction.simulated import attempt  # noqa: E402 -- as a script it is started from anywhere
 from benchmarks.versions.cells import cells, figures  # noqa: E402
-from benchmarks.versions.pages import write_pages  # noqa: E402
 from zerobench.records import RankRecord  # noqa: E402
 
 PEAKS = Path(__file__).with_name("peaks.csv")
@@ -43,17 +44,23 @@ def main() -> None:
     play = verbs.add_parser("play", help="play the cells with the DeepSpeed that is found first")
     for one in (measure, play):
         one.add_argument("--jobs", type=int, default=2)
-        one.add_argument("--only", default="", help="cells whose name has this in it")
+        one.add_argument(
+            "--only", action="append", default=[], metavar="PATTERN", help="cells whose name is like one of these"
+        )
+        one.add_argument("--missing", action="store_true", help="cells without a row")
         one.add_argument("--peaks", type=Path, default=PEAKS, help="the table that rows are added to")
     verbs.add_parser("show", help="write the page of docs/ and its chart")
     asked = parser.parse_args()
     if asked.verb == "show":
+        from benchmarks.versions.pages import write_pages  # noqa: PLC0415 -- a chart's library, which players can spare
+
         write_pages(read(PEAKS))
     elif asked.verb == "play":
-        _play(asked.jobs, asked.only, asked.peaks)
+        _play(asked.jobs, asked.peaks, asked.only or ["*"], missing=asked.missing)
     else:
+        options = ["--jobs", str(asked.jobs), "--peaks", asked.peaks, *(["--missing"] * asked.missing)]
         for release in asked.releases:
-            _measure(release, asked.folder, ["--jobs", str(asked.jobs), "--only", asked.only, "--peaks", asked.peaks])
+            _measure(release, asked.folder, [*options, *(f"--only={text}" for text in asked.only)])
 
 
 def _measure(release: str, folder: Path, options: list[str | Path]) -> None:
@@ -66,14 +73,16 @@ def _measure(release: str, folder: Path, options: list[str | Path]) -> None:
     subprocess.run([sys.executable, __file__, "play", *options], env=os.environ | added, check=True)
 
 
-def _play(jobs: int, only: str, peaks: Path) -> None:
-    from deepspeed import __version__ as release  # noqa: PLC0415 -- of this process alone
-
-    chosen = {name: trial for name, trial in cells().items() if only in name}
+def _play(jobs: int, peaks: Path, only: Sequence[str], *, missing: bool) -> None:
+    release = version("deepspeed")  # what the path finds first, without the seconds that its import takes
+    there = {row["cell"] for row in read(peaks) if row["deepspeed"] == release and missing}
+    chosen = {
+        name: trial for name, trial in cells().items() if name not in there and any(fnmatch(name, one) for one in only)
+    }
     rows = [_row(release, name, found) for name, found in zip(chosen, attempt([*chosen.values()], jobs), strict=True)]
     kept = [row for row in read(peaks) if row["deepspeed"] != release or row["cell"] not in chosen]
     _write(peaks, [*kept, *rows])
-    print(f"DeepSpeed {release}: {sum(not row['failure'] for row in rows)} of {len(rows)} configurations")
+    print(f"DeepSpeed {release}: {sum(not row['failure'] for row in rows)} of {len(rows)} configurations", flush=True)
 
 
 def _row(release: str, name: str, found: RankRecord | str) -> Row:

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import re
+from collections import Counter
 from collections.abc import Iterator, Sequence
 from itertools import pairwise
 from pathlib import Path
@@ -36,7 +37,7 @@ def write_pages(rows: Sequence[Row]) -> None:
 
 def with_tables(page: str, rows: Sequence[Row]) -> str:
     """`page` with the tables of `rows`."""
-    made = "\n".join(["", *_peaks(rows), *_jumps(rows), *_failures(rows)])
+    made = "\n".join(["", *_peaks(rows), *_played(rows), *_jumps(rows), *_failures(rows)])
     return _BLOCK.sub(lambda _: made, page)
 
 
@@ -57,11 +58,28 @@ def need_bytes(row: Row) -> int:
     return max(int(row["first_device_bytes"]), int(row["steady_device_bytes"]))
 
 
+def columns(rows: Sequence[Row]) -> dict[str, dict[str, Row]]:
+    """By name, `0.16.8 to 0.17.1`: the first row of each cell among neighbouring releases that are alike.
+
+    A release is in the column before it where nothing that both played changed by what is worth a word.
+    """
+    found: list[tuple[list[str], dict[str, Row]]] = []
+    for release in releases(rows):
+        own = {row["cell"]: row for row in rows if row["deepspeed"] == release}
+        both = [(found[-1][1][cell], row) for cell, row in own.items() if cell in found[-1][1]] if found else []
+        if both and not any(is_jump(*pair) for pair in both):
+            found[-1][0].append(release)
+            found[-1][1].update(own | found[-1][1])
+        else:
+            found.append(([release], own))
+    return {" to ".join(dict.fromkeys([names[0], names[-1]])): column for names, column in found}
+
+
 def _peaks(rows: Sequence[Row]) -> Iterator[str]:
-    known = releases(rows)
+    known = columns(rows)
     yield "### Device memory of one GPU, GB"
     yield ""
-    lines = [[cell, *(_shown(own.get(release)) for release in known)] for cell, own in _by_cell(rows).items()]
+    lines = [[cell, *(_shown(column.get(cell)) for column in known.values())] for cell in _by_cell(rows)]
     yield from table(["configuration", *known], lines)
 
 
@@ -71,14 +89,29 @@ def _shown(row: Row | None) -> str:
     return "failed" if row["failure"] else gb(need_bytes(row), 2)
 
 
+def _played(rows: Sequence[Row]) -> Iterator[str]:
+    """How many configurations each release played."""
+    counts = Counter(row["deepspeed"] for row in rows)
+    by_count: dict[int, list[str]] = {}
+    for release, count in counts.items():
+        by_count.setdefault(count, []).append(release)
+    told = (f"{count}: {', '.join(names)}" for count, names in sorted(by_count.items(), reverse=True))
+    yield from (f"Configurations played: {'; '.join(told)}.", "")
+
+
+def is_jump(before: Row, after: Row) -> bool:
+    """Whether two releases differ in a configuration by what is worth a word."""
+    if before["failure"] or after["failure"]:
+        return bool(before["failure"]) != bool(after["failure"])
+    change = abs(need_bytes(after) - need_bytes(before))
+    return change > max(_LEAST_BYTES, _LEAST_FRACTION * need_bytes(before))
+
+
 def jumps(rows: Sequence[Row]) -> Iterator[tuple[Row, Row]]:
     """Neighbours among the releases that played a configuration, between which it changed by what is worth a word."""
     for own in _by_cell(rows).values():
         played = [row for row in own.values() if not row["failure"]]
-        for before, after in pairwise(played):
-            change = abs(need_bytes(after) - need_bytes(before))
-            if change > max(_LEAST_BYTES, _LEAST_FRACTION * need_bytes(before)):
-                yield before, after
+        yield from (pair for pair in pairwise(played) if is_jump(*pair))
 
 
 def _jumps(rows: Sequence[Row]) -> Iterator[str]:
@@ -125,10 +158,14 @@ def _failures(rows: Sequence[Row]) -> Iterator[str]:
 
 
 def _chart(rows: Sequence[Row]) -> str:
-    """A cell for each configuration and release: what it needs, coloured by the change from the release before."""
+    """A cell for each configuration and column: what it needs, coloured by the change from the column before."""
     values = list(_cells_of(rows))
-    order = {"x": releases(rows), "y": list(_by_cell(rows))}
-    x = alt.X("release:N", sort=order["x"], axis=alt.Axis(orient="top", title="DeepSpeed", labelAngle=0))
+    order = {"x": [name.partition(" ")[0] for name in columns(rows)], "y": list(_by_cell(rows))}
+    x = alt.X(
+        "release:N",
+        sort=order["x"],
+        axis=alt.Axis(orient="top", title="DeepSpeed", labelAngle=0, labelExpr="split(datum.label, '|')"),
+    )
     y = alt.Y("cell:N", sort=order["y"], axis=alt.Axis(title=None))
     scale = alt.Scale(domain=[-0.5, 0, 0.5], range=["#3b7dd8", "#f2f2f2", "#d9662b"], clamp=True)
     legend = alt.Legend(title="change", format="+.0%")
@@ -142,12 +179,14 @@ def _chart(rows: Sequence[Row]) -> str:
 
 
 def _cells_of(rows: Sequence[Row]) -> Iterator[dict[str, object]]:
-    for cell, own in _by_cell(rows).items():
+    known = columns(rows)
+    for cell in _by_cell(rows):
         last: int | None = None
-        for release, row in own.items():
-            if row["failure"]:
+        for name, column in known.items():
+            row = column.get(cell)
+            if row is None or row["failure"]:
                 continue
             need = need_bytes(row)
             change = 0.0 if last is None else need / last - 1
-            yield {"cell": cell, "release": release, "text": gb(need, 1), "change": round(change, 4)}
+            yield {"cell": cell, "release": name.partition(" ")[0], "text": gb(need, 1), "change": round(change, 4)}
             last = need

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from benchmarks.versions.cells import cells
 from benchmarks.versions.matrix import PEAKS, read
-from benchmarks.versions.pages import PAGE, jumps, with_tables
+from benchmarks.versions.pages import PAGE, columns, jumps, with_tables
 from zerobench.report.memory_view import GROUPS
 
 
@@ -36,6 +36,25 @@ def test_a_jump_is_one_of_what_must_fit_between_releases_that_played_it() -> Non
         row("0.18.0", "b", 10, 40),  # fourfold, and little
     ]
     assert [(before["deepspeed"], after["deepspeed"]) for before, after in jumps(rows)] == [("0.16.0", "0.18.0")]
+
+
+def test_neighbouring_releases_that_are_alike_share_a_column() -> None:
+    rows = [
+        row("0.16.0", "a", 0, 1000),
+        row("0.16.1", "a", 0, 1010),
+        row("0.16.1", "b", 0, 500),
+        row("0.16.2", "b", 0, 505),
+        row("0.17.0", "b", 0, 900),
+        row("0.17.1", "b", 0, 900, "crash"),
+        row("0.17.2", "a", 0, 1000),  # nothing in common with the release before
+    ]
+    found = {name: {cell: one["deepspeed"] for cell, one in column.items()} for name, column in columns(rows).items()}
+    assert found == {
+        "0.16.0 to 0.16.2": {"a": "0.16.0", "b": "0.16.1"},
+        "0.17.0": {"b": "0.17.0"},
+        "0.17.1": {"b": "0.17.1"},
+        "0.17.2": {"a": "0.17.2"},
+    }
 
 
 def test_the_page_has_the_tables_of_the_kept_peaks() -> None:

@@ -7,7 +7,6 @@ import os
 import shlex
 import subprocess
 import sys
-import time
 from pathlib import Path
 
 import pytest
@@ -50,15 +49,12 @@ def test_a_mistake_is_one_line_on_stderr_and_exit_status_2(call: Call, arguments
     assert words.lower() in err.lower()
 
 
-def test_help_stands_at_once_and_imports_nothing_heavy() -> None:
+def test_help_imports_nothing_heavy() -> None:
     script = "import sys; from zerobench.cli import main\ntry: main(['--help'])\nfinally: print(sorted(sys.modules))"
-    before = time.monotonic()
     shown = subprocess.run([sys.executable, "-c", script], check=True, capture_output=True, text=True)
-    took_s = time.monotonic() - before
     assert "zerobench run quickstart" in shown.stdout
     for heavy in ("torch", "deepspeed", "transformers", "pandas", "pyarrow", "pydantic", "psutil", "pynvml"):
         assert f"'{heavy}'" not in shown.stdout
-    assert took_s < 2, "half a second on an idle machine"
 
 
 @pytest.mark.parametrize("verb", ["run", "show", "sweeps", "models"])

@@ -15,9 +15,31 @@ from tests.report.explain.runs import BUCKETS, LARGE_2, LARGE_3, QUICKSTART
 from zerobench.cli.explain import write
 
 
+@pytest.mark.parametrize(
+    ("run", "trials", "answer"),
+    [
+        (QUICKSTART, ["zero2"], "of a steady step: optimizer states 120.79 MiB, temporaries 80.53 MiB, gradients"),
+        (QUICKSTART, ["zero2", "zero3"], "zero2 needs 37.20 MiB more device memory than zero3"),
+        (BUCKETS, [LARGE_2, LARGE_3], "zero3 needs 645.99 MiB more device memory than zero2"),
+        (QUICKSTART, ["zero2", f"{BUCKETS}:{LARGE_3}"], "zero3 reduce_bucket=5e8 needs"),
+    ],
+)
+def test_the_answer_stands_on_a_screen_of_80_by_24(
+    call: Call, run: Path, trials: list[str], answer: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, err = call("explain", str(run), *trials)
+    lines = out.splitlines()
+    assert (code, err) == (0, "")
+    assert answer in " ".join(" ".join(lines[1:4]).split())
+    assert lines[-1] == "--details for the arithmetic"
+    assert len(lines) < 24
+    assert max(map(len, lines)) <= 80
+
+
 def test_one_trial_is_explained_in_eighty_columns(call: Call, monkeypatch: pytest.MonkeyPatch) -> None:
     monkeypatch.setenv("COLUMNS", "80")
-    code, out, err = call("explain", str(QUICKSTART), "zero2")
+    code, out, err = call("explain", str(QUICKSTART), "zero2", "--details")
     assert (code, err) == (0, "")
     assert out.startswith("Answer\n  zero2 needs ")
     assert "\nzero2 (llama-20m-zero2-n2-" in out
@@ -35,10 +57,11 @@ def test_one_trial_is_explained_in_eighty_columns(call: Call, monkeypatch: pytes
 
 
 def test_two_trials_are_compared(call: Call) -> None:
-    code, out, _ = call("explain", str(BUCKETS), LARGE_2, LARGE_3)
+    code, out, _ = call("explain", str(BUCKETS), LARGE_2, LARGE_3, "--details")
     assert code == 0
     assert "strategy: zero2 -> zero3" in out
     assert "Summary" in out
+    assert "--details" not in out
 
 
 def test_json_holds_the_figures_and_the_sentences(call: Call) -> None:

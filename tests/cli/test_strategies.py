@@ -9,6 +9,7 @@ import pytest
 from tests.cli.conftest import Call
 from zerobench.cli.strategies import entry
 from zerobench.environments import VARIABLE
+from zerobench.report.explain.passage import as_text
 from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.optimizers import OPTIMIZERS
 from zerobench.spec.strategy import STRATEGIES, StrategyInfo
@@ -21,16 +22,43 @@ def test_every_strategy_is_listed_in_80_columns_with_what_it_needs_and_that_it_r
     call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
 ) -> None:
     monkeypatch.setenv(VARIABLE, str(tmp_path))
-    code, out, err = call("strategies")
+    code, out, err = call("strategies", "--details")
     assert (code, err) == (0, "")
     lines = out.splitlines()
     assert max(map(len, lines)) <= 80
-    assert [line.split()[0] for line in lines if not line.startswith(" ")] == [*STRATEGIES, *OPTIMIZERS]
+    assert [line.partition(":")[0] for line in lines if line[:1].strip()] == [*STRATEGIES, *OPTIMIZERS]
     own = [info.environment for info in STRATEGIES.values() if info.environment]
     assert out.count("here: yes") == len(STRATEGIES) - len(own)
     for name in own:
         assert f"here: no: its environment is not set up (zerobench setup {name})" in " ".join(out.split())
     assert "its own axes: bucket_bytes, compression" in out
+
+
+def test_on_80_by_24_each_has_a_line_and_those_that_cannot_run_here_their_reason(
+    call: Call, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    monkeypatch.setenv(VARIABLE, str(tmp_path))
+    monkeypatch.setenv("COLUMNS", "80")
+    code, out, err = call("strategies")
+    lines = out.splitlines()
+    assert (code, err) == (0, "")
+    assert (len(lines) < 24, max(map(len, lines)) <= 80) == (True, True)
+    assert [line.split()[0] for line in lines[: len(STRATEGIES)]] == [*STRATEGIES]
+    words = " ".join(out.split())
+    for info in STRATEGIES.values():
+        if info.environment:
+            assert f"{info.name} not here: its environment is not set up" in words
+    assert all(f"{info.name} {info.state_bytes:.3g}" in words for info in OPTIMIZERS.values())
+
+
+@pytest.mark.parametrize(("name", "fact"), [("zero3", "zero_init"), ("lion", "4 bytes per parameter")])
+def test_a_named_one_is_told_whole_and_alone(call: Call, name: str, fact: str) -> None:
+    _, out, _ = call("strategies", name)
+    assert fact in out
+    assert [line.partition(":")[0] for line in out.splitlines() if not line.startswith(" ")] == [name]
+    code, out, err = call("strategies", f"{name}x")
+    assert (code, out) == (2, "")
+    assert f"NAME: '{name}x' is not known; did you mean" in err
 
 
 def test_one_that_cannot_run_here_says_why_and_in_which_worlds_it_cannot_be() -> None:
@@ -44,7 +72,7 @@ def test_one_that_cannot_run_here_says_why_and_in_which_worlds_it_cannot_be() ->
         exact=False,
         tolerance_reason="stale weights",
     )
-    text = "\n".join(entry(info, CPU))
+    text = as_text([entry(info, CPU)])
     assert "here: no: needs a GPU" in text
     assert "not solo: its ranks speak to each other" in text
     assert "no batch_ramp: its schedule is made once" in text

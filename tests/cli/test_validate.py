@@ -23,7 +23,7 @@ def validate(call: Call, monkeypatch: pytest.MonkeyPatch) -> Call:
 
 def test_an_earlier_run_is_read_and_its_errors_are_printed_and_written(validate: Call, tmp_path: Path) -> None:
     write_run(tmp_path / "reports" / RUN_ID, predicted_trials(), samples=False)
-    code, out, err = validate("--run", RUN_ID, "--markdown", "errors.md")
+    code, out, err = validate("--run", RUN_ID, "--markdown", "errors.md", "--details")
     assert (code, err) == (0, "")
     assert "Simulated against measured: device memory" in out
     assert "Solo against measured: device memory" in out
@@ -34,6 +34,22 @@ def test_an_earlier_run_is_read_and_its_errors_are_printed_and_written(validate:
     assert f"| {' | '.join(row[:6])} |" in markdown
     frame = read_frame(tmp_path / "reports" / RUN_ID / "errors.parquet")
     assert set(frame["evidence"]) == {"simulated", "solo"}
+
+
+def test_on_80_by_24_each_world_has_a_row_and_mistakes_are_counted(
+    call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    monkeypatch.setenv("COLUMNS", "80")
+    write_run(tmp_path / "reports" / RUN_ID, predicted_trials(), samples=False)
+    _, out, _ = call("validate", "--run", RUN_ID)
+    lines = out.splitlines()
+    assert (len(lines) < 24, max(map(len, lines)) <= 80) == (True, True)
+    rows = [line.split()[:4] for line in lines if " peak " in line and "measured " in line]
+    places = [("solo", "device"), ("simulated", "device"), ("simulated", "host")]
+    assert rows == [[world, "measured", place, "peak"] for world, place in places]
+    words = " ".join(out.split())
+    assert "Under-predictions beyond 1%: 4; zero2 opt=cpu simulated, first forward" in words
+    assert "Not compared: zero3: was measured, but its losses differ" in words
 
 
 def test_a_trial_that_failed_is_exit_status_1_and_the_rest_is_reported(validate: Call, tmp_path: Path) -> None:

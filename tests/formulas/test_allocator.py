@@ -48,7 +48,7 @@ def test_where_the_device_is_too_small_the_need_is_what_was_held_and_asked_for_a
 
 @pytest.mark.parametrize(
     "axes",
-    [{"attention": Attention.EAGER}, {"activation_checkpointing": "ops"}, {"precision": "fp32"}],
+    [{"attention": Attention.EAGER}, {"activation_checkpointing": "ops"}, {"precision": "fp32"}, {"adapter": "lora-8"}],
     ids=lambda axes: next(iter(axes)),
 )
 def test_without_a_course_no_allocator_is_played_and_the_notes_say_what_is_missing(axes: dict[str, object]) -> None:

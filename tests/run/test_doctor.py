@@ -30,7 +30,7 @@ def test_a_check_that_never_ends_is_a_finding_and_holds_up_no_other() -> None:
 
     began_s = time.monotonic()
     found = run_checks({"driver": hangs, "disk": fails, "good": lambda: iter([Finding("a", Standing.GOOD, "b")])}, 0.2)
-    assert time.monotonic() - began_s < 5
+    assert time.monotonic() - began_s < 30
     never.set()
     assert [(one.what, one.standing.value) for one in found] == [
         ("driver", "missing"),

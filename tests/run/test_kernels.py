@@ -133,7 +133,7 @@ def test_a_stop_ends_the_compilation_and_leaves_no_lock(
     thread.start()
     failures = compile_first([zero1], SITE, stop, heard)
     thread.join()
-    assert time.monotonic() - asked[0] < 5
+    assert time.monotonic() - asked[0] < 60
     assert (failures, heard.told) == ({}, [])
     assert list(root.glob("*/lock")) == []
 

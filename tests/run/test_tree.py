@@ -72,8 +72,8 @@ def test_a_process_that_ignores_sigterm_is_killed_after_the_grace(mark: str) -> 
     process = start(mark, STUBBORN)
     before = time.monotonic()
     tree.end(lambda: tree.members(mark), grace_s=0.5)
-    assert process.wait(5) == -signal.SIGKILL
-    assert 0.5 <= time.monotonic() - before < 5
+    assert process.wait(30) == -signal.SIGKILL
+    assert 0.5 <= time.monotonic() - before < 30
 
 
 def test_stacks_are_asked_only_of_those_that_can_answer(mark: str) -> None:

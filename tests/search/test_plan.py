@@ -37,3 +37,9 @@ def test_a_name_that_is_almost_a_models_is_refused_with_the_model() -> None:
         read_plan(Request(sweep="llama-7b.yaml", gpus="8", gpu="h200"))
     with pytest.raises(UserError, match=r"sweep: 'trillionn'.*did you mean 'trillion'"):
         read_plan(Request(sweep="trillionn", formula=True))
+
+
+@pytest.mark.parametrize(("model", "tokens"), [("gpt2-350m", 1024), ("gpt3-350m", 2048), ("llama-7b", 2048)])
+def test_without_a_length_a_sequence_is_no_longer_than_the_model_takes(model: str, tokens: int) -> None:
+    found = read_plan(Request(model=model, gpus="8", gpu="h100", stage="3", formula=True))
+    assert {one.trial.sequence_length for one in found.planned} == {tokens}

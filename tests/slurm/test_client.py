@@ -29,10 +29,10 @@ def test_a_program_that_hangs_is_ended_with_all_that_it_started(tmp_path: Path) 
     wrapper = f"sleep 61 & echo $! > {pids}; echo $$ >> {pids}; wait"
     began = time.monotonic()
     assert run_client(["sh", "-c", wrapper], 0.5) is None
-    assert time.monotonic() - began < 5.0
+    assert time.monotonic() - began < 30.0
     for pid in map(int, pids.read_text().split()):
         while _lives(pid):  # a killed process ends in its own time
-            assert time.monotonic() - began < 10.0
+            assert time.monotonic() - began < 50.0
             time.sleep(0.01)
 
 

@@ -7,10 +7,11 @@ from collections.abc import Iterator
 from importlib.machinery import ModuleSpec
 from pathlib import Path
 from types import ModuleType
+from typing import Any
 
 import pytest
 
-from zerobench.spec.causal_models import causal_model_types, is_causal_model
+from zerobench.spec.causal_models import causal_model_types, is_causal_model, rope_types, unknown_rope_type
 from zerobench.spec.model import ModelSpec
 
 TABLE = """
@@ -56,3 +57,22 @@ def test_where_the_table_is_not_there_nobody_says_that_a_type_is_none(installed:
     installed.write_text(content, encoding="utf-8")
     assert causal_model_types() is None
     assert is_causal_model(model("bert"))
+
+
+def test_types_of_rotary_positions_are_those_that_transformers_itself_has() -> None:
+    from transformers.modeling_rope_utils import ROPE_INIT_FUNCTIONS
+
+    assert rope_types() == {"default", *ROPE_INIT_FUNCTIONS}
+
+
+@pytest.mark.parametrize(
+    "config", [{"rope_scaling": {"rope_type": "none-such"}}, {"rope_parameters": {"type": "none-such"}}]
+)
+def test_a_type_of_rotary_positions_that_transformers_has_not_is_told_with_those_that_it_has(config: Any) -> None:
+    assert unknown_rope_type(model("llama", **config)) == ("none-such", sorted(rope_types()))
+    assert unknown_rope_type(model("gpt2", **config)) is None  # its positions are learned
+
+
+@pytest.mark.parametrize("scaling", [None, {}, {"rope_type": "llama3", "factor": 8.0}, {"full_attention": {}}])
+def test_a_type_that_it_has_or_none_at_all_is_taken(scaling: Any) -> None:
+    assert unknown_rope_type(model("llama", rope_scaling=scaling)) is None

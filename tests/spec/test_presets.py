@@ -176,6 +176,16 @@ def test_a_config_may_be_given_a_name_of_its_own(config_file: Path) -> None:
     assert spec.hf_config == resolve_model(str(config_file)).hf_config
 
 
+@pytest.mark.parametrize(
+    "config",
+    [{"model_type": "gpt2", "n_layer": 3}, {"family": "gpt2", "num_layers": 3, "hidden_size": 64, "num_heads": 4}],
+)
+def test_a_config_under_a_name_may_be_written_out_too(config: dict[str, Any]) -> None:
+    assert resolve_model({"name": "mine", "config": config}) == resolve_model(config).model_copy(
+        update={"name": "mine"}
+    )
+
+
 def test_a_transformers_config_may_be_written_out_in_the_sweep() -> None:
     spec = resolve_model({"model_type": "mistral", "name": "small", "hidden_size": 64, "num_attention_heads": 8})
     assert spec.name == "small"

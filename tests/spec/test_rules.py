@@ -264,6 +264,18 @@ def test_a_model_that_is_no_causal_language_model_is_skipped_with_its_type(evide
     assert skip(model=own_code, evidence=evidence) is None
 
 
+@pytest.mark.parametrize("evidence", ["measured", "simulated", "formula"])
+def test_positions_that_transformers_does_not_have_are_skipped_with_the_choices(evidence: str):
+    llama = resolve_model("llama-20m")
+    scaled = llama.model_copy(update={"hf_config": llama.hf_config | {"rope_scaling": {"rope_type": "none-such"}}})
+    found = skip(model=scaled, evidence=evidence)
+    assert found is not None
+    assert found.rule == "rope_type_is_unknown"
+    assert found.reason.startswith(
+        "model llama-20m: rope_type 'none-such' is not known to transformers; choices: default"
+    )
+
+
 def test_cpu_ranks_whose_states_exceed_the_host_are_skipped_with_the_figures():
     found = skip(model="llama-7b", strategy="zero1")
     assert found is not None

@@ -5,6 +5,8 @@ from __future__ import annotations
 from dataclasses import dataclass
 from pathlib import Path
 
+import typer
+
 from zerobench.baselines import find_baseline
 from zerobench.cli.answer import Answer
 from zerobench.errors import UserError
@@ -30,6 +32,7 @@ class Request:
     fail_on: str | None
     markdown: Path | None
     reports: Path
+    details: bool = False
 
 
 def compare_runs(request: Request) -> Answer:
@@ -48,17 +51,21 @@ def compare_runs(request: Request) -> Answer:
             f"both, or compare two trials: `zerobench explain {paths[0].name}:TRIAL {paths[1].name}:TRIAL`"
         )
     verdicts = judge(comparison, limits)
-    parts = list(comparison_parts(comparison))
+    parts = list(comparison_parts(comparison, details=request.details))
     gate = [gate_part(verdicts)] if verdicts else []
-    _write(request.markdown, [*gate, *parts])
+    _write(request.markdown, [*gate, *comparison_parts(comparison)])
     refused = refusal(verdicts)
     if refused is not None:
         print_parts([*parts, *gate])
         raise UserError(refused)
     passed = all(verdict.passed for verdict in verdicts)
-    return Answer(
-        lambda: comparison_document(comparison, verdicts), lambda: print_parts([*parts, *gate]), 0 if passed else 1
-    )
+
+    def show() -> None:
+        print_parts([*parts, *gate])
+        if not request.details:
+            typer.echo("--details for categories and causes")
+
+    return Answer(lambda: comparison_document(comparison, verdicts), show, 0 if passed else 1)
 
 
 def _paths(request: Request) -> tuple[Path, Path]:

@@ -15,7 +15,7 @@ from zerobench.errors import UserError
 from zerobench.report.changes import changes_passage, unchanged_passage
 from zerobench.report.explain.find import find_trial, named_trials
 from zerobench.report.explain.log import explain_log
-from zerobench.report.explain.passage import Passage, as_data, as_text
+from zerobench.report.explain.passage import Passage, as_data, as_text, in_brief
 from zerobench.report.explain.trial import explain as passages_of
 from zerobench.report.explain.what_if import what_if_passage
 from zerobench.search.changes import cluster_of, predict_changes
@@ -27,6 +27,8 @@ _WIDTHS = (40, 100)
 """Columns of a line: no wider than people read, however wide the terminal is."""
 
 
+_BESIDE = 3
+"""Rows of a screen for the word about details, and for the prompt that follows."""
 _MOST_LOG_BYTES = 64 * 2**20
 """Of the end of a log: what is to be explained stands there."""
 
@@ -40,12 +42,14 @@ def explain(
     changes: bool = False,
     what_if: str | None = None,
     asked: Request | None = None,
+    details: bool = False,
 ) -> Answer:
     """Why `trial` of `run` took what it took, or why `other` differs from it; or what a log says.
 
     Both trials may be given as `RUN:TRIAL`. Raises UserError: there is no such run or trial, or several, or the log
     says nothing of memory. `changes`: predict what makes the trial fit; `what_if`: other hardware, by which its
-    expected step is told; `asked`: what the log's training was, of which the same is predicted.
+    expected step is told; `asked`: what the log's training was, of which the same is predicted; `details`: with the
+    arithmetic, and more than a screen.
     """
     if other is None and ":" in run and not (reports / run).exists() and not Path(run).exists():
         (run, _, trial), other = run.rpartition(":"), trial
@@ -56,7 +60,7 @@ def explain(
         wanted = None if asked is None else read_plan(asked)
         if wanted is not None:
             found += _changes(wanted.planned[0].trial, wanted.cluster, reports)
-        return _answer(found)
+        return _answer(found, details=True)
     base = store.load_run(store.find_run(run, reports))
     second = None if other is None else _second(other, base, reports)
     found = passages_of(base, trial, second)
@@ -65,7 +69,7 @@ def explain(
     if changes:
         named = find_trial(trial, named_trials(base)).trial
         found += _changes(named.spec, cluster_of(named), reports)
-    return _answer(found)
+    return _answer(found, details=details)
 
 
 def _changes(trial: TrialSpec, cluster: Cluster, reports: Path) -> list[Passage]:
@@ -96,8 +100,12 @@ def _of_log(name: str) -> list[Passage]:
         return explain_log(file.read().decode(errors="replace"), path.name)
 
 
-def _answer(found: Sequence[Passage]) -> Answer:
-    return Answer(lambda: as_data(found), lambda: write(as_text(found, _width())))
+def _answer(found: Sequence[Passage], *, details: bool) -> Answer:
+    rows = shutil.get_terminal_size((80, 24)).lines - _BESIDE
+    text = as_text(found, _width())
+    brief = text if details else as_text(in_brief(found, rows, _width()), _width())
+    more = "" if brief == text else "\n\n--details for the arithmetic"
+    return Answer(lambda: as_data(found), lambda: write(brief + more))
 
 
 def _second(name: str, base: store.Run, reports: Path) -> tuple[store.Run, str]:

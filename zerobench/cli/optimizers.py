@@ -2,19 +2,11 @@
 
 from __future__ import annotations
 
-import textwrap
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import Any
 
+from zerobench.report.explain.passage import Passage, says
 from zerobench.spec.optimizers import OPTIMIZERS, OptimizerInfo, State, StatesPlace
-
-_WIDTH = 80
-_INDENT = " " * (max(map(len, OPTIMIZERS)) + 2)
-
-
-def listing() -> list[str]:
-    """The lines for every optimizer."""
-    return [line for info in OPTIMIZERS.values() for line in entry(info)]
 
 
 def as_plain() -> list[dict[str, Any]]:
@@ -25,12 +17,14 @@ def as_plain() -> list[dict[str, Any]]:
     ]
 
 
-def entry(info: OptimizerInfo) -> list[str]:
+def entry(info: OptimizerInfo) -> Passage:
     """One optimizer: who makes it, its states, where they may lie, with whose losses its own must agree."""
-    lines = [f"{info.name:<{len(_INDENT)}}{info.title}"]
-    for word, text in _facts(info):
-        lines += textwrap.wrap(f"{word}: {text}", _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT + "  ")
-    return lines
+    return told(info.name, info.title, _facts(info))
+
+
+def told(name: str, title: str, facts: Iterable[tuple[str, str]]) -> Passage:
+    """A line for each fact of what `name` is."""
+    return Passage(f"{name}: {title}", says(*(f"{word}: {text}" for word, text in facts)))
 
 
 def _facts(info: OptimizerInfo) -> Iterator[tuple[str, str]]:

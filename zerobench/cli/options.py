@@ -53,7 +53,9 @@ GlobalBatch = Annotated[
     typer.Option(metavar="N", help="Sequences per step; micro batch, accumulation and checkpointing are searched."),
 ]
 TokensPerStep = Annotated[str | None, typer.Option(metavar="N", help="Global batch in tokens: 4M.")]
-SequenceLength = Annotated[str | None, typer.Option(metavar="N", help="Sequence length in tokens (2048).")]
+SequenceLength = Annotated[
+    str | None, typer.Option(metavar="N", help="Tokens of a sequence (2048, or what the model takes).")
+]
 PrecisionName = Annotated[str | None, typer.Option(metavar="NAME", help="bf16 (default), fp16 or fp32.")]
 Stages = Annotated[str | None, typer.Option(metavar="N,...", help="Only these ZeRO stages.")]
 Tokens = Annotated[str | None, typer.Option(metavar="N", help="Training length, for days, GPU-hours, energy: 300B.")]

@@ -1,4 +1,4 @@
-"""The text of `zerobench strategies`: a few lines of at most 80 columns for each strategy, from its entry alone."""
+"""The text of `zerobench strategies`: a line for each strategy, or all that its entry and an optimizer's say."""
 
 from __future__ import annotations
 
@@ -6,17 +6,44 @@ import textwrap
 from collections.abc import Iterator
 from typing import Any
 
+from zerobench.cli import optimizers
+from zerobench.errors import unknown_choice
+from zerobench.report.explain.passage import Passage, as_text
 from zerobench.spec.availability import needs, unavailable
 from zerobench.spec.machine import Machine
+from zerobench.spec.optimizers import OPTIMIZERS
 from zerobench.spec.strategy import STRATEGIES, StrategyInfo
 
 _WIDTH = 80
-_INDENT = " " * (max(map(len, STRATEGIES)) + 2)
+_COLUMN = max(map(len, STRATEGIES)) + 2
 
 
-def listing(machine: Machine) -> list[str]:
-    """The lines for every strategy on `machine`."""
-    return [line for info in STRATEGIES.values() for line in entry(info, machine)]
+def brief(machine: Machine, width: int = _WIDTH) -> list[str]:
+    """A line for each strategy, those that cannot run here, and the optimizers: on 80 columns less than 24 lines."""
+    room = width - _COLUMN
+    why_not = {info.name: unavailable(info, machine) for info in STRATEGIES.values()}
+    sizes = (f"{info.name} {info.state_bytes:.3g}".replace(" ", "\xa0") for info in OPTIMIZERS.values())
+    found = textwrap.wrap(f"Optimizers, bytes of states per parameter: {', '.join(sizes)}", width)
+    return [
+        *(f"{info.name:<{_COLUMN}}{_shortened(info.summary, room)}" for info in STRATEGIES.values()),
+        "",
+        *(line for name, why in why_not.items() if why for line in textwrap.wrap(f"{name} not here: {why}", width)),
+        *(line.replace("\xa0", " ") for line in found),
+        "NAME, or --details for all: needs, evidence, axes, losses, checkpoints",
+    ]
+
+
+def _shortened(text: str, width: int) -> str:
+    return textwrap.shorten(text, width, placeholder=" ...", break_on_hyphens=False)
+
+
+def listing(machine: Machine, name: str | None = None) -> str:
+    """All that is known of the strategy or optimizer `name`, or of each. Raises UserError: it is neither."""
+    if name is not None and name not in {**STRATEGIES, **OPTIMIZERS}:
+        raise unknown_choice("NAME", name, [*STRATEGIES, *OPTIMIZERS])
+    ways = (info for info in STRATEGIES.values() if name in {None, info.name})
+    updates = (info for info in OPTIMIZERS.values() if name in {None, info.name})
+    return as_text([*(entry(info, machine) for info in ways), *map(optimizers.entry, updates)], _WIDTH)
 
 
 def as_plain(machine: Machine) -> list[dict[str, Any]]:
@@ -32,13 +59,9 @@ def as_plain(machine: Machine) -> list[dict[str, Any]]:
     ]
 
 
-def entry(info: StrategyInfo, machine: Machine) -> list[str]:
+def entry(info: StrategyInfo, machine: Machine) -> Passage:
     """One strategy: what it is, what it needs, whether it can run, its worlds, its own axes, its losses."""
-    head, *more = textwrap.wrap(info.summary, _WIDTH - len(_INDENT))
-    lines = [f"{info.name:<{len(_INDENT)}}{head}", *(_INDENT + line for line in more)]
-    for word, text in _facts(info, machine):
-        lines += textwrap.wrap(f"{word}: {text}", _WIDTH, initial_indent=_INDENT, subsequent_indent=_INDENT + "  ")
-    return lines
+    return optimizers.told(info.name, info.summary, _facts(info, machine))
 
 
 def _facts(info: StrategyInfo, machine: Machine) -> Iterator[tuple[str, str]]:

@@ -40,6 +40,7 @@ class Request:
     run: str | None
     reports: Path
     markdown: Path | None
+    details: bool = False
 
 
 def validate(request: Request) -> Answer:
@@ -120,8 +121,8 @@ def _report(path: Path, request: Request) -> Answer:
         write_whole(request.markdown, document(title, found.parts, level=1))
 
     def show() -> None:
-        print_parts(found.parts)
-        typer.echo(f"run: {path}")
+        print_parts([*(found.parts if request.details else found.parts[:1]), found.answer])
+        typer.echo(f"run: {path}{'' if request.details else '; --details for phases and trials'}")
 
     return Answer(lambda: _document(found), show, 1 if found.has_failed else 0)
 

@@ -37,6 +37,7 @@ def kind_of(trial: TrialSpec) -> str | None:
     usual = (
         trial.prediction.gpu is not None
         and trial.zero_stage is not None
+        and trial.trains_all
         and trial.precision is not Precision.FP32
         and trial.attention is not Attention.EAGER
         and trial.cross_entropy is CrossEntropy.FULL

@@ -99,7 +99,7 @@ class DeepSpeedSettings:
 
     def __init__(self, specs: Sequence[TrialSpec]) -> None:
         engines = [spec for spec in specs if spec.zero_stage is not None]
-        keys = list(dict.fromkeys(key for spec in engines for key in spec.ds_config))
+        keys = list(dict.fromkeys(key for spec in engines for key in spec.ds_config if key != _STAGE))
         short = {key: key.rpartition(".")[2].removesuffix("_size") for key in keys}
         counts = Counter(short.values())
         self._short = {key: name if counts[name] == 1 else key for key, name in short.items()}
@@ -129,6 +129,8 @@ class DeepSpeedSettings:
 
 
 _DEFAULT = "default"
+_STAGE = "zero_optimization.stage"
+"""What the strategy says already, where a script's configuration sets it."""
 _MOST_SETTINGS = 2
 
 

@@ -9,7 +9,7 @@ from zerobench.records import Status
 from zerobench.report.labels import labels
 from zerobench.report.predictions.predicted import join
 from zerobench.report.tables.part import Part
-from zerobench.report.tables.validation import validation_parts
+from zerobench.report.tables.validation import validation_answer, validation_parts
 from zerobench.report.trials import ended_trials, refusing_impossible_values
 from zerobench.store import Run, load_run
 
@@ -20,6 +20,9 @@ class Validation:
 
     run: Run
     parts: list[Part]
+    """What was compared, then each error."""
+    answer: Part
+    """The errors of all phases together."""
     num_pairs: int
     """Predictions that stand beside something measured, or played solo."""
     has_failed: bool
@@ -34,6 +37,6 @@ def validate(path: Path) -> Validation:
         pairs = join(trials)
         specs = [trial.spec for trial in trials]
         names = {spec.trial_id: name for spec, name in zip(specs, labels(specs), strict=True)}
-        parts = list(validation_parts(trials, pairs, names))
+        parts, answer = list(validation_parts(trials, pairs, names)), validation_answer(pairs, names)
     answers = {Status.COMPLETED, Status.SKIPPED}
-    return Validation(run, parts, len(pairs), any(trial.record.status not in answers for trial in trials))
+    return Validation(run, parts, answer, len(pairs), any(trial.record.status not in answers for trial in trials))

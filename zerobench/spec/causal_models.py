@@ -1,4 +1,6 @@
-"""Which causal language models the installed transformers can build, and with which attention; without importing it."""
+"""Which causal language models the installed transformers can build, with which attention and rotary positions; without
+importing it.
+"""
 
 from __future__ import annotations
 
@@ -11,6 +13,7 @@ from zerobench.spec.toolchain import package_folder
 
 _TABLE = "MODEL_FOR_CAUSAL_LM_MAPPING_NAMES"
 """What AutoModelForCausalLM goes by (transformers/models/auto/modeling_auto.py): pairs of a model type and a class."""
+_ROPE_TABLE = "ROPE_INIT_FUNCTIONS"
 
 
 def is_causal_model(spec: ModelSpec) -> bool:
@@ -24,14 +27,7 @@ def is_causal_model(spec: ModelSpec) -> bool:
 @cache
 def causal_model_types() -> frozenset[str] | None:
     """The model types of the installed transformers; None where it is not installed, or is another than we know."""
-    folder = package_folder("transformers")
-    if folder is None:
-        return None
-    try:
-        tree = ast.parse((folder / "models" / "auto" / "modeling_auto.py").read_text(encoding="utf-8"))
-    except (OSError, SyntaxError, ValueError):
-        return None
-    tables = [node.value for node in tree.body if isinstance(node, ast.Assign) and _is_named(node)]
+    tables = _assigned(_TABLE, "models", "auto", "modeling_auto.py")
     pairs = [item for table in tables for item in ast.walk(table) if isinstance(item, ast.Tuple)]
     found = {pair.elts[0].value for pair in pairs if pair.elts and isinstance(pair.elts[0], ast.Constant)}
     return frozenset(map(str, found)) or None
@@ -42,17 +38,50 @@ def takes_sdpa(spec: ModelSpec) -> bool:
     return "_supports_sdpa = False" not in _source(spec.model_type)
 
 
+def unknown_rope_type(spec: ModelSpec) -> tuple[str, list[str]] | None:
+    """The type of rotary positions that the config asks for and transformers does not have, with those that it has."""
+    if _ROPE_TABLE not in _source(spec.model_type):
+        return None
+    asked = spec.hf_config.get("rope_scaling") or spec.hf_config.get("rope_parameters")
+    kind = (asked.get("rope_type") or asked.get("type")) if isinstance(asked, dict) else None
+    known = rope_types()
+    return None if kind is None or not known or kind in known else (str(kind), sorted(known))
+
+
+@cache
+def rope_types() -> frozenset[str]:
+    """The types of rotary positions that transformers has (modeling_rope_utils.py); none where nobody can tell."""
+    tables = _assigned(_ROPE_TABLE, "modeling_rope_utils.py")
+    keys = [key for table in tables if isinstance(table, ast.Dict) for key in table.keys]
+    known = {str(key.value) for key in keys if isinstance(key, ast.Constant)}
+    return frozenset(known | {"default"}) if known else frozenset()
+
+
 @cache
 def _source(model_type: str) -> str:
     """The module of the model's class (transformers/models/<type>/modeling_<type>.py); empty where there is none."""
-    folder = package_folder("transformers")
-    if folder is None or not model_type.isidentifier():
-        return ""
+    return _read("models", model_type, f"modeling_{model_type}.py") if model_type.isidentifier() else ""
+
+
+def _assigned(name: str, *path: str) -> list[ast.expr]:
+    """What a module of transformers assigns to `name` at its top."""
     try:
-        return (folder / "models" / model_type / f"modeling_{model_type}.py").read_text(encoding="utf-8")
+        body = ast.parse(_read(*path)).body
+    except (SyntaxError, ValueError):
+        return []
+    made = [node for node in body if isinstance(node, ast.Assign | ast.AnnAssign) and name in _names(node)]
+    return [node.value for node in made if node.value is not None]
+
+
+def _read(*path: str) -> str:
+    """A file of the installed transformers; empty where there is none."""
+    folder = package_folder("transformers")
+    try:
+        return folder.joinpath(*path).read_text(encoding="utf-8") if folder else ""
     except (OSError, ValueError):
         return ""
 
 
-def _is_named(node: ast.Assign) -> bool:
-    return any(isinstance(target, ast.Name) and target.id == _TABLE for target in node.targets)
+def _names(node: ast.Assign | ast.AnnAssign) -> list[str]:
+    targets = node.targets if isinstance(node, ast.Assign) else [node.target]
+    return [target.id for target in targets if isinstance(target, ast.Name)]

@@ -96,8 +96,8 @@ def resolve_model(value: str | Mapping[str, Any]) -> ModelSpec:
 
     A string is a preset, the path of a `config.json` or of a folder that holds one, or a hub id
     (`organisation/name`; that of a preset is the preset, another asks the network for the config alone). A mapping is
-    a shape (`family`, see Shape), a transformers config (`model_type`), a named one (`config` and `name`) or what a
-    ModelSpec wrote (`name` and `hf_config`). Raises UserError, one line, for anything else.
+    a shape (`family`, see Shape), a transformers config (`model_type`), any of these under a name (`config` and
+    `name`) or what a ModelSpec wrote (`name` and `hf_config`). Raises UserError, one line, for anything else.
     """
     if isinstance(value, str):
         return _from_text(value)
@@ -164,7 +164,8 @@ def _from_config_field(value: dict[Any, Any]) -> ModelSpec:
     for field in value:
         if field not in {"config", "name"}:
             raise unknown_choice("model", field, ["config", "name"])
-    spec = _from_text(_text("config", value["config"]))
+    config = value["config"]
+    spec = _from_mapping(dict(config)) if isinstance(config, Mapping) else _from_text(_text("config", config))
     return spec.model_copy(update={"name": _text("name", value.get("name", spec.name))})
 
 

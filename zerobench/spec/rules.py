@@ -15,7 +15,7 @@ from zerobench.errors import UserError
 from zerobench.spec.adapter_rules import ADAPTER_RULES
 from zerobench.spec.architecture import position_limit
 from zerobench.spec.base import Spec
-from zerobench.spec.causal_models import is_causal_model, takes_sdpa
+from zerobench.spec.causal_models import is_causal_model, takes_sdpa, unknown_rope_type
 from zerobench.spec.checkpoint_rules import CHECKPOINT_RULES
 from zerobench.spec.host_memory import host_state_bytes
 from zerobench.spec.machine import CPU_RANKS_PER_CORE
@@ -136,6 +136,13 @@ def _model_is_not_causal(s: Situation) -> str | None:
     )
 
 
+def _rope_type_is_unknown(s: Situation) -> str | None:
+    if not (unknown := unknown_rope_type(s.trial.model)):
+        return None
+    kind, known = unknown
+    return f"model {s.trial.model.name}: rope_type {kind!r} is not known to transformers; choices: {', '.join(known)}"
+
+
 def _sequence_exceeds_positions(s: Situation) -> str | None:
     limit = position_limit(s.trial.model)
     if limit is not None and s.trial.sequence_length > limit:
@@ -213,6 +220,7 @@ RULES: dict[str, Rule] = {
     **SPEED_RULES,
     **ADAPTER_RULES,
     "model_is_not_causal": _model_is_not_causal,
+    "rope_type_is_unknown": _rope_type_is_unknown,
     "offload_needs_stage_1": _offload_needs_stage_1,
     "param_offload_needs_stage_3": _param_offload_needs_stage_3,
     "nvme_needs_stage_3": _nvme_needs_stage_3,

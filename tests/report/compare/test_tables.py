@@ -61,6 +61,19 @@ def test_the_tables_of_an_upgrade_are_those_that_were_looked_at(upgraded: Compar
     assert "…" not in text
 
 
+def test_without_details_only_the_categories_of_each_peak_are_left_out(upgraded: Comparison) -> None:
+    whole, brief = ([part.title for part in comparison_parts(upgraded, details=one)] for one in (True, False))
+    assert [title for title in whole if title not in brief] == ["Memory that differs, by category"]
+
+
+def test_a_gate_says_its_worst_failure_once_and_first(upgraded: Comparison) -> None:
+    part = gate_part(judge(upgraded, parse_limits("memory:3%")))
+    said = [str(line).removeprefix("FAILED: ") for line in (*part.points, *part.warnings)]
+    assert len(said) == len(set(said))
+    growth = [float(found[1]) for line in said if (found := re.search(r"zero2: .*\(\+([0-9.]+)%\)", line))]
+    assert growth == sorted(growth, reverse=True) != []
+
+
 def test_the_markdown_of_an_upgrade_is_what_was_looked_at(upgraded: Comparison) -> None:
     gate = gate_part(judge(upgraded, parse_limits("memory:2%")))
     as_looked_at(document(TITLE, [gate, *comparison_parts(upgraded)], level=2), "compare.md")

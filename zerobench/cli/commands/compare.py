@@ -33,9 +33,14 @@ def compare(
     markdown: Annotated[
         Path | None, typer.Option("--markdown", metavar="FILE", help="Write Markdown for a pull request too.")
     ] = None,
+    details: Annotated[
+        bool, typer.Option("--details", help="Show each peak's difference by category, and its causes.")
+    ] = False,
     reports: Reports = REPORTS,
 ) -> Answer:
     """Compare two runs. Memory to the byte, speed with a significance test."""
     from zerobench.cli.compare import Request, compare_runs
 
-    return compare_runs(Request(base, new, against, fail_on=fail_on, markdown=markdown, reports=reports))
+    return compare_runs(
+        Request(base, new, against, fail_on=fail_on, markdown=markdown, reports=reports, details=details)
+    )

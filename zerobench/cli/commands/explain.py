@@ -35,6 +35,9 @@ def explain(
             help="What a predicted step would take: link=2x, network=50GB/s, host-link, host-memory, nvme, gpu=NAME.",
         ),
     ] = None,
+    details: Annotated[
+        bool, typer.Option("--details", help="Show the arithmetic of each part, ranks, traffic and limits.")
+    ] = False,
     model: Annotated[
         str | None, typer.Option(metavar="MODEL", help="For a log: the model; predicts changes that fit.")
     ] = None,
@@ -66,4 +69,4 @@ def explain(
         sequence_length=sequence_length,
         reports=reports,
     )
-    return explain(run, trial, other, reports, changes=changes, what_if=what_if, asked=asked)
+    return explain(run, trial, other, reports, changes=changes, what_if=what_if, asked=asked, details=details)

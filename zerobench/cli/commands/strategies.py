@@ -4,20 +4,30 @@
 
 from __future__ import annotations
 
+from typing import Annotated
+
 import typer
 
 from zerobench.cli.answer import Answer, answering
 
 
 @answering
-def strategies() -> Answer:
+def strategies(
+    name: Annotated[str | None, typer.Argument(metavar="[NAME]", help="Strategy or optimizer: all about it.")] = None,
+    details: Annotated[
+        bool, typer.Option("--details", help="Show needs, evidence, axes, losses and checkpoints of each.")
+    ] = False,
+) -> Answer:
     """List strategies and optimizers, and which can run here. With requirements and states."""
     from zerobench.cli import optimizers
-    from zerobench.cli.strategies import as_plain, listing
+    from zerobench.cli.strategies import as_plain, brief, listing
+    from zerobench.report.render.terminal import screen_width
     from zerobench.spec.machine import detect_machine
 
     machine = detect_machine()
+    is_brief = name is None and not details
+    text = "\n".join(brief(machine, screen_width())) if is_brief else listing(machine, name)
     return Answer(
         lambda: {"strategies": as_plain(machine), "optimizers": optimizers.as_plain()},
-        lambda: typer.echo("\n".join([*listing(machine), *optimizers.listing()])),
+        lambda: typer.echo(text),
     )

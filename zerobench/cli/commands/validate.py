@@ -25,6 +25,9 @@ def validate(
     run: Annotated[
         str | None, typer.Option("--run", metavar="RUN", help="Read an earlier run instead of running.")
     ] = None,
+    details: Annotated[
+        bool, typer.Option("--details", help="Show the errors of each phase, and every mistake by name.")
+    ] = False,
     reports: Reports = REPORTS,
     markdown: Annotated[
         Path | None, typer.Option("--markdown", metavar="FILE", help="Write the tables as Markdown too.")
@@ -42,5 +45,6 @@ def validate(
             run=run,
             reports=reports,
             markdown=markdown,
+            details=details,
         )
     )

@@ -148,6 +148,7 @@ def _judge_memory(verdict: Verdict, same: Same) -> None:
         return
     verdict.num_judged += 1
     exceeded = [change for change in same.memory if verdict.limit.is_exceeded(change)]
+    exceeded.sort(key=lambda change: change.fraction or 0.0, reverse=True)
     verdict.failures += [f"{same.label}: {memory_sentence(change)}" for change in exceeded]
 
 

@@ -8,9 +8,10 @@ from zerobench.records import Category, Place, StepKind
 from zerobench.report.explain.knobs import knobs
 from zerobench.report.explain.memory import signed_bytes, words
 from zerobench.report.explain.pair import Pair
-from zerobench.report.explain.passage import Line, Passage, phase_words
+from zerobench.report.explain.passage import Line, Passage, phase_words, says
+from zerobench.report.explain.story import gathered_again
 from zerobench.report.memory_causes import remedy
-from zerobench.report.memory_view import Instant, largest_peak
+from zerobench.report.memory_view import OPTIMIZER_STATES, Instant, largest_peak
 from zerobench.report.trials import Trial
 from zerobench.units import format_bytes
 
@@ -18,6 +19,9 @@ TITLE = "Answer"
 _MOST_CAUSES = 3
 _TELLING = 0.1
 """Of the difference, or of the peak: smaller parts are no causes worth a setting."""
+
+Causes = dict[str, tuple[Category, int]]
+"""By name: a category of it, by which its setting is found, and its bytes."""
 
 
 def pair_answer(pair: Pair) -> Passage:
@@ -28,9 +32,12 @@ def pair_answer(pair: Pair) -> Passage:
     at = 1 if more > 0 else 0
     sizes = {one.category: abs(one.more_bytes) for one in pair.found if one.more_bytes * more > 0}
     causes = _largest(sizes, abs(more))
-    mostly = ", ".join(f"{words(category)} {signed_bytes(sizes[category])}" for category in causes)
+    mostly = ", ".join(f"{name} {signed_bytes(nbytes)}" for name, (_, nbytes) in causes.items())
     said = f"{pair.names[at]} needs {format_bytes(abs(more))} more device memory than {pair.names[1 - at]}"
-    return _passage([f"{said}{f': {mostly}' if mostly else ''}.", *_ways_out(pair.trials[at], pair.peaks[at], causes)])
+    told = says(gathered_again(pair), depth=1)
+    return _passage(
+        [f"{said}{f': {mostly}' if mostly else ''}.", *_ways_out(pair.trials[at], pair.peaks[at], causes)], told
+    )
 
 
 def trial_answer(trial: Trial, label: str) -> Passage | None:
@@ -39,29 +46,35 @@ def trial_answer(trial: Trial, label: str) -> Passage | None:
     if seen is None:
         return None
     causes = _largest(seen.categories, seen.total_bytes)
-    mostly = ", ".join(f"{words(category)} {format_bytes(seen.categories[category])}" for category in causes)
+    mostly = ", ".join(f"{name} {format_bytes(nbytes)}" for name, (_, nbytes) in causes.items())
     said = (
         f"{label} needs {format_bytes(seen.total_bytes)} of device memory in {phase_words('steady', seen.phase.value)}"
     )
     return _passage([f"{said}{f': {mostly}' if mostly else ''}.", *_ways_out(trial, seen, causes)])
 
 
-def _passage(sentences: Sequence[str]) -> Passage:
+def _passage(sentences: Sequence[str], told: Sequence[Line] = ()) -> Passage:
+    """The answer, what is told of it, and settings."""
     first, *rest = sentences
-    return Passage(TITLE, [Line(first), *(Line(one, 1) for one in rest)], {"answer": first, "settings": rest})
+    return Passage(TITLE, [Line(first), *told, *says(*rest, depth=1)], {"answer": first, "settings": rest})
 
 
-def _largest(sizes: Mapping[Category, int], whole: int) -> list[Category]:
-    ranked = sorted(sizes, key=lambda category: -sizes[category])
-    return [category for category in ranked if sizes[category] >= _TELLING * whole][:_MOST_CAUSES]
+def _largest(sizes: Mapping[Category, int], whole: int) -> Causes:
+    """What is larger than a tenth of `whole`, the largest first; optimizer states are one cause."""
+    found: Causes = {}
+    for category, nbytes in sizes.items():
+        name = "optimizer states" if category in OPTIMIZER_STATES else words(category)
+        found[name] = (category, nbytes + found.get(name, (category, 0))[1])
+    ranked = sorted(found.items(), key=lambda cause: -cause[1][1])
+    return dict([cause for cause in ranked if cause[1][1] >= _TELLING * whole][:_MOST_CAUSES])
 
 
-def _ways_out(trial: Trial, seen: Instant, causes: Sequence[Category]) -> Iterator[str]:
+def _ways_out(trial: Trial, seen: Instant, causes: Causes) -> Iterator[str]:
     """For each cause the setting that makes it smaller, then the saving of the single best setting."""
-    for category in causes:
+    for name, (category, _) in causes.items():
         change = remedy(trial, category, seen.categories.get(category, 0))
         if change is not None:
-            yield f"To shrink {words(category)}: {change}."
+            yield f"To shrink {name}: {change}."
     found = knobs(trial, seen)
     if found is not None and found.effects:
         best = found.effects[0]

@@ -8,7 +8,7 @@ from typing import Any
 from zerobench.records import Category, Phase, Place, StepKind
 from zerobench.report.explain.category import Explainer
 from zerobench.report.explain.knobs import FAR, Knobs, knobs
-from zerobench.report.explain.passage import Line, Passage, phase_words, says, signed
+from zerobench.report.explain.passage import Line, Passage, heads, phase_words, says, signed
 from zerobench.report.explain.terms import CLOSE, Explained
 from zerobench.report.memory_causes import MOMENTS
 from zerobench.report.memory_difference import difference
@@ -25,6 +25,8 @@ _TELLING = 0.005
 _ODD = 0.01
 """A rank farther from the median than this is named."""
 _MOST_KNOBS = 4
+_MOST_BRIEF = 5
+"""Categories that a screen of 24 lines has room for."""
 
 
 def words(category: Category) -> str:
@@ -37,15 +39,17 @@ def peak_passage(trial: Trial) -> Passage | None:
     seen = largest_peak(trial, StepKind.STEADY, Place.DEVICE)
     if seen is None:
         return None
+    start = list(_start_up(trial, seen))
     lines = says(
         f"The steady peak of device memory is {format_bytes(seen.total_bytes)} ({seen.total_bytes:,} bytes), in "
         f"{phase_words('steady', seen.phase.value)}, on rank {seen.rank} of {trial.spec.world_size}"
         + (f", the {seen.role}." if len(roles(trial)) > 1 and seen.role != Role.WORKER else "."),
         _over_ranks(trial),
-        *_start_up(trial, seen),
+        *start,
         *_outside(trial),
     )
-    return Passage("Where the peak lies", lines, {"peak": _instant_data(seen)})
+    brief = says(*start[:1]) if _start_up_stays(trial, seen) else []
+    return Passage("Where the peak lies", lines, {"peak": _instant_data(seen)}, brief)
 
 
 def _instant_data(instant: Instant) -> dict[str, Any]:
@@ -160,9 +164,10 @@ def categories_passage(explainer: Explainer, instant: Instant, place: Place = Pl
     least = _TELLING * instant.total_bytes
     told = [one for one in found if one.seen_bytes >= least]
     lines = [line for alike in _alike(told) for line in category_lines(alike, instant.total_bytes)]
+    brief = heads(lines, _MOST_BRIEF)
     lines += _together(found[len(told) :]) + says(_balance(found, instant.total_bytes))
     key = "categories" if place is Place.DEVICE else f"{place.value}_categories"
-    return Passage(title, lines, {key: [_data(one) for one in found]})
+    return Passage(title, lines, {key: [_data(one) for one in found]}, brief)
 
 
 def _alike(found: Sequence[Explained]) -> list[list[Explained]]:
@@ -231,7 +236,9 @@ def knobs_passage(trial: Trial, seen: Instant) -> Passage:
     title = "Settings that change the steady peak most"
     if found is None:
         return Passage(title, says("No closed forms for this model or strategy."))
-    return Passage(title, [*_knob_lines(found), *says(_start_up_stays(trial, seen))], {"knobs": _knob_data(found)})
+    lines = _knob_lines(found)
+    brief = [] if abs(found.error) > FAR else lines[: min(2, len(found.effects))]
+    return Passage(title, [*lines, *says(_start_up_stays(trial, seen))], {"knobs": _knob_data(found)}, brief)
 
 
 def _start_up_stays(trial: Trial, seen: Instant) -> str | None:

@@ -12,7 +12,7 @@ from zerobench.records import Category, Place, StepKind
 from zerobench.report.explain.category import Explainer
 from zerobench.report.explain.find import Named
 from zerobench.report.explain.memory import signed_bytes, words
-from zerobench.report.explain.passage import Line, Passage, phase_words, says
+from zerobench.report.explain.passage import Line, Passage, heads, phase_words, says
 from zerobench.report.explain.specs import setting_differences
 from zerobench.report.explain.terms import Explained
 from zerobench.report.memory_causes import MOMENTS
@@ -28,7 +28,7 @@ class Pair:
     """Two trials that have a steady peak, and where it lies in each."""
 
     def __init__(self, a: Named, b: Named, peaks: tuple[Instant, Instant]) -> None:
-        self.names = (a.label, b.label)
+        self.names = _told_apart(a.label, b.label)
         self.trials = (a.trial, b.trial)
         self.peaks = peaks
         self.explainers = (Explainer(a.trial, peaks[0].rank), Explainer(b.trial, peaks[1].rank))
@@ -46,6 +46,14 @@ class Pair:
         return self.peaks[1].total_bytes - self.peaks[0].total_bytes
 
 
+def _told_apart(a: str, b: str) -> tuple[str, str]:
+    """Two names without the words that both end in: `zero2`, `zero3` of stages with the same reduce bucket."""
+    ours, theirs = a.split(), b.split()
+    while min(len(ours), len(theirs)) > 1 and ours[-1] == theirs[-1]:
+        ours, theirs = ours[:-1], theirs[:-1]
+    return " ".join(ours), " ".join(theirs)
+
+
 def pair_of(a: Named, b: Named) -> Pair | None:
     """The pair; None where one of them has no steady peak."""
     peaks = [largest_peak(one.trial, StepKind.STEADY, Place.DEVICE) for one in (a, b)]
@@ -56,7 +64,7 @@ def specs_passage(a: Named, b: Named) -> Passage:
     """The settings in which the two differ."""
     found = setting_differences(a.trial, b.trial)
     lines = says(*found) or says("No setting.")
-    return Passage(f"{a.label} and {b.label} differ in", lines, {"differ_in": found})
+    return Passage(f"{a.label} and {b.label} differ in", lines, {"differ_in": found}, heads(lines, 3))
 
 
 def memory_passage(pair: Pair) -> Passage:
@@ -68,9 +76,11 @@ def memory_passage(pair: Pair) -> Passage:
         f"({format_bytes(left.total_bytes)}).",
         _instants(pair),
     )
-    lines += [line for one, alike in merged(pair.told, _alike(pair)) for line in _difference_lines(pair, one, alike)]
-    lines += says(_rest(pair), _sum(pair), _start_up(pair))
-    return Passage("Device memory", lines, {"differences": [_data(one) for one in pair.found], "more_bytes": more})
+    told = [line for one, alike in merged(pair.told, _alike(pair)) for line in _difference_lines(pair, one, alike)]
+    start_up = says(_start_up(pair))
+    figures = {"differences": [_data(one) for one in pair.found], "more_bytes": more}
+    lines += [*told, *says(_rest(pair), _sum(pair)), *start_up]
+    return Passage("Device memory", lines, figures, [*heads(told, 4), *start_up])
 
 
 def _data(one: CategoryDifference) -> dict[str, Any]:

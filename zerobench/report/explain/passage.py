@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import textwrap
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Any
 
 from zerobench.report.column_units import plain
@@ -28,11 +28,32 @@ class Passage:
     lines: Sequence[Line]
     figures: Mapping[str, Any] = field(default_factory=dict)
     """For `--json`: bytes as integers, by name."""
+    brief: Sequence[Line] | None = None
+    """The lines without `--details`; None: all of them."""
 
 
 def says(*sentences: str | None, depth: int = 0) -> list[Line]:
     """The sentences that there are, as lines."""
     return [Line(sentence, depth) for sentence in sentences if sentence]
+
+
+def in_brief(passages: Sequence[Passage], most_rows: int, width: int = 80) -> list[Passage]:
+    """The same in short, less the last lines of it where that is more than `most_rows` on the screen."""
+    short = [one if one.brief is None else replace(one, lines=one.brief) for one in passages]
+    while as_text(short, width).count("\n") >= most_rows:
+        last = next((at for at in reversed(range(len(short))) if short[at].brief), None)
+        if last is None:
+            break
+        kept = short[last].lines[:-1]
+        short[last : last + 1] = [replace(short[last], lines=kept)] if kept else []
+    return short
+
+
+def heads(lines: Sequence[Line], most: int) -> list[Line]:
+    """The first `most` sentences, without those that say more of them, and how many there are besides."""
+    found = [line for line in lines if not line.depth]
+    more = len(found) - most
+    return found if more <= 0 else [*found[:most], Line(f"and {more} more")]
 
 
 def as_text(passages: Sequence[Passage], width: int = 80) -> str:

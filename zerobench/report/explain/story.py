@@ -8,17 +8,15 @@ what was live at the ends of the phases, and not assumed.
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator
 from dataclasses import dataclass
 
 from zerobench.records import Category, Phase, Place, RankRecord, StepKind
 from zerobench.report.ds_case import case_of
-from zerobench.report.explain.knobs import FAR, formula_peak_bytes, with_bucket
 from zerobench.report.explain.memory import signed_bytes, words
 from zerobench.report.explain.pair import Pair
 from zerobench.report.explain.passage import Passage, says
 from zerobench.report.labels import brief
-from zerobench.report.memory_causes import SMALLER_BUCKET
 from zerobench.report.memory_view import OPTIMIZER_STATES, Instant
 from zerobench.report.trials import Trial
 from zerobench.units import format_bytes
@@ -39,10 +37,10 @@ _TELLING = 0.01
 
 def story_passage(pair: Pair) -> Passage:
     """What the differences come to, in a few sentences."""
-    lines = says(_balance(pair), _gathered_again(pair), *_other_instants(pair))
+    lines = says(_balance(pair), *_other_instants(pair))
     if _buckets_matter(pair):
-        lines += says(*_held(pair), *_unfilled(pair), *_with_other_bucket(pair))
-    return Passage("Summary", lines)
+        lines += says(*_held(pair), *_unfilled(pair))
+    return Passage("Summary", lines, brief=[])
 
 
 def _balance(pair: Pair) -> str | None:
@@ -55,7 +53,7 @@ def _balance(pair: Pair) -> str | None:
     return f"{pair.names[1]} against {pair.names[0]}: {', '.join(told)}." if told else None
 
 
-def _gathered_again(pair: Pair) -> str | None:
+def gathered_again(pair: Pair) -> str | None:
     """Where parameters are divided and gathered again, so that dividing them saves little or nothing at the peak."""
     found = {one.category: one for one in pair.found}
     parameters, gathered = found.get(Category.PARAMETERS), found.get(Category.GATHERED_PARAMETERS)
@@ -181,29 +179,3 @@ def _unfilled(pair: Pair) -> Iterator[str]:
             f"{format_bytes(case.bucket_bytes)} the {case.trained:,} gradients never fill {format_bytes(spare)}."
         )
     yield from sorted(said)
-
-
-def _with_other_bucket(pair: Pair) -> Iterator[str]:
-    """By closed forms, where they give both peaks: what the two would need with a smaller reduce bucket."""
-    smaller = [with_bucket(trial) for trial in pair.trials]
-    asked = [spec or trial.spec for spec, trial in zip(smaller, pair.trials, strict=True)]
-    ranks = [peak.rank for peak in pair.peaks]
-    now = [formula_peak_bytes(trial.spec, rank) for trial, rank in zip(pair.trials, ranks, strict=True)]
-    then = [formula_peak_bytes(spec, rank) for spec, rank in zip(asked, ranks, strict=True)]
-    if all(spec is None for spec in smaller) or not _trusted(now, pair.peaks) or None in then:
-        return
-    left = (then[1] or 0) - (then[0] or 0)
-    compared = f"{format_bytes(abs(left))} {'more' if left > 0 else 'less'} than" if left else "as much as"
-    changed = [name for name, spec in zip(pair.names, smaller, strict=True) if spec is not None]
-    where = "both" if len(changed) > 1 else changed[0]
-    at_most = f"reduce_bucket_size {brief(SMALLER_BUCKET)}"
-    yield (
-        f"By closed forms, with {at_most} in {where}, {pair.names[1]} would need {format_bytes(then[1])}, {compared} "
-        f"{pair.names[0]} with {format_bytes(then[0])}."
-    )
-
-
-def _trusted(formula: Sequence[int | None], peaks: Sequence[Instant]) -> bool:
-    """Whether the closed forms give both of the peaks that were seen."""
-    pairs = zip(formula, peaks, strict=True)
-    return all(nbytes is not None and abs(nbytes / peak.total_bytes - 1) <= FAR for nbytes, peak in pairs)

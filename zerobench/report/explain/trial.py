@@ -19,7 +19,7 @@ from zerobench.report.explain.ending import ending_passage
 from zerobench.report.explain.find import Named, find_trial, named_trials
 from zerobench.report.explain.memory import categories_passage, knobs_passage, peak_passage
 from zerobench.report.explain.pair import memory_passage, pair_of, specs_passage
-from zerobench.report.explain.passage import Line, Passage, says
+from zerobench.report.explain.passage import Line, Passage, heads, says
 from zerobench.report.explain.story import story_passage
 from zerobench.report.explain.time import speed_difference, time_passage
 from zerobench.report.labels import evidence_text
@@ -55,7 +55,8 @@ def _software(a: store.Run, b: store.Run) -> list[Passage]:
     ours, theirs = (dict(one) if isinstance(one, Mapping) else {} for one in found)
     names = [name for name in dict.fromkeys([*ours, *theirs]) if ours.get(name) != theirs.get(name)]
     told = [f"{name}: {ours.get(name, 'none')} -> {theirs.get(name, 'none')}" for name in names]
-    return [Passage("Their runs differ in", says(*told))] if told else []
+    lines = says(*told)
+    return [Passage("Their runs differ in", lines, brief=heads(lines, 2))] if told else []
 
 
 def explain_trial(one: Named, known: Sequence[Named] = ()) -> list[Passage]:
@@ -85,14 +86,15 @@ def _heading(one: Named) -> Passage:
     said += [batch] if spec.knows("micro_batch_size") and spec.knows("sequence_length") else []
     said += [spec.precision.value] if spec.knows("precision") else []
     shape = ", ".join([spec.model.name, *said])
-    lines = [Line(f"{shape}; {evidence_text(spec)}, {record.status.value.replace('_', ' ')}")]
+    brief = [Line(f"{shape}; {evidence_text(spec)}, {record.status.value.replace('_', ' ')}")]
+    lines = [*brief]
     where = _where(record)
     if where:
         lines.append(Line(where))
         figures["trial"] |= {"nodes": list(record.nodes), "job": record.job}
     if not completed(one.trial):
-        return Passage(f"{one.label} ({one.trial.trial_id})", lines, figures)
-    return Passage(f"{one.label} ({one.trial.trial_id})", [*lines, *says(*record.notes)], figures)
+        return Passage(f"{one.label} ({one.trial.trial_id})", lines, figures, brief)
+    return Passage(f"{one.label} ({one.trial.trial_id})", [*lines, *says(*record.notes)], figures, brief)
 
 
 def _where(record: TrialRecord) -> str:
@@ -123,7 +125,7 @@ def explain_pair(a: Named, b: Named, software: Sequence[Passage] = ()) -> list[P
     pair = pair_of(a, b)
     if pair is None:
         return [specs_passage(a, b), *software, *_endings(a, b)]
-    found = [memory_passage(pair), story_passage(pair), speed_difference(a.trial, b.trial, pair.names)]
+    found = [memory_passage(pair), story_passage(pair), speed_difference(a, b, pair.names)]
     return [pair_answer(pair), specs_passage(a, b), *software, *found]
 
 

@@ -127,10 +127,10 @@ def prediction_pairs(trials: Iterable[Trial], judge: ParityJudge) -> Iterator[Pa
 
 def _labels(specs: Sequence[TrialSpec], run_ids: Sequence[str]) -> list[str]:
     """Short names; where several runs hold the same trial, with the run behind it."""
-    by_id = {spec.trial_id: spec for spec in specs}
-    names = dict(zip(by_id, labels(list(by_id.values())), strict=True))
-    counts = Counter(spec.trial_id for spec in specs)
+    keys = [(spec.trial_id, spec.config_hash) for spec in specs]  # runs of one script share its name, whatever it did
+    by_key = dict(zip(keys, specs, strict=True))
+    names = dict(zip(by_key, labels(list(by_key.values())), strict=True))
+    counts = Counter(keys)
     return [
-        f"{names[spec.trial_id]} @ {run_id}" if counts[spec.trial_id] > 1 else names[spec.trial_id]
-        for spec, run_id in zip(specs, run_ids, strict=True)
+        f"{names[key]} @ {run_id}" if counts[key] > 1 else names[key] for key, run_id in zip(keys, run_ids, strict=True)
     ]

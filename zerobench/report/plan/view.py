@@ -184,12 +184,7 @@ def _expected_terms(best: PlanRow | None) -> Iterator[Part]:
     if best is None or best.expected is None:
         return
     found = best.expected
-    terms = {
-        "computing": found.compute_s,
-        "exposed communication": found.exposed_communication_s,
-        "update and host overhead": found.update_s,
-    }
-    lines = [f"{name}: {format_seconds(took)} ({took / found.step_s:.0%})" for name, took in terms.items()]
+    lines = [f"{name}: {format_seconds(took)} ({took / found.step_s:.0%})" for name, took in found.parts.items()]
     granted = [f"assumed: {words}" for words in found.assumptions]
     yield Part(f"Expected step time of {plain(best.shown.label)}", points=[*lines, *granted])
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator, Sequence
+from itertools import islice
 
 from zerobench.report.column_units import MISSING
 from zerobench.report.compare.comparison import Comparison, Same, ended
@@ -21,10 +22,10 @@ _ALIKE = ("torch", "deepspeed", "transformers", "python", "CUDA of torch", "driv
 TITLE = "Memory and speed, before and after"
 
 
-def comparison_parts(comparison: Comparison) -> Iterator[Part]:
-    """All of it but the gate."""
+def comparison_parts(comparison: Comparison, *, details: bool = True) -> Iterator[Part]:
+    """All of it but the gate; without `details` less the categories of each peak."""
     yield _environment(comparison)
-    yield from memory_parts(comparison)
+    yield from islice(memory_parts(comparison), None if details else 1)
     yield from speed_parts(comparison)
     yield from _outcomes(comparison)
 
@@ -83,21 +84,21 @@ def _why(same: Same) -> str:
 
 
 def gate_part(verdicts: Sequence[Verdict]) -> Part:
-    """What each limit says."""
-    lines, warnings = [_first(verdicts)], []
+    """What each limit says; the worst failure stands once, in the first line."""
+    worst = next((verdict for verdict in verdicts if not verdict.passed), None)
+    lines, warnings = [_first(verdicts, worst)], []
     for verdict in verdicts:
         name, count = verdict.limit.written, verdict.num_judged
         lines.append(f"{name}: {_result(verdict)}, {count} {'trial' if count == 1 else 'trials'} judged")
-        warnings += [f"{name}: {line}" for line in few(verdict.failures)]
+        warnings += [f"{name}: {line}" for line in few(verdict.failures[verdict is worst :])]
         warnings += [f"{name}: not judged: {line}" for line in few(verdict.not_judged)]
     return Part("Gate", points=lines, warnings=warnings)
 
 
-def _first(verdicts: Sequence[Verdict]) -> str:
+def _first(verdicts: Sequence[Verdict], worst: Verdict | None) -> str:
     """Whether the gate passed, and where it did not, the worst that fails it."""
-    failed = [verdict for verdict in verdicts if not verdict.passed]
-    if failed:
-        return f"FAILED: {failed[0].limit.written}: {failed[0].failures[0]}"
+    if worst is not None:
+        return f"FAILED: {worst.limit.written}: {worst.failures[0]}"
     return "Passed" if all(verdict.num_judged for verdict in verdicts) else "CANNOT FIRE"
 
 

@@ -22,6 +22,7 @@ from zerobench.report.predictions.errors import (
     missed_refusals,
     under_predictions,
 )
+from zerobench.report.predictions.figures import Quantity
 from zerobench.report.predictions.predicted import Pair
 from zerobench.report.predictions.times import TimeRow, step_times
 from zerobench.report.tables.model import Column, of_part
@@ -58,6 +59,26 @@ def validation_parts(trials: Sequence[Trial], pairs: Sequence[Pair], names: Name
         yield Part("Not compared", points=left_out)
 
 
+def validation_answer(pairs: Sequence[Pair], names: Names) -> Part:
+    """Each world's errors over all phases, and how many mistakes would have cost a run: what fits a screen."""
+    rows = [row for row in error_rows(pairs) if row.when is None and row.quantity is not Quantity.LIVE]
+    columns = [
+        Column[ErrorRow]("predicted", lambda row: row.evidence.value, narrow="predicted", is_text=True),
+        Column[ErrorRow]("against", lambda row: row.against.value, narrow="against", is_text=True),
+        Column[ErrorRow]("memory", lambda row: row.place.value, narrow="memory", is_text=True),
+        *_error_columns(names),
+    ]
+    times = list(step_times(pairs))
+    counted = [_under_predictions(pairs, names), _refusals(pairs, names)] if pairs else []
+    left_out = left_out_lines(pairs, names)
+    said = [
+        *([f"Step time: {sum(row.is_inside for row in times)} of {len(times)} within their interval"] if times else []),
+        *("; ".join([part.title, *part.points[:1]]) for part in counted),
+        *([f"Not compared: {listed(left_out, most=1)}"] if left_out else []),
+    ]
+    return Part("Errors over all phases", table=Listing(columns, rows) if rows else None, points=said)
+
+
 _CAPTION = (
     "Totals of the predicted rank. median: of the absolute relative errors, |predicted - measured| / "
     "measured. over, under: worst error above and below the measurement. 0: equal to the byte."
@@ -80,11 +101,16 @@ def _overview(trials: Sequence[Trial], pairs: Sequence[Pair]) -> Part:
 
 def _errors(rows: Sequence[ErrorRow], names: Names) -> Listing[ErrorRow]:
     """A row for each quantity and phase."""
-    columns = [
+    quantity, *errors = _error_columns(names)
+    phase = Column[ErrorRow](
+        "phase", lambda row: phase_name(row.when) if row.when else "all", narrow="phase", is_text=True
+    )
+    return Listing([quantity, phase, *errors], rows)
+
+
+def _error_columns(names: Names) -> list[Column[ErrorRow]]:
+    return [
         Column[ErrorRow]("quantity", lambda row: row.quantity.value, narrow="quantity", is_text=True),
-        Column[ErrorRow](
-            "phase", lambda row: phase_name(row.when) if row.when else "all", narrow="phase", is_text=True
-        ),
         Column[ErrorRow]("cells", lambda row: str(row.errors.num_cells), narrow="cells"),
         Column[ErrorRow]("median", lambda row: show_error(row.errors.median).removeprefix("+"), narrow="median"),
         Column("over", of_part(_over, lambda found: show_error(found.error)), narrow="over"),
@@ -92,7 +118,6 @@ def _errors(rows: Sequence[ErrorRow], names: Names) -> Listing[ErrorRow]:
         Column("worst over", of_part(_over, lambda found: _name(found.pair, names)), is_text=True),
         Column("worst under", of_part(_under, lambda found: _name(found.pair, names)), is_text=True),
     ]
-    return Listing(columns, rows)
 
 
 _TIME_CAPTION = (
