@@ -109,7 +109,8 @@ def _play(folder: TrialFolder, found: Path) -> int:
         kept.setdefault(f"{step} {phase}", list(waiting))
         waiting.clear()
 
-    rows._allocators, rows.note = heard, noted  # noqa: SLF001
+    setattr(rows, "_allocators", heard)  # noqa: B010 -- in this fork alone
+    setattr(rows, "note", noted)  # noqa: B010
     status = run_trial(folder, with_room=False)
     write_whole(found, json.dumps(kept))
     return int(status)

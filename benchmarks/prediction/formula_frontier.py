@@ -38,8 +38,14 @@ FOUND = Path(__file__).with_name("formula_frontier.csv")
 CLUSTER = read_cluster(gpu=GPU, gpus="8", host_memory="2TB")
 JOBS = 2
 SEQUENCE_LENGTH = 1024
-_SHAPE = {"num_layers": 3, "hidden_size": 512, "num_heads": 8, "vocab_size": 4096}
-_LLAMA = {"family": "llama", "num_layers": 12, "hidden_size": 2048, "num_heads": 16, "vocab_size": 32000}
+_SHAPE: dict[str, object] = {"num_layers": 3, "hidden_size": 512, "num_heads": 8, "vocab_size": 4096}
+_LLAMA: dict[str, object] = {
+    "family": "llama",
+    "num_layers": 12,
+    "hidden_size": 2048,
+    "num_heads": 16,
+    "vocab_size": 32000,
+}
 MODELS: dict[str, dict[str, object]] = {
     "small-llama (3 layers of 512; vocabulary 4096)": {"name": "small-llama", "family": "llama"} | _SHAPE,
     "small-gpt2 (3 layers of 512; vocabulary 4096)": {"name": "small-gpt2", "family": "gpt2"} | _SHAPE,

@@ -4,10 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from benchmarks.prediction.simulated import gpu_trial
+from benchmarks.prediction.simulated import gpu_trial, simulate
 from zerobench.formulas import formula_record
+from zerobench.records import DeviceMemory, Phase, RankRecord, StepKind
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import Attention, Evidence, TrialSpec
+
+PASSES = (Phase.FORWARD, Phase.BACKWARD)
 
 
 def trial(family: str, stage: int, checkpoints: bool, **axes: object) -> TrialSpec:
@@ -19,6 +22,24 @@ def trial(family: str, stage: int, checkpoints: bool, **axes: object) -> TrialSp
     return gpu_trial(model, stage, 8, **given)
 
 
+def rows(rank: RankRecord) -> dict[tuple[StepKind, Phase], DeviceMemory]:
+    """By step and phase."""
+    return {(row.step, row.phase): row for row in rank.device_memory}
+
+
+CELLS = [trial("llama", 1, False), trial("gpt2", 0, True), trial("llama", 3, True), trial("gpt2", 2, False)]
+
+
+def test_in_both_steps_as_much_is_held_and_reserved_as_in_the_simulation_within_five_percent() -> None:
+    for cell, simulated in zip(CELLS, map(rows, simulate(CELLS)), strict=True):
+        by_formula = rows(formula_record(cell.model_copy(update={"evidence": Evidence.FORMULA})))
+        for step in StepKind:
+            held, wanted = (max(one[step, phase].held_bytes for phase in PASSES) for one in (by_formula, simulated))
+            assert held == pytest.approx(wanted, rel=0.05), (cell.trial_id, step)
+            reserved = (one[step, Phase.BACKWARD].peak_reserved_bytes for one in (by_formula, simulated))
+            assert next(reserved) == pytest.approx(next(reserved), rel=0.05), (cell.trial_id, step)
+
+
 def test_where_the_device_is_too_small_the_need_is_what_was_held_and_asked_for_at_the_least() -> None:
     record = formula_record(trial("llama", 1, False, micro_batch_size=4000, evidence=Evidence.FORMULA))
     assert max(row.held_bytes for row in record.device_memory) > 150 * 10**9
@@ -27,7 +48,7 @@ def test_where_the_device_is_too_small_the_need_is_what_was_held_and_asked_for_a
 
 @pytest.mark.parametrize(
     "axes",
-    [{"attention": Attention.EAGER}, {"activation_checkpointing": "ops"}, {"precision": "fp32"}],
+    [{"attention": Attention.EAGER}, {"activation_checkpointing": "ops"}, {"precision": "fp32"}, {"adapter": "lora-8"}],
     ids=lambda axes: next(iter(axes)),
 )
 def test_without_a_course_no_allocator_is_played_and_the_notes_say_what_is_missing(axes: dict[str, object]) -> None:

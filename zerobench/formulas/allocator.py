@@ -7,6 +7,7 @@ behind is what the next one finds.
 
 from __future__ import annotations
 
+import itertools
 import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
@@ -14,7 +15,7 @@ from collections.abc import Iterable, Iterator, Mapping, Sequence
 from zerobench.formulas.course import KEPT, KINDS, LEAST_BLOCKS, Course, Event, course_of
 from zerobench.formulas.deepspeed.setting import MODEL_TENSORS, Moments, Setting
 from zerobench.formulas.terms import Bytes, Held, Term
-from zerobench.memory.allocator_settings import AllocatorModel, allocator_model
+from zerobench.memory.allocator_settings import AllocatorModel, allocator_model, device_row
 from zerobench.memory.caching_allocator import OutOfMemory
 from zerobench.records import Category, DeviceMemory, Phase, StepKind
 from zerobench.spec.architecture import dimensions
@@ -22,6 +23,9 @@ from zerobench.spec.trial import Attention, CrossEntropy, Precision, TrialSpec
 
 DRAWN_ELEMENTS = 2**24
 """Initial weights that are drawn at a time."""
+
+_ON_SIDE_STREAM = {Category.GATHERED_PARAMETERS}
+"""What DeepSpeed makes on a stream of its own: blocks that the main one never gets."""
 
 _Block = tuple[Category, int, int]
 """A term's category, its bytes, and which one of equals it is."""
@@ -34,6 +38,7 @@ def kind_of(trial: TrialSpec) -> str | None:
         trial.prediction.gpu is not None
         and trial.trains_all
         and trial.zero_stage is not None
+        and trial.trains_all
         and trial.precision is not Precision.FP32
         and trial.attention is not Attention.EAGER
         and trial.cross_entropy is CrossEntropy.FULL
@@ -135,7 +140,9 @@ class _Play:
             self._hold(instant)
 
     def _start_up(self, instants: Sequence[Bytes]) -> None:
-        """The weights are drawn once the model is there, or at stage 3 a tensor at a time, in fp32."""
+        """The weights are drawn in fp32 once the model is there, or at stage 3 a tensor at a time, and there each is
+        gathered once more in the end. What an engine casts is there before what it makes of it.
+        """
         element = self._setting.case.element
         partitioned = self._setting.case.stage == 3 and self._setting.zero_init
         if not partitioned:
@@ -145,20 +152,26 @@ class _Play:
             for drawn in range(0, tensor, DRAWN_ELEMENTS):
                 self._drop([self._make(4 * min(DRAWN_ELEMENTS, tensor - drawn))])
             self._drop(whole)
-        self._hold_each(instants)
+        for instant, following in itertools.zip_longest(instants, instants[1:], fillvalue=instants[-1]):
+            self._hold(instant, following)
+        for tensor in self._setting.tensors if partitioned else ():
+            self._drop([self._make(element * tensor)])
 
-    def _hold(self, instant: Bytes) -> None:
-        """Let go of the blocks that are not in `instant`, and make those that are new in it."""
-        wanted = dict.fromkeys(_blocks(instant, self._setting))
+    def _hold(self, instant: Bytes, following: Bytes | None = None) -> None:
+        """Let go of blocks that are not in `instant`, and make those that are new in it; where `following` is given,
+        those that are not in that come first.
+        """
+        stay = set() if following is None else set(_blocks(following, self._setting))
+        wanted = dict.fromkeys(sorted(_blocks(instant, self._setting), key=stay.__contains__))
         for block in [block for block in self._held if block not in wanted]:
             self._allocator.free(self._held.pop(block))
         for block in wanted:
             if block not in self._held:
-                self._held[block] = self._make(block[1])
+                self._held[block] = self._make(block[1], stream=int(block[0] in _ON_SIDE_STREAM))
 
-    def _make(self, nbytes: int) -> int:
+    def _make(self, nbytes: int, stream: int = 0) -> int:
         self._made += 1
-        self._allocator.malloc(self._made, nbytes)
+        self._allocator.malloc(self._made, nbytes, stream)
         return self._made
 
     def _drop(self, keys: list[int]) -> None:
@@ -166,22 +179,8 @@ class _Play:
             self._allocator.free(key)
 
     def _note(self, step: StepKind, phase: Phase) -> None:
-        allocator = self._allocator
-        self.rows.append(
-            DeviceMemory(
-                step=step,
-                phase=phase,
-                allocated_bytes=allocator.allocated_bytes,
-                peak_allocated_bytes=allocator.peak_allocated_bytes,
-                reserved_bytes=allocator.reserved_bytes,
-                peak_reserved_bytes=allocator.peak_reserved_bytes,
-                alloc_retries=allocator.alloc_retries,
-                nvml_used_bytes=None,
-                nvml_process_bytes=None,
-                peak_occupied_bytes=allocator.peak_occupied_bytes,
-            )
-        )
-        allocator.reset_peaks()
+        self.rows.append(device_row(self._allocator, step, phase))
+        self._allocator.reset_peaks()
 
 
 def _keeps(trial: TrialSpec) -> bool:

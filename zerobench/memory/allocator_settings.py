@@ -12,6 +12,7 @@ from collections.abc import Mapping
 
 from zerobench.memory.caching_allocator import CachingAllocator
 from zerobench.memory.expandable_segments import ExpandableAllocator
+from zerobench.records import DeviceMemory, Phase, StepKind
 
 VARIABLES = ("PYTORCH_ALLOC_CONF", "PYTORCH_CUDA_ALLOC_CONF")
 _EXPANDABLE = "expandable_segments"
@@ -54,3 +55,19 @@ def settings_notes(environ: Mapping[str, str]) -> list[str]:
             "reserved memory may differ (evidence emulated obeys it)"
         )
     return notes
+
+
+def device_row(allocator: AllocatorModel, step: StepKind, phase: Phase) -> DeviceMemory:
+    """What the model says at the end of a phase, as a GPU's allocator would."""
+    return DeviceMemory(
+        step=step,
+        phase=phase,
+        allocated_bytes=allocator.allocated_bytes,
+        peak_allocated_bytes=allocator.peak_allocated_bytes,
+        reserved_bytes=allocator.reserved_bytes,
+        peak_reserved_bytes=allocator.peak_reserved_bytes,
+        alloc_retries=allocator.alloc_retries,
+        nvml_used_bytes=None,
+        nvml_process_bytes=None,
+        peak_occupied_bytes=allocator.peak_occupied_bytes,
+    )

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import os
 
-from zerobench.memory.allocator_settings import AllocatorModel, allocator_model
+from zerobench.memory.allocator_settings import AllocatorModel, allocator_model, device_row
 from zerobench.memory.caching_allocator import OutOfMemory
 from zerobench.memory.cuda import AllocatorTotals
 from zerobench.memory.recorder import DeviceRows, RowKey
@@ -21,21 +21,7 @@ class _Play(DeviceRows):
 
     def note(self, step: StepKind, phase: Phase, peak_occupied_bytes: int | None = None) -> None:  # noqa: ARG002 -- as promised
         """Keep the allocator's figures."""
-        allocator = self.allocator
-        self.keep(
-            DeviceMemory(
-                step=step,
-                phase=phase,
-                allocated_bytes=allocator.allocated_bytes,
-                peak_allocated_bytes=allocator.peak_allocated_bytes,
-                reserved_bytes=allocator.reserved_bytes,
-                peak_reserved_bytes=allocator.peak_reserved_bytes,
-                alloc_retries=allocator.alloc_retries,
-                nvml_used_bytes=None,
-                nvml_process_bytes=None,
-                peak_occupied_bytes=allocator.peak_occupied_bytes,
-            )
-        )
+        self.keep(device_row(self.allocator, step, phase))
 
 
 class SimulatedRows(DeviceRows):
