@@ -11,6 +11,7 @@ import os
 import sys
 import time
 from collections.abc import Callable
+from importlib import import_module
 from pathlib import Path
 from typing import Any
 
@@ -85,6 +86,7 @@ def main(way: str, checkpoint: Path, marks: Path) -> None:
     torch.set_num_threads(1)
     torch_backend.build_shm_op = lambda: None  # its own all-reduce in shared memory would have to be compiled
     deepspeed.init_distributed("gloo", verbose=False)
+    import_module("transformers.models.llama.modeling_llama")  # 100 MiB a rank, and nothing of the checkpoint
     _wait(marks, rank, "begun", "begin")
     model = load(checkpoint)
     dist.barrier()

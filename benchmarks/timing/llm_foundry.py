@@ -355,7 +355,7 @@ def held_inside(judged: Sequence[Row], by_kind: Callable[[str], Rates]) -> float
     """The share of rows that lie within the interval that is said to hold eight of ten."""
     inside = 0
     for row in judged:
-        said = expected(predicted_s(row, by_kind(row.kind)), 0.0, 0.0, kind_rates(row.kind).spread, {})
+        said = expected((predicted_s(row, by_kind(row.kind)), 0.0, 0.0), kind_rates(row.kind).spread, {})
         inside += said.low_s <= row.step_s <= said.high_s
     return inside / len(judged)
 

@@ -2,12 +2,14 @@
 
 from __future__ import annotations
 
+import re
 from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
 from zerobench.cli.emulate import as_plain, exit_code, in_width, lines
+from zerobench.emulate.drafts import Draft
 from zerobench.emulate.emulation import Emulation
 from zerobench.emulate.figures import Try, Verdict, rank_fit
 from zerobench.emulate.part import Account, End, Refusal
@@ -15,6 +17,8 @@ from zerobench.emulate.request import Request
 from zerobench.folder import RunFolder
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, Standing, Status, StepKind
 from zerobench.spec.cluster import read_cluster
+from zerobench.spec.presets import resolve_model
+from zerobench.spec.trial import OwnScript, TrialSpec
 
 GIB = 1 << 30
 HAS = 150_754_820_096
@@ -100,6 +104,22 @@ def test_what_fits_is_said_with_what_is_left_and_by_category():
     assert "  outside torch (context, NCCL): 1.00 GiB; NVML total 101.00 GiB" in told
     assert "Emulated: no values are computed; ignore losses, norms and times." in told
     assert exit_code(made) == 0
+
+
+def test_a_change_is_told_with_what_it_costs_where_a_tracker_saw_the_work():
+    before = Draft(("train.py", "ds.json"), {"train_micro_batch_size_per_gpu": 4}, 1)
+    after = before.with_ds({"train_micro_batch_size_per_gpu": 1, "gradient_accumulation_steps": 4})
+    tries = (Try(("micro batch 1 instead of 4",), account(reserved=70), drafts=(before, after)),)
+    made = emulation(refused(), needed=account(reserved=160), tries=tries)
+    unknown = list(lines(made))
+    made.trial = TrialSpec(
+        model=resolve_model("llama-7b"), strategy="zero1", micro_batch_size=4, own=OwnScript(name="train")
+    )
+    [told] = set(lines(made)) - set(unknown)
+    assert re.fullmatch(r"  micro batch 1 instead of 4: fits, 71.00 GiB of each GPU, \d+ % slower", told)
+    [plain] = as_plain(made)["tries"]
+    assert 0.01 < plain["expected_slower"] < 1.0
+    assert told.removesuffix(f", {plain['expected_slower']:.0%} slower".replace("%", " %")) in unknown
 
 
 def test_what_does_not_fit_is_said_with_what_it_needs_and_what_was_held():

@@ -64,6 +64,17 @@ def test_what_fails_is_told_and_the_fastest_of_the_others_is_written(call: Call,
     )
 
 
+def test_json_has_what_the_training_takes_with_each_configuration_that_is_shown(call: Call) -> None:
+    code, out, _ = call(*TUNE, "--tokens", "1B", "--price", "2", "--json")
+    assert code == 0
+    said = json.loads(out)
+    best = {one["configuration"]: one for one in said["configurations"]}[said["best"]]
+    low, middle, high = (best["training"][end] for end in ("low", "expected", "high"))
+    assert middle["gpu_hours"] == pytest.approx(1e9 / best["tokens_per_s"] * 2 / 3600)
+    assert low["cost"] < middle["cost"] == 2 * middle["gpu_hours"] < high["cost"]
+    assert middle["most_energy_kwh"] > 0
+
+
 def test_without_it_nothing_is_measured(call: Call, bench: Bench) -> None:
     bench.fails = lambda trial: pytest.fail(f"{trial.trial_id} was run")
     code, out, _ = call(*TUNE)

@@ -45,6 +45,20 @@ def test_a_modules_gradients_accumulated_ones_among_them_and_buffers_are_walked(
     assert sum(item.category is Category.PARAMETERS for item in found.values()) == 2
 
 
+def test_what_codes_are_scaled_by_is_walked_with_the_matrix_or_its_parameter():
+    def quantised(nested):
+        scales = {"absmax": torch.zeros(4), "code": torch.zeros(16), "offset": torch.zeros(()) if nested else None}
+        return SimpleNamespace(**scales, state2=quantised(nested=False) if nested else None)
+
+    module: Any = torch.nn.Sequential(torch.nn.Linear(2, 2, bias=False), torch.nn.Linear(2, 2, bias=False))
+    module[0].quant_state = quantised(nested=True)
+    module[1].weight.SCB = torch.zeros(2)
+    held = [one.tensor.numel() for one in walk_module(module) if one.category is Category.MODEL_BUFFERS]
+    assert sorted(held) == [1, 2, 4, 4, 16, 16]
+    module[1].weight.quant_state = quantised(nested=False)
+    assert sum(one.category is Category.MODEL_BUFFERS for one in walk_module(module)) == 8
+
+
 def partitioned(*, persists: bool, numel: int) -> torch.nn.Module:
     """A parameter as stage 3 leaves it: a part in ds_tensor, hpZ's second part, and of its data `numel` of 8."""
     module = torch.nn.Module()

@@ -10,19 +10,26 @@ import pytest
 
 from tests.report.sample_run import (
     GPU,
+    RUN_ID,
     SampleTrial,
     completed_trial,
     cpu_trials,
     sample_trials,
     spec,
+    trial_record,
     write_run,
 )
+from tests.timing.predicted_trials import expected, gpu, links, predicted
 from zerobench.errors import UserError
-from zerobench.records import ContextMemory, RankRecord
+from zerobench.records import ContextMemory, RankRecord, StepTime
 from zerobench.report.calibrate import calibration_of, write_calibration
+from zerobench.report.figures.predicted_speed import usual_cluster
+from zerobench.report.step_time.bound import step_bound
+from zerobench.report.step_time.expected import uncalibrated_step
 from zerobench.spec.overheads import Spread, load_calibration, overhead_of
-from zerobench.spec.trial import TrialSpec
+from zerobench.spec.trial import Evidence, PredictionSpec, TrialSpec
 from zerobench.store import load_run
+from zerobench.timing.step import Expected
 
 MIB, GIB = 2**20, 2**30
 
@@ -130,3 +137,65 @@ def test_a_place_that_cannot_be_written_is_named(tmp_path: Path) -> None:
     folder = write_run(tmp_path / "run", sample_trials()[:1], samples=False)
     with pytest.raises(UserError, match=r"--out: .*No such file or directory"):
         write_calibration(folder.path, tmp_path / "none" / "out.yaml")
+
+
+CHIP = "B200 SXM"
+"""Of which no published run was fitted."""
+
+
+def timed(times: float, **axes: Any) -> SampleTrial:
+    """As measured on such GPUs, in steps so many times as long as the shipped rates say."""
+    trial = predicted(CHIP, **axes)
+    found = uncalibrated_step(trial, gpu(CHIP), usual_cluster(trial.spec, gpu(CHIP)).links)
+    assert found is not None
+    asked = trial.spec.model_copy(update={"evidence": Evidence.MEASURED, "prediction": PredictionSpec()})
+    took = [StepTime(step_s=times * found.step_s, forward_s=None, backward_s=None, optimizer_s=None)] * 3
+    known = {"device_type": "cuda", "device_name": CHIP, "trial_id": asked.trial_id, "step_times": took}
+    return SampleTrial(asked, trial_record(asked), [trial.ranks[0].model_copy(update=known)])
+
+
+def calibrate(folder: Path, monkeypatch: pytest.MonkeyPatch, *trials: SampleTrial) -> None:
+    """From now on, predictions use the run of these trials."""
+    file = folder / f"calibration-{len(trials)}.yaml"
+    write_calibration(write_run(folder / f"run-{len(trials)}", trials, samples=False).path, file)
+    monkeypatch.setenv("ZEROBENCH_CALIBRATION", str(file))
+
+
+def test_measured_steps_set_the_expected_ones_right_and_make_their_interval_narrower(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked, offloaded = {"micro_batch_size": 4}, {"offload_optimizer": "cpu", "optimizer": "cpu_adam"}
+    shipped, moved = (expected(predicted(CHIP, **axes), CHIP) for axes in (asked, offloaded))
+    calibrate(tmp_path, monkeypatch, timed(1.3))
+    once = expected(predicted(CHIP, **asked), CHIP)
+    calibrate(tmp_path, monkeypatch, *(timed(times, micro_batch_size=size) for size, times in ((1, 1.29), (2, 1.31))))
+    twice, there = (expected(predicted(CHIP, **axes), CHIP) for axes in (asked, offloaded))
+    assert once.step_s == pytest.approx(1.3 * shipped.step_s, rel=1e-3)
+    assert sum(twice.parts.values()) == pytest.approx(twice.step_s) == pytest.approx(1.3 * shipped.step_s, rel=1e-3)
+    widths = [found.high_s / found.low_s for found in (shipped, once, twice)]
+    assert widths == sorted(widths, reverse=True)
+    assert widths[1] < 1.2 < widths[0]
+    assert [words for words in twice.assumptions if RUN_ID in words] == list(twice.assumptions)
+    assert any("CPUAdam" in words for words in there.assumptions), "no trial of the run offloads"
+    assert twice.high_s / twice.low_s < there.high_s / there.low_s < moved.high_s / moved.low_s
+    assert expected(predicted("H100 SXM")).step_s == uncalibrated("H100 SXM").step_s, "another GPU"
+
+
+def uncalibrated(name: str) -> Expected:
+    found = uncalibrated_step(predicted(name), gpu(name), links(name))
+    assert found is not None
+    return found
+
+
+def test_trials_that_differ_leave_the_interval_wide(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calibrate(tmp_path, monkeypatch, timed(0.9), timed(2.0, micro_batch_size=2))
+    found = expected(predicted(CHIP), CHIP)
+    assert found.high_s / found.low_s > 2.0 / 0.9
+
+
+def test_no_calibration_makes_a_step_shorter_than_its_bound(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    calibrate(tmp_path, monkeypatch, timed(0.01))
+    trial, at = predicted(CHIP, micro_batch_size=8), links(CHIP)
+    bound = step_bound(trial, gpu(CHIP), at)
+    assert bound is not None
+    assert expected(trial, CHIP).step_s == pytest.approx(bound.step_s)

@@ -232,6 +232,28 @@ def test_ranks_gone_without_record_or_death_are_told_by_the_launchers_exit_statu
     assert failure.message == f"no record from rank 1: the first to end {words}"
 
 
+def test_of_many_ranks_without_a_record_the_first_eight_are_named() -> None:
+    failure = classify(Ending(10, exit_code=1, first_rank_exit=1, progress=BOTH))[1]
+    assert failure is not None
+    assert failure.message == "no record from rank 0, 1, 2, 3, 4, 5, 6, 7: the first to end exited with 1"
+
+
+@pytest.mark.parametrize(("deaths", "rank"), [((), 0), ((RankDeath(0, 9.0, -signal.SIGTERM),), 1)])
+def test_the_kernels_word_is_about_the_first_rank_whose_end_nobody_saw(
+    deaths: tuple[RankDeath, ...], rank: int
+) -> None:
+    failure = classify(Ending(2, exit_code=0, progress=BOTH, deaths=deaths, oom=KILLED_ELSEWHERE))[1]
+    assert failure is not None
+    assert failure.rank == rank
+
+
+def test_without_a_killed_peer_a_crash_is_dated_when_it_was_written() -> None:
+    records = [rank_record(0, Status.CRASH, "first"), rank_record(1, Status.OUT_OF_DEVICE_MEMORY, "second")]
+    failure = classify(Ending(2, exit_code=1, records=records, written_at_s={0: 10.0, 1: 10.5}))[1]
+    assert failure is not None
+    assert failure.rank == 0
+
+
 def test_a_rank_that_the_launcher_ended_is_not_the_cause() -> None:
     deaths = [RankDeath(0, 9.0, -signal.SIGTERM), RankDeath(1, 10.0, 3)]
     failure = classify(Ending(2, exit_code=3, deaths=deaths, progress=BOTH))[1]

@@ -7,7 +7,7 @@ from pathlib import Path
 
 from tests.report.plan.run import predicted_rank
 from zerobench.folder import RunFolder, write_whole
-from zerobench.records import Status, TrialRecord
+from zerobench.records import Failure, Status, TrialRecord
 from zerobench.run.observer import Observer
 from zerobench.run.runner import RunResult
 from zerobench.run.setup import lay_out, resolved_configs
@@ -32,15 +32,18 @@ def run_made(run: RunFolder) -> RunFolder:
     return run
 
 
-def complete(run: RunFolder, trial: TrialSpec) -> None:
-    """Leave the records of a trial that completed."""
+def complete(run: RunFolder, trial: TrialSpec, refused: Failure | None = None) -> None:
+    """Leave the records of a trial that completed, or of one that was `refused` memory and played again with room."""
     folder = run.trial(trial.trial_id)
-    write_whole(folder.rank_record(0), predicted_rank(trial).model_dump_json())
+    status = Status.COMPLETED if refused is None else Status.OUT_OF_DEVICE_MEMORY
+    rank = predicted_rank(trial).model_copy(update={"status": status, "failure": refused})
+    write_whole(folder.rank_record(0), rank.model_dump_json())
     record = TrialRecord(
         run_id=run.run_id,
         trial_id=trial.trial_id,
         config_hash=trial.config_hash,
-        status=Status.COMPLETED,
+        status=status,
+        failure=refused,
         ranks_expected=1,
         ranks_reported=1,
     )

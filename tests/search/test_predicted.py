@@ -3,14 +3,17 @@
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
+from dataclasses import replace
 from pathlib import Path
 
 import pytest
 
+from tests.report.plan.run import predicted_rank
 from tests.search.by_arithmetic import complete, predict_by_arithmetic, run_made
 from tests.tools.no_emulator import no_emulator  # noqa: F401 -- a fixture
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
+from zerobench.records import Failure
 from zerobench.report.plan.view import plan_row
 from zerobench.report.render.layout import Shown
 from zerobench.run.observer import Observer
@@ -43,6 +46,33 @@ def test_what_a_frontier_names_fits_and_what_it_calls_too_large_does_not(
             row = plan_row(Shown(trial, key, None), asked.cluster)
             assert row.has_room is has_room
     assert [row.row is not None for row in frontier_rows(asked, found)] == [True] * len(found.frontiers)
+
+
+@pytest.mark.parametrize("told", [True, False], ids=["needed", "nothing"])
+def test_a_try_that_was_refused_leads_the_search_as_one_that_completed_where_it_says_what_it_needs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, told: bool
+) -> None:
+    asked, axis = read_plan(replace(REQUEST, micro_batch="400")), frontier_axis("micro-batch")  # it begins too large
+    monkeypatch.setattr(predicted, "predict", predict_by_arithmetic)
+    plain = plan_frontiers(asked, axis, tmp_path / "plain", Observer())
+
+    def refuses(
+        planned: Sequence[PlannedTrial], name: str, sweep: Mapping[str, object], reports: Path, _: Observer
+    ) -> RunResult:
+        run = run_made(RunFolder(reports / name))
+        lay_out(run, planned, resolved_configs(planned), sweep, {})
+        for item in planned:
+            needed = max(row.held_bytes for row in predicted_rank(item.trial).device_memory)
+            is_refused = needed > asked.cluster.device_memory_bytes
+            failure = Failure(message="refused", bytes_needed=needed if told else None)
+            complete(run, item.trial, failure if is_refused else None)
+        return RunResult(run)
+
+    monkeypatch.setattr(predicted, "predict", refuses)
+    found = plan_frontiers(asked, axis, tmp_path / "refused", Observer())
+    more = len(found.trials) - len(plain.trials)
+    assert more == 0 if told else more > 0
+    assert [one.largest for one in found.frontiers.values()] == [one.largest for one in plain.frontiers.values()]
 
 
 def predicts_without(

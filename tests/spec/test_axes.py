@@ -9,7 +9,19 @@ from tests.spec.axis_samples import pair
 from zerobench.errors import UserError
 from zerobench.report.frames.schema import KEYS
 from zerobench.spec import sweep
-from zerobench.spec.axes import AXES, DEFAULTS, HOW, KEY_COLUMNS, LABELS, LAYOUT, OF_SOME, ROWS, help_lines, read_axis
+from zerobench.spec.axes import (
+    AXES,
+    DEFAULTS,
+    HOW,
+    KEY_COLUMNS,
+    LABELS,
+    LAYOUT,
+    OF_SOME,
+    ROWS,
+    SPEED,
+    help_lines,
+    read_axis,
+)
 from zerobench.spec.axis import Axis
 from zerobench.spec.engine_axes import ENGINE_AXES
 from zerobench.spec.model import ModelSpec
@@ -114,3 +126,20 @@ def test_a_word_that_is_no_axis_is_refused_with_the_nearest_and_all() -> None:
 
 def test_evidence_and_what_a_prediction_is_for_say_how_figures_are_come_by() -> None:
     assert set(HOW) == OF_PREDICTION | {"evidence"}
+
+
+def test_what_only_some_names_and_tables_say_of_an_axis_is_declared_in_its_row() -> None:
+    assert "global_batch_size" not in {column.name for column in KEY_COLUMNS}  # it follows from others
+    assert SPEED == ("activation_checkpointing", "attention", "cross_entropy", "compile", "threads_per_rank")
+    data = LABELS["data"]
+    assert not data.in_sentences
+    assert data.short(TRIAL) == data.sentence(TRIAL) == "synthetic data"
+
+
+@pytest.mark.parametrize(("asked", "shown"), [("ops", "ops"), ("every-2", "every-2"), (True, None), (False, None)])
+def test_which_part_is_checkpointed_is_told_where_it_is_a_part(asked: str | bool, shown: str | None) -> None:
+    trial = TRIAL.model_copy(update={"activation_checkpointing": asked})
+    columns = {column.name: column for column in AXES["activation_checkpointing"].columns}
+    told = columns["selective_checkpointing"].value
+    assert told is not None
+    assert told(trial) == shown

@@ -122,3 +122,9 @@ def test_states_and_temporaries_are_sums_over_the_tensors_of_the_update() -> Non
     assert temporaries.nbytes([10, 5], on_gpu=True) == 60
     assert temporaries.nbytes([10, 5], on_gpu=False) == 80
     assert temporaries.nbytes([], on_gpu=False) == 0
+
+
+def test_an_optimizer_is_known_by_deepspeeds_class_and_by_torchs_where_that_has_none() -> None:
+    assert OPTIMIZERS[Optimizer.CPU_ADAM].class_name == "DeepSpeedCPUAdam"
+    assert OPTIMIZERS[Optimizer.FUSED_ADAMW].class_name == "FusedAdam"
+    assert OPTIMIZERS[Optimizer.SGD].class_name == "SGD"

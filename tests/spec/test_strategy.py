@@ -18,6 +18,11 @@ def test_single_is_the_one_reference_and_needs_no_deepspeed():
     assert not strategy_info("single").uses_deepspeed
 
 
+def test_deepspeed_has_the_zero_stages_and_is_asked_for_nothing_else() -> None:
+    ours = {name for name, info in STRATEGIES.items() if info.uses_deepspeed}
+    assert ours == {"zero0", "zero1", "zero2", "zero3"}
+
+
 @pytest.mark.parametrize("name", list(STRATEGIES))
 def test_the_registry_and_the_trial_agree_on_the_stage(name: str):
     trial = TrialSpec(model=resolve_model("llama-10m"), strategy=name)

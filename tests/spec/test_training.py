@@ -6,13 +6,23 @@ import pytest
 
 from zerobench.errors import UserError
 from zerobench.spec.hardware import find_gpu
+from zerobench.spec.presets import resolve_model
 from zerobench.spec.training import Training, most_energy_kwh, read_training
+from zerobench.spec.trial import TrialSpec
 
 
 def test_days_are_steps_times_their_length_and_gpu_hours_are_days_on_all_gpus():
-    training = Training(300e9)
-    assert training.days(0.5, 4_000_000) == pytest.approx(75_000 * 0.5 / 86_400)
-    assert training.gpu_hours(0.5, 4_000_000, 64) == pytest.approx(75_000 * 0.5 / 3600 * 64)
+    spec = TrialSpec(
+        model=resolve_model("llama-7b"),
+        strategy="zero3",
+        gpus_per_node=8,
+        num_nodes=8,
+        micro_batch_size=2,
+        sequence_length=4096,
+    )
+    training = Training(75_000.0 * spec.global_batch_tokens)
+    assert training.days(0.5, spec) == pytest.approx(75_000 * 0.5 / 86_400)
+    assert training.gpu_hours(0.5, spec) == pytest.approx(75_000 * 0.5 / 3600 * 64)
 
 
 def test_cost_is_gpu_hours_times_price_and_unknown_without_one():

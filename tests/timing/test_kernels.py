@@ -131,7 +131,7 @@ def test_a_ring_passes_on_once_for_each_other_rank_and_a_tree_is_taken_where_it_
 
 
 def test_an_interval_is_even_on_both_sides_and_grows_with_what_is_assumed() -> None:
-    sure, unsure = expected(1.0, 0.5, 0.5, 0.05, {}), expected(1.0, 0.5, 0.5, 0.05, {"a guess": 0.3})
+    sure, unsure = expected((1.0, 0.5, 0.5), 0.05, {}), expected((1.0, 0.5, 0.5), 0.05, {"a guess": 0.3})
     assert sure.step_s == unsure.step_s == 2.0
     assert sure.step_s / sure.low_s == pytest.approx(sure.high_s / sure.step_s)
     assert unsure.low_s < sure.low_s < sure.high_s < unsure.high_s

@@ -11,7 +11,7 @@ import pytest
 from tests.report.sample_run import SampleTrial
 from tests.timing.predicted_trials import expected, gpu, links, predicted
 from zerobench.report.step_time.bound import step_bound
-from zerobench.report.step_time.expected import expected_step
+from zerobench.report.step_time.expected import expected_step, why_no_time
 from zerobench.spec.presets import resolve_model
 from zerobench.timing.step import Expected
 
@@ -105,13 +105,45 @@ def test_offload_and_other_chips_make_the_interval_wider_and_are_named() -> None
     assert any("L40S" in words for words in there.assumptions)
 
 
+def _tensor(**axes: Any) -> SampleTrial:
+    return predicted(strategy="tensor", **axes)
+
+
+def test_more_ranks_never_raise_the_efficiency_of_cut_matrices() -> None:
+    """Of the passes: the update is divided too, and belongs to more tokens. Each rank has less to do within a node."""
+    ranks = (1, 2, 4, 8)
+    passes = []
+    for count in ranks:
+        trial = _tensor(gpus_per_node=count)
+        found = expected(trial)
+        passes.append((found.compute_s + found.exposed_communication_s) / trial.spec.global_batch_tokens)
+    assert passes == sorted(passes, reverse=True)
+    on_all = [count * seconds for count, seconds in zip(ranks, passes, strict=True)]
+    assert on_all == sorted(on_all)
+
+
+def test_cut_matrices_keep_to_the_bound_their_links_and_checkpointing() -> None:
+    for axes in ({}, {"num_nodes": 2}, {"micro_batch_size": 8}, {"sequence_length": 512}):
+        trial, at = _tensor(**axes), links()
+        found, bound = expected(trial, at=at), step_bound(trial, gpu(), at)
+        assert bound is not None
+        assert found.low_s > (bound.step_s or 0.0) > 0.0
+        fast = at.model_copy(update={"link_gb_per_s": 2 * (at.link_gb_per_s or 0.0), "network_gb_per_s": 100.0})
+        assert expected(trial, at=fast).step_s < found.step_s
+        assert expected(_tensor(**axes, activation_checkpointing=True)).step_s > found.step_s
+
+
 @pytest.mark.parametrize(
-    "axes",
+    ("axes", "words"),
     [
-        {"attention": "eager"},
-        {"precision": "fp32"},
-        {"strategy": "fsdp", "compile": "blocks"},
+        ({"attention": "eager"}, "attention eager"),
+        ({"precision": "fp32"}, "precision fp32"),
+        ({"strategy": "fsdp", "compile": "blocks"}, "compile blocks"),
+        ({"strategy": "zero1", "ds_config": {"tensor_parallel.autotp_size": 2}}, "autotp_size"),
     ],
 )
-def test_no_time_is_given_for_work_that_the_model_does_not_know(axes: dict[str, Any]) -> None:
+def test_no_time_is_given_for_work_that_the_model_does_not_know_and_it_says_why(
+    axes: dict[str, Any], words: str
+) -> None:
     assert expected_step(predicted(**axes), gpu(), links()) is None
+    assert words in why_no_time(predicted(**axes), gpu())

@@ -10,4 +10,4 @@ from zerobench.worker import simulator
 
 __all__ = ["pytest", "torch"]
 
-simulator._import_everything(Evidence.SIMULATED)
+simulator.import_everything(Evidence.SIMULATED)

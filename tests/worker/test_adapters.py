@@ -9,11 +9,13 @@ import pytest
 
 from tests.report.sample_run import SampleTrial, trial_record
 from tests.worker.real_ranks import Ranks, RunTrial, Tiny, trials_in_forks
+from zerobench.formulas import formula_record
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
 from zerobench.report.explain.category import Explainer
 from zerobench.report.memory_causes import MOMENTS
 from zerobench.report.memory_view import end_instant
 from zerobench.spec.flops import FROZEN_FORMULA
+from zerobench.spec.trial import Evidence
 
 HIDDEN, INNER, LAYERS, RANK = 64, 128, 2, 8
 LLAMA: dict[str, Any] = {"model_type": "llama", "hidden_size": HIDDEN, "intermediate_size": INNER, "vocab_size": 512}
@@ -143,6 +145,37 @@ def test_other_worlds_have_the_same_peak(ran: RunTrial, work: dict[str, Any], st
             for rank in (measured, other)
         )
         assert ours == pytest.approx(theirs, rel=0.01)
+
+
+STAYS = (*MOMENTS, Category.PARAMETERS, Category.MASTER_WEIGHTS, Category.GRADIENTS, Category.REDUCE_BUFFERS)
+
+
+@pytest.mark.parametrize(
+    ("strategy", "fields"),
+    [
+        *((strategy, {}) for strategy in ("single", *EVERY_STRATEGY)),
+        *((strategy, {"evidence": "simulated", "precision": "bf16"}) for strategy in ("zero2", "zero3")),
+    ],
+)
+def test_closed_forms_of_adapters_say_what_a_rank_holds(ran: RunTrial, strategy: str, fields: dict[str, Any]) -> None:
+    asked = alone(**LORA) if strategy == "single" else spec(strategy=strategy, **LORA, **fields)
+    rank, formula = ran(asked)[0], formula_record(asked.model_copy(update={"evidence": Evidence.FORMULA}))
+    assert rank.parameters is not None
+    assert formula.parameters is not None
+    assert (formula.parameters.total, formula.parameters.trainable) == (rank.parameters.total, TRAINED)
+    assert formula.flops_per_step == pytest.approx(rank.flops_per_step, rel=1e-3)
+    for phase in (Phase.FORWARD, Phase.BACKWARD, Phase.STEP):
+        for category in (*STAYS, *[Category.ACTIVATIONS] * (phase is Phase.FORWARD)):
+            theirs, ours = (
+                sum(row.live_bytes for row in rows(one, category) if row.phase is phase) for one in (rank, formula)
+            )
+            assert ours == pytest.approx(theirs, rel=0.005, abs=4), (phase, category)  # a norm
+        if strategy in {"single", "ddp", "zero0", "zero1"}:  # at such a size temporaries are the others' peak
+            theirs, ours = (
+                next(row for row in rows(one, Category.TOTAL) if row.phase is phase).at_peak_bytes or 0
+                for one in (rank, formula)
+            )
+            assert ours == pytest.approx(theirs, rel=0.01), phase
 
 
 @pytest.mark.parametrize("work", [LORA, LOWER, LORA | {"cross_entropy": "chunked"}], ids=["lora", "frozen", "chunked"])

@@ -17,8 +17,10 @@ from zerobench.emulate.figures import Peak, RankFit, Try, Verdict
 from zerobench.emulate.part import End, Refusal
 from zerobench.emulate.request import Request
 from zerobench.records import Category, StepKind
+from zerobench.report.changes import slower_text
 from zerobench.report.render.terminal import screen_width
 from zerobench.report.standing import standing_lines
+from zerobench.search.tried import tried_slower
 from zerobench.units import format_bytes
 
 FITS = 0
@@ -63,7 +65,7 @@ def lines(made: Emulation) -> Iterator[str]:
         yield from _rank(one)
         yield ""
     yield from _host(verdict)
-    yield from _tries(verdict)
+    yield from _tries(made)
     yield f"{NO_VALUES[0].upper()}{NO_VALUES[1:]}."
     yield ""
     yield from _answer(made)
@@ -188,7 +190,8 @@ def _judged(verdict: Verdict) -> str:
     return "fits" if over <= 0 else f"does not fit, {_gib(over)} too much"
 
 
-def _tries(verdict: Verdict) -> Iterator[str]:
+def _tries(made: Emulation) -> Iterator[str]:
+    verdict = made.verdict
     if verdict.not_tried is not None:
         yield ""
         yield f"No changes tried: {verdict.not_tried}."
@@ -196,7 +199,16 @@ def _tries(verdict: Verdict) -> Iterator[str]:
         yield ""
         yield "Changes, each emulated:"
         for one in verdict.tries:
-            yield f"  {', '.join(one.changes)}: {_came_of(one)}"
+            slower = _slower(made, one) if one.fits else None
+            cost = "" if slower is None else f", {slower_text(slower)}"
+            yield f"  {', '.join(one.changes)}: {_came_of(one)}{cost}"
+
+
+def _slower(made: Emulation, one: Try) -> float | None:
+    """What a change costs in expected time, as a share; None where nobody knows."""
+    if made.trial is None or one.drafts is None:
+        return None
+    return tried_slower(made.trial, *one.drafts, made.request.cluster)
 
 
 def _came_of(one: Try) -> str:
@@ -248,6 +260,7 @@ def as_plain(made: Emulation) -> dict[str, Any]:
                 "fits": one.fits,
                 "needed_bytes": one.needed_bytes,
                 "host_node_bytes": one.host_node_bytes,
+                "expected_slower": _slower(made, one),
                 "end": one.account.end,
             }
             for one in verdict.tries

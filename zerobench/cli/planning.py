@@ -17,9 +17,9 @@ from zerobench.cli.run import notes_of, screen
 from zerobench.ds_config.written import training_arguments, written_config
 from zerobench.errors import UserError, unknown_choice
 from zerobench.folder import write_whole
-from zerobench.report.plan.document import plan_document
+from zerobench.report.plan.document import configuration_values, plan_document
 from zerobench.report.plan.rows import PlanRow
-from zerobench.report.plan.view import Found, PlanView, plan_view
+from zerobench.report.plan.view import Found, PlanView, named_rows, plan_view
 from zerobench.report.render.terminal import print_parts, screen_width
 from zerobench.report.tables.plan_frontier import FrontierRow, frontier_part
 from zerobench.run.runner import RunResult
@@ -76,6 +76,10 @@ def plan(request: Request, *, details: bool = False) -> Answer:
             "run": str(result.folder.path),
             "best": None if best is None else best.shown.label,
             "ds_config": None if written is None else str(written),
+            "configurations": [
+                configuration_values(row, asked.cluster, training)
+                for row in named_rows([] if found is None else found.rows)
+            ],
             "search": str(result.folder.path / _SEARCH),
             "measured": None if proved is None else proved.document,
             "notes": notes,

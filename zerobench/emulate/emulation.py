@@ -5,7 +5,7 @@ from __future__ import annotations
 import os
 import shutil
 import time
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from dataclasses import dataclass, field, replace
 
 from pydantic import ValidationError
@@ -41,6 +41,8 @@ class Emulation:
     verdict: Verdict
     interrupted: bool = False
     hosts: list[HostSummary] = field(default_factory=list)
+    trial: TrialSpec | None = None
+    """The work, as far as a tracker saw it; None where it trains a part of its model, of which it says no more."""
 
 
 def emulate(request: Request, say: Say) -> Emulation:
@@ -118,6 +120,7 @@ def _write(
     """The trial as it was found, and its record."""
     request = made.request
     trial = _settled(folder, asked, request)
+    made.trial = known_work(trial, records.values())
     status, failure = _status(made)
     record = TrialRecord(
         run_id=made.run.run_id,
@@ -134,6 +137,12 @@ def _write(
         notes=[NO_VALUES, f"ranks emulated: {', '.join(map(str, request.ranks))} of {request.cluster.num_gpus}"],
     )
     write_whole(folder.record, record.model_dump_json(indent=1))
+
+
+def known_work(trial: TrialSpec, records: Iterable[RankRecord]) -> TrialSpec | None:
+    """`trial` where its ranks train the whole of its model; None where they say nothing, or train a part (adapters)."""
+    counts = [one.parameters for one in records]
+    return trial if counts and all(one is not None and one.trainable == one.total for one in counts) else None
 
 
 def _settled(folder: TrialFolder, asked: TrialSpec, request: Request) -> TrialSpec:

@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from dataclasses import dataclass, field
 
+from zerobench.emulate.drafts import Draft
 from zerobench.emulate.part import Account, End
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
 
@@ -107,6 +108,8 @@ class Try:
     """What tensors hold in a node's memory, each of its ranks taken to be as this one; None: not known."""
     host_memory_bytes: int | None = None
     """What a node has; None: not asked."""
+    drafts: tuple[Draft, Draft] | None = None
+    """The command as it was given, and as it was played."""
 
     @property
     def fits_device(self) -> bool:

@@ -30,13 +30,13 @@ def try_changes(stage: Stage, verdict: Verdict, say: Say) -> tuple[tuple[Try, ..
     refusal = rank.refusal
     in_pieces = refusal is not None and refusal.in_pieces
     chosen = for_host(start) if worst is None else for_device(start, in_pieces=in_pieces)
-    tried = tuple(_played(stage, chosen, rank.rank, say))
+    tried = tuple(_played(stage, start, chosen, rank.rank, say))
     if tried:
         return tried, None
     return tried, _NOTHING_TO_MOVE if worst is None else _NOTHING_TO_CHANGE
 
 
-def _played(stage: Stage, chosen: Iterator[Candidate], rank: int, say: Say) -> Iterator[Try]:
+def _played(stage: Stage, start: Draft, chosen: Iterator[Candidate], rank: int, say: Say) -> Iterator[Try]:
     cluster = stage.request.cluster
     for _ in range(MOST_TRIES):
         candidate = next(chosen, None)
@@ -48,7 +48,7 @@ def _played(stage: Stage, chosen: Iterator[Candidate], rank: int, say: Say) -> I
             played = play_aside(stage, draft.command(Path(folder)), rank, draft.variables)
         held = host_bytes(played.record)
         node = None if held is None else held * cluster.gpus_per_node
-        made = Try(candidate.says, played.account, node, cluster.host_memory_bytes)
+        made = Try(candidate.says, played.account, node, cluster.host_memory_bytes, (start, draft))
         yield made
         if made.fits:
             return

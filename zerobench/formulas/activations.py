@@ -13,9 +13,11 @@ MLP, V vocabulary, L layers, e bytes of an element.
 from __future__ import annotations
 
 from collections.abc import Callable
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zerobench.errors import UserError
+from zerobench.formulas.tensors import adapted
+from zerobench.spec.adapter import lora_of
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.recomputation import OPERATIONS, blocks_after_the_last, recomputed_blocks
 from zerobench.spec.trial import Attention, CrossEntropy, Precision, TrialSpec
@@ -63,6 +65,8 @@ class Activations:
     """PUBLISHED or TALLY."""
     not_made_again_bytes: int = 0
     """Of what one layer keeps where nothing is recomputed, what is kept by operation."""
+    spared_bytes: int = 0
+    """What the first layer does not keep, before which nothing is trained."""
 
     @property
     def checkpoint_words(self) -> str:
@@ -75,7 +79,8 @@ class Activations:
     def saved_bytes(self) -> int:
         """Live at the end of the forward pass."""
         kept = (self.num_layers - self.num_recomputed) * self.per_layer_bytes
-        return kept + self.num_recomputed * self.checkpoint_bytes + self.outside_layers_bytes
+        spared = self.spared_bytes if self.num_recomputed < self.num_layers else 0
+        return kept + self.num_recomputed * self.checkpoint_bytes + self.outside_layers_bytes - spared
 
     @property
     def recomputed_bytes(self) -> int:
@@ -153,7 +158,8 @@ def trial_logits(trial: TrialSpec) -> Logits:
     """What `trial` asks for. Raises UserError where the model's dimensions are not known."""
     shape = trial_shape(trial)
     if trial.cross_entropy.is_chunked:
-        return chunked_logits_bytes(shape)
+        found = chunked_logits_bytes(shape)
+        return found if trial.trains_all else replace(found, head_gradient_bytes=0)
     of_loss = shape.element if trial.cross_entropy is CrossEntropy.MODEL_DTYPE else 4
     return logits_bytes(shape.tokens, shape.vocab_size, shape.element, of_loss)
 
@@ -207,16 +213,48 @@ def activations(trial: TrialSpec, part: Shape | None = None) -> Activations:
     shape = part or trial_shape(trial)
     layer, outside = _TALLIES.get(trial.model.model_type, (_published_layer, _published_outside))
     kept, not_made_again = _kept_by_operation(trial, shape)
+    frozen, frozen_outside, spared = (0, 0, 0) if trial.adapter is None else _not_kept_of_frozen(trial, shape)
     return Activations(
-        per_layer_bytes=layer(shape),
+        per_layer_bytes=layer(shape) - frozen,
         checkpoint_bytes=recomputed_layer_bytes(shape.tokens, shape.hidden_size, shape.element) + kept,
-        outside_layers_bytes=outside(shape),
+        outside_layers_bytes=outside(shape) - frozen_outside,
         num_layers=shape.num_layers,
         num_recomputed=recomputed_blocks(trial.activation_checkpointing, shape.num_layers),
         freed_before=blocks_after_the_last(trial.activation_checkpointing, shape.num_layers),
         source=TALLY if trial.model.model_type in _TALLIES else PUBLISHED,
         not_made_again_bytes=not_made_again,
+        spared_bytes=spared,
     )
+
+
+def _not_kept_of_frozen(trial: TrialSpec, shape: Shape) -> tuple[int, int, int]:
+    """Bytes that a layer does not keep whose own weights are frozen, less what its adapters keep instead; that what
+    lies outside the layers does not; and that the first layer does not beside, whose input has no gradient.
+
+    A frozen matrix needs nothing but itself, its adapter what both are multiplied with; a frozen RMSNorm's gain does
+    not need what it is multiplied with. DeepSpeed's linear layer of stage 3 keeps its input whatever is trained
+    (runtime/zero/linear.py, setup_context). Where neither queries, keys nor values have adapters, the first layer
+    keeps less than this.
+    """
+    kind, lora, e = trial.model.model_type, lora_of(str(trial.adapter)), shape.element
+    if kind not in _TALLIES or trial.activation_checkpointing == OPERATIONS:
+        raise UserError(
+            f"adapter {trial.adapter} formula: what is kept of {kind} is tallied layer by layer alone; "
+            f"choices: evidence simulated, or a model of type {', '.join(_TALLIES)}"
+        )
+    named = {one.name for one in adapted(trial.model, lora)}
+    keeps_all = kind != "gpt2" and trial.zero_stage == 3 and trial.ds_config.get(_REPLACES_LINEAR, True)
+    h, f = shape.hidden_size, shape.intermediate_size
+    inputs = (({"q_proj", "k_proj", "v_proj", "c_attn"}, h), ({"gate_proj", "up_proj", "c_fc"}, h))
+    unused = sum(width for names, width in (*inputs, ({"down_proj", "c_proj"}, f)) if not (named & names or keeps_all))
+    gain = 0 if kind == "gpt2" else e * h
+    between = lora.rank * len(adapted(trial.model, lora))
+    first = e * h + 8 if kind == "gpt2" else 4 * h + 4
+    outside = gain + (0 if keeps_all else e * h)
+    return shape.tokens * (e * unused + 2 * gain - e * between), shape.tokens * outside, shape.tokens * first
+
+
+_REPLACES_LINEAR = "zero_optimization.memory_efficient_linear"
 
 
 def _kept_by_operation(trial: TrialSpec, shape: Shape) -> tuple[int, int]:

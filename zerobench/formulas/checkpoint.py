@@ -11,6 +11,7 @@ Adam's two moments take 8 bytes of a parameter, fp32 master weights 4, the param
   equal parts of every parameter.
 - Below stage 3 what AutoTP cut lies in a file for each part, and what it left whole, embedding and norms, in each of
   them; stage 3 partitions that among all ranks.
+- What is frozen is written nowhere (save_checkpoint's `exclude_frozen_parameters`, which zerobench asks for).
 - DeepSpeed's pipeline writes what stage 0 does, a file for each stage. In bf16 its optimizer is BF16_Optimizer, which
   the engine takes for one that is partitioned and for one that is not: master weights and moments are written twice
   (runtime/engine.py, _save_checkpoint and _save_zero_checkpoint).
@@ -31,7 +32,7 @@ _FP32 = 4
 
 
 def checkpoint_bytes(trial: TrialSpec, num_params: int) -> int:
-    """Bytes of one checkpoint of `trial`, whose model has `num_params` parameters, all of them trained."""
+    """Bytes of one checkpoint of `trial`, which trains `num_params` parameters."""
     moments = OPTIMIZERS[trial.optimizer].state_bytes
     module, masters = _weight_bytes(trial)
     return round(_params_written(trial, num_params) * (module + _copies_of_states(trial) * (masters + moments)))

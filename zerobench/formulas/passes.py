@@ -9,13 +9,19 @@ needs, which is what the block's last matrix is multiplied with: that product is
 stage 3 keeps its inputs after it has multiplied (runtime/zero/linear.py), so that there it is not. Checkpointed by
 operation (zerobench.spec.recomputation.OPERATIONS), every second product of a block is computed again, and attention
 only where it is written out in products.
+
+Beside frozen matrices, adapters alone have gradients of their own (zerobench.spec.backward), and what is multiplied
+with a block's input has none to pass on in the first block. An adapter beside the last matrix is multiplied with after
+it, so that the matrix's product is computed again too.
 """
 
 from __future__ import annotations
 
-from zerobench.formulas.tensors import Matrices, blocks_are_linear, matrices
+from zerobench.formulas.tensors import Matrices, adapted, adapter_tensors, blocks_are_linear, matrices
 from zerobench.records import CountedFlops, Phase, StepKind
+from zerobench.spec.adapter import lora_of
 from zerobench.spec.architecture import dimensions
+from zerobench.spec.backward import BackwardPass
 from zerobench.spec.batch import micro_batches_of_share, model_parallel_size
 from zerobench.spec.recomputation import OPERATIONS, attention_again, recomputed_blocks
 from zerobench.spec.trial import Attention, TrialSpec
@@ -32,14 +38,18 @@ def pass_flops(trial: TrialSpec, *, replaces_linear: bool) -> list[CountedFlops]
     Raises UserError for an architecture without a closed form.
     """
     found, tokens = matrices(trial.model), trial.micro_batch_size * trial.sequence_length
-    weights = found.num_blocks * sum(found.block) + found.outside
+    adapters = () if trial.adapter is None else adapter_tensors(trial.model, lora_of(trial.adapter))
+    weights = found.num_blocks * sum(found.block) + found.outside + sum(adapters)
     score = _score_flops(trial, tokens)
     backward_products = _BACKWARD_PRODUCTS.get(trial.attention, _FUSED_BACKWARD_PRODUCTS)
     forward = 2 * tokens * weights + _FORWARD_PRODUCTS * score
-    backward = 4 * tokens * weights + backward_products * score
+    frozen = frozen_backward(trial)
+    own = 2 * weights if frozen is None else frozen.trained + frozen.passed
+    backward = 2 * tokens * own + backward_products * score
     asked = trial.activation_checkpointing, found.num_blocks
     again = recomputed_blocks(*asked)
     backward += 2 * tokens * again * _recomputed(trial, found, replaces_linear=replaces_linear)
+    backward += 2 * tokens * again * sum(adapters) // found.num_blocks
     scored_again = again if trial.attention is Attention.EAGER else attention_again(*asked)
     backward += _FORWARD_PRODUCTS * score * scored_again // found.num_blocks
     times, parts = micro_batches_of_share(trial), model_parallel_size(trial)
@@ -48,6 +58,23 @@ def pass_flops(trial: TrialSpec, *, replaces_linear: bool) -> list[CountedFlops]
         for step in StepKind
         for phase, flops in ((Phase.FORWARD, forward), (Phase.BACKWARD, backward))
     ]
+
+
+def frozen_backward(trial: TrialSpec) -> BackwardPass | None:
+    """What of a backward pass beside frozen weights is computed, the weights that tokens are multiplied with among
+    them; None where all are trained.
+
+    Where none of the matrices that share a block's input has an adapter, it is an upper bound.
+    """
+    if trial.adapter is None:
+        return None
+    found, lora = matrices(trial.model), lora_of(trial.adapter)
+    trained = adapter_tensors(trial.model, lora)
+    first = 1 if not blocks_are_linear(trial.model) else 3
+    names = {one.name for one in adapted(trial.model, lora)}
+    nothing_before = sum(one + lora.rank * one.inputs * (one.name in names) for one in found.block[:first])
+    whole = found.num_blocks * sum(found.block) + found.outside + sum(trained)
+    return BackwardPass(sum(trained), whole - nothing_before, 1.0)
 
 
 def _score_flops(trial: TrialSpec, tokens: int) -> int:
@@ -59,7 +86,10 @@ def _score_flops(trial: TrialSpec, tokens: int) -> int:
 def _recomputed(trial: TrialSpec, found: Matrices, *, replaces_linear: bool) -> int:
     """Weights that the second forward pass of a block multiplies with."""
     keeps_late = replaces_linear and blocks_are_linear(trial.model)
-    skipped = [] if keeps_late else [len(found.block) - 1]
+    is_adapted = trial.adapter is not None and found.block[-1].name in {
+        one.name for one in adapted(trial.model, lora_of(trial.adapter))
+    }
+    skipped = [] if keeps_late or is_adapted else [len(found.block) - 1]
     if trial.activation_checkpointing == OPERATIONS:
         skipped += range(0, len(found.block), 2)
     return sum(size for index, size in enumerate(found.block) if index not in skipped)

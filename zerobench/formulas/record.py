@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import os
 import platform
+from dataclasses import replace
 from typing import Any
 
 from zerobench.ds_config import build_ds_config
@@ -16,14 +17,21 @@ from zerobench.ds_config.case import Case
 from zerobench.ds_config.reading import optimizer_of
 from zerobench.errors import UserError
 from zerobench.formulas.activations import activations, trial_logits, trial_shape
+from zerobench.formulas.allocator import allocator_rows
 from zerobench.formulas.deepspeed import Moments, Setting, deepspeed_moments
 from zerobench.formulas.deepspeed.departures import departures
 from zerobench.formulas.deepspeed.setting import NOTHING
 from zerobench.formulas.deepspeed.stage_0 import plain_device
 from zerobench.formulas.deepspeed.swapped import swapped
 from zerobench.formulas.megatron import Parts, cut_logits_bytes, own_tensors, tensor_device, tensor_moves
-from zerobench.formulas.passes import pass_flops
-from zerobench.formulas.tensors import block_tensors, blocks_are_linear, matrices, parameter_tensors
+from zerobench.formulas.passes import frozen_backward, pass_flops
+from zerobench.formulas.tensors import (
+    adapter_tensors,
+    block_tensors,
+    blocks_are_linear,
+    matrices,
+    parameter_tensors,
+)
 from zerobench.formulas.timeline import device_phases, memory_rows, other_phases
 from zerobench.formulas.torch_strategies import (
     Moved,
@@ -39,6 +47,7 @@ from zerobench.formulas.zero_moves import zero_moves
 from zerobench.records import (
     CollectiveTraffic,
     ContextMemory,
+    DeviceMemory,
     MemoryRow,
     ParameterTensor,
     Phase,
@@ -47,6 +56,8 @@ from zerobench.records import (
     Status,
     StepKind,
 )
+from zerobench.spec.adapter import lora_of
+from zerobench.spec.adapter_rules import why_no_closed_form
 from zerobench.spec.batch import micro_batches_of_share
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.hardware import find_gpu
@@ -62,8 +73,10 @@ from zerobench.spec.trial import Evidence, Offload, TrialSpec
 DEVICE_TYPE = "formula"
 
 
-def formula_record(trial: TrialSpec) -> RankRecord:
+def formula_record(trial: TrialSpec, *, plays_allocator: bool = True) -> RankRecord:
     """The record of rank `trial.prediction.rank` by formula: memory, collectives, parameters, FLOPs, and no times.
+
+    `plays_allocator`: with what the allocator holds beyond tensors, which takes as long as all the rest and longer.
 
     Raises UserError for a model without a closed form, a rank that is not there, a strategy that no formula is known
     for, and a configuration that DeepSpeed would refuse.
@@ -73,8 +86,12 @@ def formula_record(trial: TrialSpec) -> RankRecord:
     counts = _counts(trial)
     config = _config(trial)
     setting = _setting(trial, config, tensors, tied_head=counts.head == 0)
-    flops, formula = model_flops_per_token(trial.model, trial.sequence_length, counts)
+    if setting.frozen:
+        counts = replace(counts, other=counts.other + setting.num_params)
+    trained = setting.num_params if setting.frozen else counts.total
+    flops, formula = model_flops_per_token(trial.model, trial.sequence_length, counts, frozen_backward(trial))
     tokens = trial.micro_batch_size * trial.gradient_accumulation_steps * trial.sequence_length
+    allocated = _allocated(trial, setting) if plays_allocator else []
     return RankRecord(
         trial_id=trial.trial_id,
         rank=rank,
@@ -85,17 +102,18 @@ def formula_record(trial: TrialSpec) -> RankRecord:
         status=Status.COMPLETED,
         device_type=DEVICE_TYPE,
         device_name=trial.prediction.gpu or DEVICE_TYPE,
-        parameters=ParameterTensor(total=counts.total, trainable=counts.total, by_component=counts.by_component()),
+        parameters=ParameterTensor(total=counts.total, trainable=trained, by_component=counts.by_component()),
         micro_batch_size=trial.micro_batch_size,
         flops_per_step=None if flops is None else flops * tokens,
         flops_formula=formula,
         memory=[row for step in StepKind for row in _memory(trial, setting, step)],
+        device_memory=allocated,
         collectives=[row for step in StepKind for row in _collectives(trial, setting, step)],
         flops=pass_flops(trial, replaces_linear=setting.case.replaces_linear),
         nvme=swapped(setting) if trial.zero_stage == 3 else [],
         context=_context(trial),
-        departures=departures(config, trial.world_size, counts.total, trial.optimizer) if config else [],
-        notes=_notes(trial),
+        departures=departures(config, trial.world_size, counts.total, trial.optimizer, trained) if config else [],
+        notes=_notes(trial, allocator_is_played=bool(allocated)),
     )
 
 
@@ -108,9 +126,13 @@ def formula_setting(trial: TrialSpec) -> Setting:
 
 
 def _tensors(trial: TrialSpec) -> tuple[int, ...]:
-    """The parameter tensors that this rank holds or holds shares of: where ranks divide the model, its parts."""
-    if not trial.trains_all:
-        raise UserError(f"adapter, frozen: {trial.adapter or trial.frozen}: closed forms are of models trained whole")
+    """The parameter tensors that are trained and that this rank holds or holds shares of: where ranks divide the model,
+    its parts.
+    """
+    if (unknown := why_no_closed_form(trial)) is not None:
+        raise UserError(f"adapter, frozen: {trial.adapter or trial.frozen}: {unknown}")
+    if trial.adapter is not None:
+        return adapter_tensors(trial.model, lora_of(trial.adapter))
     why = why_not_cut(trial, trial.world_size) if trial.strategy == "tensor" else None
     if why is not None:
         raise UserError(f"strategy: tensor: {why}")
@@ -181,6 +203,7 @@ def _setting(trial: TrialSpec, config: dict[str, Any], tensors: tuple[int, ...],
         tied_head=tied_head,
         capacity_bytes=None if gpu is None else gpu.memory_bytes,
         linear_elements=_linear_elements(trial) if holds else 0,
+        frozen=() if trial.adapter is None else parameter_tensors(trial.model),
     )
 
 
@@ -200,8 +223,26 @@ def _context(trial: TrialSpec) -> ContextMemory | None:
     return ContextMemory(before_bytes=0, context_bytes=found.context_bytes, collectives_bytes=found.collectives_bytes)
 
 
+def _allocated(trial: TrialSpec, setting: Setting) -> list[DeviceMemory]:
+    """What the allocator holds on a GPU."""
+    context = _context(trial)
+    if context is None:
+        return []
+    outside = (context.context_bytes or 0) + (context.collectives_bytes or 0)
+    moments = {step: trial_moments(trial, setting, step)[Place.DEVICE] for step in StepKind}
+    return allocator_rows(trial, setting, moments, outside)
+
+
 def trial_moments(trial: TrialSpec, setting: Setting, step: StepKind) -> dict[Place, Moments]:
-    """What lies in each place on the rank of `setting`, of all but a pass's own work."""
+    """What lies in each place on the rank of `setting`, of all but a pass's own work; what is frozen lies still."""
+    found = _trained_moments(trial, setting, step)
+    divided = trial.strategy == "fsdp" or setting.case.stage == 3
+    place = Place.DEVICE if not divided or trial.offload_param is Offload.NONE else Place.HOST
+    frozen = setting.frozen_parameters(setting.case.world_size if divided else 1)
+    return found | {place: found[place].beside(frozen)} if frozen else found
+
+
+def _trained_moments(trial: TrialSpec, setting: Setting, step: StepKind) -> dict[Place, Moments]:
     nowhere = {Place.HOST: NOTHING, Place.NVME: NOTHING}
     if trial.strategy == "ddp":
         return nowhere | {Place.DEVICE: ddp_device(setting, step)}
@@ -219,8 +260,12 @@ def trial_moments(trial: TrialSpec, setting: Setting, step: StepKind) -> dict[Pl
 def fsdp_shards(trial: TrialSpec) -> Shards:
     """How FSDP2 cuts the trial's model: blocks, and one group of all that lies outside of them."""
     layer, num_blocks = block_tensors(trial.model)
-    root = sum(parameter_tensors(trial.model)) - num_blocks * sum(layer)
-    return Shards(root, sum(layer), num_blocks, trial.reshard_after_forward)
+    root, block = sum(parameter_tensors(trial.model)) - num_blocks * sum(layer), sum(layer)
+    if trial.adapter is None:
+        return Shards(root, block, num_blocks, trial.reshard_after_forward, root, block)
+    added = sum(adapter_tensors(trial.model, lora_of(trial.adapter)))
+    beside, in_block = added % num_blocks, added // num_blocks
+    return Shards(root + beside, block + in_block, num_blocks, trial.reshard_after_forward, beside, in_block)
 
 
 def _memory(trial: TrialSpec, setting: Setting, step: StepKind) -> list[MemoryRow]:
@@ -322,7 +367,7 @@ def _group_calls(trial: TrialSpec, step: StepKind, one: Moved) -> list[tuple[int
     return [(group, calls) for group, calls in ((world, from_all), (size, one.calls - from_all)) if calls]
 
 
-def _notes(trial: TrialSpec) -> list[str]:
+def _notes(trial: TrialSpec, *, allocator_is_played: bool) -> list[str]:
     whose, collectives = "of a plain torch loop (zerobench.formulas.deepspeed)", "none"
     if trial.zero_stage is not None:
         whose, collectives = "as DeepSpeed 0.19.8 allocates them (zerobench.formulas.deepspeed)", "DeepSpeed's"
@@ -335,7 +380,5 @@ def _notes(trial: TrialSpec) -> list[str]:
         f"by formula: model states and buffers {whose}; "
         f"activations: {activations(trial).source}; collectives: {collectives}"
     )
-    return [
-        sources,
-        "by formula: without what the allocator rounds and reserves beyond tensors, and the rest of the process",
-    ]
+    beyond = "" if allocator_is_played else "what the allocator rounds and reserves beyond tensors, and "
+    return [sources, f"by formula: without {beyond}the rest of the process"]

@@ -7,15 +7,27 @@ alone. A test holds these lists against transformers' own models, tensor by tens
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, NamedTuple
+from typing import Any, NamedTuple, Self
 
-from zerobench.errors import UserError
+from zerobench.errors import UserError, unknown_choice
+from zerobench.spec.adapter import Lora
 from zerobench.spec.architecture import complete
 from zerobench.spec.model import ModelSpec
 
 
 class Matrix(int):
     """Elements of a weight that every token is multiplied with; all other tensors are added, or looked up."""
+
+    name: str
+    """The last part of its name, by which an adapter's targets choose it; the head's is never chosen."""
+    inputs: int
+    outputs: int
+
+    def __new__(cls, inputs: int, outputs: int, name: str = "") -> Self:
+        """The weight that makes `outputs` numbers of `inputs`."""
+        made = super().__new__(cls, inputs * outputs)
+        made.name, made.inputs, made.outputs = name, inputs, outputs
+        return made
 
 
 Sizes = list[int]
@@ -31,7 +43,7 @@ class _Layout(NamedTuple):
 class Matrices(NamedTuple):
     """Elements of the weights that every token is multiplied with."""
 
-    block: tuple[int, ...]
+    block: tuple[Matrix, ...]
     """Of one block, in the order in which it uses them."""
     num_blocks: int
     outside: int
@@ -67,6 +79,30 @@ def matrices(spec: ModelSpec) -> Matrices:
     return Matrices(block, layout.num_layers, sum(outside) + tied)
 
 
+def adapted(spec: ModelSpec, lora: Lora) -> tuple[Matrix, ...]:
+    """The matrices of one block, and of what lies before the first, that `lora` has adapters beside.
+
+    Raises UserError where it names one that the model does not have, and as `parameter_tensors` does.
+    """
+    layout = _layout(spec)
+    there = [size for size in (*layout.before, *layout.layer) if isinstance(size, Matrix)]
+    if missing := set(lora.targets) - {one.name for one in there}:
+        raise unknown_choice("adapter", " or ".join(sorted(missing)), [one.name for one in there])
+    return tuple(one for one in there if not lora.targets or one.name in lora.targets)
+
+
+def adapter_tensors(spec: ModelSpec, lora: Lora) -> tuple[int, ...]:
+    """Elements of each adapter's two matrices, in the order of `parameters()`. Raises as `adapted` does."""
+    layout, names = _layout(spec), {one.name for one in adapted(spec, lora)}
+    found = [
+        size
+        for sizes in (layout.before, layout.layer * layout.num_layers)
+        for size in sizes
+        if isinstance(size, Matrix) and size.name in names
+    ]
+    return tuple(lora.rank * width for one in found for width in (one.inputs, one.outputs))
+
+
 def quantised_elements(spec: ModelSpec, base: str | None) -> int:
     """Elements that lie as codes where every frozen matrix but the head is quantised. Raises as `parameter_tensors`."""
     layout = _layout(spec)
@@ -86,13 +122,13 @@ def _layout(spec: ModelSpec) -> _Layout:
     return layout_of(config)
 
 
-def _linear(inputs: int, outputs: int, *, bias: bool) -> Sizes:
-    matrix = Matrix(inputs * outputs)
+def _linear(inputs: int, outputs: int, name: str, *, bias: bool) -> Sizes:
+    matrix = Matrix(inputs, outputs, name)
     return [matrix, outputs] if bias else [matrix]
 
 
 def _head(config: dict[str, Any], width: int) -> Sizes:
-    return [] if config["tie_word_embeddings"] else [Matrix(config["vocab_size"] * width)]
+    return [] if config["tie_word_embeddings"] else [Matrix(width, config["vocab_size"])]
 
 
 def _gpt2(config: dict[str, Any]) -> _Layout:
@@ -100,8 +136,8 @@ def _gpt2(config: dict[str, Any]) -> _Layout:
     hidden = config["n_embd"]
     inner = config["n_inner"] or 4 * hidden
     norm = [hidden, hidden]
-    attention = _linear(hidden, 3 * hidden, bias=True) + _linear(hidden, hidden, bias=True)
-    mlp = _linear(hidden, inner, bias=True) + _linear(inner, hidden, bias=True)
+    attention = _linear(hidden, 3 * hidden, "c_attn", bias=True) + _linear(hidden, hidden, "c_proj", bias=True)
+    mlp = _linear(hidden, inner, "c_fc", bias=True) + _linear(inner, hidden, "c_proj", bias=True)
     return _Layout(
         before=[config["vocab_size"] * hidden, config["n_positions"] * hidden],
         layer=norm + attention + norm + mlp,
@@ -118,10 +154,12 @@ def _llama_like(config: dict[str, Any]) -> _Layout:
     queries, keys = heads * head_dim, (config["num_key_value_heads"] or heads) * head_dim
     bias = bool(config.get("attention_bias")) and model_type in {"llama", "qwen3"}
     qkv_bias = bias or model_type == "qwen2"
-    attention = _linear(hidden, queries, bias=qkv_bias) + 2 * _linear(hidden, keys, bias=qkv_bias)
-    attention += _linear(queries, hidden, bias=bias) + ([head_dim, head_dim] if model_type == "qwen3" else [])
+    attention = _linear(hidden, queries, "q_proj", bias=qkv_bias) + _linear(hidden, keys, "k_proj", bias=qkv_bias)
+    attention += _linear(hidden, keys, "v_proj", bias=qkv_bias)
+    attention += _linear(queries, hidden, "o_proj", bias=bias) + ([head_dim, head_dim] if model_type == "qwen3" else [])
     mlp_bias = bool(config.get("mlp_bias")) and model_type == "llama"
-    mlp = 2 * _linear(hidden, inner, bias=mlp_bias) + _linear(inner, hidden, bias=mlp_bias)
+    mlp = _linear(hidden, inner, "gate_proj", bias=mlp_bias) + _linear(hidden, inner, "up_proj", bias=mlp_bias)
+    mlp += _linear(inner, hidden, "down_proj", bias=mlp_bias)
     return _Layout(
         before=[config["vocab_size"] * hidden],
         layer=[*attention, *mlp, hidden, hidden],
@@ -134,8 +172,8 @@ def _gpt_neox(config: dict[str, Any]) -> _Layout:
     """transformers.models.gpt_neox.modeling_gpt_neox, GPTNeoXLayer."""
     hidden, inner = config["hidden_size"], config["intermediate_size"]
     bias = bool(config["attention_bias"])
-    attention = _linear(hidden, 3 * hidden, bias=bias) + _linear(hidden, hidden, bias=bias)
-    mlp = _linear(hidden, inner, bias=True) + _linear(inner, hidden, bias=True)
+    attention = _linear(hidden, 3 * hidden, "query_key_value", bias=bias) + _linear(hidden, hidden, "dense", bias=bias)
+    mlp = _linear(hidden, inner, "dense_h_to_4h", bias=True) + _linear(inner, hidden, "dense_4h_to_h", bias=True)
     return _Layout(
         before=[config["vocab_size"] * hidden],
         layer=[hidden] * 4 + attention + mlp,
@@ -150,15 +188,18 @@ def _opt(config: dict[str, Any]) -> _Layout:
     width, bias = config["word_embed_proj_dim"] or hidden, bool(config["enable_bias"])
     norm = [hidden, hidden] if config["layer_norm_elementwise_affine"] else []
     final_norm = norm if config["do_layer_norm_before"] and not config["_remove_final_layer_norm"] else []
-    mlp = _linear(hidden, inner, bias=bias) + _linear(inner, hidden, bias=bias)
+    attention = [
+        size for name in ("k_proj", "v_proj", "q_proj", "out_proj") for size in _linear(hidden, hidden, name, bias=bias)
+    ]
+    mlp = _linear(hidden, inner, "fc1", bias=bias) + _linear(inner, hidden, "fc2", bias=bias)
     return _Layout(
         before=[
             config["vocab_size"] * width,
             (config["max_position_embeddings"] + 2) * hidden,
-            *([Matrix(hidden * width)] * 2 if width != hidden else []),
+            *([Matrix(hidden, width, "project_out"), Matrix(width, hidden, "project_in")] if width != hidden else []),
             *final_norm,
         ],
-        layer=[*(4 * _linear(hidden, hidden, bias=bias)), *norm, *mlp, *norm],
+        layer=[*attention, *norm, *mlp, *norm],
         num_layers=config["num_hidden_layers"],
         after=_head(config, width),
     )

@@ -32,7 +32,11 @@ def ddp_device(setting: Setting, step: StepKind) -> Moments:
     # Micro-batches that are not reduced yet find no views into the buckets in the very first step.
     between = gradients if setting.case.micro_steps > 1 and step is StepKind.FIRST else {}
     casts = {} if element == 4 else setting.share(Category.GRADIENTS, 4, count, "their fp32 copies")
-    sync = hold(Category.TEMPORARIES, min(element * count, _SYNC_BYTES), "flat copies of the weights, to be broadcast")
+    sync = hold(
+        Category.TEMPORARIES,
+        min(element * setting.model_elements, _SYNC_BYTES),
+        "flat copies of the weights, to be broadcast",
+    )
     first = add(held, setting.first_gradient_whole, between)
     return Moments(
         init=(add(parameters, sync), built),
@@ -56,6 +60,9 @@ class Shards:
     num_blocks: int
     reshards: bool
     """Whether a block's parameters are freed after its forward pass."""
+    trained_root: int
+    """Of `root`, what has gradients; and of `block`."""
+    trained_block: int
 
     @property
     def whole(self) -> int:
@@ -84,7 +91,7 @@ def fsdp(setting: Setting, step: StepKind, shards: Shards, *, offloads: bool) ->
     held = built if step is StepKind.FIRST else states
     gradients = in_parts(Category.GRADIENTS)
     update = add(states, gradients, setting.update_temporaries(setting.parts, on_host=offloads))
-    init = drawing(setting.case.element, setting.largest_tensor)
+    init = drawing(setting.case.element, max(setting.model))
     kept, end = add(held, gradients if setting.case.micro_steps > 1 else {}), add(held, gradients)
     if not offloads:
         return _on_device(setting, shards, kept, end, (add(built, init), built), (update, states)), NOTHING
@@ -112,7 +119,7 @@ def _on_device(
     buffer = _gathering(element, shards)
     block_gradients, root_gradients = (
         of_elements(Category.GRADIENTS, element, elements, what)
-        for elements, what in ((shards.block, "a block's, whole"), (shards.root, "the root's, whole"))
+        for elements, what in ((shards.trained_block, "a block's, whole"), (shards.trained_root, "the root's, whole"))
     )
     return Moments(
         init=init,
@@ -163,11 +170,13 @@ def _reducing(setting: Setting, shards: Shards) -> Held:
         parts["this rank's part of them"] = -(-elements // setting.case.world_size)
         return [of_elements(Category.REDUCE_BUFFERS, setting.case.element, size, what) for what, size in parts.items()]
 
-    blocks = terms(shards.block, "a block's")
+    blocks = terms(shards.trained_block, "a block's")
+    if not shards.trained_root:
+        return add(*blocks)
     return Held(
         *(
             root.terms[0]._replace(others=block.terms.__iter__)
-            for root, block in zip(terms(shards.root, "the root's"), blocks, strict=True)
+            for root, block in zip(terms(shards.trained_root, "the root's"), blocks, strict=True)
         )
     )
 
@@ -197,10 +206,12 @@ def fsdp_moves(shards: Shards, micro_steps: int) -> tuple[Moved, ...]:
     """
     groups = shards.num_blocks + 1
     again = micro_steps * shards.num_blocks if shards.reshards else 0
+    trained = shards.num_blocks * shards.trained_block + shards.trained_root
+    reduced = shards.num_blocks + bool(shards.trained_root)
     found = (
         Moved(Phase.FORWARD, "all_gather", micro_steps * groups, micro_steps * shards.whole),
         Moved(Phase.BACKWARD, "all_gather", again, again * shards.block),
-        Moved(Phase.BACKWARD, "reduce_scatter", micro_steps * groups, micro_steps * shards.whole),
+        Moved(Phase.BACKWARD, "reduce_scatter", micro_steps * reduced, micro_steps * trained),
     )
     return tuple(one for one in found if one.calls)
 
@@ -210,7 +221,7 @@ def replicas_move(shards: Shards, sharded: int) -> Moved:
 
     _fsdp_collectives.py, foreach_reduce: each group of parameters by itself, after it is reduced within the shards.
     """
-    return Moved(Phase.BACKWARD, "all_reduce", shards.num_blocks + 1, sharded)
+    return Moved(Phase.BACKWARD, "all_reduce", shards.num_blocks + bool(shards.trained_root), sharded)
 
 
 def bucket_count(setting: Setting, bucket_bytes: int | None) -> int:

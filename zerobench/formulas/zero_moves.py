@@ -37,13 +37,14 @@ def _flat_moves(setting: Setting, micro_steps: int) -> tuple[Moved, ...]:
 
 def _partitioned_moves(setting: Setting, micro_steps: int) -> tuple[Moved, ...]:
     ranks = setting.case.world_size
-    padded = setting.sharded * ranks
-    small = sum(-(-tensor // ranks) * ranks for tensor in persistent_tensors(setting))
+    padded, small = (
+        sum(-(-tensor // ranks) * ranks for tensor in which) for which in (setting.model, persistent_tensors(setting))
+    )
     kept = min(max(live_elements(setting), small), padded)
     found = (
         Moved(Phase.FORWARD, "all_gather", micro_steps, micro_steps * (padded - small)),
         Moved(Phase.BACKWARD, "all_gather", micro_steps, micro_steps * (padded - kept)),
-        Moved(Phase.BACKWARD, "reduce_scatter", micro_steps, micro_steps * padded),
+        Moved(Phase.BACKWARD, "reduce_scatter", micro_steps, micro_steps * setting.sharded * ranks),
         Moved(Phase.STEP, "all_gather", 1, small),
     )
     return tuple(one for one in found if one.elements)

@@ -39,6 +39,19 @@ def walk_module(module: torch.nn.Module, *, offloads_parameters: bool = False) -
         yield from _name([getattr(parameter, "grad_accum", None)], Category.GRADIENTS)
     for buffer in module.buffers():
         yield Named(buffer, Category.MODEL_BUFFERS)
+    for holder in (*module.modules(), *module.parameters()):
+        yield from _walk_scales(vars(holder))
+
+
+def _walk_scales(held: Mapping[str, Any]) -> Iterator[Named]:
+    """What bitsandbytes scales a matrix's codes by, which are no buffers: of 4 bits with its matrix or its parameter
+    (functional.py, QuantState, whose scales may be quantised themselves), of 8 with its parameter (nn/modules.py).
+    """
+    yield from _name([held.get("SCB")], Category.MODEL_BUFFERS)
+    state = held.get("quant_state")
+    while state is not None:
+        yield from _name([state.absmax, state.code, state.offset], Category.MODEL_BUFFERS)
+        state = state.state2
 
 
 def _walk_partitioned(parameter: Any, *, offloaded: bool) -> Iterator[Named]:

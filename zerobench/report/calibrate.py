@@ -1,26 +1,37 @@
-"""Turns what a run on GPUs measured outside torch into a calibration file, which predictions on such GPUs then use.
+"""Turns what a run on GPUs measured into a calibration file, which predictions on such GPUs then use.
 
 Per model of GPU and world size, because NCCL's buffers depend on the number of ranks: the CUDA context, NCCL's buffers
 and the host memory of a rank that no tensor holds. Solo trials are real processes on real GPUs, so their context and
 their host memory count; their collectives move nothing and make no buffers, so those do not.
+
+And per model of GPU by how much its measured steps took longer than the time model expects of them, and how much the
+trials differ in that. With the spread of the published runs as one trial more, so that a single trial is no certainty.
 """
 
 from __future__ import annotations
 
+import math
 import statistics
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple
 
 import yaml
 
 from zerobench.errors import UserError
 from zerobench.folder import write_whole
 from zerobench.records import Category, Place, RankRecord, StepKind
-from zerobench.spec.overheads import CALIBRATION_VARIABLE, CalibratedGpu, Calibration, Spread
+from zerobench.report.figures.predicted_speed import gpu_of, usual_cluster
+from zerobench.report.speed import speed_of
+from zerobench.report.step_time.expected import uncalibrated_step
+from zerobench.report.trials import Trial
+from zerobench.spec.hardware import Gpu
+from zerobench.spec.overheads import CALIBRATION_VARIABLE, CalibratedGpu, CalibratedSteps, Calibration, Spread
 from zerobench.spec.trial import Evidence
 from zerobench.store import Run, load_run
+from zerobench.timing.rates import rates_of
+from zerobench.timing.step import Expected
 
 _PACKAGES = ("zerobench", "python", "torch", "deepspeed", "transformers")
 _LIBRARIES = ("nvidia-nccl-", "nvidia-cuda-runtime")
@@ -49,9 +60,12 @@ def calibration_of(run: Run) -> Calibration:
     Raises UserError: no rank of it ran on a GPU, or none could read the driver.
     """
     readings: dict[tuple[str, int], _Readings] = {}
+    steps: dict[str, list[_Step]] = {}
     num_trials = 0
     for trial in run.trials():
         num_trials += 1
+        if (step := _step(trial)) is not None:
+            steps.setdefault(step.gpu.name, []).append(step)
         if trial.spec.evidence not in {Evidence.MEASURED, Evidence.SOLO}:
             continue
         for rank in trial.ranks:
@@ -62,10 +76,39 @@ def calibration_of(run: Run) -> Calibration:
         raise UserError(
             f"RUN: {run.run_id}: none of its {num_trials} trials ran on a GPU; calibrate needs one that did"
         )
-    if not any(found.context for found in readings.values()):
+    if not steps and not any(found.context for found in readings.values()):
         raise UserError(f"RUN: {run.run_id}: CUDA context size not recorded on its GPU ranks; {_why_none(run)}")
     gpus = tuple(_calibrated(gpu, size, found) for (gpu, size), found in sorted(readings.items()))
-    return Calibration(run_id=run.run_id, versions=_versions(run.environment), gpus=gpus)
+    timed = tuple(_calibrated_steps(found) for _, found in sorted(steps.items()))
+    return Calibration(run_id=run.run_id, versions=_versions(run.environment), gpus=gpus, steps=timed)
+
+
+class _Step(NamedTuple):
+    """A measured step."""
+
+    gpu: Gpu
+    said: Expected
+    log_ratio: float
+    """Of the measured time over the expected."""
+
+
+def _step(trial: Trial) -> _Step | None:
+    """None of what no time is expected of, and of what was not measured with all of its ranks."""
+    gpu, speed = gpu_of(trial), speed_of(trial)
+    if trial.spec.evidence is not Evidence.MEASURED or gpu is None or speed is None:
+        return None
+    said = uncalibrated_step(trial, gpu, usual_cluster(trial.spec, gpu).links)
+    return None if said is None else _Step(gpu, said, math.log(speed.step_time_s_median / said.step_s))
+
+
+def _calibrated_steps(found: Sequence[_Step]) -> CalibratedSteps:
+    gpu, logs = found[0].gpu, [one.log_ratio for one in found]
+    middle, known = statistics.fmean(logs), rates_of(gpu)[0].spread
+    spread = math.sqrt((sum((one - middle) ** 2 for one in logs) + known**2) / len(logs))
+    covered = tuple(words for words in found[0].said.assumptions if all(words in one.said.assumptions for one in found))
+    return CalibratedSteps(
+        gpu=gpu.name, num_trials=len(logs), factor=math.exp(middle), spread=round(spread, 4), covered=covered
+    )
 
 
 def write_calibration(run_path: Path, out: Path) -> Calibration:
@@ -84,7 +127,7 @@ def write_calibration(run_path: Path, out: Path) -> Calibration:
 def calibration_text(calibration: Calibration) -> str:
     """The YAML of a calibration file, which begins by saying what it is for."""
     head = (
-        f"# CUDA context and NCCL memory, measured in run {calibration.run_id}. Predictions use it "
+        f"# CUDA context, NCCL memory and step times, measured in run {calibration.run_id}. Predictions use it "
         f"where\n# {CALIBRATION_VARIABLE} names this file. Bytes; rest_of_process is host memory.\n"
     )
     return head + yaml.safe_dump(calibration.model_dump(mode="json"), sort_keys=False, width=110)

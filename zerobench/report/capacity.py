@@ -39,7 +39,8 @@ class DeviceNeed:
     """The ledger's total at that instant, or the allocator's own peak where there is no ledger."""
     slack_bytes: int
     """What the allocator holds beyond that and cannot give back, because something lies in the same segments; all that
-    it reserved in records that do not tell them apart, 0 where no allocator was watched (CPU ranks, formula)."""
+    it reserved in records that do not tell them apart, 0 where no allocator was watched or
+    played (CPU ranks)."""
     context_bytes: int
     """CUDA context and kernels; 0 where not known, as on a CPU."""
     collectives_bytes: int

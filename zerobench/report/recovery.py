@@ -15,7 +15,7 @@ from zerobench.records import CheckpointTransfer, Recovery
 from zerobench.report.column_units import MISSING
 from zerobench.report.parity import largest_difference, losses
 from zerobench.report.stats import median
-from zerobench.report.trials import Trial, completed, num_params
+from zerobench.report.trials import Trial, completed, num_trained
 from zerobench.spec.trial import TrialSpec
 
 
@@ -68,7 +68,7 @@ def resumed(trial: Trial, uninterrupted: Sequence[float]) -> Resumed | None:
     if recovery is None:
         return None
     saves = [one for rank in trial.ranks for one in rank.checkpoints if one.kind == "save"]
-    count = num_params(trial)
+    count = num_trained(trial)
     return Resumed(
         num_saves=len({one.step for one in saves}),
         save=_transfers(saves),

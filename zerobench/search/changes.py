@@ -12,7 +12,7 @@ from typing import Any
 from zerobench.ds_config import load_user_config
 from zerobench.emulate.changes import for_device
 from zerobench.emulate.drafts import Draft
-from zerobench.emulate.options import Kind, Option
+from zerobench.emulate.options import Option
 from zerobench.errors import UserError
 from zerobench.folder import write_whole
 from zerobench.report.changes import MOST, Changed, share_slower
@@ -23,13 +23,13 @@ from zerobench.report.trials import Trial, ended_trials, is_whole
 from zerobench.run.observer import Observer
 from zerobench.search.plan_world import plan_world
 from zerobench.search.predict import predict
+from zerobench.search.tried import changed_fields
 from zerobench.spec.cluster import Cluster
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.hardware import find_gpu
-from zerobench.spec.optimizers import deepspeeds_adamw
 from zerobench.spec.plan import STEPS, checked, document, in_world, predicted
 from zerobench.spec.plan_own import own_config
-from zerobench.spec.trial import Offload, TrialSpec
+from zerobench.spec.trial import TrialSpec
 from zerobench.store import load_run
 
 _CHECKPOINTING = Option(dest="activation_checkpointing", names=["activation_checkpointing"], is_flag=True)
@@ -99,17 +99,14 @@ def changed_trials(trial: TrialSpec, cluster: Cluster, reports: Path) -> Iterato
     option = _CHECKPOINTING.model_copy(update={"value": bool(trial.activation_checkpointing)})
     start = Draft((), {**(own or {}), **_as_config(trial, own)}, options=(option,))
     for candidate in for_device(start):
-        keeps = candidate.draft.option(Kind.CHECKPOINTING)
-        recomputes = trial.activation_checkpointing or (keeps is not None and keeps.value is True)
         says = tuple(words.partition(" (")[0] for words in candidate.says)
-        config = candidate.draft.ds or {}
-        if own is None:
-            yield says, _with_config(trial, config).model_copy(update={"activation_checkpointing": recomputes})
-        else:
-            work = {"model": trial.model, "sequence_length": trial.sequence_length, "attention": trial.attention}
-            work |= {"activation_checkpointing": recomputes}
-            [made] = own_config(keep_config(config, reports), work, cluster)
-            yield says, made.trial
+        made = trial.model_copy(update=changed_fields(trial, start, candidate.draft))
+        if own is not None:
+            names = ("model", "sequence_length", "attention", "activation_checkpointing")
+            work = {name: getattr(made, name) for name in names}
+            [planned] = own_config(keep_config(candidate.draft.ds or {}, reports), work, cluster)
+            made = planned.trial
+        yield says, made
 
 
 def keep_config(config: Mapping[str, Any], reports: Path) -> str:
@@ -130,23 +127,6 @@ def _as_config(trial: TrialSpec, own: Mapping[str, Any] | None) -> dict[str, Any
         "gradient_accumulation_steps": trial.gradient_accumulation_steps,
         "zero_optimization": {**zero, "stage": trial.zero_stage, **places},
     }
-
-
-def _with_config(trial: TrialSpec, config: Mapping[str, Any]) -> TrialSpec:
-    """The trial with what a changed configuration says."""
-    zero = config["zero_optimization"]
-    places = {name: Offload(zero[name]["device"]) for name in _OFFLOADS}
-    was, is_on_host = (place is not Offload.NONE for place in (trial.offload_optimizer, places["offload_optimizer"]))
-    usual = trial.optimizer is deepspeeds_adamw(offloaded=was)
-    return trial.model_copy(
-        update={
-            **places,
-            "micro_batch_size": config["train_micro_batch_size_per_gpu"],
-            "gradient_accumulation_steps": config["gradient_accumulation_steps"],
-            "strategy": f"zero{zero['stage']}",
-            "optimizer": deepspeeds_adamw(offloaded=is_on_host) if usual else trial.optimizer,
-        }
-    )
 
 
 def _rows(path: Path, planned: Sequence[PlannedTrial], cluster: Cluster) -> dict[str, PlanRow]:

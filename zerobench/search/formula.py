@@ -27,7 +27,7 @@ def formula_row(trial: TrialSpec, cluster: Cluster) -> PlanRow | None:
     """`trial` on the cluster by formula; None where no closed form is known of such work."""
     asked = trial.model_copy(update={"evidence": Evidence.FORMULA})
     try:
-        rank = formula_record(asked)
+        rank = formula_record(asked, plays_allocator=False)
     except UserError:
         return None
     record = TrialRecord(

@@ -9,10 +9,12 @@ from typing import Any
 
 from zerobench.errors import UserError
 from zerobench.search.plan_world import PlanWorld, plan_world
+from zerobench.spec.adapter_rules import why_no_closed_form
 from zerobench.spec.architecture import position_limit
-from zerobench.spec.cluster import HOST_BANDWIDTH, Cluster, read_cluster
+from zerobench.spec.cluster import Cluster, read_cluster
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.frontier_axes import frontier_axis
+from zerobench.spec.host_bandwidth import HOST_BANDWIDTH
 from zerobench.spec.plan import cells, document, in_world, read_stages, read_work
 from zerobench.spec.plan_own import own_config
 from zerobench.spec.plan_sweep import sweep_gpu, sweep_points
@@ -127,8 +129,8 @@ def read_plan(request: Request) -> Plan:
     variants = _varied(request, work, cluster)
     simulated = _planned(request, work, cluster)
     world = plan_world(request.evidence, cluster.gpu, by_formula=request.formula)
-    if request.lora is not None and world.evidence is Evidence.FORMULA:
-        raise UserError("--lora: no closed forms for adapters; use --evidence simulated")
+    if world.evidence is Evidence.FORMULA and (why := why_no_closed_form(simulated[0].trial)) is not None:
+        raise UserError(f"--lora {request.lora}: {why}")
     planned = in_world(simulated, world.evidence)
     name = f"{'tune' if request.tunes else 'plan'}-{planned[0].trial.model.name}"
     return Plan(name, document(name, planned), planned, cluster, world, variants)

@@ -9,7 +9,7 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import dataclass, field
 
 from zerobench.report.run_frontier import ran_out
-from zerobench.report.trials import LazyTrial, Trial, completed, ended_trials
+from zerobench.report.trials import LazyTrial, Trial, completed, ended_trials, is_whole
 from zerobench.run.runner import RunResult
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.frontier import Frontier, Search, Try, search, search_together, slope
@@ -36,7 +36,7 @@ class Question:
     """By a name that the answer has too."""
     capacity_bytes: int
     needed_bytes: Callable[[Trial], int | None]
-    """What a completed trial takes of the capacity; None where nobody knows."""
+    """What a trial takes of the capacity, whose figures are of all the work; None where nobody knows."""
     planned: Callable[[str, TrialSpec], PlannedTrial] = lambda _, trial: PlannedTrial(trial=trial)
     """A cell's try, with the rule that it breaks where it is made."""
 
@@ -103,7 +103,7 @@ class _Rounds:
         peaks: dict[str, int | None] = {}
         for name, spec in tries.items():
             trial = there.get(spec.trial_id)
-            needed_bytes = question.needed_bytes(trial) if trial is not None and completed(trial) else None
+            needed_bytes = self._needed(trial)
             if trial is not None and (needed_bytes is not None or ran_out(trial)):
                 peaks[name] = needed_bytes
                 self._found.trials[name, asked[name]] = trial
@@ -112,9 +112,20 @@ class _Rounds:
                 self._found.given_up[name] = f"{_why(trial)}; see {result.folder.trial(spec.trial_id).path}"
         return peaks
 
+    def _needed(self, trial: Trial | None) -> int | None:
+        """What it takes; None where nobody knows, and of one that memory ended where what is known would have fitted.
+
+        A try that an emulated GPU refused is played again with room (worker/with_room.py), so that it too says how
+        steep memory is.
+        """
+        needed_bytes = None if trial is None or not is_whole(trial) else self._question.needed_bytes(trial)
+        if trial is None or needed_bytes is None or completed(trial):
+            return needed_bytes
+        return needed_bytes if needed_bytes > self._question.capacity_bytes else None
+
     def _verdict(self, step: int, needed_bytes: int | None, trial: Trial) -> str:
         what = f"{step * self._question.axis.unit:,} {self._question.words}"
-        if needed_bytes is None:
+        if needed_bytes is None or not completed(trial):
             return f"{what} do not fit: {trial.record.reason or trial.record.status}"
         capacity_bytes = self._question.capacity_bytes
         fit = "fit" if needed_bytes <= capacity_bytes else "do not fit"

@@ -4,9 +4,10 @@ from __future__ import annotations
 
 from zerobench.spec.adapter import base_of
 from zerobench.spec.batch import autotp_size
+from zerobench.spec.resume import needs_universal
 from zerobench.spec.situation import Rule, Situation
 from zerobench.spec.strategy import STRATEGIES, strategy_info
-from zerobench.spec.trial import Compile, Evidence
+from zerobench.spec.trial import Compile, Evidence, Offload, TrialSpec
 
 
 def _frozen_needs_loop(s: Situation) -> str | None:
@@ -24,18 +25,31 @@ def _frozen_is_not_cut(s: Situation) -> str | None:
     return f"{what} with AutoTP: AutoTP does not cut adapter matrices"
 
 
-def _frozen_has_no_formula(s: Situation) -> str | None:
-    what = _asked(s)
-    if what is None or s.trial.evidence is not Evidence.FORMULA:
+def why_no_closed_form(trial: TrialSpec) -> str | None:
+    """Why no formula describes a trial that freezes weights; None where one does, or it freezes none."""
+    if trial.frozen is None and base_of(trial.adapter) is None and trial.offload_param is not Offload.NVME:
         return None
-    return f"{what} formula: no closed form for partly trained models; use simulated or emulated"
+    if trial.trains_all:
+        return None
+    return "closed forms know adapters beside a model in its own type, in GPU or host memory; use simulated or emulated"
+
+
+def _frozen_has_no_formula(s: Situation) -> str | None:
+    why = why_no_closed_form(s.trial) if s.trial.evidence is Evidence.FORMULA else None
+    return None if why is None else f"{_asked(s)} formula: {why}"
 
 
 def _frozen_is_not_saved(s: Situation) -> str | None:
     what = _asked(s)
     if what is None or s.trial.checkpoint is None:
         return None
-    return f"{what} with checkpoint: not supported for partly trained models"
+    if s.trial.zero_stage is None:
+        return f"{what} with checkpoint at {s.trial.strategy}: DeepSpeed alone saves adapters; use zero0 to zero3"
+    if base_of(s.trial.adapter) is not None:
+        return f"{what} with checkpoint: the scales of quantised matrices would be saved, and their codes not"
+    if needs_universal(s.trial):
+        return f"{what} with checkpoint.resume_world_size: a universal checkpoint holds all weights; leave it out"
+    return None
 
 
 def _base_is_not_divided(s: Situation) -> str | None:

@@ -12,14 +12,11 @@ from zerobench.errors import UserError
 from zerobench.spec.axis_readers import MAX_RANKS
 from zerobench.spec.gpu_names import known_gpu
 from zerobench.spec.hardware import CATALOGUE_VARIABLE, Gpu
+from zerobench.spec.host_bandwidth import HOST_BANDWIDTH
 from zerobench.spec.links import Links, links_of
 from zerobench.spec.machine import Accelerator, Machine
 from zerobench.spec.plain import as_number, as_written, one_line
 from zerobench.units import parse_bytes
-
-HOST_BANDWIDTH = "921.6GB/s"
-"""Memory of two sockets of EPYC 9004, 24 channels of DDR5-4800 (https://www.amd.com/en/products/specifications/server-processor.html:
-460.8 GB/s a socket): more than most nodes of GPUs have, so that a bound from it holds for them too."""
 
 _TOKENS = re.compile(r"(.+?)\s*([KMBT]?)", re.IGNORECASE)
 _TIMES = {"": 1, "k": 10**3, "m": 10**6, "b": 10**9, "t": 10**12}

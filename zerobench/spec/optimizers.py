@@ -325,7 +325,6 @@ OPTIMIZERS: dict[Optimizer, OptimizerInfo] = {
             torch_class="AdamW8bit",
             inexact_in_parts="its quantization blocks are cut from a rank's partition, not from the model's tensors",
             not_on_nvme=_NEVER_SWAPPED,
-            not_saved="a DeepSpeed engine does not resume it exactly; use adamw",
             refused={
                 "tensorflow": _NO_KERAS,
                 **dict.fromkeys(("fsdp", "tensor"), "its states are not DTensors; use ddp"),

@@ -101,14 +101,29 @@ class CalibratedGpu(Spec):
     """Host memory of a rank that no tensor holds, in the steady state."""
 
 
+class CalibratedSteps(Spec):
+    """How long measured steps on one model of GPU took beside what the time model expects of them."""
+
+    gpu: str = Field(min_length=1)
+    """As the catalogue names it."""
+    num_trials: Ranks
+    factor: float = Field(gt=0)
+    """Measured over expected, the geometric mean over the trials."""
+    spread: float = Field(ge=0)
+    """Of the logarithm of that."""
+    covered: tuple[str, ...] = ()
+    """What the time model assumes of every one of the trials, so that the factor makes up for it."""
+
+
 class Calibration(Spec):
-    """A calibration file: the overheads of one machine, from one run."""
+    """A calibration file: the overheads of one machine, from one run, and how long its steps take."""
 
     calibration_version: Literal[1] = 1
     run_id: str
     versions: dict[str, str] = Field(default_factory=dict)
     """Packages, driver and CUDA that it was measured with."""
     gpus: Annotated[tuple[CalibratedGpu, ...], Field(min_length=1)]
+    steps: tuple[CalibratedSteps, ...] = ()
 
 
 @dataclass(frozen=True)
@@ -148,6 +163,24 @@ def overhead_of(gpu_name: str, world_size: int, calibration: Path | None = None)
         f"NCCL {format_bytes(collectives)}, {collectives_source}",
         rest_of_process_bytes=rest.median if rest else None,
     )
+
+
+def calibrated_steps(gpu_name: str) -> tuple[CalibratedSteps, str] | None:
+    """What the file that ZEROBENCH_CALIBRATION names says of steps on a GPU, and its run; None where it says nothing.
+
+    Raises UserError as `overhead_of`.
+    """
+    file = _named_by_environment()
+    if file is None:
+        return None
+    found = _kept(file, file.stat().st_mtime_ns if file.exists() else 0)
+    return next(((one, found.run_id) for one in found.steps if _same(one.gpu, gpu_name)), None)
+
+
+@cache
+def _kept(file: Path, _written_ns: int) -> Calibration:
+    """A search asks for thousands of steps."""
+    return load_calibration(file)
 
 
 def workspace_of(gpu_name: str) -> WorkspaceEntry:

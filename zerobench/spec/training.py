@@ -8,6 +8,7 @@ from zerobench.errors import UserError
 from zerobench.spec.cluster import read_tokens
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.plain import as_number, as_written, one_line
+from zerobench.spec.trial import TrialSpec
 
 _MOST_PRICE = 1e9
 
@@ -20,13 +21,13 @@ class Training:
     price_per_gpu_hour: float | None = None
     """In a currency of the user's own."""
 
-    def days(self, step_s: float, tokens_per_step: int) -> float:
-        """Days in steps of `step_s` seconds."""
-        return self.tokens / tokens_per_step * step_s / (24 * 3600.0)
+    def days(self, step_s: float, spec: TrialSpec) -> float:
+        """Days in steps of `spec` that take `step_s` seconds."""
+        return self.tokens / spec.global_batch_tokens * step_s / (24 * 3600.0)
 
-    def gpu_hours(self, step_s: float, tokens_per_step: int, num_gpus: int) -> float:
+    def gpu_hours(self, step_s: float, spec: TrialSpec) -> float:
         """The days, on all GPUs."""
-        return self.days(step_s, tokens_per_step) * 24 * num_gpus
+        return self.days(step_s, spec) * 24 * spec.world_size
 
     def cost(self, gpu_hours: float) -> float | None:
         """What GPU-hours cost; None without a price."""

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 
 from zerobench.spec.adapter import Lora
 from zerobench.spec.architecture import complete, dimensions
@@ -27,6 +27,15 @@ class Decoder:
     mlp_matrices: int
     """Two, or three where a gate is multiplied in."""
     vocabulary: int
+    is_apart: bool = False
+    """Whether queries, keys, values and a gate are products of their own, whose tiles count in narrow ones."""
+
+    def cut(self, parts: int) -> Decoder:
+        """One of `parts` parts, as tensor parallelism cuts it: heads, the MLP's width and the head's vocabulary are
+        divided, the hidden states between them whole.
+        """
+        names = ("attention_width", "qkv_width", "mlp_width", "vocabulary")
+        return replace(self, is_apart=True, **{name: -(-getattr(self, name) // parts) for name in names})
 
 
 def decoder_of(spec: ModelSpec) -> Decoder | None:
@@ -117,8 +126,12 @@ def _block(decoder: Decoder, device: Device, tokens: int, positions: int, lora: 
 
 
 def linears(decoder: Decoder) -> list[tuple[int, int]]:
-    """Inputs and outputs of a block's matrices; a gate's product is launched with its neighbour's."""
+    """Inputs and outputs of a block's matrices; a gate's product is launched with its neighbour's, if not apart."""
     hidden, inner = decoder.hidden, decoder.mlp_width
+    if decoder.is_apart:
+        attention, keys = decoder.attention_width, (decoder.qkv_width - decoder.attention_width) // 2
+        apart = [attention, keys, keys, *[inner] * (decoder.mlp_matrices - 1)]
+        return [*((hidden, outputs) for outputs in apart), (attention, hidden), (inner, hidden)]
     return [
         (hidden, decoder.qkv_width),
         (decoder.attention_width, hidden),

@@ -8,6 +8,7 @@ both use the GPU. What does not overlap adds up whole. All ranks wait for the sl
 from __future__ import annotations
 
 import math
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass
 
 from zerobench.timing.passes import Passes
@@ -45,8 +46,26 @@ class Expected(Interval):
     compute_s: float
     exposed_communication_s: float
     update_s: float
-    assumptions: tuple[str, ...]
-    """What was not fitted to runs, each of which makes the interval wider."""
+    assumed: Mapping[str, float]
+    """What was not fitted to runs, and the spread (of the time's logarithm) that each makes the interval wider by."""
+    bubble_s: float = 0.0
+    """In which a pipeline's slowest stage waits for others."""
+
+    @property
+    def assumptions(self) -> tuple[str, ...]:
+        """What was not fitted to runs."""
+        return tuple(self.assumed)
+
+    @property
+    def parts(self) -> dict[str, float]:
+        """Its parts' seconds by their names for people."""
+        bubbles = {"bubbles": self.bubble_s} if self.bubble_s else {}
+        return {
+            "computing": self.compute_s,
+            "exposed communication": self.exposed_communication_s,
+            **bubbles,
+            "update and host overhead": self.update_s,
+        }
 
 
 def step(
@@ -91,10 +110,10 @@ def _hidden(communication_s: float, compute_s: float, layers: int) -> float:
     return min(communication_s, compute_s) * (layers - 1) / layers
 
 
-def expected(
-    compute_s: float, exposed_s: float, update_s: float, spread: float, assumptions: dict[str, float]
-) -> Expected:
-    """The answer; `assumptions` maps what was assumed to the spread that it brings (of the time's logarithm)."""
-    total = compute_s + exposed_s + update_s
+def expected(parts: Sequence[float], spread: float, assumptions: Mapping[str, float]) -> Expected:
+    """The answer: `parts` are seconds of computing, exposed communication, the update, and bubbles if there are any;
+    `assumptions` maps what was assumed to the spread that it brings (of the time's logarithm).
+    """
+    total, (compute_s, exposed_s, update_s, *bubbles) = sum(parts), parts
     factor = math.exp(_TENTH * math.hypot(spread, *assumptions.values()))
-    return Expected(total, total / factor, total * factor, compute_s, exposed_s, update_s, tuple(assumptions))
+    return Expected(total, total / factor, total * factor, compute_s, exposed_s, update_s, assumptions, sum(bubbles))

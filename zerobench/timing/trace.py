@@ -13,7 +13,7 @@ import base64
 import json
 import zlib
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from dataclasses import dataclass, field
 from typing import Any, NamedTuple
 
@@ -149,6 +149,21 @@ def unpack(text: str) -> StepTrace:
         )
     except (ValueError, zlib.error, TypeError, IndexError, RecursionError) as error:
         raise ValueError(f"no trace of a step: {error}") from error
+
+
+_listener: Callable[[Item], None] | None = None
+
+
+def listen(listener: Callable[[Item], None]) -> None:
+    """Let `listener` hear what is issued that no operation on tensors shows: waits, updates on the host, drives."""
+    global _listener  # noqa: PLW0603 -- one for the process
+    _listener = listener
+
+
+def tell(item: Item) -> None:
+    """To whom it may concern."""
+    if _listener is not None:
+        _listener(item)
 
 
 @dataclass

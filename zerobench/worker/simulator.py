@@ -70,11 +70,11 @@ def main() -> None:
     speaker = os.dup(sys.stdout.fileno())
     os.dup2(sys.stderr.fileno(), sys.stdout.fileno())  # what libraries print is not taken for what is said here
     signal.signal(signal.SIGINT, signal.SIG_IGN)  # Ctrl-C reaches the whole group; standard input says when to end
-    _import_everything(asked.world)
+    import_everything(asked.world)
     Simulator(asked.jobs, speaker).serve()
 
 
-def _import_everything(world: Evidence) -> None:
+def import_everything(world: Evidence) -> None:
     """What every trial needs, before the first fork; the device must be known before DeepSpeed is imported."""
     os.environ["DS_ACCELERATOR"] = "cuda" if world is Evidence.EMULATED else "cpu"
     if world is Evidence.SIMULATED:

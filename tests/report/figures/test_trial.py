@@ -30,8 +30,9 @@ from zerobench.report.figures.trial import trial_figures
 from zerobench.report.recovery import loss_distance, resumed
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.tables.model import lines_of
-from zerobench.spec.cluster import HOST_BANDWIDTH, Cluster, read_rate
+from zerobench.spec.cluster import Cluster, read_rate
 from zerobench.spec.hardware import find_gpu
+from zerobench.spec.host_bandwidth import HOST_BANDWIDTH
 
 ZERO2 = completed_trial(spec("zero2"), alloc_retries=3)
 BATCHES = [StepBatch(kind="timed", tokens=65_536)]

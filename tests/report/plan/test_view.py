@@ -180,7 +180,7 @@ def test_a_row_without_room_is_not_recommended() -> None:
 
 
 def timed(one: PlanRow, step_s: float, spread: float = 1.1) -> PlanRow:
-    return replace(one, expected=Expected(step_s, step_s / spread, step_s * spread, step_s, 0.0, 0.0, ()))
+    return replace(one, expected=Expected(step_s, step_s / spread, step_s * spread, step_s, 0.0, 0.0, {}))
 
 
 def test_the_fastest_is_taken_and_of_those_about_as_fast_the_simplest() -> None:

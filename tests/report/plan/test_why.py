@@ -129,7 +129,7 @@ def test_of_two_that_fit_the_expected_times_say_which_is_slower_or_that_none_is(
 
 
 def lasting(step_s: float) -> Expected:
-    return Expected(step_s, step_s / 1.1, step_s * 1.1, step_s, 0.0, 0.0, ())
+    return Expected(step_s, step_s / 1.1, step_s * 1.1, step_s, 0.0, 0.0, {})
 
 
 def test_more_host_memory_is_told_with_what_lies_there() -> None:

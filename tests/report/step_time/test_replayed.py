@@ -11,22 +11,44 @@ from benchmarks.prediction.simulated import gpu_trial, simulate
 from tests.report.sample_run import SampleTrial, trial_record
 from tests.timing.predicted_trials import expected, gpu, links
 from zerobench.errors import UserError
+from zerobench.formulas.record import formula_record
 from zerobench.records import Phase
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.expected import timeline
+from zerobench.report.step_time.stages import divided
 from zerobench.spec.optimizers import Optimizer
 from zerobench.spec.shapes import Shape
+from zerobench.spec.trial import Evidence, PipelineSchedule, StepsSpec
 from zerobench.timing.replay import Timeline
-from zerobench.timing.trace import Kernels, unpack
+from zerobench.timing.trace import Call, Kernels, StepTrace, unpack
 
 SHAPE = Shape(family="gpt2", num_layers=6, hidden_size=2048, num_heads=16, vocab_size=32000)
+SETTLED = StepsSpec(warmup=1, memory=1, timed=1)
+"""DDP deals its buckets anew in the second step."""
+LLAMA = Shape(family="llama", num_layers=9, hidden_size=2048, num_heads=16, vocab_size=32000)
 AXES: dict[str, dict[str, Any]] = {
+    "ddp": {"stage": 0, "strategy": "ddp", "optimizer": Optimizer.ADAMW, "steps": SETTLED},
     "zero1": {"stage": 1, "gradient_accumulation_steps": 2},
     "zero2": {"stage": 2, "gradient_accumulation_steps": 2},
     "zero3": {"stage": 3},
     "zero3 kept": {"stage": 3, "activation_checkpointing": False},
     "fsdp": {"stage": 3, "strategy": "fsdp", "optimizer": Optimizer.ADAMW, "gradient_accumulation_steps": 2},
     "offloaded": {"stage": 2, "offload_optimizer": "cpu", "optimizer": Optimizer.CPU_ADAM},
+    "tensor": {
+        "stage": 0,
+        "model": LLAMA.to_model(),
+        "strategy": "tensor",
+        "optimizer": Optimizer.ADAMW,
+        "world_size": 8,
+    },
+    "pipeline": {
+        "stage": 0,
+        "model": LLAMA.to_model(),
+        "strategy": "pipeline",
+        "optimizer": Optimizer.ADAMW,
+        "world_size": 4,
+        "gradient_accumulation_steps": 2,
+    },
     "swapped": {"stage": 3, "offload_optimizer": "nvme", "nvme_path": "/nvme", "optimizer": Optimizer.CPU_ADAM},
 }
 PLACES: tuple[tuple[str, dict[str, Any]], ...] = (
@@ -39,10 +61,13 @@ PLACES: tuple[tuple[str, dict[str, Any]], ...] = (
 
 @pytest.fixture(scope="module")
 def trials() -> dict[str, SampleTrial]:
-    asked = {
-        name: gpu_trial(SHAPE.to_model(), world_size=16, **{"sequence_length": 1024, "micro_batch_size": 8} | axes)
-        for name, axes in AXES.items()
+    usual: dict[str, Any] = {
+        "model": SHAPE.to_model(),
+        "world_size": 16,
+        "sequence_length": 1024,
+        "micro_batch_size": 8,
     }
+    asked = {name: gpu_trial(**usual | axes) for name, axes in AXES.items()}
     records = simulate(list(asked.values()))
     return {
         name: SampleTrial(spec, trial_record(spec), [record])
@@ -69,6 +94,15 @@ def test_the_closed_form_is_within_ten_percent_of_the_replay(
     there, at = place[0], links(place[0], **place[1])
     whole, form = (expected(trial, there, at).step_s for trial in (trials[name], closed(trials[name])))
     assert form == pytest.approx(whole, rel=0.1)
+
+
+@pytest.mark.parametrize("name", [name for name in AXES if name not in {"swapped", "pipeline"}])
+def test_by_formula_alone_a_step_is_within_ten_percent_of_the_simulated_one(
+    trials: dict[str, SampleTrial], name: str
+) -> None:
+    spec = trials[name].spec.model_copy(update={"evidence": Evidence.FORMULA})
+    by_formula = SampleTrial(spec, trial_record(spec), [formula_record(spec)])
+    assert expected(by_formula).step_s == pytest.approx(expected(trials[name]).step_s, rel=0.1)
 
 
 @pytest.mark.parametrize("name", AXES)
@@ -99,6 +133,83 @@ def test_stage_3_gathers_beside_its_passes_and_stage_2_without_overlap_waits(tri
     assert three.exposed()["all_gather"] < gathered / 2
     reduced = [one for one in two.spans if one.lane == "communication" and one.phase == Phase.BACKWARD]
     assert sum(two.exposed().values()) == pytest.approx(sum(one.end_s - one.start_s for one in reduced), rel=0.05)
+
+
+def test_the_blocks_of_a_stage_are_those_that_the_worker_gave_it(trials: dict[str, SampleTrial]) -> None:
+    [rank] = trials["pipeline"].ranks
+    division, sizes = divided(trials["pipeline"].spec)
+    part = rank.effective_config["pipeline"]
+    assert [division[0].start, division[0].stop] == part["blocks"]
+    assert sizes[0] == part["parameters"]
+
+
+def test_the_last_stage_computes_the_head(trials: dict[str, SampleTrial]) -> None:
+    trial = closed(trials["pipeline"])
+    model = LLAMA.model_copy(update={"vocab_size": 256000}).to_model()
+    wide = replace(trial, spec=trial.spec.model_copy(update={"model": model}))
+    assert expected(wide).compute_s > 2 * expected(trial).compute_s
+
+
+@pytest.mark.parametrize("schedule", [PipelineSchedule.GPIPE, PipelineSchedule.ONE_F_ONE_B])
+def test_more_micro_batches_never_lower_the_efficiency_of_a_pipeline_and_checkpointing_is_never_faster(
+    trials: dict[str, SampleTrial], schedule: PipelineSchedule
+) -> None:
+    trial = closed(trials["pipeline"])
+
+    def token_s(**axes: Any) -> float:
+        spec = trial.spec.model_copy(update={"pipeline_schedule": schedule, **axes})
+        return expected(replace(trial, spec=spec)).step_s / spec.global_batch_tokens
+
+    times = [token_s(gradient_accumulation_steps=steps) for steps in (1, 2, 4, 16)]
+    assert times == sorted(times, reverse=True)
+    assert token_s(activation_checkpointing=False) < token_s(activation_checkpointing=True)
+
+
+def test_a_pipeline_has_bubbles_and_no_timeline_of_its_own(trials: dict[str, SampleTrial]) -> None:
+    trial = trials["pipeline"]
+    found = expected(trial)
+    assert 0.05 * found.compute_s < found.bubble_s < found.compute_s
+    assert sum(found.parts.values()) == pytest.approx(found.step_s)
+    assert timeline(trial, gpu(), links()) is None
+    slow = expected(trial, at=links().model_copy(update={"link_gb_per_s": 1.0}))
+    assert slow.exposed_communication_s > 50 * found.exposed_communication_s > 0
+    assert slow.bubble_s == found.bubble_s
+
+
+def test_tensor_parallel_ranks_wait_for_each_of_their_collectives(trials: dict[str, SampleTrial]) -> None:
+    trial, found = trials["tensor"], line(trials["tensor"])
+    communication = found.total_s("communication")
+    assert sum(found.exposed().values()) == pytest.approx(communication, rel=0.01)
+    assert expected(closed(trial)).exposed_communication_s == pytest.approx(communication, rel=0.01)
+
+
+def test_ddp_reduces_beside_its_backward_pass_and_updates_once_all_buckets_are_there(
+    trials: dict[str, SampleTrial],
+) -> None:
+    for at in ({}, {"network_gb_per_s": 2.0}):
+        found = line(trials["ddp"], "A100 SXM 80GB", **at)
+        reduced = [one for one in found.spans if one.name == "all_reduce"]
+        assert len(reduced) > 10
+        assert reduced[0].start_s < max(one.end_s for one in found.spans if one.phase == Phase.BACKWARD)
+        updates = [one.start_s for one in found.spans if one.lane == "compute" and one.phase == Phase.STEP]
+        assert min(updates) >= max(one.end_s for one in reduced)
+
+
+def test_more_ranks_never_raise_the_efficiency_of_ddp(trials: dict[str, SampleTrial]) -> None:
+    """Nothing of it is divided, so that its order on more nodes is the same among more ranks."""
+    times = [expected(_on_nodes(trials["ddp"], nodes)).step_s for nodes in (2, 4, 32, 256)]
+    assert times == sorted(times)
+    assert times[0] < times[-1]
+
+
+def _on_nodes(trial: SampleTrial, nodes: int) -> SampleTrial:
+    [rank], size = trial.ranks, 8 * nodes
+    trace = unpack(rank.step_trace or "")
+    items = (one._replace(group_size=size, num_nodes=nodes) if isinstance(one, Call) else one for one in trace.items)
+    moved = [one.model_copy(update={"group_size": size, "num_nodes": nodes}) for one in rank.collectives]
+    packed = StepTrace(trace.works, tuple(items)).pack()
+    there = rank.model_copy(update={"step_trace": packed, "collectives": moved})
+    return replace(trial, spec=trial.spec.model_copy(update={"num_nodes": nodes}), ranks=[there])
 
 
 def test_recomputing_costs_about_a_forward_pass(trials: dict[str, SampleTrial]) -> None:

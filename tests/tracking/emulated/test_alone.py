@@ -12,7 +12,11 @@ from zerobench.spec.gpu_names import known_gpu
 
 SCRIPT = """
 import datetime, threading, torch, torch.distributed as dist
+from torch.distributed.device_mesh import init_device_mesh
 
+mesh = init_device_mesh("cuda", (8, 8), mesh_dim_names=("dp", "tp"))
+assert (*mesh.get_coordinate(), mesh["tp"].size()) == (7, 7, 8), mesh.get_coordinate()
+dist.destroy_process_group()
 dist.init_process_group("cpu:gloo,cuda:nccl", init_method="tcp://10.0.0.1:1234", timeout=datetime.timedelta(seconds=5))
 assert (dist.get_rank(), dist.get_world_size(), dist.get_backend()) == (63, 64, "cpu:gloo,cuda:nccl")
 for device in ("cpu", "cuda"):

@@ -21,7 +21,7 @@ def calibrate(
     ),
     reports: Reports = REPORTS,
 ) -> Answer:
-    """Write a calibration for predictions from a GPU run. CUDA context, NCCL and host process memory."""
+    """Write a calibration for predictions from a GPU run. CUDA context, NCCL and host process memory, step times."""
     from zerobench.report.calibrate import write_calibration
     from zerobench.spec.overheads import CALIBRATION_VARIABLE
     from zerobench.store import find_run
@@ -31,10 +31,13 @@ def calibrate(
     def show() -> None:
         for entry in calibration.gpus:
             typer.echo(f"{entry.gpu}, {entry.world_size} ranks: from {entry.num_ranks} rank records")
+        for one in calibration.steps:
+            typer.echo(f"{one.gpu}: steps of {one.num_trials} trials took {one.factor:.3g} times as long as expected")
         typer.echo(f"\nUse it for predictions: export {CALIBRATION_VARIABLE}={out.resolve()}")
 
     def document() -> dict[str, Any]:
         gpus = [{"gpu": one.gpu, "world_size": one.world_size, "ranks": one.num_ranks} for one in calibration.gpus]
-        return {"file": str(out.resolve()), "variable": CALIBRATION_VARIABLE, "gpus": gpus}
+        steps = [{"gpu": one.gpu, "trials": one.num_trials, "factor": one.factor} for one in calibration.steps]
+        return {"file": str(out.resolve()), "variable": CALIBRATION_VARIABLE, "gpus": gpus, "steps": steps}
 
     return Answer(document, show)

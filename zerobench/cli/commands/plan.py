@@ -32,6 +32,7 @@ from zerobench.cli.options import (
     Write,
     WriteFor,
 )
+from zerobench.spec.host_bandwidth import HOST_BANDWIDTH
 
 
 @answering
@@ -45,7 +46,7 @@ def plan(
     gpu: Annotated[str | None, GPU] = None,
     gpus_per_node: GpusPerNode = "8",
     host_memory: HostMemory = None,
-    host_bandwidth: HostBandwidth = "921.6GB/s",
+    host_bandwidth: HostBandwidth = HOST_BANDWIDTH,
     nvme: Nvme = None,
     micro_batch: Annotated[str | None, typer.Option(metavar="N", help="Micro-batch size per GPU (1).")] = None,
     gradient_accumulation: Annotated[

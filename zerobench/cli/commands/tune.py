@@ -31,6 +31,7 @@ from zerobench.cli.options import (
     Write,
     WriteFor,
 )
+from zerobench.spec.host_bandwidth import HOST_BANDWIDTH
 
 
 @answering
@@ -42,7 +43,7 @@ def tune(
     tokens_per_step: TokensPerStep = None,
     gpus_per_node: GpusPerNode = "8",
     host_memory: HostMemory = None,
-    host_bandwidth: HostBandwidth = "921.6GB/s",
+    host_bandwidth: HostBandwidth = HOST_BANDWIDTH,
     nvme: Nvme = None,
     sequence_length: SequenceLength = None,
     precision: PrecisionName = None,

@@ -19,22 +19,11 @@ import torch
 
 from zerobench.emulator.inside import helpers
 from zerobench.memory.block_io import BlockIo
-from zerobench.timing.trace import Drained, Drive, Host, Item
+from zerobench.timing.trace import Drained, Drive, Host, tell
 
 _swapped_bytes: dict[str, int] = {}
 """Size of each file that a swapper has written, by its path. No file exists."""
 _traffic = {"read": 0, "written": 0}
-_listeners: list[Callable[[Item], None]] = []
-
-
-def listen(listener: Callable[[Item], None]) -> None:
-    """Let `listener` hear of updates on the host, and of what drives read and write."""
-    _listeners[:] = [listener]
-
-
-def _tell(item: Item) -> None:
-    for listener in _listeners:
-        listener(item)
 
 
 def install() -> None:
@@ -94,7 +83,7 @@ def _on_host(*given: Any) -> int:
     """
     tensors = [one for one in given if isinstance(one, torch.Tensor)]
     if len(tensors) > 1:
-        _tell(Host(2 * (sum(tensor.nbytes for tensor in tensors) - tensors[1].nbytes)))
+        tell(Host(2 * (sum(tensor.nbytes for tensor in tensors) - tensors[1].nbytes)))
     return 0
 
 
@@ -110,7 +99,7 @@ def _optimizer(*functions: str, update: Callable[..., int] = _in_place) -> Calla
 def _moved(read_bytes: int = 0, written_bytes: int = 0) -> None:
     _traffic["read"] += read_bytes
     _traffic["written"] += written_bytes
-    _tell(Drive(read_bytes, written_bytes))
+    tell(Drive(read_bytes, written_bytes))
 
 
 class _AioHandle:
@@ -146,18 +135,18 @@ class _AioHandle:
 
     def sync_pread(self, buffer: torch.Tensor, _path: str, _offset: int = 0) -> int:
         _moved(read_bytes=buffer.nbytes)
-        _tell(Drained())
+        tell(Drained())
         return 1
 
     def sync_pwrite(self, buffer: torch.Tensor, path: str, _offset: int = 0) -> int:
         _moved(written_bytes=buffer.nbytes)
         _swapped_bytes[path] = max(_swapped_bytes.get(path, 0), buffer.nbytes)
-        _tell(Drained())
+        tell(Drained())
         return 1
 
     def wait(self) -> int:
         done, self._pending = self._pending, 0
-        _tell(Drained())
+        tell(Drained())
         return done
 
 

@@ -3,8 +3,8 @@
 Where the ZeRO paper counts model states, DeepSpeed has buckets, copies, padding and an order in which they come and go.
 Each function or term names the file and the function of DeepSpeed that it follows; `departures` says in sentences what
 the paper does not count. Not followed: round_robin_gradients, parameter_alignment, quantized weights and gradients,
-ZenFlow, mixtures of experts, and hpZ where parameters are offloaded. Allocator rounding and fragmentation are no
-formula's matter.
+ZenFlow, mixtures of experts, and hpZ where parameters are offloaded. What the allocator rounds and cannot give back
+is played (formulas/allocator.py).
 """
 
 from __future__ import annotations

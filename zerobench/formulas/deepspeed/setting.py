@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
 
@@ -16,6 +16,8 @@ from zerobench.units import brief
 ALLREDUCE_ELEMENTS = 500_000_000
 """Elements all-reduced at a time without ZeRO (runtime/engine.py, MEMORY_OPT_ALLREDUCE_SIZE); no key sets it."""
 _MOST_PIECES = 4096
+MODEL_TENSORS = "the model's tensors"
+"""How words begin of what lies there tensor by tensor, as the model was built."""
 ALIGNMENT = 2
 """Elements that a flat partition is a multiple of (stage_1_and_2.py, nccl_start_alignment_factor)."""
 
@@ -43,6 +45,14 @@ class Moments:
     step: Sequence[Bytes]
     """Instants of the update, the last one its end."""
 
+    def beside(self, held: Bytes) -> Moments:
+        """The same with what lies there for the whole run."""
+        with_it = {
+            name: add(held, one) if isinstance(one, Mapping) else tuple(add(held, each) for each in one)
+            for name, one in vars(self).items()
+        }
+        return Moments(**with_it)
+
 
 def constant(held: Bytes) -> Moments:
     """A place in which the same bytes lie for the whole run."""
@@ -59,7 +69,7 @@ class Setting:
 
     case: Case
     tensors: tuple[int, ...]
-    """Elements of each parameter tensor, in the model's order."""
+    """Elements of each parameter tensor that is trained, in the model's order."""
     optimizer: Optimizer
     rank: int = 0
     on_gpu: bool = True
@@ -72,11 +82,29 @@ class Setting:
     """Whether stage 3 partitions the model as it is built."""
     linear_elements: int = 0
     """Of weights that autograd holds gathered from forward to backward, where torch's linear layers run at stage 3."""
+    frozen: tuple[int, ...] = ()
+    """Elements of each parameter tensor that is not trained, in the model's order: its first and last are among them.
+    There are neither gradients nor states of it, and no flat copy."""
 
     @property
     def num_params(self) -> int:
-        """All parameters."""
+        """All parameters that are trained."""
         return self.case.num_params
+
+    @property
+    def model(self) -> tuple[int, ...]:
+        """Elements of each parameter tensor: what stage 3 gathers."""
+        return (*self.frozen[:1], *self.tensors, *self.frozen[1:])
+
+    @cached_property
+    def model_elements(self) -> int:
+        """All parameters."""
+        return sum(self.model)
+
+    def frozen_parameters(self, ranks: int) -> Held:
+        """What is not trained, each tensor in a part for each of so many ranks."""
+        held = sum(-(-tensor // ranks) for tensor in self.frozen)
+        return of_elements(Category.PARAMETERS, self.case.element, held, f"frozen, divided by {ranks} ranks")
 
     @cached_property
     def flat_partition(self) -> int:
@@ -116,13 +144,18 @@ class Setting:
 
     @property
     def largest_tensor(self) -> int:
-        """Elements of the largest parameter tensor."""
+        """Elements of the largest tensor that is trained."""
         return max(self.tensors)
 
     @property
+    def head(self) -> int:
+        """Elements of the output head, which a tied model has as its first tensor."""
+        return self.model[0 if self.tied_head else -1]
+
+    @property
     def first_gradient(self) -> int:
-        """Elements of the gradient that backward makes first, the head's; a tied one waits for the embedding's."""
-        return self.tensors[0] if self.tied_head else self.tensors[-1]
+        """Elements of the gradient that backward makes first: the head's, or where it is frozen the last one's."""
+        return self.tensors[-1] if self.frozen else self.head
 
     @property
     def first_gradient_whole(self) -> Held:

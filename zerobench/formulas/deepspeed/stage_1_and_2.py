@@ -7,7 +7,7 @@ at the end of the last backward pass, stage 2 (and stage 1 with overlap_comm) wi
 
 from __future__ import annotations
 
-from zerobench.formulas.deepspeed.setting import Moments, Setting
+from zerobench.formulas.deepspeed.setting import MODEL_TENSORS, Moments, Setting
 from zerobench.formulas.terms import Bytes, Held, Term, add, of_elements
 from zerobench.records import Category, StepKind
 
@@ -96,7 +96,7 @@ def _init(setting: Setting) -> tuple[Bytes, ...]:
     partition on its way to fp32; zero gradients of the partition.
     """
     partition, element = setting.flat_partition, setting.case.element
-    model = setting.share(Category.PARAMETERS, element, setting.num_params, "the model's tensors")
+    model = setting.share(Category.PARAMETERS, element, setting.num_params, MODEL_TENSORS)
     flat = _flat(setting)
     flattening = (model, flat) if flattens_on_host(setting) else (add(model, flat),)
     clones = element == 2 or setting.offloads
@@ -229,6 +229,6 @@ def _bf16_optimizer(setting: Setting, step: StepKind) -> Moments:
     held = built if step is StepKind.FIRST else updated
     first = add(held, setting.first_gradient_whole)
     update = add(updated, setting.update_temporaries([setting.flat_partition]))
-    model = setting.share(Category.PARAMETERS, setting.case.element, setting.num_params, "the model's tensors")
+    model = setting.share(Category.PARAMETERS, setting.case.element, setting.num_params, MODEL_TENSORS)
     init = (add(_flat(setting), model), built)
     return Moments(init, held, held, first, first, (held,), held, (update, updated))

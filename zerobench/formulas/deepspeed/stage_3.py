@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from zerobench.formulas.deepspeed.setting import Moments, Setting
 from zerobench.formulas.deepspeed.swapping import is_swappable, swaps_optimizer
-from zerobench.formulas.terms import Bytes, Held, Term, add, of_elements
+from zerobench.formulas.terms import Bytes, Held, Term, add, hold, of_elements
 from zerobench.formulas.zeropp import second_copy_elements
 from zerobench.records import Category, StepKind
 from zerobench.spec.trial import Offload
@@ -32,14 +32,14 @@ def device(setting: Setting, step: StepKind) -> Moments:
     held = add(alone, copied if step is StepKind.FIRST else _released_copy(setting, step, live))
     gradient = setting.first_gradient_whole
     ahead = add(_live(setting, live), _cut(setting))
-    largest = _gathered(setting, setting.largest_tensor, "the largest tensor")
-    head = _gathered(setting, setting.first_gradient, "the head")
+    largest = _gathered(setting, max(setting.model), "the largest tensor")
+    head = _gathered(setting, setting.head, "the head")
     return Moments(
         init=_init(setting),
         gathering=add(held, ahead if traced or setting.linear_elements else largest),
         forward=add(held, _live(setting, live)),
-        first_gradient=add(held, head if setting.first_gradient > live else _live(setting, live), gradient),
-        bucketed=add(held, _live(setting, max(live - setting.first_gradient, 0)), gradient, _first_norm(setting)),
+        first_gradient=add(held, head if setting.head > live else _live(setting, live), gradient),
+        bucketed=add(held, _live(setting, max(live - setting.head, 0)), gradient, _first_norm(setting)),
         reduction=_reduction(setting, add(alone, copied), live),
         backward_end=_backward_end(setting, add(alone, copied), traced=traced),
         step=_step(setting, step, _released_copy(setting, None)),
@@ -56,7 +56,7 @@ def _released_copy(setting: Setting, step: StepKind | None, kept: int = 0) -> By
     if size <= 1:
         return {}
     world = setting.case.world_size
-    whole = second_copy_elements(setting.tensors, world, size)
+    whole = second_copy_elements(setting.model, world, size)
     if step is StepKind.STEADY:
         small = second_copy_elements(persistent_tensors(setting), world, size)
         gone = -(-kept // size) if setting.case.micro_steps == 1 else 0
@@ -78,7 +78,7 @@ def persistent_tensors(setting: Setting) -> tuple[int, ...]:
     largest = int(setting.case.zero("stage3_param_persistence_threshold"))
     cap = int(setting.case.zero("stage3_model_persistence_threshold"))
     found: list[int] = []
-    for tensor in setting.tensors:
+    for tensor in setting.model:
         if tensor <= largest and sum(found) + tensor <= cap:
             found.append(tensor)
     return tuple(found)
@@ -108,10 +108,12 @@ def _built_whole(setting: Setting) -> tuple[Bytes, ...]:
     """The whole model, as the first part is cut from it (partition_parameters.py, _convert_to_zero_parameters)."""
     if setting.zero_init:
         return ()
-    part = 0 if setting.case.offload_param is not Offload.NONE else setting.parts[0]
+    part = 0 if setting.case.offload_param is not Offload.NONE else -(-setting.model[0] // setting.case.world_size)
     element = setting.case.element
     whole = setting.share(Category.PARAMETERS, element, setting.num_params, "the whole model")
-    return (add(whole, of_elements(Category.PARAMETERS, element, part, "the first part cut from it")),)
+    parts = sum(setting.frozen_parameters(setting.case.world_size).values())
+    rest = hold(Category.PARAMETERS, element * sum(setting.frozen) - parts, "what is frozen of it, before it is cut")
+    return (add(whole, rest, of_elements(Category.PARAMETERS, element, part, "the first part cut from it")),)
 
 
 def _partitioned(setting: Setting) -> tuple[Bytes, ...]:
@@ -138,7 +140,7 @@ def live_elements(setting: Setting) -> int:
         live = int(case.zero("stage3_max_live_parameters"))
     else:
         live = int(case.zero("stage3_max_reuse_distance")) // 2
-    return min(setting.num_params, max(live, persistent_elements(setting)))
+    return min(setting.model_elements, max(live, persistent_elements(setting)))
 
 
 def _gathered(setting: Setting, elements: int, what: str, source: str = "") -> Held:
@@ -155,10 +157,10 @@ def _live(setting: Setting, elements: int) -> Held:
         return _gathered(setting, elements, what, "runtime/zero/linear.py")
     limit = f"stage3_max_live_parameters {brief(int(setting.case.zero('stage3_max_live_parameters')))}"
     source = "partitioned_param_coordinator.py, _fetch_sub_module_impl"
-    if elements < setting.num_params:
+    if elements < setting.model_elements:
         return _gathered(setting, elements, limit, source)
     all_of_them = _gathered(setting, elements, limit, source).get(Category.GATHERED_PARAMETERS, 0)
-    words = f"all of them ({limit}): {setting.case.element} bytes x {setting.num_params:,} parameters"
+    words = f"all of them ({limit}): {setting.case.element} bytes x {setting.model_elements:,} parameters"
     return Held(Term(Category.GATHERED_PARAMETERS, all_of_them, words, source))
 
 
@@ -183,7 +185,8 @@ def _reduction(setting: Setting, held: Bytes, live: int) -> tuple[Bytes, ...]:
     way.
     """
     limit, element = setting.case.bucket_elements, setting.case.element
-    left = max(min(setting.num_params - setting.bucket_fill(limit), live), 0)
+    passed = setting.bucket_fill(limit) * setting.model_elements // setting.num_params
+    left = max(min(setting.model_elements - passed, live), 0)
     fill, source = setting.shared_bucket_fill(limit), "comm/coalesced_collectives.py, reduce_scatter_coalesced"
     full = setting.copied(element, limit, "the bucket's content copied to be reduced", source, fill=fill)
     gloo = {} if setting.on_gpu else setting.copied(element, limit, "and once more, for gloo", source, fill=fill)
@@ -193,7 +196,7 @@ def _reduction(setting: Setting, held: Bytes, live: int) -> tuple[Bytes, ...]:
         of_elements(Category.GRADIENTS, 4, swapped, "the largest part in fp32, on its way to be swapped"),
         _norm(setting, max(setting.parts)),
     )
-    embedding = _gathered(setting, setting.tensors[0], "the embedding")
+    embedding = _gathered(setting, 0 if setting.frozen else setting.tensors[0], "the embedding")
     return add(held, _live(setting, left), full, gloo), add(held, embedding, last)
 
 

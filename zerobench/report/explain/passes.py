@@ -28,8 +28,10 @@ def _activations(spec: TrialSpec, *, is_backward: bool) -> Iterator[Account]:
     kept = activations(spec)
     outside = _activation(kept.outside_layers_bytes, "what lies outside the layers")
     again = _activation(kept.recomputed_bytes, "one layer, computed again")
+    spared = _activation(-kept.spared_bytes, "what the first layer does not keep, before which nothing is trained")
     for layers in range(kept.num_layers, 0, -1):
         held = list(_held_layers(spec.activation_checkpointing, kept, layers))
+        held += [spared] if recomputed_blocks(spec.activation_checkpointing, layers) < layers else []
         yield _account(*held, outside)
         if is_backward:
             yield _account(*held)

@@ -12,7 +12,7 @@ from collections.abc import Mapping
 from zerobench.errors import UserError, unknown_choice
 from zerobench.report.explain.passage import Passage, says
 from zerobench.report.figures.predicted_speed import place_of
-from zerobench.report.step_time.expected import expected_step
+from zerobench.report.step_time.expected import expected_step, why_no_time
 from zerobench.report.trials import Trial
 from zerobench.spec.cluster import read_rate
 from zerobench.spec.gpu_names import known_gpu
@@ -40,8 +40,10 @@ def what_if_passage(trial: Trial, asked: str) -> Passage:
     """
     place = place_of(trial)
     now = None if place is None else expected_step(trial, *place)
-    if place is None or now is None:
+    if place is None:
         raise UserError(f"{_OPTION}: no expected time for this trial; use one predicted for a GPU")
+    if now is None:
+        raise UserError(f"{_OPTION}: no expected time for this trial: {why_no_time(trial, place[0])}")
     changed = _changed(place, asked)
     then = expected_step(trial, *changed)
     if then is None:
@@ -58,12 +60,7 @@ def what_if_passage(trial: Trial, asked: str) -> Passage:
 
 
 def _said(found: Expected) -> str:
-    parts = {
-        "computing": found.compute_s,
-        "exposed communication and copies": found.exposed_communication_s,
-        "update and host overhead": found.update_s,
-    }
-    told = ", ".join(f"{format_seconds(seconds)} {name}" for name, seconds in parts.items())
+    told = ", ".join(f"{format_seconds(seconds)} {name}" for name, seconds in found.parts.items())
     return f"{format_seconds(found.step_s)} ({format_seconds(found.low_s)} to {format_seconds(found.high_s)}): {told}"
 
 

@@ -7,8 +7,9 @@ from typing import NamedTuple
 from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.expected import expected_step, timeline
 from zerobench.report.trials import Trial, completed
-from zerobench.spec.cluster import HOST_BANDWIDTH, Cluster, read_rate
+from zerobench.spec.cluster import Cluster, read_rate
 from zerobench.spec.hardware import Gpu, find_gpu
+from zerobench.spec.host_bandwidth import HOST_BANDWIDTH
 from zerobench.spec.links import Links
 from zerobench.spec.trial import TrialSpec
 from zerobench.timing.replay import Timeline

@@ -34,7 +34,12 @@ def row_values(row: PlanRow) -> dict[str, Any]:
     return {name: read(row) for name, read in VALUES.items()}
 
 
-def training_values(row: PlanRow, cluster: Cluster, training: Training | None) -> dict[str, Any]:
+def configuration_values(row: PlanRow, cluster: Cluster, training: Training | None) -> dict[str, Any]:
+    """All that a document has of one configuration."""
+    return {**row_values(row), **_training_values(row, cluster, training), "categories": categories_of(row)}
+
+
+def _training_values(row: PlanRow, cluster: Cluster, training: Training | None) -> dict[str, Any]:
     """What the training takes, by field of Takes, each `low`, `expected` and `high`; empty without one."""
     if training is None:
         return {}
@@ -62,10 +67,7 @@ def plan_document(path: Path, cluster: Cluster, training: Training | None = None
             "best": None if choice is None else choice.best.shown.label,
             "reason": None if choice is None else choice.reason,
             "ds_config": _config_of(path, None if choice is None else choice.best),
-            "configurations": [
-                {**row_values(row), **training_values(row, cluster, training), "categories": categories_of(row)}
-                for row in rows
-            ],
+            "configurations": [configuration_values(row, cluster, training) for row in rows],
             "without_figures": [
                 {"trial_id": trial.record.trial_id, "status": trial.record.status.value, "reason": trial.record.reason}
                 for trial in _others([one.trial for one in shown], rows)

@@ -92,6 +92,11 @@ class PlanRow:
         return self.trial.spec.evidence
 
     @property
+    def lacks_allocator(self) -> bool:
+        """Whether what the allocator holds beyond tensors is not in it: no formula knows it of such work."""
+        return self.evidence is Evidence.FORMULA and not any(rank.device_memory for rank in self.trial.ranks)
+
+    @property
     def step_s(self) -> float | None:
         """The shortest that a step can take."""
         return None if self.bound is None else self.bound.step_s

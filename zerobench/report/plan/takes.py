@@ -32,6 +32,5 @@ def takes(row: PlanRow, gpu: Gpu, training: Training) -> tuple[Takes, Takes, Tak
 
 def _at(row: PlanRow, gpu: Gpu, training: Training, step_s: float) -> Takes:
     spec = row.trial.spec
-    hours = training.gpu_hours(step_s, spec.global_batch_tokens, spec.world_size)
-    days = training.days(step_s, spec.global_batch_tokens)
-    return Takes(days, hours, training.cost(hours), most_energy_kwh(gpu, hours))
+    hours = training.gpu_hours(step_s, spec)
+    return Takes(training.days(step_s, spec), hours, training.cost(hours), most_energy_kwh(gpu, hours))

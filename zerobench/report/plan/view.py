@@ -45,10 +45,10 @@ NOT_INCLUDED = (
 """What a plan says nothing of, a sentence each."""
 
 NOT_IN_FORMULAS = (
-    "formula: allocator rounding and fragmentation (what fits is told 2 to 29% too large); plan without --formula to "
-    "include them"
+    "formula: allocator rounding and fragmentation (what fits is told up to a quarter too large); plan without "
+    "--formula to include them"
 )
-"""What a plan by formula says nothing of beside that."""
+"""What a plan says nothing of beside that, by formulas that do not know in which order tensors come and go."""
 
 _BY = {
     Evidence.EMULATED.value: " on an emulated GPU",
@@ -149,8 +149,8 @@ def _details(
         yield from losers(rows, best)
         yield from _expected_terms(best)
         yield from _bound_terms(best)
-    by_formula = any(row.evidence is Evidence.FORMULA for row in rows)
-    yield Part("Not included", points=[*([NOT_IN_FORMULAS] if by_formula else []), *NOT_INCLUDED])
+    unplayed = any(row.lacks_allocator for row in rows)
+    yield Part("Not included", points=[*([NOT_IN_FORMULAS] if unplayed else []), *NOT_INCLUDED])
 
 
 def _header(shown: Sequence[Shown], rows: Sequence[PlanRow], environment: Environment) -> Part:
@@ -184,12 +184,7 @@ def _expected_terms(best: PlanRow | None) -> Iterator[Part]:
     if best is None or best.expected is None:
         return
     found = best.expected
-    terms = {
-        "computing": found.compute_s,
-        "exposed communication": found.exposed_communication_s,
-        "update and host overhead": found.update_s,
-    }
-    lines = [f"{name}: {format_seconds(took)} ({took / found.step_s:.0%})" for name, took in terms.items()]
+    lines = [f"{name}: {format_seconds(took)} ({took / found.step_s:.0%})" for name, took in found.parts.items()]
     granted = [f"assumed: {words}" for words in found.assumptions]
     yield Part(f"Expected step time of {plain(best.shown.label)}", points=[*lines, *granted])
 

@@ -2,8 +2,8 @@
 
 Where the record has a trace of the step, it is replayed (replayed.py). Elsewhere, as on a login node, computing comes
 from the model's sizes, collectives, offload and the update from the record, by the terms of the lower bound over the
-shares of the datasheets' rates that published runs achieve. Engines, places and models that the rates were not fitted
-to make the interval wider, and are named.
+shares of the datasheets' rates that published runs achieve. A pipeline's stages pass through its schedule (stages.py).
+Engines, places and models that the rates were not fitted to make the interval wider, and are named (known.py).
 """
 
 from __future__ import annotations
@@ -12,9 +12,12 @@ from typing import NamedTuple
 
 from zerobench.records import Phase
 from zerobench.report.ds_case import case_of
+from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.collectives import traffic_by_kind
+from zerobench.report.step_time.known import assumptions, why_unknown
 from zerobench.report.step_time.links import nodes_of, transfer_s
 from zerobench.report.step_time.replayed import timeline_of
+from zerobench.report.step_time.stages import piped
 from zerobench.report.step_time.terms import Term, Work, optimizer
 from zerobench.report.step_time.transfers import nvme, offload
 from zerobench.report.trials import Trial
@@ -22,26 +25,18 @@ from zerobench.spec.adapter import lora_of
 from zerobench.spec.batch import micro_batches_per_step
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.links import Links
+from zerobench.spec.overheads import calibrated_steps
 from zerobench.spec.recomputation import recomputed_blocks
-from zerobench.spec.trial import Attention, Compile, Offload, TrialSpec
+from zerobench.spec.trial import Offload, TrialSpec
 from zerobench.timing.device import Device, device_of
 from zerobench.timing.latency import latency_s
-from zerobench.timing.passes import Decoder, decoder_of, passes
+from zerobench.timing.passes import Decoder, Passes, decoder_of, passes
 from zerobench.timing.rates import Rates
 from zerobench.timing.replay import Timeline
 from zerobench.timing.step import Expected, Phases, expected, replayed, step
 
-_FITTED = ("fsdp", "zero3")
-"""Engines that gather and reduce block by block, as the rows' FSDP does."""
-
-_STRATEGIES = ("single", "ddp", "zero0", "zero1", "zero2", *_FITTED)
-"""Those whose ranks each run the whole decoder; of others no time is given."""
-
 _REDUCE_ONCE = ("ddp", "zero0", "zero1")
 """Those that reduce gradients in a step's last micro-batch only (no_sync; engine.py, allreduce_gradients)."""
-
-_JUDGED_RANKS = 512
-"""The most ranks of a row that the model was held against."""
 
 _HOST_SHARE = 0.5
 """Of the host memory's bandwidth, by DeepSpeed's CPUAdam: assumed."""
@@ -61,27 +56,63 @@ class _Asked(NamedTuple):
 
 
 def expected_step(trial: Trial, gpu: Gpu, links: Links) -> Expected | None:
-    """What a steady step of `trial` is expected to take; None where the model does not know such work."""
+    """What a steady step of `trial` is expected to take; None where the model does not know such work.
+
+    Where a run of one's own was timed on such a GPU (`zerobench calibrate`), that says by how much the rates are off,
+    and the interval is as wide as its trials differed. No factor makes a step shorter than its lower bound.
+    """
+    found, own = uncalibrated_step(trial, gpu, links), calibrated_steps(gpu.name)
+    if found is None or own is None:
+        return found
+    (steps, run_id), bound = own, step_bound(trial, gpu, links)
+    factor = max(steps.factor, 0.0 if bound is None else (bound.step_s or 0.0) / found.step_s)
+    trials = f"{steps.num_trials} trial{'s' if steps.num_trials > 1 else ''}"
+    said = f"steps take {factor:.3g} times as long as published rates say, as did {trials} of {run_id}"
+    others = {words: spread for words, spread in found.assumed.items() if words not in steps.covered}
+    seconds = (found.compute_s, found.exposed_communication_s, found.update_s, found.bubble_s)
+    return expected([factor * one for one in seconds], 0.0, {said: steps.spread, **others})
+
+
+def uncalibrated_step(trial: Trial, gpu: Gpu, links: Links) -> Expected | None:
+    """The same by the shipped rates alone."""
     asked = _asked(trial, gpu, links)
     if asked is None:
         return None
-    rates, granted = asked.device.rates, {**asked.device.assumptions, **_assumptions(trial.spec)}
+    rates, granted = asked.device.rates, {**asked.device.assumptions, **assumptions(trial.spec)}
     found = _replay(asked)
-    parts = _in_closed_form(asked) if found is None else replayed(found, rates)
-    return None if parts is None else expected(*parts, rates.spread, granted)
+    if _is_pipeline(trial.spec):
+        parts = _in_stages(asked, found)
+    else:
+        parts = _in_closed_form(asked) if found is None else (*replayed(found, rates), 0.0)
+    return None if parts is None else expected(parts, rates.spread, granted)
+
+
+def why_no_time(trial: Trial, gpu: Gpu) -> str:
+    """Why no step is expected of `trial`, of which there is none."""
+    if (why := why_unknown(trial.spec)) is not None:
+        return why
+    if decoder_of(trial.spec.model) is None:
+        return f"{trial.spec.model.name}: no closed form of its blocks"
+    if device_of(gpu, trial.spec.precision) is None:
+        return f"{gpu.name}: its {trial.spec.precision.value} peak or memory bandwidth is not in the catalogue"
+    return "a link's rate is not known, or nothing was counted"
 
 
 def timeline(trial: Trial, gpu: Gpu, links: Links) -> Timeline | None:
-    """The step as its trace is replayed; None without one.
+    """The step as its trace is replayed; None without one, and with adapters, whose thin products were not judged.
 
-    Nor for DDP, whose replay was last judged when simulated gradients lay in one bucket, and thin products.
+    Nor of a pipeline: one stage's order does not show when it waits for the others.
     """
-    asked = _asked(trial, gpu, links)
+    asked = None if _is_pipeline(trial.spec) else _asked(trial, gpu, links)
     return None if asked is None else _replay(asked)
 
 
+def _is_pipeline(spec: TrialSpec) -> bool:
+    return spec.strategy == "pipeline"
+
+
 def _replay(asked: _Asked) -> Timeline | None:
-    if asked.work.spec.strategy == "ddp" or asked.work.spec.adapter is not None:
+    if asked.work.spec.adapter is not None:
         return None
     return timeline_of(asked.work, asked.device, asked.decoder, asked.update_s)
 
@@ -89,50 +120,54 @@ def _replay(asked: _Asked) -> Timeline | None:
 def _asked(trial: Trial, gpu: Gpu, links: Links) -> _Asked | None:
     spec = trial.spec
     device, decoder = device_of(gpu, spec.precision), decoder_of(spec.model)
-    if device is None or decoder is None or not trial.ranks or not _is_known(spec):
+    if device is None or decoder is None or not trial.ranks or why_unknown(spec) is not None:
         return None
+    if spec.strategy == "tensor":
+        decoder = decoder.cut(spec.world_size)
     work = Work(trial.ranks[0], spec, gpu, _achieved(links, device.rates), case_of(trial))
     update = _update_s(work, device)
     return None if update is None else _Asked(work, device, decoder, update)
 
 
-def _in_closed_form(asked: _Asked) -> tuple[float, float, float] | None:
-    """Seconds of computing, of communication that nothing hides, and of the update."""
-    work, device, decoder, spec = asked.work, asked.device, asked.decoder, asked.work.spec
+_Parts = tuple[float, float, float, float]
+"""Seconds of computing, of communication that nothing hides, of the update, and of a pipeline's bubbles."""
+
+
+def _computing(asked: _Asked) -> Passes:
+    device, decoder, spec = asked.device, asked.decoder, asked.work.spec
+    again = recomputed_blocks(spec.activation_checkpointing, decoder.layers) / decoder.layers
+    lora = None if spec.adapter is None else lora_of(spec.adapter)
+    tokens = spec.micro_batch_size * spec.sequence_length
+    return passes(decoder, device, tokens, spec.sequence_length, recomputed=again, lora=lora)
+
+
+def _in_stages(asked: _Asked, found: Timeline | None) -> _Parts | None:
+    work, rates = asked.work, asked.device.rates
+    stages = piped(work, _computing(asked), asked.decoder, rates, found)
+    update = _collectives_s(work, Phase.STEP)
+    if stages is None or update is None:
+        return None
+    updated = stages.update_times * asked.update_s + update + rates.step_s
+    return stages.compute_s, stages.exposed_s, updated, stages.bubble_s
+
+
+def _in_closed_form(asked: _Asked) -> _Parts | None:
+    work, spec = asked.work, asked.work.spec
     communication, transfers = _communication(work), [offload(work), nvme(work)]
     if communication is None or any(term.total_s is None for term in transfers):
         return None
-    tokens = spec.micro_batch_size * spec.sequence_length
-    again = recomputed_blocks(spec.activation_checkpointing, decoder.layers) / decoder.layers
-    lora = None if spec.adapter is None else lora_of(spec.adapter)
-    computing = passes(decoder, device, tokens, spec.sequence_length, recomputed=again, lora=lora)
     compute, exposed, rest = step(
-        computing,
+        _computing(asked),
         micro_batches_per_step(spec, spec.world_size - 1),
         communication,
         asked.update_s,
-        device.rates,
+        asked.device.rates,
         ranks=spec.world_size,
         overlaps=_overlaps(work),
     )
     copies, swaps = (term.passes_s or 0.0 for term in transfers)
     exposed += copies * _copied_times(spec) + max(0.0, swaps - compute)
-    return compute, exposed, rest + max((term.update_s or 0.0) for term in transfers)
-
-
-def _is_known(spec: TrialSpec) -> bool:
-    return (
-        spec.own is None
-        and (spec.trains_all or _adapts_every_matrix(spec))
-        and spec.strategy in _STRATEGIES
-        and spec.attention is not Attention.EAGER
-        and spec.compile is Compile.NONE
-        and spec.batch_ramp is None
-    )
-
-
-def _adapts_every_matrix(spec: TrialSpec) -> bool:
-    return spec.adapter is not None and not lora_of(spec.adapter).targets
+    return compute, exposed, rest + max((term.update_s or 0.0) for term in transfers), 0.0
 
 
 def _achieved(links: Links, rates: Rates) -> Links:
@@ -172,8 +207,11 @@ def _collectives_s(work: Work, phase: Phase) -> float | None:
 
 
 def _overlaps(work: Work) -> bool:
-    """Whether collectives run beside computing: FSDP's and DDP's do, DeepSpeed's where `overlap_comm` is on."""
-    return work.case is None or work.case.overlaps
+    """Whether collectives run beside computing: FSDP's and DDP's do, DeepSpeed's where `overlap_comm` is on.
+
+    What divides matrices communicates for their own inputs and outputs, which nothing else is done beside.
+    """
+    return work.spec.strategy != "tensor" and (work.case is None or work.case.overlaps)
 
 
 def _update_s(work: Work, device: Device) -> float | None:
@@ -202,23 +240,3 @@ def _host_passes(spec: TrialSpec) -> float:
     """
     casts = spec.zero_stage != 3 or spec.offload_param is not Offload.NONE
     return (24 + 8 + 6 * casts) / 24
-
-
-def _assumptions(spec: TrialSpec) -> dict[str, float]:
-    """What of this work the fitted rows have not, and the spread that it brings."""
-    found = {}
-    if spec.strategy not in _FITTED:
-        found[f"{spec.strategy} takes as long beside its collectives as FSDP does"] = 0.08
-    if spec.strategy == "zero3":
-        found["DeepSpeed's hooks cost as much as FSDP's"] = 0.1
-    if spec.offload_optimizer is not Offload.NONE or spec.offload_param is not Offload.NONE:
-        found["copies reach 80 % of the host link, CPUAdam half of the host's memory bandwidth"] = 0.25
-    if spec.adapter is not None:
-        found["adapter matmuls are memory-bound"] = 0.15
-        if lora_of(spec.adapter).base is not None:
-            found["dequantising a matrix for each product is memory-bound"] = 0.1
-    if spec.world_size > _JUDGED_RANKS:
-        found[f"stragglers grow beyond {_JUDGED_RANKS} ranks as they do up to that size"] = 0.05
-    if spec.model.model_type not in {"gpt2", "gpt_neox"}:
-        found[f"elementwise work of {spec.model.model_type} grows with its widths as a GPT's does"] = 0.04
-    return found

@@ -8,9 +8,11 @@ from zerobench.report.choice import ROOM, Choice
 from zerobench.report.column_units import MISSING, Unit, byte_unit, plain, show_percent, show_whole, time_unit
 from zerobench.report.plan.rows import PlanRow, evidence_words
 from zerobench.report.plan.takes import Takes, takes
+from zerobench.report.step_time.expected import why_no_time
 from zerobench.report.tables.model import Column, Line, Table
 from zerobench.report.tables.part import Part
 from zerobench.spec.cluster import Cluster
+from zerobench.spec.hardware import Gpu
 from zerobench.spec.recomputation import checkpointing_code
 from zerobench.spec.training import Training
 from zerobench.units import format_bytes, format_count, format_seconds
@@ -31,7 +33,7 @@ def answer(
     lines = [
         *_batch(rows, best),
         _memory(best),
-        _speed(best),
+        _speed(best, cluster.gpu),
         *_training(best, cluster, training),
         f"Why: {choice.reason}.",
     ]
@@ -78,7 +80,7 @@ def _of(needed: int | None, capacity: int | None) -> str:
     return f"{format_bytes(needed)} of {format_bytes(capacity)} ({show_percent(1 - needed / capacity, 0)} % free)"
 
 
-def _speed(best: PlanRow) -> str:
+def _speed(best: PlanRow, gpu: Gpu) -> str:
     """Expected tokens/s with their interval, or, where no time is known, at most."""
     spec, found = best.trial.spec, best.expected
     if found is not None:
@@ -89,7 +91,8 @@ def _speed(best: PlanRow) -> str:
         )
     if best.bound is None or best.bound.tokens_per_s is None:
         return "Speed: unknown."
-    return f"Speed: {format_count(best.bound.tokens_per_s)} tokens/s at most; no expected time for this work."
+    most = format_count(best.bound.tokens_per_s)
+    return f"Speed: {most} tokens/s at most; no expected time: {why_no_time(best.trial, gpu)}."
 
 
 _HARDLY = 0.95

@@ -63,11 +63,11 @@ def _caption(cluster: Cluster, unit: str) -> str:
 
 
 def _left_out(rows: Sequence[FrontierRow]) -> str:
-    """What a search by formula cannot see: near the limit it is a tenth and more where blocks are large."""
-    if not any(one.row and one.row.evidence is Evidence.FORMULA for one in rows):
+    """What formulas cannot see of some work: near the limit it is a tenth and more where blocks are large."""
+    if not any(one.row and one.row.lacks_allocator for one in rows):
         return ""
     return (
-        " Formulas leave out fragmentation, as with PYTORCH_ALLOC_CONF=expandable_segments:True. With "
+        " Formulas of such work leave out fragmentation, as with PYTORCH_ALLOC_CONF=expandable_segments:True. With "
         "torch's defaults it costs up to a quarter; --evidence simulated includes it."
     )
 

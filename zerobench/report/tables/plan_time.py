@@ -3,14 +3,14 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 
 from zerobench.records import StepKind
 from zerobench.report.column_units import MISSING, Unit, byte_unit, show_number, show_whole, time_unit
 from zerobench.report.plan.rows import PlanRow, evidence_words
 from zerobench.report.tables.model import Column, Line, Table
 from zerobench.spec.training import Training
-from zerobench.spec.trial import Evidence
+from zerobench.spec.trial import Evidence, TrialSpec
 from zerobench.units import format_count
 
 _KINDS = ("all_reduce", "reduce_scatter", "all_gather")
@@ -126,15 +126,10 @@ def tokens_per_s(row: PlanRow) -> float | None:
 def _duration(training: Training) -> Iterator[Column[PlanRow]]:
     """Days and GPU-hours in the shortest steps."""
 
-    def days(row: PlanRow) -> str:
-        spec = row.trial.spec
-        return show_number(training.days(row.step_s, spec.global_batch_tokens) if row.step_s else None)
+    def at_least(
+        read: Callable[[float, TrialSpec], float], show: Callable[[float | None], str]
+    ) -> Callable[[PlanRow], str]:
+        return lambda row: show(read(row.step_s, row.trial.spec) if row.step_s else None)
 
-    def gpu_hours(row: PlanRow) -> str:
-        spec = row.trial.spec
-        return show_whole(
-            training.gpu_hours(row.step_s, spec.global_batch_tokens, spec.world_size) if row.step_s else None
-        )
-
-    yield Column("least days", days, narrow="days")
-    yield Column("least GPU-hours", gpu_hours, narrow="GPU-h")
+    yield Column("least days", at_least(training.days, show_number), narrow="days")
+    yield Column("least GPU-hours", at_least(training.gpu_hours, show_whole), narrow="GPU-h")

@@ -8,6 +8,7 @@ key is there.
 from __future__ import annotations
 
 import copy
+import sys
 from collections.abc import Callable
 from datetime import timedelta
 from functools import wraps
@@ -44,8 +45,11 @@ kept: list[Any] = []
 
 
 def _replace(name: str, new: Callable[..., Any]) -> None:
-    setattr(dist, name, new)
-    setattr(dist.distributed_c10d, name, new)
+    """In every module of torch that has taken it by name, as that of device meshes, which makes the first group."""
+    old = getattr(dist, name)
+    for module in [one for key, one in sys.modules.items() if key.partition(".")[0] == "torch"]:
+        if vars(module).get(name) is old:
+            setattr(module, name, new)
 
 
 def _store_of(store: Any) -> Callable[..., Any]:

@@ -27,6 +27,13 @@ _SMALLEST = torch.finfo(torch.float32).tiny
 class AdamW8bit(torch.optim.Optimizer):
     """The decoupled weight decay and the bias corrections of torch.optim.AdamW."""
 
+    def load_state_dict(self, state_dict: dict[str, Any]) -> None:
+        """Codes are made codes again: torch casts what it loads to the parameter's type (torch/optim/optimizer.py)."""
+        super().load_state_dict(state_dict)
+        for state in self.state.values():
+            for name in ("state1", "state2") if "absmax1" in state else ():
+                state[name] = state[name].to(torch.uint8)
+
     @torch.no_grad()
     def step(self, closure: Callable[[], float] | None = None) -> None:  # type: ignore[override] # it returns no loss
         """Update every tensor, piece by piece."""

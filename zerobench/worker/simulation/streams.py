@@ -5,28 +5,15 @@ That is what the caching allocator asks: blocks that were given out on one strea
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from contextlib import contextmanager
 from itertools import count
 from typing import Any
 
-from zerobench.timing.trace import Item, Recorded, Waits
+from zerobench.timing.trace import Recorded, Waits, tell
 
 _numbers = count()
 _events = count()
-_listener: Callable[[Item], None] | None = None
-
-
-def listen(listener: Callable[[Item], None]) -> None:
-    """Let `listener` hear what waits for what."""
-    global _listener  # noqa: PLW0603 -- one for the process
-    _listener = listener
-
-
-def tell(item: Item) -> None:
-    """To whom it may concern."""
-    if _listener is not None:
-        _listener(item)
 
 
 class Stream:

@@ -78,12 +78,13 @@ class Zero(Strategy):
 
     def save(self, folder: Path) -> None:
         """By the engine: stage 0 one file, stages 1 to 3 a file of partitions for each rank beside it."""
-        save_engine(self._engine, folder)
+        save_engine(self._engine, folder, trains_all=self.job.trial.trains_all)
 
     def load(self, folder: Path) -> None:
         """What the engine wrote, or the universal checkpoint that was made of it."""
         is_universal = self.job.ds_config.get("checkpoint", {}).get("load_universal")
-        load_engine(self._engine, folder, UNIVERSAL if is_universal else ENGINE)
+        tag = UNIVERSAL if is_universal else ENGINE
+        load_engine(self._engine, folder, tag, trains_all=self.job.trial.trains_all)
 
     def walk(self) -> Iterable[Named]:
         """Everything that the engine holds."""

@@ -8,7 +8,7 @@ Losses mean nothing in such a world, but all numbers stay finite, and no path is
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any
+from typing import Any, ClassVar
 
 import torch
 import torch.distributed as dist
@@ -20,16 +20,12 @@ Listener = Callable[[str, int, int, int | None], Callable[[], None] | None]
 """Hears of each collective: its kind, the size of its group, the bytes of its whole message, the group's nodes. It may
 give what is to be called where somebody waits for it."""
 
-_listeners: list[Listener] = []
-_ranks_per_node = [1]
-
 
 def join(rank: int, world_size: int, listener: Listener, *devices: str, ranks_per_node: int = 1) -> None:
     """Make the default group: this process is `rank` of `world_size`, on tensors of `devices`."""
-    _ranks_per_node[:] = [ranks_per_node]
+    InstantGroup.listener, InstantGroup.ranks_per_node = listener, ranks_per_node
     if BACKEND not in dist.Backend.backend_list:
         dist.Backend.register_backend(BACKEND, _create, devices=list(devices))
-    _listeners[:] = [listener]
     dist.init_process_group(BACKEND, store=FakeStore(), rank=rank, world_size=world_size)
 
 
@@ -54,8 +50,12 @@ class _Done(dist.Work):
         (c10d/ProcessGroupNCCL.cpp, `stashed_for_allocator_safety_`)."""
 
     def get_future(self) -> Any:
+        """DDP's reducer waits for those of its buckets when backward ends, and tells no `Work` (reducer.cpp)."""
         future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
         future.set_result(self._results)
+        if self.waited:
+            told, self.waited = self.waited, []
+            torch.autograd.Variable._execution_engine.queue_callback(lambda: _tell(told))
         return future
 
     def wait(self, timeout: Any = None) -> bool:
@@ -74,8 +74,13 @@ class _Done(dist.Work):
 
     def synchronize(self) -> None:
         self._inputs.clear()
-        while self.waited:
-            self.waited.pop(0)()
+        _tell(self.waited)
+        self.waited.clear()
+
+
+def _tell(waited: Sequence[Callable[[], None]]) -> None:
+    for one in waited:
+        one()
 
 
 # torch's stubs overload these methods with signatures that no release calls alone.
@@ -84,6 +89,10 @@ _ProcessGroup: Any = dist.ProcessGroup
 
 class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
     """Takes the calls that torch.distributed makes of a group (c10d/ProcessGroup.hpp), in the names of 2.11 to 2.13."""
+
+    listener: ClassVar[Any]
+    """A Listener, of all groups of the process."""
+    ranks_per_node: ClassVar[int]
 
     def __init__(self, rank: int, world_size: int) -> None:
         super().__init__(rank, world_size)
@@ -107,7 +116,7 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
     def num_nodes(self) -> int | None:
         """Nodes that its ranks lie on; None until torch has said which they are."""
         ranks = dist.distributed_c10d._world.pg_group_ranks.get(self)
-        return None if ranks is None else len({rank // _ranks_per_node[0] for rank in ranks})
+        return None if ranks is None else len({rank // self.ranks_per_node for rank in ranks})
 
     def getBackendName(self) -> str:  # noqa: N802 -- torch's name
         """As registered."""
@@ -116,8 +125,8 @@ class InstantGroup(_ProcessGroup):  # type: ignore[misc] # see above
     def _heard(
         self, kind: str, message_bytes: int, results: list[torch.Tensor], inputs: Sequence[torch.Tensor] = ()
     ) -> _Done:
-        heard = [listener(kind, self._world_size, message_bytes, self.num_nodes()) for listener in _listeners]
-        return _Done(results, inputs, [waited for waited in heard if waited is not None])
+        waited = type(self).listener(kind, self._world_size, message_bytes, self.num_nodes())
+        return _Done(results, inputs, [] if waited is None else [waited])
 
     def allreduce(self, tensors: list[torch.Tensor], *_: Any, **__: Any) -> Any:
         """Each keeps its own."""

@@ -12,7 +12,6 @@ from contextlib import contextmanager
 
 import torch
 
-from zerobench.emulator.inside import kernels
 from zerobench.memory.allocator_settings import settings_notes
 from zerobench.memory.caching_allocator import pinned_block_bytes
 from zerobench.memory.cuda import AllocatorTotals
@@ -27,6 +26,7 @@ from zerobench.spec.hardware import find_gpu
 from zerobench.spec.overheads import workspace_of
 from zerobench.spec.strategy import uses_deepspeed
 from zerobench.spec.trial import TrialSpec
+from zerobench.timing import trace
 from zerobench.timing.trace import Copied, Host, Item
 from zerobench.worker import simulation
 from zerobench.worker.simulation import streams
@@ -70,8 +70,7 @@ class SimulatedWorld(DevicelessWorld):
         """Take down the order in which the steady step issues its work."""
         self.traffic.record_order(streams.current_number)
         self._tensors.charge = self._charge
-        streams.listen(self._issue)
-        kernels.listen(self._issue)
+        trace.listen(self._issue)
 
     def _issue(self, item: Item) -> None:
         if self.traffic.issued is not None:

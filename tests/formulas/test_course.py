@@ -1,0 +1,58 @@
+"""Courses drop what they made, once, at any depth; their sizes are those of the formulas."""
+
+from __future__ import annotations
+
+from collections import Counter
+
+import pytest
+
+from benchmarks.prediction.simulated import gpu_trial
+from zerobench.formulas.activations import activations
+from zerobench.formulas.course import KEPT, KINDS, LEAST_BLOCKS, course_of
+from zerobench.records import Phase, StepKind
+from zerobench.spec.presets import resolve_model
+from zerobench.spec.trial import TrialSpec
+
+SHAPE = {"name": "any", "hidden_size": 96, "num_heads": 3, "vocab_size": 257}
+
+
+def trial(kind: str, stage: int, blocks: int, *, checkpoints: bool) -> TrialSpec:
+    """A model of that kind whose tensors are small."""
+    model = resolve_model(SHAPE | {"family": kind, "num_layers": blocks})
+    return gpu_trial(model, stage, 8, activation_checkpointing=checkpoints, sequence_length=64, micro_batch_size=4)
+
+
+@pytest.mark.parametrize("checkpoints", [False, True], ids=["kept", "checkpointed"])
+@pytest.mark.parametrize("stage", [2, 3])
+@pytest.mark.parametrize("kind", KINDS)
+@pytest.mark.parametrize("blocks", [LEAST_BLOCKS, 4, 9])
+def test_a_course_drops_each_tensor_once_and_only_after_it_was_made(
+    kind: str, stage: int, blocks: int, checkpoints: bool
+) -> None:
+    course = course_of(kind, trial(kind, stage, blocks, checkpoints=checkpoints), StepKind.STEADY)
+    live: dict[int, int] = {}
+    for event in (*course[Phase.FORWARD], *course[Phase.BACKWARD]):
+        if event.nbytes:
+            assert event.number not in live
+            live[event.number] = event.nbytes
+        else:
+            del live[event.number]
+    assert len(live) <= 4  # inputs, and a tied head's gradient
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_what_a_forward_pass_leaves_is_the_formulas_activations_within_a_percent(kind: str) -> None:
+    asked = trial(kind, 2, 6, checkpoints=False)
+    live: Counter[int] = Counter()
+    for event in course_of(kind, asked, StepKind.STEADY)[Phase.FORWARD]:
+        live[event.number] = event.nbytes
+    tokens = asked.micro_batch_size * asked.sequence_length
+    logits, found = 4 * tokens * SHAPE["vocab_size"], activations(asked).saved_bytes  # type: ignore[operator]
+    assert sum(live.values()) - logits == pytest.approx(found, rel=0.01)
+
+
+def test_the_matrix_library_takes_a_workspace_in_each_pass_of_the_first_step_and_keeps_it() -> None:
+    for step, each in ((StepKind.FIRST, 1), (StepKind.STEADY, 0)):
+        course = course_of("llama", trial("llama", 2, 4, checkpoints=True), step)
+        for phase in (Phase.FORWARD, Phase.BACKWARD):
+            assert [event.nbytes for event in course[phase] if event.number == KEPT] == [32 * 2**20] * each

@@ -1,0 +1,219 @@
+"""What torch's caching allocator holds beyond a step's tensors, by playing them through the model of it.
+
+States and buffers are born and die as the instants of the formulas follow each other, a block for each term; tensors of
+the passes do in the order that was recorded of the engine (course.py). Two steps are played: what the first leaves
+behind is what the next one finds.
+"""
+
+from __future__ import annotations
+
+import os
+from collections import Counter
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+
+from zerobench.formulas.course import KEPT, KINDS, LEAST_BLOCKS, Course, Event, course_of
+from zerobench.formulas.deepspeed.setting import MODEL_TENSORS, Moments, Setting
+from zerobench.formulas.terms import Bytes, Held, Term
+from zerobench.memory.allocator_settings import AllocatorModel, allocator_model
+from zerobench.memory.caching_allocator import OutOfMemory
+from zerobench.records import Category, DeviceMemory, Phase, StepKind
+from zerobench.spec.architecture import dimensions
+from zerobench.spec.trial import Attention, CrossEntropy, Precision, TrialSpec
+
+DRAWN_ELEMENTS = 2**24
+"""Initial weights that are drawn at a time."""
+
+_Block = tuple[Category, int, int]
+"""A term's category, its bytes, and which one of equals it is."""
+
+
+def kind_of(trial: TrialSpec) -> str | None:
+    """The kind of course that a step of `trial` takes; None where none was recorded."""
+    kind = next((kind for kind, types in KINDS.items() if trial.model.model_type in types), None)
+    usual = (
+        trial.prediction.gpu is not None
+        and trial.trains_all
+        and trial.zero_stage is not None
+        and trial.precision is not Precision.FP32
+        and trial.attention is not Attention.EAGER
+        and trial.cross_entropy is CrossEntropy.FULL
+        and trial.activation_checkpointing in {True, False}
+        and (dimensions(trial.model).num_layers or 0) >= LEAST_BLOCKS
+    )
+    return kind if usual else None
+
+
+def allocator_rows(
+    trial: TrialSpec, setting: Setting, moments: Mapping[StepKind, Moments], outside_bytes: int
+) -> list[DeviceMemory]:
+    """The allocator's figures at the end of each phase; none where no course was recorded of such a step.
+
+    `outside_bytes`: what others than the allocator take of the device.
+    """
+    kind = kind_of(trial)
+    if kind is None or setting.capacity_bytes is None:
+        return []
+    courses = {step: course_of(kind, trial, step) for step in StepKind}
+    allocator = allocator_model(setting.capacity_bytes - outside_bytes, os.environ)
+    bounded = _Play(allocator, setting)
+    try:
+        return bounded.play(trial, courses, moments)
+    except OutOfMemory as refusal:  # one with room says how much is missing, and no less than was held and asked for
+        least = allocator.reserved_bytes + refusal.bytes_asked
+        rows = _Play(allocator_model(None, os.environ), setting).play(trial, courses, moments)
+        refused = len(bounded.rows)
+        most = max(rows[refused].held_bytes, least)
+        rows[refused] = rows[refused].model_copy(update={"peak_occupied_bytes": most})
+        return rows
+
+
+class _Play:
+    """One allocator, and what lies in it."""
+
+    def __init__(self, allocator: AllocatorModel, setting: Setting) -> None:
+        self._allocator, self._setting = allocator, setting
+        self._made = 0
+        self._held: dict[_Block, int] = {}
+        self._tensors: dict[int, int] = {}
+        """Of the pass under way, by their number in the course."""
+        self._left: list[int] = []
+        """Of the step before."""
+        self._gradients: list[int] = []
+        """That wait for backward's end."""
+        self.rows: list[DeviceMemory] = []
+
+    def play(
+        self, trial: TrialSpec, courses: Mapping[StepKind, Course], moments: Mapping[StepKind, Moments]
+    ) -> list[DeviceMemory]:
+        """Play start-up and two steps."""
+        for step, found in moments.items():
+            events = courses[step]
+            if step is StepKind.FIRST:
+                self._start_up(found.init)
+                self._note(step, Phase.INIT)
+            self._left, self._tensors = list(self._tensors.values()), {}
+            self._hold(found.gathering)
+            self._play(events[Phase.FORWARD])
+            self._hold(found.forward)
+            self._note(step, Phase.FORWARD)
+            self._backward(events[Phase.BACKWARD], found, keeps=_keeps(trial))
+            self._note(step, Phase.BACKWARD)
+            self._hold_each(found.step)
+            self._note(step, Phase.STEP)
+        return self.rows
+
+    def _backward(self, course: Sequence[Event], found: Moments, *, keeps: bool) -> None:
+        """Gradients are tensors of the course; where they stay until backward's end, of the reduction too."""
+        head = [event for event in course if event.section == "before"]
+        self._play(head, keeps=keeps)
+        self._hold(_without_gradients(found.bucketed, found.forward))
+        self._play(course[len(head) :], keeps=keeps)
+        self._hold_each(_without_gradients(one, found.forward) if keeps else one for one in found.reduction)
+        self._drop(self._gradients)
+        self._gradients = []
+        self._hold(found.backward_end)
+
+    def _play(self, events: Sequence[Event], *, keeps: bool = False) -> None:
+        """`keeps`: what the course says of when gradients are dropped does not hold."""
+        for event in events:
+            if not event.nbytes:
+                if (key := self._tensors.pop(event.number, None)) is not None:
+                    self._allocator.free(key)
+                continue
+            key = self._make(event.nbytes)
+            if event.number == KEPT:
+                continue
+            if keeps and event.is_gradient:
+                self._gradients.append(key)
+            else:
+                self._tensors[event.number] = key
+            self._drop(self._left)  # the step before held them until this one had inputs of its own
+            self._left = []
+
+    def _hold_each(self, instants: Iterable[Bytes]) -> None:
+        for instant in instants:
+            self._hold(instant)
+
+    def _start_up(self, instants: Sequence[Bytes]) -> None:
+        """The weights are drawn once the model is there, or at stage 3 a tensor at a time, in fp32."""
+        element = self._setting.case.element
+        partitioned = self._setting.case.stage == 3 and self._setting.zero_init
+        if not partitioned:
+            self._hold(_only_model(instants[0], self._setting))
+        for tensor in self._setting.tensors:
+            whole = [self._make(element * tensor)] if partitioned else []
+            for drawn in range(0, tensor, DRAWN_ELEMENTS):
+                self._drop([self._make(4 * min(DRAWN_ELEMENTS, tensor - drawn))])
+            self._drop(whole)
+        self._hold_each(instants)
+
+    def _hold(self, instant: Bytes) -> None:
+        """Let go of the blocks that are not in `instant`, and make those that are new in it."""
+        wanted = dict.fromkeys(_blocks(instant, self._setting))
+        for block in [block for block in self._held if block not in wanted]:
+            self._allocator.free(self._held.pop(block))
+        for block in wanted:
+            if block not in self._held:
+                self._held[block] = self._make(block[1])
+
+    def _make(self, nbytes: int) -> int:
+        self._made += 1
+        self._allocator.malloc(self._made, nbytes)
+        return self._made
+
+    def _drop(self, keys: list[int]) -> None:
+        for key in keys:
+            self._allocator.free(key)
+
+    def _note(self, step: StepKind, phase: Phase) -> None:
+        allocator = self._allocator
+        self.rows.append(
+            DeviceMemory(
+                step=step,
+                phase=phase,
+                allocated_bytes=allocator.allocated_bytes,
+                peak_allocated_bytes=allocator.peak_allocated_bytes,
+                reserved_bytes=allocator.reserved_bytes,
+                peak_reserved_bytes=allocator.peak_reserved_bytes,
+                alloc_retries=allocator.alloc_retries,
+                nvml_used_bytes=None,
+                nvml_process_bytes=None,
+                peak_occupied_bytes=allocator.peak_occupied_bytes,
+            )
+        )
+        allocator.reset_peaks()
+
+
+def _keeps(trial: TrialSpec) -> bool:
+    """Whether gradients stay as backward makes them until its end: at stages 0 and 1, where none are there before."""
+    return (trial.zero_stage or 0) < 2 and trial.gradient_accumulation_steps == 1
+
+
+def _blocks(instant: Bytes, setting: Setting) -> Iterator[_Block]:
+    """A block for each term; for the model's tensors one each."""
+    seen: Counter[tuple[Category, int]] = Counter()
+    for term in _terms(instant):
+        sizes = [setting.case.element * tensor for tensor in setting.tensors]
+        for nbytes in sizes if _is_model(term, setting) else [term.nbytes]:
+            seen[term.category, nbytes] += 1
+            yield term.category, nbytes, seen[term.category, nbytes]
+
+
+def _terms(instant: Bytes) -> Sequence[Term]:
+    return instant.terms if isinstance(instant, Held) else [Term(*item) for item in instant.items()]
+
+
+def _is_model(term: Term, setting: Setting) -> bool:
+    """Whether the term is the model as it was built: without ZeRO what it trains, else until it has been flattened."""
+    whole = term.category is Category.PARAMETERS and term.nbytes == setting.case.element * setting.num_params
+    return whole and (setting.case.stage == 0 or term.words.startswith(MODEL_TENSORS))
+
+
+def _only_model(instant: Bytes, setting: Setting) -> Held:
+    return Held(*(term for term in _terms(instant) if _is_model(term, setting)))
+
+
+def _without_gradients(instant: Bytes, but: Bytes) -> Held:
+    """`instant`, its gradients those of `but`: tensors of the course stand for the others."""
+    others = (term for term in _terms(instant) if term.category is not Category.GRADIENTS)
+    return Held(*others, *(term for term in _terms(but) if term.category is Category.GRADIENTS))

@@ -1,0 +1,61 @@
+"""Of which work a time is expected, why of other work none is, and what is taken for granted."""
+
+from __future__ import annotations
+
+from zerobench.spec.adapter import lora_of
+from zerobench.spec.batch import AUTOTP_SIZE, autotp_size
+from zerobench.spec.trial import Attention, Compile, Offload, Precision, TrialSpec
+
+_FITTED = ("fsdp", "zero3")
+"""Engines that gather and reduce block by block, as the rows' FSDP does."""
+
+_WHOLE = ("single", "ddp", "zero0", "zero1", "zero2", *_FITTED)
+"""Strategies whose ranks each run the whole decoder."""
+
+_DIVIDED = {
+    "tensor": {"a rank's parts of matrices run as whole ones of their size do, with DTensor's launches hidden": 0.15},
+    "pipeline": {"every stage's blocks take as long as the recorded one's, and passes follow the schedule": 0.12},
+}
+"""Strategies whose ranks divide the decoder, and what is taken for granted of each."""
+
+_JUDGED_RANKS = 512
+"""The most ranks of a row that the model was held against."""
+
+
+def why_unknown(spec: TrialSpec) -> str | None:
+    """Why no time is expected of such work, whatever its GPU and its record; None where one is."""
+    if spec.own is not None:
+        return "a script of one's own"
+    if spec.strategy not in {*_WHOLE, *_DIVIDED}:
+        return f"{spec.strategy}: what its ranks wait for is not modelled"
+    if autotp_size(spec) > 1:
+        return f"{AUTOTP_SIZE}: what its parts communicate is not modelled"
+    if not (spec.trains_all or (spec.adapter is not None and not lora_of(spec.adapter).targets)):
+        return "part of the model is trained"
+    if spec.attention is Attention.EAGER:
+        return "attention eager: rates are of fused kernels"
+    if spec.compile is not Compile.NONE:
+        return f"compile {spec.compile.value}: rates are of eager kernels"
+    if spec.precision is Precision.FP32:
+        return "precision fp32: rates are of 16 bits"
+    return None if spec.batch_ramp is None else "a batch ramp: its steps are not alike"
+
+
+def assumptions(spec: TrialSpec) -> dict[str, float]:
+    """What of this work the fitted rows have not, and the spread that it brings (of the time's logarithm)."""
+    found = dict(_DIVIDED.get(spec.strategy, {}))
+    if spec.strategy not in {*_FITTED, *_DIVIDED}:
+        found[f"{spec.strategy} takes as long beside its collectives as FSDP does"] = 0.08
+    if spec.strategy == "zero3":
+        found["DeepSpeed's hooks cost as much as FSDP's"] = 0.1
+    if spec.offload_optimizer is not Offload.NONE or spec.offload_param is not Offload.NONE:
+        found["copies reach 80 % of the host link, CPUAdam half of the host's memory bandwidth"] = 0.25
+    if spec.adapter is not None:
+        found["adapter matmuls are memory-bound"] = 0.15
+        if lora_of(spec.adapter).base is not None:
+            found["dequantising a matrix for each product is memory-bound"] = 0.1
+    if spec.world_size > _JUDGED_RANKS:
+        found[f"stragglers grow beyond {_JUDGED_RANKS} ranks as they do up to that size"] = 0.05
+    if spec.model.model_type not in {"gpt2", "gpt_neox"}:
+        found[f"elementwise work of {spec.model.model_type} grows with its widths as a GPT's does"] = 0.04
+    return found

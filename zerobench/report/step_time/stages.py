@@ -1,0 +1,96 @@
+"""The time of a pipeline's passes: what each stage computes, and the bubbles and transfers of its schedule.
+
+The blocks are divided as the worker divides them (worker/strategies/stages.py). All stages go by the same closed form;
+where one left a trace, its replay says by how much the closed form is off, and all are taken for off by as much.
+"""
+
+from __future__ import annotations
+
+import math
+from collections.abc import Sequence
+from typing import NamedTuple
+
+from zerobench.formulas.tensors import block_tensors
+from zerobench.report.step_time.terms import Work
+from zerobench.spec.batch import micro_batches_of_share
+from zerobench.spec.parameters import count_parameters
+from zerobench.spec.pipeline import divide_blocks
+from zerobench.spec.trial import PipelineSchedule, TrialSpec
+from zerobench.timing.kernels import WORD_BYTES
+from zerobench.timing.latency import latency_s
+from zerobench.timing.passes import Decoder, Passes
+from zerobench.timing.pipeline import StageTimes, passes_s
+from zerobench.timing.rates import Rates
+from zerobench.timing.replay import Timeline
+
+
+class Piped(NamedTuple):
+    """Seconds of the passes."""
+
+    compute_s: float
+    """Of the slowest stage."""
+    exposed_s: float
+    """That transfers between stages add."""
+    bubble_s: float
+    """In which the slowest stage waits for others although all is passed on at once."""
+    update_times: float
+    """The largest stage's parameters over the recorded stage's: so much longer it updates."""
+
+
+def piped(work: Work, computing: Passes, decoder: Decoder, rates: Rates, found: Timeline | None) -> Piped | None:
+    """The passes of the pipeline of `work`; `found` is the replay of its recorded stage, if it has one.
+
+    None where the rate of a link is not known.
+    """
+    spec = work.spec
+    micro_batches, recorded = micro_batches_of_share(spec), work.rank.rank
+    division, sizes = divided(spec)
+    borders = [_border_s(work, decoder, index) for index in range(spec.world_size - 1)]
+    transfers = [one for one in borders if one is not None]
+    if len(transfers) < len(borders):
+        return None
+    slower = 1 + rates.jitter * math.log(spec.world_size)
+    times = [_stage(computing, len(blocks), slower, is_last=blocks is division[-1]) for blocks in division]
+    if found is not None:
+        longer = found.total_s("compute") / micro_batches / sum(times[recorded])
+        times = [(longer * forward, longer * backward) for forward, backward in times]
+    compute = micro_batches * max(map(sum, times))
+
+    def passed(borders: Sequence[float]) -> float:
+        stages = [StageTimes(*time, border) for time, border in zip(times, [*borders, 0.0], strict=True)]
+        forward_first = spec.pipeline_schedule is PipelineSchedule.GPIPE
+        return passes_s(stages, micro_batches, forward_first=forward_first)
+
+    still = passed([0.0] * len(transfers))
+    return Piped(compute, passed(transfers) - still, still - compute, max(sizes) / sizes[recorded])
+
+
+def divided(spec: TrialSpec) -> tuple[list[range], list[int]]:
+    """Which blocks each stage has, and how many parameters."""
+    counts, (tensors, num_blocks) = count_parameters(spec.model), block_tensors(spec.model)
+    if counts is None:
+        raise ValueError(f"no closed form for {spec.model.name}")
+    block, first = sum(tensors), counts.token_embeddings + counts.positional_embeddings
+    shared = 0 if counts.head else counts.token_embeddings
+    last = counts.total - num_blocks * block - first + shared
+    division = divide_blocks([block] * num_blocks, first, last, spec.world_size)
+    sizes = [block * len(blocks) for blocks in division]
+    sizes[0] += first
+    sizes[-1] += last
+    return division, sizes
+
+
+def _stage(computing: Passes, blocks: int, slower: float, *, is_last: bool) -> tuple[float, float]:
+    """Seconds of one micro-batch forward and backward; the last stage has the head."""
+    head = computing.head_s if is_last else 0.0
+    forward = blocks * computing.block_forward_s + head / 3
+    return slower * forward, slower * (blocks * computing.block_backward_s + head * 2 / 3)
+
+
+def _border_s(work: Work, decoder: Decoder, stage: int) -> float | None:
+    """In which hidden states pass from a stage to the next, over the network where that lies on another node."""
+    spec = work.spec
+    crosses = (stage + 1) % spec.gpus_per_node == 0
+    rate = work.links.network_gb_per_s if crosses else work.links.link_gb_per_s
+    nbytes = spec.micro_batch_size * spec.sequence_length * decoder.hidden * WORD_BYTES
+    return None if rate is None else nbytes / (rate * 1e9) + latency_s("send", 2, 1 + crosses)

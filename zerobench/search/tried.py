@@ -1,0 +1,72 @@
+"""What a change of a script's command costs in expected time: by closed forms, of the work that its tracker saw."""
+
+from __future__ import annotations
+
+from typing import Any
+
+from zerobench.emulate.drafts import Draft
+from zerobench.emulate.options import Kind
+from zerobench.report.changes import share_slower
+from zerobench.search.formula import formula_row
+from zerobench.spec.cluster import Cluster
+from zerobench.spec.optimizers import deepspeeds_adamw
+from zerobench.spec.trial import Offload, Precision, TrialSpec
+
+_WORK = {"model", "micro_batch_size", "gradient_accumulation_steps", "sequence_length", "precision"}
+_NUMBERS = {
+    "micro_batch_size": ("train_micro_batch_size_per_gpu", Kind.BATCH),
+    "gradient_accumulation_steps": ("gradient_accumulation_steps", Kind.PASSES),
+}
+"""Of the trial: their keys in a DeepSpeed configuration, and the options that scripts have for them."""
+
+
+def tried_slower(trial: TrialSpec, before: Draft, after: Draft, cluster: Cluster) -> float | None:
+    """By how much longer than `before` each token is expected to take under `after`, as a share.
+
+    `trial` is the work of `before`. None where too little of it is known, or no time is expected of such work.
+    """
+    if trial.own is not None and _WORK & set(trial.own.unknown):
+        return None
+    nodes = {"num_nodes": cluster.num_nodes, "gpus_per_node": cluster.gpus_per_node}
+    now = trial.model_copy(update={**nodes, "own": None, "ds_config": {}, "ds_config_file": None})
+    return share_slower(
+        _token_s(now.model_copy(update=changed_fields(now, before, after)), cluster), _token_s(now, cluster)
+    )
+
+
+def _token_s(trial: TrialSpec, cluster: Cluster) -> float | None:
+    """Seconds of a step over its tokens: some scripts make no more passes where the micro batch is smaller."""
+    row = formula_row(trial, cluster)
+    return None if row is None or row.expected is None else row.expected.step_s / trial.global_batch_tokens
+
+
+def changed_fields(trial: TrialSpec, before: Draft, after: Draft) -> dict[str, Any]:
+    """Fields of the trial, the work of `before`, that `after` has otherwise."""
+    found: dict[str, Any] = {}
+    for name, (key, kind) in _NUMBERS.items():
+        value = _number(after, key, kind)
+        if value is not None and value != _number(before, key, kind):
+            found[name] = value
+    if after.stage != before.stage:
+        found["strategy"] = f"zero{after.stage}"
+    for name in ("offload_optimizer", "offload_param"):
+        if after.is_offloaded(name) != before.is_offloaded(name):
+            found[name] = Offload.CPU if after.is_offloaded(name) else Offload.NONE
+    if "offload_optimizer" in found and trial.optimizer in {deepspeeds_adamw(offloaded=on) for on in (False, True)}:
+        found["optimizer"] = deepspeeds_adamw(offloaded=after.is_offloaded("offload_optimizer"))
+    if _is_on(after, Kind.CHECKPOINTING) and not _is_on(before, Kind.CHECKPOINTING):
+        found["activation_checkpointing"] = True
+    if any(_is_on(after, kind) and not _is_on(before, kind) for kind in (Kind.BF16, Kind.MIXED_PRECISION)):
+        found["precision"] = Precision.BF16
+    return found
+
+
+def _number(draft: Draft, key: str, kind: Kind) -> int | None:
+    option = draft.option(kind)
+    said = option.value if option is not None and isinstance(option.value, int) else None
+    return said if draft.number(key) is None else draft.number(key)
+
+
+def _is_on(draft: Draft, kind: Kind) -> bool:
+    option = draft.option(kind)
+    return option is not None and option.value not in (None, False, "no")

@@ -1,0 +1,5 @@
+"""The host memory bandwidth of a node where nobody says it; by itself, so that the command line can show it at once."""
+
+HOST_BANDWIDTH = "921.6GB/s"
+"""Memory of two sockets of EPYC 9004, 24 channels of DDR5-4800 (https://www.amd.com/en/products/specifications/server-processor.html:
+460.8 GB/s a socket): more than most nodes of GPUs have, so that a bound from it holds for them too."""
