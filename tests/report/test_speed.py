@@ -113,5 +113,5 @@ def test_phases_that_nobody_can_tell_apart_have_no_time_and_the_step_still_has_o
     assert (speed.step_time_s_median, speed.forward_s, speed.backward_s, speed.step_s) == (2.0, None, None, None)
     assert "one graph, without separate phases" in " ".join(line.text for line in time_passage(trial).lines)
     with_phases = with_steps(two_ranks(), [step(1.0, 0.1)] * 3, [step(1.0, 0.1)] * 3)
-    [said, *_] = speed_difference(with_phases, trial, ("one", "other")).lines
+    [said, *_] = speed_difference(with_phases, trial, ("one", "other"), ("one", "other")).lines
     assert "phases unknown in one of them" in said.text

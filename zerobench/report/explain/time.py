@@ -7,7 +7,6 @@ from typing import Any
 
 from zerobench.records import StepKind
 from zerobench.report.ds_case import case_of
-from zerobench.report.explain.find import Named
 from zerobench.report.explain.passage import Passage, says, signed
 from zerobench.report.speed import Speed, nvme_bytes_per_s, speed_of, step_seconds_by_rank
 from zerobench.report.stats import median_interval, spread_over_ranks
@@ -126,19 +125,19 @@ def _limits(trial: Trial, speed: Speed | None) -> Iterator[str]:
             yield sentence
 
 
-def speed_difference(a: Named, b: Named, names: tuple[str, str]) -> Passage:
+def speed_difference(a: Trial, b: Trial, names: tuple[str, str], labels: tuple[str, str]) -> Passage:
     """Why `b` is slower or faster than `a`, phase by phase; nothing is claimed within the spread of the steps.
 
-    `names` are what sentences call them.
+    `names` are for sentences, `labels` for programs.
     """
-    ours, theirs = speed_of(a.trial), speed_of(b.trial)
+    ours, theirs = speed_of(a), speed_of(b)
     if ours is None or theirs is None:
-        return Passage("Time", says(*_untimed_difference(a.trial, b.trial, names)), brief=[])
+        return Passage("Time", says(*_untimed_difference(a, b, names)), brief=[])
     more = theirs.step_time_s_median - ours.step_time_s_median
     said = f"{names[1]} takes {format_seconds(theirs.step_time_s_median)} per step, {names[0]} "
     said += f"{format_seconds(ours.step_time_s_median)} ({100 * more / ours.step_time_s_median:+.1f} %)"
     phases = {name: value - parts(ours)[name] for name, value in parts(theirs).items() if name in parts(ours)}
-    figures = {"step_s": {a.label: ours.step_time_s_median, b.label: theirs.step_time_s_median}}
+    figures = {"step_s": {labels[0]: ours.step_time_s_median, labels[1]: theirs.step_time_s_median}}
     void = [f"{name}: {one.void}" for name, one in zip(names, (ours, theirs), strict=True) if one.void]
     if void:
         said += f", but a throughput is void ({'; '.join(void)}): not compared."
@@ -151,7 +150,7 @@ def speed_difference(a: Named, b: Named, names: tuple[str, str]) -> Passage:
     by_size = sorted(phases.items(), key=lambda part: -abs(part[1]))
     told = ", ".join(f"{name} {signed(format_seconds(abs(value)), value)}" for name, value in by_size)
     by_phase = f": {told}" if told else "; phases unknown in one of them"
-    lines = says(f"{said}{by_phase}.", *_traffic_difference(a.trial, b.trial, names))
+    lines = says(f"{said}{by_phase}.", *_traffic_difference(a, b, names))
     return Passage("Time", lines, figures, lines[:1])
 
 

@@ -125,7 +125,8 @@ def explain_pair(a: Named, b: Named, software: Sequence[Passage] = ()) -> list[P
     pair = pair_of(a, b)
     if pair is None:
         return [specs_passage(a, b), *software, *_endings(a, b)]
-    found = [memory_passage(pair), story_passage(pair), speed_difference(a, b, pair.names)]
+    time = speed_difference(a.trial, b.trial, pair.names, (a.label, b.label))
+    found = [memory_passage(pair), story_passage(pair), time]
     return [pair_answer(pair), specs_passage(a, b), *software, *found]
 
 
