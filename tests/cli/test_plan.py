@@ -55,7 +55,6 @@ def by_arithmetic(monkeypatch: pytest.MonkeyPatch) -> None:
         (["plan", "quikstart", "--gpu", "h200"], "did you mean 'quickstart'"),
         (["plan", "zero-stages"], "--gpu is missing: the sweep has none"),
         ([*PLAN, "--lora", "0"], "adapter: 'lora-0' is not known"),
-        ([*PLAN, "--lora", "16-nf4", "--formula"], "closed forms know adapters beside a model in its own type"),
         (["plan", "trillion", "--lora", "16"], "--lora does not go with a sweep"),
         (["plan", "trillion", "--model", "llama-7b"], "--model does not go with a sweep"),
         (["plan", "--modle", "llama-7b"], "--model"),

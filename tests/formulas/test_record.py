@@ -212,8 +212,12 @@ def test_the_last_rank_holds_no_more_than_the_first_where_nothing_is_padded() ->
         ({"strategy": "script"}, r"strategy: 'script' .*choices: "),
         ({"strategy": "zero1", "model": {"model_type": "mamba", "hidden_size": 64}}, r"model: .*closed form"),
         ({"strategy": "zero1", "ds_config": {"zero_optimization.stage": 2}}, r"stage"),
+        (
+            {"strategy": "zero1", "adapter": "lora-8", "activation_checkpointing": "ops"},
+            r"adapter lora-8: no formula",
+        ),
     ],
-    ids=["rank", "strategy", "model", "config"],
+    ids=["rank", "strategy", "model", "config", "adapter"],
 )
 def test_what_has_no_formula_gets_one_line(fields: dict[str, Any], line: str) -> None:
     with pytest.raises(UserError, match=line) as caught:

@@ -69,7 +69,6 @@ def test_what_is_none_is_refused_in_one_line_with_what_may_be(axis: str, written
         ({"strategy": "tensor", **LORA}, "frozen_needs_loop", "use single, ddp, zero0"),
         ({"strategy": "pipeline", "frozen": "embed"}, "frozen_needs_loop", "frozen 'embed' at pipeline"),
         ({"strategy": "zero1", "ds_config": {"tensor_parallel.autotp_size": 2}, **LORA}, "frozen_is_not_cut", "AutoTP"),
-        ({"evidence": "formula", "adapter": "lora-8-nf4"}, "frozen_has_no_formula", "use simulated or emulated"),
         ({"evidence": "formula", "frozen": "embed"}, "frozen_has_no_formula", "use simulated or emulated"),
         ({"strategy": "ddp", "checkpoint": {"every_steps": 2}, **LORA}, "frozen_is_not_saved", "use zero0 to zero3"),
         ({"frozen": "embed", **LORA}, "adapter_freezes_all", "freezes all weights"),

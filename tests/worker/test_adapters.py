@@ -147,7 +147,14 @@ def test_other_worlds_have_the_same_peak(ran: RunTrial, work: dict[str, Any], st
         assert ours == pytest.approx(theirs, rel=0.01)
 
 
-STAYS = (*MOMENTS, Category.PARAMETERS, Category.MASTER_WEIGHTS, Category.GRADIENTS, Category.REDUCE_BUFFERS)
+STAYS = (
+    *MOMENTS,
+    Category.MODEL_BUFFERS,
+    Category.PARAMETERS,
+    Category.MASTER_WEIGHTS,
+    Category.GRADIENTS,
+    Category.REDUCE_BUFFERS,
+)
 
 
 @pytest.mark.parametrize(
@@ -155,10 +162,12 @@ STAYS = (*MOMENTS, Category.PARAMETERS, Category.MASTER_WEIGHTS, Category.GRADIE
     [
         *((strategy, {}) for strategy in ("single", *EVERY_STRATEGY)),
         *((strategy, {"evidence": "simulated", "precision": "bf16"}) for strategy in ("zero2", "zero3")),
+        *((strategy, NF4) for strategy in ("zero2", "zero3", "fsdp")),
+        ("zero2", INT8),
     ],
 )
 def test_closed_forms_of_adapters_say_what_a_rank_holds(ran: RunTrial, strategy: str, fields: dict[str, Any]) -> None:
-    asked = alone(**LORA) if strategy == "single" else spec(strategy=strategy, **LORA, **fields)
+    asked = alone(**LORA) if strategy == "single" else spec(strategy=strategy, **LORA | fields)
     rank, formula = ran(asked)[0], formula_record(asked.model_copy(update={"evidence": Evidence.FORMULA}))
     assert rank.parameters is not None
     assert formula.parameters is not None
@@ -169,7 +178,7 @@ def test_closed_forms_of_adapters_say_what_a_rank_holds(ran: RunTrial, strategy:
             theirs, ours = (
                 sum(row.live_bytes for row in rows(one, category) if row.phase is phase) for one in (rank, formula)
             )
-            assert ours == pytest.approx(theirs, rel=0.005, abs=4), (phase, category)  # a norm
+            assert ours == pytest.approx(theirs, rel=0.005, abs=128), (phase, category)  # a norm, rotary tables
         if strategy in {"single", "ddp", "zero0", "zero1"}:  # at such a size temporaries are the others' peak
             theirs, ours = (
                 next(row for row in rows(one, Category.TOTAL) if row.phase is phase).at_peak_bytes or 0

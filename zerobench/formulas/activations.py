@@ -227,9 +227,15 @@ def activations(trial: TrialSpec, part: Shape | None = None) -> Activations:
     )
 
 
+def knows_adapters(trial: TrialSpec) -> bool:
+    """Whether it is written down what a layer with adapters keeps: of the types that are tallied, by layers."""
+    return trial.model.model_type in _TALLIES and trial.activation_checkpointing != OPERATIONS
+
+
 def _not_kept_of_frozen(trial: TrialSpec, shape: Shape) -> tuple[int, int, int]:
     """Bytes that a layer does not keep whose own weights are frozen, less what its adapters keep instead; that what
-    lies outside the layers does not; and that the first layer does not beside, whose input has no gradient.
+    lies outside the layers does not; and that the first layer does not beside, whose input has no gradient. All 0 where
+    it is not known.
 
     A frozen matrix needs nothing but itself, its adapter what both are multiplied with; a frozen RMSNorm's gain does
     not need what it is multiplied with. DeepSpeed's linear layer of stage 3 keeps its input whatever is trained
@@ -237,20 +243,18 @@ def _not_kept_of_frozen(trial: TrialSpec, shape: Shape) -> tuple[int, int, int]:
     keeps less than this.
     """
     kind, lora, e = trial.model.model_type, lora_of(str(trial.adapter)), shape.element
-    if kind not in _TALLIES or trial.activation_checkpointing == OPERATIONS:
-        raise UserError(
-            f"adapter {trial.adapter} formula: what is kept of {kind} is tallied layer by layer alone; "
-            f"choices: evidence simulated, or a model of type {', '.join(_TALLIES)}"
-        )
+    if not knows_adapters(trial):
+        return 0, 0, 0
     named = {one.name for one in adapted(trial.model, lora)}
-    keeps_all = kind != "gpt2" and trial.zero_stage == 3 and trial.ds_config.get(_REPLACES_LINEAR, True)
+    keeps_head = trial.zero_stage == 3 and trial.ds_config.get(_REPLACES_LINEAR, True)
+    keeps_all = keeps_head and kind != "gpt2" and lora.base is None
     h, f = shape.hidden_size, shape.intermediate_size
     inputs = (({"q_proj", "k_proj", "v_proj", "c_attn"}, h), ({"gate_proj", "up_proj", "c_fc"}, h))
     unused = sum(width for names, width in (*inputs, ({"down_proj", "c_proj"}, f)) if not (named & names or keeps_all))
     gain = 0 if kind == "gpt2" else e * h
     between = lora.rank * len(adapted(trial.model, lora))
     first = e * h + 8 if kind == "gpt2" else 4 * h + 4
-    outside = gain + (0 if keeps_all else e * h)
+    outside = gain + (0 if keeps_head else e * h)
     return shape.tokens * (e * unused + 2 * gain - e * between), shape.tokens * outside, shape.tokens * first
 
 

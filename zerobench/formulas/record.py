@@ -16,7 +16,7 @@ from zerobench.ds_config import build_ds_config
 from zerobench.ds_config.case import Case
 from zerobench.ds_config.reading import optimizer_of
 from zerobench.errors import UserError
-from zerobench.formulas.activations import activations, trial_logits, trial_shape
+from zerobench.formulas.activations import activations, knows_adapters, trial_logits, trial_shape
 from zerobench.formulas.allocator import allocator_rows
 from zerobench.formulas.deepspeed import Moments, Setting, deepspeed_moments
 from zerobench.formulas.deepspeed.departures import departures
@@ -29,8 +29,10 @@ from zerobench.formulas.tensors import (
     adapter_tensors,
     block_tensors,
     blocks_are_linear,
+    frozen_tensors,
     matrices,
     parameter_tensors,
+    quantised_elements,
 )
 from zerobench.formulas.timeline import device_phases, memory_rows, other_phases
 from zerobench.formulas.torch_strategies import (
@@ -56,7 +58,7 @@ from zerobench.records import (
     Status,
     StepKind,
 )
-from zerobench.spec.adapter import lora_of
+from zerobench.spec.adapter import base_of, codes_bytes, lora_of
 from zerobench.spec.adapter_rules import why_no_closed_form
 from zerobench.spec.batch import micro_batches_of_share
 from zerobench.spec.flops import model_flops_per_token
@@ -68,7 +70,7 @@ from zerobench.spec.recomputation import recomputed_blocks
 from zerobench.spec.sharding import nodes_of_neighbours, state_shard_size
 from zerobench.spec.strategy import STRATEGIES, strategy_info
 from zerobench.spec.tensor_parallel import why_not_cut
-from zerobench.spec.trial import Evidence, Offload, TrialSpec
+from zerobench.spec.trial import Evidence, Offload, Precision, TrialSpec
 
 DEVICE_TYPE = "formula"
 
@@ -131,6 +133,11 @@ def _tensors(trial: TrialSpec) -> tuple[int, ...]:
     """
     if (unknown := why_no_closed_form(trial)) is not None:
         raise UserError(f"adapter, frozen: {trial.adapter or trial.frozen}: {unknown}")
+    if trial.adapter is not None and not knows_adapters(trial):
+        raise UserError(
+            f"adapter {trial.adapter}: no formula of what {trial.model.model_type} keeps beside adapters with "
+            f"activation_checkpointing {trial.activation_checkpointing}; use simulated or emulated"
+        )
     if trial.adapter is not None:
         return adapter_tensors(trial.model, lora_of(trial.adapter))
     why = why_not_cut(trial, trial.world_size) if trial.strategy == "tensor" else None
@@ -193,6 +200,14 @@ def _setting(trial: TrialSpec, config: dict[str, Any], tensors: tuple[int, ...],
     gpu = None if trial.prediction.gpu is None else find_gpu(trial.prediction.gpu)
     case = Case(config, state_shard_size(trial), sum(tensors))
     holds = case.stage == 3 and not case.replaces_linear and not trial.activation_checkpointing
+    base, scales_bytes = base_of(trial.adapter), 0
+    frozen: tuple[int, ...] = ()
+    if trial.adapter is not None:
+        frozen, scales_bytes = frozen_tensors(trial.model, base, case.element)
+    held = _linear_elements(trial) if holds else 0
+    if base is not None and case.stage == 3:
+        held = codes_bytes(base, quantised_elements(trial.model, base)) // case.element
+        held += frozen[0] if tied_head else frozen[-1]
     return Setting(
         case=case,
         tensors=tensors,
@@ -202,8 +217,9 @@ def _setting(trial: TrialSpec, config: dict[str, Any], tensors: tuple[int, ...],
         zero_init=trial.partitions_as_built,
         tied_head=tied_head,
         capacity_bytes=None if gpu is None else gpu.memory_bytes,
-        linear_elements=_linear_elements(trial) if holds else 0,
-        frozen=() if trial.adapter is None else parameter_tensors(trial.model),
+        linear_elements=held,
+        frozen=frozen,
+        scales_bytes=scales_bytes,
     )
 
 
@@ -263,6 +279,10 @@ def fsdp_shards(trial: TrialSpec) -> Shards:
     root, block = sum(parameter_tensors(trial.model)) - num_blocks * sum(layer), sum(layer)
     if trial.adapter is None:
         return Shards(root, block, num_blocks, trial.reshard_after_forward, root, block)
+    element = 4 if trial.precision is Precision.FP32 else 2
+    stored = frozen_tensors(trial.model, base_of(trial.adapter), element)[0]
+    codes, weights = quantised_elements(trial.model, base_of(trial.adapter)), sum(parameter_tensors(trial.model))
+    block -= (weights - sum(stored)) // num_blocks if codes else 0
     added = sum(adapter_tensors(trial.model, lora_of(trial.adapter)))
     beside, in_block = added % num_blocks, added // num_blocks
     return Shards(root + beside, block + in_block, num_blocks, trial.reshard_after_forward, beside, in_block)

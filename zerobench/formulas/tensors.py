@@ -10,7 +10,7 @@ from collections.abc import Callable
 from typing import Any, NamedTuple, Self
 
 from zerobench.errors import UserError, unknown_choice
-from zerobench.spec.adapter import Lora
+from zerobench.spec.adapter import Lora, codes_bytes, quantised_bytes
 from zerobench.spec.architecture import complete
 from zerobench.spec.model import ModelSpec
 
@@ -101,6 +101,20 @@ def adapter_tensors(spec: ModelSpec, lora: Lora) -> tuple[int, ...]:
         if isinstance(size, Matrix) and size.name in names
     ]
     return tuple(lora.rank * width for one in found for width in (one.inputs, one.outputs))
+
+
+def frozen_tensors(spec: ModelSpec, base: str | None, element: int) -> tuple[tuple[int, ...], int]:
+    """Elements of `element` bytes that each parameter tensor lies in beside adapters, its codes where it is quantised,
+    and bytes of the scales of all of them. Raises as `parameter_tensors` does.
+    """
+    layout = _layout(spec)
+    sizes = [*layout.before, *layout.layer * layout.num_layers]
+    coded = [size for size in sizes if base is not None and isinstance(size, Matrix)]
+    stored = [
+        codes_bytes(base, size) // element if base is not None and isinstance(size, Matrix) else int(size)
+        for size in sizes
+    ]
+    return (*stored, *layout.after), sum(quantised_bytes(str(base), one.outputs, one.inputs)[1] for one in coded)
 
 
 def quantised_elements(spec: ModelSpec, base: str | None) -> int:

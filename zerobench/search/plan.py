@@ -9,7 +9,6 @@ from typing import Any
 
 from zerobench.errors import UserError
 from zerobench.search.plan_world import PlanWorld, plan_world
-from zerobench.spec.adapter_rules import why_no_closed_form
 from zerobench.spec.architecture import position_limit
 from zerobench.spec.cluster import Cluster, read_cluster
 from zerobench.spec.expand import PlannedTrial
@@ -21,7 +20,7 @@ from zerobench.spec.plan_sweep import sweep_gpu, sweep_points
 from zerobench.spec.presets import PRESETS, is_model
 from zerobench.spec.sweep import find_sweep
 from zerobench.spec.target import GPUS_PER_NODE
-from zerobench.spec.trial import FINE_TUNING, Evidence
+from zerobench.spec.trial import FINE_TUNING
 from zerobench.spec.varied import Varied, read_global_batch, varied
 
 
@@ -129,8 +128,6 @@ def read_plan(request: Request) -> Plan:
     variants = _varied(request, work, cluster)
     simulated = _planned(request, work, cluster)
     world = plan_world(request.evidence, cluster.gpu, by_formula=request.formula)
-    if world.evidence is Evidence.FORMULA and (why := why_no_closed_form(simulated[0].trial)) is not None:
-        raise UserError(f"--lora {request.lora}: {why}")
     planned = in_world(simulated, world.evidence)
     name = f"{'tune' if request.tunes else 'plan'}-{planned[0].trial.model.name}"
     return Plan(name, document(name, planned), planned, cluster, world, variants)

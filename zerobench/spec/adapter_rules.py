@@ -27,11 +27,9 @@ def _frozen_is_not_cut(s: Situation) -> str | None:
 
 def why_no_closed_form(trial: TrialSpec) -> str | None:
     """Why no formula describes a trial that freezes weights; None where one does, or it freezes none."""
-    if trial.frozen is None and base_of(trial.adapter) is None and trial.offload_param is not Offload.NVME:
+    if trial.trains_all or (trial.frozen is None and trial.offload_param is not Offload.NVME):
         return None
-    if trial.trains_all:
-        return None
-    return "closed forms know adapters beside a model in its own type, in GPU or host memory; use simulated or emulated"
+    return "closed forms know adapters beside a model in GPU or host memory; use simulated or emulated"
 
 
 def _frozen_has_no_formula(s: Situation) -> str | None:

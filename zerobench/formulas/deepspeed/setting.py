@@ -5,6 +5,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from functools import cached_property, partial
+from typing import Any
 
 from zerobench.ds_config.case import Case
 from zerobench.formulas.terms import Bytes, Held, Term, add, hold, of_elements
@@ -47,7 +48,7 @@ class Moments:
 
     def beside(self, held: Bytes) -> Moments:
         """The same with what lies there for the whole run."""
-        with_it = {
+        with_it: dict[str, Any] = {
             name: add(held, one) if isinstance(one, Mapping) else tuple(add(held, each) for each in one)
             for name, one in vars(self).items()
         }
@@ -84,7 +85,9 @@ class Setting:
     """Of weights that autograd holds gathered from forward to backward, where torch's linear layers run at stage 3."""
     frozen: tuple[int, ...] = ()
     """Elements of each parameter tensor that is not trained, in the model's order: its first and last are among them.
-    There are neither gradients nor states of it, and no flat copy."""
+    There are neither gradients nor states of it, and no flat copy. Codes count as elements of the model's type."""
+    scales_bytes: int = 0
+    """Of what codes are scaled by, which no strategy divides."""
 
     @property
     def num_params(self) -> int:
@@ -104,7 +107,8 @@ class Setting:
     def frozen_parameters(self, ranks: int) -> Held:
         """What is not trained, each tensor in a part for each of so many ranks."""
         held = sum(-(-tensor // ranks) for tensor in self.frozen)
-        return of_elements(Category.PARAMETERS, self.case.element, held, f"frozen, divided by {ranks} ranks")
+        parts = of_elements(Category.PARAMETERS, self.case.element, held, f"frozen, divided by {ranks} ranks")
+        return add(parts, hold(Category.MODEL_BUFFERS, self.scales_bytes, "scales of frozen matrices"))
 
     @cached_property
     def flat_partition(self) -> int:

@@ -39,7 +39,7 @@ def device(setting: Setting, step: StepKind) -> Moments:
         gathering=add(held, ahead if traced or setting.linear_elements else largest),
         forward=add(held, _live(setting, live)),
         first_gradient=add(held, head if setting.head > live else _live(setting, live), gradient),
-        bucketed=add(held, _live(setting, max(live - setting.head, 0)), gradient, _first_norm(setting)),
+        bucketed=add(held, _in_backward(setting, live), gradient, _first_norm(setting)),
         reduction=_reduction(setting, add(alone, copied), live),
         backward_end=_backward_end(setting, add(alone, copied), traced=traced),
         step=_step(setting, step, _released_copy(setting, None)),
@@ -111,7 +111,7 @@ def _built_whole(setting: Setting) -> tuple[Bytes, ...]:
     part = 0 if setting.case.offload_param is not Offload.NONE else -(-setting.model[0] // setting.case.world_size)
     element = setting.case.element
     whole = setting.share(Category.PARAMETERS, element, setting.num_params, "the whole model")
-    parts = sum(setting.frozen_parameters(setting.case.world_size).values())
+    parts = setting.frozen_parameters(setting.case.world_size)[Category.PARAMETERS] if setting.frozen else 0
     rest = hold(Category.PARAMETERS, element * sum(setting.frozen) - parts, "what is frozen of it, before it is cut")
     return (add(whole, rest, of_elements(Category.PARAMETERS, element, part, "the first part cut from it")),)
 
@@ -153,8 +153,13 @@ def _gathered(setting: Setting, elements: int, what: str, source: str = "") -> H
 def _live(setting: Setting, elements: int) -> Held:
     """What stays gathered for use, or is held by autograd."""
     if 0 < elements <= setting.linear_elements:
-        what = "weights of nn.Linear that autograd holds for backward (memory_efficient_linear false)"
-        return _gathered(setting, elements, what, "runtime/zero/linear.py")
+        what, source = (
+            "weights of nn.Linear that autograd holds for backward (memory_efficient_linear false)",
+            "linear.py",
+        )
+        if setting.scales_bytes:
+            what, source = "codes that autograd holds for backward, and the head", "bitsandbytes/autograd/_functions.py"
+        return _gathered(setting, elements, what, source)
     limit = f"stage3_max_live_parameters {brief(int(setting.case.zero('stage3_max_live_parameters')))}"
     source = "partitioned_param_coordinator.py, _fetch_sub_module_impl"
     if elements < setting.model_elements:
@@ -162,6 +167,15 @@ def _live(setting: Setting, elements: int) -> Held:
     all_of_them = _gathered(setting, elements, limit, source).get(Category.GATHERED_PARAMETERS, 0)
     words = f"all of them ({limit}): {setting.case.element} bytes x {setting.model_elements:,} parameters"
     return Held(Term(Category.GATHERED_PARAMETERS, all_of_them, words, source))
+
+
+def _in_backward(setting: Setting, live: int) -> Held:
+    """What is left when the head has been passed; beside codes that autograd holds, the same gathered once more."""
+    left = _live(setting, max(live - setting.head, 0))
+    if not setting.scales_bytes:
+        return left
+    again = min(live_elements(setting), sum(setting.frozen) - setting.head)
+    return add(left, _gathered(setting, again, "and gathered once more for backward"))
 
 
 def _persistent(setting: Setting) -> Held:
