@@ -1,23 +1,35 @@
 """Expected steps of small models on CPU ranks against measured ones: 40 cells with real gloo.
 
-    python benchmarks/timing/cpu_ranks.py             # up to fifteen minutes on two idle cores; prints the table
-    python benchmarks/timing/cpu_ranks.py --cells 4   # the first few
+    python benchmarks/timing/cpu_ranks.py measure             # cells that cpu_ranks.csv lacks, one after the other
+    python benchmarks/timing/cpu_ranks.py measure --cells 4   # the first few of them
+    python benchmarks/timing/cpu_ranks.py judge               # simulate what was measured; prints the table
 
 One run of one rank says how fast a thread multiplies matrices (its passes) and moves bytes (its update). Nothing else
 is calibrated: each other cell is simulated, and the order in which its engine issued its work replayed at those rates.
 On a loopback every byte is copied by the ranks' own processors, so collectives take what their copies take.
+
+The run of one rank is measured again between any two cells, so that each is judged by the machine as it was then: its
+rates are the mean of those before and after. How much slower that was than the fastest of all such runs is the cell's
+load, and by how much the two differ its unrest. A busy machine whose kernel shares it out by sessions (Linux,
+sched_autogroup) leaves two ranks of one launcher no more than it leaves one alone: crowding, by how much longer each of
+two threads takes than one by itself, is measured with every cell too, and its rates are so much lower. It is 1 on an
+idle machine.
 """
 
 from __future__ import annotations
 
 import argparse
+import csv
+import json
+import random
+import subprocess
 import sys
 import tempfile
 from collections import defaultdict
-from collections.abc import Sequence
-from dataclasses import dataclass
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import asdict, dataclass, fields
 from pathlib import Path
-from statistics import median
+from statistics import fmean, median
 
 sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
@@ -26,16 +38,20 @@ import yaml
 import zerobench
 from benchmarks.prediction.simulated import origin, simulate, table
 from zerobench.errors import UserError
-from zerobench.records import Phase, RankRecord
+from zerobench.records import Phase, RankRecord, Status
 from zerobench.report.speed import Speed, speed_of
 from zerobench.report.step_time.links import flow
 from zerobench.report.trials import completed, ended_trials
+from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import TrialSpec
 from zerobench.timing.device import Device
 from zerobench.timing.rates import kind_rates
 from zerobench.timing.replay import Pace, replay
 from zerobench.timing.trace import Call, Kernels, StepTrace, Work, unpack
 
+FILE = Path(__file__).with_name("cpu_ranks.csv")
+RESTLESS = 0.2
+"""Unrest at which a cell's rates are not told well enough to judge it alone."""
 ENGINES = ("zero0", "zero1", "zero2", "zero3", "fsdp")
 RANKS = 2
 _COPIES = 4
@@ -45,10 +61,15 @@ _CALL_S = 2e-4
 """Of one call on a loopback: threads are woken on both sides."""
 
 
-def cells() -> list[dict[str, object]]:
-    """40 of them, and first the one that is calibrated by."""
-    found: list[dict[str, object]] = [{"strategy": "single", "world_size": 1}]
-    found += [
+Cell = Mapping[str, object]
+"""Axes over the usual ones."""
+REFERENCE: Cell = {"strategy": "single", "world_size": 1}
+"""What is calibrated by."""
+
+
+def cells() -> list[Cell]:
+    """40 of them, in an order in which the first few have something of all."""
+    found: list[Cell] = [
         {"strategy": engine, "micro_batch_size": size, "sequence_length": length}
         for engine in ENGINES
         for size in (1, 4)
@@ -61,7 +82,8 @@ def cells() -> list[dict[str, object]]:
         for size in (1, 4)
     ]
     found += [{"strategy": "pipeline", "gradient_accumulation_steps": steps} for steps in (2, 4, 8)]
-    return found + [{"strategy": engine, "model": "gpt2-10m"} for engine in (*ENGINES, "pipeline")]
+    found += [{"strategy": engine, "model": "gpt2-10m"} for engine in (*ENGINES, "pipeline")]
+    return random.Random(17).sample(found, len(found))  # noqa: S311 -- the same order each time
 
 
 @dataclass(frozen=True)
@@ -76,8 +98,37 @@ class Thread(Pace):
         return {"products": products, "elementwise": work.moved_bytes * self.byte_s[phase]}
 
 
-def calibrated(trace: StepTrace, speed: Speed) -> Thread:
-    """From the run of one rank. Raises UserError where its passes take no longer than their bytes alone."""
+@dataclass(frozen=True)
+class Measured:
+    """A cell, and the runs of one rank before and after it; seconds, medians of the timed steps of the slowest rank."""
+
+    cell: str
+    step_s: float
+    least_step_s: float
+    passes_before_s: float
+    update_before_s: float
+    passes_after_s: float
+    update_after_s: float
+    crowding: float
+
+    @property
+    def passes_s(self) -> float:
+        """Of the one rank while the cell ran, as far as can be told."""
+        return (self.passes_before_s + self.passes_after_s) / 2
+
+    @property
+    def update_s(self) -> float:
+        """The same of its update."""
+        return (self.update_before_s + self.update_after_s) / 2
+
+    @property
+    def unrest(self) -> float:
+        """By how much the later run of one rank is off the earlier one."""
+        return abs(self.passes_after_s / self.passes_before_s - 1)
+
+
+def calibrated(trace: StepTrace, passes_s: float, update_s: float) -> Thread:
+    """From a run of one rank. Raises UserError where its passes take no longer than their bytes alone."""
     flops = passed = updated = 0.0
     for phase, item in trace.in_phases():
         if isinstance(item, Kernels):
@@ -85,7 +136,6 @@ def calibrated(trace: StepTrace, speed: Speed) -> Thread:
             flops += sum(2 * count * a * b * c for (a, b, c), count in work.products)
             passed += work.moved_bytes * (phase != Phase.STEP)
             updated += work.moved_bytes * (phase == Phase.STEP)
-    passes_s, update_s = (speed.forward_s or 0.0) + (speed.backward_s or 0.0), speed.step_s or 0.0
     byte_s = update_s / updated if updated else 0.0
     if not byte_s or passes_s <= passed * byte_s:
         raise UserError(f"calibration: passes of {passes_s:.3g} s and an update of {update_s:.3g} s say no rates")
@@ -117,55 +167,151 @@ def expected_s(trial: TrialSpec, rank: RankRecord, pace: Thread) -> float:
     return timeline.step_s + timeline.passes_s * waits / trial.gradient_accumulation_steps
 
 
-def measured(asked: Sequence[dict[str, object]]) -> list[tuple[TrialSpec, Speed]]:
-    """The cells that ran, and how fast, in their order."""
+def run(cell: Cell) -> Speed:
+    """One cell's ranks, by themselves. Raises UserError: it did not end well."""
+    usual = {"model": "llama-10m", "world_size": RANKS, "micro_batch_size": 2, "sequence_length": 256}
     sweep = {
         "name": "cpu-ranks",
-        "axes": {
-            "model": "llama-10m",
-            "strategy": "single",
-            "world_size": RANKS,
-            "micro_batch_size": 2,
-            "sequence_length": 256,
-            "precision": "fp32",
-            "threads_per_rank": 1,
-            **asked[0],
-        },
-        "include": [{"world_size": RANKS, **cell} for cell in asked[1:]],
+        "axes": {**usual, "precision": "fp32", "threads_per_rank": 1, **cell},
         "steps": {"warmup": 2, "timed": 5, "memory": 1},
     }
     with tempfile.TemporaryDirectory(prefix="zerobench-") as place:
         path = Path(place, "cpu_ranks.yaml")
         path.write_text(yaml.safe_dump(sweep), encoding="utf-8")
-        run = zerobench.run_sweep(path, reports=place).run
-        trials = [trial for trial in ended_trials(run) if completed(trial)]
-        return [(trial.spec, speed) for trial in trials if (speed := speed_of(trial)) is not None]
+        trials = list(ended_trials(zerobench.run_sweep(path, reports=place).run))
+        if any(trial.record.status is Status.INTERRUPTED for trial in trials):
+            raise SystemExit("stopped; what was measured is in the file")
+        speeds = [speed_of(trial) for trial in trials if completed(trial)]
+    if len(speeds) != 1 or speeds[0] is None:
+        raise UserError(f"{json.dumps(cell)}: {'; '.join(trial.record.reason or 'not timed' for trial in trials)}")
+    return speeds[0]
 
 
-def lines(found: Sequence[tuple[TrialSpec, Speed]]) -> list[str]:
-    """The table, and the median error; the first of `found` calibrates and is not judged."""
-    asked = [
-        TrialSpec.model_validate({**trial.model_dump(), "evidence": "simulated", "prediction": {"rank": 0}})
-        for trial, _ in found
+_COUNTS = """
+import os, sys, time
+for _ in range(int(sys.argv[1]) - 1):
+    if not os.fork():
+        break
+count, end = 0, time.monotonic() + 3
+while time.monotonic() < end:
+    count += 1
+print(count, flush=True)
+"""
+
+
+def crowding() -> float:
+    """By how much longer each of RANKS processes of one session takes than one by itself."""
+    alone, together = (
+        fmean(
+            int(count)
+            for count in subprocess.run(
+                [sys.executable, "-c", _COUNTS, str(number)],
+                start_new_session=True,
+                capture_output=True,
+                text=True,
+                check=True,
+            ).stdout.split()
+        )
+        for number in (1, RANKS)
+    )
+    return alone / together
+
+
+def measured() -> list[Measured]:
+    """The rows of the file."""
+    if not FILE.exists():
+        return []
+    with FILE.open(encoding="utf-8", newline="") as file:
+        rows = list(csv.DictReader(file))
+    return [Measured(row.pop("cell"), **{name: float(value) for name, value in row.items()}) for row in rows]
+
+
+def measure(count: int) -> None:
+    """Add so many cells to the file, each as soon as it and the run of one rank after it have ended."""
+    known = {one.cell for one in measured()}
+    wanted = [cell for cell in cells() if json.dumps(cell) not in known][:count]
+    before = run(REFERENCE) if wanted else None
+    for cell in wanted:
+        crowded = crowding()
+        try:
+            found = run(cell)
+        except UserError as error:
+            sys.stderr.write(f"{error}\n")
+            continue
+        crowded = (crowded + crowding()) / 2
+        after = run(REFERENCE)
+        if before is not None:
+            _append(Measured(json.dumps(cell), *_steps(found), *_parts(before), *_parts(after), crowded))
+        before = after
+
+
+def _steps(speed: Speed) -> tuple[float, float]:
+    return speed.step_time_s_median, min(step.step_s for step in speed.steps)
+
+
+def _parts(speed: Speed) -> tuple[float, float]:
+    return (speed.forward_s or 0.0) + (speed.backward_s or 0.0), speed.step_s or 0.0
+
+
+def _append(row: Measured) -> None:
+    is_new = not FILE.exists()
+    with FILE.open("a", encoding="utf-8", newline="") as file:
+        writer = csv.DictWriter(file, [field.name for field in fields(Measured)], lineterminator="\n")
+        if is_new:
+            writer.writeheader()
+        writer.writerow({name: f"{value:.4g}" if name != "cell" else value for name, value in asdict(row).items()})
+
+
+def judged(rows: Sequence[Measured]) -> Iterator[tuple[Measured, float, Thread]]:
+    """Each row with the step that is expected of it, and the rates that it was expected at."""
+    asked: list[Cell] = [REFERENCE, *(json.loads(row.cell) for row in rows)]
+    usual = {"model": "llama-10m", "micro_batch_size": 2, "sequence_length": 256, "precision": "fp32"}
+    specs = []
+    for cell in asked:
+        axes = {**usual, **cell}
+        axes |= {"gpus_per_node": axes.pop("world_size", RANKS), "model": resolve_model(str(axes["model"]))}
+        axes |= {"evidence": "simulated", "prediction": {"rank": 0}, "threads_per_rank": 1}
+        specs.append(TrialSpec.model_validate({**axes, "steps": {"warmup": 1, "timed": 1, "memory": 1}}))
+    reference, *records = simulate(specs, jobs=1)
+    trace = unpack(reference.step_trace or "")
+    for row, spec, record in zip(rows, specs[1:], records, strict=True):
+        pace = calibrated(trace, row.crowding * row.passes_s, row.crowding * row.update_s)
+        yield row, expected_s(spec, record, pace), pace
+
+
+def lines(rows: Sequence[Measured]) -> list[str]:
+    """The table, and the median errors of all cells and of those that were measured in peace."""
+    fastest = min(min(row.passes_before_s, row.passes_after_s) for row in rows)
+    found = [(row, said / row.step_s - 1, said) for row, said, _ in judged(rows)]
+    told = [
+        (
+            ", ".join(f"{name} {value}" for name, value in json.loads(row.cell).items()),
+            f"{1e3 * said:.0f}",
+            f"{1e3 * row.step_s:.0f}",
+            f"{error:+.0%}",
+            f"{row.passes_s / fastest:.1f}",
+            f"{row.unrest:.0%}",
+            f"{row.crowding:.1f}",
+        )
+        for row, error, said in found
     ]
-    records = simulate(asked, jobs=1)
-    pace = calibrated(unpack(records[0].step_trace or ""), found[0][1])
-    rows, errors = [], []
-    for (trial, speed), record in zip(found[1:], records[1:], strict=True):
-        said, took = expected_s(trial, record, pace), speed.step_time_s_median
-        errors.append(said / took - 1)
-        rows.append((trial.trial_id, f"{1e3 * said:.1f}", f"{1e3 * took:.1f}", f"{errors[-1]:+.1%}"))
-    rates = f"{pace.flops_per_s / 1e9:.1f} GFLOP/s and {pace.device.memory_bytes_per_s / 1e9:.1f} GB/s a thread"
-    verdict = f"{len(rows)} cells, median error {median(map(abs, errors)):.1%}; calibrated: {rates}"
-    return [*table(("trial", "expected ms", "measured ms", "error"), rows), verdict]
+    calm = [abs(error) for row, error, _ in found if row.unrest <= RESTLESS]
+    verdict = f"{len(rows)} of {len(cells())} cells, median error {median(abs(error) for _, error, _ in found):.1%}"
+    if calm:
+        verdict += f"; of the {len(calm)} with unrest up to {RESTLESS:.0%}: {median(calm):.1%}"
+    return [*table(("cell", "expected ms", "measured ms", "error", "load", "unrest", "crowding"), told), verdict]
 
 
 def main() -> None:
-    """Measure, simulate, print."""
+    """Measure, or simulate and print."""
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0] if __doc__ else None)
-    parser.add_argument("--cells", type=int, default=40, help="how many of the 40")
-    asked = cells()[: parser.parse_args().cells + 1]
-    print("\n".join([*origin(), *lines(measured(asked))]))
+    parser.add_argument("what", choices=["measure", "judge"])
+    parser.add_argument("--cells", type=int, default=40, help="how many cells to measure, at most")
+    asked = parser.parse_args()
+    if asked.what == "measure":
+        measure(asked.cells)
+    else:
+        print("\n".join([*origin(), *lines(measured())]))
 
 
 if __name__ == "__main__":
