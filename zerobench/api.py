@@ -138,7 +138,7 @@ class PlanResult:
 
     def table(self) -> Frame:
         """All of them."""
-        return _frame([one.row for one in self.predictions])
+        return _frame([prediction.row for prediction in self.predictions])
 
     def _repr_html_(self) -> str:
         return str(self.table().to_html())
@@ -175,7 +175,11 @@ class RunTables:
         from zerobench.report.charts import figures  # noqa: PLC0415 -- altair is for who asks
         from zerobench.report.frames.run_frames import run_frames  # noqa: PLC0415 -- as above
 
-        return {one.key: Chart(one, one.svg) for one in figures(run_frames([self.run])) if one.svg is not None}
+        return {
+            figure.key: Chart(figure, figure.svg)
+            for figure in figures(run_frames([self.run]))
+            if figure.svg is not None
+        }
 
     def _repr_html_(self) -> str:
         return str(self.trials.to_html())
@@ -256,9 +260,9 @@ def tune(
 ) -> PlanResult:
     """The configuration with the most expected tokens/s at `global_batch` sequences a step. Raises UserError."""
     asked = read_plan(request_of(locals() | {"reports": Path(reports), "tunes": True}))
-    found = searched(asked, Path(reports), Observer(), WIDTH)
-    rows = named_rows(found.rows)
-    return PlanResult(found.result.folder.path, [Prediction(row) for row in rows], recommended(rows, AS_FAST))
+    search = searched(asked, Path(reports), Observer(), WIDTH)
+    rows = named_rows(search.rows)
+    return PlanResult(search.result.folder.path, [Prediction(row) for row in rows], recommended(rows, AS_FAST))
 
 
 def predict(model: str, ds_config: str | Path | Mapping[str, Any], *, gpus: int, gpu: str, **work: Any) -> Prediction:

@@ -62,8 +62,8 @@ def unfinished(folder: Path, step: int) -> Path:
 
 def last(folder: Path) -> Path | None:
     """The last whole checkpoint under `folder`; None where there is none."""
-    found = [path for path in folder.glob("step_*") if path.suffix != ".part"]
-    return max(found, default=None)
+    paths = [path for path in folder.glob("step_*") if path.suffix != ".part"]
+    return max(paths, default=None)
 
 
 def files(folder: Path) -> Iterator[Path]:

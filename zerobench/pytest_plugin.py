@@ -59,12 +59,12 @@ def zerobench_memory(request: pytest.FixtureRequest) -> Declare:
     return declare
 
 
-def _sizes(found: Prediction) -> Sizes:
+def _sizes(prediction: Prediction) -> Sizes:
     """By category at the peak, and what a GPU needs beside that."""
-    if found.needed_bytes is None:
-        pytest.fail(f"{found.name}: memory need unknown", pytrace=False)
-    categories = found.by_category
-    return {**categories, "beside the peak of a steady step": found.needed_bytes - sum(categories.values())}
+    if prediction.needed_bytes is None:
+        pytest.fail(f"{prediction.name}: memory need unknown", pytrace=False)
+    categories = prediction.by_category
+    return {**categories, "beside the peak of a steady step": prediction.needed_bytes - sum(categories.values())}
 
 
 def _read(path: Path) -> dict[str, Sizes]:

@@ -54,7 +54,7 @@ def answering(command: Callable[..., Answer]) -> Callable[..., int]:
         return answer.exit_code
 
     added = [inspect.Parameter(name, _KEYWORD, default=False, annotation=kind) for name, kind in _OPTIONS.items()]
-    parameters = [one.replace(kind=_KEYWORD) for one in signature.parameters.values()]
+    parameters = [parameter.replace(kind=_KEYWORD) for parameter in signature.parameters.values()]
     answered.__signature__ = signature.replace(parameters=[*parameters, *added], return_annotation=int)  # type: ignore[attr-defined] # inspect reads it
     return answered
 

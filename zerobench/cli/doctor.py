@@ -14,10 +14,10 @@ from zerobench.run.doctor import Finding, can_run, examine
 from zerobench.slurm.presence import slurm_check
 
 _COLUMNS = [
-    Column[Finding]("check", lambda one: one.what, narrow="check", is_text=True, is_whole=True),
-    Column[Finding]("status", lambda one: one.standing.value, narrow="status", is_text=True),
-    Column[Finding]("finding", lambda one: one.finding, narrow="finding", is_text=True),
-    Column[Finding]("remedy", lambda one: one.remedy, narrow="remedy", is_text=True),
+    Column[Finding]("check", lambda finding: finding.what, narrow="check", is_text=True, is_whole=True),
+    Column[Finding]("status", lambda finding: finding.standing.value, narrow="status", is_text=True),
+    Column[Finding]("finding", lambda finding: finding.finding, narrow="finding", is_text=True),
+    Column[Finding]("remedy", lambda finding: finding.remedy, narrow="remedy", is_text=True),
 ]
 
 
@@ -31,6 +31,6 @@ def doctor(reports: Path) -> Answer:
         print_parts([Part("Checks", table=Listing(_COLUMNS, findings)), Part("What can run here", text=words)])
 
     def document() -> dict[str, Any]:
-        return {"can_run": kinds, "checks": [asdict(one) for one in findings]}
+        return {"can_run": kinds, "checks": [asdict(finding) for finding in findings]}
 
     return Answer(document, show, 0 if any(can for kind, can in kinds.items() if kind != "formula") else 1)

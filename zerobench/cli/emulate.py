@@ -61,8 +61,8 @@ def exit_code(made: Emulation) -> int:
 def lines(made: Emulation) -> Iterator[str]:
     """The figures, then the answer that they come to: it is on the screen when the command ends."""
     verdict = made.verdict
-    for one in verdict.ranks:
-        yield from _rank(one)
+    for rank in verdict.ranks:
+        yield from _rank(rank)
         yield ""
     yield from _host(verdict)
     yield from _tries(made)
@@ -87,14 +87,14 @@ def _answer(made: Emulation) -> Iterator[str]:
     elif verdict.fits is False:
         yield _fits_not(verdict, where)
     else:
-        worst = max(verdict.ranks, key=lambda one: one.needed_bytes or 0)
+        worst = max(verdict.ranks, key=lambda rank: rank.needed_bytes or 0)
         needed = worst.needed_bytes or 0
         free = worst.memory_bytes - needed
         yield f"Fits on {where}: {_of(needed, worst.memory_bytes)} of each GPU, {_gib(free)} to spare."
 
 
 def _fits_not(verdict: Verdict, where: str) -> str:
-    worst = next((one for one in verdict.ranks if one.fits is False), None)
+    worst = next((rank for rank in verdict.ranks if rank.fits is False), None)
     if worst is None:
         needed, has = verdict.host_node_bytes or 0, verdict.host_memory_bytes or 0
         return (
@@ -117,8 +117,8 @@ def _fits_no_device(worst: RankFit, where: str) -> str:
     return f"Does not fit on {where}: {_of(worst.needed_bytes, worst.memory_bytes)}, {_gib(over)} too much."
 
 
-def _rank(one: RankFit) -> Iterator[str]:
-    account = one.account
+def _rank(rank: RankFit) -> Iterator[str]:
+    account = rank.account
     steps = f"{account.num_steps} {'step' if account.num_steps == 1 else 'steps'}"
     seen = f"tracked by {account.tracked}" if account.tracked else "no optimizer step seen"
     yield f"rank {account.rank}: {steps}, {seen}"
@@ -131,15 +131,15 @@ def _rank(one: RankFit) -> Iterator[str]:
         yield from _categories(refusal.standing.by_category, refusal.standing.allocated_bytes)
         yield f"  torch: {refusal.message}"
         yield from _standing(refusal)
-    elif one.peak is not None:
-        yield f"  peak {_gib(one.peak.total_bytes)}, {_when(one.peak)}:"
-        yield from _categories(one.peak.categories, one.peak.total_bytes)
+    elif rank.peak is not None:
+        yield f"  peak {_gib(rank.peak.total_bytes)}, {_when(rank.peak)}:"
+        yield from _categories(rank.peak.categories, rank.peak.total_bytes)
     if account.peak_bytes is None:
         return
     whole = account.end is not End.OUT_OF_DEVICE_MEMORY
     yield f"  peak allocated {_gib(account.peak_bytes)}, peak reserved {_gib(account.reserved_bytes)}"
-    if one.needed_bytes is not None and whole:
-        yield (f"  outside torch (context, NCCL): {_gib(account.outside_bytes)}; NVML total {_gib(one.needed_bytes)}")
+    if rank.needed_bytes is not None and whole:
+        yield (f"  outside torch (context, NCCL): {_gib(account.outside_bytes)}; NVML total {_gib(rank.needed_bytes)}")
     if account.managed_bytes:
         yield f"  managed memory: {_gib(account.managed_bytes)}, on the GPU as far as it fits, the rest on the host"
     if account.start_peak_bytes is not None:
@@ -198,28 +198,28 @@ def _tries(made: Emulation) -> Iterator[str]:
     if verdict.tries:
         yield ""
         yield "Changes, each emulated:"
-        for one in verdict.tries:
-            slower = _slower(made, one) if one.fits else None
+        for attempt in verdict.tries:
+            slower = _slower(made, attempt) if attempt.fits else None
             cost = "" if slower is None else f", {slower_text(slower)}"
-            yield f"  {', '.join(one.changes)}: {_came_of(one)}{cost}"
+            yield f"  {', '.join(attempt.changes)}: {_came_of(attempt)}{cost}"
 
 
-def _slower(made: Emulation, one: Try) -> float | None:
+def _slower(made: Emulation, attempt: Try) -> float | None:
     """What a change costs in expected time, as a share; None where nobody knows."""
-    if made.trial is None or one.drafts is None:
+    if made.trial is None or attempt.drafts is None:
         return None
-    return tried_slower(made.trial, *one.drafts, made.request.cluster)
+    return tried_slower(made.trial, *attempt.drafts, made.request.cluster)
 
 
-def _came_of(one: Try) -> str:
-    held = "" if one.host_node_bytes is None else f" and {_gib(one.host_node_bytes)} of a node's memory"
-    if one.fits:
-        return f"fits, {_gib(one.needed_bytes)} of each GPU{held}"
-    if one.fits_device:
-        return f"fits the GPU but not host memory: {_gib(one.host_node_bytes)} of {_gib(one.host_memory_bytes)}"
-    if one.account.end is End.OUT_OF_DEVICE_MEMORY:
+def _came_of(attempt: Try) -> str:
+    held = "" if attempt.host_node_bytes is None else f" and {_gib(attempt.host_node_bytes)} of a node's memory"
+    if attempt.fits:
+        return f"fits, {_gib(attempt.needed_bytes)} of each GPU{held}"
+    if attempt.fits_device:
+        return f"fits the GPU but not host memory: {_gib(attempt.host_node_bytes)} of {_gib(attempt.host_memory_bytes)}"
+    if attempt.account.end is End.OUT_OF_DEVICE_MEMORY:
         return "does not fit the GPU"
-    return f"could not be emulated: {one.account.message}"
+    return f"could not be emulated: {attempt.account.message}"
 
 
 def _gib(num_bytes: int | None) -> str:
@@ -246,7 +246,7 @@ def as_plain(made: Emulation) -> dict[str, Any]:
         "gpus_per_node": cluster.gpus_per_node,
         "device_memory_bytes": cluster.gpu.memory_bytes,
         "failed": None if failed is None else {"exit_code": failed.exit_code, "message": failed.message},
-        "ranks": [_plain_rank(one) for one in verdict.ranks],
+        "ranks": [_plain_rank(rank) for rank in verdict.ranks],
         "host": {
             "node_bytes": verdict.host_node_bytes,
             "memory_bytes": verdict.host_memory_bytes,
@@ -256,28 +256,28 @@ def as_plain(made: Emulation) -> dict[str, Any]:
         },
         "tries": [
             {
-                "changes": list(one.changes),
-                "fits": one.fits,
-                "needed_bytes": one.needed_bytes,
-                "host_node_bytes": one.host_node_bytes,
-                "expected_slower": _slower(made, one),
-                "end": one.account.end,
+                "changes": list(attempt.changes),
+                "fits": attempt.fits,
+                "needed_bytes": attempt.needed_bytes,
+                "host_node_bytes": attempt.host_node_bytes,
+                "expected_slower": _slower(made, attempt),
+                "end": attempt.account.end,
             }
-            for one in verdict.tries
+            for attempt in verdict.tries
         ],
         "not_tried": verdict.not_tried,
         "run": str(made.run.path),
     }
 
 
-def _plain_rank(one: RankFit) -> dict[str, Any]:
-    account = one.account
+def _plain_rank(rank: RankFit) -> dict[str, Any]:
+    account = rank.account
     return {
         "rank": account.rank,
-        "fits": one.fits,
+        "fits": rank.fits,
         "peak_bytes": account.peak_bytes,
         "reserved_bytes": account.reserved_bytes,
-        "needed_bytes": one.needed_bytes,
+        "needed_bytes": rank.needed_bytes,
         "outside_torch_bytes": account.outside_bytes,
         "managed_bytes": account.managed_bytes,
         "start_peak_bytes": account.start_peak_bytes,
@@ -285,9 +285,9 @@ def _plain_rank(one: RankFit) -> dict[str, Any]:
         "tracked": account.tracked,
         "end": account.end,
         "message": account.message,
-        "categories": {} if one.peak is None else one.peak.categories,
+        "categories": {} if rank.peak is None else rank.peak.categories,
         "refusal": None if account.refusal is None else _plain_refusal(account.refusal),
-        "host_bytes": None if one.host is None else one.host.total_bytes,
+        "host_bytes": None if rank.host is None else rank.host.total_bytes,
         "notes": account.notes,
     }
 

@@ -100,12 +100,12 @@ def _of_log(name: str) -> list[Passage]:
         return explain_log(file.read().decode(errors="replace"), path.name)
 
 
-def _answer(found: Sequence[Passage], *, details: bool) -> Answer:
+def _answer(passages: Sequence[Passage], *, details: bool) -> Answer:
     rows = shutil.get_terminal_size((80, 24)).lines - _BESIDE
-    text = as_text(found, _width())
-    brief = text if details else as_text(in_brief(found, rows, _width()), _width())
+    text = as_text(passages, _width())
+    brief = text if details else as_text(in_brief(passages, rows, _width()), _width())
     more = "" if brief == text else "\n\n--details for the arithmetic"
-    return Answer(lambda: as_data(found), lambda: write(brief + more))
+    return Answer(lambda: as_data(passages), lambda: write(brief + more))
 
 
 def _second(name: str, base: store.Run, reports: Path) -> tuple[store.Run, str]:

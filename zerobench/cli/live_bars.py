@@ -65,7 +65,9 @@ def bars(trials: Sequence[EndedTrial], names: Sequence[str], now: tuple[int, str
     """
     label = min(_MOST_LABEL, max(map(len, names)))
     room = max(8, width - label - _FIGURES - 4)
-    scale = _scale([one.total_bytes for one in trials] + [now[0] if now else 0], [one.capacity_bytes for one in trials])
+    scale = _scale(
+        [trial.total_bytes for trial in trials] + [now[0] if now else 0], [trial.capacity_bytes for trial in trials]
+    )
     table = Table.grid(padding=(0, 1))
     table.add_column(width=label, no_wrap=True, overflow="ellipsis")
     table.add_column(width=room, no_wrap=True)
@@ -76,7 +78,7 @@ def bars(trials: Sequence[EndedTrial], names: Sequence[str], now: tuple[int, str
     if now:
         running = Text(_FULL * _columns(now[0], scale, room), "dim")
         table.add_row(Text(names[-1], "bold"), running, Text(now[1], "bold"))
-    seen = {group for one in trials for group, size in one.groups if size > _SEEN * scale}
+    seen = {group for trial in trials for group, size in trial.groups if size > _SEEN * scale}
     legend = [(group, palette.SHORT_NAMES[group]) for group in palette.CATEGORY_COLOURS if group in seen]
     words = Text.assemble(*(part for group, name in legend for part in ((_FULL, _style(group)), f" {name}  ")))
     words.overflow, words.no_wrap = "ellipsis", True

@@ -64,7 +64,7 @@ def plan(request: Request, *, details: bool = False) -> Answer:
         for line in (*(f"note: {note}" for note in notes), *_said(best, request)):
             typer.echo(line)
         for text in (
-            () if proved is None else (f"Measured on {proved.device}:", *(f"  {one.text}" for one in proved.rows))
+            () if proved is None else (f"Measured on {proved.device}:", *(f"  {row.text}" for row in proved.rows))
         ):
             typer.echo(text)
         _next(result, best, written, request, details=details)
@@ -114,16 +114,16 @@ def _predicted(
     if asked.varied is None:
         result = predict(asked.planned, asked.name, asked.document, reports, prediction_view())
         return result, None if result.interrupted else plan_view(result.folder.path, asked.cluster, training), None
-    found = searched(asked, reports, prediction_view(), WIDTH if asked.varied.sets_keys else None)
-    words = f"Searched: {found.num_variants:,} variants by formula, {found.num_tried} of them {tried_in(asked)}."
-    _keep(found.result.folder.path, found)
-    shown = Found(found.rows, words, AS_FAST if asked.varied.sets_keys else None)
-    return found.result, plan_view(found.result.folder.path, asked.cluster, training, shown), found
+    search = searched(asked, reports, prediction_view(), WIDTH if asked.varied.sets_keys else None)
+    words = f"Searched: {search.num_variants:,} variants by formula, {search.num_tried} of them {tried_in(asked)}."
+    _keep(search.result.folder.path, search)
+    shown = Found(search.rows, words, AS_FAST if asked.varied.sets_keys else None)
+    return search.result, plan_view(search.result.folder.path, asked.cluster, training, shown), search
 
 
-def _keep(folder: Path, found: Searched, proved: MeasuredBest | None = None) -> None:
+def _keep(folder: Path, search: Searched, proved: MeasuredBest | None = None) -> None:
     """The evidence beside the run."""
-    document = found.document | ({} if proved is None else {"measured": proved.document})
+    document = search.document | ({} if proved is None else {"measured": proved.document})
     write_whole(folder / _SEARCH, json.dumps(document, indent=2) + "\n")
 
 
@@ -153,12 +153,12 @@ def _in_width(head: str, break_: str, tail: str) -> str:
 def _frontier(asked: Plan, axis: FrontierAxis, reports: Path) -> Answer:
     """What fits along `axis`, in a folder for the whole search; 1 where a prediction failed."""
     folder = reports / f"{slug(asked.name)}-frontier-{axis.name}_{time.strftime(STAMP)}"
-    found = plan_frontiers(asked, axis, folder, prediction_view())
-    rows = frontier_rows(asked, found)
+    answer = plan_frontiers(asked, axis, folder, prediction_view())
+    rows = frontier_rows(asked, answer)
 
     def show() -> None:
         print_parts([frontier_part(axis, rows, asked.cluster)])
-        for name, reason in found.given_up.items():
+        for name, reason in answer.given_up.items():
             typer.echo(f"given up: {name}: {reason}")
         typer.echo(f"runs: {folder}")
 
@@ -167,10 +167,10 @@ def _frontier(asked: Plan, axis: FrontierAxis, reports: Path) -> Answer:
             "runs": str(folder),
             "axis": axis.name,
             "frontier": [_edge(axis, row) for row in rows],
-            "given_up": found.given_up,
+            "given_up": answer.given_up,
         }
 
-    return Answer(document, show, 1 if found.given_up else 0)
+    return Answer(document, show, 1 if answer.given_up else 0)
 
 
 def _edge(axis: FrontierAxis, row: FrontierRow) -> dict[str, Any]:

@@ -76,39 +76,39 @@ def _runs(request: Request) -> list[Run]:
     return runs
 
 
-def _default_path(name: str, found: RunFigures) -> Path:
+def _default_path(name: str, runs: RunFigures) -> Path:
     """Beside the tables of the run, or of the last of several; Markdown, which is made to be kept, beside the runs."""
-    folder = found.runs[-1].folder.path
+    folder = runs.runs[-1].folder.path
     if name == "markdown":
         from zerobench.report.markdown.report import kept_name  # noqa: PLC0415 -- only this format needs it
 
-        path = folder.parent / kept_name(found)
-        if path.exists() and not all(run.run_id in path.read_text("utf-8", "replace") for run in found.runs):
+        path = folder.parent / kept_name(runs)
+        if path.exists() and not all(run.run_id in path.read_text("utf-8", "replace") for run in runs.runs):
             raise UserError(f"--out: {path} belongs to another run; choose another path")
         return path
-    stem = "report" if len(found.runs) == 1 else f"report_of_{len(found.runs)}_runs"
+    stem = "report" if len(runs.runs) == 1 else f"report_of_{len(runs.runs)}_runs"
     return folder / (f"{stem}_csv" if name == "csv" else f"{stem}.{name}")
 
 
-def _write(name: str, found: RunFigures, path: Path) -> None:
+def _write(name: str, runs: RunFigures, path: Path) -> None:
     try:
         if name == "csv":
             from zerobench.report.frames.joined_tables import write_csv  # noqa: PLC0415 -- as above
             from zerobench.report.frames.run_frames import frames_of  # noqa: PLC0415 -- as above
 
-            write_csv(frames_of(found), path)
+            write_csv(frames_of(runs), path)
         else:
-            write_pieces(path, _pieces(name, found))
+            write_pieces(path, _pieces(name, runs))
     except OSError as error:
         raise UserError(f"--out: {path}: cannot be written: {error.strerror}") from None
 
 
-def _pieces(name: str, found: RunFigures) -> Iterable[str]:
+def _pieces(name: str, runs: RunFigures) -> Iterable[str]:
     """The document of one format, in one piece or more; what only it needs is imported here."""
     if name == "json":
         from zerobench.report.frames.document import json_pieces  # noqa: PLC0415 -- as above
 
-        return json_pieces(found)
+        return json_pieces(runs)
     if name == "html":
         from zerobench.report.exporters.libraries import require  # noqa: PLC0415 -- as above
 
@@ -116,7 +116,7 @@ def _pieces(name: str, found: RunFigures) -> Iterable[str]:
             require(module, package, "--html", extra="report")
         from zerobench.report.page import page_pieces  # noqa: PLC0415 -- as above
 
-        return page_pieces(found)
+        return page_pieces(runs)
     from zerobench.report.markdown.report import markdown_report  # noqa: PLC0415 -- as above
 
-    return [markdown_report(found)]
+    return [markdown_report(runs)]

@@ -88,24 +88,24 @@ def _document(run: RunFolder, status: RunStatus) -> dict[str, Any]:
         "counts": {standing.value: count for standing, count in status.counts.items()},
         "trials": [
             {
-                "trial_id": one.trial_id,
-                "standing": one.standing.value,
-                "reason": one.reason,
-                "job": None if one.job is None else one.job.name,
-                "task_id": one.task_id,
-                "silence_s": one.silence_s,
+                "trial_id": trial.trial_id,
+                "standing": trial.standing.value,
+                "reason": trial.reason,
+                "job": None if trial.job is None else trial.job.name,
+                "task_id": trial.task_id,
+                "silence_s": trial.silence_s,
             }
-            for one in status.trials
+            for trial in status.trials
         ],
         "jobs": [
             {
-                "name": one.job.name,
-                "job_id": one.job.job_id,
-                "tasks": one.job.num_tasks,
-                "states": one.states,
-                "time_left_s": one.time_left_s,
+                "name": job.job.name,
+                "job_id": job.job.job_id,
+                "tasks": job.job.num_tasks,
+                "states": job.states,
+                "time_left_s": job.time_left_s,
             }
-            for one in status.jobs
+            for job in status.jobs
         ],
         "next": next_step(run, status),
     }

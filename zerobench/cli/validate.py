@@ -111,30 +111,30 @@ def _report(path: Path, request: Request) -> Answer:
     """The errors of the run at `path`, its tables and the Markdown file written."""
     from zerobench.report.frames.tidy_tables import write_tables  # noqa: PLC0415 -- pandas, which a refused request need not pay for
 
-    found = library.validate(path)
-    if request.run is not None and not found.num_pairs:
+    validation = library.validate(path)
+    if request.run is not None and not validation.num_pairs:
         raise UserError(f"--run: {request.run}: it has no trial both measured (or solo) and predicted")
-    with refusing_impossible_values(found.run.folder.trials):
-        write_tables(found.run)
+    with refusing_impossible_values(validation.run.folder.trials):
+        write_tables(validation.run)
     if request.markdown is not None:
-        title = f"Predicted against measured: {found.run.run_id}"
-        write_whole(request.markdown, document(title, found.parts, level=1))
+        title = f"Predicted against measured: {validation.run.run_id}"
+        write_whole(request.markdown, document(title, validation.parts, level=1))
 
     def show() -> None:
-        print_parts([*(found.parts if request.details else found.parts[:1]), found.answer])
+        print_parts([*(validation.parts if request.details else validation.parts[:1]), validation.answer])
         typer.echo(f"run: {path}{'' if request.details else '; --details for phases and trials'}")
 
-    return Answer(lambda: _document(found), show, 1 if found.has_failed else 0)
+    return Answer(lambda: _document(validation), show, 1 if validation.has_failed else 0)
 
 
-def _document(found: library.Validation) -> dict[str, Any]:
+def _document(validation: library.Validation) -> dict[str, Any]:
     from zerobench.report.figures.runs import run_figures  # noqa: PLC0415 -- as above
     from zerobench.report.frames.document import json_errors  # noqa: PLC0415 -- as above
 
-    rows = json_errors(run_figures([found.run]), depth=0)
+    rows = json_errors(run_figures([validation.run]), depth=0)
     return {
-        "run": str(found.run.folder.path),
-        "predictions": found.num_pairs,
-        "has_failed": found.has_failed,
+        "run": str(validation.run.folder.path),
+        "predictions": validation.num_pairs,
+        "has_failed": validation.has_failed,
         "errors": [json.loads(row) for row in rows],
     }

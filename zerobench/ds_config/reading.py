@@ -79,7 +79,7 @@ def optimizer_of(config: Mapping[str, Any], where: str = "ds_config") -> Optimiz
     params = get(config, "optimizer.params") or {}
     info = made_by(config)
     if info is None:
-        named = (one.deepspeed.types for one in OPTIMIZERS.values() if one.deepspeed is not None)
+        named = (optimizer.deepspeed.types for optimizer in OPTIMIZERS.values() if optimizer.deepspeed is not None)
         known = dict.fromkeys(name for types in named for name in types)
         raise UserError(f"{where}: optimizer.type: {kind!r} has no counterpart here; choices: {', '.join(known)}")
     if str(kind).lower() == "adam" and not params.get("adam_w_mode", True):

@@ -36,7 +36,7 @@ class Draft:
         """The command as given; `options` are those that its script said to know, as far as it said any."""
         said = tuple(options)
         own = command[1 if num_arguments is None else max(1, len(command) - num_arguments) :]
-        known = said if any(not one.of_launcher for one in said) else (*options_of_words(own), *said)
+        known = said if any(not option.of_launcher for option in said) else (*options_of_words(own), *said)
         for index, word in enumerate(command[1:], start=1):
             found = _ds_config(word.rpartition("=")[2])
             if found is not None:
@@ -56,8 +56,8 @@ class Draft:
     def option(self, kind: Kind) -> Option | None:
         """The one of this kind; of several the one whose name stands first in NAMES."""
         order = list(NAMES)
-        found = sorted((one for one in self.options if one.kind is kind), key=lambda one: order.index(one.dest))
-        return found[0] if found else None
+        options = sorted((one for one in self.options if one.kind is kind), key=lambda one: order.index(one.dest))
+        return options[0] if options else None
 
     def with_option(self, option: Option, value: Value) -> Draft:
         """The command with another value for it: in its place where it is given, else at the end."""

@@ -141,8 +141,10 @@ def _write(
 
 def known_work(trial: TrialSpec, records: Iterable[RankRecord]) -> TrialSpec | None:
     """`trial` where its ranks train the whole of its model; None where they say nothing, or train a part (adapters)."""
-    counts = [one.parameters for one in records]
-    return trial if counts and all(one is not None and one.trainable == one.total for one in counts) else None
+    counts = [record.parameters for record in records]
+    return (
+        trial if counts and all(tensor is not None and tensor.trainable == tensor.total for tensor in counts) else None
+    )
 
 
 def _settled(folder: TrialFolder, asked: TrialSpec, request: Request) -> TrialSpec:
@@ -165,12 +167,12 @@ def _status(made: Emulation) -> tuple[Status, Failure | None]:
     if failed is not None:
         message = failed.message or f"exit status {failed.exit_code}"
         return Status.CRASH, Failure(rank=failed.rank, message=f"rank {failed.rank}: the script failed: {message}")
-    for one in made.verdict.ranks:
-        refusal = one.account.refusal
-        if one.fits is False and refusal is not None:
+    for rank in made.verdict.ranks:
+        refusal = rank.account.refusal
+        if rank.fits is False and refusal is not None:
             return Status.OUT_OF_DEVICE_MEMORY, Failure(
-                rank=one.account.rank,
-                message=f"rank {one.account.rank}: {one.account.message}",
+                rank=rank.account.rank,
+                message=f"rank {rank.account.rank}: {rank.account.message}",
                 bytes_asked=refusal.bytes_asked,
                 bytes_free=refusal.bytes_free,
                 standing=refusal.standing,

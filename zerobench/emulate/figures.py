@@ -150,14 +150,14 @@ class Verdict:
     @property
     def failed(self) -> Account | None:
         """The first rank whose script failed by itself."""
-        return next((one.account for one in self.ranks if one.account.end is End.FAILED), None)
+        return next((rank.account for rank in self.ranks if rank.account.end is End.FAILED), None)
 
     @property
     def whole_nodes(self) -> list[list[RankFit]]:
         """The nodes all of whose ranks were played."""
         nodes: dict[int, list[RankFit]] = {}
-        for one in self.ranks:
-            nodes.setdefault(one.account.rank // self.ranks_per_node, []).append(one)
+        for rank in self.ranks:
+            nodes.setdefault(rank.account.rank // self.ranks_per_node, []).append(rank)
         return [ranks for ranks in nodes.values() if len(ranks) == self.ranks_per_node]
 
     @property
@@ -165,10 +165,10 @@ class Verdict:
         """What tensors hold in the memory of one node: added up over its ranks where all of them were played, else each
         taken to be as the largest of those that were.
         """
-        peaks = [one.host.total_bytes for one in self.ranks if one.host is not None and one.is_known_whole]
+        peaks = [rank.host.total_bytes for rank in self.ranks if rank.host is not None and rank.is_known_whole]
         if not peaks or len(peaks) < len(self.ranks):
             return None
-        sums = [sum(one.host.total_bytes for one in node if one.host is not None) for node in self.whole_nodes]
+        sums = [sum(rank.host.total_bytes for rank in node if rank.host is not None) for node in self.whole_nodes]
         are_all = len(self.whole_nodes) * self.ranks_per_node == len(self.ranks)
         return max(sums) if sums and are_all else max(peaks) * self.ranks_per_node
 
@@ -191,7 +191,7 @@ class Verdict:
     @property
     def fits_devices(self) -> bool | None:
         """Whether every rank that was played fits its GPU."""
-        known = [one.fits for one in self.ranks]
+        known = [rank.fits for rank in self.ranks]
         return False if False in known else (None if None in known else True)
 
     @property

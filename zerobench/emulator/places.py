@@ -80,10 +80,10 @@ class Places:
     @property
     def include(self) -> Path:
         """CUDA's headers. Raises UserError: they are not there."""
-        found = sorted(self.headers.glob("**/cuda_runtime_api.h"))
-        if not found:
+        paths = sorted(self.headers.glob("**/cuda_runtime_api.h"))
+        if not paths:
             raise UserError(f"emulator: CUDA's headers are not in {self.headers}; run: zerobench setup emulator")
-        return found[0].parent
+        return paths[0].parent
 
     @property
     def stand_ins(self) -> Path:

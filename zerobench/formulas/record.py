@@ -322,19 +322,19 @@ def _collectives(trial: TrialSpec, setting: Setting, step: StepKind) -> list[Col
         moves = _tensor_moves(trial, setting)
     else:
         return _fsdp_collectives(trial, setting, step)
-    return [_traffic(trial, step, one, setting.case.element, trial.world_size) for one in moves]
+    return [_traffic(trial, step, move, setting.case.element, trial.world_size) for move in moves]
 
 
-def _traffic(trial: TrialSpec, step: StepKind, one: Moved, element: int, group_size: int) -> CollectiveTraffic:
+def _traffic(trial: TrialSpec, step: StepKind, move: Moved, element: int, group_size: int) -> CollectiveTraffic:
     """What is moved among so many neighbours."""
     return CollectiveTraffic(
         step=step,
-        phase=one.phase,
-        kind=one.kind,
+        phase=move.phase,
+        kind=move.kind,
         group_size=group_size,
         num_nodes=nodes_of_neighbours(trial, group_size),
-        calls=one.calls,
-        message_bytes=element * one.elements,
+        calls=move.calls,
+        message_bytes=element * move.elements,
     )
 
 
@@ -342,7 +342,7 @@ def _fsdp_collectives(trial: TrialSpec, setting: Setting, step: StepKind) -> lis
     """FSDP2's in groups of all ranks or of `mics_shard_size`, and then the sum of their gradients over the groups."""
     element, size = setting.case.element, state_shard_size(trial)
     moves = fsdp_moves(fsdp_shards(trial), trial.gradient_accumulation_steps)
-    rows = [_traffic(trial, step, one, element, size) for one in moves]
+    rows = [_traffic(trial, step, move, element, size) for move in moves]
     copies = trial.world_size // size
     if copies > 1:
         sums = replicas_move(fsdp_shards(trial), setting.sharded)
@@ -366,25 +366,25 @@ def _tensor_moves(trial: TrialSpec, setting: Setting) -> tuple[Moved, ...]:
 
 def _zero_collectives(trial: TrialSpec, setting: Setting, step: StepKind) -> list[CollectiveTraffic]:
     rows = []
-    for one in zero_moves(setting, trial.gradient_accumulation_steps):
-        each = one.elements // one.calls
-        for size, calls in _group_calls(trial, step, one):
-            moved = Moved(one.phase, one.kind, calls, calls * each)
+    for move in zero_moves(setting, trial.gradient_accumulation_steps):
+        each = move.elements // move.calls
+        for size, calls in _group_calls(trial, step, move):
+            moved = Moved(move.phase, move.kind, calls, calls * each)
             rows.append(_traffic(trial, step, moved, setting.case.element, size))
     return rows
 
 
-def _group_calls(trial: TrialSpec, step: StepKind, one: Moved) -> list[tuple[int, int]]:
+def _group_calls(trial: TrialSpec, step: StepKind, move: Moved) -> list[tuple[int, int]]:
     """Sizes of groups, and how many of a collective's calls are made in each.
 
     With hpZ only the first forward pass after an update gathers from all ranks (zerobench.formulas.zeropp), and the
     update itself; in the very first step there is a second copy already, of the initial weights.
     """
     size, world = trial.hpz_partition_size, trial.world_size
-    if size is None or one.kind != "all_gather" or one.phase is Phase.STEP:
-        return [(world, one.calls)]
-    from_all = 1 if one.phase is Phase.FORWARD and step is StepKind.STEADY else 0
-    return [(group, calls) for group, calls in ((world, from_all), (size, one.calls - from_all)) if calls]
+    if size is None or move.kind != "all_gather" or move.phase is Phase.STEP:
+        return [(world, move.calls)]
+    from_all = 1 if move.phase is Phase.FORWARD and step is StepKind.STEADY else 0
+    return [(group, calls) for group, calls in ((world, from_all), (size, move.calls - from_all)) if calls]
 
 
 def _notes(trial: TrialSpec, *, allocator_is_played: bool) -> list[str]:

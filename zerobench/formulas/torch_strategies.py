@@ -213,7 +213,7 @@ def fsdp_moves(shards: Shards, micro_steps: int) -> tuple[Moved, ...]:
         Moved(Phase.BACKWARD, "all_gather", again, again * shards.block),
         Moved(Phase.BACKWARD, "reduce_scatter", micro_steps * reduced, micro_steps * trained),
     )
-    return tuple(one for one in found if one.calls)
+    return tuple(move for move in found if move.calls)
 
 
 def replicas_move(shards: Shards, sharded: int) -> Moved:

@@ -47,4 +47,4 @@ def _partitioned_moves(setting: Setting, micro_steps: int) -> tuple[Moved, ...]:
         Moved(Phase.BACKWARD, "reduce_scatter", micro_steps, micro_steps * setting.sharded * ranks),
         Moved(Phase.STEP, "all_gather", 1, small),
     )
-    return tuple(one for one in found if one.elements)
+    return tuple(move for move in found if move.elements)

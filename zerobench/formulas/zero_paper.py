@@ -99,7 +99,7 @@ def model_states(
 
 def communication_elements(num_params: int, stage: int) -> int:
     """Elements that one rank moves in a step (section 7): 2P for data parallelism, P_os and P_os+g, 3P for P_os+g+p."""
-    return sum(one.moved_elements for one in collectives(num_params, stage))
+    return sum(collective.moved_elements for collective in collectives(num_params, stage))
 
 
 def collectives(num_params: int, stage: int) -> tuple[Collective, ...]:

@@ -31,8 +31,8 @@ def gpu_topology(devices: list[DeviceInfo]) -> list[dict[str, Any]]:
     ]
 
 
-def _nvlinks(one: DeviceInfo, other: DeviceInfo, links: dict[str, Counter[str] | None]) -> dict[str, Any]:
-    mine, theirs = links[one.uuid], links[other.uuid]
+def _nvlinks(device: DeviceInfo, other: DeviceInfo, links: dict[str, Counter[str] | None]) -> dict[str, Any]:
+    mine, theirs = links[device.uuid], links[other.uuid]
     if mine is None or theirs is None:
         return {"nvlinks": None, "through": None}
     if mine[_SWITCH] and theirs[_SWITCH]:

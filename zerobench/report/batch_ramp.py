@@ -77,11 +77,11 @@ def _of_size(trial: Trial, rank: RankRecord, tokens: int) -> BatchFigures:
         timed_steps=len(times),
         step_s=seconds,
         tokens_per_s=tokens / seconds if seconds and all_ranks_ran(trial) else None,
-        peak_bytes=max((peak for one in trial.ranks for peak in _last_peak(one, tokens)), default=None),
+        peak_bytes=max((peak for record in trial.ranks for peak in _last_peak(record, tokens)), default=None),
     )
 
 
 def _last_peak(rank: RankRecord, tokens: int) -> Sequence[int]:
     """The rank's peak in its last memory step of this size."""
     steps = [batch for batch in rank.batches if batch.kind == "memory" and batch.tokens == tokens]
-    return [one.device_peak_bytes for one in steps[-1:] if one.device_peak_bytes is not None]
+    return [step.device_peak_bytes for step in steps[-1:] if step.device_peak_bytes is not None]

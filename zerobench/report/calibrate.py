@@ -104,7 +104,7 @@ def _step(trial: Trial) -> _Step | None:
 def _calibrated_steps(found: Sequence[_Step]) -> CalibratedSteps:
     gpu, logs = found[0].gpu, [one.log_ratio for one in found]
     middle, known = statistics.fmean(logs), rates_of(gpu)[0].spread
-    spread = math.sqrt((sum((one - middle) ** 2 for one in logs) + known**2) / len(logs))
+    spread = math.sqrt((sum((log - middle) ** 2 for log in logs) + known**2) / len(logs))
     covered = tuple(words for words in found[0].said.assumptions if all(words in one.said.assumptions for one in found))
     return CalibratedSteps(
         gpu=gpu.name, num_trials=len(logs), factor=math.exp(middle), spread=round(spread, 4), covered=covered
@@ -133,14 +133,14 @@ def calibration_text(calibration: Calibration) -> str:
     return head + yaml.safe_dump(calibration.model_dump(mode="json"), sort_keys=False, width=110)
 
 
-def _calibrated(gpu: str, world_size: int, found: _Readings) -> CalibratedGpu:
+def _calibrated(gpu: str, world_size: int, readings: _Readings) -> CalibratedGpu:
     return CalibratedGpu(
         gpu=gpu,
         world_size=world_size,
-        num_ranks=found.num_ranks,
-        context_bytes=_spread(found.context),
-        collectives_bytes=_spread(found.collectives),
-        rest_of_process_bytes=_spread(found.rest_of_process),
+        num_ranks=readings.num_ranks,
+        context_bytes=_spread(readings.context),
+        collectives_bytes=_spread(readings.collectives),
+        rest_of_process_bytes=_spread(readings.rest_of_process),
     )
 
 

@@ -161,8 +161,8 @@ def _per_node(trial: Trial, place: Place) -> int | None:
 
 
 def _largest(trial: Trial, place: Place) -> Instant | None:
-    found = (peak_instant(rank, step, place) for rank in trial.ranks for step in StepKind)
-    kept = [_of_the_trial(instant, trial.spec.evidence) for instant in found if instant is not None]
+    instants = (peak_instant(rank, step, place) for rank in trial.ranks for step in StepKind)
+    kept = [_of_the_trial(instant, trial.spec.evidence) for instant in instants if instant is not None]
     return max(kept, key=lambda instant: instant.total_bytes, default=None)
 
 

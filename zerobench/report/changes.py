@@ -58,18 +58,22 @@ def slower_text(slower: float | None) -> str:
 
 def smallest(tried: Sequence[Changed], most: int = MOST) -> list[Changed]:
     """Of those that fit: single changes before several together, and of as many the fastest first."""
-    fitting = [one for one in tried if one.fits]
+    fitting = [change for change in tried if change.fits]
     order = {id(one): at for at, one in enumerate(fitting)}
-    return sorted(fitting, key=lambda one: (len(one.says), one.slower is None, one.slower or 0, order[id(one)]))[:most]
+    return sorted(
+        fitting, key=lambda change: (len(change.says), change.slower is None, change.slower or 0, order[id(change)])
+    )[:most]
 
 
 def changes_passage(tried: Sequence[Changed], how: str) -> Passage:
     """The smallest that fit; `how` they were tried: predicted, emulated."""
-    found = smallest(tried)
-    title = f"Changes that fit ({how})" if found else f"No change fits, of {len(tried)} {how}"
-    near = min((one for one in tried if one.needed_bytes is not None), key=_needed, default=None)
-    least = [] if found or near is None else says(f"Closest: {near.text}.")
-    return Passage(title, [*says(*(one.text for one in found)), *least], {"changes": list(plain_changes(found))})
+    changes = smallest(tried)
+    title = f"Changes that fit ({how})" if changes else f"No change fits, of {len(tried)} {how}"
+    near = min((change for change in tried if change.needed_bytes is not None), key=_needed, default=None)
+    least = [] if changes or near is None else says(f"Closest: {near.text}.")
+    return Passage(
+        title, [*says(*(change.text for change in changes)), *least], {"changes": list(plain_changes(changes))}
+    )
 
 
 def unchanged_passage(row: PlanRow | None) -> list[Passage]:
@@ -84,16 +88,16 @@ def unchanged_passage(row: PlanRow | None) -> list[Passage]:
     return [Passage("Unchanged, predicted", lines, {"needed_bytes": space.needed_bytes, "fits": row.fits})]
 
 
-def plain_changes(found: Sequence[Changed]) -> Iterator[dict[str, Any]]:
+def plain_changes(changes: Sequence[Changed]) -> Iterator[dict[str, Any]]:
     """The same for programs."""
-    for one in found:
+    for change in changes:
         yield {
-            "changes": list(one.says),
-            "needed_bytes": one.needed_bytes,
-            "host_node_bytes": one.host_node_bytes,
-            "expected_slower": one.slower,
+            "changes": list(change.says),
+            "needed_bytes": change.needed_bytes,
+            "host_node_bytes": change.host_node_bytes,
+            "expected_slower": change.slower,
         }
 
 
-def _needed(one: Changed) -> int:
-    return one.needed_bytes or 0
+def _needed(change: Changed) -> int:
+    return change.needed_bytes or 0

@@ -99,7 +99,7 @@ def _as_fast(options: Sequence[Option], within: float | None) -> list[bool] | No
     times = [option.expected for option in options if option.expected is not None]
     if not times:
         return None
-    fastest = min(times, key=lambda one: one.step_s)
+    fastest = min(times, key=lambda interval: interval.step_s)
     if within is not None:
         longest_s = (1 + within) * fastest.step_s
         return [option.expected is not None and option.expected.step_s <= longest_s for option in options]

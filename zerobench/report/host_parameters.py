@@ -51,8 +51,8 @@ def holders(trial: Trial) -> Iterator[Holder]:
     share = spec.world_size / total
     categories = [category for category in Category if category is not Category.REST_OF_PROCESS]
     found = [_holder(category, rows, share, spec.gpus_per_node) for category in categories]
-    told = [one for one in found if max(one.load_peak or 0, one.steady or 0) >= _LEAST]
-    yield from sorted(told, key=lambda one: (one.name == _ALL, -(one.steady or 0)))
+    told = [holder for holder in found if max(holder.load_peak or 0, holder.steady or 0) >= _LEAST]
+    yield from sorted(told, key=lambda holder: (holder.name == _ALL, -(holder.steady or 0)))
 
 
 def _holder(category: Category, rows: Sequence[MemoryRow], share: float, ranks_per_node: int) -> Holder:

@@ -23,7 +23,7 @@ def read_courses(folder: TrialFolder, rank: int) -> list[MemoryCourse]:
     Raises UserError: it is torn, corrupt or newer than this version.
     """
     phases = store.read_record(folder.memory_courses(rank), MemoryCourses).phases
-    return sorted((one for one in phases if one.sizes_bytes), key=lambda one: _ORDER.index(one.phase))
+    return sorted((course for course in phases if course.sizes_bytes), key=lambda course: _ORDER.index(course.phase))
 
 
 def title(course: MemoryCourse) -> str:

@@ -45,12 +45,14 @@ def _complete(instant: Instant) -> dict[Category, int]:
     return parts
 
 
-def merged(found: Sequence[CategoryDifference], together: Collection[Category]) -> list[tuple[CategoryDifference, int]]:
+def merged(
+    differences: Sequence[CategoryDifference], together: Collection[Category]
+) -> list[tuple[CategoryDifference, int]]:
     """`found` with the categories `together` added up into the first of them, and how many each entry stands for."""
     entries: list[tuple[CategoryDifference, int]] = []
-    group = [one for one in found if one.category in together]
+    group = [one for one in differences if one.category in together]
     if group:
         a_bytes, b_bytes = sum(one.a_bytes for one in group), sum(one.b_bytes for one in group)
         entries.append((CategoryDifference(group[0].category, a_bytes, b_bytes), len(group)))
-    entries += [(one, 1) for one in found if one.category not in together]
+    entries += [(one, 1) for one in differences if one.category not in together]
     return sorted((entry for entry in entries if entry[0].more_bytes), key=lambda entry: -abs(entry[0].more_bytes))

@@ -45,7 +45,7 @@ def node_lines(run: store.Run) -> list[str]:
     """How many nodes were recorded, and each thing in which they differ; none where none was. Safe for a terminal."""
     if not run.nodes:
         return []
-    return [nodes_sentence(run), *(f"the nodes differ: {one}" for one in node_differences(run.nodes))]
+    return [nodes_sentence(run), *(f"the nodes differ: {difference}" for difference in node_differences(run.nodes))]
 
 
 def nodes_sentence(run: store.Run) -> str:
@@ -65,7 +65,7 @@ def node_differences(nodes: Nodes) -> list[str]:
     """A sentence for each fact in which the nodes differ, and for each node that could not be recorded."""
     lost = {name: text(at(node, "fault")) for name, node in sorted(nodes.items()) if "fault" in node}
     sentences = [f"{plain(name)} could not be recorded: {fault}" for name, fault in lost.items()]
-    return [*sentences, *(one.sentence for one in differences(nodes))]
+    return [*sentences, *(difference.sentence for difference in differences(nodes))]
 
 
 def differences(nodes: Nodes) -> Iterator[Difference]:

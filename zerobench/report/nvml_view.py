@@ -27,7 +27,9 @@ def _devices(trial: Trial) -> Iterator[tuple[NvmlSummary, NvmlDevice]]:
     for summary in trial.record.nvml:
         ranks = ranks_of(trial.ranks, summary) if is_named else []
         used = {bare_uuid(rank.device_uuid) for rank in ranks if rank.device_uuid}
-        yield from ((summary, one) for one in summary.devices if not is_named or bare_uuid(one.gpu_uuid) in used)
+        yield from (
+            (summary, device) for device in summary.devices if not is_named or bare_uuid(device.gpu_uuid) in used
+        )
 
 
 def nvml_peak_bytes(trial: Trial) -> int | None:

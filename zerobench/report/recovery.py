@@ -67,10 +67,10 @@ def resumed(trial: Trial, uninterrupted: Sequence[float]) -> Resumed | None:
     recovery = trial.record.recovery if completed(trial) else None
     if recovery is None:
         return None
-    saves = [one for rank in trial.ranks for one in rank.checkpoints if one.kind == "save"]
+    saves = [transfer for rank in trial.ranks for transfer in rank.checkpoints if transfer.kind == "save"]
     count = num_trained(trial)
     return Resumed(
-        num_saves=len({one.step for one in saves}),
+        num_saves=len({transfer.step for transfer in saves}),
         save=_transfers(saves),
         formula_bytes=None if count is None else checkpoint_bytes(trial.spec, count),
         load=_transfers(recovery.loads),
@@ -90,7 +90,7 @@ def uninterrupted_losses(trial: Trial, trials: Iterable[Trial]) -> Sequence[floa
         return losses(trial)
     work = _work(trial.spec)
     others = (one for one in trials if not _has_fault(one.spec) and _work(one.spec) == work and completed(one))
-    return next((found for one in others if (found := losses(one))), ())
+    return next((found for other in others if (found := losses(other))), ())
 
 
 def _work(spec: TrialSpec) -> tuple[str, int]:
@@ -102,16 +102,19 @@ def _has_fault(spec: TrialSpec) -> bool:
     return spec.checkpoint is not None and spec.checkpoint.fault is not None
 
 
-def _transfers(found: Sequence[CheckpointTransfer]) -> Transfers | None:
-    if not found:
+def _transfers(transfers: Sequence[CheckpointTransfer]) -> Transfers | None:
+    if not transfers:
         return None
-    by_step = [[one for one in found if one.step == step] for step in dict.fromkeys(one.step for one in found)]
-    seconds = median([max(one.seconds for one in same) for same in by_step])
+    by_step = [
+        [transfer for transfer in transfers if transfer.step == step]
+        for step in dict.fromkeys(transfer.step for transfer in transfers)
+    ]
+    seconds = median([max(transfer.seconds for transfer in same) for same in by_step])
     return Transfers(
-        size_bytes=found[-1].size_bytes,
+        size_bytes=transfers[-1].size_bytes,
         seconds=seconds or 0.0,
-        host_bytes=_most((one.rss_before_bytes, one.rss_peak_bytes) for one in found),
-        device_bytes=_most((one.device_before_bytes, one.device_peak_bytes) for one in found),
+        host_bytes=_most((transfer.rss_before_bytes, transfer.rss_peak_bytes) for transfer in transfers),
+        device_bytes=_most((transfer.device_before_bytes, transfer.device_peak_bytes) for transfer in transfers),
     )
 
 

@@ -70,15 +70,15 @@ def ran_out(trial: Trial) -> bool:
     return record.status in full or (record.status is Status.SKIPPED and record.rule == HOST_MEMORY_RULE)
 
 
-def ends(one: RunFrontierRow) -> str:
+def ends(row: RunFrontierRow) -> str:
     """What keeps anything larger from fitting."""
-    if one.measured is None:
+    if row.measured is None:
         return "given up"
-    if one.too_large is None:
+    if row.too_large is None:
         return "limit"
-    if completed(one.too_large):
+    if completed(row.too_large):
         return "capacity"
-    status = one.too_large.record.status
+    status = row.too_large.record.status
     return "host memory" if status is Status.SKIPPED else status.value.removeprefix("out_of_").replace("_", " ")
 
 

@@ -55,7 +55,7 @@ def slowest_steps(trial: Trial) -> list[StepTime]:
 
 def timed_tokens(trial: Trial) -> list[int]:
     """Tokens of each timed step, all ranks together."""
-    rank = next((one for one in workers(trial) or trial.ranks if one.step_times), None)
+    rank = next((record for record in workers(trial) or trial.ranks if record.step_times), None)
     if rank is None:
         return []
     noted = [batch.tokens for batch in rank.batches if batch.kind == "timed"]

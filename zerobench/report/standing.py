@@ -31,38 +31,39 @@ def stood(failure: Failure | None) -> Iterator[Stood]:
         yield from _stood(failure.standing)
 
 
-def standing_lines(found: Standing, bytes_asked: int | None, bytes_free: int | None) -> Iterator[tuple[str, list[str]]]:
+def standing_lines(
+    standing: Standing, bytes_asked: int | None, bytes_free: int | None
+) -> Iterator[tuple[str, list[str]]]:
     """Each list under what it is of; empty ones are left out."""
-    given_out, reserved = format_bytes(found.allocated_bytes), format_bytes(found.reserved_bytes)
-    yield f"allocated {given_out} of {reserved} reserved by torch", list(_pieces(found, bytes_asked, bytes_free))
+    given_out, reserved = format_bytes(standing.allocated_bytes), format_bytes(standing.reserved_bytes)
+    yield f"allocated {given_out} of {reserved} reserved by torch", list(_pieces(standing, bytes_asked, bytes_free))
     lists: dict[str, list[str]] = {}
-    for one in _stood(found):
+    for one in _stood(standing):
         text = f"{one.name}: {format_bytes(one.size_bytes)}, {one.share:.1%}".replace("%", " %")
         lists.setdefault(f"by {one.by}", []).append(text)
     yield from lists.items()
 
 
-def _pieces(found: Standing, bytes_asked: int | None, bytes_free: int | None) -> Iterator[str]:
-    loose = found.reserved_bytes - found.allocated_bytes
-    yield (
-        f"reserved but unallocated: {format_bytes(loose)}, largest free block {format_bytes(found.largest_free_bytes)}"
-    )
+def _pieces(standing: Standing, bytes_asked: int | None, bytes_free: int | None) -> Iterator[str]:
+    loose = standing.reserved_bytes - standing.allocated_bytes
+    largest = format_bytes(standing.largest_free_bytes)
+    yield f"reserved but unallocated: {format_bytes(loose)}, largest free block {largest}"
     if bytes_asked is None or bytes_free is None:
         return
-    if found.in_pieces(bytes_asked, bytes_free):
+    if standing.in_pieces(bytes_asked, bytes_free):
         yield f"fragmentation: {format_bytes(bytes_asked)} would have fit in one contiguous free block"
     else:
         missing = bytes_asked - bytes_free - loose
         yield f"full: {format_bytes(missing)} missing even without fragmentation"
 
 
-def _stood(found: Standing) -> Iterator[Stood]:
+def _stood(standing: Standing) -> Iterator[Stood]:
     lists: tuple[tuple[str, Mapping[str, int]], ...] = (
-        ("category", {name.value.replace("_", " "): size for name, size in found.by_category.items()}),
-        ("module", found.by_module),
-        ("allocation site", found.by_site),
+        ("category", {name.value.replace("_", " "): size for name, size in standing.by_category.items()}),
+        ("module", standing.by_module),
+        ("allocation site", standing.by_site),
     )
-    total = max(found.allocated_bytes, 1)
+    total = max(standing.allocated_bytes, 1)
     for by, sizes in lists:
         for name, size in sorted(sizes.items(), key=lambda item: -item[1])[:_MOST]:
             if size and size >= _LEAST * total:

@@ -112,13 +112,13 @@ def run_checks(checks: Mapping[str, Check], patience_s: float) -> list[Finding]:
     for thread in threads:
         thread.join(max(0.0, end_s - time.monotonic()))
     silent = f"no answer within {patience_s:g} s"
-    return [one for name in checks for one in found.get(name, [Finding(name, Standing.MISSING, silent)])]
+    return [finding for name in checks for finding in found.get(name, [Finding(name, Standing.MISSING, silent)])]
 
 
 def can_run(findings: Sequence[Finding]) -> dict[str, bool]:
     """What can run here, by the evidence that it gives; formulas need nothing."""
-    good = {one.what for one in findings if one.standing is Standing.GOOD}
-    bad = {one.what for one in findings if one.standing is Standing.MISSING}
+    good = {finding.what for finding in findings if finding.standing is Standing.GOOD}
+    bad = {finding.what for finding in findings if finding.standing is Standing.MISSING}
     frameworks = set(FRAMEWORKS) <= good
     return {
         "measured on GPUs": frameworks and {"GPUs", "torch for CUDA"} <= good and DRIVER not in bad,
@@ -167,7 +167,11 @@ def _visible(listing: DeviceListing) -> Finding:
     """The GPUs by their names, those that are split, and what CUDA_VISIBLE_DEVICES leaves of them."""
     names = ", ".join(dict.fromkeys(device.name for device in listing.devices))
     parts = [f"{len(listing.devices)}: {names}", f"driver {listing.driver_version}, CUDA {listing.cuda_version}"]
-    parts += [f"GPU {one.index} split into {len(one.mig_uuids)} by MIG" for one in listing.devices if one.mig_uuids]
+    parts += [
+        f"GPU {device.index} split into {len(device.mig_uuids)} by MIG"
+        for device in listing.devices
+        if device.mig_uuids
+    ]
     hidden = choose_visible(listing, os.environ)
     if hidden.not_sampled:
         parts.append(f"{len(hidden.not_sampled)} hidden by {VARIABLE}={os.environ[VARIABLE]}")

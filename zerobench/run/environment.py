@@ -88,7 +88,11 @@ def _driver(listing: DeviceListing) -> dict[str, Any]:
 def packages() -> dict[str, str | None]:
     """Versions of PACKAGES and of NVIDIA's libraries as installed; None for what is not."""
     found = {name: _version(name) for name in PACKAGES}
-    names = {str(one.metadata["Name"]).lower() for one in importlib.metadata.distributions() if one.metadata["Name"]}
+    names = {
+        str(distribution.metadata["Name"]).lower()
+        for distribution in importlib.metadata.distributions()
+        if distribution.metadata["Name"]
+    }
     return found | {name: _version(name) for name in sorted(names) if name.startswith("nvidia-")}
 
 

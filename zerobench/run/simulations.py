@@ -76,11 +76,11 @@ def _by_formula(trial: TrialSpec, folder: TrialFolder, run_id: str) -> TrialReco
     """The trial's record; a trial that no formula is known for is skipped, and those after it go on."""
     begun_s = time.time()
     try:
-        found = formula_record(trial)
+        record = formula_record(trial)
     except UserError as error:
         return _skipped(trial, folder, run_id, str(error), "formula")
-    write_whole(folder.rank_record(0), found.model_dump_json())
-    return _record(trial, folder, run_id, 0, begun_s, (found.status, found.failure), 1)
+    write_whole(folder.rank_record(0), record.model_dump_json())
+    return _record(trial, folder, run_id, 0, begun_s, (record.status, record.failure), 1)
 
 
 def _skipped(trial: TrialSpec, folder: TrialFolder, run_id: str, reason: str, rule: str) -> TrialRecord:
@@ -251,10 +251,10 @@ class _Simulations:
 
     def _end(self, played: _Played, code: int) -> None:
         """The outcome of a trial whose fork is gone: what it recorded, or what can be known without."""
-        found = _rank_records(played)
-        if found:
-            first = next((rank for rank in found if rank.failure is not None), found[0])
-            self._finish(played, code, (first.status, first.failure), reported=len(found))
+        records = _rank_records(played)
+        if records:
+            first = next((rank for rank in records if rank.failure is not None), records[0])
+            self._finish(played, code, (first.status, first.failure), reported=len(records))
         elif played.given_up_at is not None:
             self._finish(played, code, quiet_for(played.trial, played.word))
         else:

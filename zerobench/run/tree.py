@@ -48,10 +48,10 @@ def end(find: Callable[[], Sequence[psutil.Process]], grace_s: float = GRACE_S, 
     `politely` gives them SIGTERM and `grace_s` before SIGKILL. `find` is asked again until it finds none, so a process
     born meanwhile does not escape.
     """
-    found = find()
-    names = [_name(process) for process in found]
+    processes = find()
+    names = [_name(process) for process in processes]
     if politely:
-        for process in found:
+        for process in processes:
             _signal(process, signal.SIGTERM)
         wait_gone(find, grace_s)
     deadline = time.monotonic() + grace_s

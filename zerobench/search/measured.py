@@ -91,10 +91,10 @@ def predicted_first(
     return found.frontiers
 
 
-def _edge(found: Frontier, search: MeasuredSearch) -> str:
-    if found.largest is None:
+def _edge(frontier: Frontier, search: MeasuredSearch) -> str:
+    if frontier.largest is None:
         return "nothing fits"
-    return f"{found.largest.value * search.axis.unit:,} {search.words} fit"
+    return f"{frontier.largest.value * search.axis.unit:,} {search.words} fit"
 
 
 def _predicted(trial: TrialSpec, gpu: str | None, world: Evidence) -> TrialSpec:
@@ -160,7 +160,7 @@ def frontier_document(search: MeasuredSearch, rows: Sequence[RunFrontierRow]) ->
 
     def tries(found: Frontier | None) -> list[dict[str, int | None]]:
         listed = () if found is None else found.tries
-        return [{"value": one.value * search.axis.unit, "needed_bytes": one.peak_bytes} for one in listed]
+        return [{"value": attempt.value * search.axis.unit, "needed_bytes": attempt.peak_bytes} for attempt in listed]
 
     def edge(found: Frontier | None) -> int | None:
         return None if found is None or found.largest is None else found.largest.value * search.axis.unit

@@ -87,7 +87,7 @@ class MeasuredBest:
     @property
     def document(self) -> dict[str, Any]:
         """As JSON, beside what the search found."""
-        return {"run": str(self.run), "device": self.device, "trials": [one.document for one in self.rows]}
+        return {"run": str(self.run), "device": self.device, "trials": [row.document for row in self.rows]}
 
 
 def check_measurable(cluster: Cluster, machine: Machine) -> None:
@@ -98,12 +98,12 @@ def check_measurable(cluster: Cluster, machine: Machine) -> None:
         raise UserError(f"--measure: the plan is of {cluster.num_gpus} GPUs, and this machine has {machine.num_gpus}")
 
 
-def measure_best(found: Searched, most: int, machine: Machine, reports: Path, observer: Observer) -> MeasuredBest:
+def measure_best(search: Searched, most: int, machine: Machine, reports: Path, observer: Observer) -> MeasuredBest:
     """Run the `most` of those tried that fit with room and are expected to be fastest.
 
     Raises UserError: none fits with room, or none can run here.
     """
-    fitting = [row for cell in found.cells for row in cell.tried.values() if row.has_room and row.expected is not None]
+    fitting = [row for cell in search.cells for row in cell.tried.values() if row.has_room and row.expected is not None]
     rows = sorted(fitting, key=lambda row: row.expected.step_s if row.expected else 0.0)[:most]
     planned = [_here(row.trial.spec, machine) for row in rows]
     if all(item.skipped for item in planned):

@@ -134,7 +134,11 @@ class Rounds:
         self.result = self._run(document(self._plan.name, self._planned))
         if self.result.interrupted:
             raise KeyboardInterrupt
-        trials = {one.spec.config_hash: one for one in ended_trials(load_run(self.result.folder.path)) if is_whole(one)}
+        trials = {
+            trial.spec.config_hash: trial
+            for trial in ended_trials(load_run(self.result.folder.path))
+            if is_whole(trial)
+        }
         pairs = ((row, trials.get(short[row.trial.spec.config_hash].config_hash)) for row in variants)
         rows = [lengthened(row, trial, self._plan.cluster) for row, trial in pairs if trial is not None]
         if not trials:

@@ -97,8 +97,8 @@ class _Order:
         kinds = [component_of(weight.name) for weight in weights]
         is_tied = "head" not in kinds
         tables = [weight for weight, kind in zip(weights, kinds, strict=True) if kind in _LOOKED_UP]
-        heads = [one for one in tables if is_tied and component_of(one.name) == "token_embeddings"]
-        self._weights = sorted((one for one in weights if one not in tables), key=_Places()) + heads
+        heads = [weight for weight in tables if is_tied and component_of(weight.name) == "token_embeddings"]
+        self._weights = sorted((weight for weight in weights if weight not in tables), key=_Places()) + heads
         self._depends = any(table.is_trained for table in tables)
         self._group: str | None = None
         self._branches: dict[str, bool] = {}

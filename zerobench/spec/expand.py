@@ -111,7 +111,7 @@ def _candidates(sweep: Sweep, machine: Machine) -> list[_Candidate]:
         found.setdefault(identity, _Candidate(trial, [])).points.append(point)
     if not found:
         raise UserError(f"{sweep.where}: exclude: drops every trial of the sweep")
-    return sorted(found.values(), key=lambda one: not strategy_info(one.trial.strategy).is_reference)
+    return sorted(found.values(), key=lambda candidate: not strategy_info(candidate.trial.strategy).is_reference)
 
 
 def _points(sweep: Sweep, machine: Machine) -> Iterator[Point]:
@@ -249,10 +249,10 @@ def _nothing_left(sweep: Sweep, candidates: Sequence[_Candidate]) -> UserError:
     """The error for filters that no trial passes, with the values there are."""
     for only in sweep.only:
         if only.axis == TRIAL_ID:
-            there = list(dict.fromkeys(one.trial.trial_id for one in candidates))
-            found = any(only.matches(one.points[0], one.trial.trial_id) for one in candidates)
+            there = list(dict.fromkeys(candidate.trial.trial_id for candidate in candidates))
+            found = any(only.matches(candidate.points[0], candidate.trial.trial_id) for candidate in candidates)
         else:
-            points = [point for one in candidates for point in one.points]
+            points = [point for candidate in candidates for point in candidate.points]
             there = list(dict.fromkeys(shown(only.axis, point) for point in points))
             found = any(only.matches(point, "") for point in points)
         if not found:

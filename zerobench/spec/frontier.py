@@ -109,7 +109,7 @@ def slope(tries: Sequence[Try], capacity_bytes: int) -> float | None:
     through the nearest to the capacity and the nearest that lies apart from it: between neighbours an allocator's whims
     outweigh the slope.
     """
-    known = [(one.value, one.peak_bytes) for one in tries if one.peak_bytes is not None]
+    known = [(attempt.value, attempt.peak_bytes) for attempt in tries if attempt.peak_bytes is not None]
     near = sorted(known, key=lambda one: abs(one[1] - capacity_bytes))
     fits = [one for one in known if one[1] <= capacity_bytes]
     beyond = [one for one in known if one[1] > capacity_bytes]
@@ -138,13 +138,13 @@ class _Bracket:
         self._beyond = 0
         """How often the line ended at the largest that fits; more than once, and it ends too early."""
 
-    def add(self, one: Try) -> None:
+    def add(self, attempt: Try) -> None:
         """Take a try in; the bracket's width is kept, to see whether the line leads anywhere."""
-        self.tries.append(one)
-        if one.peak_bytes is not None and one.peak_bytes <= self.capacity_bytes:
-            self.fits = one
+        self.tries.append(attempt)
+        if attempt.peak_bytes is not None and attempt.peak_bytes <= self.capacity_bytes:
+            self.fits = attempt
         else:
-            self.too_large = one
+            self.too_large = attempt
         self._widths.append(self._ceiling() - self._floor())
 
     def following(self) -> int | None:
@@ -205,7 +205,7 @@ class _Bracket:
 
         Floats do for it: a value that is off by one is only tried once more.
         """
-        known = [(one.value, one.peak_bytes) for one in self.tries if one.peak_bytes is not None]
+        known = [(attempt.value, attempt.peak_bytes) for attempt in self.tries if attempt.peak_bytes is not None]
         rise = slope(self.tries, self.capacity_bytes) or self.bytes_per_step
         if not known or not rise:
             return None

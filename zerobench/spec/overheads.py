@@ -174,7 +174,7 @@ def calibrated_steps(gpu_name: str) -> tuple[CalibratedSteps, str] | None:
     if file is None:
         return None
     found = _kept(file, file.stat().st_mtime_ns if file.exists() else 0)
-    return next(((one, found.run_id) for one in found.steps if _same(one.gpu, gpu_name)), None)
+    return next(((step, found.run_id) for step in found.steps if _same(step.gpu, gpu_name)), None)
 
 
 @cache
@@ -257,7 +257,7 @@ _Entry = TypeVar("_Entry", bound=_Sourced)
 
 def _best_for(gpu_name: str, entries: Sequence[_Entry]) -> _Entry:
     """The entry that names this GPU, else the one that names none."""
-    named = (e for e in entries if e.gpus is not None and any(_same(one, gpu_name) for one in e.gpus))
+    named = (e for e in entries if e.gpus is not None and any(_same(gpu, gpu_name) for gpu in e.gpus))
     return next(named, None) or next(entry for entry in entries if entry.gpus is None)
 
 

@@ -113,4 +113,4 @@ def _with_key(axes: Mapping[str, Any], path: str, values: list[Any], where: str)
         alternatives = [flat_overrides(one) for one in (raw if isinstance(raw, list) and raw else [raw])]
     except UserError as error:
         raise UserError(one_line(f"{where}: {error}")) from None
-    return dict(axes) | {"ds_config": [one | {path: values} for one in alternatives]}
+    return dict(axes) | {"ds_config": [alternative | {path: values} for alternative in alternatives]}

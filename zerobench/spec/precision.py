@@ -38,7 +38,9 @@ def said_of(trials: Iterable[TrialSpec], machine: Machine) -> list[str]:
     """The sentence, where one of `trials` left its precision to `machine` and is measured or predicted on its CPU."""
     if machine.accelerator is not Accelerator.CPU:
         return []
-    left = any(one.precision_is_auto and (one.evidence.needs_device or one.prediction.gpu is None) for one in trials)
+    left = any(
+        spec.precision_is_auto and (spec.evidence.needs_device or spec.prediction.gpu is None) for spec in trials
+    )
     return [sentence(machine)] if left else []
 
 

@@ -40,7 +40,7 @@ _PADDING: dict[str, dict[str, Any]] = {"phi3": {"pad_token_id": None}}
 
 def _read() -> dict[str, Released]:
     families = yaml.safe_load(Path(__file__).with_name("released.yaml").read_text(encoding="utf-8"))
-    models = [Released(family=one["family"], **model) for one in families for model in one["models"]]
+    models = [Released(family=family["family"], **model) for family in families for model in family["models"]]
     return {model.name: model for model in models}
 
 

@@ -103,4 +103,4 @@ def _settings(cell: TrialSpec) -> Sequence[dict[str, Any]]:
     if stage in {1, 2} and cell.offload_optimizer is Offload.NONE:
         overlaps.append({"zero_optimization.overlap_comm": True})
     small = {f"zero_optimization.{name}": _SMALL for name in _BUCKETS[stage]}
-    return [one | more for more in ({}, small) for one in overlaps]
+    return [overlap | more for more in ({}, small) for overlap in overlaps]

@@ -150,7 +150,7 @@ def _adapted_s(device: Device, tokens: int, inputs: int, outputs: int, rank: int
     """
     forward, _ = linear_s(device, tokens, inputs, outputs)
     words = (count * inputs + 2 * rank + 6 * outputs, 5 * count * inputs + 4 * rank + 4 * outputs)
-    added = [moved_s(device, tokens * one * WORD_BYTES) for one in words]
+    added = [moved_s(device, tokens * word * WORD_BYTES) for word in words]
     return forward + added[0], _input_gradient_s(device, tokens, inputs, outputs) + added[1]
 
 

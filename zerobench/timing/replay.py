@@ -91,7 +91,7 @@ class Timeline:
 
         Of what goes on beside a collective the collective is named.
         """
-        computing = merged((one.start_s, one.end_s) for one in self.spans if one.lane == "compute")
+        computing = merged((span.start_s, span.end_s) for span in self.spans if span.lane == "compute")
         lanes: dict[str, list[Span]] = {"communication": []}
         for one in self.spans:
             if one.phase != UPDATE and one.lane != "compute":
@@ -100,7 +100,7 @@ class Timeline:
         for spans in lanes.values():
             for one in spans:
                 found[one.name] += sum(end - start for start, end in outside(one.start_s, one.end_s, computing))
-            computing = merged((*computing, *((one.start_s, one.end_s) for one in spans)))
+            computing = merged((*computing, *((span.start_s, span.end_s) for span in spans)))
         return dict(found)
 
     def lanes(self, gap_s: float = 0.0) -> dict[str, list[tuple[float, float]]]:
@@ -118,7 +118,7 @@ class Timeline:
     def total_s(self, lane: str, *, passes: bool = True) -> float:
         """Seconds of a lane's spans in the passes, or in the update."""
         return sum(
-            one.end_s - one.start_s for one in self.spans if one.lane == lane and (one.phase != UPDATE) is passes
+            span.end_s - span.start_s for span in self.spans if span.lane == lane and (span.phase != UPDATE) is passes
         )
 
 

@@ -183,7 +183,7 @@ class Command:
             ranks_expected=self.num_ranks,
             exit_code=self.returncode,
             records=records,
-            written_at_s=written_at_s(self.folder, (one.rank for one in records), self.started_at_s, {}),
+            written_at_s=written_at_s(self.folder, (record.rank for record in records), self.started_at_s, {}),
             deaths=tuple(self.ranks.deaths.values()),
             progress=tuple(self.ranks.progress[rank] for rank in sorted(self.ranks.progress)),
             stopped=stopped,
@@ -194,13 +194,13 @@ class Command:
     @property
     def num_ranks(self) -> int:
         """Ranks in all, as their environment says; the processes seen where it does not; one for a plain command."""
-        said = [one.world_size for one in self.tree.ranks if one.world_size]
+        said = [process.world_size for process in self.tree.ranks if process.world_size]
         return max([*said, len(self.tree.ranks), 1])
 
     @property
     def ranks_per_node(self) -> int:
         """Ranks on this node."""
-        said = [one.local_world_size for one in self.tree.ranks if one.local_world_size]
+        said = [process.local_world_size for process in self.tree.ranks if process.local_world_size]
         return max([*said, len(self.tree.ranks), 1])
 
 

@@ -88,8 +88,10 @@ class HostTree:
     def summary(self) -> HostSummary:
         """All that is known by now."""
         ranks = self.ranks
-        others = [replace(one, rank=None) for one in self.seen.values() if not any(one is rank for rank in ranks)]
-        ranked = ranks + sorted(others, key=lambda one: -one.peak_rss_bytes)
+        others = [
+            replace(process, rank=None) for process in self.seen.values() if not any(process is rank for rank in ranks)
+        ]
+        ranked = ranks + sorted(others, key=lambda process: -process.peak_rss_bytes)
         return HostSummary(
             hostname=self.hostname,
             node=self.node,
@@ -100,7 +102,7 @@ class HostTree:
             peak_pss_bytes=self._peak_pss_bytes,
             group_peak_bytes=self._peak_group_bytes,
             group_limit_bytes=control_groups.memory_limit_bytes(),
-            processes=[one.record() for one in ranked[:_MOST_PROCESSES]],
+            processes=[process.record() for process in ranked[:_MOST_PROCESSES]],
         )
 
     @property
@@ -109,8 +111,8 @@ class HostTree:
 
         Shells around a rank and its children have its RANK too: the rank is the one that held most.
         """
-        smallest_first = sorted([*self.seen.values()], key=lambda one: one.peak_rss_bytes)
-        by_rank = {one.rank: one for one in smallest_first if one.rank is not None}
+        smallest_first = sorted([*self.seen.values()], key=lambda process: process.peak_rss_bytes)
+        by_rank = {process.rank: process for process in smallest_first if process.rank is not None}
         return [by_rank[rank] for rank in sorted(by_rank)]
 
     def _keep(self, now_s: float, rss: int | None, pss: int | None, group: int | None) -> None:

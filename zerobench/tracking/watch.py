@@ -93,12 +93,12 @@ def script_name(command: Sequence[str]) -> str:
     return next(scripts, Path(command[0]).stem) or "script"
 
 
-def _settle_spec(folder: TrialFolder, one: Command) -> TrialSpec:
+def _settle_spec(folder: TrialFolder, command: Command) -> TrialSpec:
     """What the work was: a tracker's word, else the ranks that were seen."""
     trial = TrialSpec.model_validate(json.loads(folder.spec.read_bytes()))
     if trial.strategy != SCRIPT:
         return trial
-    trial = laid_out(trial, one.num_ranks, one.ranks_per_node)
+    trial = laid_out(trial, command.num_ranks, command.ranks_per_node)
     write_whole(folder.spec, trial.model_dump_json(indent=1))
     return trial
 

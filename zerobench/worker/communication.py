@@ -61,9 +61,9 @@ def watched(device: Device, into: list[CommunicationTime]) -> Iterator[None]:
 def _events(profiler: Any) -> list[Event]:
     cuda = DeviceType.CUDA
     return [
-        Event(one.name(), one.start_ns(), one.start_ns() + one.duration_ns(), one.device_type() == cuda)
-        for one in profiler.profiler.kineto_results.events()
-        if not (one.device_type() == cuda and one.is_user_annotation())
+        Event(event.name(), event.start_ns(), event.start_ns() + event.duration_ns(), event.device_type() == cuda)
+        for event in profiler.profiler.kineto_results.events()
+        if not (event.device_type() == cuda and event.is_user_annotation())
     ]
 
 
@@ -74,8 +74,8 @@ def summary(events: Iterable[Event], step_s: float) -> CommunicationTime:
         known = [event for event in known if event.on_device]
     talks = [event for event in known if event.name.startswith(_LIBRARIES)]
     works = [event for event in known if event.on_device or event.name.startswith("aten::")]
-    under_way = merged((one.start_ns, one.end_ns) for one in talks)
-    computing = merged((one.start_ns, one.end_ns) for one in works if not one.name.startswith(_LIBRARIES))
+    under_way = merged((event.start_ns, event.end_ns) for event in talks)
+    computing = merged((event.start_ns, event.end_ns) for event in works if not event.name.startswith(_LIBRARIES))
     return CommunicationTime(
         step_s=step_s,
         calls=len(talks),

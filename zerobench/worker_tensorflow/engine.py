@@ -134,8 +134,8 @@ class Holder(Engine):
         (tensorflow/python/checkpoint/checkpoint.py, Checkpoint.write).
         """
         variables: Mapping[str, Any] = {
-            **{f"model/{one.path}": one.value for one in self.model.trainable_variables},
-            **{f"optimizer/{one.path}": one.value for one in self.optimizer.variables},
+            **{f"model/{variable.path}": variable.value for variable in self.model.trainable_variables},
+            **{f"optimizer/{variable.path}": variable.value for variable in self.optimizer.variables},
         }
         return tf.train.Checkpoint(states=dict(variables))
 

@@ -197,4 +197,4 @@ def _line_of(environ: Mapping[str, str]) -> tuple[int, bytes]:
 
 
 def _means(losses: Sequence[Sequence[float]]) -> list[float]:
-    return [sum(one) / len(one) for one in losses]
+    return [sum(loss) / len(loss) for loss in losses]

@@ -59,7 +59,7 @@ class Replicated(Holder):
 
     def step(self, placed: Any) -> list[float]:
         """Run the graph on all replicas of this process."""
-        return [float(one) for one in self.strategy.experimental_local_results(self._graph(placed))]
+        return [float(result) for result in self.strategy.experimental_local_results(self._graph(placed))]
 
     def mean(self, losses: Sequence[Sequence[float]]) -> list[float]:
         """By an all-reduce."""

@@ -36,8 +36,8 @@ def calibrate(
         typer.echo(f"\nUse it for predictions: export {CALIBRATION_VARIABLE}={out.resolve()}")
 
     def document() -> dict[str, Any]:
-        gpus = [{"gpu": one.gpu, "world_size": one.world_size, "ranks": one.num_ranks} for one in calibration.gpus]
-        steps = [{"gpu": one.gpu, "trials": one.num_trials, "factor": one.factor} for one in calibration.steps]
+        gpus = [{"gpu": gpu.gpu, "world_size": gpu.world_size, "ranks": gpu.num_ranks} for gpu in calibration.gpus]
+        steps = [{"gpu": step.gpu, "trials": step.num_trials, "factor": step.factor} for step in calibration.steps]
         return {"file": str(out.resolve()), "variable": CALIBRATION_VARIABLE, "gpus": gpus, "steps": steps}
 
     return Answer(document, show)

@@ -34,8 +34,10 @@ def device_figure(runs: RunFigures) -> Figure | None:
     bars = _chosen(known)
     if not bars:
         return None
-    failed = [one.marked_label for one in runs.figures if one.summary.status is Status.OUT_OF_DEVICE_MEMORY][:5]
-    capacity = sorted({one.summary.capacity_bytes for one in _trials(bars) if one.summary.capacity_bytes is not None})
+    failed = [trial.marked_label for trial in runs.figures if trial.summary.status is Status.OUT_OF_DEVICE_MEMORY][:5]
+    capacity = sorted(
+        {trial.summary.capacity_bytes for trial in _trials(bars) if trial.summary.capacity_bytes is not None}
+    )
     is_seen = bool(capacity) and max(bar.reach for bar in bars) >= _CAPACITY_SEEN * capacity[0]
     bars = cut(bars, capacity[0] if is_seen else 0)
     unit = byte_axis(min(bar.whole, bar.reach) for bar in bars)
@@ -56,7 +58,7 @@ def host_figure(runs: RunFigures) -> Figure | None:
     The rest of the process (interpreter, libraries, malloc's own) is left out: it is the same for every stage, and no
     prediction has it.
     """
-    offloading = [one for one in runs.figures if one.summary.offloads()]
+    offloading = [trial for trial in runs.figures if trial.summary.offloads()]
     known = [bar for bar in stacked(offloading, Place.HOST, {Category.REST_OF_PROCESS}) if bar.whole > 0]
     if not known:
         return None
@@ -73,7 +75,7 @@ def host_figure(runs: RunFigures) -> Figure | None:
 def _chosen(known: Sequence[Bar]) -> list[Bar]:
     """The bars that are drawn."""
     by_trial = {id(bar.one): bar for bar in known}
-    return [by_trial[id(one)] for one in most_telling(_trials(known), lambda one: by_trial[id(one)].whole)]
+    return [by_trial[id(one)] for one in most_telling(_trials(known), lambda trial: by_trial[id(trial)].whole)]
 
 
 def _trials(bars: Sequence[Bar]) -> list[TrialFigures]:

@@ -27,7 +27,7 @@ Size = tuple[TrialFigures, BatchFigures]
 
 def figure(runs: RunFigures) -> Figure | None:
     """Each size of the batch of ramped trials and of their fixed ones; None where no trial's batch grew."""
-    found = [(one, size) for one in with_their_fixed(completed(runs.figures)) for size in one.batches]
+    found = [(trial, size) for trial in with_their_fixed(completed(runs.figures)) for size in trial.batches]
     if not found:
         return None
     title = "Batch ramp"

@@ -66,9 +66,9 @@ def figure(runs: RunFigures) -> Figure | None:
 
     Raises UserError: a course is torn, corrupt or newer than this version.
     """
-    known = [one for one in completed(runs.figures) if kept_by(runs, one) is not None]
-    chosen = most_telling(known, lambda one: one.summary.device_peak_bytes or 0, MOST_TRIALS)
-    panels = [panel for one in chosen if (panel := _panel(runs, one)) is not None]
+    known = [trial for trial in completed(runs.figures) if kept_by(runs, trial) is not None]
+    chosen = most_telling(known, lambda trial: trial.summary.device_peak_bytes or 0, MOST_TRIALS)
+    panels = [panel for trial in chosen if (panel := _panel(runs, trial)) is not None]
     if not panels:
         return None
     unit = byte_axis(panel.top for panel in panels)
@@ -88,18 +88,18 @@ def figure(runs: RunFigures) -> Figure | None:
     return Figure(KEY, heading, caption, svg(drawn, KEY, heading), _table(panels, unit))
 
 
-def kept_by(runs: RunFigures, one: TrialFigures) -> int | None:
+def kept_by(runs: RunFigures, trial: TrialFigures) -> int | None:
     """The lowest rank that kept a course."""
-    folder = runs.run(one.run_id).folder.trial(one.trial_id)
-    return next(iter(ranks_with_courses(folder, (rank.rank for rank in one.ranks))), None)
+    folder = runs.run(trial.run_id).folder.trial(trial.trial_id)
+    return next(iter(ranks_with_courses(folder, (rank.rank for rank in trial.ranks))), None)
 
 
-def _panel(runs: RunFigures, one: TrialFigures) -> _Panel | None:
-    rank = kept_by(runs, one)
+def _panel(runs: RunFigures, trial: TrialFigures) -> _Panel | None:
+    rank = kept_by(runs, trial)
     if rank is None:
         return None
-    phases = read_courses(runs.run(one.run_id).folder.trial(one.trial_id), rank)
-    return None if all(phase.phase is Phase.INIT for phase in phases) else _Panel(one, rank, phases)
+    phases = read_courses(runs.run(trial.run_id).folder.trial(trial.trial_id), rank)
+    return None if all(phase.phase is Phase.INIT for phase in phases) else _Panel(trial, rank, phases)
 
 
 def _drawn(panel: _Panel, unit: ByteAxis, panels: Sequence[_Panel]) -> Specification:
@@ -144,7 +144,7 @@ def _areas(panel: _Panel, unit: ByteAxis, top: float, axes: tuple[alt.X, alt.Y],
 def _colours(panels: Sequence[_Panel]) -> alt.Scale:
     """The same for all, so that they share a legend."""
     kept = {
-        palette.GROUP_OF[category.value] for one in panels for phase in one.phases for category in phase.sizes_bytes
+        palette.GROUP_OF[category.value] for panel in panels for phase in panel.phases for category in phase.sizes_bytes
     }
     present = [group for group in palette.CATEGORY_COLOURS if group in kept]
     return alt.Scale(
@@ -219,9 +219,9 @@ def _sources(panels: Sequence[_Panel]) -> str:
 def _table(panels: Sequence[_Panel], unit: ByteAxis) -> Columns:
     """A row for each category of each phase: its largest size, and where it was allocated."""
     rows = [
-        (panel.one.marked_label, title(one), _words(category), unit.show(max(sizes)), one.sites.get(category, ""))
+        (panel.one.marked_label, title(course), _words(category), unit.show(max(sizes)), course.sites.get(category, ""))
         for panel in panels
-        for one in panel.phases
-        for category, sizes in one.sizes_bytes.items()
+        for course in panel.phases
+        for category, sizes in course.sizes_bytes.items()
     ]
     return columns_of(["trial", "phase", "category", f"largest ({unit.name})", "main allocation site"], rows)

@@ -57,7 +57,7 @@ def _figure(runs: RunFigures, kind: str, varying: tuple[str, ...], fixed: str) -
 
 def _efficiencies(runs: RunFigures, varying: Sequence[str], fixed: Sequence[str]) -> tuple[list[Series], int]:
     """Lines of trials at their per cent, 100 on the fewest ranks of each; and how many lines there are."""
-    rates = [(one, one.summary.tokens_per_s_and_rank) for one in completed(runs.figures)]
+    rates = [(trial, trial.summary.tokens_per_s_and_rank) for trial in completed(runs.figures)]
     places = [Place(one, one.spec.world_size, rate) for one, rate in rates if rate is not None]
     found, number = series.with_series(places, varying, fixed)
     return [Series(line.name, _percent(line)) for line in found], number

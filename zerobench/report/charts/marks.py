@@ -37,19 +37,19 @@ class Point:
     trial: str
 
 
-def point(one: TrialFigures, x: float, y: float, said: str) -> Point:
+def point(trial: TrialFigures, x: float, y: float, said: str) -> Point:
     """A trial as a point at x, y."""
-    strategy, measured = one.spec.strategy, one.summary.is_measured
+    strategy, measured = trial.spec.strategy, trial.summary.is_measured
     return Point(
         float(x),
         float(y),
         said,
         strategy,
-        offload=_OFFLOADS[one.summary.offload],
+        offload=_OFFLOADS[trial.summary.offload],
         fill=palette.strategy_colour(strategy) if measured else "var(--paper)",
         figure=strategy.removeprefix("zero")[:1],
         ink=palette.on_strategy(strategy) if measured else "var(--ink)",
-        trial=one.trial_id,
+        trial=trial.trial_id,
     )
 
 
@@ -98,6 +98,6 @@ def points(rows: Sequence[Point], x: alt.X, y: alt.Y, *, legend: bool = True) ->
 def strategies_sentence(trials: Sequence[TrialFigures]) -> str:
     """How a caption reads the points."""
     parts = ["One point per trial, labelled with its ZeRO stage (s: one process)"]
-    if any(one.summary.offloads() for one in trials):
+    if any(trial.summary.offloads() for trial in trials):
         parts.append("shape: offload")
     return ", ".join(parts) + "."

@@ -35,7 +35,7 @@ def memory_lines(
 
     `axis` makes the axis for the values that are drawn, and says what they are counted in; `say` puts one in words.
     """
-    known = [(one, x(one.summary), one.summary.device_peak_bytes) for one in completed(runs.figures)]
+    known = [(trial, x(trial.summary), trial.summary.device_peak_bytes) for trial in completed(runs.figures)]
     drawn, number = series.with_series(
         [Place(one, value, peak) for one, value, peak in known if value is not None and peak], varying
     )
@@ -44,7 +44,7 @@ def memory_lines(
     places = [place for line in drawn for place in line.places]
     trials = [place.one for place in places]
     unit = byte_axis(place.y for place in places)
-    capacity = sorted({one.summary.capacity_bytes for one in trials if one.summary.capacity_bytes is not None})
+    capacity = sorted({trial.summary.capacity_bytes for trial in trials if trial.summary.capacity_bytes is not None})
     rules = [
         (unit.of(size), f"device capacity: {format_bytes(size)}")
         for size in capacity[:2]

@@ -38,12 +38,12 @@ class _Bar:
 
 def figure(runs: RunFigures) -> Figure | None:
     """Parameters, gradients and optimizer states as bars, the paper's sum as an upright mark; None without any."""
-    held = {id(one): [_Bar(one, row) for row in states_rows(one)] for one in runs.figures}
-    known = [one for one in runs.figures if held[id(one)]]
+    held = {id(trial): [_Bar(trial, row) for row in states_rows(trial)] for trial in runs.figures}
+    known = [trial for trial in runs.figures if held[id(trial)]]
     if not known:
         return None
-    shown = most_telling(known, lambda one: held[id(one)][0].row.states.total_bytes)
-    bars = [bar for one in shown for bar in held[id(one)]]
+    shown = most_telling(known, lambda trial: held[id(trial)][0].row.states.total_bytes)
+    bars = [bar for trial in shown for bar in held[id(trial)]]
     unit = decimal_axis(bar.row.states.total_bytes for bar in bars)
     has_paper = any(bar.row.paper for bar in bars)
     title = "Model states per rank" + (", beside the ZeRO paper" if has_paper else "")

@@ -61,48 +61,48 @@ class _Held:
 
 def figure(runs: RunFigures) -> Figure | None:
     """Traffic and offloaded bytes of the trials that offload; None where none uses NVMe (bars.py has the host)."""
-    offloading = [_held(one) for one in completed(runs.figures) if one.summary.offloads()]
-    if not any(Place.NVME in one.sizes for one in offloading):
+    offloading = [_held(trial) for trial in completed(runs.figures) if trial.summary.offloads()]
+    if not any(Place.NVME in held_bytes.sizes for held_bytes in offloading):
         return None
-    by_trial = {id(one.one): one for one in offloading}
-    trials = most_telling([one.one for one in offloading], lambda one: by_trial[id(one)].whole)
-    chosen = [by_trial[id(one)] for one in trials]
+    by_trial = {id(held_bytes.one): held_bytes for held_bytes in offloading}
+    trials = most_telling([held_bytes.one for held_bytes in offloading], lambda trial: by_trial[id(trial)].whole)
+    chosen = [by_trial[id(trial)] for trial in trials]
     rates = _rates(trials)
-    unit = byte_axis(one.whole for one in chosen)
+    unit = byte_axis(held_bytes.whole for held_bytes in chosen)
     title = "Offloaded states and NVMe traffic" if rates else "Location of offloaded states"
     drawn = _chart(chosen, rates, unit)
     caption = _caption(trials, len(offloading), has_rates=bool(rates))
     return Figure(_KEY, title, caption, svg(drawn, _KEY, title), _table(chosen, unit))
 
 
-def _held(one: TrialFigures) -> _Held:
+def _held(trial: TrialFigures) -> _Held:
     """On the host at its peak; of NVMe, whose files nobody watches between two phases, at the phases' ends."""
     sizes: dict[Place, int] = {}
-    for bar in stacked([one], Place.HOST, _OF_PROCESS):
+    for bar in stacked([trial], Place.HOST, _OF_PROCESS):
         sizes[Place.HOST] = bar.whole
-    files = [phase for phase in one.phases if phase.place is Place.NVME and phase.step is StepKind.STEADY]
+    files = [phase for phase in trial.phases if phase.place is Place.NVME and phase.step is StepKind.STEADY]
     if files:
         sizes[Place.NVME] = max(phase.live_bytes or 0 for phase in files)
-    return _Held(one, sizes)
+    return _Held(trial, sizes)
 
 
 def _rates(trials: Sequence[TrialFigures]) -> list[dict[str, Any]]:
     return [
         {
-            "name": one.marked_label,
+            "name": trial.marked_label,
             "direction": direction,
             "rate": rate / _RATE,
-            "said": f"{one.marked_label}: {rate / _RATE:.3f} GB/s {direction}",
+            "said": f"{trial.marked_label}: {rate / _RATE:.3f} GB/s {direction}",
         }
-        for one in trials
-        for direction, rate in _directions(one)
+        for trial in trials
+        for direction, rate in _directions(trial)
         if rate is not None
     ]
 
 
-def _directions(one: TrialFigures) -> list[tuple[str, float | None]]:
+def _directions(trial: TrialFigures) -> list[tuple[str, float | None]]:
     """Bytes a second each way; a simulated step takes no time of its own."""
-    summary = one.summary
+    summary = trial.summary
     found = (summary.nvme_read_bytes_per_s, summary.nvme_write_bytes_per_s)
     return [(name, rate if summary.is_measured else None) for name, rate in zip(_COLOURS, found, strict=True)]
 

@@ -44,9 +44,9 @@ class Place:
 def figure(runs: RunFigures) -> Figure | None:
     """Tokens per second and GPU over the device's peak, a plot for each model; None where nothing was timed."""
     known = [
-        (one, peak, rate)
-        for one in completed(runs.figures)
-        for peak, rate in [(one.summary.device_peak_bytes, one.summary.tokens_per_s_and_rank)]
+        (trial, peak, rate)
+        for trial in completed(runs.figures)
+        for peak, rate in [(trial.summary.device_peak_bytes, trial.summary.tokens_per_s_and_rank)]
         if peak is not None and rate is not None
     ]
     if not known:
@@ -69,13 +69,13 @@ def figure(runs: RunFigures) -> Figure | None:
     return Figure(_KEY, title, _caption(places, len(plots)), svg(chart, _KEY, title), _table(places, unit))
 
 
-def _work(one: TrialFigures) -> tuple[str, ...]:
+def _work(trial: TrialFigures) -> tuple[str, ...]:
     """What trials that are compared have in common, as a plot's name says it."""
     return (
-        one.spec.model.name,
-        f"sequence length {one.spec.sequence_length}",
-        str(one.summary.device_name),
-        one.run_id,
+        trial.spec.model.name,
+        f"sequence length {trial.spec.sequence_length}",
+        str(trial.summary.device_name),
+        trial.run_id,
     )
 
 

@@ -54,24 +54,24 @@ class Pair:
 
 def figure(runs: RunFigures) -> Figure | None:
     """Each prediction's largest steady peaks beside the measured ones; None where nothing was both."""
-    found = largest_peaks(runs)
-    if not found:
+    pairs = largest_peaks(runs)
+    if not pairs:
         return None
-    unit = byte_axis(pair.cell.measured_bytes for pair in found)
-    drawn = arranged([_scatter(found, unit), _histogram(found)], 2, 34)
-    worst = max(found, key=lambda pair: abs(pair.error))
+    unit = byte_axis(pair.cell.measured_bytes for pair in pairs)
+    drawn = arranged([_scatter(pairs, unit), _histogram(pairs)], 2, 34)
+    worst = max(pairs, key=lambda pair: abs(pair.error))
     sizes: dict[str, list[float]] = {}
-    for pair in found:
+    for pair in pairs:
         sizes.setdefault(pair.one.spec.evidence.value, []).append(abs(pair.error))
     by_world = ", ".join(f"{name} {_percent(median(errors))}" for name, errors in sizes.items())
-    off = by_world if len(sizes) > 1 else _percent(median(abs(pair.error) for pair in found))
+    off = by_world if len(sizes) > 1 else _percent(median(abs(pair.error) for pair in pairs))
     title = f"Median error of predicted peaks: {off}"
     caption = (
-        f"Left: {counted(len(found), 'steady-step peak')}, predicted against measured; line: equality. "
+        f"Left: {counted(len(pairs), 'steady-step peak')}, predicted against measured; line: equality. "
         "Right: distribution of errors, negative where the prediction is too small. Worst: "
         f"{_percent(worst.error, signed=True)} ({worst.one.marked_label}, {worst.cell.place})."
     )
-    return Figure(_KEY, title, caption, svg(drawn, _KEY, title), _table(found, unit))
+    return Figure(_KEY, title, caption, svg(drawn, _KEY, title), _table(pairs, unit))
 
 
 def largest_peaks(runs: RunFigures) -> list[Pair]:
@@ -89,10 +89,10 @@ def largest_peaks(runs: RunFigures) -> list[Pair]:
     return [found[key] for key in sorted(found, key=lambda key: (key[0], key[2].value))]
 
 
-def _scatter(found: Sequence[Pair], unit: ByteAxis) -> Specification:
+def _scatter(pairs: Sequence[Pair], unit: ByteAxis) -> Specification:
     rows = [
         _Dot(unit.of(pair.cell.measured_bytes), unit.of(pair.cell.predicted_bytes), pair.cell.place.value, pair.said)
-        for pair in found
+        for pair in pairs
     ]
     ends = [value for row in rows for value in (row.x, row.y)]
     reach = [min(ends) / 1.3, max(ends) * 1.3]
@@ -100,7 +100,7 @@ def _scatter(found: Sequence[Pair], unit: ByteAxis) -> Specification:
     axis = alt.Axis(format="~g", tickCount=6, labelOverlap=True)
     x = alt.X("x:Q", title=f"measured peak ({unit.name})", scale=scale, axis=axis)
     y = alt.Y("y:Q", title=f"predicted peak ({unit.name})", scale=scale, axis=axis)
-    present = [place for place in _PLACES if any(pair.cell.place is place for pair in found)]
+    present = [place for place in _PLACES if any(pair.cell.place is place for pair in pairs)]
     names = [place.value for place in present]
     colours, shapes = ([_PLACES[place][at] for place in present] for at in (0, 1))
     colour = alt.Stroke("place:N", title=None, scale=alt.Scale(domain=names, range=colours))
@@ -112,9 +112,9 @@ def _scatter(found: Sequence[Pair], unit: ByteAxis) -> Specification:
     return layered([line, points], 400, 360)
 
 
-def _histogram(found: Sequence[Pair]) -> Specification:
+def _histogram(pairs: Sequence[Pair]) -> Specification:
     """Errors in bins of a round width, zero in the middle of one."""
-    percents = [100 * pair.error for pair in found]
+    percents = [100 * pair.error for pair in pairs]
     width = bin_width(max(map(abs, percents)))
     bins = Counter(round(percent / width) for percent in percents)
     rows = [
@@ -149,7 +149,7 @@ def _percent(error: float, *, signed: bool = False) -> str:
     return f"{percent:+.{digits}f} %" if signed else f"{percent:.{digits}f} %"
 
 
-def _table(found: Sequence[Pair], unit: ByteAxis) -> Columns:
+def _table(pairs: Sequence[Pair], unit: ByteAxis) -> Columns:
     rows = [
         {
             "trial": pair.one.marked_label,
@@ -160,6 +160,6 @@ def _table(found: Sequence[Pair], unit: ByteAxis) -> Columns:
             f"predicted ({unit.name})": unit.show(pair.cell.predicted_bytes),
             "error": _percent(pair.error, signed=True),
         }
-        for pair in found
+        for pair in pairs
     ]
     return columns_of_named(rows)

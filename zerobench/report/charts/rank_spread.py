@@ -54,14 +54,14 @@ def figure(runs: RunFigures) -> Figure | None:
 
 def spreads(runs: RunFigures) -> list[Spread]:
     """The spread of the steady device peak of each completed trial with two ranks or more."""
-    known = ((one, _peaks(one)) for one in completed(runs.figures))
+    known = ((trial, _peaks(trial)) for trial in completed(runs.figures))
     found = ((one, spread_over_ranks(peaks)) for one, peaks in known if len(peaks) > 1)
     return [(one, spread) for one, spread in found if spread is not None]
 
 
-def _peaks(one: TrialFigures) -> dict[int, int]:
+def _peaks(trial: TrialFigures) -> dict[int, int]:
     """By rank, servers left out."""
-    ranks = (rank for rank in one.ranks if rank.role != Role.SERVER)
+    ranks = (rank for rank in trial.ranks if rank.role != Role.SERVER)
     return {rank.rank: rank.device_peak_bytes for rank in ranks if rank.device_peak_bytes is not None}
 
 
@@ -135,8 +135,8 @@ class _Rank:
     said: str
 
 
-def _points(one: TrialFigures, spread: RankSpread, unit: ByteAxis) -> list[_Rank]:
-    peaks, name = _peaks(one), one.marked_label
+def _points(trial: TrialFigures, spread: RankSpread, unit: ByteAxis) -> list[_Rank]:
+    peaks, name = _peaks(trial), trial.marked_label
     if len(peaks) > _MOST_RANKS:
         ends = {spread.minimum, spread.maximum}
         own = {rank: size for rank, size in peaks.items() if rank == spread.odd_rank or size in ends}

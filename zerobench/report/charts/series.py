@@ -82,10 +82,10 @@ def with_series(places: Sequence[Place], varying: Sequence[str], fixed: Sequence
     return [Series(name, found) for name, found in zip(names, kept, strict=True)], len(lines)
 
 
-def _facts(one: TrialFigures) -> Facts:
-    summary, spec = one.summary, one.spec
+def _facts(trial: TrialFigures) -> Facts:
+    summary, spec = trial.summary, trial.spec
     return {
-        **keys_of(spec, one.run_id, summary.config_hash, summary.num_params),
+        **keys_of(spec, trial.run_id, summary.config_hash, summary.num_params),
         "gpu": summary.gpu,
         "settings": summary.settings,
         "global_batch_size": spec.global_batch_size,
@@ -128,9 +128,9 @@ def left_out_sentence(drawn: Sequence[Series], number: int) -> str:
 def _names(lines: Sequence[Facts], alike: Sequence[str]) -> list[str]:
     """What tells each line from the others; the strategy in any case."""
     told = [
-        name for name in _COLUMNS if name in alike and (name == "strategy" or len({one[name] for one in lines}) > 1)
+        name for name in _COLUMNS if name in alike and (name == "strategy" or len({line[name] for line in lines}) > 1)
     ]
     others = [name for name in told if name != "settings"]  # each stage has its own: those that no other reads
-    if len({tuple(one[name] for name in others) for one in lines}) == len(lines):
+    if len({tuple(line[name] for name in others) for line in lines}) == len(lines):
         told = others
-    return [plain(" ".join(text for name in told if (text := _text(name, one[name])))) for one in lines]
+    return [plain(" ".join(text for name in told if (text := _text(name, line[name])))) for line in lines]

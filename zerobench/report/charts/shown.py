@@ -13,7 +13,7 @@ MOST_ROWS = 30
 
 def completed(trials: Sequence[TrialFigures]) -> list[TrialFigures]:
     """Those that ran to their end."""
-    return [one for one in trials if one.summary.is_completed]
+    return [trial for trial in trials if trial.summary.is_completed]
 
 
 def most_telling(
@@ -26,7 +26,7 @@ def most_telling(
     """
     if len(trials) <= most:
         return list(trials)
-    sized = {(_kind(one), size_bytes(one)): one for one in reversed(trials)}
+    sized = {(_kind(trial), size_bytes(trial)): trial for trial in reversed(trials)}
     places = {id(one): place for place, one in enumerate(trials)}
     found = sorted(((kind, size, places[id(one)]) for (kind, size), one in sized.items()), key=lambda row: row[2])
     seen: Counter[object] = Counter()
@@ -38,8 +38,8 @@ def most_telling(
     return [trials[place] for place in sorted(place for _, _, place in chosen)]
 
 
-def _kind(one: TrialFigures) -> object:
-    spec = one.spec
+def _kind(trial: TrialFigures) -> object:
+    spec = trial.spec
     return spec.strategy, spec.offload_optimizer, spec.offload_param, spec.evidence
 
 
@@ -52,10 +52,10 @@ def shown_sentence(shown: int, known: int) -> str:
 
 def evidence_sentence(trials: Sequence[TrialFigures]) -> str:
     """How a caption says which of `trials` are measured."""
-    predicted = [one for one in trials if not one.summary.is_measured]
+    predicted = [trial for trial in trials if not trial.summary.is_measured]
     if not predicted:
         return ""
-    kinds = ", ".join(sorted({one.spec.evidence.value for one in predicted}))
+    kinds = ", ".join(sorted({trial.spec.evidence.value for trial in predicted}))
     if len(predicted) == len(trials):
         return f" All are predicted ({kinds}), not measured."
     return f" Hatched or hollow: predicted ({kinds}), not measured."
@@ -63,6 +63,6 @@ def evidence_sentence(trials: Sequence[TrialFigures]) -> str:
 
 def doubt_sentence(trials: Sequence[TrialFigures]) -> str:
     """How a caption explains the mark of trials that are not believed."""
-    if all(one.is_believed for one in trials):
+    if all(trial.is_believed for trial in trials):
         return ""
     return " `!`: losses or gradient norms differ from the reference."

@@ -86,7 +86,7 @@ def stacked(trials: Sequence[TrialFigures], place: Place, without: Collection[Ca
 
     A part below zero (resident memory that was never touched) is in the whole and takes no room.
     """
-    found = ((one, one.peak(place)) for one in completed(trials))
+    found = ((trial, trial.peak(place)) for trial in completed(trials))
     bars = (Bar(one, instant, _parts(instant, without), place) for one, instant in found if instant is not None)
     return [bar for bar in bars if bar.parts]
 

@@ -41,9 +41,9 @@ class _Panel:
 
 def figure(runs: RunFigures) -> Figure | None:
     """The steps of a few trials; None where none has a trace."""
-    known = [one for one in completed(runs.figures) if one.summary.predicted_step.expected is not None]
-    chosen = most_telling(known, lambda one: one.summary.device_peak_bytes or 0, MOST_TRIALS)
-    panels = [_Panel(one, step) for one in chosen if (step := _step(runs, one)) is not None]
+    known = [trial for trial in completed(runs.figures) if trial.summary.predicted_step.expected is not None]
+    chosen = most_telling(known, lambda trial: trial.summary.device_peak_bytes or 0, MOST_TRIALS)
+    panels = [_Panel(trial, step) for trial in chosen if (step := _step(runs, trial)) is not None]
     if not panels:
         return None
     drawn = arranged([_drawn(panel) for panel in panels], 1, 14, y="independent", x="independent")
@@ -56,8 +56,8 @@ def figure(runs: RunFigures) -> Figure | None:
     return Figure(KEY, title, caption, svg(drawn, KEY, title), _table(panels))
 
 
-def _step(runs: RunFigures, one: TrialFigures) -> Timeline | None:
-    return predicted_timeline(runs.run(one.run_id).trial(one.trial_id))
+def _step(runs: RunFigures, trial: TrialFigures) -> Timeline | None:
+    return predicted_timeline(runs.run(trial.run_id).trial(trial.trial_id))
 
 
 def _drawn(panel: _Panel) -> Specification:

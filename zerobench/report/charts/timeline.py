@@ -72,15 +72,15 @@ class _Panel:
 def figure(runs: RunFigures) -> Figure | None:
     """The steady step of a few trials that NVML watched, or that kept no course by category; None where none did."""
     trials = [
-        one
-        for one in completed(runs.figures)
-        if _steady(one) and (one.summary.nvml_peak_bytes is not None or course.kept_by(runs, one) is None)
+        trial
+        for trial in completed(runs.figures)
+        if _steady(trial) and (trial.summary.nvml_peak_bytes is not None or course.kept_by(runs, trial) is None)
     ]
     if not trials:
         return None
-    preferred = [one for one in trials if one.summary.is_measured] or trials
-    chosen = most_telling(preferred, lambda one: one.summary.device_peak_bytes or 0, MOST_TRIALS)
-    panels = [_panel(runs, one) for one in chosen]
+    preferred = [trial for trial in trials if trial.summary.is_measured] or trials
+    chosen = most_telling(preferred, lambda trial: trial.summary.device_peak_bytes or 0, MOST_TRIALS)
+    panels = [_panel(runs, trial) for trial in chosen]
     unit = byte_axis(panel.largest_bytes for panel in panels)
     drawn = arranged([_drawn(panel, unit, panels) for panel in panels], 1, 14)
     title = "Device memory within a step"
@@ -90,23 +90,23 @@ def figure(runs: RunFigures) -> Figure | None:
 
 def _steady(one: TrialFigures) -> list[PhaseFigures]:
     """Phases of the steady step on the device, of the rank with the largest peak."""
-    found = [one for one in one.phases if one.step is StepKind.STEADY and one.place is Place.DEVICE]
-    known = [phase for phase in found if phase.peak_bytes is not None and phase.live_bytes is not None]
+    phases = [one for one in one.phases if one.step is StepKind.STEADY and one.place is Place.DEVICE]
+    known = [phase for phase in phases if phase.peak_bytes is not None and phase.live_bytes is not None]
     return sorted(known, key=lambda phase: _ORDER.get(phase.phase, len(_ORDER)))
 
 
-def _panel(runs: RunFigures, one: TrialFigures) -> _Panel:
-    own = _steady(one)
+def _panel(runs: RunFigures, trial: TrialFigures) -> _Panel:
+    own = _steady(trial)
     clock = [(phase.start_s, phase.end_s) for phase in own if phase.start_s is not None and phase.end_s is not None]
-    is_timed = one.summary.is_measured and len(clock) == len(own)
+    is_timed = trial.summary.is_measured and len(clock) == len(own)
     times = clock if is_timed else [(float(place), place + 1.0) for place in range(len(own))]
     origin = min(begin for begin, _ in times)
     phases = [
         _Phase(phase.phase, begin - origin, end - origin, phase.peak_bytes or 0, phase.live_bytes or 0)
         for phase, (begin, end) in zip(own, times, strict=True)
     ]
-    samples = _samples(runs, one, own[0].rank, origin, phases[-1].end) if is_timed else []
-    return _Panel(one.marked_label, phases, samples, is_timed)
+    samples = _samples(runs, trial, own[0].rank, origin, phases[-1].end) if is_timed else []
+    return _Panel(trial.marked_label, phases, samples, is_timed)
 
 
 def _samples(runs: RunFigures, one: TrialFigures, rank: int, origin: float, length: float) -> Sequence[Sample]:
@@ -119,11 +119,11 @@ def _samples(runs: RunFigures, one: TrialFigures, rank: int, origin: float, leng
     if not path.exists():
         return []
     found = [
-        Sample(one.t_s - origin, one.used_bytes)
-        for one in read_samples(path)
-        if one.used_bytes is not None
-        and origin <= one.t_s <= origin + length
-        and bare_uuid(one.gpu_uuid) == bare_uuid(own.device_uuid)
+        Sample(sample.t_s - origin, sample.used_bytes)
+        for sample in read_samples(path)
+        if sample.used_bytes is not None
+        and origin <= sample.t_s <= origin + length
+        and bare_uuid(sample.gpu_uuid) == bare_uuid(own.device_uuid)
     ]
     return thinned(found, _MOST_SAMPLES)
 
@@ -157,8 +157,8 @@ def _drawn(panel: _Panel, unit: ByteAxis, panels: Sequence[_Panel]) -> Specifica
 def _peaks(panel: _Panel, unit: ByteAxis, x: alt.X, y: alt.Y) -> Mark:
     """A block a phase, as high as the most within it."""
     rows = [
-        {"begin": one.begin, "end": one.end, "size": unit.of(one.peak_bytes), "said": _said(panel, one)}
-        for one in panel.phases
+        {"begin": phase.begin, "end": phase.end, "size": unit.of(phase.peak_bytes), "said": _said(panel, phase)}
+        for phase in panel.phases
     ]
     fill = palette.category_colour("buffers")
     mark = alt.Chart(data(rows)).mark_rect(fill=fill, fillOpacity=0.35, stroke="var(--muted)", strokeWidth=0.7)
@@ -231,7 +231,7 @@ def _table(panels: Sequence[_Panel], unit: ByteAxis) -> Columns:
     rows = []
     for panel in panels:
         for phase in panel.phases:
-            used = [one.used_bytes for one in panel.samples if phase.begin <= one.at <= phase.end]
+            used = [sample.used_bytes for sample in panel.samples if phase.begin <= sample.at <= phase.end]
             rows.append(
                 {
                     "trial": panel.name,

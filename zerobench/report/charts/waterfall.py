@@ -46,10 +46,12 @@ class Step:
 
 def figure(runs: RunFigures) -> Figure | None:
     """The waterfall of the measured trial with the largest use of a device; None where NVML saw none."""
-    measured = [one for one in completed(runs.figures) if one.summary.is_measured]
+    measured = [trial for trial in completed(runs.figures) if trial.summary.is_measured]
     if not measured:
         return None
-    used = [(size, one) for one in measured for rank in one.ranks if (size := rank.nvml_used_peak_bytes) is not None]
+    used = [
+        (size, trial) for trial in measured for rank in trial.ranks if (size := rank.nvml_used_peak_bytes) is not None
+    ]
     title = "NVML memory breakdown"
     if not used:
         return None

@@ -103,12 +103,12 @@ def compare(base: store.Run, new: store.Run) -> Comparison:
 
 
 def _completed_share(repeats: Repeats) -> float:
-    return sum(one.completed for one in repeats) / len(repeats)
+    return sum(repeat.completed for repeat in repeats) / len(repeats)
 
 
 def ended(repeats: Repeats) -> str:
     """`completed`, or `3 completed, 1 out of device memory` where repeats differ."""
-    words = [one.status.replace("_", " ") for one in repeats]
+    words = [repeat.status.replace("_", " ") for repeat in repeats]
     kinds = dict.fromkeys(words)
     return words[0] if len(kinds) == 1 else ", ".join(f"{words.count(kind)} {kind}" for kind in kinds)
 
@@ -134,8 +134,8 @@ def _pairs(base: Side, new: Side) -> Iterator[tuple[Repeats, Repeats]]:
 
 def _by_path(repeats: Repeats) -> Mapping[str | None, Repeats]:
     """By the folder on NVMe: two devices in one run are two trials of one work; else the folder's name is no matter."""
-    paths = dict.fromkeys(one.spec.nvme_path for one in repeats)
-    return {path: [one for one in repeats if one.spec.nvme_path == path] for path in paths}
+    paths = dict.fromkeys(repeat.spec.nvme_path for repeat in repeats)
+    return {path: [repeat for repeat in repeats if repeat.spec.nvme_path == path] for path in paths}
 
 
 def _joined(base: Mapping[str | None, Repeats], new: Mapping[str | None, Repeats]) -> Iterator[tuple[Repeats, Repeats]]:

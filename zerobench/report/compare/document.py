@@ -22,7 +22,7 @@ def comparison_document(comparison: Comparison, verdicts: Sequence[Verdict]) -> 
         "only_base": comparison.only_base,
         "only_new": comparison.only_new,
         "environment": [
-            {"name": one.name, "base": one.base, "new": one.new} for one in comparison.facts if one.differs
+            {"name": fact.name, "base": fact.base, "new": fact.new} for fact in comparison.facts if fact.differs
         ],
     }
 
@@ -56,7 +56,7 @@ def _memory(change: MemoryChange) -> dict[str, Any]:
         "new_bytes": change.new.instant.total_bytes,
         "more_bytes": change.more_bytes,
         "fraction": change.fraction,
-        "categories": {str(one.category): one.more_bytes for one in change.differences},
+        "categories": {str(difference.category): difference.more_bytes for difference in change.differences},
     }
 
 

@@ -163,7 +163,7 @@ def memory_sentence(change: MemoryChange) -> str:
 
 def _judge_speed(verdict: Verdict, same: Same) -> None:
     speed = same.speed
-    if speed is None and not any(one.step_times_s for one in (*same.base, *same.new)):
+    if speed is None and not any(repeat.step_times_s for repeat in (*same.base, *same.new)):
         return  # a prediction, of which nobody expects a time
     if speed is None or not speed.can_be_judged:
         verdict.not_judged.append(f"{same.label}: {_unjudged(same)}")
@@ -180,7 +180,7 @@ def _unjudged(same: Same) -> str:
         return "no timed steps in one of the runs"
     if speed.void is not None:
         return f"its throughput is void: {speed.void}"
-    counts = (sum(bool(one.step_times_s) for one in repeats) for repeats in (same.base, same.new))
+    counts = (sum(bool(repeat.step_times_s) for repeat in repeats) for repeats in (same.base, same.new))
     repeats = " and ".join(map(str, counts))
     smallest = f", smallest possible p {speed.change.smallest_p:.2g}" if speed.over_processes else ""
     return (

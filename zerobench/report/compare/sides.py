@@ -148,36 +148,36 @@ def _offloads(spec: TrialSpec) -> bool:
 
 def _reserved(trial: Trial, step: StepKind) -> Instant | None:
     """The largest that the allocator of one rank had reserved; it knows no categories."""
-    found = [
+    instants = [
         Instant(rank.rank, step, row.phase, row.peak_reserved_bytes, {})
         for rank in trial.ranks
         for row in rank.device_memory
         if row.step is step
     ]
-    return max(found, key=lambda one: one.total_bytes, default=None)
+    return max(instants, key=lambda instant: instant.total_bytes, default=None)
 
 
 def _used(trial: Trial, step: StepKind) -> Instant | None:
     """The largest that NVML read on one rank's device; it knows no categories."""
-    found = [
+    instants = [
         Instant(rank.rank, step, row.phase, row.nvml_used_bytes - rank.context.before_bytes, {})
         for rank in trial.ranks
         for row in rank.device_memory
         if row.step is step and row.nvml_used_bytes is not None
         if rank.context is not None and rank.context.before_bytes is not None
     ]
-    return max(found, key=lambda one: one.total_bytes, default=None)
+    return max(instants, key=lambda instant: instant.total_bytes, default=None)
 
 
 def _resident(trial: Trial, step: StepKind) -> Instant | None:
     """The largest resident size of one CPU rank; the kernel knows no categories."""
-    found = [
+    instants = [
         Instant(rank.rank, step, row.phase, row.peak_rss_bytes or row.rss_bytes, {})
         for rank in trial.ranks
         for row in rank.process_memory
         if rank.device_type == "cpu" and row.step is step
     ]
-    return max(found, key=lambda one: one.total_bytes, default=None)
+    return max(instants, key=lambda instant: instant.total_bytes, default=None)
 
 
 def _of_the_trial(instant: Instant, evidence: Evidence) -> Instant:

@@ -58,18 +58,18 @@ class SpeedChange:
 
 def speed_change(base: Sequence[Repeat], new: Sequence[Repeat]) -> SpeedChange | None:
     """How the speed changed; None where one of the runs timed no step."""
-    sides = [[one for one in repeats if one.step_times_s] for repeats in (base, new)]
+    sides = [[repeat for repeat in repeats if repeat.step_times_s] for repeats in (base, new)]
     if not all(sides):
         return None
     over_processes = all(len(side) > 1 for side in sides)
     base_s, new_s = (_medians(side) if over_processes else _steps(side) for side in sides)
-    void = next((one.void for side in sides for one in side if one.void), None)
+    void = next((repeat.void for side in sides for repeat in side if repeat.void), None)
     return SpeedChange(base_s, new_s, change(base_s, new_s), over_processes, void)
 
 
 def _medians(repeats: Sequence[Repeat]) -> tuple[float, ...]:
     """The median step of each process."""
-    return tuple(_median(one) for one in repeats)
+    return tuple(_median(repeat) for repeat in repeats)
 
 
 def _steps(repeats: Sequence[Repeat]) -> tuple[float, ...]:

@@ -30,13 +30,15 @@ def pair_answer(pair: Pair) -> Passage:
     if not more:
         return _passage([f"{pair.names[0]} and {pair.names[1]} have equal device peaks."])
     at = 1 if more > 0 else 0
-    sizes = {one.category: abs(one.more_bytes) for one in pair.found if one.more_bytes * more > 0}
+    sizes = {
+        difference.category: abs(difference.more_bytes) for difference in pair.found if difference.more_bytes * more > 0
+    }
     causes = _largest(sizes, abs(more))
     mostly = ", ".join(f"{name} {signed_bytes(nbytes)}" for name, (_, nbytes) in causes.items())
     said = f"{pair.names[at]} needs {format_bytes(abs(more))} more device memory than {pair.names[1 - at]}"
-    told = says(gathered_again(pair), depth=1)
+    lines = says(gathered_again(pair), depth=1)
     return _passage(
-        [f"{said}{f': {mostly}' if mostly else ''}.", *_ways_out(pair.trials[at], pair.peaks[at], causes)], told
+        [f"{said}{f': {mostly}' if mostly else ''}.", *_ways_out(pair.trials[at], pair.peaks[at], causes)], lines
     )
 
 
@@ -53,10 +55,10 @@ def trial_answer(trial: Trial, label: str) -> Passage | None:
     return _passage([f"{said}{f': {mostly}' if mostly else ''}.", *_ways_out(trial, seen, causes)])
 
 
-def _passage(sentences: Sequence[str], told: Sequence[Line] = ()) -> Passage:
+def _passage(sentences: Sequence[str], lines: Sequence[Line] = ()) -> Passage:
     """The answer, what is told of it, and settings."""
     first, *rest = sentences
-    return Passage(TITLE, [Line(first), *told, *says(*rest, depth=1)], {"answer": first, "settings": rest})
+    return Passage(TITLE, [Line(first), *lines, *says(*rest, depth=1)], {"answer": first, "settings": rest})
 
 
 def _largest(sizes: Mapping[Category, int], whole: int) -> Causes:

@@ -93,7 +93,7 @@ class Explainer:
     def _trains_all(self) -> bool:
         """Whether every parameter is trained: frozen ones have neither gradients nor states."""
         built = [rank.parameters for rank in self.trial.ranks if rank.parameters is not None]
-        return all(one.trainable == one.total for one in built)
+        return all(tensor.trainable == tensor.total for tensor in built)
 
     @cached_property
     def outline(self) -> Setting | None:

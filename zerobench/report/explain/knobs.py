@@ -63,7 +63,7 @@ def knobs(trial: Trial, seen: Instant) -> Knobs | None:
         nbytes = formula_peak_bytes(spec, seen.rank)
         if nbytes is not None and formula_bytes - nbytes > least:
             effects.append(Knob(text, nbytes - formula_bytes))
-    return Knobs(formula_bytes, error, tuple(sorted(effects, key=lambda one: one.more_bytes)))
+    return Knobs(formula_bytes, error, tuple(sorted(effects, key=lambda knob: knob.more_bytes)))
 
 
 def formula_peak_bytes(spec: TrialSpec, rank: int = 0, step: StepKind = StepKind.STEADY) -> int | None:

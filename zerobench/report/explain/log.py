@@ -23,8 +23,8 @@ def explain_log(text: str, name: str) -> list[Passage]:
     refused, killed = messages_in(text), killed_in(text)
     if refused:
         first = refused[0]
-        found = [_refused(first, refused), _meaning(first), _asked(first)]
-        return [passage for passage in found if passage.lines]
+        passages = [_refused(first, refused), _meaning(first), _asked(first)]
+        return [passage for passage in passages if passage.lines]
     if killed is not None:
         return [_killed(killed)]
     if "CUDA error: out of memory" in text:
@@ -34,30 +34,30 @@ def explain_log(text: str, name: str) -> list[Passage]:
     )
 
 
-def _refused(one: TorchMessage, all_of_them: list[TorchMessage]) -> Passage:
-    told_apart = one.process_bytes is not None
+def _refused(message: TorchMessage, all_of_them: list[TorchMessage]) -> Passage:
+    told_apart = message.process_bytes is not None
     others = "held by other processes" if told_apart else "held by processes, perhaps including this one"
     sizes = {
-        "requested": one.asked_bytes,
-        "device capacity": one.total_bytes,
-        "limit of this process": one.allowed_bytes,
-        "free by the driver's count": one.free_bytes,
-        "allocated by torch": one.allocated_bytes,
-        "of which in CUDA graph pools": one.private_pools_bytes,
-        "reserved but unallocated": one.unallocated_bytes,
-        "outside torch: context, NCCL": one.outside_torch_bytes,
-        others: one.other_processes_bytes,
+        "requested": message.asked_bytes,
+        "device capacity": message.total_bytes,
+        "limit of this process": message.allowed_bytes,
+        "free by the driver's count": message.free_bytes,
+        "allocated by torch": message.allocated_bytes,
+        "of which in CUDA graph pools": message.private_pools_bytes,
+        "reserved but unallocated": message.unallocated_bytes,
+        "outside torch: context, NCCL": message.outside_torch_bytes,
+        others: message.other_processes_bytes,
     }
     ranks = sorted({each.rank for each in all_of_them if each.rank is not None})
     lines = says(
         *(f"{what}: {format_bytes(size)}" for what, size in sizes.items() if size is not None),
         f"failed on rank{'s' if len(ranks) > 1 else ''} {listed(list(map(str, ranks)))}" if ranks else None,
     )
-    where = "Out of host memory" if one.on_host else "Out of GPU memory"
-    return Passage(where, lines, {"refusal": {**_figures(one), "ranks": ranks}})
+    where = "Out of host memory" if message.on_host else "Out of GPU memory"
+    return Passage(where, lines, {"refusal": {**_figures(message), "ranks": ranks}})
 
 
-def _figures(one: TorchMessage) -> dict[str, Any]:
+def _figures(message: TorchMessage) -> dict[str, Any]:
     names = (
         "asked_bytes",
         "total_bytes",
@@ -67,39 +67,43 @@ def _figures(one: TorchMessage) -> dict[str, Any]:
         "outside_torch_bytes",
         "other_processes_bytes",
     )
-    return {**{name: getattr(one, name) for name in names}, "is_in_pieces": one.is_in_pieces, "on_host": one.on_host}
+    return {
+        **{name: getattr(message, name) for name in names},
+        "is_in_pieces": message.is_in_pieces,
+        "on_host": message.on_host,
+    }
 
 
-def _meaning(one: TorchMessage) -> Passage:
-    return Passage("Diagnosis", says(*_sentences(one)))
+def _meaning(message: TorchMessage) -> Passage:
+    return Passage("Diagnosis", says(*_sentences(message)))
 
 
-def _sentences(one: TorchMessage) -> Iterator[str]:
-    asked, free, unallocated = one.asked_bytes or 0, one.free_bytes or 0, one.unallocated_bytes or 0
-    if one.on_host:
+def _sentences(message: TorchMessage) -> Iterator[str]:
+    asked, free, unallocated = message.asked_bytes or 0, message.free_bytes or 0, message.unallocated_bytes or 0
+    if message.on_host:
         yield "the operating system gave torch no host memory: a limit (ulimit, a control group) or the "
         "machine's memory is reached."
-    elif one.is_in_pieces:
+    elif message.is_in_pieces:
         yield (
             f"Fragmentation: {format_bytes(free + unallocated)} were free in total, but not in one block. "
             f"Expandable segments avoid this at practically no cost: {_EXPANDABLE}."
         )
-    elif one.is_in_pieces is False:
+    elif message.is_in_pieces is False:
         missing = format_bytes(asked - free - unallocated)
         yield f"Full: {missing} missing for this request even without fragmentation."
-        if unallocated > _MUCH * (one.total_bytes or 0):
+        if unallocated > _MUCH * (message.total_bytes or 0):
             yield f"{format_bytes(unallocated)} was fragmented: {_EXPANDABLE} helps, but is not enough."
-    if one.process_bytes is not None and (one.other_processes_bytes or 0) > _MUCH * (one.total_bytes or 0):
-        yield f"Other processes hold {format_bytes(one.other_processes_bytes)} of this GPU: nvidia-smi names them."
-    if one.allowed_bytes is not None and one.total_bytes and one.allowed_bytes < one.total_bytes:
+    if message.process_bytes is not None and (message.other_processes_bytes or 0) > _MUCH * (message.total_bytes or 0):
+        yield f"Other processes hold {format_bytes(message.other_processes_bytes)} of this GPU: nvidia-smi names them."
+    if message.allowed_bytes is not None and message.total_bytes and message.allowed_bytes < message.total_bytes:
         yield "torch.cuda.set_per_process_memory_fraction limits the process below the device's capacity."
 
 
-def _asked(one: TorchMessage) -> Passage:
-    phase, asker = phase_of(one.frames), asker_of(one.frames)
-    if not one.frames:
+def _asked(message: TorchMessage) -> Passage:
+    phase, asker = phase_of(message.frames), asker_of(message.frames)
+    if not message.frames:
         return Passage("Who asked", says("No traceback before the message: the requesting code is unknown."))
-    last = one.frames[-1]
+    last = message.frames[-1]
     return Passage(
         "Who asked",
         says(
@@ -112,10 +116,10 @@ def _asked(one: TorchMessage) -> Passage:
     )
 
 
-def _killed(one: Killed) -> Passage:
+def _killed(death: Killed) -> Passage:
     proof = (
-        f"A process was killed because host memory ran out, according to {one.proof}."
-        if one.proof
+        f"A process was killed because host memory ran out, according to {death.proof}."
+        if death.proof
         else (
             "A process was killed by SIGKILL. Usually that is the kernel's out-of-memory killer; check "
             "with `dmesg -T | grep -i 'killed process'` or the scheduler's record."
@@ -123,17 +127,17 @@ def _killed(one: Killed) -> Passage:
     )
     lines = says(
         proof,
-        f"Line: {one.line}",
-        None if one.resident_bytes is None else f"Resident: {format_bytes(one.resident_bytes)}.",
-        None if one.last_reading is None else f"Last host memory reported by DeepSpeed: {one.last_reading}.",
+        f"Line: {death.line}",
+        None if death.resident_bytes is None else f"Resident: {format_bytes(death.resident_bytes)}.",
+        None if death.last_reading is None else f"Last host memory reported by DeepSpeed: {death.last_reading}.",
         (
             "Common causes: a full checkpoint loaded by each rank of a node; offloaded states (16 to 18 "
             "bytes per parameter, divided by the ranks); page-locked copies, rounded up to powers of two; "
             "data loader workers."
         ),
     )
-    figures = {"killed": {"proof": one.proof, "resident_bytes": one.resident_bytes}}
-    return Passage("Host memory ran out" if one.proof else "A process was killed", lines, figures)
+    figures = {"killed": {"proof": death.proof, "resident_bytes": death.resident_bytes}}
+    return Passage("Host memory ran out" if death.proof else "A process was killed", lines, figures)
 
 
 def _outside() -> Passage:

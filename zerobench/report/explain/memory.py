@@ -113,8 +113,8 @@ def _copies_of_parameters(trial: Trial, nbytes: int) -> Iterator[str]:
 
 
 def _largest_differences(a: Instant, b: Instant, most: int = 3) -> str:
-    found = difference(a, b)[:most]
-    return ", ".join(f"{words(one.category)} {signed_bytes(one.more_bytes)}" for one in found)
+    differences = difference(a, b)[:most]
+    return ", ".join(f"{words(one.category)} {signed_bytes(one.more_bytes)}" for one in differences)
 
 
 def signed_bytes(nbytes: int) -> str:
@@ -160,23 +160,23 @@ def categories_passage(explainer: Explainer, instant: Instant, place: Place = Pl
     title = "What lies there" if place is Place.DEVICE else f"What lies in {place.value} memory, on rank {instant.rank}"
     if not instant.categories:
         return Passage(title, says("Total only: the ledger could not resolve this point."))
-    found = explainer.instant(instant, place)
+    terms = explainer.instant(instant, place)
     least = _TELLING * instant.total_bytes
-    told = [one for one in found if one.seen_bytes >= least]
+    told = [term for term in terms if term.seen_bytes >= least]
     lines = [line for alike in _alike(told) for line in category_lines(alike, instant.total_bytes)]
     brief = heads(lines, _MOST_BRIEF)
-    lines += _together(found[len(told) :]) + says(_balance(found, instant.total_bytes))
+    lines += _together(terms[len(told) :]) + says(_balance(terms, instant.total_bytes))
     key = "categories" if place is Place.DEVICE else f"{place.value}_categories"
-    return Passage(title, lines, {key: [_data(one) for one in found]}, brief)
+    return Passage(title, lines, {key: [_data(term) for term in terms]}, brief)
 
 
-def _alike(found: Sequence[Explained]) -> list[list[Explained]]:
+def _alike(terms: Sequence[Explained]) -> list[list[Explained]]:
     """Master weights and moments together where each is as large as the others, all else alone; the largest first."""
-    moments = [one for one in found if one.category in MOMENTS]
-    if len({(one.seen_bytes, *(term.words for term in one.terms)) for one in moments}) != 1:
-        return [[one] for one in found]
-    groups = [moments, *([one] for one in found if one.category not in MOMENTS)]
-    return sorted(groups, key=lambda group: -sum(one.seen_bytes for one in group))
+    moments = [term for term in terms if term.category in MOMENTS]
+    if len({(moment.seen_bytes, *(term.words for term in moment.terms)) for moment in moments}) != 1:
+        return [[term] for term in terms]
+    groups = [moments, *([term] for term in terms if term.category not in MOMENTS)]
+    return sorted(groups, key=lambda group: -sum(term.seen_bytes for term in group))
 
 
 def category_lines(alike: Sequence[Explained], total_bytes: int) -> list[Line]:
@@ -196,27 +196,27 @@ def reason_lines(one: Explained) -> list[Line]:
     return [*lines, Line(_check(one), 1)]
 
 
-def _check(one: Explained) -> str:
-    left = one.not_explained_bytes
+def _check(term: Explained) -> str:
+    left = term.not_explained_bytes
     if left == 0:
-        return f"seen {one.seen_bytes:,} B: exact"
+        return f"seen {term.seen_bytes:,} B: exact"
     if left < 0:
-        return f"seen {one.seen_bytes:,} B: {-left:,} B less"
-    return f"seen {one.seen_bytes:,} B; not explained: {left:,} B"
+        return f"seen {term.seen_bytes:,} B: {-left:,} B less"
+    return f"seen {term.seen_bytes:,} B; not explained: {left:,} B"
 
 
 def _together(small: Sequence[Explained]) -> list[Line]:
     if not small:
         return []
-    nbytes = sum(one.seen_bytes for one in small)
-    names = ", ".join(words(one.category) for one in small)
+    nbytes = sum(term.seen_bytes for term in small)
+    names = ", ".join(words(term.category) for term in small)
     return says(f"{len(small)} smaller: {format_bytes(nbytes)} together ({names})")
 
 
-def _balance(found: Sequence[Explained], total_bytes: int) -> str:
+def _balance(terms: Sequence[Explained], total_bytes: int) -> str:
     """How much of the peak the closed forms give, and what they do not."""
-    missed = sum(max(one.not_explained_bytes, 0) for one in found)
-    over = sum(max(-one.not_explained_bytes, 0) for one in found)
+    missed = sum(max(term.not_explained_bytes, 0) for term in terms)
+    over = sum(max(-term.not_explained_bytes, 0) for term in terms)
     said = f"Not explained by closed forms: {format_bytes(missed)}, {100 * missed / max(total_bytes, 1):.2f} % of it"
     return f"{said}; closed forms say {format_bytes(over)} too much." if over else f"{said}."
 
@@ -255,10 +255,10 @@ def _knob_lines(found: Knobs) -> list[Line]:
         return says(f"Not available: {off}; used only below {100 * FAR:g} %.")
     if not found.effects:
         return says(f"No single setting does, beyond the error of the closed forms ({off}).")
-    lines = [Line(f"{one.text}: {signed_bytes(one.more_bytes)}") for one in found.effects[:_MOST_KNOBS]]
+    lines = [Line(f"{knob.text}: {signed_bytes(knob.more_bytes)}") for knob in found.effects[:_MOST_KNOBS]]
     return [*lines, Line(f"By difference of closed forms, one setting changed, all else equal; {off}.")]
 
 
 def _knob_data(found: Knobs) -> dict[str, Any]:
-    effects = [{"setting": one.text, "more_bytes": one.more_bytes} for one in found.effects]
+    effects = [{"setting": knob.text, "more_bytes": knob.more_bytes} for knob in found.effects]
     return {"formula_bytes": found.formula_bytes, "error": found.error, "effects": effects}

@@ -56,7 +56,7 @@ def _told_apart(a: str, b: str) -> tuple[str, str]:
 
 def pair_of(a: Named, b: Named) -> Pair | None:
     """The pair; None where one of them has no steady peak."""
-    peaks = [largest_peak(one.trial, StepKind.STEADY, Place.DEVICE) for one in (a, b)]
+    peaks = [largest_peak(trial.trial, StepKind.STEADY, Place.DEVICE) for trial in (a, b)]
     return None if peaks[0] is None or peaks[1] is None else Pair(a, b, (peaks[0], peaks[1]))
 
 
@@ -109,15 +109,15 @@ def _start_up(pair: Pair) -> str | None:
 
 
 def _instants(pair: Pair) -> str:
-    when = [phase_words(one.step.value, one.phase.value) for one in pair.peaks]
+    when = [phase_words(instant.step.value, instant.phase.value) for instant in pair.peaks]
     if when[0] == when[1]:
         return f"Both peaks are in {when[0]}."
     return f"{pair.names[0]} peaks in {when[0]}, {pair.names[1]} in {when[1]}: tensors of a single phase differ."
 
 
 def _rest(pair: Pair) -> str | None:
-    told = pair.told
-    small = [one for one in pair.found if one not in told]
+    differences = pair.told
+    small = [one for one in pair.found if one not in differences]
     nbytes = sum(one.more_bytes for one in small)
     names = ", ".join(words(one.category) for one in small)
     return f"{signed_bytes(nbytes)} in smaller ones ({names})" if small else None
@@ -131,8 +131,8 @@ def _sum(pair: Pair) -> str | None:
 
 def _alike(pair: Pair) -> list[Category]:
     """Master weights and moments, where they differ by the same bytes."""
-    found = [one for one in pair.found if one.category in MOMENTS]
-    return list(MOMENTS) if len({(one.a_bytes, one.b_bytes) for one in found}) == 1 else []
+    differences = [one for one in pair.found if one.category in MOMENTS]
+    return list(MOMENTS) if len({(one.a_bytes, one.b_bytes) for one in differences}) == 1 else []
 
 
 def _difference_lines(pair: Pair, one: CategoryDifference, alike: int) -> list[Line]:

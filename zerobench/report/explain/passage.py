@@ -39,7 +39,7 @@ def says(*sentences: str | None, depth: int = 0) -> list[Line]:
 
 def in_brief(passages: Sequence[Passage], most_rows: int, width: int = 80) -> list[Passage]:
     """The same in short, less the last lines of it where that is more than `most_rows` on the screen."""
-    short = [one if one.brief is None else replace(one, lines=one.brief) for one in passages]
+    short = [passage if passage.brief is None else replace(passage, lines=passage.brief) for passage in passages]
     while as_text(short, width).count("\n") >= most_rows:
         last = next((at for at in reversed(range(len(short))) if short[at].brief), None)
         if last is None:

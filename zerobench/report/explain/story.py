@@ -46,16 +46,16 @@ def story_passage(pair: Pair) -> Passage:
 def _balance(pair: Pair) -> str | None:
     groups = {"model states": 0, "communication buffers and gathered parameters": 0, "activations and temporaries": 0}
     names = list(groups)
-    for one in pair.found:
-        kind = names[0] if one.category in _STATES else names[1] if one.category in _BUFFERS else names[2]
-        groups[kind] += one.more_bytes
+    for difference in pair.found:
+        kind = names[0] if difference.category in _STATES else names[1] if difference.category in _BUFFERS else names[2]
+        groups[kind] += difference.more_bytes
     told = [f"{name} {signed_bytes(nbytes)}" for name, nbytes in groups.items() if nbytes]
     return f"{pair.names[1]} against {pair.names[0]}: {', '.join(told)}." if told else None
 
 
 def gathered_again(pair: Pair) -> str | None:
     """Where parameters are divided and gathered again, so that dividing them saves little or nothing at the peak."""
-    found = {one.category: one for one in pair.found}
+    found = {difference.category: difference for difference in pair.found}
     parameters, gathered = found.get(Category.PARAMETERS), found.get(Category.GATHERED_PARAMETERS)
     divides = [trial.spec.zero_stage == _PARTITIONED for trial in pair.trials]
     if parameters is None or gathered is None or divides[0] == divides[1]:
@@ -79,14 +79,16 @@ def _other_instants(pair: Pair) -> Iterator[str]:
     """Categories that both trials fill as far in this phase, one of them not when its total is largest."""
     if pair.peaks[0].phase is not pair.peaks[1].phase:
         return
-    for one in pair.told:
-        tops = [_own_peak(trial, peak, one.category) for trial, peak in zip(pair.trials, pair.peaks, strict=True)]
+    for difference in pair.told:
+        tops = [
+            _own_peak(trial, peak, difference.category) for trial, peak in zip(pair.trials, pair.peaks, strict=True)
+        ]
         larger = max(tops)
-        if min(tops) < (1 - _ALIKE) * larger or min(one.a_bytes, one.b_bytes) >= (1 - _ALIKE) * larger:
+        if min(tops) < (1 - _ALIKE) * larger or min(difference.a_bytes, difference.b_bytes) >= (1 - _ALIKE) * larger:
             continue
-        name = pair.names[0] if one.a_bytes < one.b_bytes else pair.names[1]
+        name = pair.names[0] if difference.a_bytes < difference.b_bytes else pair.names[1]
         yield (
-            f"{words(one.category).capitalize()} reach {format_bytes(larger)} in "
+            f"{words(difference.category).capitalize()} reach {format_bytes(larger)} in "
             f"{pair.peaks[0].phase.value} of both; at the peak of {name} they are smaller."
         )
 
@@ -101,13 +103,13 @@ def _own_peak(trial: Trial, peak: Instant, category: Category) -> int:
 
 
 def _rank(trial: Trial, peak: Instant) -> RankRecord | None:
-    return next((one for one in trial.ranks if one.rank == peak.rank), None)
+    return next((record for record in trial.ranks if record.rank == peak.rank), None)
 
 
 def _buckets_matter(pair: Pair) -> bool:
     """Whether reduce buffers are a telling part of a peak, or of the difference."""
     held = [peak.categories.get(Category.REDUCE_BUFFERS, 0) >= _TELLING * peak.total_bytes for peak in pair.peaks]
-    return any(held) or any(one.category is Category.REDUCE_BUFFERS for one in pair.told)
+    return any(held) or any(difference.category is Category.REDUCE_BUFFERS for difference in pair.told)
 
 
 @dataclass(frozen=True)

@@ -59,10 +59,10 @@ def explaining(seen_bytes: int, named: Iterable[Account], *, part: bool, between
     that the likeliest stands first.
     """
     known = list(dict.fromkeys(one for one in named if one))
-    found = _nearest(seen_bytes, known, part=part)
-    if (found and _sum(found) == seen_bytes) or not between:
-        return found
-    return _nearest(seen_bytes, list(dict.fromkeys([*known, *_between(known)])), part=part) or found
+    terms = _nearest(seen_bytes, known, part=part)
+    if (terms and _sum(terms) == seen_bytes) or not between:
+        return terms
+    return _nearest(seen_bytes, list(dict.fromkeys([*known, *_between(known)])), part=part) or terms
 
 
 def _nearest(seen_bytes: int, known: Sequence[Account], *, part: bool) -> Account:
@@ -76,9 +76,9 @@ def _between(known: Sequence[Account]) -> Iterator[Account]:
     """Others in the places of terms, and some of the terms of an account."""
     whole = list(known)
     for account in known:
-        for others in zip(*(one.others() for one in account if one.others is not None), strict=False):
+        for others in zip(*(term.others() for term in account if term.others is not None), strict=False):
             instead = iter(others)
-            whole.append(tuple(one if one.others is None else next(instead) for one in account))
+            whole.append(tuple(term if term.others is None else next(instead) for term in account))
     yield from whole
     for account in whole:
         for count in range(len(account) - 1, 0, -1):
@@ -91,10 +91,10 @@ def _sum(account: Account) -> int:
 
 def account_of(instant: Bytes, category: Category) -> Account:
     """The terms of one category, with what is to be said of them; empty where a part of it has no words."""
-    terms = [one for one in instant.terms if one.category is category] if isinstance(instant, Held) else []
-    return tuple(terms) if all(one.words for one in terms) else ()
+    terms = [term for term in instant.terms if term.category is category] if isinstance(instant, Held) else []
+    return tuple(terms) if all(term.words for term in terms) else ()
 
 
 def renamed(account: Account, old: str, new: str) -> Account:
     """The same with other words."""
-    return tuple(one._replace(words=one.words.replace(old, new)) for one in account)
+    return tuple(term._replace(words=term.words.replace(old, new)) for term in account)

@@ -71,14 +71,14 @@ def _shares(speed: Speed) -> str:
 
 
 def _traffic(trial: Trial) -> Iterator[str]:
-    found = traffic_of(trial)
-    if found:
-        in_groups = len({one.group_size for one in found}) > 1
+    traffic_rows = traffic_of(trial)
+    if traffic_rows:
+        in_groups = len({traffic.group_size for traffic in traffic_rows}) > 1
         kinds = ", ".join(
-            f"{one.kind} {format_bytes(one.message_bytes)} in {_calls(one.calls)}{_among(one) if in_groups else ''}"
-            for one in found[:4]
+            f"{row.kind} {format_bytes(row.message_bytes)} in {_calls(row.calls)}{_among(row) if in_groups else ''}"
+            for row in traffic_rows[:4]
         )
-        psi = volume_psi(found)
+        psi = volume_psi(traffic_rows)
         volume = f", {psi:.2f} times the parameters by the ZeRO paper's count" if psi else ""
         yield f"Collectives of a steady step: {kinds}{volume}."
         case = case_of(trial)
@@ -90,9 +90,9 @@ def _traffic(trial: Trial) -> Iterator[str]:
         yield f"NVMe: {format_bytes(read)}/s read and {format_bytes(written)}/s written over the whole step."
 
 
-def _among(one: KindTraffic) -> str:
-    nodes = {None: "", 1: " of one node"}.get(one.num_nodes, f" on {one.num_nodes} nodes")
-    return f" among {one.group_size} ranks{nodes}"
+def _among(traffic: KindTraffic) -> str:
+    nodes = {None: "", 1: " of one node"}.get(traffic.num_nodes, f" on {traffic.num_nodes} nodes")
+    return f" among {traffic.group_size} ranks{nodes}"
 
 
 def _calls(count: int) -> str:
@@ -102,8 +102,8 @@ def _calls(count: int) -> str:
 def traffic_of(trial: Trial) -> list[KindTraffic]:
     """Collectives of a steady step on the first rank that counted any, without those of a few bytes."""
     ranks = (traffic_by_kind(rank, trial.spec.precision, StepKind.STEADY) for rank in trial.ranks)
-    found = next((traffic for traffic in ranks if traffic), [])
-    return [one for one in found if one.message_bytes >= found[0].message_bytes // 1000]
+    traffic_rows = next((traffic for traffic in ranks if traffic), [])
+    return [traffic for traffic in traffic_rows if traffic.message_bytes >= traffic_rows[0].message_bytes // 1000]
 
 
 def bound_of(trial: Trial) -> StepBound | None:

@@ -84,8 +84,10 @@ class TorchMessage:
 def messages_in(text: str) -> list[TorchMessage]:
     """All refusals that torch told in a log, in order, each once."""
     lines = text.splitlines()
-    found = [_read(lines, at) for at, line in enumerate(lines) if _REFUSED.search(line) or _HOST_REFUSED.search(line)]
-    return list({(one.rank, one.text): one for one in reversed(found)}.values())[::-1]
+    messages = [
+        _read(lines, at) for at, line in enumerate(lines) if _REFUSED.search(line) or _HOST_REFUSED.search(line)
+    ]
+    return list({(message.rank, message.text): message for message in reversed(messages)}.values())[::-1]
 
 
 def _read(lines: Sequence[str], at: int) -> TorchMessage:

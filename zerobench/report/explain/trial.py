@@ -51,7 +51,7 @@ def explain(run: store.Run, name: str, other: tuple[store.Run, str] | None = Non
 
 def _software(a: store.Run, b: store.Run) -> list[Passage]:
     """The versions in which the runs of two trials differ, which were not asked and may be all that differs."""
-    found = [at(one.environment, "versions") for one in (a, b)]
+    found = [at(run.environment, "versions") for run in (a, b)]
     ours, theirs = (dict(one) if isinstance(one, Mapping) else {} for one in found)
     names = [name for name in dict.fromkeys([*ours, *theirs]) if ours.get(name) != theirs.get(name)]
     told = [f"{name}: {ours.get(name, 'none')} -> {theirs.get(name, 'none')}" for name in names]
@@ -75,10 +75,10 @@ def explain_trial(one: Named, known: Sequence[Named] = ()) -> list[Passage]:
     return [passage for passage in passages if passage is not None]
 
 
-def _heading(one: Named) -> Passage:
-    spec, record = one.trial.spec, one.trial.record
+def _heading(trial: Named) -> Passage:
+    spec, record = trial.trial.spec, trial.trial.record
     figures: dict[str, dict[str, object]] = {
-        "trial": {"trial_id": one.trial.trial_id, "label": one.label, "status": record.status.value}
+        "trial": {"trial_id": trial.trial.trial_id, "label": trial.label, "status": record.status.value}
     }
     ranks = f"{spec.world_size} rank{'' if spec.world_size == 1 else 's'}"
     batch = f"{spec.micro_batch_size} x {spec.sequence_length:,} tokens"
@@ -92,9 +92,9 @@ def _heading(one: Named) -> Passage:
     if where:
         lines.append(Line(where))
         figures["trial"] |= {"nodes": list(record.nodes), "job": record.job}
-    if not completed(one.trial):
-        return Passage(f"{one.label} ({one.trial.trial_id})", lines, figures, brief)
-    return Passage(f"{one.label} ({one.trial.trial_id})", [*lines, *says(*record.notes)], figures, brief)
+    if not completed(trial.trial):
+        return Passage(f"{trial.label} ({trial.trial.trial_id})", lines, figures, brief)
+    return Passage(f"{trial.label} ({trial.trial.trial_id})", [*lines, *says(*record.notes)], figures, brief)
 
 
 def _where(record: TrialRecord) -> str:
@@ -105,19 +105,19 @@ def _where(record: TrialRecord) -> str:
     return f"ran {', '.join(said)}" if said else ""
 
 
-def _host(one: Named) -> Passage | None:
+def _host(trial: Named) -> Passage | None:
     """Host memory where something is offloaded: else it holds the interpreter and a batch."""
-    spec = one.trial.spec
+    spec = trial.trial.spec
     if {spec.offload_optimizer, spec.offload_param} == {Offload.NONE}:
         return None
-    instant = largest_peak(one.trial, StepKind.STEADY, Place.HOST)
+    instant = largest_peak(trial.trial, StepKind.STEADY, Place.HOST)
     if instant is None:
         return None
-    if any(rank.device_type == "cpu" for rank in one.trial.ranks):  # what is left of the process is the device's too
+    if any(rank.device_type == "cpu" for rank in trial.trial.ranks):  # what is left of the process is the device's too
         held = dict(instant.categories)
         rest = held.pop(Category.REST_OF_PROCESS, 0)
         instant = replace(instant, total_bytes=instant.total_bytes - rest, categories=held)
-    return categories_passage(Explainer(one.trial, instant.rank), instant, Place.HOST)
+    return categories_passage(Explainer(trial.trial, instant.rank), instant, Place.HOST)
 
 
 def explain_pair(a: Named, b: Named, software: Sequence[Passage] = ()) -> list[Passage]:
@@ -126,15 +126,15 @@ def explain_pair(a: Named, b: Named, software: Sequence[Passage] = ()) -> list[P
     if pair is None:
         return [specs_passage(a, b), *software, *_endings(a, b)]
     time = speed_difference(a.trial, b.trial, pair.names, (a.label, b.label))
-    found = [memory_passage(pair), story_passage(pair), time]
-    return [pair_answer(pair), specs_passage(a, b), *software, *found]
+    passages = [memory_passage(pair), story_passage(pair), time]
+    return [pair_answer(pair), specs_passage(a, b), *software, *passages]
 
 
 def _endings(a: Named, b: Named) -> list[Passage]:
     """Where one of the two has no steady peak: what is known of each."""
     told = []
-    for one in (a, b):
-        found = ending_passage(one.trial, ()) or peak_passage(one.trial)
+    for trial in (a, b):
+        found = ending_passage(trial.trial, ()) or peak_passage(trial.trial)
         lines = found.lines if found else says("No memory recorded.")
-        told.append(Passage(one.label, lines))
+        told.append(Passage(trial.label, lines))
     return told

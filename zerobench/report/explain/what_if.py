@@ -59,9 +59,10 @@ def what_if_passage(trial: Trial, asked: str) -> Passage:
     )
 
 
-def _said(found: Expected) -> str:
-    told = ", ".join(f"{format_seconds(seconds)} {name}" for name, seconds in found.parts.items())
-    return f"{format_seconds(found.step_s)} ({format_seconds(found.low_s)} to {format_seconds(found.high_s)}): {told}"
+def _said(expected: Expected) -> str:
+    told = ", ".join(f"{format_seconds(seconds)} {name}" for name, seconds in expected.parts.items())
+    low, high = map(format_seconds, (expected.low_s, expected.high_s))
+    return f"{format_seconds(expected.step_s)} ({low} to {high}): {told}"
 
 
 def _changed(place: tuple[Gpu, Links], asked: str) -> tuple[Gpu, Links]:

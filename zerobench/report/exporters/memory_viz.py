@@ -39,7 +39,7 @@ def write_memory_viz(timelines: Iterable[Timeline], folder: Path) -> int:
     """
     count = 0
     try:
-        for trial_id, ranks in groupby(timelines, lambda one: one.trial_id):
+        for trial_id, ranks in groupby(timelines, lambda timeline: timeline.trial_id):
             folder.mkdir(parents=True, exist_ok=True)
             path = folder / f"{slug(trial_id)}.pickle"
             with replacing(path) as temporary:
@@ -132,11 +132,11 @@ def _entry(state: str, block: _Block) -> dict[str, Any]:
     return {"state": state, "size": block.size, "requested_size": block.size, "frames": block.frames}
 
 
-def _stacks(one: Timeline) -> list[_Stack]:
+def _stacks(timeline: Timeline) -> list[_Stack]:
     """The blocks of each category over all phases."""
     stacks: dict[Category, _Stack] = {}
     at = 0
-    for course in one.phases:
+    for course in timeline.phases:
         for instant in range(len(course.events)):
             held, at = sizes(course, instant), at + 1
             for category in dict.fromkeys([*stacks, *held]):

@@ -30,12 +30,12 @@ def write_perfetto(timelines: Iterable[Timeline], path: Path) -> int:
     return len(known)
 
 
-def _events(one: Timeline, process: int) -> Iterator[Event]:
-    yield process_name(process, f"{one.label} rank {one.rank}, {one.evidence}")
+def _events(timeline: Timeline, process: int) -> Iterator[Event]:
+    yield process_name(process, f"{timeline.label} rank {timeline.rank}, {timeline.evidence}")
     yield thread_name(process, process, "phases; 1 us is an allocation or a free")
-    starts = accumulate((course.num_events for course in one.phases), initial=0)
-    seen = list(dict.fromkeys(category for course in one.phases for category in course.sizes_bytes))
-    for start, course in zip(starts, one.phases, strict=False):
+    starts = accumulate((course.num_events for course in timeline.phases), initial=0)
+    seen = list(dict.fromkeys(category for course in timeline.phases for category in course.sizes_bytes))
+    for start, course in zip(starts, timeline.phases, strict=False):
         yield piece(process, process, title(course), start, course.num_events, args=_said(course))
         for instant, event in enumerate(course.events):
             held = sizes(course, instant)

@@ -46,7 +46,7 @@ def step_events(timeline: Timeline, label: str, process: int) -> Iterator[Event]
     lanes = timeline.lanes()
     threads = {lane: thread for thread, lane in enumerate(lanes)}
     yield from (thread_name(process, thread, lane) for lane, thread in threads.items())
-    named = [(one.lane, one.name, one.phase, one.start_s, one.end_s) for one in timeline.spans]
+    named = [(span.lane, span.name, span.phase, span.start_s, span.end_s) for span in timeline.spans]
     named += [("exposed", "exposed communication", "", start, end) for start, end in lanes.get("exposed", [])]
     for lane, name, phase, start, end in named:
         times = start * _MICROSECONDS, (end - start) * _MICROSECONDS

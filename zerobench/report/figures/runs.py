@@ -35,8 +35,8 @@ class Errors:
 
     def peaks(self, *places: Place) -> list[Cell]:
         """The peaks of whole places, by phase."""
-        totals = (one for one in self.cells if one.category is Category.TOTAL and one.quantity == "peak")
-        return [one for one in totals if one.place in places]
+        totals = (cell for cell in self.cells if cell.category is Category.TOTAL and cell.quantity == "peak")
+        return [cell for cell in totals if cell.place in places]
 
 
 @dataclass(frozen=True, kw_only=True)
@@ -63,11 +63,11 @@ def run_figures(runs: Sequence[store.Run]) -> RunFigures:
 
     """
     found = [_OfRun(run) for run in runs]
-    unnamed = [one for of_run in found for one in of_run.trials]
-    names = _labels([one.spec for one in unnamed], [one.run_id for one in unnamed])
+    unnamed = [trial for of_run in found for trial in of_run.trials]
+    names = _labels([trial.spec for trial in unnamed], [trial.run_id for trial in unnamed])
     beside = [known for of_run in found for known in zip(of_run.parities, of_run.distances, strict=True)]
     trials = [one.beside(label, *known) for one, label, known in zip(unnamed, names, beside, strict=True)]
-    by_key = {(one.run_id, one.trial_id): one for one in trials}
+    by_key = {(trial.run_id, trial.trial_id): trial for trial in trials}
     return RunFigures(
         runs=runs,
         figures=trials,
@@ -103,7 +103,7 @@ class _OfRun:
         self._run = run
         self._can_be_compared = can_be_compared(losses)
         with refusing_impossible_values(run.folder.path):
-            self.parities: list[Parity | None] = [self._judge.judge(one) for one in losses]
+            self.parities: list[Parity | None] = [self._judge.judge(loss) for loss in losses]
             self.distances = [
                 None if recovery is None else distance(recovery, uninterrupted_losses(one, losses))
                 for one, recovery in zip(losses, recoveries, strict=True)

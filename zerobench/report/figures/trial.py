@@ -215,8 +215,8 @@ def _steady(trial: Trial) -> Iterator[tuple[Place, Instant]]:
 
 def _largest_of(steady: Peaks, place: Place) -> Instant | None:
     """The largest over the roles, the lowest rank of equals."""
-    found = [instant for where, instant in steady if where is place]
-    return max(found, key=lambda instant: (instant.total_bytes, -instant.rank), default=None)
+    instants = [instant for where, instant in steady if where is place]
+    return max(instants, key=lambda instant: (instant.total_bytes, -instant.rank), default=None)
 
 
 def _peaks(trial: Trial, steady: Peaks) -> Iterator[tuple[Place, Instant]]:

@@ -26,12 +26,12 @@ _OF_TRIAL = ("peaks", "ranks", "notes")
 _ROWS_AT_ONCE = 1000
 
 
-def json_document(found: RunFigures) -> str:
+def json_document(runs: RunFigures) -> str:
     """The document, as text that ends in a newline."""
-    return "".join(json_pieces(found))
+    return "".join(json_pieces(runs))
 
 
-def json_pieces(found: RunFigures) -> Iterator[str]:
+def json_pieces(runs: RunFigures) -> Iterator[str]:
     """The document a piece at a time: as plain values a run of ten thousand trials is ten times its frames."""
     about = {
         "schema_version": SCHEMA_VERSION,
@@ -45,12 +45,12 @@ def json_pieces(found: RunFigures) -> Iterator[str]:
                 "submitted_from": run.submitted_from,
                 "not_ended": run.pending(),
             }
-            for run in found.runs
+            for run in runs.runs
         ],
     }
     yield json.dumps(plain_value(about), indent=1, allow_nan=False).removesuffix("\n}")
-    yield from _member("trials", _trials(found.figures))
-    yield from _member("errors", json_errors(found, depth=2))
+    yield from _member("trials", _trials(runs.figures))
+    yield from _member("errors", json_errors(runs, depth=2))
     yield "\n}\n"
 
 
@@ -65,9 +65,9 @@ def _member(name: str, values: Iterable[str]) -> Iterator[str]:
     yield "]" if separator == "\n  " else "\n ]"
 
 
-def json_errors(found: RunFigures, depth: int) -> Iterator[str]:
+def json_errors(runs: RunFigures, depth: int) -> Iterator[str]:
     """Each prediction's rows beside what measured the same work (schema.ERRORS)."""
-    rows = chain.from_iterable(map(error_rows, found.predicted))
+    rows = chain.from_iterable(map(error_rows, runs.predicted))
     return chain.from_iterable(json_rows(schema.ERRORS, some, depth) for some in _some_at_a_time(rows))
 
 
@@ -87,7 +87,7 @@ def _trials(figures: Sequence[TrialFigures]) -> Iterator[str]:
 def _lists(name: str, figures: Sequence[TrialFigures]) -> Iterator[str]:
     """For each trial its member `name`, a list of its rows in that table without their key."""
     columns, rows_of = PARTS[name]
-    rows = [list(rows_of(one)) for one in figures]
+    rows = [list(rows_of(trial)) for trial in figures]
     kinds = {column: kind for column, kind in columns.items() if column not in _KEY}
     texts = json_rows(kinds, chain.from_iterable(rows), depth=4)
     for mine in rows:

@@ -127,14 +127,14 @@ _SPEED = (
 )
 
 
-def trial_keys(one: TrialFigures) -> Row:
+def trial_keys(trial: TrialFigures) -> Row:
     """The key columns of `one` (schema.KEYS)."""
-    return keys_of(one.spec, one.run_id, one.summary.config_hash, one.summary.num_params)
+    return keys_of(trial.spec, trial.run_id, trial.summary.config_hash, trial.summary.num_params)
 
 
-def summary_row(one: TrialFigures) -> Row:
+def summary_row(trial: TrialFigures) -> Row:
     """The row of `one` in schema.SUMMARY."""
-    return {**trial_keys(one), **summary_values(one.summary, one.parity), "label": one.label}
+    return {**trial_keys(trial), **summary_values(trial.summary, trial.parity), "label": trial.label}
 
 
 def error_rows(errors: Errors) -> Iterator[Row]:
@@ -143,8 +143,8 @@ def error_rows(errors: Errors) -> Iterator[Row]:
     return ({**keys, **dict(zip(columns, cells, strict=True))} for cells in zip(*columns.values(), strict=True))
 
 
-def _peak_rows(one: TrialFigures) -> Iterator[Row]:
-    for place, instant in one.peaks:
+def _peak_rows(trial: TrialFigures) -> Iterator[Row]:
+    for place, instant in trial.peaks:
         where = {"rank": instant.rank, "place": place.value, "phase": instant.phase.value}
         yield from ({**where, "category": c.value, "bytes": size} for c, size in instant.categories.items())
 
@@ -152,7 +152,7 @@ def _peak_rows(one: TrialFigures) -> Iterator[Row]:
 def _rows_of(columns: Mapping[str, str], figures: Callable[[TrialFigures], Sequence[Any]]) -> _Rows:
     """Rows whose columns are attributes of what `figures` has."""
     names = [name for name in columns if name not in {"run_id", "trial_id"}]
-    return lambda one: ({name: getattr(found, name) for name in names} for found in figures(one))
+    return lambda trial: ({name: getattr(found, name) for name in names} for found in figures(trial))
 
 
 _Rows = Callable[[TrialFigures], Iterable[Row]]

@@ -63,7 +63,9 @@ class RunFrames(RunFigures):
 
     def _of_each(self, name: str) -> pd.DataFrame:
         columns, rows = PARTS[name]
-        keyed = ({"run_id": one.run_id, "trial_id": one.trial_id, **row} for one in self.figures for row in rows(one))
+        keyed = (
+            {"run_id": trial.run_id, "trial_id": trial.trial_id, **row} for trial in self.figures for row in rows(trial)
+        )
         return _frame(columns, keyed)
 
 
@@ -72,9 +74,9 @@ def run_frames(runs: Sequence[store.Run]) -> RunFrames:
     return frames_of(run_figures(runs))
 
 
-def frames_of(found: RunFigures) -> RunFrames:
+def frames_of(runs: RunFigures) -> RunFrames:
     """`found` with frames."""
-    return RunFrames(runs=found.runs, figures=found.figures, comparison=found.comparison, predicted=found.predicted)
+    return RunFrames(runs=runs.runs, figures=runs.figures, comparison=runs.comparison, predicted=runs.predicted)
 
 
 def _frame(columns: Mapping[str, str], rows: Iterable[Row]) -> pd.DataFrame:

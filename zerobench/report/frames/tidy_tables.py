@@ -172,7 +172,7 @@ def with_keys(found: Iterable[Sequence[Any]], types: Any) -> Any:
     keys, columns = zip(*found, strict=True)
     indices = pa.array([index for index, one in enumerate(columns) for _ in one["rank"]], pa.int64())
     repeated = pa.Table.from_pylist(keys, schema=pa.schema([types.field(name) for name in schema.KEYS])).take(indices)
-    joined = ((name, [value for one in columns for value in one[name]]) for name in columns[0])
+    joined = ((name, [value for column in columns for value in column[name]]) for name in columns[0])
     own = {name: pa.array(values, types.field(name).type) for name, values in joined}
     return pa.table([*repeated.columns, *map(own.__getitem__, types.names[len(schema.KEYS) :])], schema=types)
 

@@ -89,29 +89,31 @@ def candidates(runs: RunFigures) -> list[Candidate]:
     """
     found = [_candidate(repeats) for repeats in _repeats(runs.figures)]
     ran_out = {
-        one.summary.config_hash
-        for one in runs.figures
-        if one.summary.status is Status.OUT_OF_DEVICE_MEMORY and one.summary.is_measured
+        trial.summary.config_hash
+        for trial in runs.figures
+        if trial.summary.status is Status.OUT_OF_DEVICE_MEMORY and trial.summary.is_measured
     }
-    measured = {one.config_hash for one in found if one.evidence == _MEASURED} | ran_out
-    return [one for one in found if one.evidence == _MEASURED or one.config_hash not in measured]
+    measured = {candidate.config_hash for candidate in found if candidate.evidence == _MEASURED} | ran_out
+    return [
+        candidate for candidate in found if candidate.evidence == _MEASURED or candidate.config_hash not in measured
+    ]
 
 
 def _repeats(trials: Iterable[TrialFigures]) -> Iterable[Sequence[TrialFigures]]:
     """The believed trials of each piece of work, on each device."""
     groups: dict[object, list[TrialFigures]] = {}
-    for one in trials:
-        if one.summary.is_completed and one.is_believed:
-            summary = one.summary
-            key = (one.run_id, summary.config_hash, one.spec.evidence, summary.gpu, summary.device_name)
-            groups.setdefault(key, []).append(one)
+    for trial in trials:
+        if trial.summary.is_completed and trial.is_believed:
+            summary = trial.summary
+            key = (trial.run_id, summary.config_hash, trial.spec.evidence, summary.gpu, summary.device_name)
+            groups.setdefault(key, []).append(trial)
     return groups.values()
 
 
 def _candidate(repeats: Sequence[TrialFigures]) -> Candidate:
     first, spec = repeats[0].summary, repeats[0].spec
-    known = [need for one in repeats if (need := one.summary.device_needed_bytes) is not None]
-    timed = [rates for one in repeats if (rates := _rates(one))]
+    known = [need for trial in repeats if (need := trial.summary.device_needed_bytes) is not None]
+    timed = [rates for trial in repeats if (rates := _rates(trial))]
     several = [middle for one in timed if (middle := median(one)) is not None]
     return Candidate(
         label=_label(repeats),
@@ -156,11 +158,11 @@ def _work(spec: TrialSpec) -> Work:
     )
 
 
-def _rates(one: TrialFigures) -> list[float]:
+def _rates(trial: TrialFigures) -> list[float]:
     """Tokens per second in each timed step, where the throughput stands."""
-    if one.summary.void or one.summary.tokens_per_s is None or not one.summary.is_measured:
+    if trial.summary.void or trial.summary.tokens_per_s is None or not trial.summary.is_measured:
         return []
-    return [one.spec.global_batch_tokens / step.step_s for step in one.steps if step.step_s > 0]
+    return [trial.spec.global_batch_tokens / step.step_s for step in trial.steps if step.step_s > 0]
 
 
 def timed_groups(found: Sequence[Candidate]) -> dict[str, list[Candidate]]:
@@ -168,9 +170,9 @@ def timed_groups(found: Sequence[Candidate]) -> dict[str, list[Candidate]]:
 
     A group is named by what tells its work from the others'. The reference is in none, where there is anything else.
     """
-    timed = [one for one in found if one.rates and one.fits is not False]
-    ranked = [one for one in timed if not one.is_reference] or timed
-    varying = [index for index in range(len(Work._fields)) if len({one.work[index] for one in ranked}) > 1]
+    timed = [candidate for candidate in found if candidate.rates and candidate.fits is not False]
+    ranked = [candidate for candidate in timed if not candidate.is_reference] or timed
+    varying = [index for index in range(len(Work._fields)) if len({candidate.work[index] for candidate in ranked}) > 1]
     groups: dict[str, list[Candidate]] = {}
     for one in ranked:
         groups.setdefault(" ".join(one.work[index] for index in varying), []).append(one)
@@ -179,6 +181,6 @@ def timed_groups(found: Sequence[Candidate]) -> dict[str, list[Candidate]]:
 
 def equally_fast(found: Sequence[Candidate]) -> list[Candidate]:
     """The fastest of `found`, and those that cannot be told from it, the one with the least memory first."""
-    best = max(found, key=lambda one: one.tokens_per_s or 0.0)
-    alike = [one for one in found if one.overlaps(best)]
-    return sorted(alike, key=lambda one: (one.needed_bytes is None, one.needed_bytes or 0))
+    best = max(found, key=lambda candidate: candidate.tokens_per_s or 0.0)
+    alike = [candidate for candidate in found if candidate.overlaps(best)]
+    return sorted(alike, key=lambda candidate: (candidate.needed_bytes is None, candidate.needed_bytes or 0))

@@ -39,7 +39,7 @@ def headline(runs: RunFigures) -> list[str]:
     speed = [_fastest(groups), _choice(groups) if groups else _untimed_sentence(found, untimed)]
     best = None if untimed is None else untimed.best
     sentences = [_fit(trials, found, best), *speed, _evidence(runs), _endings(trials), _doubts(trials, found)]
-    names = tuple(one.label for one in trials)
+    names = tuple(trial.label for trial in trials)
     return [plain(sentence if sentence.startswith(names) else _capital(sentence)) for sentence in sentences if sentence]
 
 
@@ -49,7 +49,7 @@ def _capital(sentence: str) -> str:
 
 def _evidence(runs: RunFigures) -> str:
     """How the figures are come by, and how far predictions are off where they were measured too."""
-    counts = Counter(one.spec.evidence for one in runs.figures if one.summary.status is not Status.SKIPPED)
+    counts = Counter(trial.spec.evidence for trial in runs.figures if trial.summary.status is not Status.SKIPPED)
     if not counts:
         return ""
     measured = counts.pop(Evidence.MEASURED, 0)
@@ -79,12 +79,12 @@ def _median_error(predicted: Sequence[Errors]) -> float | None:
 
 def _endings(trials: Sequence[TrialFigures]) -> str:
     """How many completed, and why the others did not, the commonest reason first."""
-    others = [one.summary for one in trials if not one.summary.is_completed]
+    others = [trial.summary for trial in trials if not trial.summary.is_completed]
     if not others:
         return f"{'All ' if len(trials) > 1 else ''}{counted(len(trials), 'trial')} completed."
     counts = Counter(map(status_text, others))
     said = ", ".join(f"{count} {status}" for status, count in counts.most_common())
-    reasons = Counter(reason for one in others if (reason := one.rule or one.reason))
+    reasons = Counter(reason for summary in others if (reason := summary.rule or summary.reason))
     common = "".join(f"; most common reason: {_short(reason)} ({count})" for reason, count in reasons.most_common(1))
     return f"{len(trials) - len(others)} of {counted(len(trials), 'trial')} completed; {said}{common}."
 
@@ -96,18 +96,20 @@ def _short(text: str) -> str:
 
 def _fit(trials: Sequence[TrialFigures], found: Sequence[Candidate], best: Candidate | None) -> str:
     """What fits, the recommended trial or else that with the least memory, and what does not."""
-    known = [one for one in found if one.needed_bytes is not None]
+    known = [candidate for candidate in found if candidate.needed_bytes is not None]
     if not known:
         return "Device memory was not recorded."
-    judged = [one for one in known if one.fits is not None]
+    judged = [candidate for candidate in known if candidate.fits is not None]
     ran_out = _ran_out(trials)
     if not judged:
-        on_cpu = all(one.summary.device_name in {None, "cpu"} for one in trials)
+        on_cpu = all(trial.summary.device_name in {None, "cpu"} for trial in trials)
         limit = "CPU run: no device limit" if on_cpu else "Device capacity unknown"
         full = f"; {_names(ran_out)} ran out of memory" if ran_out else ""
         return f"{limit}; device memory {_range(known)}{full}."
-    fitting = [one for one in judged if one.fits]
-    too_large = [_need(one) for one in judged if not one.fits] + [f"{label} (out of memory)" for label in ran_out]
+    fitting = [candidate for candidate in judged if candidate.fits]
+    too_large = [_need(candidate) for candidate in judged if not candidate.fits] + [
+        f"{label} (out of memory)" for label in ran_out
+    ]
     total, capacity = len(judged) + len(ran_out), _capacities(judged)
     if not too_large:
         if total > 1:
@@ -116,7 +118,7 @@ def _fit(trials: Sequence[TrialFigures], found: Sequence[Candidate], best: Candi
     refused = f"{_names(too_large)} {'do' if len(too_large) > 1 else 'does'} not fit"
     if not fitting:
         return f"Nothing fits in {capacity}: {_names(too_large)}."
-    named = best or min(fitting, key=lambda one: one.needed_bytes or 0)
+    named = best or min(fitting, key=lambda candidate: candidate.needed_bytes or 0)
     return (
         f"{named.label} fits in {format_bytes(named.needed_bytes)} of {capacity}; {refused}"
         f" ({len(fitting)} of {total} trials fit)."
@@ -126,24 +128,26 @@ def _fit(trials: Sequence[TrialFigures], found: Sequence[Candidate], best: Candi
 def _ran_out(trials: Sequence[TrialFigures]) -> list[str]:
     """The trials that ran out of device memory, repeats once."""
     works: dict[object, str] = {}
-    for one in trials:
-        if one.summary.status is Status.OUT_OF_DEVICE_MEMORY:
-            works.setdefault((one.run_id, one.summary.config_hash, one.spec.evidence), one.label)
+    for trial in trials:
+        if trial.summary.status is Status.OUT_OF_DEVICE_MEMORY:
+            works.setdefault((trial.run_id, trial.summary.config_hash, trial.spec.evidence), trial.label)
     return list(works.values())
 
 
 def _range(found: Sequence[Candidate]) -> str:
     """`8.15 GiB (zero3) to 30.1 GiB (zero1)`."""
-    ends = [pick(found, key=lambda one: one.needed_bytes or 0) for pick in (min, max)]
-    return " to ".join(dict.fromkeys(f"{format_bytes(one.needed_bytes)} ({one.label})" for one in ends))
+    ends = [pick(found, key=lambda candidate: candidate.needed_bytes or 0) for pick in (min, max)]
+    return " to ".join(
+        dict.fromkeys(f"{format_bytes(candidate.needed_bytes)} ({candidate.label})" for candidate in ends)
+    )
 
 
-def _need(one: Candidate) -> str:
-    return f"{one.label} ({format_bytes(one.needed_bytes)})"
+def _need(candidate: Candidate) -> str:
+    return f"{candidate.label} ({format_bytes(candidate.needed_bytes)})"
 
 
 def _capacities(found: Sequence[Candidate]) -> str:
-    sizes = sorted({one.capacity_bytes for one in found if one.capacity_bytes is not None})
+    sizes = sorted({candidate.capacity_bytes for candidate in found if candidate.capacity_bytes is not None})
     return " or ".join(format_bytes(size) for size in sizes) + " per device"
 
 
@@ -162,14 +166,14 @@ def _fastest(groups: Mapping[str, Sequence[Candidate]]) -> str:
 
 def _fastest_of(name: str, group: Sequence[Candidate]) -> str:
     alike = equally_fast(group)
-    best = max(group, key=lambda one: one.tokens_per_s or 0.0)
+    best = max(group, key=lambda candidate: candidate.tokens_per_s or 0.0)
     of = f" {name}" if name else ""
     rate = f"{format_count(best.tokens_per_s)} tokens/s"
     if len(group) == 1:
         return f"{best.label} is the only timed trial{of}: {rate}"
     if len(alike) == len(group):
         return f"all trials{of} equally fast within step-time spread: {rate} ({best.label})"
-    others = _names([one.label for one in alike if one is not best])
+    others = _names([candidate.label for candidate in alike if candidate is not best])
     spread = f" (a tie within step-time spread: {others})" if others else ", outside step-time spread"
     return f"fastest{of}: {best.label}, {rate}{spread}"
 
@@ -190,13 +194,13 @@ def _chosen(alike: Sequence[Candidate]) -> str:
 def _untimed_choice(found: Sequence[Candidate]) -> Choice[Candidate] | None:
     """Without times: what `zerobench plan` recommends, by the same rule; None where it recommends nothing."""
     fitting = _choosable(found)
-    return choose(fitting, lambda one: one.option) if fitting else None
+    return choose(fitting, lambda candidate: candidate.option) if fitting else None
 
 
 def _choosable(found: Sequence[Candidate]) -> list[Candidate]:
     """Those that fit, where all train one model."""
-    fitting = [one for one in found if one.fits and not one.is_reference]
-    return fitting if len({one.work.model for one in fitting}) == 1 else []
+    fitting = [candidate for candidate in found if candidate.fits and not candidate.is_reference]
+    return fitting if len({candidate.work.model for candidate in fitting}) == 1 else []
 
 
 def _untimed_sentence(found: Sequence[Candidate], choice: Choice[Candidate] | None) -> str:
@@ -216,10 +220,10 @@ def _doubts(trials: Sequence[TrialFigures], found: Sequence[Candidate]) -> str:
     parts = [
         f"excluded, {what} differ from the reference: {_names(wrong[what])}" for what in sorted(wrong, reverse=True)
     ]
-    void = [one.label for one in trials if one.summary.void]
+    void = [trial.label for trial in trials if trial.summary.void]
     if void:
         parts.append(f"not ranked, allocator retries: {_names(void)}")
-    timed = [one for one in found if one.rates]
-    if timed and all(one.num_repeats == 1 for one in timed):
+    timed = [candidate for candidate in found if candidate.rates]
+    if timed and all(candidate.num_repeats == 1 for candidate in timed):
         parts.append("one repeat per trial: spread within a run, not between runs")
     return f"{'; '.join(parts)}." if parts else ""

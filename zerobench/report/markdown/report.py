@@ -90,7 +90,7 @@ def _sections(frames: RunFigures) -> Iterator[tuple[str, Iterator[str] | list[st
 
 def _outcomes(trials: Sequence[TrialFigures]) -> Iterator[str]:
     """How many trials ended how, and why those without figures have none."""
-    counts = Counter(status_text(one.summary) for one in trials)
+    counts = Counter(status_text(trial.summary) for trial in trials)
     yield paragraph(f"{len(trials)} trials: {', '.join(f'{count} {status}' for status, count in counts.items())}.")
     table = outcomes_table(trials)
     if table.lines:
@@ -100,23 +100,23 @@ def _outcomes(trials: Sequence[TrialFigures]) -> Iterator[str]:
 
 def _caveats(trials: Sequence[TrialFigures]) -> list[str]:
     """What a reader must know before believing a figure: void throughput, disagreement, notes of the run."""
-    said = [f"{one.label}: throughput is void: {one.summary.void}" for one in trials if one.summary.void]
+    said = [f"{trial.label}: throughput is void: {trial.summary.void}" for trial in trials if trial.summary.void]
     said += [
-        f"{one.label}: {name} differ from the reference by {far:.2g}: figures invalid"
-        for one in trials
-        for name, far, _ in (one.parity.disagreements if one.parity else ())
+        f"{trial.label}: {name} differ from the reference by {far:.2g}: figures invalid"
+        for trial in trials
+        for name, far, _ in (trial.parity.disagreements if trial.parity else ())
     ]
-    if not all(one.summary.is_measured for one in trials):
+    if not all(trial.summary.is_measured for trial in trials):
         said.append("Predicted rows: not measured.")
-    said += dict.fromkeys(note.note for one in trials for note in one.notes)
+    said += dict.fromkeys(note.note for trial in trials for note in trial.notes)
     rest = len(said) - MOST_ROWS
     return bullets([*said[:MOST_ROWS], *([f"and {rest} more"] if rest > 0 else [])])
 
 
 def _title(frames: RunFigures) -> str:
     """`quickstart on H200 SXM`, or `quickstart on CPU ranks`; where nothing was measured, it says so."""
-    measured = _places(frames, [one for one in frames.figures if one.summary.is_measured])
-    predicted = _places(frames, [one for one in frames.figures if not one.summary.is_measured])
+    measured = _places(frames, [trial for trial in frames.figures if trial.summary.is_measured])
+    predicted = _places(frames, [trial for trial in frames.figures if not trial.summary.is_measured])
     where = ", ".join(measured) or f"{', '.join(predicted) or _CPU}{', predicted' if predicted else ''}"
     more = f"; predicted for {', '.join(predicted)}" if measured and predicted not in ([], measured) else ""
     return f"{', '.join(_sweeps(frames))} on {where}{more}"
@@ -133,12 +133,12 @@ def _places(frames: RunFigures, trials: Sequence[TrialFigures]) -> list[str]:
     Where no rank said what it ran on (each failed early, or nobody looked into a script), it is the GPUs of the node.
     """
     found: dict[str, None] = {}
-    for one in trials:
-        gpu, device = one.summary.gpu, one.summary.device_name
-        if gpu or any(rank.device_uuid for rank in one.ranks):
+    for trial in trials:
+        gpu, device = trial.summary.gpu, trial.summary.device_name
+        if gpu or any(rank.device_uuid for rank in trial.ranks):
             found[gpu or device or _CPU] = None
-        elif device is None and one.summary.is_measured:
-            gpus = at(frames.run(one.run_id).environment, "gpus")
+        elif device is None and trial.summary.is_measured:
+            gpus = at(frames.run(trial.run_id).environment, "gpus")
             names = [str(at(gpu, "name")) for gpu in gpus] if isinstance(gpus, list) else []
             found |= dict.fromkeys(known.name if (known := find_gpu(name)) else name for name in names or [_CPU])
         else:

@@ -55,8 +55,14 @@ def _gpus(environment: Environment) -> str | None:
 
 def _not_there(frames: RunFigures, run: Run) -> str | None:
     """The GPUs that predictions are about, with their memory as the catalogue has it."""
-    found = (one.summary for one in frames.figures if one.run_id == run.run_id and one.spec.evidence.is_forked)
-    known = [gpu for name in sorted({one.gpu for one in found if one.gpu}) if (gpu := find_gpu(name)) is not None]
+    summaries = (
+        trial.summary for trial in frames.figures if trial.run_id == run.run_id and trial.spec.evidence.is_forked
+    )
+    known = [
+        gpu
+        for name in sorted({summary.gpu for summary in summaries if summary.gpu})
+        if (gpu := find_gpu(name)) is not None
+    ]
     return ", ".join(f"{gpu.name} ({format_bytes(gpu.memory_bytes, 1)})" for gpu in known) or None
 
 
@@ -98,7 +104,7 @@ def _date(run: Run) -> str | None:
 
 def configuration_lines(frames: RunFigures, run: Run) -> Iterator[str]:
     """What the trials share, and the whole sweep as it was asked."""
-    yield from bullets(shared_lines([one.spec for one in frames.figures if one.run_id == run.run_id]))
+    yield from bullets(shared_lines([trial.spec for trial in frames.figures if trial.run_id == run.run_id]))
     yield from ("", "The sweep, `sweep.yaml`:", "")
     yield from block(redact_text(yaml.safe_dump(dict(run.sweep), sort_keys=False, allow_unicode=True)), "yaml")
 

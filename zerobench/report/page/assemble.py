@@ -110,7 +110,7 @@ def _sections(frames: RunFigures, drawn: Sequence[Drawn]) -> Mapping[str, Any]:
     runs, trials = frames.runs, frames.figures
     compared = table_grid(compared_table(frames.comparison))
     stages = table_grid(pipeline_table(trials))
-    failed, notes = [one for one in trials if not one.summary.is_completed], _notes(trials)
+    failed, notes = [trial for trial in trials if not trial.summary.is_completed], _notes(trials)
     sides, held = table_grid(server_table(trials)), table_grid(host_parameters_table(trials))
     stood = table_grid(standing_table(failed))
     against = reasons(runs, trials)
@@ -157,7 +157,7 @@ def _sections(frames: RunFigures, drawn: Sequence[Drawn]) -> Mapping[str, Any]:
 
 def _notes(trials: Sequence[TrialFigures]) -> Grid:
     """Each note with the trials that say it, in the order of first sight."""
-    said = each_once((one.label, note.note) for one in trials for note in one.notes)
+    said = each_once((trial.label, note.note) for trial in trials for note in trial.notes)
     columns: list[Column[tuple[str, list[str]]]] = [
         Column("note", lambda note: note[0], is_number=False),
         Column("trials", lambda note: who_says(note[1], len(trials), 4), is_number=False),

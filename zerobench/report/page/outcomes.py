@@ -22,19 +22,19 @@ _MOST_CHARACTERS = 20_000
 
 def outcome_counts(failed: Sequence[TrialFigures]) -> str:
     """How many ended in which way."""
-    return f"{len(failed):,} of the trials above: {counted([status_text(one.summary) for one in failed])}."
+    return f"{len(failed):,} of the trials above: {counted([status_text(trial.summary) for trial in failed])}."
 
 
 def evidence_blocks(runs: RunFigures, failed: Sequence[TrialFigures]) -> Iterator[Block]:
     """The tracebacks and stacks of the first failures that left any."""
-    told = ((one, text) for one in failed if (text := _told(_failure(runs, one))))
+    told = ((trial, text) for trial in failed if (text := _told(_failure(runs, trial))))
     for index, (one, text) in enumerate(islice(told, MOST_EVIDENCE), start=1):
         yield Block(f"failure-{index}", visible(f"{one.label}: output"), visible(text[-_MOST_CHARACTERS:]))
 
 
-def _failure(runs: RunFigures, one: TrialFigures) -> Failure | None:
+def _failure(runs: RunFigures, trial: TrialFigures) -> Failure | None:
     """Read again: of a hundred thousand failures the page has twenty."""
-    return store.read_record(runs.run(one.run_id).folder.trial(one.trial_id).record, TrialRecord).failure
+    return store.read_record(runs.run(trial.run_id).folder.trial(trial.trial_id).record, TrialRecord).failure
 
 
 def _told(failure: Failure | None) -> str:

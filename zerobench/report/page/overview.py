@@ -51,12 +51,12 @@ def _facts(runs: Sequence[store.Run], trials: Sequence[TrialFigures]) -> Iterato
     times = [utc_text(at) for at in started if isinstance(at, int | float)]
     if times:
         yield "Started", listed(times)
-    yield "Trials", f"{len(trials):,} ended: {counted([status_text(one.summary) for one in trials])}"
+    yield "Trials", f"{len(trials):,} ended: {counted([status_text(trial.summary) for trial in trials])}"
     pending = sum(len(run.pending()) for run in runs)
     if pending:
         yield "Pending", f"{pending:,} trials without a record (not run yet, or running)"
-    yield "Evidence", counted([one.spec.evidence.value for one in trials])
-    ran = (one.summary.device_name for one in trials if one.spec.evidence is not Evidence.FORMULA)
+    yield "Evidence", counted([trial.spec.evidence.value for trial in trials])
+    ran = (trial.summary.device_name for trial in trials if trial.spec.evidence is not Evidence.FORMULA)
     devices = dict.fromkeys(filter(None, ran))
     if devices:
         yield "Devices", listed(list(devices))
@@ -71,4 +71,4 @@ def _facts(runs: Sequence[store.Run], trials: Sequence[TrialFigures]) -> Iterato
 
 def legend(trials: Sequence[TrialFigures]) -> list[str]:
     """What all trials share, and what the letters in their names mean."""
-    return [visible(line) for line in shared_lines([one.spec for one in trials])]
+    return [visible(line) for line in shared_lines([trial.spec for trial in trials])]

@@ -19,16 +19,16 @@ def reasons(runs: Sequence[store.Run], trials: Sequence[TrialFigures]) -> Part |
     """What speaks against each trial but the recommended one; None where not all of one run's trials predict one
     model on GPUs of one kind, or there are too many to read.
     """
-    predicted = [one for one in trials if not one.summary.is_measured]
-    works = {(one.spec.model.name, one.summary.gpu, one.spec.world_size) for one in trials}
+    predicted = [trial for trial in trials if not trial.summary.is_measured]
+    works = {(trial.spec.model.name, trial.summary.gpu, trial.spec.world_size) for trial in trials}
     if len(runs) > 1 or len(works) > 1 or len(predicted) < len(trials) or not 1 < len(trials) <= MANY_ROWS:
         return None
-    labels = {one.spec.trial_id: one.label for one in trials}
+    labels = {trial.spec.trial_id: trial.label for trial in trials}
     whole = [trial for trial in ended_trials(runs[0]) if is_whole(trial) and trial.spec.trial_id in labels]
     gpu = gpu_of(whole[0]) if whole else None
     if gpu is None:
         return None
     shown = [Shown(trial, labels[trial.spec.trial_id], None) for trial in whole]
-    rows = [plan_row(one, usual_cluster(one.trial.spec, gpu)) for one in shown]
+    rows = [plan_row(column, usual_cluster(column.trial.spec, gpu)) for column in shown]
     choice = recommended(rows)
     return next(losers(rows, None if choice is None else choice.best), None)

@@ -67,7 +67,7 @@ def read_plan(path: Path, cluster: Cluster) -> tuple[list[Shown], list[PlanRow]]
     """
     trials = list(ended_trials(store.load_run(path)))
     shown = [Shown(trial, name, None) for trial, name in zip(trials, labels([t.spec for t in trials]), strict=True)]
-    rows = [plan_row(one, cluster) for one in shown if is_whole(one.trial)]
+    rows = [plan_row(column, cluster) for column in shown if is_whole(column.trial)]
     return shown, rows
 
 
@@ -106,7 +106,9 @@ def plan_view(path: Path, cluster: Cluster, training: Training | None = None, fo
         others = _others(shown)
         if found is not None:
             rows = named_rows(found.rows)
-            shown = [row.shown for row in rows] + [one for one in shown if one.trial.record.status is Status.SKIPPED]
+            shown = [row.shown for row in rows] + [
+                column for column in shown if column.trial.record.status is Status.SKIPPED
+            ]
             others = [found.words, *others]
         choice = recommended(rows, None if found is None else found.within)
         best = None if choice is None else choice.best
@@ -125,10 +127,10 @@ def named_rows(rows: Sequence[PlanRow]) -> list[PlanRow]:
 
 def _others(shown: Sequence[Shown]) -> list[str]:
     """A line for the trials without figures."""
-    skipped = [one.trial for one in shown if one.trial.record.status is Status.SKIPPED]
+    skipped = [column.trial for column in shown if column.trial.record.status is Status.SKIPPED]
     reasons = dict.fromkeys((trial.record.reason or "").partition(";")[0] for trial in skipped)
     lines = [f"{len(skipped)} not tried: {plain('; '.join(reasons))}"] if skipped else []
-    failed = len(shown) - len(skipped) - sum(is_whole(one.trial) for one in shown)
+    failed = len(shown) - len(skipped) - sum(is_whole(column.trial) for column in shown)
     return [*lines, *([f"{failed} could not be predicted: see --details."] if failed else [])]
 
 
@@ -143,8 +145,8 @@ def _details(
     yield _header(shown, rows, environment)
     yield from memory_tables(rows, cluster)
     yield from time_tables(rows, training)
-    ended = [one for one in shown if completed(one.trial) or not is_whole(one.trial)]
-    yield outcomes_table([trial_figures(one.trial).beside(one.label, None, None) for one in ended])
+    ended = [column for column in shown if completed(column.trial) or not is_whole(column.trial)]
+    yield outcomes_table([trial_figures(column.trial).beside(column.label, None, None) for column in ended])
     if rows:
         yield from losers(rows, best)
         yield from _expected_terms(best)
@@ -157,11 +159,11 @@ def _header(shown: Sequence[Shown], rows: Sequence[PlanRow], environment: Enviro
     plural = "" if len(rows) == 1 else "s"
     how = _BY.get(evidence_words(rows), "")
     counts = [f"{len(rows)} configuration{plural} predicted{how}, none measured"]
-    skipped = sum(one.trial.record.status is Status.SKIPPED for one in shown)
+    skipped = sum(column.trial.record.status is Status.SKIPPED for column in shown)
     failed = len(shown) - len(rows) - skipped
     counts += [f"{skipped} skipped"] if skipped else []
     counts += [f"{failed} failed"] if failed else []
-    specs = [one.trial.spec for one in shown]
+    specs = [column.trial.spec for column in shown]
     words = (*shared_lines(specs), *predicted_with(environment, specs))
     return Part("Plan", ", ".join(counts), text=list(words))
 
@@ -183,9 +185,9 @@ def _expected_terms(best: PlanRow | None) -> Iterator[Part]:
     """What the expected step of the recommended row is made of, and what it takes for granted."""
     if best is None or best.expected is None:
         return
-    found = best.expected
-    lines = [f"{name}: {format_seconds(took)} ({took / found.step_s:.0%})" for name, took in found.parts.items()]
-    granted = [f"assumed: {words}" for words in found.assumptions]
+    expected = best.expected
+    lines = [f"{name}: {format_seconds(took)} ({took / expected.step_s:.0%})" for name, took in expected.parts.items()]
+    granted = [f"assumed: {words}" for words in expected.assumptions]
     yield Part(f"Expected step time of {plain(best.shown.label)}", points=[*lines, *granted])
 
 

@@ -158,9 +158,9 @@ def _more_device_memory(best: Trial, other: Trial) -> Iterator[str]:
     yield f"{name} needs {format_bytes(more)} more device memory than {best_name}{_outside(ours, theirs)}"
     if ours.instant is None or theirs.instant is None:
         return
-    found = difference(ours.instant, theirs.instant)
-    yield from _differences(best, other, found, more)
-    yield from _bucket_against_savings(best, other, found, (ours.instant, theirs.instant))
+    differences = difference(ours.instant, theirs.instant)
+    yield from _differences(best, other, differences, more)
+    yield from _bucket_against_savings(best, other, differences, (ours.instant, theirs.instant))
 
 
 def _told_apart(spec: TrialSpec, best: TrialSpec) -> tuple[str, str]:
@@ -180,9 +180,9 @@ def _outside(ours: DeviceNeed, theirs: DeviceNeed) -> str:
     return f" ({', '.join(said)})" if said else ""
 
 
-def _differences(best: Trial, other: Trial, found: Sequence[CategoryDifference], more: int) -> Iterator[str]:
+def _differences(best: Trial, other: Trial, differences: Sequence[CategoryDifference], more: int) -> Iterator[str]:
     """The largest differences at the two peaks, with what makes up the bytes of `other`; if it has none, of `best`."""
-    telling = [part for part in merged(found, MOMENTS) if abs(part[0].more_bytes) > _TELLING * more]
+    telling = [part for part in merged(differences, MOMENTS) if abs(part[0].more_bytes) > _TELLING * more]
     for one, alike in telling[:_MOST_PARTS]:
         because = _because(other, one.category, one.b_bytes, alike)
         if not one.b_bytes and (said := cause(best, one.category, one.a_bytes, alike)):
@@ -198,17 +198,17 @@ def _signed(nbytes: int) -> str:
 
 
 def _bucket_against_savings(
-    best: Trial, other: Trial, found: Sequence[CategoryDifference], instants: tuple[Instant, Instant]
+    best: Trial, other: Trial, differences: Sequence[CategoryDifference], instants: tuple[Instant, Instant]
 ) -> Iterator[str]:
     """Where a reduce bucket is what makes `other` lose, and a smaller one would not: said whole.
 
     DeepSpeed's bucket is as large for a small model as for a large one, and one setting makes it smaller.
     """
     case = case_of(other)
-    bucket = next((one for one in found if one.category is Category.REDUCE_BUFFERS), None)
+    bucket = next((one for one in differences if one.category is Category.REDUCE_BUFFERS), None)
     if case is None or bucket is None or reduce_buckets(case, bucket.b_bytes) is None:
         return
-    saved = -sum(one.more_bytes for one in found if one.more_bytes < 0)
+    saved = -sum(one.more_bytes for one in differences if one.more_bytes < 0)
     if bucket.more_bytes <= saved or case.bucket_elements <= SMALLER_BUCKET:
         return
     less = bucket.b_bytes - bucket.b_bytes * SMALLER_BUCKET // case.bucket_elements

@@ -63,10 +63,10 @@ class ErrorStatistics:
     @classmethod
     def of(cls, found: Iterable[Found]) -> ErrorStatistics:
         """The statistics of the cells that have an error; the first of equally bad cells is the worst."""
-        known = [one for one in found if one.cell.error is not None]
-        errors = [one.error for one in known]
-        highest = max(known, key=lambda one: one.error, default=None)
-        lowest = min(known, key=lambda one: one.error, default=None)
+        known = [error for error in found if error.cell.error is not None]
+        errors = [error.error for error in known]
+        highest = max(known, key=lambda error: error.error, default=None)
+        lowest = min(known, key=lambda error: error.error, default=None)
         return cls(
             num_cells=len(known),
             median=statistics.median(map(abs, errors)) if errors else None,
@@ -100,12 +100,12 @@ def error_rows(pairs: Sequence[Pair]) -> list[ErrorRow]:
     return rows
 
 
-def _by_phase(found: Sequence[Found]) -> list[tuple[tuple[StepKind, Phase] | None, ErrorStatistics]]:
+def _by_phase(errors: Sequence[Found]) -> list[tuple[tuple[StepKind, Phase] | None, ErrorStatistics]]:
     """The statistics of each phase that has a cell with an error, and of all."""
-    phases = [(when, [f for f in found if (f.cell.step, f.cell.phase) == when]) for when in PHASES]
+    phases = [(when, [f for f in errors if (f.cell.step, f.cell.phase) == when]) for when in PHASES]
     known = [(when, ErrorStatistics.of(cells)) for when, cells in phases]
     rows: list[tuple[tuple[StepKind, Phase] | None, ErrorStatistics]] = [(w, row) for w, row in known if row.num_cells]
-    return [*rows, (None, ErrorStatistics.of(found))] if rows else []
+    return [*rows, (None, ErrorStatistics.of(errors))] if rows else []
 
 
 def _what(cell: Cell) -> tuple[Place, Quantity]:

@@ -144,7 +144,7 @@ class Pair:
     @cached_property
     def _by_rank(self) -> Mapping[int, Figures]:
         numbers = {rank.rank for trial in self.measured for rank in trial.ranks}
-        others = {one: _figures(self.measured, one) for one in numbers if one != self.rank}
+        others = {number: _figures(self.measured, number) for number in numbers if number != self.rank}
         return {self.rank: self.measured_figures, **others}
 
 
@@ -211,7 +211,7 @@ def _pair(predictions: Sequence[Trial], candidates: Sequence[Trial], judge: Pari
 
 def _figures(repeats: Iterable[Trial], rank: int) -> Figures:
     """The figures of one rank over repeats of a trial."""
-    return median([figures(one) for one in _ranks(repeats, rank)])
+    return median([figures(record) for record in _ranks(repeats, rank)])
 
 
 def _left_out(measured: Trial, predicted: Trial, judge: ParityJudge) -> LeftOut | None:

@@ -13,4 +13,4 @@ T = TypeVar("T")
 def table_columns(table: Table[T]) -> Columns:
     """The cells of the table, the trial's label first."""
     columns = {"trial": [line.trial.label for line in table.lines]}
-    return columns | {column.header: [column.cell(one.figures) for one in table.lines] for column in table.for_files}
+    return columns | {column.header: [column.cell(line.figures) for line in table.lines] for column in table.for_files}

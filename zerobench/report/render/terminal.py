@@ -37,7 +37,7 @@ def sections(table: Table[T], width: int) -> Iterator[Section]:
 
 def lines_section(title: str, caption: str, lines: Sequence[str | Mark] = ()) -> Section:
     """Lines under a title: each as it stands, or as a mark."""
-    return Section(title, caption, lines=[mark(one.text) if isinstance(one, Mark) else Text(one) for one in lines])
+    return Section(title, caption, lines=[mark(line.text) if isinstance(line, Mark) else Text(line) for line in lines])
 
 
 def list_section(title: str, caption: str, points: Sequence[str]) -> Section:
@@ -74,7 +74,7 @@ def part_section(part: Part, width: int) -> Section:
 def print_parts(parts: Iterable[Part | Table[Any] | Section], console: Console | None = None) -> None:
     """Print the parts for as many columns as `console`, or else standard output, has."""
     console = console or Console(highlight=False)
-    print_sections([one for part in parts for one in _sections(part, console.width)], console)
+    print_sections([section for part in parts for section in _sections(part, console.width)], console)
 
 
 def screen_width() -> int:

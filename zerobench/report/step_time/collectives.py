@@ -53,8 +53,11 @@ def traffic_by_kind(
         if row.step is step and row.phase in wanted:
             sums.setdefault((row.kind, row.group_size, row.num_nodes), []).append(row)
     psi_bytes = None if rank.parameters is None else rank.parameters.total * bytes_per_element(precision)
-    found = [_summed(kind, size, nodes, rows, psi_bytes) for (kind, size, nodes), rows in sums.items()]
-    return sorted(found, key=lambda one: (-one.message_bytes, one.kind, one.group_size, one.num_nodes or 0))
+    traffic_rows = [_summed(kind, size, nodes, rows, psi_bytes) for (kind, size, nodes), rows in sums.items()]
+    return sorted(
+        traffic_rows,
+        key=lambda traffic: (-traffic.message_bytes, traffic.kind, traffic.group_size, traffic.num_nodes or 0),
+    )
 
 
 def _summed(

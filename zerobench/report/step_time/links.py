@@ -95,9 +95,13 @@ def transfer_s(
     the network together; what crosses the edge of a node, once for all of its ranks, over the network of all of them.
     `in_rings`, as NCCL passes them, all that a rank sends goes over its link, to its neighbour or to the network card.
     """
-    kept = [one for one in messages if one.message_bytes and one.group_size > 1 and one.kind not in _SILENT]
-    inside = [one for one in kept if nodes_of(one, gpus_per_node) == 1]
-    across = [one for one in kept if nodes_of(one, gpus_per_node) > 1]
+    kept = [
+        message
+        for message in messages
+        if message.message_bytes and message.group_size > 1 and message.kind not in _SILENT
+    ]
+    inside = [message for message in kept if nodes_of(message, gpus_per_node) == 1]
+    across = [message for message in kept if nodes_of(message, gpus_per_node) > 1]
     reduces = links.link_reduces or (bool(across) and links.network_reduces)
     of_links, of_all = _rank_flow(kept if in_rings else inside, reduces), _rank_flow(kept, reduces)
     of_node = _node_flow(across, gpus_per_node, links.network_reduces)
@@ -115,7 +119,10 @@ def transfer_s(
 
 
 def _rank_flow(messages: Iterable[Message], switch_reduces: bool) -> Flow | None:
-    return _sum(flow(one.kind, one.group_size, one.message_bytes, switch_reduces=switch_reduces) for one in messages)
+    return _sum(
+        flow(message.kind, message.group_size, message.message_bytes, switch_reduces=switch_reduces)
+        for message in messages
+    )
 
 
 def nodes_of(message: Message, gpus_per_node: int) -> int:
@@ -129,14 +136,14 @@ def _node_flow(messages: Iterable[Message], gpus_per_node: int, switch_reduces: 
     A group that has few ranks on each of its nodes (MiCS's replicas, ZeRO++'s second hop) has others beside it there.
     """
     flows = []
-    for one in messages:
-        nodes = nodes_of(one, gpus_per_node)
+    for message in messages:
+        nodes = nodes_of(message, gpus_per_node)
         # In an all-to-all each rank of a node has a message of its own for the ranks elsewhere.
-        groups = max(1.0, gpus_per_node * nodes / one.group_size) if one.num_nodes else 1.0
-        senders = gpus_per_node if one.kind == "all_to_all" else groups
-        stays = one.kind in _POINT_TO_POINT
-        size = one.message_bytes * senders
-        flows.append(Flow() if stays else flow(one.kind, nodes, size, switch_reduces=switch_reduces))
+        groups = max(1.0, gpus_per_node * nodes / message.group_size) if message.num_nodes else 1.0
+        senders = gpus_per_node if message.kind == "all_to_all" else groups
+        stays = message.kind in _POINT_TO_POINT
+        size = message.message_bytes * senders
+        flows.append(Flow() if stays else flow(message.kind, nodes, size, switch_reduces=switch_reduces))
     return _sum(flows)
 
 

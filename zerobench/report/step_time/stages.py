@@ -46,7 +46,7 @@ def piped(work: Work, computing: Passes, decoder: Decoder, rates: Rates, found: 
     micro_batches, recorded = micro_batches_of_share(spec), work.rank.rank
     division, sizes = divided(spec)
     borders = [_border_s(work, decoder, index) for index in range(spec.world_size - 1)]
-    transfers = [one for one in borders if one is not None]
+    transfers = [border for border in borders if border is not None]
     if len(transfers) < len(borders):
         return None
     slower = 1 + rates.jitter * math.log(spec.world_size)

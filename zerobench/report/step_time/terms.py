@@ -170,9 +170,9 @@ def _said(traffic: list[KindTraffic]) -> str:
     )
 
 
-def _nodes_said(one: KindTraffic) -> str:
+def _nodes_said(traffic: KindTraffic) -> str:
     """A group that is no node's and not the world is told by its nodes."""
-    return f" on {one.num_nodes} nodes" if (one.num_nodes or 1) > 1 else ""
+    return f" on {traffic.num_nodes} nodes" if (traffic.num_nodes or 1) > 1 else ""
 
 
 def _rates(work: Work) -> str:

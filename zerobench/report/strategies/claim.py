@@ -69,7 +69,7 @@ class Known:
 
     def like(self, row: Compared, strategy: str) -> Compared | None:
         """The exact trial of `strategy` on as many ranks as `row`, else on the most."""
-        alike = [one for one in self.workers if one.spec.strategy == strategy and is_exact(one.spec)]
+        alike = [worker for worker in self.workers if worker.spec.strategy == strategy and is_exact(worker.spec)]
         return next((one for one in alike if one.spec.world_size == row.spec.world_size), self.one(strategy))
 
 

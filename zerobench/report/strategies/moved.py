@@ -88,9 +88,9 @@ def _paper_flow(trial: TrialSpec, num_params: int, stage: int) -> Flow | None:
         return None
     element = 2 if trial.compression in _HALF else element
     total = Flow()
-    for one in zero_paper.collectives(num_params, stage):
-        times = 1 if stage < 2 or one.phase is Phase.STEP else trial.gradient_accumulation_steps
-        moved = flow(one.kind, ranks, times * element * one.elements)
+    for collective in zero_paper.collectives(num_params, stage):
+        times = 1 if stage < 2 or collective.phase is Phase.STEP else trial.gradient_accumulation_steps
+        moved = flow(collective.kind, ranks, times * element * collective.elements)
         total += moved or Flow()
     return total
 

@@ -81,15 +81,15 @@ def compare(
     groups = _Groups(figures)
     return [
         Compared(
-            label=labels[one.run_id, one.trial_id],
-            figures=one,
-            parity=parities.get((one.run_id, one.trial_id)),
-            speed_up=groups.speed_up(one),
-            weak_efficiency=groups.weak_efficiency(one),
-            saved_fraction=groups.saved(one),
+            label=labels[figure.run_id, figure.trial_id],
+            figures=figure,
+            parity=parities.get((figure.run_id, figure.trial_id)),
+            speed_up=groups.speed_up(figure),
+            weak_efficiency=groups.weak_efficiency(figure),
+            saved_fraction=groups.saved(figure),
         )
-        for one in figures
-        if groups.has_reference(one)
+        for figure in figures
+        if groups.has_reference(figure)
     ]
 
 
@@ -113,7 +113,7 @@ class _Groups:
     """The single processes and the plain data parallelism of each piece of work."""
 
     def __init__(self, figures: Sequence[Figures]) -> None:
-        self._work = {id(one): _work(one) for one in figures}
+        self._work = {id(figure): _work(figure) for figure in figures}
         self._singles: dict[Hashable, list[Figures]] = {}
         self._ddp: dict[Hashable, list[Figures]] = {}
         for one in figures:

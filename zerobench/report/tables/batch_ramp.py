@@ -19,7 +19,7 @@ HOW_TO_READ = (
 
 def batch_ramp_table(trials: Sequence[TrialFigures]) -> Table[BatchFigures]:
     """A row for each size of a batch that grows, and of the same work's fixed one."""
-    lines = lines_of(with_their_fixed(trials), lambda one: one.batches)
+    lines = lines_of(with_their_fixed(trials), lambda trial: trial.batches)
     rows = figures_of(lines)
     held, seconds = byte_unit(row.peak_bytes for row in rows), time_unit(row.step_s for row in rows)
     columns = [

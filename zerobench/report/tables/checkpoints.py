@@ -22,7 +22,7 @@ HOW_TO_READ = (
 
 def checkpoints_table(trials: Sequence[TrialFigures]) -> Table[Resumed]:
     """A row for each trial that saved and was resumed."""
-    lines = lines_of(trials, lambda one: [one.resumed] if one.resumed else [])
+    lines = lines_of(trials, lambda trial: [trial.resumed] if trial.resumed else [])
     rows = figures_of(lines)
     sizes = byte_unit(row.save.size_bytes for row in rows if row.save)
     columns = [
@@ -48,25 +48,25 @@ def checkpoints_table(trials: Sequence[TrialFigures]) -> Table[Resumed]:
 
 def _transfers(rows: Sequence[Resumed]) -> Iterator[Column[Resumed]]:
     """What saves cost, then what loads cost; memory of a GPU where there was one."""
-    found = [one for row in rows for one in (row.save, row.load) if one]
-    more = byte_unit(held for one in found for held in (one.host_bytes, one.device_bytes))
-    seconds = time_unit(one.seconds for one in found)
-    has_gpu = any(one.device_bytes is not None for one in found)
+    found = [transfers for row in rows for transfers in (row.save, row.load) if transfers]
+    more = byte_unit(held for transfers in found for held in (transfers.host_bytes, transfers.device_bytes))
+    seconds = time_unit(transfers.seconds for transfers in found)
+    has_gpu = any(transfers.device_bytes is not None for transfers in found)
     parts: tuple[tuple[str, Callable[[Resumed], Transfers | None]], ...] = (
         ("save", lambda row: row.save),
         ("load", lambda row: row.load),
     )
     for name, part in parts:
         brief = f"{name} {seconds.name}"
-        yield Column(name, of_part(part, lambda one: seconds.show(one.seconds)), seconds.name, narrow=brief)
+        yield Column(name, of_part(part, lambda transfers: seconds.show(transfers.seconds)), seconds.name, narrow=brief)
         yield Column(name, of_part(part, _gigabytes_per_s), "GB/s", wide="GB/s")
-        host = of_part(part, lambda one: more.show(one.host_bytes))
+        host = of_part(part, lambda transfers: more.show(transfers.host_bytes))
         yield Column(name, host, f"{more.name} more", wide=f"more, {more.name}")
         if has_gpu:
-            gpu = of_part(part, lambda one: more.show(one.device_bytes))
+            gpu = of_part(part, lambda transfers: more.show(transfers.device_bytes))
             yield Column(name, gpu, f"{more.name} more on the GPU", wide=f"GPU more, {more.name}")
 
 
-def _gigabytes_per_s(one: Transfers) -> str:
+def _gigabytes_per_s(transfers: Transfers) -> str:
     """In units of 1e9 bytes, as drives are sold."""
-    return show_number(None if one.bytes_per_s is None else one.bytes_per_s / 1e9)
+    return show_number(None if transfers.bytes_per_s is None else transfers.bytes_per_s / 1e9)

@@ -14,7 +14,7 @@ TITLE = "Host memory per parameter"
 
 def host_parameters_table(trials: Sequence[TrialFigures]) -> Table[Holder]:
     """The holders of each trial that offloads states."""
-    lines = lines_of(trials, lambda one: one.holders)
+    lines = lines_of(trials, lambda trial: trial.holders)
     unit = byte_unit(line.figures.node_bytes for line in lines if line.figures.node_bytes is not None)
     return Table(
         TITLE,
@@ -23,15 +23,23 @@ def host_parameters_table(trials: Sequence[TrialFigures]) -> Table[Holder]:
             "(init), peak of a steady step. node: all ranks of a node. Without interpreter and libraries."
         ),
         [
-            Column[Holder]("held by", lambda one: one.name, narrow="held by", is_text=True),
-            Column[Holder]("load", lambda one: _figure(one.load_peak), "B", "load", "load"),
-            Column[Holder]("init", lambda one: _figure(one.load_end), "B", "init", "init"),
-            Column[Holder]("steady", lambda one: _figure(one.steady), "B", "steady", "steady"),
+            Column[Holder]("held by", lambda holder: holder.name, narrow="held by", is_text=True),
+            Column[Holder]("load", lambda holder: _figure(holder.load_peak), "B", "load", "load"),
+            Column[Holder]("init", lambda holder: _figure(holder.load_end), "B", "init", "init"),
+            Column[Holder]("steady", lambda holder: _figure(holder.steady), "B", "steady", "steady"),
             Column[Holder](
-                "rank", lambda one: unit.show(one.rank_bytes), unit.name, f"rank, {unit.name}", f"rank, {unit.name}"
+                "rank",
+                lambda holder: unit.show(holder.rank_bytes),
+                unit.name,
+                f"rank, {unit.name}",
+                f"rank, {unit.name}",
             ),
             Column[Holder](
-                "node", lambda one: unit.show(one.node_bytes), unit.name, f"node, {unit.name}", f"node, {unit.name}"
+                "node",
+                lambda holder: unit.show(holder.node_bytes),
+                unit.name,
+                f"node, {unit.name}",
+                f"node, {unit.name}",
             ),
         ],
         lines,

@@ -30,21 +30,21 @@ class Peak:
     share_of_capacity: float | None
 
 
-def _instants(one: TrialFigures, place: Place) -> list[Instant]:
+def _instants(trial: TrialFigures, place: Place) -> list[Instant]:
     """The steady peaks of a completed trial; of one with a server, of the server and of its workers."""
-    return [instant for where, instant in one.steady if where is place and one.summary.is_completed]
+    return [instant for where, instant in trial.steady if where is place and trial.summary.is_completed]
 
 
-def _peaks(one: TrialFigures) -> list[Peak]:
-    found, summary = _instants(one, Place.DEVICE), one.summary
+def _peaks(trial: TrialFigures) -> list[Peak]:
+    instants, summary = _instants(trial, Place.DEVICE), trial.summary
     return [
-        Peak(instant, _start_up(one, instant.role), summary.host_peak_bytes, summary.share_of_capacity)
-        for instant in found
+        Peak(instant, _start_up(trial, instant.role), summary.host_peak_bytes, summary.share_of_capacity)
+        for instant in instants
     ]
 
 
-def _start_up(one: TrialFigures, role: str) -> int | None:
-    known = (rank.first_peak_bytes for rank in one.ranks if rank.role == role)
+def _start_up(trial: TrialFigures, role: str) -> int | None:
+    known = (rank.first_peak_bytes for rank in trial.ranks if rank.role == role)
     return max((size for size in known if size is not None), default=None)
 
 
@@ -70,7 +70,7 @@ def category_columns(unit: Unit) -> list[Column[Instant]]:
         _group("logits", unit, narrow="logits"),
         _group("temporaries", unit),
         _group("small", unit, "small", "process"),
-        Column("", lambda one: unit.show(one.group_bytes(*few)), wide=None, narrow="temp", is_for_files=False),
+        Column("", lambda instant: unit.show(instant.group_bytes(*few)), wide=None, narrow="temp", is_for_files=False),
         _group("unattributed", unit, narrow="unattr"),
         _peak(unit),
     ]
@@ -132,13 +132,13 @@ class OverRanks:
     start_up_bytes: int | None
 
 
-def over_ranks(one: TrialFigures) -> list[OverRanks]:
+def over_ranks(trial: TrialFigures) -> list[OverRanks]:
     """Of a completed trial, its ranks beside each other; a server is none of them."""
-    known = {rank.rank: rank.device_peak_bytes for rank in one.among_ranks if rank.device_peak_bytes is not None}
+    known = {rank.rank: rank.device_peak_bytes for rank in trial.among_ranks if rank.device_peak_bytes is not None}
     spread = spread_over_ranks(known)
-    if spread is None or not one.summary.is_completed:
+    if spread is None or not trial.summary.is_completed:
         return []
-    first = (rank.first_peak_bytes for rank in one.among_ranks)
+    first = (rank.first_peak_bytes for rank in trial.among_ranks)
     return [OverRanks(spread, len(known), max((size for size in first if size is not None), default=None))]
 
 
@@ -154,7 +154,7 @@ def over_ranks_table(trials: Sequence[TrialFigures]) -> Table[OverRanks]:
     lines = lines_of(trials, over_ranks)
     unit = byte_unit(max(row.spread.maximum, row.start_up_bytes or 0) for row in figures_of(lines))
     shown = {line.trial.trial_id for line in lines}
-    has_server = any(len(one.roles) > 1 for one in trials if one.trial_id in shown)
+    has_server = any(len(trial.roles) > 1 for trial in trials if trial.trial_id in shown)
     columns = [
         Column[OverRanks]("ranks", lambda row: str(row.num_ranks), narrow="ranks"),
         Column[OverRanks]("min", lambda row: unit.show(row.spread.minimum), unit.name, "min", "min"),
@@ -180,7 +180,9 @@ def over_ranks_table(trials: Sequence[TrialFigures]) -> Table[OverRanks]:
 
 def host_table(trials: Sequence[TrialFigures]) -> Table[Instant]:
     """A row for each trial that offloads states."""
-    lines = lines_of((one for one in trials if one.summary.offloads()), lambda one: _instants(one, Place.HOST))
+    lines = lines_of(
+        (trial for trial in trials if trial.summary.offloads()), lambda trial: _instants(trial, Place.HOST)
+    )
     unit = byte_unit(line.figures.total_bytes for line in lines)
     rest = ("activations", "logits", "temporaries", "small")
     columns = [
@@ -206,19 +208,19 @@ def host_table(trials: Sequence[TrialFigures]) -> Table[Instant]:
 def nvme_table(trials: Sequence[TrialFigures]) -> Table[TrialFigures]:
     """A row for each trial that offloads to NVMe: what lies there, and how fast it moved."""
     lines = lines_of(
-        trials, lambda one: [one] if one.summary.is_completed and one.summary.offloads(Offload.NVME) else []
+        trials, lambda trial: [trial] if trial.summary.is_completed and trial.summary.offloads(Offload.NVME) else []
     )
-    unit, speed = byte_unit(one.summary.nvme_held_bytes for one in figures_of(lines)), Unit("GB/s", 1e9, 2)
+    unit, speed = byte_unit(trial.summary.nvme_held_bytes for trial in figures_of(lines)), Unit("GB/s", 1e9, 2)
     columns = [
         Column[TrialFigures](
-            "held", in_unit(unit, lambda one: one.summary.nvme_held_bytes), unit.name, narrow=f"held, {unit.name}"
+            "held", in_unit(unit, lambda trial: trial.summary.nvme_held_bytes), unit.name, narrow=f"held, {unit.name}"
         ),
         Column[TrialFigures](
-            "read", in_unit(speed, lambda one: one.summary.nvme_read_bytes_per_s), speed.name, narrow="read, GB/s"
+            "read", in_unit(speed, lambda trial: trial.summary.nvme_read_bytes_per_s), speed.name, narrow="read, GB/s"
         ),
         Column[TrialFigures](
             "written",
-            in_unit(speed, lambda one: one.summary.nvme_write_bytes_per_s),
+            in_unit(speed, lambda trial: trial.summary.nvme_write_bytes_per_s),
             speed.name,
             narrow="written, GB/s",
         ),

@@ -108,7 +108,7 @@ def figures_of(lines: Iterable[Line[T]]) -> list[T]:
 
 def lines_of(trials: Iterable[TrialFigures], figures: Callable[[TrialFigures], Iterable[T]]) -> list[Line[T]]:
     """A line for each of the `figures` of each trial."""
-    return [Line(name, found) for one in trials for name in [one.name] for found in figures(one)]
+    return [Line(name, found) for trial in trials for name in [trial.name] for found in figures(trial)]
 
 
 def of_part(part: Callable[[T], S | None], show: Callable[[S], str]) -> Callable[[T], str]:

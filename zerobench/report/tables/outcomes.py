@@ -16,7 +16,7 @@ HOW_TO_READ = "Skipped trials name the rule they violate."
 
 def outcomes_table(trials: Sequence[TrialFigures]) -> Table[Summary]:
     """A row for each trial that did not complete."""
-    lines = lines_of(trials, lambda one: [] if one.summary.is_completed else [one.summary])
+    lines = lines_of(trials, lambda trial: [] if trial.summary.is_completed else [trial.summary])
     job = Column[Summary]("Slurm job", lambda row: row.job or MISSING, narrow="job", is_text=True)
     columns = [
         Column[Summary]("status", status_text, narrow="status", is_text=True),

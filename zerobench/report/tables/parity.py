@@ -33,10 +33,10 @@ def parity_table(trials: Sequence[TrialFigures]) -> Table[Losses]:
     references = {one.parity.reference for one in trials if one.parity is not None}
     names = _names(trials)
 
-    def rows(one: TrialFigures) -> Iterator[Losses]:
-        first, last = one.summary.loss_first, one.summary.loss_last
+    def rows(trial: TrialFigures) -> Iterator[Losses]:
+        first, last = trial.summary.loss_first, trial.summary.loss_last
         if first is not None and last is not None:
-            yield Losses(first, last, one.parity, _verdict(one, references, names))
+            yield Losses(first, last, trial.parity, _verdict(trial, references, names))
 
     columns = [
         Column[Losses]("first loss", lambda row: f"{row.first:.6f}", narrow="first"),
@@ -58,14 +58,14 @@ def _small(value: float | None) -> str:
     return MISSING if value is None else "0" if value == 0 else f"{value:.2g}"
 
 
-def _verdict(one: TrialFigures, references: set[str], names: dict[str, str]) -> str:
-    if one.parity is not None:
-        reference = names.get(one.parity.reference, one.parity.reference)
+def _verdict(trial: TrialFigures, references: set[str], names: dict[str, str]) -> str:
+    if trial.parity is not None:
+        reference = names.get(trial.parity.reference, trial.parity.reference)
         whom = f" with {reference}" if len(references) > 1 else ""
-        if not one.parity.is_judged:
+        if not trial.parity.is_judged:
             return "unjudged" + (f", beside {reference}" if whom else "")
-        return f"{'agrees' if one.parity.agrees else 'DISAGREES'}{whom}"
-    return "reference" if one.trial_id in references else "no reference"
+        return f"{'agrees' if trial.parity.agrees else 'DISAGREES'}{whom}"
+    return "reference" if trial.trial_id in references else "no reference"
 
 
 def disbelieved(trials: Sequence[TrialFigures]) -> list[Mark]:
@@ -73,12 +73,12 @@ def disbelieved(trials: Sequence[TrialFigures]) -> list[Mark]:
     names = _names(trials)
     return [
         Mark(
-            f"{one.label}: {one.parity.disagreeing} differ from those of "
-            f"{names.get(one.parity.reference, one.parity.reference)} by {_apart(one.parity)}: figures "
+            f"{trial.label}: {trial.parity.disagreeing} differ from those of "
+            f"{names.get(trial.parity.reference, trial.parity.reference)} by {_apart(trial.parity)}: figures "
             "invalid"
         )
-        for one in trials
-        if one.parity is not None and not one.parity.agrees
+        for trial in trials
+        if trial.parity is not None and not trial.parity.agrees
     ]
 
 
@@ -89,4 +89,4 @@ def _apart(parity: Parity) -> str:
 
 def _names(trials: Sequence[TrialFigures]) -> dict[str, str]:
     """Labels by trial_id."""
-    return {one.trial_id: one.label for one in trials}
+    return {trial.trial_id: trial.label for trial in trials}

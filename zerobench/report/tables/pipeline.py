@@ -22,7 +22,7 @@ HOW_TO_READ = (
 
 def pipeline_table(trials: Sequence[TrialFigures]) -> Table[StageRow]:
     """A row for each stage."""
-    lines = lines_of(trials, lambda one: one.stages)
+    lines = lines_of(trials, lambda trial: trial.stages)
     rows = figures_of(lines)
     held, moved = byte_unit(row.peak_bytes for row in rows), byte_unit(row.formula_bytes for row in rows)
     seconds = time_unit(row.step_s for row in rows)

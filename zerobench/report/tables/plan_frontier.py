@@ -64,7 +64,7 @@ def _caption(cluster: Cluster, unit: str) -> str:
 
 def _left_out(rows: Sequence[FrontierRow]) -> str:
     """What formulas cannot see of some work: near the limit it is a tenth and more where blocks are large."""
-    if not any(one.row and one.row.lacks_allocator for one in rows):
+    if not any(row.row and row.row.lacks_allocator for row in rows):
         return ""
     return (
         " Formulas of such work leave out fragmentation, as with PYTORCH_ALLOC_CONF=expandable_segments:True. With "
@@ -72,27 +72,27 @@ def _left_out(rows: Sequence[FrontierRow]) -> str:
     )
 
 
-def _largest(one: FrontierRow, axis: FrontierAxis) -> str:
-    return "none" if one.frontier.largest is None else show_whole(one.frontier.largest.value * axis.unit)
+def _largest(row: FrontierRow, axis: FrontierAxis) -> str:
+    return "none" if row.frontier.largest is None else show_whole(row.frontier.largest.value * axis.unit)
 
 
-def _too_large(one: FrontierRow, axis: FrontierAxis) -> str:
-    return MISSING if one.frontier.too_large is None else show_whole(one.frontier.too_large.value * axis.unit)
+def _too_large(row: FrontierRow, axis: FrontierAxis) -> str:
+    return MISSING if row.frontier.too_large is None else show_whole(row.frontier.too_large.value * axis.unit)
 
 
 def _parameters(row: PlanRow) -> str:
     return format_count(num_params(row.trial))
 
 
-def _row(one: FrontierRow) -> PlanRow | None:
-    return one.row
+def _row(row: FrontierRow) -> PlanRow | None:
+    return row.row
 
 
-def ends(one: FrontierRow) -> str:
+def ends(row: FrontierRow) -> str:
     """Which memory is the scarcer at the largest that fits, or `limit` where nothing larger was tried."""
-    if one.frontier.too_large is None:
+    if row.frontier.too_large is None:
         return "limit"
-    if one.row is None:
+    if row.row is None:
         return MISSING
-    device, host = one.row.device.room, one.row.host.room
+    device, host = row.row.device.room, row.row.host.room
     return "host" if host is not None and (device is None or host < device) else "device"

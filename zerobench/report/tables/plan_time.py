@@ -28,9 +28,9 @@ def traffic(row: PlanRow) -> Counter[str]:
     """Bytes of the messages of one rank in a steady step, by kind of collective; its largest rank's."""
     by_rank = [Counter[str]() for _ in row.trial.ranks]
     for rank, moved in zip(row.trial.ranks, by_rank, strict=True):
-        for one in rank.collectives:
-            if one.step is StepKind.STEADY and one.group_size > 1:
-                moved[one.kind] += one.message_bytes
+        for collective in rank.collectives:
+            if collective.step is StepKind.STEADY and collective.group_size > 1:
+                moved[collective.kind] += collective.message_bytes
     return max(by_rank, key=Counter.total, default=Counter())
 
 
@@ -78,7 +78,7 @@ def _are_formulas(rows: Sequence[PlanRow]) -> bool:
 
 
 def _bounds(rows: Sequence[PlanRow], training: Training | None) -> Table[PlanRow]:
-    found = [Line(row.name, row) for row in rows if row.bound is not None]
+    lines = [Line(row.name, row) for row in rows if row.bound is not None]
     unit = time_unit([row.step_s for row in rows])
     columns = [
         *(_term(name, narrow, unit) for name, narrow in _terms(rows)),
@@ -99,7 +99,7 @@ def _bounds(rows: Sequence[PlanRow], training: Training | None) -> Table[PlanRow
             f"largest part.{note}"
         ),
         columns,
-        found,
+        lines,
     )
 
 

@@ -76,8 +76,8 @@ def _peak_of(row: _PhaseRow) -> Cell | None:
 
 
 def _by_phase(place: Place, rows: Sequence[_PhaseRow], width: int, *, unforeseen: int) -> Part:
-    found = [cell for row in rows for cell in (row.live, row.peak) if cell is not None]
-    unit = byte_unit(size for cell in found for size in (cell.measured_bytes, cell.predicted_bytes))
+    cells = [cell for row in rows for cell in (row.live, row.peak) if cell is not None]
+    unit = byte_unit(size for cell in cells for size in (cell.measured_bytes, cell.predicted_bytes))
     columns = [
         Column[_PhaseRow]("prediction", lambda row: row.label, narrow="trial", is_text=True),
         Column[_PhaseRow]("phase", lambda row: row.phase, narrow="phase", is_text=True),

@@ -22,17 +22,17 @@ def run_frontier_table(
     axis: FrontierAxis, rows: Sequence[RunFrontierRow], limit: Limit, device: str | None, width: int
 ) -> Table[RunFrontierRow]:
     """Predicted and measured side by side; `device` names the GPU that ranks compute on, None for CPU ranks."""
-    unit = byte_unit([_needed(one) for one in rows])
+    unit = byte_unit([_needed(row) for row in rows])
     cells: dict[str, Callable[[RunFrontierRow], str]] = {
-        "predicted": lambda one: _edge(one.predicted, axis),
-        "measured": lambda one: _edge(one.measured, axis),
+        "predicted": lambda row: _edge(row.predicted, axis),
+        "measured": lambda row: _edge(row.measured, axis),
         "error": _error,
         "parameters": _parameters if axis.name == "model" else lambda _: MISSING,
-        "too large": lambda one: MISSING if one.measured is None else _value(one.measured.too_large, axis),
-        "needs": lambda one: unit.show(_needed(one)),
-        "room, %": lambda one: show_percent(_room(one, limit)),
-        "tokens/s": lambda one: show_whole(one.speed.tokens_per_s if one.speed else None),
-        "TFLOP/s": lambda one: show_number(one.speed.tflops_per_gpu if one.speed else None),
+        "too large": lambda row: MISSING if row.measured is None else _value(row.measured.too_large, axis),
+        "needs": lambda row: unit.show(_needed(row)),
+        "room, %": lambda row: show_percent(_room(row, limit)),
+        "tokens/s": lambda row: show_whole(row.speed.tokens_per_s if row.speed else None),
+        "TFLOP/s": lambda row: show_number(row.speed.tflops_per_gpu if row.speed else None),
         "tries": _num_tries,
         "ends": ends,
     }
@@ -40,7 +40,7 @@ def run_frontier_table(
     kept = [column for column in columns if column.name not in set(_left_out(columns, rows, width))]
     speed = ", ".join(column.name for column in kept if column.name in {"tokens/s", "TFLOP/s"})
     title = f"Measured: largest {axis.name.replace('-', ' ')} that fits, in {words_of(axis, device)}"
-    lines = [Line(TrialName("", "", one.label, Evidence.MEASURED.value, device), one) for one in rows]
+    lines = [Line(TrialName("", "", row.label, Evidence.MEASURED.value, device), row) for row in rows]
     return Table(title, _caption(limit, device or "the CPU", unit.name, speed), kept, lines)
 
 
@@ -78,28 +78,28 @@ def _edge(found: Frontier | None, axis: FrontierAxis) -> str:
     return "none" if found.largest is None else _value(found.largest, axis)
 
 
-def _value(one: Try | None, axis: FrontierAxis) -> str:
-    return MISSING if one is None else show_whole(one.value * axis.unit)
+def _value(attempt: Try | None, axis: FrontierAxis) -> str:
+    return MISSING if attempt is None else show_whole(attempt.value * axis.unit)
 
 
-def _error(one: RunFrontierRow) -> str:
+def _error(row: RunFrontierRow) -> str:
     """How far the prediction is off, where both found something that fits."""
-    known = [found.largest.value for found in (one.predicted, one.measured) if found and found.largest]
+    known = [found.largest.value for found in (row.predicted, row.measured) if found and found.largest]
     return show_percent(known[0] / known[1] - 1, signed=True) if len(known) == 2 else MISSING
 
 
-def _parameters(one: RunFrontierRow) -> str:
-    return MISSING if one.largest is None else format_count(num_params(one.largest))
+def _parameters(row: RunFrontierRow) -> str:
+    return MISSING if row.largest is None else format_count(num_params(row.largest))
 
 
-def _needed(one: RunFrontierRow) -> int | None:
-    return None if one.measured is None or one.measured.largest is None else one.measured.largest.peak_bytes
+def _needed(row: RunFrontierRow) -> int | None:
+    return None if row.measured is None or row.measured.largest is None else row.measured.largest.peak_bytes
 
 
-def _room(one: RunFrontierRow, limit: Limit) -> float | None:
-    needed_bytes = _needed(one)
+def _room(row: RunFrontierRow, limit: Limit) -> float | None:
+    needed_bytes = _needed(row)
     return None if needed_bytes is None else 1 - needed_bytes / limit.capacity_bytes
 
 
-def _num_tries(one: RunFrontierRow) -> str:
-    return MISSING if one.measured is None else str(len(one.measured.tries))
+def _num_tries(row: RunFrontierRow) -> str:
+    return MISSING if row.measured is None else str(len(row.measured.tries))

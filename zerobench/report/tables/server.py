@@ -20,7 +20,7 @@ HOW_TO_READ = (
 
 def server_table(trials: Sequence[TrialFigures]) -> Table[Side]:
     """Memory, waiting and traffic, a row for each side."""
-    lines = lines_of(trials, lambda one: one.sides)
+    lines = lines_of(trials, lambda trial: trial.sides)
     rows = figures_of(lines)
     held, moved = byte_unit(side.peak_bytes for side in rows), byte_unit(side.formula_bytes for side in rows)
     seconds = time_unit(side.step_s for side in rows)

@@ -34,7 +34,7 @@ class SpeedRow:
 
 def speed_table(trials: Sequence[TrialFigures], energies: Mapping[str, float] = {}) -> Table[SpeedRow]:
     """A row for each trial that timed steps; `energies` are the joules of their timed steps by trial_id."""
-    lines = lines_of(trials, lambda one: _rows(one, energies))
+    lines = lines_of(trials, lambda trial: _rows(trial, energies))
     unit = time_unit(row.speed.step_time_s_median for row in figures_of(lines))
     columns = [
         _seconds("step", unit, lambda speed: speed.step_time_s_median, "step"),
@@ -67,13 +67,13 @@ def speed_table(trials: Sequence[TrialFigures], energies: Mapping[str, float] = 
     )
 
 
-def _rows(one: TrialFigures, energies: Mapping[str, float]) -> Iterator[SpeedRow]:
-    summary = one.summary
+def _rows(trial: TrialFigures, energies: Mapping[str, float]) -> Iterator[SpeedRow]:
+    summary = trial.summary
     if summary.speed is not None:
-        by_rank = {rank.rank: rank.step_time_s_median for rank in one.ranks}
+        by_rank = {rank.rank: rank.step_time_s_median for rank in trial.ranks}
         spread = spread_over_ranks({rank: seconds for rank, seconds in by_rank.items() if seconds is not None})
-        joules = None if summary.is_alone else energies.get(one.trial_id)
-        yield SpeedRow(one, summary.speed, spread, None if joules is None else joules / summary.timed_tokens)
+        joules = None if summary.is_alone else energies.get(trial.trial_id)
+        yield SpeedRow(trial, summary.speed, spread, None if joules is None else joules / summary.timed_tokens)
 
 
 def _seconds(name: str, unit: Unit, value: Callable[[Speed], float | None], narrow: str) -> Column[SpeedRow]:

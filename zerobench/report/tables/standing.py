@@ -18,7 +18,7 @@ HOW_TO_READ = (
 
 def standing_table(trials: Sequence[TrialFigures]) -> Table[Stood]:
     """The largest of what each trial held."""
-    lines = lines_of(trials, lambda one: one.standing)
+    lines = lines_of(trials, lambda trial: trial.standing)
     unit = byte_unit(one.size_bytes for one in figures_of(lines))
     columns = [
         Column[Stood]("by", lambda one: one.by, narrow="by", is_text=True),

@@ -30,13 +30,13 @@ from zerobench.timing.step import Interval
 
 def trials_table(trials: Sequence[TrialFigures]) -> Table[TrialFigures]:
     """A row for each trial."""
-    lines = lines_of(trials, lambda one: [one])
-    time = time_unit(one.summary.speed.step_time_s_median for one in trials if one.summary.speed)
+    lines = lines_of(trials, lambda trial: [trial])
+    time = time_unit(trial.summary.speed.step_time_s_median for trial in trials if trial.summary.speed)
     columns = [
-        *([] if all(one.summary.is_completed for one in trials) else [_text("ended", status_text)]),
-        Column[TrialFigures]("ranks", lambda one: show_whole(one.spec.world_size)),
+        *([] if all(trial.summary.is_completed for trial in trials) else [_text("ended", status_text)]),
+        Column[TrialFigures]("ranks", lambda trial: show_whole(trial.spec.world_size)),
         _bytes("device peak", lambda summary: summary.device_peak_bytes, trials),
-        Column[TrialFigures]("of capacity", lambda one: show_percent(one.summary.share_of_capacity), "%"),
+        Column[TrialFigures]("of capacity", lambda trial: show_percent(trial.summary.share_of_capacity), "%"),
         _bytes("device need", lambda summary: summary.device_needed_bytes, trials),
         _text("fits", _fits),
         _bytes("NVML peak", lambda summary: summary.nvml_peak_bytes, trials),
@@ -50,33 +50,35 @@ def trials_table(trials: Sequence[TrialFigures]) -> Table[TrialFigures]:
         _parity("gradient norm off", lambda parity: parity.norm_difference),
         _text("nodes", lambda summary: listed(summary.nodes)),
         _text("Slurm job", lambda summary: summary.job or ""),
-        Column[TrialFigures]("beware", lambda one: "; ".join(short for short, _ in _doubts(one)), is_text=True),
+        Column[TrialFigures]("beware", lambda trial: "; ".join(short for short, _ in _doubts(trial)), is_text=True),
     ]
     return Table("Trials", _caption(figures_of(lines)), columns, lines)
 
 
 def _text(name: str, cell: Callable[[Summary], str]) -> Column[TrialFigures]:
-    return Column(name, lambda one: cell(one.summary), is_text=True)
+    return Column(name, lambda trial: cell(trial.summary), is_text=True)
 
 
 def _speed(name: str, show: Callable[[Speed], str], unit: str = "") -> Column[TrialFigures]:
-    return Column(name, of_part(lambda one: one.summary.speed, show), unit)
+    return Column(name, of_part(lambda trial: trial.summary.speed, show), unit)
 
 
 def _expected(trials: Sequence[TrialFigures]) -> list[Column[TrialFigures]]:
     """What a predicted step is expected to take; columns that measured trials leave empty."""
-    steps = [one.summary.predicted_step.expected for one in trials]
+    steps = [trial.summary.predicted_step.expected for trial in trials]
     unit = time_unit(found.step_s for found in steps if found)
 
     def cell(show: Callable[[TrialFigures, Interval], str]) -> Callable[[TrialFigures], str]:
-        return lambda one: show(one, found) if (found := one.summary.predicted_step.expected) else MISSING
+        return lambda trial: show(trial, found) if (found := trial.summary.predicted_step.expected) else MISSING
 
     return [
         Column("expected step", cell(lambda _, found: unit.show(found.step_s)), unit.name),
         Column(
             "low to high", cell(lambda _, found: f"{unit.show(found.low_s)} to {unit.show(found.high_s)}"), unit.name
         ),
-        Column("expected tokens/s", cell(lambda one, found: show_whole(one.spec.global_batch_tokens / found.step_s))),
+        Column(
+            "expected tokens/s", cell(lambda trial, found: show_whole(trial.spec.global_batch_tokens / found.step_s))
+        ),
     ]
 
 
@@ -89,12 +91,12 @@ def _fits(summary: Summary) -> str:
 
 
 def _parity(name: str, value: Callable[[Parity], float | None]) -> Column[TrialFigures]:
-    return Column(name, of_part(lambda one: one.parity, lambda parity: distance_text(value(parity))))
+    return Column(name, of_part(lambda trial: trial.parity, lambda parity: distance_text(value(parity))))
 
 
 def _bytes(name: str, value: Callable[[Summary], int | None], trials: Sequence[TrialFigures]) -> Column[TrialFigures]:
-    unit = _fine_enough([value(one.summary) for one in trials])
-    return Column(name, in_unit(unit, lambda one: value(one.summary)), unit.name)
+    unit = _fine_enough([value(trial.summary) for trial in trials])
+    return Column(name, in_unit(unit, lambda trial: value(trial.summary)), unit.name)
 
 
 def _fine_enough(values: Sequence[int | None]) -> Unit:
@@ -110,28 +112,28 @@ def _caption(trials: Sequence[TrialFigures]) -> str:
     sentences = [
         "All trials, in sweep order.",
         "Peaks: largest rank, including start-up; host: per rank.",
-        "NVML's peak includes other processes." if any(one.summary.nvml_peak_bytes for one in trials) else "",
+        "NVML's peak includes other processes." if any(trial.summary.nvml_peak_bytes for trial in trials) else "",
         "Off: largest difference from the reference (gradient norms: relative)."
-        if any(one.parity is not None for one in trials)
+        if any(trial.parity is not None for trial in trials)
         else "",
-        "All measured." if all(one.summary.is_measured for one in trials) else "Italics: predicted, not measured.",
+        "All measured." if all(trial.summary.is_measured for trial in trials) else "Italics: predicted, not measured.",
     ]
     return " ".join(filter(None, sentences))
 
 
 def remarks(trials: Sequence[TrialFigures]) -> list[tuple[str, str]]:
     """The trials whose rows are not simply to be believed, each with what speaks against it."""
-    return [(one.label, "; ".join(words for _, words in doubts)) for one in trials if (doubts := _doubts(one))]
+    return [(trial.label, "; ".join(words for _, words in doubts)) for trial in trials if (doubts := _doubts(trial))]
 
 
-def _doubts(one: TrialFigures) -> list[tuple[str, str]]:
+def _doubts(trial: TrialFigures) -> list[tuple[str, str]]:
     """What speaks against a trial's figures, in two words and in full."""
     doubts = []
-    for name, far, _ in one.parity.disagreements if one.parity else ():
+    for name, far, _ in trial.parity.disagreements if trial.parity else ():
         difference = f"{name} differ from the reference by {far:.2g}"
         doubts.append((f"{name} differ", f"{difference}, more than rounding: figures invalid"))
-    if one.summary.void:
-        doubts.append(("speed void", f"speed void: {one.summary.void}"))
+    if trial.summary.void:
+        doubts.append(("speed void", f"speed void: {trial.summary.void}"))
     return doubts
 
 

@@ -80,7 +80,9 @@ def _outcomes(comparison: Comparison) -> Iterator[Part]:
 
 
 def _why(same: Same) -> str:
-    return next((one.reason for one in (*same.new, *same.base) if one.reason and not one.completed), MISSING)
+    return next(
+        (repeat.reason for repeat in (*same.new, *same.base) if repeat.reason and not repeat.completed), MISSING
+    )
 
 
 def gate_part(verdicts: Sequence[Verdict]) -> Part:

@@ -32,7 +32,7 @@ def memory_parts(comparison: Comparison) -> Iterator[Part]:
     if not rows:
         return
     yield _totals(rows)
-    if differing := [_CategoryRow(row, one) for row in rows for one in _by_category(row.change)]:
+    if differing := [_CategoryRow(row, difference) for row in rows for difference in _by_category(row.change)]:
         yield _categories(differing, causes(comparison, rows))
 
 
@@ -85,7 +85,7 @@ def _largest(row: Peak) -> str:
 
 def _by_category(change: MemoryChange) -> list[CategoryDifference]:
     """The categories that differ; none where only the totals are known, which the table of totals has."""
-    return [one for one in change.differences if one.category is not Category.TOTAL]
+    return [difference for difference in change.differences if difference.category is not Category.TOTAL]
 
 
 def _spreads(rows: Sequence[Peak]) -> list[str]:
@@ -104,14 +104,14 @@ def _categories(rows: Sequence[_CategoryRow], why: Sequence[str]) -> Part:
     sizes = (size for row in shown for size in (row.difference.a_bytes, row.difference.b_bytes))
     unit = byte_unit(sizes)
     columns = [
-        Column[_CategoryRow]("trial", lambda one: one.row.label, narrow="trial", is_text=True),
-        Column[_CategoryRow]("peak of", lambda one: where_name(one.row.change.where), narrow="peak of", is_text=True),
+        Column[_CategoryRow]("trial", lambda row: row.row.label, narrow="trial", is_text=True),
+        Column[_CategoryRow]("peak of", lambda row: where_name(row.row.change.where), narrow="peak of", is_text=True),
         Column[_CategoryRow](
-            "category", lambda one: one.difference.category.replace("_", " "), narrow="category", is_text=True
+            "category", lambda row: row.difference.category.replace("_", " "), narrow="category", is_text=True
         ),
-        Column[_CategoryRow]("BASE", lambda one: unit.show(one.difference.a_bytes), unit.name),
-        Column[_CategoryRow]("NEW", lambda one: unit.show(one.difference.b_bytes), unit.name),
-        Column[_CategoryRow]("difference", lambda one: f"{one.difference.more_bytes:+,}", "bytes", narrow="bytes"),
+        Column[_CategoryRow]("BASE", lambda row: unit.show(row.difference.a_bytes), unit.name),
+        Column[_CategoryRow]("NEW", lambda row: unit.show(row.difference.b_bytes), unit.name),
+        Column[_CategoryRow]("difference", lambda row: f"{row.difference.more_bytes:+,}", "bytes", narrow="bytes"),
     ]
     caption = "NEW minus BASE at the two peaks; the lines of a peak add up to its difference."
     return Part("Memory that differs, by category", caption, Listing(columns, shown), points=[*more, *why])

@@ -49,7 +49,7 @@ def validation_parts(trials: Sequence[Trial], pairs: Sequence[Pair], names: Name
     if pairs:
         yield _refusals(pairs, names)
     if undefined := from_nothing(pairs):
-        lines = [f"{_place(one, names)}: {format_bytes(one.cell.predicted_bytes)}" for one in undefined]
+        lines = [f"{_place(error, names)}: {format_bytes(error.cell.predicted_bytes)}" for error in undefined]
         yield Part("Predicted, not measured", "No relative error defined.", points=_first(lines))
     if unforeseen := _unforeseen(pairs, names):
         yield Part(
@@ -153,23 +153,23 @@ def _name(pair: Pair, names: Names) -> str:
     return names[pair.predicted.spec.trial_id]
 
 
-def _place(found: Found, names: Names) -> str:
+def _place(error: Found, names: Names) -> str:
     """Which figure of which trial, in words."""
-    cell = found.cell
+    cell = error.cell
     return (
-        f"{_name(found.pair, names)}, {phase_name((cell.step, cell.phase))}, {cell.place.value} {cell.quantity.value}"
+        f"{_name(error.pair, names)}, {phase_name((cell.step, cell.phase))}, {cell.place.value} {cell.quantity.value}"
     )
 
 
 def _under_predictions(pairs: Sequence[Pair], names: Names) -> Part:
-    found = under_predictions(pairs)
+    errors = under_predictions(pairs)
     lines = [
-        f"{_place(one, names)}: {show_error(one.error)} ({format_bytes(one.cell.predicted_bytes)} predicted,"
-        f" {format_bytes(one.cell.measured_bytes)} measured)"
-        for one in found
+        f"{_place(error, names)}: {show_error(error.error)} ({format_bytes(error.cell.predicted_bytes)} predicted,"
+        f" {format_bytes(error.cell.measured_bytes)} measured)"
+        for error in errors
     ]
     return Part(
-        f"Under-predictions beyond {UNDER_PREDICTION:.0%}: {len(found)}",
+        f"Under-predictions beyond {UNDER_PREDICTION:.0%}: {len(errors)}",
         (
             "Totals that must fit (peak; with CUDA also reserved and used), in each phase, worst first: a "
             "trial planned by these may run out of memory."
@@ -192,7 +192,9 @@ def _refusals(pairs: Sequence[Pair], names: Names) -> Part:
     if not has_capacity(pairs):
         return Part("Refusals: not applicable", "CPU ranks share host memory: no device limit.")
     false, missed = false_refusals(pairs), missed_refusals(pairs)
-    lines = [f"false: {_refusal(one, names)}" for one in false] + [f"missed: {_refusal(one, names)}" for one in missed]
+    lines = [f"false: {_refusal(refusal, names)}" for refusal in false] + [
+        f"missed: {_refusal(refusal, names)}" for refusal in missed
+    ]
     return Part(f"Refusals: {len(false)} false, {len(missed)} missed", caption, points=_first(lines))
 
 

@@ -86,7 +86,10 @@ def _report(run: store.Run, trials: Sequence[Trial], head: Sequence[Trial], widt
     specs = [trial.spec for trial in trials]
     judge, names = ParityJudge(trials), labels(specs)
     shown = [Shown(trial, name, judge.judge(trial)) for trial, name in zip(head, names, strict=False)]
-    figures = [trial_figures(one.trial).beside(one.label, one.parity, loss_distance(one.trial, head)) for one in shown]
+    figures = [
+        trial_figures(column.trial).beside(column.label, column.parity, loss_distance(column.trial, head))
+        for column in shown
+    ]
     predicted = _predicted(trials, head, names, judge, width)
     return [
         _header(run, trials, head, figures, shared_lines(specs)),
@@ -131,9 +134,9 @@ def _sections(
 
 def _compared(shown: Iterable[Shown]) -> list[Compared]:
     """The sides of the trials, beside each other where a single process did their work."""
-    key = {(one.trial.record.run_id, one.trial.record.trial_id): one for one in shown}
+    key = {(column.trial.record.run_id, column.trial.record.trial_id): column for column in shown}
     return compare(
-        [found for one in key.values() for found in figures_of(one.trial)],
+        [found for column in key.values() for found in figures_of(column.trial)],
         {name: one.label for name, one in key.items()},
         {name: one.parity for name, one in key.items()},
     )
@@ -160,7 +163,7 @@ def _driver(shown: Sequence[Shown], figures: Sequence[TrialFigures], width: int)
 
 def _notes(shown: Sequence[Shown]) -> Iterator[Section]:
     """Each sentence once."""
-    found = each_once((one.label, sentence) for one in shown for sentence in sentences(one.trial))
+    found = each_once((column.label, sentence) for column in shown for sentence in sentences(column.trial))
     if found:
         lines = [f"{sentence} ({who_says(names, len(shown), 6)})" for sentence, names in found.items()]
         caption = "Buffer sizes in elements, departures of DeepSpeed from the paper, unavailable figures."

@@ -67,7 +67,7 @@ class Allocation:
 def task_state(job_id: int, task_id: int | None, timeout_s: float) -> TaskState | None:
     """Where a job, or one task of an array, stands; None where Slurm does not answer or has forgotten it."""
     states = job_states([job_id], timeout_s)
-    return next((one for one in (states or {}).get(job_id, []) if one.task_id == task_id), None)
+    return next((task for task in (states or {}).get(job_id, []) if task.task_id == task_id), None)
 
 
 def parse_job(name: str) -> tuple[int, int | None, int]:

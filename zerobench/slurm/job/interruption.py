@@ -148,8 +148,8 @@ def _look_later(job: str) -> _Later:
     states = job_states([job_id], _PATIENCE_S)
     if states is None:
         return _Later(answers=False)
-    found = states[job_id] or (ended_jobs([job_id], _PATIENCE_S) or {}).get(job_id, [])
-    state = next((one for one in found if one.task_id == task_id), None)
+    tasks = states[job_id] or (ended_jobs([job_id], _PATIENCE_S) or {}).get(job_id, [])
+    state = next((task for task in tasks if task.task_id == task_id), None)
     return _Later(state=state, restarts=restarts)
 
 

@@ -57,7 +57,7 @@ class Player:
 
         def told(options: list[Option]) -> None:
             again = {option.dest for option in options}
-            account.options = [*options, *(one for one in account.options if one.dest not in again)]
+            account.options = [*options, *(option for option in account.options if option.dest not in again)]
 
         told(launcher_options())
         account.num_arguments = len(given) - (given[:1] == [f"--local_rank={self._part.local_rank}"])

@@ -100,7 +100,7 @@ def _touched(
 
 
 def _tensors(value: Any) -> list[torch.Tensor]:
-    return [one for one in tree_leaves(value) if isinstance(one, torch.Tensor)]
+    return [leaf for leaf in tree_leaves(value) if isinstance(leaf, torch.Tensor)]
 
 
 def _held_bytes(tensor: torch.Tensor) -> int:

@@ -67,7 +67,7 @@ class PhasedStage(PipelineStage):
                     if tensor is not None:
                         yield Named(tensor, Category.PIPELINE_BUFFERS)
         for gradients in self.bwd_cache.values():
-            yield from (Named(one, Category.PIPELINE_BUFFERS) for one in gradients if one is not None)
+            yield from (Named(gradient, Category.PIPELINE_BUFFERS) for gradient in gradients if gradient is not None)
 
     def _warmup_forward_vote(self, has_backward: bool, received_acc: torch.Tensor | None = None) -> torch.Tensor:
         """All stages have said their shapes, so nobody asks the others whether theirs must be found out."""
