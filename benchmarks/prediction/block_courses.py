@@ -135,14 +135,24 @@ def named(kind: str, trial: TrialSpec, events: Recorded, step: StepKind = StepKi
 
 
 def workspaces(kind: str, trial: TrialSpec, events: Recorded) -> list[str]:
-    """After how many tensors of a pass, weights' left out, the matrix library takes its workspace in the first step."""
+    """After how many tensors of a pass in a steady step the matrix library would take the workspace of the first one.
+
+    Weights may be gathered in the first step alone, so it is counted in others, and on by the gradients after those.
+    """
     taken = workspace_of(GPU).workspace_bytes
-    names = {nbytes for name, nbytes in sizes_of(kind, trial).items() if not name.startswith(GRADIENT)}
+    names = {nbytes: name for name, nbytes in reversed(sizes_of(kind, trial).items())}
     found = []
-    for phase in PASSES:
+    for phase, steady in named(kind, trial, events).items():
         before = takewhile(lambda event: event[1] != taken, events[StepKind.FIRST, phase])
-        found.append(str(sum(delta in names for _, delta in before)))
+        are_gradients = [names[delta].startswith(GRADIENT) for _, delta in before if delta in names]
+        since = len(list(takewhile(bool, reversed(are_gradients))))
+        others = [at for at, (name, _) in enumerate(filter(_is_made, steady)) if not name.startswith(GRADIENT)]
+        found.append(str(others[are_gradients.count(False) - 1] + 1 + since))
     return found
+
+
+def _is_made(event: Event) -> bool:
+    return bool(event[0])
 
 
 def passes(events: Mapping[Phase, Sequence[Event]], blocks: int) -> dict[Phase, Pass]:
@@ -231,7 +241,9 @@ def main() -> int:
     )
     text = f"{{\n{lines}\n}}\n"
     if check:
-        return int(COURSES.read_text(encoding="utf-8") != text)
+        is_so = COURSES.read_text(encoding="utf-8") == text
+        print(f"{COURSES.name}: {'as recorded' if is_so else 'the engines take another course now; make it anew'}")
+        return int(not is_so)
     write_whole(COURSES, text)
     return 0
 

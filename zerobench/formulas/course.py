@@ -72,7 +72,7 @@ def course_of(kind: str, trial: TrialSpec, step: StepKind) -> Course:
     if step is StepKind.FIRST and trial.prediction.gpu is not None:
         taken = workspace_of(trial.prediction.gpu).workspace_bytes
         for phase, after in zip(_PASSES, map(int, sections["workspaces"]), strict=True):
-            made = [i for i, event in enumerate(course[phase]) if event.nbytes and not event.is_gradient]
+            made = [i for i, event in enumerate(course[phase]) if event.nbytes]
             course[phase].insert(made[after - 1] + 1, Event(phase, "before", KEPT, taken, is_gradient=False))
     return course
 
