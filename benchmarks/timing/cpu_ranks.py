@@ -275,7 +275,8 @@ def judged(rows: Sequence[Measured]) -> Iterator[tuple[Measured, float, Thread]]
     reference, *records = simulate(specs, jobs=1)
     trace = unpack(reference.step_trace or "")
     for row, spec, record in zip(rows, specs[1:], records, strict=True):
-        pace = calibrated(trace, row.crowding * row.passes_s, row.crowding * row.update_s)
+        crowded = max(1.0, row.crowding)  # nobody has more beside others: less is the probe's own noise
+        pace = calibrated(trace, crowded * row.passes_s, crowded * row.update_s)
         yield row, expected_s(spec, record, pace), pace
 
 
