@@ -245,14 +245,15 @@ def _not_kept_of_frozen(trial: TrialSpec, shape: Shape) -> tuple[int, int, int]:
     kind, lora, e = trial.model.model_type, lora_of(str(trial.adapter)), shape.element
     if not knows_adapters(trial):
         return 0, 0, 0
-    named = {one.name for one in adapted(trial.model, lora)}
+    matrices = adapted(trial.model, lora)
+    named = {matrix.name for matrix in matrices}
     keeps_head = trial.zero_stage == 3 and trial.ds_config.get(_REPLACES_LINEAR, True)
     keeps_all = keeps_head and kind != "gpt2" and lora.base is None
     h, f = shape.hidden_size, shape.intermediate_size
     inputs = (({"q_proj", "k_proj", "v_proj", "c_attn"}, h), ({"gate_proj", "up_proj", "c_fc"}, h))
     unused = sum(width for names, width in (*inputs, ({"down_proj", "c_proj"}, f)) if not (named & names or keeps_all))
     gain = 0 if kind == "gpt2" else e * h
-    between = lora.rank * len(adapted(trial.model, lora))
+    between = lora.rank * len(matrices)
     first = e * h + 8 if kind == "gpt2" else 4 * h + 4
     outside = gain + (0 if keeps_head else e * h)
     return shape.tokens * (e * unused + 2 * gain - e * between), shape.tokens * outside, shape.tokens * first

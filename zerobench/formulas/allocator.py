@@ -191,8 +191,8 @@ def _keeps(trial: TrialSpec) -> bool:
 def _blocks(instant: Bytes, setting: Setting) -> Iterator[_Block]:
     """A block for each term; for the model's tensors one each."""
     seen: Counter[tuple[Category, int]] = Counter()
+    sizes = [setting.case.element * tensor for tensor in setting.tensors]
     for term in _terms(instant):
-        sizes = [setting.case.element * tensor for tensor in setting.tensors]
         for nbytes in sizes if _is_model(term, setting) else [term.nbytes]:
             seen[term.category, nbytes] += 1
             yield term.category, nbytes, seen[term.category, nbytes]
