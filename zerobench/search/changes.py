@@ -131,7 +131,7 @@ def _as_config(trial: TrialSpec, own: Mapping[str, Any] | None) -> dict[str, Any
 
 def _rows(path: Path, planned: Sequence[PlannedTrial], cluster: Cluster) -> dict[str, PlanRow]:
     """The figures of the trials that could be predicted, by their ids."""
-    known = {trial.trial.trial_id for trial in planned}
+    known = {item.trial.trial_id for item in planned}
     whole = (trial for trial in ended_trials(load_run(path)) if trial.trial_id in known and is_whole(trial))
     return {trial.trial_id: plan_row(Shown(trial, trial.trial_id, None), cluster) for trial in whole}
 

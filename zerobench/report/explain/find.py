@@ -39,7 +39,7 @@ def find_trial(name: str, known: Sequence[Named]) -> Named:
             return matches[0]
         if matches:
             raise UserError(f"TRIAL: {name!r} matches several trials; choices: {_listed(matches)}")
-    close = nearest(wanted, [text for trial in known for text in (trial.label, trial.trial.trial_id)], count=1)
+    close = nearest(wanted, [text for labelled in known for text in (labelled.label, labelled.trial.trial_id)], count=1)
     hint = f"did you mean {close[0]!r}? " if close else ""
     raise UserError(f"TRIAL: {name!r} is not an ended trial of this run; {hint}choices: {_listed(known)}")
 
@@ -47,18 +47,18 @@ def find_trial(name: str, known: Sequence[Named]) -> Named:
 def _ways(wanted: str, known: Sequence[Named]) -> list[list[Named]]:
     """What matches `wanted`, the strictest way first."""
     return [
-        [trial for trial in known if wanted == trial.trial.trial_id],
-        [trial for trial in known if wanted == trial.label],
-        [trial for trial in known if wanted == _without_optimizer(trial)],
-        [trial for trial in known if trial.trial.trial_id.startswith(wanted)],
-        [trial for trial in known if trial.label.startswith(wanted)],
-        [trial for trial in known if _words_in(wanted, trial.label)],
+        [labelled for labelled in known if wanted == labelled.trial.trial_id],
+        [labelled for labelled in known if wanted == labelled.label],
+        [labelled for labelled in known if wanted == _without_optimizer(labelled)],
+        [labelled for labelled in known if labelled.trial.trial_id.startswith(wanted)],
+        [labelled for labelled in known if labelled.label.startswith(wanted)],
+        [labelled for labelled in known if _words_in(wanted, labelled.label)],
     ]
 
 
-def _without_optimizer(trial: Named) -> str:
+def _without_optimizer(labelled: Named) -> str:
     """Its name as a plan's tables have it, which choose the optimizer by the offload."""
-    return " ".join(word for word in trial.label.split() if word != trial.trial.spec.optimizer)
+    return " ".join(word for word in labelled.label.split() if word != labelled.trial.spec.optimizer)
 
 
 def _words_in(wanted: str, label: str) -> bool:
@@ -66,6 +66,6 @@ def _words_in(wanted: str, label: str) -> bool:
 
 
 def _listed(known: Sequence[Named]) -> str:
-    told = [plain(repr(trial.label)) for trial in known[:_MOST_CHOICES]]
+    told = [plain(repr(labelled.label)) for labelled in known[:_MOST_CHOICES]]
     more = [f"and {len(known) - len(told)} more"] if len(known) > len(told) else []
     return ", ".join([*told, *more]) or "none"

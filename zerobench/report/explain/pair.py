@@ -56,7 +56,7 @@ def _told_apart(a: str, b: str) -> tuple[str, str]:
 
 def pair_of(a: Named, b: Named) -> Pair | None:
     """The pair; None where one of them has no steady peak."""
-    peaks = [largest_peak(trial.trial, StepKind.STEADY, Place.DEVICE) for trial in (a, b)]
+    peaks = [largest_peak(labelled.trial, StepKind.STEADY, Place.DEVICE) for labelled in (a, b)]
     return None if peaks[0] is None or peaks[1] is None else Pair(a, b, (peaks[0], peaks[1]))
 
 

@@ -75,10 +75,10 @@ def explain_trial(one: Named, known: Sequence[Named] = ()) -> list[Passage]:
     return [passage for passage in passages if passage is not None]
 
 
-def _heading(trial: Named) -> Passage:
-    spec, record = trial.trial.spec, trial.trial.record
+def _heading(labelled: Named) -> Passage:
+    spec, record = labelled.trial.spec, labelled.trial.record
     figures: dict[str, dict[str, object]] = {
-        "trial": {"trial_id": trial.trial.trial_id, "label": trial.label, "status": record.status.value}
+        "trial": {"trial_id": labelled.trial.trial_id, "label": labelled.label, "status": record.status.value}
     }
     ranks = f"{spec.world_size} rank{'' if spec.world_size == 1 else 's'}"
     batch = f"{spec.micro_batch_size} x {spec.sequence_length:,} tokens"
@@ -92,9 +92,9 @@ def _heading(trial: Named) -> Passage:
     if where:
         lines.append(Line(where))
         figures["trial"] |= {"nodes": list(record.nodes), "job": record.job}
-    if not completed(trial.trial):
-        return Passage(f"{trial.label} ({trial.trial.trial_id})", lines, figures, brief)
-    return Passage(f"{trial.label} ({trial.trial.trial_id})", [*lines, *says(*record.notes)], figures, brief)
+    if not completed(labelled.trial):
+        return Passage(f"{labelled.label} ({labelled.trial.trial_id})", lines, figures, brief)
+    return Passage(f"{labelled.label} ({labelled.trial.trial_id})", [*lines, *says(*record.notes)], figures, brief)
 
 
 def _where(record: TrialRecord) -> str:
@@ -105,19 +105,21 @@ def _where(record: TrialRecord) -> str:
     return f"ran {', '.join(said)}" if said else ""
 
 
-def _host(trial: Named) -> Passage | None:
+def _host(labelled: Named) -> Passage | None:
     """Host memory where something is offloaded: else it holds the interpreter and a batch."""
-    spec = trial.trial.spec
+    spec = labelled.trial.spec
     if {spec.offload_optimizer, spec.offload_param} == {Offload.NONE}:
         return None
-    instant = largest_peak(trial.trial, StepKind.STEADY, Place.HOST)
+    instant = largest_peak(labelled.trial, StepKind.STEADY, Place.HOST)
     if instant is None:
         return None
-    if any(rank.device_type == "cpu" for rank in trial.trial.ranks):  # what is left of the process is the device's too
+    if any(
+        rank.device_type == "cpu" for rank in labelled.trial.ranks
+    ):  # what is left of the process is the device's too
         held = dict(instant.categories)
         rest = held.pop(Category.REST_OF_PROCESS, 0)
         instant = replace(instant, total_bytes=instant.total_bytes - rest, categories=held)
-    return categories_passage(Explainer(trial.trial, instant.rank), instant, Place.HOST)
+    return categories_passage(Explainer(labelled.trial, instant.rank), instant, Place.HOST)
 
 
 def explain_pair(a: Named, b: Named, software: Sequence[Passage] = ()) -> list[Passage]:
@@ -133,8 +135,8 @@ def explain_pair(a: Named, b: Named, software: Sequence[Passage] = ()) -> list[P
 def _endings(a: Named, b: Named) -> list[Passage]:
     """Where one of the two has no steady peak: what is known of each."""
     told = []
-    for trial in (a, b):
-        found = ending_passage(trial.trial, ()) or peak_passage(trial.trial)
+    for labelled in (a, b):
+        found = ending_passage(labelled.trial, ()) or peak_passage(labelled.trial)
         lines = found.lines if found else says("No memory recorded.")
-        told.append(Passage(trial.label, lines))
+        told.append(Passage(labelled.label, lines))
     return told

@@ -29,6 +29,6 @@ def reasons(runs: Sequence[store.Run], trials: Sequence[TrialFigures]) -> Part |
     if gpu is None:
         return None
     shown = [Shown(trial, labels[trial.spec.trial_id], None) for trial in whole]
-    rows = [plan_row(column, usual_cluster(column.trial.spec, gpu)) for column in shown]
+    rows = [plan_row(labelled, usual_cluster(labelled.trial.spec, gpu)) for labelled in shown]
     choice = recommended(rows)
     return next(losers(rows, None if choice is None else choice.best), None)

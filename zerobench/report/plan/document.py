@@ -70,7 +70,7 @@ def plan_document(path: Path, cluster: Cluster, training: Training | None = None
             "configurations": [configuration_values(row, cluster, training) for row in rows],
             "without_figures": [
                 {"trial_id": trial.record.trial_id, "status": trial.record.status.value, "reason": trial.record.reason}
-                for trial in _others([column.trial for column in shown], rows)
+                for trial in _others([labelled.trial for labelled in shown], rows)
             ],
         }
 

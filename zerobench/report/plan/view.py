@@ -67,7 +67,7 @@ def read_plan(path: Path, cluster: Cluster) -> tuple[list[Shown], list[PlanRow]]
     """
     trials = list(ended_trials(store.load_run(path)))
     shown = [Shown(trial, name, None) for trial, name in zip(trials, labels([t.spec for t in trials]), strict=True)]
-    rows = [plan_row(column, cluster) for column in shown if is_whole(column.trial)]
+    rows = [plan_row(labelled, cluster) for labelled in shown if is_whole(labelled.trial)]
     return shown, rows
 
 
@@ -107,7 +107,7 @@ def plan_view(path: Path, cluster: Cluster, training: Training | None = None, fo
         if found is not None:
             rows = named_rows(found.rows)
             shown = [row.shown for row in rows] + [
-                column for column in shown if column.trial.record.status is Status.SKIPPED
+                labelled for labelled in shown if labelled.trial.record.status is Status.SKIPPED
             ]
             others = [found.words, *others]
         choice = recommended(rows, None if found is None else found.within)
@@ -127,10 +127,10 @@ def named_rows(rows: Sequence[PlanRow]) -> list[PlanRow]:
 
 def _others(shown: Sequence[Shown]) -> list[str]:
     """A line for the trials without figures."""
-    skipped = [column.trial for column in shown if column.trial.record.status is Status.SKIPPED]
+    skipped = [labelled.trial for labelled in shown if labelled.trial.record.status is Status.SKIPPED]
     reasons = dict.fromkeys((trial.record.reason or "").partition(";")[0] for trial in skipped)
     lines = [f"{len(skipped)} not tried: {plain('; '.join(reasons))}"] if skipped else []
-    failed = len(shown) - len(skipped) - sum(is_whole(column.trial) for column in shown)
+    failed = len(shown) - len(skipped) - sum(is_whole(labelled.trial) for labelled in shown)
     return [*lines, *([f"{failed} could not be predicted: see --details."] if failed else [])]
 
 
@@ -145,8 +145,8 @@ def _details(
     yield _header(shown, rows, environment)
     yield from memory_tables(rows, cluster)
     yield from time_tables(rows, training)
-    ended = [column for column in shown if completed(column.trial) or not is_whole(column.trial)]
-    yield outcomes_table([trial_figures(column.trial).beside(column.label, None, None) for column in ended])
+    ended = [labelled for labelled in shown if completed(labelled.trial) or not is_whole(labelled.trial)]
+    yield outcomes_table([trial_figures(labelled.trial).beside(labelled.label, None, None) for labelled in ended])
     if rows:
         yield from losers(rows, best)
         yield from _expected_terms(best)
@@ -159,11 +159,11 @@ def _header(shown: Sequence[Shown], rows: Sequence[PlanRow], environment: Enviro
     plural = "" if len(rows) == 1 else "s"
     how = _BY.get(evidence_words(rows), "")
     counts = [f"{len(rows)} configuration{plural} predicted{how}, none measured"]
-    skipped = sum(column.trial.record.status is Status.SKIPPED for column in shown)
+    skipped = sum(labelled.trial.record.status is Status.SKIPPED for labelled in shown)
     failed = len(shown) - len(rows) - skipped
     counts += [f"{skipped} skipped"] if skipped else []
     counts += [f"{failed} failed"] if failed else []
-    specs = [column.trial.spec for column in shown]
+    specs = [labelled.trial.spec for labelled in shown]
     words = (*shared_lines(specs), *predicted_with(environment, specs))
     return Part("Plan", ", ".join(counts), text=list(words))
 

@@ -87,8 +87,8 @@ def _report(run: store.Run, trials: Sequence[Trial], head: Sequence[Trial], widt
     judge, names = ParityJudge(trials), labels(specs)
     shown = [Shown(trial, name, judge.judge(trial)) for trial, name in zip(head, names, strict=False)]
     figures = [
-        trial_figures(column.trial).beside(column.label, column.parity, loss_distance(column.trial, head))
-        for column in shown
+        trial_figures(labelled.trial).beside(labelled.label, labelled.parity, loss_distance(labelled.trial, head))
+        for labelled in shown
     ]
     predicted = _predicted(trials, head, names, judge, width)
     return [
@@ -134,9 +134,9 @@ def _sections(
 
 def _compared(shown: Iterable[Shown]) -> list[Compared]:
     """The sides of the trials, beside each other where a single process did their work."""
-    key = {(column.trial.record.run_id, column.trial.record.trial_id): column for column in shown}
+    key = {(labelled.trial.record.run_id, labelled.trial.record.trial_id): labelled for labelled in shown}
     return compare(
-        [found for column in key.values() for found in figures_of(column.trial)],
+        [found for labelled in key.values() for found in figures_of(labelled.trial)],
         {name: one.label for name, one in key.items()},
         {name: one.parity for name, one in key.items()},
     )
@@ -163,7 +163,7 @@ def _driver(shown: Sequence[Shown], figures: Sequence[TrialFigures], width: int)
 
 def _notes(shown: Sequence[Shown]) -> Iterator[Section]:
     """Each sentence once."""
-    found = each_once((column.label, sentence) for column in shown for sentence in sentences(column.trial))
+    found = each_once((labelled.label, sentence) for labelled in shown for sentence in sentences(labelled.trial))
     if found:
         lines = [f"{sentence} ({who_says(names, len(shown), 6)})" for sentence, names in found.items()]
         caption = "Buffer sizes in elements, departures of DeepSpeed from the paper, unavailable figures."
