@@ -16,7 +16,7 @@ from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.collectives import traffic_by_kind
 from zerobench.report.step_time.known import assumptions, why_unknown
 from zerobench.report.step_time.links import nodes_of, transfer_s
-from zerobench.report.step_time.replayed import timeline_of
+from zerobench.report.step_time.replayed import kernels_of, timeline_of
 from zerobench.report.step_time.stages import piped
 from zerobench.report.step_time.terms import Term, Work, optimizer
 from zerobench.report.step_time.transfers import nvme, offload
@@ -33,6 +33,7 @@ from zerobench.timing.latency import latency_s
 from zerobench.timing.passes import Decoder, Passes, decoder_of, passes
 from zerobench.timing.rates import Rates
 from zerobench.timing.replay import Timeline
+from zerobench.timing.roofline import Roofline
 from zerobench.timing.step import Expected, Phases, expected, replayed, step
 
 _REDUCE_ONCE = ("ddp", "zero0", "zero1")
@@ -105,6 +106,15 @@ def timeline(trial: Trial, gpu: Gpu, links: Links) -> Timeline | None:
     """
     asked = None if _is_pipeline(trial.spec) else _asked(trial, gpu, links)
     return None if asked is None else _replay(asked)
+
+
+def roofline(trial: Trial, gpu: Gpu, links: Links) -> Roofline | None:
+    """The same trace's kernels by class, and the rates that bound them; None where there is no timeline."""
+    asked = None if _is_pipeline(trial.spec) or trial.spec.adapter is not None else _asked(trial, gpu, links)
+    if asked is None:
+        return None
+    classes = kernels_of(asked.work, asked.device, asked.decoder, asked.update_s)
+    return None if classes is None else Roofline(asked.device, classes)
 
 
 def _is_pipeline(spec: TrialSpec) -> bool:
