@@ -10,12 +10,13 @@ from tests.timing.test_replay import PACE, written
 from zerobench.report.step_time.expected import roofline, timeline
 from zerobench.spec.presets import resolve_model
 from zerobench.timing.kernels import attention_flops, gemm_s
-from zerobench.timing.passes import decoder_of
+from zerobench.timing.passes import Decoder, decoder_of
 from zerobench.timing.roofline import Roofline, kernel_classes
-from zerobench.timing.trace import Begins
+from zerobench.timing.trace import Begins, Recorder
 
-DECODER = decoder_of(resolve_model("llama-7b"))
-assert DECODER is not None
+LLAMA = decoder_of(resolve_model("llama-7b"))
+assert LLAMA is not None
+DECODER: Decoder = LLAMA
 
 
 def test_a_product_moves_each_operand_and_its_result_once() -> None:
@@ -30,10 +31,10 @@ def test_a_product_moves_each_operand_and_its_result_once() -> None:
 def test_attention_does_half_of_what_is_counted_and_backward_moves_twice_the_bytes() -> None:
     forward, backward = attention_flops(2048, 2048, 4096)
 
-    def two_blocks(step: object) -> None:
+    def two_blocks(step: Recorder) -> None:
         for _ in range(2):
-            step.attention(0, int(forward), is_backward=False)  # type: ignore[attr-defined]
-            step.attention(0, int(backward), is_backward=True)  # type: ignore[attr-defined]
+            step.attention(0, int(forward), is_backward=False)
+            step.attention(0, int(backward), is_backward=True)
 
     first, second = sorted(
         kernel_classes(written(two_blocks), PACE, DECODER, 2048, 2048), key=lambda each: each.seconds

@@ -7,7 +7,7 @@ from pathlib import Path
 import pytest
 
 from tests.report.charts.drawing import root_of, said
-from tests.report.sample_run import completed_trial, spec, write_run
+from tests.report.sample_run import SampleTrial, completed_trial, spec, write_run
 from tests.timing.predicted_trials import expected, predicted
 from zerobench import store
 from zerobench.report.charts import efficiency, pareto
@@ -17,8 +17,8 @@ from zerobench.report.figures.runs import RunFigures, run_figures
 TOKENS = 2048
 
 
-def runs(folder: Path, *trials: object) -> RunFigures:
-    return run_figures([store.load_run(write_run(folder / "run", list(trials), samples=False).path)])  # type: ignore[arg-type]
+def runs(folder: Path, *trials: SampleTrial) -> RunFigures:
+    return run_figures([store.load_run(write_run(folder / "run", list(trials), samples=False).path)])
 
 
 def shapes(figure: Figure | None, kind: str) -> int:
@@ -34,7 +34,7 @@ def test_a_predicted_trial_stands_at_its_expected_speed_between_the_ends_of_its_
     table = figure.table.set_index("trial")
     for trial in trials:
         step, row = expected(trial), table.loc[trial.spec.strategy]
-        shown = [float(row[name].replace(",", "")) for name in ("tokens/s per GPU", "low", "high")]
+        shown = [float(str(row[name]).replace(",", "")) for name in ("tokens/s per GPU", "low", "high")]
         assert shown == pytest.approx([TOKENS / step.step_s, TOKENS / step.high_s, TOKENS / step.low_s], abs=0.06)
         rates = [f"{TOKENS / seconds:,.0f}" for seconds in (step.step_s, step.high_s, step.low_s)]
         assert any("{} tokens/s per GPU ({} to {})".format(*rates) in text for text in said(figure))
