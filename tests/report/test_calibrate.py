@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import json
+import math
 from dataclasses import replace
 from pathlib import Path
 from typing import Any
@@ -30,6 +31,7 @@ from zerobench.report.step_time.expected import uncalibrated_step
 from zerobench.spec.overheads import Spread, load_calibration, overhead_of
 from zerobench.spec.trial import Evidence, PredictionSpec, TrialSpec
 from zerobench.store import load_run
+from zerobench.timing.rates import rates_of
 from zerobench.timing.step import Expected
 
 MIB, GIB = 2**20, 2**30
@@ -210,6 +212,18 @@ def test_a_rank_alone_tells_of_computing_and_of_nothing_that_goes_over_links(
     assert found.high_s / found.low_s < shipped.high_s / shipped.low_s
     calibrate(tmp_path, monkeypatch, timed_alone(1.5), timed(1.2), timed_alone(1.5, micro_batch_size=2))
     assert expected(predicted(CHIP, **asked), CHIP).step_s == pytest.approx(1.2 * shipped.step_s, rel=1e-3), "all ranks"
+    assert [steps.of_passes for steps in load_calibration(tmp_path / "calibration-3.yaml").steps] == [False]
+
+
+def test_a_rank_alone_waits_for_no_other_and_sends_nothing() -> None:
+    whole = predicted(CHIP, num_nodes=4)
+    alone = replace(whole, spec=whole.spec.model_copy(update={"evidence": Evidence.SOLO}))
+    at_once, among_many = (uncalibrated_step(trial, gpu(CHIP), links(CHIP)) for trial in (alone, whole))
+    assert at_once is not None
+    assert among_many is not None
+    assert at_once.exposed_communication_s == 0
+    slower = 1 + rates_of(gpu(CHIP))[0].jitter * math.log(32)
+    assert among_many.compute_s == pytest.approx(slower * at_once.compute_s)
 
 
 def uncalibrated(name: str) -> Expected:
