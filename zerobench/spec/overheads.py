@@ -113,6 +113,8 @@ class CalibratedSteps(Spec):
     """Of the logarithm of that."""
     covered: tuple[str, ...] = ()
     """What the time model assumes of every one of the trials, so that the factor makes up for it."""
+    of_passes: bool = False
+    """Whether it is of the passes of ranks that ran alone, whose collectives took no time: of computing alone."""
 
 
 class Calibration(Spec):

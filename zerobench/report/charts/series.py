@@ -38,6 +38,8 @@ class Place:
     one: TrialFigures
     x: float
     y: float
+    interval: tuple[float, float] | None = None
+    """Of an expected y: what it lies between in eight of ten cases."""
 
 
 @dataclass(frozen=True)

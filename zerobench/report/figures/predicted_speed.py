@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from zerobench.report.step_time.bound import step_bound
-from zerobench.report.step_time.expected import expected_step, timeline
+from zerobench.report.step_time.expected import expected_step, roofline, timeline
 from zerobench.report.trials import Trial, completed
 from zerobench.spec.cluster import Cluster, read_rate
 from zerobench.spec.hardware import Gpu, find_gpu
@@ -13,6 +13,7 @@ from zerobench.spec.host_bandwidth import HOST_BANDWIDTH
 from zerobench.spec.links import Links
 from zerobench.spec.trial import TrialSpec
 from zerobench.timing.replay import Timeline
+from zerobench.timing.roofline import Roofline
 from zerobench.timing.step import Interval
 
 
@@ -45,6 +46,12 @@ def predicted_timeline(trial: Trial) -> Timeline | None:
     """Its step as it is replayed on such nodes; None for a trial without a trace."""
     found = place_of(trial)
     return None if found is None else timeline(trial, *found)
+
+
+def predicted_roofline(trial: Trial) -> Roofline | None:
+    """Its kernels by class against the GPU's peaks; None for a trial without a trace."""
+    found = place_of(trial)
+    return None if found is None else roofline(trial, *found)
 
 
 def place_of(trial: Trial) -> tuple[Gpu, Links] | None:

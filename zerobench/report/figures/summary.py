@@ -21,6 +21,15 @@ from zerobench.spec.hardware import Gpu
 from zerobench.spec.trial import Evidence, Offload, TrialSpec
 
 
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Tokens per second and rank."""
+
+    tokens_per_s: float
+    interval: tuple[float, float] | None = None
+    """What it lies between in eight of ten cases; None where it was timed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """Bytes, seconds and losses of one trial; None: not available.
@@ -108,9 +117,14 @@ class Summary:
         return next((place.value for place in (Offload.NVME, Offload.CPU) if self.offloads(place)), Offload.NONE.value)
 
     @property
-    def tokens_per_s_and_rank(self) -> float | None:
-        """Throughput over ranks."""
-        return None if self.tokens_per_s is None else self.tokens_per_s / self.spec.world_size
+    def rate(self) -> Rate | None:
+        """Tokens per second and rank: as timed, or of a predicted step as expected."""
+        tokens, expected = self.spec.global_batch_tokens / self.spec.world_size, self.predicted_step.expected
+        if self.tokens_per_s is not None:
+            return Rate(self.tokens_per_s / self.spec.world_size)
+        if expected is None:
+            return None
+        return Rate(tokens / expected.step_s, (tokens / expected.high_s, tokens / expected.low_s))
 
     def offloads(self, *places: Offload) -> bool:
         """Whether optimizer states or parameters are offloaded to one of `places`; to any without them."""
