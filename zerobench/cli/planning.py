@@ -19,7 +19,7 @@ from zerobench.errors import UserError, unknown_choice
 from zerobench.folder import write_whole
 from zerobench.report.plan.document import configuration_values, plan_document
 from zerobench.report.plan.rows import PlanRow
-from zerobench.report.plan.view import Found, PlanView, named_rows, plan_view
+from zerobench.report.plan.view import PlanView, SearchResult, named_rows, plan_view
 from zerobench.report.render.terminal import print_parts, screen_width
 from zerobench.report.tables.plan_frontier import FrontierRow, frontier_part
 from zerobench.run.runner import RunResult
@@ -117,7 +117,7 @@ def _predicted(
     search = searched(asked, reports, prediction_view(), WIDTH if asked.varied.sets_keys else None)
     words = f"Searched: {search.num_variants:,} variants by formula, {search.num_tried} of them {tried_in(asked)}."
     _keep(search.result.folder.path, search)
-    shown = Found(search.rows, words, AS_FAST if asked.varied.sets_keys else None)
+    shown = SearchResult(search.rows, words, AS_FAST if asked.varied.sets_keys else None)
     return search.result, plan_view(search.result.folder.path, asked.cluster, training, shown), search
 
 

@@ -89,8 +89,12 @@ def uninterrupted_losses(trial: Trial, trials: Iterable[Trial]) -> Sequence[floa
     if not _has_fault(trial.spec):
         return losses(trial)
     work = _work(trial.spec)
-    others = (one for one in trials if not _has_fault(one.spec) and _work(one.spec) == work and completed(one))
-    return next((found for other in others if (found := losses(other))), ())
+    others = (
+        candidate
+        for candidate in trials
+        if not _has_fault(candidate.spec) and _work(candidate.spec) == work and completed(candidate)
+    )
+    return next((curve for other in others if (curve := losses(other))), ())
 
 
 def _work(spec: TrialSpec) -> tuple[str, int]:

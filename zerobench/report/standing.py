@@ -38,9 +38,9 @@ def standing_lines(
     given_out, reserved = format_bytes(standing.allocated_bytes), format_bytes(standing.reserved_bytes)
     yield f"allocated {given_out} of {reserved} reserved by torch", list(_pieces(standing, bytes_asked, bytes_free))
     lists: dict[str, list[str]] = {}
-    for one in _stood(standing):
-        text = f"{one.name}: {format_bytes(one.size_bytes)}, {one.share:.1%}".replace("%", " %")
-        lists.setdefault(f"by {one.by}", []).append(text)
+    for piece in _stood(standing):
+        text = f"{piece.name}: {format_bytes(piece.size_bytes)}, {piece.share:.1%}".replace("%", " %")
+        lists.setdefault(f"by {piece.by}", []).append(text)
     yield from lists.items()
 
 

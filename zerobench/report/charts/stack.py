@@ -31,7 +31,7 @@ class Part:
 class Bar:
     """A trial's peak of one place, its parts end to end."""
 
-    one: TrialFigures
+    trial: TrialFigures
     instant: Instant
     parts: Sequence[Part]
     place: Place = Place.DEVICE
@@ -41,7 +41,7 @@ class Bar:
     @property
     def name(self) -> str:
         """The trial's."""
-        return self.one.marked_label
+        return self.trial.marked_label
 
     @property
     def whole(self) -> int:
@@ -51,7 +51,7 @@ class Bar:
     @property
     def needed(self) -> int:
         """All that a device has to hold for the trial, where that is known to be more than its peak."""
-        needed = self.one.summary.device_needed_bytes if self.place is Place.DEVICE else None
+        needed = self.trial.summary.device_needed_bytes if self.place is Place.DEVICE else None
         return max(self.parts[-1].end, needed or 0)
 
     @property
@@ -86,8 +86,8 @@ def stacked(trials: Sequence[TrialFigures], place: Place, without: Collection[Ca
 
     A part below zero (resident memory that was never touched) is in the whole and takes no room.
     """
-    found = ((trial, trial.peak(place)) for trial in completed(trials))
-    bars = (Bar(one, instant, _parts(instant, without), place) for one, instant in found if instant is not None)
+    peaks = ((trial, trial.peak(place)) for trial in completed(trials))
+    bars = (Bar(trial, instant, _parts(instant, without), place) for trial, instant in peaks if instant is not None)
     return [bar for bar in bars if bar.parts]
 
 

@@ -110,10 +110,10 @@ class Explainer:
         accounts = self._accounts(category, instant, place)
         between = category not in _OF_A_PASS
         terms = explaining(nbytes, accounts, part=category in _SURELY_THERE, between=between)
-        said = None if terms else _WORDS.get(category) or self._cause(category, nbytes)
-        if not terms and not said and (category, instant.phase) == (Category.GRADIENTS, Phase.BACKWARD):
-            said = "a point within backward, while gradients come and go"
-        return Explained(category, nbytes, terms, said)
+        reason = None if terms else _WORDS.get(category) or self._cause(category, nbytes)
+        if not terms and not reason and (category, instant.phase) == (Category.GRADIENTS, Phase.BACKWARD):
+            reason = "a point within backward, while gradients come and go"
+        return Explained(category, nbytes, terms, reason)
 
     def _cause(self, category: Category, nbytes: int) -> str | None:
         return cause(self.trial, category, nbytes) if knows_work(self.trial.spec) and self._trains_all else None
@@ -140,7 +140,7 @@ class Explainer:
             tokens = input_tokens(spec) if knows_work(spec) else 0
             is_device = place is Place.DEVICE
             self._known[key] = device_phases(at, *_NO_WORK, tokens) if is_device else other_phases(at)
-        yield from (account_of(one, category) for one in self._known[key][instant.phase])
+        yield from (account_of(terms, category) for terms in self._known[key][instant.phase])
 
     @cached_property
     def _known(self) -> dict[tuple[int, StepKind, Place], Mapping[Phase, Sequence[Bytes]]]:
@@ -164,9 +164,9 @@ class Explainer:
             own = trained.share(category, case.gradient_element, elements)
             yield renamed(own.terms, " parameters", " trained parameters")
         elif category in _OF_ANY_MODEL:
-            for one in self._named(trained, category, instant, place):
-                frozen = _frozen(case, *self._codes) if category is Category.PARAMETERS and one else ()
-                yield (*frozen, *renamed(one, " parameters", " trained parameters"))
+            for account in self._named(trained, category, instant, place):
+                frozen = _frozen(case, *self._codes) if category is Category.PARAMETERS and account else ()
+                yield (*frozen, *renamed(account, " parameters", " trained parameters"))
 
     @property
     def _codes(self) -> tuple[str, int]:

@@ -66,6 +66,6 @@ def _words_in(wanted: str, label: str) -> bool:
 
 
 def _listed(known: Sequence[Named]) -> str:
-    told = [plain(repr(labelled.label)) for labelled in known[:_MOST_CHOICES]]
-    more = [f"and {len(known) - len(told)} more"] if len(known) > len(told) else []
-    return ", ".join([*told, *more]) or "none"
+    names = [plain(repr(labelled.label)) for labelled in known[:_MOST_CHOICES]]
+    more = [f"and {len(known) - len(names)} more"] if len(known) > len(names) else []
+    return ", ".join([*names, *more]) or "none"

@@ -58,8 +58,8 @@ def killed_in(text: str) -> Killed | None:
 def _last_reading(lines: list[str]) -> str | None:
     """DeepSpeed's see_memory_usage writes three lines: where it is, the device's memory, the host's."""
     at = next((at for at in reversed(range(len(lines))) if _READING.search(lines[at])), None)
-    found = None if at is None else _READING.search(lines[at])
-    if at is None or found is None:
+    match = None if at is None else _READING.search(lines[at])
+    if at is None or match is None:
         return None
     where = lines[at - 2].rpartition("] ")[2].strip() if at >= 2 and "see_memory_usage" in lines[at - 2] else ""
-    return f"{found[1]} GB used, {found[2]} % of the machine's{f' ({where})' if where else ''}"
+    return f"{match[1]} GB used, {match[2]} % of the machine's{f' ({where})' if where else ''}"

@@ -26,7 +26,9 @@ def write_perfetto(timelines: Iterable[Timeline], path: Path) -> int:
     known = list(timelines)
     if not known:
         raise UserError(f"--perfetto: {NOTHING_KEPT}")
-    write_trace("--perfetto", path, (event for process, one in enumerate(known, 1) for event in _events(one, process)))
+    write_trace(
+        "--perfetto", path, (event for process, timeline in enumerate(known, 1) for event in _events(timeline, process))
+    )
     return len(known)
 
 

@@ -27,9 +27,9 @@ def outcome_counts(failed: Sequence[TrialFigures]) -> str:
 
 def evidence_blocks(runs: RunFigures, failed: Sequence[TrialFigures]) -> Iterator[Block]:
     """The tracebacks and stacks of the first failures that left any."""
-    told = ((trial, text) for trial in failed if (text := _told(_failure(runs, trial))))
-    for index, (one, text) in enumerate(islice(told, MOST_EVIDENCE), start=1):
-        yield Block(f"failure-{index}", visible(f"{one.label}: output"), visible(text[-_MOST_CHARACTERS:]))
+    outputs = ((trial, text) for trial in failed if (text := _told(_failure(runs, trial))))
+    for index, (trial, text) in enumerate(islice(outputs, MOST_EVIDENCE), start=1):
+        yield Block(f"failure-{index}", visible(f"{trial.label}: output"), visible(text[-_MOST_CHARACTERS:]))
 
 
 def _failure(runs: RunFigures, trial: TrialFigures) -> Failure | None:

@@ -23,10 +23,12 @@ class Takes:
 
 def takes(row: PlanRow, gpu: Gpu, training: Training) -> tuple[Takes, Takes, Takes] | None:
     """At the low end of the step's interval, at the expected step and at the high end; None without expected time."""
-    found = row.expected
-    if found is None:
+    expected = row.expected
+    if expected is None:
         return None
-    low, middle, high = (_at(row, gpu, training, seconds) for seconds in (found.low_s, found.step_s, found.high_s))
+    low, middle, high = (
+        _at(row, gpu, training, seconds) for seconds in (expected.low_s, expected.step_s, expected.high_s)
+    )
     return low, middle, high
 
 

@@ -94,7 +94,9 @@ def _table(table: Table[Any] | Listing[Any], width: int) -> Grid:
 
 def _of_trials(table: Table[T], width: int) -> Grid:
     kept = [column for column in table.columns if (_wide(column) if width >= WIDE else column.narrow) is not None]
-    columns = [Shown(_wide(one), one.narrow, one.cell, one.is_text and not one.is_whole) for one in kept]
+    columns = [
+        Shown(_wide(column), column.narrow, column.cell, column.is_text and not column.is_whole) for column in kept
+    ]
     grid = trial_table(columns, [(line.trial, line.figures) for line in table.lines], width)
     for column, made in zip(kept, grid.columns[1:], strict=True):
         made.justify = "left" if column.is_text else "right"

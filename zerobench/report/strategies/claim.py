@@ -50,13 +50,13 @@ class Known:
 
     def of(self, *strategies: str) -> list[Compared]:
         """Plain trials of `strategies` on several ranks, the most ranks of each, workers' sides."""
-        found: dict[str, Compared] = {}
+        largest: dict[str, Compared] = {}
         for row in self.workers:
             if row.spec.strategy in strategies and _is_plain(row.spec) and row.spec.world_size > 1:
-                best = found.get(row.spec.strategy)
+                best = largest.get(row.spec.strategy)
                 if best is None or row.spec.world_size > best.spec.world_size:
-                    found[row.spec.strategy] = row
-        return [found[name] for name in strategies if name in found]
+                    largest[row.spec.strategy] = row
+        return [largest[name] for name in strategies if name in largest]
 
     @property
     def workers(self) -> list[Compared]:
@@ -70,7 +70,7 @@ class Known:
     def like(self, row: Compared, strategy: str) -> Compared | None:
         """The exact trial of `strategy` on as many ranks as `row`, else on the most."""
         alike = [worker for worker in self.workers if worker.spec.strategy == strategy and is_exact(worker.spec)]
-        return next((one for one in alike if one.spec.world_size == row.spec.world_size), self.one(strategy))
+        return next((worker for worker in alike if worker.spec.world_size == row.spec.world_size), self.one(strategy))
 
 
 def _is_plain(spec: TrialSpec) -> bool:
@@ -90,8 +90,8 @@ def is_near(measured: float | None, claimed: float | None) -> bool:
     return measured is not None and bool(claimed) and abs(measured / (claimed or 1) - 1) <= NEAR
 
 
-def ratio(one: float | None, other: float | None) -> float | None:
-    return one / other if one is not None and other else None
+def ratio(value: float | None, other: float | None) -> float | None:
+    return value / other if value is not None and other else None
 
 
 def judged(text: str, holds: bool, measured: str) -> Claim:

@@ -27,10 +27,10 @@ def exact(known: Known) -> Claim:
     far = max(held, key=lambda row: row.parity.difference if row.parity else 0.0)
     agreeing = sum(row.is_believed for row in held)
     difference = far.parity.difference if far.parity else 0.0
-    said = f"{agreeing} of {len(held)} agree; largest loss difference {difference:.1g} ({far.label})"
+    sentence = f"{agreeing} of {len(held)} agree; largest loss difference {difference:.1g} ({far.label})"
     if wrong := [row for row in held if row.parity is not None and not row.parity.norms_agree]:
-        said += f"; {wrong[0].label} has gradients that differ by a factor of {_factor(wrong[0]):.2g}"
-    return judged(text, agreeing == len(held), said)
+        sentence += f"; {wrong[0].label} has gradients that differ by a factor of {_factor(wrong[0]):.2g}"
+    return judged(text, agreeing == len(held), sentence)
 
 
 def _factor(row: Compared) -> float:

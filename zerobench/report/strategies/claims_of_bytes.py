@@ -39,27 +39,27 @@ def server_moves(known: Known) -> Claim:
         return unjudged(text, "needs a parameter-server trial with counted bytes")
     most = max(num_workers(row.spec) for row in counted)
     shown = {row.figures.role: row for row in reversed(counted) if num_workers(row.spec) == most}
-    said = "; ".join(
+    sentence = "; ".join(
         f"{'the server' if row.figures.is_server else 'a worker'} of {row.label} sends "
         f"{format_bytes(round(row.figures.sent_bytes or 0))} and gets "
         f"{format_bytes(round(row.figures.received_bytes or 0))} with {most} workers"
         for row in shown.values()
     )
-    return judged(text, all(agrees_with_form(row.figures) for row in counted), said)
+    return judged(text, all(agrees_with_form(row.figures) for row in counted), sentence)
 
 
 def _against_form(text: str, rows: Iterable[Compared]) -> Claim:
     counted = [row for row in rows if row.figures.sent_bytes is not None and row.figures.formula_sent_bytes]
     if not counted:
         return unjudged(text, "needs a trial with counted bytes")
-    said = "; ".join(
+    sentence = "; ".join(
         (
             f"{row.label} sends {format_bytes(round(row.figures.sent_bytes or 0))} per rank and step, "
             f"{format_bytes(round(row.figures.formula_sent_bytes or 0))} by the closed form"
         )
         for row in counted
     )
-    return judged(text, all(agrees_with_form(row.figures) for row in counted), said)
+    return judged(text, all(agrees_with_form(row.figures) for row in counted), sentence)
 
 
 def _against_ddp(text: str, known: Known, strategies: Sequence[str], holds: Callable[[float], bool]) -> Claim:
@@ -67,11 +67,11 @@ def _against_ddp(text: str, known: Known, strategies: Sequence[str], holds: Call
     ratios = [(row, ratio) for row in known.of(*strategies) if (ratio := _to_ddp(known, row)) is not None]
     if not ratios:
         return unjudged(text, f"needs ddp and {' or '.join(strategies)} on equally many ranks, with counted bytes")
-    said = "; ".join(
+    sentence = "; ".join(
         f"{row.label} sends {format_bytes(round(row.figures.sent_bytes or 0))}, {ratio:.2f} x ddp"
         for row, ratio in ratios
     )
-    return judged(text, all(holds(ratio) for _, ratio in ratios), said)
+    return judged(text, all(holds(ratio) for _, ratio in ratios), sentence)
 
 
 def _to_ddp(known: Known, row: Compared) -> float | None:

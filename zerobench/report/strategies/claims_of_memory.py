@@ -15,11 +15,11 @@ def data_parallelism_saves_none(known: Known) -> Claim:
     if ddp is None or single is None or not ddp.figures.states_bytes or not single.figures.states_bytes:
         return unjudged(text, "needs trials of ddp on several ranks and of single, with memory")
     ratio = ddp.figures.states_bytes / single.figures.states_bytes
-    said = (
+    sentence = (
         f"{ddp.label} holds {format_bytes(ddp.figures.states_bytes)} per rank, the single process "
         f"{format_bytes(single.figures.states_bytes)}"
     )
-    return judged(text, ratio >= 1 - NEAR, said)
+    return judged(text, ratio >= 1 - NEAR, sentence)
 
 
 def zero_divides(known: Known) -> Claim:
@@ -29,8 +29,8 @@ def zero_divides(known: Known) -> Claim:
     pairs = [(row, paper) for row in stages if (paper := paper_terms(row.spec, row.figures.num_params)) is not None]
     if not pairs:
         return unjudged(text, "needs a trial of zero1 to zero3 or fsdp on several ranks, with memory")
-    said = "; ".join(_beside_paper(row, paper) for row, paper in pairs)
-    return judged(text, not any(_departing(row, paper) for row, paper in pairs), said)
+    sentence = "; ".join(_beside_paper(row, paper) for row, paper in pairs)
+    return judged(text, not any(_departing(row, paper) for row, paper in pairs), sentence)
 
 
 def _beside_paper(row: Compared, paper: PaperTerms) -> str:
@@ -42,13 +42,13 @@ def _beside_paper(row: Compared, paper: PaperTerms) -> str:
 
 def _departing(row: Compared, paper: PaperTerms) -> list[str]:
     """The states that are not what the paper says, with both figures."""
-    found = []
+    departures = []
     for name, words in _STATES.items():
         held: int = getattr(row.figures.states, name)
         claimed: float = getattr(paper, name)
         if held != claimed and not is_near(held, claimed):
-            found.append(f"{words} {format_bytes(held)} instead of {format_bytes(round(claimed))}")
-    return found
+            departures.append(f"{words} {format_bytes(held)} instead of {format_bytes(round(claimed))}")
+    return departures
 
 
 _STATES = {
@@ -65,12 +65,12 @@ def server_holds(known: Known) -> Claim:
     worker = next((row for row in sides if not row.figures.is_server), None)
     if server is None or worker is None:
         return unjudged(text, "needs trials of parameter-server and ddp, with memory")
-    said = "; ".join(
+    sentence = "; ".join(
         f"{who} holds {format_bytes(row.figures.states_bytes or 0)}, {_saving(row)}"
         for who, row in (("a worker", worker), ("the server", server))
     )
     optimizer = worker.figures.states.optimizer_bytes if worker.figures.states else 0
-    return judged(text, optimizer == 0 and abs(server.saved_fraction or 0) <= NEAR, said)
+    return judged(text, optimizer == 0 and abs(server.saved_fraction or 0) <= NEAR, sentence)
 
 
 def _saving(row: Compared) -> str:

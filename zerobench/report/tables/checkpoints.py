@@ -48,10 +48,10 @@ def checkpoints_table(trials: Sequence[TrialFigures]) -> Table[Resumed]:
 
 def _transfers(rows: Sequence[Resumed]) -> Iterator[Column[Resumed]]:
     """What saves cost, then what loads cost; memory of a GPU where there was one."""
-    found = [transfers for row in rows for transfers in (row.save, row.load) if transfers]
-    more = byte_unit(held for transfers in found for held in (transfers.host_bytes, transfers.device_bytes))
-    seconds = time_unit(transfers.seconds for transfers in found)
-    has_gpu = any(transfers.device_bytes is not None for transfers in found)
+    known = [transfers for row in rows for transfers in (row.save, row.load) if transfers]
+    more = byte_unit(held for transfers in known for held in (transfers.host_bytes, transfers.device_bytes))
+    seconds = time_unit(transfers.seconds for transfers in known)
+    has_gpu = any(transfers.device_bytes is not None for transfers in known)
     parts: tuple[tuple[str, Callable[[Resumed], Transfers | None]], ...] = (
         ("save", lambda row: row.save),
         ("load", lambda row: row.load),

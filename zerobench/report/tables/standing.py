@@ -19,11 +19,11 @@ HOW_TO_READ = (
 def standing_table(trials: Sequence[TrialFigures]) -> Table[Stood]:
     """The largest of what each trial held."""
     lines = lines_of(trials, lambda trial: trial.standing)
-    unit = byte_unit(one.size_bytes for one in figures_of(lines))
+    unit = byte_unit(row.size_bytes for row in figures_of(lines))
     columns = [
-        Column[Stood]("by", lambda one: one.by, narrow="by", is_text=True),
-        Column[Stood]("of", lambda one: one.name, narrow="of", is_text=True),
-        Column[Stood]("held", in_unit(unit, lambda one: one.size_bytes), unit.name, narrow=unit.name),
-        Column[Stood]("share", lambda one: show_percent(one.share), "%", narrow="%"),
+        Column[Stood]("by", lambda row: row.by, narrow="by", is_text=True),
+        Column[Stood]("of", lambda row: row.name, narrow="of", is_text=True),
+        Column[Stood]("held", in_unit(unit, lambda row: row.size_bytes), unit.name, narrow=unit.name),
+        Column[Stood]("share", lambda row: show_percent(row.share), "%", narrow="%"),
     ]
     return Table(TITLE, HOW_TO_READ, columns, lines)

@@ -56,16 +56,16 @@ def claims_listing(rows: Sequence[Compared]) -> Listing[Claim]:
 
 def claims_part(rows: Sequence[Compared]) -> Iterator[Part]:
     """The claims that are judged as sentences, then in one line what the run is silent about."""
-    found = claims_listing(rows).rows
-    silent = [claim.text for claim in found if claim.verdict is Verdict.UNJUDGED]
-    said: list[str | Judged] = [
+    judgements = claims_listing(rows).rows
+    silent = [claim.text for claim in judgements if claim.verdict is Verdict.UNJUDGED]
+    sentences: list[str | Judged] = [
         Judged(f"- {claim.text}: ", claim.verdict.value, claim.verdict is Verdict.HOLDS, f": {claim.measured}")
-        for claim in found
+        for claim in judgements
         if claim.verdict is not Verdict.UNJUDGED
     ]
-    if found:
+    if judgements:
         more = [f"Not covered by this run: {'; '.join(silent)}."] if silent else []
-        yield Part(CLAIMS_TITLE, text=said, quiet=more)
+        yield Part(CLAIMS_TITLE, text=sentences, quiet=more)
 
 
 def _name(row: Compared) -> TrialName:
