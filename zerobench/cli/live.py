@@ -132,9 +132,9 @@ class LiveView(PlainView):
     def trial_ended(self, record: TrialRecord) -> None:
         """Say how it ended, and draw its memory."""
         super().trial_ended(record)
-        found = ended_trial(self._run, record.trial_id) if self._run and record.status is not Status.SKIPPED else None
-        if found is not None:
-            self._ended = [*self._ended, found][-MOST_BARS:]
+        ended = ended_trial(self._run, record.trial_id) if self._run and record.status is not Status.SKIPPED else None
+        if ended is not None:
+            self._ended = [*self._ended, ended][-MOST_BARS:]
 
     def compiling(self, kernel: str, spent_s: float) -> None:
         """Show for how long."""
@@ -144,7 +144,7 @@ class LiveView(PlainView):
     def trial_started(self, trial: TrialSpec, number: int, to_do: int) -> None:
         """Show the trial."""
         self._trial, self._number, self._to_do = trial, number, to_do
-        self._names = labels([*(one.spec for one in self._ended), trial]) if self._ended else []
+        self._names = labels([*(earlier.spec for earlier in self._ended), trial]) if self._ended else []
         self._began_s, self._painted_s = time.monotonic(), 0.0
         self.trial_progress([])
 

@@ -66,7 +66,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Asked:
+class SubmitPlan:
     """A sweep's plan or an earlier run, and the arrays that do what there is to do."""
 
     options: SubmitOptions
@@ -82,50 +82,50 @@ class Asked:
 def submit(request: Request) -> Answer:
     """Lay out what is asked for and hand it to Slurm, or run it here."""
     with no_collection():
-        asked = read(request)
+        plan = read(request)
     try:
-        if asked.earlier:
-            mend_skipped(asked.earlier)
-        if not asked.arrays:
+        if plan.earlier:
+            mend_skipped(plan.earlier)
+        if not plan.arrays:
             typer.echo("nothing is missing")
-            return Answer(lambda: {"run": str(asked.earlier and asked.earlier.folder.path), "jobs": []})
-        _warn(asked)
-        run = asked.earlier.folder if asked.earlier else _lay_out(asked, request.reports)
-        keep_options(run, asked.options)
-        return _run_here(run, asked) if request.local else _submit(run, asked)
+            return Answer(lambda: {"run": str(plan.earlier and plan.earlier.folder.path), "jobs": []})
+        _warn(plan)
+        run = plan.earlier.folder if plan.earlier else _lay_out(plan, request.reports)
+        keep_options(run, plan.options)
+        return _run_here(run, plan) if request.local else _submit(run, plan)
     except OSError as error:
         raise UserError(f"{error.filename or request.reports}: cannot be written: {error.strerror or error}") from None
 
 
 def show(request: Request) -> Answer:
     """What would be submitted."""
-    asked = read(request, dry=True)
+    plan = read(request, dry=True)
 
     def lines() -> None:
-        for line in _lines(asked):
+        for line in _lines(plan):
             typer.echo(line)
-        _warn(asked)
+        _warn(plan)
 
-    return Answer(lambda: _document(asked), lines)
+    return Answer(lambda: _document(plan), lines)
 
 
-def _notes(asked: Asked) -> Iterator[str]:
+def _notes(plan: SubmitPlan) -> Iterator[str]:
     """What of the sweep is not as it was written: keys that are not read, a precision that was left to the machine."""
-    yield from (f"note: {note}" for note in notes_of(asked.planned))
-    if asked.machine is not None:
-        yield from said_of(running(asked.planned), asked.machine)
+    yield from (f"note: {note}" for note in notes_of(plan.planned))
+    if plan.machine is not None:
+        yield from said_of(running(plan.planned), plan.machine)
 
 
-def read(request: Request, *, dry: bool = False) -> Asked:
+def read(request: Request, *, dry: bool = False) -> SubmitPlan:
     """All that can be wrong in a request is found here, before anything is written or submitted."""
     log_pattern(request.reports.absolute(), "")
-    asked = _resumed(request, dry=dry) if request.resume else _planned(request, dry=dry)
+    plan = _resumed(request, dry=dry) if request.resume else _planned(request, dry=dry)
     if request.local:
-        refuse_several_nodes(asked.arrays)
-    return asked
+        refuse_several_nodes(plan.arrays)
+    return plan
 
 
-def _planned(request: Request, *, dry: bool) -> Asked:
+def _planned(request: Request, *, dry: bool) -> SubmitPlan:
     if request.sweep is None:
         raise UserError(f"SWEEP is missing: a sweep file, or a shipped one: {', '.join(shipped_sweeps())}")
     options = _options(request, {})
@@ -142,10 +142,10 @@ def _planned(request: Request, *, dry: bool) -> Asked:
         _check_interpreter(options, trials)
     limits = _limits(options, required=not (dry or request.local))
     arrays = plan_arrays(trials, options, limits)
-    return Asked(options, limits, arrays, len(reasons), sweep, planned, machine=machine)
+    return SubmitPlan(options, limits, arrays, len(reasons), sweep, planned, machine=machine)
 
 
-def _resumed(request: Request, *, dry: bool) -> Asked:
+def _resumed(request: Request, *, dry: bool) -> SubmitPlan:
     if request.sweep is not None or request.sets or request.only or request.repeats is not None:
         raise UserError("--resume continues a run as planned; drop SWEEP, --set, --only and --repeats")
     run = load_run(find_run(request.resume, request.reports).resolve())
@@ -162,19 +162,19 @@ def _resumed(request: Request, *, dry: bool) -> Asked:
     trials = [run.spec_to_run(trial_id) for trial_id in missing(run, states)]
     if not dry:
         _check_interpreter(options, trials)
-    return Asked(options, limits, plan_arrays(trials, options, limits), earlier=run)
+    return SubmitPlan(options, limits, plan_arrays(trials, options, limits), earlier=run)
 
 
 def _options(request: Request, kept: Mapping[str, Any]) -> SubmitOptions:
     """What is asked for now, over what was `kept` of an earlier submission; without Slurm, ranks start in one way."""
-    said = {name: value for name, value in request.options.items() if value not in (None, [])}
+    given = {name: value for name, value in request.options.items() if value not in (None, [])}
     elsewhere = {"launcher", "container", "container_runtime"} if request.local else set()
-    refused = sorted(elsewhere & set(said))
+    refused = sorted(elsewhere & set(given))
     if refused:
         raise UserError(f"--{refused[0].replace('_', '-')} does not go with --local; drop one of them")
-    if "/" in (said.get("python") or "") and not said.get("container"):
-        said["python"] = str(Path(said["python"]).absolute())
-    return read_options({name: value for name, value in kept.items() if name not in elsewhere} | said)
+    if "/" in (given.get("python") or "") and not given.get("container"):
+        given["python"] = str(Path(given["python"]).absolute())
+    return read_options({name: value for name, value in kept.items() if name not in elsewhere} | given)
 
 
 def _machine(options: SubmitOptions, here: Sweep | None) -> Machine:
@@ -205,21 +205,21 @@ def _limits(options: SubmitOptions, *, required: bool) -> Limits:
     return limits or Limits()
 
 
-def _lay_out(asked: Asked, reports: Path) -> RunFolder:
-    if asked.sweep is None:
+def _lay_out(plan: SubmitPlan, reports: Path) -> RunFolder:
+    if plan.sweep is None:
         raise UserError("SWEEP is missing")
     with no_collection():
-        configs = resolved_configs(asked.planned)
-        run = new_run_folder(reports, asked.sweep.name)
-        slowdown = None if asked.machine is None else asked.machine.bf16_slowdown
+        configs = resolved_configs(plan.planned)
+        run = new_run_folder(reports, plan.sweep.name)
+        slowdown = None if plan.machine is None else plan.machine.bf16_slowdown
         environment = capture_environment() | {"bf16_slowdown": slowdown}
-        lay_out(run, asked.planned, configs, asked.sweep.document, environment, make_folders=False)
+        lay_out(run, plan.planned, configs, plan.sweep.document, environment, make_folders=False)
     return run
 
 
-def _submit(run: RunFolder, asked: Asked) -> Answer:
+def _submit(run: RunFolder, plan: SubmitPlan) -> Answer:
     jobs = []
-    for job in submit_jobs(run, asked.arrays, asked.options, asked.limits):
+    for job in submit_jobs(run, plan.arrays, plan.options, plan.limits):
         typer.echo(_taken(job))
         jobs.append({"name": job.name, "job_id": job.job_id, "tasks": job.num_tasks})
     typer.echo(f"run: {shortest(run.path)}")
@@ -227,12 +227,12 @@ def _submit(run: RunFolder, asked: Asked) -> Answer:
     return Answer(lambda: {"run": str(run.path), "jobs": jobs})
 
 
-def _run_here(run: RunFolder, asked: Asked) -> Answer:
+def _run_here(run: RunFolder, plan: SubmitPlan) -> Answer:
     """Run the jobs here; 1 where one of them failed, 130 where someone stopped us."""
-    options = asked.options.model_copy(update={"launcher": Launcher.LOCAL})
+    options = plan.options.model_copy(update={"launcher": Launcher.LOCAL})
     failed, jobs = False, []
     with stop_on_signals() as stop:
-        for ended in run_here(run, asked.arrays, options, asked.limits, stop):
+        for ended in run_here(run, plan.arrays, options, plan.limits, stop):
             failed |= ended.exit_code != 0
             jobs.append({"name": ended.job.name, "task_id": ended.task_id, "exit_code": ended.exit_code})
             task = f" task {ended.task_id + 1} of {ended.job.num_tasks}" if ended.job.num_tasks > 1 else ""
@@ -247,7 +247,7 @@ def _taken(job: SubmittedJob) -> str:
     return f"submitted {job.name}: job {job.job_id}{tasks}"
 
 
-def _document(asked: Asked) -> dict[str, Any]:
+def _document(plan: SubmitPlan) -> dict[str, Any]:
     """What would be submitted, for programs."""
     arrays = [
         {
@@ -258,31 +258,31 @@ def _document(asked: Asked) -> dict[str, Any]:
             "time_limit_s": array.time_limit_s,
             "node_hours": array.node_hours,
         }
-        for array in asked.arrays
+        for array in plan.arrays
     ]
-    return {"arrays": arrays, "skipped": asked.num_skipped}
+    return {"arrays": arrays, "skipped": plan.num_skipped}
 
 
-def _lines(asked: Asked) -> Iterator[str]:
+def _lines(plan: SubmitPlan) -> Iterator[str]:
     """An array a line, then what is asked for at most."""
-    run = asked.earlier.folder if asked.earlier else RunFolder(Path("new"))
-    names = array_names(run, asked.arrays)
+    run = plan.earlier.folder if plan.earlier else RunFolder(Path("new"))
+    names = array_names(run, plan.arrays)
     width = max(map(len, [*names, "report"]), default=0)
-    for name, array in zip(names, asked.arrays, strict=True):
-        yield f"{name:<{width}}  {_said(array)}"
-    if asked.arrays:
+    for name, array in zip(names, plan.arrays, strict=True):
+        yield f"{name:<{width}}  {_array_size(array)}"
+    if plan.arrays:
         yield f"{'report':<{width}}  after them"
-    trials = sum(array.num_trials for array in asked.arrays)
-    skipped = f", {asked.num_skipped} skipped" if asked.num_skipped else ""
-    hours = sum(array.node_hours for array in asked.arrays)
+    trials = sum(array.num_trials for array in plan.arrays)
+    skipped = f", {plan.num_skipped} skipped" if plan.num_skipped else ""
+    hours = sum(array.node_hours for array in plan.arrays)
     yield f"{trials} trials{skipped}; {hours:,.1f} node-hours at most"
 
 
-def _warn(asked: Asked) -> None:
+def _warn(plan: SubmitPlan) -> None:
     """Say what a person must know before jobs wait in the queue for nothing: which are too short for any trial."""
-    for note in _notes(asked):
+    for note in _notes(plan):
         typer.echo(note)
-    for array in asked.arrays:
+    for array in plan.arrays:
         if array.time_limit_s <= WARNED_BEFORE_S:
             what = "predictions" if array.kind is JobKind.PREDICTIONS else "trials"
             typer.echo(
@@ -293,7 +293,7 @@ def _warn(asked: Asked) -> None:
             )
 
 
-def _said(array: JobArray) -> str:
+def _array_size(array: JobArray) -> str:
     nodes = "1 node" if array.num_nodes == 1 else f"{array.num_nodes} nodes"
     return f"{nodes}, {_tasks(array)}, {time_text(array.time_limit_s)} each, {array.node_hours:,.1f} node-hours"
 

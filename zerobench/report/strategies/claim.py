@@ -63,14 +63,16 @@ class Known:
         """The sides that train."""
         return [row for row in self.rows if row.is_believed and not row.figures.is_server]
 
-    def one(self, strategy: str) -> Compared | None:
+    def row_of(self, strategy: str) -> Compared | None:
         """The one of `strategy`."""
         return next(iter(self.of(strategy)), None)
 
     def like(self, row: Compared, strategy: str) -> Compared | None:
         """The exact trial of `strategy` on as many ranks as `row`, else on the most."""
         alike = [worker for worker in self.workers if worker.spec.strategy == strategy and is_exact(worker.spec)]
-        return next((worker for worker in alike if worker.spec.world_size == row.spec.world_size), self.one(strategy))
+        return next(
+            (worker for worker in alike if worker.spec.world_size == row.spec.world_size), self.row_of(strategy)
+        )
 
 
 def _is_plain(spec: TrialSpec) -> bool:

@@ -10,7 +10,7 @@ from zerobench.units import format_bytes
 
 def data_parallelism_saves_none(known: Known) -> Claim:
     text = "Data parallelism saves no memory of model states"
-    ddp = known.one("ddp")
+    ddp = known.row_of("ddp")
     single = next((row for row in known.workers if row.is_reference), None)
     if ddp is None or single is None or not ddp.figures.states_bytes or not single.figures.states_bytes:
         return unjudged(text, "needs trials of ddp on several ranks and of single, with memory")

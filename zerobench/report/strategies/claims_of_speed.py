@@ -79,7 +79,7 @@ def _compressed(row: Compared, ddp: Compared) -> str:
 
 def overlap(known: Known) -> Claim:
     text = "DDP hides its communication behind the backward pass"
-    ddp = known.one("ddp")
+    ddp = known.row_of("ddp")
     if ddp is None or not ddp.figures.in_flight_fraction or ddp.figures.exposed_fraction is None:
         return unjudged(text, "needs a profiled step of ddp on several ranks (steps: {communication: 1})")
     hidden = 1 - ddp.figures.exposed_fraction / ddp.figures.in_flight_fraction
@@ -92,7 +92,7 @@ def overlap(known: Known) -> Claim:
 
 def synchronisation(known: Known) -> Claim:
     text = "Model-parallel ranks wait for each other more than data-parallel ranks"
-    ddp = known.one("ddp")
+    ddp = known.row_of("ddp")
     divided = [row for row in known.of("tensor", "pipeline", "rpc-pipeline") if row.figures.sync_fraction is not None]
     if ddp is None or ddp.figures.sync_fraction is None or not divided:
         return unjudged(text, "needs profiled steps of ddp and of a model-parallel strategy")
