@@ -161,10 +161,10 @@ class RankWatch:
 def _is_other(pid: int, rank: int) -> bool:
     """Whether process `pid` says that it is another rank: `rank` is then on a node that has our hostname."""
     try:
-        said = psutil.Process(pid).environ().get("RANK")
+        claimed = psutil.Process(pid).environ().get("RANK")
     except psutil.Error:  # it is a zombie, and says nothing
         return False
-    return said is not None and said != str(rank)
+    return claimed is not None and claimed != str(rank)
 
 
 def open_pidfd(pid: int) -> int | None:

@@ -28,7 +28,7 @@ from zerobench.run.oom import OomCounters, read_oom_counters
 from zerobench.run.outcome import Outcome
 from zerobench.run.quiet import Quiet
 from zerobench.run.simulation_outcome import INTERRUPTED, died, quiet_for, simulator_died
-from zerobench.run.simulator import Said, Simulator
+from zerobench.run.simulator import Message, Simulator
 from zerobench.run.simulator_kinds import Pair, added_for, alike
 from zerobench.run.stop import Stop
 from zerobench.spec.trial import Evidence, TrialSpec
@@ -117,8 +117,8 @@ class _Played:
 
     def look(self) -> None:
         """Take the latest word."""
-        said = map(read_progress, map(self.folder.progress, self.trial.played_ranks))
-        words = [word for word in said if word is not None]
+        latest = map(read_progress, map(self.folder.progress, self.trial.played_ranks))
+        words = [word for word in latest if word is not None]
         self.word = words[0] if words else self.word
         self.quiet.hear(words or ([] if self.word is None else [self.word]))
 
@@ -169,9 +169,9 @@ class _Simulations:
         while (self._waiting or self._played) and not self._stop.asked:
             while self._waiting and len(self._played) < self._jobs:
                 self._send(process, *self._waiting.popleft())
-            for said in process.hear(POLL_S):
-                self._take(said)
-            if process.is_gone or any(self._unanswered(one) for one in self._played.values()):
+            for message in process.hear(POLL_S):
+                self._take(message)
+            if process.is_gone or any(self._unanswered(trial) for trial in self._played.values()):
                 return
             if time.monotonic() - looked >= POLL_S:
                 looked = time.monotonic()
@@ -189,17 +189,17 @@ class _Simulations:
             self._told.add(folder.path)
             self._started(trial)
 
-    def _take(self, said: Said) -> None:
+    def _take(self, message: Message) -> None:
         """What the simulator said of a trial."""
-        played = self._played[said.path]
-        if said.verb == "begun":
+        played = self._played[message.path]
+        if message.verb == "begun":
             self._barren = 0
             if played.pid is None:  # else it is played again, with more room
                 played.begun_s = time.time()
-            played.pid = said.number
+            played.pid = message.number
             played.quiet.end()
         else:
-            self._end(self._played.pop(said.path), said.number)
+            self._end(self._played.pop(message.path), message.number)
 
     def _end_quiet_ones(self, process: Simulator) -> None:
         """End forks that say nothing new; one that is not there yet says it by its simulator's processor time."""

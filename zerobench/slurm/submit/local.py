@@ -62,11 +62,11 @@ def task_variables(job: Job, task_id: int) -> dict[str, str]:
 
     Not SLURM_JOB_ID: there is no job, and other programs take it for a sign of one.
     """
-    told = {"SLURM_JOB_NAME": job.name, "SLURM_JOB_NUM_NODES": "1", "SLURM_NNODES": "1"}
+    variables = {"SLURM_JOB_NAME": job.name, "SLURM_JOB_NUM_NODES": "1", "SLURM_NNODES": "1"}
     if job.kind is JobKind.REPORT:
-        return told
+        return variables
     last = job.num_tasks - 1
-    return told | {
+    return variables | {
         "SLURM_ARRAY_TASK_ID": str(task_id),
         "SLURM_ARRAY_TASK_COUNT": str(job.num_tasks),
         "SLURM_ARRAY_TASK_MIN": "0",
@@ -96,11 +96,11 @@ def _run_script(script: Path, variables: Mapping[str, str], log: Path, stop: Sto
             env=dict(variables),
             start_new_session=True,
         )
-        told = False
+        is_signalled = False
         while process.poll() is None:
-            if stop.asked and not told:
+            if stop.asked and not is_signalled:
                 process.send_signal(stop.signal or signal.SIGTERM)
-                told = True
+                is_signalled = True
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_POLL_S)
     return process.returncode

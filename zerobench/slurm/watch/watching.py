@@ -66,8 +66,8 @@ class Watcher:
             return None
         forgotten = [job_id for job_id in job_ids if not states[job_id] and job_id not in self._ended]
         if forgotten:
-            found = ended_jobs(forgotten, self.timeout_s) or {}
-            self._ended |= {job_id: found.get(job_id, []) for job_id in forgotten}
+            ended = ended_jobs(forgotten, self.timeout_s) or {}
+            self._ended |= {job_id: ended.get(job_id, []) for job_id in forgotten}
         over = {job_id: [s for s in self._ended.get(job_id, []) if s.stage is Stage.OVER] for job_id in job_ids}
         return {job_id: states[job_id] or over[job_id] for job_id in job_ids}
 
