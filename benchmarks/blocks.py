@@ -71,9 +71,9 @@ def run_blocks(block_on: Callable[[Training, int], tuple[float, Any]], told_as: 
             if not on:
                 blocks["off_s"].append(training.timed_block(training.plain_step))
                 continue
-            seconds, told = block_on(training, pair)
+            seconds, record = block_on(training, pair)
             blocks["on_s"].append(seconds)
-            blocks[told_as].append(told)
+            blocks[told_as].append(record)
     path.with_name(f"{path.name}.rank{rank}").write_text(json.dumps(blocks), encoding="utf-8")
     torch.distributed.barrier()
     unlink_shared_memory(rank)

@@ -116,11 +116,11 @@ def _texts(template: SampleTrial, num_trials: int, num_ranks: int) -> Iterator[t
     ranks = {f"rank_{rank.rank}.json": rank.model_dump_json() for rank in template.ranks}
     for index in range(num_trials):
         length = 128 * (1 + index // 4)
-        asked = spec(f"zero{index % 4}", gpus_per_node=num_ranks, sequence_length=length)
-        new = (asked.trial_id, asked.config_hash)
+        trial_spec = spec(f"zero{index % 4}", gpus_per_node=num_ranks, sequence_length=length)
+        new = (trial_spec.trial_id, trial_spec.config_hash)
         named = {name: text.replace(old[0], new[0]) for name, text in ranks.items()}
         named["record.json"] = record.replace(old[0], new[0]).replace(old[1], new[1])
-        yield new[0], {"trial.json": asked.model_dump_json(), **named}
+        yield new[0], {"trial.json": trial_spec.model_dump_json(), **named}
 
 
 def take(code: str, run: Path) -> Taken:
@@ -145,7 +145,7 @@ def best(taken: Sequence[Taken]) -> Taken:
 def _line(name: str, taken: Sequence[Taken], before: Taken | None, factor: float) -> str:
     """One figure; with one of a smaller run before it, how it grew for each ten times as many trials."""
     least = best(taken)
-    most_s = max(one.wall_s for one in taken)
+    most_s = max(usage.wall_s for usage in taken)
     wall = f"{least.wall_s:.2f} s" + (f" (to {most_s:.2f})" if len(taken) > 1 else "")
     shown = f"  {name:13} {wall:>18} {least.cpu_s:8.2f} s CPU {least.peak_bytes / 2**20:7.0f} MiB"
     if before is None:

@@ -108,8 +108,8 @@ def main() -> int:
     smallest = 0.0
     for size in sizes:
         taken = [submit(size) for _ in range(asked.repeats)]
-        smallest = min(one.wall_s for one in taken)
-        walls, cpus = _spread([one.wall_s for one in taken]), _spread([one.cpu_s for one in taken])
+        smallest = min(usage.wall_s for usage in taken)
+        walls, cpus = _spread([usage.wall_s for usage in taken]), _spread([usage.cpu_s for usage in taken])
         print(f"{size:>8,}  {walls:<38}  {cpus}")
     reached = smallest < GOAL_S
     print(f"{sizes[-1]:,} trials in {smallest:.2f} s: {'below' if reached else 'NOT below'} {GOAL_S:g} s")

@@ -77,7 +77,7 @@ class Stopwatch:
 def processor_s() -> float:
     """Seconds of a processor that the processes below this one, and those that they have waited for, have taken."""
     times = [process.cpu_times() for process in psutil.Process().children()]
-    return sum(one.user + one.system + one.children_user + one.children_system for one in times)
+    return sum(used.user + used.system + used.children_user + used.children_system for used in times)
 
 
 def large_cells(tiny: bool) -> list[tuple[str, float, TrialSpec]]:
@@ -137,7 +137,7 @@ def time_the_table(tiny: bool, imports: Clock) -> Timed:
         last.wall_s - imports.wall_s,
         (last.processor_s - imports.processor_s) / JOBS,
         20.0,
-        max(one.peak_rss_bytes for one in watch.readings),
+        max(reading.peak_rss_bytes for reading in watch.readings),
     )
 
 
@@ -146,21 +146,21 @@ def rows(imports: Clock, timed: Sequence[Timed]) -> list[str]:
     headers = ("", "processor seconds", "goal, s", "", "times importing", "wall seconds", "peak RSS, GB")
     lines = [
         (
-            one.what,
-            f"{one.processor_s:.1f}",
-            f"{one.goal_s:.0f}",
-            _verdict(one),
-            f"{one.processor_s / imports.processor_s:.1f}",
-            f"{one.wall_s:.1f}",
-            f"{one.peak_rss_bytes / 1e9:.2f}",
+            timing.what,
+            f"{timing.processor_s:.1f}",
+            f"{timing.goal_s:.0f}",
+            _verdict(timing),
+            f"{timing.processor_s / imports.processor_s:.1f}",
+            f"{timing.wall_s:.1f}",
+            f"{timing.peak_rss_bytes / 1e9:.2f}",
         )
-        for one in timed
+        for timing in timed
     ]
     return table(headers, lines)
 
 
-def _verdict(one: Timed) -> str:
-    held = {"time": one.processor_s <= one.goal_s, "memory": one.peak_rss_bytes < MEMORY_GOAL_BYTES}
+def _verdict(timing: Timed) -> str:
+    held = {"time": timing.processor_s <= timing.goal_s, "memory": timing.peak_rss_bytes < MEMORY_GOAL_BYTES}
     missed = [name for name, is_held in held.items() if not is_held]
     return f"MISSED: {', '.join(missed)}" if missed else "reached"
 

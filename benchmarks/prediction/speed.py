@@ -71,14 +71,14 @@ def one_by_one(tiny: bool) -> list[tuple[str, float, TrialSpec]]:
     """What is timed alone: its name, its goal in seconds, the trial."""
     seven, seventy = (_model(name, tiny=tiny) for name in ("llama-7b", "llama-70b"))
     trillion = resolve_model(TINY if tiny else load_sweep("trillion").file.axes["model"])
-    found = [
+    cases = [
         (f"{seven.name}, stage {stage}, N = {n}", 10.0, _trial(seven, stage, n))
         for stage in range(4)
         for n in (8, 64, 1024)
     ]
-    found.append((f"{seventy.name}, stage 3, N = 1024", 30.0, _trial(seventy, 3, 1024)))
-    found.append((f"{trillion.name}, stage 3, N = 1024", 120.0, _trial(trillion, 3, 1024)))
-    return found
+    cases.append((f"{seventy.name}, stage 3, N = 1024", 30.0, _trial(seventy, 3, 1024)))
+    cases.append((f"{trillion.name}, stage 3, N = 1024", 120.0, _trial(trillion, 3, 1024)))
+    return cases
 
 
 def _model(name: str, *, tiny: bool) -> ModelSpec:
@@ -119,16 +119,25 @@ def time_the_table(tiny: bool, imports_s: float) -> Timed:
 def rows(timed: Sequence[Timed]) -> list[str]:
     """The table."""
     cells_of = [
-        (one.what, f"{one.seconds:.1f}", f"{one.goal_s:.0f}", _verdict(one), f"{one.peak_rss_bytes / 1e9:.2f}")
-        for one in timed
+        (
+            timing.what,
+            f"{timing.seconds:.1f}",
+            f"{timing.goal_s:.0f}",
+            _verdict(timing),
+            f"{timing.peak_rss_bytes / 1e9:.2f}",
+        )
+        for timing in timed
     ]
     return table(("", "seconds", "goal, s", "", "peak RSS, GB"), cells_of)
 
 
-def _verdict(one: Timed) -> str:
+def _verdict(timing: Timed) -> str:
     missed = [
         name
-        for name, ok in (("time", one.seconds <= one.goal_s), ("memory", one.peak_rss_bytes < MEMORY_GOAL_BYTES))
+        for name, ok in (
+            ("time", timing.seconds <= timing.goal_s),
+            ("memory", timing.peak_rss_bytes < MEMORY_GOAL_BYTES),
+        )
         if not ok
     ]
     return f"MISSED: {', '.join(missed)}" if missed else "reached"
