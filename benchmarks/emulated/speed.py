@@ -49,7 +49,7 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class Timed:
+class Timing:
     """One row of the table; seconds beyond imports, of a core where several are used."""
 
     what: str
@@ -106,7 +106,7 @@ def warm_cells() -> list[TrialSpec]:
     return [emulated(trial, repeat) for repeat in range(NUM_WARM)]
 
 
-def time_large_cells(tiny: bool) -> tuple[Clock, list[Timed]]:
+def time_large_cells(tiny: bool) -> tuple[Clock, list[Timing]]:
     """What importing everything takes, and a row for each large cell."""
     named = large_cells(tiny)
     with PeakMemory() as memory:
@@ -116,13 +116,13 @@ def time_large_cells(tiny: bool) -> tuple[Clock, list[Timed]]:
     imports = Clock(2 * first.wall_s - warm.wall_s, 2 * first.processor_s - warm.processor_s, first.peak_rss_bytes)
     steps = itertools.pairwise([warm, *others])
     rows = [
-        Timed(name, now.wall_s - before.wall_s, now.processor_s - before.processor_s, goal_s, now.peak_rss_bytes)
+        Timing(name, now.wall_s - before.wall_s, now.processor_s - before.processor_s, goal_s, now.peak_rss_bytes)
         for (name, goal_s, _), (before, now) in zip(named, steps, strict=True)
     ]
     return imports, rows
 
 
-def time_the_table(tiny: bool, imports: Clock) -> Timed:
+def time_the_table(tiny: bool, imports: Clock) -> Timing:
     """All stages and offloads of a 7B model on 64 GPUs, as `zerobench plan` would play them."""
     model = resolve_model(TINY if tiny else "llama-7b")
     cluster = read_cluster(gpu=GPU, gpus="64", host_memory="2TB", nvme="25GB/s")
@@ -132,7 +132,7 @@ def time_the_table(tiny: bool, imports: Clock) -> Timed:
         watch = Stopwatch(memory)
         play(trials, jobs=JOBS, on_end=watch.ended)
     last = watch.readings[-1]
-    return Timed(
+    return Timing(
         f"{model.name}, {len(trials)} cells of stage and offload, N = 64, {JOBS} at a time",
         last.wall_s - imports.wall_s,
         (last.processor_s - imports.processor_s) / JOBS,
@@ -141,7 +141,7 @@ def time_the_table(tiny: bool, imports: Clock) -> Timed:
     )
 
 
-def rows(imports: Clock, timed: Sequence[Timed]) -> list[str]:
+def rows(imports: Clock, timed: Sequence[Timing]) -> list[str]:
     """The table."""
     headers = ("", "processor seconds", "goal, s", "", "times importing", "wall seconds", "peak RSS, GB")
     lines = [
@@ -159,13 +159,13 @@ def rows(imports: Clock, timed: Sequence[Timed]) -> list[str]:
     return table(headers, lines)
 
 
-def _verdict(timing: Timed) -> str:
+def _verdict(timing: Timing) -> str:
     held = {"time": timing.processor_s <= timing.goal_s, "memory": timing.peak_rss_bytes < MEMORY_GOAL_BYTES}
     missed = [name for name, is_held in held.items() if not is_held]
     return f"MISSED: {', '.join(missed)}" if missed else "reached"
 
 
-def report(imports: Clock, timed: Sequence[Timed], load: float) -> str:
+def report(imports: Clock, timed: Sequence[Timing], load: float) -> str:
     """The Markdown document."""
     intro = (
         f"Seconds of an emulated trial beyond imports ({imports.processor_s:.1f} s of a processor, "

@@ -26,7 +26,7 @@ GOALS: dict[str, tuple[float | None, float]] = {
 _WORST_NAMED = 20
 
 
-class Joined(NamedTuple):
+class FigurePair(NamedTuple):
     """One figure, predicted and measured."""
 
     predicted: Figure
@@ -65,14 +65,14 @@ def as_markdown(predicted: Sequence[Figure], ran: Sequence[Trial], measured: Seq
     )
 
 
-def join(predicted: Sequence[Figure], measured: Sequence[Figure]) -> list[Joined]:
+def join(predicted: Sequence[Figure], measured: Sequence[Figure]) -> list[FigurePair]:
     """Every figure of the device that both have, and of which there is a byte."""
     by_key = {figure.key: figure for figure in predicted}
     pairs = [(by_key.get(figure.key), figure) for figure in measured if figure.place == "device" and figure.bytes > 0]
-    return [Joined(before, after) for before, after in pairs if before is not None]
+    return [FigurePair(before, after) for before, after in pairs if before is not None]
 
 
-def _error_lines(joined: Sequence[Joined]) -> list[str]:
+def _error_lines(joined: Sequence[FigurePair]) -> list[str]:
     rows: list[tuple[str, ...]] = []
     for quantity in [*Quantity, NEEDED]:
         these = [pair for pair in joined if pair.measured.quantity == quantity]
@@ -81,7 +81,7 @@ def _error_lines(joined: Sequence[Joined]) -> list[str]:
     return table(("quantity", "phase", "figures", "median", "over", "under", "whose under"), rows, texts=2)
 
 
-def _statistics(these: Sequence[Joined]) -> tuple[str, ...]:
+def _statistics(these: Sequence[FigurePair]) -> tuple[str, ...]:
     median = show_error(statistics.median(abs(pair.error) for pair in these)).removeprefix("+")
     over, under = max(these, key=lambda pair: pair.error), min(these, key=lambda pair: pair.error)
     whose = under.measured.cell if under.error < 0 else "-"
@@ -89,7 +89,7 @@ def _statistics(these: Sequence[Joined]) -> tuple[str, ...]:
     return str(len(these)), median, *worst, whose
 
 
-def _goal_lines(joined: Sequence[Joined]) -> list[str]:
+def _goal_lines(joined: Sequence[FigurePair]) -> list[str]:
     rows = []
     for quantity, (median, worst) in GOALS.items():
         errors = [abs(pair.error) for pair in joined if pair.measured.quantity == quantity]
@@ -104,7 +104,7 @@ def _met(error: float, goal: float) -> str:
     return "reached" if error <= goal else "MISSED"
 
 
-def _too_small(joined: Sequence[Joined]) -> list[str]:
+def _too_small(joined: Sequence[FigurePair]) -> list[str]:
     """What has to fit and was predicted too small, the worst first."""
     too_small = [pair for pair in joined if pair.error < 0 and pair.measured.quantity != Quantity.LIVE]
     too_small.sort(key=lambda pair: pair.error)
@@ -116,7 +116,7 @@ def _too_small(joined: Sequence[Joined]) -> list[str]:
     return [f"## Predicted too small: {len(too_small)} figures", "", *(table(head, rows, texts=3) if rows else [])]
 
 
-def _sizes(pair: Joined) -> tuple[str, str]:
+def _sizes(pair: FigurePair) -> tuple[str, str]:
     return f"{pair.predicted.bytes:,}", f"{pair.measured.bytes:,}"
 
 

@@ -54,7 +54,7 @@ class Figure:
         return f"{self.model} {self.strategy}{offload} n{self.world_size}"
 
 
-class Joined(NamedTuple):
+class FigurePair(NamedTuple):
     """One quantity of one phase of one cell."""
 
     name: str
@@ -79,21 +79,23 @@ def figures(trial: TrialSpec, rank: RankRecord) -> Iterator[Figure]:
         yield Figure(**{**axes, **taken, "step": str(step), "phase": str(phase)})
 
 
-def join(predicted: Sequence[Figure], measured: Sequence[Figure]) -> list[Joined]:
+def join(predicted: Sequence[Figure], measured: Sequence[Figure]) -> list[FigurePair]:
     """Every measured figure beside its prediction, peak then live. Raises UserError where one has no counterpart."""
     by_key = {figure.key: figure for figure in predicted}
     if by_key.keys() != {figure.key for figure in measured}:
         odd = sorted(by_key.keys() ^ {figure.key for figure in measured})
         raise UserError(f"{len(odd)} figures are only predicted or only measured, the first is {' '.join(odd[0])}")
     return [
-        Joined(figure.name, f"{figure.step} {figure.phase}", quantity, *(getattr(f, f"{quantity}_bytes") for f in pair))
+        FigurePair(
+            figure.name, f"{figure.step} {figure.phase}", quantity, *(getattr(f, f"{quantity}_bytes") for f in pair)
+        )
         for quantity in QUANTITIES
         for figure in measured
         for pair in [(by_key[figure.key], figure)]
     ]
 
 
-def error_lines(joined: Sequence[Joined]) -> list[str]:
+def error_lines(joined: Sequence[FigurePair]) -> list[str]:
     """The table of errors per quantity and phase, then each peak that is predicted too small, and the goals."""
     rows: list[tuple[str, ...]] = []
     for quantity in QUANTITIES:
@@ -104,7 +106,7 @@ def error_lines(joined: Sequence[Joined]) -> list[str]:
     return [*table(headers, rows, texts=2), *_too_small(joined), *_goals(joined)]
 
 
-def _statistics(these: Sequence[Joined]) -> tuple[str, ...]:
+def _statistics(these: Sequence[FigurePair]) -> tuple[str, ...]:
     """Cells, median of the absolute errors, the errors farthest above and below 0, and whose they are."""
     over, under = max(these, key=lambda pair: pair.error), min(these, key=lambda pair: pair.error)
     worst = [
@@ -115,7 +117,7 @@ def _statistics(these: Sequence[Joined]) -> tuple[str, ...]:
     return str(len(these)), median, *(text for _, text in worst), *(pair.name if pair else "-" for pair, _ in worst)
 
 
-def _too_small(joined: Sequence[Joined]) -> list[str]:
+def _too_small(joined: Sequence[FigurePair]) -> list[str]:
     """The peaks predicted too small, which is what makes a plan run out of memory: how many, and the worst of them."""
     peaks = [pair for pair in joined if pair.quantity == "peak"]
     below = sorted((pair for pair in peaks if pair.error < 0), key=lambda pair: pair.error)
@@ -128,7 +130,7 @@ def _too_small(joined: Sequence[Joined]) -> list[str]:
     return [title, "", *(worst if rows else [])]
 
 
-def _goals(joined: Sequence[Joined]) -> list[str]:
+def _goals(joined: Sequence[FigurePair]) -> list[str]:
     """What the device's peaks must reach, and whether they do."""
     errors = [pair.error for pair in joined if pair.quantity == "peak"]
     median, worst, lowest = statistics.median(map(abs, errors)), max(map(abs, errors)), min(0.0, *errors)

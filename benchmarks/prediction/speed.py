@@ -39,7 +39,7 @@ JOBS = 2
 
 
 @dataclass(frozen=True)
-class Timed:
+class Timing:
     """One row of the table."""
 
     what: str
@@ -89,7 +89,7 @@ def _trial(model: ModelSpec, stage: int, world_size: int) -> TrialSpec:
     return gpu_trial(model, stage, world_size, sequence_length=2048 if "tiny" not in model.name else 64)
 
 
-def time_one_by_one(tiny: bool) -> tuple[float, list[Timed]]:
+def time_one_by_one(tiny: bool) -> tuple[float, list[Timing]]:
     """Seconds of importing everything, and a row for each trial."""
     named = one_by_one(tiny)
     warm = [_trial(resolve_model(TINY), 3, 8).model_copy(update={"repeat": repeat}) for repeat in (0, 1)]
@@ -98,11 +98,11 @@ def time_one_by_one(tiny: bool) -> tuple[float, list[Timed]]:
         simulate([*warm, *(trial for *_, trial in named)], jobs=1, on_end=watch.ended)
     with_imports, without, *seconds = watch.seconds()
     sizes = [size for _, size in watch.ends][len(warm) :]
-    rows = [Timed(name, s, goal, size) for (name, goal, _), s, size in zip(named, seconds, sizes, strict=True)]
+    rows = [Timing(name, s, goal, size) for (name, goal, _), s, size in zip(named, seconds, sizes, strict=True)]
     return with_imports - without, rows
 
 
-def time_the_table(tiny: bool, imports_s: float) -> Timed:
+def time_the_table(tiny: bool, imports_s: float) -> Timing:
     """All stages and offloads of a 7B model on 64 GPUs, as `zerobench plan` would simulate them."""
     model = _model("llama-7b", tiny=tiny)
     cluster = read_cluster(gpu=GPU, gpus="64", host_memory="2TB", nvme="25GB/s")
@@ -113,10 +113,10 @@ def time_the_table(tiny: bool, imports_s: float) -> Timed:
         simulate(trials, jobs=JOBS, on_end=watch.ended)
     last_s, _ = watch.ends[-1]
     name = f"{model.name}, {len(trials)} cells of stage and offload, N = 64, {JOBS} at a time"
-    return Timed(name, last_s - imports_s, 60.0, max(size for _, size in watch.ends))
+    return Timing(name, last_s - imports_s, 60.0, max(size for _, size in watch.ends))
 
 
-def rows(timed: Sequence[Timed]) -> list[str]:
+def rows(timed: Sequence[Timing]) -> list[str]:
     """The table."""
     cells_of = [
         (
@@ -131,7 +131,7 @@ def rows(timed: Sequence[Timed]) -> list[str]:
     return table(("", "seconds", "goal, s", "", "peak RSS, GB"), cells_of)
 
 
-def _verdict(timing: Timed) -> str:
+def _verdict(timing: Timing) -> str:
     missed = [
         name
         for name, ok in (
@@ -143,7 +143,7 @@ def _verdict(timing: Timed) -> str:
     return f"MISSED: {', '.join(missed)}" if missed else "reached"
 
 
-def report(imports_s: float, timed: Sequence[Timed]) -> str:
+def report(imports_s: float, timed: Sequence[Timing]) -> str:
     """The Markdown document."""
     intro = (
         f"Seconds of one simulated trial beyond imports ({imports_s:.1f} s, once a simulator), and the largest "

@@ -99,7 +99,7 @@ class Thread(Pace):
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCell:
     """A cell, and the runs of one rank before and after it; seconds, medians of the timed steps of the slowest rank."""
 
     cell: str
@@ -217,13 +217,13 @@ def crowding() -> float:
     return alone / together
 
 
-def measured() -> list[Measured]:
+def measured() -> list[MeasuredCell]:
     """The rows of the file."""
     if not FILE.exists():
         return []
     with FILE.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    return [Measured(row.pop("cell"), **{name: float(value) for name, value in row.items()}) for row in rows]
+    return [MeasuredCell(row.pop("cell"), **{name: float(value) for name, value in row.items()}) for row in rows]
 
 
 def measure(count: int) -> None:
@@ -241,7 +241,7 @@ def measure(count: int) -> None:
         crowded = (crowded + crowding()) / 2
         after = run(REFERENCE)
         if before is not None:
-            _append(Measured(json.dumps(cell), *_steps(speed), *_parts(before), *_parts(after), crowded))
+            _append(MeasuredCell(json.dumps(cell), *_steps(speed), *_parts(before), *_parts(after), crowded))
         before = after
 
 
@@ -253,16 +253,16 @@ def _parts(speed: Speed) -> tuple[float, float]:
     return (speed.forward_s or 0.0) + (speed.backward_s or 0.0), speed.step_s or 0.0
 
 
-def _append(row: Measured) -> None:
+def _append(row: MeasuredCell) -> None:
     is_new = not FILE.exists()
     with FILE.open("a", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(Measured)], lineterminator="\n")
+        writer = csv.DictWriter(file, [field.name for field in fields(MeasuredCell)], lineterminator="\n")
         if is_new:
             writer.writeheader()
         writer.writerow({name: f"{value:.4g}" if name != "cell" else value for name, value in asdict(row).items()})
 
 
-def judged(rows: Sequence[Measured]) -> Iterator[tuple[Measured, float, Thread]]:
+def judged(rows: Sequence[MeasuredCell]) -> Iterator[tuple[MeasuredCell, float, Thread]]:
     """Each row with the step that is expected of it, and the rates that it was expected at."""
     all_cells: list[Cell] = [REFERENCE, *(json.loads(row.cell) for row in rows)]
     usual = {"model": "llama-10m", "micro_batch_size": 2, "sequence_length": 256, "precision": "fp32"}
@@ -280,7 +280,7 @@ def judged(rows: Sequence[Measured]) -> Iterator[tuple[Measured, float, Thread]]
         yield row, expected_s(spec, record, pace), pace
 
 
-def lines(rows: Sequence[Measured]) -> list[str]:
+def lines(rows: Sequence[MeasuredCell]) -> list[str]:
     """The table, and the median errors of all cells and of those that were measured in peace."""
     fastest = min(min(row.passes_before_s, row.passes_after_s) for row in rows)
     errors = [(row, step_s / row.step_s - 1, step_s) for row, step_s, _ in judged(rows)]

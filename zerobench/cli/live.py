@@ -183,7 +183,7 @@ ANSWERS = {Status.COMPLETED, Status.SKIPPED, Status.OUT_OF_DEVICE_MEMORY}
 """What a prediction may come to: that it does not fit is an answer too."""
 
 
-class _Counted(PlainView):
+class _CountingView(PlainView):
     """Counts the predictions that ended; those that answered are in the tables below and need no line of their own."""
 
     _done = _of = 0
@@ -205,7 +205,7 @@ class _Counted(PlainView):
         return f"{self._done} of {self._of} predicted"
 
 
-class _PredictingMovingView(_Counted, LiveView):
+class _PredictingMovingView(_CountingView, LiveView):
     """One line that moves."""
 
     draws_bars = False
@@ -220,7 +220,7 @@ class _PredictingMovingView(_Counted, LiveView):
         return Text(f"{self.counted}\n{name}", overflow="ellipsis", no_wrap=True)
 
 
-class _PredictingStillView(_Counted):
+class _PredictingStillView(_CountingView):
     """A line every few seconds, and one for each trial that failed."""
 
     _said_s = 0.0

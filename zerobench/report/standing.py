@@ -15,7 +15,7 @@ _LEAST = 0.01
 
 
 @dataclass(frozen=True)
-class Stood:
+class HeldShare:
     """One line of what stood: told by category, module or allocation site."""
 
     by: str
@@ -25,7 +25,7 @@ class Stood:
     """Of all that torch had given out."""
 
 
-def stood(failure: Failure | None) -> Iterator[Stood]:
+def stood(failure: Failure | None) -> Iterator[HeldShare]:
     """What stood when memory was refused, the largest of each kind first; nothing where nobody looked on."""
     if failure is not None and failure.standing is not None:
         yield from _stood(failure.standing)
@@ -57,7 +57,7 @@ def _pieces(standing: Standing, bytes_asked: int | None, bytes_free: int | None)
         yield f"full: {format_bytes(missing)} missing even without fragmentation"
 
 
-def _stood(standing: Standing) -> Iterator[Stood]:
+def _stood(standing: Standing) -> Iterator[HeldShare]:
     lists: tuple[tuple[str, Mapping[str, int]], ...] = (
         ("category", {name.value.replace("_", " "): size for name, size in standing.by_category.items()}),
         ("module", standing.by_module),
@@ -67,4 +67,4 @@ def _stood(standing: Standing) -> Iterator[Stood]:
     for by, sizes in lists:
         for name, size in sorted(sizes.items(), key=lambda item: -item[1])[:_MOST]:
             if size and size >= _LEAST * total:
-                yield Stood(by, plain(name), size, size / total)
+                yield HeldShare(by, plain(name), size, size / total)

@@ -45,7 +45,7 @@ class _Stat(NamedTuple):
 
 
 @dataclass
-class _Watched:
+class _WatchedRank:
     rank: int
     pid: int
     started_ticks: int
@@ -66,7 +66,7 @@ class RankWatch:
         self._mark = mark
         self._hostname = socket.gethostname()
         self._began_at_s = time.time()
-        self._alive: dict[int, _Watched] = {}
+        self._alive: dict[int, _WatchedRank] = {}
         self._written: dict[Path, int] = {}
         self._poll = select.poll()
         self.progress: dict[int, Progress] = {}
@@ -125,7 +125,7 @@ class RankWatch:
         pidfd = open_pidfd(pid)
         if pidfd is not None:
             self._poll.register(pidfd, select.POLLIN)
-        self._alive[rank] = _Watched(rank, pid, stat.started_ticks, pidfd)
+        self._alive[rank] = _WatchedRank(rank, pid, stat.started_ticks, pidfd)
 
     def _is_marked(self, pid: int) -> bool:
         try:

@@ -46,7 +46,7 @@ class _Bar:
 
 
 @dataclass(frozen=True)
-class _Held:
+class _OffloadedBytes:
     """What one rank of a trial keeps outside its device for its training."""
 
     trial: TrialFigures
@@ -75,7 +75,7 @@ def figure(runs: RunFigures) -> Figure | None:
     return Figure(_KEY, title, caption, svg(drawn, _KEY, title), _table(chosen, unit))
 
 
-def _held(trial: TrialFigures) -> _Held:
+def _held(trial: TrialFigures) -> _OffloadedBytes:
     """On the host at its peak; of NVMe, whose files nobody watches between two phases, at the phases' ends."""
     sizes: dict[Place, int] = {}
     for bar in stacked([trial], Place.HOST, _OF_PROCESS):
@@ -83,7 +83,7 @@ def _held(trial: TrialFigures) -> _Held:
     files = [phase for phase in trial.phases if phase.place is Place.NVME and phase.step is StepKind.STEADY]
     if files:
         sizes[Place.NVME] = max(phase.live_bytes or 0 for phase in files)
-    return _Held(trial, sizes)
+    return _OffloadedBytes(trial, sizes)
 
 
 def _rates(trials: Sequence[TrialFigures]) -> list[dict[str, Any]]:
@@ -107,7 +107,7 @@ def _directions(trial: TrialFigures) -> list[tuple[str, float | None]]:
     return [(name, rate if summary.is_measured else None) for name, rate in zip(_COLOURS, rates, strict=True)]
 
 
-def _chart(trials: Sequence[_Held], rates: Sequence[dict[str, Any]], unit: ByteAxis) -> Specification:
+def _chart(trials: Sequence[_OffloadedBytes], rates: Sequence[dict[str, Any]], unit: ByteAxis) -> Specification:
     names = [held.trial.marked_label for held in trials]
     room = plot_width(names, 30)
     y = alt.Y("name:N", title=None, sort=None, scale=alt.Scale(domain=names, paddingInner=0.3))
@@ -120,7 +120,7 @@ def _chart(trials: Sequence[_Held], rates: Sequence[dict[str, Any]], unit: ByteA
     return arranged([places, traffic], 2, 30, fill="independent")
 
 
-def _places(trials: Sequence[_Held], unit: ByteAxis, y: alt.Y) -> list[Mark]:
+def _places(trials: Sequence[_OffloadedBytes], unit: ByteAxis, y: alt.Y) -> list[Mark]:
     rows, hatched = [], []
     for held in trials:
         name, start = held.trial.marked_label, 0
@@ -168,7 +168,7 @@ def _caption(trials: Sequence[TrialFigures], known: int, *, has_rates: bool) -> 
     return text + evidence_sentence(trials) + doubt_sentence(trials) + shown_sentence(len(trials), known)
 
 
-def _table(trials: Sequence[_Held], unit: ByteAxis) -> Columns:
+def _table(trials: Sequence[_OffloadedBytes], unit: ByteAxis) -> Columns:
     rows = [
         {
             "trial": held.trial.marked_label,

@@ -31,7 +31,7 @@ _MOST_SHOWN = 200
 
 
 @dataclass(frozen=True)
-class Killed:
+class KilledProcess:
     """A process of the training that was ended from outside."""
 
     line: str
@@ -43,7 +43,7 @@ class Killed:
     """The host memory that DeepSpeed last wrote of, and when."""
 
 
-def killed_in(text: str) -> Killed | None:
+def killed_in(text: str) -> KilledProcess | None:
     """The first kill that a log tells of, by the strongest word that there is; None where it tells of none."""
     lines = text.splitlines()
     for pattern, proof in (*_PROOFS, *((pattern, None) for pattern in _SIGNALS)):
@@ -51,7 +51,7 @@ def killed_in(text: str) -> Killed | None:
         if at is not None:
             rss = _RSS.search(lines[at])
             held = None if rss is None else int(rss[1]) * 1024
-            return Killed(lines[at].strip()[:_MOST_SHOWN], proof, held, _last_reading(lines))
+            return KilledProcess(lines[at].strip()[:_MOST_SHOWN], proof, held, _last_reading(lines))
     return None
 
 

@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from zerobench.errors import UserError
-from zerobench.report.explain.kill_message import Killed, killed_in
+from zerobench.report.explain.kill_message import KilledProcess, killed_in
 from zerobench.report.explain.passage import Passage, says
 from zerobench.report.explain.torch_message import TorchMessage, messages_in
 from zerobench.report.explain.who_asked import asker_of, phase_of
@@ -116,7 +116,7 @@ def _request(message: TorchMessage) -> Passage:
     )
 
 
-def _killed(death: Killed) -> Passage:
+def _killed(death: KilledProcess) -> Passage:
     proof = (
         f"A process was killed because host memory ran out, according to {death.proof}."
         if death.proof

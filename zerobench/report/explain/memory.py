@@ -9,7 +9,7 @@ from zerobench.records import Category, Phase, Place, StepKind
 from zerobench.report.explain.category import Explainer
 from zerobench.report.explain.knobs import FAR, Knobs, knobs
 from zerobench.report.explain.passage import Line, Passage, heads, phase_words, says, signed
-from zerobench.report.explain.terms import CLOSE, Explained
+from zerobench.report.explain.terms import CLOSE, Explanation
 from zerobench.report.memory_causes import MOMENTS
 from zerobench.report.memory_difference import difference
 from zerobench.report.memory_view import Instant, largest_peak, peaks_by_rank
@@ -170,7 +170,7 @@ def categories_passage(explainer: Explainer, instant: Instant, place: Place = Pl
     return Passage(title, lines, {key: [_data(term) for term in terms]}, brief)
 
 
-def _alike(terms: Sequence[Explained]) -> list[list[Explained]]:
+def _alike(terms: Sequence[Explanation]) -> list[list[Explanation]]:
     """Master weights and moments together where each is as large as the others, all else alone; the largest first."""
     moments = [term for term in terms if term.category in MOMENTS]
     if len({(moment.seen_bytes, *(term.words for term in moment.terms)) for moment in moments}) != 1:
@@ -179,7 +179,7 @@ def _alike(terms: Sequence[Explained]) -> list[list[Explained]]:
     return sorted(groups, key=lambda group: -sum(term.seen_bytes for term in group))
 
 
-def category_lines(alike: Sequence[Explained], total_bytes: int) -> list[Line]:
+def category_lines(alike: Sequence[Explanation], total_bytes: int) -> list[Line]:
     """The bytes and share of one category, or of several that are alike, and under it where they come from."""
     first, count = alike[0], len(alike)
     share = f", {100 * count * first.seen_bytes / total_bytes:.1f} %" if total_bytes else ""
@@ -188,7 +188,7 @@ def category_lines(alike: Sequence[Explained], total_bytes: int) -> list[Line]:
     return [Line(f"{names}: {size}{share}"), *reason_lines(first)]
 
 
-def reason_lines(explained: Explained) -> list[Line]:
+def reason_lines(explained: Explanation) -> list[Line]:
     """The terms, their sum held against what was seen, and what is not explained."""
     if not explained.terms:
         return says(f"no exact formula: {explained.depends_on}" if explained.depends_on else "not explained", depth=1)
@@ -196,7 +196,7 @@ def reason_lines(explained: Explained) -> list[Line]:
     return [*lines, Line(_check(explained), 1)]
 
 
-def _check(term: Explained) -> str:
+def _check(term: Explanation) -> str:
     left = term.not_explained_bytes
     if left == 0:
         return f"seen {term.seen_bytes:,} B: exact"
@@ -205,7 +205,7 @@ def _check(term: Explained) -> str:
     return f"seen {term.seen_bytes:,} B; not explained: {left:,} B"
 
 
-def _together(small: Sequence[Explained]) -> list[Line]:
+def _together(small: Sequence[Explanation]) -> list[Line]:
     if not small:
         return []
     nbytes = sum(term.seen_bytes for term in small)
@@ -213,7 +213,7 @@ def _together(small: Sequence[Explained]) -> list[Line]:
     return says(f"{len(small)} smaller: {format_bytes(nbytes)} together ({names})")
 
 
-def _balance(terms: Sequence[Explained], total_bytes: int) -> str:
+def _balance(terms: Sequence[Explanation], total_bytes: int) -> str:
     """How much of the peak the closed forms give, and what they do not."""
     missed = sum(max(term.not_explained_bytes, 0) for term in terms)
     over = sum(max(-term.not_explained_bytes, 0) for term in terms)
@@ -223,7 +223,7 @@ def _balance(terms: Sequence[Explained], total_bytes: int) -> str:
     return f"{sentence}; closed forms say {format_bytes(over)} too much." if over else f"{sentence}."
 
 
-def _data(explained: Explained) -> dict[str, Any]:
+def _data(explained: Explanation) -> dict[str, Any]:
     terms = [
         {"bytes": term.nbytes, "text": term.words, **({"source": term.source} if term.source else {})}
         for term in explained.terms

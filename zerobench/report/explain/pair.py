@@ -10,11 +10,11 @@ from typing import Any
 
 from zerobench.records import Category, Place, StepKind
 from zerobench.report.explain.category import Explainer
-from zerobench.report.explain.find import Named
+from zerobench.report.explain.find import NamedTrial
 from zerobench.report.explain.memory import signed_bytes, words
 from zerobench.report.explain.passage import Line, Passage, heads, phase_words, says
 from zerobench.report.explain.specs import setting_differences
-from zerobench.report.explain.terms import Explained
+from zerobench.report.explain.terms import Explanation
 from zerobench.report.memory_causes import MOMENTS
 from zerobench.report.memory_difference import CategoryDifference, difference, merged
 from zerobench.report.memory_view import Instant, largest_peak
@@ -27,7 +27,7 @@ _TELLING = 0.01
 class Pair:
     """Two trials that have a steady peak, and where it lies in each."""
 
-    def __init__(self, a: Named, b: Named, peaks: tuple[Instant, Instant]) -> None:
+    def __init__(self, a: NamedTrial, b: NamedTrial, peaks: tuple[Instant, Instant]) -> None:
         self.names = _told_apart(a.label, b.label)
         self.trials = (a.trial, b.trial)
         self.peaks = peaks
@@ -54,13 +54,13 @@ def _told_apart(a: str, b: str) -> tuple[str, str]:
     return " ".join(ours), " ".join(theirs)
 
 
-def pair_of(a: Named, b: Named) -> Pair | None:
+def pair_of(a: NamedTrial, b: NamedTrial) -> Pair | None:
     """The pair; None where one of them has no steady peak."""
     peaks = [largest_peak(labelled.trial, StepKind.STEADY, Place.DEVICE) for labelled in (a, b)]
     return None if peaks[0] is None or peaks[1] is None else Pair(a, b, (peaks[0], peaks[1]))
 
 
-def specs_passage(a: Named, b: Named) -> Passage:
+def specs_passage(a: NamedTrial, b: NamedTrial) -> Passage:
     """The settings in which the two differ."""
     settings = setting_differences(a.trial, b.trial)
     lines = says(*settings) or says("No setting.")
@@ -159,7 +159,7 @@ def _difference_lines(pair: Pair, entry: CategoryDifference, alike: int) -> list
     return [Line(sentence), *says(*texts, depth=1)]
 
 
-def _reason(explained: Explained) -> str:
+def _reason(explained: Explanation) -> str:
     """The terms in one phrase, with what they leave over."""
     if not explained.terms:
         return explained.depends_on or "not explained"

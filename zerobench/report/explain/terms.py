@@ -27,7 +27,7 @@ Account = tuple[Term, ...]
 
 
 @dataclass(frozen=True)
-class Explained:
+class Explanation:
     """One category at one instant: what was seen, and the terms that account for it."""
 
     category: Category

@@ -16,7 +16,7 @@ from zerobench.report.environment_facts import at
 from zerobench.report.explain.answer import pair_answer, trial_answer
 from zerobench.report.explain.category import Explainer
 from zerobench.report.explain.ending import ending_passage
-from zerobench.report.explain.find import Named, find_trial, named_trials
+from zerobench.report.explain.find import NamedTrial, find_trial, named_trials
 from zerobench.report.explain.memory import categories_passage, knobs_passage, peak_passage
 from zerobench.report.explain.pair import memory_passage, pair_of, specs_passage
 from zerobench.report.explain.passage import Line, Passage, heads, says
@@ -60,7 +60,7 @@ def _software(a: store.Run, b: store.Run) -> list[Passage]:
     return [Passage("Their runs differ in", lines, brief=heads(lines, 2))] if changes else []
 
 
-def explain_trial(labelled: Named, known: Sequence[Named] = ()) -> list[Passage]:
+def explain_trial(labelled: NamedTrial, known: Sequence[NamedTrial] = ()) -> list[Passage]:
     """One trial: its ending, its peak by category, what would change it, host memory and time."""
     trial = labelled.trial
     work = trial.spec.config_hash
@@ -76,7 +76,7 @@ def explain_trial(labelled: Named, known: Sequence[Named] = ()) -> list[Passage]
     return [passage for passage in passages if passage is not None]
 
 
-def _heading(labelled: Named) -> Passage:
+def _heading(labelled: NamedTrial) -> Passage:
     spec, record = labelled.trial.spec, labelled.trial.record
     figures: dict[str, dict[str, object]] = {
         "trial": {"trial_id": labelled.trial.trial_id, "label": labelled.label, "status": record.status.value}
@@ -106,7 +106,7 @@ def _where(record: TrialRecord) -> str:
     return f"ran {', '.join(parts)}" if parts else ""
 
 
-def _host(labelled: Named) -> Passage | None:
+def _host(labelled: NamedTrial) -> Passage | None:
     """Host memory where something is offloaded: else it holds the interpreter and a batch."""
     spec = labelled.trial.spec
     if {spec.offload_optimizer, spec.offload_param} == {Offload.NONE}:
@@ -123,7 +123,7 @@ def _host(labelled: Named) -> Passage | None:
     return categories_passage(Explainer(labelled.trial, instant.rank), instant, Place.HOST)
 
 
-def explain_pair(a: Named, b: Named, software: Sequence[Passage] = ()) -> list[Passage]:
+def explain_pair(a: NamedTrial, b: NamedTrial, software: Sequence[Passage] = ()) -> list[Passage]:
     """Two trials: which needs more and why, what was asked differently, and what that made of memory and time."""
     pair = pair_of(a, b)
     if pair is None:
@@ -133,7 +133,7 @@ def explain_pair(a: Named, b: Named, software: Sequence[Passage] = ()) -> list[P
     return [pair_answer(pair), specs_passage(a, b), *software, *passages]
 
 
-def _endings(a: Named, b: Named) -> list[Passage]:
+def _endings(a: NamedTrial, b: NamedTrial) -> list[Passage]:
     """Where one of the two has no steady peak: what is known of each."""
     passages = []
     for labelled in (a, b):

@@ -18,7 +18,7 @@ from zerobench.report.parity import Parity, ParityJudge
 from zerobench.report.predictions.predicted import Cell, Pair, join
 from zerobench.report.recovery import distance, uninterrupted_losses
 from zerobench.report.strategies.figures import Figures, figures_of
-from zerobench.report.strategies.rows import Compared, compare
+from zerobench.report.strategies.rows import ComparedSide, compare
 from zerobench.report.trials import LossesOnly, Trial, can_be_compared, ended_trials, refusing_impossible_values
 from zerobench.spec.trial import Evidence, TrialSpec
 
@@ -46,7 +46,7 @@ class RunFigures:
     runs: Sequence[store.Run]
     figures: Sequence[TrialFigures]
     """Each trial that ended, in the runs' order."""
-    comparison: Sequence[Compared]
+    comparison: Sequence[ComparedSide]
     """Measured trials beside the single process that trains the same global batch."""
     predicted: Sequence[Errors]
 

@@ -23,10 +23,10 @@ from zerobench.report.memory_view import (
 )
 from zerobench.report.parity import Parity
 from zerobench.report.pipeline import StageRow, stages
-from zerobench.report.recovery import Resumed, resumed
+from zerobench.report.recovery import CheckpointFigures, resumed
 from zerobench.report.server import Side, side_sentences, sides
 from zerobench.report.speed import slowest_steps, step_seconds_by_rank, timed_tokens
-from zerobench.report.standing import Stood, stood
+from zerobench.report.standing import HeldShare, stood
 from zerobench.report.trials import Trial, roles
 from zerobench.spec.roles import Role
 from zerobench.spec.trial import TrialSpec
@@ -135,9 +135,9 @@ class TrialFigures:
     batches: Sequence[BatchFigures]
     holders: Sequence[Holder]
     """Of host memory, where states are offloaded."""
-    standing: Sequence[Stood]
+    standing: Sequence[HeldShare]
     """What stood when memory was refused."""
-    resumed: Resumed | None
+    resumed: CheckpointFigures | None
     """What its checkpoints cost; without the distance of its losses, which takes another trial."""
 
     @property

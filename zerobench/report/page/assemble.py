@@ -48,7 +48,7 @@ ASSETS = Path(__file__).parent / "assets"
 
 
 @dataclass(frozen=True)
-class Drawn:
+class DrawnFigure:
     """A figure as the template takes it; one without a drawing has no number."""
 
     key: str
@@ -105,7 +105,7 @@ def page_pieces(frames: RunFigures, figures: Iterable[Figure] | None = None) -> 
     return pieces
 
 
-def _sections(frames: RunFigures, drawn: Sequence[Drawn]) -> Mapping[str, Any]:
+def _sections(frames: RunFigures, drawn: Sequence[DrawnFigure]) -> Mapping[str, Any]:
     """What the template writes, as text that it escapes."""
     runs, trials = frames.runs, frames.figures
     compared = table_grid(compared_table(frames.comparison))
@@ -165,13 +165,13 @@ def _notes(trials: Sequence[TrialFigures]) -> Grid:
     return grid("Unavailable figures and other remarks.", columns, list(notes.items()))
 
 
-def _drawn(figures: Iterable[Figure]) -> Iterator[Drawn]:
+def _drawn(figures: Iterable[Figure]) -> Iterator[DrawnFigure]:
     numbers = count(1)
     for figure in figures:
         number = None if figure.svg is None else next(numbers)
         svg = None if figure.svg is None else Markup(drawing(figure.svg, figure.key))  # noqa: S704 -- drawing() checks
         title, caption = visible(figure.title.rstrip(".")), visible(figure.caption)
-        yield Drawn(figure.key, number, title, caption, svg, columns_grid(f"{title}.", figure.columns))
+        yield DrawnFigure(figure.key, number, title, caption, svg, columns_grid(f"{title}.", figure.columns))
 
 
 _SECTIONS = {
@@ -190,7 +190,7 @@ _SECTIONS = {
 """The sections after the figures, by their ids."""
 
 
-def _contents(drawn: Sequence[Drawn], absent: Collection[str]) -> Iterator[Entry]:
+def _contents(drawn: Sequence[DrawnFigure], absent: Collection[str]) -> Iterator[Entry]:
     for figure in drawn:
         yield Entry(figure.key, str(figure.number or ""), figure.title)
     for key, title in _SECTIONS.items():

@@ -40,7 +40,7 @@ def configuration_values(row: PlanRow, cluster: Cluster, training: Training | No
 
 
 def _training_values(row: PlanRow, cluster: Cluster, training: Training | None) -> dict[str, Any]:
-    """What the training takes, by field of Takes, each `low`, `expected` and `high`; empty without one."""
+    """What the training takes, by field of TrainingCost, each `low`, `expected` and `high`; empty without one."""
     if training is None:
         return {}
     interval = takes(row, cluster.gpu, training)

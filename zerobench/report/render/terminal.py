@@ -16,7 +16,7 @@ from zerobench.report.render.layout import Column as Shown
 from zerobench.report.render.layout import Section, bullets, mark
 from zerobench.report.render.layout import table as trial_table
 from zerobench.report.tables.model import WIDE, Column, Mark, Table
-from zerobench.report.tables.part import Judged, Listing, Part
+from zerobench.report.tables.part import Listing, Part, VerdictSentence
 
 __all__ = ["Console", "lines_section", "list_section", "part_section", "print_parts", "print_sections", "sections"]
 
@@ -131,7 +131,7 @@ def _needed(lines: Sequence[Sequence[str]], is_text: Sequence[bool]) -> int:
     return sum(2 + (min(size, _WIDEST_TEXT) if text else size) for size, text in zip(widths, is_text, strict=True))
 
 
-def _line(line: str | Judged) -> Text:
+def _line(line: str | VerdictSentence) -> Text:
     if isinstance(line, str):
         return Text(plain(line))
     verdict = Text(line.verdict, style="green" if line.is_good else "yellow")

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from zerobench.report.strategies.figures import Figures
-from zerobench.report.strategies.rows import Compared
+from zerobench.report.strategies.rows import ComparedSide
 from zerobench.spec.batch import autotp_size
 from zerobench.spec.strategy import is_exact
 from zerobench.spec.trial import TrialSpec
@@ -39,18 +39,18 @@ class Claim:
         return f"{self.text}: {self.verdict}: {self.measured}"
 
 
-Rows = Sequence[Compared]
+Rows = Sequence[ComparedSide]
 
 
 @dataclass(frozen=True)
-class Known:
+class ClaimRows:
     """What of the rows the claims speak of: trials whose losses do not speak against them."""
 
     rows: Rows
 
-    def of(self, *strategies: str) -> list[Compared]:
+    def of(self, *strategies: str) -> list[ComparedSide]:
         """Plain trials of `strategies` on several ranks, the most ranks of each, workers' sides."""
-        largest: dict[str, Compared] = {}
+        largest: dict[str, ComparedSide] = {}
         for row in self.workers:
             if row.spec.strategy in strategies and _is_plain(row.spec) and row.spec.world_size > 1:
                 best = largest.get(row.spec.strategy)
@@ -59,15 +59,15 @@ class Known:
         return [largest[name] for name in strategies if name in largest]
 
     @property
-    def workers(self) -> list[Compared]:
+    def workers(self) -> list[ComparedSide]:
         """The sides that train."""
         return [row for row in self.rows if row.is_believed and not row.figures.is_server]
 
-    def row_of(self, strategy: str) -> Compared | None:
+    def row_of(self, strategy: str) -> ComparedSide | None:
         """The one of `strategy`."""
         return next(iter(self.of(strategy)), None)
 
-    def like(self, row: Compared, strategy: str) -> Compared | None:
+    def like(self, row: ComparedSide, strategy: str) -> ComparedSide | None:
         """The exact trial of `strategy` on as many ranks as `row`, else on the most."""
         alike = [worker for worker in self.workers if worker.spec.strategy == strategy and is_exact(worker.spec)]
         return next(
@@ -100,7 +100,7 @@ def judged(text: str, holds: bool, measured: str) -> Claim:
     return Claim(text, Verdict.HOLDS if holds else Verdict.FAILS, measured)
 
 
-def judged_speed(text: str, holds: bool, measured: str, rows: Iterable[Compared]) -> Claim:
+def judged_speed(text: str, holds: bool, measured: str, rows: Iterable[ComparedSide]) -> Claim:
     """A verdict on time, which is of the machine that took it: it is named."""
     machines = ", ".join(dict.fromkeys(row.figures.device_name for row in rows))
     return judged(text, holds, f"{measured} (on {machines})")

@@ -3,12 +3,12 @@
 from __future__ import annotations
 
 from zerobench.report.paper import PaperTerms, paper_terms
-from zerobench.report.strategies.claim import NEAR, Claim, Known, is_near, judged, unjudged
-from zerobench.report.strategies.rows import Compared
+from zerobench.report.strategies.claim import NEAR, Claim, ClaimRows, is_near, judged, unjudged
+from zerobench.report.strategies.rows import ComparedSide
 from zerobench.units import format_bytes
 
 
-def data_parallelism_saves_none(known: Known) -> Claim:
+def data_parallelism_saves_none(known: ClaimRows) -> Claim:
     text = "Data parallelism saves no memory of model states"
     ddp = known.row_of("ddp")
     single = next((row for row in known.workers if row.is_reference), None)
@@ -22,7 +22,7 @@ def data_parallelism_saves_none(known: Known) -> Claim:
     return judged(text, ratio >= 1 - NEAR, sentence)
 
 
-def zero_divides(known: Known) -> Claim:
+def zero_divides(known: ClaimRows) -> Claim:
     """Each state by itself, since one that is larger and one that is smaller may hide each other in the sum."""
     text = "ZeRO stages partition optimizer states, then gradients, then parameters"
     stages = [row for row in known.of("zero1", "zero2", "zero3", "fsdp") if row.figures.states is not None]
@@ -33,14 +33,14 @@ def zero_divides(known: Known) -> Claim:
     return judged(text, not any(_departing(row, paper) for row, paper in pairs), sentence)
 
 
-def _beside_paper(row: Compared, paper: PaperTerms) -> str:
+def _beside_paper(row: ComparedSide, paper: PaperTerms) -> str:
     departing = _departing(row, paper)
     parts = f" ({', '.join(departing)})" if departing else ""
     whole = f"{row.label} holds {format_bytes(row.figures.states_bytes or 0)} per rank"
     return f"{whole} where the paper says {format_bytes(round(paper.total_bytes))}{parts}"
 
 
-def _departing(row: Compared, paper: PaperTerms) -> list[str]:
+def _departing(row: ComparedSide, paper: PaperTerms) -> list[str]:
     """The states that are not what the paper says, with both figures."""
     departures = []
     for name, words in _STATES.items():
@@ -58,7 +58,7 @@ _STATES = {
 }
 
 
-def server_holds(known: Known) -> Claim:
+def server_holds(known: ClaimRows) -> Claim:
     text = "A parameter server frees its workers of optimizer states, but saves none itself"
     sides = [row for row in known.rows if row.spec.strategy == "parameter-server" and row.saved_fraction is not None]
     server = next((row for row in sides if row.figures.is_server), None)
@@ -73,7 +73,7 @@ def server_holds(known: Known) -> Claim:
     return judged(text, optimizer == 0 and abs(server.saved_fraction or 0) <= NEAR, sentence)
 
 
-def _saving(row: Compared) -> str:
+def _saving(row: ComparedSide) -> str:
     saved = row.saved_fraction or 0.0
     if abs(saved) < 0.005:
         return "as much as a rank of ddp"

@@ -3,8 +3,8 @@
 from __future__ import annotations
 
 from zerobench.formulas.pipeline import bubble_fraction
-from zerobench.report.strategies.claim import NEAR, Claim, Known, judged_speed, ratio, unjudged
-from zerobench.report.strategies.rows import Compared
+from zerobench.report.strategies.claim import NEAR, Claim, ClaimRows, judged_speed, ratio, unjudged
+from zerobench.report.strategies.rows import ComparedSide
 from zerobench.spec.strategy import STRATEGIES
 from zerobench.spec.trial import Compression, Consistency
 from zerobench.units import format_seconds
@@ -13,7 +13,7 @@ _SCALES_WELL = 0.9
 """Efficiency from which on n ranks pass for n times as fast."""
 
 
-def scales(known: Known) -> Claim:
+def scales(known: ClaimRows) -> Claim:
     text = "n ranks train n times as fast as one"
     scaled = [row for row in known.workers if row.spec.world_size > 1 and row.efficiency is not None]
     if not scaled:
@@ -24,14 +24,14 @@ def scales(known: Known) -> Claim:
     return judged_speed(text, (worst.efficiency or 0.0) >= _SCALES_WELL, sentence, scaled)
 
 
-def _speed(row: Compared) -> str:
+def _speed(row: ComparedSide) -> str:
     return (
         f"{row.label}, {row.speed_up or 0:.2f} x the speed on {row.spec.world_size} ranks "
         f"({100 * (row.efficiency or 0):.0f} % efficiency)"
     )
 
 
-def asynchronous(known: Known) -> Claim:
+def asynchronous(known: ClaimRows) -> Claim:
     text = "An asynchronous server is faster, with staler gradients"
     servers = [row for row in known.rows if row.spec.strategy == "parameter-server" and not row.figures.is_server]
     timed = [row for row in servers if row.figures.step_s is not None and row.figures.staleness is not None]
@@ -58,7 +58,7 @@ def asynchronous(known: Known) -> Claim:
     return judged_speed(text, gain > noise and is_staler, sentence, (sync, other))
 
 
-def compression(known: Known) -> Claim:
+def compression(known: ClaimRows) -> Claim:
     text = "Gradient compression makes a step faster"
     hooks = [row for row in known.workers if row.spec.compression is not Compression.NONE and row.figures.step_s]
     pairs = [(row, ddp) for row in hooks if (ddp := known.like(row, "ddp")) is not None and ddp.figures.step_s]
@@ -69,7 +69,7 @@ def compression(known: Known) -> Claim:
     return judged_speed(text, is_faster, sentence, [row for row, _ in pairs])
 
 
-def _compressed(row: Compared, ddp: Compared) -> str:
+def _compressed(row: ComparedSide, ddp: ComparedSide) -> str:
     sent = ratio(row.figures.sent_bytes, ddp.figures.sent_bytes)
     away = "" if row.parity is None else f", loss difference {row.parity.difference:.2g}"
     moved = "" if sent is None else f"sends {100 * sent:.0f} % of the bytes, "
@@ -77,7 +77,7 @@ def _compressed(row: Compared, ddp: Compared) -> str:
     return f"{row.spec.compression} {moved}takes {100 * step:.0f} % of the time{away}"
 
 
-def overlap(known: Known) -> Claim:
+def overlap(known: ClaimRows) -> Claim:
     text = "DDP hides its communication behind the backward pass"
     ddp = known.row_of("ddp")
     if ddp is None or not ddp.figures.in_flight_fraction or ddp.figures.exposed_fraction is None:
@@ -90,7 +90,7 @@ def overlap(known: Known) -> Claim:
     return judged_speed(text, hidden > 1 / 2, sentence, [ddp])
 
 
-def synchronisation(known: Known) -> Claim:
+def synchronisation(known: ClaimRows) -> Claim:
     text = "Model-parallel ranks wait for each other more than data-parallel ranks"
     ddp = known.row_of("ddp")
     divided = [row for row in known.of("tensor", "pipeline", "rpc-pipeline") if row.figures.sync_fraction is not None]
@@ -106,7 +106,7 @@ def synchronisation(known: Known) -> Claim:
     )
 
 
-def bubble(known: Known) -> Claim:
+def bubble(known: ClaimRows) -> Claim:
     """A stage's waiting is that which the strategy itself timed, in steps without a profiler."""
     text = "Pipeline bubble: (p-1)/(m+p-1) of a step"
     waiting = [row for row in known.workers if row.figures.wait_fraction is not None]

@@ -24,7 +24,7 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedSide:
     """One side of a trial, beside the others of its work. None: not available, or there is nothing to compare with."""
 
     label: str
@@ -73,14 +73,14 @@ def is_reference(spec: TrialSpec) -> bool:
 
 def compare(
     figures: Sequence[Figures], labels: Mapping[Key, str], parities: Mapping[Key, Parity | None]
-) -> list[Compared]:
+) -> list[ComparedSide]:
     """The rows of all sides whose work a single process of the same run did too, in their order.
 
     Repeats of a trial stand beside each other; `labels` names all trials, `parities` those that were judged.
     """
     groups = _Groups(figures)
     return [
-        Compared(
+        ComparedSide(
             label=labels[figure.run_id, figure.trial_id],
             figures=figure,
             parity=parities.get((figure.run_id, figure.trial_id)),
@@ -93,7 +93,7 @@ def compare(
     ]
 
 
-def is_comparison(rows: Sequence[Compared]) -> bool:
+def is_comparison(rows: Sequence[ComparedSide]) -> bool:
     """Whether there is something in `rows` that a table of ZeRO's stages does not say already."""
     return any(row.spec.zero_stage is None and not row.is_reference for row in rows)
 

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from zerobench.report.choice import ROOM, Choice
 from zerobench.report.column_units import MISSING, Unit, byte_unit, plain, show_percent, show_whole, time_unit
 from zerobench.report.plan.rows import PlanRow, evidence_words
-from zerobench.report.plan.takes import Takes, takes
+from zerobench.report.plan.takes import TrainingCost, takes
 from zerobench.report.step_time.expected import why_no_time
 from zerobench.report.tables.model import Column, Line, Table
 from zerobench.report.tables.part import Part
@@ -113,7 +113,7 @@ def _training(best: PlanRow, cluster: Cluster, training: Training | None) -> Ite
     yield from _cost(training, low, middle, high)
 
 
-def _cost(training: Training, low: Takes, middle: Takes, high: Takes) -> Iterator[str]:
+def _cost(training: Training, low: TrainingCost, middle: TrainingCost, high: TrainingCost) -> Iterator[str]:
     lines = []
     if middle.cost is not None and low.cost is not None and high.cost is not None:
         ends = f"{format_count(low.cost)} to {format_count(high.cost)}"

@@ -234,9 +234,9 @@ def left_out_lines(pairs: Sequence[Pair], names: Names) -> list[str]:
     """A line for each reason why trials are not compared, each trial once."""
     labels: dict[str, list[str]] = {}
     for pair in pairs:
-        for trial in pair.left_out:
-            label = names[trial.trial.spec.trial_id]
-            held = labels.setdefault(f"{trial.why}{_name(trial.reference, names)}", [])
+        for left_out in pair.left_out:
+            label = names[left_out.trial.spec.trial_id]
+            held = labels.setdefault(f"{left_out.why}{_name(left_out.reference, names)}", [])
             if label not in held:
                 held.append(label)
     return [f"{listed(held)}: {why}" for why, held in labels.items()]

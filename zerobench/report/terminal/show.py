@@ -31,7 +31,7 @@ from zerobench.report.render.terminal import (
     sections,
 )
 from zerobench.report.strategies.figures import figures_of
-from zerobench.report.strategies.rows import Compared, compare
+from zerobench.report.strategies.rows import ComparedSide, compare
 from zerobench.report.tables.batch_ramp import batch_ramp_table
 from zerobench.report.tables.checkpoints import checkpoints_table
 from zerobench.report.tables.host_parameters import host_parameters_table
@@ -132,7 +132,7 @@ def _sections(
     yield from _notes(shown)
 
 
-def _compared(shown: Iterable[Shown]) -> list[Compared]:
+def _compared(shown: Iterable[Shown]) -> list[ComparedSide]:
     """The sides of the trials, beside each other where a single process did their work."""
     key = {(labelled.trial.record.run_id, labelled.trial.record.trial_id): labelled for labelled in shown}
     return compare(

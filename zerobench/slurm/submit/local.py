@@ -27,7 +27,7 @@ _POLL_S = 0.2
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedTask:
     """A task that has ended."""
 
     job: Job
@@ -46,7 +46,7 @@ def refuse_several_nodes(arrays: Sequence[JobArray]) -> None:
 
 def run_here(
     run: RunFolder, arrays: Sequence[JobArray], options: SubmitOptions, limits: Limits, stop: Stop
-) -> Iterator[Ended]:
+) -> Iterator[EndedTask]:
     """Run every task of `arrays`, then the report, until all are done or someone asks to stop; each as it ends.
 
     Raises UserError: a value that no batch script can hold. Raises OSError: a file cannot be written.
@@ -74,7 +74,7 @@ def task_variables(job: Job, task_id: int) -> dict[str, str]:
     }
 
 
-def _run_job(run: RunFolder, job: Job, stop: Stop) -> Iterator[Ended]:
+def _run_job(run: RunFolder, job: Job, stop: Stop) -> Iterator[EndedTask]:
     record(run, job.submitted(None), None)
     for task_id in range(job.num_tasks):
         if stop.asked:
@@ -82,7 +82,7 @@ def _run_job(run: RunFolder, job: Job, stop: Stop) -> Iterator[Ended]:
         suffix = "" if job.kind is JobKind.REPORT else f"_{task_id}"
         log = run.slurm_logs / f"{job.name}-local{suffix}.out"
         variables = _outside_slurm(os.environ) | task_variables(job, task_id)
-        yield Ended(job, task_id, _run_script(run.slurm_script(job.name), variables, log, stop), log)
+        yield EndedTask(job, task_id, _run_script(run.slurm_script(job.name), variables, log, stop), log)
 
 
 def _run_script(script: Path, variables: Mapping[str, str], log: Path, stop: Stop) -> int:

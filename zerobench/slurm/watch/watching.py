@@ -16,7 +16,7 @@ from zerobench.slurm.accounting import ended_jobs
 from zerobench.slurm.jobs import JobKind, Submission, SubmittedJob, read_submission, read_tasks
 from zerobench.slurm.queue import TIMEOUT_S, JobStates, job_states
 from zerobench.slurm.tasks import Stage
-from zerobench.slurm.watch.status import Known, RunStatus, run_status
+from zerobench.slurm.watch.status import RunFacts, RunStatus, run_status
 from zerobench.slurm.watch.traces import TrialTrace, read_traces
 from zerobench.store import Plan, read_record
 
@@ -44,7 +44,7 @@ class Watcher:
         # After the queue: a trial that ends between the two has its record, so that none seems lost.
         trial_ids = [entry.trial_id for entry in plan.trials if entry.rule is None and entry.reason is None]
         self._traces = read_traces(self.run, trial_ids, self._traces)
-        known = Known(
+        known = RunFacts(
             plan=plan.trials,
             traces=self._traces,
             now_s=time.time(),
