@@ -328,12 +328,12 @@ def ordered(judged: Sequence[Row], by_kind: Callable[[str], Rates]) -> tuple[int
     """Pairs of one model, GPU and length whose tokens/s a GPU differ by more than 5 %: those in order, and all."""
     speeds = [(row, row.tokens_per_s / row.world_size, _speed(row, by_kind)) for row in judged]
     right = pairs = 0
-    for at, (a, true_a, said_a) in enumerate(speeds):
-        for b, true_b, said_b in speeds[at + 1 :]:
+    for at, (a, true_a, predicted_a) in enumerate(speeds):
+        for b, true_b, predicted_b in speeds[at + 1 :]:
             alike = (a.model, a.gpu, a.sequence_length) == (b.model, b.gpu, b.sequence_length)
             if alike and abs(true_a - true_b) > 0.05 * min(true_a, true_b):
                 pairs += 1
-                right += (true_a > true_b) == (said_a > said_b)
+                right += (true_a > true_b) == (predicted_a > predicted_b)
     return right, pairs
 
 

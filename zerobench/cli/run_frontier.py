@@ -132,12 +132,12 @@ def _search_and_show(search: MeasuredSearch, folder: Path) -> Answer:
     predicted = predicted_first(search, folder / "predicted", prediction_view(), screen.say)
     answer = measured(search, predicted, folder / "measured", screen, screen.say)
     rows = run_frontier_rows(search, predicted, answer)
-    found_all = frontier_document(search, rows)
-    write_whole(folder / "frontier.json", json.dumps(found_all, indent=1))
+    document = frontier_document(search, rows)
+    write_whole(folder / "frontier.json", json.dumps(document, indent=1))
     with refusing_impossible_values(folder):
         print_parts([run_frontier_table(search.axis, rows, search.limit, search.device, screen_width())])
     for label, reason in answer.given_up.items():
         screen.say(f"given up: {label}: {reason}")
     typer.echo(f"runs: {folder}")
     exit_code = 0 if len(answer.frontiers) == len(search.cells) else 1
-    return Answer(lambda: {"runs": str(folder), **found_all}, exit_code=exit_code)
+    return Answer(lambda: {"runs": str(folder), **document}, exit_code=exit_code)

@@ -86,7 +86,7 @@ def predicted_with(environment: Environment, specs: Iterable[TrialSpec]) -> list
         f"emulated with: torch {emulated}": emulated,
         f"by formula: for {FORMULAS_OF}": Evidence.FORMULA in evidences,
     }
-    return [f"{line}; other releases may differ" for line, is_said in lines.items() if is_said]
+    return [f"{line}; other releases may differ" for line, applies in lines.items() if applies]
 
 
 FORMULAS_OF = "DeepSpeed 0.19.8 and torch 2.13"
