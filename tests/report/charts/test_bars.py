@@ -130,7 +130,7 @@ def test_a_trial_that_did_not_fit_is_named_and_one_that_is_not_believed_marked(d
 
 def test_a_pale_tail_reaches_from_the_peak_to_what_the_trial_needs(gpu_frames: RunFrames, device: Figure) -> None:
     (bar,) = [bar for bar in stacked(gpu_frames.figures, Place.DEVICE) if bar.name == "zero3"]
-    needed = bar.trial.summary.device_needed_bytes
+    needed = bar.one.summary.device_needed_bytes
     assert needed is not None
     assert bar.reach == needed > bar.whole
     assert f"zero3, start-up, allocator slack, CUDA context, NCCL: {format_bytes(needed - bar.whole)}" in said(device)

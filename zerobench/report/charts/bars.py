@@ -74,12 +74,12 @@ def host_figure(runs: RunFigures) -> Figure | None:
 
 def _chosen(known: Sequence[Bar]) -> list[Bar]:
     """The bars that are drawn."""
-    by_trial = {id(bar.trial): bar for bar in known}
+    by_trial = {id(bar.one): bar for bar in known}
     return [by_trial[id(trial)] for trial in most_telling(_trials(known), lambda trial: by_trial[id(trial)].whole)]
 
 
 def _trials(bars: Sequence[Bar]) -> list[TrialFigures]:
-    return [bar.trial for bar in bars]
+    return [bar.one for bar in bars]
 
 
 def _ending(bars: Sequence[Bar], num_known: int) -> str:

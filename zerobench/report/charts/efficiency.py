@@ -40,7 +40,7 @@ def _figure(runs: RunFigures, kind: str, varying: tuple[str, ...], fixed: str) -
     if not drawn:
         return None
     places = [place for line in drawn for place in line.places]
-    trials = [place.trial for place in places]
+    trials = [place.one for place in places]
     x_axis, _ = ranks_axis([place.x for place in places])
     top = max(110.0, max(place.y for place in places) * 1.05)
     y_axis, ideal = alt.Axis(title="efficiency (%)", tickCount=6), (100.0, "ideal: 100 %")
@@ -66,22 +66,22 @@ def _efficiencies(runs: RunFigures, varying: Sequence[str], fixed: Sequence[str]
 def _percent(line: Series) -> list[Place]:
     fewest = min(place.x for place in line.places)
     base = median(place.y for place in line.places if place.x == fewest)
-    return [Place(place.trial, place.x, 100 * place.y / base) for place in line.places]
+    return [Place(place.one, place.x, 100 * place.y / base) for place in line.places]
 
 
 def _description(place: Place) -> str:
-    ranks, rate = counted(int(place.x), "rank"), place.trial.summary.tokens_per_s or 0
-    return f"{place.trial.marked_label}: {place.y:.0f} % on {ranks}, {rate:,.0f} tokens/s"
+    ranks, rate = counted(int(place.x), "rank"), place.one.summary.tokens_per_s or 0
+    return f"{place.one.marked_label}: {place.y:.0f} % on {ranks}, {rate:,.0f} tokens/s"
 
 
 def _table(drawn: Sequence[Series]) -> Columns:
     rows = [
         {
             "line": line.name,
-            "trial": place.trial.marked_label,
+            "trial": place.one.marked_label,
             "ranks": f"{place.x:,}",
-            "global batch": f"{place.trial.spec.global_batch_size:,}",
-            "tokens/s": f"{place.trial.summary.tokens_per_s or 0:,.1f}",
+            "global batch": f"{place.one.spec.global_batch_size:,}",
+            "tokens/s": f"{place.one.summary.tokens_per_s or 0:,.1f}",
             "efficiency (%)": f"{place.y:.1f}",
         }
         for line in drawn

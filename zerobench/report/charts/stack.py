@@ -31,7 +31,7 @@ class Part:
 class Bar:
     """A trial's peak of one place, its parts end to end."""
 
-    trial: TrialFigures
+    one: TrialFigures
     instant: Instant
     parts: Sequence[Part]
     place: Place = Place.DEVICE
@@ -41,7 +41,7 @@ class Bar:
     @property
     def name(self) -> str:
         """The trial's."""
-        return self.trial.marked_label
+        return self.one.marked_label
 
     @property
     def whole(self) -> int:
@@ -51,7 +51,7 @@ class Bar:
     @property
     def needed(self) -> int:
         """All that a device has to hold for the trial, where that is known to be more than its peak."""
-        needed = self.trial.summary.device_needed_bytes if self.place is Place.DEVICE else None
+        needed = self.one.summary.device_needed_bytes if self.place is Place.DEVICE else None
         return max(self.parts[-1].end, needed or 0)
 
     @property
