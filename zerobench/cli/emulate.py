@@ -39,12 +39,12 @@ def emulate_command(request: Request) -> Answer:
     return Answer(lambda: as_plain(made), lambda: sys.stdout.write(in_width(lines(made))), exit_code(made))
 
 
-def in_width(sentences: Iterable[str]) -> str:
+def in_width(told: Iterable[str]) -> str:
     """The lines, wrapped at words where the terminal is narrower; what goes on stands two columns in."""
     width = screen_width()
     return "".join(
         textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False) + "\n"
-        for line in sentences
+        for line in told
     )
 
 

@@ -66,7 +66,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class SubmitPlan:
+class Asked:
     """A sweep's plan or an earlier run, and the arrays that do what there is to do."""
 
     options: SubmitOptions
@@ -82,50 +82,50 @@ class SubmitPlan:
 def submit(request: Request) -> Answer:
     """Lay out what is asked for and hand it to Slurm, or run it here."""
     with no_collection():
-        plan = read(request)
+        asked = read(request)
     try:
-        if plan.earlier:
-            mend_skipped(plan.earlier)
-        if not plan.arrays:
+        if asked.earlier:
+            mend_skipped(asked.earlier)
+        if not asked.arrays:
             typer.echo("nothing is missing")
-            return Answer(lambda: {"run": str(plan.earlier and plan.earlier.folder.path), "jobs": []})
-        _warn(plan)
-        run = plan.earlier.folder if plan.earlier else _lay_out(plan, request.reports)
-        keep_options(run, plan.options)
-        return _run_here(run, plan) if request.local else _submit(run, plan)
+            return Answer(lambda: {"run": str(asked.earlier and asked.earlier.folder.path), "jobs": []})
+        _warn(asked)
+        run = asked.earlier.folder if asked.earlier else _lay_out(asked, request.reports)
+        keep_options(run, asked.options)
+        return _run_here(run, asked) if request.local else _submit(run, asked)
     except OSError as error:
         raise UserError(f"{error.filename or request.reports}: cannot be written: {error.strerror or error}") from None
 
 
 def show(request: Request) -> Answer:
     """What would be submitted."""
-    plan = read(request, dry=True)
+    asked = read(request, dry=True)
 
     def lines() -> None:
-        for line in _lines(plan):
+        for line in _lines(asked):
             typer.echo(line)
-        _warn(plan)
+        _warn(asked)
 
-    return Answer(lambda: _document(plan), lines)
+    return Answer(lambda: _document(asked), lines)
 
 
-def _notes(plan: SubmitPlan) -> Iterator[str]:
+def _notes(asked: Asked) -> Iterator[str]:
     """What of the sweep is not as it was written: keys that are not read, a precision that was left to the machine."""
-    yield from (f"note: {note}" for note in notes_of(plan.planned))
-    if plan.machine is not None:
-        yield from said_of(running(plan.planned), plan.machine)
+    yield from (f"note: {note}" for note in notes_of(asked.planned))
+    if asked.machine is not None:
+        yield from said_of(running(asked.planned), asked.machine)
 
 
-def read(request: Request, *, dry: bool = False) -> SubmitPlan:
+def read(request: Request, *, dry: bool = False) -> Asked:
     """All that can be wrong in a request is found here, before anything is written or submitted."""
     log_pattern(request.reports.absolute(), "")
-    plan = _resumed(request, dry=dry) if request.resume else _planned(request, dry=dry)
+    asked = _resumed(request, dry=dry) if request.resume else _planned(request, dry=dry)
     if request.local:
-        refuse_several_nodes(plan.arrays)
-    return plan
+        refuse_several_nodes(asked.arrays)
+    return asked
 
 
-def _planned(request: Request, *, dry: bool) -> SubmitPlan:
+def _planned(request: Request, *, dry: bool) -> Asked:
     if request.sweep is None:
         raise UserError(f"SWEEP is missing: a sweep file, or a shipped one: {', '.join(shipped_sweeps())}")
     options = _options(request, {})
@@ -142,10 +142,10 @@ def _planned(request: Request, *, dry: bool) -> SubmitPlan:
         _check_interpreter(options, trials)
     limits = _limits(options, required=not (dry or request.local))
     arrays = plan_arrays(trials, options, limits)
-    return SubmitPlan(options, limits, arrays, len(reasons), sweep, planned, machine=machine)
+    return Asked(options, limits, arrays, len(reasons), sweep, planned, machine=machine)
 
 
-def _resumed(request: Request, *, dry: bool) -> SubmitPlan:
+def _resumed(request: Request, *, dry: bool) -> Asked:
     if request.sweep is not None or request.sets or request.only or request.repeats is not None:
         raise UserError("--resume continues a run as planned; drop SWEEP, --set, --only and --repeats")
     run = load_run(find_run(request.resume, request.reports).resolve())
@@ -162,7 +162,7 @@ def _resumed(request: Request, *, dry: bool) -> SubmitPlan:
     trials = [run.spec_to_run(trial_id) for trial_id in missing(run, states)]
     if not dry:
         _check_interpreter(options, trials)
-    return SubmitPlan(options, limits, plan_arrays(trials, options, limits), earlier=run)
+    return Asked(options, limits, plan_arrays(trials, options, limits), earlier=run)
 
 
 def _options(request: Request, kept: Mapping[str, Any]) -> SubmitOptions:
@@ -205,21 +205,21 @@ def _limits(options: SubmitOptions, *, required: bool) -> Limits:
     return limits or Limits()
 
 
-def _lay_out(plan: SubmitPlan, reports: Path) -> RunFolder:
-    if plan.sweep is None:
+def _lay_out(asked: Asked, reports: Path) -> RunFolder:
+    if asked.sweep is None:
         raise UserError("SWEEP is missing")
     with no_collection():
-        configs = resolved_configs(plan.planned)
-        run = new_run_folder(reports, plan.sweep.name)
-        slowdown = None if plan.machine is None else plan.machine.bf16_slowdown
+        configs = resolved_configs(asked.planned)
+        run = new_run_folder(reports, asked.sweep.name)
+        slowdown = None if asked.machine is None else asked.machine.bf16_slowdown
         environment = capture_environment() | {"bf16_slowdown": slowdown}
-        lay_out(run, plan.planned, configs, plan.sweep.document, environment, make_folders=False)
+        lay_out(run, asked.planned, configs, asked.sweep.document, environment, make_folders=False)
     return run
 
 
-def _submit(run: RunFolder, plan: SubmitPlan) -> Answer:
+def _submit(run: RunFolder, asked: Asked) -> Answer:
     jobs = []
-    for job in submit_jobs(run, plan.arrays, plan.options, plan.limits):
+    for job in submit_jobs(run, asked.arrays, asked.options, asked.limits):
         typer.echo(_taken(job))
         jobs.append({"name": job.name, "job_id": job.job_id, "tasks": job.num_tasks})
     typer.echo(f"run: {shortest(run.path)}")
@@ -227,12 +227,12 @@ def _submit(run: RunFolder, plan: SubmitPlan) -> Answer:
     return Answer(lambda: {"run": str(run.path), "jobs": jobs})
 
 
-def _run_here(run: RunFolder, plan: SubmitPlan) -> Answer:
+def _run_here(run: RunFolder, asked: Asked) -> Answer:
     """Run the jobs here; 1 where one of them failed, 130 where someone stopped us."""
-    options = plan.options.model_copy(update={"launcher": Launcher.LOCAL})
+    options = asked.options.model_copy(update={"launcher": Launcher.LOCAL})
     failed, jobs = False, []
     with stop_on_signals() as stop:
-        for ended in run_here(run, plan.arrays, options, plan.limits, stop):
+        for ended in run_here(run, asked.arrays, options, asked.limits, stop):
             failed |= ended.exit_code != 0
             jobs.append({"name": ended.job.name, "task_id": ended.task_id, "exit_code": ended.exit_code})
             task = f" task {ended.task_id + 1} of {ended.job.num_tasks}" if ended.job.num_tasks > 1 else ""
@@ -247,7 +247,7 @@ def _taken(job: SubmittedJob) -> str:
     return f"submitted {job.name}: job {job.job_id}{tasks}"
 
 
-def _document(plan: SubmitPlan) -> dict[str, Any]:
+def _document(asked: Asked) -> dict[str, Any]:
     """What would be submitted, for programs."""
     arrays = [
         {
@@ -258,31 +258,31 @@ def _document(plan: SubmitPlan) -> dict[str, Any]:
             "time_limit_s": array.time_limit_s,
             "node_hours": array.node_hours,
         }
-        for array in plan.arrays
+        for array in asked.arrays
     ]
-    return {"arrays": arrays, "skipped": plan.num_skipped}
+    return {"arrays": arrays, "skipped": asked.num_skipped}
 
 
-def _lines(plan: SubmitPlan) -> Iterator[str]:
+def _lines(asked: Asked) -> Iterator[str]:
     """An array a line, then what is asked for at most."""
-    run = plan.earlier.folder if plan.earlier else RunFolder(Path("new"))
-    names = array_names(run, plan.arrays)
+    run = asked.earlier.folder if asked.earlier else RunFolder(Path("new"))
+    names = array_names(run, asked.arrays)
     width = max(map(len, [*names, "report"]), default=0)
-    for name, array in zip(names, plan.arrays, strict=True):
-        yield f"{name:<{width}}  {_array_size(array)}"
-    if plan.arrays:
+    for name, array in zip(names, asked.arrays, strict=True):
+        yield f"{name:<{width}}  {_said(array)}"
+    if asked.arrays:
         yield f"{'report':<{width}}  after them"
-    trials = sum(array.num_trials for array in plan.arrays)
-    skipped = f", {plan.num_skipped} skipped" if plan.num_skipped else ""
-    hours = sum(array.node_hours for array in plan.arrays)
+    trials = sum(array.num_trials for array in asked.arrays)
+    skipped = f", {asked.num_skipped} skipped" if asked.num_skipped else ""
+    hours = sum(array.node_hours for array in asked.arrays)
     yield f"{trials} trials{skipped}; {hours:,.1f} node-hours at most"
 
 
-def _warn(plan: SubmitPlan) -> None:
+def _warn(asked: Asked) -> None:
     """Say what a person must know before jobs wait in the queue for nothing: which are too short for any trial."""
-    for note in _notes(plan):
+    for note in _notes(asked):
         typer.echo(note)
-    for array in plan.arrays:
+    for array in asked.arrays:
         if array.time_limit_s <= WARNED_BEFORE_S:
             what = "predictions" if array.kind is JobKind.PREDICTIONS else "trials"
             typer.echo(
@@ -293,7 +293,7 @@ def _warn(plan: SubmitPlan) -> None:
             )
 
 
-def _array_size(array: JobArray) -> str:
+def _said(array: JobArray) -> str:
     nodes = "1 node" if array.num_nodes == 1 else f"{array.num_nodes} nodes"
     return f"{nodes}, {_tasks(array)}, {time_text(array.time_limit_s)} each, {array.node_hours:,.1f} node-hours"
 

@@ -76,10 +76,10 @@ def calibration_of(run: Run) -> Calibration:
         raise UserError(
             f"RUN: {run.run_id}: none of its {num_trials} trials ran on a GPU; calibrate needs one that did"
         )
-    if not steps and not any(reading.context for reading in readings.values()):
+    if not steps and not any(found.context for found in readings.values()):
         raise UserError(f"RUN: {run.run_id}: CUDA context size not recorded on its GPU ranks; {_why_none(run)}")
-    gpus = tuple(_calibrated(gpu, size, reading) for (gpu, size), reading in sorted(readings.items()))
-    timed = tuple(_calibrated_steps(timings) for _, timings in sorted(steps.items()))
+    gpus = tuple(_calibrated(gpu, size, found) for (gpu, size), found in sorted(readings.items()))
+    timed = tuple(_calibrated_steps(found) for _, found in sorted(steps.items()))
     return Calibration(run_id=run.run_id, versions=_versions(run.environment), gpus=gpus, steps=timed)
 
 
@@ -87,7 +87,7 @@ class _Step(NamedTuple):
     """A measured step."""
 
     gpu: Gpu
-    expected: Expected
+    said: Expected
     log_ratio: float
     """Of the measured time over the expected."""
 
@@ -97,19 +97,15 @@ def _step(trial: Trial) -> _Step | None:
     gpu, speed = gpu_of(trial), speed_of(trial)
     if trial.spec.evidence is not Evidence.MEASURED or gpu is None or speed is None:
         return None
-    expected = uncalibrated_step(trial, gpu, usual_cluster(trial.spec, gpu).links)
-    return None if expected is None else _Step(gpu, expected, math.log(speed.step_time_s_median / expected.step_s))
+    said = uncalibrated_step(trial, gpu, usual_cluster(trial.spec, gpu).links)
+    return None if said is None else _Step(gpu, said, math.log(speed.step_time_s_median / said.step_s))
 
 
-def _calibrated_steps(timings: Sequence[_Step]) -> CalibratedSteps:
-    gpu, logs = timings[0].gpu, [timing.log_ratio for timing in timings]
+def _calibrated_steps(found: Sequence[_Step]) -> CalibratedSteps:
+    gpu, logs = found[0].gpu, [one.log_ratio for one in found]
     middle, known = statistics.fmean(logs), rates_of(gpu)[0].spread
     spread = math.sqrt((sum((log - middle) ** 2 for log in logs) + known**2) / len(logs))
-    covered = tuple(
-        words
-        for words in timings[0].expected.assumptions
-        if all(words in timing.expected.assumptions for timing in timings)
-    )
+    covered = tuple(words for words in found[0].said.assumptions if all(words in one.said.assumptions for one in found))
     return CalibratedSteps(
         gpu=gpu.name, num_trials=len(logs), factor=math.exp(middle), spread=round(spread, 4), covered=covered
     )

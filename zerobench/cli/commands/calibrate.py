@@ -31,10 +31,8 @@ def calibrate(
     def show() -> None:
         for entry in calibration.gpus:
             typer.echo(f"{entry.gpu}, {entry.world_size} ranks: from {entry.num_ranks} rank records")
-        for step in calibration.steps:
-            typer.echo(
-                f"{step.gpu}: steps of {step.num_trials} trials took {step.factor:.3g} times as long as expected"
-            )
+        for one in calibration.steps:
+            typer.echo(f"{one.gpu}: steps of {one.num_trials} trials took {one.factor:.3g} times as long as expected")
         typer.echo(f"\nUse it for predictions: export {CALIBRATION_VARIABLE}={out.resolve()}")
 
     def document() -> dict[str, Any]:

@@ -75,7 +75,7 @@ def host_figure(runs: RunFigures) -> Figure | None:
 def _chosen(known: Sequence[Bar]) -> list[Bar]:
     """The bars that are drawn."""
     by_trial = {id(bar.one): bar for bar in known}
-    return [by_trial[id(trial)] for trial in most_telling(_trials(known), lambda trial: by_trial[id(trial)].whole)]
+    return [by_trial[id(one)] for one in most_telling(_trials(known), lambda trial: by_trial[id(trial)].whole)]
 
 
 def _trials(bars: Sequence[Bar]) -> list[TrialFigures]:

@@ -44,7 +44,7 @@ def _figure(runs: RunFigures, kind: str, varying: tuple[str, ...], fixed: str) -
     x_axis, _ = ranks_axis([place.x for place in places])
     top = max(110.0, max(place.y for place in places) * 1.05)
     y_axis, ideal = alt.Axis(title="efficiency (%)", tickCount=6), (100.0, "ideal: 100 %")
-    chart = lines.chart(drawn, _description, x_axis, y_axis, y_domain=(0.0, top), rules=[ideal])
+    chart = lines.chart(drawn, _said, x_axis, y_axis, y_domain=(0.0, top), rules=[ideal])
     key, title = f"{kind}-scaling-efficiency", f"{kind.capitalize()} scaling efficiency"
     caption = (
         f"Throughput per GPU on N ranks relative to the line's smallest number of ranks; fixed {fixed}. "
@@ -58,9 +58,9 @@ def _figure(runs: RunFigures, kind: str, varying: tuple[str, ...], fixed: str) -
 def _efficiencies(runs: RunFigures, varying: Sequence[str], fixed: Sequence[str]) -> tuple[list[Series], int]:
     """Lines of trials at their per cent, 100 on the fewest ranks of each; and how many lines there are."""
     rates = [(trial, trial.summary.tokens_per_s_and_rank) for trial in completed(runs.figures)]
-    places = [Place(trial, trial.spec.world_size, rate) for trial, rate in rates if rate is not None]
-    drawn, number = series.with_series(places, varying, fixed)
-    return [Series(line.name, _percent(line)) for line in drawn], number
+    places = [Place(one, one.spec.world_size, rate) for one, rate in rates if rate is not None]
+    found, number = series.with_series(places, varying, fixed)
+    return [Series(line.name, _percent(line)) for line in found], number
 
 
 def _percent(line: Series) -> list[Place]:
@@ -69,7 +69,7 @@ def _percent(line: Series) -> list[Place]:
     return [Place(place.one, place.x, 100 * place.y / base) for place in line.places]
 
 
-def _description(place: Place) -> str:
+def _said(place: Place) -> str:
     ranks, rate = counted(int(place.x), "rank"), place.one.summary.tokens_per_s or 0
     return f"{place.one.marked_label}: {place.y:.0f} % on {ranks}, {rate:,.0f} tokens/s"
 

@@ -86,8 +86,8 @@ def stacked(trials: Sequence[TrialFigures], place: Place, without: Collection[Ca
 
     A part below zero (resident memory that was never touched) is in the whole and takes no room.
     """
-    peaks = ((trial, trial.peak(place)) for trial in completed(trials))
-    bars = (Bar(trial, instant, _parts(instant, without), place) for trial, instant in peaks if instant is not None)
+    found = ((trial, trial.peak(place)) for trial in completed(trials))
+    bars = (Bar(one, instant, _parts(instant, without), place) for one, instant in found if instant is not None)
     return [bar for bar in bars if bar.parts]
 
 

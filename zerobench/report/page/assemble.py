@@ -48,7 +48,7 @@ ASSETS = Path(__file__).parent / "assets"
 
 
 @dataclass(frozen=True)
-class DrawnFigure:
+class Drawn:
     """A figure as the template takes it; one without a drawing has no number."""
 
     key: str
@@ -105,7 +105,7 @@ def page_pieces(frames: RunFigures, figures: Iterable[Figure] | None = None) -> 
     return pieces
 
 
-def _sections(frames: RunFigures, drawn: Sequence[DrawnFigure]) -> Mapping[str, Any]:
+def _sections(frames: RunFigures, drawn: Sequence[Drawn]) -> Mapping[str, Any]:
     """What the template writes, as text that it escapes."""
     runs, trials = frames.runs, frames.figures
     compared = table_grid(compared_table(frames.comparison))
@@ -157,21 +157,21 @@ def _sections(frames: RunFigures, drawn: Sequence[DrawnFigure]) -> Mapping[str, 
 
 def _notes(trials: Sequence[TrialFigures]) -> Grid:
     """Each note with the trials that say it, in the order of first sight."""
-    notes = each_once((trial.label, note.note) for trial in trials for note in trial.notes)
+    said = each_once((trial.label, note.note) for trial in trials for note in trial.notes)
     columns: list[Column[tuple[str, list[str]]]] = [
         Column("note", lambda note: note[0], is_number=False),
         Column("trials", lambda note: who_says(note[1], len(trials), 4), is_number=False),
     ]
-    return grid("Unavailable figures and other remarks.", columns, list(notes.items()))
+    return grid("Unavailable figures and other remarks.", columns, list(said.items()))
 
 
-def _drawn(figures: Iterable[Figure]) -> Iterator[DrawnFigure]:
+def _drawn(figures: Iterable[Figure]) -> Iterator[Drawn]:
     numbers = count(1)
     for figure in figures:
         number = None if figure.svg is None else next(numbers)
         svg = None if figure.svg is None else Markup(drawing(figure.svg, figure.key))  # noqa: S704 -- drawing() checks
         title, caption = visible(figure.title.rstrip(".")), visible(figure.caption)
-        yield DrawnFigure(figure.key, number, title, caption, svg, columns_grid(f"{title}.", figure.columns))
+        yield Drawn(figure.key, number, title, caption, svg, columns_grid(f"{title}.", figure.columns))
 
 
 _SECTIONS = {
@@ -190,7 +190,7 @@ _SECTIONS = {
 """The sections after the figures, by their ids."""
 
 
-def _contents(drawn: Sequence[DrawnFigure], absent: Collection[str]) -> Iterator[Entry]:
+def _contents(drawn: Sequence[Drawn], absent: Collection[str]) -> Iterator[Entry]:
     for figure in drawn:
         yield Entry(figure.key, str(figure.number or ""), figure.title)
     for key, title in _SECTIONS.items():
