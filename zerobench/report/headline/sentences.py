@@ -94,9 +94,9 @@ def _short(text: str) -> str:
     return line if len(line) <= _MOST_REASON else f"{line[: _MOST_REASON - 3]}..."
 
 
-def _fit(trials: Sequence[TrialFigures], known_candidates: Sequence[Candidate], best: Candidate | None) -> str:
+def _fit(trials: Sequence[TrialFigures], contenders: Sequence[Candidate], best: Candidate | None) -> str:
     """What fits, the recommended trial or else that with the least memory, and what does not."""
-    known = [candidate for candidate in known_candidates if candidate.needed_bytes is not None]
+    known = [candidate for candidate in contenders if candidate.needed_bytes is not None]
     if not known:
         return "Device memory was not recorded."
     judged = [candidate for candidate in known if candidate.fits is not None]
@@ -134,9 +134,9 @@ def _ran_out(trials: Sequence[TrialFigures]) -> list[str]:
     return list(works.values())
 
 
-def _range(ranked: Sequence[Candidate]) -> str:
+def _range(contenders: Sequence[Candidate]) -> str:
     """`8.15 GiB (zero3) to 30.1 GiB (zero1)`."""
-    ends = [pick(ranked, key=lambda candidate: candidate.needed_bytes or 0) for pick in (min, max)]
+    ends = [pick(contenders, key=lambda candidate: candidate.needed_bytes or 0) for pick in (min, max)]
     return " to ".join(
         dict.fromkeys(f"{format_bytes(candidate.needed_bytes)} ({candidate.label})" for candidate in ends)
     )
@@ -146,8 +146,8 @@ def _need(candidate: Candidate) -> str:
     return f"{candidate.label} ({format_bytes(candidate.needed_bytes)})"
 
 
-def _capacities(judged: Sequence[Candidate]) -> str:
-    sizes = sorted({candidate.capacity_bytes for candidate in judged if candidate.capacity_bytes is not None})
+def _capacities(contenders: Sequence[Candidate]) -> str:
+    sizes = sorted({candidate.capacity_bytes for candidate in contenders if candidate.capacity_bytes is not None})
     return " or ".join(format_bytes(size) for size in sizes) + " per device"
 
 
@@ -191,27 +191,27 @@ def _chosen(alike: Sequence[Candidate]) -> str:
     return f"{first.label}: fastest{needs and f'{needs} of device memory'}"
 
 
-def _untimed_choice(untimed: Sequence[Candidate]) -> Choice[Candidate] | None:
+def _untimed_choice(contenders: Sequence[Candidate]) -> Choice[Candidate] | None:
     """Without times: what `zerobench plan` recommends, by the same rule; None where it recommends nothing."""
-    fitting = _choosable(untimed)
+    fitting = _choosable(contenders)
     return choose(fitting, lambda candidate: candidate.option) if fitting else None
 
 
-def _choosable(untimed: Sequence[Candidate]) -> list[Candidate]:
+def _choosable(contenders: Sequence[Candidate]) -> list[Candidate]:
     """Those that fit, where all train one model."""
-    fitting = [candidate for candidate in untimed if candidate.fits and not candidate.is_reference]
+    fitting = [candidate for candidate in contenders if candidate.fits and not candidate.is_reference]
     return fitting if len({candidate.work.model for candidate in fitting}) == 1 else []
 
 
-def _untimed_sentence(untimed: Sequence[Candidate], choice: Choice[Candidate] | None) -> str:
+def _untimed_sentence(contenders: Sequence[Candidate], choice: Choice[Candidate] | None) -> str:
     if choice is None:
-        return f"No recommendation: nothing fits with {ROOM:.0%} free." if _choosable(untimed) else ""
+        return f"No recommendation: nothing fits with {ROOM:.0%} free." if _choosable(contenders) else ""
     best = choice.best
     unjudged = "; host memory unknown" if best.host_room is None and set(best.offloads) != {"none"} else ""
     return f"Choose {best.label}: {choice.reason}{unjudged}."
 
 
-def _doubts(trials: Sequence[TrialFigures], rivals: Sequence[Candidate]) -> str:
+def _doubts(trials: Sequence[TrialFigures], contenders: Sequence[Candidate]) -> str:
     """What limits all this: losses or gradients that disagree, void throughput, single repeats."""
     wrong: dict[str, list[str]] = {}
     for trial in trials:
@@ -223,7 +223,7 @@ def _doubts(trials: Sequence[TrialFigures], rivals: Sequence[Candidate]) -> str:
     void = [trial.label for trial in trials if trial.summary.void]
     if void:
         parts.append(f"not ranked, allocator retries: {_names(void)}")
-    timed = [candidate for candidate in rivals if candidate.rates]
+    timed = [candidate for candidate in contenders if candidate.rates]
     if timed and all(candidate.num_repeats == 1 for candidate in timed):
         parts.append("one repeat per trial: spread within a run, not between runs")
     return f"{'; '.join(parts)}." if parts else ""
