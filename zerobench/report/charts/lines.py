@@ -96,7 +96,7 @@ class _Upright:
 
     def pixel(self, value: float) -> float:
         """How far above the plot's foot `value` lies."""
-        low, high, at = (self._straight(one) for one in (self.low, self.high, value))
+        low, high, at = (self._straight(level) for level in (self.low, self.high, value))
         return _PLOT_HEIGHT * (at - low) / (high - low)
 
     def value(self, pixel: float) -> float:

@@ -87,8 +87,8 @@ def _work(trial: TrialFigures) -> tuple[str, ...]:
 
 def _names_of(works: Sequence[tuple[str, ...]]) -> list[str]:
     """The model, and what tells the plots apart."""
-    told = [place for place, parts in enumerate(zip(*works, strict=True)) if place == 0 or len(set(parts)) > 1]
-    return [plain(", ".join(work[place] for place in told)) for work in works]
+    differing = [place for place, parts in enumerate(zip(*works, strict=True)) if place == 0 or len(set(parts)) > 1]
+    return [plain(", ".join(work[place] for place in differing)) for work in works]
 
 
 def on_front(places: Sequence[Place]) -> list[Place]:
@@ -96,12 +96,12 @@ def on_front(places: Sequence[Place]) -> list[Place]:
     front: set[tuple[float, float]] = set()
     fastest = float("-inf")
     believed = [place for place in places if place.one.is_believed]
-    for place in sorted(believed, key=lambda one: (one.size, -one.speed)):
+    for place in sorted(believed, key=lambda candidate: (candidate.size, -candidate.speed)):
         if place.speed > fastest:
             front.add((place.size, place.speed))
             fastest = place.speed
     # Two trials that tie in both are both on the front.
-    return [replace(one, is_best=one.one.is_believed and (one.size, one.speed) in front) for one in places]
+    return [replace(place, is_best=place.one.is_believed and (place.size, place.speed) in front) for place in places]
 
 
 def _plot(
@@ -113,7 +113,7 @@ def _plot(
     x = alt.X("x:Q", title=f"peak memory per device ({unit.name})", scale=alt.Scale(domain=[0, x_top], nice=False))
     y = alt.Y("y:Q", title=y_title, axis=alt.Axis(format="~s"), scale=alt.Scale(domain=[0, top], nice=False))
     height = 330 if alone else 250
-    rows = [point(place.one, place.size, place.speed, _said(place)) for place in places]
+    rows = [point(place.one, place.size, place.speed, _description(place)) for place in places]
     front = sorted((place for place in places if place.is_best), key=lambda place: place.size)
     layers = [
         *intervals.bars([(place.size, place.interval) for place in places if place.interval], x, y),
@@ -124,7 +124,7 @@ def _plot(
     return layered(layers, width, height, None if alone else name)
 
 
-def _said(place: Place) -> str:
+def _description(place: Place) -> str:
     best, peak = ", on the front" if place.is_best else "", format_bytes(place.one.summary.device_peak_bytes)
     return (
         f"{place.one.marked_label}: {place.speed:,.0f} tokens/s per GPU{intervals.text(place.interval)}, {peak}{best}"

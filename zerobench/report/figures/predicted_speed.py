@@ -19,8 +19,8 @@ from zerobench.timing.step import Interval
 
 def gpu_of(trial: Trial) -> Gpu | None:
     """The catalogue's entry of the GPU that the trial is about."""
-    asked = trial.spec.prediction.gpu if not trial.spec.evidence.needs_device else None
-    names = [asked] if asked else [rank.device_name for rank in trial.ranks[:1]]
+    gpu_name = trial.spec.prediction.gpu if not trial.spec.evidence.needs_device else None
+    names = [gpu_name] if gpu_name else [rank.device_name for rank in trial.ranks[:1]]
     return next((gpu for name in names if (gpu := find_gpu(name)) is not None), None)
 
 
@@ -34,18 +34,18 @@ class PredictedStep(NamedTuple):
 
 def predicted_step(trial: Trial) -> PredictedStep:
     """What a step of a predicted trial takes, on nodes as `zerobench plan` has them by default."""
-    found = place_of(trial)
-    if found is None:
+    place = place_of(trial)
+    if place is None:
         return PredictedStep()
-    bound = step_bound(trial, *found)
+    bound = step_bound(trial, *place)
     bound_s = bound.step_s if bound is not None and bound.is_whole else None
-    return PredictedStep(bound_s, expected_step(trial, *found))
+    return PredictedStep(bound_s, expected_step(trial, *place))
 
 
 def predicted_timeline(trial: Trial) -> Timeline | None:
     """Its step as it is replayed on such nodes; None for a trial without a trace."""
-    found = place_of(trial)
-    return None if found is None else timeline(trial, *found)
+    place = place_of(trial)
+    return None if place is None else timeline(trial, *place)
 
 
 def predicted_roofline(trial: Trial) -> Roofline | None:

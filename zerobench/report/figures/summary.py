@@ -128,8 +128,8 @@ class Summary:
 
     def offloads(self, *places: Offload) -> bool:
         """Whether optimizer states or parameters are offloaded to one of `places`; to any without them."""
-        asked = {self.spec.offload_optimizer, self.spec.offload_param}
-        return bool(asked & set(places or (Offload.CPU, Offload.NVME)))
+        chosen = {self.spec.offload_optimizer, self.spec.offload_param}
+        return bool(chosen & set(places or (Offload.CPU, Offload.NVME)))
 
 
 def summary_of(trial: Trial) -> Summary:
@@ -184,11 +184,11 @@ def _settings(spec: TrialSpec) -> str:
     """What the sweep says to DeepSpeed (`reduce_bucket_size=5e8`, the file that it names), how the batch grows, and
     what no other column says of a trial: the drive that it swaps to, and which rank is predicted, if not the first.
     """
-    said = [f"{key.rpartition('.')[2]}={setting_text(spec, key)}" for key in sorted(spec.ds_config)]
+    settings = [f"{key.rpartition('.')[2]}={setting_text(spec, key)}" for key in sorted(spec.ds_config)]
     ramp = f"ramp={spec.batch_ramp}" if spec.batch_ramp else ""
     drive = f"nvme={spec.nvme_path}" if spec.nvme_path else ""
     rank = "all ranks" if spec.prediction.all_ranks else f"rank{spec.prediction.rank}" if spec.prediction.rank else ""
-    return plain(" ".join(part for part in [*said, spec.ds_config_file or "", ramp, drive, rank] if part))
+    return plain(" ".join(part for part in [*settings, spec.ds_config_file or "", ramp, drive, rank] if part))
 
 
 def _capacity_bytes(trial: Trial, gpu: Gpu | None) -> int | None:
