@@ -77,13 +77,13 @@ def calibration_of(run: Run) -> Calibration:
         raise UserError(
             f"RUN: {run.run_id}: none of its {num_trials} trials ran on a GPU; calibrate needs one that did"
         )
-    if not steps and not any(found.context for found in readings.values()):
+    if not steps and not any(reading.context for reading in readings.values()):
         raise UserError(f"RUN: {run.run_id}: CUDA context size not recorded on its GPU ranks; {_why_none(run)}")
-    gpus = tuple(_calibrated(gpu, size, found) for (gpu, size), found in sorted(readings.items()))
+    gpus = tuple(_calibrated(gpu, size, reading) for (gpu, size), reading in sorted(readings.items()))
     whole = {gpu for gpu, of_passes in steps if not of_passes}
     timed = tuple(
-        _calibrated_steps(found)
-        for (gpu, of_passes), found in sorted(steps.items())
+        _calibrated_steps(timings)
+        for (gpu, of_passes), timings in sorted(steps.items())
         if not (of_passes and gpu in whole)
     )
     return Calibration(run_id=run.run_id, versions=_versions(run.environment), gpus=gpus, steps=timed)

@@ -39,7 +39,7 @@ def test_of_too_many_lines_those_are_drawn_that_differ_in_strategy_alone() -> No
     found, number = with_series(places, ("num_nodes", "world_size"))
     assert number == 4 + MOST_LINES
     assert len(found) == MOST_LINES
-    assert {place.one.spec.strategy for line in found for place in line.places} == {
+    assert {place.trial.spec.strategy for line in found for place in line.places} == {
         f"zero{stage}" for stage in range(4)
     }
     assert "16 of 20 lines" in left_out_sentence(found, number)

@@ -69,4 +69,4 @@ def explain(
         sequence_length=sequence_length,
         reports=reports,
     )
-    return explain(run, trial, other, reports, changes=changes, what_if=what_if, asked=request, details=details)
+    return explain(run, trial, other, reports, changes=changes, what_if=what_if, request=request, details=details)

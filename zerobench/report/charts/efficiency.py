@@ -41,7 +41,7 @@ def _figure(runs: RunFigures, kind: str, varying: tuple[str, ...], fixed: str) -
     if not drawn:
         return None
     places = [place for line in drawn for place in line.places]
-    trials = [place.one for place in places]
+    trials = [place.trial for place in places]
     x_axis, _ = ranks_axis([place.x for place in places])
     top = max(110.0, max((place.interval or (0.0, place.y))[1] for place in places) * 1.05)
     y_axis, ideal = alt.Axis(title="efficiency (%)", tickCount=6), (100.0, "ideal: 100 %")
@@ -65,8 +65,8 @@ def _efficiencies(runs: RunFigures, varying: Sequence[str], fixed: Sequence[str]
         for trial, rate in rates
         if rate is not None
     ]
-    found, number = series.with_series(places, varying, fixed)
-    return [Series(line.name, _percent(line)) for line in found], number
+    drawn, number = series.with_series(places, varying, fixed)
+    return [Series(line.name, _percent(line)) for line in drawn], number
 
 
 def _percent(line: Series) -> list[Place]:
@@ -82,22 +82,22 @@ def _percent_of(interval: tuple[float, float] | None, base: float) -> tuple[floa
 def _said(place: Place) -> str:
     ranks = counted(int(place.x), "rank")
     share = f"{place.y:.0f} %{intervals.text(place.interval)}"
-    return f"{place.one.marked_label}: {share} on {ranks}, {_rate(place):,.0f} tokens/s"
+    return f"{place.trial.marked_label}: {share} on {ranks}, {_rate(place):,.0f} tokens/s"
 
 
 def _rate(place: Place) -> float:
     """Tokens per second of all ranks."""
-    rate = place.one.summary.rate
-    return 0.0 if rate is None else rate.tokens_per_s * place.one.spec.world_size
+    rate = place.trial.summary.rate
+    return 0.0 if rate is None else rate.tokens_per_s * place.trial.spec.world_size
 
 
 def _table(drawn: Sequence[Series]) -> Columns:
     rows = [
         {
             "line": line.name,
-            "trial": place.one.marked_label,
+            "trial": place.trial.marked_label,
             "ranks": f"{place.x:,}",
-            "global batch": f"{place.one.spec.global_batch_size:,}",
+            "global batch": f"{place.trial.spec.global_batch_size:,}",
             "tokens/s": f"{_rate(place):,.1f}",
             "efficiency (%)": f"{place.y:.1f}",
         }

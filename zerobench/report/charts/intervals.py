@@ -32,7 +32,7 @@ def bands(lines: Sequence[Series], x_size: float, x: alt.X, y: alt.Y) -> list[Ma
             "y": place.interval[0],
             "high": place.interval[1],
             "line": number,
-            "colour": palette.strategy_colour(place.one.spec.strategy),
+            "colour": palette.strategy_colour(place.trial.spec.strategy),
         }
         for number, line in enumerate(lines)
         for place in sorted(line.places, key=lambda place: place.x)

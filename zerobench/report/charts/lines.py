@@ -40,7 +40,7 @@ def chart(
     x_of = alt.X("x:Q", axis=x_axis, scale=alt.Scale(type="log", domain=reach, nice=False))
     y_of = alt.Y("y:Q", axis=y_axis, scale=y_scale)
     upright = _Upright(foot, top, is_log=y_domain is None)
-    rows = [point(place.one, place.x / x_size, place.y, say(place)) for place in places]
+    rows = [point(place.trial, place.x / x_size, place.y, say(place)) for place in places]
     layers = [
         *intervals.bands(lines, x_size, x_of, y_of),
         _lines(lines, x_size, x_of, y_of),
@@ -51,14 +51,14 @@ def chart(
 
 
 def _lines(lines: Sequence[Series], x_size: float, x_of: alt.X, y_of: alt.Y) -> Mark:
-    strategies = [line.places[0].one.spec.strategy for line in lines]
+    strategies = [line.places[0].trial.spec.strategy for line in lines]
     rows = [
         {
             "x": x / x_size,
             "y": y,
             "series": number,
             "strategy": strategy,
-            "dash": line.places[0].one.summary.is_measured,
+            "dash": line.places[0].trial.summary.is_measured,
         }
         for number, (line, strategy) in enumerate(zip(lines, strategies, strict=True))
         for x, y in line.medians

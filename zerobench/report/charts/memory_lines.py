@@ -42,7 +42,7 @@ def memory_lines(
     if not drawn:
         return None
     places = [place for line in drawn for place in line.places]
-    trials = [place.one for place in places]
+    trials = [place.trial for place in places]
     unit = byte_axis(place.y for place in places)
     capacity = sorted({trial.summary.capacity_bytes for trial in trials if trial.summary.capacity_bytes is not None})
     rules = [
@@ -50,11 +50,11 @@ def memory_lines(
         for size in capacity[:2]
         if size < _CAPACITY_REACH * max(place.y for place in places)
     ]
-    scaled = [Series(line.name, [Place(p.one, p.x, unit.of(p.y)) for p in line.places]) for line in drawn]
+    scaled = [Series(line.name, [Place(p.trial, p.x, unit.of(p.y)) for p in line.places]) for line in drawn]
 
     def describe(place: Place) -> str:
-        peak = format_bytes(place.one.summary.device_peak_bytes)
-        return f"{place.one.marked_label}, {say(place.x)}: {peak} at the peak"
+        peak = format_bytes(place.trial.summary.device_peak_bytes)
+        return f"{place.trial.marked_label}, {say(place.x)}: {peak} at the peak"
 
     y_axis = alt.Axis(title=f"peak memory per device ({unit.name})", format="~g", tickCount=6)
     x_axis, x_size = axis([place.x for place in places])
@@ -73,7 +73,7 @@ def memory_lines(
 
 def _table(drawn: Sequence[Series], words: str, unit: ByteAxis) -> Columns:
     rows = [
-        (line.name, place.one.marked_label, f"{place.x:,}", unit.show(place.y), place.one.spec.evidence.value)
+        (line.name, place.trial.marked_label, f"{place.x:,}", unit.show(place.y), place.trial.spec.evidence.value)
         for line in drawn
         for place in sorted(line.places, key=lambda place: place.x)
     ]

@@ -36,7 +36,7 @@ _MOST_NAMES = 8
 class Place:
     """A trial between memory and speed."""
 
-    one: TrialFigures
+    trial: TrialFigures
     size: float
     """Its device's peak, in the chart's unit."""
     speed: float
@@ -70,7 +70,7 @@ def figure(runs: RunFigures) -> Figure | None:
         for panel in panels
     ]
     title, order = "Throughput against memory", {id(trial): place for place, (trial, _, _) in enumerate(known)}
-    places = sorted((place for plot in plots for place in plot), key=lambda place: order[id(place.one)])
+    places = sorted((place for plot in plots for place in plot), key=lambda place: order[id(place.trial)])
     chart = drawn[0] if len(drawn) == 1 else arranged(drawn, 2, 26)
     return Figure(_KEY, title, _caption(places, len(plots)), svg(chart, _KEY, title), _table(places, unit))
 
@@ -95,13 +95,13 @@ def on_front(places: Sequence[Place]) -> list[Place]:
     """Each with whether no other believed one is at least as fast with no more memory, and better in one (Pareto)."""
     front: set[tuple[float, float]] = set()
     fastest = float("-inf")
-    believed = [place for place in places if place.one.is_believed]
+    believed = [place for place in places if place.trial.is_believed]
     for place in sorted(believed, key=lambda candidate: (candidate.size, -candidate.speed)):
         if place.speed > fastest:
             front.add((place.size, place.speed))
             fastest = place.speed
     # Two trials that tie in both are both on the front.
-    return [replace(place, is_best=place.one.is_believed and (place.size, place.speed) in front) for place in places]
+    return [replace(place, is_best=place.trial.is_believed and (place.size, place.speed) in front) for place in places]
 
 
 def _plot(
@@ -113,7 +113,7 @@ def _plot(
     x = alt.X("x:Q", title=f"peak memory per device ({unit.name})", scale=alt.Scale(domain=[0, x_top], nice=False))
     y = alt.Y("y:Q", title=y_title, axis=alt.Axis(format="~s"), scale=alt.Scale(domain=[0, top], nice=False))
     height = 330 if alone else 250
-    rows = [point(place.one, place.size, place.speed, _description(place)) for place in places]
+    rows = [point(place.trial, place.size, place.speed, _description(place)) for place in places]
     front = sorted((place for place in places if place.is_best), key=lambda place: place.size)
     layers = [
         *intervals.bars([(place.size, place.interval) for place in places if place.interval], x, y),
@@ -125,9 +125,9 @@ def _plot(
 
 
 def _description(place: Place) -> str:
-    best, peak = ", on the front" if place.is_best else "", format_bytes(place.one.summary.device_peak_bytes)
+    best, peak = ", on the front" if place.is_best else "", format_bytes(place.trial.summary.device_peak_bytes)
     return (
-        f"{place.one.marked_label}: {place.speed:,.0f} tokens/s per GPU{intervals.text(place.interval)}, {peak}{best}"
+        f"{place.trial.marked_label}: {place.speed:,.0f} tokens/s per GPU{intervals.text(place.interval)}, {peak}{best}"
     )
 
 
@@ -157,7 +157,7 @@ def _names(
     taken: list[tuple[float, float, float]] = []
     ordered = sorted(front, key=lambda place: -place.speed)
     for place in [ordered[0], ordered[-1]] if is_crowded and len(ordered) > 1 else ordered:
-        name = place.one.marked_label
+        name = place.trial.marked_label
         across, up = place.size / reach[0] * size[0], place.speed / reach[1] * size[1]
         length = min(_LETTER * len(name), size[0] / 2)
         is_right = bool(across + length + 11 < size[0])
@@ -187,11 +187,11 @@ class _Name:
 
 def _caption(places: Sequence[Place], number: int) -> str:
     text = (
-        f"{strategies_sentence([place.one for place in places])} Dotted: Pareto front for each model, "
+        f"{strategies_sentence([place.trial for place in places])} Dotted: Pareto front for each model, "
         "device and sequence length. Memory: largest peak, including start-up."
-        + intervals.sentence([place.one for place in places], "bars")
+        + intervals.sentence([place.trial for place in places], "bars")
     )
-    if not all(place.one.is_believed for place in places):
+    if not all(place.trial.is_believed for place in places):
         text += " Trials marked `!` (losses or gradient norms differ from the reference) are excluded from the front."
     if number > _MOST_PANELS:
         text += f" {_MOST_PANELS} of {number} panels, those with most trials."
@@ -202,14 +202,14 @@ def _table(places: Sequence[Place], unit: ByteAxis) -> Columns:
     expected = any(place.interval for place in places)
     rows = [
         {
-            "trial": place.one.marked_label,
-            "model": plain(place.one.spec.model.name),
-            f"peak ({unit.name})": unit.show(place.one.summary.device_peak_bytes),
+            "trial": place.trial.marked_label,
+            "model": plain(place.trial.spec.model.name),
+            f"peak ({unit.name})": unit.show(place.trial.summary.device_peak_bytes),
             "tokens/s per GPU": f"{place.speed:,.1f}",
             **(_ends(place) if expected else {}),
             "on the front": "yes" if place.is_best else "",
         }
-        for place in sorted(places, key=lambda place: (place.one.spec.model.name, place.size))
+        for place in sorted(places, key=lambda place: (place.trial.spec.model.name, place.size))
     ]
     return columns_of_named(rows)
 

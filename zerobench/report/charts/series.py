@@ -35,7 +35,7 @@ Facts = Mapping[str, Any]
 class Place:
     """A trial on a line."""
 
-    one: TrialFigures
+    trial: TrialFigures
     x: float
     y: float
     interval: tuple[float, float] | None = None
@@ -73,7 +73,7 @@ def with_series(places: Sequence[Place], varying: Sequence[str], fixed: Sequence
     MOST_LINES those are kept that are alike in most but strategy and offload.
     """
     alike = [name for name in (*ALIKE, *fixed) if name not in varying]
-    facts = {id(place): _facts(place.one) for place in places}
+    facts = {id(place): _facts(place.trial) for place in places}
     groups: dict[tuple[Any, ...], list[Place]] = {}
     for place in places:
         groups.setdefault(tuple(facts[id(place)][name] for name in alike), []).append(place)
@@ -107,7 +107,7 @@ def _most_comparable(lines: Sequence[list[Place]], frame_of: Callable[[Place], A
     def rank(frame: Any) -> tuple[float, ...]:
         places = [place for line in frames[frame] for place in line]
         length = max(len({place.x for place in line}) for line in frames[frame])
-        ranks = max(place.one.spec.world_size for place in places)
+        ranks = max(place.trial.spec.world_size for place in places)
         return length, len(frames[frame]), ranks, max(place.y for place in places)
 
     chosen: set[Any] = set()

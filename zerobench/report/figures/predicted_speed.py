@@ -50,8 +50,8 @@ def predicted_timeline(trial: Trial) -> Timeline | None:
 
 def predicted_roofline(trial: Trial) -> Roofline | None:
     """Its kernels by class against the GPU's peaks; None for a trial without a trace."""
-    found = place_of(trial)
-    return None if found is None else roofline(trial, *found)
+    place = place_of(trial)
+    return None if place is None else roofline(trial, *place)
 
 
 def place_of(trial: Trial) -> tuple[Gpu, Links] | None:
