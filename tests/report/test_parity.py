@@ -172,6 +172,15 @@ def test_compressed_gradients_have_a_distance_of_their_norms_and_no_verdict() ->
     assert (verdict.norm_difference, verdict.norms_agree, verdict.agrees) == (1.0, True, True)
 
 
+def test_an_optimizer_that_drifts_by_design_has_no_verdict_on_losses_and_one_on_the_scale_of_its_gradients() -> None:
+    single = completed_trial(spec("single", gpus_per_node=1, gradient_accumulation_steps=2, optimizer="adamw_8bit"))
+    parts = with_norms(two_ranks("zero2", [1.0], optimizer="adamw_8bit"), [3.5])
+    doubled = with_norms(two_ranks("zero1", [1.0], optimizer="adamw_8bit"), [6.0])
+    judge = ParityJudge([with_losses(with_norms(single, [3.0]), [1.5]), parts, doubled])
+    verdicts = [judge.judge(trial) for trial in (parts, doubled)]
+    assert [v and (v.losses_agree, v.disagreeing) for v in verdicts] == [(True, ""), (True, "gradient norms")]
+
+
 def test_a_trial_stripped_to_its_losses_keeps_its_norms() -> None:
     trials = [with_norms(two_ranks(f"zero{stage}", [1.0]), [3.0 + stage]) for stage in (1, 2)]
     whole, stripped = ParityJudge(trials), ParityJudge([LossesOnly.of(trial) for trial in trials])

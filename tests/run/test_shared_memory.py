@@ -12,11 +12,16 @@ import pytest
 
 from zerobench.ds_config import build_ds_config
 from zerobench.folder import TrialFolder
-from zerobench.run import shared_memory
+from zerobench.records import Failure, Status
+from zerobench.run import runner, shared_memory
+from zerobench.run.observer import Observer
+from zerobench.run.runner import run_sweep
 from zerobench.run.setup import lay_out_trial
 from zerobench.run.shared_memory import SEGMENT_BYTES, lacks_shared_memory, shortage
 from zerobench.run.site import LocalSite
+from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.trial import TrialSpec
+from zerobench.store import load_run
 
 SHOW = "from zerobench.run.shared_memory import shortage; print(shortage(2).message)"
 
@@ -68,3 +73,22 @@ def test_only_measured_ranks_of_deepspeed_on_the_cpu_need_it(
     assert asked(LocalSite(2, 2), strategy="zero1") is None
     assert asked(LocalSite(2, 0), strategy="single") is None
     assert asked(LocalSite(2, 0), strategy="zero1", evidence="solo") is None
+
+
+def test_a_trial_that_lacks_it_is_not_started_and_says_why(
+    tmp_path: Path, make_trial: Callable[..., TrialSpec], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    lacks = Failure(message="/dev/shm has 64.00 KiB free")
+    monkeypatch.setattr(runner, "lacks_shared_memory", lambda *_: lacks)
+    ended = run_sweep(
+        [PlannedTrial(trial=make_trial("one"))],
+        sweep_name="a sweep",
+        sweep={"name": "a sweep"},
+        environment={},
+        reports=tmp_path,
+        site=LocalSite(2, 0, worker_module="no_worker"),
+        observer=Observer(),
+    )
+    [trial] = load_run(ended.folder.path).trials()
+    assert (trial.record.status, trial.record.reason) == (Status.CRASH, lacks.message)
+    assert not trial.ranks

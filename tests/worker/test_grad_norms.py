@@ -22,7 +22,7 @@ from zerobench.report.parity import ParityJudge
 from zerobench.report.trials import recorded_grad_norms
 from zerobench.spec.batch import AUTOTP_SIZE, micro_batches_of_share
 from zerobench.spec.model import ModelSpec
-from zerobench.spec.trial import Precision, TrialSpec
+from zerobench.spec.trial import Optimizer, Precision, TrialSpec
 from zerobench.worker.grad_norms import GradNorms
 
 CONFIG: dict[str, Any] = {"model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
@@ -38,17 +38,24 @@ AUTOTP: Fields = {"ds_config": {AUTOTP_SIZE: 2}}
 OFFLOADED: Fields = {"offload_optimizer": "cpu", "optimizer": "cpu_adam"}
 SGD: Fields = {"optimizer": "sgd"}
 FUSED: Fields = {"optimizer": "fused_adamw"}
+EIGHT_BITS: Fields = {"optimizer": "adamw_8bit"}
+LION: Fields = {"optimizer": "lion"}
+MUON: Fields = {"optimizer": "muon"}
 BF16: Fields = {"precision": "bf16"}
 FP16: Fields = {"precision": "fp16"}
 DEEPSPEED: Fields = {"pipeline_schedule": "deepspeed"}
 GPIPE: Fields = {"pipeline_schedule": "gpipe"}
 NONE: Fields = {}
+ALIKE = {Optimizer.FUSED_ADAMW: Optimizer.ADAMW, Optimizer.CPU_ADAM: Optimizer.ADAMW}
+"""The single process's optimizer that makes the same update."""
 
 EVERY: list[Case] = [
     *((name, NONE) for name in ("ddp", "zero0", "zero1", "zero2", "zero3", "fsdp", "tensor", "pipeline")),
     *(("pipeline", GPIPE), ("pipeline", DEEPSPEED), ("rpc-pipeline", NONE), ("parameter-server", NONE)),
     *(("zero3", HPZ), ("zero3", AUTOTP), ("fsdp", GROUPS)),
     *(("zero0", SGD), ("zero1", OFFLOADED), ("ddp", FUSED), ("pipeline", {**DEEPSPEED, **SGD})),
+    *(("zero2", EIGHT_BITS), ("zero3", LION), ("zero1", {**BF16, **LION, "offload_optimizer": "cpu"}), ("fsdp", LION)),
+    *(("ddp", EIGHT_BITS), ("ddp", MUON), ("zero0", MUON)),
     *(("zero0", BF16), ("zero2", {**BF16, **FUSED}), ("zero3", {**BF16, **OFFLOADED}), ("fsdp", {**BF16, **SGD})),
     *(("pipeline", {**BF16, **DEEPSPEED}), ("tensor", {**BF16, **SGD}), ("rpc-pipeline", BF16)),
     *(("zero0", FP16), ("zero0", {**FP16, **SGD}), ("zero1", {**FP16, **OFFLOADED}), ("zero3", {**FP16, **SGD})),
@@ -124,7 +131,7 @@ def test_gradients_twice_too_large_are_marked(
     if case[0].startswith("zero") and case[1].get("optimizer") in ("cpu_adam", "fused_adamw"):
         request.getfixturevalue("kernels")
     wrong = spec(case[0], **case[1])
-    alone = spec("single", precision=wrong.precision, optimizer="sgd" if wrong.optimizer == "sgd" else "adamw")
+    alone = spec("single", precision=wrong.precision, optimizer=ALIKE.get(wrong.optimizer, wrong.optimizer))
     reference, judged = trial_of(alone, ran(alone)), trial_of(wrong, ran_wrong(wrong))
     ours, theirs = recorded_grad_norms(judged), recorded_grad_norms(reference)
     assert len(ours) == len(theirs) == ALL_STEPS
@@ -152,6 +159,16 @@ def test_a_norm_that_deepspeed_is_told_not_to_compute_is_missing_with_its_reason
     [rank, _] = ran(spec("zero1", ds_config=off, hyperparameters={"gradient_clipping": 0.0}))
     assert rank.grad_norms == []
     assert "gradient norm unknown: zero_optimization.compute_grad_norm is off" in rank.notes
+
+
+@pytest.mark.parametrize("strategy", ["zero2", "zero3"])
+@pytest.mark.parametrize("clipping", [0.0, 1.0])
+def test_what_deepspeed_calls_the_norm_under_muon_is_that_of_the_update_and_is_not_told(
+    ran: RunTrial, strategy: str, clipping: float
+):
+    [rank, _] = ran(spec(strategy, **MUON, hyperparameters={"gradient_clipping": clipping}))
+    assert rank.grad_norms == []
+    assert "gradient norm unknown: DeepSpeed takes the norm of Muon's update" in " ".join(rank.notes)
 
 
 def test_a_norm_is_not_read_within_a_timed_step():

@@ -34,6 +34,10 @@ are then those of other samples after as many updates, or of the same samples af
 After two steps left out they lay within 0.05.
 """
 
+DRIFTED_TOLERANCE = max(NORM_TOLERANCES.values())
+"""The same where an optimizer's update differs by design (moments in 8 bits cut from partitions), so that weights drift
+apart and the gradients with them."""
+
 
 def largest_distance(ours: Norms, theirs: Norms, precision: Precision) -> float | None:
     """The largest distance over the steps in which both are known; infinite with a norm that is not finite.

@@ -11,9 +11,9 @@ import math
 from collections.abc import Iterable, Sequence
 from dataclasses import dataclass
 
-from zerobench.report.gradient_parity import NORM_TOLERANCES, largest_distance
+from zerobench.report.gradient_parity import DRIFTED_TOLERANCE, NORM_TOLERANCES, largest_distance
 from zerobench.report.trials import Trial, all_ranks_ran, completed, drops_out, recorded_grad_norms, recorded_losses
-from zerobench.spec.strategy import STRATEGIES, is_exact, paper_stage
+from zerobench.spec.strategy import STRATEGIES, has_exact_gradients, is_exact, paper_stage
 from zerobench.spec.trial import Compile, CrossEntropy, Precision, TrialSpec
 
 TOLERANCES: dict[Precision, float] = {
@@ -51,6 +51,8 @@ class Parity:
     is_judged: bool = True
     """Whether the trial must compute what its reference computes; one that changes the arithmetic by design (compressed
     gradients) has a distance and no verdict."""
+    are_norms_judged: bool = True
+    """Whether its gradients must, though an optimizer may make something else of them."""
     norm_difference: float | None = None
     """Largest distance of the norms (gradient_parity.distance); None where one of the two knows none."""
     norm_tolerance: float = 0.0
@@ -63,7 +65,7 @@ class Parity:
     @property
     def norms_agree(self) -> bool:
         """Whether the norms of the gradients do, or need not, or are not known."""
-        return not self.is_judged or self.norm_difference is None or self.norm_difference <= self.norm_tolerance
+        return not self.are_norms_judged or self.norm_difference is None or self.norm_difference <= self.norm_tolerance
 
     @property
     def agrees(self) -> bool:
@@ -161,10 +163,11 @@ class ParityJudge:
             tolerance(trial.spec),
             num_steps=min(len(ours), len(theirs)),
             is_judged=is_exact(trial.spec),
+            are_norms_judged=has_exact_gradients(trial.spec),
             norm_difference=largest_distance(
                 recorded_grad_norms(trial), recorded_grad_norms(reference), trial.spec.precision
             ),
-            norm_tolerance=NORM_TOLERANCES[trial.spec.precision],
+            norm_tolerance=NORM_TOLERANCES[trial.spec.precision] if is_exact(trial.spec) else DRIFTED_TOLERANCE,
         )
 
 

@@ -259,8 +259,18 @@ def strategy_packages() -> list[str]:
 
 
 def is_exact(trial: TrialSpec) -> bool:
-    """Whether the trial computes what the reference computes: its strategy and optimizer do, nothing is compressed or
-    quantized on its way, and no gradient is computed on weights that others have moved on from.
+    """Whether the trial computes what the reference computes: its gradients are the reference's, and what its optimizer
+    makes of them.
+    """
+    update = OPTIMIZERS[trial.optimizer].why_inexact(
+        in_parts=(paper_stage(trial) or 0) > 0, is_clipped=trial.hyperparameters.gradient_clipping > 0
+    )
+    return has_exact_gradients(trial) and update is None
+
+
+def has_exact_gradients(trial: TrialSpec) -> bool:
+    """Whether the same weights would have the reference's gradients: nothing is compressed or quantized on its way, and
+    no gradient is computed on weights that others have moved on from.
     """
     info = STRATEGIES.get(trial.strategy)  # a user's own script has another name
     is_stale = trial.consistency is Consistency.ASYNC
@@ -268,12 +278,6 @@ def is_exact(trial: TrialSpec) -> bool:
         return False  # it multiplies fp32 in bf16 (Cloud TPU, "Improve your model's performance with bfloat16")
     is_lossy = trial.compression is not Compression.NONE or trial.quantized_weights or trial.quantized_gradients
     is_lossy |= trial.cross_entropy is CrossEntropy.MODEL_DTYPE and trial.precision is not Precision.FP32
-    is_lossy |= (
-        OPTIMIZERS[trial.optimizer].why_inexact(
-            in_parts=(paper_stage(trial) or 0) > 0, is_clipped=trial.hyperparameters.gradient_clipping > 0
-        )
-        is not None
-    )
     return (info is None or info.exact) and not is_lossy and not is_stale
 
 

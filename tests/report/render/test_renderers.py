@@ -222,6 +222,15 @@ def test_what_a_part_says_is_shown_and_not_obeyed_in_markdown() -> None:
     assert not re.search(r"(?<!\\)<img", text)
 
 
+@pytest.mark.parametrize(("norm_difference", "verdict"), [(0.1, "unjudged"), (1.0, "DISAGREES")])
+def test_losses_that_differ_by_design_are_unjudged_unless_the_scale_of_gradients_is_wrong(
+    norm_difference: float, verdict: str
+) -> None:
+    parity = replace(REFERENCE, is_judged=False, norm_difference=norm_difference, norm_tolerance=0.4)
+    [line] = parity_table([figures(REAL, parity=parity)]).lines
+    assert line.figures.verdict == verdict
+
+
 def test_points_without_a_table_are_a_list_whose_lines_stand_below_each_other() -> None:
     lines = [line.rstrip() for line in shown(Part("t", points=["word " * 9]), 30).splitlines()]
     assert lines[1:3] == ["- word word word word word", "  word word word word"]

@@ -95,7 +95,7 @@ def summary_values(summary: Summary, parity: Parity | None) -> Row:
     own = {name: getattr(summary, name) for name in schema.SUMMARY if name in _OF_SUMMARY}
     speed = {name: None if summary.speed is None else getattr(summary.speed, name) for name in _SPEED}
     judged = parity if parity is not None and parity.is_judged else None
-    has_norms = judged is not None and judged.norm_difference is not None
+    has_norms = parity is not None and parity.are_norms_judged and parity.norm_difference is not None
     expected = summary.predicted_step.expected
     return {
         **own,
@@ -109,7 +109,7 @@ def summary_values(summary: Summary, parity: Parity | None) -> Row:
         "loss_parity": parity and parity.difference,
         "norm_parity": parity and parity.norm_difference,
         "loss_parity_holds": judged and judged.losses_agree,
-        "norm_parity_holds": judged.norms_agree if judged is not None and has_norms else None,
+        "norm_parity_holds": parity.norms_agree if parity is not None and has_norms else None,
     }
 
 

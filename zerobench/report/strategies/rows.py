@@ -55,7 +55,7 @@ class ComparedSide:
         """What the losses and the gradients say."""
         if self.figures.is_server or self.parity is None:
             return "reference" if self.is_reference else "-"
-        if not self.parity.is_judged:
+        if not self.parity.is_judged and self.parity.agrees:
             return "by design"
         return "agrees" if self.parity.agrees else "disagrees"
 

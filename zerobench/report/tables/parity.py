@@ -62,7 +62,7 @@ def _verdict(trial: TrialFigures, references: set[str], names: dict[str, str]) -
     if trial.parity is not None:
         reference = names.get(trial.parity.reference, trial.parity.reference)
         whom = f" with {reference}" if len(references) > 1 else ""
-        if not trial.parity.is_judged:
+        if not trial.parity.is_judged and trial.parity.agrees:
             return "unjudged" + (f", beside {reference}" if whom else "")
         return f"{'agrees' if trial.parity.agrees else 'DISAGREES'}{whom}"
     return "reference" if trial.trial_id in references else "no reference"

@@ -66,4 +66,6 @@ def _why_unknown(engine: Any) -> str | None:
         return "DeepSpeed averages the norms of its experts over their ranks"
     if engine.zero_optimization() and not getattr(engine._config.zero_config, "compute_grad_norm", True):
         return "zero_optimization.compute_grad_norm is off"
+    if engine.zero_optimization() and "muon" in type(engine.basic_optimizer).__name__.lower():
+        return "DeepSpeed takes the norm of Muon's update, which no scale of the gradients changes"
     return None
