@@ -11,7 +11,7 @@ from tests.report.charts.drawing import root_of, said, texts
 from zerobench.records import Place
 from zerobench.report.charts import bars
 from zerobench.report.charts.bar_marks import cut
-from zerobench.report.charts.stack import ORDER, stacked
+from zerobench.report.charts.stack import ORDER, Bar, stacked
 from zerobench.report.figure import Figure
 from zerobench.report.frames.run_frames import RunFrames
 from zerobench.units import format_bytes
@@ -23,6 +23,11 @@ GIB = 2**30
 def device(gpu_figures: dict[str, Figure]) -> Figure:
     """The chart of the sample run."""
     return gpu_figures["memory-per-gpu"]
+
+
+def bars_of(frames: RunFrames) -> list[Bar]:
+    """The bars of all that completed."""
+    return [one.bar for one in stacked(frames.figures, Place.DEVICE)]
 
 
 def column(figure: Figure, start: str) -> str:
@@ -56,7 +61,7 @@ def test_a_part_says_its_trial_its_category_its_bytes_and_its_share(gpu_frames: 
 
 
 def test_the_parts_of_a_bar_lie_end_to_end_in_the_order_of_the_palette(gpu_frames: RunFrames) -> None:
-    for bar in stacked(gpu_frames.figures, Place.DEVICE):
+    for bar in bars_of(gpu_frames):
         assert [part.start for part in bar.parts] == [0, *(part.end for part in bar.parts[:-1])]
         places = [ORDER.index(part.group) for part in bar.parts]
         assert places == sorted(places)
@@ -92,7 +97,7 @@ def test_the_capacity_is_a_line_where_bars_reach_near_it_and_else_a_sentence(
     scaling_frames: RunFrames, scaling_figures: dict[str, Figure], device: Figure
 ) -> None:
     near = scaling_figures["memory-per-gpu"]
-    assert max(bar.whole for bar in stacked(scaling_frames.figures, Place.DEVICE)) > 0.25 * 80 * GIB
+    assert max(bar.whole for bar in bars_of(scaling_frames)) > 0.25 * 80 * GIB
     assert "device capacity: 80.00 GiB" in said(near)
     assert "capacity 80 GiB" in texts(near)
     assert "beyond the chart" in device.caption
@@ -129,8 +134,8 @@ def test_a_trial_that_did_not_fit_is_named_and_one_that_is_not_believed_marked(d
 
 
 def test_a_pale_tail_reaches_from_the_peak_to_what_the_trial_needs(gpu_frames: RunFrames, device: Figure) -> None:
-    (bar,) = [bar for bar in stacked(gpu_frames.figures, Place.DEVICE) if bar.name == "zero3"]
-    needed = bar.one.summary.device_needed_bytes
+    (bar,) = [bar for bar in bars_of(gpu_frames) if bar.name == "zero3"]
+    needed = bar.needed_bytes
     assert needed is not None
     assert bar.reach == needed > bar.whole
     assert f"zero3, start-up, allocator slack, CUDA context, NCCL: {format_bytes(needed - bar.whole)}" in said(device)
@@ -147,7 +152,7 @@ def test_memory_of_the_host_is_drawn_where_something_is_offloaded(
 
 
 def test_a_bar_of_another_order_of_magnitude_is_cut_off_and_keeps_its_figure(gpu_frames: RunFrames) -> None:
-    known = stacked(gpu_frames.figures, Place.DEVICE)
+    known = bars_of(gpu_frames)
     giant = max(known, key=lambda bar: bar.reach)
     small = [bar for bar in known if bar is not giant]
     longest = max(bar.reach for bar in small)

@@ -128,7 +128,7 @@ def _hatch(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y) -> Mark:
             "name": bar.name,
             "start": 0,
             "end": unit.of(bar.drawn),
-            "fill": "none" if bar.one.summary.is_measured else HATCH,
+            "fill": "none" if bar.is_measured else HATCH,
         }
         for bar in bars
     ]
@@ -209,7 +209,7 @@ def _total(bar: Bar, unit: ByteAxis) -> str:
 
 def _capacity(bars: Sequence[Bar], capacity: Sequence[int], unit: ByteAxis, y: alt.Y) -> list[Mark]:
     """What a device holds: one line where all rows have the same, else one for each row; its figure once."""
-    known = [(bar.name, size) for bar in bars if (size := bar.one.summary.capacity_bytes) is not None]
+    known = [(bar.name, size) for bar in bars if (size := bar.capacity_bytes) is not None]
     texts = [
         {"at": unit.of(size), "text": f"capacity {format_bytes(size, 0)}", "said": _holds(size)} for size in capacity
     ]
