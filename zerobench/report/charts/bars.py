@@ -85,8 +85,9 @@ def _chosen(known: Sequence[TrialBar]) -> tuple[list[TrialFigures], list[Bar]]:
 
 def _ending(trials: Sequence[TrialFigures], bars: Sequence[Bar], num_known: int) -> str:
     """What a caption ends with."""
-    broken = " //: bar cut off, its figure at its end." if any(bar.is_cut for bar in bars) else ""
-    return broken + evidence_sentence(trials) + doubt_sentence(trials) + shown_sentence(len(bars), num_known)
+    return (
+        cut_sentence(bars) + evidence_sentence(trials) + doubt_sentence(trials) + shown_sentence(len(bars), num_known)
+    )
 
 
 def _capacity_sentence(capacity: Sequence[int], *, is_seen: bool) -> str:
@@ -96,6 +97,11 @@ def _capacity_sentence(capacity: Sequence[int], *, is_seen: bool) -> str:
     if is_seen:
         return f" Red line: device capacity, {sizes}."
     return f" Device capacity: {sizes}, beyond the chart's range."
+
+
+def cut_sentence(bars: Sequence[Bar]) -> str:
+    """How a caption explains a bar that is cut off."""
+    return " //: bar cut off, its figure at its end." if any(bar.is_cut for bar in bars) else ""
 
 
 def bars_table(bars: Sequence[Bar], unit: ByteAxis) -> Columns:
