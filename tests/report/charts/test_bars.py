@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import pytest
 
-from tests.report.charts.drawing import root_of, said, texts
+from tests.report.charts.drawing import SVG, root_of, said, texts
 from zerobench.records import Place
 from zerobench.report.charts import bars
-from zerobench.report.charts.bar_marks import cut
+from zerobench.report.charts.bar_marks import chart, cut
+from zerobench.report.charts.render import svg
 from zerobench.report.charts.stack import ORDER, Bar, stacked
+from zerobench.report.charts.words import ByteAxis
 from zerobench.report.figure import Figure
 from zerobench.report.frames.run_frames import RunFrames
 from zerobench.units import format_bytes
@@ -164,3 +167,26 @@ def test_a_bar_of_another_order_of_magnitude_is_cut_off_and_keeps_its_figure(gpu
     assert shown.needed == 50 * longest
     assert not any(bar.is_cut for bar in cut(known, 0))
     assert not any(bar.is_cut for bar in cut([*small, replace(giant, parts=grown)], 30 * longest))
+
+
+@pytest.mark.parametrize("short_bytes", [0, 3 * GIB, 12 * GIB, 40 * GIB])
+def test_the_figure_beside_a_bar_lies_on_one_side_of_the_capacity(scaling_frames: RunFrames, short_bytes: int) -> None:
+    bar = max(bars_of(scaling_frames), key=lambda bar: bar.whole)
+    capacity = 80 * GIB
+    near = replace(bar, name="near", needed_bytes=capacity - short_bytes, capacity_bytes=capacity)
+    over = replace(bar, name="over", needed_bytes=capacity + 3 * GIB, capacity_bytes=capacity)
+    unit = ByteAxis("GiB", GIB)
+    drawn = svg(chart([near, over], [], unit, "GiB", [capacity]), "bars", "bars")
+    root = ET.fromstring(drawn)  # noqa: S314 -- our own drawing
+    (line,) = [horizontal(mark) for mark in root.iter() if "device capacity" in mark.attrib.get("aria-label", "")]
+    figures = [text for text in root.iter(f"{SVG}text") if "needs" in (text.text or "")]
+    assert len(figures) == 4  # each with its border
+    for text in figures:
+        start = horizontal(text)
+        end = start + 5.0 * len(text.text or "")  # at least: a digit of 12 pixels is 6.7 wide, a comma 3.3
+        assert start > line or end < line, text.text
+
+
+def horizontal(mark: ET.Element) -> float:
+    """Where a mark of the plot stands."""
+    return float(re.findall(r"translate\(([-0-9.]+)", mark.attrib["transform"])[0])

@@ -8,9 +8,9 @@ import altair as alt
 
 from zerobench.report import palette
 from zerobench.report.charts.render import Mark, Specification, data, layered, plot_width, svg
-from zerobench.report.charts.words import counted
 from zerobench.report.figure import Columns, Figure
 from zerobench.report.figures.runs import RunFigures
+from zerobench.report.notes import counted
 from zerobench.report.strategies.rows import Compared, is_comparison
 from zerobench.units import format_seconds
 

@@ -11,12 +11,12 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from zerobench.records import Place, Status, StepKind
-from zerobench.report.charts.words import counted
 from zerobench.report.choice import ROOM, Choice, choose
 from zerobench.report.column_units import plain
 from zerobench.report.figures.runs import Errors, RunFigures
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.headline.candidates import Candidate, candidates, equally_fast, timed_groups
+from zerobench.report.notes import counted
 from zerobench.report.predictions.predicted import Cell
 from zerobench.report.stats import median
 from zerobench.report.tables.outcomes import status_text

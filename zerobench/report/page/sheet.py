@@ -13,8 +13,8 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from zerobench import __version__
-from zerobench.report.charts.words import counted
 from zerobench.report.figure import Figure
+from zerobench.report.notes import counted
 from zerobench.report.page.drawing import drawing
 from zerobench.report.page.environment import utc_text
 from zerobench.report.page.policy import content_security_policy
