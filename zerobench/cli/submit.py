@@ -16,7 +16,6 @@ from zerobench.cli.run import notes_of, running
 from zerobench.collection import no_collection
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
-from zerobench.report.notes import counted
 from zerobench.report.render.terminal import in_width
 from zerobench.run.arithmetic import tried
 from zerobench.run.environment import capture_environment
@@ -50,6 +49,7 @@ from zerobench.spec.precision import said_of
 from zerobench.spec.sweep import Sweep, load_sweep, shipped_sweeps
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import Run, find_run, load_run
+from zerobench.units import counted
 
 
 @dataclass(frozen=True)

@@ -70,8 +70,3 @@ def _buffers(config: Mapping[str, Any], zero_stage: int | None) -> str:
         return ""
     names = [name for name in BUFFER_SETTINGS.get(zero_stage, ()) if name in section]
     return ", ".join(f"{name} {brief(section[name])}" for name in names)
-
-
-def counted(number: int, word: str) -> str:
-    """`1 trial`, `2 trials`."""
-    return f"{number:,} {word}{'' if number == 1 else 's'}"

@@ -20,7 +20,7 @@ from zerobench.report.charts.shown import completed, doubt_sentence
 from zerobench.report.charts.world_size import VARYING, ranks_axis
 from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
-from zerobench.report.notes import counted
+from zerobench.units import counted
 
 _BATCH = ("micro_batch_size", "gradient_accumulation_steps")
 

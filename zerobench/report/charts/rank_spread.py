@@ -17,10 +17,9 @@ from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
-from zerobench.report.notes import counted
 from zerobench.report.stats import RankSpread, spread_over_ranks
 from zerobench.spec.roles import Role
-from zerobench.units import format_bytes
+from zerobench.units import counted, format_bytes
 
 _KEY = "spread-over-ranks"
 _ROW_HEIGHT = 22

@@ -10,9 +10,8 @@ from zerobench.report import palette
 from zerobench.report.charts.render import Mark, Specification, data, layered, plot_width, svg
 from zerobench.report.figure import Columns, Figure
 from zerobench.report.figures.runs import RunFigures
-from zerobench.report.notes import counted
 from zerobench.report.strategies.rows import Compared, is_comparison
-from zerobench.units import format_seconds
+from zerobench.units import counted, format_seconds
 
 _ROW_HEIGHT, _MOST_ROWS = 24, 40
 

@@ -16,12 +16,11 @@ from zerobench.report.column_units import plain
 from zerobench.report.figures.runs import Errors, RunFigures
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.headline.candidates import Candidate, candidates, equally_fast, timed_groups
-from zerobench.report.notes import counted
 from zerobench.report.predictions.predicted import Cell
 from zerobench.report.stats import median
 from zerobench.report.tables.outcomes import status_text
 from zerobench.spec.trial import Evidence
-from zerobench.units import format_bytes, format_count
+from zerobench.units import counted, format_bytes, format_count
 
 _MOST_NAMES = 3
 _MOST_GROUPS = 2

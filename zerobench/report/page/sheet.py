@@ -14,13 +14,13 @@ from markupsafe import Markup
 
 from zerobench import __version__
 from zerobench.report.figure import Figure
-from zerobench.report.notes import counted
 from zerobench.report.page.drawing import drawing
 from zerobench.report.page.environment import utc_text
 from zerobench.report.page.policy import content_security_policy
 from zerobench.report.palette import colours
 from zerobench.report.render.grid import Grid, columns_grid
 from zerobench.report.render.visible import visible
+from zerobench.units import counted
 
 ASSETS = Path(__file__).parent / "assets"
 
