@@ -8,10 +8,10 @@ from pathlib import Path
 import pytest
 from pypdf import PdfReader
 
-from tests.report.compare.runs import after, before, environment, lay_out
+from tests.report.compare.runs import OUT_OF_MEMORY, after, before, environment, lay_out
 from tests.report.page.browser import Browser
 from tests.report.page.test_hostile import EVIL, PLAIN
-from tests.report.sample_run import completed_trial, model, spec
+from tests.report.sample_run import completed_trial, failed_trial, model, spec
 from zerobench.report.compare.comparison import Comparison, compare
 from zerobench.report.compare.gate import judge, parse_limits
 from zerobench.report.page.comparison import comparison_pieces
@@ -112,10 +112,12 @@ def test_a_gate_that_passes_says_so_and_what_grew_most_all_the_same(
 def test_nothing_of_a_hostile_run_runs_or_draws(browser: Browser, tmp_path: Path) -> None:
     trials = [completed_trial(spec("zero1", gpus_per_node=1, model=model(text))) for text in EVIL]
     evil = {**environment(), "versions": {text: text for text in EVIL}, "hostname": EVIL[0]}
-    runs = lay_out(tmp_path, "base", trials), lay_out(tmp_path, "new", trials, evil)
+    stopped = [*trials[:-1], failed_trial(trials[-1].spec, OUT_OF_MEMORY)]  # so that the headline has a name
+    runs = lay_out(tmp_path, "base", trials), lay_out(tmp_path, "new", stopped, evil)
     browser.open(written(compare(*map(load_run, runs)), "memory:2%", tmp_path / "page.html"))
     assert browser.ask("return window.hit === undefined")
     assert browser.ask("return document.querySelectorAll('img, iframe, a:not(nav a), script').length") == 1
     assert browser.console() == []
     text = browser.ask("return document.body.textContent")
     assert all(name in text for name in PLAIN)
+    assert not set("\u202e\u200b\x1b") & set(text)
