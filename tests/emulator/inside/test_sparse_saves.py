@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import inspect
 from pathlib import Path
 
 import pytest
@@ -77,7 +78,7 @@ def test_safetensors_are_what_safetensors_itself_writes(
 ) -> None:
     safetensors.torch.save_file(KEPT, tmp_path / "kept.safetensors", metadata={"format": "pt"})
     check_on_disk(tmp_path / "kept.safetensors", told)
-    monkeypatch.setattr(safetensors.torch, "serialize_file", safetensors.serialize_file.__wrapped__)
+    monkeypatch.setattr(safetensors.torch, "serialize_file", inspect.unwrap(safetensors.serialize_file))
     safetensors.torch.save_file(KEPT, tmp_path / "real.safetensors", metadata={"format": "pt"})
     real = (tmp_path / "real.safetensors").read_bytes()
     assert (tmp_path / "kept.safetensors").read_bytes() == real
