@@ -69,6 +69,7 @@ SLOWER = {
     "tests/report/exporters/test_memory_viz.py::test_torch_s_viewer": "torch",
     "tests/report/exporters/test_perfetto.py::test_the_viewer": "a browser",
     "tests/report/page/test_compared_in_browser.py": "a browser",
+    "tests/report/page/test_comparison_in_browser.py": "a browser",
     "tests/report/step_time/test_replayed.py": "a simulator",
     "tests/report/test_host_parameters.py::test_sixteen_bytes": "a simulator",
     "tests/report/page/test_hostile.py": "a browser",

@@ -129,3 +129,8 @@ def brief(value: Any) -> str:
         return str(value)
     exact = [text for text in (str(value), f"{value:g}") if float(text) == value]
     return min(exact, key=len, default=str(value)).replace("e+0", "e").replace("e+", "e").replace("e-0", "e-")
+
+
+def counted(number: int, word: str) -> str:
+    """`1 trial`, `2 trials`."""
+    return f"{number:,} {word}{'' if number == 1 else 's'}"

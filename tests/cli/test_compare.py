@@ -67,6 +67,7 @@ def test_a_gate_that_can_never_fire_is_exit_status_2_after_the_tables(compare: C
         (["before", "other"], "before and other have no common trial"),
         (["before", "same", "--fail-on", "spede:5%"], "did you mean 'speed'"),
         (["before", "same", "--markdown", "no/such/folder.md"], "--markdown: no/such/folder.md"),
+        (["before", "same", "--html", "no/such/page.html"], "--html: no/such/page.html"),
     ],
 )
 def test_a_mistake_is_one_line_and_exit_status_2(compare: Call, arguments: list[str], words: str) -> None:
@@ -74,3 +75,15 @@ def test_a_mistake_is_one_line_and_exit_status_2(compare: Call, arguments: list[
     assert (code, out) == (2, "")
     assert err.count("\n") == 1
     assert words in err
+
+
+def test_the_page_is_written_beside_the_tables_and_has_what_markdown_has(compare: Call, tmp_path: Path) -> None:
+    files = ["--html", "page.html", "--markdown", "pr.md"]
+    code, out, err = compare("before", "slower", "--fail-on", "memory:2%,speed:5%", *files)
+    assert (code, err) == (1, "")
+    page = (tmp_path / "page.html").read_text()
+    assert "FAILED: speed:5%: zero1: a step takes" in page
+    for title in ("Gate", "BASE and NEW", "Memory at the peak of a steady step and of start-up, GiB"):
+        assert f">{title}</h2>" in page
+        assert title in (tmp_path / "pr.md").read_text()
+    assert out.count("FAILED: speed:5%") == 1

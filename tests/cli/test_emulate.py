@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from zerobench.cli.emulate import as_plain, exit_code, in_width, lines
+from zerobench.cli.emulate import as_plain, exit_code, lines
 from zerobench.emulate.drafts import Draft
 from zerobench.emulate.emulation import Emulation
 from zerobench.emulate.figures import Try, Verdict, rank_fit
@@ -16,6 +16,7 @@ from zerobench.emulate.part import Account, End, Refusal
 from zerobench.emulate.request import Request
 from zerobench.folder import RunFolder
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, Standing, Status, StepKind
+from zerobench.report.render.terminal import in_width
 from zerobench.spec.cluster import read_cluster
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import OwnScript, TrialSpec

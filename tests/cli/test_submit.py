@@ -71,11 +71,22 @@ def test_a_dry_run_says_what_would_be_asked_and_writes_nothing(
     assert (code, err) == (0, "")
     assert out.splitlines() == [
         "1-node   1 node, 1 task of 2 trials, 00:35:00 each, 0.6 node-hours",
-        "2-nodes  2 nodes, 2 tasks of up to 4 trials (8 trials), 00:55:00 each, 3.7 node-hours",
+        "2-nodes  2 nodes, 2 tasks of up to 4 of 8 trials, 00:55:00 each, 3.7 node-hours",
         "report   after them",
         "10 trials; 4.2 node-hours at most",
     ]
     assert list(tmp_path.iterdir()) == []
+
+
+def test_every_line_of_a_dry_run_fits_the_terminal(call: Call, tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    monkeypatch.setenv("PATH", str(tmp_path))
+    for width in (80, 60):
+        monkeypatch.setenv("COLUMNS", str(width))
+        out = call(*SUBMIT, "--dry-run", "--trials-per-job", "3", "--set", "timeout_s=600", "--repeats", "20")[1]
+        assert max(map(len, out.splitlines())) <= width
+        assert "trials, " in out
+    single = ["submit", "quickstart", "--only", "strategy=single", "--nodes", "1", "--gpus-per-node", "0"]
+    assert call(*single, "--dry-run")[1].startswith("1-node  1 node, 1 task of 1 trial, ")
 
 
 def test_a_second_submission_asks_only_for_what_is_missing_as_the_first_one_did(

@@ -175,3 +175,21 @@ def test_the_backend_of_cudas_own_pools_allocates_refuses_and_gives_back(emulate
     assert allocated == peak == 100 * MIB
     assert sentence == "Allocation on device 0 would exceed allowed memory. (out of memory)"
     assert used == CONTEXT
+
+
+SEGMENTS = """
+import json, mmap, sys, torch
+held = [mmap.mmap(-1, (7 + i) << 20) for i in range(int(sys.argv[1]))]
+first = [torch.empty(40 << 20, dtype=torch.uint8, device="cuda") for _ in range(4)]
+del first[1:3], held[::2]  # holes of two kinds
+torch.cuda.empty_cache()
+pinned = torch.empty(24 << 20, dtype=torch.uint8, pin_memory=True)
+second = [torch.empty(30 << 20, dtype=torch.uint8, device="cuda") for _ in range(4)]
+print(json.dumps([tensor.data_ptr() for tensor in (*first, *second)]))
+"""
+
+
+def test_segments_lie_at_rising_addresses_that_are_the_same_in_every_run(emulated):
+    addresses = emulated(SEGMENTS, "0")
+    assert addresses == sorted(addresses)
+    assert emulated(SEGMENTS, "33") == addresses

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
@@ -10,14 +11,14 @@ import typer
 from zerobench.baselines import find_baseline
 from zerobench.cli.answer import Answer
 from zerobench.errors import UserError
-from zerobench.folder import write_whole
-from zerobench.report.compare.comparison import compare
+from zerobench.folder import write_pieces, write_whole
+from zerobench.report.compare.comparison import Comparison, compare
 from zerobench.report.compare.document import comparison_document
-from zerobench.report.compare.gate import judge, parse_limits, refusal
+from zerobench.report.compare.gate import Verdict, judge, parse_limits, refusal
+from zerobench.report.exporters.libraries import require_page
 from zerobench.report.render.markdown import document
 from zerobench.report.render.terminal import print_parts
-from zerobench.report.tables.part import Part
-from zerobench.report.tables.two_runs import TITLE, comparison_parts, gate_part
+from zerobench.report.tables.two_runs import TITLE, comparison_parts, document_parts, gate_part
 from zerobench.store import find_run, load_run
 
 
@@ -31,6 +32,7 @@ class Request:
     """A baseline; BASE is then the run after."""
     fail_on: str | None
     markdown: Path | None
+    html: Path | None
     reports: Path
     details: bool = False
 
@@ -42,7 +44,13 @@ def compare_runs(request: Request) -> Answer:
     (after the tables, which are true all the same).
     """
     limits = [] if request.fail_on is None else parse_limits(request.fail_on)
-    _check_writable(request.markdown)
+    files = {
+        option: path
+        for option, path in (("--markdown", request.markdown), ("--html", request.html))
+        if path is not None
+    }
+    for option, path in files.items():
+        _check_writable(option, path)
     paths = _paths(request)
     comparison = compare(*(load_run(path) for path in paths))
     if not comparison.same:
@@ -51,9 +59,10 @@ def compare_runs(request: Request) -> Answer:
             f"both, or compare two trials: `zerobench explain {paths[0].name}:TRIAL {paths[1].name}:TRIAL`"
         )
     verdicts = judge(comparison, limits)
+    for option, path in files.items():
+        _write(option, path, comparison, verdicts)
     parts = list(comparison_parts(comparison, details=request.details))
     gate = [gate_part(verdicts)] if verdicts else []
-    _write(request.markdown, [*gate, *comparison_parts(comparison)])
     refused = refusal(verdicts)
     if refused is not None:
         print_parts([*parts, *gate])
@@ -79,16 +88,21 @@ def _paths(request: Request) -> tuple[Path, Path]:
     return find_run(request.base, request.reports), find_run(request.new, request.reports)
 
 
-def _write(markdown: Path | None, parts: list[Part]) -> None:
-    """The gate, which is last in the terminal, where the eye is, comes first in a file."""
-    if markdown is not None:
-        try:
-            write_whole(markdown, document(TITLE, parts, level=2))
-        except OSError as error:
-            raise UserError(f"--markdown: {markdown}: cannot be written: {error.strerror or error}") from None
+def _write(option: str, path: Path, comparison: Comparison, verdicts: Sequence[Verdict]) -> None:
+    try:
+        if option == "--html":
+            from zerobench.report.page.comparison import comparison_pieces  # noqa: PLC0415 -- only it needs to draw
+
+            write_pieces(path, comparison_pieces(comparison, verdicts))
+        else:
+            write_whole(path, document(TITLE, document_parts(comparison, verdicts), level=2))
+    except OSError as error:
+        raise UserError(f"{option}: {path}: cannot be written: {error.strerror or error}") from None
 
 
-def _check_writable(path: Path | None) -> None:
+def _check_writable(option: str, path: Path) -> None:
     """A comparison must not end in a file that cannot be written."""
-    if path is not None and (path.is_dir() or not path.parent.is_dir()):
-        raise UserError(f"--markdown: {path}: its folder does not exist")
+    if path.is_dir() or not path.parent.is_dir():
+        raise UserError(f"{option}: {path}: its folder does not exist")
+    if option == "--html":
+        require_page()

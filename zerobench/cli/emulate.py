@@ -3,8 +3,7 @@
 from __future__ import annotations
 
 import sys
-import textwrap
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterator, Mapping
 from pathlib import Path
 from typing import Any
 
@@ -18,7 +17,7 @@ from zerobench.emulate.part import End, Refusal
 from zerobench.emulate.request import Request
 from zerobench.records import Category, StepKind
 from zerobench.report.changes import slower_text
-from zerobench.report.render.terminal import screen_width
+from zerobench.report.render.terminal import in_width
 from zerobench.report.standing import standing_lines
 from zerobench.search.tried import tried_slower
 from zerobench.units import format_bytes
@@ -37,15 +36,6 @@ def emulate_command(request: Request) -> Answer:
     with console.status("") as status:
         made = emulate(request, lambda doing: status.update(Text(doing)))
     return Answer(lambda: as_plain(made), lambda: sys.stdout.write(in_width(lines(made))), exit_code(made))
-
-
-def in_width(told: Iterable[str]) -> str:
-    """The lines, wrapped at words where the terminal is narrower; what goes on stands two columns in."""
-    width = screen_width()
-    return "".join(
-        textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False) + "\n"
-        for line in told
-    )
 
 
 def exit_code(made: Emulation) -> int:

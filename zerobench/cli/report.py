@@ -16,9 +16,6 @@ from zerobench.store import Run, find_run, load_run
 
 _STANDARD_OUTPUT = Path("-")
 
-_PAGE_NEEDS = {"altair": "altair", "vl_convert": "vl-convert-python", "jinja2": "jinja2"}
-"""What the page alone imports, and the package that brings it."""
-
 
 @dataclass(frozen=True)
 class Request:
@@ -110,10 +107,9 @@ def _pieces(name: str, runs: RunFigures) -> Iterable[str]:
 
         return json_pieces(runs)
     if name == "html":
-        from zerobench.report.exporters.libraries import require  # noqa: PLC0415 -- as above
+        from zerobench.report.exporters.libraries import require_page  # noqa: PLC0415 -- as above
 
-        for module, package in _PAGE_NEEDS.items():
-            require(module, package, "--html", extra="report")
+        require_page()
         from zerobench.report.page import page_pieces  # noqa: PLC0415 -- as above
 
         return page_pieces(runs)

@@ -16,6 +16,7 @@ from zerobench.cli.run import notes_of, running
 from zerobench.collection import no_collection
 from zerobench.errors import UserError
 from zerobench.folder import RunFolder
+from zerobench.report.render.terminal import in_width
 from zerobench.run.arithmetic import tried
 from zerobench.run.environment import capture_environment
 from zerobench.run.installed import check_installed
@@ -48,6 +49,7 @@ from zerobench.spec.precision import said_of
 from zerobench.spec.sweep import Sweep, load_sweep, shipped_sweeps
 from zerobench.spec.trial import TrialSpec
 from zerobench.store import Run, find_run, load_run
+from zerobench.units import counted
 
 
 @dataclass(frozen=True)
@@ -102,8 +104,7 @@ def show(request: Request) -> Answer:
     asked = read(request, dry=True)
 
     def lines() -> None:
-        for line in _lines(asked):
-            typer.echo(line)
+        typer.echo(in_width(_lines(asked)), nl=False)
         _warn(asked)
 
     return Answer(lambda: _document(asked), lines)
@@ -275,13 +276,12 @@ def _lines(asked: Asked) -> Iterator[str]:
     trials = sum(array.num_trials for array in asked.arrays)
     skipped = f", {asked.num_skipped} skipped" if asked.num_skipped else ""
     hours = sum(array.node_hours for array in asked.arrays)
-    yield f"{trials} trials{skipped}; {hours:,.1f} node-hours at most"
+    yield f"{counted(trials, 'trial')}{skipped}; {hours:,.1f} node-hours at most"
 
 
 def _warn(asked: Asked) -> None:
     """Say what a person must know before jobs wait in the queue for nothing: which are too short for any trial."""
-    for note in _notes(asked):
-        typer.echo(note)
+    typer.echo(in_width(_notes(asked)), nl=False)
     for array in asked.arrays:
         if array.time_limit_s <= WARNED_BEFORE_S:
             what = "predictions" if array.kind is JobKind.PREDICTIONS else "trials"
@@ -294,11 +294,11 @@ def _warn(asked: Asked) -> None:
 
 
 def _said(array: JobArray) -> str:
-    nodes = "1 node" if array.num_nodes == 1 else f"{array.num_nodes} nodes"
-    return f"{nodes}, {_tasks(array)}, {time_text(array.time_limit_s)} each, {array.node_hours:,.1f} node-hours"
+    nodes, time = counted(array.num_nodes, "node"), time_text(array.time_limit_s)
+    return f"{nodes}, {_tasks(array)}, {time} each, {array.node_hours:,.1f} node-hours"
 
 
 def _tasks(array: JobArray) -> str:
     if len(array.tasks) == 1:
-        return f"1 task of {array.num_trials} trials"
-    return f"{len(array.tasks)} tasks of up to {max(map(len, array.tasks))} trials ({array.num_trials} trials)"
+        return f"1 task of {counted(array.num_trials, 'trial')}"
+    return f"{len(array.tasks)} tasks of up to {max(map(len, array.tasks))} of {array.num_trials:,} trials"

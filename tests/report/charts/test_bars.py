@@ -3,15 +3,18 @@
 from __future__ import annotations
 
 import re
+import xml.etree.ElementTree as ET
 from dataclasses import replace
 
 import pytest
 
-from tests.report.charts.drawing import root_of, said, texts
+from tests.report.charts.drawing import SVG, root_of, said, texts
 from zerobench.records import Place
 from zerobench.report.charts import bars
-from zerobench.report.charts.bar_marks import cut
-from zerobench.report.charts.stack import ORDER, stacked
+from zerobench.report.charts.bar_marks import chart, cut
+from zerobench.report.charts.render import svg
+from zerobench.report.charts.stack import ORDER, Bar, stacked
+from zerobench.report.charts.words import ByteAxis
 from zerobench.report.figure import Figure
 from zerobench.report.frames.run_frames import RunFrames
 from zerobench.units import format_bytes
@@ -23,6 +26,11 @@ GIB = 2**30
 def device(gpu_figures: dict[str, Figure]) -> Figure:
     """The chart of the sample run."""
     return gpu_figures["memory-per-gpu"]
+
+
+def bars_of(frames: RunFrames) -> list[Bar]:
+    """The bars of all that completed."""
+    return [one.bar for one in stacked(frames.figures, Place.DEVICE)]
 
 
 def column(figure: Figure, start: str) -> str:
@@ -56,7 +64,7 @@ def test_a_part_says_its_trial_its_category_its_bytes_and_its_share(gpu_frames: 
 
 
 def test_the_parts_of_a_bar_lie_end_to_end_in_the_order_of_the_palette(gpu_frames: RunFrames) -> None:
-    for bar in stacked(gpu_frames.figures, Place.DEVICE):
+    for bar in bars_of(gpu_frames):
         assert [part.start for part in bar.parts] == [0, *(part.end for part in bar.parts[:-1])]
         places = [ORDER.index(part.group) for part in bar.parts]
         assert places == sorted(places)
@@ -92,7 +100,7 @@ def test_the_capacity_is_a_line_where_bars_reach_near_it_and_else_a_sentence(
     scaling_frames: RunFrames, scaling_figures: dict[str, Figure], device: Figure
 ) -> None:
     near = scaling_figures["memory-per-gpu"]
-    assert max(bar.whole for bar in stacked(scaling_frames.figures, Place.DEVICE)) > 0.25 * 80 * GIB
+    assert max(bar.whole for bar in bars_of(scaling_frames)) > 0.25 * 80 * GIB
     assert "device capacity: 80.00 GiB" in said(near)
     assert "capacity 80 GiB" in texts(near)
     assert "beyond the chart" in device.caption
@@ -129,8 +137,8 @@ def test_a_trial_that_did_not_fit_is_named_and_one_that_is_not_believed_marked(d
 
 
 def test_a_pale_tail_reaches_from_the_peak_to_what_the_trial_needs(gpu_frames: RunFrames, device: Figure) -> None:
-    (bar,) = [bar for bar in stacked(gpu_frames.figures, Place.DEVICE) if bar.name == "zero3"]
-    needed = bar.one.summary.device_needed_bytes
+    (bar,) = [bar for bar in bars_of(gpu_frames) if bar.name == "zero3"]
+    needed = bar.needed_bytes
     assert needed is not None
     assert bar.reach == needed > bar.whole
     assert f"zero3, start-up, allocator slack, CUDA context, NCCL: {format_bytes(needed - bar.whole)}" in said(device)
@@ -147,7 +155,7 @@ def test_memory_of_the_host_is_drawn_where_something_is_offloaded(
 
 
 def test_a_bar_of_another_order_of_magnitude_is_cut_off_and_keeps_its_figure(gpu_frames: RunFrames) -> None:
-    known = stacked(gpu_frames.figures, Place.DEVICE)
+    known = bars_of(gpu_frames)
     giant = max(known, key=lambda bar: bar.reach)
     small = [bar for bar in known if bar is not giant]
     longest = max(bar.reach for bar in small)
@@ -159,3 +167,26 @@ def test_a_bar_of_another_order_of_magnitude_is_cut_off_and_keeps_its_figure(gpu
     assert shown.needed == 50 * longest
     assert not any(bar.is_cut for bar in cut(known, 0))
     assert not any(bar.is_cut for bar in cut([*small, replace(giant, parts=grown)], 30 * longest))
+
+
+@pytest.mark.parametrize("short_bytes", [0, 3 * GIB, 12 * GIB, 40 * GIB])
+def test_the_figure_beside_a_bar_lies_on_one_side_of_the_capacity(scaling_frames: RunFrames, short_bytes: int) -> None:
+    bar = max(bars_of(scaling_frames), key=lambda bar: bar.whole)
+    capacity = 80 * GIB
+    near = replace(bar, name="near", needed_bytes=capacity - short_bytes, capacity_bytes=capacity)
+    over = replace(bar, name="over", needed_bytes=capacity + 3 * GIB, capacity_bytes=capacity)
+    unit = ByteAxis("GiB", GIB)
+    drawn = svg(chart([near, over], [], unit, "GiB", [capacity]), "bars", "bars")
+    root = ET.fromstring(drawn)  # noqa: S314 -- our own drawing
+    (line,) = [horizontal(mark) for mark in root.iter() if "device capacity" in mark.attrib.get("aria-label", "")]
+    figures = [text for text in root.iter(f"{SVG}text") if "needs" in (text.text or "")]
+    assert len(figures) == 4  # each with its border
+    for text in figures:
+        start = horizontal(text)
+        end = start + 5.0 * len(text.text or "")  # at least: a digit of 12 pixels is 6.7 wide, a comma 3.3
+        assert start > line or end < line, text.text
+
+
+def horizontal(mark: ET.Element) -> float:
+    """Where a mark of the plot stands."""
+    return float(re.findall(r"translate\(([-0-9.]+)", mark.attrib["transform"])[0])

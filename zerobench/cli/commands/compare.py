@@ -33,6 +33,7 @@ def compare(
     markdown: Annotated[
         Path | None, typer.Option("--markdown", metavar="FILE", help="Write Markdown for a pull request too.")
     ] = None,
+    html: Annotated[Path | None, typer.Option("--html", metavar="FILE", help="Write the page with charts too.")] = None,
     details: Annotated[
         bool, typer.Option("--details", help="Show each peak's difference by category, and its causes.")
     ] = False,
@@ -42,5 +43,5 @@ def compare(
     from zerobench.cli.compare import Request, compare_runs
 
     return compare_runs(
-        Request(base, new, against, fail_on=fail_on, markdown=markdown, reports=reports, details=details)
+        Request(base, new, against, fail_on=fail_on, markdown=markdown, html=html, reports=reports, details=details)
     )

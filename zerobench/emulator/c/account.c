@@ -145,6 +145,10 @@ uint64_t zb_unmanaged_bytes(void) {
   return physical < 0 ? 0 : held(physical, 0);
 }
 
+static _Atomic int convolved;
+void zb_convolve(void) { convolved = 1; }
+int zb_convolved(void) { return convolved; }
+
 uint64_t zb_managed_bytes(void) {
   uint64_t sum = 0;
   for (int d = 0; mine && d < ZB_MAX_DEVICES; d++) sum += mine->device[d].bytes[ZB_PAGED];

@@ -1,13 +1,16 @@
 // cuDNN. torch's attention and convolutions go through cudnn-frontend, which builds a graph of backend descriptors,
 // asks the heuristics for engines, makes a plan of the first one that is finalized, and asks it for its workspace.
 // Every graph is supported here, by one engine without knobs and notes. How much workspace a real plan wants is known
-// to cuDNN alone, and no document of NVIDIA's gives a rule: it is counted as 0. What grows with the sequence in the
+// to cuDNN alone, and no document of NVIDIA's gives a rule: it is counted as 0, and where there were convolutions,
+// whose workspace may be large (pytorch/pytorch 31500: 48 GiB for one), the account says so. What grows with the sequence in the
 // backward pass of attention is the frontend's own workspace and real here, since it is compiled into torch: dQ in
 // fp32, the row sums, dK and dV of every head where heads are grouped, and dP where the result must be deterministic
 // (scaled_dot_product_flash_attention.h, get_fe_workspace_size_node).
 #include <stddef.h>
 #include <stdint.h>
 #include <stdlib.h>
+
+#include "gpu.h"
 
 #ifndef ZB_CUDNN_VERSION
 #define ZB_CUDNN_VERSION 92000  // what torch names where it says so (build.py)
@@ -41,8 +44,9 @@ int cudnnGetStream(void *handle, void **stream) {
 }
 
 // Backend descriptors: what is set is not kept, because nothing is computed from it.
+enum { CONVOLUTION_DESCRIPTOR = 1 };  // as cudnn_graph.h numbers them
 int cudnnBackendCreateDescriptor(int type, void **descriptor) {
-  (void)type;
+  if (type == CONVOLUTION_DESCRIPTOR) zb_convolve();
   *descriptor = malloc(1);
   return 0;
 }
@@ -84,6 +88,7 @@ int cudnnGetRNNTempSpaceSizes(void *handle, void *rnn, int mode, void *data, siz
 int cudnnGetConvolutionForwardWorkspaceSize(void *handle, void *x, void *w, void *convolution, void *y, int algorithm,
                                             size_t *bytes) {
   (void)handle, (void)x, (void)w, (void)convolution, (void)y, (void)algorithm;
+  zb_convolve();
   *bytes = 0;
   return 0;
 }

@@ -1,5 +1,6 @@
 // Memory of the emulated device: address space without pages behind it, and a table of who has what.
 #include <pthread.h>
+#include <stdatomic.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
@@ -12,17 +13,38 @@ static pthread_mutex_t lock = PTHREAD_MUTEX_INITIALIZER;
 static zb_block_t *blocks;  // by address
 static size_t count, capacity;
 
-void *zb_map(size_t bytes, size_t alignment) {
-  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+// Ranges lie at rising addresses, of which none is used twice, from where nothing else is. Of free blocks of one size
+// torch's allocator takes the lowest: where the kernel chose the addresses, which shift from run to run, so did peaks.
+#define LOWEST ((char *)0x200000000000)
+static char *_Atomic next = LOWEST;
+
+static char *rising(size_t bytes, size_t alignment, int flags) {
+  char *seen = next, *start;
+  do start = (char *)(((uintptr_t)seen + alignment - 1) / alignment * alignment);
+  while (!atomic_compare_exchange_weak(&next, &seen, start + bytes));
+  char *given = mmap(start, bytes, PROT_READ | PROT_WRITE, flags | MAP_FIXED_NOREPLACE, -1, 0);
+  if (given == start) return start;
+  if (given != MAP_FAILED) munmap(given, bytes);  // a kernel before 4.17
+  return NULL;
+}
+
+static char *anywhere(size_t bytes, size_t alignment, int flags) {
   char *start = mmap(NULL, bytes + alignment, PROT_READ | PROT_WRITE, flags, -1, 0);
   if (start == MAP_FAILED) return NULL;
   char *aligned = (char *)(((uintptr_t)start + alignment - 1) / alignment * alignment);
   if (aligned > start) munmap(start, (size_t)(aligned - start));
   size_t after = (size_t)(start + alignment - aligned);
   if (after) munmap(aligned + bytes, after);
-  // A page of 2 MiB for the first small copy would cost as much as 512 of them.
-  madvise(aligned, bytes, MADV_NOHUGEPAGE);
   return aligned;
+}
+
+void *zb_map(size_t bytes, size_t alignment) {
+  const int flags = MAP_PRIVATE | MAP_ANONYMOUS | MAP_NORESERVE;
+  char *start = rising(bytes, alignment, flags);
+  if (!start) start = anywhere(bytes, alignment, flags);
+  // A page of 2 MiB for the first small copy would cost as much as 512 of them.
+  if (start) madvise(start, bytes, MADV_NOHUGEPAGE);
+  return start;
 }
 
 void zb_unmap(void *start, size_t bytes) { munmap(start, bytes); }

@@ -18,6 +18,11 @@ def unmanaged_bytes() -> int:
     return int(_library().zb_unmanaged_bytes())
 
 
+def has_convolved() -> bool:
+    """Whether this process asked cuDNN for a convolution, whose workspace cuDNN alone knows."""
+    return bool(_library().zb_convolved())
+
+
 @cache
 def _library() -> ctypes.CDLL:
     library = ctypes.CDLL(CORE)  # by its name: CUDA's stand-ins have loaded it

@@ -1,13 +1,25 @@
-"""torch.save writes the zeros of tensors that nobody computed as holes: a checkpoint of 7B takes kilobytes of disk."""
+"""Saves write the zeros of tensors that nobody computed as holes: a checkpoint of 7B takes kilobytes of disk.
+
+torch.save, by a path or into a file that the script has opened, and safetensors, which writes past Python.
+"""
 
 from __future__ import annotations
 
+import ctypes
 import io
+import json
 import os
+import re
+import stat
+from collections.abc import Callable, Mapping
+from fcntl import F_GETFL, fcntl
 from functools import wraps
-from typing import Any
+from pathlib import Path
+from types import ModuleType
+from typing import Any, NoReturn
 
-import torch
+Tell = Callable[[int], object]
+"""Hears the bytes of each file that was saved."""
 
 _ZEROS = bytes(1 << 20)
 
@@ -24,18 +36,87 @@ class _SparseFile(io.FileIO):
                 super().write(part)
         return len(view)
 
+    def fileno(self) -> NoReturn:
+        """Refused: torch's older format would write to it past Python."""
+        raise io.UnsupportedOperation("fileno")
 
-def save_sparsely() -> None:
-    """From now on torch.save leaves holes in the files that it opens itself, but in its older format."""
+
+def save_sparsely(torch: ModuleType, tell: Tell) -> None:
+    """From now on torch.save leaves holes in the files that it writes."""
     save = torch.save
 
     @wraps(save)
     def saved(obj: object, f: Any, *args: Any, **kwargs: Any) -> None:
-        if not isinstance(f, str | os.PathLike):
-            return save(obj, f, *args, **kwargs)
-        with _SparseFile(f, "w") as file:
-            save(obj, file, *args, **kwargs)
-            file.truncate()
-        return None
+        if isinstance(f, str | os.PathLike):
+            with _SparseFile(f, "w") as file:
+                save(obj, file, *args, **kwargs)
+                file.truncate()
+                tell(file.tell())
+        elif _is_written_anywhere(f):
+            _save_into(f, lambda file: save(obj, file, *args, **kwargs), tell)
+        else:
+            save(obj, f, *args, **kwargs)
 
-    torch.save = saved
+    torch.save = saved  # type: ignore[attr-defined] # it has one
+
+
+def _is_written_anywhere(f: object) -> bool:
+    """Whether it is a file of a disk in which one may seek, as `open(path, "wb")` gives it."""
+    if not isinstance(f, io.BufferedWriter) or not isinstance(f.raw, io.FileIO):
+        return False
+    is_file = stat.S_ISREG(os.fstat(f.fileno()).st_mode)
+    return is_file and not fcntl(f.fileno(), F_GETFL) & os.O_APPEND
+
+
+def _save_into(f: io.BufferedWriter, save: Callable[[_SparseFile], object], tell: Tell) -> None:
+    """From where the file stands; it stands behind what was saved then."""
+    f.flush()
+    begin = f.tell()
+    with _SparseFile(os.dup(f.fileno()), "w") as file:
+        save(file)
+        end = file.tell()
+    if os.fstat(f.fileno()).st_size < end:
+        os.ftruncate(f.fileno(), end)
+    f.seek(end)
+    tell(end - begin)
+
+
+def serialize_sparsely(safetensors: ModuleType, tell: Tell) -> None:
+    """The same of the files that safetensors writes; call it before `safetensors.torch` is imported."""
+    serialize = safetensors.serialize_file
+
+    @wraps(serialize)
+    def serialized(tensors: Mapping[str, Any], filename: Any, metadata: Mapping[str, str] | None = None) -> None:
+        if not all(hasattr(tensor, "data_ptr") for tensor in tensors.values()):  # a release before 0.8
+            serialize(tensors, filename, metadata)
+        else:
+            _write(tensors, filename, metadata)
+        tell(Path(filename).stat().st_size)
+
+    safetensors.serialize_file = serialized  # type: ignore[attr-defined] # it has one
+
+
+def _write(tensors: Mapping[str, Any], filename: Any, metadata: Mapping[str, str] | None) -> None:
+    """The format: the length of the header, the header as JSON up to a multiple of 8, the tensors' bytes.
+
+    The larger elements first, as safetensors itself does, so that each tensor lies at a multiple of its own.
+    """
+    ordered = sorted(tensors.items(), key=lambda item: (-_bits(item[1].dtype), item[0]))
+    header: dict[str, Any] = {} if metadata is None else {"__metadata__": dict(metadata)}
+    end = 0
+    for name, tensor in ordered:
+        begin, end = end, end + tensor.data_len
+        header[name] = {"dtype": tensor.dtype, "shape": list(tensor.shape), "data_offsets": [begin, end]}
+    text = json.dumps(header, separators=(",", ":"), ensure_ascii=False).encode()
+    text += b" " * (-len(text) % 8)
+    with _SparseFile(filename, "w") as file:
+        file.write(len(text).to_bytes(8, "little") + text)
+        for _, tensor in ordered:
+            file.write((ctypes.c_char * tensor.data_len).from_address(tensor.data_ptr))
+        file.truncate()
+
+
+def _bits(dtype: str) -> int:
+    """Of one element: `BF16` has 16; a boolean, which names none, comes last."""
+    number = re.search(r"\d+", dtype)
+    return int(number[0]) if number else 0

@@ -23,7 +23,9 @@ _BEYOND = 2.0
 _APART = 0.2
 """Of the axis: capacities closer than this share one label."""
 _NAME_WIDTH = 7.0
-"""About what a letter of a name within a bar takes."""
+"""About what a letter of a name within a bar, or of a figure beside it, takes."""
+_GAP = 6
+"""Pixels between the end of a bar, or the line of the capacity, and a figure."""
 
 
 def chart(
@@ -43,12 +45,12 @@ def chart(
         _tails(bars, unit, y),
         _hatch(bars, unit, y),
         *_names(bars, unit, y, scale),
-        *_totals(bars, unit, y),
+        *_totals(bars, unit, y, scale, capacity),
         _breaks(bars, unit, y),
     ]
     if failed:
         rows = [{"name": name, "text": "out of device memory"} for name in failed]
-        words = alt.Chart(data(rows)).mark_text(align="left", dx=6, color="var(--limit)")
+        words = alt.Chart(data(rows)).mark_text(align="left", dx=_GAP, color="var(--limit)")
         layers.append(words.encode(x=alt.datum(0), y=y, text=alt.Text("text:N")))
     if capacity:
         layers += _capacity(bars, capacity, unit, y)
@@ -128,7 +130,7 @@ def _hatch(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y) -> Mark:
             "name": bar.name,
             "start": 0,
             "end": unit.of(bar.drawn),
-            "fill": "none" if bar.one.summary.is_measured else HATCH,
+            "fill": "none" if bar.is_measured else HATCH,
         }
         for bar in bars
     ]
@@ -192,14 +194,31 @@ def _tails(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y) -> Mark:
     return mark.encode(x=x, x2=x2, y=y, description=alt.Description("said:N"))
 
 
-def _totals(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y) -> list[Mark]:
+def _totals(bars: Sequence[Bar], unit: ByteAxis, y: alt.Y, scale: float, capacity: Sequence[int]) -> list[Mark]:
     """At the end of each bar its peak, and what is needed where that is more, in the unit of the axis."""
-    rows = [{"name": bar.name, "at": unit.of(bar.reach), "text": _total(bar, unit)} for bar in bars]
-    # A border in the colour of the paper keeps the figure readable where a limit runs through it.
-    halo = alt.Chart(data(rows)).mark_text(align="left", dx=6, stroke="var(--paper)", strokeWidth=3)
-    plain = alt.Chart(data(rows)).mark_text(align="left", dx=6)
+    texts = [_total(bar, unit) for bar in bars]
+    rows = [
+        {"name": bar.name, "at": _beside(unit.of(bar.reach), text, _limit(bar, unit, capacity), scale), "text": text}
+        for bar, text in zip(bars, texts, strict=True)
+    ]
+    # A border in the colour of the paper keeps the figure readable where a line of the grid runs through it.
+    halo = alt.Chart(data(rows)).mark_text(align="left", dx=_GAP, stroke="var(--paper)", strokeWidth=3)
+    plain = alt.Chart(data(rows)).mark_text(align="left", dx=_GAP)
     place = {"x": alt.X("at:Q"), "y": y, "text": alt.Text("text:N")}
     return [halo.encode(**place), plain.encode(**place)]
+
+
+def _limit(bar: Bar, unit: ByteAxis, capacity: Sequence[int]) -> float | None:
+    """Where the line of the capacity runs through the row of `bar`: one for all rows, or each row's own."""
+    size = capacity[0] if len(capacity) == 1 else bar.capacity_bytes if capacity else None
+    return None if size is None else unit.of(size)
+
+
+def _beside(end: float, text: str, limit: float | None, scale: float) -> float:
+    """Where `text` begins: behind the bar's end, or behind the limit that it would lie across."""
+    if limit is None or not end < limit < end + (_GAP + len(text) * _NAME_WIDTH) / scale:
+        return end
+    return limit
 
 
 def _total(bar: Bar, unit: ByteAxis) -> str:
@@ -209,7 +228,7 @@ def _total(bar: Bar, unit: ByteAxis) -> str:
 
 def _capacity(bars: Sequence[Bar], capacity: Sequence[int], unit: ByteAxis, y: alt.Y) -> list[Mark]:
     """What a device holds: one line where all rows have the same, else one for each row; its figure once."""
-    known = [(bar.name, size) for bar in bars if (size := bar.one.summary.capacity_bytes) is not None]
+    known = [(bar.name, size) for bar in bars if (size := bar.capacity_bytes) is not None]
     texts = [
         {"at": unit.of(size), "text": f"capacity {format_bytes(size, 0)}", "said": _holds(size)} for size in capacity
     ]

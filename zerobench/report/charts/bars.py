@@ -17,7 +17,7 @@ from zerobench.report.charts.shown import (
     most_telling,
     shown_sentence,
 )
-from zerobench.report.charts.stack import ORDER, Bar, stacked
+from zerobench.report.charts.stack import ORDER, Bar, TrialBar, stacked
 from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.figure import Columns, Figure, columns_of
 from zerobench.report.figures.runs import RunFigures
@@ -31,13 +31,11 @@ _CAPACITY_SEEN = 0.25
 def device_figure(runs: RunFigures) -> Figure | None:
     """Device memory by category at the steady step's peak; None where no trial completed with a ledger."""
     known = stacked(runs.figures, Place.DEVICE)
-    bars = _chosen(known)
+    trials, bars = _chosen(known)
     if not bars:
         return None
     failed = [trial.marked_label for trial in runs.figures if trial.summary.status is Status.OUT_OF_DEVICE_MEMORY][:5]
-    capacity = sorted(
-        {trial.summary.capacity_bytes for trial in _trials(bars) if trial.summary.capacity_bytes is not None}
-    )
+    capacity = capacities(bars)
     is_seen = bool(capacity) and max(bar.reach for bar in bars) >= _CAPACITY_SEEN * capacity[0]
     bars = cut(bars, capacity[0] if is_seen else 0)
     unit = byte_axis(min(bar.whole, bar.reach) for bar in bars)
@@ -47,9 +45,9 @@ def device_figure(runs: RunFigures) -> Figure | None:
     caption = (
         "Steady-step peak of the largest rank. Pale tail: start-up, allocator slack, CUDA context and NCCL."
         + _capacity_sentence(capacity, is_seen=is_seen)
-        + _ending(bars, len(known))
+        + _ending(trials, bars, len(known))
     )
-    return Figure("memory-per-gpu", title, caption, svg(chart, "memory-per-gpu", title), _table(bars, unit))
+    return Figure("memory-per-gpu", title, caption, svg(chart, "memory-per-gpu", title), bars_table(bars, unit))
 
 
 def host_figure(runs: RunFigures) -> Figure | None:
@@ -59,34 +57,37 @@ def host_figure(runs: RunFigures) -> Figure | None:
     prediction has it.
     """
     offloading = [trial for trial in runs.figures if trial.summary.offloads()]
-    known = [bar for bar in stacked(offloading, Place.HOST, {Category.REST_OF_PROCESS}) if bar.whole > 0]
+    known = [one for one in stacked(offloading, Place.HOST, {Category.REST_OF_PROCESS}) if one.bar.whole > 0]
     if not known:
         return None
-    bars = cut(_chosen(known), 0)
+    trials, chosen = _chosen(known)
+    bars = cut(chosen, 0)
     unit = byte_axis(min(bar.whole, bar.reach) for bar in bars)
     chart = bar_chart(bars, [], unit, f"host memory per rank ({unit.name})", [])
     title = "Host memory of offloaded states, by category"
     caption = "Steady-step peak of the largest rank, without interpreter, libraries and malloc cache." + _ending(
-        bars, len(known)
+        trials, bars, len(known)
     )
-    return Figure("memory-of-host", title, caption, svg(chart, "memory-of-host", title), _table(bars, unit))
+    return Figure("memory-of-host", title, caption, svg(chart, "memory-of-host", title), bars_table(bars, unit))
 
 
-def _chosen(known: Sequence[Bar]) -> list[Bar]:
-    """The bars that are drawn."""
-    by_trial = {id(bar.one): bar for bar in known}
-    return [by_trial[id(one)] for one in most_telling(_trials(known), lambda trial: by_trial[id(trial)].whole)]
+def capacities(bars: Sequence[Bar]) -> list[int]:
+    """The capacities of the devices that the bars are of, each once."""
+    return sorted({bar.capacity_bytes for bar in bars if bar.capacity_bytes is not None})
 
 
-def _trials(bars: Sequence[Bar]) -> list[TrialFigures]:
-    return [bar.one for bar in bars]
+def _chosen(known: Sequence[TrialBar]) -> tuple[list[TrialFigures], list[Bar]]:
+    """The trials that are drawn, and their bars."""
+    by_trial = {id(one.trial): one.bar for one in known}
+    trials = most_telling([one.trial for one in known], lambda trial: by_trial[id(trial)].whole)
+    return trials, [by_trial[id(trial)] for trial in trials]
 
 
-def _ending(bars: Sequence[Bar], num_known: int) -> str:
+def _ending(trials: Sequence[TrialFigures], bars: Sequence[Bar], num_known: int) -> str:
     """What a caption ends with."""
-    trials = _trials(bars)
-    broken = " //: bar cut off, its figure at its end." if any(bar.is_cut for bar in bars) else ""
-    return broken + evidence_sentence(trials) + doubt_sentence(trials) + shown_sentence(len(bars), num_known)
+    return (
+        cut_sentence(bars) + evidence_sentence(trials) + doubt_sentence(trials) + shown_sentence(len(bars), num_known)
+    )
 
 
 def _capacity_sentence(capacity: Sequence[int], *, is_seen: bool) -> str:
@@ -98,8 +99,13 @@ def _capacity_sentence(capacity: Sequence[int], *, is_seen: bool) -> str:
     return f" Device capacity: {sizes}, beyond the chart's range."
 
 
-def _table(bars: Sequence[Bar], unit: ByteAxis) -> Columns:
-    """A row for each trial that is drawn, a column for each category that any of them has."""
+def cut_sentence(bars: Sequence[Bar]) -> str:
+    """How a caption explains a bar that is cut off."""
+    return " //: bar cut off, its figure at its end." if any(bar.is_cut for bar in bars) else ""
+
+
+def bars_table(bars: Sequence[Bar], unit: ByteAxis) -> Columns:
+    """A row for each bar that is drawn, a column for each category that any of them has."""
     parts = sorted((part for bar in bars for part in bar.parts), key=lambda part: ORDER.index(part.group))
     categories = dict.fromkeys(part.category for part in parts)
     rows = []

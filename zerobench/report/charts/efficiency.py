@@ -18,10 +18,10 @@ from zerobench.report.charts.marks import strategies_sentence
 from zerobench.report.charts.render import svg
 from zerobench.report.charts.series import Place, Series
 from zerobench.report.charts.shown import completed, doubt_sentence
-from zerobench.report.charts.words import counted
 from zerobench.report.charts.world_size import VARYING, ranks_axis
 from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
+from zerobench.units import counted
 
 _BATCH = ("micro_batch_size", "gradient_accumulation_steps")
 

@@ -12,12 +12,12 @@ import altair as alt
 
 from zerobench.records import Place, StepKind
 from zerobench.report.charts.render import WIDTH, Specification, arranged, data, layered, svg
-from zerobench.report.charts.words import ByteAxis, byte_axis, counted
+from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.predictions.predicted import Cell
-from zerobench.units import format_bytes
+from zerobench.units import counted, format_bytes
 
 _KEY = "predicted-against-measured"
 _PLACES = {Place.DEVICE: ("var(--category-parameters)", "circle"), Place.HOST: ("var(--category-gradients)", "square")}

@@ -13,13 +13,13 @@ import altair as alt
 from zerobench.report.charts.marks import SIDES
 from zerobench.report.charts.render import Specification, data, layered, plot_width, svg
 from zerobench.report.charts.shown import MOST_ROWS, completed, doubt_sentence
-from zerobench.report.charts.words import ByteAxis, byte_axis, counted
+from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
 from zerobench.report.stats import RankSpread, spread_over_ranks
 from zerobench.spec.roles import Role
-from zerobench.units import format_bytes
+from zerobench.units import counted, format_bytes
 
 _KEY = "spread-over-ranks"
 _ROW_HEIGHT = 22

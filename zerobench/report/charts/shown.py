@@ -4,8 +4,10 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Sequence
+from typing import Protocol
 
 from zerobench.report.figures.trial import TrialFigures
+from zerobench.spec.trial import Evidence, TrialSpec
 
 MOST_ROWS = 30
 """Trials in a chart with a row for each: what a person can read."""
@@ -50,9 +52,17 @@ def shown_sentence(shown: int, known: int) -> str:
     return f" {shown} of {known:,} trials: the largest of each stage and offload."
 
 
-def evidence_sentence(trials: Sequence[TrialFigures]) -> str:
+class Specified(Protocol):
+    """Whatever came of a trial."""
+
+    @property
+    def spec(self) -> TrialSpec:
+        """What was asked."""
+
+
+def evidence_sentence(trials: Sequence[Specified]) -> str:
     """How a caption says which of `trials` are measured."""
-    predicted = [trial for trial in trials if not trial.summary.is_measured]
+    predicted = [trial for trial in trials if trial.spec.evidence is not Evidence.MEASURED]
     if not predicted:
         return ""
     kinds = ", ".join(sorted({trial.spec.evidence.value for trial in predicted}))

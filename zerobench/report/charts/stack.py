@@ -29,19 +29,18 @@ class Part:
 
 @dataclass(frozen=True)
 class Bar:
-    """A trial's peak of one place, its parts end to end."""
+    """A peak of one place, its parts end to end."""
 
-    one: TrialFigures
+    name: str
     instant: Instant
     parts: Sequence[Part]
-    place: Place = Place.DEVICE
+    is_measured: bool
+    capacity_bytes: int | None = None
+    """Of the device that it was on, where that is known."""
+    needed_bytes: int | None = None
+    """All that a device has to hold, where that is known."""
     limit: int | None = None
     """Where a bar of another order of magnitude is cut off, for the others to be seen."""
-
-    @property
-    def name(self) -> str:
-        """The trial's."""
-        return self.one.marked_label
 
     @property
     def whole(self) -> int:
@@ -50,9 +49,8 @@ class Bar:
 
     @property
     def needed(self) -> int:
-        """All that a device has to hold for the trial, where that is known to be more than its peak."""
-        needed = self.one.summary.device_needed_bytes if self.place is Place.DEVICE else None
-        return max(self.parts[-1].end, needed or 0)
+        """What is needed where that is known to be more than the peak."""
+        return max(self.parts[-1].end, self.needed_bytes or 0)
 
     @property
     def reach(self) -> int:
@@ -81,17 +79,38 @@ class Bar:
         return num_bytes if self.limit is None else min(num_bytes, self.limit)
 
 
-def stacked(trials: Sequence[TrialFigures], place: Place, without: Collection[Category] = ()) -> list[Bar]:
-    """A bar for each completed trial whose peak of `place` is known by category, but for the categories `without`.
+@dataclass(frozen=True)
+class TrialBar:
+    """A trial with the bar of its peak."""
 
-    A part below zero (resident memory that was never touched) is in the whole and takes no room.
+    trial: TrialFigures
+    bar: Bar
+
+
+def stacked(trials: Sequence[TrialFigures], place: Place, without: Collection[Category] = ()) -> list[TrialBar]:
+    """A bar for each completed trial whose peak of `place` is known by category, but for the categories `without`."""
+    peaks = ((trial, trial.peak(place)) for trial in completed(trials))
+    bars = ((trial, _bar(trial, instant, place, without)) for trial, instant in peaks if instant is not None)
+    return [TrialBar(trial, bar) for trial, bar in bars if bar.parts]
+
+
+def _bar(trial: TrialFigures, instant: Instant, place: Place, without: Collection[Category]) -> Bar:
+    summary = trial.summary
+    return Bar(
+        trial.marked_label,
+        instant,
+        parts_of(instant, without),
+        summary.is_measured,
+        summary.capacity_bytes,
+        summary.device_needed_bytes if place is Place.DEVICE else None,
+    )
+
+
+def parts_of(instant: Instant, without: Collection[Category] = ()) -> list[Part]:
+    """The categories of `instant` end to end.
+
+    One below zero (resident memory that was never touched) is in the whole and takes no room.
     """
-    found = ((trial, trial.peak(place)) for trial in completed(trials))
-    bars = (Bar(one, instant, _parts(instant, without), place) for one, instant in found if instant is not None)
-    return [bar for bar in bars if bar.parts]
-
-
-def _parts(instant: Instant, without: Collection[Category]) -> list[Part]:
     parts, end = [], 0
     sizes = [(palette.GROUP_OF[c.value], c.value, size) for c, size in instant.categories.items() if c not in without]
     for group, category, size in sorted(sizes, key=lambda part: ORDER.index(part[0])):

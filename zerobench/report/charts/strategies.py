@@ -8,11 +8,10 @@ import altair as alt
 
 from zerobench.report import palette
 from zerobench.report.charts.render import Mark, Specification, data, layered, plot_width, svg
-from zerobench.report.charts.words import counted
 from zerobench.report.figure import Columns, Figure
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.strategies.rows import ComparedSide, is_comparison
-from zerobench.units import format_seconds
+from zerobench.units import counted, format_seconds
 
 _ROW_HEIGHT, _MOST_ROWS = 24, 40
 

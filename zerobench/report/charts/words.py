@@ -68,8 +68,3 @@ def share(part: float, whole: float) -> str:
 def part_sentence(label: str, part: str, num_bytes: float, whole: float) -> str:
     """What hovering over a part of a bar says: `zero2, gradients: 3.21 GiB, 41 % of the peak`."""
     return f"{label}, {part}: {format_bytes(num_bytes)}, {share(num_bytes, whole)} of the peak"
-
-
-def counted(number: int, word: str) -> str:
-    """`1 trial`, `2 trials`."""
-    return f"{number:,} {word}{'' if number == 1 else 's'}"

@@ -7,9 +7,9 @@ from collections.abc import Sequence
 import altair as alt
 
 from zerobench.report.charts.memory_lines import memory_lines
-from zerobench.report.charts.words import counted
 from zerobench.report.figure import Figure
 from zerobench.report.figures.runs import RunFigures
+from zerobench.units import counted
 
 VARYING = ("num_nodes", "world_size")
 

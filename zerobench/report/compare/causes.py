@@ -7,11 +7,10 @@ Only trials that differ are looked at, and read again from disk for it, so that 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
-from dataclasses import dataclass
 from typing import Any
 
 from zerobench.report.compare.comparison import Comparison
-from zerobench.report.compare.memory import Held, MemoryChange, where_name
+from zerobench.report.compare.memory import Held, Peak, where_name
 from zerobench.report.compare.sides import Side
 from zerobench.report.labels import brief
 from zerobench.report.memory_causes import cause
@@ -22,14 +21,6 @@ from zerobench.report.trials import Trial, refusing_impossible_values
 
 _MOST_PEAKS = 10
 _ABSENT = object()
-
-
-@dataclass(frozen=True)
-class Peak:
-    """One peak of one trial in both runs."""
-
-    label: str
-    change: MemoryChange
 
 
 def causes(comparison: Comparison, peaks: Sequence[Peak]) -> list[str]:

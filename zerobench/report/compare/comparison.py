@@ -15,7 +15,7 @@ from dataclasses import dataclass
 
 from zerobench import store
 from zerobench.report.compare.environment import Fact, facts
-from zerobench.report.compare.memory import MemoryChange, memory_changes
+from zerobench.report.compare.memory import MemoryChange, Peak, memory_changes
 from zerobench.report.compare.sides import Repeat, Side, side_of
 from zerobench.report.compare.speed import SpeedChange, speed_change
 from zerobench.report.gradient_parity import NORM_TOLERANCES, largest_distance
@@ -80,6 +80,11 @@ class Comparison:
     facts: Sequence[Fact]
     shared: Sequence[str]
     """What the names of the trials leave out, and what their letters mean."""
+
+    @property
+    def peaks(self) -> list[Peak]:
+        """The peaks that both runs measured."""
+        return [Peak(same.label, change) for same in self.same for change in same.memory]
 
 
 def compare(base: store.Run, new: store.Run) -> Comparison:

@@ -20,6 +20,7 @@ from zerobench.errors import UserError, unknown_choice
 from zerobench.report.column_units import show_percent
 from zerobench.report.compare.comparison import Comparison, Same, ended
 from zerobench.report.compare.memory import MemoryChange, where_name
+from zerobench.report.compare.speed import SpeedChange
 from zerobench.report.compare.stats import SIGNIFICANCE, repeats_needed
 from zerobench.units import format_bytes, parse_bytes
 
@@ -110,6 +111,19 @@ def judge(comparison: Comparison, limits: Sequence[Limit]) -> list[Verdict]:
     return [_verdict(comparison, limit) for limit in limits]
 
 
+def worst_of(verdicts: Sequence[Verdict]) -> Verdict | None:
+    """The first that fails; its first failure is the worst."""
+    return next((verdict for verdict in verdicts if not verdict.passed), None)
+
+
+def gate_sentence(verdicts: Sequence[Verdict]) -> str:
+    """Whether the gate passed, and where it did not, the worst that fails it."""
+    worst = worst_of(verdicts)
+    if worst is not None:
+        return f"FAILED: {worst.limit.written}: {worst.failures[0]}"
+    return "Passed" if all(verdict.num_judged for verdict in verdicts) else "CANNOT FIRE"
+
+
 def refusal(verdicts: Sequence[Verdict]) -> str | None:
     """Why a gate cannot fire whatever the runs hold, in one line; None where each of them can."""
     for verdict in verdicts:
@@ -170,8 +184,12 @@ def _judge_speed(verdict: Verdict, same: Same) -> None:
         return
     verdict.num_judged += 1
     if speed.verdict == "slower" and speed.change.ratio - 1 > (verdict.limit.fraction or 0.0):
-        more = show_percent(speed.change.ratio - 1)
-        verdict.failures.append(f"{same.label}: a step takes {more}% longer, p = {speed.change.p_value:.2g}")
+        verdict.failures.append(f"{same.label}: {speed_sentence(speed)}")
+
+
+def speed_sentence(speed: SpeedChange) -> str:
+    """`a step takes 7.4% longer, p = 0.029`."""
+    return f"a step takes {show_percent(speed.change.ratio - 1)}% longer, p = {speed.change.p_value:.2g}"
 
 
 def _unjudged(same: Same) -> str:

@@ -85,6 +85,20 @@ class MemoryChange:
         return causes[0].category if causes else None
 
 
+@dataclass(frozen=True)
+class Peak:
+    """One peak of one trial in both runs."""
+
+    label: str
+    change: MemoryChange
+
+    @property
+    def growth(self) -> float:
+        """As a fraction of BASE's; in bytes where that is not above 0."""
+        fraction = self.change.fraction
+        return self.change.more_bytes if fraction is None else fraction
+
+
 def memory_changes(base: Sequence[Repeat], new: Sequence[Repeat]) -> list[MemoryChange]:
     """The peaks that both runs measured, steady steps before start-up."""
     places = dict.fromkeys((place, step) for step in (StepKind.STEADY, StepKind.FIRST) for place in _PLACES)

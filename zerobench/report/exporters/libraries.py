@@ -7,6 +7,15 @@ from typing import Any
 
 from zerobench.errors import UserError
 
+_PAGE_NEEDS = {"altair": "altair", "vl_convert": "vl-convert-python", "jinja2": "jinja2"}
+"""What a page alone imports, and the package that brings it."""
+
+
+def require_page() -> None:
+    """All that `--html` needs. Raises UserError: some of it is not installed."""
+    for module, package in _PAGE_NEEDS.items():
+        require(module, package, "--html", extra="report")
+
 
 def require(module: str, package: str, option: str, extra: str | None = None) -> Any:
     """The module `module`, which `pip install package` brings and the command's `option` asks for.

@@ -11,7 +11,6 @@ from collections import Counter
 from collections.abc import Mapping, Sequence
 
 from zerobench.records import Place, Status, StepKind
-from zerobench.report.charts.words import counted
 from zerobench.report.choice import ROOM, Choice, choose
 from zerobench.report.column_units import plain
 from zerobench.report.figures.runs import Errors, RunFigures
@@ -21,7 +20,7 @@ from zerobench.report.predictions.predicted import Cell
 from zerobench.report.stats import median
 from zerobench.report.tables.outcomes import status_text
 from zerobench.spec.trial import Evidence
-from zerobench.units import format_bytes, format_count
+from zerobench.units import counted, format_bytes, format_count
 
 _MOST_NAMES = 3
 _MOST_GROUPS = 2

@@ -1,20 +1,11 @@
-"""Puts the page together: every section as plain values, then one template that escapes them all."""
+"""The page of runs: every section as plain values, for the template that escapes them all."""
 
 from __future__ import annotations
 
-import time
 from collections.abc import Collection, Iterable, Iterator, Mapping, Sequence
-from dataclasses import dataclass
-from itertools import count
-from pathlib import Path
 from typing import Any
 
-from jinja2 import Environment, FileSystemLoader, StrictUndefined
-from markupsafe import Markup
-
-from zerobench import __version__
 from zerobench.report.charts import figures as all_figures
-from zerobench.report.charts.words import counted
 from zerobench.report.figure import Figure
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.figures.trial import TrialFigures
@@ -22,12 +13,10 @@ from zerobench.report.headline.sentences import headline
 from zerobench.report.memory_pool import given_back
 from zerobench.report.notes import each_once, who_says
 from zerobench.report.page import configuration, outcomes, overview
-from zerobench.report.page.drawing import drawing
-from zerobench.report.page.environment import environment_grids, utc_text
-from zerobench.report.page.policy import content_security_policy
+from zerobench.report.page.environment import environment_grids
 from zerobench.report.page.reasons import reasons
-from zerobench.report.palette import colours
-from zerobench.report.render.grid import Column, Grid, columns_grid, grid
+from zerobench.report.page.sheet import Drawn, Entry, drawn, sheet_pieces
+from zerobench.report.render.grid import Column, Grid, grid
 from zerobench.report.render.html import listing_grid, table_grid
 from zerobench.report.render.visible import visible
 from zerobench.report.tables.host_parameters import TITLE as HOST
@@ -43,39 +32,6 @@ from zerobench.report.tables.standing import standing_table
 from zerobench.report.tables.strategies import CLAIMS_TITLE, claims_listing, compared_table
 from zerobench.report.tables.strategies import TITLE as COMPARED
 from zerobench.report.tables.trials import remarks, trials_table
-
-ASSETS = Path(__file__).parent / "assets"
-
-
-@dataclass(frozen=True)
-class Drawn:
-    """A figure as the template takes it; one without a drawing has no number."""
-
-    key: str
-    number: int | None
-    title: str
-    caption: str
-    drawing: Markup | None
-    grid: Grid
-
-    @property
-    def heading(self) -> str:
-        """What its caption begins with."""
-        return f"{self.title}." if self.number is None else f"Figure {self.number}. {self.title}."
-
-    @property
-    def rows(self) -> str:
-        """How long its table is."""
-        return counted(len(self.grid.rows), "row")
-
-
-@dataclass(frozen=True)
-class Entry:
-    """A line of the contents."""
-
-    key: str
-    number: str
-    title: str
 
 
 def page_html(frames: RunFigures, figures: Iterable[Figure] | None = None) -> str:
@@ -93,19 +49,11 @@ def page_pieces(frames: RunFigures, figures: Iterable[Figure] | None = None) -> 
 
     """
     with given_back():
-        drawn = list(_drawn(all_figures(frames) if figures is None else figures))
-    script = _asset("script.js")
-    pieces: Iterable[str] = _template().generate(
-        page=_sections(frames, drawn),
-        policy=content_security_policy(script),
-        style=Markup(_variables() + _asset("style.css")),  # noqa: S704 -- our own files, no value of a run in them
-        script=Markup(script),  # noqa: S704 -- as above
-        version=__version__,
-    )
-    return pieces
+        shown = list(drawn(all_figures(frames) if figures is None else figures))
+    return sheet_pieces("page.html.j2", _sections(frames, shown))
 
 
-def _sections(frames: RunFigures, drawn: Sequence[Drawn]) -> Mapping[str, Any]:
+def _sections(frames: RunFigures, figures: Sequence[Drawn]) -> Mapping[str, Any]:
     """What the template writes, as text that it escapes."""
     runs, trials = frames.runs, frames.figures
     compared = table_grid(compared_table(frames.comparison))
@@ -126,12 +74,13 @@ def _sections(frames: RunFigures, drawn: Sequence[Drawn]) -> Mapping[str, Any]:
     )
     absent = {key for key, is_there in parts if not is_there}
     return {
+        "kind": "report",
         "title": overview.title(runs),
         "description": overview.description(runs),
         "facts": overview.facts(runs, trials),
         "headline": [visible(sentence) for sentence in headline(frames)],
-        "contents": list(_contents(drawn, absent)),
-        "figures": drawn,
+        "contents": list(_contents(figures, absent)),
+        "figures": figures,
         "legend": overview.legend(trials),
         "compared": compared,
         "claims": listing_grid(f"{CLAIMS_TITLE}.", claims_listing(frames.comparison)),
@@ -151,7 +100,6 @@ def _sections(frames: RunFigures, drawn: Sequence[Drawn]) -> Mapping[str, Any]:
         "configurations": list(configuration.configurations(runs, trials)),
         "configuration_note": configuration.note(len(trials)),
         "more_configurations": configuration.more_grid(trials),
-        "written_at": utc_text(time.time()),
     }
 
 
@@ -163,15 +111,6 @@ def _notes(trials: Sequence[TrialFigures]) -> Grid:
         Column("trials", lambda note: who_says(note[1], len(trials), 4), is_number=False),
     ]
     return grid("Unavailable figures and other remarks.", columns, list(said.items()))
-
-
-def _drawn(figures: Iterable[Figure]) -> Iterator[Drawn]:
-    numbers = count(1)
-    for figure in figures:
-        number = None if figure.svg is None else next(numbers)
-        svg = None if figure.svg is None else Markup(drawing(figure.svg, figure.key))  # noqa: S704 -- drawing() checks
-        title, caption = visible(figure.title.rstrip(".")), visible(figure.caption)
-        yield Drawn(figure.key, number, title, caption, svg, columns_grid(f"{title}.", figure.columns))
 
 
 _SECTIONS = {
@@ -190,30 +129,9 @@ _SECTIONS = {
 """The sections after the figures, by their ids."""
 
 
-def _contents(drawn: Sequence[Drawn], absent: Collection[str]) -> Iterator[Entry]:
-    for figure in drawn:
+def _contents(figures: Sequence[Drawn], absent: Collection[str]) -> Iterator[Entry]:
+    for figure in figures:
         yield Entry(figure.key, str(figure.number or ""), figure.title)
     for key, title in _SECTIONS.items():
         if key not in absent:
             yield Entry(key, "", title)
-
-
-def _variables() -> str:
-    """The charts' colours in both themes; the page's own of the same name, which come later, prevail."""
-    light, dark = colours("light"), colours("dark")
-    return ":root {" + "".join(f" {name}: light-dark({light[name]}, {dark[name]});" for name in light) + " }\n"
-
-
-def _template() -> Any:
-    environment = Environment(
-        loader=FileSystemLoader(ASSETS),
-        autoescape=True,
-        undefined=StrictUndefined,
-        trim_blocks=True,
-        lstrip_blocks=True,
-    )
-    return environment.get_template("page.html.j2")
-
-
-def _asset(name: str) -> str:
-    return (ASSETS / name).read_text(encoding="utf-8")

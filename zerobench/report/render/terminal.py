@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import textwrap
 from collections.abc import Iterable, Iterator, Sequence
 from contextlib import nullcontext
 from typing import Any, TypeVar
@@ -80,6 +81,15 @@ def print_parts(parts: Iterable[Part | Table[Any] | Section], console: Console |
 def screen_width() -> int:
     """Columns of standard output."""
     return Console().width
+
+
+def in_width(lines: Iterable[str]) -> str:
+    """The lines, wrapped at words where the terminal is narrower; what goes on stands two columns in."""
+    width = screen_width()
+    return "".join(
+        textwrap.fill(line, width, subsequent_indent="  ", break_long_words=False, break_on_hyphens=False) + "\n"
+        for line in lines
+    )
 
 
 def _sections(part: Part | Table[Any] | Section, width: int) -> Iterable[Section]:

@@ -8,7 +8,7 @@ from itertools import islice
 from zerobench.report.column_units import MISSING
 from zerobench.report.compare.comparison import Comparison, Same, ended
 from zerobench.report.compare.environment import Fact, hardware_warnings
-from zerobench.report.compare.gate import Verdict, outcome
+from zerobench.report.compare.gate import Verdict, gate_sentence, outcome, worst_of
 from zerobench.report.notes import listed
 from zerobench.report.tables.model import Column
 from zerobench.report.tables.part import MOST_NAMED, Listing, Part, few, first
@@ -28,6 +28,11 @@ def comparison_parts(comparison: Comparison, *, details: bool = True) -> Iterato
     yield from islice(memory_parts(comparison), None if details else 1)
     yield from speed_parts(comparison)
     yield from _outcomes(comparison)
+
+
+def document_parts(comparison: Comparison, verdicts: Sequence[Verdict]) -> list[Part]:
+    """All of it for a file: the gate, which is last in the terminal, where the eye is, comes first."""
+    return [*([gate_part(verdicts)] if verdicts else []), *comparison_parts(comparison)]
 
 
 def _environment(comparison: Comparison) -> Part:
@@ -87,21 +92,14 @@ def _why(same: Same) -> str:
 
 def gate_part(verdicts: Sequence[Verdict]) -> Part:
     """What each limit says; the worst failure stands once, in the first line."""
-    worst = next((verdict for verdict in verdicts if not verdict.passed), None)
-    lines, warnings = [_first(verdicts, worst)], []
+    worst = worst_of(verdicts)
+    lines, warnings = [gate_sentence(verdicts)], []
     for verdict in verdicts:
         name, count = verdict.limit.written, verdict.num_judged
         lines.append(f"{name}: {_result(verdict)}, {count} {'trial' if count == 1 else 'trials'} judged")
         warnings += [f"{name}: {line}" for line in few(verdict.failures[verdict is worst :])]
         warnings += [f"{name}: not judged: {line}" for line in few(verdict.not_judged)]
     return Part("Gate", points=lines, warnings=warnings)
-
-
-def _first(verdicts: Sequence[Verdict], worst: Verdict | None) -> str:
-    """Whether the gate passed, and where it did not, the worst that fails it."""
-    if worst is not None:
-        return f"FAILED: {worst.limit.written}: {worst.failures[0]}"
-    return "Passed" if all(verdict.num_judged for verdict in verdicts) else "CANNOT FIRE"
 
 
 def _result(verdict: Verdict) -> str:

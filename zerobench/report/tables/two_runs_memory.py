@@ -7,9 +7,9 @@ from dataclasses import dataclass
 
 from zerobench.records import Category, Place, StepKind
 from zerobench.report.column_units import MISSING, Unit, byte_unit, show_percent
-from zerobench.report.compare.causes import Peak, causes
+from zerobench.report.compare.causes import causes
 from zerobench.report.compare.comparison import Comparison
-from zerobench.report.compare.memory import MemoryChange, where_name
+from zerobench.report.compare.memory import MemoryChange, Peak, where_name
 from zerobench.report.memory_difference import CategoryDifference
 from zerobench.report.tables.model import Column
 from zerobench.report.tables.part import MOST_NAMED, Listing, Part, first
@@ -28,7 +28,7 @@ class _CategoryRow:
 
 def memory_parts(comparison: Comparison) -> Iterator[Part]:
     """The peaks of both runs, and where they differ."""
-    rows = [Peak(same.label, change) for same in comparison.same for change in same.memory]
+    rows = comparison.peaks
     if not rows:
         return
     yield _totals(rows)
@@ -40,7 +40,7 @@ def _totals(rows: Sequence[Peak]) -> Part:
     listed = [
         row for row in rows if not row.change.is_equal or row.change.where == (Place.DEVICE.value, StepKind.STEADY)
     ]
-    shown, more = first(sorted(listed, key=_by_growth))
+    shown, more = first(sorted(listed, key=lambda row: -row.growth))
     unit = byte_unit(size for row in shown for size in (row.change.base.largest_bytes, row.change.new.largest_bytes))
     equal = sum(row.change.is_equal for row in rows)
     caption = (
@@ -50,11 +50,6 @@ def _totals(rows: Sequence[Peak]) -> Part:
     )
     title = f"Memory at the peak of a steady step and of start-up, {unit.name}"
     return Part(title, caption, Listing(_total_columns(unit), shown), points=more, warnings=_spreads(shown))
-
-
-def _by_growth(row: Peak) -> float:
-    fraction = row.change.fraction
-    return -(row.change.more_bytes if fraction is None else fraction)
 
 
 def _total_columns(unit: Unit) -> list[Column[Peak]]:

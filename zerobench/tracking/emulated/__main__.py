@@ -12,12 +12,14 @@ from typing import Any
 
 from zerobench.emulate.options import Option
 from zerobench.emulate.part import PART_VARIABLE, Account, End, Part
+from zerobench.emulator.inside.sparse_saves import save_sparsely, serialize_sparsely
 from zerobench.errors import UserError
 from zerobench.folder import write_whole
 from zerobench.tracking.emulated.after_import import after_import
 from zerobench.tracking.emulated.launchers import PLAIN, Launch, read_launch
 from zerobench.tracking.emulated.script import last_line, run, tell
 from zerobench.tracking.emulated.script_options import hear_options, launcher_options
+from zerobench.units import counted, format_bytes
 
 USAGE = 2
 
@@ -31,12 +33,14 @@ class Player:
         self._keeper: Any = None
         self._follower: Any = None
         self._is_over = False
+        self._saved_bytes: list[int] = []
 
     def play(self) -> int:
         """Read the command, run its script, say how it ended; the exit status."""
         _before_exit(self._leave_at_once)
         after_import("torch", self._torch_is_there)
         after_import("deepspeed", self._deepspeed_is_there)
+        after_import("safetensors", lambda module: serialize_sparsely(module, self._saved_bytes.append))
         try:
             launch = read_launch(self._part)
         except UserError as error:
@@ -91,16 +95,15 @@ class Player:
         self._account.message = str(left.code)
         return 1
 
-    def _torch_is_there(self, _torch: ModuleType) -> None:
+    def _torch_is_there(self, torch: ModuleType) -> None:
         """Torch has just been imported: stand in for the other ranks, count, follow."""
-        from zerobench.emulator.inside.sparse_saves import save_sparsely
         from zerobench.emulator.inside.values import open_values
         from zerobench.tracking.emulated.alone import leave, stand_alone
         from zerobench.tracking.emulated.follower import Follower
         from zerobench.tracking.emulated.keeper import Keeper
 
         open_values()
-        save_sparsely()
+        save_sparsely(torch, self._saved_bytes.append)
         self._keeper = Keeper(self._part, self._account)
         self._keeper.begin()
         atexit.register(leave)
@@ -118,6 +121,9 @@ class Player:
             return
         self._is_over = True
         self._account.exit_code = code
+        if self._saved_bytes:
+            files, size = counted(len(self._saved_bytes), "file"), format_bytes(sum(self._saved_bytes))
+            self._account.notes.append(f"{files} saved, {size}: zeros in place of values, holes on the disk")
         if self._keeper is None:
             write_whole(self._part.account, self._account.model_dump_json(indent=1))
             return

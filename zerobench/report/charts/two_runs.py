@@ -1,0 +1,64 @@
+"""Peaks of two runs side by side: for each trial a bar of BASE and one of NEW, by category."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Sequence
+
+from zerobench.records import Category, Place, StepKind
+from zerobench.report.charts.bar_marks import chart, cut
+from zerobench.report.charts.bars import bars_table, cut_sentence
+from zerobench.report.charts.render import svg
+from zerobench.report.charts.shown import MOST_ROWS, evidence_sentence
+from zerobench.report.charts.stack import Bar, Part, parts_of
+from zerobench.report.charts.words import byte_axis
+from zerobench.report.compare.comparison import Comparison
+from zerobench.report.compare.memory import Held, Peak, where_name
+from zerobench.report.compare.sides import Where
+from zerobench.report.figure import Figure
+from zerobench.spec.trial import Evidence
+
+_STEADY: Where = (Place.DEVICE.value, StepKind.STEADY)
+_WHERE: Sequence[Where] = (
+    _STEADY,
+    (Place.DEVICE.value, StepKind.FIRST),
+    (Place.HOST.value, StepKind.STEADY),
+    (Place.HOST.value, StepKind.FIRST),
+)
+_MOST_PAIRS = MOST_ROWS // 2
+
+
+def figures(comparison: Comparison) -> Iterator[Figure]:
+    """A steady step's device memory; that of start-up and of the host where the runs differ in it."""
+    for where in _WHERE:
+        peaks = [peak for peak in comparison.peaks if peak.change.where == where and all(map(_parts, _sides(peak)))]
+        if peaks and (where == _STEADY or not all(peak.change.is_equal for peak in peaks)):
+            yield _figure(where, sorted(peaks, key=lambda peak: -peak.growth))
+
+
+def _figure(where: Where, peaks: Sequence[Peak]) -> Figure:
+    shown = peaks[:_MOST_PAIRS]
+    bars = cut([bar for peak in shown for bar in _pair(peak)], 0)
+    unit = byte_axis(bar.whole for bar in bars)
+    name = where_name(where)
+    key = f"memory-{name.replace(' ', '-')}"
+    title = f"Peak {name} memory by category, BASE and NEW"
+    counted = "" if len(shown) == len(peaks) else f" {len(shown)} of {len(peaks):,} trials."
+    evidence = evidence_sentence([peak.change.base.middle for peak in shown])
+    caption = f"Largest rank, median repeat. Largest growth first.{counted}{cut_sentence(bars)}{evidence}"
+    drawn = svg(chart(bars, [], unit, f"peak {name} memory ({unit.name})", []), key, title)
+    return Figure(key, title, caption, drawn, bars_table(bars, unit))
+
+
+def _pair(peak: Peak) -> Iterator[Bar]:
+    for side, held in zip(("BASE", "NEW"), _sides(peak), strict=True):
+        is_measured = held.middle.spec.evidence is Evidence.MEASURED
+        yield Bar(f"{peak.label}: {side}", held.instant, _parts(held), is_measured)
+
+
+def _sides(peak: Peak) -> tuple[Held, Held]:
+    return peak.change.base, peak.change.new
+
+
+def _parts(held: Held) -> list[Part]:
+    """All but the rest of the process, which is the machine's and not the trial's."""
+    return parts_of(held.instant, {Category.REST_OF_PROCESS})
