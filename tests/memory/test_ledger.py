@@ -177,6 +177,21 @@ def test_a_leak_is_no_activation_at_the_peak_of_a_later_forward_pass(leaked):
     assert peaks[1] - peaks[0] == leaked_bytes
 
 
+def test_a_leak_of_a_step_that_is_only_watched_has_no_name_in_the_next():
+    gc.collect()
+    run = Trained()
+    run.train(StepKind.FIRST)
+    before = rows_of_a_step(run)
+    handle = run.model.model.layers[0].register_forward_hook(lambda _m, _i, out: run.kept.append(out.detach() * 1))
+    with run.ledger.watching():
+        run.model(input_ids=TOKENS)
+    handle.remove()
+    after = rows_of_a_step(run)
+    grown = {c: after[p, c].live_bytes - row.live_bytes for (p, c), row in before.items() if p is Phase.FORWARD}
+    leaked_bytes = TOKENS.numel() * 128 * 4
+    assert {c: n for c, n in grown.items() if n} == {Category.UNATTRIBUTED: leaked_bytes, Category.TOTAL: leaked_bytes}
+
+
 def test_what_the_model_let_go_of_in_a_later_step_has_no_name_there_either():
     gc.collect()
     run = Trained()

@@ -99,6 +99,17 @@ class Ledger:
             yield
 
     @contextmanager
+    def watching(self) -> Iterator[None]:
+        """See who is born where in a step that is not accounted for, the last one before one that is.
+
+        A thread of gloo's may let go of what it reduced there only within the next step. What is of a short life has
+        no name in that one.
+        """
+        with self.tracking():
+            yield
+        self.names.end_of(Phase.STEP)
+
+    @contextmanager
     def phase(self, step: StepKind, phase: Phase) -> Iterator[None]:
         """Account for what is allocated and freed inside; call within `tracking`.
 

@@ -35,6 +35,11 @@ def _opening(steps: StepsSpec, *, is_fresh: bool = True) -> list[str]:
     return ["first" if is_fresh else "warmup", *warmup, *["memory"] * steps.memory, *warmup]
 
 
+def leads_to_memory(kinds: Sequence[str], index: int) -> bool:
+    """Whether a step is the last of its warm-up and the next is under the ledger, which meets what it left behind."""
+    return list(kinds[index : index + 2]) == ["warmup", "memory"]
+
+
 def plan_steps(trial: TrialSpec) -> Sequence[PlannedStep]:
     """The steps of `trial`: `steps.timed` timed ones among them, and with a ramp more memory steps than asked for."""
     planned: list[PlannedStep] = []
