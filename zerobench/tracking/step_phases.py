@@ -107,7 +107,7 @@ class StepPhases:
             settle_collectives()
             self._step.enter_context(self.ledger.tracking(self._module))
         elif leads_to_memory(self.kinds, self.index):
-            self._step.enter_context(self.ledger.watching())
+            self._step.enter_context(self.ledger.watching(self._module))
         elif self.kind == "timed":
             self.ledger.rest()
             self._step.enter_context(self._timed.step(self.step_times))

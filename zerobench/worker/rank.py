@@ -237,7 +237,7 @@ class RankRun:
                 stack.enter_context(eagerly(self.trial))
                 stack.enter_context(self._ledger.tracking(strategy.module))
             elif leads_to_memory and self.world.trains and self.trial.compile is Compile.NONE:
-                stack.enter_context(self._ledger.watching())
+                stack.enter_context(self._ledger.watching(strategy.module))
             yield
 
     def _takes(self, index: int, kind: str) -> bool:
