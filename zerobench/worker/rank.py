@@ -31,7 +31,7 @@ from zerobench.spec.batch import micro_batches_per_step, micro_batches_read, mod
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.parameters import ParameterCounts
 from zerobench.spec.roles import Role, num_loss_ranks, role_of
-from zerobench.spec.step_plan import PlannedStep, leads_to_memory, plan_steps
+from zerobench.spec.step_plan import PlannedStep, leads_to_memory, plan_steps, why_unsettled
 from zerobench.spec.strategy import strategy_info
 from zerobench.spec.trial import Compile, CrossEntropy, TrialSpec
 from zerobench.worker.checkpoints import TorchPeers
@@ -219,6 +219,8 @@ class RankRun:
         planned = [step for at, step in enumerate(plan_steps(self.trial)) if self._takes(at, step.kind)]
         if self.trial.batch_ramp is not None and self.world.trains:
             self.record.notes.append(_UNKNOWN_PROCESS)
+        if (unsettled := why_unsettled(self.trial)) is not None:
+            self.record.notes.append(unsettled)
         self._timed = TimedPhases(device, self.marks)
         self._compilation = CompilationWatch(self.trial, device)
         kinds = [step.kind for step in planned]
