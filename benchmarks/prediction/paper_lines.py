@@ -13,9 +13,9 @@ from benchmarks.prediction.simulated import device_rows, num_params
 from zerobench.ds_config import build_ds_config
 from zerobench.ds_config.case import Case
 from zerobench.formulas.deepspeed import Setting
-from zerobench.formulas.tensors import parameter_tensors
 from zerobench.formulas.zero_paper import ModelStates, model_states
 from zerobench.records import Category, Phase, RankRecord, StepKind
+from zerobench.spec.tensors import parameter_tensors
 from zerobench.spec.trial import TrialSpec
 
 Lines = Mapping[str, float]

@@ -9,11 +9,11 @@ import pytest
 
 from zerobench.formulas import formula_record
 from zerobench.formulas.record import formula_setting
-from zerobench.formulas.tensors import block_tensors, parameter_tensors
 from zerobench.formulas.torch_strategies import Shards, bucket_count, ddp_moves, fsdp_moves
 from zerobench.formulas.zero_paper import bytes_per_parameter, model_states
 from zerobench.records import Category, MemoryRow, Phase, Place, StepKind
 from zerobench.spec.presets import resolve_model
+from zerobench.spec.tensors import block_tensors, parameter_tensors
 from zerobench.spec.trial import TrialSpec
 
 

@@ -177,6 +177,43 @@ def test_a_leak_is_no_activation_at_the_peak_of_a_later_forward_pass(leaked):
     assert peaks[1] - peaks[0] == leaked_bytes
 
 
+def test_a_leak_of_a_step_that_is_only_watched_has_no_name_in_the_next():
+    gc.collect()
+    run = Trained()
+    run.train(StepKind.FIRST)
+    before = rows_of_a_step(run)
+    handle = run.model.model.layers[0].register_forward_hook(lambda _m, _i, out: run.kept.append(out.detach() * 1))
+    with run.ledger.watching(run.model):
+        run.model(input_ids=TOKENS)
+    handle.remove()
+    after = rows_of_a_step(run)
+    grown = {c: after[p, c].live_bytes - row.live_bytes for (p, c), row in before.items() if p is Phase.FORWARD}
+    leaked_bytes = TOKENS.numel() * 128 * 4
+    assert {c: n for c, n in grown.items() if n} == {Category.UNATTRIBUTED: leaked_bytes, Category.TOTAL: leaked_bytes}
+
+
+@pytest.mark.parametrize("is_watched", [False, True])
+def test_an_output_that_the_loop_s_variable_holds_until_the_next_one_is_logits_and_loss(is_watched):
+    gc.collect()
+    run = Trained()
+    run.train(StepKind.FIRST)
+    before = rows_of_a_step(run)
+    handle = run.model.register_forward_hook(lambda _m, _i, out: run.kept.append(out.logits.detach()))
+    if is_watched:
+        with run.ledger.watching(run.model):
+            run.model(input_ids=TOKENS)
+    else:
+        run.train(StepKind.STEADY)
+    handle.remove()
+    handle = run.model.register_forward_hook(lambda _m, _i, _out: run.kept.clear())
+    after = rows_of_a_step(run)
+    handle.remove()
+    unnamed = [step[Phase.FORWARD, Category.UNATTRIBUTED].own_peak_bytes for step in (before, after)]
+    assert unnamed[0] == unnamed[1]
+    named = [step[Phase.FORWARD, Category.LOGITS_AND_LOSS].at_peak_bytes for step in (before, after)]
+    assert named[1] - named[0] == TOKENS.numel() * 512 * 4
+
+
 def test_what_the_model_let_go_of_in_a_later_step_has_no_name_there_either():
     gc.collect()
     run = Trained()

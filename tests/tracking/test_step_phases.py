@@ -50,6 +50,17 @@ def test_memory_steps_are_booked_and_timed_ones_are_not(book):
     assert booked == {"first": MEGABYTE, "warmup": MEGABYTE, "memory": MEGABYTE, "timed": 0}
 
 
+def test_of_the_step_before_a_memory_step_it_is_known_who_was_born_where():
+    steps = steps_of("first", "warmup", "warmup", "memory", "warmup")
+    are_seen = []
+    while not steps.is_over:
+        steps.open()
+        steps.enter(Phase.FORWARD)
+        are_seen.append(steps.ledger.counter.find(torch.empty(1)) is not None)
+        steps.close()
+    assert are_seen == [True, False, True, True, False]
+
+
 def test_after_the_last_step_and_after_one_that_failed_nothing_is_booked(book):
     steps = steps_of("memory")
     steps.open()

@@ -8,12 +8,12 @@ from typing import Any
 import pytest
 
 from tests.worker.real_ranks import RunTrial, trials_in_forks
-from zerobench.formulas.tensors import parameter_tensors
 from zerobench.memory.caching_allocator import pinned_block_bytes
 from zerobench.records import Category, Phase, Place, StepKind
 from zerobench.spec.host_memory import PROCESS_BYTES, host_state_bytes, page_locked_bytes
 from zerobench.spec.machine import Accelerator
 from zerobench.spec.presets import resolve_model
+from zerobench.spec.tensors import parameter_tensors
 from zerobench.spec.trial import TrialSpec
 
 MODEL = resolve_model("llama-20m")

@@ -143,6 +143,8 @@ def _zero(trial: TrialSpec) -> dict[str, Any]:
         section["offload_optimizer"] = _offload(trial.offload_optimizer)
     if trial.offload_param is not Offload.NONE:
         section["offload_param"] = _offload(trial.offload_param) | _param_buffers(trial)
+    if trial.offload_param is Offload.NVME:
+        section["stage3_max_reuse_distance"] = 0  # what is kept gathered keeps its buffer, of which there are five
     return section | _zeropp(trial)
 
 

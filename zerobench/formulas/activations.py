@@ -16,10 +16,10 @@ from collections.abc import Callable
 from dataclasses import dataclass, replace
 
 from zerobench.errors import UserError
-from zerobench.formulas.tensors import adapted
 from zerobench.spec.adapter import lora_of
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.recomputation import OPERATIONS, blocks_after_the_last, recomputed_blocks
+from zerobench.spec.tensors import adapted
 from zerobench.spec.trial import Attention, CrossEntropy, Precision, TrialSpec
 
 PUBLISHED = "Korthikanti et al. 2022 (arXiv 2205.05198), for a GPT layer with dropout"

@@ -23,12 +23,12 @@ from itertools import chain
 from zerobench.formulas.activations import Logits, Shape
 from zerobench.formulas.deepspeed.setting import Moments, Setting
 from zerobench.formulas.deepspeed.stage_0 import plain_device
-from zerobench.formulas.tensors import block_tensors, parameter_tensors
 from zerobench.formulas.terms import add
 from zerobench.formulas.torch_strategies import Moved, drawing
 from zerobench.records import Category, Phase, StepKind
 from zerobench.spec.architecture import complete
 from zerobench.spec.model import ModelSpec
+from zerobench.spec.tensors import block_tensors, parameter_tensors
 
 _LOSS_REDUCTIONS = 3
 

@@ -17,13 +17,13 @@ it, so that the matrix's product is computed again too.
 
 from __future__ import annotations
 
-from zerobench.formulas.tensors import Matrices, adapted, adapter_tensors, blocks_are_linear, matrices
 from zerobench.records import CountedFlops, Phase, StepKind
 from zerobench.spec.adapter import lora_of
 from zerobench.spec.architecture import dimensions
 from zerobench.spec.backward import BackwardPass
 from zerobench.spec.batch import micro_batches_of_share, model_parallel_size
 from zerobench.spec.recomputation import OPERATIONS, attention_again, recomputed_blocks
+from zerobench.spec.tensors import Matrices, adapted, adapter_tensors, blocks_are_linear, matrices
 from zerobench.spec.trial import Attention, TrialSpec
 
 _FORWARD_PRODUCTS = 2

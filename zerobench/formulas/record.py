@@ -25,15 +25,6 @@ from zerobench.formulas.deepspeed.stage_0 import plain_device
 from zerobench.formulas.deepspeed.swapped import swapped
 from zerobench.formulas.megatron import Parts, cut_logits_bytes, own_tensors, tensor_device, tensor_moves
 from zerobench.formulas.passes import frozen_backward, pass_flops
-from zerobench.formulas.tensors import (
-    adapter_tensors,
-    block_tensors,
-    blocks_are_linear,
-    frozen_tensors,
-    matrices,
-    parameter_tensors,
-    quantised_elements,
-)
 from zerobench.formulas.timeline import device_phases, memory_rows, other_phases
 from zerobench.formulas.torch_strategies import (
     Moved,
@@ -70,6 +61,15 @@ from zerobench.spec.recomputation import recomputed_blocks
 from zerobench.spec.sharding import nodes_of_neighbours, state_shard_size
 from zerobench.spec.strategy import STRATEGIES, strategy_info
 from zerobench.spec.tensor_parallel import why_not_cut
+from zerobench.spec.tensors import (
+    adapter_tensors,
+    block_tensors,
+    blocks_are_linear,
+    frozen_tensors,
+    matrices,
+    parameter_tensors,
+    quantised_elements,
+)
 from zerobench.spec.trial import Evidence, Offload, Precision, TrialSpec
 
 DEVICE_TYPE = "formula"

@@ -8,14 +8,14 @@ them (Job.heard), as there.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable
 from dataclasses import dataclass
 from typing import Any
 
 import torch
 import torch.distributed as dist
 
-from zerobench.memory.storages import Listener, StorageCounter
+from zerobench.memory.storages import Listener, StorageCounter, tensors_in
 
 Heard = Callable[[str, int, int, int | None], object]
 """Hears of each collective: its kind, the size of its group, the bytes of its whole message, the group's nodes."""
@@ -80,7 +80,7 @@ class HearingCounter(StorageCounter):
     def _hear(self, call: _Call, args: tuple[Any, ...]) -> None:
         group = _group(args)
         ranks = int(group.size())
-        nbytes = 0 if call.kind == "barrier" else sum(tensor.nbytes for tensor in _tensors(args[call.argument]))
+        nbytes = 0 if call.kind == "barrier" else sum(tensor.nbytes for tensor in tensors_in(args[call.argument]))
         self._heard(call.kind, ranks, nbytes * (ranks if call.is_part else 1), self._num_nodes(group))
 
     def _num_nodes(self, group: Any) -> int:
@@ -90,15 +90,6 @@ class HearingCounter(StorageCounter):
             ranks = dist.get_process_group_ranks(group)
             self._nodes[name] = len({rank // self._ranks_per_node for rank in ranks})
         return self._nodes[name]
-
-
-def _tensors(value: Any) -> Iterator[torch.Tensor]:
-    """The tensors of a (nested) list."""
-    if isinstance(value, torch.Tensor):
-        yield value
-    elif isinstance(value, (list, tuple)):
-        for item in value:
-            yield from _tensors(item)
 
 
 def _group(args: tuple[Any, ...]) -> Any:

@@ -90,13 +90,25 @@ class Ledger:
         with ExitStack() as stack:
             if model is not None:
                 self._model = model
-                stack.callback(_remove, self._hook_gradients(model) + self._hook_logits(model))
+                hooks = [*self._hook_gradients(model), *self._hook_logits(model), self._hook_output(model)]
+                stack.callback(_remove, hooks)
             if self._device.type == "cuda":
                 stack.enter_context(cuda.recorded_history())
             stack.enter_context(self.counter)
             if self._book is not None:
                 stack.enter_context(told_of_random_states(self._keep_random_state))
             yield
+
+    @contextmanager
+    def watching(self, model: torch.nn.Module) -> Iterator[None]:
+        """See who is born where in a step that is not accounted for, the last one before one that is.
+
+        A thread of gloo's may let go of what it reduced there only within the next step. What is of a short life has
+        no name in that one.
+        """
+        with self.tracking(), self._hook_output(model):
+            yield
+        self.names.end_of(Phase.STEP)
 
     @contextmanager
     def phase(self, step: StepKind, phase: Phase) -> Iterator[None]:
@@ -323,6 +335,9 @@ class Ledger:
                 for module in model.modules()
             ]
         return handles
+
+    def _hook_output(self, model: torch.nn.Module) -> Any:
+        return model.register_forward_hook(lambda _module, _inputs, output: self.names.returned(output))
 
     def _hook_logits(self, model: torch.nn.Module) -> list[Any]:
         """Name what the model's output head gives."""

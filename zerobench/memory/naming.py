@@ -3,7 +3,8 @@
 Three kinds of evidence, strongest first: identity (the engine holds this very tensor as its gradient bucket), use
 (autograd saved it for the backward pass), place of birth (sites.py). A name that promises a short life, such as
 temporary or activation, is taken away from a storage that outlives it, and never given back: what the model kept of an
-earlier step is no activation of this one.
+earlier step is no activation of this one. But for what it returned, where it is gone when the next forward pass is
+over: the loop's own variable held it so long.
 """
 
 from __future__ import annotations
@@ -15,7 +16,7 @@ import torch
 
 from zerobench.memory.engine_tensors import Named
 from zerobench.memory.sites import Origin, Site
-from zerobench.memory.storages import Storage, StorageCounter
+from zerobench.memory.storages import Storage, StorageCounter, tensors_in
 from zerobench.records import Category, Phase, Place
 
 _FSDP = "torch/distributed/fsdp/"
@@ -32,6 +33,8 @@ class Names:
         self._identity: dict[Storage, tuple[Category, Place | None]] = {}
         self._saved: set[Storage] = set()
         self._left_over: set[Storage] = set()
+        self._returned: set[Storage] = set()
+        self._returned_before: set[Storage] = set()
         self._loss_nodes: set[int] = set()
 
     def identify(self, named: Iterable[Named]) -> None:
@@ -48,6 +51,11 @@ class Names:
         if storage is not None:
             self._saved.add(storage)
         return tensor
+
+    def returned(self, output: Any) -> None:
+        """Note what the model returned: a loop's variable may hold it until the next step's output is there."""
+        storages = (self._counter.find(tensor) for tensor in tensors_in(output))
+        self._returned |= {storage for storage in storages if storage is not None}
 
     def mark_loss_graph(self, loss: torch.Tensor, logits: torch.Tensor | None) -> None:
         """Note the autograd nodes between the logits and the loss, to know their gradients when they come."""
@@ -67,6 +75,7 @@ class Names:
         }
         self._left_over = {s for s in self._counter.live.values() if self._by_birth(s, s.birth) in _SHORT_LIVED}
         self._saved = {s for s in self._saved if s.alive}
+        self._returned_before, self._returned = {s for s in self._returned if s.alive}, set()
         self._loss_nodes = set()
 
     def verdict(self, storage: Storage, phase: Phase) -> tuple[Place, Category | None]:
@@ -75,6 +84,8 @@ class Names:
         place = Place.HOST if storage.device == "cpu" else Place.DEVICE
         if known is not None:
             return known[1] or place, known[0]
+        if phase is Phase.FORWARD and not storage.alive and storage in self._returned_before:
+            return place, Category.LOGITS_AND_LOSS
         category = None if storage in self._left_over else self._by_birth(storage, storage.birth)
         if storage.alive and _outlived(category, phase):
             category = None

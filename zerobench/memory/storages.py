@@ -17,7 +17,7 @@ from __future__ import annotations
 
 import gc
 import weakref
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass
 from functools import cache, partial, wraps
@@ -266,6 +266,15 @@ class StorageCounter(TorchDispatchMode):
             return
         self.totals[entry.device] = self.totals.get(entry.device, 0) + delta
         self.events.append((entry, delta))
+
+
+def tensors_in(value: Any) -> Iterator[torch.Tensor]:
+    """The tensors of a (nested) list, or of a mapping such as transformers' outputs."""
+    if isinstance(value, torch.Tensor):
+        yield value
+    elif isinstance(value, (list, tuple, Mapping)):
+        for item in value.values() if isinstance(value, Mapping) else value:
+            yield from tensors_in(item)
 
 
 def _leave_uncompiled(function: Any) -> None:

@@ -26,6 +26,7 @@ from zerobench.spec.situation import Rule, Situation
 from zerobench.spec.speed_rules import SPEED_RULES
 from zerobench.spec.strategy import uses_deepspeed
 from zerobench.spec.strategy_rules import STRATEGY_RULES
+from zerobench.spec.swap_rules import SWAP_RULES
 from zerobench.spec.trial import Attention, Evidence, Offload, Precision
 from zerobench.units import format_bytes, format_count
 
@@ -226,6 +227,7 @@ RULES: dict[str, Rule] = {
     "nvme_needs_stage_3": _nvme_needs_stage_3,
     "nvme_needs_path": _nvme_needs_path,
     "nvme_needs_libaio": _nvme_needs_libaio,
+    **SWAP_RULES,
     "precision_needs_device": _precision_needs_device,
     "nodes_exceed_machine": _nodes_exceed_machine,
     "ranks_exceed_gpus": _ranks_exceed_gpus,

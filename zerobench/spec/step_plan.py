@@ -10,6 +10,7 @@ from __future__ import annotations
 from collections.abc import Sequence
 from typing import NamedTuple
 
+from zerobench.spec.strategy import strategy_info
 from zerobench.spec.trial import StepsSpec, TrialSpec
 
 
@@ -33,6 +34,23 @@ def _opening(steps: StepsSpec, *, is_fresh: bool = True) -> list[str]:
     """What comes before anything is timed."""
     warmup = ["warmup"] * steps.warmup
     return ["first" if is_fresh else "warmup", *warmup, *["memory"] * steps.memory, *warmup]
+
+
+def leads_to_memory(kinds: Sequence[str], index: int) -> bool:
+    """Whether a step is the last of its warm-up and the next is under the ledger, which meets what it left behind."""
+    return list(kinds[index : index + 2]) == ["warmup", "memory"]
+
+
+def why_unsettled(trial: TrialSpec) -> str | None:
+    """What the step that is reported as `steady` does beside, where it is not yet like all that follow."""
+    settled = strategy_info(trial.strategy).settled_after_steps
+    steady = trial.steps.warmup + trial.steps.memory  # its number from 0
+    if steady >= settled:
+        return None
+    return (
+        f"steps.warmup {trial.steps.warmup}: step {steady + 1} is reported as steady, but {trial.strategy} lays its "
+        f"buffers out anew in step {settled}; use steps.warmup {settled - trial.steps.memory} or more"
+    )
 
 
 def plan_steps(trial: TrialSpec) -> Sequence[PlannedStep]:

@@ -28,6 +28,7 @@ from zerobench.memory.recorder import (
 )
 from zerobench.memory.traffic import Traffic
 from zerobench.records import Phase, StepKind, StepTime
+from zerobench.spec.step_plan import leads_to_memory
 
 _UNDER_LEDGER = {"first": StepKind.FIRST, "memory": StepKind.STEADY}
 
@@ -103,7 +104,10 @@ class StepPhases:
             if self.memory.kind is not StepKind.FIRST:  # of which start-up is a part, and which comes once
                 for account in (self.ledger, self._traffic, self.nvme):
                     account.forget(self.memory.kind)
+            settle_collectives()
             self._step.enter_context(self.ledger.tracking(self._module))
+        elif leads_to_memory(self.kinds, self.index):
+            self._step.enter_context(self.ledger.watching(self._module))
         elif self.kind == "timed":
             self.ledger.rest()
             self._step.enter_context(self._timed.step(self.step_times))

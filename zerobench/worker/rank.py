@@ -6,7 +6,7 @@ import itertools
 import json
 import os
 from collections.abc import Iterator
-from contextlib import contextmanager
+from contextlib import ExitStack, contextmanager
 from typing import Any
 
 import torch
@@ -31,9 +31,9 @@ from zerobench.spec.batch import micro_batches_per_step, micro_batches_read, mod
 from zerobench.spec.flops import model_flops_per_token
 from zerobench.spec.parameters import ParameterCounts
 from zerobench.spec.roles import Role, num_loss_ranks, role_of
-from zerobench.spec.step_plan import PlannedStep, plan_steps
+from zerobench.spec.step_plan import PlannedStep, leads_to_memory, plan_steps, why_unsettled
 from zerobench.spec.strategy import strategy_info
-from zerobench.spec.trial import CrossEntropy, TrialSpec
+from zerobench.spec.trial import Compile, CrossEntropy, TrialSpec
 from zerobench.worker.checkpoints import TorchPeers
 from zerobench.worker.communication import watched
 from zerobench.worker.compilation import CompilationWatch, eagerly
@@ -219,22 +219,27 @@ class RankRun:
         planned = [step for at, step in enumerate(plan_steps(self.trial)) if self._takes(at, step.kind)]
         if self.trial.batch_ramp is not None and self.world.trains:
             self.record.notes.append(_UNKNOWN_PROCESS)
+        if (unsettled := why_unsettled(self.trial)) is not None:
+            self.record.notes.append(unsettled)
         self._timed = TimedPhases(device, self.marks)
         self._compilation = CompilationWatch(self.trial, device)
-        index = itertools.count()
-        for kind, steps in itertools.groupby(planned, key=lambda step: step.kind):
+        kinds = [step.kind for step in planned]
+        numbers = range(len(planned))
+        for (kind, leads), indices in itertools.groupby(numbers, lambda at: (kinds[at], leads_to_memory(kinds, at))):
             self._begin(kind)
-            with self._as_kind_needs(kind, strategy):
-                for step in steps:
-                    self._step(strategy, device, data, next(index), step)
+            with self._as_kind_needs(kind, strategy, leads_to_memory=leads):
+                for index in indices:
+                    self._step(strategy, device, data, index, planned[index])
 
     @contextmanager
-    def _as_kind_needs(self, kind: str, strategy: Strategy) -> Iterator[None]:
+    def _as_kind_needs(self, kind: str, strategy: Strategy, *, leads_to_memory: bool) -> Iterator[None]:
         """What steps of a kind are run under."""
-        if kind not in _UNDER_LEDGER:
-            yield
-            return
-        with eagerly(self.trial), self._ledger.tracking(strategy.module):
+        with ExitStack() as stack:
+            if kind in _UNDER_LEDGER:
+                stack.enter_context(eagerly(self.trial))
+                stack.enter_context(self._ledger.tracking(strategy.module))
+            elif leads_to_memory and self.world.trains and self.trial.compile is Compile.NONE:
+                stack.enter_context(self._ledger.watching(strategy.module))
             yield
 
     def _takes(self, index: int, kind: str) -> bool:
@@ -250,6 +255,7 @@ class RankRun:
         Malloc is let loose once, after the first steps that memory is measured in.
         """
         if kind == "memory":
+            self.world.settle()
             self._memory.kind = StepKind.STEADY
         elif self._memory.kind is StepKind.STEADY and not self._is_loose:
             self._is_loose = True

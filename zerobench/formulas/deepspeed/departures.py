@@ -15,10 +15,10 @@ from zerobench.ds_config.case import Case
 from zerobench.formulas.deepspeed import stage_1_and_2, stage_3_offload
 from zerobench.formulas.deepspeed.setting import ALLREDUCE_ELEMENTS, Setting, outline
 from zerobench.formulas.deepspeed.stage_0 import copied, half_precision_casts
-from zerobench.formulas.deepspeed.swapping import smallest_swapped_bytes
 from zerobench.formulas.terms import Bytes
 from zerobench.records import Category
 from zerobench.spec.optimizers import OPTIMIZERS, Optimizer
+from zerobench.spec.swap_rules import smallest_swapped_bytes
 from zerobench.spec.trial import Offload, TrialSpec
 from zerobench.units import format_bytes
 
@@ -262,5 +262,5 @@ def _nvme(setting: Setting) -> Iterator[str]:
         )
         if kept := stage_3_offload.kept_on_host(setting):
             yield f"up to {kept:,} elements of the partition stay in host memory (max_in_cpu) and never reach the NVMe"
-    smallest = format_bytes(smallest_swapped_bytes(setting))
+    smallest = format_bytes(smallest_swapped_bytes(setting.case.config))
     yield f"tensors smaller than {smallest} are not swapped and stay in memory"

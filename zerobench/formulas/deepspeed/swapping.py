@@ -4,22 +4,16 @@ from __future__ import annotations
 
 from zerobench.ds_config.reading import get
 from zerobench.formulas.deepspeed.setting import Setting
+from zerobench.spec.swap_rules import smallest_swapped_bytes
 from zerobench.spec.trial import Offload
 
-_MIN_AIO_BYTES = 2**20
-"""Smaller tensors are not swapped (utils.py, MIN_AIO_BYTES)."""
 _ALIGNED_BYTES = 1024
 """Buffers are multiples of it, times aio's intra_op_parallelism (utils.py, AIO_ALIGNED_BYTES)."""
 
 
-def smallest_swapped_bytes(setting: Setting) -> int:
-    """Smaller tensors stay in memory."""
-    return max(_MIN_AIO_BYTES, int(get(setting.case.config, "aio.block_size")))
-
-
 def is_swappable(setting: Setting, elements: int, element: int) -> bool:
     """Whether a tensor of so many elements of `element` bytes is swapped (is_swappable_tensor)."""
-    return elements * element >= smallest_swapped_bytes(setting)
+    return elements * element >= smallest_swapped_bytes(setting.case.config)
 
 
 def swaps_optimizer(setting: Setting) -> bool:

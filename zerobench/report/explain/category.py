@@ -12,7 +12,6 @@ from zerobench.formulas.activations import Activations, Logits
 from zerobench.formulas.deepspeed import Setting, deepspeed_moments
 from zerobench.formulas.deepspeed.setting import outline
 from zerobench.formulas.record import formula_setting, input_tokens, trial_moments
-from zerobench.formulas.tensors import quantised_elements
 from zerobench.formulas.terms import Bytes, Term
 from zerobench.formulas.timeline import device_phases, other_phases
 from zerobench.records import Category, Phase, Place, StepKind
@@ -23,6 +22,7 @@ from zerobench.report.memory_causes import MOMENTS, cause
 from zerobench.report.memory_view import Instant
 from zerobench.report.trials import Trial, num_params
 from zerobench.spec.adapter import base_of, codes_bytes
+from zerobench.spec.tensors import quantised_elements
 from zerobench.spec.trial import TrialSpec
 
 _NO_WORK = (Activations(0, 0, 0, 0, 0, 0, ""), Logits(0, 0, 0, 0))

@@ -10,11 +10,11 @@ import math
 from collections.abc import Sequence
 from typing import NamedTuple
 
-from zerobench.formulas.tensors import block_tensors
 from zerobench.report.step_time.terms import Work
 from zerobench.spec.batch import micro_batches_of_share
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.pipeline import divide_blocks
+from zerobench.spec.tensors import block_tensors
 from zerobench.spec.trial import PipelineSchedule, TrialSpec
 from zerobench.timing.kernels import WORD_BYTES
 from zerobench.timing.latency import latency_s

@@ -7,10 +7,10 @@ from typing import Any
 import pytest
 
 from zerobench.errors import UserError
-from zerobench.formulas.tensors import matrices, parameter_tensors
 from zerobench.spec.model import ModelSpec
 from zerobench.spec.parameters import count_parameters
 from zerobench.spec.presets import PRESETS, resolve_model
+from zerobench.spec.tensors import matrices, parameter_tensors
 
 SMALL = {"vocab_size": 300, "hidden_size": 64, "num_hidden_layers": 3, "num_attention_heads": 4}
 GATED = SMALL | {"intermediate_size": 112, "num_key_value_heads": 2}

@@ -1,0 +1,77 @@
+"""Whether the buffers that DeepSpeed swaps parameters through are enough for those that it keeps gathered.
+
+A gathered parameter keeps its buffer until it is cut apart again. From the second step on, `stage3_max_reuse_distance`
+leaves gathered at the end of the forward pass what the backward pass needs again within so many elements
+(partitioned_param_coordinator.py, `__params_to_release`); where those are more than `buffer_count`, the next one ends
+in "Not enough buffers" (partitioned_param_swapper.py, `swap_in`).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from itertools import accumulate
+from typing import Any
+
+from zerobench.ds_config import build_ds_config
+from zerobench.ds_config.reading import get
+from zerobench.errors import UserError
+from zerobench.spec.architecture import complete
+from zerobench.spec.situation import Rule, Situation
+from zerobench.spec.tensors import block_tensors, parameter_tensors
+from zerobench.spec.trial import Offload, Precision, TrialSpec
+
+_MIN_AIO_BYTES = 2**20
+"""Smaller tensors are not swapped (swap_tensor/utils.py, MIN_AIO_BYTES)."""
+
+
+def smallest_swapped_bytes(config: Mapping[str, Any]) -> int:
+    """Smaller tensors stay in memory."""
+    return max(_MIN_AIO_BYTES, int(get(config, "aio.block_size")))
+
+
+def held_buffers(trial: TrialSpec, config: Mapping[str, Any]) -> int:
+    """Swapped parameters that are gathered at one time when a forward pass ends, at least.
+
+    Raises UserError: the model's tensors are not known.
+    """
+    tensors = parameter_tensors(trial.model)
+    distance = int(get(config, "zero_optimization.stage3_max_reuse_distance"))
+    ranks, element = trial.world_size, 4 if trial.precision is Precision.FP32 else 2
+    if complete(trial.model).get("tie_word_embeddings"):
+        tensors = (*tensors[1:], tensors[0])  # the head comes last
+    kept = [size for size, between in zip(tensors, _until_reused(tensors, trial), strict=True) if between < distance]
+    return sum(-(-size // ranks) * element >= smallest_swapped_bytes(config) for size in kept)
+
+
+def _until_reused(tensors: Sequence[int], trial: TrialSpec) -> list[int]:
+    """Elements that are used between each tensor's use in the forward pass and the next, at most.
+
+    What comes after it is used forward and backward; recomputed, once more, and before it a part of its own block.
+    """
+    behind = [0, *accumulate(reversed(tensors[1:]))][::-1]
+    if not trial.activation_checkpointing:
+        return [2 * elements for elements in behind]
+    block = sum(block_tensors(trial.model)[0])
+    return [3 * elements + block for elements in behind]
+
+
+def _swap_buffers_run_out(s: Situation) -> str | None:
+    if s.trial.offload_param is not Offload.NVME or s.trial.adapter is not None:
+        return None
+    try:
+        config = build_ds_config(s.trial)
+        held = held_buffers(s.trial, config)
+    except UserError:
+        return None  # of a model whose tensors are not known
+    count = int(get(config, "zero_optimization.offload_param.buffer_count"))
+    if held <= count:
+        return None
+    distance = int(get(config, "zero_optimization.stage3_max_reuse_distance"))
+    return (
+        f"offload_param nvme with stage3_max_reuse_distance {distance}: {held} parameters stay gathered at the end of "
+        f"the forward pass, each in a buffer, and DeepSpeed fails where there are {count}; use "
+        f"stage3_max_reuse_distance 0 or offload_param.buffer_count {held}"
+    )
+
+
+SWAP_RULES: dict[str, Rule] = {"swap_buffers_run_out": _swap_buffers_run_out}
