@@ -86,6 +86,7 @@ class StorageCounter(TorchDispatchMode):
         self._book: CpuBook | None = None
         self._replaced: list[tuple[Any, str, Any]] = []
         self._listeners: dict[Any, Listener | None] = {}
+        self._left_out: dict[int, Any] = {}
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -169,6 +170,12 @@ class StorageCounter(TorchDispatchMode):
             for item in value:
                 self.see(item)
 
+    def leave_out(self, tensor: torch.Tensor) -> None:
+        """Count its storage never, however often it is seen: its memory is nobody's."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        self._left_out[key] = weakref.ref(storage, lambda _: self._left_out.pop(key, None))
+
     def find(self, tensor: torch.Tensor) -> Storage | None:
         """The counted storage under `tensor`, if it was seen; of a wrapper, that under the first tensor inside."""
         while is_wrapper(type(tensor)):
@@ -208,7 +215,7 @@ class StorageCounter(TorchDispatchMode):
         known = self.live.get(storage._cdata)
         nbytes = storage.nbytes()
         if known is None:
-            if nbytes and self._has_memory(tensor, storage):
+            if nbytes and storage._cdata not in self._left_out and self._has_memory(tensor, storage):
                 self._add(storage, nbytes, tensor.device.type)
         elif known.nbytes != nbytes or known.pointer != self._pointer(storage, known.device):
             self._reborn(storage)

@@ -97,6 +97,10 @@ class World(ABC):
         """Losses averaged over the `num_ranks` that have some, zeros of the others; none where they mean nothing."""
         return []
 
+    def reads_files(self) -> AbstractContextManager[None]:
+        """The context in which weights are read from files."""
+        return nullcontext()
+
     def generator(self, device: torch.device, seed: int) -> torch.Generator | None:
         """A seeded generator for initial weights; None where nothing is drawn."""
         return seeded(device, seed)
