@@ -9,12 +9,14 @@ from __future__ import annotations
 import json
 import os
 from collections.abc import Callable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
+from dataclasses import dataclass
 from pathlib import Path
-from typing import Any
+from typing import Any, Self
 
 import torch
 
+from zerobench.memory.storages import StorageCounter
 from zerobench.spec.trial import TrialSpec, Weights
 
 SHARD_BYTES = 5 * 10**9
@@ -126,3 +128,70 @@ def _move(model: torch.nn.Module, device: torch.device, dtype: torch.dtype) -> N
     for module in model.modules():
         for name, buffer in module._buffers.items():
             module._buffers[name] = None if buffer is None else buffer.to(device)
+
+
+@contextmanager
+def opened_by(opener: Callable[..., Any]) -> Iterator[None]:
+    """Let transformers open safetensors by `opener` while open."""
+    from transformers import modeling_utils
+
+    real = modeling_utils.safe_open
+    modeling_utils.safe_open = opener
+    try:
+        yield
+    finally:
+        modeling_utils.safe_open = real
+
+
+def mapped_files_left_out(counter: StorageCounter) -> AbstractContextManager[None]:
+    """Count no pages of mapped files while open: they are nobody's memory (WeightFiles says how many there are)."""
+    from safetensors import safe_open
+
+    return opened_by(lambda *args, **kwargs: _LeftOut(safe_open(*args, **kwargs), counter))
+
+
+class _LeftOut:
+    """A safe_open whose tensors are not counted."""
+
+    def __init__(self, file: Any, counter: StorageCounter) -> None:
+        self._file, self._counter = file, counter
+        self.keys, self.metadata = file.keys, file.metadata
+
+    def __enter__(self) -> Self:
+        self._file.__enter__()
+        return self
+
+    def __exit__(self, *error: object) -> None:
+        self._file.__exit__(*(error or (None, None, None)))
+
+    def get_slice(self, name: str) -> LazySlice:
+        """A tensor, not made yet."""
+        said = self._file.get_slice(name)
+        return LazySlice(lambda: self.get_tensor(name), said.get_dtype(), said.get_shape())
+
+    def get_tensor(self, name: str) -> torch.Tensor:
+        """A tensor over the mapped file."""
+        with self._counter.leaving_out():
+            made: torch.Tensor = self._file.get_tensor(name)
+        self._counter.leave_out(made)
+        return made
+
+
+@dataclass(frozen=True)
+class LazySlice:
+    """safetensors' PySafeSlice, of which transformers asks type, shape and all of it."""
+
+    make: Callable[[], torch.Tensor]
+    dtype: str
+    shape: list[int]
+
+    def get_dtype(self) -> str:
+        """As the header writes it."""
+        return self.dtype
+
+    def get_shape(self) -> list[int]:
+        """Of the whole tensor."""
+        return self.shape
+
+    def __getitem__(self, index: Any) -> torch.Tensor:
+        return self.make()[index]

@@ -103,7 +103,7 @@ class RankRun:
             self._look(strategy, device, reader)
             self._checkpoints = Checkpoints(self.trial, self.folder, self.rank, TorchPeers(device), self.record)
             try:
-                with files.reading(self.record):
+                with files.reading(self.record, self._ledger.counter):
                     self._build(strategy, ds_config)
                 self._progress.say("training", -1, always=True)
                 self._checkpoints.load(strategy)

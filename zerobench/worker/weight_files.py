@@ -17,6 +17,7 @@ import torch
 import torch.distributed as dist
 
 from zerobench.memory.host import mapped_bytes
+from zerobench.memory.storages import StorageCounter
 from zerobench.records import RankRecord
 from zerobench.spec.trial import TrialSpec
 from zerobench.worker.loading import write_checkpoint
@@ -43,12 +44,12 @@ class WeightFiles:
         _wait_for_all()
 
     @contextmanager
-    def reading(self, record: RankRecord) -> Iterator[None]:
+    def reading(self, record: RankRecord, counter: StorageCounter) -> Iterator[None]:
         """Open while they are read: notes how much of them is mapped at the most, and removes them."""
         if not self._trial.is_loaded:
             yield
             return
-        with _MappedPeak() as mapped, self._world.reads_files():
+        with _MappedPeak() as mapped, self._world.reads_files(counter):
             yield
         record.mapped_peak_bytes = mapped.nbytes if self._world.trains else None
         _wait_for_all()

@@ -7,8 +7,8 @@ simulated ones on the host that nobody counts, as the pages of a mapped file are
 from __future__ import annotations
 
 import json
-from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from collections.abc import Callable
+from contextlib import AbstractContextManager
 from functools import partial
 from pathlib import Path
 from typing import Any, Self
@@ -17,24 +17,16 @@ import torch
 from torch._subclasses.fake_tensor import FakeTensor, FakeTensorMode
 from torch.utils._python_dispatch import _disable_current_modes
 
-from zerobench.worker.loading import TYPES
+from zerobench.worker.loading import TYPES, LazySlice, opened_by
 
 _TYPES = {name: dtype for dtype, name in TYPES.items()}
 
 LeaveOut = Callable[[torch.Tensor], None]
 
 
-@contextmanager
-def files_without_values(mode: FakeTensorMode, leave_out: LeaveOut) -> Iterator[None]:
+def files_without_values(mode: FakeTensorMode, leave_out: LeaveOut) -> AbstractContextManager[None]:
     """Let transformers open such files while open; `leave_out` is told of each tensor that it gets."""
-    from transformers import modeling_utils
-
-    real = modeling_utils.safe_open
-    modeling_utils.safe_open = partial(_File, mode, leave_out)
-    try:
-        yield
-    finally:
-        modeling_utils.safe_open = real
+    return opened_by(partial(_File, mode, leave_out))
 
 
 class _File:
@@ -61,9 +53,10 @@ class _File:
         """The names of the tensors."""
         return list(self._tensors)
 
-    def get_slice(self, name: str) -> _Slice:
+    def get_slice(self, name: str) -> LazySlice:
         """A tensor, not made yet."""
-        return _Slice(partial(self.get_tensor, name), self._tensors[name])
+        said = self._tensors[name]
+        return LazySlice(partial(self.get_tensor, name), str(said["dtype"]), list(said["shape"]))
 
     def get_tensor(self, name: str) -> torch.Tensor:
         """A tensor on the host, without bytes."""
@@ -73,21 +66,3 @@ class _File:
             made = FakeTensor(self._mode, meta, torch.device("cpu"))
         self._leave_out(made)
         return made
-
-
-class _Slice:
-    """safetensors' PySafeSlice, of which transformers asks type, shape and all of it."""
-
-    def __init__(self, make: Callable[[], torch.Tensor], said: dict[str, Any]) -> None:
-        self._make, self._said = make, said
-
-    def get_dtype(self) -> str:
-        """As the header writes it."""
-        return str(self._said["dtype"])
-
-    def get_shape(self) -> list[int]:
-        """Of the whole tensor."""
-        return list(self._said["shape"])
-
-    def __getitem__(self, index: Any) -> torch.Tensor:
-        return self._make()[index]

@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import AbstractContextManager, contextmanager, nullcontext
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
@@ -19,7 +19,7 @@ from zerobench.memory.device import Device
 from zerobench.memory.engine_tensors import Named
 from zerobench.memory.nvml import DeviceReader
 from zerobench.memory.recorder import DeviceRows
-from zerobench.memory.storages import Storage
+from zerobench.memory.storages import Storage, StorageCounter
 from zerobench.progress import Rank
 from zerobench.records import Category
 from zerobench.spec.hardware import find_gpu
@@ -139,10 +139,9 @@ class SimulatedWorld(DevicelessWorld):
         with self._tensors, torch.autograd.set_multithreading_enabled(False):
             yield
 
-    def reads_files(self) -> AbstractContextManager[None]:
+    def reads_files(self, counter: StorageCounter) -> AbstractContextManager[None]:
         """From files that have no values."""
-        counter = self._counter
-        return nullcontext() if counter is None else files_without_values(self._tensors, counter.leave_out)
+        return files_without_values(self._tensors, counter.leave_out)
 
     def walk(self) -> Iterable[Named]:
         """The matrix library's workspaces."""
