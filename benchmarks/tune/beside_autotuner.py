@@ -44,6 +44,7 @@ SHAPE: dict[str, Any] = {
     "max_position_embeddings": SEQUENCE_LENGTH,
 }
 _MEASURED = "4"
+_TRIALS = "measured-*/trials/*"
 _MOST_S = 3600
 _OPTIMIZER = {"type": "AdamW", "params": {"lr": 1e-4, "torch_adam": True}}
 
@@ -109,12 +110,12 @@ def tune(folder: Path, ranks: int, gpu: str, batch: int, stages: list[int], repo
         "--measure",
         _MEASURED,
     ]
-    begun = time.monotonic()
+    before, begun = set(reports.glob(_TRIALS)), time.monotonic()
     command = [sys.executable, "-m", "zerobench", "tune", *words, "--write", str(written), "--reports", str(reports)]
     subprocess.run(command, check=False, timeout=_MOST_S)
     minutes = (time.monotonic() - begun) / 60
     config = json.loads(written.read_text(encoding="utf-8")) if written.is_file() else None
-    return Side("zerobench tune", int(_MEASURED), minutes, config)
+    return Side("zerobench tune", len(set(reports.glob(_TRIALS)) - before), minutes, config)
 
 
 def timed(folder: Path, ranks: int, config: Mapping[str, Any] | None) -> float | None:
@@ -173,7 +174,7 @@ def table(figures: list[Figure]) -> list[str]:
     lines = ["| | trials | minutes | found | tokens/s | load |", "|---|---|---|---|---|---|"]
     for side in figures:
         found = f"{side.strategy} mb{side.micro_batch}" if side.strategy else "nothing"
-        rate = side.tokens_per_s or "does not run"
+        rate = f"{int(side.tokens_per_s):,}" if side.tokens_per_s else "does not run"
         lines.append(f"| {side.of} | {side.trials} | {side.minutes} | {found} | {rate} | {side.load} |")
     return lines
 
