@@ -11,6 +11,7 @@ import os
 from collections.abc import Callable, Iterator, Mapping
 from contextlib import AbstractContextManager, contextmanager
 from dataclasses import dataclass
+from importlib import import_module
 from pathlib import Path
 from typing import Any, Self
 
@@ -99,9 +100,7 @@ def told_of_stage_3(ds_config: Mapping[str, Any]) -> Iterator[None]:
         unset_hf_deepspeed_config()
 
 
-def read_checkpoint(
-    folder: Path, trial: TrialSpec, dtype: torch.dtype, attention: str, device: torch.device
-) -> torch.nn.Module:
+def read_checkpoint(folder: Path, trial: TrialSpec, dtype: torch.dtype, attention: str, device: torch.device) -> Any:
     """The model of `folder`: read on the host, then moved to the device and into the trial's type, weight by weight.
 
     What transformers partitioned while it read lies on the device already.
@@ -116,7 +115,7 @@ def read_checkpoint(
     with no_init_weights():  # else where torch's compiler is imported, buffers without memory are taken for set
         model = AutoModelForCausalLM.from_pretrained(folder, **how)
     _move(model, device, dtype)
-    return model  # type: ignore[no-any-return] # transformers' factories are untyped
+    return model
 
 
 @torch.no_grad()
@@ -133,8 +132,7 @@ def _move(model: torch.nn.Module, device: torch.device, dtype: torch.dtype) -> N
 @contextmanager
 def opened_by(opener: Callable[..., Any]) -> Iterator[None]:
     """Let transformers open safetensors by `opener` while open."""
-    from transformers import modeling_utils
-
+    modeling_utils: Any = import_module("transformers.modeling_utils")
     real = modeling_utils.safe_open
     modeling_utils.safe_open = opener
     try:

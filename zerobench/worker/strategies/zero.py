@@ -34,8 +34,8 @@ class Zero(Strategy):
 
         config = self.job.ds_config
         if config["zero_optimization"]["stage"] == 3 and self.job.trial.partitions_as_built:
-            own = deepspeed.zero.Init(config_dict_or_path=config)
-            with told_of_stage_3(config) if self.job.trial.is_loaded else own:
+            is_loaded = self.job.trial.is_loaded
+            with told_of_stage_3(config) if is_loaded else deepspeed.zero.Init(config_dict_or_path=config):
                 model = self.job.shape_model()
             self.job.fill_weights(model)
         else:
