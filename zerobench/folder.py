@@ -82,6 +82,11 @@ class TrialFolder:
         """Where checkpoints are written to, unless the sweep names another place."""
         return self.path / "checkpoints"
 
+    @property
+    def weights(self) -> Path:
+        """The model's own files, there while a trial that loads them is built."""
+        return self.path / "weights"
+
     def outside(self, named: str, trial_id: str) -> Path:
         """The folder of trial `trial_id` under `named`, a place outside of the run that many runs may share.
 

@@ -464,6 +464,9 @@ class RankRecord(Record):
     step_trace: str | None = None
     """Of a simulated rank: what its steady step issued, in order, packed (zerobench.timing.trace)."""
     context: ContextMemory | None = None
+    mapped_peak_bytes: int | None = None
+    """Of a rank that loaded its weights: the most that it had of files in memory meanwhile, beyond what it had before.
+    Page cache, which ranks of a node share and the kernel takes back."""
     effective_config: dict[str, Any] = Field(default_factory=dict)
     """What the engine says it runs with, read back from it after it was built."""
     departures: list[str] = Field(default_factory=list)

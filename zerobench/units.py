@@ -122,8 +122,10 @@ def _not_bytes(field: str, value: object) -> UserError:
 
 
 def brief(value: Any) -> str:
-    """A number as briefly as it can be written exactly: 5e8 for 500000000."""
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    """A value as briefly as it can be written exactly: 5e8 for 500000000, and true as JSON and YAML have it."""
+    if isinstance(value, bool):
+        return str(value).lower()
+    if not isinstance(value, int | float):
         return str(value)
     if abs(value) >= 1e300:  # a larger integer has no float to write it as
         return str(value)

@@ -16,13 +16,16 @@ import subprocess
 import sys
 import tempfile
 import time
+import zlib
 from collections.abc import Sequence
 from dataclasses import dataclass
 from pathlib import Path
 
+import torch
+
 from benchmarks.csv_rows import as_csv
-from benchmarks.loading.checkpoint import write_checkpoint
 from benchmarks.loading.rank import WAYS
+from zerobench.worker.loading import write_checkpoint
 
 FILE = Path(__file__).with_name("figures.csv")
 _EVERY_S = 0.005
@@ -149,6 +152,11 @@ def _status(pid: int, field: str) -> int:
     return next((int(line.split()[1]) * 1024 for line in lines if line.startswith(f"{field}:")), 0)
 
 
+def _random(name: str, shape: torch.Size) -> torch.Tensor:
+    generator = torch.Generator().manual_seed(zlib.crc32(name.encode()))
+    return torch.empty(shape).normal_(0, 0.02, generator=generator)
+
+
 def _free_port() -> int:
     with socket.socket() as probe:
         probe.bind(("127.0.0.1", 0))
@@ -158,7 +166,8 @@ def _free_port() -> int:
 def main(ranks: int, million: int) -> None:
     """Every way."""
     with tempfile.TemporaryDirectory(prefix="zerobench-checkpoint-") as folder:
-        written = write_checkpoint(Path(folder), llama(million), 2 * million * 10**6 // _SHARDS)
+        shard_bytes = 2 * million * 10**6 // _SHARDS
+        written = write_checkpoint(Path(folder), llama(million), torch.bfloat16, _random, shard_bytes)
         figures = [measure(way, Path(folder), ranks, written // 2) for way in WAYS]
     FILE.write_text(as_csv(Figure, figures), encoding="utf-8")
     sys.stdout.write("\n".join(table(figures)) + "\n")

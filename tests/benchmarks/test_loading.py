@@ -5,17 +5,18 @@ from __future__ import annotations
 import json
 from pathlib import Path
 
+import torch
 from transformers import AutoModelForCausalLM
 
-from benchmarks.loading.checkpoint import INDEX, write_checkpoint
 from benchmarks.loading.measure import Figure, table
+from zerobench.worker.loading import INDEX, write_checkpoint
 
 SHAPE = {"model_type": "llama", "hidden_size": 64, "intermediate_size": 128, "num_hidden_layers": 2, "vocab_size": 512}
 SHAPE |= {"num_attention_heads": 4, "num_key_value_heads": 4, "tie_word_embeddings": True}
 
 
 def test_shards_are_no_larger_than_asked_and_transformers_finds_every_weight_in_them(tmp_path: Path) -> None:
-    written = write_checkpoint(tmp_path, SHAPE, 100_000)
+    written = write_checkpoint(tmp_path, SHAPE, torch.bfloat16, lambda _, shape: torch.ones(shape), 100_000)
     shards = list(tmp_path.glob("*.safetensors"))
     assert len(shards) > 1
     assert all(shard.stat().st_size < 110_000 for shard in shards)
@@ -26,6 +27,7 @@ def test_shards_are_no_larger_than_asked_and_transformers_finds_every_weight_in_
     )
     model, info = AutoModelForCausalLM.from_pretrained(tmp_path, dtype="auto", output_loading_info=True)
     assert sum(parameter.nbytes for parameter in model.parameters()) == written
+    assert all(parameter.eq(1).all() for parameter in model.parameters())
     assert not info["missing_keys"]
     assert not info["unexpected_keys"]
 

@@ -7,6 +7,10 @@ from itertools import groupby
 
 import pytest
 
+from benchmarks.csv_rows import from_csv
+from benchmarks.tune.beside_autotuner import FILE as BESIDE
+from benchmarks.tune.beside_autotuner import Figure as Side
+from benchmarks.tune.beside_autotuner import table
 from benchmarks.tune.cases import CASES, MICRO_BATCHES, PLACES, SHARE, grid
 from benchmarks.tune.grid import Figure, committed, figure
 from zerobench.report.choice import ROOM
@@ -62,6 +66,17 @@ def test_tune_is_never_slower_than_deepspeeds_defaults(key: tuple[str, str]) -> 
 @EACH
 def test_tune_takes_a_fraction_of_the_grids_trials(key: tuple[str, str]) -> None:
     assert len(of(FIGURES[key], "tune", "tune tried")) <= 12
+
+
+def test_both_tuners_found_a_configuration_that_runs_and_ours_by_fewer_trials_in_less_time() -> None:
+    """How fast each is, only an idle machine can tell: the load stands beside it."""
+    sides = {side.of: side for side in from_csv(Side, BESIDE.read_text(encoding="utf-8"))}
+    theirs, ours = sides["DeepSpeed's autotuner"], sides["zerobench tune"]
+    assert all(float(side.tokens_per_s) > 0 and float(side.load) > 0 for side in sides.values())
+    assert 0 < ours.trials < theirs.trials
+    assert float(ours.minutes) < float(theirs.minutes)
+    readme = (BESIDE.parents[1] / "README.md").read_text(encoding="utf-8")
+    assert "\n".join(table(list(sides.values()))[2:]) in readme
 
 
 def test_the_figures_by_formula_are_those_of_today() -> None:

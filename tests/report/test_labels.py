@@ -46,7 +46,7 @@ def test_settings_that_most_share_are_said_once_and_none_at_all_are_defaults() -
     settings = {BUCKET: 1e6, "zero_optimization.sub_group_size": 4e6, "zero_optimization.overlap_comm": False}
     specs = [spec("single"), *(spec(f"zero{stage}", ds_config=settings) for stage in range(4)), spec("zero3")]
     assert labels(specs) == ["single", "zero0", "zero1", "zero2", "zero3", "zero3 defaults"]
-    said = "reduce_bucket_size 1e6, sub_group_size 4e6, overlap_comm False"
+    said = "reduce_bucket_size 1e6, sub_group_size 4e6, overlap_comm false"
     assert f"DeepSpeed settings, unless named otherwise: {said}" in shared_lines(specs)
 
 
@@ -163,7 +163,7 @@ def test_a_brief_number_is_still_the_number(value: float) -> None:
 
 def test_what_is_no_number_stays_as_it_is() -> None:
     values = [True, "auto", None, 10**400, float("nan")]
-    assert [brief(value) for value in values] == ["True", "auto", "None", "1" + "0" * 400, "nan"]
+    assert [brief(value) for value in values] == ["true", "auto", "None", "1" + "0" * 400, "nan"]
 
 
 def test_what_sets_up_ddp_and_fsdp_is_in_their_names() -> None:

@@ -33,7 +33,7 @@ from zerobench.spec.work_axes import WORK_AXES
 TRIAL = TrialSpec(model=ModelSpec(name="m", hf_config={"model_type": "llama"}), strategy="zero3")
 OF_PREDICTION = {"gpu", "rank"}
 ALWAYS = {"strategy", "batch_ramp", "adapter", "frozen", "cross_entropy", "compile", "consistency", "tf_strategy"}
-ALWAYS |= {"compression", "zero_init", "hpz_partition_size", "mics_shard_size"}
+ALWAYS |= {"weights", "compression", "zero_init", "hpz_partition_size", "mics_shard_size"}
 """Axes whose value a trial's name has though it is the usual one."""
 NOT_WORK = {"nvme_path", "evidence"}
 """Axes that are fields and not of the work: which drive it swaps to, and how its figures are come by."""

@@ -8,13 +8,16 @@ from typing import Any
 import pytest
 
 from tests.report.sample_run import SampleTrial, trial_record
+from tests.spec.test_speed_rules import CPU
 from tests.worker.real_ranks import Ranks, RunTrial, Tiny, trials_in_forks
 from zerobench.formulas import formula_record
 from zerobench.records import Category, MemoryRow, Phase, Place, RankRecord, StepKind
 from zerobench.report.explain.category import Explainer
 from zerobench.report.memory_causes import MOMENTS
 from zerobench.report.memory_view import end_instant
+from zerobench.spec.expand import expand
 from zerobench.spec.flops import FROZEN_FORMULA
+from zerobench.spec.sweep import load_sweep
 from zerobench.spec.trial import Evidence
 
 HIDDEN, INNER, LAYERS, RANK = 64, 128, 2, 8
@@ -212,3 +215,17 @@ def test_explain_gives_every_state_of_a_frozen_model_to_the_byte(
     assert ["in nf4" in text for text in codes] == [True] * (work is NF4)
     assert f"{TRAINED:,} trained parameters" in trained
     assert ("frozen parameters / 2 ranks" in frozen) == (strategy == "zero3")
+
+
+def test_the_shipped_sweep_plays_full_fine_tuning_beside_lora_and_qlora(ran: RunTrial) -> None:
+    """Of a model in miniature: what is trained whole has states of all of it, and codes take less than 16 bits."""
+    shape = "{family: llama, num_layers: 2, hidden_size: 256, num_heads: 4, vocab_size: 512, name: tiny}"
+    sweep = load_sweep("fine-tuning", [f"model={shape}", "sequence_length=64"])
+    trials = [one.trial for one in expand(sweep, CPU) if one.skipped is None]
+    assert {(one.strategy, one.adapter) for one in trials} == {
+        (strategy, adapter) for strategy in ("zero2", "zero3") for adapter in (None, "lora-16", "lora-16-nf4")
+    }
+    at_stage_2 = {one.adapter: one for one in trials if one.strategy == "zero2"}
+    full, beside, quantised = (ran(at_stage_2[name])[0] for name in (None, "lora-16", "lora-16-nf4"))
+    assert held(full, Category.MASTER_WEIGHTS) > 3 * held(beside, Category.MASTER_WEIGHTS) > 0
+    assert held(quantised, Category.PARAMETERS) < held(beside, Category.PARAMETERS)

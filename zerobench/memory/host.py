@@ -70,6 +70,11 @@ def peak_resident_bytes() -> int | None:
     return _field(Path("/proc/self/status"), "VmHWM:")
 
 
+def mapped_bytes() -> int:
+    """Resident pages of mapped files, which the kernel takes back when it needs them (RssFile)."""
+    return _field(Path("/proc/self/status"), "RssFile:") or 0
+
+
 def malloc_bytes() -> int | None:
     """Bytes that glibc's malloc has handed out and not got back; None with another C library."""
     libc = ctypes.CDLL(None)

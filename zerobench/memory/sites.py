@@ -143,6 +143,7 @@ _RULES: tuple[tuple[str, str, Category | Origin], ...] = (
     ("torch/nn/utils/clip_grad.py", "", Category.TEMPORARIES),
     ("transformers/loss/", "", Origin.LOSS),
     ("transformers/", "__init__", Origin.BUILD),
+    ("transformers/core_model_loading.py", "", Category.PARAMETERS),
     ("transformers/modeling_utils.py", "", Origin.BUILD),
     ("transformers/initialization.py", "", Origin.BUILD),
     ("transformers/modeling_rope_utils.py", "", Origin.BUILD),
@@ -152,6 +153,7 @@ _RULES: tuple[tuple[str, str, Category | Origin], ...] = (
     ("zerobench/worker/simulation/shortcuts.py", "_reduce_scatter_coalesced", Category.REDUCE_BUFFERS),
     ("zerobench/worker/strategies/fsdp.py", "_with_memory", Category.PARAMETERS),
     ("zerobench/worker/model.py", "give_memory", Category.PARAMETERS),
+    ("zerobench/worker/loading.py", "_move", Category.PARAMETERS),
     ("zerobench/worker/strategies/tensor.py", "clip_cut_gradients", Category.TEMPORARIES),
     ("torch/distributed/pipelining/", "_make_tensor_from_meta", Category.PIPELINE_BUFFERS),
     ("torch/distributed/pipelining/", "", Category.TEMPORARIES),
@@ -174,7 +176,7 @@ _RULES: tuple[tuple[str, str, Category | Origin], ...] = (
     ("zerobench/worker/mixed_precision.py", "", Category.GRADIENTS),
 )
 
-_HOST_SITES = ("deepspeed/runtime/swap_tensor/",)
+_HOST_SITES = ("deepspeed/runtime/swap_tensor/", "transformers/core_model_loading.py")
 
 # Wrappers that act for their caller: the caller is the site.
 _TRANSPARENT = (

@@ -86,6 +86,8 @@ class StorageCounter(TorchDispatchMode):
         self._book: CpuBook | None = None
         self._replaced: list[tuple[Any, str, Any]] = []
         self._listeners: dict[Any, Listener | None] = {}
+        self._left_out: dict[int, Any] = {}
+        self._leaves_out = False
 
     def __torch_dispatch__(
         self, func: Any, types: Any, args: tuple[Any, ...] = (), kwargs: dict[str, Any] | None = None
@@ -169,6 +171,21 @@ class StorageCounter(TorchDispatchMode):
             for item in value:
                 self.see(item)
 
+    def leave_out(self, tensor: torch.Tensor) -> None:
+        """Count its storage never, however often it is seen: its memory is nobody's."""
+        storage = tensor.untyped_storage()
+        key = storage._cdata
+        self._left_out[key] = weakref.ref(storage, lambda _: self._left_out.pop(key, None))
+
+    @contextmanager
+    def leaving_out(self) -> Iterator[None]:
+        """Leave out what is first seen while open."""
+        self._leaves_out = True
+        try:
+            yield
+        finally:
+            self._leaves_out = False
+
     def find(self, tensor: torch.Tensor) -> Storage | None:
         """The counted storage under `tensor`, if it was seen; of a wrapper, that under the first tensor inside."""
         while is_wrapper(type(tensor)):
@@ -208,7 +225,9 @@ class StorageCounter(TorchDispatchMode):
         known = self.live.get(storage._cdata)
         nbytes = storage.nbytes()
         if known is None:
-            if nbytes and self._has_memory(tensor, storage):
+            if self._leaves_out:
+                self.leave_out(tensor)
+            elif nbytes and storage._cdata not in self._left_out and self._has_memory(tensor, storage):
                 self._add(storage, nbytes, tensor.device.type)
         elif known.nbytes != nbytes or known.pointer != self._pointer(storage, known.device):
             self._reborn(storage)

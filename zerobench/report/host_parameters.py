@@ -23,6 +23,8 @@ _HOLDERS = {
     Category.PARAMETERS: "parameters",
 }
 _ALL = "together"
+_MAPPED = "files, as page cache"
+_LAST = {_ALL: 1, _MAPPED: 2}
 _LEAST = 0.005
 """Bytes a parameter below which a row says nothing."""
 
@@ -38,38 +40,77 @@ class Holder:
     steady: float | None
     """At the worst moment of a steady step."""
     rank_bytes: int | None
+    """Of a steady step, on the rank that holds most."""
     node_bytes: int | None
-    """Of a steady step, by all ranks of a node."""
+    """By all ranks of a node."""
 
 
 def holders(trial: Trial) -> Iterator[Holder]:
-    """The lines of a trial that offloads states, the largest first, all together at the end."""
+    """The lines of a trial that offloads states or loads its weights, the largest first, all together at the end.
+
+    Where weights are loaded ranks differ, since one of them may read for all: each counts as it was. Beside ranks on
+    CPUs the device's memory is the host's.
+    """
     spec, total = trial.spec, num_params(trial)
-    if {spec.offload_optimizer, spec.offload_param} == {Offload.NONE} or not total or not trial.ranks:
+    offloads = {spec.offload_optimizer, spec.offload_param} != {Offload.NONE}
+    if not (offloads or spec.is_loaded) or not total or not trial.ranks:
         return
-    rows = [row for row in trial.ranks[0].memory if row.place is Place.HOST]
-    share = spec.world_size / total
+    ranks = trial.ranks if spec.is_loaded else trial.ranks[:1]
+    places = {Place.HOST, Place.DEVICE} if spec.is_loaded and ranks[0].device_type == "cpu" else {Place.HOST}
+    rows = [[row for row in rank.memory if row.place in places] for rank in ranks]
+    scale = _Scale(spec.world_size / len(ranks) / total, spec.gpus_per_node / len(ranks))
     categories = [category for category in Category if category is not Category.REST_OF_PROCESS]
-    lines = [_holder(category, rows, share, spec.gpus_per_node) for category in categories]
+    lines = [_holder(category, rows, scale) for category in categories]
     shown = [holder for holder in lines if max(holder.load_peak or 0, holder.steady or 0) >= _LEAST]
-    yield from sorted(shown, key=lambda holder: (holder.name == _ALL, -(holder.steady or 0)))
+    mapped = [rank.mapped_peak_bytes for rank in ranks if rank.mapped_peak_bytes]
+    if mapped:  # the pages of a file are there once for all ranks of a node
+        shown.append(Holder(_MAPPED, max(mapped) * spec.num_nodes / total, 0.0, None, None, None))
+    yield from sorted(shown, key=lambda holder: (_LAST.get(holder.name, 0), -(holder.steady or 0)))
 
 
-def _holder(category: Category, rows: Sequence[MemoryRow], share: float, ranks_per_node: int) -> Holder:
-    mine = [row for row in rows if row.category is category]
-    is_whole = category is Category.TOTAL
-    own = [row for row in rows if is_whole and row.category is Category.REST_OF_PROCESS]
-    init = [(row, _less(row, own)) for row in mine if row.phase is Phase.INIT]
-    steady = [(row, _less(row, own)) for row in mine if row.step is StepKind.STEADY]
-    held = max(((row.at_peak_bytes or row.live_bytes) - less for row, less in steady), default=None)
+@dataclass(frozen=True)
+class _Scale:
+    """From bytes of the ranks that were looked at to those of all: for each parameter, and on each node."""
+
+    a_parameter: float
+    a_node: float
+
+
+def _holder(category: Category, ranks: Sequence[Sequence[MemoryRow]], scale: _Scale) -> Holder:
+    per_rank = [_of_rank(category, rows) for rows in ranks]
+    load_peak, load_end = (sum(figures[index] or 0 for figures in per_rank) for index in (0, 1))
+    steady = [figures[2] for figures in per_rank if figures[2] is not None]
     return Holder(
-        name=_ALL if is_whole else _HOLDERS.get(category, category.value.replace("_", " ")),
-        load_peak=max(((row.at_peak_bytes or row.live_bytes) - less for row, less in init), default=0) * share,
-        load_end=max((row.live_bytes - less for row, less in init), default=0) * share,
-        steady=None if held is None else held * share,
-        rank_bytes=held,
-        node_bytes=None if held is None else held * ranks_per_node,
+        name=_ALL if category is Category.TOTAL else _HOLDERS.get(category, category.value.replace("_", " ")),
+        load_peak=load_peak * scale.a_parameter,
+        load_end=load_end * scale.a_parameter,
+        steady=sum(steady) * scale.a_parameter if steady else None,
+        rank_bytes=max(steady, default=None),
+        node_bytes=round(sum(steady) * scale.a_node) if steady else None,
     )
+
+
+def _of_rank(category: Category, rows: Sequence[MemoryRow]) -> tuple[int, int, int | None]:
+    """At the peak of start-up, at its end, at the peak of a steady step."""
+    mine = [row for row in rows if row.category is category]
+    own = [row for row in rows if category is Category.TOTAL and row.category is Category.REST_OF_PROCESS]
+    init = [row for row in mine if row.phase is Phase.INIT]
+    steady = [row for row in mine if row.step is StepKind.STEADY]
+    return (
+        _most(init, own, at_peak=True) or 0,
+        _most(init, own, at_peak=False) or 0,
+        _most(steady, own, at_peak=True),
+    )
+
+
+def _most(rows: Sequence[MemoryRow], own: Sequence[MemoryRow], *, at_peak: bool) -> int | None:
+    """The largest moment of all places together, without what the process itself holds."""
+    moments: dict[tuple[StepKind, Phase], int] = {}
+    for row in rows:
+        nbytes = (row.at_peak_bytes if at_peak else None) or row.live_bytes
+        less = _less(row, own) if row.place is Place.HOST else 0
+        moments[row.step, row.phase] = moments.get((row.step, row.phase), 0) + nbytes - less
+    return max(moments.values(), default=None)
 
 
 def _less(row: MemoryRow, own: Sequence[MemoryRow]) -> int:

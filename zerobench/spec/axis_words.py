@@ -7,9 +7,13 @@ from enum import StrEnum
 from typing import Any
 
 from zerobench.spec.axis import Column, ColumnKind, Label
-from zerobench.spec.trial import Compile, Evidence, Offload, TfStrategy, TrialSpec
+from zerobench.spec.trial import Compile, Evidence, Offload, TfStrategy, TrialSpec, Weights
 
 COMPILED = {Compile.MODEL: "the model", Compile.BLOCKS: "each block"}
+LOADED = {
+    Weights.LOADED: "read from safetensors in the trial's precision",
+    Weights.LOADED_FP32: "read from safetensors in fp32",
+}
 TF_STRATEGIES = {
     TfStrategy.MIRRORED: "TensorFlow's replicas in one process",
     TfStrategy.PARAMETER_SERVER: "TensorFlow's variables on a server",

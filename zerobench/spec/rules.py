@@ -18,6 +18,7 @@ from zerobench.spec.base import Spec
 from zerobench.spec.causal_models import is_causal_model, takes_sdpa, unknown_rope_type
 from zerobench.spec.checkpoint_rules import CHECKPOINT_RULES
 from zerobench.spec.host_memory import host_state_bytes
+from zerobench.spec.loading_rules import LOADING_RULES
 from zerobench.spec.machine import CPU_RANKS_PER_CORE
 from zerobench.spec.optimizer_rules import COMPILER_RULES, OPTIMIZER_RULES
 from zerobench.spec.plain import one_line
@@ -220,6 +221,7 @@ RULES: dict[str, Rule] = {
     **CHECKPOINT_RULES,
     **SPEED_RULES,
     **ADAPTER_RULES,
+    **LOADING_RULES,
     "model_is_not_causal": _model_is_not_causal,
     "rope_type_is_unknown": _rope_type_is_unknown,
     "offload_needs_stage_1": _offload_needs_stage_1,

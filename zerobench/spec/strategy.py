@@ -29,6 +29,9 @@ _OWN_LOSS = ("cross_entropy",)
 """Axes of strategies under which the model computes its own loss, whole on each rank."""
 
 _OWN_FORWARD = (*_OWN_LOSS, "compile", "adapter", "frozen")
+
+_READS_FILES = (*_OWN_FORWARD, "weights")
+"""And of those whose model is transformers' as it is built, or as zero.Init partitions it: from_pretrained makes it."""
 """And of those under which its forward and backward pass are torch's own."""
 
 _OWN_ENVIRONMENT = "its ranks run in a separate environment; use measured"
@@ -113,7 +116,7 @@ def _zero(stage: int, summary: str, *offload: str) -> StrategyInfo:
         zero_stage=stage,
         paper_stage=stage,
         packages=("torch", "deepspeed"),
-        axes=(*_DEEPSPEED, *offload, *_OWN_FORWARD),
+        axes=(*_DEEPSPEED, *offload, *_READS_FILES),
         checkpoint="DeepSpeed's save_checkpoint" + ("; ds_to_universal for other ranks" if stage else ""),
     )
 
@@ -129,7 +132,7 @@ STRATEGIES: dict[str, StrategyInfo] = {
             paper_stage=0,
             loss_tolerance=0.0,
             tolerance_reason="it is the reference",
-            axes=_OWN_FORWARD,
+            axes=_READS_FILES,
             checkpoint=_TORCH_SAVE,
         ),
         StrategyInfo(
@@ -138,7 +141,7 @@ STRATEGIES: dict[str, StrategyInfo] = {
             uses_deepspeed=False,
             paper_stage=0,
             settled_after_steps=2,  # it deals gradients into other buckets in the second forward pass
-            axes=("bucket_bytes", "compression", *_OWN_FORWARD),
+            axes=("bucket_bytes", "compression", *_READS_FILES),
             checkpoint=f"{_TORCH_SAVE} by rank 0",
         ),
         _zero(0, "DeepSpeed, all model states on every rank"),

@@ -166,6 +166,17 @@ class Compile(StrEnum):
     """The model as a whole."""
 
 
+class Weights(StrEnum):
+    """How the model's weights come to be before the first step."""
+
+    DRAWN = "drawn"
+    """Set where they are to lie, from nothing on disk."""
+    LOADED = "loaded"
+    """Read from safetensors in the trial's precision by transformers' `from_pretrained`."""
+    LOADED_FP32 = "loaded-fp32"
+    """The same in fp32, as transformers did before version 5 unless it was told, and then cast."""
+
+
 class DataKind(StrEnum):
     """Where tokens come from."""
 
@@ -357,6 +368,8 @@ class TrialSpec(Spec):
     """Low-rank adapters that are trained beside a frozen model (LoRA); None: the model's own weights are trained."""
     frozen: Annotated[str | None, Later(19)] = None
     """A regular expression; weights in whose names it is found are not trained. None: all are."""
+    weights: Annotated[Weights, Later(20)] = Weights.DRAWN
+    """How the weights come to be: start-up differs, and not one step of training."""
     data: DataSpec = DataSpec()
     hyperparameters: HyperparameterSpec = HyperparameterSpec()
     steps: _NotWork[StepsSpec] = StepsSpec()
@@ -380,6 +393,11 @@ class TrialSpec(Spec):
     def trains_all(self) -> bool:
         """Whether every weight is trained."""
         return self.adapter is None and self.frozen is None
+
+    @property
+    def is_loaded(self) -> bool:
+        """Whether the weights are read from files."""
+        return self.weights is not Weights.DRAWN
 
     @property
     def partitions_as_built(self) -> bool:

@@ -22,6 +22,7 @@ from zerobench.spec.trial import (
     PipelineSchedule,
     TfStrategy,
     TrialSpec,
+    Weights,
 )
 
 
@@ -189,6 +190,24 @@ WORK_AXES = (
             lambda value: f"frozen={value}",
             lambda value: f"frozen weights: {value}",
             "frozen=: weights that are not trained",
+            always=True,
+        ),
+        told=Told.NEVER,
+    ),
+    Axis(
+        "weights",
+        read.choice(Weights),
+        "drawn",
+        (
+            "drawn in place; loaded: from_pretrained of safetensors in the trial's precision, which the trial writes "
+            "and removes; loaded-fp32: the same in fp32"
+        ),
+        (column("weights", line=lambda value: f"weights={value}", silent="drawn"),),
+        unusual(
+            "weights",
+            lambda value: f"weights={value}",
+            lambda value: f"weights {words.LOADED[value]}",
+            "weights=: read from safetensors at start-up, in the trial's precision or in fp32",
             always=True,
         ),
         told=Told.NEVER,

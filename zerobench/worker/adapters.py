@@ -19,6 +19,8 @@ from zerobench.worker.quantised import QuantisedLinear
 
 BASE = ".base_layer."
 """In the name of a weight that has an adapter beside it, and in no other."""
+ADAPTER = ".lora_"
+"""In the names of the weights of adapters, and in no other."""
 ZERO_AT_FIRST = ".lora_B.weight"
 """Ends the names of the weights that start at zero, so that training starts from the model as it was."""
 SCALING = 2.0
@@ -83,7 +85,7 @@ def freeze(model: torch.nn.Module, trial: TrialSpec, dtype: torch.dtype | None =
 
 def _is_trained(name: str, trial: TrialSpec) -> bool:
     if trial.adapter is not None:
-        return ".lora_" in name
+        return ADAPTER in name
     return re.search(str(trial.frozen), name) is None
 
 

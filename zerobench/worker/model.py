@@ -1,9 +1,10 @@
-"""Build the transformers model of a trial: random weights, the trial's precision, nothing downloaded."""
+"""Build the transformers model of a trial: random weights or those of files, the trial's precision."""
 
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager, nullcontext
+from pathlib import Path
 from typing import Any
 
 import torch
@@ -12,13 +13,14 @@ from zerobench.spec.adapter import base_of
 from zerobench.spec.trial import Attention, Precision, TrialSpec
 from zerobench.worker.adapters import add_adapters, freeze, quantise_matrices
 from zerobench.worker.cross_entropy import fuse_loss
+from zerobench.worker.loading import read_checkpoint
 from zerobench.worker.recomputation import enable_checkpointing
 
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 
 
-def prepare_model(trial: TrialSpec, device: torch.device, attention: Attention) -> Callable[..., Any]:
-    """A function that makes the model on the device, its weights not set, in the trial's precision.
+def prepare_model(trial: TrialSpec, device: torch.device, attention: Attention, files: Path) -> Callable[..., Any]:
+    """A function that makes the model on the device, in the trial's precision, its weights not set or those of `files`.
 
     Called with `on_meta=True` it makes one in fp32 whose parameters have no memory, but whose buffers have; frozen ones
     are in the trial's precision all the same.
@@ -35,6 +37,11 @@ def prepare_model(trial: TrialSpec, device: torch.device, attention: Attention) 
 
     base, dtype = base_of(trial.adapter), DTYPES[trial.precision]
 
+    def load() -> Any:
+        model = read_checkpoint(files, trial, dtype, attention.value, device)
+        add_adapters(model, trial, dtype)
+        return _as_trained(model, trial, None)
+
     def make(*, on_meta: bool = False) -> Any:
         without = on_meta or base is not None  # what is quantised is never there in the trial's precision
         with no_init_weights(), torch.device(device), _parameters_on_meta() if without else nullcontext():
@@ -49,13 +56,17 @@ def prepare_model(trial: TrialSpec, device: torch.device, attention: Attention) 
         model.tie_weights()  # left out with the initialisation that no_init_weights leaves out
         if without and not on_meta:
             give_memory(model, device, dtype)
-        freeze(model, trial, dtype if on_meta else None)
-        if trial.activation_checkpointing:
-            enable_checkpointing(model, trial.activation_checkpointing)
-        fuse_loss(model, trial.cross_entropy)
-        return model
+        return _as_trained(model, trial, dtype if on_meta else None)
 
-    return make
+    return load if trial.is_loaded else make
+
+
+def _as_trained(model: Any, trial: TrialSpec, frozen_dtype: torch.dtype | None) -> Any:
+    freeze(model, trial, frozen_dtype)
+    if trial.activation_checkpointing:
+        enable_checkpointing(model, trial.activation_checkpointing)
+    fuse_loss(model, trial.cross_entropy)
+    return model
 
 
 def give_memory(model: torch.nn.Module, device: torch.device, dtype: torch.dtype) -> None:

@@ -43,6 +43,7 @@ from zerobench.worker.model import DTYPES, prepare_model
 from zerobench.worker.schedule import planned_rate
 from zerobench.worker.strategies import make_strategy
 from zerobench.worker.strategies.base import Job, Strategy
+from zerobench.worker.weight_files import WeightFiles
 from zerobench.worker.weights import fill_weights
 from zerobench.worker.worlds import make_world
 
@@ -95,12 +96,15 @@ class RankRun:
         self._announce_compilation(ds_config, device)
         self._progress.say("join", -1, always=True)
         reader = self._join(device)
+        files = WeightFiles(self.trial, self.folder.weights, self.world)
+        files.write(self.rank.rank, device.torch_device)
         with self.world.active():
             strategy = make_strategy(self._job(device, ds_config))
             self._look(strategy, device, reader)
             self._checkpoints = Checkpoints(self.trial, self.folder, self.rank, TorchPeers(device), self.record)
             try:
-                self._build(strategy, ds_config)
+                with files.reading(self.record, self._ledger.counter):
+                    self._build(strategy, ds_config)
                 self._progress.say("training", -1, always=True)
                 self._checkpoints.load(strategy)
                 self._train(strategy, device)
@@ -180,9 +184,13 @@ class RankRun:
             trial=trial,
             device=device,
             ds_config=ds_config,
-            shape_model=prepare_model(trial, device.torch_device, self.world.attention),
+            shape_model=prepare_model(trial, device.torch_device, self.world.attention, self.folder.weights),
             fill_weights=lambda model: fill_weights(
-                model, trial.hyperparameters.seed, self.world.generator, DTYPES[trial.precision]
+                model,
+                trial.hyperparameters.seed,
+                self.world.generator,
+                DTYPES[trial.precision],
+                is_loaded=trial.is_loaded,
             ),
             heard=self.world.traffic.collective,
             norms=self._norms,

@@ -16,7 +16,7 @@ from typing import Any
 
 import torch
 
-from zerobench.worker.adapters import BASE, ZERO_AT_FIRST
+from zerobench.worker.adapters import ADAPTER, BASE, ZERO_AT_FIRST
 from zerobench.worker.quantised import QuantisedLinear
 
 _DRAWN_ELEMENTS = 2**24
@@ -32,17 +32,23 @@ def seeded(device: torch.device, seed: int) -> torch.Generator:
 
 
 def fill_weights(
-    model: Any, seed: int, make_generator: MakeGenerator = seeded, dtype: torch.dtype | None = None
+    model: Any,
+    seed: int,
+    make_generator: MakeGenerator = seeded,
+    dtype: torch.dtype | None = None,
+    *,
+    is_loaded: bool = False,
 ) -> None:
     """Set every parameter of a transformers model; parameters partitioned by ZeRO-3 are gathered one at a time.
 
     Only rank 0 draws a partitioned parameter and broadcasts it; a whole one is drawn on every rank alike, and so is one
     that is cut up as DTensors are (FSDP2, tensor parallelism), of which each rank keeps its part, rounded to `dtype`
-    first as the model's precision has it.
+    first as the model's precision has it. Of a model that was loaded only adapters are left to be set.
     """
-    std = float(getattr(model.config, "initializer_range", 0.02))
-    layers = int(getattr(model.config, "num_hidden_layers", 1))
+    std, layers = spread(model.config)
     for full_name, parameter in model.named_parameters():
+        if is_loaded and ADAPTER not in full_name:
+            continue
         name = full_name.replace(BASE, ".")  # a weight starts alike with and without an adapter beside it
         owner = model.get_submodule(full_name.rpartition(".")[0])
         if isinstance(owner, QuantisedLinear) and parameter is owner.weight:
@@ -58,6 +64,11 @@ def fill_weights(
             keep_part(parameter, whole)
         else:
             draw(parameter.data, name, seed, std, layers, make_generator)
+
+
+def spread(config: Any) -> tuple[float, int]:
+    """Standard deviation of the weights of a config of transformers, and its layers."""
+    return float(getattr(config, "initializer_range", 0.02)), int(getattr(config, "num_hidden_layers", 1))
 
 
 @torch.no_grad()

@@ -289,7 +289,7 @@ def test_settings_are_what_the_sweep_says_to_deepspeed_in_order_and_how_the_batc
     keys = {"zero_optimization.reduce_bucket_size": 500_000_000, "zero_optimization.overlap_comm": True}
     grown = spec("zero2", ds_config=keys, batch_ramp=RAMP)
     told = summary_of(completed_trial(grown)).settings
-    assert told == f"overlap_comm=True reduce_bucket_size=5e8 ramp={grown.batch_ramp}"
+    assert told == f"overlap_comm=true reduce_bucket_size=5e8 ramp={grown.batch_ramp}"
     assert summary_of(ZERO2).settings == ""
     drive = {"nvme_path": "/nvme", "offload_optimizer": "nvme", "ds_config_file": "mine.json"}
     told = summary_of(completed_trial(spec("zero3", **drive))).settings

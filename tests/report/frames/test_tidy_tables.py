@@ -39,7 +39,7 @@ KEYS = """
     quantized_weights:boolean quantized_gradients:boolean mics_shard_size:Int64 checkpoint:string tf_strategy:string
     pipeline_schedule:string threads_per_rank:Int64 cross_entropy:string compile:string
     zero_init:boolean selective_checkpointing:string
-    adapter:string frozen:string
+    adapter:string frozen:string weights:string
 """
 COLUMNS = {
     "memory": KEYS
@@ -169,6 +169,7 @@ def test_strategies_without_deepspeed_have_no_stage(folder: Path) -> None:
         ("zero3", "quantized_weights", [False, True]),
         ("zero3", "hpz_partition_size", [2, 4]),
         ("zero3", "zero_init", [True, False]),
+        ("zero3", "weights", ["drawn", "loaded"]),
         ("pipeline", "pipeline_schedule", ["1f1b", "gpipe"]),
     ],
 )

@@ -1,4 +1,4 @@
-"""Trials that offload states: bytes of host memory for each parameter of the model, by who holds them."""
+"""Trials that offload states or load their weights: bytes of host memory for each parameter, by who holds them."""
 
 from __future__ import annotations
 
@@ -13,14 +13,15 @@ TITLE = "Host memory per parameter"
 
 
 def host_parameters_table(trials: Sequence[TrialFigures]) -> Table[Holder]:
-    """The holders of each trial that offloads states."""
+    """The holders of each trial that has such."""
     lines = lines_of(trials, lambda trial: trial.holders)
     unit = byte_unit(line.figures.node_bytes for line in lines if line.figures.node_bytes is not None)
     return Table(
         TITLE,
         (
             "Bytes per model parameter, summed over all ranks: peak of start-up (load), end of start-up "
-            "(init), peak of a steady step. node: all ranks of a node. Without interpreter and libraries."
+            "(init), peak of a steady step. node: all ranks of a node. Without interpreter and libraries; page "
+            "cache is shared by the ranks of a node and not in the sum."
         ),
         [
             Column[Holder]("held by", lambda holder: holder.name, narrow="held by", is_text=True),

@@ -15,6 +15,7 @@ from zerobench.records import Phase
 from zerobench.spec.trial import Compile, Precision
 from zerobench.worker import compilation
 from zerobench.worker.compilation import compile_blocks
+from zerobench.worker.loading import told_of_stage_3
 from zerobench.worker.optimizers import handed_to_deepspeed
 from zerobench.worker.strategies.base import Phases, Strategy, causal_loss, only_learning_rate
 from zerobench.worker.strategies.engine_checkpoint import load_engine, save_engine
@@ -33,7 +34,8 @@ class Zero(Strategy):
 
         config = self.job.ds_config
         if config["zero_optimization"]["stage"] == 3 and self.job.trial.partitions_as_built:
-            with deepspeed.zero.Init(config_dict_or_path=config):
+            is_loaded = self.job.trial.is_loaded
+            with told_of_stage_3(config) if is_loaded else deepspeed.zero.Init(config_dict_or_path=config):
                 model = self.job.shape_model()
             self.job.fill_weights(model)
         else:

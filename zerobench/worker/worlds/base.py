@@ -24,6 +24,7 @@ from zerobench.records import ContextMemory
 from zerobench.spec.step_plan import plan_steps
 from zerobench.spec.trial import Attention, TrialSpec
 from zerobench.worker.data import micro_batches
+from zerobench.worker.loading import mapped_files_left_out
 from zerobench.worker.weights import seeded
 
 
@@ -96,6 +97,10 @@ class World(ABC):
     def mean_over_ranks(self, losses: torch.Tensor, num_ranks: int) -> list[float]:
         """Losses averaged over the `num_ranks` that have some, zeros of the others; none where they mean nothing."""
         return []
+
+    def reads_files(self, counter: StorageCounter) -> AbstractContextManager[None]:
+        """The context in which weights are read from mapped files, whose pages are not to be counted."""
+        return mapped_files_left_out(counter)
 
     def generator(self, device: torch.device, seed: int) -> torch.Generator | None:
         """A seeded generator for initial weights; None where nothing is drawn."""

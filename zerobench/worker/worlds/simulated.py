@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import os
 from collections.abc import Callable, Iterable, Iterator
-from contextlib import contextmanager
+from contextlib import AbstractContextManager, contextmanager
 
 import torch
 
@@ -19,7 +19,7 @@ from zerobench.memory.device import Device
 from zerobench.memory.engine_tensors import Named
 from zerobench.memory.nvml import DeviceReader
 from zerobench.memory.recorder import DeviceRows
-from zerobench.memory.storages import Storage
+from zerobench.memory.storages import Storage, StorageCounter
 from zerobench.progress import Rank
 from zerobench.records import Category
 from zerobench.spec.hardware import find_gpu
@@ -30,6 +30,7 @@ from zerobench.timing import trace
 from zerobench.timing.trace import Copied, Host, Item
 from zerobench.worker import simulation
 from zerobench.worker.simulation import streams
+from zerobench.worker.simulation.absent_files import files_without_values
 from zerobench.worker.simulation.allocator import SimulatedRows
 from zerobench.worker.simulation.costs import Cost, Where
 from zerobench.worker.simulation.storages import SimulatedCounter
@@ -137,6 +138,10 @@ class SimulatedWorld(DevicelessWorld):
         """Tensors are simulated, and the backward pass stays on this thread, where its observer is."""
         with self._tensors, torch.autograd.set_multithreading_enabled(False):
             yield
+
+    def reads_files(self, counter: StorageCounter) -> AbstractContextManager[None]:
+        """From files that have no values."""
+        return files_without_values(self._tensors, counter.leave_out)
 
     def walk(self) -> Iterable[Named]:
         """The matrix library's workspaces."""

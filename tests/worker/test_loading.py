@@ -1,0 +1,104 @@
+"""Weights read from safetensors: every strategy trains as from drawn ones, and start-up alone holds other bytes."""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from typing import Any
+
+import pytest
+
+from tests.report.sample_run import SampleTrial, trial_record
+from tests.worker.real_ranks import Ranks, RunTrial, Tiny, trials_in_forks
+from zerobench.records import Category, Phase, Place, RankRecord, StepKind
+from zerobench.report.host_parameters import holders
+
+LLAMA: dict[str, Any] = {"model_type": "llama", "hidden_size": 256, "intermediate_size": 512, "vocab_size": 2048}
+LLAMA |= {"num_hidden_layers": 4, "num_attention_heads": 4, "num_key_value_heads": 4}
+SMALL = {"zero_optimization.reduce_bucket_size": 10**5, "zero_optimization.stage3_param_persistence_threshold": 0}
+SMALL |= {"zero_optimization.stage3_prefetch_bucket_size": 10**5}
+TOLERANCE = 5e-6
+TINY = Tiny(LLAMA, SMALL, {"steps": {"warmup": 0, "timed": 1, "memory": 1}})
+spec = TINY.spec
+
+
+@pytest.fixture(scope="module")
+def ran(in_fork: Callable[..., Any], tmp_path_factory: pytest.TempPathFactory) -> RunTrial:
+    return trials_in_forks(in_fork, tmp_path_factory)
+
+
+def start_up(rank: RankRecord, category: Category, place: Place) -> int:
+    """The category's largest bytes while the engine is built."""
+    rows = [row for row in rank.memory if (row.step, row.phase) == (StepKind.FIRST, Phase.INIT)]
+    return sum(row.own_peak_bytes or 0 for row in rows if (row.place, row.category) == (place, category))
+
+
+def total(rank: RankRecord) -> int:
+    assert rank.parameters is not None
+    return rank.parameters.total
+
+
+def check_named(ranks: Ranks) -> None:
+    for place in (Place.DEVICE, Place.HOST):
+        unnamed, whole = (start_up(ranks[0], one, place) for one in (Category.UNATTRIBUTED, Category.TOTAL))
+        assert unnamed <= 0.01 * whole, (place, ranks[0].notes)
+
+
+STRATEGIES: list[dict[str, Any]] = [{"strategy": name} for name in ("ddp", "zero0", "zero1", "zero2", "zero3")]
+STRATEGIES += [{"strategy": "zero3", "zero_init": False}, {"strategy": "zero3", "adapter": "lora-8"}]
+
+
+@pytest.mark.parametrize("weights", ["loaded", "loaded-fp32"])
+@pytest.mark.parametrize("fields", STRATEGIES, ids=str)
+def test_it_takes_the_steps_of_a_model_whose_weights_were_drawn(
+    ran: RunTrial, fields: dict[str, Any], weights: str
+) -> None:
+    loaded, drawn = ran(spec(**fields, weights=weights)), ran(spec(**fields))
+    assert loaded[0].losses == pytest.approx(drawn[0].losses, abs=TOLERANCE)
+    assert len(set(drawn[0].losses)) > 1
+    check_named(loaded)
+
+
+def test_what_is_read_as_it_is_stored_lies_in_the_page_cache_and_fp32_on_every_rank_of_the_host(ran: RunTrial) -> None:
+    """4 bytes a parameter on each rank until the weights are moved, though the files hold 2."""
+    asked = {"strategy": "zero2", "precision": "bf16"}
+    stored, in_fp32 = (ran(spec(**asked, weights=weights)) for weights in ("loaded", "loaded-fp32"))
+    for rank in in_fp32:
+        assert start_up(rank, Category.PARAMETERS, Place.HOST) == pytest.approx(4 * total(rank), rel=0.01)
+    for rank in stored:
+        assert start_up(rank, Category.PARAMETERS, Place.HOST) == 0
+        assert rank.mapped_peak_bytes is not None
+        assert rank.mapped_peak_bytes > 0.9 * 2 * total(rank)
+    check_named(in_fp32)
+    check_named(stored)
+    held = {one.name: one for one in holders(sample(stored, weights="loaded", **asked))}
+    assert list(held)[-1] == "files, as page cache"
+    assert held["files, as page cache"].load_peak == pytest.approx(
+        max(rank.mapped_peak_bytes or 0 for rank in stored) / total(stored[0])
+    )
+    in_32 = {one.name: one for one in holders(sample(in_fp32, weights="loaded-fp32", **asked))}
+    assert (in_32["together"].load_peak or 0) > (held["together"].load_peak or 0) + 2
+
+
+def test_under_zero_init_one_rank_reads_and_each_keeps_its_part(ran: RunTrial) -> None:
+    reader, other = ran(spec(strategy="zero3", weights="loaded"))
+    assert (reader.mapped_peak_bytes or 0) > max(4 * total(reader), other.mapped_peak_bytes or 0)
+    whole = ran(spec(strategy="zero3", weights="loaded", zero_init=False))[0]
+    assert start_up(other, Category.PARAMETERS, Place.DEVICE) < 0.8 * start_up(whole, Category.PARAMETERS, Place.DEVICE)
+    assert reader.effective_config["zero_init"] is True
+    assert whole.effective_config["zero_init"] is False
+
+
+def sample(ranks: Ranks, **fields: Any) -> SampleTrial:
+    trial = spec(**fields)
+    return SampleTrial(trial, trial_record(trial), ranks)
+
+
+@pytest.mark.parametrize("fields", [{"strategy": "zero2"}, {"strategy": "zero3"}], ids=str)
+def test_a_simulated_rank_holds_what_a_measured_one_holds_while_it_loads(ran: RunTrial, fields: dict[str, Any]) -> None:
+    for weights in ("loaded", "loaded-fp32"):
+        measured = ran(spec(**fields, precision="bf16", weights=weights))[0]
+        [simulated] = ran(spec(**fields, precision="bf16", weights=weights, evidence="simulated"))
+        for category, place in ((Category.PARAMETERS, Place.HOST), (Category.PARAMETERS, Place.DEVICE)):
+            expected = start_up(measured, category, place)
+            assert start_up(simulated, category, place) == pytest.approx(expected, rel=0.01), (weights, place)
+        check_named([simulated])
