@@ -63,6 +63,7 @@ SLOWER = {
     "tests/extras/": "environments of their own",
     "tests/formulas/test_activations.py::test_the_tally": "torch",
     "tests/formulas/test_allocator.py::test_in_both_steps": "processes",
+    "tests/formulas/test_live_elements.py": "processes",
     "tests/formulas/test_tensors.py::test_the_tensors": "torch",
     "tests/memory/": "torch, and the sampler's process",
     "tests/report/exporters/test_tensorboard_events.py": "TensorBoard, which imports TensorFlow where it is",
