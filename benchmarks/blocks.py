@@ -53,8 +53,8 @@ class Training:
         return time.perf_counter() - begin
 
 
-def run_blocks(block_on: Callable[[Training, int], tuple[float, Any]], told_as: str) -> None:
-    """Train in blocks; write the seconds of each beside the job, and under `told_as` what `block_on` says of its own.
+def run_blocks(block_on: Callable[[Training, int], tuple[float, Any]], key: str) -> None:
+    """Train in blocks; write the seconds of each beside the job, and under `key` what `block_on` says of its own.
 
     `block_on` gets the number of the pair. Ends the process.
     """
@@ -65,15 +65,15 @@ def run_blocks(block_on: Callable[[Training, int], tuple[float, Any]], told_as: 
     training = Training(build(job), batches(job, rank, world_size), job, path, rank)
     for _ in range(job["untimed_steps"]):
         training.plain_step()
-    blocks: dict[str, Any] = {"pid": os.getpid(), "on_s": [], "off_s": [], told_as: []}
+    blocks: dict[str, Any] = {"pid": os.getpid(), "on_s": [], "off_s": [], key: []}
     for pair in range(job["pairs"]):
         for on in (False, True) if pair % 2 else (True, False):
             if not on:
                 blocks["off_s"].append(training.timed_block(training.plain_step))
                 continue
-            seconds, told = block_on(training, pair)
+            seconds, record = block_on(training, pair)
             blocks["on_s"].append(seconds)
-            blocks[told_as].append(told)
+            blocks[key].append(record)
     path.with_name(f"{path.name}.rank{rank}").write_text(json.dumps(blocks), encoding="utf-8")
     torch.distributed.barrier()
     unlink_shared_memory(rank)

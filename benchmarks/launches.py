@@ -202,8 +202,8 @@ class Bench:
         return {
             "on_s": [max(block) for block in zip(*(rank["on_s"] for rank in ranks), strict=True)],
             "off_s": [max(block) for block in zip(*(rank["off_s"] for rank in ranks), strict=True)],
-            "summaries": [told["summary"] for told in ranks[0]["samplers"]],
-            "cores": [told["cores"] for told in ranks[0]["samplers"]],
+            "summaries": [sampler["summary"] for sampler in ranks[0]["samplers"]],
+            "cores": [sampler["cores"] for sampler in ranks[0]["samplers"]],
             "standin": standin,
         }
 

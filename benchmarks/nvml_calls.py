@@ -48,12 +48,12 @@ def measure(reader: DeviceReader, calls: int) -> dict[str, list[float]]:
     }
 
 
-def lines(told: dict[str, Any]) -> list[str]:
+def lines(report: dict[str, Any]) -> list[str]:
     """What was told and measured, in Markdown."""
-    facts = [f"- {name}: {value}" for name, value in told.items() if name != "calls_us"]
+    facts = [f"- {name}: {value}" for name, value in report.items() if name != "calls_us"]
     rows = [
         (name, len(times), *(f"{value:,.1f}" for value in _statistics(times)))
-        for name, times in told["calls_us"].items()
+        for name, times in report["calls_us"].items()
     ]
     return [*facts, "", *table(("call", "calls", "median, us", "p99, us", "longest, us"), rows)]
 
@@ -73,11 +73,11 @@ def main() -> int:
     if not listing.devices:
         print(f"no device: {listing.reason}", file=sys.stderr)
         return 1
-    told = []
+    reports = []
     for device in listing.devices:
         reader = DeviceReader.open(device.uuid)
         now = reader.read()
-        told.append(
+        reports.append(
             {
                 "name": device.name,
                 "driver": listing.driver_version,
@@ -89,9 +89,9 @@ def main() -> int:
                 "calls_us": measure(reader, asked.calls),
             }
         )
-    print("\n".join(["# NVML calls", "", *origin(), *(line for one in told for line in lines(one))]))
+    print("\n".join(["# NVML calls", "", *origin(), *(line for report in reports for line in lines(report))]))
     if asked.out is not None:
-        asked.out.write_text(json.dumps(told, indent=1), encoding="utf-8")
+        asked.out.write_text(json.dumps(reports, indent=1), encoding="utf-8")
     return 0
 
 

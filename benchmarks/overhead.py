@@ -140,10 +140,10 @@ def some_of(choices: Sequence[str]) -> Callable[[str], tuple[str, ...]]:
     """A parser of `a,c` to ("a", "c")."""
 
     def parse_some(text: str) -> tuple[str, ...]:
-        asked = tuple(text.split(","))
-        if not set(asked) <= set(choices):
+        parts = tuple(text.split(","))
+        if not set(parts) <= set(choices):
             raise argparse.ArgumentTypeError(f"{text}; choices: {', '.join(choices)}")
-        return asked
+        return parts
 
     return parse_some
 

@@ -93,10 +93,10 @@ def ledger_table(blocks: dict[str, Any]) -> Table:
 def sampler_lines(blocks: dict[str, Any]) -> str:
     """What shows that the sampler did sample, and at what price: samples, its largest gap, its CPU time."""
     summaries = blocks["summaries"]
-    gaps = [told["largest_gap_s"] for told in summaries if told["largest_gap_s"] is not None]
-    samples = sum(told["num_samples"] for told in summaries)
-    devices = max(len(told["devices"]) for told in summaries)
-    faults = sorted({fault for told in summaries for fault in told["faults"]})
+    gaps = [sampled["largest_gap_s"] for sampled in summaries if sampled["largest_gap_s"] is not None]
+    samples = sum(sampled["num_samples"] for sampled in summaries)
+    devices = max(len(sampled["devices"]) for sampled in summaries)
+    faults = sorted({fault for sampled in summaries for fault in sampled["faults"]})
     interval_s = summaries[0]["interval_s"]
     every = f"every {interval_s * 1000:g} ms" if interval_s else "never"
     gap = f"{max(gaps) * 1000:.0f} ms" if gaps else "unknown"

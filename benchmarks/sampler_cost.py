@@ -54,15 +54,15 @@ def measure(standin: Standin, folder: Path, devices: int, latency_us: int, secon
 
 def line(measured: dict[str, Any], latency_us: int) -> str:
     """CPU time a sample, a sweep, and of a core; the last also for the driver alone."""
-    told = measured["summary"]
-    devices = len(told["devices"])
-    sweeps = measured["wall_s"] / told["interval_s"]
+    summary = measured["summary"]
+    devices = len(summary["devices"])
+    sweeps = measured["wall_s"] / summary["interval_s"]
     sweep_us = measured["cpu_s"] / sweeps * 1e6
-    driver = devices * latency_us * (1 + ENERGY_AND_POWER) / told["interval_s"] / 1e6
+    driver = devices * latency_us * (1 + ENERGY_AND_POWER) / summary["interval_s"] / 1e6
     return (
         f"{devices} devices: {sweep_us / devices:6.1f} us a sample, {sweep_us:6.1f} us a sweep, "
         f"{measured['cpu_s'] / measured['wall_s']:.2%} of a core ({driver:.2%} within the driver); "
-        f"{told['num_samples']} samples, largest gap {told['largest_gap_s'] * 1000:.0f} ms"
+        f"{summary['num_samples']} samples, largest gap {summary['largest_gap_s'] * 1000:.0f} ms"
     )
 
 

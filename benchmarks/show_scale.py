@@ -62,7 +62,7 @@ MOST_FULL = 1000
 
 
 @dataclass(frozen=True)
-class Taken:
+class Usage:
     """What one process took."""
 
     wall_s: float
@@ -116,14 +116,14 @@ def _texts(template: SampleTrial, num_trials: int, num_ranks: int) -> Iterator[t
     ranks = {f"rank_{rank.rank}.json": rank.model_dump_json() for rank in template.ranks}
     for index in range(num_trials):
         length = 128 * (1 + index // 4)
-        asked = spec(f"zero{index % 4}", gpus_per_node=num_ranks, sequence_length=length)
-        new = (asked.trial_id, asked.config_hash)
+        trial_spec = spec(f"zero{index % 4}", gpus_per_node=num_ranks, sequence_length=length)
+        new = (trial_spec.trial_id, trial_spec.config_hash)
         named = {name: text.replace(old[0], new[0]) for name, text in ranks.items()}
         named["record.json"] = record.replace(old[0], new[0]).replace(old[1], new[1])
-        yield new[0], {"trial.json": asked.model_dump_json(), **named}
+        yield new[0], {"trial.json": trial_spec.model_dump_json(), **named}
 
 
-def take(code: str, run: Path) -> Taken:
+def take(code: str, run: Path) -> Usage:
     """Start a fresh Python that runs `code`, and wait for its end."""
     begin = time.perf_counter()
     process = subprocess.Popen(
@@ -134,18 +134,18 @@ def take(code: str, run: Path) -> Taken:
     process.returncode = os.waitstatus_to_exitcode(status)
     if process.returncode:
         raise SystemExit(f"exit status {process.returncode}")
-    return Taken(wall_s, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
+    return Usage(wall_s, used.ru_utime + used.ru_stime, used.ru_maxrss * 1024)
 
 
-def best(taken: Sequence[Taken]) -> Taken:
+def best(taken: Sequence[Usage]) -> Usage:
     """The smallest of each figure."""
-    return Taken(min(t.wall_s for t in taken), min(t.cpu_s for t in taken), min(t.peak_bytes for t in taken))
+    return Usage(min(t.wall_s for t in taken), min(t.cpu_s for t in taken), min(t.peak_bytes for t in taken))
 
 
-def _line(name: str, taken: Sequence[Taken], before: Taken | None, factor: float) -> str:
+def _line(name: str, taken: Sequence[Usage], before: Usage | None, factor: float) -> str:
     """One figure; with one of a smaller run before it, how it grew for each ten times as many trials."""
     least = best(taken)
-    most_s = max(one.wall_s for one in taken)
+    most_s = max(usage.wall_s for usage in taken)
     wall = f"{least.wall_s:.2f} s" + (f" (to {most_s:.2f})" if len(taken) > 1 else "")
     shown = f"  {name:13} {wall:>18} {least.cpu_s:8.2f} s CPU {least.peak_bytes / 2**20:7.0f} MiB"
     if before is None:
@@ -158,7 +158,7 @@ def measure(trials: Sequence[int], num_ranks: int, repeats: int) -> None:
     """Print the figures of a run of each size; the ratios are between runs of one kind of record."""
     print("imports alone")
     print(_line("rich, store", [take(NOTHING, ROOT) for _ in range(repeats)], None, 1))
-    before: dict[tuple[str, bool], tuple[int, Taken]] = {}
+    before: dict[tuple[str, bool], tuple[int, Usage]] = {}
     for num_trials in trials:
         kinds = [False] if num_trials < MOST_FULL else [False, True] if num_trials == MOST_FULL else [True]
         for small in kinds:

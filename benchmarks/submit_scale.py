@@ -39,7 +39,7 @@ _PER_LENGTH = len(_STRATEGIES) * len(_WORLD_SIZES)
 
 
 @dataclass(frozen=True)
-class Taken:
+class Usage:
     """What one submission took."""
 
     wall_s: float
@@ -62,7 +62,7 @@ def sweep_of(num_trials: int) -> dict[str, object]:
     return {"name": f"scale-{num_trials}", "axes": axes}
 
 
-def submit(num_trials: int) -> Taken:
+def submit(num_trials: int) -> Usage:
     """Submit a sweep of `num_trials` trials once."""
     with tempfile.TemporaryDirectory(prefix="zerobench-submit-") as name:
         folder = Path(name)
@@ -75,12 +75,12 @@ def submit(num_trials: int) -> Taken:
     return taken
 
 
-def _timed(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Taken:
+def _timed(command: Sequence[str], folder: Path, environment: Mapping[str, str]) -> Usage:
     before, began = os.times(), time.perf_counter()
     subprocess.run(command, cwd=folder, env=dict(environment), stdout=subprocess.DEVNULL, check=True)
     wall_s, after = time.perf_counter() - began, os.times()
     cpu_s = after.children_user + after.children_system - before.children_user - before.children_system
-    return Taken(wall_s, cpu_s)
+    return Usage(wall_s, cpu_s)
 
 
 def _check(reports: Path, num_trials: int) -> None:
@@ -108,8 +108,8 @@ def main() -> int:
     smallest = 0.0
     for size in sizes:
         taken = [submit(size) for _ in range(asked.repeats)]
-        smallest = min(one.wall_s for one in taken)
-        walls, cpus = _spread([one.wall_s for one in taken]), _spread([one.cpu_s for one in taken])
+        smallest = min(usage.wall_s for usage in taken)
+        walls, cpus = _spread([usage.wall_s for usage in taken]), _spread([usage.cpu_s for usage in taken])
         print(f"{size:>8,}  {walls:<38}  {cpus}")
     reached = smallest < GOAL_S
     print(f"{sizes[-1]:,} trials in {smallest:.2f} s: {'below' if reached else 'NOT below'} {GOAL_S:g} s")

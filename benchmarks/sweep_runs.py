@@ -13,10 +13,10 @@ from zerobench.store import Trial, load_run
 
 def run_whole(sweep: Path, world: Evidence, reports: Path) -> list[Trial]:
     """All trials of `sweep` in one world, its run's folder in `reports`. Raises UserError: one did not complete."""
-    asked = Request(
+    request = Request(
         sweep=str(sweep), sets=[f"evidence={world}"], only=[], repeats=None, resume=None, reports=reports, hostfile=None
     )
-    trials = list(load_run(start(asked).folder.path).trials())
+    trials = list(load_run(start(request).folder.path).trials())
     if failed := [trial for trial in trials if not completed(trial)]:
         raise UserError(f"{len(failed)} trials did not complete: {failed[0].spec.trial_id}: {failed[0].record.reason}")
     return trials

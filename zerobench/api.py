@@ -101,8 +101,8 @@ class Prediction:
     @property
     def expected_step_interval_s(self) -> tuple[float, float] | None:
         """What it lies between in eight of ten cases."""
-        found = self.row.expected
-        return None if found is None else (found.low_s, found.high_s)
+        expected = self.row.expected
+        return None if expected is None else (expected.low_s, expected.high_s)
 
     @property
     def expected_tokens_per_s(self) -> float | None:
@@ -237,9 +237,9 @@ def plan(
     """Each ZeRO stage and offload of `model` on the cluster, or `ds_config` alone. Raises UserError."""
     arguments, folder = locals(), Path(reports)
     own = None if ds_config is None else _file_of(ds_config, folder)
-    asked = read_plan(request_of(arguments | {"ds_config": own, "reports": folder}))
-    result = run_predictions(asked.planned, asked.name, asked.document, folder, Observer())
-    _, rows = read_rows(result.folder.path, asked.cluster)
+    wanted = read_plan(request_of(arguments | {"ds_config": own, "reports": folder}))
+    result = run_predictions(wanted.planned, wanted.name, wanted.document, folder, Observer())
+    _, rows = read_rows(result.folder.path, wanted.cluster)
     return PlanResult(result.folder.path, [Prediction(row) for row in rows], recommended(rows))
 
 
@@ -259,8 +259,8 @@ def tune(
     reports: str | Path = REPORTS,
 ) -> PlanResult:
     """The configuration with the most expected tokens/s at `global_batch` sequences a step. Raises UserError."""
-    asked = read_plan(request_of(locals() | {"reports": Path(reports), "tunes": True}))
-    search = searched(asked, Path(reports), Observer(), WIDTH)
+    wanted = read_plan(request_of(locals() | {"reports": Path(reports), "tunes": True}))
+    search = searched(wanted, Path(reports), Observer(), WIDTH)
     rows = named_rows(search.rows)
     return PlanResult(search.result.folder.path, [Prediction(row) for row in rows], recommended(rows, AS_FAST))
 
@@ -270,11 +270,11 @@ def predict(model: str, ds_config: str | Path | Mapping[str, Any], *, gpus: int,
 
     Raises UserError, also where it could not be predicted, with the reason.
     """
-    found = plan(model=model, ds_config=ds_config, gpus=gpus, gpu=gpu, **work)
-    if not found.predictions:
-        [trial, *_] = load_run(found.path).trials()
+    planned = plan(model=model, ds_config=ds_config, gpus=gpus, gpu=gpu, **work)
+    if not planned.predictions:
+        [trial, *_] = load_run(planned.path).trials()
         raise UserError(f"predict: {trial.record.reason or trial.record.status.value}")
-    return found.predictions[0]
+    return planned.predictions[0]
 
 
 def load(run: str | None = None, reports: str | Path = REPORTS) -> RunTables:
@@ -295,12 +295,12 @@ def run_sweep(
     `sets` and `only` are as the options: `["micro_batch_size=1,2"]`. How each trial ended stands in `trials`. Raises
     UserError: a mistake in the request, before anything is started.
     """
-    asked = load_sweep(str(sweep), list(sets), list(only), repeats)
-    machine = tried(detect_machine(), asked)
-    planned = expand(asked, machine)
+    loaded = load_sweep(str(sweep), list(sets), list(only), repeats)
+    machine = tried(detect_machine(), loaded)
+    planned = expand(loaded, machine)
     resolved_configs(planned)
     site = LocalSite(machine.cpu_cores, machine.num_gpus, None)
-    result = start_sweep(asked, planned, machine, reports=Path(reports), site=site, observer=Observer())
+    result = start_sweep(loaded, planned, machine, reports=Path(reports), site=site, observer=Observer())
     return load(str(result.folder.path))
 
 

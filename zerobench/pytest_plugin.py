@@ -49,8 +49,8 @@ def zerobench_memory(request: pytest.FixtureRequest) -> Declare:
         pytest.fail(f'@pytest.mark.{MARKER}("2%") is missing: the allowed growth of memory', pytrace=False)
     path, name = Path(request.path).parent / KEPT, f"{request.path.name}::{request.node.name}"
 
-    def declare(found: Prediction | Mapping[str, int]) -> None:
-        sizes = dict(found) if isinstance(found, Mapping) else _sizes(found)
+    def declare(measured: Prediction | Mapping[str, int]) -> None:
+        sizes = dict(measured) if isinstance(measured, Mapping) else _sizes(measured)
         if request.config.getoption(_UPDATE):
             _keep(path, name, sizes)
         else:

@@ -93,12 +93,12 @@ def redact_text(text: str, known: Collection[str] = ()) -> str:
     text = _URL_USER.sub(rf"\1{MARK}@", text)
     text = _USER.sub(rf"\1:{MARK}@", text)
     text = _HEADER.sub(rf"\1\2{MARK}", text)
-    text = _SCHEME.sub(lambda found: f"{found[1] or found[3]}{found[2] or found[4]}{MARK}", text)
-    text = _OPTION.sub(lambda found: f"{found[1]}{found[2]}{_marked(found[3])}", text)
-    text = _ASSIGNED.sub(lambda found: f"{found[1]}{found[2]}{found[1]}{found[3]}{_marked(found[4])}", text)
+    text = _SCHEME.sub(lambda match: f"{match[1] or match[3]}{match[2] or match[4]}{MARK}", text)
+    text = _OPTION.sub(lambda match: f"{match[1]}{match[2]}{_marked(match[3])}", text)
+    text = _ASSIGNED.sub(lambda match: f"{match[1]}{match[2]}{match[1]}{match[3]}{_marked(match[4])}", text)
     text = _AFTER_MARK.sub(rf"\1{MARK}", text)
     text = _TOKEN.sub(MARK, text)
-    return _LONG.sub(lambda found: MARK if _drawn_at_random(found[0]) else found[0], text)
+    return _LONG.sub(lambda match: MARK if _drawn_at_random(match[0]) else match[0], text)
 
 
 def redact_arguments(argv: Sequence[str], known: Collection[str] = ()) -> list[str]:

@@ -234,9 +234,9 @@ class Run:
         Raises UserError: its file is torn, corrupt, or newer than this version.
         """
         path = self.folder.trial(trial_id).spec
-        asked = None if path.exists() else self.asked.get(trial_id)
+        entry = None if path.exists() else self.asked.get(trial_id)
         with self._naming_the_way_out(trial_id):
-            return self._spec(asked["trial"] if asked else read_json(path), path)
+            return self._spec(entry["trial"] if entry else read_json(path), path)
 
     def spec_to_run(self, trial_id: str) -> TrialSpec:
         """The same of a trial that is to run: where its own file is torn, as the run's list of what was asked has it.
@@ -257,9 +257,9 @@ class Run:
         except UserError:
             return False
 
-    def _spec(self, said: Document, path: Path) -> TrialSpec:
-        """The spec that `said`, which was read from `path`, makes."""
-        document = said | {"schema_version": self.written_version}
+    def _spec(self, fields: Document, path: Path) -> TrialSpec:
+        """The spec that `fields`, which were read from `path`, make."""
+        document = fields | {"schema_version": self.written_version}
         keys = {name: f"{name} {document[name]!r}" for name in _ALIKE if name in document}
         known = {name: self._parts[key] for name, key in keys.items() if key in self._parts}
         spec = parse(document | known, TrialSpec, path)
@@ -404,9 +404,12 @@ def _upgrade(document: Document, model: type[BaseModel], path: Path) -> Document
 
 def _check_belongs(folder: TrialFolder, record: TrialRecord, ranks: tuple[RankRecord, ...]) -> None:
     """A folder that was copied over another, or lost files, must not pass for a measurement."""
-    for path, found in [(folder.record, record.trial_id), *((folder.rank_record(r.rank), r.trial_id) for r in ranks)]:
-        if found != folder.path.name:
-            raise TornError(f"{path}: trial_id: {found!r} does not belong in folder {folder.path.name!r}")
+    for path, trial_id in [
+        (folder.record, record.trial_id),
+        *((folder.rank_record(r.rank), r.trial_id) for r in ranks),
+    ]:
+        if trial_id != folder.path.name:
+            raise TornError(f"{path}: trial_id: {trial_id!r} does not belong in folder {folder.path.name!r}")
     if len(ranks) < record.ranks_reported:
         held = {rank.rank for rank in ranks}
         lost = [rank for rank in range(record.ranks_expected) if rank not in held]

@@ -74,14 +74,14 @@ class Row:
 
 def cells(sweeps: Sequence[Path] = SWEEPS) -> list[TrialSpec]:
     """Every work of the sweeps, once, in the simulated world on a GPU. Raises UserError: a rule refuses one."""
-    found: dict[tuple[str, int], TrialSpec] = {}
+    trials: dict[tuple[str, int], TrialSpec] = {}
     for sweep in sweeps:
         planned = expand(load_sweep(sweep, [f"evidence={Evidence.SIMULATED}", f"gpu={GPU}"]), detect_machine())
         for item in planned:
             if item.skipped is not None:
                 raise UserError(f"{item.trial.trial_id}: {item.skipped.reason}")
-            found.setdefault((item.trial.config_hash, item.trial.prediction.rank), item.trial)
-    return list(found.values())
+            trials.setdefault((item.trial.config_hash, item.trial.prediction.rank), item.trial)
+    return list(trials.values())
 
 
 def compare(trials: Sequence[TrialSpec], jobs: int = 2) -> list[Row]:
@@ -127,17 +127,17 @@ def _unattributed(rank: RankRecord, at: DeviceMemory) -> int:
 def lines(rows: Sequence[Row]) -> list[str]:
     """What the rows come to, and those that miss a goal."""
     num_cells = len({row.cell for row in rows})
-    said = [f"{num_cells} cells, {len(rows)} phases; errors of the simulated world against torch's own allocator"]
+    sentences = [f"{num_cells} cells, {len(rows)} phases; errors of the simulated world against torch's own allocator"]
     for name, error, goal in (
         ("allocated peak", [abs(row.peak_error) for row in rows], PEAK_GOAL),
         ("reserved peak", [abs(row.reserved_error) for row in rows], RESERVED_GOAL),
         ("without a name", [row.unattributed for row in rows], UNATTRIBUTED_GOAL),
     ):
-        said.append(
-            f"{name}: {sum(one == 0 for one in error)} exact, median {statistics.median(error):.4%}, "
+        sentences.append(
+            f"{name}: {sum(size == 0 for size in error)} exact, median {statistics.median(error):.4%}, "
             f"largest {max(error):.3%} (goal {goal:.1%})"
         )
-    return said + [f"missed: {row}" for row in rows if misses(row)]
+    return sentences + [f"missed: {row}" for row in rows if misses(row)]
 
 
 def misses(row: Row) -> bool:

@@ -49,7 +49,7 @@ class Clock:
 
 
 @dataclass(frozen=True)
-class Timed:
+class Timing:
     """One row of the table; seconds beyond imports, of a core where several are used."""
 
     what: str
@@ -77,7 +77,7 @@ class Stopwatch:
 def processor_s() -> float:
     """Seconds of a processor that the processes below this one, and those that they have waited for, have taken."""
     times = [process.cpu_times() for process in psutil.Process().children()]
-    return sum(one.user + one.system + one.children_user + one.children_system for one in times)
+    return sum(used.user + used.system + used.children_user + used.children_system for used in times)
 
 
 def large_cells(tiny: bool) -> list[tuple[str, float, TrialSpec]]:
@@ -106,7 +106,7 @@ def warm_cells() -> list[TrialSpec]:
     return [emulated(trial, repeat) for repeat in range(NUM_WARM)]
 
 
-def time_large_cells(tiny: bool) -> tuple[Clock, list[Timed]]:
+def time_large_cells(tiny: bool) -> tuple[Clock, list[Timing]]:
     """What importing everything takes, and a row for each large cell."""
     named = large_cells(tiny)
     with PeakMemory() as memory:
@@ -116,13 +116,13 @@ def time_large_cells(tiny: bool) -> tuple[Clock, list[Timed]]:
     imports = Clock(2 * first.wall_s - warm.wall_s, 2 * first.processor_s - warm.processor_s, first.peak_rss_bytes)
     steps = itertools.pairwise([warm, *others])
     rows = [
-        Timed(name, now.wall_s - before.wall_s, now.processor_s - before.processor_s, goal_s, now.peak_rss_bytes)
+        Timing(name, now.wall_s - before.wall_s, now.processor_s - before.processor_s, goal_s, now.peak_rss_bytes)
         for (name, goal_s, _), (before, now) in zip(named, steps, strict=True)
     ]
     return imports, rows
 
 
-def time_the_table(tiny: bool, imports: Clock) -> Timed:
+def time_the_table(tiny: bool, imports: Clock) -> Timing:
     """All stages and offloads of a 7B model on 64 GPUs, as `zerobench plan` would play them."""
     model = resolve_model(TINY if tiny else "llama-7b")
     cluster = read_cluster(gpu=GPU, gpus="64", host_memory="2TB", nvme="25GB/s")
@@ -132,40 +132,40 @@ def time_the_table(tiny: bool, imports: Clock) -> Timed:
         watch = Stopwatch(memory)
         play(trials, jobs=JOBS, on_end=watch.ended)
     last = watch.readings[-1]
-    return Timed(
+    return Timing(
         f"{model.name}, {len(trials)} cells of stage and offload, N = 64, {JOBS} at a time",
         last.wall_s - imports.wall_s,
         (last.processor_s - imports.processor_s) / JOBS,
         20.0,
-        max(one.peak_rss_bytes for one in watch.readings),
+        max(reading.peak_rss_bytes for reading in watch.readings),
     )
 
 
-def rows(imports: Clock, timed: Sequence[Timed]) -> list[str]:
+def rows(imports: Clock, timed: Sequence[Timing]) -> list[str]:
     """The table."""
     headers = ("", "processor seconds", "goal, s", "", "times importing", "wall seconds", "peak RSS, GB")
     lines = [
         (
-            one.what,
-            f"{one.processor_s:.1f}",
-            f"{one.goal_s:.0f}",
-            _verdict(one),
-            f"{one.processor_s / imports.processor_s:.1f}",
-            f"{one.wall_s:.1f}",
-            f"{one.peak_rss_bytes / 1e9:.2f}",
+            timing.what,
+            f"{timing.processor_s:.1f}",
+            f"{timing.goal_s:.0f}",
+            _verdict(timing),
+            f"{timing.processor_s / imports.processor_s:.1f}",
+            f"{timing.wall_s:.1f}",
+            f"{timing.peak_rss_bytes / 1e9:.2f}",
         )
-        for one in timed
+        for timing in timed
     ]
     return table(headers, lines)
 
 
-def _verdict(one: Timed) -> str:
-    held = {"time": one.processor_s <= one.goal_s, "memory": one.peak_rss_bytes < MEMORY_GOAL_BYTES}
+def _verdict(timing: Timing) -> str:
+    held = {"time": timing.processor_s <= timing.goal_s, "memory": timing.peak_rss_bytes < MEMORY_GOAL_BYTES}
     missed = [name for name, is_held in held.items() if not is_held]
     return f"MISSED: {', '.join(missed)}" if missed else "reached"
 
 
-def report(imports: Clock, timed: Sequence[Timed], load: float) -> str:
+def report(imports: Clock, timed: Sequence[Timing], load: float) -> str:
     """The Markdown document."""
     intro = (
         f"Seconds of an emulated trial beyond imports ({imports.processor_s:.1f} s of a processor, "

@@ -38,13 +38,13 @@ def build(job: dict[str, Any]) -> tuple[Accelerator, Any, torch.optim.Optimizer]
     if job["activation_checkpointing"]:
         model.gradient_checkpointing_enable({"use_reentrant": False})
     model.train()
-    asked = json.loads(Path(job["ds_config"]).read_text(encoding="utf-8"))["optimizer"]["params"]
+    params = json.loads(Path(job["ds_config"]).read_text(encoding="utf-8"))["optimizer"]["params"]
     optimizer = torch.optim.AdamW(
         model.parameters(),
-        lr=asked["lr"],
-        betas=tuple(asked["betas"]),
-        eps=asked["eps"],
-        weight_decay=asked["weight_decay"],
+        lr=params["lr"],
+        betas=tuple(params["betas"]),
+        eps=params["eps"],
+        weight_decay=params["weight_decay"],
         fused=get_accelerator().device_name() != "cpu" or None,
     )
     return accelerator, *accelerator.prepare(model, optimizer)

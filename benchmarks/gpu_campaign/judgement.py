@@ -26,7 +26,7 @@ GOALS: dict[str, tuple[float | None, float]] = {
 _WORST_NAMED = 20
 
 
-class Joined(NamedTuple):
+class FigurePair(NamedTuple):
     """One figure, predicted and measured."""
 
     predicted: Figure
@@ -46,7 +46,7 @@ class Joined(NamedTuple):
 def as_markdown(predicted: Sequence[Figure], ran: Sequence[Trial], measured: Sequence[Figure], commit: str) -> str:
     """The judgement: `measured` are the figures of those of `ran` that completed."""
     joined = join(predicted, measured)
-    cells = len({one.measured.config_hash for one in joined})
+    cells = len({pair.measured.config_hash for pair in joined})
     counts = f"{len(ran)} cells ran, {cells} completed and were predicted; predictions committed {commit}."
     is_emulated = any(trial.spec.evidence is Evidence.EMULATED for trial in ran)
     meaning = "Totals of the device; error: (predicted - measured) / measured; median: of the absolute errors."
@@ -65,74 +65,74 @@ def as_markdown(predicted: Sequence[Figure], ran: Sequence[Trial], measured: Seq
     )
 
 
-def join(predicted: Sequence[Figure], measured: Sequence[Figure]) -> list[Joined]:
+def join(predicted: Sequence[Figure], measured: Sequence[Figure]) -> list[FigurePair]:
     """Every figure of the device that both have, and of which there is a byte."""
-    said = {figure.key: figure for figure in predicted}
-    pairs = [(said.get(one.key), one) for one in measured if one.place == "device" and one.bytes > 0]
-    return [Joined(before, after) for before, after in pairs if before is not None]
+    by_key = {figure.key: figure for figure in predicted}
+    pairs = [(by_key.get(figure.key), figure) for figure in measured if figure.place == "device" and figure.bytes > 0]
+    return [FigurePair(before, after) for before, after in pairs if before is not None]
 
 
-def _error_lines(joined: Sequence[Joined]) -> list[str]:
+def _error_lines(joined: Sequence[FigurePair]) -> list[str]:
     rows: list[tuple[str, ...]] = []
     for quantity in [*Quantity, NEEDED]:
-        these = [one for one in joined if one.measured.quantity == quantity]
-        phases = [*dict.fromkeys(one.when for one in these if one.when), "all"] if these else []
+        these = [pair for pair in joined if pair.measured.quantity == quantity]
+        phases = [*dict.fromkeys(pair.when for pair in these if pair.when), "all"] if these else []
         rows += [(quantity, when, *_statistics([o for o in these if when in {o.when, "all"}])) for when in phases]
     return table(("quantity", "phase", "figures", "median", "over", "under", "whose under"), rows, texts=2)
 
 
-def _statistics(these: Sequence[Joined]) -> tuple[str, ...]:
-    median = show_error(statistics.median(abs(one.error) for one in these)).removeprefix("+")
-    over, under = max(these, key=lambda one: one.error), min(these, key=lambda one: one.error)
+def _statistics(these: Sequence[FigurePair]) -> tuple[str, ...]:
+    median = show_error(statistics.median(abs(pair.error) for pair in these)).removeprefix("+")
+    over, under = max(these, key=lambda pair: pair.error), min(these, key=lambda pair: pair.error)
     whose = under.measured.cell if under.error < 0 else "-"
     worst = (show_error(over.error) if over.error > 0 else "-", show_error(under.error) if under.error < 0 else "-")
     return str(len(these)), median, *worst, whose
 
 
-def _goal_lines(joined: Sequence[Joined]) -> list[str]:
+def _goal_lines(joined: Sequence[FigurePair]) -> list[str]:
     rows = []
     for quantity, (median, worst) in GOALS.items():
-        errors = [abs(one.error) for one in joined if one.measured.quantity == quantity]
-        found = (("median", median, statistics.median), ("worst", worst, max)) if errors else ()
-        for name, goal, of in found:
+        errors = [abs(pair.error) for pair in joined if pair.measured.quantity == quantity]
+        goals = (("median", median, statistics.median), ("worst", worst, max)) if errors else ()
+        for name, goal, of in goals:
             if goal is not None:
                 rows.append((f"{name} error of {quantity}", f"{of(errors):.3%}", f"{goal:.1%}", _met(of(errors), goal)))
     return table(("", "found", "at most", ""), rows)
 
 
-def _met(found: float, goal: float) -> str:
-    return "reached" if found <= goal else "MISSED"
+def _met(error: float, goal: float) -> str:
+    return "reached" if error <= goal else "MISSED"
 
 
-def _too_small(joined: Sequence[Joined]) -> list[str]:
+def _too_small(joined: Sequence[FigurePair]) -> list[str]:
     """What has to fit and was predicted too small, the worst first."""
-    found = [one for one in joined if one.error < 0 and one.measured.quantity != Quantity.LIVE]
-    found.sort(key=lambda one: one.error)
+    too_small = [pair for pair in joined if pair.error < 0 and pair.measured.quantity != Quantity.LIVE]
+    too_small.sort(key=lambda pair: pair.error)
     rows = [
-        (one.measured.cell, one.when or "all", one.measured.quantity, show_error(one.error, 3), *_sizes(one))
-        for one in found[:_WORST_NAMED]
+        (pair.measured.cell, pair.when or "all", pair.measured.quantity, show_error(pair.error, 3), *_sizes(pair))
+        for pair in too_small[:_WORST_NAMED]
     ]
     head = ("cell", "phase", "quantity", "error", "predicted, B", "measured, B")
-    return [f"## Predicted too small: {len(found)} figures", "", *(table(head, rows, texts=3) if rows else [])]
+    return [f"## Predicted too small: {len(too_small)} figures", "", *(table(head, rows, texts=3) if rows else [])]
 
 
-def _sizes(one: Joined) -> tuple[str, str]:
-    return f"{one.predicted.bytes:,}", f"{one.measured.bytes:,}"
+def _sizes(pair: FigurePair) -> tuple[str, str]:
+    return f"{pair.predicted.bytes:,}", f"{pair.measured.bytes:,}"
 
 
 def _fit_lines(predicted: Sequence[Figure], ran: Sequence[Trial]) -> list[str]:
     """Each cell that ran out of memory, or that was said not to fit, beside what its prediction says."""
-    needed = {one.config_hash: one for one in predicted if one.quantity == NEEDED}
+    needed = {figure.config_hash: figure for figure in predicted if figure.quantity == NEEDED}
     rows = []
     for trial in ran:
-        said, capacity = needed.get(trial.spec.config_hash), _capacity(trial)
-        if said is None or capacity is None:
+        need, capacity = needed.get(trial.spec.config_hash), _capacity(trial)
+        if need is None or capacity is None:
             continue
-        fits, ran_out = said.bytes <= capacity, trial.record.status is Status.OUT_OF_DEVICE_MEMORY
+        fits, ran_out = need.bytes <= capacity, trial.record.status is Status.OUT_OF_DEVICE_MEMORY
         if fits and not ran_out:
             continue
         verdict = "MISSED: said to fit" if fits else "as predicted" if ran_out else "FALSE REFUSAL"
-        rows.append((said.cell, str(trial.record.status), format_bytes(said.bytes), format_bytes(capacity), verdict))
+        rows.append((need.cell, str(trial.record.status), format_bytes(need.bytes), format_bytes(capacity), verdict))
     head = ("cell", "ended", "predicted need", "device", "verdict")
     title = "## Cells that do not fit, by prediction or by measurement"
     return [title, "", *(table(head, rows, texts=2) if rows else ["None.", ""])]

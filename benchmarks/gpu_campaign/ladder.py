@@ -95,8 +95,8 @@ def settings_of(spec: TrialSpec) -> str:
 
 def changes(below: TrialSpec, spec: TrialSpec) -> str:
     """In what a rung differs from the one below it: `attention eager -> sdpa`."""
-    told = ((name, _text(below, name), _text(spec, name)) for name in SETTINGS)
-    return ", ".join(f"{name} {old} -> {new}" for name, old, new in told if old != new) or "nothing"
+    settings = ((name, _text(below, name), _text(spec, name)) for name in SETTINGS)
+    return ", ".join(f"{name} {old} -> {new}" for name, old, new in settings if old != new) or "nothing"
 
 
 def _text(spec: TrialSpec, name: str) -> str:

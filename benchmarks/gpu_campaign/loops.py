@@ -88,10 +88,10 @@ def lines(bench: Bench, launches: dict[str, list[Launch]], rates: dict[str, floa
     """The table: tokens a second with the range over the rounds, as a part of zerobench's, and MFU."""
     per_token, _ = model_flops_per_token(bench.model, bench.sequence_length)
     tokens = bench.micro_batch_size * bench.sequence_length * bench.machine.ranks_per_node
-    own = statistics.median(one.steps_per_s for one in launches["zerobench"]) * tokens
+    own = statistics.median(launch.steps_per_s for launch in launches["zerobench"]) * tokens
     rows = []
-    for side, found in launches.items():
-        speeds = sorted(one.steps_per_s * tokens for one in found)
+    for side, side_launches in launches.items():
+        speeds = sorted(launch.steps_per_s * tokens for launch in side_launches)
         middle = statistics.median(speeds)
         flops = None if per_token is None else per_token * middle / bench.machine.ranks_per_node
         uses = ["n/a" if flops is None else f"{flops / rate:.1%}" for rate in rates.values()]
@@ -117,7 +117,7 @@ def main() -> None:
         launches = rounds(bench, asked.sides, asked.pairs, progress)
         text = "\n".join([*origin(), MODEL_FORMULA, "", *lines(bench, launches, _rates(machine))])
     print(text)
-    raw = {side: [dataclasses.asdict(one) for one in found] for side, found in launches.items()}
+    raw = {side: [dataclasses.asdict(launch) for launch in side_launches] for side, side_launches in launches.items()}
     asked.out.parent.mkdir(parents=True, exist_ok=True)
     asked.out.write_text(json.dumps({"asked": vars(asked) | {"out": str(asked.out)}, "launches": raw}, indent=1))
     asked.out.with_suffix(".md").write_text(text, encoding="utf-8")

@@ -51,10 +51,10 @@ def judge(sweep: Path, run: str | None, reports: Path, *, uncommitted: bool) -> 
     predicted = from_csv(Figure, path.read_text(encoding="utf-8"))
     trials = load_run(find_run(run, reports)).trials()
     emulated = [trial for trial in trials if trial.spec.evidence is Evidence.EMULATED]
-    found = emulated or [trial for trial in trials if trial.spec.evidence in {Evidence.MEASURED, Evidence.SOLO}]
-    if not found:
+    judged = emulated or [trial for trial in trials if trial.spec.evidence in {Evidence.MEASURED, Evidence.SOLO}]
+    if not judged:
         raise UserError(f"{run}: nothing was measured, played solo or emulated in it")
-    text = as_markdown(predicted, found, figures_of_cells([trial for trial in found if completed(trial)]), commit)
+    text = as_markdown(predicted, judged, figures_of_cells([trial for trial in judged if completed(trial)]), commit)
     place = beside(sweep, "judged.md")
     write_whole(EMULATED / place.name if emulated else place, text)
     print(text)

@@ -80,11 +80,11 @@ def main() -> None:
     """Train, then write what was when."""
     job = json.loads(Path(sys.argv[1]).read_text(encoding="utf-8"))
     begun_s = time.time()
-    asked = arguments(job, job["untimed_steps"] + job["timed_steps"])
+    training_arguments = arguments(job, job["untimed_steps"] + job["timed_steps"])
     torch.manual_seed(0)
     model = AutoModelForCausalLM.from_config(AutoConfig.for_model(**job["hf_config"]), dtype=torch.bfloat16)
     clock = Clock(job["untimed_steps"], job["timed_steps"])
-    trainer = Trainer(model=model, args=asked, train_dataset=Samples(job["tokens"]), callbacks=[clock])
+    trainer = Trainer(model=model, args=training_arguments, train_dataset=Samples(job["tokens"]), callbacks=[clock])
     built_s = time.time()
     result = trainer.train()
     report = {

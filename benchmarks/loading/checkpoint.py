@@ -35,8 +35,8 @@ def write_checkpoint(
         save_file(values, folder / name, metadata={"format": "pt"})
     total: int = sum(shape.numel() for shape in shapes.values()) * dtype.itemsize
     weight_map = {key: name for name, shard in zip(names, shards, strict=True) for key in shard}
-    said = {"metadata": {"total_size": total}, "weight_map": weight_map}
-    (folder / INDEX).write_text(json.dumps(said, indent=2), encoding="utf-8")
+    index = {"metadata": {"total_size": total}, "weight_map": weight_map}
+    (folder / INDEX).write_text(json.dumps(index, indent=2), encoding="utf-8")
     return total
 
 

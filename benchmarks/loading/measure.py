@@ -129,9 +129,15 @@ def measure(way: str, checkpoint: Path, ranks: int, parameters: int) -> Figure:
 def table(figures: Sequence[Figure]) -> list[str]:
     """Markdown: bytes a parameter of the model, all ranks of the node together."""
     lines = ["| stage, weights | load, peak | loaded | init, peak | ready | of files |", "|---|---|---|---|---|---|"]
-    for one in figures:
-        sizes = (one.load_peak_bytes, one.loaded_bytes, one.init_peak_bytes, one.ready_bytes, one.file_peak_bytes)
-        lines.append(f"| {one.way} | " + " | ".join(f"{size / one.parameters:.2f}" for size in sizes) + " |")
+    for figure in figures:
+        sizes = (
+            figure.load_peak_bytes,
+            figure.loaded_bytes,
+            figure.init_peak_bytes,
+            figure.ready_bytes,
+            figure.file_peak_bytes,
+        )
+        lines.append(f"| {figure.way} | " + " | ".join(f"{size / figure.parameters:.2f}" for size in sizes) + " |")
     return lines
 
 
@@ -153,9 +159,9 @@ def main(ranks: int, million: int) -> None:
     """Every way."""
     with tempfile.TemporaryDirectory(prefix="zerobench-checkpoint-") as folder:
         written = write_checkpoint(Path(folder), llama(million), 2 * million * 10**6 // _SHARDS)
-        found = [measure(way, Path(folder), ranks, written // 2) for way in WAYS]
-    FILE.write_text(as_csv(Figure, found), encoding="utf-8")
-    sys.stdout.write("\n".join(table(found)) + "\n")
+        figures = [measure(way, Path(folder), ranks, written // 2) for way in WAYS]
+    FILE.write_text(as_csv(Figure, figures), encoding="utf-8")
+    sys.stdout.write("\n".join(table(figures)) + "\n")
 
 
 if __name__ == "__main__":

@@ -82,16 +82,16 @@ def recorded(trials: Sequence[TrialSpec]) -> Iterator[Recorded]:
         for number, trial in enumerate(trials):
             folder = TrialFolder(Path(place, str(number)))
             lay_out_trial(folder, trial, build_ds_config(trial))
-            found = Path(place, f"{number}.json")
+            file = Path(place, f"{number}.json")
             if not (child := os.fork()):
-                os._exit(_play(folder, found))
+                os._exit(_play(folder, file))
             if os.waitpid(child, 0)[1]:
                 raise SystemExit(folder.stderr.read_text(encoding="utf-8"))
-            told = json.loads(found.read_text(encoding="utf-8"))
-            yield {(step, phase): told[f"{step} {phase}"] for step in StepKind for phase in PASSES}
+            events = json.loads(file.read_text(encoding="utf-8"))
+            yield {(step, phase): events[f"{step} {phase}"] for step in StepKind for phase in PASSES}
 
 
-def _play(folder: TrialFolder, found: Path) -> int:
+def _play(folder: TrialFolder, file: Path) -> int:
     from zerobench.worker.simulation.allocator import SimulatedRows as rows  # noqa: N813, PLC0415 -- imports torch
 
     kept: dict[str, list[tuple[int, int]]] = {}
@@ -113,7 +113,7 @@ def _play(folder: TrialFolder, found: Path) -> int:
     setattr(rows, "_allocators", heard)  # noqa: B010 -- in this fork alone
     setattr(rows, "note", noted)  # noqa: B010
     status = run_trial(folder, with_room=False)
-    write_whole(found, json.dumps(kept))
+    write_whole(file, json.dumps(kept))
     return int(status)
 
 
@@ -124,7 +124,7 @@ def named(kind: str, trial: TrialSpec, events: Recorded, step: StepKind = StepKi
     names = {nbytes: name for name, nbytes in reversed(sizes_of(kind, trial).items())}
     bucket_bytes = Case(build_ds_config(trial), trial.world_size, 0).bucket_bytes
     numbers: dict[int, int] = {}
-    found: dict[Phase, list[Event]] = {phase: [] for phase in PASSES}
+    by_phase: dict[Phase, list[Event]] = {phase: [] for phase in PASSES}
     for phase in PASSES:
         for serial, delta in events[step, phase]:
             name = names.get(delta, "")
@@ -132,10 +132,10 @@ def named(kind: str, trial: TrialSpec, events: Recorded, step: StepKind = StepKi
                 found[phase].append((BUCKET, -1))
             elif name and not (phase is Phase.FORWARD and name.startswith(GRADIENT)):  # those are gathered weights
                 numbers[serial] = len(numbers)
-                found[phase].append((name, numbers[serial]))
+                by_phase[phase].append((name, numbers[serial]))
             elif delta < 0 and serial in numbers:
-                found[phase].append(("", numbers[serial]))
-    return found
+                by_phase[phase].append(("", numbers[serial]))
+    return by_phase
 
 
 def workspaces(kind: str, trial: TrialSpec, events: Recorded) -> list[str]:
@@ -145,14 +145,14 @@ def workspaces(kind: str, trial: TrialSpec, events: Recorded) -> list[str]:
     """
     taken = workspace_of(GPU).workspace_bytes
     names = {nbytes: name for name, nbytes in reversed(sizes_of(kind, trial).items())}
-    found = []
+    counts = []
     for phase, steady in named(kind, trial, events).items():
         before = takewhile(lambda event: event[1] != taken, events[StepKind.FIRST, phase])
         are_gradients = [names[delta].startswith(GRADIENT) for _, delta in before if delta in names]
         since = len(list(takewhile(bool, reversed(are_gradients))))
         others = [at for at, (name, _) in enumerate(filter(_is_made, steady)) if not name.startswith(GRADIENT)]
-        found.append(str(others[are_gradients.count(False) - 1] + 1 + since))
-    return found
+        counts.append(str(others[are_gradients.count(False) - 1] + 1 + since))
+    return counts
 
 
 def _is_made(event: Event) -> bool:
@@ -168,7 +168,7 @@ def _repeating(events: Sequence[Event], blocks: int) -> Pass:
     kinds = [name for name, _ in events]
     best = Pass(events, 0, len(events), 1)
     for period in range(10, len(kinds) // (blocks - 2)):
-        same = [one == other for one, other in zip(kinds, kinds[period:], strict=False)]
+        same = [kind == other for kind, other in zip(kinds, kinds[period:], strict=False)]
         length, begin = max(_stretches(same))
         repeats = length // period + 1
         if repeats >= blocks - 2 and repeats * period > best.repeats * best.period * (best.repeats > 1):
@@ -188,22 +188,22 @@ def _stretches(same: Sequence[bool]) -> Iterator[tuple[int, int]]:
 
 def courses() -> dict[str, dict[str, list[str]]]:
     """The course of each kind, with and without checkpointing, at stage 3 and below."""
-    asked = list(product(KINDS, (False, True), (2, 3)))
+    combinations = list(product(KINDS, (False, True), (2, 3)))
     trials = {
         (kind, checkpoints, stage): [trial_of(kind, checkpoints=checkpoints, blocks=n, stage=stage) for n in BLOCKS]
-        for kind, checkpoints, stage in asked
+        for kind, checkpoints, stage in combinations
     }
-    played = recorded([trial for one in asked for trial in trials[one]])
-    found = {}
-    for kind, checkpoints, stage in asked:
+    played = recorded([trial for combination in combinations for trial in trials[combination]])
+    by_name = {}
+    for kind, checkpoints, stage in combinations:
         pair = []
         for trial in trials[kind, checkpoints, stage]:
             events = next(played)
             pair.append(named(kind, trial, events))
             taken = workspaces(kind, trial, events)
         name = f"{kind}{' checkpointed' if checkpoints else ''}{' stage 3' if stage == 3 else ''}"
-        found[name] = _written(*map(passes, pair, BLOCKS)) | {"workspaces": taken}
-    return found
+        by_name[name] = _written(*map(passes, pair, BLOCKS)) | {"workspaces": taken}
+    return by_name
 
 
 def _written(fewer: Mapping[Phase, Pass], more: Mapping[Phase, Pass]) -> dict[str, list[str]]:
@@ -213,7 +213,7 @@ def _written(fewer: Mapping[Phase, Pass], more: Mapping[Phase, Pass]) -> dict[st
     repeats = fewer[Phase.FORWARD].repeats
     sections: dict[str, list[str]] = {}
     for phase in PASSES:
-        both = [{(name, turn): part for name, turn, part in one[phase].sections()} for one in (fewer, more)]
+        both = [{(name, turn): part for name, turn, part in course[phase].sections()} for course in (fewer, more)]
         for name in ("before", "block", "after"):
             here, there, next_turn = both[0][name, 0], both[1][name, 0], both[0].get((name, 1))
             if len(here) != len(there):

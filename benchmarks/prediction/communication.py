@@ -64,8 +64,8 @@ def summary(cells: Sequence[Cell]) -> list[str]:
         for n, cell in zip(numbers, cells, strict=True)
     ]
     reasons = [causes(cell) for cell in cells]
-    names = sorted(dict.fromkeys(name for one in reasons for name in one), key=_position)
-    lines = [(name, *(_signed(one.get(name, 0.0)) for one in reasons)) for name in names]
+    names = sorted(dict.fromkeys(name for reason in reasons for name in reason), key=_position)
+    lines = [(name, *(_signed(reason.get(name, 0.0)) for reason in reasons)) for name in names]
     return [
         *table(("", "stage", "setting", "paper, P", "counted, P"), rows, texts=3),
         *("Counted minus the paper's, in P.", ""),
@@ -79,14 +79,14 @@ def collectives(cells: Sequence[Cell]) -> list[str]:
         (
             f"({n})",
             phase,
-            one.kind,
-            f"{one.calls:,}",
-            f"{one.message_bytes:,}",
-            f"{one.message_psi:.6f}",
-            f"{one.volume_psi:.6f}",
+            traffic.kind,
+            f"{traffic.calls:,}",
+            f"{traffic.message_bytes:,}",
+            f"{traffic.message_psi:.6f}",
+            f"{traffic.volume_psi:.6f}",
         )
         for n, cell in enumerate(cells, 1)
-        for phase, one in cell.traffic
+        for phase, traffic in cell.traffic
     ]
     return table(("", "phase", "collective", "calls", "message, B", "message, P", "volume, P"), rows, texts=3)
 
@@ -152,7 +152,7 @@ def main() -> None:
     cells = [Cell(name, trial, rank) for (name, trial), rank in zip(named, records, strict=True)]
     models = [cells[start : start + len(SETTINGS)] for start in range(0, len(cells), len(SETTINGS))]
     write_whole(asked.out, report(models))
-    print("\n".join(line for one in models for line in summary(one)))
+    print("\n".join(line for model_cells in models for line in summary(model_cells)))
     print(asked.out)
 
 

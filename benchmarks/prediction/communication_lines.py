@@ -49,33 +49,37 @@ class Cell:
     def traffic(self) -> list[tuple[Phase, KindTraffic]]:
         """Each kind of collective of each phase of a steady step."""
         precision = self.trial.precision
-        return [(phase, one) for phase in PHASES for one in traffic_by_kind(self.rank, precision, phases=[phase])]
+        return [
+            (phase, traffic) for phase in PHASES for traffic in traffic_by_kind(self.rank, precision, phases=[phase])
+        ]
 
     @property
     def counted_psi(self) -> float:
         """The volume that was counted."""
-        return volume_psi(one for _, one in self.traffic) or 0.0
+        return volume_psi(traffic for _, traffic in self.traffic) or 0.0
 
     @property
     def scalars_psi(self) -> float:
         """Volume of flags and norms."""
-        return sum(one.volume_psi or 0.0 for _, one in self.traffic if _is_scalar(one))
+        return sum(traffic.volume_psi or 0.0 for _, traffic in self.traffic if _is_scalar(traffic))
 
     def message_bytes(self, kind: str) -> int:
         """Bytes of the messages of one kind, flags and norms left out."""
-        return sum(one.message_bytes for _, one in self.traffic if one.kind == kind and not _is_scalar(one))
+        return sum(
+            traffic.message_bytes for _, traffic in self.traffic if traffic.kind == kind and not _is_scalar(traffic)
+        )
 
 
-def _is_scalar(one: KindTraffic) -> bool:
-    return one.message_bytes <= _SCALAR_BYTES * one.calls
+def _is_scalar(traffic: KindTraffic) -> bool:
+    return traffic.message_bytes <= _SCALAR_BYTES * traffic.calls
 
 
 def causes(cell: Cell) -> dict[str, float]:
     """What lies between the paper's volume and the counted one, in P; the last line is what the others leave."""
     by_stage = (_stage_0, _stages_1_and_2, _stages_1_and_2, _stage_3)
-    found = {name: num_bytes / cell.psi_bytes for name, num_bytes in by_stage[cell.stage](cell).items()}
-    found["flags and norms of a few bytes"] = cell.scalars_psi
-    return found | {LEFT_OVER: cell.counted_psi - cell.paper_psi - sum(found.values())}
+    sizes = {name: num_bytes / cell.psi_bytes for name, num_bytes in by_stage[cell.stage](cell).items()}
+    sizes["flags and norms of a few bytes"] = cell.scalars_psi
+    return sizes | {LEFT_OVER: cell.counted_psi - cell.paper_psi - sum(sizes.values())}
 
 
 def _stage_0(_cell: Cell) -> dict[str, int]:

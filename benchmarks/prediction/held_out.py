@@ -52,7 +52,7 @@ def measure(sweep: Path, reports: Path, *, uncommitted: bool) -> None:
     write_whole(beside(sweep, "measured.csv"), as_csv(Figure, measured))
     errors = error_lines(join(predicted, measured))
     intro = (
-        f"{len({one.config_hash for one in measured})} cells of {sweep.name}, rank {RANK}, predictions {committed}, "
+        f"{len({row.config_hash for row in measured})} cells of {sweep.name}, rank {RANK}, predictions {committed}, "
         "measured after. Totals of the device in each phase; error: (predicted - measured) / measured; median: of the "
         "absolute errors; 0: equal to the byte."
     )

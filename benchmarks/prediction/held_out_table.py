@@ -54,7 +54,7 @@ class Figure:
         return f"{self.model} {self.strategy}{offload} n{self.world_size}"
 
 
-class Joined(NamedTuple):
+class FigurePair(NamedTuple):
     """One quantity of one phase of one cell."""
 
     name: str
@@ -79,57 +79,60 @@ def figures(trial: TrialSpec, rank: RankRecord) -> Iterator[Figure]:
         yield Figure(**{**axes, **taken, "step": str(step), "phase": str(phase)})
 
 
-def join(predicted: Sequence[Figure], measured: Sequence[Figure]) -> list[Joined]:
+def join(predicted: Sequence[Figure], measured: Sequence[Figure]) -> list[FigurePair]:
     """Every measured figure beside its prediction, peak then live. Raises UserError where one has no counterpart."""
-    said = {figure.key: figure for figure in predicted}
-    if said.keys() != {figure.key for figure in measured}:
-        odd = sorted(said.keys() ^ {figure.key for figure in measured})
+    by_key = {figure.key: figure for figure in predicted}
+    if by_key.keys() != {figure.key for figure in measured}:
+        odd = sorted(by_key.keys() ^ {figure.key for figure in measured})
         raise UserError(f"{len(odd)} figures are only predicted or only measured, the first is {' '.join(odd[0])}")
     return [
-        Joined(one.name, f"{one.step} {one.phase}", quantity, *(getattr(f, f"{quantity}_bytes") for f in pair))
+        FigurePair(
+            figure.name, f"{figure.step} {figure.phase}", quantity, *(getattr(f, f"{quantity}_bytes") for f in pair)
+        )
         for quantity in QUANTITIES
-        for one in measured
-        for pair in [(said[one.key], one)]
+        for figure in measured
+        for pair in [(by_key[figure.key], figure)]
     ]
 
 
-def error_lines(joined: Sequence[Joined]) -> list[str]:
+def error_lines(joined: Sequence[FigurePair]) -> list[str]:
     """The table of errors per quantity and phase, then each peak that is predicted too small, and the goals."""
     rows: list[tuple[str, ...]] = []
     for quantity in QUANTITIES:
-        these = [one for one in joined if one.quantity == quantity]
-        phases = [*dict.fromkeys(one.when for one in these), "all"]
+        these = [pair for pair in joined if pair.quantity == quantity]
+        phases = [*dict.fromkeys(pair.when for pair in these), "all"]
         rows += [(quantity, when, *_statistics([o for o in these if when in {o.when, "all"}])) for when in phases]
     headers = ("quantity", "phase", "cells", "median", "over", "under", "whose over", "whose under")
     return [*table(headers, rows, texts=2), *_too_small(joined), *_goals(joined)]
 
 
-def _statistics(these: Sequence[Joined]) -> tuple[str, ...]:
+def _statistics(these: Sequence[FigurePair]) -> tuple[str, ...]:
     """Cells, median of the absolute errors, the errors farthest above and below 0, and whose they are."""
-    over, under = max(these, key=lambda one: one.error), min(these, key=lambda one: one.error)
+    over, under = max(these, key=lambda pair: pair.error), min(these, key=lambda pair: pair.error)
     worst = [
-        (one, show_error(one.error)) if one.error * sign > 0 else (None, "-") for one, sign in ((over, 1), (under, -1))
+        (pair, show_error(pair.error)) if pair.error * sign > 0 else (None, "-")
+        for pair, sign in ((over, 1), (under, -1))
     ]
-    median = show_error(statistics.median(abs(one.error) for one in these)).removeprefix("+")
-    return str(len(these)), median, *(text for _, text in worst), *(one.name if one else "-" for one, _ in worst)
+    median = show_error(statistics.median(abs(pair.error) for pair in these)).removeprefix("+")
+    return str(len(these)), median, *(text for _, text in worst), *(pair.name if pair else "-" for pair, _ in worst)
 
 
-def _too_small(joined: Sequence[Joined]) -> list[str]:
+def _too_small(joined: Sequence[FigurePair]) -> list[str]:
     """The peaks predicted too small, which is what makes a plan run out of memory: how many, and the worst of them."""
-    peaks = [one for one in joined if one.quantity == "peak"]
-    found = sorted((one for one in peaks if one.error < 0), key=lambda one: one.error)
-    beyond = sum(one.error < -UNDER_GOAL for one in found)
+    peaks = [pair for pair in joined if pair.quantity == "peak"]
+    below = sorted((pair for pair in peaks if pair.error < 0), key=lambda pair: pair.error)
+    beyond = sum(pair.error < -UNDER_GOAL for pair in below)
     title = (
-        f"## Peaks predicted too small: {len(found)} of {len(peaks)}, {beyond} of them by more than {UNDER_GOAL:.0%}"
+        f"## Peaks predicted too small: {len(below)} of {len(peaks)}, {beyond} of them by more than {UNDER_GOAL:.0%}"
     )
-    rows = [(o.name, o.when, show_error(o.error, 3), f"{o.predicted_bytes:,}", f"{o.measured_bytes:,}") for o in found]
+    rows = [(o.name, o.when, show_error(o.error, 3), f"{o.predicted_bytes:,}", f"{o.measured_bytes:,}") for o in below]
     worst = table(("worst", "phase", "error", "predicted, B", "measured, B"), rows[:_WORST_NAMED], texts=2)
     return [title, "", *(worst if rows else [])]
 
 
-def _goals(joined: Sequence[Joined]) -> list[str]:
+def _goals(joined: Sequence[FigurePair]) -> list[str]:
     """What the device's peaks must reach, and whether they do."""
-    errors = [one.error for one in joined if one.quantity == "peak"]
+    errors = [pair.error for pair in joined if pair.quantity == "peak"]
     median, worst, lowest = statistics.median(map(abs, errors)), max(map(abs, errors)), min(0.0, *errors)
     reached = [
         ("median error of peaks", median, median <= MEDIAN_GOAL, f"at most {MEDIAN_GOAL:.1%}"),

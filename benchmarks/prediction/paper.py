@@ -74,16 +74,16 @@ def summary(cells: Sequence[Cell]) -> list[str]:
 
 def side_by_side(cells: Sequence[Cell], lines: Sequence[Lines], digits: int) -> list[str]:
     """Lines of several cells in GB, a column for each, without the lines that show 0 in all of them."""
-    every = dict.fromkeys(name for one in lines for name in one)
-    names = [name for name in every if any(round(one.get(name, 0.0) / 1e9, digits) for one in lines)]
-    rows = [(name, *(gb(one.get(name, 0.0), digits) for one in lines)) for name in names]
+    every = dict.fromkeys(name for cell_lines in lines for name in cell_lines)
+    names = [name for name in every if any(round(cell_lines.get(name, 0.0) / 1e9, digits) for cell_lines in lines)]
+    rows = [(name, *(gb(cell_lines.get(name, 0.0), digits) for cell_lines in lines)) for name in names]
     return table(("GB", *(f"N = {cell.trial.world_size}" for cell in cells)), rows)
 
 
 def stage_section(stage: int, cells: Sequence[Cell]) -> list[str]:
     """All of one stage: from the formula to the ledger, what else there is, the peak, and DeepSpeed's reasons."""
     phases = {cell.trial.world_size: cell.peak[0] for cell in cells}
-    groups = {phase: [str(n) for n, one in phases.items() if one is phase] for phase in phases.values()}
+    groups = {phase: [str(n) for n, peak_phase in phases.items() if peak_phase is phase] for phase in phases.values()}
     peaks = "; ".join(f"in {phase} for N = {', '.join(numbers)}" for phase, numbers in groups.items())
     middle = cells[len(cells) // 2]
     return [

@@ -127,8 +127,8 @@ def num_params(rank: RankRecord) -> int:
 
 def origin() -> list[str]:
     """Lines of a list that say which machine, which versions and when."""
-    found = capture_environment()
-    versions, machine, commit = found["versions"], found["machine"], found["git"]["zerobench"]
+    environment = capture_environment()
+    versions, machine, commit = environment["versions"], environment["machine"], environment["git"]["zerobench"]
     named = [f"{name} {versions[name]}" for name in _VERSIONS]
     at = [] if commit is None else [f"commit {commit['commit'][:12]}{' and changes' if commit['dirty'] else ''}"]
     cpu = machine["cpu"]

@@ -39,7 +39,7 @@ JOBS = 2
 
 
 @dataclass(frozen=True)
-class Timed:
+class Timing:
     """One row of the table."""
 
     what: str
@@ -71,14 +71,14 @@ def one_by_one(tiny: bool) -> list[tuple[str, float, TrialSpec]]:
     """What is timed alone: its name, its goal in seconds, the trial."""
     seven, seventy = (_model(name, tiny=tiny) for name in ("llama-7b", "llama-70b"))
     trillion = resolve_model(TINY if tiny else load_sweep("trillion").file.axes["model"])
-    found = [
+    cases = [
         (f"{seven.name}, stage {stage}, N = {n}", 10.0, _trial(seven, stage, n))
         for stage in range(4)
         for n in (8, 64, 1024)
     ]
-    found.append((f"{seventy.name}, stage 3, N = 1024", 30.0, _trial(seventy, 3, 1024)))
-    found.append((f"{trillion.name}, stage 3, N = 1024", 120.0, _trial(trillion, 3, 1024)))
-    return found
+    cases.append((f"{seventy.name}, stage 3, N = 1024", 30.0, _trial(seventy, 3, 1024)))
+    cases.append((f"{trillion.name}, stage 3, N = 1024", 120.0, _trial(trillion, 3, 1024)))
+    return cases
 
 
 def _model(name: str, *, tiny: bool) -> ModelSpec:
@@ -89,7 +89,7 @@ def _trial(model: ModelSpec, stage: int, world_size: int) -> TrialSpec:
     return gpu_trial(model, stage, world_size, sequence_length=2048 if "tiny" not in model.name else 64)
 
 
-def time_one_by_one(tiny: bool) -> tuple[float, list[Timed]]:
+def time_one_by_one(tiny: bool) -> tuple[float, list[Timing]]:
     """Seconds of importing everything, and a row for each trial."""
     named = one_by_one(tiny)
     warm = [_trial(resolve_model(TINY), 3, 8).model_copy(update={"repeat": repeat}) for repeat in (0, 1)]
@@ -98,11 +98,11 @@ def time_one_by_one(tiny: bool) -> tuple[float, list[Timed]]:
         simulate([*warm, *(trial for *_, trial in named)], jobs=1, on_end=watch.ended)
     with_imports, without, *seconds = watch.seconds()
     sizes = [size for _, size in watch.ends][len(warm) :]
-    rows = [Timed(name, s, goal, size) for (name, goal, _), s, size in zip(named, seconds, sizes, strict=True)]
+    rows = [Timing(name, s, goal, size) for (name, goal, _), s, size in zip(named, seconds, sizes, strict=True)]
     return with_imports - without, rows
 
 
-def time_the_table(tiny: bool, imports_s: float) -> Timed:
+def time_the_table(tiny: bool, imports_s: float) -> Timing:
     """All stages and offloads of a 7B model on 64 GPUs, as `zerobench plan` would simulate them."""
     model = _model("llama-7b", tiny=tiny)
     cluster = read_cluster(gpu=GPU, gpus="64", host_memory="2TB", nvme="25GB/s")
@@ -113,28 +113,37 @@ def time_the_table(tiny: bool, imports_s: float) -> Timed:
         simulate(trials, jobs=JOBS, on_end=watch.ended)
     last_s, _ = watch.ends[-1]
     name = f"{model.name}, {len(trials)} cells of stage and offload, N = 64, {JOBS} at a time"
-    return Timed(name, last_s - imports_s, 60.0, max(size for _, size in watch.ends))
+    return Timing(name, last_s - imports_s, 60.0, max(size for _, size in watch.ends))
 
 
-def rows(timed: Sequence[Timed]) -> list[str]:
+def rows(timed: Sequence[Timing]) -> list[str]:
     """The table."""
     cells_of = [
-        (one.what, f"{one.seconds:.1f}", f"{one.goal_s:.0f}", _verdict(one), f"{one.peak_rss_bytes / 1e9:.2f}")
-        for one in timed
+        (
+            timing.what,
+            f"{timing.seconds:.1f}",
+            f"{timing.goal_s:.0f}",
+            _verdict(timing),
+            f"{timing.peak_rss_bytes / 1e9:.2f}",
+        )
+        for timing in timed
     ]
     return table(("", "seconds", "goal, s", "", "peak RSS, GB"), cells_of)
 
 
-def _verdict(one: Timed) -> str:
+def _verdict(timing: Timing) -> str:
     missed = [
         name
-        for name, ok in (("time", one.seconds <= one.goal_s), ("memory", one.peak_rss_bytes < MEMORY_GOAL_BYTES))
+        for name, ok in (
+            ("time", timing.seconds <= timing.goal_s),
+            ("memory", timing.peak_rss_bytes < MEMORY_GOAL_BYTES),
+        )
         if not ok
     ]
     return f"MISSED: {', '.join(missed)}" if missed else "reached"
 
 
-def report(imports_s: float, timed: Sequence[Timed]) -> str:
+def report(imports_s: float, timed: Sequence[Timing]) -> str:
     """The Markdown document."""
     intro = (
         f"Seconds of one simulated trial beyond imports ({imports_s:.1f} s, once a simulator), and the largest "

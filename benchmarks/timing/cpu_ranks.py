@@ -69,21 +69,21 @@ REFERENCE: Cell = {"strategy": "single", "world_size": 1}
 
 def cells() -> list[Cell]:
     """40 of them, in an order in which the first few have something of all."""
-    found: list[Cell] = [
+    all_cells: list[Cell] = [
         {"strategy": engine, "micro_batch_size": size, "sequence_length": length}
         for engine in ENGINES
         for size in (1, 4)
         for length in (128, 512)
     ]
-    found += [{"strategy": engine, "gradient_accumulation_steps": 4} for engine in ENGINES]
-    found += [
+    all_cells += [{"strategy": engine, "gradient_accumulation_steps": 4} for engine in ENGINES]
+    all_cells += [
         {"strategy": engine, "offload_optimizer": "cpu", "optimizer": "cpu_adam", "micro_batch_size": size}
         for engine in ("zero1", "zero2", "zero3")
         for size in (1, 4)
     ]
-    found += [{"strategy": "pipeline", "gradient_accumulation_steps": steps} for steps in (2, 4, 8)]
-    found += [{"strategy": engine, "model": "gpt2-10m"} for engine in (*ENGINES, "pipeline")]
-    return random.Random(17).sample(found, len(found))  # noqa: S311 -- the same order each time
+    all_cells += [{"strategy": "pipeline", "gradient_accumulation_steps": steps} for steps in (2, 4, 8)]
+    all_cells += [{"strategy": engine, "model": "gpt2-10m"} for engine in (*ENGINES, "pipeline")]
+    return random.Random(17).sample(all_cells, len(all_cells))  # noqa: S311 -- the same order each time
 
 
 @dataclass(frozen=True)
@@ -99,7 +99,7 @@ class Thread(Pace):
 
 
 @dataclass(frozen=True)
-class Measured:
+class MeasuredCell:
     """A cell, and the runs of one rank before and after it; seconds, medians of the timed steps of the slowest rank."""
 
     cell: str
@@ -217,31 +217,31 @@ def crowding() -> float:
     return alone / together
 
 
-def measured() -> list[Measured]:
+def measured() -> list[MeasuredCell]:
     """The rows of the file."""
     if not FILE.exists():
         return []
     with FILE.open(encoding="utf-8", newline="") as file:
         rows = list(csv.DictReader(file))
-    return [Measured(row.pop("cell"), **{name: float(value) for name, value in row.items()}) for row in rows]
+    return [MeasuredCell(row.pop("cell"), **{name: float(value) for name, value in row.items()}) for row in rows]
 
 
 def measure(count: int) -> None:
     """Add so many cells to the file, each as soon as it and the run of one rank after it have ended."""
-    known = {one.cell for one in measured()}
+    known = {row.cell for row in measured()}
     wanted = [cell for cell in cells() if json.dumps(cell) not in known][:count]
     before = run(REFERENCE) if wanted else None
     for cell in wanted:
         crowded = crowding()
         try:
-            found = run(cell)
+            speed = run(cell)
         except UserError as error:
             sys.stderr.write(f"{error}\n")
             continue
         crowded = (crowded + crowding()) / 2
         after = run(REFERENCE)
         if before is not None:
-            _append(Measured(json.dumps(cell), *_steps(found), *_parts(before), *_parts(after), crowded))
+            _append(MeasuredCell(json.dumps(cell), *_steps(speed), *_parts(before), *_parts(after), crowded))
         before = after
 
 
@@ -253,21 +253,21 @@ def _parts(speed: Speed) -> tuple[float, float]:
     return (speed.forward_s or 0.0) + (speed.backward_s or 0.0), speed.step_s or 0.0
 
 
-def _append(row: Measured) -> None:
+def _append(row: MeasuredCell) -> None:
     is_new = not FILE.exists()
     with FILE.open("a", encoding="utf-8", newline="") as file:
-        writer = csv.DictWriter(file, [field.name for field in fields(Measured)], lineterminator="\n")
+        writer = csv.DictWriter(file, [field.name for field in fields(MeasuredCell)], lineterminator="\n")
         if is_new:
             writer.writeheader()
         writer.writerow({name: f"{value:.4g}" if name != "cell" else value for name, value in asdict(row).items()})
 
 
-def judged(rows: Sequence[Measured]) -> Iterator[tuple[Measured, float, Thread]]:
+def judged(rows: Sequence[MeasuredCell]) -> Iterator[tuple[MeasuredCell, float, Thread]]:
     """Each row with the step that is expected of it, and the rates that it was expected at."""
-    asked: list[Cell] = [REFERENCE, *(json.loads(row.cell) for row in rows)]
+    all_cells: list[Cell] = [REFERENCE, *(json.loads(row.cell) for row in rows)]
     usual = {"model": "llama-10m", "micro_batch_size": 2, "sequence_length": 256, "precision": "fp32"}
     specs = []
-    for cell in asked:
+    for cell in all_cells:
         axes = {**usual, **cell}
         axes |= {"gpus_per_node": axes.pop("world_size", RANKS), "model": resolve_model(str(axes["model"]))}
         axes |= {"evidence": "simulated", "prediction": {"rank": 0}, "threads_per_rank": 1}
@@ -280,27 +280,27 @@ def judged(rows: Sequence[Measured]) -> Iterator[tuple[Measured, float, Thread]]
         yield row, expected_s(spec, record, pace), pace
 
 
-def lines(rows: Sequence[Measured]) -> list[str]:
+def lines(rows: Sequence[MeasuredCell]) -> list[str]:
     """The table, and the median errors of all cells and of those that were measured in peace."""
     fastest = min(min(row.passes_before_s, row.passes_after_s) for row in rows)
-    found = [(row, said / row.step_s - 1, said) for row, said, _ in judged(rows)]
-    told = [
+    errors = [(row, step_s / row.step_s - 1, step_s) for row, step_s, _ in judged(rows)]
+    texts = [
         (
             ", ".join(f"{name} {value}" for name, value in json.loads(row.cell).items()),
-            f"{1e3 * said:.0f}",
+            f"{1e3 * step_s:.0f}",
             f"{1e3 * row.step_s:.0f}",
             f"{error:+.0%}",
             f"{row.passes_s / fastest:.1f}",
             f"{row.unrest:.0%}",
             f"{row.crowding:.1f}",
         )
-        for row, error, said in found
+        for row, error, step_s in errors
     ]
-    calm = [abs(error) for row, error, _ in found if row.unrest <= RESTLESS]
-    verdict = f"{len(rows)} of {len(cells())} cells, median error {median(abs(error) for _, error, _ in found):.1%}"
+    calm = [abs(error) for row, error, _ in errors if row.unrest <= RESTLESS]
+    verdict = f"{len(rows)} of {len(cells())} cells, median error {median(abs(error) for _, error, _ in errors):.1%}"
     if calm:
         verdict += f"; of the {len(calm)} with unrest up to {RESTLESS:.0%}: {median(calm):.1%}"
-    return [*table(("cell", "expected ms", "measured ms", "error", "load", "unrest", "crowding"), told), verdict]
+    return [*table(("cell", "expected ms", "measured ms", "error", "load", "unrest", "crowding"), texts), verdict]
 
 
 def main() -> None:

@@ -113,28 +113,31 @@ class Row:
 
 def rows() -> list[Row]:
     """The rows in 16 bits."""
-    return [_row(one) for one in _read(FILE) if "fp8" not in one["precision"]]
+    return [_row(fields) for fields in _read(FILE) if "fp8" not in fields["precision"]]
 
 
 def judged_only() -> list[Row]:
     """Rows of other tables, none of which is ever fitted."""
     return [
         Row(
-            KINDS[one["gpu"]],
-            GPUS[one["gpu"]],
-            one["model"],
-            int(one["seq_len"]),
-            int(one["gpus"]),
-            int(one["micro_batch"]),
-            int(one["grad_accum"]),
-            float(one["recomputed"]),
-            int(one["gradient_bytes"]),
-            int(one["micro_batch"]) * int(one["grad_accum"]) * int(one["seq_len"]) / float(one["tok_s_gpu"]),
-            float(one["tok_s_gpu"]) * int(one["gpus"]),
-            int(one["gathers"]),
-            one["source"],
+            KINDS[fields["gpu"]],
+            GPUS[fields["gpu"]],
+            fields["model"],
+            int(fields["seq_len"]),
+            int(fields["gpus"]),
+            int(fields["micro_batch"]),
+            int(fields["grad_accum"]),
+            float(fields["recomputed"]),
+            int(fields["gradient_bytes"]),
+            int(fields["micro_batch"])
+            * int(fields["grad_accum"])
+            * int(fields["seq_len"])
+            / float(fields["tok_s_gpu"]),
+            float(fields["tok_s_gpu"]) * int(fields["gpus"]),
+            int(fields["gathers"]),
+            fields["source"],
         )
-        for one in _read(JUDGED)
+        for fields in _read(JUDGED)
     ]
 
 
@@ -143,20 +146,20 @@ def _read(path: Path) -> list[dict[str, str]]:
         return list(csv.DictReader(file))
 
 
-def _row(one: dict[str, str]) -> Row:
-    tokens = int(one["global_batch"]) * int(one["seq_len"])
+def _row(fields: dict[str, str]) -> Row:
+    tokens = int(fields["global_batch"]) * int(fields["seq_len"])
     return Row(
-        KINDS[one["gpu"]],
-        GPUS[one["gpu"]],
-        one["model"],
-        int(one["seq_len"]),
-        int(one["gpus"]),
-        int(one["micro_batch"]),
-        int(one["grad_accum"]),
-        float(one["act_ckpt"] == "True"),
-        4 if one["mp_mode"] == "DEFAULT" else WORD_BYTES,
-        tokens / float(one["tok_s"]),
-        float(one["tok_s"]),
+        KINDS[fields["gpu"]],
+        GPUS[fields["gpu"]],
+        fields["model"],
+        int(fields["seq_len"]),
+        int(fields["gpus"]),
+        int(fields["micro_batch"]),
+        int(fields["grad_accum"]),
+        float(fields["act_ckpt"] == "True"),
+        4 if fields["mp_mode"] == "DEFAULT" else WORD_BYTES,
+        tokens / float(fields["tok_s"]),
+        float(fields["tok_s"]),
     )
 
 
@@ -313,11 +316,11 @@ def _line(words: str, judged: Sequence[Row], by_kind: Callable[[str], Rates]) ->
     far = np.abs(off)
     return (
         f"| {words} | {len(judged)} | {np.median(far):.1%} | {np.percentile(far, 90):.1%} | {far.max():.1%} | "
-        f"{np.median(off):+.1%} | {held_inside(judged, by_kind):.0%} | {_said(*ordered(judged, by_kind))} |"
+        f"{np.median(off):+.1%} | {held_inside(judged, by_kind):.0%} | {_in_order(*ordered(judged, by_kind))} |"
     )
 
 
-def _said(right: int, pairs: int) -> str:
+def _in_order(right: int, pairs: int) -> str:
     return f"{right} of {pairs}" if pairs else "-"
 
 
@@ -325,25 +328,25 @@ def ordered(judged: Sequence[Row], by_kind: Callable[[str], Rates]) -> tuple[int
     """Pairs of one model, GPU and length whose tokens/s a GPU differ by more than 5 %: those in order, and all."""
     speeds = [(row, row.tokens_per_s / row.world_size, _speed(row, by_kind)) for row in judged]
     right = pairs = 0
-    for at, (a, true_a, said_a) in enumerate(speeds):
-        for b, true_b, said_b in speeds[at + 1 :]:
+    for at, (a, true_a, predicted_a) in enumerate(speeds):
+        for b, true_b, predicted_b in speeds[at + 1 :]:
             alike = (a.model, a.gpu, a.sequence_length) == (b.model, b.gpu, b.sequence_length)
             if alike and abs(true_a - true_b) > 0.05 * min(true_a, true_b):
                 pairs += 1
-                right += (true_a > true_b) == (said_a > said_b)
+                right += (true_a > true_b) == (predicted_a > predicted_b)
     return right, pairs
 
 
 def efficiencies(judged: Sequence[Row], by_kind: Callable[[str], Rates]) -> np.ndarray:
     """(predicted - published) efficiency with which the same work a GPU goes from some ranks to more."""
     work = [replace(row, world_size=0, step_s=0.0, tokens_per_s=0.0, source="") for row in judged]
-    said = [predicted_s(row, by_kind(row.kind)) for row in judged]
+    predicted = [predicted_s(row, by_kind(row.kind)) for row in judged]
     alike = [
         (a, b)
         for a, b in permutations(range(len(judged)), 2)
         if work[a] == work[b] and judged[a].world_size < judged[b].world_size
     ]
-    return np.array([said[a] / said[b] - judged[a].step_s / judged[b].step_s for a, b in alike])
+    return np.array([predicted[a] / predicted[b] - judged[a].step_s / judged[b].step_s for a, b in alike])
 
 
 def _speed(row: Row, by_kind: Callable[[str], Rates]) -> float:
@@ -355,8 +358,8 @@ def held_inside(judged: Sequence[Row], by_kind: Callable[[str], Rates]) -> float
     """The share of rows that lie within the interval that is said to hold eight of ten."""
     inside = 0
     for row in judged:
-        said = expected((predicted_s(row, by_kind(row.kind)), 0.0, 0.0), kind_rates(row.kind).spread, {})
-        inside += said.low_s <= row.step_s <= said.high_s
+        interval = expected((predicted_s(row, by_kind(row.kind)), 0.0, 0.0), kind_rates(row.kind).spread, {})
+        inside += interval.low_s <= row.step_s <= interval.high_s
     return inside / len(judged)
 
 
@@ -369,9 +372,11 @@ def judge() -> str:
     for mine, other, words in ((0, 1, "even rows | odd rows"), (1, 0, "odd rows | even rows")):
         rates = {kind: fitted(halves[mine], kind) for kind in ("a100", "h100")}
         lines.append(_line(words, halves[other], rates.__getitem__))
-    one = [row for row in everything if row.world_size <= PER_NODE]
-    rates = {kind: fitted(one, kind) for kind in ("a100", "h100")}
-    lines.append(_line("one node | 2 to 16 nodes", [row for row in everything if row not in one], rates.__getitem__))
+    one_node = [row for row in everything if row.world_size <= PER_NODE]
+    rates = {kind: fitted(one_node, kind) for kind in ("a100", "h100")}
+    lines.append(
+        _line("one node | 2 to 16 nodes", [row for row in everything if row not in one_node], rates.__getitem__)
+    )
     lines.append(_line("shipped (all rows) | all rows", everything, kind_rates))
     return "\n".join([*lines, *judged_only_lines()])
 
@@ -381,7 +386,7 @@ def judged_only_lines() -> list[str]:
     by_source: dict[str, list[Row]] = {}
     for row in judged_only():
         by_source.setdefault(row.source.partition("@")[0].removeprefix("github:"), []).append(row)
-    return [_line(f"shipped | {source}", found, kind_rates) for source, found in by_source.items()]
+    return [_line(f"shipped | {source}", source_rows, kind_rates) for source, source_rows in by_source.items()]
 
 
 def main() -> None:

@@ -5,7 +5,7 @@ from __future__ import annotations
 import subprocess
 import sys
 
-from benchmarks.emulated.speed import Clock, Timed, large_cells, rows, warm_cells
+from benchmarks.emulated.speed import Clock, Timing, large_cells, rows, warm_cells
 from tests.tools.imports import ROOT
 from zerobench.spec.trial import Evidence
 
@@ -13,8 +13,8 @@ IMPORTS = Clock(wall_s=30.0, processor_s=10.0, peak_rss_bytes=5 * 10**8)
 
 
 def test_processor_seconds_are_held_against_the_goal_and_wall_seconds_are_shown() -> None:
-    slow = Timed("b", wall_s=25.0, processor_s=31.0, goal_s=30.0, peak_rss_bytes=2 * 10**9)
-    loaded = Timed("a", wall_s=90.0, processor_s=29.0, goal_s=30.0, peak_rss_bytes=6 * 10**8)
+    slow = Timing("b", wall_s=25.0, processor_s=31.0, goal_s=30.0, peak_rss_bytes=2 * 10**9)
+    loaded = Timing("a", wall_s=90.0, processor_s=29.0, goal_s=30.0, peak_rss_bytes=6 * 10**8)
     lines = rows(IMPORTS, [loaded, slow])
     assert lines[2] == "| a | 29.0 | 30 | reached | 2.9 | 90.0 | 0.60 |"
     assert lines[3] == "| b | 31.0 | 30 | MISSED: time, memory | 3.1 | 25.0 | 2.00 |"

@@ -13,7 +13,7 @@ from benchmarks.csv_rows import as_csv, from_csv
 from benchmarks.prediction import communication_lines, held_out, paper, paper_lines
 from benchmarks.prediction.held_out_table import Figure, error_lines, figures, join
 from benchmarks.prediction.simulated import TINY, gpu_trial, table
-from benchmarks.prediction.speed import Timed, rows
+from benchmarks.prediction.speed import Timing, rows
 from zerobench.errors import UserError
 from zerobench.formulas.record import formula_record
 from zerobench.formulas.zero_paper import model_states
@@ -209,7 +209,7 @@ def test_the_largest_process_below_is_seen() -> None:
 
 
 def test_what_missed_its_goal_is_named() -> None:
-    lines = rows([Timed("a", 9.0, 10.0, 10**8), Timed("b", 11.0, 10.0, 2 * 10**9)])
+    lines = rows([Timing("a", 9.0, 10.0, 10**8), Timing("b", 11.0, 10.0, 2 * 10**9)])
     assert lines[2] == "| a | 9.0 | 10 | reached | 0.10 |"
     assert lines[3] == "| b | 11.0 | 10 | MISSED: time, memory | 2.00 |"
 

@@ -20,7 +20,7 @@ from zerobench.records import Status
 from zerobench.slurm.jobs import JobKind, Submission
 from zerobench.slurm.queue import JobStates
 from zerobench.slurm.tasks import TaskState
-from zerobench.slurm.watch.status import Known, run_status
+from zerobench.slurm.watch.status import RunFacts, run_status
 from zerobench.slurm.watch.traces import read_traces
 from zerobench.store import Plan
 
@@ -39,7 +39,9 @@ def view(run: RunFolder, states: JobStates | None, submission: Submission) -> li
     plan = Plan.model_validate_json(run.plan.read_bytes()).trials
     tasks = {"1-node": [["a", "b"], ["c", "d"], ["e"], ["f"]]}
     traces = read_traces(run, [entry.trial_id for entry in plan if entry.rule is None])
-    status = run_status(Known(plan=plan, traces=traces, now_s=NOW_S, jobs=submission.jobs, tasks=tasks, states=states))
+    status = run_status(
+        RunFacts(plan=plan, traces=traces, now_s=NOW_S, jobs=submission.jobs, tasks=tasks, states=states)
+    )
     screen = io.StringIO()
     Console(file=screen, width=80, highlight=False).print(status_view(run, submission, status))
     lines = [line.rstrip() for line in screen.getvalue().splitlines()]

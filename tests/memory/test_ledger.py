@@ -35,7 +35,7 @@ class Trained:
         self.found_bytes = _held_by_others()
         self.model = LlamaForCausalLM(config)
         if checkpointing:
-            enable_checkpointing(self.model, asked=True)
+            enable_checkpointing(self.model, checkpointing=True)
         self.optimizer = torch.optim.AdamW(self.model.parameters())
         self.ledger = Ledger(CPU, self.walk)
         self.kept = []

@@ -3,6 +3,8 @@
 from __future__ import annotations
 
 import json
+import math
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -29,6 +31,7 @@ from zerobench.report.step_time.expected import uncalibrated_step
 from zerobench.spec.overheads import Spread, load_calibration, overhead_of
 from zerobench.spec.trial import Evidence, PredictionSpec, TrialSpec
 from zerobench.store import load_run
+from zerobench.timing.rates import rates_of
 from zerobench.timing.step import Expected
 
 MIB, GIB = 2**20, 2**30
@@ -154,6 +157,18 @@ def timed(times: float, **axes: Any) -> SampleTrial:
     return SampleTrial(asked, trial_record(asked), [trial.ranks[0].model_copy(update=known)])
 
 
+def timed_alone(times: float, **axes: Any) -> SampleTrial:
+    """As one rank alone of many measured: its passes, so many times as long as computing is expected to take."""
+    trial = timed(1.0, **axes)
+    spec, [rank] = trial.spec.model_copy(update={"evidence": Evidence.SOLO}), trial.ranks
+    single = uncalibrated_step(replace(trial, spec=spec), gpu(CHIP), links(CHIP))
+    assert single is not None
+    half = times * single.compute_s / 2
+    took = [StepTime(step_s=3 * half, forward_s=half, backward_s=half, optimizer_s=None)] * 3
+    known = {"trial_id": spec.trial_id, "step_times": took}
+    return SampleTrial(spec, trial_record(spec), [rank.model_copy(update=known)])
+
+
 def calibrate(folder: Path, monkeypatch: pytest.MonkeyPatch, *trials: SampleTrial) -> None:
     """From now on, predictions use the run of these trials."""
     file = folder / f"calibration-{len(trials)}.yaml"
@@ -179,6 +194,36 @@ def test_measured_steps_set_the_expected_ones_right_and_make_their_interval_narr
     assert any("CPUAdam" in words for words in there.assumptions), "no trial of the run offloads"
     assert twice.high_s / twice.low_s < there.high_s / there.low_s < moved.high_s / moved.low_s
     assert expected(predicted("H100 SXM")).step_s == uncalibrated("H100 SXM").step_s, "another GPU"
+
+
+def test_a_rank_alone_tells_of_computing_and_of_nothing_that_goes_over_links(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    asked = {"num_nodes": 4}
+    shipped = expected(predicted(CHIP, **asked), CHIP)
+    calibrate(tmp_path, monkeypatch, timed_alone(1.5), timed_alone(1.5, micro_batch_size=2))
+    found = expected(predicted(CHIP, **asked), CHIP)
+    assert found.compute_s == pytest.approx(1.5 * shipped.compute_s, rel=1e-3)
+    assert found.exposed_communication_s == pytest.approx(shipped.exposed_communication_s)
+    assert shipped.exposed_communication_s > 0
+    assert found.update_s == pytest.approx(shipped.update_s)
+    assert found.step_s == pytest.approx(sum(found.parts.values()))
+    assert any("computing takes 1.5 times as long" in words for words in found.assumptions)
+    assert found.high_s / found.low_s < shipped.high_s / shipped.low_s
+    calibrate(tmp_path, monkeypatch, timed_alone(1.5), timed(1.2), timed_alone(1.5, micro_batch_size=2))
+    assert expected(predicted(CHIP, **asked), CHIP).step_s == pytest.approx(1.2 * shipped.step_s, rel=1e-3), "all ranks"
+    assert [steps.of_passes for steps in load_calibration(tmp_path / "calibration-3.yaml").steps] == [False]
+
+
+def test_a_rank_alone_waits_for_no_other_and_sends_nothing() -> None:
+    whole = predicted(CHIP, num_nodes=4)
+    alone = replace(whole, spec=whole.spec.model_copy(update={"evidence": Evidence.SOLO}))
+    at_once, among_many = (uncalibrated_step(trial, gpu(CHIP), links(CHIP)) for trial in (alone, whole))
+    assert at_once is not None
+    assert among_many is not None
+    assert at_once.exposed_communication_s == 0
+    slower = 1 + rates_of(gpu(CHIP))[0].jitter * math.log(32)
+    assert among_many.compute_s == pytest.approx(slower * at_once.compute_s)
 
 
 def uncalibrated(name: str) -> Expected:

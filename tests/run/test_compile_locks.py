@@ -96,8 +96,8 @@ def test_a_lock_whose_holder_cannot_be_known_is_told_of_and_left_alone(lock: Pat
 ASK = """
 import sys
 from pathlib import Path
-from zerobench.run.compile_locks import _asked
-with _asked(Path(sys.argv[1])) as holder:
+from zerobench.run.compile_locks import _holder_of
+with _holder_of(Path(sys.argv[1])) as holder:
     print(holder.name, flush=True)
     sys.stdin.read()
 print("whole", flush=True)

@@ -36,7 +36,7 @@ from zerobench.cli.commands import (
     validate,
     watch,
 )
-from zerobench.cli.help import GROUPS, Grouped, epilog
+from zerobench.cli.help import GROUPS, GroupedCommands, epilog
 from zerobench.errors import UserError, nearest
 
 _UsageError: type[Exception] = typer.BadParameter.__mro__[1]
@@ -47,7 +47,7 @@ app = typer.Typer(
     name="zerobench",
     help="Memory and speed of DeepSpeed ZeRO training, measured and predicted: where every byte goes.",
     epilog="Begin with: zerobench run quickstart",
-    cls=Grouped,
+    cls=GroupedCommands,
     pretty_exceptions_enable=False,
     rich_markup_mode=None,
     context_settings={"help_option_names": ["-h", "--help"], "max_content_width": 100},

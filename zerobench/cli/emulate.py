@@ -152,8 +152,8 @@ def _rank(rank: RankFit) -> Iterator[str]:
 
 def _standing(refusal: Refusal) -> Iterator[str]:
     """The rest of the post-mortem; the categories stand above."""
-    found = refusal.standing.model_copy(update={"by_category": {}})
-    for title, lines in standing_lines(found, refusal.bytes_asked, refusal.bytes_free):
+    standing = refusal.standing.model_copy(update={"by_category": {}})
+    for title, lines in standing_lines(standing, refusal.bytes_asked, refusal.bytes_free):
         yield f"  {title}:"
         yield from (f"    {line}" for line in lines)
 
@@ -294,6 +294,6 @@ def _plain_rank(rank: RankFit) -> dict[str, Any]:
 
 def _plain_refusal(refusal: Refusal) -> dict[str, Any]:
     """What stood then beside what was asked, in one level."""
-    told = refusal.model_dump(mode="json")
-    stood = told.pop("standing")
-    return {**told, "held": stood.pop("by_category"), **stood}
+    fields = refusal.model_dump(mode="json")
+    stood = fields.pop("standing")
+    return {**fields, "held": stood.pop("by_category"), **stood}

@@ -41,14 +41,14 @@ def explain(
     *,
     changes: bool = False,
     what_if: str | None = None,
-    asked: Request | None = None,
+    request: Request | None = None,
     details: bool = False,
 ) -> Answer:
     """Why `trial` of `run` took what it took, or why `other` differs from it; or what a log says.
 
     Both trials may be given as `RUN:TRIAL`. Raises UserError: there is no such run or trial, or several, or the log
     says nothing of memory. `changes`: predict what makes the trial fit; `what_if`: other hardware, by which its
-    expected step is told; `asked`: what the log's training was, of which the same is predicted; `details`: with the
+    expected step is told; `request`: what the log's training was, of which the same is predicted; `details`: with the
     arithmetic, and more than a screen.
     """
     if other is None and ":" in run and not (reports / run).exists() and not Path(run).exists():
@@ -56,20 +56,20 @@ def explain(
     if trial is None:
         if what_if is not None:
             raise UserError("--what-if: is of a trial; name it behind RUN")
-        found = _of_log(run)
-        wanted = None if asked is None else read_plan(asked)
+        passages = _of_log(run)
+        wanted = None if request is None else read_plan(request)
         if wanted is not None:
-            found += _changes(wanted.planned[0].trial, wanted.cluster, reports)
-        return _answer(found, details=True)
+            passages += _changes(wanted.planned[0].trial, wanted.cluster, reports)
+        return _answer(passages, details=True)
     base = store.load_run(store.find_run(run, reports))
     second = None if other is None else _second(other, base, reports)
-    found = passages_of(base, trial, second)
+    passages = passages_of(base, trial, second)
     if what_if is not None:
-        found = [what_if_passage(find_trial(trial, named_trials(base)).trial, what_if)]
+        passages = [what_if_passage(find_trial(trial, named_trials(base)).trial, what_if)]
     if changes:
         named = find_trial(trial, named_trials(base)).trial
-        found += _changes(named.spec, cluster_of(named), reports)
-    return _answer(found, details=details)
+        passages += _changes(named.spec, cluster_of(named), reports)
+    return _answer(passages, details=details)
 
 
 def _changes(trial: TrialSpec, cluster: Cluster, reports: Path) -> list[Passage]:

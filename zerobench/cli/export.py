@@ -40,13 +40,13 @@ _TOOLS: Mapping[str, tuple[str, Callable[[Run, Any], int], str]] = {
 """By an option: what it takes, what writes a run there and counts, and what of."""
 
 
-def export(name: str | None, reports: Path, asked: Mapping[str, Path | str | None]) -> Iterator[str]:
-    """Export the run called `name` to each tool that `asked` has a destination for, by the names of the options; yields
+def export(name: str | None, reports: Path, destinations: Mapping[str, Path | str | None]) -> Iterator[str]:
+    """Export the run called `name` to each tool that `destinations` has one for, by the names of the options; yields
     a line of what was done after each.
 
     Raises UserError: no tool is asked for, one's library is missing or refuses, or a record is torn.
     """
-    wanted = {option: to for option, to in asked.items() if to is not None}
+    wanted = {option: to for option, to in destinations.items() if to is not None}
     if not wanted:
         choices = ", ".join(f"--{option} {metavar}" for option, (metavar, _, _) in _TOOLS.items())
         raise UserError(f"export: destination missing; choices: {choices}")

@@ -58,7 +58,7 @@ def epilog(command: str) -> str | None:
     return "\n".join(["\b", "Examples:", *lines]) if lines else None
 
 
-class Grouped(TyperGroup):
+class GroupedCommands(TyperGroup):
     """The commands under the headings of `GROUPS`."""
 
     def format_commands(self, ctx: Any, formatter: Any) -> None:  # noqa: ARG002 -- click's signature

@@ -132,9 +132,9 @@ class LiveView(PlainView):
     def trial_ended(self, record: TrialRecord) -> None:
         """Say how it ended, and draw its memory."""
         super().trial_ended(record)
-        found = ended_trial(self._run, record.trial_id) if self._run and record.status is not Status.SKIPPED else None
-        if found is not None:
-            self._ended = [*self._ended, found][-MOST_BARS:]
+        ended = ended_trial(self._run, record.trial_id) if self._run and record.status is not Status.SKIPPED else None
+        if ended is not None:
+            self._ended = [*self._ended, ended][-MOST_BARS:]
 
     def compiling(self, kernel: str, spent_s: float) -> None:
         """Show for how long."""
@@ -144,7 +144,7 @@ class LiveView(PlainView):
     def trial_started(self, trial: TrialSpec, number: int, to_do: int) -> None:
         """Show the trial."""
         self._trial, self._number, self._to_do = trial, number, to_do
-        self._names = labels([*(one.spec for one in self._ended), trial]) if self._ended else []
+        self._names = labels([*(earlier.spec for earlier in self._ended), trial]) if self._ended else []
         self._began_s, self._painted_s = time.monotonic(), 0.0
         self.trial_progress([])
 
@@ -183,7 +183,7 @@ ANSWERS = {Status.COMPLETED, Status.SKIPPED, Status.OUT_OF_DEVICE_MEMORY}
 """What a prediction may come to: that it does not fit is an answer too."""
 
 
-class _Counted(PlainView):
+class _CountingView(PlainView):
     """Counts the predictions that ended; those that answered are in the tables below and need no line of their own."""
 
     _done = _of = 0
@@ -205,7 +205,7 @@ class _Counted(PlainView):
         return f"{self._done} of {self._of} predicted"
 
 
-class _PredictingMovingView(_Counted, LiveView):
+class _PredictingMovingView(_CountingView, LiveView):
     """One line that moves."""
 
     draws_bars = False
@@ -220,7 +220,7 @@ class _PredictingMovingView(_Counted, LiveView):
         return Text(f"{self.counted}\n{name}", overflow="ellipsis", no_wrap=True)
 
 
-class _PredictingStillView(_Counted):
+class _PredictingStillView(_CountingView):
     """A line every few seconds, and one for each trial that failed."""
 
     _said_s = 0.0

@@ -47,10 +47,10 @@ def ended_trial(run: store.Run, trial_id: str) -> EndedTrial | None:
     """The trial as the screen shows it; None where its records are not to be read, which the report tells."""
     trial = LazyTrial(run, trial_id)
     try:
-        found = trial_figures(trial)
+        figures = trial_figures(trial)
     except (UserError, OSError):
         return None
-    summary, peak = found.summary, found.peak(Place.DEVICE)
+    summary, peak = figures.summary, figures.peak(Place.DEVICE)
     if not summary.is_completed or peak is None:
         return EndedTrial(trial.spec, (), summary.status.value.replace("_", " "))
     speed = f"  {show_whole(summary.tokens_per_s)} tokens/s" if summary.tokens_per_s else ""
@@ -72,9 +72,9 @@ def bars(trials: Sequence[EndedTrial], names: Sequence[str], now: tuple[int, str
     table.add_column(width=label, no_wrap=True, overflow="ellipsis")
     table.add_column(width=room, no_wrap=True)
     table.add_column(no_wrap=True, overflow="ellipsis")
-    for one, name in zip(trials, names, strict=False):
-        style = "" if one.groups else "bold red"
-        table.add_row(Text(name), _stack(one.groups, scale, room), Text(one.figures, style))
+    for trial, name in zip(trials, names, strict=False):
+        style = "" if trial.groups else "bold red"
+        table.add_row(Text(name), _stack(trial.groups, scale, room), Text(trial.figures, style))
     if now:
         running = Text(_FULL * _columns(now[0], scale, room), "dim")
         table.add_row(Text(names[-1], "bold"), running, Text(now[1], "bold"))

@@ -19,10 +19,10 @@ def as_plain() -> list[dict[str, Any]]:
 
 def entry(info: OptimizerInfo) -> Passage:
     """One optimizer: who makes it, its states, where they may lie, with whose losses its own must agree."""
-    return told(info.name, info.title, _facts(info))
+    return facts_passage(info.name, info.title, _facts(info))
 
 
-def told(name: str, title: str, facts: Iterable[tuple[str, str]]) -> Passage:
+def facts_passage(name: str, title: str, facts: Iterable[tuple[str, str]]) -> Passage:
     """A line for each fact of what `name` is."""
     return Passage(f"{name}: {title}", says(*(f"{word}: {text}" for word, text in facts)))
 

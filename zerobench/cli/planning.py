@@ -19,7 +19,7 @@ from zerobench.errors import UserError, unknown_choice
 from zerobench.folder import write_whole
 from zerobench.report.plan.document import configuration_values, plan_document
 from zerobench.report.plan.rows import PlanRow
-from zerobench.report.plan.view import Found, PlanView, named_rows, plan_view
+from zerobench.report.plan.view import PlanView, SearchResult, named_rows, plan_view
 from zerobench.report.render.terminal import print_parts, screen_width
 from zerobench.report.tables.plan_frontier import FrontierRow, frontier_part
 from zerobench.run.runner import RunResult
@@ -48,20 +48,20 @@ def plan(request: Request, *, details: bool = False) -> Answer:
     machine = None if request.measure is None else detect_machine()
     if machine is not None:
         check_measurable(asked.cluster, machine)
-    result, view, found = _predicted(asked, request.reports, training)
+    result, view, search = _predicted(asked, request.reports, training)
     if view is None:
         return Answer(lambda: {"run": str(result.folder.path)}, exit_code=result.exit_code)
     best, proved = view.best, None
-    if found is not None and machine is not None and request.measure is not None:
-        proved = measure_best(found, int(request.measure), machine, request.reports, screen())
+    if search is not None and machine is not None and request.measure is not None:
+        proved = measure_best(search, int(request.measure), machine, request.reports, screen())
         best = proved.best or best
-        _keep(result.folder.path, found, proved)
+        _keep(result.folder.path, search, proved)
     notes = [*([asked.world.note] if asked.world.note else []), *notes_of(asked.planned)]
     written = None if best is None else _written(result, best, request)
 
     def show() -> None:
         print_parts([*(view.details if details or not view.answer else ()), *view.answer])
-        for line in (*(f"note: {note}" for note in notes), *_said(best, request)):
+        for line in (*(f"note: {note}" for note in notes), *_written_lines(best, request)):
             typer.echo(line)
         for text in (
             () if proved is None else (f"Measured on {proved.device}:", *(f"  {row.text}" for row in proved.rows))
@@ -78,7 +78,7 @@ def plan(request: Request, *, details: bool = False) -> Answer:
             "ds_config": None if written is None else str(written),
             "configurations": [
                 configuration_values(row, asked.cluster, training)
-                for row in named_rows([] if found is None else found.rows)
+                for row in named_rows([] if search is None else search.rows)
             ],
             "search": str(result.folder.path / _SEARCH),
             "measured": None if proved is None else proved.document,
@@ -117,7 +117,7 @@ def _predicted(
     search = searched(asked, reports, prediction_view(), WIDTH if asked.varied.sets_keys else None)
     words = f"Searched: {search.num_variants:,} variants by formula, {search.num_tried} of them {tried_in(asked)}."
     _keep(search.result.folder.path, search)
-    shown = Found(search.rows, words, AS_FAST if asked.varied.sets_keys else None)
+    shown = SearchResult(search.rows, words, AS_FAST if asked.varied.sets_keys else None)
     return search.result, plan_view(search.result.folder.path, asked.cluster, training, shown), search
 
 
@@ -178,7 +178,7 @@ def _edge(axis: FrontierAxis, row: FrontierRow) -> dict[str, Any]:
     edges = {"largest": row.frontier.largest, "too_large": row.frontier.too_large}
     return {
         "configuration": row.label,
-        **{name: None if one is None else one.value * axis.unit for name, one in edges.items()},
+        **{name: None if edge is None else edge.value * axis.unit for name, edge in edges.items()},
         "needed_bytes": None if row.row is None else row.row.device.needed_bytes,
     }
 
@@ -197,7 +197,7 @@ def _written(result: RunResult, best: PlanRow, request: Request) -> Path | None:
     return path
 
 
-def _said(best: PlanRow | None, request: Request) -> Iterator[str]:
+def _written_lines(best: PlanRow | None, request: Request) -> Iterator[str]:
     """What was written where it was asked for, and what is left to be set in it."""
     if best is None or best.trial.spec.zero_stage is None or request.write is None:
         return

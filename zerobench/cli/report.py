@@ -40,15 +40,15 @@ def write_reports(request: Request) -> Iterator[str]:
     _check(request)
     with given_back(), no_collection():
         runs = _runs(request)
-        found = run_figures(runs)
-    if not found.figures:
-        raise UserError(f"RUN: {', '.join(run.run_id for run in found.runs)}: no trial has ended yet")
+        figures = run_figures(runs)
+    if not figures.figures:
+        raise UserError(f"RUN: {', '.join(run.run_id for run in figures.runs)}: no trial has ended yet")
     for name in request.formats:
         if request.out == _STANDARD_OUTPUT:
-            yield "".join(_pieces(name, found))
+            yield "".join(_pieces(name, figures))
         else:
-            path = request.out or _default_path(name, found)
-            _write(name, found, path)
+            path = request.out or _default_path(name, figures)
+            _write(name, figures, path)
             yield str(path)
 
 

@@ -47,7 +47,7 @@ class Request:
 
 
 @dataclass(frozen=True)
-class Asked:
+class RunPlan:
     """What is to be run: a sweep's plan, an earlier run, or both, which then agree."""
 
     machine: Machine
@@ -65,9 +65,9 @@ def run(request: Request) -> Answer:
 
 def start(request: Request) -> RunResult:
     """Run what is asked for, in sight of the user."""
-    asked = read(request)
-    site = site_of(asked.machine, request)
-    return _resume(asked.earlier, asked.planned, site) if asked.earlier else _run_new(asked, request.reports, site)
+    plan = read(request)
+    site = site_of(plan.machine, request)
+    return _resume(plan.earlier, plan.planned, site) if plan.earlier else _run_new(plan, request.reports, site)
 
 
 def site_of(machine: Machine, request: Request) -> LocalSite:
@@ -83,35 +83,35 @@ def document(result: RunResult) -> dict[str, Any]:
 
 def list_trials(request: Request) -> Answer:
     """Each trial; none is started."""
-    asked = read(request)
+    plan = read(request)
 
     def show() -> None:
-        for line in _lines(asked):
+        for line in _lines(plan):
             typer.echo(line)
 
-    return Answer(lambda: {"trials": list(_listed(asked)), "notes": notes_of(asked.planned)}, show)
+    return Answer(lambda: {"trials": list(_listed(plan)), "notes": notes_of(plan.planned)}, show)
 
 
-def _listed(asked: Asked) -> Iterator[dict[str, Any]]:
-    if asked.earlier is not None:
-        for trial_id, kept in standing(load_run(asked.earlier)):
+def _listed(plan: RunPlan) -> Iterator[dict[str, Any]]:
+    if plan.earlier is not None:
+        for trial_id, kept in standing(load_run(plan.earlier)):
             yield {"trial_id": trial_id, "runs": kept is None, "status": kept, "rule": None, "reason": None}
         return
-    for item in asked.planned:
+    for item in plan.planned:
         rule, reason = (item.skipped.rule, item.skipped.reason) if item.skipped else (None, None)
         yield {"trial_id": item.trial.trial_id, "runs": rule is None, "status": None, "rule": rule, "reason": reason}
 
 
-def _lines(asked: Asked) -> Iterator[str]:
+def _lines(plan: RunPlan) -> Iterator[str]:
     """`run` and the trial's id, or why it is not run: skipped by a rule, or completed earlier; then notes."""
-    if asked.earlier is not None:
-        for trial_id, kept in standing(load_run(asked.earlier)):
+    if plan.earlier is not None:
+        for trial_id, kept in standing(load_run(plan.earlier)):
             yield f"{kept or 'run':<10}{trial_id}"
         return
-    for item in asked.planned:
+    for item in plan.planned:
         why = f"  {item.skipped.rule}: {item.skipped.reason}" if item.skipped else ""
         yield f"{'skipped' if item.skipped else 'run':<10}{item.trial.trial_id}{why}"
-    yield from (f"{'note':<10}{note}" for note in notes_of(asked.planned))
+    yield from (f"{'note':<10}{note}" for note in notes_of(plan.planned))
 
 
 def notes_of(planned: Sequence[PlannedTrial]) -> list[str]:
@@ -124,7 +124,7 @@ def running(planned: Iterable[PlannedTrial]) -> list[TrialSpec]:
     return [item.trial for item in planned if item.skipped is None]
 
 
-def read(request: Request) -> Asked:
+def read(request: Request) -> RunPlan:
     """All that can be wrong in a request is found here, before anything is written or started."""
     sweep = _sweep(request)
     machine = detect_machine(num_nodes=len(read_hosts(request.hostfile)) if request.hostfile else 1)
@@ -134,7 +134,7 @@ def read(request: Request) -> Asked:
     earlier = find_run(request.resume, request.reports) if request.resume else None
     if earlier and sweep:
         refuse_other_plan(earlier, planned)
-    return Asked(machine, sweep, planned, earlier)
+    return RunPlan(machine, sweep, planned, earlier)
 
 
 def _sweep(request: Request) -> Sweep | None:
@@ -148,17 +148,17 @@ def _sweep(request: Request) -> Sweep | None:
     return None
 
 
-def _run_new(asked: Asked, reports: Path, site: LocalSite) -> RunResult:
-    if asked.sweep is None:
+def _run_new(plan: RunPlan, reports: Path, site: LocalSite) -> RunResult:
+    if plan.sweep is None:
         raise UserError("SWEEP is missing")
     view = screen()
-    if asked.sweep.description:
-        view.say(redact_text(" ".join(asked.sweep.description.split())))
-    for line in said_of(running(asked.planned), asked.machine):
+    if plan.sweep.description:
+        view.say(redact_text(" ".join(plan.sweep.description.split())))
+    for line in said_of(running(plan.planned), plan.machine):
         view.say(line)
-    for note in notes_of(asked.planned):
+    for note in notes_of(plan.planned):
         view.say(f"note: {note}")
-    return start_sweep(asked.sweep, asked.planned, asked.machine, reports=reports, site=site, observer=view)
+    return start_sweep(plan.sweep, plan.planned, plan.machine, reports=reports, site=site, observer=view)
 
 
 def _resume(earlier: Path, planned: Sequence[PlannedTrial], site: LocalSite) -> RunResult:

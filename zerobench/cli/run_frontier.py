@@ -65,19 +65,19 @@ def run_frontier(request: run.Request, *, dry_run: bool = False) -> Answer:
 def read_search(request: run.Request, *, dry_run: bool = False) -> MeasuredSearch:
     """All that can be wrong in a request is found here. Raises UserError, one line, for the first thing wrong."""
     axis, given_bytes = _read_options(request, dry_run=dry_run)
-    asked = run.read(request)
-    name = "" if asked.sweep is None else asked.sweep.name
-    planned = [item for item in asked.planned if item.trial.evidence.needs_device]
+    plan = run.read(request)
+    name = "" if plan.sweep is None else plan.sweep.name
+    planned = [item for item in plan.planned if item.trial.evidence.needs_device]
     if not planned:
         raise UserError(f"--frontier: {name} measures nothing; `zerobench plan {name} --frontier` predicts")
     cells = _cells([item.trial for item in planned if item.skipped is None], axis)
     skipped = {item.trial.trial_id: item.skipped.reason for item in planned if item.skipped is not None}
     if not cells:
         raise UserError(f"--frontier: no trial of {name} can run: {next(iter(skipped.values()))}")
-    site = run.site_of(asked.machine, request)
+    site = run.site_of(plan.machine, request)
     check_site(cells.values(), site)
-    limit = _limit(given_bytes, asked.machine, cells.values())
-    return MeasuredSearch(name, axis, cells, skipped, limit, asked.machine, site)
+    limit = _limit(given_bytes, plan.machine, cells.values())
+    return MeasuredSearch(name, axis, cells, skipped, limit, plan.machine, site)
 
 
 def _read_options(request: run.Request, *, dry_run: bool) -> tuple[FrontierAxis, int | None]:
@@ -115,12 +115,12 @@ def _cells(trials: Iterable[TrialSpec], axis: FrontierAxis) -> dict[str, TrialSp
     """One cell for the trials that differ in nothing but the axis, the repeat and how their batch grows, by a name
     without the axis: what fits must fit with the full batch. What real ranks can be had for is not searched solo.
     """
-    found: dict[str, TrialSpec] = {}
+    cells_by_hash: dict[str, TrialSpec] = {}
     for trial in sorted(trials, key=lambda trial: trial.evidence is not Evidence.MEASURED):
         axis.start(trial)  # a model that does not say how deep it is is refused before anything is written
         cell = trial.model_copy(update={"steps": TRY_STEPS, "repeat": 0, "batch_ramp": None})
-        found.setdefault(axis.at(cell, 1).config_hash, cell)
-    cells = list(found.values())
+        cells_by_hash.setdefault(axis.at(cell, 1).config_hash, cell)
+    cells = list(cells_by_hash.values())
     named = cells if axis.name == "model" else [axis.at(trial, 1) for trial in cells]
     return dict(zip(labels(named), cells, strict=True))
 
@@ -132,12 +132,12 @@ def _search_and_show(search: MeasuredSearch, folder: Path) -> Answer:
     predicted = predicted_first(search, folder / "predicted", prediction_view(), screen.say)
     answer = measured(search, predicted, folder / "measured", screen, screen.say)
     rows = run_frontier_rows(search, predicted, answer)
-    found_all = frontier_document(search, rows)
-    write_whole(folder / "frontier.json", json.dumps(found_all, indent=1))
+    document = frontier_document(search, rows)
+    write_whole(folder / "frontier.json", json.dumps(document, indent=1))
     with refusing_impossible_values(folder):
         print_parts([run_frontier_table(search.axis, rows, search.limit, search.device, screen_width())])
     for label, reason in answer.given_up.items():
         screen.say(f"given up: {label}: {reason}")
     typer.echo(f"runs: {folder}")
     exit_code = 0 if len(answer.frontiers) == len(search.cells) else 1
-    return Answer(lambda: {"runs": str(folder), **found_all}, exit_code=exit_code)
+    return Answer(lambda: {"runs": str(folder), **document}, exit_code=exit_code)

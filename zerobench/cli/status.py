@@ -53,12 +53,12 @@ def _redraw(watcher: Watcher, console: Console, every_s: float) -> RunStatus:
 
 
 def _print_changes(watcher: Watcher, console: Console, every_s: float) -> RunStatus:
-    said = None
+    last_line = None
     for look in _looks(watcher, every_s):
         line = headline(watcher.run, look[1])
-        if line != said:
+        if line != last_line:
             console.print(line, soft_wrap=True)
-            said = line
+            last_line = line
     console.print(details(*look))
     return look[1]
 

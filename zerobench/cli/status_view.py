@@ -86,8 +86,8 @@ def _about_slurm(submission: Submission, status: RunStatus) -> Iterator[Renderab
         yield Text("Not submitted to Slurm.", style="dim")
     elif not status.slurm_answers:
         open_ends = " Started trials may be running or lost, submitted ones waiting or cancelled."
-        said = "! Slurm does not answer here: status from the run folder only."
-        yield Text(said + (open_ends if status.is_going else ""), style="yellow")
+        sentence = "! Slurm does not answer here: status from the run folder only."
+        yield Text(sentence + (open_ends if status.is_going else ""), style="yellow")
 
 
 def _jobs(status: RunStatus) -> Iterator[RenderableType]:

@@ -23,12 +23,12 @@ def brief(machine: Machine, width: int = _WIDTH) -> list[str]:
     room = width - _COLUMN
     why_not = {info.name: unavailable(info, machine) for info in STRATEGIES.values()}
     sizes = (f"{info.name} {info.state_bytes:.3g}".replace(" ", "\xa0") for info in OPTIMIZERS.values())
-    found = textwrap.wrap(f"Optimizers, bytes of states per parameter: {', '.join(sizes)}", width)
+    optimizer_lines = textwrap.wrap(f"Optimizers, bytes of states per parameter: {', '.join(sizes)}", width)
     return [
         *(f"{info.name:<{_COLUMN}}{_shortened(info.summary, room)}" for info in STRATEGIES.values()),
         "",
         *(line for name, why in why_not.items() if why for line in textwrap.wrap(f"{name} not here: {why}", width)),
-        *(line.replace("\xa0", " ") for line in found),
+        *(line.replace("\xa0", " ") for line in optimizer_lines),
         "NAME, or --details for all: needs, evidence, axes, losses, checkpoints",
     ]
 
@@ -62,7 +62,7 @@ def as_plain(machine: Machine) -> list[dict[str, Any]]:
 
 def entry(info: StrategyInfo, machine: Machine) -> Passage:
     """One strategy: what it is, what it needs, whether it can run, its worlds, its own axes, its losses."""
-    return optimizers.told(info.name, info.summary, _facts(info, machine))
+    return optimizers.facts_passage(info.name, info.summary, _facts(info, machine))
 
 
 def _facts(info: StrategyInfo, machine: Machine) -> Iterator[tuple[str, str]]:

@@ -167,14 +167,14 @@ def _resumed(request: Request, *, dry: bool) -> Asked:
 
 def _options(request: Request, kept: Mapping[str, Any]) -> SubmitOptions:
     """What is asked for now, over what was `kept` of an earlier submission; without Slurm, ranks start in one way."""
-    said = {name: value for name, value in request.options.items() if value not in (None, [])}
+    given = {name: value for name, value in request.options.items() if value not in (None, [])}
     elsewhere = {"launcher", "container", "container_runtime"} if request.local else set()
-    refused = sorted(elsewhere & set(said))
+    refused = sorted(elsewhere & set(given))
     if refused:
         raise UserError(f"--{refused[0].replace('_', '-')} does not go with --local; drop one of them")
-    if "/" in (said.get("python") or "") and not said.get("container"):
-        said["python"] = str(Path(said["python"]).absolute())
-    return read_options({name: value for name, value in kept.items() if name not in elsewhere} | said)
+    if "/" in (given.get("python") or "") and not given.get("container"):
+        given["python"] = str(Path(given["python"]).absolute())
+    return read_options({name: value for name, value in kept.items() if name not in elsewhere} | given)
 
 
 def _machine(options: SubmitOptions, here: Sweep | None) -> Machine:

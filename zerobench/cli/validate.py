@@ -56,7 +56,7 @@ def validate(request: Request) -> Answer:
     if request.run is not None:
         path = find_run(request.run, request.reports)
         return _report(path, request)
-    asked = run.Request(
+    run_request = run.Request(
         sweep=request.sweep,
         sets=sets,
         only=request.only,
@@ -65,7 +65,7 @@ def validate(request: Request) -> Answer:
         reports=request.reports,
         hostfile=None,
     )
-    result = run.start(asked)
+    result = run.start(run_request)
     path = result.folder.path
     stopped = Answer(lambda: {"run": str(path)}, exit_code=result.exit_code)
     return stopped if result.interrupted else _report(path, request)

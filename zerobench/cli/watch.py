@@ -50,8 +50,8 @@ def seconds(text: str) -> float:
 
     Raises UserError: anything else.
     """
-    found = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(us|ms|s)?", text.strip())
-    value = float(found[1]) * _UNITS[found[2] or "s"] if found else 0.0
+    match = re.fullmatch(r"(\d+(?:\.\d*)?|\.\d+)\s*(us|ms|s)?", text.strip())
+    value = float(match[1]) * _UNITS[match[2] or "s"] if match else 0.0
     if value < _SHORTEST_S:
         raise UserError(f"--interval: {text!r}; choices: 1ms or more, such as 10ms or 0.5s")
     return value

@@ -139,13 +139,13 @@ def _optimizer(trial: TrialSpec) -> dict[str, Any]:
             f"{trial.offload_optimizer}; choices: {', '.join(info.instead)}"
         )
     values = trial.hyperparameters
-    said = {
+    by_name = {
         "lr": values.learning_rate,
         "betas": [values.adam_beta1, values.adam_beta2],
         "eps": values.adam_epsilon,
         "weight_decay": values.weight_decay,
     }
-    params = {name: said[name] for name in info.deepspeed.hyperparameters} | info.deepspeed.settings
+    params = {name: by_name[name] for name in info.deepspeed.hyperparameters} | info.deepspeed.settings
     return {"optimizer": {"type": info.deepspeed.type, "params": params}}
 
 
@@ -163,12 +163,12 @@ def _zero(trial: TrialSpec) -> dict[str, Any]:
 
 def _zeropp(trial: TrialSpec) -> dict[str, Any]:
     """ZeRO++'s keys, those that are asked for (runtime/zero/config.py)."""
-    asked = {
+    keys = {
         "zero_hpz_partition_size": trial.hpz_partition_size,
         "zero_quantized_weights": trial.quantized_weights,
         "zero_quantized_gradients": trial.quantized_gradients,
     }
-    return {key: value for key, value in asked.items() if value}
+    return {key: value for key, value in keys.items() if value}
 
 
 def _offload(place: Offload) -> dict[str, Any]:

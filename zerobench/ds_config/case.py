@@ -55,8 +55,8 @@ class Case:
         """Whether gradients are reduced beside the backward pass: by default at stage 3 alone (runtime/zero/config.py,
         overlap_comm_valid).
         """
-        asked = self.zero("overlap_comm")
-        return self.stage == 3 if asked is None else bool(asked)
+        overlap = self.zero("overlap_comm")
+        return self.stage == 3 if overlap is None else bool(overlap)
 
     @property
     def element(self) -> int:

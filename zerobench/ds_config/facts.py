@@ -92,16 +92,18 @@ def fact_of(path: str) -> KeyFact:
 
 
 def _read(group: Mapping[str, Any]) -> KeyFact:
-    said = {
+    fields = {
         name: group[name]
         for name in ("reader", "why", "axis", "switch", "fails", "by_presence", "least")
         if name in group
     }
-    conditions = tuple({name: tuple(values) for name, values in one.items()} for one in group.get("when") or ())
+    conditions = tuple(
+        {name: tuple(values) for name, values in condition.items()} for condition in group.get("when") or ()
+    )
     return KeyFact(
         Fate(group["class"]),
         when=conditions,
         choices=tuple(group.get("choices", ())),
         idle=tuple(group.get("idle", ())),
-        **said,
+        **fields,
     )

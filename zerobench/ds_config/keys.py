@@ -90,11 +90,11 @@ def resolve_key(name: str) -> str:
     path = canonical(name)
     if find(path) is not None:
         return path
-    found = list(_ending_in(name))
-    if len(found) == 1:
-        return found[0]
-    if found:
-        raise UserError(f"ds_config: {name!r} is in several sections; give one of {', '.join(found)}")
+    paths = list(_ending_in(name))
+    if len(paths) == 1:
+        return paths[0]
+    if paths:
+        raise UserError(f"ds_config: {name!r} is in several sections; give one of {', '.join(paths)}")
     for old in [*known_keys().deprecated, *known_keys().removed]:
         if old.endswith(f".{name}"):
             refuse_old(old, "ds_config")
@@ -123,14 +123,14 @@ def unknown_key(where: str, path: str) -> UserError:
 
 def _close_in(section: str, name: str) -> str | None:
     by_name = {_last(key): key for key in known_keys().keys if key.rpartition(".")[0] == section}
-    return next((by_name[found] for found in nearest(name, by_name, 1)), None)
+    return next((by_name[close] for close in nearest(name, by_name, 1)), None)
 
 
 def _close_anywhere(path: str, name: str) -> str | None:
     known = known_keys()
     by_name = {_last(key): key for key in reversed([*known.keys, *known.aliases])}
-    found = [by_name[key] for key in nearest(name, by_name, 1)] or nearest(path, known.keys, 1)
-    return canonical(found[0]) if found else None
+    close = [by_name[key] for key in nearest(name, by_name, 1)] or nearest(path, known.keys, 1)
+    return canonical(close[0]) if close else None
 
 
 def _last(path: str) -> str:

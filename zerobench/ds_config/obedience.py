@@ -24,11 +24,11 @@ def why_not_obeyed(trial: TrialSpec) -> str | None:
     """Why the first key that the trial would not obey is refused; None where there is none. Raises UserError."""
     file = _file(trial)
     look = look_of(trial, file | trial.ds_config)
-    found = (_refused("ds_config", path, value, look) for path, value in trial.ds_config.items())
-    if (reason := next((one for one in found if one is not None), None)) is not None:
+    reasons = (_refused("ds_config", path, value, look) for path, value in trial.ds_config.items())
+    if (reason := next((reason for reason in reasons if reason is not None), None)) is not None:
         return reason
     of_file = (_refused_in_file(str(trial.ds_config_file), path, value, look) for path, value in file.items())
-    return next((one for one in of_file if one is not None), None)
+    return next((reason for reason in of_file if reason is not None), None)
 
 
 def only_read(trials: Sequence[TrialSpec]) -> list[TrialSpec]:
@@ -68,11 +68,11 @@ def file_notes(trial: TrialSpec) -> list[str]:
     except UserError:
         return []
     look = look_of(trial, file | trial.ds_config)
-    said: dict[str, list[str]] = {}
+    paths_by_note: dict[str, list[str]] = {}
     for path, value in file.items():
         if not _is_default(path, value) and (what := _note(fact_of(path), look)) is not None:
-            said.setdefault(what, []).append(path)
-    return [f"{trial.ds_config_file}: {', '.join(paths)}: {what}" for what, paths in said.items()]
+            paths_by_note.setdefault(what, []).append(path)
+    return [f"{trial.ds_config_file}: {', '.join(paths)}: {what}" for what, paths in paths_by_note.items()]
 
 
 def _note(fact: KeyFact, look: Look) -> str | None:

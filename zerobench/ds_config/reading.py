@@ -30,8 +30,8 @@ def zeropp_of(config: Mapping[str, Any]) -> dict[str, Any]:
     """What the configuration says of ZeRO++, by the axes of a trial; a group of one rank, and `auto`, is none."""
     size = get(config, "zero_optimization.zero_hpz_partition_size")
     switches = ("quantized_weights", "quantized_gradients")
-    found = {axis: get(config, f"zero_optimization.zero_{axis}") is True for axis in switches}
-    return {"hpz_partition_size": size if isinstance(size, int) and size > 1 else None, **found}
+    switched = {axis: get(config, f"zero_optimization.zero_{axis}") is True for axis in switches}
+    return {"hpz_partition_size": size if isinstance(size, int) and size > 1 else None, **switched}
 
 
 def precision_of(config: Mapping[str, Any]) -> str:

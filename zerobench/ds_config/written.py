@@ -39,15 +39,15 @@ def _for_trainer(config: Mapping[str, Any]) -> dict[str, Any]:
     auto |= {name: config[name] | {"enabled": AUTO} for name in ("bf16", "fp16") if name in config}
     if "optimizer" in config:
         params = config["optimizer"]["params"]
-        told = {name: AUTO if name in _PARAMS_BY_TRAINER else value for name, value in params.items()}
-        auto["optimizer"] = config["optimizer"] | {"params": told}
+        filled = {name: AUTO if name in _PARAMS_BY_TRAINER else value for name, value in params.items()}
+        auto["optimizer"] = config["optimizer"] | {"params": filled}
     return dict(config) | auto
 
 
 def training_arguments(trial: TrialSpec) -> str:
     """What fills the `auto` of `written_config` in, as arguments of transformers.TrainingArguments."""
     values = trial.hyperparameters
-    said: dict[str, Any] = {
+    arguments: dict[str, Any] = {
         "per_device_train_batch_size": trial.micro_batch_size,
         "gradient_accumulation_steps": trial.gradient_accumulation_steps,
         "learning_rate": values.learning_rate,
@@ -56,7 +56,7 @@ def training_arguments(trial: TrialSpec) -> str:
         "max_grad_norm": values.gradient_clipping,
     }
     if trial.precision is not Precision.FP32:
-        said[trial.precision.value] = True
+        arguments[trial.precision.value] = True
     if trial.activation_checkpointing is True:
-        said["gradient_checkpointing"] = True
-    return ", ".join(f"{name}={value}" for name, value in said.items())
+        arguments["gradient_checkpointing"] = True
+    return ", ".join(f"{name}={value}" for name, value in arguments.items())

@@ -6,6 +6,7 @@ their host memory count; their collectives move nothing and make no buffers, so 
 
 And per model of GPU by how much its measured steps took longer than the time model expects of them, and how much the
 trials differ in that. With the spread of the published runs as one trial more, so that a single trial is no certainty.
+Where all timed trials are solo ones, that is said of their passes without communication: one GPU tells of computing.
 """
 
 from __future__ import annotations
@@ -60,12 +61,12 @@ def calibration_of(run: Run) -> Calibration:
     Raises UserError: no rank of it ran on a GPU, or none could read the driver.
     """
     readings: dict[tuple[str, int], _Readings] = {}
-    steps: dict[str, list[_Step]] = {}
+    steps: dict[tuple[str, bool], list[_Step]] = {}
     num_trials = 0
     for trial in run.trials():
         num_trials += 1
         if (step := _step(trial)) is not None:
-            steps.setdefault(step.gpu.name, []).append(step)
+            steps.setdefault((step.gpu.name, step.of_passes), []).append(step)
         if trial.spec.evidence not in {Evidence.MEASURED, Evidence.SOLO}:
             continue
         for rank in trial.ranks:
@@ -79,7 +80,12 @@ def calibration_of(run: Run) -> Calibration:
     if not steps and not any(found.context for found in readings.values()):
         raise UserError(f"RUN: {run.run_id}: CUDA context size not recorded on its GPU ranks; {_why_none(run)}")
     gpus = tuple(_calibrated(gpu, size, found) for (gpu, size), found in sorted(readings.items()))
-    timed = tuple(_calibrated_steps(found) for _, found in sorted(steps.items()))
+    whole = {gpu for gpu, of_passes in steps if not of_passes}
+    timed = tuple(
+        _calibrated_steps(found)
+        for (gpu, of_passes), found in sorted(steps.items())
+        if not (of_passes and gpu in whole)
+    )
     return Calibration(run_id=run.run_id, versions=_versions(run.environment), gpus=gpus, steps=timed)
 
 
@@ -87,27 +93,43 @@ class _Step(NamedTuple):
     """A measured step."""
 
     gpu: Gpu
-    said: Expected
+    of_passes: bool
+    """Of a rank that ran alone."""
+    expected: Expected
     log_ratio: float
     """Of the measured time over the expected."""
 
 
 def _step(trial: Trial) -> _Step | None:
-    """None of what no time is expected of, and of what was not measured with all of its ranks."""
-    gpu, speed = gpu_of(trial), speed_of(trial)
-    if trial.spec.evidence is not Evidence.MEASURED or gpu is None or speed is None:
+    """None of what no time is expected of, and of what was not measured."""
+    gpu, speed, of_passes = gpu_of(trial), speed_of(trial), trial.spec.evidence is Evidence.SOLO
+    if trial.spec.evidence not in {Evidence.MEASURED, Evidence.SOLO} or gpu is None or speed is None:
         return None
-    said = uncalibrated_step(trial, gpu, usual_cluster(trial.spec, gpu).links)
-    return None if said is None else _Step(gpu, said, math.log(speed.step_time_s_median / said.step_s))
+    expected = uncalibrated_step(trial, gpu, usual_cluster(trial.spec, gpu).links)
+    if expected is None:
+        return None
+    if not of_passes:
+        return _Step(gpu, of_passes, expected, math.log(speed.step_time_s_median / expected.step_s))
+    if not speed.forward_s or not speed.backward_s:
+        return None
+    passes_s = expected.compute_s + expected.exposed_communication_s  # copies of offload, which nothing runs beside
+    return _Step(gpu, of_passes, expected, math.log((speed.forward_s + speed.backward_s) / passes_s))
 
 
-def _calibrated_steps(found: Sequence[_Step]) -> CalibratedSteps:
-    gpu, logs = found[0].gpu, [one.log_ratio for one in found]
+def _calibrated_steps(steps: Sequence[_Step]) -> CalibratedSteps:
+    gpu, logs = steps[0].gpu, [step.log_ratio for step in steps]
     middle, known = statistics.fmean(logs), rates_of(gpu)[0].spread
     spread = math.sqrt((sum((log - middle) ** 2 for log in logs) + known**2) / len(logs))
-    covered = tuple(words for words in found[0].said.assumptions if all(words in one.said.assumptions for one in found))
+    shared = [
+        words for words in steps[0].expected.assumptions if all(words in each.expected.assumptions for each in steps)
+    ]
     return CalibratedSteps(
-        gpu=gpu.name, num_trials=len(logs), factor=math.exp(middle), spread=round(spread, 4), covered=covered
+        gpu=gpu.name,
+        num_trials=len(logs),
+        factor=math.exp(middle),
+        spread=round(spread, 4),
+        covered=tuple(shared),
+        of_passes=steps[0].of_passes,
     )
 
 

@@ -112,8 +112,8 @@ def device_need(trial: Trial, steps: Iterable[StepKind] = tuple(StepKind)) -> De
 
 
 def _rank_need(rank: RankRecord, steps: tuple[StepKind, ...]) -> DeviceNeed | None:
-    instants = [found for step in steps if (found := peak_instant(rank, step, Place.DEVICE)) is not None]
-    instant = max(instants, key=lambda one: one.total_bytes, default=None)
+    instants = [seen for step in steps if (seen := peak_instant(rank, step, Place.DEVICE)) is not None]
+    instant = max(instants, key=lambda peak: peak.total_bytes, default=None)
     rows = [row for row in rank.device_memory if row.step in steps]
     held = max((row.held_bytes for row in rows), default=None)
     if instant is None and held is None:

@@ -59,7 +59,7 @@ def slower_text(slower: float | None) -> str:
 def smallest(tried: Sequence[Changed], most: int = MOST) -> list[Changed]:
     """Of those that fit: single changes before several together, and of as many the fastest first."""
     fitting = [change for change in tried if change.fits]
-    order = {id(one): at for at, one in enumerate(fitting)}
+    order = {id(change): at for at, change in enumerate(fitting)}
     return sorted(
         fitting, key=lambda change: (len(change.says), change.slower is None, change.slower or 0, order[id(change)])
     )[:most]

@@ -21,8 +21,8 @@ def energies(run: store.Run) -> dict[str, float]:
         return {}
     try:
         with path.open(encoding="utf-8", newline="") as file:
-            told = {row["trial_id"]: row["energy_joules"] for row in csv.DictReader(file)}
-        joules = {trial_id: float(value) for trial_id, value in told.items() if value}
+            cells = {row["trial_id"]: row["energy_joules"] for row in csv.DictReader(file)}
+        joules = {trial_id: float(value) for trial_id, value in cells.items() if value}
     except (KeyError, ValueError, csv.Error) as error:
         raise UserError(f"{path}: torn or corrupt: {error}; delete it; it is rebuilt from the records") from None
     return {trial_id: value for trial_id, value in joules.items() if not _is_newer(run, trial_id, path)}

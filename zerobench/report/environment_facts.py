@@ -64,29 +64,29 @@ def gpu_links(environment: Environment) -> str | None:
 
 def _link(pair: Environment) -> str:
     nvlinks, through, pcie = pair.get("nvlinks"), pair.get("through"), pair.get("pcie")
-    said = [f"{nvlinks} NVLinks" + (f" through {through}" if through else "")] if nvlinks else []
-    return ", ".join([*said, *([f"PCIe {pcie}"] if pcie else [])]) or "not known"
+    parts = [f"{nvlinks} NVLinks" + (f" through {through}" if through else "")] if nvlinks else []
+    return ", ".join([*parts, *([f"PCIe {pcie}"] if pcie else [])]) or "not known"
 
 
 def versions(environment: Environment) -> Iterator[tuple[str, str | None]]:
     """The versions of packages, by name."""
-    found = at(environment, "versions")
-    for name, version in found.items() if isinstance(found, Mapping) else ():
+    releases = at(environment, "versions")
+    for name, version in releases.items() if isinstance(releases, Mapping) else ():
         yield plain(str(name)), text(version)
 
 
 def predicted_with(environment: Environment, specs: Iterable[TrialSpec]) -> list[str]:
     """A line with the engine that predictions ran, where there are any: they hold for its release alone."""
-    found = dict(versions(environment))
-    engine = [f"{name} {found[key]}" for name, key in _ENGINE.items() if found.get(key)]
+    releases = dict(versions(environment))
+    engine = [f"{name} {releases[key]}" for name, key in _ENGINE.items() if releases.get(key)]
     evidences = {spec.evidence for spec in specs}
     emulated = text(at(environment, "emulator", "torch")) if Evidence.EMULATED in evidences else None
-    said = {
+    lines = {
         f"predicted with: {', '.join(engine)}": engine and evidences & set(_ENGINE_RUNS),
         f"emulated with: torch {emulated}": emulated,
         f"by formula: for {FORMULAS_OF}": Evidence.FORMULA in evidences,
     }
-    return [f"{line}; other releases may differ" for line, is_said in said.items() if is_said]
+    return [f"{line}; other releases may differ" for line, applies in lines.items() if applies]
 
 
 FORMULAS_OF = "DeepSpeed 0.19.8 and torch 2.13"
@@ -98,8 +98,8 @@ _ENGINE_RUNS = (Evidence.SOLO, Evidence.EMULATED, Evidence.SIMULATED)
 _ENGINE = {"DeepSpeed": "deepspeed", "torch": "torch", "transformers": "transformers"}
 
 
-def commit(found: Any) -> str | None:
+def commit(repository: Any) -> str | None:
     """`0123456789ab`, with `+ changes` where tracked files differed from it."""
-    if not isinstance(found, Mapping) or not found.get("commit"):
+    if not isinstance(repository, Mapping) or not repository.get("commit"):
         return None
-    return plain(str(found["commit"])[:_SHORT_COMMIT]) + (" + changes" if found.get("dirty") else "")
+    return plain(str(repository["commit"])[:_SHORT_COMMIT]) + (" + changes" if repository.get("dirty") else "")

@@ -45,15 +45,15 @@ def largest_distance(ours: Norms, theirs: Norms, precision: Precision) -> float 
         return _largest(by_step)
     both_taken = [(a, b) for a, b in by_step if _is_taken(a) and _is_taken(b)]
     by_update = zip(filter(_is_taken, ours), filter(_is_taken, theirs), strict=False)
-    found = [far for pairs in (both_taken, by_update) if (far := _largest(pairs)) is not None]
-    return min(found, default=None)
+    distances = [far for pairs in (both_taken, by_update) if (far := _largest(pairs)) is not None]
+    return min(distances, default=None)
 
 
-def distance(one: float, other: float) -> float:
+def distance(norm: float, other: float) -> float:
     """By how much the larger exceeds the smaller, as a fraction of the smaller."""
-    if not (math.isfinite(one) and math.isfinite(other)):
+    if not (math.isfinite(norm) and math.isfinite(other)):
         return math.inf
-    small, large = sorted((one, other))
+    small, large = sorted((norm, other))
     if small == large:
         return 0.0
     return large / small - 1 if small > 0 else math.inf

@@ -50,9 +50,9 @@ def holders(trial: Trial) -> Iterator[Holder]:
     rows = [row for row in trial.ranks[0].memory if row.place is Place.HOST]
     share = spec.world_size / total
     categories = [category for category in Category if category is not Category.REST_OF_PROCESS]
-    found = [_holder(category, rows, share, spec.gpus_per_node) for category in categories]
-    told = [holder for holder in found if max(holder.load_peak or 0, holder.steady or 0) >= _LEAST]
-    yield from sorted(told, key=lambda holder: (holder.name == _ALL, -(holder.steady or 0)))
+    lines = [_holder(category, rows, share, spec.gpus_per_node) for category in categories]
+    shown = [holder for holder in lines if max(holder.load_peak or 0, holder.steady or 0) >= _LEAST]
+    yield from sorted(shown, key=lambda holder: (holder.name == _ALL, -(holder.steady or 0)))
 
 
 def _holder(category: Category, rows: Sequence[MemoryRow], share: float, ranks_per_node: int) -> Holder:
@@ -74,5 +74,5 @@ def _holder(category: Category, rows: Sequence[MemoryRow], share: float, ranks_p
 
 def _less(row: MemoryRow, own: Sequence[MemoryRow]) -> int:
     """What the process itself holds of a total."""
-    alike = (one for one in own if (one.step, one.phase) == (row.step, row.phase))
-    return max((one.at_peak_bytes or one.live_bytes for one in alike), default=0)
+    alike = (total for total in own if (total.step, total.phase) == (row.step, row.phase))
+    return max((total.at_peak_bytes or total.live_bytes for total in alike), default=0)

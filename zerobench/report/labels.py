@@ -49,8 +49,8 @@ def labels(specs: Sequence[TrialSpec]) -> list[str]:
     seed, say), and where even that is equal, the position.
     """
     implied = _implied(specs)
-    told = {name: label for name, label in _LABELS.items() if name not in implied}
-    usual = {name: _usual(label, [label.short(spec) for spec in specs]) for name, label in told.items()}
+    varied = {name: label for name, label in _LABELS.items() if name not in implied}
+    usual = {name: _usual(label, [label.short(spec) for spec in specs]) for name, label in varied.items()}
     settings = DeepSpeedSettings(specs)
     names = [_label(spec, usual, settings) for spec in specs]
     if len({spec.nvme_path for spec in specs} - {None}) > 1:
@@ -78,7 +78,7 @@ def _implied(specs: Sequence[TrialSpec]) -> Mapping[str, str]:
 def _usual(label: Label, values: Sequence[str]) -> str | None:
     """The value that names leave out: all trials' or most trials'; None where there is no such value."""
     value = _most_common(values)
-    if all(one == value for one in values):
+    if all(other == value for other in values):
         return value
     return label.unmarked or (None if label.always else value)
 
@@ -114,11 +114,11 @@ class DeepSpeedSettings:
         settings = {key: setting_text(spec, key) for key in self._usual if _may_set(spec, key)}
         unusual = {key: value for key, value in settings.items() if value != self._usual[key]}
         left_out = [key for key, value in unusual.items() if value == _DEFAULT]
-        said = {key: f"{self._short[key]}={value}" for key, value in unusual.items()}
+        parts = {key: f"{self._short[key]}={value}" for key, value in unusual.items()}
         usual = [key for key in settings if self._usual[key] not in (None, _DEFAULT)]
         if len(left_out) > 1 and len(left_out) == len(usual):  # all that others set
-            said = {key: text for key, text in said.items() if key not in left_out} | {"": _DEFAULT + "s"}
-        names = list(said.values())
+            parts = {key: text for key, text in parts.items() if key not in left_out} | {"": _DEFAULT + "s"}
+        names = list(parts.values())
         more = [f"+{len(names) - _MOST_SETTINGS} more"] if len(names) > _MOST_SETTINGS else []
         return " ".join([*names[:_MOST_SETTINGS], *more])
 
@@ -142,9 +142,9 @@ def _may_set(spec: TrialSpec, key: str) -> bool:
 def _usual_setting(engines: Sequence[TrialSpec], key: str) -> str | None:
     """The value of more than two thirds of those that may set the key; the others go with it where only one is set."""
     values = [setting_text(spec, key) for spec in engines if _may_set(spec, key)]
-    told = sorted(set(values) - {_DEFAULT})
+    others = sorted(set(values) - {_DEFAULT})
     abstaining = len(engines) - len(values)
-    return _most_common([*values, *(told * abstaining if len(told) == 1 else [])])
+    return _most_common([*values, *(others * abstaining if len(others) == 1 else [])])
 
 
 def setting_text(spec: TrialSpec, key: str) -> str:

@@ -54,10 +54,10 @@ def _model_states(trial: Trial, category: Category, nbytes: int, alike: int) -> 
     if not count:
         return None
     element = alike * (4 if category in MOMENTS else bytes_per_element(spec.precision))
-    said = f"{element} bytes x {format_count(count)} parameters"
+    product = f"{element} bytes x {format_count(count)} parameters"
     if spec.world_size > 1 and _is(nbytes, element * count / spec.world_size):
-        return f"{said} / {spec.world_size} ranks"
-    return said if _is(nbytes, element * count) else None
+        return f"{product} / {spec.world_size} ranks"
+    return product if _is(nbytes, element * count) else None
 
 
 def reduce_buckets(case: Case, nbytes: int) -> int | None:

@@ -30,11 +30,11 @@ def difference(a: Instant, b: Instant) -> list[CategoryDifference]:
     is unattributed.
     """
     if not a.categories or not b.categories:
-        found = [CategoryDifference(Category.TOTAL, a.total_bytes, b.total_bytes)]
+        differences = [CategoryDifference(Category.TOTAL, a.total_bytes, b.total_bytes)]
     else:
         left, right = _complete(a), _complete(b)
-        found = [CategoryDifference(c, left.get(c, 0), right.get(c, 0)) for c in Category]
-    return sorted((one for one in found if one.more_bytes), key=lambda one: -abs(one.more_bytes))
+        differences = [CategoryDifference(c, left.get(c, 0), right.get(c, 0)) for c in Category]
+    return sorted((entry for entry in differences if entry.more_bytes), key=lambda entry: -abs(entry.more_bytes))
 
 
 def _complete(instant: Instant) -> dict[Category, int]:
@@ -48,11 +48,11 @@ def _complete(instant: Instant) -> dict[Category, int]:
 def merged(
     differences: Sequence[CategoryDifference], together: Collection[Category]
 ) -> list[tuple[CategoryDifference, int]]:
-    """`found` with the categories `together` added up into the first of them, and how many each entry stands for."""
+    """`differences` with the categories `together` added up into the first of them, and how many each stands for."""
     entries: list[tuple[CategoryDifference, int]] = []
-    group = [one for one in differences if one.category in together]
+    group = [entry for entry in differences if entry.category in together]
     if group:
-        a_bytes, b_bytes = sum(one.a_bytes for one in group), sum(one.b_bytes for one in group)
+        a_bytes, b_bytes = sum(entry.a_bytes for entry in group), sum(entry.b_bytes for entry in group)
         entries.append((CategoryDifference(group[0].category, a_bytes, b_bytes), len(group)))
-    entries += [(one, 1) for one in differences if one.category not in together]
+    entries += [(entry, 1) for entry in differences if entry.category not in together]
     return sorted((entry for entry in entries if entry[0].more_bytes), key=lambda entry: -abs(entry[0].more_bytes))

@@ -118,8 +118,8 @@ def end_instant(rank: RankRecord, step: StepKind, phase: Phase, place: Place) ->
 def peaks_by_rank(trial: Trial, step: StepKind, place: Place, role: str | None = None) -> dict[int, Instant]:
     """The peak instant of each rank that measured one; with `role`, of the ranks that have it."""
     ranks = (rank for rank in trial.ranks if role in {None, rank.role})
-    found = ((rank.rank, peak_instant(rank, step, place)) for rank in ranks)
-    return {rank: instant for rank, instant in found if instant is not None}
+    peaks = ((rank.rank, peak_instant(rank, step, place)) for rank in ranks)
+    return {rank: instant for rank, instant in peaks if instant is not None}
 
 
 def largest_peak(trial: Trial, step: StepKind, place: Place, role: str | None = None) -> Instant | None:
@@ -210,5 +210,5 @@ def _live(rows: Iterable[MemoryRow], categories: tuple[Category, ...]) -> int:
 def largest_model_states(trial: Trial, role: str | None = None) -> ModelStates | None:
     """The model states of the rank that holds most, the lowest rank of equals; with `role`, of those that have it."""
     ranks = (rank for rank in trial.ranks if role in {None, rank.role})
-    found = [states for rank in ranks if (states := model_states(rank)) is not None]
-    return max(found, key=lambda states: (states.total_bytes, -states.rank), default=None)
+    known = [states for rank in ranks if (states := model_states(rank)) is not None]
+    return max(known, key=lambda states: (states.total_bytes, -states.rank), default=None)

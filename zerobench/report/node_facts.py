@@ -52,8 +52,8 @@ def nodes_sentence(run: store.Run) -> str:
     """`2 nodes: node-1, node-2; begun from login-1`."""
     whence = None if run.submitted_from is None else text(at(run.submitted_from, "hostname"))
     count = len(run.nodes)
-    said = f"{count:,} node{'' if count == 1 else 's'}: {node_list(run.nodes)}"
-    return said + (f"; launched from {whence}" if whence else "")
+    sentence = f"{count:,} node{'' if count == 1 else 's'}: {node_list(run.nodes)}"
+    return sentence + (f"; launched from {whence}" if whence else "")
 
 
 def node_list(nodes: Nodes) -> str:
@@ -74,9 +74,9 @@ def differences(nodes: Nodes) -> Iterator[Difference]:
     sizes = _alike({plain(name): at(node, "machine", "memory_bytes") for name, node in nodes.items()})
     names = dict.fromkeys(name for of_node in facts.values() for name in of_node)
     for name in [*names, "host memory"]:
-        said = {node: sizes.get(node) if name == "host memory" else of.get(name) for node, of in facts.items()}
+        values = {node: sizes.get(node) if name == "host memory" else of.get(name) for node, of in facts.items()}
         by_value: dict[str, list[str]] = {}
-        for node, value in said.items():
+        for node, value in values.items():
             by_value.setdefault(value or "none", []).append(node)
         if len(by_value) > 1:
             yield Difference(name, dict(sorted(by_value.items(), key=lambda item: len(item[1]))))
@@ -90,9 +90,9 @@ def _facts(node: Environment) -> dict[str, str | None]:
 def _alike(sizes: Mapping[str, object]) -> dict[str, str]:
     """Host memory as text, the same for sizes that hardly differ."""
     known = sorted((size, name) for name, size in sizes.items() if isinstance(size, int))
-    first, found = 0, {}
+    first, texts = 0, {}
     for size, name in known:
         if size > first * (1 + SAME_MEMORY):
             first = size
-        found[name] = format_bytes(first, digits=1)
-    return found
+        texts[name] = format_bytes(first, digits=1)
+    return texts

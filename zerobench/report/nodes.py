@@ -17,11 +17,11 @@ OfNode = RankRecord | NvmlSummary | HostSummary
 """A record that says which node it is of."""
 
 
-def same_node(one: OfNode, other: OfNode) -> bool:
+def same_node(record: OfNode, other: OfNode) -> bool:
     """Whether two records of one trial are of the same node."""
-    if one.node is None or other.node is None:
-        return one.hostname == other.hostname
-    return one.node == other.node
+    if record.node is None or other.node is None:
+        return record.hostname == other.hostname
+    return record.node == other.node
 
 
 def ranks_of(ranks: Iterable[RankRecord], node: OfNode) -> list[RankRecord]:

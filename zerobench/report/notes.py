@@ -24,12 +24,12 @@ BUFFER_SETTINGS: Mapping[int | None, tuple[str, ...]] = {1: _PARTITIONED, 2: _PA
 (deepspeed/runtime/zero/config.py). Sizes are in elements."""
 
 
-def each_once(said: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
+def each_once(labelled: Iterable[tuple[str, str]]) -> dict[str, list[str]]:
     """Of pairs of a trial's label and a sentence each sentence with those that say it, in the order of first sight."""
-    found: dict[str, dict[str, None]] = {}
-    for label, sentence in said:
-        found.setdefault(sentence, {})[label] = None
-    return {sentence: list(names) for sentence, names in found.items()}
+    names_by_sentence: dict[str, dict[str, None]] = {}
+    for label, sentence in labelled:
+        names_by_sentence.setdefault(sentence, {})[label] = None
+    return {sentence: list(names) for sentence, names in names_by_sentence.items()}
 
 
 def who_says(names: Sequence[str], num_trials: int, most: int) -> str:

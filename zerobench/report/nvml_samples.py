@@ -148,13 +148,13 @@ class EnergyMeter:
     def add(self, device: Hashable, batch: Any, window: Window | None) -> None:
         """Take samples of one device, in the order of time; most hold neither power nor energy and are dropped."""
         columns = np.stack([_floats(batch[name]) for name in ("t_s", "power_watts", "energy_joules")])
-        told = ~np.isnan(columns[1:]).all(axis=0)
-        self._pieces.setdefault((device, window), []).append(columns[:, told])
+        is_known = ~np.isnan(columns[1:]).all(axis=0)
+        self._pieces.setdefault((device, window), []).append(columns[:, is_known])
 
     def joules(self) -> float | None:
         """Energy of all devices together; None unless it is known of each."""
-        found = self._pieces.items()
-        parts = [_of_device(np.concatenate(pieces, axis=1), window) for (_, window), pieces in found]
+        pieces_by_window = self._pieces.items()
+        parts = [_of_device(np.concatenate(pieces, axis=1), window) for (_, window), pieces in pieces_by_window]
         known = [part for part in parts if part is not None]
         return sum(known) if known and len(known) == len(parts) else None
 

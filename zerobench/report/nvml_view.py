@@ -98,7 +98,9 @@ def waterfall(trial: Trial) -> Waterfall | None:
     ]
     if not readings:
         return None
-    return _waterfall(*max(readings, key=lambda found: (found[0], found[2].peak_allocated_bytes, -found[1].rank)))
+    return _waterfall(
+        *max(readings, key=lambda reading: (reading[0], reading[2].peak_allocated_bytes, -reading[1].rank))
+    )
 
 
 def _waterfall(used: int, rank: RankRecord, row: DeviceMemory) -> Waterfall:

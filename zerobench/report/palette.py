@@ -115,19 +115,19 @@ def colours(theme: str) -> dict[str, str]:
 
     A page may have its own `--ink`, `--muted`, `--grid` and `--paper`: charts then have its text's colours.
     """
-    found = {f"--{name}": getattr(colour, theme) for name, colour in PLAIN_COLOURS.items()}
+    values = {f"--{name}": getattr(colour, theme) for name, colour in PLAIN_COLOURS.items()}
     strategies = {**STRATEGY_COLOURS, OTHER_STRATEGY: _OTHER}
     for kind, members in (("category", CATEGORY_COLOURS), ("strategy", strategies)):
         for name, colour in members.items():
             value = getattr(colour, theme)
-            found |= {f"--{kind}-{name}": value, f"--on-{kind}-{name}": readable_on(value)}
-    return found
+            values |= {f"--{kind}-{name}": value, f"--on-{kind}-{name}": readable_on(value)}
+    return values
 
 
 def resolved(svg: str, theme: str = "light") -> str:
     """`svg` with the values of `theme` in the place of its variables, for readers that know no CSS (PNG, Markdown)."""
     known = colours(theme)
-    return re.sub(r"var\((--[a-z0-9-]+)\)", lambda found: known.get(found[1], found[0]), svg)
+    return re.sub(r"var\((--[a-z0-9-]+)\)", lambda match: known.get(match[1], match[0]), svg)
 
 
 def readable_on(background: str) -> str:
@@ -135,9 +135,9 @@ def readable_on(background: str) -> str:
     return max("#000000", "#ffffff", key=lambda ink: contrast(ink, background))
 
 
-def contrast(one: str, other: str) -> float:
+def contrast(colour: str, other: str) -> float:
     """Contrast ratio of two colours, 1 to 21 (WCAG 2.2, "contrast ratio")."""
-    low, high = sorted((_luminance(one), _luminance(other)))
+    low, high = sorted((_luminance(colour), _luminance(other)))
     return (high + 0.05) / (low + 0.05)
 
 

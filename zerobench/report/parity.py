@@ -73,11 +73,11 @@ class Parity:
     @property
     def disagreements(self) -> list[tuple[str, float, float]]:
         """What speaks against the trial (`losses`, `gradient norms`), how far it is off, and how far it might be."""
-        found = [
+        checks = [
             (self.losses_agree, ("losses", self.difference, self.tolerance)),
             (self.norms_agree, ("gradient norms", self.norm_difference or 0.0, self.norm_tolerance)),
         ]
-        return [what for agrees, what in found if not agrees]
+        return [what for agrees, what in checks if not agrees]
 
     @property
     def disagreeing(self) -> str:

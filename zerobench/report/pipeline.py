@@ -62,8 +62,8 @@ def stages(trial: Trial) -> list[StageRow]:
 
 
 def _stage(trial: Trial, rank: RankRecord) -> StageRow:
-    said = rank.effective_config.get("pipeline")
-    part = said if isinstance(said, dict) else {}
+    recorded = rank.effective_config.get("pipeline")
+    part = recorded if isinstance(recorded, dict) else {}
     waits = [time.wait_s for time in rank.step_times if time.wait_s is not None]
     return StageRow(
         rank=rank.rank,

@@ -39,7 +39,7 @@ class Transfers:
 
 
 @dataclass(frozen=True)
-class Resumed:
+class CheckpointFigures:
     """What a trial's checkpoints cost and what they were good for. None: not available."""
 
     num_saves: int
@@ -62,14 +62,14 @@ class Resumed:
     """From the end of the first launch to the end of the first step of the second."""
 
 
-def resumed(trial: Trial, uninterrupted: Sequence[float]) -> Resumed | None:
+def resumed(trial: Trial, uninterrupted: Sequence[float]) -> CheckpointFigures | None:
     """What is known of the checkpoints of `trial`; None where it saved nothing, or did not end."""
     recovery = trial.record.recovery if completed(trial) else None
     if recovery is None:
         return None
     saves = [transfer for rank in trial.ranks for transfer in rank.checkpoints if transfer.kind == "save"]
     count = num_trained(trial)
-    return Resumed(
+    return CheckpointFigures(
         num_saves=len({transfer.step for transfer in saves}),
         save=_transfers(saves),
         formula_bytes=None if count is None else checkpoint_bytes(trial.spec, count),
@@ -89,8 +89,12 @@ def uninterrupted_losses(trial: Trial, trials: Iterable[Trial]) -> Sequence[floa
     if not _has_fault(trial.spec):
         return losses(trial)
     work = _work(trial.spec)
-    others = (one for one in trials if not _has_fault(one.spec) and _work(one.spec) == work and completed(one))
-    return next((found for other in others if (found := losses(other))), ())
+    others = (
+        candidate
+        for candidate in trials
+        if not _has_fault(candidate.spec) and _work(candidate.spec) == work and completed(candidate)
+    )
+    return next((curve for other in others if (curve := losses(other))), ())
 
 
 def _work(spec: TrialSpec) -> tuple[str, int]:

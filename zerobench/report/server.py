@@ -67,8 +67,8 @@ class Side:
 
 def sides(trial: Trial) -> list[Side]:
     """The sides of a completed trial that has a server, the server first; empty for all others."""
-    found = roles(trial)
-    return [_side(trial, role) for role in found] if completed(trial) and Role.SERVER in found else []
+    present = roles(trial)
+    return [_side(trial, role) for role in present] if completed(trial) and Role.SERVER in present else []
 
 
 def _side(trial: Trial, role: str) -> Side:

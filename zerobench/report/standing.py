@@ -15,7 +15,7 @@ _LEAST = 0.01
 
 
 @dataclass(frozen=True)
-class Stood:
+class HeldShare:
     """One line of what stood: told by category, module or allocation site."""
 
     by: str
@@ -25,7 +25,7 @@ class Stood:
     """Of all that torch had given out."""
 
 
-def stood(failure: Failure | None) -> Iterator[Stood]:
+def stood(failure: Failure | None) -> Iterator[HeldShare]:
     """What stood when memory was refused, the largest of each kind first; nothing where nobody looked on."""
     if failure is not None and failure.standing is not None:
         yield from _stood(failure.standing)
@@ -38,9 +38,9 @@ def standing_lines(
     given_out, reserved = format_bytes(standing.allocated_bytes), format_bytes(standing.reserved_bytes)
     yield f"allocated {given_out} of {reserved} reserved by torch", list(_pieces(standing, bytes_asked, bytes_free))
     lists: dict[str, list[str]] = {}
-    for one in _stood(standing):
-        text = f"{one.name}: {format_bytes(one.size_bytes)}, {one.share:.1%}".replace("%", " %")
-        lists.setdefault(f"by {one.by}", []).append(text)
+    for piece in _stood(standing):
+        text = f"{piece.name}: {format_bytes(piece.size_bytes)}, {piece.share:.1%}".replace("%", " %")
+        lists.setdefault(f"by {piece.by}", []).append(text)
     yield from lists.items()
 
 
@@ -57,7 +57,7 @@ def _pieces(standing: Standing, bytes_asked: int | None, bytes_free: int | None)
         yield f"full: {format_bytes(missing)} missing even without fragmentation"
 
 
-def _stood(standing: Standing) -> Iterator[Stood]:
+def _stood(standing: Standing) -> Iterator[HeldShare]:
     lists: tuple[tuple[str, Mapping[str, int]], ...] = (
         ("category", {name.value.replace("_", " "): size for name, size in standing.by_category.items()}),
         ("module", standing.by_module),
@@ -67,4 +67,4 @@ def _stood(standing: Standing) -> Iterator[Stood]:
     for by, sizes in lists:
         for name, size in sorted(sizes.items(), key=lambda item: -item[1])[:_MOST]:
             if size and size >= _LEAST * total:
-                yield Stood(by, plain(name), size, size / total)
+                yield HeldShare(by, plain(name), size, size / total)

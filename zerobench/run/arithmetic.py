@@ -36,14 +36,14 @@ def bf16_slowdown() -> float:
         done = subprocess.run(
             command, stdin=subprocess.DEVNULL, capture_output=True, text=True, timeout=PATIENCE_S, check=True
         )
-        found = float(done.stdout)
+        slowdown = float(done.stdout)
     except (OSError, subprocess.SubprocessError, ValueError) as error:
-        said = (
+        message = (
             str(error) if isinstance(error, subprocess.TimeoutExpired) else getattr(error, "stderr", None) or str(error)
         )
-        last = said.strip().splitlines()[-1] if said.strip() else "no output"
+        last = message.strip().splitlines()[-1] if message.strip() else "no output"
         raise UserError(
             f"precision: auto: this processor's bf16 speed could not be measured ({last}); choices: --set "
             "precision=fp32, --set precision=bf16"
         ) from None
-    return found if math.isfinite(found) else 1.0
+    return slowdown if math.isfinite(slowdown) else 1.0

@@ -38,8 +38,8 @@ def run_trial(
     Raises UserError: the devices or hosts that the user named do not do.
     """
 
-    def launch(asked: TrialSpec, where: TrialFolder) -> TrialRecord:
-        return _launch_once(asked, where, run_id, site, stop, observer)
+    def launch(spec: TrialSpec, where: TrialFolder) -> TrialRecord:
+        return _launch_once(spec, where, run_id, site, stop, observer)
 
     saves = trial.checkpoint is not None and trial.evidence is Evidence.MEASURED
     record = run_twice(trial, folder, run_id, launch, stop) if saves else launch(trial, folder)

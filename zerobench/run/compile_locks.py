@@ -39,7 +39,7 @@ def free_left_over(environ: Mapping[str, str], *, tell_unknown: bool = True) -> 
     """
     lines = []
     for lock in locks(environ):
-        with _asked(lock) as holder:
+        with _holder_of(lock) as holder:
             if holder is Holder.DEAD:
                 lock.unlink(missing_ok=True)
                 lines.append(f"removed the lock of an interrupted compilation: {lock}")
@@ -59,12 +59,12 @@ def locks(environ: Mapping[str, str]) -> list[Path]:
 
 def holder_of(lock: Path) -> Holder:
     """Who holds it; nothing is changed."""
-    with _asked(lock) as holder:
+    with _holder_of(lock) as holder:
         return holder
 
 
 @contextmanager
-def _asked(lock: Path) -> Iterator[Holder]:
+def _holder_of(lock: Path) -> Iterator[Holder]:
     """Who holds it; where nobody does, nobody else can come to believe the same within."""
     try:
         descriptor = os.open(lock, os.O_RDONLY | os.O_NONBLOCK | os.O_NOFOLLOW)
@@ -87,7 +87,7 @@ def _is_local(path: Path) -> bool:
         return False
     mounts = [(line.split()[4], line.partition(" - ")[2].split()[0]) for line in lines]
     holding = [(len(point), kind) for point, kind in mounts if Path(whole).is_relative_to(point)]
-    return bool(holding) and max(holding, key=lambda found: found[0])[1] in _LOCAL
+    return bool(holding) and max(holding, key=lambda mount: mount[0])[1] in _LOCAL
 
 
 def _leased(descriptor: int, lock: Path) -> Holder:

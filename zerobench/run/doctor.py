@@ -97,13 +97,13 @@ def examine(reports: Path, more: Mapping[str, Check]) -> list[Finding]:
 
 def run_checks(checks: Mapping[str, Check], patience_s: float) -> list[Finding]:
     """Do `checks` side by side; one that has not ended after `patience_s` seconds is a finding by its name."""
-    found: dict[str, list[Finding]] = {}
+    findings: dict[str, list[Finding]] = {}
 
     def do(name: str, check: Check) -> None:
         try:
-            found[name] = list(check())
+            findings[name] = list(check())
         except OSError as error:
-            found[name] = [Finding(name, Standing.LIMITED, str(error))]
+            findings[name] = [Finding(name, Standing.LIMITED, str(error))]
 
     threads = [threading.Thread(target=do, args=item, daemon=True) for item in checks.items()]
     for thread in threads:
@@ -112,7 +112,7 @@ def run_checks(checks: Mapping[str, Check], patience_s: float) -> list[Finding]:
     for thread in threads:
         thread.join(max(0.0, end_s - time.monotonic()))
     silent = f"no answer within {patience_s:g} s"
-    return [finding for name in checks for finding in found.get(name, [Finding(name, Standing.MISSING, silent)])]
+    return [finding for name in checks for finding in findings.get(name, [Finding(name, Standing.MISSING, silent)])]
 
 
 def can_run(findings: Sequence[Finding]) -> dict[str, bool]:
@@ -139,7 +139,7 @@ def _packages() -> Iterator[Finding]:
             yield Finding(name, Standing.GOOD, versions.get(name) or "installed")
     cuda = torch_cuda_version()
     if cuda is not None:
-        nccl = next((f", NCCL {one}" for name, one in versions.items() if name.startswith("nvidia-nccl")), "")
+        nccl = next((f", NCCL {version}" for name, version in versions.items() if name.startswith("nvidia-nccl")), "")
         yield Finding("torch for CUDA", Standing.GOOD, f"built for CUDA {cuda}{nccl}")
 
 
@@ -234,16 +234,16 @@ def _locks() -> Iterator[Finding]:
 
 
 def _limits() -> Iterator[Finding]:
-    found = limits(Path("/"))
+    values = limits(Path("/"))
     yield _at_least(
         "locked memory",
-        found["locked_memory_bytes"],
+        values["locked_memory_bytes"],
         _LOCKED_BYTES,
         "ulimit -l unlimited, for NVMe offload and InfiniBand",
         format_bytes,
     )
-    yield _at_least("open files", found["open_files"], _OPEN_FILES, f"ulimit -n {16 * _OPEN_FILES}", str)
-    memory, cores = found["cgroup_memory_bytes"], found["cgroup_cores"]
+    yield _at_least("open files", values["open_files"], _OPEN_FILES, f"ulimit -n {16 * _OPEN_FILES}", str)
+    memory, cores = values["cgroup_memory_bytes"], values["cgroup_cores"]
     words = [f"{format_bytes(memory)} of memory"] if memory is not None else []
     words += [f"{cores:g} cores"] if cores is not None else []
     yield Finding("control group", Standing.GOOD, " and ".join(words) or "no limit")

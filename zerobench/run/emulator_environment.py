@@ -75,7 +75,7 @@ def triton_of(overlay: Path, release: str) -> str:
     """
     for file in overlay.glob("torch-*.dist-info/METADATA"):
         text = file.read_text(encoding="utf-8")
-        found = re.search(r"^Requires-Dist: (triton==[\w.]+)", text, re.MULTILINE)
-        if found and f"\nVersion: {release}\n" in f"\n{text}":
-            return found[1]
+        match = re.search(r"^Requires-Dist: (triton==[\w.]+)", text, re.MULTILINE)
+        if match and f"\nVersion: {release}\n" in f"\n{text}":
+            return match[1]
     raise UserError(f"emulator: torch {release} in {overlay} names no release of triton")

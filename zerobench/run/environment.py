@@ -87,13 +87,13 @@ def _driver(listing: DeviceListing) -> dict[str, Any]:
 
 def packages() -> dict[str, str | None]:
     """Versions of PACKAGES and of NVIDIA's libraries as installed; None for what is not."""
-    found = {name: _version(name) for name in PACKAGES}
+    versions = {name: _version(name) for name in PACKAGES}
     names = {
         str(distribution.metadata["Name"]).lower()
         for distribution in importlib.metadata.distributions()
         if distribution.metadata["Name"]
     }
-    return found | {name: _version(name) for name in sorted(names) if name.startswith("nvidia-")}
+    return versions | {name: _version(name) for name in sorted(names) if name.startswith("nvidia-")}
 
 
 def _version(name: str) -> str | None:
@@ -110,8 +110,8 @@ def torch_build() -> dict[str, str | None]:
         source = Path(str(path)).read_text(encoding="utf-8")
     except (importlib.metadata.PackageNotFoundError, OSError):
         source = ""
-    said = {match[1]: match[2] for match in _ASSIGNED_TEXT.finditer(source)}
-    return {name: said.get(name) for name in ("cuda", "hip", "git_version")}
+    assigned = {match[1]: match[2] for match in _ASSIGNED_TEXT.finditer(source)}
+    return {name: assigned.get(name) for name in ("cuda", "hip", "git_version")}
 
 
 def _own_commit() -> dict[str, Any] | None:

@@ -40,10 +40,12 @@ def made_environment(name: str) -> tuple[Environment, Path]:
 
     Raises UserError: it is not made, or cannot be written.
     """
-    found = environment(name)
-    if not found.is_made:
-        raise UserError(f"strategy: {name}: its environment is not set up in {found.path}; run: zerobench setup {name}")
+    wanted = environment(name)
+    if not wanted.is_made:
+        raise UserError(
+            f"strategy: {name}: its environment is not set up in {wanted.path}; run: zerobench setup {name}"
+        )
     try:
-        return found, found.code()
+        return wanted, wanted.code()
     except OSError as error:
-        raise UserError(f"strategy: {name}: {found.path}: cannot be written: {error.strerror or error}") from None
+        raise UserError(f"strategy: {name}: {wanted.path}: cannot be written: {error.strerror or error}") from None

@@ -57,4 +57,6 @@ def requirement(name: str) -> str:
         known = importlib.metadata.requires("zerobench") or []
     except importlib.metadata.PackageNotFoundError:
         known = []
-    return next((one for one in known if re.match(rf"{re.escape(name)}(?![\w.-])", one) and ";" not in one), name)
+    return next(
+        (entry for entry in known if re.match(rf"{re.escape(name)}(?![\w.-])", entry) and ";" not in entry), name
+    )

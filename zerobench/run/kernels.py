@@ -89,10 +89,10 @@ class _Compilation:
         with TemporaryFile() as errors:
             with self._process(names, errors) as process:
                 while (line := self._next(process, waiting)) is not None:
-                    said = json.loads(line)
-                    if "failure" in said:
-                        waiting.remove(said["kernel"])
-                        self._note_end(said["kernel"], said["failure"])
+                    event = json.loads(line)
+                    if "failure" in event:
+                        waiting.remove(event["kernel"])
+                        self._note_end(event["kernel"], event["failure"])
             errors.seek(0)
             words = errors.read().decode(errors="replace")[-_WORDS_BYTES:]
         for name in waiting if not self.stop.asked else []:

@@ -133,9 +133,9 @@ class LaunchedTrial:
     def dump_stacks(self, stop: Stop) -> dict[str, str]:
         """Each rank's Python stacks, by rank; ranks that could not answer are left out."""
         pids = {progress.pid for progress in self.watch.look()}
-        asked = tree.request_stacks([process for process in self.members() if process.pid in pids])
+        signalled = tree.request_stacks([process for process in self.members() if process.pid in pids])
         self._on_all_nodes("stacks")
-        ranks = [p.rank for p in self.watch.look() if p.pid in asked or self._launch.elsewhere]
+        ranks = [p.rank for p in self.watch.look() if p.pid in signalled or self._launch.elsewhere]
         self._await_stacks(ranks, stop)
         return {str(p.rank): text for p in self.watch.look() if (text := _read_stacks(self._folder, p.rank))}
 

@@ -86,8 +86,8 @@ def _opened(path: Path) -> int:
         if error.errno not in {errno.ELOOP, errno.EISDIR, errno.ENXIO}:
             raise
         raise _no_lock(path) from None
-    found = os.fstat(descriptor)
-    if not stat.S_ISREG(found.st_mode) or found.st_nlink > 1:
+    status = os.fstat(descriptor)
+    if not stat.S_ISREG(status.st_mode) or status.st_nlink > 1:
         os.close(descriptor)
         raise _no_lock(path)
     return descriptor

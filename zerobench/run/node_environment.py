@@ -43,8 +43,8 @@ def record_hosts(folder: Path, hosts: Iterable[str]) -> None:
     Raises UserError: a host's name is no name of a file, or the folder cannot be written.
     """
     missing = [host for host in dict.fromkeys(hosts) if not is_captured(node_file(folder, host))]
-    asked = {host: ("zerobench.run.node_environment", str(folder.resolve()), host) for host in missing}
-    for host, fault in remote.on_each("environment", asked).items():
+    commands = {host: ("zerobench.run.node_environment", str(folder.resolve()), host) for host in missing}
+    for host, fault in remote.on_each("environment", commands).items():
         _write(folder, host, {"captured_at_s": time.time(), "fault": fault})
 
 

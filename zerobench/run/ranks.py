@@ -45,7 +45,7 @@ class _Stat(NamedTuple):
 
 
 @dataclass
-class _Watched:
+class _WatchedRank:
     rank: int
     pid: int
     started_ticks: int
@@ -66,7 +66,7 @@ class RankWatch:
         self._mark = mark
         self._hostname = socket.gethostname()
         self._began_at_s = time.time()
-        self._alive: dict[int, _Watched] = {}
+        self._alive: dict[int, _WatchedRank] = {}
         self._written: dict[Path, int] = {}
         self._poll = select.poll()
         self.progress: dict[int, Progress] = {}
@@ -125,7 +125,7 @@ class RankWatch:
         pidfd = open_pidfd(pid)
         if pidfd is not None:
             self._poll.register(pidfd, select.POLLIN)
-        self._alive[rank] = _Watched(rank, pid, stat.started_ticks, pidfd)
+        self._alive[rank] = _WatchedRank(rank, pid, stat.started_ticks, pidfd)
 
     def _is_marked(self, pid: int) -> bool:
         try:
@@ -161,10 +161,10 @@ class RankWatch:
 def _is_other(pid: int, rank: int) -> bool:
     """Whether process `pid` says that it is another rank: `rank` is then on a node that has our hostname."""
     try:
-        said = psutil.Process(pid).environ().get("RANK")
+        claimed = psutil.Process(pid).environ().get("RANK")
     except psutil.Error:  # it is a zombie, and says nothing
         return False
-    return said is not None and said != str(rank)
+    return claimed is not None and claimed != str(rank)
 
 
 def open_pidfd(pid: int) -> int | None:

@@ -33,6 +33,6 @@ def written_at_s(
     }
 
 
-def believed_s(said_s: float, began_at_s: float, seen_at_s: float) -> float:
-    """The modification time `said_s` where it can be true, else the time at which the file was seen."""
-    return said_s if began_at_s - COARSE_S <= said_s <= seen_at_s + COARSE_S else seen_at_s
+def believed_s(modified_s: float, began_at_s: float, seen_at_s: float) -> float:
+    """The modification time `modified_s` where it can be true, else the time at which the file was seen."""
+    return modified_s if began_at_s - COARSE_S <= modified_s <= seen_at_s + COARSE_S else seen_at_s

@@ -119,14 +119,14 @@ def _lay_out(trial: TrialSpec, folder: TrialFolder, checkpoint: Path, *, univers
     folder.resume_from.write_text(ResumeFrom(checkpoint=checkpoint).model_dump_json(), encoding="utf-8")
 
 
-class _Converted(NamedTuple):
+class _Conversion(NamedTuple):
     """How making a universal checkpoint went."""
 
     facts: dict[str, float | int]
     reason: str | None = None
 
 
-def _convert(checkpoint: Path, folder: TrialFolder, timeout_s: float, stop: Stop) -> _Converted:
+def _convert(checkpoint: Path, folder: TrialFolder, timeout_s: float, stop: Stop) -> _Conversion:
     """Make of DeepSpeed's checkpoint one that any number of ranks can load, beside it and on the disk.
 
     DeepSpeed injects what its own engine does not save of that form (`--inject_missing_state`); one worker a pass:
@@ -154,12 +154,12 @@ def _convert(checkpoint: Path, folder: TrialFolder, timeout_s: float, stop: Stop
                 process.kill()
             time.sleep(_POLL_S)
     if process.returncode:
-        return _Converted(
+        return _Conversion(
             {}, f"ds_to_universal exited with {process.returncode}: {_last_line(folder.path / 'convert.log')}"
         )
     flush_to_disk(checkpoint / UNIVERSAL)
     seconds = time.perf_counter() - start
-    return _Converted({"convert_s": seconds, "converted_bytes": size_bytes(checkpoint / UNIVERSAL)})
+    return _Conversion({"convert_s": seconds, "converted_bytes": size_bytes(checkpoint / UNIVERSAL)})
 
 
 def _written_bytes(folder: Path) -> int:

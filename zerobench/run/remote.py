@@ -25,12 +25,12 @@ def on_all(hosts: Sequence[str], verb: str, mark: str) -> list[str]:
     return list(on_each(verb, dict.fromkeys(hosts, ("zerobench.run.remote", verb, mark))).values())
 
 
-def on_each(what: str, asked: Mapping[str, Sequence[str]]) -> dict[str, str]:
-    """Run on each host, all at once, the module with the arguments that `asked` has for it.
+def on_each(what: str, commands: Mapping[str, Sequence[str]]) -> dict[str, str]:
+    """Run on each host, all at once, the module with the arguments that `commands` has for it.
 
     Returns a line for each that failed, which calls the work `what`.
     """
-    running = [(host, _start(host, words)) for host, words in asked.items()]
+    running = [(host, _start(host, words)) for host, words in commands.items()]
     return {host: fault for host, process in running if (fault := _fault(host, what, process))}
 
 

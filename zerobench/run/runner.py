@@ -211,7 +211,7 @@ def run_beside_others(path: Path, trial_ids: Sequence[str], *, site: Site, obser
         _check_planned(run, trial_ids)
         refuse_links(run.folder, trial_ids)
         known = dict(standing(run, trial_ids))
-        mine = [one for one in trial_ids if known[one] is None and _hold(folder, one, held)]
+        mine = [trial_id for trial_id in trial_ids if known[trial_id] is None and _hold(folder, trial_id, held)]
         kept = Counter(status for status in known.values() if status)
         for trial_id in mine:
             mend_trial(run, trial_id, site)
@@ -247,8 +247,8 @@ def refuse_other_plan(path: Path, planned: Sequence[PlannedTrial]) -> None:
     """Raises UserError where the run at `path` was planned otherwise than `planned`: it goes on as it began."""
     run = load_run(path)
     there = [entry.trial_id for entry in run.plan.trials]
-    asked = [item.trial.trial_id for item in planned]
-    others = sorted(set(there) ^ set(asked))
+    wanted = [item.trial.trial_id for item in planned]
+    others = sorted(set(there) ^ set(wanted))
     others += [item.trial.trial_id for item in planned if not others and _is_other(item.trial, run)]
     if others:
         raise UserError(

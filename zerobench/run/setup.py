@@ -95,7 +95,7 @@ def keep_asked(run: RunFolder, planned: Sequence[PlannedTrial], configs: Mapping
 
     Raises OSError: it cannot be written.
     """
-    write_pieces(run.asked, (_asked(item.trial, configs) for item in planned))
+    write_pieces(run.asked, (_request_line(item.trial, configs) for item in planned))
 
 
 def lay_out_trial(folder: TrialFolder, trial: TrialSpec, ds_config: Mapping[str, Any] | None) -> None:
@@ -154,7 +154,7 @@ def renew_swap_folder(trial: TrialSpec, folder: TrialFolder) -> None:
         write_whole(folder.ds_config, json.dumps(own, indent=1))
 
 
-def _asked(trial: TrialSpec, configs: Mapping[str, dict[str, Any]]) -> str:
+def _request_line(trial: TrialSpec, configs: Mapping[str, dict[str, Any]]) -> str:
     config = to_json(configs.get(trial.trial_id), inf_nan_mode="constants")
     head = b'{"trial_id":' + to_json(trial.trial_id)
     return (head + b',"trial":' + trial.model_dump_json().encode() + b',"ds_config":' + config + b"}\n").decode()

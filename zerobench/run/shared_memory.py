@@ -31,19 +31,22 @@ def lacks_shared_memory(trial: TrialSpec, folder: TrialFolder, site: Site) -> Fa
 
 def shortage(num_ranks: int, place: Path = PLACE) -> Failure | None:
     """Why `num_ranks` ranks cannot have their segments in `place`."""
-    asked = num_ranks * SEGMENT_BYTES
+    needed_bytes = num_ranks * SEGMENT_BYTES
     try:
-        found = os.statvfs(place)
+        file_system = os.statvfs(place)
     except OSError as error:
-        return _failure(f"{place}: {error.strerror}", asked, None)
-    free = found.f_bavail * found.f_frsize
-    if found.f_flag & os.ST_RDONLY or not os.access(place, os.W_OK):
-        return _failure(f"{place} cannot be written", asked, free)
-    return None if free >= asked else _failure(f"{place} has {format_bytes(free)} free", asked, free)
+        return _failure(f"{place}: {error.strerror}", needed_bytes, None)
+    free = file_system.f_bavail * file_system.f_frsize
+    if file_system.f_flag & os.ST_RDONLY or not os.access(place, os.W_OK):
+        return _failure(f"{place} cannot be written", needed_bytes, free)
+    return None if free >= needed_bytes else _failure(f"{place} has {format_bytes(free)} free", needed_bytes, free)
 
 
-def _failure(what: str, asked: int, free: int | None) -> Failure:
-    why = f"{what}; DeepSpeed's shared-memory all-reduce for CPU ranks needs {format_bytes(asked)}"
+def _failure(what: str, needed_bytes: int, free: int | None) -> Failure:
+    why = f"{what}; DeepSpeed's shared-memory all-reduce for CPU ranks needs {format_bytes(needed_bytes)}"
     return Failure(
-        message=f"{why}; in a container: docker run --shm-size=1g", bytes_asked=asked, bytes_free=free, evidence=what
+        message=f"{why}; in a container: docker run --shm-size=1g",
+        bytes_asked=needed_bytes,
+        bytes_free=free,
+        evidence=what,
     )

@@ -28,7 +28,7 @@ from zerobench.run.oom import OomCounters, read_oom_counters
 from zerobench.run.outcome import Outcome
 from zerobench.run.quiet import Quiet
 from zerobench.run.simulation_outcome import INTERRUPTED, died, quiet_for, simulator_died
-from zerobench.run.simulator import Said, Simulator
+from zerobench.run.simulator import Message, Simulator
 from zerobench.run.simulator_kinds import Pair, added_for, alike
 from zerobench.run.stop import Stop
 from zerobench.spec.trial import Evidence, TrialSpec
@@ -99,7 +99,7 @@ def _skipped(trial: TrialSpec, folder: TrialFolder, run_id: str, reason: str, ru
 
 
 @dataclass
-class _Played:
+class _PlayedTrial:
     """A trial that the simulator was sent."""
 
     trial: TrialSpec
@@ -117,8 +117,8 @@ class _Played:
 
     def look(self) -> None:
         """Take the latest word."""
-        said = map(read_progress, map(self.folder.progress, self.trial.played_ranks))
-        words = [word for word in said if word is not None]
+        latest = map(read_progress, map(self.folder.progress, self.trial.played_ranks))
+        words = [word for word in latest if word is not None]
         self.word = words[0] if words else self.word
         self.quiet.hear(words or ([] if self.word is None else [self.word]))
 
@@ -141,7 +141,7 @@ class _Simulations:
         self._run_id, self._jobs, self._stop = run_id, jobs, stop
         self._started, self._ended = started, ended
         self._told: set[Path] = set()
-        self._played: dict[str, _Played] = {}
+        self._played: dict[str, _PlayedTrial] = {}
         self._barren = 0
         self._oom = OomCounters({})
         """The kernel's counters before the first simulator that has begun no trial."""
@@ -161,7 +161,7 @@ class _Simulations:
             self._close(code, words, was_gone=was_gone)
         for trial, folder in self._waiting:  # someone stopped it
             self._tell(trial, folder)
-            self._finish(_Played(trial, folder, time.time(), read_oom_counters()), None, INTERRUPTED)
+            self._finish(_PlayedTrial(trial, folder, time.time(), read_oom_counters()), None, INTERRUPTED)
 
     def _serve(self, process: Simulator) -> None:
         """Until all is done, someone stops it, or the simulator is gone or stands still."""
@@ -169,9 +169,9 @@ class _Simulations:
         while (self._waiting or self._played) and not self._stop.asked:
             while self._waiting and len(self._played) < self._jobs:
                 self._send(process, *self._waiting.popleft())
-            for said in process.hear(POLL_S):
-                self._take(said)
-            if process.is_gone or any(self._unanswered(one) for one in self._played.values()):
+            for message in process.hear(POLL_S):
+                self._take(message)
+            if process.is_gone or any(self._unanswered(trial) for trial in self._played.values()):
                 return
             if time.monotonic() - looked >= POLL_S:
                 looked = time.monotonic()
@@ -180,7 +180,7 @@ class _Simulations:
     def _send(self, process: Simulator, trial: TrialSpec, folder: TrialFolder) -> None:
         self._tell(trial, folder)
         write_whole(folder.command, f"{sys.executable} -m {simulator.MODULE}\n")
-        self._played[str(folder.path)] = _Played(trial, folder, time.time(), read_oom_counters())
+        self._played[str(folder.path)] = _PlayedTrial(trial, folder, time.time(), read_oom_counters())
         process.send(folder.path)
 
     def _tell(self, trial: TrialSpec, folder: TrialFolder) -> None:
@@ -189,17 +189,17 @@ class _Simulations:
             self._told.add(folder.path)
             self._started(trial)
 
-    def _take(self, said: Said) -> None:
+    def _take(self, message: Message) -> None:
         """What the simulator said of a trial."""
-        played = self._played[said.path]
-        if said.verb == "begun":
+        played = self._played[message.path]
+        if message.verb == "begun":
             self._barren = 0
             if played.pid is None:  # else it is played again, with more room
                 played.begun_s = time.time()
-            played.pid = said.number
+            played.pid = message.number
             played.quiet.end()
         else:
-            self._end(self._played.pop(said.path), said.number)
+            self._end(self._played.pop(message.path), message.number)
 
     def _end_quiet_ones(self, process: Simulator) -> None:
         """End forks that say nothing new; one that is not there yet says it by its simulator's processor time."""
@@ -214,7 +214,7 @@ class _Simulations:
                     process.kill(played.pid)
 
     @staticmethod
-    def _unanswered(played: _Played) -> bool:
+    def _unanswered(played: _PlayedTrial) -> bool:
         """Whether a trial was ended and the simulator does not tell: it stands still itself."""
         patience_s = 0.0 if played.pid is None else _ANSWER_S
         return played.given_up_at is not None and time.monotonic() - played.given_up_at > patience_s
@@ -240,7 +240,7 @@ class _Simulations:
         for trial, folder in self._waiting:
             self._tell(trial, folder)
             self._keep_words(folder, words)
-            lost = _Played(trial, folder, time.time(), self._oom)
+            lost = _PlayedTrial(trial, folder, time.time(), self._oom)
             self._end(lost, code)
         self._waiting.clear()
 
@@ -249,7 +249,7 @@ class _Simulations:
         if words and not folder.stderr.exists():
             write_whole(folder.stderr, words)
 
-    def _end(self, played: _Played, code: int) -> None:
+    def _end(self, played: _PlayedTrial, code: int) -> None:
         """The outcome of a trial whose fork is gone: what it recorded, or what can be known without."""
         records = _rank_records(played)
         if records:
@@ -260,12 +260,12 @@ class _Simulations:
         else:
             self._finish(played, code, died(code, played.folder, read_oom_counters().since(played.oom)))
 
-    def _finish(self, played: _Played, code: int | None, outcome: Outcome, reported: int = 0) -> None:
+    def _finish(self, played: _PlayedTrial, code: int | None, outcome: Outcome, reported: int = 0) -> None:
         record = _record(played.trial, played.folder, self._run_id, code, played.begun_s, outcome, reported)
         self._ended(record)
 
 
-def _rank_records(played: _Played) -> list[RankRecord]:
+def _rank_records(played: _PlayedTrial) -> list[RankRecord]:
     """What the trial's ranks left; none where that of one is missing or torn."""
     try:
         return [

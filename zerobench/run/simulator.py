@@ -30,7 +30,7 @@ _EXIT_S = 5.0
 """How long it may take to end once it has closed its output."""
 
 
-class Said(NamedTuple):
+class Message(NamedTuple):
     """A line of the simulator's."""
 
     verb: str
@@ -84,7 +84,7 @@ class Simulator:
                 self._process.stdin.write(os.fsencode(f"{folder}\n"))
                 self._process.stdin.flush()
 
-    def hear(self, patience_s: float) -> list[Said]:
+    def hear(self, patience_s: float) -> list[Message]:
         """What it says next, none where it says nothing for `patience_s`."""
         if self._process.stdout is None:
             return []
@@ -95,8 +95,8 @@ class Simulator:
         chunk = os.read(self._process.stdout.fileno(), 65536)
         self.is_gone = not chunk
         *lines, self._text = (self._text + chunk).split(b"\n")
-        said = (os.fsdecode(line).split(" ", 2) for line in lines)
-        return [Said(verb, int(number), path) for verb, number, path in said]
+        fields = (os.fsdecode(line).split(" ", 2) for line in lines)
+        return [Message(verb, int(number), path) for verb, number, path in fields]
 
     @property
     def spent_s(self) -> float:

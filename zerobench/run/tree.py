@@ -81,10 +81,10 @@ def catches(process: psutil.Process, number: signal.Signals) -> bool:
 
 def request_stacks(processes: Sequence[psutil.Process]) -> list[int]:
     """Ask each of `processes` that has a handler for SIGUSR1 to dump its Python stacks; the pids asked."""
-    asked = [process for process in processes if catches(process, signal.SIGUSR1)]
-    for process in asked:
+    listening = [process for process in processes if catches(process, signal.SIGUSR1)]
+    for process in listening:
         _signal(process, signal.SIGUSR1)
-    return [process.pid for process in asked]
+    return [process.pid for process in listening]
 
 
 def _signal(process: psutil.Process, number: signal.Signals) -> None:

@@ -43,12 +43,12 @@ def sacct_lines(text: str, job_ids: Iterable[int]) -> JobStates | None:
         if job_id in wanted and not task.startswith("["):  # tasks in brackets have not begun
             state = _state(task, cells)
             accounts.setdefault((job_id, state.task_id), []).append(state)
-    found: JobStates = {job_id: [] for job_id in wanted}
+    states: JobStates = {job_id: [] for job_id in wanted}
     for (job_id, _), starts in accounts.items():
         last = _last_end(starts)
         if last is not None:
-            found[job_id].append(replace(last, restart_count=len(starts) - 1))
-    return found
+            states[job_id].append(replace(last, restart_count=len(starts) - 1))
+    return states
 
 
 def _last_end(starts: list[TaskState]) -> TaskState | None:

@@ -152,15 +152,15 @@ def read_options(given: dict[str, object]) -> SubmitOptions:
 
     Raises UserError, one line that begins with the option.
     """
-    said = {name: value for name, value in given.items() if value not in (None, [], ())}
-    if said.get("launcher") == Launcher.LOCAL:
-        raise unknown_choice("--launcher", said["launcher"], [Launcher.SRUN, Launcher.DEEPSPEED])
+    given_values = {name: value for name, value in given.items() if value not in (None, [], ())}
+    if given_values.get("launcher") == Launcher.LOCAL:
+        raise unknown_choice("--launcher", given_values["launcher"], [Launcher.SRUN, Launcher.DEEPSPEED])
     try:
-        return SubmitOptions.model_validate(said)
+        return SubmitOptions.model_validate(given_values)
     except ValidationError as error:
         field = str(error.errors()[0]["loc"][0]).replace("_", "-")
-        told = user_error(error, SubmitOptions, "").args[0].removeprefix(": ")
-        raise UserError(one_line(f"--{field}: {told.partition(': ')[2]}")) from None
+        message = user_error(error, SubmitOptions, "").args[0].removeprefix(": ")
+        raise UserError(one_line(f"--{field}: {message.partition(': ')[2]}")) from None
 
 
 def read_extra(word: str) -> tuple[str, str | bool]:

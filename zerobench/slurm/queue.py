@@ -38,9 +38,9 @@ def job_states(job_ids: Collection[int], timeout_s: float = TIMEOUT_S, cluster: 
     answer = ask(["squeue", "--json", *_selection(job_ids)], timeout_s)
     if answer is None:
         return None
-    found = squeue_json(answer.stdout, job_ids, cluster) if answer.exit_code == 0 else None
-    if found is not None:
-        return found
+    states = squeue_json(answer.stdout, job_ids, cluster) if answer.exit_code == 0 else None
+    if states is not None:
+        return states
     columns = ["squeue", "--noheader", f"--format={_COLUMNS}", *_selection(job_ids)]
     text = run_client(columns, max(1.0, deadline - time.monotonic()))
     return None if text is None else squeue_columns(text, job_ids)
@@ -64,19 +64,19 @@ def squeue_json(text: str, job_ids: Iterable[int], cluster: str | None = None) -
     jobs = document.get("jobs") if isinstance(document, dict) else None
     if not isinstance(jobs, list) or document.get("errors"):
         return None
-    found: JobStates = {job_id: [] for job_id in job_ids}
+    states: JobStates = {job_id: [] for job_id in job_ids}
     for job in jobs:
         if not isinstance(job, dict) or (cluster and job.get("cluster") not in (None, "", cluster)):
             continue
         job_id = number_of(job.get("array_job_id")) or number_of(job.get("job_id"))
-        if job_id in found:
-            found[job_id] += _states_of(job)
-    return found
+        if job_id in states:
+            states[job_id] += _states_of(job)
+    return states
 
 
 def _states_of(job: dict[str, Any]) -> Iterator[TaskState]:
     """The state of each task in one of squeue's rows: tasks that have not begun share one."""
-    one = TaskState(
+    task = TaskState(
         task_id=number_of(job.get("array_task_id")),
         states=_words(job.get("job_state")),
         reason=text_of(job.get("state_reason")),
@@ -88,21 +88,21 @@ def _states_of(job: dict[str, Any]) -> Iterator[TaskState]:
         preempt_s=time_of(job.get("preempt_time")),
     )
     tasks = job.get("array_task_string")
-    yield from _each(one, tasks if isinstance(tasks, str) else "")
+    yield from _each(task, tasks if isinstance(tasks, str) else "")
 
 
 def squeue_columns(text: str, job_ids: Iterable[int]) -> JobStates | None:
     """What squeue printed in our columns, of `job_ids`; None where a line has others."""
-    found: JobStates = {job_id: [] for job_id in job_ids}
+    states: JobStates = {job_id: [] for job_id in job_ids}
     for line in text.splitlines():
         cells = line.split("|")
         if len(cells) != _COLUMNS.count("|") + 1:
             return None
         job, array, tasks, state, reason, num_nodes, start, end, nodes = (text_of(cell.strip()) for cell in cells)
         job_id = number_of(array) or number_of(job)
-        if job_id not in found:
+        if job_id not in states:
             continue
-        one = TaskState(
+        task = TaskState(
             task_id=number_of(tasks),
             states=_words(state),
             reason=reason,
@@ -111,8 +111,8 @@ def squeue_columns(text: str, job_ids: Iterable[int]) -> JobStates | None:
             start_s=time_of(start),
             end_s=time_of(end),
         )
-        found[job_id] += _each(one, tasks or "")
-    return found
+        states[job_id] += _each(task, tasks or "")
+    return states
 
 
 def _each(state: TaskState, tasks: str) -> Iterator[TaskState]:

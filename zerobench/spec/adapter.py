@@ -53,8 +53,8 @@ class Lora:
 
 def lora_of(adapter: str) -> Lora:
     """What `adapter`, as a trial has it, says."""
-    said, _, targets = adapter.removeprefix("lora-").partition(":")
-    rank, _, base = said.partition("-")
+    settings, _, targets = adapter.removeprefix("lora-").partition(":")
+    rank, _, base = settings.partition("-")
     return Lora(int(rank), tuple(targets.split("+")) if targets else (), base or None)
 
 
@@ -87,9 +87,9 @@ def read_adapter(axis: str, raw: object) -> list[Any]:
         raise UserError(
             f"{axis}: {as_written(raw)}: adapters beside a quantised model are written lora-16-nf4 or lora-16-int8"
         )
-    said = _of_mapping(axis, raw["lora"]) if isinstance(raw, dict) and list(raw) == ["lora"] else raw
-    if isinstance(said, str) and re.fullmatch(_FORM, said) and lora_of(said).rank <= _MOST:
-        return [said]
+    text = _of_mapping(axis, raw["lora"]) if isinstance(raw, dict) and list(raw) == ["lora"] else raw
+    if isinstance(text, str) and re.fullmatch(_FORM, text) and lora_of(text).rank <= _MOST:
+        return [text]
     raise unknown_choice(axis, raw, _CHOICES)
 
 
@@ -103,8 +103,8 @@ def _of_mapping(axis: str, fields: object) -> str:
     base = fields.get("base")
     if base is not None and base not in BASES:
         raise unknown_choice(f"{axis}.lora.base", base, BASES)
-    said = f"lora-{as_number(fields['rank'])}" + (f"-{base}" if base else "")
-    return said + (f":{'+'.join(names)}" if names else "")
+    text = f"lora-{as_number(fields['rank'])}" + (f"-{base}" if base else "")
+    return text + (f":{'+'.join(names)}" if names else "")
 
 
 def read_frozen(axis: str, raw: object) -> list[Any]:

@@ -11,7 +11,7 @@ from zerobench.spec.trial import Compile, Evidence, Offload, TrialSpec
 
 
 def _frozen_needs_loop(s: Situation) -> str | None:
-    what = _asked(s)
+    what = _frozen_axis(s)
     if what is None or "frozen" in strategy_info(s.trial.strategy).axes:
         return None
     able = ", ".join(name for name, info in STRATEGIES.items() if "frozen" in info.axes)
@@ -19,7 +19,7 @@ def _frozen_needs_loop(s: Situation) -> str | None:
 
 
 def _frozen_is_not_cut(s: Situation) -> str | None:
-    what = _asked(s)
+    what = _frozen_axis(s)
     if what is None or autotp_size(s.trial) == 1:
         return None
     return f"{what} with AutoTP: AutoTP does not cut adapter matrices"
@@ -34,11 +34,11 @@ def why_no_closed_form(trial: TrialSpec) -> str | None:
 
 def _frozen_has_no_formula(s: Situation) -> str | None:
     why = why_no_closed_form(s.trial) if s.trial.evidence is Evidence.FORMULA else None
-    return None if why is None else f"{_asked(s)} formula: {why}"
+    return None if why is None else f"{_frozen_axis(s)} formula: {why}"
 
 
 def _frozen_is_not_saved(s: Situation) -> str | None:
-    what = _asked(s)
+    what = _frozen_axis(s)
     if what is None or s.trial.checkpoint is None:
         return None
     if s.trial.zero_stage is None:
@@ -74,7 +74,7 @@ def _adapter_freezes_all(s: Situation) -> str | None:
     return f"frozen {s.trial.frozen!r} with adapter {s.trial.adapter}: the adapter freezes all weights of the model"
 
 
-def _asked(s: Situation) -> str | None:
+def _frozen_axis(s: Situation) -> str | None:
     if s.trial.adapter is not None:
         return f"adapter {s.trial.adapter}"
     return None if s.trial.frozen is None else f"frozen {s.trial.frozen!r}"

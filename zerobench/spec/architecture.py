@@ -206,13 +206,13 @@ def _text_part(config: dict[str, Any]) -> dict[str, Any]:
 def dimensions(spec: ModelSpec) -> Dimensions:
     """The sizes of `spec`; `head_dim` is hidden_size / num_heads where the config leaves it open."""
     config = complete(spec)
-    found = {name: _first(config, keys) for name, keys in _SPELLINGS.items()}
-    hidden_size, num_heads = found["hidden_size"], found["num_heads"]
-    if found["head_dim"] is None and hidden_size and num_heads:
-        found["head_dim"] = hidden_size // num_heads
-    if found["num_kv_heads"] is None:
-        found["num_kv_heads"] = num_heads
-    return Dimensions(**found)
+    sizes = {name: _first(config, keys) for name, keys in _SPELLINGS.items()}
+    hidden_size, num_heads = sizes["hidden_size"], sizes["num_heads"]
+    if sizes["head_dim"] is None and hidden_size and num_heads:
+        sizes["head_dim"] = hidden_size // num_heads
+    if sizes["num_kv_heads"] is None:
+        sizes["num_kv_heads"] = num_heads
+    return Dimensions(**sizes)
 
 
 def _first(config: dict[str, Any], keys: tuple[str, ...]) -> int | None:

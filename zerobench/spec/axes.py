@@ -52,7 +52,7 @@ _ARRIVED = [
 ]
 
 KEY_COLUMNS: tuple[Column, ...] = tuple(
-    column for _, column in sorted(_ARRIVED, key=lambda one: one[0]) if column.is_key
+    column for _, column in sorted(_ARRIVED, key=lambda arrival: arrival[0]) if column.is_key
 )
 """The columns that say what defines a trial, in the order in which they came."""
 
@@ -106,7 +106,7 @@ def read_axis(axis: str, raw: object, where: str) -> list[Any]:
     if not written:
         raise UserError(f"{where}: {axis}: [] is empty; give one or more values, or drop the axis")
     try:
-        return [value for one in written for value in READERS[axis](axis, one)]
+        return [value for entry in written for value in READERS[axis](axis, entry)]
     except UserError as error:
         raise UserError(one_line(f"{where}: {error}")) from None
 
@@ -121,11 +121,11 @@ def help_lines() -> list[str]:
 
 
 def _help_lines(axis: Axis) -> list[str]:
-    said = f"      {axis.name}: {axis.example}"
+    head = f"      {axis.name}: {axis.example}"
     first, *rest = textwrap.wrap(axis.help, _WIDTH - _COMMENTS, break_on_hyphens=False)
     start = (
-        [f"{said:<{_COMMENTS - 2}}# {first}"]
-        if len(said) < _COMMENTS - 3
-        else [said, f"{'':<{_COMMENTS - 2}}# {first}"]
+        [f"{head:<{_COMMENTS - 2}}# {first}"]
+        if len(head) < _COMMENTS - 3
+        else [head, f"{'':<{_COMMENTS - 2}}# {first}"]
     )
     return [*start, *(f"{'':<{_COMMENTS - 2}}# {line}" for line in rest)]

@@ -60,10 +60,10 @@ def unusual(
     """What is said of any value of a trial's field but the default."""
     usual = TrialSpec.model_fields[field].default
 
-    def said(text: Callable[[Any], str]) -> Callable[[TrialSpec], str]:
+    def unless_usual(text: Callable[[Any], str]) -> Callable[[TrialSpec], str]:
         return lambda spec: "" if (value := getattr(spec, field)) == usual else text(value)
 
-    return Label(said(short), said(sentence), legend, always=always)
+    return Label(unless_usual(short), unless_usual(sentence), legend, always=always)
 
 
 def offload_name(spec: TrialSpec) -> str:
@@ -75,8 +75,8 @@ def offload_name(spec: TrialSpec) -> str:
 def offload_sentence(spec: TrialSpec) -> str:
     """Which states are offloaded to where."""
     parts = {"optimizer states": spec.offload_optimizer, "parameters": spec.offload_param}
-    said = [f"{name} offloaded to {where}" for name, where in parts.items() if where is not Offload.NONE]
-    return " and ".join(said) or "no offload"
+    phrases = [f"{name} offloaded to {where}" for name, where in parts.items() if where is not Offload.NONE]
+    return " and ".join(phrases) or "no offload"
 
 
 def zeropp_name(spec: TrialSpec) -> str:
@@ -99,12 +99,12 @@ def ranks_sentence(spec: TrialSpec) -> str:
 
 def checkpoint_name(spec: TrialSpec) -> str:
     """`save4`, `save4 to1`, `save4 kill=1@6`, or nothing."""
-    asked = spec.checkpoint
-    if asked is None:
+    checkpoint = spec.checkpoint
+    if checkpoint is None:
         return ""
-    to = "" if asked.resume_world_size is None else f" to{asked.resume_world_size}"
-    fault = "" if asked.fault is None else f" kill={asked.fault.rank}@{asked.fault.step}"
-    return f"save{asked.every_steps}{to}{fault}"
+    to = "" if checkpoint.resume_world_size is None else f" to{checkpoint.resume_world_size}"
+    fault = "" if checkpoint.fault is None else f" kill={checkpoint.fault.rank}@{checkpoint.fault.step}"
+    return f"save{checkpoint.every_steps}{to}{fault}"
 
 
 def evidence_text(spec: TrialSpec) -> str:

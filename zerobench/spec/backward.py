@@ -126,11 +126,11 @@ class _Order:
 
     def _note_attention(self, name: str, beside: re.Match[str] | None, *, depends: bool) -> None:
         """Queries, keys and values of their own; else the first weights of attention make all three."""
-        found = _ATTENTION.match(name)
-        if found is None:
+        match = _ATTENTION.match(name)
+        if match is None:
             return
-        is_first = found["parent"] not in self.attended
-        flags = self.attended.setdefault(found["parent"], _Attended())
+        is_first = match["parent"] not in self.attended
+        flags = self.attended.setdefault(match["parent"], _Attended())
         if beside and beside["attended"]:
             flags.note(beside["attended"], depends=depends)
         elif is_first or _is_fused(name):

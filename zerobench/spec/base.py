@@ -21,7 +21,7 @@ def user_error(error: ValidationError, owner: type[BaseModel], where: str) -> Us
     """
     errors = error.errors(include_url=False)
     # A key misspelt is also one missing: what was written says more than what was not.
-    first = next((one for one in errors if one["type"] == "extra_forbidden"), errors[0])
+    first = next((entry for entry in errors if entry["type"] == "extra_forbidden"), errors[0])
     field = one_line(".".join(_shown(str(part)) for part in first["loc"])) or owner.__name__
     if first["type"] == "extra_forbidden":
         known = [name for name in owner.model_fields if not name.startswith("_")]

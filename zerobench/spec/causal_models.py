@@ -29,8 +29,8 @@ def causal_model_types() -> frozenset[str] | None:
     """The model types of the installed transformers; None where it is not installed, or is another than we know."""
     tables = _assigned(_TABLE, "models", "auto", "modeling_auto.py")
     pairs = [item for table in tables for item in ast.walk(table) if isinstance(item, ast.Tuple)]
-    found = {pair.elts[0].value for pair in pairs if pair.elts and isinstance(pair.elts[0], ast.Constant)}
-    return frozenset(map(str, found)) or None
+    model_types = {pair.elts[0].value for pair in pairs if pair.elts and isinstance(pair.elts[0], ast.Constant)}
+    return frozenset(map(str, model_types)) or None
 
 
 def takes_sdpa(spec: ModelSpec) -> bool:
@@ -42,8 +42,8 @@ def unknown_rope_type(spec: ModelSpec) -> tuple[str, list[str]] | None:
     """The type of rotary positions that the config asks for and transformers does not have, with those that it has."""
     if _ROPE_TABLE not in _source(spec.model_type):
         return None
-    asked = spec.hf_config.get("rope_scaling") or spec.hf_config.get("rope_parameters")
-    kind = (asked.get("rope_type") or asked.get("type")) if isinstance(asked, dict) else None
+    rotary = spec.hf_config.get("rope_scaling") or spec.hf_config.get("rope_parameters")
+    kind = (rotary.get("rope_type") or rotary.get("type")) if isinstance(rotary, dict) else None
     known = rope_types()
     return None if kind is None or not known or kind in known else (str(kind), sorted(known))
 

@@ -90,7 +90,7 @@ def read_cluster(
     Raises UserError, one line that begins with the option: an unknown GPU, no positive number, ranks that do not
     fill whole nodes, a size or a rate that is none.
     """
-    found = known_gpu(gpu, "--gpu")
+    catalogued = known_gpu(gpu, "--gpu")
     ranks, per_node = read_count("--gpus", gpus), read_count("--gpus-per-node", gpus_per_node)
     per_node = min(ranks, per_node)
     if ranks % per_node:
@@ -100,7 +100,7 @@ def read_cluster(
         raise UserError(f"--host-memory: {host_memory!r}: must be above 0; for example 1TB")
     rate = None if nvme is None else read_rate("--nvme", nvme)
     bandwidth = None if host_bandwidth is None else read_rate("--host-bandwidth", host_bandwidth)
-    cluster = Cluster(found, ranks // per_node, per_node, memory, rate, bandwidth)
+    cluster = Cluster(catalogued, ranks // per_node, per_node, memory, rate, bandwidth)
     _ = cluster.device_memory_bytes  # what is not known of the GPU is said before anything runs
     return cluster
 

@@ -70,7 +70,7 @@ ENGINE_AXES = (
         (column("hpz_partition_size", int, lambda value: f"hpz={value}"),),
         Label(
             words.zeropp_name,
-            lambda spec: f"ZeRO++: {said}" if (said := words.zeropp_name(spec)) else "",
+            lambda spec: f"ZeRO++: {text}" if (text := words.zeropp_name(spec)) else "",
             (
                 "hpz=: group of ranks that holds a second copy of the parameters; qwZ, qgZ: quantized "
                 "weights, gradients in communication"

@@ -104,14 +104,14 @@ def expand(sweep: Sweep, machine: Machine) -> list[PlannedTrial]:
 
 def _candidates(sweep: Sweep, machine: Machine) -> list[_Candidate]:
     """The sweep's trials, each once, references first."""
-    found: dict[tuple[Any, ...], _Candidate] = {}
+    candidates: dict[tuple[Any, ...], _Candidate] = {}
     points = list(_points(sweep, machine))
     for point, trial in zip(points, only_read([to_trial(point, sweep) for point in points]), strict=True):
         identity = (trial.config_hash, trial.evidence, trial.prediction, trial.nvme_path)
-        found.setdefault(identity, _Candidate(trial, [])).points.append(point)
-    if not found:
+        candidates.setdefault(identity, _Candidate(trial, [])).points.append(point)
+    if not candidates:
         raise UserError(f"{sweep.where}: exclude: drops every trial of the sweep")
-    return sorted(found.values(), key=lambda candidate: not strategy_info(candidate.trial.strategy).is_reference)
+    return sorted(candidates.values(), key=lambda candidate: not strategy_info(candidate.trial.strategy).is_reference)
 
 
 def _points(sweep: Sweep, machine: Machine) -> Iterator[Point]:
@@ -237,8 +237,8 @@ def _needless(candidate: _Candidate, situation: Situation) -> Skip | None:
     broken = []
     for point in candidate.points:
         layout = {axis: point[axis] for axis in ("num_nodes", "gpus_per_node")}
-        asked = replace(situation, trial=candidate.trial.model_copy(update=layout))
-        broken.append(next(((name, why) for name in LAYOUT_RULES if (why := RULES[name](asked))), None))
+        at_point = replace(situation, trial=candidate.trial.model_copy(update=layout))
+        broken.append(next(((name, why) for name in LAYOUT_RULES if (why := RULES[name](at_point))), None))
     first = broken[0]
     if first is None or None in broken:
         return None
@@ -250,12 +250,12 @@ def _nothing_left(sweep: Sweep, candidates: Sequence[_Candidate]) -> UserError:
     for only in sweep.only:
         if only.axis == TRIAL_ID:
             there = list(dict.fromkeys(candidate.trial.trial_id for candidate in candidates))
-            found = any(only.matches(candidate.points[0], candidate.trial.trial_id) for candidate in candidates)
+            any_match = any(only.matches(candidate.points[0], candidate.trial.trial_id) for candidate in candidates)
         else:
             points = [point for candidate in candidates for point in candidate.points]
             there = list(dict.fromkeys(shown(only.axis, point) for point in points))
-            found = any(only.matches(point, "") for point in points)
-        if not found:
+            any_match = any(only.matches(point, "") for point in points)
+        if not any_match:
             wanted = ", ".join(only.patterns)
             return UserError(
                 one_line(f"--only: {only.axis}: no trial has {wanted!r}; choices: {', '.join(there[:20])}")

@@ -88,18 +88,18 @@ def search_together(
 
     `peaks` answers for each key it is asked about; a key it leaves out is given up and has no frontier.
     """
-    asked = {key: next(one) for key, one in searches.items()}
-    found: dict[Key, Frontier] = {}
-    while asked:
-        answers = peaks(asked)
+    values = {key: next(steps) for key, steps in searches.items()}
+    frontiers: dict[Key, Frontier] = {}
+    while values:
+        answers = peaks(values)
         following: dict[Key, int] = {}
         for key, answer in answers.items():
             try:
                 following[key] = searches[key].send(answer)
             except StopIteration as end:
-                found[key] = end.value
-        asked = following
-    return {key: found[key] for key in searches if key in found}
+                frontiers[key] = end.value
+        values = following
+    return {key: frontiers[key] for key in searches if key in frontiers}
 
 
 def slope(tries: Sequence[Try], capacity_bytes: int) -> float | None:
@@ -110,14 +110,14 @@ def slope(tries: Sequence[Try], capacity_bytes: int) -> float | None:
     outweigh the slope.
     """
     known = [(attempt.value, attempt.peak_bytes) for attempt in tries if attempt.peak_bytes is not None]
-    near = sorted(known, key=lambda one: abs(one[1] - capacity_bytes))
-    fits = [one for one in known if one[1] <= capacity_bytes]
-    beyond = [one for one in known if one[1] > capacity_bytes]
+    near = sorted(known, key=lambda point: abs(point[1] - capacity_bytes))
+    fits = [point for point in known if point[1] <= capacity_bytes]
+    beyond = [point for point in known if point[1] > capacity_bytes]
     pairs = [(max(fits), min(beyond))] if fits and beyond else []
-    pairs += [(near[0], one) for one in near[1:]]
-    for one, other in pairs:
-        if APART * abs(other[0] - one[0]) >= one[0]:
-            rise = (other[1] - one[1]) / (other[0] - one[0])
+    pairs += [(near[0], point) for point in near[1:]]
+    for point, other in pairs:
+        if APART * abs(other[0] - point[0]) >= point[0]:
+            rise = (other[1] - point[1]) / (other[0] - point[0])
             return rise if rise > 0 else None
     return None
 
@@ -209,5 +209,5 @@ class _Bracket:
         rise = slope(self.tries, self.capacity_bytes) or self.bytes_per_step
         if not known or not rise:
             return None
-        value, peak_bytes = min(known, key=lambda one: abs(one[1] - self.capacity_bytes))
+        value, peak_bytes = min(known, key=lambda point: abs(point[1] - self.capacity_bytes))
         return value + math.floor((self.capacity_bytes - peak_bytes) / rise)

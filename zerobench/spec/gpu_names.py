@@ -27,16 +27,16 @@ def known_gpu(name: object, field: str = "gpu", also: Sequence[str] = ()) -> Gpu
     choices = list(dict.fromkeys(gpu.name for gpu in catalogue))
     close = _close(name, catalogue) if isinstance(name, str) else []
     hint = f"did you mean {' or '.join(map(repr, close))}? " if close else ""
-    told = (
+    message = (
         f"{field}: {as_written(name)} is not in the hardware catalogue; {hint}choices: {', '.join([*choices, *also])}"
     )
-    raise UserError(one_line(told))
+    raise UserError(one_line(message))
 
 
 def _of_size(name: str, catalogue: Sequence[Gpu]) -> Gpu | None:
     """`h100-80gb`, `v100 32gb`: the first GPU with the other words in its name that has so much memory."""
     words = _words(name)
-    sizes = [int(found[1]) for word in words if (found := _SIZE.fullmatch(word))]
+    sizes = [int(match[1]) for word in words if (match := _SIZE.fullmatch(word))]
     rest = {word for word in words if not _SIZE.fullmatch(word)}
     if len(sizes) != 1 or not rest:
         return None

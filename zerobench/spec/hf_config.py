@@ -85,8 +85,8 @@ def _config_of_hub(hub_id: str) -> Path:
 def _cached_config(hub_id: str) -> Path | None:
     from huggingface_hub import try_to_load_from_cache  # noqa: PLC0415 - as above
 
-    found = try_to_load_from_cache(hub_id, "config.json")
-    return Path(found) if isinstance(found, str) else None
+    cached = try_to_load_from_cache(hub_id, "config.json")
+    return Path(cached) if isinstance(cached, str) else None
 
 
 def spec_from_config(config: dict[str, Any], *, name: str, where: str, origin: Path | str | None = None) -> ModelSpec:

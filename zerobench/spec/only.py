@@ -62,8 +62,8 @@ def _pattern(axis: str, part: str) -> str:
 def keep(only: Sequence[Only], point: Mapping[str, Any], trial_id: str) -> bool:
     """Whether all axes that `only` names are as one of their filters wants them."""
     wanted: dict[str, bool] = {}
-    for one in only:
-        wanted[one.axis] = wanted.get(one.axis, False) or one.matches(point, trial_id)
+    for axis_filter in only:
+        wanted[axis_filter.axis] = wanted.get(axis_filter.axis, False) or axis_filter.matches(point, trial_id)
     return all(wanted.values())
 
 

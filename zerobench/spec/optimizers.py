@@ -214,9 +214,9 @@ class OptimizerInfo(Spec):
 
     def why_inexact(self, *, in_parts: bool, is_clipped: bool) -> str | None:
         """Why its losses are not those of the reference; None: they are. `in_parts`: states are partitioned."""
-        found = [self.inexact, self.inexact_in_parts if in_parts else None]
-        found.append(self.inexact_where_clipped if in_parts and is_clipped else None)
-        return next((why for why in found if why is not None), None)
+        reasons = [self.inexact, self.inexact_in_parts if in_parts else None]
+        reasons.append(self.inexact_where_clipped if in_parts and is_clipped else None)
+        return next((why for why in reasons if why is not None), None)
 
     def may_lie(self, *, offloaded: bool) -> bool:
         """Whether its states can be where they are asked to be."""
@@ -225,10 +225,10 @@ class OptimizerInfo(Spec):
     def states_of(self, tensors: Iterable[int]) -> dict[Category, int]:
         """Bytes of its states over `tensors` of so many elements, without partial ones."""
         sizes = list(tensors)
-        found: dict[Category, int] = {}
+        bytes_by_category: dict[Category, int] = {}
         for state in (state for state in self.states if not state.is_partial):
-            found[state.category] = found.get(state.category, 0) + sum(map(state.nbytes, sizes))
-        return found
+            bytes_by_category[state.category] = bytes_by_category.get(state.category, 0) + sum(map(state.nbytes, sizes))
+        return bytes_by_category
 
 
 _ADAMS_MOMENTS = (

@@ -113,6 +113,8 @@ class CalibratedSteps(Spec):
     """Of the logarithm of that."""
     covered: tuple[str, ...] = ()
     """What the time model assumes of every one of the trials, so that the factor makes up for it."""
+    of_passes: bool = False
+    """Whether it is of the passes of ranks that ran alone, whose collectives took no time: of computing alone."""
 
 
 class Calibration(Spec):
@@ -173,8 +175,8 @@ def calibrated_steps(gpu_name: str) -> tuple[CalibratedSteps, str] | None:
     file = _named_by_environment()
     if file is None:
         return None
-    found = _kept(file, file.stat().st_mtime_ns if file.exists() else 0)
-    return next(((step, found.run_id) for step in found.steps if _same(step.gpu, gpu_name)), None)
+    calibration = _kept(file, file.stat().st_mtime_ns if file.exists() else 0)
+    return next(((step, calibration.run_id) for step in calibration.steps if _same(step.gpu, gpu_name)), None)
 
 
 @cache
@@ -261,9 +263,9 @@ def _best_for(gpu_name: str, entries: Sequence[_Entry]) -> _Entry:
     return next(named, None) or next(entry for entry in entries if entry.gpus is None)
 
 
-def _same(one: str, other: str) -> bool:
+def _same(name: str, other: str) -> bool:
     """Whether two names mean one model of GPU: by the catalogue, or letter by letter where it knows neither."""
-    known, asked = find_gpu(one), find_gpu(other)
-    if known is None or asked is None:
-        return one.casefold() == other.casefold()
-    return known.name == asked.name
+    known, other_gpu = find_gpu(name), find_gpu(other)
+    if known is None or other_gpu is None:
+        return name.casefold() == other.casefold()
+    return known.name == other_gpu.name

@@ -110,7 +110,9 @@ def _with_key(axes: Mapping[str, Any], path: str, values: list[Any], where: str)
     """`axes` with one DeepSpeed key set in every alternative of ds_config."""
     raw = axes.get("ds_config")
     try:
-        alternatives = [flat_overrides(one) for one in (raw if isinstance(raw, list) and raw else [raw])]
+        alternatives = [
+            flat_overrides(alternative) for alternative in (raw if isinstance(raw, list) and raw else [raw])
+        ]
     except UserError as error:
         raise UserError(one_line(f"{where}: {error}")) from None
     return dict(axes) | {"ds_config": [alternative | {path: values} for alternative in alternatives]}

@@ -32,7 +32,7 @@ def absolute_axis(axis: str, raw: Any, base: Path) -> Any:
     changes = {"nvme_path": _absolute, "ds_config_file": _config_file, "model": _model, "checkpoint": _checkpoint}
     if axis not in changes:
         return raw
-    return [changes[axis](one, base) for one in raw] if isinstance(raw, list) else changes[axis](raw, base)
+    return [changes[axis](value, base) for value in raw] if isinstance(raw, list) else changes[axis](raw, base)
 
 
 def absolute_field(field: str, raw: Any, base: Path) -> Any:

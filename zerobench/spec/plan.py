@@ -103,8 +103,8 @@ def _cell(work: Mapping[str, Any], cluster: Cluster, stage: int, optimizer: Offl
 
 def predicted(trial: TrialSpec, cluster: Cluster) -> TrialSpec:
     """`trial` simulated on the cluster's GPU."""
-    told = {"gpu": cluster.gpu.name, "host_memory_bytes": cluster.host_memory_bytes}
-    prediction = PredictionSpec(rank=trial.prediction.rank, **told)
+    fields = {"gpu": cluster.gpu.name, "host_memory_bytes": cluster.host_memory_bytes}
+    prediction = PredictionSpec(rank=trial.prediction.rank, **fields)
     return trial.model_copy(update={"evidence": Evidence.SIMULATED, "prediction": prediction})
 
 
@@ -141,5 +141,5 @@ def document(name: str, planned: Sequence[PlannedTrial]) -> dict[str, Any]:
 
 
 def _entry(trial: TrialSpec) -> dict[str, Any]:
-    said = trial.model_dump(mode="json") | trial.prediction.model_dump(mode="json")
-    return {axis: said[axis] for axis in READERS if axis in said}
+    fields = trial.model_dump(mode="json") | trial.prediction.model_dump(mode="json")
+    return {axis: fields[axis] for axis in READERS if axis in fields}

@@ -32,8 +32,8 @@ def sweep_points(
 
     Raises UserError, one line, for what is wrong in the sweep, and where none of its points can be.
     """
-    told = [*sets, f"evidence={evidence}", f"gpu={cluster.gpu.name}", "rank=0"]
-    sweep = load_sweep(name, told, repeats=1)
+    settings = [*sets, f"evidence={evidence}", f"gpu={cluster.gpu.name}", "rank=0"]
+    sweep = load_sweep(name, settings, repeats=1)
     planned = expand(sweep, cluster.machine)
     if all(item.skipped for item in planned):
         reasons = [item.skipped.reason for item in planned if item.skipped]
@@ -43,6 +43,6 @@ def sweep_points(
 
 def _on(item: PlannedTrial, cluster: Cluster) -> PlannedTrial:
     """The trial with the memory of the cluster's nodes."""
-    told = {"host_memory_bytes": cluster.host_memory_bytes}
-    prediction = item.trial.prediction.model_copy(update=told)
+    fields = {"host_memory_bytes": cluster.host_memory_bytes}
+    prediction = item.trial.prediction.model_copy(update=fields)
     return item.model_copy(update={"trial": item.trial.model_copy(update={"prediction": prediction})})

@@ -23,57 +23,57 @@ third, fifth block and all of the others (as transformers counts), `ops` what OP
 
 def read_checkpointing(axis: str, raw: object) -> list[Any]:
     """The value as written; `{every: 2}` is `every-2`."""
-    said = f"{_EVERY}{raw['every']}" if isinstance(raw, dict) and list(raw) == ["every"] else raw
-    number = as_number(said.removeprefix(_EVERY)) if isinstance(said, str) and said.startswith(_EVERY) else None
+    value = f"{_EVERY}{raw['every']}" if isinstance(raw, dict) and list(raw) == ["every"] else raw
+    number = as_number(value.removeprefix(_EVERY)) if isinstance(value, str) and value.startswith(_EVERY) else None
     if isinstance(number, int) and not isinstance(number, bool) and 2 <= number <= _MOST:
         return [f"{_EVERY}{number}"]
-    if isinstance(said, bool) or said == OPERATIONS:
-        return [said]
+    if isinstance(value, bool) or value == OPERATIONS:
+        return [value]
     raise unknown_choice(axis, raw, ["true", "false", OPERATIONS, f"{_EVERY}N (one of N blocks, N from 2 to {_MOST})"])
 
 
-def is_recomputed(asked: Checkpointing, block: int) -> bool:
+def is_recomputed(checkpointing: Checkpointing, block: int) -> bool:
     """Whether a block, counted from 0, is run again."""
-    if isinstance(asked, str) and asked.startswith(_EVERY):
-        return block % int(asked.removeprefix(_EVERY)) == 0
-    return bool(asked)
+    if isinstance(checkpointing, str) and checkpointing.startswith(_EVERY):
+        return block % int(checkpointing.removeprefix(_EVERY)) == 0
+    return bool(checkpointing)
 
 
-def recomputed_blocks(asked: Checkpointing, num_blocks: int) -> int:
+def recomputed_blocks(checkpointing: Checkpointing, num_blocks: int) -> int:
     """How many of the model's blocks are run again."""
-    return sum(is_recomputed(asked, block) for block in range(num_blocks))
+    return sum(is_recomputed(checkpointing, block) for block in range(num_blocks))
 
 
-def attention_again(asked: Checkpointing, num_blocks: int) -> int:
+def attention_again(checkpointing: Checkpointing, num_blocks: int) -> int:
     """In how many blocks a fused kernel's attention is computed again."""
-    return 0 if asked == OPERATIONS else recomputed_blocks(asked, num_blocks)
+    return 0 if checkpointing == OPERATIONS else recomputed_blocks(checkpointing, num_blocks)
 
 
-def blocks_after_the_last(asked: Checkpointing, num_blocks: int) -> int:
+def blocks_after_the_last(checkpointing: Checkpointing, num_blocks: int) -> int:
     """How many blocks behind the last that is run again have been passed by backward, and freed, when it gets there."""
-    again = [block for block in range(num_blocks) if is_recomputed(asked, block)]
+    again = [block for block in range(num_blocks) if is_recomputed(checkpointing, block)]
     return num_blocks - 1 - again[-1] if again else num_blocks
 
 
-def checkpointing_name(asked: Checkpointing) -> str:
+def checkpointing_name(checkpointing: Checkpointing) -> str:
     """As names of trials write it: `ckpt`, `ckpt=every-2`, or nothing."""
-    return f"ckpt={asked}" if isinstance(asked, str) else "ckpt" * asked
+    return f"ckpt={checkpointing}" if isinstance(checkpointing, str) else "ckpt" * checkpointing
 
 
-def checkpointing_sentence(asked: Checkpointing) -> str:
+def checkpointing_sentence(checkpointing: Checkpointing) -> str:
     """As sentences say it."""
-    if not isinstance(asked, str):
-        return f"activation checkpointing {'on' if asked else 'off'}"
-    if asked == OPERATIONS:
+    if not isinstance(checkpointing, str):
+        return f"activation checkpointing {'on' if checkpointing else 'off'}"
+    if checkpointing == OPERATIONS:
         return "activation checkpointing by operation"
-    return f"activation checkpointing of one of {asked.removeprefix(_EVERY)} blocks"
+    return f"activation checkpointing of one of {checkpointing.removeprefix(_EVERY)} blocks"
 
 
-def checkpointing_code(asked: Checkpointing) -> str:
+def checkpointing_code(checkpointing: Checkpointing) -> str:
     """The line of a training script that turns it on, for a transformers model; which blocks, where not all are."""
-    if isinstance(asked, str) and asked.startswith(_EVERY):
-        number = asked.removeprefix(_EVERY)
+    if isinstance(checkpointing, str) and checkpointing.startswith(_EVERY):
+        number = checkpointing.removeprefix(_EVERY)
         return f"torch.utils.checkpoint around one block of {number}: if index % {number} == 0"
-    if asked == OPERATIONS:
+    if checkpointing == OPERATIONS:
         return "torch.utils.checkpoint(block, ..., context_fn=create_selective_checkpoint_contexts(...)) in each block"
     return "model.gradient_checkpointing_enable()"

@@ -14,7 +14,7 @@ from zerobench.spec.base import Spec
 from zerobench.spec.model import ModelSpec
 
 
-class Released(Spec):
+class ReleasedModel(Spec):
     """One released model."""
 
     name: str
@@ -38,9 +38,9 @@ _PADDING: dict[str, dict[str, Any]] = {"phi3": {"pad_token_id": None}}
 """A token of the original vocabulary that transformers' class checks against the size of ours."""
 
 
-def _read() -> dict[str, Released]:
+def _read() -> dict[str, ReleasedModel]:
     families = yaml.safe_load(Path(__file__).with_name("released.yaml").read_text(encoding="utf-8"))
-    models = [Released(family=family["family"], **model) for family in families for model in family["models"]]
+    models = [ReleasedModel(family=family["family"], **model) for family in families for model in family["models"]]
     return {model.name: model for model in models}
 
 
@@ -50,6 +50,6 @@ RELEASED = _read()
 _BY_HUB_ID = {hub_id.lower(): model for model in RELEASED.values() for hub_id in model.hub_ids}
 
 
-def by_hub_id(hub_id: str) -> Released | None:
+def by_hub_id(hub_id: str) -> ReleasedModel | None:
     """The released model that `hub_id` names, in whatever case, or None."""
     return _BY_HUB_ID.get(hub_id.lower())

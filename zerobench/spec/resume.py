@@ -7,8 +7,8 @@ from zerobench.spec.trial import TrialSpec
 
 def resume_world_size(trial: TrialSpec) -> int:
     """Ranks of the second launch."""
-    asked = None if trial.checkpoint is None else trial.checkpoint.resume_world_size
-    return trial.world_size if asked is None else asked
+    world_size = None if trial.checkpoint is None else trial.checkpoint.resume_world_size
+    return trial.world_size if world_size is None else world_size
 
 
 def resumed_trial(trial: TrialSpec) -> TrialSpec:

@@ -11,11 +11,11 @@ from zerobench.spec.situation import Rule, Situation
 def _of_rpc(rule: Callable[[Situation], str | None]) -> Rule:
     """The rule for `rpc-pipeline` alone, its reason after the strategy's name."""
 
-    def asked(s: Situation) -> str | None:
+    def rule_of_rpc(s: Situation) -> str | None:
         why = rule(s) if s.trial.strategy == "rpc-pipeline" else None
         return None if why is None else f"rpc-pipeline {why}"
 
-    return asked
+    return rule_of_rpc
 
 
 def _not_in_torch(s: Situation) -> str | None:

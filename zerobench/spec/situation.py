@@ -34,8 +34,8 @@ class Situation:
     def offloads(self) -> str:
         """The offload asked for, for sentences; empty without any."""
         trial = self.trial
-        asked = {"offload_optimizer": trial.offload_optimizer, "offload_param": trial.offload_param}
-        return " and ".join(f"{axis} {place}" for axis, place in asked.items() if place is not Offload.NONE)
+        places = {"offload_optimizer": trial.offload_optimizer, "offload_param": trial.offload_param}
+        return " and ".join(f"{axis} {place}" for axis, place in places.items() if place is not Offload.NONE)
 
     @property
     def swaps(self) -> bool:

@@ -244,18 +244,20 @@ def _grids(axes: Grid, include: Sequence[Grid], where: str) -> Grids:
 
 def _refuse_idle_axes(sweep: Sweep) -> None:
     """Raise UserError for a gpu or a rank that no trial of the sweep can have: who asks for one wants a prediction."""
-    grids = [grid for kind in Accelerator for one in [sweep.grids(kind)] for grid in (one.grid, *one.include)]
+    grids = [
+        grid for kind in Accelerator for section in [sweep.grids(kind)] for grid in (section.grid, *section.include)
+    ]
     evidences = {evidence for grid in grids for evidence in grid.get("evidence", [Evidence.MEASURED])}
     takers: dict[str, tuple[object, list[Evidence]]] = {
         "gpu": (AUTO, [evidence for evidence in Evidence if not evidence.needs_device]),
         "rank": (0, [evidence for evidence in Evidence if evidence.plays_one_rank]),
     }
     for axis, (usual, able) in takers.items():
-        asked = [value for grid in grids for value in grid.get(axis, []) if value not in {None, usual}]
-        if asked and not evidences & set(able):
+        values = [value for grid in grids for value in grid.get(axis, []) if value not in {None, usual}]
+        if values and not evidences & set(able):
             there = ", ".join(evidence for evidence in Evidence if evidence in evidences)
             raise UserError(
-                f"{sweep.where}: {axis}: {asked[0]} does not apply to evidence {there}; choices: "
+                f"{sweep.where}: {axis}: {values[0]} does not apply to evidence {there}; choices: "
                 f"{', '.join(able)} (--set evidence={Evidence.SIMULATED}), or drop it (--set "
                 f"{axis}={usual})"
             )

@@ -42,8 +42,8 @@ def torch_cuda_version() -> str | None:
         text = "" if folder is None else (folder / "version.py").read_text(encoding="utf-8")
     except OSError:
         return None
-    found = re.search(r"^cuda\b[^=\n]*=\s*['\"]([\d.]*)", text, re.MULTILINE)
-    return None if found is None else found[1]
+    match = re.search(r"^cuda\b[^=\n]*=\s*['\"]([\d.]*)", text, re.MULTILINE)
+    return None if match is None else match[1]
 
 
 def torch_has_cuda() -> bool:

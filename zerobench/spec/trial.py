@@ -484,7 +484,7 @@ class TrialSpec(Spec):
 def _marked(mark: type) -> tuple[str, ...]:
     """The fields of a trial that bear the mark."""
     fields = TrialSpec.model_fields.items()
-    return tuple(name for name, field in fields if any(isinstance(one, mark) for one in field.metadata))
+    return tuple(name for name, field in fields if any(isinstance(entry, mark) for entry in field.metadata))
 
 
 def slug(text: str) -> str:

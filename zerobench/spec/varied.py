@@ -53,13 +53,13 @@ def read_global_batch(sequences: str | None, tokens: str | None, *, sequence_len
     if tokens is not None:
         if sequences is not None:
             raise UserError("--tokens-per-step contradicts --global-batch: give one of them")
-        asked = read_tokens("--tokens-per-step", tokens)
-        return max(1, round(asked / (sequence_length * ranks))) * ranks
+        tokens_per_step = read_tokens("--tokens-per-step", tokens)
+        return max(1, round(tokens_per_step / (sequence_length * ranks))) * ranks
     if sequences is None:
         return None
     batch = read_count("--global-batch", sequences, _MOST_SEQUENCES)
     if batch % ranks:
-        near = [str(one) for one in (batch // ranks * ranks, (batch // ranks + 1) * ranks) if one]
+        near = [str(choice) for choice in (batch // ranks * ranks, (batch // ranks + 1) * ranks) if choice]
         raise UserError(f"--global-batch: {ranks} GPUs cannot share {batch} sequences; choices: {', '.join(near)}")
     return batch
 
@@ -68,19 +68,19 @@ def varied(batch: int, ranks: int, work: Mapping[str, Any], *, tunes: bool) -> V
     """What is varied at `batch` sequences a step, `work` saying what is not. Raises UserError: it does not come out."""
     sequences = batch // ranks
     micro, accumulation = work.get("micro_batch_size"), work.get("gradient_accumulation_steps")
-    found = [one for one in range(1, sequences + 1) if sequences % one == 0]
+    micro_batch_sizes = [size for size in range(1, sequences + 1) if sequences % size == 0]
     if micro is not None:
-        found = [one for one in found if one == micro]
+        micro_batch_sizes = [size for size in micro_batch_sizes if size == micro]
     if accumulation is not None:
-        found = [one for one in found if one * accumulation == sequences]
-    if not found:
+        micro_batch_sizes = [size for size in micro_batch_sizes if size * accumulation == sequences]
+    if not micro_batch_sizes:
         given = {"--micro-batch": micro, "--gradient-accumulation": accumulation}
-        said = " and ".join(f"{option} {value}" for option, value in given.items() if value is not None)
+        options = " and ".join(f"{option} {value}" for option, value in given.items() if value is not None)
         raise UserError(
-            f"--global-batch: {batch} sequences on {ranks} GPUs are {sequences} each, not divisible by {said}"
+            f"--global-batch: {batch} sequences on {ranks} GPUs are {sequences} each, not divisible by {options}"
         )
     checkpointings = (True,) if work.get("activation_checkpointing") else SELECTIVE if tunes else WHOLE
-    return Varied(tuple(found), sequences, checkpointings, sets_keys=tunes)
+    return Varied(tuple(micro_batch_sizes), sequences, checkpointings, sets_keys=tunes)
 
 
 _BUCKETS = {

@@ -30,8 +30,8 @@ def _is_checkpointed(spec: TrialSpec) -> bool:
 
 
 def _selective(spec: TrialSpec) -> str | None:
-    asked = spec.activation_checkpointing
-    return asked if isinstance(asked, str) else None
+    checkpointing = spec.activation_checkpointing
+    return checkpointing if isinstance(checkpointing, str) else None
 
 
 WORK_AXES = (

@@ -14,15 +14,15 @@ CUDAQuantizer.quantize, an assertion)."""
 _COMMUNICATION_TYPE = "communication_data_type"
 
 
-def _asked(s: Situation) -> str:
+def _options(s: Situation) -> str:
     """The axes of ZeRO++ that are set, for sentences."""
     values = {axis: getattr(s.trial, axis) for axis in ZEROPP}
     return " and ".join(f"{axis} {str(value).lower()}" for axis, value in values.items() if value)
 
 
 def _zeropp_needs_stage_3(s: Situation) -> str | None:
-    if _asked(s) and ZEROPP[0] not in strategy_info(s.trial.strategy).axes:
-        return f"{_asked(s)} at {s.trial.strategy}: ZeRO++ changes stage 3 only; use zero3"
+    if _options(s) and ZEROPP[0] not in strategy_info(s.trial.strategy).axes:
+        return f"{_options(s)} at {s.trial.strategy}: ZeRO++ changes stage 3 only; use zero3"
     return None
 
 
@@ -54,7 +54,7 @@ def _zeropp_groups_ignore_autotp(s: Situation) -> str | None:
     if not grouped or autotp_size(s.trial) == 1:
         return None
     return (
-        f"{_asked(s)} with {AUTOTP_SIZE} {autotp_size(s.trial)}: ZeRO++ groups neighbouring ranks, which "
+        f"{_options(s)} with {AUTOTP_SIZE} {autotp_size(s.trial)}: ZeRO++ groups neighbouring ranks, which "
         "hold different parts of the model under AutoTP; use one of the two"
     )
 
@@ -73,9 +73,9 @@ def _quantizer_needs_gpu(s: Situation) -> str | None:
     if not (s.trial.quantized_weights or s.trial.quantized_gradients):
         return None
     if not s.on_gpu:
-        return f"{_asked(s)} on the CPU: DeepSpeed's quantizer (csrc/quantization) needs GPUs"
+        return f"{_options(s)} on the CPU: DeepSpeed's quantizer (csrc/quantization) needs GPUs"
     if s.trial.evidence.needs_device and "fused_adam" in s.machine.missing_kernels:
-        return f"{_asked(s)}: DeepSpeed's quantizer is compiled at first use; the CUDA toolkit (nvcc) is missing"
+        return f"{_options(s)}: DeepSpeed's quantizer is compiled at first use; the CUDA toolkit (nvcc) is missing"
     return None
 
 
@@ -121,7 +121,7 @@ def _zeropp_beyond_formula(s: Situation) -> str | None:
     if not quantized and not offloaded:
         return None
     what = "quantized buffers" if quantized else "an offloaded second copy"
-    return f"{_asked(s)} formula: no closed form for {what}; use simulated"
+    return f"{_options(s)} formula: no closed form for {what}; use simulated"
 
 
 ZEROPP_RULES: dict[str, Rule] = {

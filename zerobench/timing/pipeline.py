@@ -32,21 +32,21 @@ def passes_s(stages: Sequence[StageTimes], micro_batches: int, *, forward_first:
         _order(micro_batches, micro_batches if forward_first else min(len(stages) - index, micro_batches))
         for index in range(len(stages))
     ]
-    there = {(0, True, one): 0.0 for one in range(micro_batches)}
+    there = {(0, True, micro_batch): 0.0 for micro_batch in range(micro_batches)}
     free, done = [0.0] * len(stages), [0] * len(stages)
     while any(at < 2 * micro_batches for at in done):
         for index, stage in enumerate(stages):
             while done[index] < 2 * micro_batches:
-                forward, one = orders[index][done[index]]
-                came = there.pop((index, forward, one), None)
+                forward, micro_batch = orders[index][done[index]]
+                came = there.pop((index, forward, micro_batch), None)
                 if came is None:
                     break
                 end = max(free[index], came) + (stage.forward_s if forward else stage.backward_s)
                 if forward and index == last:
-                    there[index, False, one] = end
+                    there[index, False, micro_batch] = end
                 elif forward or index > 0:
                     end += stage.border_s if forward else stages[index - 1].border_s
-                    there[index + (1 if forward else -1), forward, one] = end
+                    there[index + (1 if forward else -1), forward, micro_batch] = end
                 free[index] = end
                 done[index] += 1
     return max(free)
@@ -54,8 +54,8 @@ def passes_s(stages: Sequence[StageTimes], micro_batches: int, *, forward_first:
 
 def _order(micro_batches: int, ahead: int) -> list[_Pass]:
     """A stage's passes, of which `ahead` forward ones come before the first backward pass."""
-    backward = [(False, one) for one in range(micro_batches)]
-    order = [(True, one) for one in range(ahead)]
-    for one in range(ahead, micro_batches):
-        order += [backward[one - ahead], (True, one)]
+    backward = [(False, micro_batch) for micro_batch in range(micro_batches)]
+    order = [(True, micro_batch) for micro_batch in range(ahead)]
+    for micro_batch in range(ahead, micro_batches):
+        order += [backward[micro_batch - ahead], (True, micro_batch)]
     return [*order, *backward[micro_batches - ahead :]]

@@ -60,8 +60,8 @@ class Pace:
         """Seconds of kernels by class."""
         products = sum(count * gemm_s(self.device, *shape) for shape, count in work.products)
         attention = sum(counted_attention_s(self.device, *work.attention))
-        found = {"products": products, "attention": attention, "elementwise": work.moved_bytes * self.byte_s[phase]}
-        return {name: seconds * self.slower for name, seconds in found.items() if seconds}
+        by_class = {"products": products, "attention": attention, "elementwise": work.moved_bytes * self.byte_s[phase]}
+        return {name: seconds * self.slower for name, seconds in by_class.items() if seconds}
 
 
 class Span(NamedTuple):
@@ -93,27 +93,29 @@ class Timeline:
         """
         computing = merged((span.start_s, span.end_s) for span in self.spans if span.lane == "compute")
         lanes: dict[str, list[Span]] = {"communication": []}
-        for one in self.spans:
-            if one.phase != UPDATE and one.lane != "compute":
-                lanes.setdefault(one.lane, []).append(one)
-        found: dict[str, float] = defaultdict(float)
+        for span in self.spans:
+            if span.phase != UPDATE and span.lane != "compute":
+                lanes.setdefault(span.lane, []).append(span)
+        seconds: dict[str, float] = defaultdict(float)
         for spans in lanes.values():
-            for one in spans:
-                found[one.name] += sum(end - start for start, end in outside(one.start_s, one.end_s, computing))
+            for span in spans:
+                seconds[span.name] += sum(end - start for start, end in outside(span.start_s, span.end_s, computing))
             computing = merged((*computing, *((span.start_s, span.end_s) for span in spans)))
-        return dict(found)
+        return dict(seconds)
 
     def lanes(self, gap_s: float = 0.0) -> dict[str, list[tuple[float, float]]]:
         """When something is under way on each lane; what lies closer than `gap_s` is one.
 
         `exposed` is when a collective is and no kernel, in the update too.
         """
-        found: dict[str, list[tuple[float, float]]] = {"compute": [], "communication": []}
-        for one in self.spans:
-            found.setdefault(one.lane, []).append((one.start_s, one.end_s))
-        computing = merged(found["compute"])
-        found["exposed"] = [part for span in merged(found["communication"]) for part in outside(*span, computing)]
-        return {lane: merged(spans, gap_s) for lane, spans in found.items() if spans}
+        spans_by_lane: dict[str, list[tuple[float, float]]] = {"compute": [], "communication": []}
+        for span in self.spans:
+            spans_by_lane.setdefault(span.lane, []).append((span.start_s, span.end_s))
+        computing = merged(spans_by_lane["compute"])
+        spans_by_lane["exposed"] = [
+            part for span in merged(spans_by_lane["communication"]) for part in outside(*span, computing)
+        ]
+        return {lane: merged(spans, gap_s) for lane, spans in spans_by_lane.items() if spans}
 
     def total_s(self, lane: str, *, passes: bool = True) -> float:
         """Seconds of a lane's spans in the passes, or in the update."""
@@ -248,23 +250,23 @@ def _seconds(nbytes: int, rate: float | None) -> float | None:
 
 def merged(spans: Iterable[tuple[float, float]], gap_s: float = 0.0) -> list[tuple[float, float]]:
     """The same time in spans that lie further apart than `gap_s`, in order."""
-    found: list[tuple[float, float]] = []
+    joined: list[tuple[float, float]] = []
     for start, end in sorted(spans):
-        if found and start <= found[-1][1] + gap_s:
-            found[-1] = (found[-1][0], max(found[-1][1], end))
+        if joined and start <= joined[-1][1] + gap_s:
+            joined[-1] = (joined[-1][0], max(joined[-1][1], end))
         else:
-            found.append((start, end))
-    return found
+            joined.append((start, end))
+    return joined
 
 
 def outside(start: float, end: float, spans: Sequence[tuple[float, float]]) -> list[tuple[float, float]]:
     """What of `start` to `end` none of `spans`, merged, covers."""
-    found = []
+    uncovered = []
     for index in range(bisect_right(spans, start, key=lambda span: span[1]), len(spans)):
         begun, done = spans[index]
         if begun >= end:
             break
         if begun > start:
-            found.append((start, begun))
+            uncovered.append((start, begun))
         start = max(start, done)
-    return [*found, (start, end)] if start < end else found
+    return [*uncovered, (start, end)] if start < end else uncovered

@@ -48,14 +48,14 @@ def add_adapters(model: Any, trial: TrialSpec, dtype: torch.dtype) -> None:
         return
     lora = lora_of(trial.adapter)
     there = list(matrices(model))
-    found = [one for one in there if not lora.targets or one[1] in lora.targets]
-    missing = set(lora.targets) - {name for _, name, _ in found}
-    if missing or not found:
+    chosen = [matrix for matrix in there if not lora.targets or matrix[1] in lora.targets]
+    missing = set(lora.targets) - {name for _, name, _ in chosen}
+    if missing or not chosen:
         raise ValueError(
             f"adapter {trial.adapter}: the model has no matrix called {' or '.join(sorted(missing)) or ALL_LINEAR}; "
             f"choices: {', '.join(sorted({name for _, name, _ in there}))}"
         )
-    for parent, name, base in found:
+    for parent, name, base in chosen:
         setattr(parent, name, LoraLayer(base, lora.rank, dtype))
 
 

@@ -100,18 +100,18 @@ class CompilationWatch:
 
     def notes(self) -> list[str]:
         """What a reader of the figures must know."""
-        found = self.record()
-        if found is None:
+        record = self.record()
+        if record is None:
             return []
-        said = ["compile: memory rows are of the uncompiled model, which runs in the memory steps"]
-        if found.num_graphs == 0:
-            said.append("compile: torch.compile captured no graph")
-        if found.num_graphs_in_timed_steps:
-            said.append(
-                f"compile: {found.num_graphs_in_timed_steps} graphs were compiled during timed steps; "
+        notes = ["compile: memory rows are of the uncompiled model, which runs in the memory steps"]
+        if record.num_graphs == 0:
+            notes.append("compile: torch.compile captured no graph")
+        if record.num_graphs_in_timed_steps:
+            notes.append(
+                f"compile: {record.num_graphs_in_timed_steps} graphs were compiled during timed steps; "
                 "more warm-up steps would exclude that"
             )
-        return said
+        return notes
 
 
 def _counter(group: str, name: str) -> int:

@@ -18,7 +18,10 @@ ROUNDS = 5
 
 def slowdown() -> float:
     """The worse of two layouts, as weights have them in the forward and in the backward pass."""
-    return max(_seconds(torch.bfloat16, turned=one) / _seconds(torch.float32, turned=one) for one in (False, True))
+    return max(
+        _seconds(torch.bfloat16, turned=is_turned) / _seconds(torch.float32, turned=is_turned)
+        for is_turned in (False, True)
+    )
 
 
 def _seconds(dtype: torch.dtype, *, turned: bool) -> float:

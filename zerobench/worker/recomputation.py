@@ -27,15 +27,15 @@ _ATTENTION = tuple(
 _stands_in = [False]
 
 
-def enable_checkpointing(model: Any, asked: Checkpointing) -> None:
+def enable_checkpointing(model: Any, checkpointing: Checkpointing) -> None:
     """Recompute blocks in the backward pass; transformers renamed the method within the supported range."""
     from transformers.modeling_layers import GradientCheckpointingLayer
 
     enable = getattr(model, "activation_checkpointing_enable", None) or model.gradient_checkpointing_enable
-    enable({"use_reentrant": False} | ({"context_fn": _contexts} if asked == OPERATIONS else {}))
+    enable({"use_reentrant": False} | ({"context_fn": _contexts} if checkpointing == OPERATIONS else {}))
     blocks = [module for module in model.modules() if isinstance(module, GradientCheckpointingLayer)]
     for index, block in enumerate(blocks):
-        block.gradient_checkpointing = is_recomputed(asked, index)
+        block.gradient_checkpointing = is_recomputed(checkpointing, index)
 
 
 @contextmanager

@@ -44,8 +44,8 @@ def with_need(trial: TrialSpec, refused: RankRecord, played: RankRecord) -> Rank
     if failure.bytes_asked is not None and failure.bytes_free is not None:
         needed = max(needed, there - failure.bytes_free + failure.bytes_asked)
     message = f"it needs {format_bytes(needed)} of {format_bytes(there)}: {failure.message}"
-    told = failure.model_copy(update={"message": message, "bytes_needed": needed})
-    return played.model_copy(update={"status": refused.status, "failure": told})
+    failure_with_need = failure.model_copy(update={"message": message, "bytes_needed": needed})
+    return played.model_copy(update={"status": refused.status, "failure": failure_with_need})
 
 
 def _gpu(trial: TrialSpec) -> EmulatedGpu:

@@ -149,7 +149,7 @@ def accumulated(model: CausalModel, micro_batches: Any, num_shares: int) -> tupl
     loss, summed = _gradients(model, variables, micro_batches[0])
     for index in range(1, number):
         more, gradients = _gradients(model, variables, micro_batches[index])
-        loss, summed = loss + more, [one + other for one, other in zip(summed, gradients, strict=True)]
+        loss, summed = loss + more, [partial + other for partial, other in zip(summed, gradients, strict=True)]
     part = 1.0 / (number * num_shares)
     return loss / number, [gradient * part for gradient in summed]
 

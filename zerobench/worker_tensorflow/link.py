@@ -29,10 +29,10 @@ class CoordinatorsEnd:
         for worker in self._workers:
             worker.recv_bytes()
 
-    def tell(self, said: bytes = b"") -> None:
+    def tell(self, message: bytes = b"") -> None:
         """Let the workers go on, with what they must know. Raises OSError: one is gone."""
         for worker in self._workers:
-            worker.send_bytes(said)
+            worker.send_bytes(message)
 
 
 class WorkersEnd:

@@ -22,12 +22,12 @@ from zerobench.records import Category, MemoryRow, Phase, Place, ProcessMemory, 
 
 def variable_bytes(model: Any, optimizer: Any) -> dict[Category, int]:
     """Bytes of one copy of the variables, by what they are."""
-    found = {Category.PARAMETERS: sum(map(_nbytes, model.trainable_variables))}
+    sizes = {Category.PARAMETERS: sum(map(_nbytes, model.trainable_variables))}
     kinds = {"momentum": Category.FIRST_MOMENT, "velocity": Category.SECOND_MOMENT}
     for variable in optimizer.variables:
         category = kinds.get(variable.name.rpartition("_")[2], Category.OTHER_OPTIMIZER_STATES)
-        found[category] = found.get(category, 0) + _nbytes(variable)
-    return found
+        sizes[category] = sizes.get(category, 0) + _nbytes(variable)
+    return sizes
 
 
 def _nbytes(variable: Any) -> int:

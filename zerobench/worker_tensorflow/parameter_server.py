@@ -67,8 +67,8 @@ class Server(Holder):
         super().build(start)
         with self.strategy.scope():
             self._sums = [
-                tf.Variable(tf.zeros(one.shape), trainable=False, name=f"sum_{number}")
-                for number, one in enumerate(self.model.trainable_variables)
+                tf.Variable(tf.zeros(variable.shape), trainable=False, name=f"sum_{number}")
+                for number, variable in enumerate(self.model.trainable_variables)
             ]
         self._make_graphs()
         self.barrier()
@@ -96,7 +96,9 @@ class Server(Holder):
         """Each worker's share of the micro-batches, still here: they are sent with the closure. All wait for all."""
         self.optimizer.learning_rate.assign(learning_rate)
         size = self.trial.micro_batch_size
-        shares = [tf.constant(samples_of(tokens, one, self._num_workers, size)) for one in range(self._num_workers)]
+        shares = [
+            tf.constant(samples_of(tokens, worker, self._num_workers, size)) for worker in range(self._num_workers)
+        ]
         self.barrier()
         return shares
 
@@ -105,7 +107,7 @@ class Server(Holder):
         scheduled = [self._coordinator.schedule(self._push, args=(share,)) for share in placed]
         self._coordinator.join()
         self._update()
-        losses = [float(one.fetch()) for one in scheduled]
+        losses = [float(pending.fetch()) for pending in scheduled]
         self._line.gather()
         self._line.tell(json.dumps(losses).encode())
         return losses
@@ -121,7 +123,7 @@ class Server(Holder):
 
     def named_bytes(self) -> dict[Category, int]:
         """The variables, and the accumulators."""
-        sums = sum(int(one.shape.num_elements()) * one.dtype.size for one in self._sums)
+        sums = sum(int(variable.shape.num_elements()) * variable.dtype.size for variable in self._sums)
         return super().named_bytes() | {Category.GRADIENTS: sums}
 
     def effective_config(self) -> dict[str, Any]:

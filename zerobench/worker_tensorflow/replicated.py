@@ -165,11 +165,11 @@ def _mean_over_replicas(strategy: Any, values: Any) -> list[float]:
 
 def _ids(strategy: Any) -> list[int]:
     """The replicas of this process, by their number among all."""
-    found: list[int] = []
+    replica_ids: list[int] = []
 
     def note(context: Any) -> Any:
-        found.append(context.replica_id_in_sync_group)
+        replica_ids.append(context.replica_id_in_sync_group)
         return tf.constant(0)
 
     strategy.experimental_distribute_values_from_function(note)
-    return found
+    return replica_ids

@@ -84,7 +84,7 @@ def test_each_peak_that_was_predicted_stands_beside_the_measured_one(predicted_f
     found = prediction_error.largest_peaks(predicted_frames)
     assert len(found) == len(figure.table) == len(totals.drop_duplicates(["trial_id", "place"]))
     for (trial_id, place), group in totals.groupby(["trial_id", "place"]):
-        [pair] = [pair for pair in found if (pair.one.trial_id, pair.cell.place) == (trial_id, place)]
+        [pair] = [pair for pair in found if (pair.trial.trial_id, pair.cell.place) == (trial_id, place)]
         assert pair.cell.measured_bytes == group["measured_bytes"].max()
         assert pair.error == pytest.approx(pair.cell.predicted_bytes / pair.cell.measured_bytes - 1)
     points = [text for text in said(figure) if "predicted" in text]

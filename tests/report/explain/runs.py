@@ -10,7 +10,7 @@ from __future__ import annotations
 from functools import cache
 from pathlib import Path
 
-from zerobench.report.explain.find import Named, find_trial, named_trials
+from zerobench.report.explain.find import NamedTrial, find_trial, named_trials
 from zerobench.report.explain.passage import Passage, as_data, as_text
 from zerobench.report.explain.trial import explain
 from zerobench.store import load_run
@@ -23,7 +23,7 @@ SMALL_3, LARGE_3 = "zero3 reduce_bucket=5e7", "zero3 reduce_bucket=5e8"
 OFFLOADED = "zero2 opt=cpu"
 
 
-def named(path: Path, name: str) -> Named:
+def named(path: Path, name: str) -> NamedTrial:
     """One trial of it."""
     return find_trial(name, named_trials(load_run(path)))
 

@@ -9,7 +9,7 @@ from tests.report.sample_run import RUN_ID, model
 from zerobench.report.memory_view import ModelStates
 from zerobench.report.parity import Parity
 from zerobench.report.strategies.figures import Figures
-from zerobench.report.strategies.rows import Compared, compare
+from zerobench.report.strategies.rows import ComparedSide, compare
 from zerobench.spec.trial import TrialSpec
 
 P = 1_000_000
@@ -51,7 +51,7 @@ def figures(asked: TrialSpec, step_s: float | None = 1.0, **known: Any) -> Figur
     return Figures(**{**usual, **seconds, **known})
 
 
-def rows(*sides: Figures, parity: dict[str, float] | None = None, norm: float | None = None) -> list[Compared]:
+def rows(*sides: Figures, parity: dict[str, float] | None = None, norm: float | None = None) -> list[ComparedSide]:
     """The sides compared, each called by its strategy and ranks; `parity` are distances of losses by that name, `norm`
     is that of the gradients' norms in each of them.
     """
@@ -64,6 +64,6 @@ def rows(*sides: Figures, parity: dict[str, float] | None = None, norm: float | 
     return compare(sides, names, judged)
 
 
-def by_label(found: Sequence[Compared], label: str) -> Compared:
+def by_label(found: Sequence[ComparedSide], label: str) -> ComparedSide:
     """The first row of that name."""
     return next(row for row in found if row.label == label)

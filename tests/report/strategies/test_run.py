@@ -27,7 +27,7 @@ from zerobench.report.memory_view import largest_peak
 from zerobench.report.page import page_html
 from zerobench.report.strategies.claim import Verdict
 from zerobench.report.strategies.claims import claims
-from zerobench.report.strategies.rows import Compared
+from zerobench.report.strategies.rows import ComparedSide
 from zerobench.report.terminal.show import show_run
 from zerobench.store import load_run
 
@@ -42,7 +42,7 @@ def frames() -> RunFrames:
     return run_frames([load_run(RUN)])
 
 
-def row(frames: RunFrames, label: str, role: str = "worker") -> Compared:
+def row(frames: RunFrames, label: str, role: str = "worker") -> ComparedSide:
     return next(one for one in frames.comparison if one.label.startswith(label) and one.figures.role == role)
 
 

@@ -18,7 +18,7 @@ from zerobench.run.lock import locked, shared
 from zerobench.slurm.jobs import JobKind, SubmittedJob
 from zerobench.slurm.queue import JobStates
 from zerobench.slurm.tasks import TaskState
-from zerobench.slurm.watch.status import Known, RunStatus, Standing, TrialStatus, run_status
+from zerobench.slurm.watch.status import RunFacts, RunStatus, Standing, TrialStatus, run_status
 from zerobench.slurm.watch.traces import UNREADABLE, TrialTrace, read_traces
 from zerobench.slurm.watch.watching import Watcher, runner_here
 from zerobench.store import PlanEntry
@@ -41,7 +41,7 @@ def status_of(
 ) -> RunStatus:
     """Of trials `a`, `b` (task 0) and `c` (task 1)."""
     return run_status(
-        Known(
+        RunFacts(
             plan=[PlanEntry(trial_id=trial_id) for trial_id in ("a", "b", "c")],
             traces=traces,
             now_s=NOW_S,
@@ -208,7 +208,7 @@ def test_an_arrays_tasks_are_counted_by_slurms_word_and_those_that_it_forgot_as_
 
 def test_all_trials_done_or_skipped_is_success() -> None:
     plan = [PlanEntry(trial_id="a"), PlanEntry(trial_id="s", rule="world_size", reason="3 ranks")]
-    status = run_status(Known(plan=plan, traces={"a": ended("completed")}, now_s=NOW_S))
+    status = run_status(RunFacts(plan=plan, traces={"a": ended("completed")}, now_s=NOW_S))
     assert (standings(status), status.exit_code) == (["completed", "skipped"], 0)
     assert status.trials[1] == TrialStatus("s", Standing.SKIPPED, reason="3 ranks")
 

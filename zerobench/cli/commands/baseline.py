@@ -33,13 +33,13 @@ def baseline(
     elif name is not None:
         raise UserError(f"NAME: {name!r}: list takes no name")
     kept = [
-        {"baseline": one, "run_id": load_run(path).run_id, "folder": str(path)}
-        for one, path in baselines(reports).items()
+        {"baseline": baseline_name, "run_id": load_run(path).run_id, "folder": str(path)}
+        for baseline_name, path in baselines(reports).items()
     ]
 
     def show() -> None:
-        for one in kept:
-            typer.echo(f"{one['baseline']}: {one['run_id']}, in {one['folder']}")
+        for entry in kept:
+            typer.echo(f"{entry['baseline']}: {entry['run_id']}, in {entry['folder']}")
         if not kept:
             typer.echo("no baseline yet; keep one with: zerobench baseline set NAME RUN")
 

@@ -31,8 +31,11 @@ def calibrate(
     def show() -> None:
         for entry in calibration.gpus:
             typer.echo(f"{entry.gpu}, {entry.world_size} ranks: from {entry.num_ranks} rank records")
-        for one in calibration.steps:
-            typer.echo(f"{one.gpu}: steps of {one.num_trials} trials took {one.factor:.3g} times as long as expected")
+        for steps in calibration.steps:
+            what = "passes of solo trials" if steps.of_passes else "steps"
+            typer.echo(
+                f"{steps.gpu}: {what} took {steps.factor:.3g} times as long as expected ({steps.num_trials} trials)"
+            )
         typer.echo(f"\nUse it for predictions: export {CALIBRATION_VARIABLE}={out.resolve()}")
 
     def document() -> dict[str, Any]:

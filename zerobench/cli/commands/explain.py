@@ -57,7 +57,7 @@ def explain(
     """Explain a trial's memory and time, two trials' difference, or an out-of-memory log."""
     from zerobench.cli.explain import explain, of_log
 
-    asked = of_log(
+    request = of_log(
         trial,
         model=model,
         ds_config=ds_config,
@@ -69,4 +69,4 @@ def explain(
         sequence_length=sequence_length,
         reports=reports,
     )
-    return explain(run, trial, other, reports, changes=changes, what_if=what_if, asked=asked, details=details)
+    return explain(run, trial, other, reports, changes=changes, what_if=what_if, asked=request, details=details)

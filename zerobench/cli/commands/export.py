@@ -45,7 +45,7 @@ def export(
     """Export a run to Prometheus, TensorBoard, Weights & Biases, torch's memory_viz or Perfetto."""
     from zerobench.cli.export import export
 
-    asked = {
+    destinations = {
         "prometheus": prometheus,
         "tensorboard": tensorboard,
         "wandb": wandb,
@@ -54,7 +54,7 @@ def export(
         "step-timeline": step_timeline,
     }
     done = []
-    for line in export(run, reports, asked):
+    for line in export(run, reports, destinations):
         typer.echo(line)
         done.append(line)
     return Answer(lambda: {"exported": done})

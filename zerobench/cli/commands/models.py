@@ -72,10 +72,10 @@ def _components(model: str) -> Answer:
     counts = count_parameters(spec)
     if counts is None:
         raise UserError(f"MODEL: {model}: no closed form is known for {spec.model_type}; a trial counts its parameters")
-    found = {**counts.by_component(), "total": counts.total}
+    components = {**counts.by_component(), "total": counts.total}
 
     def show() -> None:
-        for name, count in found.items():
+        for name, count in components.items():
             typer.echo(f"{name.replace('_', ' '):<24}{count:>18,}{count / counts.total:>8.1%}")
 
-    return Answer(lambda: {"model": model, "components": found}, show)
+    return Answer(lambda: {"model": model, "components": components}, show)

@@ -19,17 +19,17 @@ def sweeps() -> Answer:
     from zerobench.spec.sweep import load_sweep, shipped_sweeps
 
     paths = shipped_sweeps()
-    told = {name: _first_sentence(load_sweep(name).description) for name in paths}
+    sentences = {name: _first_sentence(load_sweep(name).description) for name in paths}
 
     def show() -> None:
         indent = " " * (max(map(len, paths)) + 2)
-        for name, sentence in told.items():
+        for name, sentence in sentences.items():
             first = f"{name:<{len(indent)}}"
             typer.echo(textwrap.fill(sentence, screen_width(), initial_indent=first, subsequent_indent=indent))
         typer.echo(f"\nFiles: {next(iter(paths.values())).parent}")
 
     def document() -> dict[str, Any]:
-        return {"sweeps": [{"sweep": name, "file": str(paths[name]), "about": told[name]} for name in paths]}
+        return {"sweeps": [{"sweep": name, "file": str(paths[name]), "about": sentences[name]} for name in paths]}
 
     return Answer(document, show)
 

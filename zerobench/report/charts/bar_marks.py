@@ -86,7 +86,7 @@ def _segments(bars: Sequence[Bar], unit: ByteAxis, x: alt.X, y: alt.Y, scale: fl
             "start": unit.of(start),
             "end": unit.of(end),
             "group": palette.CATEGORY_NAMES[part.group],
-            "said": _said(bar, part),
+            "said": _description(bar, part),
         }
         for bar, part, start, end in drawn
     ]
@@ -113,7 +113,7 @@ def group_colour(groups: Sequence[str], **legend: Any) -> alt.Color:
     )
 
 
-def _said(bar: Bar, part: Part) -> str:
+def _description(bar: Bar, part: Part) -> str:
     """`zero2, first moment (optimizer states): 1.20 GiB, 12 % of the peak`."""
     name, group = part.category.replace("_", " "), palette.CATEGORY_NAMES[part.group]
     name = {"rest of process": group}.get(name, name)
@@ -214,15 +214,15 @@ def _capacity(bars: Sequence[Bar], capacity: Sequence[int], unit: ByteAxis, y: a
         {"at": unit.of(size), "text": f"capacity {format_bytes(size, 0)}", "said": _holds(size)} for size in capacity
     ]
     widest = max([bar.reach for bar in bars] + list(capacity))
-    apart = [one for at, one in enumerate(texts) if not at or capacity[at] - capacity[at - 1] > _APART * widest]
+    apart = [row for at, row in enumerate(texts) if not at or capacity[at] - capacity[at - 1] > _APART * widest]
     text = alt.Chart(data(apart)).mark_text(color="var(--limit)", dy=-8, align="right", baseline="bottom")
-    said = text.encode(x=alt.X("at:Q"), y=alt.value(0), text=alt.Text("text:N"))
+    labels = text.encode(x=alt.X("at:Q"), y=alt.value(0), text=alt.Text("text:N"))
     if len(capacity) == 1:
         rule = alt.Chart(data(texts)).mark_rule(color="var(--limit)", strokeWidth=2)
-        return [rule.encode(x=alt.X("at:Q"), description=alt.Description("said:N")), said]
+        return [rule.encode(x=alt.X("at:Q"), description=alt.Description("said:N")), labels]
     rows = [{"name": name, "at": unit.of(size), "said": _holds(size)} for name, size in known]
     ticks = alt.Chart(data(rows)).mark_tick(orient="vertical", size=_ROW_HEIGHT, thickness=2, color="var(--limit)")
-    return [ticks.encode(x=alt.X("at:Q"), y=y, description=alt.Description("said:N")), said]
+    return [ticks.encode(x=alt.X("at:Q"), y=y, description=alt.Description("said:N")), labels]
 
 
 def _holds(size: int) -> str:

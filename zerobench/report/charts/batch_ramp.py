@@ -27,8 +27,8 @@ Size = tuple[TrialFigures, BatchFigures]
 
 def figure(runs: RunFigures) -> Figure | None:
     """Each size of the batch of ramped trials and of their fixed ones; None where no trial's batch grew."""
-    found = [(trial, size) for trial in with_their_fixed(completed(runs.figures)) for size in trial.batches]
-    if not found:
+    batches = [(trial, size) for trial in with_their_fixed(completed(runs.figures)) for size in trial.batches]
+    if not batches:
         return None
     title = "Batch ramp"
     caption = (
@@ -36,16 +36,16 @@ def figure(runs: RunFigures) -> Figure | None:
         "micro-batch size, more gradient accumulation steps. Single points: the same work at a fixed "
         "batch size."
     )
-    trials = [one for one, _ in found]
+    trials = [trial for trial, _ in batches]
     caption += evidence_sentence(trials) + doubt_sentence(trials)
-    plots = list(_plots(found))
+    plots = list(_plots(batches))
     drawn = svg(arranged(plots, 2, 40), _KEY, title) if plots else None
     return Figure(_KEY, title, caption, drawn, table_columns(batch_ramp_table(runs.figures)))
 
 
-def _plots(found: Sequence[Size]) -> Iterator[Specification]:
-    timed = [(one, size, rate) for one, size in found if (rate := size.tokens_per_s) is not None]
-    watched = [(one, size, peak) for one, size in found if (peak := size.peak_bytes) is not None]
+def _plots(batches: Sequence[Size]) -> Iterator[Specification]:
+    timed = [(trial, size, rate) for trial, size in batches if (rate := size.tokens_per_s) is not None]
+    watched = [(trial, size, peak) for trial, size in batches if (peak := size.peak_bytes) is not None]
     if timed:
         yield _plot(timed, "tokens/s", lambda rate: f"{rate:,.0f} tokens/s", legend=True)
     if watched:
@@ -54,24 +54,24 @@ def _plots(found: Sequence[Size]) -> Iterator[Specification]:
 
 
 def _plot(
-    found: Sequence[tuple[TrialFigures, BatchFigures, float]],
+    batches: Sequence[tuple[TrialFigures, BatchFigures, float]],
     title: str,
     say: Callable[[float], str],
     *,
     legend: bool,
     unit: float = 1.0,
 ) -> Specification:
-    sizes = sorted({size.tokens for _, size, _ in found})
+    sizes = sorted({size.tokens for _, size, _ in batches})
     room = max(1.0, 0.06 * (sizes[-1] - sizes[0]))
     x_scale = alt.Scale(domain=[sizes[0] - room, sizes[-1] + room], nice=False)
     x = alt.X(
         "x:Q", axis=alt.Axis(title="tokens per step", values=sizes, format=",d", labelOverlap=True), scale=x_scale
     )
-    y_scale = alt.Scale(domain=[0, max(y for _, _, y in found) / unit * 1.15], nice=False)
+    y_scale = alt.Scale(domain=[0, max(y for _, _, y in batches) / unit * 1.15], nice=False)
     y = alt.Y("y:Q", axis=alt.Axis(title=title, tickCount=5), scale=y_scale)
     rows = [
-        point(one, size.tokens, y / unit, f"{one.marked_label}, {size.tokens:,} tokens per step: {say(y)}")
-        for one, size, y in found
+        point(trial, size.tokens, y / unit, f"{trial.marked_label}, {size.tokens:,} tokens per step: {say(y)}")
+        for trial, size, y in batches
     ]
     stroke = strategy_stroke([row.strategy for row in rows], legend=legend)
     line = alt.Chart(data(rows)).mark_line(strokeWidth=1.8, aria=False)

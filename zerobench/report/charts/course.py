@@ -36,21 +36,21 @@ _FLATTENS = 3
 class _Panel:
     """One trial's course."""
 
-    one: TrialFigures
+    trial: TrialFigures
     rank: int
     phases: Sequence[MemoryCourse]
 
     @property
     def peak(self) -> tuple[float, int]:
         """Where on the axis most was held after start-up, and how much."""
-        steady = [index for index, one in enumerate(self.phases) if one.phase is not Phase.INIT]
-        found = ((at, total) for index in steady for at, total in _totals(index, self.phases[index]))
-        return max(found, key=lambda instant: instant[1])
+        steady = [index for index, course in enumerate(self.phases) if course.phase is not Phase.INIT]
+        instants = ((at, total) for index in steady for at, total in _totals(index, self.phases[index]))
+        return max(instants, key=lambda instant: instant[1])
 
     @property
     def top(self) -> int:
         """The most that is drawn."""
-        return max(total for index, one in enumerate(self.phases) for _, total in _totals(index, one))
+        return max(total for index, course in enumerate(self.phases) for _, total in _totals(index, course))
 
 
 def _totals(index: int, course: MemoryCourse) -> Iterator[tuple[float, int]]:
@@ -104,7 +104,7 @@ def _panel(runs: RunFigures, trial: TrialFigures) -> _Panel | None:
 
 def _drawn(panel: _Panel, unit: ByteAxis, panels: Sequence[_Panel]) -> Specification:
     own = _has_own_axis(panel, panels)
-    top = unit.of(panel.top if own else max(one.top for one in panels if not _has_own_axis(one, panels))) * 1.16
+    top = unit.of(panel.top if own else max(other.top for other in panels if not _has_own_axis(other, panels))) * 1.16
     y = alt.Y(
         "low:Q",
         title=unit.name,
@@ -114,12 +114,12 @@ def _drawn(panel: _Panel, unit: ByteAxis, panels: Sequence[_Panel]) -> Specifica
     x = alt.X("at:Q", axis=None, scale=alt.Scale(domain=[0, len(panel.phases)], nice=False))
     layers = [_areas(panel, unit, top, (x, y), _colours(panels)), *_phases(panel, x), *_peak(panel, unit, x, y)]
     width = (WIDTH - 130) / 2 if len(panels) > 1 else WIDTH - 70
-    return layered(layers, width, _HEIGHT, panel.one.marked_label + (" (own axis)" if own else ""))
+    return layered(layers, width, _HEIGHT, panel.trial.marked_label + (" (own axis)" if own else ""))
 
 
 def _has_own_axis(panel: _Panel, panels: Sequence[_Panel]) -> bool:
     """Whether it would flatten the others: the largest, and more than thrice the next."""
-    others = [one.top for one in panels if one is not panel]
+    others = [other.top for other in panels if other is not panel]
     return len(others) > 1 and panel.top > _FLATTENS * max(others)
 
 
@@ -162,7 +162,7 @@ def _rows(panel: _Panel, index: int, unit: ByteAxis, top: float) -> Iterator[dic
     for category, sizes, ends in zip(ordered, heights, stack, strict=True):
         if unit.of(max(sizes)) < _THINNEST * top:
             continue
-        said = _said(panel, course, category)
+        description = _description(panel, course, category)
         for place, size, end in zip(places, sizes, ends, strict=True):
             yield {
                 "at": round(place, 4),
@@ -170,15 +170,15 @@ def _rows(panel: _Panel, index: int, unit: ByteAxis, top: float) -> Iterator[dic
                 "high": round(unit.of(end), 4),
                 "group": palette.CATEGORY_NAMES[palette.GROUP_OF[category.value]],
                 "area": f"{index} {category.value}",
-                "said": said,
+                "said": description,
             }
 
 
-def _said(panel: _Panel, course: MemoryCourse, category: Category) -> str:
+def _description(panel: _Panel, course: MemoryCourse, category: Category) -> str:
     most = format_bytes(max(course.sizes_bytes[category]))
     site = course.sites.get(category)
     where = f"\nmain allocation site: {site}" if site else ""
-    return f"{panel.one.marked_label}, {title(course)}, {_words(category)}: up to {most}{where}"
+    return f"{panel.trial.marked_label}, {title(course)}, {_words(category)}: up to {most}{where}"
 
 
 def _words(category: Category) -> str:
@@ -187,7 +187,7 @@ def _words(category: Category) -> str:
 
 def _phases(panel: _Panel, x: alt.X) -> list[Mark]:
     """The names of the phases, and lines between them."""
-    names = [{"at": index + 0.5, "text": title(one)} for index, one in enumerate(panel.phases)]
+    names = [{"at": index + 0.5, "text": title(course)} for index, course in enumerate(panel.phases)]
     text = alt.Chart(data(names)).mark_text(fontSize=11, baseline="top", color="var(--muted)")
     lines = alt.Chart(data([{"at": index} for index in range(1, len(panel.phases))]))
     return [
@@ -206,8 +206,8 @@ def _peak(panel: _Panel, unit: ByteAxis, x: alt.X, y: alt.Y) -> list[Mark]:
     text: dict[str, Any] = {"align": "right" if is_right else "left", "dx": -6 if is_right else 6, "dy": -9}
     halo = alt.Chart(data(rows)).mark_text(stroke="var(--paper)", strokeWidth=3, **text)
     plain = alt.Chart(data(rows)).mark_text(**text)
-    said = {**place, "text": alt.Text("text:N")}
-    return [dot.encode(**place), halo.encode(**said), plain.encode(**said)]
+    label = {**place, "text": alt.Text("text:N")}
+    return [dot.encode(**place), halo.encode(**label), plain.encode(**label)]
 
 
 def _sources(panels: Sequence[_Panel]) -> str:
@@ -219,7 +219,13 @@ def _sources(panels: Sequence[_Panel]) -> str:
 def _table(panels: Sequence[_Panel], unit: ByteAxis) -> Columns:
     """A row for each category of each phase: its largest size, and where it was allocated."""
     rows = [
-        (panel.one.marked_label, title(course), _words(category), unit.show(max(sizes)), course.sites.get(category, ""))
+        (
+            panel.trial.marked_label,
+            title(course),
+            _words(category),
+            unit.show(max(sizes)),
+            course.sites.get(category, ""),
+        )
         for panel in panels
         for course in panel.phases
         for category, sizes in course.sizes_bytes.items()

@@ -8,11 +8,12 @@ one fixed step (Hager and Wellein, "Introduction to High Performance Computing",
 from __future__ import annotations
 
 from collections.abc import Sequence
+from dataclasses import replace
 from statistics import median
 
 import altair as alt
 
-from zerobench.report.charts import lines, series
+from zerobench.report.charts import intervals, lines, series
 from zerobench.report.charts.marks import strategies_sentence
 from zerobench.report.charts.render import svg
 from zerobench.report.charts.series import Place, Series
@@ -42,13 +43,14 @@ def _figure(runs: RunFigures, kind: str, varying: tuple[str, ...], fixed: str) -
     places = [place for line in drawn for place in line.places]
     trials = [place.one for place in places]
     x_axis, _ = ranks_axis([place.x for place in places])
-    top = max(110.0, max(place.y for place in places) * 1.05)
+    top = max(110.0, max((place.interval or (0.0, place.y))[1] for place in places) * 1.05)
     y_axis, ideal = alt.Axis(title="efficiency (%)", tickCount=6), (100.0, "ideal: 100 %")
     chart = lines.chart(drawn, _said, x_axis, y_axis, y_domain=(0.0, top), rules=[ideal])
     key, title = f"{kind}-scaling-efficiency", f"{kind.capitalize()} scaling efficiency"
     caption = (
         f"Throughput per GPU on N ranks relative to the line's smallest number of ranks; fixed {fixed}. "
         + strategies_sentence(trials)
+        + intervals.sentence(trials, "bands")
         + doubt_sentence(trials)
         + series.left_out_sentence(drawn, number)
     )
@@ -57,8 +59,12 @@ def _figure(runs: RunFigures, kind: str, varying: tuple[str, ...], fixed: str) -
 
 def _efficiencies(runs: RunFigures, varying: Sequence[str], fixed: Sequence[str]) -> tuple[list[Series], int]:
     """Lines of trials at their per cent, 100 on the fewest ranks of each; and how many lines there are."""
-    rates = [(trial, trial.summary.tokens_per_s_and_rank) for trial in completed(runs.figures)]
-    places = [Place(one, one.spec.world_size, rate) for one, rate in rates if rate is not None]
+    rates = [(trial, trial.summary.rate) for trial in completed(runs.figures)]
+    places = [
+        Place(trial, trial.spec.world_size, rate.tokens_per_s, rate.interval)
+        for trial, rate in rates
+        if rate is not None
+    ]
     found, number = series.with_series(places, varying, fixed)
     return [Series(line.name, _percent(line)) for line in found], number
 
@@ -66,12 +72,23 @@ def _efficiencies(runs: RunFigures, varying: Sequence[str], fixed: Sequence[str]
 def _percent(line: Series) -> list[Place]:
     fewest = min(place.x for place in line.places)
     base = median(place.y for place in line.places if place.x == fewest)
-    return [Place(place.one, place.x, 100 * place.y / base) for place in line.places]
+    return [replace(place, y=100 * place.y / base, interval=_percent_of(place.interval, base)) for place in line.places]
+
+
+def _percent_of(interval: tuple[float, float] | None, base: float) -> tuple[float, float] | None:
+    return interval and (100 * interval[0] / base, 100 * interval[1] / base)
 
 
 def _said(place: Place) -> str:
-    ranks, rate = counted(int(place.x), "rank"), place.one.summary.tokens_per_s or 0
-    return f"{place.one.marked_label}: {place.y:.0f} % on {ranks}, {rate:,.0f} tokens/s"
+    ranks = counted(int(place.x), "rank")
+    share = f"{place.y:.0f} %{intervals.text(place.interval)}"
+    return f"{place.one.marked_label}: {share} on {ranks}, {_rate(place):,.0f} tokens/s"
+
+
+def _rate(place: Place) -> float:
+    """Tokens per second of all ranks."""
+    rate = place.one.summary.rate
+    return 0.0 if rate is None else rate.tokens_per_s * place.one.spec.world_size
 
 
 def _table(drawn: Sequence[Series]) -> Columns:
@@ -81,7 +98,7 @@ def _table(drawn: Sequence[Series]) -> Columns:
             "trial": place.one.marked_label,
             "ranks": f"{place.x:,}",
             "global batch": f"{place.one.spec.global_batch_size:,}",
-            "tokens/s": f"{place.one.summary.tokens_per_s or 0:,.1f}",
+            "tokens/s": f"{_rate(place):,.1f}",
             "efficiency (%)": f"{place.y:.1f}",
         }
         for line in drawn

@@ -8,6 +8,7 @@ from dataclasses import dataclass
 
 import altair as alt
 
+from zerobench.report.charts import intervals
 from zerobench.report.charts.marks import point, points, strategy_stroke
 from zerobench.report.charts.render import WIDTH, Mark, Specification, data, layered
 from zerobench.report.charts.series import Place, Series
@@ -40,7 +41,12 @@ def chart(
     y_of = alt.Y("y:Q", axis=y_axis, scale=y_scale)
     upright = _Upright(foot, top, is_log=y_domain is None)
     rows = [point(place.one, place.x / x_size, place.y, say(place)) for place in places]
-    layers = [_lines(lines, x_size, x_of, y_of), *points(rows, x_of, y_of), _ends(lines, x_size, x_of, y_of, upright)]
+    layers = [
+        *intervals.bands(lines, x_size, x_of, y_of),
+        _lines(lines, x_size, x_of, y_of),
+        *points(rows, x_of, y_of),
+        _ends(lines, x_size, x_of, y_of, upright),
+    ]
     return layered([*_rules(rules, y_of), *layers], _PLOT_WIDTH, _PLOT_HEIGHT)
 
 
@@ -90,7 +96,7 @@ class _Upright:
 
     def pixel(self, value: float) -> float:
         """How far above the plot's foot `value` lies."""
-        low, high, at = (self._straight(one) for one in (self.low, self.high, value))
+        low, high, at = (self._straight(level) for level in (self.low, self.high, value))
         return _PLOT_HEIGHT * (at - low) / (high - low)
 
     def value(self, pixel: float) -> float:

@@ -37,13 +37,13 @@ class Point:
     trial: str
 
 
-def point(trial: TrialFigures, x: float, y: float, said: str) -> Point:
+def point(trial: TrialFigures, x: float, y: float, description: str) -> Point:
     """A trial as a point at x, y."""
     strategy, measured = trial.spec.strategy, trial.summary.is_measured
     return Point(
         float(x),
         float(y),
-        said,
+        description,
         strategy,
         offload=_OFFLOADS[trial.summary.offload],
         fill=palette.strategy_colour(strategy) if measured else "var(--paper)",

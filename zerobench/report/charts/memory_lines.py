@@ -37,7 +37,7 @@ def memory_lines(
     """
     known = [(trial, x(trial.summary), trial.summary.device_peak_bytes) for trial in completed(runs.figures)]
     drawn, number = series.with_series(
-        [Place(one, value, peak) for one, value, peak in known if value is not None and peak], varying
+        [Place(trial, value, peak) for trial, value, peak in known if value is not None and peak], varying
     )
     if not drawn:
         return None
@@ -52,13 +52,13 @@ def memory_lines(
     ]
     scaled = [Series(line.name, [Place(p.one, p.x, unit.of(p.y)) for p in line.places]) for line in drawn]
 
-    def said(place: Place) -> str:
+    def describe(place: Place) -> str:
         peak = format_bytes(place.one.summary.device_peak_bytes)
         return f"{place.one.marked_label}, {say(place.x)}: {peak} at the peak"
 
     y_axis = alt.Axis(title=f"peak memory per device ({unit.name})", format="~g", tickCount=6)
     x_axis, x_size = axis([place.x for place in places])
-    chart = lines.chart(scaled, said, x_axis, y_axis, x_size=x_size, rules=rules)
+    chart = lines.chart(scaled, describe, x_axis, y_axis, x_size=x_size, rules=rules)
     title = f"Device memory over {words}"
     caption = (
         "Largest peak of any rank, including start-up; logarithmic axes. "

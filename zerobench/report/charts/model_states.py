@@ -28,12 +28,12 @@ _STATES = ("parameters", "gradients", "optimizer")
 class _Bar:
     """The states of a trial's largest rank; a parameter server's apart from its workers'."""
 
-    one: TrialFigures
+    trial: TrialFigures
     row: StatesRow
 
     @property
     def name(self) -> str:
-        return f"{self.one.marked_label}{': server' if self.row.states.role == Role.SERVER else ''}"
+        return f"{self.trial.marked_label}{': server' if self.row.states.role == Role.SERVER else ''}"
 
 
 def figure(runs: RunFigures) -> Figure | None:
@@ -76,16 +76,16 @@ def _chart(bars: Sequence[_Bar], unit: ByteAxis) -> Specification:
 
 def _parts(bar: _Bar, unit: ByteAxis) -> list[dict[str, Any]]:
     """The three states, end to end; what is not there is left out."""
-    found, end = [], 0
+    parts, end = [], 0
     for group in _STATES:
         size: int = getattr(bar.row.states, f"{group}_bytes")
         if size:
             group_name = palette.CATEGORY_NAMES[group]
-            said = f"{bar.name}, {group_name}: {unit.label(size)} {unit.name}"
+            description = f"{bar.name}, {group_name}: {unit.label(size)} {unit.name}"
             place = {"start": unit.of(end), "end": unit.of(end + size)}
-            found.append({"name": bar.name, "group": group_name, "said": said, **place})
+            parts.append({"name": bar.name, "group": group_name, "said": description, **place})
         end += size
-    return found
+    return parts
 
 
 def _ends(bars: Sequence[_Bar], unit: ByteAxis, y: alt.Y) -> list[Mark]:

@@ -46,10 +46,10 @@ class _Bar:
 
 
 @dataclass(frozen=True)
-class _Held:
+class _OffloadedBytes:
     """What one rank of a trial keeps outside its device for its training."""
 
-    one: TrialFigures
+    trial: TrialFigures
     sizes: Mapping[Place, int]
     """Of the places where it keeps anything."""
 
@@ -64,8 +64,8 @@ def figure(runs: RunFigures) -> Figure | None:
     offloading = [_held(trial) for trial in completed(runs.figures) if trial.summary.offloads()]
     if not any(Place.NVME in held_bytes.sizes for held_bytes in offloading):
         return None
-    by_trial = {id(held_bytes.one): held_bytes for held_bytes in offloading}
-    trials = most_telling([held_bytes.one for held_bytes in offloading], lambda trial: by_trial[id(trial)].whole)
+    by_trial = {id(held_bytes.trial): held_bytes for held_bytes in offloading}
+    trials = most_telling([held_bytes.trial for held_bytes in offloading], lambda trial: by_trial[id(trial)].whole)
     chosen = [by_trial[id(trial)] for trial in trials]
     rates = _rates(trials)
     unit = byte_axis(held_bytes.whole for held_bytes in chosen)
@@ -75,7 +75,7 @@ def figure(runs: RunFigures) -> Figure | None:
     return Figure(_KEY, title, caption, svg(drawn, _KEY, title), _table(chosen, unit))
 
 
-def _held(trial: TrialFigures) -> _Held:
+def _held(trial: TrialFigures) -> _OffloadedBytes:
     """On the host at its peak; of NVMe, whose files nobody watches between two phases, at the phases' ends."""
     sizes: dict[Place, int] = {}
     for bar in stacked([trial], Place.HOST, _OF_PROCESS):
@@ -83,7 +83,7 @@ def _held(trial: TrialFigures) -> _Held:
     files = [phase for phase in trial.phases if phase.place is Place.NVME and phase.step is StepKind.STEADY]
     if files:
         sizes[Place.NVME] = max(phase.live_bytes or 0 for phase in files)
-    return _Held(trial, sizes)
+    return _OffloadedBytes(trial, sizes)
 
 
 def _rates(trials: Sequence[TrialFigures]) -> list[dict[str, Any]]:
@@ -103,12 +103,12 @@ def _rates(trials: Sequence[TrialFigures]) -> list[dict[str, Any]]:
 def _directions(trial: TrialFigures) -> list[tuple[str, float | None]]:
     """Bytes a second each way; a simulated step takes no time of its own."""
     summary = trial.summary
-    found = (summary.nvme_read_bytes_per_s, summary.nvme_write_bytes_per_s)
-    return [(name, rate if summary.is_measured else None) for name, rate in zip(_COLOURS, found, strict=True)]
+    rates = (summary.nvme_read_bytes_per_s, summary.nvme_write_bytes_per_s)
+    return [(name, rate if summary.is_measured else None) for name, rate in zip(_COLOURS, rates, strict=True)]
 
 
-def _chart(trials: Sequence[_Held], rates: Sequence[dict[str, Any]], unit: ByteAxis) -> Specification:
-    names = [held.one.marked_label for held in trials]
+def _chart(trials: Sequence[_OffloadedBytes], rates: Sequence[dict[str, Any]], unit: ByteAxis) -> Specification:
+    names = [held.trial.marked_label for held in trials]
     room = plot_width(names, 30)
     y = alt.Y("name:N", title=None, sort=None, scale=alt.Scale(domain=names, paddingInner=0.3))
     height = _ROW_HEIGHT * len(names)
@@ -120,17 +120,17 @@ def _chart(trials: Sequence[_Held], rates: Sequence[dict[str, Any]], unit: ByteA
     return arranged([places, traffic], 2, 30, fill="independent")
 
 
-def _places(trials: Sequence[_Held], unit: ByteAxis, y: alt.Y) -> list[Mark]:
+def _places(trials: Sequence[_OffloadedBytes], unit: ByteAxis, y: alt.Y) -> list[Mark]:
     rows, hatched = [], []
     for held in trials:
-        name, start = held.one.marked_label, 0
+        name, start = held.trial.marked_label, 0
         for place, size in held.sizes.items():
-            said = part_sentence(name, f"on {place.value}", size, held.whole).removesuffix(" of the peak")
+            description = part_sentence(name, f"on {place.value}", size, held.whole).removesuffix(" of the peak")
             end = start + max(0, size)
             if end > start:
-                rows.append(_Bar(name, unit.of(start), unit.of(end), place.value, said))
+                rows.append(_Bar(name, unit.of(start), unit.of(end), place.value, description))
             start = end
-        over = "none" if held.one.summary.is_measured else HATCH
+        over = "none" if held.trial.summary.is_measured else HATCH
         hatched.append({"name": name, "start": 0.0, "end": unit.of(start), "fill": over})
     x = alt.X("start:Q", title=f"offloaded memory per rank ({unit.name})")
     present = [place for place in _PLACES if any(row.place == place for row in rows)]
@@ -168,14 +168,14 @@ def _caption(trials: Sequence[TrialFigures], known: int, *, has_rates: bool) -> 
     return text + evidence_sentence(trials) + doubt_sentence(trials) + shown_sentence(len(trials), known)
 
 
-def _table(trials: Sequence[_Held], unit: ByteAxis) -> Columns:
+def _table(trials: Sequence[_OffloadedBytes], unit: ByteAxis) -> Columns:
     rows = [
         {
-            "trial": held.one.marked_label,
+            "trial": held.trial.marked_label,
             **{f"{place} ({unit.name})": unit.show(held.sizes.get(Place(place))) for place in _PLACES},
             **{
                 f"NVMe {direction} (GB/s)": "-" if rate is None else f"{rate / _RATE:.3f}"
-                for direction, rate in _directions(held.one)
+                for direction, rate in _directions(held.trial)
             },
         }
         for held in trials

@@ -1,4 +1,7 @@
-"""Throughput against memory, those trials marked that none beats in both: what one chooses from."""
+"""Throughput against memory, those trials marked that none beats in both: what one chooses from.
+
+Of predicted trials the throughput is the expected one, with its interval.
+"""
 
 from __future__ import annotations
 
@@ -7,6 +10,7 @@ from dataclasses import dataclass, replace
 
 import altair as alt
 
+from zerobench.report.charts import intervals
 from zerobench.report.charts.marks import SIDES, point, points, strategies_sentence
 from zerobench.report.charts.render import WIDTH, Mark, Specification, arranged, data, layered, svg
 from zerobench.report.charts.shown import completed
@@ -37,24 +41,26 @@ class Place:
     """Its device's peak, in the chart's unit."""
     speed: float
     """Tokens per second and GPU."""
+    interval: tuple[float, float] | None = None
+    """Of an expected speed: what it lies between in eight of ten cases."""
     is_best: bool = False
     """Whether it is on the front of its plot."""
 
 
 def figure(runs: RunFigures) -> Figure | None:
-    """Tokens per second and GPU over the device's peak, a plot for each model; None where nothing was timed."""
+    """Tokens per second and GPU over the device's peak, a plot for each model; None where no trial has a speed."""
     known = [
         (trial, peak, rate)
         for trial in completed(runs.figures)
-        for peak, rate in [(trial.summary.device_peak_bytes, trial.summary.tokens_per_s_and_rank)]
+        for peak, rate in [(trial.summary.device_peak_bytes, trial.summary.rate)]
         if peak is not None and rate is not None
     ]
     if not known:
         return None
     unit = byte_axis(peak for _, peak, _ in known)
     groups: dict[tuple[str, ...], list[Place]] = {}
-    for one, peak, rate in known:
-        groups.setdefault(_work(one), []).append(Place(one, unit.of(peak), rate))
+    for trial, peak, rate in known:
+        groups.setdefault(_work(trial), []).append(Place(trial, unit.of(peak), rate.tokens_per_s, rate.interval))
     plots = [on_front(places) for places in groups.values()]
     names = dict(zip(map(id, plots), _names_of(list(groups)), strict=True))
     panels = sorted(plots, key=lambda places: -len(places))[:_MOST_PANELS]
@@ -63,7 +69,7 @@ def figure(runs: RunFigures) -> Figure | None:
         _plot(panel, names[id(panel)], unit, width, is_first=panel is panels[0], alone=len(panels) == 1)
         for panel in panels
     ]
-    title, order = "Throughput against memory", {id(one): place for place, (one, _, _) in enumerate(known)}
+    title, order = "Throughput against memory", {id(trial): place for place, (trial, _, _) in enumerate(known)}
     places = sorted((place for plot in plots for place in plot), key=lambda place: order[id(place.one)])
     chart = drawn[0] if len(drawn) == 1 else arranged(drawn, 2, 26)
     return Figure(_KEY, title, _caption(places, len(plots)), svg(chart, _KEY, title), _table(places, unit))
@@ -81,8 +87,8 @@ def _work(trial: TrialFigures) -> tuple[str, ...]:
 
 def _names_of(works: Sequence[tuple[str, ...]]) -> list[str]:
     """The model, and what tells the plots apart."""
-    told = [place for place, parts in enumerate(zip(*works, strict=True)) if place == 0 or len(set(parts)) > 1]
-    return [plain(", ".join(work[place] for place in told)) for work in works]
+    differing = [place for place, parts in enumerate(zip(*works, strict=True)) if place == 0 or len(set(parts)) > 1]
+    return [plain(", ".join(work[place] for place in differing)) for work in works]
 
 
 def on_front(places: Sequence[Place]) -> list[Place]:
@@ -90,26 +96,27 @@ def on_front(places: Sequence[Place]) -> list[Place]:
     front: set[tuple[float, float]] = set()
     fastest = float("-inf")
     believed = [place for place in places if place.one.is_believed]
-    for place in sorted(believed, key=lambda one: (one.size, -one.speed)):
+    for place in sorted(believed, key=lambda candidate: (candidate.size, -candidate.speed)):
         if place.speed > fastest:
             front.add((place.size, place.speed))
             fastest = place.speed
     # Two trials that tie in both are both on the front.
-    return [replace(one, is_best=one.one.is_believed and (one.size, one.speed) in front) for one in places]
+    return [replace(place, is_best=place.one.is_believed and (place.size, place.speed) in front) for place in places]
 
 
 def _plot(
     places: Sequence[Place], name: str, unit: ByteAxis, width: float, *, is_first: bool, alone: bool
 ) -> Specification:
     y_title = "tokens/s per GPU" if is_first or alone else None
-    top = max(place.speed for place in places) * 1.12
+    top = max((place.interval or (0.0, place.speed))[1] for place in places) * 1.12
     x_top = max(place.size for place in places) * 1.12
     x = alt.X("x:Q", title=f"peak memory per device ({unit.name})", scale=alt.Scale(domain=[0, x_top], nice=False))
     y = alt.Y("y:Q", title=y_title, axis=alt.Axis(format="~s"), scale=alt.Scale(domain=[0, top], nice=False))
     height = 330 if alone else 250
-    rows = [point(place.one, place.size, place.speed, _said(place)) for place in places]
+    rows = [point(place.one, place.size, place.speed, _description(place)) for place in places]
     front = sorted((place for place in places if place.is_best), key=lambda place: place.size)
     layers = [
+        *intervals.bars([(place.size, place.interval) for place in places if place.interval], x, y),
         _front(front, x, y),
         *points(rows, x, y),
         *_names(front, x, y, (x_top, top), (width, height), is_crowded=len(places) > _CROWD),
@@ -117,9 +124,11 @@ def _plot(
     return layered(layers, width, height, None if alone else name)
 
 
-def _said(place: Place) -> str:
+def _description(place: Place) -> str:
     best, peak = ", on the front" if place.is_best else "", format_bytes(place.one.summary.device_peak_bytes)
-    return f"{place.one.marked_label}: {place.speed:,.0f} tokens/s per GPU, {peak}{best}"
+    return (
+        f"{place.one.marked_label}: {place.speed:,.0f} tokens/s per GPU{intervals.text(place.interval)}, {peak}{best}"
+    )
 
 
 def _front(front: Sequence[Place], x: alt.X, y: alt.Y) -> Mark:
@@ -180,6 +189,7 @@ def _caption(places: Sequence[Place], number: int) -> str:
     text = (
         f"{strategies_sentence([place.one for place in places])} Dotted: Pareto front for each model, "
         "device and sequence length. Memory: largest peak, including start-up."
+        + intervals.sentence([place.one for place in places], "bars")
     )
     if not all(place.one.is_believed for place in places):
         text += " Trials marked `!` (losses or gradient norms differ from the reference) are excluded from the front."
@@ -189,14 +199,21 @@ def _caption(places: Sequence[Place], number: int) -> str:
 
 
 def _table(places: Sequence[Place], unit: ByteAxis) -> Columns:
+    expected = any(place.interval for place in places)
     rows = [
         {
             "trial": place.one.marked_label,
             "model": plain(place.one.spec.model.name),
             f"peak ({unit.name})": unit.show(place.one.summary.device_peak_bytes),
             "tokens/s per GPU": f"{place.speed:,.1f}",
+            **(_ends(place) if expected else {}),
             "on the front": "yes" if place.is_best else "",
         }
         for place in sorted(places, key=lambda place: (place.one.spec.model.name, place.size))
     ]
     return columns_of_named(rows)
+
+
+def _ends(place: Place) -> dict[str, str]:
+    low, high = (f"{end:,.1f}" for end in place.interval) if place.interval else ("-", "-")
+    return {"low": low, "high": high}

@@ -38,18 +38,18 @@ class _Dot:
 class Pair:
     """A peak that was both measured and predicted."""
 
-    one: TrialFigures
+    trial: TrialFigures
     """The prediction."""
     cell: Cell
     error: float
     """As a fraction of what was measured."""
 
     @property
-    def said(self) -> str:
+    def description(self) -> str:
         """It in words."""
         measured, predicted = format_bytes(self.cell.measured_bytes), format_bytes(self.cell.predicted_bytes)
         off = _percent(self.error, signed=True)
-        return f"{self.one.marked_label}, {self.cell.place}: measured {measured}, predicted {predicted}, {off}"
+        return f"{self.trial.marked_label}, {self.cell.place}: measured {measured}, predicted {predicted}, {off}"
 
 
 def figure(runs: RunFigures) -> Figure | None:
@@ -62,36 +62,41 @@ def figure(runs: RunFigures) -> Figure | None:
     worst = max(pairs, key=lambda pair: abs(pair.error))
     sizes: dict[str, list[float]] = {}
     for pair in pairs:
-        sizes.setdefault(pair.one.spec.evidence.value, []).append(abs(pair.error))
+        sizes.setdefault(pair.trial.spec.evidence.value, []).append(abs(pair.error))
     by_world = ", ".join(f"{name} {_percent(median(errors))}" for name, errors in sizes.items())
     off = by_world if len(sizes) > 1 else _percent(median(abs(pair.error) for pair in pairs))
     title = f"Median error of predicted peaks: {off}"
     caption = (
         f"Left: {counted(len(pairs), 'steady-step peak')}, predicted against measured; line: equality. "
         "Right: distribution of errors, negative where the prediction is too small. Worst: "
-        f"{_percent(worst.error, signed=True)} ({worst.one.marked_label}, {worst.cell.place})."
+        f"{_percent(worst.error, signed=True)} ({worst.trial.marked_label}, {worst.cell.place})."
     )
     return Figure(_KEY, title, caption, svg(drawn, _KEY, title), _table(pairs, unit))
 
 
 def largest_peaks(runs: RunFigures) -> list[Pair]:
     """Of each prediction and place the steady phase with the largest measured total."""
-    order = {id(one): place for place, one in enumerate(runs.figures)}
-    found: dict[tuple[int, int, Place], Pair] = {}
+    order = {id(trial): place for place, trial in enumerate(runs.figures)}
+    largest: dict[tuple[int, int, Place], Pair] = {}
     for errors in runs.predicted:
         for cell in errors.peaks(*_PLACES):
             key = order[id(errors.trial)], cell.rank, cell.place
             is_both = cell.measured_bytes > 0 and cell.predicted_bytes > 0 and cell.step is StepKind.STEADY
             if is_both and cell.error is not None:
-                known = found.get(key)
+                known = largest.get(key)
                 if known is None or cell.measured_bytes > known.cell.measured_bytes:
-                    found[key] = Pair(errors.trial, cell, cell.error)
-    return [found[key] for key in sorted(found, key=lambda key: (key[0], key[2].value))]
+                    largest[key] = Pair(errors.trial, cell, cell.error)
+    return [largest[key] for key in sorted(largest, key=lambda key: (key[0], key[2].value))]
 
 
 def _scatter(pairs: Sequence[Pair], unit: ByteAxis) -> Specification:
     rows = [
-        _Dot(unit.of(pair.cell.measured_bytes), unit.of(pair.cell.predicted_bytes), pair.cell.place.value, pair.said)
+        _Dot(
+            unit.of(pair.cell.measured_bytes),
+            unit.of(pair.cell.predicted_bytes),
+            pair.cell.place.value,
+            pair.description,
+        )
         for pair in pairs
     ]
     ends = [value for row in rows for value in (row.x, row.y)]
@@ -131,8 +136,8 @@ def _histogram(pairs: Sequence[Pair]) -> Specification:
     y = alt.Y("count:Q", title="peaks", axis=alt.Axis(format="d", tickMinStep=1))
     bars = alt.Chart(data(rows)).mark_bar(color="var(--category-buffers)", stroke="var(--ink)", strokeWidth=0.7)
     zero = alt.Chart(data([{"start": 0.0}])).mark_rule(color="var(--muted)", strokeWidth=1.2, aria=False)
-    said = alt.Description("said:N")
-    columns = bars.encode(x=x, x2=alt.X2("end:Q"), y=y, y2=alt.Y2Datum(0), description=said)
+    description = alt.Description("said:N")
+    columns = bars.encode(x=x, x2=alt.X2("end:Q"), y=y, y2=alt.Y2Datum(0), description=description)
     return layered([columns, zero.encode(x=x)], WIDTH - 400 - 34 - 130, 360)
 
 
@@ -152,7 +157,7 @@ def _percent(error: float, *, signed: bool = False) -> str:
 def _table(pairs: Sequence[Pair], unit: ByteAxis) -> Columns:
     rows = [
         {
-            "trial": pair.one.marked_label,
+            "trial": pair.trial.marked_label,
             "place": pair.cell.place.value,
             "rank": str(pair.cell.rank),
             "phase": pair.cell.phase.value,

@@ -30,24 +30,24 @@ Spread = tuple[TrialFigures, RankSpread]
 
 def figure(runs: RunFigures) -> Figure | None:
     """Each rank's device peak beside the median rank's; None where no trial had two ranks."""
-    found = spreads(runs)
-    if not found:
+    measured = spreads(runs)
+    if not measured:
         return None
     title = "Spread of device peaks over ranks"
-    uneven = [(one, spread) for one, spread in found if spread.odd_rank is not None]
+    uneven = [(trial, spread) for trial, spread in measured if spread.odd_rank is not None]
     if not uneven:
-        caption = f"Equal device peaks on all ranks in {counted(len(found), 'trial')}."
-        return Figure(_KEY, title, caption, None, _table(found, byte_axis(spread.median for _, spread in found)))
-    widest = {id(one) for one, _ in sorted(uneven, key=lambda pair: -_reach(pair[1]))[:MOST_ROWS]}
-    shown = [(one, spread) for one, spread in uneven if id(one) in widest]
+        caption = f"Equal device peaks on all ranks in {counted(len(measured), 'trial')}."
+        return Figure(_KEY, title, caption, None, _table(measured, byte_axis(spread.median for _, spread in measured)))
+    widest = {id(trial) for trial, _ in sorted(uneven, key=lambda pair: -_reach(pair[1]))[:MOST_ROWS]}
+    shown = [(trial, spread) for trial, spread in uneven if id(trial) in widest]
     unit = byte_axis(_reach(spread) for _, spread in shown)
     caption = (
         "Steady-step peak of each rank minus the median; outlier rank labelled. "
-        f"{_even_sentence(len(found) - len(uneven))}"
+        f"{_even_sentence(len(measured) - len(uneven))}"
     )
     if len(uneven) > len(shown):
         caption += f" {len(shown)} of {len(uneven):,} uneven trials, those with the widest spread."
-    caption += doubt_sentence([one for one, _ in shown])
+    caption += doubt_sentence([trial for trial, _ in shown])
     table = _table(shown, byte_axis(spread.maximum for _, spread in shown))
     return Figure(_KEY, title, caption.strip(), svg(_chart(shown, unit), _KEY, title), table)
 
@@ -55,8 +55,8 @@ def figure(runs: RunFigures) -> Figure | None:
 def spreads(runs: RunFigures) -> list[Spread]:
     """The spread of the steady device peak of each completed trial with two ranks or more."""
     known = ((trial, _peaks(trial)) for trial in completed(runs.figures))
-    found = ((one, spread_over_ranks(peaks)) for one, peaks in known if len(peaks) > 1)
-    return [(one, spread) for one, spread in found if spread is not None]
+    pairs = ((trial, spread_over_ranks(peaks)) for trial, peaks in known if len(peaks) > 1)
+    return [(trial, spread) for trial, spread in pairs if spread is not None]
 
 
 def _peaks(trial: TrialFigures) -> dict[int, int]:
@@ -74,7 +74,7 @@ def _even_sentence(number: int) -> str:
 
 
 def _chart(shown: Sequence[Spread], unit: ByteAxis) -> Specification:
-    names = [one.marked_label for one, _ in shown]
+    names = [trial.marked_label for trial, _ in shown]
     spans = [
         _Span(
             name,
@@ -95,7 +95,7 @@ def _chart(shown: Sequence[Spread], unit: ByteAxis) -> Specification:
     y = alt.Y("name:N", title=None, sort=None, scale=alt.Scale(domain=names))
     rules = alt.Chart(data(spans)).mark_bar(height=4, color="var(--muted)", opacity=0.6)
     zero = alt.Chart(data([{"start": 0.0}])).mark_rule(color="var(--ink)", strokeWidth=1, aria=False)
-    points = [row for one, spread in shown for row in _points(one, spread, unit)]
+    points = [row for trial, spread in shown for row in _points(trial, spread, unit)]
     odd = [row for row in points if row.text]
     layers = [rules.encode(x=x, x2=alt.X2("end:Q"), y=y, description=alt.Description("said:N")), zero.encode(x=x)]
     layers.append(
@@ -155,12 +155,12 @@ def _points(trial: TrialFigures, spread: RankSpread, unit: ByteAxis) -> list[_Ra
     ]
 
 
-def _table(found: Sequence[Spread], unit: ByteAxis) -> Columns:
-    less = byte_axis(_reach(spread) for _, spread in found)
+def _table(shown: Sequence[Spread], unit: ByteAxis) -> Columns:
+    less = byte_axis(_reach(spread) for _, spread in shown)
     return columns_of_named(
         [
             {
-                "trial": one.marked_label,
+                "trial": trial.marked_label,
                 f"minimum ({unit.name})": unit.show(spread.minimum),
                 f"median ({unit.name})": unit.show(spread.median),
                 f"maximum ({unit.name})": unit.show(spread.maximum),
@@ -169,6 +169,6 @@ def _table(found: Sequence[Spread], unit: ByteAxis) -> Columns:
                     None if spread.odd_value is None else spread.odd_value - spread.median
                 ),
             }
-            for one, spread in found
+            for trial, spread in shown
         ]
     )

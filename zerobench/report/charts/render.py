@@ -103,8 +103,8 @@ def layered(marks: Sequence[Mark], width: float, height: float, title: str | Non
     Put together as Vega-Lite's format says and not by altair's `layer`, which copies all of it with every mark.
     """
     drawn = [mark.to_dict(validate=False) for mark in marks]
-    datasets = {name: rows for one in drawn for name, rows in one.get("datasets", {}).items()}
-    layers = [{key: one[key] for key in ("data", "mark", "encoding")} for one in drawn]
+    datasets = {name: rows for mark in drawn for name, rows in mark.get("datasets", {}).items()}
+    layers = [{key: mark[key] for key in ("data", "mark", "encoding")} for mark in drawn]
     name = {} if title is None else {"title": {"text": title, "fontSize": 12, "offset": 4}}
     return {"layer": layers, "width": width, "height": height, "datasets": datasets, **name}
 
@@ -132,7 +132,7 @@ def svg(plot: Specification, key: str, label: str) -> Drawing:
         f'<svg xmlns="http://www.w3.org/2000/svg" viewBox="0 0 {width} {height}" width="100%"'
         f' role="graphics-document" aria-label={quoteattr(label)}>'
     )
-    body = _GEOMETRY.sub(lambda found: _DIGITS.sub(r"\1", found[0]), body)
+    body = _GEOMETRY.sub(lambda match: _DIGITS.sub(r"\1", match[0]), body)
     body = _SILENT.sub(r'\g<0> pointer-events="none"', body)
     hatched = f'fill="{HATCH}"'
     pattern = _pattern(key) if hatched in body else ""
@@ -167,10 +167,10 @@ def _check_addresses() -> None:
 
 def _attribute(tag: str, name: str) -> str:
     """The number in an attribute of the tag that opens a drawing."""
-    found = re.search(rf' {name}="([0-9.]+)"', tag)
-    if found is None:
+    match = re.search(rf' {name}="([0-9.]+)"', tag)
+    if match is None:
         raise ValueError(f"svg: Vega drew one without a {name}")
-    return found[1]
+    return match[1]
 
 
 def _pattern(key: str) -> str:

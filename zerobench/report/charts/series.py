@@ -38,6 +38,8 @@ class Place:
     one: TrialFigures
     x: float
     y: float
+    interval: tuple[float, float] | None = None
+    """Of an expected y: what it lies between in eight of ten cases."""
 
 
 @dataclass(frozen=True)
@@ -75,11 +77,11 @@ def with_series(places: Sequence[Place], varying: Sequence[str], fixed: Sequence
     groups: dict[tuple[Any, ...], list[Place]] = {}
     for place in places:
         groups.setdefault(tuple(facts[id(place)][name] for name in alike), []).append(place)
-    lines = [found for found in groups.values() if len({place.x for place in found}) >= 2]
+    lines = [line for line in groups.values() if len({place.x for place in line}) >= 2]
     rest = [name for name in alike if name not in _COMPARED]
     kept = _most_comparable(lines, lambda place: tuple(facts[id(place)][name] for name in rest))
-    names = _names([facts[id(found[0])] for found in kept], alike)
-    return [Series(name, found) for name, found in zip(names, kept, strict=True)], len(lines)
+    names = _names([facts[id(line[0])] for line in kept], alike)
+    return [Series(name, line) for name, line in zip(names, kept, strict=True)], len(lines)
 
 
 def _facts(trial: TrialFigures) -> Facts:
@@ -127,10 +129,10 @@ def left_out_sentence(drawn: Sequence[Series], number: int) -> str:
 
 def _names(lines: Sequence[Facts], alike: Sequence[str]) -> list[str]:
     """What tells each line from the others; the strategy in any case."""
-    told = [
+    columns = [
         name for name in _COLUMNS if name in alike and (name == "strategy" or len({line[name] for line in lines}) > 1)
     ]
-    others = [name for name in told if name != "settings"]  # each stage has its own: those that no other reads
+    others = [name for name in columns if name != "settings"]  # each stage has its own: those that no other reads
     if len({tuple(line[name] for name in others) for line in lines}) == len(lines):
-        told = others
-    return [plain(" ".join(text for name in told if (text := _text(name, line[name])))) for line in lines]
+        columns = others
+    return [plain(" ".join(text for name in columns if (text := _text(name, line[name])))) for line in lines]

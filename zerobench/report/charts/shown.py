@@ -27,11 +27,11 @@ def most_telling(
     if len(trials) <= most:
         return list(trials)
     sized = {(_kind(trial), size_bytes(trial)): trial for trial in reversed(trials)}
-    places = {id(one): place for place, one in enumerate(trials)}
-    found = sorted(((kind, size, places[id(one)]) for (kind, size), one in sized.items()), key=lambda row: row[2])
+    places = {id(trial): place for place, trial in enumerate(trials)}
+    placed = sorted(((kind, size, places[id(trial)]) for (kind, size), trial in sized.items()), key=lambda row: row[2])
     seen: Counter[object] = Counter()
     turns = []
-    for kind, size, place in sorted(found, key=lambda row: -row[1]):
+    for kind, size, place in sorted(placed, key=lambda row: -row[1]):
         turns.append((seen[kind], -size, place))
         seen[kind] += 1
     chosen = sorted(turns, key=lambda row: row[:2])[:most]

@@ -35,7 +35,7 @@ _OTHER = palette.category_colour("gradients")
 class _Panel:
     """One trial's step."""
 
-    one: TrialFigures
+    trial: TrialFigures
     step: Timeline
 
 
@@ -69,7 +69,7 @@ def _drawn(panel: _Panel) -> Specification:
             "begin": begin / unit.size,
             "end": end / unit.size,
             "colour": _COLOURS.get(lane, _OTHER),
-            "said": f"{panel.one.marked_label}, {lane}: {format_seconds(begin)} to {format_seconds(end)}",
+            "said": f"{panel.trial.marked_label}, {lane}: {format_seconds(begin)} to {format_seconds(end)}",
         }
         for lane, spans in lanes.items()
         for begin, end in spans
@@ -79,7 +79,7 @@ def _drawn(panel: _Panel) -> Specification:
     mark = alt.Chart(data(rows)).mark_bar(height=_ROW - 6)
     colour = alt.Color("colour:N", scale=None)
     bars = mark.encode(x=x, x2=alt.X2("end:Q"), y=y, color=colour, description=alt.Description("said:N"))
-    return layered([bars], WIDTH - 170, _ROW * len(lanes), panel.one.marked_label)
+    return layered([bars], WIDTH - 170, _ROW * len(lanes), panel.trial.marked_label)
 
 
 def _table(panels: Sequence[_Panel]) -> Columns:
@@ -90,5 +90,5 @@ def _table(panels: Sequence[_Panel]) -> Columns:
         seconds = {**panel.step.classes, **seconds}
         for name, value in [("whole step", panel.step.step_s), *seconds.items()]:
             share = f"{value / panel.step.step_s:.1%}"
-            rows.append({"trial": panel.one.marked_label, "what": name, unit.name: unit.show(value), "share": share})
+            rows.append({"trial": panel.trial.marked_label, "what": name, unit.name: unit.show(value), "share": share})
     return columns_of_named(rows)

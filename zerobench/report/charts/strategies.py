@@ -11,7 +11,7 @@ from zerobench.report.charts.render import Mark, Specification, data, layered, p
 from zerobench.report.charts.words import counted
 from zerobench.report.figure import Columns, Figure
 from zerobench.report.figures.runs import RunFigures
-from zerobench.report.strategies.rows import Compared, is_comparison
+from zerobench.report.strategies.rows import ComparedSide, is_comparison
 from zerobench.units import format_seconds
 
 _ROW_HEIGHT, _MOST_ROWS = 24, 40
@@ -30,7 +30,7 @@ def speed_figure(frames: RunFigures) -> Figure | None:
     return Figure(key, title, caption, svg(_speed_chart(rows), key, title), _speed_table(rows))
 
 
-def _shown(frames: RunFigures) -> Sequence[Compared]:
+def _shown(frames: RunFigures) -> Sequence[ComparedSide]:
     return frames.comparison[:_MOST_ROWS] if is_comparison(frames.comparison) else ()
 
 
@@ -39,12 +39,12 @@ def _left_out(frames: RunFigures) -> str:
     return "" if known <= _MOST_ROWS else f" The first {_MOST_ROWS} of {known} trials."
 
 
-def _name(row: Compared) -> str:
+def _name(row: ComparedSide) -> str:
     """The label as other charts write it, with the side where it is the server's."""
     return f"{'' if row.is_believed else '! '}{row.label}{': server' if row.figures.is_server else ''}"
 
 
-def _speed_chart(rows: Sequence[Compared]) -> Specification:
+def _speed_chart(rows: Sequence[ComparedSide]) -> Specification:
     names = [_name(row) for row in rows]
     points = [
         {
@@ -74,7 +74,7 @@ def _speed_chart(rows: Sequence[Compared]) -> Specification:
     return layered(layers, plot_width(names, 70), _ROW_HEIGHT * len(names))
 
 
-def _speed_table(rows: Sequence[Compared]) -> Columns:
+def _speed_table(rows: Sequence[ComparedSide]) -> Columns:
     return {
         "trial": [_name(row) for row in rows],
         "ranks": [f"{row.spec.world_size:,}" for row in rows],

@@ -88,9 +88,9 @@ def figure(runs: RunFigures) -> Figure | None:
     return Figure(_KEY, title, caption, svg(drawn, _KEY, title), _table(panels, unit))
 
 
-def _steady(one: TrialFigures) -> list[PhaseFigures]:
+def _steady(trial: TrialFigures) -> list[PhaseFigures]:
     """Phases of the steady step on the device, of the rank with the largest peak."""
-    phases = [one for one in one.phases if one.step is StepKind.STEADY and one.place is Place.DEVICE]
+    phases = [phase for phase in trial.phases if phase.step is StepKind.STEADY and phase.place is Place.DEVICE]
     known = [phase for phase in phases if phase.peak_bytes is not None and phase.live_bytes is not None]
     return sorted(known, key=lambda phase: _ORDER.get(phase.phase, len(_ORDER)))
 
@@ -109,23 +109,23 @@ def _panel(runs: RunFigures, trial: TrialFigures) -> _Panel:
     return _Panel(trial.marked_label, phases, samples, is_timed)
 
 
-def _samples(runs: RunFigures, one: TrialFigures, rank: int, origin: float, length: float) -> Sequence[Sample]:
+def _samples(runs: RunFigures, trial: TrialFigures, rank: int, origin: float, length: float) -> Sequence[Sample]:
     """NVML's samples of the rank's device between the step's begin and its end, seconds from the begin."""
-    own = next((found for found in one.ranks if found.rank == rank), None)
+    own = next((figures for figures in trial.ranks if figures.rank == rank), None)
     if own is None or own.device_uuid is None:
         return []
-    folder = runs.run(one.run_id).folder.trial(one.trial_id)
+    folder = runs.run(trial.run_id).folder.trial(trial.trial_id)
     path = folder.nvml_samples(own.hostname if own.node is None else own.node)
     if not path.exists():
         return []
-    found = [
+    samples = [
         Sample(sample.t_s - origin, sample.used_bytes)
         for sample in read_samples(path)
         if sample.used_bytes is not None
         and origin <= sample.t_s <= origin + length
         and bare_uuid(sample.gpu_uuid) == bare_uuid(own.device_uuid)
     ]
-    return thinned(found, _MOST_SAMPLES)
+    return thinned(samples, _MOST_SAMPLES)
 
 
 def thinned(samples: Sequence[Sample], most: int) -> Sequence[Sample]:
@@ -133,11 +133,13 @@ def thinned(samples: Sequence[Sample], most: int) -> Sequence[Sample]:
     stride = -(-len(samples) // most)
     if stride <= 1:
         return samples
-    return [max(samples[at : at + stride], key=lambda one: one.used_bytes) for at in range(0, len(samples), stride)]
+    return [
+        max(samples[at : at + stride], key=lambda sample: sample.used_bytes) for at in range(0, len(samples), stride)
+    ]
 
 
 def _drawn(panel: _Panel, unit: ByteAxis, panels: Sequence[_Panel]) -> Specification:
-    top = max(one.largest_bytes for one in panels)
+    top = max(other.largest_bytes for other in panels)
     y = alt.Y(
         "size:Q",
         title=unit.name,
@@ -157,7 +159,7 @@ def _drawn(panel: _Panel, unit: ByteAxis, panels: Sequence[_Panel]) -> Specifica
 def _peaks(panel: _Panel, unit: ByteAxis, x: alt.X, y: alt.Y) -> Mark:
     """A block a phase, as high as the most within it."""
     rows = [
-        {"begin": phase.begin, "end": phase.end, "size": unit.of(phase.peak_bytes), "said": _said(panel, phase)}
+        {"begin": phase.begin, "end": phase.end, "size": unit.of(phase.peak_bytes), "said": _description(panel, phase)}
         for phase in panel.phases
     ]
     fill = palette.category_colour("buffers")
@@ -165,7 +167,7 @@ def _peaks(panel: _Panel, unit: ByteAxis, x: alt.X, y: alt.Y) -> Mark:
     return mark.encode(x=x, x2=alt.X2("end:Q"), y=y, y2=alt.datum(0), description=alt.Description("said:N"))
 
 
-def _said(panel: _Panel, phase: _Phase) -> str:
+def _description(panel: _Panel, phase: _Phase) -> str:
     took = f" in {format_seconds(phase.end - phase.begin)}" if panel.is_timed else ""
     peak, live = format_bytes(phase.peak_bytes), format_bytes(phase.live_bytes)
     return f"{panel.name}, {phase.name}{took}: peak {peak}, {live} at the end"

@@ -56,34 +56,36 @@ def figure(runs: RunFigures) -> Figure | None:
     if not used:
         return None
     _, chosen = max(used, key=lambda pair: pair[0])
-    found = waterfall(runs.run(chosen.run_id).trial(chosen.trial_id))
-    if found is None:
+    breakdown = waterfall(runs.run(chosen.run_id).trial(chosen.trial_id))
+    if breakdown is None:
         return None
-    steps = steps_of(found)
-    unit = byte_axis([found.used_bytes])
+    steps = steps_of(breakdown)
+    unit = byte_axis([breakdown.used_bytes])
     caption = (
-        f"{chosen.marked_label}, rank {found.rank}, the measured trial with the fullest device: memory "
+        f"{chosen.marked_label}, rank {breakdown.rank}, the measured trial with the fullest device: memory "
         "used by NVML (outlined), reserved by torch, tensors at the peak, tensors by category. "
-        f"Unexplained: {format_bytes(found.unexplained_bytes)}."
+        f"Unexplained: {format_bytes(breakdown.unexplained_bytes)}."
     )
     return Figure(_KEY, title, caption, svg(_chart(steps, unit), _KEY, title), _table(steps, unit))
 
 
-def steps_of(found: Waterfall) -> list[Step]:
+def steps_of(breakdown: Waterfall) -> list[Step]:
     """The bars of a waterfall, from used memory down to the categories."""
     outside = [
-        ("other processes", found.other_processes_bytes),
-        ("CUDA context", found.context_bytes),
-        ("NCCL", found.collectives_bytes),
-        ("unexplained", found.unexplained_bytes),
+        ("other processes", breakdown.other_processes_bytes),
+        ("CUDA context", breakdown.context_bytes),
+        ("NCCL", breakdown.collectives_bytes),
+        ("unexplained", breakdown.unexplained_bytes),
     ]
-    reserved = found.allocated_bytes + found.slack_bytes
-    steps = [Step("used (NVML)", found.used_bytes, is_level=True, colour="none", end=found.used_bytes)]
-    steps += _falling([(n, size, "var(--muted)") for n, size in outside if size], found.used_bytes)
+    reserved = breakdown.allocated_bytes + breakdown.slack_bytes
+    steps = [Step("used (NVML)", breakdown.used_bytes, is_level=True, colour="none", end=breakdown.used_bytes)]
+    steps += _falling([(n, size, "var(--muted)") for n, size in outside if size], breakdown.used_bytes)
     steps.append(Step("reserved by torch", reserved, is_level=True, colour="none", end=reserved))
-    steps += _falling([("allocator slack", found.slack_bytes, "var(--muted)")], reserved)
-    steps.append(Step("tensors", found.allocated_bytes, is_level=True, colour="none", end=found.allocated_bytes))
-    return steps + _falling(_categories(found), found.allocated_bytes)
+    steps += _falling([("allocator slack", breakdown.slack_bytes, "var(--muted)")], reserved)
+    steps.append(
+        Step("tensors", breakdown.allocated_bytes, is_level=True, colour="none", end=breakdown.allocated_bytes)
+    )
+    return steps + _falling(_categories(breakdown), breakdown.allocated_bytes)
 
 
 def _falling(parts: list[tuple[str, int, str]], start: int) -> list[Step]:
@@ -95,9 +97,12 @@ def _falling(parts: list[tuple[str, int, str]], start: int) -> list[Step]:
     return steps
 
 
-def _categories(found: Waterfall) -> list[tuple[str, int, str]]:
+def _categories(breakdown: Waterfall) -> list[tuple[str, int, str]]:
     """The categories in the order of all charts; those of nothing are left out."""
-    sizes = {category.value: size for category, size in (found.allocated.categories if found.allocated else {}).items()}
+    sizes = {
+        category.value: size
+        for category, size in (breakdown.allocated.categories if breakdown.allocated else {}).items()
+    }
     order = list(palette.CATEGORY_COLOURS)
     names = sorted((name for name, size in sizes.items() if size), key=lambda name: order.index(palette.GROUP_OF[name]))
     return [(name.replace("_", " "), sizes[name], palette.category_colour(palette.GROUP_OF[name])) for name in names]
@@ -124,8 +129,8 @@ def _chart(steps: list[Step], unit: ByteAxis) -> Specification:
     y = alt.Y("name:N", title=None, sort=None, scale=alt.Scale(domain=names, paddingInner=0.25))
     bars = alt.Chart(data(rows)).mark_bar(stroke="var(--ink)", strokeWidth=0.8)
     texts = alt.Chart(data(rows)).mark_text(align="left", dx=6)
-    fill, said = alt.Fill("fill:N", scale=None), alt.Description("said:N")
-    parts = bars.encode(x=x, x2=alt.X2("end:Q"), y=y, fill=fill, description=said)
+    fill, description = alt.Fill("fill:N", scale=None), alt.Description("said:N")
+    parts = bars.encode(x=x, x2=alt.X2("end:Q"), y=y, fill=fill, description=description)
     sizes = texts.encode(x=alt.X("tip:Q"), y=y, text=alt.Text("text:N"))
     return layered([parts, sizes], WIDTH - 170, _ROW_HEIGHT * len(names))
 

@@ -31,14 +31,16 @@ def pair_answer(pair: Pair) -> Passage:
         return _passage([f"{pair.names[0]} and {pair.names[1]} have equal device peaks."])
     at = 1 if more > 0 else 0
     sizes = {
-        difference.category: abs(difference.more_bytes) for difference in pair.found if difference.more_bytes * more > 0
+        difference.category: abs(difference.more_bytes)
+        for difference in pair.differences
+        if difference.more_bytes * more > 0
     }
     causes = _largest(sizes, abs(more))
     mostly = ", ".join(f"{name} {signed_bytes(nbytes)}" for name, (_, nbytes) in causes.items())
-    said = f"{pair.names[at]} needs {format_bytes(abs(more))} more device memory than {pair.names[1 - at]}"
+    sentence = f"{pair.names[at]} needs {format_bytes(abs(more))} more device memory than {pair.names[1 - at]}"
     lines = says(gathered_again(pair), depth=1)
     return _passage(
-        [f"{said}{f': {mostly}' if mostly else ''}.", *_ways_out(pair.trials[at], pair.peaks[at], causes)], lines
+        [f"{sentence}{f': {mostly}' if mostly else ''}.", *_ways_out(pair.trials[at], pair.peaks[at], causes)], lines
     )
 
 
@@ -49,10 +51,10 @@ def trial_answer(trial: Trial, label: str) -> Passage | None:
         return None
     causes = _largest(seen.categories, seen.total_bytes)
     mostly = ", ".join(f"{name} {format_bytes(nbytes)}" for name, (_, nbytes) in causes.items())
-    said = (
+    sentence = (
         f"{label} needs {format_bytes(seen.total_bytes)} of device memory in {phase_words('steady', seen.phase.value)}"
     )
-    return _passage([f"{said}{f': {mostly}' if mostly else ''}.", *_ways_out(trial, seen, causes)])
+    return _passage([f"{sentence}{f': {mostly}' if mostly else ''}.", *_ways_out(trial, seen, causes)])
 
 
 def _passage(sentences: Sequence[str], lines: Sequence[Line] = ()) -> Passage:
@@ -63,11 +65,11 @@ def _passage(sentences: Sequence[str], lines: Sequence[Line] = ()) -> Passage:
 
 def _largest(sizes: Mapping[Category, int], whole: int) -> Causes:
     """What is larger than a tenth of `whole`, the largest first; optimizer states are one cause."""
-    found: Causes = {}
+    causes: Causes = {}
     for category, nbytes in sizes.items():
         name = "optimizer states" if category in OPTIMIZER_STATES else words(category)
-        found[name] = (category, nbytes + found.get(name, (category, 0))[1])
-    ranked = sorted(found.items(), key=lambda cause: -cause[1][1])
+        causes[name] = (category, nbytes + causes.get(name, (category, 0))[1])
+    ranked = sorted(causes.items(), key=lambda cause: -cause[1][1])
     return dict([cause for cause in ranked if cause[1][1] >= _TELLING * whole][:_MOST_CAUSES])
 
 
@@ -77,7 +79,7 @@ def _ways_out(trial: Trial, seen: Instant, causes: Causes) -> Iterator[str]:
         change = remedy(trial, category, seen.categories.get(category, 0))
         if change is not None:
             yield f"To shrink {name}: {change}."
-    found = knobs(trial, seen)
-    if found is not None and found.effects:
-        best = found.effects[0]
+    settings = knobs(trial, seen)
+    if settings is not None and settings.effects:
+        best = settings.effects[0]
         yield f"Largest saving of one setting: {best.text}, {signed_bytes(best.more_bytes)} at this peak."

@@ -18,7 +18,7 @@ from zerobench.formulas.timeline import device_phases, other_phases
 from zerobench.records import Category, Phase, Place, StepKind
 from zerobench.report.ds_case import case_of
 from zerobench.report.explain.passes import has_dimensions, pass_accounts
-from zerobench.report.explain.terms import Account, Explained, account_of, explaining, renamed
+from zerobench.report.explain.terms import Account, Explanation, account_of, explaining, renamed
 from zerobench.report.memory_causes import MOMENTS, cause
 from zerobench.report.memory_view import Instant
 from zerobench.report.trials import Trial, num_params
@@ -105,15 +105,15 @@ class Explainer:
             return None
         return outline(case, self.trial.spec.optimizer, self.rank)
 
-    def explain(self, category: Category, nbytes: int, instant: Instant, place: Place = Place.DEVICE) -> Explained:
+    def explain(self, category: Category, nbytes: int, instant: Instant, place: Place = Place.DEVICE) -> Explanation:
         """`category`, of which `nbytes` lie in `place` at `instant`."""
         accounts = self._accounts(category, instant, place)
         between = category not in _OF_A_PASS
         terms = explaining(nbytes, accounts, part=category in _SURELY_THERE, between=between)
-        said = None if terms else _WORDS.get(category) or self._cause(category, nbytes)
-        if not terms and not said and (category, instant.phase) == (Category.GRADIENTS, Phase.BACKWARD):
-            said = "a point within backward, while gradients come and go"
-        return Explained(category, nbytes, terms, said)
+        reason = None if terms else _WORDS.get(category) or self._cause(category, nbytes)
+        if not terms and not reason and (category, instant.phase) == (Category.GRADIENTS, Phase.BACKWARD):
+            reason = "a point within backward, while gradients come and go"
+        return Explanation(category, nbytes, terms, reason)
 
     def _cause(self, category: Category, nbytes: int) -> str | None:
         return cause(self.trial, category, nbytes) if knows_work(self.trial.spec) and self._trains_all else None
@@ -140,7 +140,7 @@ class Explainer:
             tokens = input_tokens(spec) if knows_work(spec) else 0
             is_device = place is Place.DEVICE
             self._known[key] = device_phases(at, *_NO_WORK, tokens) if is_device else other_phases(at)
-        yield from (account_of(one, category) for one in self._known[key][instant.phase])
+        yield from (account_of(terms, category) for terms in self._known[key][instant.phase])
 
     @cached_property
     def _known(self) -> dict[tuple[int, StepKind, Place], Mapping[Phase, Sequence[Bytes]]]:
@@ -164,9 +164,9 @@ class Explainer:
             own = trained.share(category, case.gradient_element, elements)
             yield renamed(own.terms, " parameters", " trained parameters")
         elif category in _OF_ANY_MODEL:
-            for one in self._named(trained, category, instant, place):
-                frozen = _frozen(case, *self._codes) if category is Category.PARAMETERS and one else ()
-                yield (*frozen, *renamed(one, " parameters", " trained parameters"))
+            for account in self._named(trained, category, instant, place):
+                frozen = _frozen(case, *self._codes) if category is Category.PARAMETERS and account else ()
+                yield (*frozen, *renamed(account, " parameters", " trained parameters"))
 
     @property
     def _codes(self) -> tuple[str, int]:
@@ -177,7 +177,7 @@ class Explainer:
         except UserError:
             return "", 0
 
-    def instant(self, instant: Instant, place: Place = Place.DEVICE) -> list[Explained]:
+    def instant(self, instant: Instant, place: Place = Place.DEVICE) -> list[Explanation]:
         """All categories that hold anything at `instant`, the largest first."""
         held = sorted(instant.categories.items(), key=lambda item: -item[1])
         return [self.explain(category, nbytes, instant, place) for category, nbytes in held if nbytes]

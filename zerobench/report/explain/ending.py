@@ -23,14 +23,16 @@ def ending_passage(trial: Trial, alike: Iterable[Trial]) -> Passage | None:
     if completed(trial):
         return None
     record = trial.record
-    said = f"The trial ended as {record.status.value.replace('_', ' ')}"
+    sentence = f"The trial ended as {record.status.value.replace('_', ' ')}"
     if record.status is Status.SKIPPED:
         rule = f" by the rule {record.rule}" if record.rule else ""
         lines = says(f"The trial was skipped{rule}: {record.reason or 'no reason recorded'}.")
         return Passage("Why it did not run", lines)
     failure = record.failure
-    lines = says(f"{said}{_where(failure)}: {record.reason or (failure.message if failure else 'no reason recorded')}.")
-    lines += [*says(*_asked(failure)), *_standing(failure)]
+    lines = says(
+        f"{sentence}{_where(failure)}: {record.reason or (failure.message if failure else 'no reason recorded')}."
+    )
+    lines += [*says(*_request(failure)), *_standing(failure)]
     lines += says(*_reached(trial), *_predicted(trial, alike))
     return Passage("Why it did not complete", lines)
 
@@ -43,7 +45,7 @@ def _where(failure: Failure | None) -> str:
     return f"{f', in {phase}' if phase else ''}{'' if failure.rank is None else f', on rank {failure.rank}'}"
 
 
-def _asked(failure: Failure | None) -> Iterator[str]:
+def _request(failure: Failure | None) -> Iterator[str]:
     if failure is None:
         return
     if failure.bytes_asked is not None:
@@ -65,9 +67,9 @@ def _standing(failure: Failure | None) -> Iterator[Line]:
     """What stood on the device when it refused."""
     if failure is None or failure.standing is None:
         return
-    for title, found in standing_lines(failure.standing, failure.bytes_asked, failure.bytes_free):
+    for title, pieces in standing_lines(failure.standing, failure.bytes_asked, failure.bytes_free):
         yield from says(f"At the failed allocation, {title}:")
-        yield from says(*found, depth=1)
+        yield from says(*pieces, depth=1)
 
 
 def _innermost(stack: str) -> str:
@@ -94,13 +96,13 @@ def _reached(trial: Trial) -> Iterator[str]:
 
 def _predicted(trial: Trial, alike: Iterable[Trial]) -> Iterator[str]:
     """What predictions of the same work in the run say it needs; the closed forms where there is none."""
-    told = False
+    is_predicted = False
     for other in alike:
         need = device_need(other) if completed(other) else None
         if other.spec.evidence is not Evidence.MEASURED and need is not None:
-            told = True
+            is_predicted = True
             yield f"The {other.spec.evidence.value} trial of the same work needs {format_bytes(need.total_bytes)}."
-    if told or not trial.record.failure or trial.record.status is not Status.OUT_OF_DEVICE_MEMORY:
+    if is_predicted or not trial.record.failure or trial.record.status is not Status.OUT_OF_DEVICE_MEMORY:
         return
     peaks = [formula_peak_bytes(trial.spec, step=step) for step in StepKind]
     known = [peak for peak in peaks if peak is not None]

@@ -15,20 +15,20 @@ _MOST_CHOICES = 12
 
 
 @dataclass(frozen=True)
-class Named:
+class NamedTrial:
     """A trial and the name that tables give it."""
 
     trial: LazyTrial
     label: str
 
 
-def named_trials(run: store.Run) -> list[Named]:
+def named_trials(run: store.Run) -> list[NamedTrial]:
     """The trials of `run` that have ended, with the names of its tables."""
     trials = list(ended_trials(run))
-    return [Named(trial, label) for trial, label in zip(trials, labels([t.spec for t in trials]), strict=True)]
+    return [NamedTrial(trial, label) for trial, label in zip(trials, labels([t.spec for t in trials]), strict=True)]
 
 
-def find_trial(name: str, known: Sequence[Named]) -> Named:
+def find_trial(name: str, known: Sequence[NamedTrial]) -> NamedTrial:
     """The one of `known` that `name` means: an id, a name, the start of one id, or the start or a part of one name.
 
     Raises UserError: none or several match, with the choices.
@@ -44,7 +44,7 @@ def find_trial(name: str, known: Sequence[Named]) -> Named:
     raise UserError(f"TRIAL: {name!r} is not an ended trial of this run; {hint}choices: {_listed(known)}")
 
 
-def _ways(wanted: str, known: Sequence[Named]) -> list[list[Named]]:
+def _ways(wanted: str, known: Sequence[NamedTrial]) -> list[list[NamedTrial]]:
     """What matches `wanted`, the strictest way first."""
     return [
         [labelled for labelled in known if wanted == labelled.trial.trial_id],
@@ -56,7 +56,7 @@ def _ways(wanted: str, known: Sequence[Named]) -> list[list[Named]]:
     ]
 
 
-def _without_optimizer(labelled: Named) -> str:
+def _without_optimizer(labelled: NamedTrial) -> str:
     """Its name as a plan's tables have it, which choose the optimizer by the offload."""
     return " ".join(word for word in labelled.label.split() if word != labelled.trial.spec.optimizer)
 
@@ -65,7 +65,7 @@ def _words_in(wanted: str, label: str) -> bool:
     return bool(wanted) and set(wanted.split()) <= set(label.split())
 
 
-def _listed(known: Sequence[Named]) -> str:
-    told = [plain(repr(labelled.label)) for labelled in known[:_MOST_CHOICES]]
-    more = [f"and {len(known) - len(told)} more"] if len(known) > len(told) else []
-    return ", ".join([*told, *more]) or "none"
+def _listed(known: Sequence[NamedTrial]) -> str:
+    names = [plain(repr(labelled.label)) for labelled in known[:_MOST_CHOICES]]
+    more = [f"and {len(known) - len(names)} more"] if len(known) > len(names) else []
+    return ", ".join([*names, *more]) or "none"

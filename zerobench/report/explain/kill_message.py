@@ -31,7 +31,7 @@ _MOST_SHOWN = 200
 
 
 @dataclass(frozen=True)
-class Killed:
+class KilledProcess:
     """A process of the training that was ended from outside."""
 
     line: str
@@ -43,7 +43,7 @@ class Killed:
     """The host memory that DeepSpeed last wrote of, and when."""
 
 
-def killed_in(text: str) -> Killed | None:
+def killed_in(text: str) -> KilledProcess | None:
     """The first kill that a log tells of, by the strongest word that there is; None where it tells of none."""
     lines = text.splitlines()
     for pattern, proof in (*_PROOFS, *((pattern, None) for pattern in _SIGNALS)):
@@ -51,15 +51,15 @@ def killed_in(text: str) -> Killed | None:
         if at is not None:
             rss = _RSS.search(lines[at])
             held = None if rss is None else int(rss[1]) * 1024
-            return Killed(lines[at].strip()[:_MOST_SHOWN], proof, held, _last_reading(lines))
+            return KilledProcess(lines[at].strip()[:_MOST_SHOWN], proof, held, _last_reading(lines))
     return None
 
 
 def _last_reading(lines: list[str]) -> str | None:
     """DeepSpeed's see_memory_usage writes three lines: where it is, the device's memory, the host's."""
     at = next((at for at in reversed(range(len(lines))) if _READING.search(lines[at])), None)
-    found = None if at is None else _READING.search(lines[at])
-    if at is None or found is None:
+    match = None if at is None else _READING.search(lines[at])
+    if at is None or match is None:
         return None
     where = lines[at - 2].rpartition("] ")[2].strip() if at >= 2 and "see_memory_usage" in lines[at - 2] else ""
-    return f"{found[1]} GB used, {found[2]} % of the machine's{f' ({where})' if where else ''}"
+    return f"{match[1]} GB used, {match[2]} % of the machine's{f' ({where})' if where else ''}"

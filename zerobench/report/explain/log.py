@@ -6,7 +6,7 @@ from collections.abc import Iterator
 from typing import Any
 
 from zerobench.errors import UserError
-from zerobench.report.explain.kill_message import Killed, killed_in
+from zerobench.report.explain.kill_message import KilledProcess, killed_in
 from zerobench.report.explain.passage import Passage, says
 from zerobench.report.explain.torch_message import TorchMessage, messages_in
 from zerobench.report.explain.who_asked import asker_of, phase_of
@@ -23,7 +23,7 @@ def explain_log(text: str, name: str) -> list[Passage]:
     refused, killed = messages_in(text), killed_in(text)
     if refused:
         first = refused[0]
-        passages = [_refused(first, refused), _meaning(first), _asked(first)]
+        passages = [_refused(first, refused), _meaning(first), _request(first)]
         return [passage for passage in passages if passage.lines]
     if killed is not None:
         return [_killed(killed)]
@@ -79,7 +79,7 @@ def _meaning(message: TorchMessage) -> Passage:
 
 
 def _sentences(message: TorchMessage) -> Iterator[str]:
-    asked, free, unallocated = message.asked_bytes or 0, message.free_bytes or 0, message.unallocated_bytes or 0
+    requested, free, unallocated = message.asked_bytes or 0, message.free_bytes or 0, message.unallocated_bytes or 0
     if message.on_host:
         yield "the operating system gave torch no host memory: a limit (ulimit, a control group) or the "
         "machine's memory is reached."
@@ -89,7 +89,7 @@ def _sentences(message: TorchMessage) -> Iterator[str]:
             f"Expandable segments avoid this at practically no cost: {_EXPANDABLE}."
         )
     elif message.is_in_pieces is False:
-        missing = format_bytes(asked - free - unallocated)
+        missing = format_bytes(requested - free - unallocated)
         yield f"Full: {missing} missing for this request even without fragmentation."
         if unallocated > _MUCH * (message.total_bytes or 0):
             yield f"{format_bytes(unallocated)} was fragmented: {_EXPANDABLE} helps, but is not enough."
@@ -99,7 +99,7 @@ def _sentences(message: TorchMessage) -> Iterator[str]:
         yield "torch.cuda.set_per_process_memory_fraction limits the process below the device's capacity."
 
 
-def _asked(message: TorchMessage) -> Passage:
+def _request(message: TorchMessage) -> Passage:
     phase, asker = phase_of(message.frames), asker_of(message.frames)
     if not message.frames:
         return Passage("Who asked", says("No traceback before the message: the requesting code is unknown."))
@@ -116,7 +116,7 @@ def _asked(message: TorchMessage) -> Passage:
     )
 
 
-def _killed(death: Killed) -> Passage:
+def _killed(death: KilledProcess) -> Passage:
     proof = (
         f"A process was killed because host memory ran out, according to {death.proof}."
         if death.proof

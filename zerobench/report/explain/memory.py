@@ -9,7 +9,7 @@ from zerobench.records import Category, Phase, Place, StepKind
 from zerobench.report.explain.category import Explainer
 from zerobench.report.explain.knobs import FAR, Knobs, knobs
 from zerobench.report.explain.passage import Line, Passage, heads, phase_words, says, signed
-from zerobench.report.explain.terms import CLOSE, Explained
+from zerobench.report.explain.terms import CLOSE, Explanation
 from zerobench.report.memory_causes import MOMENTS
 from zerobench.report.memory_difference import difference
 from zerobench.report.memory_view import Instant, largest_peak, peaks_by_rank
@@ -61,7 +61,7 @@ def _instant_data(instant: Instant) -> dict[str, Any]:
 def _over_ranks(trial: Trial) -> str | None:
     role = Role.WORKER.value if workers(trial) else None
     instants = peaks_by_rank(trial, StepKind.STEADY, Place.DEVICE, role)
-    peaks = {rank: one.total_bytes for rank, one in instants.items()}
+    peaks = {rank: instant.total_bytes for rank, instant in instants.items()}
     who = "ranks" if len(workers(trial)) in {0, len(trial.ranks)} else "workers"
     spread = spread_over_ranks(peaks)
     if spread is None or len(peaks) < 2:
@@ -69,11 +69,11 @@ def _over_ranks(trial: Trial) -> str | None:
         return None if trial.spec.world_size == 1 else f"Only rank {only} of {trial.spec.world_size} was tracked."
     if spread.odd_rank is None:
         return f"All {len(peaks)} {who} have the same peak."
-    said = f"Over {len(peaks)} {who} it is {format_bytes(spread.minimum)} to {format_bytes(spread.maximum)}"
+    sentence = f"Over {len(peaks)} {who} it is {format_bytes(spread.minimum)} to {format_bytes(spread.maximum)}"
     odd = spread.odd_deviation
     if odd is None or abs(odd) <= _ODD:
-        return f"{said}: no rank is off the median by more than {100 * _ODD:g} %."
-    return f"{said}; rank {spread.odd_rank} is the outlier, {100 * odd:+.1f} % off the median."
+        return f"{sentence}: no rank is off the median by more than {100 * _ODD:g} %."
+    return f"{sentence}; rank {spread.odd_rank} is the outlier, {100 * odd:+.1f} % off the median."
 
 
 def _start_up(trial: Trial, steady: Instant) -> Iterator[str]:
@@ -114,7 +114,7 @@ def _copies_of_parameters(trial: Trial, nbytes: int) -> Iterator[str]:
 
 def _largest_differences(a: Instant, b: Instant, most: int = 3) -> str:
     differences = difference(a, b)[:most]
-    return ", ".join(f"{words(one.category)} {signed_bytes(one.more_bytes)}" for one in differences)
+    return ", ".join(f"{words(entry.category)} {signed_bytes(entry.more_bytes)}" for entry in differences)
 
 
 def signed_bytes(nbytes: int) -> str:
@@ -134,11 +134,11 @@ def _outside(trial: Trial) -> Iterator[str]:
             "other processes": seen.other_processes_bytes,
             "not explained": seen.unexplained_bytes,
         }
-        said = [f"{format_bytes(nbytes)} {what}" for what, nbytes in parts.items() if nbytes]
-        yield f"NVML saw {format_bytes(seen.used_bytes)} used on rank {seen.rank}'s device: {', '.join(said)}."
+        shares = [f"{format_bytes(nbytes)} {what}" for what, nbytes in parts.items() if nbytes]
+        yield f"NVML saw {format_bytes(seen.used_bytes)} used on rank {seen.rank}'s device: {', '.join(shares)}."
         return
     rows = [(row, rank) for rank in trial.ranks for row in rank.device_memory if row.step is StepKind.STEADY]
-    reserved = max(rows, key=lambda found: found[0].peak_reserved_bytes, default=None)
+    reserved = max(rows, key=lambda pair: pair[0].peak_reserved_bytes, default=None)
     if reserved is None:
         return
     row, rank = reserved
@@ -162,15 +162,15 @@ def categories_passage(explainer: Explainer, instant: Instant, place: Place = Pl
         return Passage(title, says("Total only: the ledger could not resolve this point."))
     terms = explainer.instant(instant, place)
     least = _TELLING * instant.total_bytes
-    told = [term for term in terms if term.seen_bytes >= least]
-    lines = [line for alike in _alike(told) for line in category_lines(alike, instant.total_bytes)]
+    large = [term for term in terms if term.seen_bytes >= least]
+    lines = [line for alike in _alike(large) for line in category_lines(alike, instant.total_bytes)]
     brief = heads(lines, _MOST_BRIEF)
-    lines += _together(terms[len(told) :]) + says(_balance(terms, instant.total_bytes))
+    lines += _together(terms[len(large) :]) + says(_balance(terms, instant.total_bytes))
     key = "categories" if place is Place.DEVICE else f"{place.value}_categories"
     return Passage(title, lines, {key: [_data(term) for term in terms]}, brief)
 
 
-def _alike(terms: Sequence[Explained]) -> list[list[Explained]]:
+def _alike(terms: Sequence[Explanation]) -> list[list[Explanation]]:
     """Master weights and moments together where each is as large as the others, all else alone; the largest first."""
     moments = [term for term in terms if term.category in MOMENTS]
     if len({(moment.seen_bytes, *(term.words for term in moment.terms)) for moment in moments}) != 1:
@@ -179,24 +179,24 @@ def _alike(terms: Sequence[Explained]) -> list[list[Explained]]:
     return sorted(groups, key=lambda group: -sum(term.seen_bytes for term in group))
 
 
-def category_lines(alike: Sequence[Explained], total_bytes: int) -> list[Line]:
+def category_lines(alike: Sequence[Explanation], total_bytes: int) -> list[Line]:
     """The bytes and share of one category, or of several that are alike, and under it where they come from."""
-    one, count = alike[0], len(alike)
-    share = f", {100 * count * one.seen_bytes / total_bytes:.1f} %" if total_bytes else ""
+    first, count = alike[0], len(alike)
+    share = f", {100 * count * first.seen_bytes / total_bytes:.1f} %" if total_bytes else ""
     names = ", ".join(words(each.category) for each in alike)
-    size = f"{count} x {format_bytes(one.seen_bytes)}" if count > 1 else format_bytes(one.seen_bytes)
-    return [Line(f"{names}: {size}{share}"), *reason_lines(one)]
+    size = f"{count} x {format_bytes(first.seen_bytes)}" if count > 1 else format_bytes(first.seen_bytes)
+    return [Line(f"{names}: {size}{share}"), *reason_lines(first)]
 
 
-def reason_lines(one: Explained) -> list[Line]:
+def reason_lines(explained: Explanation) -> list[Line]:
     """The terms, their sum held against what was seen, and what is not explained."""
-    if not one.terms:
-        return says(f"no exact formula: {one.depends_on}" if one.depends_on else "not explained", depth=1)
-    lines = [Line(f"{term.nbytes:,} B = {term.words}", 1) for term in one.terms]
-    return [*lines, Line(_check(one), 1)]
+    if not explained.terms:
+        return says(f"no exact formula: {explained.depends_on}" if explained.depends_on else "not explained", depth=1)
+    lines = [Line(f"{term.nbytes:,} B = {term.words}", 1) for term in explained.terms]
+    return [*lines, Line(_check(explained), 1)]
 
 
-def _check(term: Explained) -> str:
+def _check(term: Explanation) -> str:
     left = term.not_explained_bytes
     if left == 0:
         return f"seen {term.seen_bytes:,} B: exact"
@@ -205,7 +205,7 @@ def _check(term: Explained) -> str:
     return f"seen {term.seen_bytes:,} B; not explained: {left:,} B"
 
 
-def _together(small: Sequence[Explained]) -> list[Line]:
+def _together(small: Sequence[Explanation]) -> list[Line]:
     if not small:
         return []
     nbytes = sum(term.seen_bytes for term in small)
@@ -213,32 +213,34 @@ def _together(small: Sequence[Explained]) -> list[Line]:
     return says(f"{len(small)} smaller: {format_bytes(nbytes)} together ({names})")
 
 
-def _balance(terms: Sequence[Explained], total_bytes: int) -> str:
+def _balance(terms: Sequence[Explanation], total_bytes: int) -> str:
     """How much of the peak the closed forms give, and what they do not."""
     missed = sum(max(term.not_explained_bytes, 0) for term in terms)
     over = sum(max(-term.not_explained_bytes, 0) for term in terms)
-    said = f"Not explained by closed forms: {format_bytes(missed)}, {100 * missed / max(total_bytes, 1):.2f} % of it"
-    return f"{said}; closed forms say {format_bytes(over)} too much." if over else f"{said}."
+    sentence = (
+        f"Not explained by closed forms: {format_bytes(missed)}, {100 * missed / max(total_bytes, 1):.2f} % of it"
+    )
+    return f"{sentence}; closed forms say {format_bytes(over)} too much." if over else f"{sentence}."
 
 
-def _data(one: Explained) -> dict[str, Any]:
+def _data(explained: Explanation) -> dict[str, Any]:
     terms = [
         {"bytes": term.nbytes, "text": term.words, **({"source": term.source} if term.source else {})}
-        for term in one.terms
+        for term in explained.terms
     ]
-    sizes = {"seen_bytes": one.seen_bytes, "not_explained_bytes": one.not_explained_bytes}
-    return {"category": one.category.value, **sizes, "terms": terms, "depends_on": one.depends_on}
+    sizes = {"seen_bytes": explained.seen_bytes, "not_explained_bytes": explained.not_explained_bytes}
+    return {"category": explained.category.value, **sizes, "terms": terms, "depends_on": explained.depends_on}
 
 
 def knobs_passage(trial: Trial, seen: Instant) -> Passage:
     """Which setting would change the steady peak most, by the closed forms."""
-    found = knobs(trial, seen)
+    settings = knobs(trial, seen)
     title = "Settings that change the steady peak most"
-    if found is None:
+    if settings is None:
         return Passage(title, says("No closed forms for this model or strategy."))
-    lines = _knob_lines(found)
-    brief = [] if abs(found.error) > FAR else lines[: min(2, len(found.effects))]
-    return Passage(title, [*lines, *says(_start_up_stays(trial, seen))], {"knobs": _knob_data(found)}, brief)
+    lines = _knob_lines(settings)
+    brief = [] if abs(settings.error) > FAR else lines[: min(2, len(settings.effects))]
+    return Passage(title, [*lines, *says(_start_up_stays(trial, seen))], {"knobs": _knob_data(settings)}, brief)
 
 
 def _start_up_stays(trial: Trial, seen: Instant) -> str | None:
@@ -249,16 +251,18 @@ def _start_up_stays(trial: Trial, seen: Instant) -> str | None:
     return f"Start-up, {format_bytes(first.total_bytes)}, must fit too: these changes may not reduce it."
 
 
-def _knob_lines(found: Knobs) -> list[Line]:
-    off = f"the closed forms give {format_bytes(found.formula_bytes)} for this peak, {100 * found.error:+.1f} % off"
-    if abs(found.error) > FAR:
+def _knob_lines(settings: Knobs) -> list[Line]:
+    off = (
+        f"the closed forms give {format_bytes(settings.formula_bytes)} for this peak, {100 * settings.error:+.1f} % off"
+    )
+    if abs(settings.error) > FAR:
         return says(f"Not available: {off}; used only below {100 * FAR:g} %.")
-    if not found.effects:
+    if not settings.effects:
         return says(f"No single setting does, beyond the error of the closed forms ({off}).")
-    lines = [Line(f"{knob.text}: {signed_bytes(knob.more_bytes)}") for knob in found.effects[:_MOST_KNOBS]]
+    lines = [Line(f"{knob.text}: {signed_bytes(knob.more_bytes)}") for knob in settings.effects[:_MOST_KNOBS]]
     return [*lines, Line(f"By difference of closed forms, one setting changed, all else equal; {off}.")]
 
 
-def _knob_data(found: Knobs) -> dict[str, Any]:
-    effects = [{"setting": knob.text, "more_bytes": knob.more_bytes} for knob in found.effects]
-    return {"formula_bytes": found.formula_bytes, "error": found.error, "effects": effects}
+def _knob_data(settings: Knobs) -> dict[str, Any]:
+    effects = [{"setting": knob.text, "more_bytes": knob.more_bytes} for knob in settings.effects]
+    return {"formula_bytes": settings.formula_bytes, "error": settings.error, "effects": effects}

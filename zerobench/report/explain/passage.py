@@ -51,9 +51,9 @@ def in_brief(passages: Sequence[Passage], most_rows: int, width: int = 80) -> li
 
 def heads(lines: Sequence[Line], most: int) -> list[Line]:
     """The first `most` sentences, without those that say more of them, and how many there are besides."""
-    found = [line for line in lines if not line.depth]
-    more = len(found) - most
-    return found if more <= 0 else [*found[:most], Line(f"and {more} more")]
+    sentences = [line for line in lines if not line.depth]
+    more = len(sentences) - most
+    return sentences if more <= 0 else [*sentences[:most], Line(f"and {more} more")]
 
 
 def as_text(passages: Sequence[Passage], width: int = 80) -> str:
@@ -83,8 +83,12 @@ def as_data(passages: Sequence[Passage]) -> dict[str, Any]:
     figures: dict[str, Any] = {}
     for passage in passages:
         figures |= passage.figures
-    told = [{"title": one.title, "sentences": [line.text for line in one.lines]} for one in passages if one.lines]
-    return {**figures, "passages": told}
+    texts = [
+        {"title": passage.title, "sentences": [line.text for line in passage.lines]}
+        for passage in passages
+        if passage.lines
+    ]
+    return {**figures, "passages": texts}
 
 
 def phase_words(step: str, phase: str) -> str:

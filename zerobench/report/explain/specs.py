@@ -23,8 +23,10 @@ def setting_differences(a: Trial, b: Trial) -> list[str]:
     ours, theirs = _settings(a.spec), _settings(b.spec)
     names = dict.fromkeys([*ours, *theirs])
     pairs = {name: (ours.get(name), theirs.get(name)) for name in names}
-    told = [f"{name}: {_shown(one)} -> {_shown(other)}" for name, (one, other) in pairs.items() if one != other]
-    return [*told, *_deepspeed(a, b)]
+    settings = [
+        f"{name}: {_shown(value)} -> {_shown(other)}" for name, (value, other) in pairs.items() if value != other
+    ]
+    return [*settings, *_deepspeed(a, b)]
 
 
 def _settings(spec: TrialSpec) -> dict[str, Any]:
@@ -33,7 +35,7 @@ def _settings(spec: TrialSpec) -> dict[str, Any]:
     flat = {"model": spec.model.name, **{f"model.{key}": value for key, value in spec.model.hf_config.items()}}
     for name, value in plain.items():
         inner = value if isinstance(value, Mapping) else None
-        flat |= {name: value} if inner is None else {f"{name}.{key}": one for key, one in inner.items()}
+        flat |= {name: value} if inner is None else {f"{name}.{key}": inner_value for key, inner_value in inner.items()}
     return flat
 
 
@@ -46,7 +48,7 @@ def _deepspeed(a: Trial, b: Trial) -> list[str]:
     """The DeepSpeed keys that either sets and that differ, as they take effect; defaults are those of DeepSpeed."""
     cases = case_of(a), case_of(b)
     keys = dict.fromkeys([*a.spec.ds_config, *b.spec.ds_config])
-    told = []
+    lines = []
     for key in keys:
         values = [_effective(case, trial, key) for case, trial in _both(cases, a, b)]
         if values[0] != values[1]:
@@ -54,8 +56,8 @@ def _deepspeed(a: Trial, b: Trial) -> list[str]:
                 "" if case is None or _sets(trial, key) or not would_read(trial.spec, key) else _DEFAULT
                 for case, trial in _both(cases, a, b)
             ]
-            told.append(f"{key.rpartition('.')[2]}: {values[0]}{marks[0]} -> {values[1]}{marks[1]}")
-    return told
+            lines.append(f"{key.rpartition('.')[2]}: {values[0]}{marks[0]} -> {values[1]}{marks[1]}")
+    return lines
 
 
 def _both(cases: tuple[Case | None, Case | None], a: Trial, b: Trial) -> list[tuple[Case | None, Trial]]:

@@ -46,17 +46,17 @@ def story_passage(pair: Pair) -> Passage:
 def _balance(pair: Pair) -> str | None:
     groups = {"model states": 0, "communication buffers and gathered parameters": 0, "activations and temporaries": 0}
     names = list(groups)
-    for difference in pair.found:
+    for difference in pair.differences:
         kind = names[0] if difference.category in _STATES else names[1] if difference.category in _BUFFERS else names[2]
         groups[kind] += difference.more_bytes
-    told = [f"{name} {signed_bytes(nbytes)}" for name, nbytes in groups.items() if nbytes]
-    return f"{pair.names[1]} against {pair.names[0]}: {', '.join(told)}." if told else None
+    changes = [f"{name} {signed_bytes(nbytes)}" for name, nbytes in groups.items() if nbytes]
+    return f"{pair.names[1]} against {pair.names[0]}: {', '.join(changes)}." if changes else None
 
 
 def gathered_again(pair: Pair) -> str | None:
     """Where parameters are divided and gathered again, so that dividing them saves little or nothing at the peak."""
-    found = {difference.category: difference for difference in pair.found}
-    parameters, gathered = found.get(Category.PARAMETERS), found.get(Category.GATHERED_PARAMETERS)
+    by_category = {difference.category: difference for difference in pair.differences}
+    parameters, gathered = by_category.get(Category.PARAMETERS), by_category.get(Category.GATHERED_PARAMETERS)
     divides = [trial.spec.zero_stage == _PARTITIONED for trial in pair.trials]
     if parameters is None or gathered is None or divides[0] == divides[1]:
         return None
@@ -79,7 +79,7 @@ def _other_instants(pair: Pair) -> Iterator[str]:
     """Categories that both trials fill as far in this phase, one of them not when its total is largest."""
     if pair.peaks[0].phase is not pair.peaks[1].phase:
         return
-    for difference in pair.told:
+    for difference in pair.telling:
         tops = [
             _own_peak(trial, peak, difference.category) for trial, peak in zip(pair.trials, pair.peaks, strict=True)
         ]
@@ -109,7 +109,7 @@ def _rank(trial: Trial, peak: Instant) -> RankRecord | None:
 def _buckets_matter(pair: Pair) -> bool:
     """Whether reduce buffers are a telling part of a peak, or of the difference."""
     held = [peak.categories.get(Category.REDUCE_BUFFERS, 0) >= _TELLING * peak.total_bytes for peak in pair.peaks]
-    return any(held) or any(difference.category is Category.REDUCE_BUFFERS for difference in pair.told)
+    return any(held) or any(difference.category is Category.REDUCE_BUFFERS for difference in pair.telling)
 
 
 @dataclass(frozen=True)
@@ -155,12 +155,12 @@ def _lifetime(name: str, trial: Trial, peak: Instant) -> _Lifetime | None:
 
 def _held(pair: Pair) -> Iterator[str]:
     """For how long each trial holds its bucket; and what that means where they differ in it."""
-    found = [_lifetime(*one) for one in zip(pair.names, pair.trials, pair.peaks, strict=True)]
-    known = [one for one in found if one is not None]
-    for one in known:
-        yield one.text
+    lifetimes = [_lifetime(*side) for side in zip(pair.names, pair.trials, pair.peaks, strict=True)]
+    known = [lifetime for lifetime in lifetimes if lifetime is not None]
+    for lifetime in known:
+        yield lifetime.text
     if len(known) == 2 and known[0].is_always != known[1].is_always:
-        always, passing = sorted(known, key=lambda one: not one.is_always)
+        always, passing = sorted(known, key=lambda lifetime: not lifetime.is_always)
         yield (
             f"So in {always.name} the bucket adds to the peak of everything else; in {passing.name} only "
             "to what backward has not freed by then."
@@ -169,15 +169,15 @@ def _held(pair: Pair) -> Iterator[str]:
 
 def _unfilled(pair: Pair) -> Iterator[str]:
     """Where a bucket is larger than all gradients of the model, how much of it no gradient ever fills."""
-    said = set()
+    sentences = set()
     for trial in pair.trials:
         case = case_of(trial)
         if case is None or not case.stage or not 0 < case.trained < case.bucket_elements:
             continue
         spare = case.bucket_bytes - case.bucket_bytes * case.trained // case.bucket_elements
         whole = "the model" if case.trained == case.num_params else "all trained parameters"
-        said.add(
+        sentences.add(
             f"A reduce bucket of {brief(case.bucket_elements)} elements is larger than {whole}: of its "
             f"{format_bytes(case.bucket_bytes)} the {case.trained:,} gradients never fill {format_bytes(spare)}."
         )
-    yield from sorted(said)
+    yield from sorted(sentences)

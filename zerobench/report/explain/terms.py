@@ -27,7 +27,7 @@ Account = tuple[Term, ...]
 
 
 @dataclass(frozen=True)
-class Explained:
+class Explanation:
     """One category at one instant: what was seen, and the terms that account for it."""
 
     category: Category
@@ -58,7 +58,7 @@ def explaining(seen_bytes: int, named: Iterable[Account], *, part: bool, between
     With `part` it may be smaller by any amount, with `between` it may lie between those named. Of equals the first, so
     that the likeliest stands first.
     """
-    known = list(dict.fromkeys(one for one in named if one))
+    known = list(dict.fromkeys(account for account in named if account))
     terms = _nearest(seen_bytes, known, part=part)
     if (terms and _sum(terms) == seen_bytes) or not between:
         return terms
@@ -68,8 +68,8 @@ def explaining(seen_bytes: int, named: Iterable[Account], *, part: bool, between
 def _nearest(seen_bytes: int, known: Sequence[Account], *, part: bool) -> Account:
     close = CLOSE * min(1.0, _FEW / max(len(known), 1))  # of many accounts one is always near
     least, most = (0 if part else seen_bytes * (1 - close)), seen_bytes * (1 + close)
-    possible = [one for one in known if least <= _sum(one) <= most]
-    return min(possible, key=lambda one: abs(seen_bytes - _sum(one)), default=())
+    possible = [account for account in known if least <= _sum(account) <= most]
+    return min(possible, key=lambda account: abs(seen_bytes - _sum(account)), default=())
 
 
 def _between(known: Sequence[Account]) -> Iterator[Account]:

@@ -109,7 +109,7 @@ def traffic_of(trial: Trial) -> list[KindTraffic]:
 def bound_of(trial: Trial) -> StepBound | None:
     """The least time of a step on the trial's GPU and its catalogued links; None where the GPU is not catalogued."""
     names = [trial.spec.prediction.gpu, *(rank.device_name for rank in trial.ranks[:1])]
-    gpu = next((found for name in names if name and (found := find_gpu(name)) is not None), None)
+    gpu = next((match for name in names if name and (match := find_gpu(name)) is not None), None)
     return None if gpu is None else step_bound(trial, gpu, links_of(gpu))
 
 
@@ -134,23 +134,23 @@ def speed_difference(a: Trial, b: Trial, names: tuple[str, str], labels: tuple[s
     if ours is None or theirs is None:
         return Passage("Time", says(*_untimed_difference(a, b, names)), brief=[])
     more = theirs.step_time_s_median - ours.step_time_s_median
-    said = f"{names[1]} takes {format_seconds(theirs.step_time_s_median)} per step, {names[0]} "
-    said += f"{format_seconds(ours.step_time_s_median)} ({100 * more / ours.step_time_s_median:+.1f} %)"
+    sentence = f"{names[1]} takes {format_seconds(theirs.step_time_s_median)} per step, {names[0]} "
+    sentence += f"{format_seconds(ours.step_time_s_median)} ({100 * more / ours.step_time_s_median:+.1f} %)"
     phases = {name: value - parts(ours)[name] for name, value in parts(theirs).items() if name in parts(ours)}
     figures = {"step_s": {labels[0]: ours.step_time_s_median, labels[1]: theirs.step_time_s_median}}
-    void = [f"{name}: {one.void}" for name, one in zip(names, (ours, theirs), strict=True) if one.void]
+    void = [f"{name}: {speed.void}" for name, speed in zip(names, (ours, theirs), strict=True) if speed.void]
     if void:
-        said += f", but a throughput is void ({'; '.join(void)}): not compared."
-        return Passage("Time", says(said), figures)
+        sentence += f", but a throughput is void ({'; '.join(void)}): not compared."
+        return Passage("Time", says(sentence), figures)
     ranges = _range(ours), _range(theirs)
     if ranges[0][1] >= ranges[1][0] and ranges[1][1] >= ranges[0][0]:
         spread = " and ".join(f"{format_seconds(low)} to {format_seconds(high)}" for low, high in reversed(ranges))
-        said += f", but their timed steps overlap ({spread}): neither is measurably faster."
-        return Passage("Time", says(said), figures)
+        sentence += f", but their timed steps overlap ({spread}): neither is measurably faster."
+        return Passage("Time", says(sentence), figures)
     by_size = sorted(phases.items(), key=lambda part: -abs(part[1]))
-    told = ", ".join(f"{name} {signed(format_seconds(abs(value)), value)}" for name, value in by_size)
-    by_phase = f": {told}" if told else "; phases unknown in one of them"
-    lines = says(f"{said}{by_phase}.", *_traffic_difference(a, b, names))
+    changes = ", ".join(f"{name} {signed(format_seconds(abs(value)), value)}" for name, value in by_size)
+    by_phase = f": {changes}" if changes else "; phases unknown in one of them"
+    lines = says(f"{sentence}{by_phase}.", *_traffic_difference(a, b, names))
     return Passage("Time", lines, figures, lines[:1])
 
 

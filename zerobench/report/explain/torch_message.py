@@ -105,14 +105,14 @@ def _read(lines: Sequence[str], at: int) -> TorchMessage:
         sizes["unallocated_bytes"] = reserved - sizes["allocated_bytes"]
     if (sizes["process_bytes"] or 0) > (sizes["total_bytes"] or 0) or sizes["process_bytes"] == 0:
         sizes["process_bytes"] = None  # NVML knows no sizes in some containers, and says 0 or 2^64 of them
-    others = [_bytes(*found) for found in _OTHERS.findall(whole)]
+    others = [_bytes(*parts) for parts in _OTHERS.findall(whole)]
     return TorchMessage(whole, rank, frames, on_host=False, other_processes_bytes=sum(others) or None, **sizes)
 
 
 def _size(pattern: str, text: str) -> int | None:
-    found = re.search(pattern, text)
-    told = [part for part in found.groups() if part is not None] if found else []
-    return _bytes(told[0], told[1]) if told else None
+    match = re.search(pattern, text)
+    parts = [part for part in match.groups() if part is not None] if match else []
+    return _bytes(parts[0], parts[1]) if parts else None
 
 
 def _bytes(number: str, unit: str) -> int:
@@ -127,7 +127,7 @@ def _frames_before(lines: Sequence[str], at: int, prefix: str | None) -> tuple[F
             continue
         if "Traceback (most recent call last)" in line:
             break
-        found = _FRAME.search(line)
-        if found:
-            frames.append(Frame(found[1], int(found[2]), found[3]))
+        match = _FRAME.search(line)
+        if match:
+            frames.append(Frame(match[1], int(match[2]), match[3]))
     return tuple(reversed(frames))

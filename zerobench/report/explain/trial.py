@@ -16,7 +16,7 @@ from zerobench.report.environment_facts import at
 from zerobench.report.explain.answer import pair_answer, trial_answer
 from zerobench.report.explain.category import Explainer
 from zerobench.report.explain.ending import ending_passage
-from zerobench.report.explain.find import Named, find_trial, named_trials
+from zerobench.report.explain.find import NamedTrial, find_trial, named_trials
 from zerobench.report.explain.memory import categories_passage, knobs_passage, peak_passage
 from zerobench.report.explain.pair import memory_passage, pair_of, specs_passage
 from zerobench.report.explain.passage import Line, Passage, heads, says
@@ -44,48 +44,49 @@ def explain(run: store.Run, name: str, other: tuple[store.Run, str] | None = Non
         second = find_trial(second_name, known if second_run is run else named_trials(second_run))
         if first.label == second.label and second_run is not run:
             first, second = (
-                replace(one, label=f"{one.label} @ {of.run_id}") for one, of in ((first, run), (second, second_run))
+                replace(labelled, label=f"{labelled.label} @ {of.run_id}")
+                for labelled, of in ((first, run), (second, second_run))
             )
         return explain_pair(first, second, _software(run, second_run))
 
 
 def _software(a: store.Run, b: store.Run) -> list[Passage]:
     """The versions in which the runs of two trials differ, which were not asked and may be all that differs."""
-    found = [at(run.environment, "versions") for run in (a, b)]
-    ours, theirs = (dict(one) if isinstance(one, Mapping) else {} for one in found)
+    versions = [at(run.environment, "versions") for run in (a, b)]
+    ours, theirs = (dict(recorded) if isinstance(recorded, Mapping) else {} for recorded in versions)
     names = [name for name in dict.fromkeys([*ours, *theirs]) if ours.get(name) != theirs.get(name)]
-    told = [f"{name}: {ours.get(name, 'none')} -> {theirs.get(name, 'none')}" for name in names]
-    lines = says(*told)
-    return [Passage("Their runs differ in", lines, brief=heads(lines, 2))] if told else []
+    changes = [f"{name}: {ours.get(name, 'none')} -> {theirs.get(name, 'none')}" for name in names]
+    lines = says(*changes)
+    return [Passage("Their runs differ in", lines, brief=heads(lines, 2))] if changes else []
 
 
-def explain_trial(one: Named, known: Sequence[Named] = ()) -> list[Passage]:
+def explain_trial(labelled: NamedTrial, known: Sequence[NamedTrial] = ()) -> list[Passage]:
     """One trial: its ending, its peak by category, what would change it, host memory and time."""
-    trial = one.trial
+    trial = labelled.trial
     work = trial.spec.config_hash
-    alike = (other.trial for other in known if other.trial.spec.config_hash == work and other is not one)
-    answer = trial_answer(trial, one.label)
-    passages = [answer, _heading(one), ending_passage(trial, alike), peak_passage(trial)]
+    alike = (other.trial for other in known if other.trial.spec.config_hash == work and other is not labelled)
+    answer = trial_answer(trial, labelled.label)
+    passages = [answer, _heading(labelled), ending_passage(trial, alike), peak_passage(trial)]
     seen = largest_peak(trial, StepKind.STEADY, Place.DEVICE)
     if seen is not None:
         passages += [categories_passage(Explainer(trial, seen.rank), seen), knobs_passage(trial, seen)]
-        passages.append(_host(one))
+        passages.append(_host(labelled))
     if completed(trial):
         passages.append(time_passage(trial))
     return [passage for passage in passages if passage is not None]
 
 
-def _heading(labelled: Named) -> Passage:
+def _heading(labelled: NamedTrial) -> Passage:
     spec, record = labelled.trial.spec, labelled.trial.record
     figures: dict[str, dict[str, object]] = {
         "trial": {"trial_id": labelled.trial.trial_id, "label": labelled.label, "status": record.status.value}
     }
     ranks = f"{spec.world_size} rank{'' if spec.world_size == 1 else 's'}"
     batch = f"{spec.micro_batch_size} x {spec.sequence_length:,} tokens"
-    said = [name_of(spec), ranks]
-    said += [batch] if spec.knows("micro_batch_size") and spec.knows("sequence_length") else []
-    said += [spec.precision.value] if spec.knows("precision") else []
-    shape = ", ".join([spec.model.name, *said])
+    parts = [name_of(spec), ranks]
+    parts += [batch] if spec.knows("micro_batch_size") and spec.knows("sequence_length") else []
+    parts += [spec.precision.value] if spec.knows("precision") else []
+    shape = ", ".join([spec.model.name, *parts])
     brief = [Line(f"{shape}; {evidence_text(spec)}, {record.status.value.replace('_', ' ')}")]
     lines = [*brief]
     where = _where(record)
@@ -100,12 +101,12 @@ def _heading(labelled: Named) -> Passage:
 def _where(record: TrialRecord) -> str:
     """`ran on node-1, node-2, by Slurm's job 123_4`; empty where neither was recorded."""
     nodes = [plain(name) for name in record.nodes]
-    said = [f"on {listed(nodes)}"] if nodes else []
-    said += [f"by Slurm's job {plain(record.job)}"] if record.job else []
-    return f"ran {', '.join(said)}" if said else ""
+    parts = [f"on {listed(nodes)}"] if nodes else []
+    parts += [f"by Slurm's job {plain(record.job)}"] if record.job else []
+    return f"ran {', '.join(parts)}" if parts else ""
 
 
-def _host(labelled: Named) -> Passage | None:
+def _host(labelled: NamedTrial) -> Passage | None:
     """Host memory where something is offloaded: else it holds the interpreter and a batch."""
     spec = labelled.trial.spec
     if {spec.offload_optimizer, spec.offload_param} == {Offload.NONE}:
@@ -122,7 +123,7 @@ def _host(labelled: Named) -> Passage | None:
     return categories_passage(Explainer(labelled.trial, instant.rank), instant, Place.HOST)
 
 
-def explain_pair(a: Named, b: Named, software: Sequence[Passage] = ()) -> list[Passage]:
+def explain_pair(a: NamedTrial, b: NamedTrial, software: Sequence[Passage] = ()) -> list[Passage]:
     """Two trials: which needs more and why, what was asked differently, and what that made of memory and time."""
     pair = pair_of(a, b)
     if pair is None:
@@ -132,11 +133,11 @@ def explain_pair(a: Named, b: Named, software: Sequence[Passage] = ()) -> list[P
     return [pair_answer(pair), specs_passage(a, b), *software, *passages]
 
 
-def _endings(a: Named, b: Named) -> list[Passage]:
+def _endings(a: NamedTrial, b: NamedTrial) -> list[Passage]:
     """Where one of the two has no steady peak: what is known of each."""
-    told = []
+    passages = []
     for labelled in (a, b):
-        found = ending_passage(labelled.trial, ()) or peak_passage(labelled.trial)
-        lines = found.lines if found else says("No memory recorded.")
-        told.append(Passage(labelled.label, lines))
-    return told
+        passage = ending_passage(labelled.trial, ()) or peak_passage(labelled.trial)
+        lines = passage.lines if passage else says("No memory recorded.")
+        passages.append(Passage(labelled.label, lines))
+    return passages

@@ -52,17 +52,17 @@ def what_if_passage(trial: Trial, asked: str) -> Passage:
     return Passage(
         f"With {asked}",
         says(
-            f"Expected step: {_said(now)}.",
-            f"Changed: {_said(then)}: {100 * (factor - 1):+.1f} %.",
+            f"Expected step: {_in_words(now)}.",
+            f"Changed: {_in_words(then)}: {100 * (factor - 1):+.1f} %.",
         ),
         {"what_if": {"asked": asked, "expected_step_s": now.step_s, "changed_step_s": then.step_s}},
     )
 
 
-def _said(expected: Expected) -> str:
-    told = ", ".join(f"{format_seconds(seconds)} {name}" for name, seconds in expected.parts.items())
+def _in_words(expected: Expected) -> str:
+    parts = ", ".join(f"{format_seconds(seconds)} {name}" for name, seconds in expected.parts.items())
     low, high = map(format_seconds, (expected.low_s, expected.high_s))
-    return f"{format_seconds(expected.step_s)} ({low} to {high}): {told}"
+    return f"{format_seconds(expected.step_s)} ({low} to {high}): {parts}"
 
 
 def _changed(place: tuple[Gpu, Links], asked: str) -> tuple[Gpu, Links]:

@@ -74,7 +74,7 @@ def exported_trials(run: store.Run) -> Iterator[ExportedTrial]:
     ids = [trial.trial_id for trial in ended_trials(run)]
     with refusing_impossible_values(run.folder.trials):
         known = [LossesOnly.of(run.trial(trial_id)) for trial_id in ids]
-        names, judge, joules = labels([one.spec for one in known]), ParityJudge(known), energies(run)
+        names, judge, joules = labels([trial.spec for trial in known]), ParityJudge(known), energies(run)
     for name, trial_id in zip(names, ids, strict=True):
         trial = run.trial(trial_id)  # read anew, so that what was exported can be let go
         with refusing_impossible_values(trial.folder.path):
@@ -83,7 +83,7 @@ def exported_trials(run: store.Run) -> Iterator[ExportedTrial]:
 
 def _exported(trial: Trial, name: str, joules: float | None, judge: ParityJudge) -> ExportedTrial:
     values = trial_values(trial.record.run_id, summary_of(trial), joules, judge.judge(trial))
-    found = ((place, largest_peak(trial, StepKind.STEADY, place)) for place in Place) if completed(trial) else ()
+    peaks = ((place, largest_peak(trial, StepKind.STEADY, place)) for place in Place) if completed(trial) else ()
     return ExportedTrial(
         run_id=trial.record.run_id,
         label=name,
@@ -91,7 +91,7 @@ def _exported(trial: Trial, name: str, joules: float | None, judge: ParityJudge)
         record=trial.record,
         settings=settings(trial.spec),
         figures={figure: float(values[figure.column]) for figure in FIGURES if values[figure.column] is not None},
-        peaks={place: instant for place, instant in found if instant is not None and instant.total_bytes >= 0},
+        peaks={place: instant for place, instant in peaks if instant is not None and instant.total_bytes >= 0},
         steps=_steps(trial),
     )
 

@@ -55,8 +55,8 @@ def write_memory_viz(timelines: Iterable[Timeline], folder: Path) -> int:
 def snapshot(ranks: Iterable[Timeline]) -> dict[str, Any]:
     """What torch.cuda.memory._snapshot() gives, of the ranks of one trial."""
     segments, traces = [], []
-    for device, one in enumerate(ranks):
-        stacks = _stacks(one)
+    for device, timeline in enumerate(ranks):
+        stacks = _stacks(timeline)
         traces.append(_trace(stacks))
         segments += [stack.segment(device) for stack in stacks]
     return {"segments": segments, "device_traces": traces, "external_annotations": [], "allocator_settings": {}}
@@ -153,12 +153,12 @@ def _stacks(timeline: Timeline) -> list[_Stack]:
 def _trace(stacks: list[_Stack]) -> list[Event]:
     """Frees before allocations at each instant, so that no total is drawn that never was."""
     order = {"segment_alloc": 0, "free_requested": 1, "free_completed": 1, "alloc": 2}
-    found = [event for stack in stacks for event in _history(stack)]
-    found.sort(key=lambda event: (event["time_us"], order[event["action"]]))
-    last = found[-1]["time_us"] if found else 0
+    events = [event for stack in stacks for event in _history(stack)]
+    events.sort(key=lambda event: (event["time_us"], order[event["action"]]))
+    last = events[-1]["time_us"] if events else 0
     # The viewer wants the category `unknown` to be there where there are categories.
     end: Event = {"action": "snapshot", "addr": 0, "size": 0, "stream": 0, "time_us": last, "frames": []}
-    return [*found, {**end, "category": "unknown"}]
+    return [*events, {**end, "category": "unknown"}]
 
 
 def _history(stack: _Stack) -> Iterator[Event]:

@@ -26,7 +26,9 @@ def write_perfetto(timelines: Iterable[Timeline], path: Path) -> int:
     known = list(timelines)
     if not known:
         raise UserError(f"--perfetto: {NOTHING_KEPT}")
-    write_trace("--perfetto", path, (event for process, one in enumerate(known, 1) for event in _events(one, process)))
+    write_trace(
+        "--perfetto", path, (event for process, timeline in enumerate(known, 1) for event in _events(timeline, process))
+    )
     return len(known)
 
 
@@ -36,7 +38,7 @@ def _events(timeline: Timeline, process: int) -> Iterator[Event]:
     starts = accumulate((course.num_events for course in timeline.phases), initial=0)
     seen = list(dict.fromkeys(category for course in timeline.phases for category in course.sizes_bytes))
     for start, course in zip(starts, timeline.phases, strict=False):
-        yield piece(process, process, title(course), start, course.num_events, args=_said(course))
+        yield piece(process, process, title(course), start, course.num_events, args=_arguments(course))
         for instant, event in enumerate(course.events):
             held = sizes(course, instant)
             for category in seen:
@@ -44,7 +46,7 @@ def _events(timeline: Timeline, process: int) -> Iterator[Event]:
             yield counter(process, "total", start + event, sum(held.values()))
 
 
-def _said(course: MemoryCourse) -> dict[str, object]:
+def _arguments(course: MemoryCourse) -> dict[str, object]:
     peak = max(map(sum, zip(*course.sizes_bytes.values(), strict=True)))
     sites = {f"{words(category)} allocated at": site for category, site in course.sites.items()}
     return {"peak bytes": peak, "allocations and frees": course.num_events, **sites}

@@ -36,7 +36,7 @@ def write_prometheus(trials: Iterable[ExportedTrial], path: Path) -> int:
         raise UserError(f"--prometheus: {path}: node_exporter reads only files whose names end in .prom")
     families = _families(trials, core.GaugeMetricFamily)
     registry = library.CollectorRegistry()
-    registry.register(_Collected(families))
+    registry.register(_Collector(families))
     try:
         library.write_to_textfile(str(path), registry)
     except OSError as error:
@@ -44,7 +44,7 @@ def write_prometheus(trials: Iterable[ExportedTrial], path: Path) -> int:
     return sum(len(family.samples) for family in families)
 
 
-class _Collected:
+class _Collector:
     """What a CollectorRegistry asks for its metrics."""
 
     def __init__(self, families: list[Any]) -> None:

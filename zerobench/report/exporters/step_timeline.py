@@ -29,11 +29,11 @@ def write_step_timelines(run: store.Run, path: Path) -> int:
     trials = list(ended_trials(run))
     events: list[Event] = []
     written = 0
-    for label, trial in zip(labels([one.spec for one in trials]), trials, strict=True):
-        found = predicted_timeline(trial)
-        if found is not None:
+    for label, trial in zip(labels([trial.spec for trial in trials]), trials, strict=True):
+        timeline = predicted_timeline(trial)
+        if timeline is not None:
             written += 1
-            events += step_events(found, label, written)
+            events += step_events(timeline, label, written)
     if not written:
         raise UserError("--step-timeline: no trial has a trace of its step; simulated ones on a GPU do")
     write_trace("--step-timeline", path, events)

@@ -35,7 +35,7 @@ def timelines(run: store.Run) -> Iterator[Timeline]:
     """
     with refusing_impossible_values(run.folder.trials):
         known = [LossesOnly.of(run.trial(trial.trial_id)) for trial in ended_trials(run)]
-        names = labels([one.spec for one in known])
+        names = labels([trial.spec for trial in known])
     for name, trial in zip(names, known, strict=True):
         folder = run.folder.trial(trial.spec.trial_id)
         ranks = sorted(int(path.stem.rpartition("_")[2]) for path in folder.rank_records())

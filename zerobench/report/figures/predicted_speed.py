@@ -5,7 +5,7 @@ from __future__ import annotations
 from typing import NamedTuple
 
 from zerobench.report.step_time.bound import step_bound
-from zerobench.report.step_time.expected import expected_step, timeline
+from zerobench.report.step_time.expected import expected_step, roofline, timeline
 from zerobench.report.trials import Trial, completed
 from zerobench.spec.cluster import Cluster, read_rate
 from zerobench.spec.hardware import Gpu, find_gpu
@@ -13,13 +13,14 @@ from zerobench.spec.host_bandwidth import HOST_BANDWIDTH
 from zerobench.spec.links import Links
 from zerobench.spec.trial import TrialSpec
 from zerobench.timing.replay import Timeline
+from zerobench.timing.roofline import Roofline
 from zerobench.timing.step import Interval
 
 
 def gpu_of(trial: Trial) -> Gpu | None:
     """The catalogue's entry of the GPU that the trial is about."""
-    asked = trial.spec.prediction.gpu if not trial.spec.evidence.needs_device else None
-    names = [asked] if asked else [rank.device_name for rank in trial.ranks[:1]]
+    gpu_name = trial.spec.prediction.gpu if not trial.spec.evidence.needs_device else None
+    names = [gpu_name] if gpu_name else [rank.device_name for rank in trial.ranks[:1]]
     return next((gpu for name in names if (gpu := find_gpu(name)) is not None), None)
 
 
@@ -33,18 +34,24 @@ class PredictedStep(NamedTuple):
 
 def predicted_step(trial: Trial) -> PredictedStep:
     """What a step of a predicted trial takes, on nodes as `zerobench plan` has them by default."""
-    found = place_of(trial)
-    if found is None:
+    place = place_of(trial)
+    if place is None:
         return PredictedStep()
-    bound = step_bound(trial, *found)
+    bound = step_bound(trial, *place)
     bound_s = bound.step_s if bound is not None and bound.is_whole else None
-    return PredictedStep(bound_s, expected_step(trial, *found))
+    return PredictedStep(bound_s, expected_step(trial, *place))
 
 
 def predicted_timeline(trial: Trial) -> Timeline | None:
     """Its step as it is replayed on such nodes; None for a trial without a trace."""
+    place = place_of(trial)
+    return None if place is None else timeline(trial, *place)
+
+
+def predicted_roofline(trial: Trial) -> Roofline | None:
+    """Its kernels by class against the GPU's peaks; None for a trial without a trace."""
     found = place_of(trial)
-    return None if found is None else timeline(trial, *found)
+    return None if found is None else roofline(trial, *found)
 
 
 def place_of(trial: Trial) -> tuple[Gpu, Links] | None:

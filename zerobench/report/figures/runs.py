@@ -18,7 +18,7 @@ from zerobench.report.parity import Parity, ParityJudge
 from zerobench.report.predictions.predicted import Cell, Pair, join
 from zerobench.report.recovery import distance, uninterrupted_losses
 from zerobench.report.strategies.figures import Figures, figures_of
-from zerobench.report.strategies.rows import Compared, compare
+from zerobench.report.strategies.rows import ComparedSide, compare
 from zerobench.report.trials import LossesOnly, Trial, can_be_compared, ended_trials, refusing_impossible_values
 from zerobench.spec.trial import Evidence, TrialSpec
 
@@ -46,7 +46,7 @@ class RunFigures:
     runs: Sequence[store.Run]
     figures: Sequence[TrialFigures]
     """Each trial that ended, in the runs' order."""
-    comparison: Sequence[Compared]
+    comparison: Sequence[ComparedSide]
     """Measured trials beside the single process that trains the same global batch."""
     predicted: Sequence[Errors]
 
@@ -62,23 +62,23 @@ def run_figures(runs: Sequence[store.Run]) -> RunFigures:
         UserError: a record is torn, corrupt, newer than this version, or holds an impossible value.
 
     """
-    found = [_OfRun(run) for run in runs]
-    unnamed = [trial for of_run in found for trial in of_run.trials]
+    of_runs = [_OfRun(run) for run in runs]
+    unnamed = [trial for of_run in of_runs for trial in of_run.trials]
     names = _labels([trial.spec for trial in unnamed], [trial.run_id for trial in unnamed])
-    beside = [known for of_run in found for known in zip(of_run.parities, of_run.distances, strict=True)]
-    trials = [one.beside(label, *known) for one, label, known in zip(unnamed, names, beside, strict=True)]
+    beside = [known for of_run in of_runs for known in zip(of_run.parities, of_run.distances, strict=True)]
+    trials = [trial.beside(label, *known) for trial, label, known in zip(unnamed, names, beside, strict=True)]
     by_key = {(trial.run_id, trial.trial_id): trial for trial in trials}
     return RunFigures(
         runs=runs,
         figures=trials,
         comparison=compare(
-            [side for of_run in found for side in of_run.compared],
-            {key: one.label for key, one in by_key.items()},
-            {key: one.parity for key, one in by_key.items()},
+            [side for of_run in of_runs for side in of_run.compared],
+            {key: trial.label for key, trial in by_key.items()},
+            {key: trial.parity for key, trial in by_key.items()},
         ),
         predicted=[
             Errors(by_key[of_run.run_id, pair.predicted.record.trial_id], pair.against, pair.cells)
-            for of_run in found
+            for of_run in of_runs
             for pair in of_run.pairs()
         ],
     )
@@ -105,8 +105,8 @@ class _OfRun:
         with refusing_impossible_values(run.folder.path):
             self.parities: list[Parity | None] = [self._judge.judge(loss) for loss in losses]
             self.distances = [
-                None if recovery is None else distance(recovery, uninterrupted_losses(one, losses))
-                for one, recovery in zip(losses, recoveries, strict=True)
+                None if recovery is None else distance(recovery, uninterrupted_losses(trial, losses))
+                for trial, recovery in zip(losses, recoveries, strict=True)
             ]
 
     def pairs(self) -> Iterator[Pair]:

@@ -21,6 +21,15 @@ from zerobench.spec.hardware import Gpu
 from zerobench.spec.trial import Evidence, Offload, TrialSpec
 
 
+@dataclass(frozen=True, slots=True)
+class Rate:
+    """Tokens per second and rank."""
+
+    tokens_per_s: float
+    interval: tuple[float, float] | None = None
+    """What it lies between in eight of ten cases; None where it was timed."""
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Summary:
     """Bytes, seconds and losses of one trial; None: not available.
@@ -108,14 +117,19 @@ class Summary:
         return next((place.value for place in (Offload.NVME, Offload.CPU) if self.offloads(place)), Offload.NONE.value)
 
     @property
-    def tokens_per_s_and_rank(self) -> float | None:
-        """Throughput over ranks."""
-        return None if self.tokens_per_s is None else self.tokens_per_s / self.spec.world_size
+    def rate(self) -> Rate | None:
+        """Tokens per second and rank: as timed, or of a predicted step as expected."""
+        tokens, expected = self.spec.global_batch_tokens / self.spec.world_size, self.predicted_step.expected
+        if self.tokens_per_s is not None:
+            return Rate(self.tokens_per_s / self.spec.world_size)
+        if expected is None:
+            return None
+        return Rate(tokens / expected.step_s, (tokens / expected.high_s, tokens / expected.low_s))
 
     def offloads(self, *places: Offload) -> bool:
         """Whether optimizer states or parameters are offloaded to one of `places`; to any without them."""
-        asked = {self.spec.offload_optimizer, self.spec.offload_param}
-        return bool(asked & set(places or (Offload.CPU, Offload.NVME)))
+        chosen = {self.spec.offload_optimizer, self.spec.offload_param}
+        return bool(chosen & set(places or (Offload.CPU, Offload.NVME)))
 
 
 def summary_of(trial: Trial) -> Summary:
@@ -170,11 +184,11 @@ def _settings(spec: TrialSpec) -> str:
     """What the sweep says to DeepSpeed (`reduce_bucket_size=5e8`, the file that it names), how the batch grows, and
     what no other column says of a trial: the drive that it swaps to, and which rank is predicted, if not the first.
     """
-    said = [f"{key.rpartition('.')[2]}={setting_text(spec, key)}" for key in sorted(spec.ds_config)]
+    settings = [f"{key.rpartition('.')[2]}={setting_text(spec, key)}" for key in sorted(spec.ds_config)]
     ramp = f"ramp={spec.batch_ramp}" if spec.batch_ramp else ""
     drive = f"nvme={spec.nvme_path}" if spec.nvme_path else ""
     rank = "all ranks" if spec.prediction.all_ranks else f"rank{spec.prediction.rank}" if spec.prediction.rank else ""
-    return plain(" ".join(part for part in [*said, spec.ds_config_file or "", ramp, drive, rank] if part))
+    return plain(" ".join(part for part in [*settings, spec.ds_config_file or "", ramp, drive, rank] if part))
 
 
 def _capacity_bytes(trial: Trial, gpu: Gpu | None) -> int | None:

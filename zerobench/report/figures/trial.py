@@ -23,10 +23,10 @@ from zerobench.report.memory_view import (
 )
 from zerobench.report.parity import Parity
 from zerobench.report.pipeline import StageRow, stages
-from zerobench.report.recovery import Resumed, resumed
+from zerobench.report.recovery import CheckpointFigures, resumed
 from zerobench.report.server import Side, side_sentences, sides
 from zerobench.report.speed import slowest_steps, step_seconds_by_rank, timed_tokens
-from zerobench.report.standing import Stood, stood
+from zerobench.report.standing import HeldShare, stood
 from zerobench.report.trials import Trial, roles
 from zerobench.spec.roles import Role
 from zerobench.spec.trial import TrialSpec
@@ -135,9 +135,9 @@ class TrialFigures:
     batches: Sequence[BatchFigures]
     holders: Sequence[Holder]
     """Of host memory, where states are offloaded."""
-    standing: Sequence[Stood]
+    standing: Sequence[HeldShare]
     """What stood when memory was refused."""
-    resumed: Resumed | None
+    resumed: CheckpointFigures | None
     """What its checkpoints cost; without the distance of its losses, which takes another trial."""
 
     @property
@@ -169,8 +169,8 @@ class TrialFigures:
 
     def beside(self, label: str, parity: Parity | None, loss_distance: float | None) -> TrialFigures:
         """It with what other trials decide: its label, and how far its losses are from theirs."""
-        found = self.resumed and replace(self.resumed, loss_distance=loss_distance)
-        return replace(self, label=label, parity=parity, resumed=found)
+        with_distance = self.resumed and replace(self.resumed, loss_distance=loss_distance)
+        return replace(self, label=label, parity=parity, resumed=with_distance)
 
     @property
     def among_ranks(self) -> list[RankFigures]:
@@ -180,12 +180,12 @@ class TrialFigures:
 
 def trial_figures(trial: Trial) -> TrialFigures:
     """The figures of `trial`, without its label and its parity."""
-    steady, found = list(_steady(trial)), roles(trial)
+    steady, present = list(_steady(trial)), roles(trial)
     return TrialFigures(
         run_id=trial.record.run_id,
         trial_id=trial.record.trial_id,
         summary=summary_of(trial),
-        roles=found,
+        roles=present,
         steady=steady,
         peaks=list(_peaks(trial, steady)),
         ranks=list(_ranks(trial)),
@@ -206,7 +206,7 @@ Peaks = Sequence[tuple[Place, Instant]]
 
 def _steady(trial: Trial) -> Iterator[tuple[Place, Instant]]:
     places = {row.place for rank in trial.ranks for row in rank.memory}
-    for place in (one for one in Place if one in places):
+    for place in (held for held in Place if held in places):
         for role in roles(trial):
             instant = largest_peak(trial, StepKind.STEADY, place, role)
             if instant is not None:
@@ -291,8 +291,8 @@ def _phases(trial: Trial, steady: Peaks) -> Iterator[PhaseFigures]:
 def _mark(rank: RankRecord, step: StepKind, phase: str) -> PhaseMark | None:
     """The mark of `phase` in the step that the memory rows are of: the first, or the last memory step."""
     kind = "first" if step is StepKind.FIRST else "memory"
-    found = [mark for mark in rank.marks if mark.phase == phase and (mark.kind == kind or mark.step_index < 0)]
-    return found[-1] if found else None
+    marks = [mark for mark in rank.marks if mark.phase == phase and (mark.kind == kind or mark.step_index < 0)]
+    return marks[-1] if marks else None
 
 
 def _steps(trial: Trial) -> Iterator[StepFigures]:

@@ -10,16 +10,16 @@ import pyarrow as pa
 
 from zerobench.report.frames import schema
 from zerobench.report.frames.tidy_tables import to_pandas
-from zerobench.report.strategies.rows import Compared
+from zerobench.report.strategies.rows import ComparedSide
 
 
-def compared_frame(rows: Sequence[Compared]) -> pd.DataFrame:
+def compared_frame(rows: Sequence[ComparedSide]) -> pd.DataFrame:
     """The rows in their order, with the dtypes that schema.py states."""
     table = pa.Table.from_pylist([_values(row) for row in rows], schema=schema.arrow_schema(schema.COMPARED))
     return to_pandas(table)
 
 
-def _values(row: Compared) -> dict[str, Any]:
+def _values(row: ComparedSide) -> dict[str, Any]:
     figures, states = row.figures, row.figures.states
     return {
         "run_id": figures.run_id,

@@ -86,8 +86,8 @@ def error_columns(cells: Sequence[Cell], against: Evidence) -> Columns:
 def trial_values(run_id: str, summary: Summary, energy_joules: float | None, parity: Parity | None) -> Row:
     """The row of a trial in the trials table (schema.TRIALS)."""
     keys = keys_of(summary.spec, run_id, summary.config_hash, summary.num_params)
-    found = keys | summary_values(summary, parity) | {"energy_joules": energy_joules}
-    return {name: found.get(name) for name in schema.TRIALS}
+    values = keys | summary_values(summary, parity) | {"energy_joules": energy_joules}
+    return {name: values.get(name) for name in schema.TRIALS}
 
 
 def summary_values(summary: Summary, parity: Parity | None) -> Row:
@@ -128,12 +128,12 @@ _SPEED = (
 
 
 def trial_keys(trial: TrialFigures) -> Row:
-    """The key columns of `one` (schema.KEYS)."""
+    """The key columns of `trial` (schema.KEYS)."""
     return keys_of(trial.spec, trial.run_id, trial.summary.config_hash, trial.summary.num_params)
 
 
 def summary_row(trial: TrialFigures) -> Row:
-    """The row of `one` in schema.SUMMARY."""
+    """The row of `trial` in schema.SUMMARY."""
     return {**trial_keys(trial), **summary_values(trial.summary, trial.parity), "label": trial.label}
 
 
@@ -152,16 +152,16 @@ def _peak_rows(trial: TrialFigures) -> Iterator[Row]:
 def _rows_of(columns: Mapping[str, str], figures: Callable[[TrialFigures], Sequence[Any]]) -> _Rows:
     """Rows whose columns are attributes of what `figures` has."""
     names = [name for name in columns if name not in {"run_id", "trial_id"}]
-    return lambda trial: ({name: getattr(found, name) for name in names} for found in figures(trial))
+    return lambda trial: ({name: getattr(row, name) for name in names} for row in figures(trial))
 
 
 _Rows = Callable[[TrialFigures], Iterable[Row]]
 
 PARTS: Mapping[str, tuple[Mapping[str, str], _Rows]] = {
     "peaks": (schema.PEAKS, _peak_rows),
-    "ranks": (schema.RANKS, _rows_of(schema.RANKS, lambda one: one.ranks)),
-    "phases": (schema.PHASES, _rows_of(schema.PHASES, lambda one: one.phases)),
-    "steps": (schema.STEPS, _rows_of(schema.STEPS, lambda one: one.steps)),
-    "notes": (schema.NOTES, _rows_of(schema.NOTES, lambda one: one.notes)),
+    "ranks": (schema.RANKS, _rows_of(schema.RANKS, lambda trial: trial.ranks)),
+    "phases": (schema.PHASES, _rows_of(schema.PHASES, lambda trial: trial.phases)),
+    "steps": (schema.STEPS, _rows_of(schema.STEPS, lambda trial: trial.steps)),
+    "notes": (schema.NOTES, _rows_of(schema.NOTES, lambda trial: trial.notes)),
 }
 """Tables with several rows of each trial: their columns, and the rows of one trial without its key."""

@@ -75,7 +75,7 @@ def run_frames(runs: Sequence[store.Run]) -> RunFrames:
 
 
 def frames_of(runs: RunFigures) -> RunFrames:
-    """`found` with frames."""
+    """`runs` with frames."""
     return RunFrames(runs=runs.runs, figures=runs.figures, comparison=runs.comparison, predicted=runs.predicted)
 
 

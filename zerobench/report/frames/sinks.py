@@ -75,8 +75,8 @@ def table_files(columns: Mapping[str, str], *paths: Path) -> Iterator[TableSink]
 def _writer(path: Path, temporary: Path, schema: Any, stack: ExitStack) -> Any:
     """A pyarrow writer for the format that `path`'s suffix says, closed with `stack`."""
     if path.suffix == ".parquet":
-        told = schema.with_metadata({WRITER: __version__})
-        return stack.enter_context(pa_parquet.ParquetWriter(temporary, told, compression="zstd"))
+        signed = schema.with_metadata({WRITER: __version__})
+        return stack.enter_context(pa_parquet.ParquetWriter(temporary, signed, compression="zstd"))
     file = stack.enter_context(temporary.open("wb"))
     file.write((",".join(schema.names) + "\n").encode())  # pyarrow would put each name in quotes
     options = pa_csv.WriteOptions(include_header=False, quoting_style="needed")

@@ -108,8 +108,8 @@ def _written_ns(path: Path) -> int | None:
 
 
 def _writer_of(file: Any) -> str:
-    told: bytes = (file.schema_arrow.metadata or {}).get(WRITER, b"")
-    return told.decode(errors="replace")
+    version: bytes = (file.schema_arrow.metadata or {}).get(WRITER, b"")
+    return version.decode(errors="replace")
 
 
 def read_frame(path: Path) -> pd.DataFrame:
@@ -143,11 +143,11 @@ _Rows = tuple[Path, Mapping[str, Any], Columns]
 """Where an error says that rows are from, the keys of all of them, and the columns after the keys."""
 
 
-def _tables(found: Iterable[_Rows], types: Any) -> Iterator[Any]:
-    """`found` as tables of many rows each: one of ten rows takes pyarrow 40 kB and a millisecond."""
+def _tables(row_sets: Iterable[_Rows], types: Any) -> Iterator[Any]:
+    """`row_sets` as tables of many rows each: one of ten rows takes pyarrow 40 kB and a millisecond."""
     waiting: list[_Rows] = []
     num_waiting = 0
-    for rows in found:
+    for rows in row_sets:
         waiting.append(rows)
         num_waiting += 1 + len(rows[-1]["rank"])
         if num_waiting > _ROWS_AT_ONCE:
@@ -157,20 +157,20 @@ def _tables(found: Iterable[_Rows], types: Any) -> Iterator[Any]:
         yield _table(waiting, types)
 
 
-def _table(found: Sequence[_Rows], types: Any) -> Any:
+def _table(row_sets: Sequence[_Rows], types: Any) -> Any:
     try:
-        return with_keys([rows for _, *rows in found], types)
+        return with_keys([rows for _, *rows in row_sets], types)
     except (OverflowError, ValueError):
-        for where, *rows in found:
+        for where, *rows in row_sets:
             with refusing_impossible_values(where):
                 with_keys([rows], types)
         raise
 
 
-def with_keys(found: Iterable[Sequence[Any]], types: Any) -> Any:
+def with_keys(row_sets: Iterable[Sequence[Any]], types: Any) -> Any:
     """A pyarrow table of keys and, behind them, columns that all have these keys: equally long, a `rank` among them."""
-    keys, columns = zip(*found, strict=True)
-    indices = pa.array([index for index, one in enumerate(columns) for _ in one["rank"]], pa.int64())
+    keys, columns = zip(*row_sets, strict=True)
+    indices = pa.array([index for index, group in enumerate(columns) for _ in group["rank"]], pa.int64())
     repeated = pa.Table.from_pylist(keys, schema=pa.schema([types.field(name) for name in schema.KEYS])).take(indices)
     joined = ((name, [value for column in columns for value in column[name]]) for name in columns[0])
     own = {name: pa.array(values, types.field(name).type) for name, values in joined}
@@ -210,8 +210,11 @@ class TrialRows:
 
     def table(self) -> Any:
         """The rows, as a pyarrow table."""
-        found, judge = zip(self._summaries, self.trials, strict=True), self.judge
+        summaries, judge = zip(self._summaries, self.trials, strict=True), self.judge
         return rows_table(
             schema.TRIALS,
-            (trial_values(run_id, summary, energy, judge.judge(one)) for (run_id, summary, energy), one in found),
+            (
+                trial_values(run_id, summary, energy, judge.judge(trial))
+                for (run_id, summary, energy), trial in summaries
+            ),
         )

@@ -87,15 +87,15 @@ def candidates(runs: RunFigures) -> list[Candidate]:
 
     A prediction of what was measured too is left out: the measurement counts.
     """
-    found = [_candidate(repeats) for repeats in _repeats(runs.figures)]
+    known = [_candidate(repeats) for repeats in _repeats(runs.figures)]
     ran_out = {
         trial.summary.config_hash
         for trial in runs.figures
         if trial.summary.status is Status.OUT_OF_DEVICE_MEMORY and trial.summary.is_measured
     }
-    measured = {candidate.config_hash for candidate in found if candidate.evidence == _MEASURED} | ran_out
+    measured = {candidate.config_hash for candidate in known if candidate.evidence == _MEASURED} | ran_out
     return [
-        candidate for candidate in found if candidate.evidence == _MEASURED or candidate.config_hash not in measured
+        candidate for candidate in known if candidate.evidence == _MEASURED or candidate.config_hash not in measured
     ]
 
 
@@ -114,7 +114,7 @@ def _candidate(repeats: Sequence[TrialFigures]) -> Candidate:
     first, spec = repeats[0].summary, repeats[0].spec
     known = [need for trial in repeats if (need := trial.summary.device_needed_bytes) is not None]
     timed = [rates for trial in repeats if (rates := _rates(trial))]
-    several = [middle for one in timed if (middle := median(one)) is not None]
+    several = [middle for rates in timed if (middle := median(rates)) is not None]
     return Candidate(
         label=_label(repeats),
         work=_work(spec),
@@ -126,7 +126,7 @@ def _candidate(repeats: Sequence[TrialFigures]) -> Candidate:
         needed_bytes=max(known, default=None),
         capacity_bytes=first.capacity_bytes,
         host_room=_host_room(first),
-        rates=several if len(timed) > 1 else [rate for one in timed for rate in one],
+        rates=several if len(timed) > 1 else [rate for rates in timed for rate in rates],
         num_repeats=len(repeats),
         expected=first.predicted_step.expected,
     )
@@ -165,22 +165,22 @@ def _rates(trial: TrialFigures) -> list[float]:
     return [trial.spec.global_batch_tokens / step.step_s for step in trial.steps if step.step_s > 0]
 
 
-def timed_groups(found: Sequence[Candidate]) -> dict[str, list[Candidate]]:
+def timed_groups(known: Sequence[Candidate]) -> dict[str, list[Candidate]]:
     """The candidates that were timed and do not fail to fit, by comparable work, the largest group first.
 
     A group is named by what tells its work from the others'. The reference is in none, where there is anything else.
     """
-    timed = [candidate for candidate in found if candidate.rates and candidate.fits is not False]
+    timed = [candidate for candidate in known if candidate.rates and candidate.fits is not False]
     ranked = [candidate for candidate in timed if not candidate.is_reference] or timed
     varying = [index for index in range(len(Work._fields)) if len({candidate.work[index] for candidate in ranked}) > 1]
     groups: dict[str, list[Candidate]] = {}
-    for one in ranked:
-        groups.setdefault(" ".join(one.work[index] for index in varying), []).append(one)
+    for candidate in ranked:
+        groups.setdefault(" ".join(candidate.work[index] for index in varying), []).append(candidate)
     return dict(sorted(groups.items(), key=lambda item: -len(item[1])))
 
 
-def equally_fast(found: Sequence[Candidate]) -> list[Candidate]:
-    """The fastest of `found`, and those that cannot be told from it, the one with the least memory first."""
-    best = max(found, key=lambda candidate: candidate.tokens_per_s or 0.0)
-    alike = [candidate for candidate in found if candidate.overlaps(best)]
+def equally_fast(known: Sequence[Candidate]) -> list[Candidate]:
+    """The fastest of `known`, and those that cannot be told from it, the one with the least memory first."""
+    best = max(known, key=lambda candidate: candidate.tokens_per_s or 0.0)
+    alike = [candidate for candidate in known if candidate.overlaps(best)]
     return sorted(alike, key=lambda candidate: (candidate.needed_bytes is None, candidate.needed_bytes or 0))

@@ -33,12 +33,12 @@ def headline(runs: RunFigures) -> list[str]:
     trials = runs.figures
     if not trials:
         return ["No trial has ended yet."]
-    found = candidates(runs)
-    groups = timed_groups(found)
-    untimed = None if groups else _untimed_choice(found)
-    speed = [_fastest(groups), _choice(groups) if groups else _untimed_sentence(found, untimed)]
+    known = candidates(runs)
+    groups = timed_groups(known)
+    untimed = None if groups else _untimed_choice(known)
+    speed = [_fastest(groups), _choice(groups) if groups else _untimed_sentence(known, untimed)]
     best = None if untimed is None else untimed.best
-    sentences = [_fit(trials, found, best), *speed, _evidence(runs), _endings(trials), _doubts(trials, found)]
+    sentences = [_fit(trials, known, best), *speed, _evidence(runs), _endings(trials), _doubts(trials, known)]
     names = tuple(trial.label for trial in trials)
     return [plain(sentence if sentence.startswith(names) else _capital(sentence)) for sentence in sentences if sentence]
 
@@ -66,9 +66,9 @@ def _evidence(runs: RunFigures) -> str:
 def _median_error(predicted: Sequence[Errors]) -> float | None:
     """The median size of the error of a steady step's largest total on the device, over predicted trials."""
     by_trial: dict[int, list[Cell]] = {}
-    for one in predicted:
-        steady = [cell for cell in one.peaks(Place.DEVICE) if cell.step is StepKind.STEADY]
-        by_trial.setdefault(id(one.trial), []).extend(steady)
+    for errors in predicted:
+        steady = [cell for cell in errors.peaks(Place.DEVICE) if cell.step is StepKind.STEADY]
+        by_trial.setdefault(id(errors.trial), []).extend(steady)
     largest = [
         (max(cell.measured_bytes for cell in cells), max(cell.predicted_bytes for cell in cells))
         for cells in by_trial.values()
@@ -83,10 +83,10 @@ def _endings(trials: Sequence[TrialFigures]) -> str:
     if not others:
         return f"{'All ' if len(trials) > 1 else ''}{counted(len(trials), 'trial')} completed."
     counts = Counter(map(status_text, others))
-    said = ", ".join(f"{count} {status}" for status, count in counts.most_common())
+    statuses = ", ".join(f"{count} {status}" for status, count in counts.most_common())
     reasons = Counter(reason for summary in others if (reason := summary.rule or summary.reason))
     common = "".join(f"; most common reason: {_short(reason)} ({count})" for reason, count in reasons.most_common(1))
-    return f"{len(trials) - len(others)} of {counted(len(trials), 'trial')} completed; {said}{common}."
+    return f"{len(trials) - len(others)} of {counted(len(trials), 'trial')} completed; {statuses}{common}."
 
 
 def _short(text: str) -> str:
@@ -94,9 +94,9 @@ def _short(text: str) -> str:
     return line if len(line) <= _MOST_REASON else f"{line[: _MOST_REASON - 3]}..."
 
 
-def _fit(trials: Sequence[TrialFigures], found: Sequence[Candidate], best: Candidate | None) -> str:
+def _fit(trials: Sequence[TrialFigures], contenders: Sequence[Candidate], best: Candidate | None) -> str:
     """What fits, the recommended trial or else that with the least memory, and what does not."""
-    known = [candidate for candidate in found if candidate.needed_bytes is not None]
+    known = [candidate for candidate in contenders if candidate.needed_bytes is not None]
     if not known:
         return "Device memory was not recorded."
     judged = [candidate for candidate in known if candidate.fits is not None]
@@ -134,9 +134,9 @@ def _ran_out(trials: Sequence[TrialFigures]) -> list[str]:
     return list(works.values())
 
 
-def _range(found: Sequence[Candidate]) -> str:
+def _range(contenders: Sequence[Candidate]) -> str:
     """`8.15 GiB (zero3) to 30.1 GiB (zero1)`."""
-    ends = [pick(found, key=lambda candidate: candidate.needed_bytes or 0) for pick in (min, max)]
+    ends = [pick(contenders, key=lambda candidate: candidate.needed_bytes or 0) for pick in (min, max)]
     return " to ".join(
         dict.fromkeys(f"{format_bytes(candidate.needed_bytes)} ({candidate.label})" for candidate in ends)
     )
@@ -146,8 +146,8 @@ def _need(candidate: Candidate) -> str:
     return f"{candidate.label} ({format_bytes(candidate.needed_bytes)})"
 
 
-def _capacities(found: Sequence[Candidate]) -> str:
-    sizes = sorted({candidate.capacity_bytes for candidate in found if candidate.capacity_bytes is not None})
+def _capacities(contenders: Sequence[Candidate]) -> str:
+    sizes = sorted({candidate.capacity_bytes for candidate in contenders if candidate.capacity_bytes is not None})
     return " or ".join(format_bytes(size) for size in sizes) + " per device"
 
 
@@ -159,9 +159,9 @@ def _names(labels: Sequence[str]) -> str:
 def _fastest(groups: Mapping[str, Sequence[Candidate]]) -> str:
     if not groups:
         return ""
-    told = [_fastest_of(name, group) for name, group in list(groups.items())[:_MOST_GROUPS]]
-    left = len(groups) - len(told)
-    return "; ".join(told) + (f"; {left} more kinds of work in the tables." if left else ".")
+    sentences = [_fastest_of(name, group) for name, group in list(groups.items())[:_MOST_GROUPS]]
+    left = len(groups) - len(sentences)
+    return "; ".join(sentences) + (f"; {left} more kinds of work in the tables." if left else ".")
 
 
 def _fastest_of(name: str, group: Sequence[Candidate]) -> str:
@@ -179,51 +179,51 @@ def _fastest_of(name: str, group: Sequence[Candidate]) -> str:
 
 
 def _choice(groups: Mapping[str, Sequence[Candidate]]) -> str:
-    told = [_chosen(equally_fast(group)) for group in list(groups.values())[:_MOST_GROUPS]]
-    return f"Choose {'; '.join(told)}." if told else ""
+    choices = [_chosen(equally_fast(group)) for group in list(groups.values())[:_MOST_GROUPS]]
+    return f"Choose {'; '.join(choices)}." if choices else ""
 
 
 def _chosen(alike: Sequence[Candidate]) -> str:
-    one = alike[0]
-    needs = "" if one.needed_bytes is None else f", {format_bytes(one.needed_bytes)}"
+    first = alike[0]
+    needs = "" if first.needed_bytes is None else f", {format_bytes(first.needed_bytes)}"
     if len(alike) > 1:
-        return f"{one.label}: least device memory of {len(alike)} equally fast trials{needs}"
-    return f"{one.label}: fastest{needs and f'{needs} of device memory'}"
+        return f"{first.label}: least device memory of {len(alike)} equally fast trials{needs}"
+    return f"{first.label}: fastest{needs and f'{needs} of device memory'}"
 
 
-def _untimed_choice(found: Sequence[Candidate]) -> Choice[Candidate] | None:
+def _untimed_choice(contenders: Sequence[Candidate]) -> Choice[Candidate] | None:
     """Without times: what `zerobench plan` recommends, by the same rule; None where it recommends nothing."""
-    fitting = _choosable(found)
+    fitting = _choosable(contenders)
     return choose(fitting, lambda candidate: candidate.option) if fitting else None
 
 
-def _choosable(found: Sequence[Candidate]) -> list[Candidate]:
+def _choosable(contenders: Sequence[Candidate]) -> list[Candidate]:
     """Those that fit, where all train one model."""
-    fitting = [candidate for candidate in found if candidate.fits and not candidate.is_reference]
+    fitting = [candidate for candidate in contenders if candidate.fits and not candidate.is_reference]
     return fitting if len({candidate.work.model for candidate in fitting}) == 1 else []
 
 
-def _untimed_sentence(found: Sequence[Candidate], choice: Choice[Candidate] | None) -> str:
+def _untimed_sentence(contenders: Sequence[Candidate], choice: Choice[Candidate] | None) -> str:
     if choice is None:
-        return f"No recommendation: nothing fits with {ROOM:.0%} free." if _choosable(found) else ""
+        return f"No recommendation: nothing fits with {ROOM:.0%} free." if _choosable(contenders) else ""
     best = choice.best
     unjudged = "; host memory unknown" if best.host_room is None and set(best.offloads) != {"none"} else ""
     return f"Choose {best.label}: {choice.reason}{unjudged}."
 
 
-def _doubts(trials: Sequence[TrialFigures], found: Sequence[Candidate]) -> str:
+def _doubts(trials: Sequence[TrialFigures], contenders: Sequence[Candidate]) -> str:
     """What limits all this: losses or gradients that disagree, void throughput, single repeats."""
     wrong: dict[str, list[str]] = {}
-    for one in trials:
-        for what, _, _ in one.parity.disagreements if one.parity else ():
-            wrong.setdefault(what, []).append(one.label)
+    for trial in trials:
+        for what, _, _ in trial.parity.disagreements if trial.parity else ():
+            wrong.setdefault(what, []).append(trial.label)
     parts = [
         f"excluded, {what} differ from the reference: {_names(wrong[what])}" for what in sorted(wrong, reverse=True)
     ]
     void = [trial.label for trial in trials if trial.summary.void]
     if void:
         parts.append(f"not ranked, allocator retries: {_names(void)}")
-    timed = [candidate for candidate in found if candidate.rates]
+    timed = [candidate for candidate in contenders if candidate.rates]
     if timed and all(candidate.num_repeats == 1 for candidate in timed):
         parts.append("one repeat per trial: spread within a run, not between runs")
     return f"{'; '.join(parts)}." if parts else ""

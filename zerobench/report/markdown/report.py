@@ -100,17 +100,17 @@ def _outcomes(trials: Sequence[TrialFigures]) -> Iterator[str]:
 
 def _caveats(trials: Sequence[TrialFigures]) -> list[str]:
     """What a reader must know before believing a figure: void throughput, disagreement, notes of the run."""
-    said = [f"{trial.label}: throughput is void: {trial.summary.void}" for trial in trials if trial.summary.void]
-    said += [
+    points = [f"{trial.label}: throughput is void: {trial.summary.void}" for trial in trials if trial.summary.void]
+    points += [
         f"{trial.label}: {name} differ from the reference by {far:.2g}: figures invalid"
         for trial in trials
         for name, far, _ in (trial.parity.disagreements if trial.parity else ())
     ]
     if not all(trial.summary.is_measured for trial in trials):
-        said.append("Predicted rows: not measured.")
-    said += dict.fromkeys(note.note for trial in trials for note in trial.notes)
-    rest = len(said) - MOST_ROWS
-    return bullets([*said[:MOST_ROWS], *([f"and {rest} more"] if rest > 0 else [])])
+        points.append("Predicted rows: not measured.")
+    points += dict.fromkeys(note.note for trial in trials for note in trial.notes)
+    rest = len(points) - MOST_ROWS
+    return bullets([*points[:MOST_ROWS], *([f"and {rest} more"] if rest > 0 else [])])
 
 
 def _title(frames: RunFigures) -> str:
@@ -132,18 +132,18 @@ def _places(frames: RunFigures, trials: Sequence[TrialFigures]) -> list[str]:
 
     Where no rank said what it ran on (each failed early, or nobody looked into a script), it is the GPUs of the node.
     """
-    found: dict[str, None] = {}
+    places: dict[str, None] = {}
     for trial in trials:
         gpu, device = trial.summary.gpu, trial.summary.device_name
         if gpu or any(rank.device_uuid for rank in trial.ranks):
-            found[gpu or device or _CPU] = None
+            places[gpu or device or _CPU] = None
         elif device is None and trial.summary.is_measured:
             gpus = at(frames.run(trial.run_id).environment, "gpus")
             names = [str(at(gpu, "name")) for gpu in gpus] if isinstance(gpus, list) else []
-            found |= dict.fromkeys(known.name if (known := find_gpu(name)) else name for name in names or [_CPU])
+            places |= dict.fromkeys(known.name if (known := find_gpu(name)) else name for name in names or [_CPU])
         else:
-            found[_CPU] = None
-    return list(found)
+            places[_CPU] = None
+    return list(places)
 
 
 def kept_name(frames: RunFigures) -> str:

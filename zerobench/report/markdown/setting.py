@@ -31,7 +31,7 @@ _VERSION = re.compile(r"[0-9][0-9A-Za-z.!]*(\+[0-9A-Za-z.]+)?").fullmatch
 def hardware_lines(frames: RunFigures, run: Run) -> list[str]:
     """The nodes where there were several, the devices, their links, and the node around them."""
     environment = run.environment
-    said = {
+    facts = {
         "GPUs": _gpus(environment),
         "links between GPUs": gpu_links(environment),
         "emulated or simulated": _not_there(frames, run),
@@ -39,7 +39,7 @@ def hardware_lines(frames: RunFigures, run: Run) -> list[str]:
         "host memory": _size(at(environment, "machine", "memory_bytes")),
         "system": _joined(environment, ("machine", "os"), ("machine", "kernel"), ("machine", "architecture")),
     }
-    return bullets([*node_lines(run), *(f"{name}: {value}" for name, value in said.items() if value)])
+    return bullets([*node_lines(run), *(f"{name}: {value}" for name, value in facts.items() if value)])
 
 
 def _gpus(environment: Environment) -> str | None:
@@ -76,13 +76,13 @@ def _size(value: object) -> str | None:
 
 
 def _joined(environment: Environment, *paths: tuple[str, ...]) -> str | None:
-    return ", ".join(found for path in paths if (found := text(at(environment, *path)))) or None
+    return ", ".join(part for path in paths if (part := text(at(environment, *path)))) or None
 
 
 def version_lines(run: Run) -> list[str]:
     """A table of versions, commits and when it was."""
     environment = run.environment
-    rows = [(name, found) for name in _VERSIONS if (found := text(at(environment, "versions", name)))]
+    rows = [(name, version) for name in _VERSIONS if (version := text(at(environment, "versions", name)))]
     more = {
         "CUDA of torch": text(at(environment, "torch_build", "cuda")),
         "NVIDIA driver": text(at(environment, "driver", "version")),
@@ -131,5 +131,7 @@ def _pins(environment: Environment) -> list[str]:
 
     Only what is spelt like a version is put into a command that a person may paste.
     """
-    found = {name: text(at(environment, "versions", name)) for name in _PINNED}
-    return [f"{name}=={version.partition('+')[0]}" for name, version in found.items() if version and _VERSION(version)]
+    versions = {name: text(at(environment, "versions", name)) for name in _PINNED}
+    return [
+        f"{name}=={version.partition('+')[0]}" for name, version in versions.items() if version and _VERSION(version)
+    ]

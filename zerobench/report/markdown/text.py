@@ -37,8 +37,8 @@ _ACTS = re.compile(
 
 def prose(text: str) -> str:
     """`text` within a line or a table's cell of Markdown, that shows it and does nothing else."""
-    quiet = _ACTS.sub(lambda found: found.group() + _ZERO_WIDTH_SPACE, plain(text))
-    return _SPECIAL.sub(lambda found: "\\" + found.group(), quiet)
+    quiet = _ACTS.sub(lambda match: match.group() + _ZERO_WIDTH_SPACE, plain(text))
+    return _SPECIAL.sub(lambda match: "\\" + match.group(), quiet)
 
 
 def paragraph(text: str) -> str:
@@ -46,9 +46,9 @@ def paragraph(text: str) -> str:
     return _AT_START.sub(_stopped, prose(text).strip())
 
 
-def _stopped(found: re.Match[str]) -> str:
+def _stopped(match: re.Match[str]) -> str:
     """The start of a line that would be a heading or a list, with a backslash before what makes it one."""
-    space, sign = found.group(1, 2)
+    space, sign = match.group(1, 2)
     return f"{space}{sign}\\" if sign.isdigit() else f"{space}\\{sign}"
 
 

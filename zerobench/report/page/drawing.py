@@ -87,7 +87,7 @@ def _attribute(name: str, value: str, key: str) -> str | None:
         return value
     if _REFERENCE.search(_LOCAL.sub("", value)):
         return None
-    return _LOCAL.sub(lambda found: f"url(#{_own(found[1], key)})", value)
+    return _LOCAL.sub(lambda match: f"url(#{_own(match[1], key)})", value)
 
 
 def _own(name: str, key: str) -> str:

@@ -27,9 +27,9 @@ def outcome_counts(failed: Sequence[TrialFigures]) -> str:
 
 def evidence_blocks(runs: RunFigures, failed: Sequence[TrialFigures]) -> Iterator[Block]:
     """The tracebacks and stacks of the first failures that left any."""
-    told = ((trial, text) for trial in failed if (text := _told(_failure(runs, trial))))
-    for index, (one, text) in enumerate(islice(told, MOST_EVIDENCE), start=1):
-        yield Block(f"failure-{index}", visible(f"{one.label}: output"), visible(text[-_MOST_CHARACTERS:]))
+    outputs = ((trial, text) for trial in failed if (text := _output(_failure(runs, trial))))
+    for index, (trial, text) in enumerate(islice(outputs, MOST_EVIDENCE), start=1):
+        yield Block(f"failure-{index}", visible(f"{trial.label}: output"), visible(text[-_MOST_CHARACTERS:]))
 
 
 def _failure(runs: RunFigures, trial: TrialFigures) -> Failure | None:
@@ -37,7 +37,7 @@ def _failure(runs: RunFigures, trial: TrialFigures) -> Failure | None:
     return store.read_record(runs.run(trial.run_id).folder.trial(trial.trial_id).record, TrialRecord).failure
 
 
-def _told(failure: Failure | None) -> str:
+def _output(failure: Failure | None) -> str:
     if failure is None:
         return ""
     parts = [failure.evidence or "", failure.traceback or ""]

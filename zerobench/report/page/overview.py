@@ -36,8 +36,8 @@ def _sweep_name(run: store.Run) -> str:
 
 def description(runs: Sequence[store.Run]) -> list[str]:
     """What the sweeps say of themselves."""
-    said = (" ".join(str(run.sweep.get("description") or "").split()) for run in runs)
-    return [visible(text) for text in dict.fromkeys(said) if text]
+    texts = (" ".join(str(run.sweep.get("description") or "").split()) for run in runs)
+    return [visible(text) for text in dict.fromkeys(texts) if text]
 
 
 def facts(runs: Sequence[store.Run], trials: Sequence[TrialFigures]) -> list[Fact]:

@@ -40,11 +40,11 @@ def configuration_values(row: PlanRow, cluster: Cluster, training: Training | No
 
 
 def _training_values(row: PlanRow, cluster: Cluster, training: Training | None) -> dict[str, Any]:
-    """What the training takes, by field of Takes, each `low`, `expected` and `high`; empty without one."""
+    """What the training takes, by field of TrainingCost, each `low`, `expected` and `high`; empty without one."""
     if training is None:
         return {}
-    found = takes(row, cluster.gpu, training)
-    ends = dict(zip(("low", "expected", "high"), map(asdict, found), strict=True)) if found else None
+    interval = takes(row, cluster.gpu, training)
+    ends = dict(zip(("low", "expected", "high"), map(asdict, interval), strict=True)) if interval else None
     return {"training": ends}
 
 

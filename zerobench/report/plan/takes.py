@@ -10,7 +10,7 @@ from zerobench.spec.training import Training, most_energy_kwh
 
 
 @dataclass(frozen=True)
-class Takes:
+class TrainingCost:
     """At one length of the step."""
 
     days: float
@@ -21,16 +21,18 @@ class Takes:
     """None where the GPU's power is not known."""
 
 
-def takes(row: PlanRow, gpu: Gpu, training: Training) -> tuple[Takes, Takes, Takes] | None:
+def takes(row: PlanRow, gpu: Gpu, training: Training) -> tuple[TrainingCost, TrainingCost, TrainingCost] | None:
     """At the low end of the step's interval, at the expected step and at the high end; None without expected time."""
-    found = row.expected
-    if found is None:
+    expected = row.expected
+    if expected is None:
         return None
-    low, middle, high = (_at(row, gpu, training, seconds) for seconds in (found.low_s, found.step_s, found.high_s))
+    low, middle, high = (
+        _at(row, gpu, training, seconds) for seconds in (expected.low_s, expected.step_s, expected.high_s)
+    )
     return low, middle, high
 
 
-def _at(row: PlanRow, gpu: Gpu, training: Training, step_s: float) -> Takes:
+def _at(row: PlanRow, gpu: Gpu, training: Training, step_s: float) -> TrainingCost:
     spec = row.trial.spec
     hours = training.gpu_hours(step_s, spec)
-    return Takes(training.days(step_s, spec), hours, training.cost(hours), most_energy_kwh(gpu, hours))
+    return TrainingCost(training.days(step_s, spec), hours, training.cost(hours), most_energy_kwh(gpu, hours))

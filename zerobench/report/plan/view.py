@@ -73,8 +73,8 @@ def read_plan(path: Path, cluster: Cluster) -> tuple[list[Shown], list[PlanRow]]
 
 def plan_row(shown: Shown, cluster: Cluster) -> PlanRow:
     """A trial whose figures are whole, on the cluster."""
-    asked = (shown.trial, cluster.gpu, cluster.links)
-    return PlanRow(shown, capacity_of(cluster), step_bound(*asked), expected_step(*asked))
+    setup = (shown.trial, cluster.gpu, cluster.links)
+    return PlanRow(shown, capacity_of(cluster), step_bound(*setup), expected_step(*setup))
 
 
 @dataclass(frozen=True)
@@ -88,7 +88,7 @@ class PlanView:
 
 
 @dataclass(frozen=True)
-class Found:
+class SearchResult:
     """What a search came to, of which its run has no more than the trials."""
 
     rows: Sequence[PlanRow]
@@ -99,18 +99,20 @@ class Found:
     """As in `choose`."""
 
 
-def plan_view(path: Path, cluster: Cluster, training: Training | None = None, found: Found | None = None) -> PlanView:
+def plan_view(
+    path: Path, cluster: Cluster, training: Training | None = None, search: SearchResult | None = None
+) -> PlanView:
     """The plan of the run at `path`. Raises UserError: `path` is no run, or one of its records is torn."""
     with refusing_impossible_values(path):
         shown, rows = read_plan(path, cluster)
         others = _others(shown)
-        if found is not None:
-            rows = named_rows(found.rows)
+        if search is not None:
+            rows = named_rows(search.rows)
             shown = [row.shown for row in rows] + [
                 labelled for labelled in shown if labelled.trial.record.status is Status.SKIPPED
             ]
-            others = [found.words, *others]
-        choice = recommended(rows, None if found is None else found.within)
+            others = [search.words, *others]
+        choice = recommended(rows, None if search is None else search.within)
         best = None if choice is None else choice.best
         environment = store.load_run(path).environment
         details = list(_details(shown, rows, best, cluster, training, environment))
@@ -121,8 +123,8 @@ def plan_view(path: Path, cluster: Cluster, training: Training | None = None, fo
 
 def named_rows(rows: Sequence[PlanRow]) -> list[PlanRow]:
     """`rows` of a search, named together."""
-    told = labels([row.trial.spec for row in rows])
-    return [replace(row, shown=replace(row.shown, label=name)) for row, name in zip(rows, told, strict=True)]
+    names = labels([row.trial.spec for row in rows])
+    return [replace(row, shown=replace(row.shown, label=name)) for row, name in zip(rows, names, strict=True)]
 
 
 def _others(shown: Sequence[Shown]) -> list[str]:
@@ -171,8 +173,8 @@ def _header(shown: Sequence[Shown], rows: Sequence[PlanRow], environment: Enviro
 def losers(rows: Sequence[PlanRow], best: PlanRow | None) -> Iterator[Part]:
     """Why not the others, each held against the recommended one, or against the nearest where none fits."""
     held = best or max(rows, key=lambda row: row.room)
-    told = [(row, _why_not(held, row)) for row in rows if row is not held]
-    lines = [f"{row.shown.label}: {'; '.join(reasons[:MOST_REASONS])}" for row, reasons in told if reasons]
+    reasons_by_row = [(row, _why_not(held, row)) for row in rows if row is not held]
+    lines = [f"{row.shown.label}: {'; '.join(reasons[:MOST_REASONS])}" for row, reasons in reasons_by_row if reasons]
     if lines:
         yield Part(f"Why not the others, compared with {plain(held.shown.label)}", points=lines)
 

@@ -94,15 +94,15 @@ def _what_would_have_to_shrink(trial: Trial, instant: Instant, over_bytes: int) 
     nothing = Instant(instant.rank, instant.step, instant.phase, 0, dict.fromkeys(instant.categories, 0))
     parts = [part for part in merged(difference(nothing, instant), MOMENTS) if part[0].b_bytes > 0]
     named: list[int] = []
-    for one, alike in parts[:_MOST_PARTS]:
+    for part, alike in parts[:_MOST_PARTS]:
         if sum(named) > over_bytes:
             break
-        named.append(one.b_bytes)
-        percent = 100 * one.b_bytes / instant.total_bytes
-        less = remedy(trial, one.category, one.b_bytes)
+        named.append(part.b_bytes)
+        percent = 100 * part.b_bytes / instant.total_bytes
+        less = remedy(trial, part.category, part.b_bytes)
         yield (
-            f"{_words(one.category, alike)}: {format_bytes(one.b_bytes)}, {percent:.0f} % of the "
-            f"tensors{_because(trial, one.category, one.b_bytes, alike)}{f'; less with {less}' if less else ''}"
+            f"{_words(part.category, alike)}: {format_bytes(part.b_bytes)}, {percent:.0f} % of the "
+            f"tensors{_because(trial, part.category, part.b_bytes, alike)}{f'; less with {less}' if less else ''}"
         )
     if parts and len(named) == 1 and named[0] > over_bytes:
         what, size = _words(parts[0][0].category, parts[0][1]), format_bytes(named[0] - over_bytes)
@@ -110,8 +110,8 @@ def _what_would_have_to_shrink(trial: Trial, instant: Instant, over_bytes: int) 
 
 
 def _because(trial: Trial, category: Category, size: int, alike: int = 1) -> str:
-    said = cause(trial, category, size, alike)
-    return f" ({said})" if said else ""
+    reason = cause(trial, category, size, alike)
+    return f" ({reason})" if reason else ""
 
 
 def _words(category: Category, alike: int = 1) -> str:
@@ -176,20 +176,20 @@ def _outside(ours: DeviceNeed, theirs: DeviceNeed) -> str:
         "NCCL": theirs.collectives_bytes - ours.collectives_bytes,
     }
     whole = abs(theirs.total_bytes - ours.total_bytes)
-    said = [f"{_signed(size)} {what}" for what, size in parts.items() if abs(size) > _TELLING * whole]
-    return f" ({', '.join(said)})" if said else ""
+    sizes = [f"{_signed(size)} {what}" for what, size in parts.items() if abs(size) > _TELLING * whole]
+    return f" ({', '.join(sizes)})" if sizes else ""
 
 
 def _differences(best: Trial, other: Trial, differences: Sequence[CategoryDifference], more: int) -> Iterator[str]:
     """The largest differences at the two peaks, with what makes up the bytes of `other`; if it has none, of `best`."""
     telling = [part for part in merged(differences, MOMENTS) if abs(part[0].more_bytes) > _TELLING * more]
-    for one, alike in telling[:_MOST_PARTS]:
-        because = _because(other, one.category, one.b_bytes, alike)
-        if not one.b_bytes and (said := cause(best, one.category, one.a_bytes, alike)):
-            because = f" ({said})"
+    for part, alike in telling[:_MOST_PARTS]:
+        because = _because(other, part.category, part.b_bytes, alike)
+        if not part.b_bytes and (reason := cause(best, part.category, part.a_bytes, alike)):
+            because = f" ({reason})"
         yield (
-            f"{_words(one.category, alike)}: {_signed(one.more_bytes)}, {format_bytes(one.b_bytes)} against "
-            f"{format_bytes(one.a_bytes)} at the peak{because}"
+            f"{_words(part.category, alike)}: {_signed(part.more_bytes)}, {format_bytes(part.b_bytes)} against "
+            f"{format_bytes(part.a_bytes)} at the peak{because}"
         )
 
 
@@ -205,10 +205,10 @@ def _bucket_against_savings(
     DeepSpeed's bucket is as large for a small model as for a large one, and one setting makes it smaller.
     """
     case = case_of(other)
-    bucket = next((one for one in differences if one.category is Category.REDUCE_BUFFERS), None)
+    bucket = next((part for part in differences if part.category is Category.REDUCE_BUFFERS), None)
     if case is None or bucket is None or reduce_buckets(case, bucket.b_bytes) is None:
         return
-    saved = -sum(one.more_bytes for one in differences if one.more_bytes < 0)
+    saved = -sum(part.more_bytes for part in differences if part.more_bytes < 0)
     if bucket.more_bytes <= saved or case.bucket_elements <= SMALLER_BUCKET:
         return
     less = bucket.b_bytes - bucket.b_bytes * SMALLER_BUCKET // case.bucket_elements
@@ -231,7 +231,7 @@ def _more_host_memory(best: Trial, other: Trial, best_fit: Fit, fit: Fit) -> Ite
     before, after = host_instant(best), host_instant(other)
     if before is None or after is None:
         return
-    for one in difference(before, after)[:1]:
-        if one.more_bytes > 0:
-            because = _because(other, one.category, one.b_bytes)
-            yield f"{_words(one.category)} on the host: {_signed(one.more_bytes)} per rank{because}"
+    for change in difference(before, after)[:1]:
+        if change.more_bytes > 0:
+            because = _because(other, change.category, change.b_bytes)
+            yield f"{_words(change.category)} on the host: {_signed(change.more_bytes)} per rank{because}"

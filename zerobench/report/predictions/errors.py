@@ -32,7 +32,7 @@ PHASES = [(StepKind.FIRST, phase) for phase in Phase] + [
 
 
 @dataclass(frozen=True)
-class Found:
+class CellError:
     """A cell and the pair that it is of."""
 
     pair: Pair
@@ -55,15 +55,15 @@ class ErrorStatistics:
     """Cells with an error: those of which something was measured."""
     median: float | None
     """The median of the ABSOLUTE relative errors (of an even number, the mean of the middle two)."""
-    worst_over: Found | None
+    worst_over: CellError | None
     """The cell with the largest error above 0; None where no prediction was too large."""
-    worst_under: Found | None
+    worst_under: CellError | None
     """The cell with the error farthest below 0; None where no prediction was too small."""
 
     @classmethod
-    def of(cls, found: Iterable[Found]) -> ErrorStatistics:
+    def of(cls, cells: Iterable[CellError]) -> ErrorStatistics:
         """The statistics of the cells that have an error; the first of equally bad cells is the worst."""
-        known = [error for error in found if error.cell.error is not None]
+        known = [error for error in cells if error.cell.error is not None]
         errors = [error.error for error in known]
         highest = max(known, key=lambda error: error.error, default=None)
         lowest = min(known, key=lambda error: error.error, default=None)
@@ -92,7 +92,7 @@ def error_rows(pairs: Sequence[Pair]) -> list[ErrorRow]:
     """The error table over the totals of all pairs: world, what it is held against, place, quantity, then phases, then
     all phases together.
     """
-    totals = [Found(pair, cell) for pair in pairs for cell in pair.totals.values()]
+    totals = [CellError(pair, cell) for pair in pairs for cell in pair.totals.values()]
     rows = []
     for kind in product(Evidence, (Evidence.MEASURED, Evidence.SOLO), Place, Quantity):
         these = [f for f in totals if (f.pair.predicted.spec.evidence, f.pair.against, *_what(f.cell)) == kind]
@@ -100,7 +100,7 @@ def error_rows(pairs: Sequence[Pair]) -> list[ErrorRow]:
     return rows
 
 
-def _by_phase(errors: Sequence[Found]) -> list[tuple[tuple[StepKind, Phase] | None, ErrorStatistics]]:
+def _by_phase(errors: Sequence[CellError]) -> list[tuple[tuple[StepKind, Phase] | None, ErrorStatistics]]:
     """The statistics of each phase that has a cell with an error, and of all."""
     phases = [(when, [f for f in errors if (f.cell.step, f.cell.phase) == when]) for when in PHASES]
     known = [(when, ErrorStatistics.of(cells)) for when, cells in phases]
@@ -112,20 +112,20 @@ def _what(cell: Cell) -> tuple[Place, Quantity]:
     return cell.place, cell.quantity
 
 
-def under_predictions(pairs: Sequence[Pair], beyond: float = UNDER_PREDICTION) -> list[Found]:
+def under_predictions(pairs: Sequence[Pair], beyond: float = UNDER_PREDICTION) -> list[CellError]:
     """Totals predicted too small by more than the fraction `beyond`, the worst first.
 
     Of the quantities that have to fit: peak, reserved and used, of every place. What is live at a phase's end never
     decides whether a trial runs.
     """
-    totals = [Found(p, c) for p in pairs for c in p.totals.values() if c.quantity is not Quantity.LIVE]
-    small = [found for found in totals if found.cell.error is not None and found.error < -beyond]
-    return sorted(small, key=lambda found: found.error)
+    totals = [CellError(p, c) for p in pairs for c in p.totals.values() if c.quantity is not Quantity.LIVE]
+    small = [error for error in totals if error.cell.error is not None and error.error < -beyond]
+    return sorted(small, key=lambda error: error.error)
 
 
-def from_nothing(pairs: Sequence[Pair]) -> list[Found]:
+def from_nothing(pairs: Sequence[Pair]) -> list[CellError]:
     """Totals that were predicted and of which nothing was measured: they have no relative error."""
-    return [Found(pair, cell) for pair in pairs for cell in pair.totals.values() if cell.error is None]
+    return [CellError(pair, cell) for pair in pairs for cell in pair.totals.values() if cell.error is None]
 
 
 @dataclass(frozen=True)
@@ -191,5 +191,5 @@ def capacity_bytes(pair: Pair) -> int | None:
     if gpu is None and sizes:
         return min(sizes)
     names = [gpu] if gpu is not None else [rank.device_name for rank in ranks if rank.device_type == "cuda"]
-    known = [found.memory_bytes for name in dict.fromkeys(names) if (found := find_gpu(name)) is not None]
+    known = [entry.memory_bytes for name in dict.fromkeys(names) if (entry := find_gpu(name)) is not None]
     return min((size for size in known if size is not None), default=None)

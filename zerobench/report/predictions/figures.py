@@ -51,17 +51,17 @@ Figures = Mapping[Key, int]
 
 def figures(rank: RankRecord) -> Figures:
     """All figures of one rank that may be compared, in bytes: the ledger's, and what allocator and driver say."""
-    found: dict[Key, int] = {}
+    sizes: dict[Key, int] = {}
     for row in rank.memory:
-        found |= _of_row(row)
-    for key in [key for key in found if key.category is Category.REST_OF_PROCESS]:
-        rest = found.pop(key)
+        sizes |= _of_row(row)
+    for key in [key for key in sizes if key.category is Category.REST_OF_PROCESS]:
+        rest = sizes.pop(key)
         total = key._replace(category=Category.TOTAL)
-        if total in found:
-            found[total] -= rest
+        if total in sizes:
+            sizes[total] -= rest
     for held in rank.device_memory:
-        found |= _of_allocator(rank, held)
-    return found
+        sizes |= _of_allocator(rank, held)
+    return sizes
 
 
 def unforeseen_bytes(rank: RankRecord, place: Place) -> int:
@@ -73,7 +73,7 @@ def unforeseen_bytes(rank: RankRecord, place: Place) -> int:
 def median(known: Sequence[Figures]) -> Figures:
     """The lower median of each figure over the repeats that have it: a figure that one of them left."""
     keys = dict.fromkeys(itertools.chain.from_iterable(known))
-    return {key: statistics.median_low([one[key] for one in known if key in one]) for key in keys}
+    return {key: statistics.median_low([sizes[key] for sizes in known if key in sizes]) for key in keys}
 
 
 def looked_up(known: Figures, key: Key, *, fills: bool = True) -> int | None:
@@ -90,15 +90,15 @@ def _of_row(row: MemoryRow) -> dict[Key, int]:
     peak = row.foreseeable_peak_bytes
     if peak is None and row.category is Category.TOTAL:
         peak = row.own_peak_bytes
-    found = {live: row.live_bytes}
-    return found if peak is None else found | {live._replace(quantity=Quantity.PEAK): peak}
+    sizes = {live: row.live_bytes}
+    return sizes if peak is None else sizes | {live._replace(quantity=Quantity.PEAK): peak}
 
 
 def _of_allocator(rank: RankRecord, row: DeviceMemory) -> dict[Key, int]:
     reserved = Key(row.step, row.phase, Place.DEVICE, Category.TOTAL, Quantity.RESERVED)
     used = used_bytes(rank, row)
-    found = {reserved: row.peak_reserved_bytes}
-    return found if used is None else found | {reserved._replace(quantity=Quantity.USED): used}
+    sizes = {reserved: row.peak_reserved_bytes}
+    return sizes if used is None else sizes | {reserved._replace(quantity=Quantity.USED): used}
 
 
 def used_bytes(rank: RankRecord, row: DeviceMemory) -> int | None:

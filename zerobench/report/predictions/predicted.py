@@ -135,11 +135,13 @@ class Pair:
         return looked_up(self.predicted_figures, key, fills=self.predicted.spec.evidence is not Evidence.FORMULA)
 
     def _cell(self, key: Key) -> Cell | None:
-        found, said = self.measured_bytes(key), self.predicted_bytes(key)
-        if found is None or said is None or found == said == 0:
+        measured, predicted = self.measured_bytes(key), self.predicted_bytes(key)
+        if measured is None or predicted is None or measured == predicted == 0:
             return None
-        spread = [value for one in self._by_rank.values() if (value := looked_up(one, key)) is not None]
-        return Cell(self.rank, *key, found, said, min(spread), max(spread))
+        spread = [
+            value for rank_figures in self._by_rank.values() if (value := looked_up(rank_figures, key)) is not None
+        ]
+        return Cell(self.rank, *key, measured, predicted, min(spread), max(spread))
 
     @cached_property
     def _by_rank(self) -> Mapping[int, Figures]:
@@ -244,14 +246,14 @@ def other_device(measured: Trial, predicted: Trial) -> str | None:
     if device is None:
         return None
     if evidence.is_forked:
-        asked = gpu or "CPU ranks"
+        target = gpu or "CPU ranks"
         alike = _same_gpu(gpu, device.name) if gpu and device.is_gpu else (gpu is not None) == device.is_gpu
     elif evidence is Evidence.SOLO and (played_on := _device(predicted)) is not None:
-        asked = played_on.name
-        alike = played_on.is_gpu == device.is_gpu and (not device.is_gpu or _same_gpu(asked, device.name))
+        target = played_on.name
+        alike = played_on.is_gpu == device.is_gpu and (not device.is_gpu or _same_gpu(target, device.name))
     else:
         return None
-    return None if alike else f"was measured on {plain(device.name)}, but the prediction is for {plain(asked)}"
+    return None if alike else f"was measured on {plain(device.name)}, but the prediction is for {plain(target)}"
 
 
 class _Device(NamedTuple):
@@ -266,10 +268,10 @@ def _device(trial: Trial) -> _Device | None:
     return next(iter([*ranks, *seen]), None)
 
 
-def _same_gpu(one: str, other: str) -> bool:
+def _same_gpu(name: str, other: str) -> bool:
     """Whether two names may mean one GPU: they do unless the catalogue knows both and tells them apart."""
-    found = (find_gpu(one), find_gpu(other))
-    return None in found or found[0] == found[1]
+    entries = (find_gpu(name), find_gpu(other))
+    return None in entries or entries[0] == entries[1]
 
 
 def _ranks(trials: Iterable[Trial], number: int) -> list[RankRecord]:

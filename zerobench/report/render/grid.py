@@ -69,9 +69,9 @@ def grid(
 ) -> Grid:
     """A table of `rows`; a column after the first that would say nothing in any of them is left out."""
     cells = [_each_once(visible(column.cell(row)) for row in rows) for column in columns]
-    said = [index == 0 or any(text not in {"", MISSING} for text in cells[index]) for index in range(len(columns))]
-    headers = [Header(column.header, column.is_number) for column, keep in zip(columns, said, strict=True) if keep]
-    kept = [column for column, keep in zip(cells, said, strict=True) if keep]
+    says_any = [index == 0 or any(text not in {"", MISSING} for text in cells[index]) for index in range(len(columns))]
+    headers = [Header(column.header, column.is_number) for column, keep in zip(columns, says_any, strict=True) if keep]
+    kept = [column for column, keep in zip(cells, says_any, strict=True) if keep]
     lines = zip(*kept, strict=True)
     return Grid(caption, headers, [Row(line, kind(row)) for line, row in zip(lines, rows, strict=True)])
 
@@ -91,5 +91,5 @@ def _each_once(texts: Iterable[str]) -> list[str]:
 
 def _is_numeric(cells: Iterable[str]) -> bool:
     """Whether every cell that says anything is a number."""
-    said = [cell for cell in cells if cell not in {"", MISSING}]
-    return bool(said) and all(_NUMERIC.issuperset(cell) and any(map(str.isdigit, cell)) for cell in said)
+    filled = [cell for cell in cells if cell not in {"", MISSING}]
+    return bool(filled) and all(_NUMERIC.issuperset(cell) and any(map(str.isdigit, cell)) for cell in filled)

@@ -22,7 +22,7 @@ from zerobench.report.trials import Trial
 T = TypeVar("T")
 
 
-class Named(Protocol):
+class LabelledTrial(Protocol):
     """A trial, as the first cell of a row names it."""
 
     @property
@@ -84,7 +84,7 @@ class Section:
         console.print()
 
 
-def table(columns: Sequence[Column[T]], rows: Sequence[tuple[Named, T]], width: int) -> Table:
+def table(columns: Sequence[Column[T]], rows: Sequence[tuple[LabelledTrial, T]], width: int) -> Table:
     """A table for `width` columns of terminal, labels first; rows that are not believed are struck through."""
     kept = [column for column in columns if column.header(wide=width >= WIDE) is not None]
     headers = [column.header(wide=width >= WIDE) or "" for column in kept]
@@ -111,7 +111,7 @@ def _needed(lines: Sequence[Sequence[str]], is_text: Sequence[bool], labels: Seq
     return label + sum(size + 2 for size in widths)
 
 
-def label_text(shown: Named) -> Text:
+def label_text(shown: LabelledTrial) -> Text:
     """The label of a row, with a mark where the trial is not believed."""
     return Text(shown.label) if shown.is_believed else Text(f"! {shown.label}", style="red")
 

@@ -24,12 +24,12 @@ def lines(table: Table[T]) -> Iterator[str]:
     yield paragraph(table.caption_for_files)
     yield ""
     shown = table.lines[:MOST_ROWS]
-    found = [(column, [column.cell(line.figures) for line in shown]) for column in table.for_files]
-    said = [(column, cells) for column, cells in found if not {"", MISSING}.issuperset(cells)]
-    headers = ["trial", "evidence", *(column.header for column, _ in said)]
-    is_text = [True, True, *(column.is_text for column, _ in said)]
+    columns = [(column, [column.cell(line.figures) for line in shown]) for column in table.for_files]
+    filled = [(column, cells) for column, cells in columns if not {"", MISSING}.issuperset(cells)]
+    headers = ["trial", "evidence", *(column.header for column, _ in filled)]
+    is_text = [True, True, *(column.is_text for column, _ in filled)]
     names = ([line.trial.label, line.trial.evidence_text] for line in shown)
-    rows = zip(*(cells for _, cells in said), strict=True) if said else [()] * len(shown)
+    rows = zip(*(cells for _, cells in filled), strict=True) if filled else [()] * len(shown)
     yield from table_lines(headers, is_text, ([*name, *row] for name, row in zip(names, rows, strict=True)))
     if len(table.lines) > MOST_ROWS:
         yield ""
@@ -46,7 +46,7 @@ def listing_lines(listing: Listing[T]) -> Iterator[str]:
 
 def document(heading: str, parts: Sequence[Part], level: int) -> str:
     """Parts under a heading of `level` number signs, each under one of the next."""
-    found = [f"{'#' * level} {prose(heading)}", ""]
+    text_lines = [f"{'#' * level} {prose(heading)}", ""]
     for part in parts:
         for block in (
             [f"{'#' * (level + 1)} {prose(part.title)}"],
@@ -55,5 +55,5 @@ def document(heading: str, parts: Sequence[Part], level: int) -> str:
             bullets(part.points),
             [f"- **!** {prose(line)}" for line in part.warnings],
         ):
-            found += [*block, ""] if block else []
-    return "\n".join(found)
+            text_lines += [*block, ""] if block else []
+    return "\n".join(text_lines)

@@ -16,7 +16,7 @@ from zerobench.report.render.layout import Column as Shown
 from zerobench.report.render.layout import Section, bullets, mark
 from zerobench.report.render.layout import table as trial_table
 from zerobench.report.tables.model import WIDE, Column, Mark, Table
-from zerobench.report.tables.part import Judged, Listing, Part
+from zerobench.report.tables.part import Listing, Part, VerdictSentence
 
 __all__ = ["Console", "lines_section", "list_section", "part_section", "print_parts", "print_sections", "sections"]
 
@@ -94,7 +94,9 @@ def _table(table: Table[Any] | Listing[Any], width: int) -> Grid:
 
 def _of_trials(table: Table[T], width: int) -> Grid:
     kept = [column for column in table.columns if (_wide(column) if width >= WIDE else column.narrow) is not None]
-    columns = [Shown(_wide(one), one.narrow, one.cell, one.is_text and not one.is_whole) for one in kept]
+    columns = [
+        Shown(_wide(column), column.narrow, column.cell, column.is_text and not column.is_whole) for column in kept
+    ]
     grid = trial_table(columns, [(line.trial, line.figures) for line in table.lines], width)
     for column, made in zip(kept, grid.columns[1:], strict=True):
         made.justify = "left" if column.is_text else "right"
@@ -129,7 +131,7 @@ def _needed(lines: Sequence[Sequence[str]], is_text: Sequence[bool]) -> int:
     return sum(2 + (min(size, _WIDEST_TEXT) if text else size) for size, text in zip(widths, is_text, strict=True))
 
 
-def _line(line: str | Judged) -> Text:
+def _line(line: str | VerdictSentence) -> Text:
     if isinstance(line, str):
         return Text(plain(line))
     verdict = Text(line.verdict, style="green" if line.is_good else "yellow")

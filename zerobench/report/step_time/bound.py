@@ -66,7 +66,7 @@ def _bound(work: Work) -> StepBound:
     terms = {term.name: term for term in (make(work) for make in TERMS)}
     shares = _shares(list(terms.values()), overlaps=_updates_beside_passes(work.case))
     step_s = None if terms["compute"].total_s is None else sum(shares.values())
-    tokens = work.spec.global_batch_size * work.spec.sequence_length
+    tokens = work.spec.global_batch_tokens
     return StepBound(
         step_s=step_s,
         compute_s=terms["compute"].total_s,

@@ -16,7 +16,7 @@ from zerobench.report.step_time.bound import step_bound
 from zerobench.report.step_time.collectives import traffic_by_kind
 from zerobench.report.step_time.known import assumptions, why_unknown
 from zerobench.report.step_time.links import nodes_of, transfer_s
-from zerobench.report.step_time.replayed import timeline_of
+from zerobench.report.step_time.replayed import kernels_of, timeline_of
 from zerobench.report.step_time.stages import piped
 from zerobench.report.step_time.terms import Term, Work, optimizer
 from zerobench.report.step_time.transfers import nvme, offload
@@ -27,12 +27,13 @@ from zerobench.spec.hardware import Gpu
 from zerobench.spec.links import Links
 from zerobench.spec.overheads import calibrated_steps
 from zerobench.spec.recomputation import recomputed_blocks
-from zerobench.spec.trial import Offload, TrialSpec
+from zerobench.spec.trial import Evidence, Offload, TrialSpec
 from zerobench.timing.device import Device, device_of
 from zerobench.timing.latency import latency_s
 from zerobench.timing.passes import Decoder, Passes, decoder_of, passes
-from zerobench.timing.rates import Rates
+from zerobench.timing.rates import Rates, rates_of
 from zerobench.timing.replay import Timeline
+from zerobench.timing.roofline import Roofline
 from zerobench.timing.step import Expected, Phases, expected, replayed, step
 
 _REDUCE_ONCE = ("ddp", "zero0", "zero1")
@@ -59,18 +60,26 @@ def expected_step(trial: Trial, gpu: Gpu, links: Links) -> Expected | None:
     """What a steady step of `trial` is expected to take; None where the model does not know such work.
 
     Where a run of one's own was timed on such a GPU (`zerobench calibrate`), that says by how much the rates are off,
-    and the interval is as wide as its trials differed. No factor makes a step shorter than its lower bound.
+    and the interval is as wide as its trials differed; of ranks that ran alone, by how much those of computing are, and
+    all else is as sure as published rates. No factor makes a step shorter than its lower bound.
     """
     found, own = uncalibrated_step(trial, gpu, links), calibrated_steps(gpu.name)
     if found is None or own is None:
         return found
     (steps, run_id), bound = own, step_bound(trial, gpu, links)
-    factor = max(steps.factor, 0.0 if bound is None else (bound.step_s or 0.0) / found.step_s)
+    parts = (found.compute_s, found.exposed_communication_s, found.update_s, found.bubble_s)
+    scaled = (True, not steps.of_passes, not steps.of_passes, True)
+    seconds = [steps.factor * part if is_scaled else part for part, is_scaled in zip(parts, scaled, strict=True)]
+    least = 0.0 if bound is None else (bound.step_s or 0.0) / sum(seconds)
     trials = f"{steps.num_trials} trial{'s' if steps.num_trials > 1 else ''}"
-    said = f"steps take {factor:.3g} times as long as published rates say, as did {trials} of {run_id}"
-    others = {words: spread for words, spread in found.assumed.items() if words not in steps.covered}
-    seconds = (found.compute_s, found.exposed_communication_s, found.update_s, found.bubble_s)
-    return expected([factor * one for one in seconds], 0.0, {said: steps.spread, **others})
+    what = "computing takes" if steps.of_passes else "steps take"
+    words = (
+        f"{what} {steps.factor * max(1.0, least):.3g} times as long as published rates say, as did {trials} of {run_id}"
+    )
+    share = sum(part for part, is_scaled in zip(seconds, scaled, strict=True) if is_scaled) / sum(seconds)
+    others = {each: spread for each, spread in found.assumed.items() if each not in steps.covered}
+    rest = (1 - share) * rates_of(gpu)[0].spread
+    return expected([max(1.0, least) * part for part in seconds], rest, {words: share * steps.spread, **others})
 
 
 def uncalibrated_step(trial: Trial, gpu: Gpu, links: Links) -> Expected | None:
@@ -105,6 +114,15 @@ def timeline(trial: Trial, gpu: Gpu, links: Links) -> Timeline | None:
     """
     asked = None if _is_pipeline(trial.spec) else _asked(trial, gpu, links)
     return None if asked is None else _replay(asked)
+
+
+def roofline(trial: Trial, gpu: Gpu, links: Links) -> Roofline | None:
+    """The same trace's kernels by class, and the rates that bound them; None where there is no timeline."""
+    asked = None if _is_pipeline(trial.spec) or trial.spec.adapter is not None else _asked(trial, gpu, links)
+    if asked is None:
+        return None
+    classes = kernels_of(asked.work, asked.device, asked.decoder, asked.update_s)
+    return None if classes is None else Roofline(asked.device, classes)
 
 
 def _is_pipeline(spec: TrialSpec) -> bool:
@@ -162,12 +180,17 @@ def _in_closed_form(asked: _Asked) -> _Parts | None:
         communication,
         asked.update_s,
         asked.device.rates,
-        ranks=spec.world_size,
+        ranks=1 if _alone(spec) else spec.world_size,
         overlaps=_overlaps(work),
     )
     copies, swaps = (term.passes_s or 0.0 for term in transfers)
     exposed += copies * _copied_times(spec) + max(0.0, swaps - compute)
     return compute, exposed, rest + max((term.update_s or 0.0) for term in transfers), 0.0
+
+
+def _alone(spec: TrialSpec) -> bool:
+    """Whether nothing is communicated: one rank, or one of many whose collectives move nothing."""
+    return spec.world_size == 1 or spec.evidence is Evidence.SOLO
 
 
 def _achieved(links: Links, rates: Rates) -> Links:
@@ -185,7 +208,7 @@ def _achieved(links: Links, rates: Rates) -> Links:
 
 def _communication(work: Work) -> Phases | None:
     """Seconds of the collectives of the passes of one micro-batch that has any, and of the update."""
-    if work.spec.world_size == 1:
+    if _alone(work.spec):
         return Phases()
     if not work.rank.collectives:
         return None

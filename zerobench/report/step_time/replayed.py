@@ -20,6 +20,7 @@ from zerobench.timing.kernels import attention_flops, moved_s
 from zerobench.timing.latency import latency_s
 from zerobench.timing.passes import Decoder, elementwise_bytes, loss_bytes
 from zerobench.timing.replay import Pace, Timeline, replay
+from zerobench.timing.roofline import KernelClass, kernel_classes
 from zerobench.timing.trace import Call, Kernels, StepTrace, unpack
 from zerobench.timing.trace import Work as Gathered
 
@@ -31,6 +32,18 @@ def timeline_of(work: Work, device: Device, decoder: Decoder, update_s: float) -
 
     None where there is no trace, or it does not tell enough. Raises UserError where the trace is none.
     """
+    paced = _paced(work, device, decoder, update_s)
+    return None if paced is None else replay(*paced)
+
+
+def kernels_of(work: Work, device: Device, decoder: Decoder, update_s: float) -> list[KernelClass] | None:
+    """The classes of the same trace's kernels, with their FLOPs, bytes and seconds."""
+    paced = _paced(work, device, decoder, update_s)
+    tokens = work.spec.micro_batch_size * work.spec.sequence_length
+    return None if paced is None else kernel_classes(*paced, decoder, tokens, work.spec.sequence_length)
+
+
+def _paced(work: Work, device: Device, decoder: Decoder, update_s: float) -> tuple[StepTrace, Pace] | None:
     if work.rank.step_trace is None:
         return None
     try:
@@ -38,7 +51,7 @@ def timeline_of(work: Work, device: Device, decoder: Decoder, update_s: float) -
     except ValueError as error:
         raise UserError(f"step_trace of rank {work.rank.rank} of {work.rank.trial_id}: {error}") from error
     pace = _pace(trace, work, device, decoder, update_s)
-    return None if pace is None else replay(trace, pace)
+    return None if pace is None else (trace, pace)
 
 
 def _pace(trace: StepTrace, work: Work, device: Device, decoder: Decoder, update_s: float) -> Pace | None:

@@ -7,7 +7,7 @@ from dataclasses import dataclass
 from enum import StrEnum
 
 from zerobench.report.strategies.figures import Figures
-from zerobench.report.strategies.rows import Compared
+from zerobench.report.strategies.rows import ComparedSide
 from zerobench.spec.batch import autotp_size
 from zerobench.spec.strategy import is_exact
 from zerobench.spec.trial import TrialSpec
@@ -39,38 +39,40 @@ class Claim:
         return f"{self.text}: {self.verdict}: {self.measured}"
 
 
-Rows = Sequence[Compared]
+Rows = Sequence[ComparedSide]
 
 
 @dataclass(frozen=True)
-class Known:
+class ClaimRows:
     """What of the rows the claims speak of: trials whose losses do not speak against them."""
 
     rows: Rows
 
-    def of(self, *strategies: str) -> list[Compared]:
+    def of(self, *strategies: str) -> list[ComparedSide]:
         """Plain trials of `strategies` on several ranks, the most ranks of each, workers' sides."""
-        found: dict[str, Compared] = {}
+        largest: dict[str, ComparedSide] = {}
         for row in self.workers:
             if row.spec.strategy in strategies and _is_plain(row.spec) and row.spec.world_size > 1:
-                best = found.get(row.spec.strategy)
+                best = largest.get(row.spec.strategy)
                 if best is None or row.spec.world_size > best.spec.world_size:
-                    found[row.spec.strategy] = row
-        return [found[name] for name in strategies if name in found]
+                    largest[row.spec.strategy] = row
+        return [largest[name] for name in strategies if name in largest]
 
     @property
-    def workers(self) -> list[Compared]:
+    def workers(self) -> list[ComparedSide]:
         """The sides that train."""
         return [row for row in self.rows if row.is_believed and not row.figures.is_server]
 
-    def one(self, strategy: str) -> Compared | None:
+    def row_of(self, strategy: str) -> ComparedSide | None:
         """The one of `strategy`."""
         return next(iter(self.of(strategy)), None)
 
-    def like(self, row: Compared, strategy: str) -> Compared | None:
+    def like(self, row: ComparedSide, strategy: str) -> ComparedSide | None:
         """The exact trial of `strategy` on as many ranks as `row`, else on the most."""
         alike = [worker for worker in self.workers if worker.spec.strategy == strategy and is_exact(worker.spec)]
-        return next((one for one in alike if one.spec.world_size == row.spec.world_size), self.one(strategy))
+        return next(
+            (worker for worker in alike if worker.spec.world_size == row.spec.world_size), self.row_of(strategy)
+        )
 
 
 def _is_plain(spec: TrialSpec) -> bool:
@@ -90,15 +92,15 @@ def is_near(measured: float | None, claimed: float | None) -> bool:
     return measured is not None and bool(claimed) and abs(measured / (claimed or 1) - 1) <= NEAR
 
 
-def ratio(one: float | None, other: float | None) -> float | None:
-    return one / other if one is not None and other else None
+def ratio(value: float | None, other: float | None) -> float | None:
+    return value / other if value is not None and other else None
 
 
 def judged(text: str, holds: bool, measured: str) -> Claim:
     return Claim(text, Verdict.HOLDS if holds else Verdict.FAILS, measured)
 
 
-def judged_speed(text: str, holds: bool, measured: str, rows: Iterable[Compared]) -> Claim:
+def judged_speed(text: str, holds: bool, measured: str, rows: Iterable[ComparedSide]) -> Claim:
     """A verdict on time, which is of the machine that took it: it is named."""
     machines = ", ".join(dict.fromkeys(row.figures.device_name for row in rows))
     return judged(text, holds, f"{measured} (on {machines})")

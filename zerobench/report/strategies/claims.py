@@ -9,17 +9,17 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from zerobench.report.strategies import claims_of_bytes, claims_of_memory, claims_of_speed
-from zerobench.report.strategies.claim import Claim, Known, Rows, judged, unjudged
-from zerobench.report.strategies.rows import Compared
+from zerobench.report.strategies.claim import Claim, ClaimRows, Rows, judged, unjudged
+from zerobench.report.strategies.rows import ComparedSide
 
 
 def claims(rows: Rows) -> list[Claim]:
     """Every claim, in the order in which a course would make them."""
-    known = Known(rows)
+    known = ClaimRows(rows)
     return [judge(known) for judge in _CLAIMS]
 
 
-def exact(known: Known) -> Claim:
+def exact(known: ClaimRows) -> Claim:
     text = "Exact strategies compute what one process computes"
     held = [row for row in known.rows if row.parity is not None and row.parity.is_judged and not row.figures.is_server]
     if not held:
@@ -27,18 +27,18 @@ def exact(known: Known) -> Claim:
     far = max(held, key=lambda row: row.parity.difference if row.parity else 0.0)
     agreeing = sum(row.is_believed for row in held)
     difference = far.parity.difference if far.parity else 0.0
-    said = f"{agreeing} of {len(held)} agree; largest loss difference {difference:.1g} ({far.label})"
+    sentence = f"{agreeing} of {len(held)} agree; largest loss difference {difference:.1g} ({far.label})"
     if wrong := [row for row in held if row.parity is not None and not row.parity.norms_agree]:
-        said += f"; {wrong[0].label} has gradients that differ by a factor of {_factor(wrong[0]):.2g}"
-    return judged(text, agreeing == len(held), said)
+        sentence += f"; {wrong[0].label} has gradients that differ by a factor of {_factor(wrong[0]):.2g}"
+    return judged(text, agreeing == len(held), sentence)
 
 
-def _factor(row: Compared) -> float:
+def _factor(row: ComparedSide) -> float:
     """By which the norms of gradients lie apart."""
     return 1 + (row.parity.norm_difference or 0.0) if row.parity is not None else 1.0
 
 
-_CLAIMS: tuple[Callable[[Known], Claim], ...] = (
+_CLAIMS: tuple[Callable[[ClaimRows], Claim], ...] = (
     exact,
     claims_of_speed.scales,
     claims_of_memory.data_parallelism_saves_none,

@@ -24,7 +24,7 @@ Key = tuple[str, str]
 
 
 @dataclass(frozen=True)
-class Compared:
+class ComparedSide:
     """One side of a trial, beside the others of its work. None: not available, or there is nothing to compare with."""
 
     label: str
@@ -73,14 +73,14 @@ def is_reference(spec: TrialSpec) -> bool:
 
 def compare(
     figures: Sequence[Figures], labels: Mapping[Key, str], parities: Mapping[Key, Parity | None]
-) -> list[Compared]:
+) -> list[ComparedSide]:
     """The rows of all sides whose work a single process of the same run did too, in their order.
 
     Repeats of a trial stand beside each other; `labels` names all trials, `parities` those that were judged.
     """
     groups = _Groups(figures)
     return [
-        Compared(
+        ComparedSide(
             label=labels[figure.run_id, figure.trial_id],
             figures=figure,
             parity=parities.get((figure.run_id, figure.trial_id)),
@@ -93,20 +93,20 @@ def compare(
     ]
 
 
-def is_comparison(rows: Sequence[Compared]) -> bool:
+def is_comparison(rows: Sequence[ComparedSide]) -> bool:
     """Whether there is something in `rows` that a table of ZeRO's stages does not say already."""
     return any(row.spec.zero_stage is None and not row.is_reference for row in rows)
 
 
-def _work(one: Figures, rank_batch: int | None = None) -> Hashable:
+def _work(figures: Figures, rank_batch: int | None = None) -> Hashable:
     """What must be equal for seconds to be compared; with `rank_batch` for another global batch than the trial's."""
-    spec = one.spec
+    spec = figures.spec
     batch = spec.global_batch_size if rank_batch is None else rank_batch
     same = spec.model_copy(
         update={"num_nodes": 1, "gpus_per_node": 1, "micro_batch_size": batch, "gradient_accumulation_steps": 1}
     ).parity_hash
     how = (getattr(spec, axis) for axis in SPEED)
-    return (one.run_id, one.device_name, same, *how)
+    return (figures.run_id, figures.device_name, same, *how)
 
 
 class _Groups:
@@ -116,37 +116,41 @@ class _Groups:
         self._work = {id(figure): _work(figure) for figure in figures}
         self._singles: dict[Hashable, list[Figures]] = {}
         self._ddp: dict[Hashable, list[Figures]] = {}
-        for one in figures:
-            if is_reference(one.spec):
-                self._singles.setdefault(self._work[id(one)], []).append(one)
-            elif one.spec.strategy == "ddp" and one.spec.compression is Compression.NONE:
-                self._ddp.setdefault(self._work[id(one)], []).append(one)
+        for figure in figures:
+            if is_reference(figure.spec):
+                self._singles.setdefault(self._work[id(figure)], []).append(figure)
+            elif figure.spec.strategy == "ddp" and figure.spec.compression is Compression.NONE:
+                self._ddp.setdefault(self._work[id(figure)], []).append(figure)
 
-    def has_reference(self, one: Figures) -> bool:
-        return self._work[id(one)] in self._singles
+    def has_reference(self, figures: Figures) -> bool:
+        return self._work[id(figures)] in self._singles
 
-    def speed_up(self, one: Figures) -> float | None:
+    def speed_up(self, figures: Figures) -> float | None:
         """None on a server, which trains nothing, and for a throughput that is void."""
-        single_s = self._single_s(self._work[id(one)])
-        if single_s is None or one.step_s is None or one.tokens_per_s is None:
+        single_s = self._single_s(self._work[id(figures)])
+        if single_s is None or figures.step_s is None or figures.tokens_per_s is None:
             return None
-        return single_s / one.step_s
+        return single_s / figures.step_s
 
-    def weak_efficiency(self, one: Figures) -> float | None:
-        share, rest = divmod(one.spec.global_batch_size, one.spec.world_size)
-        if rest or one.spec.world_size == 1 or one.tokens_per_s is None:
+    def weak_efficiency(self, figures: Figures) -> float | None:
+        share, rest = divmod(figures.spec.global_batch_size, figures.spec.world_size)
+        if rest or figures.spec.world_size == 1 or figures.tokens_per_s is None:
             return None
-        single_s = self._single_s(_work(one, share))
-        tokens = share * one.spec.sequence_length
-        return None if single_s is None else one.tokens_per_s / one.spec.world_size * single_s / tokens
+        single_s = self._single_s(_work(figures, share))
+        tokens = share * figures.spec.sequence_length
+        return None if single_s is None else figures.tokens_per_s / figures.spec.world_size * single_s / tokens
 
-    def saved(self, one: Figures) -> float | None:
-        known = [ddp for ddp in self._ddp.get(self._work[id(one)], []) if ddp.states_bytes]
-        known.sort(key=lambda ddp: ddp.spec.world_size != one.spec.world_size)
-        if not known or one.states_bytes is None:
+    def saved(self, figures: Figures) -> float | None:
+        known = [ddp for ddp in self._ddp.get(self._work[id(figures)], []) if ddp.states_bytes]
+        known.sort(key=lambda ddp: ddp.spec.world_size != figures.spec.world_size)
+        if not known or figures.states_bytes is None:
             return None
-        return 1 - one.states_bytes / (known[0].states_bytes or 1)
+        return 1 - figures.states_bytes / (known[0].states_bytes or 1)
 
     def _single_s(self, work: Hashable) -> float | None:
-        times = [one.step_s for one in self._singles.get(work, []) if one.step_s is not None and one.tokens_per_s]
+        times = [
+            figures.step_s
+            for figures in self._singles.get(work, [])
+            if figures.step_s is not None and figures.tokens_per_s
+        ]
         return min(times, default=None)

@@ -6,7 +6,7 @@ from collections.abc import Callable, Iterator, Sequence
 
 from zerobench.report.column_units import byte_unit, show_number, show_whole, time_unit
 from zerobench.report.figures.trial import TrialFigures
-from zerobench.report.recovery import Resumed, Transfers, distance_text
+from zerobench.report.recovery import CheckpointFigures, Transfers, distance_text
 from zerobench.report.tables.model import Column, Table, figures_of, lines_of, of_part
 
 TITLE = "Checkpoints"
@@ -20,39 +20,43 @@ HOW_TO_READ = (
 )
 
 
-def checkpoints_table(trials: Sequence[TrialFigures]) -> Table[Resumed]:
+def checkpoints_table(trials: Sequence[TrialFigures]) -> Table[CheckpointFigures]:
     """A row for each trial that saved and was resumed."""
     lines = lines_of(trials, lambda trial: [trial.resumed] if trial.resumed else [])
     rows = figures_of(lines)
     sizes = byte_unit(row.save.size_bytes for row in rows if row.save)
     columns = [
-        Column[Resumed](
+        Column[CheckpointFigures](
             "on disk",
             of_part(lambda row: row.save, lambda save: sizes.show(save.size_bytes)),
             sizes.name,
             narrow=f"disk {sizes.name}",
         ),
-        Column[Resumed]("by formula", lambda row: sizes.show(row.formula_bytes), sizes.name, wide="by formula"),
+        Column[CheckpointFigures](
+            "by formula", lambda row: sizes.show(row.formula_bytes), sizes.name, wide="by formula"
+        ),
         *_transfers(rows),
-        Column[Resumed]("resumed on ranks", lambda row: show_whole(row.world_size), wide="on ranks", narrow="on"),
-        Column[Resumed]("converted", lambda row: show_number(row.convert_s), "s"),
-        Column[Resumed](
+        Column[CheckpointFigures](
+            "resumed on ranks", lambda row: show_whole(row.world_size), wide="on ranks", narrow="on"
+        ),
+        Column[CheckpointFigures]("converted", lambda row: show_number(row.convert_s), "s"),
+        Column[CheckpointFigures](
             "loss difference", lambda row: distance_text(row.loss_distance), wide="loss diff", narrow="diff"
         ),
-        Column[Resumed]("steps lost", lambda row: show_whole(row.steps_lost), wide="lost", narrow="lost"),
-        Column[Resumed]("recovered", lambda row: show_number(row.recover_s), "s", narrow="recov s"),
-        Column[Resumed]("restart", lambda row: show_number(row.restart_s), "s", narrow="restart s"),
+        Column[CheckpointFigures]("steps lost", lambda row: show_whole(row.steps_lost), wide="lost", narrow="lost"),
+        Column[CheckpointFigures]("recovered", lambda row: show_number(row.recover_s), "s", narrow="recov s"),
+        Column[CheckpointFigures]("restart", lambda row: show_number(row.restart_s), "s", narrow="restart s"),
     ]
     return Table(TITLE, HOW_TO_READ, columns, lines)
 
 
-def _transfers(rows: Sequence[Resumed]) -> Iterator[Column[Resumed]]:
+def _transfers(rows: Sequence[CheckpointFigures]) -> Iterator[Column[CheckpointFigures]]:
     """What saves cost, then what loads cost; memory of a GPU where there was one."""
-    found = [transfers for row in rows for transfers in (row.save, row.load) if transfers]
-    more = byte_unit(held for transfers in found for held in (transfers.host_bytes, transfers.device_bytes))
-    seconds = time_unit(transfers.seconds for transfers in found)
-    has_gpu = any(transfers.device_bytes is not None for transfers in found)
-    parts: tuple[tuple[str, Callable[[Resumed], Transfers | None]], ...] = (
+    known = [transfers for row in rows for transfers in (row.save, row.load) if transfers]
+    more = byte_unit(held for transfers in known for held in (transfers.host_bytes, transfers.device_bytes))
+    seconds = time_unit(transfers.seconds for transfers in known)
+    has_gpu = any(transfers.device_bytes is not None for transfers in known)
+    parts: tuple[tuple[str, Callable[[CheckpointFigures], Transfers | None]], ...] = (
         ("save", lambda row: row.save),
         ("load", lambda row: row.load),
     )

@@ -108,15 +108,15 @@ def figures_of(lines: Iterable[Line[T]]) -> list[T]:
 
 def lines_of(trials: Iterable[TrialFigures], figures: Callable[[TrialFigures], Iterable[T]]) -> list[Line[T]]:
     """A line for each of the `figures` of each trial."""
-    return [Line(name, found) for trial in trials for name in [trial.name] for found in figures(trial)]
+    return [Line(name, row) for trial in trials for name in [trial.name] for row in figures(trial)]
 
 
 def of_part(part: Callable[[T], S | None], show: Callable[[S], str]) -> Callable[[T], str]:
     """A cell of a part of a row's figures, which the row may lack."""
 
     def cell(figures: T) -> str:
-        found = part(figures)
-        return MISSING if found is None else show(found)
+        value = part(figures)
+        return MISSING if value is None else show(value)
 
     return cell
 

@@ -30,7 +30,7 @@ class Losses:
 
 def parity_table(trials: Sequence[TrialFigures]) -> Table[Losses]:
     """A row for each completed trial whose losses are of the whole batch."""
-    references = {one.parity.reference for one in trials if one.parity is not None}
+    references = {trial.parity.reference for trial in trials if trial.parity is not None}
     names = _names(trials)
 
     def rows(trial: TrialFigures) -> Iterator[Losses]:

@@ -25,7 +25,7 @@ class Listing(Generic[T]):
 
 
 @dataclass(frozen=True)
-class Judged:
+class VerdictSentence:
     """A sentence with a verdict in it, which a terminal colours."""
 
     before: str
@@ -41,7 +41,7 @@ class Part:
     title: str
     caption: str = ""
     table: Table[Any] | Listing[Any] | None = None
-    text: Sequence[str | Judged] = ()
+    text: Sequence[str | VerdictSentence] = ()
     """Lines that stand as they are."""
     quiet: Sequence[str] = ()
     """Lines of lesser weight, below."""

@@ -25,8 +25,9 @@ _COLUMNS = (
 
 def peak_errors_table(predicted: Sequence[Errors]) -> Table[Cell]:
     """The worst peak of each prediction."""
-    found = [
-        (one.trial.name, [cell for cell in one.peaks(Place.DEVICE) if cell.error is not None]) for one in predicted
+    known = [
+        (errors.trial.name, [cell for cell in errors.peaks(Place.DEVICE) if cell.error is not None])
+        for errors in predicted
     ]
-    lines = [Line(name, max(cells, key=lambda cell: abs(cell.error or 0))) for name, cells in found if cells]
+    lines = [Line(name, max(cells, key=lambda cell: abs(cell.error or 0))) for name, cells in known if cells]
     return Table(TITLE, HOW_TO_READ, _COLUMNS, lines)

@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from zerobench.report.choice import ROOM, Choice
 from zerobench.report.column_units import MISSING, Unit, byte_unit, plain, show_percent, show_whole, time_unit
 from zerobench.report.plan.rows import PlanRow, evidence_words
-from zerobench.report.plan.takes import Takes, takes
+from zerobench.report.plan.takes import TrainingCost, takes
 from zerobench.report.step_time.expected import why_no_time
 from zerobench.report.tables.model import Column, Line, Table
 from zerobench.report.tables.part import Part
@@ -82,12 +82,14 @@ def _of(needed: int | None, capacity: int | None) -> str:
 
 def _speed(best: PlanRow, gpu: Gpu) -> str:
     """Expected tokens/s with their interval, or, where no time is known, at most."""
-    spec, found = best.trial.spec, best.expected
-    if found is not None:
-        low, middle, high = (spec.global_batch_tokens / step for step in (found.high_s, found.step_s, found.low_s))
+    spec, expected = best.trial.spec, best.expected
+    if expected is not None:
+        low, middle, high = (
+            spec.global_batch_tokens / step for step in (expected.high_s, expected.step_s, expected.low_s)
+        )
         return (
             f"Speed: {format_count(middle)} tokens/s expected ({format_count(low)} to {format_count(high)}), "
-            f"{format_seconds(found.step_s)} per step."
+            f"{format_seconds(expected.step_s)} per step."
         )
     if best.bound is None or best.bound.tokens_per_s is None:
         return "Speed: unknown."
@@ -101,17 +103,17 @@ _HARDLY = 0.95
 
 def _training(best: PlanRow, cluster: Cluster, training: Training | None) -> Iterator[str]:
     """What the training takes: days, GPU-hours, money and energy."""
-    found = None if training is None else takes(best, cluster.gpu, training)
-    if training is None or found is None:
+    interval = None if training is None else takes(best, cluster.gpu, training)
+    if training is None or interval is None:
         return
-    low, middle, high = found
+    low, middle, high = interval
     days = f"{middle.days:,.3g} days expected ({low.days:,.3g} to {high.days:,.3g})"
     hours = f"{format_count(middle.gpu_hours)} GPU-hours"
     yield f"{format_count(training.tokens)} tokens: {days}, {hours}."
     yield from _cost(training, low, middle, high)
 
 
-def _cost(training: Training, low: Takes, middle: Takes, high: Takes) -> Iterator[str]:
+def _cost(training: Training, low: TrainingCost, middle: TrainingCost, high: TrainingCost) -> Iterator[str]:
     lines = []
     if middle.cost is not None and low.cost is not None and high.cost is not None:
         ends = f"{format_count(low.cost)} to {format_count(high.cost)}"

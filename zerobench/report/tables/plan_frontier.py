@@ -32,22 +32,22 @@ def frontier_part(axis: FrontierAxis, rows: Sequence[FrontierRow], cluster: Clus
     """The table; every figure in it is predicted."""
     unit = byte_unit([row.row.device.needed_bytes for row in rows if row.row and row.row.need])
     cells: dict[str, Callable[[FrontierRow], str]] = {
-        "largest": lambda one: _largest(one, axis),
+        "largest": lambda row: _largest(row, axis),
         **(
             {"parameters": of_part(_row, lambda row: format_count(num_params(row.trial)))}
             if axis.name == "model"
             else {}
         ),
-        "too large": lambda one: _too_large(one, axis),
+        "too large": lambda row: _too_large(row, axis),
         "device": of_part(_row, lambda row: unit.show(row.device.needed_bytes)),
         "host per node": of_part(_row, lambda row: unit.show(row.host.needed_bytes)),
         "ends": ends,
     }
     columns = [
-        Column[FrontierRow]("trial", lambda one: one.label, narrow="trial", is_text=True),
+        Column[FrontierRow]("trial", lambda row: row.label, narrow="trial", is_text=True),
         *(Column(name, cell, narrow=name) for name, cell in cells.items()),
     ]
-    how = evidence_words(one.row for one in rows if one.row) or Evidence.SIMULATED
+    how = evidence_words(row.row for row in rows if row.row) or Evidence.SIMULATED
     title = f"Predicted ({how}): largest {axis.name.replace('-', ' ')} that fits, in {axis.words}"
     return Part(title, _caption(cluster, unit.name) + _left_out(rows), Listing(columns, rows))
 

@@ -36,7 +36,7 @@ def traffic(row: PlanRow) -> Counter[str]:
 
 def _traffic(rows: Sequence[PlanRow]) -> Table[PlanRow]:
     moved = {id(row): traffic(row) for row in rows}
-    unit = byte_unit(one.total() for one in moved.values())
+    unit = byte_unit(moves.total() for moves in moved.values())
 
     def kind(name: str) -> Column[PlanRow]:
         header = name.replace("_", "-")

@@ -162,15 +162,15 @@ def _block(pair: Pair, total: Key, unit: Unit, label: str, *, with_measured: boo
     both = {name: _group(pair, total, name) for name in (*_COLUMNS, "peak")}
     world = pair.predicted.spec.evidence
     phase = phase_name((total.step, total.phase))
-    measured = {name: unit.show(found) for name, (found, _) in both.items()}
-    predicted = {name: unit.show(said) for name, (_, said) in both.items()}
+    measured = {name: unit.show(size) for name, (size, _) in both.items()}
+    predicted = {name: unit.show(size) for name, (_, size) in both.items()}
     errors = {name: show_error(_fraction(*sides), 2 if wide else 1) for name, sides in both.items()}
-    said = world.value if wide else _SHORT[world]
+    world_name = world.value if wide else _SHORT[world]
     against = pair.against.value if wide else _SHORT[pair.against]
     lines = [_Line(label, against, phase, measured)] if with_measured else []
     return [
         *lines,
-        _Line("" if lines else label, said, "", predicted),
+        _Line("" if lines else label, world_name, "", predicted),
         _Line("", "error" if wide else "err", "", errors),
     ]
 
@@ -227,16 +227,16 @@ def _cell(name: str) -> Callable[[_Line], str]:
 def _first_of_work(peaks: Sequence[tuple[Pair, Key]]) -> Callable[[tuple[Pair, Key]], int]:
     """Sort key that brings the predictions of one measured rank together, in the order of the first of each."""
     work = [(pair.predicted.spec.config_hash, pair.rank) for pair, _ in peaks]
-    return lambda one: work.index((one[0].predicted.spec.config_hash, one[0].rank))
+    return lambda peak: work.index((peak[0].predicted.spec.config_hash, peak[0].rank))
 
 
 def left_out_lines(pairs: Sequence[Pair], names: Names) -> list[str]:
     """A line for each reason why trials are not compared, each trial once."""
     labels: dict[str, list[str]] = {}
     for pair in pairs:
-        for one in pair.left_out:
-            label = names[one.trial.spec.trial_id]
-            held = labels.setdefault(f"{one.why}{_name(one.reference, names)}", [])
+        for left_out in pair.left_out:
+            label = names[left_out.trial.spec.trial_id]
+            held = labels.setdefault(f"{left_out.why}{_name(left_out.reference, names)}", [])
             if label not in held:
                 held.append(label)
     return [f"{listed(held)}: {why}" for why, held in labels.items()]

@@ -72,10 +72,10 @@ def _caption(limit: Limit, device: str, unit: str, speed: str) -> str:
     )
 
 
-def _edge(found: Frontier | None, axis: FrontierAxis) -> str:
-    if found is None:
+def _edge(frontier: Frontier | None, axis: FrontierAxis) -> str:
+    if frontier is None:
         return MISSING
-    return "none" if found.largest is None else _value(found.largest, axis)
+    return "none" if frontier.largest is None else _value(frontier.largest, axis)
 
 
 def _value(attempt: Try | None, axis: FrontierAxis) -> str:
@@ -84,7 +84,7 @@ def _value(attempt: Try | None, axis: FrontierAxis) -> str:
 
 def _error(row: RunFrontierRow) -> str:
     """How far the prediction is off, where both found something that fits."""
-    known = [found.largest.value for found in (row.predicted, row.measured) if found and found.largest]
+    known = [frontier.largest.value for frontier in (row.predicted, row.measured) if frontier and frontier.largest]
     return show_percent(known[0] / known[1] - 1, signed=True) if len(known) == 2 else MISSING
 
 

@@ -26,7 +26,7 @@ TITLE = "Throughput"
 class SpeedRow:
     """The speed of one trial that timed steps."""
 
-    one: TrialFigures
+    trial: TrialFigures
     speed: Speed
     over_ranks: RankSpread | None
     joules_per_token: float | None
@@ -39,7 +39,7 @@ def speed_table(trials: Sequence[TrialFigures], energies: Mapping[str, float] = 
     columns = [
         _seconds("step", unit, lambda speed: speed.step_time_s_median, "step"),
         Column[SpeedRow](
-            "+-", in_unit(unit, lambda row: median_absolute_deviation(row.one.summary.timed_s)), unit.name, "+-", "+-"
+            "+-", in_unit(unit, lambda row: median_absolute_deviation(row.trial.summary.timed_s)), unit.name, "+-", "+-"
         ),
         Column[SpeedRow]("95% interval", _interval(unit), unit.name, "95% interval"),
         _seconds("forward", unit, lambda speed: speed.forward_s, "fwd"),
@@ -82,7 +82,7 @@ def _seconds(name: str, unit: Unit, value: Callable[[Speed], float | None], narr
 
 def _interval(unit: Unit) -> Callable[[SpeedRow], str]:
     def cell(row: SpeedRow) -> str:
-        bounds = median_interval(row.one.summary.timed_s)
+        bounds = median_interval(row.trial.summary.timed_s)
         return MISSING if bounds is None else f"{unit.show(bounds[0])}-{unit.show(bounds[1])}"
 
     return cell
@@ -99,7 +99,7 @@ def _voids(lines: Sequence[Line[SpeedRow]]) -> list[Mark]:
 
 def _alone(lines: Sequence[Line[SpeedRow]]) -> list[str]:
     """Solo steps wait for nobody: said where they stand among others."""
-    if not any(line.figures.one.summary.is_alone for line in lines):
+    if not any(line.figures.trial.summary.is_alone for line in lines):
         return []
     return ["No tokens/s: one rank alone, compute time without communication."]
 
@@ -107,9 +107,9 @@ def _alone(lines: Sequence[Line[SpeedRow]]) -> list[str]:
 def _sources(lines: Sequence[Line[SpeedRow]]) -> list[str]:
     """The formula of the FLOPs and the peak that MFU divides by."""
     rows = figures_of(lines)
-    formulas = dict.fromkeys(formula for row in rows for formula in row.one.summary.flops_formulas)
+    formulas = dict.fromkeys(formula for row in rows for formula in row.trial.summary.flops_formulas)
     peaks = dict.fromkeys(
-        f"{row.one.summary.device_name} {row.one.spec.precision.value}: "
+        f"{row.trial.summary.device_name} {row.trial.spec.precision.value}: "
         f"{(row.speed.peak_flops or 0) / 1e12:.0f} TFLOP/s ({row.speed.peak_source})"
         for row in rows
         if row.speed.peak_source

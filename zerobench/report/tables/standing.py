@@ -6,7 +6,7 @@ from collections.abc import Sequence
 
 from zerobench.report.column_units import byte_unit, show_percent
 from zerobench.report.figures.trial import TrialFigures
-from zerobench.report.standing import Stood
+from zerobench.report.standing import HeldShare
 from zerobench.report.tables.model import Column, Table, figures_of, in_unit, lines_of
 
 TITLE = "What stood when memory was refused"
@@ -16,14 +16,14 @@ HOW_TO_READ = (
 )
 
 
-def standing_table(trials: Sequence[TrialFigures]) -> Table[Stood]:
+def standing_table(trials: Sequence[TrialFigures]) -> Table[HeldShare]:
     """The largest of what each trial held."""
     lines = lines_of(trials, lambda trial: trial.standing)
-    unit = byte_unit(one.size_bytes for one in figures_of(lines))
+    unit = byte_unit(row.size_bytes for row in figures_of(lines))
     columns = [
-        Column[Stood]("by", lambda one: one.by, narrow="by", is_text=True),
-        Column[Stood]("of", lambda one: one.name, narrow="of", is_text=True),
-        Column[Stood]("held", in_unit(unit, lambda one: one.size_bytes), unit.name, narrow=unit.name),
-        Column[Stood]("share", lambda one: show_percent(one.share), "%", narrow="%"),
+        Column[HeldShare]("by", lambda row: row.by, narrow="by", is_text=True),
+        Column[HeldShare]("of", lambda row: row.name, narrow="of", is_text=True),
+        Column[HeldShare]("held", in_unit(unit, lambda row: row.size_bytes), unit.name, narrow=unit.name),
+        Column[HeldShare]("share", lambda row: show_percent(row.share), "%", narrow="%"),
     ]
     return Table(TITLE, HOW_TO_READ, columns, lines)

@@ -15,7 +15,7 @@ T = TypeVar("T")
 def states_columns(unit: Unit, states: Callable[[T], ModelStates | None]) -> list[Column[T]]:
     """Parameters, gradients and optimizer states in `unit`; a terminal of 80 columns has no room for them."""
     return [
-        Column("parameters", of_part(states, lambda found: unit.show(found.parameters_bytes)), unit.name, "param"),
-        Column("gradients", of_part(states, lambda found: unit.show(found.gradients_bytes)), unit.name, "grad"),
-        Column("optimizer", of_part(states, lambda found: unit.show(found.optimizer_bytes)), unit.name, "optim"),
+        Column("parameters", of_part(states, lambda held: unit.show(held.parameters_bytes)), unit.name, "param"),
+        Column("gradients", of_part(states, lambda held: unit.show(held.gradients_bytes)), unit.name, "grad"),
+        Column("optimizer", of_part(states, lambda held: unit.show(held.optimizer_bytes)), unit.name, "optim"),
     ]

@@ -9,9 +9,9 @@ from zerobench.report.figures.name import TrialName
 from zerobench.report.parity import Parity
 from zerobench.report.strategies.claim import Claim, Verdict
 from zerobench.report.strategies.claims import claims
-from zerobench.report.strategies.rows import Compared, is_comparison
+from zerobench.report.strategies.rows import ComparedSide, is_comparison
 from zerobench.report.tables.model import Column, Line, Table, in_unit, of_part
-from zerobench.report.tables.part import Judged, Listing, Part
+from zerobench.report.tables.part import Listing, Part, VerdictSentence
 
 TITLE = "Distributed training compared"
 CLAIMS_TITLE = "Claims about distributed training, checked on this run"
@@ -34,13 +34,13 @@ WHERE_FROM = (
 )
 
 
-def compared_table(rows: Sequence[Compared]) -> Table[Compared]:
+def compared_table(rows: Sequence[ComparedSide]) -> Table[ComparedSide]:
     """A row for each side of a trial; none without a single process, or with nothing but ZeRO's stages beside it."""
     lines = [Line(_name(row), row) for row in rows] if is_comparison(rows) else []
     return Table(TITLE, HOW_TO_READ, list(_columns(rows)), lines, more=WHERE_FROM)
 
 
-def claims_listing(rows: Sequence[Compared]) -> Listing[Claim]:
+def claims_listing(rows: Sequence[ComparedSide]) -> Listing[Claim]:
     """A row for each claim, where there is a comparison."""
     columns = [
         Column[Claim]("claim", lambda claim: claim.text, is_text=True),
@@ -54,27 +54,27 @@ def claims_listing(rows: Sequence[Compared]) -> Listing[Claim]:
     )
 
 
-def claims_part(rows: Sequence[Compared]) -> Iterator[Part]:
+def claims_part(rows: Sequence[ComparedSide]) -> Iterator[Part]:
     """The claims that are judged as sentences, then in one line what the run is silent about."""
-    found = claims_listing(rows).rows
-    silent = [claim.text for claim in found if claim.verdict is Verdict.UNJUDGED]
-    said: list[str | Judged] = [
-        Judged(f"- {claim.text}: ", claim.verdict.value, claim.verdict is Verdict.HOLDS, f": {claim.measured}")
-        for claim in found
+    judgements = claims_listing(rows).rows
+    silent = [claim.text for claim in judgements if claim.verdict is Verdict.UNJUDGED]
+    sentences: list[str | VerdictSentence] = [
+        VerdictSentence(f"- {claim.text}: ", claim.verdict.value, claim.verdict is Verdict.HOLDS, f": {claim.measured}")
+        for claim in judgements
         if claim.verdict is not Verdict.UNJUDGED
     ]
-    if found:
+    if judgements:
         more = [f"Not covered by this run: {'; '.join(silent)}."] if silent else []
-        yield Part(CLAIMS_TITLE, text=said, quiet=more)
+        yield Part(CLAIMS_TITLE, text=sentences, quiet=more)
 
 
-def _name(row: Compared) -> TrialName:
+def _name(row: ComparedSide) -> TrialName:
     """A server's row says whose it is."""
     label = f"{row.label}: server" if row.figures.is_server else row.label
     return TrialName.of(row.figures.run_id, row.spec, label, row.parity)
 
 
-def _columns(rows: Sequence[Compared]) -> Iterator[Column[Compared]]:
+def _columns(rows: Sequence[ComparedSide]) -> Iterator[Column[ComparedSide]]:
     """Their units are chosen once for all rows; the column `weak` only with a single process of one rank's share."""
     seconds = time_unit(row.figures.step_s for row in rows)
     moved = byte_unit(size for row in rows for size in (row.figures.sent_bytes, row.figures.formula_sent_bytes))
@@ -100,7 +100,7 @@ def _columns(rows: Sequence[Compared]) -> Iterator[Column[Compared]]:
     yield Column("stale", lambda row: show_number(row.figures.staleness))
 
 
-def _parity(row: Compared) -> Parity | None:
+def _parity(row: ComparedSide) -> Parity | None:
     """A server computes no loss."""
     return None if row.figures.is_server else row.parity
 
@@ -111,6 +111,6 @@ def _order(difference: float | None) -> str:
     return f"{difference:.0e}" if difference else "0"
 
 
-def _sync(row: Compared) -> str:
+def _sync(row: ComparedSide) -> str:
     shown = show_percent(row.figures.sync_fraction, 0)
     return f"({shown})" if row.figures.exposed_fraction is None and row.figures.sync_fraction is not None else shown

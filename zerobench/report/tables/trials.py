@@ -66,18 +66,21 @@ def _speed(name: str, show: Callable[[Speed], str], unit: str = "") -> Column[Tr
 def _expected(trials: Sequence[TrialFigures]) -> list[Column[TrialFigures]]:
     """What a predicted step is expected to take; columns that measured trials leave empty."""
     steps = [trial.summary.predicted_step.expected for trial in trials]
-    unit = time_unit(found.step_s for found in steps if found)
+    unit = time_unit(interval.step_s for interval in steps if interval)
 
     def cell(show: Callable[[TrialFigures, Interval], str]) -> Callable[[TrialFigures], str]:
-        return lambda trial: show(trial, found) if (found := trial.summary.predicted_step.expected) else MISSING
+        return lambda trial: show(trial, interval) if (interval := trial.summary.predicted_step.expected) else MISSING
 
     return [
-        Column("expected step", cell(lambda _, found: unit.show(found.step_s)), unit.name),
+        Column("expected step", cell(lambda _, interval: unit.show(interval.step_s)), unit.name),
         Column(
-            "low to high", cell(lambda _, found: f"{unit.show(found.low_s)} to {unit.show(found.high_s)}"), unit.name
+            "low to high",
+            cell(lambda _, interval: f"{unit.show(interval.low_s)} to {unit.show(interval.high_s)}"),
+            unit.name,
         ),
         Column(
-            "expected tokens/s", cell(lambda trial, found: show_whole(trial.spec.global_batch_tokens / found.step_s))
+            "expected tokens/s",
+            cell(lambda trial, interval: show_whole(trial.spec.global_batch_tokens / interval.step_s)),
         ),
     ]
 

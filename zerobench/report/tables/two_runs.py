@@ -54,8 +54,8 @@ def _counts(comparison: Comparison) -> str:
 
 def _alike(facts: Sequence[Fact]) -> list[str]:
     known = {fact.name: fact.base for fact in facts if not fact.differs and fact.base is not None}
-    said = [f"{name} {known[name]}" for name in _ALIKE if name in known]
-    return [f"the same in both: {', '.join(said)}"] if said else []
+    texts = [f"{name} {known[name]}" for name in _ALIKE if name in known]
+    return [f"the same in both: {', '.join(texts)}"] if texts else []
 
 
 def _outcomes(comparison: Comparison) -> Iterator[Part]:

@@ -32,7 +32,7 @@ def speed_parts(comparison: Comparison) -> Iterator[Part]:
         ("losses", {same.label: same.losses_apart for same in comparison.same}),
         ("gradient norms", {same.label: same.norms_apart for same in comparison.same}),
     ):
-        if apart := [_apart(label, *found) for label, found in far.items() if found]:
+        if apart := [_apart(label, *distance) for label, distance in far.items() if distance]:
             caption = f"Equal work must have equal {what} up to rounding: NEW does not compute what BASE computed."
             yield Part(f"{what.capitalize()} that differ between the runs", caption, points=few(apart))
 

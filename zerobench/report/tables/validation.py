@@ -12,8 +12,8 @@ from zerobench.report.labels import shared_lines
 from zerobench.report.notes import listed
 from zerobench.report.predictions.errors import (
     UNDER_PREDICTION,
+    CellError,
     ErrorRow,
-    Found,
     Refusal,
     error_rows,
     false_refusals,
@@ -71,12 +71,12 @@ def validation_answer(pairs: Sequence[Pair], names: Names) -> Part:
     times = list(step_times(pairs))
     counted = [_under_predictions(pairs, names), _refusals(pairs, names)] if pairs else []
     left_out = left_out_lines(pairs, names)
-    said = [
+    points = [
         *([f"Step time: {sum(row.is_inside for row in times)} of {len(times)} within their interval"] if times else []),
         *("; ".join([part.title, *part.points[:1]]) for part in counted),
         *([f"Not compared: {listed(left_out, most=1)}"] if left_out else []),
     ]
-    return Part("Errors over all phases", table=Listing(columns, rows) if rows else None, points=said)
+    return Part("Errors over all phases", table=Listing(columns, rows) if rows else None, points=points)
 
 
 _CAPTION = (
@@ -89,13 +89,15 @@ def _overview(trials: Sequence[Trial], pairs: Sequence[Pair]) -> Part:
     """What the trials have in common, how many there are of each world, and how many of them are compared."""
     lines = shared_lines([trial.spec for trial in trials])
     for world in Evidence:
-        asked = [trial for trial in trials if trial.spec.evidence is world]
+        of_world = [trial for trial in trials if trial.spec.evidence is world]
         compared = [pair for pair in pairs if pair.predicted.spec.evidence is world and pair.cells]
-        ran = sum(map(completed, asked))
-        if asked and world is Evidence.MEASURED:
-            lines.append(f"measured: {len(asked)} trials, {ran} completed")
-        elif asked:
-            lines.append(f"{world.value}: {len(asked)} trials, {ran} completed, {len(compared)} predictions compared")
+        ran = sum(map(completed, of_world))
+        if of_world and world is Evidence.MEASURED:
+            lines.append(f"measured: {len(of_world)} trials, {ran} completed")
+        elif of_world:
+            lines.append(
+                f"{world.value}: {len(of_world)} trials, {ran} completed, {len(compared)} predictions compared"
+            )
     return Part("Predictions against measurements", points=lines)
 
 
@@ -113,10 +115,10 @@ def _error_columns(names: Names) -> list[Column[ErrorRow]]:
         Column[ErrorRow]("quantity", lambda row: row.quantity.value, narrow="quantity", is_text=True),
         Column[ErrorRow]("cells", lambda row: str(row.errors.num_cells), narrow="cells"),
         Column[ErrorRow]("median", lambda row: show_error(row.errors.median).removeprefix("+"), narrow="median"),
-        Column("over", of_part(_over, lambda found: show_error(found.error)), narrow="over"),
-        Column("under", of_part(_under, lambda found: show_error(found.error)), narrow="under"),
-        Column("worst over", of_part(_over, lambda found: _name(found.pair, names)), is_text=True),
-        Column("worst under", of_part(_under, lambda found: _name(found.pair, names)), is_text=True),
+        Column("over", of_part(_over, lambda error: show_error(error.error)), narrow="over"),
+        Column("under", of_part(_under, lambda error: show_error(error.error)), narrow="under"),
+        Column("worst over", of_part(_over, lambda error: _name(error.pair, names)), is_text=True),
+        Column("worst under", of_part(_under, lambda error: _name(error.pair, names)), is_text=True),
     ]
 
 
@@ -141,11 +143,11 @@ def _times(rows: Sequence[TimeRow], names: Names) -> Listing[TimeRow]:
     return Listing(columns, rows)
 
 
-def _over(row: ErrorRow) -> Found | None:
+def _over(row: ErrorRow) -> CellError | None:
     return row.errors.worst_over
 
 
-def _under(row: ErrorRow) -> Found | None:
+def _under(row: ErrorRow) -> CellError | None:
     return row.errors.worst_under
 
 
@@ -153,7 +155,7 @@ def _name(pair: Pair, names: Names) -> str:
     return names[pair.predicted.spec.trial_id]
 
 
-def _place(error: Found, names: Names) -> str:
+def _place(error: CellError, names: Names) -> str:
     """Which figure of which trial, in words."""
     cell = error.cell
     return (
@@ -180,9 +182,9 @@ def _under_predictions(pairs: Sequence[Pair], names: Names) -> Part:
 
 def _unforeseen(pairs: Sequence[Pair], names: Names) -> list[str]:
     """Of each prediction and place, the most that kernels worked in beside what is compared."""
-    found = [(pair, place, pair.unforeseen_bytes(place)) for pair in pairs for place in Place]
+    unforeseen = [(pair, place, pair.unforeseen_bytes(place)) for pair in pairs for place in Place]
     return _first(
-        [f"{_name(pair, names)}, {place.value}: up to {format_bytes(size)}" for pair, place, size in found if size]
+        [f"{_name(pair, names)}, {place.value}: up to {format_bytes(size)}" for pair, place, size in unforeseen if size]
     )
 
 

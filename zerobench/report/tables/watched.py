@@ -42,7 +42,7 @@ def watched_rows(trial: Trial) -> Iterator[WatchedRow]:
     if hosts:
         devices = [device for device in devices_of(trial) if device.peak_used_bytes is not None]
         yield WatchedRow(
-            max(hosts, key=lambda one: one.peak_rss_bytes or 0),
+            max(hosts, key=lambda host: host.peak_rss_bytes or 0),
             max((rank.peak_rss_bytes for rank in _ranks(hosts)), default=None),
             max(devices, key=_added_bytes, default=None),
         )

@@ -31,7 +31,7 @@ from zerobench.report.render.terminal import (
     sections,
 )
 from zerobench.report.strategies.figures import figures_of
-from zerobench.report.strategies.rows import Compared, compare
+from zerobench.report.strategies.rows import ComparedSide, compare
 from zerobench.report.tables.batch_ramp import batch_ramp_table
 from zerobench.report.tables.checkpoints import checkpoints_table
 from zerobench.report.tables.host_parameters import host_parameters_table
@@ -74,11 +74,11 @@ def show_run(path: Path, console: Console, most_trials: int = MOST_TRIALS) -> No
     run = store.load_run(path)
     trials = list(ended_trials(run))
     with refusing_impossible_values(run.folder.trials), no_collection():
-        found = _report(run, trials, trials[:most_trials], console.width)
+        parts = _report(run, trials, trials[:most_trials], console.width)
     if len(trials) > most_trials:
         more = f"{len(trials) - most_trials} more trials"
-        found.append(lines_section(more, f"In {plain(str(run.folder.path))}: trials.csv, memory.csv."))
-    print_sections(found, console)
+        parts.append(lines_section(more, f"In {plain(str(run.folder.path))}: trials.csv, memory.csv."))
+    print_sections(parts, console)
 
 
 def _report(run: store.Run, trials: Sequence[Trial], head: Sequence[Trial], width: int) -> list[Section]:
@@ -132,13 +132,13 @@ def _sections(
     yield from _notes(shown)
 
 
-def _compared(shown: Iterable[Shown]) -> list[Compared]:
+def _compared(shown: Iterable[Shown]) -> list[ComparedSide]:
     """The sides of the trials, beside each other where a single process did their work."""
     key = {(labelled.trial.record.run_id, labelled.trial.record.trial_id): labelled for labelled in shown}
     return compare(
-        [found for labelled in key.values() for found in figures_of(labelled.trial)],
-        {name: one.label for name, one in key.items()},
-        {name: one.parity for name, one in key.items()},
+        [side for labelled in key.values() for side in figures_of(labelled.trial)],
+        {name: labelled.label for name, labelled in key.items()},
+        {name: labelled.parity for name, labelled in key.items()},
     )
 
 
@@ -149,7 +149,7 @@ def _tables(tables: Sequence[Table[Any]], width: int) -> Iterator[Section]:
 
 def _driver(shown: Sequence[Shown], figures: Sequence[TrialFigures], width: int) -> Iterator[Section]:
     """What the driver saw of the trials, of ranks and from outside; without any, one line that says why."""
-    both = [(one.trial, found.name) for one, found in zip(shown, figures, strict=True)]
+    both = [(labelled.trial, row.name) for labelled, row in zip(shown, figures, strict=True)]
     rows = [Line(name, row) for trial, name in both for row in (nvml_rows(trial) if trial.ranks else ())]
     reasons = why_no_nvml(trial for trial, _ in both if trial.ranks)
     if not rows and any(trial.ranks for trial, _ in both):
@@ -163,9 +163,9 @@ def _driver(shown: Sequence[Shown], figures: Sequence[TrialFigures], width: int)
 
 def _notes(shown: Sequence[Shown]) -> Iterator[Section]:
     """Each sentence once."""
-    found = each_once((labelled.label, sentence) for labelled in shown for sentence in sentences(labelled.trial))
-    if found:
-        lines = [f"{sentence} ({who_says(names, len(shown), 6)})" for sentence, names in found.items()]
+    notes = each_once((labelled.label, sentence) for labelled in shown for sentence in sentences(labelled.trial))
+    if notes:
+        lines = [f"{sentence} ({who_says(names, len(shown), 6)})" for sentence, names in notes.items()]
         caption = "Buffer sizes in elements, departures of DeepSpeed from the paper, unavailable figures."
         yield list_section("Notes", caption, lines)
 
@@ -184,8 +184,8 @@ def _header(
     pending = [f"{num_pending} not ended"] if num_pending else []
     total = f"{len(run.plan.trials)} trials: {', '.join([*ended, *pending])}"
     engine = predicted_with(run.environment, (trial.spec for trial in head))
-    said = [*shared, *_devices(head), *engine, *_compositions(head), *node_lines(run)]
-    return lines_section(f"Run {plain(run.run_id)}", total, [*said, *disbelieved(figures)])
+    lines = [*shared, *_devices(head), *engine, *_compositions(head), *node_lines(run)]
+    return lines_section(f"Run {plain(run.run_id)}", total, [*lines, *disbelieved(figures)])
 
 
 def _devices(head: Sequence[Trial]) -> list[str]:

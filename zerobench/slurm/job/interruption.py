@@ -52,9 +52,9 @@ def taken(allocation: Allocation, stop: Stop) -> Interruption | None:
     """
     state = allocation.state()
     if state is not None and state.preempt_s is not None:
-        return _told(Status.PREEMPTED, allocation.job, f"Slurm says: preempt time {state.preempt_s:.0f}")
+        return _interruption(Status.PREEMPTED, allocation.job, f"Slurm says: preempt time {state.preempt_s:.0f}")
     if stop.signal is TIME_SIGNAL:
-        return _told(Status.TIMEOUT, allocation.job, f"Slurm sent {TIME_SIGNAL.name} before the limit")
+        return _interruption(Status.TIMEOUT, allocation.job, f"Slurm sent {TIME_SIGNAL.name} before the limit")
     if stop.signal is not signal.SIGTERM:
         return None
     return _by_signs(allocation, state)
@@ -64,14 +64,18 @@ def _by_signs(allocation: Allocation, state: TaskState | None) -> Interruption:
     """Why we got SIGTERM, from the nodes' states, the clock, and whether we are to start again."""
     down = down_nodes(allocation.nodes)
     if down:
-        return _told(Status.NODE_FAILURE, allocation.job, f"Slurm says: down: {', '.join(down)}", ", ".join(down))
+        return _interruption(
+            Status.NODE_FAILURE, allocation.job, f"Slurm says: down: {', '.join(down)}", ", ".join(down)
+        )
     if allocation.limit_is_over(time.time()):
-        return _told(Status.TIMEOUT, allocation.job, "SIGTERM at the time limit")
+        return _interruption(Status.TIMEOUT, allocation.job, "SIGTERM at the time limit")
     if state is None:
-        return _told(Status.INTERRUPTED, allocation.job, "SIGTERM, and Slurm did not answer")
+        return _interruption(Status.INTERRUPTED, allocation.job, "SIGTERM, and Slurm did not answer")
     if (state.restart_count or 0) > allocation.restarts:
         return Interruption(Status.INTERRUPTED, _REQUEUED.format(job=allocation.job), "Slurm says: one more restart")
-    return _told(Status.CANCELLED, allocation.job, f"SIGTERM; Slurm says: {state.state.lower()}, nodes up, limit ahead")
+    return _interruption(
+        Status.CANCELLED, allocation.job, f"SIGTERM; Slurm says: {state.state.lower()}, nodes up, limit ahead"
+    )
 
 
 def lost(start: Start | None) -> Interruption:
@@ -82,13 +86,13 @@ def lost(start: Start | None) -> Interruption:
     if later.state is not None and later.is_over:
         ended = next((_ENDS[word] for word in later.state.states if word in _ENDS), None)
         if ended is not None:
-            return _told(ended, start.job, f"Slurm says: {later.state.state}")
+            return _interruption(ended, start.job, f"Slurm says: {later.state.state}")
     failed = _failed_nodes(start)
     if failed is not None:
         return failed
     if later.is_requeued:
         return Interruption(Status.INTERRUPTED, _REQUEUED.format(job=start.job), "Slurm says: it was started again")
-    return _told(Status.INTERRUPTED, start.job, later.word)
+    return _interruption(Status.INTERRUPTED, start.job, later.word)
 
 
 def _failed_nodes(start: Start) -> Interruption | None:
@@ -96,10 +100,12 @@ def _failed_nodes(start: Start) -> Interruption | None:
     job = start.job or ""
     down = down_nodes(start.nodes, _PATIENCE_S)
     if down:
-        return _told(Status.NODE_FAILURE, job, f"Slurm says: down: {', '.join(down)}", ", ".join(down))
+        return _interruption(Status.NODE_FAILURE, job, f"Slurm says: down: {', '.join(down)}", ", ".join(down))
     booted = [node for node, at_s in boot_times(start.nodes, _PATIENCE_S).items() if at_s > start.started_at_s]
     if booted:
-        return _told(Status.NODE_FAILURE, job, f"Slurm says: started since: {', '.join(booted)}", ", ".join(booted))
+        return _interruption(
+            Status.NODE_FAILURE, job, f"Slurm says: started since: {', '.join(booted)}", ", ".join(booted)
+        )
     return None
 
 
@@ -153,6 +159,6 @@ def _look_later(job: str) -> _Later:
     return _Later(state=state, restarts=restarts)
 
 
-def _told(status: Status, job: str, evidence: str, which: str | None = None) -> Interruption:
+def _interruption(status: Status, job: str, evidence: str, which: str | None = None) -> Interruption:
     words = _WORDS[status].format(job=job)
     return Interruption(status, f"{words}: {which}" if which else words, evidence)

@@ -129,10 +129,10 @@ class SlurmSite:
 
     def interruption(self) -> Interruption | None:
         """Whether Slurm is taking the nodes; then no other trial is begun."""
-        found = interruption.taken(self.allocation, self.stop)
-        if found is not None and not self.stop.asked:
+        notice = interruption.taken(self.allocation, self.stop)
+        if notice is not None and not self.stop.asked:
             self.stop.ask()
-        return found
+        return notice
 
     def lost(self, start: Start | None) -> Interruption:
         """What Slurm still knows of the job in which a trial was begun."""

@@ -108,10 +108,10 @@ def _partition_times() -> dict[str, int | None]:
     return partition_times(run_client(["sinfo", "--noheader", "--all", "--format=%P|%l"], CLIENT_TIMEOUT_S) or "")
 
 
-def _time_limit(times: dict[str, int | None], asked: str | None, option: str) -> int | None:
+def _time_limit(times: dict[str, int | None], partitions: str | None, option: str) -> int | None:
     """The shortest limit of the partitions asked for (sbatch takes several, by commas), or of the default one."""
     by_name = {name.removesuffix("*"): limit for name, limit in times.items()}
-    names = asked.split(",") if asked else [name.removesuffix("*") for name in times if name.endswith("*")]
+    names = partitions.split(",") if partitions else [name.removesuffix("*") for name in times if name.endswith("*")]
     unknown = [name for name in names if name not in by_name]
     if unknown and by_name:
         raise UserError(f"{option}: {unknown[0]!r} is not a partition of this cluster; choices: {', '.join(by_name)}")

@@ -27,7 +27,7 @@ _POLL_S = 0.2
 
 
 @dataclass(frozen=True)
-class Ended:
+class EndedTask:
     """A task that has ended."""
 
     job: Job
@@ -46,7 +46,7 @@ def refuse_several_nodes(arrays: Sequence[JobArray]) -> None:
 
 def run_here(
     run: RunFolder, arrays: Sequence[JobArray], options: SubmitOptions, limits: Limits, stop: Stop
-) -> Iterator[Ended]:
+) -> Iterator[EndedTask]:
     """Run every task of `arrays`, then the report, until all are done or someone asks to stop; each as it ends.
 
     Raises UserError: a value that no batch script can hold. Raises OSError: a file cannot be written.
@@ -62,11 +62,11 @@ def task_variables(job: Job, task_id: int) -> dict[str, str]:
 
     Not SLURM_JOB_ID: there is no job, and other programs take it for a sign of one.
     """
-    told = {"SLURM_JOB_NAME": job.name, "SLURM_JOB_NUM_NODES": "1", "SLURM_NNODES": "1"}
+    variables = {"SLURM_JOB_NAME": job.name, "SLURM_JOB_NUM_NODES": "1", "SLURM_NNODES": "1"}
     if job.kind is JobKind.REPORT:
-        return told
+        return variables
     last = job.num_tasks - 1
-    return told | {
+    return variables | {
         "SLURM_ARRAY_TASK_ID": str(task_id),
         "SLURM_ARRAY_TASK_COUNT": str(job.num_tasks),
         "SLURM_ARRAY_TASK_MIN": "0",
@@ -74,7 +74,7 @@ def task_variables(job: Job, task_id: int) -> dict[str, str]:
     }
 
 
-def _run_job(run: RunFolder, job: Job, stop: Stop) -> Iterator[Ended]:
+def _run_job(run: RunFolder, job: Job, stop: Stop) -> Iterator[EndedTask]:
     record(run, job.submitted(None), None)
     for task_id in range(job.num_tasks):
         if stop.asked:
@@ -82,7 +82,7 @@ def _run_job(run: RunFolder, job: Job, stop: Stop) -> Iterator[Ended]:
         suffix = "" if job.kind is JobKind.REPORT else f"_{task_id}"
         log = run.slurm_logs / f"{job.name}-local{suffix}.out"
         variables = _outside_slurm(os.environ) | task_variables(job, task_id)
-        yield Ended(job, task_id, _run_script(run.slurm_script(job.name), variables, log, stop), log)
+        yield EndedTask(job, task_id, _run_script(run.slurm_script(job.name), variables, log, stop), log)
 
 
 def _run_script(script: Path, variables: Mapping[str, str], log: Path, stop: Stop) -> int:
@@ -96,11 +96,11 @@ def _run_script(script: Path, variables: Mapping[str, str], log: Path, stop: Sto
             env=dict(variables),
             start_new_session=True,
         )
-        told = False
+        is_signalled = False
         while process.poll() is None:
-            if stop.asked and not told:
+            if stop.asked and not is_signalled:
                 process.send_signal(stop.signal or signal.SIGTERM)
-                told = True
+                is_signalled = True
             with suppress(subprocess.TimeoutExpired):
                 process.wait(_POLL_S)
     return process.returncode

@@ -63,5 +63,5 @@ def sbatch_environment(environment: Mapping[str, str], options: Collection[str])
 
 
 def _refusal(answer: subprocess.CompletedProcess[bytes]) -> str:
-    said = (answer.stderr.strip() or answer.stdout.strip()).decode(errors="replace")
-    return f"sbatch: {' '.join(said.split()).removeprefix('sbatch: ') or f'exit status {answer.returncode}'}"
+    message = (answer.stderr.strip() or answer.stdout.strip()).decode(errors="replace")
+    return f"sbatch: {' '.join(message.split()).removeprefix('sbatch: ') or f'exit status {answer.returncode}'}"

@@ -111,15 +111,15 @@ def missing(run: Run, states: JobStates) -> list[str]:
 
 def covered(run: RunFolder, submission: Submission, states: JobStates) -> set[str]:
     """The ids of trials that a task is to run which waits or has nodes."""
-    found: set[str] = set()
+    trial_ids: set[str] = set()
     for job in submission.jobs:
         if job.job_id is None or job.kind is JobKind.REPORT:
             continue
         alive = [state for state in states.get(job.job_id, []) if state.stage is not Stage.OVER]
         if alive:
             tasks = read_tasks(run.slurm_tasks(job.name))
-            found.update(_trials_of(tasks, {state.task_id for state in alive}))
-    return found
+            trial_ids.update(_trials_of(tasks, {state.task_id for state in alive}))
+    return trial_ids
 
 
 def record(run: RunFolder, job: SubmittedJob, cluster: str | None) -> None:

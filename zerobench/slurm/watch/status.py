@@ -119,7 +119,7 @@ class RunStatus:
 
 
 @dataclass(frozen=True)
-class Known:
+class RunFacts:
     """All that is known of a run; `run_status` joins it."""
 
     plan: Sequence[PlanEntry]
@@ -135,7 +135,7 @@ class Known:
     """Whether a zerobench outside of Slurm works in the run; None where that cannot be told from here."""
 
 
-def run_status(known: Known) -> RunStatus:
+def run_status(known: RunFacts) -> RunStatus:
     """Where the run and each of its trials stand."""
     index = None if known.states is None else index_of(known.states)
     holders = holders_of(known.jobs, known.tasks, index)
@@ -146,7 +146,7 @@ def run_status(known: Known) -> RunStatus:
 
 
 def _trial(
-    entry: PlanEntry, known: Known, holder: Holder | None, newest: Mapping[tuple[str, int], float]
+    entry: PlanEntry, known: RunFacts, holder: Holder | None, newest: Mapping[tuple[str, int], float]
 ) -> TrialStatus:
     if entry.rule is not None or entry.reason is not None:
         return TrialStatus(entry.trial_id, Standing.SKIPPED, reason=entry.reason)
@@ -167,7 +167,7 @@ def _trial(
 
 
 def _standing(
-    trace: TrialTrace, known: Known, holder: Holder | None, newest: Mapping[tuple[str, int], float]
+    trace: TrialTrace, known: RunFacts, holder: Holder | None, newest: Mapping[tuple[str, int], float]
 ) -> Standing:
     if trace.status is not None and not (holder and is_done_again(trace, holder)):
         return next((standing for status, standing in _KEPT.items() if status == trace.status), Standing.FAILED)
@@ -189,7 +189,7 @@ def _outside_slurm(runner_here: bool | None, *, is_begun: bool) -> Standing:
     return Standing.LOST if is_begun else Standing.NOT_STARTED
 
 
-def _job(job: SubmittedJob, index: Index | None, known: Known) -> JobStatus:
+def _job(job: SubmittedJob, index: Index | None, known: RunFacts) -> JobStatus:
     if job.job_id is None or index is None:
         word = UNKNOWN if job.job_id is not None else LOCAL
         return JobStatus(job, Counter({word: job.num_tasks}), None, None)

@@ -16,7 +16,7 @@ from zerobench.slurm.accounting import ended_jobs
 from zerobench.slurm.jobs import JobKind, Submission, SubmittedJob, read_submission, read_tasks
 from zerobench.slurm.queue import TIMEOUT_S, JobStates, job_states
 from zerobench.slurm.tasks import Stage
-from zerobench.slurm.watch.status import Known, RunStatus, run_status
+from zerobench.slurm.watch.status import RunFacts, RunStatus, run_status
 from zerobench.slurm.watch.traces import TrialTrace, read_traces
 from zerobench.store import Plan, read_record
 
@@ -44,7 +44,7 @@ class Watcher:
         # After the queue: a trial that ends between the two has its record, so that none seems lost.
         trial_ids = [entry.trial_id for entry in plan.trials if entry.rule is None and entry.reason is None]
         self._traces = read_traces(self.run, trial_ids, self._traces)
-        known = Known(
+        known = RunFacts(
             plan=plan.trials,
             traces=self._traces,
             now_s=time.time(),
@@ -66,8 +66,8 @@ class Watcher:
             return None
         forgotten = [job_id for job_id in job_ids if not states[job_id] and job_id not in self._ended]
         if forgotten:
-            found = ended_jobs(forgotten, self.timeout_s) or {}
-            self._ended |= {job_id: found.get(job_id, []) for job_id in forgotten}
+            ended = ended_jobs(forgotten, self.timeout_s) or {}
+            self._ended |= {job_id: ended.get(job_id, []) for job_id in forgotten}
         over = {job_id: [s for s in self._ended.get(job_id, []) if s.stage is Stage.OVER] for job_id in job_ids}
         return {job_id: states[job_id] or over[job_id] for job_id in job_ids}
 

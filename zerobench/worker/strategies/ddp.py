@@ -55,10 +55,10 @@ class Ddp(TorchLoop):
 
     def effective_config(self) -> dict[str, Any]:
         """The optimizer's settings, and what DDP says of its buckets."""
-        said = self._ddp._get_ddp_logging_data()
+        logged = self._ddp._get_ddp_logging_data()
         names = ("backend_name", "bucket_cap_bytes", "gradient_as_bucket_view", "bucket_sizes", "comm_hook")
         ours = {"compression": self.job.trial.compression.value, **self._hook.settings()}
-        return {**super().effective_config(), "ddp": {name: said.get(name) for name in names} | ours}
+        return {**super().effective_config(), "ddp": {name: logged.get(name) for name in names} | ours}
 
 
 def _buffers_stay() -> dict[str, Any]:

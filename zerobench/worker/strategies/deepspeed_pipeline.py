@@ -152,7 +152,7 @@ class DeepSpeedPipeline(Strategy):
         """
         yield from walk_deepspeed(self._engine)
         held, stage = self._engine.pipe_buffers, self._stage
-        received = [] if stage.is_first else [one for one in held["inputs"] if one is not None]
+        received = [] if stage.is_first else [tensor for tensor in held["inputs"] if tensor is not None]
         passing = [self._engine.pipe_recv_buf, *self._engine._grad_layer_buf, *received, *(x.grad for x in received)]
         yield from _named(passing, Category.PIPELINE_BUFFERS)
         yield from _named(held["labels"] + (held["inputs"] if stage.is_first else []), Category.INPUTS)

@@ -64,8 +64,8 @@ def _mean_of_all(gradient: torch.Tensor, signs: torch.Tensor, scale: torch.Tenso
     dist.all_gather(all_signs, signs)
     dist.all_gather(all_scales, scale)
     gradient.zero_()
-    for one, its_scale in zip(all_signs, all_scales, strict=True):
-        gradient.add_(unpack_signs(one, gradient) * (its_scale / ranks).to(gradient.dtype))
+    for rank_signs, its_scale in zip(all_signs, all_scales, strict=True):
+        gradient.add_(unpack_signs(rank_signs, gradient) * (its_scale / ranks).to(gradient.dtype))
 
 
 def pack_signs(values: torch.Tensor) -> torch.Tensor:

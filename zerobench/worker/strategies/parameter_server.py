@@ -104,9 +104,9 @@ class Server(_Side):
 
     def _wait_for_workers(self) -> list[int]:
         """Until all workers have gradients, or the next one has."""
-        told = [self._link.hear(worker) for worker in self._workers] if self._is_sync else [self._link.hear()]
-        self._staleness += [self._version - version for _, version in told]
-        served = [worker for worker, _ in told]
+        messages = [self._link.hear(worker) for worker in self._workers] if self._is_sync else [self._link.hear()]
+        self._staleness += [self._version - version for _, version in messages]
+        served = [worker for worker, _ in messages]
         for worker in served:
             self._link.tell(worker, self._version)
         return served

@@ -54,8 +54,8 @@ class _Done(dist.Work):
         future: torch.futures.Future[list[torch.Tensor]] = torch.futures.Future()
         future.set_result(self._results)
         if self.waited:
-            told, self.waited = self.waited, []
-            torch.autograd.Variable._execution_engine.queue_callback(lambda: _tell(told))
+            waiting, self.waited = self.waited, []
+            torch.autograd.Variable._execution_engine.queue_callback(lambda: _tell(waiting))
         return future
 
     def wait(self, timeout: Any = None) -> bool:
@@ -79,8 +79,8 @@ class _Done(dist.Work):
 
 
 def _tell(waited: Sequence[Callable[[], None]]) -> None:
-    for one in waited:
-        one()
+    for callback in waited:
+        callback()
 
 
 # torch's stubs overload these methods with signatures that no release calls alone.

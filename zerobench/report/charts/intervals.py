@@ -1,0 +1,59 @@
+"""How sure an expected speed is, in charts: a bar or a band from the low to the high end of its interval."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+
+import altair as alt
+
+from zerobench.report import palette
+from zerobench.report.charts.render import Mark, data
+from zerobench.report.charts.series import Series
+from zerobench.report.figures.trial import TrialFigures
+
+Interval = tuple[float, float]
+"""What a value lies between in eight of ten cases."""
+
+
+def bars(places: Sequence[tuple[float, Interval]], x: alt.X, y: alt.Y) -> list[Mark]:
+    """An upright bar at each x; no layer where there is none."""
+    rows = [{"x": at, "y": low, "high": high} for at, (low, high) in places]
+    if not rows:
+        return []
+    mark = alt.Chart(data(rows)).mark_rule(color="var(--muted)", strokeWidth=1.5, aria=False)
+    return [mark.encode(x=x, y=y, y2=alt.Y2("high:Q"))]
+
+
+def bands(lines: Sequence[Series], x_size: float, x: alt.X, y: alt.Y) -> list[Mark]:
+    """A pale band for each line, in its strategy's colour; no layer where no line has one."""
+    rows = [
+        {
+            "x": place.x / x_size,
+            "y": place.interval[0],
+            "high": place.interval[1],
+            "line": number,
+            "colour": palette.strategy_colour(place.one.spec.strategy),
+        }
+        for number, line in enumerate(lines)
+        for place in sorted(line.places, key=lambda place: place.x)
+        if place.interval is not None
+    ]
+    if not rows:
+        return []
+    mark = alt.Chart(data(rows)).mark_area(opacity=0.15, aria=False)
+    colour, line = alt.Fill("colour:N", scale=None), alt.Detail("line:N")
+    return [mark.encode(x=x, y=y, y2=alt.Y2("high:Q"), fill=colour, detail=line)]
+
+
+def text(interval: Interval | None) -> str:
+    """What a point says of its interval."""
+    return "" if interval is None else f" ({interval[0]:,.0f} to {interval[1]:,.0f})"
+
+
+def sentence(trials: Sequence[TrialFigures], shape: str) -> str:
+    """How a caption reads the `shape`s of expected speeds; empty where all were timed."""
+    expected = [trial for trial in trials if trial.summary.rate and trial.summary.rate.interval]
+    if not expected:
+        return ""
+    those = "All speeds are" if len(expected) == len(trials) else "Hollow points:"
+    return f" {those} expected, not measured; {shape}: 80 % interval."

@@ -1,0 +1,138 @@
+"""The roofline of a predicted step's kernels: what bounds each class, and where the step's computing time goes."""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Any
+
+import altair as alt
+
+from zerobench.report import palette
+from zerobench.report.charts.render import WIDTH, Mark, Specification, data, layered, svg
+from zerobench.report.charts.shown import completed
+from zerobench.report.charts.words import share
+from zerobench.report.column_units import time_unit
+from zerobench.report.figure import Columns, Figure, columns_of_named
+from zerobench.report.figures.predicted_speed import predicted_roofline
+from zerobench.report.figures.runs import RunFigures
+from zerobench.report.figures.trial import TrialFigures
+from zerobench.timing.roofline import KernelClass, Roofline
+from zerobench.units import format_seconds
+
+_KEY = "roofline"
+_TERA = 1e12
+_HEIGHT = 330
+_LEAST, _MOST = 40.0, 4e3
+"""FLOPs per byte that are drawn at least."""
+
+
+def figure(runs: RunFigures) -> Figure | None:
+    """Kernels of the trial that is expected to be fastest; None where no trial has a trace.
+
+    Stages and offload move states and leave kernels as they are: one trial speaks for those of its shape.
+    """
+    timed = [(trial, trial.summary.rate) for trial in completed(runs.figures)]
+    ranked = sorted(
+        ((rate.tokens_per_s, trial) for trial, rate in timed if rate and rate.interval), key=lambda it: -it[0]
+    )
+    for _, trial in ranked:
+        roofline = predicted_roofline(runs.run(trial.run_id).trial(trial.trial_id))
+        if roofline is not None:
+            return _figure(trial, roofline)
+    return None
+
+
+def _figure(trial: TrialFigures, roofline: Roofline) -> Figure:
+    title, rates = "Roofline of the step's kernels", roofline.device.rates
+    bandwidth, products = share(rates.memory_share, 1), share(rates.gemm_share, 1)
+    caption = (
+        f"{trial.marked_label}, expected: the fastest trial with a trace. Points: matrix products by shape (M x K x N)"
+        " and attention, larger for a larger share of the computing time. Intensity: FLOPs per byte if each operand"
+        f" moves once. Solid: datasheet peaks. Dashed: {bandwidth} of the bandwidth, which element-wise"
+        f" kernels and the update achieve, and {products} of the peak, which large products do."
+    )
+    return Figure(_KEY, title, caption, svg(_drawn(roofline), _KEY, title), _table(roofline))
+
+
+def _drawn(roofline: Roofline) -> Specification:
+    device, bounded = roofline.device, [kernels for kernels in roofline.classes if kernels.intensity]
+    intensities = [kernels.intensity or 1.0 for kernels in bounded]
+    reach = (min([_LEAST, *intensities]) / 2, max([_MOST, *intensities]) * 2)
+    speeds = [kernels.flops_per_s or device.peak_flops for kernels in bounded]
+    foot = min([roofline.most_flops(reach[0]) / 2, *(speed / 2 for speed in speeds)])
+    domain = [foot / _TERA, 2 * device.peak_flops / _TERA]
+    x = alt.X("x:Q", title="FLOP per byte", scale=alt.Scale(type="log", domain=list(reach), nice=False))
+    y = alt.Y(
+        "y:Q", title="TFLOP/s", axis=alt.Axis(format="~g"), scale=alt.Scale(type="log", domain=domain, nice=False)
+    )
+    rates = device.rates
+    achieved = _roof(reach, rates.gemm_share * device.peak_flops, rates.memory_share * device.memory_bytes_per_s)
+    layers = [
+        _line(_roof(reach, device.peak_flops, device.memory_bytes_per_s), x, y),
+        _line(achieved, x, y, dash=[5, 4]),
+        *_points(roofline, bounded, x, y),
+    ]
+    return layered(layers, WIDTH - 90, _HEIGHT)
+
+
+def _roof(reach: tuple[float, float], peak_flops: float, bytes_per_s: float) -> list[dict[str, float]]:
+    """The corners of a roof."""
+    return [
+        {"x": at, "y": min(peak_flops, at * bytes_per_s) / _TERA}
+        for at in (reach[0], peak_flops / bytes_per_s, reach[1])
+    ]
+
+
+def _line(corners: list[dict[str, float]], x: alt.X, y: alt.Y, dash: Sequence[int] = (1, 0)) -> Mark:
+    mark = alt.Chart(data(corners)).mark_line(color="var(--muted)", strokeWidth=1.5, strokeDash=list(dash), aria=False)
+    return mark.encode(x=x, y=y)
+
+
+def _points(roofline: Roofline, bounded: Sequence[KernelClass], x: alt.X, y: alt.Y) -> list[Mark]:
+    """A point for each class, and below it a name; products lie so close that one is named for all."""
+    whole = sum(kernels.seconds for kernels in roofline.classes)
+    rows = [_point(kernels, kernels.seconds / whole) for kernels in bounded]
+    products = [row for row, kernels in zip(rows, bounded, strict=True) if kernels.kind == "products"]
+    named = [row for row in rows if row not in products] + [{**row, "name": "matrix products"} for row in products[:1]]
+    dots = alt.Chart(data(rows)).mark_circle(opacity=0.75)
+    colour, size = alt.Color("colour:N", scale=None), alt.Size("area:Q", scale=None)
+    names = alt.Chart(data(named)).mark_text(align="right", dx=-16, dy=16, fontSize=11)
+    return [
+        dots.encode(x=x, y=y, size=size, color=colour, description=alt.Description("said:N")),
+        names.encode(x=x, y=y, text=alt.Text("name:N")),
+    ]
+
+
+def _point(kernels: KernelClass, part: float) -> dict[str, Any]:
+    speed, took = (kernels.flops_per_s or 0.0) / _TERA, format_seconds(kernels.seconds)
+    return {
+        "x": kernels.intensity,
+        "y": speed,
+        "area": 40 + 1500 * part,
+        "colour": palette.category_colour("parameters" if kernels.kind == "products" else "activations"),
+        "name": kernels.name,
+        "said": f"{kernels.name}: {speed:,.0f} TFLOP/s, {took}, {share(part, 1)} of computing",
+    }
+
+
+def _table(roofline: Roofline) -> Columns:
+    whole, unit = sum(kernels.seconds for kernels in roofline.classes), time_unit(c.seconds for c in roofline.classes)
+    return columns_of_named(
+        [
+            {
+                "kernels": kernels.name,
+                unit.name: unit.show(kernels.seconds),
+                "share of computing": f"{kernels.seconds / whole:.1%}",
+                "FLOP per byte": "-" if kernels.intensity is None else f"{kernels.intensity:,.0f}",
+                "TFLOP/s": "-" if kernels.flops_per_s is None else f"{kernels.flops_per_s / _TERA:,.0f}",
+                "of the bound": _of_bound(roofline, kernels),
+            }
+            for kernels in roofline.classes
+        ]
+    )
+
+
+def _of_bound(roofline: Roofline, kernels: KernelClass) -> str:
+    if kernels.intensity is None or kernels.flops_per_s is None:
+        return "-"
+    return f"{kernels.flops_per_s / roofline.most_flops(kernels.intensity):.0%}"
