@@ -129,7 +129,7 @@ def named(kind: str, trial: TrialSpec, events: Recorded, step: StepKind = StepKi
         for serial, delta in events[step, phase]:
             name = names.get(delta, "")
             if delta == bucket_bytes:
-                found[phase].append((BUCKET, -1))
+                by_phase[phase].append((BUCKET, -1))
             elif name and not (phase is Phase.FORWARD and name.startswith(GRADIENT)):  # those are gathered weights
                 numbers[serial] = len(numbers)
                 by_phase[phase].append((name, numbers[serial]))
