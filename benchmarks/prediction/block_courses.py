@@ -24,8 +24,9 @@ sys.path.insert(0, str(Path(__file__).resolve().parent.parent.parent))
 
 from benchmarks.prediction.simulated import GPU, gpu_trial
 from zerobench.ds_config import build_ds_config
+from zerobench.ds_config.case import Case
 from zerobench.folder import TrialFolder, write_whole
-from zerobench.formulas.course import COURSES, GRADIENT, KINDS, sizes_of
+from zerobench.formulas.course import BUCKET, COURSES, GRADIENT, KINDS, sizes_of
 from zerobench.records import Phase, StepKind
 from zerobench.run.setup import lay_out_trial
 from zerobench.spec.overheads import workspace_of
@@ -36,10 +37,10 @@ from zerobench.worker.simulator import import_everything
 
 BLOCKS = (5, 6)
 PASSES = (Phase.FORWARD, Phase.BACKWARD)
-_DIMENSIONS = {"hidden_size": 320, "num_heads": 5, "vocab_size": 4099}
+_DIMENSIONS = {"hidden_size": 384, "num_heads": 6, "vocab_size": 4999}
 _MODELS: dict[str, dict[str, object]] = {
     "gpt2": {"family": "gpt2"},
-    "llama": {"family": "llama", "num_kv_heads": 1, "intermediate_size": 832},
+    "llama": {"family": "llama", "num_kv_heads": 2, "intermediate_size": 832},
 }
 
 Event = tuple[str, int]
@@ -67,7 +68,7 @@ class Pass:
 def trial_of(kind: str, *, checkpoints: bool, blocks: int, stage: int) -> TrialSpec:
     """What is recorded: dimensions that no product confuses."""
     model = resolve_model({"name": "recorded", "num_layers": blocks} | _DIMENSIONS | _MODELS[kind])
-    return gpu_trial(model, stage, 8, activation_checkpointing=checkpoints, sequence_length=128, micro_batch_size=48)
+    return gpu_trial(model, stage, 8, activation_checkpointing=checkpoints, sequence_length=128, micro_batch_size=47)
 
 
 Recorded = Mapping[tuple[StepKind, Phase], Sequence[tuple[int, int]]]
@@ -117,16 +118,19 @@ def _play(folder: TrialFolder, file: Path) -> int:
 
 
 def named(kind: str, trial: TrialSpec, events: Recorded, step: StepKind = StepKind.STEADY) -> dict[Phase, list[Event]]:
-    """The events of a step's tensors whose size has a name, numbered as they are made; what the step before made is
-    left out.
+    """The events of a step's tensors whose size has a name, numbered as they are made, and where the reduce bucket is
+    made; what the step before made is left out.
     """
     names = {nbytes: name for name, nbytes in reversed(sizes_of(kind, trial).items())}
+    bucket_bytes = Case(build_ds_config(trial), trial.world_size, 0).bucket_bytes
     numbers: dict[int, int] = {}
     by_phase: dict[Phase, list[Event]] = {phase: [] for phase in PASSES}
     for phase in PASSES:
         for serial, delta in events[step, phase]:
             name = names.get(delta, "")
-            if name and not (phase is Phase.FORWARD and name.startswith(GRADIENT)):  # those are gathered weights
+            if delta == bucket_bytes:
+                by_phase[phase].append((BUCKET, -1))
+            elif name and not (phase is Phase.FORWARD and name.startswith(GRADIENT)):  # those are gathered weights
                 numbers[serial] = len(numbers)
                 by_phase[phase].append((name, numbers[serial]))
             elif delta < 0 and serial in numbers:
@@ -152,7 +156,7 @@ def workspaces(kind: str, trial: TrialSpec, events: Recorded) -> list[str]:
 
 
 def _is_made(event: Event) -> bool:
-    return bool(event[0])
+    return event[0] not in {"", BUCKET}
 
 
 def passes(events: Mapping[Phase, Sequence[Event]], blocks: int) -> dict[Phase, Pass]:
@@ -218,6 +222,8 @@ def _written(fewer: Mapping[Phase, Pass], more: Mapping[Phase, Pass]) -> dict[st
                 event[0] or _reference(event[1], there[i][1], None if next_turn is None else next_turn[i][1], repeats)
                 for i, event in enumerate(here)
             ]
+    if BUCKET not in sections["backward before"]:  # stage 3 has it from initialisation on
+        sections["backward before"].append(BUCKET)
     sections["turns"] = [str(fewer[phase].repeats - BLOCKS[0]) for phase in PASSES]
     return sections
 

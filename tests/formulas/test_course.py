@@ -8,7 +8,7 @@ import pytest
 
 from benchmarks.prediction.simulated import gpu_trial
 from zerobench.formulas.activations import activations
-from zerobench.formulas.course import KEPT, KINDS, LEAST_BLOCKS, course_of
+from zerobench.formulas.course import BUCKETED, KEPT, KINDS, LEAST_BLOCKS, course_of
 from zerobench.records import Phase, StepKind
 from zerobench.spec.presets import resolve_model
 from zerobench.spec.trial import TrialSpec
@@ -35,7 +35,7 @@ def test_a_course_drops_each_tensor_once_and_only_after_it_was_made(
         if event.nbytes:
             assert event.number not in live
             live[event.number] = event.nbytes
-        else:
+        elif event.number != BUCKETED:
             del live[event.number]
     assert len(live) <= 4  # inputs, and a tied head's gradient
 
@@ -49,6 +49,16 @@ def test_what_a_forward_pass_leaves_is_the_formulas_activations_within_a_percent
     tokens = asked.micro_batch_size * asked.sequence_length
     logits, found = 4 * tokens * SHAPE["vocab_size"], activations(asked).saved_bytes  # type: ignore[operator]
     assert sum(live.values()) - logits == pytest.approx(found, rel=0.01)
+
+
+@pytest.mark.parametrize("kind", KINDS)
+def test_the_first_gradient_is_handed_on_once_after_it_was_made_and_before_the_first_block_is_computed_again(
+    kind: str,
+) -> None:
+    backward = course_of(kind, trial(kind, 2, 4, checkpoints=True), StepKind.STEADY)[Phase.BACKWARD]
+    [place] = [index for index, event in enumerate(backward) if event.number == BUCKETED]
+    assert [event.is_gradient for event in backward[:place]].count(True) == 1
+    assert place < 20
 
 
 def test_the_matrix_library_takes_a_workspace_in_each_pass_of_the_first_step_and_keeps_it() -> None:

@@ -32,6 +32,7 @@ NVME: dict[str, Any] = {"offload_optimizer": {"device": "nvme", "nvme_path": "/n
 PARAMS_ON_NVME: dict[str, Any] = {"offload_param": {"device": "nvme", "nvme_path": "/nvme"}}
 SMALL: dict[str, Any] = {"reduce_bucket_size": 800, "allgather_bucket_size": 500, "stage3_prefetch_bucket_size": 90}
 SMALL |= {"stage3_param_persistence_threshold": 64, "stage3_max_live_parameters": 1200, "sub_group_size": 400}
+SMALL |= {"stage3_max_reuse_distance": 0}
 
 
 def setting(
@@ -86,6 +87,7 @@ PARTED: dict[str, dict[str, Any]] = {
 STAGE_3: dict[str, dict[str, Any]] = {
     " no prefetch": {"stage3_prefetch_bucket_size": 0, "stage3_max_reuse_distance": 900},
     " all live": {"stage3_max_live_parameters": 10**9},
+    " all used again": {"stage3_max_live_parameters": 0, "stage3_max_reuse_distance": 10**9},
     " none live": {"stage3_max_live_parameters": 0, "stage3_param_persistence_threshold": 0},
     " params cpu": {**CPU, **PARAMS},
     " params cpu ga2": {**CPU, **PARAMS, "micro_steps": 2},

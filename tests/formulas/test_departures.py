@@ -58,6 +58,8 @@ SETTINGS: dict[str, dict[str, Any]] = {
     " small sub-groups": keys(sub_group_size=2**20),
     " torch's linear": keys(memory_efficient_linear=False),
     " no reuse": keys(stage3_max_reuse_distance=0, stage3_prefetch_bucket_size=0),
+    " half reused": keys(stage3_max_reuse_distance=NUM_PARAMS + 1, stage3_prefetch_bucket_size=0),
+    " all reused": keys(stage3_max_reuse_distance=2 * NUM_PARAMS, stage3_max_live_parameters=0),
     " hpz": {"hpz_partition_size": 2},
 }
 STRATEGIES = ("zero0", "zero1", "zero2", "zero3")

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -239,6 +240,24 @@ def test_without_deepspeeds_linear_layer_the_last_product_of_a_block_is_not_comp
         sum(row.flops for row in formula_record(trial(**fields, ds_config=config)).flops) for config in ({}, key)
     )
     assert torchs < own
+
+
+def test_a_users_own_file_says_whose_linear_layer_keeps_its_input_beside_adapters(tmp_path: Path) -> None:
+    fields = {"model": "llama-20m", "strategy": "zero3", "adapter": "lora-8:q_proj"}
+    file = tmp_path / "torchs.json"
+    file.write_text(
+        '{"bf16": {"enabled": "auto"}, "zero_optimization": {"stage": 3, "memory_efficient_linear": false}}',
+        encoding="utf-8",
+    )
+    of_file, of_key, usual = (
+        max(row.live_bytes for row in formula_record(trial(**fields, **said)).memory if row.category == "activations")
+        for said in (
+            {"ds_config_file": str(file)},
+            {"ds_config": {"zero_optimization.memory_efficient_linear": False}},
+            {},
+        )
+    )
+    assert of_file == of_key < usual
 
 
 def test_gpt2s_blocks_are_not_linear_layers_so_that_the_key_changes_none_of_their_products() -> None:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import json
+from pathlib import Path
 from typing import Any
 
 import pytest
@@ -89,6 +91,15 @@ def test_what_would_fail_or_be_ignored_is_refused_with_its_reason(
 )
 def test_what_runs_is_not_refused(machine: Machine, fields: dict[str, Any]) -> None:
     assert skip(machine, **fields) is None
+
+
+def test_a_users_own_file_says_whose_linear_layer_runs(tmp_path: Path) -> None:
+    file = tmp_path / "torchs.json"
+    asked = {**OPERATIONS, "model": QWEN2, "ds_config_file": str(file)}
+    for of_deepspeed in (True, False):
+        zero = {"stage": 3, "memory_efficient_linear": of_deepspeed}
+        file.write_text(json.dumps({"bf16": {"enabled": "auto"}, "zero_optimization": zero}), encoding="utf-8")
+        assert (skip(CPU, **asked) is None) is not of_deepspeed
 
 
 def test_the_axes_are_read_by_their_names() -> None:

@@ -5,7 +5,7 @@ It does not import DeepSpeed: the keys come from `known_keys.json`, which a test
 
 from __future__ import annotations
 
-from zerobench.ds_config.build import build_ds_config, in_own_swap_folder, swap_folder
+from zerobench.ds_config.build import build_ds_config, in_own_swap_folder, replaces_linear, swap_folder
 from zerobench.ds_config.check import check_ds_config, check_overrides
 from zerobench.ds_config.keys import resolve_key
 from zerobench.ds_config.obedience import file_notes, only_read, why_not_obeyed, would_read
@@ -19,6 +19,7 @@ __all__ = [
     "in_own_swap_folder",
     "load_user_config",
     "only_read",
+    "replaces_linear",
     "resolve_key",
     "swap_folder",
     "why_not_obeyed",

@@ -6,6 +6,7 @@ import copy
 from collections.abc import Mapping
 from typing import Any
 
+from zerobench.ds_config.case import Case
 from zerobench.ds_config.check import check_ds_config, check_overrides
 from zerobench.ds_config.conflicts import refuse_conflicts
 from zerobench.ds_config.keys import default, find
@@ -41,6 +42,20 @@ def build_ds_config(trial: TrialSpec) -> dict[str, Any]:
     refuse_conflicts(config, trial, where)
     _lay(config, "zero_optimization.stage", trial.zero_stage or 0)  # a file for stage 0 may leave it out
     return config
+
+
+def replaces_linear(trial: TrialSpec) -> bool:
+    """Whether DeepSpeed's linear layer takes the place of torch's, by all that says so: the user's own file, too.
+
+    As by default where there is no such configuration, which is refused elsewhere.
+    """
+    if trial.zero_stage != 3:
+        return False
+    try:
+        config = build_ds_config(trial)
+    except UserError:
+        return True
+    return Case(config, trial.world_size, 0).replaces_linear
 
 
 def swap_folder(trial: TrialSpec, folder: TrialFolder) -> str | None:

@@ -15,6 +15,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass, replace
 
+from zerobench.ds_config import replaces_linear
 from zerobench.errors import UserError
 from zerobench.spec.adapter import lora_of
 from zerobench.spec.architecture import dimensions
@@ -247,7 +248,7 @@ def _not_kept_of_frozen(trial: TrialSpec, shape: Shape) -> tuple[int, int, int]:
         return 0, 0, 0
     matrices = adapted(trial.model, lora)
     named = {matrix.name for matrix in matrices}
-    keeps_head = trial.zero_stage == 3 and trial.ds_config.get(_REPLACES_LINEAR, True)
+    keeps_head = replaces_linear(trial)
     keeps_all = keeps_head and kind != "gpt2" and lora.base is None
     h, f = shape.hidden_size, shape.intermediate_size
     inputs = (({"q_proj", "k_proj", "v_proj", "c_attn"}, h), ({"gate_proj", "up_proj", "c_fc"}, h))
@@ -257,9 +258,6 @@ def _not_kept_of_frozen(trial: TrialSpec, shape: Shape) -> tuple[int, int, int]:
     first = e * h + 8 if kind == "gpt2" else 4 * h + 4
     outside = gain + (0 if keeps_head else e * h)
     return shape.tokens * (e * unused + 2 * gain - e * between), shape.tokens * outside, shape.tokens * first
-
-
-_REPLACES_LINEAR = "zero_optimization.memory_efficient_linear"
 
 
 def _kept_by_operation(trial: TrialSpec, shape: Shape) -> tuple[int, int]:

@@ -12,7 +12,7 @@ import os
 from collections import Counter
 from collections.abc import Iterable, Iterator, Mapping, Sequence
 
-from zerobench.formulas.course import KEPT, KINDS, LEAST_BLOCKS, Course, Event, course_of
+from zerobench.formulas.course import BUCKETED, KEPT, KINDS, LEAST_BLOCKS, Course, Event, course_of
 from zerobench.formulas.deepspeed.setting import MODEL_TENSORS, Moments, Setting
 from zerobench.formulas.terms import Bytes, Held, Term
 from zerobench.memory.allocator_settings import AllocatorModel, allocator_model, device_row
@@ -81,10 +81,8 @@ class _Play:
         self._held: dict[_Block, int] = {}
         self._tensors: dict[int, int] = {}
         """Of the pass under way, by their number in the course."""
-        self._left: list[int] = []
-        """Of the step before."""
-        self._gradients: list[int] = []
-        """That wait for backward's end."""
+        self._gradients: dict[int, int] = {}
+        """That wait for backward's end, and their bytes."""
         self.rows: list[DeviceMemory] = []
 
     def play(
@@ -96,7 +94,8 @@ class _Play:
             if step is StepKind.FIRST:
                 self._start_up(found.init)
                 self._note(step, Phase.INIT)
-            self._left, self._tensors = list(self._tensors.values()), {}
+            self._drop(self._tensors.values())  # the inputs of the step before
+            self._tensors = {}
             self._hold(found.gathering)
             self._play(events[Phase.FORWARD])
             self._hold(found.forward)
@@ -109,13 +108,19 @@ class _Play:
 
     def _backward(self, course: Sequence[Event], found: Moments, *, keeps: bool) -> None:
         """Gradients are tensors of the course; where they stay until backward's end, of the reduction too."""
-        head = [event for event in course if event.section == "before"]
-        self._play(head, keeps=keeps)
+        handed_on = next(index for index, event in enumerate(course) if event.number == BUCKETED)
+        self._play(course[:handed_on], keeps=keeps)
         self._hold(_without_gradients(found.bucketed, found.forward))
-        self._play(course[len(head) :], keeps=keeps)
-        self._hold_each(_without_gradients(one, found.forward) if keeps else one for one in found.reduction)
+        self._play(course[handed_on + 1 :], keeps=keeps)
+        gradients = {event.number for event in course if event.is_gradient}
+        self._drop(self._tensors.pop(number) for number in gradients & self._tensors.keys())  # a tied head's
+        reducing = int(self._setting.case.overlaps)
+        for instant in found.reduction:
+            self._hold(_without_gradients(instant, found.forward) if keeps else instant, reduces_on=2 * reducing)
+        if keeps and self._setting.case.stage == 0:
+            self._adopt_gradients()
         self._drop(self._gradients)
-        self._gradients = []
+        self._gradients = {}
         self._hold(found.backward_end)
 
     def _play(self, events: Sequence[Event], *, keeps: bool = False) -> None:
@@ -129,11 +134,9 @@ class _Play:
             if event.number == KEPT:
                 continue
             if keeps and event.is_gradient:
-                self._gradients.append(key)
+                self._gradients[key] = event.nbytes
             else:
                 self._tensors[event.number] = key
-            self._drop(self._left)  # the step before held them until this one had inputs of its own
-            self._left = []
 
     def _hold_each(self, instants: Iterable[Bytes]) -> None:
         for instant in instants:
@@ -157,9 +160,17 @@ class _Play:
         for tensor in self._setting.tensors if partitioned else ():
             self._drop([self._make(element * tensor)])
 
-    def _hold(self, instant: Bytes, following: Bytes | None = None) -> None:
+    def _adopt_gradients(self) -> None:
+        """Without ZeRO they stay where backward made them until they are updated with."""
+        seen: Counter[int] = Counter()
+        for key, nbytes in self._gradients.items():
+            seen[nbytes] += 1
+            self._held[Category.GRADIENTS, nbytes, seen[nbytes]] = key
+        self._gradients = {}
+
+    def _hold(self, instant: Bytes, following: Bytes | None = None, reduces_on: int = 0) -> None:
         """Let go of blocks that are not in `instant`, and make those that are new in it; where `following` is given,
-        those that are not in that come first.
+        those that are not in that come first. `reduces_on`: the stream on which gradients are copied to be reduced.
         """
         stay = set() if following is None else set(_blocks(following, self._setting))
         wanted = dict.fromkeys(sorted(_blocks(instant, self._setting), key=stay.__contains__))
@@ -167,14 +178,15 @@ class _Play:
             self._allocator.free(self._held.pop(block))
         for block in wanted:
             if block not in self._held:
-                self._held[block] = self._make(block[1], stream=int(block[0] in _ON_SIDE_STREAM))
+                reduced_on = reduces_on if block[0] is Category.REDUCE_BUFFERS else 0
+                self._held[block] = self._make(block[1], int(block[0] in _ON_SIDE_STREAM) or reduced_on)
 
     def _make(self, nbytes: int, stream: int = 0) -> int:
         self._made += 1
         self._allocator.malloc(self._made, nbytes, stream)
         return self._made
 
-    def _drop(self, keys: list[int]) -> None:
+    def _drop(self, keys: Iterable[int]) -> None:
         for key in keys:
             self._allocator.free(key)
 
@@ -203,8 +215,12 @@ def _terms(instant: Bytes) -> Sequence[Term]:
 
 
 def _is_model(term: Term, setting: Setting) -> bool:
-    """Whether the term is the model as it was built: without ZeRO what it trains, else until it has been flattened."""
-    whole = term.category is Category.PARAMETERS and term.nbytes == setting.case.element * setting.num_params
+    """Whether the term is the model as it was built: without ZeRO what it trains, else until it has been flattened.
+
+    Without ZeRO its gradients are as many tensors.
+    """
+    kinds = {Category.PARAMETERS} if setting.case.stage else {Category.PARAMETERS, Category.GRADIENTS}
+    whole = term.category in kinds and term.nbytes == setting.case.element * setting.num_params
     return whole and (setting.case.stage == 0 or term.words.startswith(MODEL_TENSORS))
 
 

@@ -6,8 +6,9 @@ benchmarks/prediction/block_courses.py recorded them, found what repeats, and sa
 
 A name is a tensor that is made; `-x y z` drops number x + y R + z t. Tensors are numbered as they are made, R is
 how often the forward pass repeats its section, t how often this section has been. Names are sizes: T tokens of a
-micro batch, h hidden size, f width of the MLP, V vocabulary, k width of the keys, a heads; 4Th has 4 bytes for each of
-T h. W stands before gradients of weights, which have two bytes an element.
+micro batch, b sequences of s tokens, h hidden size, f width of the MLP, V vocabulary, k width of the keys, a heads, p
+positions that have an embedding; 4Th has 4 bytes for each of T h. W stands before gradients of weights, which have two
+bytes an element. `bucket` is where the first gradient is copied into the reduce bucket, which is made then.
 """
 
 from __future__ import annotations
@@ -20,6 +21,7 @@ from typing import NamedTuple
 
 from zerobench.formulas.activations import trial_shape
 from zerobench.records import Phase, StepKind
+from zerobench.spec.architecture import complete
 from zerobench.spec.overheads import workspace_of
 from zerobench.spec.trial import TrialSpec
 
@@ -28,14 +30,15 @@ KINDS: Mapping[str, tuple[str, ...]] = {"gpt2": ("gpt2",), "llama": ("llama", "m
 """Model types whose steps are alike."""
 
 GRADIENT = "W"
-KEPT = -1
-"""The number of what is never dropped."""
+BUCKET = "bucket"
+KEPT, BUCKETED = -1, -2
+"""The numbers of what is never dropped, and of the event that the first gradient has been handed on."""
 _PASSES = (Phase.FORWARD, Phase.BACKWARD)
 LEAST_BLOCKS = 3
 
 
 class Event(NamedTuple):
-    """Something is made, or with 0 bytes dropped."""
+    """Something is made, or with 0 bytes dropped; or the first gradient is handed on."""
 
     phase: Phase
     section: str
@@ -50,12 +53,17 @@ def sizes_of(kind: str, trial: TrialSpec) -> dict[str, int]:
     shape = trial_shape(trial)
     tokens, h, f, vocabulary = shape.tokens, shape.hidden_size, shape.intermediate_size, shape.vocab_size
     k, a = shape.num_kv_heads * shape.head_dim, shape.num_heads
-    widths = {"V": (vocabulary, (2, 4)), "f": (f, (2, 4)), "h": (h, (1, 2, 4)), "k": (k, (1, 2, 4)), "": (1, (4, 8))}
+    widths = {"V": (vocabulary, (2, 4)), "f": (f, (2, 4)), "h": (h, (1, 2, 4)), "k": (k, (1, 2, 4)), "": (1, (1, 4, 8))}
     fused = {"hkk": h + 2 * k, "ha": h + a, "a": a}
     sizes = {f"{each}T{name}": each * tokens * width for name, (width, whole) in widths.items() for each in whole}
     sizes |= {"2Thkk": 2 * tokens * fused["hkk"], "4Tha": 4 * tokens * fused["ha"], "4Ta": 4 * tokens * a}
+    sizes["8Tb"] = 8 * (tokens + tokens // shape.sequence_length)  # labels, one longer to be shifted
     matrices = {"Vh": vocabulary * h, "hf": h * f, "hh": h * h}
-    matrices |= {"hhkk": h * (h + 2 * k)} if kind == "gpt2" else {"hk": h * k}
+    if kind == "gpt2":
+        sizes["2sh"] = 2 * shape.sequence_length * h
+        matrices |= {"hhkk": h * (h + 2 * k), "ph": complete(trial.model)["n_positions"] * h}
+    else:
+        matrices["hk"] = h * k
     return sizes | {GRADIENT + name: 2 * elements for name, elements in matrices.items()}
 
 
@@ -83,7 +91,9 @@ def _events(sections: Mapping[str, list[str]], turns: Sequence[int], sizes: Mapp
         for section, times in (("before", 1), ("block", repeats), ("after", 1)):
             for turn in range(times):
                 for word in sections[f"{phase} {section}"]:
-                    if word.startswith("-"):
+                    if word == BUCKET:
+                        yield Event(phase, section, BUCKETED, 0, is_gradient=False)
+                    elif word.startswith("-"):
                         x, y, z = map(int, word[1:].split())
                         yield Event(phase, section, x + y * turns[0] + z * turn, 0, is_gradient=False)
                     else:

@@ -4,6 +4,7 @@ run as a point asks.
 
 from __future__ import annotations
 
+from zerobench.ds_config import replaces_linear
 from zerobench.spec.architecture import complete
 from zerobench.spec.batch import autotp_size
 from zerobench.spec.recomputation import OPERATIONS
@@ -94,8 +95,7 @@ def _kept_operations_need_eager_mode(s: Situation) -> str | None:
 
 def _kept_operations_need_no_bias(s: Situation) -> str | None:
     """DeepSpeed's linear layer (runtime/zero/linear.py, `output += bias`): torch refuses a kept result that changes."""
-    is_own_linear = s.trial.ds_config.get("zero_optimization.memory_efficient_linear") is not False
-    if s.trial.activation_checkpointing != OPERATIONS or s.trial.zero_stage != 3 or not is_own_linear:
+    if s.trial.activation_checkpointing != OPERATIONS or not replaces_linear(s.trial):
         return None
     config, kind = complete(s.trial.model), s.trial.model.model_type
     if kind in _WITHOUT_BIAS and not any(config.get(name) for name in ("attention_bias", "mlp_bias")):

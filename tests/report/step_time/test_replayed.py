@@ -26,6 +26,7 @@ SHAPE = Shape(family="gpt2", num_layers=6, hidden_size=2048, num_heads=16, vocab
 SETTLED = StepsSpec(warmup=1, memory=1, timed=1)
 """DDP deals its buckets anew in the second step."""
 LLAMA = Shape(family="llama", num_layers=9, hidden_size=2048, num_heads=16, vocab_size=32000)
+WIDE = LLAMA.model_copy(update={"vocab_size": 256000}).to_model()
 AXES: dict[str, dict[str, Any]] = {
     "ddp": {"stage": 0, "strategy": "ddp", "optimizer": Optimizer.ADAMW, "steps": SETTLED},
     "zero1": {"stage": 1, "gradient_accumulation_steps": 2},
@@ -145,9 +146,29 @@ def test_the_blocks_of_a_stage_are_those_that_the_worker_gave_it(trials: dict[st
 
 def test_the_last_stage_computes_the_head(trials: dict[str, SampleTrial]) -> None:
     trial = closed(trials["pipeline"])
-    model = LLAMA.model_copy(update={"vocab_size": 256000}).to_model()
-    wide = replace(trial, spec=trial.spec.model_copy(update={"model": model}))
+    wide = replace(trial, spec=trial.spec.model_copy(update={"model": WIDE}))
     assert expected(wide).compute_s > 2 * expected(trial).compute_s
+
+
+def test_a_pipeline_updates_as_long_as_its_largest_stage_whichever_was_recorded(
+    trials: dict[str, SampleTrial],
+) -> None:
+    trial = closed(trials["pipeline"])
+    wide = replace(trial, spec=trial.spec.model_copy(update={"model": WIDE}))
+    _, sizes = divided(wide.spec)
+    # the same bytes, said to be of each stage; a constant of all steps is in each
+    update_s = [
+        expected(replace(wide, ranks=[trial.ranks[0].model_copy(update={"rank": stage})])).update_s
+        for stage in range(len(sizes))
+    ]
+    smaller = min(sizes)
+    assert smaller < max(sizes) / 2
+    own = update_s[sizes.index(max(sizes))]
+    longer = [seconds - own for seconds in update_s]
+    per_time = longer[sizes.index(smaller)] / (max(sizes) / smaller - 1)
+    assert per_time > 0
+    assert longer == pytest.approx([per_time * (max(sizes) / size - 1) for size in sizes])
+    assert per_time < own  # what a stage of this many bytes takes by itself, and what every step takes beside it
 
 
 @pytest.mark.parametrize("schedule", [PipelineSchedule.GPIPE, PipelineSchedule.ONE_F_ONE_B])

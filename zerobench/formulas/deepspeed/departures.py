@@ -12,7 +12,7 @@ from typing import Any
 
 from zerobench.ds_config import build_ds_config
 from zerobench.ds_config.case import Case
-from zerobench.formulas.deepspeed import stage_1_and_2, stage_3_offload
+from zerobench.formulas.deepspeed import stage_1_and_2, stage_3, stage_3_offload
 from zerobench.formulas.deepspeed.setting import ALLREDUCE_ELEMENTS, Setting, outline
 from zerobench.formulas.deepspeed.stage_0 import copied, half_precision_casts
 from zerobench.formulas.terms import Bytes
@@ -183,12 +183,11 @@ _LINEAR = {
 
 
 def _gathering(case: Case) -> Iterator[str]:
-    reuse = int(case.zero("stage3_max_reuse_distance"))
-    if reuse > case.num_params:
+    kept, limit = stage_3.live_limit(case)
+    if kept >= case.num_params:
         yield (
             "from the second forward on all parameters are gathered at its end "
-            f"({format_bytes(case.element * case.num_params)}): those used again within stage3_max_reuse_distance "
-            f"({reuse:,} elements) are kept for backward"
+            f"({format_bytes(case.element * case.num_params)}) and kept for backward: {limit} elements hold them"
         )
     ahead = min(int(case.zero("stage3_prefetch_bucket_size")), int(case.zero("stage3_max_live_parameters")))
     if ahead:

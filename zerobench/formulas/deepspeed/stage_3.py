@@ -11,6 +11,7 @@ again of each tensor when it is released: in forward, or in backward where it st
 
 from __future__ import annotations
 
+from zerobench.ds_config.case import Case
 from zerobench.formulas.deepspeed.setting import Moments, Setting
 from zerobench.formulas.deepspeed.swapping import is_swappable, swaps_optimizer
 from zerobench.formulas.terms import Bytes, Held, Term, add, hold, of_elements
@@ -130,17 +131,22 @@ def _partitioned(setting: Setting) -> tuple[Bytes, ...]:
 
 
 def live_elements(setting: Setting) -> int:
-    """Elements gathered at forward's end: what the prefetch has brought, or what backward uses again soon.
+    """Elements gathered at forward's end: what the prefetch has brought, or what backward uses again soon."""
+    return min(setting.model_elements, max(live_limit(setting.case)[0], persistent_elements(setting)))
 
-    partitioned_param_coordinator.py, _fetch_sub_module_impl and __params_to_release: a tensor is kept if no more than
-    stage3_max_reuse_distance elements are used before it is used again, those after it twice.
+
+def live_limit(case: Case) -> tuple[int, str]:
+    """How many elements may be gathered at forward's end, and the key that allows so many.
+
+    partitioned_param_coordinator.py, _fetch_sub_module_impl: prefetching goes on until stage3_max_live_parameters are
+    there. __params_to_release: a tensor is kept if no more than stage3_max_reuse_distance elements are used before it
+    is used again, those after it twice; however many are there.
     """
-    case = setting.case
-    if int(case.zero("stage3_prefetch_bucket_size")):
-        live = int(case.zero("stage3_max_live_parameters"))
-    else:
-        live = int(case.zero("stage3_max_reuse_distance")) // 2
-    return min(setting.model_elements, max(live, persistent_elements(setting)))
+    ahead = int(case.zero("stage3_max_live_parameters")) if int(case.zero("stage3_prefetch_bucket_size")) else 0
+    reuse = int(case.zero("stage3_max_reuse_distance"))
+    if ahead >= reuse // 2:
+        return ahead, f"stage3_max_live_parameters {brief(ahead)}"
+    return reuse // 2, f"half of stage3_max_reuse_distance {brief(reuse)}"
 
 
 def _gathered(setting: Setting, elements: int, what: str, source: str = "") -> Held:
@@ -160,7 +166,7 @@ def _live(setting: Setting, elements: int) -> Held:
         if setting.scales_bytes:
             what, source = "codes that autograd holds for backward, and the head", "bitsandbytes/autograd/_functions.py"
         return _gathered(setting, elements, what, source)
-    limit = f"stage3_max_live_parameters {brief(int(setting.case.zero('stage3_max_live_parameters')))}"
+    limit = live_limit(setting.case)[1]
     source = "partitioned_param_coordinator.py, _fetch_sub_module_impl"
     if elements < setting.model_elements:
         return _gathered(setting, elements, limit, source)
