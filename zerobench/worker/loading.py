@@ -51,7 +51,7 @@ def write_checkpoint(
         name = f"model-{number:05}-of-{len(shards):05}.safetensors"
         _write_shard(folder / name, {key: shapes[key] for key in shard}, dtype, value)
         where |= dict.fromkeys(shard, name)
-    total = sum(shape.numel() for shape in shapes.values()) * dtype.itemsize
+    total: int = sum(shape.numel() for shape in shapes.values()) * dtype.itemsize
     index = {"metadata": {"total_size": total}, "weight_map": where}
     (folder / INDEX).write_text(json.dumps(index, indent=2), encoding="utf-8")
     return total
@@ -68,9 +68,10 @@ def _write_shard(path: Path, shapes: Mapping[str, torch.Size], dtype: torch.dtyp
     text += b" " * (-len(text) % 8)
     with path.open("wb") as file:
         file.write(len(text).to_bytes(8, "little") + text)
-        for name, shape in shapes.items() if value is not None else ():
-            whole = value(name, shape).to(dtype).cpu().contiguous()
-            file.write(memoryview(whole.view(torch.uint8).numpy()).cast("B"))
+        if value is not None:
+            for name, shape in shapes.items():
+                values: Any = value(name, shape).to(dtype).cpu().contiguous().view(torch.uint8).numpy()
+                file.write(memoryview(values).cast("B"))
         file.truncate(8 + len(text) + end)
 
 

@@ -19,7 +19,9 @@ from zerobench.worker.recomputation import enable_checkpointing
 DTYPES = {Precision.FP32: torch.float32, Precision.BF16: torch.bfloat16, Precision.FP16: torch.float16}
 
 
-def prepare_model(trial: TrialSpec, device: torch.device, attention: Attention, files: Path) -> Callable[..., Any]:
+def prepare_model(
+    trial: TrialSpec, device: torch.device, attention: Attention, files: Path | None = None
+) -> Callable[..., Any]:
     """A function that makes the model on the device, in the trial's precision, its weights not set or those of `files`.
 
     Called with `on_meta=True` it makes one in fp32 whose parameters have no memory, but whose buffers have; frozen ones
@@ -38,6 +40,8 @@ def prepare_model(trial: TrialSpec, device: torch.device, attention: Attention, 
     base, dtype = base_of(trial.adapter), DTYPES[trial.precision]
 
     def load() -> Any:
+        if files is None:
+            raise ValueError(f"weights {trial.weights}: no folder to read them from")
         model = read_checkpoint(files, trial, dtype, attention.value, device)
         add_adapters(model, trial, dtype)
         return _as_trained(model, trial, None)

@@ -36,7 +36,7 @@ class _File:
         self._mode, self._leave_out = mode, leave_out
         with Path(path).open("rb") as file:
             header = json.loads(file.read(int.from_bytes(file.read(8), "little")))
-        self._metadata = header.pop("__metadata__", None)
+        self._metadata: dict[str, str] | None = header.pop("__metadata__", None)
         self._tensors: dict[str, Any] = header
 
     def __enter__(self) -> Self:
