@@ -17,6 +17,7 @@ from zerobench.formulas.deepspeed import Setting, deepspeed_moments, stage_3, sw
 from zerobench.formulas.deepspeed import setting as setting_module
 from zerobench.formulas.deepspeed.swapped import swapped
 from zerobench.records import Category, MemoryRow, Phase, Place, StepKind
+from zerobench.spec import swap_rules
 from zerobench.spec.optimizers import Optimizer
 from zerobench.spec.trial import TrialSpec
 
@@ -83,7 +84,7 @@ def test_stage_3_comes_to_what_deepspeeds_examples_publish(
     ("file", "constant", "ours"),
     [
         ("engine.py", r"^MEMORY_OPT_ALLREDUCE_SIZE = (.*)$", setting_module.ALLREDUCE_ELEMENTS),
-        ("swap_tensor/utils.py", r"^MIN_AIO_BYTES = (.*)$", swapping._MIN_AIO_BYTES),
+        ("swap_tensor/utils.py", r"^MIN_AIO_BYTES = (.*)$", swap_rules._MIN_AIO_BYTES),
         ("swap_tensor/utils.py", r"^AIO_ALIGNED_BYTES = (.*)$", swapping._ALIGNED_BYTES),
         ("zero/stage3.py", r"_constant_buffered_norm2\(self, input, buffer_size=(\d+)\)", stage_3._NORM_ELEMENTS),
         ("zero/stage_1_and_2.py", r"self\.nccl_start_alignment_factor = (\d+)", setting_module.ALIGNMENT),

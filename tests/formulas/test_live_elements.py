@@ -6,9 +6,9 @@ import pytest
 
 from benchmarks.prediction.simulated import gpu_trial, simulate
 from zerobench.formulas import formula_record
-from zerobench.formulas.tensors import parameter_tensors
 from zerobench.records import Category, Phase, Place, RankRecord, StepKind
 from zerobench.spec.presets import resolve_model
+from zerobench.spec.tensors import parameter_tensors
 from zerobench.spec.trial import Evidence
 
 MODEL = resolve_model(

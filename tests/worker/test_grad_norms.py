@@ -22,7 +22,8 @@ from zerobench.report.parity import ParityJudge
 from zerobench.report.trials import recorded_grad_norms
 from zerobench.spec.batch import AUTOTP_SIZE, micro_batches_of_share
 from zerobench.spec.model import ModelSpec
-from zerobench.spec.trial import Optimizer, Precision, TrialSpec
+from zerobench.spec.optimizers import Optimizer
+from zerobench.spec.trial import Precision, TrialSpec
 from zerobench.worker.grad_norms import GradNorms
 
 CONFIG: dict[str, Any] = {"model_type": "llama", "hidden_size": 32, "intermediate_size": 64, "num_hidden_layers": 2}
