@@ -31,6 +31,7 @@ from zerobench.run.shared_memory import lacks_shared_memory
 from zerobench.run.simulations import predict
 from zerobench.run.site import Site, check_site
 from zerobench.run.stop import Stop, stop_on_signals
+from zerobench.run.weights_room import lacks_room_for_weights
 from zerobench.spec.expand import PlannedTrial
 from zerobench.spec.machine import Machine
 from zerobench.spec.sweep import Sweep
@@ -303,6 +304,7 @@ def _run_all(run: Run, to_do: Sequence[str], site: Site, stop: Stop, observer: O
         started(trial)
         uncompiled = (failures[name] for name in kernels_of(trial, folder, site) if name in failures)
         failure = next(uncompiled, None) or lacks_shared_memory(trial, folder, site)
+        failure = failure or lacks_room_for_weights(trial, folder)
         if failure is None:
             ended(run_trial(trial, folder, run.run_id, site, stop, observer))
         else:

@@ -39,7 +39,7 @@ def page_locked_bytes(nbytes: int) -> int:
 def _states_on_cpu(trial: TrialSpec) -> float:
     """Bytes per parameter of one rank that computes on the CPU, wherever its states are; the mean over the ranks."""
     stage, ranks = paper_stage(trial) or 0, state_shard_size(trial)
-    size = _element_bytes(trial)
+    size = element_bytes(trial)
     parameters = 0.0 if trial.offload_param is Offload.NVME else size / _share(stage, 3, ranks)
     parameters += _second_copy(trial)
     gradients = size / _share(stage, 2, ranks)
@@ -64,7 +64,7 @@ def _states_offloaded(trial: TrialSpec, num_params: int) -> int:
     if trial.offload_optimizer is Offload.CPU:
         states += _optimizer_offloaded(trial, -(-num_params // state_shard_size(trial)))
     if trial.offload_param is Offload.CPU and trial.zero_stage is not None:
-        states += round(num_params * (_element_bytes(trial) / trial.world_size + _second_copy(trial)))
+        states += round(num_params * (element_bytes(trial) / trial.world_size + _second_copy(trial)))
     return states
 
 
@@ -100,7 +100,7 @@ def _is_page_locked(trial: TrialSpec) -> bool:
 
 def _second_copy(trial: TrialSpec) -> float:
     """The second copy of hpZ, which lies where the parameters do (partition_parameters.py, _partition_param_sec)."""
-    return _element_bytes(trial) / trial.hpz_partition_size if trial.hpz_partition_size else 0.0
+    return element_bytes(trial) / trial.hpz_partition_size if trial.hpz_partition_size else 0.0
 
 
 def _share(stage: int, from_stage: int, ranks: int) -> int:
@@ -108,7 +108,7 @@ def _share(stage: int, from_stage: int, ranks: int) -> int:
     return ranks if stage >= from_stage else 1
 
 
-def _element_bytes(trial: TrialSpec) -> int:
+def element_bytes(trial: TrialSpec) -> int:
     return 4 if trial.precision is Precision.FP32 else 2
 
 
