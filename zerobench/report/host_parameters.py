@@ -23,8 +23,8 @@ _HOLDERS = {
     Category.PARAMETERS: "parameters",
 }
 _ALL = "together"
-_MAPPED = "files, as page cache"
-_LAST = {_ALL: 1, _MAPPED: 2}
+PAGE_CACHE = "files, as page cache"
+_LAST = {_ALL: 1, PAGE_CACHE: 2}
 _LEAST = 0.005
 """Bytes a parameter below which a row says nothing."""
 
@@ -64,7 +64,7 @@ def holders(trial: Trial) -> Iterator[Holder]:
     shown = [holder for holder in lines if max(holder.load_peak or 0, holder.steady or 0) >= _LEAST]
     mapped = [rank.mapped_peak_bytes for rank in ranks if rank.mapped_peak_bytes]
     if mapped:  # the pages of a file are there once for all ranks of a node
-        shown.append(Holder(_MAPPED, max(mapped) * spec.num_nodes / total, 0.0, None, None, None))
+        shown.append(Holder(PAGE_CACHE, max(mapped) * spec.num_nodes / total, 0.0, None, None, None))
     yield from sorted(shown, key=lambda holder: (_LAST.get(holder.name, 0), -(holder.steady or 0)))
 
 

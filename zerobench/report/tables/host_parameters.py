@@ -6,10 +6,11 @@ from collections.abc import Sequence
 
 from zerobench.report.column_units import MISSING, byte_unit
 from zerobench.report.figures.trial import TrialFigures
-from zerobench.report.host_parameters import Holder
+from zerobench.report.host_parameters import PAGE_CACHE, Holder
 from zerobench.report.tables.model import Column, Table, lines_of
 
 TITLE = "Host memory per parameter"
+_ABOUT_FILES = "; page cache is shared by the ranks of a node and not in the sum"
 
 
 def host_parameters_table(trials: Sequence[TrialFigures]) -> Table[Holder]:
@@ -20,8 +21,8 @@ def host_parameters_table(trials: Sequence[TrialFigures]) -> Table[Holder]:
         TITLE,
         (
             "Bytes per model parameter, summed over all ranks: peak of start-up (load), end of start-up "
-            "(init), peak of a steady step. node: all ranks of a node. Without interpreter and libraries; page "
-            "cache is shared by the ranks of a node and not in the sum."
+            "(init), peak of a steady step. node: all ranks of a node. Without interpreter and libraries"
+            f"{_ABOUT_FILES if any(line.figures.name == PAGE_CACHE for line in lines) else ''}."
         ),
         [
             Column[Holder]("held by", lambda holder: holder.name, narrow="held by", is_text=True),
