@@ -65,7 +65,6 @@ SLOWER = {
     "tests/formulas/test_allocator.py::test_in_both_steps": "processes",
     "tests/spec/test_tensors.py::test_the_tensors": "torch",
     "tests/formulas/test_live_elements.py": "processes",
-    "tests/formulas/test_tensors.py::test_the_tensors": "torch",
     "tests/memory/": "torch, and the sampler's process",
     "tests/report/exporters/test_tensorboard_events.py": "TensorBoard, which imports TensorFlow where it is",
     "tests/report/exporters/test_memory_viz.py::test_torch_s_viewer": "torch",
