@@ -109,6 +109,7 @@ def _share(stage: int, from_stage: int, ranks: int) -> int:
 
 
 def element_bytes(trial: TrialSpec) -> int:
+    """Of a weight in the trial's precision."""
     return 4 if trial.precision is Precision.FP32 else 2
 
 

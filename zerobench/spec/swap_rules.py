@@ -16,9 +16,10 @@ from zerobench.ds_config import build_ds_config
 from zerobench.ds_config.reading import get
 from zerobench.errors import UserError
 from zerobench.spec.architecture import complete
+from zerobench.spec.host_memory import element_bytes
 from zerobench.spec.situation import Rule, Situation
 from zerobench.spec.tensors import block_tensors, parameter_tensors
-from zerobench.spec.trial import Offload, Precision, TrialSpec
+from zerobench.spec.trial import Offload, TrialSpec
 
 _MIN_AIO_BYTES = 2**20
 """Smaller tensors are not swapped (swap_tensor/utils.py, MIN_AIO_BYTES)."""
@@ -36,11 +37,11 @@ def held_buffers(trial: TrialSpec, config: Mapping[str, Any]) -> int:
     """
     tensors = parameter_tensors(trial.model)
     distance = int(get(config, "zero_optimization.stage3_max_reuse_distance"))
-    ranks, element = trial.world_size, 4 if trial.precision is Precision.FP32 else 2
     if complete(trial.model).get("tie_word_embeddings"):
         tensors = (*tensors[1:], tensors[0])  # the head comes last
     kept = [size for size, between in zip(tensors, _until_reused(tensors, trial), strict=True) if between < distance]
-    return sum(-(-size // ranks) * element >= smallest_swapped_bytes(config) for size in kept)
+    parts_bytes = (-(-size // trial.world_size) * element_bytes(trial) for size in kept)
+    return sum(nbytes >= smallest_swapped_bytes(config) for nbytes in parts_bytes)
 
 
 def _until_reused(tensors: Sequence[int], trial: TrialSpec) -> list[int]:

@@ -25,7 +25,7 @@ from zerobench.spec.adapter import lora_of
 from zerobench.spec.batch import micro_batches_per_step
 from zerobench.spec.hardware import Gpu
 from zerobench.spec.links import Links
-from zerobench.spec.overheads import calibrated_steps
+from zerobench.spec.overheads import CalibratedSteps, calibrated_steps
 from zerobench.spec.recomputation import recomputed_blocks
 from zerobench.spec.trial import Evidence, Offload, TrialSpec
 from zerobench.timing.device import Device, device_of
@@ -66,20 +66,23 @@ def expected_step(trial: Trial, gpu: Gpu, links: Links) -> Expected | None:
     found, own = uncalibrated_step(trial, gpu, links), calibrated_steps(gpu.name)
     if found is None or own is None:
         return found
-    (steps, run_id), bound = own, step_bound(trial, gpu, links)
+    bound = step_bound(trial, gpu, links)
+    return _calibrated(found, *own, rates_of(gpu)[0].spread, 0.0 if bound is None else bound.step_s or 0.0)
+
+
+def _calibrated(found: Expected, steps: CalibratedSteps, run_id: str, spread: float, least_s: float) -> Expected:
+    """`found` as the trials of run `run_id` have it; `spread` is of what they say nothing of."""
     parts = (found.compute_s, found.exposed_communication_s, found.update_s, found.bubble_s)
     scaled = (True, not steps.of_passes, not steps.of_passes, True)
     seconds = [steps.factor * part if is_scaled else part for part, is_scaled in zip(parts, scaled, strict=True)]
-    least = 0.0 if bound is None else (bound.step_s or 0.0) / sum(seconds)
+    longer = max(1.0, least_s / sum(seconds))
     trials = f"{steps.num_trials} trial{'s' if steps.num_trials > 1 else ''}"
     what = "computing takes" if steps.of_passes else "steps take"
-    words = (
-        f"{what} {steps.factor * max(1.0, least):.3g} times as long as published rates say, as did {trials} of {run_id}"
-    )
+    words = f"{what} {steps.factor * longer:.3g} times as long as published rates say, as did {trials} of {run_id}"
     share = sum(part for part, is_scaled in zip(seconds, scaled, strict=True) if is_scaled) / sum(seconds)
     others = {each: spread for each, spread in found.assumed.items() if each not in steps.covered}
-    rest = (1 - share) * rates_of(gpu)[0].spread
-    return expected([max(1.0, least) * part for part in seconds], rest, {words: share * steps.spread, **others})
+    assumed = {words: share * steps.spread, **others}
+    return expected([longer * part for part in seconds], (1 - share) * spread, assumed)
 
 
 def uncalibrated_step(trial: Trial, gpu: Gpu, links: Links) -> Expected | None:
@@ -112,17 +115,21 @@ def timeline(trial: Trial, gpu: Gpu, links: Links) -> Timeline | None:
 
     Nor of a pipeline: one stage's order does not show when it waits for the others.
     """
-    asked = None if _is_pipeline(trial.spec) else _asked(trial, gpu, links)
+    asked = _asked_in_order(trial, gpu, links)
     return None if asked is None else _replay(asked)
 
 
 def roofline(trial: Trial, gpu: Gpu, links: Links) -> Roofline | None:
     """The same trace's kernels by class, and the rates that bound them; None where there is no timeline."""
-    asked = None if _is_pipeline(trial.spec) or trial.spec.adapter is not None else _asked(trial, gpu, links)
-    if asked is None:
+    asked = _asked_in_order(trial, gpu, links)
+    if asked is None or asked.work.spec.adapter is not None:
         return None
     classes = kernels_of(asked.work, asked.device, asked.decoder, asked.update_s)
     return None if classes is None else Roofline(asked.device, classes)
+
+
+def _asked_in_order(trial: Trial, gpu: Gpu, links: Links) -> _Asked | None:
+    return None if _is_pipeline(trial.spec) else _asked(trial, gpu, links)
 
 
 def _is_pipeline(spec: TrialSpec) -> bool:
