@@ -16,8 +16,9 @@ from typing import Any
 
 import pytest
 
-from zerobench.emulator.emulator import ENVIRONMENT, Emulator, find_emulator
+from zerobench.emulator.emulator import ENVIRONMENT, Emulator, find_emulator, usable_torch
 from zerobench.emulator.gpu import EmulatedGpu
+from zerobench.emulator.places import is_made, places
 from zerobench.environments import VARIABLE, environment
 from zerobench.errors import UserError
 from zerobench.run.environments import set_up
@@ -36,24 +37,23 @@ Emulated = Callable[..., Any]
 @pytest.fixture(scope="session")
 def emulator(tmp_path_factory: pytest.TempPathFactory, worker_id: str) -> Emulator:
     """The emulator as it was made on this machine, else made for this session, by one of its processes."""
-    try:
+    own = environment(ENVIRONMENT)
+    torch = usable_torch(own.path)
+    if is_made(places(own, torch), torch):
         return find_emulator()
-    except UserError as error:
-        if "not made" not in str(error):
-            raise
     base = tmp_path_factory.getbasetemp()
     folder = (base if worker_id == "master" else base.parent) / "environments"
     folder.mkdir(exist_ok=True)
     with (folder / "lock").open("w") as lock:
         fcntl.flock(lock, fcntl.LOCK_EX)
         try:
-            own = set_up(ENVIRONMENT, folder, print)
+            made = set_up(ENVIRONMENT, folder, print)
         except UserError as error:
             if str(error).startswith(tuple(f"setup {ENVIRONMENT}: {step} failed" for step in _DOWNLOADS)):
                 pytest.skip(f"the emulated GPU cannot be downloaded: {error}")
             raise
     os.environ[VARIABLE] = str(folder)  # for the commands that the tests start
-    assert own == environment(ENVIRONMENT)
+    assert made == environment(ENVIRONMENT)
     return find_emulator()
 
 
