@@ -11,7 +11,7 @@ import json
 import re
 import shlex
 from collections.abc import Callable, Iterator
-from contextlib import contextmanager
+from contextlib import contextmanager, suppress
 from dataclasses import dataclass, field
 from datetime import datetime
 from functools import cached_property
@@ -34,6 +34,8 @@ Model = TypeVar("Model", bound=BaseModel)
 
 STAMP = "%Y%m%d-%H%M%S"
 """How a run folder's name says when the run began: `<sweep>_<stamp>`."""
+
+_WATCH_AGAIN = "start the script again with: zerobench watch"
 
 
 def _one_name(text: str) -> str:
@@ -208,8 +210,8 @@ class Run:
 
     @property
     def is_own_script(self) -> bool:
-        """Whether the run is of a user's own script, and not of a sweep: then it says what was watched, or tracked."""
-        return not {"command", "tracked"}.isdisjoint(self.sweep)
+        """Whether the run is of a user's own script, and not of a sweep."""
+        return is_own_script(self.sweep)
 
     @contextmanager
     def _naming_the_way_out(self, trial_id: str | None = None) -> Iterator[None]:
@@ -222,11 +224,9 @@ class Run:
     def _way_out(self, trial_id: str | None) -> str:
         """A trial that the run does not know any more, the sweep knows."""
         if self.is_own_script:
-            return "start the script again with: zerobench watch"
-        verb = "submit" if self.folder.submission.exists() else "run"
+            return _WATCH_AGAIN
         sweep = "" if trial_id is None or self._knows(trial_id) else f"{shlex.quote(str(self.folder.sweep))} "
-        where = shlex.quote(str(self.folder.path))
-        return f"to set the trial aside and run it again: zerobench {verb} {sweep}--resume {where}"
+        return f"to set the trial aside and run it again: {_resuming(self.folder, sweep)}"
 
     def spec(self, trial_id: str) -> TrialSpec:
         """What trial `trial_id` was asked to do.
@@ -275,14 +275,7 @@ class Run:
 
         Raises UserError: it is torn or corrupt.
         """
-        path = self.folder.asked
-        if not path.exists():
-            return {}
-        try:
-            documents = [_from_json(line) for line in path.read_bytes().splitlines()]
-            return {document["trial_id"]: document for document in documents}
-        except (OSError, ValueError, KeyError, TypeError) as error:
-            raise UserError(f"{path}: torn or corrupt: {' '.join(str(error).split())}") from None
+        return read_asked(self.folder)
 
     def pending(self) -> list[str]:
         """The ids of planned trials that have no record: they never ran, or run now."""
@@ -298,10 +291,44 @@ def load_run(path: Path) -> Run:
     folder = RunFolder(path)
     if not folder.plan.is_file():
         raise UserError(f"{path}: not a run folder: it has no {folder.plan.name}")
-    document = read_json(folder.plan)
-    plan = parse(document, Plan, folder.plan)
-    sweep, began_on = _read_yaml(folder.sweep), read_json(folder.environment)
-    return Run(folder, plan, sweep, began_on, document["schema_version"])
+    try:
+        document, sweep, began_on = read_json(folder.plan), read_sweep(folder.sweep), read_json(folder.environment)
+    except TornError as error:
+        raise TornError(f"{error}; {_way_to_write_anew(folder)}") from None
+    return Run(folder, parse(document, Plan, folder.plan), sweep, began_on, document["schema_version"])
+
+
+def _way_to_write_anew(run: RunFolder) -> str:
+    """How one comes to whole documents of a run (run/mending.py)."""
+    with suppress(UserError):
+        if is_own_script(read_sweep(run.sweep)):
+            return _WATCH_AGAIN
+    return f"to write it anew: {_resuming(run)}"
+
+
+def _resuming(run: RunFolder, sweep: str = "") -> str:
+    """The command with which a run goes on, `sweep` named again where it must be."""
+    verb = "submit" if run.submission.exists() else "run"
+    return f"zerobench {verb} {sweep}--resume {shlex.quote(str(run.path))}"
+
+
+def is_own_script(sweep: Document) -> bool:
+    """Whether a run is of a user's own script, and not of a sweep: then it says what was watched, or tracked."""
+    return not {"command", "tracked"}.isdisjoint(sweep)
+
+
+def read_asked(run: RunFolder) -> dict[str, Document]:
+    """What the run's list of what was asked has, by trial id; nothing where there is no list.
+
+    Raises UserError: it is torn or corrupt.
+    """
+    if not run.asked.exists():
+        return {}
+    try:
+        documents = [_from_json(line) for line in run.asked.read_bytes().splitlines()]
+        return {document["trial_id"]: document for document in documents}
+    except (OSError, ValueError, KeyError, TypeError) as error:
+        raise UserError(f"{run.asked}: torn or corrupt: {' '.join(str(error).split())}") from None
 
 
 def find_run(name: str | None, reports: Path) -> Path:
@@ -420,7 +447,8 @@ def _check_belongs(folder: TrialFolder, record: TrialRecord, ranks: tuple[RankRe
         )
 
 
-def _read_yaml(path: Path) -> Document:
+def read_sweep(path: Path) -> Document:
+    """The sweep as asked. Raises UserError: the file cannot be read or is no YAML mapping."""
     import yaml  # noqa: PLC0415 -- only here, and `--help` must not wait for it
 
     from zerobench.spec.plain import load_bounded  # noqa: PLC0415 -- as above
@@ -430,9 +458,9 @@ def _read_yaml(path: Path) -> Document:
     except OSError as error:
         raise UserError(f"{path}: cannot be read: {error.strerror}") from None
     except (ValueError, RecursionError, OverflowError, yaml.YAMLError) as error:
-        raise UserError(f"{path}: torn or corrupt: {' '.join(str(error).split())}") from None
+        raise TornError(f"{path}: torn or corrupt: {' '.join(str(error).split())}") from None
     if not isinstance(document, dict):
-        raise UserError(f"{path}: torn or corrupt: holds a {type(document).__name__}, not a mapping")
+        raise TornError(f"{path}: torn or corrupt: holds a {type(document).__name__}, not a mapping")
     return document
 
 

@@ -22,7 +22,7 @@ from zerobench.run.environment import capture_environment
 from zerobench.run.installed import check_installed
 from zerobench.run.links import refuse_links
 from zerobench.run.mending import mend_skipped
-from zerobench.run.runner import refuse_own_script
+from zerobench.run.runner import mend_run, refuse_own_script
 from zerobench.run.setup import lay_out, new_run_folder, resolved_configs
 from zerobench.run.stop import stop_on_signals
 from zerobench.slurm.jobs import JobKind, SubmittedJob, read_submission
@@ -149,7 +149,10 @@ def _planned(request: Request, *, dry: bool) -> Asked:
 def _resumed(request: Request, *, dry: bool) -> Asked:
     if request.sweep is not None or request.sets or request.only or request.repeats is not None:
         raise UserError("--resume continues a run as planned; drop SWEEP, --set, --only and --repeats")
-    run = load_run(find_run(request.resume, request.reports).resolve())
+    folder = RunFolder(find_run(request.resume, request.reports).resolve())
+    if not dry:
+        mend_run(folder, capture_environment)
+    run = load_run(folder.path)
     refuse_links(run.folder, ())
     options = _options(request, kept_options(run.folder))
     if not request.local:

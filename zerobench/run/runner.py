@@ -6,7 +6,7 @@ import itertools
 import json
 import time
 from collections import Counter
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import ExitStack
 from dataclasses import dataclass, field
 from functools import cache
@@ -23,7 +23,7 @@ from zerobench.run.kernels import compile_first, kernels_of
 from zerobench.run.links import refuse_links
 from zerobench.run.lock import locked, shared, trial_locked
 from zerobench.run.lost import cut_off, renew
-from zerobench.run.mending import mend_skipped, mend_trial
+from zerobench.run.mending import has_torn_documents, mend_documents, mend_skipped, mend_trial
 from zerobench.run.node_environment import record_hosts
 from zerobench.run.observer import Observer
 from zerobench.run.setup import keep_asked, lay_out, make_folder, new_run_folder, resolved_configs
@@ -142,6 +142,7 @@ def resume_run(
     Raises UserError: `path` is no run folder, one of its documents is torn, or it cannot be written.
     """
     run = RunFolder(path.resolve())
+    mend_run(run, lambda: environment)
     refuse_own_script(load_run(run.path))
     name = f"environment_resumed_{time.strftime(STAMP)}.json"
     try:
@@ -149,6 +150,21 @@ def resume_run(
     except OSError as error:
         raise UserError(f"--resume: {path}: cannot be written: {error.strerror or error}") from None
     return _run_pending(run, site, observer, planned)
+
+
+def mend_run(run: RunFolder, environment: Callable[[], Mapping[str, Any]]) -> None:
+    """Have the run's own documents whole before it goes on (mend_documents); nobody else may be in it meanwhile.
+    `environment` says what this machine is, where that is needed.
+
+    Raises UserError: another runner is, one cannot be written, or nothing says what it was.
+    """
+    if not has_torn_documents(run):
+        return
+    try:
+        with locked(run):
+            mend_documents(run, environment())
+    except OSError as error:
+        raise UserError(f"--resume: {run.path}: cannot be written: {error.strerror or error}") from None
 
 
 def refuse_own_script(run: Run) -> None:

@@ -347,6 +347,17 @@ def another_version(run: Path) -> None:
     pa_parquet.write_table(table.replace_schema_metadata({WRITER: b"0.0.1"}), path)
 
 
+@pytest.mark.parametrize("kept", [0.5, 0])
+@pytest.mark.parametrize(
+    "name",
+    ["memory.csv", "memory.parquet", "trials.csv", "trials.parquet", "errors.csv", "errors.parquet", "nvml.parquet"],
+)
+def test_a_torn_table_does_not_stand(written: Path, name: str, kept: float) -> None:
+    path = written / name
+    path.write_bytes(path.read_bytes()[: int(path.stat().st_size * kept)])
+    assert not tables_stand(load_run(written))
+
+
 @pytest.mark.parametrize("change", [a_newer_record, a_trial_set_aside, a_table_lost, another_version])
 def test_tables_stand_until_a_trial_a_table_or_the_version_changes(
     written: Path, change: Callable[[Path], None]

@@ -92,12 +92,29 @@ def tables_stand(run: store.Run) -> bool:
     ended_ns = [at_ns for path in records if (at_ns := _written_ns(path)) is not None]
     if None in written_ns or min(filter(None, written_ns)) <= max(ended_ns, default=0):
         return False
-    files = {name: pa_parquet.ParquetFile(run.folder.path / f"{name}.parquet") for name in _TYPES}
+    return all(map(_ends_in_a_line, tables)) and _are_ours(tables, len(ended_ns))
+
+
+def _are_ours(tables: Sequence[Path], num_trials: int) -> bool:
+    """Whether Parquet files are whole, and tables of this version, that of trials of so many."""
+    try:
+        files = {path.stem: pa_parquet.ParquetFile(path) for path in tables if path.suffix == ".parquet"}
+    except (OSError, pa.ArrowInvalid):  # cut short, by a full disk or a copy
+        return False
     is_ours = all(
-        file.schema_arrow.names == _TYPES[name].names and _writer_of(file) == __version__
-        for name, file in files.items()
+        files[name].schema_arrow.names == types.names and _writer_of(files[name]) == __version__
+        for name, types in _TYPES.items()
     )
-    return is_ours and files["trials"].metadata.num_rows == len(ended_ns)
+    return is_ours and files["trials"].metadata.num_rows == num_trials
+
+
+def _ends_in_a_line(path: Path) -> bool:
+    """Whether a CSV is there to its last line's end; of other files nothing is said."""
+    if path.suffix != ".csv":
+        return True
+    with path.open("rb") as file:
+        file.seek(max(path.stat().st_size - 1, 0))
+        return file.read() == b"\n"
 
 
 def _written_ns(path: Path) -> int | None:
