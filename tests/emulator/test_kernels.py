@@ -159,3 +159,58 @@ def test_what_is_dispatched_by_compiled_code_runs_where_code_for_that_very_gpu_w
     shapes = emulated(DISPATCHED, gpu=gpu)
     assert shapes[:3] == [[64, 1000]] * 3
     assert shapes[3:6] == [[64, 5], [64, 5], [2]]
+
+
+RECURRENT = """
+import json, torch
+said = {}
+for name, make, sizes in (
+    ("LSTM", torch.nn.LSTM, {"num_layers": 2}),
+    ("LSTM, both ways, projected", torch.nn.LSTM, {"num_layers": 2, "bidirectional": True, "proj_size": 16}),
+    ("GRU without biases", torch.nn.GRU, {"num_layers": 3, "bias": False}),
+    ("plain", torch.nn.RNN, {"bidirectional": True}),
+):
+    model = make(32, 64, **sizes).cuda()
+    storages = {p.untyped_storage().data_ptr(): p.untyped_storage().nbytes() for p in model.parameters()}
+    x = torch.empty(5, 8, 32, device="cuda")
+    first = [torch.zeros_like(state) for state in (lambda h: h if isinstance(h, tuple) else [h])(model(x)[1])]
+    first = tuple(first) if len(first) == 2 else first[0]
+    before = torch.cuda.memory_allocated()
+    with torch.no_grad():
+        result = model(x, first)
+    without = torch.cuda.memory_allocated() - before
+    del result
+    result = model(x, first)
+    for_backward = torch.cuda.memory_allocated() - before - without
+    result[0].sum().backward()
+    said[name] = {
+        "buffers beyond weights": [size - 4 * sum(p.numel() for p in model.parameters()) for size in storages.values()],
+        "output": list(result[0].shape),
+        "gradients": all(p.grad is not None and p.grad.shape == p.shape for p in model.parameters()),
+        "kept for backward": for_backward,
+    }
+    del model, result
+print(json.dumps(said))
+"""
+
+
+def test_recurrent_layers_train_with_their_weights_in_one_buffer_and_keep_what_backward_reads(
+    emulated: Emulated,
+) -> None:
+    said = emulated(RECURRENT)
+    steps, hidden = 5 * 8, 64
+    kept = {  # elements a step: gates and cells of each layer and direction, and what lies between two layers
+        "LSTM": 2 * 5 * hidden + hidden,
+        "LSTM, both ways, projected": 2 * 2 * 5 * hidden + 2 * 16,
+        "GRU without biases": 3 * 4 * hidden + 2 * hidden,
+        "plain": 0,
+    }
+    unused_biases = {"GRU without biases": 4 * 3 * 2 * 3 * hidden}  # torch asks cuDNN for room for them all the same
+    widths = {"LSTM": 64, "LSTM, both ways, projected": 32, "GRU without biases": 64, "plain": 128}
+    for name, elements in kept.items():
+        assert said[name] == {
+            "buffers beyond weights": [unused_biases.get(name, 0)],
+            "output": [5, 8, widths[name]],
+            "gradients": True,
+            "kept for backward": -(-4 * steps * elements // 512) * 512,
+        }, name

@@ -113,6 +113,17 @@ def test_the_edge_is_found_as_closely_as_asked(edge: int, within: float, start: 
     assert found.too_large.value - largest <= max(1, within * largest)
 
 
+@given(st.integers(1000, 10**5), st.integers(1, 10**5), st.sampled_from([None, 0.97, 1.0, 1.03]))
+def test_over_a_comb_whose_odd_values_need_a_quarter_more_every_start_leads_to_the_last_even_one(
+    edge: int, start: int, near: float | None
+) -> None:
+    peak = lambda value: value + (value // 4 if value % 2 else 0)  # noqa: E731
+    first, rise = (min(start, 2 * edge) & ~1 or 2, None) if near is None else (int(near * edge), 1.0)
+    found = ended(search(edge, start=first, most=10**6, within=0.01, bytes_per_step=rise), peak)
+    assert found.largest is not None
+    assert 0.985 * edge <= found.largest.value <= edge
+
+
 def test_a_search_that_ends_at_the_most_has_nothing_too_large() -> None:
     found = largest_fitting(lambda value: value, 1000, start=3, most=64)
     assert found.largest == Try(64, 64)

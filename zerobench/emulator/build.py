@@ -32,7 +32,7 @@ _FILES: Mapping[str, tuple[str, ...]] = {
     "nccl": ("nccl.c",),
     "cublas": ("blas.c",),
     "cublasLt": ("blas_lt.c",),
-    "cudnn": ("dnn.c",),
+    "cudnn": ("dnn.c", "rnn.c"),
     "cusolver": ("others.c",),
     "cusparse": ("others.c",),
     "cupti": ("others.c",),

@@ -2,6 +2,10 @@
 
 Memory of a training step is nearly a straight line in the micro batch, the sequence length and the depth, so each try
 is where the line through the nearest known points meets the capacity; where the line misleads, the bracket is halved.
+An allocator may make a comb of the line: in every world a GPT-2 of three layers needs a quarter more at each odd micro
+batch from 1,779 on than at both its neighbours. So tries are as round as the tolerance allows, as the sizes are that
+people train with.
+
 A search is a generator that asks for one value at a time, so that the tries of many searches can be made together, and
 nothing here knows whether a try is simulated or measured.
 """
@@ -71,7 +75,7 @@ def search(
     if not 1 <= least <= start <= most:
         raise ValueError(f"least {least}, start {start}, most {most}: must increase from 1")
     bracket = _Bracket(capacity_bytes, least, most, within, bytes_per_step)
-    value = start
+    value = bracket.rounded(start, least, most)
     while True:
         peak_bytes = yield value
         bracket.add(Try(value, peak_bytes))
@@ -155,7 +159,14 @@ class _Bracket:
             return None
         step = min(max(1, tolerance // 2), (ceiling - floor) // 2)  # nearer to what is known nothing new is learnt
         last = ceiling - 1 if self.too_large is None else ceiling - step
-        return max(floor + step, min(self._guess(step), last))
+        return self.rounded(max(floor + step, min(self._guess(step), last)), floor + step, last)
+
+    def rounded(self, value: int, lowest: int, highest: int) -> int:
+        """The multiple next below `value`, else next above, of the largest power of two that the tolerance allows."""
+        tolerance = max(1, int(self.within * value) // 2)
+        unit = 1 << (tolerance.bit_length() - 1)
+        below = value - value % unit
+        return next((near for near in (below, below + unit) if lowest <= near <= highest), value)
 
     def _guess(self, step: int) -> int:
         """Where the edge may be: where the line ends, as long as tries bear it out."""

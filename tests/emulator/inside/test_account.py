@@ -44,19 +44,21 @@ def test_managed_memory_is_on_the_gpu_as_far_as_it_has_room_and_never_in_the_way
     assert (said["freed"], said["left"]) == (0, 60 * gib)
 
 
-CONVOLVED = """
+UNCOUNTED = """
 import json, sys, torch
 from torch.nn.attention import SDPBackend, sdpa_kernel
-from zerobench.emulator.inside.account import has_convolved
+from zerobench.emulator.inside.account import uncounted_workspaces
 
 x = torch.randn(2, 8, 128, 64, device="cuda", dtype=torch.bfloat16, requires_grad=True)
 with sdpa_kernel(SDPBackend.CUDNN_ATTENTION):
     torch.nn.functional.scaled_dot_product_attention(x, x, x).sum().backward()
-said = [has_convolved()]
+said = [uncounted_workspaces()]
 torch.nn.functional.conv2d(x, torch.empty(4, 8, 3, 3, device="cuda", dtype=torch.bfloat16)).sum().backward()
-print(json.dumps([*said, has_convolved()]))
+said.append(uncounted_workspaces())
+torch.nn.GRU(8, 8).cuda()(torch.empty(1, 1, 8, device="cuda"))
+print(json.dumps([*said, uncounted_workspaces()]))
 """
 
 
-def test_a_convolution_is_told_from_attention_since_cudnn_alone_knows_its_workspace(emulated):
-    assert emulated(CONVOLVED) == [False, True]
+def test_convolutions_and_recurrent_layers_are_told_from_attention_since_cudnn_alone_knows_their_workspace(emulated):
+    assert emulated(UNCOUNTED) == [[], ["convolutions"], ["convolutions", "recurrent layers"]]

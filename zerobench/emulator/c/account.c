@@ -145,9 +145,9 @@ uint64_t zb_unmanaged_bytes(void) {
   return physical < 0 ? 0 : held(physical, 0);
 }
 
-static _Atomic int convolved;
-void zb_convolve(void) { convolved = 1; }
-int zb_convolved(void) { return convolved; }
+static _Atomic int hidden;
+void zb_hide(int kind) { hidden |= kind; }
+int zb_hidden(void) { return hidden; }
 
 uint64_t zb_managed_bytes(void) {
   uint64_t sum = 0;

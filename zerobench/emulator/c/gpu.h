@@ -75,9 +75,10 @@ void zb_pinned(int64_t bytes);
 uint64_t zb_managed_bytes(void);
 // What all processes have on the thread's current device without managed memory.
 uint64_t zb_unmanaged_bytes(void);
-// This process asked cuDNN for a convolution, whose workspace there is not counted.
-void zb_convolve(void);
-int zb_convolved(void);
+// This process asked cuDNN for what takes a workspace that is not counted; the kinds it asked for, together.
+enum { ZB_CONVOLUTION = 1, ZB_RECURRENT = 2 };
+void zb_hide(int kind);
+int zb_hidden(void);
 // This process has a context on the device from now on (cudaSetDevice, the first call that needs one).
 int zb_make_context(int physical);
 int zb_has_context(int physical);

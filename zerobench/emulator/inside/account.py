@@ -18,9 +18,10 @@ def unmanaged_bytes() -> int:
     return int(_library().zb_unmanaged_bytes())
 
 
-def has_convolved() -> bool:
-    """Whether this process asked cuDNN for a convolution, whose workspace cuDNN alone knows."""
-    return bool(_library().zb_convolved())
+def uncounted_workspaces() -> list[str]:
+    """What this process asked of cuDNN that takes a workspace whose size cuDNN alone knows."""
+    kinds = _library().zb_hidden()
+    return [name for bit, name in enumerate(("convolutions", "recurrent layers")) if kinds >> bit & 1]
 
 
 @cache

@@ -10,7 +10,7 @@ from typing import Any
 import torch
 
 from zerobench.emulate.part import Account, Part, Refusal
-from zerobench.emulator.inside.account import has_convolved, managed_bytes, unmanaged_bytes
+from zerobench.emulator.inside.account import managed_bytes, uncounted_workspaces, unmanaged_bytes
 from zerobench.folder import write_whole
 from zerobench.memory.held import Held, standing
 from zerobench.memory.ledger import Ledger
@@ -58,8 +58,9 @@ class Keeper:
             account.touched_device = account.reserved_bytes > 0
             account.alloc_retries = torch.cuda.memory_stats().get("num_alloc_retries", 0)
             account.pinned_bytes = torch.cuda.host_memory_stats().get("allocated_bytes.peak")
-            if has_convolved():
-                account.notes.append("cuDNN's workspace for convolutions is not counted: a GPU needs more")
+            if uncounted := uncounted_workspaces():
+                kinds = " and ".join(uncounted)
+                account.notes.append(f"cuDNN's workspace for {kinds} is not counted: a GPU needs more")
         self.write()
 
     def write(self) -> None:
