@@ -74,7 +74,10 @@ def documents(tmp_path: Path) -> RunFolder:
         TrialSpec.model_validate({"model": resolve_model("llama-20m"), "gpus_per_node": 2, "strategy": strategy})
         for strategy in ("zero1", "zero2")
     ]
-    planned = [PlannedTrial(trial=trials[0]), PlannedTrial(trial=trials[1], skipped=Skip(rule="never", reason="for this test"))]
+    planned = [
+        PlannedTrial(trial=trials[0]),
+        PlannedTrial(trial=trials[1], skipped=Skip(rule="never", reason="for this test")),
+    ]
     folder = RunFolder(tmp_path / "pair_20250101-120000")
     folder.path.mkdir()
     lay_out(folder, planned, resolved_configs(planned), {"name": "pair", "description": "two"}, {"python": "3.11"})

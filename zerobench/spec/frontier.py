@@ -2,7 +2,7 @@
 
 Memory of a training step is nearly a straight line in the micro batch, the sequence length and the depth, so each try
 is where the line through the nearest known points meets the capacity; where the line misleads, the bracket is halved.
-An allocator may make a comb of the line: in every world a GPT-2 of three layers needs a quarter more at each odd micro
+An allocator may make a comb of the line: a GPT-2 of three layers needs, simulated too, a quarter more at each odd micro
 batch from 1,779 on than at both its neighbours. So tries are as round as the tolerance allows, as the sizes are that
 people train with.
 
