@@ -129,7 +129,10 @@ def test_a_sweep_that_unfolds_into_millions_of_values_is_refused_at_once(run: Ru
     lines += [f"a{i}: &a{i} {{<<: [{', '.join([f'*a{i - 1}'] * 9)}]}}" for i in range(1, 10)]
     run.sweep.write_text("\n".join(lines))
     before = time.process_time()
-    with pytest.raises(UserError, match=r"sweep\.yaml: torn or corrupt: more than 20000 values; to write it anew: zerobench run --resume "):
+    with pytest.raises(
+        UserError,
+        match=r"sweep\.yaml: torn or corrupt: more than 20000 values; to write it anew: zerobench run --resume ",
+    ):
         load_run(run.path)
     assert time.process_time() - before < 2
 

@@ -176,9 +176,9 @@ class RunTables:
         from zerobench.report.frames.run_frames import run_frames  # noqa: PLC0415 -- as above
 
         return {
-            figure.key: Chart(figure, figure.svg)
+            figure.key: Chart(figure, figure.drawing)
             for figure in figures(run_frames([self.run]))
-            if figure.svg is not None
+            if figure.drawing is not None
         }
 
     def _repr_html_(self) -> str:
@@ -212,7 +212,7 @@ class Chart:
         declared = ";".join(f"{name}:{colour}" for name, colour in colours("light").items())
         title, caption = escape(self.figure.title), escape(self.figure.caption)
         style = f"{declared};color:var(--ink);background:var(--paper)"
-        return f'<figure style="{style}"><b>{title}</b>{self.drawing}<figcaption>{caption}</figcaption></figure>'
+        return f'<figure style="{style}"><b>{title}</b>{self.drawing.draw()}<figcaption>{caption}</figcaption></figure>'
 
 
 def plan(

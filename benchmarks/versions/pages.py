@@ -11,7 +11,7 @@ from pathlib import Path
 import altair as alt
 
 from benchmarks.prediction.simulated import gb, table
-from zerobench.report.charts.render import data, layered, svg
+from zerobench.report.charts.render import data, drawing, layered
 from zerobench.report.memory_view import GROUPS
 from zerobench.report.palette import resolved
 
@@ -175,7 +175,8 @@ def _chart(rows: Sequence[Row]) -> str:
     text = shown.mark_text(fontSize=10, color="#1a1a1a").encode(x=x, y=y, text=alt.Text("text:N"))
     label = "Device memory of one GPU by DeepSpeed release, GB"
     plot = layered([rects, text], 62 * len(order["x"]), _CELL_HEIGHT * len(order["y"]), label)
-    return resolved(svg(plot, "deepspeed-versions", label)).replace("<svg ", '<svg style="background:white" ', 1)
+    drawn = resolved(drawing(plot, "deepspeed-versions", label).draw())
+    return drawn.replace("<svg ", '<svg style="background:white" ', 1)
 
 
 def _cells_of(rows: Sequence[Row]) -> Iterator[dict[str, object]]:

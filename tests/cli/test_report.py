@@ -29,6 +29,27 @@ def test_the_newest_run_becomes_a_page_beside_its_tables(report: Call, tmp_path:
     assert (tmp_path / path).read_text().startswith("<!doctype html>")
 
 
+def test_a_page_is_drawn_when_no_trials_figures_are_held_any_more(
+    report: Call, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    import gc
+
+    import vl_convert
+
+    from zerobench.report.figures.trial import TrialFigures
+
+    held, draw = [], vl_convert.vegalite_to_svg
+
+    def count(*specification: object, **options: object) -> str:
+        held.append(sum(isinstance(thing, TrialFigures) for thing in gc.get_objects()))
+        return str(draw(*specification, **options))
+
+    monkeypatch.setattr(vl_convert, "vegalite_to_svg", count)
+    assert report()[0] == 0
+    assert len(held) > 2
+    assert set(held) == {0}
+
+
 def test_several_formats_are_written_at_once(report: Call) -> None:
     code, out, _ = report(RUN_ID, "--json", "--csv")
     folder = Path("reports") / RUN_ID

@@ -3,9 +3,12 @@
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Iterable, Iterator, Sequence
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from contextlib import contextmanager
 from dataclasses import dataclass
+from functools import partial
 from pathlib import Path
+from typing import TYPE_CHECKING
 
 from zerobench.collection import no_collection
 from zerobench.errors import UserError
@@ -13,6 +16,9 @@ from zerobench.folder import write_pieces
 from zerobench.report.figures.runs import RunFigures, run_figures
 from zerobench.report.memory_pool import given_back
 from zerobench.store import Run, find_run, load_run
+
+if TYPE_CHECKING:
+    from zerobench.report.frames.run_frames import RunFrames
 
 _STANDARD_OUTPUT = Path("-")
 
@@ -35,18 +41,16 @@ def write_reports(request: Request) -> Iterator[str]:
     Raises UserError: a mistake in the request, no such run, a torn record, or a path that cannot be written.
     """
     _check(request)
+    makers = {name: _maker(name) for name in request.formats}
     with given_back(), no_collection():
-        runs = _runs(request)
-        figures = run_figures(runs)
-    if not figures.figures:
-        raise UserError(f"RUN: {', '.join(run.run_id for run in figures.runs)}: no trial has ended yet")
+        held = [run_figures(_runs(request))]
+    if not held[0].figures:
+        raise UserError(f"RUN: {', '.join(run.run_id for run in held[0].runs)}: no trial has ended yet")
     for name in request.formats:
-        if request.out == _STANDARD_OUTPUT:
-            yield "".join(_pieces(name, figures))
-        else:
-            path = request.out or _default_path(name, figures)
-            _write(name, figures, path)
-            yield str(path)
+        path = request.out or _default_path(name, held[0])
+        with given_back():  # the last document lets go of the figures before it is written: a page is drawn then
+            write = makers[name](held.pop() if name == request.formats[-1] else held[0])
+        yield write(path)
 
 
 def _check(request: Request) -> None:
@@ -87,32 +91,61 @@ def _default_path(name: str, runs: RunFigures) -> Path:
     return folder / (f"{stem}_csv" if name == "csv" else f"{stem}.{name}")
 
 
-def _write(name: str, runs: RunFigures, path: Path) -> None:
-    try:
-        if name == "csv":
-            from zerobench.report.frames.joined_tables import write_csv  # noqa: PLC0415 -- as above
-            from zerobench.report.frames.run_frames import frames_of  # noqa: PLC0415 -- as above
+Writer = Callable[[Path], str]
+"""Writes a document to a path and says what to print: the path, or the text itself where it is `-`."""
 
-            write_csv(frames_of(runs), path)
-        else:
-            write_pieces(path, _pieces(name, runs))
+
+def _maker(name: str) -> Callable[[RunFigures], Writer]:
+    """What makes the document of one format.
+
+    What only that needs is imported here and not when figures are held: modules that came to lie among them would keep
+    most of their memory from being given back.
+    """
+    if name == "csv":
+        from zerobench.report.frames.run_frames import frames_of  # noqa: PLC0415 -- only this format needs it
+
+        return lambda runs: partial(_write_csv, frames_of(runs))
+    pieces = _pieces_of(name)
+    return lambda runs: partial(_write_text, pieces(runs))
+
+
+def _write_csv(frames: RunFrames, path: Path) -> str:
+    from zerobench.report.frames.joined_tables import write_csv  # noqa: PLC0415 -- as above
+
+    with _naming(path):
+        write_csv(frames, path)
+    return str(path)
+
+
+def _write_text(pieces: Iterable[str], path: Path) -> str:
+    if path == _STANDARD_OUTPUT:
+        return "".join(pieces)
+    with _naming(path):
+        write_pieces(path, pieces)
+    return str(path)
+
+
+@contextmanager
+def _naming(path: Path) -> Iterator[None]:
+    try:
+        yield
     except OSError as error:
         raise UserError(f"--out: {path}: cannot be written: {error.strerror}") from None
 
 
-def _pieces(name: str, runs: RunFigures) -> Iterable[str]:
-    """The document of one format, in one piece or more; what only it needs is imported here."""
+def _pieces_of(name: str) -> Callable[[RunFigures], Iterable[str]]:
+    """What makes a document of text, in one piece or more."""
     if name == "json":
         from zerobench.report.frames.document import json_pieces  # noqa: PLC0415 -- as above
 
-        return json_pieces(runs)
+        return json_pieces
     if name == "html":
         from zerobench.report.exporters.libraries import require_page  # noqa: PLC0415 -- as above
 
         require_page()
         from zerobench.report.page import page_pieces  # noqa: PLC0415 -- as above
 
-        return page_pieces(runs)
+        return page_pieces
     from zerobench.report.markdown.report import markdown_report  # noqa: PLC0415 -- as above
 
-    return [markdown_report(runs)]
+    return lambda runs: [markdown_report(runs)]

@@ -10,7 +10,7 @@ both, which the page declares too.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
@@ -32,11 +32,16 @@ def columns_of_named(rows: Sequence[Mapping[str, str]]) -> Columns:
     return {name: [row[name] for row in rows] for name in (rows[0] if rows else ())}
 
 
-class Drawing(str):
-    """An `<svg>` element that knows what it was drawn of, Vega-Lite with variables for colours."""
+@dataclass(frozen=True)
+class Drawing:
+    """What a chart is drawn of. It waits until the page is written: V8 takes as much memory as the figures of ten
+    thousand trials, which nobody needs any more by then.
+    """
 
-    __slots__ = ("specification",)
-    specification: dict[str, Any]
+    specification: Mapping[str, Any]
+    """The chart in Vega-Lite, with variables for colours."""
+    draw: Callable[[], str]
+    """Gives the `<svg>` element, drawn anew each time."""
 
 
 @dataclass(frozen=True)
@@ -48,11 +53,16 @@ class Figure:
     title: str
     caption: str
     """One or two sentences that say how to read it; without a drawing, why there is none."""
-    svg: Drawing | None
-    """A whole static `<svg>` element, drawn with `var(--...)` and `currentColor`; None where the data allow no chart.
+    drawing: Drawing | None
+    """Of a whole static `<svg>` element with `var(--...)` and `currentColor`; None where the data allow no chart.
     Values in it are escaped by whoever makes it. A mark's `aria-label` is what hovering it shows."""
     columns: Columns
     """What the chart shows, its columns named and its cells formatted for people."""
+
+    @property
+    def svg(self) -> str | None:
+        """The chart, drawn now; None without a drawing."""
+        return None if self.drawing is None else self.drawing.draw()
 
     @property
     def table(self) -> pd.DataFrame:

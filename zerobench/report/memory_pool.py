@@ -3,16 +3,18 @@
 from __future__ import annotations
 
 import ctypes
+import gc
 from collections.abc import Iterator
 from contextlib import contextmanager
 
 
 @contextmanager
 def given_back() -> Iterator[None]:
-    """Have malloc give back to the system, at the end, all that is free."""
+    """Have all that is free given back to the system at the end: what only holds itself, then what malloc keeps."""
     try:
         yield
     finally:
+        gc.collect()
         trim = getattr(ctypes.CDLL(None), "malloc_trim", None)  # glibc's alone
         if trim is not None:
             trim(0)

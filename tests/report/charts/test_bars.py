@@ -12,7 +12,7 @@ from tests.report.charts.drawing import SVG, root_of, said, texts
 from zerobench.records import Place
 from zerobench.report.charts import bars
 from zerobench.report.charts.bar_marks import chart, cut
-from zerobench.report.charts.render import svg
+from zerobench.report.charts.render import drawing
 from zerobench.report.charts.stack import ORDER, Bar, stacked
 from zerobench.report.charts.words import ByteAxis
 from zerobench.report.figure import Figure
@@ -176,7 +176,7 @@ def test_the_figure_beside_a_bar_lies_on_one_side_of_the_capacity(scaling_frames
     near = replace(bar, name="near", needed_bytes=capacity - short_bytes, capacity_bytes=capacity)
     over = replace(bar, name="over", needed_bytes=capacity + 3 * GIB, capacity_bytes=capacity)
     unit = ByteAxis("GiB", GIB)
-    drawn = svg(chart([near, over], [], unit, "GiB", [capacity]), "bars", "bars")
+    drawn = drawing(chart([near, over], [], unit, "GiB", [capacity]), "bars", "bars").draw()
     root = ET.fromstring(drawn)  # noqa: S314 -- our own drawing
     (line,) = [horizontal(mark) for mark in root.iter() if "device capacity" in mark.attrib.get("aria-label", "")]
     figures = [text for text in root.iter(f"{SVG}text") if "needs" in (text.text or "")]

@@ -238,7 +238,10 @@ def test_a_figure_brings_its_caption_and_its_table_folded(sample_frames: RunFram
     svg = '<svg xmlns="http://www.w3.org/2000/svg"><path d="M0,0h9"/></svg>'
     table = {"trial": ["zero1", "zero2"], "peak, GiB": ["1.5", "-"], "note": ["", "<b>"]}
     empty: dict[str, list[str]] = {name: [] for name in table}
-    figures = [Figure("a", "One.", "Read it so.", Drawing(svg), table), Figure("b", "Two", "No data.", None, empty)]
+    figures = [
+        Figure("a", "One.", "Read it so.", Drawing({}, lambda: svg), table),
+        Figure("b", "Two", "No data.", None, empty),
+    ]
     page = parsed(page_html(sample_frames, figures=figures))
     first, second = page.findall(".//figure")
     assert words(first.find("figcaption")) == "Figure 1. One. Read it so."  # type: ignore[arg-type]

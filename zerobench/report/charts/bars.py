@@ -10,7 +10,7 @@ from collections.abc import Sequence
 from zerobench.records import Category, Place, Status
 from zerobench.report.charts.bar_marks import chart as bar_chart
 from zerobench.report.charts.bar_marks import cut
-from zerobench.report.charts.render import svg
+from zerobench.report.charts.render import drawing
 from zerobench.report.charts.shown import (
     doubt_sentence,
     evidence_sentence,
@@ -47,7 +47,7 @@ def device_figure(runs: RunFigures) -> Figure | None:
         + _capacity_sentence(capacity, is_seen=is_seen)
         + _ending(trials, bars, len(known))
     )
-    return Figure("memory-per-gpu", title, caption, svg(chart, "memory-per-gpu", title), bars_table(bars, unit))
+    return Figure("memory-per-gpu", title, caption, drawing(chart, "memory-per-gpu", title), bars_table(bars, unit))
 
 
 def host_figure(runs: RunFigures) -> Figure | None:
@@ -68,7 +68,7 @@ def host_figure(runs: RunFigures) -> Figure | None:
     caption = "Steady-step peak of the largest rank, without interpreter, libraries and malloc cache." + _ending(
         trials, bars, len(known)
     )
-    return Figure("memory-of-host", title, caption, svg(chart, "memory-of-host", title), bars_table(bars, unit))
+    return Figure("memory-of-host", title, caption, drawing(chart, "memory-of-host", title), bars_table(bars, unit))
 
 
 def capacities(bars: Sequence[Bar]) -> list[int]:

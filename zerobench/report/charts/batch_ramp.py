@@ -8,7 +8,7 @@ import altair as alt
 
 from zerobench.report.batch_ramp import BatchFigures, with_their_fixed
 from zerobench.report.charts.marks import point, points, strategy_stroke
-from zerobench.report.charts.render import WIDTH, Specification, arranged, data, layered, svg
+from zerobench.report.charts.render import WIDTH, Specification, arranged, data, drawing, layered
 from zerobench.report.charts.shown import completed, doubt_sentence, evidence_sentence
 from zerobench.report.charts.words import byte_axis
 from zerobench.report.figure import Figure
@@ -39,7 +39,7 @@ def figure(runs: RunFigures) -> Figure | None:
     trials = [trial for trial, _ in batches]
     caption += evidence_sentence(trials) + doubt_sentence(trials)
     plots = list(_plots(batches))
-    drawn = svg(arranged(plots, 2, 40), _KEY, title) if plots else None
+    drawn = drawing(arranged(plots, 2, 40), _KEY, title) if plots else None
     return Figure(_KEY, title, caption, drawn, table_columns(batch_ramp_table(runs.figures)))
 
 

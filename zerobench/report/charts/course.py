@@ -14,7 +14,7 @@ import altair as alt
 
 from zerobench.records import Category, MemoryCourse, Phase
 from zerobench.report import palette
-from zerobench.report.charts.render import WIDTH, Mark, Specification, arranged, data, layered, svg
+from zerobench.report.charts.render import WIDTH, Mark, Specification, arranged, data, drawing, layered
 from zerobench.report.charts.shown import completed, doubt_sentence, evidence_sentence, most_telling, shown_sentence
 from zerobench.report.charts.stack import ORDER
 from zerobench.report.charts.words import ByteAxis, byte_axis
@@ -85,7 +85,7 @@ def figure(runs: RunFigures) -> Figure | None:
         + doubt_sentence(chosen)
         + shown_sentence(len(panels), len(known))
     )
-    return Figure(KEY, heading, caption, svg(drawn, KEY, heading), _table(panels, unit))
+    return Figure(KEY, heading, caption, drawing(drawn, KEY, heading), _table(panels, unit))
 
 
 def kept_by(runs: RunFigures, trial: TrialFigures) -> int | None:

@@ -15,7 +15,7 @@ import altair as alt
 
 from zerobench.report.charts import intervals, lines, series
 from zerobench.report.charts.marks import strategies_sentence
-from zerobench.report.charts.render import svg
+from zerobench.report.charts.render import drawing
 from zerobench.report.charts.series import Place, Series
 from zerobench.report.charts.shown import completed, doubt_sentence
 from zerobench.report.charts.world_size import VARYING, ranks_axis
@@ -54,7 +54,7 @@ def _figure(runs: RunFigures, kind: str, varying: tuple[str, ...], fixed: str) -
         + doubt_sentence(trials)
         + series.left_out_sentence(drawn, number)
     )
-    return Figure(key, title, caption, svg(chart, key, title), _table(drawn))
+    return Figure(key, title, caption, drawing(chart, key, title), _table(drawn))
 
 
 def _efficiencies(runs: RunFigures, varying: Sequence[str], fixed: Sequence[str]) -> tuple[list[Series], int]:

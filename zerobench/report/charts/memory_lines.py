@@ -8,7 +8,7 @@ import altair as alt
 
 from zerobench.report.charts import lines, series
 from zerobench.report.charts.marks import strategies_sentence
-from zerobench.report.charts.render import svg
+from zerobench.report.charts.render import drawing
 from zerobench.report.charts.series import Place, Series
 from zerobench.report.charts.shown import completed, doubt_sentence, evidence_sentence
 from zerobench.report.charts.words import ByteAxis, byte_axis
@@ -68,7 +68,7 @@ def memory_lines(
         + doubt_sentence(trials)
         + series.left_out_sentence(drawn, number)
     )
-    return Figure(key, title, caption, svg(chart, key, title), _table(drawn, words, unit))
+    return Figure(key, title, caption, drawing(chart, key, title), _table(drawn, words, unit))
 
 
 def _table(drawn: Sequence[Series], words: str, unit: ByteAxis) -> Columns:

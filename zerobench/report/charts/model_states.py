@@ -10,7 +10,7 @@ import altair as alt
 
 from zerobench.report import palette
 from zerobench.report.charts.bar_marks import group_colour
-from zerobench.report.charts.render import Mark, Specification, data, layered, plot_width, svg
+from zerobench.report.charts.render import Mark, Specification, data, drawing, layered, plot_width
 from zerobench.report.charts.shown import doubt_sentence, evidence_sentence, most_telling, shown_sentence
 from zerobench.report.charts.words import ByteAxis, decimal_axis
 from zerobench.report.figure import Columns, Figure
@@ -55,7 +55,7 @@ def figure(runs: RunFigures) -> Figure | None:
         + doubt_sentence(shown)
         + shown_sentence(len(shown), len(known))
     )
-    return Figure(_KEY, title, caption, svg(_chart(bars, unit), _KEY, title), _table(bars, unit))
+    return Figure(_KEY, title, caption, drawing(_chart(bars, unit), _KEY, title), _table(bars, unit))
 
 
 def _chart(bars: Sequence[_Bar], unit: ByteAxis) -> Specification:

@@ -10,7 +10,7 @@ import altair as alt
 
 from zerobench.records import Category, Place, StepKind
 from zerobench.report import palette
-from zerobench.report.charts.render import HATCH, Mark, Specification, arranged, data, layered, plot_width, svg
+from zerobench.report.charts.render import HATCH, Mark, Specification, arranged, data, drawing, layered, plot_width
 from zerobench.report.charts.shown import (
     completed,
     doubt_sentence,
@@ -72,7 +72,7 @@ def figure(runs: RunFigures) -> Figure | None:
     title = "Offloaded states and NVMe traffic" if rates else "Location of offloaded states"
     drawn = _chart(chosen, rates, unit)
     caption = _caption(trials, len(offloading), has_rates=bool(rates))
-    return Figure(_KEY, title, caption, svg(drawn, _KEY, title), _table(chosen, unit))
+    return Figure(_KEY, title, caption, drawing(drawn, _KEY, title), _table(chosen, unit))
 
 
 def _held(trial: TrialFigures) -> _OffloadedBytes:

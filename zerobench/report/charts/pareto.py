@@ -12,7 +12,7 @@ import altair as alt
 
 from zerobench.report.charts import intervals
 from zerobench.report.charts.marks import SIDES, point, points, strategies_sentence
-from zerobench.report.charts.render import WIDTH, Mark, Specification, arranged, data, layered, svg
+from zerobench.report.charts.render import WIDTH, Mark, Specification, arranged, data, drawing, layered
 from zerobench.report.charts.shown import completed
 from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.column_units import plain
@@ -72,7 +72,7 @@ def figure(runs: RunFigures) -> Figure | None:
     title, order = "Throughput against memory", {id(trial): place for place, (trial, _, _) in enumerate(known)}
     places = sorted((place for plot in plots for place in plot), key=lambda place: order[id(place.trial)])
     chart = drawn[0] if len(drawn) == 1 else arranged(drawn, 2, 26)
-    return Figure(_KEY, title, _caption(places, len(plots)), svg(chart, _KEY, title), _table(places, unit))
+    return Figure(_KEY, title, _caption(places, len(plots)), drawing(chart, _KEY, title), _table(places, unit))
 
 
 def _work(trial: TrialFigures) -> tuple[str, ...]:

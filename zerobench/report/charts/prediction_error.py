@@ -11,7 +11,7 @@ from statistics import median
 import altair as alt
 
 from zerobench.records import Place, StepKind
-from zerobench.report.charts.render import WIDTH, Specification, arranged, data, layered, svg
+from zerobench.report.charts.render import WIDTH, Specification, arranged, data, drawing, layered
 from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.figure import Columns, Figure, columns_of_named
 from zerobench.report.figures.runs import RunFigures
@@ -71,7 +71,7 @@ def figure(runs: RunFigures) -> Figure | None:
         "Right: distribution of errors, negative where the prediction is too small. Worst: "
         f"{_percent(worst.error, signed=True)} ({worst.trial.marked_label}, {worst.cell.place})."
     )
-    return Figure(_KEY, title, caption, svg(drawn, _KEY, title), _table(pairs, unit))
+    return Figure(_KEY, title, caption, drawing(drawn, _KEY, title), _table(pairs, unit))
 
 
 def largest_peaks(runs: RunFigures) -> list[Pair]:

@@ -11,7 +11,7 @@ from dataclasses import dataclass
 import altair as alt
 
 from zerobench.report.charts.marks import SIDES
-from zerobench.report.charts.render import Specification, data, layered, plot_width, svg
+from zerobench.report.charts.render import Specification, data, drawing, layered, plot_width
 from zerobench.report.charts.shown import MOST_ROWS, completed, doubt_sentence
 from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.figure import Columns, Figure, columns_of_named
@@ -49,7 +49,7 @@ def figure(runs: RunFigures) -> Figure | None:
         caption += f" {len(shown)} of {len(uneven):,} uneven trials, those with the widest spread."
     caption += doubt_sentence([trial for trial, _ in shown])
     table = _table(shown, byte_axis(spread.maximum for _, spread in shown))
-    return Figure(_KEY, title, caption.strip(), svg(_chart(shown, unit), _KEY, title), table)
+    return Figure(_KEY, title, caption.strip(), drawing(_chart(shown, unit), _KEY, title), table)
 
 
 def spreads(runs: RunFigures) -> list[Spread]:

@@ -10,7 +10,7 @@ import json
 import mmap
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence
-from functools import cache
+from functools import cache, partial
 from typing import Any
 from xml.sax.saxutils import quoteattr
 
@@ -117,13 +117,18 @@ def arranged(plots: Sequence[Specification], columns: int, spacing: float, **ind
     return {"concat": bare, "columns": columns, "spacing": spacing, "datasets": datasets, **resolve}
 
 
-def svg(plot: Specification, key: str, label: str) -> Drawing:
-    """`plot` (layered or arranged) as an `<svg>` element that takes the width it is given; `label` names it as a whole.
+def drawing(plot: Specification, key: str, label: str) -> Drawing:
+    """`plot` (layered or arranged) as what an `<svg>` element is drawn of that takes the width it is given; `label`
+    names it as a whole.
 
-    Raises ValueError: Vega-Lite refuses the specification. Raises UserError: this process may not draw.
+    Raises UserError: this process may not draw. Its `draw` raises ValueError: Vega-Lite refuses the specification.
     """
-    specification = {"$schema": alt.SCHEMA_URL, **plot, "config": dict(CONFIG)}
     _check_addresses()
+    specification = {"$schema": alt.SCHEMA_URL, **plot, "config": dict(CONFIG)}
+    return Drawing(specification, partial(_svg, specification, key, label))
+
+
+def _svg(specification: Specification, key: str, label: str) -> str:
     # Inline data only: no address is allowed, so a value can make nothing load.
     drawn = vl_convert.vegalite_to_svg(specification, allowed_base_urls=[])
     opening, _, body = drawn.partition(">")
@@ -136,17 +141,15 @@ def svg(plot: Specification, key: str, label: str) -> Drawing:
     body = _SILENT.sub(r'\g<0> pointer-events="none"', body)
     hatched = f'fill="{HATCH}"'
     pattern = _pattern(key) if hatched in body else ""
-    drawing = Drawing(opening + pattern + body.replace(hatched, f'fill="url(#{key}-hatch)"'))
-    drawing.specification = specification
-    return drawing
+    return opening + pattern + body.replace(hatched, f'fill="url(#{key}-hatch)"')
 
 
-def chart_of(drawing: Drawing, replaced: Callable[[str], str]) -> Any:
-    """The altair chart that `drawing` was made of, `replaced` putting colours where its variables stand.
+def chart_of(drawn: Drawing, replaced: Callable[[str], str]) -> Any:
+    """The altair chart that is drawn, `replaced` putting colours where its variables stand.
 
     Hatching is a pattern of our drawings' own: what is predicted is pale instead.
     """
-    text = replaced(json.dumps(drawing.specification)).replace(HATCH, "#ffffff80")
+    text = replaced(json.dumps(drawn.specification)).replace(HATCH, "#ffffff80")
     return alt.Chart.from_dict(json.loads(text))
 
 

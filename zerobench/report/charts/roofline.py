@@ -8,7 +8,7 @@ from typing import Any
 import altair as alt
 
 from zerobench.report import palette
-from zerobench.report.charts.render import WIDTH, Mark, Specification, data, layered, svg
+from zerobench.report.charts.render import WIDTH, Mark, Specification, data, drawing, layered
 from zerobench.report.charts.shown import completed
 from zerobench.report.charts.words import share
 from zerobench.report.column_units import time_unit
@@ -51,7 +51,7 @@ def _figure(trial: TrialFigures, roofline: Roofline) -> Figure:
         f" moves once. Solid: datasheet peaks. Dashed: {bandwidth} of the bandwidth, which element-wise"
         f" kernels and the update achieve, and {products} of the peak, which large products do."
     )
-    return Figure(_KEY, title, caption, svg(_drawn(roofline), _KEY, title), _table(roofline))
+    return Figure(_KEY, title, caption, drawing(_drawn(roofline), _KEY, title), _table(roofline))
 
 
 def _drawn(roofline: Roofline) -> Specification:

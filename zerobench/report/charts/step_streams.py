@@ -8,7 +8,7 @@ from dataclasses import dataclass
 import altair as alt
 
 from zerobench.report import palette
-from zerobench.report.charts.render import WIDTH, Specification, arranged, data, layered, svg
+from zerobench.report.charts.render import WIDTH, Specification, arranged, data, drawing, layered
 from zerobench.report.charts.shown import completed, most_telling, shown_sentence
 from zerobench.report.column_units import time_unit
 from zerobench.report.figure import Columns, Figure, columns_of_named
@@ -53,7 +53,7 @@ def figure(runs: RunFigures) -> Figure | None:
         " collectives beside which no kernel runs. What belongs to no kernel (data, logging) is left out."
         + shown_sentence(len(panels), len(known))
     )
-    return Figure(KEY, title, caption, svg(drawn, KEY, title), _table(panels))
+    return Figure(KEY, title, caption, drawing(drawn, KEY, title), _table(panels))
 
 
 def _step(runs: RunFigures, trial: TrialFigures) -> Timeline | None:

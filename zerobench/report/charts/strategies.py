@@ -7,7 +7,7 @@ from collections.abc import Sequence
 import altair as alt
 
 from zerobench.report import palette
-from zerobench.report.charts.render import Mark, Specification, data, layered, plot_width, svg
+from zerobench.report.charts.render import Mark, Specification, data, drawing, layered, plot_width
 from zerobench.report.figure import Columns, Figure
 from zerobench.report.figures.runs import RunFigures
 from zerobench.report.strategies.rows import ComparedSide, is_comparison
@@ -26,7 +26,7 @@ def speed_figure(frames: RunFigures) -> Figure | None:
         "Single-process step time divided by the trial's (medians). Vertical mark: linear speed-up, "
         "servers counted as ranks."
     ) + _left_out(frames)
-    return Figure(key, title, caption, svg(_speed_chart(rows), key, title), _speed_table(rows))
+    return Figure(key, title, caption, drawing(_speed_chart(rows), key, title), _speed_table(rows))
 
 
 def _shown(frames: RunFigures) -> Sequence[ComparedSide]:

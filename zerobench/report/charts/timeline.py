@@ -15,7 +15,7 @@ from zerobench.memory.nvml_samples import read_samples
 from zerobench.records import Place, StepKind
 from zerobench.report import palette
 from zerobench.report.charts import course
-from zerobench.report.charts.render import WIDTH, Mark, Specification, arranged, data, layered, svg
+from zerobench.report.charts.render import WIDTH, Mark, Specification, arranged, data, drawing, layered
 from zerobench.report.charts.shown import completed, doubt_sentence, most_telling
 from zerobench.report.charts.words import ByteAxis, byte_axis
 from zerobench.report.column_units import time_unit
@@ -85,7 +85,7 @@ def figure(runs: RunFigures) -> Figure | None:
     drawn = arranged([_drawn(panel, unit, panels) for panel in panels], 1, 14)
     title = "Device memory within a step"
     caption = _caption(panels, chosen, len(preferred), len(trials) - len(preferred))
-    return Figure(_KEY, title, caption, svg(drawn, _KEY, title), _table(panels, unit))
+    return Figure(_KEY, title, caption, drawing(drawn, _KEY, title), _table(panels, unit))
 
 
 def _steady(trial: TrialFigures) -> list[PhaseFigures]:

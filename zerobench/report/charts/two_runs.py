@@ -7,7 +7,7 @@ from collections.abc import Iterator, Sequence
 from zerobench.records import Category, Place, StepKind
 from zerobench.report.charts.bar_marks import chart, cut
 from zerobench.report.charts.bars import bars_table, cut_sentence
-from zerobench.report.charts.render import svg
+from zerobench.report.charts.render import drawing
 from zerobench.report.charts.shown import MOST_ROWS, evidence_sentence
 from zerobench.report.charts.stack import Bar, Part, parts_of
 from zerobench.report.charts.words import byte_axis
@@ -45,7 +45,7 @@ def _figure(where: Where, peaks: Sequence[Peak]) -> Figure:
     counted = "" if len(shown) == len(peaks) else f" {len(shown)} of {len(peaks):,} trials."
     evidence = evidence_sentence([peak.change.base.middle for peak in shown])
     caption = f"Largest rank, median repeat. Largest growth first.{counted}{cut_sentence(bars)}{evidence}"
-    drawn = svg(chart(bars, [], unit, f"peak {name} memory ({unit.name})", []), key, title)
+    drawn = drawing(chart(bars, [], unit, f"peak {name} memory ({unit.name})", []), key, title)
     return Figure(key, title, caption, drawn, bars_table(bars, unit))
 
 

@@ -10,7 +10,7 @@ from dataclasses import dataclass
 import altair as alt
 
 from zerobench.report import palette
-from zerobench.report.charts.render import WIDTH, Specification, data, layered, svg
+from zerobench.report.charts.render import WIDTH, Specification, data, drawing, layered
 from zerobench.report.charts.shown import completed
 from zerobench.report.charts.words import ByteAxis, byte_axis, share
 from zerobench.report.figure import Columns, Figure
@@ -66,7 +66,7 @@ def figure(runs: RunFigures) -> Figure | None:
         "used by NVML (outlined), reserved by torch, tensors at the peak, tensors by category. "
         f"Unexplained: {format_bytes(breakdown.unexplained_bytes)}."
     )
-    return Figure(_KEY, title, caption, svg(_chart(steps, unit), _KEY, title), _table(steps, unit))
+    return Figure(_KEY, title, caption, drawing(_chart(steps, unit), _KEY, title), _table(steps, unit))
 
 
 def steps_of(breakdown: Waterfall) -> list[Step]:

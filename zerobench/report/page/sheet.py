@@ -3,8 +3,9 @@
 from __future__ import annotations
 
 import time
-from collections.abc import Iterable, Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
+from io import StringIO
 from itertools import count
 from pathlib import Path
 from typing import Any
@@ -13,7 +14,7 @@ from jinja2 import Environment, FileSystemLoader, StrictUndefined
 from markupsafe import Markup
 
 from zerobench import __version__
-from zerobench.report.figure import Figure
+from zerobench.report.figure import Drawing, Figure
 from zerobench.report.page.drawing import drawing
 from zerobench.report.page.environment import utc_text
 from zerobench.report.page.policy import content_security_policy
@@ -23,6 +24,8 @@ from zerobench.report.render.visible import visible
 from zerobench.units import counted
 
 ASSETS = Path(__file__).parent / "assets"
+_PLACE = "<!--drawing-->"
+"""No value can hold it: `<` is escaped in all of them."""
 
 
 @dataclass(frozen=True)
@@ -33,8 +36,13 @@ class Drawn:
     number: int | None
     title: str
     caption: str
-    drawing: Markup | None
+    drawing: Drawing | None
     grid: Grid
+
+    @property
+    def place(self) -> Markup:
+        """What the template writes where the chart is to stand."""
+        return Markup(_PLACE)  # noqa: S704 -- our own text
 
     @property
     def heading(self) -> str:
@@ -60,19 +68,26 @@ def drawn(figures: Iterable[Figure]) -> Iterator[Drawn]:
     """The figures, those that have a drawing numbered."""
     numbers = count(1)
     for figure in figures:
-        number = None if figure.svg is None else next(numbers)
-        svg = None if figure.svg is None else Markup(drawing(figure.svg, figure.key))  # noqa: S704 -- drawing() checks
+        number = None if figure.drawing is None else next(numbers)
         title, caption = visible(figure.title.rstrip(".")), visible(figure.caption)
-        yield Drawn(figure.key, number, title, caption, svg, columns_grid(f"{title}.", figure.columns))
+        yield Drawn(figure.key, number, title, caption, figure.drawing, columns_grid(f"{title}.", figure.columns))
 
 
-def sheet_pieces(template: str, page: Mapping[str, Any]) -> Iterable[str]:
-    """The page a piece at a time, since all of its pieces together take ten times its text.
+def sheet_pieces(template: str, page: Mapping[str, Any]) -> Iterator[str]:
+    """The page a piece at a time, its charts drawn as they are asked for: by then only its text is held, and no value
+    that it was made of.
 
-    `page` has what `template` writes, as text that it escapes.
+    `page` has what `template` writes, as text that it escapes; its `figures` (Drawn) are shown in that order.
     """
-    script = _asset("script.js")
-    pieces: Iterable[str] = (
+    texts = _text(template, page).split(_PLACE)
+    drawings = [(figure.drawing, figure.key) for figure in page["figures"] if figure.drawing is not None]
+    return _with_drawings(texts, drawings)
+
+
+def _text(template: str, page: Mapping[str, Any]) -> str:
+    """The page without its charts; written piece by piece, since its pieces together take ten times their text."""
+    script, text = _asset("script.js"), StringIO()
+    text.writelines(
         _environment()
         .get_template(template)
         .generate(
@@ -83,7 +98,14 @@ def sheet_pieces(template: str, page: Mapping[str, Any]) -> Iterable[str]:
             version=__version__,
         )
     )
-    return pieces
+    return text.getvalue()
+
+
+def _with_drawings(texts: Sequence[str], drawings: Sequence[tuple[Drawing, str]]) -> Iterator[str]:
+    yield texts[0]
+    for (chart, key), text in zip(drawings, texts[1:], strict=True):
+        yield drawing(chart.draw(), key)
+        yield text
 
 
 def _variables() -> str:
